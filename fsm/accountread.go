@@ -31,8 +31,8 @@ type BudgetUse struct {
 	Used, Most int64
 }
 
-// Budgets returns what callers share, and of each those who have most of it, up to some.
-func (s *State) Budgets(top int) []BudgetView {
+// BudgetTotals returns what callers share, without what each of them has.
+func (s *State) BudgetTotals() []BudgetView {
 	views := make([]BudgetView, budgets)
 	for b := range budget(budgets) {
 		views[b] = BudgetView{
@@ -40,6 +40,12 @@ func (s *State) Budgets(top int) []BudgetView {
 			Used: s.usedOf(b), Refused: s.refusedFor[b],
 		}
 	}
+	return views
+}
+
+// Budgets returns what callers share, and of each those who have most of it, up to some. It looks at all accounts, up to 65,536.
+func (s *State) Budgets(top int) []BudgetView {
+	views := s.BudgetTotals()
 	s.accounts.Scan(func(_ uint64, a *account) bool {
 		above := a
 		if a.parent != 0 {

@@ -133,8 +133,7 @@ func (m *Machine) waitsForElse(name, quota string) (found bool) {
 // limited tells whether a limit keeps something of some needs back now.
 func (m *Machine) limited(w *waiter, needs []need) bool {
 	if onPool(needs) {
-		all, _ := m.choices(w.req)
-		return !slices.ContainsFunc(all, func(c choice) bool { return !m.limited(w, c.needs) })
+		return !slices.ContainsFunc(choicesOf(needs), func(c choice) bool { return !m.limited(w, c.needs) })
 	}
 	return slices.ContainsFunc(needs, func(n need) bool {
 		return !n.quota.rule.policy.observe && (n.quota.cooling(m.clock.Now) || m.lacks(w.req, w.priority, n))

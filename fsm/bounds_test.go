@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -140,6 +142,11 @@ func BenchmarkLongestEntry(b *testing.B) {
 		// A second begins, in which is found who is first in line.
 		"SavingUpOver4Quotas":  func(w *world) []*logpb.Command { return secondOverManyLanes(w, 4) },
 		"SavingUpOver64Quotas": func(w *world) []*logpb.Command { return secondOverManyLanes(w, 64) },
+		// Each Reserve needs as much as one may, and is refused: of plain quotas, and with a pool of as many members as one may have.
+		"WideReserves":           func(w *world) []*logpb.Command { return wideReserves(w, maxItems, 0) },
+		"WideReservesOfAPool":    func(w *world) []*logpb.Command { return wideReserves(w, maxPoolItems-1, 1) },
+		"NarrowReservesOfAPool":  func(w *world) []*logpb.Command { return wideReserves(w, 0, 1) },
+		"NarrowReservesOf8Pools": func(w *world) []*logpb.Command { return wideReserves(w, 0, maxPools) },
 		"GrantsBesideManyRules": func(w *world) (commands []*logpb.Command) {
 			var rules []*logpb.HolderRule
 			for i := range maxRules {
@@ -332,4 +339,47 @@ func tight(most int) bounds {
 		ends: one, waits: one, reopens: one, resumes: one, serves: one, tries: one, looks: one, walks: one, frees: one, refusals: one,
 		moves: one, sweeps: one,
 	}
+}
+
+// wideReserves makes the Reserves of one entry that need some plain quotas and some pools, each with as many ancestors and members as there
+// may be. The last item refuses them.
+func wideReserves(w *world, plain, pools int) (commands []*logpb.Command) {
+	deep := func(name string, limit int64) {
+		above := ""
+		for depth := range maxDepth + 1 {
+			q := slotsOf(fmt.Sprint(name, "/", maxDepth-depth), limit)
+			q.Parent = above
+			w.raw(applyQuotas(q))
+			above = q.Name
+		}
+	}
+	var items []*logpb.Item
+	for i := range plain {
+		deep(fmt.Sprint("q", i), 1<<40)
+		items = append(items, itemOf(fmt.Sprint("q", i, "/0"), 1))
+	}
+	for i := range pools {
+		members := &logpb.Pool{}
+		for k := range maxMembers {
+			name := fmt.Sprint("p", i, "m", k)
+			deep(name, 1)
+			w.raw(reserve(ask("first", itemOf(name+"/0", 1))))
+			members.Members = append(members.Members, &logpb.PoolMember{Name: fmt.Sprint(k), Quota: name + "/0"})
+		}
+		name := fmt.Sprint("p", i)
+		w.raw(applyQuotas(&logpb.Quota{Name: name, Rule: &logpb.Quota_Pool{Pool: members}}))
+		items = append(items, itemOf(name, 1))
+	}
+	if pools == 0 {
+		items[plain-1] = itemOf("s", 1)
+	}
+	bytes := 0
+	for range MaxEntryCommands {
+		command := reserve(ask("h", items...))
+		if bytes += proto.Size(command); bytes > 1<<20 {
+			break
+		}
+		commands = append(commands, command)
+	}
+	return commands
 }

@@ -149,6 +149,13 @@ func thinOut(s *scale, from, to int) {
 	}
 }
 
+// longNamed is how many holders of long names take what has its cost by itself. longWaiting are others, of which so many may wait together
+// as there is room for: a grant to a holder that waits moves it in the queue.
+const (
+	longNamed   = 8
+	longWaiting = 64
+)
+
 // expensives are the most expensive things of each budget.
 func expensives() []expensive {
 	reserves := func(n int, consume bool, items ...*logpb.Item) *logpb.Command {
@@ -190,7 +197,7 @@ func expensives() []expensive {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, brimItems("none", n, 4)...)
 		}},
 		{name: "a waiting Reserve of four, long names, that consumes", of: budgetWaiters, command: func(n int) *logpb.Command {
-			c := waits(longName("h", n%8, maxHolderLength), 0, 10*minute, brimItems("none", n, 4)...)
+			c := waits(longName("w", n%longWaiting, maxHolderLength), 0, 10*minute, brimItems("none", n, 4)...)
 			c.GetReserve().Consume = true
 			return c
 		}},
@@ -218,7 +225,7 @@ func expensives() []expensive {
 		{name: "a lease of four", of: budgetLeases, command: func(n int) *logpb.Command { return sameHolder(false, brimItems("plenty", n, 4)...) }},
 		{name: "a lease of 64", of: budgetLeases, each: 300, command: func(n int) *logpb.Command { return sameHolder(false, brimItems("plenty", n, 64)...) }},
 		{name: "a lease of a long name", of: budgetLeases, command: func(n int) *logpb.Command {
-			return reserves(n%8, false, brimItems("plenty", n, 4)...)
+			return reserves(n%longNamed, false, brimItems("plenty", n, 4)...)
 		}},
 		{name: "a lease at all levels", of: budgetLeases, command: func(n int) *logpb.Command {
 			return sameHolder(false, itemOf(brimQuota("deep7", n%brimQuotas), 1))
@@ -242,13 +249,13 @@ func expensives() []expensive {
 			return sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1000))
 		}},
 		{name: "operations of live leases of long names", of: budgetOperations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
-			return reserves(n%8, false, itemOf(brimQuota("plenty", n%brimQuotas), 1000))
+			return reserves(n%longNamed, false, itemOf(brimQuota("plenty", n%brimQuotas), 1000))
 		}},
 		{name: "operations at all levels", of: budgetOperations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
 			return sameHolder(false, itemOf(brimQuota("deep7", n%brimQuotas), 1000))
 		}},
 		{name: "operations of leases that ended, long names", of: budgetOperations, then: releaseAll, command: func(n int) *logpb.Command {
-			return reserves(n%8, true, itemOf(brimQuota("plenty", n%brimQuotas), 1))
+			return reserves(n%longNamed, true, itemOf(brimQuota("plenty", n%brimQuotas), 1))
 		}},
 		{name: "operations at all levels of leases that ended", of: budgetOperations, then: releaseAll, command: func(n int) *logpb.Command {
 			return sameHolder(true, itemOf(brimQuota("deep7", n%brimQuotas), 1))
@@ -379,11 +386,11 @@ func TestBudgets_AllFullFitTheMemoryOfANode(t *testing.T) {
 // accountSize is what an account with a long name takes, about.
 const accountSize = 400
 
-// fillOrder is in which order a state is filled to all bounds: keys have results, what ends needs leases for a moment, and those that
-// stay come last.
+// fillOrder is in which order a state is filled to all bounds: keys have results, what waits to consume needs room for its record, what
+// ends needs leases for a moment, and those that stay come last.
 var fillOrder = []string{
-	"a key", "a session", "a task", "a large grant's result", "a holder with a short name", "large operations of leases that ended",
-	"a waiting Reserve of four, long names, that consumes", "a lease of a long name",
+	"a key", "a session", "a task", "a large grant's result", "a holder with a short name",
+	"a waiting Reserve of four, long names, that consumes", "large operations of leases that ended", "a lease of a long name",
 }
 
 // fill takes one kind of thing until there is no room for more.
@@ -440,6 +447,11 @@ func TestBudgets_AllFullAtFullSize(t *testing.T) {
 	for _, e := range expensives() {
 		kinds[e.name] = e
 	}
+	for n := range longWaiting { // once the records of holders are full no other holder gets one
+		s.apply(reserve(ask(longName("w", n, maxHolderLength), itemOf(brimQuota("plenty", 0), 1))))
+		s.apply(reserve(ask(longName("h", n%longNamed, maxHolderLength), itemOf(brimQuota("plenty", 0), 1))))
+	}
+	releaseAll(s, 0, 0)
 	var most int64
 	for _, name := range fillOrder {
 		kinds[name].fill(t, s)

@@ -45,7 +45,11 @@ func (m *Machine) digestCommand(command *logpb.Command) uint64 {
 		m.encoded = protowire.AppendBytes(protowire.AppendTag(m.encoded[:0], reserveField, protowire.BytesType), m.raw)
 		return digestBytes(m.encoded)
 	}
-	encoded, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(m.encoded[:0], &logpb.Command{Kind: command.Kind})
+	kind := command.Kind
+	if r := command.GetReport(); r.GetAnswerDigest() != 0 { // what is read from the same answer later may differ
+		kind = &logpb.Command_Report{Report: &logpb.Report{Lease: r.Lease, Fence: r.Fence, Op: r.Op, AnswerDigest: r.AnswerDigest}}
+	}
+	encoded, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(m.encoded[:0], &logpb.Command{Kind: kind})
 	if err != nil {
 		panic("fsm: a decoded command cannot be encoded: " + err.Error())
 	}

@@ -8,8 +8,5 @@
 // reading methods of the State that Machine.State returns. Machine.Freeze returns a State that never changes again, in
 // constant time; it may be read from any goroutine while commands go on. Snapshots and long lists are made from it.
 //
-// The parts, each in its own file: machine.go (decode, stamp, dispatch), quota.go and ledger.go (the arithmetic of the
-// three kinds), lease.go, operation.go, reserve.go, queue.go (who is next), session.go (exactly once), report.go
-// (cooldowns), task.go and attempt.go (retry budgets), admin.go, read.go (views), snapshot.go, hash.go and verify.go
-// (conservation, recomputed).
+// DESIGN.md says which file has what, what holds between entries, and why constants have their values.
 package fsm

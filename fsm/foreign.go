@@ -8,7 +8,7 @@ import (
 )
 
 // What a provider says is left of a rate tells what others use of the key (docs/policy/shares.md, decision 34): what its limit, less what
-// is left and what was consumed here when the reporting call was, does not account for. Six fifths of it are held back, since it was
+// is left and what was consumed here until the report of the call came, does not account for. Six fifths of it are held back, since it was
 // true when the provider answered and is not any more, and it fades over one period unless later reports say it again. A lie holds a
 // rate back for about as long, and no longer.
 
@@ -27,18 +27,32 @@ type foreign struct {
 	heard int64
 	// seen is the moment for which kept was worked out, the ledger's; kept is what is held back then.
 	seen, kept int64
+	// word is how far callers are believed.
+	word belief
 }
+
+// span is how long what is held back takes to fade: a period, but no longer than one caller's word may close a rate, since levelOneWord.
+func (f *foreign) span(r *rule) int64 {
+	if f.word.teller == "" {
+		return r.period
+	}
+	return min(r.period, maxWindowClosing)
+}
+
+// forget forgets what others use.
+func (f *foreign) forget() { *f = foreign{heard: f.heard, word: f.word} }
 
 // advance works out what is held back at a moment.
 func (f *foreign) advance(r *rule, now int64) {
 	if f.amount == 0 {
 		return
 	}
-	if now-f.at >= r.period {
-		*f = foreign{heard: f.heard}
+	span := f.span(r)
+	if now-f.at >= span {
+		f.forget()
 		return
 	}
-	f.seen, f.kept = now, mulDivCeil(keptPart*f.amount, r.period-f.steps(r, now), keptOver*r.period)
+	f.seen, f.kept = now, mulDivCeil(keptPart*f.amount, max(span-f.steps(r, now), 0), keptOver*span)
 }
 
 // steps returns how far what is held back has faded at a moment: in steps of the log's buckets, so that waiting requests are tried again
@@ -47,10 +61,11 @@ func (f *foreign) steps(r *rule, now int64) int64 { return (now - f.at) / r.widt
 
 // left returns what of it has not faded at a moment.
 func (f *foreign) left(r *rule, now int64) int64 {
-	if f.amount == 0 || now-f.at >= r.period {
+	span := f.span(r)
+	if f.amount == 0 || now-f.at >= span {
 		return 0
 	}
-	return f.amount - mulDivFloor(f.amount, now-f.at, r.period)
+	return f.amount - mulDivFloor(f.amount, now-f.at, span)
 }
 
 // fades returns when less is held back than at the ledger's moment; noTimer: nothing is.
@@ -58,7 +73,7 @@ func (f *foreign) fades(r *rule) int64 {
 	if f.amount == 0 {
 		return noTimer
 	}
-	return addSaturated(f.at, min(f.steps(r, f.seen)+r.width, r.period))
+	return addSaturated(f.at, min(f.steps(r, f.seen)+r.width, f.span(r)))
 }
 
 // fallsTo returns when no more than so much is held back.
@@ -66,8 +81,9 @@ func (f *foreign) fallsTo(r *rule, amount int64) int64 {
 	if amount >= f.kept {
 		return f.seen
 	}
-	passed := roundUp(r.period-mulDivFloor(amount, keptOver*r.period, keptPart*f.amount), r.width)
-	return addSaturated(f.at, min(passed, r.period))
+	span := f.span(r)
+	passed := roundUp(span-mulDivFloor(amount, keptOver*span, keptPart*f.amount), r.width)
+	return addSaturated(f.at, min(passed, span))
 }
 
 // returnsIn returns in how long what is lacking of a rate has come back by itself, while what others use fades and a lowered limit ends;
@@ -106,13 +122,13 @@ func (g *ledger) fadesIn(r *rule, v view, lacking int64) (left int64, ok bool) {
 }
 
 // lowerRate lowers what is usable of a rate for some periods, and tells whether that is news. Within that time it only falls.
-func (g *ledger) lowerRate(r *rule, now, total int64, teller string) bool {
+func (g *ledger) lowerRate(r *rule, now, total int64, teller string, during int64) bool {
 	if total > g.capped || total >= r.usable {
 		return false
 	}
 	news := total < g.capped
 	g.capped, g.capTeller = total, teller
-	g.capEnd = addSaturated(now, lowerPeriods*r.period)
+	g.capEnd = addSaturated(now, during)
 	return news
 }
 
@@ -138,7 +154,7 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 		return nil
 	}
 	g, r, now := &q.ledger, &q.rule, m.clock.Now
-	before, amount, charged := chargedBy(q, o)
+	ours, amount, charged := chargedBy(q, o)
 	if !charged || o.began < g.others.heard || now-o.began > r.counting() {
 		return nil
 	}
@@ -148,7 +164,8 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 	if signal.Limit != nil && *signal.Limit < limit {
 		limit = *signal.Limit
 		usable := mulDivFloor(limit, million-int64(q.definition.HeadroomPpm), million)
-		if g.lowerRate(r, now, usable, by.caller) {
+		usable = m.believedLimit(by, q, usable, signal)
+		if g.lowerRate(r, now, usable, by.caller, m.loweredFor(r)) {
 			m.emit(Event{Kind: EventCapped, Quota: q.name, Amount: usable})
 			capped = &usable
 		}
@@ -157,7 +174,11 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 		if signal.Cause != logpb.Cause_CAUSE_OK {
 			amount = 0 // what was refused, the provider did not count
 		}
-		g.others.learn(r, now, limit-min(*signal.Remaining, limit)-min(addSaturated(before, amount), limit))
+		others := limit - min(*signal.Remaining, limit) - min(addSaturated(ours, amount), limit)
+		if m.featureLevel >= levelOneWord {
+			others = g.others.word.believe(by.caller, others, saysLimited(signal.Cause), now, m.closingBound(q))
+		}
+		g.others.learn(r, now, others)
 	}
 	if g.available(r) != available {
 		m.markDirty(q)
@@ -165,29 +186,60 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 	return capped
 }
 
+// believedLimit returns how far a lower limit that a caller names lowers what is usable.
+func (m *Machine) believedLimit(by reporter, q *quota, usable int64, signal *logpb.Signal) int64 {
+	if m.featureLevel < levelOneWord {
+		return usable
+	}
+	lacking := q.rule.usable - usable
+	return q.rule.usable - q.ledger.limits.believe(by.caller, lacking, saysLimited(signal.Cause), m.clock.Now, m.closingBound(q))
+}
+
+// loweredFor returns for how long a report lowers what is usable.
+func (m *Machine) loweredFor(r *rule) int64 {
+	if m.featureLevel < levelOneWord {
+		return lowerPeriods * r.period
+	}
+	return min(lowerPeriods*r.period, maxWindowClosing)
+}
+
 // learn takes over what others use, unless more is known.
 func (f *foreign) learn(r *rule, now, amount int64) {
-	if amount = max(amount, f.left(r, now)); amount <= 0 {
-		*f = foreign{heard: f.heard}
+	left := f.left(r, now)
+	if f.word.teller != "" && amount <= left {
+		return // it goes on fading: who reports often would keep it alive, were it to begin again from what is left
+	}
+	if amount = max(amount, left); amount <= 0 {
+		f.forget()
 		return
 	}
 	f.amount, f.at = amount, now
 	f.advance(r, now)
 }
 
-// chargedBy returns what an operation charges to a quota, and what counted there when it was consumed.
-func chargedBy(q *quota, o *operation) (before, amount int64, charged bool) {
+// chargedBy returns what an operation charges to a quota, and what else of us a provider may have counted when it answered: what counted
+// when the operation was consumed, and what was consumed since. Calls overtake each other, and some providers say what remains when they
+// have answered and not when they admitted the call.
+func chargedBy(q *quota, o *operation) (ours, amount int64, charged bool) {
+	var own int64
+	var total uint64
 	for i := range o.charges {
 		c := &o.charges[i]
 		if c.quota != q.number {
 			continue
 		}
 		if !charged {
-			before, charged = c.before, true
+			ours, total, charged = c.before, c.total, true
 		}
 		amount = addSaturated(amount, c.amount)
+		if own = addSaturated(own, c.consumed); c.overrun {
+			own = addSaturated(own, c.amount)
+		}
 	}
-	return before, amount, charged
+	if q.ledger.total != 0 {
+		ours = addSaturated(ours, max(int64(q.ledger.total-total)-own, 0)) // below 0: a part was consumed before there was a total
+	}
+	return ours, amount, charged
 }
 
 // encodeBurn leaves out what nobody was granted.
@@ -201,6 +253,13 @@ func encodeBurn(b *burn) []int64 {
 // takeReports enters what a snapshot has of reports and grants of a rate.
 func (q *quota) takeReports(encoded *logpb.SnapshotQuota) error {
 	f := &q.ledger.others
+	var err error
+	if f.word, err = takeBelief(encoded.OthersWord); err != nil {
+		return fmt.Errorf("quota %d: of others %w", encoded.Number, err)
+	}
+	if q.ledger.limits, err = takeBelief(encoded.LimitWord); err != nil {
+		return fmt.Errorf("quota %d: of its limit %w", encoded.Number, err)
+	}
 	f.amount, f.at, f.heard = encoded.Foreign, encoded.ForeignAtNs, encoded.HeardNs
 	switch {
 	case f.amount < 0 || f.amount > maxAmount || f.at < 0 || f.heard < 0 || encoded.ForeignSeenNs < f.at:

@@ -33,9 +33,8 @@ const okay = logpb.Cause_CAUSE_OK
 // after one.
 func TestForeign_IsHeldBackAndFades(t *testing.T) {
 	w, g := usedByUs(t)
-	older := w.granted(call("c", 1))
 	w.told(g, okay, remaining(11_400))
-	// The call of 1 was consumed after the one that is reported on.
+	older := w.granted(call("c", 1))
 	if got := w.available("r"); got != 7_800-1 {
 		t.Fatalf("%d are available", got)
 	}
@@ -60,6 +59,31 @@ func TestForeign_IsHeldBackAndFades(t *testing.T) {
 	w.sleep(minute)
 	if v := w.view("r"); v.Others != 0 || v.KeptForOthers != 0 {
 		t.Fatalf("a period later others use %d, %d are kept", v.Others, v.KeptForOthers)
+	}
+}
+
+// TestForeign_CallsThatOvertake: what was consumed after the call of a report is not taken for what others use, since the provider may have
+// counted it already: further calls, and what was used beyond an estimate. The call's own use is not counted twice.
+func TestForeign_CallsThatOvertake(t *testing.T) {
+	for name, c := range map[string]struct {
+		meanwhile func(w *world, g *logpb.Granted)
+		others    int64
+	}{
+		"nothing":              {func(*world, *logpb.Granted) {}, 18_000},
+		"two calls":            {func(w *world, _ *logpb.Granted) { w.take("c", 5_000, 2) }, 8_000},
+		"as much as others":    {func(w *world, _ *logpb.Granted) { w.take("c", 18_000, 1) }, 0},
+		"one that is settled":  {func(w *world, _ *logpb.Granted) { w.do(used(w.granted(call("c", 5_000)).Lease, 1, itemOf("r", 1))) }, 13_000},
+		"another one's excess": {func(w *world, _ *logpb.Granted) { w.do(used(w.granted(call("c", 1)).Lease, 1, itemOf("r", 5_000))) }, 13_000},
+		"its own excess":       {func(w *world, g *logpb.Granted) { w.do(used(g.Lease, 1, itemOf("r", 1_600))) }, 17_000},
+		"less than estimated":  {func(w *world, g *logpb.Granted) { w.do(used(g.Lease, 1, itemOf("r", 100))) }, 18_500},
+	} {
+		w, g := usedByUs(t)
+		c.meanwhile(w, g)
+		w.reborn()
+		w.told(g, okay, remaining(11_400))
+		if v := w.view("r"); v.Others != c.others {
+			t.Errorf("%s: others use %d, not %d", name, v.Others, c.others)
+		}
 	}
 }
 
@@ -187,5 +211,106 @@ func TestForeign_FeatureLevel(t *testing.T) {
 	w.m.takeSignal(reporter{}, l.operation(1), q, signal("r", okay, remaining(0), limitNamed(1)))
 	if q.ledger.others != (foreign{}) || q.told.known || q.ledger.capped != noCap {
 		t.Fatalf("it learned %+v", q.ledger.others)
+	}
+}
+
+// says reports, as a caller of a rate of 60,000, that others use so much.
+func (w *world) says(caller string, others int64, cause logpb.Cause) {
+	w.t.Helper()
+	g := w.granted(call(caller, 1))
+	w.told(g, cause, remaining(60_000-others-w.view("r").Consumed))
+}
+
+// TestForeign_OneCallersWord: what one caller alone says of others holds a rate back for as long as it could close it, and then not for as
+// long again; another caller who says so too, and a refusal of the provider, make it last.
+func TestForeign_OneCallersWord(t *testing.T) {
+	const said = 40_000
+	for name, c := range map[string]struct {
+		also func(w *world, n int)
+		// Others are, by its word, after 4, 7 and 12 minutes at least and at most.
+		least, most [3]int64
+	}{
+		"alone": {func(*world, int) {}, [3]int64{said, 0, said}, [3]int64{said, 0, said}},
+		"another one says so too": {func(w *world, _ int) {
+			w.says("b", said, okay)
+		}, [3]int64{said, said, said}, [3]int64{said, said, said}},
+		"another one says less": {func(w *world, _ int) {
+			w.says("b", 10_000, okay)
+		}, [3]int64{said, 10_000, said}, [3]int64{said, 10_000, said}},
+		"another one says nothing of others": {func(w *world, _ int) {
+			w.says("b", 0, okay)
+		}, [3]int64{said, 0, said}, [3]int64{said, 0, said}},
+		"it is refused once": {func(w *world, n int) {
+			if n == 29 {
+				w.says("a", said, logpb.Cause_CAUSE_SATURATED)
+				w.sleep(5 * second) // it is closed for that long at most
+			}
+		}, [3]int64{said, said, said}, [3]int64{said, said, said}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.quotas(rateOf("r", 60_000, minute))
+			var got [3]int64
+			for n := 1; n <= 72; n++ {
+				w.sleep(10 * second)
+				c.also(w, n)
+				w.says("a", said, okay)
+				if i := map[int]int{24: 1, 42: 2, 72: 3}[n]; i > 0 {
+					got[i-1] = w.view("r").Others
+				}
+			}
+			w.reborn()
+			for i, others := range got {
+				if others < c.least[i] || others > c.most[i] {
+					t.Fatalf("others use %v, not %v to %v", got, c.least, c.most)
+				}
+			}
+		})
+	}
+}
+
+// TestForeign_OneCallersLimit: the same of a lower limit, which then lasts for two periods.
+func TestForeign_OneCallersLimit(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 60_000, minute))
+	usable := func(minutes int64, callers ...string) int64 {
+		t.Helper()
+		for end := w.now + minutes*minute; w.now < end; {
+			w.sleep(30 * second)
+			for _, caller := range callers {
+				w.told(w.granted(call(caller, 1)), okay, limitNamed(30_000))
+			}
+		}
+		return w.view("r").Usable
+	}
+	if got := usable(5, "a"); got != 30_000 {
+		t.Fatalf("%d are usable by one caller's word", got)
+	}
+	if got := usable(3, "a"); got != 60_000 {
+		t.Fatalf("%d are usable when it has said so for too long", got)
+	}
+	if got := usable(20, "a", "b"); got != 30_000 {
+		t.Fatalf("%d are usable by two callers' word", got)
+	}
+}
+
+// TestForeign_AnHourAtMost: one caller's word closes a rate of days for an hour at most, and holds it back or lowers it for as long.
+func TestForeign_AnHourAtMost(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(rateOf("r", 60_000, 2*day))
+	first, then, last := w.granted(call("a", 1)), w.granted(call("a", 1)), w.granted(call("a", 1))
+	w.told(first, okay, remaining(20_000))
+	w.told(then, okay, limitNamed(30_000))
+	w.told(last, logpb.Cause_CAUSE_SATURATED, retryAfter(2*day))
+	if v := w.view("r"); v.CooldownLeft != hour || v.Others == 0 || v.Usable != 30_000 {
+		t.Fatalf("it is closed for %v, others use %d, usable are %d", time.Duration(v.CooldownLeft), v.Others, v.Usable)
+	}
+	w.sleep(hour)
+	w.reborn()
+	if v := w.view("r"); v.CooldownLeft != 0 || v.Others != 0 || v.Usable != 60_000 {
+		t.Fatalf("an hour later it is closed for %v, others use %d, usable are %d", time.Duration(v.CooldownLeft), v.Others, v.Usable)
+	}
+	if got := w.granted(call("b", 50_000)); got == nil {
+		t.Fatal("it is refused")
 	}
 }

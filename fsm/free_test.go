@@ -232,7 +232,7 @@ func TestSweep_ForgetsInSteps(t *testing.T) {
 	if left := w.m.meters.Len(); left < 30 {
 		t.Fatalf("%d meters are left: one entry looks at 5", left)
 	}
-	if views, _ := w.m.State().Usage("", "", "", 0, 100, w.clock()); len(views) != 0 {
+	if views, _ := w.m.State().UsagePage(UsageFilter{Holder: "", Quota: ""}, UsageMark{}, 100, w.clock()); len(views) != 0 {
 		t.Errorf("%d meters are shown", len(views))
 	}
 	if entries := w.goesOn(t, 5); entries < 7 || w.m.meters.Len() != 0 {

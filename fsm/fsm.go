@@ -174,12 +174,13 @@ const (
 	CircuitHalfOpen Circuit = 4
 )
 
-// ClassUse is what one class has of a window.
+// ClassUse is what one class has of a window, or of a rate with shares.
 type ClassUse struct {
 	Class int32
-	// Share is its share, Used what it holds and has consumed, Kept what is kept for it now.
+	// Share is its share, of a rate of what others leave. Used is what it holds and has consumed; of a rate this is known of critical calls
+	// alone. Kept is what is kept for it now; of a rate its share while it asks.
 	Share, Used, Kept int64
-	// Lent is what is open to others of a share that is not used, Borrowed what is used beyond the share.
+	// Lent is what is open to others of a share that is not used, Borrowed what is used beyond the share; of windows.
 	Lent, Borrowed int64
 	// Takes is, of a rate, the most that one call of the class could be granted now, if nobody waits.
 	Takes int64

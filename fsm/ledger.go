@@ -33,6 +33,8 @@ type ledger struct {
 	// with it, or at capEnd (the earlier view) if that comes first. capTeller is the caller whose word it is.
 	capped, cappedIn, capEnd int64
 	capTeller                string
+	// limits is how far the word of lower limits of a rate is believed.
+	limits belief
 	// settled is what was consumed and finally settled within this window.
 	settled int64
 	// arrival is the burst's theoretical arrival time before draws, which are in the order of ends. loose is what was
@@ -44,8 +46,9 @@ type ledger struct {
 	// drawnFrom: of what ends until then nothing goes back into the burst, since it is not known which of it is among draws.
 	drawnFrom int64
 
-	// others is what others use of a rate.
+	// others is what others use of a rate. total is what was consumed of it in all from levelOvertaken on, modulo 2^64.
 	others foreign
+	total  uint64
 
 	// The rest of the windows' state. Boundaries are intervals: they begin when the later view of time reaches
 	// closeBegin and end when the earlier view reaches closeEnd. Calendar windows compute them.

@@ -93,9 +93,11 @@ func livedQuotas(variant int64) []*logpb.Quota {
 	reported.GetWindow().Anchored = true
 	slots := &logpb.Quota{Name: "slots", Rule: &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: 9 + variant%3}}}
 	tight := rate("tight", 12, 10*time.Second)
-	tight.Policy = &logpb.Policy{AgeingNs: int64(5 * time.Second)}
-	watched := rate("watched", 5, time.Minute)
-	watched.Policy = &logpb.Policy{Observe: true}
+	tight.Policy = &logpb.Policy{
+		AgeingNs: int64(5 * time.Second), Prediction: &logpb.Prediction{},
+		Shares: &logpb.Shares{CriticalPpm: 400_000, StandardPpm: 350_000, BackgroundPpm: 250_000, QuietNs: int64(20 * time.Second)},
+	}
+	watched := &logpb.Quota{Name: "watched", Rule: rate("watched", 5, time.Minute).Rule, Policy: &logpb.Policy{Observe: true}}
 	return append([]*logpb.Quota{minutely, bursts, ends, org, team, daily, hourly, reported, slots, tight, watched}, livedPool(rate)...)
 }
 

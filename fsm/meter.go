@@ -149,23 +149,78 @@ func (m *Machine) usesAny(name string) (uses bool) {
 	return uses
 }
 
-// Usage returns up to limit meters in the order of holders and quotas, after those of a holder and a quota's number, of one
-// quota and one holder (empty: any). next is the number to go on after.
-func (s *State) Usage(holder, quota, afterHolder string, afterQuota uint32, limit int, at Clock) (views []UsageView, next uint32) {
-	from := &meter{holder: max(holder, afterHolder), quota: afterQuota + 1}
-	if from.holder != afterHolder {
+// UsageFilter chooses meters.
+type UsageFilter struct {
+	// Holder and Quota are whose they are, and of which quota. Empty: any.
+	Holder, Quota string
+	// Shown tells of which holders meters are shown; nil: of all.
+	Shown func(holder string) bool
+}
+
+// UsageMark is a place in the order of holders and quotas: a meter is behind it. The zero value is before all.
+type UsageMark struct {
+	Holder string
+	// Quota is the number of the holder's last quota.
+	Quota uint32
+}
+
+// UsagePage returns up to limit meters in the order of holders and quotas, after a mark. next is where to go on, zero where these are the
+// last: a page ends early, and may be empty, where finding more costs too much. Of the first holder that it shows all leases are counted.
+func (s *State) UsagePage(of UsageFilter, after UsageMark, limit int, at Clock) (views []UsageView, next UsageMark) {
+	p := &reservations{paging: paging{at: at}}
+	from := &meter{holder: max(of.Holder, after.Holder), quota: after.Quota + 1}
+	if from.holder != after.Holder {
 		from.quota = 0
 	}
+	last := after
 	s.meters.Ascend(from, func(t *meter) bool {
-		if len(views) >= limit || holder != "" && t.holder != holder {
+		switch {
+		case of.Holder != "" && t.holder != of.Holder:
+			return false
+		case len(views) >= limit || p.spent():
+			next = last
 			return false
 		}
-		if q, ok := s.quotas.Get(t.quota); ok && (quota == "" || q.name == quota) && q.rule.policy.meters(t.holder) {
-			views, next = append(views, s.viewUsage(t, q, at)), t.quota
+		p.work++
+		last = UsageMark{Holder: t.holder, Quota: t.quota}
+		q, ok := s.quotas.Get(t.quota)
+		if ok && (of.Quota == "" || q.name == of.Quota) && q.rule.policy.meters(t.holder) && (of.Shown == nil || of.Shown(t.holder)) {
+			views = append(views, s.viewUsage(t, q, p))
 		}
 		return true
 	})
 	return views, next
+}
+
+// reservations is a page of meters, with what the last holder has reserved: its leases are looked through once, not for each quota.
+type reservations struct {
+	paging
+	holder string
+	known  bool
+	held   map[heldIn]int64
+}
+
+// heldIn is a quota's window.
+type heldIn struct {
+	quota  uint32
+	window int64
+}
+
+// of returns what a holder has reserved of a window of a quota.
+func (p *reservations) of(s *State, holder string, in heldIn) int64 {
+	if !p.known || p.holder != holder {
+		p.holder, p.known, p.held = holder, true, map[heldIn]int64{}
+		s.eachLeaseOf(holder, 0, func(l *lease) bool {
+			p.work += len(l.items)
+			for i := range l.items {
+				if it := &l.items[i]; l.deadline > p.at.Now && !s.gone(l) {
+					p.held[heldIn{it.quota, it.window}] += it.held
+				}
+			}
+			return true
+		})
+	}
+	return p.held[in]
 }
 
 // EachMeter calls fn with what each holder did with each quota, in the order of holders.
@@ -178,18 +233,13 @@ func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
 	})
 }
 
-func (s *State) viewUsage(t *meter, q *quota, at Clock) UsageView {
+func (s *State) viewUsage(t *meter, q *quota, p *reservations) UsageView {
+	at := p.at
+	p.work += 1 + len(q.ledger.log)/8
 	g := q.ledgerAt(at)
 	v := UsageView{Holder: t.holder, Quota: q.name, Used: -1, MeterCounts: t.MeterCounts}
 	v.Class, _ = s.byRules(t.holder)
-	s.eachLeaseOf(t.holder, 0, func(l *lease) bool {
-		for i := range l.items {
-			if it := &l.items[i]; it.quota == q.number && it.window == g.window && l.deadline > at.Now && !s.gone(l) {
-				v.Reserved += it.held
-			}
-		}
-		return true
-	})
+	v.Reserved = p.of(s, t.holder, heldIn{q.number, g.window})
 	if q.rule.kind != kindWindow {
 		return v
 	}

@@ -14,7 +14,7 @@ func metered(q *logpb.Quota) *logpb.Quota { return policed(q, &logpb.Policy{Mete
 
 func (w *world) usage(holder, quota string) UsageView {
 	w.t.Helper()
-	views, _ := w.m.State().Usage(holder, quota, "", 0, 10, w.clock())
+	views, _ := w.m.State().UsagePage(UsageFilter{Holder: holder, Quota: quota}, UsageMark{}, 10, w.clock())
 	if len(views) != 1 {
 		w.t.Fatalf("%d rows of %s and %s", len(views), holder, quota)
 	}
@@ -52,7 +52,7 @@ func TestMetering(t *testing.T) {
 	if r.Consumed != 5 || r.Overrun != 2 || r.Used != -1 || r.Waits+int64(len(r.Denials)) != 1 {
 		t.Errorf("r: %+v", r)
 	}
-	if views, _ := w.m.State().Usage("", "plain", "", 0, 10, w.clock()); len(views) != 0 {
+	if views, _ := w.m.State().UsagePage(UsageFilter{Holder: "", Quota: "plain"}, UsageMark{}, 10, w.clock()); len(views) != 0 {
 		t.Errorf("what is not metered: %v", views)
 	}
 	w.sleep(hour - second/2 - w.now)
@@ -61,7 +61,7 @@ func TestMetering(t *testing.T) {
 	}
 	w.sleep(hour)
 	w.sleep(hour)
-	if views, _ := w.m.State().Usage("", "", "", 0, 10, w.clock()); len(views) != 0 {
+	if views, _ := w.m.State().UsagePage(UsageFilter{Holder: "", Quota: ""}, UsageMark{}, 10, w.clock()); len(views) != 0 {
 		t.Errorf("long after: %v", views)
 	}
 }
@@ -72,7 +72,7 @@ func TestMeteringSwitchedOff(t *testing.T) {
 	w.quotas(metered(hourly("h", 100)))
 	g := w.granted(ask("a", itemOf("h", 50)))
 	w.quotas(hourly("h", 100))
-	if views, _ := w.m.State().Usage("", "", "", 0, 10, w.clock()); len(views) != 0 {
+	if views, _ := w.m.State().UsagePage(UsageFilter{Holder: "", Quota: ""}, UsageMark{}, 10, w.clock()); len(views) != 0 {
 		t.Errorf("%+v", views)
 	}
 	w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
@@ -107,17 +107,16 @@ func TestUsageByPages(t *testing.T) {
 	}
 	for size := 1; size <= 11; size++ {
 		seen := map[string]int{}
-		var holder string
-		var quota uint32
+		var mark UsageMark
 		for range 20 {
-			views, next := w.m.State().Usage("", "", holder, quota, size, w.clock())
+			views, next := w.m.State().UsagePage(UsageFilter{}, mark, size, w.clock())
 			for _, v := range views {
 				seen[v.Holder+" "+v.Quota]++
 			}
-			if len(views) < size {
+			if next == (UsageMark{}) {
 				break
 			}
-			holder, quota = views[len(views)-1].Holder, next
+			mark = next
 		}
 		if len(seen) != 10 {
 			t.Fatalf("pages of %d: %v", size, seen)
@@ -222,7 +221,7 @@ func TestUseIsWhatItsRecordsAddUpTo(t *testing.T) {
 }
 
 func checkUse(t *rapid.T, w *world, name string) {
-	views, _ := w.m.State().Usage(name, "", "", 0, 10, w.clock())
+	views, _ := w.m.State().UsagePage(UsageFilter{Holder: name, Quota: ""}, UsageMark{}, 10, w.clock())
 	for _, v := range views {
 		q := w.m.quotaNamed(v.Quota)
 		window := q.ledgerAt(w.clock()).window // which may have closed since a command had to do with the quota

@@ -1,6 +1,10 @@
 package fsm
 
-import "unicode/utf8"
+import (
+	"unicode/utf8"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
 
 // nameSets is a power of two: for how many places of two names each are remembered.
 const nameSets = 1 << 12
@@ -24,6 +28,35 @@ func (n *names) of(data []byte) (string, bool) {
 		return "", false
 	}
 	return n.enter(string(data)).name, true
+}
+
+// shared returns a name that was met lately as the string that it was then.
+func (n *names) shared(name string) string {
+	if name == "" {
+		return ""
+	}
+	if k := find(n, name); k != nil {
+		return k.name
+	}
+	return n.enter(name).name
+}
+
+// shareResult has a decoded result share the names of its quotas with others. A stored result counts for little more than its names, and
+// those of a state that took the results itself are shared.
+func (n *names) shareResult(result *logpb.Result) {
+	granted := result.GetGranted()
+	for _, items := range [][]*logpb.GrantedItem{
+		granted.GetItems(), granted.GetConsumed().GetItems(), result.GetConsumed().GetItems(),
+		result.GetSettled().GetReturned(), result.GetSettled().GetOverrun(), result.GetReleased().GetReturned(),
+	} {
+		for _, item := range items {
+			item.Quota, item.InsteadOf = n.shared(item.Quota), n.shared(item.InsteadOf)
+			item.Pool, item.Member = n.shared(item.Pool), n.shared(item.Member)
+		}
+	}
+	if refusal := result.GetRefusal(); refusal != nil {
+		refusal.Quota = n.shared(refusal.Quota)
+	}
 }
 
 // find returns what is known of a name, nil for nothing.

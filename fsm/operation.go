@@ -52,8 +52,9 @@ type charge struct {
 	// end is the end under which amount stands in the quota's log.
 	end int64
 	// window is the one in which it was consumed, before what had been settled in it by then, or of a rate what counted then: what a
-	// report that names this operation proves.
+	// report that names this operation proves. total is what had been consumed of a rate in all.
 	window, before int64
+	total          uint64
 }
 
 // operations are the records of a lease's operations.
@@ -420,15 +421,23 @@ func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy i
 		end: openEnd, window: g.window, before: g.settled, class: int8(l.class),
 	}
 	if r.kind == kindRate && m.featureLevel >= levelReports {
-		c.before = g.consumed()
+		c.before, c.total = g.consumed(), g.total
 	}
 	if !r.openEnded {
 		c.end = g.key(r, addSaturated(r.at(m.clock).late, spendBy))
 	}
+	m.recordTotal(q, amount)
 	m.count(q, c.end, spendBy, amount, 0)
 	m.moveUsage(q, l.holder, &c, openEnd)
 	m.drawCharge(q, &c)
 	return c
+}
+
+// recordTotal records what is consumed of a rate.
+func (m *Machine) recordTotal(q *quota, amount int64) {
+	if q.rule.kind == kindRate && m.featureLevel >= levelOvertaken {
+		q.ledger.total += uint64(amount)
+	}
 }
 
 // count counts an amount, of whose exposure so much is left, until an end. While anything in cluster time counts, the state is busy.

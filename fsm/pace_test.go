@@ -333,6 +333,33 @@ func TestPace_AWaiterIsServedToTheMoment(t *testing.T) {
 	}
 }
 
+// TestPace_ServesNextToWhatIsSetAside: a waiter is served at the moment at which its amount is lent, also where another one, which waits
+// for another quota, keeps a part of the rate for itself.
+func TestPace_ServesNextToWhatIsSetAside(t *testing.T) {
+	w := pacedWorld(t)
+	w.quotas(rateOf("s", 1, hour))
+	w.granted(ask("other", itemOf("s", 1)))
+	w.granted(call("crit", 600))
+	w.take("std", 600, 10)
+	both := ask("std", itemOf("r", 12_000), itemOf("s", 1))
+	alone := call("back", 600)
+	both.WaitNs, alone.WaitNs = 5*minute, 5*minute
+	for _, req := range []*logpb.Reserve{both, alone} {
+		if w.do(reserve(req)).GetWaiting() == nil {
+			t.Fatal("it does not wait")
+		}
+	}
+	const lent = 11*626*millisecond - minute/leadPart
+	for w.now < lent {
+		due, _ := w.m.State().NextDue()
+		w.now = min(max(due, w.now+1), lent+second)
+		w.apply()
+	}
+	if w.now != lent || len(w.last.Events) != 1 || w.last.Events[0].Kind != EventGranted {
+		t.Fatalf("at %v, not at %v: %v", time.Duration(w.now), time.Duration(lent), w.last.Events)
+	}
+}
+
 // TestPace_AfterACooldown: what came back meanwhile does not go in one moment.
 func TestPace_AfterACooldown(t *testing.T) {
 	w := pacedWorld(t)
@@ -431,6 +458,11 @@ func TestPace_View(t *testing.T) {
 	if got := takes(); got[classStandard] != 0 || got[classBackground] != 0 || p.Zone != logpb.Zone_ZONE_AMBER ||
 		p.Ahead != 60*626*millisecond || p.LendsIn != 36_360*millisecond || p.Reserve != 600 {
 		t.Fatalf("lent: %v, %+v", got, p)
+	}
+	// The share of who asks is kept; of use, that of critical calls is known.
+	if uses := w.view("r").Classes; uses[classCritical].Used != 600 || uses[classCritical].Kept != 24_000 || uses[classStandard].Used != 0 ||
+		uses[classStandard].Kept != 21_000 || uses[classBackground].Kept != 0 || uses[classBackground].Lent != 0 {
+		t.Fatalf("classes have %+v", uses)
 	}
 	w.refused(call("std", 1), refusedShare)
 	w.refused(call("back", 1), refusedShare)

@@ -34,6 +34,8 @@ type paceLoad struct {
 	// at does something once, at a moment, act says what.
 	at  int64
 	act func(*paceSim)
+	// key is who else uses the key, and what its provider says; nil: nobody asks it.
+	key *keyLoad
 }
 
 // simEvent is an arrival or the end of a call.
@@ -42,6 +44,8 @@ type simEvent struct {
 	class      int32
 	holder     string
 	granted    *logpb.Granted
+	// do is something else that happens then.
+	do func() []*logpb.Command
 }
 
 type simEvents []simEvent
@@ -82,6 +86,7 @@ type paceSim struct {
 	// occupied is what counted, times how long, from the second period on.
 	occupied float64
 	entries  int
+	key      *keySim
 }
 
 // warm is from when on it is measured: the burst at the start has spread out.
@@ -100,6 +105,9 @@ func runPace(t *testing.T, load paceLoad, seed uint64) *paceSim {
 	t.Helper()
 	p := &paceSim{
 		paceLoad: load, w: newWorld(t), random: rand.New(rand.NewPCG(seed, 1)), asked: map[uint64]simEvent{}, granted: map[string]int64{},
+	}
+	if load.key != nil {
+		p.useKey()
 	}
 	def := rateOf("r", load.usable, load.period)
 	if load.shares != nil || load.ramp != 0 {
@@ -154,6 +162,11 @@ func (p *paceSim) run() {
 		var arrived []simEvent
 		for len(p.events) > 0 && p.events[0].at <= p.w.now {
 			e := p.events.next()
+			if e.do != nil {
+				done := e.do()
+				commands, arrived = append(commands, done...), append(arrived, make([]simEvent, len(done))...)
+				continue
+			}
 			if e.granted == nil {
 				e.holder = p.holder(e.class)
 			}
@@ -213,7 +226,7 @@ func (p *paceSim) apply(events []simEvent, commands []*logpb.Command) {
 			delete(p.asked, event.Ticket)
 		}
 	}
-	if q := p.w.m.quotaNamed("r"); q.ledger.available(&q.rule) < 0 && p.at == 0 {
+	if q := p.w.m.quotaNamed("r"); q.ledger.available(&q.rule) < 0 && p.at == 0 && p.key == nil {
 		p.w.t.Fatalf("at %v: %d over the ceiling", time.Duration(p.w.now), -q.ledger.available(&q.rule))
 	}
 }
@@ -230,6 +243,10 @@ func (p *paceSim) begin(e simEvent, g *logpb.Granted) {
 	if p.w.now >= p.warm() {
 		p.used[e.class] += use
 		p.granted[e.holder] += use
+	}
+	if p.key != nil {
+		p.key.call(e, g, use)
+		return
 	}
 	heap.Push(&p.events, simEvent{at: p.w.now + second/2 + p.random.Int64N(p.slowest-second/2), amount: use, granted: g})
 }

@@ -20,8 +20,9 @@ const (
 	levelPools = 7
 	// maxMembers bounds the members of a pool: each of them is examined for each Reserve of it.
 	maxMembers = 32
-	// maxPools bounds the pools of one Reserve.
+	// maxPools bounds the pools of one Reserve, and maxPoolItems all its items where it names a pool: each is judged for each member.
 	maxPools      = 8
+	maxPoolItems  = 8
 	maxMemberName = 64
 	// maxRegrouped bounds for how many wait sets one command changes the members of a pool.
 	maxRegrouped = 1024
@@ -122,8 +123,17 @@ func (s *State) isPool(number uint32) bool {
 }
 
 // onPool tells whether some needs are those of a Reserve that names a pool: of all quotas that it may draw on.
-func onPool(needs []need) bool {
-	return slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.kind == kindPool })
+func onPool(needs []need) bool { return slices.ContainsFunc(needs, need.ofPool) }
+
+// ofPool tells whether a need is one of a pool.
+func (n need) ofPool() bool { return n.quota.rule.kind == kindPool }
+
+// choicesOf returns the members on which a Reserve with these needs may draw; none where it names no pool.
+func choicesOf(needs []need) []choice {
+	if i := slices.IndexFunc(needs, need.ofPool); i >= 0 {
+		return needs[i].choices
+	}
+	return nil
 }
 
 // memberNamed returns a pool's member of a name, nil where it has none.
@@ -169,6 +179,9 @@ func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 			return nil, invalid(fmt.Sprintf("more than %d pools in one Reserve", maxPools), "reserve some apart")
 		}
 	}
+	if m.featureLevel >= levelPoolItems && len(req.Items) > maxPoolItems {
+		return nil, invalid(fmt.Sprintf("%d items with a pool among them; at most %d", len(req.Items), maxPoolItems), "reserve the others apart")
+	}
 	if len(names) == 0 {
 		return nil, invalid(fmt.Sprintf("pool %q and the other pools of this Reserve have no member in common", first.name),
 			"all pools of one Reserve draw on the member of one name: reserve them apart, or name their members alike")
@@ -205,7 +218,7 @@ func (m *Machine) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
 
 // choiceOf works out what a Reserve needs of one member.
 func (m *Machine) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Failure) {
-	c := choice{member: name, room: million}
+	c := choice{member: name, room: million, needs: make([]need, 0, len(req.Items))}
 	for _, item := range req.Items {
 		q := m.getQuota(m.numberOf(item.Quota))
 		var failure *logpb.Failure
@@ -235,31 +248,33 @@ func (q *quota) room() int64 {
 }
 
 // needsOfPools returns what a Reserve of pools may need, by ascending quota number: of each quota the most that any choice needs, and the
-// pools themselves.
+// pools themselves, of which the first has the choices.
 func (m *Machine) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
 	all, failure := m.choices(req)
 	if failure != nil {
 		return nil, failure
 	}
 	var wide []need
-	at := func(number uint32) (int, bool) {
-		return slices.BinarySearchFunc(wide, number, func(n need, number uint32) int { return cmp.Compare(n.quota.number, number) })
-	}
 	for _, item := range req.Items {
 		if p := m.editQuotaNow(m.numberOf(item.Quota)); p.rule.kind == kindPool {
-			i, _ := at(p.number)
-			wide = slices.Insert(wide, i, need{quota: p})
+			wide = append(wide, need{quota: p})
 		}
 	}
 	for _, c := range all {
-		for _, n := range c.needs {
-			if i, found := at(n.quota.number); found {
-				wide[i].amount, wide[i].own = max(wide[i].amount, n.amount), max(wide[i].own, n.own)
-			} else {
-				wide = slices.Insert(wide, i, n)
-			}
-		}
+		wide = append(wide, c.needs...)
 	}
+	slices.SortFunc(wide, func(a, b need) int { return cmp.Compare(a.quota.number, b.quota.number) })
+	last := 0
+	for _, n := range wide[1:] {
+		if n.quota.number == wide[last].quota.number {
+			wide[last].amount, wide[last].own = max(wide[last].amount, n.amount), max(wide[last].own, n.own)
+			continue
+		}
+		last++
+		wide[last] = n
+	}
+	wide = wide[:last+1]
+	wide[slices.IndexFunc(wide, need.ofPool)].choices = all
 	return wide, nil
 }
 
@@ -331,9 +346,8 @@ func (m *Machine) milder(a, b *logpb.Refusal) *logpb.Refusal {
 }
 
 // rejectChoices refuses a Reserve of pools that none of their members can ever grant as things are configured; nil: one can.
-func (m *Machine) rejectChoices(req *logpb.Reserve, class int32) (mildest *logpb.Refusal) {
-	all, _ := m.choices(req)
-	for _, c := range all {
+func (m *Machine) rejectChoices(req *logpb.Reserve, class int32, needs []need) (mildest *logpb.Refusal) {
+	for _, c := range choicesOf(needs) {
 		rejected := m.reject(req, class, c.needs)
 		if rejected == nil {
 			return nil
@@ -352,9 +366,8 @@ func (m *Machine) judgeChoice(req *logpb.Reserve, as priority, c choice) *logpb.
 }
 
 // judgeChoices returns the first member that can be granted now, or what stands in the way of all of them.
-func (m *Machine) judgeChoices(req *logpb.Reserve, as priority) (free choice, mildest *logpb.Refusal) {
-	all, _ := m.choices(req)
-	for _, c := range all {
+func (m *Machine) judgeChoices(req *logpb.Reserve, as priority, needs []need) (free choice, mildest *logpb.Refusal) {
+	for _, c := range choicesOf(needs) {
 		refusal := m.judgeChoice(req, as, c)
 		if refusal == nil {
 			return c, nil
@@ -365,10 +378,9 @@ func (m *Machine) judgeChoices(req *logpb.Reserve, as priority) (free choice, mi
 }
 
 // noMemberBefore returns a time before which no member can be granted, whatever comes back.
-func (m *Machine) noMemberBefore(req *logpb.Reserve, class int32) (first int64) {
+func (m *Machine) noMemberBefore(req *logpb.Reserve, class int32, needs []need) (first int64) {
 	first = math.MaxInt64
-	all, _ := m.choices(req)
-	for _, c := range all {
+	for _, c := range choicesOf(needs) {
 		if m.reject(req, class, c.needs) == nil {
 			first = min(first, m.certainlyNotBefore(req, class, c.needs))
 		}

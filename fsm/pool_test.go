@@ -210,6 +210,28 @@ func TestPool_NeedsTheFeatureLevel(t *testing.T) {
 	}
 }
 
+// TestPool_OfFewItems: from version 8 on a Reserve of a pool has few items, since each is judged for each member.
+func TestPool_OfFewItems(t *testing.T) {
+	w := newWorld(t)
+	items := []*logpb.Item{itemOf("pool", 1)}
+	quotas := []*logpb.Quota{slotsOf("m", 1), poolOf("pool", "m")}
+	for i := range maxPoolItems {
+		quotas = append(quotas, slotsOf(fmt.Sprint("q", i), 1))
+		items = append(items, itemOf(fmt.Sprint("q", i), 1))
+	}
+	w.quotas(quotas...)
+	failure := w.fails(reserve(ask("x", items...)), logpb.Reason_REASON_INVALID)
+	if failure.Message != "9 items with a pool among them; at most 8" {
+		t.Fatal(failure)
+	}
+	w.granted(ask("x", items[:maxPoolItems]...))
+	w.granted(ask("x", items[maxPoolItems]))
+	w.m.featureLevel = levelPoolItems - 1
+	if _, failure := w.m.needs(ask("x", items...)); failure != nil {
+		t.Fatal("an entry before version 8:", failure)
+	}
+}
+
 // TestPool_NeverFits: what is above every member's usable can never fit, and the advice names the largest that can.
 func TestPool_NeverFits(t *testing.T) {
 	w := newWorld(t)

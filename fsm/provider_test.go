@@ -33,8 +33,8 @@ func TestAnswersOfProviders(t *testing.T) {
 		{"not in the plan closes for as long as one holder's word does", []*logpb.Quota{r}, []line{
 			call, {0, reports(1, 1, signal("r", plan)), "reported: r closed until 5m0s"},
 		}},
-		{"a long rate closes for two periods at most", []*logpb.Quota{rateOf("r", 100, hour)}, []line{
-			call, {0, reports(1, 1, signal("r", saturated, retryAfter(day))), "reported: r closed until 2h0m0s"},
+		{"a long rate closes for an hour at most", []*logpb.Quota{rateOf("r", 100, hour)}, []line{
+			call, {0, reports(1, 1, signal("r", saturated, retryAfter(day))), "reported: r closed until 1h0m0s"},
 		}},
 		{"a window closes until its reset at most", []*logpb.Quota{h}, []line{
 			{0, long("a", itemOf("h", 1)), "lease 1: h=1 until 2h0m0s; op 1 spends h=1 by 1m0s"},

@@ -227,7 +227,7 @@ func (m *Machine) closeQuota(q *quota, by reporter, signal *logpb.Signal) {
 		q.closer, q.closedSince = by.caller, now
 	}
 	until := addSaturated(now, m.closingTime(q, signal))
-	until = max(q.cooldown, min(until, addSaturated(q.closedSince, closingBound(q, m.clock))))
+	until = max(q.cooldown, min(until, addSaturated(q.closedSince, m.closingBound(q))))
 	if until == q.cooldown {
 		return
 	}
@@ -250,22 +250,26 @@ func (m *Machine) closingTime(q *quota, signal *logpb.Signal) int64 {
 			return addSaturated(left, 2*q.rule.skew)
 		}
 	case signal.Cause == logpb.Cause_CAUSE_PLAN:
-		return closingBound(q, m.clock)
+		return m.closingBound(q)
 	}
 	return min(maxBackoff, second<<min(q.attempt, maxBackoffDouble))
 }
 
 // closingBound returns for how long one caller's word may close a quota: a window until its reset but for an hour at
-// most, anything else for two periods, at least 5 min.
-func closingBound(q *quota, clock Clock) int64 {
+// most, anything else for two periods, at least 5 min and an hour at most.
+func (m *Machine) closingBound(q *quota) int64 {
 	if q.rule.kind == kindWindow {
 		bound := q.rule.period
-		if left, ok := q.ledger.closes(&q.rule, q.rule.at(clock)); ok {
+		if left, ok := q.ledger.closes(&q.rule, q.rule.at(m.clock)); ok {
 			bound = addSaturated(max(left, 0), 2*q.rule.skew+2*second)
 		}
 		return min(bound, maxWindowClosing)
 	}
-	return max(closingPeriods*q.rule.period, minClosing)
+	bound := max(closingPeriods*q.rule.period, minClosing)
+	if m.featureLevel < levelOneWord {
+		return bound
+	}
+	return min(bound, maxWindowClosing)
 }
 
 // endCooldowns reopens quotas whose cooldown is over.

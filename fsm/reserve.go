@@ -29,6 +29,9 @@ type need struct {
 	amount int64
 	// own is the largest amount of a single item of this very quota: what a hold's clamp judges.
 	own int64
+	// choices are, of the first pool of a Reserve, the members on which it may draw, in the order in which they were to be tried when the
+	// needs were worked out.
+	choices []choice
 }
 
 // needs works out what a Reserve needs, by ascending quota number.
@@ -100,6 +103,7 @@ func (m *Machine) reserve(req *logpb.Reserve, from requestID) *logpb.Result {
 	if req.Resume {
 		m.resume(req.Holder)
 		m.serve()
+		needs, _ = m.needs(req)
 		rejected = m.reject(req, as.class, needs) // says what is available now
 	}
 	if full := m.noLeaseLeft(needs); full != nil {
@@ -124,7 +128,7 @@ func (m *Machine) reserve(req *logpb.Reserve, from requestID) *logpb.Result {
 		result = m.fallBack(req, needs)
 	}
 	if result == nil {
-		result = m.refuseOrWait(req, as, from, refusal)
+		result = m.refuseOrWait(req, needs, as, from, refusal)
 	}
 	return result
 }
@@ -166,7 +170,7 @@ func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logp
 		return m.grantInLine(req, needs, as)
 	}
 	if onPool(needs) {
-		free, refusal := m.judgeChoices(req, as)
+		free, refusal := m.judgeChoices(req, as, needs)
 		if refusal != nil {
 			return nil, refusal
 		}
@@ -179,8 +183,9 @@ func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logp
 }
 
 // refuseOrWait refuses a Reserve that cannot be granted now, or puts it into the queue.
-func (m *Machine) refuseOrWait(req *logpb.Reserve, as priority, from requestID, refusal *logpb.Refusal) *logpb.Result {
-	needs, _ := m.needs(req)
+func (m *Machine) refuseOrWait(
+	req *logpb.Reserve, needs []need, as priority, from requestID, refusal *logpb.Refusal,
+) *logpb.Result {
 	m.recordStarving(req.Holder, as, needs)
 	m.recordDenial(req.Holder, needs, refusal)
 	m.recordRequest(req.Holder, refusal.Reason)
@@ -295,7 +300,7 @@ func checkReserve(req *logpb.Reserve) *logpb.Failure {
 // reject refuses what can never be granted as things are configured.
 func (m *Machine) reject(req *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
 	if onPool(needs) {
-		return m.rejectChoices(req, class)
+		return m.rejectChoices(req, class, needs)
 	}
 	var worst *logpb.Refusal
 	for _, n := range needs {
@@ -328,7 +333,7 @@ func (m *Machine) rejectByRule(req *logpb.Reserve, class int32, n need, r *rule)
 // judge says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
 func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Refusal {
 	if onPool(needs) {
-		_, refusal := m.judgeChoices(req, as)
+		_, refusal := m.judgeChoices(req, as, needs)
 		return refusal
 	}
 	var worst *logpb.Refusal
@@ -412,7 +417,7 @@ func (m *Machine) behind(needs []need) *logpb.Refusal {
 func (m *Machine) certainlyNotBefore(req *logpb.Reserve, class int32, needs []need) int64 {
 	at := m.clock.Now
 	if onPool(needs) {
-		return m.noMemberBefore(req, class)
+		return m.noMemberBefore(req, class, needs)
 	}
 	for _, n := range needs {
 		q := n.quota

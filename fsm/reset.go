@@ -216,6 +216,7 @@ func (g *ledger) cut(r *rule) {
 func (g *ledger) confirm(r *rule, v view) bool {
 	before := g.available(r)
 	g.uncap()
+	g.limits = belief{}
 	if g.others.heard != 0 {
 		g.others = foreign{heard: v.now} // what was consumed before says nothing any more
 	}

@@ -162,6 +162,7 @@ func (m *Machine) takeResult(encoded *logpb.SnapshotResult) error {
 		m.acked.Set(c.id, struct{}{})
 	}
 	c.kept++
+	m.cache.names.shareResult(encoded.Result)
 	m.keepResultOf(c, dedupEntry{session: encoded.Session, seq: encoded.Seq, digest: encoded.Digest, result: encoded.Result})
 	return nil
 }
@@ -255,6 +256,7 @@ func (m *Machine) takeKey(encoded *logpb.SnapshotKey) error {
 	if encoded.MadeNs != nil {
 		made = *encoded.MadeNs
 	}
+	m.cache.names.shareResult(encoded.Result)
 	m.keepKey(encoded.Key, keyEntry{digest: encoded.Digest, result: encoded.Result, made: made, account: encoded.Account})
 	return nil
 }
@@ -277,7 +279,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 			held: encoded.Held, open: encoded.Open, cutoff: encoded.CutoffNs, window: encoded.Window,
 			known: encoded.Known, closing: encoded.Closing, disputed: encoded.Disputed,
 			closeBegin: encoded.CloseBeginNs, closeEnd: encoded.CloseEndNs, opened: encoded.OpenedNs,
-			capped: noCap, settled: encoded.Settled, arrival: encoded.ArrivalNs,
+			capped: noCap, settled: encoded.Settled, arrival: encoded.ArrivalNs, total: encoded.Total,
 			anchor: anchor{
 				since: encoded.SinceNs, passed: encoded.PassedNs, teller: encoded.Teller, confirmed: encoded.Confirmed, uncut: encoded.Uncut,
 			},
@@ -435,7 +437,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		}
 		o.charges = append(o.charges, charge{
 			quota: c.Quota, ancestor: c.Ancestor, overrun: c.Overrun, amount: c.Amount, consumed: c.Consumed,
-			unspent: c.Unspent, end: c.EndNs, window: c.Window, before: c.SettledBefore, class: int8(c.Class),
+			unspent: c.Unspent, end: c.EndNs, window: c.Window, before: c.SettledBefore, class: int8(c.Class), total: c.Total,
 		})
 	}
 	switch {

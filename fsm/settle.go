@@ -269,6 +269,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 // overrun charges what was used beyond an estimate.
 func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charge {
 	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
+	m.recordTotal(q, amount)
 	m.count(q, end, 0, amount, amount)
 	q.pay(m.clock.Now, amount)
 	m.drawOpen(q, end, 0, amount)

@@ -104,8 +104,11 @@ func (q *quota) demanded(above int32, now int64) bool {
 }
 
 // share is a class's share of a window.
-func (q *quota) share(class int32) int64 {
-	return mulDivFloor(q.rule.usable, q.rule.policy.shares.of[class], million)
+func (q *quota) share(class int32) int64 { return q.shareIn(q.rule.usable, class) }
+
+// shareIn is a class's share of what is usable.
+func (q *quota) shareIn(usable int64, class int32) int64 {
+	return mulDivFloor(usable, q.rule.policy.shares.of[class], million)
 }
 
 // kept returns what is kept for a class while so many millionths of the window are left: what it has not used of its
@@ -207,15 +210,15 @@ func (q *quota) classUses(g *ledger, at Clock) []ClassUse {
 	if !q.rule.policy.shares.on || len(q.rule.policy.shares.holders) > 0 {
 		return nil
 	}
+	if q.rule.paced() {
+		return q.pacedUses(g, at.Now)
+	}
 	left := q.partLeft(g, at)
 	uses := make([]ClassUse, classes)
 	for class := range int32(classes) {
 		share, used, kept := q.share(class), g.used[class].amount, q.kept(g, class, left)
 		uses[class] = ClassUse{
 			Class: class, Share: share, Used: used, Kept: kept, Lent: max(share-used-kept, 0), Borrowed: max(used-share, 0),
-		}
-		if q.rule.paced() {
-			uses[class].Takes = q.takes(class, g, at.Now)
 		}
 	}
 	return uses

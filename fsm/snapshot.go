@@ -331,7 +331,8 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
 		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil, Draws: encodeDraws(g), Loose: encodeLoose(g), DrawnFromNs: g.drawnFrom,
 		Foreign: g.others.amount, ForeignAtNs: g.others.at, ForeignSeenNs: g.others.seen, HeardNs: g.others.heard,
-		Burnt: encodeBurn(&q.burn), BurntLast: q.burn.last,
+		Burnt: encodeBurn(&q.burn), BurntLast: q.burn.last, Total: g.total,
+		OthersWord: encodeBelief(&g.others.word), LimitWord: encodeBelief(&g.limits),
 	}
 	if q.told.known {
 		encoded.ToldLimit, encoded.ToldNs = new(q.told.limit), q.told.at
@@ -384,7 +385,7 @@ func encodeOperation(o *operation) *logpb.SnapshotOperation {
 		c := &o.charges[i]
 		encoded.Charges = append(encoded.Charges, &logpb.SnapshotCharge{
 			Quota: c.quota, Ancestor: c.ancestor, Overrun: c.overrun, Amount: c.amount, Consumed: c.consumed,
-			Unspent: c.unspent, EndNs: c.end, Window: c.window, SettledBefore: c.before, Class: int32(c.class),
+			Unspent: c.unspent, EndNs: c.end, Window: c.window, SettledBefore: c.before, Class: int32(c.class), Total: c.total,
 		})
 	}
 	return encoded

@@ -135,16 +135,15 @@ func (m *Machine) keptByShortage(w *waiter) (allowed, lacking bool) {
 		return false, false
 	}
 	if onPool(needs) {
-		return m.keptByMembers(w)
+		return m.keptByMembers(w, needs)
 	}
 	return m.keptFrom(w, needs)
 }
 
 // keptByMembers tells the same of a waiter for pools: it may have one of their members, and lacks something of each that it may have.
-func (m *Machine) keptByMembers(w *waiter) (allowed, lacking bool) {
-	all, _ := m.choices(w.req)
+func (m *Machine) keptByMembers(w *waiter, needs []need) (allowed, lacking bool) {
 	lacking = true
-	for _, c := range all {
+	for _, c := range choicesOf(needs) {
 		if may, lacks := m.keptFrom(w, c.needs); may && m.reject(w.req, w.class, c.needs) == nil {
 			allowed, lacking = true, lacking && lacks
 		}

@@ -3,7 +3,6 @@ package fsm
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -29,20 +28,13 @@ type TaskView struct {
 }
 
 // Tasks returns up to limit tasks by name, above the name after, of names that start with prefix, of a holder (empty: any)
-// and in a phase (unspecified: any).
-func (s *State) Tasks(prefix, holder string, phase logpb.TaskPhase, after string, limit int, at Clock) []TaskView {
-	var views []TaskView
-	s.tasks.Ascend(max(prefix, after), func(name string, t *task) bool {
-		if len(views) >= limit || !strings.HasPrefix(name, prefix) {
-			return false
-		}
-		v := viewTask(t, at)
-		if (name > after || after == "") && (holder == "" || holder == v.Holder) &&
-			(phase == logpb.TaskPhase_TASK_PHASE_UNSPECIFIED || phase == v.Phase) {
-			views = append(views, v)
-		}
-		return true
-	})
+// and in a phase (unspecified: any), whatever that costs: for simulations and checks.
+func (s *State) Tasks(prefix, holder string, phase logpb.TaskPhase, after string, limit int, at Clock) (views []TaskView) {
+	for going := true; going && len(views) < limit; going = after != "" {
+		var page []TaskView
+		page, after = s.TaskPage(TaskFilter{Prefix: prefix, Holder: holder, Phase: phase}, after, limit-len(views), at)
+		views = append(views, page...)
+	}
 	return views
 }
 

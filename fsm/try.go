@@ -72,6 +72,7 @@ func (m *Machine) passOver(w *waiter, needs []need, at uint32) tried {
 
 // shortOf returns the numbers of the quotas of which there is not enough for a waiter, after what was set aside.
 func (m *Machine) shortOf(w *waiter, needs []need, at uint32, aside map[uint32]int64) (short []uint32) {
+	rank := w.place().rank // nothing is kept from one that is saved up for
 	for _, n := range needs {
 		q := n.quota
 		if q.rule.policy.observe {
@@ -82,15 +83,23 @@ func (m *Machine) shortOf(w *waiter, needs []need, at uint32, aside map[uint32]i
 			m.scheduleWakeup(at, addSaturated(m.clock.Now, waits))
 		}
 		there := q.ledger.available(&q.rule) - aside[q.number]
-		lent := there < n.amount || q.heldBack(w.place().rank, n.amount, there, m.clock.Now)
+		lent := there < n.amount || q.heldBack(rank, n.amount, there, m.clock.Now)
 		if lent && there >= n.amount {
-			m.scheduleWakeup(at, q.heldBackUntil(w.rank, n.amount, m.clock.Now))
+			m.scheduleWakeup(at, q.heldBackUntil(rank, n.amount, m.asideFor(q, aside), m.clock.Now))
 		}
 		if lent || waits > 0 {
 			short = append(short, q.number)
 		}
 	}
 	return short
+}
+
+// asideFor returns what is set aside of a quota, as far as it decides when to try a waiter again.
+func (m *Machine) asideFor(q *quota, aside map[uint32]int64) int64 {
+	if m.featureLevel < levelAside {
+		return 0
+	}
+	return aside[q.number]
 }
 
 // setAside sets the amounts of a waiter aside, in all quotas that it needs. Who comes after it is passed over where one of the short ones

@@ -27,6 +27,9 @@ var update = flag.Bool("update", false, "record the history and the golden snaps
 // another hash, what it does has another meaning, and EntryVersion or SnapshotVersion has to rise and get a row and files of its own.
 type recorded struct {
 	entries, snapshots int
+	// fields is how many fields, and values of their enums, an entry of that version can have, its commands' included; 0: no build applies it
+	// any more.
+	fields int
 	// history hashes every result and event of testdata/history-v<entries>.bin, and the state after it. Only a build that applies
 	// entries of that version can come to it.
 	history string
@@ -53,14 +56,14 @@ var versions = []recorded{
 		"snapshot-v3.bin": "c0e8d3a9567d8d88", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
 		"snapshot-v4.bin": "f87639863db23d64", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
 	}},
-	{entries: 5, snapshots: 5, history: "f71ea7708050f7fe", lived: "33166cae4f4d8dc8", restored: map[string]string{
+	{entries: 5, snapshots: 5, fields: 222, history: "f71ea7708050f7fe", lived: "33166cae4f4d8dc8", restored: map[string]string{
 		"snapshot-v1.bin": "71fa3afd1c31a7ad", "snapshot-v1-tasks.bin": "899f591dd774c25e",
 		"snapshot-v2.bin": "c99e1e2c5b001576", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
 		"snapshot-v3.bin": "e86886e02acdbb3e", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
 		"snapshot-v4.bin": "4056f18a6719438e", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
 		"snapshot-v5.bin": "25df347feb882d51", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
 	}},
-	{entries: 6, snapshots: 6, history: "7fdb23da7f4932fe", lived: "cb4a3dc04ccc9359", restored: map[string]string{
+	{entries: 6, snapshots: 6, fields: 222, history: "7fdb23da7f4932fe", lived: "cb4a3dc04ccc9359", restored: map[string]string{
 		"snapshot-v1.bin": "71fa3afd1c31a7ad", "snapshot-v1-tasks.bin": "899f591dd774c25e",
 		"snapshot-v2.bin": "c99e1e2c5b001576", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
 		"snapshot-v3.bin": "e86886e02acdbb3e", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
@@ -68,7 +71,7 @@ var versions = []recorded{
 		"snapshot-v5.bin": "25df347feb882d51", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
 		"snapshot-v6.bin": "96a6baef2bb140ba", "snapshot-v6-tasks.bin": "bd5b0c430bc0f9eb",
 	}},
-	{entries: 7, snapshots: 7, history: "2593954517a73ecb", lived: "7d5694601f9f3493", restored: map[string]string{
+	{entries: 7, snapshots: 7, fields: 229, history: "2593954517a73ecb", lived: "7d5694601f9f3493", restored: map[string]string{
 		"snapshot-v1.bin": "71fa3afd1c31a7ad", "snapshot-v1-tasks.bin": "899f591dd774c25e",
 		"snapshot-v2.bin": "c99e1e2c5b001576", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
 		"snapshot-v3.bin": "e86886e02acdbb3e", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
@@ -76,6 +79,16 @@ var versions = []recorded{
 		"snapshot-v5.bin": "25df347feb882d51", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
 		"snapshot-v6.bin": "96a6baef2bb140ba", "snapshot-v6-tasks.bin": "bd5b0c430bc0f9eb",
 		"snapshot-v7.bin": "0abe6208e3956c83", "snapshot-v7-tasks.bin": "7ea8b741cbf78c95",
+	}},
+	{entries: 8, snapshots: 8, fields: 230, history: "c9158905f71157e1", lived: "f865d042b67b0313", restored: map[string]string{
+		"snapshot-v1.bin": "71fa3afd1c31a7ad", "snapshot-v1-tasks.bin": "899f591dd774c25e",
+		"snapshot-v2.bin": "c99e1e2c5b001576", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
+		"snapshot-v3.bin": "e86886e02acdbb3e", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
+		"snapshot-v4.bin": "4056f18a6719438e", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
+		"snapshot-v5.bin": "25df347feb882d51", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
+		"snapshot-v6.bin": "96a6baef2bb140ba", "snapshot-v6-tasks.bin": "bd5b0c430bc0f9eb",
+		"snapshot-v7.bin": "0abe6208e3956c83", "snapshot-v7-tasks.bin": "7ea8b741cbf78c95",
+		"snapshot-v8.bin": "c50118d5dae8972f", "snapshot-v8-tasks.bin": "ee21986813bef79a",
 	}},
 }
 

@@ -131,7 +131,7 @@ func TestAFailedPartGivesItsRoomBack(t *testing.T) {
 			t.Errorf("%s: %d of %d callers", b.Name(), used, callers)
 		}
 	}
-	if len(p.queue) != 0 || p.commands != 0 || p.bytes != 0 {
-		t.Errorf("%d calls, %d commands, %d bytes are left", len(p.queue), p.commands, p.bytes)
+	if p.queue.calls != 0 || p.commands != 0 || p.bytes != 0 {
+		t.Errorf("%d calls, %d commands, %d bytes are left", p.queue.calls, p.commands, p.bytes)
 	}
 }

@@ -74,14 +74,13 @@ func TestFarBehindNodeGetsASnapshot(t *testing.T) {
 func TestFormation(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
-	id := c.nodes[c.leader()].Status().ClusterID
-	if id == "" {
-		t.Fatal("a leader without a cluster's id")
-	}
+	id := c.id(c.leader())
 	c.stop(2)
 	t.Run("the same disk comes back", func(t *testing.T) {
 		c.start(2)
-		eventually(t, "its cluster", func() bool { return c.nodes[2].Status().ClusterID == id })
+		if again := c.id(2); again != id {
+			t.Errorf("it is of cluster %s, want %s", again, id)
+		}
 	})
 	t.Run("a second process on the same disk", func(t *testing.T) {
 		again := c.configs[2]
@@ -288,7 +287,7 @@ func TestABackupOfAnotherCluster(t *testing.T) {
 	c, other := newCluster(t, 1), newCluster(t, 1)
 	c.propose(rate("here", 10))
 	other.propose(rate("there", 10))
-	foreign := other.nodes[0].Status().ClusterID
+	foreign := other.id(0)
 	state, _, _, err := other.nodes[0].Frozen(t.Context(), raftnode.Linearizable)
 	if err != nil {
 		t.Fatal(err)
@@ -298,7 +297,7 @@ func TestABackupOfAnotherCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := c.nodes[0]
-	own, before := n.Status().ClusterID, n.Status().LastIndex
+	own, before := c.id(0), n.Status().LastIndex
 	_, _, err = n.Restore(t.Context(), bytes.NewReader(backup.Bytes()), false)
 	if refused, ok := errors.AsType[*raftnode.ForeignBackupError](err); !ok || refused.Backup != foreign || refused.Cluster != own {
 		t.Fatalf("%v", err)

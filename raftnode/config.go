@@ -16,6 +16,7 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode/logstore"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // Peer is a member of the static list that forms a cluster.
@@ -24,14 +25,6 @@ type Peer struct {
 	ID string
 	// RaftAddress and APIAddress are host:port.
 	RaftAddress, APIAddress string
-}
-
-// Network is how a node listens for its peers and calls them.
-type Network interface {
-	// Listen listens on an address, host:port.
-	Listen(address string) (net.Listener, error)
-	// Dial connects to an address within a time.
-	Dial(address string, timeout time.Duration) (net.Conn, error)
 }
 
 // Config configures a Node. DefaultConfig has the defaults.
@@ -95,7 +88,7 @@ type Config struct {
 	// Registerer takes metrics. Default: none.
 	Registerer prometheus.Registerer
 	// Build is what this node says of its binary. Oldest and Newest are fsm's unless a test sets them.
-	Build Build
+	Build peer.Build
 	// Testing allows state hashes, log dumps, clock faults and crash points.
 	Testing bool
 	// Applied, with Testing, is called with every entry that this node applies, in order, before anybody learns what it
@@ -105,7 +98,7 @@ type Config struct {
 	// write, at once.
 	Append func(write func() error) error
 	// Network is how peers are reached. Default: TCP.
-	Network Network
+	Network peer.Network
 	// Clock is the node's clock. Default: the system's.
 	Clock Clock
 	// Free tells the free space of the data directory. Default: the file system's.

@@ -13,14 +13,21 @@ type configurations struct {
 	mu      sync.Mutex
 	index   uint64
 	servers []raft.Server
+	// learned has a token where a configuration was learned that nobody has looked at yet.
+	learned chan struct{}
 }
 
 // learn takes a committed configuration. An older one than is known changes nothing: a snapshot may have it.
 func (c *configurations) learn(index uint64, configuration raft.Configuration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if index > c.index {
-		c.index, c.servers = index, configuration.Clone().Servers
+	if index <= c.index {
+		return
+	}
+	c.index, c.servers = index, configuration.Clone().Servers
+	select {
+	case c.learned <- struct{}{}:
+	default:
 	}
 }
 

@@ -3,6 +3,7 @@ package raftnode
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -25,7 +26,14 @@ type checkedSnapshots struct {
 	// readBack says whether a snapshot that was written, of a state if that is this node's, can be restored; nil: nobody looks. See
 	// snapshotcheck.go.
 	readBack func(id string, index, term uint64, of *fsm.State) error
+	// given is the index of the newest snapshot that the leader sent, or an operator restored.
+	given atomic.Uint64
 }
+
+// errOvertaken says that a snapshot was given to this node while it wrote one of an older state. Raft would take the older one for its
+// last (hashicorp/raft issue 248): after a restore, a leader then finds no term for the entry before the next one, and sends each follower
+// the restored snapshot again and again, for as long as it leads.
+var errOvertaken = errors.New("a newer snapshot was installed meanwhile")
 
 // Create implements raft.SnapshotStore.
 func (s *checkedSnapshots) Create(
@@ -43,12 +51,32 @@ type checkedSink struct {
 	raft.SnapshotSink
 	store       *checkedSnapshots
 	index, term uint64
-	// of is the state that was written; nil where it came from a leader.
+	// of is the state that was written; nil where it was given.
 	of *fsm.State
+	// closed says that the outcome is known.
+	closed  bool
+	outcome error
 }
 
-// Close implements raft.SnapshotSink.
+// Close implements raft.SnapshotSink. Persist closes a snapshot of this node's own state, and raft does once more before it takes it for
+// its last.
 func (s *checkedSink) Close() error {
+	if !s.closed {
+		s.closed, s.outcome = true, s.close()
+	}
+	if s.outcome == nil && s.overtaken() {
+		return errOvertaken
+	}
+	return s.outcome
+}
+
+// overtaken reports whether this is a snapshot of the node's own state, and a newer one was given meanwhile.
+func (s *checkedSink) overtaken() bool { return s.of != nil && s.index < s.store.given.Load() }
+
+func (s *checkedSink) close() error {
+	if s.overtaken() {
+		return errors.Join(errOvertaken, s.Cancel())
+	}
 	if err := s.SnapshotSink.Close(); err != nil {
 		return err
 	}
@@ -66,5 +94,8 @@ func (s *checkedSink) Close() error {
 		return err
 	}
 	s.store.log.AddSnapshot(s.index, s.term)
+	if s.of == nil {
+		s.store.given.Store(s.index)
+	}
 	return nil
 }

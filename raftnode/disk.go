@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // checksPerStall is how often the log's disk is looked at within StallLimit.
@@ -32,30 +34,53 @@ func (n *Node) watchStall() {
 	})
 }
 
-// watchSpace stops grants when the disk is nearly full, and ends the node before it is full. A leader first gives leadership to a node
-// that has room: what it refuses is refused to the whole fleet.
+// roomless judges what a node does about a low disk. A leader first gives leadership to a node that has room: what it refuses is refused to
+// the whole fleet. A follower refuses nothing, so that it has the same to try when it is elected.
+type roomless struct {
+	// lead is the leadership in which attempts to leave have begun so far.
+	lead     *leadership
+	attempts int
+}
+
+// look takes a look: whether the disk is low, in which leadership this node is (nil: in none), and whether an attempt to leave still runs.
+// It returns whether another attempt is to begin, and whether grants are refused: once the first attempt of this leadership has ended.
+func (r *roomless) look(low bool, lead *leadership, leaving bool) (leave, refuse bool) {
+	if !low || lead != r.lead {
+		r.lead, r.attempts = lead, 0
+	}
+	if !low || lead == nil {
+		return false, false
+	}
+	if !leaving {
+		r.attempts++
+	}
+	return !leaving, r.attempts > 1
+}
+
+// watchSpace stops grants when the disk is nearly full and no other node can lead, and ends the node before it is full.
 func (n *Node) watchSpace() {
-	attempts := 0 // to leave, since the disk has been low
+	var r roomless
 	n.checkRepeatedly(func() bool {
 		free, err := n.config.Free(n.config.DataDir)
 		if err != nil {
 			return true
 		}
 		low := n.config.FreeLow > 0 && free < n.config.FreeLow
-		n.lacksRoom.Store(low)
-		if low && n.leading.Load() != nil && n.leaving.CompareAndSwap(false, true) {
-			attempts++
+		if low != n.lacksRoom.Swap(low) {
+			n.reportSpace(low, free)
+		}
+		leave, refuse := r.look(low, n.leading.Load(), n.leaving.Load())
+		if refuse && !n.diskLow.Swap(refuse) {
+			n.logger.Warn("nothing new is granted: the leader's disk is nearly full, and no other node could take over",
+				"data_dir", n.config.DataDir)
+		}
+		n.diskLow.Store(refuse)
+		if leave {
+			n.leaving.Store(true)
 			n.wg.Go(func() {
 				defer n.leaving.Store(false)
 				n.leaveForRoom()
 			})
-		}
-		if !low {
-			attempts = 0
-		}
-		hopes := attempts == 1 && n.leaving.Load() // that somebody else goes on before anything is refused
-		if refuse := low && (n.diskLow.Load() || !hopes); refuse != n.diskLow.Swap(refuse) {
-			n.reportSpace(refuse, free)
 		}
 		if n.config.FreeStop > 0 && free < n.config.FreeStop {
 			n.fail(fmt.Errorf("%s of disk are left for %s, less than disk.stop_below (%s): free some space and start the node again",
@@ -68,7 +93,7 @@ func (n *Node) watchSpace() {
 
 // leaveForRoom gives leadership to the voter that is furthest of those that answer, have caught up and have room on their disks.
 func (n *Node) leaveForRoom() {
-	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
 	voters, _ := n.voters()
 	best, last := "", uint64(0)
@@ -76,7 +101,7 @@ func (n *Node) leaveForRoom() {
 		if string(v.ID) == n.config.ID {
 			continue
 		}
-		reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "probe"})
+		reply, err := n.port.Ask(ctx, string(v.ID), string(v.Address), peer.Request{Kind: "probe"})
 		if err == nil && reply.Node == string(v.ID) && reply.Room && reply.Last+caughtUp >= n.raft.LastIndex() && reply.Last >= last {
 			best, last = reply.Node, reply.Last
 		}
@@ -97,10 +122,10 @@ func (n *Node) leaveForRoom() {
 func (n *Node) reportSpace(low bool, free int64) {
 	where := []any{"data_dir", n.config.DataDir, "free", mebibytes(free), "disk.refuse_below", mebibytes(n.config.FreeLow)}
 	if low {
-		n.logger.Warn("the disk is nearly full: while this node leads nothing new is granted; free some space", where...)
+		n.logger.Warn("the disk is nearly full: free some space; if this node leads, and no other can, nothing new is granted", where...)
 		return
 	}
-	n.logger.Info("the disk has room again: grants go on", where...)
+	n.logger.Info("the disk has room again", where...)
 }
 
 // mebibytes writes a size in the unit of the settings.

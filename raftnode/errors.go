@@ -34,15 +34,16 @@ type NotAcceptedCause int
 
 // The causes.
 const (
-	NotLeader  NotAcceptedCause = 1 // this node does not lead
-	NotReady   NotAcceptedCause = 2 // it leads, but its barrier is not applied yet
-	QueueFull  NotAcceptedCause = 3 // the proposer's queue is full, for all or for this caller
-	Stopping   NotAcceptedCause = 4 // the node is stopping
-	DiskFull   NotAcceptedCause = 5 // the disk is nearly full and the command would grant
-	Canceled   NotAcceptedCause = 6 // the caller's context ended while the command was still queued
-	TooLarge   NotAcceptedCause = 7 // the command is larger than an entry may be
-	MemoryFull NotAcceptedCause = 9 // memory is nearly used up and the command would take more
-	NotAMember NotAcceptedCause = 8 // a member operation names an unknown or unfit member
+	NotLeader  NotAcceptedCause = 1  // this node does not lead
+	NotReady   NotAcceptedCause = 2  // it leads, but its barrier is not applied yet
+	QueueFull  NotAcceptedCause = 3  // the proposer's queue is full, for all or for this caller
+	Stopping   NotAcceptedCause = 4  // the node is stopping
+	DiskFull   NotAcceptedCause = 5  // the disk is nearly full and the command would grant
+	Canceled   NotAcceptedCause = 6  // the caller's context ended while the command was still queued
+	TooLarge   NotAcceptedCause = 7  // the command is larger than an entry may be
+	MemoryFull NotAcceptedCause = 9  // memory is nearly used up and the command would take more
+	OldMember  NotAcceptedCause = 10 // a member runs a build that does not know what the commands ask for, and would stop at them
+	NotAMember NotAcceptedCause = 8  // a member operation names an unknown or unfit member
 )
 
 // Error implements error.

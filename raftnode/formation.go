@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/raftnode/logstore"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // ErrForeignDataDir says that the data directory belongs to another node.
@@ -28,8 +29,10 @@ var ErrForeignCluster = errors.New("a node of another cluster answers under a li
 var ErrRemoved = errors.New("this node was removed from the cluster")
 
 // greet says who this node is.
-func (n *Node) greet(protocol string) preface {
-	p := preface{Magic: prefaceMagic, Protocol: protocol, Node: n.config.ID, List: n.config.list, Address: n.config.advertised(), Build: n.ownBuild()}
+func (n *Node) greet(protocol string) peer.Preface {
+	p := peer.Preface{
+		Magic: peer.Magic, Protocol: protocol, Node: n.config.ID, List: n.config.list, Address: n.config.advertised(), Build: n.ownBuild(),
+	}
 	if id := n.cluster.Load(); id != nil {
 		p.Cluster = *id
 	}
@@ -38,9 +41,9 @@ func (n *Node) greet(protocol string) preface {
 
 // admit lets in who is of the same cluster or, before that has an id, of the same list. A node that has neither waits
 // to be added, and takes the first cluster that calls. Raft is let in only when this disk may take part.
-func (n *Node) admit(caller preface) error {
-	if caller.Magic != prefaceMagic {
-		return fmt.Errorf("%w: it speaks the protocol %q with its peers, this one %q", logstore.ErrUnfitBuild, caller.Magic, prefaceMagic)
+func (n *Node) admit(caller peer.Preface) error {
+	if caller.Magic != peer.Magic {
+		return fmt.Errorf("%w: it speaks the protocol %q with its peers, this one %q", logstore.ErrUnfitBuild, caller.Magic, peer.Magic)
 	}
 	own := n.greet("")
 	if own.Cluster != "" && caller.Cluster != "" && own.Cluster != caller.Cluster {
@@ -51,17 +54,17 @@ func (n *Node) admit(caller preface) error {
 	}
 	switch {
 	case own.Cluster == "" && caller.Cluster == "" && own.List != caller.List && own.List != "" && caller.List != "" &&
-		caller.Protocol == protocolRaft:
+		caller.Protocol == peer.ProtocolRaft:
 		return errors.New("its list of peers is another one")
-	case caller.Protocol == protocolRaft && own.Cluster != "" && caller.Cluster == "" && (own.List == "" || own.List != caller.List):
+	case caller.Protocol == peer.ProtocolRaft && own.Cluster != "" && caller.Cluster == "" && (own.List == "" || own.List != caller.List):
 		// A member has the id from the cluster's first entry on. One that formed the cluster with this node may lack that still.
 		return errors.New("it is of no cluster")
-	case caller.Protocol == protocolRaft:
+	case caller.Protocol == peer.ProtocolRaft:
 		if err := n.admitMember(caller); err != nil {
 			return err
 		}
 		if known, isMember := n.memberAddress(caller.Node); isMember && string(known) != caller.Address {
-			n.port.logger.Warn("a member calls from another address than the cluster has for it: it cannot be called there; "+
+			n.peerLogger.Warn("a member calls from another address than the cluster has for it: it cannot be called there; "+
 				"let a new node replace it, or give it its address back", "node", caller.Node, "known", known, "says", caller.Address)
 		}
 		return n.admitDisk(caller)
@@ -69,41 +72,38 @@ func (n *Node) admit(caller preface) error {
 	return nil
 }
 
-// errNotAdmitted says that this node does not know yet whether its empty disk may take part.
-var errNotAdmitted = errors.New("this disk is empty, and may not take part yet")
-
 // admitDisk finds out, before the first vote and the first acknowledgement, whether an empty disk may take part. A voter's
 // that was wiped must not: it forgot votes, and entries that count as held by it. A node with a list forms the cluster
 // first (formCluster). One that joins asks who calls, and takes part once a leader that is still one says that it is a
 // learner; where it is known as a voter already, its disk was wiped since. While one caller is asked the others are let in as
 // little as before, and come again: if they waited here, who does not answer would keep all of them, and the node's end, waiting.
-func (n *Node) admitDisk(caller preface) error {
+func (n *Node) admitDisk(caller peer.Preface) error {
 	if n.admitted.Load() {
 		return nil
 	}
 	if len(n.config.Peers) > 0 {
-		return errNotAdmitted
+		return peer.ErrNotAdmitted
 	}
 	if !n.admitting.CompareAndSwap(false, true) {
-		return errNotAdmitted
+		return peer.ErrNotAdmitted
 	}
 	defer n.admitting.Store(false)
 	if n.admitted.Load() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
-	reply, err := n.port.ask(ctx, caller.Node, caller.Address, peerRequest{Kind: "hello", Node: n.config.ID, Newcomer: true})
+	reply, err := n.port.Ask(ctx, caller.Node, caller.Address, peer.Request{Kind: "hello", Node: n.config.ID, Newcomer: true})
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w: %w", errNotAdmitted, err)
+		return fmt.Errorf("%w: %w", peer.ErrNotAdmitted, err)
 	case reply.Node != caller.Node:
-		return fmt.Errorf("%w: under %s's address answers %q", errNotAdmitted, caller.Node, reply.Node)
+		return fmt.Errorf("%w: under %s's address answers %q", peer.ErrNotAdmitted, caller.Node, reply.Node)
 	case reply.Voter:
 		n.fail(logstore.ErrWiped)
 		return logstore.ErrWiped
 	case reply.Learner == 0:
-		return errNotAdmitted
+		return peer.ErrNotAdmitted
 	}
 	if err := n.log.WritePart(logstore.JoinedFile, strconv.FormatUint(reply.Learner, 10)); err != nil {
 		n.fail(err)
@@ -120,8 +120,8 @@ func (n *Node) wasAdmitted() bool {
 }
 
 // answerPeer answers another node's question. With TLS the caller is who its certificate names.
-func (n *Node) answerPeer(caller string, request peerRequest) peerReply {
-	reply := peerReply{
+func (n *Node) answerPeer(caller string, request peer.Request) peer.Reply {
+	reply := peer.Reply{
 		Node: n.config.ID, Term: n.raft.CurrentTerm(), Wall: n.config.Clock.Wall(), List: n.config.list, Nonce: n.config.nonce,
 		Last: n.raft.LastIndex(), Build: n.ownBuild(), Room: !n.lacksRoom.Load(),
 	}
@@ -150,7 +150,7 @@ func (n *Node) answerPeer(caller string, request peerRequest) peerReply {
 // learnerNow returns the index of a committed configuration in which a node is a learner for certain, 0 for none: a deposed leader
 // may not know yet that it was promoted since, and what is not committed may be undone.
 func (n *Node) learnerNow(id string) uint64 {
-	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
 	if n.readable(ctx, Linearizable) != nil {
 		return 0
@@ -237,7 +237,7 @@ func (n *Node) tryToForm() error {
 	for _, answer := range n.askPeers() {
 		p, reply, err := answer.peer, answer.reply, answer.err
 		switch {
-		case errors.As(err, new(*refusedError)):
+		case errors.As(err, new(*peer.RefusedError)):
 			missing = append(missing, fmt.Errorf("%s at %s refuses: %w", p.ID, p.RaftAddress, err))
 		case err != nil:
 			missing = append(missing, fmt.Errorf("%s at %s does not answer: %w", p.ID, p.RaftAddress, err))
@@ -276,7 +276,7 @@ func (n *Node) tryToForm() error {
 // peerAnswer is what a peer of the list answered.
 type peerAnswer struct {
 	peer  Peer
-	reply peerReply
+	reply peer.Reply
 	err   error
 }
 
@@ -294,7 +294,7 @@ func (n *Node) askPeers() []peerAnswer {
 	for i := range answers {
 		wg.Go(func() {
 			a := &answers[i]
-			a.reply, a.err = n.port.ask(ctx, a.peer.ID, a.peer.RaftAddress, peerRequest{Kind: "hello", Nonce: n.config.nonce})
+			a.reply, a.err = n.port.Ask(ctx, a.peer.ID, a.peer.RaftAddress, peer.Request{Kind: "hello", Nonce: n.config.nonce})
 		})
 	}
 	wg.Wait()

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // identityScheme begins the URI by which a certificate names a cluster and a node: quotad://CLUSTER/NODE. Without a cluster it
@@ -99,18 +101,25 @@ func (n *Node) nodeAt(address string) string {
 // errNoMember says that a caller is no member as far as this node and the members that answer know.
 var errNoMember = errors.New("it is no member of this cluster")
 
-// vouchedFor is how long another member's word for a caller is good: the caller may have been removed since.
+// vouchedFor is how long another member's word for a caller is good: the caller may have been removed since. Once this node learns another
+// configuration it is good no longer.
 const vouchedFor = 10 * time.Second
 
 // vouched remembers when another member vouched for callers.
 type vouched struct {
 	mu sync.Mutex
-	of map[string]time.Time
+	of map[string]vouch
+}
+
+// vouch is another member's word for a caller, given when this node's newest committed configuration had this index.
+type vouch struct {
+	at            time.Time
+	configuration uint64
 }
 
 // admitMember lets only members speak raft: with TLS every certificate of the CA could otherwise ask for votes. This node's own
 // configuration may be old, so where it does not know a caller, the members that it does know are asked.
-func (n *Node) admitMember(caller preface) error {
+func (n *Node) admitMember(caller peer.Preface) error {
 	if n.config.PeerTLS == nil || n.knownMember(caller.Node) {
 		return nil
 	}
@@ -122,26 +131,28 @@ func (n *Node) admitMember(caller preface) error {
 	if len(servers) == 0 {
 		return nil // it waits to be added, and asks the caller itself
 	}
+	known, _ := n.configured.newest()
 	n.vouched.mu.Lock()
-	at, known := n.vouched.of[caller.Node]
+	word, given := n.vouched.of[caller.Node]
 	n.vouched.mu.Unlock()
-	if known && time.Since(at) < vouchedFor {
+	if given && word.configuration == known && time.Since(word.at) < vouchedFor {
 		return nil
 	}
-	vouch := n.othersVouch(servers, caller.Node)
+	vouches := n.othersVouch(servers, caller.Node, known)
 	n.vouched.mu.Lock()
 	defer n.vouched.mu.Unlock()
-	if !vouch {
+	if !vouches {
 		delete(n.vouched.of, caller.Node)
 		return errNoMember
 	}
-	n.vouched.of[caller.Node] = time.Now()
+	n.vouched.of[caller.Node] = vouch{at: time.Now(), configuration: known}
 	return nil
 }
 
-// othersVouch asks all other members at once whether a node is one.
-func (n *Node) othersVouch(servers []raft.Server, node string) bool {
-	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
+// othersVouch asks all other members at once whether a node is one. One that knows an older configuration than this node does not know of
+// its removal.
+func (n *Node) othersVouch(servers []raft.Server, node string, known uint64) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
 	answers := make(chan bool, len(servers))
 	for _, s := range servers {
@@ -150,8 +161,8 @@ func (n *Node) othersVouch(servers []raft.Server, node string) bool {
 				answers <- false
 				return
 			}
-			reply, err := n.port.ask(ctx, string(s.ID), string(s.Address), peerRequest{Kind: "hello", Node: node})
-			answers <- err == nil && reply.Member
+			reply, err := n.port.Ask(ctx, string(s.ID), string(s.Address), peer.Request{Kind: "hello", Node: node})
+			answers <- err == nil && reply.Member && reply.Configuration >= known
 		}()
 	}
 	for range servers {

@@ -90,26 +90,52 @@ func (a *authority) settings(name string) func() *tls.Config {
 	}
 }
 
-// spoken connects with a certificate, claims to be a node, and returns what comes back to a message.
-func (a *authority) spoken(address, certificate, claims, protocol, cluster, message string) (string, error) {
+// talk is a connection to the port for peers on which a node has said who it is.
+type talk struct {
+	*tls.Conn
+	reader *bufio.Reader
+	// last ends an answer: raft's ends with false.
+	last byte
+}
+
+// talk connects with a certificate, and claims to be a node.
+func (a *authority) talk(address, certificate, claims, protocol, cluster string) (*talk, error) {
 	a.t.Helper()
 	conn, err := tls.Dial("tcp", address, a.settings(certificate)())
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	defer func() { _ = conn.Close() }()
 	hello, err := json.Marshal(map[string]any{
 		"magic": "quotad-peer/2", "protocol": protocol, "node": claims, "cluster": cluster, "oldest": fsm.OldestEntryVersion, "newest": fsm.EntryVersion,
 	})
+	if err == nil {
+		_, err = conn.Write(append(hello, '\n'))
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &talk{Conn: conn, reader: bufio.NewReader(conn), last: 0xc2}, nil
+}
+
+// ask returns what comes back to a message.
+func (s *talk) ask(message string) (string, error) {
+	_ = s.SetDeadline(time.Now().Add(20 * time.Second))
+	if _, err := s.Write([]byte(message)); err != nil {
+		return "", err
+	}
+	answer, err := s.reader.ReadSlice(s.last)
+	return string(answer), err
+}
+
+// spoken connects with a certificate, claims to be a node, and returns what comes back to a message.
+func (a *authority) spoken(address, certificate, claims, protocol, cluster, message string) (string, error) {
+	a.t.Helper()
+	talk, err := a.talk(address, certificate, claims, protocol, cluster)
 	if err != nil {
 		return "", err
 	}
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-	if _, err = conn.Write(append(append(hello, '\n'), message...)); err != nil {
-		return "", err
-	}
-	answer, err := bufio.NewReader(conn).ReadSlice(0xc2) // raft's answer ends with false; a question's with the end of the connection
-	return string(answer), err
+	defer func() { _ = talk.Close() }()
+	return talk.ask(message)
 }
 
 // TestIdentity_ACertificateActsForItsNodeOnly: on both sides, and only for members where raft is spoken.
@@ -121,8 +147,7 @@ func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
 		conf.PeerNames = map[string][]string{"spiffe://example.org/two": {"n2"}}
 	})
 	c.propose(rate("q", 1000))
-	id := c.nodes[c.leader()].Status().ClusterID
-	eventually(t, "all know the cluster", func() bool { return c.nodes[0].Status().ClusterID == id })
+	id := c.id(0)
 	const vote = "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2n1" // a pre-vote without a term changes nothing, whatever the answer
 	at := c.configs[0].RaftAddress
 	if answer, err := ca.spoken(at, "n1", "n1", "raft", id, vote); !strings.Contains(answer, "Granted") {
@@ -165,8 +190,7 @@ func TestIdentity_AFormerMemberIsRefused(t *testing.T) {
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) })
 	leader := c.leader()
 	gone := c.configs[(leader+1)%3].ID
-	eventually(t, "the cluster has its id", func() bool { return c.nodes[leader].Status().ClusterID != "" })
-	id := c.nodes[leader].Status().ClusterID
+	id := c.id(leader)
 	vote := "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2" + gone
 	answers := func() bool {
 		answer, _ := ca.spoken(c.configs[leader].RaftAddress, gone, gone, "raft", id, vote)

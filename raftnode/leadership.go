@@ -104,7 +104,7 @@ func (n *Node) stopLeading() {
 func (n *Node) recordMembers(lead *leadership) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), n.config.ApplyTimeout)
-		_, _, err := n.Propose(ctx, n.introduction()...)
+		err := n.proposeOwn(ctx, n.introduction()...)
 		cancel()
 		if err == nil {
 			return

@@ -79,14 +79,14 @@ func (m machine) Restore(from io.ReadCloser) error {
 	n.mu.Lock()
 	n.machine = restored
 	n.restores.Add(1)
-	index, id := restored.State().Index(), restored.State().ClusterID()
-	n.appliedIndex.Store(index)
+	at, id := positionOf(restored.State()), restored.State().ClusterID()
+	n.appliedIndex.Store(at.Index)
 	n.level.Store(restored.State().FeatureLevel())
 	n.shift.Store(restored.State().Clock().Shift)
 	n.tickets.failAll()
 	n.mu.Unlock()
 	n.learnCluster(id)
-	n.hub.reset(index)
+	n.hub.reset(at)
 	return from.Close()
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // caughtUp is how many entries a member may lack to be promoted, or to be given leadership.
@@ -55,12 +56,12 @@ func (n *Node) AddLearner(ctx context.Context, id, raftAddress, apiAddress strin
 
 // vet asks who is at a new node's address, so that nothing is left behind of one that cannot join.
 func (n *Node) vet(ctx context.Context, id, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, peer.Timeout)
 	defer cancel()
-	reply, err := n.port.ask(ctx, id, address, peerRequest{Kind: "hello", Node: n.config.ID})
+	reply, err := n.port.Ask(ctx, id, address, peer.Request{Kind: "hello", Node: n.config.ID})
 	unfit := &MemberError{ID: id, Hint: `start it first, with an empty data directory and "join: true"`}
 	switch own := n.cluster.Load(); {
-	case errors.As(err, new(*refusedError)):
+	case errors.As(err, new(*peer.RefusedError)):
 		unfit.Message = fmt.Sprintf("the node at %s takes no calls from here: %v", address, err)
 	case err != nil:
 		unfit.Message = fmt.Sprintf("it does not answer at %s: %v", address, err)
@@ -77,10 +78,9 @@ func (n *Node) vet(ctx context.Context, id, address string) error {
 }
 
 func (n *Node) putMember(ctx context.Context, id, apiAddress string) error {
-	_, _, err := n.Propose(ctx, &logpb.Command{Kind: &logpb.Command_PutMember{
+	return n.proposeOwn(ctx, &logpb.Command{Kind: &logpb.Command_PutMember{
 		PutMember: &logpb.PutMember{Id: id, ApiAddress: apiAddress},
 	}})
-	return err
 }
 
 // Promote makes a learner that has caught up a voter. *MemberError: it is none, or lacks too much.
@@ -125,7 +125,7 @@ func (n *Node) hasCaughtUp(ctx context.Context, s raft.Server) error {
 
 // matchIndex asks a member how far its log is.
 func (n *Node) matchIndex(ctx context.Context, s raft.Server) (uint64, error) {
-	reply, err := n.port.ask(ctx, string(s.ID), string(s.Address), peerRequest{Kind: "probe"})
+	reply, err := n.port.Ask(ctx, string(s.ID), string(s.Address), peer.Request{Kind: "probe"})
 	if err != nil {
 		return 0, err
 	}
@@ -165,7 +165,7 @@ func (n *Node) Remove(ctx context.Context, id string, force bool) error {
 			ID: id, Message: fmt.Sprintf("only %d of the other %d voters answer", alive, voters), Hint: "bring them back first, or force it",
 		}
 	}
-	if _, _, err := n.Propose(ctx, &logpb.Command{Kind: &logpb.Command_DeleteMember{
+	if err := n.proposeOwn(ctx, &logpb.Command{Kind: &logpb.Command_DeleteMember{
 		DeleteMember: &logpb.DeleteMember{Id: id},
 	}}); err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/raftnode/logstore"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // voters returns the voters of the latest configuration, and whether this node is one.
@@ -138,7 +139,7 @@ func (n *Node) othersRemovedMe(seen uint64) bool {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "hello", Node: n.config.ID})
+		reply, err := n.port.Ask(ctx, string(v.ID), string(v.Address), peer.Request{Kind: "hello", Node: n.config.ID})
 		cancel()
 		if err == nil && reply.Node == string(v.ID) && !reply.Member && reply.Configuration > seen {
 			return true

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode/logstore"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // Position says where in the log something stands.
@@ -25,8 +26,10 @@ type Position struct {
 type Node struct {
 	config nodeConfig
 	logger hclog.Logger
+	// peerLogger tells of callers at the port for peers.
+	peerLogger hclog.Logger
 
-	port      *peerPort
+	port      *peer.Port
 	log       *logstore.Log
 	snapshots raft.SnapshotStore
 	transport raftTransport
@@ -63,7 +66,8 @@ type Node struct {
 	// restores counts the snapshots that replaced the state, changed under mu.
 	restores atomic.Uint64
 	stopping atomic.Bool
-	diskLow  atomic.Bool
+	// diskLow is set while grants are refused for a low disk.
+	diskLow atomic.Bool
 	// lacksRoom is set while the disk is low, leaving while this node gives leadership away for it.
 	lacksRoom, leaving atomic.Bool
 	// skew is how far this node's wall clock is off the voters', viewAhead how far the state's earlier view of Unix time is ahead of
@@ -120,7 +124,7 @@ func Open(config Config) (*Node, error) {
 		config.Clock = NewSystemClock()
 	}
 	if config.Network == nil {
-		config.Network = newTCP(config.RaftAddress)
+		config.Network = peer.NewTCP(config.RaftAddress)
 	}
 	if config.Memory == nil {
 		config.Memory = memoryInUse
@@ -138,7 +142,7 @@ func Open(config Config) (*Node, error) {
 	n := &Node{
 		config: nodeConfig{Config: config, list: config.listHash()}, logger: config.Logger,
 		machine: fsm.New(), tickets: newTickets(), hub: newHub(config.EventEntries), samples: newSamples(), handover: newHandover(), voucher: newVoucher(),
-		vouched:  vouched{of: map[string]time.Time{}},
+		vouched: vouched{of: map[string]vouch{}}, configured: configurations{learned: make(chan struct{}, 1)},
 		tickKick: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	if len(config.Peers) == 0 {
@@ -154,6 +158,7 @@ func Open(config Config) (*Node, error) {
 	}
 	n.metrics = newMetrics(config.Registerer)
 	n.proposer = newProposer(n)
+	n.peerLogger = newDedupLogger(n.logger.Named("peers"), &n.stopping)
 	if err := n.open(disk); err != nil {
 		n.closeFiles()
 		return nil, logstore.InDir(config.DataDir, err)
@@ -187,20 +192,24 @@ func (n *Node) open(disk *logstore.Disk) error {
 		return err
 	}
 	n.snapshots = files
-	n.port, err = listenPeers(n.config.Network, n.config.RaftAddress, n.config.PeerTLS, newDedupLogger(n.logger.Named("peers"), &n.stopping),
-		max(n.config.MaxEntryBytes, DefaultConfig().MaxEntryBytes)) // other nodes may have the default
+	n.port, err = peer.Listen(peer.Config{
+		Network: n.config.Network, Address: n.config.RaftAddress, TLS: n.config.PeerTLS, Logger: n.peerLogger,
+		MaxEntry: max(n.config.MaxEntryBytes, DefaultConfig().MaxEntryBytes), // other nodes may have the default
+		Local: peer.Local{
+			Greet: n.greet, Admit: n.admit, Knows: n.knownMember, Identifies: n.identifies, NodeAt: n.nodeAt,
+			Answer: n.answerPeer, Met: n.recordBuild,
+		},
+	})
 	if err != nil {
 		return err
 	}
 	if n.config.AdvertiseRaft == "" && strings.HasSuffix(n.config.RaftAddress, ":0") {
 		n.config.AdvertiseRaft = n.port.Addr().String()
 	}
-	n.port.greet, n.port.admit, n.port.member, n.port.met, n.port.serve = n.greet, n.admit, n.knownMember, n.recordBuild, n.answerPeer
-	n.port.identifies, n.port.nodeAt = n.identifies, n.nodeAt
 	n.transport = raftTransport{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: n.port, MaxPool: 3, MaxRPCsInFlight: 1, Timeout: transportTimeout,
 		Logger: newDedupLogger(n.logger.Named("transport"), &n.stopping), MsgpackUseNewTimeFormat: true,
-	}), newHeartbeats(n.leadsFor, n.port.closed, n.config.Clock), n.hasAllOf, n.log.Durable}
+	}), newHeartbeats(n.leadsFor, n.port.Closed(), n.config.Clock), n.hasAllOf, n.log.Durable}
 	if err := n.newRaft(); err != nil {
 		return err
 	}
@@ -240,7 +249,7 @@ func (n *Node) raftConfig() *raft.Config {
 	c.LocalID = raft.ServerID(n.config.ID)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = n.config.HeartbeatTimeout, n.config.ElectionTimeout, n.config.LeaderLease
 	c.CommitTimeout = 20 * time.Millisecond
-	c.MaxAppendEntries = maxAppendEntries
+	c.MaxAppendEntries = peer.MaxAppendEntries
 	c.BatchApplyCh = false
 	c.ShutdownOnRemove = false
 	c.TrailingLogs, c.SnapshotThreshold, c.SnapshotInterval = n.config.TrailingLogs, n.config.SnapshotThreshold, n.config.SnapshotInterval
@@ -264,10 +273,13 @@ func (n *Node) identify(disk *logstore.Disk) error {
 
 // start starts the goroutines.
 func (n *Node) start() {
-	n.port.start()
+	n.port.Start()
 	n.wg.Go(func() { n.log.Run(n.closing, n.done) })
 	n.markMemory()
-	for _, run := range []func(){n.proposer.run, n.lead, n.tick, n.watchStall, n.watchSpace, n.watchMemory, n.formCluster, n.sampleWalls, n.watchMembership} {
+	for _, run := range []func(){
+		n.proposer.run, n.lead, n.tick, n.watchStall, n.watchSpace, n.watchMemory, n.formCluster, n.sampleWalls, n.watchMembership,
+		n.judgeMembers,
+	} {
 		n.wg.Go(func() {
 			run()
 		})

@@ -137,6 +137,16 @@ func (c *cluster) propose(command *logpb.Command) *logpb.Result {
 	return result
 }
 
+// id waits until node i knows its cluster's id. A new leader founds the cluster beside the first commands, not before them.
+func (c *cluster) id(i int) (id string) {
+	c.t.Helper()
+	eventually(c.t, "a cluster's id", func() bool {
+		id = c.nodes[i].Status().ClusterID
+		return id != ""
+	})
+	return id
+}
+
 func rate(name string, limit int64) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{{
 		Name: name, Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: limit, PerNs: int64(time.Minute)}},
@@ -189,7 +199,7 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 10))
 	n := c.nodes[0]
-	eventually(t, "settled", func() bool { return n.Status().ClusterID != "" })
+	c.id(0)
 	before := n.Status().LastIndex
 	<-time.After(1200 * time.Millisecond) // in which nothing is to happen
 	if after := n.Status().LastIndex; after != before {

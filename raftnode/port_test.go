@@ -84,7 +84,7 @@ func TestPeerPort_MemoryOfAMessage(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 1000))
 	hello, err := json.Marshal(map[string]any{
-		"magic": "quotad-peer/2", "protocol": "raft", "node": "n9", "cluster": c.nodes[0].Status().ClusterID,
+		"magic": "quotad-peer/2", "protocol": "raft", "node": "n9", "cluster": c.id(0),
 		"oldest": fsm.OldestEntryVersion, "newest": fsm.EntryVersion,
 	})
 	if err != nil {

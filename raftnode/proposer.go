@@ -23,8 +23,8 @@ type proposer struct {
 	n *Node
 
 	mu sync.Mutex
-	// queue holds calls with commands that are not in an entry yet; first is the queue's head. Callers share its room.
-	queue    []*call
+	// queue holds calls with commands that are not in an entry yet. Callers share its room.
+	queue    callQueue
 	commands int
 	bytes    int
 	room     queueRoom
@@ -44,6 +44,11 @@ const usualCommand = 256
 type call struct {
 	ctx      context.Context
 	commands []*logpb.Command
+	// own is set where the node itself calls, and nobody's budget is charged.
+	own bool
+	// line is where the call is queued, nil where it is not; before and behind are its neighbours there.
+	line           *line
+	before, behind *call
 	// encoded are the commands as they stand in an entry; ends is where each of them ends there.
 	encoded []byte
 	ends    []int
@@ -67,7 +72,7 @@ func newQueueRoom(commands, bytes int) queueRoom {
 
 // take takes room for a call, or says which budget has none.
 func (r queueRoom) take(c *call) *budget.FullError {
-	operator := c.commands[0].Operator || c.caller() == "" // the node itself works for all
+	operator := c.commands[0].Operator || c.own // the node itself works for all
 	if full := r.commands.Take(c.caller(), int64(len(c.commands)), operator); full != nil {
 		return full
 	}
@@ -78,11 +83,23 @@ func (r queueRoom) take(c *call) *budget.FullError {
 	return full
 }
 
-// caller names whose budgets a call is charged to; empty: the node's own.
-func (c *call) caller() string { return c.commands[0].Caller }
+// ownWork is what the node's own calls are charged to.
+const ownWork = "node"
+
+// caller names whose budgets a call is charged to.
+func (c *call) caller() string {
+	if c.own {
+		return ownWork
+	}
+	return c.commands[0].Caller
+}
 
 func newProposer(n *Node) *proposer {
-	return &proposer{n: n, room: newQueueRoom(n.config.MaxQueueCommands, n.config.MaxQueueBytes), wake: make(chan struct{}, 1), slots: make(chan struct{}, n.config.EntriesInFlight)}
+	return &proposer{
+		n: n, queue: newCallQueue(n.config.MaxEntryCommands, n.config.MaxEntryBytes),
+		room: newQueueRoom(n.config.MaxQueueCommands, n.config.MaxQueueBytes),
+		wake: make(chan struct{}, 1), slots: make(chan struct{}, n.config.EntriesInFlight),
+	}
 }
 
 // QueueBudgets returns what callers share of the queue in which commands wait to be put into the log: commands, and their bytes.
@@ -92,26 +109,30 @@ func (n *Node) QueueBudgets() []*budget.Budget {
 
 // Propose sends commands through the log and returns their results by position. It returns when all are applied here,
 // or with *NotAcceptedError (nothing was or will be applied), or *UnknownError (some may be). Commands of one call are
-// applied in order, not necessarily in one entry. The position is that of the last entry.
+// applied in order, not necessarily in one entry. The position is that of the last entry. The commands' Caller says in
+// whose line the call is queued, and whose part of the queue it uses.
 func (n *Node) Propose(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
-	return n.propose(ctx, false, commands)
+	return n.propose(ctx, false, &call{commands: commands})
 }
 
 // ProposeThrough is Propose for one that clears up after a caller who goes away. The end of ctx takes the call back while none of it is
 // in an entry; from then on the outcome is waited for, and can still be an *UnknownError.
 func (n *Node) ProposeThrough(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
-	return n.propose(ctx, true, commands)
+	return n.propose(ctx, true, &call{commands: commands})
 }
 
-func (n *Node) propose(ctx context.Context, through bool, commands []*logpb.Command) ([]*logpb.Result, Position, error) {
-	if len(commands) == 0 {
+// proposeOwn is Propose for what the node itself needs in the log. It comes before all callers' commands, and is charged to none of them.
+func (n *Node) proposeOwn(ctx context.Context, commands ...*logpb.Command) error {
+	_, _, err := n.propose(ctx, false, &call{commands: commands, own: true})
+	return err
+}
+
+func (n *Node) propose(ctx context.Context, through bool, c *call) ([]*logpb.Result, Position, error) {
+	if len(c.commands) == 0 {
 		return nil, Position{}, nil
 	}
-	c := &call{
-		ctx: ctx, commands: commands, left: len(commands),
-		results: make([]*logpb.Result, len(commands)), finished: make(chan struct{}),
-	}
-	if err := n.proposer.ready(commands); err != nil {
+	c.ctx, c.left, c.results, c.finished = ctx, len(c.commands), make([]*logpb.Result, len(c.commands)), make(chan struct{})
+	if err := n.proposer.ready(c.commands); err != nil {
 		return nil, Position{}, err
 	}
 	switch err := c.encode(n.config.MaxEntryBytes / 2); {
@@ -215,6 +236,9 @@ func (p *proposer) ready(commands []*logpb.Command) error {
 	if p.n.memoryFull.Load() && grows(commands) {
 		return p.n.notAccepted(MemoryFull)
 	}
+	if version := p.n.entryVersion.Load(); version < fsm.EntryVersion && fsm.VersionOf(commands) > version {
+		return p.n.notAccepted(OldMember)
+	}
 	return nil
 }
 
@@ -237,7 +261,7 @@ func (p *proposer) enqueue(c *call) error {
 		refused.Full = full
 		return refused
 	}
-	p.queue = append(p.queue, c)
+	p.queue.push(c)
 	p.commands += len(c.commands)
 	p.bytes += len(c.encoded)
 	p.n.metrics.queued.Set(float64(p.commands))
@@ -280,17 +304,11 @@ func (p *proposer) dequeueLocked(c *call, commands, bytes int) {
 func (p *proposer) cancel(c *call) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c.next > 0 || c.left == 0 {
+	if c.next > 0 || c.left == 0 || !p.queue.remove(c) {
 		return false
 	}
-	for i := range p.queue {
-		if p.queue[i] == c {
-			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
-			p.dequeueLocked(c, len(c.commands), len(c.encoded))
-			return true
-		}
-	}
-	return false
+	p.dequeueLocked(c, len(c.commands), len(c.encoded))
+	return true
 }
 
 // part is the commands of a call that are in one entry.
@@ -361,7 +379,7 @@ func (p *proposer) sendTime() {
 func (p *proposer) pending() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.queue) > 0
+	return p.queue.calls > 0
 }
 
 // take takes what fits into one entry off the queue.
@@ -369,8 +387,7 @@ func (p *proposer) take() (parts []part) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	commands, bytes := 0, 0
-	for len(p.queue) > 0 {
-		c := p.queue[0]
+	for c := p.queue.head(); c != nil; c = p.queue.head() {
 		from := c.next
 		for c.next < len(c.commands) && commands < p.n.config.MaxEntryCommands {
 			size := len(c.span(c.next, c.next+1))
@@ -383,13 +400,14 @@ func (p *proposer) take() (parts []part) {
 		}
 		if c.next > from {
 			parts = append(parts, part{call: c, from: from, to: c.next})
-			p.dequeueLocked(c, c.next-from, len(c.span(from, c.next)))
+			size := len(c.span(from, c.next))
+			p.queue.charge(c, c.next-from, size)
+			p.dequeueLocked(c, c.next-from, size)
 		}
 		if c.next < len(c.commands) {
 			break
 		}
-		p.queue[0] = nil
-		p.queue = p.queue[1:]
+		p.queue.remove(c)
 	}
 	return parts
 }
@@ -495,12 +513,8 @@ func (p *proposer) failLocked(c *call, failed part, err error) {
 		err = &UnknownError{Err: err}
 	}
 	c.err, c.left = err, 0
-	for i := range p.queue {
-		if p.queue[i] == c {
-			p.queue = append(p.queue[:i:i], p.queue[i+1:]...)
-			p.dequeueLocked(c, len(c.commands)-c.next, len(c.span(c.next, len(c.commands))))
-			break
-		}
+	if p.queue.remove(c) {
+		p.dequeueLocked(c, len(c.commands)-c.next, len(c.span(c.next, len(c.commands))))
 	}
 	close(c.finished)
 }
@@ -508,9 +522,10 @@ func (p *proposer) failLocked(c *call, failed part, err error) {
 // refuseAll refuses what is queued.
 func (p *proposer) refuseAll(cause NotAcceptedCause) {
 	p.mu.Lock()
-	queue := p.queue
-	p.queue = nil
-	for _, c := range queue {
+	var queue []*call
+	for c := p.queue.head(); c != nil; c = p.queue.head() {
+		queue = append(queue, c)
+		p.queue.remove(c)
 		p.dequeueLocked(c, len(c.commands)-c.next, len(c.span(c.next, len(c.commands))))
 	}
 	if cause == Stopping {

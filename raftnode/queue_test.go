@@ -98,6 +98,7 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 	blocked, open := block(n)
 	var calls sync.WaitGroup
 	propose := func(command *logpb.Command) {
+		command.Operator = true // so that the callers' part is no matter
 		calls.Go(func() {
 			if _, _, err := n.Propose(context.Background(), command); err != nil {
 				t.Error(err)
@@ -110,7 +111,9 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 		propose(take(1))
 		poll(t, "it queues up", func() bool { return n.proposer.queued() == i+1 })
 	}
-	if _, _, err := n.Propose(t.Context(), take(1)); causeOf(err) != QueueFull {
+	more := take(1)
+	more.Operator = true
+	if _, _, err := n.Propose(t.Context(), more); causeOf(err) != QueueFull {
 		t.Errorf("the next that takes: %v", err)
 	}
 	for i := range 2 {
@@ -131,7 +134,9 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	n := openOne(t, oneAtATime, func(c *Config) { c.MaxEntryBytes, c.MaxQueueBytes = 8<<10, 8<<10 })
 	fat := func(size int) *logpb.Command {
-		return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: string(make([]byte, size))}}}
+		return &logpb.Command{
+			Operator: true, Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: string(make([]byte, size))}},
+		}
 	}
 	if _, _, err := n.Propose(t.Context(), fat(5<<10)); causeOf(err) != TooLarge {
 		t.Errorf("half an entry and more: %v", err)

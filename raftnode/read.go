@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // ReadMode chooses how fresh a read is.
@@ -87,6 +88,9 @@ func (n *Node) Clock() fsm.Clock {
 
 // readable waits until a read of this mode may look at the state.
 func (n *Node) readable(ctx context.Context, mode ReadMode) error {
+	if ctx.Err() != nil {
+		return n.notAccepted(Canceled)
+	}
 	if mode == Stale {
 		return nil
 	}
@@ -188,7 +192,7 @@ func (n *Node) holdsTerm(term uint64) bool {
 		asked++
 		n.wg.Go(func() {
 			sent := n.config.Clock.Monotonic()
-			reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "probe"})
+			reply, err := n.port.Ask(ctx, string(v.ID), string(v.Address), peer.Request{Kind: "probe"})
 			if err == nil && reply.Node == string(v.ID) {
 				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
 			}

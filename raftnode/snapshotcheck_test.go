@@ -1,6 +1,8 @@
 package raftnode
 
 import (
+	"bytes"
+	"errors"
 	"strings"
 	"testing"
 
@@ -108,5 +110,75 @@ func unreadableTrimsNothing(t *testing.T, restoreUpTo int64) {
 	}
 	if last := n.Status(); last.FirstIndex <= before.FirstIndex || last.SnapshotIndex <= before.SnapshotIndex {
 		t.Errorf("nothing was trimmed: %+v", last)
+	}
+}
+
+// gated is a snapshot store whose first snapshot is not finished before the gate opens.
+type gated struct {
+	raft.SnapshotStore
+	created, open chan struct{}
+}
+
+func (s *gated) Create(
+	version raft.SnapshotVersion, index, term uint64, configuration raft.Configuration, configurationIndex uint64, transport raft.Transport,
+) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, configuration, configurationIndex, transport)
+	select {
+	case <-s.created:
+		return sink, err
+	default:
+		close(s.created)
+		return &gatedSink{sink, s.open}, err
+	}
+}
+
+type gatedSink struct {
+	raft.SnapshotSink
+	open chan struct{}
+}
+
+func (s *gatedSink) Close() error {
+	<-s.open
+	return s.SnapshotSink.Close()
+}
+
+// TestASnapshotThatARestoreOvertakesIsNotTheLast: raft took the older one for its last. Its leader had no term for the entry at which
+// the restore stands, and installed the snapshot on each follower again and again: nothing was committed for 37 s, until it was killed.
+func TestASnapshotThatARestoreOvertakesIsNotTheLast(t *testing.T) {
+	n := openOne(t, func(c *Config) { c.TrailingLogs = 5 })
+	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
+		t.Fatal(err)
+	}
+	takeSome(t, n, 20)
+	var backup bytes.Buffer
+	state, _, _, err := n.Frozen(t.Context(), Linearizable)
+	if err == nil {
+		err = state.WriteSnapshot(&backup)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked, ok := n.snapshots.(*checkedSnapshots)
+	if !ok {
+		t.Fatalf("%T", n.snapshots)
+	}
+	gate := &gated{SnapshotStore: checked.SnapshotStore, created: make(chan struct{}), open: make(chan struct{})}
+	checked.SnapshotStore = gate
+	late := n.raft.Snapshot()
+	<-gate.created
+	_, at, err := n.Restore(t.Context(), &backup, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(gate.open)
+	if err := late.Error(); err == nil || !strings.Contains(err.Error(), errOvertaken.Error()) {
+		t.Errorf("the older snapshot: %v", err)
+	}
+	if last := n.Status().SnapshotIndex; last < at.Index-1 {
+		t.Errorf("the last snapshot is at %d, the restore is known at %d", last, at.Index)
+	}
+	takeSome(t, n, 20)
+	if err := n.raft.Snapshot().Error(); err != nil || errors.Is(n.Err(), ErrConflictingLog) {
+		t.Errorf("the next snapshot: %v, %v", err, n.Err())
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // Status is a node's view of itself and the cluster.
@@ -21,7 +23,7 @@ type Status struct {
 	// FirstIndex is the first entry that is still in the log: what is older is in the snapshot only.
 	FirstIndex uint64
 	// Build is this node's, with the feature level of its state.
-	Build   Build
+	Build   peer.Build
 	Members []MemberStatus
 	Checks  []Check
 	Testing bool
@@ -36,7 +38,7 @@ type MemberStatus struct {
 	// MatchIndex is 0 where it is not known.
 	MatchIndex uint64
 	// Build is what the member said of its binary; zero where this node has not heard from it.
-	Build Build
+	Build peer.Build
 }
 
 // Check is one health check.
@@ -191,7 +193,8 @@ func (n *Node) checks(s Status) []Check {
 		check("applied", lag < 1000, "%d committed entries are not applied yet", lag),
 		check("disk", stalled < n.config.StallLimit/2, "a write has been stuck for %v", stalled.Round(time.Millisecond)),
 		check("snapshot", unreadable == nil, "%s", valueOf(unreadable)),
-		check("space", !n.diskLow.Load(), "less than disk.refuse_below (%s) is free for %s: nothing new is granted; free some space",
+		check("space", !n.lacksRoom.Load(),
+			"less than disk.refuse_below (%s) is free for %s: free some space; if this node leads, and no other can, nothing new is granted",
 			mebibytes(n.config.FreeLow), n.config.DataDir),
 		check("memory", !n.memoryFull.Load(), "more than %d%% of memory.limit is in use (mark %s): nothing new is granted; give the process more",
 			MemoryMark, mebibytes(n.memoryMark)),

@@ -52,7 +52,7 @@ func (n *Node) Close(ctx context.Context) error {
 		n.wg.Wait()
 		_ = n.transport.Close()
 		_ = n.raft.Shutdown().Error()
-		n.port.wg.Wait()
+		n.port.Wait()
 		n.closeFiles()
 		close(stopped)
 	}()

@@ -8,45 +8,11 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/raftnode/logstore"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// Build is what a node says of the binary that it runs.
-type Build struct {
-	// Version is the binary's, for people.
-	Version string `json:"build,omitempty"`
-	// Oldest and Newest are the versions of log entries that it applies.
-	Oldest uint32 `json:"oldest"`
-	Newest uint32 `json:"newest"`
-	// Level is the feature level of its state; 0: it has applied nothing yet.
-	Level uint32 `json:"level"`
-}
-
-// fits returns a wrapped ErrUnfitBuild where nodes of two builds cannot be members of one cluster: they have no version of entries in
-// common, or one's state is at a level that the other does not apply.
-func (b Build) fits(other Build) error {
-	for _, pair := range [][2]Build{{b, other}, {other, b}} {
-		of, by := pair[0], pair[1]
-		if of.Level != 0 && (of.Level < by.Oldest || of.Level > by.Newest) {
-			return fmt.Errorf("%w: build %s is at feature level %d, build %s applies levels %d to %d",
-				logstore.ErrUnfitBuild, of.name(), of.Level, by.name(), by.Oldest, by.Newest)
-		}
-	}
-	if b.Newest < other.Oldest || other.Newest < b.Oldest {
-		return fmt.Errorf("%w: build %s applies levels %d to %d, build %s levels %d to %d",
-			logstore.ErrUnfitBuild, other.name(), other.Oldest, other.Newest, b.name(), b.Oldest, b.Newest)
-	}
-	return nil
-}
-
-func (b Build) name() string {
-	if b.Version == "" {
-		return "unknown"
-	}
-	return b.Version
-}
-
 // ownBuild returns what this node says of itself.
-func (n *Node) ownBuild() Build {
+func (n *Node) ownBuild() peer.Build {
 	b := n.config.Build
 	b.Level = n.level.Load()
 	return b
@@ -58,15 +24,15 @@ const maxBuilds = 64
 // builds are those of the peers, as they said themselves.
 type builds struct {
 	mu sync.Mutex
-	of map[string]Build
+	of map[string]peer.Build
 }
 
 // learn remembers a build; false: too many others are remembered.
-func (b *builds) learn(node string, build Build) bool {
+func (b *builds) learn(node string, build peer.Build) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.of == nil {
-		b.of = map[string]Build{}
+		b.of = map[string]peer.Build{}
 	}
 	if _, known := b.of[node]; !known && len(b.of) >= maxBuilds {
 		return false
@@ -75,7 +41,7 @@ func (b *builds) learn(node string, build Build) bool {
 	return true
 }
 
-func (b *builds) get(node string) (build Build, known bool) {
+func (b *builds) get(node string) (build peer.Build, known bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	build, known = b.of[node]
@@ -86,7 +52,7 @@ func (b *builds) get(node string) (build Build, known bool) {
 func (b *builds) keep(servers []raft.Server) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	kept := map[string]Build{}
+	kept := map[string]peer.Build{}
 	for _, s := range servers {
 		if build, ok := b.of[string(s.ID)]; ok {
 			kept[string(s.ID)] = build
@@ -96,9 +62,9 @@ func (b *builds) keep(servers []raft.Server) {
 }
 
 // recordBuild records a peer's build and returns a wrapped ErrUnfitBuild where it cannot be a member of one cluster with this node.
-func (n *Node) recordBuild(node string, build Build) error {
-	if err := n.ownBuild().fits(build); err != nil {
-		return err
+func (n *Node) recordBuild(node string, build peer.Build) error {
+	if misfit := n.ownBuild().Misfit(build); misfit != "" {
+		return fmt.Errorf("%w: %s", logstore.ErrUnfitBuild, misfit)
 	}
 	if !n.builds.learn(node, build) {
 		n.builds.keep(n.servers())
@@ -112,7 +78,7 @@ func (n *Node) recordBuild(node string, build Build) error {
 func (n *Node) raiseVersion() {
 	servers, own := n.servers(), n.ownBuild()
 	n.builds.keep(servers)
-	members, all := make([]Build, 0, len(servers)), true
+	members, all := make([]peer.Build, 0, len(servers)), true
 	for _, s := range servers {
 		build, known := n.builds.get(string(s.ID))
 		switch {
@@ -127,17 +93,20 @@ func (n *Node) raiseVersion() {
 	n.entryVersion.Store(versionFor(own, members, all))
 }
 
+// EntryVersion returns the version of entries that this node proposes while it leads: every member knows their commands.
+func (n *Node) EntryVersion() uint32 { return n.entryVersion.Load() }
+
 // askBuild asks a member anything: what it is comes with the answer.
 func (n *Node) askBuild(id, address string) {
-	ctx, cancel := context.WithTimeout(context.Background(), peerTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
-	if _, err := n.port.ask(ctx, id, address, peerRequest{Kind: "probe"}); err != nil {
+	if _, err := n.port.Ask(ctx, id, address, peer.Request{Kind: "probe"}); err != nil {
 		n.logger.Debug("a member did not say what it applies", "node", id, "error", err)
 	}
 }
 
 // versionFor returns the version of entries to propose: that of the state, or the newest that all members apply, where all are known.
-func versionFor(own Build, members []Build, all bool) uint32 {
+func versionFor(own peer.Build, members []peer.Build, all bool) uint32 {
 	at := max(own.Level, own.Oldest)
 	if !all {
 		return at

@@ -1,32 +1,33 @@
 package raftnode
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 
 	"github.com/hashicorp/raft"
 
-	"github.com/quotad/quotad/raftnode/logstore"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // TestVersionFor: entries get the newest version that every member applies, once all are known, and never fall behind the state.
 func TestVersionFor(t *testing.T) {
-	b := func(oldest, newest uint32) Build { return Build{Oldest: oldest, Newest: newest} }
-	at := func(level, oldest, newest uint32) Build { return Build{Oldest: oldest, Newest: newest, Level: level} }
+	b := func(oldest, newest uint32) peer.Build { return peer.Build{Oldest: oldest, Newest: newest} }
+	at := func(level, oldest, newest uint32) peer.Build {
+		return peer.Build{Oldest: oldest, Newest: newest, Level: level}
+	}
 	for name, tt := range map[string]struct {
-		own     Build
-		members []Build
+		own     peer.Build
+		members []peer.Build
 		all     bool
 		want    uint32
 	}{
-		"a new cluster of equal builds":         {b(2, 3), []Build{b(2, 3), b(2, 3), b(2, 3)}, true, 3},
-		"one member is behind":                  {at(2, 2, 3), []Build{b(2, 3), b(2, 2), b(2, 3)}, true, 2},
-		"one member has not been heard":         {at(2, 2, 3), []Build{b(2, 3), {}, b(2, 3)}, false, 2},
-		"the last member was upgraded":          {at(2, 2, 3), []Build{b(2, 3), b(2, 3), b(2, 4)}, true, 3},
-		"what was raised stays":                 {at(3, 2, 3), []Build{b(2, 3), b(2, 2)}, true, 3},
-		"nothing known of a new cluster":        {b(2, 3), []Build{b(2, 3), {}, {}}, false, 2},
-		"members that apply more than this one": {at(2, 2, 2), []Build{b(2, 5), b(2, 5)}, true, 2},
+		"a new cluster of equal builds":         {b(2, 3), []peer.Build{b(2, 3), b(2, 3), b(2, 3)}, true, 3},
+		"one member is behind":                  {at(2, 2, 3), []peer.Build{b(2, 3), b(2, 2), b(2, 3)}, true, 2},
+		"one member has not been heard":         {at(2, 2, 3), []peer.Build{b(2, 3), {}, b(2, 3)}, false, 2},
+		"the last member was upgraded":          {at(2, 2, 3), []peer.Build{b(2, 3), b(2, 3), b(2, 4)}, true, 3},
+		"what was raised stays":                 {at(3, 2, 3), []peer.Build{b(2, 3), b(2, 2)}, true, 3},
+		"nothing known of a new cluster":        {b(2, 3), []peer.Build{b(2, 3), {}, {}}, false, 2},
+		"members that apply more than this one": {at(2, 2, 2), []peer.Build{b(2, 5), b(2, 5)}, true, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := versionFor(tt.own, tt.members, tt.all); got != tt.want {
@@ -36,42 +37,17 @@ func TestVersionFor(t *testing.T) {
 	}
 }
 
-// TestBuild_Fits: two builds can be members of one cluster where they have a version in common that the states' levels allow.
-func TestBuild_Fits(t *testing.T) {
-	for name, tt := range map[string]struct {
-		a, b Build
-		fit  bool
-	}{
-		"equal":                            {Build{Oldest: 2, Newest: 2, Level: 2}, Build{Oldest: 2, Newest: 2, Level: 2}, true},
-		"a new disk":                       {Build{Oldest: 2, Newest: 2, Level: 2}, Build{Oldest: 2, Newest: 2}, true},
-		"before builds were told":          {Build{Oldest: 2, Newest: 2, Level: 2}, Build{}, false},
-		"a rolling upgrade":                {Build{Oldest: 2, Newest: 3, Level: 2}, Build{Oldest: 2, Newest: 2, Level: 2}, true},
-		"after the level was raised":       {Build{Oldest: 2, Newest: 3, Level: 3}, Build{Oldest: 2, Newest: 2, Level: 2}, false},
-		"a build that left the level":      {Build{Oldest: 2, Newest: 3, Level: 2}, Build{Oldest: 3, Newest: 4}, false},
-		"nothing in common":                {Build{Oldest: 2, Newest: 2}, Build{Oldest: 3, Newest: 3}, false},
-		"in common, and the level is, too": {Build{Oldest: 2, Newest: 3, Level: 3}, Build{Oldest: 3, Newest: 4}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, err := range []error{tt.a.fits(tt.b), tt.b.fits(tt.a)} {
-				if (err == nil) != tt.fit || err != nil && !errors.Is(err, logstore.ErrUnfitBuild) {
-					t.Errorf("%v", err)
-				}
-			}
-		})
-	}
-}
-
 // TestBuilds_Bounded: callers choose the names under which builds are remembered.
 func TestBuilds_Bounded(t *testing.T) {
 	var b builds
 	for i := range 10 * maxBuilds {
-		b.learn(fmt.Sprint("n", i), Build{Newest: 2})
+		b.learn(fmt.Sprint("n", i), peer.Build{Newest: 2})
 	}
 	if len(b.of) != maxBuilds {
 		t.Fatalf("%d builds are remembered", len(b.of))
 	}
 	b.keep([]raft.Server{{ID: "n1"}, {ID: "absent"}})
-	if _, known := b.get("n1"); !known || len(b.of) != 1 || !b.learn("n0", Build{}) {
+	if _, known := b.get("n1"); !known || len(b.of) != 1 || !b.learn("n0", peer.Build{}) {
 		t.Fatalf("kept %v", b.of)
 	}
 }

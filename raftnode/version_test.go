@@ -16,6 +16,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/raftnode/logstore"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // TestVersions_AreTold: a node's status has its own build and those of the members, and the level that entries raised.
@@ -35,7 +36,7 @@ func TestVersions_AreTold(t *testing.T) {
 
 // TestVersions_UnfitBuildDoesNotJoin: a build that does not apply the cluster's entries is not let in, and the cluster says why.
 func TestVersions_UnfitBuildDoesNotJoin(t *testing.T) {
-	for name, build := range map[string]raftnode.Build{
+	for name, build := range map[string]peer.Build{
 		"older": {Version: "old", Oldest: 1, Newest: fsm.OldestEntryVersion - 1},
 		"newer": {Version: "new", Oldest: fsm.EntryVersion + 1, Newest: fsm.EntryVersion + 2},
 	} {
@@ -71,7 +72,7 @@ func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
 		defer func() { _ = conn.Close() }()
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 		hello, err := json.Marshal(map[string]any{
-			"magic": magic, "protocol": protocol, "node": c.configs[0].ID, "cluster": c.nodes[0].Status().ClusterID,
+			"magic": magic, "protocol": protocol, "node": c.configs[0].ID, "cluster": c.id(0),
 			"oldest": fsm.OldestEntryVersion, "newest": fsm.EntryVersion,
 		})
 		if err != nil {
@@ -96,6 +97,24 @@ func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
 	}
 	if answer := spoken("quotad-peer/1", "raft", vote); answer != "" {
 		t.Errorf("raft answers an older protocol: %q", answer)
+	}
+}
+
+// TestVersions_NewFieldsWaitForAllMembers: what a member's build does not know is not proposed, since it would stop that member; all else
+// is.
+func TestVersions_NewFieldsWaitForAllMembers(t *testing.T) {
+	older := peer.Build{Version: "old", Oldest: fsm.OldestEntryVersion, Newest: fsm.AnswerDigestVersion - 1}
+	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.Build = older })
+	c.propose(rate("q", 10))
+	_, _, err := c.nodes[0].Propose(t.Context(), &logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{Lease: 1, AnswerDigest: 1}}})
+	if refused, ok := errors.AsType[*raftnode.NotAcceptedError](err); !ok || refused.Cause != raftnode.OldMember {
+		t.Fatalf("what version %d brings: %v", fsm.AnswerDigestVersion, err)
+	}
+	c.propose(&logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{{
+		Name: "pool", Rule: &logpb.Quota_Pool{Pool: &logpb.Pool{Members: []*logpb.PoolMember{{Name: "a", Quota: "q"}}}},
+	}}}}})
+	if level := c.nodes[0].Status().Build.Level; level != fsm.AnswerDigestVersion-1 {
+		t.Fatalf("the state is at feature level %d", level)
 	}
 }
 

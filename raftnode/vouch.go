@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/raftnode/budget"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 const (
@@ -133,7 +134,7 @@ func (n *Node) learnKey(ctx context.Context, known *memberKey, from, member stri
 	known.asked = time.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keyTimeout)
 	defer cancel()
-	reply, err := n.port.ask(ctx, member, string(address), peerRequest{Kind: "key", Node: n.config.ID})
+	reply, err := n.port.Ask(ctx, member, string(address), peer.Request{Kind: "key", Node: n.config.ID})
 	if err != nil || len(reply.Key) == 0 {
 		return false
 	}

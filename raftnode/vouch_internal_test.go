@@ -4,6 +4,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // TestLearnKey_StrangersTakeNobodysPlace: while a member is asked for its key, a stranger whose calls claim to come through it cannot take all
@@ -54,11 +56,11 @@ func TestAnswerPeer_KeyIsForMembers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = n.Close(t.Context()) }()
-	if reply := n.answerPeer("n1", peerRequest{Kind: "key"}); len(reply.Key) == 0 {
+	if reply := n.answerPeer("n1", peer.Request{Kind: "key"}); len(reply.Key) == 0 {
 		t.Error("a member did not get the key")
 	}
 	for _, stranger := range []string{"", "n9"} {
-		if reply := n.answerPeer(stranger, peerRequest{Kind: "key", Node: "n1"}); len(reply.Key) != 0 {
+		if reply := n.answerPeer(stranger, peer.Request{Kind: "key", Node: "n1"}); len(reply.Key) != 0 {
 			t.Errorf("%q got the key", stranger)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // sample is a voter's wall clock, as it was when the reply came in.
@@ -108,7 +110,7 @@ func (n *Node) sampleOnce(enough func(voters int) int) {
 		asked++
 		n.wg.Go(func() {
 			sent := n.config.Clock.Monotonic()
-			reply, err := n.port.ask(ctx, string(v.ID), string(v.Address), peerRequest{Kind: "probe"})
+			reply, err := n.port.Ask(ctx, string(v.ID), string(v.Address), peer.Request{Kind: "probe"})
 			if err == nil && reply.Node == string(v.ID) {
 				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
 			}

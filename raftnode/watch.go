@@ -42,8 +42,8 @@ type hub struct {
 	// first is the sequence number of the oldest entry kept, next that of the next one. Who has not come to replaced
 	// would miss what the last snapshot holds.
 	first, next, replaced uint64
-	// bytes are those of all events in the ring.
-	bytes int
+	// bytes are those of all events in the ring, mostBytes how many there may be but for those of the last entry.
+	bytes, mostBytes int
 	// packing is room for the events that are being packed. It is publish's alone, and not under the lock.
 	packing packed
 	// from is the lowest index whose events are kept or yet to come; last is the last index seen.
@@ -62,7 +62,7 @@ type unpacked struct {
 }
 
 func newHub(entries int) *hub {
-	return &hub{ring: make([]happened, max(entries, 16)), changed: make(chan struct{})}
+	return &hub{ring: make([]happened, max(entries, 16)), mostBytes: maxPacked, changed: make(chan struct{})}
 }
 
 // publish adds an entry's events. It is called for one entry after the other.
@@ -84,7 +84,7 @@ func (h *hub) publish(applied *fsm.Applied) {
 		return
 	}
 	h.bytes += len(h.packing)
-	for h.next-h.first == uint64(len(h.ring)) || h.bytes > maxPacked && h.first < h.next {
+	for h.next-h.first == uint64(len(h.ring)) || h.bytes > h.mostBytes && h.first < h.next {
 		h.dropOldest()
 	}
 	h.ring[h.next%uint64(len(h.ring))] = happened{at: at, count: len(applied.Events), packed: bytes.Clone(h.packing)}
@@ -106,16 +106,16 @@ func (h *hub) wakeLocked() {
 	h.changed = make(chan struct{})
 }
 
-// reset forgets everything: the state was replaced by a snapshot up to an index. All who watch end: what happened
+// reset forgets everything: the state was replaced by a snapshot of a position. All who watch end: what happened
 // between their place and the snapshot's is not known here.
-func (h *hub) reset(index uint64) {
+func (h *hub) reset(at Position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for h.first < h.next {
 		h.dropOldest()
 	}
 	h.next++
-	h.first, h.replaced, h.from, h.last = h.next, h.next, index+1, index
+	h.first, h.replaced, h.from, h.last, h.at = h.next, h.next, at.Index+1, at.Index, at
 	h.wakeLocked()
 }
 

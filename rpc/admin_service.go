@@ -197,12 +197,16 @@ func (s *adminService) GetStatus(ctx context.Context, req *quotav1.GetStatusRequ
 		for _, b := range s.nodeBudgets() {
 			res.NodeBudgets = append(res.NodeBudgets, apiBudget(b))
 		}
-		err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, at raftnode.Position) {
+		callers, err := s.callers.of(ctx, s.node)
+		if err != nil {
+			return nil, err
+		}
+		err = s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, at raftnode.Position) {
 			counts := state.Counts()
 			res.Meta = s.meta(r, raftnode.Position{Term: status.Term, Index: at.Index, ClusterTime: at.ClusterTime})
 			res.Leases, res.Waiting, res.Sessions, res.Quotas = counts.Leases, counts.Waiting, counts.Sessions, counts.Quotas
 			res.FenceCounter, res.Limits = state.FenceCounter(), apiLimits(state.Limits())
-			res.Budgets = apiBudgets(state.Budgets(maxTopCallers))
+			res.Budgets = apiBudgets(withCallers(state.BudgetTotals(), callers))
 		})
 		return res, err
 	}, nil)

@@ -2,13 +2,17 @@ package rpc
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"net/http"
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/signals"
@@ -20,20 +24,34 @@ const (
 	maxAnswerRead    = 32 << 10
 )
 
-// understood returns a report whose answer, if it has one, is read: what the log takes are the signals in it. It is for the node that
-// leads, which knows all leases.
-func (s *Server) understood(ctx context.Context, r *quotav1.ReportRequest) (*quotav1.ReportRequest, error) {
+// readReport returns the command of a report and the signals that were read from its answer, if it has one. It is for the node that leads,
+// which knows all leases.
+func (s *Server) readReport(ctx context.Context, r *quotav1.ReportRequest, who *caller) (*logpb.Command, []*quotav1.Signal, error) {
 	if r.GetAnswer() == nil {
-		return r, nil
+		return reportCommand(r, r.Signals, 0, who), nil, nil
 	}
 	var items []string
 	err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) { items = state.ItemsOf(r.Lease) })
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return &quotav1.ReportRequest{
-		RequestId: r.RequestId, Lease: r.Lease, Fence: r.Fence, Op: r.Op, Signals: signalsIn(r.Answer, items, time.Now()),
-	}, nil
+	digest := uint64(0)
+	if s.node.EntryVersion() >= fsm.AnswerDigestVersion {
+		digest = answerDigest(r.Answer)
+	}
+	read := signalsIn(r.Answer, items, time.Now())
+	return reportCommand(r, read, digest, who), read, nil
+}
+
+// answerDigest returns a digest of a provider's answer, never 0: the state machine recognizes by it a report that is sent again. Other
+// signals may be read from it then: they depend on the lease.
+func answerDigest(a *quotav1.Answer) uint64 {
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(a)
+	if err != nil {
+		panic("rpc: a decoded answer cannot be encoded: " + err.Error())
+	}
+	digest := sha256.Sum256(encoded)
+	return max(binary.BigEndian.Uint64(digest[:]), 1)
 }
 
 // signalsIn reads an answer that was validated, of a call that draws on these quotas. It always says something of the first: of a lease

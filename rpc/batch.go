@@ -22,16 +22,14 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 	res := &quotav1.BatchResponse{Results: make([]*quotav1.CommandResult, len(req.Commands))}
 	commands := make([]*logpb.Command, 0, len(req.Commands))
 	positions := make([]int, 0, len(req.Commands))
-	read := map[int]*quotav1.ReportRequest(nil) // reports whose answers were read
+	read := map[int][]*quotav1.Signal(nil) // what was read from reports' answers
 	for i, c := range req.Commands {
 		command, err := batchCommand(c, r.who, i)
 		if report := c.GetReport(); err == nil && report.GetAnswer() != nil {
 			if read == nil {
-				read = map[int]*quotav1.ReportRequest{}
+				read = map[int][]*quotav1.Signal{}
 			}
-			if read[i], err = s.understood(ctx, report); err == nil {
-				command = reportCommand(read[i], r.who)
-			}
+			command, read[i], err = s.readReport(ctx, report, r.who)
 		}
 		if err != nil {
 			res.Results[i] = commandError(err)
@@ -53,7 +51,7 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 		i := positions[n]
 		res.Results[i] = s.batchResult(req.Commands[i], result, clock, shared)
 		if report := res.Results[i].GetReport(); report != nil {
-			report.Signals = read[i].GetSignals()
+			report.Signals = read[i]
 		}
 	}
 	return res, nil
@@ -122,7 +120,7 @@ func batchCommand(c *quotav1.Command, who *caller, position int) (*logpb.Command
 	case *quotav1.Command_Withdraw:
 		command = withdrawCommand(kind.Withdraw, who)
 	case *quotav1.Command_Report:
-		command = reportCommand(kind.Report, who)
+		command = reportCommand(kind.Report, kind.Report.Signals, 0, who)
 	}
 	return command, nil
 }

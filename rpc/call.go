@@ -57,7 +57,7 @@ func requestOf(ctx context.Context) *request {
 	if r, ok := ctx.Value(requestKey{}).(*request); ok {
 		return r
 	}
-	return &request{who: &caller{ceiling: -1}, received: time.Now(), header: http.Header{}}
+	return &request{who: &caller{ceiling: -1, account: addressAccount + "unknown"}, received: time.Now(), header: http.Header{}}
 }
 
 // call checks a request, carries it out here if this node leads, and hands it on to the leader otherwise. It is the one

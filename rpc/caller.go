@@ -15,7 +15,7 @@ const (
 )
 
 // budget returns the name of the account that a caller's budgets belong to: its token's, else its address's. Where it is an
-// address's (sharesAddress), each holder there has an account of its own within it. Empty: a call of the node itself.
+// address's (sharesAddress), each holder there has an account of its own within it.
 func (c *caller) budget() string { return c.account }
 
 // sharesAddress tells whether the caller is known by nothing but its address, which many holders may share.

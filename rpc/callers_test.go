@@ -150,6 +150,40 @@ func signalsTold(list any) string {
 	return strings.Join(told, "; ")
 }
 
+// TestReport_AnswerSentAgain: a report of the same answer under the same id is the same request, also where nothing can be read from it any
+// more, as of a lease that has ended since. One of another answer is another request.
+func TestReport_AnswerSentAgain(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyTwo); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	_, body := post(t, n.url, "/quota.v1.QuotaService/OpenSession", `{"holder":"me"}`)
+	session := at(fields(t, body), "session")
+	for _, path := range []string{"Report", "Batch"} {
+		lease := called(t, n, "me", "github/core")
+		report := func(left int) (status int, body string) {
+			request := fmt.Sprintf(`{"requestId":{"session":%q,"seq":"%d"},%s,"answer":{"status":200,"headers":{"x-ratelimit-resource":"core",`+
+				`"x-ratelimit-limit":"5000","x-ratelimit-remaining":"%d"}}}`, session, len(path), lease, left)
+			if path == "Batch" {
+				request = fmt.Sprintf(`{"commands":[{"report":%s}]}`, request)
+			}
+			return post(t, n.url, "/quota.v1.QuotaService/"+path, request)
+		}
+		first, body := report(4000)
+		named := strings.TrimSuffix(lease, `,"op":1`)
+		if status, body := post(t, n.url, "/quota.v1.QuotaService/Release", "{"+named+"}"); status != http.StatusOK {
+			t.Fatalf("%d %s", status, body)
+		}
+		again, sentAgain := report(4000)
+		if first != http.StatusOK || again != http.StatusOK || strings.Contains(body+sentAgain, "REASON_") {
+			t.Errorf("%s: %d %s, again %d %s", path, first, body, again, sentAgain)
+		}
+		if _, other := report(3999); !strings.Contains(other, "REASON_SEQ_REUSED") {
+			t.Errorf("%s: another answer under the same id: %s", path, other)
+		}
+	}
+}
+
 // TestReport_AnswerOfAnEndedLease is refused like any other report of it.
 func TestReport_AnswerOfAnEndedLease(t *testing.T) {
 	n := newNodes(t, 1)[0]

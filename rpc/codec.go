@@ -171,6 +171,17 @@ type decodingConn struct {
 	room *requestBytes
 }
 
+// Send implements connect.StreamingHandlerConn. What a stream of a caller's messages did is done, so its answer is charged, not refused.
+func (c decodingConn) Send(message any) error {
+	if message, ok := message.(proto.Message); ok {
+		if err := c.room.answer(proto.Size(message), c.Spec().StreamType == connect.StreamTypeClient); err != nil {
+			return err
+		}
+		defer c.room.giveBack()
+	}
+	return c.StreamingHandlerConn.Send(message)
+}
+
 // Receive implements connect.StreamingHandlerConn.
 func (c decodingConn) Receive(message any) error {
 	err := c.StreamingHandlerConn.Receive(message)

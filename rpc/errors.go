@@ -219,6 +219,9 @@ func notAcceptedError(e *raftnode.NotAcceptedError) *connect.Error {
 	case raftnode.MemoryFull:
 		info.Reason, message = quotav1.Reason_REASON_MEMORY_FULL, "the leader's memory is nearly used up: nothing new is granted"
 		info.Hint, info.RetryAfter = "tell the operator; what frees quota is still taken", durationpb.New(retryFullDisk)
+	case raftnode.OldMember:
+		info.Reason, message = quotav1.Reason_REASON_UNFIT_MEMBER, "a member of the cluster runs a build that does not know this"
+		info.Hint, info.RetryAfter = "upgrade every node first; quotad status shows their builds", nil
 	case raftnode.Canceled:
 		info.Reason, message = quotav1.Reason_REASON_CANCELED, "the caller's deadline ended before the command was accepted"
 	}

@@ -106,6 +106,9 @@ func watchRequest(r *http.Request) (*quotav1.WatchRequest, error) {
 	return req, nil
 }
 
+// keptEvents is how much memory a stream keeps between two writes.
+const keptEvents = 64 << 10
+
 // eventStream writes server-sent events.
 type eventStream struct {
 	to      http.ResponseWriter
@@ -149,6 +152,9 @@ func (e *eventStream) add(id, name string, message proto.Message) {
 
 func (e *eventStream) flush() error {
 	_, err := e.next.WriteTo(e.to)
+	if e.next.Cap() > keptEvents {
+		e.next = bytes.Buffer{}
+	}
 	if err != nil {
 		return err
 	}

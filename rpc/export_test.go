@@ -1,10 +1,13 @@
 package rpc
 
 import (
+	"context"
+	"net/http"
 	"runtime"
 	"time"
 
 	"github.com/quotad/quotad/rpc/processor"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // AlwaysBusy has a server find its processors busy, whatever they do.
@@ -22,6 +25,13 @@ func NeverBusy(c *Config) {
 
 // Await is await, for tests of what only happens between two steps.
 var Await = (*Server).await
+
+// Taken answers a take of anybody's that was granted a lease.
+func Taken(ctx context.Context, s *Server, lease *quotav1.Lease) error {
+	who := anybody.at(accountOfAddress(""))
+	_, err := s.taken(context.WithValue(ctx, requestKey{}, &request{who: who, received: time.Now(), header: http.Header{}}), lease)
+	return err
+}
 
 // HoldForLeader is how long a call waits for a leader.
 const HoldForLeader = holdForLeader

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -17,9 +18,31 @@ import (
 const maxCall = maxWait + 30*time.Second
 
 // interceptors are what every call passes that was admitted (Server.admitted), the outermost first: count and time it, write down what
-// operators do, and only then whether it could be read.
+// operators do, find room for its answer, and only then whether it could be read.
 func (s *Server) interceptors() []connect.Interceptor {
-	return []connect.Interceptor{measuring{s}, auditing{s}, decoding{}}
+	return []connect.Interceptor{measuring{s}, auditing{s}, answering(), decoding{}}
+}
+
+// answering finds room for answers: who does not read what it asked for would fill the memory. What a call did that does not only read is
+// done, and it is answered whatever room there is.
+func answering() connect.UnaryInterceptorFunc {
+	return func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+			res, err := next(ctx, req)
+			if err != nil {
+				return res, err
+			}
+			message, ok := res.Any().(proto.Message)
+			if !ok {
+				return res, nil
+			}
+			reads := req.Spec().IdempotencyLevel == connect.IdempotencyNoSideEffects
+			if err := requestOf(ctx).room.answer(proto.Size(message), !reads); err != nil {
+				return nil, err
+			}
+			return res, nil
+		}
+	}
 }
 
 // measuring counts and times calls.

@@ -10,7 +10,6 @@ import (
 	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/raftnode/budget"
@@ -96,27 +95,29 @@ func (stateCounts) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c stateCounts) Collect(to chan<- prometheus.Metric) {
-	_ = c.node.Read(context.Background(), raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
-		counts := state.Counts()
-		for phase, n := range map[string]int64{
-			"under_way": counts.TasksUnderWay, "shelved": counts.TasksShelved, "resting": counts.Tasks - counts.TasksUnderWay - counts.TasksShelved,
-		} { // in any order
-			to <- prometheus.MustNewConstMetric(tasksDesc, prometheus.GaugeValue, float64(n), phase)
-		}
-		for kind, n := range map[string]int64{
-			"quotas": counts.Quotas, "leases": counts.Leases, "operations": counts.Operations, "holders": counts.Holders,
-			"waiting": counts.Waiting, "sessions": counts.Sessions, "tasks": counts.Tasks,
-		} { // in any order
-			to <- prometheus.MustNewConstMetric(recordsDesc, prometheus.GaugeValue, float64(n), kind)
-		}
-		for _, b := range state.Budgets(0) {
-			to <- prometheus.MustNewConstMetric(budgetUsedDesc, prometheus.GaugeValue, float64(b.Used), b.Name)
-			to <- prometheus.MustNewConstMetric(budgetCapacityDesc, prometheus.GaugeValue, float64(b.Capacity-b.OperatorsPart), b.Name)
-			to <- prometheus.MustNewConstMetric(budgetCallersDesc, prometheus.GaugeValue, float64(b.Callers), b.Name)
-			to <- prometheus.MustNewConstMetric(budgetAtDesc, prometheus.GaugeValue, float64(b.AtBudget), b.Name)
-			to <- prometheus.MustNewConstMetric(budgetRefusedDesc, prometheus.CounterValue, float64(b.Refused), b.Name)
-		}
-	})
+	state, _, _, err := c.node.Frozen(context.Background(), raftnode.Stale) // all accounts are looked at, without the state's lock
+	if err != nil {
+		return
+	}
+	counts := state.Counts()
+	for phase, n := range map[string]int64{
+		"under_way": counts.TasksUnderWay, "shelved": counts.TasksShelved, "resting": counts.Tasks - counts.TasksUnderWay - counts.TasksShelved,
+	} { // in any order
+		to <- prometheus.MustNewConstMetric(tasksDesc, prometheus.GaugeValue, float64(n), phase)
+	}
+	for kind, n := range map[string]int64{
+		"quotas": counts.Quotas, "leases": counts.Leases, "operations": counts.Operations, "holders": counts.Holders,
+		"waiting": counts.Waiting, "sessions": counts.Sessions, "tasks": counts.Tasks,
+	} { // in any order
+		to <- prometheus.MustNewConstMetric(recordsDesc, prometheus.GaugeValue, float64(n), kind)
+	}
+	for _, b := range state.Budgets(0) {
+		to <- prometheus.MustNewConstMetric(budgetUsedDesc, prometheus.GaugeValue, float64(b.Used), b.Name)
+		to <- prometheus.MustNewConstMetric(budgetCapacityDesc, prometheus.GaugeValue, float64(b.Capacity-b.OperatorsPart), b.Name)
+		to <- prometheus.MustNewConstMetric(budgetCallersDesc, prometheus.GaugeValue, float64(b.Callers), b.Name)
+		to <- prometheus.MustNewConstMetric(budgetAtDesc, prometheus.GaugeValue, float64(b.AtBudget), b.Name)
+		to <- prometheus.MustNewConstMetric(budgetRefusedDesc, prometheus.CounterValue, float64(b.Refused), b.Name)
+	}
 }
 
 var (

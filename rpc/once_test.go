@@ -23,7 +23,7 @@ const onceWorkers = 16
 // onceOf returns how many commands are sent, and how many leaders are killed meanwhile.
 func onceOf() (commands, kills int64) {
 	if testing.Short() {
-		return 2_400, 3
+		return 1_600, 2
 	}
 	return 10_000, 5
 }

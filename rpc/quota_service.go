@@ -56,9 +56,8 @@ func (s *quotaService) OpenSession(ctx context.Context, req *quotav1.OpenSession
 // CloseSession implements QuotaService.
 func (s *quotaService) CloseSession(ctx context.Context, req *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
 	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
-		_, at, err := s.propose(ctx, &logpb.Command{
-			Session: req.Session, By: r.who.pattern, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}},
-		})
+		command := &logpb.Command{Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}
+		_, at, err := s.propose(ctx, identified(command, &quotav1.RequestId{Session: req.Session}, r.who))
 		if err != nil {
 			return nil, err
 		}
@@ -228,27 +227,23 @@ func (s *quotaService) Withdraw(ctx context.Context, req *quotav1.WithdrawReques
 // Report implements QuotaService.
 func (s *quotaService) Report(ctx context.Context, req *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
 	return call(ctx, s.Server, VerbReport, req, func(ctx context.Context, r *request, req *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
-		read, err := s.understood(ctx, req)
+		command, read, err := s.readReport(ctx, req, r.who)
 		if err != nil {
 			return nil, err
 		}
-		result, at, err := s.propose(ctx, reportCommand(read, r.who))
+		result, at, err := s.propose(ctx, command)
 		if err != nil {
 			return nil, err
 		}
-		res := reported(req, read, result, s.node.Clock())
+		res := reported(result, read, s.node.Clock())
 		res.Meta = s.meta(r, at)
 		return res, nil
 	}, leader.Report)
 }
 
-// reported makes the answer of a report, and of the answer in it that was read.
-func reported(req, read *quotav1.ReportRequest, result *logpb.Result, clock fsm.Clock) *quotav1.ReportResponse {
-	res := &quotav1.ReportResponse{Quotas: apiReported(result.GetReported(), clock)}
-	if req.Answer != nil {
-		res.Signals = read.Signals
-	}
-	return res
+// reported makes the answer of a report, with what was read from the answer in it.
+func reported(result *logpb.Result, read []*quotav1.Signal, clock fsm.Clock) *quotav1.ReportResponse {
+	return &quotav1.ReportResponse{Quotas: apiReported(result.GetReported(), clock), Signals: read}
 }
 
 // GetQuota implements QuotaService.
@@ -280,11 +275,9 @@ func (s *quotaService) ListQuotas(ctx context.Context, req *quotav1.ListQuotasRe
 		size := pageSize(req.PageSize)
 		views := state.Quotas(req.Prefix, req.PageToken, size, clock)
 		res := &quotav1.ListQuotasResponse{Meta: s.meta(r, at)}
-		for i := range views {
-			res.Quotas = append(res.Quotas, apiQuotaStatus(&views[i], clock))
-		}
-		if len(views) == size {
-			res.NextPageToken = views[size-1].Definition.Name
+		res.Quotas = pageOf(views, func(v *fsm.QuotaView) *quotav1.QuotaStatus { return apiQuotaStatus(v, clock) })
+		if told := len(res.Quotas); told == size || told < len(views) {
+			res.NextPageToken = views[told-1].Definition.Name
 		}
 		return res, nil
 	}, unlessStale(req.Read, leader.ListQuotas))
@@ -335,11 +328,9 @@ func (s *quotaService) ListWorkflows(ctx context.Context, req *quotav1.ListWorkf
 		size := pageSize(req.PageSize)
 		views := state.Workflows(req.Holder, req.PageToken, size, clock)
 		res := &quotav1.ListWorkflowsResponse{Meta: s.meta(r, at)}
-		for i := range views {
-			res.Workflows = append(res.Workflows, apiWorkflowStatus(&views[i]))
-		}
-		if len(views) == size {
-			res.NextPageToken = views[size-1].Definition.Name
+		res.Workflows = pageOf(views, apiWorkflowStatus)
+		if told := len(res.Workflows); told == size || told < len(views) {
+			res.NextPageToken = views[told-1].Definition.Name
 		}
 		return res, nil
 	}, unlessStale(req.Read, leader.ListWorkflows))
@@ -377,13 +368,6 @@ func unlessStale[Req, Res any](mode quotav1.ReadMode, remote func(leader, contex
 	return remote
 }
 
-func pageSize(asked int32) int {
-	if asked == 0 {
-		return 100
-	}
-	return int(asked)
-}
-
 // ListUsage implements QuotaService. A page token is the last row's quota number and holder.
 func (s *quotaService) ListUsage(ctx context.Context, req *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
 	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
@@ -402,16 +386,14 @@ func (s *quotaService) ListUsage(ctx context.Context, req *quotav1.ListUsageRequ
 		if err != nil {
 			return nil, err
 		}
-		size := pageSize(req.PageSize)
-		views, next := state.Usage(req.Holder, req.Quota, holder, quota, size, clock)
+		views, next := state.UsagePage(fsm.UsageFilter{Holder: req.Holder, Quota: req.Quota, Shown: r.who.covers},
+			fsm.UsageMark{Holder: holder, Quota: quota}, pageSize(req.PageSize), clock)
 		res := &quotav1.ListUsageResponse{Meta: s.meta(r, at)}
 		for i := range views {
-			if r.who.mayActFor(views[i].Holder) == nil {
-				res.Usage = append(res.Usage, apiUsage(&views[i]))
-			}
+			res.Usage = append(res.Usage, apiUsage(&views[i]))
 		}
-		if len(views) == size {
-			res.NextPageToken = strconv.FormatUint(uint64(next), 10) + "/" + views[size-1].Holder
+		if next != (fsm.UsageMark{}) {
+			res.NextPageToken = strconv.FormatUint(uint64(next.Quota), 10) + "/" + next.Holder
 		}
 		return res, nil
 	}, unlessStale(req.Read, leader.ListUsage))

@@ -17,7 +17,7 @@ const (
 	// smallMessage is the longest message of most procedures: the longest valid ones have some 20 KB.
 	smallMessage = 64 << 10
 	// perByte is how much memory a byte of a request counts as: it is read into a buffer that doubles, and decoded. A message of no more than
-	// mostParts parts takes no more.
+	// mostParts parts takes no more, and an answer, with its text as JSON, takes no more either.
 	perByte = 8
 	// unpackerBytes is what an unpacker takes besides.
 	unpackerBytes = 64 << 10
@@ -57,13 +57,14 @@ func partsOf(of protoreflect.MessageDescriptor) int {
 	return mostParts
 }
 
-// newRequestBytes makes the budget of the memory that requests take while they are read and served. An eighth is kept for operators.
+// newRequestBytes makes the budget of the memory that requests take while they are read and served, and answers to those that only read
+// until they are written. An eighth is kept for operators.
 func newRequestBytes(capacity int64) *budget.Budget {
 	return budget.New("request_bytes", capacity, capacity/8, capacity/64)
 }
 
 // requestBytes is what one call has of the budget. It takes memory before that is used, and gives all of it back when the call ends, or, of
-// a stream, when a message has been received.
+// a stream, when a message has been received or sent.
 type requestBytes struct {
 	from     *budget.Budget
 	account  string
@@ -99,6 +100,27 @@ func (b *requestBytes) use(n int) {
 	b.used += int64(n) * perByte
 	b.mu.Unlock()
 	b.turn.ChargeRead(n)
+}
+
+// answer takes what an answer of so many bytes needs, encoded: it stays until all is given back. An answer that must be given is charged
+// whatever there is room for.
+func (b *requestBytes) answer(n int, must bool) error {
+	if b == nil {
+		return nil
+	}
+	if !must {
+		if err := b.require(int64(n)); err != nil {
+			return err
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used += int64(n) * perByte
+	if missing := b.used - b.has; missing > 0 {
+		b.from.Charge(b.account, missing)
+		b.has += missing
+	}
+	return nil
 }
 
 // trim gives back what was required and is not used.

@@ -75,6 +75,7 @@ type Server struct {
 	// budgets are those of the API port, errors writes what is refused before a body is read.
 	budgets *portBudgets
 	errors  *connect.ErrorWriter
+	callers callerCounts
 	// requestBytes is the memory that requests at both ports take.
 	requestBytes *budget.Budget
 	// shares divide the processor's time among callers.

@@ -8,12 +8,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/hashicorp/go-hclog"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/raftnode/loopback"
 	"github.com/quotad/quotad/rpc"
@@ -89,6 +93,8 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		if size > 1 { // patient: a busy machine or a slow disk makes no other leader
 			conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = time.Second, time.Second, 900*time.Millisecond
 		}
+		var nobodys nobodysCommands
+		conf.Applied = nobodys.record
 		n := &testNode{config: conf, api: rpc.Config{Version: "test"}, url: "http://" + peers[i].APIAddress}
 		rpc.NeverBusy(&n.api) // what other tests take of the machine holds nobody back
 		for _, fn := range change {
@@ -104,6 +110,7 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 			if err := n.node.Close(ctx); err != nil {
 				t.Error(err)
 			}
+			nobodys.check(t)
 		})
 	}
 	eventually(t, "a leader that every node knows", func() bool {
@@ -120,6 +127,44 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		return false
 	})
 	return nodes
+}
+
+// nobodysCommands are the kinds of commands that came through the API and are charged to no caller. There may be none: every node of
+// these tests looks for them.
+type nobodysCommands struct {
+	mu    sync.Mutex
+	kinds map[string]int
+}
+
+// record is called for each entry applied.
+func (c *nobodysCommands) record(_ *fsm.Applied, payload []byte, _ func() [32]byte) {
+	entry := &logpb.Entry{}
+	if proto.Unmarshal(payload, entry) != nil {
+		return // an entry of another form, which has a test of its own
+	}
+	for _, command := range entry.Commands {
+		switch command.Kind.(type) {
+		case *logpb.Command_Found, *logpb.Command_PutMember, *logpb.Command_DeleteMember: // the node's own
+			continue
+		}
+		if command.Caller == "" {
+			c.mu.Lock()
+			if c.kinds == nil {
+				c.kinds = map[string]int{}
+			}
+			c.kinds[fmt.Sprintf("%T", command.Kind)]++
+			c.mu.Unlock()
+		}
+	}
+}
+
+func (c *nobodysCommands) check(t *testing.T) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.kinds) > 0 {
+		t.Errorf("commands without a caller: %v", c.kinds)
+	}
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

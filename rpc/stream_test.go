@@ -260,6 +260,9 @@ func TestARestoreOfAnotherClustersBackup(t *testing.T) {
 	if status, body := post(t, there.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
+	for _, node := range []*testNode{here, there} { // a new leader founds the cluster beside the first commands
+		eventually(t, "a cluster's id", func() bool { return node.node.Status().ClusterID != "" })
+	}
 	foreign, err := backup(t, quotav1connect.NewAdminServiceClient(h2c(t), there.url))
 	if err != nil {
 		t.Fatal(err)

@@ -37,6 +37,8 @@ const (
 const (
 	takeWait = 30 * time.Second
 	takeTTL  = time.Minute
+	// takeReleaseWithin bounds how long it takes to release what is no take.
+	takeReleaseWithin = 5 * time.Second
 )
 
 // takeRoutes serve takes and reports of a port.
@@ -105,16 +107,41 @@ func (s *Server) take(r *http.Request) (proto.Message, error) {
 	if refusal := res.GetRefusal(); refusal != nil {
 		return nil, refusalError(refusal)
 	}
-	lease, op := res.GetLease(), res.GetLease().GetOperation()
-	if op == nil {
-		return nil, newError("nothing was consumed", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL, Hint: "see the node's log"})
+	return s.taken(r.Context(), res.GetLease())
+}
+
+// taken is the answer to a take. A lease that holds slots, of which this node did not know when it looked, ends here: its caller would not
+// release them.
+func (s *Server) taken(ctx context.Context, lease *quotav1.Lease) (proto.Message, error) {
+	op := lease.GetOperation()
+	if len(op.GetItems()) < len(lease.GetItems()) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeReleaseWithin)
+		defer cancel()
+		if op != nil {
+			_, _ = (&quotaService{s}).Settle(ctx, &quotav1.SettleRequest{Lease: lease.Id, Fence: lease.Fence, Op: op.Op, Unspent: itemsOf(op)})
+		}
+		_, _ = (&quotaService{s}).Release(ctx, &quotav1.ReleaseRequest{Lease: lease.Id, Fence: lease.Fence}) // else it ends with its ttl
+		return nil, slotsError("quota")
 	}
 	return &quotav1.TakeResponse{
 		SpendIn: durationpb.New(max(op.SpendIn.AsDuration()-op.Transit.AsDuration(), 0)), Lease: lease.Id, Fence: lease.Fence, Op: op.Op,
 	}, nil
 }
 
-// noSlots refuses takes of slots, which are held and not taken.
+// itemsOf are the amounts of an operation.
+func itemsOf(op *quotav1.Operation) []*quotav1.Item {
+	items := make([]*quotav1.Item, len(op.Items))
+	for i, item := range op.Items {
+		items[i] = &quotav1.Item{Quota: item.Quota, Amount: new(item.Amount)}
+	}
+	return items
+}
+
+func slotsError(field string) error {
+	return invalid(field, "it is of kind slots", "hold slots with Reserve, or with /slots of a gateway")
+}
+
+// noSlots refuses takes of slots, which are held and not taken, and of pools of slots.
 func (s *Server) noSlots(ctx context.Context, items []*quotav1.Item) (refused error) {
 	err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, clock fsm.Clock, _ raftnode.Position) {
 		for i, item := range items {
@@ -122,8 +149,11 @@ func (s *Server) noSlots(ctx context.Context, items []*quotav1.Item) (refused er
 			if !ok {
 				continue // the leader knows
 			}
-			if _, slots := v.Definition.Rule.(*logpb.Quota_Slots); slots {
-				refused = invalid(fmt.Sprintf("items[%d].quota", i), "it is of kind slots", "hold slots with Reserve, or with /slots of a gateway")
+			if members := v.Definition.GetPool().GetMembers(); len(members) > 0 { // which are of one kind
+				v, _ = state.Quota(members[0].Quota, clock)
+			}
+			if _, slots := v.Definition.GetRule().(*logpb.Quota_Slots); slots {
+				refused = slotsError(fmt.Sprintf("items[%d].quota", i))
 			}
 		}
 	})

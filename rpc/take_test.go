@@ -6,6 +6,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
 // taken sends a take or a report as a script does, and returns status, Retry-After and body.
@@ -72,7 +76,9 @@ func TestTake_AtAnyNode(t *testing.T) {
 func TestTake_Table(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
-		strings.Replace(applyTwo, `"quotas":[`, `"quotas":[{"name":"s","slots":{"limit":3}},`, 1)); status != http.StatusOK {
+		strings.Replace(applyTwo, `"quotas":[`, `"quotas":[{"name":"s","slots":{"limit":3}},`+
+			`{"name":"p","pool":{"members":[{"name":"a","quota":"s"}]}},`+
+			`{"name":"rates","pool":{"members":[{"name":"a","quota":"o/m/tokens"}]}},`, 1)); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	for name, c := range map[string]struct {
@@ -93,6 +99,8 @@ func TestTake_Table(t *testing.T) {
 		"no length of time":     {path: "/take?quota=t/core&wait=30", status: 400, field: "wait"},
 		"an hour":               {path: "/take?quota=t/core&wait=1h", status: 400, field: "wait"},
 		"slots":                 {path: "/take?quota=s", status: 400, field: "items[0].quota"},
+		"a pool of slots":       {path: "/take?quota=p", status: 400, field: "items[0].quota"},
+		"a pool of rates":       {path: "/take?quota=rates", status: 200},
 		"nobody's quota":        {path: "/take?quota=nowhere", status: 404},
 		"more than there is":    {path: "/take?quota=t/core&amount=11", status: 429},
 		"a form": {
@@ -121,6 +129,35 @@ func TestTake_Table(t *testing.T) {
 			}
 			if status != http.StatusOK && (at(answer, "error", "reason") == nil || c.field != "" && at(answer, "error", "field") != c.field) {
 				t.Errorf("%s, want field %s", body, c.field)
+			}
+		})
+	}
+}
+
+// TestTake_ReleasesWhatItCannotTake: a node that does not know yet that a quota has slots is granted some, which nobody would release.
+func TestTake_ReleasesWhatItCannotTake(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+		`{"quotas":[{"name":"s","slots":{"limit":1}},{"name":"r","rate":{"limit":1,"per":"60s"}}]}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
+	for name, items := range map[string][]*quotav1.Item{"alone": {{Quota: "s"}}, "with others": {{Quota: "r"}, {Quota: "s"}}} {
+		t.Run(name, func(t *testing.T) {
+			granted, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: "h", Items: items, Consume: true})
+			if err != nil || granted.GetLease() == nil {
+				t.Fatal(granted, err)
+			}
+			if err := rpc.Taken(t.Context(), n.server, granted.GetLease()); reasonOf(t, err) != quotav1.Reason_REASON_INVALID {
+				t.Errorf("%v", err)
+			}
+			left, err := api.ListLeases(t.Context(), &quotav1.ListLeasesRequest{})
+			if err != nil || len(left.Leases) > 0 {
+				t.Errorf("%v %v", left, err)
+			}
+			quota, err := api.GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "r"})
+			if err != nil || quota.Quota.GetConsumed() != 0 {
+				t.Errorf("%v %v", quota, err)
 			}
 		})
 	}

@@ -133,22 +133,14 @@ func (s *taskService) ListTasks(ctx context.Context, req *quotav1.ListTasksReque
 
 // listTasks makes a page of tasks that the caller may see. A page may be short, even empty, and not the last.
 func listTasks(state *fsm.State, clock fsm.Clock, who *caller, req *quotav1.ListTasksRequest) (page []*quotav1.TaskStatus, next string) {
-	after, size := req.PageToken, pageSize(req.PageSize)
-	for range maxScans {
-		views := state.Tasks(req.Prefix, req.Holder, logpb.TaskPhase(req.Phase), after, size, clock)
-		for i := range views {
-			if len(page) == size {
-				return page, after
-			}
-			if after = views[i].Name; who.mayActFor(views[i].Holder) == nil {
-				page = append(page, apiTask(&views[i]))
-			}
-		}
-		if len(views) < size {
-			return page, ""
-		}
+	views, next := state.TaskPage(fsm.TaskFilter{
+		Prefix: req.Prefix, Holder: req.Holder, Phase: logpb.TaskPhase(req.Phase), Shown: who.covers,
+	}, req.PageToken, pageSize(req.PageSize), clock)
+	page = pageOf(views, apiTask)
+	if told := len(page); told < len(views) {
+		next = views[told-1].Name
 	}
-	return page, after
+	return page, next
 }
 
 func apiTask(v *fsm.TaskView) *quotav1.TaskStatus {

@@ -208,13 +208,16 @@ func (c *caller) may(verb Verb) error {
 
 // mayActFor checks that a caller may act for a holder.
 func (c *caller) mayActFor(holder string) error {
-	if c.pattern == "" || fsm.Match(c.pattern, holder) {
+	if c.covers(holder) {
 		return nil
 	}
 	return newError(fmt.Sprintf("your token does not cover the holder %q", holder), &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_NOT_ALLOWED, Field: "holder", Hint: "it covers " + c.pattern, NotAccepted: true,
 	})
 }
+
+// covers tells whether the caller may act for a holder, and see what is its.
+func (c *caller) covers(holder string) bool { return c.pattern == "" || fsm.Match(c.pattern, holder) }
 
 // classFor returns the class to ask for: never above the caller's ceiling. ok is false where the holder's own counts.
 func (c *caller) classFor(asked quotav1.Class) (class int32, ok bool) {

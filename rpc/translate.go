@@ -126,9 +126,10 @@ func withdrawCommand(r *quotav1.WithdrawRequest, who *caller) *logpb.Command {
 	return identified(&logpb.Command{Kind: &logpb.Command_Withdraw{Withdraw: &logpb.Withdraw{Ticket: r.Ticket}}}, r.RequestId, who)
 }
 
-func reportCommand(r *quotav1.ReportRequest, who *caller) *logpb.Command {
-	report := &logpb.Report{Lease: r.Lease, Fence: r.Fence, Op: r.Op}
-	for _, s := range r.Signals {
+// reportCommand makes the command of a report of these signals; digest is that of the answer from which they were read, 0: they were given.
+func reportCommand(r *quotav1.ReportRequest, said []*quotav1.Signal, digest uint64, who *caller) *logpb.Command {
+	report := &logpb.Report{Lease: r.Lease, Fence: r.Fence, Op: r.Op, AnswerDigest: digest}
+	for _, s := range said {
 		report.Signals = append(report.Signals, &logpb.Signal{
 			Quota: s.Quota, Cause: logpb.Cause(s.Cause), Limit: s.Limit, Remaining: s.Remaining,
 			ResetAfterNs: optionalNanos(s.ResetAfter), ResetResolutionNs: nanos(s.ResetResolution),

@@ -101,7 +101,7 @@ func TestCommands_CarryEveryField(t *testing.T) {
 		releaseCommand(populated(&quotav1.ReleaseRequest{}), who),
 		renewCommand(populated(&quotav1.RenewRequest{}), who),
 		withdrawCommand(populated(&quotav1.WithdrawRequest{}), who),
-		reportCommand(populated(&quotav1.ReportRequest{}), who),
+		reportCommand(populated(&quotav1.ReportRequest{}), populated(&quotav1.ReportRequest{}).Signals, 1, who),
 	} {
 		command.PerHolder = true // an address's, which no token is
 		names := slices.DeleteFunc(missing(command.ProtoReflect()),

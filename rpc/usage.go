@@ -48,11 +48,12 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 	return &usageCollector{
 		node: node,
 
-		usable:      gauge("quota_usable", "What may count at most.", "quota"),
-		held:        gauge("quota_held", "Reserved, not yet spendable.", "quota"),
-		consumed:    gauge("quota_consumed", "Spendable or spent, and counting.", "quota"),
-		waiting:     gauge("quota_waiting", "Reserves that wait for it.", "quota"),
-		classUsed:   gauge("class_used", "What a class holds and has consumed of a window with shares.", "quota", "class"),
+		usable:   gauge("quota_usable", "What may count at most.", "quota"),
+		held:     gauge("quota_held", "Reserved, not yet spendable.", "quota"),
+		consumed: gauge("quota_consumed", "Spendable or spent, and counting.", "quota"),
+		waiting:  gauge("quota_waiting", "Reserves that wait for it.", "quota"),
+		classUsed: gauge("class_used",
+			"What a class holds and has consumed of a window with shares; of a rate, critical calls alone.", "quota", "class"),
 		longestWait: gauge("longest_wait_seconds", "How long the oldest waiting Reserve of a class has waited.", "class"),
 
 		available: gauge("quota_available",
@@ -61,7 +62,7 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 		cooldown: gauge("quota_cooldown_seconds", "For how long the provider's word still closes it; 0: it does not.", "quota"),
 		forecast: gauge("quota_forecast_seconds", "When it is predicted to be used up; absent: nothing is predicted.", "quota"),
 		observedLimit: gauge("quota_observed_limit",
-			"The limit that the provider's answers leave to this cluster, where it is below the configured one; absent: it is not.", "quota"),
+			"The limit that the provider named last, lower or higher than the configured one; absent: it named none.", "quota"),
 
 		sequential:   gauge("workflow_sequential", "1 while the steps of a workflow go one at a time, else 0.", "workflow"),
 		limitedSteps: gauge("workflow_limited_steps", "Steps of a workflow that are limited.", "workflow"),
@@ -132,6 +133,9 @@ func (c *usageCollector) quotas(state *fsm.State, clock fsm.Clock, to chan<- pro
 		}
 		c.outlook(v, clock, to)
 		for _, use := range v.Classes {
+			if v.Pacer != nil && use.Class != 0 {
+				continue // it is not known of a rate
+			}
 			to <- prometheus.MustNewConstMetric(c.classUsed, prometheus.GaugeValue, float64(use.Used), v.Definition.Name, classLabel(use.Class))
 		}
 		if v.Definition.GetRate() != nil && (v.ObservedLimit >= 0 || v.Others > 0) {
@@ -155,8 +159,8 @@ func (c *usageCollector) outlook(v *fsm.QuotaView, clock fsm.Clock, to chan<- pr
 	if v.Forecast != nil {
 		put(c.forecast, float64(max(v.Forecast.ExhaustedAtNs-clock.Now, 0))/1e9)
 	}
-	if v.CappedTo >= 0 {
-		put(c.observedLimit, float64(v.CappedTo))
+	if v.ObservedLimit >= 0 {
+		put(c.observedLimit, float64(v.ObservedLimit))
 	}
 }
 

@@ -124,7 +124,15 @@ func TestMetrics_ForAutoscalers(t *testing.T) {
 	}
 	eventually(t, "what is open", shows(`quotad_quota_available{quota="q"} 9`+"\n", `quotad_quota_cooldown_seconds{quota="q"} 0`+"\n",
 		`quotad_quota_zone{quota="q"} 0`+"\n", `quotad_quota_zone{quota="w"} 1`+"\n"))
-	status, body := post(t, n.url, "/quota.v1.QuotaService/Report", "{"+lease+`,"answer":{"status":429,"headers":{"retry-after":"300"}}}`)
+	if strings.Contains(series(), "\nquotad_quota_observed_limit{") {
+		t.Error("a limit is observed that nobody named")
+	}
+	status, body := post(t, n.url, "/quota.v1.QuotaService/Report", "{"+lease+`,"signals":[{"quota":"q","cause":"CAUSE_OK","limit":"20"}]}`)
+	if status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	eventually(t, "the limit that was named", shows(`quotad_quota_observed_limit{quota="q"} 20`+"\n"))
+	status, body = post(t, n.url, "/quota.v1.QuotaService/Report", "{"+lease+`,"answer":{"status":429,"headers":{"retry-after":"300"}}}`)
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}

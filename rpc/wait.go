@@ -16,6 +16,9 @@ import (
 // clearWithin bounds how long a call goes on to undo what its caller does not wait for any more.
 const clearWithin = 2 * time.Second
 
+// cleanupPause is the first pause before such an undoing is tried again.
+const cleanupPause = 10 * time.Millisecond
+
 // anonymous tells whether a command has no id under which its outcome could be asked for.
 func anonymous(command *logpb.Command) bool {
 	return command.Session == 0 && command.IdempotencyKey == ""
@@ -100,9 +103,9 @@ func waitStopped(withdrawn bool) error {
 func (s *Server) giveUp(ctx context.Context, ticket uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, clearWithin)
 	defer cancel()
-	results, _, err := s.node.Propose(ctx, &logpb.Command{Kind: &logpb.Command_Withdraw{
+	results, _, err := s.proposeCleanup(ctx, identified(&logpb.Command{Kind: &logpb.Command_Withdraw{
 		Withdraw: &logpb.Withdraw{Ticket: ticket},
-	}})
+	}}, nil, requestOf(ctx).who))
 	switch {
 	case err != nil:
 		return false
@@ -113,6 +116,24 @@ func (s *Server) giveUp(ctx context.Context, ticket uint64) bool {
 	return err == nil && s.giveBack(ctx, result.GetGranted())
 }
 
+// proposeCleanup proposes what undoes something of a caller who went away. It is charged to that caller, whose part of the queue may be
+// used up: then it is tried again until ctx ends.
+func (s *Server) proposeCleanup(ctx context.Context, command *logpb.Command) ([]*logpb.Result, raftnode.Position, error) {
+	for pause := cleanupPause; ; pause *= 2 {
+		results, at, err := s.node.Propose(ctx, command)
+		if refused, ok := errors.AsType[*raftnode.NotAcceptedError](err); !ok || refused.Cause != raftnode.QueueFull {
+			return results, at, err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return results, at, err
+		}
+	}
+}
+
 // giveBack ends a lease that nobody will ever hear of. It tells whether nothing is left of it: what was consumed stays, and so do the
 // slots, for a while, of a lease that had expired by then.
 func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) bool {
@@ -121,9 +142,9 @@ func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, clearWithin)
 	defer cancel()
-	_, _, err := s.propose(ctx, &logpb.Command{Kind: &logpb.Command_Release{
+	_, _, err := single(s.proposeCleanup(ctx, identified(&logpb.Command{Kind: &logpb.Command_Release{
 		Release: &logpb.Release{Lease: granted.Lease, Fence: granted.Fence},
-	}})
+	}}, nil, requestOf(ctx).who)))
 	return err == nil && granted.Consumed == nil
 }
 
@@ -135,9 +156,9 @@ func (s *Server) keepSlots(ctx context.Context, result *logpb.Result, req *quota
 	}
 	result = proto.CloneOf(result)
 	granted := result.GetGranted()
-	renewed, _, err := s.propose(ctx, &logpb.Command{By: r.who.pattern, Kind: &logpb.Command_Renew{
+	renewed, _, err := s.propose(ctx, identified(&logpb.Command{Kind: &logpb.Command_Renew{
 		Renew: &logpb.Renew{Lease: granted.Lease, Fence: granted.Fence},
-	}})
+	}}, nil, r.who))
 	if err == nil {
 		old := granted.DeadlineNs
 		granted.DeadlineNs = renewed.GetRenewed().GetDeadlineNs()

@@ -19,6 +19,7 @@ package logpb
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	descriptorpb "google.golang.org/protobuf/types/descriptorpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -2116,7 +2117,10 @@ type Report struct {
 	// The operation that covered the call.
 	Op uint64 `protobuf:"varint,3,opt,name=op,proto3" json:"op,omitempty"`
 	// What was said, by quota.
-	Signals       []*Signal `protobuf:"bytes,4,rep,name=signals,proto3" json:"signals,omitempty"`
+	Signals []*Signal `protobuf:"bytes,4,rep,name=signals,proto3" json:"signals,omitempty"`
+	// A digest of the provider's answer from which the signals were read, 0: they were given. What is read depends on the lease as it is then,
+	// so a repetition is known by this, not by the signals.
+	AnswerDigest  uint64 `protobuf:"varint,5,opt,name=answer_digest,json=answerDigest,proto3" json:"answer_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2177,6 +2181,13 @@ func (x *Report) GetSignals() []*Signal {
 		return x.Signals
 	}
 	return nil
+}
+
+func (x *Report) GetAnswerDigest() uint64 {
+	if x != nil {
+		return x.AnswerDigest
+	}
+	return 0
 }
 
 // Signal is what a provider said about one quota.
@@ -6363,11 +6374,31 @@ func (x *TaskEnded) GetReportLeftOut() bool {
 	return false
 }
 
+var file_quotad_log_v1_log_proto_extTypes = []protoimpl.ExtensionInfo{
+	{
+		ExtendedType:  (*descriptorpb.FieldOptions)(nil),
+		ExtensionType: (*uint32)(nil),
+		Field:         50501,
+		Name:          "quotad.log.v1.since",
+		Tag:           "varint,50501,opt,name=since",
+		Filename:      "quotad/log/v1/log.proto",
+	},
+}
+
+// Extension fields to descriptorpb.FieldOptions.
+var (
+	// The version of entries from which on a field is known; none: every version that is applied has it. A leader does not propose it before
+	// all members know it.
+	//
+	// optional uint32 since = 50501;
+	E_Since = &file_quotad_log_v1_log_proto_extTypes[0]
+)
+
 var File_quotad_log_v1_log_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\n" +
-	"\x17quotad/log/v1/log.proto\x12\rquotad.log.v1\"\xb6\x01\n" +
+	"\x17quotad/log/v1/log.proto\x12\rquotad.log.v1\x1a google/protobuf/descriptor.proto\"\xb6\x01\n" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x19\n" +
 	"\bstamp_ns\x18\x02 \x01(\x03R\astampNs\x12\"\n" +
@@ -6424,12 +6455,12 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04kind\"%\n" +
 	"\vOpenSession\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\"\x0e\n" +
-	"\fCloseSession\"X\n" +
+	"\fCloseSession\"^\n" +
 	"\x04Item\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x1b\n" +
-	"\x06amount\x18\x02 \x01(\x03H\x00R\x06amount\x88\x01\x01\x12\x12\n" +
-	"\x04pool\x18\x03 \x01(\tR\x04poolB\t\n" +
-	"\a_amount\"\xa5\x02\n" +
+	"\x06amount\x18\x02 \x01(\x03H\x00R\x06amount\x88\x01\x01\x12\x18\n" +
+	"\x04pool\x18\x03 \x01(\tB\x04\xa8\xd4\x18\aR\x04poolB\t\n" +
+	"\a_amount\"\xab\x02\n" +
 	"\aReserve\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12)\n" +
 	"\x05items\x18\x02 \x03(\v2\x13.quotad.log.v1.ItemR\x05items\x12\x15\n" +
@@ -6439,9 +6470,9 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\await_ns\x18\x06 \x01(\x03R\x06waitNs\x12\x16\n" +
 	"\x06resume\x18\a \x01(\bR\x06resume\x12\x1c\n" +
 	"\temergency\x18\b \x01(\bR\temergency\x12\x1a\n" +
-	"\bfallback\x18\t \x01(\bR\bfallback\x12\x16\n" +
+	"\bfallback\x18\t \x01(\bR\bfallback\x12\x1c\n" +
 	"\x06member\x18\n" +
-	" \x01(\tR\x06memberB\b\n" +
+	" \x01(\tB\x04\xa8\xd4\x18\aR\x06memberB\b\n" +
 	"\x06_class\"\x8f\x01\n" +
 	"\aConsume\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x14\n" +
@@ -6469,12 +6500,13 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x12\x15\n" +
 	"\x06ttl_ns\x18\x03 \x01(\x03R\x05ttlNs\"\"\n" +
 	"\bWithdraw\x12\x16\n" +
-	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\"u\n" +
+	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\"\xa0\x01\n" +
 	"\x06Report\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x12\x0e\n" +
 	"\x02op\x18\x03 \x01(\x04R\x02op\x12/\n" +
-	"\asignals\x18\x04 \x03(\v2\x15.quotad.log.v1.SignalR\asignals\"\xcc\x02\n" +
+	"\asignals\x18\x04 \x03(\v2\x15.quotad.log.v1.SignalR\asignals\x12)\n" +
+	"\ranswer_digest\x18\x05 \x01(\x04B\x04\xa8\xd4\x18\bR\fanswerDigest\"\xcc\x02\n" +
 	"\x06Signal\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12*\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x14.quotad.log.v1.CauseR\x05cause\x12\x19\n" +
@@ -6532,13 +6564,13 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05after\x18\x02 \x03(\tR\x05after\",\n" +
 	"\x0eDeleteWorkflow\x12\x1a\n" +
-	"\bworkflow\x18\x01 \x01(\tR\bworkflow\"\xad\x05\n" +
+	"\bworkflow\x18\x01 \x01(\tR\bworkflow\"\xb3\x05\n" +
 	"\x05Quota\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12/\n" +
 	"\x06window\x18\x02 \x01(\v2\x15.quotad.log.v1.WindowH\x00R\x06window\x12)\n" +
 	"\x04rate\x18\x03 \x01(\v2\x13.quotad.log.v1.RateH\x00R\x04rate\x12,\n" +
-	"\x05slots\x18\x04 \x01(\v2\x14.quotad.log.v1.SlotsH\x00R\x05slots\x12)\n" +
-	"\x04pool\x18& \x01(\v2\x13.quotad.log.v1.PoolH\x00R\x04pool\x12!\n" +
+	"\x05slots\x18\x04 \x01(\v2\x14.quotad.log.v1.SlotsH\x00R\x05slots\x12/\n" +
+	"\x04pool\x18& \x01(\v2\x13.quotad.log.v1.PoolB\x04\xa8\xd4\x18\aH\x00R\x04pool\x12!\n" +
 	"\fheadroom_ppm\x18\x05 \x01(\x05R\vheadroomPpm\x12\x16\n" +
 	"\x06parent\x18\x06 \x01(\tR\x06parent\x12\x1e\n" +
 	"\bmax_hold\x18\a \x01(\x03H\x01R\amaxHold\x88\x01\x01\x12\x1d\n" +
@@ -6600,14 +6632,14 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x05burst\x18\x03 \x01(\x03R\x05burst\"8\n" +
 	"\x05Slots\x12\x14\n" +
 	"\x05limit\x18\x01 \x01(\x03R\x05limit\x12\x19\n" +
-	"\bgrace_ns\x18\x02 \x01(\x03R\agraceNs\"S\n" +
-	"\x04Pool\x123\n" +
-	"\amembers\x18\x01 \x03(\v2\x19.quotad.log.v1.PoolMemberR\amembers\x12\x16\n" +
-	"\x06sticky\x18\x02 \x01(\bR\x06sticky\"6\n" +
+	"\bgrace_ns\x18\x02 \x01(\x03R\agraceNs\"_\n" +
+	"\x04Pool\x129\n" +
+	"\amembers\x18\x01 \x03(\v2\x19.quotad.log.v1.PoolMemberB\x04\xa8\xd4\x18\aR\amembers\x12\x1c\n" +
+	"\x06sticky\x18\x02 \x01(\bB\x04\xa8\xd4\x18\aR\x06sticky\"B\n" +
 	"\n" +
-	"PoolMember\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05quota\x18\x02 \x01(\tR\x05quota\"T\n" +
+	"PoolMember\x12\x18\n" +
+	"\x04name\x18\x01 \x01(\tB\x04\xa8\xd4\x18\aR\x04name\x12\x1a\n" +
+	"\x05quota\x18\x02 \x01(\tB\x04\xa8\xd4\x18\aR\x05quota\"T\n" +
 	"\n" +
 	"HolderRule\x12\x18\n" +
 	"\apattern\x18\x01 \x01(\tR\apattern\x12\x14\n" +
@@ -6934,7 +6966,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\rSIDE_UPSTREAM\x10\x01\x12\x13\n" +
 	"\x0fSIDE_DOWNSTREAM\x10\x02\x12\r\n" +
 	"\tSIDE_SELF\x10\x03\x12\x0f\n" +
-	"\vSIDE_BESIDE\x10\x04B$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
+	"\vSIDE_BESIDE\x10\x04:5\n" +
+	"\x05since\x12\x1d.google.protobuf.FieldOptions\x18Ŋ\x03 \x01(\rR\x05sinceB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
 
 var (
 	file_quotad_log_v1_log_proto_rawDescOnce sync.Once
@@ -6951,81 +6984,82 @@ func file_quotad_log_v1_log_proto_rawDescGZIP() []byte {
 var file_quotad_log_v1_log_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
 var file_quotad_log_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_quotad_log_v1_log_proto_goTypes = []any{
-	(Cause)(0),             // 0: quotad.log.v1.Cause
-	(TaskOutcome)(0),       // 1: quotad.log.v1.TaskOutcome
-	(TaskPhase)(0),         // 2: quotad.log.v1.TaskPhase
-	(Charged)(0),           // 3: quotad.log.v1.Charged
-	(SettleMode)(0),        // 4: quotad.log.v1.SettleMode
-	(Zones)(0),             // 5: quotad.log.v1.Zones
-	(Every)(0),             // 6: quotad.log.v1.Every
-	(Reason)(0),            // 7: quotad.log.v1.Reason
-	(Zone)(0),              // 8: quotad.log.v1.Zone
-	(Side)(0),              // 9: quotad.log.v1.Side
-	(*Entry)(nil),          // 10: quotad.log.v1.Entry
-	(*Command)(nil),        // 11: quotad.log.v1.Command
-	(*OpenSession)(nil),    // 12: quotad.log.v1.OpenSession
-	(*CloseSession)(nil),   // 13: quotad.log.v1.CloseSession
-	(*Item)(nil),           // 14: quotad.log.v1.Item
-	(*Reserve)(nil),        // 15: quotad.log.v1.Reserve
-	(*Consume)(nil),        // 16: quotad.log.v1.Consume
-	(*Settle)(nil),         // 17: quotad.log.v1.Settle
-	(*Release)(nil),        // 18: quotad.log.v1.Release
-	(*Renew)(nil),          // 19: quotad.log.v1.Renew
-	(*Withdraw)(nil),       // 20: quotad.log.v1.Withdraw
-	(*Report)(nil),         // 21: quotad.log.v1.Report
-	(*Signal)(nil),         // 22: quotad.log.v1.Signal
-	(*BeginTask)(nil),      // 23: quotad.log.v1.BeginTask
-	(*RenewTask)(nil),      // 24: quotad.log.v1.RenewTask
-	(*EndTask)(nil),        // 25: quotad.log.v1.EndTask
-	(*RetryTask)(nil),      // 26: quotad.log.v1.RetryTask
-	(*ForgetTask)(nil),     // 27: quotad.log.v1.ForgetTask
-	(*ApplyQuotas)(nil),    // 28: quotad.log.v1.ApplyQuotas
-	(*Workflow)(nil),       // 29: quotad.log.v1.Workflow
-	(*WorkflowStep)(nil),   // 30: quotad.log.v1.WorkflowStep
-	(*DeleteWorkflow)(nil), // 31: quotad.log.v1.DeleteWorkflow
-	(*Quota)(nil),          // 32: quotad.log.v1.Quota
-	(*Policy)(nil),         // 33: quotad.log.v1.Policy
-	(*Prediction)(nil),     // 34: quotad.log.v1.Prediction
-	(*Shares)(nil),         // 35: quotad.log.v1.Shares
-	(*HolderShare)(nil),    // 36: quotad.log.v1.HolderShare
-	(*Breaker)(nil),        // 37: quotad.log.v1.Breaker
-	(*Window)(nil),         // 38: quotad.log.v1.Window
-	(*Rate)(nil),           // 39: quotad.log.v1.Rate
-	(*Slots)(nil),          // 40: quotad.log.v1.Slots
-	(*Pool)(nil),           // 41: quotad.log.v1.Pool
-	(*PoolMember)(nil),     // 42: quotad.log.v1.PoolMember
-	(*HolderRule)(nil),     // 43: quotad.log.v1.HolderRule
-	(*DeleteQuota)(nil),    // 44: quotad.log.v1.DeleteQuota
-	(*RevokeLease)(nil),    // 45: quotad.log.v1.RevokeLease
-	(*PutMember)(nil),      // 46: quotad.log.v1.PutMember
-	(*DeleteMember)(nil),   // 47: quotad.log.v1.DeleteMember
-	(*Found)(nil),          // 48: quotad.log.v1.Found
-	(*RaiseEpoch)(nil),     // 49: quotad.log.v1.RaiseEpoch
-	(*SetLimits)(nil),      // 50: quotad.log.v1.SetLimits
-	(*SetOverride)(nil),    // 51: quotad.log.v1.SetOverride
-	(*ReopenQuota)(nil),    // 52: quotad.log.v1.ReopenQuota
-	(*ResetClock)(nil),     // 53: quotad.log.v1.ResetClock
-	(*Result)(nil),         // 54: quotad.log.v1.Result
-	(*Failure)(nil),        // 55: quotad.log.v1.Failure
-	(*Refusal)(nil),        // 56: quotad.log.v1.Refusal
-	(*Forecast)(nil),       // 57: quotad.log.v1.Forecast
-	(*BackPressure)(nil),   // 58: quotad.log.v1.BackPressure
-	(*Waiting)(nil),        // 59: quotad.log.v1.Waiting
-	(*GrantedItem)(nil),    // 60: quotad.log.v1.GrantedItem
-	(*Granted)(nil),        // 61: quotad.log.v1.Granted
-	(*Consumed)(nil),       // 62: quotad.log.v1.Consumed
-	(*Settled)(nil),        // 63: quotad.log.v1.Settled
-	(*Released)(nil),       // 64: quotad.log.v1.Released
-	(*Renewed)(nil),        // 65: quotad.log.v1.Renewed
-	(*SessionOpened)(nil),  // 66: quotad.log.v1.SessionOpened
-	(*QuotasApplied)(nil),  // 67: quotad.log.v1.QuotasApplied
-	(*Reported)(nil),       // 68: quotad.log.v1.Reported
-	(*ReportedQuota)(nil),  // 69: quotad.log.v1.ReportedQuota
-	(*QuotaReopened)(nil),  // 70: quotad.log.v1.QuotaReopened
-	(*ClockReset)(nil),     // 71: quotad.log.v1.ClockReset
-	(*Done)(nil),           // 72: quotad.log.v1.Done
-	(*TaskBegun)(nil),      // 73: quotad.log.v1.TaskBegun
-	(*TaskEnded)(nil),      // 74: quotad.log.v1.TaskEnded
+	(Cause)(0),                        // 0: quotad.log.v1.Cause
+	(TaskOutcome)(0),                  // 1: quotad.log.v1.TaskOutcome
+	(TaskPhase)(0),                    // 2: quotad.log.v1.TaskPhase
+	(Charged)(0),                      // 3: quotad.log.v1.Charged
+	(SettleMode)(0),                   // 4: quotad.log.v1.SettleMode
+	(Zones)(0),                        // 5: quotad.log.v1.Zones
+	(Every)(0),                        // 6: quotad.log.v1.Every
+	(Reason)(0),                       // 7: quotad.log.v1.Reason
+	(Zone)(0),                         // 8: quotad.log.v1.Zone
+	(Side)(0),                         // 9: quotad.log.v1.Side
+	(*Entry)(nil),                     // 10: quotad.log.v1.Entry
+	(*Command)(nil),                   // 11: quotad.log.v1.Command
+	(*OpenSession)(nil),               // 12: quotad.log.v1.OpenSession
+	(*CloseSession)(nil),              // 13: quotad.log.v1.CloseSession
+	(*Item)(nil),                      // 14: quotad.log.v1.Item
+	(*Reserve)(nil),                   // 15: quotad.log.v1.Reserve
+	(*Consume)(nil),                   // 16: quotad.log.v1.Consume
+	(*Settle)(nil),                    // 17: quotad.log.v1.Settle
+	(*Release)(nil),                   // 18: quotad.log.v1.Release
+	(*Renew)(nil),                     // 19: quotad.log.v1.Renew
+	(*Withdraw)(nil),                  // 20: quotad.log.v1.Withdraw
+	(*Report)(nil),                    // 21: quotad.log.v1.Report
+	(*Signal)(nil),                    // 22: quotad.log.v1.Signal
+	(*BeginTask)(nil),                 // 23: quotad.log.v1.BeginTask
+	(*RenewTask)(nil),                 // 24: quotad.log.v1.RenewTask
+	(*EndTask)(nil),                   // 25: quotad.log.v1.EndTask
+	(*RetryTask)(nil),                 // 26: quotad.log.v1.RetryTask
+	(*ForgetTask)(nil),                // 27: quotad.log.v1.ForgetTask
+	(*ApplyQuotas)(nil),               // 28: quotad.log.v1.ApplyQuotas
+	(*Workflow)(nil),                  // 29: quotad.log.v1.Workflow
+	(*WorkflowStep)(nil),              // 30: quotad.log.v1.WorkflowStep
+	(*DeleteWorkflow)(nil),            // 31: quotad.log.v1.DeleteWorkflow
+	(*Quota)(nil),                     // 32: quotad.log.v1.Quota
+	(*Policy)(nil),                    // 33: quotad.log.v1.Policy
+	(*Prediction)(nil),                // 34: quotad.log.v1.Prediction
+	(*Shares)(nil),                    // 35: quotad.log.v1.Shares
+	(*HolderShare)(nil),               // 36: quotad.log.v1.HolderShare
+	(*Breaker)(nil),                   // 37: quotad.log.v1.Breaker
+	(*Window)(nil),                    // 38: quotad.log.v1.Window
+	(*Rate)(nil),                      // 39: quotad.log.v1.Rate
+	(*Slots)(nil),                     // 40: quotad.log.v1.Slots
+	(*Pool)(nil),                      // 41: quotad.log.v1.Pool
+	(*PoolMember)(nil),                // 42: quotad.log.v1.PoolMember
+	(*HolderRule)(nil),                // 43: quotad.log.v1.HolderRule
+	(*DeleteQuota)(nil),               // 44: quotad.log.v1.DeleteQuota
+	(*RevokeLease)(nil),               // 45: quotad.log.v1.RevokeLease
+	(*PutMember)(nil),                 // 46: quotad.log.v1.PutMember
+	(*DeleteMember)(nil),              // 47: quotad.log.v1.DeleteMember
+	(*Found)(nil),                     // 48: quotad.log.v1.Found
+	(*RaiseEpoch)(nil),                // 49: quotad.log.v1.RaiseEpoch
+	(*SetLimits)(nil),                 // 50: quotad.log.v1.SetLimits
+	(*SetOverride)(nil),               // 51: quotad.log.v1.SetOverride
+	(*ReopenQuota)(nil),               // 52: quotad.log.v1.ReopenQuota
+	(*ResetClock)(nil),                // 53: quotad.log.v1.ResetClock
+	(*Result)(nil),                    // 54: quotad.log.v1.Result
+	(*Failure)(nil),                   // 55: quotad.log.v1.Failure
+	(*Refusal)(nil),                   // 56: quotad.log.v1.Refusal
+	(*Forecast)(nil),                  // 57: quotad.log.v1.Forecast
+	(*BackPressure)(nil),              // 58: quotad.log.v1.BackPressure
+	(*Waiting)(nil),                   // 59: quotad.log.v1.Waiting
+	(*GrantedItem)(nil),               // 60: quotad.log.v1.GrantedItem
+	(*Granted)(nil),                   // 61: quotad.log.v1.Granted
+	(*Consumed)(nil),                  // 62: quotad.log.v1.Consumed
+	(*Settled)(nil),                   // 63: quotad.log.v1.Settled
+	(*Released)(nil),                  // 64: quotad.log.v1.Released
+	(*Renewed)(nil),                   // 65: quotad.log.v1.Renewed
+	(*SessionOpened)(nil),             // 66: quotad.log.v1.SessionOpened
+	(*QuotasApplied)(nil),             // 67: quotad.log.v1.QuotasApplied
+	(*Reported)(nil),                  // 68: quotad.log.v1.Reported
+	(*ReportedQuota)(nil),             // 69: quotad.log.v1.ReportedQuota
+	(*QuotaReopened)(nil),             // 70: quotad.log.v1.QuotaReopened
+	(*ClockReset)(nil),                // 71: quotad.log.v1.ClockReset
+	(*Done)(nil),                      // 72: quotad.log.v1.Done
+	(*TaskBegun)(nil),                 // 73: quotad.log.v1.TaskBegun
+	(*TaskEnded)(nil),                 // 74: quotad.log.v1.TaskEnded
+	(*descriptorpb.FieldOptions)(nil), // 75: google.protobuf.FieldOptions
 }
 var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	11, // 0: quotad.log.v1.Entry.commands:type_name -> quotad.log.v1.Command
@@ -7114,10 +7148,11 @@ var file_quotad_log_v1_log_proto_depIdxs = []int32{
 	60, // 83: quotad.log.v1.Released.returned:type_name -> quotad.log.v1.GrantedItem
 	69, // 84: quotad.log.v1.Reported.quotas:type_name -> quotad.log.v1.ReportedQuota
 	2,  // 85: quotad.log.v1.TaskEnded.phase:type_name -> quotad.log.v1.TaskPhase
-	86, // [86:86] is the sub-list for method output_type
-	86, // [86:86] is the sub-list for method input_type
-	86, // [86:86] is the sub-list for extension type_name
-	86, // [86:86] is the sub-list for extension extendee
+	75, // 86: quotad.log.v1.since:extendee -> google.protobuf.FieldOptions
+	87, // [87:87] is the sub-list for method output_type
+	87, // [87:87] is the sub-list for method input_type
+	87, // [87:87] is the sub-list for extension type_name
+	86, // [86:87] is the sub-list for extension extendee
 	0,  // [0:86] is the sub-list for field type_name
 }
 
@@ -7194,13 +7229,14 @@ func file_quotad_log_v1_log_proto_init() {
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_log_proto_rawDesc), len(file_quotad_log_v1_log_proto_rawDesc)),
 			NumEnums:      10,
 			NumMessages:   65,
-			NumExtensions: 0,
+			NumExtensions: 1,
 			NumServices:   0,
 		},
 		GoTypes:           file_quotad_log_v1_log_proto_goTypes,
 		DependencyIndexes: file_quotad_log_v1_log_proto_depIdxs,
 		EnumInfos:         file_quotad_log_v1_log_proto_enumTypes,
 		MessageInfos:      file_quotad_log_v1_log_proto_msgTypes,
+		ExtensionInfos:    file_quotad_log_v1_log_proto_extTypes,
 	}.Build()
 	File_quotad_log_v1_log_proto = out.File
 	file_quotad_log_v1_log_proto_goTypes = nil

@@ -990,7 +990,13 @@ type SnapshotQuota struct {
 	// Rates that are predicted: what was granted lately, by the number of the bucket modulo the count of buckets; left out where all are 0.
 	Burnt []int64 `protobuf:"varint,111,rep,packed,name=burnt,proto3" json:"burnt,omitempty"`
 	// Rates that are predicted: the number of the newest bucket.
-	BurntLast     int64 `protobuf:"varint,112,opt,name=burnt_last,json=burntLast,proto3" json:"burnt_last,omitempty"`
+	BurntLast int64 `protobuf:"varint,112,opt,name=burnt_last,json=burntLast,proto3" json:"burnt_last,omitempty"`
+	// Rates: what was consumed in all from version 8 on, modulo 2^64.
+	Total uint64 `protobuf:"varint,113,opt,name=total,proto3" json:"total,omitempty"`
+	// Rates: how far callers' word of what others use is believed; absent: nobody said anything from version 8 on.
+	OthersWord *SnapshotWord `protobuf:"bytes,114,opt,name=others_word,json=othersWord,proto3" json:"others_word,omitempty"`
+	// Rates: the same of lower limits.
+	LimitWord     *SnapshotWord `protobuf:"bytes,115,opt,name=limit_word,json=limitWord,proto3" json:"limit_word,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1375,6 +1381,118 @@ func (x *SnapshotQuota) GetBurntLast() int64 {
 	return 0
 }
 
+func (x *SnapshotQuota) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetOthersWord() *SnapshotWord {
+	if x != nil {
+		return x.OthersWord
+	}
+	return nil
+}
+
+func (x *SnapshotQuota) GetLimitWord() *SnapshotWord {
+	if x != nil {
+		return x.LimitWord
+	}
+	return nil
+}
+
+// SnapshotWord is how far callers' word of a rate is believed.
+type SnapshotWord struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The caller who said something last.
+	Teller string `protobuf:"bytes,1,opt,name=teller,proto3" json:"teller,omitempty"`
+	// How much it said.
+	Said int64 `protobuf:"varint,2,opt,name=said,proto3" json:"said,omitempty"`
+	// When (cluster time).
+	SaidNs int64 `protobuf:"varint,3,opt,name=said_ns,json=saidNs,proto3" json:"said_ns,omitempty"`
+	// How much was confirmed.
+	Firm int64 `protobuf:"varint,4,opt,name=firm,proto3" json:"firm,omitempty"`
+	// When (cluster time).
+	FirmNs int64 `protobuf:"varint,5,opt,name=firm_ns,json=firmNs,proto3" json:"firm_ns,omitempty"`
+	// Since when more than that is believed (cluster time); 0: it is not.
+	SinceNs       int64 `protobuf:"varint,6,opt,name=since_ns,json=sinceNs,proto3" json:"since_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotWord) Reset() {
+	*x = SnapshotWord{}
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotWord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotWord) ProtoMessage() {}
+
+func (x *SnapshotWord) ProtoReflect() protoreflect.Message {
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotWord.ProtoReflect.Descriptor instead.
+func (*SnapshotWord) Descriptor() ([]byte, []int) {
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *SnapshotWord) GetTeller() string {
+	if x != nil {
+		return x.Teller
+	}
+	return ""
+}
+
+func (x *SnapshotWord) GetSaid() int64 {
+	if x != nil {
+		return x.Said
+	}
+	return 0
+}
+
+func (x *SnapshotWord) GetSaidNs() int64 {
+	if x != nil {
+		return x.SaidNs
+	}
+	return 0
+}
+
+func (x *SnapshotWord) GetFirm() int64 {
+	if x != nil {
+		return x.Firm
+	}
+	return 0
+}
+
+func (x *SnapshotWord) GetFirmNs() int64 {
+	if x != nil {
+		return x.FirmNs
+	}
+	return 0
+}
+
+func (x *SnapshotWord) GetSinceNs() int64 {
+	if x != nil {
+		return x.SinceNs
+	}
+	return 0
+}
+
 // SnapshotDraw is an amount drawn from a burst.
 type SnapshotDraw struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1390,7 +1508,7 @@ type SnapshotDraw struct {
 
 func (x *SnapshotDraw) Reset() {
 	*x = SnapshotDraw{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1520,7 @@ func (x *SnapshotDraw) String() string {
 func (*SnapshotDraw) ProtoMessage() {}
 
 func (x *SnapshotDraw) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[5]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1533,7 @@ func (x *SnapshotDraw) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDraw.ProtoReflect.Descriptor instead.
 func (*SnapshotDraw) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{5}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *SnapshotDraw) GetEndNs() int64 {
@@ -1452,7 +1570,7 @@ type SnapshotPast struct {
 
 func (x *SnapshotPast) Reset() {
 	*x = SnapshotPast{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1464,7 +1582,7 @@ func (x *SnapshotPast) String() string {
 func (*SnapshotPast) ProtoMessage() {}
 
 func (x *SnapshotPast) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[6]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1477,7 +1595,7 @@ func (x *SnapshotPast) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotPast.ProtoReflect.Descriptor instead.
 func (*SnapshotPast) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{6}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SnapshotPast) GetUntilNs() int64 {
@@ -1511,7 +1629,7 @@ type SnapshotClaim struct {
 
 func (x *SnapshotClaim) Reset() {
 	*x = SnapshotClaim{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1523,7 +1641,7 @@ func (x *SnapshotClaim) String() string {
 func (*SnapshotClaim) ProtoMessage() {}
 
 func (x *SnapshotClaim) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[7]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1536,7 +1654,7 @@ func (x *SnapshotClaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotClaim.ProtoReflect.Descriptor instead.
 func (*SnapshotClaim) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{7}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *SnapshotClaim) GetBeginNs() int64 {
@@ -1582,7 +1700,7 @@ type SnapshotEnding struct {
 
 func (x *SnapshotEnding) Reset() {
 	*x = SnapshotEnding{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1594,7 +1712,7 @@ func (x *SnapshotEnding) String() string {
 func (*SnapshotEnding) ProtoMessage() {}
 
 func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[8]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1607,7 +1725,7 @@ func (x *SnapshotEnding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEnding.ProtoReflect.Descriptor instead.
 func (*SnapshotEnding) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{8}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SnapshotEnding) GetEndNs() int64 {
@@ -1650,7 +1768,7 @@ type SnapshotEntry struct {
 
 func (x *SnapshotEntry) Reset() {
 	*x = SnapshotEntry{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1780,7 @@ func (x *SnapshotEntry) String() string {
 func (*SnapshotEntry) ProtoMessage() {}
 
 func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[9]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1793,7 @@ func (x *SnapshotEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotEntry.ProtoReflect.Descriptor instead.
 func (*SnapshotEntry) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{9}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SnapshotEntry) GetEndNs() int64 {
@@ -1742,7 +1860,7 @@ type SnapshotLease struct {
 
 func (x *SnapshotLease) Reset() {
 	*x = SnapshotLease{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1754,7 +1872,7 @@ func (x *SnapshotLease) String() string {
 func (*SnapshotLease) ProtoMessage() {}
 
 func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[10]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1767,7 +1885,7 @@ func (x *SnapshotLease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLease.ProtoReflect.Descriptor instead.
 func (*SnapshotLease) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{10}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SnapshotLease) GetId() uint64 {
@@ -1857,7 +1975,7 @@ type SnapshotItem struct {
 
 func (x *SnapshotItem) Reset() {
 	*x = SnapshotItem{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +1987,7 @@ func (x *SnapshotItem) String() string {
 func (*SnapshotItem) ProtoMessage() {}
 
 func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[11]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +2000,7 @@ func (x *SnapshotItem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotItem.ProtoReflect.Descriptor instead.
 func (*SnapshotItem) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{11}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotItem) GetQuota() uint32 {
@@ -1954,7 +2072,7 @@ type SnapshotOperation struct {
 
 func (x *SnapshotOperation) Reset() {
 	*x = SnapshotOperation{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1966,7 +2084,7 @@ func (x *SnapshotOperation) String() string {
 func (*SnapshotOperation) ProtoMessage() {}
 
 func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[12]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1979,7 +2097,7 @@ func (x *SnapshotOperation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOperation.ProtoReflect.Descriptor instead.
 func (*SnapshotOperation) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{12}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotOperation) GetLease() uint64 {
@@ -2116,14 +2234,16 @@ type SnapshotCharge struct {
 	// Settled in that window before it was consumed; of a rate, what counted then.
 	SettledBefore int64 `protobuf:"varint,9,opt,name=settled_before,json=settledBefore,proto3" json:"settled_before,omitempty"`
 	// The class of its lease.
-	Class         int32 `protobuf:"varint,10,opt,name=class,proto3" json:"class,omitempty"`
+	Class int32 `protobuf:"varint,10,opt,name=class,proto3" json:"class,omitempty"`
+	// Rates: what had been consumed in all, when it was, modulo 2^64; nothing before version 8.
+	Total         uint64 `protobuf:"varint,11,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotCharge) Reset() {
 	*x = SnapshotCharge{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2135,7 +2255,7 @@ func (x *SnapshotCharge) String() string {
 func (*SnapshotCharge) ProtoMessage() {}
 
 func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[13]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2148,7 +2268,7 @@ func (x *SnapshotCharge) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotCharge.ProtoReflect.Descriptor instead.
 func (*SnapshotCharge) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{13}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SnapshotCharge) GetQuota() uint32 {
@@ -2221,6 +2341,13 @@ func (x *SnapshotCharge) GetClass() int32 {
 	return 0
 }
 
+func (x *SnapshotCharge) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
 // SnapshotDemand is when each class asked for a quota last, and who waits for it longest.
 type SnapshotDemand struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2244,7 +2371,7 @@ type SnapshotDemand struct {
 
 func (x *SnapshotDemand) Reset() {
 	*x = SnapshotDemand{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2383,7 @@ func (x *SnapshotDemand) String() string {
 func (*SnapshotDemand) ProtoMessage() {}
 
 func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[14]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2396,7 @@ func (x *SnapshotDemand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDemand.ProtoReflect.Descriptor instead.
 func (*SnapshotDemand) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{14}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SnapshotDemand) GetQuota() uint32 {
@@ -2336,7 +2463,7 @@ type SnapshotAsked struct {
 
 func (x *SnapshotAsked) Reset() {
 	*x = SnapshotAsked{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2348,7 +2475,7 @@ func (x *SnapshotAsked) String() string {
 func (*SnapshotAsked) ProtoMessage() {}
 
 func (x *SnapshotAsked) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[15]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2361,7 +2488,7 @@ func (x *SnapshotAsked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotAsked.ProtoReflect.Descriptor instead.
 func (*SnapshotAsked) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{15}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *SnapshotAsked) GetEra() int64 {
@@ -2402,7 +2529,7 @@ type SnapshotSamples struct {
 
 func (x *SnapshotSamples) Reset() {
 	*x = SnapshotSamples{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2541,7 @@ func (x *SnapshotSamples) String() string {
 func (*SnapshotSamples) ProtoMessage() {}
 
 func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[16]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2554,7 @@ func (x *SnapshotSamples) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSamples.ProtoReflect.Descriptor instead.
 func (*SnapshotSamples) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{16}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SnapshotSamples) GetQuota() uint32 {
@@ -2473,7 +2600,7 @@ type SnapshotSample struct {
 
 func (x *SnapshotSample) Reset() {
 	*x = SnapshotSample{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2485,7 +2612,7 @@ func (x *SnapshotSample) String() string {
 func (*SnapshotSample) ProtoMessage() {}
 
 func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[17]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2498,7 +2625,7 @@ func (x *SnapshotSample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSample.ProtoReflect.Descriptor instead.
 func (*SnapshotSample) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{17}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SnapshotSample) GetAtNs() int64 {
@@ -2559,7 +2686,7 @@ type SnapshotMeter struct {
 
 func (x *SnapshotMeter) Reset() {
 	*x = SnapshotMeter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2571,7 +2698,7 @@ func (x *SnapshotMeter) String() string {
 func (*SnapshotMeter) ProtoMessage() {}
 
 func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[18]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2584,7 +2711,7 @@ func (x *SnapshotMeter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMeter.ProtoReflect.Descriptor instead.
 func (*SnapshotMeter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{18}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SnapshotMeter) GetHolder() string {
@@ -2698,7 +2825,7 @@ type SnapshotDenial struct {
 
 func (x *SnapshotDenial) Reset() {
 	*x = SnapshotDenial{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2710,7 +2837,7 @@ func (x *SnapshotDenial) String() string {
 func (*SnapshotDenial) ProtoMessage() {}
 
 func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[19]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2723,7 +2850,7 @@ func (x *SnapshotDenial) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDenial.ProtoReflect.Descriptor instead.
 func (*SnapshotDenial) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{19}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SnapshotDenial) GetReason() Reason {
@@ -2757,7 +2884,7 @@ type SnapshotOverride struct {
 
 func (x *SnapshotOverride) Reset() {
 	*x = SnapshotOverride{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2769,7 +2896,7 @@ func (x *SnapshotOverride) String() string {
 func (*SnapshotOverride) ProtoMessage() {}
 
 func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[20]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2782,7 +2909,7 @@ func (x *SnapshotOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotOverride.ProtoReflect.Descriptor instead.
 func (*SnapshotOverride) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{20}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SnapshotOverride) GetQuota() uint32 {
@@ -2838,7 +2965,7 @@ type SnapshotTally struct {
 
 func (x *SnapshotTally) Reset() {
 	*x = SnapshotTally{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2850,7 +2977,7 @@ func (x *SnapshotTally) String() string {
 func (*SnapshotTally) ProtoMessage() {}
 
 func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[21]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2863,7 +2990,7 @@ func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
 func (*SnapshotTally) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{21}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SnapshotTally) GetHolder() string {
@@ -2950,7 +3077,7 @@ type SnapshotWorkflow struct {
 
 func (x *SnapshotWorkflow) Reset() {
 	*x = SnapshotWorkflow{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2962,7 +3089,7 @@ func (x *SnapshotWorkflow) String() string {
 func (*SnapshotWorkflow) ProtoMessage() {}
 
 func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2975,7 +3102,7 @@ func (x *SnapshotWorkflow) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWorkflow.ProtoReflect.Descriptor instead.
 func (*SnapshotWorkflow) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SnapshotWorkflow) GetDefinition() *Workflow {
@@ -3060,7 +3187,7 @@ type SnapshotTurn struct {
 
 func (x *SnapshotTurn) Reset() {
 	*x = SnapshotTurn{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3072,7 +3199,7 @@ func (x *SnapshotTurn) String() string {
 func (*SnapshotTurn) ProtoMessage() {}
 
 func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[23]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3085,7 +3212,7 @@ func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTurn.ProtoReflect.Descriptor instead.
 func (*SnapshotTurn) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{23}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SnapshotTurn) GetPlace() int32 {
@@ -3147,7 +3274,7 @@ type SnapshotStep struct {
 
 func (x *SnapshotStep) Reset() {
 	*x = SnapshotStep{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3159,7 +3286,7 @@ func (x *SnapshotStep) String() string {
 func (*SnapshotStep) ProtoMessage() {}
 
 func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3172,7 +3299,7 @@ func (x *SnapshotStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotStep.ProtoReflect.Descriptor instead.
 func (*SnapshotStep) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SnapshotStep) GetPlace() int32 {
@@ -3250,7 +3377,7 @@ type SnapshotHolder struct {
 
 func (x *SnapshotHolder) Reset() {
 	*x = SnapshotHolder{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3262,7 +3389,7 @@ func (x *SnapshotHolder) String() string {
 func (*SnapshotHolder) ProtoMessage() {}
 
 func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[25]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3275,7 +3402,7 @@ func (x *SnapshotHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHolder.ProtoReflect.Descriptor instead.
 func (*SnapshotHolder) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{25}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotHolder) GetName() string {
@@ -3352,7 +3479,7 @@ type SnapshotWaiter struct {
 
 func (x *SnapshotWaiter) Reset() {
 	*x = SnapshotWaiter{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3364,7 +3491,7 @@ func (x *SnapshotWaiter) String() string {
 func (*SnapshotWaiter) ProtoMessage() {}
 
 func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[26]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3377,7 +3504,7 @@ func (x *SnapshotWaiter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotWaiter.ProtoReflect.Descriptor instead.
 func (*SnapshotWaiter) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{26}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotWaiter) GetTicket() uint64 {
@@ -3510,7 +3637,7 @@ type SnapshotSession struct {
 
 func (x *SnapshotSession) Reset() {
 	*x = SnapshotSession{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3522,7 +3649,7 @@ func (x *SnapshotSession) String() string {
 func (*SnapshotSession) ProtoMessage() {}
 
 func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[27]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3535,7 +3662,7 @@ func (x *SnapshotSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSession.ProtoReflect.Descriptor instead.
 func (*SnapshotSession) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{27}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SnapshotSession) GetId() uint64 {
@@ -3611,7 +3738,7 @@ type SnapshotResult struct {
 
 func (x *SnapshotResult) Reset() {
 	*x = SnapshotResult{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3750,7 @@ func (x *SnapshotResult) String() string {
 func (*SnapshotResult) ProtoMessage() {}
 
 func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[28]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3763,7 @@ func (x *SnapshotResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResult.ProtoReflect.Descriptor instead.
 func (*SnapshotResult) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{28}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SnapshotResult) GetSession() uint64 {
@@ -3688,7 +3815,7 @@ type SnapshotKey struct {
 
 func (x *SnapshotKey) Reset() {
 	*x = SnapshotKey{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3700,7 +3827,7 @@ func (x *SnapshotKey) String() string {
 func (*SnapshotKey) ProtoMessage() {}
 
 func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[29]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3713,7 +3840,7 @@ func (x *SnapshotKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotKey.ProtoReflect.Descriptor instead.
 func (*SnapshotKey) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{29}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SnapshotKey) GetKey() string {
@@ -3771,7 +3898,7 @@ type SnapshotMember struct {
 
 func (x *SnapshotMember) Reset() {
 	*x = SnapshotMember{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3783,7 +3910,7 @@ func (x *SnapshotMember) String() string {
 func (*SnapshotMember) ProtoMessage() {}
 
 func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[30]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3796,7 +3923,7 @@ func (x *SnapshotMember) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMember.ProtoReflect.Descriptor instead.
 func (*SnapshotMember) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{30}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SnapshotMember) GetId() string {
@@ -3852,7 +3979,7 @@ type SnapshotTask struct {
 
 func (x *SnapshotTask) Reset() {
 	*x = SnapshotTask{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3864,7 +3991,7 @@ func (x *SnapshotTask) String() string {
 func (*SnapshotTask) ProtoMessage() {}
 
 func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[31]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3877,7 +4004,7 @@ func (x *SnapshotTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTask.ProtoReflect.Descriptor instead.
 func (*SnapshotTask) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{31}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SnapshotTask) GetName() string {
@@ -3998,7 +4125,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4010,7 +4137,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[32]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4023,7 +4150,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{32}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SnapshotTrailer) GetRecords() uint64 {
@@ -4053,7 +4180,7 @@ type SnapshotResume struct {
 
 func (x *SnapshotResume) Reset() {
 	*x = SnapshotResume{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4065,7 +4192,7 @@ func (x *SnapshotResume) String() string {
 func (*SnapshotResume) ProtoMessage() {}
 
 func (x *SnapshotResume) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[33]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4078,7 +4205,7 @@ func (x *SnapshotResume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotResume.ProtoReflect.Descriptor instead.
 func (*SnapshotResume) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{33}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SnapshotResume) GetHolder() string {
@@ -4111,7 +4238,7 @@ type SnapshotLane struct {
 
 func (x *SnapshotLane) Reset() {
 	*x = SnapshotLane{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4123,7 +4250,7 @@ func (x *SnapshotLane) String() string {
 func (*SnapshotLane) ProtoMessage() {}
 
 func (x *SnapshotLane) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[34]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4136,7 +4263,7 @@ func (x *SnapshotLane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotLane.ProtoReflect.Descriptor instead.
 func (*SnapshotLane) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{34}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SnapshotLane) GetNumber() uint32 {
@@ -4173,7 +4300,7 @@ type SnapshotDeletedQuota struct {
 
 func (x *SnapshotDeletedQuota) Reset() {
 	*x = SnapshotDeletedQuota{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4185,7 +4312,7 @@ func (x *SnapshotDeletedQuota) String() string {
 func (*SnapshotDeletedQuota) ProtoMessage() {}
 
 func (x *SnapshotDeletedQuota) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4198,7 +4325,7 @@ func (x *SnapshotDeletedQuota) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotDeletedQuota.ProtoReflect.Descriptor instead.
 func (*SnapshotDeletedQuota) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{35}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SnapshotDeletedQuota) GetNumber() uint32 {
@@ -4232,7 +4359,7 @@ type SnapshotSweep struct {
 
 func (x *SnapshotSweep) Reset() {
 	*x = SnapshotSweep{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4244,7 +4371,7 @@ func (x *SnapshotSweep) String() string {
 func (*SnapshotSweep) ProtoMessage() {}
 
 func (x *SnapshotSweep) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[36]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4257,7 +4384,7 @@ func (x *SnapshotSweep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotSweep.ProtoReflect.Descriptor instead.
 func (*SnapshotSweep) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{36}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SnapshotSweep) GetTable() int32 {
@@ -4303,7 +4430,7 @@ type SnapshotMoving struct {
 
 func (x *SnapshotMoving) Reset() {
 	*x = SnapshotMoving{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4315,7 +4442,7 @@ func (x *SnapshotMoving) String() string {
 func (*SnapshotMoving) ProtoMessage() {}
 
 func (x *SnapshotMoving) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[37]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4328,7 +4455,7 @@ func (x *SnapshotMoving) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotMoving.ProtoReflect.Descriptor instead.
 func (*SnapshotMoving) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{37}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SnapshotMoving) GetHolder() string {
@@ -4370,7 +4497,7 @@ type SnapshotRetiring struct {
 
 func (x *SnapshotRetiring) Reset() {
 	*x = SnapshotRetiring{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4382,7 +4509,7 @@ func (x *SnapshotRetiring) String() string {
 func (*SnapshotRetiring) ProtoMessage() {}
 
 func (x *SnapshotRetiring) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[38]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4395,7 +4522,7 @@ func (x *SnapshotRetiring) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotRetiring.ProtoReflect.Descriptor instead.
 func (*SnapshotRetiring) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{38}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SnapshotRetiring) GetLease() uint64 {
@@ -4439,7 +4566,7 @@ type SnapshotReopening struct {
 
 func (x *SnapshotReopening) Reset() {
 	*x = SnapshotReopening{}
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4451,7 +4578,7 @@ func (x *SnapshotReopening) String() string {
 func (*SnapshotReopening) ProtoMessage() {}
 
 func (x *SnapshotReopening) ProtoReflect() protoreflect.Message {
-	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[39]
+	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4464,7 +4591,7 @@ func (x *SnapshotReopening) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotReopening.ProtoReflect.Descriptor instead.
 func (*SnapshotReopening) Descriptor() ([]byte, []int) {
-	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{39}
+	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SnapshotReopening) GetQuota() uint32 {
@@ -4555,7 +4682,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
 	"\vlooked_from\x18\\ \x01(\rR\n" +
 	"lookedFrom\x12!\n" +
-	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xe3\f\n" +
+	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xf3\r\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -4619,9 +4746,21 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\atold_ns\x18n \x01(\x03R\x06toldNs\x12\x14\n" +
 	"\x05burnt\x18o \x03(\x03R\x05burnt\x12\x1d\n" +
 	"\n" +
-	"burnt_last\x18p \x01(\x03R\tburntLastB\x06\n" +
+	"burnt_last\x18p \x01(\x03R\tburntLast\x12\x14\n" +
+	"\x05total\x18q \x01(\x04R\x05total\x12<\n" +
+	"\vothers_word\x18r \x01(\v2\x1b.quotad.log.v1.SnapshotWordR\n" +
+	"othersWord\x12:\n" +
+	"\n" +
+	"limit_word\x18s \x01(\v2\x1b.quotad.log.v1.SnapshotWordR\tlimitWordB\x06\n" +
 	"\x04_capB\r\n" +
-	"\v_told_limit\"R\n" +
+	"\v_told_limit\"\x9b\x01\n" +
+	"\fSnapshotWord\x12\x16\n" +
+	"\x06teller\x18\x01 \x01(\tR\x06teller\x12\x12\n" +
+	"\x04said\x18\x02 \x01(\x03R\x04said\x12\x17\n" +
+	"\asaid_ns\x18\x03 \x01(\x03R\x06saidNs\x12\x12\n" +
+	"\x04firm\x18\x04 \x01(\x03R\x04firm\x12\x17\n" +
+	"\afirm_ns\x18\x05 \x01(\x03R\x06firmNs\x12\x19\n" +
+	"\bsince_ns\x18\x06 \x01(\x03R\asinceNs\"R\n" +
 	"\fSnapshotDraw\x12\x15\n" +
 	"\x06end_ns\x18\x01 \x01(\x03R\x05endNs\x12\x13\n" +
 	"\x05at_ns\x18\x02 \x01(\x03R\x04atNs\x12\x16\n" +
@@ -4680,7 +4819,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\bcheck_ns\x18\r \x01(\x03R\acheckNs\x12\"\n" +
 	"\rbegan_wall_ns\x18\x0e \x01(\x03R\vbeganWallNs\x12\x18\n" +
 	"\aaccount\x18< \x01(\x04R\aaccount\x12\x19\n" +
-	"\bbegan_ns\x18= \x01(\x03R\abeganNs\"\x96\x02\n" +
+	"\bbegan_ns\x18= \x01(\x03R\abeganNs\"\xac\x02\n" +
 	"\x0eSnapshotCharge\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x18\n" +
@@ -4692,7 +4831,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06window\x18\b \x01(\x03R\x06window\x12%\n" +
 	"\x0esettled_before\x18\t \x01(\x03R\rsettledBefore\x12\x14\n" +
 	"\x05class\x18\n" +
-	" \x01(\x05R\x05class\"\xdb\x01\n" +
+	" \x01(\x05R\x05class\x12\x14\n" +
+	"\x05total\x18\v \x01(\x04R\x05total\"\xdb\x01\n" +
 	"\x0eSnapshotDemand\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x19\n" +
 	"\btried_ns\x18\x02 \x03(\x03R\atriedNs\x12\x14\n" +
@@ -4899,115 +5039,118 @@ func file_quotad_log_v1_snapshot_proto_rawDescGZIP() []byte {
 	return file_quotad_log_v1_snapshot_proto_rawDescData
 }
 
-var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_quotad_log_v1_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotRecord)(nil),       // 0: quotad.log.v1.SnapshotRecord
 	(*SnapshotAccount)(nil),      // 1: quotad.log.v1.SnapshotAccount
 	(*SnapshotPage)(nil),         // 2: quotad.log.v1.SnapshotPage
 	(*SnapshotHead)(nil),         // 3: quotad.log.v1.SnapshotHead
 	(*SnapshotQuota)(nil),        // 4: quotad.log.v1.SnapshotQuota
-	(*SnapshotDraw)(nil),         // 5: quotad.log.v1.SnapshotDraw
-	(*SnapshotPast)(nil),         // 6: quotad.log.v1.SnapshotPast
-	(*SnapshotClaim)(nil),        // 7: quotad.log.v1.SnapshotClaim
-	(*SnapshotEnding)(nil),       // 8: quotad.log.v1.SnapshotEnding
-	(*SnapshotEntry)(nil),        // 9: quotad.log.v1.SnapshotEntry
-	(*SnapshotLease)(nil),        // 10: quotad.log.v1.SnapshotLease
-	(*SnapshotItem)(nil),         // 11: quotad.log.v1.SnapshotItem
-	(*SnapshotOperation)(nil),    // 12: quotad.log.v1.SnapshotOperation
-	(*SnapshotCharge)(nil),       // 13: quotad.log.v1.SnapshotCharge
-	(*SnapshotDemand)(nil),       // 14: quotad.log.v1.SnapshotDemand
-	(*SnapshotAsked)(nil),        // 15: quotad.log.v1.SnapshotAsked
-	(*SnapshotSamples)(nil),      // 16: quotad.log.v1.SnapshotSamples
-	(*SnapshotSample)(nil),       // 17: quotad.log.v1.SnapshotSample
-	(*SnapshotMeter)(nil),        // 18: quotad.log.v1.SnapshotMeter
-	(*SnapshotDenial)(nil),       // 19: quotad.log.v1.SnapshotDenial
-	(*SnapshotOverride)(nil),     // 20: quotad.log.v1.SnapshotOverride
-	(*SnapshotTally)(nil),        // 21: quotad.log.v1.SnapshotTally
-	(*SnapshotWorkflow)(nil),     // 22: quotad.log.v1.SnapshotWorkflow
-	(*SnapshotTurn)(nil),         // 23: quotad.log.v1.SnapshotTurn
-	(*SnapshotStep)(nil),         // 24: quotad.log.v1.SnapshotStep
-	(*SnapshotHolder)(nil),       // 25: quotad.log.v1.SnapshotHolder
-	(*SnapshotWaiter)(nil),       // 26: quotad.log.v1.SnapshotWaiter
-	(*SnapshotSession)(nil),      // 27: quotad.log.v1.SnapshotSession
-	(*SnapshotResult)(nil),       // 28: quotad.log.v1.SnapshotResult
-	(*SnapshotKey)(nil),          // 29: quotad.log.v1.SnapshotKey
-	(*SnapshotMember)(nil),       // 30: quotad.log.v1.SnapshotMember
-	(*SnapshotTask)(nil),         // 31: quotad.log.v1.SnapshotTask
-	(*SnapshotTrailer)(nil),      // 32: quotad.log.v1.SnapshotTrailer
-	(*SnapshotResume)(nil),       // 33: quotad.log.v1.SnapshotResume
-	(*SnapshotLane)(nil),         // 34: quotad.log.v1.SnapshotLane
-	(*SnapshotDeletedQuota)(nil), // 35: quotad.log.v1.SnapshotDeletedQuota
-	(*SnapshotSweep)(nil),        // 36: quotad.log.v1.SnapshotSweep
-	(*SnapshotMoving)(nil),       // 37: quotad.log.v1.SnapshotMoving
-	(*SnapshotRetiring)(nil),     // 38: quotad.log.v1.SnapshotRetiring
-	(*SnapshotReopening)(nil),    // 39: quotad.log.v1.SnapshotReopening
-	(*HolderRule)(nil),           // 40: quotad.log.v1.HolderRule
-	(*SetLimits)(nil),            // 41: quotad.log.v1.SetLimits
-	(*Quota)(nil),                // 42: quotad.log.v1.Quota
-	(Reason)(0),                  // 43: quotad.log.v1.Reason
-	(*Workflow)(nil),             // 44: quotad.log.v1.Workflow
-	(*Reserve)(nil),              // 45: quotad.log.v1.Reserve
-	(*Result)(nil),               // 46: quotad.log.v1.Result
-	(TaskPhase)(0),               // 47: quotad.log.v1.TaskPhase
-	(TaskOutcome)(0),             // 48: quotad.log.v1.TaskOutcome
+	(*SnapshotWord)(nil),         // 5: quotad.log.v1.SnapshotWord
+	(*SnapshotDraw)(nil),         // 6: quotad.log.v1.SnapshotDraw
+	(*SnapshotPast)(nil),         // 7: quotad.log.v1.SnapshotPast
+	(*SnapshotClaim)(nil),        // 8: quotad.log.v1.SnapshotClaim
+	(*SnapshotEnding)(nil),       // 9: quotad.log.v1.SnapshotEnding
+	(*SnapshotEntry)(nil),        // 10: quotad.log.v1.SnapshotEntry
+	(*SnapshotLease)(nil),        // 11: quotad.log.v1.SnapshotLease
+	(*SnapshotItem)(nil),         // 12: quotad.log.v1.SnapshotItem
+	(*SnapshotOperation)(nil),    // 13: quotad.log.v1.SnapshotOperation
+	(*SnapshotCharge)(nil),       // 14: quotad.log.v1.SnapshotCharge
+	(*SnapshotDemand)(nil),       // 15: quotad.log.v1.SnapshotDemand
+	(*SnapshotAsked)(nil),        // 16: quotad.log.v1.SnapshotAsked
+	(*SnapshotSamples)(nil),      // 17: quotad.log.v1.SnapshotSamples
+	(*SnapshotSample)(nil),       // 18: quotad.log.v1.SnapshotSample
+	(*SnapshotMeter)(nil),        // 19: quotad.log.v1.SnapshotMeter
+	(*SnapshotDenial)(nil),       // 20: quotad.log.v1.SnapshotDenial
+	(*SnapshotOverride)(nil),     // 21: quotad.log.v1.SnapshotOverride
+	(*SnapshotTally)(nil),        // 22: quotad.log.v1.SnapshotTally
+	(*SnapshotWorkflow)(nil),     // 23: quotad.log.v1.SnapshotWorkflow
+	(*SnapshotTurn)(nil),         // 24: quotad.log.v1.SnapshotTurn
+	(*SnapshotStep)(nil),         // 25: quotad.log.v1.SnapshotStep
+	(*SnapshotHolder)(nil),       // 26: quotad.log.v1.SnapshotHolder
+	(*SnapshotWaiter)(nil),       // 27: quotad.log.v1.SnapshotWaiter
+	(*SnapshotSession)(nil),      // 28: quotad.log.v1.SnapshotSession
+	(*SnapshotResult)(nil),       // 29: quotad.log.v1.SnapshotResult
+	(*SnapshotKey)(nil),          // 30: quotad.log.v1.SnapshotKey
+	(*SnapshotMember)(nil),       // 31: quotad.log.v1.SnapshotMember
+	(*SnapshotTask)(nil),         // 32: quotad.log.v1.SnapshotTask
+	(*SnapshotTrailer)(nil),      // 33: quotad.log.v1.SnapshotTrailer
+	(*SnapshotResume)(nil),       // 34: quotad.log.v1.SnapshotResume
+	(*SnapshotLane)(nil),         // 35: quotad.log.v1.SnapshotLane
+	(*SnapshotDeletedQuota)(nil), // 36: quotad.log.v1.SnapshotDeletedQuota
+	(*SnapshotSweep)(nil),        // 37: quotad.log.v1.SnapshotSweep
+	(*SnapshotMoving)(nil),       // 38: quotad.log.v1.SnapshotMoving
+	(*SnapshotRetiring)(nil),     // 39: quotad.log.v1.SnapshotRetiring
+	(*SnapshotReopening)(nil),    // 40: quotad.log.v1.SnapshotReopening
+	(*HolderRule)(nil),           // 41: quotad.log.v1.HolderRule
+	(*SetLimits)(nil),            // 42: quotad.log.v1.SetLimits
+	(*Quota)(nil),                // 43: quotad.log.v1.Quota
+	(Reason)(0),                  // 44: quotad.log.v1.Reason
+	(*Workflow)(nil),             // 45: quotad.log.v1.Workflow
+	(*Reserve)(nil),              // 46: quotad.log.v1.Reserve
+	(*Result)(nil),               // 47: quotad.log.v1.Result
+	(TaskPhase)(0),               // 48: quotad.log.v1.TaskPhase
+	(TaskOutcome)(0),             // 49: quotad.log.v1.TaskOutcome
 }
 var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	3,  // 0: quotad.log.v1.SnapshotRecord.head:type_name -> quotad.log.v1.SnapshotHead
 	4,  // 1: quotad.log.v1.SnapshotRecord.quota:type_name -> quotad.log.v1.SnapshotQuota
-	10, // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
-	12, // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
-	25, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
-	26, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
-	27, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
-	28, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
-	29, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
-	30, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
-	40, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	21, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
-	14, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
-	32, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
-	31, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
-	22, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
-	16, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
-	20, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
-	18, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
+	11, // 2: quotad.log.v1.SnapshotRecord.lease:type_name -> quotad.log.v1.SnapshotLease
+	13, // 3: quotad.log.v1.SnapshotRecord.operation:type_name -> quotad.log.v1.SnapshotOperation
+	26, // 4: quotad.log.v1.SnapshotRecord.holder:type_name -> quotad.log.v1.SnapshotHolder
+	27, // 5: quotad.log.v1.SnapshotRecord.waiter:type_name -> quotad.log.v1.SnapshotWaiter
+	28, // 6: quotad.log.v1.SnapshotRecord.session:type_name -> quotad.log.v1.SnapshotSession
+	29, // 7: quotad.log.v1.SnapshotRecord.result:type_name -> quotad.log.v1.SnapshotResult
+	30, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
+	31, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
+	41, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
+	22, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	15, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
+	33, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
+	32, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
+	23, // 15: quotad.log.v1.SnapshotRecord.workflow:type_name -> quotad.log.v1.SnapshotWorkflow
+	17, // 16: quotad.log.v1.SnapshotRecord.samples:type_name -> quotad.log.v1.SnapshotSamples
+	21, // 17: quotad.log.v1.SnapshotRecord.override:type_name -> quotad.log.v1.SnapshotOverride
+	19, // 18: quotad.log.v1.SnapshotRecord.meter:type_name -> quotad.log.v1.SnapshotMeter
 	2,  // 19: quotad.log.v1.SnapshotRecord.page:type_name -> quotad.log.v1.SnapshotPage
-	33, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
+	34, // 20: quotad.log.v1.SnapshotRecord.resume:type_name -> quotad.log.v1.SnapshotResume
 	1,  // 21: quotad.log.v1.SnapshotRecord.account:type_name -> quotad.log.v1.SnapshotAccount
-	35, // 22: quotad.log.v1.SnapshotRecord.deleted_quota:type_name -> quotad.log.v1.SnapshotDeletedQuota
-	36, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
-	34, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
-	37, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
-	38, // 26: quotad.log.v1.SnapshotRecord.retiring:type_name -> quotad.log.v1.SnapshotRetiring
-	39, // 27: quotad.log.v1.SnapshotRecord.reopening:type_name -> quotad.log.v1.SnapshotReopening
-	41, // 28: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
-	42, // 29: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
-	9,  // 30: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
-	8,  // 31: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	7,  // 32: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
-	6,  // 33: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
-	5,  // 34: quotad.log.v1.SnapshotQuota.draws:type_name -> quotad.log.v1.SnapshotDraw
-	5,  // 35: quotad.log.v1.SnapshotQuota.loose:type_name -> quotad.log.v1.SnapshotDraw
-	11, // 36: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
-	13, // 37: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
-	15, // 38: quotad.log.v1.SnapshotDemand.asked:type_name -> quotad.log.v1.SnapshotAsked
-	17, // 39: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
-	19, // 40: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
-	8,  // 41: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
-	43, // 42: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
-	44, // 43: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	23, // 44: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
-	24, // 45: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
-	45, // 46: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
-	46, // 47: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
-	46, // 48: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
-	47, // 49: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
-	48, // 50: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	36, // 22: quotad.log.v1.SnapshotRecord.deleted_quota:type_name -> quotad.log.v1.SnapshotDeletedQuota
+	37, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
+	35, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
+	38, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
+	39, // 26: quotad.log.v1.SnapshotRecord.retiring:type_name -> quotad.log.v1.SnapshotRetiring
+	40, // 27: quotad.log.v1.SnapshotRecord.reopening:type_name -> quotad.log.v1.SnapshotReopening
+	42, // 28: quotad.log.v1.SnapshotHead.limits:type_name -> quotad.log.v1.SetLimits
+	43, // 29: quotad.log.v1.SnapshotQuota.definition:type_name -> quotad.log.v1.Quota
+	10, // 30: quotad.log.v1.SnapshotQuota.log:type_name -> quotad.log.v1.SnapshotEntry
+	9,  // 31: quotad.log.v1.SnapshotQuota.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	8,  // 32: quotad.log.v1.SnapshotQuota.claim:type_name -> quotad.log.v1.SnapshotClaim
+	7,  // 33: quotad.log.v1.SnapshotQuota.past:type_name -> quotad.log.v1.SnapshotPast
+	6,  // 34: quotad.log.v1.SnapshotQuota.draws:type_name -> quotad.log.v1.SnapshotDraw
+	6,  // 35: quotad.log.v1.SnapshotQuota.loose:type_name -> quotad.log.v1.SnapshotDraw
+	5,  // 36: quotad.log.v1.SnapshotQuota.others_word:type_name -> quotad.log.v1.SnapshotWord
+	5,  // 37: quotad.log.v1.SnapshotQuota.limit_word:type_name -> quotad.log.v1.SnapshotWord
+	12, // 38: quotad.log.v1.SnapshotLease.items:type_name -> quotad.log.v1.SnapshotItem
+	14, // 39: quotad.log.v1.SnapshotOperation.charges:type_name -> quotad.log.v1.SnapshotCharge
+	16, // 40: quotad.log.v1.SnapshotDemand.asked:type_name -> quotad.log.v1.SnapshotAsked
+	18, // 41: quotad.log.v1.SnapshotSamples.samples:type_name -> quotad.log.v1.SnapshotSample
+	20, // 42: quotad.log.v1.SnapshotMeter.denials:type_name -> quotad.log.v1.SnapshotDenial
+	9,  // 43: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
+	44, // 44: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
+	45, // 45: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
+	24, // 46: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	25, // 47: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
+	46, // 48: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
+	47, // 49: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
+	47, // 50: quotad.log.v1.SnapshotKey.result:type_name -> quotad.log.v1.Result
+	48, // 51: quotad.log.v1.SnapshotTask.phase:type_name -> quotad.log.v1.TaskPhase
+	49, // 52: quotad.log.v1.SnapshotTask.outcome:type_name -> quotad.log.v1.TaskOutcome
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_quotad_log_v1_snapshot_proto_init() }
@@ -5047,17 +5190,17 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Reopening)(nil),
 	}
 	file_quotad_log_v1_snapshot_proto_msgTypes[4].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[22].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[26].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[23].OneofWrappers = []any{}
 	file_quotad_log_v1_snapshot_proto_msgTypes[27].OneofWrappers = []any{}
-	file_quotad_log_v1_snapshot_proto_msgTypes[29].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[28].OneofWrappers = []any{}
+	file_quotad_log_v1_snapshot_proto_msgTypes[30].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_quotad_log_v1_snapshot_proto_rawDesc), len(file_quotad_log_v1_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -62,6 +62,14 @@ func (b *Budget) Take(caller string, n int64, operator bool) *FullError {
 	return nil
 }
 
+// Charge takes n for a caller whatever room there is: for what is there already. Until it is given back, others find less.
+func (b *Budget) Charge(caller string, n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.used += n
+	b.by[caller] += n
+}
+
 // mostLocked returns how much a caller may have that has so much.
 func (b *Budget) mostLocked(own int64) int64 {
 	return max(b.minimum, (b.capacity-b.kept-(b.used-own))/2)

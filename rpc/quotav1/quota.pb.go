@@ -161,7 +161,8 @@ const (
 	// The request is larger than the server takes (resource_exhausted, as HTTP status 413). Not accepted: send less at a
 	// time.
 	Reason_REASON_TOO_LARGE Reason = 159
-	// The member is unfit for this change, or has not caught up yet (failed_precondition).
+	// The member is unfit for this change, or has not caught up yet; or a member runs a build that does not know what is asked for, as
+	// during an upgrade (failed_precondition).
 	Reason_REASON_UNFIT_MEMBER Reason = 160
 	// The caller's deadline passed, or it went away, before the call was accepted, or while it stood in the queue, and its
 	// place was given up (deadline_exceeded). Not accepted: safe to send again.
@@ -1894,7 +1895,7 @@ type ReserveRequest struct {
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Who asks: a stable name of 1 to 128 bytes.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
-	// What is asked, 1 to 64 items, no quota twice. All are granted or none.
+	// What is asked, 1 to 64 items, no quota twice; at most 8 where one is a pool. All are granted or none.
 	Items []*Item `protobuf:"bytes,3,rep,name=items,proto3" json:"items,omitempty"`
 	// Length of the lease, 1 s to 24 h. Absent: 5 min.
 	Ttl *durationpb.Duration `protobuf:"bytes,4,opt,name=ttl,proto3" json:"ttl,omitempty"`
@@ -6124,15 +6125,15 @@ type ClassUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The class.
 	Class Class `protobuf:"varint,1,opt,name=class,proto3,enum=quota.v1.Class" json:"class,omitempty"`
-	// Its share.
+	// Its share; of a rate, of what others leave of it.
 	Share int64 `protobuf:"varint,2,opt,name=share,proto3" json:"share,omitempty"`
-	// What it holds and has consumed in the present window.
+	// What it holds and has consumed in the present window; of a rate, what counts of critical calls, and 0 of the others, of which it is not known.
 	Used int64 `protobuf:"varint,3,opt,name=used,proto3" json:"used,omitempty"`
-	// What is kept for it now.
+	// What is kept for it now; of a rate, its share while it asks.
 	Kept int64 `protobuf:"varint,4,opt,name=kept,proto3" json:"kept,omitempty"`
-	// What is open to others of a share that it does not use.
+	// Windows: what is open to others of a share that it does not use.
 	Lent int64 `protobuf:"varint,5,opt,name=lent,proto3" json:"lent,omitempty"`
-	// What it used beyond its share.
+	// Windows: what it used beyond its share.
 	Borrowed int64 `protobuf:"varint,6,opt,name=borrowed,proto3" json:"borrowed,omitempty"`
 	// Rates: what one call of the class could take now, if nobody waits. Absent: no rate.
 	Takes         *int64 `protobuf:"varint,7,opt,name=takes,proto3,oneof" json:"takes,omitempty"`

@@ -1,4 +1,4 @@
-package raftnode
+package peer
 
 import (
 	"bufio"
@@ -39,18 +39,17 @@ func (d *dialed) Dial(_ string, timeout time.Duration) (net.Conn, error) {
 func answering(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	reader := bufio.NewReader(conn)
-	for into := any(new(preface)); readLine(reader, maxPeerMessage, into) == nil; into = new(peerRequest) {
-		if _, asked := into.(*peerRequest); asked && writeLine(conn, peerReply{Node: "n1"}) != nil {
+	for into := any(new(Preface)); readLine(reader, maxMessage, into) == nil; into = new(Request) {
+		if _, asked := into.(*Request); asked && writeLine(conn, Reply{Node: "n1"}) != nil {
 			return
 		}
 	}
 }
 
-func askingPort(network Network) *peerPort {
-	return &peerPort{
-		network: network, logger: hclog.NewNullLogger(), closed: make(chan struct{}), slots: newSlots(), conns: map[net.Conn]bool{},
-		idle: map[string][]*peerConn{}, greet: func(string) preface { return preface{} }, met: func(string, Build) error { return nil },
-	}
+func askingPort(network Network) *Port {
+	return newPort(Config{Network: network, Logger: hclog.NewNullLogger(), Local: Local{
+		Greet: func(string) Preface { return Preface{} }, Met: func(string, Build) error { return nil },
+	}})
 }
 
 // TestAsk_OneTimeoutInAll: connecting and asking have one timeout together, and so has a question that an idle connection swallowed.
@@ -59,16 +58,16 @@ func TestAsk_OneTimeoutInAll(t *testing.T) {
 	for name, idle := range map[string]bool{"a new connection": false, "an idle one before": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := askingPort(&dialed{after: peerTimeout * 3 / 4, serve: swallow})
+				p := askingPort(&dialed{after: Timeout * 3 / 4, serve: swallow})
 				if idle {
 					here, there := net.Pipe()
 					go swallow(there)
-					p.putIdle("n1@a", &peerConn{conn: here, reader: bufio.NewReader(here)})
+					p.putIdle("n1@a", &askConn{conn: here, reader: bufio.NewReader(here)})
 				}
 				began := time.Now()
-				_, err := p.ask(t.Context(), "n1", "a", peerRequest{Kind: "probe"})
-				if took := time.Since(began); err == nil || took != peerTimeout {
-					t.Errorf("it took %v, want %v: %v", took, peerTimeout, err)
+				_, err := p.Ask(t.Context(), "n1", "a", Request{Kind: "probe"})
+				if took := time.Since(began); err == nil || took != Timeout {
+					t.Errorf("it took %v, want %v: %v", took, Timeout, err)
 				}
 			})
 		})
@@ -84,10 +83,10 @@ func TestAsk_DeadConnectionsDoNotStayIdle(t *testing.T) {
 		for range 3 {
 			here, there := net.Pipe()
 			_ = there.Close()
-			p.putIdle("n1@a", &peerConn{conn: here, reader: bufio.NewReader(here)})
+			p.putIdle("n1@a", &askConn{conn: here, reader: bufio.NewReader(here)})
 		}
 		for range 3 {
-			if reply, err := p.ask(t.Context(), "n1", "a", peerRequest{Kind: "probe"}); err != nil || reply.Node != "n1" {
+			if reply, err := p.Ask(t.Context(), "n1", "a", Request{Kind: "probe"}); err != nil || reply.Node != "n1" {
 				t.Fatalf("%+v, %v", reply, err)
 			}
 			if open := len(p.idle["n1@a"]); open != 1 || network.count != 1 {

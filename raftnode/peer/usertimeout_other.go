@@ -1,6 +1,6 @@
 //go:build !linux
 
-package raftnode
+package peer
 
 import "net"
 

@@ -1,4 +1,4 @@
-package raftnode
+package peer
 
 import (
 	"bytes"
@@ -75,7 +75,7 @@ func TestFrames_FollowRaftsOwnMessages(t *testing.T) {
 			header := raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1"), Addr: []byte("127.0.0.1:1")}
 			to := server.LocalAddr()
 			for round := range 3 {
-				logs := make([]*raft.Log, maxAppendEntries)
+				logs := make([]*raft.Log, MaxAppendEntries)
 				for i := range logs {
 					data := make([]byte, size/(1+i*round))
 					data[0], data[len(data)-1] = byte(i), byte(round)

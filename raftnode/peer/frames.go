@@ -1,4 +1,4 @@
-package raftnode
+package peer
 
 import (
 	"bufio"
@@ -26,8 +26,8 @@ const (
 const (
 	// maxSmallMessage bounds all messages but those with entries. The header of a snapshot carries two configurations.
 	maxSmallMessage = 256 << 10
-	// maxAppendEntries is how many entries raft sends at once, at most.
-	maxAppendEntries = 64
+	// MaxAppendEntries is how many entries raft sends at once, at most.
+	MaxAppendEntries = 64
 	// entryOverhead is what surrounds an entry's data.
 	entryOverhead = 64 << 10
 	// maxFields and maxDepth bound a message's maps and their nesting.
@@ -124,7 +124,7 @@ func (f *frames) begin(first byte) (int, error) {
 	f.kind = first
 	switch first {
 	case kindAppendEntries:
-		f.left += maxAppendEntries * (f.maxEntry + entryOverhead)
+		f.left += MaxAppendEntries * (f.maxEntry + entryOverhead)
 	case kindRequestVote, kindRequestPreVote, kindTimeoutNow, kindInstallSnapshot:
 	default:
 		return 0, fmt.Errorf("%w: kind %d", errFrame, first)
@@ -167,7 +167,7 @@ func (f *frames) value() error {
 	case isMap:
 		return f.container(2*f.length(int64(first&0xf)), 2*maxFields)
 	case first>>4 == 0x9, first == 0xdc, first == 0xdd:
-		return f.container(f.length(int64(first&0xf)), maxAppendEntries)
+		return f.container(f.length(int64(first&0xf)), MaxAppendEntries)
 	}
 	length := f.length(0)
 	switch {

@@ -1,4 +1,4 @@
-package raftnode
+package peer
 
 import (
 	"fmt"
@@ -38,14 +38,14 @@ func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
 		c.admit(in, protocol, node, known)
 		return conn
 	}
-	raft, other := member(protocolRaft, "n1", true), member(protocolRaft, "n2", true)
-	first := member(protocolPeer, "n1", true)
+	raft, other := member(ProtocolRaft, "n1", true), member(ProtocolRaft, "n2", true)
+	first := member(ProtocolPeer, "n1", true)
 	quiet, _ := enter("10.0.0.9")
 	for i := range 200 {
 		enter("10.0.0.1")                                    // silent ones of a member's host
 		enter(fmt.Sprintf("10.0.1.%d", i%(maxStrangers/16))) // and of some more
-		member(protocolPeer, "n1", true)
-		member(protocolRaft, fmt.Sprint("made up ", i), false)
+		member(ProtocolPeer, "n1", true)
+		member(ProtocolRaft, fmt.Sprint("made up ", i), false)
 	}
 	if raft.closed || other.closed || quiet.closed {
 		t.Errorf("another's connections took those of raft (%v, %v), or a stranger's of another host (%v)", raft.closed, other.closed, quiet.closed)
@@ -53,8 +53,9 @@ func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
 	if !first.closed {
 		t.Error("the oldest question of a member with too many is still open")
 	}
-	if len(c.strangers) > maxStrangers || len(c.members[protocolPeer+"/n1"]) > maxPerMember || len(c.members[protocolRaft+"/"]) > maxGuests {
-		t.Errorf("%d strangers, %d of a member, %d guests", len(c.strangers), len(c.members[protocolPeer+"/n1"]), len(c.members[protocolRaft+"/"]))
+	asks, guests := len(c.members[ProtocolPeer+"/n1"]), len(c.members[ProtocolRaft+"/"])
+	if len(c.strangers) > maxStrangers || asks > maxPerMember || guests > maxGuests {
+		t.Errorf("%d strangers, %d of a member, %d guests", len(c.strangers), asks, guests)
 	}
 	newest, in := enter("10.0.0.1")
 	if newest.closed {

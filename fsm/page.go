@@ -1,0 +1,171 @@
+package fsm
+
+import (
+	"strings"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// pageWork bounds what one page of a list costs, whatever it finds: how many records are looked at, with the items and charges of those
+// that are shown. A page that ends by it says where to go on, also where it is empty.
+const pageWork = 8192
+
+// paging is the work of one page.
+type paging struct {
+	at   Clock
+	work int
+	// ledgers are the quotas' ledgers at that clock, without their lists, each brought there once.
+	ledgers map[uint32]*ledger
+}
+
+// spent tells whether the page has cost what it may.
+func (p *paging) spent() bool { return p.work >= pageWork }
+
+// ledgerOf returns how a quota's ledger stands, without its lists.
+func (p *paging) ledgerOf(q *quota) *ledger {
+	if known := p.ledgers[q.number]; known != nil {
+		return known
+	}
+	if p.ledgers == nil {
+		p.ledgers = map[uint32]*ledger{}
+	}
+	p.work += 1 + len(q.ledger.log)/8
+	g := q.ledgerAt(p.at)
+	g.log, g.past, g.draws, g.loose, g.used = nil, nil, nil, nil, [classes]usage{}
+	p.ledgers[q.number] = &g
+	return &g
+}
+
+// LeaseFilter chooses leases.
+type LeaseFilter struct {
+	// Holder and Quota: of this holder, with an item of this quota. Empty: any.
+	Holder, Quota string
+	// Shown tells of which holders leases are shown; nil: of all.
+	Shown func(holder string) bool
+}
+
+// LeasePage returns up to limit live leases by id, above the id after. next is the id to go on after, 0 where these are the last: a page
+// ends early, and may be empty, where finding more costs too much.
+func (s *State) LeasePage(of LeaseFilter, after uint64, limit int, at Clock) (views []LeaseView, next uint64) {
+	p := &paging{at: at}
+	last := after
+	show := func(l *lease) bool {
+		if l.id <= after {
+			return true
+		}
+		if len(views) >= limit || p.spent() {
+			next = last
+			return false
+		}
+		p.work++
+		last = l.id
+		if l.deadline > at.Now && !s.gone(l) && (of.Quota == "" || s.hasItem(l, of.Quota)) && (of.Shown == nil || of.Shown(l.holder)) {
+			views = append(views, s.viewLease(l, p))
+		}
+		return true
+	}
+	if of.Holder != "" {
+		s.eachLeaseOf(of.Holder, after, show)
+		return views, next
+	}
+	s.leases.Ascend(after, func(_ uint64, l *lease) bool { return show(l) })
+	return views, next
+}
+
+func (s *State) hasItem(l *lease, name string) bool {
+	for i := range l.items {
+		if q, ok := s.quotas.Get(l.items[i].quota); ok && !l.items[i].ancestor && q.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *State) viewLease(l *lease, p *paging) LeaseView {
+	v := LeaseView{
+		ID: l.id, Fence: l.fence, Holder: l.holder, Class: l.class,
+		Left: l.deadline - p.at.Now, Operations: len(l.records()),
+	}
+	for i := range l.items {
+		it := &l.items[i]
+		q, ok := s.quotas.Get(it.quota)
+		if !ok || it.ancestor || it.held == 0 {
+			continue
+		}
+		p.work++
+		if it.window == p.ledgerOf(q).window {
+			v.Held = append(v.Held, &logpb.GrantedItem{
+				Quota: q.name, Amount: it.held, UntilNs: itemEnd(q, it, l.deadline, p.at),
+			})
+		}
+	}
+	for _, o := range l.records() {
+		p.work += len(o.charges)
+		v.Consumed = s.addConsumed(v.Consumed, o, p)
+	}
+	return v
+}
+
+// addConsumed adds what an operation charged and still counts, by quota.
+func (s *State) addConsumed(sums []*logpb.GrantedItem, o *operation, p *paging) []*logpb.GrantedItem {
+	for i := range o.charges {
+		c := &o.charges[i]
+		q, ok := s.quotas.Get(c.quota)
+		if !ok || c.ancestor || c.amount == 0 || !p.ledgerOf(q).counts(c.end) {
+			continue
+		}
+		found := false
+		for _, sum := range sums {
+			if sum.Quota == q.name {
+				sum.Amount += c.amount
+				found = true
+			}
+		}
+		if !found {
+			sums = append(sums, &logpb.GrantedItem{Quota: q.name, Amount: c.amount, UntilNs: o.spendBy})
+		}
+	}
+	return sums
+}
+
+// TaskFilter chooses tasks.
+type TaskFilter struct {
+	// Prefix is what names start with, Holder whose they are. Empty: any.
+	Prefix, Holder string
+	// Phase is the one that they are in; unspecified: any.
+	Phase logpb.TaskPhase
+	// Shown tells of which holders tasks are shown; nil: of all.
+	Shown func(holder string) bool
+}
+
+// matches tells whether a task is one of those.
+func (of *TaskFilter) matches(v *TaskView) bool {
+	return (of.Holder == "" || of.Holder == v.Holder) && (of.Phase == logpb.TaskPhase_TASK_PHASE_UNSPECIFIED || of.Phase == v.Phase) &&
+		(of.Shown == nil || of.Shown(v.Holder))
+}
+
+// TaskPage returns up to limit tasks by name, above the name after. next is the name to go on after, empty where these are the last: a
+// page ends early, and may be empty, where finding more costs too much.
+func (s *State) TaskPage(of TaskFilter, after string, limit int, at Clock) (views []TaskView, next string) {
+	p := &paging{at: at}
+	last := after
+	s.tasks.Ascend(max(of.Prefix, after), func(name string, t *task) bool {
+		switch {
+		case !strings.HasPrefix(name, of.Prefix):
+			return false
+		case name == after && after != "":
+			return true
+		case len(views) >= limit || p.spent():
+			next = last
+			return false
+		}
+		p.work++
+		last = name
+		if v := viewTask(t, at); of.matches(&v) {
+			p.work += len(v.Quotas)
+			views = append(views, v)
+		}
+		return true
+	})
+	return views, next
+}

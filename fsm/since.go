@@ -1,0 +1,46 @@
+package fsm
+
+import (
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// VersionOf returns the lowest version of entries that knows every field which is set in some commands. A node that applies entries of
+// lower versions only stops at them, so they are not proposed while a member is one.
+func VersionOf(commands []*logpb.Command) (version uint32) {
+	version = OldestEntryVersion
+	for _, command := range commands {
+		version = max(version, versionOf(command.ProtoReflect()))
+	}
+	return version
+}
+
+// versionOf returns that of a message, 0 where every version knows all of it.
+func versionOf(message protoreflect.Message) (version uint32) {
+	fields := message.Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		if !message.Has(field) {
+			continue
+		}
+		version = max(version, sinceOf(field))
+		switch value := message.Get(field); {
+		case field.Kind() != protoreflect.MessageKind:
+		case field.IsList():
+			for k := range value.List().Len() {
+				version = max(version, versionOf(value.List().Get(k).Message()))
+			}
+		default:
+			version = max(version, versionOf(value.Message()))
+		}
+	}
+	return version
+}
+
+// sinceOf returns the version from which on a field is known, 0: that is every one.
+func sinceOf(field protoreflect.FieldDescriptor) uint32 {
+	since, _ := proto.GetExtension(field.Options(), logpb.E_Since).(uint32)
+	return since
+}

@@ -1,0 +1,387 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// Protocols of the port; the first line of a connection says which it is, and who is calling.
+const (
+	ProtocolRaft = "raft"
+	// ProtocolPeer is that of questions (Port.Ask).
+	ProtocolPeer = "peer"
+)
+
+const (
+	// Magic names the protocol between peers, prefaceFamily all versions of it.
+	Magic         = prefaceFamily + "2"
+	prefaceFamily = "quotad-peer/"
+
+	// Timeout bounds a question, its connection included.
+	Timeout = 2 * time.Second
+
+	prefaceTimeout = 3 * time.Second // of a stranger, its handshake included
+	maxPreface     = 1024
+	maxMessage     = 64 << 10
+)
+
+// Preface is the first line of a connection, as JSON.
+type Preface struct {
+	Magic    string `json:"magic"`
+	Protocol string `json:"protocol"`
+	Node     string `json:"node"`
+	// Cluster is the caller's cluster id; empty before it knows one.
+	Cluster string `json:"cluster"`
+	// List is the hash of the caller's static list; empty if it has none.
+	List string `json:"list"`
+	// Address is where the caller listens for peers.
+	Address string `json:"address,omitempty"`
+	Build
+}
+
+// Local is what a port asks its own node. Its functions may be called from several goroutines.
+type Local struct {
+	// Greet returns what the node says of itself to begin a connection for a protocol.
+	Greet func(protocol string) Preface
+	// Admit says why a caller is not let in, ErrNotAdmitted where that may change by itself; nil: it is.
+	Admit func(Preface) error
+	// Knows tells whether the node knows another one as a member.
+	Knows func(node string) bool
+	// Identifies checks that a certificate is a node's.
+	Identifies func(conn *tls.Conn, node string) error
+	// NodeAt returns the node at an address, "" where none is known.
+	NodeAt func(address string) string
+	// Answer answers a caller's question.
+	Answer func(caller string, request Request) Reply
+	// Met records the build of a peer that answered, and says why it cannot be a member of one cluster with the node.
+	Met func(node string, build Build) error
+}
+
+// ErrNotAdmitted says that a node does not know yet whether its empty disk may take part.
+var ErrNotAdmitted = errors.New("this disk is empty, and may not take part yet")
+
+// Network is how a node listens for its peers and calls them.
+type Network interface {
+	// Listen listens on an address, host:port.
+	Listen(address string) (net.Listener, error)
+	// Dial connects to an address within a time.
+	Dial(address string, timeout time.Duration) (net.Conn, error)
+}
+
+// Config configures a Port.
+type Config struct {
+	Network Network
+	// Address is where to listen, host:port.
+	Address string
+	// TLS returns the present settings of both ends; nil: connections are not encrypted.
+	TLS    func() *tls.Config
+	Logger hclog.Logger
+	// MaxEntry bounds an entry of the log, in bytes.
+	MaxEntry int
+	Local    Local
+}
+
+// Port listens for peers, tells the protocols apart, and keeps strangers out. It is raft's StreamLayer.
+type Port struct {
+	config   Config
+	listener net.Listener
+
+	raftConns chan net.Conn
+	slots     *connSlots
+	links     *links
+	closed    chan struct{}
+	closeOnce sync.Once
+	wg        sync.WaitGroup
+
+	mu   sync.Mutex
+	idle map[string][]*askConn
+}
+
+// Listen opens the port, which calls peers from now on and accepts none before Start. Errors are the network's.
+func Listen(config Config) (*Port, error) {
+	listener, err := config.Network.Listen(config.Address)
+	if err != nil {
+		return nil, err
+	}
+	p := newPort(config)
+	p.listener = listener
+	return p, nil
+}
+
+func newPort(config Config) *Port {
+	return &Port{
+		config: config, raftConns: make(chan net.Conn), closed: make(chan struct{}), slots: newSlots(), links: newLinks(),
+		idle: map[string][]*askConn{},
+	}
+}
+
+// Start begins to accept.
+func (p *Port) Start() {
+	p.wg.Go(func() {
+		for {
+			conn, err := p.listener.Accept()
+			if err != nil {
+				if errors.Is(err, net.ErrClosed) {
+					return
+				}
+				p.config.Logger.Warn("a peer's connection could not be accepted", "error", err)
+				select {
+				case <-p.closed:
+					return
+				case <-time.After(50 * time.Millisecond):
+				}
+				continue
+			}
+			if !p.links.enter(conn) {
+				_ = conn.Close()
+				return
+			}
+			in := p.slots.enter(conn)
+			p.wg.Go(func() { p.handle(in) })
+		}
+	})
+}
+
+// handle reads a preface and hands the connection to its protocol.
+func (p *Port) handle(in *incoming) {
+	raw := in.conn
+	release := func() {
+		p.slots.leave(in)
+		p.links.leave(raw)
+		_ = raw.Close()
+	}
+	conn := raw
+	known := link{raw: raw, in: true, since: time.Now()}
+	_ = conn.SetDeadline(time.Now().Add(prefaceTimeout))
+	if p.config.TLS != nil {
+		secured := tls.Server(raw, p.config.TLS())
+		if err := secured.HandshakeContext(context.Background()); err != nil { // it has a deadline
+			p.handshakeFailed(in, err)
+			release()
+			return
+		}
+		conn, known.secured = secured, secured
+	}
+	reader := bufio.NewReaderSize(conn, 4096)
+	var hello Preface
+	if err := readLine(reader, maxPreface, &hello); err != nil || !strings.HasPrefix(hello.Magic, prefaceFamily) {
+		release()
+		return
+	}
+	known.protocol, known.node = hello.Protocol, hello.Node
+	// It is judged from here on, so that nothing that changes meanwhile is missed.
+	if err := p.trusted(p.links.identify(known)); err != nil {
+		p.refuse(conn, reader, hello, err)
+		release()
+		return
+	}
+	if hello.Protocol != ProtocolRaft && hello.Protocol != ProtocolPeer {
+		release()
+		return
+	}
+	p.slots.admit(in, hello.Protocol, hello.Node, p.config.Local.Knows(hello.Node))
+	if err := p.config.Local.Admit(hello); err != nil {
+		p.refuse(conn, reader, hello, err)
+		release()
+		return
+	}
+	_ = conn.SetDeadline(time.Time{})
+	if hello.Protocol == ProtocolRaft {
+		framed := &incomingRaft{Conn: newFramedConn(conn, reader, false, p.config.MaxEntry), onClose: release}
+		select {
+		case p.raftConns <- framed:
+		case <-p.closed:
+			release()
+		}
+		return
+	}
+	defer release()
+	p.servePeer(conn, reader, hello.Node)
+}
+
+// handshakeFailed logs why a handshake failed, and gives the caller time to read the same: with TLS 1.3 it begins to write before it
+// knows, and a connection that is closed over bytes nobody read is reset, the alert with it.
+func (p *Port) handshakeFailed(in *incoming, err error) {
+	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, new(*os.SyscallError)) {
+		p.config.Logger.Debug("a peer went away in its TLS handshake", "from", in.host, "reason", err)
+		return
+	}
+	p.config.Logger.Warn("a peer's TLS handshake failed", "from", in.host, "reason", err)
+	if half, ok := in.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, in.conn, maxMessage) // it has a deadline
+	}
+}
+
+// refuse logs why a caller is not let in and, where it asks a question, tells it.
+func (p *Port) refuse(conn net.Conn, reader *bufio.Reader, hello Preface, err error) {
+	log := p.config.Logger.Warn
+	if errors.Is(err, ErrNotAdmitted) {
+		log = p.config.Logger.Debug // the caller asks again and again meanwhile
+	}
+	log("a peer was not let in", "node", hello.Node, "address", conn.RemoteAddr(), "reason", err)
+	if hello.Protocol == ProtocolPeer && readLine(reader, maxMessage, new(Request)) == nil {
+		_ = writeLine(conn, Reply{Refused: err.Error()}) // who asks may tell an operator
+	}
+}
+
+// incomingRaft is a connection on which a peer speaks raft.
+type incomingRaft struct {
+	net.Conn
+	once    sync.Once
+	onClose func()
+}
+
+// Close implements net.Conn.
+func (c *incomingRaft) Close() error {
+	err := c.Conn.Close()
+	c.once.Do(c.onClose)
+	return err
+}
+
+func readLine(r *bufio.Reader, most int, into any) error {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > most:
+			return fmt.Errorf("a message of more than %d bytes", most)
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue
+		case err != nil:
+			return err
+		}
+		return json.Unmarshal(line, into)
+	}
+}
+
+func writeLine(w io.Writer, message any) error {
+	data, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(data, '\n'))
+	return err
+}
+
+// dial opens a connection to a node for a protocol.
+func (p *Port) dial(node, address, protocol string, timeout time.Duration) (*outgoing, error) {
+	deadline := time.Now().Add(timeout)
+	raw, err := p.config.Network.Dial(address, timeout)
+	if err != nil {
+		return nil, err
+	}
+	out := &outgoing{Conn: raw, raw: raw, port: p}
+	if !p.links.enter(raw) {
+		return nil, errors.Join(net.ErrClosed, raw.Close())
+	}
+	if err := p.introduce(out, node, address, protocol, deadline); err != nil {
+		p.links.leave(raw)
+		return nil, errors.Join(err, raw.Close())
+	}
+	return out, nil
+}
+
+// introduce begins a connection: both sides say who they are.
+func (p *Port) introduce(out *outgoing, node, address, protocol string, deadline time.Time) error {
+	known := link{raw: out.raw, protocol: protocol, node: node, since: time.Now()}
+	_ = out.raw.SetDeadline(deadline)
+	if p.config.TLS != nil {
+		host, _, _ := net.SplitHostPort(address)
+		conf := p.config.TLS().Clone()
+		if conf.ServerName == "" {
+			conf.ServerName = host
+		}
+		known.secured = tls.Client(out.raw, conf)
+		if err := known.secured.HandshakeContext(context.Background()); err != nil { // it has a deadline
+			return err
+		}
+		out.Conn = known.secured
+	}
+	if err := p.trusted(p.links.identify(known)); err != nil {
+		p.config.Logger.Warn("under a node's address answers another one", "node", node, "address", address, "reason", err)
+		return err
+	}
+	if err := writeLine(out, p.config.Local.Greet(protocol)); err != nil {
+		return err
+	}
+	_ = out.SetDeadline(time.Time{})
+	return nil
+}
+
+// errNobodyThere says that no member is known to listen at an address.
+var errNobodyThere = errors.New("no member is known to listen there")
+
+// Dial implements raft.StreamLayer.
+func (p *Port) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	node := ""
+	if p.config.TLS != nil {
+		if node = p.config.Local.NodeAt(string(address)); node == "" {
+			return nil, errNobodyThere // whose certificate it must be is not known, as while raft starts
+		}
+	}
+	conn, err := p.dial(node, string(address), ProtocolRaft, timeout)
+	if err != nil {
+		return nil, err
+	}
+	return newFramedConn(conn, conn, true, p.config.MaxEntry), nil
+}
+
+// outgoing is a connection to a peer. The port's end ends it: raft's heartbeats go on by themselves, so a leader
+// that gave itself up would keep its followers waiting.
+type outgoing struct {
+	net.Conn
+	raw  net.Conn
+	port *Port
+}
+
+// Close implements net.Conn.
+func (o *outgoing) Close() error {
+	o.port.links.leave(o.raw)
+	return o.Conn.Close()
+}
+
+// Accept implements net.Listener for raft.
+func (p *Port) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.raftConns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Closed is closed when the port is.
+func (p *Port) Closed() <-chan struct{} { return p.closed }
+
+// Wait returns when all that the port accepted has been dealt with. The port must be closed.
+func (p *Port) Wait() { p.wg.Wait() }
+
+// Addr implements net.Listener.
+func (p *Port) Addr() net.Addr { return p.listener.Addr() }
+
+// Close implements net.Listener: it ends the port and all its connections.
+func (p *Port) Close() error {
+	p.closeOnce.Do(func() {
+		close(p.closed)
+		_ = p.listener.Close()
+		p.links.end() // also those that are idle
+		p.mu.Lock()
+		p.idle = map[string][]*askConn{}
+		p.mu.Unlock()
+	})
+	return nil
+}
