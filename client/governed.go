@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/signals"
 )
 
@@ -358,7 +359,12 @@ func (g *governed) report(lease *Lease, op uint64, signals []Signal) *command {
 	g.mu.Lock()
 	g.reporting = true
 	g.mu.Unlock()
-	cmd := c.reportCommand(lease, op, signals)
+	for i, signal := range signals { // of what was granted: a pool's member, or the quota that stands in
+		if granted, ok := lease.For(signal.Quota); ok {
+			signals[i].Quota = granted.Quota
+		}
+	}
+	cmd := c.reportCommand(lease, op, &quotav1.ReportRequest{Signals: signalsOf(signals)})
 	learn := cmd.then
 	cmd.then = func(cmd *command) {
 		learn(cmd)
@@ -431,7 +437,11 @@ func (g *governed) observe(response *http.Response) *limit {
 		}
 		return nil
 	}
-	return &limit{verdict: verdict, delay: t.settings.delay(g.cooldown(a.lease, number, report, verdict), a.lease.Class())}
+	cooldown := g.cooldown(a.lease, number, report, verdict)
+	if a.lease.Member() != "" {
+		return &limit{verdict: verdict} // the cluster knows which member is closed: another one may serve the call now
+	}
+	return &limit{verdict: verdict, delay: t.settings.delay(cooldown, a.lease.Class())}
 }
 
 // reportTimeout bounds how long a refused call waits to learn the cluster's cooldown.

@@ -384,7 +384,7 @@ func (l *Lease) Release(ctx context.Context, items ...Item) ([]Item, error) {
 
 // Report is Operation.Report for a lease of slots, which has no operations.
 func (l *Lease) Report(ctx context.Context, signals ...Signal) ([]Reported, error) {
-	reported, err := l.client.report(ctx, l, 1, signals)
+	reported, err := l.client.report(ctx, l, 1, &quotav1.ReportRequest{Signals: signalsOf(signals)})
 	l.learn(err)
 	return reported, err
 }

@@ -140,14 +140,28 @@ func (c *Client) LimiterOf(unit []Item, options ...LimiterOption) *Limiter {
 // Allow reports whether one call may be made now. With a batch at hand it takes nanoseconds; without one it asks the
 // cluster and waits for its answer, one second at most. While the quota was just refused or the cluster is away, it
 // says no at once. Where no take can succeed, Err says why.
-func (l *Limiter) Allow() bool { return l.take(1) || l.allowSlow(1) }
+func (l *Limiter) Allow() bool { return l.take(1) || l.allowSlow(1) != nil }
 
 // AllowN is Allow for n units. 0 units are always allowed, fewer never.
 func (l *Limiter) AllowN(n int) bool {
 	if n <= 0 {
 		return n == 0
 	}
-	return l.take(int64(n)) || l.allowSlow(int64(n))
+	return l.take(int64(n)) || l.allowSlow(int64(n)) != nil
+}
+
+// AllowTake is AllowN for a call that has to know what was taken. It is nil where AllowN is false.
+func (l *Limiter) AllowTake(n int) *Taken {
+	switch {
+	case n < 0:
+		return nil
+	case n == 0:
+		return l.uncounted()
+	}
+	if taken := l.takeAtHand(int64(n)); taken != nil {
+		return taken
+	}
+	return l.allowSlow(int64(n))
 }
 
 // Wait waits until one call may be made: in the cluster's queue, by class and turn. It returns nil then, a
@@ -180,7 +194,7 @@ func (l *Limiter) WaitTake(ctx context.Context, n int) (*Taken, error) {
 		return nil, err
 	}
 	if n == 0 {
-		return &Taken{limiter: l, ok: true}, nil
+		return l.uncounted(), nil
 	}
 	if taken := l.takeAtHand(int64(n)); taken != nil {
 		return taken, nil
@@ -203,15 +217,22 @@ func (l *Limiter) takeAtHand(n int64) *Taken {
 
 // takenLocked says that units of the batch at hand were taken.
 func (l *Limiter) takenLocked(n int64) *Taken {
-	return &Taken{limiter: l, generation: l.current.generation, units: n, ok: true, member: l.current.op.lease.member}
+	return &Taken{
+		limiter: l, generation: l.current.generation, until: l.current.until, units: n, ok: true, member: l.current.op.lease.member,
+	}
 }
 
-// Taken is what TryTake and WaitTake return.
+// uncounted is a take that draws on nothing.
+func (l *Limiter) uncounted() *Taken { return &Taken{limiter: l, until: math.MaxInt64, ok: true} }
+
+// Taken is what TryTake, AllowTake and WaitTake return.
 type Taken struct {
 	limiter    *Limiter
 	generation uint64
 	// single is the operation of a take without a batch; nil: it came out of a batch.
-	single   *Operation
+	single *Operation
+	// until is the last take of the batch, in nanoseconds since the limiter's base.
+	until    int64
 	member   string
 	units    int64
 	ok       bool
@@ -222,6 +243,20 @@ type Taken struct {
 
 // OK reports whether the units were taken: the call may be made now. Otherwise nothing was taken.
 func (t *Taken) OK() bool { return t.ok }
+
+// Left returns what is left until the call must be made at the latest, 0 if that has passed or nothing was taken. It is the longest
+// duration where nothing counts the call: 0 units, or one that FailOpen let pass.
+func (t *Taken) Left() time.Duration {
+	switch {
+	case !t.ok:
+		return 0
+	case t.single != nil:
+		return t.single.Left()
+	case t.until == math.MaxInt64:
+		return math.MaxInt64
+	}
+	return time.Duration(max(t.until-t.limiter.now(), 0))
+}
 
 // Delay returns 0 if OK, and otherwise when it is worth trying again; where it never is, the longest duration.
 func (t *Taken) Delay() time.Duration { return t.delay }
@@ -253,7 +288,7 @@ func (l *Limiter) TryTake() *Taken { return l.TryTakeN(1) }
 // TryTakeN is TryTake for n units. 0 units are OK; fewer, and more than a batch may have (MaxBatch), never.
 func (l *Limiter) TryTakeN(n int) *Taken {
 	if n == 0 {
-		return &Taken{limiter: l, ok: true}
+		return l.uncounted()
 	}
 	if most := min(mostUnits, l.settings.maxBatch); n < 0 || int64(n) > most {
 		wrong := &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were asked for, of 0 to %d", n, most)}

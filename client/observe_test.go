@@ -1,9 +1,11 @@
 package client
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -173,6 +175,31 @@ func TestReserve_SendsEveryField(t *testing.T) {
 			if field := fields.Get(i); field.Name() != "request_id" && !sent.Has(field) {
 				t.Errorf("%s is not sent", field.Name())
 			}
+		}
+	})
+}
+
+// TestReportAnswer_SendsWhatCanBeRead: all lines of a header, no cookies, and a body that is cut and made UTF-8.
+func TestReportAnswer_SendsWhatCanBeRead(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		lease, err := c.Reserve(t.Context(), ReserveRequest{Items: one("t/core", 1), Consume: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		header := http.Header{"Retry-After": {"30"}, "Ratelimit": {"a", "b"}, "Set-Cookie": {"session=secret"}}
+		body := append([]byte("\xff"), bytes.Repeat([]byte("x"), 40<<10)...)
+		_, err = lease.Operation().ReportAnswer(t.Context(), Answer{Status: 429, Header: header, Body: body, Dialect: "github"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := cluster.Reports()[0]
+		want := map[string]string{"Retry-After": "30", "Ratelimit": "a\nb"}
+		if a := got.GetAnswer(); a.GetStatus() != 429 || a.GetDialect() != "github" || !maps.Equal(a.GetHeaders(), want) ||
+			!strings.HasPrefix(a.GetBody(), "\uFFFDxx") || len(a.GetBody()) > 33<<10 {
+			t.Errorf("status %d, dialect %q, headers %v, %d bytes", a.GetStatus(), a.GetDialect(), a.GetHeaders(), len(a.GetBody()))
+		}
+		if got.GetLease() != lease.ID() || got.GetFence() != lease.Fence() || got.GetOp() != 1 || len(got.GetSignals()) != 0 {
+			t.Errorf("%v", got)
 		}
 	})
 }

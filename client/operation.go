@@ -2,7 +2,10 @@ package client
 
 import (
 	"context"
+	"math"
+	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -97,7 +100,41 @@ func (o *Operation) settlement(s Settlement) *command {
 // Report tells the cluster what the provider answered to a call of this operation, so that one holder's 429 protects
 // all.
 func (o *Operation) Report(ctx context.Context, signals ...Signal) ([]Reported, error) {
-	reported, err := o.lease.client.report(ctx, o.lease, o.number, signals)
+	return o.report(ctx, &quotav1.ReportRequest{Signals: signalsOf(signals)})
+}
+
+// Answer is what a provider answered to a call, as it came.
+type Answer struct {
+	// Status is the status of HTTP.
+	Status int
+	// Header is that of the answer. Cookies do not leave this process.
+	Header http.Header
+	// Body is its beginning. Only refusals need one, and the cluster looks at 32 KiB.
+	Body []byte
+	// Dialect says how the provider speaks, such as github or openai; empty: the cluster finds out.
+	Dialect string
+}
+
+// ReportAnswer is Report by the answer itself: the cluster finds in it what the provider says of its limits, and of which of the
+// lease's quotas.
+func (o *Operation) ReportAnswer(ctx context.Context, answer Answer) ([]Reported, error) {
+	headers := make(map[string]string, len(answer.Header))
+	for name, lines := range answer.Header {
+		if name != "Set-Cookie" {
+			headers[name] = strings.Join(lines, "\n")
+		}
+	}
+	body := strings.ToValidUTF8(string(answer.Body[:min(len(answer.Body), maxAnswerBody)]), "\uFFFD")
+	return o.report(ctx, &quotav1.ReportRequest{Answer: &quotav1.Answer{
+		Status: int32(min(max(answer.Status, 0), math.MaxInt32)), Headers: headers, Body: body, Dialect: answer.Dialect,
+	}})
+}
+
+// maxAnswerBody is how much of an answer's body is sent, in bytes: what the cluster looks at.
+const maxAnswerBody = 32 << 10
+
+func (o *Operation) report(ctx context.Context, report *quotav1.ReportRequest) ([]Reported, error) {
+	reported, err := o.lease.client.report(ctx, o.lease, o.number, report)
 	o.lease.learn(err)
 	return reported, err
 }

@@ -321,40 +321,39 @@ func (l *Limiter) refusedLocked(units, now int64) bool {
 }
 
 // allowSlow answers an Allow that found nothing at hand.
-func (l *Limiter) allowSlow(n int64) bool {
+func (l *Limiter) allowSlow(n int64) *Taken {
 	l.mu.Lock()
 	now := l.now()
 	if l.closed {
 		l.mu.Unlock()
-		return false
+		return nil
 	}
 	if l.refusedLocked(n, now) {
-		open := l.passUncountedLocked(l.refusal, n)
-		l.mu.Unlock()
-		return open
+		defer l.mu.Unlock()
+		return l.passUncountedLocked(l.refusal, n)
 	}
 	l.mu.Unlock()
 	if l.client.closures.left(l.unit) > 0 {
-		return false
+		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), allowTimeout, ErrClusterAway)
 	defer cancel()
-	_, err := l.obtain(ctx, n, 0)
+	taken, err := l.obtain(ctx, n, 0)
 	if err == nil {
-		return true
+		return taken
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.passUncountedLocked(err, n)
 }
 
-// passUncountedLocked decides what a take without an answer comes to: closed, unless the caller chose otherwise.
-func (l *Limiter) passUncountedLocked(err error, n int64) bool {
+// passUncountedLocked lets a take without an answer pass where the caller chose so; nil: it does not pass.
+func (l *Limiter) passUncountedLocked(err error, n int64) *Taken {
 	if !l.settings.failOpen || closedError(err) || !errors.Is(err, ErrClusterAway) {
-		return false
+		return nil
 	}
 	l.stats.Uncounted += uint64(n)
-	return true
+	return l.uncounted()
 }
 
 // waitSlow answers a Wait that found nothing at hand.
@@ -374,8 +373,8 @@ func (l *Limiter) waitSlow(ctx context.Context, n int64) (*Taken, error) {
 		if !ok {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			if l.passUncountedLocked(err, n) {
-				return &Taken{limiter: l, ok: true}, nil
+			if taken := l.passUncountedLocked(err, n); taken != nil {
+				return taken, nil
 			}
 			return nil, err
 		}

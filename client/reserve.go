@@ -228,10 +228,9 @@ func (c *Client) withdraw(cmd *command, ticket uint64) {
 	c.send(orphanLife, withdrawal, again)
 }
 
-func (c *Client) reportCommand(lease *Lease, op uint64, signals []Signal) *command {
-	cmd := newCommand(&quotav1.Command{Kind: &quotav1.Command_Report{Report: &quotav1.ReportRequest{
-		Lease: lease.id, Fence: lease.fence, Op: op, Signals: signalsOf(signals),
-	}}})
+func (c *Client) reportCommand(lease *Lease, op uint64, report *quotav1.ReportRequest) *command {
+	report.Lease, report.Fence, report.Op = lease.id, lease.fence, op
+	cmd := newCommand(&quotav1.Command{Kind: &quotav1.Command_Report{Report: report}})
 	cmd.then = func(cmd *command) {
 		// Nobody waits for the answer, but the cooldown that it may tell of counts all the same.
 		if cmd.err == nil {
@@ -241,13 +240,13 @@ func (c *Client) reportCommand(lease *Lease, op uint64, signals []Signal) *comma
 	return cmd
 }
 
-func (c *Client) report(ctx context.Context, lease *Lease, op uint64, signals []Signal) ([]Reported, error) {
+func (c *Client) report(ctx context.Context, lease *Lease, op uint64, report *quotav1.ReportRequest) ([]Reported, error) {
 	ctx, done, err := c.begin(ctx, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	cmd := c.reportCommand(lease, op, signals)
+	cmd := c.reportCommand(lease, op, report)
 	if err := c.do(ctx, cmd); err != nil {
 		return nil, err
 	}

@@ -51,7 +51,7 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 			return nil, err
 		}
 		granted := &grant{call: c, lease: lease}
-		if op := lease.Operation(); op == nil || op.Left() > 0 {
+		if granted.live() {
 			lease.KeepAlive()
 			return granted, nil
 		}
@@ -60,6 +60,15 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 			return nil, client.ErrLate
 		}
 	}
+}
+
+// live reports whether the attempt may still be sent: what was consumed for it has to arrive by its spend-by.
+func (p *grant) live() bool {
+	if p.lease == nil {
+		return true
+	}
+	op := p.lease.Operation()
+	return op == nil || op.Left() > 0
 }
 
 // context returns a context for sending the attempt. A call on slots ends with them: from then on they are somebody else's.

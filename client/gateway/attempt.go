@@ -3,13 +3,16 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 
+	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/rpc/signals"
 )
 
@@ -40,8 +43,10 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		response, err := c.send(request, granted)
 		if err != nil {
-			if errors.Is(err, errUnsent) && try == 0 && c.replayable(request) {
-				continue // once more on another connection
+			once := errors.Is(err, errUnsent) && try == 0           // more on another connection
+			late := errors.Is(err, client.ErrLate) && try < maxLate // while a connection was looked for
+			if (once || late) && c.replayable(request) {
+				continue
 			}
 			return nil, err
 		}
@@ -101,8 +106,16 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 	}
 	ctx, cancel := granted.context(from)
 	defer context.AfterFunc(request.Context(), cancel)()
-	attempt := request.WithContext(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn:      func(httptrace.GotConnInfo) { handed.Store(true) },
+	sending, prevent := context.WithCancelCause(ctx)
+	attempt := request.WithContext(httptrace.WithClientTrace(sending, &httptrace.ClientTrace{
+		GotConn: func(info httptrace.GotConnInfo) {
+			if granted.live() {
+				handed.Store(true)
+				return
+			}
+			prevent(client.ErrLate)
+			closeUnlessShared(info.Conn)
+		},
 		WroteHeaders: func() { writes.Add(1) },
 	}))
 	if c.insteadOf != "" {
@@ -116,7 +129,8 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 	sent := time.Now()
 	response, err := c.upstream.transport.RoundTrip(attempt)
 	if err != nil {
-		cause := context.Cause(ctx)
+		cause := context.Cause(sending)
+		prevent(nil)
 		cancel()
 		granted.settle(settlement{unsent: !handed.Load()})
 		if cause != nil {
@@ -128,8 +142,17 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 	if response.StatusCode == http.StatusUnauthorized && c.key != nil {
 		c.upstream.keys.Reread(c.key)
 	}
-	response.Body = c.govern(ctx, cancel, response, granted, max(writes.Load(), 1))
+	response.Body = c.govern(ctx, func() { prevent(nil); cancel() }, response, granted, max(writes.Load(), 1))
 	return response, nil
+}
+
+// closeUnlessShared closes a connection on which nothing may be written, unless others use it as well: over HTTP/2 the end of the attempt's
+// context is enough.
+func closeUnlessShared(conn net.Conn) {
+	if secure, ok := conn.(*tls.Conn); ok && secure.ConnectionState().NegotiatedProtocol == "h2" {
+		return
+	}
+	_ = conn.Close()
 }
 
 // observe reports what the provider said of its limits, and returns whether to send the call again, and in how long.

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"io"
@@ -22,12 +23,47 @@ func (b *body) bytes() []byte {
 	return b.data
 }
 
+// mediaType returns the type of a body in lower case, without its parameters.
+func mediaType(header http.Header) string {
+	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(kind))
+}
+
 // isJSON reports whether a body is JSON by its type. Tools that say nothing send JSON.
 func isJSON(header http.Header) bool {
-	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
-	kind = strings.ToLower(strings.TrimSpace(kind))
-	return kind == "" || kind == "application/json" || strings.HasSuffix(kind, "+json") || strings.HasPrefix(kind, "text/") ||
-		kind == "application/x-www-form-urlencoded"
+	kind := mediaType(header)
+	return kind == "" || kind == "application/json" || strings.HasSuffix(kind, "+json")
+}
+
+// isText reports whether a body is text by its type. It may be JSON all the same: curl -d says that it sends a form.
+func isText(header http.Header) bool {
+	kind := mediaType(header)
+	return strings.HasPrefix(kind, "text/") || kind == "application/x-www-form-urlencoded"
+}
+
+// maxBlank is how many bytes of white space may stand before JSON in a text body. A body with more is taken for JSON, so that white
+// space hides nothing from the scan.
+const maxBlank = 512
+
+// beginsAsJSON reports whether a text body is JSON by its beginning, and returns the whole body to read. It waits for one byte that is no
+// white space.
+func beginsAsJSON(body io.ReadCloser) (io.ReadCloser, bool) {
+	in := bufio.NewReaderSize(body, maxBlank)
+	whole := splice{in, body}
+	for n := 1; n <= maxBlank; n++ {
+		start, err := in.Peek(n)
+		if err != nil {
+			return whole, false
+		}
+		switch start[n-1] {
+		case ' ', '\t', '\r', '\n':
+		case '{', '[', 0xef: // the first byte of a byte order mark
+			return whole, true
+		default:
+			return whole, false
+		}
+	}
+	return whole, true
 }
 
 // errBodyTooLarge and errMemory say why a body was not read.
@@ -36,8 +72,8 @@ var (
 	errMemory       = errors.New("all buffered bodies together would be larger than limits.memory")
 )
 
-// readBody reads a JSON body into memory. Other bodies are streamed and never sent again; of those of models, the beginning is
-// looked at for the model.
+// readBody reads a JSON body into memory. Other bodies are streamed and never sent again; of the forms of models, the beginning is looked
+// at for the model.
 func (c *call) readBody(r *http.Request) error {
 	if err := c.takeBody(r); err != nil {
 		return err
@@ -52,8 +88,12 @@ func (c *call) takeBody(r *http.Request) error {
 	limits := c.state.config.Limits
 	keep := accountant{gateway: c.gateway, most: limits.Memory}
 	c.release = keep.release
-	if !isJSON(r.Header) {
-		if !c.op.Generates() {
+	whole := isJSON(r.Header)
+	if isText(r.Header) {
+		r.Body, whole = beginsAsJSON(r.Body)
+	}
+	if !whole {
+		if !c.op.Generates() || !strings.HasPrefix(mediaType(r.Header), "multipart/") {
 			return nil
 		}
 		head := make([]byte, estimate.MultipartHead)

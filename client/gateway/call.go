@@ -154,7 +154,7 @@ func (c *call) existing(name, part string, amount int64) bool {
 
 func (c *call) add(q catalog.Quota, part string, amount int64) {
 	d := draw{quota: q, part: part, amount: amount}
-	if most := c.gateway.catalog.Most(q.Name); most > 0 && amount > most {
+	if most := c.gateway.catalog.Most(q.Name, c.caller.Class); most > 0 && amount > most {
 		d.amount, d.cut = most, true
 	}
 	c.draws = append(c.draws, d)

@@ -8,12 +8,17 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/client/gateway"
 	"github.com/quotad/quotad/client/gateway/config"
@@ -50,6 +55,29 @@ func TestBody_WhatStandsTwiceIsRefused(t *testing.T) {
 	}
 	if got := f.do(http.MethodPost, "/openai/v1/responses", `{"model":"small","input":"x"}`); got.status != http.StatusOK {
 		t.Errorf("once: got %d %s", got.status, got.body)
+	}
+}
+
+// TestSend_WhatArrivedTooLateIsNotSent: a connection that takes longer than the spend-by is closed unused, and another allowance is asked
+// for.
+func TestSend_WhatArrivedTooLateIsNotSent(t *testing.T) {
+	quota := rate("openai/gpt-5/requests", 10)
+	quota.SpendBy, quota.Transit = durationpb.New(2*time.Second), durationpb.New(time.Second)
+	c := startCluster(t, quota)
+	p := startProvider(t, speak(200, chatAnswer))
+	var dials atomic.Int64
+	transport := &http.Transport{DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dials.Add(1) == 1 {
+			time.Sleep(1100 * time.Millisecond) //nolint:forbidigo // what is tested is that the last take passes meanwhile
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}}
+	defer transport.CloseIdleConnections()
+	conf := configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")})
+	f := startGateway(t, c, p, conf, gateway.Options{Transport: transport})
+	got := f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","messages":[]}`)
+	if got.status != http.StatusOK || len(p.seen()) != 1 || dials.Load() < 2 {
+		t.Errorf("%d %s after %d connections and %d requests", got.status, got.body, dials.Load(), len(p.seen()))
 	}
 }
 
@@ -140,6 +168,60 @@ func TestMultipart_IsGovernedByItsModelAndStreamed(t *testing.T) {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
 	c.consumed("openai/whisper/requests", 1)
+}
+
+// TestBody_TextIsStreamedAndJSONInItIsRead: the provider has the first bytes of a text before the client sends the last. JSON that is
+// labelled as text, as curl -d does, is governed by what it says.
+func TestBody_TextIsStreamedAndJSONInItIsRead(t *testing.T) {
+	c := startCluster(t, rate("github/core", 100), rate("openai/gpt-5/requests", 10))
+	const first, last = "first line\n", "last line\n"
+	arrived := make(chan string, 1)
+	streaming := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		head := make([]byte, len(first))
+		_, _ = io.ReadFull(r.Body, head)
+		arrived <- string(head)
+		rest, _ := io.ReadAll(r.Body)
+		speak(200, string(rest))(w, r)
+	}))
+	defer streaming.Close()
+	p := startProvider(t, speak(200, chatAnswer))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{
+		"github": {Dialect: "github", Base: streaming.URL, Plain: true}, "openai": upstreamOf(p, "openai"),
+	}), gateway.Options{})
+
+	body, write := io.Pipe()
+	go func() {
+		_, _ = io.WriteString(write, first)
+		select {
+		case <-arrived:
+			_, _ = io.WriteString(write, last)
+			_ = write.Close()
+		case <-t.Context().Done():
+			_ = write.CloseWithError(t.Context().Err())
+		}
+	}()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.url+"/github/markdown/raw", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", "text/plain")
+	response, err := http.DefaultTransport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if rest, err := io.ReadAll(response.Body); err != nil || response.StatusCode != http.StatusOK || string(rest) != last {
+		t.Fatalf("got %d %q, %v", response.StatusCode, rest, err)
+	}
+	c.consumed("github/core", 1)
+
+	for i, kind := range []string{"text/plain", "application/x-www-form-urlencoded"} {
+		got := f.do(http.MethodPost, "/openai/v1/chat/completions", ` {"model":"gpt-5","messages":[]}`, "Content-Type", kind)
+		if got.status != 200 {
+			t.Errorf("%s: %d %s", kind, got.status, got.body)
+		}
+		c.consumed("openai/gpt-5/requests", int64(i+1))
+	}
 }
 
 func TestReload_IsWholeOrNotAtAll(t *testing.T) {

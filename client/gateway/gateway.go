@@ -50,6 +50,7 @@ type Gateway struct {
 	cluster *nodes
 	catalog catalog.Catalog
 	seats   *identity.Seats
+	secret  identity.Secret
 	metrics *metrics
 	// state is what the configuration comes to; calls under way keep theirs over a reload.
 	state atomic.Pointer[state]
@@ -94,7 +95,7 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 		g.logger = slog.New(slog.DiscardHandler)
 	}
 	conf = conf.Complete()
-	g.seats = identity.NewSeats(max(conf.Identity.Seats.Count, 1))
+	g.seats, g.secret = identity.NewSeats(max(conf.Identity.Seats.Count, 1)), identity.NewSecret()
 	built, err := g.build(conf)
 	if err != nil {
 		return nil, err
@@ -123,7 +124,7 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 // Check returns what is wrong with a configuration, with the keys, certificates and the token that it names. It starts nothing.
 func Check(conf config.Config, options Options) error {
 	conf = conf.Complete()
-	g := &Gateway{options: options, logger: slog.New(slog.DiscardHandler), seats: identity.NewSeats(1)}
+	g := &Gateway{options: options, logger: slog.New(slog.DiscardHandler), seats: identity.NewSeats(1), secret: identity.NewSecret()}
 	built, err := g.build(conf)
 	if err != nil {
 		return err
@@ -142,7 +143,14 @@ func (g *Gateway) Reload(conf config.Config) error {
 	for _, warning := range Warnings(conf) {
 		g.logger.Warn(warning)
 	}
-	old := g.state.Swap(built)
+	old := g.state.Load()
+	for name, u := range built.upstreams {
+		if was := old.upstreams[name]; was != nil && was.open != nil {
+			was.open.reconfigure(u.config.FailOpen)
+			u.open = was.open
+		}
+	}
+	g.state.Store(built)
 	old.retire()
 	return nil
 }
@@ -177,7 +185,7 @@ func (g *Gateway) build(conf config.Config) (*state, error) {
 		}
 		s.machine = name
 	}
-	s.resolver = identity.New(s.machine, conf.Identity, g.options.Tokens, g.seats)
+	s.resolver = identity.New(s.machine, conf.Identity, g.options.Tokens, g.seats, g.secret)
 	for name, configured := range conf.Upstreams {
 		u, err := newUpstream(name, configured, g.options.Transport, g.logger)
 		if err != nil {

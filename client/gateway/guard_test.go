@@ -127,11 +127,17 @@ func TestHead_IsLookedAtOnEveryRequestOfAConnection(t *testing.T) {
 
 func TestA7_WebSocketsAreRefusedWith426(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
-	got := raw(t, "tcp", f.listen(), "GET /openai/v1/responses HTTP/1.1\r\nHost: localhost\r\n"+
-		"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 1)
-	if len(got) != 1 || got[0] != "426" || len(f.provider.seen()) != 0 {
-		t.Errorf("got %v", got)
+	address := f.listen()
+	for _, request := range []string{
+		"GET /openai/v1/responses", "POST /take?quota=openai/gpt-5/requests", "POST /slots?quota=openai/gpt-5/requests", "GET /status",
+		"POST /quota.v1.QuotaService/Reserve",
+	} {
+		got := raw(t, "tcp", address, request+" HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 1)
+		if len(got) != 1 || got[0] != "426" || len(f.provider.seen()) != 0 {
+			t.Errorf("%s: got %v", request, got)
+		}
 	}
+	f.cluster.consumed("openai/gpt-5/requests", 0)
 }
 
 func TestA5_SocketRoutesByHostAndNamesThePeer(t *testing.T) {

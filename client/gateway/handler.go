@@ -20,11 +20,11 @@ func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 func newID() string { return "qgw_" + rand.Text() }
 
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	patient := newPatientWriter(w)
-	defer patient.end()
+	patient := newPatientWriter(w, slowClient)
+	defer patient.begin()
 	w = patient
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = patientBody{r.Body, patient.control}
+		r.Body = patientBody{r.Body, patient.control, slowBody}
 	}
 	s := g.state.Load()
 	c := &call{
@@ -50,17 +50,19 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	c.route = to
-	if to.own != "" {
-		g.serveOwn(w, r, c)
-		return
+	if to.own == "" {
+		c.op = dialect.Operation{Dialect: to.upstream.dialect}
 	}
-	c.op = dialect.Operation{Dialect: to.upstream.dialect}
 	if upgrade(r) {
 		w.Header().Set("Connection", "close")
 		c.refuse(w, dialect.Refusal{
 			Status:  http.StatusUpgradeRequired,
 			Message: "quotad: WebSockets are not governed; use plain HTTP requests", Final: true,
 		})
+		return
+	}
+	if to.own != "" {
+		g.serveOwn(w, r, c)
 		return
 	}
 	g.serveCall(w, r, c)
@@ -86,18 +88,28 @@ func (c *call) identify(r *http.Request, header http.Header) (dialect.Refusal, b
 	return dialect.Refusal{Status: denied.Status, Message: denied.Message, Final: true}, true
 }
 
+// enter counts a call as under way until leave; false: it was refused, since too many are, or the gateway is stopping.
+func (g *Gateway) enter(w http.ResponseWriter, c *call) bool {
+	if n := g.calls.Add(1); !g.stopping.Load() && n <= int64(c.state.config.Limits.Calls) {
+		return true
+	}
+	g.leave()
+	refusal, _ := c.refusalOf(errStopping)
+	if !g.stopping.Load() {
+		refusal.Message = "quotad: too many calls are under way (limits.calls)"
+	}
+	c.refuse(w, refusal)
+	return false
+}
+
+func (g *Gateway) leave() { g.calls.Add(-1) }
+
 // serveCall takes a call to a provider.
 func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
-	if n := g.calls.Add(1); g.stopping.Load() || n > int64(c.state.config.Limits.Calls) {
-		g.calls.Add(-1)
-		refusal, _ := c.refusalOf(errStopping)
-		if !g.stopping.Load() {
-			refusal.Message = "quotad: too many calls are under way (limits.calls)"
-		}
-		c.refuse(w, refusal)
+	if !g.enter(w, c) {
 		return
 	}
-	defer g.calls.Add(-1)
+	defer g.leave()
 	defer func() { g.finished(c) }()
 	if refusal, denied := c.identify(r, r.Header); denied {
 		c.refuse(w, refusal)

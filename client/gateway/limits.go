@@ -16,42 +16,55 @@ const (
 	slowUpstream = 10 * time.Minute
 )
 
-// patientWriter gives each write to a client a deadline of its own.
+// patientWriter gives each write to a client a deadline of its own. Between writes there is none: HTTP/2 would reset a stream on which the
+// provider is silent.
 type patientWriter struct {
 	http.ResponseWriter
-	control *http.ResponseController
+	control  *http.ResponseController
+	patience time.Duration
 }
 
-func newPatientWriter(w http.ResponseWriter) *patientWriter {
-	return &patientWriter{w, http.NewResponseController(w)}
+// newPatientWriter returns a writer for an answer. The connection may have a deadline from the answer before.
+func newPatientWriter(w http.ResponseWriter, patience time.Duration) *patientWriter {
+	patient := &patientWriter{w, http.NewResponseController(w), patience}
+	patient.lift()
+	return patient
 }
 
 // Write implements io.Writer.
 func (w *patientWriter) Write(p []byte) (int, error) {
-	_ = w.control.SetWriteDeadline(time.Now().Add(slowClient))
+	w.begin()
+	defer w.lift()
 	return w.ResponseWriter.Write(p)
+}
+
+// FlushError sends what is buffered.
+func (w *patientWriter) FlushError() error {
+	w.begin()
+	defer w.lift()
+	return w.control.Flush()
 }
 
 // Unwrap lets http.ResponseController find the writer below.
 func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// end lifts the deadline, for the connection's next request.
-func (w *patientWriter) end() { _ = w.control.SetWriteDeadline(time.Time{}) }
+// begin sets the deadline of a write, and at the end that of what the server writes after the handler.
+func (w *patientWriter) begin() { _ = w.control.SetWriteDeadline(time.Now().Add(w.patience)) }
 
-// patientBody gives each read of a request's body a deadline of its own, until the body has ended.
+func (w *patientWriter) lift() { _ = w.control.SetWriteDeadline(time.Time{}) }
+
+// patientBody gives each read of a request's body a deadline of its own.
 type patientBody struct {
 	io.ReadCloser
-	control *http.ResponseController
+	control  *http.ResponseController
+	patience time.Duration
 }
 
 // Read implements io.Reader.
 func (b patientBody) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(time.Now().Add(slowBody))
-	n, err := b.ReadCloser.Read(p)
-	if err != nil {
-		_ = b.control.SetReadDeadline(time.Time{})
-	}
-	return n, err
+	_ = b.control.SetReadDeadline(time.Now().Add(b.patience))
+	defer func() { _ = b.control.SetReadDeadline(time.Time{}) }()
+	return b.ReadCloser.Read(p)
 }
 
 // wrongTokens counts wrong tokens by peer, so that nobody can try many.

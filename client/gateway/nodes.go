@@ -33,7 +33,9 @@ type nodes struct {
 }
 
 func newNodes(conf config.Cluster) (*nodes, error) {
-	n := &nodes{addresses: conf.Nodes, transport: &http.Transport{MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second}}
+	n := &nodes{addresses: conf.Nodes, transport: &http.Transport{
+		MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second, HTTP2: pings(),
+	}}
 	// All that waits shares a connection or two: HTTP/2, in the clear where there is no TLS.
 	n.transport.Protocols = new(http.Protocols)
 	secure := conf.CA != "" || strings.HasPrefix(conf.Nodes[0], "https://")

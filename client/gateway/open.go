@@ -3,6 +3,7 @@ package gateway
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,9 +13,8 @@ import (
 
 // failOpen lets calls of an upstream pass while the cluster is away: so many per time, and so long.
 type failOpen struct {
+	mu   sync.Mutex
 	conf config.FailOpen
-
-	mu sync.Mutex
 	// since is when the cluster was first found away; zero: it is there.
 	since time.Time
 	// passed are when the last calls passed, as a ring of conf.Count.
@@ -36,6 +36,21 @@ func newFailOpen(conf *config.FailOpen) *failOpen {
 	return &failOpen{conf: *conf, passed: make([]time.Time, conf.Count), spent: map[spentKey]int64{}}
 }
 
+// reconfigure has an outage that goes on while the configuration is replaced go on: with what was spent in it, and for no longer. nil:
+// nothing more passes.
+func (f *failOpen) reconfigure(conf *config.FailOpen) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if conf == nil {
+		conf = &config.FailOpen{}
+	}
+	// The newest of the last calls stand last in the new ring; what is missing is long ago.
+	last := append(slices.Clone(f.passed[f.next:]), f.passed[:f.next]...)
+	passed := make([]time.Time, conf.Count)
+	copy(passed[max(0, len(passed)-len(last)):], last[max(0, len(last)-len(passed)):])
+	f.conf, f.passed, f.next = *conf, passed, 0
+}
+
 // allow reports whether a call may pass now, and whether it is the first since the cluster went away.
 func (f *failOpen) allow(now time.Time) (ok, first bool) {
 	if f == nil {
@@ -45,6 +60,9 @@ func (f *failOpen) allow(now time.Time) (ok, first bool) {
 	defer f.mu.Unlock()
 	if f.since.IsZero() {
 		f.since = now
+	}
+	if len(f.passed) == 0 {
+		return false, false
 	}
 	// The oldest of the last Count calls must be a whole period ago: no period sees more.
 	if now.Sub(f.since) > f.conf.For || now.Sub(f.passed[f.next]) < f.conf.Per {
@@ -107,10 +125,23 @@ func (f *failOpen) back() (spent map[spentKey]int64, count int) {
 	return spent, count
 }
 
-// isAway reports whether an error says that the cluster did not answer; nothing of the call was sent then.
+// isAway reports whether an error says that the cluster did not answer; nothing of the call was sent then. One that has no room answers.
 func isAway(err error) bool {
 	return !errors.As(err, new(*client.RefusalError)) && !errors.As(err, new(*client.RequestError)) && !errors.Is(err, errStopping) &&
-		!errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrLate)
+		!errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrLate) && !hasNoRoom(err)
+}
+
+// hasNoRoom reports whether the cluster answered that it has no room for what was asked, for this caller or at all.
+func hasNoRoom(err error) bool {
+	for _, reason := range []client.Reason{
+		client.CallerBudget, client.BudgetFull, client.Overloaded, client.TooManyInFlight, client.SessionsFull, client.MemoryFull,
+		client.DiskFull,
+	} {
+		if errors.Is(err, reason) {
+			return true
+		}
+	}
+	return false
 }
 
 // passOpen lets a call pass without the cluster, if its upstream allows that now.
@@ -120,8 +151,9 @@ func (c *call) passOpen() bool {
 		return false
 	}
 	if first {
-		c.gateway.logger.Warn("the cluster is away: calls pass ungoverned", "upstream", c.upstream.name, "count", c.upstream.open.conf.Count,
-			"per", c.upstream.open.conf.Per, "for", c.upstream.open.conf.For)
+		bounds := c.upstream.config.FailOpen
+		c.gateway.logger.Warn("the cluster is away: calls pass ungoverned", "upstream", c.upstream.name, "count", bounds.Count, "per", bounds.Per,
+			"for", bounds.For)
 	}
 	c.ungoverned, c.spent = "fail_open", c.spends()
 	c.outage = c.upstream.open.spend(c.spent)

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httputil"
@@ -22,19 +23,32 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 		c.refuse(w, dialect.Refusal{Status: http.StatusUnauthorized, Message: "quotad: send the cluster's token as Authorization: Bearer"})
 		return
 	}
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxAPI+1))
-	if err != nil || len(body) > maxAPI {
+	keep := accountant{gateway: g, most: c.state.config.Limits.Memory}
+	defer keep.release()
+	var body bytes.Buffer
+	switch n, err := io.Copy(io.MultiWriter(&keep, &body), io.LimitReader(r.Body, maxAPI+1)); {
+	case err != nil:
+		c.refuse(w, bodyRefusal(err))
+		return
+	case n > maxAPI:
 		c.refuse(w, dialect.Refusal{Status: http.StatusRequestEntityTooLarge, Message: "quotad: a request of the API has at most 4 MiB"})
 		return
 	}
 	passes := httputil.ReverseProxy{
-		FlushInterval: -1, ErrorLog: discardLog, Transport: apiSender{g.cluster, body},
+		FlushInterval: -1, ErrorLog: discardLog, Transport: apiSender{g.cluster, body.Bytes()},
 		Rewrite: func(p *httputil.ProxyRequest) {
 			if p.Out.Header.Get("Authorization") == "" && g.cluster.token != "" {
 				p.Out.Header.Set("Authorization", "Bearer "+g.cluster.token)
 			}
 		},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) { c.refuse(w, c.awayRefusal(err)) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			if sent, ok := errors.AsType[*upstreamError](err); ok {
+				c.refuse(w, dialect.Refusal{Status: http.StatusBadGateway, Message: fmt.Sprintf(
+					"quotad: a node did not answer, so the outcome is unknown (%v); send it again under the same request id", sent)})
+				return
+			}
+			c.refuse(w, c.awayRefusal(err))
+		},
 	}
 	passes.ServeHTTP(w, r)
 }
@@ -61,10 +75,10 @@ func (s apiSender) RoundTrip(request *http.Request) (*http.Response, error) {
 		if err == nil {
 			return response, nil
 		}
-		failed = errors.Join(failed, err)
 		if !isDial(err) {
-			return nil, failed
+			return nil, &upstreamError{err: err, sent: true}
 		}
+		failed = errors.Join(failed, err)
 	}
 	return nil, failed
 }

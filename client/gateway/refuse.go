@@ -47,6 +47,12 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 		return refusal, true
 	case errors.Is(err, client.ErrLate):
 		return dialect.Refusal{Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Message: err.Error()}, false
+	case hasNoRoom(err):
+		reason, _ := errors.AsType[client.Reason](err)
+		return dialect.Refusal{
+			Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Reason: reason.String(),
+			Message: fmt.Sprintf("quotad: the cluster has no room for this call now (%v); nothing was sent", err),
+		}, false
 	case errors.Is(err, client.ErrLeaseExpired), errors.Is(err, client.StaleFence):
 		return dialect.Refusal{
 			Status: http.StatusServiceUnavailable, RetryAfter: retrySoon,

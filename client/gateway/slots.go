@@ -12,8 +12,8 @@ import (
 // signOfLife is how often an empty line says that slots are still held.
 const signOfLife = 10 * time.Second
 
-// serveSlots answers /slots: the lease lives as long as the connection. Its first line names it, empty lines follow, and a last line
-// says when it was lost.
+// serveSlots answers /slots: the lease lives as long as the connection, also while the gateway drains. Its first line names it, empty lines
+// follow, and a last line says when it was lost.
 func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 	_, _, refusal, refused := c.prepareTake(r)
 	if refused {
@@ -31,9 +31,6 @@ func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 	out := json.NewEncoder(w)
 	control := http.NewResponseController(w)
 	write := func(value any) error {
-		if err := control.SetWriteDeadline(time.Now().Add(signOfLife)); err != nil {
-			g.logger.Debug("no deadline for writing", "error", err)
-		}
 		if value == nil {
 			if _, err := w.Write([]byte("\n")); err != nil {
 				return err
@@ -52,9 +49,6 @@ func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 			err = write(nil)
 		case <-lease.Done():
 			_ = write(map[string]string{"lost": lostBy(lease)})
-			return
-		case <-g.ctx.Done():
-			_ = write(map[string]string{"lost": errStopping.Error()})
 			return
 		case <-r.Context().Done():
 			return

@@ -58,7 +58,7 @@ func readTake(r *http.Request) (takeRequest, error) {
 	if err != nil || len(data) > maxAsk {
 		return ask, errors.New("the body was not read, or is larger than 64 KiB")
 	}
-	if len(data) > 0 && isJSON(r.Header) && data[0] == '{' {
+	if len(data) > 0 && (isJSON(r.Header) || isText(r.Header)) && data[0] == '{' {
 		if err := json.Unmarshal(data, &ask); err != nil {
 			return ask, fmt.Errorf("the body is not JSON of the form {\"quota\":\"t/core\",\"amount\":1}: %w", err)
 		}
@@ -86,14 +86,7 @@ func (c *call) prepareTake(r *http.Request) (ask takeRequest, named bool, refusa
 	if err != nil {
 		return ask, false, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: " + err.Error()}, true
 	}
-	header := r.Header.Clone()
-	if ask.Holder != "" {
-		header.Set(identity.HolderHeader, ask.Holder)
-	}
-	if ask.Class != "" {
-		header.Set(identity.ClassHeader, ask.Class)
-	}
-	if refusal, denied := c.identify(r, header); denied {
+	if refusal, denied := c.identifyAs(r, ask.Holder, ask.Class); denied {
 		return ask, false, refusal, true
 	}
 	caller := c.caller
@@ -113,6 +106,18 @@ func (c *call) prepareTake(r *http.Request) (ask takeRequest, named bool, refusa
 	}
 	named = caller.Source == "header" || caller.Source == "path" || caller.Source == "token"
 	return ask, named, dialect.Refusal{}, false
+}
+
+// identifyAs names the caller of one of the gateway's own routes, who may say holder and class in the request; empty: by its headers.
+func (c *call) identifyAs(r *http.Request, holder, class string) (dialect.Refusal, bool) {
+	header := r.Header.Clone()
+	if holder != "" {
+		header.Set(identity.HolderHeader, holder)
+	}
+	if class != "" {
+		header.Set(identity.ClassHeader, class)
+	}
+	return c.identify(r, header)
 }
 
 // serveTake answers /take: 200 is the permission to call now.
@@ -137,14 +142,25 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 			" is of kind slots: use POST /slots"})
 		return
 	}
-	said := map[string]any{"spendIn": op.Left().String()}
+	said := map[string]any{"spendIn": spendIn(op.Left())}
 	if ask.Settle {
-		said["id"] = g.takes.keep(granted)
+		id := g.takes.keep(granted)
+		if id == "" {
+			granted.settle(settlement{unsent: true})
+			c.refuse(w, dialect.Refusal{
+				Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Message: "quotad: too many takes wait for their settlement",
+			})
+			return
+		}
+		said["id"] = id
 	} else {
 		granted.handOver()
 	}
 	writeJSON(w, said)
 }
+
+// spendIn writes how long is left to make a call, rounded down.
+func spendIn(left time.Duration) string { return left.Truncate(time.Millisecond).String() }
 
 // refuseTake answers a take that the cluster did not allow.
 func (g *Gateway) refuseTake(w http.ResponseWriter, c *call, err error) {
@@ -171,16 +187,17 @@ func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call)
 	}
 	ctx, cancel := context.WithDeadlineCause(r.Context(), c.until, errWaited)
 	defer cancel()
+	var taken *client.Taken
 	if !time.Now().Before(c.until) {
 		// Without a wait it is now or not at all.
-		if !limiter.AllowN(int(d.amount)) {
+		if taken = limiter.AllowTake(int(d.amount)); taken == nil {
 			return false // the cluster says why not
 		}
-	} else if err := limiter.WaitN(ctx, int(d.amount)); err != nil {
+	} else if taken, err = limiter.WaitTake(ctx, int(d.amount)); err != nil {
 		g.refuseTake(w, c, err)
 		return true
 	}
-	writeJSON(w, map[string]any{"spendIn": d.quota.Transit.String()})
+	writeJSON(w, map[string]any{"spendIn": spendIn(taken.Left())})
 	return true
 }
 
@@ -235,8 +252,13 @@ func (b *batches) close() error {
 	return all
 }
 
+// maxTakes bounds how many takes wait for their settlement.
+const maxTakes = 10_000
+
 // takeLife is how long a take waits for its settlement; without one it counts as it was asked.
 const takeLife = 10 * time.Minute
+
+const noSuchTake = "quotad: there is no such take: it was settled, or is older than 10m"
 
 // takes are those that wait for their settlement, by id.
 type takes struct {
@@ -249,10 +271,14 @@ type keptTake struct {
 	timer *time.Timer
 }
 
+// keep remembers a take and returns its id; empty: too many are remembered.
 func (t *takes) keep(granted *grant) string {
 	id := rand.Text()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if len(t.kept) >= maxTakes {
+		return ""
+	}
 	if t.kept == nil {
 		t.kept = map[string]*keptTake{}
 	}
@@ -274,6 +300,19 @@ func (t *takes) remove(id string) *grant {
 	}
 	kept.timer.Stop()
 	delete(t.kept, id)
+	return kept.grant
+}
+
+// reporting returns a take that still waits for its settlement, which is not made before the caller calls Done of its reports;
+// nil: there is none.
+func (t *takes) reporting(id string) *grant {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	kept := t.kept[id]
+	if kept == nil {
+		return nil
+	}
+	kept.grant.reports.Add(1)
 	return kept.grant
 }
 
@@ -310,7 +349,7 @@ func (g *Gateway) serveSettle(w http.ResponseWriter, r *http.Request, c *call) {
 	}
 	granted := g.takes.remove(ask.ID)
 	if granted == nil {
-		c.refuse(w, dialect.Refusal{Status: http.StatusNotFound, Message: "quotad: there is no such take: it was settled, or is older than 10m"})
+		c.refuse(w, dialect.Refusal{Status: http.StatusNotFound, Message: noSuchTake})
 		return
 	}
 	granted.settle(settlement{actual: actual})

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -60,6 +61,27 @@ func TestTake_AllowsRefusesAndKnowsQuotas(t *testing.T) {
 		got := f.do(http.MethodPost, "/take?quota=t/small&wait=0", "")
 		if got.status != want || want == 429 && got.header.Get("Retry-After") == "" {
 			t.Errorf("take %d: %d %s", i, got.status, got.body)
+		}
+	}
+}
+
+func TestTake_SaysWhenTheCallOfABatchMustBeMade(t *testing.T) {
+	quota := rate("t/brief", 100)
+	quota.SpendBy, quota.Transit = durationpb.New(10*time.Second), durationpb.New(8*time.Second)
+	c := startCluster(t, quota)
+	p := startProvider(t, speak(200, `{}`))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+	for _, path := range []string{
+		"/take?quota=t/brief", "/take?quota=t/brief", "/take?quota=t/brief&wait=0", "/take?quota=t/brief&holder=picard",
+	} {
+		got := f.do(http.MethodPost, path, "")
+		var said struct{ SpendIn string }
+		if err := json.Unmarshal([]byte(got.body), &said); err != nil || got.status != 200 {
+			t.Fatalf("%s: got %d %s", path, got.status, got.body)
+		}
+		// The call must reach the provider within the spend-by, and may be on its way for as long as the transit.
+		if left, err := time.ParseDuration(said.SpendIn); err != nil || left > 2*time.Second {
+			t.Errorf("%s: the call may be made within %s (%v), of a spend-by of 10s less a transit of 8s", path, said.SpendIn, err)
 		}
 	}
 }
@@ -162,4 +184,48 @@ func TestTake_CountsUntilItsSpendBy(t *testing.T) {
 	if got.status != http.StatusTooManyRequests || err != nil || seconds <= 11*60 {
 		t.Errorf("got %d, Retry-After %d, %v: %s", got.status, seconds, err, got.body)
 	}
+}
+
+// TestOwnRoutes_AreCallsUnderWay: what waits or takes memory counts under limits.calls, giving back does not; slots are held while the
+// gateway drains, and nothing new is taken.
+func TestOwnRoutes_AreCallsUnderWay(t *testing.T) {
+	c := startCluster(t, rate("t/core", 100), slots("t/slots", 2))
+	conf := configOf(c, map[string]config.Upstream{"t": upstreamOf(startProvider(t, speak(200, `{}`)), "generic")})
+	conf.Limits.Calls = 1
+	f := startGateway(t, c, nil, conf, gateway.Options{})
+	kept := f.do(http.MethodPost, "/take?quota=t/core&settle=1", "")
+	var take struct{ ID string }
+	if err := json.Unmarshal([]byte(kept.body), &take); err != nil || take.ID == "" {
+		t.Fatal(kept, err)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	held := f.open(ctx, "/slots?quota=t/slots", "")
+	first, err := bufio.NewReader(held.Body).ReadString('\n')
+	if err != nil || !strings.Contains(first, "lease") {
+		t.Fatal(first, err)
+	}
+	for _, path := range []string{"/take?quota=t/core", "/slots?quota=t/slots", "/quota.v1.QuotaService/ListQuotas"} {
+		if got := f.do(http.MethodPost, path, "{}"); got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "limits.calls") {
+			t.Errorf("%s: %d %s", path, got.status, got.body)
+		}
+	}
+	if got := f.do(http.MethodPost, "/take/settle", fmt.Sprintf(`{"id":%q}`, take.ID)); got.status != http.StatusOK {
+		t.Errorf("settling: %d %s", got.status, got.body)
+	}
+	f.gateway.Stop()
+	got := f.do(http.MethodPost, "/take?quota=t/core", "")
+	if got.status != http.StatusServiceUnavailable || !strings.Contains(got.body, "stopping") {
+		t.Errorf("a take: %d %s", got.status, got.body)
+	}
+	drained := make(chan error, 1)
+	go func() { drained <- f.gateway.Drained(t.Context()) }()
+	if q := c.quota("t/slots"); q.Available != 1 {
+		t.Errorf("%d slots are available while the gateway drains", q.Available)
+	}
+	leave()
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the slot is free", func() bool { return c.quota("t/slots").Available == 2 })
 }

@@ -55,12 +55,19 @@ func newUpstream(name string, conf config.Upstream, transport http.RoundTripper,
 			MaxIdleConnsPerHost:   100,
 			IdleConnTimeout:       90 * time.Second,
 			ForceAttemptHTTP2:     true,
+			HTTP2:                 pings(),
 			// The answer goes to the client as the provider packed it.
 			DisableCompression: true,
 		}
 		u.transport = u.own
 	}
 	return u, nil
+}
+
+// pings has a connection that is silent asked whether it lives: a stream on which a model thinks is silent for minutes, on a dead
+// connection for as long as TCP takes.
+func pings() *http.HTTP2Config {
+	return &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second}
 }
 
 func (u *upstream) close() {

@@ -66,10 +66,10 @@ func (conn) RemoteAddr() net.Addr { return address }
 // alone is the network of a node without peers.
 type alone struct{}
 
-// Listen implements raftnode.Network.
+// Listen implements peer.Network.
 func (alone) Listen(string) (net.Listener, error) { return newListener(), nil }
 
-// Dial implements raftnode.Network.
+// Dial implements peer.Network.
 func (alone) Dial(string, time.Duration) (net.Conn, error) {
 	return nil, errors.New("quotatest: there is one node only")
 }

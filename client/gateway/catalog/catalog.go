@@ -27,8 +27,10 @@ type Quota struct {
 	Daily bool
 	// Limit is the provider's limit, Usable what may be used of it.
 	Limit, Usable int64
-	// MaxHold is the largest amount of one hold.
-	MaxHold int64
+	// MaxHold is the largest amount of one hold that is consumed at once, MaxCritical that of a critical call.
+	MaxHold, MaxCritical int64
+	// Members are the quotas of a pool.
+	Members []string
 	// Available is what was left when the list was read.
 	Available int64
 	// DefaultEstimate is the amount of an item that names none.
@@ -68,6 +70,7 @@ func quotaOf(status *quotav1.QuotaStatus) Quota {
 		q.Transit = min(q.Transit, spendBy.AsDuration()/2)
 	}
 	q.MaxHold = maxHold(definition, q.Usable)
+	q.MaxCritical = min(q.MaxHold, capOf(definition, q.Usable))
 	switch rule := definition.GetRule().(type) {
 	case *quotav1.Quota_Window:
 		q.Limit, q.Daily = rule.Window.GetLimit(), daily(rule.Window.GetEvery())
@@ -75,6 +78,10 @@ func quotaOf(status *quotav1.QuotaStatus) Quota {
 		q.Limit, q.Daily = rule.Rate.GetLimit(), rule.Rate.GetPer().AsDuration() >= day
 	case *quotav1.Quota_Slots:
 		q.Limit = rule.Slots.GetLimit()
+	case *quotav1.Quota_Pool:
+		for _, member := range rule.Pool.GetMembers() {
+			q.Members = append(q.Members, member.GetQuota())
+		}
 	}
 	return q
 }
@@ -97,16 +104,51 @@ func maxHold(definition *quotav1.Quota, usable int64) int64 {
 	if definition.MaxHold != nil {
 		most = min(most, definition.GetMaxHold())
 	}
+	if burst := definition.GetRate().GetBurst(); burst > 0 {
+		most = min(most, burst)
+	}
 	return most
 }
 
-// Most returns the largest amount of a quota that can ever be granted at once, by its own bounds and its ancestors'.
-func (c *Catalog) Most(name string) int64 {
+// defaultCap is the most that critical calls may use of a quota with shares, where they say nothing else.
+const defaultCap = 0.9
+
+// capOf returns the most that critical calls may ever use at once.
+func capOf(definition *quotav1.Quota, usable int64) int64 {
+	shares := definition.GetPolicy().GetShares()
+	if shares == nil {
+		return usable
+	}
+	part := shares.GetCap()
+	if part == 0 {
+		part = defaultCap
+	}
+	return int64(float64(usable) * part)
+}
+
+// Most returns the largest amount of a quota that can ever be granted at once to a call of a class, by its own bounds and its ancestors',
+// or of a pool by those of the member that takes most; 0: nobody knows. A call without a class may be critical.
+func (c *Catalog) Most(name string, class config.Class) int64 {
 	q, known := c.Get(name)
-	most := q.MaxHold
+	if len(q.Members) > 0 {
+		most := int64(0)
+		for _, member := range q.Members {
+			if its, ok := c.Get(member); ok && len(its.Members) == 0 {
+				most = max(most, c.Most(member, class))
+			}
+		}
+		return most
+	}
+	bound := func(q Quota) int64 {
+		if class > config.Critical {
+			return q.MaxHold
+		}
+		return q.MaxCritical
+	}
+	most := bound(q)
 	for depth := 0; known && q.Parent != "" && depth < 16; depth++ {
 		if q, known = c.Get(q.Parent); known {
-			most = min(most, q.MaxHold)
+			most = min(most, bound(q))
 		}
 	}
 	return most

@@ -2,7 +2,11 @@ package catalog
 
 import (
 	"testing"
+	"time"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -51,11 +55,45 @@ func TestFind_TakesTheFirstThatExists(t *testing.T) {
 	if got := c.Find(nil, "bedrock", "bedrock", "m"); len(got.Parts) != 1 || got.Parts["tokens"].Name == "" {
 		t.Errorf("got %+v", got)
 	}
-	if most := c.Most("bedrock/m/tokens"); most != 5 {
+	if most := c.Most("bedrock/m/tokens", config.Standard); most != 5 {
 		t.Errorf("at most %d, want the parent's 5", most)
 	}
 	if q, _ := c.Get("openai/gpt-5/requests"); !q.Daily {
 		t.Error("a window of a day is not daily")
+	}
+}
+
+// TestMost: what an estimate is cut to is what the cluster would grant, by burst, clamp, the cap of critical calls, ancestors and members.
+func TestMost(t *testing.T) {
+	rate := func(name string, limit, burst int64, change func(*quotav1.Quota)) *quotav1.QuotaStatus {
+		of := &quotav1.Rate{Limit: limit, Per: durationpb.New(time.Minute), Burst: burst}
+		q := &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Rate{Rate: of}}
+		if change != nil {
+			change(q)
+		}
+		return &quotav1.QuotaStatus{Usable: limit, Definition: q}
+	}
+	shares := func(part float64) func(*quotav1.Quota) {
+		return func(q *quotav1.Quota) { q.Policy = &quotav1.Policy{Shares: &quotav1.Shares{Critical: 0.5, Cap: part}} }
+	}
+	var c Catalog
+	c.Set([]*quotav1.QuotaStatus{
+		rate("plain", 100, 0, nil), rate("burst", 100, 10, nil), rate("held", 100, 0, func(q *quotav1.Quota) { q.MaxHold = proto.Int64(7) }),
+		rate("shares", 100, 0, shares(0)), rate("capped", 100, 0, shares(0.25)),
+		rate("child", 100, 0, func(q *quotav1.Quota) { q.Parent = "burst" }),
+		{Usable: 300, Definition: &quotav1.Quota{Name: "pool", Rule: &quotav1.Quota_Pool{Pool: &quotav1.Pool{Members: []*quotav1.PoolMember{
+			{Name: "a", Quota: "burst"}, {Name: "b", Quota: "capped"}, {Name: "c", Quota: "gone"},
+		}}}}},
+	})
+	for name, want := range map[string][3]int64{ // without a class, critical, standard
+		"plain": {100, 100, 100}, "burst": {10, 10, 10}, "held": {7, 7, 7}, "shares": {90, 90, 100}, "capped": {25, 25, 100},
+		"child": {10, 10, 10}, "pool": {25, 25, 100}, "gone": {0, 0, 0},
+	} {
+		for i, class := range []config.Class{config.ClassNone, config.Critical, config.Standard} {
+			if got := c.Most(name, class); got != want[i] {
+				t.Errorf("%s, class %q: at most %d, want %d", name, class, got, want[i])
+			}
+		}
 	}
 }
 

@@ -91,13 +91,22 @@ type Resolver struct {
 	by      string
 	tokens  Tokens
 	seats   *Seats
-	secret  []byte
+	secret  Secret
 }
 
-// New returns a resolver. Without tokens, names are taken on trust. Seats outlive a reload of the configuration.
-func New(machine string, identity config.Identity, tokens Tokens, seats *Seats) *Resolver {
-	secret := make([]byte, 32)
+// Secret keeps digests of keys from being looked up.
+type Secret []byte
+
+// NewSecret returns a secret.
+func NewSecret() Secret {
+	secret := make(Secret, 32)
 	_, _ = rand.Read(secret) // it never fails
+	return secret
+}
+
+// New returns a resolver. Without tokens, names are taken on trust. Seats and secret outlive a reload of the configuration, so that its
+// callers keep their names.
+func New(machine string, identity config.Identity, tokens Tokens, seats *Seats, secret Secret) *Resolver {
 	return &Resolver{
 		machine: machine, names: identity.Names, tools: identity.Tools, by: identity.Seats.By, tokens: tokens, seats: seats, secret: secret,
 	}
@@ -124,7 +133,8 @@ func (r *Resolver) Resolve(request Request) (Caller, error) {
 		return caller, err
 	}
 	caller.Class = class
-	if right != nil {
+	// Who names no class has that of its holder. Its token lowers that, and raises nothing.
+	if right != nil && (class != config.ClassNone || right.MaxClass > config.Critical) {
 		caller.Class = max(class, right.MaxClass)
 	}
 	return caller, nil

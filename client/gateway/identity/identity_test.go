@@ -29,7 +29,7 @@ func (o oneToken) Find(secret string) (Right, bool) { return o.right, secret == 
 func TestResolve_OnTrust(t *testing.T) {
 	r := New("node-7", config.Identity{
 		Names: []string{"picard"}, Tools: map[string]config.Tool{"gh": {Class: config.Critical}}, Seats: config.Seats{By: "session", Count: 64},
-	}, nil, NewSeats(64))
+	}, nil, NewSeats(64), NewSecret())
 	for name, want := range map[string]struct {
 		request        Request
 		holder, source string
@@ -80,7 +80,7 @@ func TestResolve_ByToken(t *testing.T) {
 	r := New("node-7", config.Identity{Seats: config.Seats{By: "session", Count: 64}}, oneToken{Right{
 		ID: "red", Pattern: "red-*",
 		MaxClass: config.Standard,
-	}}, NewSeats(64))
+	}}, NewSeats(64), NewSecret())
 	for name, want := range map[string]struct {
 		header http.Header
 		holder string
@@ -107,6 +107,37 @@ func TestResolve_ByToken(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+// TestResolve_NamesOutliveAReload: who is known by its key has the same name with the next configuration, and another one in another
+// process.
+func TestResolve_NamesOutliveAReload(t *testing.T) {
+	secret := NewSecret()
+	named := func(secret Secret) string {
+		got, err := New("node-7", config.Identity{Seats: config.Seats{By: "session", Count: 1}}, nil, NewSeats(1), secret).
+			Resolve(Request{Header: headerOf("Authorization", "Bearer sk-a")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got.Holder
+	}
+	if first := named(secret); first != named(secret) || first == named(NewSecret()) {
+		t.Errorf("%s, then %s, with another secret %s", first, named(secret), named(NewSecret()))
+	}
+}
+
+// TestResolve_ATokenRaisesNoClass: who names no class has that of its holder, whatever its token allows.
+func TestResolve_ATokenRaisesNoClass(t *testing.T) {
+	r := New("node-7", config.Identity{}, oneToken{Right{ID: "red", Pattern: "*", MaxClass: config.Critical}}, NewSeats(1), NewSecret())
+	for class, want := range map[string]config.Class{"": config.ClassNone, "critical": config.Critical, "background": config.Background} {
+		header := headerOf(TokenHeader, "qtd_red_x")
+		if class != "" {
+			header.Set(ClassHeader, class)
+		}
+		if got, err := r.Resolve(Request{Header: header}); err != nil || got.Class != want {
+			t.Errorf("%q: %+v, %v", class, got, err)
+		}
 	}
 }
 
@@ -185,7 +216,7 @@ func FuzzResolve(f *testing.F) {
 	f.Add("picard", "worf~background", "claude-cli/1", "s", "Bearer sk", "key=1")
 	f.Add("", "%zz", "", "", "", "%")
 	seats := NewSeats(4)
-	r := New("node-7", config.Identity{Seats: config.Seats{By: "agent", Count: 4}}, nil, seats)
+	r := New("node-7", config.Identity{Seats: config.Seats{By: "agent", Count: 4}}, nil, seats, NewSecret())
 	f.Fuzz(func(t *testing.T, holder, path, agent, session, authorization, query string) {
 		h := http.Header{}
 		for name, value := range map[string]string{

@@ -1,0 +1,116 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// TestPatience_AStreamMayBeSilent: a client's deadline is one of each write and read. Longer silence, as of a model that thinks, ends no
+// stream, over either protocol.
+func TestPatience_AStreamMayBeSilent(t *testing.T) {
+	const patience = 300 * time.Millisecond
+	for _, protocol := range []int{1, 2} {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			patient := newPatientWriter(w, patience)
+			defer patient.begin()
+			body := patientBody{r.Body, patient.control, patience}
+			if _, err := io.ReadFull(body, make([]byte, 5)); err != nil {
+				t.Errorf("HTTP/%d: the request's body: %v", protocol, err)
+			}
+			for _, part := range []string{"one,", "two,", "three"} {
+				_, err := io.WriteString(patient, part)
+				if err == nil {
+					err = http.NewResponseController(patient).Flush()
+				}
+				if err != nil {
+					t.Errorf("HTTP/%d: writing %q: %v", protocol, part, err)
+				}
+				time.Sleep(2 * patience) //nolint:forbidigo // the silence is what is tested
+			}
+		}))
+		server.EnableHTTP2 = protocol == 2
+		server.StartTLS()
+		in, out := io.Pipe()
+		go func() { _, _ = io.WriteString(out, "asked"); _ = out.Close() }()
+		response, err := server.Client().Post(server.URL, "text/plain", in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(response.Body)
+		if response.ProtoMajor != protocol || string(got) != "one,two,three" || err != nil {
+			t.Errorf("HTTP/%d: %q, %v", response.ProtoMajor, got, err)
+		}
+		_ = response.Body.Close()
+		server.Close()
+	}
+}
+
+// TestIsAway: only a cluster that does not answer lets calls pass ungoverned. One that refuses, or has no room, answers.
+func TestIsAway(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		away bool
+	}{
+		"nothing was heard":     {&client.NotAcceptedError{Err: context.DeadlineExceeded}, true},
+		"no leader":             {&client.NotAcceptedError{Reason: client.NoLeader, Err: errors.New("no leader is known")}, true},
+		"unknown":               {&client.UnknownOutcomeError{Err: io.ErrUnexpectedEOF}, true},
+		"refused":               {&client.RefusalError{Reason: client.Exhausted}, false},
+		"wrong":                 {&client.RequestError{Reason: client.UnknownQuota}, false},
+		"late":                  {client.ErrLate, false},
+		"the caller's budget":   {&client.NotAcceptedError{Reason: client.CallerBudget, Err: errors.New("processor")}, false},
+		"a full queue":          {fmt.Errorf("asking: %w", &client.NotAcceptedError{Reason: client.Overloaded}), false},
+		"sessions":              {&client.NotAcceptedError{Reason: client.SessionsFull}, false},
+		"too many under way":    {&client.NotAcceptedError{Reason: client.TooManyInFlight}, false},
+		"memory":                {&client.NotAcceptedError{Reason: client.MemoryFull}, false},
+		"the client has left":   {context.Canceled, false},
+		"the gateway is ending": {errStopping, false},
+	} {
+		if got := isAway(c.err); got != c.away {
+			t.Errorf("%s: away is %t", name, got)
+		}
+		refusal, _ := (&call{gateway: &Gateway{cluster: &nodes{}}}).refusalOf(c.err)
+		if told := refusal.Reason == "CLUSTER_AWAY"; told != c.away {
+			t.Errorf("%s: told %+v", name, refusal)
+		}
+	}
+}
+
+// TestReload_AnOutageContinues: a reload keeps the start of an outage, what was spent in it, and the calls that passed; the new bounds hold
+// at once.
+func TestReload_AnOutageContinues(t *testing.T) {
+	began := time.Now()
+	f := newFailOpen(&config.FailOpen{Count: 2, Per: time.Minute, For: 10 * time.Minute})
+	passes := func(after time.Duration) bool {
+		ok, _ := f.allow(began.Add(after))
+		return ok
+	}
+	if !passes(0) || !passes(time.Second) || passes(2*time.Second) {
+		t.Fatal("two pass in a minute")
+	}
+	key := spentKey{quota: "q"}
+	f.spend(map[spentKey]int64{key: 3})
+	f.reconfigure(&config.FailOpen{Count: 3, Per: time.Minute, For: 5 * time.Minute})
+	if !passes(3*time.Second) || passes(4*time.Second) || !passes(time.Minute) {
+		t.Error("three pass in a minute then, of which two had passed before")
+	}
+	f.reconfigure(&config.FailOpen{Count: 1, Per: time.Minute, For: 5 * time.Minute})
+	if passes(time.Minute+time.Second) || !passes(2*time.Minute+time.Second) || passes(6*time.Minute) {
+		t.Error("one passes in a minute then, for five minutes since the outage began")
+	}
+	f.reconfigure(nil)
+	if passes(3 * time.Minute) {
+		t.Error("nothing passes any more")
+	}
+	if spent, count := f.back(); spent[key] != 3 || count != 5 {
+		t.Errorf("%d calls spent %v", count, spent)
+	}
+}

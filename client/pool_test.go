@@ -1,0 +1,66 @@
+package client_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/quotatest"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// keyed is a provider that knows three keys, of which some are limited for half a minute.
+type keyed struct {
+	limited map[string]bool
+	used    []string
+}
+
+func (p *keyed) RoundTrip(r *http.Request) (*http.Response, error) {
+	key := r.Header.Get("Authorization")
+	p.used = append(p.used, key)
+	response := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody, Request: r}
+	if p.limited[key] {
+		response.StatusCode = http.StatusTooManyRequests
+		response.Header.Set("Retry-After", "30")
+	}
+	return response, nil
+}
+
+// TestTransport_OfAPoolTriesTheNextMember: what one key is refused, another one serves at once: the cluster knows which are closed.
+func TestTransport_OfAPoolTriesTheNextMember(t *testing.T) {
+	cluster := quotatest.New(t,
+		quotatest.Rate("p/a", 10, time.Minute), quotatest.Rate("p/b", 9, time.Minute), quotatest.Rate("p/c", 8, time.Minute),
+		&quotav1.Quota{Name: "p/requests", Rule: &quotav1.Quota_Pool{Pool: &quotav1.Pool{Members: []*quotav1.PoolMember{
+			{Name: "a", Quota: "p/a"}, {Name: "b", Quota: "p/b"}, {Name: "c", Quota: "p/c"},
+		}}}})
+	c := cluster.Client()
+	provider := &keyed{limited: map[string]bool{"a": true, "b": true}}
+	transport := client.NewTransport(c, provider,
+		client.Match(func(*http.Request) client.Call {
+			return client.Call{Items: []client.Item{{Quota: "p/requests", Amount: 1}}}
+		}),
+		client.Granted(func(r *http.Request, lease *client.Lease) (*http.Request, error) {
+			r = r.Clone(r.Context())
+			r.Header.Set("Authorization", lease.Member())
+			return r, nil
+		}))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://provider.example/", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if used := strings.Join(provider.used, " "); response.StatusCode != http.StatusOK || used != "a b c" {
+		t.Errorf("status %d, of keys %s; want 200 of the third", response.StatusCode, used)
+	}
+	for name, closed := range map[string]bool{"p/a": true, "p/b": true, "p/c": false} {
+		if q, err := c.Quota(t.Context(), name); err != nil || (q.CooldownLeft > 0) != closed {
+			t.Errorf("%s: cooldown %v left, %v", name, q.CooldownLeft, err)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package client
+
+import (
+	"context"
+	"math"
+	"testing"
+	"testing/synctest"
+
+	"github.com/quotad/quotad/client/internal/fakequota"
+)
+
+// TestTaken_Left: who took has so long as the batch, or its own lease, can be spent; nothing counts a call that draws on nothing.
+func TestTaken_Left(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
+		limiter := c.Limiter("t/core", Holders(1))
+		if taken := limiter.TryTake(); taken.OK() || taken.Left() != 0 {
+			t.Errorf("nothing was taken, and %v are left", taken.Left())
+		}
+		if taken := limiter.AllowTake(-1); taken != nil {
+			t.Error("fewer than 0 are allowed")
+		}
+		if taken := limiter.AllowTake(0); taken == nil || taken.Left() != math.MaxInt64 {
+			t.Errorf("0 units: %v", taken)
+		}
+		for range 30 {
+			_ = limiter.Wait(context.Background())
+		}
+		synctest.Wait()
+		first, second := limiter.AllowTake(1), limiter.TryTake()
+		if first == nil || !second.OK() {
+			t.Fatal("there is no batch")
+		}
+		left := first.Left()
+		if left <= 0 || second.Left() != left {
+			t.Errorf("one batch can be spent for %v and for %v", left, second.Left())
+		}
+		pass(left / 4)
+		if after := first.Left(); after != left-left/4 {
+			t.Errorf("%v are left after a quarter of %v", after, left)
+		}
+		if pass(left); first.Left() != 0 {
+			t.Errorf("%v are left of a batch that is over", first.Left())
+		}
+	})
+}
