@@ -171,13 +171,38 @@ type Span struct{ Least, Most time.Duration }
 // Mid returns the middle of a span.
 func (s Span) Mid() time.Duration { return s.Least + (s.Most-s.Least)/2 }
 
-// Draws returns the descriptions whose calls draw on a quota; empty: all.
-func (f *Fleet) Draws(quota string) map[string]bool {
+// Limits returns those of the quotas that are a provider's limits, in their order: all but pools.
+func (f *Fleet) Limits() (limits []*quotav1.Quota) {
+	for _, q := range f.Quotas {
+		if q.GetPool() == nil {
+			limits = append(limits, q)
+		}
+	}
+	return limits
+}
+
+// Draws returns the descriptions whose calls draw on a limit, be it as the member of a pool; empty: all.
+func (f *Fleet) Draws(limit string) map[string]bool {
 	kinds := map[string]bool{}
 	for _, a := range f.Agents {
-		kinds[a.Name] = quota == "" || slices.ContainsFunc(a.Uses, func(u Use) bool { return u.Quota == quota })
+		kinds[a.Name] = limit == "" || slices.ContainsFunc(a.Uses, func(u Use) bool { return f.On(u, limit) })
 	}
 	return kinds
+}
+
+// On reports whether calls of a use draw on a limit: it names the limit, or a pool of which that is a member.
+func (f *Fleet) On(use Use, limit string) bool {
+	return use.Quota == limit || slices.ContainsFunc(f.Members(use.Quota), func(m *quotav1.PoolMember) bool { return m.Quota == limit })
+}
+
+// Members returns the members of a pool; none where the quota is no pool.
+func (f *Fleet) Members(quota string) []*quotav1.PoolMember {
+	for _, q := range f.Quotas {
+		if q.Name == quota {
+			return q.GetPool().GetMembers()
+		}
+	}
+	return nil
 }
 
 // Expect is what must hold of a run through quotad, and what the run alone has to show. That the provider refuses nothing,

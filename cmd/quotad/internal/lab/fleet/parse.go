@@ -67,8 +67,8 @@ func Parse(name string, data []byte) (*Fleet, error) {
 // parser translates the tree of one file. Problems gather in doc.
 type parser struct {
 	doc *strictyaml.Document
-	// quotas are the names that the file states.
-	quotas []string
+	// quotas are the names that the file states, limits those that are no pools.
+	quotas, limits []string
 	// slots are those of them that are slots.
 	slots  map[string]bool
 	rates  map[string]bool
@@ -108,8 +108,13 @@ func (p *parser) fleet() *Fleet {
 	for _, quota := range f.Quotas {
 		p.quotas = append(p.quotas, quota.Name)
 		p.slots[quota.Name], p.rates[quota.Name] = quota.GetSlots() != nil, quota.GetRate() != nil
-		if quota.GetPool() != nil {
-			p.doc.Fail(values["quotas"], "let agents use its members' quotas", "pool %q cannot be simulated", quota.Name)
+		if quota.GetPool() == nil {
+			p.limits = append(p.limits, quota.Name)
+		}
+	}
+	for _, quota := range f.Quotas {
+		if members := f.Members(quota.Name); len(members) > 0 { // which are of one kind
+			p.slots[quota.Name] = p.slots[members[0].Quota]
 		}
 	}
 	var agents []*yaml.Node
@@ -188,8 +193,8 @@ func (p *parser) provider(n *yaml.Node) Provider {
 	provider := Provider{Limits: map[string]Limit{}}
 	values := p.doc.Mapping(n, "provider", providerKeys...)
 	if v, ok := values["limits"]; ok {
-		limits := p.doc.Mapping(v, "limits", p.quotas...)
-		for _, quota := range p.quotas {
+		limits := p.doc.Mapping(v, "limits", p.limits...)
+		for _, quota := range p.limits {
 			if one, ok := limits[quota]; ok {
 				provider.Limits[quota] = p.limit(one, quota)
 			}
@@ -231,14 +236,14 @@ func (p *parser) limit(n *yaml.Node, quota string) Limit {
 	return limit
 }
 
-// quota reads the name of a quota that the file states.
+// quota reads the name of a limit that the file states.
 func (p *parser) quota(n *yaml.Node, values map[string]*yaml.Node) string {
 	v, ok := values["quota"]
 	if !ok {
 		p.doc.Fail(n, "", "quota is missing")
 		return ""
 	}
-	return p.doc.Choice(v, "quota", p.quotas...)
+	return p.doc.Choice(v, "quota", p.limits...)
 }
 
 func (p *parser) at(n *yaml.Node, values map[string]*yaml.Node) time.Duration {

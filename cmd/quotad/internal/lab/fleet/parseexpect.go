@@ -22,7 +22,7 @@ func (p *parser) expect(n *yaml.Node) *Expect {
 	}
 	values := p.doc.Mapping(n, "expect", expectKeys...)
 	if v, ok := values["binding"]; ok {
-		e.Binding = p.doc.Choice(v, "binding", p.quotas...)
+		e.Binding = p.doc.Choice(v, "binding", p.limits...)
 	}
 	if v, ok := values["utilisation"]; ok {
 		e.Utilisation = p.part(v, "utilisation", 0.01, 2)
@@ -145,7 +145,7 @@ func (p *parser) expectTasks(n *yaml.Node) *ExpectTasks {
 func (p *parser) burnt(values map[string]*yaml.Node, key string) map[string]int64 {
 	amounts := map[string]int64{}
 	if v, ok := values[key]; ok {
-		for quota, amount := range p.doc.Mapping(v, key, p.quotas...) {
+		for quota, amount := range p.doc.Mapping(v, key, p.limits...) {
 			amounts[quota] = p.doc.Int(amount, key, 0, quotafile.MaxAmount)
 		}
 	}

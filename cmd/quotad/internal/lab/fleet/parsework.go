@@ -60,7 +60,7 @@ func (p *parser) retry(n *yaml.Node, a *Agent) *Retry {
 	}
 	if v, ok := values["quotas"]; ok {
 		for _, element := range p.doc.Sequence(v, "quotas") {
-			r.Quotas = append(r.Quotas, p.doc.Choice(element, "quotas", p.quotas...))
+			r.Quotas = append(r.Quotas, p.doc.Choice(element, "quotas", p.limits...))
 		}
 		if distinct := slices.Compact(slices.Sorted(slices.Values(r.Quotas))); len(distinct) < len(r.Quotas) || len(distinct) > mostTold {
 			p.doc.Fail(v, "", "quotas names one twice, or more than %d", mostTold)

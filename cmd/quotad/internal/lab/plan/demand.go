@@ -63,41 +63,55 @@ func newDemands(f *fleet.Fleet) *demands {
 
 // of returns what a description's agents want of a quota.
 func (d *demands) of(kind *fleet.Agent, q *quotav1.Quota) draws {
-	mean, most := d.amounts(kind, q)
+	mean, high, most := d.amounts(kind, q)
 	if most == 0 {
 		return draws{}
 	}
 	w, period, length, count := d.workOf(kind), periodOf(q), float64(d.fleet.For), float64(kind.Count)
 	calls := w.tasks * float64(kind.Calls)
 	if period == 0 {
-		return draws{mean: count * mean * calls / length * w.call, peak: count * most * w.workers, call: most, scheduled: w.scheduled}
+		return draws{mean: count * mean * calls / length * w.call, peak: count * high * w.workers, call: most, scheduled: w.scheduled}
 	}
 	return draws{
-		mean: count * mean * calls / length * float64(period), peak: count * most * d.callsIn(kind, period), call: most,
+		mean: count * mean * calls / length * float64(period), peak: count * high * d.callsIn(kind, period), call: most,
 		scheduled: w.scheduled,
 	}
 }
 
-// amounts returns how much of a quota one call draws, through descendants too: in the middle of what is counted in the end,
-// and at most at any time.
-func (d *demands) amounts(kind *fleet.Agent, q *quotav1.Quota) (mean, most float64) {
+// amounts returns how much of a limit calls draw, through descendants too: each in the middle of what is counted in the end, and at most at
+// any time; and the most that one of them draws. Calls of a pool draw on all members alike, as long as none is closed.
+func (d *demands) amounts(kind *fleet.Agent, q *quotav1.Quota) (mean, high, most float64) {
 	for _, use := range kind.Uses {
 		estimate := float64(use.Estimate)
 		middle, highest := estimate, estimate
 		if use.Actual != (fleet.Range{}) {
 			middle = (float64(use.Actual.Least) + float64(use.Actual.Most)) / 2
 			highest = math.Max(estimate, float64(use.Actual.Most))
-			if d.quotas[use.Quota].Settle == quotav1.SettleMode_SETTLE_MODE_MAX {
-				middle = math.Max(estimate, middle)
+		}
+		names := []string{use.Quota}
+		if members := d.fleet.Members(use.Quota); len(members) > 0 {
+			names = names[:0]
+			for _, m := range members {
+				names = append(names, m.Quota)
 			}
 		}
-		for drawn := d.quotas[use.Quota]; drawn != nil; drawn = d.quotas[drawn.Parent] {
-			if drawn == q {
-				mean, most = mean+middle, most+highest
+		part, drawsOn := 1/float64(len(names)), false
+		for _, name := range names {
+			counted := middle
+			if use.Actual != (fleet.Range{}) && d.quotas[name].Settle == quotav1.SettleMode_SETTLE_MODE_MAX {
+				counted = math.Max(estimate, middle)
 			}
+			for drawn := d.quotas[name]; drawn != nil; drawn = d.quotas[drawn.Parent] {
+				if drawn == q {
+					mean, high, drawsOn = mean+part*counted, high+part*highest, true
+				}
+			}
+		}
+		if drawsOn {
+			most += highest
 		}
 	}
-	return mean, most
+	return mean, high, most
 }
 
 // workOf works out when an agent of a description works.

@@ -133,7 +133,7 @@ func judgeUse(f *fleet.Fleet, governed *sim.Result, fail func(string, ...any)) {
 func IdealFinish(f *fleet.Fleet, r *sim.Result) time.Duration {
 	lag := float64(r.Latency + f.Cluster.Commit.Mid())
 	longest := 0.0
-	for i, q := range f.Quotas {
+	for i, q := range f.Limits() {
 		period := float64(periodOf(q))
 		if period == 0 {
 			continue

@@ -93,7 +93,7 @@ func OnPaper(f *fleet.Fleet) (*Paper, error) {
 	p := &Paper{Hopeless: hopeless, Feasible: len(hopeless) == 0}
 	wanted := newDemands(f)
 	highest, binding := 0.0, -1
-	for i, q := range f.Quotas {
+	for i, q := range f.Limits() {
 		one := judgeQuota(wanted, q)
 		p.Quotas = append(p.Quotas, one)
 		if load := one.Mean / math.Max(float64(one.Usable), 1); load > highest {

@@ -52,6 +52,18 @@ func TestDemand(t *testing.T) {
 		{"gives back", minute, "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 400, 1200, Queues},
 		{"keeps", fmt.Sprintf(settled, "max"), "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 800, 1200, Queues},
 		{"overruns", minute, "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 100, actual: 100-300}}}]", 400, 900, Fits},
+		// Each of a pool's two members gets half of the calls, and their parent all.
+		{
+			"a pool's member", minute[:len(minute)-1] + ", {name: r, rate: {limit: 1000, per: 1m}}" +
+				", {name: p, pool: {members: [{name: q, quota: q}, {name: r, quota: r}]}}]",
+			"[{name: a, every: 30s, latency: 1s, use: {p: {estimate: 400, actual: 100-300}}}]", 200, 600, Fits,
+		},
+		{
+			"a pool's parent", minute[:len(minute)-1] + ", {name: r, parent: q, rate: {limit: 1000, per: 1m}}" +
+				", {name: s, parent: q, rate: {limit: 1000, per: 1m}}" +
+				", {name: p, pool: {members: [{name: r, quota: r}, {name: s, quota: s}]}}]",
+			"[{name: a, every: 30s, latency: 1s, use: {p: {estimate: 400, actual: 100-300}}}]", 400, 1200, Queues,
+		},
 		// All that there is of a crontab, and where it is densest.
 		{"each minute for a year", "for: 366d\n" + minute, `[{name: a, cron: "* * * * *", latency: 1s, use: {q: 1}}]`, 1, 2, Fits},
 		{"around the hour", "begins: 2026-01-05T08:30:00Z\nfor: 1h\nquotas: [{name: q, rate: {limit: 10, per: 5m}}]", `[{name: a, cron: "0,30,58,59 * * * *", latency: 1s, use: {q: 1}}]`, 4. / 12, 3, Fits},

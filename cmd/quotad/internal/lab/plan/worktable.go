@@ -103,7 +103,7 @@ func taskTable(all []*scenario, runs func(*scenario) []Runs) *output.Table {
 // mostBurnt returns the quota of which the fleet burns most alone.
 func mostBurnt(s *scenario) (quota string) {
 	most := int64(-1)
-	for _, q := range s.fleet.Quotas {
+	for _, q := range s.fleet.Limits() {
 		if burnt := s.runs[0].Alone.Burnt(q.Name); burnt > most {
 			most, quota = burnt, q.Name
 		}

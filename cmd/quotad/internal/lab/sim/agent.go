@@ -57,9 +57,14 @@ type call struct {
 	// asked is when it was wanted, granted when quotad let it, sent when it was sent last.
 	asked, granted, sent int64
 	tries                int
-	// actual is what it really uses, by use; charged what the provider counts.
-	actual  []int64
+	// actual is what it really uses, by use.
+	actual []int64
+	// member is that of the pools on which it draws; empty: none. drawn are its uses there, charged what the provider counts.
+	member  string
+	drawn   []fleet.Use
 	charged []provider.Amount
+	// wants are the limits for which it waits while waiting.
+	wants   []int
 	waiting bool
 }
 
@@ -76,7 +81,7 @@ type task struct {
 func (w *world) addAgent(kind *fleet.Agent, name string, first bool, seed uint64) {
 	a := &agent{world: w, kind: kind, name: name, number: len(w.agents), dice: newDice(seed, name), left: kind.Tasks, handed: map[int]int{}}
 	a.tally = Holder{Name: name, Class: classWord(kind.Class), Weight: kind.Weight}
-	for _, q := range w.fleet.Quotas {
+	for _, q := range w.quotas {
 		a.settleMax = append(a.settleMax, q.Settle == quotav1.SettleMode_SETTLE_MODE_MAX)
 	}
 	w.agents = append(w.agents, a)
@@ -242,7 +247,10 @@ func (a *agent) nextCall(t *task) {
 
 // want makes a call.
 func (a *agent) want(c *call) {
-	c.actual, c.charged = a.draw(c)
+	c.actual = a.draw(c)
+	if c.wants = a.anyLimit(c); len(a.membersOf(c.uses)) == 0 {
+		c.draws("")
+	}
 	a.tally.Calls++
 	a.book.wanted(c)
 	a.caller.call(c)

@@ -17,6 +17,7 @@ func (a *alone) call(c *call) { a.try(c, 0) }
 
 // try sends a call for the nth time of a row.
 func (a *alone) try(c *call, nth int) {
+	a.pick(c)
 	a.transmit(c, 0, func(said provider.Answer) {
 		switch setting := &a.fleet.Alone; {
 		case !said.Refused:

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/pacing"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -77,6 +78,7 @@ func (b *batched) take(c *call) bool {
 
 // sendFrom sends a call that was taken from a batch.
 func (b *batched) sendFrom(p *batch, c *call) {
+	c.draws(p.member)
 	b.transmit(c, p.deadline, func(said provider.Answer) {
 		if !said.Refused {
 			b.finished(c, true)
@@ -86,7 +88,7 @@ func (b *batched) sendFrom(p *batch, c *call) {
 		p.stopped = true
 		b.report(p.permit, []*logpb.Signal{b.signal(said)}, func(answer) {
 			b.end(p)
-			b.in(b.comeBack(int64(said.RetryAfter), p.class), func() { b.ask(c, 1) })
+			b.in(b.comeBack(int64(said.RetryAfter), p.permit), func() { b.ask(c, 1) })
 		})
 	})
 }
@@ -119,7 +121,7 @@ func (b *batched) lookUpShare() {
 		return
 	}
 	b.shareAt, b.share = b.now, pacing.MostUnits
-	for _, use := range b.kind.Uses {
+	for _, use := range b.spendable() {
 		view, ok := b.cluster.machine.State().Quota(use.Quota, b.cluster.present())
 		if !ok {
 			b.share = 0
@@ -130,6 +132,19 @@ func (b *batched) lookUpShare() {
 		}
 		b.share = min(b.share, quota.Share(use.Estimate))
 	}
+}
+
+// spendable returns the uses at each member of the pools: a batch may come from any of them.
+func (b *batched) spendable() []fleet.Use {
+	members := b.membersOf(b.kind.Uses)
+	if len(members) == 0 {
+		return b.kind.Uses
+	}
+	var all []fleet.Use
+	for _, member := range members {
+		all = append(all, b.usesAt(b.kind.Uses, member)...)
+	}
+	return all
 }
 
 // anticipateIfLow fetches the next batch when most of the present one is spent.
@@ -212,7 +227,7 @@ func (b *batched) giveUp(p *batch) {
 	switch {
 	case b.client.gone:
 	case p.left > 0 && b.now < p.deadline:
-		b.settle(p.permit, &logpb.Settle{Unspent: unspent(b.governed, itemsFor(b.kind.Uses, p.left)), Release: true})
+		b.settle(p.permit, &logpb.Settle{Unspent: unspent(b.governed, itemsFor(b.usesAt(b.kind.Uses, p.member), p.left)), Release: true})
 	default:
 		b.release(p.permit)
 	}

@@ -39,7 +39,7 @@ type book struct {
 }
 
 func newBook(w *world) *book {
-	n := len(w.fleet.Quotas)
+	n := len(w.quotas)
 	b := &book{
 		w: w, backlog: make([]int, n), wanting: make([][]stretch, n), closed: make([][]stretch, n), zones: make([][]logpb.Zone, n),
 		open: map[*call]struct{}{}, failures: make(map[logpb.Reason]int64), refusals: make(map[logpb.Reason]int64),
@@ -77,8 +77,7 @@ func (b *book) wait(c *call, waits bool) {
 		return
 	}
 	c.waiting = waits
-	for _, amount := range c.charged {
-		i := amount.Limit
+	for _, i := range c.wants {
 		if waits {
 			if b.backlog[i]++; b.backlog[i] == 1 {
 				b.wanting[i] = append(b.wanting[i], stretch{from: b.w.now, to: -1})
@@ -217,7 +216,7 @@ func (b *book) hear(event fsm.Event) {
 // close notes that a quota is closed for a while, and not fully open before its ramp is over.
 func (b *book) close(quota string, length int64) {
 	i := b.w.limits[quota]
-	until := b.w.now + length + int64(b.w.fleet.Quotas[i].GetPolicy().GetRamp().AsDuration())
+	until := b.w.now + length + int64(b.w.quotas[i].GetPolicy().GetRamp().AsDuration())
 	if n := len(b.closed[i]); n > 0 && b.closed[i][n-1].to >= b.w.now {
 		b.closed[i][n-1].to = max(b.closed[i][n-1].to, until)
 		return
@@ -227,7 +226,7 @@ func (b *book) close(quota string, length int64) {
 
 // lookAtQuotas notes the quotas' zones, and what is held, in the middle of one part of the run.
 func (b *book) lookAtQuotas(part int) {
-	for i, q := range b.w.fleet.Quotas {
+	for i, q := range b.w.quotas {
 		if view, ok := b.w.cluster.machine.State().Quota(q.Name, b.w.cluster.present()); ok {
 			b.zones[i][part], b.held[i][part] = view.Zone, view.Held
 		}

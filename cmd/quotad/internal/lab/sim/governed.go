@@ -67,6 +67,8 @@ type permit struct {
 	// deadline is when it must have reached the provider, lastTake when it must be sent.
 	deadline, lastTake int64
 	class              quotav1.Class
+	// member is that of the pools which was granted; empty: there was no pool.
+	member string
 }
 
 func (g *governed) call(c *call) { g.ask(c, 0) }
@@ -90,18 +92,19 @@ func (g *governed) ask(c *call, refusals int) {
 		p := permitOf(granted, granted.Consumed, a)
 		if g.now > p.lastTake {
 			g.book.tooLate++
-			g.giveBack(p, items)
+			g.giveBack(p, c.uses)
 			g.ask(c, refusals)
 			return
 		}
 		c.granted = a.at
+		c.draws(p.member)
 		g.transmit(c, p.deadline, func(said provider.Answer) { g.said(c, p, said, refusals) })
 	})
 }
 
 // permitOf returns what a grant permits.
 func permitOf(granted *logpb.Granted, consumed *logpb.Consumed, a answer) permit {
-	p := permit{lease: granted.Lease, fence: granted.Fence, class: quotav1.Class(granted.Class + 1)}
+	p := permit{lease: granted.Lease, fence: granted.Fence, class: quotav1.Class(granted.Class + 1), member: memberOf(granted)}
 	if consumed == nil {
 		p.slotsOnly, p.deadline = true, a.from+granted.DeadlineNs-a.clock.Now
 		p.lastTake = p.deadline
@@ -148,12 +151,12 @@ func (g *governed) denied(c *call, a answer, again func()) {
 }
 
 // giveBack gives back a permit that came too late to be used.
-func (g *governed) giveBack(p permit, items []*logpb.Item) {
+func (g *governed) giveBack(p permit, uses []fleet.Use) {
 	switch {
 	case p.slotsOnly:
 		g.release(p)
 	case g.now < p.deadline:
-		g.settle(p, &logpb.Settle{Unspent: unspent(g, items), Release: true})
+		g.settle(p, &logpb.Settle{Unspent: unspent(g, itemsFor(g.usesAt(uses, p.member), 1)), Release: true})
 	default:
 		g.settle(p, &logpb.Settle{Final: true, Release: true})
 	}
@@ -210,7 +213,7 @@ func (g *governed) end(p permit) {
 // actual returns what a call really used, where that is another amount than estimated.
 func (g *governed) actual(c *call) []*logpb.Item {
 	var items []*logpb.Item
-	for i, use := range c.uses {
+	for i, use := range c.drawn {
 		if use.Actual != (fleet.Range{}) {
 			items = append(items, &logpb.Item{Quota: use.Quota, Amount: new(c.actual[i])})
 		}
@@ -255,7 +258,7 @@ func (g *governed) refused(c *call, p permit, said provider.Answer, refusals int
 		}
 		g.book.limited(g.agent, a.at, left)
 		g.end(p)
-		delay := g.comeBack(left, p.class)
+		delay := g.comeBack(left, p)
 		if g.kind.Patience != fleet.Forever && (refusals >= retries || delay >= c.patienceLeft()) {
 			g.finished(c, false)
 			return
@@ -264,10 +267,14 @@ func (g *governed) refused(c *call, p permit, said provider.Answer, refusals int
 	})
 }
 
-// comeBack returns when a class comes back after a cooldown that lasts for so long.
-func (g *governed) comeBack(cooldown int64, class quotav1.Class) int64 {
+// comeBack returns when a call comes back that was refused under a permit, after a cooldown that lasts for so long. One of a pool does at
+// once: another member may serve it.
+func (g *governed) comeBack(cooldown int64, p permit) int64 {
+	if p.member != "" {
+		return 0
+	}
 	draw := func(below time.Duration) time.Duration { return time.Duration(g.dice.below(int64(below) + 1)) }
-	return int64(pacing.DefaultWindows.Delay(time.Duration(cooldown), class, draw))
+	return int64(pacing.DefaultWindows.Delay(time.Duration(cooldown), p.class, draw))
 }
 
 // signal says what a refusal meant.

@@ -12,6 +12,8 @@ const renewParts, renewOf = 2, 5
 type held struct {
 	*governed
 	lease, fence uint64
+	// member is that of the pools which was granted; empty: there was no pool.
+	member string
 	// ends is the lease's deadline by the agent's own clock.
 	ends int64
 	// left is how many calls are still held, underWay how many are consumed and not known to be settled.
@@ -73,6 +75,7 @@ func (h *held) reserve() {
 			return
 		}
 		h.lease, h.fence, h.left, h.op = granted.Lease, granted.Fence, h.kind.Hold, 0
+		h.member = memberOf(granted)
 		h.ends = a.from + granted.DeadlineNs - a.clock.Now
 		h.book.holds(h.agent, h.lease)
 		if granted.AskedTtlNs > granted.DeadlineNs-a.clock.Now+int64(h.kind.HoldTTL)/10 {
@@ -124,11 +127,12 @@ func (h *held) consume(c *call) {
 	h.op++
 	h.underWay++
 	lease, fence, op := h.lease, h.fence, h.op
+	c.draws(h.member)
 	mark := op
 	if h.underWay > 1 {
 		mark = 0 // there are earlier ones that are not settled
 	}
-	consume := &logpb.Consume{Lease: lease, Fence: fence, Op: op, Items: h.items, DoneBelow: mark}
+	consume := &logpb.Consume{Lease: lease, Fence: fence, Op: op, Items: itemsFor(c.drawn, 1), DoneBelow: mark}
 	h.client.do(&logpb.Command{Kind: &logpb.Command_Consume{Consume: consume}}, func(a answer) {
 		consumed := a.result.GetConsumed()
 		if consumed == nil {
@@ -165,7 +169,7 @@ func (h *held) answered(c *call, p permit, said provider.Answer) {
 	h.book.wantedAgain(c)
 	h.report(p, []*logpb.Signal{h.signal(said)}, func(answer) {
 		h.finish(p, &logpb.Settle{Final: true})
-		h.in(h.comeBack(int64(said.RetryAfter), p.class), func() {
+		h.in(h.comeBack(int64(said.RetryAfter), p), func() {
 			if c.life == h.life {
 				h.call(c)
 			}

@@ -64,7 +64,7 @@ func (a *agent) alive(run func()) func() {
 
 // begin begins an attempt.
 func (j *job) begin(fence uint64) *attempt {
-	t := &attempt{job: j, number: len(j.log) + 1, begun: j.now, open: true, fence: fence, drawn: make([]int64, len(j.fleet.Quotas))}
+	t := &attempt{job: j, number: len(j.log) + 1, begun: j.now, open: true, fence: fence, drawn: make([]int64, len(j.quotas))}
 	t.task = &task{left: j.kind.Calls, attempt: t}
 	j.log = append(j.log, t)
 	if len(j.kind.Retry.Load) == 0 {

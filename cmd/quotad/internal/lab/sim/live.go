@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -53,12 +54,15 @@ type Outgoing struct {
 	call *call
 }
 
-// NewLive returns a run that begins now. Agents that crash, are cut off, hold calls ahead, hand work on or keep to a retry budget
-// are not its kind.
+// NewLive returns a run that begins now. Agents that crash, are cut off, hold calls ahead, hand work on, keep to a retry budget or use
+// pools are not its kind.
 func NewLive(f *fleet.Fleet, side Side, seed uint64, outside Outside) (*Live, error) {
 	for _, kind := range f.Agents {
 		if kind.Hold > 0 || kind.Batch || len(kind.Crashes)+len(kind.Cuts)+len(kind.Follows) > 0 || kind.Retry != nil {
 			return nil, errors.New(kind.Name + ": hold, batch, crashes, cuts, follows and retry are for virtual time only")
+		}
+		if slices.ContainsFunc(kind.Uses, func(u fleet.Use) bool { return len(f.Members(u.Quota)) > 0 }) {
+			return nil, errors.New(kind.Name + ": pools are for virtual time only")
 		}
 	}
 	began, now := time.Now(), *f

@@ -222,7 +222,7 @@ func (b *book) quotaResult(i int, latency time.Duration) QuotaResult {
 
 // wholeCalls returns how much of what is usable of a quota whole calls can use, where all calls draw the same.
 func (w *world) wholeCalls(i int) int64 {
-	q := w.fleet.Quotas[i]
+	q := w.quotas[i]
 	usable := Usable(q)
 	amount := int64(0)
 	for _, kind := range w.fleet.Agents {
@@ -231,7 +231,7 @@ func (w *world) wholeCalls(i int) int64 {
 			uses = slices.Concat(uses, kind.Retry.Load)
 		}
 		for _, use := range uses {
-			if use.Quota != q.Name {
+			if !w.fleet.On(use, q.Name) {
 				continue
 			}
 			if amount != 0 && amount != use.Estimate {

@@ -114,7 +114,7 @@ func (j *job) result() TaskResult {
 		}
 		for limit, amount := range t.drawn {
 			if amount > 0 {
-				r.Burnt[j.fleet.Quotas[limit].Name] += amount
+				r.Burnt[j.quotas[limit].Name] += amount
 			}
 		}
 	}

@@ -42,7 +42,9 @@ type world struct {
 	*schedule
 	fleet    *fleet.Fleet
 	provider *provider.Provider
-	// limits are the indices of quotas, parents that of each one's parent, -1 for none.
+	// quotas are the fleet's limits, as they are stated to quotad.
+	quotas []*quotav1.Quota
+	// limits are their indices, parents that of each one's parent, -1 for none.
 	limits  map[string]int
 	parents []int
 	cluster *cluster
@@ -64,7 +66,7 @@ type world struct {
 
 // newWorld returns a run without agents.
 func newWorld(f *fleet.Fleet, seed uint64) *world {
-	w := &world{schedule: &schedule{}, fleet: f, limits: map[string]int{}, network: newDice(seed, "network")}
+	w := &world{schedule: &schedule{}, fleet: f, quotas: f.Limits(), limits: map[string]int{}, network: newDice(seed, "network")}
 	w.transmit, w.newCaller = w.pretend, newCaller
 	w.buildProvider()
 	w.book = newBook(w)
@@ -144,7 +146,7 @@ func (w *world) arrange(seed uint64) {
 		w.at(int64(o.At), func() { w.outage(1) })
 		w.at(int64(o.At+o.For), func() { w.outage(-1) })
 	}
-	for i, q := range w.fleet.Quotas {
+	for i, q := range w.quotas {
 		if part := w.fleet.Provider.Limits[q.Name].Others; part > 0 {
 			o := &others{world: w, meter: w.provider.Meters()[i], part: part, dice: newDice(seed, "others of "+q.Name)}
 			w.at(0, o.use)
@@ -228,12 +230,12 @@ func rulesOf(f *fleet.Fleet) []*quotav1.HolderRule {
 
 // buildProvider makes the provider that the quotas describe, with what the file says otherwise.
 func (w *world) buildProvider() {
-	meters := make([]*provider.Meter, len(w.fleet.Quotas))
-	for i, q := range w.fleet.Quotas {
+	meters := make([]*provider.Meter, len(w.quotas))
+	for i, q := range w.quotas {
 		w.limits[q.Name] = i
 		meters[i] = provider.NewMeter(ruleOf(q, w.fleet.Provider.Limits), w.fleet.Begins.UnixNano(), int64(w.fleet.For), Parts)
 	}
-	for _, q := range w.fleet.Quotas {
+	for _, q := range w.quotas {
 		parent, ok := w.limits[q.Parent]
 		if !ok {
 			parent = -1
@@ -292,15 +294,22 @@ func WindowLength(every string) time.Duration {
 	return length
 }
 
-// draw draws what a call really uses, of its quotas and their ancestors.
-func (w *world) draw(c *call) (actual []int64, charged []provider.Amount) {
+// draw draws what a call really uses.
+func (w *world) draw(c *call) (actual []int64) {
 	actual = make([]int64, len(c.uses))
 	for i, use := range c.uses {
 		actual[i] = use.Estimate
 		if use.Actual != (fleet.Range{}) {
 			actual[i] = c.agent.dice.amount(use.Actual)
 		}
-		counted := actual[i]
+	}
+	return actual
+}
+
+// charge returns what the provider counts of a call that has these uses, none of which is of a pool: of their limits and the ancestors.
+func (w *world) charge(c *call, uses []fleet.Use) (charged []provider.Amount) {
+	for i, use := range uses {
+		counted := c.actual[i]
 		if c.agent.settleMax[w.limits[use.Quota]] {
 			counted = max(counted, use.Estimate)
 		}
@@ -313,7 +322,7 @@ func (w *world) draw(c *call) (actual []int64, charged []provider.Amount) {
 			charged[at].N += counted
 		}
 	}
-	return actual, charged
+	return charged
 }
 
 // noteSent notes that an attempt of a call sets out.
@@ -328,18 +337,18 @@ func (w *world) noteSent(c *call) {
 // pretend is transmit in virtual time.
 func (w *world) pretend(c *call, deadline int64, then func(provider.Answer)) {
 	w.noteSent(c)
-	served := c.agent.dice.span(c.agent.kind.Latency)
+	served, charged := c.agent.dice.span(c.agent.kind.Latency), c.charged
 	w.in(w.network.span(w.fleet.Network), func() {
 		if deadline > 0 && w.now > deadline {
 			w.book.late++
 		}
-		answer := w.provider.Arrive(w.now, c.charged)
+		answer := w.provider.Arrive(w.now, charged)
 		if answer.Refused {
 			served = 0 // no work is done for it
 		}
 		w.in(served, func() {
 			if !answer.Refused {
-				w.provider.Done(w.now, c.charged)
+				w.provider.Done(w.now, charged)
 			}
 			w.in(w.network.span(w.fleet.Network), func() {
 				w.book.answered(c, answer)
