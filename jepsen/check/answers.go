@@ -2,6 +2,8 @@ package check
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -310,6 +312,7 @@ func (r *run) uninvited(rep *replayed) {
 		}
 	}
 	unrecorded := rep.sessionsOf(history.Machine)
+	maps.Copy(unrecorded, rep.sessionsOf(history.Unrecorded))
 	for id, places := range rep.numbered {
 		if strings.HasPrefix(id.key, history.Unrecorded) || unrecorded[id.session] {
 			continue
@@ -321,6 +324,42 @@ func (r *run) uninvited(rep *replayed) {
 			}
 		}
 	}
+	r.uninvitedReserves(rep, v)
+}
+
+// uninvitedReserves judges those without an id, also of callers that went away before the answer: each is in the log at most once for each
+// time that it was sent. Nodes make no Reserve by themselves.
+func (r *run) uninvitedReserves(rep *replayed, v *Verdict) {
+	sent := map[string]int{}
+	for _, c := range r.calls {
+		for i := range c.parts {
+			if !c.parts[i].identified {
+				sent[c.parts[i].asked]++
+			}
+		}
+	}
+	logged := map[string]int{}
+	for _, all := range rep.at {
+		for _, o := range all {
+			reserve := o.command.GetReserve()
+			_, identified := logID(o.command)
+			if reserve == nil || identified || unwritten(reserve.Holder) {
+				continue
+			}
+			v.Looked++
+			logged[logAsked(o.command)]++
+		}
+	}
+	for _, asked := range slices.Sorted(maps.Keys(logged)) {
+		if logged[asked] > sent[asked] {
+			v.violate("%q is in the log %d times, and was sent %d times", asked, logged[asked], sent[asked])
+		}
+	}
+}
+
+// unwritten tells whether the calls of a holder are not written down.
+func unwritten(holder string) bool {
+	return strings.HasPrefix(holder, history.Unrecorded) || strings.HasPrefix(holder, history.Machine)
 }
 
 // sessionsOf are the sessions of holders whose names begin with a word.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/jepsen/history"
+	"github.com/quotad/quotad/jepsen/hostile"
 	"github.com/quotad/quotad/jepsen/model"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -105,6 +106,7 @@ func (r *run) exercised(rep *replayed) {
 		lacking(r.stats.Injected[kind] == 0, "the fault "+kind+" was asked for and never injected")
 	}
 	r.atWork(lacking)
+	r.filled(lacking)
 	lacking(r.stats.Terms < 2, "no leader changed")
 	lacking(r.stats.Installed == 0 && r.facts.Mix != wrongClocks, "no snapshot was installed")
 	lacking(r.stats.Unknown == 0, "no outcome was unknown")
@@ -158,6 +160,22 @@ func (r *run) atWork(lacking func(missing bool, what string)) {
 		for _, profile := range []string{"policy", "chain", "tasks"} {
 			lacking(!at[kind][profile], fmt.Sprintf("no call of the profile %s was answered while the fault %s lasted", profile, kind))
 		}
+	}
+}
+
+// filled says of what callers share a hostile caller was there and was never refused more.
+func (r *run) filled(lacking func(missing bool, what string)) {
+	if r.stats.Injected[hostileCaller] == 0 {
+		return
+	}
+	refused := map[string]int64{}
+	for _, fault := range r.faults {
+		for budget, count := range fault.Refused {
+			refused[budget] += count
+		}
+	}
+	for _, budget := range hostile.Shared() {
+		lacking(refused[budget] == 0, "no hostile caller was refused more "+budget)
 	}
 }
 

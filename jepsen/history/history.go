@@ -130,6 +130,8 @@ type Fault struct {
 	Confirmed string `json:"confirmed,omitempty"`
 	// Broken says which promise was seen broken while it lasted, of those that only the fault itself can see.
 	Broken string `json:"broken,omitempty"`
+	// Refused counts what was refused to a caller that was the fault, by the budget that the refusal names.
+	Refused map[string]int64 `json:"refused,omitempty"`
 	// Failed says why it could not be done.
 	Failed string `json:"failed,omitempty"`
 	// Unavailable says that service cannot be expected while it lasts.

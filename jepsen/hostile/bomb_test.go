@@ -21,10 +21,18 @@ import (
 // TestBombs: those that a node is to take are valid messages within its bounds, and small before they are unpacked.
 func TestBombs(t *testing.T) {
 	carried := 0
+	unpacked := map[*byte]bool{} // some are the same message
 	for _, bomb := range bombs() {
 		if len(bomb.packed) > 80<<10 {
 			t.Errorf("%s %s is %d bytes long", bomb.path, bomb.format, len(bomb.packed))
 		}
+		if bomb.carry {
+			carried++
+		}
+		if unpacked[&bomb.packed[0]] {
+			continue
+		}
+		unpacked[&bomb.packed[0]] = true
 		zip, err := gzip.NewReader(bytes.NewReader(bomb.packed))
 		if err != nil {
 			t.Fatal(err)
@@ -36,7 +44,6 @@ func TestBombs(t *testing.T) {
 		if !bomb.carry {
 			continue
 		}
-		carried++
 		if len(body) >= largeBody || len(body) < smallBody-3 {
 			t.Errorf("%s %s unpacks to %d bytes", bomb.path, bomb.format, len(body))
 		}

@@ -10,7 +10,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"strings"
@@ -62,8 +61,8 @@ type Caller struct {
 	Watchers int
 	// Bombers is how many bombs it sends at once; 0: one.
 	Bombers int
-	// Only is one thing that it does: fill (sessions, tasks, keys, leases, names of holders, records of operations), wait, watch, health,
-	// bomb, silent, slow or raft; empty: all of them.
+	// Only is one thing that it does: fill (all that callers share of the state), wait, watch, health, bomb, silent, slow or raft; empty: all
+	// of them.
 	Only string
 
 	// api sends the token, stranger none.
@@ -87,7 +86,8 @@ const (
 // held is how long silent connections and streams are held.
 const held = 2 * time.Second
 
-// Attack goes on until ctx ends. It returns how many calls were made, and how many of them a budget refused.
+// Attack goes on until ctx ends. It first takes what callers share of the state: all that it does later takes turns of its own with that.
+// It returns how many calls were made, and how many of them a budget refused.
 func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	plain, short := &http.Transport{DialContext: a.Dial}, a.transport()
 	if a.Bundle != "" {
@@ -97,29 +97,41 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	defer short.CloseIdleConnections()
 	a.stranger = &http.Client{Transport: plain}
 	a.api = a.client(short)
-	var working sync.WaitGroup
-	for _, w := range []struct {
-		name    string
-		workers int
-		work    func(context.Context, int)
-	}{{"fill", 16, a.fill}, {"wait", 1, a.wait}, {"watch", 1, a.watch}, {"health", 1, a.health}, {"bomb", max(1, a.Bombers), a.bomb}, {
-		"silent", 1,
-		a.silent,
-	}, {"slow", 1, a.slow}, {"raft", 1, a.raft}} {
-		if a.Only != "" && a.Only != w.name {
-			continue
+	var working, filled sync.WaitGroup
+	begin := func(name string, workers int, work func(context.Context, int)) {
+		if a.Only != "" && a.Only != name {
+			return
 		}
-		for range w.workers {
+		for range workers {
 			working.Go(func() {
 				for n := 0; ctx.Err() == nil; n++ {
 					began := time.Now()
-					if w.work(ctx, n); time.Since(began) < restless {
+					if work(ctx, n); time.Since(began) < restless {
 						pause(ctx, restless) // the node is down: there is nobody to attack
 					}
 				}
 			})
 		}
 	}
+	for _, kinds := range sorts() {
+		filled.Add(1)
+		f := a.filler(kinds)
+		begin("fill", 1, func(ctx context.Context, n int) {
+			if f.fill(ctx); n == 0 {
+				filled.Done()
+			}
+		})
+	}
+	if a.Only == "" {
+		await(ctx, &filled, Filling)
+	}
+	begin("wait", 1, a.wait)
+	begin("watch", 1, a.watch)
+	begin("health", 1, a.health)
+	begin("bomb", max(1, a.Bombers), a.bomb)
+	begin("silent", 1, a.silent)
+	begin("slow", 1, a.slow)
+	begin("raft", 1, a.raft)
 	working.Wait()
 	return a.calls.Load(), a.refused.Load()
 }
@@ -201,6 +213,13 @@ func (a *Caller) refusedFor(budget string) {
 	a.budgets[budget]++
 }
 
+// wasRefused tells whether any call was refused for a budget.
+func (a *Caller) wasRefused(budget string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.budgets[budget] > 0
+}
+
 func (a *Caller) url() string {
 	if a.Bundle != "" {
 		return "https://" + a.Address
@@ -214,29 +233,6 @@ func (a *Caller) connect(ctx context.Context) (net.Conn, error) {
 		return certs.Secured(a.Dial, a.Bundle)(ctx, "tcp", a.Address)
 	}
 	return a.Dial(ctx, "tcp", a.Address)
-}
-
-// fill takes a session, tasks, an idempotency key, a lease under a name of its own, and operations that it never settles.
-func (a *Caller) fill(ctx context.Context, n int) {
-	quota, task := quotav1connect.NewQuotaServiceClient(a.api, a.url()), quotav1connect.NewTaskServiceClient(a.api, a.url())
-	name := fmt.Sprintf(history.Unrecorded+"%s-%d-%d", a.Name, n, rand.Uint32()) //nolint:gosec // a name
-	_, err := quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: name})
-	a.told(err)
-	for i := range 8 {
-		_, err = task.BeginTask(ctx, &quotav1.BeginTaskRequest{Task: fmt.Sprint(name, i), Holder: name})
-		a.told(err)
-	}
-	_, err = quota.Release(ctx, &quotav1.ReleaseRequest{RequestId: &quotav1.RequestId{IdempotencyKey: name}, Lease: 1 << 40, Fence: 1 << 40})
-	a.told(err)
-	for i, item := range []string{quotaName, rateName, rateName, rateName} {
-		res, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
-			Holder: fmt.Sprint(name, i), Items: []*quotav1.Item{{Quota: item}}, Consume: item == rateName, Ttl: durationpb.New(10 * time.Second),
-		})
-		a.told(err)
-		if budget := res.GetRefusal().GetBudget(); budget != "" {
-			a.refusedFor(budget)
-		}
-	}
 }
 
 // wait holds calls open, many at a time.

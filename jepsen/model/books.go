@@ -33,6 +33,7 @@ type quota struct {
 	highest         int64           // the highest usable that it ever had
 	cap             reportedCap
 	others          others
+	total           int64 // of a rate, what was consumed in all since levelOvertaken
 	reset           reset
 	drawn           *big.Int // from the burst, in amounts x period
 	drawnAt         int64
@@ -70,8 +71,11 @@ type charge struct {
 	// before and beforeLeast are what counted when it was consumed, within rounding; told: a report of it may say something of a rate.
 	before, beforeLeast int64
 	told                bool
-	surely              mark
-	perhaps             mark
+	// total is what had been consumed of a rate in all; counted: since levelOvertaken.
+	total   int64
+	counted bool
+	surely  mark
+	perhaps mark
 	// window is the calendar window in which it surely reaches the provider, if sure.
 	window int64
 	sure   bool

@@ -169,7 +169,11 @@ func (j *Judge) chargePart(it *item, amount int64, o *operation) *part {
 		if q.rule.openEnded {
 			end = never
 		}
-		c := &charge{amount: amount, end: end, latest: end, before: q.perhaps.sum, beforeLeast: q.surely.sum, told: j.level >= levelReports}
+		c := &charge{
+			amount: amount, end: end, latest: end, before: q.perhaps.sum, beforeLeast: q.surely.sum, told: j.level >= levelReports,
+			total: q.total,
+		}
+		c.counted = j.consumes(q, amount)
 		q.enter(c, j.clock.Now)
 		p.charges = append(p.charges, c)
 		if !q.draw(j.clock.Now, c) && !q.rule.observe {
@@ -377,9 +381,11 @@ func (j *Judge) finish(l *lease, o *operation, items []*logpb.Item, inTime bool)
 
 // overrun charges what was used on top, to the quota and to its ancestors.
 func (j *Judge) overrun(p *part, amount int64) {
+	p.over = amount
 	for _, c := range p.charges {
 		if !c.quota.deleted {
 			now := c.quota.rule.later(j.clock, 0)
+			j.consumes(c.quota, amount)
 			c.quota.enter(&charge{amount: amount, end: now, latest: now}, j.clock.Now)
 			for class := range c.quota.granted { // whoever it is charged to
 				c.quota.granted[class] = plus(c.quota.granted[class], amount)

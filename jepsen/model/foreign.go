@@ -12,6 +12,10 @@ import (
 const (
 	// levelReports is the version of entries from which on reports tell a rate something.
 	levelReports = 7
+	// levelOvertaken is that from which on what was consumed after the operation of a report is not taken for what others use.
+	levelOvertaken = 8
+	// levelOneWord is that from which on one caller's word holds a rate back for a bounded time.
+	levelOneWord = 8
 	// lowerPeriods is for how many periods a lower limit lowers a rate.
 	lowerPeriods = 2
 )
@@ -24,7 +28,25 @@ type others struct {
 	heard int64
 	// lowered is until when a lower limit may lower the rate.
 	lowered int64
+	// early: something was said before levelOneWord.
+	early bool
+	// alone is the only caller who has said anything since levelOneWord, which was not refused: first at from, if it was more than
+	// rounding at sure; many: there are others, or it was.
+	alone      string
+	from, sure int64
+	many       bool
 }
+
+// span is how long at most what is held back takes to fade.
+func (q *quota) span() int64 {
+	if q.others.early {
+		return q.rule.period
+	}
+	return q.shortSpan()
+}
+
+// shortSpan is how long at least it does.
+func (q *quota) shortSpan() int64 { return min(q.rule.period, longestClosing) }
 
 // faded is what is left of an amount after a time.
 func faded(amount, passed, period int64) int64 {
@@ -36,17 +58,17 @@ func faded(amount, passed, period int64) int64 {
 
 // keptAtMost is what may be held back for others: six fifths, in steps of the log.
 func (q *quota) keptAtMost(now int64) int64 {
-	o, period := &q.others, q.rule.period
+	o, period := &q.others, q.span()
 	if o.most == 0 || now-o.mostAt >= period {
 		return 0
 	}
-	passed := max(now-o.mostAt-max(period/rounding, 1_000_000), 0)
+	passed := max(now-o.mostAt-max(q.rule.period/rounding, 1_000_000), 0)
 	return mulDiv(6*o.most, period-passed, 5*period) + 1
 }
 
 // keptAtLeast is what surely is.
 func (q *quota) keptAtLeast(now int64) int64 {
-	o, period := &q.others, q.rule.period
+	o, period := &q.others, q.shortSpan()
 	if o.least == 0 || now-o.leastAt >= period {
 		return 0
 	}
@@ -54,7 +76,7 @@ func (q *quota) keptAtLeast(now int64) int64 {
 }
 
 // hear takes what a provider said of a rate.
-func (j *Judge) hear(q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
+func (j *Judge) hear(q *quota, o *operation, caller string, signal *logpb.Signal, reported *logpb.ReportedQuota) {
 	lower := signal.Limit != nil && *signal.Limit < q.rule.limit
 	if reported.CappedTo != nil {
 		j.lowerRate(q, o, lower, signal, *reported.CappedTo)
@@ -65,7 +87,7 @@ func (j *Judge) hear(q *quota, o *operation, signal *logpb.Signal, reported *log
 	now, of := j.clock.Now, &q.others
 	limit := q.rule.limit
 	if lower {
-		limit, of.lowered = *signal.Limit, max(of.lowered, plus(now, lowerPeriods*q.rule.period))
+		limit, of.lowered = *signal.Limit, max(of.lowered, plus(now, j.loweredFor(q)))
 	}
 	first, amount := o.chargedTo(q)
 	if first == nil || signal.Limit == nil && signal.Remaining == nil {
@@ -77,25 +99,94 @@ func (j *Judge) hear(q *quota, o *operation, signal *logpb.Signal, reported *log
 		return
 	}
 	gone := limit - min(*signal.Remaining, limit)
-	of.most, of.mostAt = max(gone-min(first.beforeLeast, gone), faded(of.most, now-of.mostAt, q.rule.period)), now
-	if surely := gone - min(plus(first.before, amount), gone); believed && !o.didActual && surely >= faded(of.least, now-of.leastAt,
-		q.rule.period) {
+	since := j.since(q, o, first)
+	least := first.beforeLeast
+	if first.counted {
+		least = plus(least, since)
+	}
+	most, surely := gone-min(least, gone), gone-min(plus(plus(first.before, amount), since), gone)
+	believed = believed && !o.didActual
+	may, must := j.heeds(q, caller, signal, most, believed && surely > 0)
+	if left := faded(of.most, now-of.mostAt, q.span()); may && most >= left {
+		of.most, of.mostAt = most, now
+	} else if of.early {
+		of.most, of.mostAt = left, now
+	}
+	if believed && must && surely >= faded(of.least, now-of.leastAt, q.shortSpan()) {
 		of.least, of.leastAt = surely, now
 	}
+}
+
+// heeds tells whether what a caller says of others may be believed, and must be: of one alone for as long as it could close the rate, and
+// then not for as long again. Between these nobody knows, since rounding decides when it began.
+func (j *Judge) heeds(q *quota, caller string, signal *logpb.Signal, most int64, surely bool) (may, must bool) {
+	now, of, bound := j.clock.Now, &q.others, j.closingBound(q)
+	if j.level < levelOneWord {
+		of.early = true
+		return true, true
+	}
+	if most <= 0 {
+		return false, false
+	}
+	refused := signal.Cause != logpb.Cause_CAUSE_OK && signal.Cause != logpb.Cause_CAUSE_UNSPECIFIED
+	of.many = of.many || refused || of.alone != "" && of.alone != caller
+	if of.from == 0 {
+		of.alone, of.from = caller, max(now, 1)
+	}
+	if surely && of.sure == 0 {
+		of.sure = max(now, 1)
+	}
+	within := now-of.from < bound
+	ended := !of.many && of.sure != 0 && now-of.sure >= bound && now-of.from < 2*bound
+	return !ended, refused || within
+}
+
+// loweredFor is for how long a report lowers a rate.
+func (j *Judge) loweredFor(q *quota) int64 {
+	if j.level < levelOneWord {
+		return lowerPeriods * q.rule.period
+	}
+	return min(lowerPeriods*q.rule.period, longestClosing)
+}
+
+// consumes enters what is consumed of a rate into its total, and tells whether it has one.
+func (j *Judge) consumes(q *quota, amount int64) bool {
+	if q.rule.kind != rateKind || j.level < levelOvertaken {
+		return false
+	}
+	q.total += amount
+	return true
+}
+
+// since is what was consumed of a rate after an operation, whose first charge to it this is, by other ones.
+func (j *Judge) since(q *quota, o *operation, first *charge) int64 {
+	own := int64(0)
+	for _, p := range o.parts {
+		for _, c := range p.charges {
+			if c.quota == q {
+				own = plus(own, plus(p.consumed, p.over))
+			}
+		}
+	}
+	if j.level < levelOvertaken {
+		return 0
+	}
+	return max(q.total-first.total-own, 0)
 }
 
 // lowerRate judges a rate that is lowered: to what the limit leaves that was named, and never up.
 func (j *Judge) lowerRate(q *quota, o *operation, lower bool, signal *logpb.Signal, total int64) {
 	j.stats.Caps++
+	named := mulDiv(signal.GetLimit(), millionth-int64(q.definition.HeadroomPpm), millionth)
 	switch {
 	case o == nil || !lower:
 		j.violate("cap", "%s is lowered to %d by a report of %v", q.name, total, signal)
-	case total != mulDiv(*signal.Limit, millionth-int64(q.definition.HeadroomPpm), millionth):
+	case total < named || total > named && j.level < levelOneWord: // of one caller's word a part may be believed
 		j.violate("cap", "%s is lowered to %d by a limit of %d", q.name, total, *signal.Limit)
 	case total >= q.allowed():
 		j.violate("cap", "%s is lowered to %d, it had %d", q.name, total, q.allowed())
 	}
-	q.cap = reportedCap{total: total, window: q.window, until: plus(j.clock.Now, lowerPeriods*q.rule.period), is: true}
+	q.cap = reportedCap{total: total, window: q.window, until: plus(j.clock.Now, j.loweredFor(q)), is: true}
 }
 
 // chargedTo returns the first of an operation's charges to a quota, nil for none, and their sum.

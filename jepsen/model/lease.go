@@ -56,6 +56,8 @@ type operation struct {
 type part struct {
 	quota             *quota
 	consumed, unspent int64
+	// over is what was used on top of it.
+	over int64
 	// charges are those of the quota and its ancestors, the quota's first.
 	charges []*charge
 }

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/quotad/quotad/fsm"
@@ -42,7 +43,11 @@ func (j *Judge) report(command *logpb.Command, reported *logpb.Reported) {
 			j.learn(callerOf(command, l.holder), q, o, signal, reported.Quotas[i])
 			j.lower(callerOf(command, l.holder), q, o, signal, reported.Quotas[i])
 		case rateKind:
-			j.hear(q, o, signal, reported.Quotas[i])
+			caller := cmp.Or(command.Caller, command.By, l.holder)
+			if command.PerHolder {
+				caller += " " + l.holder
+			}
+			j.hear(q, o, caller, signal, reported.Quotas[i])
 		case slotsKind, poolKind:
 		}
 		j.answered(l.holder, q, signal.Cause)
@@ -99,7 +104,7 @@ func (j *Judge) closes(caller string, q *quota, signal *logpb.Signal) {
 		q.closer, q.closerSince = caller, j.clock.Now
 	}
 	if q.rule.kind != windowKind && signal.RetryAfterNs != nil {
-		until := min(plus(j.clock.Now, *signal.RetryAfterNs), q.closerSince+closingBound(q, j.clock))
+		until := min(plus(j.clock.Now, *signal.RetryAfterNs), q.closerSince+j.closingBound(q))
 		j.entry.closing = append(j.entry.closing, closing{q, until})
 	}
 }
@@ -134,12 +139,16 @@ type closing struct {
 // closingBound is for how long one caller's word may close a quota: a window until its reset, but for an hour at most, so
 // for as long as the shorter of its length and an hour, or, where a better sample of Unix time says that it is earlier, for
 // as long as it is until then.
-func closingBound(q *quota, clock fsm.Clock) int64 {
+func (j *Judge) closingBound(q *quota) int64 {
 	if q.rule.kind == windowKind {
-		left, _, _ := q.closing(clock)
+		left, _, _ := q.closing(j.clock)
 		return min(plus(max(q.rule.period, left), 2*q.rule.skew+2*second), longestClosing)
 	}
-	return max(closingPeriods*q.rule.period, leastClosing)
+	bound := max(closingPeriods*q.rule.period, leastClosing)
+	if j.level < levelOneWord {
+		return bound
+	}
+	return min(bound, longestClosing)
 }
 
 // cooldown takes the close of a quota.
@@ -151,7 +160,7 @@ func (j *Judge) cooldown(event *fsm.Event) {
 	}
 	j.stats.Cooldowns++
 	until := plus(j.clock.Now, event.Duration)
-	if until < q.closedUntil || until > plus(q.closerSince, closingBound(q, j.clock)) && until > q.closedUntil {
+	if until < q.closedUntil || until > plus(q.closerSince, j.closingBound(q)) && until > q.closedUntil {
 		j.violate("cooldown", "%s is closed until %d for %s, it was until %d by %s since %d", q.name, until, event.Holder, q.closedUntil, q.closer, q.closerSince)
 	}
 	q.closedUntil = max(until, q.closedUntil)

@@ -203,7 +203,8 @@ func (j *Judge) reopen(command *logpb.ReopenQuota, reopened *logpb.QuotaReopened
 		q.reopened, q.ramped = j.clock.Now, 0
 	}
 	q.closedUntil, q.closer, q.closerSince, q.cap = 0, "", 0, reportedCap{}
-	q.others.least, q.others.heard = 0, j.clock.Now
+	o := &q.others
+	o.least, o.heard, o.alone, o.from, o.sure, o.many = 0, j.clock.Now, "", 0, 0, false
 	j.unlimit(q)
 	for _, u := range q.usages {
 		if u.closedUntil != 0 {

@@ -84,9 +84,14 @@ func stoppedLeader() Fault {
 // neverIssued is a call that goes through the log and changes nothing.
 var neverIssued = &quotav1.ReleaseRequest{Lease: 1 << 40, Fence: 1 << 40}
 
-// SmallBudgets are bounds that a hostile caller reaches within a fault's time, and the workload does not.
+// SmallBudgets are bounds that a hostile caller reaches within a fault's time, and the workload does not: it has less than a third of each,
+// and a caller may have half of what another leaves.
 func SmallBudgets() *quotav1.Limits {
-	return &quotav1.Limits{MaxSessions: new(int64(4000)), MaxTasks: new(int64(400))}
+	return &quotav1.Limits{
+		MaxSessions: new(int64(600)), MaxTasks: new(int64(600)), MaxKeys: new(int64(200)), MaxLeases: new(int64(6000)),
+		MaxWaiters: new(int64(400)), MaxReports: new(int64(2000)), MaxResultBytes: new(int64(8 << 20)),
+		MaxHolderBytes: new(int64(300_000)), MaxOperationBytes: new(int64(2_000_000)),
+	}
 }
 
 // operatorWithin is ten times what an operator is promised while callers fill everything: the machine is busy besides.
@@ -131,15 +136,18 @@ func hostileCaller() Fault {
 		var lives life
 		operator.Go(func() { lives = e.watchLife(operating, nodes) })
 		hold(ctx)
+		longer := hostile.Filling
 		if spec.Silent == fullSilent {
-			wait(context.WithoutCancel(ctx), fullFor) // to connect so often takes a while
+			longer += fullFor // to connect so often takes a while
 		}
+		wait(context.WithoutCancel(ctx), longer)
 		stop()
 		report, endErr := end()
 		operator.Wait()
 		if endErr != nil {
 			return h, errors.Join(err, endErr)
 		}
+		h.refused = report.Budgets
 		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, by name %v, errors %v, %d strangers at the Raft port, "+
 			"%d silent connections and %d streams of %d and %d at once, %d watchers of health, %d files; "+
 			"%d commands of the operator, the longest took %v; %s",

@@ -160,8 +160,14 @@ func (m Mix) Demanded(length time.Duration) []string {
 
 // Mixes are what can be run by name.
 func Mixes() []Mix {
-	processes := []string{"kill-leader", "kill-follower", "kill-majority", "kill-all", "crash-loop", "crash-point", "kill-storm", "starve-leader", "pause-leader", "pause-follower", "pause-clients"}
-	links := []string{"partition-leader", "partition-follower", "partition-halves", "partition-ring", "leader-deaf", "leader-mute", "flapping-links", "isolate-clients", "loss-1%", "loss-20%", "slow-link"}
+	processes := []string{
+		"kill-leader", "kill-follower", "kill-majority", "kill-all", "crash-loop", "crash-point", "kill-storm", "starve-leader", "pause-leader",
+		"pause-follower", "pause-all", "pause-clients",
+	}
+	links := []string{
+		"partition-leader", "partition-follower", "partition-halves", "partition-all", "partition-ring", "leader-deaf", "leader-mute",
+		"flapping-links", "isolate-clients", "loss-1%", "loss-20%", "slow-link",
+	}
 	proxied := []string{"delay", "half-cut-streams", "stalled-streams"}
 	clocks := []string{"clock-jump", "clock-ahead-once", "clock-strobe", "clock-drift"}
 	orders := []string{"stop-leader", "stop-follower", "rolling-restart", "transfer", "replace-node"}

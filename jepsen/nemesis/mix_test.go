@@ -43,3 +43,16 @@ func TestMixesNameFaults(t *testing.T) {
 		}
 	}
 }
+
+// TestFaults_AreInAMix: a fault that no mix has never comes. One needs a build of its own.
+func TestFaults_AreInAMix(t *testing.T) {
+	var drawn []string
+	for _, mix := range Mixes() {
+		drawn = append(drawn, mix.Names()...)
+	}
+	for _, fault := range Faults() {
+		if !slices.Contains(drawn, fault.Name) {
+			t.Errorf("no mix has %s", fault.Name)
+		}
+	}
+}

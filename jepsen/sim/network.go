@@ -102,7 +102,7 @@ type endpoint struct {
 	host string
 }
 
-// Listen implements raftnode.Network.
+// Listen implements peer.Network.
 func (e endpoint) Listen(address string) (net.Listener, error) {
 	e.mesh.mu.Lock()
 	defer e.mesh.mu.Unlock()
@@ -114,7 +114,7 @@ func (e endpoint) Listen(address string) (net.Listener, error) {
 	return l, nil
 }
 
-// Dial implements raftnode.Network.
+// Dial implements peer.Network.
 func (e endpoint) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	there, back := link{e.host, address}, link{address, e.host}
 	e.mesh.mu.Lock()
