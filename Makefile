@@ -20,6 +20,9 @@ GENERATORS    := $(BUF) $(GEN_GO) $(GEN_CONNECT) $(GEN_OPENAPI)
 # Folders that own a schema: each has buf.yaml, buf.gen.yaml and proto/ in it.
 SCHEMAS := fsm rpc
 
+# Paths are trimmed in everything that is built, so that tests, lint and the binary share what they compile.
+export GOFLAGS := -trimpath $(filter-out -trimpath,$(value GOFLAGS))
+
 # What may be set from outside: make test TESTFLAGS='-run Conservation -v'
 GO           ?= go
 CLIENT       ?=
@@ -51,14 +54,15 @@ run: build ## build quotad and show nine agents sharing one API key on a three-n
 build: ## build bin/quotad
 	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=auto -o bin/quotad ./cmd/quotad
 
-# What computes and does nothing else: the state machine, fleets in virtual time, and the model of the rules. The race detector takes most of
-# their time (fsm: 27 s without it, 190 s with it) and sees one goroutine. So they run without it here, but for the tests that share
-# something between goroutines, and with it in test-long; and the state machine runs with it in the nodes of all other packages' tests.
-COMPUTING := /(fsm|lab/plan|jepsen/model)$$
+# What computes and does nothing else: the state machine, fleets in virtual time, the model of the rules, and clusters in virtual time. The
+# race detector takes most of their time (fsm: 27 s without it, 190 s with it) and sees one goroutine, in clusters those that the other
+# packages' nodes have too. So they run without it here, but for the tests that share something between goroutines, and with it in
+# test-long; and the state machine runs with it in the nodes of all other packages' tests.
+COMPUTING := /(fsm|lab/plan|jepsen/model|jepsen/sim)$$
 SHARING   := TestFrozenStateStandsStill|TestScenarios/s3-retry-loop
 
 # These wait longest, so they begin first: what comes last has the processors for itself and leaves them idle.
-WAITING := /(rpc|raftnode|cmd/quotad)$$
+WAITING := /(rpc|raftnode|raftnode/logstore|cmd/quotad)$$
 
 # What runs the commands of sessions and documents; their nodes are built with the race detector.
 TEST_COMMAND := bin/test/quotad

@@ -1,12 +1,14 @@
 // Command links checks that every relative link in the Markdown files below the working directory leads to a file that
 // is there, and every #fragment to a heading in it, and that each test that they name exists, below the folder that they
-// name before it, if they name one: "`fsm` TestA, TestB; `client` TestC". It looks at no other site: a check that needs
-// the network would fail for reasons of its own.
+// name before it, if they name one: "`fsm` TestA, TestB; `client` TestC". A DESIGN.md is a map of its folder: it names
+// each Go file in it, tests aside, and no other. The command looks at no other site: a check that needs the network
+// would fail for reasons of its own.
 package main
 
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"regexp"
@@ -37,6 +39,8 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
 	// dropped is what a heading's fragment leaves out.
 	dropped = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	// file is a Go file of the page's own folder.
+	file = regexp.MustCompile("`([a-z0-9_]+\\.go)`")
 )
 
 // page is what there is to know about a Markdown file.
@@ -44,6 +48,8 @@ type page struct {
 	links     []place
 	tests     []place // "folder Test", or the test alone
 	fragments map[string]bool
+	// files are the Go files that it names.
+	files map[string]bool
 }
 
 // place is a link's target and the line on which it stands.
@@ -56,7 +62,7 @@ type place struct {
 func check(root fs.FS) ([]string, error) {
 	pages := map[string]page{}
 	tests := map[string][]string{} // the folders of a test
-	var names []string
+	var names, sources []string
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -65,6 +71,9 @@ func check(root fs.FS) ([]string, error) {
 			return fs.SkipDir
 		}
 		tested := strings.HasSuffix(name, "_test.go")
+		if path.Ext(name) == ".go" && !tested {
+			sources = append(sources, name)
+		}
 		if entry.IsDir() || path.Ext(name) != ".md" && !tested {
 			return nil
 		}
@@ -97,13 +106,39 @@ func check(root fs.FS) ([]string, error) {
 				problems = append(problems, fmt.Sprintf("%s:%d: %s: no such test", from, named.line, named.target))
 			}
 		}
+		if path.Base(from) == "DESIGN.md" {
+			problems = append(problems, unlike(from, pages[from].files, sources)...)
+		}
 	}
 	return problems, nil
 }
 
+// unlike returns a line for each file in which a map of a folder differs from it.
+func unlike(design string, named map[string]bool, sources []string) (problems []string) {
+	there := map[string]bool{}
+	for _, source := range sources {
+		if path.Dir(source) != path.Dir(design) {
+			continue
+		}
+		name := path.Base(source)
+		if there[name] = true; !named[name] {
+			problems = append(problems, fmt.Sprintf("%s: does not say what %s is for", design, name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(named)) {
+		if !there[name] {
+			problems = append(problems, fmt.Sprintf("%s: %s: no such file", design, name))
+		}
+	}
+	return problems
+}
+
 // parse finds the links and headings outside of code.
 func parse(text string) page {
-	p := page{fragments: map[string]bool{}}
+	p := page{fragments: map[string]bool{}, files: map[string]bool{}}
+	for _, match := range file.FindAllStringSubmatch(text, -1) {
+		p.files[match[1]] = true
+	}
 	fence := ""
 	for i, line := range strings.Split(text, "\n") {
 		trimmed := strings.TrimSpace(line)

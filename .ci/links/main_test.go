@@ -8,9 +8,10 @@ import (
 
 func TestCheck(t *testing.T) {
 	tests := []struct {
-		name string
-		text string
-		want []string
+		name   string
+		text   string
+		design string
+		want   []string
 	}{
 		{name: "a file, a folder, a heading here and there", text: "# A b\n[x](docs/b.md) [x](docs) [x](#a-b) [x](docs/b.md#what-is-it)"},
 		{name: "other sites are not looked at", text: "[x](https://example.org/none) [x](mailto:a@example.org)"},
@@ -22,16 +23,24 @@ func TestCheck(t *testing.T) {
 		{name: "the same heading twice", text: "# A\n# A\n[x](#a-1)"},
 		{name: "tests", text: "TestThere, `FuzzThere`, Testing, TestGone", want: []string{"README.md:1: TestGone: no such test"}},
 		{name: "tests of a folder", text: "| `a` TestThere, FuzzThere; `b` TestThere | TestThere |", want: []string{"README.md:1: b/TestThere: no such test"}},
+		{name: "a map of a folder", design: "`a.go` and `b_linux.go`, `x/c.go`"},
+		{name: "a file that the map lacks", design: "`a.go`", want: []string{"a/DESIGN.md: does not say what b_linux.go is for"}},
+		{name: "a file that only the map has", design: "`a.go`, `b_linux.go`, `c.go`", want: []string{"a/DESIGN.md: c.go: no such file"}},
 		{name: "outside", text: "[x](../none)", want: []string{"README.md:1: ../none: leads out of the repository"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			got, err := check(fstest.MapFS{
+			files := fstest.MapFS{
 				"README.md":         {Data: []byte(test.text)},
 				"docs/b.md":         {Data: []byte("## What *is* it?\n")},
 				"a/a_test.go":       {Data: []byte("package a\n\nfunc TestThere(t *testing.T) {}\n\nfunc FuzzThere(f *testing.F) {}\n")},
 				".hidden/ignore.md": {Data: []byte("[x](none)")},
-			})
+				"a/a.go":            {}, "a/b_linux.go": {}, "a/x/c.go": {},
+			}
+			if test.design != "" {
+				files["a/DESIGN.md"] = &fstest.MapFile{Data: []byte(test.design)}
+			}
+			got, err := check(files)
 			if err != nil {
 				t.Fatal(err)
 			}

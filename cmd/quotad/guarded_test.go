@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -132,6 +133,9 @@ func (n *guardedNodes) serve(t *testing.T, args ...string) *sayings {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("a node said:\n%s", said)
+		}
 		_ = cmd.Process.Signal(syscall.SIGTERM)
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("the node ended with %v:\n%s", err, said)
@@ -193,7 +197,7 @@ const (
 func (n *guardedNodes) occupy(t *testing.T, token string, rooms map[string]func(*occupied, context.Context)) *occupied {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{Protocols: protocols}
+	transport := &http.Transport{Protocols: protocols, DialContext: fromElsewhere().DialContext}
 	client := &http.Client{Transport: tokened{transport, token}}
 	o := &occupied{client: client, url: "http://" + n.addresses[0], refused: map[string]*atomic.Int64{}}
 	o.quota = quotav1connect.NewQuotaServiceClient(o.client, o.url)
@@ -210,6 +214,17 @@ func (n *guardedNodes) occupy(t *testing.T, token string, rooms map[string]func(
 		o.working.Go(func() { o.more(ctx, o.refused[budget], func(ctx context.Context) { one(o, ctx) }) })
 	}
 	return o
+}
+
+// fromElsewhere connects from another host than everybody else, where the system has more than one address of loopback: a client that
+// wants many streams at once opens many connections, and nodes share those that nobody was let in on yet by address.
+func fromElsewhere() *net.Dialer {
+	elsewhere := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}
+	if listener, err := net.ListenTCP("tcp", elsewhere); err == nil {
+		_ = listener.Close()
+		return &net.Dialer{LocalAddr: elsewhere}
+	}
+	return &net.Dialer{}
 }
 
 // more has another one begun, as fast as connections take them, until it is refused; then now and then, and more the longer none is

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
@@ -29,6 +30,8 @@ const (
 	byNature repeat = 4
 	// removes: as byNature; what is not there any more after an attempt that may have been applied was removed by it.
 	removes repeat = 5
+	// withRoom: as byNature, but not after a refusal for want of room, which may last.
+	withRoom repeat = 6
 )
 
 // pauseBetweenRounds is how long to wait for an election before all nodes are asked again. An attempt that has less than
@@ -186,12 +189,32 @@ func mayRepeat(err error, again repeat) bool {
 		return true
 	}
 	if info := infoOf(rpc); info != nil {
+		if again == withRoom && lacksRoom(err) {
+			return false
+		}
 		if info.NotAccepted {
 			return rpc.Code() == connect.CodeUnavailable
 		}
 		return again != ifNotAccepted && info.Reason == quotav1.Reason_REASON_UNKNOWN_OUTCOME
 	}
 	return again != ifNotAccepted && lost(rpc)
+}
+
+// lacksRoom says that the cluster had no room for a session, or for the result of a session's request.
+func lacksRoom(err error) bool {
+	var rpc *connect.Error
+	if !errors.As(err, &rpc) {
+		return false
+	}
+	info := infoOf(rpc)
+	switch info.GetReason() {
+	case quotav1.Reason_REASON_SESSIONS_FULL, quotav1.Reason_REASON_TOO_MANY_IN_FLIGHT, quotav1.Reason_REASON_MEMORY_FULL:
+		return true
+	case quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_BUDGET_FULL:
+		return info.Budget == "sessions" || info.Budget == "result_bytes"
+	default:
+		return false
+	}
 }
 
 // isGone says that what was to be removed is not there.
@@ -209,8 +232,11 @@ func isGone(err error) bool {
 	}
 }
 
-// lost says that no answer came back.
+// lost says that no answer came back. The library for RPCs takes a connection that the node reset for a call that was canceled here.
 func lost(err *connect.Error) bool {
+	if err.Code() == connect.CodeCanceled {
+		return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	}
 	return err.Code() == connect.CodeUnavailable || err.Code() == connect.CodeDeadlineExceeded
 }
 

@@ -134,6 +134,49 @@ func TestCallGoesOnOnlyWhereItIsSafe(t *testing.T) {
 	}
 }
 
+// TestCall_TakesAResetConnectionForALostAnswer: a node that takes a request and resets the connection may have carried it out.
+func TestCall_TakesAResetConnectionForALostAnswer(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1<<10))
+			if tcp, ok := conn.(*net.TCPConn); ok {
+				_ = tcp.SetLinger(0)
+			}
+			_ = conn.Close()
+		}
+	}()
+	for name, c := range map[string]struct {
+		again repeat
+		asked int
+		code  ExitCode
+	}{
+		"a read": {again: reads, asked: 1}, "with an id": {again: withID, asked: 1}, "once only": {again: ifNotAccepted, code: ExitUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			second := &fakeNode{}
+			nodes := fakeCluster(t, second)
+			resetting := node{admin: quotav1connect.NewAdminServiceClient(
+				&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, "http://"+listener.Addr().String())}
+			nodes.nodes = append([]node{resetting}, nodes.nodes...)
+			_, err := call(t.Context(), nodes, c.again, 0, func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
+				return n.admin.DeleteQuota(ctx, &quotav1.DeleteQuotaRequest{Name: "a"})
+			})
+			if len(second.keys) != c.asked || (err == nil) != (c.code == 0) || err != nil && describe(t.Context(), err).code != c.code {
+				t.Errorf("%v after %d calls of the second node", err, len(second.keys))
+			}
+		})
+	}
+}
+
 // What an attempt that may have been applied was to remove, and is not there at the next one, was removed. What was never
 // there is not.
 func TestCall_RemovesOnce(t *testing.T) {

@@ -105,7 +105,7 @@ printed as comments. Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 	}
 	cmd.Flags().StringVar(&holder, "holder", "", "the caller's name; without it, the gateway names the tool's session")
 	cmd.Flags().StringVar(&at, "url", defaultGateway, "the gateway's URL")
-	cmd.Flags().StringVar(&socket, "socket", "/run/quotad-gateway/gateway.sock", "the gateway's socket, for gh")
+	cmd.Flags().StringVar(&socket, "socket", "/run/quotad/gateway.sock", "the gateway's socket, for gh")
 	return cmd
 }
 

@@ -131,7 +131,7 @@ func (a *App) reserve(cmd *cobra.Command, request *quotav1.ReserveRequest) error
 	if err != nil {
 		return err
 	}
-	id, end, err := oneRequest(cmd.Context(), c, request.Holder)
+	id, end, err := oneRequest(cmd.Context(), c, request.Holder, byNature)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,8 @@ operation's number; repeating a command with the same number is safe.`,
 }
 
 func (a *App) consume(cmd *cobra.Command, request *quotav1.ConsumeRequest) error {
-	return holderCall(a, cmd, request, nil, func(ctx context.Context, n node, r *quotav1.ConsumeRequest) (*quotav1.ConsumeResponse, error) {
+	once := requestIdentity[quotav1.ConsumeRequest]{without: byNature}
+	return holderCall(a, cmd, request, once, func(ctx context.Context, n node, r *quotav1.ConsumeRequest) (*quotav1.ConsumeResponse, error) {
 		return n.quota.Consume(ctx, r)
 	}, func(answer *quotav1.ConsumeResponse, table *output.Table) error {
 		if refusal := answer.GetRefusal(); refusal != nil {
@@ -249,8 +250,8 @@ type protoAnswer[Answer any] interface {
 // oneRequest opens a session for one request of a holder (empty: it is not known), which makes that safe to send again, also to
 // another node. end forgets the session, and with it a wait whose outcome nobody would hear of. A session is gone after its
 // idle time where the end does not get through.
-func oneRequest(ctx context.Context, c *cluster, holder string) (id *quotav1.RequestId, end func(), err error) {
-	opened, err := call(ctx, c, byNature, 0, func(ctx context.Context, n node) (*quotav1.OpenSessionResponse, error) {
+func oneRequest(ctx context.Context, c *cluster, holder string, again repeat) (id *quotav1.RequestId, end func(), err error) {
+	opened, err := call(ctx, c, again, 0, func(ctx context.Context, n node) (*quotav1.OpenSessionResponse, error) {
 		return n.quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: holder})
 	})
 	if err != nil {
@@ -268,28 +269,24 @@ func oneRequest(ctx context.Context, c *cluster, holder string) (id *quotav1.Req
 // endSessionWithin bounds how long a command that is done goes on for its session's sake.
 const endSessionWithin = time.Second
 
-// holderCall sends a request, which numbered gives an id unless it is safe to repeat by its nature (nil), prints the answer as JSON or as the table that rows fills, and ends
-// with the error that rows returns.
-func holderCall[Request, Answer any, A protoAnswer[Answer]](a *App, cmd *cobra.Command, request *Request, numbered func(*Request, *quotav1.RequestId), send func(context.Context, node, *Request) (*Answer, error),
+// requestIdentity makes a request safe to repeat.
+type requestIdentity[Request any] struct {
+	// set gives the request the id of a session's request; nil: it needs none.
+	set func(*Request, *quotav1.RequestId)
+	// without says when the request may be sent again without an id.
+	without repeat
+}
+
+// holderCall sends a request, prints the answer as JSON or as the table that rows fills, and ends with the error that rows returns.
+func holderCall[Request, Answer any, A protoAnswer[Answer]](
+	a *App, cmd *cobra.Command, request *Request, once requestIdentity[Request], send func(context.Context, node, *Request) (*Answer, error),
 	rows func(*Answer, *output.Table) error,
 ) error {
 	c, err := a.connect(cmd)
 	if err != nil {
 		return err
 	}
-	again := byNature
-	if numbered != nil {
-		id, end, err := oneRequest(cmd.Context(), c, "")
-		if err != nil {
-			return err
-		}
-		defer end()
-		numbered(request, id)
-		again = withID
-	}
-	answer, err := call(cmd.Context(), c, again, 0, func(ctx context.Context, n node) (*Answer, error) {
-		return send(ctx, n, request)
-	})
+	answer, err := sendOnce(cmd.Context(), c, request, once, send)
 	if err != nil {
 		return err
 	}
@@ -304,6 +301,33 @@ func holderCall[Request, Answer any, A protoAnswer[Answer]](a *App, cmd *cobra.C
 		return verdict
 	}
 	return err
+}
+
+// sendOnce sends a request under the id of a session, so that it may be sent again. What returns something must not depend on what may be
+// full: where the cluster has no room for the session or the request's result, it is sent without an id. A Settle, and a Release of a whole
+// lease, remain safe to repeat: the lease, its fence and the operation's number identify them. A Release of items or a Report is then not
+// sent again after an attempt that may have been applied.
+func sendOnce[Request, Answer any](ctx context.Context, c *cluster, request *Request, once requestIdentity[Request],
+	send func(context.Context, node, *Request) (*Answer, error),
+) (*Answer, error) {
+	ask := func(ctx context.Context, n node) (*Answer, error) { return send(ctx, n, request) }
+	if once.set == nil {
+		return call(ctx, c, once.without, 0, ask)
+	}
+	id, end, err := oneRequest(ctx, c, "", withRoom)
+	if err == nil {
+		defer end()
+		once.set(request, id)
+		var answer *Answer
+		if answer, err = call(ctx, c, withID, 0, ask); err == nil {
+			return answer, nil
+		}
+	}
+	if !lacksRoom(err) {
+		return nil, err
+	}
+	once.set(request, nil)
+	return call(ctx, c, once.without, 0, ask)
 }
 
 func (a *App) settleCommand() *cobra.Command {
@@ -331,8 +355,10 @@ func (a *App) settleCommand() *cobra.Command {
 			if request.Actual, err = readItems(cmd, actual, 0); err != nil {
 				return err
 			}
-			numbered := func(r *quotav1.SettleRequest, id *quotav1.RequestId) { r.RequestId = id }
-			return holderCall(a, cmd, request, numbered, func(ctx context.Context, n node, r *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
+			once := requestIdentity[quotav1.SettleRequest]{
+				set: func(r *quotav1.SettleRequest, id *quotav1.RequestId) { r.RequestId = id }, without: byNature,
+			}
+			return holderCall(a, cmd, request, once, func(ctx context.Context, n node, r *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
 				return n.quota.Settle(ctx, r)
 			}, func(answer *quotav1.SettleResponse, table *output.Table) error {
 				table.Add("returned", plainItemsText(answer.Returned))
@@ -369,7 +395,8 @@ func (a *App) renewCommand() *cobra.Command {
 				return err
 			}
 			request := &quotav1.RenewRequest{Lease: lease, Fence: fence, Ttl: length}
-			return holderCall(a, cmd, request, nil, func(ctx context.Context, n node, r *quotav1.RenewRequest) (*quotav1.RenewResponse, error) {
+			once := requestIdentity[quotav1.RenewRequest]{without: byNature}
+			return holderCall(a, cmd, request, once, func(ctx context.Context, n node, r *quotav1.RenewRequest) (*quotav1.RenewResponse, error) {
 				return n.quota.Renew(ctx, r)
 			}, func(answer *quotav1.RenewResponse, table *output.Table) error {
 				table.Add("expires in", output.Duration(answer.ExpiresIn))
@@ -399,8 +426,13 @@ func (a *App) releaseCommand() *cobra.Command {
 				return err
 			}
 			request := &quotav1.ReleaseRequest{Lease: lease, Fence: fence, Items: items}
-			numbered := func(r *quotav1.ReleaseRequest, id *quotav1.RequestId) { r.RequestId = id }
-			return holderCall(a, cmd, request, numbered, func(ctx context.Context, n node, r *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
+			once := requestIdentity[quotav1.ReleaseRequest]{
+				set: func(r *quotav1.ReleaseRequest, id *quotav1.RequestId) { r.RequestId = id }, without: byNature,
+			}
+			if len(items) > 0 {
+				once.without = ifNotAccepted // it releases them again
+			}
+			return holderCall(a, cmd, request, once, func(ctx context.Context, n node, r *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
 				return n.quota.Release(ctx, r)
 			}, func(answer *quotav1.ReleaseResponse, table *output.Table) error {
 				table.Add("returned", plainItemsText(answer.Returned))

@@ -99,8 +99,10 @@ func (f *reportFlags) signal(cmd *cobra.Command) (*quotav1.Signal, error) {
 }
 
 func (a *App) report(cmd *cobra.Command, request *quotav1.ReportRequest) error {
-	numbered := func(r *quotav1.ReportRequest, id *quotav1.RequestId) { r.RequestId = id }
-	return holderCall(a, cmd, request, numbered, func(ctx context.Context, n node, r *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
+	once := requestIdentity[quotav1.ReportRequest]{
+		set: func(r *quotav1.ReportRequest, id *quotav1.RequestId) { r.RequestId = id }, without: ifNotAccepted,
+	}
+	return holderCall(a, cmd, request, once, func(ctx context.Context, n node, r *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
 		return n.quota.Report(ctx, r)
 	}, func(answer *quotav1.ReportResponse, table *output.Table) error {
 		table.Header = []string{"QUOTA", "CLOSED FOR", "IN A ROW", "RESET LEARNED", "LOWERED TO"}

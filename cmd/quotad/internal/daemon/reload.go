@@ -45,6 +45,7 @@ func (p *process) reload() {
 	}
 	if p.raftCertificates != nil {
 		report("raft certificates", "read", p.raftCertificates.reload())
+		p.node.CheckPeerTLS()
 	}
 	p.warnOfExpiry()
 	if whole {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -179,16 +180,55 @@ func (e *examination) requests(ctx context.Context) {
 		e.add("requests", Failed, tokenHint(err), "%s", message(err))
 		return
 	}
+	if full := fullFor(err); full != "" {
+		e.withoutRoom(ctx, full, err)
+		return
+	}
 	if err != nil {
-		hint := infoOf(err).GetHint()
-		if hint == "" {
-			hint = "look at quotad status --check --cluster"
-		}
-		e.add("requests", Failed, hint, "a request cannot be committed: %s", message(err))
+		e.notCommitted(err)
 		return
 	}
 	_, _ = e.answering[0].Quota.CloseSession(ctx, &quotav1.CloseSessionRequest{Session: opened.Session}) // it would end by itself
 	e.add("requests", OK, "", "a request was committed in %s", took.Round(time.Millisecond))
+}
+
+func (e *examination) notCommitted(err error) {
+	hint := infoOf(err).GetHint()
+	if hint == "" {
+		hint = "look at quotad status --check --cluster"
+	}
+	e.add("requests", Failed, hint, "a request cannot be committed: %s", message(err))
+}
+
+// fullFor says what is full where a session was refused for want of room; empty: that is not why, or there is no error.
+func fullFor(err error) string {
+	switch info := infoOf(err); info.GetReason() {
+	case quotav1.Reason_REASON_SESSIONS_FULL:
+		return "sessions"
+	case quotav1.Reason_REASON_MEMORY_FULL:
+		return "memory"
+	case quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_BUDGET_FULL:
+		return info.Budget
+	default:
+		return ""
+	}
+}
+
+// noSession is a number that no session has: they are counted from 1.
+const noSession = math.MaxUint64
+
+// withoutRoom sends a request that needs no room where a session was refused for want of it: an answer to it was committed.
+func (e *examination) withoutRoom(ctx context.Context, full string, refused error) {
+	began := time.Now()
+	_, err := e.answering[0].Quota.CloseSession(ctx, &quotav1.CloseSessionRequest{Session: noSession})
+	took := time.Since(began)
+	if err != nil && infoOf(err).GetReason() != quotav1.Reason_REASON_UNKNOWN_SESSION {
+		e.notCommitted(err)
+		return
+	}
+	e.add("requests", Warning, "quotad limits shows what is full, quotad status the memory; releases still work",
+		"no room for a session (full: %s), although a request was committed in %s: %s", strings.ReplaceAll(full, "_", " "),
+		took.Round(time.Millisecond), message(refused))
 }
 
 // quotas looks for the names.

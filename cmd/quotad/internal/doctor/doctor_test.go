@@ -33,6 +33,8 @@ type node struct {
 	quotas []*quotav1.QuotaStatus
 	// denied refuses everything, noLeader what has to be committed.
 	denied, noLeader bool
+	// full is why no session is opened.
+	full *quotav1.ErrorInfo
 }
 
 func (n *node) GetStatus(context.Context, *quotav1.GetStatusRequest) (*quotav1.GetStatusResponse, error) {
@@ -46,10 +48,30 @@ func (n *node) OpenSession(context.Context, *quotav1.OpenSessionRequest) (*quota
 	if n.noLeader {
 		return nil, connect.NewError(connect.CodeUnavailable, errors.New("no leader is known"))
 	}
+	if n.full != nil {
+		return nil, typed(n.full)
+	}
 	return &quotav1.OpenSessionResponse{Session: 1}, nil
 }
 
-func (n *node) CloseSession(context.Context, *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
+// typed is an error with its detail.
+func typed(info *quotav1.ErrorInfo) error {
+	err := connect.NewError(connect.CodeResourceExhausted, errors.New("from the node"))
+	detail, detailErr := connect.NewErrorDetail(info)
+	if detailErr != nil {
+		panic(detailErr)
+	}
+	err.AddDetail(detail)
+	return err
+}
+
+func (n *node) CloseSession(_ context.Context, r *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
+	switch {
+	case n.noLeader, n.full.GetReason() == quotav1.Reason_REASON_OVERLOADED:
+		return nil, connect.NewError(connect.CodeUnavailable, errors.New("no leader is known"))
+	case r.Session != 1:
+		return nil, typed(&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_SESSION})
+	}
 	return &quotav1.CloseSessionResponse{}, nil
 }
 
@@ -173,6 +195,34 @@ func TestExamine_TellsEachTrouble(t *testing.T) {
 	empty.quotas = nil
 	says(t, examine(t, nil, time.Now, nil, serve(t, empty).URL), "quotas: warning: the cluster has none")
 	says(t, examine(t, nil, time.Now, nil, gone.URL, good.URL), ": failed: cannot be reached", "leader: ok")
+}
+
+// A cluster that has no room for a session commits requests all the same: what is full is told, and nothing failed for it.
+func TestExamine_TellsWhatIsFull(t *testing.T) {
+	for name, c := range map[string]struct {
+		full *quotav1.ErrorInfo
+		says string
+	}{
+		"sessions": {
+			&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_SESSIONS_FULL},
+			"requests: warning: no room for a session (full: sessions), although",
+		},
+		"memory": {
+			&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_MEMORY_FULL},
+			"requests: warning: no room for a session (full: memory), although",
+		},
+		"a caller": {
+			&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "sessions"},
+			"requests: warning: no room for a session (full: sessions)",
+		},
+		"no reason": {&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_OVERLOADED}, "requests: failed: a request cannot be committed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := healthy()
+			n.full = c.full
+			says(t, examine(t, nil, time.Now, nil, serve(t, n).URL), c.says)
+		})
+	}
 }
 
 // What is wrong with TLS is told by whose side it is on.
