@@ -23,8 +23,13 @@ const (
 type foreign struct {
 	// amount is what others had used in the period before at (cluster time). 0: nothing is known of others.
 	amount, at int64
-	// heard is when the newest operation was consumed of which a report was believed.
+	// heard is when the newest operation was consumed of which a report was believed, before levelHeard, or when an operator ended what was
+	// known. What was consumed before says nothing.
 	heard int64
+	// heardBy is who was believed last since levelHeard, and of an operation consumed at heardByAt. Of the same caller an older one says
+	// nothing; another's does, or a caller who reports often and nothing would keep all others from being heard.
+	heardBy   string
+	heardByAt int64
 	// seen is the moment for which kept was worked out, the ledger's; kept is what is held back then.
 	seen, kept int64
 	// word is how far callers are believed.
@@ -40,7 +45,14 @@ func (f *foreign) span(r *rule) int64 {
 }
 
 // forget forgets what others use.
-func (f *foreign) forget() { *f = foreign{heard: f.heard, word: f.word} }
+func (f *foreign) forget() {
+	*f = foreign{heard: f.heard, heardBy: f.heardBy, heardByAt: f.heardByAt, word: f.word}
+}
+
+// stale reports whether a caller's report of an operation that was consumed then says nothing any more.
+func (f *foreign) stale(caller string, began int64) bool {
+	return began < f.heard || caller == f.heardBy && began < f.heardByAt
+}
 
 // advance works out what is held back at a moment.
 func (f *foreign) advance(r *rule, now int64) {
@@ -148,17 +160,21 @@ func (m *Machine) recordTold(q *quota, signal *logpb.Signal) {
 
 // hearRate takes over what a provider said of a rate when it answered an operation: what others use of the key, and a limit below the
 // configured one, to which it returns what is usable then. An operation that may not count any more, or was consumed before another
-// one that was heard of, says nothing about the present.
+// one that its caller reported, says nothing about the present.
 func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Signal) *int64 {
 	if m.featureLevel < levelReports || o == nil || o.began == 0 || signal.Remaining == nil && signal.Limit == nil {
 		return nil
 	}
 	g, r, now := &q.ledger, &q.rule, m.clock.Now
 	ours, amount, charged := chargedBy(q, o)
-	if !charged || o.began < g.others.heard || now-o.began > r.counting() {
+	if !charged || g.others.stale(by.caller, o.began) || now-o.began > r.counting() {
 		return nil
 	}
-	g.others.heard = o.began
+	if m.featureLevel < levelHeard {
+		g.others.heard = o.began
+	} else {
+		g.others.heardBy, g.others.heardByAt = by.caller, o.began
+	}
 	available, limit := g.available(r), r.limit
 	var capped *int64
 	if signal.Limit != nil && *signal.Limit < limit {
@@ -261,8 +277,9 @@ func (q *quota) takeReports(encoded *logpb.SnapshotQuota) error {
 		return fmt.Errorf("quota %d: of its limit %w", encoded.Number, err)
 	}
 	f.amount, f.at, f.heard = encoded.Foreign, encoded.ForeignAtNs, encoded.HeardNs
+	f.heardBy, f.heardByAt = encoded.HeardBy, encoded.HeardByNs
 	switch {
-	case f.amount < 0 || f.amount > maxAmount || f.at < 0 || f.heard < 0 || encoded.ForeignSeenNs < f.at:
+	case f.amount < 0 || f.amount > maxAmount || f.at < 0 || f.heard < 0 || f.heardByAt < 0 || encoded.ForeignSeenNs < f.at:
 		return fmt.Errorf("quota %d: others used %d of it at %d", encoded.Number, f.amount, f.at)
 	case f.amount != 0 && (q.rule.kind != kindRate || encoded.ForeignSeenNs-f.at >= q.rule.period):
 		return fmt.Errorf("quota %d is no rate, and others use it, or did longer than a period ago", encoded.Number)

@@ -46,7 +46,7 @@ func TestForeign_IsHeldBackAndFades(t *testing.T) {
 	if got := w.available("r"); got != 7_800-1+10_800 {
 		t.Fatalf("%d are available half a period later", got)
 	}
-	newer := w.granted(call("d", 1))
+	newer := w.granted(call("c", 1))
 	w.told(newer, okay, remaining(60_000))
 	if v := w.view("r"); v.Others != 9_000 {
 		t.Fatalf("others use %d by a newer report that shows less", v.Others)
@@ -266,6 +266,26 @@ func TestForeign_OneCallersWord(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestForeign_ACallerSilencesNobody: reports of one caller that say nothing of others, of operations consumed later than those of an honest
+// caller, do not keep that one from being heard: neither of what remains nor of a lower limit.
+func TestForeign_ACallerSilencesNobody(t *testing.T) {
+	for name, says := range map[string]func(*logpb.Signal){"all remains": remaining(60_000), "the limit alone": limitNamed(60_000)} {
+		w := newWorld(t)
+		w.quotas(rateOf("r", 60_000, minute))
+		for range 20 {
+			honest := w.granted(call("a", 100))
+			w.sleep(500 * millisecond)
+			w.told(w.granted(call("b", 1)), okay, says)
+			w.sleep(500 * millisecond)
+			w.told(honest, okay, remaining(10_000), limitNamed(50_000))
+		}
+		w.reborn()
+		if v := w.view("r"); v.Others < 30_000 || v.CappedTo != 50_000 {
+			t.Errorf("%s: others use %d of it, and it is lowered to %d", name, v.Others, v.CappedTo)
+		}
 	}
 }
 

@@ -217,7 +217,7 @@ func (g *ledger) confirm(r *rule, v view) bool {
 	before := g.available(r)
 	g.uncap()
 	g.limits = belief{}
-	if g.others.heard != 0 {
+	if g.others.heard != 0 || g.others.heardByAt != 0 {
 		g.others = foreign{heard: v.now} // what was consumed before says nothing any more
 	}
 	if r.kind == kindWindow && r.anchored {

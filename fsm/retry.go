@@ -25,7 +25,7 @@ func RetryWindow(class int32) (from, to int64) {
 
 // coolingRefusal refuses what a cooldown keeps from everybody. It says when to come back inside the window of the class, spread by
 // who asks, for what, and in which request: so that the calls of one holder do not come together, and nobody is always the last.
-// It is not before a ramp lets so much through, at reopens.
+// Where a ramp lets so much through later, at reopens, the window is after that.
 func (m *Machine) coolingRefusal(q *quota, holder string, class int32, reopens int64) *logpb.Refusal {
 	refusal := m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it")
 	if m.featureLevel < levelReports {
@@ -34,7 +34,11 @@ func (m *Machine) coolingRefusal(q *quota, holder string, class int32, reopens i
 	window := retryWindows[class]
 	width := uint64(window.to - window.from)
 	refusal.ReopensAtNs = q.cooldown
-	refusal.RetryAtNs = max(addSaturated(q.cooldown, window.from+int64(m.spreadOf(holder, q)%width)), reopens)
+	offset := window.from + int64(m.spreadOf(holder, q)%width)
+	refusal.RetryAtNs = addSaturated(max(q.cooldown, reopens), offset)
+	if m.featureLevel < levelSpread {
+		refusal.RetryAtNs = max(addSaturated(q.cooldown, offset), reopens)
+	}
 	return refusal
 }
 

@@ -73,3 +73,31 @@ func TestRetry_FeatureLevel(t *testing.T) {
 		t.Fatalf("%v", r)
 	}
 }
+
+// TestRetry_IsSpreadBehindARamp: where a ramp lets through what is asked later than the cooldown ends, the window of the class begins then,
+// and nobody comes back together with another.
+func TestRetry_IsSpreadBehindARamp(t *testing.T) {
+	for _, amount := range []int64{300, 600, 3_000} {
+		w := newWorld(t)
+		w.quotas(policed(rateOf("r", 60_000, minute), &logpb.Policy{Shares: fleetShares(), RampNs: minute}))
+		w.do(holders(&logpb.HolderRule{Pattern: "c*", Class: classCritical}, &logpb.HolderRule{Pattern: "b*", Class: classBackground}))
+		w.told(w.granted(call("teller", amount)), logpb.Cause_CAUSE_SATURATED, retryAfter(20*second))
+		q := w.m.editQuotaNow(w.m.numberOf("r"))
+		reopens := q.cooldown + q.letsThrough(0, amount)
+		times := map[int64]string{}
+		for class, name := range []string{"c", "s", "b"} {
+			from, to := RetryWindow(int32(class))
+			for i := range 4 {
+				holder := fmt.Sprintf("%s%d", name, i)
+				r := w.refused(call(holder, amount), logpb.Reason_REASON_COOLDOWN)
+				if r.ReopensAtNs != q.cooldown || r.RetryAtNs < reopens+from || r.RetryAtNs >= reopens+to {
+					t.Errorf("%s comes back for %d at %d, it reopens at %d, and for so much at %d", holder, amount, r.RetryAtNs, r.ReopensAtNs, reopens)
+				}
+				if other := times[r.RetryAtNs]; other != "" {
+					t.Errorf("%s and %s come back for %d together", holder, other, amount)
+				}
+				times[r.RetryAtNs] = holder
+			}
+		}
+	}
+}

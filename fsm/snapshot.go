@@ -331,6 +331,7 @@ func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
 		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil, Draws: encodeDraws(g), Loose: encodeLoose(g), DrawnFromNs: g.drawnFrom,
 		Foreign: g.others.amount, ForeignAtNs: g.others.at, ForeignSeenNs: g.others.seen, HeardNs: g.others.heard,
+		HeardBy: g.others.heardBy, HeardByNs: g.others.heardByAt,
 		Burnt: encodeBurn(&q.burn), BurntLast: q.burn.last, Total: g.total,
 		OthersWord: encodeBelief(&g.others.word), LimitWord: encodeBelief(&g.limits),
 	}

@@ -7,11 +7,11 @@ import "fmt"
 // snapshots against hashes by version, so a change that forgets this fails.
 const (
 	// EntryVersion is the highest version of log entries that this build applies.
-	EntryVersion = 8
+	EntryVersion = 9
 	// OldestEntryVersion is the lowest. Entries before it had another meaning: nodes that apply them differently would differ for good.
 	OldestEntryVersion = 5
 	// SnapshotVersion is the highest version of snapshots that this build writes and reads. It reads all before it.
-	SnapshotVersion = 8
+	SnapshotVersion = 9
 )
 
 // AnswerDigestVersion is the version of entries from which on a Report has a digest of the answer from which its signals were read.
@@ -32,6 +32,10 @@ const (
 	levelOvertaken = 8
 	// levelOneWord is that from which on one caller's word holds a rate back for a bounded time, and closes it for an hour at most.
 	levelOneWord = 8
+	// levelSpread is that from which on callers also come back spread where a ramp makes them wait for longer than the cooldown.
+	levelSpread = 9
+	// levelHeard is that from which on a report of an operation is stale only next to a later one of the same caller.
+	levelHeard = 9
 	// oldestSnapshot is the lowest version of snapshots that this build writes, that of states of feature level 5.
 	oldestSnapshot = 5
 )

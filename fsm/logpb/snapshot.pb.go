@@ -981,7 +981,8 @@ type SnapshotQuota struct {
 	ForeignAtNs int64 `protobuf:"varint,106,opt,name=foreign_at_ns,json=foreignAtNs,proto3" json:"foreign_at_ns,omitempty"`
 	// Rates: up to when what is held back for others has faded in the ledger (cluster time).
 	ForeignSeenNs int64 `protobuf:"varint,107,opt,name=foreign_seen_ns,json=foreignSeenNs,proto3" json:"foreign_seen_ns,omitempty"`
-	// Rates: when the newest operation was consumed of which a report was believed (cluster time).
+	// Rates: when the newest operation was consumed of which a report was believed before version 9, or when an operator ended what was known
+	// (cluster time).
 	HeardNs int64 `protobuf:"varint,108,opt,name=heard_ns,json=heardNs,proto3" json:"heard_ns,omitempty"`
 	// The limit that the provider named last; absent: none.
 	ToldLimit *int64 `protobuf:"varint,109,opt,name=told_limit,json=toldLimit,proto3,oneof" json:"told_limit,omitempty"`
@@ -996,7 +997,11 @@ type SnapshotQuota struct {
 	// Rates: how far callers' word of what others use is believed; absent: nobody said anything from version 8 on.
 	OthersWord *SnapshotWord `protobuf:"bytes,114,opt,name=others_word,json=othersWord,proto3" json:"others_word,omitempty"`
 	// Rates: the same of lower limits.
-	LimitWord     *SnapshotWord `protobuf:"bytes,115,opt,name=limit_word,json=limitWord,proto3" json:"limit_word,omitempty"`
+	LimitWord *SnapshotWord `protobuf:"bytes,115,opt,name=limit_word,json=limitWord,proto3" json:"limit_word,omitempty"`
+	// Rates: who was believed last from version 9 on.
+	HeardBy string `protobuf:"bytes,116,opt,name=heard_by,json=heardBy,proto3" json:"heard_by,omitempty"`
+	// Of an operation consumed then (cluster time).
+	HeardByNs     int64 `protobuf:"varint,117,opt,name=heard_by_ns,json=heardByNs,proto3" json:"heard_by_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1400,6 +1405,20 @@ func (x *SnapshotQuota) GetLimitWord() *SnapshotWord {
 		return x.LimitWord
 	}
 	return nil
+}
+
+func (x *SnapshotQuota) GetHeardBy() string {
+	if x != nil {
+		return x.HeardBy
+	}
+	return ""
+}
+
+func (x *SnapshotQuota) GetHeardByNs() int64 {
+	if x != nil {
+		return x.HeardByNs
+	}
+	return 0
 }
 
 // SnapshotWord is how far callers' word of a rate is believed.
@@ -4682,7 +4701,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
 	"\vlooked_from\x18\\ \x01(\rR\n" +
 	"lookedFrom\x12!\n" +
-	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xf3\r\n" +
+	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xae\x0e\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -4751,7 +4770,9 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\vothers_word\x18r \x01(\v2\x1b.quotad.log.v1.SnapshotWordR\n" +
 	"othersWord\x12:\n" +
 	"\n" +
-	"limit_word\x18s \x01(\v2\x1b.quotad.log.v1.SnapshotWordR\tlimitWordB\x06\n" +
+	"limit_word\x18s \x01(\v2\x1b.quotad.log.v1.SnapshotWordR\tlimitWord\x12\x19\n" +
+	"\bheard_by\x18t \x01(\tR\aheardBy\x12\x1e\n" +
+	"\vheard_by_ns\x18u \x01(\x03R\theardByNsB\x06\n" +
 	"\x04_capB\r\n" +
 	"\v_told_limit\"\x9b\x01\n" +
 	"\fSnapshotWord\x12\x16\n" +

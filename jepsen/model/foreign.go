@@ -16,6 +16,8 @@ const (
 	levelOvertaken = 8
 	// levelOneWord is that from which on one caller's word holds a rate back for a bounded time.
 	levelOneWord = 8
+	// levelHeard is that from which on a report is stale only next to a later one of the same caller.
+	levelHeard = 9
 	// lowerPeriods is for how many periods a lower limit lowers a rate.
 	lowerPeriods = 2
 )
@@ -24,8 +26,10 @@ const (
 type others struct {
 	// most was said at mostAt, or what is left of it by then; least surely was at leastAt.
 	most, mostAt, least, leastAt int64
-	// heard is the latest consume of which there was a report, or when an operator ended what was known.
-	heard int64
+	// heard is the latest consume of which there was a report before levelHeard, or when an operator ended what was known; heardBy are the
+	// latest since then, by the caller that reported.
+	heard   int64
+	heardBy map[string]int64
 	// lowered is until when a lower limit may lower the rate.
 	lowered int64
 	// early: something was said before levelOneWord.
@@ -93,8 +97,15 @@ func (j *Judge) hear(q *quota, o *operation, caller string, signal *logpb.Signal
 	if first == nil || signal.Limit == nil && signal.Remaining == nil {
 		return
 	}
-	believed := first.told && first.began >= of.heard && now-first.began <= q.rule.period
-	of.heard = max(of.heard, first.began)
+	believed := first.told && first.began >= max(of.heard, of.heardBy[caller]) && now-first.began <= q.rule.period
+	if j.level < levelHeard {
+		of.heard = max(of.heard, first.began)
+	} else if first.began > of.heardBy[caller] {
+		if of.heardBy == nil {
+			of.heardBy = map[string]int64{}
+		}
+		of.heardBy[caller] = first.began
+	}
 	if signal.Remaining == nil {
 		return
 	}
