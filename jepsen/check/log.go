@@ -140,7 +140,7 @@ func (r *run) replay() *replayed {
 		views:   views{quotas: map[viewKey]*fsm.QuotaView{}, tasks: map[viewKey]string{}, workflows: map[viewKey]string{}},
 		ledgers: map[uint64]string{},
 	}
-	t, restores, backups := newTimeline(), r.restores, map[uint64][]logStep{}
+	t, restores, backups := newTimeline(), r.restores, map[*history.Restore]*backup{}
 	reads, finals := r.readsByIndex(), map[uint64]bool{}
 	for _, final := range r.facts.Final {
 		finals[final.Index] = true
@@ -180,7 +180,7 @@ func (r *run) replay() *replayed {
 			if restore.Backup != line.Index {
 				continue
 			}
-			backups[line.Index] = slices.Clone(t.steps)
+			backups[restore] = t.backup()
 			if why := r.differsFromBackup(t.machine, restore); why != "" {
 				v.violate("the backup of index %d: %s", line.Index, why)
 			}
@@ -191,13 +191,14 @@ func (r *run) replay() *replayed {
 }
 
 // after returns the timeline after a restore.
-func (t *timeline) after(restore *history.Restore, backups map[uint64][]logStep, v, rules *Verdict) *timeline {
-	steps, known := backups[restore.Backup]
+func (t *timeline) after(restore *history.Restore, backups map[*history.Restore]*backup, v, rules *Verdict) *timeline {
+	from, known := backups[restore]
 	if !known {
 		v.violate("a backup of index %d was restored, which no node applied", restore.Backup)
 		return t
 	}
-	next, broken, err := t.restored(steps, restore)
+	next, broken, err := t.restored(from, restore)
+	delete(backups, restore)
 	if err != nil {
 		v.violate("the backup of index %d: %v", restore.Backup, err)
 		return t

@@ -203,16 +203,16 @@ func TestFencesOfBeforeARestore(t *testing.T) {
 		"more than was lost": {7, func(*fsm.Applied) {}, ""},
 	} {
 		timeline := newTimeline()
-		var toBackup []logStep
+		var from *backup
 		for _, line := range lines[:5] {
 			if _, _, broken, err := timeline.apply(line); err != nil || len(broken) > 0 {
 				t.Fatal(broken, err)
 			}
 			if line.Index == backupAt {
-				toBackup = slices.Clone(timeline.steps)
+				from = timeline.backup()
 			}
 		}
-		after, violation, err := timeline.restored(toBackup, &history.Restore{Backup: backupAt, Index: restoredAt, Epoch: 1})
+		after, violation, err := timeline.restored(from, &history.Restore{Backup: backupAt, Index: restoredAt, Epoch: 1})
 		if err != nil || violation != nil {
 			t.Fatal(violation, err)
 		}

@@ -16,7 +16,7 @@ import (
 )
 
 // timeline is the log as it counts: a restore takes back what came after its backup. With a state machine and a judge that have come so far,
-// it keeps the steps that led there, so that a later restore can go back to any of them.
+// it keeps the steps that led there.
 type timeline struct {
 	machine *fsm.Machine
 	judge   *model.Judge
@@ -36,7 +36,13 @@ type rebase struct {
 	cluster string
 	members []fsm.MemberView
 	clock   fsm.Clock
-	judge   *model.Judge
+}
+
+// backup is where a restore continues from. The judge's books are a copy. A state machine carries the steps out again, so that a backup that
+// lacks something does not agree with itself: to judge takes several times as long.
+type backup struct {
+	judge *model.Judge
+	steps []logStep
 }
 
 func newTimeline() *timeline { return &timeline{machine: fsm.New(), judge: model.New()} }
@@ -47,36 +53,43 @@ func (t *timeline) apply(line *record.Line) (parsed *logpb.Entry, applied fsm.Ap
 	if err := proto.Unmarshal(line.Payload, parsed); err != nil {
 		return nil, applied, nil, err
 	}
-	applied = t.machine.Apply(line.Index, line.Term, line.Payload)
+	step := logStep{line: line}
+	applied = step.on(t.machine)
 	broken = t.judge.Entry(parsed, &applied)
-	t.steps = append(t.steps, logStep{line: line})
+	t.steps = append(t.steps, step)
 	return parsed, applied, broken, nil
 }
 
-// rebase carries out what a restore changes in the backup's state.
-func (t *timeline) rebase(b *rebase) (broken *model.Violation) {
-	t.machine.Rebase(b.index, t.machine.State().Term(), b.epoch, b.cluster, b.members, b.clock)
-	t.judge, broken = b.judge.Restored(t.judge, b.epoch)
-	t.steps = append(t.steps, logStep{restore: b})
-	return broken
+// on carries a step out.
+func (s logStep) on(machine *fsm.Machine) (applied fsm.Applied) {
+	if r := s.restore; r != nil {
+		machine.Rebase(r.index, machine.State().Term(), r.epoch, r.cluster, r.members, r.clock)
+		return applied
+	}
+	return machine.Apply(s.line.Index, s.line.Term, s.line.Payload)
 }
 
-// restored returns the timeline after a restore: the steps that led to the backup once more, and on from there.
-func (t *timeline) restored(toBackup []logStep, restore *history.Restore) (*timeline, *model.Violation, error) {
-	next := newTimeline()
-	for _, s := range toBackup {
-		if s.restore != nil {
-			next.rebase(s.restore)
-		} else if _, _, _, err := next.apply(s.line); err != nil {
-			return nil, nil, err
-		}
+// backup returns what a restore needs of the present.
+func (t *timeline) backup() *backup {
+	return &backup{judge: t.judge.Fork(), steps: slices.Clip(t.steps)}
+}
+
+// restored returns the timeline after a restore: what led to the backup, and on from there.
+func (t *timeline) restored(from *backup, restore *history.Restore) (*timeline, *model.Violation, error) {
+	next := &timeline{machine: fsm.New(), steps: from.steps}
+	for _, s := range from.steps {
+		s.on(next.machine)
 	}
 	state := t.machine.State()
 	epoch := max(state.Epoch(), next.machine.State().Epoch()) + 1
 	if restore.Epoch != 0 && restore.Epoch != epoch {
 		return nil, nil, fmt.Errorf("it was told to begin epoch %d, epoch %d is due", restore.Epoch, epoch)
 	}
-	broken := next.rebase(&rebase{index: restore.Index, epoch: epoch, cluster: state.ClusterID(), members: state.Members(), clock: state.Clock(), judge: t.judge})
+	step := logStep{restore: &rebase{index: restore.Index, epoch: epoch, cluster: state.ClusterID(), members: state.Members(), clock: state.Clock()}}
+	step.on(next.machine)
+	next.steps = append(next.steps, step)
+	judge, broken := t.judge.Restored(from.judge, epoch)
+	next.judge = judge
 	return next, broken, nil
 }
 

@@ -74,8 +74,8 @@ type charge struct {
 	// total is what had been consumed of a rate in all; counted: since levelOvertaken.
 	total   int64
 	counted bool
-	surely  mark
-	perhaps mark
+	// surely and perhaps are its places in the quota's tallies.
+	surely, perhaps *mark
 	// window is the calendar window in which it surely reaches the provider, if sure.
 	window int64
 	sure   bool
@@ -166,10 +166,10 @@ func (q *quota) countsPerhaps(latest int64) int64 {
 
 // enter enters a charge.
 func (q *quota) enter(c *charge, now int64) {
-	c.quota = q
+	c.quota, c.surely, c.perhaps = q, new(mark), new(mark)
 	q.enterRecent(c, now)
-	q.surely.put(c, &c.surely, q.counts(c.end), true)
-	q.perhaps.put(c, &c.perhaps, q.countsPerhaps(c.latest), true)
+	q.surely.put(c, c.surely, q.counts(c.end), true)
+	q.perhaps.put(c, c.perhaps, q.countsPerhaps(c.latest), true)
 }
 
 // move gives a charge another end.
@@ -178,8 +178,8 @@ func (c *charge) move(end, latest int64) {
 		return
 	}
 	c.end, c.latest = end, latest
-	c.quota.surely.put(c, &c.surely, c.quota.counts(end), false)
-	c.quota.perhaps.put(c, &c.perhaps, c.quota.countsPerhaps(latest), false)
+	c.quota.surely.put(c, c.surely, c.quota.counts(end), false)
+	c.quota.perhaps.put(c, c.perhaps, c.quota.countsPerhaps(latest), false)
 }
 
 // lower takes an amount off a charge.

@@ -77,15 +77,15 @@ func (q *quota) beginAgain(clock fsm.Clock, moved int64) {
 			continue
 		}
 		latest := plus(until, 2*q.rule.period+q.rule.spendBy+q.rule.maxCall) // it may last for more than a period
-		again := &charge{quota: q, amount: c.amount, began: c.began, end: until, latest: latest}
+		again := &charge{quota: q, amount: c.amount, began: c.began, end: until, latest: latest, surely: new(mark), perhaps: new(mark)}
 		if c.began >= since {
 			sure := until
 			if q.rule.anchored { // its exposure ended no earlier than it began
 				sure = clock.WallEarly + c.began - clock.Now
 			}
-			q.surely.put(again, &again.surely, sure, true)
+			q.surely.put(again, again.surely, sure, true)
 		}
-		q.perhaps.put(again, &again.perhaps, again.latest, true)
+		q.perhaps.put(again, again.perhaps, again.latest, true)
 		q.recent = append(q.recent, again)
 	}
 	if q.cap.is {
