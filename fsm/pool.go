@@ -544,7 +544,7 @@ func (m *Machine) countWaiting(number uint32, times int64, l *waitSet) {
 // viewPool returns a pool as it stands at a clock.
 func (s *State) viewPool(p *quota, at Clock) QuotaView {
 	v := QuotaView{
-		Definition: p.definition, WindowLeft: -1, CappedTo: -1, Waiting: p.waiting, AvailableWithParents: math.MinInt64,
+		Definition: p.definition, WindowLeft: -1, CappedTo: -1, ObservedLimit: -1, Waiting: p.waiting, AvailableWithParents: math.MinInt64,
 		CooldownLeft: math.MaxInt64,
 	}
 	for _, member := range p.definition.GetPool().Members {

@@ -126,6 +126,7 @@ func (s *Server) reserved(result *logpb.Result, meta *quotav1.Meta, clock fsm.Cl
 func refusalError(refusal *quotav1.Refusal) error {
 	err := newError("refused: "+refusal.Reason.String(), &quotav1.ErrorInfo{
 		Reason: refusal.Reason, Hint: refusal.Advice, Quota: refusal.Quota, RetryAfter: refusal.RetryAfter, Budget: refusal.Budget,
+		Forecast: refusal.Forecast,
 	})
 	coded := connect.NewError(connect.CodeResourceExhausted, errors.New(err.Message()))
 	for _, detail := range err.Details() {

@@ -125,6 +125,7 @@ func (s *Server) taken(ctx context.Context, lease *quotav1.Lease) (proto.Message
 	}
 	return &quotav1.TakeResponse{
 		SpendIn: durationpb.New(max(op.SpendIn.AsDuration()-op.Transit.AsDuration(), 0)), Lease: lease.Id, Fence: lease.Fence, Op: op.Op,
+		Items: lease.Items, Forecast: lease.Forecast,
 	}, nil
 }
 

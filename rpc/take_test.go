@@ -134,6 +134,34 @@ func TestTake_Table(t *testing.T) {
 	}
 }
 
+// TestTake_SaysWhatItTook: the answer names the pool's member whose key the call is for, and what is predicted, as a refusal does.
+func TestTake_SaysWhatItTook(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[`+
+		`{"name":"k","rate":{"limit":600,"per":"60s"},"policy":{"prediction":{}}},`+
+		`{"name":"keys","pool":{"members":[{"name":"a","quota":"k"}]}}]}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	var answer map[string]any
+	for range 5 {
+		status, _, body := taken(t, n, "/take?quota=keys&amount=100", "")
+		if answer = fields(t, body); status != http.StatusOK {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	items, _ := answer["items"].([]any)
+	if len(items) != 1 || at(items[0].(map[string]any), "quota") != "k" || at(items[0].(map[string]any), "pool") != "keys" || at(items[0].(map[string]any), "member") != "a" {
+		t.Errorf("taken of a pool: %v", answer)
+	}
+	if at(answer, "forecast", "quota") != "k" || at(answer, "forecast", "smaller") == nil {
+		t.Errorf("predicted is %v", answer)
+	}
+	status, _, body := taken(t, n, "/take?quota=keys&amount=200&wait=0s", "")
+	if status != http.StatusTooManyRequests || at(fields(t, body), "error", "forecast", "quota") != "k" {
+		t.Errorf("a refusal: %d %s", status, body)
+	}
+}
+
 // TestTake_ReleasesWhatItCannotTake: a node that does not know yet that a quota has slots is granted some, which nobody would release.
 func TestTake_ReleasesWhatItCannotTake(t *testing.T) {
 	n := newNodes(t, 1)[0]

@@ -1464,7 +1464,9 @@ type ErrorInfo struct {
 	// The budget that it is about, for CALLER_BUDGET and BUDGET_FULL: one of those that GetStatus lists.
 	Budget string `protobuf:"bytes,60,opt,name=budget,proto3" json:"budget,omitempty"`
 	// What became of the command.
-	Outcome       Outcome `protobuf:"varint,61,opt,name=outcome,proto3,enum=quota.v1.Outcome" json:"outcome,omitempty"`
+	Outcome Outcome `protobuf:"varint,61,opt,name=outcome,proto3,enum=quota.v1.Outcome" json:"outcome,omitempty"`
+	// With a refusal: what is predicted of the quotas that were asked for. Absent: nothing.
+	Forecast      *Forecast `protobuf:"bytes,62,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1574,6 +1576,13 @@ func (x *ErrorInfo) GetOutcome() Outcome {
 		return x.Outcome
 	}
 	return Outcome_OUTCOME_UNSPECIFIED
+}
+
+func (x *ErrorInfo) GetForecast() *Forecast {
+	if x != nil {
+		return x.Forecast
+	}
+	return nil
 }
 
 // ErrorBody is the body of an error as JSON: Connect's, with the ErrorInfo where callers without protobuf find it.
@@ -3900,7 +3909,11 @@ type TakeResponse struct {
 	// Its fence.
 	Fence uint64 `protobuf:"varint,3,opt,name=fence,proto3" json:"fence,omitempty"`
 	// Its operation.
-	Op            uint64 `protobuf:"varint,4,opt,name=op,proto3" json:"op,omitempty"`
+	Op uint64 `protobuf:"varint,4,opt,name=op,proto3" json:"op,omitempty"`
+	// What may be spent: of a pool with the member, whose key the call is for.
+	Items []*GrantedItem `protobuf:"bytes,5,rep,name=items,proto3" json:"items,omitempty"`
+	// What is predicted of these quotas. Absent: nothing.
+	Forecast      *Forecast `protobuf:"bytes,6,opt,name=forecast,proto3" json:"forecast,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3961,6 +3974,20 @@ func (x *TakeResponse) GetOp() uint64 {
 		return x.Op
 	}
 	return 0
+}
+
+func (x *TakeResponse) GetItems() []*GrantedItem {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *TakeResponse) GetForecast() *Forecast {
+	if x != nil {
+		return x.Forecast
+	}
+	return nil
 }
 
 // ReportedQuota says what a report did to one quota.
@@ -8019,7 +8046,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12<\n" +
 	"\fcluster_time\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\vclusterTime\x126\n" +
 	"\tserved_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\bservedIn\x12\x12\n" +
-	"\x04node\x18\x05 \x01(\tR\x04node\"\xfd\x02\n" +
+	"\x04node\x18\x05 \x01(\tR\x04node\"\xad\x03\n" +
 	"\tErrorInfo\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x12\x12\n" +
 	"\x04hint\x18\x02 \x01(\tR\x04hint\x12\x14\n" +
@@ -8032,7 +8059,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"retryAfter\x12!\n" +
 	"\fnot_accepted\x18\t \x01(\bR\vnotAccepted\x12\x16\n" +
 	"\x06budget\x18< \x01(\tR\x06budget\x12+\n" +
-	"\aoutcome\x18= \x01(\x0e2\x11.quota.v1.OutcomeR\aoutcome\"d\n" +
+	"\aoutcome\x18= \x01(\x0e2\x11.quota.v1.OutcomeR\aoutcome\x12.\n" +
+	"\bforecast\x18> \x01(\v2\x12.quota.v1.ForecastR\bforecast\"d\n" +
 	"\tErrorBody\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\tR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12)\n" +
@@ -8218,12 +8246,14 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x0eReportResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12/\n" +
 	"\x06quotas\x18\x02 \x03(\v2\x17.quota.v1.ReportedQuotaR\x06quotas\x12*\n" +
-	"\asignals\x18\x03 \x03(\v2\x10.quota.v1.SignalR\asignals\"\x80\x01\n" +
+	"\asignals\x18\x03 \x03(\v2\x10.quota.v1.SignalR\asignals\"\xdd\x01\n" +
 	"\fTakeResponse\x124\n" +
 	"\bspend_in\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\aspendIn\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\x04R\x05lease\x12\x14\n" +
 	"\x05fence\x18\x03 \x01(\x04R\x05fence\x12\x0e\n" +
-	"\x02op\x18\x04 \x01(\x04R\x02op\"\xd4\x01\n" +
+	"\x02op\x18\x04 \x01(\x04R\x02op\x12+\n" +
+	"\x05items\x18\x05 \x03(\v2\x15.quota.v1.GrantedItemR\x05items\x12.\n" +
+	"\bforecast\x18\x06 \x01(\v2\x12.quota.v1.ForecastR\bforecast\"\xd4\x01\n" +
 	"\rReportedQuota\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12>\n" +
 	"\rcooldown_left\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\fcooldownLeft\x12\x18\n" +
@@ -8869,226 +8899,229 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	0,   // 2: quota.v1.ErrorInfo.reason:type_name -> quota.v1.Reason
 	96,  // 3: quota.v1.ErrorInfo.retry_after:type_name -> google.protobuf.Duration
 	1,   // 4: quota.v1.ErrorInfo.outcome:type_name -> quota.v1.Outcome
-	17,  // 5: quota.v1.ErrorBody.error:type_name -> quota.v1.ErrorInfo
-	16,  // 6: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
-	16,  // 7: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
-	15,  // 8: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
-	19,  // 9: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
-	96,  // 10: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
-	3,   // 11: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
-	96,  // 12: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
-	16,  // 13: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
-	26,  // 14: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
-	30,  // 15: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
-	32,  // 16: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
-	28,  // 17: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
-	96,  // 18: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
-	29,  // 19: quota.v1.Lease.operation:type_name -> quota.v1.Operation
-	3,   // 20: quota.v1.Lease.class:type_name -> quota.v1.Class
-	96,  // 21: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
-	31,  // 22: quota.v1.Lease.back_pressure:type_name -> quota.v1.BackPressure
-	27,  // 23: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
-	96,  // 24: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
-	96,  // 25: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
-	28,  // 26: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
-	96,  // 27: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
-	96,  // 28: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
-	0,   // 29: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
-	96,  // 30: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
-	2,   // 31: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
-	27,  // 32: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
-	31,  // 33: quota.v1.Refusal.back_pressure:type_name -> quota.v1.BackPressure
-	96,  // 34: quota.v1.Refusal.reopens_in:type_name -> google.protobuf.Duration
-	4,   // 35: quota.v1.BackPressure.state:type_name -> quota.v1.WorkflowState
-	96,  // 36: quota.v1.BackPressure.limited_for:type_name -> google.protobuf.Duration
-	5,   // 37: quota.v1.BackPressure.side:type_name -> quota.v1.Side
-	96,  // 38: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
-	15,  // 39: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
-	19,  // 40: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
-	16,  // 41: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
-	29,  // 42: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
-	30,  // 43: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
-	15,  // 44: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
-	19,  // 45: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
-	19,  // 46: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
-	16,  // 47: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
-	19,  // 48: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
-	19,  // 49: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
-	15,  // 50: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
-	19,  // 51: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
-	16,  // 52: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
-	19,  // 53: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
-	15,  // 54: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
-	96,  // 55: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
-	16,  // 56: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
-	96,  // 57: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
-	15,  // 58: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
-	16,  // 59: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
-	6,   // 60: quota.v1.Signal.cause:type_name -> quota.v1.Cause
-	96,  // 61: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
-	96,  // 62: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
-	96,  // 63: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
-	94,  // 64: quota.v1.Answer.headers:type_name -> quota.v1.Answer.HeadersEntry
-	15,  // 65: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
-	43,  // 66: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
-	44,  // 67: quota.v1.ReportRequest.answer:type_name -> quota.v1.Answer
-	16,  // 68: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
-	48,  // 69: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
-	43,  // 70: quota.v1.ReportResponse.signals:type_name -> quota.v1.Signal
-	96,  // 71: quota.v1.TakeResponse.spend_in:type_name -> google.protobuf.Duration
-	96,  // 72: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
-	24,  // 73: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
-	33,  // 74: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
-	35,  // 75: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
-	37,  // 76: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
-	39,  // 77: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
-	41,  // 78: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
-	45,  // 79: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
-	49,  // 80: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
-	16,  // 81: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
-	52,  // 82: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
-	25,  // 83: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
-	34,  // 84: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
-	36,  // 85: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
-	38,  // 86: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
-	40,  // 87: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
-	42,  // 88: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
-	46,  // 89: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
-	53,  // 90: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
-	17,  // 91: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
-	16,  // 92: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
-	56,  // 93: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
-	7,   // 94: quota.v1.Event.kind:type_name -> quota.v1.EventKind
-	0,   // 95: quota.v1.Event.reason:type_name -> quota.v1.Reason
-	96,  // 96: quota.v1.Event.duration:type_name -> google.protobuf.Duration
-	8,   // 97: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
-	9,   // 98: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 99: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
-	61,  // 100: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
-	9,   // 101: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 102: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
-	61,  // 103: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
-	65,  // 104: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
-	2,   // 105: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
-	96,  // 106: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
-	96,  // 107: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
-	96,  // 108: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
-	69,  // 109: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
-	10,  // 110: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
-	27,  // 111: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
-	64,  // 112: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
-	96,  // 113: quota.v1.QuotaStatus.observed_ago:type_name -> google.protobuf.Duration
-	62,  // 114: quota.v1.QuotaStatus.pacer:type_name -> quota.v1.Pacer
-	63,  // 115: quota.v1.QuotaStatus.members:type_name -> quota.v1.PoolMemberStatus
-	96,  // 116: quota.v1.Pacer.ahead:type_name -> google.protobuf.Duration
-	96,  // 117: quota.v1.Pacer.lends_in:type_name -> google.protobuf.Duration
-	2,   // 118: quota.v1.Pacer.zone:type_name -> quota.v1.Zone
-	96,  // 119: quota.v1.PoolMemberStatus.cooldown_left:type_name -> google.protobuf.Duration
-	96,  // 120: quota.v1.Override.left:type_name -> google.protobuf.Duration
-	75,  // 121: quota.v1.Quota.window:type_name -> quota.v1.Window
-	76,  // 122: quota.v1.Quota.rate:type_name -> quota.v1.Rate
-	77,  // 123: quota.v1.Quota.slots:type_name -> quota.v1.Slots
-	78,  // 124: quota.v1.Quota.pool:type_name -> quota.v1.Pool
-	96,  // 125: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
-	96,  // 126: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
-	12,  // 127: quota.v1.Quota.charged:type_name -> quota.v1.Charged
-	96,  // 128: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
-	13,  // 129: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
-	66,  // 130: quota.v1.Quota.policy:type_name -> quota.v1.Policy
-	11,  // 131: quota.v1.Policy.zones:type_name -> quota.v1.Zones
-	96,  // 132: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
-	74,  // 133: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
-	68,  // 134: quota.v1.Policy.shares:type_name -> quota.v1.Shares
-	96,  // 135: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
-	67,  // 136: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
-	96,  // 137: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
-	96,  // 138: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
-	95,  // 139: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
-	3,   // 140: quota.v1.ClassUse.class:type_name -> quota.v1.Class
-	9,   // 141: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 142: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
-	72,  // 143: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
-	3,   // 144: quota.v1.Usage.class:type_name -> quota.v1.Class
-	96,  // 145: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
-	73,  // 146: quota.v1.Usage.denials:type_name -> quota.v1.Denial
-	0,   // 147: quota.v1.Denial.reason:type_name -> quota.v1.Reason
-	96,  // 148: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
-	14,  // 149: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
-	96,  // 150: quota.v1.Window.skew:type_name -> google.protobuf.Duration
-	96,  // 151: quota.v1.Rate.per:type_name -> google.protobuf.Duration
-	96,  // 152: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
-	79,  // 153: quota.v1.Pool.members:type_name -> quota.v1.PoolMember
-	9,   // 154: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 155: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
-	82,  // 156: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
-	3,   // 157: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
-	28,  // 158: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
-	28,  // 159: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
-	96,  // 160: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
-	84,  // 161: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
-	96,  // 162: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
-	96,  // 163: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
-	96,  // 164: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
-	96,  // 165: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
-	83,  // 166: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
-	4,   // 167: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
-	96,  // 168: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
-	96,  // 169: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
-	86,  // 170: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
-	87,  // 171: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
-	96,  // 172: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
-	96,  // 173: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
-	96,  // 174: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
-	96,  // 175: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration
-	9,   // 176: quota.v1.GetWorkflowRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 177: quota.v1.GetWorkflowResponse.meta:type_name -> quota.v1.Meta
-	85,  // 178: quota.v1.GetWorkflowResponse.workflow:type_name -> quota.v1.WorkflowStatus
-	9,   // 179: quota.v1.ListWorkflowsRequest.read:type_name -> quota.v1.ReadMode
-	16,  // 180: quota.v1.ListWorkflowsResponse.meta:type_name -> quota.v1.Meta
-	85,  // 181: quota.v1.ListWorkflowsResponse.workflows:type_name -> quota.v1.WorkflowStatus
-	16,  // 182: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
-	96,  // 183: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
-	20,  // 184: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
-	22,  // 185: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
-	24,  // 186: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
-	33,  // 187: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
-	35,  // 188: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
-	37,  // 189: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
-	39,  // 190: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
-	41,  // 191: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
-	45,  // 192: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
-	50,  // 193: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
-	54,  // 194: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
-	57,  // 195: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
-	59,  // 196: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
-	80,  // 197: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
-	70,  // 198: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
-	88,  // 199: quota.v1.QuotaService.GetWorkflow:input_type -> quota.v1.GetWorkflowRequest
-	90,  // 200: quota.v1.QuotaService.ListWorkflows:input_type -> quota.v1.ListWorkflowsRequest
-	92,  // 201: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
-	21,  // 202: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
-	23,  // 203: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
-	25,  // 204: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
-	34,  // 205: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
-	36,  // 206: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
-	38,  // 207: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
-	40,  // 208: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
-	42,  // 209: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
-	46,  // 210: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
-	51,  // 211: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
-	55,  // 212: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
-	58,  // 213: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
-	60,  // 214: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
-	81,  // 215: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
-	71,  // 216: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
-	89,  // 217: quota.v1.QuotaService.GetWorkflow:output_type -> quota.v1.GetWorkflowResponse
-	91,  // 218: quota.v1.QuotaService.ListWorkflows:output_type -> quota.v1.ListWorkflowsResponse
-	93,  // 219: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
-	202, // [202:220] is the sub-list for method output_type
-	184, // [184:202] is the sub-list for method input_type
-	184, // [184:184] is the sub-list for extension type_name
-	184, // [184:184] is the sub-list for extension extendee
-	0,   // [0:184] is the sub-list for field type_name
+	27,  // 5: quota.v1.ErrorInfo.forecast:type_name -> quota.v1.Forecast
+	17,  // 6: quota.v1.ErrorBody.error:type_name -> quota.v1.ErrorInfo
+	16,  // 7: quota.v1.OpenSessionResponse.meta:type_name -> quota.v1.Meta
+	16,  // 8: quota.v1.CloseSessionResponse.meta:type_name -> quota.v1.Meta
+	15,  // 9: quota.v1.ReserveRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 10: quota.v1.ReserveRequest.items:type_name -> quota.v1.Item
+	96,  // 11: quota.v1.ReserveRequest.ttl:type_name -> google.protobuf.Duration
+	3,   // 12: quota.v1.ReserveRequest.class:type_name -> quota.v1.Class
+	96,  // 13: quota.v1.ReserveRequest.wait:type_name -> google.protobuf.Duration
+	16,  // 14: quota.v1.ReserveResponse.meta:type_name -> quota.v1.Meta
+	26,  // 15: quota.v1.ReserveResponse.lease:type_name -> quota.v1.Lease
+	30,  // 16: quota.v1.ReserveResponse.refusal:type_name -> quota.v1.Refusal
+	32,  // 17: quota.v1.ReserveResponse.waiting:type_name -> quota.v1.Waiting
+	28,  // 18: quota.v1.Lease.items:type_name -> quota.v1.GrantedItem
+	96,  // 19: quota.v1.Lease.expires_in:type_name -> google.protobuf.Duration
+	29,  // 20: quota.v1.Lease.operation:type_name -> quota.v1.Operation
+	3,   // 21: quota.v1.Lease.class:type_name -> quota.v1.Class
+	96,  // 22: quota.v1.Lease.asked_ttl:type_name -> google.protobuf.Duration
+	31,  // 23: quota.v1.Lease.back_pressure:type_name -> quota.v1.BackPressure
+	27,  // 24: quota.v1.Lease.forecast:type_name -> quota.v1.Forecast
+	96,  // 25: quota.v1.Forecast.exhausted_in:type_name -> google.protobuf.Duration
+	96,  // 26: quota.v1.GrantedItem.expires_in:type_name -> google.protobuf.Duration
+	28,  // 27: quota.v1.Operation.items:type_name -> quota.v1.GrantedItem
+	96,  // 28: quota.v1.Operation.spend_in:type_name -> google.protobuf.Duration
+	96,  // 29: quota.v1.Operation.transit:type_name -> google.protobuf.Duration
+	0,   // 30: quota.v1.Refusal.reason:type_name -> quota.v1.Reason
+	96,  // 31: quota.v1.Refusal.retry_after:type_name -> google.protobuf.Duration
+	2,   // 32: quota.v1.Refusal.zone:type_name -> quota.v1.Zone
+	27,  // 33: quota.v1.Refusal.forecast:type_name -> quota.v1.Forecast
+	31,  // 34: quota.v1.Refusal.back_pressure:type_name -> quota.v1.BackPressure
+	96,  // 35: quota.v1.Refusal.reopens_in:type_name -> google.protobuf.Duration
+	4,   // 36: quota.v1.BackPressure.state:type_name -> quota.v1.WorkflowState
+	96,  // 37: quota.v1.BackPressure.limited_for:type_name -> google.protobuf.Duration
+	5,   // 38: quota.v1.BackPressure.side:type_name -> quota.v1.Side
+	96,  // 39: quota.v1.Waiting.ends_in:type_name -> google.protobuf.Duration
+	15,  // 40: quota.v1.ConsumeRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 41: quota.v1.ConsumeRequest.items:type_name -> quota.v1.Item
+	16,  // 42: quota.v1.ConsumeResponse.meta:type_name -> quota.v1.Meta
+	29,  // 43: quota.v1.ConsumeResponse.operation:type_name -> quota.v1.Operation
+	30,  // 44: quota.v1.ConsumeResponse.refusal:type_name -> quota.v1.Refusal
+	15,  // 45: quota.v1.SettleRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 46: quota.v1.SettleRequest.unspent:type_name -> quota.v1.Item
+	19,  // 47: quota.v1.SettleRequest.actual:type_name -> quota.v1.Item
+	16,  // 48: quota.v1.SettleResponse.meta:type_name -> quota.v1.Meta
+	19,  // 49: quota.v1.SettleResponse.returned:type_name -> quota.v1.Item
+	19,  // 50: quota.v1.SettleResponse.overrun:type_name -> quota.v1.Item
+	15,  // 51: quota.v1.ReleaseRequest.request_id:type_name -> quota.v1.RequestId
+	19,  // 52: quota.v1.ReleaseRequest.items:type_name -> quota.v1.Item
+	16,  // 53: quota.v1.ReleaseResponse.meta:type_name -> quota.v1.Meta
+	19,  // 54: quota.v1.ReleaseResponse.returned:type_name -> quota.v1.Item
+	15,  // 55: quota.v1.RenewRequest.request_id:type_name -> quota.v1.RequestId
+	96,  // 56: quota.v1.RenewRequest.ttl:type_name -> google.protobuf.Duration
+	16,  // 57: quota.v1.RenewResponse.meta:type_name -> quota.v1.Meta
+	96,  // 58: quota.v1.RenewResponse.expires_in:type_name -> google.protobuf.Duration
+	15,  // 59: quota.v1.WithdrawRequest.request_id:type_name -> quota.v1.RequestId
+	16,  // 60: quota.v1.WithdrawResponse.meta:type_name -> quota.v1.Meta
+	6,   // 61: quota.v1.Signal.cause:type_name -> quota.v1.Cause
+	96,  // 62: quota.v1.Signal.reset_after:type_name -> google.protobuf.Duration
+	96,  // 63: quota.v1.Signal.reset_resolution:type_name -> google.protobuf.Duration
+	96,  // 64: quota.v1.Signal.retry_after:type_name -> google.protobuf.Duration
+	94,  // 65: quota.v1.Answer.headers:type_name -> quota.v1.Answer.HeadersEntry
+	15,  // 66: quota.v1.ReportRequest.request_id:type_name -> quota.v1.RequestId
+	43,  // 67: quota.v1.ReportRequest.signals:type_name -> quota.v1.Signal
+	44,  // 68: quota.v1.ReportRequest.answer:type_name -> quota.v1.Answer
+	16,  // 69: quota.v1.ReportResponse.meta:type_name -> quota.v1.Meta
+	48,  // 70: quota.v1.ReportResponse.quotas:type_name -> quota.v1.ReportedQuota
+	43,  // 71: quota.v1.ReportResponse.signals:type_name -> quota.v1.Signal
+	96,  // 72: quota.v1.TakeResponse.spend_in:type_name -> google.protobuf.Duration
+	28,  // 73: quota.v1.TakeResponse.items:type_name -> quota.v1.GrantedItem
+	27,  // 74: quota.v1.TakeResponse.forecast:type_name -> quota.v1.Forecast
+	96,  // 75: quota.v1.ReportedQuota.cooldown_left:type_name -> google.protobuf.Duration
+	24,  // 76: quota.v1.Command.reserve:type_name -> quota.v1.ReserveRequest
+	33,  // 77: quota.v1.Command.consume:type_name -> quota.v1.ConsumeRequest
+	35,  // 78: quota.v1.Command.settle:type_name -> quota.v1.SettleRequest
+	37,  // 79: quota.v1.Command.release:type_name -> quota.v1.ReleaseRequest
+	39,  // 80: quota.v1.Command.renew:type_name -> quota.v1.RenewRequest
+	41,  // 81: quota.v1.Command.withdraw:type_name -> quota.v1.WithdrawRequest
+	45,  // 82: quota.v1.Command.report:type_name -> quota.v1.ReportRequest
+	49,  // 83: quota.v1.BatchRequest.commands:type_name -> quota.v1.Command
+	16,  // 84: quota.v1.BatchResponse.meta:type_name -> quota.v1.Meta
+	52,  // 85: quota.v1.BatchResponse.results:type_name -> quota.v1.CommandResult
+	25,  // 86: quota.v1.CommandResult.reserve:type_name -> quota.v1.ReserveResponse
+	34,  // 87: quota.v1.CommandResult.consume:type_name -> quota.v1.ConsumeResponse
+	36,  // 88: quota.v1.CommandResult.settle:type_name -> quota.v1.SettleResponse
+	38,  // 89: quota.v1.CommandResult.release:type_name -> quota.v1.ReleaseResponse
+	40,  // 90: quota.v1.CommandResult.renew:type_name -> quota.v1.RenewResponse
+	42,  // 91: quota.v1.CommandResult.withdraw:type_name -> quota.v1.WithdrawResponse
+	46,  // 92: quota.v1.CommandResult.report:type_name -> quota.v1.ReportResponse
+	53,  // 93: quota.v1.CommandResult.error:type_name -> quota.v1.CommandError
+	17,  // 94: quota.v1.CommandError.info:type_name -> quota.v1.ErrorInfo
+	16,  // 95: quota.v1.WatchResponse.meta:type_name -> quota.v1.Meta
+	56,  // 96: quota.v1.WatchResponse.events:type_name -> quota.v1.Event
+	7,   // 97: quota.v1.Event.kind:type_name -> quota.v1.EventKind
+	0,   // 98: quota.v1.Event.reason:type_name -> quota.v1.Reason
+	96,  // 99: quota.v1.Event.duration:type_name -> google.protobuf.Duration
+	8,   // 100: quota.v1.Event.task_outcome:type_name -> quota.v1.TaskOutcome
+	9,   // 101: quota.v1.GetQuotaRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 102: quota.v1.GetQuotaResponse.meta:type_name -> quota.v1.Meta
+	61,  // 103: quota.v1.GetQuotaResponse.quota:type_name -> quota.v1.QuotaStatus
+	9,   // 104: quota.v1.ListQuotasRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 105: quota.v1.ListQuotasResponse.meta:type_name -> quota.v1.Meta
+	61,  // 106: quota.v1.ListQuotasResponse.quotas:type_name -> quota.v1.QuotaStatus
+	65,  // 107: quota.v1.QuotaStatus.definition:type_name -> quota.v1.Quota
+	2,   // 108: quota.v1.QuotaStatus.zone:type_name -> quota.v1.Zone
+	96,  // 109: quota.v1.QuotaStatus.cooldown_left:type_name -> google.protobuf.Duration
+	96,  // 110: quota.v1.QuotaStatus.window_closes_in:type_name -> google.protobuf.Duration
+	96,  // 111: quota.v1.QuotaStatus.reopens_in:type_name -> google.protobuf.Duration
+	69,  // 112: quota.v1.QuotaStatus.classes:type_name -> quota.v1.ClassUse
+	10,  // 113: quota.v1.QuotaStatus.circuit:type_name -> quota.v1.Circuit
+	27,  // 114: quota.v1.QuotaStatus.forecast:type_name -> quota.v1.Forecast
+	64,  // 115: quota.v1.QuotaStatus.override:type_name -> quota.v1.Override
+	96,  // 116: quota.v1.QuotaStatus.observed_ago:type_name -> google.protobuf.Duration
+	62,  // 117: quota.v1.QuotaStatus.pacer:type_name -> quota.v1.Pacer
+	63,  // 118: quota.v1.QuotaStatus.members:type_name -> quota.v1.PoolMemberStatus
+	96,  // 119: quota.v1.Pacer.ahead:type_name -> google.protobuf.Duration
+	96,  // 120: quota.v1.Pacer.lends_in:type_name -> google.protobuf.Duration
+	2,   // 121: quota.v1.Pacer.zone:type_name -> quota.v1.Zone
+	96,  // 122: quota.v1.PoolMemberStatus.cooldown_left:type_name -> google.protobuf.Duration
+	96,  // 123: quota.v1.Override.left:type_name -> google.protobuf.Duration
+	75,  // 124: quota.v1.Quota.window:type_name -> quota.v1.Window
+	76,  // 125: quota.v1.Quota.rate:type_name -> quota.v1.Rate
+	77,  // 126: quota.v1.Quota.slots:type_name -> quota.v1.Slots
+	78,  // 127: quota.v1.Quota.pool:type_name -> quota.v1.Pool
+	96,  // 128: quota.v1.Quota.spend_by:type_name -> google.protobuf.Duration
+	96,  // 129: quota.v1.Quota.transit:type_name -> google.protobuf.Duration
+	12,  // 130: quota.v1.Quota.charged:type_name -> quota.v1.Charged
+	96,  // 131: quota.v1.Quota.max_call:type_name -> google.protobuf.Duration
+	13,  // 132: quota.v1.Quota.settle:type_name -> quota.v1.SettleMode
+	66,  // 133: quota.v1.Quota.policy:type_name -> quota.v1.Policy
+	11,  // 134: quota.v1.Policy.zones:type_name -> quota.v1.Zones
+	96,  // 135: quota.v1.Policy.ramp:type_name -> google.protobuf.Duration
+	74,  // 136: quota.v1.Policy.breaker:type_name -> quota.v1.Breaker
+	68,  // 137: quota.v1.Policy.shares:type_name -> quota.v1.Shares
+	96,  // 138: quota.v1.Policy.ageing:type_name -> google.protobuf.Duration
+	67,  // 139: quota.v1.Policy.prediction:type_name -> quota.v1.Prediction
+	96,  // 140: quota.v1.Prediction.ahead:type_name -> google.protobuf.Duration
+	96,  // 141: quota.v1.Shares.quiet:type_name -> google.protobuf.Duration
+	95,  // 142: quota.v1.Shares.holders:type_name -> quota.v1.Shares.HoldersEntry
+	3,   // 143: quota.v1.ClassUse.class:type_name -> quota.v1.Class
+	9,   // 144: quota.v1.ListUsageRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 145: quota.v1.ListUsageResponse.meta:type_name -> quota.v1.Meta
+	72,  // 146: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
+	3,   // 147: quota.v1.Usage.class:type_name -> quota.v1.Class
+	96,  // 148: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
+	73,  // 149: quota.v1.Usage.denials:type_name -> quota.v1.Denial
+	0,   // 150: quota.v1.Denial.reason:type_name -> quota.v1.Reason
+	96,  // 151: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
+	14,  // 152: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
+	96,  // 153: quota.v1.Window.skew:type_name -> google.protobuf.Duration
+	96,  // 154: quota.v1.Rate.per:type_name -> google.protobuf.Duration
+	96,  // 155: quota.v1.Slots.grace:type_name -> google.protobuf.Duration
+	79,  // 156: quota.v1.Pool.members:type_name -> quota.v1.PoolMember
+	9,   // 157: quota.v1.ListLeasesRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 158: quota.v1.ListLeasesResponse.meta:type_name -> quota.v1.Meta
+	82,  // 159: quota.v1.ListLeasesResponse.leases:type_name -> quota.v1.LeaseStatus
+	3,   // 160: quota.v1.LeaseStatus.class:type_name -> quota.v1.Class
+	28,  // 161: quota.v1.LeaseStatus.held:type_name -> quota.v1.GrantedItem
+	28,  // 162: quota.v1.LeaseStatus.consumed:type_name -> quota.v1.GrantedItem
+	96,  // 163: quota.v1.LeaseStatus.expires_in:type_name -> google.protobuf.Duration
+	84,  // 164: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
+	96,  // 165: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
+	96,  // 166: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
+	96,  // 167: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
+	96,  // 168: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
+	83,  // 169: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
+	4,   // 170: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
+	96,  // 171: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
+	96,  // 172: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
+	86,  // 173: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
+	87,  // 174: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
+	96,  // 175: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
+	96,  // 176: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
+	96,  // 177: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
+	96,  // 178: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration
+	9,   // 179: quota.v1.GetWorkflowRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 180: quota.v1.GetWorkflowResponse.meta:type_name -> quota.v1.Meta
+	85,  // 181: quota.v1.GetWorkflowResponse.workflow:type_name -> quota.v1.WorkflowStatus
+	9,   // 182: quota.v1.ListWorkflowsRequest.read:type_name -> quota.v1.ReadMode
+	16,  // 183: quota.v1.ListWorkflowsResponse.meta:type_name -> quota.v1.Meta
+	85,  // 184: quota.v1.ListWorkflowsResponse.workflows:type_name -> quota.v1.WorkflowStatus
+	16,  // 185: quota.v1.CheckFenceResponse.meta:type_name -> quota.v1.Meta
+	96,  // 186: quota.v1.CheckFenceResponse.expires_in:type_name -> google.protobuf.Duration
+	20,  // 187: quota.v1.QuotaService.OpenSession:input_type -> quota.v1.OpenSessionRequest
+	22,  // 188: quota.v1.QuotaService.CloseSession:input_type -> quota.v1.CloseSessionRequest
+	24,  // 189: quota.v1.QuotaService.Reserve:input_type -> quota.v1.ReserveRequest
+	33,  // 190: quota.v1.QuotaService.Consume:input_type -> quota.v1.ConsumeRequest
+	35,  // 191: quota.v1.QuotaService.Settle:input_type -> quota.v1.SettleRequest
+	37,  // 192: quota.v1.QuotaService.Release:input_type -> quota.v1.ReleaseRequest
+	39,  // 193: quota.v1.QuotaService.Renew:input_type -> quota.v1.RenewRequest
+	41,  // 194: quota.v1.QuotaService.Withdraw:input_type -> quota.v1.WithdrawRequest
+	45,  // 195: quota.v1.QuotaService.Report:input_type -> quota.v1.ReportRequest
+	50,  // 196: quota.v1.QuotaService.Batch:input_type -> quota.v1.BatchRequest
+	54,  // 197: quota.v1.QuotaService.Watch:input_type -> quota.v1.WatchRequest
+	57,  // 198: quota.v1.QuotaService.GetQuota:input_type -> quota.v1.GetQuotaRequest
+	59,  // 199: quota.v1.QuotaService.ListQuotas:input_type -> quota.v1.ListQuotasRequest
+	80,  // 200: quota.v1.QuotaService.ListLeases:input_type -> quota.v1.ListLeasesRequest
+	70,  // 201: quota.v1.QuotaService.ListUsage:input_type -> quota.v1.ListUsageRequest
+	88,  // 202: quota.v1.QuotaService.GetWorkflow:input_type -> quota.v1.GetWorkflowRequest
+	90,  // 203: quota.v1.QuotaService.ListWorkflows:input_type -> quota.v1.ListWorkflowsRequest
+	92,  // 204: quota.v1.QuotaService.CheckFence:input_type -> quota.v1.CheckFenceRequest
+	21,  // 205: quota.v1.QuotaService.OpenSession:output_type -> quota.v1.OpenSessionResponse
+	23,  // 206: quota.v1.QuotaService.CloseSession:output_type -> quota.v1.CloseSessionResponse
+	25,  // 207: quota.v1.QuotaService.Reserve:output_type -> quota.v1.ReserveResponse
+	34,  // 208: quota.v1.QuotaService.Consume:output_type -> quota.v1.ConsumeResponse
+	36,  // 209: quota.v1.QuotaService.Settle:output_type -> quota.v1.SettleResponse
+	38,  // 210: quota.v1.QuotaService.Release:output_type -> quota.v1.ReleaseResponse
+	40,  // 211: quota.v1.QuotaService.Renew:output_type -> quota.v1.RenewResponse
+	42,  // 212: quota.v1.QuotaService.Withdraw:output_type -> quota.v1.WithdrawResponse
+	46,  // 213: quota.v1.QuotaService.Report:output_type -> quota.v1.ReportResponse
+	51,  // 214: quota.v1.QuotaService.Batch:output_type -> quota.v1.BatchResponse
+	55,  // 215: quota.v1.QuotaService.Watch:output_type -> quota.v1.WatchResponse
+	58,  // 216: quota.v1.QuotaService.GetQuota:output_type -> quota.v1.GetQuotaResponse
+	60,  // 217: quota.v1.QuotaService.ListQuotas:output_type -> quota.v1.ListQuotasResponse
+	81,  // 218: quota.v1.QuotaService.ListLeases:output_type -> quota.v1.ListLeasesResponse
+	71,  // 219: quota.v1.QuotaService.ListUsage:output_type -> quota.v1.ListUsageResponse
+	89,  // 220: quota.v1.QuotaService.GetWorkflow:output_type -> quota.v1.GetWorkflowResponse
+	91,  // 221: quota.v1.QuotaService.ListWorkflows:output_type -> quota.v1.ListWorkflowsResponse
+	93,  // 222: quota.v1.QuotaService.CheckFence:output_type -> quota.v1.CheckFenceResponse
+	205, // [205:223] is the sub-list for method output_type
+	187, // [187:205] is the sub-list for method input_type
+	187, // [187:187] is the sub-list for extension type_name
+	187, // [187:187] is the sub-list for extension extendee
+	0,   // [0:187] is the sub-list for field type_name
 }
 
 func init() { file_quota_v1_quota_proto_init() }
