@@ -50,6 +50,9 @@ type quota struct {
 	unsure bool
 	// granted is what classes were granted in the present window at most, wanted when they last asked.
 	granted, wanted [3]int64
+	// pace is of a rate with shares; ageing is the shortest that it ever had, 0: none.
+	pace   pacing
+	ageing int64
 }
 
 // reportedCap is a total to which a report lowered one window, or a rate.
@@ -79,6 +82,7 @@ type charge struct {
 	// window is the calendar window in which it surely reaches the provider, if sure.
 	window int64
 	sure   bool
+	class  int32
 }
 
 // mark is a charge's place in a tally.
@@ -168,6 +172,9 @@ func (q *quota) countsPerhaps(latest int64) int64 {
 func (q *quota) enter(c *charge, now int64) {
 	c.quota, c.surely, c.perhaps = q, new(mark), new(mark)
 	q.enterRecent(c, now)
+	if c.class == 0 && q.paced() {
+		q.pace.critical = append(slices.DeleteFunc(q.pace.critical, func(c *charge) bool { return !c.perhaps.in }), c)
+	}
 	q.surely.put(c, c.surely, q.counts(c.end), true)
 	q.perhaps.put(c, c.perhaps, q.countsPerhaps(c.latest), true)
 }
@@ -341,12 +348,16 @@ func (j *Judge) setRule(q *quota, definition *logpb.Quota) {
 	if !proto.Equal(q.definition.GetPolicy(), definition.Policy) {
 		q.usages, q.unsure = map[string]*usage{}, q.definition != nil
 	}
-	before := q.rule
+	before, was := q.rule, q.definition != nil && q.paced()
+	if ageing := definition.GetPolicy().GetAgeingNs(); ageing > 0 && (q.ageing == 0 || ageing < q.ageing) {
+		q.ageing = ageing
+	}
 	q.definition, q.rule = definition, ruleOf(under(definition, q.over))
 	q.rule.shift = j.clock.Shift
 	q.highest = max(q.highest, q.rule.usable)
 	q.redrawn(&before, j.clock.Now)
 	q.advance(j.clock)
+	j.repaced(q, was, &before)
 }
 
 // redrawn carries what was drawn from the burst over to another rule. A burst that is new begins whole, or, which is as

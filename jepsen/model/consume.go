@@ -119,6 +119,7 @@ func (j *Judge) charge(l *lease, asked []*logpb.Item, consumed *logpb.Consumed) 
 	j.stats.Consumed++
 	o := &operation{
 		number: consumed.Op, asked: asked, spendBy: consumed.SpendByNs, spendByWall: consumed.SpendByWallNs, began: j.clock.WallEarly,
+		class: l.class,
 	}
 	l.ops[o.number] = o
 	var want []*logpb.GrantedItem
@@ -171,7 +172,7 @@ func (j *Judge) chargePart(it *item, amount int64, o *operation) *part {
 		}
 		c := &charge{
 			amount: amount, end: end, latest: end, before: q.perhaps.sum, beforeLeast: q.surely.sum, told: j.level >= levelReports,
-			total: q.total,
+			total: q.total, class: o.class,
 		}
 		c.counted = j.consumes(q, amount)
 		q.enter(c, j.clock.Now)
@@ -317,7 +318,7 @@ func (j *Judge) unspend(l *lease, o *operation, items []*logpb.Item, inTime bool
 		}
 		p.unspent = amount
 		for _, c := range p.charges {
-			c.lower(amount)
+			j.lowers(c, amount)
 		}
 	}
 	if o.didUnspent {
@@ -349,7 +350,7 @@ func (j *Judge) finish(l *lease, o *operation, items []*logpb.Item, inTime bool)
 		case difference < 0 && !o.didActual:
 			for _, c := range p.charges {
 				if !c.quota.rule.settleMax && !c.quota.deleted {
-					c.lower(-difference)
+					j.lowers(c, -difference)
 				}
 			}
 			fallthrough
@@ -386,7 +387,8 @@ func (j *Judge) overrun(p *part, amount int64) {
 		if !c.quota.deleted {
 			now := c.quota.rule.later(j.clock, 0)
 			j.consumes(c.quota, amount)
-			c.quota.enter(&charge{amount: amount, end: now, latest: now}, j.clock.Now)
+			c.quota.enter(&charge{amount: amount, end: now, latest: now, class: c.class}, j.clock.Now)
+			j.pays(c.quota, amount)
 			for class := range c.quota.granted { // whoever it is charged to
 				c.quota.granted[class] = plus(c.quota.granted[class], amount)
 			}

@@ -12,6 +12,7 @@ import (
 type lease struct {
 	id, fence uint64
 	holder    string
+	class     int32
 	deadline  int64
 	// soonest is the deadline in another reading of its turn's end, where these books cannot tell; 0: they can.
 	soonest int64
@@ -50,6 +51,7 @@ type operation struct {
 	spendBy, spendByWall   int64
 	// began is when it was consumed, by the earlier view of Unix time.
 	began int64
+	class int32
 }
 
 // part is what an operation consumed of one item.
@@ -91,6 +93,7 @@ func (j *Judge) closeItems(l *lease) {
 		for _, s := range it.shares {
 			if s.holds() {
 				s.quota.held -= it.held
+				j.givenBack(s.quota, it.held, false)
 			}
 		}
 		it.closed = true
@@ -155,7 +158,7 @@ func (j *Judge) grant(ask *logpb.Reserve, granted *logpb.Granted, class int32, w
 	j.order(ask.Holder, needs, granted)
 	j.passesInPool(granted)
 	l := &lease{
-		id: granted.Lease, fence: granted.Fence, holder: ask.Holder, ttl: ask.TtlNs, deadline: granted.DeadlineNs,
+		id: granted.Lease, fence: granted.Fence, holder: ask.Holder, class: class, ttl: ask.TtlNs, deadline: granted.DeadlineNs,
 		ops: map[uint64]*operation{},
 	}
 	if l.ttl == 0 {
@@ -229,7 +232,8 @@ func (j *Judge) room(ask *logpb.Reserve, granted *logpb.Granted, needs []need, c
 
 // wanting says what stands in the way of a grant.
 func (j *Judge) wanting(ask *logpb.Reserve, needs []need, class int32) (name, detail string) {
-	rank := j.rank(ask.Holder, class, needs)
+	asked, _ := j.needs(j.asked(ask))
+	rank := min(j.rank(ask.Holder, class, needs), j.rank(ask.Holder, class, asked))
 	for _, n := range needs {
 		q := n.quota
 		q.advance(j.clock)
@@ -324,6 +328,7 @@ func (j *Judge) end(l *lease, withGrace bool) (held []*logpb.GrantedItem) {
 				continue
 			}
 			q.held -= it.held
+			j.givenBack(q, it.held, true)
 			if i == 0 {
 				held = append(held, &logpb.GrantedItem{Quota: q.name, Amount: it.held})
 			}
@@ -422,6 +427,11 @@ func (j *Judge) release(asked *logpb.Release, released *logpb.Released) {
 		if amount > it.left(j.clock) || amount == 0 {
 			j.violate("conservation", "lease %d gives back %d of %s and holds %d", l.id, amount, item.Quota, it.left(j.clock))
 			return
+		}
+		for _, s := range it.shares {
+			if s.holds() && !it.closed {
+				j.givenBack(s.quota, amount, true)
+			}
 		}
 		it.drop(amount)
 		back = append(back, &logpb.GrantedItem{Quota: item.Quota, Amount: amount})

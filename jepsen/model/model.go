@@ -45,12 +45,13 @@
 // choice, the model allows both; it is exact where a mistake would hurt.
 //
 // Policies and workflows are judged from one side: what is granted must have been permissible, by the reading of the rules
-// that permits more where these books cannot tell.
+// that permits more where these books cannot tell. Shares of rates are judged from both: what is refused for them must have been
+// kept, by the reading that keeps more.
 //
-// Not judged: turns between holders, retry times, whom a policy refuses, the order of waiters for quotas with a policy and
-// of steps, predictions, caps and floors of shares, shares of single holders, to whom a workflow's turn goes next, what is told as CANNOT_SERVE_IN_TIME, refusals for want of room in a
-// window that is anchored at its provider's reset, limits in bytes, and whether definitions are possible. Stats counts
-// the refusals among these.
+// Not judged: turns between holders, retry times, whom a policy refuses (but for shares of rates), the order of waiters for quotas with a
+// policy and of steps, predictions, caps and floors of shares of windows, shares of single holders, to whom a workflow's turn goes next,
+// what is told as CANNOT_SERVE_IN_TIME, refusals for want of room in a window that is anchored at its provider's reset, limits in bytes,
+// and whether definitions are possible. Stats counts the refusals among these.
 package model
 
 import (
@@ -127,6 +128,9 @@ type Stats struct {
 	Pooled int `json:"pooled"`
 	// Withheld are refusals and waits for a policy's or a workflow's sake.
 	Withheld int `json:"withheld"`
+	// Lent are grants of rates with shares to a class below one that asks, Kept the refusals and waits there for these shares.
+	Lent int `json:"lent"`
+	Kept int `json:"kept"`
 	// Sequentials and Parallels are how often a workflow began to go one at a time, and ended, Turns what was told of turns.
 	Sequentials int `json:"sequentials"`
 	Parallels   int `json:"parallels"`
@@ -225,6 +229,8 @@ type entry struct {
 	reset  fsm.Clock
 	// closings are how many events say that a window closed, and are still to come.
 	closings int
+	// saved: who is granted something now may have been saved up for.
+	saved bool
 }
 
 // definedBy is a quota that a command defined.

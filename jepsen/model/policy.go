@@ -102,7 +102,7 @@ func (j *Judge) policies(ask *logpb.Reserve, class, rank int32, n need) (name, d
 // a quota in which it ages, counts as standard.
 func (j *Judge) rank(holder string, class int32, needs []need) int32 {
 	for _, n := range needs {
-		ageing := n.quota.definition.GetPolicy().GetAgeingNs()
+		ageing := n.quota.ageing
 		if class == 2 && ageing > 0 && j.clock.Now-j.usageOf(holder, n.quota).granted >= ageing {
 			return 1
 		}
@@ -163,6 +163,12 @@ func (j *Judge) zoned(ask *logpb.Reserve, rank int32, q *quota) string {
 func (j *Judge) keptFor(class, rank int32, n need) string {
 	q := n.quota
 	shares := q.definition.GetPolicy().GetShares()
+	if q.paced() && class == 0 {
+		return j.capped(n)
+	}
+	if q.paced() {
+		return j.lentTo(rank, n)
+	}
 	closes, length, known := q.closing(j.clock)
 	if shares == nil || len(shares.Holders) > 0 || !known {
 		return ""
@@ -217,6 +223,7 @@ func (j *Judge) noteGrant(holder string, class int32, needs []need) {
 		q := n.quota
 		q.granted[class] = plus(q.granted[class], n.amount)
 		q.ramped = plus(q.ramped, n.amount)
+		j.pays(q, n.amount)
 		if q.definition.GetPolicy() == nil {
 			continue
 		}
@@ -236,7 +243,8 @@ func closedFor(breaker *logpb.Breaker) int64 {
 }
 
 // wants notes that a class asked for quotas.
-func (j *Judge) wants(ask *logpb.Reserve) {
+func (j *Judge) wants(ask *logpb.Reserve, result *logpb.Result) {
+	j.asksFor(ask, result)
 	needs, _ := j.needs(j.asked(ask))
 	for _, n := range needs {
 		n.quota.wanted[j.classOf(ask)] = max(j.clock.Now, 1)

@@ -57,7 +57,7 @@ func (j *Judge) classOf(ask *logpb.Reserve) int32 {
 }
 
 func (j *Judge) reserve(ask *logpb.Reserve, result *logpb.Result) {
-	j.wants(ask)
+	j.wants(ask, result)
 	switch k := result.Kind.(type) {
 	case *logpb.Result_Granted:
 		if j.entry.items[k.Granted.Lease] == 0 {
@@ -228,7 +228,15 @@ func (j *Judge) grantToWaiter(event *fsm.Event) {
 		j.violate("late-wait", "ticket %d is granted at %d, its time was up at %d", event.Ticket, j.clock.Now, w.until)
 	}
 	w.final(j.entry.finals[w.ticket])
+	j.entry.saved = j.mayBeSaved(w)
 	j.grant(w.ask, granted, w.class, true)
+	j.entry.saved = false
+}
+
+// mayBeSaved tells whether a waiter may have been first in line for so long that it goes before all others.
+func (j *Judge) mayBeSaved(w *waiter) bool {
+	waited := j.clock.Now - (w.until - w.ask.WaitNs)
+	return w.class > 0 && slices.ContainsFunc(w.lane.quotas, func(q *quota) bool { return q.ageing > 0 && waited >= q.ageing })
 }
 
 // final keeps how a wait ended: this is what a repeated request is told from now on.

@@ -97,7 +97,7 @@ func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retry
 		isTrue = true // judged with the command
 	default:
 		j.stats.Withheld++
-		isTrue = j.withheld(ask, reason, q)
+		isTrue = j.withheld(ask, reason, n)
 	}
 	if isTrue {
 		return ""
@@ -365,7 +365,8 @@ func (l *lease) share(name string) *quota {
 }
 
 // withheld tells whether a policy or a workflow may withhold what a Reserve asks for.
-func (j *Judge) withheld(ask *logpb.Reserve, reason logpb.Reason, q *quota) bool {
+func (j *Judge) withheld(ask *logpb.Reserve, reason logpb.Reason, n need) bool {
+	q := n.quota
 	policy := q.definition.GetPolicy()
 	switch reason {
 	case logpb.Reason_REASON_BREAKER_OPEN:
@@ -377,6 +378,12 @@ func (j *Judge) withheld(ask *logpb.Reserve, reason logpb.Reason, q *quota) bool
 	case logpb.Reason_REASON_ZONE:
 		return policy.GetZones() != logpb.Zones_ZONES_UNSPECIFIED
 	case logpb.Reason_REASON_SHARE, logpb.Reason_REASON_CAP:
+		switch {
+		case q.paced() && reason == logpb.Reason_REASON_SHARE:
+			return j.keptFrom(ask, n)
+		case q.paced():
+			return j.mayCap(ask, n)
+		}
 		return policy.GetShares() != nil
 	case logpb.Reason_REASON_PARKED:
 		return policy.GetPrediction() != nil && q.rule.kind == windowKind && j.classOf(ask) == 2
@@ -393,9 +400,5 @@ func (j *Judge) aboveCap(ask *logpb.Reserve, n need) bool {
 	if shares == nil || j.classOf(ask) != 0 || n.quota.rule.kind != windowKind {
 		return false
 	}
-	most := int64(shares.CapPpm)
-	if most == 0 {
-		most = 900_000
-	}
-	return n.amount > mulDiv(n.quota.rule.usable, most, millionth)
+	return n.amount > n.quota.capOf(n.quota.rule.usable)
 }

@@ -200,7 +200,7 @@ func (j *Judge) reopen(command *logpb.ReopenQuota, reopened *logpb.QuotaReopened
 	}
 	q.confirm(j.clock)
 	if q.closedUntil != 0 {
-		q.reopened, q.ramped = j.clock.Now, 0
+		q.reopens(j.clock.Now)
 	}
 	q.closedUntil, q.closer, q.closerSince, q.cap = 0, "", 0, reportedCap{}
 	o := &q.others

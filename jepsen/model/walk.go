@@ -224,7 +224,8 @@ func (j *Judge) happenReopened(event *fsm.Event) {
 	if q := j.quotas[event.Quota]; q == nil || q.closedUntil > j.clock.Now {
 		j.violate("cooldown", "%s reopens at %d, before its cooldown is over", event.Quota, j.clock.Now)
 	} else {
-		q.reopened, q.ramped, q.closedUntil = q.closedUntil, 0, 0
+		q.reopens(q.closedUntil)
+		q.closedUntil = 0
 	}
 }
 

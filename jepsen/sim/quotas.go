@@ -28,7 +28,7 @@ func (w *world) define() bool {
 		Quotas: []*logpb.Quota{
 			rate("root", "", 60), rate("root/a", "root", 40), rate("root/b", "root", 40), rate("wide", "", 1_000_000), slots("slots", 3),
 			rate("line", "", 12), slots("seats", 2),
-			rate("chain", "", 10), rate("tasks", "", 100),
+			rate("chain", "", 10), rate("tasks", "", 100), sharedRate(),
 		},
 		Holders: []*logpb.HolderRule{
 			{Pattern: "critical-*", Class: 0}, {Pattern: "background-2", Class: 2, Weight: 3}, {Pattern: "background-*", Class: 2},

@@ -353,6 +353,10 @@ func (w *world) employ(ctx context.Context, clients *sync.WaitGroup, seed uint64
 		r := &runner{client: w.newClient(seed, fmt.Sprintf("runner-%d", number))}
 		clients.Go(func() { r.busy(ctx, r.act) })
 	}
+	for _, class := range classNames {
+		c := w.newClient(seed, class+"-shares")
+		clients.Go(func() { c.busy(ctx, c.share) })
+	}
 	for number := range chainSteps {
 		c := w.newClient(seed, stepName(number))
 		clients.Go(func() { c.busy(ctx, c.step) })

@@ -71,7 +71,7 @@ func TestSeeds(t *testing.T) {
 // totals are what all seeds did together.
 type totals struct {
 	calls, answered, unknown, terms, installed, changed, expired, deadFences, repeated, waited, waitsGranted, waitsEnded, streams int
-	sessionsEnded, attempts, lost, shelved, putBack, sequentials, parallels, turns                                                int
+	sessionsEnded, attempts, lost, shelved, putBack, sequentials, parallels, turns, lent, kept                                    int
 	// weak counts seeds without a leader change, an expiry, an open outcome or a wait of each end.
 	weak int
 }
@@ -100,6 +100,8 @@ func (s *totals) add(o *Outcome) {
 	s.sequentials += judged.Sequentials
 	s.parallels += judged.Parallels
 	s.turns += judged.Turns
+	s.lent += judged.Lent
+	s.kept += judged.Kept
 	s.waited += stats.Judged.Waited
 	s.waitsGranted += stats.Judged.WaitsGranted
 	s.waitsEnded += stats.Judged.WaitsEnded

@@ -367,7 +367,7 @@ func (a *actor) reportOn(ctx context.Context, lease *held) {
 		switch {
 		case quota == foretold:
 			signal.Remaining = new(remaining(time.Now()))
-		case a.chance(a.limited):
+		case quota != lent && a.chance(a.limited):
 			signal.Cause = quotav1.Cause_CAUSE_SATURATED
 			signal.RetryAfter = durationpb.New(time.Duration(100+a.rand.IntN(900)) * time.Millisecond)
 		}

@@ -19,6 +19,9 @@ const (
 	windowLength  = 10 * time.Second
 )
 
+// lent is a rate of which each class has a share and that no provider closes: its lower classes want more than is free all the time.
+const lent = "policy/lent"
+
 // remaining is what the provider says is left of foretold at a time: all of it is used up before its window closes.
 func remaining(now time.Time) int64 {
 	passed := now.UnixNano() % int64(windowLength)
@@ -48,6 +51,9 @@ func policies() []*quotav1.Quota {
 		window("policy/strict", 60, &quotav1.Policy{Zones: quotav1.Zones_ZONES_STRICT}),
 		rate("policy/rate", 40, 3*time.Second, &quotav1.Policy{
 			Ramp: seconds(3), Breaker: breaker, Ageing: seconds(3), Metering: true, Prediction: &quotav1.Prediction{},
+			Shares: &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25, Quiet: seconds(4)},
+		}),
+		rate(lent, 40, 3*time.Second, &quotav1.Policy{
 			Shares: &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25, Quiet: seconds(4)},
 		}),
 		{Name: "policy/slots", Policy: &quotav1.Policy{Ramp: seconds(3), Ageing: seconds(2)}, Rule: &quotav1.Quota_Slots{
