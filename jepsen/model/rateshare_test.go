@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -79,7 +80,7 @@ func TestSharesOfARate(t *testing.T) {
 		}
 		return steps
 	}
-	then := func(steps []step, more ...step) []step { return append(steps[:len(steps):len(steps)], more...) }
+	then := func(steps []step, more ...step) []step { return append(slices.Clip(steps), more...) }
 	boss := []step{{0, asks("boss", 600)}}
 	free := then(boss, many("std", 59)...)
 	// What was granted of the boss's and 59 others comes back until 37.56 s, and the next is lent a fiftieth of a period before.
@@ -140,7 +141,7 @@ func TestSharesOfARate(t *testing.T) {
 		"kept when a lower one lends":   {lie, then(lowered, step{lowLends, asks("std", 600)}), true, kept, 9000},
 		"kept since long ago":           {lie, then(boss, step{15 * minute, asks("std", 600)}), false, kept, 60_000},
 		"the cap of a lower class":      {lie, then(boss, step{0, asks("std", 600)}), false, limited, 59_400},
-		"the cap, and nobody else asks": {lie, critical(minute, 1600), false, limited, 7000},
+		"the cap, and nobody else asks": {lie, critical(minute, 1600), false, limited, 6400},
 		"the cap, and little is used":   {lie, then([]step{{0, asks("std", 600)}}, many("boss", 2)...), false, limited, 58_800},
 	} {
 		t.Run(name, func(t *testing.T) { story.play(t) })
