@@ -133,7 +133,8 @@ func TestLongPolicies(t *testing.T) {
 	for what, count := range map[string]int{
 		"attempts": sum.Attempts, "attempts lost": sum.Lost, "tasks shelved": sum.Shelved, "tasks put back": sum.PutBack,
 		"overrides": sum.Overrides, "overrides that ended": sum.OverridesEnded, "breakers": sum.Breakers, "fallbacks": sum.Instead,
-		"withheld": sum.Withheld, "grants beside a higher class": sum.Lent, "refusals for shares of rates": sum.Kept, "one at a time": sum.Sequentials, "all again": sum.Parallels, "turns": sum.Turns,
+		"withheld": sum.Withheld, "grants beside a higher class": sum.Lent, "refusals for shares of rates": sum.Kept,
+		"one at a time": sum.Sequentials, "all again": sum.Parallels, "turns": sum.Turns,
 		"sessions ended": sum.SessionsEnded,
 	} {
 		if count == 0 {

@@ -74,8 +74,9 @@ var profiles = map[string]func(context.Context, *worker, int){
 	// policy: quotas of which something is withheld before they are used up, in three classes.
 	"policy": raw(habits{
 		quotas: []string{"policy/hour", "policy/strict", "policy/rate", "policy/slots", "policy/changed", foretold, lent}, items: 2, amount: 3,
-		ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 80, wait: 40, waitMax: 3 * time.Second, withdraw: 5, twice: 5, late: 5, reserve: 50, settle: 10, renew: 3,
-		release: 15, abandon: 5, stale: 3, report: 25, read: 5, most: 3, limited: 40, fallback: 30, emergency: 20,
+		ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 80, wait: 40, waitMax: 3 * time.Second, withdraw: 5, twice: 5, late: 5,
+		reserve: 50, settle: 10, renew: 3, release: 15, abandon: 5, stale: 3, report: 25,
+		read: 5, most: 3, limited: 40, fallback: 30, emergency: 20,
 	}),
 	// pools: more of two keys than there is, of both together, in three classes; they wait.
 	"pools": raw(habits{
