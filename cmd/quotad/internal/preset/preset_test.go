@@ -109,6 +109,22 @@ func TestGitHubsKinds(t *testing.T) {
 	}
 }
 
+// TestRatesHaveShares: critical calls do not wait a period of a provider's sliding limit for what others took at once.
+func TestRatesHaveShares(t *testing.T) {
+	for _, p := range All() {
+		for _, tier := range append(slices.Sorted(maps.Keys(p.Tiers)), "") {
+			if tier == "" && len(p.Tiers) > 0 {
+				continue
+			}
+			for _, quota := range render(t, p, tier).Quotas {
+				if quota.GetRate() != nil && quota.GetPolicy().GetShares() == nil {
+					t.Errorf("%s:%s: %s has no shares", p.Name, tier, quota.Name)
+				}
+			}
+		}
+	}
+}
+
 func TestHeadroomIsTakenFromWhatIsNotPublished(t *testing.T) {
 	for name, want := range map[string]float64{
 		"gemini": 0.35, "bedrock": 0.35, "azure": 0, "copilot": 0.35, "openai:tier2": 0, "anthropic:build": 0,
