@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -29,7 +30,7 @@ type usageCollector struct {
 
 	usable, held, consumed, waiting, classUsed, longestWait *prometheus.Desc
 	// For those who start and stop agents by them.
-	available, zone, cooldown, forecast, observedLimit *prometheus.Desc
+	available, zone, cooldown, forecast, limit, observedLimit *prometheus.Desc
 
 	sequential, limitedSteps, keptBack *prometheus.Desc
 
@@ -58,9 +59,10 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 
 		available: gauge("quota_available",
 			"What a Reserve could take, parents included: below 0 after an overrun, 0 during a cooldown.", "quota"),
-		zone:     gauge("quota_zone", "Zone of a window: 1 green, 2 amber, 3 red; 0: it has none.", "quota"),
+		zone:     gauge("quota_zone", "Zone of a window, or of a rate with shares: 1 green, 2 amber, 3 red; 0: it has none.", "quota"),
 		cooldown: gauge("quota_cooldown_seconds", "For how long the provider's word still closes it; 0: it does not.", "quota"),
 		forecast: gauge("quota_forecast_seconds", "When it is predicted to be used up; absent: nothing is predicted.", "quota"),
+		limit:    gauge("quota_limit", "The configured limit, or that of an override; a pool has none.", "quota"),
 		observedLimit: gauge("quota_observed_limit",
 			"The limit that the provider named last, lower or higher than the configured one; absent: it named none.", "quota"),
 
@@ -84,7 +86,7 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 func (c *usageCollector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.usable, c.held, c.consumed, c.waiting, c.classUsed, c.longestWait,
-		c.available, c.zone, c.cooldown, c.forecast, c.observedLimit, c.sequential, c.limitedSteps, c.keptBack,
+		c.available, c.zone, c.cooldown, c.forecast, c.limit, c.observedLimit, c.sequential, c.limitedSteps, c.keptBack,
 		c.answers, c.denials, c.waits, c.waited, c.spent, c.returned, c.overrun,
 		c.others,
 	} {
@@ -154,14 +156,39 @@ func (c *usageCollector) outlook(v *fsm.QuotaView, clock fsm.Clock, to chan<- pr
 		available = min(available, 0)
 	}
 	put(c.available, float64(available))
-	put(c.zone, float64(v.Zone))
+	zone := v.Zone
+	if v.Pacer != nil {
+		zone = v.Pacer.Zone
+	}
+	put(c.zone, float64(zone))
 	put(c.cooldown, float64(v.CooldownLeft)/1e9)
 	if v.Forecast != nil {
 		put(c.forecast, float64(max(v.Forecast.ExhaustedAtNs-clock.Now, 0))/1e9)
 	}
+	if limit, ok := limitOf(v); ok {
+		put(c.limit, float64(limit))
+	}
 	if v.ObservedLimit >= 0 {
 		put(c.observedLimit, float64(v.ObservedLimit))
 	}
+}
+
+// limitOf is the limit that a quota has now.
+func limitOf(v *fsm.QuotaView) (limit int64, ok bool) {
+	switch rule := v.Definition.GetRule().(type) {
+	case *logpb.Quota_Rate:
+		limit = rule.Rate.Limit
+	case *logpb.Quota_Window:
+		limit = rule.Window.Limit
+	case *logpb.Quota_Slots:
+		limit = rule.Slots.Limit
+	default:
+		return 0, false
+	}
+	if v.Override != nil {
+		limit = v.Override.Limit
+	}
+	return limit, true
 }
 
 // workflows shows which chains of holders are slowed down.

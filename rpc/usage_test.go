@@ -107,6 +107,7 @@ func TestMetrics_ForAutoscalers(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
 		`{"quotas":[{"name":"q","rate":{"limit":"10","per":"1h"}},`+
+			`{"name":"r","rate":{"limit":"10","per":"1h"},"policy":{"shares":{"critical":0.4,"standard":0.3,"background":0.3}}},`+
 			`{"name":"w","window":{"limit":"100","every":"hour"},"policy":{"zones":"smooth"}}]}`); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
@@ -123,7 +124,7 @@ func TestMetrics_ForAutoscalers(t *testing.T) {
 		}
 	}
 	eventually(t, "what is open", shows(`quotad_quota_available{quota="q"} 9`+"\n", `quotad_quota_cooldown_seconds{quota="q"} 0`+"\n",
-		`quotad_quota_zone{quota="q"} 0`+"\n", `quotad_quota_zone{quota="w"} 1`+"\n"))
+		`quotad_quota_zone{quota="q"} 0`+"\n", `quotad_quota_zone{quota="w"} 1`+"\n", `quotad_quota_zone{quota="r"} 1`+"\n"))
 	if strings.Contains(series(), "\nquotad_quota_observed_limit{") {
 		t.Error("a limit is observed that nobody named")
 	}
@@ -131,7 +132,8 @@ func TestMetrics_ForAutoscalers(t *testing.T) {
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
-	eventually(t, "the limit that was named", shows(`quotad_quota_observed_limit{quota="q"} 20`+"\n"))
+	eventually(t, "the limit that was named", shows(`quotad_quota_observed_limit{quota="q"} 20`+"\n", `quotad_quota_limit{quota="q"} 10`+"\n",
+		`quotad_quota_limit{quota="w"} 100`+"\n"))
 	status, body = post(t, n.url, "/quota.v1.QuotaService/Report", "{"+lease+`,"answer":{"status":429,"headers":{"retry-after":"300"}}}`)
 	if status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
