@@ -9,12 +9,15 @@ import (
 
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/keys"
 )
 
 // grant is the permission to send one attempt of a call; its lease is nil where nothing is asked.
 type grant struct {
 	call  *call
 	lease *client.Lease
+	// key is the one with which the attempt is sent: of pools, that of the granted member. nil: the caller's own credential passes.
+	key *keys.Key
 	// reports are those of this attempt that are on their way: they name the lease, so they precede the settlement.
 	reports sync.WaitGroup
 }
@@ -25,7 +28,7 @@ const maxLate = 3
 // acquire asks the cluster for what the call draws on and waits for it.
 func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) {
 	if c.ungoverned != "" {
-		return &grant{call: c}, nil
+		return c.unasked(), nil
 	}
 	began := time.Now()
 	until := began.Add(wait)
@@ -42,7 +45,7 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 	for late := 0; ; late++ {
 		lease, err := g.client.Reserve(ctx, client.ReserveRequest{
 			Items: c.items(), Consume: true, Class: classOf(c.caller.Class), Holder: c.caller.Holder, Wait: max(time.Until(until), 0),
-			TTL: c.state.config.Lease,
+			TTL: c.state.config.Lease, Member: c.member(),
 		})
 		if err != nil {
 			if errors.Is(err, client.UnknownQuota) {
@@ -50,7 +53,10 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 			}
 			return nil, err
 		}
-		granted := &grant{call: c, lease: lease}
+		granted, err := c.granted(lease)
+		if err != nil {
+			return nil, err
+		}
 		if granted.live() {
 			lease.KeepAlive()
 			return granted, nil
@@ -61,6 +67,9 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 		}
 	}
 }
+
+// unasked returns the permission of an attempt of which the cluster is not asked.
+func (c *call) unasked() *grant { return &grant{call: c, key: c.key} }
 
 // live reports whether the attempt may still be sent: what was consumed for it has to arrive by its spend-by.
 func (p *grant) live() bool {
@@ -115,7 +124,7 @@ func (p *grant) settle(s settlement) {
 			_, _ = p.lease.Release(ctx)
 			return
 		}
-		_, err := op.Settle(ctx, s.of(op))
+		_, err := op.Settle(ctx, s.of(p, op))
 		if err == nil {
 			return
 		}
@@ -138,15 +147,29 @@ func (p *grant) handOver() {
 	})
 }
 
+// quota returns what was granted of a quota that was asked for: of a pool, the member's.
+func (p *grant) quota(asked string) string {
+	if p.lease != nil {
+		if item, ok := p.lease.For(asked); ok {
+			return item.Quota
+		}
+	}
+	return asked
+}
+
 // of returns the settlement of an operation.
-func (s settlement) of(op *client.Operation) client.Settlement {
+func (s settlement) of(p *grant, op *client.Operation) client.Settlement {
 	items := op.Items()
 	if s.unsent && time.Now().Before(op.SpendBy()) {
 		return client.Settlement{Unspent: items, Release: true}
 	}
+	actual := make(map[string]int64, len(s.actual))
+	for asked, used := range s.actual {
+		actual[p.quota(asked)] = used
+	}
 	out := client.Settlement{Final: true, Release: true}
 	for _, item := range items {
-		if used, ok := s.actual[item.Quota]; ok && !s.unsent {
+		if used, ok := actual[item.Quota]; ok && !s.unsent {
 			out.Actual = append(out.Actual, client.Item{Quota: item.Quota, Amount: used})
 		}
 	}

@@ -209,6 +209,11 @@ func (b *answerBody) amount(part string, said usage.Said, ended string) (n int64
 func (c *call) learned(b *answerBody, said usage.Said, ended string) {
 	if ended == endComplete && said.Failure == nil && b.status < http.StatusBadRequest {
 		c.learn(said)
+		for _, id := range []string{said.ID, said.Conversation} {
+			if id != "" {
+				c.usedKey(answerOf(id), b.grant.key)
+			}
+		}
 	}
 	if said.Failure == nil || b.status >= http.StatusBadRequest {
 		return

@@ -37,7 +37,7 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 				c.clusterBack()
 			}
 		case isAway(err) && c.passOpen():
-			granted = &grant{call: c}
+			granted = c.unasked()
 		default:
 			return nil, err
 		}
@@ -118,6 +118,7 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 		},
 		WroteHeaders: func() { writes.Add(1) },
 	}))
+	c.authorize(attempt, granted)
 	if c.insteadOf != "" {
 		attempt.URL = c.upstream.target(c.path, request.URL.RawQuery)
 	}
@@ -139,8 +140,8 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 		return nil, &upstreamError{err: err, sent: handed.Load()}
 	}
 	c.record(func(o *outcome) { o.first = time.Since(sent) })
-	if response.StatusCode == http.StatusUnauthorized && c.key != nil {
-		c.upstream.keys.Reread(c.key)
+	if response.StatusCode == http.StatusUnauthorized && granted.key != nil {
+		c.upstream.keys.Reread(granted.key)
 	}
 	response.Body = c.govern(ctx, func() { prevent(nil); cancel() }, response, granted, max(writes.Load(), 1))
 	return response, nil
@@ -175,13 +176,18 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 	delay = retryIn(cooldown, c.caller.Class)
 	noRetry := verdict.Class == signals.Billing || verdict.NoRetry || response.Header.Get("X-Should-Retry") == "false"
 	passes := noRetry || try >= maxRetries || c.ungoverned == "fail_open" || response.StatusCode < http.StatusBadRequest
-	if passes || !c.replayable(response.Request) || time.Now().Add(delay).After(c.until) {
+	// What one member's key was refused, another one may serve at once: the cluster knows which are closed, and has the call wait if all are.
+	moves := granted.moves()
+	if passes || !c.replayable(response.Request) || !moves && time.Now().Add(delay).After(c.until) {
 		c.gateway.metrics.limited(c, verdict.Rule, "passed")
 		markRetryAfter(response, verdict, cooldown, delay)
 		return false, 0
 	}
 	c.gateway.metrics.limited(c, verdict.Rule, "retried")
 	discard(response.Body)
+	if moves {
+		delay = 0
+	}
 	return true, delay
 }
 

@@ -3,8 +3,10 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -57,8 +59,10 @@ type call struct {
 	prefixOfQuotas string
 	// insteadOf is the model that the caller asked for, where another one answers; empty: its own does.
 	insteadOf string
-	// key is injected; nil: the caller's own credential passes.
-	key *keys.Key
+	// keys are those that it may use; none: the caller's own credential passes. key is the one that was chosen before the cluster is asked;
+	// nil: that of the pools' granted member.
+	keys []*keys.Key
+	key  *keys.Key
 	// injected: the gateway asked for usage that the client did not ask for.
 	injected bool
 	draws    []draw
@@ -85,6 +89,8 @@ type outcome struct {
 	end     string
 	refusal string
 	said    usage.Said
+	// key is the name of the key with which it was sent last.
+	key string
 	// cost is what it cost, in micro-dollars.
 	cost int64
 }
@@ -120,7 +126,7 @@ func parseWait(text string) (time.Duration, bool) {
 
 // prepare finds what a call draws on. The answer is a refusal where it must not be sent.
 func (c *call) prepare(r *http.Request) (dialect.Refusal, bool) {
-	if refusal, refused := c.chooseKey(); refused {
+	if refusal, refused := c.findKeys(); refused {
 		return refusal, true
 	}
 	switch c.upstream.dialect {
@@ -132,6 +138,13 @@ func (c *call) prepare(r *http.Request) (dialect.Refusal, bool) {
 		if refusal, refused := c.modelDraws(r.Context()); refused {
 			return refusal, true
 		}
+	}
+	if err := c.checkPools(); err != nil {
+		refusal, _ := c.refusalOf(err)
+		return refusal, true
+	}
+	if c.key == nil && !c.onPool() {
+		c.aim(false)
 	}
 	if len(c.draws) == 0 && c.ungoverned == "" {
 		c.ungoverned = "path"
@@ -169,6 +182,7 @@ func (c *call) required(name, part string, amount int64) {
 
 func (c *call) githubDraws(r *http.Request) {
 	draws := dialect.GitHubDraws(r.Method, estimate.CanonicalPath(c.path), c.query, c.body.bytes(), c.upstream.config.Secondary)
+	c.aim(slices.ContainsFunc(draws, func(d dialect.Draw) bool { return c.isPool(c.upstream.config.Quotas + "/" + d.Name) }))
 	for _, d := range draws {
 		c.required(c.prefixOfQuotas+"/"+d.Name, d.Name, d.Amount)
 	}
@@ -183,6 +197,7 @@ func (c *call) ruleDraws(r *http.Request) {
 		if rule.Method != "" && rule.Method != r.Method || !config.Match(rule.Path, c.path) && !config.Match(rule.Path, plain) {
 			continue
 		}
+		c.aim(slices.ContainsFunc(slices.Collect(maps.Keys(rule.Use)), c.isPool))
 		for name, amount := range rule.Use {
 			c.required(name, name[strings.LastIndexByte(name, '/')+1:], amount)
 		}
@@ -198,7 +213,7 @@ func (c *call) modelDraws(ctx context.Context) (dialect.Refusal, bool) {
 	if refusal, refused := c.listKnown(ctx); refused || c.ungoverned != "" {
 		return refusal, refused
 	}
-	c.target = c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, c.prefixOfQuotas, c.model)
+	c.target = c.aimAt(c.model)
 	if !c.target.Has() {
 		return c.unknownModel()
 	}
@@ -289,9 +304,14 @@ func (c *call) items() []client.Item {
 	return out
 }
 
+// drawOf returns the draw on a quota, or on a pool of which it is a member.
 func (c *call) drawOf(quota string) (draw, bool) {
 	for _, d := range c.draws {
 		if d.quota.Name == quota {
+			return d, true
+		}
+		if slices.ContainsFunc(d.quota.Members, func(m catalog.Member) bool { return m.Quota == quota }) {
+			d.quota, _ = c.gateway.catalog.Get(quota)
 			return d, true
 		}
 	}

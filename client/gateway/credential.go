@@ -1,41 +1,51 @@
 package gateway
 
 import (
+	"bytes"
 	"net/http"
 	"strings"
 	"sync"
 
+	"github.com/quotad/quotad/client/gateway/catalog"
 	"github.com/quotad/quotad/client/gateway/dialect"
 	"github.com/quotad/quotad/client/gateway/identity"
 	"github.com/quotad/quotad/client/gateway/keys"
 )
 
-// affinity remembers which key of a pool a holder used last: caches and earlier answers live with a key's organisation.
+// affinity remembers which of several keys a holder used last, and which one an answer came from: caches, and what a later call may
+// continue, live with a key's organisation.
 type affinity struct {
-	mu   sync.Mutex
-	last map[string]string
+	mu sync.Mutex
+	// last are the newest, older those before them.
+	last, older map[string]string
 }
 
-// maxAffinity bounds the holders that are remembered.
+// maxAffinity bounds how many holders and answers are remembered, and as many older ones.
 const maxAffinity = 10_000
 
-func (a *affinity) get(holder string) string {
+func (a *affinity) get(of string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.last[holder]
+	if key, ok := a.last[of]; ok {
+		return key
+	}
+	return a.older[of]
 }
 
-func (a *affinity) set(holder, key string) {
+func (a *affinity) set(of, key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.last == nil || len(a.last) >= maxAffinity {
-		a.last = map[string]string{}
+		a.last, a.older = map[string]string{}, a.last
 	}
-	a.last[holder] = key
+	a.last[of] = key
 }
 
-// chooseKey sets the key of a call and with it the prefix of its quotas. The answer is a refusal where no key is meant for it.
-func (c *call) chooseKey() (dialect.Refusal, bool) {
+// answerOf is what affinity remembers an answer by; no holder has such a name.
+func answerOf(id string) string { return "\x00" + id }
+
+// findKeys finds the keys that a call may use. The answer is a refusal where none is meant for it.
+func (c *call) findKeys() (dialect.Refusal, bool) {
 	c.prefixOfQuotas = c.upstream.config.Quotas
 	if c.upstream.keys == nil {
 		if c.upstream.dialect == dialect.Bedrock && strings.HasPrefix(c.header.Get("Authorization"), "AWS4-") {
@@ -48,30 +58,79 @@ func (c *call) chooseKey() (dialect.Refusal, bool) {
 		}
 		return dialect.Refusal{}, false
 	}
-	candidates := c.upstream.keys.For(c.caller.Class, c.caller.Holder)
-	if len(candidates) == 0 {
+	c.keys = c.upstream.keys.For(c.caller.Class, c.caller.Holder)
+	if len(c.keys) == 0 {
 		return dialect.Refusal{Status: http.StatusForbidden, Final: true, Message: "quotad: no key of the upstream " + c.upstream.name +
 			" is meant for the holder " + identity.Quote(c.caller.Holder)}, true
-	}
-	c.key = c.pick(candidates)
-	c.prefixOfQuotas = c.key.Quotas
-	if len(candidates) > 1 {
-		c.upstream.affinity.set(c.caller.Holder, c.key.Name)
 	}
 	return dialect.Refusal{}, false
 }
 
-// pick returns the key that the holder used last, if it has room or the call goes on from an earlier answer, else the one with the
-// largest free share.
-func (c *call) pick(candidates []*keys.Key) *keys.Key {
-	last := ""
-	if len(candidates) > 1 {
-		last = c.upstream.affinity.get(c.caller.Holder)
+// aim sets below which prefix the call draws, and by which key. Of pools of several keys it is the upstream's prefix, and the cluster
+// chooses: the key is that of the member that is granted, unless the call is bound to one. Otherwise it is the prefix of the one key that
+// the gateway chooses.
+func (c *call) aim(pooled bool) {
+	c.prefixOfQuotas = c.upstream.config.Quotas
+	switch {
+	case len(c.keys) == 0:
+	case len(c.keys) > 1 && pooled:
+		c.key = c.bound()
+	default:
+		c.key = c.pick()
+		c.prefixOfQuotas = c.key.Quotas
 	}
-	best, most := candidates[0], -1.0
-	for _, k := range candidates {
+}
+
+// aimAt aims at the quotas of a model, and returns them.
+func (c *call) aimAt(model string) catalog.Target {
+	own := c.find(c.upstream.config.Quotas, model)
+	c.aim(own.Pooled())
+	if c.prefixOfQuotas == c.upstream.config.Quotas {
+		return own
+	}
+	return c.find(c.prefixOfQuotas, model)
+}
+
+// find returns the quotas of a model below a prefix.
+func (c *call) find(prefix, model string) catalog.Target {
+	return c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, prefix, model)
+}
+
+// encryptedThoughts is in calls that bring what a model thought, encrypted for the organisation of the key that got it.
+var encryptedThoughts = []byte(`"encrypted_content"`)
+
+// bound returns the key that the call must use, since it continues what belongs to that key's organisation: the key of the answer that it
+// names, or else the one that its holder used last. nil: every key can serve it.
+func (c *call) bound() *keys.Key {
+	if c.ask == nil || c.ask.Prior == "" && (c.body == nil || !bytes.Contains(c.body.data, encryptedThoughts)) {
+		return nil
+	}
+	if k := keys.Named(c.keys, c.upstream.affinity.get(answerOf(c.ask.Prior))); k != nil {
+		return k
+	}
+	return keys.Named(c.keys, c.upstream.affinity.get(c.caller.Holder))
+}
+
+// usedKey remembers which of several keys served the holder, or made an answer.
+func (c *call) usedKey(of string, k *keys.Key) {
+	if len(c.keys) > 1 && k != nil {
+		c.upstream.affinity.set(of, k.Name)
+	}
+}
+
+// pick returns the key that the call is bound to, or that the holder used last, if it has room, else the one with the largest free share.
+func (c *call) pick() *keys.Key {
+	if len(c.keys) == 1 {
+		return c.keys[0]
+	}
+	if k := c.bound(); k != nil {
+		return k
+	}
+	last := c.upstream.affinity.get(c.caller.Holder)
+	best, most := c.keys[0], -1.0
+	for _, k := range c.keys {
 		share := c.freeShare(k)
-		if k.Name == last && (share > roomShare || c.ask != nil && c.ask.Prior != "") {
+		if k.Name == last && share > roomShare {
 			return k
 		}
 		if share > most {
@@ -87,8 +146,7 @@ const roomShare = 0.02
 // freeShare returns the least free share of a model's quotas of a key, from 0 to 1; 1 where none are known.
 func (c *call) freeShare(k *keys.Key) float64 {
 	least := 1.0
-	target := c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, k.Quotas, c.model)
-	for _, q := range target.Parts {
+	for _, q := range c.find(k.Quotas, c.model).Parts {
 		if !q.Open {
 			return 0
 		}
@@ -97,10 +155,10 @@ func (c *call) freeShare(k *keys.Key) float64 {
 	return least
 }
 
-// inject sets the call's key and nothing that the caller sent.
-func (c *call) inject(header http.Header) {
+// inject sets a key in the header of an attempt, which has no other credential.
+func (c *call) inject(header http.Header, key *keys.Key) {
 	identity.StripCredentials(header)
-	value := c.key.Value()
+	value := key.Value()
 	switch c.op.Dialect {
 	case dialect.Anthropic:
 		if !strings.HasPrefix(value, "sk-ant-oat") { // the token of a login is a bearer

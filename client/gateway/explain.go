@@ -26,7 +26,7 @@ type Explanation struct {
 	Ungoverned string `json:"ungoverned,omitempty"`
 	// Wait is the longest that it waits.
 	Wait Length `json:"wait"`
-	// Key is the name of the key that would be injected.
+	// Key is the name of the key that would be injected; empty, where it draws on pools: that of the granted member.
 	Key string `json:"key,omitempty"`
 	// Status and Refusal are the answer where it would not be sent at all.
 	Status  int    `json:"status,omitempty"`
@@ -40,6 +40,8 @@ type ExplainedDraw struct {
 	Amount int64  `json:"amount"`
 	// Cut: the estimate is above what can ever be granted.
 	Cut bool `json:"cut,omitempty"`
+	// Members are those of a pool: each has the name of the key whose quota it is.
+	Members []MemberStatus `json:"members,omitempty"`
 }
 
 // Explain says what a request would come to. Its URL is the gateway's own path and query. The list of quotas is read first.
@@ -94,7 +96,9 @@ func (c *call) explanation() Explanation {
 		out.Key = c.key.Name
 	}
 	for _, d := range c.draws {
-		out.Draws = append(out.Draws, ExplainedDraw{Quota: d.quota.Name, Part: d.part, Amount: d.amount, Cut: d.cut})
+		out.Draws = append(out.Draws, ExplainedDraw{
+			Quota: d.quota.Name, Part: d.part, Amount: d.amount, Cut: d.cut, Members: c.gateway.membersOf(d.quota),
+		})
 	}
 	return out
 }

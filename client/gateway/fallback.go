@@ -76,21 +76,27 @@ func (c *call) acquireAny(ctx context.Context) (*grant, error) {
 // fallBack asks for another model, without a wait. nil: it is not granted, and the call is as it was.
 func (c *call) fallBack(ctx context.Context, model string) *grant {
 	path, data, ok := c.renamed(model)
-	target := c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, c.prefixOfQuotas, model)
-	if !ok || !target.Has() {
+	if !ok {
 		return nil
 	}
-	own, ownTarget, ownDraws, ownAmounts := c.model, c.target, c.draws, c.amounts
-	c.model, c.target, c.draws = model, target, nil
-	c.estimate()
-	if _, refused := c.addDraws(); !refused && len(c.draws) > 0 {
-		if granted, err := c.acquire(ctx, 0); err == nil {
-			c.insteadOf, c.path, c.body = own, path, &body{data: data}
-			return granted
+	own, ownTarget, ownDraws, ownAmounts, ownKey, ownPrefix := c.model, c.target, c.draws, c.amounts, c.key, c.prefixOfQuotas
+	c.model, c.draws = model, nil
+	if c.key == nil {
+		c.target = c.aimAt(model)
+	} else {
+		c.target = c.find(c.prefixOfQuotas, model)
+	}
+	if c.target.Has() {
+		c.estimate()
+		if _, refused := c.addDraws(); !refused && len(c.draws) > 0 && c.checkPools() == nil {
+			if granted, err := c.acquire(ctx, 0); err == nil {
+				c.insteadOf, c.path, c.body = own, path, &body{data: data}
+				return granted
+			}
 		}
 	}
-	c.model, c.target, c.draws, c.amounts, c.ask.Model = own, ownTarget, ownDraws, ownAmounts, own
-	c.ungoverned = ""
+	c.model, c.target, c.draws, c.amounts, c.key, c.prefixOfQuotas = own, ownTarget, ownDraws, ownAmounts, ownKey, ownPrefix
+	c.ask.Model, c.ungoverned = own, ""
 	return nil
 }
 

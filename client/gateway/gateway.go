@@ -200,10 +200,11 @@ func (g *Gateway) build(conf config.Config) (*state, error) {
 	return s, nil
 }
 
-// pools reports whether any upstream has a pool.
-func (s *state) pools() bool {
-	for _, u := range s.upstreams {
-		if len(u.config.Pool) > 1 {
+// choosesKeys reports whether the gateway chooses a key by what is left of its quotas: an upstream has several, and the cluster no pools
+// of them.
+func (g *Gateway) choosesKeys() bool {
+	for _, u := range g.state.Load().upstreams {
+		if len(u.config.Pool) > 1 && len(g.catalog.Pools(u.config.Quotas)) == 0 {
 			return true
 		}
 	}
@@ -245,8 +246,8 @@ func (s *state) retire() {
 // catalogEvery is how often the list of quotas is read.
 const catalogEvery = 10 * time.Second
 
-// poolEvery is how often it is read where pools choose their keys by it.
-const poolEvery = time.Second
+// choiceEvery is how often it is read where keys are chosen by it.
+const choiceEvery = time.Second
 
 // catalogSoon is how long after a call met an unknown quota the list is read.
 const catalogSoon = 500 * time.Millisecond
@@ -267,8 +268,8 @@ func (g *Gateway) keepCatalog() {
 			}
 		}
 		next := catalogEvery
-		if g.state.Load().pools() {
-			next = poolEvery
+		if g.choosesKeys() {
+			next = choiceEvery
 		}
 		if err := g.readCatalog(g.ctx); err != nil && !g.catalog.Loaded() {
 			next = time.Second

@@ -156,8 +156,8 @@ func rewrite(p *httputil.ProxyRequest) {
 	out.URL = c.upstream.target(c.path, query)
 	out.Host = c.upstream.base.Host
 	identity.StripTokens(out.Header)
-	if c.key != nil {
-		c.inject(out.Header)
+	if len(c.keys) > 0 {
+		identity.StripCredentials(out.Header) // each attempt sets its own key
 		out.URL.RawQuery = identity.StripQueryKey(out.URL.RawQuery)
 	}
 	switch {

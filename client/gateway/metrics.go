@@ -153,10 +153,6 @@ func (g *Gateway) finished(c *call) {
 	if c.caller.Retry {
 		g.metrics.repeats.WithLabelValues(c.upstream.name).Inc()
 	}
-	key := ""
-	if c.key != nil {
-		key = c.key.Name
-	}
 	said := counts(o.said, asked)
 	if o.cost > 0 {
 		said = append(said, slog.String("cost", dollars(o.cost)))
@@ -164,7 +160,7 @@ func (g *Gateway) finished(c *call) {
 	if c.insteadOf != "" {
 		said = append(said, slog.String("instead_of", cut(c.insteadOf)))
 	}
-	g.logger.With(said...).Info("call", slog.String("key", key), slog.String("upstream", c.upstream.name),
+	g.logger.With(said...).Info("call", slog.String("key", o.key), slog.String("upstream", c.upstream.name),
 		slog.String("model", c.target.Model), slog.String("holder", c.caller.Holder),
 		slog.String("session", cut(c.caller.Session)), slog.String("agent", cut(c.caller.Agent)), slog.String("class", class),
 		slog.Duration("wait", o.waited.Round(time.Millisecond)), slog.Duration("first", o.first.Round(time.Millisecond)),

@@ -26,8 +26,9 @@ type failOpen struct {
 	outage int
 }
 
-// spentKey is a quota that passed calls of a holder drew on, or, where its name is not known, a part of a model below a prefix.
-type spentKey struct{ holder, quota, prefix, model, part string }
+// spentKey is a quota that passed calls of a holder drew on, or, where its name is not known, a part of a model below a prefix. Of a pool
+// it is the member of the key with which they were sent.
+type spentKey struct{ holder, quota, prefix, model, part, key string }
 
 func newFailOpen(conf *config.FailOpen) *failOpen {
 	if conf == nil {
@@ -128,6 +129,7 @@ func (f *failOpen) back() (spent map[spentKey]int64, count int) {
 // isAway reports whether an error says that the cluster did not answer; nothing of the call was sent then. One that has no room answers.
 func isAway(err error) bool {
 	return !errors.As(err, new(*client.RefusalError)) && !errors.As(err, new(*client.RequestError)) && !errors.Is(err, errStopping) &&
+		!errors.As(err, new(*PoolError)) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrLate) && !hasNoRoom(err)
 }
 
@@ -155,6 +157,9 @@ func (c *call) passOpen() bool {
 		c.gateway.logger.Warn("the cluster is away: calls pass ungoverned", "upstream", c.upstream.name, "count", bounds.Count, "per", bounds.Per,
 			"for", bounds.For)
 	}
+	if c.key == nil && len(c.keys) > 0 {
+		c.key = c.pick() // nobody grants a member
+	}
 	c.ungoverned, c.spent = "fail_open", c.spends()
 	c.outage = c.upstream.open.spend(c.spent)
 	return true
@@ -175,12 +180,15 @@ func (c *call) clusterBack() {
 				continue
 			}
 			ctx, cancel := context.WithTimeout(g.ctx, settleWithin)
-			item := client.Item{Quota: quota, Amount: 1}
+			member := ""
+			if c.isPool(quota) {
+				member = key.key
+			}
 			lease, err := g.client.Reserve(ctx, client.ReserveRequest{
-				Items: []client.Item{item}, Consume: true, Holder: key.holder,
-				Wait: settleWithin,
+				Items: []client.Item{{Quota: quota, Amount: 1}}, Consume: true, Holder: key.holder, Member: member, Wait: settleWithin,
 			})
 			if err == nil {
+				item, _ := lease.For(quota)
 				item.Amount = amount
 				_, err = lease.Operation().Settle(ctx, client.Settlement{Actual: []client.Item{item}, Release: true})
 			}

@@ -29,6 +29,7 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 	var no *client.RefusalError
 	var wrong *client.RequestError
 	var upstream *upstreamError
+	var pool *PoolError
 	switch {
 	case errors.Is(err, errStopping):
 		return dialect.Refusal{Status: http.StatusServiceUnavailable, Message: "quotad: " + errStopping.Error(), RetryAfter: time.Second}, false
@@ -36,6 +37,10 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 		return c.quotaRefusal(no), false
 	case errors.As(err, &wrong):
 		return c.wrongRequest(wrong), false
+	case errors.As(err, &pool):
+		return dialect.Refusal{
+			Status: http.StatusForbidden, Quota: pool.Pool, Final: true, Message: "quotad: " + pool.Message + ". " + pool.Hint,
+		}, false
 	case errors.As(err, &upstream):
 		said := "did not answer"
 		if !upstream.sent {

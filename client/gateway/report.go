@@ -50,7 +50,7 @@ func (c *call) report(granted *grant, said []signals.Signal, verdict signals.Sig
 	if verdict.RetryAfter.Known {
 		otherwise = verdict.RetryAfter.D
 	}
-	report := c.signalsOf(said, limited)
+	report := c.signalsOf(granted, said, limited)
 	if granted.lease == nil || len(report) == 0 {
 		return otherwise
 	}
@@ -107,7 +107,7 @@ func (c *call) quotaOf(resource string) string {
 
 // signalsOf turns what a provider said into what the cluster is told. Counts of limits that the call does not draw on are left
 // out; a refusal always counts, if need be against the call's first quota.
-func (c *call) signalsOf(said []signals.Signal, limited bool) []client.Signal {
+func (c *call) signalsOf(granted *grant, said []signals.Signal, limited bool) []client.Signal {
 	if len(c.draws) == 0 {
 		return nil
 	}
@@ -123,13 +123,14 @@ func (c *call) signalsOf(said []signals.Signal, limited bool) []client.Signal {
 		case s.Class != signals.OK && quota == "":
 			quota = c.draws[0].quota.Name
 		}
+		quota = granted.quota(quota)
 		if quota == "" || s.Class == signals.OK && !limited && !c.gateway.reports.due(quota, s, now) {
 			continue
 		}
 		if s.Class == signals.Billing {
 			// Nothing that the call draws on is paid for.
 			for _, d := range c.draws {
-				out = append(out, client.Signal{Quota: d.quota.Name, Cause: client.CausePlan})
+				out = append(out, client.Signal{Quota: granted.quota(d.quota.Name), Cause: client.CausePlan})
 			}
 			continue
 		}

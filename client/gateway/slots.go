@@ -40,7 +40,11 @@ func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 		}
 		return control.Flush()
 	}
-	err = write(map[string]string{"lease": strconv.FormatUint(lease.ID(), 10), "fence": strconv.FormatUint(lease.Fence(), 10)})
+	first := map[string]string{"lease": strconv.FormatUint(lease.ID(), 10), "fence": strconv.FormatUint(lease.Fence(), 10)}
+	if member := lease.Member(); member != "" {
+		first["member"] = member
+	}
+	err = write(first)
 	alive := time.NewTicker(signOfLife)
 	defer alive.Stop()
 	for err == nil {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/quotad/quotad/client/gateway/catalog"
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/gateway/dialect"
 	"github.com/quotad/quotad/client/gateway/identity"
@@ -108,6 +109,17 @@ type PartStatus struct {
 	Usable    int64  `json:"usable"`
 	Available int64  `json:"available"`
 	Open      bool   `json:"open"`
+	// Members are those of a pool: each has the name of the key whose quota it is.
+	Members []MemberStatus `json:"members,omitempty"`
+}
+
+// MemberStatus is a member of a pool.
+type MemberStatus struct {
+	Name      string `json:"name"`
+	Quota     string `json:"quota"`
+	Usable    int64  `json:"usable"`
+	Available int64  `json:"available"`
+	Open      bool   `json:"open"`
 }
 
 // SeatStatus is a taken seat.
@@ -155,7 +167,7 @@ func (g *Gateway) upstreamStatus(u *upstream, learnt map[string]*LearntStatus, n
 			}
 		}
 	}
-	free := map[string]int64{}
+	free, ofMember := map[string]int64{}, map[string]int64{}
 	for _, prefix := range prefixes {
 		free[prefix] = 100
 		for _, model := range g.catalog.Models(prefix) {
@@ -164,8 +176,18 @@ func (g *Gateway) upstreamStatus(u *upstream, learnt map[string]*LearntStatus, n
 			for _, part := range shown.Parts {
 				free[prefix] = min(free[prefix], part.share())
 				if !part.Open {
-					out.Closed = append(out.Closed, part.Quota)
+					out.close(part.Quota)
 					free[prefix] = 0
+				}
+				for _, member := range part.Members {
+					if _, seen := ofMember[member.Name]; !seen {
+						ofMember[member.Name] = 100
+					}
+					ofMember[member.Name] = min(ofMember[member.Name], member.share())
+					if !member.Open {
+						out.close(member.Quota)
+						ofMember[member.Name] = 0
+					}
 				}
 			}
 			out.Models = append(out.Models, shown)
@@ -173,17 +195,42 @@ func (g *Gateway) upstreamStatus(u *upstream, learnt map[string]*LearntStatus, n
 	}
 	if u.keys != nil {
 		for _, k := range u.keys.Keys() {
-			out.Keys = append(out.Keys, KeyStatus{
-				Name: k.Name, Quotas: k.Quotas, Age: Length(k.Age(now).Truncate(time.Second)), Free: free[k.Quotas],
-			})
+			left := free[k.Quotas]
+			if its, ok := ofMember[k.Name]; ok && k.Quotas == u.config.Quotas {
+				left = its
+			}
+			out.Keys = append(out.Keys, KeyStatus{Name: k.Name, Quotas: k.Quotas, Age: Length(k.Age(now).Truncate(time.Second)), Free: left})
 		}
 	}
 	return out
 }
 
+// close notes that a quota is closed, once.
+func (u *UpstreamStatus) close(quota string) {
+	if !slices.Contains(u.Closed, quota) {
+		u.Closed = append(u.Closed, quota)
+	}
+}
+
 // share returns how much of a quota is free, in percent.
-func (p PartStatus) share() int64 {
-	return min(int64(100*(float64(max(p.Available, 0))/float64(max(p.Usable, 1)))), 100)
+func (p PartStatus) share() int64 { return share(p.Available, p.Usable) }
+
+func (m MemberStatus) share() int64 { return share(m.Available, m.Usable) }
+
+func share(available, usable int64) int64 {
+	return min(int64(100*(float64(max(available, 0))/float64(max(usable, 1)))), 100)
+}
+
+// membersOf returns the members of a pool; nil: the quota is none.
+func (g *Gateway) membersOf(q catalog.Quota) []MemberStatus {
+	var out []MemberStatus
+	for _, member := range q.Members {
+		its, _ := g.catalog.Get(member.Quota)
+		out = append(out, MemberStatus{
+			Name: member.Name, Quota: member.Quota, Usable: its.Usable, Available: its.Available, Open: its.Open,
+		})
+	}
+	return out
 }
 
 func (g *Gateway) modelStatus(prefix, model string) ModelStatus {
@@ -194,7 +241,9 @@ func (g *Gateway) modelStatus(prefix, model string) ModelStatus {
 			continue
 		}
 		out.NoTokens = out.NoTokens && !isTokens(part)
-		out.Parts = append(out.Parts, PartStatus{Part: part, Quota: q.Name, Usable: q.Usable, Available: q.Available, Open: q.Open})
+		out.Parts = append(out.Parts, PartStatus{
+			Part: part, Quota: q.Name, Usable: q.Usable, Available: q.Available, Open: q.Open, Members: g.membersOf(q),
+		})
 	}
 	return out
 }

@@ -142,7 +142,7 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 			" is of kind slots: use POST /slots"})
 		return
 	}
-	said := map[string]any{"spendIn": spendIn(op.Left())}
+	said := permission(op.Left(), granted.lease.Member())
 	if ask.Settle {
 		id := g.takes.keep(granted)
 		if id == "" {
@@ -159,8 +159,14 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 	writeJSON(w, said)
 }
 
-// spendIn writes how long is left to make a call, rounded down.
-func spendIn(left time.Duration) string { return left.Truncate(time.Millisecond).String() }
+// permission says how long is left to make a call, rounded down, and of pools on which member it draws.
+func permission(left time.Duration, member string) map[string]any {
+	said := map[string]any{"spendIn": left.Truncate(time.Millisecond).String()}
+	if member != "" {
+		said["member"] = member
+	}
+	return said
+}
 
 // refuseTake answers a take that the cluster did not allow.
 func (g *Gateway) refuseTake(w http.ResponseWriter, c *call, err error) {
@@ -197,7 +203,7 @@ func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call)
 		g.refuseTake(w, c, err)
 		return true
 	}
-	writeJSON(w, map[string]any{"spendIn": spendIn(taken.Left())})
+	writeJSON(w, permission(taken.Left(), taken.Member()))
 	return true
 }
 

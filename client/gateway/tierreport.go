@@ -138,6 +138,13 @@ func (g *Gateway) serveReport(w http.ResponseWriter, r *http.Request, c *call) {
 		c.required(quota, "", 1)
 		c.draws[len(c.draws)-1].amount = 1
 	}
+	for _, d := range c.draws {
+		if len(d.quota.Members) > 0 {
+			c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: " + d.quota.Name + " is a pool: report on the quota of " +
+				"the member that made the call; " + memberNames(d.quota)})
+			return
+		}
+	}
 	granted, err := c.acquire(r.Context(), 0)
 	if err != nil {
 		g.refuseTake(w, c, err)

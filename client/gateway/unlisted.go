@@ -66,6 +66,7 @@ func (c *call) listKnown(ctx context.Context) (refusal dialect.Refusal, refused 
 	}
 	c.gateway.away.Store(true)
 	c.target.Model = ""
+	c.aim(false)
 	c.estimate()
 	if c.passOpen() {
 		return dialect.Refusal{}, false
@@ -80,15 +81,19 @@ const statusGone = 499
 // its model may have.
 func (c *call) spends() map[spentKey]int64 {
 	out := map[spentKey]int64{}
+	key := ""
+	if c.key != nil {
+		key = c.key.Name
+	}
 	for _, d := range c.draws {
-		out[spentKey{holder: c.caller.Holder, quota: d.quota.Name, part: d.part}] = max(d.amount, 1)
+		out[spentKey{holder: c.caller.Holder, quota: d.quota.Name, part: d.part, key: key}] = max(d.amount, 1)
 	}
 	if len(out) > 0 || !c.op.Generates() {
 		return out
 	}
 	for _, part := range config.Parts {
 		if part != "streams" {
-			out[spentKey{holder: c.caller.Holder, prefix: c.prefixOfQuotas, model: c.model, part: part}] = c.amountOf(part)
+			out[spentKey{holder: c.caller.Holder, prefix: c.prefixOfQuotas, model: c.model, part: part, key: key}] = c.amountOf(part)
 		}
 	}
 	return out
@@ -100,6 +105,11 @@ func (c *call) chargedTo(key spentKey) (name string, ok bool) {
 		q, known := c.gateway.catalog.Get(key.quota)
 		return key.quota, !known || !q.Slots
 	}
-	q, ok := c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, key.prefix, key.model).Parts[key.part]
+	q, ok := c.find(key.prefix, key.model).Parts[key.part]
+	if !ok {
+		// The key has no quotas of its own, but perhaps those of its name in the upstream's pools.
+		q, ok = c.find(c.upstream.config.Quotas, key.model).Parts[key.part]
+		ok = ok && q.Has(key.key)
+	}
 	return q.Name, ok
 }

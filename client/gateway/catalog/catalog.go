@@ -29,8 +29,8 @@ type Quota struct {
 	Limit, Usable int64
 	// MaxHold is the largest amount of one hold that is consumed at once, MaxCritical that of a critical call.
 	MaxHold, MaxCritical int64
-	// Members are the quotas of a pool.
-	Members []string
+	// Members are the quotas of a pool, which has the kind of its members; nil: it is none.
+	Members []Member
 	// Available is what was left when the list was read.
 	Available int64
 	// DefaultEstimate is the amount of an item that names none.
@@ -39,6 +39,14 @@ type Quota struct {
 	Transit time.Duration
 	// Open: it was in no cooldown when the list was read.
 	Open bool
+}
+
+// Member is a quota of a pool.
+type Member struct{ Name, Quota string }
+
+// Has reports whether a pool has a member of a name.
+func (q Quota) Has(member string) bool {
+	return slices.ContainsFunc(q.Members, func(m Member) bool { return m.Name == member })
 }
 
 // Catalog is the quotas of the cluster as they were listed last.
@@ -53,7 +61,24 @@ func (c *Catalog) Set(list []*quotav1.QuotaStatus) {
 		q := quotaOf(status)
 		quotas[q.Name] = q
 	}
+	for name, q := range quotas {
+		if len(q.Members) > 0 {
+			quotas[name] = likeMembers(q, quotas)
+		}
+	}
 	c.quotas.Store(&quotas)
+}
+
+// likeMembers returns a pool with what its members have in common, and with all that is left of them.
+func likeMembers(pool Quota, quotas map[string]Quota) Quota {
+	pool.Available = 0
+	for _, member := range pool.Members {
+		its := quotas[member.Quota]
+		pool.Slots, pool.Actual, pool.Daily = pool.Slots || its.Slots, pool.Actual || its.Actual, pool.Daily || its.Daily
+		pool.Available += its.Available
+		pool.DefaultEstimate = max(pool.DefaultEstimate, its.DefaultEstimate)
+	}
+	return pool
 }
 
 func quotaOf(status *quotav1.QuotaStatus) Quota {
@@ -80,7 +105,7 @@ func quotaOf(status *quotav1.QuotaStatus) Quota {
 		q.Limit = rule.Slots.GetLimit()
 	case *quotav1.Quota_Pool:
 		for _, member := range rule.Pool.GetMembers() {
-			q.Members = append(q.Members, member.GetQuota())
+			q.Members = append(q.Members, Member{member.GetName(), member.GetQuota()})
 		}
 	}
 	return q
@@ -133,8 +158,8 @@ func (c *Catalog) Most(name string, class config.Class) int64 {
 	if len(q.Members) > 0 {
 		most := int64(0)
 		for _, member := range q.Members {
-			if its, ok := c.Get(member); ok && len(its.Members) == 0 {
-				most = max(most, c.Most(member, class))
+			if its, ok := c.Get(member.Quota); ok && len(its.Members) == 0 {
+				most = max(most, c.Most(member.Quota, class))
 			}
 		}
 		return most
@@ -178,6 +203,16 @@ type Target struct {
 // Has reports whether the model has a quota.
 func (t Target) Has() bool { return len(t.Parts) > 0 }
 
+// Pooled reports whether any of them is a pool.
+func (t Target) Pooled() bool {
+	for _, q := range t.Parts {
+		if len(q.Members) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Rule returns the first rule of the configuration for a model of an upstream.
 func Rule(rules []config.Model, upstream, model string) (config.Model, bool) {
 	plain := Plain(model)
@@ -212,7 +247,7 @@ func (c *Catalog) Find(rules []config.Model, upstream, prefix, model string) Tar
 }
 
 // parts returns the quotas of a model by part. A quota that is charged with another one as its ancestor is left out: naming both
-// would charge it twice.
+// would charge it twice. Of pools that is so where it is of their first members.
 func (c *Catalog) parts(base string) map[string]Quota {
 	parts := map[string]Quota{}
 	for _, part := range config.Parts {
@@ -221,15 +256,39 @@ func (c *Catalog) parts(base string) map[string]Quota {
 		}
 	}
 	for _, q := range parts {
-		for parent := q.Parent; parent != ""; {
-			if part, below := strings.CutPrefix(parent, base+"/"); below {
-				delete(parts, part)
+		for parent := c.first(q).Parent; parent != ""; {
+			for part, other := range parts {
+				if c.first(other).Name == parent {
+					delete(parts, part)
+				}
 			}
 			above, _ := c.Get(parent)
 			parent = above.Parent
 		}
 	}
 	return parts
+}
+
+// first returns the quota of a pool's first member, or the quota itself.
+func (c *Catalog) first(q Quota) Quota {
+	if len(q.Members) > 0 {
+		q, _ = c.Get(q.Members[0].Quota)
+	}
+	return q
+}
+
+// Pools returns the pools below a prefix, by name.
+func (c *Catalog) Pools(prefix string) []Quota {
+	var out []Quota
+	if quotas := c.quotas.Load(); quotas != nil {
+		for name, q := range *quotas {
+			if len(q.Members) > 0 && strings.HasPrefix(name, prefix+"/") {
+				out = append(out, q)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Quota) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
 // Models returns the models below a prefix that have quotas, in order.

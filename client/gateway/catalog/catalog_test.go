@@ -97,6 +97,38 @@ func TestMost(t *testing.T) {
 	}
 }
 
+// TestFind_OfPools: a pool has the kind of its members, and is left out where its members are ancestors of another pool's.
+func TestFind_OfPools(t *testing.T) {
+	pool := func(name string, of ...string) *quotav1.QuotaStatus {
+		members := make([]*quotav1.PoolMember, len(of))
+		for i, quota := range of {
+			members[i] = &quotav1.PoolMember{Name: string(rune('a' + i)), Quota: quota}
+		}
+		return &quotav1.QuotaStatus{Definition: &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Pool{Pool: &quotav1.Pool{Members: members}}}}
+	}
+	var c Catalog
+	c.Set([]*quotav1.QuotaStatus{
+		status("a/m/requests", "a/m/requests-per-day", 10), status("a/m/requests-per-day", "", 30), status("a/m/tokens", "", 50),
+		status("b/m/requests", "b/m/requests-per-day", 20), status("b/m/requests-per-day", "", 30), status("b/m/tokens", "", 70),
+		pool("p/m/requests", "a/m/requests", "b/m/requests"), pool("p/m/tokens", "a/m/tokens", "b/m/tokens"),
+		pool("p/m/requests-per-day", "a/m/requests-per-day", "b/m/requests-per-day"), pool("pp/m/requests", "a/m/requests"),
+		status("p/plain/requests", "", 5),
+	})
+	got := c.Find(nil, "p", "p", "m")
+	if len(got.Parts) != 2 || !got.Pooled() || got.Parts["requests-per-day"].Name != "" {
+		t.Errorf("got %+v", got)
+	}
+	if q := got.Parts["requests"]; q.Available != 30 || !q.Daily || !q.Has("b") || q.Has("c") {
+		t.Errorf("the pool is %+v", q)
+	}
+	if c.Find(nil, "p", "p", "plain").Pooled() {
+		t.Error("a plain quota counts as a pool")
+	}
+	if pools := c.Pools("p"); len(pools) != 3 || pools[0].Name != "p/m/requests" {
+		t.Errorf("the pools below p are %+v", pools)
+	}
+}
+
 func FuzzCanonical(f *testing.F) {
 	f.Add("us.anthropic.claude-sonnet-4-5-20250929-v1:0")
 	f.Add("arn:///")

@@ -212,9 +212,12 @@ func (c *checker) keys(field string, u Upstream, conf Config) {
 		names[key.Name] = true
 		c.source(at+".from", key.From)
 	}
-	for _, name := range u.Pool {
+	for i, name := range u.Pool {
 		if !names[name] {
 			c.fail(field+".pool", "there is no key %q", name)
+		}
+		if slices.Contains(u.Pool[:i], name) {
+			c.fail(field+".pool", "%q stands twice", name)
 		}
 	}
 	switch {

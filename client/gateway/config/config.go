@@ -145,7 +145,8 @@ type Upstream struct {
 	Auth string
 	// Keys are the credentials that are injected, first match first.
 	Keys []Key
-	// Pool are keys by name of which each call takes the one with the most room.
+	// Pool are keys by name of which each call takes one: that of the member which the cluster grants, where it has a quota of kind pool, and
+	// else the one with the most room.
 	Pool []string
 	// Parts are the parts that every model must have.
 	Parts []string

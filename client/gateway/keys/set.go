@@ -109,6 +109,16 @@ func (s *Set) reread(k *Key) {
 	}
 }
 
+// Named returns the key of a name; nil: there is none among them.
+func Named(among []*Key, name string) *Key {
+	for _, k := range among {
+		if k.Name == name {
+			return k
+		}
+	}
+	return nil
+}
+
 // Keys returns all keys.
 func (s *Set) Keys() []*Key { return s.keys }
 

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -186,20 +187,28 @@ func reloadGateway(g *gateway.Gateway, server *gateway.Server, tokens *gatewayTo
 }
 
 func (a *App) gatewayCheck() *cobra.Command {
+	var ask bool
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a gateway's configuration",
 		Long: `Reads the file as "quotad gateway" would, with the keys, tokens and certificates that it names, and tells everything that
-is wrong with it. It asks no cluster.`,
-		Example: `  quotad gateway check /etc/quotad/gateway.yaml`,
-		Args:    arguments("FILE"),
-		RunE: func(_ *cobra.Command, args []string) error {
+is wrong with it. With --cluster it also lists the quotas of the cluster, and compares its pools with the keys of the file. Otherwise it
+asks no cluster.`,
+		Example: `  quotad gateway check /etc/quotad/gateway.yaml
+  quotad gateway check --cluster /etc/quotad/gateway.yaml`,
+		Args: arguments("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
 			conf, tokens, err := loadGateway(args[0])
 			if err == nil {
 				err = gateway.Check(conf, gatewayOptions(tokens, nil))
 			}
 			if err != nil {
 				return gatewayError(err)
+			}
+			if ask {
+				if err := checkPools(cmd.Context(), args[0]); err != nil {
+					return err
+				}
 			}
 			for _, warning := range gateway.Warnings(conf) {
 				_, _ = fmt.Fprintf(a.Err, "warning: %s\n", warning)
@@ -208,7 +217,25 @@ is wrong with it. It asks no cluster.`,
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&ask, "cluster", false, "compare the pools of the cluster with the keys of the file")
 	return cmd
+}
+
+// checkPools compares the pools of the cluster with the keys of a file.
+func checkPools(ctx context.Context, path string) error {
+	g, _, err := newGateway(path, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = g.Close() }()
+	err = g.CheckPools(ctx)
+	if wrong, ok := errors.AsType[*gateway.PoolError](err); ok {
+		return fail(ExitUsage, wrong.Hint, "%w", err)
+	}
+	if err != nil {
+		return fail(ExitUnavailable, "are the nodes of cluster.nodes up?", "the cluster did not list its quotas: %w", err)
+	}
+	return nil
 }
 
 func (a *App) gatewayExplain() *cobra.Command {
@@ -286,6 +313,9 @@ func printExplanation(out io.Writer, e gateway.Explanation) error {
 	if class == "" {
 		class = "the holder's own"
 	}
+	if e.Key == "" && slices.ContainsFunc(e.Draws, func(d gateway.ExplainedDraw) bool { return len(d.Members) > 0 }) {
+		e.Key = "that of the granted member"
+	}
 	lines := [][2]string{
 		{"upstream", e.Upstream},
 		{"url", e.URL},
@@ -312,6 +342,15 @@ func printExplanation(out io.Writer, e gateway.Explanation) error {
 		}
 		if _, err := fmt.Fprintf(out, "%-11s %s %d%s\n", "draws", d.Quota, d.Amount, cut); err != nil {
 			return err
+		}
+		for _, m := range d.Members {
+			state := ""
+			if !m.Open {
+				state = ", in cooldown"
+			}
+			if _, err := fmt.Fprintf(out, "%-11s %s: %d of %d available%s\n", "member "+m.Name, m.Quota, m.Available, m.Usable, state); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

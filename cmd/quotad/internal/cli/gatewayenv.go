@@ -163,6 +163,13 @@ func readGatewayStatus(ctx context.Context, at string) (status gateway.Status, e
 	return status, json.NewDecoder(io.LimitReader(response.Body, 64<<20)).Decode(&status)
 }
 
+func openState(open bool) string {
+	if open {
+		return "open"
+	}
+	return "cooldown"
+}
+
 func printGatewayStatus(out io.Writer, s gateway.Status) error {
 	state := "ready"
 	switch {
@@ -179,11 +186,10 @@ func printGatewayStatus(out io.Writer, s gateway.Status) error {
 	for _, u := range s.Upstreams {
 		for _, m := range u.Models {
 			for _, p := range m.Parts {
-				state := "open"
-				if !p.Open {
-					state = "cooldown"
+				quotas.Add(u.Name, p.Quota, output.Int(p.Available), output.Int(p.Usable), openState(p.Open))
+				for _, member := range p.Members {
+					quotas.Add("  "+member.Name, member.Quota, output.Int(member.Available), output.Int(member.Usable), openState(member.Open))
 				}
-				quotas.Add(u.Name, p.Quota, output.Int(p.Available), output.Int(p.Usable), state)
 			}
 		}
 	}

@@ -58,6 +58,8 @@ func TestParse_RefusesByLine(t *testing.T) {
 		`g:3: upstreams.azure.base: give the URL, such as https://NAME`:      "cluster: {nodes: [a:1]}\nupstreams:\n  azure: {}",
 		`g:4: upstreams.openai.auth: any process that reaches the port`: "cluster: {nodes: [a:1]}\nupstreams:\n  openai:\n    auth: inject\n" +
 			"    keys: [{name: a, from: {env: K}}]",
+		`upstreams.openai.pool: "a" stands twice`: "cluster: {nodes: [a:1]}\ntrust: everyone-on-this-machine\nupstreams:\n  openai:\n" +
+			"    auth: inject\n    keys: [{name: a, from: {env: K}}]\n    pool: [a, a]",
 		`g:1: listen.tcp: 0.0.0.0:1 is not a loopback address: set listen.tls`: "listen: {tcp: [\"0.0.0.0:1\"]}\n" +
 			"cluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
 		`g:3: upstreams.take: the gateway has a path`:   "cluster: {nodes: [a:1]}\nupstreams:\n  take: {base: \"https://x.example\"}",
