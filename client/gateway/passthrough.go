@@ -19,7 +19,9 @@ const maxAPI = 4 << 20
 // serveAPI passes a call of quota.v1.* to the cluster, as it came. A caller's own token goes with it. Where this gateway asks for no
 // tokens, the gateway's own stands in for it, which covers the holders of this machine alone.
 func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
-	if g.options.Tokens != nil && r.Header.Get("Authorization") == "" {
+	// What the caller sent decides: the proxy removes the headers that Connection names before it rewrites the request.
+	nothing := r.Header.Get("Authorization") == ""
+	if g.options.Tokens != nil && nothing {
 		c.refuse(w, dialect.Refusal{Status: http.StatusUnauthorized, Message: "quotad: send the cluster's token as Authorization: Bearer"})
 		return
 	}
@@ -37,7 +39,7 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 	passes := httputil.ReverseProxy{
 		FlushInterval: -1, ErrorLog: discardLog, Transport: apiSender{g.cluster, body.Bytes()},
 		Rewrite: func(p *httputil.ProxyRequest) {
-			if p.Out.Header.Get("Authorization") == "" && g.cluster.token != "" {
+			if g.options.Tokens == nil && nothing && g.cluster.token != "" {
 				p.Out.Header.Set("Authorization", "Bearer "+g.cluster.token)
 			}
 		},
