@@ -134,9 +134,18 @@ func Check(conf config.Config, options Options) error {
 	return errors.Join(nodes, (&Server{}).loadCertificate(conf.Listen))
 }
 
-// Reload takes a new configuration, whole or not at all. Listeners, the cluster and its token stay as they are until a restart.
+// Reload takes a new configuration, whole or not at all. Listeners, the cluster and its token stay as they are until a restart. So the
+// configuration has to be right as it is, for then, and with the listeners that are open.
 func (g *Gateway) Reload(conf config.Config) error {
-	built, err := g.build(conf.Complete())
+	conf = conf.Complete()
+	if err := checked(conf); err != nil {
+		return err
+	}
+	conf.Listen = g.state.Load().config.Listen.Reloaded(conf.Listen)
+	if err := checked(conf); err != nil {
+		return fmt.Errorf("listen is read at a start only, and what it opened stays open until then: %w", err)
+	}
+	built, err := g.build(conf)
 	if err != nil {
 		return err
 	}
@@ -165,14 +174,20 @@ type state struct {
 	root      *upstream
 }
 
+// checked returns all that is wrong with a completed configuration.
+func checked(conf config.Config) error {
+	problems := conf.Check()
+	all := make([]error, len(problems))
+	for i, problem := range problems {
+		all[i] = problem
+	}
+	return errors.Join(all...)
+}
+
 // build makes a state.
 func (g *Gateway) build(conf config.Config) (*state, error) {
-	if problems := conf.Check(); len(problems) > 0 {
-		all := make([]error, len(problems))
-		for i, problem := range problems {
-			all[i] = problem
-		}
-		return nil, errors.Join(all...)
+	if err := checked(conf); err != nil {
+		return nil, err
 	}
 	if (conf.Tokens != "") != (g.options.Tokens != nil) {
 		return nil, errors.New("gateway: Config.Tokens and Options.Tokens go together")

@@ -16,7 +16,10 @@ import (
 )
 
 // listen serves the fixture's gateway with its own listeners and returns the first address.
-func (f *fixture) listen() string {
+func (f *fixture) listen() string { return f.serve().Addresses()[0] }
+
+// serve serves the fixture's gateway with its own listeners.
+func (f *fixture) serve() *gateway.Server {
 	f.tb.Helper()
 	server, err := f.gateway.Listen(context.Background())
 	if err != nil {
@@ -31,7 +34,7 @@ func (f *fixture) listen() string {
 			f.tb.Error(err)
 		}
 	})
-	return server.Addresses()[0]
+	return server
 }
 
 // raw sends bytes over a connection of its own and returns the statuses of the answers to n requests.

@@ -115,6 +115,11 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 		c.refuse(w, refusal)
 		return
 	}
+	if c.upstream.keys != nil && !g.provenCaller(r, c) {
+		c.refuse(w, dialect.Refusal{Status: http.StatusForbidden, Final: true, Message: "quotad: the keys of the upstream " + c.upstream.name +
+			" are for callers with a token of this gateway, or on its unix socket"})
+		return
+	}
 	c.path = c.upstream.dialect.Rewrite(c.path)
 	c.op = c.upstream.dialect.Operation(r.Method, c.path)
 	defer func() {
@@ -132,6 +137,13 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 		return
 	}
 	proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
+}
+
+// provenCaller reports whether a caller may use keys that are injected: it has shown a token, it reached the unix socket, whose mode says
+// who may, or everyone is trusted. A configuration that would inject keys for others is not taken; a program that serves Handler at an
+// address which is not configured comes to this check alone.
+func (g *Gateway) provenCaller(r *http.Request, c *call) bool {
+	return g.options.Tokens != nil || c.state.config.Trust || connectionOf(r.Context()).unix
 }
 
 // proxy carries calls. It removes hop-by-hop headers, flushes every write, passes trailers and 1xx answers, and breaks the

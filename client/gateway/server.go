@@ -121,20 +121,38 @@ func loopbackOnly(listener net.Listener) bool {
 }
 
 func (s *Server) loadCertificate(conf config.Listen) error {
+	pair, err := readCertificate(conf)
+	if pair != nil {
+		s.certificate.Store(pair)
+	}
+	return err
+}
+
+// readCertificate returns the certificate of a configuration; nil: it names none.
+func readCertificate(conf config.Listen) (*tls.Certificate, error) {
 	if conf.Cert == "" {
-		return nil
+		return nil, nil //nolint:nilnil // no certificate is no error
 	}
 	pair, err := tls.LoadX509KeyPair(conf.Cert, conf.Key)
 	if err != nil {
-		return fmt.Errorf("listen.tls: %w", err)
+		return nil, fmt.Errorf("listen.tls: %w", err)
 	}
-	s.certificate.Store(&pair)
-	return nil
+	return &pair, nil
 }
 
-// ReloadCertificate reads the server's certificate again. On an error the old one stays.
-func (s *Server) ReloadCertificate() error {
-	return s.loadCertificate(s.gateway.state.Load().config.Listen)
+// Reload takes a new configuration, as Gateway.Reload does, and with it the server's certificate: both or neither.
+func (s *Server) Reload(conf config.Config) error {
+	pair, err := readCertificate(conf.Listen)
+	if err != nil {
+		return err
+	}
+	if err := s.gateway.Reload(conf); err != nil {
+		return err
+	}
+	if pair != nil && s.certificate.Load() != nil {
+		s.certificate.Store(pair)
+	}
+	return nil
 }
 
 // Addresses returns where it listens.

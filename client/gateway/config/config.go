@@ -90,6 +90,14 @@ type Listen struct {
 	Insecure bool
 }
 
+// Reloaded returns what is open after a reload that names next: the same addresses. Only the files of a certificate may change.
+func (l Listen) Reloaded(next Listen) Listen {
+	if l.Cert != "" && next.Cert != "" {
+		l.Cert, l.Key = next.Cert, next.Key
+	}
+	return l
+}
+
 // Cluster is how to reach quotad's nodes.
 type Cluster struct {
 	// Nodes are host:port or URLs; one is enough.

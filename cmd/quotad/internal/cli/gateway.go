@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -76,15 +77,17 @@ func loadGateway(path string) (config.Config, *gatewayTokens, error) {
 	if err != nil {
 		return conf, nil, fmt.Errorf("tokens: %w", err)
 	}
-	return conf, &gatewayTokens{tokens}, nil
+	out := &gatewayTokens{}
+	out.file.Store(tokens)
+	return conf, out, nil
 }
 
-// gatewayTokens are those of a token file, which has the form of the cluster's.
-type gatewayTokens struct{ file *rpc.Tokens }
+// gatewayTokens are those of a token file, which has the form of the cluster's. A reload replaces them.
+type gatewayTokens struct{ file atomic.Pointer[rpc.Tokens] }
 
 // Find implements identity.Tokens.
 func (t *gatewayTokens) Find(secret string) (identity.Right, bool) {
-	token, ok := t.file.Find(secret)
+	token, ok := t.file.Load().Find(secret)
 	if !ok {
 		return identity.Right{}, false
 	}
@@ -155,7 +158,7 @@ func (a *App) runGateway(cmd *cobra.Command, path, format string) error {
 		for {
 			select {
 			case <-reload:
-				reloadGateway(g, server, tokens, path, logger)
+				reloadGateway(server, tokens, path, logger)
 			case <-ctx.Done():
 				_, _ = daemon.SdNotify(false, daemon.SdNotifyStopping)
 				return
@@ -167,21 +170,18 @@ func (a *App) runGateway(cmd *cobra.Command, path, format string) error {
 	return server.Serve(ctx)
 }
 
-// reloadGateway takes a changed configuration, whole or not at all.
-func reloadGateway(g *gateway.Gateway, server *gateway.Server, tokens *gatewayTokens, path string, logger *slog.Logger) {
-	conf, err := gatewayfile.Load(path)
-	if err == nil && tokens != nil {
-		err = tokens.file.Reload()
-	}
+// reloadGateway takes a changed configuration with its tokens and certificate, whole or not at all.
+func reloadGateway(server *gateway.Server, tokens *gatewayTokens, path string, logger *slog.Logger) {
+	conf, changed, err := loadGateway(path)
 	if err == nil {
-		err = g.Reload(conf)
-	}
-	if err == nil {
-		err = server.ReloadCertificate()
+		err = server.Reload(conf)
 	}
 	if err != nil {
 		logger.Error("the configuration was not taken: the old one stays", "error", err)
 		return
+	}
+	if tokens != nil && changed != nil {
+		tokens.file.Store(changed.file.Load())
 	}
 	logger.Info("the configuration was read again")
 }
