@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -214,7 +216,25 @@ func peek(response *http.Response, reads signals.Dialect) []byte {
 	if !ok || !reads.NeedsBody(response.StatusCode, response.Header) {
 		return nil
 	}
-	return body.peek(signals.MaxBody)
+	return unpacked(response.Header, body.peek(signals.MaxBody))
+}
+
+// unpacked returns the beginning of a body as plain bytes, at most signals.MaxBody of them. A body that breaks off, or was not read to its
+// end, counts as far as it can be unpacked. nil: its encoding is none that the gateway lets providers use.
+func unpacked(header http.Header, start []byte) []byte {
+	switch strings.ToLower(strings.TrimSpace(header.Get("Content-Encoding"))) {
+	case "", "identity":
+		return start
+	case "gzip", "x-gzip":
+	default:
+		return nil
+	}
+	in, err := gzip.NewReader(bytes.NewReader(start))
+	if err != nil {
+		return start // plain, whatever its header says
+	}
+	plain, _ := io.ReadAll(io.LimitReader(in, signals.MaxBody))
+	return plain
 }
 
 // discard reads what is left of a short body, so that its connection can be used again, and closes it.

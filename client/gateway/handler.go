@@ -175,7 +175,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	switch {
 	case c.injected:
 		out.Header.Set("Accept-Encoding", "identity") // an event of the answer is withheld
-	case c.op.Generates():
+	case c.op.Generates(), len(c.draws) > 0:
 		reduceEncodings(out.Header)
 	}
 }

@@ -43,8 +43,8 @@ func (r *reportClock) due(quota string, s signals.Signal, now time.Time) bool {
 	return true
 }
 
-// report tells the cluster what the provider said. Of a refusal it returns how long the cluster keeps its quotas closed: what the
-// cluster answers, else what the provider asked, else a second.
+// report tells the cluster what the provider said. Of a refusal it returns how long its quotas are closed: as long as the cluster
+// keeps them so, which has a bound, and not shorter than the provider asks; else a second.
 func (c *call) report(granted *grant, said []signals.Signal, verdict signals.Signal, limited bool) time.Duration {
 	otherwise := time.Second
 	if verdict.RetryAfter.Known {
@@ -78,7 +78,7 @@ func (c *call) report(granted *grant, said []signals.Signal, verdict signals.Sig
 	select {
 	case left := <-done:
 		if left > 0 {
-			return left
+			return max(left, verdict.RetryAfter.D)
 		}
 	case <-timer.C:
 	}
