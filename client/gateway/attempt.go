@@ -71,6 +71,9 @@ func (c *call) pause(ctx context.Context, d time.Duration) error {
 	return sleep(ctx, d)
 }
 
+// errSwitched says that a provider left HTTP: no request asks for that, and what follows is no answer.
+var errSwitched = errors.New("it switched to another protocol (101), which no request asks for")
+
 // errUnsent says that nothing reached the provider.
 var errUnsent = errors.New("nothing was sent")
 
@@ -140,6 +143,14 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 			return nil, cause
 		}
 		return nil, &upstreamError{err: err, sent: handed.Load()}
+	}
+	if response.StatusCode == http.StatusSwitchingProtocols {
+		// The body is the connection itself, which nobody else closes. What the provider did is not known: nothing goes back.
+		_ = response.Body.Close()
+		prevent(nil)
+		cancel()
+		granted.settle(settlement{})
+		return nil, &upstreamError{err: errSwitched, sent: true}
 	}
 	c.record(func(o *outcome) { o.first = time.Since(sent) })
 	if response.StatusCode == http.StatusUnauthorized && granted.key != nil {

@@ -198,3 +198,38 @@ func TestA4_PagesStayOnTheGateway(t *testing.T) {
 	f.logs(t, "holder=octo@node-7", 5)
 	f.logs(t, "class=background", 5)
 }
+
+// TestSend_ProviderThatSwitchesProtocolsIsRefused: such an answer has no body that ends, so it must hold neither slot nor lease, and
+// the client must not read that nothing was sent.
+func TestSend_ProviderThatSwitchesProtocolsIsRefused(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	provider := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		connection, out, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: foo\r\n\r\n")
+		_ = out.Flush()
+		_, _ = io.Copy(io.Discard, connection) // until the gateway closes it
+		_ = connection.Close()
+	})}
+	defer func() { _ = provider.Close() }()
+	go func() { _ = provider.Serve(listener) }()
+	c := startCluster(t, slots("anthropic/m/streams", 1), rate("anthropic/m/requests", 100))
+	conf := configOf(c, map[string]config.Upstream{"anthropic": {Base: "http://" + listener.Addr().String(), Plain: true}})
+	f := startGateway(t, c, nil, conf, gateway.Options{})
+	for i := range 2 {
+		got := f.do(http.MethodPost, forms["anthropic"].path, forms["anthropic"].body)
+		if got.status != http.StatusBadGateway || !strings.Contains(got.body, "101") || strings.Contains(got.body, "nothing was sent") ||
+			!strings.Contains(got.body, `"type":"api_error"`) {
+			t.Errorf("call %d: %d %s", i, got.status, got.body)
+		}
+		eventually(t, "the slot is free", func() bool { return c.quota("anthropic/m/streams").Available == 1 })
+	}
+	c.consumed("anthropic/m/requests", 2)
+}
