@@ -72,8 +72,16 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 	return refusal, false
 }
 
-// upgrade reports whether a request asks for another protocol, such as a WebSocket. It is refused with 426: of all answers only
-// that makes agents fall back to HTTP at once.
+// upgrade reports whether a request asks for a protocol that is not HTTP, such as a WebSocket. It is refused with 426: of all answers
+// only that makes agents fall back to HTTP at once. An offer of HTTP/2 (h2c), which curl --http2 and Java's client make with every
+// request, is removed and the request answered as it came: a server may ignore it, and a provider must not see it.
 func upgrade(r *http.Request) bool {
-	return r.Header.Get("Upgrade") != "" || r.Method == http.MethodConnect && r.ProtoMajor >= 2
+	for protocol := range strings.SplitSeq(strings.Join(r.Header.Values("Upgrade"), ","), ",") {
+		if protocol = strings.TrimSpace(protocol); protocol != "" && !strings.EqualFold(protocol, "h2c") {
+			return true
+		}
+	}
+	r.Header.Del("Upgrade")
+	r.Header.Del("Http2-Settings")
+	return r.Method == http.MethodConnect && r.ProtoMajor >= 2
 }

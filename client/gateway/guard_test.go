@@ -135,12 +135,49 @@ func TestA7_WebSocketsAreRefusedWith426(t *testing.T) {
 		"GET /openai/v1/responses", "POST /take?quota=openai/gpt-5/requests", "POST /slots?quota=openai/gpt-5/requests", "GET /status",
 		"POST /quota.v1.QuotaService/Reserve",
 	} {
-		got := raw(t, "tcp", address, request+" HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", 1)
-		if len(got) != 1 || got[0] != "426" || len(f.provider.seen()) != 0 {
-			t.Errorf("%s: got %v", request, got)
+		for _, protocol := range []string{"websocket", "h2c, websocket", "h2c\r\nUpgrade: websocket", "TLS/1.2", "HTTP/3"} {
+			got := raw(t, "tcp", address, request+" HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: "+protocol+"\r\n\r\n", 1)
+			if len(got) != 1 || got[0] != "426" || len(f.provider.seen()) != 0 {
+				t.Errorf("%s with %q: got %v", request, protocol, got)
+			}
 		}
 	}
 	f.cluster.consumed("openai/gpt-5/requests", 0)
+}
+
+// TestUpgrade_OfferOfHTTP2IsIgnored: curl --http2 and Java's client offer h2c with every request in the clear. It is answered over
+// HTTP/1.1, and the provider does not see the offer.
+func TestUpgrade_OfferOfHTTP2IsIgnored(t *testing.T) {
+	f := openAI(t, speak(200, chatAnswer), nil)
+	address := f.listen()
+	const body = `{"model":"gpt-5","messages":[]}`
+	for request, body := range map[string]string{
+		"POST /openai/v1/chat/completions": body, "POST /take?quota=openai/gpt-5/requests": "", "GET /status": "",
+		"POST /quota.v1.QuotaService/GetQuota": `{"name":"openai/gpt-5/requests"}`,
+	} {
+		for _, offer := range []string{
+			"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n",
+			"Connection: upgrade\r\nUpgrade: H2C\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n",
+			"Connection: Upgrade\r\nUpgrade: h2c, h2c\r\n", "Upgrade:\r\n",
+		} {
+			got := raw(t, "tcp", address, fmt.Sprintf("%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
+				request, offer, len(body), body), 1)
+			if len(got) != 1 || got[0] != "200" {
+				t.Errorf("%s with %q: got %v", request, offer, got)
+			}
+		}
+	}
+	seen := f.provider.seen()
+	if len(seen) != 4 {
+		t.Errorf("the provider saw %d requests, want 4", len(seen))
+	}
+	for _, sent := range seen {
+		for _, name := range []string{"Upgrade", "Http2-Settings", "Connection"} {
+			if value := sent.header.Get(name); value != "" {
+				t.Errorf("the provider saw %s: %s", name, value)
+			}
+		}
+	}
 }
 
 func TestA5_SocketRoutesByHostAndNamesThePeer(t *testing.T) {
