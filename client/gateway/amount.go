@@ -7,7 +7,6 @@ import (
 	"io"
 	"regexp"
 	"strconv"
-	"strings"
 
 	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/catalog"
@@ -47,8 +46,8 @@ func (c *call) scan(to io.Writer) error {
 	if c.body == nil {
 		return nil
 	}
-	switch strings.ToLower(c.header.Get("Content-Encoding")) {
-	case "", "identity":
+	switch encodingOf(c.header) {
+	case "":
 		_, err := to.Write(c.body.data)
 		return err
 	case "gzip", "x-gzip":

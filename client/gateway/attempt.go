@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -233,8 +232,8 @@ func peek(response *http.Response, reads signals.Dialect) []byte {
 // unpacked returns the beginning of a body as plain bytes, at most signals.MaxBody of them. A body that breaks off, or was not read to its
 // end, counts as far as it can be unpacked. nil: its encoding is none that the gateway lets providers use.
 func unpacked(header http.Header, start []byte) []byte {
-	switch strings.ToLower(strings.TrimSpace(header.Get("Content-Encoding"))) {
-	case "", "identity":
+	switch encodingOf(header) {
+	case "":
 		return start
 	case "gzip", "x-gzip":
 	default:

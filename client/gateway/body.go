@@ -29,6 +29,15 @@ func mediaType(header http.Header) string {
 	return strings.ToLower(strings.TrimSpace(kind))
 }
 
+// encodingOf returns how a body is packed, in lower case; empty: it is not.
+func encodingOf(header http.Header) string {
+	encoding := strings.ToLower(strings.TrimSpace(strings.Join(header.Values("Content-Encoding"), ",")))
+	if encoding == "identity" {
+		return ""
+	}
+	return encoding
+}
+
 // isJSON reports whether a body is JSON by its type. Tools that say nothing send JSON.
 func isJSON(header http.Header) bool {
 	kind := mediaType(header)
@@ -72,13 +81,19 @@ var (
 	errMemory       = errors.New("all buffered bodies together would be larger than limits.memory")
 )
 
-// readBody reads a JSON body into memory. Other bodies are streamed and never sent again; of the forms of models, the beginning is looked
-// at for the model.
+// readBody reads a JSON body into memory, and each body that decides what the call draws on, whatever type its sender gives it: a
+// provider may read it as JSON all the same. Other bodies are streamed and never sent again; of the forms of models, the beginning is
+// looked at for the model.
 func (c *call) readBody(r *http.Request) error {
 	if err := c.takeBody(r); err != nil {
 		return err
 	}
 	return c.read()
+}
+
+// drawsByBody reports whether the body decides what the call draws on.
+func (c *call) drawsByBody() bool {
+	return c.op.Generates() || c.upstream.dialect == dialect.GitHub && estimate.CanonicalPath(c.path) == "/graphql"
 }
 
 func (c *call) takeBody(r *http.Request) error {
@@ -89,11 +104,20 @@ func (c *call) takeBody(r *http.Request) error {
 	keep := accountant{gateway: c.gateway, most: limits.Memory}
 	c.release = keep.release
 	whole := isJSON(r.Header)
-	if isText(r.Header) {
+	switch {
+	case whole:
+	case strings.HasPrefix(mediaType(r.Header), "multipart/") && encodingOf(r.Header) == "":
+		if !c.drawsByBody() {
+			return nil
+		}
+		r.Body, whole = beginsAsJSON(r.Body)
+	case c.drawsByBody():
+		whole = true // what is no JSON counts by its bytes
+	case isText(r.Header):
 		r.Body, whole = beginsAsJSON(r.Body)
 	}
 	if !whole {
-		if !c.op.Generates() || !strings.HasPrefix(mediaType(r.Header), "multipart/") {
+		if !c.op.Generates() {
 			return nil
 		}
 		head := make([]byte, estimate.MultipartHead)

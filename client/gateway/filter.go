@@ -17,7 +17,7 @@ import (
 // asksUsage reports whether the gateway has to ask for usage itself.
 func (c *call) asksUsage() bool {
 	mode := c.upstream.config.StreamUsage
-	if mode == "off" || c.ask == nil || !c.ask.Stream || c.ask.StreamOptions || c.body == nil || c.header.Get("Content-Encoding") != "" {
+	if mode == "off" || c.ask == nil || !c.ask.Stream || c.ask.StreamOptions || c.body == nil || encodingOf(c.header) != "" {
 		return false
 	}
 	chat := strings.HasSuffix(estimate.CanonicalPath(c.path), "/completions")
@@ -74,7 +74,7 @@ type usageFilter struct {
 // filterFor returns a filter for an answer; nil: it is no stream that can be read.
 func filterFor(header http.Header) *usageFilter {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
-	if err != nil || kind != "text/event-stream" || header.Get("Content-Encoding") != "" {
+	if err != nil || kind != "text/event-stream" || encodingOf(header) != "" {
 		return nil
 	}
 	header.Del("Content-Length")
