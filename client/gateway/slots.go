@@ -15,7 +15,10 @@ const signOfLife = 10 * time.Second
 // serveSlots answers /slots: the lease lives as long as the connection, also while the gateway drains. Its first line names it, empty lines
 // follow, and a last line says when it was lost.
 func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
-	_, _, refusal, refused := c.prepareTake(r)
+	_, _, refusal, refused := c.prepareTake(r, slotsQuery)
+	if !refused {
+		refusal, refused = c.wrongKind(true)
+	}
 	if refused {
 		c.refuse(w, refusal)
 		return
@@ -25,8 +28,13 @@ func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 		g.refuseTake(w, c, err)
 		return
 	}
-	defer granted.handOver()
 	lease := granted.lease
+	if lease.Operation() != nil { // what was not listed yet is consumed, and no slot
+		granted.settle(settlement{unsent: true})
+		c.refuse(w, refusedKind(c.draws[0], true))
+		return
+	}
+	defer granted.handOver()
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := json.NewEncoder(w)
 	control := http.NewResponseController(w)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"sync"
@@ -24,10 +23,17 @@ const (
 	maxItems = 64
 )
 
-// takeItem is an amount of one quota; 0: 1.
+// takeItem is an amount of one quota; nil: 1.
 type takeItem struct {
 	Quota  string `json:"quota"`
-	Amount int64  `json:"amount"`
+	Amount *int64 `json:"amount"`
+}
+
+func (i takeItem) amount() int64 {
+	if i.Amount == nil {
+		return 1
+	}
+	return *i.Amount
 }
 
 // takeRequest is what /take and /slots are asked, in the query or as JSON.
@@ -41,39 +47,46 @@ type takeRequest struct {
 	Settle bool `json:"settle"`
 }
 
+// The names that the queries of /take and /slots may have.
+var (
+	takeQuery  = []string{"quota", "amount", "wait", "holder", "class", "settle"}
+	slotsQuery = []string{"quota", "amount", "wait", "holder", "class"}
+)
+
 // readTake reads a request of /take or /slots. What the body says counts more than the query.
-func readTake(r *http.Request) (takeRequest, error) {
+func readTake(r *http.Request, known []string) (takeRequest, error) {
 	var ask takeRequest
-	query := r.URL.Query()
+	query, err := readQuery(r, known)
+	if err != nil {
+		return ask, err
+	}
 	ask.Quota, ask.Wait, ask.Holder, ask.Class = query.Get("quota"), query.Get("wait"), query.Get("holder"), query.Get("class")
-	ask.Settle = query.Get("settle") == "1"
+	if text := query.Get("settle"); text != "" {
+		if ask.Settle, err = strconv.ParseBool(text); err != nil {
+			return ask, fmt.Errorf("settle %s is not 1 or 0", identity.Quote(text))
+		}
+	}
 	if text := query.Get("amount"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			return ask, fmt.Errorf("amount %s is not a whole number", identity.Quote(text))
 		}
-		ask.Amount = n
+		ask.Amount = &n
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxAsk+1))
-	if err != nil || len(data) > maxAsk {
-		return ask, errors.New("the body was not read, or is larger than 64 KiB")
+	if err := readAsk(r, &ask, maxAsk, `{"quota":"t/core","amount":1}`); err != nil && !errors.Is(err, errNoBody) {
+		return ask, err
 	}
-	if len(data) > 0 && (isJSON(r.Header) || isText(r.Header)) && data[0] == '{' {
-		if err := json.Unmarshal(data, &ask); err != nil {
-			return ask, fmt.Errorf("the body is not JSON of the form {\"quota\":\"t/core\",\"amount\":1}: %w", err)
-		}
-	}
-	if ask.Quota != "" {
+	switch {
+	case ask.Quota != "":
 		ask.Items = append([]takeItem{ask.takeItem}, ask.Items...)
+	case ask.Amount != nil:
+		return ask, errors.New("amount stands without a quota: ?quota=t/core&amount=1")
 	}
 	if len(ask.Items) == 0 || len(ask.Items) > maxItems {
 		return ask, errors.New("name 1 to 64 quotas: ?quota=t/core&amount=1, or {\"items\":[{\"quota\":\"t/core\",\"amount\":1}]}")
 	}
-	for i, item := range ask.Items {
-		if item.Amount == 0 {
-			ask.Items[i].Amount = 1
-		}
-		if item.Amount < 0 || item.Quota == "" {
+	for _, item := range ask.Items {
+		if item.amount() < 1 || item.Quota == "" {
 			return ask, errors.New("an item has a quota and an amount of at least 1")
 		}
 	}
@@ -81,8 +94,8 @@ func readTake(r *http.Request) (takeRequest, error) {
 }
 
 // prepareTake names the caller of /take or /slots and finds what it asks. The answer is a refusal where it must not.
-func (c *call) prepareTake(r *http.Request) (ask takeRequest, named bool, refusal dialect.Refusal, refused bool) {
-	ask, err := readTake(r)
+func (c *call) prepareTake(r *http.Request, known []string) (ask takeRequest, named bool, refusal dialect.Refusal, refused bool) {
+	ask, err := readTake(r, known)
 	if err != nil {
 		return ask, false, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: " + err.Error()}, true
 	}
@@ -100,9 +113,9 @@ func (c *call) prepareTake(r *http.Request) (ask takeRequest, named bool, refusa
 		c.until = c.began.Add(min(wait, client.MaxWait))
 	}
 	for _, item := range ask.Items {
-		c.required(item.Quota, "", item.Amount)
+		c.required(item.Quota, "", item.amount())
 		d := &c.draws[len(c.draws)-1]
-		d.amount = item.Amount // a caller who names an amount means it
+		d.amount = item.amount() // a caller who names an amount means it
 	}
 	named = caller.Source == "header" || caller.Source == "path" || caller.Source == "token"
 	return ask, named, dialect.Refusal{}, false
@@ -122,7 +135,10 @@ func (c *call) identifyAs(r *http.Request, holder, class string) (dialect.Refusa
 
 // serveTake answers /take: 200 is the permission to call now.
 func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
-	ask, named, refusal, refused := c.prepareTake(r)
+	ask, named, refusal, refused := c.prepareTake(r, takeQuery)
+	if !refused {
+		refusal, refused = c.wrongKind(false)
+	}
 	if refused {
 		c.refuse(w, refusal)
 		return
@@ -136,10 +152,9 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 		return
 	}
 	op := granted.lease.Operation()
-	if op == nil || c.holdsSlots() {
+	if op == nil || len(op.Items()) < len(c.draws) { // slots that were not listed yet
 		granted.settle(settlement{unsent: true})
-		c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: " + c.draws[0].quota.Name +
-			" is of kind slots: use POST /slots"})
+		c.refuse(w, refusedKind(c.draws[0], false))
 		return
 	}
 	said := permission(op.Left(), granted.lease.Member())
@@ -161,12 +176,34 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 
 // permission says how long is left to make a call, rounded down, and of pools on which member it draws.
 func permission(left time.Duration, member string) map[string]any {
-	said := map[string]any{"spendIn": left.Truncate(time.Millisecond).String()}
+	said := map[string]any{"spendIn": spendIn(left)}
 	if member != "" {
 		said["member"] = member
 	}
 	return said
 }
+
+// wrongKind refuses a take of slots, and slots of what is no slot: those would be consumed and not held.
+func (c *call) wrongKind(slots bool) (dialect.Refusal, bool) {
+	for _, d := range c.draws {
+		_, known := c.gateway.catalog.Get(d.quota.Name)
+		if known && d.quota.Slots != slots && len(d.quota.Members) == 0 { // of a pool, the lease tells
+			return refusedKind(d, slots), true
+		}
+	}
+	return dialect.Refusal{}, false
+}
+
+func refusedKind(d draw, slots bool) dialect.Refusal {
+	message := " is of kind slots: use POST /slots"
+	if slots {
+		message = " is not of kind slots: use POST /take"
+	}
+	return dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: " + d.quota.Name + message}
+}
+
+// spendIn writes how long is left to make a call, rounded down.
+func spendIn(left time.Duration) string { return left.Truncate(time.Millisecond).String() }
 
 // refuseTake answers a take that the cluster did not allow.
 func (g *Gateway) refuseTake(w http.ResponseWriter, c *call, err error) {
@@ -289,24 +326,29 @@ func (t *takes) keep(granted *grant) string {
 		t.kept = map[string]*keptTake{}
 	}
 	t.kept[id] = &keptTake{granted, time.AfterFunc(takeLife, func() {
-		if late := t.remove(id); late != nil {
+		if late, _ := t.remove(id, nil); late != nil {
 			late.handOver()
 		}
 	})}
 	return id
 }
 
-// remove returns a take and forgets it; nil: there is none.
-func (t *takes) remove(id string) *grant {
+// remove returns a take and forgets it, where it named all quotas of actual; foreign is one that it did not. nil: there is none.
+func (t *takes) remove(id string, actual map[string]int64) (granted *grant, foreign string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	kept := t.kept[id]
 	if kept == nil {
-		return nil
+		return nil, ""
+	}
+	for quota := range actual {
+		if _, named := kept.grant.call.drawOf(quota); !named {
+			return nil, quota
+		}
 	}
 	kept.timer.Stop()
 	delete(t.kept, id)
-	return kept.grant
+	return kept.grant, ""
 }
 
 // reporting returns a take that still waits for its settlement, which is not made before the caller calls Done of its reports;
@@ -334,27 +376,50 @@ func (t *takes) close() {
 	}
 }
 
-// serveSettle answers /take/settle.
-func (g *Gateway) serveSettle(w http.ResponseWriter, r *http.Request, c *call) {
+// settleForm is what /take/settle is asked.
+const settleForm = `{"id":"...","actual":[{"quota":"t/core","amount":1}]}`
+
+// readSettle reads a request of /take/settle.
+func readSettle(r *http.Request) (id string, actual map[string]int64, err error) {
 	var ask struct {
 		ID     string     `json:"id"`
 		Actual []takeItem `json:"actual"`
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxAsk))
-	if err != nil || json.Unmarshal(data, &ask) != nil {
-		c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: `quotad: say {"id":"...","actual":[{"quota":"t/core","amount":1}]}`})
+	if _, err = readQuery(r, nil); err != nil {
+		return "", nil, err
+	}
+	if err = readAsk(r, &ask, maxAsk, settleForm); err != nil {
+		return "", nil, err
+	}
+	if ask.ID == "" {
+		return "", nil, errors.New("the id of the take is missing: say " + settleForm)
+	}
+	actual = map[string]int64{}
+	for _, item := range ask.Actual {
+		if _, twice := actual[item.Quota]; twice {
+			return "", nil, fmt.Errorf("the quota %s stands twice", identity.Quote(item.Quota))
+		}
+		if item.Quota == "" || item.Amount == nil || *item.Amount < 0 {
+			return "", nil, errors.New("an item has a quota, and the actual amount of at least 0")
+		}
+		actual[item.Quota] = *item.Amount
+	}
+	return ask.ID, actual, nil
+}
+
+// serveSettle answers /take/settle. A take that is settled by another quota than it named waits on for its settlement.
+func (g *Gateway) serveSettle(w http.ResponseWriter, r *http.Request, c *call) {
+	id, actual, err := readSettle(r)
+	if err != nil {
+		c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: " + err.Error()})
 		return
 	}
-	actual := map[string]int64{}
-	for _, item := range ask.Actual {
-		if item.Amount < 0 {
-			c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: an actual amount is at least 0"})
-			return
-		}
-		actual[item.Quota] = item.Amount
-	}
-	granted := g.takes.remove(ask.ID)
-	if granted == nil {
+	granted, foreign := g.takes.remove(id, actual)
+	switch {
+	case foreign != "":
+		c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: the take did not name the quota " + identity.Quote(foreign)})
+		return
+	case granted == nil:
 		c.refuse(w, dialect.Refusal{Status: http.StatusNotFound, Message: noSuchTake})
 		return
 	}

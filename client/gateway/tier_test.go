@@ -103,6 +103,79 @@ func TestTake_IsSettledByWhatWasUsed(t *testing.T) {
 	}
 }
 
+// TestOwnRoutes_RefuseWhatTheyDoNotKnow: a misspelt name is said, and nothing is taken, held or settled by the rest of the request.
+func TestOwnRoutes_RefuseWhatTheyDoNotKnow(t *testing.T) {
+	f := tier(t)
+	kept := f.do(http.MethodPost, "/take", `{"quota":"t/tokens","amount":900,"settle":true}`)
+	var take struct{ ID string }
+	if err := json.Unmarshal([]byte(kept.body), &take); err != nil || take.ID == "" {
+		t.Fatal(kept, err)
+	}
+	settles := func(actual string) string { return `{"id":"` + take.ID + `","actual":[` + actual + `]}` }
+	for name, want := range map[string]struct{ path, body, says string }{
+		"amount in the query":         {"/take?quota=t/core&amuont=5", "", `parameter \"amuont\" is unknown; known: quota, amount`},
+		"quota in the query":          {"/take?qouta=t/core", "", `\"qouta\" is unknown`},
+		"settle in the query":         {"/take?quota=t/core&settel=1", "", `\"settel\" is unknown`},
+		"settle that is none":         {"/take?quota=t/core&settle=maybe", "", `settle \"maybe\" is not 1 or 0`},
+		"two quotas":                  {"/take?quota=t/core&quota=t/tokens", "", "has quota twice"},
+		"an amount of 0":              {"/take?quota=t/core&amount=0", "", "at least 1"},
+		"an amount alone":             {"/take?amount=5", `{"items":[{"quota":"t/core"}]}`, "amount stands without a quota"},
+		"a query that cannot be read": {"/take?quota=t/core&amount=%zz", "", "not percent-encoded"},
+		"amount in JSON":              {"/take", `{"quota":"t/core","amuont":5}`, `unknown field \"amuont\"`},
+		"amount in an item":           {"/take", `{"items":[{"quota":"t/core","amuont":5}]}`, `unknown field \"amuont\"`},
+		"an amount of 0 in JSON":      {"/take", `{"quota":"t/core","amount":0}`, "at least 1"},
+		"an amount as text":           {"/take", `{"quota":"t/core","amount":"5"}`, "amount cannot be a string"},
+		"settle as text":              {"/take", `{"quota":"t/core","settle":"true"}`, "settle cannot be a string"},
+		"a form":                      {"/take?quota=t/core", "amount=5", "the body is not JSON"},
+		"two values":                  {"/take", `{"quota":"t/core"}{"amount":5}`, "more follows"},
+		"slots: amount":               {"/slots?quota=t/slots&amuont=2", "", `\"amuont\" is unknown`},
+		"slots: settle":               {"/slots?quota=t/slots&settle=1", "", `\"settle\" is unknown`},
+		"slots of a rate":             {"/slots?quota=t/core&amount=3", "", "t/core is not of kind slots: use POST /take"},
+		"slots and a rate":            {"/slots", `{"items":[{"quota":"t/slots"},{"quota":"t/core"}]}`, "t/core is not of kind slots"},
+		"a take of slots and a rate":  {"/take", `{"items":[{"quota":"t/core"},{"quota":"t/slots"}]}`, "t/slots is of kind slots"},
+		"settle: another quota":       {"/take/settle", settles(`{"quota":"t/tokenz","amount":40}`), `did not name the quota \"t/tokenz\"`},
+		"settle: a quota twice": {
+			"/take/settle", settles(`{"quota":"t/tokens","amount":4},{"quota":"t/tokens","amount":0}`), "stands twice",
+		},
+		"settle: amount":               {"/take/settle", settles(`{"quota":"t/tokens","amuont":40}`), `unknown field \"amuont\"`},
+		"settle: no amount":            {"/take/settle", settles(`{"quota":"t/tokens"}`), "actual amount"},
+		"settle: actual":               {"/take/settle", `{"id":"` + take.ID + `","actaul":[]}`, `unknown field \"actaul\"`},
+		"settle: no id":                {"/take/settle", `{"actual":[{"quota":"t/tokens","amount":4}]}`, "id of the take is missing"},
+		"settle: in the query":         {"/take/settle?id=" + take.ID, "", "parameter"},
+		"settle: nothing":              {"/take/settle", "", "the body is not JSON"},
+		"report: a member of its JSON": {"/report?quota=t/core", `{"status":429,"header":{"retry-after":"30"}}`, `unknown field \"header\"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, kind := range []string{"application/json", "application/x-www-form-urlencoded", "application/octet-stream"} {
+				got := f.do(http.MethodPost, want.path, want.body, "Content-Type", kind)
+				if got.status != http.StatusBadRequest || !strings.Contains(got.body, want.says) {
+					t.Errorf("%s: got %d %s", kind, got.status, got.body)
+				}
+			}
+		})
+	}
+	if q := f.cluster.quota("t/core"); q.Consumed != 0 || q.Leases != 0 || q.CooldownLeft != 0 {
+		t.Errorf("t/core is %+v", q)
+	}
+	if q := f.cluster.quota("t/slots"); q.Available != 2 {
+		t.Errorf("%d slots are available", q.Available)
+	}
+	// The take still waits for its settlement, and JSON is JSON whatever its type and white space.
+	got := f.do(http.MethodPost, "/take/settle?key=made-up", "\n "+settles(`{"quota":"t/tokens","amount":40}`), "Content-Type", "text/plain")
+	if got.status != http.StatusOK {
+		t.Fatalf("settling: %d %s", got.status, got.body)
+	}
+	f.cluster.consumed("t/tokens", 40)
+	for _, request := range [][2]string{
+		{"/take?quota=t/core&settle=true&key=made-up", ""}, {"/take", " {\"quota\":\"t/core\"}\n"}, {"/take?quota=t/core&settle=0", ""},
+	} {
+		got := f.do(http.MethodPost, request[0], request[1], "Content-Type", "application/octet-stream")
+		if got.status != http.StatusOK || strings.Contains(got.body, `"id"`) != strings.Contains(request[0], "settle=true") {
+			t.Errorf("%v: got %d %s", request, got.status, got.body)
+		}
+	}
+}
+
 func TestA32_SlotIsFreeOnceItsConnectionIsGone(t *testing.T) {
 	f := tier(t)
 	curl, err := exec.LookPath("curl")

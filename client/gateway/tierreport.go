@@ -2,13 +2,10 @@ package gateway
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -42,14 +39,9 @@ var reportQuery = []string{"id", "quota", "upstream", "holder", "class"}
 
 // readReport reads a request of /report.
 func (s *state) readReport(r *http.Request) (ask reportRequest, err error) {
-	query, err := url.ParseQuery(r.URL.RawQuery)
+	query, err := readQuery(r, reportQuery, "quota")
 	if err != nil {
-		return ask, errors.New("the query cannot be read")
-	}
-	for name := range query {
-		if !slices.Contains(reportQuery, name) {
-			return ask, fmt.Errorf("%s is unknown: the query has %s", identity.Quote(name), strings.Join(reportQuery, ", "))
-		}
+		return ask, err
 	}
 	ask.id, ask.quotas, ask.holder, ask.class = query.Get("id"), query["quota"], query.Get("holder"), query.Get("class")
 	if name := query.Get("upstream"); name != "" {
@@ -58,16 +50,8 @@ func (s *state) readReport(r *http.Request) (ask reportRequest, err error) {
 				strings.Join(slices.Sorted(maps.Keys(s.upstreams)), ", "))
 		}
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxAnswer+1))
-	if err != nil || len(data) > maxAnswer {
-		return ask, errors.New("the body was not read, or is larger than 256 KiB")
-	}
-	err = json.Unmarshal(data, &ask)
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		return ask, fmt.Errorf("%s cannot be a %s in JSON", cmp.Or(wrong.Field, "the body"), wrong.Value)
-	}
-	if err != nil {
-		return ask, fmt.Errorf("the body is not JSON of the form {\"status\":429,\"headers\":{\"retry-after\":\"30\"},\"body\":\"...\"}: %w", err)
+	if err := readAsk(r, &ask, maxAnswer, `{"status":429,"headers":{"retry-after":"30"},"body":"..."}`); err != nil {
+		return ask, err
 	}
 	if ask.Status < 100 || ask.Status > 599 {
 		return ask, errors.New("status is that of the provider's answer, 100 to 599")
