@@ -11,7 +11,6 @@ import (
 
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/client/gateway/catalog"
-	"github.com/quotad/quotad/client/gateway/config"
 )
 
 // insteadOfHeader names the model that a caller asked for, where another one of its provider answers.
@@ -25,7 +24,7 @@ func (c *call) fallbacks() []string {
 		return nil
 	}
 	rule, ok := catalog.Rule(c.state.config.Models, c.upstream.name, c.model)
-	if !ok || len(rule.Fallback) == 0 || !selects(rule.For, c) {
+	if !ok || len(rule.Fallback) == 0 || !rule.For.Selects(c.caller.Class, c.caller.Holder) {
 		return nil
 	}
 	for _, signed := range [][]byte{
@@ -37,10 +36,6 @@ func (c *call) fallbacks() []string {
 		}
 	}
 	return rule.Fallback
-}
-
-func selects(s config.Selector, c *call) bool {
-	return (s.Class == config.ClassNone || s.Class == c.caller.Class) && (s.Holder == "" || config.Match(s.Holder, c.caller.Holder))
 }
 
 // acquireAny asks for what the call draws on. Where the cluster refuses that, or foresees that it will soon be used up, and the

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/quotad/quotad/client/gateway"
 	"github.com/quotad/quotad/client/gateway/config"
@@ -75,6 +76,41 @@ func TestInject_SetsExactlyOneCredential(t *testing.T) {
 		t.Errorf("a token as the key: %d %s", got.status, got.body)
 	}
 	f.logs(t, "holder=red-red", 1)
+}
+
+// TestFor_CallWithoutAClassIsStandard: keys and fallbacks that are meant for standard calls serve callers that name no class.
+func TestFor_CallWithoutAClassIsStandard(t *testing.T) {
+	c := startCluster(t, rate("standard/gpt-5/requests", 100), rate("background/gpt-5/requests", 100), ratePer("standard/gone/requests", 1,
+		time.Hour))
+	p := startProvider(t, speak(200, chatAnswer))
+	u := upstreamOf(p, "openai")
+	u.Auth = "inject"
+	for _, class := range []config.Class{config.Background, config.Standard} {
+		u.Keys = append(u.Keys, config.Key{
+			Name: class.String(), Quotas: class.String(), From: config.Source{File: secret(t, class.String(), class.String())},
+			For: config.Selector{Class: class},
+		})
+	}
+	conf := configOf(c, map[string]config.Upstream{"openai": u})
+	conf.Trust = true
+	conf.Models = []config.Model{{Match: "gone", Fallback: []string{"gpt-5"}, For: config.Selector{Class: config.Standard}}}
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	for i, want := range []struct{ class, model, key, instead string }{
+		{"", "gpt-5", "standard", ""}, {"standard", "gpt-5", "standard", ""}, {"background", "gpt-5", "background", ""},
+		{"", "gone", "standard", ""}, {"", "gone", "standard", "gone"}, {"standard", "gone", "standard", "gone"},
+	} {
+		got := f.do(http.MethodPost, forms["openai"].path, `{"model":"`+want.model+`","input":"x"}`, "X-Quotad-Class", want.class)
+		if got.status != http.StatusOK || got.header.Get("X-Quotad-Instead-Of") != want.instead {
+			t.Fatalf("call %d: %d %s, instead of %q", i, got.status, got.body, got.header.Get("X-Quotad-Instead-Of"))
+		}
+		if sent := p.seen()[i].header.Get("Authorization"); sent != "Bearer "+want.key {
+			t.Errorf("call %d had the key %q, want %s", i, sent, want.key)
+		}
+	}
+	got := f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`, "X-Quotad-Class", "critical")
+	if got.status != http.StatusForbidden {
+		t.Errorf("a class without a key: %d %s", got.status, got.body)
+	}
 }
 
 func TestA27_KeyFileIsSwappedUnderLoad(t *testing.T) {

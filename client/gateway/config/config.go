@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
@@ -201,6 +202,12 @@ type Selector struct {
 	Class Class
 	// Holder is a pattern, in which * stands for any run of characters.
 	Holder string
+}
+
+// Selects reports whether it chooses a call. One that names no class is standard, as its wait is: which class the holder has in the
+// cluster is not known here.
+func (s Selector) Selects(class Class, holder string) bool {
+	return (s.Class == ClassNone || s.Class == cmp.Or(class, Standard)) && (s.Holder == "" || Match(s.Holder, holder))
 }
 
 // Also is a set of further quotas for calls of some holders.

@@ -126,7 +126,7 @@ func (s *Set) Keys() []*Key { return s.keys }
 func (s *Set) For(class config.Class, holder string) []*Key {
 	var out []*Key
 	for _, k := range s.keys {
-		if k.For.Class != config.ClassNone && k.For.Class != class || k.For.Holder != "" && !config.Match(k.For.Holder, holder) {
+		if !k.For.Selects(class, holder) {
 			continue
 		}
 		if len(out) == 0 && !k.Pooled {
