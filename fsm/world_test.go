@@ -23,6 +23,7 @@ type world struct {
 	late    int64 // error of the later view
 	entries [][]byte
 	last    Applied
+	level   uint32 // the version of its entries
 }
 
 // tester is what *testing.T and *rapid.T have in common.
@@ -33,7 +34,7 @@ type tester interface {
 }
 
 func newWorld(t tester) *world {
-	return &world{t: t, m: New()}
+	return &world{t: t, m: New(), level: EntryVersion}
 }
 
 // apply applies one entry with these commands at the present time.
@@ -41,7 +42,7 @@ func (w *world) apply(commands ...*logpb.Command) []*logpb.Result {
 	w.t.Helper()
 	w.index++
 	data, err := proto.Marshal(&logpb.Entry{
-		Version: EntryVersion, StampNs: w.now, WallEarlyNs: epochStart + w.now + w.early,
+		Version: w.level, StampNs: w.now, WallEarlyNs: epochStart + w.now + w.early,
 		WallLateNs: epochStart + w.now + w.late, Commands: commands,
 	})
 	if err != nil {
