@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
@@ -31,6 +32,8 @@ type paceLoad struct {
 	// four times out of five.
 	second, uneven bool
 	periods        int64
+	// patience is how long a call waits at most; 0: ten minutes, the longest wait.
+	patience int64
 	// at does something once, at a moment, act says what.
 	at  int64
 	act func(*paceSim)
@@ -80,6 +83,7 @@ type paceSim struct {
 	random  *rand.Rand
 	events  simEvents
 	asked   map[uint64]simEvent
+	exposed exposed
 	waits   [classes][]int64
 	granted map[string]int64
 	used    [classes]int64
@@ -89,8 +93,11 @@ type paceSim struct {
 	key      *keySim
 }
 
-// warm is from when on it is measured: the burst at the start has spread out.
-func (p *paceSim) warm() int64 { return p.period * 4 }
+// warmPeriods is how many periods pass before it is measured: then the burst at the start has spread out.
+const warmPeriods = 4
+
+// warm is from when on it is measured.
+func (p *paceSim) warm() int64 { return p.period * warmPeriods }
 
 // mean is what a call uses.
 func (l *paceLoad) mean() int64 {
@@ -105,6 +112,7 @@ func runPace(t *testing.T, load paceLoad, seed uint64) *paceSim {
 	t.Helper()
 	p := &paceSim{
 		paceLoad: load, w: newWorld(t), random: rand.New(rand.NewPCG(seed, 1)), asked: map[uint64]simEvent{}, granted: map[string]int64{},
+		exposed: exposed{live: map[uint64]*exposure{}},
 	}
 	if load.key != nil {
 		p.useKey()
@@ -196,6 +204,7 @@ func (p *paceSim) holder(class int32) string {
 
 func (p *paceSim) command(e simEvent) *logpb.Command {
 	if e.granted != nil {
+		p.exposed.settle(e.granted.Lease, e.amount, p.w.now)
 		return settle(&logpb.Settle{
 			Lease: e.granted.Lease, Fence: e.granted.Fence, Op: 1, Actual: []*logpb.Item{itemOf("r", e.amount)},
 			Release: true,
@@ -205,7 +214,7 @@ func (p *paceSim) command(e simEvent) *logpb.Command {
 	if p.second {
 		a.Items = append(a.Items, itemOf("calls", 1))
 	}
-	a.Consume, a.WaitNs, a.TtlNs = true, 10*minute, 10*minute
+	a.Consume, a.WaitNs, a.TtlNs = true, cmp.Or(p.patience, 10*minute), 10*minute
 	return reserve(a)
 }
 
@@ -218,16 +227,39 @@ func (p *paceSim) apply(events []simEvent, commands []*logpb.Command) {
 			p.begin(e, r.GetGranted())
 		case r.GetWaiting() != nil:
 			p.asked[r.GetWaiting().Ticket] = e
+		case r.GetRefusal() != nil: // it cannot be served in time
+			p.waitedInVain(e, cmp.Or(p.patience, 10*minute))
+		case r.GetFailure() != nil:
+			p.w.t.Fatalf("at %v: %v", time.Duration(p.w.now), r)
 		}
 	}
 	for _, event := range p.w.last.Events {
-		if e, waited := p.asked[event.Ticket]; waited && event.Result.GetGranted() != nil {
+		e, waited := p.asked[event.Ticket]
+		switch {
+		case !waited || event.Result == nil:
+			continue
+		case event.Result.GetGranted() != nil:
 			p.begin(e, event.Result.GetGranted())
-			delete(p.asked, event.Ticket)
+		default:
+			p.waitedInVain(e, p.w.now-e.at)
 		}
+		delete(p.asked, event.Ticket)
 	}
-	if q := p.w.m.quotaNamed("r"); q.ledger.available(&q.rule) < 0 && p.at == 0 && p.key == nil {
+	if p.at != 0 || p.key != nil {
+		return // the limit changes, or others use it too
+	}
+	if q := p.w.m.quotaNamed("r"); q.ledger.available(&q.rule) < 0 {
 		p.w.t.Fatalf("at %v: %d over the ceiling", time.Duration(p.w.now), -q.ledger.available(&q.rule))
+	}
+	if most := p.exposed.most(p.w.now - p.period); most > p.usable {
+		p.w.t.Fatalf("at %v: calls can spend %d within one period, %d over the ceiling", time.Duration(p.w.now), most, most-p.usable)
+	}
+}
+
+// waitedInVain records the wait of a call that ended without a grant.
+func (p *paceSim) waitedInVain(e simEvent, wait int64) {
+	if e.at >= p.warm() {
+		p.waits[e.class] = append(p.waits[e.class], wait)
 	}
 }
 
@@ -237,6 +269,7 @@ func (p *paceSim) begin(e simEvent, g *logpb.Granted) {
 	if p.inexact {
 		use = p.amount*3/10 + p.random.Int64N(p.amount*6/10+1)
 	}
+	p.exposed.begin(g, p.amount)
 	if e.at >= p.warm() {
 		p.waits[e.class] = append(p.waits[e.class], p.w.now-e.at)
 	}
