@@ -282,17 +282,9 @@ func (c *call) unknownModel() (dialect.Refusal, bool) {
 	}
 	return dialect.Refusal{
 		Status: http.StatusForbidden, Final: true,
-		Message: "quotad has no quota for " + named + " of upstream " + strconv.Quote(c.upstream.name) +
-			". Apply one: quotad quota apply --preset " +
-			presetOf(c.upstream) + " --set model=" + c.target.Model + "; or map it in gateway.yaml (models:), or set unknown: observe.",
+		Message: "quotad has no quota for " + named + " of upstream " + strconv.Quote(c.upstream.name) + ". " + c.adviseModel() +
+			"; or map it in gateway.yaml (models:), or set unknown: observe.",
 	}, true
-}
-
-func presetOf(u *upstream) string {
-	if u.dialect == dialect.Codex {
-		return string(dialect.OpenAI)
-	}
-	return string(u.dialect)
 }
 
 // items are what a Reserve asks.

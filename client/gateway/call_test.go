@@ -59,7 +59,8 @@ func TestA15_UnknownModelIsRefusedUntilItHasAQuota(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
 	body := `{"model":"gpt-6","messages":[]}`
 	got := f.do(http.MethodPost, "/openai/v1/chat/completions", body)
-	if got.status != http.StatusForbidden || !strings.Contains(got.body, "quotad quota apply --preset openai --set model=gpt-6") {
+	if got.status != http.StatusForbidden || !strings.Contains(got.body,
+		"quotad quota apply --preset openai:tier1 --set model=gpt-6 --set rpm=RPM --set tpm=TPM;") {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
 	if n := len(f.provider.seen()); n != 0 {

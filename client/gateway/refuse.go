@@ -101,7 +101,7 @@ func (c *call) wrongRequest(err *client.RequestError) dialect.Refusal {
 	}
 	switch err.Reason {
 	case client.UnknownQuota:
-		refusal.Message = fmt.Sprintf("quotad: the cluster has no quota %s. Apply one: quotad quota apply --help", identity.Quote(err.Quota))
+		refusal.Message = fmt.Sprintf("quotad: the cluster has no quota %s. %s", identity.Quote(err.Quota), c.adviseQuota(err.Quota))
 	case client.NotAllowed, client.NoToken:
 		refusal.Message = fmt.Sprintf("quotad: the gateway's own token does not cover the holder %s: quotad token new --holder '*@%s'",
 			identity.Quote(c.caller.Holder), c.state.machine)

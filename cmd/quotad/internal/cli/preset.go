@@ -43,7 +43,8 @@ func (a *App) presetShow() *cobra.Command {
 		Short: "Print a preset as a quotas.yaml, with the source and date of its figures",
 		Long: `Print a preset as a quotas.yaml for "quotad quota apply -f -". Comments name the source and date of each figure. Use --set
 for a figure that the provider does not publish, or that is unknown for the tier; such limits get a headroom of 35 %,
-unless --set headroom=... changes it. "quotad preset show prices" prints the gateway's file of prices.`,
+unless --set headroom=... changes it. --set prefix=... names the quotas of another upstream that speaks as the provider.
+"quotad preset show prices" prints the gateway's file of prices.`,
 		Example: `  quotad preset show github
   quotad preset show openai:tier2 --set model=gpt-5-mini --set rpm=2000
   quotad preset show anthropic:start --set model=claude-fable-5 | quotad quota apply -f -`,

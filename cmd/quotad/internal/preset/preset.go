@@ -81,8 +81,12 @@ type Parameter struct {
 // UnpublishedHeadroom is the part of a limit that is left alone where the provider does not publish it.
 const UnpublishedHeadroom = "0.35"
 
-// headroom is the parameter that every preset has.
-const headroom = "headroom"
+// headroom and prefix are the parameters that every preset has. prefix is what its quotas' names begin with: its own name, where none is
+// given.
+const (
+	headroom = "headroom"
+	prefix   = "prefix"
+)
 
 // Error says why a preset cannot be rendered, and what would help.
 type Error struct{ Message, Hint string }
@@ -166,7 +170,7 @@ type rendering struct {
 
 // Render returns the quotas.yaml of a preset and tier as Find found them, with parameters set. The error is an *Error.
 func (p *Preset) Render(tier string, set map[string]string) ([]byte, error) {
-	r := &rendering{preset: p, name: p.Name, tier: p.Tiers[tier], values: map[string]string{headroom: UnpublishedHeadroom}, origins: map[string]string{}}
+	r := &rendering{preset: p, name: p.Name, tier: p.Tiers[tier], values: map[string]string{headroom: UnpublishedHeadroom, prefix: p.Name}, origins: map[string]string{}}
 	if tier != "" {
 		r.name += ":" + tier
 	}
@@ -195,15 +199,15 @@ var quotaName = regexp.MustCompile(`^[A-Za-z0-9._@:-]+(?:/[A-Za-z0-9._@:-]+)*$`)
 // set takes a value that the user gave.
 func (r *rendering) set(name, value string) error {
 	p, known := r.preset.Parameters[name]
-	names := append(slices.Sorted(maps.Keys(r.preset.Parameters)), headroom)
+	names := append(slices.Sorted(maps.Keys(r.preset.Parameters)), headroom, prefix)
 	switch n, err := strconv.ParseInt(value, 10, 64); {
 	case name == headroom:
 		if f, err := strconv.ParseFloat(value, 64); err != nil || !(f >= 0 && f < 1) {
 			return failf("0.35 leaves 35 % alone", "headroom cannot be %q", value)
 		}
-	case !known:
+	case !known && name != prefix:
 		return failf(or(suggest.Hint(name, names), "known: "+strings.Join(names, ", ")), "the preset %s has no parameter %q", r.preset.Name, name)
-	case p.Kind == "name" && (len(value) > 128 || !quotaName.MatchString(value)):
+	case (p.Kind == "name" || name == prefix) && (len(value) > 128 || !quotaName.MatchString(value)):
 		return failf("letters, digits and . _ - @ : with / between", "%s cannot be %q", name, value)
 	case p.Kind == "limit" && (err != nil || n < max(p.Least, 1) || n > quotafile.MaxAmount):
 		return failf(fmt.Sprintf("a whole number from %d", max(p.Least, 1)), "%s cannot be %q", name, value)

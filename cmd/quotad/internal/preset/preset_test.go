@@ -53,6 +53,39 @@ func TestEveryTierRenders(t *testing.T) {
 	}
 }
 
+// TestPrefix_NamesQuotasOfAnotherUpstream: a preset serves each upstream that speaks as its provider.
+func TestPrefix_NamesQuotasOfAnotherUpstream(t *testing.T) {
+	for _, p := range All() {
+		tier := p.Default
+		if tier == "" && len(p.Tiers) > 0 {
+			tier = slices.Sorted(maps.Keys(p.Tiers))[0]
+		}
+		set := map[string]string{"prefix": "corp/eu"}
+		for name := range p.Parameters {
+			if value, ok := given[name]; ok {
+				set[name] = value
+			}
+		}
+		text, err := p.Render(tier, set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := quotafile.Parse(p.Name, text)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		for _, quota := range file.Quotas {
+			if !strings.HasPrefix(quota.Name, "corp/eu/") || quota.Parent != "" && !strings.HasPrefix(quota.Parent, "corp/eu/") {
+				t.Errorf("%s: the quota %s below %q", p.Name, quota.Name, quota.Parent)
+			}
+		}
+		set["prefix"] = "a b"
+		if _, err := p.Render(tier, set); err == nil || !strings.Contains(err.Error(), "prefix cannot be") {
+			t.Errorf("%s takes a prefix that no name can have: %v", p.Name, err)
+		}
+	}
+}
+
 // Each figure names its source and a day; each parameter that is not published has headroom, and no other.
 func TestFiguresHaveTheirSource(t *testing.T) {
 	url := regexp.MustCompile(`[a-z]+\.[a-z]+/`)
