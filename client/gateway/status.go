@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quotad/quotad/client/gateway/catalog"
@@ -60,11 +61,14 @@ type UpstreamStatus struct {
 	Dialect string `json:"dialect"`
 	Base    string `json:"base"`
 	Auth    string `json:"auth"`
-	// Passing: calls pass while the cluster is away, as far as fail_open allows. Closed are its models' quotas that a cooldown closes.
+	// Passing: calls pass while the cluster is away, as far as fail_open allows. Closed are the quotas of its calls that a cooldown closes,
+	// theirs or that of a quota above them.
 	Passing bool          `json:"passing"`
 	Closed  []string      `json:"closed,omitempty"`
 	Keys    []KeyStatus   `json:"keys,omitempty"`
 	Models  []ModelStatus `json:"models,omitempty"`
+	// Quotas are those that calls draw on besides the ones of a model: GitHub's limits, and what rules and also name.
+	Quotas []PartStatus `json:"quotas,omitempty"`
 }
 
 // KeyStatus is a key by its name.
@@ -193,6 +197,11 @@ func (g *Gateway) upstreamStatus(u *upstream, learnt map[string]*LearntStatus, n
 			out.Models = append(out.Models, shown)
 		}
 	}
+	for _, prefix := range prefixes {
+		for _, name := range u.otherQuotas(prefix) {
+			g.otherStatus(&out, name)
+		}
+	}
 	if u.keys != nil {
 		for _, k := range u.keys.Keys() {
 			left := free[k.Quotas]
@@ -210,6 +219,49 @@ func (u *UpstreamStatus) close(quota string) {
 	if !slices.Contains(u.Closed, quota) {
 		u.Closed = append(u.Closed, quota)
 	}
+}
+
+// otherQuotas returns the names of the quotas that calls of the upstream draw on besides those of models, where the cluster has them.
+func (u *upstream) otherQuotas(prefix string) []string {
+	names := map[string]bool{}
+	switch u.dialect {
+	case dialect.GitHub:
+		for _, limit := range dialect.GitHubLimits(u.config.Secondary) {
+			names[prefix+"/"+limit] = true
+		}
+	case dialect.Generic:
+		for _, rule := range u.config.Rules {
+			for name := range rule.Use {
+				names[name] = true
+			}
+		}
+	case dialect.Anthropic, dialect.Azure, dialect.Bedrock, dialect.Codex, dialect.Gemini, dialect.OpenAI:
+		for _, also := range u.config.Also {
+			for name := range also.Use {
+				names[name] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// otherStatus adds a quota unless it is shown already.
+func (g *Gateway) otherStatus(out *UpstreamStatus, name string) {
+	named := func(p PartStatus) bool { return p.Quota == name }
+	q, ok := g.catalog.Get(name)
+	if !ok || slices.ContainsFunc(out.Quotas, named) ||
+		slices.ContainsFunc(out.Models, func(m ModelStatus) bool { return slices.ContainsFunc(m.Parts, named) }) {
+		return
+	}
+	shown := g.partStatus(name[strings.LastIndexByte(name, '/')+1:], q)
+	out.Quotas = append(out.Quotas, shown)
+	if !shown.Open {
+		out.close(name)
+	}
+}
+
+func (g *Gateway) partStatus(part string, q catalog.Quota) PartStatus {
+	return PartStatus{Part: part, Quota: q.Name, Usable: q.Usable, Available: q.Available, Open: g.catalog.Open(q), Members: g.membersOf(q)}
 }
 
 // share returns how much of a quota is free, in percent.
@@ -241,9 +293,7 @@ func (g *Gateway) modelStatus(prefix, model string) ModelStatus {
 			continue
 		}
 		out.NoTokens = out.NoTokens && !isTokens(part)
-		out.Parts = append(out.Parts, PartStatus{
-			Part: part, Quota: q.Name, Usable: q.Usable, Available: q.Available, Open: q.Open, Members: g.membersOf(q),
-		})
+		out.Parts = append(out.Parts, g.partStatus(part, q))
 	}
 	return out
 }

@@ -3,10 +3,13 @@ package gateway_test
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/client/gateway/config"
 )
 
 func TestStatus_ShowsUpstreamsQueueSessionsModelsAndRefusals(t *testing.T) {
@@ -57,5 +60,69 @@ func TestStatus_ShowsUpstreamsQueueSessionsModelsAndRefusals(t *testing.T) {
 	if strings.Contains(page.body, "<script") || strings.Contains(page.body, "<b>none") ||
 		!strings.Contains(page.header.Get("Content-Security-Policy"), "default-src 'none'") {
 		t.Errorf("the page could load or run something: %v", page.header)
+	}
+}
+
+// TestStatus_ShowsEveryQuotaThatCallsDrawOn, and that one is closed, whatever kind of upstream it belongs to.
+func TestStatus_ShowsEveryQuotaThatCallsDrawOn(t *testing.T) {
+	child := rate("bedrock/m/tokens", 1000)
+	child.Parent = "bedrock/m/tokens-per-day"
+	c := startCluster(t, rate("github/core", 100), rate("github/search", 100), rate("ghe/core", 100), rate("ghe/points", 100),
+		rate("jira/searches", 100), rate("openai/m/requests", 100), rate("openai/unmapped/requests", 100), rate("team/red/requests", 100),
+		ratePer("bedrock/m/tokens-per-day", 10_000, 24*time.Hour))
+	c.apply(child)
+	p := startProvider(t, speak(200, `{}`))
+	jira, openai, ghe := upstreamOf(p, "generic"), upstreamOf(p, "openai"), upstreamOf(p, "github")
+	jira.Rules = []config.Rule{{Path: "/search/*", Use: map[string]int64{"jira/searches": 1}}}
+	openai.Unknown, openai.Also = "observe", []config.Also{{Holder: "red-*", Use: map[string]string{"team/red/requests": "requests"}}}
+	ghe.Secondary = true
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{
+		"github": upstreamOf(p, "github"), "ghe": ghe, "jira": jira, "openai": openai, "bedrock": upstreamOf(p, "bedrock"),
+	}), gateway.Options{})
+	closed := map[string]string{
+		"github/core": "github", "ghe/points": "ghe", "jira/searches": "jira", "openai/unmapped/requests": "openai",
+		"team/red/requests": "openai", "bedrock/m/tokens-per-day": "bedrock",
+	}
+	status := func() map[string]gateway.UpstreamStatus {
+		var said gateway.Status
+		if err := json.Unmarshal([]byte(f.do(http.MethodGet, "/status?format=json", "").body), &said); err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]gateway.UpstreamStatus{}
+		for _, u := range said.Upstreams {
+			out[u.Name] = u
+		}
+		return out
+	}
+	for name, quotas := range map[string]int{"github": 2, "ghe": 2, "jira": 1, "openai": 1, "bedrock": 0} {
+		if u := status()[name]; len(u.Quotas) != quotas || len(u.Closed) != 0 {
+			t.Errorf("%s is %+v", name, u)
+		}
+	}
+	for quota := range closed {
+		if got := f.do(http.MethodPost, "/report?quota="+quota, `{"status":429,"headers":{"retry-after":"250"}}`); got.status != http.StatusOK {
+			t.Fatalf("%s: %d %s", quota, got.status, got.body)
+		}
+	}
+	eventually(t, "each of them is shown as closed", func() bool {
+		now := status()
+		for quota, upstream := range closed {
+			if quota == "bedrock/m/tokens-per-day" {
+				quota = child.Name // which is charged with it
+			}
+			if !slices.Contains(now[upstream].Closed, quota) {
+				return false
+			}
+		}
+		return true
+	})
+	page := f.do(http.MethodGet, "/status", "").body
+	if strings.Contains(page, `tag good">open`) || strings.Count(page, "2 closed") != 1 {
+		t.Errorf("the page calls an upstream open, or counts the closed quotas of openai wrong: %s", page[strings.Index(page, "<h1>"):])
+	}
+	for quota := range closed {
+		if quota != "bedrock/m/tokens-per-day" && !strings.Contains(page, quota) {
+			t.Errorf("the page has no %s", quota)
+		}
 	}
 }

@@ -192,6 +192,18 @@ func (c *Catalog) Get(name string) (Quota, bool) {
 	return q, ok
 }
 
+// Open reports whether a quota and all that it is charged with are in no cooldown.
+func (c *Catalog) Open(q Quota) bool {
+	for depth := 0; q.Open && q.Parent != "" && depth < 16; depth++ {
+		above, known := c.Get(q.Parent)
+		if !known {
+			break
+		}
+		q = above
+	}
+	return q.Open
+}
+
 // Target is the quotas of a model.
 type Target struct {
 	// Model is the model's name in quotas.

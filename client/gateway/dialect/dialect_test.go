@@ -3,6 +3,7 @@ package dialect
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -90,6 +91,9 @@ func TestGitHubDraws_FollowThePublishedLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got []string
 			for _, d := range GitHubDraws(want.method, want.path, "", []byte(want.body), true) {
+				if !slices.Contains(GitHubLimits(true), d.Name) || slices.Contains(GitHubLimits(false), d.Name) != (len(got) == 0) {
+					t.Errorf("%s is not among the limits that there are", d.Name)
+				}
 				got = append(got, d.Name, strconv.FormatInt(d.Amount, 10))
 			}
 			if strings.Join(got, " ") != want.draws {

@@ -14,6 +14,15 @@ type Draw struct {
 	Amount int64
 }
 
+// GitHubLimits returns the names of the limits that calls of GitHub's API draw on.
+func GitHubLimits(secondary bool) []string {
+	limits := []string{"core", "search", "code_search", "graphql"}
+	if secondary {
+		limits = append(limits, "concurrent", "points", "graphql-points", "content")
+	}
+	return limits
+}
+
 // GitHubDraws returns what a call of GitHub's API draws on: one of core, search, code_search and graphql, first, and with
 // secondary limits also concurrent, points or graphql-points, and content. Reading /rate_limit costs nothing. body is the
 // request's, as far as it is known; a call of GraphQL that cannot be read counts as a mutation.

@@ -177,31 +177,56 @@ func printGatewayStatus(out io.Writer, s gateway.Status) error {
 		state = "stopping"
 	case !s.Loaded:
 		state = "no node of the cluster has answered yet"
+	case s.Away:
+		state = "no node of the cluster answered the last call"
 	}
-	if _, err := fmt.Fprintf(out, "gateway on %s: %s; %d calls in flight, %d waiting\n\n", s.Machine, state, s.UnderWay,
-		s.Waiting); err != nil {
+	if _, err := fmt.Fprintf(out, "gateway on %s: %s; %d calls in flight, %d waiting\n", s.Machine, state, s.UnderWay, s.Waiting); err != nil {
 		return err
 	}
-	quotas := output.Table{Header: []string{"UPSTREAM", "QUOTA", "AVAILABLE", "OF", "STATE"}}
-	for _, u := range s.Upstreams {
-		for _, m := range u.Models {
-			for _, p := range m.Parts {
-				quotas.Add(u.Name, p.Quota, output.Int(p.Available), output.Int(p.Usable), openState(p.Open))
-				for _, member := range p.Members {
-					quotas.Add("  "+member.Name, member.Quota, output.Int(member.Available), output.Int(member.Usable), openState(member.Open))
-				}
-			}
+	for _, table := range gatewayTables(s) {
+		if len(table.Rows) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintln(out); err != nil {
+			return err
+		}
+		if err := table.Write(out); err != nil {
+			return err
 		}
 	}
-	if err := quotas.Write(out); err != nil || len(s.Refusals) == 0 {
-		return err
+	return nil
+}
+
+// gatewayTables are what a gateway shows, each part of it a table.
+func gatewayTables(s gateway.Status) []output.Table {
+	quotas := output.Table{Header: []string{"UPSTREAM", "QUOTA", "AVAILABLE", "OF", "STATE"}}
+	keys := output.Table{Header: []string{"UPSTREAM", "KEY", "QUOTAS", "READ BEFORE", "FREE"}}
+	for _, u := range s.Upstreams {
+		parts := u.Quotas
+		for _, m := range u.Models {
+			parts = append(parts, m.Parts...)
+		}
+		for _, p := range parts {
+			quotas.Add(u.Name, p.Quota, output.Int(p.Available), output.Int(p.Usable), openState(p.Open))
+			for _, member := range p.Members {
+				quotas.Add("  "+member.Name, member.Quota, output.Int(member.Available), output.Int(member.Usable), openState(member.Open))
+			}
+		}
+		for _, k := range u.Keys {
+			keys.Add(u.Name, k.Name, k.Quotas, k.Age.String(), output.Int(k.Free)+" %")
+		}
+	}
+	queue := output.Table{Header: []string{"CLASS", "HOLDER", "UPSTREAM", "MODEL", "WAITED", "TIME TO GO"}}
+	for _, w := range s.Queue {
+		queue.Add(output.Or(w.Class), w.Holder, output.Or(w.Upstream), output.Or(w.Model), w.Waited.String(), w.Left.String())
+	}
+	seats := output.Table{Header: []string{"SEAT", "SESSION", "SILENT FOR"}}
+	for _, seat := range s.Seats {
+		seats.Add(fmt.Sprintf("%s-%d", seat.Tool, seat.Number), seat.Session, seat.Silent.String())
 	}
 	refusals := output.Table{Header: []string{"AT", "CODE", "HOLDER", "QUOTA", "WHY"}}
 	for _, r := range s.Refusals {
 		refusals.Add(r.At.UTC().Format(time.TimeOnly), output.Int(r.Status), r.Holder, r.Quota, r.Message)
 	}
-	if _, err := fmt.Fprintln(out); err != nil {
-		return err
-	}
-	return refusals.Write(out)
+	return []output.Table{quotas, keys, queue, seats, refusals}
 }
