@@ -431,6 +431,40 @@ func BenchmarkPace(b *testing.B) {
 	b.ReportMetric(float64(took[1])/float64(took[0]), "ratio")
 }
 
+// BenchmarkQuotaMemory is how many bytes a rate takes that nobody has used, and one of which something was consumed in each bucket of its
+// period (by leases that have ended since, and operations that nobody settled), without shares and with those of a fleet.
+func BenchmarkQuotaMemory(b *testing.B) {
+	const quotas = 1000
+	for name, shares := range map[string]*logpb.Shares{"without": nil, "with": fleetShares()} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				s, unused := weighed(func() *scale {
+					s := &scale{m: New()}
+					s.apply(criticalAndBackground())
+					for i := range quotas {
+						s.apply(applyQuotas(policed(rateOf(fmt.Sprintf("bench/q%03d", i), 1<<50, minute), &logpb.Policy{Shares: shares})))
+					}
+					return s
+				})
+				asks := consuming(quotas, quotas)
+				_, used := weighed(func() *scale {
+					for range 100 {
+						s.now += 600 * millisecond
+						s.apply(asks...)
+					}
+					for s.m.State().Counts().Leases > 0 {
+						s.now += second
+						s.apply()
+					}
+					return s
+				})
+				b.ReportMetric(unused/quotas, "bytes/unused")
+				b.ReportMetric((unused+used)/quotas, "bytes/used")
+			}
+		})
+	}
+}
+
 // TestPace_View: a reader sees how far the pacer is ahead, what stays, and what one call of each class could take: as much is granted,
 // and no more.
 func TestPace_View(t *testing.T) {

@@ -38,6 +38,7 @@ var watched = []comparison{
 	{"./fsm", "Apply/leases=100000", "sec/command", "ReferenceMemory/entries=100000", "sec/op", 0.15},
 	{"./fsm", "Apply/leases=1000000", "sec/command", "ReferenceMemory/entries=1000000", "sec/op", 0.15},
 	{"./fsm", "Apply/leases=1000000", "bytes/lease", "", "", 0.05},
+	{"./fsm", "Pace", "ratio", "", "", 0.08}, // shares on rates: at most 1.1 of a Reserve without them
 	{"./raftnode", "StoreLogs/boltdb/entries=1", "sec/op", "ReferenceSync", "sec/op", 0.25},
 	{"./raftnode", "StoreLogs/boltdb/entries=64", "sec/op", "ReferenceSync", "sec/op", 0.25},
 	{"./raftnode", "StoreLogs/wal/entries=1", "sec/op", "ReferenceSync", "sec/op", 0.25},
