@@ -124,7 +124,7 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 	}))
 	c.authorize(attempt, granted)
 	if c.insteadOf != "" {
-		attempt.URL = c.upstream.target(c.path, request.URL.RawQuery)
+		attempt.URL = c.url(c.path, request.URL.RawQuery)
 	}
 	if c.body != nil {
 		attempt.Body = io.NopCloser(bytes.NewReader(c.body.data))

@@ -105,6 +105,8 @@ func (c *call) takeBody(r *http.Request) error {
 	c.release = keep.release
 	whole := isJSON(r.Header)
 	switch {
+	case whole && c.apart != nil:
+		whole = false // an upload is content, whatever its type, and may be larger than any call
 	case whole:
 	case strings.HasPrefix(mediaType(r.Header), "multipart/") && encodingOf(r.Header) == "":
 		if !c.drawsByBody() {

@@ -87,7 +87,7 @@ func (c *call) explanation() Explanation {
 		Ungoverned: c.ungoverned,
 	}
 	if c.upstream != nil {
-		out.Upstream, out.URL = c.upstream.name, c.upstream.target(c.path, "").String()
+		out.Upstream, out.URL = c.upstream.name, c.url(c.path, "").String()
 	}
 	if !c.until.IsZero() {
 		out.Wait = Length(c.until.Sub(c.began))

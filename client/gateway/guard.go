@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -55,11 +56,18 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 			}
 		}
 	}
+	host := hostOf(r.Host)
+	known := config.IsLoopback(host) || slices.Contains(s.config.Hosts, host) || s.hosts[host] != nil || path == "/livez" || path == "/readyz"
 	if connectionOf(r.Context()).unix {
+		// What clients call the socket is theirs to choose. But a client that sends everything to it, as gh does, means the host that it
+		// names: the path /openai/codex of github.com is not the upstream openai, which must not see GitHub's token.
+		if !known && strings.Contains(host, ".") {
+			return no(http.StatusForbidden, "the host %s is not served here; served: %s. Send calls of other hosts without this socket "+
+				"(gh: gh config set http_unix_socket \"\")", identity.Quote(host), cmp.Or(s.served(), "none"))
+		}
 		return refusal, false
 	}
-	host := hostOf(r.Host)
-	if !config.IsLoopback(host) && !slices.Contains(s.config.Hosts, host) && s.hosts[host] == nil && path != "/livez" && path != "/readyz" {
+	if !known {
 		return no(http.StatusForbidden, "the Host %s is not this gateway's: name it in hosts", identity.Quote(host))
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !slices.Contains(s.config.Origins, origin) {

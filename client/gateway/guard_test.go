@@ -160,8 +160,8 @@ func TestUpgrade_OfferOfHTTP2IsIgnored(t *testing.T) {
 			"Connection: upgrade\r\nUpgrade: H2C\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n",
 			"Connection: Upgrade\r\nUpgrade: h2c, h2c\r\n", "Upgrade:\r\n",
 		} {
-			got := raw(t, "tcp", address, fmt.Sprintf("%s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s",
-				request, offer, len(body), body), 1)
+			head := " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + offer
+			got := raw(t, "tcp", address, fmt.Sprintf("%s%sContent-Length: %d\r\n\r\n%s", request, head, len(body), body), 1)
 			if len(got) != 1 || got[0] != "200" {
 				t.Errorf("%s with %q: got %v", request, offer, got)
 			}
@@ -200,6 +200,96 @@ func TestA5_SocketRoutesByHostAndNamesThePeer(t *testing.T) {
 		t.Errorf("the provider saw %+v", sent)
 	}
 	c.consumed("github/core", 1)
+}
+
+// captured is a transport that records where requests go.
+type captured struct{ urls chan string }
+
+func (c captured) RoundTrip(r *http.Request) (*http.Response, error) {
+	body, _ := io.ReadAll(r.Body)
+	c.urls <- fmt.Sprintf("%s %s %s %d", r.Method, r.URL, r.Host, len(body))
+	return &http.Response{
+		StatusCode: http.StatusCreated, Header: http.Header{}, Body: http.NoBody, Request: r, ProtoMajor: 1, ProtoMinor: 1,
+	}, nil
+}
+
+// TestHost_OfGitHub: uploads have an address of their own, and draw on the limits of the API.
+func TestHost_OfGitHub(t *testing.T) {
+	c := startCluster(t, rate("github/core", 100))
+	sent := captured{make(chan string, 10)}
+	conf := configOf(c, map[string]config.Upstream{"github": {}})
+	conf.Limits.Body = 1 << 10
+	f := startGateway(t, c, nil, conf, gateway.Options{Transport: sent})
+	large := strings.Repeat("x", 1<<16)
+	for i, want := range []struct{ host, path, kind, body, sent string }{
+		{
+			"api.github.com", "/repos/o/r/releases?x=1", "application/json", "{}",
+			"POST https://api.github.com/repos/o/r/releases?x=1 api.github.com 2",
+		},
+		{
+			"uploads.github.com", "/repos/o/r/releases/1/assets?name=a", "application/zip", large,
+			"POST https://uploads.github.com/repos/o/r/releases/1/assets?name=a uploads.github.com 65536",
+		},
+		{
+			"UPLOADS.github.com:443", "/repos/o/r/releases/1/assets?name=a.json", "application/json", large,
+			"POST https://uploads.github.com/repos/o/r/releases/1/assets?name=a.json uploads.github.com 65536",
+		},
+		{
+			"localhost", "/github/api/v3/repos/o/r/issues", "application/json", "{}",
+			"POST https://api.github.com/repos/o/r/issues api.github.com 2",
+		},
+	} {
+		got := f.do(http.MethodPost, want.path, want.body, "Host", want.host, "Content-Type", want.kind)
+		if got.status != http.StatusCreated {
+			t.Fatalf("%s: %d %s", want.host, got.status, got.body)
+		}
+		if to := <-sent.urls; to != want.sent {
+			t.Errorf("sent %s, want %s", to, want.sent)
+		}
+		c.consumed("github/core", int64(i+1))
+	}
+}
+
+// TestSocket_RefusesHostsThatAreNotServed: gh sends calls of all hosts to its socket. A path of one of them that begins as an upstream is
+// not that upstream's, whose provider must not see the token.
+func TestSocket_RefusesHostsThatAreNotServed(t *testing.T) {
+	c := startCluster(t, rate("github/core", 100))
+	p := startProvider(t, speak(200, `{}`))
+	github := upstreamOf(p, "github")
+	github.Hosts = []string{"api.github.com"}
+	conf := configOf(c, map[string]config.Upstream{"github": github, "openai": upstreamOf(p, "openai")})
+	conf.Listen, conf.Hosts = config.Listen{Unix: filepath.Join(t.TempDir(), "gateway.sock")}, []string{"gateway.corp"}
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	f.listen()
+	for _, target := range []string{
+		"github.com /login/device/code", "github.com /openai/codex/releases/download/v1/a.zip", "codeload.github.com /github/gh-ost/zip/main",
+		"objects.githubusercontent.com /x", "release-assets.githubusercontent.com /github/x", "evil.example /status",
+	} {
+		host, path, _ := strings.Cut(target, " ")
+		connection, err := net.Dial("unix", conf.Listen.Unix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = fmt.Fprintf(connection, "GET %s HTTP/1.1\r\nHost: %s\r\nAuthorization: token ghp_made_up\r\n\r\n", path, host)
+		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(response.Body)
+		_ = connection.Close()
+		if response.StatusCode != http.StatusForbidden || !strings.Contains(string(body), "served: api.github.com") ||
+			!strings.Contains(string(body), "http_unix_socket") {
+			t.Errorf("%s: %d %s", target, response.StatusCode, body)
+		}
+	}
+	if n := len(p.seen()); n != 0 {
+		t.Fatalf("%d requests were sent", n)
+	}
+	for _, host := range []string{"localhost", "quotad", "unix", "gateway.corp", "127.0.0.1:7452"} {
+		if got := raw(t, "unix", conf.Listen.Unix, "GET /github/user HTTP/1.1\r\nHost: "+host+"\r\n\r\n", 1); len(got) != 1 || got[0] != "200" {
+			t.Errorf("host %s: %v", host, got)
+		}
+	}
 }
 
 func TestA4_PagesStayOnTheGateway(t *testing.T) {

@@ -165,8 +165,8 @@ func rewrite(p *httputil.ProxyRequest) {
 	if strings.HasPrefix(identity.TokenIn(http.Header{}, query), "qtd_") {
 		query = identity.StripQueryKey(query)
 	}
-	out.URL = c.upstream.target(c.path, query)
-	out.Host = c.upstream.base.Host
+	out.URL = c.url(c.path, query)
+	out.Host = out.URL.Host
 	identity.StripTokens(out.Header)
 	if len(c.keys) > 0 {
 		identity.StripCredentials(out.Header) // each attempt sets its own key

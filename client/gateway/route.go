@@ -12,6 +12,8 @@ import (
 // route is where a request goes.
 type route struct {
 	upstream *upstream
+	// apart is the base of the host that was asked, where it is not the upstream's; nil: it is.
+	apart *url.URL
 	// path is escaped, from the upstream's base on, as it was received.
 	path string
 	// prefix is what stood before it, on which the answer's URLs are rebased; host: the upstream was chosen by the Host header, so
@@ -28,7 +30,7 @@ type route struct {
 func (s *state) route(r *http.Request) (out route, ok bool) {
 	path := r.URL.EscapedPath()
 	if u := s.hosts[hostOf(r.Host)]; u != nil {
-		return route{upstream: u, path: path, host: true}, true
+		return route{upstream: u, apart: u.apart[hostOf(r.Host)], path: path, host: true}, true
 	}
 	rest := path
 	if after, named := strings.CutPrefix(rest, "/as/"); named {
@@ -66,6 +68,9 @@ func (s *state) prefixes() string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// served are the hosts that lead to upstreams, for callers that mistook one.
+func (s *state) served() string { return strings.Join(slices.Sorted(maps.Keys(s.hosts)), ", ") }
 
 // hostOf returns the host of a Host header in lower case, without its port.
 func hostOf(host string) string {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,9 +18,11 @@ import (
 
 // upstream is one provider, as it is configured.
 type upstream struct {
-	name    string
-	config  config.Upstream
-	base    *url.URL
+	name   string
+	config config.Upstream
+	base   *url.URL
+	// apart are the bases of hosts that are served at another one.
+	apart   map[string]*url.URL
 	dialect dialect.Name
 	// transport reaches it; own is the same where this gateway made it.
 	transport http.RoundTripper
@@ -32,13 +35,20 @@ type upstream struct {
 }
 
 func newUpstream(name string, conf config.Upstream, transport http.RoundTripper, logger *slog.Logger) (*upstream, error) {
-	base, err := url.Parse(conf.Base)
+	base, err := parseBase(conf.Base)
 	if err != nil {
 		return nil, err
 	}
-	base.Path, base.RawPath = strings.TrimRight(base.Path, "/"), strings.TrimRight(base.RawPath, "/")
+	apart := map[string]*url.URL{}
+	for _, host := range conf.Hosts {
+		if its := conf.BaseOf(host); its != conf.Base {
+			if apart[host], err = parseBase(its); err != nil {
+				return nil, err
+			}
+		}
+	}
 	u := &upstream{
-		name: name, config: conf, base: base, dialect: dialect.Name(conf.Dialect), transport: transport,
+		name: name, config: conf, base: base, apart: apart, dialect: dialect.Name(conf.Dialect), transport: transport,
 		open: newFailOpen(conf.FailOpen),
 	}
 	if conf.Auth == "inject" {
@@ -76,10 +86,19 @@ func (u *upstream) close() {
 	}
 }
 
-// target returns the URL of a path of the upstream, which is escaped, and of a query.
-func (u *upstream) target(path, query string) *url.URL {
-	out := *u.base
-	raw := u.base.EscapedPath() + path
+func parseBase(text string) (*url.URL, error) {
+	base, err := url.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	base.Path, base.RawPath = strings.TrimRight(base.Path, "/"), strings.TrimRight(base.RawPath, "/")
+	return base, nil
+}
+
+// url returns the URL at the provider of a path, which is escaped, and of a query.
+func (r route) url(path, query string) *url.URL {
+	out := *cmp.Or(r.apart, r.upstream.base)
+	raw := out.EscapedPath() + path
 	plain, err := url.PathUnescape(raw)
 	if err != nil {
 		plain = raw // the server has refused such paths before

@@ -179,7 +179,7 @@ type Upstream struct {
 	Overloaded int
 	// Rules say what calls of a generic upstream draw on.
 	Rules []Rule
-	// Hosts are the names in Host headers that lead here with their whole path.
+	// Hosts are the names in Host headers that lead here with their whole path; see BaseOf.
 	Hosts []string
 	// FirstByte is the longest wait for the provider's status line.
 	FirstByte time.Duration
@@ -281,6 +281,17 @@ var builtin = map[string]Upstream{
 	"azure":     {Dialect: "azure"},
 	"bedrock":   {Dialect: "bedrock"},
 	"chatgpt":   {Dialect: "codex", Base: "https://chatgpt.com/backend-api"},
+}
+
+// apart are the hosts of a base that are no other names of it, but serve another part of its API under the same limits, each at a base of
+// its own.
+var apart = map[string]map[string]string{
+	"https://api.github.com": {"uploads.github.com": "https://uploads.github.com"},
+}
+
+// BaseOf returns the base of calls that were sent to one of the upstream's hosts.
+func (u Upstream) BaseOf(host string) string {
+	return cmp.Or(apart[u.Base][host], u.Base)
 }
 
 // Complete returns the configuration with its defaults filled in. It changes nothing in c.
