@@ -9,12 +9,15 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/client"
@@ -34,6 +37,27 @@ type cluster struct {
 	node   *raftnode.Node
 	api    *rpc.Server
 	server *http.Server
+	// closing counts reports of refusals: those that say more than an ordinary answer's counts.
+	closing atomic.Int64
+}
+
+// observed counts what clients ask of the node, which travels in batches.
+func (c *cluster) observed(api http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == quotav1connect.QuotaServiceBatchProcedure && r.Header.Get("Content-Type") == "application/proto" {
+			var batch quotav1.BatchRequest
+			body, err := io.ReadAll(r.Body)
+			if err == nil && proto.Unmarshal(body, &batch) == nil {
+				for _, command := range batch.Commands {
+					if slices.ContainsFunc(command.GetReport().GetSignals(), func(s *quotav1.Signal) bool { return s.Cause > quotav1.Cause_CAUSE_OK }) {
+						c.closing.Add(1)
+					}
+				}
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		api.ServeHTTP(w, r)
+	})
 }
 
 // startCluster starts a node and applies quotas.
@@ -68,7 +92,7 @@ func (c *cluster) start() {
 	if err != nil {
 		c.tb.Fatal(err)
 	}
-	c.node, c.api, c.server = node, api, rpc.NewHTTPServer(api.Handler(), nil, hclog.NewNullLogger())
+	c.node, c.api, c.server = node, api, rpc.NewHTTPServer(c.observed(api.Handler()), nil, hclog.NewNullLogger())
 	server := c.server
 	go func() { _ = server.Serve(listener) }()
 	eventually(c.tb, "a leader", func() bool { _, _, self := node.Leader(); return self })

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -131,6 +132,50 @@ func TestCost_IsAskedAheadByTheEstimate(t *testing.T) {
 	got := f.do(http.MethodPost, "/openai/v1/chat/completions", dear, "X-Quotad-Holder", "red-1", "X-Quotad-Wait", "0")
 	if got.status != http.StatusTooManyRequests || !strings.Contains(got.body, "team/red/cost") {
 		t.Errorf("got %d %s", got.status, got.body)
+	}
+}
+
+// TestCost_SpentBudgetIsSaidAsItsProviderDoes: agents stop at a budget, and do not retry for hours.
+func TestCost_SpentBudgetIsSaidAsItsProviderDoes(t *testing.T) {
+	c := startCluster(t)
+	p := startProvider(t, speak(200, `{}`))
+	says := map[string][]string{
+		"openai": {`"type":"insufficient_quota"`, `"code":"insufficient_quota"`}, "azure": {`"code":"insufficient_quota"`},
+		"codex": {`"type":"insufficient_quota"`}, "anthropic": {`"type":"billing_error"`, "spend limit reached (resets "},
+		"gemini": {"QuotadPerDay", `"status":"RESOURCE_EXHAUSTED"`}, "bedrock": {"Too many requests", "bedrock/m/cost is "},
+	}
+	upstreams := map[string]config.Upstream{}
+	for name := range says {
+		upstreams[name] = upstreamOf(p, name)
+		budget := money(name+"/m/cost", 0)
+		budget.Rule = ratePer("", 1_000_000, 6*time.Hour).Rule
+		c.apply(rate(name+"/m/requests", 100), budget)
+	}
+	conf := configOf(c, upstreams)
+	conf.Prices = []price.Line{{Model: "m", Input: rateOf(t, "1"), Output: rateOf(t, "10"), Source: "made up", Date: time.Now()}}
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	for name, words := range says {
+		if got := f.do(http.MethodPost, "/take?holder=x&amount=1000000&quota="+name+"/m/cost", ""); got.status != http.StatusOK {
+			t.Fatalf("%s: the budget was not spent: %d %s", name, got.status, got.body)
+		}
+		for _, agent := range []string{"claude-cli/2.1.0 (external, cli)", "python-httpx/1.0"} {
+			got := f.do(http.MethodPost, forms[name].path, forms[name].body, "User-Agent", agent, "X-Quotad-Wait", "0")
+			after, err := strconv.Atoi(got.header.Get("Retry-After"))
+			if got.status != http.StatusTooManyRequests || got.header.Get("X-Should-Retry") != "false" || err != nil || after < 3600 {
+				t.Errorf("%s: %d %s, %v", name, got.status, got.body, got.header)
+			}
+			for _, word := range words {
+				if !strings.Contains(got.body, word) {
+					t.Errorf("%s does not say %s: %s", name, word, got.body)
+				}
+			}
+			if strings.Contains(got.body, "try again in") || strings.Contains(got.body, "retry after") {
+				t.Errorf("%s tells agents to come back: %s", name, got.body)
+			}
+		}
+	}
+	if n := len(p.seen()); n != 0 {
+		t.Errorf("%d calls were sent", n)
 	}
 }
 

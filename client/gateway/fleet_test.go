@@ -14,12 +14,13 @@ import (
 )
 
 // TestA11_FleetIsNeverRefusedByItsProvider: nine clients on one key want more than the provider allows, which counts apart, over
-// any period. A period is shorter than in life, and the node restarts in the middle (A12): what is lost then is time alone.
+// any period, and use at least 95 % of what it allows. A period is shorter than in life, and the node restarts in the middle (A12): what
+// is lost then is time alone.
 func TestA11_FleetIsNeverRefusedByItsProvider(t *testing.T) {
 	if testing.Short() {
 		t.Skip("several periods")
 	}
-	const scale, limit, periods = 10, 60, 4
+	const scale, limit, periods = 4, 60, 4
 	period := time.Minute / scale
 	counted, err := providertest.NewServer(providertest.Config{
 		Scale: scale, OpenAI: providertest.OpenAI{Requests: limit, Tokens: providertest.Unlimited, Per: time.Minute},
@@ -33,7 +34,8 @@ func TestA11_FleetIsNeverRefusedByItsProvider(t *testing.T) {
 	f := startGateway(t, c, nil, conf, gateway.Options{})
 	var passed, failed atomic.Int64
 	var clients sync.WaitGroup
-	end := time.Now().Add(periods * period)
+	began := time.Now()
+	end := began.Add(periods * period)
 	for i := range 9 {
 		clients.Go(func() {
 			for time.Now().Before(end) {
@@ -50,16 +52,19 @@ func TestA11_FleetIsNeverRefusedByItsProvider(t *testing.T) {
 		})
 	}
 	eventually(t, "the fleet is under way", func() bool { return passed.Load() > limit/2 })
+	left := time.Now()
 	c.stop()
 	c.start()
+	away := time.Since(left)
 	clients.Wait()
+	ideal := limit * (end.Sub(began) - away).Seconds() / period.Seconds()
 	for _, total := range counted.Totals() {
-		t.Logf("the provider admitted %d of %d possible, refused %d", total.Admitted, limit*periods, total.Limited)
+		t.Logf("the provider admitted %d of %.0f possible, refused %d; the node was away for %v", total.Admitted, ideal, total.Limited, away)
 		if total.Limited > 0 || total.Admitted != passed.Load() || failed.Load() > 0 {
 			t.Errorf("got %+v; %d calls passed, %d failed", total, passed.Load(), failed.Load())
 		}
 	}
-	if passed.Load() < limit {
-		t.Errorf("only %d calls passed in %d periods of %d", passed.Load(), periods, limit)
+	if n := float64(passed.Load()); n < 0.95*ideal {
+		t.Errorf("%.0f calls passed: %.1f %% of the ideal %.0f, want at least 95 %%", n, 100*n/ideal, ideal)
 	}
 }

@@ -1,12 +1,14 @@
 package gateway_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,15 +115,13 @@ func TestFor_CallWithoutAClassIsStandard(t *testing.T) {
 	}
 }
 
+// TestA27_KeyFileIsSwappedUnderLoad: the gateway finds out by itself, while the provider still takes both keys, so that no answer makes it
+// look. An empty file is no key.
 func TestA27_KeyFileIsSwappedUnderLoad(t *testing.T) {
-	var mu sync.Mutex
-	valid := "Bearer old"
+	var oldIsRevoked atomic.Bool
 	path := secret(t, "key", "old")
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		ok := r.Header.Get("Authorization") == valid
-		mu.Unlock()
-		if !ok {
+		if key := r.Header.Get("Authorization"); key != "Bearer new" && (key != "Bearer old" || oldIsRevoked.Load()) {
 			speak(401, `{"error":{"message":"Incorrect API key"}}`)(w, r)
 			return
 		}
@@ -131,33 +131,52 @@ func TestA27_KeyFileIsSwappedUnderLoad(t *testing.T) {
 		u.Auth, u.Keys = "inject", []config.Key{{Name: "prod", From: config.Source{File: path}}}
 		conf.Upstreams["openai"], conf.Trust = u, true
 	})
-	ask := func() int { return f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`).status }
-	if status := ask(); status != 200 {
-		t.Fatalf("with the old key: %d", status)
+	f.cluster.apply(rate("openai/gpt-5/requests", 1_000_000), tokens("openai/gpt-5/tokens", 1_000_000_000))
+	load, stop := context.WithCancel(t.Context())
+	var calls atomic.Int64
+	var clients sync.WaitGroup
+	for range 4 {
+		clients.Go(func() {
+			for load.Err() == nil {
+				if got := f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`); got.status != http.StatusOK {
+					t.Errorf("got %d %s", got.status, got.body)
+				}
+				calls.Add(1)
+			}
+		})
+	}
+	defer clients.Wait()
+	defer stop()
+	used := func(key string) (n int) {
+		for _, sent := range f.provider.seen() {
+			if sent.header.Get("Authorization") == "Bearer "+key {
+				n++
+			}
+		}
+		return n
+	}
+	// more waits for calls that began after now.
+	more := func() {
+		least := calls.Load() + 20
+		eventually(t, "further calls end", func() bool { return calls.Load() >= least })
+	}
+	more()
+	if used("old") == 0 || used("new") != 0 {
+		t.Fatalf("%d calls had the old key, %d the new one", used("old"), used("new"))
 	}
 	// A new file replaces the old one, as Kubernetes swaps a link.
-	other := secret(t, "key", "new")
-	if err := os.Rename(other, path); err != nil {
+	if err := os.Rename(secret(t, "key", "new"), path); err != nil {
 		t.Fatal(err)
 	}
-	f.gateway.RefreshKeys()
-	mu.Lock()
-	valid = "Bearer new"
-	mu.Unlock()
-	if status := ask(); status != 200 {
-		t.Errorf("with the new key: %d", status)
-	}
-	// An empty file keeps the old value.
+	eventually(t, "the new key is used", func() bool { return used("new") > 0 })
+	more() // no call that chose its key before is under way now
+	oldIsRevoked.Store(true)
+	more()
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f.gateway.RefreshKeys()
-	if status := ask(); status != 200 {
-		t.Errorf("with an empty file: %d", status)
-	}
-	if !strings.Contains(f.log.String(), "keeps its old value") {
-		t.Error("nobody was warned of the empty file")
-	}
+	f.logs(t, "keeps its old value", 1)
+	more()
 }
 
 func TestA28_UnsafeConfigurationsDoNotStart(t *testing.T) {

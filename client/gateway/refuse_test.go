@@ -28,6 +28,9 @@ func TestA24_ProviderLimitIsRetriedWithinTheWait(t *testing.T) {
 	if got.status != 200 || calls.Load() != 2 {
 		t.Fatalf("got %d after %d calls: %s", got.status, calls.Load(), got.body)
 	}
+	if n := f.cluster.closing.Load(); n != 1 {
+		t.Errorf("the provider's limit was reported %d times, want once", n)
+	}
 	// The refused call counts against the requests, its tokens do not.
 	f.cluster.consumed("openai/gpt-5/requests", 2)
 	f.cluster.consumed("openai/gpt-5/tokens", 11)
@@ -47,8 +50,8 @@ func TestA24_ProviderLimitBeyondTheWaitPasses(t *testing.T) {
 	if after := got.header.Get("Retry-After"); after != "20" {
 		t.Errorf("the provider's Retry-After became %s", after)
 	}
-	if q := f.cluster.quota("openai/gpt-5/requests"); q.CooldownLeft == 0 {
-		t.Error("the cluster did not learn of the provider's limit")
+	if q, n := f.cluster.quota("openai/gpt-5/requests"), f.cluster.closing.Load(); q.CooldownLeft == 0 || n != 1 {
+		t.Errorf("the provider's limit was reported %d times, want once; the cooldown is %v", n, q.CooldownLeft)
 	}
 }
 
