@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -247,6 +248,8 @@ func TestReload_IsWholeOrNotAtAll(t *testing.T) {
 func TestStop_EndsWaitingCallsAndLetsRunningOnesFinish(t *testing.T) {
 	c := startCluster(t, slots("anthropic/m/streams", 1))
 	release := make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(release) })
+	defer letGo() // also where the test fails: its servers wait for their handlers
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		<-release
 		speak(200, `{}`)(w, r)
@@ -266,7 +269,7 @@ func TestStop_EndsWaitingCallsAndLetsRunningOnesFinish(t *testing.T) {
 	if got := f.do(http.MethodGet, "/readyz", ""); got.status != 503 {
 		t.Errorf("readyz: %d", got.status)
 	}
-	close(release)
+	letGo()
 	if got := <-results; got.status != 200 {
 		t.Errorf("the running call: %d %s", got.status, got.body)
 	}
@@ -279,6 +282,8 @@ func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
 	const waiting = 1_500
 	c := startCluster(t, slots("anthropic/m/streams", 1))
 	release := make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(release) })
+	defer letGo() // also where the test fails: its servers wait for their handlers
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		<-release
 		speak(200, `{}`)(w, r)
@@ -312,7 +317,7 @@ func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
 	}
 	cancel()
 	eventually(t, "nobody waits", func() bool { return c.quota("anthropic/m/streams").Waiting == 0 })
-	close(release)
+	letGo()
 }
 
 // sockets counts this process's connections to an address.

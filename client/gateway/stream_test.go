@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,6 +104,8 @@ func TestA2_StreamPassesEventByEventAndSettles(t *testing.T) {
 
 func TestA18_OutputIsReservedAsItWillBeAndNotAsItIsBounded(t *testing.T) {
 	release := make(chan struct{})
+	letGo := sync.OnceFunc(func() { close(release) })
+	defer letGo() // also where the test fails: its servers wait for their handlers
 	f := messages(t, func(w http.ResponseWriter, r *http.Request) {
 		<-release
 		events(nil, messageEvents...)(w, r)
@@ -112,7 +115,7 @@ func TestA18_OutputIsReservedAsItWillBeAndNotAsItIsBounded(t *testing.T) {
 		go func() { done <- f.do(http.MethodPost, "/anthropic/v1/messages", messageBody).status }()
 	}
 	eventually(t, "all 10 calls are under way", func() bool { return len(f.provider.seen()) == 10 })
-	close(release)
+	letGo()
 	for range 10 {
 		if status := <-done; status != 200 {
 			t.Errorf("status %d", status)
