@@ -130,21 +130,16 @@ func TestMembers(t *testing.T) {
 	c.configs = append(c.configs, joining)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	lead := c.nodes[c.leader()]
-	if err := lead.AddLearner(ctx, "n3", joining.RaftAddress, joining.APIAddress); err != nil {
-		t.Fatal(err)
-	}
+	c.addLearner(3)
 	eventually(t, "the learner is a voter", func() bool { return c.nodes[c.leader()].Promote(ctx, "n3") == nil })
 	c.hashesAgree()
 	follower := (c.leader() + 1) % 3
-	if err := c.nodes[c.leader()].Remove(ctx, c.configs[follower].ID, false); err != nil {
-		t.Fatal(err)
-	}
+	c.remove(c.configs[follower].ID)
 	endsRemoved := func() {
 		t.Helper()
 		select {
 		case <-c.nodes[follower].Done():
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("the removed node runs on: %+v", c.nodes[follower].Status())
 		}
 		if !errors.Is(c.nodes[follower].Err(), raftnode.ErrRemoved) {
@@ -235,23 +230,21 @@ func TestBackupAndRestore(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 100))
 	old := c.propose(reserve("q", 1)).GetGranted()
-	lead := c.nodes[c.leader()]
-	state, _, _, err := lead.Frozen(t.Context(), raftnode.Linearizable)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var backup bytes.Buffer
-	if err := state.WriteSnapshot(&backup); err != nil {
-		t.Fatal(err)
-	}
+	backup := c.backup()
 	late := c.propose(reserve("q", 1)).GetGranted()
-	damaged := bytes.Clone(backup.Bytes())
+	damaged := bytes.Clone(backup)
 	damaged[len(damaged)/2] ^= 1
-	if _, _, err := lead.Restore(t.Context(), bytes.NewReader(damaged), false); !errors.Is(err, fsm.ErrCorruptSnapshot) {
+	if _, _, err := c.nodes[c.leader()].Restore(t.Context(), bytes.NewReader(damaged), false); !errors.Is(err, fsm.ErrCorruptSnapshot) {
 		t.Fatalf("a damaged backup: %v", err)
 	}
-	before, term := lead.Status().LastIndex, lead.Status().Term
-	epoch, _, err := lead.Restore(t.Context(), bytes.NewReader(backup.Bytes()), false)
+	var before, term uint64
+	var epoch uint32
+	err := c.atLeader(func(leader int) (err error) {
+		lead := c.nodes[leader]
+		before, term = lead.Status().LastIndex, lead.Status().Term
+		epoch, _, err = lead.Restore(t.Context(), bytes.NewReader(backup), false)
+		return err
+	})
 	if err != nil || epoch != 1 {
 		t.Fatalf("epoch %d, %v", epoch, err)
 	}
@@ -288,24 +281,17 @@ func TestABackupOfAnotherCluster(t *testing.T) {
 	c.propose(rate("here", 10))
 	other.propose(rate("there", 10))
 	foreign := other.id(0)
-	state, _, _, err := other.nodes[0].Frozen(t.Context(), raftnode.Linearizable)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var backup bytes.Buffer
-	if err := state.WriteSnapshot(&backup); err != nil {
-		t.Fatal(err)
-	}
+	backup := other.backup()
 	n := c.nodes[0]
 	own, before := c.id(0), n.Status().LastIndex
-	_, _, err = n.Restore(t.Context(), bytes.NewReader(backup.Bytes()), false)
+	_, _, err := n.Restore(t.Context(), bytes.NewReader(backup), false)
 	if refused, ok := errors.AsType[*raftnode.ForeignBackupError](err); !ok || refused.Backup != foreign || refused.Cluster != own {
 		t.Fatalf("%v", err)
 	}
 	if n.Status().LastIndex != before {
 		t.Error("a refused restore left something in the log")
 	}
-	if _, _, err := n.Restore(t.Context(), bytes.NewReader(backup.Bytes()), true); err != nil {
+	if _, _, err := n.Restore(t.Context(), bytes.NewReader(backup), true); err != nil {
 		t.Fatal(err)
 	}
 	if n.Status().ClusterID != own {

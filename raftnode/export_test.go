@@ -18,6 +18,15 @@ var UnderTest = logstore.Kind(cmp.Or(os.Getenv("QUOTAD_TEST_LOG_STORE"), string(
 // SampleOften has a node compare clocks five times as often as it does elsewhere.
 func (c *Config) SampleOften() { c.sampleTick = 200 * time.Millisecond }
 
+// Patient has nodes bear what other tests take of the machine: calls wait for long, a slow disk ends no node, and late heartbeats make no
+// other leader.
+func (c *Config) Patient() {
+	c.ApplyTimeout, c.StallLimit = time.Minute, 30*time.Second
+	if len(c.Peers) > 1 {
+		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLease = time.Second, time.Second, 900*time.Millisecond
+	}
+}
+
 // openDisk opens a data directory's log as its node does, which must be stopped.
 func openDisk(t *testing.T, dir, node string) *logstore.Log {
 	t.Helper()

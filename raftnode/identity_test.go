@@ -197,9 +197,7 @@ func TestIdentity_AFormerMemberIsRefused(t *testing.T) {
 		return strings.Contains(answer, "Granted")
 	}
 	eventually(t, "a member is answered", answers)
-	if err := c.nodes[leader].Remove(t.Context(), gone, false); err != nil {
-		t.Fatal(err)
-	}
+	c.remove(gone)
 	eventually(t, "a former member is not, though the list names it", func() bool { return !answers() })
 }
 

@@ -1,9 +1,11 @@
 package raftnode_test
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -41,6 +43,7 @@ func TestTimeNeverRunsBack(t *testing.T) {
 	for round := range 5 {
 		leader := c.leader()
 		eventually(t, "a linearizable read", func() bool {
+			leader = c.leader()
 			return c.nodes[leader].Read(t.Context(), raftnode.Linearizable, func(_ *fsm.State, clock fsm.Clock, at raftnode.Position) {
 				now := granted.DeadlineNs - at.ClusterTime
 				if now > left || at.ClusterTime < last || clock.Now != at.ClusterTime { // a lease is pending
@@ -59,10 +62,7 @@ func TestTimeNeverRunsBack(t *testing.T) {
 			c.start(leader)
 			continue
 		}
-		if _, err := c.nodes[leader].TransferLeadership(t.Context(), ""); err != nil {
-			t.Fatal(err)
-		}
-		eventually(t, "another one leads", func() bool { return c.leader() != leader })
+		c.handOver(leader, "")
 	}
 }
 
@@ -85,11 +85,7 @@ func TestALeaseEndsWithoutTraffic(t *testing.T) {
 func TestAFollowerReadsWhatItHas(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
-	leader := c.leader()
-	for i, n := range c.nodes {
-		if i == leader {
-			continue
-		}
+	for _, n := range c.nodes {
 		eventually(t, "the quota is here", func() bool {
 			found := false
 			if err := n.Read(t.Context(), raftnode.Stale, func(s *fsm.State, at fsm.Clock, p raftnode.Position) {
@@ -100,13 +96,21 @@ func TestAFollowerReadsWhatItHas(t *testing.T) {
 			}
 			return found
 		})
-		err := n.Read(t.Context(), raftnode.Linearizable, func(*fsm.State, fsm.Clock, raftnode.Position) { t.Error("read at a follower") })
-		notAccepted, ok := errors.AsType[*raftnode.NotAcceptedError](err)
-		if !ok || notAccepted.Cause != raftnode.NotLeader || notAccepted.Leader != c.configs[leader].ID ||
-			notAccepted.LeaderAPIAddress != c.configs[leader].APIAddress {
-			t.Errorf("%v", err)
-		}
 	}
+	c.undisturbed(func(leader int) error {
+		for i, n := range c.nodes {
+			if i == leader {
+				continue
+			}
+			err := n.Read(t.Context(), raftnode.Linearizable, func(*fsm.State, fsm.Clock, raftnode.Position) {})
+			notAccepted, ok := errors.AsType[*raftnode.NotAcceptedError](err)
+			if !ok || notAccepted.Cause != raftnode.NotLeader || notAccepted.Leader != c.configs[leader].ID ||
+				notAccepted.LeaderAPIAddress != c.configs[leader].APIAddress {
+				return fmt.Errorf("a linearizable read at a follower: %w", cmp.Or(err, errors.New("it was answered")))
+			}
+		}
+		return nil
+	})
 }
 
 // TestALeaderWithoutAMajorityAnswersNothingNew: neither a linearizable read nor a command, and it says that a command it
@@ -140,14 +144,14 @@ func TestALeaderWithoutAMajorityAnswersNothingNew(t *testing.T) {
 func TestCloseHandsLeadershipOver(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
-	leader := c.leader()
-	term := c.nodes[leader].Status().Term
-	c.stop(leader)
-	next := c.nodes[c.leader()].Status()
-	if next.Term != term+1 {
-		t.Errorf("term %d after %d: it was not handed over but elected", next.Term, term)
-	}
-	c.start(leader)
+	eventually(t, "it is handed over, not lost and elected", func() bool { // unless leadership moved just before
+		leader := c.leader()
+		term := c.nodes[leader].Status().Term
+		c.stop(leader)
+		next := c.nodes[c.leader()].Status().Term
+		c.start(leader)
+		return next == term+1
+	})
 }
 
 // TestStrangersOnThePeerPort: what is no peer is hung up on, whatever it sends, and the cluster goes on.

@@ -34,9 +34,7 @@ func TestLinks_OfAFormerMemberEnd(t *testing.T) {
 		return talk
 	}
 	theirs, others := open(gone), open(other)
-	if err := c.nodes[leader].Remove(t.Context(), gone, false); err != nil {
-		t.Fatal(err)
-	}
+	c.remove(gone)
 	theirs.ends(t)
 	if answer, err := others.ask(vote(other)); !strings.Contains(answer, "Granted") {
 		t.Errorf("another member's connection is not answered any more: %q %v", answer, err)

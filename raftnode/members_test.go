@@ -1,8 +1,10 @@
 package raftnode_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -22,32 +24,40 @@ func TestAddLearnerRefusesWhatCannotJoin(t *testing.T) {
 	other.propose(rate("q", 10))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	leader := c.leader()
-	lead, follower := c.nodes[leader], c.configs[(leader+1)%3]
 	eventually(t, "all addresses are known", func() bool {
 		known := 0
-		_ = lead.Read(ctx, raftnode.Linearizable, func(s *fsm.State, _ fsm.Clock, _ raftnode.Position) { known = len(s.Members()) })
+		_ = c.nodes[c.leader()].Read(ctx, raftnode.Linearizable, func(s *fsm.State, _ fsm.Clock, _ raftnode.Position) {
+			known = len(s.Members())
+		})
 		return known == 3
 	})
-	before := lead.Status().LastIndex
 	nobody, foreign := freeAddress(t), other.configs[0]
-	for name, add := range map[string]struct{ id, raft, api, want string }{
-		"another API address of a member": {follower.ID, follower.RaftAddress, "127.0.0.1:9", "taken"},
-		"a member's Raft address":         {"n9", follower.RaftAddress, "127.0.0.1:9", "taken"},
-		"a member's API address":          {"n9", nobody, follower.APIAddress, "taken"},
-		"nobody is there":                 {"n9", nobody, "127.0.0.1:9", "does not answer at " + nobody},
-		"a node of another cluster":       {"n0", foreign.RaftAddress, "127.0.0.1:9", "taken"},
-		"another cluster under a new id":  {"n9", foreign.RaftAddress, "127.0.0.1:9", "it is of cluster"},
-	} {
-		err := lead.AddLearner(ctx, add.id, add.raft, add.api)
-		if unfit, ok := errors.AsType[*raftnode.MemberError](err); !ok || !strings.Contains(unfit.Message, add.want) {
-			t.Errorf("%s: %v", name, err)
+	c.undisturbed(func(leader int) (err error) {
+		lead, follower := c.nodes[leader], c.configs[(leader+1)%3]
+		before := lead.Status().LastIndex
+		for name, add := range map[string]struct{ id, raft, api, want string }{
+			"another API address of a member": {follower.ID, follower.RaftAddress, "127.0.0.1:9", "taken"},
+			"a member's Raft address":         {"n9", follower.RaftAddress, "127.0.0.1:9", "taken"},
+			"a member's API address":          {"n9", nobody, follower.APIAddress, "taken"},
+			"nobody is there":                 {"n9", nobody, "127.0.0.1:9", "does not answer at " + nobody},
+			"a node of another cluster":       {"n0", foreign.RaftAddress, "127.0.0.1:9", "taken"},
+			"another cluster under a new id":  {"n9", foreign.RaftAddress, "127.0.0.1:9", "it is of cluster"},
+		} {
+			added := lead.AddLearner(ctx, add.id, add.raft, add.api)
+			if unfit, ok := errors.AsType[*raftnode.MemberError](added); !ok || !strings.Contains(unfit.Message, add.want) {
+				err = errors.Join(err, fmt.Errorf("%s: %w", name, cmp.Or(added, errors.New("it was added"))))
+			}
 		}
-	}
-	if after := lead.Status(); after.LastIndex != before || len(after.Members) != 3 {
-		t.Errorf("something is left behind: index %d, then %d; %d members", before, after.LastIndex, len(after.Members))
-	}
-	if err := lead.AddLearner(ctx, follower.ID, follower.RaftAddress, follower.APIAddress); err != nil {
+		if after := lead.Status(); after.LastIndex != before || len(after.Members) != 3 {
+			left := fmt.Errorf("something is left behind: index %d, then %d; %d members", before, after.LastIndex, len(after.Members))
+			err = errors.Join(err, left)
+		}
+		return err
+	})
+	if err := c.atLeader(func(leader int) error {
+		follower := c.configs[(leader+1)%3]
+		return c.nodes[leader].AddLearner(ctx, follower.ID, follower.RaftAddress, follower.APIAddress)
+	}); err != nil {
 		t.Errorf("the same again: %v", err)
 	}
 }
@@ -57,24 +67,31 @@ func TestAddLearnerRefusesWhatCannotJoin(t *testing.T) {
 func TestLeadershipGoesToNobodyWhoCannotHaveIt(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
-	leader := c.leader()
-	dead, well := (leader+1)%3, (leader+2)%3
+	dead := (c.leader() + 1) % 3
 	c.nodes[dead].Kill()
 	c.nodes[dead] = nil
-	lead := c.nodes[leader]
-	_, err := lead.TransferLeadership(t.Context(), c.configs[dead].ID)
-	if unfit, ok := errors.AsType[*raftnode.MemberError](err); !ok || !strings.Contains(unfit.Message, "does not answer at "+c.configs[dead].RaftAddress) {
-		t.Errorf("to one that is dead: %v", err)
-	}
-	if _, err := lead.TransferLeadership(t.Context(), c.configs[leader].ID); err == nil {
-		t.Error("to itself")
-	}
-	if c.leader() != leader {
-		t.Error("leadership moved")
-	}
+	c.undisturbed(func(leader int) error { // that leadership does not move is what makes the check count
+		lead := c.nodes[leader]
+		_, err := lead.TransferLeadership(t.Context(), c.configs[dead].ID)
+		silent := "does not answer at " + c.configs[dead].RaftAddress
+		if unfit, ok := errors.AsType[*raftnode.MemberError](err); !ok || !strings.Contains(unfit.Message, silent) {
+			return fmt.Errorf("to one that is dead: %w", cmp.Or(err, errors.New("done")))
+		}
+		if _, err := lead.TransferLeadership(t.Context(), c.configs[leader].ID); err == nil {
+			return errors.New("to itself: done")
+		}
+		return nil
+	})
 	c.propose(rate("another", 10))
-	if to, err := lead.TransferLeadership(t.Context(), c.configs[well].ID); err != nil || to != c.configs[well].ID {
-		t.Errorf("to one that is well: %q, %v", to, err)
+	if err := c.atLeader(func(leader int) error {
+		well := c.configs[3-dead-leader].ID
+		to, err := c.nodes[leader].TransferLeadership(t.Context(), well)
+		if err == nil && to != well {
+			err = fmt.Errorf("it went to %q", to)
+		}
+		return err
+	}); err != nil {
+		t.Errorf("to one that is well: %v", err)
 	}
 }
 

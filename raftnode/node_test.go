@@ -1,7 +1,9 @@
 package raftnode_test
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -33,6 +35,7 @@ func newCluster(t *testing.T, size int, change ...func(*raftnode.Config)) *clust
 		conf.ID, conf.RaftAddress, conf.APIAddress = peers[i].ID, peers[i].RaftAddress, peers[i].APIAddress
 		conf.DataDir, conf.Peers, conf.Testing, conf.LogStore = t.TempDir(), peers, true, raftnode.UnderTest
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Name: peers[i].ID, Level: hclog.Warn, Output: testWriter{t}})
+		conf.Patient()
 		for _, fn := range change {
 			fn(&conf)
 		}
@@ -137,6 +140,100 @@ func (c *cluster) propose(command *logpb.Command) *logpb.Result {
 	return result
 }
 
+// leadershipMoved tells whether a call was refused because its node led no more, or not yet: the next leader may take it.
+func leadershipMoved(err error) bool {
+	refused, ok := errors.AsType[*raftnode.NotAcceptedError](err)
+	return ok && (refused.Cause == raftnode.NotLeader || refused.Cause == raftnode.NotReady)
+}
+
+// atLeader makes a call at the leader, and again at the next one where it was refused because leadership moved: a busy machine elects
+// others at any time. It returns what came of it.
+func (c *cluster) atLeader(call func(leader int) error) (err error) {
+	c.t.Helper()
+	eventually(c.t, "a leader takes or refuses a call", func() bool {
+		err = call(c.leader())
+		return !leadershipMoved(err)
+	})
+	return err
+}
+
+// undisturbed makes a check while all running nodes follow one leader, and again where that changed meanwhile.
+func (c *cluster) undisturbed(check func(leader int) error) {
+	c.t.Helper()
+	var err error
+	eventually(c.t, "a check while leadership stays where it is", func() bool {
+		leader, term := c.leader(), c.followed()
+		if term == 0 {
+			return false
+		}
+		err = check(leader)
+		return c.followed() == term
+	})
+	if err != nil {
+		c.t.Error(err)
+	}
+}
+
+// followed returns the term of the leader that all running nodes follow, 0 where they do not agree.
+func (c *cluster) followed() (term uint64) {
+	leader := c.nodes[c.leader()]
+	for _, n := range c.nodes {
+		if n == nil {
+			continue
+		}
+		if known, _, self := n.Leader(); known != leader.ID() || self != (n == leader) || n.Status().Term != leader.Status().Term {
+			return 0
+		}
+	}
+	return leader.Status().Term
+}
+
+// addLearner adds node i, which runs, as a learner.
+func (c *cluster) addLearner(i int) {
+	c.t.Helper()
+	eventually(c.t, c.configs[i].ID+" is a learner", func() bool {
+		return c.nodes[c.leader()].AddLearner(c.t.Context(), c.configs[i].ID, c.configs[i].RaftAddress, c.configs[i].APIAddress) == nil
+	})
+}
+
+// remove removes a member, whoever leads, until it is one no more.
+func (c *cluster) remove(id string) {
+	c.t.Helper()
+	eventually(c.t, id+" is no member any more", func() bool {
+		err := c.nodes[c.leader()].Remove(c.t.Context(), id, false)
+		unfit, refused := errors.AsType[*raftnode.MemberError](err)
+		return err == nil || refused && unfit.Absent // by a call before, whose outcome was unknown
+	})
+}
+
+// handOver has a node give leadership to another one, to any where to is "". It may have lost it already.
+func (c *cluster) handOver(from int, to string) {
+	c.t.Helper()
+	eventually(c.t, "another node leads", func() bool {
+		if c.leader() == from {
+			_, _ = c.nodes[from].TransferLeadership(c.t.Context(), to) // who leads then tells
+		}
+		leader := c.leader()
+		return leader != from && (to == "" || c.configs[leader].ID == to)
+	})
+}
+
+// backup returns a backup of the cluster's state.
+func (c *cluster) backup() []byte {
+	c.t.Helper()
+	var backup bytes.Buffer
+	if err := c.atLeader(func(leader int) error {
+		state, _, _, err := c.nodes[leader].Frozen(c.t.Context(), raftnode.Linearizable)
+		if err != nil {
+			return err
+		}
+		return state.WriteSnapshot(&backup)
+	}); err != nil {
+		c.t.Fatal(err)
+	}
+	return backup.Bytes()
+}
+
 // id waits until node i knows its cluster's id. A new leader founds the cluster beside the first commands, not before them.
 func (c *cluster) id(i int) (id string) {
 	c.t.Helper()
@@ -183,14 +280,14 @@ func TestThreeNodesKeepWhatWasAcknowledged(t *testing.T) {
 			c.start(victim)
 		}
 	}
-	n := c.nodes[c.leader()]
-	err := n.Read(t.Context(), raftnode.Linearizable, func(s *fsm.State, at fsm.Clock, _ raftnode.Position) {
-		q, _ := s.Quota("q", at)
-		if q.Held != 30 || q.Leases != 30 {
-			t.Errorf("held %d by %d leases, want 30", q.Held, q.Leases)
-		}
-	})
-	if err != nil {
+	if err := c.atLeader(func(leader int) error {
+		return c.nodes[leader].Read(t.Context(), raftnode.Linearizable, func(s *fsm.State, at fsm.Clock, _ raftnode.Position) {
+			q, _ := s.Quota("q", at)
+			if q.Held != 30 || q.Leases != 30 {
+				t.Errorf("held %d by %d leases, want 30", q.Held, q.Leases)
+			}
+		})
+	}); err != nil {
 		t.Fatal(err)
 	}
 }

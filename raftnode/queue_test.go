@@ -23,6 +23,7 @@ func openOne(t *testing.T, change ...func(*Config)) *Node {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.Testing = "n", t.TempDir(), "127.0.0.1:0", true
 	conf.Peers, conf.LogStore = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}, UnderTest
+	conf.Patient()
 	for _, fn := range change {
 		fn(&conf)
 	}
@@ -37,7 +38,7 @@ func openOne(t *testing.T, change ...func(*Config)) *Node {
 
 func poll(tb testing.TB, what string, ok func() bool) {
 	tb.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			tb.Fatalf("never happened: %s", what)
@@ -317,7 +318,7 @@ func TestALeaderThatStallsIsReplacedBeforeItsDiskAnswers(t *testing.T) {
 	poll(t, "another leader", func() bool { return leads() != nil })
 }
 
-// openThree starts a cluster of three nodes, patient ones: a busy machine or a slow disk makes no other leader.
+// openThree starts a cluster of three nodes.
 func openThree(t *testing.T) []*Node {
 	t.Helper()
 	var peers []Peer
@@ -338,7 +339,7 @@ func openThree(t *testing.T) []*Node {
 		conf := DefaultConfig()
 		conf.ID, conf.DataDir, conf.RaftAddress, conf.Testing, conf.Peers = p.ID, t.TempDir(), p.RaftAddress, true, peers
 		conf.LogStore = UnderTest
-		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = time.Second, time.Second, 900*time.Millisecond
+		conf.Patient()
 		n, err := Open(conf)
 		if err != nil {
 			t.Fatal(err)

@@ -16,14 +16,7 @@ import (
 func TestRestore_KnowsWhatCameOfIt(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1_000_000))
-	state, _, _, err := c.nodes[c.leader()].Frozen(t.Context(), raftnode.Linearizable)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var backup bytes.Buffer
-	if err := state.WriteSnapshot(&backup); err != nil {
-		t.Fatal(err)
-	}
+	backup := c.backup()
 	var last uint32
 	refused, restored := 0, 0
 	for try := range 12 {
@@ -40,7 +33,7 @@ func TestRestore_KnowsWhatCameOfIt(t *testing.T) {
 			}
 			_, _ = lead.TransferLeadership(t.Context(), c.configs[(at+1+try%2)%3].ID) // it may have moved already
 		})
-		epoch, _, err := lead.Restore(t.Context(), bytes.NewReader(backup.Bytes()), false)
+		epoch, _, err := lead.Restore(t.Context(), bytes.NewReader(backup), false)
 		ended.Store(true)
 		moving.Wait()
 		notAccepted := (*raftnode.NotAcceptedError)(nil)

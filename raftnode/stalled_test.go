@@ -15,24 +15,20 @@ import (
 // had not answered yet it does not claim; and it comes back with the others' state (etcd-io/etcd 15247, 12528).
 func TestALeaderThatWakesEndsNoRenewedLease(t *testing.T) {
 	nodes := openThree(t)
-	old := leaderOf(t, nodes)
-	propose := func(n *Node, command *logpb.Command) *logpb.Result {
+	propose := func(command *logpb.Command) *logpb.Result {
 		t.Helper()
-		results, _, err := n.Propose(t.Context(), command)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return results[0]
+		return proposeTo(t, nodes, command)
 	}
 	renew := func(lease uint64, ttl time.Duration) *logpb.Command {
 		return &logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{Lease: lease, Fence: lease, TtlNs: int64(ttl)}}}
 	}
-	propose(old, slots(1))
+	propose(slots(1))
 	one := take(1)
 	one.GetReserve().TtlNs = int64(time.Minute)
-	lease := propose(old, one).GetGranted().GetLease()
-	promised := propose(old, renew(lease, 2*time.Minute)).GetRenewed().GetDeadlineNs()
+	lease := propose(one).GetGranted().GetLease()
+	promised := propose(renew(lease, 2*time.Minute)).GetRenewed().GetDeadlineNs()
 
+	old := leaderOf(t, nodes)
 	stuck, gate := make(chan struct{}), make(chan struct{})
 	old.crash.crash = func() {
 		close(stuck)
@@ -47,7 +43,7 @@ func TestALeaderThatWakesEndsNoRenewedLease(t *testing.T) {
 	<-stuck
 	old.fail(errors.New("the disk stalls")) // as it does by itself at its limit
 	successor := leaderOf(t, nodes)
-	renewed := propose(successor, renew(lease, 20*time.Hour)).GetRenewed().GetDeadlineNs()
+	renewed := propose(renew(lease, 20*time.Hour)).GetRenewed().GetDeadlineNs()
 	if promised == 0 || renewed < promised {
 		t.Fatalf("the lease was to live until %d, then until %d", promised, renewed)
 	}
@@ -77,7 +73,8 @@ func TestALeaderThatWakesEndsNoRenewedLease(t *testing.T) {
 	}
 	t.Cleanup(again.Kill)
 	poll(t, "it has what the others have", func() bool { return now(again) > promised+int64(time.Minute) })
-	if refusal := propose(leaderOf(t, append(nodes, again)), take(1)).GetRefusal(); refusal == nil {
+	nodes = append(nodes, again)
+	if refusal := propose(take(1)).GetRefusal(); refusal == nil {
 		t.Error("its slot was granted to another")
 	}
 	for _, n := range []*Node{successor, again} {
@@ -90,6 +87,23 @@ func TestALeaderThatWakesEndsNoRenewedLease(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// proposeTo proposes to the node that leads, and to the next one where leadership moved before the command was accepted.
+func proposeTo(t *testing.T, nodes []*Node, command *logpb.Command) (result *logpb.Result) {
+	t.Helper()
+	poll(t, "a command is applied", func() bool {
+		results, _, err := leaderOf(t, nodes).Propose(t.Context(), command)
+		if cause := causeOf(err); cause == NotLeader || cause == NotReady {
+			return false
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		result = results[0]
+		return true
+	})
+	return result
 }
 
 // leaderOf waits for one of the nodes to lead.

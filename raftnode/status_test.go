@@ -31,21 +31,17 @@ func TestStatus_AsksTheOthersOncePerSecond(t *testing.T) {
 		networks[conf.ID] = &countingNetwork{}
 		conf.Network = networks[conf.ID]
 	})
-	leader := c.nodes[c.leader()]
-	network := networks[leader.ID()]
-	complete := func() bool {
+	var leader *raftnode.Node
+	eventually(t, "the leader has heard from all members", func() bool {
+		leader = c.nodes[c.leader()]
 		for _, m := range leader.Status().Members {
 			if m.MatchIndex == 0 {
 				return false
 			}
 		}
 		return true
-	}
-	for deadline := time.Now().Add(20 * time.Second); !complete(); {
-		if time.Now().After(deadline) {
-			t.Fatal("the leader never heard from all members")
-		}
-	}
+	})
+	network := networks[leader.ID()]
 	const askers, each = 20, 50
 	began, before := time.Now(), network.dials.Load()
 	var wg sync.WaitGroup

@@ -25,7 +25,7 @@ func (c *cluster) endsWiped(i int) {
 	n := c.nodes[i]
 	select {
 	case <-n.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		c.t.Fatalf("%s goes on with an empty disk: %+v", c.configs[i].ID, n.Status())
 	}
 	if !errors.Is(n.Err(), logstore.ErrWiped) {
@@ -54,10 +54,9 @@ func TestAWipedVoterDoesNotElect(t *testing.T) {
 			c.start(behind)
 			c.endsWiped(wiped)
 			c.start(leader)
-			n := c.nodes[c.leader()]
 			eventually(t, "what was acknowledged", func() bool {
 				found := false
-				err := n.Read(t.Context(), raftnode.Linearizable, func(s *fsm.State, at fsm.Clock, _ raftnode.Position) {
+				err := c.nodes[c.leader()].Read(t.Context(), raftnode.Linearizable, func(s *fsm.State, at fsm.Clock, _ raftnode.Position) {
 					_, found = s.Quota("acknowledged", at)
 				})
 				return err == nil && found
@@ -77,11 +76,8 @@ func TestAWipedNodeThatWasAddedDoesNotComeBack(t *testing.T) {
 	c.start(3)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	lead := c.nodes[c.leader()]
-	if err := lead.AddLearner(ctx, "n3", joining.RaftAddress, joining.APIAddress); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the learner has caught up", func() bool { return c.nodes[3].Status().LastIndex >= lead.Status().LastIndex })
+	c.addLearner(3)
+	eventually(t, "the learner has caught up", func() bool { return c.nodes[3].Status().LastIndex >= c.nodes[c.leader()].Status().LastIndex })
 	c.stop(3)
 	c.start(3) // as a learner with its disk
 	eventually(t, "the learner is a voter", func() bool { return c.nodes[c.leader()].Promote(ctx, "n3") == nil })

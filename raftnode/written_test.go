@@ -127,10 +127,8 @@ func hold(t *testing.T, n *Node) (stuck <-chan struct{}, open func()) {
 // and so does all.
 func TestNothingComesOfWhatALeaderHasNotWritten(t *testing.T) {
 	nodes := openThree(t)
+	proposeTo(t, nodes, slots(2))
 	leader := leaderOf(t, nodes)
-	if _, _, err := leader.Propose(t.Context(), slots(2)); err != nil {
-		t.Fatal(err)
-	}
 	stuck, open := hold(t, leader)
 	answered := make(chan error, 2)
 	ask := func() {

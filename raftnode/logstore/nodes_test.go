@@ -19,6 +19,7 @@ func openOne(t *testing.T, change ...func(*raftnode.Config)) (*raftnode.Node, ra
 	conf := raftnode.DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.Testing = "n", t.TempDir(), "127.0.0.1:0", true
 	conf.Peers, conf.LogStore = []raftnode.Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}, logstore.UnderTest
+	conf.ApplyTimeout, conf.StallLimit = time.Minute, 30*time.Second // what other tests take of the machine ends no node
 	for _, fn := range change {
 		fn(&conf)
 	}
@@ -56,7 +57,7 @@ func leads(n *raftnode.Node) bool {
 
 func poll(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
 			t.Fatalf("never happened: %s", what)
