@@ -70,6 +70,13 @@ func (n *Node) beginLeading() {
 			term: term, lost: make(chan struct{}),
 			clock: leaderClock{clock: n.config.Clock, base: base, since: n.config.Clock.Monotonic()},
 		}
+		if err := n.found(lead); err != nil {
+			n.logger.Warn("the cluster could not be founded", "term", term, "error", err)
+			if !n.pause(n.config.HeartbeatTimeout / 4) {
+				return
+			}
+			continue
+		}
 		n.lastLeadership.Store(lead)
 		n.leading.Store(lead)
 		n.logger.Info("this node leads", "term", term)
@@ -100,7 +107,19 @@ func (n *Node) stopLeading() {
 	}
 }
 
-// recordMembers founds the cluster and records the API addresses of the static list, where that is still to do.
+// found gives a new cluster its id and its members' API addresses before this node leads it: before its first command. A backup without
+// an id could be restored into any cluster.
+func (n *Node) found(lead *leadership) error {
+	n.mu.RLock()
+	founded := n.machine.State().ClusterID() != ""
+	n.mu.RUnlock()
+	if founded {
+		return nil
+	}
+	return n.proposer.proposeFirst(lead, n.introduction())
+}
+
+// recordMembers records this node's API address where the log does not have it.
 func (n *Node) recordMembers(lead *leadership) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), n.config.ApplyTimeout)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -234,7 +235,7 @@ func (c *cluster) backup() []byte {
 	return backup.Bytes()
 }
 
-// id waits until node i knows its cluster's id. A new leader founds the cluster beside the first commands, not before them.
+// id waits until node i knows its cluster's id.
 func (c *cluster) id(i int) (id string) {
 	c.t.Helper()
 	eventually(c.t, "a cluster's id", func() bool {
@@ -289,6 +290,21 @@ func TestThreeNodesKeepWhatWasAcknowledged(t *testing.T) {
 		})
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestFounding_ComesBeforeAllElse: a node that leads, and takes commands, has founded its cluster. A backup without the cluster's id
+// could be restored into any cluster.
+func TestFounding_ComesBeforeAllElse(t *testing.T) {
+	n := newCluster(t, 1).nodes[0]
+	for leads := false; !leads; runtime.Gosched() {
+		_, _, leads = n.Leader()
+		if t.Context().Err() != nil {
+			t.Fatal("it does not lead")
+		}
+	}
+	if n.Status().ClusterID == "" {
+		t.Error("it leads a cluster without an id")
 	}
 }
 

@@ -376,6 +376,24 @@ func (p *proposer) sendTime() {
 	p.send(lead, nil)
 }
 
+// proposeFirst proposes the node's own commands, few and small, before it takes any others: while it does not lead yet.
+func (p *proposer) proposeFirst(lead *leadership, commands []*logpb.Command) error {
+	c := &call{
+		commands: commands, own: true, next: len(commands), left: len(commands), results: make([]*logpb.Result, len(commands)),
+		finished: make(chan struct{}),
+	}
+	if err := c.encode(p.n.config.MaxEntryBytes / 2); err != nil {
+		return fmt.Errorf("encoding commands: %w", err)
+	}
+	select {
+	case p.slots <- struct{}{}:
+	case <-p.n.done:
+		return p.n.notAccepted(Stopping)
+	}
+	p.send(lead, []part{{call: c, to: len(commands)}})
+	return p.n.outcome(context.Background(), false, c)
+}
+
 func (p *proposer) pending() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
