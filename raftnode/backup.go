@@ -23,7 +23,8 @@ func (e *ForeignBackupError) Error() string {
 
 // Restore replaces the state by a backup, raises the fence's epoch and returns it. Only a leader does it. While it
 // runs nothing is accepted. The backup is checked whole before anything changes. *ForeignBackupError: it is of another
-// cluster, and fromOther does not say that this is meant.
+// cluster, and fromOther does not say that this is meant. *NotAcceptedError with OldMember: not every member applies the backup's feature
+// level, and those that do not could not read the state.
 func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (epoch uint32, at Position, err error) {
 	restored, err := fsm.Restore(backup)
 	if err != nil {
@@ -34,6 +35,9 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 	}
 	if own, of := n.cluster.Load(), restored.State().ClusterID(); !fromOther && of != "" && own != nil && *own != of {
 		return 0, Position{}, &ForeignBackupError{Backup: of, Cluster: *own}
+	}
+	if restored.State().FeatureLevel() > n.EntryVersion() {
+		return 0, Position{}, n.notAccepted(OldMember)
 	}
 	if !n.paused.CompareAndSwap(false, true) {
 		return 0, Position{}, n.notAccepted(NotReady)

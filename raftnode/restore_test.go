@@ -7,7 +7,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/peer"
 )
 
 // TestRestore_KnowsWhatCameOfIt: leadership that is lost while a backup is restored leaves no doubt: either nothing was done, or the
@@ -59,4 +61,49 @@ func TestRestore_KnowsWhatCameOfIt(t *testing.T) {
 		}
 	}
 	t.Logf("%d restored, %d refused", restored, refused)
+}
+
+// TestRestore_RefusesALevelThatAMemberDoesNotKnow: the snapshot of a newer feature level would stop members whose build cannot read it.
+// Once all members have the newer build, the same backup is restored.
+func TestRestore_RefusesALevelThatAMemberDoesNotKnow(t *testing.T) {
+	newer := newCluster(t, 1)
+	newer.propose(rate("newer", 10))
+	backup := newer.backup()
+	c := newCluster(t, 3, func(conf *raftnode.Config) {
+		if conf.ID != "n0" {
+			conf.Build = peer.Build{Version: "old", Oldest: fsm.OldestEntryVersion, Newest: fsm.EntryVersion - 1}
+		}
+	})
+	c.propose(rate("q", 10))
+	restore := func() (err error) {
+		eventually(t, "n0 leads and takes or refuses the backup", func() bool {
+			if at := c.leader(); at != 0 {
+				_, _ = c.nodes[at].TransferLeadership(t.Context(), "n0") // the next try sees what came of it
+				return false
+			}
+			_, _, err = c.nodes[0].Restore(t.Context(), bytes.NewReader(backup), true)
+			return !leadershipMoved(err)
+		})
+		return err
+	}
+	err := restore()
+	if refused, ok := errors.AsType[*raftnode.NotAcceptedError](err); !ok || refused.Cause != raftnode.OldMember {
+		t.Errorf("a backup of level %d while members know level %d at most: %v", fsm.EntryVersion, fsm.EntryVersion-1, err)
+	}
+	c.propose(rate("still", 10))
+	for i, n := range c.nodes {
+		if level := n.Status().Build.Level; level >= fsm.EntryVersion {
+			t.Errorf("n%d is at feature level %d", i, level)
+		}
+	}
+	for _, i := range []int{1, 2} {
+		c.stop(i)
+		c.configs[i].Build = c.configs[0].Build
+		c.start(i)
+	}
+	eventually(t, "the members know the backup's level", func() bool { return c.nodes[c.leader()].EntryVersion() == fsm.EntryVersion })
+	if err := restore(); err != nil {
+		t.Errorf("all members know the backup's level: %v", err)
+	}
+	c.hashesAgree()
 }
