@@ -150,7 +150,11 @@ func TestTake_SaysWhatItTook(t *testing.T) {
 		}
 	}
 	items, _ := answer["items"].([]any)
-	if len(items) != 1 || at(items[0].(map[string]any), "quota") != "k" || at(items[0].(map[string]any), "pool") != "keys" || at(items[0].(map[string]any), "member") != "a" {
+	item := map[string]any{}
+	if len(items) == 1 {
+		item, _ = items[0].(map[string]any)
+	}
+	if at(item, "quota") != "k" || at(item, "pool") != "keys" || at(item, "member") != "a" {
 		t.Errorf("taken of a pool: %v", answer)
 	}
 	if at(answer, "forecast", "quota") != "k" || at(answer, "forecast", "smaller") == nil {

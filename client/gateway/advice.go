@@ -19,7 +19,7 @@ type preset struct {
 }
 
 // presets are those for each dialect. A test of the command line applies all of them as refusals advise.
-var presets = map[dialect.Name]preset{
+var presets = map[dialect.Name]preset{ //nolint:exhaustive // Generic has none
 	dialect.OpenAI:    {"openai:tier1", "openai", "model", []string{"rpm", "tpm"}},
 	dialect.Codex:     {"openai:tier1", "openai", "model", []string{"rpm", "tpm"}},
 	dialect.Anthropic: {"anthropic:start", "anthropic", "model", []string{"rpm", "itpm", "otpm"}},
@@ -54,15 +54,16 @@ func (c *call) adviseQuota(quota string) string {
 
 // command returns the command that applies a preset. What its user has to fill in is in capitals.
 func (p preset) command(prefix, model string) string {
-	out := "quotad quota apply --preset " + p.name
+	words := []string{"quotad quota apply --preset", p.name}
+	set := func(parameter, value string) { words = append(words, "--set", parameter+"="+value) }
 	if prefix != p.prefix {
-		out += " --set prefix=" + prefix
+		set("prefix", prefix)
 	}
 	if model != "" {
-		out += " --set " + p.model + "=" + model
+		set(p.model, model)
 	}
 	for _, limit := range p.limits {
-		out += " --set " + limit + "=" + strings.ToUpper(limit)
+		set(limit, strings.ToUpper(limit))
 	}
-	return out
+	return strings.Join(words, " ")
 }

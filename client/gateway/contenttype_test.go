@@ -12,9 +12,18 @@ import (
 
 // contentTypes are types that a client may give a body of JSON; each value is a header of its own.
 var contentTypes = [][]string{
-	nil, {"application/json"}, {"application/vnd.api+json"}, {"application/octet-stream"}, {"application/x-protobuf"}, {"text/plain"},
-	{"image/png"}, {"application/x-www-form-urlencoded"}, {"multipart/form-data; boundary=x"}, {"no type at all"},
-	{"multipart/form-data; boundary=x", "application/json"}, {"application/octet-stream", "application/json"},
+	nil,
+	{"application/json"},
+	{"application/vnd.api+json"},
+	{"application/octet-stream"},
+	{"application/x-protobuf"},
+	{"text/plain"},
+	{"image/png"},
+	{"application/x-www-form-urlencoded"},
+	{"multipart/form-data; boundary=x"},
+	{"no type at all"},
+	{"multipart/form-data; boundary=x", "application/json"},
+	{"application/octet-stream", "application/json"},
 }
 
 // TestBody_ItsTypeHidesNothing: a provider may read a body as JSON whatever its type says, so it counts as that on each path of a model.

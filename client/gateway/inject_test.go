@@ -98,8 +98,12 @@ func TestFor_CallWithoutAClassIsStandard(t *testing.T) {
 	conf.Models = []config.Model{{Match: "gone", Fallback: []string{"gpt-5"}, For: config.Selector{Class: config.Standard}}}
 	f := startGateway(t, c, p, conf, gateway.Options{})
 	for i, want := range []struct{ class, model, key, instead string }{
-		{"", "gpt-5", "standard", ""}, {"standard", "gpt-5", "standard", ""}, {"background", "gpt-5", "background", ""},
-		{"", "gone", "standard", ""}, {"", "gone", "standard", "gone"}, {"standard", "gone", "standard", "gone"},
+		{"", "gpt-5", "standard", ""},
+		{"standard", "gpt-5", "standard", ""},
+		{"background", "gpt-5", "background", ""},
+		{"", "gone", "standard", ""},
+		{"", "gone", "standard", "gone"},
+		{"standard", "gone", "standard", "gone"},
 	} {
 		got := f.do(http.MethodPost, forms["openai"].path, `{"model":"`+want.model+`","input":"x"}`, "X-Quotad-Class", want.class)
 		if got.status != http.StatusOK || got.header.Get("X-Quotad-Instead-Of") != want.instead {

@@ -77,11 +77,13 @@ var said = map[string]struct {
 		"codex/usage_limit", 3600,
 	},
 	"github-secondary": {
-		"github", 403, map[string]string{"X-Ratelimit-Remaining": "4000", "X-Ratelimit-Limit": "5000", "X-Ratelimit-Resource": "core"},
+		"github", 403,
+		map[string]string{"X-Ratelimit-Remaining": "4000", "X-Ratelimit-Limit": "5000", "X-Ratelimit-Resource": "core"},
 		`{"message":"You have exceeded a secondary rate limit. Please wait a few minutes before you try again."}`, "github/secondary", 60,
 	},
 	"github-graphql": {
-		"github", 200, map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Limit": "5000", "X-Ratelimit-Resource": "graphql"},
+		"github", 200,
+		map[string]string{"X-Ratelimit-Remaining": "0", "X-Ratelimit-Limit": "5000", "X-Ratelimit-Resource": "graphql"},
 		`{"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded for user ID 1."}]}`, "github/graphql", 1,
 	},
 }

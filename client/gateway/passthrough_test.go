@@ -50,7 +50,7 @@ func TestAPI_NeverLendsTheGatewaysTokenWhereCallersNeedTheirOwn(t *testing.T) {
 			"Authorization: Bearer qtd_red_x\r\n": {"200 [Bearer qtd_red_x]", "200 [Bearer qtd_red_x]"},
 			"Authorization: Bearer garbage\r\nConnection: Authorization\r\n":    {"200 []", "200 []"},
 			"Authorization: Bearer garbage\r\nConnection: x, aUTHORIZATION\r\n": {"200 []", "200 []"},
-			"Authorization:\r\nAuthorization: Bearer garbage\r\n":               {"401", "200 [Bearer " + own + "]"},
+			"Authorization:\r\n" + "Authorization: Bearer garbage\r\n":          {"401", "200 [Bearer " + own + "]"},
 		} {
 			address, seen := startNode(t)
 			conf := config.Config{

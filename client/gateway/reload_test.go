@@ -138,7 +138,7 @@ func TestReload_TakesConfigurationAndCertificateOrNeither(t *testing.T) {
 	server := f.serve()
 	other := conf
 	other.Upstreams = map[string]config.Upstream{"other": upstreamOf(p, "openai")}
-	is := func(when, certificate string, path string) {
+	is := func(when, certificate, path string) {
 		t.Helper()
 		if got := shows(t, server.Addresses()[0]); got != certificate {
 			t.Errorf("%s: the certificate is of %s", when, got)

@@ -21,7 +21,7 @@ func shouldRetry(name dialect.Name, agent, part string, no *client.RefusalError)
 // Code waits for longer by itself, but for money.
 func TestQuotaRefusal_SaysWhetherToRetry(t *testing.T) {
 	const claude, other = "claude-cli/2.1.0 (external, cli)", "python-httpx/1.0"
-	reasons := map[client.Reason]bool{ // true: no wait helps
+	reasons := map[client.Reason]bool{ //nolint:exhaustive // of refusals; true: no wait helps
 		client.NeverFits: true, client.AboveClamp: true, client.Suspended: true,
 	}
 	for _, passes := range []client.Reason{
