@@ -83,7 +83,8 @@ func TestReload_InjectsNothingForWhomTheOpenListenersLetIn(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		before := len(p.seen())
-		request := "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 31\r\n\r\n" + `{"model":"gpt-5","messages":[]}`
+		request := "POST /openai/v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 31\r\n\r\n" +
+			`{"model":"gpt-5","messages":[]}`
 		if got := raw(t, "tcp", server.Addresses()[0], request, 1); len(got) != 1 || got[0] != "200" {
 			t.Errorf("%s: the old configuration does not serve: %v", name, got)
 		}

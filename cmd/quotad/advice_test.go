@@ -18,7 +18,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/cli"
 )
 
-// advisedCommand is a command in the message of a refusal, up to what ends it there; unfilled is a value in it that its user has to fill in.
+// advisedCommand is a command in the message of a refusal, up to what ends it there; unfilled is a value in it that its user has to
+// fill in.
 var (
 	advisedCommand = regexp.MustCompile(`quotad quota apply [^;"\\]+`)
 	unfilled       = regexp.MustCompile(`=[A-Z]+\b`)

@@ -38,8 +38,8 @@ type rebase struct {
 	clock   fsm.Clock
 }
 
-// backup is where a restore continues from. The judge's books are a copy. A state machine carries the steps out again, so that a backup that
-// lacks something does not agree with itself: to judge takes several times as long.
+// backup is where a restore continues from. The judge's books are a copy. A state machine carries the steps out again, so that a backup
+// that lacks something does not agree with itself: to judge takes several times as long.
 type backup struct {
 	judge *model.Judge
 	steps []logStep
@@ -85,7 +85,9 @@ func (t *timeline) restored(from *backup, restore *history.Restore) (*timeline, 
 	if restore.Epoch != 0 && restore.Epoch != epoch {
 		return nil, nil, fmt.Errorf("it was told to begin epoch %d, epoch %d is due", restore.Epoch, epoch)
 	}
-	step := logStep{restore: &rebase{index: restore.Index, epoch: epoch, cluster: state.ClusterID(), members: state.Members(), clock: state.Clock()}}
+	step := logStep{restore: &rebase{
+		index: restore.Index, epoch: epoch, cluster: state.ClusterID(), members: state.Members(), clock: state.Clock(),
+	}}
 	step.on(next.machine)
 	next.steps = append(next.steps, step)
 	judge, broken := t.judge.Restored(from.judge, epoch)

@@ -170,7 +170,10 @@ type rendering struct {
 
 // Render returns the quotas.yaml of a preset and tier as Find found them, with parameters set. The error is an *Error.
 func (p *Preset) Render(tier string, set map[string]string) ([]byte, error) {
-	r := &rendering{preset: p, name: p.Name, tier: p.Tiers[tier], values: map[string]string{headroom: UnpublishedHeadroom, prefix: p.Name}, origins: map[string]string{}}
+	r := &rendering{
+		preset: p, name: p.Name, tier: p.Tiers[tier],
+		values: map[string]string{headroom: UnpublishedHeadroom, prefix: p.Name}, origins: map[string]string{},
+	}
 	if tier != "" {
 		r.name += ":" + tier
 	}
