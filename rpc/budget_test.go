@@ -2,6 +2,7 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -15,21 +16,27 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// callersOf returns the callers that have leases, as a node's state shows them.
-func callersOf(t *testing.T, n *testNode) map[string]int64 {
+// callersOf returns the callers that have leases, as the leader's state shows them.
+func callersOf(t *testing.T, nodes []*testNode) map[string]int64 {
 	t.Helper()
 	callers := map[string]int64{}
-	if err := n.node.Read(t.Context(), raftnode.Linearizable, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
-		for _, b := range state.Budgets(100) {
-			if b.Name == "leases" {
-				for _, use := range b.Top {
-					callers[use.Caller] = use.Used
+	eventually(t, "a leader shows its state", func() bool {
+		leader, _ := leaderAndFollower(t, nodes)
+		err := nodes[leader].node.Read(t.Context(), raftnode.Linearizable, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
+			for _, b := range state.Budgets(100) {
+				if b.Name == "leases" {
+					for _, use := range b.Top {
+						callers[use.Caller] = use.Used
+					}
 				}
 			}
+		})
+		refused, moved := errors.AsType[*raftnode.NotAcceptedError](err)
+		if err != nil && (!moved || refused.Cause != raftnode.NotLeader && refused.Cause != raftnode.NotReady) {
+			t.Fatal(err)
 		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+		return err == nil
+	})
 	return callers
 }
 
@@ -55,34 +62,22 @@ func TestCallers_KeepTheirAddressThroughAFollower(t *testing.T) {
 	}
 	reserve := func(address, url, holder string, headers ...string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+reservePath,
-			strings.NewReader(fmt.Sprintf(`{"holder":%q,"items":[{"quota":"t/core"}]}`, holder)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		for i := 0; i+1 < len(headers); i += 2 {
-			req.Header.Set(headers[i], headers[i+1])
-		}
-		res, err := from(t, address).Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = res.Body.Close()
-		if res.StatusCode != http.StatusOK {
-			t.Fatal(res.Status)
+		body := fmt.Sprintf(`{"holder":%q,"items":[{"quota":"t/core"}]}`, holder)
+		head, answer := postBy(t, from(t, address), url+reservePath, body, headers...)
+		if head.StatusCode != http.StatusOK {
+			t.Fatal(head.Status, answer)
 		}
 	}
 	eventually(t, "a forwarded call is charged to where it came from", func() bool {
 		reserve("127.0.0.2", nodes[follower].url, "far")
-		return callersOf(t, nodes[leader])["address:127.0.0.2 far"] > 0
+		return callersOf(t, nodes)["address:127.0.0.2 far"] > 0
 	})
 	reserve("127.0.0.3", nodes[leader].url, "near")
 	forged := []string{
 		rpc.HeaderForwarded, nodes[follower].node.ID(), rpc.HeaderCaller, strings.Repeat("A", 43) + " address:192.0.2.1",
 	}
 	reserve("127.0.0.4", nodes[leader].url, "liar", forged...)
-	callers := callersOf(t, nodes[leader])
+	callers := callersOf(t, nodes)
 	if callers["address:127.0.0.3 near"] != 1 || callers["address:127.0.0.4 liar"] != 1 {
 		t.Errorf("%v", callers)
 	}
@@ -112,7 +107,7 @@ func TestCallers_AreTheirTokens(t *testing.T) {
 			t.Fatalf("%d %s", status, answer)
 		}
 	}
-	if callers := callersOf(t, nodes[leader]); len(callers) != 1 || callers["token:use"] != 3 {
+	if callers := callersOf(t, nodes); len(callers) != 1 || callers["token:use"] != 3 {
 		t.Errorf("%v", callers)
 	}
 }
@@ -151,11 +146,8 @@ func TestBudgets_AreNamedAlikeAtEveryNode(t *testing.T) {
 		if status != http.StatusTooManyRequests || !strings.Contains(answer, `"budget":"sessions"`) || !strings.Contains(answer, `"retryAfter":"1s"`) {
 			t.Errorf("an error: %d %s", status, answer)
 		}
-		refused, err := http.Post(nodes[n].url+"/quota.v1.QuotaService/OpenSession", "application/json", strings.NewReader(open))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _ = refused.Body.Close(); refused.StatusCode != http.StatusTooManyRequests || refused.Header.Get("Retry-After") == "" {
+		refused, _ := postBy(t, http.DefaultClient, nodes[n].url+"/quota.v1.QuotaService/OpenSession", open)
+		if refused.StatusCode != http.StatusTooManyRequests || refused.Header.Get("Retry-After") == "" {
 			t.Errorf("node %d (the leader is %d): %d without a time to come back: %v", n, leader, refused.StatusCode, refused.Header)
 		}
 	}

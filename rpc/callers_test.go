@@ -276,8 +276,8 @@ func TestErrors_InOnePlace(t *testing.T) {
 			if c.contentType != "" {
 				req.Header.Set("Content-Type", c.contentType)
 			}
-			status, body := send(t, req)
-			answer := fields(t, body)
+			head, body := send(t, http.DefaultClient, req)
+			status, answer := head.StatusCode, fields(t, body)
 			e, _ := answer["error"].(map[string]any)
 			if status != c.status || e["reason"] != "REASON_"+c.reason || e["outcome"] != "OUTCOME_"+c.outcome {
 				t.Errorf("%d %s, want %d %s %s", status, body, c.status, c.reason, c.outcome)

@@ -2,6 +2,8 @@ package rpc_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -19,25 +21,28 @@ import (
 func TestACallIsHandedOnOnce(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
-	leader, follower := leaderAndFollower(t, nodes)
-	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	const reserve = `{"holder":"a","items":[{"quota":"t/core"}]}`
-	address := strings.TrimPrefix(nodes[leader].url, "http://")
-	for _, header := range []string{rpc.HeaderForwarded, rpc.HeaderNoForward} {
-		status, body := post(t, nodes[follower].url, reservePath, reserve, header, "x")
-		if status != http.StatusServiceUnavailable || !strings.Contains(body, "REASON_NO_LEADER") ||
-			!strings.Contains(body, `"notAccepted":true`) || !strings.Contains(body, `"leaderAddress":"`+address+`"`) {
-			t.Errorf("%s at a follower: %d %s", header, status, body)
+	undisturbed(t, nodes, func(leader, follower int) (err error) {
+		address := strings.TrimPrefix(nodes[leader].url, "http://")
+		for _, header := range []string{rpc.HeaderForwarded, rpc.HeaderNoForward} {
+			status, body := postOnce(t, nodes[follower].url, reservePath, reserve, header, "x")
+			if status != http.StatusServiceUnavailable || !strings.Contains(body, "REASON_NO_LEADER") ||
+				!strings.Contains(body, `"notAccepted":true`) || !strings.Contains(body, `"leaderAddress":"`+address+`"`) {
+				err = errors.Join(err, fmt.Errorf("%s at a follower: %d %s", header, status, body))
+			}
+			if status, body := postOnce(t, nodes[leader].url, reservePath, reserve, header, "x"); status != http.StatusOK {
+				err = errors.Join(err, fmt.Errorf("%s at the leader: %d %s", header, status, body))
+			}
 		}
-		if status, body := post(t, nodes[leader].url, reservePath, reserve, header, "x"); status != http.StatusOK {
-			t.Errorf("%s at the leader: %d %s", header, status, body)
+		status, body := postOnce(t, nodes[follower].url, reservePath, reserve)
+		if status != http.StatusOK || !strings.Contains(body, nodes[leader].node.ID()) {
+			err = errors.Join(err, fmt.Errorf("handed on: %d %s", status, body))
 		}
-	}
-	if status, body := post(t, nodes[follower].url, reservePath, reserve); status != http.StatusOK || !strings.Contains(body, nodes[leader].node.ID()) {
-		t.Errorf("handed on: %d %s", status, body)
-	}
+		return err
+	})
 }
 
 // TestNoLeaderIsSaidInTime: a caller with little patience hears that nothing happened before it gives up.
@@ -49,7 +54,7 @@ func TestNoLeaderIsSaidInTime(t *testing.T) {
 	}
 	eventually(t, "there is no leader", func() bool { id, _, _ := nodes[0].node.Leader(); return id == "" })
 	// The node is told of little patience; this test has more, for an answer that is late on a busy machine.
-	_, body := post(t, nodes[0].url, "/quota.v1.AdminService/DeleteQuota", `{"name":"a"}`,
+	_, body := postOnce(t, nodes[0].url, "/quota.v1.AdminService/DeleteQuota", `{"name":"a"}`,
 		"Connect-Protocol-Version", "1", "Connect-Timeout-Ms", "1500")
 	if !strings.Contains(body, `"REASON_NO_LEADER"`) || !strings.Contains(body, `"notAccepted":true`) || strings.Contains(body, `"leader"`) ||
 		!strings.Contains(body, "no leader is known") {
@@ -61,10 +66,10 @@ func TestNoLeaderIsSaidInTime(t *testing.T) {
 func TestHandedOnErrorsAreTheLeaders(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
-	leader, follower := leaderAndFollower(t, nodes)
-	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
+	leader, follower := leaderAndFollower(t, nodes) // should leadership move, one of them forwards all the same
 	for name, body := range map[string]string{
 		"an unknown quota": `{"holder":"a","items":[{"quota":"nowhere"}]}`,
 		"a refusal":        `{"holder":"a","items":[{"quota":"t/core","amount":11}]}`,
@@ -90,17 +95,7 @@ func TestARefusalAs429(t *testing.T) {
 		t.Fatalf("%d %s", status, body)
 	}
 	for _, n := range nodes {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.url+reservePath, strings.NewReader(all))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set(rpc.HeaderRefusalStatus, "429")
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = res.Body.Close()
+		res, _ := postBy(t, http.DefaultClient, n.url+reservePath, all, rpc.HeaderRefusalStatus, "429")
 		after, err := time.ParseDuration(res.Header.Get("Retry-After") + "s")
 		if err != nil {
 			t.Fatal(err)

@@ -72,7 +72,7 @@ func TestReady_TellsWhereCallersAreFailed(t *testing.T) {
 	for range 4 { // each waits for a leader to be known
 		go func() {
 			for calling.Err() == nil {
-				post(t, left.url, "/quota.v1.QuotaService/Reserve", `{"holder":"a","items":[{"quota":"none"}]}`)
+				postOnce(t, left.url, "/quota.v1.QuotaService/Reserve", `{"holder":"a","items":[{"quota":"none"}]}`)
 			}
 			ended <- struct{}{}
 		}()

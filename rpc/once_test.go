@@ -55,7 +55,7 @@ func TestEachCommandIsAppliedOnce(t *testing.T) {
 	go func() { workers.Wait(); close(finished) }()
 	killLeaders(t, nodes, &done, finished)
 	<-finished
-	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, nodes[0].url)
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, nodes[0].url, persistent)
 	for _, name := range []string{"w", "busy", "mine"} {
 		res, err := api.GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: name})
 		if err != nil {

@@ -56,7 +56,7 @@ func reserveAtOnce(t *testing.T, nodes []*testNode, callers, times int, items []
 	var granted atomic.Int64
 	var all sync.WaitGroup
 	for i, n := range nodes {
-		api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
+		api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, persistent)
 		for caller := range callers {
 			all.Go(func() {
 				for range times {

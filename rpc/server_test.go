@@ -90,12 +90,14 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		conf := raftnode.DefaultConfig()
 		conf.ID, conf.RaftAddress, conf.APIAddress = peers[i].ID, peers[i].RaftAddress, peers[i].APIAddress
 		conf.DataDir, conf.Peers, conf.Testing = t.TempDir(), peers, true
-		if size > 1 { // patient: a busy machine or a slow disk makes no other leader
-			conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = time.Second, time.Second, 900*time.Millisecond
+		// Patient: what other tests take of the machine ends no node, and makes no other leader.
+		conf.ApplyTimeout, conf.StallLimit = time.Minute, 30*time.Second
+		if size > 1 {
+			conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = 2*time.Second, 2*time.Second, 1900*time.Millisecond
 		}
 		var nobodys nobodysCommands
 		conf.Applied = nobodys.record
-		n := &testNode{config: conf, api: rpc.Config{Version: "test"}, url: "http://" + peers[i].APIAddress}
+		n := &testNode{config: conf, api: rpc.Config{Version: "test", WriteAnswer: 5 * time.Minute}, url: "http://" + peers[i].APIAddress}
 		rpc.NeverBusy(&n.api) // what other tests take of the machine holds nobody back
 		for _, fn := range change {
 			fn(&n.api)
@@ -178,10 +180,106 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// post sends JSON as curl would and returns status and body.
-func post(t *testing.T, url, path, body string, headers ...string) (int, string) {
+// leadershipMoved tells whether a call was refused because the node that got it led no more, or not yet: a busy machine elects others at
+// any time. The call had no effect.
+func leadershipMoved(info *quotav1.ErrorInfo) bool {
+	return info.GetReason() == quotav1.Reason_REASON_NO_LEADER && info.GetNotAccepted()
+}
+
+// persistent has a client repeat calls that were refused because leadership moved.
+var persistent = connect.WithInterceptors(connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		for deadline := time.Now().Add(time.Minute); ; {
+			res, err := next(ctx, req)
+			if !leadershipMoved(infoOf(err)) || time.Now().After(deadline) {
+				return res, err
+			}
+			select {
+			case <-ctx.Done():
+				return res, err
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+}))
+
+// atLeader makes a call at the node that leads, and again at the next one where it was refused because leadership moved. It returns what
+// came of it.
+func atLeader(t *testing.T, nodes []*testNode, call func(leader int) error) (err error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+path, strings.NewReader(body))
+	eventually(t, "a leader takes or refuses a call", func() bool {
+		leader, _ := leaderAndFollower(t, nodes)
+		err = call(leader)
+		return !leadershipMoved(infoOf(err))
+	})
+	return err
+}
+
+// undisturbed makes a check while all nodes follow one leader, and again where that changed meanwhile.
+func undisturbed(t *testing.T, nodes []*testNode, check func(leader, follower int) error) {
+	t.Helper()
+	var err error
+	eventually(t, "a check while leadership stays where it is", func() bool {
+		leader, follower := leaderAndFollower(t, nodes)
+		before := followed(nodes)
+		if before == 0 {
+			return false
+		}
+		err = check(leader, follower)
+		return followed(nodes) == before
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// followed returns the term of the leader that all nodes follow, 0 where they do not agree.
+func followed(nodes []*testNode) (term uint64) {
+	named := ""
+	for i, n := range nodes {
+		id, _, self := n.node.Leader()
+		now := n.node.Status().Term
+		if id == "" || i > 0 && (id != named || now != term) || self != (id == n.node.ID()) {
+			return 0
+		}
+		named, term = id, now
+	}
+	return term
+}
+
+// post sends JSON as curl would, again where it was refused because leadership moved, and returns status and body.
+func post(t *testing.T, url, path, body string, headers ...string) (status int, answer string) {
+	t.Helper()
+	head, answer := postBy(t, http.DefaultClient, url+path, body, headers...)
+	return head.StatusCode, answer
+}
+
+// postBy is post by a client of one's own. It returns the answer's head and body.
+func postBy(t *testing.T, client *http.Client, url, body string, headers ...string) (head *http.Response, answer string) {
+	t.Helper()
+	eventually(t, "a leader takes or refuses a call", func() bool {
+		head, answer = send(t, client, requestOf(t, url, body, headers...))
+		return !saysLeadershipMoved(answer)
+	})
+	return head, answer
+}
+
+// saysLeadershipMoved is leadershipMoved for JSON.
+func saysLeadershipMoved(answer string) bool {
+	return strings.Contains(answer, `"REASON_NO_LEADER"`) && strings.Contains(answer, `"notAccepted":true`)
+}
+
+// postOnce sends JSON as curl would and returns status and body.
+func postOnce(t *testing.T, url, path, body string, headers ...string) (int, string) {
+	t.Helper()
+	head, answer := send(t, http.DefaultClient, requestOf(t, url+path, body, headers...))
+	return head.StatusCode, answer
+}
+
+// requestOf is a POST of JSON.
+func requestOf(t *testing.T, url, body string, headers ...string) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,13 +287,13 @@ func post(t *testing.T, url, path, body string, headers ...string) (int, string)
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	return send(t, req)
+	return req
 }
 
-// send sends a request and returns status and body.
-func send(t *testing.T, req *http.Request) (int, string) {
+// send sends a request and returns the answer's head and body.
+func send(t *testing.T, client *http.Client, req *http.Request) (head *http.Response, answer string) {
 	t.Helper()
-	res, err := http.DefaultClient.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +302,7 @@ func send(t *testing.T, req *http.Request) (int, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return res.StatusCode, string(data)
+	return res, string(data)
 }
 
 const applyCore = `{"quotas":[{"name":"t/core","rate":{"limit":10,"per":"60s"}}]}`

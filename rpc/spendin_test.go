@@ -25,7 +25,7 @@ func TestSpendIn_CountsTimeWithoutALeader(t *testing.T) {
 		RequestId: &quotav1.RequestId{IdempotencyKey: "k"},
 	}
 	ask := func(n *testNode) (*quotav1.Operation, error) {
-		res, err := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url).Reserve(t.Context(), proto.CloneOf(asked))
+		res, err := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, persistent).Reserve(t.Context(), proto.CloneOf(asked))
 		return res.GetLease().GetOperation(), err
 	}
 	leader, follower := leaderAndFollower(t, nodes)

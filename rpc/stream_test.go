@@ -3,8 +3,10 @@ package rpc_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -24,7 +26,7 @@ import (
 
 func reserveAs(t *testing.T, n *testNode, holder string) *quotav1.ReserveResponse {
 	t.Helper()
-	res, err := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url).Reserve(t.Context(), &quotav1.ReserveRequest{
+	res, err := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, persistent).Reserve(t.Context(), &quotav1.ReserveRequest{
 		Holder: holder, Items: []*quotav1.Item{{Quota: "t/core"}},
 	})
 	if err != nil || res.GetLease() == nil {
@@ -186,7 +188,7 @@ func TestAWatcherThatDoesNotReadEnds(t *testing.T) {
 			Holder: strings.Repeat("h", 128), Items: []*quotav1.Item{{Quota: "t/core"}},
 		}}}
 	}
-	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, persistent)
 	eventually(t, "the end of the stream", func() bool {
 		if _, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: commands}); err != nil {
 			t.Log(err) // on a busy machine an answer to a caller who reads takes as long
@@ -204,8 +206,8 @@ func TestAWatcherThatDoesNotReadEnds(t *testing.T) {
 func TestBackupAndRestoreOverTheAPI(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
-	leader, follower := leaderAndFollower(t, nodes)
-	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
+	_, follower := leaderAndFollower(t, nodes) // should leadership move, it serves all the same
+	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	held := reserveAs(t, nodes[follower], "a").GetLease()
@@ -213,17 +215,27 @@ func TestBackupAndRestoreOverTheAPI(t *testing.T) {
 	for _, n := range nodes {
 		admins = append(admins, quotav1connect.NewAdminServiceClient(h2c(t), n.url))
 	}
-	if _, err := backup(t, admins[follower]); reasonOf(t, err) != quotav1.Reason_REASON_NO_LEADER || infoOf(err).LeaderAddress == "" {
-		t.Errorf("a backup at a follower: %v", err)
-	}
-	saved, err := backup(t, admins[leader])
-	if err != nil {
+	undisturbed(t, nodes, func(_, follower int) error {
+		if _, err := backup(t, admins[follower]); reasonOf(t, err) != quotav1.Reason_REASON_NO_LEADER || infoOf(err).LeaderAddress == "" {
+			return fmt.Errorf("a backup at a follower: %w", cmp.Or(err, errors.New("it was made")))
+		}
+		return nil
+	})
+	var saved []byte
+	if err := atLeader(t, nodes, func(leader int) (err error) {
+		saved, err = backup(t, admins[leader])
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := restore(t, admins[follower], saved); reasonOf(t, err) != quotav1.Reason_REASON_NO_LEADER {
-		t.Errorf("a restore at a follower: %v", err)
-	}
+	undisturbed(t, nodes, func(_, follower int) error {
+		if _, err := restore(t, admins[follower], saved); reasonOf(t, err) != quotav1.Reason_REASON_NO_LEADER {
+			return fmt.Errorf("a restore at a follower: %w", cmp.Or(err, errors.New("it was restored")))
+		}
+		return nil
+	})
 	later := reserveAs(t, nodes[follower], "b").GetLease()
+	leader, _ := leaderAndFollower(t, nodes)
 	before := ledgerHash(t, nodes[leader])
 	for name, bad := range map[string][]byte{
 		"nothing": nil, "a cut": saved[:len(saved)/2], "a flipped bit": flipped(saved), "not a snapshot": []byte("hello"),
@@ -236,11 +248,15 @@ func TestBackupAndRestoreOverTheAPI(t *testing.T) {
 	if after := ledgerHash(t, nodes[leader]); after != before {
 		t.Error("a refused restore changed the ledger")
 	}
-	res, err := restore(t, admins[leader], saved)
+	var res *quotav1.RestoreResponse
+	err := atLeader(t, nodes, func(leader int) (err error) {
+		res, err = restore(t, admins[leader], saved)
+		return err
+	})
 	if err != nil || res.Epoch == 0 {
 		t.Fatalf("%v %v", res, err)
 	}
-	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, nodes[leader].url)
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, nodes[leader].url, persistent)
 	fresh := reserveAs(t, nodes[follower], "c").GetLease()
 	if fresh.Fence <= later.Fence {
 		t.Errorf("fence %d after %d", fresh.Fence, later.Fence)
@@ -259,9 +275,6 @@ func TestARestoreOfAnotherClustersBackup(t *testing.T) {
 	here, there := newNodes(t, 1)[0], newNodes(t, 1)[0]
 	if status, body := post(t, there.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
-	}
-	for _, node := range []*testNode{here, there} { // a new leader founds the cluster beside the first commands
-		eventually(t, "a cluster's id", func() bool { return node.node.Status().ClusterID != "" })
 	}
 	foreign, err := backup(t, quotav1connect.NewAdminServiceClient(h2c(t), there.url))
 	if err != nil {

@@ -67,7 +67,7 @@ func TestStaleLooksStayAtTheirNode(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	for _, n := range nodes {
-		api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
+		api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, persistent)
 		res, err := api.ListQuotas(t.Context(), &quotav1.ListQuotasRequest{Read: quotav1.ReadMode_READ_MODE_STALE})
 		if err != nil || res.Meta.Node != n.node.ID() {
 			t.Errorf("%v %v at %s", res, err, n.node.ID())
@@ -200,7 +200,7 @@ func TestFaultsAreForTestingOnly(t *testing.T) {
 	n.kill()
 	n.config.Testing = false
 	n.again(t)
-	admin := quotav1connect.NewAdminServiceClient(http.DefaultClient, n.url)
+	admin := quotav1connect.NewAdminServiceClient(http.DefaultClient, n.url, persistent)
 	ahead := durationpb.New(time.Hour)
 	_, hashed := admin.GetStateHash(t.Context(), &quotav1.GetStateHashRequest{})
 	_, faulty := admin.SetFault(t.Context(), &quotav1.SetFaultRequest{WallOffset: ahead})

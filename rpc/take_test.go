@@ -12,8 +12,18 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// taken sends a take or a report as a script does, and returns status, Retry-After and body.
+// taken sends a take or a report as a script does, again where it was refused because leadership moved, and returns status, Retry-After and
+// body.
 func taken(t *testing.T, n *testNode, path, body string, headers ...string) (status int, retryAfter, answer string) {
+	t.Helper()
+	eventually(t, "a leader takes or refuses a call", func() bool {
+		status, retryAfter, answer = takenOnce(t, n, path, body, headers...)
+		return !saysLeadershipMoved(answer)
+	})
+	return status, retryAfter, answer
+}
+
+func takenOnce(t *testing.T, n *testNode, path, body string, headers ...string) (status int, retryAfter, answer string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, n.url+path, strings.NewReader(body))
 	if err != nil {

@@ -24,7 +24,7 @@ func TestTasksAtAnyNode(t *testing.T) {
 	nodes := newNodes(t, 3)
 	apis := make([]quotav1connect.TaskServiceClient, len(nodes))
 	for i, n := range nodes {
-		apis[i] = quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url)
+		apis[i] = quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url, persistent)
 	}
 	request := &quotav1.BeginTaskRequest{RequestId: &quotav1.RequestId{IdempotencyKey: "k"}, Task: "t", Holder: "h"}
 	begun, err := apis[0].BeginTask(t.Context(), request)
@@ -133,7 +133,7 @@ func TestTokensAndTasks(t *testing.T) {
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore, "Authorization", "Bearer "+both); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
-	api := quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url)
+	api := quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url, persistent)
 	ralph, picard := bearer(t, secrets[rpc.VerbUse]), bearer(t, both)
 	if _, err := api.BeginTask(ralph, &quotav1.BeginTaskRequest{Task: "t", Holder: "picard"}); reasonOf(t, err) != quotav1.Reason_REASON_NOT_ALLOWED {
 		t.Errorf("for a foreign holder: %v", err)
@@ -180,7 +180,7 @@ func TestTokensAndTasks(t *testing.T) {
 // TestTasksArePaged, and counted for whoever watches over them.
 func TestTasksArePaged(t *testing.T) {
 	n := newNodes(t, 1)[0]
-	api := quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url)
+	api := quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url, persistent)
 	for _, task := range []string{"c", "a", "b"} {
 		begun, err := api.BeginTask(t.Context(), &quotav1.BeginTaskRequest{Task: task, Holder: "h", MaxFailures: 1})
 		if err != nil {

@@ -50,7 +50,7 @@ func oneSlot(t *testing.T, nodes []*testNode) (apis []quotav1connect.QuotaServic
 		t.Fatalf("%d %s", status, body)
 	}
 	for _, n := range nodes {
-		apis = append(apis, quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url))
+		apis = append(apis, quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, persistent))
 	}
 	res, err := apis[0].Reserve(t.Context(), &quotav1.ReserveRequest{
 		Holder: "first", Items: []*quotav1.Item{{Quota: "s"}}, Ttl: durationpb.New(time.Hour),
@@ -356,7 +356,8 @@ func get(t *testing.T, url string, headers ...string) (int, string) {
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header.Set(headers[i], headers[i+1])
 	}
-	return send(t, req)
+	head, body := send(t, http.DefaultClient, req)
+	return head.StatusCode, body
 }
 
 // TestForwardedWaitOutlivesNoDrainOfItsNode: the node that handed a wait on drains; the wait ends typed and leaves the

@@ -26,7 +26,7 @@ func TestWorkflowsOverTheAPI(t *testing.T) {
 	if status, body := post(t, nodes[1].url, "/quota.v1.AdminService/ApplyQuotas", apply); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
-	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, nodes[2].url)
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, nodes[2].url, persistent)
 	stream, err := api.Watch(t.Context(), &quotav1.WatchRequest{Holder: "triage"})
 	if err != nil {
 		t.Fatal(err)
