@@ -76,6 +76,9 @@ func (d *Disk) Open(o Options) (_ *Log, err error) {
 	if err := prepareDir(d.dir); err != nil {
 		return nil, err
 	}
+	if err := d.dropBlank(); err != nil {
+		return nil, err
+	}
 	store, err := openStore(d.dir, o.Kind, storeOptions{failed: o.Fatal, logger: o.Logger})
 	if err != nil {
 		return nil, err
