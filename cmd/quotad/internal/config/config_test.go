@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +89,29 @@ func TestEverySettingInEveryLayer(t *testing.T) {
 			if len(l.mistakes) > 0 || l.value(setting.Key).Text != sample {
 				t.Errorf("%s by %s: %q, %v", setting.Key, layer, l.value(setting.Key).Text, l.mistakes)
 			}
+		}
+	}
+}
+
+// TestRaftTLSNames_AreParsed: a name may hold any character of a URI, and may stand for more than one node.
+func TestRaftTLSNames_AreParsed(t *testing.T) {
+	for value, want := range map[string]map[string][]string{
+		"node.example=n1":                      {"node.example": {"n1"}},
+		"spiffe://a/b?c=d=n1, node.example=n2": {"spiffe://a/b?c=d": {"n1"}, "node.example": {"n2"}},
+		"shared=n1,shared=n2":                  {"shared": {"n1", "n2"}},
+		"n1":                                   nil,
+		"=n1":                                  nil,
+		"node.example=":                        nil,
+		"node.example=n 1":                     nil,
+		"node.example=n1,":                     nil,
+	} {
+		var c Config
+		err := setNames(&c, value)
+		if want == nil && err == nil {
+			t.Errorf("%q is taken for %v", value, c.RaftNames)
+		}
+		if want != nil && (err != nil || !reflect.DeepEqual(c.RaftNames, want)) {
+			t.Errorf("%q: %v, %v", value, c.RaftNames, err)
 		}
 	}
 }
