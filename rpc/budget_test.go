@@ -161,10 +161,13 @@ func TestBudgets_AreNamedAlikeAtEveryNode(t *testing.T) {
 			t.Errorf("%v", b)
 		}
 	}
-	if len(res.Budgets) != 9 || len(res.NodeBudgets) != 11 { // three of them are of pages that need no token
+	if len(res.Budgets) != 9 || len(res.NodeBudgets) != 12 { // three of them are of pages that need no token
 		t.Errorf("%d budgets, and %d of the node", len(res.Budgets), len(res.NodeBudgets))
 	}
 	for _, b := range res.NodeBudgets {
+		if b.Name == "connections" && (b.Capacity != 8000 || b.Used == 0 || b.Callers == 0) {
+			t.Errorf("%v", b)
+		}
 		if b.Name == "calls" && (b.Used != 1 || b.Callers != 1 || len(b.Top) != 1 || b.Top[0].Caller != "address:127.0.0.1") { // this one
 			t.Errorf("%v", b)
 		}

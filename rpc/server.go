@@ -38,6 +38,8 @@ type Config struct {
 	PeerTLS func() *tls.Config
 	// PeerTrust names what PeerTLS verifies other nodes' certificates by, such as api.tls_ca, for errors.
 	PeerTrust string
+	// Listener, if set, is the API port's: its connections are shown with the other budgets.
+	Listener *Listener
 	// MaxInFlight is how many calls may be under way at once. Default 24,000.
 	MaxInFlight int64
 	// MaxStreams is how many streams may be open at once. Default 4,096.
@@ -152,11 +154,14 @@ type shared interface {
 	View() budget.View
 }
 
-// nodeBudgets returns what callers share of this node: of its API port, of the queue in which commands wait for the log, and the processor's
-// time.
+// nodeBudgets returns what callers share of this node: of its API port and its connections, of the queue in which commands wait for the
+// log, and the processor's time.
 func (s *Server) nodeBudgets() (all []shared) {
 	for _, b := range slices.Concat(s.budgets.all(), []*budget.Budget{s.requestBytes}, s.node.QueueBudgets()) {
 		all = append(all, b)
+	}
+	if s.config.Listener != nil {
+		all = append(all, s.config.Listener.callers.shares)
 	}
 	return append(all, s.shares)
 }

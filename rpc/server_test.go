@@ -45,6 +45,7 @@ func (n *testNode) open(t *testing.T, listener net.Listener) {
 		t.Fatal(err)
 	}
 	n.node, n.api.Node, n.api.Registry = node, node, nil
+	n.api.Listener, _ = listener.(*rpc.Listener)
 	if n.server, err = rpc.New(n.api); err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func (p *process) start(registry *prometheus.Registry) (net.Listener, error) {
 			return nil, errors.Join(fmt.Errorf("ops.listen: %w", err), listener.Close())
 		}
 	}
-	if err := p.open(registry, listener.Addr().String()); err != nil {
+	if err := p.open(registry, listener); err != nil {
 		return nil, errors.Join(err, listener.Close(), p.closeOps())
 	}
 	return listener, nil
@@ -162,8 +162,8 @@ func (p *process) loadFiles() error {
 }
 
 // open starts the Raft node and the API in front of it.
-func (p *process) open(registry *prometheus.Registry, apiAddress string) error {
-	settings, err := p.nodeConfig(registry, apiAddress)
+func (p *process) open(registry *prometheus.Registry, listener *rpc.Listener) error {
+	settings, err := p.nodeConfig(registry, listener.Addr().String())
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (p *process) open(registry *prometheus.Registry, apiAddress string) error {
 		return err
 	}
 	p.api, err = rpc.New(rpc.Config{
-		Node: p.node, Tokens: p.tokens, Registry: registry, Logger: p.logger.Named("api"), Version: p.options.Version,
+		Node: p.node, Tokens: p.tokens, Registry: registry, Listener: listener, Logger: p.logger.Named("api"), Version: p.options.Version,
 		PeerTLS: p.apiCertificates.apiClient(), PeerTrust: trust(p.config.API.TLS), RequestBytes: requestBytes(settings.MemoryLimit),
 	})
 	if err != nil {
@@ -247,6 +247,10 @@ func watermark(bytes int64) int64 {
 // garbage alone never stops grants.
 const collectAbove = 80
 
+// leastMemory is the limit below which a state with all budgets full does not fit: a node grants nothing more before its callers are at
+// their parts.
+const leastMemory = 2 << 30
+
 // memoryLimit returns how much memory this process may have, 0 for any, and makes the collector keep to it.
 func (p *process) memoryLimit() int64 {
 	limit := p.config.MemoryLimit
@@ -259,6 +263,10 @@ func (p *process) memoryLimit() int64 {
 	}
 	if limit < 0 {
 		return 0
+	}
+	if limit < leastMemory {
+		p.logger.Warn("little memory: full budgets need a limit of 2 GiB; with less, callers can use up the memory and new grants stop: "+
+			"give the process more, or lower the budgets (quotad limits)", "limit", fmt.Sprintf("%d MiB", limit>>20))
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 100 * collectAbove)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
@@ -118,6 +120,21 @@ func TestStartRefuses(t *testing.T) {
 				t.Errorf("got %T", err)
 			}
 		})
+	}
+}
+
+// TestMemoryLimit_WarnsWhereTheBudgetsDoNotFit: with less than the default budgets need, callers can stop all grants, each within its part.
+func TestMemoryLimit_WarnsWhereTheBudgetsDoNotFit(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "off") // the limit of the process that tests is its own
+	for limit, warned := range map[int64]bool{1 << 30: true, 2<<30 - 1: true, 2 << 30: false, 8 << 30: false, -1: false} {
+		var log bytes.Buffer
+		p := &process{config: config.Config{MemoryLimit: limit}, logger: hclog.New(&hclog.LoggerOptions{Output: &log})}
+		if got := p.memoryLimit(); got != max(limit, 0) {
+			t.Errorf("a limit of %d counts as %d", limit, got)
+		}
+		if got := strings.Contains(log.String(), "little memory"); got != warned {
+			t.Errorf("a limit of %d: %s", limit, log.String())
+		}
 	}
 }
 
