@@ -6,7 +6,9 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/url"
+	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/quotad/quotad/rpc/signals"
 )
@@ -35,10 +37,10 @@ type Route struct {
 // not known, such as signals.Generic, is read as OpenAI's, which many copy.
 func RouteOf(dialect signals.Dialect, path *url.URL) Route {
 	escaped := CanonicalPath(path.EscapedPath())
-	route := routeOf(dialect, escaped)
+	route := routeOf(dialect, Segments(escaped))
 	if plain, err := url.PathUnescape(escaped); route.Operation == Other && err == nil && plain != escaped {
 		// Some servers take an escaped slash for a slash: a call that may generate counts as one that does.
-		if alike := routeOf(dialect, plain); alike.Operation != Other {
+		if alike := routeOf(dialect, Segments(plain)); alike.Operation != Other {
 			return alike
 		}
 	}
@@ -59,77 +61,142 @@ func CanonicalPath(escaped string) string {
 	return strings.Join(segments, "/")
 }
 
-func routeOf(dialect signals.Dialect, escaped string) Route {
-	escaped = strings.TrimRight(escaped, "/")
+// Segments returns the segments of an escaped path as the most lenient servers read them: decoded, without the parameters behind a
+// semicolon, without blanks and dots at the end, and without empty ones. A backslash is a slash.
+func Segments(escaped string) []string {
+	var out []string
+	for segment := range strings.FieldsFuncSeq(escaped, func(r rune) bool { return r == '/' || r == '\\' }) {
+		if plain, err := url.PathUnescape(segment); err == nil {
+			segment = plain
+		}
+		segment, _, _ = strings.Cut(segment, ";")
+		segment = strings.TrimRightFunc(segment, func(r rune) bool { return r == '.' || unicode.IsSpace(r) || unicode.IsControl(r) })
+		if segment != "" {
+			out = append(out, segment)
+		}
+	}
+	return out
+}
+
+// pathOf is a path for comparisons: Azure and others take letters of any case.
+type pathOf struct {
+	segments []string
+	// folded are the segments in small letters, each behind a slash.
+	folded string
+}
+
+// ends reports whether a path ends in one of several ends. A star in them stands for one segment.
+func (p pathOf) ends(all ...string) bool {
+	for _, end := range all {
+		if !strings.Contains(end, "*") {
+			if strings.HasSuffix(p.folded, end) {
+				return true
+			}
+			continue
+		}
+		wanted := strings.Split(end, "/")[1:]
+		from := len(p.segments) - len(wanted)
+		if from >= 0 && slices.EqualFunc(wanted, p.segments[from:], func(want, is string) bool { return want == "*" || strings.EqualFold(want, is) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// after returns the segments that follow one of a name; none: there is no such segment, or it is the last.
+func (p pathOf) after(names ...string) []string {
+	for i, segment := range p.segments {
+		if slices.Contains(names, strings.ToLower(segment)) {
+			return p.segments[i+1:]
+		}
+	}
+	return nil
+}
+
+func routeOf(dialect signals.Dialect, segments []string) Route {
+	path := pathOf{segments, strings.ToLower("/" + strings.Join(segments, "/"))}
 	switch dialect.Name() {
 	case signals.Anthropic.Name():
-		if strings.HasSuffix(escaped, "/messages") || strings.HasSuffix(escaped, "/complete") {
+		if path.ends("/messages", "/complete", "/generate_prompt", "/improve_prompt", "/templatize_prompt") {
 			return Route{Operation: Generate}
 		}
 		return Route{}
 	case signals.Gemini.Name():
-		if strings.Contains(escaped, "/openai/") {
-			return openAIRoute(escaped) // the compatible paths
+		if path.after("openai") != nil {
+			return openAIRoute(path) // the compatible paths
 		}
-		return geminiRoute(escaped)
+		return geminiRoute(path)
 	case signals.Bedrock.Name():
-		return bedrockRoute(escaped)
+		return bedrockRoute(path)
 	default:
-		return openAIRoute(escaped)
+		return openAIRoute(path)
 	}
 }
 
-func geminiRoute(escaped string) Route {
-	model, method, _ := strings.Cut(segmentAfter(escaped, "models"), ":")
+// notGenerating are Gemini's methods of models that generate nothing, or later and under other limits, in small letters. Any other one
+// may generate.
+var notGenerating = []string{
+	"", "counttokens", "computetokens", "counttexttokens", "countmessagetokens", "batchgeneratecontent", "asyncbatchembedcontent",
+	"fetchpredictoperation", "transferownership",
+}
+
+func geminiRoute(path pathOf) Route {
+	if path.ends("/interactions") {
+		return Route{Operation: Generate}
+	}
+	named := path.after("models", "tunedmodels", "dynamic", "endpoints")
+	if len(named) == 0 {
+		return Route{}
+	}
+	model, method, _ := strings.Cut(named[0], ":")
 	route := Route{Model: model}
-	switch method {
-	case "generateContent", "streamGenerateContent", "rawPredict", "streamRawPredict", "predict", "predictLongRunning":
-		route.Operation = Generate
-	case "embedContent", "batchEmbedContents":
+	switch method = strings.ToLower(method); {
+	case slices.Contains(notGenerating, method):
+	case strings.Contains(method, "embed"):
 		route.Operation = Embed
+	default:
+		route.Operation = Generate
 	}
 	return route
 }
 
-func bedrockRoute(escaped string) Route {
-	route := Route{Model: segmentAfter(escaped, "model")}
-	switch escaped[strings.LastIndexByte(escaped, '/')+1:] {
-	case "invoke", "invoke-with-response-stream", "converse", "converse-stream":
+func bedrockRoute(path pathOf) Route {
+	if path.ends("/async-invoke") {
+		return Route{Operation: Generate}
+	}
+	named := path.after("model")
+	if len(named) == 0 {
+		return Route{}
+	}
+	route := Route{Model: named[0]}
+	switch {
+	case len(named) == 1 || path.ends("/count-tokens"):
+	case strings.Contains(route.Model, "embed"):
+		route.Operation = Embed
+	default:
 		route.Operation = Generate
-		if strings.Contains(route.Model, "embed") {
-			route.Operation = Embed
-		}
 	}
 	return route
 }
 
 // openAIRoute reads OpenAI's paths and Azure's, which have a deployment in front.
-func openAIRoute(escaped string) Route {
-	route := Route{Model: segmentAfter(escaped, "deployments")}
-	for _, end := range []string{
-		"/completions", "/responses", "/responses/compact", "/images/generations", "/images/edits", "/images/variations", "/audio/transcriptions",
-		"/audio/translations", "/audio/speech",
-	} {
-		if strings.HasSuffix(escaped, end) {
-			route.Operation = Generate
-			return route
-		}
+func openAIRoute(path pathOf) Route {
+	var route Route
+	if named := path.after("deployments", "engines"); len(named) > 0 {
+		route.Model = named[0]
 	}
-	if strings.HasSuffix(escaped, "/embeddings") {
+	switch {
+	case path.ends("/embeddings"):
 		route.Operation = Embed
+	case path.ends(
+		"/completions", "/responses", "/responses/compact", "/edits", "/images/generations", "/images/variations",
+		"/audio/transcriptions", "/audio/translations", "/audio/speech", "/realtime/calls",
+		"/videos", "/videos/*/remix", "/videos/extensions", "/video/generations", "/video/generations/jobs",
+		"/threads/runs", "/threads/*/runs", "/threads/*/runs/*/submit_tool_outputs",
+	):
+		route.Operation = Generate
 	}
 	return route
-}
-
-// segmentAfter returns the segment of a path that follows one of a name, decoded.
-func segmentAfter(escaped, name string) string {
-	_, rest, _ := strings.Cut(escaped, "/"+name+"/")
-	segment, _, _ := strings.Cut(rest, "/")
-	segment, err := url.PathUnescape(segment)
-	if err != nil {
-		return ""
-	}
-	return segment
 }
 
 // MultipartHead is how much of a multipart body ModelOfMultipart looks at, in bytes.

@@ -234,10 +234,18 @@ func (h *handler) noteMember() {
 	}
 }
 
+// modelKey is the member that names the model.
+func (h *handler) modelKey() string {
+	if h.request.Dialect.Name() == signals.Bedrock.Name() {
+		return "modelId"
+	}
+	return "model"
+}
+
 // topText takes a string at the top of the body.
 func (h *handler) topText(v *value) {
 	switch {
-	case h.key == "model":
+	case h.key == h.modelKey():
 		if h.request.Model == "" {
 			h.request.Model = v.text()
 		}

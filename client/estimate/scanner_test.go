@@ -93,6 +93,20 @@ func TestScanner_Counts(t *testing.T) {
 	}
 }
 
+// TestModel_IsReadWhereTheProviderReadsIt: another member must not name another model than the one that answers.
+func TestModel_IsReadWhereTheProviderReadsIt(t *testing.T) {
+	for name, want := range map[string]string{"bedrock": "b", "openai": "a", "anthropic": "a"} {
+		dialect, err := signals.DialectNamed(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := estimate.Read(dialect, estimate.Route{Operation: estimate.Generate}, strings.NewReader(`{"model":"a","modelId":"b"}`))
+		if got.Model != want {
+			t.Errorf("%s: %q, want %q", name, got.Model, want)
+		}
+	}
+}
+
 func TestRouteOf(t *testing.T) {
 	for _, c := range []struct {
 		dialect signals.Dialect

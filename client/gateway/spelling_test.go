@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/quotad/quotad/client/gateway"
@@ -29,4 +30,37 @@ func TestPath_IsGovernedInEachSpelling(t *testing.T) {
 	}
 	c.consumed("openai/gpt-5/requests", 1)
 	c.consumed("jira/searches", 1)
+}
+
+// TestPath_ThatGeneratesIsGoverned: a model without a quota is refused at each path by which a provider generates.
+func TestPath_ThatGeneratesIsGoverned(t *testing.T) {
+	c := startCluster(t)
+	p := startProvider(t, speak(200, `{}`))
+	upstreams := map[string]config.Upstream{}
+	for _, name := range []string{"openai", "azure", "bedrock", "gemini", "anthropic"} {
+		upstreams[name] = upstreamOf(p, name)
+	}
+	f := startGateway(t, c, p, configOf(c, upstreams), gateway.Options{})
+	for _, path := range []string{
+		"/bedrock/openai/v1/chat/completions", "/bedrock/model/m/invoke-with-bidirectional-stream", "/bedrock/async-invoke",
+		"/gemini/v1beta/tunedModels/t:generateContent", "/gemini/v1beta/interactions", "/gemini/v1beta/models/m:generateAnswer",
+		"/azure/anthropic/v1/messages", "/azure/OpenAI/deployments/D/Chat/Completions", "/anthropic/v1/chat/completions",
+		"/openai/v1/videos", "/openai/v1/threads/runs", "/openai/v1/threads/t/runs", "/openai/v1/chat/completions;x",
+		"/openai/v1/chat/completions%20", "/openai//v1/CHAT/completions/", "/openai/v1/messages",
+	} {
+		for _, method := range []string{http.MethodPost, http.MethodPut} {
+			got := f.do(method, path, `{"model":"unknown","modelId":"unknown","messages":[]}`)
+			if got.status != http.StatusForbidden || !strings.Contains(got.body, "quotad has no quota for") {
+				t.Errorf("%s %s: %d %s", method, path, got.status, got.body)
+			}
+		}
+	}
+	if n := len(p.seen()); n != 0 {
+		t.Errorf("%d calls were sent", n)
+	}
+	for _, path := range []string{"/openai/v1/files", "/openai/v1/threads/t/messages", "/anthropic/v1/messages/count_tokens"} {
+		if got := f.do(http.MethodPost, path, `{"model":"unknown"}`); got.status != http.StatusOK {
+			t.Errorf("%s: %d %s", path, got.status, got.body)
+		}
+	}
 }

@@ -46,17 +46,53 @@ func (o Operation) Signals() signals.Dialect {
 
 // Operation returns what a call does. path is escaped, without the query.
 func (n Name) Operation(method, path string) Operation {
-	path = estimate.CanonicalPath(path) // providers read each spelling of a path alike
 	op := Operation{Dialect: n}
-	if n == Gemini && strings.Contains(path, "/openai/") {
-		op.Dialect = OpenAI // the compatible paths speak OpenAI's dialect
-	}
-	plain, err := url.PathUnescape(path)
-	if method != http.MethodPost || err != nil || n == GitHub || n == Generic || strings.HasSuffix(path, "/moderations") {
+	if n == GitHub || n == Generic {
 		return op
 	}
-	op.Route = estimate.RouteOf(Operation{Dialect: n}.Signals(), &url.URL{Path: plain, RawPath: path})
+	path = estimate.CanonicalPath(path) // providers read each spelling of a path alike
+	plain, err := url.PathUnescape(path)
+	if err != nil {
+		return op
+	}
+	segments := estimate.Segments(plain)
+	op.Dialect = n.spokenAt(segments)
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodDelete:
+		return op
+	}
+	at := &url.URL{Path: plain, RawPath: path}
+	if op.Route = estimate.RouteOf(op.Signals(), at); op.Generates() {
+		return op
+	}
+	// Many providers take calls of OpenAI's and Anthropic's form as well, at these paths.
+	for _, other := range []Name{OpenAI, Anthropic} {
+		alike := Operation{Dialect: other}
+		alike.Route = estimate.RouteOf(alike.Signals(), at)
+		if alike.Generates() && (other != Anthropic || isMessages(segments)) {
+			return alike
+		}
+	}
 	return op
+}
+
+// spokenAt returns the dialect that a provider speaks at a path: some have the whole API of another one below its name.
+func (n Name) spokenAt(segments []string) Name {
+	for _, segment := range segments {
+		switch {
+		case strings.EqualFold(segment, "openai") && (n == Gemini || n == Bedrock):
+			return OpenAI
+		case strings.EqualFold(segment, "anthropic") && (n == Azure || n == Bedrock):
+			return Anthropic
+		}
+	}
+	return n
+}
+
+// isMessages reports whether a path is that of Anthropic's messages; those of a thread are OpenAI's, and generate nothing.
+func isMessages(segments []string) bool {
+	last := len(segments) - 1
+	return last >= 0 && strings.EqualFold(segments[last], "messages") && (last == 0 || strings.EqualFold(segments[last-1], "v1"))
 }
 
 // Rewrite maps a path to the provider's own. Clients that take the gateway for a GitHub Enterprise server put their calls below

@@ -46,13 +46,69 @@ func TestOperation_SaysWhatACallDoes(t *testing.T) {
 		"/v1beta/%6fpenai/chat/completions":              {Gemini, true, "", OpenAI},
 		"/repos/a/b/issues":                              {GitHub, false, "", GitHub},
 		"/anything/completions":                          {Generic, false, "", Generic},
+		// Videos, runs of threads and calls.
+		"/v1/videos":                               {OpenAI, true, "", OpenAI},
+		"/v1/videos/v1/remix":                      {OpenAI, true, "", OpenAI},
+		"/openai/v1/video/generations/jobs":        {Azure, true, "", Azure},
+		"/v1/threads/runs":                         {OpenAI, true, "", OpenAI},
+		"/v1/threads/t/runs":                       {OpenAI, true, "", OpenAI},
+		"/v1/threads/t/runs/r/submit_tool_outputs": {OpenAI, true, "", OpenAI},
+		"/v1/threads/t/messages":                   {OpenAI, false, "", OpenAI},
+		"/v1/threads/t/runs/r/cancel":              {OpenAI, false, "", OpenAI},
+		"/v1/uploads/u/complete":                   {OpenAI, false, "", OpenAI},
+		"/v1/evals/e/runs":                         {OpenAI, false, "", OpenAI},
+		"/v1/realtime/calls":                       {OpenAI, true, "", OpenAI},
+		"/v1/engines/davinci/completions":          {OpenAI, true, "davinci", OpenAI},
+		"/v1/experimental/generate_prompt":         {Anthropic, true, "", Anthropic},
+		// Models of Gemini that are not below /models/, and its other ways to generate.
+		"/v1beta/tunedModels/t:generateContent":     {Gemini, true, "t", Gemini},
+		"/v1beta/dynamic/d:streamGenerateContent":   {Gemini, true, "d", Gemini},
+		"/v1beta/models/aqa:generateAnswer":         {Gemini, true, "aqa", Gemini},
+		"/v1beta/models/m:whatComesNext":            {Gemini, true, "m", Gemini},
+		"/v1beta/models/m:batchEmbedContents":       {Gemini, true, "m", Gemini},
+		"/v1beta/models/m:batchGenerateContent":     {Gemini, false, "m", Gemini},
+		"/v1beta/models/m/operations/o:cancel":      {Gemini, false, "m", Gemini},
+		"/v1beta/interactions":                      {Gemini, true, "", Gemini},
+		"/v1beta/interactions/i/cancel":             {Gemini, false, "", Gemini},
+		"/v1beta/files":                             {Gemini, false, "", Gemini},
+		"/model/m/invoke-with-bidirectional-stream": {Bedrock, true, "m", Bedrock},
+		"/async-invoke":                             {Bedrock, true, "", Bedrock},
+		"/guardrail/g/version/1/apply":              {Bedrock, false, "", Bedrock},
+		// Providers that speak another one's dialect as well.
+		"/openai/v1/chat/completions":         {Bedrock, true, "", OpenAI},
+		"/openai/v1/models":                   {Bedrock, false, "", OpenAI},
+		"/anthropic/v1/messages":              {Azure, true, "", Anthropic},
+		"/anthropic/v1/messages/count_tokens": {Azure, false, "", Anthropic},
+		"/models/chat/completions":            {Azure, true, "", Azure},
+		"/v1/chat/completions/":               {Anthropic, true, "", OpenAI},
+		"/api/v1/messages":                    {OpenAI, true, "", Anthropic},
+		"/messages":                           {OpenAI, true, "", Anthropic},
+		// What lenient servers read alike.
+		"/OpenAI/deployments/Mine/Chat/Completions": {Azure, true, "Mine", Azure},
+		"/v1/chat/completions;x":                    {OpenAI, true, "", OpenAI},
+		"/v1/chat/completions;a=b/":                 {OpenAI, true, "", OpenAI},
+		"/v1/chat/completions%3Bx":                  {OpenAI, true, "", OpenAI},
+		"/v1/chat/completions%20":                   {OpenAI, true, "", OpenAI},
+		"/v1/chat/completions%09.":                  {OpenAI, true, "", OpenAI},
+		"/v1/chat%5Ccompletions":                    {OpenAI, true, "", OpenAI},
+		"//v1//responses//compact":                  {OpenAI, true, "", OpenAI},
+		"/v1/Messages%20":                           {Anthropic, true, "", Anthropic},
+		"/v1beta/Models/m:GENERATECONTENT":          {Gemini, true, "m", Gemini},
+		"/Model/m/Converse;x":                       {Bedrock, true, "m", Bedrock},
 	} {
 		op := want.dialect.Operation(http.MethodPost, path)
 		if op.Generates() != want.generates || op.Model != want.model || op.Dialect != want.form {
 			t.Errorf("%s %s gives %+v", want.dialect, path, op)
 		}
-		if got := want.dialect.Operation(http.MethodGet, path); got.Generates() {
-			t.Errorf("GET %s generates", path)
+		for _, method := range []string{http.MethodPut, http.MethodPatch, "QUERY"} {
+			if got := want.dialect.Operation(method, path); got != op {
+				t.Errorf("%s %s gives %+v", method, path, got)
+			}
+		}
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodDelete} {
+			if got := want.dialect.Operation(method, path); got.Generates() || got.Dialect == "" {
+				t.Errorf("%s %s gives %+v", method, path, got)
+			}
 		}
 	}
 	if op := OpenAI.Operation(http.MethodPost, "/v1/embeddings"); op.Operation != estimate.Embed {
