@@ -167,7 +167,8 @@ func (b *answerBody) actual(said usage.Said, ended string) map[string]int64 {
 	used := map[string]int64{}
 	for _, d := range b.call.draws {
 		if !settles(d.part) {
-			if b.writes > 1 && d.part == "requests" {
+			// What is counted by calls, such as GitHub's limits, was used by each of them.
+			if b.writes > 1 && !d.quota.Slots {
 				used[d.quota.Name] = d.amount * b.writes
 			}
 			continue

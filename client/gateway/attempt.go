@@ -7,9 +7,11 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -129,8 +131,12 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 	if c.body != nil {
 		attempt.Body = io.NopCloser(bytes.NewReader(c.body.data))
 		attempt.ContentLength = int64(len(c.body.data))
-		attempt.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body.data)), nil }
+		if !repeatable(attempt.Method) {
+			// net/http may need it again where nothing of the request was written. Where something was, it sends no body again.
+			attempt.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body.data)), nil }
+		}
 	}
+	attempt.Header = onceOnly(attempt.Header)
 	sent := time.Now()
 	response, err := c.upstream.transport.RoundTrip(attempt)
 	if err != nil {
@@ -157,6 +163,25 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 	}
 	response.Body = c.govern(ctx, func() { prevent(nil); cancel() }, response, granted, max(writes.Load(), 1))
 	return response, nil
+}
+
+// repeatable reports whether net/http sends a request of a method again by itself, although the provider may have read it: where it can get
+// the body once more, that too.
+func repeatable(method string) bool {
+	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
+}
+
+// onceOnly returns a header with which net/http does not take a request for one that may be sent again. It does so by the canonical names
+// of these fields. A name means the same in small letters, which is how HTTP/2 writes it anyway.
+func onceOnly(header http.Header) http.Header {
+	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
+		if values, ok := header[name]; ok {
+			header = maps.Clone(header) // the request's own may be sent once more
+			delete(header, name)
+			header[strings.ToLower(name)] = values
+		}
+	}
+	return header
 }
 
 // closeUnlessShared closes a connection on which nothing may be written, unless others use it as well: over HTTP/2 the end of the attempt's

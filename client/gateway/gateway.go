@@ -57,6 +57,7 @@ type Gateway struct {
 	// buffered is the bytes of bodies in memory.
 	buffered atomic.Int64
 	calls    atomic.Int64
+	settling atomic.Int64
 	waiting  waiting
 	refusals refusals
 	reports  reportClock

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -44,6 +45,10 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 	switch {
 	case r.Method == http.MethodConnect || r.URL.Host != "" || r.URL.Opaque != "":
 		return no(http.StatusBadRequest, "this is no forward proxy: send the path alone, such as /openai/v1/responses")
+	case r.Method == http.MethodTrace || r.Method == "TRACK":
+		return no(http.StatusNotImplemented, "%s is not taken: it has the provider show what was sent, keys included", r.Method)
+	case r.Method != strings.ToUpper(r.Method):
+		return no(http.StatusBadRequest, "the method %s is not in capitals", identity.Quote(r.Method))
 	case r.Host == "":
 		return no(http.StatusBadRequest, "the Host header is missing")
 	case dotted(path):
@@ -78,6 +83,33 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 		return no(http.StatusForbidden, "a web page of another site may not call this gateway")
 	}
 	return refusal, false
+}
+
+// methodHeaders and methodParameters are where some servers look for another method than that of the request's line. The parameters are
+// those of Google's APIs, which also take headers in the query.
+var (
+	methodHeaders    = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
+	methodParameters = []string{"$httpMethod", "$httpHeaders"}
+)
+
+// otherMethod returns where a request asks its provider to take it for one of another method; empty: nowhere. What a call draws on goes by
+// its method.
+func otherMethod(r *http.Request) string {
+	for _, name := range methodHeaders {
+		for _, method := range r.Header[name] {
+			if !strings.EqualFold(method, r.Method) {
+				return "the header " + name
+			}
+		}
+	}
+	for part := range strings.SplitSeq(r.URL.RawQuery, "&") {
+		name, _, _ := strings.Cut(part, "=")
+		plain, err := url.QueryUnescape(name)
+		if err == nil && slices.ContainsFunc(methodParameters, func(known string) bool { return strings.EqualFold(known, plain) }) {
+			return "the parameter " + plain
+		}
+	}
+	return ""
 }
 
 // upgrade reports whether a request asks for a protocol that is not HTTP, such as a WebSocket. It is refused with 426: of all answers

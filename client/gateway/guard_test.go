@@ -100,6 +100,50 @@ func TestA29_HostileRequestsAreRefusedAndNothingIsSent(t *testing.T) {
 	}
 }
 
+// TestMethod_WhatShowsKeysOrHidesAnotherMethodIsRefused: a call is governed by its method, so nothing may tell the provider another one.
+func TestMethod_WhatShowsKeysOrHidesAnotherMethodIsRefused(t *testing.T) {
+	c := startCluster(t, rate("openai/gpt-5/requests", 100))
+	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		_ = r.Header.Write(w) // as TRACE does
+	})
+	upstreams := map[string]config.Upstream{"openai": injecting(t, p), "any": injecting(t, p)}
+	conf := configOf(c, upstreams)
+	conf.Trust = true
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	const chat = "/openai/v1/chat/completions"
+	for _, ask := range []struct {
+		method, path, header, value string
+		status                      int
+	}{
+		{http.MethodTrace, "/any/", "", "", 501},
+		{http.MethodTrace, chat, "", "", 501},
+		{http.MethodTrace, "/take", "", "", 501},
+		{"TRACK", "/any/", "", "", 501},
+		{"trace", "/any/", "", "", 400},
+		{"post", chat, "", "", 400},
+		{"Post", chat, "", "", 400},
+		{"poSt", "/take?quota=openai/gpt-5/requests", "", "", 400},
+		{http.MethodGet, chat, "X-HTTP-Method-Override", "POST", 400},
+		{http.MethodPut, chat, "X-HTTP-Method-Override", "post", 400},
+		{http.MethodGet, chat, "X-HTTP-Method", "POST", 400},
+		{http.MethodGet, chat, "X-Method-Override", "POST", 400},
+		{http.MethodGet, chat + "?a=b&$httpMethod=POST", "", "", 400},
+		{http.MethodGet, chat + "?%24HTTPmethod=POST", "", "", 400},
+		{http.MethodGet, chat + "?$httpHeaders=x", "", "", 400},
+	} {
+		got := f.do(ask.method, ask.path, `{"model":"gpt-5","messages":[]}`, ask.header, ask.value)
+		if got.status != ask.status || strings.Contains(got.body, "sk-made-up") {
+			t.Errorf("%s %s with %s %s: %d %s", ask.method, ask.path, ask.header, ask.value, got.status, got.body)
+		}
+	}
+	if n := len(p.seen()); n != 0 {
+		t.Fatalf("%d requests were sent", n)
+	}
+	if got := f.do(http.MethodPost, chat, `{"model":"gpt-5","messages":[]}`, "X-HTTP-Method-Override", "POST"); got.status != 200 {
+		t.Errorf("the same method: %d %s", got.status, got.body)
+	}
+}
+
 func TestHead_IsLookedAtOnEveryRequestOfAConnection(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
 	address := f.listen()

@@ -24,6 +24,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	defer patient.begin()
 	w = patient
 	if r.Body != nil && r.Body != http.NoBody {
+		// Of a copy: the server looks at its own request's body for whether the client still waits to be told to go on with it.
+		r = r.WithContext(r.Context())
 		r.Body = patientBody{r.Body, patient.control, slowBody}
 	}
 	s := g.state.Load()
@@ -65,6 +67,12 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		g.serveOwn(w, r, c)
 		return
 	}
+	if where := otherMethod(r); where != "" {
+		c.refuse(w, dialect.Refusal{
+			Status: http.StatusBadRequest, Message: "quotad: " + where + " asks for another method: send the call with that method", Final: true,
+		})
+		return
+	}
 	g.serveCall(w, r, c)
 }
 
@@ -73,10 +81,27 @@ var tooManyWrong = dialect.Refusal{Status: http.StatusTooManyRequests, Message: 
 
 // identify names the caller of a request with a header. The answer is a refusal where it may not have the name that it claims.
 func (c *call) identify(r *http.Request, header http.Header) (dialect.Refusal, bool) {
-	caller, err := c.state.resolver.Resolve(identity.Request{
-		Header: header, RawQuery: r.URL.RawQuery, PathHolder: c.holder, Peer: connectionOf(r.Context()).peer, At: c.began,
-	})
+	caller, err := c.state.resolver.Resolve(c.asked(r, header))
 	c.caller = caller
+	return c.deniedBy(r, err)
+}
+
+// admit checks the token of a request before more of it than its head is read.
+func (c *call) admit(r *http.Request) (dialect.Refusal, bool) {
+	return c.deniedBy(r, c.state.resolver.Admit(c.asked(r, r.Header)))
+}
+
+func (c *call) asked(r *http.Request, header http.Header) identity.Request {
+	verb := identity.Use
+	if c.own == "report" {
+		verb = identity.Report
+	}
+	return identity.Request{
+		Header: header, RawQuery: r.URL.RawQuery, PathHolder: c.holder, Peer: connectionOf(r.Context()).peer, At: c.began, Verb: verb,
+	}
+}
+
+func (c *call) deniedBy(r *http.Request, err error) (dialect.Refusal, bool) {
 	var denied *identity.DeniedError
 	if !errors.As(err, &denied) {
 		return dialect.Refusal{}, false
@@ -136,7 +161,7 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 		c.refuse(w, refusal)
 		return
 	}
-	proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
+	proxy.ServeHTTP(newFinalWriter(w, r), r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 }
 
 // provenCaller reports whether a caller may use keys that are injected: it has shown a token, it reached the unix socket, whose mode says

@@ -1,9 +1,12 @@
 package gateway
 
 import (
+	"bytes"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -26,18 +29,18 @@ func (g *Gateway) serveOwn(w http.ResponseWriter, r *http.Request, c *call) {
 		g.serveEntered(w, r, c, g.serveAPI)
 		return
 	case c.own == "take":
-		g.serveEntered(w, r, c, g.serveTake)
+		g.serveEntered(w, r, c, g.admitted(maxAsk, 0, g.serveTake))
 		return
 	case c.own == "slots":
-		g.serveEntered(w, r, c, g.serveSlots)
+		g.serveEntered(w, r, c, g.admitted(maxAsk, 0, g.serveSlots))
 		return
 	case c.own == "report":
-		g.serveEntered(w, r, c, g.serveReport)
+		g.serveEntered(w, r, c, g.admitted(maxAnswer, 0, g.serveReport))
 		return
 	}
 	switch c.own {
-	case "take/settle": // gives back, so also where no more calls are taken
-		g.serveSettle(w, r, c)
+	case "take/settle":
+		g.serveSettling(w, r, c)
 	case "status":
 		g.serveStatus(w, r, c)
 	case "livez":
@@ -65,6 +68,43 @@ func (g *Gateway) serveEntered(w http.ResponseWriter, r *http.Request, c *call, 
 	}
 	defer g.leave()
 	serve(w, r, c)
+}
+
+// settleMemory is what settlements may take of memory beyond limits.memory, in bytes.
+const settleMemory = 1 << 20
+
+// serveSettling serves a settlement. It gives back, so neither calls that wait nor a stop keep it out: settlements are counted apart, up
+// to limits.calls.
+func (g *Gateway) serveSettling(w http.ResponseWriter, r *http.Request, c *call) {
+	defer g.settling.Add(-1)
+	if g.settling.Add(1) > int64(c.state.config.Limits.Calls) {
+		c.refuse(w, dialect.Refusal{
+			Status: http.StatusServiceUnavailable, RetryAfter: time.Second, Message: "quotad: too many settlements are under way (limits.calls)",
+		})
+		return
+	}
+	g.admitted(maxAsk, settleMemory, g.serveSettle)(w, r, c)
+}
+
+// admitted serves callers with a right token alone, where tokens are asked for, and reads bodies within limits.memory, and what is beyond
+// it: nothing of a stranger's body is read.
+func (g *Gateway) admitted(most, beyond int64, serve func(http.ResponseWriter, *http.Request, *call)) func(
+	http.ResponseWriter, *http.Request, *call) {
+	return func(w http.ResponseWriter, r *http.Request, c *call) {
+		if refusal, denied := c.admit(r); denied {
+			c.refuse(w, refusal)
+			return
+		}
+		keep := accountant{gateway: g, most: c.state.config.Limits.Memory + beyond}
+		defer keep.release()
+		var body bytes.Buffer
+		if _, err := io.Copy(io.MultiWriter(&keep, &body), io.LimitReader(r.Body, most+1)); err != nil {
+			c.refuse(w, bodyRefusal(err))
+			return
+		}
+		r.Body = splice{&body, r.Body}
+		serve(w, r, c)
+	}
 }
 
 func plain(w http.ResponseWriter, status int, text string) {

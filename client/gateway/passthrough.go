@@ -52,7 +52,7 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 			c.refuse(w, c.awayRefusal(err))
 		},
 	}
-	passes.ServeHTTP(w, r)
+	passes.ServeHTTP(newFinalWriter(w, r), r)
 }
 
 // apiSender asks the nodes one after the other: one that is not reached took nothing. A node that does not lead forwards the call.

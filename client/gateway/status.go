@@ -329,14 +329,13 @@ func size(n int64) string {
 
 // serveStatus shows the gateway to people, or as JSON.
 func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
-	if !g.mayLook(r) {
-		shown := identity.TokenIn(r.Header, r.URL.RawQuery) != ""
-		if shown && g.options.Tokens != nil && g.wrong.tooMany(hostOf(r.RemoteAddr)) {
+	if may, wrong := g.mayLook(r); !may {
+		if wrong && g.wrong.tooMany(hostOf(r.RemoteAddr)) {
 			c.refuse(w, tooManyWrong)
 			return
 		}
 		c.refuse(w, dialect.Refusal{
-			Status: http.StatusForbidden, Message: "quotad: the status is shown on loopback, on the socket, or with a token",
+			Status: http.StatusForbidden, Message: "quotad: the status is shown on loopback, on the socket, or with a token that has the verb read",
 		})
 		return
 	}
@@ -353,16 +352,16 @@ func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
 	}
 }
 
-// mayLook reports whether a caller may see the status.
-func (g *Gateway) mayLook(r *http.Request) bool {
-	if connectionOf(r.Context()).unix {
-		return true
-	}
-	if g.options.Tokens != nil {
-		if _, ok := g.options.Tokens.Find(identity.TokenIn(r.Header, r.URL.RawQuery)); ok {
-			return true
-		}
-	}
+// mayLook reports whether a caller may see the status; wrong: the token that it shows is not known.
+func (g *Gateway) mayLook(r *http.Request) (may, wrong bool) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	return err == nil && config.IsLoopback(host)
+	if connectionOf(r.Context()).unix || err == nil && config.IsLoopback(host) {
+		return true, false
+	}
+	token := identity.TokenIn(r.Header, r.URL.RawQuery)
+	if token == "" || g.options.Tokens == nil {
+		return false, false
+	}
+	right, known := g.options.Tokens.Find(token)
+	return known && right.May(identity.Read), !known
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os/exec"
 	"strconv"
@@ -301,4 +302,77 @@ func TestOwnRoutes_AreCallsUnderWay(t *testing.T) {
 		t.Error(err)
 	}
 	eventually(t, "the slot is free", func() bool { return c.quota("t/slots").Available == 2 })
+}
+
+// TestOwnRoutes_ReadNothingOfStrangers: a client that waits for 100 Continue shows whether its body was asked for.
+func TestOwnRoutes_ReadNothingOfStrangers(t *testing.T) {
+	conf := configOf(startCluster(t), map[string]config.Upstream{"openai": {}})
+	conf.Tokens = "tokens.yaml"
+	f := startGateway(t, nil, nil, conf, gateway.Options{Tokens: someTokens{"qtd_red_x": {ID: "red", Pattern: "*"}}})
+	for _, path := range []string{"/take", "/take/settle", "/slots", "/report", "/quota.v1.QuotaService/ListQuotas", "/openai/v1/responses"} {
+		for token, want := range map[string]string{"qtd_red_x": "100", "qtd_red_y": "401"} {
+			if strings.HasPrefix(path, "/quota.v1.") && want == "100" {
+				continue // the cluster judges tokens of its API
+			}
+			header := "X-Quotad-Token: " + token
+			got := raw(t, "tcp", strings.TrimPrefix(f.url, "http://"), "POST "+path+" HTTP/1.1\r\nHost: localhost\r\n"+header+
+				"\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", 1)
+			if len(got) != 1 || got[0] != want {
+				t.Errorf("%s with %s: got %v, want %s", path, token, got, want)
+			}
+		}
+	}
+}
+
+// TestOwnRoutes_TakeMemoryThatIsThere: a settlement gives back, so it fits where nothing else does.
+func TestOwnRoutes_TakeMemoryThatIsThere(t *testing.T) {
+	c := startCluster(t, rate("t/core", 100))
+	conf := configOf(c, map[string]config.Upstream{"t": upstreamOf(startProvider(t, speak(200, `{}`)), "generic")})
+	conf.Limits.Body, conf.Limits.Memory = 1<<10, 1<<10
+	f := startGateway(t, c, nil, conf, gateway.Options{})
+	space := strings.Repeat(" ", 2<<10)
+	for path, want := range map[string]int{
+		"/take?quota=t/core": 503, "/slots?quota=t/core": 503, "/report?quota=t/core": 503, "/quota.v1.QuotaService/ListQuotas": 503,
+		"/take/settle": 404,
+	} {
+		body := `{"id":"none","status":200` + space + `}`
+		if got := f.do(http.MethodPost, path, body); got.status != want || want == 503 && !strings.Contains(got.body, "limits.memory") {
+			t.Errorf("%s: %d %s", path, got.status, got.body)
+		}
+	}
+	if got := f.do(http.MethodPost, "/take?quota=t/core", "{}"); got.status != 200 {
+		t.Errorf("a take that fits: %d %s", got.status, got.body)
+	}
+}
+
+// TestOwnRoutes_SettlementsAreBounded: they are counted apart from calls, and as many of them may be under way.
+func TestOwnRoutes_SettlementsAreBounded(t *testing.T) {
+	conf := configOf(startCluster(t), map[string]config.Upstream{"openai": {}})
+	conf.Limits.Calls = 1
+	f := startGateway(t, nil, nil, conf, gateway.Options{})
+	body, slow := io.Pipe()
+	first := make(chan int, 1)
+	go func() {
+		response, err := http.Post(f.url+"/take/settle", "application/json", body)
+		if err != nil {
+			first <- 0
+			return
+		}
+		_ = response.Body.Close()
+		first <- response.StatusCode
+	}()
+	if _, err := slow.Write([]byte(`{"id":`)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a second settlement is refused", func() bool {
+		got := f.do(http.MethodPost, "/take/settle", `{"id":"none"}`)
+		return got.status == 503 && strings.Contains(got.body, "limits.calls") && got.header.Get("Retry-After") == "1"
+	})
+	if _, err := slow.Write([]byte(`"none"}`)); err != nil {
+		t.Fatal(err)
+	}
+	_ = slow.Close()
+	if status := <-first; status != 404 {
+		t.Errorf("the first: %d", status)
+	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quotad/quotad/client/gateway"
 	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/identity"
 )
 
 func TestTokens_WrongOnesAreThrottledAndKeepNoRightOneOut(t *testing.T) {
@@ -37,5 +38,55 @@ func TestTokens_WrongOnesAreThrottledAndKeepNoRightOneOut(t *testing.T) {
 		if status := ask("qtd_red_x"); status != http.StatusOK {
 			t.Errorf("%s: a right token got %d", path, status)
 		}
+	}
+}
+
+// TestTokens_AllowTheirVerbsAlone: a token that may only look makes no call, and one that may only call sees no status.
+func TestTokens_AllowTheirVerbsAlone(t *testing.T) {
+	c := startCluster(t, rate("openai/gpt-5/requests", 100), slots("t/slots", 10))
+	p := startProvider(t, speak(200, chatAnswer))
+	conf := configOf(c, map[string]config.Upstream{"openai": injecting(t, p)})
+	conf.Tokens = "tokens.yaml"
+	tokens := someTokens{}
+	for _, verb := range []identity.Verb{identity.Use, identity.Report, identity.Read, "admin-quota"} {
+		right := identity.Right{ID: string(verb), Pattern: "*", MaxClass: config.Standard, Verbs: []identity.Verb{verb}}
+		tokens["qtd_"+string(verb)+"_x"] = right
+	}
+	f := startGateway(t, c, p, conf, gateway.Options{Tokens: tokens})
+	calls := 0
+	for _, ask := range []struct {
+		method, path, body string
+		need               identity.Verb
+		allowed            int
+	}{
+		{http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`, identity.Use, 200},
+		{http.MethodGet, "/openai/v1/models", "", identity.Use, 200},
+		{http.MethodPost, "/take?quota=openai/gpt-5/requests", "", identity.Use, 200},
+		{http.MethodPost, "/take/settle", `{"id":"none"}`, identity.Use, 404},
+		{http.MethodPost, "/slots?quota=t/none&wait=0", "", identity.Use, 404},
+		{http.MethodPost, "/report?quota=openai/gpt-5/requests", `{"status":200}`, identity.Report, 200},
+		{http.MethodGet, "/status", "", identity.Read, 200},
+	} {
+		for secret, right := range tokens {
+			request := httptest.NewRequestWithContext(t.Context(), ask.method, ask.path, strings.NewReader(ask.body))
+			request.Host, request.RemoteAddr = "localhost", "192.0.2.1:1"
+			request.Header.Set("Content-Type", "application/json")
+			request.Header.Set("Authorization", "Bearer "+secret)
+			answer := httptest.NewRecorder()
+			f.gateway.Handler().ServeHTTP(answer, request)
+			want := http.StatusForbidden
+			if right.May(ask.need) {
+				want = ask.allowed
+				if strings.HasPrefix(ask.path, "/openai/") {
+					calls++
+				}
+			}
+			if answer.Code != want || want == http.StatusForbidden && !strings.Contains(answer.Body.String(), "verb") {
+				t.Errorf("%s with a token for %s: %d %s", ask.path, right.ID, answer.Code, answer.Body)
+			}
+		}
+	}
+	if n := len(p.seen()); n != calls {
+		t.Errorf("the provider saw %d calls, want %d", n, calls)
 	}
 }

@@ -3,6 +3,7 @@
 package identity
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -28,6 +29,19 @@ const (
 	WaitHeader   = "X-Quotad-Wait"
 )
 
+// Verb is something that a token allows. The names are those of the cluster's token files.
+type Verb string
+
+// The verbs that this gateway asks for.
+const (
+	// Use is for calls, takes, slots and settlements.
+	Use Verb = "use"
+	// Report is for telling what a provider said.
+	Report Verb = "report"
+	// Read is for looking at the gateway's status.
+	Read Verb = "read"
+)
+
 // Right is what a token allows.
 type Right struct {
 	// ID is the token's public name.
@@ -36,7 +50,12 @@ type Right struct {
 	Pattern string
 	// MaxClass is the highest class that it may ask for.
 	MaxClass config.Class
+	// Verbs are what it may be used for; none: nothing.
+	Verbs []Verb
 }
+
+// May reports whether the token allows a verb.
+func (r Right) May(verb Verb) bool { return slices.Contains(r.Verbs, verb) }
 
 // Tokens finds what a token allows. It compares secrets by their hashes, in constant time.
 type Tokens interface {
@@ -71,6 +90,8 @@ type Request struct {
 	Peer string
 	// At is when the call came.
 	At time.Time
+	// Verb is what its token must allow; empty: Use.
+	Verb Verb
 }
 
 // DeniedError says that the caller may not have the name that it claims, or that it is not known.
@@ -116,14 +137,12 @@ func New(machine string, identity config.Identity, tokens Tokens, seats *Seats, 
 func (r *Resolver) Resolve(request Request) (Caller, error) {
 	caller := Caller{Session: sessionOf(request.Header), Agent: request.Header.Get("X-Claude-Code-Agent-Id"), Tool: ToolOf(request.Header)}
 	caller.Retry = retryCount(request.Header) > 0
-	var right *Right
-	if r.tokens != nil {
-		found, ok := r.tokens.Find(TokenIn(request.Header, request.RawQuery))
-		if !ok {
-			return caller, &DeniedError{http.StatusUnauthorized, "quotad: this gateway needs a token (X-Quotad-Token, or qtd_... as the API key); " +
-				"the operator makes one with: quotad token new"}
-		}
-		right, caller.Token = &found, found.ID
+	right, err := r.rightOf(request)
+	if err != nil {
+		return caller, err
+	}
+	if right != nil {
+		caller.Token = right.ID
 	}
 	if err := r.name(&caller, request, right); err != nil {
 		return caller, err
@@ -138,6 +157,29 @@ func (r *Resolver) Resolve(request Request) (Caller, error) {
 		caller.Class = max(class, right.MaxClass)
 	}
 	return caller, nil
+}
+
+// Admit checks the token of a call before anything else of it is read. The error is a *DeniedError.
+func (r *Resolver) Admit(request Request) error {
+	_, err := r.rightOf(request)
+	return err
+}
+
+// rightOf returns what the caller's token allows; nil: tokens are not asked for.
+func (r *Resolver) rightOf(request Request) (*Right, error) {
+	if r.tokens == nil {
+		return nil, nil //nolint:nilnil // names are taken on trust
+	}
+	right, ok := r.tokens.Find(TokenIn(request.Header, request.RawQuery))
+	if !ok {
+		return nil, &DeniedError{http.StatusUnauthorized, "quotad: this gateway needs a token (X-Quotad-Token, or qtd_... as the API key); " +
+			"the operator makes one with: quotad token new"}
+	}
+	if verb := cmp.Or(request.Verb, Use); !right.May(verb) {
+		return nil, &DeniedError{http.StatusForbidden, fmt.Sprintf("quotad: the token %s does not allow the verb %s; "+
+			"the operator makes one that does with: quotad token new --verbs %s", right.ID, verb, verb)}
+	}
+	return &right, nil
 }
 
 // name gives the caller its holder.

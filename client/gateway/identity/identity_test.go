@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,12 @@ func headerOf(pairs ...string) http.Header {
 
 type oneToken struct{ right Right }
 
-func (o oneToken) Find(secret string) (Right, bool) { return o.right, secret == "qtd_red_x" }
+func (o oneToken) Find(secret string) (Right, bool) {
+	if o.right.Verbs == nil {
+		o.right.Verbs = []Verb{Use, Report, Read}
+	}
+	return o.right, secret == "qtd_red_x"
+}
 
 func TestResolve_OnTrust(t *testing.T) {
 	r := New("node-7", config.Identity{
@@ -124,6 +130,30 @@ func TestResolve_NamesOutliveAReload(t *testing.T) {
 	}
 	if first := named(secret); first != named(secret) || first == named(NewSecret()) {
 		t.Errorf("%s, then %s, with another secret %s", first, named(secret), named(NewSecret()))
+	}
+}
+
+func TestResolve_ATokenAllowsItsVerbsAlone(t *testing.T) {
+	all := []Verb{Use, Report, Read}
+	for _, verbs := range [][]Verb{{}, {Use}, {Report}, {Read}, {Use, Read}, {"admin-quota", "admin-cluster", "debug"}} {
+		right := Right{ID: "red", Pattern: "*", MaxClass: config.Standard, Verbs: verbs}
+		r := New("node-7", config.Identity{}, oneToken{right}, NewSeats(1), NewSecret())
+		for _, asked := range append(all, "") {
+			request := Request{Header: headerOf(TokenHeader, "qtd_red_x"), Verb: asked}
+			_, err := r.Resolve(request)
+			if admitted := r.Admit(request); (admitted == nil) != (err == nil) {
+				t.Errorf("%v, asked %q: %v, and admitted %v", verbs, asked, err, admitted)
+			}
+			need := asked
+			if need == "" {
+				need = Use
+			}
+			var denied *DeniedError
+			allowed := slices.Contains(verbs, need)
+			if allowed != (err == nil) || !allowed && (!errors.As(err, &denied) || denied.Status != 403 || !strings.Contains(denied.Message, string(need))) {
+				t.Errorf("%v, asked %q: %v", verbs, asked, err)
+			}
+		}
 	}
 }
 

@@ -95,7 +95,11 @@ func (t *gatewayTokens) Find(secret string) (identity.Right, bool) {
 	if !named {
 		class = config.Standard
 	}
-	return identity.Right{ID: token.ID, Pattern: token.Holder, MaxClass: class}, true
+	right := identity.Right{ID: token.ID, Pattern: token.Holder, MaxClass: class}
+	for _, verb := range token.Verbs {
+		right.Verbs = append(right.Verbs, identity.Verb(verb))
+	}
+	return right, true
 }
 
 func gatewayOptions(tokens *gatewayTokens, logger *slog.Logger) gateway.Options {
