@@ -62,10 +62,13 @@ func (c *call) govern(
 	return b
 }
 
+// peekWithin is how long the beginning of a refusal is waited for, and with it the status line is held.
+const peekWithin = 2 * time.Second
+
 // peek reads up to n bytes ahead.
 func (b *answerBody) peek(n int64) []byte {
-	start, err := io.ReadAll(io.LimitReader(b.body, n))
-	b.head, b.failed = bytes.NewReader(start), err
+	start, rest, err := readAhead(b.body, n, peekWithin)
+	b.head, b.body, b.failed = bytes.NewReader(start), rest, err
 	return start
 }
 

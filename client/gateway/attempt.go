@@ -274,7 +274,9 @@ func unpacked(header http.Header, start []byte) []byte {
 
 // discard reads what is left of a short body, so that its connection can be used again, and closes it.
 func discard(body io.ReadCloser) {
-	_, _ = io.CopyN(io.Discard, body, signals.MaxBody)
+	if answer, ok := body.(*answerBody); ok {
+		answer.peek(signals.MaxBody)
+	}
 	_ = body.Close()
 }
 

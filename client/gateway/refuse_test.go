@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -196,5 +197,49 @@ func TestA26_LeavingWhileWaitingDrawsNothing(t *testing.T) {
 	eventually(t, "the slot is free", func() bool { return c.quota("anthropic/m/streams").Available == 1 })
 	if n := len(p.seen()); n != 1 {
 		t.Errorf("the provider saw %d calls", n)
+	}
+}
+
+// TestRefusal_OfTheProviderIsNotHeldByItsOpenBody: the beginning says what the refusal means. The rest may come much later.
+func TestRefusal_OfTheProviderIsNotHeldByItsOpenBody(t *testing.T) {
+	release := make(chan struct{})
+	const start, rest = `{"error":{"message":"`, `no such parameter"}}`
+	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
+		speak(400, start)(w, r)
+		_ = http.NewResponseController(w).Flush()
+		<-release
+		_, _ = io.WriteString(w, rest)
+	}, nil)
+	response := f.open(t.Context(), forms["openai"].path, `{"model":"gpt-5","input":"x"}`)
+	if response.StatusCode != http.StatusBadRequest {
+		t.Fatalf("got %d", response.StatusCode)
+	}
+	got := make([]byte, len(start))
+	if _, err := io.ReadFull(response.Body, got); err != nil || string(got) != start {
+		t.Fatalf("the beginning is %q, %v", got, err)
+	}
+	close(release)
+	after, err := io.ReadAll(response.Body)
+	if err != nil || string(after) != rest {
+		t.Errorf("the rest is %q, %v", after, err)
+	}
+}
+
+// TestA24_ProviderLimitWithAnOpenBodyIsRetried: a retry waits for no body that nobody reads.
+func TestA24_ProviderLimitWithAnOpenBodyIsRetried(t *testing.T) {
+	var calls atomic.Int64
+	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
+		if calls.Add(1) > 1 {
+			speak(200, chatAnswer)(w, r)
+			return
+		}
+		w.Header().Set("Retry-After", "1")
+		speak(429, `{"error":{"message":"Rate limit reached. Please try again in 1s.",`)(w, r)
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}, nil)
+	got := f.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`, "X-Quotad-Class", "critical")
+	if got.status != 200 || calls.Load() != 2 {
+		t.Fatalf("got %d after %d calls: %s", got.status, calls.Load(), got.body)
 	}
 }

@@ -1,0 +1,96 @@
+package gateway
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"time"
+)
+
+// aheadPiece is how many bytes are read ahead at once.
+const aheadPiece = 4 << 10
+
+// aheadBody is a body of which a goroutine still reads the beginning.
+type aheadBody struct {
+	io.ReadCloser
+	// pieces are what the goroutine reads; it is closed at the end of the beginning.
+	pieces chan piece
+	// left is what was not read of the last piece, failed its error.
+	left   []byte
+	failed error
+	closed chan struct{}
+	once   sync.Once
+}
+
+type piece struct {
+	data []byte
+	err  error
+}
+
+// readAhead reads up to so many bytes of a body, for so long, and returns them with the rest of the body. The error is that of the body; nil:
+// it has ended, or there is a rest.
+func readAhead(body io.ReadCloser, most int64, within time.Duration) (start []byte, rest io.ReadCloser, err error) {
+	ahead := &aheadBody{ReadCloser: body, pieces: make(chan piece), closed: make(chan struct{})}
+	go ahead.fetch(most)
+	timer := time.NewTimer(within)
+	defer timer.Stop()
+	for {
+		select {
+		case next, more := <-ahead.pieces:
+			start = append(start, next.data...)
+			switch {
+			case errors.Is(next.err, io.EOF):
+				return start, body, nil // which says EOF again
+			case next.err != nil || !more:
+				return start, body, next.err
+			}
+		case <-timer.C:
+			return start, ahead, nil
+		}
+	}
+}
+
+// fetch reads the beginning.
+func (a *aheadBody) fetch(most int64) {
+	defer close(a.pieces)
+	for most > 0 {
+		data := make([]byte, min(most, aheadPiece))
+		n, err := a.ReadCloser.Read(data)
+		most -= int64(n)
+		select {
+		case a.pieces <- piece{data[:n], err}:
+		case <-a.closed:
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// Read implements io.Reader.
+func (a *aheadBody) Read(p []byte) (int, error) {
+	for len(a.left) == 0 {
+		if a.failed != nil {
+			return 0, a.failed
+		}
+		select {
+		case next, more := <-a.pieces:
+			if !more {
+				return a.ReadCloser.Read(p)
+			}
+			a.left, a.failed = next.data, next.err
+		case <-a.closed:
+			return 0, io.ErrClosedPipe
+		}
+	}
+	n := copy(p, a.left)
+	a.left = a.left[n:]
+	return n, nil
+}
+
+// Close implements io.Closer. It ends a read that waits.
+func (a *aheadBody) Close() error {
+	a.once.Do(func() { close(a.closed) })
+	return a.ReadCloser.Close()
+}
