@@ -18,6 +18,8 @@ import (
 type connection struct {
 	// unix: it came over the unix socket, whose mode is the proof of who may use it.
 	unix bool
+	// secure: it is one of TLS.
+	secure bool
 	// peer names the process at its other end.
 	peer string
 	// head keeps the head of the present request as it came; nil: it is not kept.
@@ -43,12 +45,12 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 		}
 	}
 	switch {
-	case r.Method == http.MethodConnect || r.URL.Host != "" || r.URL.Opaque != "":
-		return no(http.StatusBadRequest, "this is no forward proxy: send the path alone, such as /openai/v1/responses")
 	case r.Method == http.MethodTrace || r.Method == "TRACK":
 		return no(http.StatusNotImplemented, "%s is not taken: it has the provider show what was sent, keys included", r.Method)
 	case r.Method != strings.ToUpper(r.Method):
 		return no(http.StatusBadRequest, "the method %s is not in capitals", identity.Quote(r.Method))
+	case r.Method == http.MethodConnect || r.URL.Host != "" || r.URL.Opaque != "":
+		return no(http.StatusBadRequest, "this is no forward proxy: send the path alone, such as /openai/v1/responses")
 	case r.Host == "":
 		return no(http.StatusBadRequest, "the Host header is missing")
 	case dotted(path):

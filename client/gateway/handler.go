@@ -33,7 +33,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		gateway: g, state: s, id: newID(), began: time.Now(), header: r.Header, query: r.URL.RawQuery, scheme: "http",
 		clientHost: r.Host,
 	}
-	if r.TLS != nil {
+	if r.TLS != nil || connectionOf(r.Context()).secure {
 		c.scheme = "https"
 	}
 	w.Header().Set("X-Quotad-Request-Id", c.id)

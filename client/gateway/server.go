@@ -101,15 +101,17 @@ func (s *Server) add(listener net.Listener, unix bool) {
 		MaxHeaderBytes: maxHeader, ErrorLog: discardLog,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return withConnection(ctx, c, unix) },
 	}
+	// The heads of requests are looked at as they came: net/http hides what proxies disagree about.
+	server.ConnState = headState
 	if secure {
 		server.TLSConfig = &tls.Config{
 			MinVersion:     tls.VersionTLS12,
+			NextProtos:     []string{protocolHTTP2, "http/1.1"},
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return s.certificate.Load(), nil },
 		}
+		listener = newSecureListener(listener, server.TLSConfig)
 	} else {
-		// The heads of requests are looked at as they came: net/http hides what proxies disagree about.
 		listener = headListener{listener}
-		server.ConnState = headState
 	}
 	s.servers = append(s.servers, server)
 	s.listeners = append(s.listeners, listener)
@@ -169,15 +171,7 @@ func (s *Server) Addresses() []string {
 func (s *Server) Serve(ctx context.Context) error {
 	failed := make(chan error, len(s.servers))
 	for i, server := range s.servers {
-		go func() {
-			var err error
-			if server.TLSConfig != nil {
-				err = server.ServeTLS(s.listeners[i], "", "")
-			} else {
-				err = server.Serve(s.listeners[i])
-			}
-			failed <- err
-		}()
+		go func() { failed <- server.Serve(s.listeners[i]) }()
 	}
 	var err error
 	select {
@@ -210,6 +204,7 @@ func withConnection(ctx context.Context, c net.Conn, unix bool) context.Context 
 		known.head = head
 		c = head.Conn
 	}
+	_, known.secure = c.(*tls.Conn)
 	if unix {
 		known.peer = peerOf(c)
 	}
