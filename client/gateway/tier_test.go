@@ -335,7 +335,10 @@ func TestOwnRoutes_TakeMemoryThatIsThere(t *testing.T) {
 		"/take?quota=t/core": 503, "/slots?quota=t/core": 503, "/report?quota=t/core": 503, "/quota.v1.QuotaService/ListQuotas": 503,
 		"/take/settle": 404,
 	} {
-		body := `{"id":"none","status":200` + space + `}`
+		body := `{"status":200` + space + `}`
+		if path == "/take/settle" {
+			body = `{"id":"none"` + space + `}`
+		}
 		if got := f.do(http.MethodPost, path, body); got.status != want || want == 503 && !strings.Contains(got.body, "limits.memory") {
 			t.Errorf("%s: %d %s", path, got.status, got.body)
 		}
