@@ -113,7 +113,7 @@ func exceeds(charges []spend, burst, usable, period int64) (over int64) {
 func chargedBeyond(rt *rapid.T, charged logpb.Charged, level uint32) int64 {
 	const usable, burst = 6000, 1000
 	w := newWorld(rt)
-	w.level = level
+	w.version = level
 	def := rateOf("r", usable, minute)
 	def.GetRate().Burst, def.Charged, def.MaxCallNs, def.SpendByNs = burst, charged, 20*second, second
 	w.quotas(def)

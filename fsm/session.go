@@ -27,7 +27,7 @@ type session struct {
 	generation uint64
 	id         uint64
 	holder     string
-	// by is the reach of who opened it; nobody else can use or close it.
+	// by is the reach of who opened it, by which callers without an account are told apart (isOwn).
 	by         string
 	ackedBelow uint64
 	// used is when it was last used (cluster time), listed where it stands in sessionUse: that may lag by a sixteenth of the
@@ -131,15 +131,14 @@ func (m *Machine) keepResultOf(s *session, r dedupEntry) {
 // sessionOf finds the session that a command names, if its caller may use it.
 func (m *Machine) sessionOf(command *logpb.Command) (*session, bool) {
 	s, ok := m.sessions.Get(command.Session)
-	return s, ok && s.by == command.By
+	return s, ok && m.isOwn(command, s.by, s.account)
 }
 
 // applyKeyed carries a request with an idempotency key out, once while the key is remembered.
 func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
-	// Callers with different tokens do not meet each other's keys.
-	key := command.By + "\x00" + command.IdempotencyKey
+	key, known, isKnown := m.keyOf(command)
 	digest := m.digestCommand(command)
-	if known, ok := m.keys.Get(key); ok && m.endOf(known) > m.clock.Now {
+	if isKnown {
 		if known.digest != digest {
 			return reused("this idempotency key was used for another request")
 		}

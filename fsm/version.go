@@ -36,6 +36,8 @@ const (
 	levelSpread = 9
 	// levelHeard is that from which on a report of an operation is stale only next to a later one of the same caller.
 	levelHeard = 9
+	// levelOwn is that from which on sessions and idempotency keys belong to the caller that made them, not to all of the same reach.
+	levelOwn = 9
 	// oldestSnapshot is the lowest version of snapshots that this build writes, that of states of feature level 5.
 	oldestSnapshot = 5
 )

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -23,7 +24,8 @@ type world struct {
 	late    int64 // error of the later view
 	entries [][]byte
 	last    Applied
-	level   uint32 // the version of its entries
+	// version is that of entries; 0: this build's.
+	version uint32
 }
 
 // tester is what *testing.T and *rapid.T have in common.
@@ -34,7 +36,7 @@ type tester interface {
 }
 
 func newWorld(t tester) *world {
-	return &world{t: t, m: New(), level: EntryVersion}
+	return &world{t: t, m: New()}
 }
 
 // apply applies one entry with these commands at the present time.
@@ -42,7 +44,7 @@ func (w *world) apply(commands ...*logpb.Command) []*logpb.Result {
 	w.t.Helper()
 	w.index++
 	data, err := proto.Marshal(&logpb.Entry{
-		Version: w.level, StampNs: w.now, WallEarlyNs: epochStart + w.now + w.early,
+		Version: cmp.Or(w.version, EntryVersion), StampNs: w.now, WallEarlyNs: epochStart + w.now + w.early,
 		WallLateNs: epochStart + w.now + w.late, Commands: commands,
 	})
 	if err != nil {
@@ -225,7 +227,7 @@ func anchored(name string, limit int64) *logpb.Quota {
 func (w *world) raw(commands ...*logpb.Command) []*logpb.Result {
 	w.index++
 	data, err := proto.Marshal(&logpb.Entry{
-		Version: EntryVersion, StampNs: w.now, WallEarlyNs: epochStart + w.now + w.early,
+		Version: cmp.Or(w.version, EntryVersion), StampNs: w.now, WallEarlyNs: epochStart + w.now + w.early,
 		WallLateNs: epochStart + w.now + w.late, Commands: commands,
 	})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,11 +56,17 @@ type drive struct {
 	// withPolicy says that there are policies, workflows, tasks and overrides as well; attempts are those of tasks.
 	withPolicy bool
 	attempts   []*logpb.EndTask
+	// version is that of entries: some histories begin with the one before the newest.
+	version uint32
 }
 
 func newDrive(d draws, withPolicy bool) *drive {
 	made := &drive{
 		draws: d, machine: fsm.New(), judge: New(), seq: map[uint64]uint64{}, wall: birth, trace: true, defined: quotasOf, withPolicy: withPolicy,
+		version: fsm.EntryVersion,
+	}
+	if made.oneIn(2, "an earlier level") {
+		made.version--
 	}
 	if withPolicy {
 		made.defined = policiesOf
@@ -94,8 +101,11 @@ func (d *drive) apply(commands ...*logpb.Command) []Violation {
 		ahead := d.between(2*sec, 400*24*3600*sec, "ahead")
 		early, late = early-ahead, late+ahead
 	}
+	if d.version < fsm.EntryVersion && d.oneIn(60, "the level rises") {
+		d.version++
+	}
 	entry := &logpb.Entry{
-		Version: fsm.EntryVersion, StampNs: d.now, WallEarlyNs: d.wall + d.now - early, WallLateNs: d.wall + d.now + late, Commands: commands,
+		Version: d.version, StampNs: d.now, WallEarlyNs: d.wall + d.now - early, WallLateNs: d.wall + d.now + late, Commands: commands,
 	}
 	if d.oneIn(10, "no sample") && d.index > 1 {
 		entry.WallEarlyNs, entry.WallLateNs = 0, 0
@@ -285,6 +295,9 @@ func (d *drive) reserve() *logpb.Command {
 func (d *drive) charged(command *logpb.Command) *logpb.Command {
 	command.Caller = pick(d, []string{"", "token:a", "token:b", "address:192.0.2.1"}, "caller")
 	command.PerHolder = command.Caller == "address:192.0.2.1"
+	if strings.HasPrefix(command.Caller, "token:") && d.oneIn(4, "reach") {
+		command.By = "*"
+	}
 	command.Operator = d.oneIn(6, "operator")
 	return command
 }
@@ -424,7 +437,7 @@ func (d *drive) command() *logpb.Command {
 // session opens or closes a session.
 func (d *drive) session() *logpb.Command {
 	if len(d.opened) > 0 && d.oneIn(4, "close") {
-		return &logpb.Command{Session: pick(d, d.opened, "closed"), Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}
+		return d.charged(&logpb.Command{Session: pick(d, d.opened, "closed"), Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}})
 	}
 	return d.charged(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "x"}}})
 }
@@ -451,6 +464,10 @@ func (d *drive) again() *logpb.Command {
 	if d.oneIn(8, "changed") {
 		old = proto.CloneOf(old)
 		old.Kind = d.reserve().Kind
+	}
+	if old.By != "" && d.oneIn(4, "another caller") {
+		old = proto.CloneOf(old)
+		old.Caller = pick(d, []string{"token:a", "token:b"}, "caller")
 	}
 	return old
 }

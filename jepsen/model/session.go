@@ -23,9 +23,25 @@ func defaultLimits() limits {
 	}
 }
 
+// levelOwn is the version of entries from which on sessions and idempotency keys belong to a caller, not to all of the same reach.
+const levelOwn = 9
+
+// owner is who made a session, or used an idempotency key.
+type owner struct{ by, caller string }
+
+func ownerOf(command *logpb.Command) owner { return owner{by: command.By, caller: command.Caller} }
+
+// mayUse tells whether a command's caller may use what an owner made. A caller that came without a token is known by its reach, which is any.
+func (j *Judge) mayUse(command *logpb.Command, of owner) bool {
+	if j.level < levelOwn || of.by == "" || command.By == "" || of.caller == "" {
+		return of.by == command.By
+	}
+	return of.caller == command.Caller
+}
+
 // session is a client's numbered requests.
 type session struct {
-	by    string
+	owner owner
 	acked uint64
 	used  int64
 	// over says that it may have expired while the idle time was shorter than now.
@@ -39,8 +55,9 @@ type answer struct {
 	// ticket is the one under which it waits; 0: its answer does not change any more.
 	ticket uint64
 	index  uint64
-	// made is when an idempotency key's life began.
-	made int64
+	// made is when an idempotency key's life began, owner who used it.
+	made  int64
+	owner owner
 }
 
 // digest returns a digest of a message.
@@ -74,7 +91,7 @@ func (j *Judge) dedupe(command *logpb.Command, result *logpb.Result) (fresh bool
 		}
 		j.stats.Sessions++
 		j.lastOpened = max(j.lastOpened, opened.Session)
-		j.sessions[opened.Session] = &session{by: command.By, used: j.clock.Now, answers: map[uint64]*answer{}}
+		j.sessions[opened.Session] = &session{owner: ownerOf(command), used: j.clock.Now, answers: map[uint64]*answer{}}
 	}
 	if set := command.GetSetLimits(); set != nil && result.GetDone() != nil {
 		j.setLimits(set)
@@ -135,13 +152,13 @@ func reasonOf(result *logpb.Result) logpb.Reason { return result.GetFailure().Ge
 func (j *Judge) closeSession(command *logpb.Command, result *logpb.Result) bool {
 	s := j.sessions[command.Session]
 	switch {
-	case result.GetDone() != nil && (s == nil || s.by != command.By):
-		j.violate("session", "session %d is closed, and is not open to %q", command.Session, command.By)
+	case result.GetDone() != nil && (s == nil || !j.mayUse(command, s.owner)):
+		j.violate("session", "session %d is closed, and is not open to %+v", command.Session, ownerOf(command))
 	case result.GetDone() != nil:
 		delete(j.sessions, command.Session)
 	case reasonOf(result) != logpb.Reason_REASON_UNKNOWN_SESSION:
 		j.violate("session", "the close of session %d came to %v", command.Session, result)
-	case s != nil && s.by == command.By:
+	case s != nil && j.mayUse(command, s.owner):
 		j.gone(command.Session, s)
 	}
 	return false
@@ -160,9 +177,9 @@ func (j *Judge) gone(id uint64, s *session) {
 func (j *Judge) numbered(command *logpb.Command, result *logpb.Result) (fresh bool) {
 	s := j.sessions[command.Session]
 	reason := reasonOf(result)
-	if s == nil || s.by != command.By {
+	if s == nil || !j.mayUse(command, s.owner) {
 		if reason != logpb.Reason_REASON_UNKNOWN_SESSION {
-			j.violate("session", "request %d was carried out in session %d, which is not open to %q", command.Seq, command.Session, command.By)
+			j.violate("session", "request %d was carried out in session %d, which is not open to %+v", command.Seq, command.Session, ownerOf(command))
 			return true
 		}
 		return false
@@ -205,8 +222,7 @@ func (j *Judge) numbered(command *logpb.Command, result *logpb.Result) (fresh bo
 
 // keyed judges a request with an idempotency key.
 func (j *Judge) keyed(command *logpb.Command, result *logpb.Result) (fresh bool) {
-	key := command.By + "\x00" + command.IdempotencyKey
-	if known := j.keys[key]; known != nil && plus(known.made, j.limits.keyLife) > j.clock.Now {
+	if known := j.keyOf(command); known != nil {
 		j.again(known, command, result)
 		return false
 	}
@@ -224,9 +240,31 @@ func (j *Judge) keyed(command *logpb.Command, result *logpb.Result) (fresh bool)
 	default:
 	}
 	known := j.newAnswer(command, result)
-	known.made = j.clock.Now
-	j.keys[key] = known
+	known.made, known.owner = j.clock.Now, ownerOf(command)
+	j.keys[j.keyName(command)] = known
 	return true
+}
+
+// keyName returns under which name a command's idempotency key is kept: two callers have two keys, as two reaches had before levelOwn.
+func (j *Judge) keyName(command *logpb.Command) string {
+	of := ownerOf(command)
+	if j.level < levelOwn || of.by == "" {
+		of.caller = ""
+	} else if of.caller != "" {
+		of.by = ""
+	}
+	return of.by + "\x00" + of.caller + "\x00" + command.IdempotencyKey
+}
+
+// keyOf returns what is remembered of a command's idempotency key. Its caller may have used it before levelOwn.
+func (j *Judge) keyOf(command *logpb.Command) *answer {
+	for _, name := range []string{j.keyName(command), command.By + "\x00\x00" + command.IdempotencyKey} {
+		known := j.keys[name]
+		if known != nil && plus(known.made, j.limits.keyLife) > j.clock.Now && j.mayUse(command, known.owner) {
+			return known
+		}
+	}
+	return nil
 }
 
 // notKept tells whether a caller had no room left for the answer itself: then it was not carried out.
@@ -315,7 +353,7 @@ func (j *Judge) answerOf(command *logpb.Command) *answer {
 	case command.Session != 0 && j.sessions[command.Session] != nil:
 		return j.sessions[command.Session].answers[command.Seq]
 	case command.Session == 0 && command.IdempotencyKey != "":
-		return j.keys[command.By+"\x00"+command.IdempotencyKey]
+		return j.keyOf(command)
 	}
 	return nil
 }

@@ -1,0 +1,45 @@
+package fsm
+
+import "github.com/quotad/quotad/fsm/logpb"
+
+// Sessions and idempotency keys belong to the caller that made them: its token, whatever reach that has by now. Without tokens nobody knows
+// callers apart: a client that moves on to another node may come from another address there, so all of them are one
+// (docs/decisions/0038-own-sessions.md).
+
+// isOwn tells whether what a caller of some reach made, and an account is charged with, is the present command's caller's.
+func (m *Machine) isOwn(command *logpb.Command, by string, number uint64) bool {
+	if m.featureLevel < levelOwn || by == "" || command.By == "" {
+		return by == command.By
+	}
+	a := m.getAccount(number)
+	if a == nil || a.name == "" { // made before callers had accounts, or where there were too many of them
+		return by == command.By
+	}
+	return a.parent == 0 && a.name == command.Caller
+}
+
+// keyName returns the full name of a command's idempotency key.
+func (m *Machine) keyName(command *logpb.Command) string {
+	if m.featureLevel < levelOwn || command.By == "" || command.Caller == "" {
+		return sharedKey(command)
+	}
+	return command.Caller + "\x00" + command.IdempotencyKey // no reach is like a caller's name
+}
+
+// sharedKey returns the full name of an idempotency key that callers of one reach share.
+func sharedKey(command *logpb.Command) string { return command.By + "\x00" + command.IdempotencyKey }
+
+// keyOf returns the full name of a command's idempotency key, and what is remembered under it. Where a caller used the key before keys were
+// callers', that is found too.
+func (m *Machine) keyOf(command *logpb.Command) (key string, known keyEntry, isKnown bool) {
+	key = m.keyName(command)
+	if known, ok := m.keys.Get(key); ok && m.endOf(known) > m.clock.Now {
+		return key, known, true
+	}
+	shared := sharedKey(command)
+	if shared == key {
+		return key, keyEntry{}, false
+	}
+	known, ok := m.keys.Get(shared)
+	return key, known, ok && m.endOf(known) > m.clock.Now && m.isOwn(command, command.By, known.account)
+}
