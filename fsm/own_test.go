@@ -13,7 +13,7 @@ func ofToken(id, reach string, command *logpb.Command) *logpb.Command {
 	return command
 }
 
-// closes closes a session.
+// closesSession is a command that closes a session.
 func closesSession(session uint64) *logpb.Command {
 	return &logpb.Command{Session: session, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}
 }
@@ -102,7 +102,9 @@ func TestKeys_AreTheirCallers(t *testing.T) {
 func TestSessions_WithoutTokensAreEverybodys(t *testing.T) {
 	w := ownWorld(t, EntryVersion)
 	session := w.do(chargedTo("address:127.0.0.1", opens())).GetSessionOpened().Session
-	for _, command := range []*logpb.Command{numbered(session, 1, 0, asks("a", 0, itemOf("r", 1))), keyedBy("k", asks("a", 0, itemOf("r", 1)))} {
+	for _, command := range []*logpb.Command{
+		numbered(session, 1, 0, asks("a", 0, itemOf("r", 1))), keyedBy("k", asks("a", 0, itemOf("r", 1))),
+	} {
 		first := w.lease(chargedTo("address:127.0.0.1", command))
 		if again := w.lease(chargedTo("address:192.0.2.1", command)); again != first {
 			t.Errorf("lease %d, then %d", first, again)
@@ -116,8 +118,8 @@ func TestSessions_WithoutTokensAreEverybodys(t *testing.T) {
 	}
 }
 
-// TestSessions_OfEarlierLevelsAreTheirCallers: before level 9 callers of one reach share sessions and keys. What was made then belongs to the
-// caller that made it once the level has risen, and is not carried out a second time.
+// TestSessions_OfEarlierLevelsAreTheirCallers: before level 9 callers of one reach share sessions and keys. What was made then belongs to
+// the caller that made it once the level has risen, and is not carried out a second time.
 func TestSessions_OfEarlierLevelsAreTheirCallers(t *testing.T) {
 	for level := uint32(OldestEntryVersion); level < levelOwn; level++ {
 		w := ownWorld(t, level)

@@ -149,7 +149,7 @@ func changeMembers(t *testing.T, operator quotav1connect.AdminServiceClient) {
 	// Of two voters one may be without the other for a moment, and a member that was just added has not caught up: what counts is that no
 	// budget keeps the operator's call out.
 	done := func(what string, err error) bool {
-		switch reasonOf(t, err) {
+		switch reasonOf(t, err) { //nolint:exhaustive // the others pass
 		case quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_BUDGET_FULL, quotav1.Reason_REASON_OVERLOADED:
 			t.Fatalf("%s: %v", what, err)
 		}

@@ -18,8 +18,8 @@ func reserveUnder(id *quotav1.RequestId) *quotav1.ReserveRequest {
 	return &quotav1.ReserveRequest{RequestId: id, Holder: "h", Items: []*quotav1.Item{{Quota: "t/core"}}, Ttl: durationpb.New(time.Minute)}
 }
 
-// TestSessions_AreTheirTokens: of two tokens that may act for the same holders none can use, acknowledge in or close the other's session, and
-// none uses up the other's idempotency keys.
+// TestSessions_AreTheirTokens: of two tokens that may act for the same holders none can use, acknowledge in or close the other's session,
+// and none uses up the other's idempotency keys.
 func TestSessions_AreTheirTokens(t *testing.T) {
 	n, secrets := guarded(t, func(*rpc.Config) {})
 	hostile, _ := apisAs(t, n.url, secrets["hostile"])
@@ -38,7 +38,8 @@ func TestSessions_AreTheirTokens(t *testing.T) {
 	if _, err := hostile.Reserve(t.Context(), reserveUnder(in(1<<53-1, 1<<53-1))); reasonOf(t, err) != quotav1.Reason_REASON_UNKNOWN_SESSION {
 		t.Errorf("another token acknowledges in a session: %v", err)
 	}
-	if _, err := hostile.CloseSession(t.Context(), &quotav1.CloseSessionRequest{Session: opened.Session}); reasonOf(t, err) != quotav1.Reason_REASON_UNKNOWN_SESSION {
+	_, err = hostile.CloseSession(t.Context(), &quotav1.CloseSessionRequest{Session: opened.Session})
+	if reasonOf(t, err) != quotav1.Reason_REASON_UNKNOWN_SESSION {
 		t.Errorf("another token closes a session: %v", err)
 	}
 	if _, err := hostile.Release(t.Context(), &quotav1.ReleaseRequest{RequestId: key, Lease: 1 << 40, Fence: 1}); err == nil {
@@ -51,8 +52,8 @@ func TestSessions_AreTheirTokens(t *testing.T) {
 	}
 }
 
-// TestSessions_OutliveASecret: a client whose token was replaced, with another secret and another reach under the same id, gets its answers under
-// the numbers and keys that it used before.
+// TestSessions_OutliveASecret: a client whose token was replaced, with another secret and another reach under the same id, gets its
+// answers under the numbers and keys that it used before.
 func TestSessions_OutliveASecret(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
 	mint := func(holder string) (secret string) {

@@ -96,7 +96,9 @@ func (p pathOf) ends(all ...string) bool {
 		}
 		wanted := strings.Split(end, "/")[1:]
 		from := len(p.segments) - len(wanted)
-		if from >= 0 && slices.EqualFunc(wanted, p.segments[from:], func(want, is string) bool { return want == "*" || strings.EqualFold(want, is) }) {
+		if from >= 0 && slices.EqualFunc(wanted, p.segments[from:], func(want, is string) bool {
+			return want == "*" || strings.EqualFold(want, is)
+		}) {
 			return true
 		}
 	}

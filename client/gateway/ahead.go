@@ -27,8 +27,8 @@ type piece struct {
 	err  error
 }
 
-// readAhead reads up to so many bytes of a body, for so long, and returns them with the rest of the body. The error is that of the body; nil:
-// it has ended, or there is a rest.
+// readAhead reads up to so many bytes of a body, for so long, and returns them with the rest of the body. The error is that of the body;
+// nil: it has ended, or there is a rest.
 func readAhead(body io.ReadCloser, most int64, within time.Duration) (start []byte, rest io.ReadCloser, err error) {
 	ahead := &aheadBody{ReadCloser: body, pieces: make(chan piece), closed: make(chan struct{})}
 	go ahead.fetch(most)

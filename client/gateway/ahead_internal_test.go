@@ -33,7 +33,7 @@ func TestReadAhead_ChangesNothingOfABody(t *testing.T) {
 			after, err = io.ReadAll(rest)
 			whole = append(whole, after...)
 		}
-		if !bytes.Equal(whole, data) || (err != nil) != (ends != io.EOF) || err != nil && !errors.Is(err, ends) {
+		if !bytes.Equal(whole, data) || (err != nil) == errors.Is(ends, io.EOF) || err != nil && !errors.Is(err, ends) {
 			t.Fatalf("%d bytes of %d, and %v", len(whole), len(data), err)
 		}
 	})

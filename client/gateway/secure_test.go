@@ -94,7 +94,7 @@ func TestSecure_ServesBothVersionsAndTellsOthersWhatItSpeaks(t *testing.T) {
 			}
 			body, err := io.ReadAll(response.Body)
 			_ = response.Body.Close()
-			if err != nil || response.StatusCode != 200 || string(body) != chatAnswer || (response.ProtoMajor == 2) != second {
+			if err != nil || response.StatusCode != http.StatusOK || string(body) != chatAnswer || (response.ProtoMajor == 2) != second {
 				t.Errorf("%s: %d %s, %v", response.Proto, response.StatusCode, body, err)
 			}
 			if to := response.Header.Get("Location"); to != "https://"+address+"/openai/v1/next" {

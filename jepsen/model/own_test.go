@@ -35,20 +35,30 @@ func TestSessions_BelongToTheirCallers(t *testing.T) {
 	const before, since = levelOwn - 1, levelOwn
 	for name, story := range map[string][]ownLine{
 		"before, callers of one reach share": {
-			{version: before, caller: "a", kind: opens}, {version: before, caller: "a", session: 1, seq: 1, kind: asks},
-			{version: before, caller: "b", session: 1, seq: 1, kind: asks}, {version: before, caller: "a", key: "k", kind: asks},
-			{version: before, caller: "b", key: "k", kind: other}, {version: before, caller: "b", session: 1, kind: closes},
+			{version: before, caller: "a", kind: opens},
+			{version: before, caller: "a", session: 1, seq: 1, kind: asks},
+			{version: before, caller: "b", session: 1, seq: 1, kind: asks},
+			{version: before, caller: "a", key: "k", kind: asks},
+			{version: before, caller: "b", key: "k", kind: other},
+			{version: before, caller: "b", session: 1, kind: closes},
 		},
 		"since, none uses another's": {
-			{version: since, caller: "a", kind: opens}, {version: since, caller: "b", session: 1, seq: 1, kind: asks},
-			{version: since, caller: "b", session: 1, kind: closes}, {version: since, caller: "a", session: 1, seq: 1, kind: asks},
-			{version: since, caller: "a", key: "k", kind: asks}, {version: since, caller: "b", key: "k", kind: other},
-			{version: since, caller: "a", key: "k", kind: other}, {version: since, caller: "a", session: 1, kind: closes},
+			{version: since, caller: "a", kind: opens},
+			{version: since, caller: "b", session: 1, seq: 1, kind: asks},
+			{version: since, caller: "b", session: 1, kind: closes},
+			{version: since, caller: "a", session: 1, seq: 1, kind: asks},
+			{version: since, caller: "a", key: "k", kind: asks},
+			{version: since, caller: "b", key: "k", kind: other},
+			{version: since, caller: "a", key: "k", kind: other},
+			{version: since, caller: "a", session: 1, kind: closes},
 		},
 		"what was made before is its caller's": {
-			{version: before, caller: "a", kind: opens}, {version: before, caller: "a", key: "k", kind: asks},
-			{version: since, caller: "b", session: 1, seq: 1, kind: asks}, {version: since, caller: "b", key: "k", kind: other},
-			{version: since, caller: "a", key: "k", kind: asks}, {version: since, caller: "a", key: "k", kind: other},
+			{version: before, caller: "a", kind: opens},
+			{version: before, caller: "a", key: "k", kind: asks},
+			{version: since, caller: "b", session: 1, seq: 1, kind: asks},
+			{version: since, caller: "b", key: "k", kind: other},
+			{version: since, caller: "a", key: "k", kind: asks},
+			{version: since, caller: "a", key: "k", kind: other},
 			{version: since, caller: "a", session: 1, seq: 1, kind: asks},
 		},
 		"another's request is carried out": {
@@ -59,7 +69,8 @@ func TestSessions_BelongToTheirCallers(t *testing.T) {
 			{version: since, caller: "a", kind: opens}, {version: since, caller: "b", session: 1, kind: closes, lie: done, broken: "session"},
 		},
 		"its opener is refused": {
-			{version: before, caller: "a", kind: opens}, {version: since, caller: "a", session: 1, seq: 1, kind: asks, lie: unknown, broken: "session"},
+			{version: before, caller: "a", kind: opens},
+			{version: since, caller: "a", session: 1, seq: 1, kind: asks, lie: unknown, broken: "session"},
 		},
 		"another's key": {
 			{version: before, caller: "a", key: "k", kind: asks},
@@ -73,7 +84,8 @@ func TestSessions_BelongToTheirCallers(t *testing.T) {
 		machine, judge := fsm.New(), New()
 		for i, line := range story {
 			command := proto.CloneOf(line.kind)
-			command.By, command.Caller, command.Session, command.Seq, command.IdempotencyKey = "*", "token:"+line.caller, line.session, line.seq, line.key
+			command.By, command.Caller = "*", "token:"+line.caller
+			command.Session, command.Seq, command.IdempotencyKey = line.session, line.seq, line.key
 			entry := &logpb.Entry{Version: line.version, StampNs: int64(i+1) * mil, Commands: []*logpb.Command{command}}
 			payload, err := proto.Marshal(entry)
 			if err != nil {

@@ -437,7 +437,8 @@ func (d *drive) command() *logpb.Command {
 // session opens or closes a session.
 func (d *drive) session() *logpb.Command {
 	if len(d.opened) > 0 && d.oneIn(4, "close") {
-		return d.charged(&logpb.Command{Session: pick(d, d.opened, "closed"), Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}})
+		closes := &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}
+		return d.charged(&logpb.Command{Session: pick(d, d.opened, "closed"), Kind: closes})
 	}
 	return d.charged(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "x"}}})
 }

@@ -31,7 +31,8 @@ type owner struct{ by, caller string }
 
 func ownerOf(command *logpb.Command) owner { return owner{by: command.By, caller: command.Caller} }
 
-// mayUse tells whether a command's caller may use what an owner made. A caller that came without a token is known by its reach, which is any.
+// mayUse tells whether a command's caller may use what an owner made. A caller that came without a token is known by its reach, which is
+// any.
 func (j *Judge) mayUse(command *logpb.Command, of owner) bool {
 	if j.level < levelOwn || of.by == "" || command.By == "" || of.caller == "" {
 		return of.by == command.By
@@ -179,7 +180,8 @@ func (j *Judge) numbered(command *logpb.Command, result *logpb.Result) (fresh bo
 	reason := reasonOf(result)
 	if s == nil || !j.mayUse(command, s.owner) {
 		if reason != logpb.Reason_REASON_UNKNOWN_SESSION {
-			j.violate("session", "request %d was carried out in session %d, which is not open to %+v", command.Seq, command.Session, ownerOf(command))
+			j.violate("session", "request %d was carried out in session %d, which is not open to %+v",
+				command.Seq, command.Session, ownerOf(command))
 			return true
 		}
 		return false

@@ -150,7 +150,8 @@ func TestResolve_ATokenAllowsItsVerbsAlone(t *testing.T) {
 			}
 			var denied *DeniedError
 			allowed := slices.Contains(verbs, need)
-			if allowed != (err == nil) || !allowed && (!errors.As(err, &denied) || denied.Status != 403 || !strings.Contains(denied.Message, string(need))) {
+			if allowed != (err == nil) ||
+				!allowed && (!errors.As(err, &denied) || denied.Status != 403 || !strings.Contains(denied.Message, string(need))) {
 				t.Errorf("%v, asked %q: %v", verbs, asked, err)
 			}
 		}
