@@ -15,7 +15,7 @@ func (m *Machine) takeAccount(encoded *logpb.SnapshotAccount) error {
 	switch {
 	case a.number == 0 || a.number > m.lastAccount || twice || named:
 		return fmt.Errorf("account %d, named %q within %d, comes twice or cannot be", a.number, a.name, a.parent)
-	case encoded.Reports < 0 || encoded.Minute < 0:
+	case encoded.Reports < 0 || encoded.Reports > maxAmount || encoded.Minute < 0 || encoded.Minute > m.clock.Now/minute:
 		return fmt.Errorf("account %d has %d reports in minute %d", a.number, encoded.Reports, encoded.Minute)
 	}
 	if a.parent != 0 {

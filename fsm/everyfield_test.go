@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -21,9 +20,22 @@ import (
 // each entry the state adds up, and what is restored from its snapshot is the same state.
 
 // lively has some of everything that a state can hold.
-func lively(t tester) *world {
+func lively(t tester) *world { return livelyAt(t, EntryVersion) }
+
+// livelyAt has so at a feature level: policies and pools that need a higher one are left out.
+func livelyAt(t tester, level uint32) *world {
 	w := newWorld(t)
-	w.raw(applyQuotas(randomWorldQuotas()...), applyQuotas(&logpb.Quota{Name: "spare", Rule: slotsOf("spare", 5).Rule}))
+	w.version = level
+	var definitions []*logpb.Quota
+	for _, definition := range randomWorldQuotas() {
+		if _, failure := newRule(definition, level); failure != nil && level < EntryVersion {
+			definition.Policy = nil
+		}
+		if _, pool := definition.Rule.(*logpb.Quota_Pool); !pool || level >= levelPools {
+			definitions = append(definitions, definition)
+		}
+	}
+	w.raw(applyQuotas(definitions...), applyQuotas(&logpb.Quota{Name: "spare", Rule: slotsOf("spare", 5).Rule}))
 	chained := []*logpb.Workflow{chain("chain", "low-1", "std-1", "boss", "std-2"), graph("rest", after("std-2"), after("std-3"), after("std-1", "std-3", "std-2"))}
 	w.raw(workflows(chained...))
 	w.raw(holders(&logpb.HolderRule{Pattern: "boss", Class: 0, Weight: 3}, &logpb.HolderRule{Pattern: "low*", Class: 2}),
@@ -352,11 +364,11 @@ func try(t tester, m *Machine, entry *logpb.Entry, what string) (result *logpb.R
 	return result
 }
 
-// next returns an entry at a time after the machine's present.
+// next returns an entry at a time after the machine's present, of the version of its feature level.
 func next(m *Machine, after int64, commands ...*logpb.Command) *logpb.Entry {
 	return &logpb.Entry{
-		Version: EntryVersion, StampNs: addSaturated(m.clock.Now, after), WallEarlyNs: addSaturated(m.clock.WallEarly, after),
-		WallLateNs: addSaturated(m.clock.WallLate, after), Commands: commands,
+		Version: max(m.featureLevel, OldestEntryVersion), StampNs: addSaturated(m.clock.Now, after),
+		WallEarlyNs: addSaturated(m.clock.WallEarly, after), WallLateNs: addSaturated(m.clock.WallLate, after), Commands: commands,
 	}
 }
 
@@ -380,9 +392,9 @@ func afterwards(t tester, m *Machine, what string) {
 	sound(t, m, what+"; at the end")
 }
 
-// livelySnapshot is what lively made, once.
-func livelySnapshot(t tester) []byte {
-	w := lively(t)
+// livelySnapshot is what livelyAt made, once.
+func livelySnapshot(t tester, level uint32) []byte {
+	w := livelyAt(t, level)
 	c := w.m.State().Counts()
 	if c.Leases < 5 || c.Waiting < 5 || c.Sessions < 3 || c.Operations < 3 || c.Tasks < 3 || w.m.detached.Len() == 0 || w.m.overrides.Len() == 0 ||
 		w.m.keys.Len() == 0 || w.m.cooldowns.Len() == 0 || w.m.meters.Len() == 0 || w.m.stats.Len() == 0 {
@@ -405,18 +417,26 @@ func restoredFrom(t tester, snapshot []byte, within bounds) *Machine {
 // quickPart is into how many parts the values are divided with -short: each run takes one, by QUOTAD_SEED or by chance, and says which.
 const quickPart = 8
 
-// TestEveryField_OfEntriesKeepsTheStateSound takes each field of each command through its range, one at a time.
+// TestEveryField_OfEntriesKeepsTheStateSound takes each field of each command through its range, one at a time, at the newest feature
+// level; at earlier ones some values, by QUOTAD_SEED. With -short it takes some at one level.
 func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {
-	snapshot := livelySnapshot(t)
-	var accepted, tried int
 	seed := seedOf(t)
-	part := int(seed % quickPart)
-	if testing.Short() {
-		t.Logf("QUOTAD_SEED=%d (part %d of %d of the values)", seed, part, quickPart)
+	part, drawn := int(seed%quickPart), levelOf(seed/quickPart)
+	t.Logf("QUOTAD_SEED=%d (level %d, part %d of %d of the values)", seed, drawn, part, quickPart)
+	for level := uint32(OldestEntryVersion); level <= EntryVersion; level++ {
+		if !testing.Short() || level == drawn {
+			everyField(t, level, part, testing.Short() || level != EntryVersion)
+		}
 	}
+}
+
+// everyField does so at one level, with all values or with a part of them.
+func everyField(t *testing.T, level uint32, part int, partly bool) {
+	snapshot := livelySnapshot(t, level)
+	var accepted, tried int
 	for _, kind := range kindsOf(&logpb.Command{}) {
 		for variant := range 4 {
-			t.Run(fmt.Sprintf("%s/%d", kind, variant), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d/%s/%d", level, kind, variant), func(t *testing.T) {
 				build := func(m *Machine) *logpb.Entry {
 					command := &logpb.Command{}
 					fill(m, command.ProtoReflect(), kind, variant, variant%2 == 1)
@@ -432,7 +452,7 @@ func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {
 				m := restoredFrom(t, snapshot, within)
 				paths := changesOf(build(m).Commands[0].ProtoReflect(), string(kind))
 				for i := range paths {
-					if testing.Short() && (i%4 != variant || i/4%quickPart != part) {
+					if partly && (i%4 != variant || i/4%quickPart != part) {
 						continue
 					}
 					if i%40 >= 36 && i%4 == variant { // a state that has taken much is tried out, and made anew
@@ -452,7 +472,7 @@ func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {
 			})
 		}
 	}
-	t.Logf("%d of %d commands were accepted", accepted, tried)
+	t.Logf("level %d: %d of %d commands were accepted", level, accepted, tried)
 	if accepted < tried/10 {
 		t.Error("most commands are wrong: the test says little")
 	}
@@ -460,12 +480,14 @@ func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {
 
 // TestEveryField_OfAnEntrysTimeKeepsTheStateSound does the same with what an entry says of itself.
 func TestEveryField_OfAnEntrysTimeKeepsTheStateSound(t *testing.T) {
-	snapshot := livelySnapshot(t)
+	seed := seedOf(t)
+	t.Logf("QUOTAD_SEED=%d", seed)
 	for i := range (&logpb.Entry{}).ProtoReflect().Descriptor().Fields().Len() {
 		field := (&logpb.Entry{}).ProtoReflect().Descriptor().Fields().Get(i)
 		if field.Kind() == protoreflect.MessageKind || field.Name() == "version" {
 			continue
 		}
+		snapshot := livelySnapshot(t, levelOf(seed+uint64(i)))
 		for i, value := range extremes(field) {
 			m := restoredFrom(t, snapshot, [...]bounds{newBounds(), tight(1)}[i%2])
 			entry := next(m, second, reserve(ask("std-1", itemOf("rate", 1))), beginsOn("t9", "rate"), keyedBy("k8", waits("std-2", 0, minute, itemOf("slots", 1))))
@@ -528,23 +550,8 @@ func play(t tester, snapshot []byte, p picker, entries int) {
 	afterwards(t, m, "at the end")
 }
 
-// seedOf returns the seed in QUOTAD_SEED, or a random one.
-func seedOf(t *testing.T) uint64 {
-	t.Helper()
-	text := os.Getenv("QUOTAD_SEED")
-	if text == "" {
-		return rand.Uint64()
-	}
-	given, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return given
-}
-
 // TestEveryField_InRandomEntries plays random entries. QUOTAD_SEED repeats one game, which a failure names.
 func TestEveryField_InRandomEntries(t *testing.T) {
-	snapshot := livelySnapshot(t)
 	games, seed := 60, seedOf(t)
 	if testing.Short() {
 		games = 4
@@ -555,14 +562,17 @@ func TestEveryField_InRandomEntries(t *testing.T) {
 	for i := range games {
 		of := seed + uint64(i)
 		t.Run(fmt.Sprintf("QUOTAD_SEED=%d", of), func(t *testing.T) {
-			play(t, snapshot, seeded{rand.New(rand.NewPCG(of, 1))}, 40)
+			play(t, livelySnapshot(t, levelOf(of)), seeded{rand.New(rand.NewPCG(of, 1))}, 40)
 		})
 	}
 }
 
 // FuzzEveryField is its long form.
 func FuzzEveryField(f *testing.F) {
-	snapshot := livelySnapshot(f)
+	var snapshots [levels][]byte
+	for i := range snapshots {
+		snapshots[i] = livelySnapshot(f, levelOf(uint64(i)))
+	}
 	for seed := range uint64(5) {
 		dice := rand.New(rand.NewPCG(seed, 2))
 		data := make([]byte, 400)
@@ -572,6 +582,6 @@ func FuzzEveryField(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		play(t, snapshot, &decided{data: data}, 1+len(data)/20)
+		play(t, snapshots[len(data)%levels], &decided{data: data}, 1+len(data)/20)
 	})
 }

@@ -106,6 +106,9 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		m.members.Set(kind.Member.Id, kind.Member.ApiAddress)
 	case *logpb.SnapshotRecord_Rule:
 		m.rules = append(m.rules, kind.Rule)
+		if failure := checkRules(m.rules[len(m.rules)-1:]); failure != nil || len(m.rules) > maxRules {
+			return fmt.Errorf("holder rule %d is malformed, or one too many", len(m.rules))
+		}
 	case *logpb.SnapshotRecord_Task:
 		return m.takeTask(kind.Task)
 	case *logpb.SnapshotRecord_Resume:
@@ -217,7 +220,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 	if ppm := head.Limits.GetCallerMinPpm(); head.Limits != nil && head.Limits.CallerMinPpm != nil {
 		m.limits.callerMinPPM = ppm
 	}
-	return nil
+	return m.checkHead()
 }
 
 // takeSession enters a session, without its results.
@@ -262,8 +265,8 @@ func (m *Machine) takeKey(encoded *logpb.SnapshotKey) error {
 }
 
 func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
-	if encoded.Definition == nil {
-		return fmt.Errorf("quota %d has no definition", encoded.Number)
+	if encoded.Definition == nil || encoded.Number == 0 || !validName(encoded.Definition.Name) { // number 0 is no parent's
+		return fmt.Errorf("quota %d has no definition, name or number", encoded.Number)
 	}
 	worked, failure := newRule(encoded.Definition, m.featureLevel)
 	if failure != nil {
@@ -294,6 +297,9 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		q.ledger.claim = claim{begin: c.BeginNs, end: c.EndNs, by: c.Caller, confirmed: c.Confirmed}
 	}
 	if encoded.Cap != nil {
+		if q.rule.kind != kindWindow && q.rule.kind != kindRate {
+			return fmt.Errorf("quota %d is neither a window nor a rate, and a report lowered it", encoded.Number)
+		}
 		q.ledger.capped, q.ledger.cappedIn = *encoded.Cap, encoded.CapWindow
 		q.ledger.capEnd, q.ledger.capTeller = encoded.CapEndNs, encoded.CapTeller
 	}

@@ -14,13 +14,24 @@ type totals struct {
 	byEnd map[int64]int64
 	// used is by class: what is held and consumed of the present window, as far as its records exist.
 	used [classes]int64
+	// overruns are those in the log, by end; listed is what classes consumed, where they list it by its end, and inHand what they hold or
+	// have open; all as far as records exist.
+	overruns map[int64]int64
+	listed   map[classEnd]int64
+	inHand   [classes]int64
+}
+
+// classEnd is an end of what a class uses.
+type classEnd struct {
+	class int32
+	end   int64
 }
 
 // Verify recomputes all totals from single leases, operations and waiters and returns the differences, nil for none.
 func (s *State) Verify() error {
 	sums := map[uint32]*totals{}
 	s.quotas.Scan(func(number uint32, q *quota) bool {
-		sums[number] = &totals{byEnd: map[int64]int64{}}
+		sums[number] = &totals{byEnd: map[int64]int64{}, overruns: map[int64]int64{}, listed: map[classEnd]int64{}}
 		for _, e := range q.ledger.log {
 			sums[number].byEnd[e.end] = e.closed
 		}
@@ -83,6 +94,7 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 				held := l.items[i].heldOf(q)
 				sums[q.number].held += held
 				sums[q.number].used[l.class] += held
+				sums[q.number].inHand[l.class] += held
 				sums[q.number].leases++
 			}
 		}
@@ -173,8 +185,9 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 			case !ok || !q.ledger.counts(c.end):
 			case c.end == openEnd:
 				sums[c.quota].open += c.amount
+				sums[c.quota].inHand[c.class] += c.amount
 			default:
-				sums[c.quota].byEnd[c.end] += c.amount
+				sums[c.quota].add(q, c)
 			}
 		}
 		return true
@@ -183,6 +196,17 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 		errs = append(errs, fmt.Errorf("%d operations have records, counted %d", count, s.operations))
 	}
 	return append(errs, s.verifyDetached()...)
+}
+
+// add adds a charge of which the exposure ends.
+func (t *totals) add(q *quota, c *charge) {
+	t.byEnd[c.end] += c.amount
+	if c.overrun {
+		t.overruns[c.end] += c.amount
+	}
+	if len(q.ledger.used[c.class].ends) > 0 && c.window == q.ledger.window {
+		t.listed[classEnd{int32(c.class), c.end}] += c.amount
+	}
 }
 
 // verifyDetached checks that pages are found by what they hold, that each is looked at when the first of its detached records is due, and that
@@ -227,6 +251,8 @@ func (q *quota) verify(sums *totals) error {
 			return fmt.Errorf("%d counts until %d, the parts add up to %d", e.amount, e.end, sums.byEnd[e.end])
 		case e.amount < 0 || e.closed < 0 || e.closed > e.amount || e.overrun < 0 || e.overrun > e.amount:
 			return fmt.Errorf("the entry that ends at %d is impossible: %+v", e.end, e)
+		case e.overrun < sums.overruns[e.end] || e.overrun > sums.overruns[e.end]+e.closed:
+			return fmt.Errorf("of the entry that ends at %d %d is overrun, its parts add up to %d", e.end, e.overrun, sums.overruns[e.end])
 		}
 		last = e.end
 		delete(sums.byEnd, e.end)
@@ -240,6 +266,9 @@ func (q *quota) verify(sums *totals) error {
 		if q.rule.kind == kindWindow && g.used[class].amount < used {
 			return fmt.Errorf("class %d has used %d, its leases and operations %d", class, g.used[class].amount, used)
 		}
+	}
+	if err := g.verifyUsed(&q.rule, sums); err != nil {
+		return err
 	}
 	switch {
 	case q.rule.kind == kindWindow && g.usedByAll() > g.held+g.consumed():
@@ -260,6 +289,27 @@ func (q *quota) verify(sums *totals) error {
 		return fmt.Errorf("%d waiting, counted %d", q.waiting, sums.waiting)
 	case q.ahead != sums.ahead:
 		return fmt.Errorf("%+v wait ahead of others, counted %+v", q.ahead, sums.ahead)
+	}
+	return nil
+}
+
+// verifyUsed checks what classes have used by the ends of it: it leaves the log with what it is a part of.
+func (g *ledger) verifyUsed(r *rule, sums *totals) error {
+	for class := range g.used {
+		u := &g.used[class]
+		rest := u.amount
+		for _, e := range u.ends {
+			rest -= e.amount
+			i, found := g.find(e.end)
+			if !found || e.amount > sums.listed[classEnd{int32(class), e.end}]+g.log[i].closed {
+				return fmt.Errorf("class %d has used %d that ends at %d, its operations %d", class, e.amount, e.end,
+					sums.listed[classEnd{int32(class), e.end}])
+			}
+		}
+		if rest < 0 || r.paced() && rest > sums.inHand[class] {
+			return fmt.Errorf("class %d has used %d, of which no end says when %d ends; it holds %d", class, u.amount, rest,
+				sums.inHand[class])
+		}
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func (e *ForeignBackupError) Error() string {
 // cluster, and fromOther does not say that this is meant. *NotAcceptedError with OldMember: not every member applies the backup's feature
 // level, and those that do not could not read the state.
 func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (epoch uint32, at Position, err error) {
-	restored, err := fsm.Restore(backup)
+	restored, err := fsm.RestoreBackup(backup)
 	if err != nil {
 		return 0, Position{}, err
 	}
@@ -56,6 +56,10 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 	n.mu.RUnlock()
 	var snapshot bytes.Buffer
 	if err := restored.State().WriteSnapshot(&snapshot); err != nil {
+		return 0, Position{}, err
+	}
+	// Every node restores these bytes, and cannot refuse them then.
+	if _, err := fsm.Restore(bytes.NewReader(snapshot.Bytes())); err != nil {
 		return 0, Position{}, err
 	}
 	timeout := 60 * time.Second

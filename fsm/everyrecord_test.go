@@ -1,0 +1,226 @@
+package fsm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// What Restore takes, Apply carries out, and the next snapshot restores. This test walks the schema of snapshots, so that a new record or
+// field joins by itself: each field of each record goes through the ends of its type and what lies between.
+
+// levels is how many feature levels a state can have whose entries this build applies.
+const levels = EntryVersion - OldestEntryVersion + 1
+
+// levelOf draws one of them.
+func levelOf(seed uint64) uint32 { return OldestEntryVersion + uint32(seed%levels) }
+
+// seedOf returns the seed in QUOTAD_SEED, or a random one.
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
+	text := os.Getenv("QUOTAD_SEED")
+	if text == "" {
+		return rand.Uint64()
+	}
+	given, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return given
+}
+
+// altered is a snapshot's record with one field changed.
+type altered struct {
+	at   int
+	nth  int
+	path string
+}
+
+// recordsOf returns copies of all records of a state.
+func recordsOf(m *Machine) (records []*logpb.SnapshotRecord) {
+	m.Freeze().eachRecord(func(record *logpb.SnapshotRecord) bool {
+		records = append(records, proto.CloneOf(record))
+		return true
+	})
+	return records
+}
+
+// alterations returns what can be changed in the records: each change in so many records at most.
+func alterations(records []*logpb.SnapshotRecord, most int) (all []altered) {
+	times := map[string]int{}
+	for i, record := range records {
+		for n, one := range changesOf(proto.CloneOf(record).ProtoReflect(), string(kindOf(record))) {
+			if times[one.path]++; times[one.path] <= most {
+				all = append(all, altered{at: i, nth: n, path: fmt.Sprintf("record %d: %s", i, one.path)})
+			}
+		}
+	}
+	return all
+}
+
+// snapshot returns the snapshot with one record changed.
+func (a altered) snapshot(t *testing.T, records []*logpb.SnapshotRecord) []byte {
+	t.Helper()
+	clone := proto.CloneOf(records[a.at])
+	changesOf(clone.ProtoReflect(), "")[a.nth].apply()
+	all := append([]*logpb.SnapshotRecord(nil), records...)
+	all[a.at] = clone
+	return encodedRecords(t, all)
+}
+
+// errRefused says that a backup was not restored.
+var errRefused = errors.New("refused")
+
+// lives restores a backup as a cluster does: what is restored is fitted in, and every node restores what that is written as. Such a node
+// lives on, next to one that restored its next snapshot. The error says what is wrong.
+func lives(backup []byte, within bounds, later [][]*logpb.Command) (err error) {
+	stage := "restore"
+	defer func() {
+		if stopped := recover(); stopped != nil {
+			err = fmt.Errorf("%s: panic: %.200v", stage, stopped)
+		}
+	}()
+	read, err := RestoreBackup(bytes.NewReader(backup))
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRefused, err)
+	}
+	stage = "rebase"
+	read.Rebase(read.State().Index()+1, 2, read.State().Epoch()+1, "c", nil, Clock{})
+	m, err := writtenAndRestored(read)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRefused, err)
+	}
+	m.bounds = within
+	stage = "snapshot"
+	twin, err := restoredAgain(m)
+	if err != nil {
+		return fmt.Errorf("%s: %w", stage, err)
+	}
+	for i, passed := range []int64{0, 0, second, 20 * second, minute, hour + 3*second, day + second, 40 * day} {
+		stage = fmt.Sprintf("entry %d", i)
+		data, err := proto.Marshal(next(m, passed, later[i%len(later)]...))
+		if err != nil {
+			return fmt.Errorf("%s: %w", stage, err)
+		}
+		m.Apply(m.index+1, 2, data)
+		twin.Apply(twin.index+1, 2, data)
+		if err := m.State().Verify(); err != nil {
+			return fmt.Errorf("%s: %w", stage, err)
+		}
+		if !sameHash(m, twin) {
+			return fmt.Errorf("%s: what was restored from its snapshot has gone another way", stage)
+		}
+	}
+	stage = "the last snapshot"
+	if _, err := restoredAgain(m); err != nil {
+		return fmt.Errorf("%s: %w", stage, err)
+	}
+	return nil
+}
+
+// sameHash tells whether two machines have the same state.
+func sameHash(m, other *Machine) bool {
+	ledger, whole := m.State().Hash()
+	otherLedger, otherWhole := other.State().Hash()
+	return ledger == otherLedger && whole == otherWhole
+}
+
+// writtenAndRestored returns what is restored from a machine's snapshot.
+func writtenAndRestored(m *Machine) (*Machine, error) {
+	var b bytes.Buffer
+	if err := m.Freeze().WriteSnapshot(&b); err != nil {
+		return nil, err
+	}
+	restored, err := Restore(&b)
+	if err == nil {
+		restored.bounds = m.bounds
+	}
+	return restored, err
+}
+
+// restoredAgain does the same, and checks that it is the same state.
+func restoredAgain(m *Machine) (*Machine, error) {
+	restored, err := writtenAndRestored(m)
+	if err == nil && !sameHash(m, restored) {
+		err = errors.New("the restored state has another hash")
+	}
+	return restored, err
+}
+
+// laterCommands are what happens after a restore: something of each kind, on what the state holds.
+func laterCommands(m *Machine) [][]*logpb.Command {
+	l := m.liveOne("rate")
+	first, _, _ := m.waiters.Min()
+	resumes := ask("many", itemOf("breaks", 1))
+	resumes.Resume = true
+	return [][]*logpb.Command{
+		{
+			reserve(ask("std-1", itemOf("rate", 1))), waits("low-1", 0, minute, itemOf("slots", 1)), consumesAtOnce("x", itemOf("hour", 1)),
+			beginsOn("zz", "rate"), opens(), keyedBy("kk", reserve(ask("b", itemOf("rate", 1)))), numbered(3, 300, 2, withdraw(1<<50)),
+		},
+		{
+			settle(&logpb.Settle{Lease: l.id, Fence: l.fence, Op: 1, Unspent: []*logpb.Item{itemOf("rate", 1)}}),
+			renew(&logpb.Renew{Lease: l.id, Fence: l.fence}),
+			report(&logpb.Report{Lease: l.id, Fence: l.fence, Op: 1, Signals: []*logpb.Signal{
+				{
+					Quota: "anchored", Cause: logpb.Cause_CAUSE_OK, Remaining: new(int64(9)), ResetAfterNs: new(hour / 3),
+					ResetResolutionNs: second,
+				},
+				{
+					Quota: "rate", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(second), Remaining: new(int64(5)),
+					Limit: new(int64(24)),
+				},
+			}}),
+			withdraw(first), release(&logpb.Release{Lease: l.id, Fence: l.fence}),
+			endsAfter("t3", m.taskFence("t3"), logpb.TaskOutcome_TASK_OUTCOME_FAILED, 0, 0), retries("t1"), reserve(resumes),
+		},
+		{
+			applyQuotas(randomWorldQuotas()...), reserve(ask("boss", itemOf("org/team", 1), itemOf("burst", 1))), deletesByForce("parts"),
+			waits("std-2", 0, 5*minute, itemOf("org/team", 6)), {Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}},
+			{Kind: &logpb.Command_ReopenQuota{ReopenQuota: &logpb.ReopenQuota{Quota: "rate"}}},
+		},
+	}
+}
+
+// recordCases is how many changes are tried with -short, in up to recordsAlike records each.
+const (
+	recordCases  = 250
+	recordsAlike = 8
+)
+
+// TestEveryRecord_OfBackupsKeepsTheStateSound takes each field of each record of a backup through its range, in one record that has it.
+// With -short it draws some changes of any record, by QUOTAD_SEED or by chance, and says which.
+func TestEveryRecord_OfBackupsKeepsTheStateSound(t *testing.T) {
+	m := livelier(t)
+	records, later := recordsOf(m), laterCommands(m)
+	all := alterations(records, 1)
+	if testing.Short() {
+		seed := seedOf(t)
+		t.Logf("QUOTAD_SEED=%d", seed)
+		all = alterations(records, recordsAlike)
+		rand.New(rand.NewPCG(seed, 3)).Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+		all = all[:recordCases]
+	}
+	taken := 0
+	for i, a := range all {
+		err := lives(a.snapshot(t, records), [...]bounds{newBounds(), tight(2)}[i%2], later)
+		if errors.Is(err, errRefused) {
+			continue
+		}
+		if taken++; err != nil {
+			t.Errorf("%s: %.400v", a.path, err)
+		}
+	}
+	t.Logf("%d of %d changes were taken", taken, len(all))
+	if taken < len(all)/8 {
+		t.Error("most changes are refused: the test says little")
+	}
+}

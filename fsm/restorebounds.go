@@ -1,0 +1,50 @@
+package fsm
+
+import (
+	"fmt"
+	"io"
+)
+
+// A snapshot may come from anybody who may restore a backup, so its checksum proves nothing. What Restore takes is within the bounds that
+// Apply keeps: else Apply would stop at it on every node, or come to a state that cannot be restored.
+
+const (
+	// MaxEpoch is the last epoch of fences: an epoch has 16 bits of a fence.
+	MaxEpoch = 1<<16 - 1
+	// maxGrants bounds the grants of an epoch, which have 48 bits of a fence.
+	maxGrants = 1<<48 - 1
+	// mostNumbered bounds the counters of a backup, such as that of leases, those of 64 bits and those of 32: enough is left for all that
+	// comes after it.
+	mostNumbered, mostNumbered32 = 1 << 62, 1 << 31
+)
+
+// RestoreBackup reads a snapshot that may come from anybody, as Restore does. It also refuses one after which the cluster could not number
+// what it makes.
+func RestoreBackup(r io.Reader) (*Machine, error) {
+	m, err := Restore(r)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.epoch >= MaxEpoch:
+		return nil, fmt.Errorf("%w: its epoch is %d, and no other can follow", ErrCorruptSnapshot, m.epoch)
+	case max(m.index, m.term, m.lastLease, m.lastTicket, m.lastSession, m.lastAccount) > mostNumbered,
+		max(m.lastQuota, m.lastWaitSet) > mostNumbered32:
+		return nil, fmt.Errorf("%w: one of its counters is too high", ErrCorruptSnapshot)
+	}
+	return m, nil
+}
+
+// checkHead checks the parts of a fence, clocks and limits.
+func (s *State) checkHead() error {
+	c := &s.clock
+	switch {
+	case s.epoch > MaxEpoch, s.grants > maxGrants:
+		return fmt.Errorf("fence %d of epoch %d, which there cannot be", s.grants, s.epoch)
+	case c.Now < 0, c.Now > maxTime, c.WallEarly < 0, c.WallEarly > maxTime, c.WallLate < c.WallEarly, c.Shift < 0, c.Shift > maxTime:
+		return fmt.Errorf("a time that there cannot be: %+v", *c)
+	}
+	if failure := checkLimits(s.encodeLimits()); failure != nil {
+		return fmt.Errorf("%s", failure.Message)
+	}
+	return nil
+}

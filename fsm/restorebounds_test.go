@@ -1,0 +1,100 @@
+package fsm
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TestRestore_KeepsTheBoundsOfApply: a snapshot with a value that no command could have brought about is refused, whatever its checksum says.
+// The last value that Apply can come to is restored.
+func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
+	records := recordsOf(livelier(t))
+	head := func(change func(*logpb.SnapshotHead)) func(*logpb.SnapshotRecord) {
+		return func(r *logpb.SnapshotRecord) {
+			if r.GetHead() != nil {
+				change(r.GetHead())
+			}
+		}
+	}
+	rule := func(change func(*logpb.HolderRule)) func(*logpb.SnapshotRecord) {
+		return func(r *logpb.SnapshotRecord) {
+			if r.GetRule() != nil {
+				change(r.GetRule())
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*logpb.SnapshotRecord)
+		// taken by Restore, by RestoreBackup
+		taken, backup bool
+	}{
+		"as it is":               {change: func(*logpb.SnapshotRecord) {}, taken: true, backup: true},
+		"a class above":          {change: rule(func(r *logpb.HolderRule) { r.Class = 3 })},
+		"a class below":          {change: rule(func(r *logpb.HolderRule) { r.Class = -1 })},
+		"a weight":               {change: rule(func(r *logpb.HolderRule) { r.Weight = maxWeight + 1 })},
+		"no pattern":             {change: rule(func(r *logpb.HolderRule) { r.Pattern = "" })},
+		"an epoch beyond":        {change: head(func(h *logpb.SnapshotHead) { h.Epoch = MaxEpoch + 1 })},
+		"the last epoch":         {change: head(func(h *logpb.SnapshotHead) { h.Epoch = MaxEpoch }), taken: true},
+		"the last but one epoch": {change: head(func(h *logpb.SnapshotHead) { h.Epoch = MaxEpoch - 1 }), taken: true, backup: true},
+		"grants":                 {change: head(func(h *logpb.SnapshotHead) { h.Grants = 1 << 48 })},
+		"a lease's number":       {change: head(func(h *logpb.SnapshotHead) { h.LastLease = 1<<62 + 1 }), taken: true},
+		"a session's number":     {change: head(func(h *logpb.SnapshotHead) { h.LastSession = 1<<64 - 1 }), taken: true},
+		"a lane's number":        {change: head(func(h *logpb.SnapshotHead) { h.LastLane = 1<<31 + 1 }), taken: true},
+		"a time":                 {change: head(func(h *logpb.SnapshotHead) { h.NowNs = maxTime + 1 })},
+		"an early view":          {change: head(func(h *logpb.SnapshotHead) { h.WallEarlyNs = maxTime + 1 })},
+		"views the wrong way":    {change: head(func(h *logpb.SnapshotHead) { h.WallLateNs = h.WallEarlyNs - 1 })},
+		"no limits":              {change: head(func(h *logpb.SnapshotHead) { h.Limits = nil })},
+		"limits of nothing":      {change: head(func(h *logpb.SnapshotHead) { h.Limits.MaxWaiters = new(int64(0)) })},
+		"an operators' part":     {change: head(func(h *logpb.SnapshotHead) { h.Limits.OperatorsPpm = new(int64(maxOperatorsPPM + 1)) })},
+		"reports to come": {change: func(r *logpb.SnapshotRecord) {
+			if r.GetAccount().GetReports() > 0 {
+				r.GetAccount().Minute++
+			}
+		}},
+		"an overrun": {change: func(r *logpb.SnapshotRecord) {
+			for _, e := range r.GetQuota().GetLog() {
+				e.Overrun = e.Amount
+			}
+		}},
+		"a quota without a number": {change: func(r *logpb.SnapshotRecord) {
+			if r.GetQuota().GetDefinition().GetSlots() != nil && r.GetQuota().GetDefinition().Parent == "" {
+				r.GetQuota().Number = 0
+			}
+		}},
+		"a cap on slots": {change: func(r *logpb.SnapshotRecord) {
+			if r.GetQuota().GetDefinition().GetSlots() != nil {
+				r.GetQuota().Cap = new(int64(0))
+			}
+		}},
+		"a use without an end": {change: func(r *logpb.SnapshotRecord) {
+			if r.GetQuota().GetDefinition().GetName() == "rate" {
+				r.GetQuota().UsedEnds = nil
+			}
+		}},
+	} {
+		changed := make([]*logpb.SnapshotRecord, len(records))
+		for i, record := range records {
+			changed[i] = proto.CloneOf(record)
+			c.change(changed[i])
+		}
+		snapshot := encodedRecords(t, changed)
+		if _, err := Restore(bytes.NewReader(snapshot)); c.taken && err != nil || !c.taken && !errors.Is(err, ErrCorruptSnapshot) {
+			t.Errorf("%s: taken: %t, wanted %t: %v", name, err == nil, c.taken, err)
+		}
+		if _, err := RestoreBackup(bytes.NewReader(snapshot)); c.backup && err != nil || !c.backup && !errors.Is(err, ErrCorruptSnapshot) {
+			t.Errorf("%s: taken as a backup: %t, wanted %t: %v", name, err == nil, c.backup, err)
+		}
+	}
+	many := New()
+	for range maxRules {
+		many.rules = append(many.rules, &logpb.HolderRule{Pattern: "x"})
+	}
+	if many.take(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Rule{Rule: &logpb.HolderRule{Pattern: "x"}}}) == nil {
+		t.Error("more rules than there can be")
+	}
+}
