@@ -156,6 +156,9 @@ func (h *history) command() *logpb.Command {
 	c := h.uncharged()
 	c.Caller = rapid.SampledFrom([]string{"", "token:a", "token:b", "address:192.0.2.1", "address:192.0.2.2"}).Draw(h.T, "caller")
 	c.PerHolder = strings.HasPrefix(c.Caller, "address:")
+	if strings.HasPrefix(c.Caller, "token:") && rapid.IntRange(0, 3).Draw(h.T, "reach") == 0 {
+		c.By = "*"
+	}
 	c.Operator = rapid.IntRange(0, 5).Draw(h.T, "operator") == 0
 	return c
 }

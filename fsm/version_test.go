@@ -90,7 +90,7 @@ var versions = []recorded{
 		"snapshot-v7.bin": "0abe6208e3956c83", "snapshot-v7-tasks.bin": "7ea8b741cbf78c95",
 		"snapshot-v8.bin": "c50118d5dae8972f", "snapshot-v8-tasks.bin": "ee21986813bef79a",
 	}},
-	{entries: 9, snapshots: 9, fields: 230, history: "79e46b28c6f2480b", lived: "32f90e7c819b1200", restored: map[string]string{
+	{entries: 9, snapshots: 9, fields: 230, history: "11d2d97a82c4741a", lived: "32f90e7c819b1200", restored: map[string]string{
 		"snapshot-v1.bin": "71fa3afd1c31a7ad", "snapshot-v1-tasks.bin": "899f591dd774c25e",
 		"snapshot-v2.bin": "c99e1e2c5b001576", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
 		"snapshot-v3.bin": "e86886e02acdbb3e", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
