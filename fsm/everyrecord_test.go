@@ -184,7 +184,8 @@ func laterCommands(m *Machine) [][]*logpb.Command {
 		},
 		{
 			applyQuotas(randomWorldQuotas()...), reserve(ask("boss", itemOf("org/team", 1), itemOf("burst", 1))), deletesByForce("parts"),
-			waits("std-2", 0, 5*minute, itemOf("org/team", 6)), {Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}},
+			waits("std-2", 0, 5*minute, itemOf("org/team", 6)),
+			{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}},
 			{Kind: &logpb.Command_ReopenQuota{ReopenQuota: &logpb.ReopenQuota{Quota: "rate"}}},
 		},
 	}

@@ -105,10 +105,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Member:
 		m.members.Set(kind.Member.Id, kind.Member.ApiAddress)
 	case *logpb.SnapshotRecord_Rule:
-		m.rules = append(m.rules, kind.Rule)
-		if failure := checkRules(m.rules[len(m.rules)-1:]); failure != nil || len(m.rules) > maxRules {
-			return fmt.Errorf("holder rule %d is malformed, or one too many", len(m.rules))
-		}
+		return m.takeRule(kind.Rule)
 	case *logpb.SnapshotRecord_Task:
 		return m.takeTask(kind.Task)
 	case *logpb.SnapshotRecord_Resume:

@@ -3,6 +3,8 @@ package fsm
 import (
 	"fmt"
 	"io"
+
+	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // A snapshot may come from anybody who may restore a backup, so its checksum proves nothing. What Restore takes is within the bounds that
@@ -45,6 +47,15 @@ func (s *State) checkHead() error {
 	}
 	if failure := checkLimits(s.encodeLimits()); failure != nil {
 		return fmt.Errorf("%s", failure.Message)
+	}
+	return nil
+}
+
+// takeRule enters a holder rule.
+func (m *Machine) takeRule(rule *logpb.HolderRule) error {
+	m.rules = append(m.rules, rule)
+	if failure := checkRules(m.rules[len(m.rules)-1:]); failure != nil || len(m.rules) > maxRules {
+		return fmt.Errorf("holder rule %d is malformed, or one too many", len(m.rules))
 	}
 	return nil
 }

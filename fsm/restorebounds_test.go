@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestRestore_KeepsTheBoundsOfApply: a snapshot with a value that no command could have brought about is refused, whatever its checksum says.
-// The last value that Apply can come to is restored.
+// TestRestore_KeepsTheBoundsOfApply: a snapshot with a value that no command could have brought about is refused, whatever its checksum
+// says. The last value that Apply can come to is restored.
 func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 	records := recordsOf(livelier(t))
 	head := func(change func(*logpb.SnapshotHead)) func(*logpb.SnapshotRecord) {

@@ -54,6 +54,14 @@ func workflowsOf() []*logpb.Workflow {
 	}
 }
 
+// often is a number where there are policies, which are about quotas that are used a lot, and 0 otherwise.
+func (d *drive) often(n int) int {
+	if d.withPolicy {
+		return n
+	}
+	return 0
+}
+
 // learnTasks remembers the attempts that began.
 func (d *drive) learnTasks() {
 	for _, e := range d.last.Events {

@@ -473,14 +473,6 @@ func (d *drive) again() *logpb.Command {
 	return old
 }
 
-// often is a number where there are policies, which are about quotas that are used a lot, and 0 otherwise.
-func (d *drive) often(n int) int {
-	if d.withPolicy {
-		return n
-	}
-	return 0
-}
-
 // step lets some time pass and applies an entry of a few commands.
 func (d *drive) step() []Violation {
 	d.now += pick(d, []int64{0, mil, 40 * mil, 100 * mil, 300 * mil, sec}, "sleep")
