@@ -277,8 +277,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		observed: encoded.Observed, pacer: pacer{paidUntil: encoded.PaidUntilNs, shutUntil: encoded.ShutUntilNs},
 		ledger: ledger{
 			held: encoded.Held, open: encoded.Open, cutoff: encoded.CutoffNs, window: encoded.Window,
-			known: encoded.Known, closing: encoded.Closing, disputed: encoded.Disputed,
-			closeBegin: encoded.CloseBeginNs, closeEnd: encoded.CloseEndNs, opened: encoded.OpenedNs,
+			closing: encoded.Closing, disputed: encoded.Disputed, opened: encoded.OpenedNs,
 			capped: noCap, settled: encoded.Settled, arrival: encoded.ArrivalNs, total: encoded.Total,
 			anchor: anchor{
 				since: encoded.SinceNs, passed: encoded.PassedNs, teller: encoded.Teller, confirmed: encoded.Confirmed, uncut: encoded.Uncut,
@@ -290,8 +289,8 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		return err
 	}
 	m.setDefinition(q, encoded.Definition)
-	if c := encoded.Claim; c != nil {
-		q.ledger.claim = claim{begin: c.BeginNs, end: c.EndNs, by: c.Caller, confirmed: c.Confirmed}
+	if err := q.ledger.takeResets(encoded); err != nil {
+		return err
 	}
 	if encoded.Cap != nil {
 		if q.rule.kind != kindWindow && q.rule.kind != kindRate {

@@ -59,3 +59,17 @@ func (m *Machine) takeRule(rule *logpb.HolderRule) error {
 	}
 	return nil
 }
+
+// takeResets enters when the window ends: a reset that is known, and what is claimed of one. Each is an interval, or the window would be
+// left before it is entered.
+func (g *ledger) takeResets(encoded *logpb.SnapshotQuota) error {
+	g.known, g.closeBegin, g.closeEnd = encoded.Known, encoded.CloseBeginNs, encoded.CloseEndNs
+	if c := encoded.Claim; c != nil {
+		g.claim = claim{begin: c.BeginNs, end: c.EndNs, by: c.Caller, confirmed: c.Confirmed}
+	}
+	if g.known && g.closeBegin > g.closeEnd || g.claim.begin > g.claim.end {
+		return fmt.Errorf("quota %d is reset from %d to %d, or is claimed to be from %d to %d", encoded.Number,
+			g.closeBegin, g.closeEnd, g.claim.begin, g.claim.end)
+	}
+	return nil
+}

@@ -120,6 +120,10 @@ func with[T any](value T, change func(T)) T {
 // TestAnswers_CarryEveryField: what the state decided reaches the caller. Of an answer's own fields the meta is left to its call.
 func TestAnswers_CarryEveryField(t *testing.T) {
 	clock := fsm.Clock{Now: 1, WallEarly: 1, WallLate: 1}
+	notOfFailures := []string{
+		"ErrorInfo.field", "ErrorInfo.leader", "ErrorInfo.leader_address", "ErrorInfo.not_accepted", "ErrorInfo.retry_after",
+		"ErrorInfo.forecast", // of refusals
+	}
 	granted := populated(&logpb.Granted{})
 	for name, c := range map[string]struct {
 		answer proto.Message
@@ -133,7 +137,7 @@ func TestAnswers_CarryEveryField(t *testing.T) {
 		"a settled one":     {settled(&logpb.Result{Kind: &logpb.Result_Settled{Settled: populated(&logpb.Settled{})}}, &quotav1.Meta{}), metaFields},
 		"a released one":    {released(&logpb.Result{Kind: &logpb.Result_Released{Released: populated(&logpb.Released{})}}, &quotav1.Meta{}), metaFields},
 		"a renewed one":     {renewed(&logpb.Result{Kind: &logpb.Result_Renewed{Renewed: populated(&logpb.Renewed{})}}, &quotav1.Meta{}, clock), metaFields},
-		"a failure's error": {infoOf(failed(populated(&logpb.Failure{}))), []string{"ErrorInfo.field", "ErrorInfo.leader", "ErrorInfo.leader_address", "ErrorInfo.not_accepted", "ErrorInfo.retry_after"}},
+		"a failure's error": {infoOf(failed(populated(&logpb.Failure{}))), notOfFailures},
 	} {
 		names := slices.DeleteFunc(missing(c.answer.ProtoReflect()), func(name string) bool { return slices.Contains(c.but, name) })
 		if len(names) > 0 {

@@ -106,7 +106,7 @@ func runAdvised(t *testing.T, server, command string) (cli.ExitCode, string) {
 	t.Helper()
 	var out bytes.Buffer
 	app := newApp(strings.NewReader(""), &out, &out)
-	app.Environ = append(app.Environ, "QUOTAD_SERVER="+server)
+	app.Environ = []string{"QUOTAD_SERVER=" + server} // and nothing of what other tests set
 	return app.Run(t.Context(), strings.Fields(command)[1:]), out.String()
 }
 
