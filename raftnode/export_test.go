@@ -23,7 +23,7 @@ func (c *Config) SampleOften() { c.sampleTick = 200 * time.Millisecond }
 func (c *Config) Patient() {
 	c.ApplyTimeout, c.StallLimit = time.Minute, 30*time.Second
 	if len(c.Peers) > 1 {
-		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLease = time.Second, time.Second, 900*time.Millisecond
+		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLease = 500*time.Millisecond, 500*time.Millisecond, 450*time.Millisecond
 	}
 }
 

@@ -94,7 +94,7 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		// Patient: what other tests take of the machine ends no node, and makes no other leader.
 		conf.ApplyTimeout, conf.StallLimit = time.Minute, 30*time.Second
 		if size > 1 {
-			conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = 2*time.Second, 2*time.Second, 1900*time.Millisecond
+			conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = time.Second, time.Second, 900*time.Millisecond
 		}
 		var nobodys nobodysCommands
 		conf.Applied = nobodys.record
