@@ -62,7 +62,7 @@ COMPUTING := /(fsm|lab/plan|jepsen/model|jepsen/sim)$$
 SHARING   := TestFrozenStateStandsStill|TestScenarios/s3-retry-loop
 
 # These wait longest, so they begin first: what comes last has the processors for itself and leaves them idle.
-WAITING := /(rpc|raftnode|raftnode/logstore|cmd/quotad)$$
+WAITING := /(rpc|raftnode|raftnode/logstore|cmd/quotad|client/gateway)$$
 
 # What runs the commands of sessions and documents; their nodes are built with the race detector.
 TEST_COMMAND := bin/test/quotad
