@@ -197,7 +197,7 @@ func (c *cluster) addLearner(i int) {
 	})
 }
 
-// remove removes a member, whoever leads, until it is one no more.
+// remove removes a member, whoever leads, until it is no member.
 func (c *cluster) remove(id string) {
 	c.t.Helper()
 	eventually(c.t, id+" is no member any more", func() bool {

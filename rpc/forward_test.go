@@ -39,7 +39,7 @@ func TestACallIsHandedOnOnce(t *testing.T) {
 		}
 		status, body := postOnce(t, nodes[follower].url, reservePath, reserve)
 		if status != http.StatusOK || !strings.Contains(body, nodes[leader].node.ID()) {
-			err = errors.Join(err, fmt.Errorf("handed on: %d %s", status, body))
+			err = errors.Join(err, fmt.Errorf("forwarded: %d %s", status, body))
 		}
 		return err
 	})

@@ -76,7 +76,7 @@ func TestSessions_BelongToTheirCallers(t *testing.T) {
 			{version: before, caller: "a", key: "k", kind: asks},
 			{version: since, caller: "b", key: "k", kind: other, lie: reused, broken: "false-refusal"},
 		},
-		"its own key is another one": {
+		"its own key differs": {
 			{version: before, caller: "a", key: "k", kind: asks},
 			{version: since, caller: "a", key: "k", kind: other, lie: failure(logpb.Reason_REASON_UNKNOWN_TICKET), broken: "once"},
 		},

@@ -95,7 +95,7 @@ func readsAll(t *testing.T, dir string, last uint64) error {
 			return err
 		}
 		if !bytes.HasPrefix(entry.Data, []byte{byte(index), 7}) {
-			t.Errorf("entry %d is another one", index)
+			t.Errorf("entry %d differs", index)
 		}
 	}
 	return nil
