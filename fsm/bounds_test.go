@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -373,13 +374,6 @@ func wideReserves(w *world, plain, pools int) (commands []*logpb.Command) {
 	if pools == 0 {
 		items[plain-1] = itemOf("s", 1)
 	}
-	bytes := 0
-	for range MaxEntryCommands {
-		command := reserve(ask("h", items...))
-		if bytes += proto.Size(command); bytes > 1<<20 {
-			break
-		}
-		commands = append(commands, command)
-	}
-	return commands
+	command := reserve(ask("h", items...))
+	return slices.Repeat([]*logpb.Command{command}, min(MaxEntryCommands/Weight(command), 1<<20/proto.Size(command)))
 }

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"math"
+	"strings"
 
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -161,25 +162,27 @@ func classOf(own int32, asked *int32) int32 {
 
 // Match tells whether a name fits a pattern, in which * stands for any run of characters.
 func Match(pattern, name string) bool {
-	p, n, star, mark := 0, 0, -1, 0
-	for n < len(name) {
-		switch {
-		case p < len(pattern) && pattern[p] == '*':
-			star, mark = p, n
-			p++
-		case p < len(pattern) && pattern[p] == name[n]:
-			p, n = p+1, n+1
-		case star >= 0:
-			mark++
-			p, n = star+1, mark
-		default:
+	head, rest, wild := strings.Cut(pattern, "*")
+	if !wild {
+		return pattern == name
+	}
+	name, begins := strings.CutPrefix(name, head)
+	last := strings.LastIndexByte(rest, '*')
+	name, ends := strings.CutSuffix(name, rest[last+1:]) // before the parts between, for which the name is looked through
+	if !begins || !ends {
+		return false
+	}
+	if last < 0 {
+		return true
+	}
+	for part := range strings.SplitSeq(rest[:last], "*") {
+		at := strings.Index(name, part)
+		if at < 0 {
 			return false
 		}
+		name = name[at+len(part):]
 	}
-	for p < len(pattern) && pattern[p] == '*' {
-		p++
-	}
-	return p == len(pattern)
+	return true
 }
 
 // cost returns what an amount of a quota costs in turns.

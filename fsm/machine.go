@@ -244,6 +244,10 @@ const maxEventRoom = 1 << 14
 // MaxEntryCommands is how many commands an entry may have. What entries of more grant would pile up when it falls due.
 const MaxEntryCommands = 2048
 
+// Weight returns as how many of MaxEntryCommands a command counts where an entry is put together: a Reserve as one for each of its items,
+// since each is judged, and where one is a pool also for each member. So what an entry takes to apply is bounded.
+func Weight(command *logpb.Command) int { return max(1, len(command.GetReserve().GetItems())) }
+
 // maxDuePerEntry bounds how much of what is due one entry carries out; the rest follows with the next ones. Commands
 // that touch something due themselves get the same answer either way.
 const maxDuePerEntry = MaxEntryCommands + MaxEntryCommands/4

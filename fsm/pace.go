@@ -72,7 +72,7 @@ func (q *quota) repay(now, amount int64) {
 	}
 }
 
-// repace carries what the pacer is ahead over to another rule of the quota.
+// repace carries what the pacer is ahead over to another rule of the quota: as an amount, rounded up, where its price is another one.
 func (q *quota) repace(to *rule, now int64) {
 	from := &q.rule
 	switch {
@@ -82,6 +82,7 @@ func (q *quota) repace(to *rule, now int64) {
 		}
 	case !from.paced():
 		q.pacer = pacer{paidUntil: now}
+	case q.ledger.room(from) == q.ledger.room(to) && from.counting() == to.counting():
 	default:
 		owed := mulDivCeil(max(q.pacer.paidUntil-now, 0), q.ledger.room(from), from.counting())
 		q.pacer.paidUntil = addSaturated(now, to.price(owed, q.ledger.room(to)))

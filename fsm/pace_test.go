@@ -178,6 +178,15 @@ func TestPace_ALimitThatChanges(t *testing.T) {
 	if paid() != 6_260*millisecond {
 		t.Errorf("with the whole limit it is %v ahead", time.Duration(paid()))
 	}
+	for i := range 3 { // a price of 1043333.33 ns is rounded up, and so would be the amount that it stands for
+		again := pacedRate("r", 60_000, minute)
+		again.Policy.AgeingNs = int64(i+1) * minute
+		w.quotas(again)
+		w.take("std", 1, 10)
+	}
+	if ahead := paid() - 6_260*millisecond; ahead != 30*1_043_334 {
+		t.Errorf("changes that leave the price alone: 3 more are %v ahead", time.Duration(ahead))
+	}
 	w.quotas(pacedRate("r", 0, minute))
 	if paid() != w.now {
 		t.Errorf("without a limit it is %v ahead", time.Duration(paid()))

@@ -519,35 +519,17 @@ func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
 
 // link makes what follows from the records: parents, wait sets.
 func (m *Machine) link() error {
-	var broken error
-	m.quotas.Scan(func(_ uint32, q *quota) bool {
-		if name := q.definition.Parent; name != "" {
-			parent := m.quotaNamed(name)
-			if parent == nil {
-				broken = fmt.Errorf("quota %q has a parent that does not exist", q.name)
-				return false
-			}
+	for _, q := range m.quotas.Values() {
+		failure := m.checkAncestors(q.definition, nil, nil)
+		if failure == nil {
+			failure = m.checkMembers(q.definition, nil)
+		}
+		if failure != nil {
+			return errors.New(failure.Message)
+		}
+		if parent := m.quotaNamed(q.definition.Parent); parent != nil {
 			q.parent = parent.number
 			parent.children++
-		}
-		for _, member := range q.definition.GetPool().GetMembers() {
-			if its := m.quotaNamed(member.Quota); its == nil || its.rule.kind == kindPool {
-				broken = fmt.Errorf("pool %q has a member %q that does not exist, or is a pool", q.name, member.Name)
-				return false
-			}
-		}
-		return true
-	})
-	if broken != nil {
-		return broken
-	}
-	for _, q := range m.quotas.Values() {
-		for depth, number := 0, q.parent; number != 0; depth++ {
-			if depth >= maxDepth {
-				return fmt.Errorf("quota %q has too many ancestors, or is its own", q.name)
-			}
-			above, _ := m.quotas.Get(number)
-			number = above.parent
 		}
 	}
 	if last, ok := m.checks.Max(); ok && last.at == math.MaxInt64 {

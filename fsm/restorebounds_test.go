@@ -66,6 +66,16 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 				r.GetQuota().Number = 0
 			}
 		}},
+		"an ancestor of another kind": {change: func(r *logpb.SnapshotRecord) {
+			if r.GetQuota().GetDefinition().GetName() == "falls" {
+				r.GetQuota().Definition.Parent = "rate"
+			}
+		}},
+		"a pool of several kinds": {change: func(r *logpb.SnapshotRecord) {
+			if members := r.GetQuota().GetDefinition().GetPool().GetMembers(); len(members) > 1 {
+				members[1].Quota = "falls"
+			}
+		}},
 		"a cap on slots": {change: func(r *logpb.SnapshotRecord) {
 			if r.GetQuota().GetDefinition().GetSlots() != nil {
 				r.GetQuota().Cap = new(int64(0))

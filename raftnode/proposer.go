@@ -406,20 +406,20 @@ func (p *proposer) take() (parts []part) {
 	defer p.mu.Unlock()
 	commands, bytes := 0, 0
 	for c := p.queue.head(); c != nil; c = p.queue.head() {
-		from := c.next
+		from, before := c.next, commands
 		for c.next < len(c.commands) && commands < p.n.config.MaxEntryCommands {
-			size := len(c.span(c.next, c.next+1))
-			if bytes > 0 && bytes+size > p.n.config.MaxEntryBytes {
+			size, weight := len(c.span(c.next, c.next+1)), fsm.Weight(c.commands[c.next])
+			if commands > 0 && (commands+weight > p.n.config.MaxEntryCommands || bytes+size > p.n.config.MaxEntryBytes) {
 				break
 			}
-			commands++
+			commands += weight
 			bytes += size
 			c.next++
 		}
 		if c.next > from {
 			parts = append(parts, part{call: c, from: from, to: c.next})
 			size := len(c.span(from, c.next))
-			p.queue.charge(c, c.next-from, size)
+			p.queue.charge(c, commands-before, size)
 			p.dequeueLocked(c, c.next-from, size)
 		}
 		if c.next < len(c.commands) {

@@ -102,7 +102,7 @@ func (q *callQueue) head() *call {
 	return q.turn.first
 }
 
-// charge charges a call's line for commands that are in an entry now.
+// charge charges a call's line for commands that are in an entry now, counted by their weight.
 func (q *callQueue) charge(c *call, commands, bytes int) {
 	if c.line != &q.front {
 		c.line.credit -= max(commands*q.least, bytes)

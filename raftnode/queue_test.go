@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -249,6 +250,53 @@ func TestACallMaySpanEntries(t *testing.T) {
 	calls.Wait()
 	if entries := n.appliedIndex.Load() - before; entries < 13 {
 		t.Errorf("50 commands in %d entries of 4 at most", entries)
+	}
+}
+
+// TestAnEntryIsBoundedByItems: a Reserve counts as one command for each of its items, in an entry and in what its line is charged. One with
+// more than an entry holds has an entry of its own.
+func TestAnEntryIsBoundedByItems(t *testing.T) {
+	n := openOne(t)
+	n.config.MaxEntryCommands = 4
+	for _, c := range []struct{ items, entries []int }{
+		{[]int{1, 1, 1, 1}, []int{4}},
+		{[]int{1, 1, 1, 1, 1}, []int{4, 1}},
+		{[]int{2, 2}, []int{4}},
+		{[]int{2, 2, 1}, []int{4, 1}},
+		{[]int{3, 2, 2, 3}, []int{3, 4, 3}},
+		{[]int{5, 5}, []int{5, 5}},
+		{[]int{1, 5, 1}, []int{1, 5, 1}},
+	} {
+		asked := &call{ctx: t.Context()}
+		for _, items := range c.items {
+			command := take(1)
+			command.GetReserve().Items = slices.Repeat(command.GetReserve().Items, items)
+			asked.commands = append(asked.commands, command)
+		}
+		if err := asked.encode(1 << 20); err != nil {
+			t.Fatal(err)
+		}
+		const least = 1 << 10 // more than a command's bytes
+		p := &proposer{n: n, queue: newCallQueue(n.config.MaxEntryCommands, n.config.MaxEntryCommands*least), room: newQueueRoom(1000, 1<<20)}
+		p.queue.push(asked)
+		const credit = 1 << 40 // so that no turn ends
+		line := asked.line
+		var entries []int
+		for next := 0; next < len(c.items); next = asked.next {
+			line.credit = credit
+			p.take()
+			weight := 0
+			for _, items := range c.items[next:asked.next] {
+				weight += items
+			}
+			entries = append(entries, weight)
+			if charged := credit - line.credit; asked.next < len(c.items) && charged != weight*least { // an empty line is gone
+				t.Errorf("Reserves of %v items: an entry of %d is charged %d bytes, wanted %d", c.items, weight, charged, weight*least)
+			}
+		}
+		if !slices.Equal(entries, c.entries) {
+			t.Errorf("Reserves of %v items in entries of %v, wanted %v", c.items, entries, c.entries)
+		}
 	}
 }
 
