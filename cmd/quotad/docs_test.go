@@ -331,13 +331,13 @@ func TestSettingsReference(t *testing.T) {
 
 func settingsTable() string {
 	var table strings.Builder
-	table.WriteString("\n| key | flag | environment | default | unit | meaning |\n| --- | --- | --- | --- | --- | --- |\n")
+	table.WriteString("\n| key | default | unit | meaning |\n| --- | --- | --- | --- |\n")
 	for _, s := range config.Settings() {
 		value := "-"
 		if s.Default != "" {
 			value = "`" + s.Default + "`"
 		}
-		fmt.Fprintf(&table, "| `%s` | `--%s` | `%s` | %s | %s | %s |\n", s.Key, s.Flag(), s.Env(), value, s.Unit, s.Help)
+		fmt.Fprintf(&table, "| `%s` | %s | %s | %s |\n", s.Key, value, s.Unit, s.Help)
 	}
 	table.WriteString("\n")
 	return table.String()

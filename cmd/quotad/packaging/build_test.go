@@ -1,3 +1,4 @@
+// Package packaging tests what is released: the binaries and the Debian package.
 package packaging
 
 import (
