@@ -3,6 +3,7 @@ package fsm
 import (
 	"cmp"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -97,7 +98,7 @@ func (a *account) empty() bool { return a.children == 0 && a.used == [budgets]in
 
 // has returns what an account, if it exists, has of a budget at a moment.
 func (a *account) has(b budget, now int64) int64 {
-	if a == nil || b == budgetReports && a.minute != now/minute {
+	if a == nil || b == budgetReports && a.minute != now/fixed.Minute {
 		return 0
 	}
 	return a.used[b]
@@ -138,12 +139,12 @@ func (l *limits) of(b budget) int64 {
 
 // operatorsPart returns what of a budget is kept for operators.
 func (l *limits) operatorsPart(b budget) int64 {
-	return mulDivFloor(l.of(b), l.operatorsPPM, millionth)
+	return fixed.MulDivFloor(l.of(b), l.operatorsPPM, millionth)
 }
 
 // minimum returns what of a budget each caller may have while there is room at all.
 func (l *limits) minimum(b budget) int64 {
-	return max(1, mulDivFloor(l.of(b), l.callerMinPPM, millionth))
+	return max(1, fixed.MulDivFloor(l.of(b), l.callerMinPPM, millionth))
 }
 
 // usedOf returns what all have of a budget.
@@ -151,7 +152,7 @@ func (s *State) usedOf(b budget) int64 {
 	if b != budgetReports {
 		return s.taken[b]
 	}
-	if s.reportMinute == s.clock.Now/minute {
+	if s.reportMinute == s.clock.Now/fixed.Minute {
 		return s.reports
 	}
 	return 0
@@ -319,7 +320,7 @@ func (m *Machine) addTo(number uint64, b budget, amount int64) {
 
 // countReport charges the present command's payer with a report.
 func (m *Machine) countReport() {
-	number, present := m.openAccount(m.payer), m.clock.Now/minute
+	number, present := m.openAccount(m.payer), m.clock.Now/fixed.Minute
 	if number == 0 {
 		return
 	}
@@ -341,7 +342,7 @@ func (m *Machine) countReport() {
 
 // forgetReports forgets the reports of minutes that are over.
 func (m *Machine) forgetReports() {
-	for _, old := range takeDue(m.reporters, func(d due) bool { return d.at < m.clock.Now/minute }) {
+	for _, old := range takeDue(m.reporters, func(d due) bool { return d.at < m.clock.Now/fixed.Minute }) {
 		a := m.editAccount(old.id)
 		a.minute, a.used[budgetReports] = 0, 0
 		if a.empty() {

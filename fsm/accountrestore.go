@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -15,7 +16,7 @@ func (m *Machine) takeAccount(encoded *logpb.SnapshotAccount) error {
 	switch {
 	case a.number == 0 || a.number > m.lastAccount || twice || named:
 		return fmt.Errorf("account %d, named %q within %d, comes twice or cannot be", a.number, a.name, a.parent)
-	case encoded.Reports < 0 || encoded.Reports > maxAmount || encoded.Minute < 0 || encoded.Minute > m.clock.Now/minute:
+	case encoded.Reports < 0 || encoded.Reports > fixed.MaxAmount || encoded.Minute < 0 || encoded.Minute > m.clock.Now/fixed.Minute:
 		return fmt.Errorf("account %d has %d reports in minute %d", a.number, encoded.Reports, encoded.Minute)
 	}
 	if a.parent != 0 {
@@ -46,7 +47,7 @@ func (m *Machine) takeBytes(number uint64, b budget, amount int64) error {
 
 // linkAccounts counts the reports of the present minute, and drops accounts that have nothing.
 func (m *Machine) linkAccounts() {
-	m.reportMinute, m.reports = m.clock.Now/minute, 0
+	m.reportMinute, m.reports = m.clock.Now/fixed.Minute, 0
 	m.accounts.Scan(func(number uint64, a *account) bool {
 		if a.parent == 0 {
 			m.reports += a.has(budgetReports, m.clock.Now)

@@ -2,19 +2,18 @@ package fsm
 
 import (
 	"fmt"
-	"strings"
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // Bounds of the operator's commands.
 const (
-	maxNameLength = 200
-	maxRules      = 10_000
-	maxWeight     = 1000
-	maxDepth      = 8
+	maxRules  = 10_000
+	maxWeight = 1000
+	maxDepth  = 8
 )
 
 // applyQuotas creates or changes quotas, holder rules and workflows, all or nothing. Leases keep what they hold; nothing new is
@@ -55,7 +54,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 			m.setParent(m.editQuotaNow(m.quotaNamed(definition.Name).number), definition.Parent)
 		}
 		for _, definition := range command.Quotas {
-			if p := m.quotaNamed(definition.Name); p.rule.kind == kindPool && p.waiting > 0 {
+			if p := m.quotaNamed(definition.Name); p.rule.Kind == ledger.KindPool && p.waiting > 0 {
 				m.regroup(p)
 			}
 		}
@@ -70,8 +69,8 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 }
 
 // checkQuotas works definitions out and checks them against each other and the state.
-func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failure) {
-	rules := make([]rule, len(definitions))
+func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]ledger.Rule, *logpb.Failure) {
+	rules := make([]ledger.Rule, len(definitions))
 	parents := make(map[string]string, len(definitions))
 	byName := make(map[string]*logpb.Quota, len(definitions))
 	for i, definition := range definitions {
@@ -79,10 +78,10 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 			return nil, failure
 		}
 		if _, twice := parents[definition.Name]; twice {
-			return nil, impossible(definition, "is defined twice", "")
+			return nil, ledger.Impossible(definition, "is defined twice", "")
 		}
 		parents[definition.Name], byName[definition.Name] = definition.Parent, definition
-		worked, failure := newRule(definition, m.featureLevel)
+		worked, failure := ledger.NewRule(definition, m.featureLevel)
 		q := m.quotaNamed(definition.Name)
 		if failure == nil && q != nil && q.override != nil {
 			worked, failure = ruleUnder(definition, q.override, m.featureLevel)
@@ -99,9 +98,9 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 			}
 		}
 	}
-	kinds := make(map[string]kind, len(definitions))
+	kinds := make(map[string]ledger.Kind, len(definitions))
 	for i, definition := range definitions {
-		kinds[definition.Name] = rules[i].kind
+		kinds[definition.Name] = rules[i].Kind
 	}
 	moved := false
 	for _, definition := range definitions {
@@ -131,7 +130,7 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]rule, *logpb.Failur
 }
 
 // checkDescendants checks the ancestors of all quotas, as they will be: one that moves takes its descendants along.
-func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]kind) (failure *logpb.Failure) {
+func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]ledger.Kind) (failure *logpb.Failure) {
 	m.quotas.Scan(func(_ uint32, q *quota) bool {
 		if _, defined := parents[q.name]; !defined {
 			failure = m.checkAncestors(q.definition, parents, kinds)
@@ -142,54 +141,47 @@ func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]k
 }
 
 // sameKind tells whether what counts under one rule can go on counting under the other.
-func sameKind(a, b *rule) bool {
-	return a.kind == b.kind && a.period == b.period && a.every == b.every && a.anchored == b.anchored
+func sameKind(a, b *ledger.Rule) bool {
+	return a.Kind == b.Kind && a.Period == b.Period && a.Every == b.Every && a.Anchored == b.Anchored
 }
 
 // checkAncestors checks that a definition's ancestors exist, form no cycle, and are of a kind with it: slots are in use
 // for as long as a lease lasts, anything else once.
-func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]string, kinds map[string]kind) *logpb.Failure {
+func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]string, kinds map[string]ledger.Kind) *logpb.Failure {
 	name := definition.Parent
-	kindOf := func(name string) kind {
+	kindOf := func(name string) ledger.Kind {
 		if k, defined := kinds[name]; defined {
 			return k
 		}
-		return m.quotaNamed(name).rule.kind
+		return m.quotaNamed(name).rule.Kind
 	}
 	for depth := 1; name != ""; depth++ {
 		if name == definition.Name || depth > maxDepth {
-			return impossible(definition, "its ancestors form a cycle or are too many", fmt.Sprintf("at most %d levels", maxDepth))
+			return ledger.Impossible(definition, "its ancestors form a cycle or are too many", fmt.Sprintf("at most %d levels", maxDepth))
 		}
 		parent, defined := parents[name]
 		if !defined {
 			q := m.quotaNamed(name)
 			if q == nil {
-				return impossible(definition, fmt.Sprintf("its ancestor %q does not exist", name), "define it in the same file")
+				return ledger.Impossible(definition, fmt.Sprintf("its ancestor %q does not exist", name), "define it in the same file")
 			}
 			parent = q.definition.Parent
 		}
-		if kindOf(name) == kindPool {
-			return impossible(definition, fmt.Sprintf("its ancestor %q is a pool", name), "a pool counts nothing; its members can have a parent")
+		if kindOf(name) == ledger.KindPool {
+			return ledger.Impossible(definition, fmt.Sprintf("its ancestor %q is a pool", name),
+				"a pool counts nothing; its members can have a parent")
 		}
-		if (kindOf(name) == kindSlots) != (kindOf(definition.Name) == kindSlots) {
-			return impossible(definition, fmt.Sprintf("it and its ancestor %q are not both slots, or both not", name), "name both in a Reserve instead")
+		if (kindOf(name) == ledger.KindSlots) != (kindOf(definition.Name) == ledger.KindSlots) {
+			return ledger.Impossible(definition, fmt.Sprintf("it and its ancestor %q are not both slots, or both not", name),
+				"name both in a Reserve instead")
 		}
 		name = parent
 	}
 	return nil
 }
 
-// validName tells whether a quota or a workflow can have a name.
-func validName(name string) bool {
-	valid := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/@:", r)
-	}
-	return name != "" && len(name) <= maxNameLength && !strings.HasPrefix(name, "/") && !strings.HasSuffix(name, "/") &&
-		!strings.ContainsFunc(name, func(r rune) bool { return !valid(r) })
-}
-
 func checkName(name string) *logpb.Failure {
-	if !validName(name) {
+	if !ledger.ValidName(name) {
 		return invalid(fmt.Sprintf("%q is no name for a quota", name), "letters, digits and . _ - / @ :, such as github/core")
 	}
 	return nil
@@ -200,7 +192,7 @@ func checkRules(rules []*logpb.HolderRule) *logpb.Failure {
 		return invalid(fmt.Sprintf("%d holder rules are more than %d", len(rules), maxRules), "use patterns")
 	}
 	for i, rule := range rules {
-		if rule.Pattern == "" || rule.Class < classCritical || rule.Class > classBackground ||
+		if rule.Pattern == "" || rule.Class < ledger.ClassCritical || rule.Class > ledger.ClassBackground ||
 			rule.Weight < 0 || rule.Weight > maxWeight {
 			return invalid(fmt.Sprintf("holder rule %d is malformed", i), "a pattern, a class 0 to 2, a weight 1 to 1000")
 		}
@@ -209,14 +201,14 @@ func checkRules(rules []*logpb.HolderRule) *logpb.Failure {
 }
 
 // define creates a quota or changes its definition, and tells whether some of its meters have to go.
-func (m *Machine) define(definition *logpb.Quota, worked rule) (unmetered bool) {
+func (m *Machine) define(definition *logpb.Quota, worked ledger.Rule) (unmetered bool) {
 	q := m.quotaNamed(definition.Name)
 	switch {
 	case q == nil:
 		m.lastQuota++
-		worked.shift = m.clock.Shift
+		worked.Shift = m.clock.Shift
 		q = &quota{
-			generation: m.generation, number: m.lastQuota, name: definition.Name, rule: worked, ledger: ledger{capped: noCap},
+			generation: m.generation, number: m.lastQuota, name: definition.Name, rule: worked, ledger: ledger.Ledger{Capped: ledger.NoCap},
 		}
 		m.setDefinition(q, definition)
 		m.quotas.Set(q.number, q)
@@ -227,8 +219,8 @@ func (m *Machine) define(definition *logpb.Quota, worked rule) (unmetered bool) 
 	default:
 		q = m.editQuotaNow(q.number)
 		m.setDefinition(q, definition)
-		was := &q.rule.policy
-		unmetered = !worked.policy.metering && (was.metering || len(was.shares.holders) > 0)
+		was := &q.rule.Policy
+		unmetered = !worked.Policy.Metering && (was.Metering || len(was.Shares.Holders) > 0)
 		m.changeRule(q, worked)
 	}
 	m.emit(Event{Kind: EventQuotaApplied, Quota: q.name})
@@ -293,7 +285,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 
 // inUse tells whether anything is held, waits for or counts against a quota.
 func (*Machine) inUse(q *quota) bool {
-	return q.leases > 0 || q.waiting > 0 || q.ledger.held > 0 || q.ledger.consumed() > 0
+	return q.leases > 0 || q.waiting > 0 || q.ledger.Held > 0 || q.ledger.Consumed() > 0
 }
 
 func quotaInUse(q *quota, message, hint string) *logpb.Failure {

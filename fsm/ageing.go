@@ -1,6 +1,10 @@
 package fsm
 
-import "github.com/quotad/quotad/fsm/logpb"
+import (
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/logpb"
+)
 
 // priority is the priority of a Reserve in the queue.
 type priority struct {
@@ -17,7 +21,7 @@ func (m *Machine) priorityOf(req *logpb.Reserve, needs []need) priority {
 	class := classOf(own, req.Class)
 	as := priority{class: class, rank: class}
 	if at := m.promotesAt(req.Holder, as, needs); at != 0 && at <= m.clock.Now {
-		as.rank = classStandard
+		as.rank = ledger.ClassStandard
 	}
 	return as
 }
@@ -25,11 +29,11 @@ func (m *Machine) priorityOf(req *logpb.Reserve, needs []need) priority {
 // promotesAt returns when background work of a holder counts as standard where it needs all of this; 0: never. What it needs
 // of several quotas that age it, the last one says.
 func (m *Machine) promotesAt(name string, as priority, needs []need) (at int64) {
-	if as.rank != classBackground {
+	if as.rank != ledger.ClassBackground {
 		return 0
 	}
 	for _, n := range needs {
-		ageing := n.quota.rule.policy.ageing
+		ageing := n.quota.rule.Policy.Ageing
 		if ageing == 0 {
 			continue
 		}
@@ -37,18 +41,18 @@ func (m *Machine) promotesAt(name string, as priority, needs []need) (at int64) 
 		if denied == 0 {
 			denied = m.clock.Now
 		}
-		at = max(at, addSaturated(denied, ageing))
+		at = max(at, fixed.AddSaturated(denied, ageing))
 	}
 	return at
 }
 
 // recordStarving records since when a holder of background work is granted nothing.
 func (m *Machine) recordStarving(name string, as priority, needs []need) {
-	if as.class != classBackground {
+	if as.class != ledger.ClassBackground {
 		return
 	}
 	for _, n := range needs {
-		if n.quota.rule.policy.ageing == 0 {
+		if n.quota.rule.Policy.Ageing == 0 {
 			continue
 		}
 		m.useHolder(name) // who asks in vain is not forgotten
@@ -67,7 +71,7 @@ func (m *Machine) promote() {
 			return
 		}
 		floor := m.standardVirtualTime(w)
-		m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.promotedAt, aged.promoteAt = classStandard, floor, 0 })
+		m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.promotedAt, aged.promoteAt = ledger.ClassStandard, floor, 0 })
 	}
 }
 
@@ -76,7 +80,7 @@ func (m *Machine) promote() {
 func (m *Machine) standardVirtualTime(w *waiter) (first uint64) {
 	l, _ := m.waitSets.Get(w.waitSet)
 	for _, number := range l.quotas {
-		if virtualTime, waits := m.minVirtualTime(number, classStandard); waits {
+		if virtualTime, waits := m.minVirtualTime(number, ledger.ClassStandard); waits {
 			first = max(first, virtualTime)
 		}
 	}
@@ -102,7 +106,7 @@ func (m *Machine) demoteNow(name string) (visited int) {
 	var waiting []*waiter
 	m.eachWaiterOf(name, func(w *waiter) bool {
 		visited += w.cost()
-		if w.class == classBackground {
+		if w.class == ledger.ClassBackground {
 			waiting = append(waiting, w)
 		}
 		return true

@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -12,7 +13,7 @@ import (
 func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(slotsOf("s", 1), &logpb.Policy{AgeingNs: 5 * minute}))
-	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: classBackground}))
+	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: ledger.ClassBackground}))
 	granted := func(r *logpb.Granted) { w.do(release(&logpb.Release{Lease: r.Lease, Fence: r.Fence})) }
 	names := []string{"std1", "std2", "std3"}
 	for _, name := range names { // each was served once, so that each has a virtual time
@@ -52,7 +53,7 @@ func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
 func TestAHolderGrowsOldOnce(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(slotsOf("s", 1), &logpb.Policy{AgeingNs: 5 * minute}))
-	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: classBackground}))
+	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: ledger.ClassBackground}))
 	held := w.granted(with(ask("x", itemOf("s", 1)), func(a *logpb.Reserve) { a.TtlNs = hour }))
 	first := w.waiting(waits("back", hour, 10*minute, itemOf("s", 1)))
 	second1 := w.waiting(waits("back", hour, 10*minute, itemOf("s", 1)))
@@ -87,7 +88,7 @@ func TestWhatElseAHolderWaitsForStaysOld(t *testing.T) {
 	w := newWorld(t)
 	ages := &logpb.Policy{AgeingNs: 5 * minute}
 	w.quotas(policed(slotsOf("a", 1), ages), policed(slotsOf("b", 1), ages))
-	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: classBackground}))
+	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: ledger.ClassBackground}))
 	long := func(name, quota string) *logpb.Granted {
 		return w.granted(with(ask(name, itemOf(quota, 1)), func(a *logpb.Reserve) { a.TtlNs = hour }))
 	}
@@ -114,7 +115,8 @@ func TestAGrantInAHigherClassKeepsAHolderYoung(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(hourly("w", 100), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, AgeingNs: 5 * minute}))
 	w.granted(with(ask("x", itemOf("w", 90)), func(a *logpb.Reserve) { a.TtlNs = hour })) // red: background waits
-	w.waiting(with(waits("mixed", hour, 10*minute, itemOf("w", 1)), func(c *logpb.Command) { c.GetReserve().Class = new(classBackground) }))
+	w.waiting(with(waits("mixed", hour, 10*minute, itemOf("w", 1)),
+		func(c *logpb.Command) { c.GetReserve().Class = new(ledger.ClassBackground) }))
 	w.sleep(4 * minute)
 	w.granted(ask("mixed", itemOf("w", 1)))
 	for range 4 {

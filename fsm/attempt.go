@@ -3,22 +3,24 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // How long a task waits after an attempt that did not finish it.
 const (
-	firstRetry  = 5 * minute
-	secondRetry = 15 * minute
-	laterRetry  = 30 * minute
+	firstRetry  = 5 * fixed.Minute
+	secondRetry = 15 * fixed.Minute
+	laterRetry  = 30 * fixed.Minute
 
 	// saturatedWait and planWait stand for what the provider did not say.
-	saturatedWait = minute
-	planWait      = 30 * minute
+	saturatedWait = fixed.Minute
+	planWait      = 30 * fixed.Minute
 	// Of several limits in a row each waits at least twice as long as the one before, from the second on: an agent that
 	// meets one as soon as it starts costs its prompt each time, whatever the provider says.
-	firstLimitFloor = minute
-	lastLimitFloor  = 30 * minute
+	firstLimitFloor = fixed.Minute
+	lastLimitFloor  = 30 * fixed.Minute
 	maxLimitDouble  = 5
 )
 
@@ -123,13 +125,13 @@ func (m *Machine) closedFor(holder string, q *quota) (worst *logpb.Refusal) {
 		}
 		worst = m.milder(worst, closed)
 	}
-	if q.rule.kind == kindPool {
+	if q.rule.Kind == ledger.KindPool {
 		return worst
 	}
 	for _, q := range m.ancestors(q) {
 		switch {
-		case q.rule.policy.observe:
-		case q.rule.limit == 0:
+		case q.rule.Policy.Observe:
+		case q.rule.Limit == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
 		case q.cooling(m.clock.Now):
 			class, _ := m.byRules(holder)
@@ -207,7 +209,7 @@ func (m *Machine) endTask(from *logpb.Command) *logpb.Result {
 		m.moveTask(t, logpb.TaskPhase_TASK_PHASE_DONE, t.ended)
 	case logpb.TaskOutcome_TASK_OUTCOME_SATURATED, logpb.TaskOutcome_TASK_OUTCOME_PLAN_EXHAUSTED:
 		t.limited = min(t.limited+1, maxLimitDouble+2)
-		m.moveTask(t, logpb.TaskPhase_TASK_PHASE_WAITING, addSaturated(t.ended, limitWait(t, command.WaitNs)))
+		m.moveTask(t, logpb.TaskPhase_TASK_PHASE_WAITING, fixed.AddSaturated(t.ended, limitWait(t, command.WaitNs)))
 	case logpb.TaskOutcome_TASK_OUTCOME_FAILED, logpb.TaskOutcome_TASK_OUTCOME_LOST, logpb.TaskOutcome_TASK_OUTCOME_UNSPECIFIED:
 		m.countFailure(t)
 	}
@@ -256,7 +258,7 @@ func (m *Machine) countFailure(t *task) {
 		m.moveTask(t, logpb.TaskPhase_TASK_PHASE_SHELVED, t.ended)
 		return
 	}
-	m.moveTask(t, logpb.TaskPhase_TASK_PHASE_WAITING, addSaturated(t.ended, retryDelay(t.failures)))
+	m.moveTask(t, logpb.TaskPhase_TASK_PHASE_WAITING, fixed.AddSaturated(t.ended, retryDelay(t.failures)))
 }
 
 func (m *Machine) emitEnded(t *task) {
@@ -297,7 +299,7 @@ func limitWait(t *task, asked *int64) int64 {
 // which member of a pool it used.
 func (m *Machine) tellQuotas(by reporter, t *task, command *logpb.EndTask) {
 	for _, name := range t.quotas {
-		if q := m.quotaNamed(name); q != nil && q.rule.kind != kindPool {
+		if q := m.quotaNamed(name); q != nil && q.rule.Kind != ledger.KindPool {
 			m.takeSignal(by, nil, m.editQuotaNow(q.number), &logpb.Signal{Quota: name, Cause: command.Report, RetryAfterNs: command.WaitNs})
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -12,7 +13,7 @@ import (
 // deadline, which none of them outlives. Then the baton goes on from the step after it, so that each has one per round.
 
 // offer is how long an offered baton waits to be taken. A step that was denied something within that time wants one.
-const offer = 10 * second
+const offer = 10 * fixed.Second
 
 // baton is the right of one step to be granted something. The zero value: nobody has it.
 type baton struct {
@@ -35,7 +36,7 @@ func (m *Machine) takeBaton(w *workflow, at int, l *lease, needs []need) {
 		w.next = (at + 1) % len(w.steps)
 	}
 	if w.baton.fence == 0 {
-		w.baton.fence, w.baton.deadline = l.fence, addSaturated(now, w.batonTime)
+		w.baton.fence, w.baton.deadline = l.fence, fixed.AddSaturated(now, w.batonTime)
 		m.emitBaton(w)
 	}
 	l.deadline = min(l.deadline, w.baton.deadline)
@@ -61,7 +62,7 @@ func (m *Machine) passBaton(w *workflow) {
 
 // offerBaton offers the baton to a step.
 func (w *workflow) offerBaton(at int, after uint64, now int64) {
-	w.baton = baton{at: at, after: after, began: now, deadline: addSaturated(now, offer)}
+	w.baton = baton{at: at, after: after, began: now, deadline: fixed.AddSaturated(now, offer)}
 	w.owed = w.owed.without(at)
 }
 
@@ -104,7 +105,7 @@ func (m *Machine) lacking(short shortage) bool {
 	q := m.quotaNamed(short.quota)
 	return q != nil && slices.ContainsFunc(m.ancestors(q), func(q *quota) bool {
 		q = m.editQuotaNow(q.number)
-		return !q.rule.policy.observe && (q.cooling(m.clock.Now) || q.ledger.available(&q.rule) < short.amount)
+		return !q.rule.Policy.Observe && (q.cooling(m.clock.Now) || q.ledger.Available(&q.rule) < short.amount)
 	})
 }
 
@@ -136,7 +137,7 @@ func (m *Machine) limited(w *waiter, needs []need) bool {
 		return !slices.ContainsFunc(choicesOf(needs), func(c choice) bool { return !m.limited(w, c.needs) })
 	}
 	return slices.ContainsFunc(needs, func(n need) bool {
-		return !n.quota.rule.policy.observe && (n.quota.cooling(m.clock.Now) || m.lacks(w.req, w.priority, n))
+		return !n.quota.rule.Policy.Observe && (n.quota.cooling(m.clock.Now) || m.lacks(w.req, w.priority, n))
 	})
 }
 
@@ -172,11 +173,11 @@ func (m *Machine) offerHeldUntil(w *workflow) (until int64) {
 		switch {
 		case of.workflow <= w.definition.Name:
 		case !other.sequential:
-			until = max(until, addSaturated(other.changed, offer))
+			until = max(until, fixed.AddSaturated(other.changed, offer))
 		case other.baton.at == of.at:
-			until = max(until, addSaturated(other.baton.began, offer))
+			until = max(until, fixed.AddSaturated(other.baton.began, offer))
 		case other.baton.deadline >= w.baton.deadline && m.wantsBaton(other, of.at): // one that has come as well is passed on after this
-			until = max(until, addSaturated(m.clock.Now, offer))
+			until = max(until, fixed.AddSaturated(m.clock.Now, offer))
 		}
 	}
 	return until
@@ -188,7 +189,7 @@ func (m *Machine) extendOffers(name string) {
 	offered, began := m.offersTo(name)
 	for _, of := range offered {
 		w, _ := m.workflows.Get(of.workflow)
-		if until := min(addSaturated(began, w.batonTime), addSaturated(m.clock.Now, offer)); until > w.baton.deadline {
+		if until := min(fixed.AddSaturated(began, w.batonTime), fixed.AddSaturated(m.clock.Now, offer)); until > w.baton.deadline {
 			w = m.editWorkflow(of.workflow)
 			w.baton.deadline = until
 			m.scheduleReview(w)

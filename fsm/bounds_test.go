@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -361,7 +362,7 @@ func wideReserves(w *world, plain, pools int) (commands []*logpb.Command) {
 	}
 	for i := range pools {
 		members := &logpb.Pool{}
-		for k := range maxMembers {
+		for k := range ledger.MaxMembers {
 			name := fmt.Sprint("p", i, "m", k)
 			deep(name, 1)
 			w.raw(reserve(ask("first", itemOf(name+"/0", 1))))

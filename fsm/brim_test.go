@@ -11,6 +11,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -42,7 +44,7 @@ type expensive struct {
 const brimQuotas = 64
 
 // brimQuota returns the name of one of the quotas of a kind that brimmed states have.
-func brimQuota(kind string, n int) string { return longName(kind, n, maxNameLength) }
+func brimQuota(kind string, n int) string { return longName(kind, n, ledger.MaxNameLength) }
 
 // brimItems returns up to all of a kind's quotas, others for each n.
 func brimItems(kind string, n, count int) []*logpb.Item {
@@ -285,7 +287,7 @@ func inUse() int64 {
 }
 
 // forgetRoom forgets what a machine keeps besides its state, which has a bound of its own.
-func forgetRoom(m *Machine) { m.freeList, m.cache, m.decoder = freeList{}, cache{}, decoder{} }
+func forgetRoom(m *Machine) { m.freeList, m.cache, m.decoder = freeList{}, cache{}, entry.Decoder{} }
 
 // perUnit measures what one unit of a budget takes that is full of one kind of thing, in the state that took it and in one that is
 // restored from its snapshot, of which base is what it takes without these things: the larger.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -134,7 +135,7 @@ func TestMeters_ListWithinTheBudget(t *testing.T) {
 
 // TestSettle_OverrunsOfEndedLeasesWereChargedAhead: so does one that comes after its lease, with the largest numbers there are.
 func TestSettle_OverrunsOfEndedLeasesWereChargedAhead(t *testing.T) {
-	for _, much := range []int64{2, 1 << 40, maxAmount} {
+	for _, much := range []int64{2, 1 << 40, fixed.MaxAmount} {
 		w := smallBudget(t, plentyBytes, plentyBytes, rateOf("a", 1<<40, minute), rateOf("a/b", 1<<40, minute), rateOf("c", 1<<40, minute))
 		w.do(chargedTo("token:a", consumesAtOnce("h", itemOf("a/b", 1), itemOf("c", 1))))
 		w.do(chargedTo("token:a", releases(1)))

@@ -4,6 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -41,7 +44,7 @@ func TestBurn_EvenUseLasts(t *testing.T) {
 func TestBurn_OfTheLastMoments(t *testing.T) {
 	w := newWorld(t)
 	predictedRate(w)
-	w.do(holders(&logpb.HolderRule{Pattern: "back*", Class: classBackground}))
+	w.do(holders(&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground}))
 	w.at(48 * second)
 	for range 50 { // all at once
 		g := w.granted(call("a", 960))
@@ -54,7 +57,7 @@ func TestBurn_OfTheLastMoments(t *testing.T) {
 		t.Fatalf("forecast %v", f)
 	}
 	// 2,000 and all that returns within a period are 60,000, as much as a period burns.
-	if f.SmallerPpm < 990_000 || f.SmallerPpm > million {
+	if f.SmallerPpm < 990_000 || f.SmallerPpm > fixed.Million {
 		t.Fatalf("calls should shrink to %d", f.SmallerPpm)
 	}
 	if g := w.granted(call("a", 10)); g.GetForecast().GetQuota() != "r" || g.Items[0].Quota != "r" {
@@ -93,18 +96,18 @@ func TestBurn_Definitions(t *testing.T) {
 		level uint32
 		ahead int64 // 0: refused
 	}{
-		"a minute":       {predicted(rateOf("r", 1, minute)), levelReports, 12 * second},
-		"a second":       {predicted(rateOf("r", 1, second)), levelReports, 200 * millisecond},
-		"an hour":        {predicted(rateOf("r", 1, hour)), levelReports, 2 * minute},
-		"its own":        {policed(rateOf("r", 1, hour), &logpb.Policy{Prediction: &logpb.Prediction{AheadNs: minute}}), levelReports, minute},
-		"too short":      {policed(rateOf("r", 1, hour), &logpb.Policy{Prediction: &logpb.Prediction{AheadNs: 1}}), levelReports, 0},
-		"samples":        {policed(rateOf("r", 1, hour), &logpb.Policy{Prediction: &logpb.Prediction{Samples: 3}}), levelReports, 0},
-		"slots":          {predicted(slotsOf("r", 1)), levelReports, 0},
-		"a level before": {predicted(rateOf("r", 1, minute)), levelReports - 1, 0},
+		"a minute":       {predicted(rateOf("r", 1, minute)), levels.Reports, 12 * second},
+		"a second":       {predicted(rateOf("r", 1, second)), levels.Reports, 200 * millisecond},
+		"an hour":        {predicted(rateOf("r", 1, hour)), levels.Reports, 2 * minute},
+		"its own":        {policed(rateOf("r", 1, hour), &logpb.Policy{Prediction: &logpb.Prediction{AheadNs: minute}}), levels.Reports, minute},
+		"too short":      {policed(rateOf("r", 1, hour), &logpb.Policy{Prediction: &logpb.Prediction{AheadNs: 1}}), levels.Reports, 0},
+		"samples":        {policed(rateOf("r", 1, hour), &logpb.Policy{Prediction: &logpb.Prediction{Samples: 3}}), levels.Reports, 0},
+		"slots":          {predicted(slotsOf("r", 1)), levels.Reports, 0},
+		"a level before": {predicted(rateOf("r", 1, minute)), levels.Reports - 1, 0},
 	} {
-		r, failure := newRule(c.quota, c.level)
-		if (failure == nil) != (c.ahead != 0) || r.policy.prediction.ahead != c.ahead {
-			t.Errorf("%s: %v ahead, %v", name, time.Duration(r.policy.prediction.ahead), failure)
+		r, failure := ledger.NewRule(c.quota, c.level)
+		if (failure == nil) != (c.ahead != 0) || r.Policy.Prediction.Ahead != c.ahead {
+			t.Errorf("%s: %v ahead, %v", name, time.Duration(r.Policy.Prediction.Ahead), failure)
 		}
 	}
 }

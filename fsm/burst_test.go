@@ -7,6 +7,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -64,31 +67,31 @@ func TestABurstIsGivenOutWhole(t *testing.T) {
 // comes when it is told to passes.
 func TestBurstAgainstExactNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := &rule{
-			period: rapid.Int64Range(1, 1000).Draw(t, "period"), usable: rapid.Int64Range(1, 1000).Draw(t, "usable"),
-			burst: rapid.Int64Range(1, 50).Draw(t, "burst"),
+		r := &ledger.Rule{
+			Period: rapid.Int64Range(1, 1000).Draw(t, "period"), Usable: rapid.Int64Range(1, 1000).Draw(t, "usable"),
+			Burst: rapid.Int64Range(1, 50).Draw(t, "burst"),
 		}
-		var g ledger
+		var g ledger.Ledger
 		type take struct{ at, amount int64 }
 		var taken []take
 		now := int64(0)
 		for range rapid.IntRange(1, 40).Draw(t, "takes") {
 			now += rapid.Int64Range(0, 300).Draw(t, "pause")
-			amount := rapid.Int64Range(1, r.burst).Draw(t, "amount")
-			if left := g.burstLeft(r, now, amount); left > 0 {
-				if g.arrival <= now {
-					t.Fatalf("%d of a burst of %d waits for %d, and nothing is drawn", amount, r.burst, left)
+			amount := rapid.Int64Range(1, r.Burst).Draw(t, "amount")
+			if left := g.BurstLeft(r, now, amount); left > 0 {
+				if g.Arrival <= now {
+					t.Fatalf("%d of a burst of %d waits for %d, and nothing is drawn", amount, r.Burst, left)
 				}
-				if now += left; g.burstLeft(r, now, amount) > 0 {
+				if now += left; g.BurstLeft(r, now, amount) > 0 {
 					t.Fatalf("%d does not pass when it was told to come", amount)
 				}
 			}
-			g.passBurst(r, now, amount)
+			g.PassBurst(r, now, amount)
 			taken = append(taken, take{now, amount})
 			sum := int64(0)
 			for _, first := range slices.Backward(taken) {
-				if sum += first.amount; (sum-r.burst)*r.period > (now-first.at)*r.usable {
-					t.Fatalf("%d within %d: more than a burst of %d at %d in %d", sum, now-first.at, r.burst, r.usable, r.period)
+				if sum += first.amount; (sum-r.Burst)*r.Period > (now-first.at)*r.Usable {
+					t.Fatalf("%d within %d: more than a burst of %d at %d in %d", sum, now-first.at, r.Burst, r.Usable, r.Period)
 				}
 			}
 		}
@@ -102,7 +105,7 @@ func exceeds(charges []spend, burst, usable, period int64) (over int64) {
 		sum := int64(0)
 		for _, first := range slices.Backward(charges[:i+1]) {
 			sum += first.amount
-			over = max(over, sum-burst-mulDivFloor(charges[i].at-first.at, usable, period))
+			over = max(over, sum-burst-fixed.MulDivFloor(charges[i].at-first.at, usable, period))
 		}
 	}
 	return over
@@ -181,13 +184,13 @@ func TestBurstNeverExceeds_WhateverIsCharged(t *testing.T) {
 	}
 }
 
-// TestBurstExceeds_ByTheRuleBefore: the same calls exceed the burst by the rule of before levelRates, which did not know when what is
+// TestBurstExceeds_ByTheRuleBefore: the same calls exceed the burst by the rule of before levels.Rates, which did not know when what is
 // open will be charged: so these draws find a rule that is wrong.
 func TestBurstExceeds_ByTheRuleBefore(t *testing.T) {
 	const tries = 100
 	wrong := 0
 	for seed := range tries {
-		over := rapid.Custom(func(rt *rapid.T) int64 { return chargedBeyond(rt, logpb.Charged_CHARGED_END, levelRates-1) }).Example(seed)
+		over := rapid.Custom(func(rt *rapid.T) int64 { return chargedBeyond(rt, logpb.Charged_CHARGED_END, levels.Rates-1) }).Example(seed)
 		if over > 0 {
 			wrong++
 		}
@@ -202,19 +205,19 @@ func TestBurstExceeds_ByTheRuleBefore(t *testing.T) {
 // when that is settled, 110 pass, and
 // not the 410 that there would be if the bucket had not been full meanwhile.
 func TestBurst_WhatIsNotUsedGoesBack(t *testing.T) {
-	r := &rule{period: minute, usable: 6000, burst: 1000, width: 600 * millisecond}
-	var g ledger
-	g.draw(1200*millisecond, 0, 500)
-	if left := g.burstLeft(r, 4*second, 900); left != 0 {
+	r := &ledger.Rule{Period: minute, Usable: 6000, Burst: 1000, Width: 600 * millisecond}
+	var g ledger.Ledger
+	g.Draw(1200*millisecond, 0, 500)
+	if left := g.BurstLeft(r, 4*second, 900); left != 0 {
 		t.Fatalf("900 pass in %d", left)
 	}
-	g.draw(5400*millisecond, 4*second, 900)
-	if left := g.burstLeft(r, 4100*millisecond, 110); left == 0 {
+	g.Draw(5400*millisecond, 4*second, 900)
+	if left := g.BurstLeft(r, 4100*millisecond, 110); left == 0 {
 		t.Fatal("110 pass before what was not used is back")
 	}
-	g.undraw(1200*millisecond, 400)
+	g.Undraw(1200*millisecond, 400)
 	for amount, passes := range map[int64]bool{110: true, 111: false} {
-		if left := g.burstLeft(r, 4100*millisecond, amount); (left == 0) != passes {
+		if left := g.BurstLeft(r, 4100*millisecond, amount); (left == 0) != passes {
 			t.Errorf("%d pass in %d", amount, left)
 		}
 	}

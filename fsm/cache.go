@@ -1,12 +1,14 @@
 package fsm
 
+import "github.com/quotad/quotad/fsm/entry"
+
 // cachedQuotas is a power of two: how many quotas are found without a search by number.
 const cachedQuotas = 1 << 12
 
 // cache is what was looked up lately and may be changed. It decides nothing: a miss is looked up.
 type cache struct {
 	quotas [cachedQuotas]*quota
-	names  names
+	names  entry.Names
 	holder *holder
 	// digested are digests of holders' names.
 	digested [cachedHolders]digested
@@ -38,7 +40,7 @@ func (r *cache) forgetAccount(number uint64) {
 
 // accountName returns the place where an account's name would be remembered.
 func (r *cache) accountName(parent uint64, name string) *accountName {
-	return &r.accountNames[(uint64(hashName(name))+parent)%cachedAccounts]
+	return &r.accountNames[(uint64(entry.HashName(name))+parent)%cachedAccounts]
 }
 
 // cachedHolders is a power of two: of how many holders' names the digest is remembered.
@@ -52,9 +54,9 @@ type digested struct {
 
 // digestHolder returns the digest of a holder's name.
 func (r *cache) digestHolder(name string) uint64 {
-	at := &r.digested[hashName(name)%cachedHolders]
+	at := &r.digested[entry.HashName(name)%cachedHolders]
 	if at.digest == 0 || at.name != name {
-		*at = digested{name: name, digest: digestHolder(name)}
+		*at = digested{name: name, digest: entry.DigestHolder(name)}
 	}
 	return at.digest
 }
@@ -73,5 +75,5 @@ func (r *cache) keep(q *quota) { r.quotas[q.number%cachedQuotas] = q }
 // forget forgets a quota that is deleted.
 func (r *cache) forget(q *quota) {
 	r.quotas[q.number%cachedQuotas] = nil
-	r.names.forget(q.name)
+	r.names.Forget(q.name)
 }

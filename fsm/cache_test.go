@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestQuotasThatShareAPlace(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("q%04d", i) }
 	t.Run("of numbers", func(t *testing.T) { sharePlace(t, name(0), name(cachedQuotas)) })
-	t.Run("of names", func(t *testing.T) { sharePlace(t, ofOnePlace(t, 3, nameSets)...) })
+	t.Run("of names", func(t *testing.T) { sharePlace(t, ofOnePlace(t, 3, entry.NameSets)...) })
 }
 
 // TestNamesSpread: names that differ in a few characters are spread over the sets, whatever their length.
@@ -27,7 +28,7 @@ func TestNamesSpread(t *testing.T) {
 				if !last {
 					name = fmt.Sprintf("%03d", i) + strings.Repeat("q", length-3)
 				}
-				places[hashName(name)%nameSets] = true
+				places[entry.HashName(name)%entry.NameSets] = true
 			}
 			if len(places) < 700 { // 890 of 4,096 if they were drawn
 				t.Errorf("names of %d bytes (differ at the end: %t) are in %d sets", length, last, len(places))
@@ -42,7 +43,7 @@ func ofOnePlace(t *testing.T, count int, size uint32) []string {
 	at := map[uint32][]string{}
 	for i := range cachedQuotas {
 		name := fmt.Sprintf("q%04d", i)
-		place := hashName(name) % size
+		place := entry.HashName(name) % size
 		if at[place] = append(at[place], name); len(at[place]) == count {
 			return at[place]
 		}
@@ -95,7 +96,7 @@ func sharePlace(t *testing.T, names ...string) {
 			t.Fatal("a frozen state changed")
 		}
 		for i, name := range names {
-			if held := w.m.State().quotaNamed(name).ledger.held; held != int64(i+1)*(n+1) {
+			if held := w.m.State().quotaNamed(name).ledger.Held; held != int64(i+1)*(n+1) {
 				t.Fatalf("of %s %d are held after %d rounds", name, held, n+1)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -15,9 +16,9 @@ import (
 
 const (
 	// longestLimit bounds for how long one denial makes a step count as limited.
-	longestLimit = hour
+	longestLimit = fixed.Hour
 	// headStart is how long those upstream are kept back after a limit, so that the limited one goes first.
-	headStart = 5 * second
+	headStart = 5 * fixed.Second
 )
 
 // workflow is a workflow and how it stands.
@@ -101,7 +102,7 @@ func (m *Machine) recordDenial(name string, needs []need, refusal *logpb.Refusal
 // recordLimit records that a holder is limited by a quota until a time.
 func (m *Machine) recordLimit(name string, by shortage, until int64, reason logpb.Reason) {
 	now := m.clock.Now
-	until = min(max(until, now+1), addSaturated(now, longestLimit))
+	until = min(max(until, now+1), fixed.AddSaturated(now, longestLimit))
 	for _, of := range m.stepsIn(name) {
 		w := m.editWorkflow(of.workflow)
 		s := &w.steps[of.at]
@@ -165,7 +166,7 @@ func (w *workflow) limitedLately(now int64) (count int) {
 // pressing returns the steps that keep those upstream of them back.
 func (w *workflow) pressing(now int64) (set stepSet) {
 	for i := range w.steps {
-		if until := w.steps[i].until; until != 0 && addSaturated(until, headStart) > now {
+		if until := w.steps[i].until; until != 0 && fixed.AddSaturated(until, headStart) > now {
 			set = set.with(i)
 		}
 	}
@@ -179,10 +180,10 @@ func (w *workflow) keptBackUntil(at int) (until int64) {
 	}
 	for i := range w.steps {
 		if w.downstream[at].has(i) && w.steps[i].until != 0 {
-			until = max(until, addSaturated(w.steps[i].until, headStart))
+			until = max(until, fixed.AddSaturated(w.steps[i].until, headStart))
 		}
 	}
-	return min(until, addSaturated(w.steps[at].paused, w.pauseTime))
+	return min(until, fixed.AddSaturated(w.steps[at].paused, w.pauseTime))
 }
 
 // withholdByWorkflow keeps a step back: when another has the baton, or one downstream of it is limited. What only observes
@@ -195,7 +196,7 @@ func (m *Machine) withholdByWorkflow(name string, needs []need) *logpb.Refusal {
 		switch until := w.keptBackUntil(of.at); {
 		case binding == nil:
 		case w.sequential && w.baton.deadline > now && w.baton.at != of.at:
-			return m.refusal(logpb.Reason_REASON_SEQUENTIAL, binding, min(w.baton.deadline, addSaturated(now, second)),
+			return m.refusal(logpb.Reason_REASON_SEQUENTIAL, binding, min(w.baton.deadline, fixed.AddSaturated(now, fixed.Second)),
 				fmt.Sprintf("workflow %q goes one at a time, and it is the turn of %q: wait in the queue", of.workflow, w.holders[w.baton.at]))
 		case until > now:
 			return m.refusal(logpb.Reason_REASON_BACK_PRESSURE, binding, until,
@@ -208,7 +209,7 @@ func (m *Machine) withholdByWorkflow(name string, needs []need) *logpb.Refusal {
 // enforced returns the first needed quota that does more than observe; nil: none.
 func enforced(needs []need) *quota {
 	for _, n := range needs {
-		if !n.quota.rule.policy.observe {
+		if !n.quota.rule.Policy.Observe {
 			return n.quota
 		}
 	}
@@ -263,7 +264,7 @@ func (m *Machine) restsOn(s *step, reopened uint32) bool {
 	below := false
 	for _, above := range m.ancestors(m.editQuotaNow(q.number)) {
 		below = below || above.number == reopened
-		if above.cooling(m.clock.Now) || s.short.quota != "" && above.ledger.available(&above.rule) < s.short.amount {
+		if above.cooling(m.clock.Now) || s.short.quota != "" && above.ledger.Available(&above.rule) < s.short.amount {
 			return false
 		}
 	}
@@ -305,7 +306,7 @@ func (w *workflow) calmAt() int64 {
 	for i := range w.steps {
 		last = max(last, w.steps[i].until)
 	}
-	return addSaturated(last, w.calmTime)
+	return fixed.AddSaturated(last, w.calmTime)
 }
 
 // reviewWorkflows carries out what is due in workflows: the end of a limit, a pause or a baton, and calm.
@@ -351,10 +352,10 @@ func (m *Machine) scheduleReview(w *workflow) {
 				s.paused = 0
 			}
 			if s.until != 0 {
-				later(addSaturated(s.until, headStart))
+				later(fixed.AddSaturated(s.until, headStart))
 			}
 			if s.paused != 0 {
-				later(addSaturated(s.paused, w.pauseTime))
+				later(fixed.AddSaturated(s.paused, w.pauseTime))
 			}
 		}
 	}

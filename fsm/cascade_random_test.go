@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -45,7 +46,7 @@ func newCascading(t *rapid.T) *cascading {
 		policed(hourly("h", 2000), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, Shares: fleetShares()}),
 		slotsOf("s", 2), rateOf("plain", 50, 10*second), rateOf("small", 3, 10*second),
 	))
-	c.do(holders(&logpb.HolderRule{Pattern: "a", Class: classCritical}, &logpb.HolderRule{Pattern: "d", Class: classBackground}))
+	c.do(holders(&logpb.HolderRule{Pattern: "a", Class: ledger.ClassCritical}, &logpb.HolderRule{Pattern: "d", Class: ledger.ClassBackground}))
 	c.do(workflows(crossed(t)...))
 	return c
 }

@@ -2,8 +2,9 @@ package fsm
 
 import (
 	"fmt"
-	"slices"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -18,50 +19,20 @@ import (
 
 const (
 	// mostUnsure is by how much the two views of a sample may differ to which the clock is reset.
-	mostUnsure = 2 * second
+	mostUnsure = 2 * fixed.Second
 	// leastAhead is by how much the earlier view must be ahead: less comes back by itself within that time.
-	leastAhead = second
-	// maxPast is how many amounts a window remembers that it dropped; beyond that the oldest are taken together.
-	maxPast = 128
+	leastAhead = fixed.Second
 )
-
-// past is an amount that was dropped, and when the last of its exposures ended by cluster time.
-type past struct{ until, amount int64 }
-
-// remember records what is dropped of a window.
-func (g *ledger) remember(p past) {
-	if p.until == 0 || p.amount == 0 {
-		return
-	}
-	if last := len(g.past) - 1; last >= 0 && g.past[last].until >= p.until {
-		// One end for both keeps the list in order, and nothing ends too soon.
-		g.past[last].amount = addSaturated(g.past[last].amount, p.amount)
-		return
-	}
-	if g.past = append(g.past, p); len(g.past) > maxPast {
-		g.past[1].amount = addSaturated(g.past[0].amount, g.past[1].amount)
-		g.past = slices.Delete(g.past, 0, 1)
-	}
-}
-
-// forgetPast forgets what ended before a moment of cluster time.
-func (g *ledger) forgetPast(before int64) {
-	n := 0
-	for n < len(g.past) && g.past[n].until < before {
-		n++
-	}
-	g.past = slices.Delete(g.past, 0, n)
-}
 
 // resetClock sets both views of Unix time to the sample of the present entry.
 func (m *Machine) resetClock() *logpb.Result {
-	entry := &m.decoder.entry
+	entry := &m.decoder.Entry
 	early, late := entry.WallEarlyNs, entry.WallLateNs
 	switch {
 	case early <= 0 || late <= 0:
 		return failWith(logpb.Reason_REASON_CLOCK_UNSURE, "too few members told the time", "wait until a majority of the members answers")
 	case late-early > mostUnsure || late < early:
-		return failWith(logpb.Reason_REASON_CLOCK_UNSURE, fmt.Sprintf("the members' clocks differ by %d ms", (late-early)/millisecond),
+		return failWith(logpb.Reason_REASON_CLOCK_UNSURE, fmt.Sprintf("the members' clocks differ by %d ms", (late-early)/fixed.Millisecond),
 			"set the members' clocks right first")
 	}
 	ahead := m.clock.WallEarly - m.clock.Shifted(late)
@@ -71,17 +42,17 @@ func (m *Machine) resetClock() *logpb.Result {
 	windows := m.windows()
 	from := m.clock.WallEarly
 	for _, q := range windows {
-		from = max(from, q.ledger.beyond(&q.rule))
+		from = max(from, q.ledger.Beyond(&q.rule))
 	}
-	if from > maxTime-mostUnsure {
+	if from > fixed.MaxTime-mostUnsure {
 		return failWith(logpb.Reason_REASON_INVALID, "the time of day cannot be moved on any further", "found the cluster again from a backup")
 	}
 	was := m.clock.WallEarly
 	m.clock.Shift = from - early
 	m.clock.WallEarly, m.clock.WallLate = from, from+late-early
 	for _, q := range windows {
-		q.rule.shift = m.clock.Shift
-		q.ledger.restart(&q.rule, q.rule.at(m.clock), from-was)
+		q.rule.Shift = m.clock.Shift
+		q.ledger.Restart(&q.rule, q.rule.At(m.clock), from-was)
 		m.emit(Event{Kind: EventWindowClosed, Quota: q.name})
 		m.markDirty(q)
 	}
@@ -92,7 +63,7 @@ func (m *Machine) resetClock() *logpb.Result {
 func (m *Machine) windows() (windows []*quota) {
 	var numbers []uint32
 	m.quotas.Scan(func(number uint32, q *quota) bool {
-		if q.rule.kind == kindWindow {
+		if q.rule.Kind == ledger.KindWindow {
 			numbers = append(numbers, number)
 		}
 		return true
@@ -101,64 +72,4 @@ func (m *Machine) windows() (windows []*quota) {
 		windows = append(windows, m.editQuotaNow(number))
 	}
 	return windows
-}
-
-// settling is how long after the end of its exposure an amount counts at least, so that a window that begins now may still count it.
-func (r *rule) settling() int64 {
-	if r.anchored {
-		return r.slides()
-	}
-	return r.skew
-}
-
-// beyond returns the first moment at which everything that a window keeps has ended.
-func (g *ledger) beyond(r *rule) int64 {
-	last := max(g.cutoff, g.opened, g.passed, g.since)
-	if !r.anchored {
-		last = max(last, g.window)
-	}
-	if n := len(g.log); n > 0 {
-		last = max(last, g.log[n-1].end)
-	}
-	return addSaturated(last, 1+r.settling())
-}
-
-// restart closes a window and begins another one, at a moment beyond all that it kept; the views moved on by so much.
-func (g *ledger) restart(r *rule, v view, moved int64) {
-	before := slices.Clone(g.past)
-	for _, e := range g.log {
-		before = append(before, past{until: e.until, amount: e.amount})
-	}
-	window := g.window + 1
-	if !r.anchored {
-		window = r.span(v.late + r.skew).end
-	}
-	g.roll(window)
-	g.log, g.past, g.counted, g.settled = nil, nil, 0, 0
-	g.cutoff = v.early - r.settling()
-	g.known, g.closing, g.disputed, g.closeBegin, g.closeEnd = false, false, false, 0, 0
-	if r.anchored {
-		// As if a boundary had just passed: nobody's word alone frees anything for a period.
-		g.opened, g.anchor = g.cutoff, anchor{since: v.early}
-	}
-	for _, p := range before {
-		g.recount(r, v, p)
-	}
-	if g.capped != noCap {
-		g.cappedIn, g.capEnd = g.window, addSaturated(g.capEnd, moved)
-	}
-}
-
-// recount counts an amount again as far as its exposure may touch a window that is not over; nothing of it can come back.
-func (g *ledger) recount(r *rule, v view, p past) {
-	end := g.key(r, addSaturated(v.late, p.until-v.now))
-	if end < g.cutoff {
-		g.remember(p)
-		return
-	}
-	g.add(end, p.amount, 0, p.until)
-	g.close(end, p.amount)
-	if p.until <= v.now {
-		g.settled = addSaturated(g.settled, p.amount)
-	}
 }

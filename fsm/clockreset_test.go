@@ -6,6 +6,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -335,7 +337,7 @@ func TestResetClock_NoWindowSeesTooMuch(t *testing.T) {
 		for name, all := range arrivals {
 			sums, judged := map[int64]int64{}, map[int64]bool{}
 			for _, a := range all {
-				window := floorDiv(a.at-offset[name], lengths[name])
+				window := fixed.FloorDiv(a.at-offset[name], lengths[name])
 				sums[window] += a.amount
 				judged[window] = judged[window] || a.after
 			}
@@ -355,7 +357,7 @@ type arrivalOf struct {
 	at    int64
 }
 
-func floorMod(a, b int64) int64 { return a - floorDiv(a, b)*b }
+func floorMod(a, b int64) int64 { return a - fixed.FloorDiv(a, b)*b }
 
 // lengthOf is a calendar window of any length.
 func lengthOf(name string, length, limit int64) *logpb.Quota {
@@ -364,17 +366,17 @@ func lengthOf(name string, length, limit int64) *logpb.Quota {
 
 // TestPast_IsBounded: of a window whose clock runs wild the oldest amounts are taken together, and none is lost.
 func TestPast_IsBounded(t *testing.T) {
-	var g ledger
-	for i := range int64(3 * maxPast) {
-		g.remember(past{until: i + 1, amount: 1})
+	var g ledger.Ledger
+	for i := range int64(3 * ledger.MaxPast) {
+		g.Remember(ledger.Past{Until: i + 1, Amount: 1})
 	}
 	var sum int64
-	for i, p := range g.past {
-		if sum += p.amount; i > 0 && p.until <= g.past[i-1].until {
-			t.Fatalf("out of order: %s", fmt.Sprint(g.past))
+	for i, p := range g.Past {
+		if sum += p.Amount; i > 0 && p.Until <= g.Past[i-1].Until {
+			t.Fatalf("out of order: %s", fmt.Sprint(g.Past))
 		}
 	}
-	if len(g.past) != maxPast || sum != 3*maxPast {
-		t.Fatalf("%d amounts are %d in all", len(g.past), sum)
+	if len(g.Past) != ledger.MaxPast || sum != 3*ledger.MaxPast {
+		t.Fatalf("%d amounts are %d in all", len(g.Past), sum)
 	}
 }

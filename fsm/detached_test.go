@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -29,7 +30,7 @@ func drawOrphan(rt *rapid.T, key operationKey, now int64) *operation {
 			quota: rapid.Uint32Range(0, 2).Draw(rt, "quota"), end: now + rapid.Int64Range(-minute, 2*minute).Draw(rt, "end"),
 			ancestor: rapid.Bool().Draw(rt, "ancestor"), overrun: rapid.Bool().Draw(rt, "overrun"),
 			amount: amount.Draw(rt, "amount"), consumed: amount.Draw(rt, "consumed"), unspent: amount.Draw(rt, "unspent"),
-			window: amount.Draw(rt, "window"), before: amount.Draw(rt, "before"), class: rapid.Int8Range(0, classes-1).Draw(rt, "class"),
+			window: amount.Draw(rt, "window"), before: amount.Draw(rt, "before"), class: rapid.Int8Range(0, ledger.Classes-1).Draw(rt, "class"),
 		})
 	}
 	return o

@@ -8,5 +8,6 @@
 // reading methods of the State that Machine.State returns. Machine.Freeze returns a State that never changes again, in
 // constant time; it may be read from any goroutine while commands go on. Snapshots and long lists are made from it.
 //
-// DESIGN.md says which file has what, what holds between entries, and why constants have their values.
+// What counts against one quota is package ledger's, and how entries are encoded package entry's; they and other leaves know nothing of the
+// machine. DESIGN.md says which package and file has what, what holds between entries, and why constants have their values.
 package fsm

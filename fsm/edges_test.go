@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -160,7 +161,7 @@ func TestOverrunsDoNotOverflow(t *testing.T) {
 	}
 	for l := uint64(1); l <= 2; l++ {
 		for op := uint64(1); op <= 1000; op++ {
-			w.raw(settle(&logpb.Settle{Lease: l, Fence: l, Op: op, Actual: []*logpb.Item{itemOf("q", maxAmount)}}))
+			w.raw(settle(&logpb.Settle{Lease: l, Fence: l, Op: op, Actual: []*logpb.Item{itemOf("q", fixed.MaxAmount)}}))
 			v, _ := w.m.State().Quota("q", w.clock())
 			if v.Available > 2000 {
 				r := w.raw(reserve(ask("me", itemOf("q", 2000))))[0]

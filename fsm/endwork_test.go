@@ -200,8 +200,8 @@ func TestEnds_LeaveRecordsAsIfAtOnce(t *testing.T) {
 				w.raw()
 			}
 			q := w.m.quotaNamed("r")
-			if want := 9 + max(c.amount-1, 0)*int64(len(result.GetSettled().GetOverrun())); q.ledger.consumed() != want {
-				t.Errorf("within %d: operation %d: %d counts, not %d", ends, c.op, q.ledger.consumed(), want)
+			if want := 9 + max(c.amount-1, 0)*int64(len(result.GetSettled().GetOverrun())); q.ledger.Consumed() != want {
+				t.Errorf("within %d: operation %d: %d counts, not %d", ends, c.op, q.ledger.Consumed(), want)
 			}
 		}
 	}

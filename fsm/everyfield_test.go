@@ -12,6 +12,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -28,10 +31,10 @@ func livelyAt(t tester, level uint32) *world {
 	w.version = level
 	var definitions []*logpb.Quota
 	for _, definition := range randomWorldQuotas() {
-		if _, failure := newRule(definition, level); failure != nil && level < EntryVersion {
+		if _, failure := ledger.NewRule(definition, level); failure != nil && level < EntryVersion {
 			definition.Policy = nil
 		}
-		if _, pool := definition.Rule.(*logpb.Quota_Pool); !pool || level >= levelPools {
+		if _, pool := definition.Rule.(*logpb.Quota_Pool); !pool || level >= levels.Pools {
 			definitions = append(definitions, definition)
 		}
 	}
@@ -227,15 +230,17 @@ func extremes(field protoreflect.FieldDescriptor) (values []any) {
 		}
 	case protoreflect.Int32Kind:
 		values = []any{
-			int64(math.MinInt32), int64(math.MinInt32 + 1), int64(-1), int64(0), int64(1), int64(2), int64(3), int64(100), int64(1000), int64(million - 1),
-			int64(million), int64(million + 1), int64(math.MaxInt32 - 1), int64(math.MaxInt32),
+			int64(math.MinInt32), int64(math.MinInt32 + 1), int64(-1), int64(0), int64(1), int64(2), int64(3), int64(100), int64(1000),
+			int64(fixed.Million - 1),
+			int64(fixed.Million), int64(fixed.Million + 1), int64(math.MaxInt32 - 1), int64(math.MaxInt32),
 		}
 	case protoreflect.Uint32Kind:
 		values = []any{uint64(0), uint64(1), uint64(2), uint64(1<<16 - 1), uint64(1 << 16), uint64(1 << 31), uint64(math.MaxUint32)}
 	case protoreflect.Int64Kind:
 		values = []any{
-			int64(math.MinInt64), int64(math.MinInt64 + 1), -day, int64(-1), int64(0), int64(1), int64(2), int64(7), millisecond, second, minute, hour, day, maxPeriod,
-			int64(maxAmount), int64(maxAmount + 1), int64(1 << 60), int64(1 << 62), int64(math.MaxInt64 - 1), int64(math.MaxInt64),
+			int64(math.MinInt64), int64(math.MinInt64 + 1), -day, int64(-1), int64(0), int64(1), int64(2), int64(7), millisecond, second, minute,
+			hour, day, ledger.MaxPeriod,
+			int64(fixed.MaxAmount), int64(fixed.MaxAmount + 1), int64(1 << 60), int64(1 << 62), int64(math.MaxInt64 - 1), int64(math.MaxInt64),
 		}
 	case protoreflect.Uint64Kind:
 		values = []any{
@@ -367,8 +372,8 @@ func try(t tester, m *Machine, entry *logpb.Entry, what string) (result *logpb.R
 // next returns an entry at a time after the machine's present, of the version of its feature level.
 func next(m *Machine, after int64, commands ...*logpb.Command) *logpb.Entry {
 	return &logpb.Entry{
-		Version: max(m.featureLevel, OldestEntryVersion), StampNs: addSaturated(m.clock.Now, after),
-		WallEarlyNs: addSaturated(m.clock.WallEarly, after), WallLateNs: addSaturated(m.clock.WallLate, after), Commands: commands,
+		Version: max(m.featureLevel, OldestEntryVersion), StampNs: fixed.AddSaturated(m.clock.Now, after),
+		WallEarlyNs: fixed.AddSaturated(m.clock.WallEarly, after), WallLateNs: fixed.AddSaturated(m.clock.WallLate, after), Commands: commands,
 	}
 }
 
@@ -569,7 +574,7 @@ func TestEveryField_InRandomEntries(t *testing.T) {
 
 // FuzzEveryField is its long form.
 func FuzzEveryField(f *testing.F) {
-	var snapshots [levels][]byte
+	var snapshots [testedLevels][]byte
 	for i := range snapshots {
 		snapshots[i] = livelySnapshot(f, levelOf(uint64(i)))
 	}
@@ -582,6 +587,6 @@ func FuzzEveryField(f *testing.F) {
 		f.Add(data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		play(t, snapshots[len(data)%levels], &decided{data: data}, 1+len(data)/20)
+		play(t, snapshots[len(data)%testedLevels], &decided{data: data}, 1+len(data)/20)
 	})
 }

@@ -17,11 +17,11 @@ import (
 // What Restore takes, Apply carries out, and the next snapshot restores. This test walks the schema of snapshots, so that a new record or
 // field joins by itself: each field of each record goes through the ends of its type and what lies between.
 
-// levels is how many feature levels a state can have whose entries this build applies.
-const levels = EntryVersion - OldestEntryVersion + 1
+// testedLevels is how many feature levels a state can have whose entries this build applies.
+const testedLevels = EntryVersion - OldestEntryVersion + 1
 
 // levelOf draws one of them.
-func levelOf(seed uint64) uint32 { return OldestEntryVersion + uint32(seed%levels) }
+func levelOf(seed uint64) uint32 { return OldestEntryVersion + uint32(seed%testedLevels) }
 
 // seedOf returns the seed in QUOTAD_SEED, or a random one.
 func seedOf(t *testing.T) uint64 {

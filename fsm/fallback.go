@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -80,27 +81,28 @@ func namesTwice(items []*logpb.Item) bool {
 }
 
 // checkFallback checks that a definition's fallbacks exist, form no cycle, and are slots where it is.
-func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*logpb.Quota, kinds map[string]kind) *logpb.Failure {
-	isSlots := kinds[definition.Name] == kindSlots
+func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*logpb.Quota, kinds map[string]ledger.Kind) *logpb.Failure {
+	isSlots := kinds[definition.Name] == ledger.KindSlots
 	name := definition.Fallback
 	for depth := 1; name != ""; depth++ {
 		if name == definition.Name || depth > maxDepth {
-			return impossible(definition, "its fallbacks form a cycle or are too many", fmt.Sprintf("at most %d", maxDepth))
+			return ledger.Impossible(definition, "its fallbacks form a cycle or are too many", fmt.Sprintf("at most %d", maxDepth))
 		}
 		next, kind := defined[name], kinds[name]
 		if next == nil {
 			q := m.quotaNamed(name)
 			if q == nil {
-				return impossible(definition, fmt.Sprintf("its fallback %q does not exist", name), "define it in the same file")
+				return ledger.Impossible(definition, fmt.Sprintf("its fallback %q does not exist", name), "define it in the same file")
 			}
-			next, kind = q.definition, q.rule.kind
+			next, kind = q.definition, q.rule.Kind
 		}
-		if kind == kindPool {
-			return impossible(definition, fmt.Sprintf("its fallback %q is a pool", name),
+		if kind == ledger.KindPool {
+			return ledger.Impossible(definition, fmt.Sprintf("its fallback %q is a pool", name),
 				"name the next one among the pool's members, or reserve the pool")
 		}
-		if (kind == kindSlots) != isSlots {
-			return impossible(definition, fmt.Sprintf("it and its fallback %q are not both slots, or both not", name), "slots stand in for slots")
+		if (kind == ledger.KindSlots) != isSlots {
+			return ledger.Impossible(definition, fmt.Sprintf("it and its fallback %q are not both slots, or both not", name),
+				"slots stand in for slots")
 		}
 		name = next.Fallback
 	}

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -17,7 +18,7 @@ func insteadOf(q *logpb.Quota, fallback string) *logpb.Quota {
 func TestAFallbackInLineIsTheSameForWhoFollows(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(with(predicted(hourly("h", 10_000)), func(q *logpb.Quota) { q.Fallback = "other" }), rateOf("other", 100, minute))
-	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: classCritical}))
+	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: ledger.ClassCritical}))
 	for i := range int64(4) {
 		w.provided("a", "h", 1400-50*i)
 		w.sleep(5 * second)

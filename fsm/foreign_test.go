@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -205,12 +207,12 @@ func TestForeign_LowerLimit(t *testing.T) {
 // TestForeign_FeatureLevel: before the level that knows it, a report tells a rate nothing.
 func TestForeign_FeatureLevel(t *testing.T) {
 	w, g := usedByUs(t)
-	w.m.featureLevel = levelReports - 1
+	w.m.featureLevel = levels.Reports - 1
 	q := w.m.editQuotaNow(w.m.numberOf("r"))
 	l, _ := w.m.leases.Get(g.Lease)
 	w.m.takeSignal(reporter{}, l.operation(1), q, signal("r", okay, remaining(0), limitNamed(1)))
-	if q.ledger.others != (foreign{}) || q.told.known || q.ledger.capped != noCap {
-		t.Fatalf("it learned %+v", q.ledger.others)
+	if q.ledger.Others != (ledger.Foreign{}) || q.told.known || q.ledger.Capped != ledger.NoCap {
+		t.Fatalf("it learned %+v", q.ledger.Others)
 	}
 }
 

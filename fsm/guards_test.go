@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -192,7 +193,7 @@ func TestReadsStayInRange(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				w := newWorld(rt)
 				w.quotas(define("parent", 80), under(define("r", 50), "parent"))
-				limits := rapid.SampledFrom([]int64{0, 1, 10, 1000, maxAmount})
+				limits := rapid.SampledFrom([]int64{0, 1, 10, 1000, fixed.MaxAmount})
 				for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 					w.now += rapid.SampledFrom([]int64{0, second, 20 * second, 2 * minute, 50 * minute}).Draw(rt, "sleep")
 					switch rapid.IntRange(0, 4).Draw(rt, "kind") {

@@ -4,22 +4,17 @@ import (
 	"math"
 	"strings"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // Classes of priority.
-const (
-	classCritical   int32 = 0
-	classStandard   int32 = 1
-	classBackground int32 = 2
-	classes               = 3
-)
-
 // virtualTimeUnit is all that a quota lets out, at weight 1, in the store-wide virtual time of weighted fair queueing.
 const virtualTimeUnit = int64(1) << 32
 
 // holderMemory is how long the virtual time of a holder without waiters is kept.
-const holderMemory = hour
+const holderMemory = fixed.Hour
 
 // holder is the state of a holder in weighted fair queueing.
 type holder struct {
@@ -105,7 +100,7 @@ func (m *Machine) remembering(name string, needs []need) verdict {
 		return m.taking(budgetHolders)
 	}
 	for i := range needs {
-		if q := needs[i].quota; q.rule.policy.keepsStats() && !m.hasStats(name, q) {
+		if q := needs[i].quota; q.rule.Policy.KeepsStats() && !m.hasStats(name, q) {
 			return m.takingFor(h.account, budgetHolders)
 		}
 	}
@@ -149,7 +144,7 @@ func (s *State) byRules(name string) (class, weight int32) {
 			return rule.Class, max(rule.Weight, 1)
 		}
 	}
-	return classStandard, 1
+	return ledger.ClassStandard, 1
 }
 
 // classOf returns the class in which a Reserve is judged: a caller may lower its holder's class, never raise it.
@@ -187,10 +182,10 @@ func Match(pattern, name string) bool {
 
 // cost returns what an amount of a quota costs in turns.
 func cost(q *quota, amount int64) int64 {
-	if q.rule.usable == 0 {
+	if q.rule.Usable == 0 {
 		return virtualTimeUnit
 	}
-	return mulDivCeil(amount, virtualTimeUnit, q.rule.usable)
+	return fixed.MulDivCeil(amount, virtualTimeUnit, q.rule.Usable)
 }
 
 // addCost adds a cost, which may be negative, to a holder's virtual time, and reorders its waiters. A remainder below one step is carried
@@ -202,8 +197,8 @@ func (m *Machine) addCost(name string, by int64) {
 	}
 	h := m.useHolder(name)
 	_, weight := m.byRules(name)
-	whole := addSaturated(by, h.rest)
-	step := floorDiv(whole, int64(weight))
+	whole := fixed.AddSaturated(by, h.rest)
+	step := fixed.FloorDiv(whole, int64(weight))
 	virtualTime := addVirtualTime(h.virtualTime, step)
 	if h.rest = whole - step*int64(weight); virtualTime == 0 && step < 0 {
 		h.rest = 0

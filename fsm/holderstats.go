@@ -83,7 +83,7 @@ func (m *Machine) chargeHolder(name string, bytes int64) {
 
 // broken returns up to limit holders, by name, for whom a quota is closed.
 func (s *State) broken(q *quota, now int64, limit int) []string {
-	if q.rule.policy.failures == 0 {
+	if q.rule.Policy.Failures == 0 {
 		return nil
 	}
 	var names []string

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -25,7 +26,7 @@ type keyLoad struct {
 type keySim struct {
 	keyLoad
 	*paceSim
-	log []entry
+	log []ledger.Entry
 	sum int64
 	// calls reached it, refused of them were too much.
 	calls, refused int
@@ -43,8 +44,8 @@ func (p *paceSim) useKey() {
 
 // room returns what the provider admits at the present moment.
 func (k *keySim) room() int64 {
-	for len(k.log) > 0 && k.log[0].end <= k.w.now-k.period {
-		k.sum -= k.log[0].amount
+	for len(k.log) > 0 && k.log[0].End <= k.w.now-k.period {
+		k.sum -= k.log[0].Amount
 		k.log = k.log[1:]
 	}
 	return k.usable - k.sum
@@ -55,7 +56,7 @@ func (k *keySim) admit(amount int64) bool {
 	if k.room() < amount {
 		return false
 	}
-	k.log = append(k.log, entry{end: k.w.now, amount: amount})
+	k.log = append(k.log, ledger.Entry{End: k.w.now, Amount: amount})
 	k.sum += amount
 	return true
 }
@@ -70,7 +71,7 @@ func (k *keySim) byOthers() []*logpb.Command {
 // call sends a call, which reaches the provider a moment later.
 func (k *keySim) call(e simEvent, g *logpb.Granted, use int64) {
 	began := k.w.now
-	k.kept += float64(k.w.m.quotaNamed("r").ledger.others.kept)
+	k.kept += float64(k.w.m.quotaNamed("r").ledger.Others.Kept)
 	k.calls++
 	heap.Push(&k.events, simEvent{at: began + k.random.Int64N(300*millisecond), do: func() []*logpb.Command {
 		if !k.admit(use) {
@@ -148,8 +149,8 @@ func TestForeign_InASimulatedFleet(t *testing.T) {
 			if c.key.others == 0 && k.kept > 0 {
 				t.Errorf("nobody else uses the key, and %.2f %% are held back", k.held())
 			}
-			if k.percent(classCritical, .99) > c.p99 {
-				t.Errorf("critical p99 is %.1f %% of the period", k.percent(classCritical, .99))
+			if k.percent(ledger.ClassCritical, .99) > c.p99 {
+				t.Errorf("critical p99 is %.1f %% of the period", k.percent(ledger.ClassCritical, .99))
 			}
 			if k.refusals() > c.refused || k.rest() < c.rests {
 				t.Errorf("%.2f %% of calls are refused, %.1f %% of the rest is used", k.refusals(), k.rest())

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,7 +12,9 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/snapshot"
 )
 
 // populate sets every field of a message and of those in it, of a oneof the chosen one, to something that is not its default.
@@ -164,12 +165,12 @@ func TestApply_StopsAtUnknownFieldsOfPlainReserves(t *testing.T) {
 		"another type": protowire.AppendVarint(protowire.AppendTag(nil, 5, protowire.VarintType), 7),
 		"fixed":        protowire.AppendFixed64(protowire.AppendTag(nil, 1, protowire.Fixed64Type), 7),
 	} {
-		entry, err := proto.Marshal(&logpb.Entry{Version: EntryVersion})
+		encoded, err := proto.Marshal(&logpb.Entry{Version: EntryVersion})
 		if err != nil {
 			t.Fatal(err)
 		}
-		entry = protowire.AppendBytes(protowire.AppendTag(entry, commandsField, protowire.BytesType), append(bytes.Clone(command), field...))
-		if words := stopsAt(New(), entry); !strings.Contains(words, "does not know it") {
+		encoded = protowire.AppendBytes(protowire.AppendTag(encoded, 5, protowire.BytesType), append(bytes.Clone(command), field...))
+		if words := stopsAt(New(), encoded); !strings.Contains(words, "does not know it") {
 			t.Errorf("%s: stopped with %q", name, words)
 		}
 	}
@@ -188,13 +189,13 @@ func TestApply_NewerVersionGoesFirst(t *testing.T) {
 
 // TestKnownFields_AgreesWithProtobuf: what is found in the encoding is what protobuf keeps apart.
 func TestKnownFields_AgreesWithProtobuf(t *testing.T) {
-	examples := map[*knownFields][][]byte{}
-	add := func(k *knownFields, m proto.Message) {
+	examples := map[*entry.Fields][][]byte{}
+	add := func(k *entry.Fields, m proto.Message) {
 		data, err := proto.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := k.check(data); err != nil {
+		if err := k.Check(data); err != nil {
 			t.Fatalf("%v: %v", m, err)
 		}
 		examples[k] = append(examples[k], data)
@@ -203,26 +204,26 @@ func TestKnownFields_AgreesWithProtobuf(t *testing.T) {
 		for chosen := range 3 {
 			m := &logpb.Command{}
 			populate(m.ProtoReflect(), kind, chosen)
-			add(knownCommand, m)
-			add(knownEntry, &logpb.Entry{Version: 1, Commands: []*logpb.Command{m, m}})
+			add(entry.KnownCommand, m)
+			add(entry.KnownEntry, &logpb.Entry{Version: 1, Commands: []*logpb.Command{m, m}})
 		}
 	}
 	for _, kind := range kindsOf(&logpb.SnapshotRecord{}) {
 		m := &logpb.SnapshotRecord{}
 		populate(m.ProtoReflect(), kind, 0)
-		add(knownRecord, m)
+		add(entry.KnownRecord, m)
 	}
 	rapid.Check(t, func(rt *rapid.T) {
-		k := rapid.SampledFrom([]*knownFields{knownEntry, knownCommand, knownRecord}).Draw(rt, "type")
+		k := rapid.SampledFrom([]*entry.Fields{entry.KnownEntry, entry.KnownCommand, entry.KnownRecord}).Draw(rt, "type")
 		data := bytes.Clone(rapid.SampledFrom(examples[k]).Draw(rt, "example"))
 		for range rapid.IntRange(0, 3).Draw(rt, "changes") {
 			data[rapid.IntRange(0, len(data)-1).Draw(rt, "at")] = rapid.Byte().Draw(rt, "byte")
 		}
 		var m proto.Message
 		switch k {
-		case knownEntry:
+		case entry.KnownEntry:
 			m = new(logpb.Entry)
-		case knownCommand:
+		case entry.KnownCommand:
 			m = new(logpb.Command)
 		default:
 			m = new(logpb.SnapshotRecord)
@@ -231,7 +232,7 @@ func TestKnownFields_AgreesWithProtobuf(t *testing.T) {
 			return
 		}
 		// Of a oneof that comes twice protobuf keeps the last, and what was unknown in the one before is gone.
-		if err := k.check(data); hasUnknown(m.ProtoReflect()) && !errors.Is(err, errUnknownField) {
+		if err := k.Check(data); hasUnknown(m.ProtoReflect()) && !errors.Is(err, entry.ErrUnknownField) {
 			rt.Fatalf("%x: %v", data, err)
 		} else if err != nil && !hasUnknown(m.ProtoReflect()) {
 			if again, _ := proto.Marshal(m); len(again) >= len(data) {
@@ -249,7 +250,7 @@ func TestReadSnapshot_TellsNewerFromDamaged(t *testing.T) {
 	w.granted(ask("a", itemOf("r", 1)))
 	good := snapshotOf(t, w.m.Freeze())
 	var records []*logpb.SnapshotRecord
-	if err := ReadSnapshot(bytes.NewReader(good), func(record *logpb.SnapshotRecord) error {
+	if err := snapshot.Read(bytes.NewReader(good), func(_ uint32, record *logpb.SnapshotRecord) error {
 		records = append(records, record)
 		return nil
 	}); err != nil {
@@ -286,12 +287,11 @@ func TestReadSnapshot_TellsNewerFromDamaged(t *testing.T) {
 func encodedRecords(t *testing.T, records []*logpb.SnapshotRecord) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	out := newSnapshotWriter(&b)
-	out.raw(binary.BigEndian.AppendUint32([]byte(snapshotMagic), SnapshotVersion))
+	out := snapshot.NewWriter(&b, SnapshotVersion)
 	for _, record := range records {
-		out.record(record)
+		out.Record(record)
 	}
-	if err := out.finish(); err != nil {
+	if err := out.Finish(); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -308,13 +308,13 @@ func BenchmarkDecode(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := &decoder{names: new(names)}
+	d := &entry.Decoder{Names: new(entry.Names)}
 	for b.Loop() {
-		if err := d.decode(data); err != nil {
+		if err := d.Decode(data); err != nil {
 			b.Fatal(err)
 		}
-		for i := range d.commands() {
-			if _, _, err := d.command(i); err != nil {
+		for i := range d.Commands() {
+			if _, _, err := d.Command(i); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -89,8 +92,8 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	m.hold(l, req, needs)
 	m.addTo(account, budgetLeases, weightOf(len(l.items)))
 	m.leases.Load(l.id, l) // Load is Set that tries the end first: new leases always belong there
-	m.leasesOf.add(l.digest, l.id)
-	m.deadlines.add(uint64(l.deadline), l.id)
+	m.leasesOf.Add(l.digest, l.id)
+	m.deadlines.Add(uint64(l.deadline), l.id)
 	recordServed(needs, as.rank, h.virtualTime)
 	m.addCost(l.holder, costOf(needs))
 	result := unwantedResult
@@ -140,16 +143,16 @@ func (m *Machine) emitGranted(l *lease, ticket uint64, result *logpb.Result) {
 func (m *Machine) hold(l *lease, req *logpb.Reserve, needs []need) {
 	for _, asked := range req.Items {
 		first := quotaOf(needs, asked.Quota)
-		amount := first.rule.estimate
+		amount := first.rule.Estimate
 		if asked.Amount != nil {
 			amount = *asked.Amount
 		}
 		for q := first; q != nil; q = m.parent(q) {
-			q.ledger.held += amount
-			m.recordUsage(q, l.holder, l.class, q.ledger.window, openEnd, amount)
+			q.ledger.Held += amount
+			m.recordUsage(q, l.holder, l.class, q.ledger.Window, ledger.OpenEnd, amount)
 			q.leases++
 			l.items = append(l.items, item{
-				quota: q.number, ancestor: q != first, window: q.ledger.window, held: amount,
+				quota: q.number, ancestor: q != first, window: q.ledger.Window, held: amount,
 			})
 		}
 	}
@@ -191,15 +194,15 @@ func (m *Machine) grantedItems(l *lease, room *answerItems) []*logpb.GrantedItem
 
 // itemEnd returns when an item ends (cluster time): at the lease's deadline or when its window closes.
 func itemEnd(q *quota, it *item, deadline int64, clock Clock) int64 {
-	if left, ok := q.ledger.closes(&q.rule, q.rule.at(clock)); ok && it.window == q.ledger.window {
-		return min(deadline, addSaturated(clock.Now, left))
+	if left, ok := q.ledger.Closes(&q.rule, q.rule.At(clock)); ok && it.window == q.ledger.Window {
+		return min(deadline, fixed.AddSaturated(clock.Now, left))
 	}
 	return deadline
 }
 
 // heldOf returns what an item still holds; what was held in a window that has closed is void.
 func (it *item) heldOf(q *quota) int64 {
-	if q == nil || it.window != q.ledger.window {
+	if q == nil || it.window != q.ledger.Window {
 		return 0
 	}
 	return it.held
@@ -207,7 +210,7 @@ func (it *item) heldOf(q *quota) int64 {
 
 // eachLeaseOf calls fn for a holder's leases, in the order of ids, from the id from on, until it returns false.
 func (s *State) eachLeaseOf(holder string, from uint64, fn func(*lease) bool) {
-	s.leasesOf.ascend(digestHolder(holder), from, func(id uint64) bool {
+	s.leasesOf.Ascend(entry.DigestHolder(holder), from, func(id uint64) bool {
 		l, _ := s.leases.Get(id)
 		return l.holder != holder || fn(l)
 	})
@@ -215,7 +218,7 @@ func (s *State) eachLeaseOf(holder string, from uint64, fn func(*lease) bool) {
 
 // newestLease returns a holder's newest live lease; nil: it has none.
 func (s *State) newestLease(holder string) (newest *lease) {
-	s.leasesOf.descend(digestHolder(holder), func(id uint64) bool {
+	s.leasesOf.Descend(entry.DigestHolder(holder), func(id uint64) bool {
 		if l, _ := s.leases.Get(id); l.holder == holder {
 			newest = l
 		}
@@ -286,9 +289,9 @@ func (m *Machine) voidClosed(l *lease) {
 		}
 		m.eachShare(l, i, func(it *item, q *quota) {
 			if held := it.heldOf(q); held > 0 {
-				q.ledger.held -= held
+				q.ledger.Held -= held
 				q.repay(m.clock.Now, held)
-				m.recordUsage(q, l.holder, l.class, it.window, openEnd, -held)
+				m.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -held)
 				m.markDirty(q)
 			}
 			it.window = closedWindow
@@ -299,7 +302,7 @@ func (m *Machine) voidClosed(l *lease) {
 // shareClosed tells whether the window of an item or of an ancestor has closed.
 func (m *Machine) shareClosed(l *lease, index int) (closed bool) {
 	m.eachShare(l, index, func(it *item, q *quota) {
-		closed = closed || q != nil && it.held > 0 && it.window != closedWindow && it.window != q.ledger.window
+		closed = closed || q != nil && it.held > 0 && it.window != closedWindow && it.window != q.ledger.Window
 	})
 	return closed
 }
@@ -324,9 +327,9 @@ func (m *Machine) setDeadline(l *lease, deadline int64) {
 	if deadline == l.deadline {
 		return
 	}
-	m.deadlines.remove(uint64(l.deadline), l.id)
+	m.deadlines.Remove(uint64(l.deadline), l.id)
 	l.deadline = deadline
-	m.deadlines.add(uint64(l.deadline), l.id)
+	m.deadlines.Add(uint64(l.deadline), l.id)
 }
 
 // confirm gives a provisional lease the length that was asked for, now that its holder uses it.
@@ -392,7 +395,7 @@ func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 	released := &logpb.Released{}
 	var unused int64
 	for _, part := range parts {
-		if part.quota.rule.kind != kindSlots {
+		if part.quota.rule.Kind != ledger.KindSlots {
 			unused = max(unused, cost(part.quota, part.amount))
 		}
 		m.unhold(l, part.index, part.amount)
@@ -414,7 +417,7 @@ func (m *Machine) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]
 	if len(items) == 0 {
 		for i := range l.items {
 			q := m.editQuotaNow(l.items[i].quota)
-			if held := l.items[i].heldOf(q); held > 0 && !l.items[i].ancestor && q.rule.kind != kindSlots {
+			if held := l.items[i].heldOf(q); held > 0 && !l.items[i].ancestor && q.rule.Kind != ledger.KindSlots {
 				parts = append(parts, heldPart{index: i, quota: q, amount: held})
 			}
 		}
@@ -448,9 +451,9 @@ func (m *Machine) heldPart(l *lease, asked *logpb.Item) (heldPart, *logpb.Failur
 			amount = *asked.Amount
 		}
 		switch {
-		case asked.Amount != nil && (amount < 1 || amount > maxAmount):
+		case asked.Amount != nil && (amount < 1 || amount > fixed.MaxAmount):
 			return heldPart{}, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, asked.Quota), "")
-		case it.held > 0 && it.window != q.ledger.window:
+		case it.held > 0 && it.window != q.ledger.Window:
 			return heldPart{}, itemClosed(asked.Quota)
 		case amount > held || amount == 0:
 			return heldPart{}, notHeld(asked.Quota, fmt.Sprintf("the lease holds %d of %q", held, asked.Quota))
@@ -475,9 +478,9 @@ func notHeld(quota, message string) *logpb.Failure {
 func (m *Machine) unhold(l *lease, index int, amount int64) {
 	m.eachShare(l, index, func(it *item, q *quota) {
 		if it.heldOf(q) > 0 {
-			q.ledger.held -= amount
+			q.ledger.Held -= amount
 			q.repay(m.clock.Now, amount)
-			m.recordUsage(q, l.holder, l.class, it.window, openEnd, -amount)
+			m.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -amount)
 			m.markDirty(q)
 		}
 		it.held -= amount
@@ -494,7 +497,7 @@ func (m *Machine) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
 // endLease ends a lease and returns what went back. With grace, slots stay in use for a while: their holder did not
 // give them back itself, and the provider cannot check a fence.
 func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.GrantedItem {
-	m.deadlines.remove(uint64(l.deadline), l.id)
+	m.deadlines.Remove(uint64(l.deadline), l.id)
 	return m.endUnlisted(l, how, withGrace)
 }
 
@@ -518,23 +521,23 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 		if held == 0 {
 			continue
 		}
-		q.ledger.held -= held
+		q.ledger.Held -= held
 		q.repay(m.clock.Now, held)
-		m.recordUsage(q, l.holder, l.class, it.window, openEnd, -held)
+		m.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -held)
 		m.markDirty(q)
 		if !it.ancestor {
 			returned = append(returned, &logpb.GrantedItem{Quota: q.name, Amount: held})
 		}
-		if q.rule.kind != kindSlots {
+		if q.rule.Kind != ledger.KindSlots {
 			unused = max(unused, cost(q, held))
 		} else if withGrace {
-			end := l.deadline + q.rule.graceOf(l.ttl)
+			end := l.deadline + q.rule.GraceOf(l.ttl)
 			m.count(q, end, 0, held, 0)
 			grace = append(grace, charge{quota: q.number, amount: held, consumed: held, end: end})
 		}
 	}
 	m.leases.Delete(l.id)
-	m.leasesOf.remove(l.digest, l.id)
+	m.leasesOf.Remove(l.digest, l.id)
 	m.addTo(l.account, budgetLeases, -weightOf(len(l.items)))
 	m.detachRecords(l)
 	if len(grace) > 0 {
@@ -555,7 +558,7 @@ const takenAtOnce = 64
 // expireLeases ends leases past their deadline, in the order of deadlines, as many as the entry may.
 func (m *Machine) expireLeases() {
 	for done := 0; done < maxDuePerEntry && m.bounds.ends.left > 0; done += len(m.ending) {
-		m.ending = m.deadlines.takeUntil(m.ending[:0], uint64(m.clock.Now), min(takenAtOnce, maxDuePerEntry-done))
+		m.ending = m.deadlines.TakeUntil(m.ending[:0], uint64(m.clock.Now), min(takenAtOnce, maxDuePerEntry-done))
 		if len(m.ending) == 0 {
 			return
 		}
@@ -568,7 +571,7 @@ func (m *Machine) expire(ids []uint64) {
 	for _, id := range ids {
 		l, _ := m.leases.Get(id)
 		if m.bounds.ends.left == 0 {
-			m.deadlines.add(uint64(l.deadline), id)
+			m.deadlines.Add(uint64(l.deadline), id)
 			continue
 		}
 		if m.gone(l) {

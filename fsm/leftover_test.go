@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"math"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/snapshot"
 )
 
 // numbers are where a request's number could be taken for another one: the ends of its type, and of the signed one of its size.
@@ -126,12 +126,11 @@ func snapshotVersioned(t tester, s *State, version uint32) []byte {
 		return true
 	})
 	var b bytes.Buffer
-	out := newSnapshotWriter(&b)
-	out.raw(binary.BigEndian.AppendUint32([]byte(snapshotMagic), version))
+	out := snapshot.NewWriter(&b, version)
 	for _, record := range records {
-		out.record(record)
+		out.Record(record)
 	}
-	if err := out.finish(); err != nil {
+	if err := out.Finish(); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()

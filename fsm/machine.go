@@ -6,6 +6,8 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -33,17 +35,17 @@ type Machine struct {
 	ticked bool
 	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
 	sharers map[string]int32
-	// encoded is room for the encoding of which a digest is made, packing for detached records that are packed, looked for one that is
+	// digester makes the digests of commands. packing is room for detached records that are packed, looked for one that is
 	// looked at.
-	encoded []byte
-	packing []byte
-	looked  operation
+	digester entry.Digester
+	packing  []byte
+	looked   operation
 	// ending is room for the leases that end together, leaving for the results that leave together.
 	ending   []uint64
 	leaving  []dedupEntry
 	cache    cache
 	freeList freeList
-	decoder  decoder
+	decoder  entry.Decoder
 	// raw is the present command's Reserve as its entry has it, where that is plain.
 	raw []byte
 	// asker tells who asks from others in the same entry: the position of a command, the ticket of a waiter.
@@ -98,12 +100,12 @@ func (m *Machine) Follow(index, term uint64, data []byte) Applied {
 
 func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applied {
 	m.index, m.term = index, term
-	m.decoder.names = &m.cache.names
-	err := m.decoder.decode(data)
-	if err != nil && !errors.Is(err, errUnknownField) {
+	m.decoder.Names = &m.cache.names
+	err := m.decoder.Decode(data)
+	if err != nil && !errors.Is(err, entry.ErrUnknownField) {
 		m.undecodable(err)
 	}
-	entry := &m.decoder.entry
+	entry := &m.decoder.Entry
 	if err := CheckVersion(index, entry.Version); err != nil {
 		panic(fmt.Sprintf("fsm: %v", err))
 	}
@@ -122,9 +124,9 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	m.advance(entry)
 	m.runDue()
 	m.bounds.tries.leaveHalf() // a queue that is looked at again and again refuses nobody who does not wait
-	results := make([]*logpb.Result, m.decoder.commands())
+	results := make([]*logpb.Result, m.decoder.Commands())
 	for i := range results {
-		command, raw, err := m.decoder.command(i)
+		command, raw, err := m.decoder.Command(i)
 		if err != nil {
 			m.undecodable(err)
 		}
@@ -138,18 +140,15 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	}
 	m.finishWalks()
 	m.scheduleChanged()
-	m.leasesOf.flush()
-	m.deadlines.flush()
+	m.leasesOf.Flush()
+	m.deadlines.Flush()
 	return Applied{Index: index, Term: term, Clock: m.clock, Results: results, Events: m.events}
 }
 
-// maxTime is the last moment that an entry can have, 146 years from the beginning: what is reckoned from it on does not run over.
-const maxTime = int64(1) << 62
-
 // boundTimes brings what an entry says of time within bounds.
 func boundTimes(entry *logpb.Entry) {
-	entry.StampNs = min(entry.StampNs, maxTime)
-	entry.WallEarlyNs, entry.WallLateNs = min(entry.WallEarlyNs, maxTime), min(entry.WallLateNs, maxTime)
+	entry.StampNs = min(entry.StampNs, fixed.MaxTime)
+	entry.WallEarlyNs, entry.WallLateNs = min(entry.WallEarlyNs, fixed.MaxTime), min(entry.WallLateNs, fixed.MaxTime)
 }
 
 func (m *Machine) undecodable(err error) {
@@ -165,14 +164,14 @@ func (m *Machine) undecodable(err error) {
 // the later view goes on with cluster time, which within one leadership is all the time there was; a new leader begins with a sample.
 func (m *Machine) advance(entry *logpb.Entry) {
 	elapsed := max(entry.StampNs, m.clock.Now) - m.clock.Now
-	m.ticked = m.clock.Now/second != (m.clock.Now+elapsed)/second
+	m.ticked = m.clock.Now/fixed.Second != (m.clock.Now+elapsed)/fixed.Second
 	m.clock.Now += elapsed
 	switch {
 	case entry.WallEarlyNs > 0 && entry.WallLateNs > 0:
 		m.clock.WallEarly = max(m.clock.WallEarly, m.clock.Shifted(entry.WallEarlyNs))
 		m.clock.WallLate = max(m.clock.Shifted(entry.WallLateNs), m.clock.WallEarly)
 	case m.clock.WallEarly != 0:
-		m.clock.WallLate = addSaturated(m.clock.WallLate, elapsed)
+		m.clock.WallLate = fixed.AddSaturated(m.clock.WallLate, elapsed)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -15,7 +17,7 @@ type meter struct {
 	quota      uint32
 	// used is what it holds and has consumed in a window.
 	window int64
-	used   usage
+	used   ledger.Usage
 	MeterCounts
 }
 
@@ -27,18 +29,13 @@ func lessMeter(a, b *meter) bool {
 	return cmp.Or(strings.Compare(a.holder, b.holder), cmp.Compare(a.quota, b.quota)) < 0
 }
 
-// meters tells whether what a holder does with a quota is counted.
-func (p *policy) meters(name string) bool {
-	return p.metering || len(p.shares.holders) > 0 && p.shares.holder(name) > 0
-}
-
 // meter returns a holder's meter of a quota, that may be changed; nil: it has none.
 func (m *Machine) meter(q *quota, name string) *meter {
-	if !q.rule.policy.meters(name) {
+	if !q.rule.Policy.Meters(name) {
 		return nil
 	}
 	known, ok := m.meters.Get(&meter{holder: name, quota: q.number})
-	if !ok && q.rule.policy.shares.holder(name) == 0 && !m.roomForMeter(name) {
+	if !ok && q.rule.Policy.Shares.Holder(name) == 0 && !m.roomForMeter(name) {
 		return nil
 	}
 	h := m.useHolder(name)
@@ -48,7 +45,7 @@ func (m *Machine) meter(q *quota, name string) *meter {
 	c := &meter{holder: h.name, quota: q.number}
 	if ok {
 		*c = *known
-		c.used, c.Denials = known.used.clone(), slices.Clone(known.Denials)
+		c.used, c.Denials = known.used.Clone(), slices.Clone(known.Denials)
 	}
 	c.generation = m.generation
 	if !ok {
@@ -72,7 +69,7 @@ func (m *Machine) mayGrow(t *meter) bool {
 }
 
 // size returns what a meter takes.
-func (t *meter) size() int64 { return meterSize + listedSize*int64(len(t.used.ends)+len(t.Denials)) }
+func (t *meter) size() int64 { return meterSize + listedSize*int64(len(t.used.Ends)+len(t.Denials)) }
 
 // resized records that a meter that took so many bytes may take another number now.
 func (m *Machine) resized(t *meter, was int64) {
@@ -91,10 +88,10 @@ func (m *Machine) unmeter(dropped ...*meter) {
 // usedBy returns what a holder holds and has consumed of the present window.
 func (s *State) usedBy(q *quota, name string) int64 {
 	t, ok := s.meters.Get(&meter{holder: name, quota: q.number})
-	if !ok || t.window != q.ledger.window {
+	if !ok || t.window != q.ledger.Window {
 		return 0
 	}
-	return t.used.since(q.ledger.cutoff)
+	return t.used.Since(q.ledger.Cutoff)
 }
 
 // answered counts an answer of the provider.
@@ -110,7 +107,7 @@ func (t *meter) answered(cause logpb.Cause) {
 // recordReturned counts what came back of what was consumed.
 func (m *Machine) recordReturned(q *quota, name string, amount int64) {
 	if t := m.meter(q, name); t != nil {
-		t.Returned = addSaturated(t.Returned, amount)
+		t.Returned = fixed.AddSaturated(t.Returned, amount)
 	}
 }
 
@@ -140,9 +137,9 @@ func (m *Machine) recordRefusal(name string, refusal *logpb.Refusal) {
 // usesAny tells whether a holder used something of a present window that it has a meter for.
 func (m *Machine) usesAny(name string) (uses bool) {
 	m.meters.Ascend(&meter{holder: name}, func(t *meter) bool {
-		if t.holder == name && t.used.amount > 0 {
+		if t.holder == name && t.used.Amount > 0 {
 			q, ok := m.quotas.Get(t.quota)
-			uses = ok && t.window == q.ledger.window && q.ledger.usedByAll() > 0
+			uses = ok && t.window == q.ledger.Window && q.ledger.UsedByAll() > 0
 		}
 		return t.holder == name && !uses
 	})
@@ -184,7 +181,7 @@ func (s *State) UsagePage(of UsageFilter, after UsageMark, limit int, at Clock) 
 		p.work++
 		last = UsageMark{Holder: t.holder, Quota: t.quota}
 		q, ok := s.quotas.Get(t.quota)
-		if ok && (of.Quota == "" || q.name == of.Quota) && q.rule.policy.meters(t.holder) && (of.Shown == nil || of.Shown(t.holder)) {
+		if ok && (of.Quota == "" || q.name == of.Quota) && q.rule.Policy.Meters(t.holder) && (of.Shown == nil || of.Shown(t.holder)) {
 			views = append(views, s.viewUsage(t, q, p))
 		}
 		return true
@@ -226,7 +223,7 @@ func (p *reservations) of(s *State, holder string, in heldIn) int64 {
 // EachMeter calls fn with what each holder did with each quota, in the order of holders.
 func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
 	s.meters.Scan(func(t *meter) bool {
-		if q, ok := s.quotas.Get(t.quota); ok && q.rule.policy.meters(t.holder) {
+		if q, ok := s.quotas.Get(t.quota); ok && q.rule.Policy.Meters(t.holder) {
 			fn(t.holder, q.name, &t.MeterCounts)
 		}
 		return true
@@ -235,19 +232,19 @@ func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
 
 func (s *State) viewUsage(t *meter, q *quota, p *reservations) UsageView {
 	at := p.at
-	p.work += 1 + len(q.ledger.log)/8
+	p.work += 1 + len(q.ledger.Log)/8
 	g := q.ledgerAt(at)
 	v := UsageView{Holder: t.holder, Quota: q.name, Used: -1, MeterCounts: t.MeterCounts}
 	v.Class, _ = s.byRules(t.holder)
-	v.Reserved = p.of(s, t.holder, heldIn{q.number, g.window})
-	if q.rule.kind != kindWindow {
+	v.Reserved = p.of(s, t.holder, heldIn{q.number, g.Window})
+	if q.rule.Kind != ledger.KindWindow {
 		return v
 	}
 	v.Used = 0
-	if t.window == g.window {
-		v.Used = t.used.since(g.cutoff)
+	if t.window == g.Window {
+		v.Used = t.used.Since(g.Cutoff)
 	}
-	v.Share = q.shareOf(q.rule.policy.shares.holder(t.holder))
+	v.Share = q.shareOf(q.rule.Policy.Shares.Holder(t.holder))
 	if v.Share > 0 {
 		kept := keptOf(v.Share, v.Used, q.partLeft(&g, at))
 		v.Lent, v.Borrowed = max(v.Share-v.Used-kept, 0), max(v.Used-v.Share, 0)
@@ -257,9 +254,9 @@ func (s *State) viewUsage(t *meter, q *quota, p *reservations) UsageView {
 
 func encodeMeter(t *meter) *logpb.SnapshotMeter {
 	encoded := &logpb.SnapshotMeter{
-		Holder: t.holder, Quota: t.quota, Window: t.window, Used: t.used.amount, Answered: t.Answered, Limited: t.Limited, Waits: t.Waits,
+		Holder: t.holder, Quota: t.quota, Window: t.window, Used: t.used.Amount, Answered: t.Answered, Limited: t.Limited, Waits: t.Waits,
 		WaitedNs: t.WaitedNs, Granted: t.Granted, Consumed: t.Consumed, Returned: t.Returned, Overrun: t.Overrun,
-		UsedEnds: encodeEnds(nil, 0, &t.used),
+		UsedEnds: ledger.EncodeEnds(nil, 0, &t.used),
 	}
 	for _, d := range t.Denials {
 		encoded.Denials = append(encoded.Denials, &logpb.SnapshotDenial{Reason: d.Reason, Times: d.Times})
@@ -269,17 +266,72 @@ func encodeMeter(t *meter) *logpb.SnapshotMeter {
 
 func decodeMeter(encoded *logpb.SnapshotMeter, generation uint64) *meter {
 	t := &meter{
-		generation: generation, holder: encoded.Holder, quota: encoded.Quota, window: encoded.Window, used: usage{amount: encoded.Used},
+		generation: generation, holder: encoded.Holder, quota: encoded.Quota, window: encoded.Window, used: ledger.Usage{Amount: encoded.Used},
 		MeterCounts: MeterCounts{
 			Answered: encoded.Answered, Limited: encoded.Limited, Waits: encoded.Waits, WaitedNs: encoded.WaitedNs,
 			Granted: encoded.Granted, Consumed: encoded.Consumed, Returned: encoded.Returned, Overrun: encoded.Overrun,
 		},
 	}
 	for _, e := range encoded.UsedEnds {
-		t.used.list(e.EndNs, e.Amount)
+		t.used.List(e.EndNs, e.Amount)
 	}
 	for _, d := range encoded.Denials {
 		t.Denials = append(t.Denials, Denial{Reason: d.Reason, Times: d.Times})
 	}
+	return t
+}
+
+// recordUsage records what a holder takes of the present window, or gives back: of what it holds (ledger.OpenEnd), or of what it consumed.
+// Where its caller's part of what is remembered of holders is used up nothing more is listed: that counts for the whole window.
+func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, amount int64) {
+	if q.rule.Paced() && class == ledger.ClassCritical && q.ledger.Counts(end) {
+		q.ledger.Used[class].Add(end, amount, true) // what its cap needs
+	}
+	if q.rule.Kind != ledger.KindWindow || window != q.ledger.Window || !q.ledger.Counts(end) {
+		return
+	}
+	listed := q.ledger.Lists(&q.rule)
+	q.ledger.Used[class].Add(end, amount, listed)
+	if t := m.metered(q, name); t != nil {
+		was := t.size()
+		t.used.Add(end, amount, listed && (amount < 0 || t.used.Has(end) || m.mayGrow(t)))
+		m.resized(t, was)
+	}
+}
+
+// moveUsage records that the exposure of what was used ends at another time.
+func (m *Machine) moveUsage(q *quota, name string, c *charge, from int64) {
+	if q.rule.Paced() && c.class == int8(ledger.ClassCritical) {
+		q.ledger.Used[c.class].Move(from, c.end, c.amount)
+	}
+	if q.rule.Kind != ledger.KindWindow || c.window != q.ledger.Window || !q.ledger.Lists(&q.rule) {
+		return
+	}
+	q.ledger.Used[c.class].Move(from, c.end, c.amount)
+	if t := m.metered(q, name); t != nil {
+		was := t.size()
+		t.used.List(from, -c.amount)
+		if t.used.Has(c.end) || m.mayGrow(t) {
+			t.used.List(c.end, c.amount)
+		}
+		m.resized(t, was)
+	}
+}
+
+// metered returns a holder's meter, with what is of the present window, that may be changed; nil: it has none.
+func (m *Machine) metered(q *quota, name string) *meter {
+	t := m.meter(q, name)
+	if t == nil {
+		return nil
+	}
+	was := t.size()
+	if t.window != q.ledger.Window {
+		t.window, t.used = q.ledger.Window, ledger.Usage{}
+	}
+	t.used.Drop(q.ledger.Cutoff)
+	if !q.ledger.Lists(&q.rule) {
+		t.used.Ends = nil
+	}
+	m.resized(t, was)
 	return t
 }

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -41,7 +42,7 @@ func TestMetering(t *testing.T) {
 
 	h := w.usage("a", "h")
 	if h.Granted != 30 || h.Consumed != 21 || h.Returned != 10 || h.Overrun != 0 || h.Used != 20 || h.Reserved != 9 ||
-		h.Answered != 1 || h.Limited != 1 || h.Share != 0 || h.Class != classStandard {
+		h.Answered != 1 || h.Limited != 1 || h.Share != 0 || h.Class != ledger.ClassStandard {
 		t.Errorf("h: %+v", h)
 	}
 	if len(h.Denials) != 2 || h.Denials[0] != (Denial{logpb.Reason_REASON_NEVER_FITS, 1}) || h.Denials[1] != (Denial{logpb.Reason_REASON_EXHAUSTED, 2}) {
@@ -87,7 +88,7 @@ func TestMeteringSwitchedOff(t *testing.T) {
 func TestMetersAreBounded(t *testing.T) {
 	m := New()
 	q := &quota{number: 1, definition: hourly("h", 100)}
-	q.rule, _ = newRule(policed(hourly("h", 100), &logpb.Policy{
+	q.rule, _ = ledger.NewRule(policed(hourly("h", 100), &logpb.Policy{
 		Metering: true, Shares: &logpb.Shares{Holders: []*logpb.HolderShare{{Holder: "owner", SharePpm: 100_000}}},
 	}), EntryVersion)
 	for i := range maxMeters {
@@ -135,8 +136,8 @@ func TestSharesOfHolders(t *testing.T) {
 		{Holder: "ceo", SharePpm: 300_000}, {Holder: "ralph", SharePpm: 200_000},
 	}}})
 	who := holders(
-		&logpb.HolderRule{Pattern: "ceo", Class: classCritical}, &logpb.HolderRule{Pattern: "crit*", Class: classCritical},
-		&logpb.HolderRule{Pattern: "back*", Class: classBackground},
+		&logpb.HolderRule{Pattern: "ceo", Class: ledger.ClassCritical}, &logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical},
+		&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground},
 	)
 	tell(t, []story{
 		{"kept against the same class and those below, not against critical ones", []*logpb.Quota{shared}, []line{
@@ -152,7 +153,8 @@ func TestSharesOfHolders(t *testing.T) {
 		{"who has a share is of the class that the rules give it now", []*logpb.Quota{shared}, []line{
 			{0, who, "applied"},
 			{second, asks("crit", 0, itemOf("h", 702)), "SHARE h again at 11.003s"}, // the ceo's are kept from critical calls
-			{0, holders(&logpb.HolderRule{Pattern: "ceo", Class: classBackground}, &logpb.HolderRule{Pattern: "crit*", Class: classCritical}), "applied"},
+			{0, holders(&logpb.HolderRule{Pattern: "ceo", Class: ledger.ClassBackground},
+				&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical}), "applied"},
 			{0, asks("crit", 0, itemOf("h", 702)), "lease 1: h=702 until 5m1s"},
 		}},
 	})
@@ -224,7 +226,7 @@ func checkUse(t *rapid.T, w *world, name string) {
 	views, _ := w.m.State().UsagePage(UsageFilter{Holder: name, Quota: ""}, UsageMark{}, 10, w.clock())
 	for _, v := range views {
 		q := w.m.quotaNamed(v.Quota)
-		window := q.ledgerAt(w.clock()).window // which may have closed since a command had to do with the quota
+		window := q.ledgerAt(w.clock()).Window // which may have closed since a command had to do with the quota
 		var sum int64
 		w.m.leases.Scan(func(_ uint64, l *lease) bool {
 			for i := range l.items {

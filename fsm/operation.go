@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -182,7 +186,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	if failure != nil {
 		return failed(failure)
 	}
-	asked := digestItems(command.Items)
+	asked := entry.DigestItems(command.Items)
 	if o := l.operation(command.Op); o != nil && command.Op != graceOp {
 		if o.asked != asked {
 			return failWith(logpb.Reason_REASON_OPERATION_REUSED,
@@ -221,7 +225,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	}
 	for _, n := range m.needsOf(l, parts) {
 		if m.consumesRamp(l, n.quota) {
-			n.quota.ramped = addSaturated(n.quota.ramped, n.amount)
+			n.quota.ramped = fixed.AddSaturated(n.quota.ramped, n.amount)
 		}
 	}
 	m.finishBelow(l, command.DoneBelow, freeing)
@@ -262,7 +266,7 @@ func (m *Machine) chargesOf(l *lease, parts []heldPart) (charges int) {
 func (m *Machine) closedItems(l *lease) (closed []string) {
 	for i := range l.items {
 		it := &l.items[i]
-		if q := m.editQuotaNow(it.quota); q != nil && it.held > 0 && it.window != q.ledger.window && !it.ancestor {
+		if q := m.editQuotaNow(it.quota); q != nil && it.held > 0 && it.window != q.ledger.Window && !it.ancestor {
 			closed = append(closed, q.name)
 		}
 	}
@@ -292,7 +296,7 @@ func checkNewOperation(l *lease, op, mark uint64) *logpb.Failure {
 
 func noSlots(parts []heldPart) *logpb.Failure {
 	for _, part := range parts {
-		if part.quota.rule.kind == kindSlots {
+		if part.quota.rule.Kind == ledger.KindSlots {
 			return invalid(fmt.Sprintf("%q has slots: held is in use, there is nothing to consume", part.quota.name), "leave it out")
 		}
 	}
@@ -305,24 +309,24 @@ func (m *Machine) judgeConsume(l *lease, parts []heldPart) *logpb.Refusal {
 	now := m.clock.Now
 	for _, n := range m.needsOf(l, parts) {
 		q := n.quota
-		if q.rule.policy.observe {
+		if q.rule.Policy.Observe {
 			continue
 		}
 		switch {
-		case q.rule.limit == 0:
+		case q.rule.Limit == 0:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
-		case q.rule.burst > 0 && n.amount > q.rule.burst:
+		case q.rule.Burst > 0 && n.amount > q.rule.Burst:
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_NEVER_FITS, q, 0,
-				fmt.Sprintf("consume at most %d at a time", q.rule.burst)))
+				fmt.Sprintf("consume at most %d at a time", q.rule.Burst)))
 		}
 		if q.cooling(now) {
 			worst = worse(worst, m.coolingRefusal(q, l.holder, l.class, q.cooldown))
 		}
 		if wait := m.rampWait(n); wait > 0 && m.consumesRamp(l, q) {
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, addSaturated(now, wait), "it reopens slowly after a cooldown"))
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, fixed.AddSaturated(now, wait), "it reopens slowly after a cooldown"))
 		}
 		if left := m.burstLeft(q, n.amount); left > 0 {
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(now, left), "the burst is used up"))
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, fixed.AddSaturated(now, left), "the burst is used up"))
 		}
 	}
 	return worst
@@ -341,7 +345,7 @@ func (m *Machine) needsOf(l *lease, parts []heldPart) []need {
 				i = len(needs)
 				needs = append(needs, need{quota: q})
 			}
-			needs[i].amount = addSaturated(needs[i].amount, part.amount)
+			needs[i].amount = fixed.AddSaturated(needs[i].amount, part.amount)
 		})
 	}
 	return needs
@@ -354,7 +358,7 @@ func (m *Machine) consumeAll(l *lease, granted *logpb.Granted) {
 	if len(parts) == 0 {
 		return
 	}
-	if o := m.charge(l, 1, digestItems(nil), parts); granted != nil {
+	if o := m.charge(l, 1, entry.DigestItems(nil), parts); granted != nil {
 		granted.Consumed = m.consumed(o)
 	}
 }
@@ -364,17 +368,17 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operatio
 	o := m.newOperation(l)
 	o.lease, o.op, o.fence, o.holder, o.asked, o.beganWall = l.id, op, l.fence, l.holder, asked, m.clock.WallEarly
 	o.account = l.account
-	if m.featureLevel >= levelReports {
+	if m.featureLevel >= levels.Reports {
 		o.began = max(m.clock.Now, 1)
 	}
 	o.charges = o.single[:0]
 	spendBy, windows := m.spendByOf(l, parts, o)
-	o.spendBy = addSaturated(m.clock.Now, spendBy)
+	o.spendBy = fixed.AddSaturated(m.clock.Now, spendBy)
 	if windows {
-		o.spendByWall = addSaturated(m.clock.WallLate, spendBy)
+		o.spendByWall = fixed.AddSaturated(m.clock.WallLate, spendBy)
 	}
 	if o.transit == 0 {
-		o.transit = min(maxTransit, spendBy/2)
+		o.transit = min(ledger.MaxTransit, spendBy/2)
 	}
 	o.transit = min(o.transit, spendBy)
 	for _, part := range parts {
@@ -383,12 +387,12 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operatio
 			if q == nil {
 				return
 			}
-			if it.window == q.ledger.window {
-				q.ledger.held -= part.amount
+			if it.window == q.ledger.Window {
+				q.ledger.Held -= part.amount
 			}
 			o.charges = append(o.charges, m.chargeFor(q, l, it.ancestor, part.amount, spendBy))
 			if t := m.meter(q, l.holder); t != nil {
-				t.Consumed = addSaturated(t.Consumed, part.amount)
+				t.Consumed = fixed.AddSaturated(t.Consumed, part.amount)
 			}
 		})
 	}
@@ -399,15 +403,15 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operatio
 // spendByOf returns the shortest spend-by of all quotas that take part, since all of it is one call, and notes the
 // longest configured transit.
 func (m *Machine) spendByOf(l *lease, parts []heldPart, o *operation) (spendBy int64, windows bool) {
-	spendBy = noSpendBy
+	spendBy = ledger.NoSpendBy
 	for _, part := range parts {
 		m.eachShare(l, part.index, func(_ *item, q *quota) {
 			if q == nil {
 				return
 			}
-			spendBy = min(spendBy, q.ledger.spendBy(&q.rule, q.rule.at(m.clock)))
-			windows = windows || q.rule.kind == kindWindow
-			o.transit = max(o.transit, q.rule.transit)
+			spendBy = min(spendBy, q.ledger.SpendBy(&q.rule, q.rule.At(m.clock)))
+			windows = windows || q.rule.Kind == ledger.KindWindow
+			o.transit = max(o.transit, q.rule.Transit)
 		})
 	}
 	return spendBy, windows
@@ -418,37 +422,37 @@ func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy i
 	g, r := &q.ledger, &q.rule
 	c := charge{
 		quota: q.number, ancestor: ancestor, amount: amount, consumed: amount,
-		end: openEnd, window: g.window, before: g.settled, class: int8(l.class),
+		end: ledger.OpenEnd, window: g.Window, before: g.Settled, class: int8(l.class),
 	}
-	if r.kind == kindRate && m.featureLevel >= levelReports {
-		c.before, c.total = g.consumed(), g.total
+	if r.Kind == ledger.KindRate && m.featureLevel >= levels.Reports {
+		c.before, c.total = g.Consumed(), g.Total
 	}
-	if !r.openEnded {
-		c.end = g.key(r, addSaturated(r.at(m.clock).late, spendBy))
+	if !r.OpenEnded {
+		c.end = g.Key(r, fixed.AddSaturated(r.At(m.clock).Late, spendBy))
 	}
 	m.recordTotal(q, amount)
 	m.count(q, c.end, spendBy, amount, 0)
-	m.moveUsage(q, l.holder, &c, openEnd)
+	m.moveUsage(q, l.holder, &c, ledger.OpenEnd)
 	m.drawCharge(q, &c)
 	return c
 }
 
 // recordTotal records what is consumed of a rate.
 func (m *Machine) recordTotal(q *quota, amount int64) {
-	if q.rule.kind == kindRate && m.featureLevel >= levelOvertaken {
-		q.ledger.total += uint64(amount)
+	if q.rule.Kind == ledger.KindRate && m.featureLevel >= levels.Overtaken {
+		q.ledger.Total += uint64(amount)
 	}
 }
 
 // count counts an amount, of whose exposure so much is left, until an end. While anything in cluster time counts, the state is busy.
 func (m *Machine) count(q *quota, end, left, amount, overrun int64) {
 	var until int64
-	if q.rule.kind == kindWindow {
-		until = max(addSaturated(m.clock.Now, left), 1)
+	if q.rule.Kind == ledger.KindWindow {
+		until = max(fixed.AddSaturated(m.clock.Now, left), 1)
 	}
-	q.ledger.add(end, amount, overrun, until)
-	if q.rule.kind != kindWindow && end != openEnd {
-		m.busyUntil = max(m.busyUntil, addSaturated(end, q.rule.period))
+	q.ledger.Add(end, amount, overrun, until)
+	if q.rule.Kind != ledger.KindWindow && end != ledger.OpenEnd {
+		m.busyUntil = max(m.busyUntil, fixed.AddSaturated(end, q.rule.Period))
 	}
 }
 
@@ -470,31 +474,31 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 }
 
 // maxDetached is how long an ended lease's records are kept at most: for as long as a call may take.
-const maxDetached = day
+const maxDetached = fixed.Day
 
 // nextCheck returns when to look at a detached record again.
 func (m *Machine) nextCheck(o *operation) int64 {
-	left := second
+	left := fixed.Second
 	for i := range o.charges {
-		if q := m.getQuota(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) {
-			left = max(left, q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end))
+		if q := m.getQuota(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) {
+			left = max(left, q.ledger.DropsIn(&q.rule, q.rule.At(m.clock), o.charges[i].end))
 		}
 	}
-	return addSaturated(m.clock.Now, min(left, maxDetached))
+	return fixed.AddSaturated(m.clock.Now, min(left, maxDetached))
 }
 
 // moveCharge moves what a charge counts to another end; so much of its exposure is left.
 func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) {
-	if !q.ledger.counts(c.end) || c.end == end {
+	if !q.ledger.Counts(c.end) || c.end == end {
 		return
 	}
 	var overrun int64
 	if c.overrun {
 		overrun = c.amount
 	}
-	q.ledger.take(c.end, c.amount, overrun)
+	q.ledger.Take(c.end, c.amount, overrun)
 	from := c.end
-	if from == openEnd {
+	if from == ledger.OpenEnd {
 		m.drawOpen(q, end, left, c.amount)
 	}
 	c.end = end
@@ -505,7 +509,7 @@ func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) 
 // stillCounts tells whether anything of an operation counts.
 func (m *Machine) stillCounts(o *operation) bool {
 	for i := range o.charges {
-		if q := m.editQuotaNow(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) {
+		if q := m.editQuotaNow(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) {
 			return true
 		}
 	}
@@ -516,7 +520,7 @@ func (m *Machine) stillCounts(o *operation) bool {
 func (m *Machine) closeRecord(o *operation) {
 	for i := range o.charges {
 		if q := m.editQuotaNow(o.charges[i].quota); q != nil {
-			q.ledger.close(o.charges[i].end, o.charges[i].amount)
+			q.ledger.Close(o.charges[i].end, o.charges[i].amount)
 		}
 	}
 }
@@ -526,12 +530,12 @@ func (m *Machine) closeRecord(o *operation) {
 func (m *Machine) endExposure(o *operation, left int64) {
 	for i := range o.charges {
 		c := &o.charges[i]
-		if c.end != openEnd {
+		if c.end != ledger.OpenEnd {
 			continue
 		}
 		if q := m.editQuotaNow(c.quota); q != nil {
 			longest := m.longestLeft(o, q, left)
-			m.moveCharge(q, o.holder, c, q.ledger.key(&q.rule, addSaturated(q.rule.at(m.clock).late, longest)), longest)
+			m.moveCharge(q, o.holder, c, q.ledger.Key(&q.rule, fixed.AddSaturated(q.rule.At(m.clock).Late, longest)), longest)
 		}
 	}
 }
@@ -539,8 +543,8 @@ func (m *Machine) endExposure(o *operation, left int64) {
 // shortLived tells whether a detached record, which has been kept for as long as was arranged, stops counting soon.
 func (m *Machine) shortLived(o *operation) bool {
 	for i := range o.charges {
-		if q := m.getQuota(o.charges[i].quota); q != nil && q.ledger.counts(o.charges[i].end) &&
-			q.ledger.dropsIn(&q.rule, q.rule.at(m.clock), o.charges[i].end) > hour {
+		if q := m.getQuota(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) &&
+			q.ledger.DropsIn(&q.rule, q.rule.At(m.clock), o.charges[i].end) > fixed.Hour {
 			return false
 		}
 	}
@@ -550,5 +554,5 @@ func (m *Machine) shortLived(o *operation) bool {
 // longestLeft returns what is left of an exposure that was never settled: it ends one longest call after its lease, which has so much
 // left, but not before it may be spent.
 func (m *Machine) longestLeft(o *operation, q *quota, left int64) int64 {
-	return max(left+q.rule.maxCall, o.spendBy-m.clock.Now)
+	return max(left+q.rule.MaxCall, o.spendBy-m.clock.Now)
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -151,7 +152,7 @@ func TestATurnDoesNotWrap(t *testing.T) {
 		a.Consume, a.TtlNs = true, second
 		w.now += 2 * minute
 		g := w.granted(a)
-		w.raw(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("q", maxAmount)}}))
+		w.raw(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("q", fixed.MaxAmount)}}))
 		h, _ := w.m.holders.Get("me")
 		if h.virtualTime < last {
 			t.Fatalf("turn fell from %d to %d by using more", last, h.virtualTime)

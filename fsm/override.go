@@ -5,13 +5,15 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // Bounds of an override.
 const (
-	minOverride = second
-	maxOverride = 31 * day
+	minOverride = fixed.Second
+	maxOverride = 31 * fixed.Day
 	maxNote     = 500
 )
 
@@ -28,7 +30,7 @@ func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	if q == nil {
 		return failed(unknownQuota(command.Quota))
 	}
-	if q.rule.kind == kindPool {
+	if q.rule.Kind == ledger.KindPool {
 		return failed(noPool(q, "has no limit to override"))
 	}
 	q = m.editQuotaNow(q.number)
@@ -42,7 +44,7 @@ func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	if len(command.Note) > maxNote {
 		return failed(invalid(fmt.Sprintf("a note has at most %d bytes", maxNote), ""))
 	}
-	set := &override{limit: *command.Limit, until: addSaturated(m.clock.Now, command.ForNs), note: command.Note}
+	set := &override{limit: *command.Limit, until: fixed.AddSaturated(m.clock.Now, command.ForNs), note: command.Note}
 	worked, failure := ruleUnder(q.definition, set, m.featureLevel)
 	if failure != nil {
 		return failed(failure)
@@ -59,9 +61,9 @@ func (m *Machine) endOverride(q *quota) {
 		return
 	}
 	m.replaceOverride(q, nil)
-	own, _ := newRule(q.definition, m.featureLevel) // it was worked out when it was applied
+	own, _ := ledger.NewRule(q.definition, m.featureLevel) // it was worked out when it was applied
 	m.changeRule(q, own)
-	m.emit(Event{Kind: EventOverride, Quota: q.name, Amount: own.limit})
+	m.emit(Event{Kind: EventOverride, Quota: q.name, Amount: own.Limit})
 }
 
 // endOverrides ends the overrides whose time is over.
@@ -83,7 +85,7 @@ func (m *Machine) rejectByOverride(req *logpb.Reserve, class int32, n need) *log
 	if refusal == nil {
 		return nil
 	}
-	if own, _ := newRule(q.definition, m.featureLevel); m.rejectByRule(req, class, n, &own) != nil {
+	if own, _ := ledger.NewRule(q.definition, m.featureLevel); m.rejectByRule(req, class, n, &own) != nil {
 		return nil
 	}
 	refusal.RetryAtNs, refusal.Advice = q.override.until, "an operator's override rules it out until then: "+refusal.Advice
@@ -102,21 +104,21 @@ func (m *Machine) replaceOverride(q *quota, to *override) {
 }
 
 // changeRule puts another rule in place of a quota's.
-func (m *Machine) changeRule(q *quota, to rule) {
-	q.ledger.rescaleBurst(&q.rule, &to, m.clock.Now, m.exactBurst())
+func (m *Machine) changeRule(q *quota, to ledger.Rule) {
+	q.ledger.RescaleBurst(&q.rule, &to, m.clock.Now, m.exactBurst())
 	q.repace(&to, m.clock.Now)
-	if !to.burns() {
+	if !to.Burns() {
 		q.burn = burn{}
 	}
-	to.shift = m.clock.Shift
+	to.Shift = m.clock.Shift
 	q.rule = to
 	m.markDirty(q)
 }
 
 // ruleUnder works a definition out under an override; nil: under none.
-func ruleUnder(definition *logpb.Quota, over *override, level uint32) (rule, *logpb.Failure) {
+func ruleUnder(definition *logpb.Quota, over *override, level uint32) (ledger.Rule, *logpb.Failure) {
 	if over == nil {
-		return newRule(definition, level)
+		return ledger.NewRule(definition, level)
 	}
 	other := proto.CloneOf(definition)
 	switch r := other.Rule.(type) {
@@ -127,5 +129,5 @@ func ruleUnder(definition *logpb.Quota, over *override, level uint32) (rule, *lo
 	case *logpb.Quota_Slots:
 		r.Slots.Limit = over.limit
 	}
-	return newRule(other, level)
+	return ledger.NewRule(other, level)
 }

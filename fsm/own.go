@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/quotad/quotad/fsm/logpb"
+import (
+	"github.com/quotad/quotad/fsm/levels"
+	"github.com/quotad/quotad/fsm/logpb"
+)
 
 // Sessions and idempotency keys belong to the caller that made them: its token, whatever reach that has by now. Without tokens nobody knows
 // callers apart: a client that moves on to another node may come from another address there, so all of them are one
@@ -8,7 +11,7 @@ import "github.com/quotad/quotad/fsm/logpb"
 
 // isOwn tells whether what a caller of some reach made, and an account is charged with, is the present command's caller's.
 func (m *Machine) isOwn(command *logpb.Command, by string, number uint64) bool {
-	if m.featureLevel < levelOwn || by == "" || command.By == "" {
+	if m.featureLevel < levels.Own || by == "" || command.By == "" {
 		return by == command.By
 	}
 	a := m.getAccount(number)
@@ -20,7 +23,7 @@ func (m *Machine) isOwn(command *logpb.Command, by string, number uint64) bool {
 
 // keyName returns the full name of a command's idempotency key.
 func (m *Machine) keyName(command *logpb.Command) string {
-	if m.featureLevel < levelOwn || command.By == "" || command.Caller == "" {
+	if m.featureLevel < levels.Own || command.By == "" || command.Caller == "" {
 		return sharedKey(command)
 	}
 	return command.Caller + "\x00" + command.IdempotencyKey // no reach is like a caller's name

@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -121,7 +122,7 @@ func TestSessions_WithoutTokensAreEverybodys(t *testing.T) {
 // TestSessions_OfEarlierLevelsAreTheirCallers: before level 9 callers of one reach share sessions and keys. What was made then belongs to
 // the caller that made it once the level has risen, and is not carried out a second time.
 func TestSessions_OfEarlierLevelsAreTheirCallers(t *testing.T) {
-	for level := uint32(OldestEntryVersion); level < levelOwn; level++ {
+	for level := uint32(OldestEntryVersion); level < levels.Own; level++ {
 		w := ownWorld(t, level)
 		session := w.do(ofToken("mine", "*", opens())).GetSessionOpened().Session
 		numberedOne, keyed := numbered(session, 1, 0, asks("a", 0, itemOf("r", 1))), keyedBy("k", asks("a", 0, itemOf("r", 1)))
@@ -134,7 +135,7 @@ func TestSessions_OfEarlierLevelsAreTheirCallers(t *testing.T) {
 		if w.do(ofToken("mine", "*", queued)).GetWaiting() == nil {
 			t.Fatal("it does not wait")
 		}
-		w.version = levelOwn
+		w.version = levels.Own
 		w.fails(ofToken("other", "*", numberedOne), logpb.Reason_REASON_UNKNOWN_SESSION)
 		w.fails(ofToken("other", "*", closesSession(session)), logpb.Reason_REASON_UNKNOWN_SESSION)
 		if w.lease(ofToken("other", "*", keyed)) == second {

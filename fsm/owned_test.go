@@ -3,6 +3,8 @@ package fsm
 import (
 	"slices"
 	"testing"
+
+	"github.com/quotad/quotad/fsm/entry"
 )
 
 // TestHoldersOfOneDigest: what they have is listed under a digest of their names. None sees or moves what another has whose digest is
@@ -27,7 +29,7 @@ func TestHoldersOfOneDigest(t *testing.T) {
 	}
 	for holder, other := range map[string]string{"a": "b", "b": "a"} { // each is found under the other's digest too
 		for _, id := range leases[other] {
-			w.m.leasesOf.add(digestHolder(holder), id)
+			w.m.leasesOf.Add(entry.DigestHolder(holder), id)
 		}
 		for _, ticket := range tickets[other] {
 			w.m.waitersOf.Set(ownedBy(holder, ticket))

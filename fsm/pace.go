@@ -1,9 +1,10 @@
 package fsm
 
 import (
-	"math"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -17,10 +18,6 @@ const (
 	// leastReserve and mostReserve: the reserve is the largest call of a higher class, a hundredth of usable at least and a
 	// twentieth at most. What does not return has to be waited for, and what is reserved is not used.
 	leastReserve, mostReserve = 100, 20
-	// leastRoom: while others use a rate, shares are of what they leave, and of a leastRoom-th of usable at least.
-	leastRoom = 10
-	// never is no moment.
-	never = int64(math.MaxInt64)
 )
 
 // pacer is what a rate with shares remembers.
@@ -30,72 +27,49 @@ type pacer struct {
 	// shutUntil: until then, one period from a cooldown's end on, nothing is free for lower classes.
 	shutUntil int64
 	// size is the largest amount that a higher class asked for in period number era, sizeOld that of the period before.
-	size, sizeOld, era [classBackground]int64
-}
-
-// paced tells whether the rule has shares and slides.
-func (r *rule) paced() bool { return r.kind == kindRate && r.policy.shares.on }
-
-// counting is how long a grant counts at most that is consumed at once.
-func (r *rule) counting() int64 { return addSaturated(r.period, r.spendBy+r.width) }
-
-// room returns what shares of a rate are of: what is usable and not held back for others. What comes back at the pace of usable is not
-// there where somebody else uses a part of it.
-func (g *ledger) room(r *rule) int64 {
-	if g.total == 0 { // nothing was consumed since levelOvertaken
-		return r.usable
-	}
-	return min(r.usable, max(g.usable(r)-g.others.kept, r.usable/leastRoom, 1))
-}
-
-// price is how far an amount moves a pacer.
-func (r *rule) price(amount, room int64) int64 {
-	if room == 0 {
-		return 0 // only a quota that observes grants of nothing
-	}
-	return mulDivCeil(amount, r.counting(), room)
+	size, sizeOld, era [ledger.ClassBackground]int64
 }
 
 // pay moves the pacer on for what is granted, or was used beyond an estimate.
 func (q *quota) pay(now, amount int64) {
 	q.recordBurn(now, amount)
-	if q.rule.paced() {
-		q.pacer.paidUntil = addSaturated(max(q.pacer.paidUntil, now), q.rule.price(amount, q.ledger.room(&q.rule)))
+	if q.rule.Paced() {
+		q.pacer.paidUntil = fixed.AddSaturated(max(q.pacer.paidUntil, now), q.rule.Price(amount, q.ledger.Room(&q.rule)))
 	}
 }
 
 // repay moves it back for what a hold or what still counts gave back. It may fall behind the present, which earns nothing.
 func (q *quota) repay(now, amount int64) {
 	q.recordBurn(now, -amount)
-	if room := q.ledger.room(&q.rule); q.rule.paced() && room > 0 {
-		q.pacer.paidUntil = addSaturated(q.pacer.paidUntil, -mulDivFloor(amount, q.rule.counting(), room))
+	if room := q.ledger.Room(&q.rule); q.rule.Paced() && room > 0 {
+		q.pacer.paidUntil = fixed.AddSaturated(q.pacer.paidUntil, -fixed.MulDivFloor(amount, q.rule.Counting(), room))
 	}
 }
 
 // repace carries what the pacer is ahead over to another rule of the quota: as an amount, rounded up, where its price is another one.
-func (q *quota) repace(to *rule, now int64) {
+func (q *quota) repace(to *ledger.Rule, now int64) {
 	from := &q.rule
 	switch {
-	case !to.paced():
-		if from.paced() {
-			q.pacer, q.ledger.used = pacer{}, [classes]usage{}
+	case !to.Paced():
+		if from.Paced() {
+			q.pacer, q.ledger.Used = pacer{}, [ledger.Classes]ledger.Usage{}
 		}
-	case !from.paced():
+	case !from.Paced():
 		q.pacer = pacer{paidUntil: now}
-	case q.ledger.room(from) == q.ledger.room(to) && from.counting() == to.counting():
+	case q.ledger.Room(from) == q.ledger.Room(to) && from.Counting() == to.Counting():
 	default:
-		owed := mulDivCeil(max(q.pacer.paidUntil-now, 0), q.ledger.room(from), from.counting())
-		q.pacer.paidUntil = addSaturated(now, to.price(owed, q.ledger.room(to)))
+		owed := fixed.MulDivCeil(max(q.pacer.paidUntil-now, 0), q.ledger.Room(from), from.Counting())
+		q.pacer.paidUntil = fixed.AddSaturated(now, to.Price(owed, q.ledger.Room(to)))
 	}
 }
 
 // recordPacedDemand records that a class asked for an amount.
 func (q *quota) recordPacedDemand(rank int32, amount, now int64) {
 	q.tried[rank] = max(now, 1)
-	if rank >= classBackground {
+	if rank >= ledger.ClassBackground {
 		return
 	}
-	p, era := &q.pacer, now/q.rule.period
+	p, era := &q.pacer, now/q.rule.Period
 	switch p.era[rank] {
 	case era:
 	case era - 1:
@@ -110,12 +84,12 @@ func (q *quota) recordPacedDemand(rank int32, amount, now int64) {
 // asksUntil returns until when a class counts as asking; it waits, or it asked not long ago.
 func (q *quota) asksUntil(class int32, now int64) int64 {
 	switch {
-	case class == classCritical && q.ahead.critical > 0, class == classStandard && q.ahead.standard > 0:
-		return never
+	case class == ledger.ClassCritical && q.ahead.critical > 0, class == ledger.ClassStandard && q.ahead.standard > 0:
+		return ledger.Never
 	case q.tried[class] == 0:
 		return now
 	}
-	return addSaturated(q.tried[class], max(q.rule.policy.shares.quiet, q.rule.period))
+	return fixed.AddSaturated(q.tried[class], max(q.rule.Policy.Shares.Quiet, q.rule.Period))
 }
 
 // sizeAt returns the largest amount that a class asked for in the period of a moment or the one before.
@@ -138,14 +112,14 @@ type higher struct {
 }
 
 // above returns what is for the classes above a rank at a moment, the present or one to come, if nobody asks until then.
-func (q *quota) above(rank int32, g *ledger, now, at int64) (h higher) {
+func (q *quota) above(rank int32, g *ledger.Ledger, now, at int64) (h higher) {
 	var largest int64
-	h.room = g.room(&q.rule)
+	h.room = g.Room(&q.rule)
 	for class := range rank {
 		if q.asksUntil(class, now) > at {
 			h.asks = true
 			h.share += q.shareIn(h.room, class)
-			largest = max(largest, q.pacer.sizeAt(class, at/q.rule.period))
+			largest = max(largest, q.pacer.sizeAt(class, at/q.rule.Period))
 		}
 	}
 	if h.asks {
@@ -162,7 +136,7 @@ func (h *higher) reserveFrom(amount int64) int64 {
 
 // heldBack tells whether an amount that fits into what is there is kept from a rank.
 func (q *quota) heldBack(rank int32, amount, there, now int64) bool {
-	if rank <= classCritical || !q.rule.paced() {
+	if rank <= ledger.ClassCritical || !q.rule.Paced() {
 		return false
 	}
 	h := q.above(rank, &q.ledger, now, now)
@@ -180,59 +154,59 @@ func (q *quota) heldBack(rank int32, amount, there, now int64) bool {
 }
 
 // lendsFrom is when the next is lent.
-func (q *quota) lendsFrom() int64 { return q.pacer.paidUntil - q.rule.period/leadPart }
+func (q *quota) lendsFrom() int64 { return q.pacer.paidUntil - q.rule.Period/leadPart }
 
 // heldBackUntil returns when an amount is granted to a rank next to what is set aside, if nobody asks for anything and nothing is given
 // back until then; never: nobody knows.
 func (q *quota) heldBackUntil(rank int32, amount, aside, now int64) int64 {
 	steps := []int64{now}
-	for era := now / q.rule.period; len(steps) < 3; {
+	for era := now / q.rule.Period; len(steps) < 3; {
 		era++
-		steps = append(steps, era*q.rule.period) // what was asked for in a period is forgotten after the next
+		steps = append(steps, era*q.rule.Period) // what was asked for in a period is forgotten after the next
 	}
 	for class := range rank {
-		if until := q.asksUntil(class, now); until > now && until < never {
+		if until := q.asksUntil(class, now); until > now && until < ledger.Never {
 			steps = append(steps, until)
 		}
 	}
 	slices.Sort(steps)
 	for i, from := range steps {
 		at := q.grantedFrom(q.above(rank, &q.ledger, now, from), amount, aside, now, from)
-		if at < never && (i+1 == len(steps) || at < steps[i+1]) {
+		if at < ledger.Never && (i+1 == len(steps) || at < steps[i+1]) {
 			return at
 		}
 	}
-	return never
+	return ledger.Never
 }
 
 // grantedFrom returns when an amount is granted next to higher classes and what is set aside, at a moment at the earliest.
 func (q *quota) grantedFrom(h higher, amount, aside, now, from int64) int64 {
-	taken := addSaturated(amount, aside)
-	from = max(from, q.thereFrom(addSaturated(taken, h.reserveFrom(amount)), now))
-	if !h.asks || from == never {
+	taken := fixed.AddSaturated(amount, aside)
+	from = max(from, q.thereFrom(fixed.AddSaturated(taken, h.reserveFrom(amount)), now))
+	if !h.asks || from == ledger.Never {
 		return from
 	}
-	return max(from, min(q.lendsFrom(), max(q.pacer.shutUntil, q.thereFrom(addSaturated(taken, h.share), now))))
+	return max(from, min(q.lendsFrom(), max(q.pacer.shutUntil, q.thereFrom(fixed.AddSaturated(taken, h.share), now))))
 }
 
 // thereFrom returns when so much is there; never: that is not known.
 func (q *quota) thereFrom(amount, now int64) int64 {
-	if amount > q.rule.usable {
-		return never
+	if amount > q.rule.Usable {
+		return ledger.Never
 	}
-	left, ok := q.ledger.freesIn(&q.rule, view{early: now, late: now, now: now}, amount, false)
+	left, ok := q.ledger.FreesIn(&q.rule, ledger.View{Early: now, Late: now, Now: now}, amount, false)
 	if !ok {
-		return never
+		return ledger.Never
 	}
-	return addSaturated(now, left)
+	return fixed.AddSaturated(now, left)
 }
 
 // withholdByPacedCap keeps critical calls of a rate below their cap while lower classes ask. A call that is larger
 // than the cap passes alone.
 func (m *Machine) withholdByPacedCap(as priority, n need) *logpb.Refusal {
 	q, now := n.quota, m.clock.Now
-	used := &q.ledger.used[classCritical]
-	if as.class != classCritical || used.amount == 0 || addSaturated(used.amount, n.amount) <= q.cap(&q.ledger) {
+	used := &q.ledger.Used[ledger.ClassCritical]
+	if as.class != ledger.ClassCritical || used.Amount == 0 || fixed.AddSaturated(used.Amount, n.amount) <= q.cap(&q.ledger) {
 		return nil
 	}
 	until := q.lowerAskUntil(now)
@@ -240,50 +214,50 @@ func (m *Machine) withholdByPacedCap(as priority, n need) *logpb.Refusal {
 		return nil
 	}
 	until = min(until, q.belowCapFrom(used, n.amount, now))
-	if until == never {
-		until = addSaturated(now, unknownRetry)
+	if until == ledger.Never {
+		until = fixed.AddSaturated(now, unknownRetry)
 	}
 	return m.refusal(logpb.Reason_REASON_CAP, q, until, "critical calls have used what they may while others ask")
 }
 
 // cap is the most that critical calls may use of a rate while others ask.
-func (q *quota) cap(g *ledger) int64 {
-	return mulDivFloor(g.room(&q.rule), q.rule.policy.shares.cap, million)
+func (q *quota) cap(g *ledger.Ledger) int64 {
+	return fixed.MulDivFloor(g.Room(&q.rule), q.rule.Policy.Shares.Cap, fixed.Million)
 }
 
 // lowerAskUntil returns until when classes below critical count as asking: one waits, or asked less than a period ago.
 func (q *quota) lowerAskUntil(now int64) (until int64) {
 	if q.waiting > q.ahead.critical {
-		return never
+		return ledger.Never
 	}
-	for class := classStandard; class < classes; class++ {
+	for class := ledger.ClassStandard; class < ledger.Classes; class++ {
 		if q.tried[class] != 0 {
-			until = max(until, addSaturated(q.tried[class], q.rule.period))
+			until = max(until, fixed.AddSaturated(q.tried[class], q.rule.Period))
 		}
 	}
 	return max(until, now)
 }
 
 // belowCapFrom returns when critical calls have used so little again that an amount is below their cap; never: nobody knows.
-func (q *quota) belowCapFrom(used *usage, amount, now int64) int64 {
-	left := used.amount
-	for _, e := range used.ends {
-		if left -= e.amount; left <= 0 || addSaturated(left, amount) <= q.cap(&q.ledger) {
-			return addSaturated(now, q.ledger.dropsIn(&q.rule, view{early: now, late: now, now: now}, e.end))
+func (q *quota) belowCapFrom(used *ledger.Usage, amount, now int64) int64 {
+	left := used.Amount
+	for _, e := range used.Ends {
+		if left -= e.Amount; left <= 0 || fixed.AddSaturated(left, amount) <= q.cap(&q.ledger) {
+			return fixed.AddSaturated(now, q.ledger.DropsIn(&q.rule, ledger.View{Early: now, Late: now, Now: now}, e.End))
 		}
 	}
-	return never
+	return ledger.Never
 }
 
 // exhaustedPaced makes the refusal of a need of a rate with shares, in a class below critical, that does not fit now.
 func (m *Machine) exhaustedPaced(req *logpb.Reserve, as priority, n need) *logpb.Refusal {
 	now, burst := m.clock.Now, m.burstWait(req, n)
 	at := n.quota.heldBackUntil(as.rank, n.amount, 0, now)
-	if at == never {
-		at = addSaturated(now, unknownRetry)
+	if at == ledger.Never {
+		at = fixed.AddSaturated(now, unknownRetry)
 	}
-	at = max(at, addSaturated(now, burst))
-	if burst > 0 || n.quota.ledger.available(&n.quota.rule) < n.amount {
+	at = max(at, fixed.AddSaturated(now, burst))
+	if burst > 0 || n.quota.ledger.Available(&n.quota.rule) < n.amount {
 		return m.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, at, "come back then, or wait in the queue")
 	}
 	return m.refusal(logpb.Reason_REASON_SHARE, n.quota, at,
@@ -291,10 +265,10 @@ func (m *Machine) exhaustedPaced(req *logpb.Reserve, as priority, n need) *logpb
 }
 
 // takes returns the most that one call of a class could be granted of a rate now, if nobody waits.
-func (q *quota) takes(class int32, g *ledger, now int64) int64 {
-	there := max(g.available(&q.rule), 0)
-	if class == classCritical {
-		used := g.used[classCritical].amount
+func (q *quota) takes(class int32, g *ledger.Ledger, now int64) int64 {
+	there := max(g.Available(&q.rule), 0)
+	if class == ledger.ClassCritical {
+		used := g.Used[ledger.ClassCritical].Amount
 		if used == 0 || q.lowerAskUntil(now) <= now {
 			return there
 		}
@@ -314,11 +288,11 @@ func (q *quota) takes(class int32, g *ledger, now int64) int64 {
 
 // pacedUses returns what each class has of a rate. What a class uses is known of critical calls alone, whose cap needs it; what is kept for
 // one is its share while it asks.
-func (q *quota) pacedUses(g *ledger, now int64) []ClassUse {
-	uses, room := make([]ClassUse, classes), g.room(&q.rule)
-	for class := range int32(classes) {
-		u := ClassUse{Class: class, Share: q.shareIn(room, class), Used: g.used[class].amount, Takes: q.takes(class, g, now)}
-		if class < classBackground && q.asksUntil(class, now) > now {
+func (q *quota) pacedUses(g *ledger.Ledger, now int64) []ClassUse {
+	uses, room := make([]ClassUse, ledger.Classes), g.Room(&q.rule)
+	for class := range int32(ledger.Classes) {
+		u := ClassUse{Class: class, Share: q.shareIn(room, class), Used: g.Used[class].Amount, Takes: q.takes(class, g, now)}
+		if class < ledger.ClassBackground && q.asksUntil(class, now) > now {
 			u.Kept = u.Share
 		}
 		uses[class] = u
@@ -327,16 +301,16 @@ func (q *quota) pacedUses(g *ledger, now int64) []ClassUse {
 }
 
 // viewPacer returns a rate's pacer as a reader sees it; nil: it has none.
-func (q *quota) viewPacer(g *ledger, now int64) *PacerView {
-	if !q.rule.paced() {
+func (q *quota) viewPacer(g *ledger.Ledger, now int64) *PacerView {
+	if !q.rule.Paced() {
 		return nil
 	}
-	h, there := q.above(classBackground, g, now, now), g.available(&q.rule)
+	h, there := q.above(ledger.ClassBackground, g, now, now), g.Available(&q.rule)
 	v := &PacerView{
 		Ahead: max(q.pacer.paidUntil-now, 0), LendsIn: max(q.lendsFrom()-now, 0), Reserve: h.reserve, Zone: logpb.Zone_ZONE_GREEN,
 	}
 	switch {
-	case there < max(q.pacer.sizeAt(classCritical, now/q.rule.period), 1):
+	case there < max(q.pacer.sizeAt(ledger.ClassCritical, now/q.rule.Period), 1):
 		v.Zone = logpb.Zone_ZONE_RED
 	case h.asks && (there < h.share || now < q.pacer.shutUntil):
 		v.Zone = logpb.Zone_ZONE_AMBER

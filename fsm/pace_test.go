@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -400,11 +402,11 @@ func TestPace_LargeCalls(t *testing.T) {
 // TestPace_FeatureLevel: before the level that knows them, a rate has no shares, and says so as it always did.
 func TestPace_FeatureLevel(t *testing.T) {
 	def := pacedRate("r", 10, minute)
-	_, failure := newRule(def, levelRates-1)
+	_, failure := ledger.NewRule(def, levels.Rates-1)
 	if failure.GetMessage() != `quota "r": only windows have shares` {
 		t.Fatalf("at the level before: %v", failure)
 	}
-	if _, failure := newRule(def, levelRates); failure != nil {
+	if _, failure := ledger.NewRule(def, levels.Rates); failure != nil {
 		t.Fatalf("at the level that knows them: %v", failure)
 	}
 }
@@ -478,33 +480,35 @@ func BenchmarkQuotaMemory(b *testing.B) {
 // and no more.
 func TestPace_View(t *testing.T) {
 	w := pacedWorld(t)
-	takes := func() (takes [classes]int64) {
+	takes := func() (takes [ledger.Classes]int64) {
 		for class, use := range w.view("r").Classes {
 			takes[class] = use.Takes
 		}
 		return takes
 	}
 	zone := func() logpb.Zone { return w.view("r").Pacer.Zone }
-	if got, p := takes(), w.view("r").Pacer; got != [classes]int64{60_000, 60_000, 60_000} || *p != (PacerView{Zone: logpb.Zone_ZONE_GREEN}) {
+	if got, p := takes(), w.view("r").Pacer; got != [ledger.Classes]int64{60_000, 60_000, 60_000} ||
+		*p != (PacerView{Zone: logpb.Zone_ZONE_GREEN}) {
 		t.Fatalf("nobody asked: %v, %+v", got, p)
 	}
 	w.granted(call("crit", 600))
-	if got := takes(); got != [classes]int64{59_400, 58_800, 58_800} { // lent: all but the reserve
+	if got := takes(); got != [ledger.Classes]int64{59_400, 58_800, 58_800} { // lent: all but the reserve
 		t.Fatalf("before the pacer is ahead: %v", got)
 	}
 	w.take("std", 600, 10)
-	if got := takes(); got != [classes]int64{53_400, 29_400, 8_400} || zone() != logpb.Zone_ZONE_GREEN {
+	if got := takes(); got != [ledger.Classes]int64{53_400, 29_400, 8_400} || zone() != logpb.Zone_ZONE_GREEN {
 		t.Fatalf("free: %v, %v", got, zone())
 	}
 	w.take("std", 600, 49)
 	p := w.view("r").Pacer
-	if got := takes(); got[classStandard] != 0 || got[classBackground] != 0 || p.Zone != logpb.Zone_ZONE_AMBER ||
+	if got := takes(); got[ledger.ClassStandard] != 0 || got[ledger.ClassBackground] != 0 || p.Zone != logpb.Zone_ZONE_AMBER ||
 		p.Ahead != 60*626*millisecond || p.LendsIn != 36_360*millisecond || p.Reserve != 600 {
 		t.Fatalf("lent: %v, %+v", got, p)
 	}
 	// The share of who asks is kept; of use, that of critical calls is known.
-	if uses := w.view("r").Classes; uses[classCritical].Used != 600 || uses[classCritical].Kept != 24_000 || uses[classStandard].Used != 0 ||
-		uses[classStandard].Kept != 21_000 || uses[classBackground].Kept != 0 || uses[classBackground].Lent != 0 {
+	if uses := w.view("r").Classes; uses[ledger.ClassCritical].Used != 600 || uses[ledger.ClassCritical].Kept != 24_000 ||
+		uses[ledger.ClassStandard].Used != 0 ||
+		uses[ledger.ClassStandard].Kept != 21_000 || uses[ledger.ClassBackground].Kept != 0 || uses[ledger.ClassBackground].Lent != 0 {
 		t.Fatalf("classes have %+v", uses)
 	}
 	w.refused(call("std", 1), refusedShare)

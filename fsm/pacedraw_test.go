@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -89,8 +90,8 @@ func TestPace_InDrawnFleets(t *testing.T) {
 				load := drawLoad(rand.New(rand.NewPCG(of, uint64(c.period))), of+uint64(n), c.period)
 				p := runPace(t, load, of)
 				t.Logf("%s amount %d backlog %.1f: %v", load.name(), load.amount, load.backlog, p)
-				if p.percent(classCritical, .99) > c.p99 {
-					t.Errorf("critical p99 is %.1f %% of the period", p.percent(classCritical, .99))
+				if p.percent(ledger.ClassCritical, .99) > c.p99 {
+					t.Errorf("critical p99 is %.1f %% of the period", p.percent(ledger.ClassCritical, .99))
 				}
 				if p.occupancy() < 97.5 {
 					t.Errorf("occupancy is %.1f %%", p.occupancy())

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -84,9 +85,9 @@ type paceSim struct {
 	events  simEvents
 	asked   map[uint64]simEvent
 	exposed exposed
-	waits   [classes][]int64
+	waits   [ledger.Classes][]int64
 	granted map[string]int64
-	used    [classes]int64
+	used    [ledger.Classes]int64
 	// occupied is what counted, times how long, from the second period on.
 	occupied float64
 	entries  int
@@ -129,9 +130,9 @@ func runPace(t *testing.T, load paceLoad, seed uint64) *paceSim {
 	}
 	p.w.do(criticalAndBackground())
 	for n := range int64(load.backlog*float64(load.usable)) / load.mean() {
-		heap.Push(&p.events, simEvent{at: second, class: classStandard + int32(n%5/3)})
+		heap.Push(&p.events, simEvent{at: second, class: ledger.ClassStandard + int32(n%5/3)})
 	}
-	for class, rate := range [classes]float64{load.critical, load.lower * 3 / 5, load.lower * 2 / 5} {
+	for class, rate := range [ledger.Classes]float64{load.critical, load.lower * 3 / 5, load.lower * 2 / 5} {
 		if rate > 0 {
 			heap.Push(&p.events, simEvent{at: second, class: int32(class)})
 			p.arrivals(int32(class), rate)
@@ -188,7 +189,7 @@ func (p *paceSim) run() {
 func (p *paceSim) advance(to int64) {
 	if to > p.warm() {
 		v := p.w.m.quotaNamed("r")
-		p.occupied += float64(v.ledger.held+v.ledger.consumed()) * float64(to-max(p.w.now, p.warm()))
+		p.occupied += float64(v.ledger.Held+v.ledger.Consumed()) * float64(to-max(p.w.now, p.warm()))
 	}
 	p.w.now = to
 }
@@ -248,8 +249,8 @@ func (p *paceSim) apply(events []simEvent, commands []*logpb.Command) {
 	if p.at != 0 || p.key != nil {
 		return // the limit changes, or others use it too
 	}
-	if q := p.w.m.quotaNamed("r"); q.ledger.available(&q.rule) < 0 {
-		p.w.t.Fatalf("at %v: %d over the ceiling", time.Duration(p.w.now), -q.ledger.available(&q.rule))
+	if q := p.w.m.quotaNamed("r"); q.ledger.Available(&q.rule) < 0 {
+		p.w.t.Fatalf("at %v: %d over the ceiling", time.Duration(p.w.now), -q.ledger.Available(&q.rule))
 	}
 	if most := p.exposed.most(p.w.now - p.period); most > p.usable {
 		p.w.t.Fatalf("at %v: calls can spend %d within one period, %d over the ceiling", time.Duration(p.w.now), most, most-p.usable)
@@ -357,8 +358,8 @@ func TestPace_InASimulatedFleet(t *testing.T) {
 				}
 				p := runPace(t, load, 1)
 				t.Log(p)
-				if p.percent(classCritical, .99) > 5 {
-					t.Errorf("critical p99 is %.1f %% of the period", p.percent(classCritical, .99))
+				if p.percent(ledger.ClassCritical, .99) > 5 {
+					t.Errorf("critical p99 is %.1f %% of the period", p.percent(ledger.ClassCritical, .99))
 				}
 				if p.occupancy() < 97.5 {
 					t.Errorf("occupancy is %.1f %%", p.occupancy())
@@ -416,8 +417,8 @@ func TestPace_WhatHappensMeanwhile(t *testing.T) {
 				load.shares = shares
 				p := runPace(t, load, 1)
 				t.Log(shares != nil, p, p.granted)
-				if shares != nil && p.percent(classCritical, .99) > c.p99 {
-					t.Errorf("critical p99 is %.1f %% of the period", p.percent(classCritical, .99))
+				if shares != nil && p.percent(ledger.ClassCritical, .99) > c.p99 {
+					t.Errorf("critical p99 is %.1f %% of the period", p.percent(ledger.ClassCritical, .99))
 				}
 			}
 		})

@@ -3,6 +3,7 @@ package fsm
 import (
 	"strings"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -15,23 +16,23 @@ type paging struct {
 	at   Clock
 	work int
 	// ledgers are the quotas' ledgers at that clock, without their lists, each brought there once.
-	ledgers map[uint32]*ledger
+	ledgers map[uint32]*ledger.Ledger
 }
 
 // spent tells whether the page has cost what it may.
 func (p *paging) spent() bool { return p.work >= pageWork }
 
 // ledgerOf returns how a quota's ledger stands, without its lists.
-func (p *paging) ledgerOf(q *quota) *ledger {
+func (p *paging) ledgerOf(q *quota) *ledger.Ledger {
 	if known := p.ledgers[q.number]; known != nil {
 		return known
 	}
 	if p.ledgers == nil {
-		p.ledgers = map[uint32]*ledger{}
+		p.ledgers = map[uint32]*ledger.Ledger{}
 	}
-	p.work += 1 + len(q.ledger.log)/8
+	p.work += 1 + len(q.ledger.Log)/8
 	g := q.ledgerAt(p.at)
-	g.log, g.past, g.draws, g.loose, g.used = nil, nil, nil, nil, [classes]usage{}
+	g.Log, g.Past, g.Draws, g.Loose, g.Used = nil, nil, nil, nil, [ledger.Classes]ledger.Usage{}
 	p.ledgers[q.number] = &g
 	return &g
 }
@@ -93,7 +94,7 @@ func (s *State) viewLease(l *lease, p *paging) LeaseView {
 			continue
 		}
 		p.work++
-		if it.window == p.ledgerOf(q).window {
+		if it.window == p.ledgerOf(q).Window {
 			v.Held = append(v.Held, &logpb.GrantedItem{
 				Quota: q.name, Amount: it.held, UntilNs: itemEnd(q, it, l.deadline, p.at),
 			})
@@ -111,7 +112,7 @@ func (s *State) addConsumed(sums []*logpb.GrantedItem, o *operation, p *paging) 
 	for i := range o.charges {
 		c := &o.charges[i]
 		q, ok := s.quotas.Get(c.quota)
-		if !ok || c.ancestor || c.amount == 0 || !p.ledgerOf(q).counts(c.end) {
+		if !ok || c.ancestor || c.amount == 0 || !p.ledgerOf(q).Counts(c.end) {
 			continue
 		}
 		found := false

@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // criticalAndBackground maps holders by their names.
 func criticalAndBackground() *logpb.Command {
 	return holders(
-		&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "back*", Class: classBackground},
+		&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical}, &logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground},
 	)
 }
 

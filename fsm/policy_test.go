@@ -5,6 +5,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -32,7 +34,7 @@ func emergency(command *logpb.Command) *logpb.Command {
 func TestZones(t *testing.T) {
 	h := func() *logpb.Quota { return hourly("h", 1000) }
 	who := holders(
-		&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "back*", Class: classBackground},
+		&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical}, &logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground},
 	)
 	tell(t, []story{
 		{"smooth: in amber background is paced, standard half as much, critical not at all", []*logpb.Quota{smooth(h())}, []line{
@@ -100,7 +102,7 @@ func fleetShares() *logpb.Shares {
 func TestShares(t *testing.T) {
 	shared := func() *logpb.Quota { return policed(hourly("h", 1000), &logpb.Policy{Shares: fleetShares()}) }
 	who := holders(
-		&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "back*", Class: classBackground},
+		&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical}, &logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground},
 	)
 	tell(t, []story{
 		{"standard leaves what critical has not used, less and less", []*logpb.Quota{shared()}, []line{
@@ -157,7 +159,7 @@ func TestShares(t *testing.T) {
 // TestAgeing: background work that is granted nothing for long counts as standard (design 6.5).
 func TestAgeing(t *testing.T) {
 	aging := &logpb.Policy{AgeingNs: 5 * minute}
-	who := holders(&logpb.HolderRule{Pattern: "back*", Class: classBackground})
+	who := holders(&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground})
 	tell(t, []story{
 		{"in the queue, among those that need the same", []*logpb.Quota{policed(rateOf("r", 10, minute), aging), slotsOf("s", 1)}, []line{
 			{0, who, "applied"},
@@ -344,17 +346,20 @@ func TestTalliesAreForgotten(t *testing.T) {
 // TestARampOnlyGrows: what a reopening quota lets through never falls with time, and ends at no more than the rate does.
 func TestARampOnlyGrows(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		r := rule{kind: kindRate, usable: rapid.Int64Range(1, maxAmount).Draw(rt, "usable"), period: rapid.Int64Range(second, 31*day).Draw(rt, "period")}
-		if rapid.Bool().Draw(rt, "slots") {
-			r.kind = kindSlots
+		r := ledger.Rule{
+			Kind: ledger.KindRate, Usable: rapid.Int64Range(1, fixed.MaxAmount).Draw(rt, "usable"),
+			Period: rapid.Int64Range(second, 31*day).Draw(rt, "period"),
 		}
-		r.policy.ramp = rapid.Int64Range(1, maxRamp).Draw(rt, "ramp")
-		a := rapid.Int64Range(0, r.policy.ramp).Draw(rt, "a")
-		b := rapid.Int64Range(a, r.policy.ramp).Draw(rt, "b")
-		early, late := r.ramped(a), r.ramped(b)
-		most := max(1, mulDivCeil(r.usable, b, r.period))
-		if r.kind == kindSlots {
-			most = r.usable
+		if rapid.Bool().Draw(rt, "slots") {
+			r.Kind = ledger.KindSlots
+		}
+		r.Policy.Ramp = rapid.Int64Range(1, ledger.MaxRamp).Draw(rt, "ramp")
+		a := rapid.Int64Range(0, r.Policy.Ramp).Draw(rt, "a")
+		b := rapid.Int64Range(a, r.Policy.Ramp).Draw(rt, "b")
+		early, late := r.Ramped(a), r.Ramped(b)
+		most := max(1, fixed.MulDivCeil(r.Usable, b, r.Period))
+		if r.Kind == ledger.KindSlots {
+			most = r.Usable
 		}
 		if early < 1 || late < early || late > most {
 			rt.Fatalf("%d after %d, %d after %d, at most %d", early, a, late, b, most)

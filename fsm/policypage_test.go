@@ -6,6 +6,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 )
 
 // timeOf writes a length of time as docs/policy.md does.
@@ -23,36 +26,37 @@ func timeOf(ns int64) string {
 
 // partOf writes millionths as docs/policy.md does.
 func partOf(millionths int64) string {
-	return strconv.FormatFloat(float64(millionths)/million, 'f', -1, 64)
+	return strconv.FormatFloat(float64(millionths)/fixed.Million, 'f', -1, 64)
 }
 
 // TestThePolicyPageIsTrue: the defaults and bounds that docs/policy.md states are the ones of the state machine, all of them.
 func TestThePolicyPageIsTrue(t *testing.T) {
 	shares := "0 to 1, together at most 1; not of slots"
 	want := map[string][2]string{
-		"zones":              {"off", "smooth, strict; windows only"},
-		"shares.critical":    {"0", shares},
-		"shares.standard":    {"0", shares},
-		"shares.background":  {"0", shares},
-		"shares.holders":     {"none", fmt.Sprintf("%d holders, together at most 1; instead of the classes; windows only", maxHolderShares)},
-		"shares.cap":         {partOf(defaultCap), "critical's share to 1"},
-		"shares.floor":       {partOf(defaultFloor), "0 to 1"},
-		"shares.quiet":       {timeOf(defaultQuiet), timeOf(second) + " to " + timeOf(maxQuiet)},
-		"prediction.samples": {strconv.Itoa(defaultSamples), fmt.Sprintf("%d to %d; windows only", minSamples, maxSamples)},
-		"prediction.ahead":   {timeOf(defaultAhead), timeOf(second) + " to " + timeOf(maxAhead)},
+		"zones":             {"off", "smooth, strict; windows only"},
+		"shares.critical":   {"0", shares},
+		"shares.standard":   {"0", shares},
+		"shares.background": {"0", shares},
+		"shares.holders": {"none", fmt.Sprintf("%d holders, together at most 1; instead of the classes; windows only",
+			ledger.MaxHolderShares)},
+		"shares.cap":         {partOf(ledger.DefaultCap), "critical's share to 1"},
+		"shares.floor":       {partOf(ledger.DefaultFloor), "0 to 1"},
+		"shares.quiet":       {timeOf(ledger.DefaultQuiet), timeOf(second) + " to " + timeOf(ledger.MaxQuiet)},
+		"prediction.samples": {strconv.Itoa(ledger.DefaultSamples), fmt.Sprintf("%d to %d; windows only", ledger.MinSamples, ledger.MaxSamples)},
+		"prediction.ahead":   {timeOf(ledger.DefaultAhead), timeOf(second) + " to " + timeOf(ledger.MaxAhead)},
 		"fallback (of the quota)": {
 			"none", fmt.Sprintf("%d in a chain", maxDepth),
 		},
-		"ageing":                {"off", timeOf(second) + " to " + timeOf(maxAgeing)},
-		"ramp":                  {"off", "up to " + timeOf(maxRamp)},
-		"breaker.failures":      {"none: it must be set", fmt.Sprintf("1 to %d,%03d", maxBreakerCount/1000, maxBreakerCount%1000)},
-		"breaker.closed":        {timeOf(defaultClosed), timeOf(second) + " to " + timeOf(maxClosed)},
+		"ageing":                {"off", timeOf(second) + " to " + timeOf(ledger.MaxAgeing)},
+		"ramp":                  {"off", "up to " + timeOf(ledger.MaxRamp)},
+		"breaker.failures":      {"none: it must be set", fmt.Sprintf("1 to %d,%03d", ledger.MaxBreakerCount/1000, ledger.MaxBreakerCount%1000)},
+		"breaker.closed":        {timeOf(ledger.DefaultClosed), timeOf(second) + " to " + timeOf(ledger.MaxClosed)},
 		"observe":               {"no", ""},
 		"metering":              {"no", ""},
 		"an override's --limit": {"none", "0 to 2^53-1"},
 		"an override's --for":   {"none", timeOf(minOverride) + " to " + timeOf(maxOverride)},
 	}
-	if maxAmount != 1<<53-1 {
+	if fixed.MaxAmount != 1<<53-1 {
 		t.Error("the page has another largest amount")
 	}
 	page, err := os.ReadFile("../docs/policy.md")

@@ -8,6 +8,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -16,14 +19,9 @@ import (
 // of its members, and takes the first that has room. docs/decisions/0035-pools.md has the reasons.
 
 const (
-	// levelPools is the feature level from which on there are pools.
-	levelPools = 7
-	// maxMembers bounds the members of a pool: each of them is examined for each Reserve of it.
-	maxMembers = 32
 	// maxPools bounds the pools of one Reserve, and maxPoolItems all its items where it names a pool: each is judged for each member.
-	maxPools      = 8
-	maxPoolItems  = 8
-	maxMemberName = 64
+	maxPools     = 8
+	maxPoolItems = 8
 	// maxRegrouped bounds for how many wait sets one command changes the members of a pool.
 	maxRegrouped = 1024
 	// poolShares is how many items a waiting item of a pool counts as, the shares of ancestors included: the most that its members may have,
@@ -31,50 +29,23 @@ const (
 	poolShares = 1 + maxDepth
 )
 
-// newPoolRule works the definition of a pool out at a feature level, or says why it cannot work there.
-func newPoolRule(def *logpb.Quota, level uint32) (rule, *logpb.Failure) {
-	members := def.GetPool().GetMembers()
-	if level < levelPools {
-		return rule{}, impossible(def, "pools need newer nodes", "upgrade every node first")
-	}
-	if len(members) < 1 || len(members) > maxMembers {
-		return rule{}, impossible(def, fmt.Sprintf("a pool of %d members", len(members)), fmt.Sprintf("a pool has 1 to %d members", maxMembers))
-	}
-	if !proto.Equal(def, &logpb.Quota{Name: def.Name, Note: def.Note, Rule: def.Rule}) {
-		return rule{}, impossible(def, "a pool has nothing but its members and a note",
-			"headroom, parent, policy and the rest belong to its members' quotas")
-	}
-	for i, member := range members {
-		if !validName(member.Name) || len(member.Name) > maxMemberName {
-			return rule{}, impossible(def, fmt.Sprintf("%q cannot be the name of a member", member.Name),
-				"letters, digits and . _ - / @ :, such as key-1")
-		}
-		for _, other := range members[:i] {
-			if other.Name == member.Name || other.Quota == member.Quota {
-				return rule{}, impossible(def, fmt.Sprintf("members %q and %q have one name, or one quota", other.Name, member.Name),
-					"each has its own")
-			}
-		}
-	}
-	return rule{kind: kindPool}, nil
-}
-
 // checkMembers checks that a pool's members exist, and are of one kind.
-func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]kind) *logpb.Failure {
-	var of kind
+func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.Kind) *logpb.Failure {
+	var of ledger.Kind
 	for _, member := range definition.GetPool().GetMembers() {
 		its, defined := kinds[member.Quota]
 		if q := m.quotaNamed(member.Quota); !defined && q != nil {
-			its, defined = q.rule.kind, true
+			its, defined = q.rule.Kind, true
 		}
 		switch {
 		case !defined:
-			return impossible(definition, fmt.Sprintf("its member %q, quota %q, does not exist", member.Name, member.Quota),
+			return ledger.Impossible(definition, fmt.Sprintf("its member %q, quota %q, does not exist", member.Name, member.Quota),
 				"define it in the same file")
-		case its == kindPool:
-			return impossible(definition, fmt.Sprintf("its member %q, quota %q, is a pool", member.Name, member.Quota), "name that pool's members")
+		case its == ledger.KindPool:
+			return ledger.Impossible(definition, fmt.Sprintf("its member %q, quota %q, is a pool", member.Name, member.Quota),
+				"name that pool's members")
 		case of != 0 && its != of:
-			return impossible(definition, fmt.Sprintf("its member %q is of another kind than those before it", member.Name),
+			return ledger.Impossible(definition, fmt.Sprintf("its member %q is of another kind than those before it", member.Name),
 				"windows, rates, or slots, not several")
 		}
 		of = its
@@ -119,14 +90,14 @@ func (s *State) poolOf(q *quota) (name string) {
 // isPool tells whether a quota exists, and is a pool.
 func (s *State) isPool(number uint32) bool {
 	q, ok := s.quotas.Get(number)
-	return ok && q.rule.kind == kindPool
+	return ok && q.rule.Kind == ledger.KindPool
 }
 
 // onPool tells whether some needs are those of a Reserve that names a pool: of all quotas that it may draw on.
 func onPool(needs []need) bool { return slices.ContainsFunc(needs, need.ofPool) }
 
 // ofPool tells whether a need is one of a pool.
-func (n need) ofPool() bool { return n.quota.rule.kind == kindPool }
+func (n need) ofPool() bool { return n.quota.rule.Kind == ledger.KindPool }
 
 // choicesOf returns the members on which a Reserve with these needs may draw; none where it names no pool.
 func choicesOf(needs []need) []choice {
@@ -165,7 +136,7 @@ func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 		switch q := m.getQuota(m.numberOf(item.Quota)); {
 		case q == nil:
 			return nil, unknownQuota(item.Quota)
-		case q.rule.kind != kindPool:
+		case q.rule.Kind != ledger.KindPool:
 			continue
 		case first == nil:
 			first = q
@@ -179,7 +150,7 @@ func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 			return nil, invalid(fmt.Sprintf("more than %d pools in one Reserve", maxPools), "reserve some apart")
 		}
 	}
-	if m.featureLevel >= levelPoolItems && len(req.Items) > maxPoolItems {
+	if m.featureLevel >= levels.PoolItems && len(req.Items) > maxPoolItems {
 		return nil, invalid(fmt.Sprintf("%d items with a pool among them; at most %d", len(req.Items), maxPoolItems), "reserve the others apart")
 	}
 	if len(names) == 0 {
@@ -218,11 +189,11 @@ func (m *Machine) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
 
 // choiceOf works out what a Reserve needs of one member.
 func (m *Machine) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Failure) {
-	c := choice{member: name, room: million, needs: make([]need, 0, len(req.Items))}
+	c := choice{member: name, room: fixed.Million, needs: make([]need, 0, len(req.Items))}
 	for _, item := range req.Items {
 		q := m.getQuota(m.numberOf(item.Quota))
 		var failure *logpb.Failure
-		if q.rule.kind == kindPool {
+		if q.rule.Kind == ledger.KindPool {
 			p := q
 			q = m.editQuotaNow(m.numberOf(p.memberNamed(name).Quota))
 			c.room = min(c.room, q.room())
@@ -241,10 +212,10 @@ func (m *Machine) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Fail
 
 // room returns the share of usable that is available, in millionths.
 func (q *quota) room() int64 {
-	if q.rule.usable == 0 {
+	if q.rule.Usable == 0 {
 		return 0
 	}
-	return mulDivFloor(max(q.ledger.available(&q.rule), 0), million, q.rule.usable)
+	return fixed.MulDivFloor(max(q.ledger.Available(&q.rule), 0), fixed.Million, q.rule.Usable)
 }
 
 // needsOfPools returns what a Reserve of pools may need, by ascending quota number: of each quota the most that any choice needs, and the
@@ -256,7 +227,7 @@ func (m *Machine) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
 	}
 	var wide []need
 	for _, item := range req.Items {
-		if p := m.editQuotaNow(m.numberOf(item.Quota)); p.rule.kind == kindPool {
+		if p := m.editQuotaNow(m.numberOf(item.Quota)); p.rule.Kind == ledger.KindPool {
 			wide = append(wide, need{quota: p})
 		}
 	}
@@ -289,7 +260,7 @@ func (m *Machine) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failu
 		switch {
 		case p == nil:
 			return nil, unknownQuota(item.Quota)
-		case p.rule.kind != kindPool:
+		case p.rule.Kind != ledger.KindPool:
 			continue
 		case p.memberNamed(req.Member) == nil:
 			return nil, invalid(fmt.Sprintf("pool %q has no member %q", item.Quota, req.Member), "quotad quota get lists its members")
@@ -310,7 +281,7 @@ func (m *Machine) drawOn(req *logpb.Reserve, name string) *logpb.Reserve {
 	settled := proto.CloneOf(req)
 	settled.Member = name
 	for _, item := range settled.Items {
-		if p := m.quotaNamed(item.Quota); p.rule.kind == kindPool {
+		if p := m.quotaNamed(item.Quota); p.rule.Kind == ledger.KindPool {
 			item.Pool, item.Quota = p.name, p.memberNamed(name).Quota
 		}
 	}
@@ -331,7 +302,7 @@ func nameMembers(req *logpb.Reserve, granted *logpb.Granted) {
 
 // milder returns the refusal of two members that is told: that of the one that opens first, else that of the one that allows more.
 func (m *Machine) milder(a, b *logpb.Refusal) *logpb.Refusal {
-	usable := func(r *logpb.Refusal) int64 { return m.quotaNamed(r.Quota).rule.usable }
+	usable := func(r *logpb.Refusal) int64 { return m.quotaNamed(r.Quota).rule.Usable }
 	switch {
 	case a == nil:
 		return b
@@ -550,8 +521,9 @@ func (s *State) viewPool(p *quota, at Clock) QuotaView {
 	for _, member := range p.definition.GetPool().Members {
 		its := s.viewQuota(s.quotaNamed(member.Quota), at)
 		v.Members = append(v.Members, PoolMemberView{Name: member.Name, Quota: its})
-		v.Usable, v.Held, v.Consumed = addSaturated(v.Usable, its.Usable), addSaturated(v.Held, its.Held), addSaturated(v.Consumed, its.Consumed)
-		v.Available, v.Overrun = addSaturated(v.Available, its.Available), addSaturated(v.Overrun, its.Overrun)
+		v.Usable, v.Held = fixed.AddSaturated(v.Usable, its.Usable), fixed.AddSaturated(v.Held, its.Held)
+		v.Consumed = fixed.AddSaturated(v.Consumed, its.Consumed)
+		v.Available, v.Overrun = fixed.AddSaturated(v.Available, its.Available), fixed.AddSaturated(v.Overrun, its.Overrun)
 		v.Leases += its.Leases
 		v.AvailableWithParents = max(v.AvailableWithParents, its.AvailableWithParents)
 		v.CooldownLeft = min(v.CooldownLeft, its.CooldownLeft)

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -154,7 +156,7 @@ func TestPool_NamesThatMeanNothing(t *testing.T) {
 func TestPool_Definitions(t *testing.T) {
 	w := keysWorld(t)
 	w.quotas(hourly("window", 10), slotsOf("slots", 1))
-	many := make([]string, maxMembers+1)
+	many := make([]string, ledger.MaxMembers+1)
 	for i := range many {
 		many[i] = fmt.Sprintf("q%d", i)
 	}
@@ -202,10 +204,10 @@ func deletesQuota(name string, force bool) *logpb.Command {
 
 // TestPool_NeedsTheFeatureLevel: entries before version 7 know no pools.
 func TestPool_NeedsTheFeatureLevel(t *testing.T) {
-	if _, failure := newRule(poolOf("p", "q"), levelPools-1); failure.GetReason() != logpb.Reason_REASON_IMPOSSIBLE_QUOTA {
+	if _, failure := ledger.NewRule(poolOf("p", "q"), levels.Pools-1); failure.GetReason() != logpb.Reason_REASON_IMPOSSIBLE_QUOTA {
 		t.Fatalf("worked out: %v", failure)
 	}
-	if _, failure := newRule(poolOf("p", "q"), levelPools); failure != nil {
+	if _, failure := ledger.NewRule(poolOf("p", "q"), levels.Pools); failure != nil {
 		t.Fatal(failure)
 	}
 }
@@ -226,7 +228,7 @@ func TestPool_OfFewItems(t *testing.T) {
 	}
 	w.granted(ask("x", items[:maxPoolItems]...))
 	w.granted(ask("x", items[maxPoolItems]))
-	w.m.featureLevel = levelPoolItems - 1
+	w.m.featureLevel = levels.PoolItems - 1
 	if _, failure := w.m.needs(ask("x", items...)); failure != nil {
 		t.Fatal("an entry before version 8:", failure)
 	}

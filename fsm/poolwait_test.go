@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -198,7 +199,7 @@ func TestPool_WaitThatIsInVain(t *testing.T) {
 		w.closes(w.granted(r), member+"/requests", closed)
 	}
 	refusal := w.refused(waitsFor("x", 10*second, itemOf("requests", 1)), logpb.Reason_REASON_CANNOT_SERVE_IN_TIME)
-	from, to := RetryWindow(classStandard)
+	from, to := RetryWindow(ledger.ClassStandard)
 	if late := refusal.RetryAtNs - w.now - 30*second; late < from || late >= to {
 		t.Fatalf("says to come back in %d s", (refusal.RetryAtNs-w.now)/second)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -55,8 +57,8 @@ func TestExhaustion(t *testing.T) {
 		"it rises":                {[]sample{at(0, 80), at(1, 90), at(2, 100)}, 0},
 		"all at one moment":       {[]sample{at(5, 100), at(5, 90), at(5, 80)}, 0},
 		"around a line":           {[]sample{at(0, 100), at(1, 92), at(2, 78), at(3, 70)}, 9_673 * millisecond}, // y = 100.6 - 10.4 x
-		"the largest amounts":     {[]sample{at(0, maxAmount), at(1, maxAmount/2), at(2, 0)}, 1_999 * millisecond},
-		"further than any window": {[]sample{at(0, maxAmount), at(1, maxAmount), at(3, maxAmount-1)}, 0},
+		"the largest amounts":     {[]sample{at(0, fixed.MaxAmount), at(1, fixed.MaxAmount/2), at(2, 0)}, 1_999 * millisecond},
+		"further than any window": {[]sample{at(0, fixed.MaxAmount), at(1, fixed.MaxAmount), at(3, fixed.MaxAmount-1)}, 0},
 	} {
 		if got := exhaustion(c.samples); got != c.want {
 			t.Errorf("%s: %d ms, want %d", name, got/millisecond, c.want/millisecond)
@@ -69,7 +71,7 @@ func TestExhaustion(t *testing.T) {
 func TestStagesOfAPrediction(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(with(predicted(hourly("h", 10_000)), func(q *logpb.Quota) { q.Fallback = "other" }), hourly("other", 100))
-	w.do(holders(&logpb.HolderRule{Pattern: "back*", Class: classBackground}))
+	w.do(holders(&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground}))
 	w.provided("a", "h", 1400)
 	w.sleep(5 * second)
 	w.provided("a", "h", 1350)
@@ -112,7 +114,7 @@ func TestStagesOfAPrediction(t *testing.T) {
 func TestAPredictionWakesWhoIsParked(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(predicted(hourly("h", 10_000)))
-	w.do(holders(&logpb.HolderRule{Pattern: "back*", Class: classBackground}))
+	w.do(holders(&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground}))
 	for i := range int64(4) {
 		w.provided("a", "h", 130-10*i) // until 13 s
 		w.sleep(second)

@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -104,7 +106,7 @@ func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from re
 	m.lastTicket++
 	w := &waiter{
 		generation: m.generation, ticket: m.lastTicket, req: req, priority: as, promoteAt: m.promotesAt(req.Holder, as, needs),
-		virtualTime: h.virtualTime, until: addSaturated(m.clock.Now, req.WaitNs), from: from,
+		virtualTime: h.virtualTime, until: fixed.AddSaturated(m.clock.Now, req.WaitNs), from: from,
 		account: m.openAccount(m.payer),
 	}
 	if onPool(needs) {
@@ -161,7 +163,7 @@ func (m *Machine) chargeWaiter(w *waiter, times int64) {
 func (s *State) sharesOf(req *logpb.Reserve) (shares int) {
 	for _, item := range req.Items {
 		q := s.quotaNamed(item.Quota)
-		if q != nil && q.rule.kind == kindPool {
+		if q != nil && q.rule.Kind == ledger.KindPool {
 			shares += poolShares
 			continue
 		}

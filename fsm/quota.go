@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/quotad/quotad/fsm/logpb"
+import (
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/logpb"
+)
 
 // quota is a named, limited resource and what counts against it. What every decision looks at stands first, so that it is on few
 // lines of the processor's cache: with a thousand quotas that is what a decision waits for.
@@ -24,11 +27,11 @@ type quota struct {
 	// override is a limit in place of its own; nil: none.
 	override *override
 	// servedTo is, by class, the largest virtual time of a grant.
-	servedTo [classes]uint64
+	servedTo [ledger.Classes]uint64
 	// changedIn is the last entry that changed it while it had waiters.
 	changedIn   uint64
-	ledger      ledger
-	rule        rule
+	ledger      ledger.Ledger
+	rule        ledger.Rule
 	scheduledAt [timerKinds]int64
 	// wakeup is when to serve waiters again that were passed over (cluster time), 0: never; wakeNext says that a command changed the
 	// quota since they were tried, so that the next entry serves them.
@@ -45,7 +48,7 @@ type quota struct {
 	// observed counts grants that it would have refused.
 	observed int64
 	// tried is when each class asked for it last; 0: never. It is recorded where shares are, of windows about.
-	tried [classes]int64
+	tried [ledger.Classes]int64
 	// samples is what the provider said was left of window sampledIn, never changed in place; stage is how far what they foresee
 	// was acted upon at the last report.
 	samples   []sample
@@ -76,7 +79,7 @@ func (m *Machine) editQuota(number uint32) *quota {
 	}
 	if q.generation != m.generation {
 		c := *q
-		c.ledger = q.ledger.clone()
+		c.ledger = q.ledger.Clone()
 		c.generation = m.generation
 		q = &c
 		m.quotas.Set(number, q)
@@ -88,18 +91,13 @@ func (m *Machine) editQuota(number uint32) *quota {
 
 // numberOf returns the number of the quota of a name, 0 where there is none.
 func (m *Machine) numberOf(name string) uint32 {
-	k := find(&m.cache.names, name)
-	if k != nil && k.number != 0 {
-		return k.number
+	if number := m.cache.names.Number(name); number != 0 {
+		return number
 	}
 	number, ok := m.names.Get(name)
-	if !ok {
-		return 0
+	if ok {
+		m.cache.names.Learn(name, number)
 	}
-	if k == nil {
-		k = m.cache.names.enter(name)
-	}
-	k.number = number
 	return number
 }
 
@@ -118,15 +116,15 @@ func (m *Machine) editQuotaNow(number uint32) *quota {
 	if q == nil {
 		return nil
 	}
-	available := q.ledger.available(&q.rule)
-	rolled, learned := q.ledger.advance(&q.rule, q.rule.at(m.clock))
+	available := q.ledger.Available(&q.rule)
+	rolled, learned := q.ledger.Advance(&q.rule, q.rule.At(m.clock))
 	if rolled {
 		m.emit(Event{Kind: EventWindowClosed, Quota: q.name})
 	}
 	if learned {
-		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: q.ledger.closeEnd - m.clock.WallLate})
+		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: q.ledger.CloseEnd - m.clock.WallLate})
 	}
-	if q.ledger.available(&q.rule) != available {
+	if q.ledger.Available(&q.rule) != available {
 		m.markDirty(q)
 	}
 	return q

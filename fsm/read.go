@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -60,7 +61,7 @@ func (s *State) Counts() Counts {
 }
 
 // LongestWaits returns how long the oldest waiting Reserve of each class has waited (nanoseconds), 0 where nobody waits.
-func (s *State) LongestWaits(at Clock) (longest [classes]int64) {
+func (s *State) LongestWaits(at Clock) (longest [ledger.Classes]int64) {
 	s.waiters.Scan(func(_ uint64, w *waiter) bool {
 		longest[w.class] = max(longest[w.class], at.Now-(w.until-w.req.WaitNs))
 		return true
@@ -109,7 +110,7 @@ func (s *State) firstDue() int64 {
 	if s.unfinished() {
 		at = min(at, s.clock.Now)
 	}
-	if deadline, ok := s.deadlines.first(); ok {
+	if deadline, ok := s.deadlines.First(); ok {
 		at = min(at, int64(deadline))
 	}
 	if lost, due, _ := s.nextTask(); due {
@@ -147,9 +148,9 @@ func (s *State) Quotas(prefix, after string, limit int, at Clock) []QuotaView {
 }
 
 // ledgerAt returns a quota's ledger as it stands at a clock.
-func (q *quota) ledgerAt(at Clock) ledger {
-	g := q.ledger.clone()
-	g.advance(&q.rule, q.rule.at(at))
+func (q *quota) ledgerAt(at Clock) ledger.Ledger {
+	g := q.ledger.Clone()
+	g.Advance(&q.rule, q.rule.At(at))
 	return g
 }
 
@@ -157,25 +158,25 @@ func (q *quota) ledgerAt(at Clock) ledger {
 const maxBrokenShown = 100
 
 func (s *State) viewQuota(q *quota, at Clock) QuotaView {
-	if q.rule.kind == kindPool {
+	if q.rule.Kind == ledger.KindPool {
 		return s.viewPool(q, at)
 	}
 	g := q.ledgerAt(at)
 	v := QuotaView{
-		Definition: q.definition, Usable: g.usable(&q.rule), Held: g.held, Consumed: g.consumed(),
-		Available: g.available(&q.rule), CooldownLeft: max(q.cooldown-at.Now, 0), WindowLeft: -1, CappedTo: -1,
-		Waiting: q.waiting, Leases: q.leases, Overrun: g.overrun(),
+		Definition: q.definition, Usable: g.Usable(&q.rule), Held: g.Held, Consumed: g.Consumed(),
+		Available: g.Available(&q.rule), CooldownLeft: max(q.cooldown-at.Now, 0), WindowLeft: -1, CappedTo: -1,
+		Waiting: q.waiting, Leases: q.leases, Overrun: g.Overrun(),
 	}
-	if left, ok := g.closes(&q.rule, q.rule.at(at)); ok {
+	if left, ok := g.Closes(&q.rule, q.rule.At(at)); ok {
 		v.WindowLeft = max(left, 0)
 	}
-	if g.capped != noCap {
-		v.CappedTo = g.capped
+	if g.Capped != ledger.NoCap {
+		v.CappedTo = g.Capped
 	}
-	v.Zone, _, _ = q.zone(&g, q.rule.at(at))
+	v.Zone, _, _ = q.zone(&g, q.rule.At(at))
 	v.Classes = q.classUses(&g, at)
 	v.ReopensIn, v.Observed, v.Broken = q.reopens(at.Now), q.observed, s.broken(q, at.Now, maxBrokenShown)
-	if q.sampledIn == g.window {
+	if q.sampledIn == g.Window {
 		v.Samples = len(q.samples)
 	}
 	v.Forecast = q.forecast(&g, at)
@@ -187,13 +188,13 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 	if q.told.known {
 		v.ObservedLimit, v.ObservedAgo = q.told.limit, max(at.Now-q.told.at, 0)
 	}
-	v.Others, v.KeptForOthers = g.others.left(&q.rule, at.Now), g.others.kept
+	v.Others, v.KeptForOthers = g.Others.Left(&q.rule, at.Now), g.Others.Kept
 	v.Pacer = q.viewPacer(&g, at.Now)
 	v.AvailableWithParents = v.Available
 	for number := q.parent; number != 0; {
 		parent, _ := s.quotas.Get(number)
 		above := parent.ledgerAt(at)
-		v.AvailableWithParents = min(v.AvailableWithParents, above.available(&parent.rule))
+		v.AvailableWithParents = min(v.AvailableWithParents, above.Available(&parent.rule))
 		number = parent.parent
 	}
 	return v

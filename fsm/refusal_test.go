@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -149,14 +150,14 @@ func refusals() []no {
 		},
 		{
 			name: "critical calls have had theirs", before: []*logpb.Command{
-				holders(&logpb.HolderRule{Pattern: "crit", Class: classCritical}),
+				holders(&logpb.HolderRule{Pattern: "crit", Class: ledger.ClassCritical}),
 				applyQuotas(policed(hourly("k", 100), &logpb.Policy{Shares: fleetShares()})), asks("crit", 0, itemOf("k", 89)),
 			},
 			command: asks("crit", 0, itemOf("k", 2), itemOf("r", 1)), reason: logpb.Reason_REASON_CAP, inLine: true,
 		},
 		{
 			name: "it will be used up soon", before: append([]*logpb.Command{
-				holders(&logpb.HolderRule{Pattern: "back", Class: classBackground}), applyQuotas(predicted(hourly("p", 1000))),
+				holders(&logpb.HolderRule{Pattern: "back", Class: ledger.ClassBackground}), applyQuotas(predicted(hourly("p", 1000))),
 			}, fallsTo("p", 3)...), pace: second,
 			command: asks("back", 0, itemOf("p", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_PARKED,
 		},

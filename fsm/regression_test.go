@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -333,7 +334,7 @@ func TestReportsOfImpossibleNumbers(t *testing.T) {
 // TestOneHolderAloneGetsAll: where no policy is configured (seen in BerriAI/litellm pull request 19092).
 func TestOneHolderAloneGetsAll(t *testing.T) {
 	for _, quota := range []*logpb.Quota{rateOf("q", 50, minute), hourly("q", 50), anchored("q", 50), slotsOf("q", 50)} {
-		for _, class := range []int32{classCritical, classStandard, classBackground} {
+		for _, class := range []int32{ledger.ClassCritical, ledger.ClassStandard, ledger.ClassBackground} {
 			t.Run(fmt.Sprintf("%T, class %d", quota.Rule, class), func(t *testing.T) {
 				w := newWorld(t)
 				w.quotas(quota)

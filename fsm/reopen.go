@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -21,14 +22,14 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 	if q == nil {
 		return failed(unknownQuota(command.Quota))
 	}
-	if q.rule.kind == kindPool {
+	if q.rule.Kind == ledger.KindPool {
 		return failed(noPool(q, "is never closed itself"))
 	}
 	q = m.editQuotaNow(q.number)
 	g := &q.ledger
 	reopened := &logpb.QuotaReopened{CooldownLeftNs: max(q.cooldown-m.clock.Now, 0)}
-	if g.capped != noCap {
-		capped := g.capped
+	if g.Capped != ledger.NoCap {
+		capped := g.Capped
 		reopened.CappedTo = &capped
 	}
 	closed := q.cooling(m.clock.Now)
@@ -42,11 +43,11 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 	// Whoever closes it next begins anew.
 	q.closer, q.closedSince, q.attempt = "", 0, 0
 	reopened.Breakers, reopened.More = m.closeBreakers(q)
-	available, known := g.available(&q.rule), g.known
-	g.confirm(&q.rule, q.rule.at(m.clock))
-	reopened.Freed = g.available(&q.rule) - available
-	if g.known && !known {
-		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: g.closeEnd - m.clock.WallLate})
+	available, known := g.Available(&q.rule), g.Known
+	g.Confirm(&q.rule, q.rule.At(m.clock))
+	reopened.Freed = g.Available(&q.rule) - available
+	if g.Known && !known {
+		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: g.CloseEnd - m.clock.WallLate})
 	}
 	m.emit(Event{Kind: EventReopenedByOperator, Quota: q.name, Amount: reopened.Freed, Duration: reopened.CooldownLeftNs})
 	m.markDirty(q)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -68,7 +69,7 @@ func TestWaits_AreBoundedByItems(t *testing.T) {
 			begin: func(w *world) { w.now += 2 * minute },
 			done: func(w *world) (count int) {
 				w.m.waiters.Scan(func(_ uint64, one *waiter) bool {
-					if one.rank == classStandard {
+					if one.rank == ledger.ClassStandard {
 						count++
 					}
 					return true

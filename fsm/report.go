@@ -4,14 +4,16 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // Bounds of what one caller's word can do.
 const (
-	maxBackoff       = 60 * second
-	minClosing       = 5 * minute
-	maxWindowClosing = hour
+	maxBackoff       = 60 * fixed.Second
+	minClosing       = 5 * fixed.Minute
 	closingPeriods   = 2
 	maxBackoffDouble = 6
 )
@@ -69,7 +71,7 @@ func (m *Machine) noReportLeft(holder string) *logpb.Result {
 // holdsSlotsOnly tells whether a lease has nothing that is consumed.
 func (m *Machine) holdsSlotsOnly(l *lease) bool {
 	for i := range l.items {
-		if q := m.editQuotaNow(l.items[i].quota); q != nil && q.rule.kind != kindSlots {
+		if q := m.editQuotaNow(l.items[i].quota); q != nil && q.rule.Kind != ledger.KindSlots {
 			return false
 		}
 	}
@@ -106,14 +108,14 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 	reported := &logpb.ReportedQuota{Quota: q.name}
 	if ofTheLimit(signal.Cause) {
 		m.recordTold(q, signal)
-		switch q.rule.kind {
-		case kindWindow:
+		switch q.rule.Kind {
+		case ledger.KindWindow:
 			reported.ResetLearned = m.learnReset(by, q, o, signal)
 			reported.CappedTo = m.lowerWindow(by, q, o, signal)
 			m.recordSample(q, o, signal)
-		case kindRate:
+		case ledger.KindRate:
 			reported.CappedTo = m.hearRate(by, q, o, signal)
-		case kindSlots, kindPool: // nothing slides there, or a member's report says it
+		case ledger.KindSlots, ledger.KindPool: // nothing slides there, or a member's report says it
 		}
 	}
 	m.recordAnswer(by.holder, q, signal.Cause)
@@ -135,7 +137,7 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 			continue
 		}
 		limited = max(limited, closed.cooldown)
-		if !closed.rule.policy.observe { // else nobody is kept from it, the reporter neither
+		if !closed.rule.Policy.Observe { // else nobody is kept from it, the reporter neither
 			reported.CooldownUntilNs = max(reported.CooldownUntilNs, closed.cooldown)
 		}
 	}
@@ -165,20 +167,20 @@ func ofTheLimit(cause logpb.Cause) bool {
 // learnReset teaches a provider-anchored window its reset. A reset further away than one period is not believed. The
 // provider counted from its answer, which it gave at some moment between the operation's Consume and now.
 func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.Signal) bool {
-	if o == nil || !q.rule.anchored || signal.ResetAfterNs == nil || *signal.ResetAfterNs == 0 {
+	if o == nil || !q.rule.Anchored || signal.ResetAfterNs == nil || *signal.ResetAfterNs == 0 {
 		return false
 	}
-	resolution := min(signal.ResetResolutionNs, q.rule.period/8)
-	if *signal.ResetAfterNs > q.rule.period+q.rule.skew+resolution {
+	resolution := min(signal.ResetResolutionNs, q.rule.Period/8)
+	if *signal.ResetAfterNs > q.rule.Period+q.rule.Skew+resolution {
 		return false
 	}
-	answered := view{early: o.beganWall, late: m.clock.WallLate}
-	available := q.ledger.available(&q.rule)
-	learned := q.ledger.learnReset(&q.rule, q.rule.at(m.clock), answered, *signal.ResetAfterNs, resolution, by.caller)
+	answered := ledger.View{Early: o.beganWall, Late: m.clock.WallLate}
+	available := q.ledger.Available(&q.rule)
+	learned := q.ledger.LearnReset(&q.rule, q.rule.At(m.clock), answered, *signal.ResetAfterNs, resolution, by.caller)
 	if learned {
 		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: *signal.ResetAfterNs})
 	}
-	if learned || q.ledger.available(&q.rule) != available {
+	if learned || q.ledger.Available(&q.rule) != available {
 		m.markDirty(q)
 	}
 	return learned
@@ -190,15 +192,15 @@ func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.
 func (m *Machine) lowerWindow(by reporter, q *quota, o *operation, signal *logpb.Signal) *int64 {
 	g := &q.ledger
 	c := reportingCharge(q, o)
-	if c == nil || signal.Remaining == nil || addSaturated(*signal.Remaining, g.consumed()) >= q.rule.limit {
+	if c == nil || signal.Remaining == nil || fixed.AddSaturated(*signal.Remaining, g.Consumed()) >= q.rule.Limit {
 		return nil
 	}
-	total := addSaturated(c.before+c.consumed, *signal.Remaining)
-	if total >= q.rule.usable || !g.lower(&q.rule, q.rule.at(m.clock), total, by.caller) {
+	total := fixed.AddSaturated(c.before+c.consumed, *signal.Remaining)
+	if total >= q.rule.Usable || !g.Lower(&q.rule, q.rule.At(m.clock), total, by.caller) {
 		return nil
 	}
-	m.emit(Event{Kind: EventCapped, Quota: q.name, Amount: g.capped})
-	capped := g.capped
+	m.emit(Event{Kind: EventCapped, Quota: q.name, Amount: g.Capped})
+	capped := g.Capped
 	return &capped
 }
 
@@ -208,7 +210,7 @@ func reportingCharge(q *quota, o *operation) *charge {
 		return nil
 	}
 	for i := range o.charges {
-		if c := &o.charges[i]; c.quota == q.number && !c.overrun && c.window == q.ledger.window {
+		if c := &o.charges[i]; c.quota == q.number && !c.overrun && c.window == q.ledger.Window {
 			return c
 		}
 	}
@@ -226,8 +228,8 @@ func (m *Machine) closeQuota(q *quota, by reporter, signal *logpb.Signal) {
 	if !cooling || q.closer != by.caller {
 		q.closer, q.closedSince = by.caller, now
 	}
-	until := addSaturated(now, m.closingTime(q, signal))
-	until = max(q.cooldown, min(until, addSaturated(q.closedSince, m.closingBound(q))))
+	until := fixed.AddSaturated(now, m.closingTime(q, signal))
+	until = max(q.cooldown, min(until, fixed.AddSaturated(q.closedSince, m.closingBound(q))))
 	if until == q.cooldown {
 		return
 	}
@@ -244,32 +246,32 @@ func (m *Machine) closingTime(q *quota, signal *logpb.Signal) int64 {
 	case signal.RetryAfterNs != nil:
 		return *signal.RetryAfterNs
 	case signal.Cause == logpb.Cause_CAUSE_EXHAUSTED && signal.ResetAfterNs != nil:
-		return addSaturated(*signal.ResetAfterNs, signal.ResetResolutionNs)
-	case signal.Cause == logpb.Cause_CAUSE_EXHAUSTED && q.rule.kind == kindWindow:
-		if left, ok := q.ledger.closes(&q.rule, q.rule.at(m.clock)); ok {
-			return addSaturated(left, 2*q.rule.skew)
+		return fixed.AddSaturated(*signal.ResetAfterNs, signal.ResetResolutionNs)
+	case signal.Cause == logpb.Cause_CAUSE_EXHAUSTED && q.rule.Kind == ledger.KindWindow:
+		if left, ok := q.ledger.Closes(&q.rule, q.rule.At(m.clock)); ok {
+			return fixed.AddSaturated(left, 2*q.rule.Skew)
 		}
 	case signal.Cause == logpb.Cause_CAUSE_PLAN:
 		return m.closingBound(q)
 	}
-	return min(maxBackoff, second<<min(q.attempt, maxBackoffDouble))
+	return min(maxBackoff, fixed.Second<<min(q.attempt, maxBackoffDouble))
 }
 
 // closingBound returns for how long one caller's word may close a quota: a window until its reset but for an hour at
 // most, anything else for two periods, at least 5 min and an hour at most.
 func (m *Machine) closingBound(q *quota) int64 {
-	if q.rule.kind == kindWindow {
-		bound := q.rule.period
-		if left, ok := q.ledger.closes(&q.rule, q.rule.at(m.clock)); ok {
-			bound = addSaturated(max(left, 0), 2*q.rule.skew+2*second)
+	if q.rule.Kind == ledger.KindWindow {
+		bound := q.rule.Period
+		if left, ok := q.ledger.Closes(&q.rule, q.rule.At(m.clock)); ok {
+			bound = fixed.AddSaturated(max(left, 0), 2*q.rule.Skew+2*fixed.Second)
 		}
-		return min(bound, maxWindowClosing)
+		return min(bound, ledger.MaxWindowClosing)
 	}
-	bound := max(closingPeriods*q.rule.period, minClosing)
-	if m.featureLevel < levelOneWord {
+	bound := max(closingPeriods*q.rule.Period, minClosing)
+	if m.featureLevel < levels.OneWord {
 		return bound
 	}
-	return min(bound, maxWindowClosing)
+	return min(bound, ledger.MaxWindowClosing)
 }
 
 // endCooldowns reopens quotas whose cooldown is over.

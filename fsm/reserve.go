@@ -4,20 +4,22 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // Bounds of a Reserve; the API's table refuses the same earlier and with more words.
 const (
 	maxItems       = 64
-	defaultTTL     = 5 * minute
-	minTTL         = second
-	maxTTL         = day
-	maxWait        = 10 * minute
-	provisionalTTL = 5 * second
-	noClockRetry   = second
-	budgetRetry    = second
-	unknownRetry   = 5 * second
+	defaultTTL     = 5 * fixed.Minute
+	minTTL         = fixed.Second
+	maxTTL         = fixed.Day
+	maxWait        = 10 * fixed.Minute
+	provisionalTTL = 5 * fixed.Second
+	noClockRetry   = fixed.Second
+	budgetRetry    = fixed.Second
+	unknownRetry   = 5 * fixed.Second
 	maxPlacesAhead = 1000
 	// maxWaitersOfHolder bounds the waiting Reserves of one holder: each of its grants moves them all.
 	maxWaitersOfHolder = 4096
@@ -46,7 +48,7 @@ func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Fail
 		if q == nil {
 			return nil, unknownQuota(item.Quota)
 		}
-		if q.rule.kind == kindPool {
+		if q.rule.Kind == ledger.KindPool {
 			return m.needsOfPools(req)
 		}
 		var failure *logpb.Failure
@@ -59,11 +61,11 @@ func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Fail
 
 // addNeed adds what an item needs of a quota, and of its ancestors.
 func (m *Machine) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *logpb.Failure) {
-	amount := q.rule.estimate
+	amount := q.rule.Estimate
 	if item.Amount != nil {
 		amount = *item.Amount
 	}
-	if amount < 1 || amount > maxAmount {
+	if amount < 1 || amount > fixed.MaxAmount {
 		return nil, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
 	}
 	own := amount
@@ -74,7 +76,7 @@ func (m *Machine) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *lo
 		if !found {
 			needs = slices.Insert(needs, i, need{quota: q})
 		}
-		needs[i].amount = addSaturated(needs[i].amount, amount)
+		needs[i].amount = fixed.AddSaturated(needs[i].amount, amount)
 		needs[i].own = max(needs[i].own, own)
 	}
 	return needs, nil
@@ -158,7 +160,7 @@ func (m *Machine) refusalFor(b budget, judged verdict, needs []need, advice stri
 	if judged == atBudget {
 		reason = logpb.Reason_REASON_CALLER_BUDGET
 	}
-	refusal := m.refusal(reason, needs[0].quota, addSaturated(m.clock.Now, budgetRetry), budgetNames[b]+": "+advice)
+	refusal := m.refusal(reason, needs[0].quota, fixed.AddSaturated(m.clock.Now, budgetRetry), budgetNames[b]+": "+advice)
 	refusal.Budget = budgetNames[b]
 	m.refusedFor[b]++
 	return refusal
@@ -246,7 +248,7 @@ func (m *Machine) wait(
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
 		return m.refuse(req, refusal)
 	}
-	if at := m.certainlyNotBefore(req, as.class, needs); at > addSaturated(m.clock.Now, req.WaitNs) {
+	if at := m.certainlyNotBefore(req, as.class, needs); at > fixed.AddSaturated(m.clock.Now, req.WaitNs) {
 		if refusal.ReopensAtNs != 0 {
 			at = max(at, refusal.RetryAtNs) // spread within the class's retry window
 		}
@@ -256,11 +258,11 @@ func (m *Machine) wait(
 	}
 	w := m.enqueue(req, needs, as, from)
 	for _, n := range needs {
-		if n.quota.rule.policy.keepsStats() {
+		if n.quota.rule.Policy.KeepsStats() {
 			m.editStats(req.Holder, n.quota) // its grant will note something there, and is over no budget
 		}
 	}
-	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.timed() || n.quota.rule.paced() }) {
+	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.Timed() || n.quota.rule.Paced() }) {
 		m.scheduleWakeup(needs[0].quota.number, refusal.RetryAtNs)
 	}
 	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: req.Holder, Ticket: w.ticket, Reason: refusal.Reason})
@@ -280,7 +282,7 @@ func checkReserve(req *logpb.Reserve) *logpb.Failure {
 		return invalid("the ttl is not within 1 s to 24 h", "leave it out for 5 min")
 	case req.WaitNs < 0 || req.WaitNs > maxWait:
 		return invalid("the wait is not within 0 to 10 min", "")
-	case req.Class != nil && (*req.Class < classCritical || *req.Class > classBackground):
+	case req.Class != nil && (*req.Class < ledger.ClassCritical || *req.Class > ledger.ClassBackground):
 		return invalid("the class is not within 0 to 2", "")
 	}
 	for i, item := range req.Items {
@@ -312,20 +314,20 @@ func (m *Machine) reject(req *logpb.Reserve, class int32, needs []need) *logpb.R
 }
 
 // rejectByRule refuses a need that can never be granted under a rule of its quota.
-func (m *Machine) rejectByRule(req *logpb.Reserve, class int32, n need, r *rule) *logpb.Refusal {
+func (m *Machine) rejectByRule(req *logpb.Reserve, class int32, n need, r *ledger.Rule) *logpb.Refusal {
 	switch {
-	case r.policy.observe:
+	case r.Policy.Observe:
 		return nil
-	case r.limit == 0:
+	case r.Limit == 0:
 		return m.refusal(logpb.Reason_REASON_SUSPENDED, n.quota, 0, "its limit is 0: ask the operator")
-	case n.amount > r.usable || req.Consume && r.burst > 0 && n.amount > r.burst:
-		largest := r.usable
-		if req.Consume && r.burst > 0 {
-			largest = min(largest, r.burst)
+	case n.amount > r.Usable || req.Consume && r.Burst > 0 && n.amount > r.Burst:
+		largest := r.Usable
+		if req.Consume && r.Burst > 0 {
+			largest = min(largest, r.Burst)
 		}
 		return m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0, fmt.Sprintf("ask for at most %d", largest))
-	case r.maxHold > 0 && n.own > r.maxHold:
-		return m.refusal(logpb.Reason_REASON_ABOVE_CLAMP, n.quota, 0, fmt.Sprintf("ask for at most %d at a time", r.maxHold))
+	case r.MaxHold > 0 && n.own > r.MaxHold:
+		return m.refusal(logpb.Reason_REASON_ABOVE_CLAMP, n.quota, 0, fmt.Sprintf("ask for at most %d at a time", r.MaxHold))
 	}
 	return m.rejectAboveCap(class, n, r)
 }
@@ -342,25 +344,26 @@ func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Re
 	}
 	for _, n := range needs {
 		q := n.quota
-		if q.rule.policy.observe {
+		if q.rule.Policy.Observe {
 			continue
 		}
 		if q.cooling(m.clock.Now) {
-			reopens := addSaturated(q.cooldown, q.letsThrough(0, n.amount))
+			reopens := fixed.AddSaturated(q.cooldown, q.letsThrough(0, n.amount))
 			worst = worse(worst, m.coolingRefusal(q, req.Holder, as.class, reopens))
 		}
 		rejected := m.rejectByOverride(req, as.class, n)
 		switch {
 		case rejected != nil:
 			worst = worse(worst, rejected)
-		case q.rule.kind == kindWindow && m.clock.WallEarly == 0:
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, addSaturated(m.clock.Now, noClockRetry),
+		case q.rule.Kind == ledger.KindWindow && m.clock.WallEarly == 0:
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, fixed.AddSaturated(m.clock.Now, noClockRetry),
 				"the cluster has no sample of Unix time yet"))
 		case m.lacks(req, as, n):
 			worst = worse(worst, m.exhausted(req, as, n))
 		}
 		if wait := m.rampWait(n); wait > 0 {
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, addSaturated(m.clock.Now, wait), "it reopens slowly after a cooldown"))
+			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, fixed.AddSaturated(m.clock.Now, wait),
+				"it reopens slowly after a cooldown"))
 		}
 	}
 	if worst != nil {
@@ -371,25 +374,25 @@ func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Re
 
 // lacks tells whether a need does not fit now.
 func (m *Machine) lacks(req *logpb.Reserve, as priority, n need) bool {
-	there := n.quota.ledger.available(&n.quota.rule)
+	there := n.quota.ledger.Available(&n.quota.rule)
 	return there < n.amount || m.burstWait(req, n) > 0 || n.quota.heldBack(as.rank, n.amount, there, m.clock.Now)
 }
 
 // exhausted makes the refusal of a need that does not fit now.
 func (m *Machine) exhausted(req *logpb.Reserve, as priority, n need) *logpb.Refusal {
 	g, r := &n.quota.ledger, &n.quota.rule
-	if as.rank > classCritical && r.paced() {
+	if as.rank > ledger.ClassCritical && r.Paced() {
 		return m.exhaustedPaced(req, as, n)
 	}
-	left, ok := g.freesIn(r, r.at(m.clock), n.amount, false)
+	left, ok := g.FreesIn(r, r.At(m.clock), n.amount, false)
 	if !ok {
 		left = unknownRetry
-		if closes, known := g.closes(r, r.at(m.clock)); known {
+		if closes, known := g.Closes(r, r.At(m.clock)); known {
 			left = min(max(closes, 1), unknownRetry)
 		}
 	}
 	left = max(left, m.burstWait(req, n))
-	return m.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, addSaturated(m.clock.Now, left), "come back then, or wait in the queue")
+	return m.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, fixed.AddSaturated(m.clock.Now, left), "come back then, or wait in the queue")
 }
 
 // burstWait returns in how long a need that is consumed at once passes the burst.
@@ -408,7 +411,7 @@ func (m *Machine) behind(needs []need) *logpb.Refusal {
 			binding = n.quota
 		}
 	}
-	refusal := m.refusal(logpb.Reason_REASON_BEHIND_WAITERS, binding, addSaturated(m.clock.Now, second), "wait in the queue")
+	refusal := m.refusal(logpb.Reason_REASON_BEHIND_WAITERS, binding, fixed.AddSaturated(m.clock.Now, fixed.Second), "wait in the queue")
 	refusal.Ahead = binding.waiting
 	return refusal
 }
@@ -421,7 +424,7 @@ func (m *Machine) certainlyNotBefore(req *logpb.Reserve, class int32, needs []ne
 	}
 	for _, n := range needs {
 		q := n.quota
-		if q.rule.policy.observe {
+		if q.rule.Policy.Observe {
 			continue
 		}
 		if q.cooling(m.clock.Now) {
@@ -431,11 +434,11 @@ func (m *Machine) certainlyNotBefore(req *logpb.Reserve, class int32, needs []ne
 			at = max(at, q.override.until)
 			continue
 		}
-		if q.rule.anchored && (!q.ledger.known || !q.ledger.frees(&q.rule)) {
+		if q.rule.Anchored && (!q.ledger.Known || !q.ledger.Frees(&q.rule)) {
 			continue // a reset that is learned, or confirmed, may free all of it
 		}
-		if left, ok := q.ledger.freesIn(&q.rule, q.rule.at(m.clock), n.amount, true); ok {
-			at = max(at, addSaturated(m.clock.Now, left))
+		if left, ok := q.ledger.FreesIn(&q.rule, q.rule.At(m.clock), n.amount, true); ok {
+			at = max(at, fixed.AddSaturated(m.clock.Now, left))
 		}
 	}
 	return at
@@ -448,10 +451,10 @@ func (m *Machine) waitedFor(needs []need) bool {
 
 // refusal makes a refusal.
 func (m *Machine) refusal(reason logpb.Reason, q *quota, retryAt int64, advice string) *logpb.Refusal {
-	zone, _, _ := q.zone(&q.ledger, q.rule.at(m.clock))
+	zone, _, _ := q.zone(&q.ledger, q.rule.At(m.clock))
 	return &logpb.Refusal{
 		Reason: reason, Quota: q.name, RetryAtNs: retryAt, Advice: advice, Zone: zone,
-		Available: q.ledger.available(&q.rule), Ahead: min(q.waiting, maxPlacesAhead),
+		Available: q.ledger.Available(&q.rule), Ahead: min(q.waiting, maxPlacesAhead),
 	}
 }
 

@@ -156,8 +156,8 @@ func TestReset_WideIntervalsFreeNothingSooner(t *testing.T) {
 		taken, lease := w.takesAll("a", "p")
 		sum += taken
 		g, r := &w.m.quotaNamed("p").ledger, &w.m.quotaNamed("p").rule
-		wide := r.period/8 + r.skew
-		if after := g.soonest(r) - (epochStart + w.now) - wide; taken > 0 && !g.known && after > wide {
+		wide := r.Period/8 + r.Skew
+		if after := g.Soonest(r) - (epochStart + w.now) - wide; taken > 0 && !g.Known && after > wide {
 			w.do(reports(lease, 1, signal("p", ordinary, resetAfter(after), func(s *logpb.Signal) { s.ResetResolutionNs = hour })))
 		}
 		w.sleep(minute)

@@ -8,14 +8,19 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/rangeset"
+	"github.com/quotad/quotad/fsm/snapshot"
 )
 
 // Restore reads a snapshot that WriteSnapshot wrote. It returns ErrNewerSnapshot or ErrCorruptSnapshot, wrapped, for
 // what it cannot take; a state whose totals do not fit its parts is corrupt too (Verify, which takes a fifth of the time).
 func Restore(r io.Reader) (*Machine, error) {
 	m := New()
-	err := readSnapshot(r, func(version uint32, record *logpb.SnapshotRecord) error {
+	err := snapshot.Read(r, func(version uint32, record *logpb.SnapshotRecord) error {
 		if m.isLeftover(version, record) {
 			m.droppedResults++
 			return nil
@@ -77,7 +82,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		return m.takeHolder(kind.Holder)
 	case *logpb.SnapshotRecord_Demand:
 		q, ok := m.quotas.Get(kind.Demand.Quota)
-		if !ok || len(kind.Demand.TriedNs) > classes {
+		if !ok || len(kind.Demand.TriedNs) > ledger.Classes {
 			return fmt.Errorf("demand for quota %d, which does not exist, or of %d classes", kind.Demand.Quota, len(kind.Demand.TriedNs))
 		}
 		copy(q.tried[:], kind.Demand.TriedNs)
@@ -162,7 +167,7 @@ func (m *Machine) takeResult(encoded *logpb.SnapshotResult) error {
 		m.acked.Set(c.id, struct{}{})
 	}
 	c.kept++
-	m.cache.names.shareResult(encoded.Result)
+	m.cache.names.ShareResult(encoded.Result)
 	m.keepResultOf(c, dedupEntry{session: encoded.Session, seq: encoded.Seq, digest: encoded.Digest, result: encoded.Result})
 	return nil
 }
@@ -256,74 +261,77 @@ func (m *Machine) takeKey(encoded *logpb.SnapshotKey) error {
 	if encoded.MadeNs != nil {
 		made = *encoded.MadeNs
 	}
-	m.cache.names.shareResult(encoded.Result)
+	m.cache.names.ShareResult(encoded.Result)
 	m.keepKey(encoded.Key, keyEntry{digest: encoded.Digest, result: encoded.Result, made: made, account: encoded.Account})
 	return nil
 }
 
 func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
-	if encoded.Definition == nil || encoded.Number == 0 || !validName(encoded.Definition.Name) { // number 0 is no parent's
+	if encoded.Definition == nil || encoded.Number == 0 || !ledger.ValidName(encoded.Definition.Name) { // number 0 is no parent's
 		return fmt.Errorf("quota %d has no definition, name or number", encoded.Number)
 	}
-	worked, failure := newRule(encoded.Definition, m.featureLevel)
+	worked, failure := ledger.NewRule(encoded.Definition, m.featureLevel)
 	if failure != nil {
 		return fmt.Errorf("%s", failure.Message)
 	}
-	worked.shift = m.clock.Shift
+	worked.Shift = m.clock.Shift
 	q := &quota{
 		generation: m.generation, number: encoded.Number, name: encoded.Definition.Name, rule: worked,
 		cooldown: encoded.CooldownNs, attempt: encoded.Attempt, closer: encoded.Closer, closedSince: encoded.ClosedSinceNs,
 		reopened: encoded.ReopenedNs, ramped: encoded.Ramped, rampLease: encoded.RampLease,
 		observed: encoded.Observed, pacer: pacer{paidUntil: encoded.PaidUntilNs, shutUntil: encoded.ShutUntilNs},
-		ledger: ledger{
-			held: encoded.Held, open: encoded.Open, cutoff: encoded.CutoffNs, window: encoded.Window,
-			closing: encoded.Closing, disputed: encoded.Disputed, opened: encoded.OpenedNs,
-			capped: noCap, settled: encoded.Settled, arrival: encoded.ArrivalNs, total: encoded.Total,
-			anchor: anchor{
-				since: encoded.SinceNs, passed: encoded.PassedNs, teller: encoded.Teller, confirmed: encoded.Confirmed, uncut: encoded.Uncut,
+		ledger: ledger.Ledger{
+			Held: encoded.Held, Open: encoded.Open, Cutoff: encoded.CutoffNs, Window: encoded.Window,
+			Closing: encoded.Closing, Disputed: encoded.Disputed, Opened: encoded.OpenedNs,
+			Capped: ledger.NoCap, Settled: encoded.Settled, Arrival: encoded.ArrivalNs, Total: encoded.Total,
+			Anchor: ledger.Anchor{
+				Since: encoded.SinceNs, Passed: encoded.PassedNs, Teller: encoded.Teller, Confirmed: encoded.Confirmed, Uncut: encoded.Uncut,
 			},
 		},
 	}
-	q.ledger.takeDraws(encoded)
+	q.ledger.TakeDraws(encoded)
 	if err := q.takeReports(encoded); err != nil {
 		return err
 	}
 	m.setDefinition(q, encoded.Definition)
-	if err := q.ledger.takeResets(encoded); err != nil {
+	if err := q.ledger.TakeResets(encoded); err != nil {
 		return err
 	}
 	if encoded.Cap != nil {
-		if q.rule.kind != kindWindow && q.rule.kind != kindRate {
+		if q.rule.Kind != ledger.KindWindow && q.rule.Kind != ledger.KindRate {
 			return fmt.Errorf("quota %d is neither a window nor a rate, and a report lowered it", encoded.Number)
 		}
-		q.ledger.capped, q.ledger.cappedIn = *encoded.Cap, encoded.CapWindow
-		q.ledger.capEnd, q.ledger.capTeller = encoded.CapEndNs, encoded.CapTeller
+		q.ledger.Capped, q.ledger.CappedIn = *encoded.Cap, encoded.CapWindow
+		q.ledger.CapEnd, q.ledger.CapTeller = encoded.CapEndNs, encoded.CapTeller
 	}
-	if len(encoded.Served) > classes {
+	if len(encoded.Served) > ledger.Classes {
 		return fmt.Errorf("quota %d has turns of %d classes", encoded.Number, len(encoded.Served))
 	}
 	copy(q.servedTo[:], encoded.Served)
-	if len(encoded.Used) > classes {
+	if len(encoded.Used) > ledger.Classes {
 		return fmt.Errorf("quota %d has the use of %d classes", encoded.Number, len(encoded.Used))
 	}
 	for class, amount := range encoded.Used {
-		q.ledger.used[class].amount = amount
+		q.ledger.Used[class].Amount = amount
 	}
 	for _, e := range encoded.UsedEnds {
-		if e.Class < 0 || e.Class >= classes {
+		if e.Class < 0 || e.Class >= ledger.Classes {
 			return fmt.Errorf("quota %d has the use of class %d", encoded.Number, e.Class)
 		}
-		q.ledger.used[e.Class].list(e.EndNs, e.Amount)
+		q.ledger.Used[e.Class].List(e.EndNs, e.Amount)
 	}
 	for _, e := range encoded.Log {
-		q.ledger.log = append(q.ledger.log, entry{end: e.EndNs, amount: e.Amount, closed: e.Closed, overrun: e.Overrun, until: m.untilOf(q, e)})
-		q.ledger.counted += e.Amount
+		q.ledger.Log = append(q.ledger.Log, ledger.Entry{
+			End: e.EndNs, Amount: e.Amount, Closed: e.Closed, Overrun: e.Overrun,
+			Until: m.untilOf(q, e),
+		})
+		q.ledger.Counted += e.Amount
 	}
-	if len(encoded.Past) > maxPast {
+	if len(encoded.Past) > ledger.MaxPast {
 		return fmt.Errorf("quota %d remembers %d amounts that it dropped", encoded.Number, len(encoded.Past))
 	}
 	for _, p := range encoded.Past {
-		q.ledger.past = append(q.ledger.past, past{until: p.UntilNs, amount: p.Amount})
+		q.ledger.Past = append(q.ledger.Past, ledger.Past{Until: p.UntilNs, Amount: p.Amount})
 	}
 	m.quotas.Set(q.number, q)
 	m.names.Set(q.name, q.number)
@@ -335,8 +343,8 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 
 // untilOf returns when the last exposure of an entry ends. Snapshots before version 3 do not say: it is no later than what is consumed now.
 func (m *Machine) untilOf(q *quota, e *logpb.SnapshotEntry) int64 {
-	if q.rule.kind == kindWindow && e.UntilNs == 0 {
-		return addSaturated(m.clock.Now, max(q.rule.spendBy, q.rule.maxCall))
+	if q.rule.Kind == ledger.KindWindow && e.UntilNs == 0 {
+		return fixed.AddSaturated(m.clock.Now, max(q.rule.SpendBy, q.rule.MaxCall))
 	}
 	return e.UntilNs
 }
@@ -351,7 +359,7 @@ func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
 	if failure != nil {
 		return fmt.Errorf("%s", failure.Message)
 	}
-	worked.shift = m.clock.Shift
+	worked.Shift = m.clock.Shift
 	q.rule = worked
 	m.replaceOverride(q, over)
 	return nil
@@ -361,7 +369,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	l := &lease{
 		generation: m.generation, id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
 		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, provisional: encoded.Tentative,
-		digest: digestHolder(encoded.Holder), account: encoded.Account,
+		digest: entry.DigestHolder(encoded.Holder), account: encoded.Account,
 	}
 	l.items = l.single[:0]
 	for _, it := range encoded.Items {
@@ -371,7 +379,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 		}
 	}
 	switch {
-	case l.class < 0 || l.class >= classes:
+	case l.class < 0 || l.class >= ledger.Classes:
 		return fmt.Errorf("lease %d is of class %d", l.id, l.class)
 	case l.id == 0 || l.deadline < 0:
 		return fmt.Errorf("lease %d, until %d, which there cannot be", l.id, l.deadline)
@@ -386,7 +394,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 		return err
 	}
 	m.leases.Load(l.id, l) // a snapshot has them in order
-	m.deadlines.add(uint64(l.deadline), l.id)
+	m.deadlines.Add(uint64(l.deadline), l.id)
 	return nil
 }
 
@@ -434,7 +442,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 	}
 	o.charges = o.single[:0]
 	for _, c := range encoded.Charges {
-		if c.Class < 0 || c.Class >= classes {
+		if c.Class < 0 || c.Class >= ledger.Classes {
 			return fmt.Errorf("operation %d of lease %d is of class %d", o.op, o.lease, c.Class)
 		}
 		o.charges = append(o.charges, charge{
@@ -460,7 +468,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	if !ok {
 		return fmt.Errorf("ticket %d of a holder that does not exist", encoded.Ticket)
 	}
-	if encoded.Class < 0 || encoded.Class >= classes || encoded.Rank < 0 || encoded.Rank > encoded.Class {
+	if encoded.Class < 0 || encoded.Class >= ledger.Classes || encoded.Rank < 0 || encoded.Rank > encoded.Class {
 		return fmt.Errorf("ticket %d is of class %d and counts as %d", encoded.Ticket, encoded.Class, encoded.Rank)
 	}
 	if encoded.Account != 0 && m.getAccount(encoded.Account) == nil {
@@ -564,15 +572,15 @@ func (s *State) lineOf(w *waiter) ([]uint32, error) {
 
 // listLeases lists leases under their holders, in the order of that table: to enter a million as they come took 0.8 s more.
 func (m *Machine) listLeases() {
-	all := make([]idRange, 0, m.leases.Len())
+	all := make([]rangeset.Run, 0, m.leases.Len())
 	m.leases.Scan(func(id uint64, l *lease) bool {
-		all = append(all, idRange{key: l.digest, from: id, to: id})
+		all = append(all, rangeset.Run{Key: l.digest, From: id, To: id})
 		return true
 	})
-	slices.SortFunc(all, func(a, b idRange) int { return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(a.from, b.from)) })
+	slices.SortFunc(all, func(a, b rangeset.Run) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.From, b.From)) })
 	for _, one := range all {
-		m.leasesOf.add(one.key, one.from)
+		m.leasesOf.Add(one.Key, one.From)
 	}
-	m.leasesOf.flush()
-	m.deadlines.flush()
+	m.leasesOf.Flush()
+	m.deadlines.Flush()
 }

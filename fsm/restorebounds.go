@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -42,7 +43,8 @@ func (s *State) checkHead() error {
 	switch {
 	case s.epoch > MaxEpoch, s.grants > maxGrants:
 		return fmt.Errorf("fence %d of epoch %d, which there cannot be", s.grants, s.epoch)
-	case c.Now < 0, c.Now > maxTime, c.WallEarly < 0, c.WallEarly > maxTime, c.WallLate < c.WallEarly, c.Shift < 0, c.Shift > maxTime:
+	case c.Now < 0, c.Now > fixed.MaxTime, c.WallEarly < 0, c.WallEarly > fixed.MaxTime, c.WallLate < c.WallEarly, c.Shift < 0,
+		c.Shift > fixed.MaxTime:
 		return fmt.Errorf("a time that there cannot be: %+v", *c)
 	}
 	if failure := checkLimits(s.encodeLimits()); failure != nil {
@@ -56,20 +58,6 @@ func (m *Machine) takeRule(rule *logpb.HolderRule) error {
 	m.rules = append(m.rules, rule)
 	if failure := checkRules(m.rules[len(m.rules)-1:]); failure != nil || len(m.rules) > maxRules {
 		return fmt.Errorf("holder rule %d is malformed, or one too many", len(m.rules))
-	}
-	return nil
-}
-
-// takeResets enters when the window ends: a reset that is known, and what is claimed of one. Each is an interval, or the window would be
-// left before it is entered.
-func (g *ledger) takeResets(encoded *logpb.SnapshotQuota) error {
-	g.known, g.closeBegin, g.closeEnd = encoded.Known, encoded.CloseBeginNs, encoded.CloseEndNs
-	if c := encoded.Claim; c != nil {
-		g.claim = claim{begin: c.BeginNs, end: c.EndNs, by: c.Caller, confirmed: c.Confirmed}
-	}
-	if g.known && g.closeBegin > g.closeEnd || g.claim.begin > g.claim.end {
-		return fmt.Errorf("quota %d is reset from %d to %d, or is claimed to be from %d to %d", encoded.Number,
-			g.closeBegin, g.closeEnd, g.claim.begin, g.claim.end)
 	}
 	return nil
 }

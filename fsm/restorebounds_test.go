@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -45,8 +46,8 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 		"a lease's number":       {change: head(func(h *logpb.SnapshotHead) { h.LastLease = 1<<62 + 1 }), taken: true},
 		"a session's number":     {change: head(func(h *logpb.SnapshotHead) { h.LastSession = 1<<64 - 1 }), taken: true},
 		"a lane's number":        {change: head(func(h *logpb.SnapshotHead) { h.LastLane = 1<<31 + 1 }), taken: true},
-		"a time":                 {change: head(func(h *logpb.SnapshotHead) { h.NowNs = maxTime + 1 })},
-		"an early view":          {change: head(func(h *logpb.SnapshotHead) { h.WallEarlyNs = maxTime + 1 })},
+		"a time":                 {change: head(func(h *logpb.SnapshotHead) { h.NowNs = fixed.MaxTime + 1 })},
+		"an early view":          {change: head(func(h *logpb.SnapshotHead) { h.WallEarlyNs = fixed.MaxTime + 1 })},
 		"views the wrong way":    {change: head(func(h *logpb.SnapshotHead) { h.WallLateNs = h.WallEarlyNs - 1 })},
 		"no limits":              {change: head(func(h *logpb.SnapshotHead) { h.Limits = nil })},
 		"limits of nothing":      {change: head(func(h *logpb.SnapshotHead) { h.Limits.MaxWaiters = new(int64(0)) })},

@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"hash/fnv"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -12,10 +15,10 @@ type retryWindow struct{ from, to int64 }
 
 // retryWindows do not overlap, so that callers that poll come back in the order of their classes, in whatever language. They are those
 // of client/pacing, which a test holds equal.
-var retryWindows = [classes]retryWindow{
-	{0, 500 * millisecond},
-	{500 * millisecond, 3500 * millisecond},
-	{3500 * millisecond, 9500 * millisecond},
+var retryWindows = [ledger.Classes]retryWindow{
+	{0, 500 * fixed.Millisecond},
+	{500 * fixed.Millisecond, 3500 * fixed.Millisecond},
+	{3500 * fixed.Millisecond, 9500 * fixed.Millisecond},
 }
 
 // RetryWindow returns when a class (0 to 2) comes back after a cooldown, from and to after its end (nanoseconds).
@@ -28,16 +31,16 @@ func RetryWindow(class int32) (from, to int64) {
 // Where a ramp lets so much through later, at reopens, the window is after that.
 func (m *Machine) coolingRefusal(q *quota, holder string, class int32, reopens int64) *logpb.Refusal {
 	refusal := m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it")
-	if m.featureLevel < levelReports {
+	if m.featureLevel < levels.Reports {
 		return refusal
 	}
 	window := retryWindows[class]
 	width := uint64(window.to - window.from)
 	refusal.ReopensAtNs = q.cooldown
 	offset := window.from + int64(m.spreadOf(holder, q)%width)
-	refusal.RetryAtNs = addSaturated(max(q.cooldown, reopens), offset)
-	if m.featureLevel < levelSpread {
-		refusal.RetryAtNs = max(addSaturated(q.cooldown, offset), reopens)
+	refusal.RetryAtNs = fixed.AddSaturated(max(q.cooldown, reopens), offset)
+	if m.featureLevel < levels.Spread {
+		refusal.RetryAtNs = max(fixed.AddSaturated(q.cooldown, offset), reopens)
 	}
 	return refusal
 }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -14,7 +16,8 @@ func TestRetry_LiesInTheWindowOfItsClass(t *testing.T) {
 	const end = 20 * second
 	w := newWorld(t)
 	w.quotas(rateOf("r", 60_000, minute), rateOf("s", 60_000, minute))
-	w.do(holders(&logpb.HolderRule{Pattern: "c*", Class: classCritical}, &logpb.HolderRule{Pattern: "b*", Class: classBackground}))
+	w.do(holders(&logpb.HolderRule{Pattern: "c*", Class: ledger.ClassCritical},
+		&logpb.HolderRule{Pattern: "b*", Class: ledger.ClassBackground}))
 	held := map[string]uint64{}
 	for _, name := range []string{"c", "s", "b"} {
 		held[name] = w.granted(ask(name, itemOf("r", 1))).Lease
@@ -68,8 +71,8 @@ func TestRetry_FeatureLevel(t *testing.T) {
 	w.quotas(rateOf("r", 60_000, minute))
 	q := w.m.editQuotaNow(w.m.numberOf("r"))
 	q.cooldown = 20 * second
-	w.m.featureLevel = levelReports - 1
-	if r := w.m.coolingRefusal(q, "a", classStandard, q.cooldown); r.RetryAtNs != 20*second || r.ReopensAtNs != 0 {
+	w.m.featureLevel = levels.Reports - 1
+	if r := w.m.coolingRefusal(q, "a", ledger.ClassStandard, q.cooldown); r.RetryAtNs != 20*second || r.ReopensAtNs != 0 {
 		t.Fatalf("%v", r)
 	}
 }
@@ -80,7 +83,8 @@ func TestRetry_IsSpreadBehindARamp(t *testing.T) {
 	for _, amount := range []int64{300, 600, 3_000} {
 		w := newWorld(t)
 		w.quotas(policed(rateOf("r", 60_000, minute), &logpb.Policy{Shares: fleetShares(), RampNs: minute}))
-		w.do(holders(&logpb.HolderRule{Pattern: "c*", Class: classCritical}, &logpb.HolderRule{Pattern: "b*", Class: classBackground}))
+		w.do(holders(&logpb.HolderRule{Pattern: "c*", Class: ledger.ClassCritical},
+			&logpb.HolderRule{Pattern: "b*", Class: ledger.ClassBackground}))
 		w.told(w.granted(call("teller", amount)), logpb.Cause_CAUSE_SATURATED, retryAfter(20*second))
 		q := w.m.editQuotaNow(w.m.numberOf("r"))
 		reopens := q.cooldown + q.letsThrough(0, amount)

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -99,7 +100,7 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 		return failWith(logpb.Reason_REASON_SEQ_TOO_OLD,
 			fmt.Sprintf("request %d is below %d, up to which you acknowledged", command.Seq, s.ackedBelow), "take a new number")
 	}
-	digest := m.digestCommand(command)
+	digest := m.digester.Command(command, m.raw)
 	if known, ok := m.results.Get(dedupEntry{session: s.id, seq: command.Seq}); ok {
 		if known.digest != digest {
 			return reused(fmt.Sprintf("request %d of session %d was another one", command.Seq, s.id))
@@ -137,7 +138,7 @@ func (m *Machine) sessionOf(command *logpb.Command) (*session, bool) {
 // applyKeyed carries a request with an idempotency key out, once while the key is remembered.
 func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
 	key, known, isKnown := m.keyOf(command)
-	digest := m.digestCommand(command)
+	digest := m.digester.Command(command, m.raw)
 	if isKnown {
 		if known.digest != digest {
 			return reused("this idempotency key was used for another request")
@@ -160,7 +161,7 @@ func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
 }
 
 // endOf returns when a key's life ends.
-func (m *Machine) endOf(k keyEntry) int64 { return addSaturated(k.made, m.limits.keyLife) }
+func (m *Machine) endOf(k keyEntry) int64 { return fixed.AddSaturated(k.made, m.limits.keyLife) }
 
 func reused(message string) *logpb.Result {
 	return failWith(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
@@ -313,11 +314,11 @@ func (m *Machine) acknowledge(s *session, below uint64) {
 func (m *Machine) expireSessions() {
 	for range maxDuePerEntry {
 		idle, ok := m.sessionUse.Min()
-		if !ok || addSaturated(idle.at, m.limits.sessionIdle) > m.clock.Now {
+		if !ok || fixed.AddSaturated(idle.at, m.limits.sessionIdle) > m.clock.Now {
 			return
 		}
 		s, _ := m.sessions.Get(idle.id)
-		if addSaturated(s.used, m.limits.sessionIdle) > m.clock.Now {
+		if fixed.AddSaturated(s.used, m.limits.sessionIdle) > m.clock.Now {
 			m.listSession(m.editSession(s)) // it was used since it was listed
 			continue
 		}
@@ -327,7 +328,7 @@ func (m *Machine) expireSessions() {
 
 // expireKeys forgets idempotency keys whose life is over.
 func (m *Machine) expireKeys() {
-	isOld := func(d keyDue) bool { return addSaturated(d.at, m.limits.keyLife) <= m.clock.Now }
+	isOld := func(d keyDue) bool { return fixed.AddSaturated(d.at, m.limits.keyLife) <= m.clock.Now }
 	for _, end := range takeDue(m.keyEnds, isOld) {
 		known, _ := m.keys.Get(end.key)
 		m.dropKey(end.key, known)

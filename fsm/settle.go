@@ -3,6 +3,9 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -64,7 +67,7 @@ func (m *Machine) costOfCharges(o *operation) (most int64) {
 // checkSettle checks a Settle of a live lease's operation as a whole, before anything changes.
 func (m *Machine) checkSettle(o *operation, command *logpb.Settle) *logpb.Failure {
 	if len(command.Unspent) > 0 {
-		digest := digestItems(command.Unspent)
+		digest := entry.DigestItems(command.Unspent)
 		switch {
 		case o.unspent != 0 && o.unspent != digest, o.unspent == 0 && o.actual != 0:
 			return alreadySettled(o, "unspent part")
@@ -79,7 +82,7 @@ func (m *Machine) checkSettle(o *operation, command *logpb.Settle) *logpb.Failur
 		}
 	}
 	if len(command.Actual) > 0 || command.Final {
-		if o.actual != 0 && o.actual != digestItems(command.Actual) {
+		if o.actual != 0 && o.actual != entry.DigestItems(command.Actual) {
 			return alreadySettled(o, "actual part")
 		}
 		return m.checkParts(o, command.Actual, false)
@@ -114,7 +117,7 @@ func (m *Machine) checkParts(o *operation, items []*logpb.Item, unspent bool) *l
 			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed nothing of %q", o.op, asked.Quota))
 		case asked.Amount == nil && !unspent:
 			return invalid(fmt.Sprintf("actual of %q needs an amount", asked.Quota), "0 is one")
-		case asked.Amount != nil && (*asked.Amount < 0 || *asked.Amount > maxAmount || unspent && *asked.Amount == 0):
+		case asked.Amount != nil && (*asked.Amount < 0 || *asked.Amount > fixed.MaxAmount || unspent && *asked.Amount == 0):
 			return invalid(fmt.Sprintf("amount %d of %q is out of range", *asked.Amount, asked.Quota), "")
 		case !unspent && m.overflows(o, c, *asked.Amount):
 			return invalid(fmt.Sprintf("amount %d of %q is more than can be counted", *asked.Amount, asked.Quota), "is it in the quota's unit?")
@@ -134,7 +137,7 @@ func (m *Machine) overflows(o *operation, c *charge, actual int64) (beyond bool)
 		return false
 	}
 	m.eachChargeShare(o, c, func(_ *charge, q *quota) {
-		beyond = beyond || q.ledger.consumed() > maxCounted-actual
+		beyond = beyond || q.ledger.Consumed() > maxCounted-actual
 	})
 	return beyond
 }
@@ -173,7 +176,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 		return
 	}
 	repeat := o.unspent != 0
-	o.unspent = digestItems(items)
+	o.unspent = entry.DigestItems(items)
 	for _, asked := range items {
 		own := m.chargeOf(o, asked.Quota)
 		amount := own.consumed
@@ -186,7 +189,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 		}
 		m.eachChargeShare(o, own, func(c *charge, q *quota) {
 			q.repayCharge(c, amount, m.clock.Now)
-			q.ledger.take(c.end, amount, 0)
+			q.ledger.Take(c.end, amount, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, -amount)
 			m.recordReturned(q, o.holder, amount)
 			c.amount -= amount
@@ -198,10 +201,10 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 
 // repayCharge gives back to the pacer and the burst what was not used of a charge.
 func (q *quota) repayCharge(c *charge, amount, now int64) {
-	if q.ledger.counts(c.end) {
+	if q.ledger.Counts(c.end) {
 		q.repay(now, amount)
 	}
-	q.ledger.undraw(c.end, amount)
+	q.ledger.Undraw(c.end, amount)
 }
 
 // finish settles what was really used and ends the exposure. A repeat answers the same.
@@ -210,7 +213,7 @@ func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settl
 		m.repeatFinish(o, items, settled)
 		return
 	}
-	o.actual = digestItems(items)
+	o.actual = entry.DigestItems(items)
 	overruns := make([]charge, 0, len(items))
 	for _, asked := range items {
 		own := m.chargeOf(o, asked.Quota)
@@ -223,12 +226,12 @@ func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settl
 		if q == nil {
 			continue
 		}
-		if c.window == q.ledger.window {
-			q.ledger.settled = addSaturated(q.ledger.settled, c.amount)
+		if c.window == q.ledger.Window {
+			q.ledger.Settled = fixed.AddSaturated(q.ledger.Settled, c.amount)
 		}
-		if inTime || c.end == openEnd {
+		if inTime || c.end == ledger.OpenEnd {
 			// A settle ends the exposure, but never lengthens it.
-			end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
+			end := q.ledger.Key(&q.rule, q.rule.At(m.clock).Late)
 			m.moveCharge(q, o.holder, c, min(end, c.end), 0)
 			m.markDirty(q)
 		}
@@ -245,9 +248,9 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 		switch {
 		case difference > 0:
 			overruns = append(overruns, m.overrun(q, o.holder, c, difference))
-		case difference < 0 && !q.rule.settleMax:
+		case difference < 0 && !q.rule.SettleMax:
 			q.repayCharge(c, -difference, m.clock.Now)
-			q.ledger.take(c.end, -difference, 0)
+			q.ledger.Take(c.end, -difference, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, difference)
 			m.recordReturned(q, o.holder, -difference)
 			c.amount += difference
@@ -268,17 +271,17 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 
 // overrun charges what was used beyond an estimate.
 func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charge {
-	end := q.ledger.key(&q.rule, q.rule.at(m.clock).late)
+	end := q.ledger.Key(&q.rule, q.rule.At(m.clock).Late)
 	m.recordTotal(q, amount)
 	m.count(q, end, 0, amount, amount)
 	q.pay(m.clock.Now, amount)
 	m.drawOpen(q, end, 0, amount)
-	m.recordUsage(q, name, int32(of.class), q.ledger.window, end, amount)
+	m.recordUsage(q, name, int32(of.class), q.ledger.Window, end, amount)
 	if t := m.meter(q, name); t != nil {
-		t.Overrun = addSaturated(t.Overrun, amount)
+		t.Overrun = fixed.AddSaturated(t.Overrun, amount)
 	}
 	return charge{
-		quota: q.number, ancestor: of.ancestor, overrun: true, amount: amount, end: end, window: q.ledger.window, class: of.class,
+		quota: q.number, ancestor: of.ancestor, overrun: true, amount: amount, end: end, window: q.ledger.Window, class: of.class,
 	}
 }
 
@@ -290,7 +293,7 @@ func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb
 		switch q := m.editQuotaNow(c.quota); {
 		case difference > 0:
 			settled.Overrun = append(settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
-		case difference < 0 && !q.rule.settleMax:
+		case difference < 0 && !q.rule.SettleMax:
 			settled.Returned = append(settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: -difference})
 		}
 	}
@@ -317,7 +320,7 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 		len(command.Unspent) > 0 || len(command.Actual) == 0 || command.Release {
 		return failed(stale)
 	}
-	if o.actual != 0 && o.actual != digestItems(command.Actual) {
+	if o.actual != 0 && o.actual != entry.DigestItems(command.Actual) {
 		return failed(alreadySettled(o, "actual part"))
 	}
 	if failure := m.checkParts(o, command.Actual, false); failure != nil {
@@ -337,7 +340,7 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 	if o = m.detachedOperation(command.Lease, command.Op); o == nil {
 		return failed(stale)
 	}
-	o.actual = digestItems(command.Actual)
+	o.actual = entry.DigestItems(command.Actual)
 	before := m.costOfCharges(o)
 	var overruns []charge
 	for _, asked := range command.Actual {

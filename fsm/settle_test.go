@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -150,10 +151,10 @@ func TestSettle_AnAncestorCountsNoMoreThanItCan(t *testing.T) {
 		w.raw(consumesAtOnce("b", itemOf("org/b", 1)))
 	}
 	lease := uint64(2)
-	for ; w.raw(used(lease, 1, itemOf("org/b", maxAmount)))[0].GetSettled() != nil; lease++ {
+	for ; w.raw(used(lease, 1, itemOf("org/b", fixed.MaxAmount)))[0].GetSettled() != nil; lease++ {
 		if lease > most {
 			t.Fatal("the other descendant never comes to its end")
 		}
 	}
-	w.fails(used(1, 1, itemOf("org/a", maxAmount)), logpb.Reason_REASON_INVALID)
+	w.fails(used(1, 1, itemOf("org/a", fixed.MaxAmount)), logpb.Reason_REASON_INVALID)
 }

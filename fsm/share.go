@@ -3,91 +3,25 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // Shares keep a part of a window for each class, against lower classes (docs/policy.md). What they are on a rate is in pace.go.
 
-const (
-	defaultCap   = 900_000
-	defaultFloor = 300_000
-	defaultQuiet = 15 * minute
-	maxQuiet     = day
-	// demandGrain: an attempt is recorded when the one before it is older than such a part of the quiet time.
-	demandGrain = 16
-)
-
-// shares is a definition's shares, worked out, in millionths of usable.
-type shares struct {
-	on bool
-	// holders are the shares of single holders, in place of those of the classes.
-	holders    []*logpb.HolderShare
-	of         [classes]int64
-	cap, floor int64
-	// quiet is how long after the last attempt of a higher class nothing is kept from background work.
-	quiet int64
-}
-
-// newShares works shares out, or says why they cannot work.
-func newShares(def *logpb.Quota, kind kind, level uint32) (shares, *logpb.Failure) {
-	given := def.GetPolicy().GetShares()
-	if given == nil {
-		return shares{}, nil
-	}
-	s := shares{
-		on: true, of: [classes]int64{int64(given.CriticalPpm), int64(given.StandardPpm), int64(given.BackgroundPpm)},
-		cap: int64(given.CapPpm), floor: defaultFloor, quiet: given.QuietNs, holders: given.Holders,
-	}
-	if s.cap == 0 {
-		s.cap = defaultCap
-	}
-	if given.FloorPpm != nil {
-		s.floor = int64(*given.FloorPpm)
-	}
-	if s.quiet == 0 {
-		s.quiet = defaultQuiet
-	}
-	sum := int64(0)
-	for _, part := range s.of {
-		if part < 0 || part > million {
-			return shares{}, impossible(def, "a share must be 0 to 1", "critical: 0.4, standard: 0.35, background: 0.25")
-		}
-		sum += part
-	}
-	ofHolders, failure := sumOfHolders(def, given.Holders)
-	if failure != nil {
-		return shares{}, failure
-	}
-	switch {
-	case sum > 0 && ofHolders > 0:
-		return shares{}, impossible(def, "classes and single holders have shares", "name either classes or holders")
-	case kind != kindWindow && level < levelRates:
-		return shares{}, impossible(def, "only windows have shares", "a rate's queue lends everything to whoever comes first in the order")
-	case kind == kindSlots:
-		return shares{}, impossible(def, "slots have no shares", "windows and rates have")
-	case kind == kindRate && ofHolders > 0:
-		return shares{}, impossible(def, "only windows have shares of single holders", "give shares to classes")
-	case sum+ofHolders > million:
-		return shares{}, impossible(def, "the shares are together more than 1", "critical: 0.4, standard: 0.35, background: 0.25")
-	case s.cap < s.of[classCritical] || s.cap > million:
-		return shares{}, impossible(def, "the cap must be at least critical's share and at most 1", "the default is 0.9")
-	case s.floor < 0 || s.floor > million:
-		return shares{}, impossible(def, "the floor must be 0 to 1", "the default is 0.3")
-	case s.quiet < second || s.quiet > maxQuiet:
-		return shares{}, impossible(def, "quiet must be 1 s to 24 h", "the default is 15m")
-	}
-	return s, nil
-}
+// demandGrain: an attempt is recorded when the one before it is older than such a part of the quiet time.
+const demandGrain = 16
 
 // recordDemand records that somebody asked for needs: what is kept, is kept for somebody.
 func (m *Machine) recordDemand(needs []need, as priority) {
 	for _, n := range needs {
-		s, tried := &n.quota.rule.policy.shares, n.quota.tried[as.class]
+		s, tried := &n.quota.rule.Policy.Shares, n.quota.tried[as.class]
 		switch {
-		case !s.on:
-		case n.quota.rule.paced():
+		case !s.On:
+		case n.quota.rule.Paced():
 			n.quota.recordPacedDemand(as.rank, n.amount, m.clock.Now)
-		case tried == 0 || m.clock.Now-tried > s.quiet/demandGrain:
+		case tried == 0 || m.clock.Now-tried > s.Quiet/demandGrain:
 			n.quota.tried[as.class] = max(m.clock.Now, 1)
 		}
 	}
@@ -96,7 +30,7 @@ func (m *Machine) recordDemand(needs []need, as priority) {
 // demanded tells whether a class above one asked for a quota lately.
 func (q *quota) demanded(above int32, now int64) bool {
 	for class := range above {
-		if tried := q.tried[class]; tried != 0 && now-tried < q.rule.policy.shares.quiet {
+		if tried := q.tried[class]; tried != 0 && now-tried < q.rule.Policy.Shares.Quiet {
 			return true
 		}
 	}
@@ -104,82 +38,82 @@ func (q *quota) demanded(above int32, now int64) bool {
 }
 
 // share is a class's share of a window.
-func (q *quota) share(class int32) int64 { return q.shareIn(q.rule.usable, class) }
+func (q *quota) share(class int32) int64 { return q.shareIn(q.rule.Usable, class) }
 
 // shareIn is a class's share of what is usable.
 func (q *quota) shareIn(usable int64, class int32) int64 {
-	return mulDivFloor(usable, q.rule.policy.shares.of[class], million)
+	return fixed.MulDivFloor(usable, q.rule.Policy.Shares.Of[class], fixed.Million)
 }
 
 // kept returns what is kept for a class while so many millionths of the window are left: what it has not used of its
 // share, at most as much of the share as there is left of the window.
-func (q *quota) kept(g *ledger, class int32, left int64) int64 {
+func (q *quota) kept(g *ledger.Ledger, class int32, left int64) int64 {
 	share := q.share(class)
-	return keptOf(share, g.used[class].amount, left)
+	return keptOf(share, g.Used[class].Amount, left)
 }
 
 // keptOf returns what is kept of a share.
 func keptOf(share, used, left int64) int64 {
-	return max(min(share-used, mulDivFloor(share, left, million)), 0)
+	return max(min(share-used, fixed.MulDivFloor(share, left, fixed.Million)), 0)
 }
 
 // spared returns how much of a window a holder may not touch with an amount: what is kept for the classes above it, or for
 // holders with a share, and for background work beyond its share the floor, which shrinks over the last part of the window.
 func (m *Machine) spared(q *quota, name string, as priority, others []ownShare, quiet bool, amount, left int64) (sum int64) {
-	s := &q.rule.policy.shares
+	s := &q.rule.Policy.Shares
 	for _, other := range others {
 		sum += keptOf(other.share, other.used, left)
 	}
-	if len(s.holders) == 0 && !quiet {
+	if len(s.Holders) == 0 && !quiet {
 		for above := range as.rank {
 			sum += q.kept(&q.ledger, above, left)
 		}
 	}
-	if as.rank == classBackground && !quiet && !m.withinShare(q, name, as.rank, amount) {
-		floor := mulDivFloor(q.rule.usable, s.floor, million)
-		sum = max(sum, mulDivFloor(floor, min(left*shrinkPart, million), million))
+	if as.rank == ledger.ClassBackground && !quiet && !m.withinShare(q, name, as.rank, amount) {
+		floor := fixed.MulDivFloor(q.rule.Usable, s.Floor, fixed.Million)
+		sum = max(sum, fixed.MulDivFloor(floor, min(left*ledger.ShrinkPart, fixed.Million), fixed.Million))
 	}
 	return sum
 }
 
 // withinShare tells whether an amount is part of what is kept for who asks.
 func (m *Machine) withinShare(q *quota, name string, class int32, amount int64) bool {
-	s := &q.rule.policy.shares
-	if len(s.holders) > 0 {
-		return addSaturated(m.usedBy(q, name), amount) <= q.shareOf(s.holder(name))
+	s := &q.rule.Policy.Shares
+	if len(s.Holders) > 0 {
+		return fixed.AddSaturated(m.usedBy(q, name), amount) <= q.shareOf(s.Holder(name))
 	}
-	return q.ledger.used[class].amount+amount <= q.share(class)
+	return q.ledger.Used[class].Amount+amount <= q.share(class)
 }
 
 // withholdByShare keeps what is left of a window for higher classes, or for holders with a share, and critical calls below
 // their cap.
 func (m *Machine) withholdByShare(name string, as priority, n need) *logpb.Refusal {
 	q := n.quota
-	if !q.rule.policy.shares.on {
+	if !q.rule.Policy.Shares.On {
 		return nil
 	}
-	if q.rule.paced() {
+	if q.rule.Paced() {
 		return m.withholdByPacedCap(as, n)
 	}
-	if q.rule.anchored && !q.ledger.known {
+	if q.rule.Anchored && !q.ledger.Known {
 		return nil // a sliding rate as long as no reset is known: nothing of it ends with a window
 	}
-	closes, known := q.ledger.closes(&q.rule, q.rule.at(m.clock))
-	if as.class == classCritical && addSaturated(q.ledger.used[as.class].amount, n.amount) > q.rule.cap() {
+	closes, known := q.ledger.Closes(&q.rule, q.rule.At(m.clock))
+	if as.class == ledger.ClassCritical && fixed.AddSaturated(q.ledger.Used[as.class].Amount, n.amount) > q.rule.Cap() {
 		if !known {
 			closes = unknownRetry
 		}
-		return m.refusal(logpb.Reason_REASON_CAP, q, addSaturated(m.clock.Now, max(closes, millisecond)),
+		return m.refusal(logpb.Reason_REASON_CAP, q, fixed.AddSaturated(m.clock.Now, max(closes, fixed.Millisecond)),
 			"critical calls have used what they may: something is kept for the others")
 	}
-	quiet := as.class == classBackground && !q.demanded(as.class, m.clock.Now)
+	quiet := as.class == ledger.ClassBackground && !q.demanded(as.class, m.clock.Now)
 	others := m.sharesOfOthers(q, name, as, quiet)
-	room := q.ledger.available(&q.rule) - n.amount
-	length := q.rule.length(&q.ledger)
+	room := q.ledger.Available(&q.rule) - n.amount
+	length := q.rule.Length(&q.ledger)
 	fits := func(left int64) bool {
-		part := int64(million)
+		part := int64(fixed.Million)
 		if known {
-			part = min(mulDivCeil(max(left, 0), million, length), million)
+			part = min(fixed.MulDivCeil(max(left, 0), fixed.Million, length), fixed.Million)
 		}
 		return room >= m.spared(q, name, as, others, quiet, n.amount, part)
 	}
@@ -189,34 +123,32 @@ func (m *Machine) withholdByShare(name string, as priority, n need) *logpb.Refus
 	wait := unknownRetry
 	if known {
 		// What is spared only shrinks.
-		wait = firstMillisecond(closes, func(passed int64) bool { return fits(closes - passed) })
+		wait = fixed.FirstMillisecond(closes, func(passed int64) bool { return fits(closes - passed) })
 	}
-	return m.refusal(logpb.Reason_REASON_SHARE, q, addSaturated(m.clock.Now, wait), "what is left is kept for others: "+q.keptFor())
+	return m.refusal(logpb.Reason_REASON_SHARE, q, fixed.AddSaturated(m.clock.Now, wait), "what is left is kept for others: "+q.keptFor())
 }
 
-// cap is the most that critical calls may use of a window.
-func (r *rule) cap() int64 { return mulDivFloor(r.usable, r.policy.shares.cap, million) }
-
 // rejectAboveCap refuses a critical call that is larger than the cap of a quota's rule: it can never fit.
-func (m *Machine) rejectAboveCap(class int32, n need, r *rule) *logpb.Refusal {
-	if class != classCritical || !r.policy.shares.on || r.paced() || n.amount <= r.cap() {
+func (m *Machine) rejectAboveCap(class int32, n need, r *ledger.Rule) *logpb.Refusal {
+	if class != ledger.ClassCritical || !r.Policy.Shares.On || r.Paced() || n.amount <= r.Cap() {
 		return nil
 	}
-	return m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0, fmt.Sprintf("critical calls may use %d of a window: ask for less, or in a lower class", r.cap()))
+	return m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0,
+		fmt.Sprintf("critical calls may use %d of a window: ask for less, or in a lower class", r.Cap()))
 }
 
 // classUses returns what each class has of a window; nil: it has no shares.
-func (q *quota) classUses(g *ledger, at Clock) []ClassUse {
-	if !q.rule.policy.shares.on || len(q.rule.policy.shares.holders) > 0 {
+func (q *quota) classUses(g *ledger.Ledger, at Clock) []ClassUse {
+	if !q.rule.Policy.Shares.On || len(q.rule.Policy.Shares.Holders) > 0 {
 		return nil
 	}
-	if q.rule.paced() {
+	if q.rule.Paced() {
 		return q.pacedUses(g, at.Now)
 	}
 	left := q.partLeft(g, at)
-	uses := make([]ClassUse, classes)
-	for class := range int32(classes) {
-		share, used, kept := q.share(class), g.used[class].amount, q.kept(g, class, left)
+	uses := make([]ClassUse, ledger.Classes)
+	for class := range int32(ledger.Classes) {
+		share, used, kept := q.share(class), g.Used[class].Amount, q.kept(g, class, left)
 		uses[class] = ClassUse{
 			Class: class, Share: share, Used: used, Kept: kept, Lent: max(share-used-kept, 0), Borrowed: max(used-share, 0),
 		}
@@ -225,10 +157,10 @@ func (q *quota) classUses(g *ledger, at Clock) []ClassUse {
 }
 
 // partLeft returns the part of its window that is left, in millionths; all of it where that is not known.
-func (q *quota) partLeft(g *ledger, at Clock) int64 {
-	closes, known := g.closes(&q.rule, q.rule.at(at))
+func (q *quota) partLeft(g *ledger.Ledger, at Clock) int64 {
+	closes, known := g.Closes(&q.rule, q.rule.At(at))
 	if !known {
-		return million
+		return fixed.Million
 	}
-	return min(mulDivCeil(max(closes, 0), million, q.rule.length(g)), million)
+	return min(fixed.MulDivCeil(max(closes, 0), fixed.Million, q.rule.Length(g)), fixed.Million)
 }

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -19,7 +20,7 @@ func TestSince_EveryFieldIsOfAVersion(t *testing.T) {
 			if _, seen := fields[field.FullName()]; seen {
 				continue
 			}
-			fields[field.FullName()] = sinceOf(field)
+			fields[field.FullName()] = entry.SinceOf(field)
 			switch {
 			case field.Kind() == protoreflect.MessageKind:
 				add(field.Message())
@@ -60,7 +61,7 @@ func TestVersionOf(t *testing.T) {
 		"a read answer":   {[]*logpb.Command{report(&logpb.Report{Lease: 1, AnswerDigest: 1})}, 8},
 		"an empty answer": {[]*logpb.Command{report(&logpb.Report{Lease: 1})}, OldestEntryVersion},
 	} {
-		if got := VersionOf(c.commands); got != c.want {
+		if got := entry.VersionOf(c.commands); got != c.want {
 			t.Errorf("%s: version %d, not %d", name, got, c.want)
 		}
 	}

@@ -1,87 +1,26 @@
 package fsm
 
 import (
-	"bufio"
-	"encoding/binary"
-	"errors"
-	"fmt"
-	"hash/crc32"
 	"io"
 	"math"
 
-	"google.golang.org/protobuf/proto"
-
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/snapshot"
 )
 
-// snapshotMagic starts every snapshot; the version follows it, big-endian.
-const snapshotMagic = "QUOTAD-SNAP\n"
-
-// maxRecordBytes bounds what a reader allocates for one record.
-const maxRecordBytes = 64 << 20
-
-// ErrNewerSnapshot says that a snapshot was written by a newer version than this one knows: it has a higher version, or fields that are
-// not known here.
-var ErrNewerSnapshot = errors.New("the snapshot is newer than this binary knows: upgrade it")
+// ErrNewerSnapshot says that a snapshot was written by a newer version than this one knows.
+var ErrNewerSnapshot = snapshot.ErrNewer
 
 // ErrCorruptSnapshot says that a snapshot is damaged or cut off.
-var ErrCorruptSnapshot = errors.New("the snapshot is damaged")
+var ErrCorruptSnapshot = snapshot.ErrCorrupt
 
-// castagnoli is the polynomial of the snapshot's checksum.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
-
-// snapshotWriter writes records and keeps count and checksum.
-type snapshotWriter struct {
-	to      *bufio.Writer
-	sum     uint32
-	records uint64
-	buffer  []byte
-	err     error
-}
-
-// WriteSnapshot writes the state: magic and version, then length-prefixed records, the last of which holds their count
-// and the checksum of everything before it.
+// WriteSnapshot writes the state in the form of package snapshot.
 func (s *State) WriteSnapshot(w io.Writer) error {
-	out := newSnapshotWriter(w)
-	header := binary.BigEndian.AppendUint32([]byte(snapshotMagic), s.snapshotVersion())
-	out.raw(header)
-	s.eachRecord(func(record *logpb.SnapshotRecord) bool {
-		out.record(record)
-		return out.err == nil
-	})
-	return out.finish()
-}
-
-func newSnapshotWriter(w io.Writer) *snapshotWriter {
-	return &snapshotWriter{to: bufio.NewWriterSize(w, 1<<16)}
-}
-
-// finish writes the trailer, and everything out.
-func (w *snapshotWriter) finish() error {
-	w.record(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Trailer{
-		Trailer: &logpb.SnapshotTrailer{Records: w.records, Crc32C: w.sum},
-	}})
-	if w.err == nil {
-		w.err = w.to.Flush()
-	}
-	return w.err
-}
-
-func (w *snapshotWriter) raw(data []byte) {
-	if w.err == nil {
-		w.sum = crc32.Update(w.sum, castagnoli, data)
-		_, w.err = w.to.Write(data)
-	}
-}
-
-func (w *snapshotWriter) record(record *logpb.SnapshotRecord) {
-	if w.err != nil {
-		return
-	}
-	w.buffer = binary.AppendUvarint(w.buffer[:0], uint64(proto.Size(record)))
-	w.buffer, w.err = proto.MarshalOptions{UseCachedSize: true, Deterministic: true}.MarshalAppend(w.buffer, record)
-	w.raw(w.buffer)
-	w.records++
+	out := snapshot.NewWriter(w, s.snapshotVersion())
+	s.eachRecord(out.Record)
+	return out.Finish()
 }
 
 // eachRecord calls fn for every record of the state in a fixed order, until it returns false.
@@ -160,7 +99,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	})
 	if going {
 		s.quotas.Scan(func(number uint32, q *quota) bool {
-			if q.tried != [classes]int64{} || q.first != 0 || q.wakeup != 0 || q.wakeNext {
+			if q.tried != [ledger.Classes]int64{} || q.first != 0 || q.wakeup != 0 || q.wakeNext {
 				going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Demand{
 					Demand: &logpb.SnapshotDemand{
 						Quota: number, TriedNs: q.tried[:], First: q.first, FirstNs: q.firstSince, AgainNs: q.wakeup, Touched: q.wakeNext,
@@ -225,7 +164,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 
 // encodeAsked leaves out what nobody asked for.
 func encodeAsked(p *pacer) (asked []*logpb.SnapshotAsked) {
-	if p.size == [classBackground]int64{} && p.sizeOld == p.size {
+	if p.size == [ledger.ClassBackground]int64{} && p.sizeOld == p.size {
 		return nil
 	}
 	for class := range p.size {
@@ -287,7 +226,7 @@ func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	if going {
 		s.keys.Scan(func(key string, k keyEntry) bool {
 			encoded := &logpb.SnapshotKey{Key: key, Digest: k.digest, Result: k.result, Account: k.account}
-			if encoded.UntilNs = addSaturated(k.made, s.limits.keyLife); encoded.UntilNs == math.MaxInt64 {
+			if encoded.UntilNs = fixed.AddSaturated(k.made, s.limits.keyLife); encoded.UntilNs == math.MaxInt64 {
 				encoded.UntilNs, encoded.MadeNs = 0, &k.made
 			}
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Key{Key: encoded}})
@@ -322,37 +261,38 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 	}
 }
 
-func encodeQuota(q *quota, g *ledger) *logpb.SnapshotQuota {
+func encodeQuota(q *quota, g *ledger.Ledger) *logpb.SnapshotQuota {
 	encoded := &logpb.SnapshotQuota{
-		Number: q.number, Definition: q.definition, Held: g.held, Open: g.open, CutoffNs: g.cutoff, Window: g.window,
-		Known: g.known, Closing: g.closing, Disputed: g.disputed, CloseBeginNs: g.closeBegin, CloseEndNs: g.closeEnd,
-		OpenedNs: g.opened, Settled: g.settled, ArrivalNs: g.arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
+		Number: q.number, Definition: q.definition, Held: g.Held, Open: g.Open, CutoffNs: g.Cutoff, Window: g.Window,
+		Known: g.Known, Closing: g.Closing, Disputed: g.Disputed, CloseBeginNs: g.CloseBegin, CloseEndNs: g.CloseEnd,
+		OpenedNs: g.Opened, Settled: g.Settled, ArrivalNs: g.Arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
 		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.servedTo),
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
-		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil, Draws: encodeDraws(g), Loose: encodeLoose(g), DrawnFromNs: g.drawnFrom,
-		Foreign: g.others.amount, ForeignAtNs: g.others.at, ForeignSeenNs: g.others.seen, HeardNs: g.others.heard,
-		HeardBy: g.others.heardBy, HeardByNs: g.others.heardByAt,
-		Burnt: encodeBurn(&q.burn), BurntLast: q.burn.last, Total: g.total,
-		OthersWord: encodeBelief(&g.others.word), LimitWord: encodeBelief(&g.limits),
+		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil, Draws: ledger.EncodeDraws(g), Loose: ledger.EncodeLoose(g),
+		DrawnFromNs: g.DrawnFrom,
+		Foreign:     g.Others.Amount, ForeignAtNs: g.Others.At, ForeignSeenNs: g.Others.Seen, HeardNs: g.Others.Heard,
+		HeardBy: g.Others.HeardBy, HeardByNs: g.Others.HeardByAt,
+		Burnt: encodeBurn(&q.burn), BurntLast: q.burn.last, Total: g.Total,
+		OthersWord: ledger.EncodeBelief(&g.Others.Word), LimitWord: ledger.EncodeBelief(&g.Limits),
 	}
 	if q.told.known {
 		encoded.ToldLimit, encoded.ToldNs = new(q.told.limit), q.told.at
 	}
-	if g.capped != noCap {
-		capped := g.capped
-		encoded.Cap, encoded.CapWindow, encoded.CapEndNs, encoded.CapTeller = &capped, g.cappedIn, g.capEnd, g.capTeller
+	if g.Capped != ledger.NoCap {
+		capped := g.Capped
+		encoded.Cap, encoded.CapWindow, encoded.CapEndNs, encoded.CapTeller = &capped, g.CappedIn, g.CapEnd, g.CapTeller
 	}
-	encoded.SinceNs, encoded.PassedNs, encoded.Teller, encoded.Confirmed, encoded.Uncut = g.since, g.passed, g.teller, g.confirmed, g.uncut
-	if c := g.claim; c != (claim{}) {
-		encoded.Claim = &logpb.SnapshotClaim{BeginNs: c.begin, EndNs: c.end, Caller: c.by, Confirmed: c.confirmed}
+	encoded.SinceNs, encoded.PassedNs, encoded.Teller, encoded.Confirmed, encoded.Uncut = g.Since, g.Passed, g.Teller, g.Confirmed, g.Uncut
+	if c := g.Claim; c != (ledger.Claim{}) {
+		encoded.Claim = &logpb.SnapshotClaim{BeginNs: c.Begin, EndNs: c.End, Caller: c.By, Confirmed: c.Confirmed}
 	}
-	for _, e := range g.log {
+	for _, e := range g.Log {
 		encoded.Log = append(encoded.Log, &logpb.SnapshotEntry{
-			EndNs: e.end, Amount: e.amount, Closed: e.closed, Overrun: e.overrun, UntilNs: e.until,
+			EndNs: e.End, Amount: e.Amount, Closed: e.Closed, Overrun: e.Overrun, UntilNs: e.Until,
 		})
 	}
-	for _, p := range g.past {
-		encoded.Past = append(encoded.Past, &logpb.SnapshotPast{UntilNs: p.until, Amount: p.amount})
+	for _, p := range g.Past {
+		encoded.Past = append(encoded.Past, &logpb.SnapshotPast{UntilNs: p.Until, Amount: p.Amount})
 	}
 	return encoded
 }
@@ -392,155 +332,28 @@ func encodeOperation(o *operation) *logpb.SnapshotOperation {
 	return encoded
 }
 
-// snapshotReader reads records and keeps count and checksum.
-type snapshotReader struct {
-	from    *bufio.Reader
-	version uint32
-	sum     uint32
-	records uint64
-	buffer  []byte
-}
-
-// ReadSnapshot calls fn for each record but the trailer, and checks count and checksum. ErrNewerSnapshot and
-// ErrCorruptSnapshot are what it can come to, besides the errors of r and fn.
-func ReadSnapshot(r io.Reader, fn func(*logpb.SnapshotRecord) error) error {
-	return readSnapshot(r, func(_ uint32, record *logpb.SnapshotRecord) error { return fn(record) })
-}
-
-// readSnapshot does the same, and tells fn the snapshot's version.
-func readSnapshot(r io.Reader, fn func(version uint32, record *logpb.SnapshotRecord) error) error {
-	in := &snapshotReader{from: bufio.NewReaderSize(r, 1<<16)}
-	if err := in.header(); err != nil {
-		return err
-	}
-	var unknown error
-	for {
-		sum := in.sum
-		record, err := in.record()
-		switch {
-		case errors.Is(err, errUnknownField):
-			if unknown == nil {
-				unknown = err
-			}
-			continue // up to the trailer: only a snapshot whose checksum fits is newer, and not damaged
-		case err != nil:
-			return err
-		}
-		if trailer := record.GetTrailer(); trailer != nil {
-			if trailer.Records != in.records-1 || trailer.Crc32C != sum {
-				return fmt.Errorf("%w: its checksum or count does not fit", ErrCorruptSnapshot)
-			}
-			if err := in.end(); err != nil {
-				return err
-			}
-			return unknown
-		}
-		if unknown != nil {
-			continue
-		}
-		if err := fn(in.version, record); err != nil {
-			return err
-		}
-	}
-}
-
-// end checks that nothing follows the trailer.
-func (r *snapshotReader) end() error {
-	switch _, err := r.from.ReadByte(); {
-	case err == nil:
-		return fmt.Errorf("%w: something follows its end", ErrCorruptSnapshot)
-	case !errors.Is(err, io.EOF):
-		return err
-	}
-	return nil
-}
-
-func (r *snapshotReader) header() error {
-	header := make([]byte, len(snapshotMagic)+4)
-	if _, err := io.ReadFull(r.from, header); err != nil {
-		return cutOff(err)
-	}
-	r.sum = crc32.Update(0, castagnoli, header)
-	if string(header[:len(snapshotMagic)]) != snapshotMagic {
-		return fmt.Errorf("%w: it does not begin as one", ErrCorruptSnapshot)
-	}
-	r.version = binary.BigEndian.Uint32(header[len(snapshotMagic):])
-	switch {
-	case r.version == 0:
-		return fmt.Errorf("%w: version 0", ErrCorruptSnapshot)
-	case r.version > SnapshotVersion:
-		return fmt.Errorf("%w (it has %d, this is %d)", ErrNewerSnapshot, r.version, SnapshotVersion)
-	}
-	return nil
-}
-
-func (r *snapshotReader) record() (*logpb.SnapshotRecord, error) {
-	size, err := binary.ReadUvarint(r.from)
-	if err != nil {
-		return nil, cutOff(err)
-	}
-	if size > maxRecordBytes {
-		return nil, fmt.Errorf("%w: a record of %d bytes", ErrCorruptSnapshot, size)
-	}
-	r.sum = crc32.Update(r.sum, castagnoli, binary.AppendUvarint(nil, size))
-	if err := r.fill(int(size)); err != nil {
-		return nil, err
-	}
-	r.sum = crc32.Update(r.sum, castagnoli, r.buffer)
-	r.records++
-	record := new(logpb.SnapshotRecord)
-	if err := proto.Unmarshal(r.buffer, record); err != nil {
-		return nil, fmt.Errorf("%w: record %d: %w", ErrCorruptSnapshot, r.records, err)
-	}
-	if err := knownRecord.check(r.buffer); err != nil {
-		return nil, fmt.Errorf("%w: record %d: %w", ErrNewerSnapshot, r.records, err)
-	}
-	return record, nil
-}
-
-// fill reads size bytes into the buffer, growing it as they come: a wrong length allocates no more than there is.
-func (r *snapshotReader) fill(size int) error {
-	const step = 1 << 20
-	r.buffer = r.buffer[:0]
-	for len(r.buffer) < size {
-		start := len(r.buffer)
-		r.buffer = append(r.buffer, make([]byte, min(step, size-start))...)
-		if _, err := io.ReadFull(r.from, r.buffer[start:]); err != nil {
-			return cutOff(err)
-		}
-	}
-	return nil
-}
-
-func cutOff(err error) error {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%w: it is cut off", ErrCorruptSnapshot)
-	}
-	return err
-}
-
 // encodeUsed leaves out what nobody uses.
-func encodeUsed(g *ledger) []int64 {
-	if g.usedByAll() == 0 {
+func encodeUsed(g *ledger.Ledger) []int64 {
+	if g.UsedByAll() == 0 {
 		return nil
 	}
-	used := make([]int64, classes)
+	used := make([]int64, ledger.Classes)
 	for class := range used {
-		used[class] = g.used[class].amount
+		used[class] = g.Used[class].Amount
 	}
 	return used
 }
 
-func encodeUsedEnds(g *ledger) (ends []*logpb.SnapshotEnding) {
-	for class := range int32(classes) {
-		ends = encodeEnds(ends, class, &g.used[class])
+func encodeUsedEnds(g *ledger.Ledger) (ends []*logpb.SnapshotEnding) {
+	for class := range int32(ledger.Classes) {
+		ends = ledger.EncodeEnds(ends, class, &g.Used[class])
 	}
 	return ends
 }
 
 // encodeServed leaves out what nobody was served.
-func encodeServed(served [classes]uint64) []uint64 {
-	if served == [classes]uint64{} {
+func encodeServed(served [ledger.Classes]uint64) []uint64 {
+	if served == [ledger.Classes]uint64{} {
 		return nil
 	}
 	return served[:]

@@ -1,6 +1,10 @@
 package fsm
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/quotad/quotad/fsm/ledger"
+)
 
 // Ageing also guards against starvation: a large request that is first in line, but never fits because critical calls take all that
 // comes free, goes before these once it has been first for as long as the quota's ageing says.
@@ -27,9 +31,9 @@ func (a *ahead) add(rank int32, count int64) {
 	switch rank {
 	case rankStarved:
 		a.saved += count
-	case classCritical:
+	case ledger.ClassCritical:
 		a.critical += count
-	case classStandard:
+	case ledger.ClassStandard:
 		a.standard += count
 	}
 }
@@ -69,7 +73,7 @@ func (m *Machine) lookAtLanes(from, above uint32) (all bool) {
 func (m *Machine) lookAtLane(l *waitSet) {
 	var ageing []uint32
 	for _, number := range l.quotas {
-		if q := m.getQuota(number); q != nil && q.rule.policy.ageing > 0 {
+		if q := m.getQuota(number); q != nil && q.rule.Policy.Ageing > 0 {
 			ageing = append(ageing, number)
 		}
 	}
@@ -85,7 +89,7 @@ func (m *Machine) lookAtLane(l *waitSet) {
 func (m *Machine) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, looked int) {
 	firsts = make([]*waiter, len(numbers))
 	missing := len(numbers)
-	m.order.Ascend(place{waitSet: l.number, rank: classStandard}, func(p place) bool {
+	m.order.Ascend(place{waitSet: l.number, rank: ledger.ClassStandard}, func(p place) bool {
 		if p.waitSet != l.number || looked == maxFirstLooked || missing == 0 {
 			return false
 		}
@@ -114,7 +118,7 @@ func (m *Machine) offerFirst(q *quota, l *waitSet, offered *waiter) {
 		q.first, q.firstSince = 0, 0
 	case offered.ticket != q.first:
 		q.first, q.firstSince = offered.ticket, m.clock.Now
-	case m.clock.Now-q.firstSince >= q.rule.policy.ageing && !m.reservesAlready(l):
+	case m.clock.Now-q.firstSince >= q.rule.Policy.Ageing && !m.reservesAlready(l):
 		m.changeWaiter(offered, func(saved *waiter) { saved.starved = true })
 	}
 }
@@ -157,7 +161,7 @@ func (m *Machine) keptFrom(w *waiter, needs []need) (allowed, lacking bool) {
 		return false, false
 	}
 	for _, n := range needs {
-		if n.quota.cooling(m.clock.Now) && !n.quota.rule.policy.observe {
+		if n.quota.cooling(m.clock.Now) && !n.quota.rule.Policy.Observe {
 			return false, false
 		}
 		lacking = lacking || m.lacks(w.req, w.priority, n)

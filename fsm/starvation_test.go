@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -14,7 +15,7 @@ import (
 func flooded(t tester, ageing int64, class int32) (w *world, ticket uint64, turn func()) {
 	w = newWorld(t)
 	w.quotas(policed(slotsOf("s", 4), &logpb.Policy{AgeingNs: ageing}))
-	w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "big", Class: class}))
+	w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical}, &logpb.HolderRule{Pattern: "big", Class: class}))
 	critical := func() *logpb.Command { return waits("crit", 10*minute, 10*minute, itemOf("s", 1)) }
 	var live []*logpb.Granted
 	learn := func() {
@@ -49,7 +50,7 @@ func flooded(t tester, ageing int64, class int32) (w *world, ticket uint64, turn
 
 // TestSavedUp: who is first in line below critical calls for as long as ageing says goes before them.
 func TestSavedUp(t *testing.T) {
-	for _, class := range []int32{classStandard, classBackground} {
+	for _, class := range []int32{ledger.ClassStandard, ledger.ClassBackground} {
 		w, ticket, turn := flooded(t, 5*minute, class)
 		for w.now < 5*minute {
 			turn()
@@ -69,7 +70,7 @@ func TestSavedUp(t *testing.T) {
 
 // TestNothingIsSavedUpWithoutAgeing: the order of classes is strict.
 func TestNothingIsSavedUpWithoutAgeing(t *testing.T) {
-	w, ticket, turn := flooded(t, 0, classStandard)
+	w, ticket, turn := flooded(t, 0, ledger.ClassStandard)
 	for w.now < 9*minute {
 		turn()
 	}
@@ -80,7 +81,7 @@ func TestNothingIsSavedUpWithoutAgeing(t *testing.T) {
 
 // TestOneIsSavedUpForAtATime: a quota is never kept from critical calls for two.
 func TestOneIsSavedUpForAtATime(t *testing.T) {
-	w, _, turn := flooded(t, minute, classStandard)
+	w, _, turn := flooded(t, minute, ledger.ClassStandard)
 	for range 3 {
 		w.waiting(waits("big", 0, 10*minute, itemOf("s", 4)))
 	}
@@ -103,7 +104,7 @@ func TestOneIsSavedUpForAtATime(t *testing.T) {
 func TestWhoIsWithheldIsNotSavedUpFor(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(hourly("h", 100), &logpb.Policy{AgeingNs: minute, Zones: logpb.Zones_ZONES_STRICT}))
-	w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: classCritical}))
+	w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical}))
 	w.do(asks("x", hour, itemOf("h", 85)))
 	ticket := w.waiting(waits("std", 0, 10*minute, itemOf("h", 10)))
 	for range 300 {
@@ -120,7 +121,8 @@ func TestNobodyWaitsForEver(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		w.quotas(policed(rateOf("r", 20, 10*second), &logpb.Policy{AgeingNs: 20 * second}))
-		w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "back*", Class: classBackground}))
+		w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical},
+			&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground}))
 		class := rapid.SampledFrom([]string{"std", "back"}).Draw(t, "who")
 		spends := func(holder string, amount int64) *logpb.Command {
 			command := waits(holder, 0, 10*minute, itemOf("r", amount))
@@ -148,7 +150,7 @@ func (w *world) firstByHand(q *quota) (ticket uint64) {
 	w.m.order.Scan(func(p place) bool {
 		one, _ := w.m.waiters.Get(p.ticket)
 		l, _ := w.m.waitSets.Get(one.waitSet)
-		if p.rank < classStandard || !slices.Contains(l.quotas, q.number) {
+		if p.rank < ledger.ClassStandard || !slices.Contains(l.quotas, q.number) {
 			return true
 		}
 		looked[one.waitSet]++
@@ -175,7 +177,8 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 			w.granted(ask("first", itemOf(fmt.Sprint("q", i), rapid.Int64Range(1, 4).Draw(t, "taken"))))
 		}
 		w.quotas(slotsOf("free", 1000))
-		w.do(holders(&logpb.HolderRule{Pattern: "h0", Class: classCritical}, &logpb.HolderRule{Pattern: "h1", Class: classBackground}))
+		w.do(holders(&logpb.HolderRule{Pattern: "h0", Class: ledger.ClassCritical},
+			&logpb.HolderRule{Pattern: "h1", Class: ledger.ClassBackground}))
 		w.m.bounds.looks = bound{most: rapid.IntRange(1, 40).Draw(t, "most")}
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			holder := fmt.Sprint("h", rapid.IntRange(0, 4).Draw(t, "who"))
@@ -213,7 +216,7 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 // TestSaveUp_NewLanesDelayNobody: who is first is found and saved up for within a round, though somebody makes as many new wait sets each second as
 // are looked at, and no second looks at more than it may.
 func TestSaveUp_NewLanesDelayNobody(t *testing.T) {
-	w, ticket, turn := flooded(t, minute, classStandard)
+	w, ticket, turn := flooded(t, minute, ledger.ClassStandard)
 	const others, each = 60, 8
 	for i := range others {
 		w.quotas(slotsOf(fmt.Sprint("o", i), 1))

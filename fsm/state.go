@@ -5,7 +5,10 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/rangeset"
 )
 
 // State is the replicated state. Its exported methods only read.
@@ -36,8 +39,8 @@ type State struct {
 	names     *btree.Map[string, uint32]
 	fallbacks *btree.BTreeG[standIn]
 	leases    *btree.Map[uint64, *lease]
-	leasesOf  *rangeSet // by the digest of their holder
-	deadlines *rangeSet
+	leasesOf  *rangeset.Set // by the digest of their holder
+	deadlines *rangeset.Set
 	// detached are the records of ended leases, in pages; checks hold when to look at a page again.
 	detached *btree.BTreeG[keptPage]
 	checks   *btree.BTreeG[pageDue]
@@ -158,7 +161,9 @@ func lessDue(a, b due) bool {
 }
 
 // ownedBy returns the key of a holder's ticket.
-func ownedBy(holder string, id uint64) owned { return owned{holder: digestHolder(holder), id: id} }
+func ownedBy(holder string, id uint64) owned {
+	return owned{holder: entry.DigestHolder(holder), id: id}
+}
 
 func lessOwned(a, b owned) bool {
 	return a.holder < b.holder || a.holder == b.holder && a.id < b.id
@@ -191,7 +196,7 @@ func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
 func newState() *State {
 	return &State{
 		limits: limits{
-			sessions: 262_144, resultBytes: 256 << 20, sessionIdle: hour, keyLife: day, waiters: 200_000,
+			sessions: 262_144, resultBytes: 256 << 20, sessionIdle: fixed.Hour, keyLife: fixed.Day, waiters: 200_000,
 			tasks: defaultMaxTasks, taskLife: defaultTaskLife, keys: defaultMaxKeys, leases: defaultMaxLeases,
 			reports: defaultMaxReports, holderBytes: defaultMaxHolders, operationBytes: defaultMaxRecords,
 			operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
@@ -200,8 +205,8 @@ func newState() *State {
 		names:        new(btree.Map[string, uint32]),
 		fallbacks:    newTree(lessStandIn),
 		leases:       new(btree.Map[uint64, *lease]),
-		leasesOf:     newRangeSet(),
-		deadlines:    newRangeSet(),
+		leasesOf:     rangeset.New(),
+		deadlines:    rangeset.New(),
 		detached:     newTree(lessPage),
 		checks:       newTree(lessPageDue),
 		retiring:     new(btree.Map[uint64, *retiring]),
@@ -251,7 +256,7 @@ func newState() *State {
 func (s *State) copy() *State {
 	c := *s
 	c.quotas, c.names, c.fallbacks, c.leases = s.quotas.Copy(), s.names.Copy(), s.fallbacks.Copy(), s.leases.Copy()
-	c.leasesOf, c.deadlines = s.leasesOf.copy(), s.deadlines.copy()
+	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
 	c.detached, c.checks, c.retiring = s.detached.Copy(), s.checks.Copy(), s.retiring.Copy()
 	c.holders, c.seen, c.stats = s.holders.Copy(), s.seen.Copy(), s.stats.Copy()
 	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -64,7 +65,7 @@ func say(r *logpb.Result) string {
 	case *logpb.Result_Refusal:
 		text := word(kind.Refusal.Reason) + " " + kind.Refusal.Quota
 		at, reopens := kind.Refusal.RetryAtNs, kind.Refusal.ReopensAtNs
-		if _, to := RetryWindow(classStandard); reopens != 0 && at < reopens+to {
+		if _, to := RetryWindow(ledger.ClassStandard); reopens != 0 && at < reopens+to {
 			at = reopens // when to come back after a cooldown has its own test
 		}
 		if at != 0 {

@@ -98,7 +98,7 @@ func (w *sweep) next() {
 // forgets tells whether holder stats or a meter is to be forgotten: its quota was deleted, or counts its holder no more.
 func (s *State) forgets(table sweptTable, of quotaHolder) bool {
 	q, ok := s.quotas.Get(of.quota)
-	return !ok || table == sweepMeters && !q.rule.policy.meters(of.holder)
+	return !ok || table == sweepMeters && !q.rule.Policy.Meters(of.holder)
 }
 
 // comesBy tells whether the present sweep, or the one that follows, will still look at holder stats or a meter.

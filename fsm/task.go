@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -16,11 +17,11 @@ const (
 	maxTaskQuotas      = 16
 	maxTaskDetail      = 300
 	maxTaskFailures    = 100
-	maxTaskWait        = 31 * day
-	defaultTaskTTL     = 10 * minute
+	maxTaskWait        = 31 * fixed.Day
+	defaultTaskTTL     = 10 * fixed.Minute
 	defaultMaxFailures = 3
 	defaultMaxTasks    = 100_000
-	defaultTaskLife    = 7 * day
+	defaultTaskLife    = 7 * fixed.Day
 )
 
 // task is a piece of work with a retry budget. The budget is kept here, and not with who works on it, so that neither a
@@ -151,7 +152,7 @@ func (m *Machine) loseAttempts() {
 // forgetTasks forgets tasks that are done, and those that nobody has begun, for long enough. What is shelved stays until
 // somebody has seen it.
 func (m *Machine) forgetTasks() {
-	isOld := func(d taskDue) bool { return addSaturated(d.at, m.limits.taskLife) <= m.clock.Now }
+	isOld := func(d taskDue) bool { return fixed.AddSaturated(d.at, m.limits.taskLife) <= m.clock.Now }
 	for _, old := range takeDue(m.resting, isOld) {
 		t, _ := m.tasks.Delete(old.name)
 		m.addTo(t.account, budgetTasks, -1)

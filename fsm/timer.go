@@ -3,7 +3,8 @@ package fsm
 import (
 	"math"
 
-	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 )
 
 // Waiters may become eligible by the mere passing of time. Each quota with waiters has timers, so that an entry serves the quotas
@@ -40,7 +41,7 @@ func lessTimer(a, b timer) bool {
 }
 
 // clockFor returns the present by the view of time that a reason goes by.
-func (c Clock) clockFor(kind timerKind) int64 {
+func clockFor(c Clock, kind timerKind) int64 {
 	switch kind {
 	case timerEarly:
 		return c.WallEarly
@@ -51,17 +52,14 @@ func (c Clock) clockFor(kind timerKind) int64 {
 	return c.Now
 }
 
-// noTimer is no time.
-const noTimer = int64(math.MinInt64)
-
 // policyRetry is how often to retry waiters from which policy withholds something: some of its inputs change without an event, such
 // as the time since a higher class asked.
-const policyRetry = second
+const policyRetry = fixed.Second
 
 // timers returns the times of a quota's timers, by kind.
 func (q *quota) timers() (at [timerKinds]int64) {
 	for why := range at {
-		at[why] = noTimer
+		at[why] = ledger.NoTimer
 	}
 	if q.waiting == 0 {
 		return at
@@ -72,60 +70,13 @@ func (q *quota) timers() (at [timerKinds]int64) {
 	if q.wakeup != 0 {
 		at[timerWakeup] = q.wakeup
 	}
-	early, late := q.ledger.changes(&q.rule)
-	if q.rule.kind != kindWindow {
+	early, late := q.ledger.Changes(&q.rule)
+	if q.rule.Kind != ledger.KindWindow {
 		at[timerCluster] = early
 		return at
 	}
 	at[timerEarly], at[timerLate] = early, late
 	return at
-}
-
-// changes returns when something changes by itself, by the earlier and the later view of time; noTimer: nothing does.
-func (g *ledger) changes(r *rule) (early, late int64) {
-	late = noTimer
-	first := func(after int64) int64 {
-		if len(g.log) == 0 {
-			return noTimer
-		}
-		return addSaturated(g.log[0].end, after)
-	}
-	switch {
-	case r.kind == kindRate:
-		early = first(r.period + 1)
-		for _, at := range []int64{g.others.fades(r), g.lifts()} {
-			if at != noTimer && (early == noTimer || at < early) {
-				early = at
-			}
-		}
-	case r.kind == kindSlots:
-		early = first(0)
-	case r.kind == kindPool:
-		early = noTimer
-	case !r.anchored:
-		early, late = r.span(g.cutoff).end+r.skew, g.window-r.skew
-		if g.capped != noCap {
-			early = min(early, g.capEnd)
-		}
-	default:
-		return g.changesAnchored(r)
-	}
-	return early, late
-}
-
-// lifts returns when a lowered limit ends; noTimer: there is none.
-func (g *ledger) lifts() int64 {
-	if g.capped == noCap {
-		return noTimer
-	}
-	return g.capEnd
-}
-
-// timed tells whether waiters may become eligible although nothing of the quota changes. Where shares slide it is known when they do.
-func (r *rule) timed() bool {
-	p := &r.policy
-	return r.burst > 0 || p.ramp > 0 || p.zones != logpb.Zones_ZONES_UNSPECIFIED || p.failures > 0 || p.prediction.on && !r.burns() ||
-		p.shares.on && !r.paced()
 }
 
 // markChanged records that a quota may have changed, so that its timers are set again at the end of the entry.
@@ -137,7 +88,7 @@ func (m *Machine) markChanged(q *quota) {
 		q.changedIn = m.index
 		m.unscheduled = append(m.unscheduled, q.number)
 	}
-	q.wakeNext = q.wakeNext || m.commanded && q.rule.timed()
+	q.wakeNext = q.wakeNext || m.commanded && q.rule.Timed()
 }
 
 // scheduleChanged lists the quotas that were touched by when to look at them.
@@ -155,24 +106,24 @@ func (m *Machine) schedule(q *quota) {
 	if q.waiting == 0 {
 		q.wakeNext, q.wakeup = false, 0
 	}
-	if q.waiting > 0 && q.rule.policy.ageing > 0 {
+	if q.waiting > 0 && q.rule.Policy.Ageing > 0 {
 		m.ageingQuotas.Set(q.number, struct{}{})
 	} else {
 		m.ageingQuotas.Delete(q.number)
 	}
 	at := q.timers()
 	for kind := range timerKind(timerKinds) {
-		was := noTimer
+		was := ledger.NoTimer
 		if q.scheduled {
 			was = q.scheduledAt[kind]
 		}
 		if was == at[kind] {
 			continue
 		}
-		if was != noTimer {
+		if was != ledger.NoTimer {
 			m.timers.Delete(timer{kind: kind, at: was, quota: q.number})
 		}
-		if at[kind] != noTimer {
+		if at[kind] != ledger.NoTimer {
 			m.timers.Set(timer{kind: kind, at: at[kind], quota: q.number})
 		}
 	}
@@ -182,9 +133,9 @@ func (m *Machine) schedule(q *quota) {
 // fireTimers brings quotas whose timers are due to the present, and marks them dirty where that is needed.
 func (m *Machine) fireTimers() {
 	for kind := range timerKind(timerKinds) {
-		now := m.clock.clockFor(kind)
+		now := clockFor(m.clock, kind)
 		var due []uint32
-		m.timers.Ascend(timer{kind: kind, at: noTimer}, func(v timer) bool {
+		m.timers.Ascend(timer{kind: kind, at: ledger.NoTimer}, func(v timer) bool {
 			if v.kind != kind || v.at > now || len(due) == maxDuePerEntry && kind != timerNextEntry { // as many as the last entry touched
 				return false
 			}
@@ -192,7 +143,7 @@ func (m *Machine) fireTimers() {
 			return true
 		})
 		for _, number := range due {
-			if q := m.editQuotaNow(number); kind <= timerWakeup || q.rule.timed() {
+			if q := m.editQuotaNow(number); kind <= timerWakeup || q.rule.Timed() {
 				m.markDirty(q)
 			}
 		}
@@ -214,7 +165,7 @@ func (m *Machine) scheduleWakeup(number uint32, at int64) {
 func (s *State) nextTimer(present func() (Clock, bool)) int64 {
 	first := int64(math.MaxInt64)
 	for kind := timerWakeup; kind < timerKinds; kind++ {
-		s.timers.Ascend(timer{kind: kind, at: noTimer}, func(v timer) bool {
+		s.timers.Ascend(timer{kind: kind, at: ledger.NoTimer}, func(v timer) bool {
 			if v.kind != kind {
 				return false
 			}
@@ -223,7 +174,7 @@ func (s *State) nextTimer(present func() (Clock, bool)) int64 {
 				from, ok = present()
 			}
 			if ok {
-				first = min(first, addSaturated(max(from.Now, s.clock.Now), max(v.at-from.clockFor(kind), 0)))
+				first = min(first, fixed.AddSaturated(max(from.Now, s.clock.Now), max(v.at-clockFor(from, kind), 0)))
 			}
 			return false
 		})

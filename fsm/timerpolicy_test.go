@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -10,7 +11,8 @@ import (
 func classedWorld(t *testing.T, quotas ...*logpb.Quota) *world {
 	w := newWorld(t)
 	w.quotas(quotas...)
-	w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: classCritical}, &logpb.HolderRule{Pattern: "back*", Class: classBackground}))
+	w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical},
+		&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground}))
 	return w
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -135,7 +136,7 @@ func TestBurstNeverExceeds(t *testing.T) {
 			f.use("r", rapid.Int64Range(1, 3).Draw(rt, "amount"), rapid.Bool().Draw(rt, "hold first"))
 		}
 		for d := second; d <= minute; d += second {
-			if most := peak(f.spends, d); most > q.GetRate().Burst+mulDivCeil(d, 60, minute) {
+			if most := peak(f.spends, d); most > q.GetRate().Burst+fixed.MulDivCeil(d, 60, minute) {
 				rt.Fatalf("an interval of %d s saw %d with burst %d", d/second, most, q.GetRate().Burst)
 			}
 		}
@@ -157,7 +158,7 @@ func TestCalendarWindowNeverExceeds(t *testing.T) {
 		}
 		sums := map[int64]int64{}
 		for _, s := range f.spends {
-			window := floorDiv(epochStart+s.at+providerError, length)
+			window := fixed.FloorDiv(epochStart+s.at+providerError, length)
 			if sums[window] += s.amount; sums[window] > 30 {
 				rt.Fatalf("window %d saw %d, usable is 30", window, sums[window])
 			}

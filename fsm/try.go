@@ -3,6 +3,9 @@ package fsm
 import (
 	"slices"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -51,7 +54,7 @@ func refusalFrom(failure *logpb.Failure) *logpb.Refusal {
 // closedNow tells whether a provider closed a quota, which does more than observe.
 func (m *Machine) closedNow(number uint32) bool {
 	q := m.editQuotaNow(number)
-	return q.cooling(m.clock.Now) && !q.rule.policy.observe
+	return q.cooling(m.clock.Now) && !q.rule.Policy.Observe
 }
 
 // passOver says that a waiter is ineligible, whatever there is of its quotas; 0: it is eligible. It is tried again at one of its quotas.
@@ -75,14 +78,14 @@ func (m *Machine) shortOf(w *waiter, needs []need, at uint32, aside map[uint32]i
 	rank := w.place().rank // nothing is kept from one that is saved up for
 	for _, n := range needs {
 		q := n.quota
-		if q.rule.policy.observe {
+		if q.rule.Policy.Observe {
 			continue
 		}
 		waits := max(m.rampWait(n), m.burstWait(w.req, n))
 		if waits > 0 {
-			m.scheduleWakeup(at, addSaturated(m.clock.Now, waits))
+			m.scheduleWakeup(at, fixed.AddSaturated(m.clock.Now, waits))
 		}
-		there := q.ledger.available(&q.rule) - aside[q.number]
+		there := q.ledger.Available(&q.rule) - aside[q.number]
 		lent := there < n.amount || q.heldBack(rank, n.amount, there, m.clock.Now)
 		if lent && there >= n.amount {
 			m.scheduleWakeup(at, q.heldBackUntil(rank, n.amount, m.asideFor(q, aside), m.clock.Now))
@@ -96,7 +99,7 @@ func (m *Machine) shortOf(w *waiter, needs []need, at uint32, aside map[uint32]i
 
 // asideFor returns what is set aside of a quota, as far as it decides when to try a waiter again.
 func (m *Machine) asideFor(q *quota, aside map[uint32]int64) int64 {
-	if m.featureLevel < levelAside {
+	if m.featureLevel < levels.Aside {
 		return 0
 	}
 	return aside[q.number]
@@ -107,10 +110,10 @@ func (m *Machine) asideFor(q *quota, aside map[uint32]int64) int64 {
 func (m *Machine) setAside(w *waiter, needs []need, at uint32, short []uint32, aside map[uint32]int64, blocked map[uint32]bool) {
 	m.extendOffers(w.req.Holder)
 	for _, n := range needs {
-		if ahead := n.quota.rule.policy.prediction.ahead; w.rank == classBackground && n.quota.exhausted != 0 {
+		if ahead := n.quota.rule.Policy.Prediction.Ahead; w.rank == ledger.ClassBackground && n.quota.exhausted != 0 {
 			m.scheduleWakeup(at, n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
 		}
-		aside[n.quota.number] = addSaturated(aside[n.quota.number], n.amount)
+		aside[n.quota.number] = fixed.AddSaturated(aside[n.quota.number], n.amount)
 	}
 	for _, number := range short {
 		blocked[number] = true
@@ -123,7 +126,7 @@ func (m *Machine) leaveForGrant(w *waiter, needs []need) {
 	for _, n := range needs {
 		if t := m.meter(n.quota, w.req.Holder); t != nil && w.until-w.req.WaitNs < m.clock.Now {
 			t.Waits++
-			t.WaitedNs = addSaturated(t.WaitedNs, m.clock.Now-(w.until-w.req.WaitNs))
+			t.WaitedNs = fixed.AddSaturated(t.WaitedNs, m.clock.Now-(w.until-w.req.WaitNs))
 		}
 	}
 }

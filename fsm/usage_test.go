@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -34,18 +35,18 @@ func TestWhatIsUsedOfALearnedWindow(t *testing.T) {
 		if a, b := w.usage("a", "q").Used, w.usage("b", "q").Used; a != 32 || b != 7 {
 			t.Errorf("holders used %d and %d, want 32 and 7", a, b)
 		}
-		if used := w.view("p").Classes[classStandard].Used; used != 39 {
+		if used := w.view("p").Classes[ledger.ClassStandard].Used; used != 39 {
 			t.Errorf("their class used %d, want 39", used)
 		}
 		next(20 * minute) // what touches the boundary counts in both windows, and was used in the first
-		if used := w.view("p").Classes[classStandard].Used; used != 0 {
+		if used := w.view("p").Classes[ledger.ClassStandard].Used; used != 0 {
 			t.Errorf("in the next window their class used %d", used)
 		}
 	}
 }
 
 // usedOf adds up what the leases and operations of a state have of a quota's present window, by class and by holder.
-func usedOf(s *State, q *quota) (classes [classes]int64, holders map[string]int64) {
+func usedOf(s *State, q *quota) (classes [ledger.Classes]int64, holders map[string]int64) {
 	holders = map[string]int64{}
 	s.leases.Scan(func(_ uint64, l *lease) bool {
 		for i := range l.items {
@@ -58,7 +59,7 @@ func usedOf(s *State, q *quota) (classes [classes]int64, holders map[string]int6
 	})
 	s.eachOperation(func(o *operation) bool {
 		for i := range o.charges {
-			if c := &o.charges[i]; c.quota == q.number && c.window == q.ledger.window && q.ledger.counts(c.end) {
+			if c := &o.charges[i]; c.quota == q.number && c.window == q.ledger.Window && q.ledger.Counts(c.end) {
 				classes[c.class] += c.amount
 				holders[o.holder] += c.amount
 			}
@@ -79,7 +80,8 @@ func TestUseIsWhatLeasesAndOperationsSay(t *testing.T) {
 		names := []string{"start", "during"}
 		policy := &logpb.Policy{Metering: true, Shares: &logpb.Shares{Holders: []*logpb.HolderShare{{Holder: "crit", SharePpm: 100_000}}}}
 		w.quotas(policed(anchored("start", 10_000), policy), policed(during, policy))
-		w.do(holders(&logpb.HolderRule{Pattern: "crit", Class: classCritical}, &logpb.HolderRule{Pattern: "back", Class: classBackground}))
+		w.do(holders(&logpb.HolderRule{Pattern: "crit", Class: ledger.ClassCritical},
+			&logpb.HolderRule{Pattern: "back", Class: ledger.ClassBackground}))
 		var leases []uint64
 		ops := map[uint64]uint64{}
 		amount := rapid.Int64Range(1, 40)
@@ -118,9 +120,9 @@ func TestUseIsWhatLeasesAndOperationsSay(t *testing.T) {
 			for _, name := range names {
 				q := w.m.quotaNamed(name)
 				byClass, byHolder := usedOf(w.m.State(), q)
-				var used [classes]int64
+				var used [ledger.Classes]int64
 				for class := range used {
-					used[class] = q.ledger.used[class].amount
+					used[class] = q.ledger.Used[class].Amount
 				}
 				if used != byClass {
 					rt.Fatalf("%s: classes have used %v, their leases and operations %v", name, used, byClass)

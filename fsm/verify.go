@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/rangeset"
 )
 
 // totals are a quota's sums, recomputed.
@@ -13,12 +17,12 @@ type totals struct {
 	// byEnd are the amounts in the log, by end.
 	byEnd map[int64]int64
 	// used is by class: what is held and consumed of the present window, as far as its records exist.
-	used [classes]int64
+	used [ledger.Classes]int64
 	// overruns are those in the log, by end; listed is what classes consumed, where they list it by its end, and inHand what they hold or
 	// have open; all as far as records exist.
 	overruns map[int64]int64
 	listed   map[classEnd]int64
-	inHand   [classes]int64
+	inHand   [ledger.Classes]int64
 }
 
 // classEnd is an end of what a class uses.
@@ -32,8 +36,8 @@ func (s *State) Verify() error {
 	sums := map[uint32]*totals{}
 	s.quotas.Scan(func(number uint32, q *quota) bool {
 		sums[number] = &totals{byEnd: map[int64]int64{}, overruns: map[int64]int64{}, listed: map[classEnd]int64{}}
-		for _, e := range q.ledger.log {
-			sums[number].byEnd[e.end] = e.closed
+		for _, e := range q.ledger.Log {
+			sums[number].byEnd[e.End] = e.Closed
 		}
 		return true
 	})
@@ -61,7 +65,7 @@ func (s *State) Verify() error {
 func (s *State) sumAhead(sums map[uint32]*totals) {
 	s.waiters.Scan(func(_ uint64, w *waiter) bool {
 		rank := w.place().rank
-		if rank > classStandard {
+		if rank > ledger.ClassStandard {
 			return true
 		}
 		if l, ok := s.waitSets.Get(w.waitSet); ok {
@@ -81,7 +85,7 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 	s.leases.Scan(func(id uint64, l *lease) bool {
 		digest, known := digests[l.holder]
 		if !known {
-			digest = digestHolder(l.holder)
+			digest = entry.DigestHolder(l.holder)
 			digests[l.holder] = digest
 		}
 		byDeadline += scatter(uint64(l.deadline), id)
@@ -115,12 +119,12 @@ func scatter(key, id uint64) uint64 {
 
 // verifyRangeSets checks that all leases, and nothing else, are listed under their keys. It compares sums: to look a million leases up, in
 // whatever order they are listed, takes five times as long.
-func (s *State) verifyRangeSets(what string, listed *rangeSet, want uint64, keyOf func(*lease) uint64) error {
+func (s *State) verifyRangeSets(what string, listed *rangeset.Set, want uint64, keyOf func(*lease) uint64) error {
 	var sum uint64
 	count := 0
-	listed.tree.Scan(func(at idRange) bool {
-		for id := at.from; id <= at.to && count <= s.leases.Len(); id++ {
-			sum += scatter(at.key, id)
+	listed.Tree.Scan(func(at rangeset.Run) bool {
+		for id := at.From; id <= at.To && count <= s.leases.Len(); id++ {
+			sum += scatter(at.Key, id)
 			count++
 		}
 		return count <= s.leases.Len()
@@ -132,15 +136,15 @@ func (s *State) verifyRangeSets(what string, listed *rangeSet, want uint64, keyO
 }
 
 // findMislisted names a lease that is not listed under its key, or what is listed and does not belong there.
-func (s *State) findMislisted(what string, listed *rangeSet, keyOf func(*lease) uint64) (err error) {
+func (s *State) findMislisted(what string, listed *rangeset.Set, keyOf func(*lease) uint64) (err error) {
 	count, leases, here := 0, s.leases.Iter(), false
-	listed.tree.Scan(func(at idRange) bool {
-		for id := at.from; id <= at.to && err == nil; id++ {
+	listed.Tree.Scan(func(at rangeset.Run) bool {
+		for id := at.From; id <= at.To && err == nil; id++ {
 			if !here || leases.Key() != id {
 				here = leases.Seek(id)
 			}
-			if !here || leases.Key() != id || keyOf(leases.Value()) != at.key {
-				err = fmt.Errorf("lease %d is listed by %s under %d, and is not there or belongs elsewhere", id, what, at.key)
+			if !here || leases.Key() != id || keyOf(leases.Value()) != at.Key {
+				err = fmt.Errorf("lease %d is listed by %s under %d, and is not there or belongs elsewhere", id, what, at.Key)
 				return false
 			}
 			count++
@@ -176,14 +180,14 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 		for i := range o.charges {
 			c := &o.charges[i]
 			q, ok := s.quotas.Get(c.quota)
-			if ok && c.window == q.ledger.window && q.ledger.counts(c.end) {
+			if ok && c.window == q.ledger.Window && q.ledger.Counts(c.end) {
 				sums[c.quota].used[c.class] += c.amount
 			}
 			switch {
 			case c.amount < 0:
 				errs = append(errs, fmt.Errorf("operation %d of lease %d has a negative charge", o.op, o.lease))
-			case !ok || !q.ledger.counts(c.end):
-			case c.end == openEnd:
+			case !ok || !q.ledger.Counts(c.end):
+			case c.end == ledger.OpenEnd:
 				sums[c.quota].open += c.amount
 				sums[c.quota].inHand[c.class] += c.amount
 			default:
@@ -204,7 +208,7 @@ func (t *totals) add(q *quota, c *charge) {
 	if c.overrun {
 		t.overruns[c.end] += c.amount
 	}
-	if len(q.ledger.used[c.class].ends) > 0 && c.window == q.ledger.window {
+	if len(q.ledger.Used[c.class].Ends) > 0 && c.window == q.ledger.Window {
 		t.listed[classEnd{int32(c.class), c.end}] += c.amount
 	}
 }
@@ -241,21 +245,21 @@ func (s *State) verifyDetached() (errs []error) {
 func (q *quota) verify(sums *totals) error {
 	g := &q.ledger
 	var counted int64
-	last := g.cutoff - 1
-	for _, e := range g.log {
-		counted += e.amount
+	last := g.Cutoff - 1
+	for _, e := range g.Log {
+		counted += e.Amount
 		switch {
-		case e.end <= last:
-			return fmt.Errorf("the log is out of order at %d", e.end)
-		case e.amount != sums.byEnd[e.end]:
-			return fmt.Errorf("%d counts until %d, the parts add up to %d", e.amount, e.end, sums.byEnd[e.end])
-		case e.amount < 0 || e.closed < 0 || e.closed > e.amount || e.overrun < 0 || e.overrun > e.amount:
-			return fmt.Errorf("the entry that ends at %d is impossible: %+v", e.end, e)
-		case e.overrun < sums.overruns[e.end] || e.overrun > sums.overruns[e.end]+e.closed:
-			return fmt.Errorf("of the entry that ends at %d %d is overrun, its parts add up to %d", e.end, e.overrun, sums.overruns[e.end])
+		case e.End <= last:
+			return fmt.Errorf("the log is out of order at %d", e.End)
+		case e.Amount != sums.byEnd[e.End]:
+			return fmt.Errorf("%d counts until %d, the parts add up to %d", e.Amount, e.End, sums.byEnd[e.End])
+		case e.Amount < 0 || e.Closed < 0 || e.Closed > e.Amount || e.Overrun < 0 || e.Overrun > e.Amount:
+			return fmt.Errorf("the entry that ends at %d is impossible: %+v", e.End, e)
+		case e.Overrun < sums.overruns[e.End] || e.Overrun > sums.overruns[e.End]+e.Closed:
+			return fmt.Errorf("of the entry that ends at %d %d is overrun, its parts add up to %d", e.End, e.Overrun, sums.overruns[e.End])
 		}
-		last = e.end
-		delete(sums.byEnd, e.end)
+		last = e.End
+		delete(sums.byEnd, e.End)
 	}
 	for end, amount := range sums.byEnd { // any one will do
 		if amount != 0 {
@@ -263,26 +267,26 @@ func (q *quota) verify(sums *totals) error {
 		}
 	}
 	for class, used := range sums.used {
-		if q.rule.kind == kindWindow && g.used[class].amount < used {
-			return fmt.Errorf("class %d has used %d, its leases and operations %d", class, g.used[class].amount, used)
+		if q.rule.Kind == ledger.KindWindow && g.Used[class].Amount < used {
+			return fmt.Errorf("class %d has used %d, its leases and operations %d", class, g.Used[class].Amount, used)
 		}
 	}
-	if err := g.verifyUsed(&q.rule, sums); err != nil {
+	if err := verifyUsed(g, &q.rule, sums); err != nil {
 		return err
 	}
 	switch {
-	case q.rule.kind == kindWindow && g.usedByAll() > g.held+g.consumed():
-		return fmt.Errorf("classes have used %d, of which %d counts", g.usedByAll(), g.held+g.consumed())
-	case q.rule.paced() && g.usedByAll() > g.held+g.consumed():
-		return fmt.Errorf("critical calls have used %d, and %d counts", g.usedByAll(), g.held+g.consumed())
-	case !q.rule.paced() && q.pacer != pacer{}:
+	case q.rule.Kind == ledger.KindWindow && g.UsedByAll() > g.Held+g.Consumed():
+		return fmt.Errorf("classes have used %d, of which %d counts", g.UsedByAll(), g.Held+g.Consumed())
+	case q.rule.Paced() && g.UsedByAll() > g.Held+g.Consumed():
+		return fmt.Errorf("critical calls have used %d, and %d counts", g.UsedByAll(), g.Held+g.Consumed())
+	case !q.rule.Paced() && q.pacer != pacer{}:
 		return fmt.Errorf("it has no shares that slide, and a pacer: %+v", q.pacer)
-	case counted != g.counted:
-		return fmt.Errorf("counted is %d, its entries add up to %d", g.counted, counted)
-	case g.held != sums.held:
-		return fmt.Errorf("held is %d, the leases hold %d", g.held, sums.held)
-	case g.open != sums.open:
-		return fmt.Errorf("open is %d, the operations add up to %d", g.open, sums.open)
+	case counted != g.Counted:
+		return fmt.Errorf("counted is %d, its entries add up to %d", g.Counted, counted)
+	case g.Held != sums.held:
+		return fmt.Errorf("held is %d, the leases hold %d", g.Held, sums.held)
+	case g.Open != sums.open:
+		return fmt.Errorf("open is %d, the operations add up to %d", g.Open, sums.open)
 	case q.leases != sums.leases:
 		return fmt.Errorf("%d leases, counted %d", q.leases, sums.leases)
 	case q.waiting != sums.waiting:
@@ -294,20 +298,20 @@ func (q *quota) verify(sums *totals) error {
 }
 
 // verifyUsed checks what classes have used by the ends of it: it leaves the log with what it is a part of.
-func (g *ledger) verifyUsed(r *rule, sums *totals) error {
-	for class := range g.used {
-		u := &g.used[class]
-		rest := u.amount
-		for _, e := range u.ends {
-			rest -= e.amount
-			i, found := g.find(e.end)
-			if !found || e.amount > sums.listed[classEnd{int32(class), e.end}]+g.log[i].closed {
-				return fmt.Errorf("class %d has used %d that ends at %d, its operations %d", class, e.amount, e.end,
-					sums.listed[classEnd{int32(class), e.end}])
+func verifyUsed(g *ledger.Ledger, r *ledger.Rule, sums *totals) error {
+	for class := range g.Used {
+		u := &g.Used[class]
+		rest := u.Amount
+		for _, e := range u.Ends {
+			rest -= e.Amount
+			i, found := g.Find(e.End)
+			if !found || e.Amount > sums.listed[classEnd{int32(class), e.End}]+g.Log[i].Closed {
+				return fmt.Errorf("class %d has used %d that ends at %d, its operations %d", class, e.Amount, e.End,
+					sums.listed[classEnd{int32(class), e.End}])
 			}
 		}
-		if rest < 0 || r.paced() && rest > sums.inHand[class] {
-			return fmt.Errorf("class %d has used %d, of which no end says when %d ends; it holds %d", class, u.amount, rest,
+		if rest < 0 || r.Paced() && rest > sums.inHand[class] {
+			return fmt.Errorf("class %d has used %d, of which no end says when %d ends; it holds %d", class, u.Amount, rest,
 				sums.inHand[class])
 		}
 	}
@@ -382,7 +386,7 @@ func (s *State) verifyTimers() (err error) {
 			err = fmt.Errorf("quota %q, for which %d wait, is listed (%t) under %v, not %v", q.name, q.waiting, q.scheduled, q.scheduledAt, at)
 		}
 		for why, at := range q.timers() {
-			if at == noTimer {
+			if at == ledger.NoTimer {
 				continue
 			}
 			visits++
@@ -390,7 +394,7 @@ func (s *State) verifyTimers() (err error) {
 				err = fmt.Errorf("nobody looks at quota %q at %d for reason %d", q.name, at, why)
 			}
 		}
-		if _, ages := s.ageingQuotas.Get(number); ages != (q.waiting > 0 && q.rule.policy.ageing > 0) && err == nil {
+		if _, ages := s.ageingQuotas.Get(number); ages != (q.waiting > 0 && q.rule.Policy.Ageing > 0) && err == nil {
 			err = fmt.Errorf("quota %q ages: %t", q.name, ages)
 		} else if ages {
 			agers++
@@ -409,12 +413,12 @@ func (s *State) verifyUsage() (err error) {
 	s.meters.Scan(func(t *meter) bool {
 		q, ok := s.quotas.Get(t.quota)
 		_, known := s.holders.Get(t.holder)
-		if !known || s.forgets(sweepMeters, t.place()) && !s.sweep.comesBy(sweepMeters, t.place()) || t.used.amount < 0 {
+		if !known || s.forgets(sweepMeters, t.place()) && !s.sweep.comesBy(sweepMeters, t.place()) || t.used.Amount < 0 {
 			err = fmt.Errorf("holder %q has a meter of quota %d that it should not have: %+v", t.holder, t.quota, *t)
 			return false
 		}
-		if ok && q.rule.policy.meters(t.holder) && q.rule.kind == kindWindow && t.window == q.ledger.window {
-			used[t.quota] += t.used.since(q.ledger.cutoff)
+		if ok && q.rule.Policy.Meters(t.holder) && q.rule.Kind == ledger.KindWindow && t.window == q.ledger.Window {
+			used[t.quota] += t.used.Since(q.ledger.Cutoff)
 		}
 		return true
 	})
@@ -432,7 +436,7 @@ func (s *State) verifyUsage() (err error) {
 		return err == nil
 	})
 	s.quotas.Scan(func(number uint32, q *quota) bool {
-		all := q.ledger.usedByAll()
+		all := q.ledger.UsedByAll()
 		if used[number] > all && err == nil {
 			err = fmt.Errorf("holders have used %d of quota %q, its classes %d", used[number], q.name, all)
 		}

@@ -83,24 +83,12 @@ func (s *State) verifyHolders() error {
 		return len(errs) < maxReported
 	})
 	s.meters.Scan(func(t *meter) bool {
-		if err := t.used.check(); err != nil {
+		if err := t.used.Check(); err != nil {
 			errs = append(errs, fmt.Errorf("holder %q, quota %d: %w", t.holder, t.quota, err))
 		}
 		return len(errs) < maxReported
 	})
 	return errors.Join(append(errs, mirrored("holders by when they were seen", s.holders.Len(), s.seen.Len()))...)
-}
-
-// check looks at the order of what is used.
-func (u *usage) check() error {
-	last := ending{end: -1 << 63}
-	for i, e := range u.ends {
-		if i > 0 && e.end <= last.end || e.amount <= 0 {
-			return fmt.Errorf("the use of %d that ends at %d is out of order", e.amount, e.end)
-		}
-		last = e
-	}
-	return nil
 }
 
 // verifyQuotas looks at the names of quotas, at their parents, and at when they open again.
@@ -130,8 +118,8 @@ func (s *State) verifyQuotas() error {
 				errs = append(errs, fmt.Errorf("the cooldown of quota %q never ends", q.name))
 			}
 		}
-		for class := range q.ledger.used {
-			if err := q.ledger.used[class].check(); err != nil {
+		for class := range q.ledger.Used {
+			if err := q.ledger.Used[class].Check(); err != nil {
 				errs = append(errs, fmt.Errorf("quota %q, class %d: %w", q.name, class, err))
 			}
 		}

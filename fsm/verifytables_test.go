@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/rangeset"
 )
 
 // alone are the tables that say something on their own: of what is missing there nothing else tells.
@@ -22,8 +23,8 @@ func tablesOf(s *State) map[string]reflect.Value {
 	for i := range fields.NumField() {
 		field := fields.Field(i)
 		field = reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem()
-		if listed, ok := reflect.TypeAssert[*rangeSet](field); ok {
-			field = reflect.ValueOf(listed.tree)
+		if listed, ok := reflect.TypeAssert[*rangeset.Set](field); ok {
+			field = reflect.ValueOf(listed.Tree)
 		}
 		if field.MethodByName("PopMin").IsValid() {
 			tables[fields.Type().Field(i).Name] = field
@@ -163,7 +164,7 @@ func TestRestore_RefusesWhatDoesNotAddUp(t *testing.T) {
 func voided(m *Machine, record *logpb.SnapshotRecord) bool {
 	if o := record.GetOperation(); o != nil {
 		q, ok := m.quotas.Get(o.Charges[0].Quota)
-		return !ok || !q.ledger.counts(o.Charges[0].EndNs)
+		return !ok || !q.ledger.Counts(o.Charges[0].EndNs)
 	}
 	return false
 }

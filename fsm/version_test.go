@@ -19,6 +19,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/snapshot"
 )
 
 var update = flag.Bool("update", false, "record the history and the golden snapshots of new versions")
@@ -144,7 +145,7 @@ func TestVersionsRiseWithMeaning(t *testing.T) {
 		if got := hex.EncodeToString(whole[:8]); got != row.restored[filepath.Base(path)] {
 			t.Errorf("%s restores to %s, not to %s: raise SnapshotVersion and add a golden file for it", path, got, row.restored[filepath.Base(path)])
 		}
-		if version := binary.BigEndian.Uint32(data[len(snapshotMagic):]); version < OldestEntryVersion {
+		if version := binary.BigEndian.Uint32(data[len(snapshot.Magic):]); version < OldestEntryVersion {
 			continue
 		}
 		if !bytes.Equal(snapshotOf(t, m.State()), data) {

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -78,7 +79,10 @@ func TestOneHoldersWaitsKeepTheirOrder(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	w.granted(ask("first", itemOf("s", 1)))
-	low := w.waiting(reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("s", 1)}, WaitNs: minute, Class: new(classBackground)}))
+	low := w.waiting(reserve(&logpb.Reserve{
+		Holder: "a", Items: []*logpb.Item{itemOf("s", 1)}, WaitNs: minute,
+		Class: new(ledger.ClassBackground),
+	}))
 	want := []uint64{
 		w.waiting(waits("a", 0, minute, itemOf("s", 1))), w.waiting(waits("a", 0, minute, itemOf("s", 1))), w.waiting(waits("a", 0, minute, itemOf("s", 1))), low,
 	}

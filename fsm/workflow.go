@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -20,12 +22,12 @@ const (
 	maxWorkflowsOfHolder = 8
 	maxHolderLength      = 128
 	defaultThreshold     = 3
-	defaultWithin        = 30 * second
-	maxWithin            = 10 * minute
-	defaultCalm          = 60 * second
-	defaultBatonTime     = 5 * minute
-	defaultPause         = 5 * minute
-	maxWorkflowTime      = hour
+	defaultWithin        = 30 * fixed.Second
+	maxWithin            = 10 * fixed.Minute
+	defaultCalm          = 60 * fixed.Second
+	defaultBatonTime     = 5 * fixed.Minute
+	defaultPause         = 5 * fixed.Minute
+	maxWorkflowTime      = fixed.Hour
 )
 
 // stepSet is a set of steps, by their places in workflow order.
@@ -85,9 +87,9 @@ func newPlan(def *logpb.Workflow) (*plan, *logpb.Failure) {
 		if *time.to = time.given; time.given == 0 {
 			*time.to = time.otherwise
 		}
-		if *time.to < second || *time.to > time.most {
-			return nil, impossibleWorkflow(def, fmt.Sprintf("%s must be 1 s to %d s", time.name, time.most/second),
-				fmt.Sprintf("the default is %d s", time.otherwise/second))
+		if *time.to < fixed.Second || *time.to > time.most {
+			return nil, impossibleWorkflow(def, fmt.Sprintf("%s must be 1 s to %d s", time.name, time.most/fixed.Second),
+				fmt.Sprintf("the default is %d s", time.otherwise/fixed.Second))
 		}
 	}
 	return p, p.arrange()
@@ -96,7 +98,7 @@ func newPlan(def *logpb.Workflow) (*plan, *logpb.Failure) {
 // checkSteps checks a definition's names.
 func checkSteps(def *logpb.Workflow) *logpb.Failure {
 	switch {
-	case !validName(def.Name):
+	case !ledger.ValidName(def.Name):
 		return impossibleWorkflow(def, "is no name for a workflow", "letters, digits and . _ - / @ :, such as release/chain")
 	case len(def.Steps) < minSteps || len(def.Steps) > maxSteps:
 		return impossibleWorkflow(def, fmt.Sprintf("%d steps are not within %d to %d", len(def.Steps), minSteps, maxSteps),

@@ -8,7 +8,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/rangeset"
 )
 
 // epochStart is the Unix time at which test worlds begin: 2026-11-20 10:00 UTC.
@@ -27,6 +29,12 @@ type world struct {
 	// version is that of entries; 0: this build's.
 	version uint32
 }
+
+// Lengths of time as stories say them.
+const (
+	millisecond, second, minute = fixed.Millisecond, fixed.Second, fixed.Minute
+	hour, day                   = fixed.Hour, fixed.Day
+)
 
 // tester is what *testing.T and *rapid.T have in common.
 type tester interface {
@@ -52,7 +60,7 @@ func (w *world) apply(commands ...*logpb.Command) []*logpb.Result {
 	}
 	w.entries = append(w.entries, data)
 	w.last = w.m.Apply(w.index, 1, data)
-	if s := w.m.State(); *s.leasesOf != (rangeSet{tree: s.leasesOf.tree}) || *s.deadlines != (rangeSet{tree: s.deadlines.tree}) {
+	if s := w.m.State(); *s.leasesOf != (rangeset.Set{Tree: s.leasesOf.Tree}) || *s.deadlines != (rangeset.Set{Tree: s.deadlines.Tree}) {
 		w.t.Fatal("something is not in its tree: readers would enter it, all at once")
 	}
 	if err := w.m.State().Verify(); err != nil {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode/budget"
 )
@@ -157,7 +158,7 @@ var errTooLarge = errors.New("a command is too large")
 func (c *call) encode(most int) error {
 	c.encoded, c.ends = nil, make([]int, len(c.commands))
 	for i, command := range c.commands {
-		encoded, err := fsm.AppendCommand(c.encoded, command)
+		encoded, err := entry.AppendCommand(c.encoded, command)
 		if err != nil {
 			return err
 		}
@@ -236,7 +237,7 @@ func (p *proposer) ready(commands []*logpb.Command) error {
 	if p.n.memoryFull.Load() && grows(commands) {
 		return p.n.notAccepted(MemoryFull)
 	}
-	if version := p.n.entryVersion.Load(); version < fsm.EntryVersion && fsm.VersionOf(commands) > version {
+	if version := p.n.entryVersion.Load(); version < fsm.EntryVersion && entry.VersionOf(commands) > version {
 		return p.n.notAccepted(OldMember)
 	}
 	return nil

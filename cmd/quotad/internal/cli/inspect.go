@@ -14,6 +14,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/snapshot"
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
@@ -256,7 +257,7 @@ func (a *App) inspectSnapshot() *cobra.Command {
 				return notReadable(err)
 			}
 			defer func() { _ = file.Close() }()
-			err = fsm.ReadSnapshot(bufio.NewReaderSize(file, 1<<20), func(record *logpb.SnapshotRecord) error {
+			err = snapshot.Read(bufio.NewReaderSize(file, 1<<20), func(_ uint32, record *logpb.SnapshotRecord) error {
 				raw, err := output.Raw(record)
 				if err != nil {
 					return err

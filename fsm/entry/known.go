@@ -1,4 +1,4 @@
-package fsm
+package entry
 
 import (
 	"errors"
@@ -14,11 +14,11 @@ import (
 // fields apart and says nothing, so what it decoded is looked at once more, in its encoding, which takes a fraction of the time that
 // reflection does.
 
-// errUnknownField says that a message has a field that this binary does not know.
-var errUnknownField = errors.New("this binary does not know it: upgrade")
+// ErrUnknownField says that a message has a field that this binary does not know.
+var ErrUnknownField = errors.New("this binary does not know it: upgrade")
 
-// knownFields are the fields of a message, by number; a field that is not known is the zero value.
-type knownFields struct {
+// Fields are the fields of a message, by number; a field that is not known is the zero value.
+type Fields struct {
 	name   protoreflect.FullName
 	fields []knownField
 }
@@ -30,21 +30,22 @@ type knownField struct {
 	packed bool
 	known  bool
 	// message is what it holds; nil: no message.
-	message *knownFields
+	message *Fields
 }
 
+// The fields that this binary knows of an entry, a command and a record of a snapshot.
 var (
-	knownEntry   = fieldsOf((*logpb.Entry)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*knownFields{})
-	knownCommand = fieldsOf((*logpb.Command)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*knownFields{})
-	knownRecord  = fieldsOf((*logpb.SnapshotRecord)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*knownFields{})
+	KnownEntry   = fieldsOf((*logpb.Entry)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*Fields{})
+	KnownCommand = fieldsOf((*logpb.Command)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*Fields{})
+	KnownRecord  = fieldsOf((*logpb.SnapshotRecord)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*Fields{})
 )
 
 // fieldsOf returns the fields of messages of a type; made has those that were worked out before.
-func fieldsOf(of protoreflect.MessageDescriptor, made map[protoreflect.FullName]*knownFields) *knownFields {
+func fieldsOf(of protoreflect.MessageDescriptor, made map[protoreflect.FullName]*Fields) *Fields {
 	if k := made[of.FullName()]; k != nil {
 		return k
 	}
-	k := &knownFields{name: of.FullName()}
+	k := &Fields{name: of.FullName()}
 	made[of.FullName()] = k
 	for i := range of.Fields().Len() {
 		field := of.Fields().Get(i)
@@ -79,9 +80,9 @@ func wireOf(kind protoreflect.Kind) protowire.Type {
 	return protowire.VarintType
 }
 
-// check returns an error where an encoded message, or one in it, has a field that is not known. The message must be one that protobuf
+// Check returns an error where an encoded message, or one in it, has a field that is not known. The message must be one that protobuf
 // decodes.
-func (k *knownFields) check(data []byte) error {
+func (k *Fields) Check(data []byte) error {
 	for len(data) > 0 {
 		number, wire, n := protowire.Number(data[0]>>3), protowire.Type(data[0]&7), 1
 		if data[0] < 1<<3 || data[0] >= 1<<7 { // not a byte's tag
@@ -95,7 +96,7 @@ func (k *knownFields) check(data []byte) error {
 			field = &k.fields[number]
 		}
 		if field == nil || !field.known || wire != field.wire && (!field.packed || wire != protowire.BytesType) {
-			return fmt.Errorf("field %d of %s: %w", number, k.name, errUnknownField)
+			return fmt.Errorf("field %d of %s: %w", number, k.name, ErrUnknownField)
 		}
 		if wire == protowire.VarintType && len(data) > 0 && data[0] < 1<<7 {
 			data = data[1:]
@@ -106,7 +107,7 @@ func (k *knownFields) check(data []byte) error {
 		}
 		if field.message != nil {
 			part, _ := protowire.ConsumeBytes(data)
-			if err := field.message.check(part); err != nil {
+			if err := field.message.Check(part); err != nil {
 				return err
 			}
 		}

@@ -1,16 +1,17 @@
-package fsm
+package entry
 
 import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // VersionOf returns the lowest version of entries that knows every field which is set in some commands. A node that applies entries of
 // lower versions only stops at them, so they are not proposed while a member is one.
 func VersionOf(commands []*logpb.Command) (version uint32) {
-	version = OldestEntryVersion
+	version = levels.Oldest
 	for _, command := range commands {
 		version = max(version, versionOf(command.ProtoReflect()))
 	}
@@ -25,7 +26,7 @@ func versionOf(message protoreflect.Message) (version uint32) {
 		if !message.Has(field) {
 			continue
 		}
-		version = max(version, sinceOf(field))
+		version = max(version, SinceOf(field))
 		switch value := message.Get(field); {
 		case field.Kind() != protoreflect.MessageKind:
 		case field.IsList():
@@ -39,8 +40,8 @@ func versionOf(message protoreflect.Message) (version uint32) {
 	return version
 }
 
-// sinceOf returns the version from which on a field is known, 0: that is every one.
-func sinceOf(field protoreflect.FieldDescriptor) uint32 {
+// SinceOf returns the version from which on a field is known, 0: that is every one.
+func SinceOf(field protoreflect.FieldDescriptor) uint32 {
 	since, _ := proto.GetExtension(field.Options(), logpb.E_Since).(uint32)
 	return since
 }

@@ -1,4 +1,4 @@
-package fsm
+package entry
 
 import (
 	"google.golang.org/protobuf/encoding/protowire"
@@ -7,25 +7,26 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// decoder decodes entries as proto.Unmarshal does, each command when its turn has come. Of the command that comes most, a Reserve that
+// Decoder decodes entries as proto.Unmarshal does, each command when its turn has come. Of the command that comes most, a Reserve that
 // is answered at once, it makes no new objects: those of the one before are used again, so nothing may be kept of such a command but its
 // names. Fields' numbers are those of log.proto; a message with any other field, or one of another kind, is protobuf's to decode.
-type decoder struct {
-	// entry is the present entry's, without its commands unless protobuf decoded all of it.
-	entry logpb.Entry
+type Decoder struct {
+	// Entry is the present entry's, without its commands unless protobuf decoded all of it.
+	Entry logpb.Entry
 	// encoded are its commands, parts of it; nil where protobuf decoded them.
 	encoded [][]byte
 	plain   plainReserve
-	names   *names
-	// wholly has protobuf decode all of each entry. Nobody may tell, and tests see to it.
-	wholly bool
+	// Names are those that were met lately.
+	Names *Names
+	// Wholly has protobuf decode all of each entry. Nobody may tell, and tests see to it.
+	Wholly bool
 }
 
 // reserveField is the field of a command in which a Reserve is.
 const reserveField = 12
 
-// plainItems is how many items a plain Reserve has at most.
-const plainItems = 4
+// PlainItems is how many items a plain Reserve has at most.
+const PlainItems = 4
 
 // plainReserve is a Reserve that is answered at once, with all that it consists of.
 type plainReserve struct {
@@ -33,16 +34,16 @@ type plainReserve struct {
 	kind    logpb.Command_Reserve
 	reserve logpb.Reserve
 	class   int32
-	list    [plainItems]*logpb.Item
-	items   [plainItems]logpb.Item
-	amounts [plainItems]int64
+	list    [PlainItems]*logpb.Item
+	items   [PlainItems]logpb.Item
+	amounts [PlainItems]int64
 }
 
-// decode decodes what an entry says of itself; its commands follow one by one. What it says of itself is there too where it has fields
+// Decode decodes what an entry says of itself; its commands follow one by one. What it says of itself is there too where it has fields
 // that are not known.
-func (d *decoder) decode(data []byte) error {
+func (d *Decoder) Decode(data []byte) error {
 	encoded := d.encoded[:0]
-	d.entry.Reset()
+	d.Entry.Reset()
 	ok := eachField(data, func(field protowire.Number, number uint64, part []byte) bool {
 		switch {
 		case field == commandsField && part != nil:
@@ -50,24 +51,24 @@ func (d *decoder) decode(data []byte) error {
 		case part != nil:
 			return false
 		case field == 1:
-			d.entry.Version = uint32(number)
+			d.Entry.Version = uint32(number)
 		case field == 2:
-			d.entry.StampNs = int64(number)
+			d.Entry.StampNs = int64(number)
 		case field == 3:
-			d.entry.WallEarlyNs = int64(number)
+			d.Entry.WallEarlyNs = int64(number)
 		case field == 4:
-			d.entry.WallLateNs = int64(number)
+			d.Entry.WallLateNs = int64(number)
 		default:
 			return false
 		}
 		return true
 	})
-	if !ok || d.wholly {
+	if !ok || d.Wholly {
 		d.encoded = nil
-		if err := proto.Unmarshal(data, &d.entry); err != nil {
+		if err := proto.Unmarshal(data, &d.Entry); err != nil {
 			return err
 		}
-		return knownEntry.check(data)
+		return KnownEntry.Check(data)
 	}
 	if before := d.encoded; len(before) > len(encoded) {
 		clear(before[len(encoded):]) // or they would keep their entry
@@ -76,13 +77,13 @@ func (d *decoder) decode(data []byte) error {
 	return nil
 }
 
-// commands returns how many commands the entry has.
-func (d *decoder) commands() int { return max(len(d.encoded), len(d.entry.Commands)) }
+// Commands returns how many commands the entry has.
+func (d *Decoder) Commands() int { return max(len(d.encoded), len(d.Entry.Commands)) }
 
-// command decodes one command, which lasts until the next one. Of a plain Reserve it returns the encoded Reserve too.
-func (d *decoder) command(i int) (command *logpb.Command, raw []byte, err error) {
+// Command decodes one command, which lasts until the next one. Of a plain Reserve it returns the encoded Reserve too.
+func (d *Decoder) Command(i int) (command *logpb.Command, raw []byte, err error) {
 	if d.encoded == nil {
-		return d.entry.Commands[i], nil, nil
+		return d.Entry.Commands[i], nil, nil
 	}
 	if raw, plain := d.plainCommand(d.encoded[i]); plain {
 		return &d.plain.command, raw, nil
@@ -91,11 +92,11 @@ func (d *decoder) command(i int) (command *logpb.Command, raw []byte, err error)
 	if err := proto.Unmarshal(d.encoded[i], command); err != nil {
 		return nil, nil, err
 	}
-	return command, nil, knownCommand.check(d.encoded[i])
+	return command, nil, KnownCommand.Check(d.encoded[i])
 }
 
 // plainCommand decodes a command that is a plain Reserve, and returns that as it is encoded too; false: it is not one.
-func (d *decoder) plainCommand(data []byte) (raw []byte, plain bool) {
+func (d *Decoder) plainCommand(data []byte) (raw []byte, plain bool) {
 	p := &d.plain
 	p.command.Reset()
 	ok := eachField(data, func(field protowire.Number, number uint64, part []byte) (ok bool) {
@@ -105,10 +106,10 @@ func (d *decoder) plainCommand(data []byte) (raw []byte, plain bool) {
 			p.command.Kind, raw = &p.kind, part
 			return d.reserve(part)
 		case field == 5 && part != nil:
-			p.command.By, ok = d.names.of(part)
+			p.command.By, ok = d.Names.of(part)
 			return ok
 		case field == 6 && part != nil:
-			p.command.Caller, ok = d.names.of(part)
+			p.command.Caller, ok = d.Names.of(part)
 			return ok
 		case part != nil:
 			return false
@@ -130,7 +131,7 @@ func (d *decoder) plainCommand(data []byte) (raw []byte, plain bool) {
 	return raw, ok && p.command.Kind != nil
 }
 
-func (d *decoder) reserve(data []byte) bool {
+func (d *Decoder) reserve(data []byte) bool {
 	p := &d.plain
 	r := &p.reserve
 	r.Reset()
@@ -138,9 +139,9 @@ func (d *decoder) reserve(data []byte) bool {
 	return eachField(data, func(field protowire.Number, number uint64, part []byte) (ok bool) {
 		switch {
 		case field == 1 && part != nil:
-			r.Holder, ok = d.names.of(part)
+			r.Holder, ok = d.Names.of(part)
 			return ok
-		case field == 2 && part != nil && len(r.Items) < plainItems:
+		case field == 2 && part != nil && len(r.Items) < PlainItems:
 			i := len(r.Items)
 			r.Items = append(r.Items, &p.items[i])
 			return d.item(&p.items[i], &p.amounts[i], part)
@@ -160,12 +161,12 @@ func (d *decoder) reserve(data []byte) bool {
 	})
 }
 
-func (d *decoder) item(item *logpb.Item, amount *int64, data []byte) bool {
+func (d *Decoder) item(item *logpb.Item, amount *int64, data []byte) bool {
 	item.Reset()
 	return eachField(data, func(field protowire.Number, number uint64, part []byte) (ok bool) {
 		switch {
 		case field == 1 && part != nil:
-			item.Quota, ok = d.names.of(part)
+			item.Quota, ok = d.Names.of(part)
 			return ok
 		case field == 2 && part == nil:
 			*amount = int64(number)

@@ -1,4 +1,4 @@
-package fsm
+package entry
 
 import (
 	"google.golang.org/protobuf/encoding/protowire"

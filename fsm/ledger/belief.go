@@ -1,16 +1,20 @@
-package fsm
+package ledger
 
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// belief is how far what callers say of a rate is believed (docs/decisions/0034-reports-of-rates.md). What one caller alone says holds a
+// MaxWindowClosing is for how long one caller's word closes or lowers a window at most.
+const MaxWindowClosing = fixed.Hour
+
+// Belief is how far what callers say of a rate is believed (docs/decisions/0034-reports-of-rates.md). What one caller alone says holds a
 // rate back for as long as it could close it, and then not for as long again: so one that lies holds it back half of the time at most. What
 // a refusal of the provider or another caller confirms is believed beyond that. A fleet behind one token is one caller: what others use is
 // confirmed by the first refusal that it meets.
-type belief struct {
+type Belief struct {
 	// teller said something last: so much, at this moment (cluster time).
 	teller       string
 	said, saidAt int64
@@ -20,9 +24,9 @@ type belief struct {
 	since int64
 }
 
-// believe returns how much is believed of what a caller says is to be held back. Of the provider's refusal all is; bound is how far one
+// Believe returns how much is believed of what a caller says is to be held back. Of the provider's refusal all is; bound is how far one
 // caller's word goes.
-func (w *belief) believe(caller string, amount int64, refused bool, now, bound int64) int64 {
+func (w *Belief) Believe(caller string, amount int64, refused bool, now, bound int64) int64 {
 	if amount <= 0 {
 		return 0
 	}
@@ -52,20 +56,20 @@ func (w *belief) believe(caller string, amount int64, refused bool, now, bound i
 	return w.firm
 }
 
-// encodeBelief leaves out what nobody said.
-func encodeBelief(w *belief) *logpb.SnapshotWord {
-	if *w == (belief{}) {
+// EncodeBelief leaves out what nobody said.
+func EncodeBelief(w *Belief) *logpb.SnapshotWord {
+	if *w == (Belief{}) {
 		return nil
 	}
 	return &logpb.SnapshotWord{Teller: w.teller, Said: w.said, SaidNs: w.saidAt, Firm: w.firm, FirmNs: w.firmAt, SinceNs: w.since}
 }
 
-// takeBelief enters what a snapshot has of a belief.
-func takeBelief(encoded *logpb.SnapshotWord) (w belief, err error) {
+// TakeBelief enters what a snapshot has of a belief.
+func TakeBelief(encoded *logpb.SnapshotWord) (w Belief, err error) {
 	if encoded == nil {
 		return w, nil
 	}
-	w = belief{
+	w = Belief{
 		teller: encoded.Teller, said: encoded.Said, saidAt: encoded.SaidNs, firm: encoded.Firm, firmAt: encoded.FirmNs, since: encoded.SinceNs,
 	}
 	for _, n := range []int64{w.said, w.saidAt, w.firm, w.firmAt, w.since} {

@@ -1,4 +1,4 @@
-package fsm
+package entry
 
 import (
 	"unicode/utf8"
@@ -6,12 +6,12 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// nameSets is a power of two: for how many places of two names each are remembered.
-const nameSets = 1 << 12
+// NameSets is a power of two: for how many places of two names each are remembered.
+const NameSets = 1 << 12
 
-// names are those that were met lately, so that one that comes often is one string, and the number of its quota is found without
+// Names are those that were met lately, so that one that comes often is one string, and the number of its quota is found without
 // a search. They decide nothing.
-type names struct{ sets [nameSets][2]known }
+type Names struct{ sets [NameSets][2]known }
 
 // known is a name, and the number of the quota that has it; 0: it was not asked for, or there is none.
 type known struct {
@@ -20,7 +20,7 @@ type known struct {
 }
 
 // of returns a name; false: it is no UTF-8.
-func (n *names) of(data []byte) (string, bool) {
+func (n *Names) of(data []byte) (string, bool) {
 	if k := find(n, data); k != nil {
 		return k.name, true
 	}
@@ -31,7 +31,7 @@ func (n *names) of(data []byte) (string, bool) {
 }
 
 // shared returns a name that was met lately as the string that it was then.
-func (n *names) shared(name string) string {
+func (n *Names) shared(name string) string {
 	if name == "" {
 		return ""
 	}
@@ -41,9 +41,9 @@ func (n *names) shared(name string) string {
 	return n.enter(name).name
 }
 
-// shareResult has a decoded result share the names of its quotas with others. A stored result counts for little more than its names, and
+// ShareResult has a decoded result share the names of its quotas with others. A stored result counts for little more than its names, and
 // those of a state that took the results itself are shared.
-func (n *names) shareResult(result *logpb.Result) {
+func (n *Names) ShareResult(result *logpb.Result) {
 	granted := result.GetGranted()
 	for _, items := range [][]*logpb.GrantedItem{
 		granted.GetItems(), granted.GetConsumed().GetItems(), result.GetConsumed().GetItems(),
@@ -60,8 +60,8 @@ func (n *names) shareResult(result *logpb.Result) {
 }
 
 // find returns what is known of a name, nil for nothing.
-func find[T string | []byte](n *names, name T) *known {
-	set := &n.sets[hashName(name)%nameSets]
+func find[T string | []byte](n *Names, name T) *known {
+	set := &n.sets[HashName(name)%NameSets]
 	for i := range set {
 		if set[i].name == string(name) {
 			return &set[i]
@@ -71,22 +71,39 @@ func find[T string | []byte](n *names, name T) *known {
 }
 
 // enter enters a name that is not known, in place of the one of its set that has been there for longer.
-func (n *names) enter(name string) *known {
-	set := &n.sets[hashName(name)%nameSets]
+func (n *Names) enter(name string) *known {
+	set := &n.sets[HashName(name)%NameSets]
 	set[0], set[1] = known{name: name}, set[0]
 	return &set[0]
 }
 
-// forget forgets the number of a quota that is deleted.
-func (n *names) forget(name string) {
+// Number returns the number of the quota of a name; 0: it is not known here.
+func (n *Names) Number(name string) uint32 {
+	if k := find(n, name); k != nil {
+		return k.number
+	}
+	return 0
+}
+
+// Learn remembers the number of the quota of a name.
+func (n *Names) Learn(name string, number uint32) {
+	k := find(n, name)
+	if k == nil {
+		k = n.enter(name)
+	}
+	k.number = number
+}
+
+// Forget forgets the number of a quota that is deleted.
+func (n *Names) Forget(name string) {
 	if k := find(n, name); k != nil {
 		k.number = 0
 	}
 }
 
-// hashName returns a name's place in a table that decides nothing. It takes eight bytes at a time; to multiply by the golden ratio spreads
+// HashName returns a name's place in a table that decides nothing. It takes eight bytes at a time; to multiply by the golden ratio spreads
 // them upwards, and to shift brings them down again.
-func hashName[T string | []byte](name T) uint32 {
+func HashName[T string | []byte](name T) uint32 {
 	const golden = 0x9e3779b97f4a7c15
 	hash := uint64(len(name))
 	for ; len(name) >= 8; name = name[8:] {

@@ -1,4 +1,4 @@
-package fsm
+package rangeset
 
 import (
 	"slices"
@@ -31,16 +31,16 @@ func (l listed) remove(key, id uint64) {
 }
 
 // check reads all there is in each way there is.
-func (l listed) check(t *rapid.T, r *rangeSet) {
+func (l listed) check(t *rapid.T, r *Set) {
 	sum := 0
 	for key := range uint64(listedKeys) {
 		from := rapid.Uint64Range(0, listedIDs).Draw(t, "from")
 		var up, down, want []uint64
-		r.ascend(key, from, func(id uint64) bool {
+		r.Ascend(key, from, func(id uint64) bool {
 			up = append(up, id)
 			return true
 		})
-		r.descend(key, func(id uint64) bool {
+		r.Descend(key, func(id uint64) bool {
 			down = append(down, id)
 			return true
 		})
@@ -54,7 +54,7 @@ func (l listed) check(t *rapid.T, r *rangeSet) {
 			t.Fatalf("key %d: %v from %d on, %v downwards, %t; not %v", key, up, from, down, r.has(key, from), l[key])
 		}
 		if len(want) > 0 {
-			r.ascend(key, from, func(id uint64) bool {
+			r.Ascend(key, from, func(id uint64) bool {
 				if id != want[0] {
 					t.Fatalf("goes on to %d", id)
 				}
@@ -63,7 +63,7 @@ func (l listed) check(t *rapid.T, r *rangeSet) {
 		}
 		sum += len(l[key])
 	}
-	first, some := r.first()
+	first, some := r.First()
 	if some != (sum > 0) || some && len(l[first]) == 0 || r.count() != sum {
 		t.Fatalf("the first key is %d (%t); %d ids of %d", first, some, r.count(), sum)
 	}
@@ -82,8 +82,8 @@ const (
 // TestRuns: whatever is added, removed and taken in whatever order, runs have it as single ids would, and copies what they had.
 func TestRuns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r, want := newRangeSet(), listed{}
-		var copies []*rangeSet
+		r, want := New(), listed{}
+		var copies []*Set
 		var wanted []listed
 		key, id := rapid.Uint64Range(0, listedKeys-1), rapid.Uint64Range(1, listedIDs)
 		several := func(t *rapid.T, do func(key, id uint64)) {
@@ -95,13 +95,13 @@ func TestRuns(t *testing.T) {
 		}
 		add := func(key, id uint64) {
 			if !slices.Contains(want[key], id) {
-				r.add(key, id)
+				r.Add(key, id)
 				want.add(key, id)
 			}
 		}
 		remove := func(key, id uint64) {
 			if slices.Contains(want[key], id) {
-				r.remove(key, id)
+				r.Remove(key, id)
 				want.remove(key, id)
 			}
 		}
@@ -128,12 +128,12 @@ func TestRuns(t *testing.T) {
 						}
 					}
 				}
-				if got := r.takeUntil(nil, until, most); !slices.Equal(got, some) {
+				if got := r.TakeUntil(nil, until, most); !slices.Equal(got, some) {
 					t.Fatalf("took %v, not %v", got, some)
 				}
 			},
-			"flush": func(*rapid.T) { r.flush() },
-			"copy":  func(*rapid.T) { copies, wanted = append(copies, r.copy()), append(wanted, want.copy()) },
+			"flush": func(*rapid.T) { r.Flush() },
+			"copy":  func(*rapid.T) { copies, wanted = append(copies, r.Copy()), append(wanted, want.copy()) },
 			"read":  func(t *rapid.T) { want.check(t, r) },
 		})
 		want.check(t, r)
@@ -145,21 +145,21 @@ func TestRuns(t *testing.T) {
 
 // TestARunIsOnePlace: what comes, and goes, one after the other is one place in the tree.
 func TestARunIsOnePlace(t *testing.T) {
-	r := newRangeSet()
+	r := New()
 	const ids = 100_000
 	for id := range uint64(ids) {
-		r.add(7, id+1)
+		r.Add(7, id+1)
 	}
-	if r.count() != ids || r.tree.Len() != 1 {
-		t.Fatalf("%d ids in %d places", r.count(), r.tree.Len())
+	if r.count() != ids || r.Tree.Len() != 1 {
+		t.Fatalf("%d ids in %d places", r.count(), r.Tree.Len())
 	}
 	for id := range uint64(ids / 2) {
-		r.remove(7, 2*id+1)
+		r.Remove(7, 2*id+1)
 	}
-	if r.count() != ids/2 || r.tree.Len() != ids/2 {
-		t.Fatalf("%d ids in %d places", r.count(), r.tree.Len())
+	if r.count() != ids/2 || r.Tree.Len() != ids/2 {
+		t.Fatalf("%d ids in %d places", r.count(), r.Tree.Len())
 	}
-	if taken := r.takeUntil(nil, 7, ids); len(taken) != ids/2 || r.tree.Len() != 0 {
-		t.Fatalf("%d taken, %d places left", len(taken), r.tree.Len())
+	if taken := r.TakeUntil(nil, 7, ids); len(taken) != ids/2 || r.Tree.Len() != 0 {
+		t.Fatalf("%d taken, %d places left", len(taken), r.Tree.Len())
 	}
 }

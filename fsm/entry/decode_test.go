@@ -1,4 +1,4 @@
-package fsm
+package entry
 
 import (
 	"testing"
@@ -7,16 +7,17 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // decodesAlike checks that a decoder comes to what proto.Unmarshal comes to, but that it takes no field that is not known.
-func decodesAlike(t tester, d *decoder, data []byte) {
+func decodesAlike(t tester, d *Decoder, data []byte) {
 	t.Helper()
 	want := new(logpb.Entry)
 	wrong := proto.Unmarshal(data, want)
 	if wrong == nil {
-		wrong = knownEntry.check(data)
+		wrong = KnownEntry.Check(data)
 	}
 	got, err := decodeAll(d, data)
 	if (err != nil) != (wrong != nil) {
@@ -28,15 +29,15 @@ func decodesAlike(t tester, d *decoder, data []byte) {
 }
 
 // decodeAll decodes an entry with all its commands, each of which is spoiled by the next one.
-func decodeAll(d *decoder, data []byte) (*logpb.Entry, error) {
-	if err := d.decode(data); err != nil {
+func decodeAll(d *Decoder, data []byte) (*logpb.Entry, error) {
+	if err := d.Decode(data); err != nil {
 		return nil, err
 	}
-	all := proto.CloneOf(&d.entry)
+	all := proto.CloneOf(&d.Entry)
 	all.Commands = nil
-	for i := range d.commands() {
+	for i := range d.Commands() {
 		d.forget()
-		command, _, err := d.command(i)
+		command, _, err := d.Command(i)
 		if err != nil {
 			return nil, err
 		}
@@ -46,24 +47,24 @@ func decodeAll(d *decoder, data []byte) (*logpb.Entry, error) {
 }
 
 // digestsAlike checks that what was asked for has one digest, taken from the entry or encoded anew.
-func digestsAlike(t tester, d *decoder, data []byte) {
+func digestsAlike(t tester, d *Decoder, data []byte) {
 	t.Helper()
-	if d.decode(data) != nil {
+	if d.Decode(data) != nil {
 		return
 	}
-	for i := range d.commands() {
-		command, raw, err := d.command(i)
+	for i := range d.Commands() {
+		command, raw, err := d.Command(i)
 		if err != nil {
 			return // no UTF-8
 		}
-		if got, want := (&Machine{raw: raw}).digestCommand(command), new(Machine).digestCommand(command); got != want {
+		if got, want := new(Digester).Command(command, raw), new(Digester).Command(command, nil); got != want {
 			t.Fatalf("%v: %x, encoded anew %x", command, got, want)
 		}
 	}
 }
 
 // forget spoils the command that was decoded, as the next one does.
-func (d *decoder) forget() {
+func (d *Decoder) forget() {
 	p := &d.plain
 	p.command.Caller = "forgotten"
 	p.command.By, p.reserve.Holder, p.reserve.Items, p.class = "forgotten", "forgotten", nil, 99
@@ -80,7 +81,7 @@ func randomEntry(t *rapid.T) *logpb.Entry {
 	entry := &logpb.Entry{Version: 1, StampNs: number.Draw(t, "stamp"), WallEarlyNs: number.Draw(t, "early")}
 	for range rapid.IntRange(0, 4).Draw(t, "commands") {
 		req := &logpb.Reserve{Holder: name.Draw(t, "holder"), TtlNs: number.Draw(t, "ttl"), Consume: some("consume")}
-		for range rapid.IntRange(0, plainItems+1).Draw(t, "items") {
+		for range rapid.IntRange(0, PlainItems+1).Draw(t, "items") {
 			item := &logpb.Item{Quota: name.Draw(t, "quota")}
 			if !some("estimate") {
 				item.Amount = new(number.Draw(t, "amount"))
@@ -113,7 +114,7 @@ func randomEntry(t *rapid.T) *logpb.Entry {
 // TestDecode decodes random entries one after the other, some of them damaged.
 func TestDecode(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		d := &decoder{names: new(names)}
+		d := &Decoder{Names: new(Names)}
 		for range rapid.IntRange(1, 5).Draw(rt, "entries") {
 			data, err := proto.Marshal(randomEntry(rt))
 			if err != nil {
@@ -138,9 +139,9 @@ func FuzzDecode(f *testing.F) {
 		return data
 	}
 	plain := ask("a", itemOf("x", 1), &logpb.Item{Quota: "y"})
-	plain.Class, plain.TtlNs, plain.Consume = new(int32(2)), second, true
+	plain.Class, plain.TtlNs, plain.Consume = new(int32(2)), fixed.Second, true
 	waits := ask("a", itemOf("x", 1))
-	waits.WaitNs = second
+	waits.WaitNs = fixed.Second
 	f.Add(encode(reserve(plain)), encode(reserve(ask("b"))))
 	f.Add(encode(reserve(waits), reserve(plain)), encode())
 	f.Add(encode(&logpb.Command{Session: 1, Seq: 2, AckedBelow: 1, By: "a*", Kind: reserve(plain).Kind}), encode(renew(&logpb.Renew{Lease: 1})))
@@ -151,7 +152,7 @@ func FuzzDecode(f *testing.F) {
 	twice = append(twice, twice...) // the second one is merged into the first
 	f.Add(protowire.AppendBytes(protowire.AppendTag(nil, 5, protowire.BytesType), twice), []byte{0x0a, 0x02, 0xff, 0xfe})
 	f.Fuzz(func(t *testing.T, first, next []byte) {
-		d := &decoder{names: new(names)}
+		d := &Decoder{Names: new(Names)}
 		decodesAlike(t, d, first)
 		decodesAlike(t, d, next)
 		decodesAlike(t, d, first)
@@ -161,19 +162,19 @@ func FuzzDecode(f *testing.F) {
 // TestPlainReservesAreDecodedInPlace: entries of plain Reserves with known names take no memory.
 func TestPlainReservesAreDecodedInPlace(t *testing.T) {
 	plain := ask("a", itemOf("x", 1))
-	plain.Consume, plain.TtlNs, plain.Class = true, second, new(int32(1))
+	plain.Consume, plain.TtlNs, plain.Class = true, fixed.Second, new(int32(1))
 	data, err := proto.Marshal(&logpb.Entry{Version: 1, StampNs: 5, Commands: []*logpb.Command{reserve(plain), reserve(plain)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &decoder{names: new(names)}
+	d := &Decoder{Names: new(Names)}
 	decodesAlike(t, d, data)
 	if objects := testing.AllocsPerRun(100, func() {
-		if d.decode(data) != nil || d.commands() != 2 {
+		if d.Decode(data) != nil || d.Commands() != 2 {
 			t.Fatal("not decoded")
 		}
 		for i := range 2 {
-			if _, raw, err := d.command(i); raw == nil || err != nil {
+			if _, raw, err := d.Command(i); raw == nil || err != nil {
 				t.Fatal("not plain", err)
 			}
 		}

@@ -1,4 +1,4 @@
-package fsm
+package entry
 
 import (
 	"crypto/sha256"
@@ -11,16 +11,16 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// digestHolder returns a digest of a holder's name, one for which nobody makes many names that share it: their holders would pay for
+// DigestHolder returns a digest of a holder's name, one for which nobody makes many names that share it: their holders would pay for
 // each other's walks.
-func digestHolder(name string) uint64 {
+func DigestHolder(name string) uint64 {
 	var room [128]byte
 	digest := sha256.Sum256(append(room[:0], name...))
 	return binary.BigEndian.Uint64(digest[:])
 }
 
-// digestItems returns a digest of items, never 0.
-func digestItems(items []*logpb.Item) uint64 {
+// DigestItems returns a digest of items, never 0.
+func DigestItems(items []*logpb.Item) uint64 {
 	hash := fnv.New64a()
 	var number [9]byte
 	for _, item := range items {
@@ -36,24 +36,27 @@ func digestItems(items []*logpb.Item) uint64 {
 	return max(hash.Sum64(), 1)
 }
 
-// digestCommand returns a digest of what a command asks for, without its identity: of a plain Reserve as its entry has it, of
+// Digester works out what commands ask for, in room that it uses again.
+type Digester struct{ room []byte }
+
+// Command returns a digest of what a command asks for, without its identity: of a plain Reserve as its entry has it (raw), of
 // anything else encoded anew, which is the same for what proto.Marshal wrote, as leaders do. The deterministic encoding of one
 // binary may differ from another's for unknown fields only, and an entry with such fields comes from a newer binary, whose commands
 // this one does not take.
-func (m *Machine) digestCommand(command *logpb.Command) uint64 {
-	if m.raw != nil {
-		m.encoded = protowire.AppendBytes(protowire.AppendTag(m.encoded[:0], reserveField, protowire.BytesType), m.raw)
-		return digestBytes(m.encoded)
+func (d *Digester) Command(command *logpb.Command, raw []byte) uint64 {
+	if raw != nil {
+		d.room = protowire.AppendBytes(protowire.AppendTag(d.room[:0], reserveField, protowire.BytesType), raw)
+		return digestBytes(d.room)
 	}
 	kind := command.Kind
 	if r := command.GetReport(); r.GetAnswerDigest() != 0 { // what is read from the same answer later may differ
 		kind = &logpb.Command_Report{Report: &logpb.Report{Lease: r.Lease, Fence: r.Fence, Op: r.Op, AnswerDigest: r.AnswerDigest}}
 	}
-	encoded, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(m.encoded[:0], &logpb.Command{Kind: kind})
+	encoded, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(d.room[:0], &logpb.Command{Kind: kind})
 	if err != nil {
 		panic("fsm: a decoded command cannot be encoded: " + err.Error())
 	}
-	m.encoded = encoded
+	d.room = encoded
 	return digestBytes(encoded)
 }
 

@@ -1,0 +1,150 @@
+package fsm
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// What a provider says is left of a rate, and its limit, as reports bring it (docs/decisions/0034-reports-of-rates.md).
+
+// told is a limit that a provider named.
+type told struct {
+	limit, at int64
+	// known: it named one.
+	known bool
+}
+
+// recordTold remembers the limit that a provider named last, to show it next to the configured one.
+func (m *Machine) recordTold(q *quota, signal *logpb.Signal) {
+	if m.featureLevel >= levels.Reports && signal.Limit != nil {
+		q.told = told{limit: *signal.Limit, at: m.clock.Now, known: true}
+	}
+}
+
+// hearRate takes over what a provider said of a rate when it answered an operation: what others use of the key, and a limit below the
+// configured one, to which it returns what is usable then. An operation that may not count any more, or was consumed before another
+// one that its caller reported, says nothing about the present.
+func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Signal) *int64 {
+	if m.featureLevel < levels.Reports || o == nil || o.began == 0 || signal.Remaining == nil && signal.Limit == nil {
+		return nil
+	}
+	g, r, now := &q.ledger, &q.rule, m.clock.Now
+	ours, amount, charged := chargedBy(q, o)
+	if !charged || g.Others.Stale(by.caller, o.began) || now-o.began > r.Counting() {
+		return nil
+	}
+	if m.featureLevel < levels.Heard {
+		g.Others.Heard = o.began
+	} else {
+		g.Others.HeardBy, g.Others.HeardByAt = by.caller, o.began
+	}
+	available, limit := g.Available(r), r.Limit
+	var capped *int64
+	if signal.Limit != nil && *signal.Limit < limit {
+		limit = *signal.Limit
+		usable := fixed.MulDivFloor(limit, fixed.Million-int64(q.definition.HeadroomPpm), fixed.Million)
+		usable = m.believedLimit(by, q, usable, signal)
+		if g.LowerRate(r, now, usable, by.caller, m.loweredFor(r)) {
+			m.emit(Event{Kind: EventCapped, Quota: q.name, Amount: usable})
+			capped = &usable
+		}
+	}
+	if signal.Remaining != nil {
+		if signal.Cause != logpb.Cause_CAUSE_OK {
+			amount = 0 // what was refused, the provider did not count
+		}
+		others := limit - min(*signal.Remaining, limit) - min(fixed.AddSaturated(ours, amount), limit)
+		if m.featureLevel >= levels.OneWord {
+			others = g.Others.Word.Believe(by.caller, others, saysLimited(signal.Cause), now, m.closingBound(q))
+		}
+		g.Others.Learn(r, now, others)
+	}
+	if g.Available(r) != available {
+		m.markDirty(q)
+	}
+	return capped
+}
+
+// believedLimit returns how far a lower limit that a caller names lowers what is usable.
+func (m *Machine) believedLimit(by reporter, q *quota, usable int64, signal *logpb.Signal) int64 {
+	if m.featureLevel < levels.OneWord {
+		return usable
+	}
+	lacking := q.rule.Usable - usable
+	return q.rule.Usable - q.ledger.Limits.Believe(by.caller, lacking, saysLimited(signal.Cause), m.clock.Now, m.closingBound(q))
+}
+
+// loweredFor returns for how long a report lowers what is usable.
+func (m *Machine) loweredFor(r *ledger.Rule) int64 {
+	if m.featureLevel < levels.OneWord {
+		return ledger.LowerPeriods * r.Period
+	}
+	return min(ledger.LowerPeriods*r.Period, ledger.MaxWindowClosing)
+}
+
+// chargedBy returns what an operation charges to a quota, and what else of us a provider may have counted when it answered: what counted
+// when the operation was consumed, and what was consumed since. Calls overtake each other, and some providers say what remains when they
+// have answered and not when they admitted the call.
+func chargedBy(q *quota, o *operation) (ours, amount int64, charged bool) {
+	var own int64
+	var total uint64
+	for i := range o.charges {
+		c := &o.charges[i]
+		if c.quota != q.number {
+			continue
+		}
+		if !charged {
+			ours, total, charged = c.before, c.total, true
+		}
+		amount = fixed.AddSaturated(amount, c.amount)
+		if own = fixed.AddSaturated(own, c.consumed); c.overrun {
+			own = fixed.AddSaturated(own, c.amount)
+		}
+	}
+	if q.ledger.Total != 0 {
+		ours = fixed.AddSaturated(ours, max(int64(q.ledger.Total-total)-own, 0)) // below 0: a part was consumed before there was a total
+	}
+	return ours, amount, charged
+}
+
+// encodeBurn leaves out what nobody was granted.
+func encodeBurn(b *burn) []int64 {
+	if b.of == ([len(b.of)]int64{}) {
+		return nil
+	}
+	return slices.Clone(b.of[:])
+}
+
+// takeReports enters what a snapshot has of reports and grants of a rate.
+func (q *quota) takeReports(encoded *logpb.SnapshotQuota) error {
+	f := &q.ledger.Others
+	var err error
+	if f.Word, err = ledger.TakeBelief(encoded.OthersWord); err != nil {
+		return fmt.Errorf("quota %d: of others %w", encoded.Number, err)
+	}
+	if q.ledger.Limits, err = ledger.TakeBelief(encoded.LimitWord); err != nil {
+		return fmt.Errorf("quota %d: of its limit %w", encoded.Number, err)
+	}
+	f.Amount, f.At, f.Heard = encoded.Foreign, encoded.ForeignAtNs, encoded.HeardNs
+	f.HeardBy, f.HeardByAt = encoded.HeardBy, encoded.HeardByNs
+	switch {
+	case f.Amount < 0 || f.Amount > fixed.MaxAmount || f.At < 0 || f.Heard < 0 || f.HeardByAt < 0 || encoded.ForeignSeenNs < f.At:
+		return fmt.Errorf("quota %d: others used %d of it at %d", encoded.Number, f.Amount, f.At)
+	case f.Amount != 0 && (q.rule.Kind != ledger.KindRate || encoded.ForeignSeenNs-f.At >= q.rule.Period):
+		return fmt.Errorf("quota %d is no rate, and others use it, or did longer than a period ago", encoded.Number)
+	case len(encoded.Burnt) != 0 && (len(encoded.Burnt) != len(q.burn.of) || !q.rule.Burns()), encoded.BurntLast < 0:
+		return fmt.Errorf("quota %d has burnt %d amounts up to %d", encoded.Number, len(encoded.Burnt), encoded.BurntLast)
+	}
+	f.Advance(&q.rule, encoded.ForeignSeenNs)
+	copy(q.burn.of[:], encoded.Burnt)
+	q.burn.last = encoded.BurntLast
+	if encoded.ToldLimit != nil {
+		q.told = told{limit: *encoded.ToldLimit, at: encoded.ToldNs, known: true}
+	}
+	return nil
+}

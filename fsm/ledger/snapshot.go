@@ -1,0 +1,33 @@
+package ledger
+
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// TakeResets enters when the window ends: a reset that is known, and what is claimed of one. Each is an interval, or the window would be
+// left before it is entered.
+func (g *Ledger) TakeResets(encoded *logpb.SnapshotQuota) error {
+	g.Known, g.CloseBegin, g.CloseEnd = encoded.Known, encoded.CloseBeginNs, encoded.CloseEndNs
+	if c := encoded.Claim; c != nil {
+		g.Claim = Claim{Begin: c.BeginNs, End: c.EndNs, By: c.Caller, Confirmed: c.Confirmed}
+	}
+	if g.Known && g.CloseBegin > g.CloseEnd || g.Claim.Begin > g.Claim.End {
+		return fmt.Errorf("quota %d is reset from %d to %d, or is claimed to be from %d to %d", encoded.Number,
+			g.CloseBegin, g.CloseEnd, g.Claim.Begin, g.Claim.End)
+	}
+	return nil
+}
+
+// Check looks at the order of what is used.
+func (u *Usage) Check() error {
+	last := Ending{End: -1 << 63}
+	for i, e := range u.Ends {
+		if i > 0 && e.End <= last.End || e.Amount <= 0 {
+			return fmt.Errorf("the use of %d that ends at %d is out of order", e.Amount, e.End)
+		}
+		last = e
+	}
+	return nil
+}
