@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -23,31 +24,31 @@ func operators(command *logpb.Command) *logpb.Command {
 }
 
 // filling returns commands of one caller that take of one budget, the n-th of them.
-func filling(b budget) func(caller string, n int) *logpb.Command {
-	return map[budget]func(string, int) *logpb.Command{
-		budgetSessions: func(caller string, _ int) *logpb.Command { return chargedTo(caller, opens()) },
-		budgetKeys: func(caller string, n int) *logpb.Command {
+func filling(b accounts.Budget) func(caller string, n int) *logpb.Command {
+	return map[accounts.Budget]func(string, int) *logpb.Command{
+		accounts.Sessions: func(caller string, _ int) *logpb.Command { return chargedTo(caller, opens()) },
+		accounts.Keys: func(caller string, n int) *logpb.Command {
 			return chargedTo(caller, keyedBy(fmt.Sprintf("%s-%d", caller, n), withdraw(1<<40)))
 		},
-		budgetResults: func(caller string, n int) *logpb.Command {
+		accounts.Results: func(caller string, n int) *logpb.Command {
 			return chargedTo(caller, keyedBy(fmt.Sprintf("%s-%d", caller, n), withdraw(1<<40)))
 		},
-		budgetWaiters: func(caller string, n int) *logpb.Command {
+		accounts.Waiters: func(caller string, n int) *logpb.Command {
 			return chargedTo(caller, waits(fmt.Sprintf("h%d", n), 0, 10*minute, itemOf("none", 1)))
 		},
-		budgetTasks: func(caller string, n int) *logpb.Command {
+		accounts.Tasks: func(caller string, n int) *logpb.Command {
 			return chargedTo(caller, begins(fmt.Sprintf("%s-%d", caller, n), "h", 0))
 		},
-		budgetLeases: func(caller string, n int) *logpb.Command {
+		accounts.Leases: func(caller string, n int) *logpb.Command {
 			return chargedTo(caller, asks(fmt.Sprintf("h%d", n), 0, itemOf("r", 1)))
 		},
-		budgetReports: func(caller string, _ int) *logpb.Command {
+		accounts.Reports: func(caller string, _ int) *logpb.Command {
 			return chargedTo(caller, reports(1, 1, signal("r", logpb.Cause_CAUSE_OK)))
 		},
-		budgetHolders: func(caller string, n int) *logpb.Command {
+		accounts.Holders: func(caller string, n int) *logpb.Command {
 			return chargedTo(caller, asks(fmt.Sprintf("%s-%d", caller, n), 0, itemOf("r", 1)))
 		},
-		budgetOperations: func(caller string, _ int) *logpb.Command {
+		accounts.Operations: func(caller string, _ int) *logpb.Command {
 			return chargedTo(caller, consumesAtOnce("h", itemOf("r", 1)))
 		},
 	}[b]
@@ -70,7 +71,7 @@ func sharedWorld(t tester) *world {
 }
 
 // takes has callers take of a budget in turn until nobody gets more, and returns how much each got.
-func takes(t tester, w *world, b budget, callers ...string) map[string]int {
+func takes(t tester, w *world, b accounts.Budget, callers ...string) map[string]int {
 	t.Helper()
 	got, next := map[string]int{}, filling(b)
 	for n, going := 0, true; going; n++ {
@@ -87,7 +88,7 @@ func takes(t tester, w *world, b budget, callers ...string) map[string]int {
 			}
 		}
 		if n > 5000 {
-			t.Fatalf("%s: never full", budgetNames[b])
+			t.Fatalf("%s: never full", accounts.Names[b])
 		}
 	}
 	if err := w.m.State().Verify(); err != nil {
@@ -99,17 +100,20 @@ func takes(t tester, w *world, b budget, callers ...string) map[string]int {
 // TestBudgets_LeaveRoomForOthers: of each budget a caller alone gets half of what is not kept for operators; who comes after
 // it gets half of what is left, and so on; each gets the least; and operators find room when all others find none.
 func TestBudgets_LeaveRoomForOthers(t *testing.T) {
-	for b := range budget(budgets) {
-		t.Run(budgetNames[b], func(t *testing.T) {
+	for b := range accounts.Budget(accounts.Budgets) {
+		t.Run(accounts.Names[b], func(t *testing.T) {
 			w := sharedWorld(t)
 			most := 800
-			if b == budgetLeases {
+			if b == accounts.Leases {
 				most = 1600
 			}
 			open := most - most/16
-			inBytes := b == budgetResults || b == budgetHolders || b == budgetOperations
+			inBytes := b == accounts.Results || b == accounts.Holders || b == accounts.Operations
 			w.do(limitsTo(func(l *logpb.SetLimits) {
-				bytes := [budgets]**int64{budgetResults: &l.MaxResultBytes, budgetHolders: &l.MaxHolderBytes, budgetOperations: &l.MaxOperationBytes}
+				bytes := [accounts.Budgets]**int64{
+					accounts.Results: &l.MaxResultBytes, accounts.Holders: &l.MaxHolderBytes,
+					accounts.Operations: &l.MaxOperationBytes,
+				}
 				if limit := bytes[b]; limit != nil { // the others are counted
 					*limit = new(int64(100_000))
 				}
@@ -123,11 +127,11 @@ func TestBudgets_LeaveRoomForOthers(t *testing.T) {
 			}
 			for n := range 2000 {
 				takes(t, w, b, fmt.Sprintf("token:%d", n))
-				if w.m.usedOf(b) >= w.m.limits.of(b)-w.m.limits.operatorsPart(b) {
+				if w.m.accounts.UsedOf(b, w.m.clock.Now) >= w.m.accounts.Limits.Of(b)-w.m.accounts.Limits.OperatorsPart(b) {
 					break
 				}
 			}
-			before := w.m.usedOf(b)
+			before := w.m.accounts.UsedOf(b, w.m.clock.Now)
 			got := 0
 			for n := range 5000 {
 				if r := w.raw(operators(filling(b)("token:ops", n)))[0]; r.GetRefusal() != nil || r.GetFailure().GetBudget() != "" {
@@ -135,7 +139,7 @@ func TestBudgets_LeaveRoomForOthers(t *testing.T) {
 				}
 				got++
 			}
-			if got < 2 || w.m.usedOf(b) == before {
+			if got < 2 || w.m.accounts.UsedOf(b, w.m.clock.Now) == before {
 				t.Errorf("an operator got %d when all others got none", got)
 			}
 		})
@@ -197,7 +201,7 @@ func TestBudgets_HoldersOfOneAddress(t *testing.T) {
 	for n := range 3000 {
 		fill(here, fmt.Sprint("made-up-", n))
 	}
-	if has := w.m.findAccount(0, here).used[budgetLeases]; has > 750 {
+	if has := w.m.accounts.FindAccount(0, here).Used[accounts.Leases]; has > 750 {
 		t.Errorf("one address has %d of 1,600", has)
 	}
 	if got := fill(there, "quiet"); got < 150 {
@@ -226,10 +230,10 @@ func TestAccounts_AreBoundedAndDropped(t *testing.T) {
 		w.entries = nil
 	}
 	s := w.m.State()
-	if n := s.accounts.Len(); n > maxAccounts+2 {
+	if n := s.accounts.ByNumber.Len(); n > accounts.MaxAccounts+2 {
 		t.Fatalf("%d accounts", n)
 	}
-	if shared := w.m.findAccount(0, ""); shared == nil || shared.used[budgetLeases] < 1000 {
+	if shared := w.m.accounts.FindAccount(0, ""); shared == nil || shared.Used[accounts.Leases] < 1000 {
 		t.Fatalf("who came later shares %v", shared)
 	}
 	if err := s.Verify(); err != nil {
@@ -243,8 +247,8 @@ func TestAccounts_AreBoundedAndDropped(t *testing.T) {
 	w.now += 2 * hour // its holder is forgotten last
 	w.raw()
 	w.raw()
-	if s = w.m.State(); s.accounts.Len() != 0 || s.accountNames.Len() != 0 {
-		t.Fatalf("%d accounts are left of callers that have nothing", s.accounts.Len())
+	if s = w.m.State(); s.accounts.ByNumber.Len() != 0 || s.accounts.Names.Len() != 0 {
+		t.Fatalf("%d accounts are left of callers that have nothing", s.accounts.ByNumber.Len())
 	}
 }
 
@@ -257,7 +261,7 @@ func TestAccounts_OfOneAddressAreBounded(t *testing.T) {
 			t.Fatal(r)
 		}
 	}
-	if n := w.m.State().accounts.Len(); n != maxHoldersAccount+1 {
+	if n := w.m.State().accounts.ByNumber.Len(); n != accounts.MaxHoldersAccount+1 {
 		t.Fatalf("%d accounts", n)
 	}
 	if err := w.m.State().Verify(); err != nil {
@@ -328,7 +332,7 @@ func TestResults_OfOneAddressLeaveRoomForOthers(t *testing.T) {
 			seq++
 		}
 	}
-	if has := w.m.findAccount(0, address).used[budgetResults]; has < all/3 || has > all/2+1000 {
+	if has := w.m.accounts.FindAccount(0, address).Used[accounts.Results]; has < all/3 || has > all/2+1000 {
 		t.Fatalf("one address has %d of %d bytes", has, all)
 	}
 }
@@ -336,8 +340,8 @@ func TestResults_OfOneAddressLeaveRoomForOthers(t *testing.T) {
 // TestReports_AreCountedByTheMinute: at its budget a caller reports again in the next minute.
 func TestReports_AreCountedByTheMinute(t *testing.T) {
 	w := sharedWorld(t)
-	takes(t, w, budgetReports, "token:a")
-	next := filling(budgetReports)
+	takes(t, w, accounts.Reports, "token:a")
+	next := filling(accounts.Reports)
 	w.fails(next("token:a", 0), logpb.Reason_REASON_CALLER_BUDGET)
 	if r := w.do(next("token:b", 0)); r.GetReported() == nil {
 		t.Fatalf("another caller: %v", r)
@@ -347,7 +351,7 @@ func TestReports_AreCountedByTheMinute(t *testing.T) {
 		t.Fatalf("in the next minute: %v", r)
 	}
 	w.sleep(2 * minute)
-	if n := w.m.State().accounts.Len(); n != 0 {
+	if n := w.m.State().accounts.ByNumber.Len(); n != 0 {
 		t.Fatalf("%d accounts are left", n)
 	}
 }
@@ -359,7 +363,7 @@ func TestReports_EndOfAnAttempt(t *testing.T) {
 	begin := begins("job", "h", 0)
 	begin.GetBeginTask().Quotas = []string{"told"}
 	fence := w.do(chargedTo("token:a", begin)).GetTaskBegun().GetFence()
-	takes(t, w, budgetReports, "token:a")
+	takes(t, w, accounts.Reports, "token:a")
 	end := ends("job", fence, logpb.TaskOutcome_TASK_OUTCOME_SATURATED)
 	end.GetEndTask().Report = logpb.Cause_CAUSE_SATURATED
 	for range 2 { // told again, it has ended as well
@@ -387,7 +391,8 @@ func TestBudgets_WaitersBecomeLeases(t *testing.T) {
 	}
 	w.refusedTo("token:b", waits("b", 0, minute, itemOf("s", 1)), "leases")
 	w.do(chargedTo("token:a", releases(1)))
-	if a := w.m.findAccount(0, "token:b"); a.used[budgetLeases] != 3 || a.used[budgetWaiters] != 2 || w.m.findAccount(0, "token:a").used[budgetLeases] != 0 {
+	if a := w.m.accounts.FindAccount(0, "token:b"); a.Used[accounts.Leases] != 3 || a.Used[accounts.Waiters] != 2 ||
+		w.m.accounts.FindAccount(0, "token:a").Used[accounts.Leases] != 0 {
 		t.Fatalf("%+v", a)
 	}
 }
@@ -413,13 +418,13 @@ func TestRestore_RefusesAccountsThatCannotBe(t *testing.T) {
 		"a key's":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: done(), Account: 3}}},
 	} {
 		m := New()
-		m.lastAccount = 5
+		m.accounts.Last = 5
 		if m.take(record) == nil {
 			t.Errorf("%s: was taken", name)
 		}
 	}
 	m := New()
-	m.lastAccount = 5
+	m.accounts.Last = 5
 	for _, fine := range []*logpb.SnapshotAccount{{Number: 1, Name: "x"}, {Number: 2, Parent: 1, Name: "x"}} {
 		if err := m.take(accountRecord(fine)); err != nil {
 			t.Fatal(err)

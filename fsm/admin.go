@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -325,20 +326,20 @@ func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 		to    *int64
 		bound *int64
 	}{
-		{command.MaxSessions, &m.limits.sessions},
-		{command.MaxResultBytes, &m.limits.resultBytes},
-		{command.SessionIdleNs, &m.limits.sessionIdle},
-		{command.KeyLifeNs, &m.limits.keyLife},
-		{command.MaxWaiters, &m.limits.waiters},
-		{command.MaxTasks, &m.limits.tasks},
-		{command.TaskLifeNs, &m.limits.taskLife},
-		{command.MaxKeys, &m.limits.keys},
-		{command.MaxLeases, &m.limits.leases},
-		{command.MaxReports, &m.limits.reports},
-		{command.MaxHolderBytes, &m.limits.holderBytes},
-		{command.MaxOperationBytes, &m.limits.operationBytes},
-		{command.OperatorsPpm, &m.limits.operatorsPPM},
-		{command.CallerMinPpm, &m.limits.callerMinPPM},
+		{command.MaxSessions, &m.accounts.Limits.Sessions},
+		{command.MaxResultBytes, &m.accounts.Limits.ResultBytes},
+		{command.SessionIdleNs, &m.accounts.Limits.SessionIdle},
+		{command.KeyLifeNs, &m.accounts.Limits.KeyLife},
+		{command.MaxWaiters, &m.accounts.Limits.Waiters},
+		{command.MaxTasks, &m.accounts.Limits.Tasks},
+		{command.TaskLifeNs, &m.accounts.Limits.TaskLife},
+		{command.MaxKeys, &m.accounts.Limits.Keys},
+		{command.MaxLeases, &m.accounts.Limits.Leases},
+		{command.MaxReports, &m.accounts.Limits.Reports},
+		{command.MaxHolderBytes, &m.accounts.Limits.HolderBytes},
+		{command.MaxOperationBytes, &m.accounts.Limits.OperationBytes},
+		{command.OperatorsPpm, &m.accounts.Limits.OperatorsPPM},
+		{command.CallerMinPpm, &m.accounts.Limits.CallerMinPPM},
 	} {
 		if change.to != nil {
 			*change.bound = *change.to
@@ -359,9 +360,9 @@ func checkLimits(command *logpb.SetLimits) *logpb.Failure {
 		}
 	}
 	switch operators, caller := command.GetOperatorsPpm(), command.GetCallerMinPpm(); {
-	case operators < 0 || operators > maxOperatorsPPM:
+	case operators < 0 || operators > accounts.MaxOperatorsPPM:
 		return invalid("the operators' part is not within 0 to half", "")
-	case caller < 0 || caller > maxCallerMinPPM:
+	case caller < 0 || caller > accounts.MaxCallerMinPPM:
 		return invalid("a caller's least part is not within 0 to a tenth", "")
 	}
 	return nil

@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -52,7 +53,7 @@ func (m *Machine) beginTask(req *logpb.BeginTask, by string) *logpb.Result {
 			"leave the number out to begin the next")
 	}
 	if t.attempts == 0 {
-		t.account = m.bill(budgetTasks, 1)
+		t.account = m.accounts.Bill(m.payer, accounts.Tasks, 1)
 	}
 	m.tasks.Set(t.name, t)
 	t.holder, t.quotas = req.Holder, m.ownNames(req.Quotas)
@@ -73,12 +74,12 @@ func (m *Machine) beginTask(req *logpb.BeginTask, by string) *logpb.Result {
 // noTaskLeft says why there is no room for a task; nil: there is.
 func (m *Machine) noTaskLeft() *logpb.Result {
 	const hint = "forget those that are shelved and not wanted any more; done ones go by themselves"
-	switch m.taking(budgetTasks) {
-	case atBudget:
-		return m.overBudget(budgetTasks, hint)
-	case allTaken:
+	switch m.taking(accounts.Tasks) {
+	case accounts.AtBudget:
+		return m.overBudget(accounts.Tasks, hint)
+	case accounts.AllTaken:
 		return failWith(logpb.Reason_REASON_TASKS_FULL, fmt.Sprintf("there are %d tasks", m.tasks.Len()), hint)
-	case mayTake:
+	case accounts.MayTake:
 	}
 	return nil
 }
@@ -200,7 +201,7 @@ func (m *Machine) endTask(from *logpb.Command) *logpb.Result {
 	// How an attempt ended counts even where no report is taken any more: what gives back fails for no budget.
 	leftOut := command.Report != logpb.Cause_CAUSE_UNSPECIFIED && m.noReportLeft(t.holder) != nil
 	if command.Report != logpb.Cause_CAUSE_UNSPECIFIED && !leftOut {
-		m.countReport()
+		m.accounts.CountReport(m.payer, m.clock.Now)
 		m.tellQuotas(reporterOf(from, t.holder), t, command)
 	}
 	t.outcome, t.ended, t.detail = command.Outcome, m.clock.Now, command.Detail

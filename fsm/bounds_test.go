@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -274,13 +275,13 @@ func secondOverManyLanes(w *world, each int) []*logpb.Command {
 // that comes by a command has the whole queue tried.
 func fillQueue(w *world, command func(n int) *logpb.Command) {
 	m := w.m
-	m.payer = payer{caller: "hostile"}
-	for n := 0; m.taking(budgetWaiters) == mayTake; n++ {
+	m.payer = accounts.Payer{Caller: "hostile"}
+	for n := 0; m.taking(accounts.Waiters) == accounts.MayTake; n++ {
 		req := command(n).GetReserve()
 		needs, _ := m.needs(req)
 		m.enqueue(req, needs, m.priorityOf(req, needs), requestID{})
 	}
-	m.payer = payer{}
+	m.payer = accounts.Payer{}
 }
 
 // releasesOfFree are Releases of as many leases as an entry can end.

@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -32,7 +33,7 @@ func longName(kind string, n, length int) string {
 // expensive is one of the most expensive things that a budget can hold.
 type expensive struct {
 	name string
-	of   budget
+	of   accounts.Budget
 	// command takes the n-th.
 	command func(n int) *logpb.Command
 	// then goes on when those from a number on and below another are there: leases end, a lease's operations follow.
@@ -171,45 +172,45 @@ func expensives() []expensive {
 		return reserve(a)
 	}
 	return []expensive{
-		{name: "a session", of: budgetSessions, command: func(n int) *logpb.Command {
+		{name: "a session", of: accounts.Sessions, command: func(n int) *logpb.Command {
 			c := &logpb.Command{By: longName("by", n, maxHolderLength), Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: longName("h", n, maxHolderLength)}}}
 			return c
 		}},
-		{name: "a key", of: budgetKeys, command: func(n int) *logpb.Command {
+		{name: "a key", of: accounts.Keys, command: func(n int) *logpb.Command {
 			c := keyedBy(longName("key", n, 128), withdraw(1<<40))
 			c.By = longName("by", n, maxHolderLength)
 			return c
 		}},
-		{name: "a failure's result", of: budgetResults, command: func(n int) *logpb.Command {
+		{name: "a failure's result", of: accounts.Results, command: func(n int) *logpb.Command {
 			return numbered(1, uint64(n+1), 0, withdraw(1<<40))
 		}},
-		{name: "a refusal's result", of: budgetResults, command: func(n int) *logpb.Command {
+		{name: "a refusal's result", of: accounts.Results, command: func(n int) *logpb.Command {
 			return numbered(1, uint64(n+1), 0, asks("h", 0, itemOf(brimQuota("none", n%brimQuotas), 1)))
 		}},
-		{name: "a small grant's result", of: budgetResults, then: releaseAll, command: func(n int) *logpb.Command {
+		{name: "a small grant's result", of: accounts.Results, then: releaseAll, command: func(n int) *logpb.Command {
 			return numbered(1, uint64(n+1), 0, sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1)))
 		}},
-		{name: "a large grant's result", of: budgetResults, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
+		{name: "a large grant's result", of: accounts.Results, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
 			return numbered(1+uint64(n)/1000, uint64(n+1), 0, sameHolder(true, brimItems("plenty", n, brimQuotas)...))
 		}},
-		{name: "a waiting Reserve of one", of: budgetWaiters, command: func(n int) *logpb.Command {
+		{name: "a waiting Reserve of one", of: accounts.Waiters, command: func(n int) *logpb.Command {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, itemOf(brimQuota("none", n%brimQuotas), 1))
 		}},
-		{name: "a waiting Reserve of four", of: budgetWaiters, command: func(n int) *logpb.Command {
+		{name: "a waiting Reserve of four", of: accounts.Waiters, command: func(n int) *logpb.Command {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, brimItems("none", n, 4)...)
 		}},
-		{name: "a waiting Reserve of four, long names, that consumes", of: budgetWaiters, command: func(n int) *logpb.Command {
+		{name: "a waiting Reserve of four, long names, that consumes", of: accounts.Waiters, command: func(n int) *logpb.Command {
 			c := waits(longName("w", n%longWaiting, maxHolderLength), 0, 10*minute, brimItems("none", n, 4)...)
 			c.GetReserve().Consume = true
 			return c
 		}},
-		{name: "a waiting Reserve of lanes of many", of: budgetWaiters, each: 300, command: func(n int) *logpb.Command {
+		{name: "a waiting Reserve of lanes of many", of: accounts.Waiters, each: 300, command: func(n int) *logpb.Command {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, brimItems("none", n, 32)...)
 		}},
-		{name: "a waiting Reserve at all levels", of: budgetWaiters, command: func(n int) *logpb.Command {
+		{name: "a waiting Reserve at all levels", of: accounts.Waiters, command: func(n int) *logpb.Command {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, itemOf(brimQuota("none-below", n%brimQuotas), 1))
 		}},
-		{name: "a task", of: budgetTasks, command: func(n int) *logpb.Command {
+		{name: "a task", of: accounts.Tasks, command: func(n int) *logpb.Command {
 			c := begins(longName("task", n, maxTaskName), longName("h", n, maxHolderLength), 0)
 			for i := range maxTaskQuotas {
 				c.GetBeginTask().Quotas = append(c.GetBeginTask().Quotas, brimQuota("plenty", i))
@@ -223,57 +224,72 @@ func expensives() []expensive {
 				s.apply(c)
 			}
 		}},
-		{name: "a lease of one", of: budgetLeases, command: func(n int) *logpb.Command { return sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1)) }},
-		{name: "a lease of four", of: budgetLeases, command: func(n int) *logpb.Command { return sameHolder(false, brimItems("plenty", n, 4)...) }},
-		{name: "a lease of 64", of: budgetLeases, each: 300, command: func(n int) *logpb.Command { return sameHolder(false, brimItems("plenty", n, 64)...) }},
-		{name: "a lease of a long name", of: budgetLeases, command: func(n int) *logpb.Command {
+		{name: "a lease of one", of: accounts.Leases, command: func(n int) *logpb.Command {
+			return sameHolder(false,
+				itemOf(brimQuota("plenty", n%brimQuotas), 1))
+		}},
+		{name: "a lease of four", of: accounts.Leases, command: func(n int) *logpb.Command {
+			return sameHolder(false,
+				brimItems("plenty", n, 4)...)
+		}},
+		{name: "a lease of 64", of: accounts.Leases, each: 300, command: func(n int) *logpb.Command {
+			return sameHolder(false,
+				brimItems("plenty", n, 64)...)
+		}},
+		{name: "a lease of a long name", of: accounts.Leases, command: func(n int) *logpb.Command {
 			return reserves(n%longNamed, false, brimItems("plenty", n, 4)...)
 		}},
-		{name: "a lease at all levels", of: budgetLeases, command: func(n int) *logpb.Command {
+		{name: "a lease at all levels", of: accounts.Leases, command: func(n int) *logpb.Command {
 			return sameHolder(false, itemOf(brimQuota("deep7", n%brimQuotas), 1))
 		}},
-		{name: "a holder", of: budgetHolders, then: releaseAll, command: func(n int) *logpb.Command {
+		{name: "a holder", of: accounts.Holders, then: releaseAll, command: func(n int) *logpb.Command {
 			return reserves(n, false, itemOf(brimQuota("plenty", 0), 1))
 		}},
-		{name: "a holder with a short name", of: budgetHolders, then: releaseAll, command: func(n int) *logpb.Command {
+		{name: "a holder with a short name", of: accounts.Holders, then: releaseAll, command: func(n int) *logpb.Command {
 			return asks(fmt.Sprint("h", n), 0, itemOf(brimQuota("plenty", 0), 1))
 		}},
-		{name: "tallies", of: budgetHolders, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
+		{name: "tallies", of: accounts.Holders, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
 			return asks(fmt.Sprint("h", n), 0, brimItems("tallied", n, brimQuotas)...)
 		}},
-		{name: "meters", of: budgetHolders, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
+		{name: "meters", of: accounts.Holders, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
 			return asks(fmt.Sprint("h", n), 0, brimItems("metered", n, brimQuotas)...)
 		}},
-		{name: "meters with lists", of: budgetHolders, each: 100, then: listUses, command: func(n int) *logpb.Command {
+		{name: "meters with lists", of: accounts.Holders, each: 100, then: listUses, command: func(n int) *logpb.Command {
 			return asks(fmt.Sprint("h", n), 0, itemOf(brimQuota("moving", 0), 1000))
 		}},
-		{name: "operations of live leases", of: budgetOperations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
+		{name: "operations of live leases", of: accounts.Operations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
 			return sameHolder(false, itemOf(brimQuota("plenty", n%brimQuotas), 1000))
 		}},
-		{name: "operations of live leases of long names", of: budgetOperations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
-			return reserves(n%longNamed, false, itemOf(brimQuota("plenty", n%brimQuotas), 1000))
-		}},
-		{name: "operations at all levels", of: budgetOperations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
+		{
+			name: "operations of live leases of long names", of: accounts.Operations, each: 200, then: consumesEach,
+			command: func(n int) *logpb.Command {
+				return reserves(n%longNamed, false, itemOf(brimQuota("plenty", n%brimQuotas), 1000))
+			},
+		},
+		{name: "operations at all levels", of: accounts.Operations, each: 200, then: consumesEach, command: func(n int) *logpb.Command {
 			return sameHolder(false, itemOf(brimQuota("deep7", n%brimQuotas), 1000))
 		}},
-		{name: "operations of leases that ended, long names", of: budgetOperations, then: releaseAll, command: func(n int) *logpb.Command {
+		{name: "operations of leases that ended, long names", of: accounts.Operations, then: releaseAll, command: func(n int) *logpb.Command {
 			return reserves(n%longNamed, true, itemOf(brimQuota("plenty", n%brimQuotas), 1))
 		}},
-		{name: "operations at all levels of leases that ended", of: budgetOperations, then: releaseAll, command: func(n int) *logpb.Command {
+		{name: "operations at all levels of leases that ended", of: accounts.Operations, then: releaseAll, command: func(n int) *logpb.Command {
 			return sameHolder(true, itemOf(brimQuota("deep7", n%brimQuotas), 1))
 		}},
-		{name: "one operation of each page", of: budgetOperations, each: 16_000, then: thinOut, command: func(n int) *logpb.Command {
+		{name: "one operation of each page", of: accounts.Operations, each: 16_000, then: thinOut, command: func(n int) *logpb.Command {
 			if n%thinned == 0 {
 				return sameHolder(true, itemOf(brimQuota("plenty", 0), 1))
 			}
 			return sameHolder(true, itemOf(brimQuota("brief", 0), 1))
 		}},
-		{name: "operations of leases that ended", of: budgetOperations, then: releaseAll, command: func(n int) *logpb.Command {
+		{name: "operations of leases that ended", of: accounts.Operations, then: releaseAll, command: func(n int) *logpb.Command {
 			return sameHolder(true, itemOf(brimQuota("plenty", n%brimQuotas), 1))
 		}},
-		{name: "large operations of leases that ended", of: budgetOperations, then: releaseAll, each: 300, command: func(n int) *logpb.Command {
-			return sameHolder(true, brimItems("plenty", n, 64)...)
-		}},
+		{
+			name: "large operations of leases that ended", of: accounts.Operations, then: releaseAll, each: 300,
+			command: func(n int) *logpb.Command {
+				return sameHolder(true, brimItems("plenty", n, 64)...)
+			},
+		},
 	}
 }
 
@@ -300,7 +316,7 @@ func (e expensive) perUnit(t *testing.T, scaled int, base int64) float64 {
 		things = e.each * scaled
 	}
 	forgetRoom(s.m)
-	takenBefore, before := s.m.taken, inUse()
+	takenBefore, before := s.m.accounts.Taken, inUse()
 	for n := range things {
 		s.apply(e.command(n))
 	}
@@ -309,7 +325,7 @@ func (e expensive) perUnit(t *testing.T, scaled int, base int64) float64 {
 	}
 	forgetRoom(s.m)
 	grown := inUse() - before
-	took := s.m.taken
+	took := s.m.accounts.Taken
 	units := took[e.of] - takenBefore[e.of]
 	if units < int64(things)/thinned {
 		t.Fatalf("%s: %d took %d units", e.name, things, units)
@@ -324,8 +340,8 @@ func (e expensive) perUnit(t *testing.T, scaled int, base int64) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if restored.taken != took {
-		t.Fatalf("%s: %v is taken, restored %v", e.name, took, restored.taken)
+	if restored.accounts.Taken != took {
+		t.Fatalf("%s: %v is taken, restored %v", e.name, took, restored.accounts.Taken)
 	}
 	forgetRoom(restored)
 	again := inUse() - empty - base
@@ -359,28 +375,28 @@ func TestBudgets_AllFullFitTheMemoryOfANode(t *testing.T) {
 	}
 	const scaled = 4
 	base := restoredBase(t)
-	var most [budgets]float64
+	var most [accounts.Budgets]float64
 	for _, e := range expensives() {
 		most[e.of] = max(most[e.of], e.perUnit(t, scaled, base))
 	}
-	l := newState().limits
+	l := newState().accounts.Limits
 	var all float64
-	for b := range budget(budgets) {
-		full := most[b] * float64(l.of(b))
-		if b == budgetLeases { // those that wait are among them
-			full = most[b] * float64(l.leases-l.waiters)
+	for b := range accounts.Budget(accounts.Budgets) {
+		full := most[b] * float64(l.Of(b))
+		if b == accounts.Leases { // those that wait are among them
+			full = most[b] * float64(l.Leases-l.Waiters)
 		}
-		t.Logf("%-16s %12d of %8.2f bytes: %5.0f MB", budgetNames[b], l.of(b), most[b], full/1e6)
+		t.Logf("%-16s %12d of %8.2f bytes: %5.0f MB", accounts.Names[b], l.Of(b), most[b], full/1e6)
 		all += full
 	}
-	all += maxAccounts * accountSize
+	all += accounts.MaxAccounts * accountSize
 	t.Logf("all: %.0f MB", all/1e6)
 	if bound := float64(assumedMemory) / 100 * fullShare; all > bound {
 		t.Errorf("the state takes up to %.0f MB, a node is assumed to have %.0f MB", all/1e6, bound/1e6)
 	}
-	for _, b := range []budget{budgetResults, budgetHolders, budgetOperations} {
+	for _, b := range []accounts.Budget{accounts.Results, accounts.Holders, accounts.Operations} {
 		if most[b] > 1.5 {
-			t.Errorf("%s: what counts as a byte takes %.2f bytes", budgetNames[b], most[b])
+			t.Errorf("%s: what counts as a byte takes %.2f bytes", accounts.Names[b], most[b])
 		}
 	}
 }
@@ -399,8 +415,8 @@ var fillOrder = []string{
 func (e expensive) fill(t *testing.T, s *scale) {
 	t.Helper()
 	const step = 1000
-	for n, had := 0, int64(-1); s.m.taken[e.of] > had; n += step {
-		had = s.m.taken[e.of]
+	for n, had := 0, int64(-1); s.m.accounts.Taken[e.of] > had; n += step {
+		had = s.m.accounts.Taken[e.of]
 		for i := n; i < n+step; i++ {
 			s.apply(e.command(i))
 		}
@@ -408,10 +424,10 @@ func (e expensive) fill(t *testing.T, s *scale) {
 			e.then(s, n, n+step)
 		}
 	}
-	full := s.m.limits.of(e.of)
-	t.Logf("%-55s %12d of %12d, %5.0f MB in use", e.name, s.m.taken[e.of], full, float64(inUse())/1e6)
-	if e.of != budgetLeases && s.m.taken[e.of] < full/100*98 {
-		t.Errorf("%s: %d of %d are taken", e.name, s.m.taken[e.of], full)
+	full := s.m.accounts.Limits.Of(e.of)
+	t.Logf("%-55s %12d of %12d, %5.0f MB in use", e.name, s.m.accounts.Taken[e.of], full, float64(inUse())/1e6)
+	if e.of != accounts.Leases && s.m.accounts.Taken[e.of] < full/100*98 {
+		t.Errorf("%s: %d of %d are taken", e.name, s.m.accounts.Taken[e.of], full)
 	}
 }
 
@@ -437,13 +453,15 @@ func TestBudgets_AllFullAtFullSize(t *testing.T) {
 	}
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(assumedMemory / 100 * collectShare))
 	s := brimWorld()
-	first := newState().limits
+	first := newState().accounts.Limits
 	for range 16 { // of which each may have an eighth of all results
 		s.apply(opens())
 	}
 	s.apply(limitsTo(func(l *logpb.SetLimits) {
-		l.MaxSessions, l.MaxKeys, l.MaxResultBytes, l.MaxWaiters, l.MaxTasks = &first.sessions, &first.keys, &first.resultBytes, &first.waiters, &first.tasks
-		l.MaxLeases, l.MaxReports, l.MaxHolderBytes, l.MaxOperationBytes = &first.leases, &first.reports, &first.holderBytes, &first.operationBytes
+		l.MaxSessions, l.MaxKeys, l.MaxResultBytes, l.MaxWaiters = &first.Sessions, &first.Keys, &first.ResultBytes, &first.Waiters
+		l.MaxTasks = &first.Tasks
+		l.MaxLeases, l.MaxReports = &first.Leases, &first.Reports
+		l.MaxHolderBytes, l.MaxOperationBytes = &first.HolderBytes, &first.OperationBytes
 	}))
 	kinds := map[string]expensive{}
 	for _, e := range expensives() {
@@ -459,8 +477,8 @@ func TestBudgets_AllFullAtFullSize(t *testing.T) {
 		kinds[name].fill(t, s)
 		most = max(most, residentBytes(t))
 	}
-	if leases := s.m.taken[budgetLeases]; leases < first.leases/100*98 {
-		t.Errorf("%d of %d leases are taken", leases, first.leases)
+	if leases := s.m.accounts.Taken[accounts.Leases]; leases < first.Leases/100*98 {
+		t.Errorf("%d of %d leases are taken", leases, first.Leases)
 	}
 	mark := int64(assumedMemory) / 100 * fullShare
 	t.Logf("the process took %d MB at most, %d MB are alive, the mark is at %d MB", most/1e6, inUse()/1e6, mark/1e6)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -27,18 +28,18 @@ func TestConsume_FinishingALittleMakesNoRoomForMuch(t *testing.T) {
 	op := uint64(1)
 	for ; w.raw(consume(op, 0, ones[0]))[0].GetConsumed() != nil; op++ {
 	}
-	had := w.m.taken[budgetOperations]
+	had := w.m.accounts.Taken[accounts.Operations]
 	for mark := uint64(2); mark <= op; mark++ {
 		if w.raw(consume(op+mark, mark, ones...))[0].GetConsumed() == nil {
 			break
 		}
 	}
-	t.Logf("limit %d: at the budget with %d, now %d", limit, had, w.m.taken[budgetOperations])
+	t.Logf("limit %d: at the budget with %d, now %d", limit, had, w.m.accounts.Taken[accounts.Operations])
 	r := w.do(chargedTo("token:b", consumeCmd(&logpb.Consume{Lease: other.Lease, Fence: other.Fence, Op: 1, Items: []*logpb.Item{itemOf("q0", 1)}})))
 	t.Log("another caller's Consume:", r)
 	r2 := w.do(chargedTo("token:c", consumesAtOnce("c", itemOf("q0", 1))))
 	t.Log("another caller's Reserve:", r2.GetRefusal().GetReason(), r2.GetRefusal().GetAdvice())
-	if w.m.taken[budgetOperations] > limit || r.GetConsumed() == nil {
+	if w.m.accounts.Taken[accounts.Operations] > limit || r.GetConsumed() == nil {
 		t.Error("one caller took the budget of all")
 	}
 }
@@ -58,12 +59,12 @@ func TestSettle_OverrunsWereChargedAhead(t *testing.T) {
 	op := uint64(1)
 	for ; w.raw(chargedTo("token:a", consumeCmd(&logpb.Consume{Lease: lease.Lease, Fence: lease.Fence, Op: op, Items: ones})))[0].GetConsumed() != nil; op++ {
 	}
-	had := w.m.taken[budgetOperations]
+	had := w.m.accounts.Taken[accounts.Operations]
 	for i := uint64(1); i < op; i++ {
 		w.raw(chargedTo("token:a", settle(&logpb.Settle{Lease: lease.Lease, Fence: lease.Fence, Op: i, Actual: twos})))
 	}
-	t.Logf("limit %d: at the budget with %d, now %d", limit, had, w.m.taken[budgetOperations])
-	if w.m.taken[budgetOperations] > limit*6/10 {
+	t.Logf("limit %d: at the budget with %d, now %d", limit, had, w.m.accounts.Taken[accounts.Operations])
+	if w.m.accounts.Taken[accounts.Operations] > limit*6/10 {
 		t.Error("a caller has far more than its part")
 	}
 }
@@ -83,7 +84,7 @@ func TestReports_OfTasksKeepToTheBudget(t *testing.T) {
 	n := 0
 	for ; w.raw(chargedTo("token:a", asks(fmt.Sprint("h", n), 0, itemOf("r", 1))))[0].GetGranted() != nil; n++ {
 	}
-	had := w.m.taken[budgetHolders]
+	had := w.m.accounts.Taken[accounts.Holders]
 	for i := range n {
 		w.raw(chargedTo("token:a", with(begins(fmt.Sprint("t", i), fmt.Sprint("h", i), 0), func(c *logpb.Command) { c.GetBeginTask().Quotas = names })))
 	}
@@ -94,10 +95,10 @@ func TestReports_OfTasksKeepToTheBudget(t *testing.T) {
 			t.Log(r)
 		}
 	}
-	t.Logf("limit %d: at the budget with %d, now %d, %d holders", limit, had, w.m.taken[budgetHolders], n)
+	t.Logf("limit %d: at the budget with %d, now %d, %d holders", limit, had, w.m.accounts.Taken[accounts.Holders], n)
 	r := w.do(chargedTo("token:b", asks("new", 0, itemOf("r", 1))))
 	t.Log("another caller:", r.GetRefusal().GetReason(), r.GetRefusal().GetAdvice())
-	if w.m.taken[budgetHolders] > limit || r.GetGranted() == nil {
+	if w.m.accounts.Taken[accounts.Holders] > limit || r.GetGranted() == nil {
 		t.Error("one caller took the budget of all")
 	}
 }
@@ -118,17 +119,17 @@ func TestMeters_ListWithinTheBudget(t *testing.T) {
 		a := asks(fmt.Sprint("h", n), 20*hour, items...)
 		leases = append(leases, w.raw(chargedTo("token:a", a))[0].GetGranted())
 	}
-	had := w.m.taken[budgetHolders]
+	had := w.m.accounts.Taken[accounts.Holders]
 	for op := range uint64(90) {
 		w.now += 37 * second
 		for _, l := range leases {
 			w.raw(chargedTo("token:a", consumeCmd(&logpb.Consume{Lease: l.Lease, Fence: l.Fence, Op: op + 1, Items: ones, DoneBelow: op + 1})))
 		}
 	}
-	t.Logf("limit %d: %d meters with %d, now %d", limit, w.m.meters.Len(), had, w.m.taken[budgetHolders])
+	t.Logf("limit %d: %d meters with %d, now %d", limit, w.m.meters.Len(), had, w.m.accounts.Taken[accounts.Holders])
 	r := w.do(chargedTo("token:b", asks("new", 0, itemOf("r", 1))))
 	t.Log("another caller:", r.GetRefusal().GetReason(), r.GetRefusal().GetAdvice())
-	if w.m.taken[budgetHolders] > limit || r.GetGranted() == nil {
+	if w.m.accounts.Taken[accounts.Holders] > limit || r.GetGranted() == nil {
 		t.Error("one caller took the budget of all")
 	}
 }
@@ -139,11 +140,11 @@ func TestSettle_OverrunsOfEndedLeasesWereChargedAhead(t *testing.T) {
 		w := smallBudget(t, plentyBytes, plentyBytes, rateOf("a", 1<<40, minute), rateOf("a/b", 1<<40, minute), rateOf("c", 1<<40, minute))
 		w.do(chargedTo("token:a", consumesAtOnce("h", itemOf("a/b", 1), itemOf("c", 1))))
 		w.do(chargedTo("token:a", releases(1)))
-		had := w.m.taken[budgetOperations]
+		had := w.m.accounts.Taken[accounts.Operations]
 		if r := w.do(used(1, 1, itemOf("a/b", much), itemOf("c", much))); len(r.GetSettled().GetOverrun()) != 2 {
 			t.Fatal(r)
 		}
-		if has := w.m.taken[budgetOperations]; has > had {
+		if has := w.m.accounts.Taken[accounts.Operations]; has > had {
 			t.Errorf("an overrun of %d takes %d bytes, and %d were charged ahead", much, has, had)
 		}
 	}

@@ -12,35 +12,6 @@ type cache struct {
 	holder *holder
 	// digested are digests of holders' names.
 	digested [cachedHolders]digested
-	// accounts are found by number, accountNames by name; of the latter the account may be gone.
-	accounts     [cachedAccounts]*account
-	accountNames [cachedAccounts]accountName
-}
-
-// cachedAccounts is a power of two: how many accounts are found without a search.
-const cachedAccounts = 1 << 10
-
-// account returns an account; nil: look it up.
-func (r *cache) account(number uint64) *account {
-	if a := r.accounts[number%cachedAccounts]; a != nil && a.number == number {
-		return a
-	}
-	return nil
-}
-
-// keepAccount remembers an account as it is now.
-func (r *cache) keepAccount(a *account) { r.accounts[a.number%cachedAccounts] = a }
-
-// forgetAccount forgets an account that is dropped.
-func (r *cache) forgetAccount(number uint64) {
-	if r.account(number) != nil {
-		r.accounts[number%cachedAccounts] = nil
-	}
-}
-
-// accountName returns the place where an account's name would be remembered.
-func (r *cache) accountName(parent uint64, name string) *accountName {
-	return &r.accountNames[(uint64(entry.HashName(name))+parent)%cachedAccounts]
 }
 
 // cachedHolders is a power of two: of how many holders' names the digest is remembered.

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+
+	"github.com/quotad/quotad/fsm/accounts"
 )
 
 // pageBytes is how much a page holds, unless one record takes more.
@@ -93,7 +95,7 @@ func (m *Machine) keepDetached(o *operation) {
 	m.packing = pack(m.packing[:0], o)
 	p := m.editPage(key, o.check)
 	from, to, found := p.seek(key)
-	m.addTo(o.account, budgetOperations, orphanBytes(o, m.packing)-m.chargedFor(p.packed[from:to]))
+	m.accounts.Add(o.account, accounts.Operations, orphanBytes(o, m.packing)-m.chargedFor(p.packed[from:to]))
 	if !found {
 		m.operations++
 		if from > 0 && from == len(p.packed) && from+len(m.packing) > pageBytes {
@@ -288,7 +290,7 @@ func (b *runBill) add(m *Machine, account uint64, bytes int64) {
 
 func (b *runBill) settle(m *Machine) {
 	if b.bytes != 0 {
-		m.addTo(b.account, budgetOperations, b.bytes)
+		m.accounts.Add(b.account, accounts.Operations, b.bytes)
 		b.bytes = 0
 	}
 }

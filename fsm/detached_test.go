@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -264,8 +265,8 @@ func TestPagesOfFewAreJoined(t *testing.T) {
 			t.Fatalf("orphan %d: %v", i+1, o)
 		}
 	}
-	if m.taken[budgetOperations] != bytes+all/thinned*actualBytes || m.operations != all/thinned {
-		t.Errorf("%d bytes are charged, %d taken; %d records", m.taken[budgetOperations], bytes, m.operations)
+	if m.accounts.Taken[accounts.Operations] != bytes+all/thinned*actualBytes || m.operations != all/thinned {
+		t.Errorf("%d bytes are charged, %d taken; %d records", m.accounts.Taken[accounts.Operations], bytes, m.operations)
 	}
 	if errs := m.verifyDetached(); len(errs) > 0 {
 		t.Error(errs)

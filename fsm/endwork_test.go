@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -261,18 +262,18 @@ func TestConsume_FreesWhatItTakesAtItsBudget(t *testing.T) {
 	for op := range uint64(10) {
 		w.raw(consumesPart(g, op+1, 0))
 	}
-	taken := w.m.taken[budgetOperations]
+	taken := w.m.accounts.Taken[accounts.Operations]
 	w.raw(&logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{MaxOperationBytes: &taken}}})
-	if w.m.limits.operationBytes > taken {
-		t.Skipf("the least budget is %d", w.m.limits.operationBytes)
+	if w.m.accounts.Limits.OperationBytes > taken {
+		t.Skipf("the least budget is %d", w.m.accounts.Limits.OperationBytes)
 	}
 	w.m.bounds.ends = bound{}
 	for op := uint64(11); op < 100; op++ {
 		if result := w.raw(consumesPart(g, op, op-9))[0]; result.GetConsumed() == nil {
 			t.Fatalf("operation %d: %v", op, result)
 		}
-		if w.m.taken[budgetOperations] > taken {
-			t.Fatalf("operation %d takes the budget to %d, of %d", op, w.m.taken[budgetOperations], taken)
+		if w.m.accounts.Taken[accounts.Operations] > taken {
+			t.Fatalf("operation %d takes the budget to %d, of %d", op, w.m.accounts.Taken[accounts.Operations], taken)
 		}
 	}
 }

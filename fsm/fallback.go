@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -59,7 +60,7 @@ func (m *Machine) grantElsewhere(req, other *logpb.Reserve) *logpb.Result {
 	}
 	as := m.priorityOf(other, needs)
 	m.recordDemand(needs, as)
-	if m.reject(other, as.class, needs) != nil || m.remembering(other.Holder, needs) != mayTake {
+	if m.reject(other, as.class, needs) != nil || m.remembering(other.Holder, needs) != accounts.MayTake {
 		return nil
 	}
 	result, _ := m.grantNow(other, needs, as)

@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -56,7 +57,7 @@ func (m *Machine) free(s *session, most int) {
 		m.resultBytes -= r.size
 		s.bytes -= r.size
 		s.kept--
-		m.addTo(s.account, budgetResults, -r.size)
+		m.accounts.Add(s.account, accounts.Results, -r.size)
 		if w, ok := m.waiters.Get(r.result.GetWaiting().GetTicket()); ok && s.ended && r.seq >= s.ackedBelow {
 			m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
 		}

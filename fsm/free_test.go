@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -84,9 +85,9 @@ func TestCloseSession_OfManyResultsIsClosedAtOnce(t *testing.T) {
 		t.Errorf("%+v", counts)
 	}
 	// What is remembered of holders, and the lease that was granted, stay charged.
-	for _, b := range []budget{budgetSessions, budgetResults, budgetWaiters} {
-		if left := w.m.usedOf(b); left != 0 {
-			t.Errorf("%d of %s are still taken", left, budgetNames[b])
+	for _, b := range []accounts.Budget{accounts.Sessions, accounts.Results, accounts.Waiters} {
+		if left := w.m.accounts.UsedOf(b, w.m.clock.Now); left != 0 {
+			t.Errorf("%d of %s are still taken", left, accounts.Names[b])
 		}
 	}
 }
@@ -301,7 +302,7 @@ func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
 		"a caller's account": {Kind: &logpb.SnapshotRecord_Account{Account: &logpb.SnapshotAccount{Number: 1, Name: "a", Parent: nobody}}},
 	} {
 		m := New()
-		m.lastAccount = nobody
+		m.accounts.Last = nobody
 		if err := m.take(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "waits"}}}); err != nil {
 			t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -62,9 +63,9 @@ func (m *Machine) editHolder(name string) *holder {
 	h, ok := m.holders.Get(name)
 	switch {
 	case !ok:
-		h = &holder{generation: m.generation, name: name, seen: m.clock.Now, account: m.openAccount(m.payer)}
+		h = &holder{generation: m.generation, name: name, seen: m.clock.Now, account: m.accounts.Open(m.payer)}
 		m.holders.Set(name, h)
-		m.addTo(h.account, budgetHolders, h.size())
+		m.accounts.Add(h.account, accounts.Holders, h.size())
 		m.seen.Set(holderSeen{at: h.seen, name: name})
 	case h.generation != m.generation:
 		c := *h
@@ -89,30 +90,31 @@ func (m *Machine) knows(name string) bool { return m.getHolder(name) != nil }
 
 // noHolderLeft refuses what would have too much remembered of holders.
 func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
-	return m.refusalFor(budgetHolders, m.remembering(name, needs), needs, "use fewer names of holders; one that is not used is forgotten after an hour")
+	return m.refusalFor(accounts.Holders, m.remembering(name, needs), needs,
+		"use fewer names of holders; one that is not used is forgotten after an hour")
 }
 
 // remembering judges whether what a grant of some needs adds to what is remembered of a holder may be taken. Meters do not count here: a
 // holder without one is served all the same.
-func (m *Machine) remembering(name string, needs []need) verdict {
+func (m *Machine) remembering(name string, needs []need) accounts.Verdict {
 	h := m.getHolder(name)
 	if h == nil {
-		return m.taking(budgetHolders)
+		return m.taking(accounts.Holders)
 	}
 	for i := range needs {
 		if q := needs[i].quota; q.rule.Policy.KeepsStats() && !m.hasStats(name, q) {
-			return m.takingFor(h.account, budgetHolders)
+			return m.takingFor(h.account, accounts.Holders)
 		}
 	}
-	return mayTake
+	return accounts.MayTake
 }
 
 // mayRemember tells whether something more may be remembered of a holder.
 func (m *Machine) mayRemember(name string) bool {
 	if h := m.getHolder(name); h != nil {
-		return m.takingFor(h.account, budgetHolders) == mayTake
+		return m.takingFor(h.account, accounts.Holders) == accounts.MayTake
 	}
-	return m.taking(budgetHolders) == mayTake
+	return m.taking(accounts.Holders) == accounts.MayTake
 }
 
 // forgetHolders forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a
@@ -127,7 +129,7 @@ func (m *Machine) forgetHolders() {
 		h, _ := m.holders.Get(last.name)
 		if h.waiting == 0 && !m.usesAny(last.name) && m.newestLease(last.name) == nil {
 			done += m.forgetStats(last.name)
-			m.addTo(h.account, budgetHolders, -h.size())
+			m.accounts.Add(h.account, accounts.Holders, -h.size())
 			m.holders.Delete(last.name)
 			m.cache.holder = nil
 			continue

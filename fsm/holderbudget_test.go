@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -69,8 +70,9 @@ func TestHolders_WithLeasesAreRemembered(t *testing.T) {
 	w.do(releases(1))
 	w.sleep(2 * hour)
 	w.sleep(2 * hour)
-	if w.m.holders.Len() != 0 || w.m.taken[budgetHolders] != 0 || w.m.accounts.Len() != 0 {
-		t.Fatalf("%d holders, %d bytes, %d accounts are left", w.m.holders.Len(), w.m.taken[budgetHolders], w.m.accounts.Len())
+	if w.m.holders.Len() != 0 || w.m.accounts.Taken[accounts.Holders] != 0 || w.m.accounts.ByNumber.Len() != 0 {
+		t.Fatalf("%d holders, %d bytes, %d accounts are left", w.m.holders.Len(), w.m.accounts.Taken[accounts.Holders],
+			w.m.accounts.ByNumber.Len())
 	}
 }
 
@@ -161,11 +163,11 @@ func TestOperations_AreCharged(t *testing.T) {
 	if err := w.m.State().Verify(); err != nil {
 		t.Fatal(err)
 	}
-	live := w.m.taken[budgetOperations]
+	live := w.m.accounts.Taken[accounts.Operations]
 	if r := w.do(chargedTo("token:a", releases(lease.Lease))); r.GetReleased() == nil {
 		t.Fatal(r)
 	}
-	if left := w.m.taken[budgetOperations]; left <= 0 || left >= live/2 {
+	if left := w.m.accounts.Taken[accounts.Operations]; left <= 0 || left >= live/2 {
 		t.Fatalf("of %d bytes %d are left when the lease has ended", live, left)
 	}
 	w.reborn()
@@ -192,17 +194,17 @@ func TestBudgets_LargeLeasesCountAsSeveral(t *testing.T) {
 		items = append(items, itemOf(fmt.Sprint("q", n), 1))
 	}
 	w.quotas(quotas...)
-	has := func(b budget, want int64) {
+	has := func(b accounts.Budget, want int64) {
 		t.Helper()
-		if got := w.m.findAccount(0, "token:a").used[b]; got != want || w.m.taken[b] != want {
-			t.Fatalf("%s: %d, of all %d, not %d", budgetNames[b], got, w.m.taken[b], want)
+		if got := w.m.accounts.FindAccount(0, "token:a").Used[b]; got != want || w.m.accounts.Taken[b] != want {
+			t.Fatalf("%s: %d, of all %d, not %d", accounts.Names[b], got, w.m.accounts.Taken[b], want)
 		}
 	}
 	w.do(chargedTo("token:a", asks("a", 0, append(items, itemOf("child", 1), itemOf("other", 1))...)))
-	has(budgetLeases, 3) // 9 items
+	has(accounts.Leases, 3) // 9 items
 	w.do(chargedTo("token:a", waits("a", 0, minute, itemOf("q0", 1), itemOf("q1", 1), itemOf("q2", 1), itemOf("other", 1))))
-	has(budgetLeases, 4)
-	has(budgetWaiters, 1)
+	has(accounts.Leases, 4)
+	has(accounts.Waiters, 1)
 	under := slotsOf("other", 1)
 	under.Parent = "root"
 	w.do(releases(1))
@@ -210,6 +212,6 @@ func TestBudgets_LargeLeasesCountAsSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.reborn()
-	has(budgetLeases, 1)
-	has(budgetWaiters, 0)
+	has(accounts.Leases, 1)
+	has(accounts.Waiters, 0)
 }

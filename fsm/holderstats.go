@@ -1,6 +1,10 @@
 package fsm
 
-import "cmp"
+import (
+	"cmp"
+
+	"github.com/quotad/quotad/fsm/accounts"
+)
 
 // holderStats are the counters of one holder at one quota whose policy needs them.
 type holderStats struct {
@@ -47,7 +51,7 @@ func (m *Machine) editStats(name string, q *quota) *holderStats {
 	if ok {
 		c = *t
 	} else {
-		m.addTo(h.account, budgetHolders, statsSize)
+		m.accounts.Add(h.account, accounts.Holders, statsSize)
 	}
 	c.generation = m.generation
 	m.stats.Set(&c)
@@ -78,7 +82,7 @@ func (m *Machine) unlistStats(dropped ...*holderStats) {
 // chargeHolder charges the account of a holder, of whom something is remembered, with bytes.
 func (m *Machine) chargeHolder(name string, bytes int64) {
 	h, _ := m.holders.Get(name)
-	m.addTo(h.account, budgetHolders, bytes)
+	m.accounts.Add(h.account, accounts.Holders, bytes)
 }
 
 // broken returns up to limit holders, by name, for whom a quota is closed.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -90,7 +91,7 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 		l.items = make([]item, 0, len(needs))
 	}
 	m.hold(l, req, needs)
-	m.addTo(account, budgetLeases, weightOf(len(l.items)))
+	m.accounts.Add(account, accounts.Leases, accounts.WeightOf(len(l.items)))
 	m.leases.Load(l.id, l) // Load is Set that tries the end first: new leases always belong there
 	m.leasesOf.Add(l.digest, l.id)
 	m.deadlines.Add(uint64(l.deadline), l.id)
@@ -538,7 +539,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 	}
 	m.leases.Delete(l.id)
 	m.leasesOf.Remove(l.digest, l.id)
-	m.addTo(l.account, budgetLeases, -weightOf(len(l.items)))
+	m.accounts.Add(l.account, accounts.Leases, -accounts.WeightOf(len(l.items)))
 	m.detachRecords(l)
 	if len(grace) > 0 {
 		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, account: l.account, charges: grace}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -55,9 +56,8 @@ type Machine struct {
 	// unscheduled are the quotas whose timers are set again at the end of the entry; commanded says that a command is being carried out.
 	unscheduled []uint32
 	commanded   bool
-	// payer is whom the present command is charged to; emptied are accounts that may have nothing any more.
-	payer   payer
-	emptied []uint64
+	// payer is whom the present command is charged to.
+	payer accounts.Payer
 	// wakeupLost says that a pass cleared a wakeup that waiters behind the present one may still need.
 	wakeupLost bool
 	// droppedResults counts the results without a session that the snapshot from which it was restored had.
@@ -132,11 +132,11 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		}
 		m.asker = uint64(i)
 		m.raw, m.commanded, m.wantResult = raw, true, asked || command.Session != 0 || command.IdempotencyKey != ""
-		m.payer = payerOf(command)
+		m.payer = accounts.PayerOf(command)
 		results[i] = m.applyOnce(command)
-		m.commanded, m.payer = false, payer{}
+		m.commanded, m.payer = false, accounts.Payer{}
 		m.serve()
-		m.dropEmptied()
+		m.accounts.DropEmptied()
 	}
 	m.finishWalks()
 	m.scheduleChanged()
@@ -268,7 +268,7 @@ func (m *Machine) runDue() {
 	m.expireOperations()
 	m.expireSessions()
 	m.expireKeys()
-	m.forgetReports()
+	m.accounts.ForgetReports(m.clock.Now)
 	m.forgetHolders()
 	m.loseAttempts()
 	m.forgetTasks()
@@ -281,7 +281,7 @@ func (m *Machine) runDue() {
 	m.reserveForStarved()
 	m.fireTimers()
 	m.serve()
-	m.dropEmptied()
+	m.accounts.DropEmptied()
 }
 
 func (m *Machine) emit(event Event) { m.events = append(m.events, event) }

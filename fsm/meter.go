@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -49,7 +50,7 @@ func (m *Machine) meter(q *quota, name string) *meter {
 	}
 	c.generation = m.generation
 	if !ok {
-		m.addTo(h.account, budgetHolders, c.size())
+		m.accounts.Add(h.account, accounts.Holders, c.size())
 	}
 	m.meters.Set(c)
 	return c
@@ -59,13 +60,13 @@ func (m *Machine) meter(q *quota, name string) *meter {
 // caller may have at most: to count what holders do must not keep others from being served.
 func (m *Machine) roomForMeter(name string) bool {
 	h, known := m.holders.Get(name)
-	return known && m.meters.Len() < maxMeters && m.hasLessThan(2, h.account, budgetHolders)
+	return known && m.meters.Len() < maxMeters && m.accounts.HasLessThan(2, h.account, accounts.Holders, m.clock.Now)
 }
 
 // mayGrow tells whether one more thing may be listed in a meter.
 func (m *Machine) mayGrow(t *meter) bool {
 	h := m.getHolder(t.holder)
-	return h != nil && m.hasLessThan(2, h.account, budgetHolders)
+	return h != nil && m.accounts.HasLessThan(2, h.account, accounts.Holders, m.clock.Now)
 }
 
 // size returns what a meter takes.

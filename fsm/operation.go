@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -177,7 +178,7 @@ func (o *operation) size() int64 {
 // countRecord charges an account with the record of a live lease's operation, or takes that back.
 func (m *Machine) countRecord(o *operation, times int64) {
 	m.operations += times
-	m.addTo(o.account, budgetOperations, times*o.size())
+	m.accounts.Add(o.account, accounts.Operations, times*o.size())
 }
 
 // consume makes held amounts spendable.
@@ -236,8 +237,8 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 // roomForRecord says why there is no room for the record of one more of a lease's operations; nil: there is, or others that take as
 // much are finished, and so many bytes of these must be freed for it at once.
 func (m *Machine) roomForRecord(l *lease, parts []heldPart, mark uint64) (freeing int64, full *logpb.Result) {
-	judged := m.takingFor(l.account, budgetOperations)
-	if judged == mayTake {
+	judged := m.takingFor(l.account, accounts.Operations)
+	if judged == accounts.MayTake {
 		return 0, nil
 	}
 	finished, _ := l.find(mark)
@@ -247,7 +248,7 @@ func (m *Machine) roomForRecord(l *lease, parts []heldPart, mark uint64) (freein
 			return needed, nil
 		}
 	}
-	return 0, m.fullFor(budgetOperations, judged, settleHint)
+	return 0, m.fullFor(accounts.Operations, judged, settleHint)
 }
 
 // chargesOf returns how many charges an operation has that consumes parts of a lease.

@@ -14,11 +14,11 @@ func (m *Machine) isOwn(command *logpb.Command, by string, number uint64) bool {
 	if m.featureLevel < levels.Own || by == "" || command.By == "" {
 		return by == command.By
 	}
-	a := m.getAccount(number)
-	if a == nil || a.name == "" { // made before callers had accounts, or where there were too many of them
+	a := m.accounts.Get(number)
+	if a == nil || a.Name == "" { // made before callers had accounts, or where there were too many of them
 		return by == command.By
 	}
-	return a.parent == 0 && a.name == command.Caller
+	return a.Parent == 0 && a.Name == command.Caller
 }
 
 // keyName returns the full name of a command's idempotency key.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -107,7 +108,7 @@ func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from re
 	w := &waiter{
 		generation: m.generation, ticket: m.lastTicket, req: req, priority: as, promoteAt: m.promotesAt(req.Holder, as, needs),
 		virtualTime: h.virtualTime, until: fixed.AddSaturated(m.clock.Now, req.WaitNs), from: from,
-		account: m.openAccount(m.payer),
+		account: m.accounts.Open(m.payer),
 	}
 	if onPool(needs) {
 		asked, _ := m.askedBy(req) // its quotas exist: needs are of them
@@ -151,11 +152,11 @@ func (m *Machine) insertWaiter(w *waiter, asked []uint32) {
 
 // chargeWaiter charges a waiter's account with it, or takes that back.
 func (m *Machine) chargeWaiter(w *waiter, times int64) {
-	weight := weightOf(w.shares)
-	m.addTo(w.account, budgetWaiters, times*weight)
-	m.addTo(w.account, budgetLeases, times*weight)
+	weight := accounts.WeightOf(w.shares)
+	m.accounts.Add(w.account, accounts.Waiters, times*weight)
+	m.accounts.Add(w.account, accounts.Leases, times*weight)
 	if w.req.Consume {
-		m.addTo(w.account, budgetOperations, times*recordBytes(w.shares))
+		m.accounts.Add(w.account, accounts.Operations, times*recordBytes(w.shares))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -269,12 +270,14 @@ func (h *history) limits() *logpb.Command {
 		return new(rapid.SampledFrom([]int64{2, 8, 40, usual}).Draw(h.T, name))
 	}
 	return limitsTo(func(l *logpb.SetLimits) {
-		l.MaxLeases, l.MaxKeys, l.MaxWaiters = bound("leases", defaultMaxLeases), bound("keys", defaultMaxKeys), bound("waiters", 200_000)
-		l.MaxTasks, l.MaxReports, l.MaxSessions = bound("tasks", defaultMaxTasks), bound("reports", defaultMaxReports), bound("sessions", 262_144)
+		l.MaxLeases, l.MaxKeys, l.MaxWaiters = bound("leases", accounts.DefaultMaxLeases), bound("keys",
+			accounts.DefaultMaxKeys), bound("waiters", 200_000)
+		l.MaxTasks, l.MaxReports, l.MaxSessions = bound("tasks", accounts.DefaultMaxTasks), bound("reports",
+			accounts.DefaultMaxReports), bound("sessions", 262_144)
 		l.MaxResultBytes = new(rapid.SampledFrom([]int64{1000, 10_000, 256 << 20}).Draw(h.T, "results"))
 		l.KeyLifeNs = new(rapid.SampledFrom([]int64{second, minute, day, math.MaxInt64}).Draw(h.T, "key life"))
-		l.OperatorsPpm = new(rapid.SampledFrom([]int64{0, defaultOperatorsPPM, maxOperatorsPPM}).Draw(h.T, "operators"))
-		l.CallerMinPpm = new(rapid.SampledFrom([]int64{0, defaultCallerMinPPM, maxCallerMinPPM}).Draw(h.T, "least"))
+		l.OperatorsPpm = new(rapid.SampledFrom([]int64{0, accounts.DefaultOperatorsPPM, accounts.MaxOperatorsPPM}).Draw(h.T, "operators"))
+		l.CallerMinPpm = new(rapid.SampledFrom([]int64{0, accounts.DefaultCallerMinPPM, accounts.MaxCallerMinPPM}).Draw(h.T, "least"))
 	})
 }
 

@@ -41,12 +41,13 @@ func (s *State) Members() []MemberView {
 
 // Limits returns the bounds that are part of the state's meaning; all are set.
 func (s *State) Limits() *logpb.SetLimits {
+	l := &s.accounts.Limits
 	return &logpb.SetLimits{
-		MaxSessions: &s.limits.sessions, MaxResultBytes: &s.limits.resultBytes, SessionIdleNs: &s.limits.sessionIdle,
-		KeyLifeNs: &s.limits.keyLife, MaxWaiters: &s.limits.waiters, MaxTasks: &s.limits.tasks, TaskLifeNs: &s.limits.taskLife,
-		MaxKeys: &s.limits.keys, MaxLeases: &s.limits.leases, MaxReports: &s.limits.reports,
-		MaxHolderBytes: &s.limits.holderBytes, MaxOperationBytes: &s.limits.operationBytes,
-		OperatorsPpm: &s.limits.operatorsPPM, CallerMinPpm: &s.limits.callerMinPPM,
+		MaxSessions: &l.Sessions, MaxResultBytes: &l.ResultBytes, SessionIdleNs: &l.SessionIdle,
+		KeyLifeNs: &l.KeyLife, MaxWaiters: &l.Waiters, MaxTasks: &l.Tasks, TaskLifeNs: &l.TaskLife,
+		MaxKeys: &l.Keys, MaxLeases: &l.Leases, MaxReports: &l.Reports,
+		MaxHolderBytes: &l.HolderBytes, MaxOperationBytes: &l.OperationBytes,
+		OperatorsPpm: &l.OperatorsPPM, CallerMinPpm: &l.CallerMinPPM,
 	}
 }
 

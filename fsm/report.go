@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/levels"
@@ -54,7 +55,7 @@ func (m *Machine) report(from *logpb.Command) *logpb.Result {
 	if full := m.noReportLeft(l.holder); full != nil {
 		return full
 	}
-	m.countReport()
+	m.accounts.CountReport(m.payer, m.clock.Now)
 	reported := &logpb.Reported{}
 	for i, signal := range command.Signals {
 		reported.Quotas = append(reported.Quotas, m.takeSignal(reporterOf(from, l.holder), o, quotas[i], signal))
@@ -64,8 +65,9 @@ func (m *Machine) report(from *logpb.Command) *logpb.Result {
 
 // noReportLeft says that the caller, who reports on a holder's word, has reported too often in this minute; nil: it has not.
 func (m *Machine) noReportLeft(holder string) *logpb.Result {
-	m.payer.holder = holder
-	return m.fullFor(budgetReports, m.taking(budgetReports), "report refusals first, and successes less often; come back in the next minute")
+	m.payer.Holder = holder
+	return m.fullFor(accounts.Reports, m.taking(accounts.Reports),
+		"report refusals first, and successes less often; come back in the next minute")
 }
 
 // holdsSlotsOnly tells whether a lease has nothing that is consumed.

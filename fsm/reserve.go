@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -137,7 +138,8 @@ func (m *Machine) reserve(req *logpb.Reserve, from requestID) *logpb.Result {
 
 // noLeaseLeft refuses what would be one lease too many, whatever there is of the quotas.
 func (m *Machine) noLeaseLeft(needs []need) *logpb.Refusal {
-	return m.refusalFor(budgetLeases, m.taking(budgetLeases), needs, "release leases that are not needed, or come back when some have ended")
+	return m.refusalFor(accounts.Leases, m.taking(accounts.Leases), needs,
+		"release leases that are not needed, or come back when some have ended")
 }
 
 // noRecordLeft refuses what would consume at once and have one record of an operation too many.
@@ -145,24 +147,24 @@ func (m *Machine) noRecordLeft(req *logpb.Reserve, needs []need) *logpb.Refusal 
 	if !req.Consume {
 		return nil
 	}
-	return m.refusalFor(budgetOperations, m.taking(budgetOperations), needs, settleHint)
+	return m.refusalFor(accounts.Operations, m.taking(accounts.Operations), needs, settleHint)
 }
 
 // settleHint says how to come back under the budget of operations.
 const settleHint = "settle what is consumed and send done_below, or release the lease; what is never settled stays until it stops counting"
 
 // refusalFor makes the refusal of what may not be taken of a budget.
-func (m *Machine) refusalFor(b budget, judged verdict, needs []need, advice string) *logpb.Refusal {
-	if judged == mayTake {
+func (m *Machine) refusalFor(b accounts.Budget, judged accounts.Verdict, needs []need, advice string) *logpb.Refusal {
+	if judged == accounts.MayTake {
 		return nil
 	}
 	reason := logpb.Reason_REASON_BUDGET_FULL
-	if judged == atBudget {
+	if judged == accounts.AtBudget {
 		reason = logpb.Reason_REASON_CALLER_BUDGET
 	}
-	refusal := m.refusal(reason, needs[0].quota, fixed.AddSaturated(m.clock.Now, budgetRetry), budgetNames[b]+": "+advice)
-	refusal.Budget = budgetNames[b]
-	m.refusedFor[b]++
+	refusal := m.refusal(reason, needs[0].quota, fixed.AddSaturated(m.clock.Now, budgetRetry), accounts.Names[b]+": "+advice)
+	refusal.Budget = accounts.Names[b]
+	m.accounts.Refused[b]++
 	return refusal
 }
 
@@ -176,12 +178,12 @@ func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logp
 		if refusal != nil {
 			return nil, refusal
 		}
-		return m.grantChoice(req, free, as, 0, m.openAccount(m.payer)), nil
+		return m.grantChoice(req, free, as, 0, m.accounts.Open(m.payer)), nil
 	}
 	if refusal := m.judge(req, as, needs); refusal != nil {
 		return nil, refusal
 	}
-	return m.grant(req, needs, as, 0, m.openAccount(m.payer)), nil
+	return m.grant(req, needs, as, 0, m.accounts.Open(m.payer)), nil
 }
 
 // refuseOrWait refuses a Reserve that cannot be granted now, or puts it into the queue.
@@ -240,11 +242,11 @@ func (m *Machine) servedAtOnce(req *logpb.Reserve, ticket uint64, since int) *lo
 func (m *Machine) wait(
 	req *logpb.Reserve, needs []need, as priority, from requestID, refusal *logpb.Refusal,
 ) *logpb.Result {
-	taking := m.taking(budgetWaiters)
-	if taking == atBudget {
-		return m.refuse(req, m.refusalFor(budgetWaiters, taking, needs, "wait for less at a time, or come back"))
+	taking := m.taking(accounts.Waiters)
+	if taking == accounts.AtBudget {
+		return m.refuse(req, m.refusalFor(accounts.Waiters, taking, needs, "wait for less at a time, or come back"))
 	}
-	if h, known := m.holders.Get(req.Holder); taking == allTaken || known && h.waiting >= maxWaitersOfHolder {
+	if h, known := m.holders.Get(req.Holder); taking == accounts.AllTaken || known && h.waiting >= maxWaitersOfHolder {
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
 		return m.refuse(req, refusal)
 	}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -67,7 +68,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Head:
 		return m.takeHead(kind.Head)
 	case *logpb.SnapshotRecord_Account:
-		return m.takeAccount(kind.Account)
+		return m.accounts.Enter(kind.Account, m.clock.Now)
 	case *logpb.SnapshotRecord_Page:
 		m.takePage(kind.Page)
 	case *logpb.SnapshotRecord_Quota:
@@ -183,7 +184,7 @@ func (m *Machine) takeStats(encoded *logpb.SnapshotTally) error {
 	}
 	m.stats.Set(t)
 	m.closeFor(t, encoded.ClosedUntilNs)
-	return m.takeBytes(h.account, budgetHolders, statsSize)
+	return m.accounts.Charge(h.account, accounts.Holders, statsSize)
 }
 
 func (m *Machine) takeMeter(encoded *logpb.SnapshotMeter) error {
@@ -194,7 +195,7 @@ func (m *Machine) takeMeter(encoded *logpb.SnapshotMeter) error {
 	t := decodeMeter(encoded, m.generation)
 	t.holder = h.name
 	m.meters.Set(t)
-	return m.takeBytes(h.account, budgetHolders, t.size())
+	return m.accounts.Charge(h.account, accounts.Holders, t.size())
 }
 
 func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
@@ -205,22 +206,24 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs, Shift: head.WallShiftNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.lastSession = head.LastLease, head.LastTicket, head.LastSession
-	m.lastQuota, m.busyUntil, m.lastAccount, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
+	m.lastQuota, m.busyUntil, m.accounts.Last, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
 	m.movedLast, m.lookedFrom, m.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
-	m.limits = limits{
-		sessions: head.Limits.GetMaxSessions(), resultBytes: head.Limits.GetMaxResultBytes(),
-		sessionIdle: head.Limits.GetSessionIdleNs(), keyLife: head.Limits.GetKeyLifeNs(), waiters: head.Limits.GetMaxWaiters(),
-		tasks: cmp.Or(head.Limits.GetMaxTasks(), defaultMaxTasks), taskLife: cmp.Or(head.Limits.GetTaskLifeNs(), defaultTaskLife),
-		keys: cmp.Or(head.Limits.GetMaxKeys(), defaultMaxKeys), leases: cmp.Or(head.Limits.GetMaxLeases(), defaultMaxLeases),
-		reports:        cmp.Or(head.Limits.GetMaxReports(), defaultMaxReports),
-		holderBytes:    cmp.Or(head.Limits.GetMaxHolderBytes(), defaultMaxHolders),
-		operationBytes: cmp.Or(head.Limits.GetMaxOperationBytes(), defaultMaxRecords), operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
+	m.accounts.Limits = accounts.Limits{
+		Sessions: head.Limits.GetMaxSessions(), ResultBytes: head.Limits.GetMaxResultBytes(),
+		SessionIdle: head.Limits.GetSessionIdleNs(), KeyLife: head.Limits.GetKeyLifeNs(), Waiters: head.Limits.GetMaxWaiters(),
+		Tasks: cmp.Or(head.Limits.GetMaxTasks(), accounts.DefaultMaxTasks), TaskLife: cmp.Or(head.Limits.GetTaskLifeNs(),
+			accounts.DefaultTaskLife),
+		Keys: cmp.Or(head.Limits.GetMaxKeys(), accounts.DefaultMaxKeys), Leases: cmp.Or(head.Limits.GetMaxLeases(), accounts.DefaultMaxLeases),
+		Reports:        cmp.Or(head.Limits.GetMaxReports(), accounts.DefaultMaxReports),
+		HolderBytes:    cmp.Or(head.Limits.GetMaxHolderBytes(), accounts.DefaultMaxHolders),
+		OperationBytes: cmp.Or(head.Limits.GetMaxOperationBytes(), accounts.DefaultMaxRecords),
+		OperatorsPPM:   accounts.DefaultOperatorsPPM, CallerMinPPM: accounts.DefaultCallerMinPPM,
 	}
 	if ppm := head.Limits.GetOperatorsPpm(); head.Limits != nil && head.Limits.OperatorsPpm != nil { // 0 is a part too
-		m.limits.operatorsPPM = ppm
+		m.accounts.Limits.OperatorsPPM = ppm
 	}
 	if ppm := head.Limits.GetCallerMinPpm(); head.Limits != nil && head.Limits.CallerMinPpm != nil {
-		m.limits.callerMinPPM = ppm
+		m.accounts.Limits.CallerMinPPM = ppm
 	}
 	return m.checkHead()
 }
@@ -232,7 +235,7 @@ func (m *Machine) takeSession(encoded *logpb.SnapshotSession) error {
 		listed: encoded.UsedNs, by: encoded.By, account: encoded.Account, ended: encoded.Ended,
 	}
 	if c.ended {
-		if c.account != 0 && m.getAccount(c.account) == nil { // its results are charged to it
+		if c.account != 0 && m.accounts.Get(c.account) == nil { // its results are charged to it
 			return fmt.Errorf("session %d, which has ended, is charged to account %d, which does not exist", c.id, c.account)
 		}
 		m.ended.Set(c.id, c)
@@ -241,7 +244,7 @@ func (m *Machine) takeSession(encoded *logpb.SnapshotSession) error {
 	if encoded.ListedNs != nil {
 		c.listed = *encoded.ListedNs
 	}
-	if err := m.takeCharge(c.account, budgetSessions); err != nil {
+	if err := m.accounts.ChargeOne(c.account, accounts.Sessions); err != nil {
 		return err
 	}
 	m.sessions.Set(c.id, c)
@@ -254,10 +257,10 @@ func (m *Machine) takeKey(encoded *logpb.SnapshotKey) error {
 	if encoded.Result == nil {
 		return fmt.Errorf("an idempotency key without a result")
 	}
-	if encoded.Account != 0 && m.getAccount(encoded.Account) == nil {
+	if encoded.Account != 0 && m.accounts.Get(encoded.Account) == nil {
 		return fmt.Errorf("an idempotency key is charged to account %d, which does not exist", encoded.Account)
 	}
-	made := encoded.UntilNs - m.limits.keyLife
+	made := encoded.UntilNs - m.accounts.Limits.KeyLife
 	if encoded.MadeNs != nil {
 		made = *encoded.MadeNs
 	}
@@ -390,7 +393,7 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	if encoded.DoneBelow != 0 {
 		m.editOperations(l).doneBelow = encoded.DoneBelow
 	}
-	if err := m.takeBytes(l.account, budgetLeases, weightOf(len(l.items))); err != nil {
+	if err := m.accounts.Charge(l.account, accounts.Leases, accounts.WeightOf(len(l.items))); err != nil {
 		return err
 	}
 	m.leases.Load(l.id, l) // a snapshot has them in order
@@ -402,7 +405,7 @@ func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) error {
 	h := &holder{
 		generation: m.generation, name: encoded.Name, virtualTime: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs, account: encoded.Account,
 	}
-	if err := m.takeBytes(h.account, budgetHolders, h.size()); err != nil {
+	if err := m.accounts.Charge(h.account, accounts.Holders, h.size()); err != nil {
 		return err
 	}
 	m.holders.Set(h.name, h)
@@ -437,7 +440,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 	} else if retires {
 		o.account = r.account
 	}
-	if o.account != 0 && m.getAccount(o.account) == nil {
+	if o.account != 0 && m.accounts.Get(o.account) == nil {
 		return fmt.Errorf("operation %d of lease %d is charged to account %d, which does not exist", o.op, o.lease, o.account)
 	}
 	o.charges = o.single[:0]
@@ -471,7 +474,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	if encoded.Class < 0 || encoded.Class >= ledger.Classes || encoded.Rank < 0 || encoded.Rank > encoded.Class {
 		return fmt.Errorf("ticket %d is of class %d and counts as %d", encoded.Ticket, encoded.Class, encoded.Rank)
 	}
-	if encoded.Account != 0 && m.getAccount(encoded.Account) == nil {
+	if encoded.Account != 0 && m.accounts.Get(encoded.Account) == nil {
 		return fmt.Errorf("ticket %d is charged to account %d, which does not exist", encoded.Ticket, encoded.Account)
 	}
 	virtualTime := h.virtualTime
@@ -554,7 +557,7 @@ func (m *Machine) link() error {
 		m.insertWaiter(w, numbers)
 	}
 	m.scheduleChanged()
-	m.linkAccounts()
+	m.accounts.Link(m.clock.Now)
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -51,7 +52,9 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 		"views the wrong way":    {change: head(func(h *logpb.SnapshotHead) { h.WallLateNs = h.WallEarlyNs - 1 })},
 		"no limits":              {change: head(func(h *logpb.SnapshotHead) { h.Limits = nil })},
 		"limits of nothing":      {change: head(func(h *logpb.SnapshotHead) { h.Limits.MaxWaiters = new(int64(0)) })},
-		"an operators' part":     {change: head(func(h *logpb.SnapshotHead) { h.Limits.OperatorsPpm = new(int64(maxOperatorsPPM + 1)) })},
+		"an operators' part": {
+			change: head(func(h *logpb.SnapshotHead) { h.Limits.OperatorsPpm = new(int64(accounts.MaxOperatorsPPM + 1)) }),
+		},
 		"reports to come": {change: func(r *logpb.SnapshotRecord) {
 			if r.GetAccount().GetReports() > 0 {
 				r.GetAccount().Minute++

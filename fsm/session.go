@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -107,13 +108,13 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 		}
 		return known.result
 	}
-	if s.kept >= maxInFlight || s.bytes >= m.limits.resultBytes/sessionShare || m.resultBytes >= m.limits.resultBytes {
+	if s.kept >= maxInFlight || s.bytes >= m.accounts.Limits.ResultBytes/sessionShare || m.resultBytes >= m.accounts.Limits.ResultBytes {
 		return failWith(logpb.Reason_REASON_TOO_MANY_IN_FLIGHT,
 			fmt.Sprintf("session %d has %d unacknowledged requests, all sessions %d bytes of results", s.id, s.kept, m.resultBytes),
 			"send acked_below")
 	}
-	if m.takingFor(s.account, budgetResults) == atBudget {
-		return m.overBudget(budgetResults, "send acked_below with each request: that frees the results below it")
+	if m.takingFor(s.account, accounts.Results) == accounts.AtBudget {
+		return m.overBudget(accounts.Results, "send acked_below with each request: that frees the results below it")
 	}
 	result := m.apply(command, requestID{session: s.id, seq: command.Seq})
 	s = m.editSession(s)
@@ -126,7 +127,7 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 func (m *Machine) keepResultOf(s *session, r dedupEntry) {
 	grown := m.keepResult(r)
 	s.bytes += grown
-	m.addTo(s.account, budgetResults, grown)
+	m.accounts.Add(s.account, accounts.Results, grown)
 }
 
 // sessionOf finds the session that a command names, if its caller may use it.
@@ -145,23 +146,25 @@ func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
 		}
 		return known.result
 	}
-	for _, b := range [...]budget{budgetKeys, budgetResults} {
+	for _, b := range [...]accounts.Budget{accounts.Keys, accounts.Results} {
 		switch m.taking(b) {
-		case atBudget:
+		case accounts.AtBudget:
 			return m.overBudget(b, "use a session and acknowledge its requests; keys go at the end of their life")
-		case allTaken:
+		case accounts.AllTaken:
 			return failWith(logpb.Reason_REASON_SESSIONS_FULL, "no more idempotency keys can be remembered",
 				"come back later, or use a session and acknowledge its requests")
-		case mayTake:
+		case accounts.MayTake:
 		}
 	}
 	result := m.apply(command, requestID{key: key})
-	m.keepKey(key, keyEntry{digest: digest, result: result, made: m.clock.Now, account: m.openAccount(m.payer)})
+	m.keepKey(key, keyEntry{digest: digest, result: result, made: m.clock.Now, account: m.accounts.Open(m.payer)})
 	return result
 }
 
 // endOf returns when a key's life ends.
-func (m *Machine) endOf(k keyEntry) int64 { return fixed.AddSaturated(k.made, m.limits.keyLife) }
+func (m *Machine) endOf(k keyEntry) int64 {
+	return fixed.AddSaturated(k.made, m.accounts.Limits.KeyLife)
+}
 
 func reused(message string) *logpb.Result {
 	return failWith(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
@@ -202,16 +205,16 @@ func (m *Machine) keepKey(key string, k keyEntry) {
 	}
 	m.keys.Set(key, k)
 	m.resultBytes += k.size
-	m.addTo(k.account, budgetKeys, 1)
-	m.addTo(k.account, budgetResults, k.size)
+	m.accounts.Add(k.account, accounts.Keys, 1)
+	m.accounts.Add(k.account, accounts.Results, k.size)
 	m.keyEnds.Set(keyDue{at: k.made, key: key})
 }
 
 func (m *Machine) dropKey(key string, k keyEntry) {
 	m.keys.Delete(key)
 	m.resultBytes -= k.size
-	m.addTo(k.account, budgetKeys, -1)
-	m.addTo(k.account, budgetResults, -k.size)
+	m.accounts.Add(k.account, accounts.Keys, -1)
+	m.accounts.Add(k.account, accounts.Results, -k.size)
 	m.keyEnds.Delete(keyDue{at: k.made, key: key})
 }
 
@@ -231,17 +234,18 @@ func (m *Machine) completeRequest(from requestID, ticket uint64, result *logpb.R
 
 // openSession opens a session.
 func (m *Machine) openSession(command *logpb.OpenSession, by string) *logpb.Result {
-	switch m.taking(budgetSessions) {
-	case atBudget:
-		return m.overBudget(budgetSessions, "close those that are not needed; idle ones expire")
-	case allTaken:
+	switch m.taking(accounts.Sessions) {
+	case accounts.AtBudget:
+		return m.overBudget(accounts.Sessions, "close those that are not needed; idle ones expire")
+	case accounts.AllTaken:
 		return failWith(logpb.Reason_REASON_SESSIONS_FULL, fmt.Sprintf("%d sessions are open", m.sessions.Len()),
 			"close those that are not needed; idle ones expire")
-	case mayTake:
+	case accounts.MayTake:
 	}
 	m.lastSession++
 	s := &session{
-		generation: m.generation, id: m.lastSession, holder: command.Holder, by: by, used: m.clock.Now, listed: m.clock.Now, account: m.bill(budgetSessions, 1),
+		generation: m.generation, id: m.lastSession, holder: command.Holder, by: by, used: m.clock.Now, listed: m.clock.Now,
+		account: m.accounts.Bill(m.payer, accounts.Sessions, 1),
 	}
 	m.sessions.Set(s.id, s)
 	m.sessionUse.Set(due{at: s.listed, id: s.id})
@@ -262,7 +266,7 @@ func (m *Machine) closeSession(command *logpb.Command) *logpb.Result {
 func (m *Machine) endSession(s *session, most int) {
 	s = m.editSession(s)
 	s.ended = true
-	m.addTo(s.account, budgetSessions, -1)
+	m.accounts.Add(s.account, accounts.Sessions, -1)
 	m.sessions.Delete(s.id)
 	m.sessionUse.Delete(due{at: s.listed, id: s.id})
 	m.acked.Delete(s.id)
@@ -288,7 +292,7 @@ func (m *Machine) editSession(s *session) *session {
 func (m *Machine) useSession(s *session) *session {
 	s = m.editSession(s)
 	s.used = m.clock.Now
-	if s.used-s.listed > m.limits.sessionIdle/16 {
+	if s.used-s.listed > m.accounts.Limits.SessionIdle/16 {
 		m.listSession(s)
 	}
 	return s
@@ -314,11 +318,11 @@ func (m *Machine) acknowledge(s *session, below uint64) {
 func (m *Machine) expireSessions() {
 	for range maxDuePerEntry {
 		idle, ok := m.sessionUse.Min()
-		if !ok || fixed.AddSaturated(idle.at, m.limits.sessionIdle) > m.clock.Now {
+		if !ok || fixed.AddSaturated(idle.at, m.accounts.Limits.SessionIdle) > m.clock.Now {
 			return
 		}
 		s, _ := m.sessions.Get(idle.id)
-		if fixed.AddSaturated(s.used, m.limits.sessionIdle) > m.clock.Now {
+		if fixed.AddSaturated(s.used, m.accounts.Limits.SessionIdle) > m.clock.Now {
 			m.listSession(m.editSession(s)) // it was used since it was listed
 			continue
 		}
@@ -328,7 +332,7 @@ func (m *Machine) expireSessions() {
 
 // expireKeys forgets idempotency keys whose life is over.
 func (m *Machine) expireKeys() {
-	isOld := func(d keyDue) bool { return fixed.AddSaturated(d.at, m.limits.keyLife) <= m.clock.Now }
+	isOld := func(d keyDue) bool { return fixed.AddSaturated(d.at, m.accounts.Limits.KeyLife) <= m.clock.Now }
 	for _, end := range takeDue(m.keyEnds, isOld) {
 		known, _ := m.keys.Get(end.key)
 		m.dropKey(end.key, known)

@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -40,7 +41,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 	if len(command.Actual) > 0 || command.Final {
 		m.finish(o, command.Actual, settled)
 	}
-	m.addTo(o.account, budgetOperations, o.size()-sizeBefore)
+	m.accounts.Add(o.account, accounts.Operations, o.size()-sizeBefore)
 	m.addCost(l.holder, m.costOfCharges(o)-costBefore)
 	m.finishBelow(l, command.DoneBelow, 0)
 	if command.Release {

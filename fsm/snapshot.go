@@ -4,6 +4,7 @@ import (
 	"io"
 	"math"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -37,9 +38,9 @@ func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 // accountRecords are the accounts; what names them follows.
 func (s *State) accountRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
-	s.accounts.Scan(func(_ uint64, a *account) bool {
+	s.accounts.ByNumber.Scan(func(_ uint64, a *accounts.Account) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Account{Account: &logpb.SnapshotAccount{
-			Number: a.number, Parent: a.parent, Name: a.name, Minute: a.minute, Reports: a.used[budgetReports],
+			Number: a.Number, Parent: a.Parent, Name: a.Name, Minute: a.Minute, Reports: a.Used[accounts.Reports],
 		}}})
 		return going
 	})
@@ -226,7 +227,7 @@ func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	if going {
 		s.keys.Scan(func(key string, k keyEntry) bool {
 			encoded := &logpb.SnapshotKey{Key: key, Digest: k.digest, Result: k.result, Account: k.account}
-			if encoded.UntilNs = fixed.AddSaturated(k.made, s.limits.keyLife); encoded.UntilNs == math.MaxInt64 {
+			if encoded.UntilNs = fixed.AddSaturated(k.made, s.accounts.Limits.KeyLife); encoded.UntilNs == math.MaxInt64 {
 				encoded.UntilNs, encoded.MadeNs = 0, &k.made
 			}
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Key{Key: encoded}})
@@ -256,7 +257,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
-		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.lastAccount, LastLane: s.lastWaitSet, WallShiftNs: s.clock.Shift,
+		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last, LastLane: s.lastWaitSet, WallShiftNs: s.clock.Shift,
 		MovedLast: s.movedLast, LookedFrom: s.lookedFrom, RetiredLast: s.retiredLast,
 	}
 }
@@ -361,13 +362,15 @@ func encodeServed(served [ledger.Classes]uint64) []uint64 {
 
 func (s *State) encodeLimits() *logpb.SetLimits {
 	limits := s.Limits()
-	limits.MaxTasks, limits.TaskLifeNs = unlessDefault(s.limits.tasks, defaultMaxTasks), unlessDefault(s.limits.taskLife, defaultTaskLife)
-	limits.MaxKeys, limits.MaxLeases = unlessDefault(s.limits.keys, defaultMaxKeys), unlessDefault(s.limits.leases, defaultMaxLeases)
-	limits.MaxReports = unlessDefault(s.limits.reports, defaultMaxReports)
-	limits.MaxHolderBytes = unlessDefault(s.limits.holderBytes, defaultMaxHolders)
-	limits.MaxOperationBytes = unlessDefault(s.limits.operationBytes, defaultMaxRecords)
-	limits.OperatorsPpm = unlessDefault(s.limits.operatorsPPM, defaultOperatorsPPM)
-	limits.CallerMinPpm = unlessDefault(s.limits.callerMinPPM, defaultCallerMinPPM)
+	limits.MaxTasks, limits.TaskLifeNs = unlessDefault(s.accounts.Limits.Tasks,
+		accounts.DefaultMaxTasks), unlessDefault(s.accounts.Limits.TaskLife, accounts.DefaultTaskLife)
+	limits.MaxKeys, limits.MaxLeases = unlessDefault(s.accounts.Limits.Keys,
+		accounts.DefaultMaxKeys), unlessDefault(s.accounts.Limits.Leases, accounts.DefaultMaxLeases)
+	limits.MaxReports = unlessDefault(s.accounts.Limits.Reports, accounts.DefaultMaxReports)
+	limits.MaxHolderBytes = unlessDefault(s.accounts.Limits.HolderBytes, accounts.DefaultMaxHolders)
+	limits.MaxOperationBytes = unlessDefault(s.accounts.Limits.OperationBytes, accounts.DefaultMaxRecords)
+	limits.OperatorsPpm = unlessDefault(s.accounts.Limits.OperatorsPPM, accounts.DefaultOperatorsPPM)
+	limits.CallerMinPpm = unlessDefault(s.accounts.Limits.CallerMinPPM, accounts.DefaultCallerMinPPM)
 	return limits
 }
 

@@ -5,8 +5,8 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/entry"
-	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/rangeset"
 )
@@ -28,8 +28,7 @@ type State struct {
 	grants                             uint64
 	lastLease, lastTicket, lastSession uint64
 	lastQuota, lastWaitSet             uint32
-	lastAccount                        uint64
-	limits                             limits
+	accounts                           accounts.Book
 	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
 	busyUntil int64
 	// rules are the operator's holder rules; the slice is replaced, never changed.
@@ -101,24 +100,6 @@ type State struct {
 	lookedFrom uint32
 	// sweep is how far holder stats and meters were gone through.
 	sweep sweep
-
-	accounts     *btree.Map[uint64, *account]
-	accountNames *btree.BTreeG[accountName]
-	// taken is what all have of each budget, charged to an account or to nobody, but for reports.
-	taken [budgets]int64
-	// reporters are the accounts that have reports, by the minute; reports counts those of all in reportMinute.
-	reporters             *btree.BTreeG[due]
-	reportMinute, reports int64
-	// refusedFor counts refusals for budgets since this replica has its state. It decides nothing, and is in no snapshot.
-	refusedFor [budgets]int64
-}
-
-// limits are the bounds that are part of the state's meaning.
-type limits struct {
-	sessions, resultBytes, sessionIdle, keyLife, waiters, tasks, taskLife int64
-	keys, leases, reports, holderBytes, operationBytes                    int64
-	// operatorsPPM is the part of each budget that is kept for operators, callerMinPPM what each caller may have of it.
-	operatorsPPM, callerMinPPM int64
 }
 
 // due says that something named by a number is due at a moment.
@@ -195,12 +176,7 @@ func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
 
 func newState() *State {
 	return &State{
-		limits: limits{
-			sessions: 262_144, resultBytes: 256 << 20, sessionIdle: fixed.Hour, keyLife: fixed.Day, waiters: 200_000,
-			tasks: defaultMaxTasks, taskLife: defaultTaskLife, keys: defaultMaxKeys, leases: defaultMaxLeases,
-			reports: defaultMaxReports, holderBytes: defaultMaxHolders, operationBytes: defaultMaxRecords,
-			operatorsPPM: defaultOperatorsPPM, callerMinPPM: defaultCallerMinPPM,
-		},
+		accounts:     accounts.New(),
 		quotas:       new(btree.Map[uint32, *quota]),
 		names:        new(btree.Map[string, uint32]),
 		fallbacks:    newTree(lessStandIn),
@@ -245,10 +221,6 @@ func newState() *State {
 		deleted:      new(btree.Map[uint32, string]),
 		moving:       new(btree.Map[string, moving]),
 		reopening:    new(btree.Map[uint32, string]),
-
-		accounts:     new(btree.Map[uint64, *account]),
-		accountNames: newTree(lessAccountName),
-		reporters:    newTree(lessDue),
 	}
 }
 
@@ -271,7 +243,7 @@ func (s *State) copy() *State {
 	c.workflows, c.stepsOf, c.reviews = s.workflows.Copy(), s.stepsOf.Copy(), s.reviews.Copy()
 	c.resumed, c.ended, c.acked, c.deleted = s.resumed.Copy(), s.ended.Copy(), s.acked.Copy(), s.deleted.Copy()
 	c.moving, c.reopening = s.moving.Copy(), s.reopening.Copy()
-	c.accounts, c.accountNames, c.reporters = s.accounts.Copy(), s.accountNames.Copy(), s.reporters.Copy()
+	c.accounts = s.accounts.Copy()
 	return &c
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -20,8 +21,6 @@ const (
 	maxTaskWait        = 31 * fixed.Day
 	defaultTaskTTL     = 10 * fixed.Minute
 	defaultMaxFailures = 3
-	defaultMaxTasks    = 100_000
-	defaultTaskLife    = 7 * fixed.Day
 )
 
 // task is a piece of work with a retry budget. The budget is kept here, and not with who works on it, so that neither a
@@ -117,7 +116,7 @@ func (m *Machine) unlistTask(t *task) {
 func (m *Machine) dropTask(t *task) {
 	m.unlistTask(t)
 	m.tasks.Delete(t.name)
-	m.addTo(t.account, budgetTasks, -1)
+	m.accounts.Add(t.account, accounts.Tasks, -1)
 }
 
 // task returns a task that may be changed, nil where there is none, or why the caller may not touch it. An attempt past
@@ -152,10 +151,10 @@ func (m *Machine) loseAttempts() {
 // forgetTasks forgets tasks that are done, and those that nobody has begun, for long enough. What is shelved stays until
 // somebody has seen it.
 func (m *Machine) forgetTasks() {
-	isOld := func(d taskDue) bool { return fixed.AddSaturated(d.at, m.limits.taskLife) <= m.clock.Now }
+	isOld := func(d taskDue) bool { return fixed.AddSaturated(d.at, m.accounts.Limits.TaskLife) <= m.clock.Now }
 	for _, old := range takeDue(m.resting, isOld) {
 		t, _ := m.tasks.Delete(old.name)
-		m.addTo(t.account, budgetTasks, -1)
+		m.accounts.Add(t.account, accounts.Tasks, -1)
 	}
 }
 

@@ -355,7 +355,7 @@ func TestGoldenTasks(t *testing.T) {
 	if err := m.State().Verify(); err != nil {
 		t.Fatal(err)
 	}
-	if c := m.State().Counts(); c.Tasks != 4 || c.TasksShelved != 1 || m.limits.tasks != 10 || m.limits.taskLife != day {
+	if c := m.State().Counts(); c.Tasks != 4 || c.TasksShelved != 1 || m.accounts.Limits.Tasks != 10 || m.accounts.Limits.TaskLife != day {
 		t.Fatalf("the golden snapshot holds %+v", c)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -92,7 +93,7 @@ func (m *Machine) takeTask(encoded *logpb.SnapshotTask) error {
 		fence: encoded.Fence, ttl: encoded.TtlNs, at: encoded.AtNs, outcome: encoded.Outcome, ended: encoded.EndedNs, detail: encoded.Detail,
 		account: encoded.Account,
 	}
-	if err := m.takeCharge(t.account, budgetTasks); err != nil {
+	if err := m.accounts.ChargeOne(t.account, accounts.Tasks); err != nil {
 		return err
 	}
 	if _, twice := m.tasks.Set(t.name, t); twice {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/raftnode"
 )
 
@@ -16,11 +16,11 @@ const countCallersEvery = time.Second
 type callerCounts struct {
 	mu      sync.Mutex
 	counted time.Time
-	views   []fsm.BudgetView
+	views   []accounts.View
 }
 
 // of returns the last count, or a new one. The state is not locked meanwhile.
-func (c *callerCounts) of(ctx context.Context, node *raftnode.Node) ([]fsm.BudgetView, error) {
+func (c *callerCounts) of(ctx context.Context, node *raftnode.Node) ([]accounts.View, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.views != nil && time.Since(c.counted) < countCallersEvery {
@@ -35,7 +35,7 @@ func (c *callerCounts) of(ctx context.Context, node *raftnode.Node) ([]fsm.Budge
 }
 
 // withCallers returns present totals with what was counted of callers. Both are in the order of budgets.
-func withCallers(totals, counted []fsm.BudgetView) []fsm.BudgetView {
+func withCallers(totals, counted []accounts.View) []accounts.View {
 	for i := range totals {
 		totals[i].Callers, totals[i].AtBudget, totals[i].Top = counted[i].Callers, counted[i].AtBudget, counted[i].Top
 	}

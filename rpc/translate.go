@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -548,7 +549,7 @@ func optionalPPM(part *float64) *int64 {
 // maxTopCallers is how many callers are shown of each budget.
 const maxTopCallers = 5
 
-func apiBudgets(views []fsm.BudgetView) []*quotav1.Budget {
+func apiBudgets(views []accounts.View) []*quotav1.Budget {
 	all := make([]*quotav1.Budget, len(views))
 	for i, v := range views {
 		all[i] = &quotav1.Budget{

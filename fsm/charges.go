@@ -1,0 +1,78 @@
+package fsm
+
+import "github.com/quotad/quotad/fsm/accounts"
+
+// eachCharge calls fn with each thing that an account is charged with.
+func (s *State) eachCharge(fn func(number uint64, b accounts.Budget, amount int64)) {
+	s.sessions.Scan(func(_ uint64, c *session) bool {
+		fn(c.account, accounts.Sessions, 1)
+		return true
+	})
+	s.results.Scan(func(r dedupEntry) bool {
+		if c := s.ownerOf(r.session); c != nil {
+			fn(c.account, accounts.Results, sizeOf(r.result))
+		}
+		return true
+	})
+	s.keys.Scan(func(_ string, k keyEntry) bool {
+		fn(k.account, accounts.Keys, 1)
+		fn(k.account, accounts.Results, sizeOf(k.result))
+		return true
+	})
+	s.waiters.Scan(func(_ uint64, w *waiter) bool {
+		fn(w.account, accounts.Waiters, accounts.WeightOf(w.shares))
+		fn(w.account, accounts.Leases, accounts.WeightOf(w.shares))
+		if w.req.Consume {
+			fn(w.account, accounts.Operations, recordBytes(w.shares))
+		}
+		return true
+	})
+	s.tasks.Scan(func(_ string, t *task) bool {
+		fn(t.account, accounts.Tasks, 1)
+		return true
+	})
+	s.leases.Scan(func(_ uint64, l *lease) bool {
+		fn(l.account, accounts.Leases, accounts.WeightOf(len(l.items)))
+		for _, o := range l.records() {
+			fn(o.account, accounts.Operations, o.size())
+		}
+		return true
+	})
+	s.retiring.Scan(func(_ uint64, r *retiring) bool {
+		for _, o := range r.list {
+			fn(o.account, accounts.Operations, o.size())
+		}
+		return true
+	})
+	s.detached.Scan(func(p keptPage) bool {
+		for rest := p.packed; len(rest) > 0; {
+			var packed []byte
+			packed, rest = cut(rest)
+			o := unpack(packed)
+			fn(o.account, accounts.Operations, orphanBytes(o, packed))
+		}
+		return true
+	})
+	s.eachMemory(func(h *holder, bytes int64) { fn(h.account, accounts.Holders, bytes) })
+}
+
+// eachMemory calls fn with each thing that is remembered of a holder, and what it takes.
+func (s *State) eachMemory(fn func(h *holder, bytes int64)) {
+	of := func(name string, bytes int64) {
+		if h, known := s.holders.Get(name); known { // else it is noticed elsewhere
+			fn(h, bytes)
+		}
+	}
+	s.holders.Scan(func(_ string, h *holder) bool {
+		fn(h, h.size())
+		return true
+	})
+	s.stats.Scan(func(t *holderStats) bool {
+		of(t.holder, statsSize)
+		return true
+	})
+	s.meters.Scan(func(t *meter) bool {
+		of(t.holder, t.size())
+		return true
+	})
+}
