@@ -371,9 +371,9 @@ func connectionOf(ctx context.Context) *connection {
 
 var (
 	connectionsDesc = prometheus.NewDesc("quotad_api_connections",
-		"Open connections: of callers, and of strangers, on which nobody was let in yet.", []string{"of"}, nil)
+		"Open connections: of callers, and of strangers (no call has been admitted on them yet).", []string{"of"}, nil)
 	connectionsEndedDesc = prometheus.NewDesc("quotad_api_connections_ended_total",
-		"Connections that ended for want of room: idle ones, and new ones that were not taken.", []string{"which"}, nil)
+		"Connections closed to keep the budget: idle ones, and new ones that were not accepted.", []string{"which"}, nil)
 )
 
 // Describe implements prometheus.Collector.

@@ -37,24 +37,29 @@ type metrics struct {
 func newMetrics(registerer prometheus.Registerer, usage prometheus.Collector) *metrics {
 	m := &metrics{
 		calls: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "quotad", Name: "api_calls_total", Help: "Calls, by procedure and code.",
+			Namespace: "quotad", Name: "api_calls_total", Help: "Calls that ended, by procedure and code.",
 		}, []string{"procedure", "code"}),
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: "quotad", Name: "api_call_seconds", Help: "Time of calls, waits included.",
+			Namespace: "quotad", Name: "api_call_seconds", Help: "Duration of calls, including waits in the queue.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18),
 		}, []string{"procedure"}),
 		refusals: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "quotad", Name: "refusals_total", Help: "Refusals, by quota and reason.",
 		}, []string{"quota", "reason"}),
-		inFlight:  prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_calls_in_flight", Help: "Calls under way."}),
-		waiting:   prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_waiting", Help: "Calls that wait in the queue."}),
-		forwarded: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_forwarded_total", Help: "Calls handed on to the leader."}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_calls_in_flight", Help: "Calls in flight."}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_waiting",
+			Help: "Calls that wait for a grant in the queue."}),
+		forwarded: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_forwarded_total",
+			Help: "Calls forwarded to the leader."}),
 		forwardFailures: prometheus.NewCounter(prometheus.CounterOpts{
-			Namespace: "quotad", Name: "api_forward_failures_total", Help: "Attempts to forward a call that could not connect to the leader; nothing was sent.",
+			Namespace: "quotad", Name: "api_forward_failures_total",
+			Help: "Failed connections to the leader when forwarding a call; nothing was sent.",
 		}),
-		panics: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_panics_total", Help: "Handlers that panicked."}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_panics_total",
+			Help: "Panics in handlers of calls; each one is in the log."}),
 		overspent: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "quotad", Name: "api_over_budget_total", Help: "Requests refused since a budget of this node had no room, by budget, and whether for the caller alone.",
+			Namespace: "quotad", Name: "api_over_budget_total",
+			Help: "Requests refused because a budget of this node was used up, by budget and room (caller: its part; full: all of it).",
 		}, []string{"budget", "room"}),
 		quotas: map[string]bool{},
 	}
@@ -63,21 +68,24 @@ func newMetrics(registerer prometheus.Registerer, usage prometheus.Collector) *m
 }
 
 var tasksDesc = prometheus.NewDesc("quotad_tasks",
-	"Tasks, by where they stand: under_way, resting (waiting for somebody, or done) or shelved.", []string{"phase"}, nil)
+	"Tasks by phase: under_way (an attempt runs), shelved, or resting (all others). The same at every node: take the maximum.",
+	[]string{"phase"}, nil)
 
 var recordsDesc = prometheus.NewDesc("quotad_records",
-	"What the state holds and takes memory for, by kind. The same at every node: take the maximum.", []string{"kind"}, nil)
+	"Records in the replicated state, by kind. The same at every node: take the maximum.", []string{"kind"}, nil)
 
 var (
 	budgetUsedDesc = prometheus.NewDesc("quotad_budget_used",
-		"What is used of what callers share, by budget. The same at every node: take the maximum.", []string{"budget"}, nil)
+		"Used part of a budget of the replicated state. The same at every node: take the maximum.", []string{"budget"}, nil)
 	budgetCapacityDesc = prometheus.NewDesc("quotad_budget_capacity",
-		"What callers share, by budget, without the part that is kept for operators.", []string{"budget"}, nil)
-	budgetCallersDesc = prometheus.NewDesc("quotad_budget_callers", "Callers that have some of a budget.", []string{"budget"}, nil)
-	budgetAtDesc      = prometheus.NewDesc("quotad_budget_callers_at_budget",
-		"Callers that may not take more of a budget now.", []string{"budget"}, nil)
+		"Capacity of a budget of the replicated state, without the part that is kept for operators.", []string{"budget"}, nil)
+	budgetCallersDesc = prometheus.NewDesc("quotad_budget_callers", "Callers that use some of a budget of the replicated state.",
+		[]string{"budget"}, nil)
+	budgetAtDesc = prometheus.NewDesc("quotad_budget_callers_at_budget",
+		"Callers that have used up their part of a budget of the replicated state.", []string{"budget"}, nil)
 	budgetRefusedDesc = prometheus.NewDesc("quotad_budget_refusals_total",
-		"Requests refused because their caller had its part of a budget, or none was left. The same at every node: take the maximum.", []string{"budget"}, nil)
+		"Requests refused because the caller's part of a budget, or all of it, was used up. The same at every node: take the maximum.",
+		[]string{"budget"}, nil)
 )
 
 // stateCounts tells how much the state holds, and where its tasks stand: nothing but those that are shelved asks for somebody to
@@ -122,9 +130,9 @@ func (c stateCounts) Collect(to chan<- prometheus.Metric) {
 
 var (
 	portBudgetUsedDesc = prometheus.NewDesc("quotad_api_budget_used",
-		"What is used of what callers share in this process, by budget.", []string{"budget"}, nil)
+		"Used part of a budget of this node.", []string{"budget"}, nil)
 	portBudgetCallersDesc = prometheus.NewDesc("quotad_api_budget_callers",
-		"Callers that have some of what callers share in this process, by budget.", []string{"budget"}, nil)
+		"Callers that use some of a budget of this node.", []string{"budget"}, nil)
 )
 
 // budgetCounts tells how far budgets are used.
