@@ -29,30 +29,33 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 	}
 	m := &metrics{
 		queued: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "quotad", Name: "proposer_queued_commands", Help: "Commands that wait for a log entry.",
+			Namespace: "quotad", Name: "proposer_queued_commands", Help: "Commands in the leader's queue that are not in a log entry yet.",
 		}),
 		skew: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "quotad", Name: "clock_skew_seconds", Help: "By how much this node's wall clock is off the cluster's view.",
+			Namespace: "quotad", Name: "clock_skew_seconds",
+			Help: "Difference of this node's wall clock from the cluster's view of the time of day.",
 		}),
 		viewAhead: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "quotad", Name: "clock_view_ahead_seconds",
-			Help: "By how much the state's view of the time of day is ahead of the members' clocks: calendar windows wait for so long.",
+			Help: "How far the cluster's view of the time of day is ahead of the members' clocks: calendar windows are late by as much.",
 		}),
 		memory: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "quotad", Name: "memory_in_use_bytes", Help: "Memory of the process that the system cannot take back; measured where there is a limit.",
+			Namespace: "quotad", Name: "memory_in_use_bytes",
+			Help: "Memory of the process that the system cannot reclaim; measured only with a memory limit.",
 		}),
 		memoryMark: prometheus.NewGauge(prometheus.GaugeOpts{
-			Namespace: "quotad", Name: "memory_mark_bytes", Help: "Memory in use above which nothing new is granted; 0: no limit.",
+			Namespace: "quotad", Name: "memory_mark_bytes", Help: "Memory in use above which new grants are refused; 0 without a limit.",
 		}),
 		batch:  histogram("proposer_entry_commands", "Commands in one log entry.", 1, 2, 12),
-		commit: histogram("proposer_commit_seconds", "From proposing an entry to its being applied here.", 0.0002, 2, 16),
-		fsync:  histogram("disk_write_seconds", "One durable write of log, vote or term.", 0.0001, 2, 16),
+		commit: histogram("proposer_commit_seconds", "Time from proposing a log entry until this node has applied it.", 0.0002, 2, 16),
+		fsync:  histogram("disk_write_seconds", "Duration of one durable write of the log, a vote or a term.", 0.0001, 2, 16),
 		probes: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "quotad", Name: "read_probe_rounds_total", Help: "Rounds of the term probe that make reads linearizable.",
 		}),
 	}
 	m.unreadable = prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: "quotad", Name: "snapshot_unreadable", Help: "1 while this node's last snapshot could not be read back: the log is kept, and grows.",
+		Namespace: "quotad", Name: "snapshot_unreadable",
+		Help: "1 if this node's last snapshot could not be read back: the log is kept and grows.",
 	})
 	m.unreadableTotal = prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: "quotad", Name: "snapshot_unreadable_total", Help: "Snapshots that could not be read back.",
@@ -65,7 +68,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 }
 
 var peerContactDesc = prometheus.NewDesc("quotad_raft_peer_last_contact_seconds",
-	"How long ago each other member answered this node's heartbeats; while it leads.", []string{"peer"}, nil)
+	"Time since each other member last answered a heartbeat; only on the leader.", []string{"peer"}, nil)
 
 // peerContact tells, on the leader, of members that do not answer: the cluster goes on without them, and nothing else shows
 // that the next loss would stop it.

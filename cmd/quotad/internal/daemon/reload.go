@@ -83,7 +83,7 @@ func (p *process) registerExpiry(registry *prometheus.Registry) {
 			continue
 		}
 		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Namespace: "quotad", Name: "certificate_expiry_seconds", Help: "Until the certificate of this port ends.",
+			Namespace: "quotad", Name: "certificate_expiry_seconds", Help: "Time until the certificate of a port expires.",
 			ConstLabels: prometheus.Labels{"port": port},
 		}, func() float64 { return time.Until(files.expires()).Seconds() }))
 	}
