@@ -57,34 +57,34 @@ func newMetrics(g *Gateway) *metrics {
 	gauge := func(name, help string, value func() float64) {
 		m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, value))
 	}
-	m.calls = counter("calls_total", "Calls that were answered, by the status that the client saw.", "upstream", "model", "class", "code")
-	m.wait = histogram("wait_seconds", "Time in the cluster's queue.", "upstream", "class", "outcome")
+	m.calls = counter("calls_total", "Answered calls, by the status that the client received.", "upstream", "model", "class", "code")
+	m.wait = histogram("wait_seconds", "Time that calls waited for a grant, by outcome.", "upstream", "class", "outcome")
 	m.refused = counter("refused_total", "Calls that the gateway refused.", "upstream", "class", "reason")
-	m.limits = counter("upstream_limited_total", "Answers by which a provider refused a call for its limits.", "upstream", "rule", "action")
-	m.free = counter("ungoverned_total", "Calls that drew on no quota.", "upstream", "why")
-	m.first = histogram("first_byte_seconds", "Time from sending a call to the provider's status line.", "upstream", "model")
-	m.duration = histogram("duration_seconds", "Time from a call's arrival to its end.", "upstream", "model")
-	m.tokens = counter("tokens_total", "Tokens that answers said were used.", "upstream", "model", "kind")
-	m.cost = counter("cost_microdollars_total", "What calls cost by the table of prices, in micro-dollars.", "upstream", "model")
-	m.unsaid = counter("usage_unknown_total", "Answers of models that did not say what was used.", "upstream", "model")
-	m.cuts = counter("estimates_cut_total", "Estimates that were above what can ever be granted.", "upstream", "model")
-	m.gone = counter("disconnects_total", "Clients that left before the end of their answers.", "upstream")
-	m.repeats = counter("client_retries_total", "Calls that an SDK said it sends again.", "upstream")
+	m.limits = counter("upstream_limited_total", "Answers of a provider that refused a call because of a limit.", "upstream", "rule", "action")
+	m.free = counter("ungoverned_total", "Calls that were sent without a quota, by reason.", "upstream", "why")
+	m.first = histogram("first_byte_seconds", "Time from sending a call until the provider's status line.", "upstream", "model")
+	m.duration = histogram("duration_seconds", "Time from the arrival of a call until its end.", "upstream", "model")
+	m.tokens = counter("tokens_total", "Tokens used, as reported in answers.", "upstream", "model", "kind")
+	m.cost = counter("cost_microdollars_total", "Cost of calls by the table of prices, in micro-dollars.", "upstream", "model")
+	m.unsaid = counter("usage_unknown_total", "Answers of models that did not report usage.", "upstream", "model")
+	m.cuts = counter("estimates_cut_total", "Estimates cut to the most that can be granted.", "upstream", "model")
+	m.gone = counter("disconnects_total", "Clients that disconnected before the end of the answer.", "upstream")
+	m.repeats = counter("client_retries_total", "Calls that an SDK marked as a retry.", "upstream")
 	m.ratio = prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Namespace: namespace, Name: "estimate_ratio", Help: "What a call used, by what was asked for it.",
+		Namespace: namespace, Name: "estimate_ratio", Help: "Usage of a call divided by its estimate.",
 		Buckets: []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 4},
 	}, []string{"upstream", "model", "part"})
 	m.registry.MustRegister(m.ratio)
-	gauge("cluster_away", "1 while the cluster did not answer the last call.", func() float64 {
+	gauge("cluster_away", "1 if the cluster did not answer the last request, else 0.", func() float64 {
 		if g.away.Load() {
 			return 1
 		}
 		return 0
 	})
-	gauge("waiting", "Calls that wait for the cluster.", func() float64 { return float64(g.waiting.len()) })
-	gauge("open_streams", "Calls under way.", func() float64 { return float64(g.calls.Load()) })
+	gauge("waiting", "Calls that wait for a grant of the cluster.", func() float64 { return float64(g.waiting.len()) })
+	gauge("open_streams", "Calls in flight.", func() float64 { return float64(g.calls.Load()) })
 	gauge("buffered_bytes", "Bytes of request bodies in memory.", func() float64 { return float64(g.buffered.Load()) })
-	gauge("seats_used", "Seats that sessions of tools have taken.", func() float64 { return float64(len(g.seats.List(time.Now()))) })
+	gauge("seats_used", "Seats in use by sessions of tools.", func() float64 { return float64(len(g.seats.List(time.Now()))) })
 	return m
 }
 

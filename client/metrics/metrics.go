@@ -42,15 +42,15 @@ type Collector struct {
 func New() *Collector {
 	return &Collector{
 		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: prefix + "wait_seconds", Help: "How long a lease was waited for, by outcome: granted, refused, failed.",
+			Name: prefix + "wait_seconds", Help: "Time that callers waited for a lease, by outcome: granted, refused, failed.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600},
 		}, []string{"outcome"}),
-		refusals: counterVec("refusals_total", "Refusals of the cluster, by reason and quota.", "reason", "quota"),
+		refusals: counterVec("refusals_total", "Requests that the cluster refused, by reason and quota.", "reason", "quota"),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: prefix + "retries_total", Help: "Calls that are sent again after a provider's limit.",
+			Name: prefix + "retries_total", Help: "Calls sent again after a provider's limit refused them.",
 		}),
-		cooldowns: counterVec("cooldowns_total", "Reports that found a quota closed or closed it, by quota.", "quota"),
-		batches:   counterVec("batch_units_total", "Units that limiters fetched ahead, by the first quota.", "quota"),
+		cooldowns: counterVec("cooldowns_total", "Reports that closed a quota or found it closed, by quota.", "quota"),
+		batches:   counterVec("batch_units_total", "Units that limiters fetched in advance, by the first quota.", "quota"),
 	}
 }
 
@@ -124,17 +124,23 @@ func transportStat(name, help string, of func(client.TransportStats) uint64) sta
 var stats = []stat{
 	clientStat("requests_total", "Batches of commands sent to the cluster.", func(s client.Stats) uint64 { return s.Batches }),
 	clientStat("commands_total", "Commands sent to the cluster, repeats included.", func(s client.Stats) uint64 { return s.Commands }),
-	clientStat("resends_total", "Batches that had to be sent again.", func(s client.Stats) uint64 { return s.Retries }),
-	clientStat("redirects_total", "Hints of a node at another one as the leader.", func(s client.Stats) uint64 { return s.Redirects }),
-	clientStat("unknown_outcomes_total", "Commands without a known outcome.", func(s client.Stats) uint64 { return s.UnknownOutcomes }),
-	transportStat("calls_total", "Calls that were governed.", func(s client.TransportStats) uint64 { return s.Calls }),
-	transportStat("ungoverned_total", "Calls that were not governed.", func(s client.TransportStats) uint64 { return s.Ungoverned }),
-	transportStat("written_total", "Attempts that were written to a provider.", func(s client.TransportStats) uint64 { return s.Written }),
-	transportStat("limited_total", "Answers that were refused for a limit.", func(s client.TransportStats) uint64 { return s.Limited }),
-	transportStat("passed_total", "Answers refused for a limit and passed through.", func(s client.TransportStats) uint64 { return s.Passed }),
-	transportStat("overrun_total", "Writes without an allowance.", func(s client.TransportStats) uint64 { return s.Overrun }),
-	transportStat("malformed_total", "Values in answers that could not be read.", func(s client.TransportStats) uint64 { return s.Malformed }),
-	transportStat("estimates_cut_total", "Estimates above what a quota ever grants.", func(s client.TransportStats) uint64 { return s.Cut }),
+	clientStat("resends_total", "Batches sent again.", func(s client.Stats) uint64 { return s.Retries }),
+	clientStat("redirects_total", "Answers of a node that named another node as the leader.",
+		func(s client.Stats) uint64 { return s.Redirects }),
+	clientStat("unknown_outcomes_total", "Commands whose outcome is unknown.", func(s client.Stats) uint64 { return s.UnknownOutcomes }),
+	transportStat("calls_total", "Calls that drew on quotas.", func(s client.TransportStats) uint64 { return s.Calls }),
+	transportStat("ungoverned_total", "Calls that were sent without a quota.", func(s client.TransportStats) uint64 { return s.Ungoverned }),
+	transportStat("written_total", "Attempts written to a provider.", func(s client.TransportStats) uint64 { return s.Written }),
+	transportStat("limited_total", "Answers of a provider that refused a call because of a limit.",
+		func(s client.TransportStats) uint64 { return s.Limited }),
+	transportStat("passed_total", "Answers that refused a call because of a limit and were passed to the caller.",
+		func(s client.TransportStats) uint64 { return s.Passed }),
+	transportStat("overrun_total", "Attempts written to a provider beyond what was granted.",
+		func(s client.TransportStats) uint64 { return s.Overrun }),
+	transportStat("malformed_total", "Values in a provider's answers that could not be parsed.",
+		func(s client.TransportStats) uint64 { return s.Malformed }),
+	transportStat("estimates_cut_total", "Estimates cut to the most that a quota can grant.",
+		func(s client.TransportStats) uint64 { return s.Cut }),
 }
 
 func (c *Collector) vectors() []prometheus.Collector {
