@@ -327,7 +327,7 @@ func (s *adminService) Restore(ctx context.Context, stream *connect.ClientStream
 	case errors.As(err, &broken):
 		return nil, broken
 	case errors.Is(err, fsm.ErrCorruptSnapshot), errors.Is(err, fsm.ErrNewerSnapshot):
-		return nil, invalid("chunk", err.Error(), "check the file with quotad verify")
+		return nil, invalid("chunk", err.Error(), "check the backup with quotad verify")
 	case err != nil:
 		return nil, apiError(err)
 	}

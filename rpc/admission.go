@@ -186,7 +186,7 @@ func (s *Server) outOfTurn(err error) error {
 	s.metrics.overspent.WithLabelValues(processor.Name, "caller").Inc()
 	return newError(busy.Error(), &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: processor.Name, NotAccepted: true,
-		Hint: "send batches, call less often, or come back", RetryAfter: durationpb.New(busy.RetryAfter),
+		Hint: "send batches, call less often, or retry later", RetryAfter: durationpb.New(busy.RetryAfter),
 	})
 }
 

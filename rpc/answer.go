@@ -48,7 +48,7 @@ func (s *Server) readReport(ctx context.Context, r *quotav1.ReportRequest, who *
 func answerDigest(a *quotav1.Answer) uint64 {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(a)
 	if err != nil {
-		panic("rpc: a decoded answer cannot be encoded: " + err.Error())
+		panic("rpc: cannot encode a decoded answer: " + err.Error())
 	}
 	digest := sha256.Sum256(encoded)
 	return max(binary.BigEndian.Uint64(digest[:]), 1)

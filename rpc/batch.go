@@ -92,7 +92,7 @@ func batchCommand(c *quotav1.Command, who *caller, position int) (*logpb.Command
 	case *quotav1.Command_Report:
 		request, verb = kind.Report, VerbReport
 	default:
-		return nil, invalid(commandPath(position), "has no command", "reserve, consume, settle, release, renew, withdraw or report")
+		return nil, invalid(commandPath(position), "must name a command", "reserve, consume, settle, release, renew, withdraw or report")
 	}
 	if err := who.may(verb); err != nil {
 		return nil, err
@@ -101,7 +101,8 @@ func batchCommand(c *quotav1.Command, who *caller, position int) (*logpb.Command
 		return nil, err
 	}
 	if r := c.GetReserve(); r.GetWait().AsDuration() > 0 && r.RequestId == nil {
-		return nil, invalid(commandPath(position)+".wait", "needs a request_id: a batch does not wait", "ask for the outcome under the same id")
+		return nil, invalid(commandPath(position)+".wait", "needs a request_id, because a batch does not wait",
+			"set request_id, and ask for the outcome with the same one")
 	}
 	switch kind := c.Kind.(type) {
 	case *quotav1.Command_Reserve:

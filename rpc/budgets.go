@@ -57,10 +57,10 @@ func (b *portBudgets) all() []*budget.Budget {
 func budgetError(e *budget.FullError) *connect.Error {
 	info := &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_BUDGET_FULL, Budget: e.Budget, NotAccepted: true,
-		Hint: "come back; what is left is kept for operators and for what gives back", RetryAfter: durationpb.New(retryBudget),
+		Hint: "retry later; the rest is kept for operators and for calls that release something", RetryAfter: durationpb.New(retryBudget),
 	}
 	if e.Own {
-		info.Reason, info.Hint = quotav1.Reason_REASON_CALLER_BUDGET, "have less of it at once, or come back"
+		info.Reason, info.Hint = quotav1.Reason_REASON_CALLER_BUDGET, "use less of it at the same time, or retry later"
 	}
 	return newError(e.Error(), info)
 }

@@ -249,7 +249,7 @@ func (s *Server) notForwarded(why *unreachableError) error {
 	id, address, _ := s.node.Leader()
 	return newError("this node does not lead and cannot forward: "+why.message, &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true, Leader: id, LeaderAddress: address,
-		Hint: "ask the leader or another node; the operator: " + why.hint, RetryAfter: durationpb.New(retrySoon),
+		Hint: "ask the leader or another node; for the operator: " + why.hint, RetryAfter: durationpb.New(retrySoon),
 	})
 }
 

@@ -54,7 +54,7 @@ func malformed(message any) *connect.Error {
 			if parts := strings.Split(cause, markSeparator); len(parts) == 3 {
 				return invalid(parts[0], parts[1], parts[2])
 			}
-			return invalid("body", "it cannot be read: "+cause, "the schema has the fields and their types")
+			return invalid("body", "cannot be decoded: "+cause, "use the fields and types of the schema (docs/api.md)")
 		}
 		unknown = unknown[size:]
 	}

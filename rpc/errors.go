@@ -109,7 +109,7 @@ func invalid(field, message, hint string) *connect.Error {
 // tooLargeError makes the error of a message that the server does not take.
 func tooLargeError(message string) *connect.Error {
 	return newError(message, &quotav1.ErrorInfo{
-		Reason: quotav1.Reason_REASON_TOO_LARGE, Hint: "send less in one request", NotAccepted: true,
+		Reason: quotav1.Reason_REASON_TOO_LARGE, Hint: "split the request", NotAccepted: true,
 	})
 }
 
@@ -156,7 +156,7 @@ func nodeError(err error) *connect.Error {
 		return notAcceptedError(notAccepted)
 	case errors.As(err, &unknown):
 		return newError("the outcome is unknown: "+unknown.Err.Error(), &quotav1.ErrorInfo{
-			Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME, Hint: "send it again under the same request id",
+			Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME, Hint: "send it again with the same request id",
 			RetryAfter: durationpb.New(retrySoon),
 		})
 	case errors.As(err, &member):
@@ -168,11 +168,12 @@ func nodeError(err error) *connect.Error {
 	case errors.As(err, &foreign):
 		return newError(foreign.Error(), &quotav1.ErrorInfo{
 			Reason: quotav1.Reason_REASON_FOREIGN_CLUSTER, NotAccepted: true,
-			Hint: "if it is meant to come here, say so: from_other_cluster, or quotad restore --from-other-cluster",
+			Hint: "to restore it anyway, set from_other_cluster, or use quotad restore --from-other-cluster",
 		})
 	case errors.As(err, &differ):
 		return newError(differ.Error(), &quotav1.ErrorInfo{
-			Reason: quotav1.Reason_REASON_CLOCK_UNSURE, Hint: "set the members' clocks right first; quotad status shows which is off", NotAccepted: true,
+			Reason: quotav1.Reason_REASON_CLOCK_UNSURE, Hint: "correct the members' clocks first; quotad status shows which one is wrong",
+			NotAccepted: true,
 		})
 	case errors.As(err, &compacted):
 		return newError(compacted.Error(), &quotav1.ErrorInfo{
@@ -182,12 +183,13 @@ func nodeError(err error) *connect.Error {
 		return newError(err.Error(), &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_TESTING_ONLY, NotAccepted: true})
 	case errors.Is(err, raftnode.ErrSlowWatcher):
 		return newError(err.Error(), &quotav1.ErrorInfo{
-			Reason: quotav1.Reason_REASON_SLOW_WATCHER, Hint: "resume after the last index that you have whole",
+			Reason: quotav1.Reason_REASON_SLOW_WATCHER, Hint: "resume after the last index of which you have all events",
 		})
 	case errors.Is(err, raftnode.ErrWatchEnded):
 		return stoppingError()
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return newError("the call ended before it was answered", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CANCELED})
+		return newError("the call was canceled, or its deadline passed, before the answer",
+			&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CANCELED})
 	}
 	return newError(err.Error(), &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL, Hint: "see the node's log"})
 }
@@ -198,32 +200,33 @@ func notAcceptedError(e *raftnode.NotAcceptedError) *connect.Error {
 	}
 	info := &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true, Leader: e.Leader, LeaderAddress: e.LeaderAPIAddress,
-		Hint: "ask the leader, or again in a moment", RetryAfter: durationpb.New(retrySoon),
+		Hint: "ask the leader, or retry in a moment", RetryAfter: durationpb.New(retrySoon),
 	}
 	message := "this node does not lead"
 	if e.Leader == "" {
-		message, info.Hint = "no leader is known", "ask again in a moment; quotad status shows who does not answer"
+		message, info.Hint = "no leader is known", "retry in a moment; quotad status shows which nodes do not answer"
 	}
 	switch e.Cause {
 	case raftnode.NotLeader, raftnode.NotReady, raftnode.NotAMember:
 	case raftnode.QueueFull:
-		info.Reason, info.Hint, message = quotav1.Reason_REASON_OVERLOADED, "send less at once, or come back", "the leader's queue is full"
+		info.Reason, info.Hint, message = quotav1.Reason_REASON_OVERLOADED, "send fewer requests at the same time, or retry later",
+			"the leader's queue is full"
 	case raftnode.Stopping:
-		info.Reason, info.Hint, message = quotav1.Reason_REASON_STOPPING, "ask another node", "the node is stopping"
+		info.Reason, info.Hint, message = quotav1.Reason_REASON_STOPPING, "send it to another node", "the node is stopping"
 	case raftnode.TooLarge:
 		info.Reason, message = quotav1.Reason_REASON_TOO_LARGE, "the command is too large for the log"
-		info.RetryAfter, info.Hint = nil, "send less in one command"
+		info.RetryAfter, info.Hint = nil, "split the command"
 	case raftnode.DiskFull:
-		info.Reason, message = quotav1.Reason_REASON_DISK_FULL, "the leader's disk is nearly full: nothing new is granted"
-		info.Hint, info.RetryAfter = "tell the operator; what frees quota is still taken", durationpb.New(retryFullDisk)
+		info.Reason, message = quotav1.Reason_REASON_DISK_FULL, "the leader's disk is nearly full: new grants are refused"
+		info.Hint, info.RetryAfter = "ask the operator to free disk or memory; calls that free quota still work", durationpb.New(retryFullDisk)
 	case raftnode.MemoryFull:
-		info.Reason, message = quotav1.Reason_REASON_MEMORY_FULL, "the leader's memory is nearly used up: nothing new is granted"
-		info.Hint, info.RetryAfter = "tell the operator; what frees quota is still taken", durationpb.New(retryFullDisk)
+		info.Reason, message = quotav1.Reason_REASON_MEMORY_FULL, "the leader's memory is nearly used up: new grants are refused"
+		info.Hint, info.RetryAfter = "ask the operator to free disk or memory; calls that free quota still work", durationpb.New(retryFullDisk)
 	case raftnode.OldMember:
-		info.Reason, message = quotav1.Reason_REASON_UNFIT_MEMBER, "a member of the cluster runs a build that does not know this"
-		info.Hint, info.RetryAfter = "upgrade every node first; quotad status shows their builds", nil
+		info.Reason, message = quotav1.Reason_REASON_UNFIT_MEMBER, "a member of the cluster runs a build that does not support this command"
+		info.Hint, info.RetryAfter = "upgrade all nodes first; quotad status shows their versions", nil
 	case raftnode.Canceled:
-		info.Reason, message = quotav1.Reason_REASON_CANCELED, "the caller's deadline ended before the command was accepted"
+		info.Reason, message = quotav1.Reason_REASON_CANCELED, "the caller's deadline passed before the command was accepted"
 	}
 	return newError(message, info)
 }

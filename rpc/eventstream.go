@@ -93,13 +93,13 @@ func watchRequest(r *http.Request) (*quotav1.WatchRequest, error) {
 	req := &quotav1.WatchRequest{QuotaPrefix: query.Get("quota_prefix"), Holder: query.Get("holder")}
 	if from := query.Get("from_index"); from != "" {
 		if req.FromIndex, err = strconv.ParseUint(from, 10, 64); err != nil {
-			return nil, invalid("from_index", "is no index", "that of the last event that you have, plus 1")
+			return nil, invalid("from_index", "must be an index", "use the index of your last event, plus 1")
 		}
 	}
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		index, err := strconv.ParseUint(last, 10, 63)
 		if err != nil {
-			return nil, invalid("Last-Event-ID", "is no index", "send the id of the last event as it came")
+			return nil, invalid("Last-Event-ID", "must be an index", "send the id of your last event unchanged")
 		}
 		req.FromIndex = index + 1
 	}

@@ -54,7 +54,7 @@ func infoOfCode(code string) *quotav1.ErrorInfo {
 	info := &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL}
 	switch code {
 	case "invalid_argument", "unimplemented":
-		info.Reason, info.NotAccepted, info.Hint = quotav1.Reason_REASON_INVALID, true, "docs/api.md has the form of a call"
+		info.Reason, info.NotAccepted, info.Hint = quotav1.Reason_REASON_INVALID, true, "docs/api.md describes the form of a call"
 	case "canceled", "deadline_exceeded":
 		info.Reason = quotav1.Reason_REASON_CANCELED
 	}
@@ -80,14 +80,14 @@ func (w *answerWriter) unfit(status int) []byte {
 	e, info := plainError{Code: "invalid_argument"}, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INVALID, NotAccepted: true}
 	switch {
 	case status == http.StatusMethodNotAllowed:
-		e.Message, info.Hint = "method: this call has another one", "use "+header.Get("Allow")
+		e.Message, info.Hint = "method: not allowed for this call", "use "+header.Get("Allow")
 	case header.Get("Accept-Post") == "":
-		e.Message, info.Hint = "body: a GET has none", "put the message into the query, or POST it"
+		e.Message, info.Hint = "body: a GET must not have one", "put the message into the query, or send a POST"
 	case !strings.Contains(header.Get("Accept-Post"), jsonType):
-		info.Field, e.Message = "content-type", fmt.Sprintf("content-type: this call is a stream, which does not come as %q", w.contentType)
-		info.Hint = "application/connect+json with Connect's envelopes; events also come from GET " + watchPath
+		info.Field, e.Message = "content-type", fmt.Sprintf("content-type: this call is a stream and cannot use %q", w.contentType)
+		info.Hint = "use application/connect+json with Connect's envelopes; GET of this path also streams events: " + watchPath
 	default:
-		info.Field, e.Message = "content-type", fmt.Sprintf("content-type: %q is not served", w.contentType)
+		info.Field, e.Message = "content-type", fmt.Sprintf("content-type: %q is not supported", w.contentType)
 		info.Hint = "send it with -H 'content-type: application/json'; a GET needs encoding=json and message in its query"
 	}
 	info.Outcome = outcomeOf(info)

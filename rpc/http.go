@@ -83,11 +83,11 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	case errors.As(err, &tooLarge):
 		return n, tooLargeError(fmt.Sprintf("the body has more than %d bytes", tooLarge.Limit))
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return n, newError(fmt.Sprintf("the body did not come within %v", b.within), &quotav1.ErrorInfo{
-			Reason: quotav1.Reason_REASON_CANCELED, Hint: "send it at once", NotAccepted: true,
+		return n, newError(fmt.Sprintf("the body did not arrive within %v", b.within), &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_CANCELED, Hint: "send the body immediately after the header", NotAccepted: true,
 		})
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return n, invalid("body", "it was cut off", "send it again")
+		return n, invalid("body", "ended too early", "send the request again")
 	}
 	return n, err
 }

@@ -56,7 +56,7 @@ func (m measuring) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 		m.s.metrics.call(req.Spec().Procedure, err, time.Since(started))
 		m.s.recordOutcome(ctx, req.Spec().Procedure, err, time.Now())
 		if err != nil && connect.CodeOf(err) == connect.CodeInternal {
-			m.s.logger.Error("a call failed", "procedure", req.Spec().Procedure, "error", err)
+			m.s.logger.Error("internal error in a call", "procedure", req.Spec().Procedure, "error", err)
 		}
 		return res, err
 	}
@@ -93,8 +93,8 @@ func (s *Server) identify(ctx context.Context, header http.Header, peer string) 
 // recovered turns a handler's panic into a typed error. A panic of the state machine is elsewhere, and stops the node.
 func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, cause any) error {
 	s.metrics.panics.Inc()
-	s.logger.Error("a handler panicked", "procedure", spec.Procedure, "cause", cause, "stack", string(debug.Stack()))
-	return newError(fmt.Sprintf("%s failed inside", spec.Procedure), &quotav1.ErrorInfo{
+	s.logger.Error("panic in the handler of a call", "procedure", spec.Procedure, "cause", cause, "stack", string(debug.Stack()))
+	return newError(fmt.Sprintf("internal error in %s", spec.Procedure), &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_INTERNAL, Hint: "see the node's log",
 	})
 }

@@ -101,7 +101,7 @@ func (s *Server) answersCheck(now time.Time) raftnode.Check {
 	check := raftnode.Check{Name: "answers", OK: true}
 	if failing := s.outcomes.failing(now); failing >= failedFor {
 		check.OK = false
-		check.Message = fmt.Sprintf("most callers have been answered with errors of the node for %v: see quotad_api_calls_total and the log",
+		check.Message = fmt.Sprintf("for %v most callers have received errors of the node: see quotad_api_calls_total and the log",
 			failing.Round(time.Second))
 	}
 	return check

@@ -40,5 +40,5 @@ func partsLeft(data []byte, of protoreflect.MessageDescriptor, left int) int {
 
 // partsError says that a request has more than most parts.
 func partsError(most int) error {
-	return fmt.Errorf("it has more than %d messages and elements of lists", most)
+	return fmt.Errorf("the request has more than %d messages and list elements", most)
 }

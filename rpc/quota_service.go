@@ -379,8 +379,8 @@ func (s *quotaService) ListUsage(ctx context.Context, req *quotav1.ListUsageRequ
 		}
 		quota, holder, err := parseUsagePage(req.PageToken)
 		if err != nil {
-			return nil, newError("page_token is none that was given out", &quotav1.ErrorInfo{
-				Reason: quotav1.Reason_REASON_INVALID, Field: "page_token", Hint: "begin without one",
+			return nil, newError("page_token: unknown", &quotav1.ErrorInfo{
+				Reason: quotav1.Reason_REASON_INVALID, Field: "page_token", Hint: "begin again without page_token",
 			})
 		}
 		state, clock, at, err := s.node.Frozen(ctx, readMode(req.Read))

@@ -93,11 +93,12 @@ func (d *apiDialer) settings(address string) *tls.Config {
 }
 
 // errNoHTTP2 says that something else than the API answers.
-var errNoHTTP2 = errors.New("it does not answer in HTTP/2")
+var errNoHTTP2 = errors.New("no answer in HTTP/2")
 
 // explain says what a failed connection means, and what to do.
 func (d *apiDialer) explain(address string, err error) error {
-	e := &unreachableError{message: fmt.Sprintf("%s does not answer: %v", address, err), hint: "start it, or correct its api.advertise", err: err}
+	e := &unreachableError{message: fmt.Sprintf("%s does not answer: %v", address, err), hint: "start the node, or correct its api.advertise",
+		err: err}
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
@@ -113,14 +114,14 @@ func (d *apiDialer) explain(address string, err error) error {
 		e.message = fmt.Sprintf("certificate of %s does not name that host", address)
 		e.hint = "give that node a certificate for the host of its api.advertise"
 	case errors.As(err, &invalid):
-		e.message, e.hint = fmt.Sprintf("certificate of %s is not valid: %v", address, err), "renew it"
+		e.message, e.hint = fmt.Sprintf("certificate of %s is not valid: %v", address, err), "renew the certificate"
 	case errors.As(err, &record), d.tls != nil && errors.Is(err, errNoHTTP2):
-		e.message, e.hint = address+" does not speak TLS with HTTP/2", "configure TLS for the API of every node alike"
+		e.message, e.hint = address+" does not speak TLS with HTTP/2", "configure TLS for the API the same on every node"
 	case errors.Is(err, errNoHTTP2):
-		e.message, e.hint = address+" does not speak HTTP/2 in clear text", "configure TLS for the API of every node alike"
+		e.message, e.hint = address+" does not speak HTTP/2 in clear text", "configure TLS for the API the same on every node"
 	case remote:
-		e.message = fmt.Sprintf("%s refuses the certificate of this node: %v", address, op.Err)
-		e.hint = "api.tls_client_ca there must sign api.tls_cert here, and the certificate must allow the client's usage"
+		e.message = fmt.Sprintf("%s rejects the certificate of this node: %v", address, op.Err)
+		e.hint = "api.tls_client_ca of that node must have signed api.tls_cert of this one, and the certificate must allow client authentication"
 	default:
 		e.lasting = false
 	}
@@ -225,7 +226,7 @@ func (r *reach) record(address string, failure *unreachableError) (dropped int, 
 // reached records that the leader's API answered.
 func (s *Server) reached(id, address string) {
 	if _, log := s.reach.record(address, nil); log {
-		s.logger.Info("calls can be forwarded again", "leader", id, "address", address)
+		s.logger.Info("calls can be forwarded to the leader again", "leader", id, "address", address)
 	}
 }
 
@@ -233,7 +234,7 @@ func (s *Server) reached(id, address string) {
 func (s *Server) notReached(id, address string, err error) *unreachableError {
 	failure, ok := errors.AsType[*unreachableError](err)
 	if !ok {
-		failure = &unreachableError{message: address + " does not answer in time", hint: "start it, or correct its api.advertise", err: err}
+		failure = &unreachableError{message: address + " did not answer in time", hint: "start the node, or correct its api.advertise", err: err}
 	}
 	if dropped, log := s.reach.record(address, failure); log {
 		s.logger.Warn("calls cannot be forwarded to the leader", "leader", id, "reason", failure.message, "do", failure.hint, "not_logged", dropped)

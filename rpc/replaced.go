@@ -8,7 +8,7 @@ import (
 )
 
 // errLeaderReplaced ends a forwarded call whose leader is another one by now.
-var errLeaderReplaced = errors.New("another node leads by now, and the one that had the call did not answer")
+var errLeaderReplaced = errors.New("the leader changed, and the old leader did not answer the call")
 
 const (
 	// lookForLeader is how often to look whether the leader is another one, while calls are forwarded.

@@ -208,10 +208,10 @@ func (s *Server) handOver(ctx context.Context) {
 	defer cancel()
 	to, err := s.node.TransferLeadership(ctx, "")
 	if err != nil {
-		s.logger.Info("leadership could not be handed over", "error", err)
+		s.logger.Info("could not transfer leadership", "error", err)
 		return
 	}
-	s.logger.Info("handed leadership over", "to", to)
+	s.logger.Info("transferred leadership", "to", to)
 }
 
 // underWay counts calls that are under way.

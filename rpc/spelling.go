@@ -82,7 +82,7 @@ func ended(from *json.Decoder) error {
 	return nil
 }
 
-var errMoreJSON = errors.New("something follows the message")
+var errMoreJSON = errors.New("more data follows the message")
 
 // fieldOf finds a field by either of its names; nil: there is none.
 func fieldOf(of protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
@@ -156,7 +156,8 @@ func spelledDuration(value []byte, path string) ([]byte, error) {
 		d, err = time.ParseDuration(text)
 	}
 	if err != nil {
-		return nil, &spellingError{path, shortened(value) + " is no duration", `write "30s", "0.5s", "5m" or "1h30m", with a unit and in quotes`}
+		return nil, &spellingError{path, shortened(value) + " is not a duration",
+			`write it with a unit and in quotes, such as "30s", "0.5s", "5m" or "1h30m"`}
 	}
 	return protojson.Marshal(durationpb.New(d))
 }

@@ -83,7 +83,7 @@ func (s *Server) plain(procedure string, serve func(*http.Request) (proto.Messag
 // notOfPages refuses a request that a browser sent for a page of another origin.
 func notOfPages(r *http.Request) error {
 	if origin := r.Header.Get("Origin"); origin != "" {
-		return newError("origin: web pages may not call this", &quotav1.ErrorInfo{
+		return newError("origin: web pages must not call this path", &quotav1.ErrorInfo{
 			Reason: quotav1.Reason_REASON_NOT_ALLOWED, Field: "Origin", Hint: "call the API with application/json", NotAccepted: true,
 		})
 	}
@@ -139,7 +139,7 @@ func itemsOf(op *quotav1.Operation) []*quotav1.Item {
 }
 
 func slotsError(field string) error {
-	return invalid(field, "it is of kind slots", "hold slots with Reserve, or with /slots of a gateway")
+	return invalid(field, "is of kind slots, which cannot be taken", "hold slots with Reserve, or with /slots of a gateway")
 }
 
 // noSlots refuses takes of slots, which are held and not taken, and of pools of slots.
@@ -179,7 +179,7 @@ func takeRequest(r *http.Request, known *request) (*quotav1.ReserveRequest, erro
 		if text := query.Get("amount"); text != "" {
 			n, err := strconv.ParseInt(text, 10, 64)
 			if err != nil {
-				return nil, invalid("amount", "is not a whole number", "such as amount=1")
+				return nil, invalid("amount", "must be a whole number", "such as amount=1")
 			}
 			item.Amount = &n
 		}
@@ -250,7 +250,7 @@ func (s *Server) reportPlain(r *http.Request) (proto.Message, error) {
 			continue
 		}
 		if *to, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return nil, invalid(name, "is no number", "lease, fence and op are in the answer of the take")
+			return nil, invalid(name, "must be a whole number", "copy lease, fence and op from the answer of the take")
 		}
 	}
 	return (&quotaService{s}).Report(r.Context(), req)
@@ -260,11 +260,11 @@ func (s *Server) reportPlain(r *http.Request) (proto.Message, error) {
 func queryOf(r *http.Request, names ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, invalid("query", "it cannot be read", "such as ?"+names[0]+"=...")
+		return nil, invalid("query", "cannot be parsed", "such as ?"+names[0]+"=...")
 	}
 	for name := range query {
 		if !slices.Contains(names, name) {
-			return nil, invalid(strconv.Quote(shortened([]byte(name))), "is unknown", strings.Join(names, ", ")+" are known")
+			return nil, invalid(strconv.Quote(shortened([]byte(name))), "is unknown", strings.Join(names, ", ")+" are allowed")
 		}
 	}
 	return query, nil
@@ -283,7 +283,7 @@ func readBody(r *http.Request, to proto.Message) error {
 		return nil
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != jsonType {
-		return invalid("content-type", "the body is not JSON", "send it with -H 'content-type: application/json', or without a body")
+		return invalid("content-type", "must be application/json", "send it with -H 'content-type: application/json', or without a body")
 	}
 	_ = jsonCodec{}.Unmarshal(data, to)
 	if err := malformed(to); err != nil {

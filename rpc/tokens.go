@@ -94,7 +94,7 @@ func (t *Tokens) Reload() error {
 			return fmt.Errorf("token file %s: token %d: %w", t.path, i+1, err)
 		}
 		if byID[token.ID] != nil {
-			return fmt.Errorf("token file %s: id %q is given twice", t.path, token.ID)
+			return fmt.Errorf("token file %s: duplicate id %q", t.path, token.ID)
 		}
 		byID[token.ID] = token
 	}
@@ -112,7 +112,7 @@ func (t *Token) check() error {
 	}
 	t.hash = hash
 	if t.ID == "" || strings.ContainsAny(t.ID, "_ ") {
-		return errors.New("id must be a name without blanks and underscores")
+		return errors.New("id must be a name without blanks or underscores")
 	}
 	if t.Holder == "" {
 		return errors.New("holder must be a pattern; * allows all")
@@ -128,7 +128,7 @@ func (t *Token) check() error {
 		return fmt.Errorf("max_class %q is not critical, standard or background", t.MaxClass)
 	}
 	if len(t.Verbs) == 0 {
-		return errors.New("verbs must name at least one")
+		return errors.New("verbs must have at least one entry")
 	}
 	for _, v := range t.Verbs {
 		if !slices.Contains(verbs, v) {
@@ -174,8 +174,9 @@ func (t *Tokens) identify(authorization string) (*caller, error) {
 	secret, bearer := strings.CutPrefix(authorization, "Bearer ")
 	token, known := t.Find(secret)
 	if !bearer || !known {
-		return nil, newError("a token that this cluster knows is needed", &quotav1.ErrorInfo{
-			Reason: quotav1.Reason_REASON_NO_TOKEN, Hint: "send it as Authorization: Bearer", NotAccepted: true,
+		return nil, newError("a valid token is required", &quotav1.ErrorInfo{
+			Reason: quotav1.Reason_REASON_NO_TOKEN, Hint: "send it as Authorization: Bearer TOKEN; an operator creates one with quotad token new",
+			NotAccepted: true,
 		})
 	}
 	return &caller{
@@ -202,7 +203,7 @@ func (c *caller) may(verb Verb) error {
 		return nil
 	}
 	return newError(fmt.Sprintf("this needs the verb %s, which your token does not have", verb), &quotav1.ErrorInfo{
-		Reason: quotav1.Reason_REASON_NOT_ALLOWED, Hint: "ask the operator for a token with it", NotAccepted: true,
+		Reason: quotav1.Reason_REASON_NOT_ALLOWED, Hint: "ask the operator for a token with this verb", NotAccepted: true,
 	})
 }
 
@@ -212,7 +213,7 @@ func (c *caller) mayActFor(holder string) error {
 		return nil
 	}
 	return newError(fmt.Sprintf("your token does not cover the holder %q", holder), &quotav1.ErrorInfo{
-		Reason: quotav1.Reason_REASON_NOT_ALLOWED, Field: "holder", Hint: "it covers " + c.pattern, NotAccepted: true,
+		Reason: quotav1.Reason_REASON_NOT_ALLOWED, Field: "holder", Hint: "it covers holders that match " + c.pattern, NotAccepted: true,
 	})
 }
 

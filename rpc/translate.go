@@ -333,7 +333,7 @@ func parseEvery(text string) (logpb.Every, int64, error) {
 	}
 	length, err := time.ParseDuration(text)
 	if err != nil || length <= 0 {
-		return 0, 0, fmt.Errorf("%q is no window's length", text)
+		return 0, 0, fmt.Errorf("invalid window length %q", text)
 	}
 	return logpb.Every_EVERY_UNSPECIFIED, int64(length), nil
 }

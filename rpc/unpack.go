@@ -64,7 +64,7 @@ func unpackedQuery(r *http.Request, room *requestBytes, longest int64) (*http.Re
 	if query.Get("base64") == "1" {
 		var err error
 		if packed, err = base64.RawURLEncoding.DecodeString(strings.TrimRight(query.Get("message"), "=")); err != nil {
-			return nil, invalid("message", "it is not base64", "use the URL's alphabet")
+			return nil, invalid("message", "is not base64", "use the alphabet for URLs (- and _)")
 		}
 	}
 	message, err := io.ReadAll(&unpacker{from: bytes.NewReader(packed), room: room, longest: longest})
@@ -96,7 +96,7 @@ func (u *unpacker) Read(p []byte) (n int, err error) {
 			return 0, err
 		}
 		if u.zip, err = gzip.NewReader(u.from); err != nil {
-			return 0, unpackError(err, "it is not gzip", "leave Content-Encoding out, or pack it")
+			return 0, unpackError(err, "is not gzip", "omit Content-Encoding, or compress the body with gzip")
 		}
 	}
 	p = p[:min(len(p), readStep)]
@@ -106,11 +106,11 @@ func (u *unpacker) Read(p []byte) (n int, err error) {
 	n, err = u.zip.Read(p)
 	u.room.use(n)
 	if u.size += int64(n); u.size > u.longest {
-		return 0, tooLargeError(fmt.Sprintf("the body unpacks to more than %d bytes", u.longest))
+		return 0, tooLargeError(fmt.Sprintf("the body has more than %d bytes after decompression", u.longest))
 	}
 	if err != nil {
 		u.room.trim()
-		return n, unpackError(err, "it cannot be unpacked: "+err.Error(), "send it again")
+		return n, unpackError(err, "cannot be decompressed: "+err.Error(), "send the request again")
 	}
 	return n, nil
 }
@@ -168,7 +168,7 @@ func (e *unpackedEnvelopes) next() error {
 	var head [envelopeHead]byte
 	if _, err := io.ReadFull(e.from, head[:]); err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return invalid("body", "it was cut off", "send it again")
+			return invalid("body", "ended too early", "send the request again")
 		}
 		return err
 	}

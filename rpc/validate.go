@@ -150,8 +150,8 @@ var rules = map[string]func(*checker, proto.Message){
 	"OverrideQuotaRequest": rule(func(c *checker, r *quotav1.OverrideQuotaRequest) {
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
-		c.check(r.Limit == nil || *r.Limit >= 0 && *r.Limit <= maxAmount, "limit", "is not within 0 to 2^53-1", "0 suspends the quota")
-		c.check(r.Limit == nil || r.Duration != nil, "duration", "is missing", "an override ends by itself: say when")
+		c.check(r.Limit == nil || *r.Limit >= 0 && *r.Limit <= maxAmount, "limit", "must be 0 to 2^53-1", "0 suspends the quota")
+		c.check(r.Limit == nil || r.Duration != nil, "duration", "is missing", "set how long the override lasts")
 		c.length("duration", r.Duration, 0, maxDuration)
 		c.text("note", r.Note, maxNote)
 	}),
@@ -169,7 +169,7 @@ var rules = map[string]func(*checker, proto.Message){
 	"SetLimitsRequest": rule(func(c *checker, r *quotav1.SetLimitsRequest) {
 		c.request(r.RequestId)
 		l := r.GetLimits()
-		c.check(l != nil, "limits", "is missing", "name at least one")
+		c.check(l != nil, "limits", "is missing", "set at least one limit")
 		if l == nil {
 			return
 		}
@@ -178,10 +178,10 @@ var rules = map[string]func(*checker, proto.Message){
 			"limits.max_keys": l.MaxKeys, "limits.max_leases": l.MaxLeases, "limits.max_reports": l.MaxReports,
 			"limits.max_holder_bytes": l.MaxHolderBytes, "limits.max_operation_bytes": l.MaxOperationBytes,
 		} { // any one will do
-			c.check(limit == nil || *limit > 0 && *limit <= maxAmount, name, "is not within 1 to 2^53-1", "")
+			c.check(limit == nil || *limit > 0 && *limit <= maxAmount, name, "must be 1 to 2^53-1", "")
 		}
-		c.check(l.GetOperatorsPart() >= 0 && l.GetOperatorsPart() <= 0.5, "limits.operators_part", "is not within 0 to 0.5", "0.0625 is a sixteenth")
-		c.check(l.GetCallerMin() >= 0 && l.GetCallerMin() <= 0.1, "limits.caller_min", "is not within 0 to 0.1", "0.001 is a thousandth")
+		c.check(l.GetOperatorsPart() >= 0 && l.GetOperatorsPart() <= 0.5, "limits.operators_part", "must be 0 to 0.5", "0.0625 is a sixteenth")
+		c.check(l.GetCallerMin() >= 0 && l.GetCallerMin() <= 0.1, "limits.caller_min", "must be 0 to 0.1", "0.001 is a thousandth")
 		c.length("limits.session_idle", l.GetSessionIdle(), time.Second, 30*24*time.Hour)
 		c.length("limits.key_life", l.GetKeyLife(), time.Second, 30*24*time.Hour)
 		c.length("limits.task_life", l.GetTaskLife(), time.Second, 30*24*time.Hour)
@@ -196,7 +196,7 @@ var rules = map[string]func(*checker, proto.Message){
 	"TransferLeadershipRequest": rule(func(c *checker, r *quotav1.TransferLeadershipRequest) { c.holder("id", r.Id, true) }),
 	"SetFaultRequest": rule(func(c *checker, r *quotav1.SetFaultRequest) {
 		c.check(r.ClockRatePpm == nil || *r.ClockRatePpm > 0 && *r.ClockRatePpm <= 100_000_000, "clock_rate_ppm",
-			"is not within 1 to 100,000,000", "1,000,000 is true")
+			"must be 1 to 100,000,000", "1,000,000 is the true rate")
 		c.length("wall_offset", r.WallOffset, -maxDuration, maxDuration)
 	}),
 	"GetStatusRequest":    rule(func(*checker, *quotav1.GetStatusRequest) {}),
@@ -237,7 +237,7 @@ type checker struct {
 func (c *checker) all(request proto.Message) *connect.Error {
 	check, known := rules[string(request.ProtoReflect().Descriptor().Name())]
 	if !known {
-		return newError("a request without a rule", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL})
+		return newError("no validation rule for this request", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL})
 	}
 	check(c, request)
 	if c.err == nil {
@@ -263,47 +263,47 @@ func (c *checker) fail(field, message, hint string) {
 }
 
 func (c *checker) positive(field string, number uint64) {
-	c.check(number > 0, field, "is missing", "numbers begin at 1")
+	c.check(number > 0, field, "is missing", "use a number of 1 or more")
 }
 
 // bounded checks a number that the caller counts up: none that counts from 1 ever comes to its largest value.
 func (c *checker) bounded(field string, number uint64) {
-	c.check(number <= maxAmount, field, "is above 2^53-1", "count up from 1")
+	c.check(number <= maxAmount, field, "must not be above 2^53-1", "count from 1")
 }
 
 func (c *checker) count(field string, n, least, most int) {
 	if n < least || n > most {
-		c.fail(field, fmt.Sprintf("has %d entries, not %d to %d", n, least, most), "send several requests")
+		c.fail(field, fmt.Sprintf("has %d entries; allowed are %d to %d", n, least, most), "split it into several requests")
 	}
 }
 
 func (c *checker) text(field, value string, most int) {
 	c.check(utf8.ValidString(value), field, "is not UTF-8", "")
 	if len(value) > most {
-		c.fail(field, fmt.Sprintf("has %d bytes, more than %d", len(value), most), "")
+		c.fail(field, fmt.Sprintf("has %d bytes; the maximum is %d", len(value), most), "")
 	}
 }
 
 // holder checks a name of a holder or node.
 func (c *checker) holder(field, name string, optional bool) {
 	if name == "" {
-		c.check(optional, field, "is missing", "any stable name")
+		c.check(optional, field, "is missing", "use a stable name such as ralph@node-7")
 		return
 	}
 	c.text(field, name, maxHolder)
 	c.check(!strings.ContainsFunc(name, func(r rune) bool { return unicode.IsControl(r) || unicode.IsSpace(r) || r == '*' }),
-		field, "has blanks, control characters or *", "such as ralph@node-7")
+		field, "must not have blanks, control characters or *", "use a name such as ralph@node-7")
 }
 
 func (c *checker) quotaName(field, name string) {
-	c.check(name != "", field, "is missing", "such as github/core")
+	c.check(name != "", field, "is missing", "use a name such as github/core")
 	c.text(field, name, maxQuotaName)
 }
 
 func (c *checker) address(field, address string) {
 	c.text(field, address, 300)
 	i := strings.LastIndexByte(address, ':')
-	c.check(i > 0 && i < len(address)-1, field, "is not host:port", "")
+	c.check(i > 0 && i < len(address)-1, field, "must be host:port", "")
 }
 
 func (c *checker) lease(lease, fence uint64) {
@@ -313,13 +313,13 @@ func (c *checker) lease(lease, fence uint64) {
 
 func (c *checker) page(size int32) {
 	if size < 0 || size > maxPage {
-		c.fail("page_size", fmt.Sprintf("is not within 0 to %d", maxPage), "0 is 100")
+		c.fail("page_size", fmt.Sprintf("must be 0 to %d", maxPage), "0 means 100")
 	}
 }
 
 func (c *checker) pageNumber(token string) {
 	_, err := parsePage(token)
-	c.check(err == nil, "page_token", "is none of ours", "take it from the last answer")
+	c.check(err == nil, "page_token", "is unknown", "copy it from the last answer, or begin without one")
 }
 
 // length checks an optional duration.
@@ -327,16 +327,16 @@ func (c *checker) length(field string, d *durationpb.Duration, least, most time.
 	if d == nil {
 		return
 	}
-	c.check(d.CheckValid() == nil, field, "is no duration", "such as 30s")
+	c.check(d.CheckValid() == nil, field, "is not a duration", "use a duration such as 30s")
 	if c.err == nil && (d.Seconds >= int64(math.MaxInt64/time.Second) || d.AsDuration() < least || d.AsDuration() > most) {
-		c.fail(field, fmt.Sprintf("is not within %v to %v", least, most), "such as 30s")
+		c.fail(field, fmt.Sprintf("must be %v to %v", least, most), "use a duration such as 30s")
 	}
 }
 
 // enum checks that a value of an enumeration is one of its names.
 func (c *checker) enum(field string, value int32, names map[int32]string) {
 	if _, known := names[value]; !known {
-		c.fail(field, fmt.Sprintf("%d is unknown", value), "use one of the names in the schema")
+		c.fail(field, fmt.Sprintf("unknown value %d", value), "use one of the names in the schema")
 	}
 }
 
@@ -360,13 +360,13 @@ func wrongItem(item *quotav1.Item, before []*quotav1.Item, least int64) (part, m
 	case item == nil:
 		return "", "is missing", ""
 	case name == "":
-		return ".quota", "is missing", "such as github/core"
+		return ".quota", "is missing", "use a name such as github/core"
 	case !utf8.ValidString(name):
 		return ".quota", "is not UTF-8", ""
 	case len(name) > maxQuotaName:
-		return ".quota", fmt.Sprintf("has %d bytes, more than %d", len(name), maxQuotaName), ""
+		return ".quota", fmt.Sprintf("has %d bytes; the maximum is %d", len(name), maxQuotaName), ""
 	case item.GetAmount() > maxAmount || item.Amount != nil && item.GetAmount() < least:
-		return ".amount", fmt.Sprintf("is not within %d to 2^53-1", least), ""
+		return ".amount", fmt.Sprintf("must be %d to 2^53-1", least), ""
 	case slices.ContainsFunc(before, func(other *quotav1.Item) bool { return other.Quota == name }):
 		return ".quota", "is named twice", "add the amounts up"
 	}
@@ -379,9 +379,10 @@ func (c *checker) request(id *quotav1.RequestId) {
 	}
 	c.check(id.Session == 0 || id.Seq > 0, "request_id.seq", "is missing", "requests of a session are numbered from 1")
 	c.check(id.Session != 0 || id.Seq == 0 && id.AckedBelow == 0, "request_id.session", "is missing", "open a session first")
-	c.check(id.Session == 0 || id.IdempotencyKey == "", "request_id.idempotency_key", "comes with a session", "use one of the two")
+	c.check(id.Session == 0 || id.IdempotencyKey == "", "request_id.idempotency_key", "must be empty with a session",
+		"use either a session or an idempotency key")
 	c.bounded("request_id.seq", id.Seq)
-	c.check(id.AckedBelow <= id.Seq, "request_id.acked_below", "is above seq", "a request cannot acknowledge itself")
+	c.check(id.AckedBelow <= id.Seq, "request_id.acked_below", "must not be above seq", "a request cannot acknowledge itself")
 	c.text("request_id.idempotency_key", id.IdempotencyKey, maxKey)
 }
 
@@ -394,7 +395,7 @@ func (c *checker) reserve(r *quotav1.ReserveRequest) {
 	c.length("wait", r.Wait, 0, maxWait)
 	c.enum("class", int32(r.Class), quotav1.Class_name)
 	c.check(!r.NoBlock || r.RequestId.GetSession() != 0 || r.RequestId.GetIdempotencyKey() != "", "no_block",
-		"needs a request_id", "its outcome is asked for under the same id")
+		"needs a request_id", "set request_id, and ask for the outcome with the same one")
 }
 
 func (c *checker) settle(r *quotav1.SettleRequest) {
@@ -406,7 +407,7 @@ func (c *checker) settle(r *quotav1.SettleRequest) {
 	c.items("unspent", r.Unspent, 0, 1)
 	c.items("actual", r.Actual, 0, 0)
 	for i, item := range r.Actual {
-		c.check(item.Amount != nil, fmt.Sprintf("actual[%d].amount", i), "is missing", "0 is one")
+		c.check(item.Amount != nil, fmt.Sprintf("actual[%d].amount", i), "is missing", "set it, also if it is 0")
 	}
 	c.check(len(r.Unspent) > 0 || len(r.Actual) > 0 || r.Final || r.Release, "request", "settles nothing",
 		"name unspent or actual, or set final or release")
@@ -417,7 +418,7 @@ func (c *checker) report(r *quotav1.ReportRequest) {
 	c.lease(r.Lease, r.Fence)
 	c.bounded("op", r.Op)
 	if r.Answer != nil {
-		c.check(len(r.Signals) == 0, "signals", "comes with an answer", "use one of the two")
+		c.check(len(r.Signals) == 0, "signals", "must be empty with an answer", "use either signals or answer")
 		c.answer(r.Answer)
 		return
 	}
@@ -430,9 +431,9 @@ func (c *checker) report(r *quotav1.ReportRequest) {
 		}
 		c.quotaName(path+".quota", s.Quota)
 		_, known := quotav1.Cause_name[int32(s.Cause)]
-		c.check(known && s.Cause != 0, path+".cause", "is missing or unknown", "CAUSE_OK, CAUSE_SATURATED, ...")
-		c.check(s.GetLimit() >= 0 && s.GetLimit() <= maxAmount, path+".limit", "is not within 0 to 2^53-1", "leave out what is not known")
-		c.check(s.GetRemaining() >= 0 && s.GetRemaining() <= maxAmount, path+".remaining", "is not within 0 to 2^53-1", "leave out what is not known")
+		c.check(known && s.Cause != 0, path+".cause", "is missing or unknown", "use CAUSE_OK, CAUSE_SATURATED, ...")
+		c.check(s.GetLimit() >= 0 && s.GetLimit() <= maxAmount, path+".limit", "must be 0 to 2^53-1", "leave it out if it is unknown")
+		c.check(s.GetRemaining() >= 0 && s.GetRemaining() <= maxAmount, path+".remaining", "must be 0 to 2^53-1", "leave it out if it is unknown")
 		c.length(path+".reset_after", s.ResetAfter, 0, maxDuration)
 		c.length(path+".reset_resolution", s.ResetResolution, 0, time.Hour)
 		c.length(path+".retry_after", s.RetryAfter, 0, maxDuration)
@@ -441,9 +442,9 @@ func (c *checker) report(r *quotav1.ReportRequest) {
 
 // answer checks what a provider answered; what it says is not for the caller to answer for.
 func (c *checker) answer(a *quotav1.Answer) {
-	c.check(a.Status >= 100 && a.Status <= 599, "answer.status", "is not within 100 to 599", "the status of HTTP")
+	c.check(a.Status >= 100 && a.Status <= 599, "answer.status", "must be 100 to 599", "use the HTTP status of the provider's answer")
 	c.check(len(a.Headers) <= maxAnswerHeaders, "answer.headers", fmt.Sprintf("has more than %d entries", maxAnswerHeaders),
-		"Date, Retry-After and those with ratelimit in their names are enough")
+		"Date, Retry-After and headers with ratelimit in their names are enough")
 	if _, err := signals.DialectNamed(a.Dialect); a.Dialect != "" && err != nil {
 		c.fail("answer.dialect", "is unknown", strings.TrimPrefix(err.Error(), "signals: "))
 	}
@@ -459,9 +460,10 @@ func (c *checker) beginTask(r *quotav1.BeginTaskRequest) {
 		c.quotaName(path, name)
 		c.check(!slices.Contains(r.Quotas[:i], name), path, "is named twice", "")
 	}
-	c.check(r.MaxFailures >= 0 && r.MaxFailures <= 100, "max_failures", "is not within 1 to 100", "leave it out for 3")
+	c.check(r.MaxFailures >= 0 && r.MaxFailures <= 100, "max_failures", "must be 1 to 100", "leave it out for the default of 3")
 	c.length("ttl", r.Ttl, minTTL, maxTTL)
-	c.check(r.Attempt >= 0 && r.Attempt <= maxAmount, "attempt", "is not within 1 to 2^53-1", "attempts are numbered from 1; leave it out for the next")
+	c.check(r.Attempt >= 0 && r.Attempt <= maxAmount, "attempt", "must be 1 to 2^53-1",
+		"attempts are numbered from 1; leave it out for the next")
 }
 
 func (c *checker) endTask(r *quotav1.EndTaskRequest) {
@@ -469,8 +471,9 @@ func (c *checker) endTask(r *quotav1.EndTaskRequest) {
 	c.holder("task", r.Task, false)
 	c.positive("fence", r.Fence)
 	_, known := quotav1.TaskOutcome_name[int32(r.Outcome)]
-	c.check(known && r.Outcome != 0, "outcome", "is missing or unknown", "TASK_OUTCOME_DONE, TASK_OUTCOME_FAILED, ...")
-	c.check(r.Outcome != quotav1.TaskOutcome_TASK_OUTCOME_LOST, "outcome", "is the cluster's to say", "a runner that lives says FAILED")
+	c.check(known && r.Outcome != 0, "outcome", "is missing or unknown", "use TASK_OUTCOME_DONE, TASK_OUTCOME_FAILED, ...")
+	c.check(r.Outcome != quotav1.TaskOutcome_TASK_OUTCOME_LOST, "outcome", "must not be TASK_OUTCOME_LOST, which only the cluster sets",
+		"use TASK_OUTCOME_FAILED")
 	c.length("wait", r.Wait, 0, maxTaskWait)
 	c.text("detail", r.Detail, maxDetail)
 	c.enum("report", int32(r.Report), quotav1.Cause_name)
@@ -482,7 +485,7 @@ func (c *checker) applyQuotas(r *quotav1.ApplyQuotasRequest) {
 	c.count("holders", len(r.Holders), 0, 10_000)
 	c.count("workflows", len(r.Workflows), 0, maxWorkflows)
 	c.check(len(r.Quotas) > 0 || r.ReplaceHolders || r.ReplaceWorkflows, "quotas", "is empty",
-		"name at least one, or replace the holder rules or the workflows")
+		"name at least one quota, or set replace_holders or replace_workflows")
 	for i, q := range r.Quotas {
 		path := fmt.Sprintf("quotas[%d]", i)
 		c.check(q != nil, path, "is missing", "")
@@ -493,11 +496,11 @@ func (c *checker) applyQuotas(r *quotav1.ApplyQuotasRequest) {
 	}
 	for i, h := range r.Holders {
 		path := fmt.Sprintf("holders[%d]", i)
-		c.check(h.GetPattern() != "", path+".pattern", "is missing", "a name, with * for any run of characters")
+		c.check(h.GetPattern() != "", path+".pattern", "is missing", "use a name, with * for any characters")
 		c.text(path+".pattern", h.GetPattern(), maxHolder)
-		c.check(h.GetWeight() >= 0 && h.GetWeight() <= 1000, path+".weight", "is not within 1 to 1000", "")
+		c.check(h.GetWeight() >= 0 && h.GetWeight() <= 1000, path+".weight", "must be 1 to 1000", "")
 		_, known := quotav1.Class_name[int32(h.GetClass())]
-		c.check(known && h.GetClass() != 0, path+".class", "is missing or unknown", "CLASS_CRITICAL, CLASS_STANDARD, CLASS_BACKGROUND")
+		c.check(known && h.GetClass() != 0, path+".class", "is missing or unknown", "use CLASS_CRITICAL, CLASS_STANDARD or CLASS_BACKGROUND")
 	}
 	for i, w := range r.Workflows {
 		c.workflow(fmt.Sprintf("workflows[%d]", i), w)
@@ -512,7 +515,7 @@ func (c *checker) workflow(path string, w *quotav1.Workflow) {
 	}
 	c.quotaName(path+".name", w.Name)
 	c.count(path+".steps", len(w.Steps), 0, maxSteps)
-	c.check(w.Threshold >= 0, path+".threshold", "is below 0", "leave it out for 3")
+	c.check(w.Threshold >= 0, path+".threshold", "must not be below 0", "leave it out for the default of 3")
 	c.length(path+".within", w.Within, 0, maxDuration)
 	c.length(path+".calm", w.Calm, 0, maxDuration)
 	c.length(path+".turn", w.Turn, 0, maxDuration)
@@ -532,13 +535,13 @@ func (c *checker) shares(path string, s *quotav1.Shares) {
 	for name, part := range map[string]float64{
 		"critical": s.GetCritical(), "standard": s.GetStandard(), "background": s.GetBackground(), "cap": s.GetCap(), "floor": s.GetFloor(),
 	} { // any one will do
-		c.check(part >= 0 && part <= 1, path+"."+name, "is not within 0 to 1", "0.4 is 40 %")
+		c.check(part >= 0 && part <= 1, path+"."+name, "must be 0 to 1", "0.4 is 40 %")
 	}
 	c.length(path+".quiet", s.GetQuiet(), 0, maxDuration)
 	c.count(path+".holders", len(s.GetHolders()), 0, 64)
 	for name, part := range s.GetHolders() { // any one will do
 		c.holder(path+".holders", name, false)
-		c.check(part > 0 && part <= 1, path+".holders", "has a share that is not above 0 and at most 1", "0.1 is 10 %")
+		c.check(part > 0 && part <= 1, path+".holders", "must have shares above 0 and at most 1", "0.1 is 10 %")
 	}
 }
 
@@ -548,17 +551,20 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 	c.text(path+".parent", q.Parent, maxQuotaName)
 	c.text(path+".fallback", q.Fallback, maxQuotaName)
 	c.text(path+".note", q.Note, maxNote)
-	c.check(q.Rule != nil, path, "has none of window, rate, slots, pool", "a quota needs one")
+	c.check(q.Rule != nil, path, "has no rule", "set one of window, rate, slots and pool")
 	c.enum(path+".charged", int32(q.Charged), quotav1.Charged_name)
 	c.enum(path+".settle", int32(q.Settle), quotav1.SettleMode_name)
 	c.enum(path+".window.anchor", int32(q.GetWindow().GetAnchor()), quotav1.Anchor_name)
 	for _, limit := range []int64{q.GetWindow().GetLimit(), q.GetRate().GetLimit(), q.GetSlots().GetLimit()} {
-		c.check(limit >= 0 && limit <= maxAmount, path+".limit", "is not within 0 to 2^53-1", "0 suspends the quota")
+		c.check(limit >= 0 && limit <= maxAmount, path+".limit", "must be 0 to 2^53-1", "0 suspends the quota")
 	}
-	c.check(q.MaxHold == nil || *q.MaxHold >= 0 && *q.MaxHold <= maxAmount, path+".max_hold", "is not within 1 to 2^53-1", "leave it out for none")
-	c.check(q.GetRate().GetBurst() >= 0 && q.GetRate().GetBurst() <= maxAmount, path+".rate.burst", "is not within 1 to 2^53-1", "leave it out for none")
-	c.check(q.DefaultEstimate >= 0 && q.DefaultEstimate <= maxAmount, path+".default_estimate", "is not within 1 to 2^53-1", "")
-	c.check(q.Headroom >= 0 && q.Headroom < 0.999_999_5, path+".headroom", "is not at least 0 and below 1", "0.2 leaves a fifth alone")
+	c.check(q.MaxHold == nil || *q.MaxHold >= 0 && *q.MaxHold <= maxAmount, path+".max_hold", "must be 1 to 2^53-1",
+		"leave it out for no bound")
+	c.check(q.GetRate().GetBurst() >= 0 && q.GetRate().GetBurst() <= maxAmount, path+".rate.burst", "must be 1 to 2^53-1",
+		"leave it out for no bound")
+	c.check(q.DefaultEstimate >= 0 && q.DefaultEstimate <= maxAmount, path+".default_estimate", "must be 1 to 2^53-1", "")
+	c.check(q.Headroom >= 0 && q.Headroom < 0.999_999_5, path+".headroom", "must be at least 0 and below 1",
+		"0.2 keeps a fifth of the limit free")
 	c.length(path+".spend_by", q.SpendBy, 0, maxDuration)
 	c.length(path+".transit", q.Transit, 0, maxDuration)
 	c.length(path+".max_call", q.MaxCall, 0, maxDuration)
@@ -566,7 +572,7 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 	c.length(path+".window.skew", q.GetWindow().GetSkew(), 0, maxDuration)
 	c.length(path+".slots.grace", q.GetSlots().GetGrace(), 0, maxDuration)
 	if pool := q.GetPool(); pool != nil {
-		c.check(len(pool.Members) > 0 && len(pool.Members) <= maxMembers, path+".pool.members", fmt.Sprintf("has not 1 to %d entries",
+		c.check(len(pool.Members) > 0 && len(pool.Members) <= maxMembers, path+".pool.members", fmt.Sprintf("must have 1 to %d entries",
 			maxMembers), "")
 		for i, member := range pool.Members {
 			c.text(fmt.Sprintf("%s.pool.members[%d].name", path, i), member.GetName(), maxMember)
@@ -575,7 +581,7 @@ func (c *checker) definition(path string, q *quotav1.Quota) {
 	}
 	if w := q.GetWindow(); w != nil {
 		_, _, err := parseEvery(w.Every)
-		c.check(err == nil, path+".window.every", "is not hour, day, month or a duration", "such as 15m")
+		c.check(err == nil, path+".window.every", "must be hour, day, month or a duration", "use a duration such as 15m")
 	}
 	if p := q.Policy; p != nil {
 		c.enum(path+".policy.zones", int32(p.Zones), quotav1.Zones_name)

@@ -70,7 +70,7 @@ func (s *Server) await(
 	if errors.Is(err, raftnode.ErrNoTicket) && !anonymous(command) {
 		again, at, err := s.propose(ctx, command)
 		if err == nil && again.GetWaiting() != nil {
-			err = &raftnode.UnknownError{Err: errors.New("the wait goes on")}
+			err = &raftnode.UnknownError{Err: errors.New("the request still waits")}
 		}
 		if refused, ok := errors.AsType[*raftnode.NotAcceptedError](err); ok {
 			err = &raftnode.UnknownError{Err: refused} // the first time it was accepted
@@ -93,8 +93,8 @@ func waitStopped(withdrawn bool) error {
 	if withdrawn {
 		return stoppingError()
 	}
-	return newError("the node is stopping, and the wait may go on without it", &quotav1.ErrorInfo{
-		Reason: quotav1.Reason_REASON_STOPPING, Hint: "ask another node, under the same request id",
+	return newError("the node is stopping, and the request may still wait in the queue", &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_STOPPING, Hint: "send it to another node with the same request id",
 	})
 }
 

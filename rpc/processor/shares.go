@@ -48,7 +48,8 @@ type BusyError struct {
 
 // Error implements error.
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("the node is busy, and the caller has its part of the processor's time for the next %v", e.RetryAfter.Round(time.Millisecond))
+	return fmt.Sprintf("the node is busy, and the caller has used up its part of the processor time for the next %v",
+		e.RetryAfter.Round(time.Millisecond))
 }
 
 // Shares divides processor time. While the node is not busy, or a caller is alone, nobody waits. Otherwise no caller may make more calls a

@@ -98,7 +98,7 @@ func (in *ruleReader) fail(at *yaml.Node, hint, format string, values ...any) {
 
 func (in *ruleReader) file(data []byte) []*textRule {
 	if len(data) > maxRuleFile {
-		in.fail(nil, "", "the file has %d bytes; %d is the most", len(data), maxRuleFile)
+		in.fail(nil, "", "the file has %d bytes; the maximum is %d", len(data), maxRuleFile)
 		return nil
 	}
 	var top yaml.Node
@@ -111,7 +111,7 @@ func (in *ruleReader) file(data []byte) []*textRule {
 		return nil
 	}
 	if len(top.Content) == 0 {
-		in.fail(nil, `it needs a list "rules:"`, "says nothing")
+		in.fail(nil, `write a list "rules:"`, "is empty")
 		return nil
 	}
 	fields := in.mapping(top.Content[0], "the file", "rules")
@@ -150,7 +150,7 @@ func (in *ruleReader) one(n *yaml.Node) *textRule {
 	}
 	in.rule = rule.id
 	if line, twice := in.lines[rule.id]; twice && rule.id != "" {
-		in.fail(n, "", "stands on line %d already", line)
+		in.fail(n, "", "the id is already used on line %d", line)
 	}
 	in.lines[rule.id] = n.Line
 	in.text(n, f, "source", "where the words were seen: a page, an issue, an output")
@@ -166,7 +166,7 @@ func (in *ruleReader) one(n *yaml.Node) *textRule {
 	}
 	if long := f["long"]; long != nil {
 		if rule.long = long.Value == "true"; !rule.long || f["pattern"] == nil {
-			in.fail(long, "true, beside a pattern; leave it out otherwise", "long cannot be %q here", long.Value)
+			in.fail(long, "set it to true together with a pattern, else leave it out", "long cannot be %q here", long.Value)
 		}
 	}
 	switch {
@@ -190,16 +190,16 @@ func (in *ruleReader) pattern(n *yaml.Node) *regexp.Regexp {
 	// By itself first: parentheses that do not match could end the group that keeps it at the beginning.
 	_, err := regexp.Compile(n.Value)
 	if err != nil {
-		in.fail(n, "the syntax is RE2, see https://pkg.go.dev/regexp/syntax; there is no looking ahead or behind", "pattern: %v", err)
+		in.fail(n, "use the syntax of RE2 (https://pkg.go.dev/regexp/syntax), which has no lookahead or lookbehind", "pattern: %v", err)
 		return nil
 	}
 	compiled, err := regexp.Compile(`(?i)^(?:` + n.Value + `)`)
 	if err != nil {
-		in.fail(n, "write it shorter", "pattern: %v", err)
+		in.fail(n, "shorten the pattern", "pattern: %v", err)
 		return nil
 	}
 	if compiled.MatchString("") {
-		in.fail(n, "begin with the words that the tool prints", "pattern fits every line")
+		in.fail(n, "begin the pattern with words that the tool prints", "pattern matches every line")
 	}
 	for _, name := range compiled.SubexpNames() {
 		if name != "" && !slices.Contains(groupNames, name) {
@@ -261,7 +261,8 @@ func (in *ruleReader) examples(n, list *yaml.Node, rule *textRule) {
 	alone := &Texts{rules: []*textRule{{id: rule.id, pattern: rule.pattern, long: rule.long, object: rule.object}}}
 	for _, example := range list.Content {
 		if _, ok := alone.Match(example.Value, time.Unix(0, 0)); !ok {
-			in.fail(example, "a pattern is matched at the beginning of the line, an object by all its fields", "does not fit its example %.60q", example.Value)
+			in.fail(example, "a pattern must match the beginning of the line, an object all its fields", "does not match its example %.60q",
+				example.Value)
 		}
 	}
 }
@@ -313,7 +314,7 @@ func (in *ruleReader) mapping(n *yaml.Node, what string, known ...string) map[st
 			continue
 		}
 		if values[key.Value] != nil {
-			in.fail(key, "", "the key %q stands twice in %s", key.Value, what)
+			in.fail(key, "", "duplicate key %q in %s", key.Value, what)
 		}
 		values[key.Value] = value
 	}

@@ -298,29 +298,29 @@ func TestFilesWithMistakes(t *testing.T) {
 		line    int
 		message string
 	}{
-		"an example that does not fit": {ownRule, 8, "does not fit its example"},
+		"an example that does not fit": {ownRule, 8, "does not match its example"},
 		"not YAML":                     {"rules: [", 2, "is not YAML"},
-		"nothing":                      {"", 0, "says nothing"},
+		"nothing":                      {"", 0, "is empty"},
 		"no rules":                     {"rules: []", 1, "list of 1 to"},
 		"an unknown key":               {"rulez: []", 1, "unknown key"},
 		"a broken pattern":             {strings.Replace(good, "(?P<for>.+)", "(?P<for>.+", 1), 7, "pattern: "},
 		"parentheses that escape":      {strings.Replace(good, "(?P<for>.+)", "x)|(?:.*", 1), 7, "pattern: "},
 		"looking ahead":                {strings.Replace(good, "(?P<for>.+)", "(?=x)", 1), 7, "pattern: "},
-		"fits everything":              {strings.Replace(good, "no tokens left, back in (?P<for>.+)", ".*", 1), 7, "fits every line"},
+		"fits everything":              {strings.Replace(good, "no tokens left, back in (?P<for>.+)", ".*", 1), 7, "matches every line"},
 		"an unknown group":             {strings.Replace(good, "P<for>", "P<fur>", 1), 7, "unknown group"},
 		"an unknown class":             {strings.Replace(good, "exhausted", "exausted", 1), 5, "class cannot be"},
 		"an unknown scope":             {strings.Replace(good, "scope: plan", "scope: planet", 1), 6, "scope cannot be"},
 		"no date":                      {strings.Replace(good, "2026-11-20", "yesterday", 1), 4, "is not a date"},
 		"no source":                    {strings.Replace(good, "    source: its output\n", "", 1), 2, "source is missing"},
 		"a bad id":                     {strings.Replace(good, "my-tool/plan", "My Tool", 1), 2, "cannot be an id"},
-		"twice":                        {good + strings.TrimPrefix(good, "rules:\n"), 9, "stands on line 2 already"},
+		"twice":                        {good + strings.TrimPrefix(good, "rules:\n"), 9, "already used on line 2"},
 		"neither pattern nor object":   {strings.Replace(good, "    pattern:", "    patern:", 1), 2, "needs either"},
-		"a key twice":                  {good + "    scope: org\n", 9, "stands twice"},
+		"a key twice":                  {good + "    scope: org\n", 9, "duplicate key"},
 		"a list for a rule":            {"rules: [[]]", 1, "must be a mapping"},
 		"an object without fields":     {strings.Replace(good, "pattern: no tokens left, back in (?P<for>.+)", "object: {}", 1), 7, "at least one field"},
 		"an object's unknown part":     {strings.Replace(good, "pattern: no tokens left, back in (?P<for>.+)", "object: {a: b}\n    fields: {until: x}", 1), 8, "unknown key"},
 		"no examples":                  {strings.Replace(good, "[\"no", "[] # ", 1), 2, "needs a list of 1 to"},
-		"too large":                    {strings.Repeat("#", maxRuleFile+1), 0, "is the most"},
+		"too large":                    {strings.Repeat("#", maxRuleFile+1), 0, "the maximum is"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			texts, err := BuiltinTexts().With([]byte(tt.file))
