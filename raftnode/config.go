@@ -133,9 +133,10 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	need(c.ID != "" && len(c.ID) <= 128 && !strings.ContainsAny(c.ID, " \t\r\n"), "the node needs an id of 1 to 128 bytes without blanks")
-	need(c.DataDir != "", "the node needs a data directory")
-	need(c.LogStore == logstore.Bolt || c.LogStore == logstore.WAL, "the log store %q is none of %q, %q", c.LogStore, logstore.Bolt, logstore.WAL)
+	need(c.ID != "" && len(c.ID) <= 128 && !strings.ContainsAny(c.ID, " \t\r\n"), "the node id must have 1 to 128 bytes and no blanks")
+	need(c.DataDir != "", "the data directory is missing")
+	need(c.LogStore == logstore.Bolt || c.LogStore == logstore.WAL, "the log store %q is not one of %q, %q", c.LogStore, logstore.Bolt,
+		logstore.WAL)
 	_, _, err := net.SplitHostPort(c.RaftAddress)
 	need(err == nil, "the Raft address %q is not host:port", c.RaftAddress)
 	need(c.LeaderLease > 0 && c.HeartbeatTimeout >= c.LeaderLease,

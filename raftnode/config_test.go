@@ -21,8 +21,8 @@ func TestConfigValidate(t *testing.T) {
 	}{
 		"defaults":                    {func(*Config) {}, ""},
 		"an entry as large as may be": {func(c *Config) { c.MaxEntryCommands = fsm.MaxEntryCommands }, ""},
-		"no id":                       {func(c *Config) { c.ID = "" }, "needs an id"},
-		"an id with a blank":          {func(c *Config) { c.ID = "n 1" }, "needs an id"},
+		"no id":                       {func(c *Config) { c.ID = "" }, "node id must"},
+		"an id with a blank":          {func(c *Config) { c.ID = "n 1" }, "node id must"},
 		"no data directory":           {func(c *Config) { c.DataDir = "" }, "data directory"},
 		"another store":               {func(c *Config) { c.LogStore = "tape" }, `log store "tape"`},
 		"no port":                     {func(c *Config) { c.RaftAddress = "127.0.0.1" }, "is not host:port"},

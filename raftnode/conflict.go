@@ -13,7 +13,7 @@ import (
 
 // ErrConflictingLog says that this node's log disagreed with a snapshot of the leader's. The disagreeing end is cut off;
 // started again, the node goes on from the snapshot.
-var ErrConflictingLog = errors.New("the log's end was never committed and disagrees with the leader's snapshot")
+var ErrConflictingLog = errors.New("the end of the log was never committed and conflicts with the leader's snapshot")
 
 // checkedSnapshots is raft's snapshot store. A follower that installs a snapshot keeps the end of its log even where that
 // disagrees with the snapshot; then it refuses every entry, gets the snapshot again, and so on for ever
@@ -87,7 +87,7 @@ func (s *checkedSink) close() error {
 	}
 	cut, err := s.store.log.CutConflict(s.index, s.term)
 	if err == nil && cut {
-		err = fmt.Errorf("%w: it was cut off from index %d on, start the node again", ErrConflictingLog, s.index)
+		err = fmt.Errorf("%w: removed it from index %d on; start the node again", ErrConflictingLog, s.index)
 	}
 	if err != nil {
 		s.store.fatal(err)

@@ -29,7 +29,7 @@ func (n *Node) watchStall() {
 		if looks < checksPerStall || stalled <= n.config.StallLimit {
 			return true
 		}
-		n.fail(fmt.Errorf("a write to the log has been stuck for %v: the disk stalls", stalled.Round(time.Millisecond)))
+		n.fail(fmt.Errorf("a write to the log has been stuck for %v: check the disk", stalled.Round(time.Millisecond)))
 		return false
 	})
 }
@@ -71,7 +71,7 @@ func (n *Node) watchSpace() {
 		}
 		leave, refuse := r.look(low, n.leading.Load(), n.leaving.Load())
 		if refuse && !n.diskLow.Swap(refuse) {
-			n.logger.Warn("nothing new is granted: the leader's disk is nearly full, and no other node could take over",
+			n.logger.Warn("new grants are refused: the leader's disk is nearly full, and no other node can lead; free some space",
 				"data_dir", n.config.DataDir)
 		}
 		n.diskLow.Store(refuse)
@@ -83,7 +83,7 @@ func (n *Node) watchSpace() {
 			})
 		}
 		if n.config.FreeStop > 0 && free < n.config.FreeStop {
-			n.fail(fmt.Errorf("%s of disk are left for %s, less than disk.stop_below (%s): free some space and start the node again",
+			n.fail(fmt.Errorf("only %s are free for %s, less than disk.stop_below (%s): free some space and start the node again",
 				mebibytes(free), n.config.DataDir, mebibytes(n.config.FreeStop)))
 			return false
 		}
@@ -112,20 +112,20 @@ func (n *Node) leaveForRoom() {
 	ctx, cancel = context.WithTimeout(context.Background(), 2*n.config.ElectionTimeout)
 	defer cancel()
 	if _, err := n.TransferLeadership(ctx, best); err != nil {
-		n.logger.Info("the disk is nearly full, and leadership could not be handed over", "to", best, "error", err)
+		n.logger.Info("the disk is nearly full: could not transfer leadership", "to", best, "error", err)
 		return
 	}
-	n.logger.Warn("the disk is nearly full: handed leadership over to a node that has room", "to", best, "data_dir", n.config.DataDir)
+	n.logger.Warn("the disk is nearly full: transferred leadership to a node with free space", "to", best, "data_dir", n.config.DataDir)
 }
 
 // reportSpace says what it means that free space went below the mark, or above it again.
 func (n *Node) reportSpace(low bool, free int64) {
 	where := []any{"data_dir", n.config.DataDir, "free", mebibytes(free), "disk.refuse_below", mebibytes(n.config.FreeLow)}
 	if low {
-		n.logger.Warn("the disk is nearly full: free some space; if this node leads, and no other can, nothing new is granted", where...)
+		n.logger.Warn("the disk is nearly full: free some space; if this node leads and no other can, new grants are refused", where...)
 		return
 	}
-	n.logger.Info("the disk has room again", where...)
+	n.logger.Info("the disk has enough free space again", where...)
 }
 
 // mebibytes writes a size in the unit of the settings.

@@ -8,7 +8,7 @@ import (
 )
 
 // ErrNoTicket says that no Reserve waits under this ticket.
-var ErrNoTicket = errors.New("no Reserve waits under this ticket")
+var ErrNoTicket = errors.New("no waiting Reserve has this ticket")
 
 // ErrSlowWatcher says that a watcher read too slowly and was cut off.
 var ErrSlowWatcher = errors.New("the watcher reads too slowly")
@@ -17,7 +17,7 @@ var ErrSlowWatcher = errors.New("the watcher reads too slowly")
 var ErrWatchEnded = errors.New("the subscription ended")
 
 // ErrTestingOnly says that the process was not started for testing.
-var ErrTestingOnly = errors.New("only a process that was started for testing does this")
+var ErrTestingOnly = errors.New("only a process started for testing allows this")
 
 // NotAcceptedError says that the commands were certainly not accepted: sending them elsewhere is safe.
 type NotAcceptedError struct {

@@ -23,7 +23,7 @@ import (
 var ErrForeignDataDir = errors.New("the data directory belongs to another node")
 
 // ErrForeignCluster says that a node of another cluster was met under a listed address.
-var ErrForeignCluster = errors.New("a node of another cluster answers under a listed address")
+var ErrForeignCluster = errors.New("a node of another cluster answers at an address of the list of peers")
 
 // ErrRemoved says that this node was removed from the cluster.
 var ErrRemoved = errors.New("this node was removed from the cluster")
@@ -43,11 +43,11 @@ func (n *Node) greet(protocol string) peer.Preface {
 // to be added, and takes the first cluster that calls. Raft is let in only when this disk may take part.
 func (n *Node) admit(caller peer.Preface) error {
 	if caller.Magic != peer.Magic {
-		return fmt.Errorf("%w: it speaks the protocol %q with its peers, this one %q", logstore.ErrUnfitBuild, caller.Magic, peer.Magic)
+		return fmt.Errorf("%w: peer protocol mismatch: peer %q, local %q", logstore.ErrUnfitBuild, caller.Magic, peer.Magic)
 	}
 	own := n.greet("")
 	if own.Cluster != "" && caller.Cluster != "" && own.Cluster != caller.Cluster {
-		return fmt.Errorf("it is of cluster %s, this is %s", caller.Cluster, own.Cluster)
+		return fmt.Errorf("cluster ID mismatch: peer %s, local %s", caller.Cluster, own.Cluster)
 	}
 	if err := n.recordBuild(caller.Node, caller.Build); err != nil {
 		return err
@@ -55,17 +55,17 @@ func (n *Node) admit(caller peer.Preface) error {
 	switch {
 	case own.Cluster == "" && caller.Cluster == "" && own.List != caller.List && own.List != "" && caller.List != "" &&
 		caller.Protocol == peer.ProtocolRaft:
-		return errors.New("its list of peers is another one")
+		return errors.New("peer list mismatch: set the same list of peers on each node")
 	case caller.Protocol == peer.ProtocolRaft && own.Cluster != "" && caller.Cluster == "" && (own.List == "" || own.List != caller.List):
 		// A member has the id from the cluster's first entry on. One that formed the cluster with this node may lack that still.
-		return errors.New("it is of no cluster")
+		return errors.New("the peer belongs to no cluster")
 	case caller.Protocol == peer.ProtocolRaft:
 		if err := n.admitMember(caller); err != nil {
 			return err
 		}
 		if known, isMember := n.memberAddress(caller.Node); isMember && string(known) != caller.Address {
-			n.peerLogger.Warn("a member calls from another address than the cluster has for it: it cannot be called there; "+
-				"let a new node replace it, or give it its address back", "node", caller.Node, "known", known, "says", caller.Address)
+			n.peerLogger.Warn("a member advertises another Raft address than the cluster has for it and cannot be reached; "+
+				"restore its address, or replace the node (\"quotad member replace\")", "node", caller.Node, "known", known, "says", caller.Address)
 		}
 		return n.admitDisk(caller)
 	}
@@ -98,7 +98,7 @@ func (n *Node) admitDisk(caller peer.Preface) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", peer.ErrNotAdmitted, err)
 	case reply.Node != caller.Node:
-		return fmt.Errorf("%w: under %s's address answers %q", peer.ErrNotAdmitted, caller.Node, reply.Node)
+		return fmt.Errorf("%w: at the address of %s answers %q", peer.ErrNotAdmitted, caller.Node, reply.Node)
 	case reply.Voter:
 		n.fail(logstore.ErrWiped)
 		return logstore.ErrWiped
@@ -183,7 +183,7 @@ func (n *Node) whyNoLeader() string {
 	known, isMember := n.memberAddress(n.config.ID)
 	switch reason := n.unformed.Load(); {
 	case isMember && string(known) != n.config.advertised():
-		return fmt.Sprintf(": the members know this node at %s, and it says %s: give it its address back, or let a new node replace it "+
+		return fmt.Sprintf(": the members know this node at %s, but it advertises %s: restore its address, or replace the node "+
 			`("quotad member replace")`, known, n.config.advertised())
 	case n.admitted.Load():
 		return ""
@@ -218,7 +218,8 @@ func (n *Node) formCluster() {
 		reason := strings.ReplaceAll(err.Error(), "\n", "; ")
 		n.unformed.Store(&reason)
 		if time.Since(began) > formationGrace && time.Since(warned) > formationWarning {
-			n.logger.Warn("the cluster cannot be formed yet: every node of the list must run and answer", "reason", reason)
+			n.logger.Warn("the cluster cannot be formed yet: start every node of the list of peers, and check that they reach each other", "reason",
+				reason)
 			warned = time.Now()
 		}
 		if !n.pause(100 * time.Millisecond) {
@@ -238,15 +239,15 @@ func (n *Node) tryToForm() error {
 		p, reply, err := answer.peer, answer.reply, answer.err
 		switch {
 		case errors.As(err, new(*peer.RefusedError)):
-			missing = append(missing, fmt.Errorf("%s at %s refuses: %w", p.ID, p.RaftAddress, err))
+			missing = append(missing, fmt.Errorf("%s at %s rejects this node: %w", p.ID, p.RaftAddress, err))
 		case err != nil:
 			missing = append(missing, fmt.Errorf("%s at %s does not answer: %w", p.ID, p.RaftAddress, err))
 		case reply.Node != p.ID:
-			missing = append(missing, fmt.Errorf("under %s's address %s answers %q", p.ID, p.RaftAddress, reply.Node))
+			missing = append(missing, fmt.Errorf("at the address of %s, %s, answers %q", p.ID, p.RaftAddress, reply.Node))
 		case reply.List != n.config.list && reply.Empty:
-			missing = append(missing, fmt.Errorf("%s has another list of peers", p.ID))
+			missing = append(missing, fmt.Errorf("peer list mismatch with %s", p.ID))
 		case reply.List != n.config.list:
-			return fmt.Errorf("%w: peer %s formed a cluster from another list", ErrForeignCluster, p.ID)
+			return fmt.Errorf("%w: peer %s formed a cluster from another list of peers", ErrForeignCluster, p.ID)
 		case len(reply.FormedWith) > 0:
 			formed = reply.FormedWith
 		case !reply.Empty:
@@ -313,6 +314,6 @@ func (n *Node) bootstrap() error {
 	if err != nil && !errors.Is(err, raft.ErrCantBootstrap) {
 		return err
 	}
-	n.logger.Info("the cluster was formed", "peers", len(servers))
+	n.logger.Info("formed the cluster", "peers", len(servers))
 	return nil
 }

@@ -71,6 +71,6 @@ func (n *Node) handOver(ctx context.Context) {
 	}
 	err := n.handover.attempt(ctx, func() (raft.Future, error) { return n.raft.LeadershipTransfer(), nil }, wait)
 	if err != nil && !errors.Is(err, ctx.Err()) {
-		n.logger.Info("leadership could not be handed over", "error", err)
+		n.logger.Info("could not transfer leadership", "error", err)
 	}
 }

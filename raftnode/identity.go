@@ -30,7 +30,7 @@ type ForeignIdentityError struct {
 
 // Error implements error.
 func (e *ForeignIdentityError) Error() string {
-	return fmt.Sprintf("the certificate names %s, not node %s: give it the DNS name %s, or map a name of it with raft.tls_names",
+	return fmt.Sprintf("the certificate names %s, not node %s: issue one with the DNS name %s, or map one of its names with raft.tls_names",
 		strings.Join(e.Names, ", "), e.Node, e.Node)
 }
 
@@ -71,7 +71,7 @@ func CheckIdentity(certificate *x509.Certificate, node, cluster string, mapped m
 func (n *Node) identifies(conn *tls.Conn, node string) error {
 	state := conn.ConnectionState()
 	if len(state.PeerCertificates) == 0 {
-		return errors.New("it showed no certificate")
+		return errors.New("the peer presented no certificate")
 	}
 	cluster := ""
 	if id := n.cluster.Load(); id != nil {
@@ -99,7 +99,7 @@ func (n *Node) nodeAt(address string) string {
 }
 
 // errNoMember says that a caller is no member as far as this node and the members that answer know.
-var errNoMember = errors.New("it is no member of this cluster")
+var errNoMember = errors.New("the peer is not a member of this cluster")
 
 // vouchedFor is how long another member's word for a caller is good: the caller may have been removed since. Once this node learns another
 // configuration it is good no longer.

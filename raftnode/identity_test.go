@@ -239,7 +239,10 @@ func TestIdentity_WhoIsRefusedLearnsWhy(t *testing.T) {
 	if failed := new(net.OpError); !errors.As(err, &failed) || failed.Op != "remote error" {
 		t.Errorf("the caller learns %v", err)
 	}
-	eventually(t, "the port's own log says it", func() bool { return strings.Contains(said.String(), "a peer's TLS handshake failed: from=127.0.0.1") })
+	eventually(t, "the port's own log says it", func() bool {
+		return strings.Contains(said.String(),
+			"TLS handshake with a peer failed: from=127.0.0.1")
+	})
 }
 
 // held is a connection that holds all but the first write back, and reads an answer first that has come already.
@@ -335,7 +338,7 @@ func TestIdentity_AWrongCertificateIsLoggedOnceInAWhile(t *testing.T) {
 		}
 		t.Cleanup(func() { n.Kill() })
 	}
-	for _, what := range []string{"under a node's address answers another one", "a peer was not let in"} {
+	for _, what := range []string{"another node answers at the address of a node", "rejected a peer"} {
 		eventually(t, what+", again and again", func() bool { return log.count("DEBUG", what) >= 3 })
 		const every = 30 * time.Second
 		if said, most := log.count("WARN", what), 1+int(time.Since(began)/every); said < 1 || said > most {

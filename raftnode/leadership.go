@@ -44,7 +44,7 @@ func (n *Node) beginLeading() {
 	term := n.raft.CurrentTerm()
 	for n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term {
 		if err := n.await(n.raft.Barrier(n.config.ApplyTimeout)); err != nil {
-			n.logger.Warn("the barrier of a new leader failed", "term", term, "error", err)
+			n.logger.Warn("elected, but could not commit the first entry; trying again", "term", term, "error", err)
 			if errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, raft.ErrRaftShutdown) {
 				return
 			}
@@ -56,7 +56,7 @@ func (n *Node) beginLeading() {
 		n.sampleOnce(majority) // who is cut off must not hold the new leader up
 		if _, _, ok := n.samples.views(n); !ok {
 			// Without the time of day the later view would go on from before the election, and a window would close that much too late.
-			n.logger.Warn("too few members tell the time of day: this node does not lead yet", "term", term)
+			n.logger.Warn("elected, but too few members report the time of day: this node does not lead yet", "term", term)
 			if !n.pause(n.config.HeartbeatTimeout / 4) {
 				return
 			}
@@ -71,7 +71,7 @@ func (n *Node) beginLeading() {
 			clock: leaderClock{clock: n.config.Clock, base: base, since: n.config.Clock.Monotonic()},
 		}
 		if err := n.found(lead); err != nil {
-			n.logger.Warn("the cluster could not be founded", "term", term, "error", err)
+			n.logger.Warn("could not initialize the cluster", "term", term, "error", err)
 			if !n.pause(n.config.HeartbeatTimeout / 4) {
 				return
 			}
@@ -103,7 +103,7 @@ func (n *Node) stopLeading() {
 	if lead := n.leading.Swap(nil); lead != nil {
 		close(lead.lost)
 		n.proposer.refuseAll(NotLeader)
-		n.logger.Info("this node leads no more", "term", lead.term)
+		n.logger.Info("this node no longer leads", "term", lead.term)
 	}
 }
 
@@ -128,7 +128,7 @@ func (n *Node) recordMembers(lead *leadership) {
 		if err == nil {
 			return
 		}
-		n.logger.Warn("the members' addresses could not be recorded", "error", err)
+		n.logger.Warn("could not record the members' addresses", "error", err)
 		select {
 		case <-lead.lost:
 			return
@@ -181,7 +181,7 @@ func (n *Node) whyNotLeading() NotAcceptedCause {
 }
 
 // ErrTransferStuck says that a leader refused everything because a transfer of its leadership hung.
-var ErrTransferStuck = errors.New("a transfer of leadership hangs: the node stops, so that another one can lead")
+var ErrTransferStuck = errors.New("a transfer of leadership hangs: the node stops, so that another node can lead")
 
 // suspectTransfer begins to watch a running transfer of leadership. Raft may forget that it is over, and then refuses
 // everything for ever (hashicorp/raft issue 696); raft itself gives a transfer one election timeout.

@@ -74,7 +74,7 @@ func (m machine) Restore(from io.ReadCloser) error {
 	}
 	n := m.n
 	if dropped := restored.DroppedResults(); dropped > 0 {
-		n.logger.Warn("the snapshot held stored results of ended sessions; they were dropped", "results", dropped)
+		n.logger.Warn("dropped stored results of ended sessions from the snapshot", "results", dropped)
 	}
 	n.mu.Lock()
 	n.machine = restored

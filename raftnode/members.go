@@ -40,8 +40,8 @@ func (n *Node) AddLearner(ctx context.Context, id, raftAddress, apiAddress strin
 		}
 		if string(s.ID) == id || string(s.Address) == raftAddress || known == apiAddress {
 			return &MemberError{
-				ID: id, Message: fmt.Sprintf("the id or an address is taken: there is %s, raft %s, api %s", s.ID, s.Address, known),
-				Hint: "a new node needs a new id and addresses",
+				ID: id, Message: fmt.Sprintf("the id or an address is already in use by %s, raft %s, api %s", s.ID, s.Address, known),
+				Hint: "use a new id and new addresses",
 			}
 		}
 	}
@@ -62,15 +62,15 @@ func (n *Node) vet(ctx context.Context, id, address string) error {
 	unfit := &MemberError{ID: id, Hint: `start it first, with an empty data directory and "join: true"`}
 	switch own := n.cluster.Load(); {
 	case errors.As(err, new(*peer.RefusedError)):
-		unfit.Message = fmt.Sprintf("the node at %s takes no calls from here: %v", address, err)
+		unfit.Message = fmt.Sprintf("the node at %s rejects this node: %v", address, err)
 	case err != nil:
-		unfit.Message = fmt.Sprintf("it does not answer at %s: %v", address, err)
+		unfit.Message = fmt.Sprintf("no answer at %s: %v", address, err)
 	case reply.Node != id:
-		unfit.Message = fmt.Sprintf("at %s answers %q", address, reply.Node)
+		unfit.Message = fmt.Sprintf("the node at %s is %q", address, reply.Node)
 	case reply.Cluster != "" && own != nil && reply.Cluster != *own:
-		unfit.Message = fmt.Sprintf("the node at %s is of another cluster, %s", address, reply.Cluster)
+		unfit.Message = fmt.Sprintf("the node at %s belongs to another cluster, %s", address, reply.Cluster)
 	case reply.Empty && reply.List != "":
-		unfit.Message = "it has a list of peers and waits to form a cluster of its own"
+		unfit.Message = "the node has a list of peers and waits to form its own cluster"
 	default:
 		return nil
 	}
@@ -101,7 +101,7 @@ func (n *Node) Promote(ctx context.Context, id string) error {
 		}
 		return n.change(n.raft.AddVoter(s.ID, s.Address, since, n.config.ApplyTimeout))
 	}
-	return &MemberError{ID: id, Message: "there is no such member", Hint: "add it first", Absent: true}
+	return &MemberError{ID: id, Message: "no such member", Hint: "add it first with quotad member add", Absent: true}
 }
 
 // hasCaughtUp returns an error where a member does not answer or lacks much, or where this node cannot tell. One that has nothing
@@ -114,10 +114,11 @@ func (n *Node) hasCaughtUp(ctx context.Context, s raft.Server) error {
 	case ctx.Err() != nil:
 		return n.notAccepted(NotReady)
 	case err != nil:
-		return &MemberError{ID: string(s.ID), Message: fmt.Sprintf("it does not answer at %s", s.Address), Hint: "see whether it runs, and its log"}
+		return &MemberError{ID: string(s.ID), Message: fmt.Sprintf("no answer at %s", s.Address),
+			Hint: "check that the node runs, and read its log"}
 	case match == 0 || match+caughtUp < last:
 		return &MemberError{
-			ID: string(s.ID), Message: fmt.Sprintf("it has entries up to %d of %d", match, last), Hint: "wait until it has caught up",
+			ID: string(s.ID), Message: fmt.Sprintf("the log has entries up to %d of %d", match, last), Hint: "wait until the node has caught up",
 		}
 	}
 	return nil
@@ -157,12 +158,13 @@ func (n *Node) Remove(ctx context.Context, id string, force bool) error {
 	}
 	switch {
 	case !found:
-		return &MemberError{ID: id, Message: "there is no such member", Hint: "quotad status lists them", Absent: true}
+		return &MemberError{ID: id, Message: "no such member", Hint: "quotad status lists the members", Absent: true}
 	case voters == 0:
-		return &MemberError{ID: id, Message: "it is the last voter", Hint: "stop the process to end the cluster"}
+		return &MemberError{ID: id, Message: "the node is the last voter", Hint: "stop the process to end the cluster"}
 	case alive < voters/2+1 && !force:
 		return &MemberError{
-			ID: id, Message: fmt.Sprintf("only %d of the other %d voters answer", alive, voters), Hint: "bring them back first, or force it",
+			ID: id, Message: fmt.Sprintf("only %d of the other %d voters answer", alive, voters),
+			Hint: "start the other voters first, or use --force",
 		}
 	}
 	if err := n.proposeOwn(ctx, &logpb.Command{Kind: &logpb.Command_DeleteMember{
@@ -185,7 +187,7 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 		i := slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.ID) == id && s.Suffrage == raft.Voter })
 		if i < 0 || id == n.config.ID {
 			absent := !slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.ID) == id })
-			return "", &MemberError{ID: id, Message: "it is no other voter", Hint: "quotad status lists them", Absent: absent}
+			return "", &MemberError{ID: id, Message: "not a voter other than the leader", Hint: "quotad status lists the voters", Absent: absent}
 		}
 		begin = func() (raft.Future, error) {
 			// Raft would try for an election timeout, refuse everybody meanwhile, and might not come to an end.

@@ -36,12 +36,12 @@ func TestAddLearnerRefusesWhatCannotJoin(t *testing.T) {
 		lead, follower := c.nodes[leader], c.configs[(leader+1)%3]
 		before := lead.Status().LastIndex
 		for name, add := range map[string]struct{ id, raft, api, want string }{
-			"another API address of a member": {follower.ID, follower.RaftAddress, "127.0.0.1:9", "taken"},
-			"a member's Raft address":         {"n9", follower.RaftAddress, "127.0.0.1:9", "taken"},
-			"a member's API address":          {"n9", nobody, follower.APIAddress, "taken"},
-			"nobody is there":                 {"n9", nobody, "127.0.0.1:9", "does not answer at " + nobody},
-			"a node of another cluster":       {"n0", foreign.RaftAddress, "127.0.0.1:9", "taken"},
-			"another cluster under a new id":  {"n9", foreign.RaftAddress, "127.0.0.1:9", "it is of cluster"},
+			"another API address of a member": {follower.ID, follower.RaftAddress, "127.0.0.1:9", "already in use"},
+			"a member's Raft address":         {"n9", follower.RaftAddress, "127.0.0.1:9", "already in use"},
+			"a member's API address":          {"n9", nobody, follower.APIAddress, "already in use"},
+			"nobody is there":                 {"n9", nobody, "127.0.0.1:9", "no answer at " + nobody},
+			"a node of another cluster":       {"n0", foreign.RaftAddress, "127.0.0.1:9", "already in use"},
+			"another cluster under a new id":  {"n9", foreign.RaftAddress, "127.0.0.1:9", "cluster ID mismatch"},
 		} {
 			added := lead.AddLearner(ctx, add.id, add.raft, add.api)
 			if unfit, ok := errors.AsType[*raftnode.MemberError](added); !ok || !strings.Contains(unfit.Message, add.want) {
@@ -73,7 +73,7 @@ func TestLeadershipGoesToNobodyWhoCannotHaveIt(t *testing.T) {
 	c.undisturbed(func(leader int) error { // that leadership does not move is what makes the check count
 		lead := c.nodes[leader]
 		_, err := lead.TransferLeadership(t.Context(), c.configs[dead].ID)
-		silent := "does not answer at " + c.configs[dead].RaftAddress
+		silent := "no answer at " + c.configs[dead].RaftAddress
 		if unfit, ok := errors.AsType[*raftnode.MemberError](err); !ok || !strings.Contains(unfit.Message, silent) {
 			return fmt.Errorf("to one that is dead: %w", cmp.Or(err, errors.New("done")))
 		}
@@ -115,7 +115,7 @@ func TestAMemberWhoseAddressChanged(t *testing.T) {
 		}
 		return false
 	})
-	eventually(t, "the others tell it", func() bool { return strings.Contains(log.String(), "a member calls from another address") })
+	eventually(t, "the others tell it", func() bool { return strings.Contains(log.String(), "a member advertises another Raft address") })
 	c.stop(moved)
 	c.configs[moved].RaftAddress = was
 	c.start(moved)

@@ -51,10 +51,11 @@ func (n *Node) markMemory() {
 func (n *Node) reportMemory(full bool, used int64) {
 	what := []any{"in_use", mebibytes(used), "mark", mebibytes(n.memoryMark)}
 	if full {
-		n.logger.Warn("memory is nearly used up: while this node leads nothing new is granted, and no session is opened", what...)
+		n.logger.Warn("memory is nearly used up: while this node leads, new grants and sessions are refused; give the process more memory",
+			what...)
 		return
 	}
-	n.logger.Info("there is memory again: grants go on", what...)
+	n.logger.Info("enough memory is free again: grants continue", what...)
 }
 
 // errNoMemoryLimit says that the system limits this process in no way that is known here.

@@ -263,7 +263,7 @@ func (n *Node) raftConfig() *raft.Config {
 // identify checks that the data directory is this node's and reads what it knows of its cluster.
 func (n *Node) identify(disk *logstore.Disk) error {
 	if known, there := disk.Part(logstore.NodeFile); there && known != n.config.ID {
-		return fmt.Errorf("%w: %s holds the data of node %q, this is %q", ErrForeignDataDir, n.config.DataDir, known, n.config.ID)
+		return fmt.Errorf("%w: %s has the data of node %q, this is node %q", ErrForeignDataDir, n.config.DataDir, known, n.config.ID)
 	}
 	if id, there := disk.Part(logstore.ClusterFile); there {
 		n.cluster.Store(&id)

@@ -151,7 +151,7 @@ func (n *Node) propose(ctx context.Context, through bool, c *call) ([]*logpb.Res
 	return c.results, c.at, nil
 }
 
-var errTooLarge = errors.New("a command is too large")
+var errTooLarge = errors.New("the command is too large")
 
 // encode encodes the commands, each of so many bytes in an entry at most: once and by who calls, so that an entry is put together without
 // looking at them.

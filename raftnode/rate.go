@@ -14,7 +14,7 @@ const (
 )
 
 // ErrClockRate says that the leader's monotonic clock ran at another rate than the wall clocks of a majority.
-var ErrClockRate = errors.New("this node's clock does not run at the rate of the others': leases would end early or late")
+var ErrClockRate = errors.New("this node's clock runs at another rate than the other nodes' clocks: leases would end early or late")
 
 // rateMeter compares the rates of two clocks over the last samples. It takes the median of their steps, because a wall
 // clock that is set makes one large step, and a clock that runs wrong makes all of them wrong.

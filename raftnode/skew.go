@@ -68,7 +68,7 @@ type ClocksDifferError struct {
 
 // Error implements error.
 func (e *ClocksDifferError) Error() string {
-	return fmt.Sprintf("the clocks of %d of %d voters agree, a majority is needed", e.Agree, e.Voters)
+	return fmt.Sprintf("only %d clocks of %d voters agree; a majority must agree", e.Agree, e.Voters)
 }
 
 // CheckClocks returns a *ClocksDifferError unless the clocks of a majority of the voters agree. A view of Unix time needs fewer, since it may

@@ -55,7 +55,7 @@ func (n *Node) verifyNew(id string, of *fsm.State) error {
 		return nil
 	}
 	n.setUnreadable(err)
-	n.logger.Error("a snapshot that this node wrote cannot be read back; it keeps its log and the snapshot before, and goes on",
+	n.logger.Error("a new snapshot of this node cannot be read back: removed it, and kept the log and the previous snapshot; check the disk",
 		"snapshot", id, "error", err)
 	return errors.Join(err, logstore.RemoveSnapshot(n.config.DataDir, id))
 }

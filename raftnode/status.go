@@ -188,19 +188,23 @@ func (n *Node) checks(s Status) []Check {
 	unreadable := n.unreadable.Load()
 	skew, viewAhead := time.Duration(n.skew.Load()), time.Duration(n.viewAhead.Load())
 	return []Check{
-		check("running", !n.isDone() && !n.stopping.Load(), "the node stops: %v", n.Err()),
+		check("running", !n.isDone() && !n.stopping.Load(), "the node is stopping: %v", n.Err()),
 		check("leader", s.Leader != "", "no leader is known%s", n.whyNoLeader()),
 		check("applied", lag < 1000, "%d committed entries are not applied yet", lag),
-		check("disk", stalled < n.config.StallLimit/2, "a write has been stuck for %v", stalled.Round(time.Millisecond)),
+		check("disk", stalled < n.config.StallLimit/2, "a write to the log has been stuck for %v: check the disk",
+			stalled.Round(time.Millisecond)),
 		check("snapshot", unreadable == nil, "%s", valueOf(unreadable)),
 		check("space", !n.lacksRoom.Load(),
-			"less than disk.refuse_below (%s) is free for %s: free some space; if this node leads, and no other can, nothing new is granted",
+			"less than disk.refuse_below (%s) is free for %s: free some space; if this node leads and no other can, new grants are refused",
 			mebibytes(n.config.FreeLow), n.config.DataDir),
-		check("memory", !n.memoryFull.Load(), "more than %d%% of memory.limit is in use (mark %s): nothing new is granted; give the process more",
+		check("memory", !n.memoryFull.Load(),
+			"more than %d%% of memory.limit is in use (mark %s): new grants are refused; give the process more memory",
 			MemoryMark, mebibytes(n.memoryMark)),
-		check("clock", skew < mostSkew && skew > -mostSkew, "the wall clock is %v off the other nodes'", skew.Round(time.Millisecond)),
+		check("clock", skew < mostSkew && skew > -mostSkew, "the wall clock differs by %v from the other nodes' clocks: correct it",
+			skew.Round(time.Millisecond)),
 		check("views", viewAhead < mostAhead, "clocks of a majority were wrong: the cluster's view of the time of day is %v ahead of the members' clocks. "+
-			"Calendar windows wait until real time has caught up. Where that takes too long, set the clocks right and run: quotad clock reset", viewAhead.Round(time.Millisecond)),
+			"Calendar windows wait until real time has caught up. If that takes too long, correct the clocks and run: quotad clock reset",
+			viewAhead.Round(time.Millisecond)),
 	}
 }
 

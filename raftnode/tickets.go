@@ -93,13 +93,13 @@ func (n *Node) Await(ctx context.Context, ticket uint64) (*logpb.Result, Positio
 	select {
 	case e, ok := <-ch:
 		if !ok {
-			return nil, Position{}, &UnknownError{Err: errors.New("the state was replaced")}
+			return nil, Position{}, &UnknownError{Err: errors.New("the state was replaced by a restore or a snapshot")}
 		}
 		return e.result, e.at, nil
 	case <-ctx.Done():
 		return nil, Position{}, &UnknownError{Err: ctx.Err()}
 	case <-lost:
-		return nil, Position{}, &UnknownError{Err: errors.New("this node ceased to lead")}
+		return nil, Position{}, &UnknownError{Err: errors.New("this node no longer leads")}
 	case <-n.done:
 		return nil, Position{}, &UnknownError{Err: errors.New("the node stopped")}
 	}

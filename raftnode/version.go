@@ -101,7 +101,7 @@ func (n *Node) askBuild(id, address string) {
 	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
 	if _, err := n.port.Ask(ctx, id, address, peer.Request{Kind: "probe"}); err != nil {
-		n.logger.Debug("a member did not say what it applies", "node", id, "error", err)
+		n.logger.Debug("a member did not report its build", "node", id, "error", err)
 	}
 }
 

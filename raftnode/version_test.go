@@ -86,7 +86,7 @@ func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
 	}
 	const question = `{"kind":"hello","node":"n0"}` + "\n"
 	const vote = "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2n1"
-	if answer := spoken("quotad-peer/2", "peer", question); strings.Contains(answer, "speaks the protocol") || answer == "" {
+	if answer := spoken("quotad-peer/2", "peer", question); strings.Contains(answer, "protocol mismatch") || answer == "" {
 		t.Errorf("the present protocol: %q", answer)
 	}
 	answer := spoken("quotad-peer/1", "peer", question)

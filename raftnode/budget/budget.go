@@ -37,7 +37,7 @@ type FullError struct {
 // Error implements error.
 func (e *FullError) Error() string {
 	if e.Own {
-		return fmt.Sprintf("the caller has its part of the budget %s", e.Budget)
+		return fmt.Sprintf("the caller has used up its part of the budget %s", e.Budget)
 	}
 	return fmt.Sprintf("the budget %s of this node is used up", e.Budget)
 }

@@ -50,7 +50,7 @@ func (s *failStop) write(what string, fn func() error) error {
 		s.took(time.Duration(s.monotonic() - started))
 	}
 	if err != nil {
-		s.fatal(fmt.Errorf("%s failed: %w: the node stops, and reads its disk anew when it is started", what, err))
+		s.fatal(fmt.Errorf("%s failed: %w: the node stops; check the disk and start the node again", what, err))
 	}
 	return err
 }
@@ -124,7 +124,7 @@ func (s *failStop) DeleteRange(first, last uint64) error {
 				return err
 			}
 		}
-		if err := s.write("cutting the log", func() error { return s.store.DeleteRange(from, to) }); err != nil {
+		if err := s.write("truncating the log", func() error { return s.store.DeleteRange(from, to) }); err != nil {
 			return err
 		}
 		if last == end {

@@ -26,7 +26,7 @@ func prepareDir(dir string) error {
 		return err
 	}
 	if info.Mode().Perm()&0o002 != 0 {
-		return fmt.Errorf("the data directory %s may be written by everybody: chmod 700 it", dir)
+		return fmt.Errorf("every user can write the data directory %[1]s: chmod 700 %[1]s", dir)
 	}
 	return os.MkdirAll(filepath.Join(dir, "snapshots"), 0o700)
 }

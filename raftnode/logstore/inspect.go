@@ -36,7 +36,7 @@ func OpenOffline(dir string) (*Offline, error) {
 		if disk, err := readDisk(dir); err != nil || disk.started() {
 			return nil, firstError(err, disk.lost("log store", "it is missing"))
 		}
-		return nil, fmt.Errorf("%s is no data directory of a node: %w", dir, os.ErrNotExist)
+		return nil, fmt.Errorf("%s is not the data directory of a node: %w", dir, os.ErrNotExist)
 	}
 	store, err := openStore(dir, has, storeOptions{readOnly: true})
 	if err != nil {

@@ -159,7 +159,7 @@ func (w *witness) part(name string) *uint32 {
 			return &w.parts[i]
 		}
 	}
-	panic("no part of a data directory: " + name)
+	panic("not a part of a data directory: " + name)
 }
 
 // recordSnapshot records a snapshot that was verified. meta is its description.

@@ -15,7 +15,7 @@ import (
 )
 
 // ErrUncommittedRestore says that this node began a restore as a leader, and that its cluster went on without.
-var ErrUncommittedRestore = errors.New("a restore that was begun on this node never came to the others, which went on without it")
+var ErrUncommittedRestore = errors.New("the restore was not committed: the cluster continued without it")
 
 // Options are what a Log needs of its node.
 type Options struct {
@@ -118,7 +118,7 @@ func (d *Disk) bind(l *Log, node string) error {
 		return err
 	}
 	if d.slot != nil {
-		l.logger.Warn("one of the two slots of the witness is damaged; it is written again from the other one", "error", d.slot)
+		l.logger.Warn("one of the two slots of the witness is damaged: writing it again from the other slot", "error", d.slot)
 	}
 	keeper, err := d.claim(node, values, l.write)
 	if err != nil {
@@ -165,7 +165,7 @@ func (l *Log) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log
 func (l *Log) StoreLogs(logs []*raft.Log) error {
 	for _, log := range logs {
 		if term, ok := l.ends.term(log.Index); ok && term != log.Term {
-			err := fmt.Errorf("%w: entry %d is of term %d, the restore was of term %d; replace this node by a new one", ErrUncommittedRestore,
+			err := fmt.Errorf("%w: entry %d is of term %d, the restore was of term %d; replace this node with a new one", ErrUncommittedRestore,
 				log.Index, log.Term, term)
 			l.fatal(err)
 			return err
@@ -273,7 +273,7 @@ func (l *Log) dropUnverified() error {
 		if errors.Is(err, fsm.ErrNewerSnapshot) || first > before+1 {
 			return err
 		}
-		l.logger.Error("the newest snapshot was not read back before the process ended and cannot be restored: it is removed",
+		l.logger.Error("the newest snapshot was not verified before the process ended and cannot be restored: removing it",
 			"snapshot", all[0].ID, "error", err)
 		if err := RemoveSnapshot(l.dir, all[0].ID); err != nil {
 			return err

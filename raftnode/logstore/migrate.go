@@ -26,7 +26,7 @@ func Migrate(dir string, to Kind) error {
 	case err != nil:
 		return err
 	case has == "":
-		return fmt.Errorf("%s is no data directory of a node: %w", dir, os.ErrNotExist)
+		return fmt.Errorf("%s is not the data directory of a node: %w", dir, os.ErrNotExist)
 	case has == to:
 		return nil
 	}
@@ -136,7 +136,7 @@ func copyStore(to, from Store) error {
 // badCopy says that a copy is not what was copied. Nothing is lost: it is removed, and the node starts from the old store.
 func badCopy(copied any, place, problem string) error {
 	return &DamageError{
-		File: fileOf(copied, 0), Place: place, Problem: problem, Advice: "the old store is as it was: look after the disk, and move it again",
+		File: fileOf(copied, 0), Place: place, Problem: problem, Advice: "the old store is unchanged: check the disk, and repeat the migration",
 	}
 }
 
@@ -156,7 +156,7 @@ func compareStores(a, b Store) error {
 			return err
 		}
 		if one.Term != other.Term || one.Type != other.Type || !bytes.Equal(one.Data, other.Data) || !one.AppendedAt.Equal(other.AppendedAt) {
-			return badCopy(a, fmt.Sprintf("log entry %d", index), "it is another one than the old store has")
+			return badCopy(a, fmt.Sprintf("log entry %d", index), "the entry differs from the old store's")
 		}
 	}
 	one, errA := stableOf(a)

@@ -38,7 +38,7 @@ const (
 )
 
 // errFrame says that a message is none of raft's, or larger than one of its kind can be.
-var errFrame = errors.New("malformed or oversized message of raft")
+var errFrame = errors.New("malformed or oversized Raft message")
 
 // frames follows the messages of one direction of a connection.
 type frames struct {
@@ -159,9 +159,9 @@ func (f *frames) value() error {
 	isMap := first>>4 == 0x8 || first == 0xde || first == 0xdf
 	switch {
 	case f.left < 0, first == 0xc1:
-		return f.refuse("a value", int64(first))
+		return f.refuse("invalid value", int64(first))
 	case len(f.open) == 0 && !isMap && !f.replies:
-		return f.refuse("no map but", int64(first))
+		return f.refuse("expected a map, got type", int64(first))
 	case f.sizeNext:
 		return f.snapshotSize()
 	case isMap:
@@ -181,7 +181,7 @@ func (f *frames) value() error {
 		bound = int64(f.maxEntry + entryOverhead)
 	}
 	if length > bound || length > int64(f.left) {
-		return f.refuse("bytes in one value:", length)
+		return f.refuse("too many bytes in one value:", length)
 	}
 	f.left -= int(length)
 	if f.keyed = f.kind == kindInstallSnapshot && len(f.open) == 1 && f.open[0]%2 == 0; f.keyed {
@@ -194,7 +194,7 @@ func (f *frames) value() error {
 }
 
 func (f *frames) refuse(what string, value int64) error {
-	return fmt.Errorf("%w: %s %d, in one of kind %d", errFrame, what, value, f.kind)
+	return fmt.Errorf("%w of kind %[4]d: %[2]s %[3]d", errFrame, what, value, f.kind)
 }
 
 // ended counts a value that has ended, and what ends with it.
@@ -244,10 +244,10 @@ func (f *frames) snapshotSize() error {
 	case (first == 0xcf || first == 0xd3) && b[0] < 0x80:
 		size = binary.BigEndian.Uint64(b)
 	default:
-		return f.refuse("the size of a snapshot as", int64(first))
+		return f.refuse("invalid snapshot size of type", int64(first))
 	}
 	if f.size >= 0 {
-		return f.refuse("a second size of a snapshot:", int64(size)) //nolint:gosec // below 2^63
+		return f.refuse("duplicate snapshot size", int64(size)) //nolint:gosec // below 2^63
 	}
 	f.sizeNext, f.size = false, int64(size) //nolint:gosec // below 2^63
 	f.ended()
@@ -257,7 +257,7 @@ func (f *frames) snapshotSize() error {
 // container opens a map or list of so many values.
 func (f *frames) container(values, most int64) error {
 	if values > most || len(f.open) >= maxDepth {
-		return f.refuse("values in one list:", values)
+		return f.refuse("too many values in one list:", values)
 	}
 	if values == 0 {
 		f.ended()

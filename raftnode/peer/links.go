@@ -102,7 +102,7 @@ func (p *Port) judge(passes func(*link) error) {
 		if err == nil {
 			continue
 		}
-		p.config.Logger.Warn("closing a peer's open connection", "node", l.node, "address", l.raw.RemoteAddr(), "reason", err)
+		p.config.Logger.Warn("closing a peer's connection", "node", l.node, "address", l.raw.RemoteAddr(), "reason", err)
 		p.links.leave(l.raw)
 		_ = l.raw.Close() // its handler ends with that, or raft makes another one
 	}

@@ -71,7 +71,7 @@ type Local struct {
 }
 
 // ErrNotAdmitted says that a node does not know yet whether its empty disk may take part.
-var ErrNotAdmitted = errors.New("this disk is empty, and may not take part yet")
+var ErrNotAdmitted = errors.New("this node's disk is empty and must not vote yet")
 
 // Network is how a node listens for its peers and calls them.
 type Network interface {
@@ -137,7 +137,7 @@ func (p *Port) Start() {
 				if errors.Is(err, net.ErrClosed) {
 					return
 				}
-				p.config.Logger.Warn("a peer's connection could not be accepted", "error", err)
+				p.config.Logger.Warn("could not accept a peer's connection", "error", err)
 				select {
 				case <-p.closed:
 					return
@@ -216,10 +216,10 @@ func (p *Port) handle(in *incoming) {
 // knows, and a connection that is closed over bytes nobody read is reset, the alert with it.
 func (p *Port) handshakeFailed(in *incoming, err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, new(*os.SyscallError)) {
-		p.config.Logger.Debug("a peer went away in its TLS handshake", "from", in.host, "reason", err)
+		p.config.Logger.Debug("a peer closed the connection during the TLS handshake", "from", in.host, "reason", err)
 		return
 	}
-	p.config.Logger.Warn("a peer's TLS handshake failed", "from", in.host, "reason", err)
+	p.config.Logger.Warn("TLS handshake with a peer failed", "from", in.host, "reason", err)
 	if half, ok := in.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 		_, _ = io.CopyN(io.Discard, in.conn, maxMessage) // it has a deadline
 	}
@@ -231,7 +231,7 @@ func (p *Port) refuse(conn net.Conn, reader *bufio.Reader, hello Preface, err er
 	if errors.Is(err, ErrNotAdmitted) {
 		log = p.config.Logger.Debug // the caller asks again and again meanwhile
 	}
-	log("a peer was not let in", "node", hello.Node, "address", conn.RemoteAddr(), "reason", err)
+	log("rejected a peer", "node", hello.Node, "address", conn.RemoteAddr(), "reason", err)
 	if hello.Protocol == ProtocolPeer && readLine(reader, maxMessage, new(Request)) == nil {
 		_ = writeLine(conn, Reply{Refused: err.Error()}) // who asks may tell an operator
 	}
@@ -258,7 +258,7 @@ func readLine(r *bufio.Reader, most int, into any) error {
 		line = append(line, part...)
 		switch {
 		case len(line) > most:
-			return fmt.Errorf("a message of more than %d bytes", most)
+			return fmt.Errorf("the message has more than %d bytes", most)
 		case errors.Is(err, bufio.ErrBufferFull):
 			continue
 		case err != nil:
@@ -312,7 +312,7 @@ func (p *Port) introduce(out *outgoing, node, address, protocol string, deadline
 		out.Conn = known.secured
 	}
 	if err := p.trusted(p.links.identify(known)); err != nil {
-		p.config.Logger.Warn("under a node's address answers another one", "node", node, "address", address, "reason", err)
+		p.config.Logger.Warn("another node answers at the address of a node", "node", node, "address", address, "reason", err)
 		return err
 	}
 	if err := writeLine(out, p.config.Local.Greet(protocol)); err != nil {
@@ -323,7 +323,7 @@ func (p *Port) introduce(out *outgoing, node, address, protocol string, deadline
 }
 
 // errNobodyThere says that no member is known to listen at an address.
-var errNobodyThere = errors.New("no member is known to listen there")
+var errNobodyThere = errors.New("no known member has this address")
 
 // Dial implements raft.StreamLayer.
 func (p *Port) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
