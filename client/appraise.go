@@ -54,7 +54,7 @@ func (t *Transport) call(request *http.Request) (*http.Request, Call, error) {
 
 // errNothingGoverned says that a Transport was made without anything to govern.
 var errNothingGoverned = errors.New(
-	"quotad: the transport governs nothing: give NewTransport a provider such as client.OpenAI(), or client.Match")
+	"quotad: the transport has no provider: pass one such as client.OpenAI() to NewTransport, or use client.Match")
 
 // providerOf returns the provider whose host a request goes to, nil: it goes elsewhere.
 func (s *transportSettings) providerOf(request *http.Request) *upstream {
@@ -89,7 +89,7 @@ func (t *Transport) warnUngoverned(request *http.Request) {
 		for _, p := range t.settings.providers {
 			hosts = append(hosts, p.hosts...)
 		}
-		t.client.logger.Warn("a request is not governed: its host is none of the providers' (see client.Hosts)",
+		t.client.logger.Warn("a request was sent without a quota: its host belongs to no provider of the transport (see client.Hosts)",
 			"host", request.URL.Host, "hosts", hosts)
 	})
 }
@@ -109,7 +109,7 @@ func (t *Transport) repeatable(request *http.Request) (*http.Request, error) {
 	start, err := io.ReadAll(io.LimitReader(request.Body, most+1))
 	if err != nil {
 		closeBody(request)
-		return nil, fmt.Errorf("quotad: while reading the request's body: %w", err)
+		return nil, fmt.Errorf("quotad: read the request's body: %w", err)
 	}
 	copied := request.Clone(request.Context())
 	if int64(len(start)) > most {

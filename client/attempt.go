@@ -43,7 +43,7 @@ func classify(err error) (outcome, error) {
 	if errors.Is(err, proto.Error) {
 		if failed.Code() == connect.CodeInternal {
 			// It could not be encoded: it was not sent, and never can be.
-			return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "are all names UTF-8?", local: true}
+			return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "check that all names are UTF-8", local: true}
 		}
 		// There was an answer, which cannot be read.
 		return unknown, &UnknownOutcomeError{Err: err}
@@ -51,7 +51,8 @@ func classify(err error) (outcome, error) {
 	switch failed.Code() {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound:
 		// A proxy, or a server that is not quotad: it did not carry anything out, and will not.
-		return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "is this a quotad node's API address?", door: true}
+		return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "check that this is the API address of a quotad node",
+			door: true}
 	default:
 		// What is left may come from anywhere on the way, before or after the request was carried out.
 	}

@@ -112,7 +112,7 @@ func (c *Client) flush(ctx context.Context) error {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return errors.New("quotad: closed before everything unspent was given back")
+			return errors.New("quotad: closed before all unspent amounts were returned")
 		}
 	}
 	return nil
@@ -124,7 +124,7 @@ func (c *Client) closeSessions(ctx context.Context) {
 			return to.api.CloseSession(ctx, &quotav1.CloseSessionRequest{Session: id})
 		})
 		if a.err != nil {
-			c.logger.Debug("a session was left to expire", slog.Uint64("session", id), slog.Any("error", a.err))
+			c.logger.Debug("could not close a session; it expires when it is idle", slog.Uint64("session", id), slog.Any("error", a.err))
 		}
 	}
 }

@@ -168,7 +168,7 @@ func TestLimiter_SaysWhyItCanTakeNothing(t *testing.T) {
 			if err := limiter.Err(); !errors.Is(err, want) {
 				t.Errorf("%s: %v, want %v", name, err, want)
 			}
-			if got := strings.Count(log.String(), "a limiter can take nothing"); got != 1 {
+			if got := strings.Count(log.String(), "a limiter cannot get any units"); got != 1 {
 				t.Errorf("%s: %d warnings, want 1: %s", name, got, &log)
 			}
 		}

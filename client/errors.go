@@ -22,11 +22,11 @@ var ErrClusterAway = errors.New("quotad: the cluster is away")
 
 // ErrSlots says that a quota of kind slots was given to a limiter. A slot is in use as long as it is held, so it needs
 // a lease: see Client.Reserve and Do.
-var ErrSlots = errors.New("quotad: a limiter cannot spend slots; reserve a lease")
+var ErrSlots = errors.New("quotad: a limiter cannot use quotas of kind slots; use Reserve")
 
 // ErrLate says that every allowance was too old to be spent when it arrived: the cluster takes longer to answer than the
 // quota's spend-by allows. Nothing was sent to the provider.
-var ErrLate = errors.New("quotad: allowances arrive too late to be spent; the cluster is slow, or the quota's spend-by too short")
+var ErrLate = errors.New("quotad: grants arrive after their spend-by: the cluster is slow, or the quota's spend_by is too short")
 
 // NotAcceptedError says that the request certainly had no effect. It is safe to send it again, anywhere.
 type NotAcceptedError struct {

@@ -465,7 +465,7 @@ func (g *governed) cooldown(lease *Lease, op uint64, report []Signal, verdict si
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		g.transport.client.logger.Warn("a provider's limit was not acknowledged", "error", err)
+		g.transport.client.logger.Warn("could not report a provider's limit", "error", err)
 	}
 	switch {
 	case left > 0:

@@ -78,10 +78,10 @@ func newNodes(addresses []string, httpClient connect.HTTPClient, token string) (
 		n.add(base)
 	}
 	if len(n.all) == 0 {
-		return nil, errors.New("quotad: no address of a node was given")
+		return nil, errors.New("quotad: the address of a node is missing")
 	}
 	if len(n.all) > maxNodes {
-		return nil, fmt.Errorf("quotad: %d addresses were given, at most %d are allowed", len(n.all), maxNodes)
+		return nil, fmt.Errorf("quotad: %d addresses of nodes; at most %d are allowed", len(n.all), maxNodes)
 	}
 	return n, nil
 }

@@ -59,7 +59,7 @@ func defaultHolder() string {
 func WithHolder(holder string) Option {
 	return func(s *settings) error {
 		if holder == "" || len(holder) > 128 || !utf8.ValidString(holder) {
-			return errors.New("quotad: a holder's name has 1 to 128 bytes of UTF-8")
+			return errors.New("quotad: a holder's name must have 1 to 128 bytes of UTF-8")
 		}
 		s.holder = holder
 		return nil
@@ -70,7 +70,7 @@ func WithHolder(holder string) Option {
 func WithClass(class Class) Option {
 	return func(s *settings) error {
 		if class < ClassDefault || class > Background {
-			return fmt.Errorf("quotad: there is no class %d", class)
+			return fmt.Errorf("quotad: unknown class %d", class)
 		}
 		s.class = class
 		return nil
@@ -81,7 +81,7 @@ func WithClass(class Class) Option {
 func WithTTL(ttl time.Duration) Option {
 	return func(s *settings) error {
 		if ttl < time.Second || ttl > 24*time.Hour {
-			return fmt.Errorf("quotad: a lease of %v: it lasts 1 s to 24 h", ttl)
+			return fmt.Errorf("quotad: the lease's length %v must be 1 s to 24 h", ttl)
 		}
 		s.ttl = ttl
 		return nil
@@ -102,7 +102,7 @@ func WithToken(token string) Option {
 func WithHTTPClient(client connect.HTTPClient) Option {
 	return func(s *settings) error {
 		if client == nil {
-			return errors.New("quotad: no HTTP client was given")
+			return errors.New("quotad: the HTTP client is nil")
 		}
 		s.http = client
 		return nil
@@ -150,7 +150,7 @@ func (w warnings) WithGroup(name string) slog.Handler {
 func WithLogger(logger *slog.Logger) Option {
 	return func(s *settings) error {
 		if logger == nil {
-			return errors.New("quotad: no logger was given")
+			return errors.New("quotad: the logger is nil")
 		}
 		s.logger = logger
 		return nil
@@ -178,7 +178,7 @@ func WithCloseTimeout(timeout time.Duration) Option {
 func WithWallClock(now func() time.Time) Option {
 	return func(s *settings) error {
 		if now == nil {
-			return errors.New("quotad: no clock was given")
+			return errors.New("quotad: the clock is nil")
 		}
 		s.wall = now
 		return nil
@@ -188,7 +188,7 @@ func WithWallClock(now func() time.Time) Option {
 func positive(d time.Duration, set func(*settings)) Option {
 	return func(s *settings) error {
 		if d <= 0 {
-			return fmt.Errorf("quotad: a timeout of %v", d)
+			return fmt.Errorf("quotad: the timeout %v must be above 0", d)
 		}
 		set(s)
 		return nil

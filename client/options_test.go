@@ -102,7 +102,7 @@ func TestWithLogger_TellsThatALimitWasNotAcknowledged(t *testing.T) {
 		_ = response.Body.Close()
 		cluster.Break(0, fakequota.Healthy)
 	}, WithLogger(logger))
-	if !strings.Contains(lines.String(), "a provider's limit was not acknowledged") {
+	if !strings.Contains(lines.String(), "could not report a provider's limit") {
 		t.Errorf("logged %q", lines.String())
 	}
 	if _, err := New([]string{"x:1"}, WithLogger(nil)); err == nil {

@@ -222,7 +222,7 @@ func TestNewTransport_FailsWhereItGovernsNothing(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 		base, asked := answers(ok)
 		_, err := NewTransport(c, base, QueueWait(0)).RoundTrip(httptest.NewRequest(http.MethodGet, "https://api.github.com/user", nil))
-		if err == nil || !strings.Contains(err.Error(), "governs nothing") || len(*asked) != 0 {
+		if err == nil || !strings.Contains(err.Error(), "has no provider") || len(*asked) != 0 {
 			t.Errorf("%v, %d calls", err, len(*asked))
 		}
 	})

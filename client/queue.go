@@ -50,7 +50,7 @@ func (q *queue) push(commands ...*command) error {
 		return &NotAcceptedError{Err: ErrClosed}
 	}
 	if q.length+len(commands) > maxQueued {
-		return &NotAcceptedError{Reason: Overloaded, Err: errors.New("too many requests wait in this client")}
+		return &NotAcceptedError{Reason: Overloaded, Err: errors.New("too many requests wait in this client; retry later")}
 	}
 	for _, cmd := range commands {
 		q.appendLocked(cmd)
@@ -239,7 +239,7 @@ func (c *Client) exchange(ctx context.Context, batch []*command) []*command {
 		return to.api.Batch(ctx, request)
 	})
 	if a.err == nil && len(a.value.GetResults()) != len(batch) {
-		a.outcome, a.err = unknown, &UnknownOutcomeError{Err: errors.New("an answer with another number of results")}
+		a.outcome, a.err = unknown, &UnknownOutcomeError{Err: errors.New("the answer has a wrong number of results")}
 	}
 	if a.err != nil {
 		return c.failed(ctx, batch, a.outcome, doubt, a.err)

@@ -69,7 +69,7 @@ func (l *Limiter) learnFacts(ctx context.Context) error {
 		defer done()
 		defer func() { <-l.learning }()
 		if err := l.readFacts(refresh); err != nil {
-			l.client.logger.Debug("what is known of the quotas is old", "error", err)
+			l.client.logger.Debug("could not read the quotas of a limiter: it uses older data", "error", err)
 		}
 	})
 	return nil
@@ -168,7 +168,7 @@ func (l *Limiter) recordUnusable(err error) {
 	l.refusedUntil, l.refusal, l.refusedUnits = l.now()+int64(refusalMemory), err, 0
 	if !l.warned {
 		l.warned = true
-		l.client.logger.Warn("a limiter can take nothing", "error", err)
+		l.client.logger.Warn("a limiter cannot get any units", "error", err)
 	}
 }
 
@@ -268,7 +268,7 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 	l.mu.Unlock()
 	for i := range items {
 		if units > maxAmount/items[i].Amount {
-			return nil, &RefusalError{Reason: NeverFits, Quota: items[i].Quota, RetryAfter: -1, Advice: "ask for less at a time"}
+			return nil, &RefusalError{Reason: NeverFits, Quota: items[i].Quota, RetryAfter: -1, Advice: "request fewer units at a time"}
 		}
 		items[i].Amount *= units
 	}
@@ -284,7 +284,7 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 	}
 	op := lease.Operation()
 	if op == nil {
-		return nil, &UnknownOutcomeError{Err: errors.New("a lease without the operation that was asked for")}
+		return nil, &UnknownOutcomeError{Err: errors.New("the lease lacks the requested operation")}
 	}
 	l.refusedUntil, l.refusal = 0, nil
 	if wait == 0 {

@@ -90,7 +90,7 @@ func (c *Client) reserve(ctx context.Context, request ReserveRequest) (*Lease, e
 		return nil, c.refused(refusal)
 	}
 	if response.GetLease() == nil {
-		return nil, &UnknownOutcomeError{Err: errors.New("an answer that is neither a lease nor a refusal")}
+		return nil, &UnknownOutcomeError{Err: errors.New("the answer is neither a lease nor a refusal")}
 	}
 	return newLease(c, response.GetLease(), at), nil
 }

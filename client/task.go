@@ -103,7 +103,7 @@ func (c *Client) BeginTask(ctx context.Context, request TaskRequest) (*Attempt, 
 	case a.value.GetRefusal() != nil:
 		return nil, c.refused(a.value.GetRefusal())
 	case a.value.GetAttempt() == nil:
-		return nil, &UnknownOutcomeError{Err: errors.New("an answer that is neither an attempt nor a refusal")}
+		return nil, &UnknownOutcomeError{Err: errors.New("the answer is neither an attempt nor a refusal")}
 	}
 	return newAttempt(c, request.Task, a.value.GetAttempt(), a.stamp(a.value.GetMeta())), nil
 }

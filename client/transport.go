@@ -308,6 +308,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("quotad: while waiting for the provider's limit: %w", context.Cause(ctx))
+		return fmt.Errorf("quotad: waiting for the provider's limit: %w", context.Cause(ctx))
 	}
 }

@@ -129,7 +129,7 @@ func (p *grant) settle(s settlement) {
 			return
 		}
 		// What cannot be settled must not keep its lease, and with it a slot.
-		g.logger.Debug("a call was not settled", "holder", p.call.caller.Holder, "error", err)
+		g.logger.Debug("could not settle a call", "holder", p.call.caller.Holder, "error", err)
 		_, _ = p.lease.Release(ctx)
 	})
 }
@@ -142,7 +142,7 @@ func (p *grant) handOver() {
 		ctx, cancel := context.WithTimeout(context.Background(), settleWithin)
 		defer cancel()
 		if _, err := p.lease.Release(ctx); err != nil {
-			g.logger.Debug("a take was not released", "holder", p.call.caller.Holder, "error", err)
+			g.logger.Debug("could not release a take", "holder", p.call.caller.Holder, "error", err)
 		}
 	})
 }

@@ -37,10 +37,10 @@ func (c *call) read() error {
 }
 
 // errRepeated says that a body has a member twice: the provider might take the other one, and another model than is governed.
-var errRepeated = errors.New("a member stands twice at the top of the body; send each once")
+var errRepeated = errors.New("a member is repeated at the top of the body; send each once")
 
 // errEncoding says that a body is packed in a way that the gateway does not read.
-var errEncoding = errors.New("a body with this Content-Encoding cannot be read; send it plain or in gzip")
+var errEncoding = errors.New("the Content-Encoding of the body is not supported; send it plain or in gzip")
 
 func (c *call) scan(to io.Writer) error {
 	if c.body == nil {

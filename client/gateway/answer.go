@@ -123,7 +123,7 @@ func (b *answerBody) close() error {
 }
 
 // errGone says that the client has left.
-var errGone = errors.New("the client has left")
+var errGone = errors.New("the client disconnected")
 
 // end settles the attempt: how is how the body ended.
 func (b *answerBody) end(how error) {

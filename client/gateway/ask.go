@@ -21,27 +21,27 @@ import (
 func readQuery(r *http.Request, known []string, several ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return nil, errors.New("the query cannot be read: it is not percent-encoded")
+		return nil, errors.New("the query is not percent-encoded")
 	}
 	for name, values := range query {
 		switch {
 		case name != "key" && !slices.Contains(known, name):
 			return nil, fmt.Errorf("the query parameter %s is unknown; known: %s", identity.Quote(name), strings.Join(append(known, "key"), ", "))
 		case len(values) > 1 && !slices.Contains(several, name):
-			return nil, fmt.Errorf("the query has %s twice", name)
+			return nil, fmt.Errorf("the query repeats %s", name)
 		}
 	}
 	return query, nil
 }
 
 // errNoBody says that a request has no body.
-var errNoBody = errors.New("there is none")
+var errNoBody = errors.New("the body is empty")
 
 // readAsk reads a body as JSON of a form, whatever its type: curl -d says that it sends a form.
 func readAsk(r *http.Request, into any, most int64, form string) error {
 	data, err := io.ReadAll(io.LimitReader(r.Body, most+1))
 	if err != nil || int64(len(data)) > most {
-		return fmt.Errorf("the body was not read, or is larger than %d KiB", most>>10)
+		return fmt.Errorf("could not read the body, or it is larger than %d KiB", most>>10)
 	}
 	data = bytes.TrimSpace(data)
 	if len(data) == 0 {
@@ -50,7 +50,7 @@ func readAsk(r *http.Request, into any, most int64, form string) error {
 	in := json.NewDecoder(bytes.NewReader(data))
 	in.DisallowUnknownFields()
 	if err = in.Decode(into); err == nil && in.InputOffset() < int64(len(data)) {
-		err = errors.New("more follows")
+		err = errors.New("more data follows")
 	}
 	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		return fmt.Errorf("%s cannot be a %s in JSON", cmp.Or(wrong.Field, "the body"), wrong.Value)

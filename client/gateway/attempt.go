@@ -73,7 +73,7 @@ func (c *call) pause(ctx context.Context, d time.Duration) error {
 }
 
 // errSwitched says that a provider left HTTP: no request asks for that, and what follows is no answer.
-var errSwitched = errors.New("it switched to another protocol (101), which no request asks for")
+var errSwitched = errors.New("the provider switched to another protocol (101), which no request asks for")
 
 // errUnsent says that nothing reached the provider.
 var errUnsent = errors.New("nothing was sent")

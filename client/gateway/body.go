@@ -177,7 +177,7 @@ func (a *accountant) release() {
 
 // bodyRefusal says why a body was not taken.
 func bodyRefusal(err error) dialect.Refusal {
-	refusal := dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: the body was not received: " + err.Error()}
+	refusal := dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: could not receive the body: " + err.Error()}
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		refusal = dialect.Refusal{Status: http.StatusRequestTimeout, Message: "quotad: the body did not arrive"}

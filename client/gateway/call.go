@@ -150,7 +150,7 @@ func (c *call) prepare(r *http.Request) (dialect.Refusal, bool) {
 		c.ungoverned = "path"
 		if c.upstream.config.Paths == "refuse" {
 			return dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the upstream " + c.upstream.name +
-				" takes calls that quotas govern only (paths: refuse), not " + r.Method + " " + identity.Quote(c.path)}, true
+				" accepts only calls with quotas (paths: refuse), not " + r.Method + " " + identity.Quote(c.path)}, true
 		}
 	}
 	return dialect.Refusal{}, false
@@ -278,7 +278,7 @@ func (c *call) unknownModel() (dialect.Refusal, bool) {
 	c.gateway.refreshCatalog()
 	named := "model " + identity.Quote(c.model)
 	if c.model == "" {
-		named = "a call that names no model"
+		named = "a call without a model"
 	}
 	return dialect.Refusal{
 		Status: http.StatusForbidden, Final: true,

@@ -25,7 +25,7 @@ const partCost = "cost"
 func Warnings(conf config.Config) []string {
 	var out []string
 	for _, model := range price.Old(conf.Prices, time.Now()) {
-		out = append(out, fmt.Sprintf("prices: the figures of %s are older than %d days or have no date: look them up again",
+		out = append(out, fmt.Sprintf("prices: the prices of %s have no date, or one more than %d days ago: check them",
 			identity.Quote(model), int(price.OldAfter.Hours()/24)))
 	}
 	return out

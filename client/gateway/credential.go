@@ -51,7 +51,7 @@ func (c *call) findKeys() (dialect.Refusal, bool) {
 		if c.upstream.dialect == dialect.Bedrock && strings.HasPrefix(c.header.Get("Authorization"), "AWS4-") {
 			return dialect.Refusal{
 				Status: http.StatusBadRequest, Final: true,
-				Message: "quotad: a call signed with SigV4 names its host and cannot pass " +
+				Message: "quotad: a call signed with SigV4 is bound to its host and cannot pass through " +
 					"a gateway: use a key of Bedrock (AWS_BEARER_TOKEN_BEDROCK), and in Claude Code " +
 					"CLAUDE_CODE_SKIP_BEDROCK_AUTH=1 with a key of the gateway",
 			}, true
@@ -61,7 +61,7 @@ func (c *call) findKeys() (dialect.Refusal, bool) {
 	c.keys = c.upstream.keys.For(c.caller.Class, c.caller.Holder)
 	if len(c.keys) == 0 {
 		return dialect.Refusal{Status: http.StatusForbidden, Final: true, Message: "quotad: no key of the upstream " + c.upstream.name +
-			" is meant for the holder " + identity.Quote(c.caller.Holder)}, true
+			" is allowed for the holder " + identity.Quote(c.caller.Holder)}, true
 	}
 	return dialect.Refusal{}, false
 }

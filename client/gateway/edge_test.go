@@ -51,7 +51,7 @@ func TestBody_WhatStandsTwiceIsRefused(t *testing.T) {
 	p := startProvider(t, speak(200, `{}`))
 	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
 	got := f.do(http.MethodPost, "/openai/v1/responses", `{"model":"small","input":"x","mod\u0065l":"large"}`)
-	if got.status != http.StatusBadRequest || !strings.Contains(got.body, "stands twice") {
+	if got.status != http.StatusBadRequest || !strings.Contains(got.body, "is repeated") {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
 	if got := f.do(http.MethodPost, "/openai/v1/responses", `{"model":"small","input":"x"}`); got.status != http.StatusOK {
@@ -344,7 +344,7 @@ func TestListen_RefusesASocketThatIsServed(t *testing.T) {
 	if info, err := os.Stat(conf.Listen.Unix); err != nil || info.Mode().Perm() != 0o660 {
 		t.Errorf("the socket has mode %v, %v", info.Mode(), err)
 	}
-	if _, err := f.gateway.Listen(context.Background()); err == nil || !strings.Contains(err.Error(), "another process serves it") {
+	if _, err := f.gateway.Listen(context.Background()); err == nil || !strings.Contains(err.Error(), "another process listens there") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func (g *Gateway) Explain(ctx context.Context, r *http.Request) (Explanation, er
 	}
 	to, ok := s.route(r)
 	if !ok || to.own != "" {
-		return refused(dialect.Refusal{Status: http.StatusNotFound, Message: "no upstream; a path begins with one of " + s.prefixes()})
+		return refused(dialect.Refusal{Status: http.StatusNotFound, Message: "no upstream has this path; begin it with one of " + s.prefixes()})
 	}
 	c.route = to
 	if refusal, denied := c.identify(r, r.Header); denied {

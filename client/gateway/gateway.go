@@ -144,7 +144,7 @@ func (g *Gateway) Reload(conf config.Config) error {
 	}
 	conf.Listen = g.state.Load().config.Listen.Reloaded(conf.Listen)
 	if err := checked(conf); err != nil {
-		return fmt.Errorf("listen is read at a start only, and what it opened stays open until then: %w", err)
+		return fmt.Errorf("a change of listen takes effect only after a restart, and with the present one: %w", err)
 	}
 	built, err := g.build(conf)
 	if err != nil {
@@ -191,13 +191,13 @@ func (g *Gateway) build(conf config.Config) (*state, error) {
 		return nil, err
 	}
 	if (conf.Tokens != "") != (g.options.Tokens != nil) {
-		return nil, errors.New("gateway: Config.Tokens and Options.Tokens go together")
+		return nil, errors.New("gateway: Config.Tokens and Options.Tokens belong together")
 	}
 	s := &state{config: conf, machine: conf.Machine, upstreams: map[string]*upstream{}, hosts: map[string]*upstream{}}
 	if s.machine == "" {
 		name, err := os.Hostname()
 		if err != nil {
-			return nil, fmt.Errorf("gateway: set machine: the host's name is not known: %w", err)
+			return nil, fmt.Errorf("gateway: cannot determine the host's name, set machine: %w", err)
 		}
 		s.machine = name
 	}
@@ -299,7 +299,7 @@ func (g *Gateway) readCatalog(ctx context.Context) error {
 	defer cancel()
 	list, err := g.cluster.list(ctx)
 	if err != nil {
-		g.logger.Debug("the list of quotas was not read", "error", err)
+		g.logger.Debug("could not read the list of quotas", "error", err)
 		g.unlisted.Store(&err)
 		return err
 	}
@@ -329,7 +329,7 @@ func (g *Gateway) Drained(ctx context.Context) error {
 		select {
 		case <-look.C:
 		case <-ctx.Done():
-			return fmt.Errorf("gateway: %d calls were still under way: %w", g.calls.Load(), ctx.Err())
+			return fmt.Errorf("gateway: %d calls were still in flight: %w", g.calls.Load(), ctx.Err())
 		}
 	}
 	return nil

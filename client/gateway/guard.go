@@ -46,11 +46,11 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 	}
 	switch {
 	case r.Method == http.MethodTrace || r.Method == "TRACK":
-		return no(http.StatusNotImplemented, "%s is not taken: it has the provider show what was sent, keys included", r.Method)
+		return no(http.StatusNotImplemented, "the method %s is not allowed: the provider would echo the request, including keys", r.Method)
 	case r.Method != strings.ToUpper(r.Method):
-		return no(http.StatusBadRequest, "the method %s is not in capitals", identity.Quote(r.Method))
+		return no(http.StatusBadRequest, "the method %s must be in capitals", identity.Quote(r.Method))
 	case r.Method == http.MethodConnect || r.URL.Host != "" || r.URL.Opaque != "":
-		return no(http.StatusBadRequest, "this is no forward proxy: send the path alone, such as /openai/v1/responses")
+		return no(http.StatusBadRequest, "the gateway is not a forward proxy: send the path only, such as /openai/v1/responses")
 	case r.Host == "":
 		return no(http.StatusBadRequest, "the Host header is missing")
 	case dotted(path):

@@ -46,8 +46,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		c.refuse(w, dialect.Refusal{
 			Status: http.StatusNotFound,
-			Message: "quotad: no upstream at " + identity.Quote(r.URL.Path) + "; a path begins with one of " + s.prefixes() +
-				" and goes on as at the provider",
+			Message: "quotad: no upstream at " + identity.Quote(r.URL.Path) + "; begin the path with one of " + s.prefixes() +
+				" and continue it as at the provider",
 		})
 		return
 	}
@@ -69,7 +69,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if where := otherMethod(r); where != "" {
 		c.refuse(w, dialect.Refusal{
-			Status: http.StatusBadRequest, Message: "quotad: " + where + " asks for another method: send the call with that method", Final: true,
+			Status: http.StatusBadRequest, Message: "quotad: " + where + " asks for a different method: use that method", Final: true,
 		})
 		return
 	}
@@ -77,7 +77,8 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // tooManyWrong is for a peer that has shown too many wrong tokens.
-var tooManyWrong = dialect.Refusal{Status: http.StatusTooManyRequests, Message: "quotad: too many wrong tokens", RetryAfter: time.Second}
+var tooManyWrong = dialect.Refusal{Status: http.StatusTooManyRequests, Message: "quotad: too many wrong tokens; retry later",
+	RetryAfter: time.Second}
 
 // identify names the caller of a request with a header. The answer is a refusal where it may not have the name that it claims.
 func (c *call) identify(r *http.Request, header http.Header) (dialect.Refusal, bool) {
@@ -121,7 +122,7 @@ func (g *Gateway) enter(w http.ResponseWriter, c *call) bool {
 	g.leave()
 	refusal, _ := c.refusalOf(errStopping)
 	if !g.stopping.Load() {
-		refusal.Message = "quotad: too many calls are under way (limits.calls)"
+		refusal.Message = "quotad: too many calls are in flight (limits.calls)"
 	}
 	c.refuse(w, refusal)
 	return false
@@ -142,7 +143,7 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 	}
 	if c.upstream.keys != nil && !g.provenCaller(r, c) {
 		c.refuse(w, dialect.Refusal{Status: http.StatusForbidden, Final: true, Message: "quotad: the keys of the upstream " + c.upstream.name +
-			" are for callers with a token of this gateway, or on its unix socket"})
+			" are only for callers with a token of this gateway, or on its unix socket"})
 		return
 	}
 	c.path = c.upstream.dialect.Rewrite(c.path)

@@ -79,7 +79,7 @@ func (c *headConn) wrong() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.whole {
-		return "requests are not taken before the one before them is answered"
+		return "a request must wait for the answer to the previous one"
 	}
 	return wrongHead(c.head)
 }
@@ -106,17 +106,17 @@ func wrongHead(head []byte) string {
 		case "transfer-encoding":
 			encodings++
 			if !strings.EqualFold(strings.TrimSpace(value), "chunked") {
-				return "the Transfer-Encoding is not chunked alone"
+				return "the Transfer-Encoding must be chunked"
 			}
 		}
 	}
 	switch {
 	case lengths > 1:
-		return "there is more than one Content-Length"
+		return "Content-Length is repeated"
 	case encodings > 1:
-		return "there is more than one Transfer-Encoding"
+		return "Transfer-Encoding is repeated"
 	case lengths > 0 && encodings > 0:
-		return "there are a Content-Length and a Transfer-Encoding"
+		return "both Content-Length and Transfer-Encoding are set"
 	}
 	return ""
 }

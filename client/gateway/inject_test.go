@@ -194,14 +194,14 @@ func TestA28_UnsafeConfigurationsDoNotStart(t *testing.T) {
 	}
 	open := config.Upstream{Auth: "inject", Keys: []config.Key{{Name: "a", From: config.Source{File: readable}}}}
 	for want, conf := range map[string]config.Config{
-		"any process that reaches the port could use the keys": {Upstreams: map[string]config.Upstream{"openai": inject}},
+		"every process that reaches the port could use the keys": {Upstreams: map[string]config.Upstream{"openai": inject}},
 		"0.0.0.0:7452 is not a loopback address: set listen.tls": {
 			Upstreams: map[string]config.Upstream{"openai": {}}, Listen: config.Listen{TCP: []string{"0.0.0.0:7452"}},
 		},
 		"callers need tokens": {
 			Upstreams: map[string]config.Upstream{"openai": {}}, Listen: config.Listen{TCP: []string{"0.0.0.0:7452"}, Insecure: true},
 		},
-		"may be used by others": {Upstreams: map[string]config.Upstream{"openai": open}, Trust: true},
+		"other users can access": {Upstreams: map[string]config.Upstream{"openai": open}, Trust: true},
 	} {
 		conf.Cluster.Nodes, conf.Machine = []string{"127.0.0.1:1"}, "m"
 		if g, err := gateway.New(conf, gateway.Options{}); err == nil || !strings.Contains(err.Error(), want) {
@@ -285,5 +285,5 @@ func TestA14_FailOpenIsBounded(t *testing.T) {
 	f.cluster.start()
 	f.governedAgain(t)
 	eventually(t, "what passed is charged", func() bool { return f.cluster.quota("openai/gpt-5/requests").Consumed >= 3 })
-	f.logs(t, "calls are governed", 1)
+	f.logs(t, "calls need quotas again", 1)
 }

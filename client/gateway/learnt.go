@@ -39,7 +39,7 @@ func (g *Gateway) loadLearnt(path string) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		g.logger.Warn("what was learnt before is not known: the file of state was not read", "path", path, "error", err)
+		g.logger.Warn("could not read the state file: the gateway learns estimates again", "path", path, "error", err)
 	default:
 		g.learner.Restore(learnt)
 	}
@@ -56,7 +56,7 @@ func readLearnt(path string) ([]estimate.Learnt, error) {
 		return nil, err
 	}
 	if kept.Version != stateVersion {
-		return nil, fmt.Errorf("it has version %d, and this gateway knows %d", kept.Version, stateVersion)
+		return nil, fmt.Errorf("the file has version %d; this gateway supports %d", kept.Version, stateVersion)
 	}
 	return kept.Learnt, nil
 }
@@ -68,7 +68,7 @@ func (g *Gateway) saveLearnt() {
 		return // also a gateway that only explains calls must not overwrite what another one keeps
 	}
 	if err := writeLearnt(path, g.learner.Learnt()); err != nil {
-		g.logger.Warn("what was learnt is not kept: the file of state was not written", "path", path, "error", err)
+		g.logger.Warn("could not write the state file: learned estimates are lost at a restart", "path", path, "error", err)
 	}
 }
 

@@ -154,7 +154,8 @@ func (c *call) passOpen() bool {
 	}
 	if first {
 		bounds := c.upstream.config.FailOpen
-		c.gateway.logger.Warn("the cluster is away: calls pass ungoverned", "upstream", c.upstream.name, "count", bounds.Count, "per", bounds.Per,
+		c.gateway.logger.Warn("the cluster is away: calls pass without quotas", "upstream", c.upstream.name, "count", bounds.Count, "per",
+			bounds.Per,
 			"for", bounds.For)
 	}
 	if c.key == nil && len(c.keys) > 0 {
@@ -172,7 +173,7 @@ func (c *call) clusterBack() {
 		return
 	}
 	g := c.gateway
-	g.logger.Warn("the cluster is back: calls are governed", "upstream", c.upstream.name, "passed", count)
+	g.logger.Warn("the cluster is back: calls need quotas again", "upstream", c.upstream.name, "passed", count)
 	g.tasks.Go(func() {
 		for key, amount := range spent {
 			quota, ok := c.chargedTo(key)
@@ -194,7 +195,7 @@ func (c *call) clusterBack() {
 			}
 			cancel()
 			if err != nil {
-				g.logger.Warn("what was spent while the cluster was away was not reported", "quota", quota, "amount", amount, "error", err)
+				g.logger.Warn("could not report the amounts that were spent while the cluster was away", "quota", quota, "amount", amount, "error", err)
 			}
 		}
 	})

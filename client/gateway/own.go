@@ -79,7 +79,7 @@ func (g *Gateway) serveSettling(w http.ResponseWriter, r *http.Request, c *call)
 	defer g.settling.Add(-1)
 	if g.settling.Add(1) > int64(c.state.config.Limits.Calls) {
 		c.refuse(w, dialect.Refusal{
-			Status: http.StatusServiceUnavailable, RetryAfter: time.Second, Message: "quotad: too many settlements are under way (limits.calls)",
+			Status: http.StatusServiceUnavailable, RetryAfter: time.Second, Message: "quotad: too many settlements are in flight (limits.calls)",
 		})
 		return
 	}

@@ -22,7 +22,7 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 	// What the caller sent decides: the proxy removes the headers that Connection names before it rewrites the request.
 	nothing := r.Header.Get("Authorization") == ""
 	if g.options.Tokens != nil && nothing {
-		c.refuse(w, dialect.Refusal{Status: http.StatusUnauthorized, Message: "quotad: send the cluster's token as Authorization: Bearer"})
+		c.refuse(w, dialect.Refusal{Status: http.StatusUnauthorized, Message: "quotad: send a token of the cluster as Authorization: Bearer"})
 		return
 	}
 	keep := accountant{gateway: g, most: c.state.config.Limits.Memory}
@@ -46,7 +46,7 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
 			if sent, ok := errors.AsType[*upstreamError](err); ok {
 				c.refuse(w, dialect.Refusal{Status: http.StatusBadGateway, Message: fmt.Sprintf(
-					"quotad: a node did not answer, so the outcome is unknown (%v); send it again under the same request id", sent)})
+					"quotad: a node did not answer, so the outcome is unknown (%v); send it again with the same request id", sent)})
 				return
 			}
 			c.refuse(w, c.awayRefusal(err))

@@ -87,8 +87,8 @@ func (c *call) checkPools() error {
 // noMember says that a pool has no member of a key.
 func (u *upstream) noMember(pool catalog.Quota, k *keys.Key) error {
 	return &PoolError{
-		u.name, pool.Name, fmt.Sprintf("the pool %s has no member of the key %s: %s", pool.Name, k.Name, memberNames(pool)),
-		"Members have the names of keys: add the member, or take the key out of pool: in gateway.yaml",
+		u.name, pool.Name, fmt.Sprintf("the pool %s has no member for the key %s: %s", pool.Name, k.Name, memberNames(pool)),
+		"Members have the names of keys: add the member, or remove the key from pool: in gateway.yaml",
 	}
 }
 
@@ -134,7 +134,8 @@ func (c *call) granted(lease *client.Lease) (*grant, error) {
 	granted.settle(settlement{unsent: true})
 	c.gateway.refreshCatalog()
 	return nil, &PoolError{
-		c.upstream.name, "", fmt.Sprintf("the cluster granted the member %q of a pool, and no key of that name may be used", lease.Member()),
+		c.upstream.name, "", fmt.Sprintf("the cluster granted the member %q of a pool, but no key of that name is allowed for the call",
+			lease.Member()),
 		"Members have the names of keys: quotad gateway check --cluster compares them",
 	}
 }

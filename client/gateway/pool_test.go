@@ -333,7 +333,7 @@ func TestPool_MustFitTheKeys(t *testing.T) {
 	}
 	for _, says := range []string{
 		"upstreams.openai: the member c of the pool openai/gpt-5/requests has no key", "the member a of the pool openai/gpt-6/requests is",
-		"the pool openai/gpt-7/requests has no member of the key b: its members are a",
+		"the pool openai/gpt-7/requests has no member for the key b: its members are a",
 	} {
 		if !strings.Contains(err.Error(), says) {
 			t.Errorf("%v does not say %s", err, says)

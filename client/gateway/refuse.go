@@ -21,7 +21,7 @@ const retrySoon = 5 * time.Second
 
 var (
 	errStopping  = errors.New("this gateway is stopping")
-	errNotListed = errors.New("the quotas of the cluster are not known yet")
+	errNotListed = errors.New("the gateway has not read the quotas of the cluster yet")
 )
 
 // refusalOf turns an error of a call into an answer; gone: there is nobody to answer.
@@ -44,7 +44,7 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 	case errors.As(err, &upstream):
 		said := "did not answer"
 		if !upstream.sent {
-			said = "was not reached; nothing was sent"
+			said = "could not be reached; nothing was sent"
 		}
 		return dialect.Refusal{Status: http.StatusBadGateway, Message: fmt.Sprintf("quotad: the upstream %s %s: %s", c.upstream.name, said,
 			withoutQuery(upstream.err))}, false
@@ -62,7 +62,7 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 		return dialect.Refusal{
 			Status: http.StatusServiceUnavailable, RetryAfter: retrySoon,
 			Message: "quotad: the slot of this call was lost " +
-				"while it was under way: the cluster was away for too long, or an operator revoked it",
+				"while it ran: the cluster was away for too long, or an operator revoked the lease",
 		}, false
 	}
 	return c.awayRefusal(err), false

@@ -62,7 +62,7 @@ func (c *call) report(granted *grant, said []signals.Signal, verdict signals.Sig
 		defer cancel()
 		reported, err := reportOn(ctx, granted.lease, report)
 		if err != nil {
-			c.gateway.logger.Warn("what a provider said of its limits was not reported", "upstream", c.upstream.name, "error", err)
+			c.gateway.logger.Warn("could not report a provider's limits", "upstream", c.upstream.name, "error", err)
 		}
 		var left time.Duration
 		for _, quota := range reported {

@@ -44,7 +44,7 @@ func (g *Gateway) Listen(ctx context.Context) (*Server, error) {
 		listener, err := open.Listen(ctx, "tcp", address)
 		if err != nil {
 			if host, _, _ := net.SplitHostPort(address); host == "::1" && len(s.listeners) > 0 && !errors.Is(err, os.ErrPermission) && !inUse(err) {
-				g.logger.Info("not listening on IPv6's loopback", "address", address, "error", err)
+				g.logger.Info("cannot listen on the IPv6 loopback", "address", address, "error", err)
 				continue // a machine without IPv6
 			}
 			s.close()
@@ -68,7 +68,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 		if connection, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
 			_ = connection.Close()
-			return nil, fmt.Errorf("listen unix %s: another process serves it", path)
+			return nil, fmt.Errorf("listen unix %s: another process listens there", path)
 		}
 		_ = os.Remove(path)
 	}
@@ -183,7 +183,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	defer cancel()
 	for _, server := range s.servers {
 		if late := server.Shutdown(drain); late != nil {
-			s.gateway.logger.Warn("calls were still under way and were broken off", "error", late)
+			s.gateway.logger.Warn("aborted calls in flight", "error", late)
 			_ = server.Close()
 		}
 	}

@@ -335,7 +335,7 @@ func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
 			return
 		}
 		c.refuse(w, dialect.Refusal{
-			Status: http.StatusForbidden, Message: "quotad: the status is shown on loopback, on the socket, or with a token that has the verb read",
+			Status: http.StatusForbidden, Message: "quotad: to see the status, use loopback, the socket, or a token with the verb read",
 		})
 		return
 	}
@@ -348,7 +348,7 @@ func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Referrer-Policy", "no-referrer")
 	if err := statusTemplate.Execute(w, g.Status()); err != nil {
-		g.logger.Debug("the status page was not written", "error", err)
+		g.logger.Debug("could not write the status page", "error", err)
 	}
 }
 

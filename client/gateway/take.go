@@ -63,13 +63,13 @@ func readTake(r *http.Request, known []string) (takeRequest, error) {
 	ask.Quota, ask.Wait, ask.Holder, ask.Class = query.Get("quota"), query.Get("wait"), query.Get("holder"), query.Get("class")
 	if text := query.Get("settle"); text != "" {
 		if ask.Settle, err = strconv.ParseBool(text); err != nil {
-			return ask, fmt.Errorf("settle %s is not 1 or 0", identity.Quote(text))
+			return ask, fmt.Errorf("settle must be 1 or 0, not %s", identity.Quote(text))
 		}
 	}
 	if text := query.Get("amount"); text != "" {
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			return ask, fmt.Errorf("amount %s is not a whole number", identity.Quote(text))
+			return ask, fmt.Errorf("amount must be a whole number, not %s", identity.Quote(text))
 		}
 		ask.Amount = &n
 	}
@@ -80,14 +80,14 @@ func readTake(r *http.Request, known []string) (takeRequest, error) {
 	case ask.Quota != "":
 		ask.Items = append([]takeItem{ask.takeItem}, ask.Items...)
 	case ask.Amount != nil:
-		return ask, errors.New("amount stands without a quota: ?quota=t/core&amount=1")
+		return ask, errors.New("amount needs a quota: ?quota=t/core&amount=1")
 	}
 	if len(ask.Items) == 0 || len(ask.Items) > maxItems {
 		return ask, errors.New("name 1 to 64 quotas: ?quota=t/core&amount=1, or {\"items\":[{\"quota\":\"t/core\",\"amount\":1}]}")
 	}
 	for _, item := range ask.Items {
 		if item.amount() < 1 || item.Quota == "" {
-			return ask, errors.New("an item has a quota and an amount of at least 1")
+			return ask, errors.New("each item needs a quota and an amount of at least 1")
 		}
 	}
 	return ask, nil
@@ -163,7 +163,7 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 		if id == "" {
 			granted.settle(settlement{unsent: true})
 			c.refuse(w, dialect.Refusal{
-				Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Message: "quotad: too many takes wait for their settlement",
+				Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Message: "quotad: too many takes wait for a settlement",
 			})
 			return
 		}
@@ -301,7 +301,7 @@ const maxTakes = 10_000
 // takeLife is how long a take waits for its settlement; without one it counts as it was asked.
 const takeLife = 10 * time.Minute
 
-const noSuchTake = "quotad: there is no such take: it was settled, or is older than 10m"
+const noSuchTake = "quotad: unknown take: it was settled, or is older than 10m"
 
 // takes are those that wait for their settlement, by id.
 type takes struct {
@@ -392,15 +392,15 @@ func readSettle(r *http.Request) (id string, actual map[string]int64, err error)
 		return "", nil, err
 	}
 	if ask.ID == "" {
-		return "", nil, errors.New("the id of the take is missing: say " + settleForm)
+		return "", nil, errors.New("the id of the take is missing: add " + settleForm)
 	}
 	actual = map[string]int64{}
 	for _, item := range ask.Actual {
 		if _, twice := actual[item.Quota]; twice {
-			return "", nil, fmt.Errorf("the quota %s stands twice", identity.Quote(item.Quota))
+			return "", nil, fmt.Errorf("the quota %s is repeated", identity.Quote(item.Quota))
 		}
 		if item.Quota == "" || item.Amount == nil || *item.Amount < 0 {
-			return "", nil, errors.New("an item has a quota, and the actual amount of at least 0")
+			return "", nil, errors.New("each item needs a quota, and an actual amount of at least 0")
 		}
 		actual[item.Quota] = *item.Amount
 	}

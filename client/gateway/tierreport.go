@@ -46,7 +46,7 @@ func (s *state) readReport(r *http.Request) (ask reportRequest, err error) {
 	ask.id, ask.quotas, ask.holder, ask.class = query.Get("id"), query["quota"], query.Get("holder"), query.Get("class")
 	if name := query.Get("upstream"); name != "" {
 		if ask.upstream = s.upstreams[name]; ask.upstream == nil {
-			return ask, fmt.Errorf("there is no upstream %s: there are %s", identity.Quote(name),
+			return ask, fmt.Errorf("unknown upstream %s; known: %s", identity.Quote(name),
 				strings.Join(slices.Sorted(maps.Keys(s.upstreams)), ", "))
 		}
 	}
@@ -54,7 +54,7 @@ func (s *state) readReport(r *http.Request) (ask reportRequest, err error) {
 		return ask, err
 	}
 	if ask.Status < 100 || ask.Status > 599 {
-		return ask, errors.New("status is that of the provider's answer, 100 to 599")
+		return ask, errors.New("status must be the status of the provider's answer, 100 to 599")
 	}
 	if ask.Dialect != "" {
 		_, err = signals.DialectNamed(ask.Dialect)
@@ -110,7 +110,7 @@ func (g *Gateway) serveReport(w http.ResponseWriter, r *http.Request, c *call) {
 		quotas = g.quotasOf(ask.upstream, said)
 	}
 	if len(quotas) == 0 || len(quotas) > maxItems {
-		c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: the answer names no limit that is a quota of the " +
+		c.refuse(w, dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: the answer names no limit that matches a quota of the " +
 			"upstream: name 1 to 64 quotas (?quota=t/core), or a take that was asked with settle=1 (?id=...)"})
 		return
 	}

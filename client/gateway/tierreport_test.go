@@ -131,7 +131,7 @@ func TestReport_SaysWhatIsWrong(t *testing.T) {
 		"no quota":         {"/report", exhaustedAnswer("core"), 400, "name 1 to 64 quotas"},
 		"no limit's name":  {"/report?upstream=github", `{"status":429,"headers":{"retry-after":"20"}}`, 400, "name 1 to 64 quotas"},
 		"unknown quota":    {"/report?quota=github/none", exhaustedAnswer("core"), 404, "the cluster has no quota"},
-		"unknown take":     {"/report?id=none", exhaustedAnswer("core"), 404, "there is no such take"},
+		"unknown take":     {"/report?id=none", exhaustedAnswer("core"), 404, "unknown take"},
 		"slots":            {"/report?quota=t/slots", `{"status":429,"headers":{"retry-after":"20"}}`, 400, "of kind slots"},
 		"another place":    {"/report?quota=github/core&holder=x@node-9", exhaustedAnswer("core"), 403, "*@node-7"},
 		"much too large":   {"/report?quota=github/core", `{"status":429,"body":"` + strings.Repeat("x", 300<<10) + `"}`, 400, "256 KiB"},

@@ -57,27 +57,27 @@ func (c Config) Check() []Problem {
 		check.upstream(name, c.Upstreams[name], c)
 	}
 	if _, ok := c.Upstreams[c.Root]; c.Root != "" && !ok {
-		check.fail("root", "there is no upstream %q", c.Root)
+		check.fail("root", "unknown upstream %q", c.Root)
 	}
 	for i, model := range c.Models {
 		check.model(fmt.Sprintf("models[%d]", i), model, c)
 	}
 	check.oneOf("identity.seats.by", c.Identity.Seats.By, "session", "agent", "off")
 	if n := c.Identity.Seats.Count; n < 1 || n > 1024 {
-		check.fail("identity.seats.count", "%d is not between 1 and 1024", n)
+		check.fail("identity.seats.count", "%d must be 1 to 1024", n)
 	}
 	for _, name := range c.Identity.Names {
 		if name == "" || len(name) > 128 {
-			check.fail("identity.names", "a holder's name has 1 to 128 bytes")
+			check.fail("identity.names", "a holder's name must have 1 to 128 bytes")
 		}
 	}
 	for class, wait := range c.Wait {
 		if wait < 0 || wait > 10*time.Minute {
-			check.fail("wait."+class.String(), "%v is not between 0s and 10m, the cluster's longest wait", wait)
+			check.fail("wait."+class.String(), "%v must be 0s to 10m, the cluster's longest wait", wait)
 		}
 	}
 	if c.Lease < 5*time.Second || c.Lease > time.Hour {
-		check.fail("lease", "%v is not between 5s and 1h", c.Lease)
+		check.fail("lease", "%v must be 5s to 1h", c.Lease)
 	}
 	check.limits(c.Limits)
 	check.hosts(c)
@@ -87,7 +87,7 @@ func (c Config) Check() []Problem {
 func (c *checker) listen(conf Config) {
 	secure := conf.Listen.Cert != ""
 	if secure != (conf.Listen.Key != "") {
-		c.fail("listen.tls", "cert and key go together")
+		c.fail("listen.tls", "cert and key belong together")
 	}
 	for _, address := range conf.Listen.TCP {
 		host, _, err := net.SplitHostPort(address)
@@ -124,10 +124,10 @@ func (c *checker) source(field string, s Source) {
 		}
 	}
 	if set != 1 {
-		c.fail(field, "give exactly one of env, file and credential")
+		c.fail(field, "set exactly one of env, file and credential")
 	}
 	if strings.ContainsAny(s.Credential, "/") {
-		c.fail(field+".credential", "%q is a path; give the name that LoadCredential= has", s.Credential)
+		c.fail(field+".credential", "%q is a path; use the name from LoadCredential=", s.Credential)
 	}
 }
 
@@ -144,10 +144,10 @@ func nameOf(name string) bool {
 func (c *checker) upstream(name string, u Upstream, conf Config) {
 	field := "upstreams." + name
 	if !nameOf(name) {
-		c.fail(field, "a name has 1 to 64 of a to z, 0 to 9, - and _")
+		c.fail(field, "a name must have 1 to 64 characters of a to z, 0 to 9, - and _")
 	}
 	if slices.Contains(reserved, name) {
-		c.fail(field, "the gateway has a path of that name")
+		c.fail(field, "the gateway itself has a path of that name")
 	}
 	c.oneOf(field+".dialect", u.Dialect, Dialects...)
 	c.base(field, name, u)
@@ -166,16 +166,16 @@ func (c *checker) upstream(name string, u Upstream, conf Config) {
 		}
 	}
 	if len(u.Rules) > 0 && u.Dialect != "generic" {
-		c.fail(field+".rules", "the dialect %s has rules of its own; rules are for generic", u.Dialect)
+		c.fail(field+".rules", "the dialect %s has built-in rules; rules are only for generic", u.Dialect)
 	}
 	if u.Secondary && u.Dialect != "github" {
 		c.fail(field+".secondary", "only github has secondary limits")
 	}
 	if u.FailOpen != nil && (u.FailOpen.Count < 1 || u.FailOpen.Per <= 0 || u.FailOpen.For <= 0) {
-		c.fail(field+".fail_open", "give both rate and for, such as {rate: 2/s, for: 10m}")
+		c.fail(field+".fail_open", "set both rate and for, such as {rate: 2/s, for: 10m}")
 	}
 	if u.Overloaded < 0 || u.Overloaded > 5 {
-		c.fail(field+".overloaded.retries", "%d is not between 0 and 5", u.Overloaded)
+		c.fail(field+".overloaded.retries", "%d must be 0 to 5", u.Overloaded)
 	}
 	c.keys(field, u, conf)
 }
@@ -185,15 +185,15 @@ func (c *checker) base(field, name string, u Upstream) {
 		example := map[string]string{
 			"azure": "https://NAME.openai.azure.com", "bedrock": "https://bedrock-runtime.REGION.amazonaws.com",
 		}[name]
-		c.fail(field+".base", "give the URL, such as %s", cmp.Or(example, "https://HOST"))
+		c.fail(field+".base", "set the URL, such as %s", cmp.Or(example, "https://HOST"))
 		return
 	}
 	base, err := url.Parse(u.Base)
 	switch {
 	case err != nil || base.Host == "" || base.RawQuery != "" || base.Fragment != "" || base.User != nil:
-		c.fail(field+".base", "%q is not a URL of a scheme, a host and perhaps a path", u.Base)
+		c.fail(field+".base", "%q is not a URL with a scheme and a host", u.Base)
 	case base.Scheme == "http" && !u.Plain:
-		c.fail(field+".base", "%q sends keys in the clear: use https, or plain: true", u.Base)
+		c.fail(field+".base", "%q sends keys in clear text: use https, or plain: true", u.Base)
 	case base.Scheme != "http" && base.Scheme != "https":
 		c.fail(field+".base", "%q is not http or https", u.Base)
 	}
@@ -204,62 +204,62 @@ func (c *checker) keys(field string, u Upstream, conf Config) {
 	for i, key := range u.Keys {
 		at := fmt.Sprintf("%s.keys[%d]", field, i)
 		if !nameOf(key.Name) {
-			c.fail(at+".name", "a key needs a name of a to z, 0 to 9, - and _")
+			c.fail(at+".name", "a key's name must have characters of a to z, 0 to 9, - and _")
 		}
 		if names[key.Name] {
-			c.fail(at+".name", "%q stands twice", key.Name)
+			c.fail(at+".name", "duplicate %q", key.Name)
 		}
 		names[key.Name] = true
 		c.source(at+".from", key.From)
 	}
 	for i, name := range u.Pool {
 		if !names[name] {
-			c.fail(field+".pool", "there is no key %q", name)
+			c.fail(field+".pool", "unknown key %q", name)
 		}
 		if slices.Contains(u.Pool[:i], name) {
-			c.fail(field+".pool", "%q stands twice", name)
+			c.fail(field+".pool", "duplicate %q", name)
 		}
 	}
 	switch {
 	case u.Auth == "inject" && len(u.Keys) == 0:
 		c.fail(field+".keys", "auth: inject needs at least one key")
 	case u.Auth != "inject" && len(u.Keys) > 0:
-		c.fail(field+".keys", "keys are used with auth: inject only")
+		c.fail(field+".keys", "keys need auth: inject")
 	case u.Auth == "inject" && conf.Tokens == "" && len(conf.Listen.TCP) > 0 && !conf.Trust:
-		c.fail(field+".auth", "any process that reaches the port could use the keys: set tokens, listen on a unix socket only, "+
-			"or trust: everyone-on-this-machine")
+		c.fail(field+".auth", "every process that reaches the port could use the keys: set tokens, listen on a unix socket only, "+
+			"or set trust: everyone-on-this-machine")
 	}
 }
 
 func (c *checker) model(field string, m Model, conf Config) {
 	if m.Match == "" {
-		c.fail(field+".match", "give a pattern of models, such as gpt-5*")
+		c.fail(field+".match", "set a pattern of models, such as gpt-5*")
 	}
 	if m.As == "" && len(m.Fallback) == 0 {
-		c.fail(field+".as", "give the model's name in quotas, such as gpt-5")
+		c.fail(field+".as", "set the model's name in quotas, such as gpt-5")
 	}
 	if m.For != (Selector{}) && len(m.Fallback) == 0 {
-		c.fail(field+".for", "it chooses the calls that may fall back: name models in fallback")
+		c.fail(field+".for", "needs fallback: name models there")
 	}
 	for _, name := range m.Fallback {
 		if name == "" || len(name) > 256 || strings.ContainsAny(name, "*\r\n") {
-			c.fail(field+".fallback", "%q is not a model", name)
+			c.fail(field+".fallback", "%q is not a model's name", name)
 		}
 	}
 	if _, ok := conf.Upstreams[m.Upstream]; m.Upstream != "" && !ok {
-		c.fail(field+".upstream", "there is no upstream %q", m.Upstream)
+		c.fail(field+".upstream", "unknown upstream %q", m.Upstream)
 	}
 }
 
 func (c *checker) limits(l Limits) {
 	if l.Body < 1<<10 || l.Body > 1<<30 {
-		c.fail("limits.body", "%d bytes is not between 1 KiB and 1 GiB", l.Body)
+		c.fail("limits.body", "%d bytes must be 1 KiB to 1 GiB", l.Body)
 	}
 	if l.Memory < l.Body {
-		c.fail("limits.memory", "%d bytes do not hold one body of limits.body", l.Memory)
+		c.fail("limits.memory", "%d bytes are less than one body of limits.body", l.Memory)
 	}
 	if l.Drain < time.Second || l.Drain > time.Hour {
-		c.fail("limits.drain", "%v is not between 1s and 1h", l.Drain)
+		c.fail("limits.drain", "%v must be 1s to 1h", l.Drain)
 	}
 }
 
@@ -269,7 +269,7 @@ func (c *checker) hosts(conf Config) {
 	for _, name := range slices.Sorted(maps.Keys(conf.Upstreams)) {
 		for _, host := range conf.Upstreams[name].Hosts {
 			if other, taken := owner[host]; taken {
-				c.fail("upstreams."+name+".hosts", "%q leads to %s already", host, other)
+				c.fail("upstreams."+name+".hosts", "%q already belongs to %s", host, other)
 			}
 			owner[host] = name
 		}

@@ -198,8 +198,8 @@ func (r *Resolver) name(caller *Caller, request Request, right *Right) error {
 			return &DeniedError{http.StatusForbidden, fmt.Sprintf("quotad: the token %s does not cover the holder %s; it covers %s",
 				right.ID, Quote(caller.Holder), right.Pattern)}
 		case right == nil && strings.Contains(claimed, "@") && !strings.HasSuffix(claimed, "@"+r.machine) && !slices.Contains(r.names, claimed):
-			return &DeniedError{http.StatusForbidden, fmt.Sprintf("quotad: callers of this machine may be *@%s, not %s; "+
-				"other names stand in identity.names", r.machine, Quote(caller.Holder))}
+			return &DeniedError{http.StatusForbidden, fmt.Sprintf("quotad: callers on this machine may use holders *@%s, not %s; "+
+				"allow other names in identity.names", r.machine, Quote(caller.Holder))}
 		}
 		return nil
 	}
@@ -239,7 +239,7 @@ func claim(request Request) (holder, source string, err error) {
 		}
 	}
 	if holder != "" && !validHolder(holder) {
-		return "", "", &DeniedError{http.StatusBadRequest, "quotad: a holder has 1 to 128 bytes of printable UTF-8, not " + Quote(holder)}
+		return "", "", &DeniedError{http.StatusBadRequest, "quotad: a holder must have 1 to 128 bytes of printable UTF-8, not " + Quote(holder)}
 	}
 	return holder, source, nil
 }

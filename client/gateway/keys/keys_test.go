@@ -30,7 +30,7 @@ func TestRead_TakesOneLineThatOthersCannotRead(t *testing.T) {
 		"environment":       {config.Source{Env: "QUOTAD_TEST_KEY"}, ""},
 		"empty environment": {config.Source{Env: "QUOTAD_TEST_NONE"}, "QUOTAD_TEST_NONE is empty"},
 		"file":              {config.Source{File: file(t, "made-up\n", 0o440)}, ""},
-		"readable by all":   {config.Source{File: file(t, "made-up", 0o444)}, "may be used by others"},
+		"readable by all":   {config.Source{File: file(t, "made-up", 0o444)}, "other users can access"},
 		"two lines":         {config.Source{File: file(t, "made-up\nsecret", 0o600)}, "more than one line"},
 		"empty":             {config.Source{File: file(t, "\n", 0o600)}, "is empty"},
 		"large":             {config.Source{File: file(t, strings.Repeat("x", maxSecret+1), 0o600)}, "larger"},

@@ -34,9 +34,9 @@ func Read(s config.Source) (string, error) {
 	case err != nil:
 		return "", err
 	case info.Size() > maxSecret:
-		return "", fmt.Errorf("%s is larger than a secret can be", path)
+		return "", fmt.Errorf("%s is too large for a secret", path)
 	case s.File != "" && info.Mode().Perm()&0o007 != 0:
-		return "", fmt.Errorf("%s may be used by others (mode %#o): chmod o= %s", path, info.Mode().Perm(), path)
+		return "", fmt.Errorf("other users can access %s (mode %#o): chmod o= %s", path, info.Mode().Perm(), path)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func Read(s config.Source) (string, error) {
 // checkValue refuses what no header can carry.
 func checkValue(value string) error {
 	if strings.ContainsAny(value, "\r\n\x00") {
-		return errors.New("the value has more than one line; give the key alone")
+		return errors.New("the value has more than one line; it must be the key only")
 	}
 	return nil
 }
@@ -72,7 +72,8 @@ func Path(s config.Source) (string, error) {
 	case s.Credential != "":
 		dir := os.Getenv("CREDENTIALS_DIRECTORY")
 		if dir == "" {
-			return "", fmt.Errorf("credential %s: CREDENTIALS_DIRECTORY is not set: systemd sets it for LoadCredential=", s.Credential)
+			return "", fmt.Errorf("credential %s: CREDENTIALS_DIRECTORY is not set: start the gateway from a systemd unit with LoadCredential=",
+				s.Credential)
 		}
 		return filepath.Join(dir, s.Credential), nil
 	}

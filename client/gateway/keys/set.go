@@ -105,7 +105,7 @@ func (s *Set) Reread(k *Key) { s.reread(k) }
 
 func (s *Set) reread(k *Key) {
 	if err := k.load(); err != nil {
-		s.logger.Warn("a key was not read again and keeps its old value", "key", k.Name, "error", err)
+		s.logger.Warn("could not read a key again: it keeps its old value", "key", k.Name, "error", err)
 	}
 }
 

@@ -55,19 +55,19 @@ func TestParse_RefusesByLine(t *testing.T) {
 		`g:2: unknown key "upstrems" in the file; did you mean "upstreams"?`: "cluster: {nodes: [a:1]}\nupstrems: {}",
 		`g:3: unknown key "unknwn" in upstreams.openai`:                      "cluster: {nodes: [a:1]}\nupstreams:\n  openai: {unknwn: refuse}",
 		`g:2: a secret must not stand in this file`:                          "cluster: {nodes: [a:1]}\ntokens: sk-abc\nupstreams: {openai: {}}",
-		`g:3: upstreams.azure.base: give the URL, such as https://NAME`:      "cluster: {nodes: [a:1]}\nupstreams:\n  azure: {}",
-		`g:4: upstreams.openai.auth: any process that reaches the port`: "cluster: {nodes: [a:1]}\nupstreams:\n  openai:\n    auth: inject\n" +
+		`g:3: upstreams.azure.base: set the URL, such as https://NAME`:       "cluster: {nodes: [a:1]}\nupstreams:\n  azure: {}",
+		`g:4: upstreams.openai.auth: every process that reaches the port`: "cluster: {nodes: [a:1]}\nupstreams:\n  openai:\n    auth: inject\n" +
 			"    keys: [{name: a, from: {env: K}}]",
-		`upstreams.openai.pool: "a" stands twice`: "cluster: {nodes: [a:1]}\ntrust: everyone-on-this-machine\nupstreams:\n  openai:\n" +
+		`upstreams.openai.pool: duplicate "a"`: "cluster: {nodes: [a:1]}\ntrust: everyone-on-this-machine\nupstreams:\n  openai:\n" +
 			"    auth: inject\n    keys: [{name: a, from: {env: K}}]\n    pool: [a, a]",
 		`g:1: listen.tcp: 0.0.0.0:1 is not a loopback address: set listen.tls`: "listen: {tcp: [\"0.0.0.0:1\"]}\n" +
 			"cluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
-		`g:3: upstreams.take: the gateway has a path`:   "cluster: {nodes: [a:1]}\nupstreams:\n  take: {base: \"https://x.example\"}",
-		`g:2: upstreams.openai.fail_open: give both`:    "cluster: {nodes: [a:1]}\nupstreams: {openai: {fail_open: {rate: 2/s}}}",
-		`g:1: cluster.nodes: name at least one node`:    "upstreams: {openai: {}}",
-		`g: the file is empty`:                          "",
-		`limits.body must be a size, not "32 megs"`:     "limits: {body: 32 megs}\ncluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
-		`"http://x" sends keys in the clear: use https`: "cluster: {nodes: [a:1]}\nupstreams: {x: {base: \"http://x\"}}",
+		`g:3: upstreams.take: the gateway itself has a path`: "cluster: {nodes: [a:1]}\nupstreams:\n  take: {base: \"https://x.example\"}",
+		`g:2: upstreams.openai.fail_open: set both`:          "cluster: {nodes: [a:1]}\nupstreams: {openai: {fail_open: {rate: 2/s}}}",
+		`g:1: cluster.nodes: name at least one node`:         "upstreams: {openai: {}}",
+		`g: the file is empty`:                               "",
+		`limits.body must be a size, not "32 megs"`:          "limits: {body: 32 megs}\ncluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
+		`"http://x" sends keys in clear text: use https`:     "cluster: {nodes: [a:1]}\nupstreams: {x: {base: \"http://x\"}}",
 	} {
 		if _, err := Parse("g", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\ngives %v\nwant  %s", text, err, want)
