@@ -27,7 +27,7 @@ const (
 // HolderRule maps holders to a class and a weight.
 type HolderRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A name, where * stands for any run of characters. The first rule that matches counts.
+	// A name, where * matches any characters. The first matching rule counts.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	// The class.
 	Class Class `protobuf:"varint,2,opt,name=class,proto3,enum=quota.v1.Class" json:"class,omitempty"`
@@ -91,19 +91,19 @@ func (x *HolderRule) GetWeight() int32 {
 // ApplyQuotasRequest applies quotas.
 type ApplyQuotasRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again.
+	// Makes the request safe to send again.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Quotas to create or change, up to 4,096. Others stay as they are.
 	Quotas []*Quota `protobuf:"bytes,2,rep,name=quotas,proto3" json:"quotas,omitempty"`
 	// Holder rules.
 	Holders []*HolderRule `protobuf:"bytes,3,rep,name=holders,proto3" json:"holders,omitempty"`
-	// The rules above replace all rules.
+	// The given rules replace all rules.
 	ReplaceHolders bool `protobuf:"varint,4,opt,name=replace_holders,json=replaceHolders,proto3" json:"replace_holders,omitempty"`
-	// Check and tell, change nothing.
+	// Report the changes without making them.
 	DryRun bool `protobuf:"varint,5,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// Workflows, up to 1,000.
 	Workflows []*Workflow `protobuf:"bytes,6,rep,name=workflows,proto3" json:"workflows,omitempty"`
-	// The workflows above replace all workflows. One that is defined as before goes on as it is.
+	// The given workflows replace all workflows. One with an unchanged definition keeps its state.
 	ReplaceWorkflows bool `protobuf:"varint,7,opt,name=replace_workflows,json=replaceWorkflows,proto3" json:"replace_workflows,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -191,13 +191,13 @@ func (x *ApplyQuotasRequest) GetReplaceWorkflows() bool {
 // ApplyQuotasResponse says what changed.
 type ApplyQuotasResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// Created.
+	// Names of created quotas.
 	Created []string `protobuf:"bytes,2,rep,name=created,proto3" json:"created,omitempty"`
-	// Changed.
+	// Names of changed quotas.
 	Changed []string `protobuf:"bytes,3,rep,name=changed,proto3" json:"changed,omitempty"`
-	// As before.
+	// Names of unchanged quotas.
 	Unchanged     []string `protobuf:"bytes,4,rep,name=unchanged,proto3" json:"unchanged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -264,11 +264,11 @@ func (x *ApplyQuotasResponse) GetUnchanged() []string {
 // DeleteQuotaRequest deletes a quota.
 type DeleteQuotaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again.
+	// Makes the request safe to send again.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Also while leases or counted amounts exist; its items end.
+	// Delete it also while leases or counted amounts exist; the leases' items of it end.
 	Force         bool `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -325,10 +325,10 @@ func (x *DeleteQuotaRequest) GetForce() bool {
 	return false
 }
 
-// DeleteQuotaResponse says that it is gone.
+// DeleteQuotaResponse says that the quota is deleted.
 type DeleteQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -371,17 +371,17 @@ func (x *DeleteQuotaResponse) GetMeta() *Meta {
 	return nil
 }
 
-// OverrideQuotaRequest overrides a limit. Leases keep what they hold; nothing new is granted until what counts is under the
-// new one. A change of the definition leaves the override in place.
+// OverrideQuotaRequest overrides a limit. Leases keep what they hold; after a lower limit nothing is granted until the
+// quota fits. A change of the definition does not end the override.
 type OverrideQuotaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again.
+	// Makes the request safe to send again.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The quota's name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// The limit; 0 suspends the quota. Absent: the present override ends.
 	Limit *int64 `protobuf:"varint,3,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
-	// For how long, 1 s to 31 days.
+	// How long the override lasts, 1 s to 31 days.
 	Duration *durationpb.Duration `protobuf:"bytes,4,opt,name=duration,proto3" json:"duration,omitempty"`
 	// Free text for people, up to 500 bytes.
 	Note          string `protobuf:"bytes,5,opt,name=note,proto3" json:"note,omitempty"`
@@ -454,10 +454,10 @@ func (x *OverrideQuotaRequest) GetNote() string {
 	return ""
 }
 
-// OverrideQuotaResponse says that it is done.
+// OverrideQuotaResponse says that the override was changed.
 type OverrideQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -500,7 +500,7 @@ func (x *OverrideQuotaResponse) GetMeta() *Meta {
 	return nil
 }
 
-// ReopenQuotaRequest reopens a quota. It is safe to send again without a request id: what is open stays open.
+// ReopenQuotaRequest reopens a quota. It is safe to send again without a request id: an open quota stays open.
 type ReopenQuotaRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Makes the answer the same when it is sent again.
@@ -555,7 +555,8 @@ func (x *ReopenQuotaRequest) GetName() string {
 	return ""
 }
 
-// ResetClockRequest resets the clock. It is safe to send again without a request id: a clock that is right is not reset.
+// ResetClockRequest resets the clock. It is safe to send again without a request id: a view that is not ahead is not
+// reset.
 type ResetClockRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Makes the answer the same when it is sent again.
@@ -601,14 +602,14 @@ func (x *ResetClockRequest) GetRequestId() *RequestId {
 	return nil
 }
 
-// ResetClockResponse says what was done.
+// ResetClockResponse says what was reset.
 type ResetClockResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// By how much the view of the time of day was ahead.
+	// How far the view of the time of day was ahead.
 	Ahead *durationpb.Duration `protobuf:"bytes,2,opt,name=ahead,proto3" json:"ahead,omitempty"`
-	// How many windows began again.
+	// The number of windows that began again.
 	Windows       int64 `protobuf:"varint,3,opt,name=windows,proto3" json:"windows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -668,17 +669,17 @@ func (x *ResetClockResponse) GetWindows() int64 {
 // ReopenQuotaResponse says what was ended.
 type ReopenQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// What was left of the cooldown; absent: there was none.
+	// The rest of the cooldown that was ended; absent: none.
 	CooldownLeft *durationpb.Duration `protobuf:"bytes,2,opt,name=cooldown_left,json=cooldownLeft,proto3" json:"cooldown_left,omitempty"`
-	// Holders whose breaker was open.
+	// The number of holders whose breaker was closed again.
 	Breakers int64 `protobuf:"varint,3,opt,name=breakers,proto3" json:"breakers,omitempty"`
-	// The total to which reports had lowered the window; absent: they had not.
+	// The total to which reports had lowered the window; absent: no cap.
 	CappedTo *int64 `protobuf:"varint,4,opt,name=capped_to,json=cappedTo,proto3,oneof" json:"capped_to,omitempty"`
-	// By how much what is available grew.
+	// How much became available.
 	Freed int64 `protobuf:"varint,5,opt,name=freed,proto3" json:"freed,omitempty"`
-	// More breakers are open than one call closes: call again.
+	// More breakers are open than one call closes: repeat the call.
 	More          bool `protobuf:"varint,6,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -759,7 +760,7 @@ func (x *ReopenQuotaResponse) GetMore() bool {
 // ListHolderRulesRequest asks for the holder rules.
 type ListHolderRulesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How fresh.
+	// How fresh the read must be.
 	Read          ReadMode `protobuf:"varint,1,opt,name=read,proto3,enum=quota.v1.ReadMode" json:"read,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -805,9 +806,9 @@ func (x *ListHolderRulesRequest) GetRead() ReadMode {
 // ListHolderRulesResponse carries all holder rules.
 type ListHolderRulesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// The rules; the first that matches counts.
+	// The rules; the first matching one counts.
 	Holders       []*HolderRule `protobuf:"bytes,2,rep,name=holders,proto3" json:"holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -860,7 +861,7 @@ func (x *ListHolderRulesResponse) GetHolders() []*HolderRule {
 // DeleteWorkflowRequest deletes a workflow.
 type DeleteWorkflowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again.
+	// Makes the request safe to send again.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The name.
 	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
@@ -912,10 +913,10 @@ func (x *DeleteWorkflowRequest) GetName() string {
 	return ""
 }
 
-// DeleteWorkflowResponse says that it is gone.
+// DeleteWorkflowResponse says that the workflow is deleted.
 type DeleteWorkflowResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -961,7 +962,7 @@ func (x *DeleteWorkflowResponse) GetMeta() *Meta {
 // RevokeLeaseRequest ends a lease.
 type RevokeLeaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again.
+	// Makes the request safe to send again.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The lease's id.
 	Lease         uint64 `protobuf:"varint,2,opt,name=lease,proto3" json:"lease,omitempty"`
@@ -1013,12 +1014,12 @@ func (x *RevokeLeaseRequest) GetLease() uint64 {
 	return 0
 }
 
-// RevokeLeaseResponse says what went back.
+// RevokeLeaseResponse says what was returned.
 type RevokeLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// What went back.
+	// The returned amounts.
 	Returned      []*Item `protobuf:"bytes,2,rep,name=returned,proto3" json:"returned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1105,30 +1106,30 @@ func (*GetStatusRequest) Descriptor() ([]byte, []int) {
 	return file_quota_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
-// GetStatusResponse is the asked node's view.
+// GetStatusResponse is the view of the node that answers.
 type GetStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	// The cluster's id.
 	ClusterId string `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	// The asked node's id.
+	// The id of the node that answers.
 	Node string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
 	// Its role: leader, follower, candidate, learner, stopped.
 	Role string `protobuf:"bytes,4,opt,name=role,proto3" json:"role,omitempty"`
-	// The leader's id; empty: none known.
+	// The leader's id; empty: unknown.
 	Leader string `protobuf:"bytes,5,opt,name=leader,proto3" json:"leader,omitempty"`
-	// The leader's API address; empty: none known.
+	// The leader's API address; empty: unknown.
 	LeaderAddress string `protobuf:"bytes,6,opt,name=leader_address,json=leaderAddress,proto3" json:"leader_address,omitempty"`
 	// The members of the latest configuration.
 	Members []*Member `protobuf:"bytes,7,rep,name=members,proto3" json:"members,omitempty"`
-	// The last index committed, as this node knows.
+	// The last committed index that this node knows.
 	CommitIndex uint64 `protobuf:"varint,8,opt,name=commit_index,json=commitIndex,proto3" json:"commit_index,omitempty"`
-	// The last index applied here.
+	// The last index that this node has applied.
 	AppliedIndex uint64 `protobuf:"varint,9,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
-	// The last index in the log here.
+	// The last index in this node's log.
 	LastIndex uint64 `protobuf:"varint,10,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
-	// The index of the last snapshot here.
+	// The index of this node's last snapshot.
 	SnapshotIndex uint64 `protobuf:"varint,11,opt,name=snapshot_index,json=snapshotIndex,proto3" json:"snapshot_index,omitempty"`
 	// Health checks of this node.
 	Checks []*HealthCheck `protobuf:"bytes,12,rep,name=checks,proto3" json:"checks,omitempty"`
@@ -1150,17 +1151,19 @@ type GetStatusResponse struct {
 	Testing bool `protobuf:"varint,20,opt,name=testing,proto3" json:"testing,omitempty"`
 	// The bounds of sessions, keys and the queue.
 	Limits *Limits `protobuf:"bytes,21,opt,name=limits,proto3" json:"limits,omitempty"`
-	// Feature level of the state: the highest version of a log entry applied. It rises when every member applies the next one.
+	// Feature level of the state: the highest version of a log entry applied. It rises when every member supports the
+	// next one.
 	Level uint32 `protobuf:"varint,22,opt,name=level,proto3" json:"level,omitempty"`
-	// The oldest version of log entries that this node applies.
+	// The oldest version of log entries that this node supports.
 	OldestLevel uint32 `protobuf:"varint,23,opt,name=oldest_level,json=oldestLevel,proto3" json:"oldest_level,omitempty"`
-	// The newest version of log entries that this node applies.
+	// The newest version of log entries that this node supports.
 	NewestLevel uint32 `protobuf:"varint,24,opt,name=newest_level,json=newestLevel,proto3" json:"newest_level,omitempty"`
-	// Version of the API's meaning; 2 today.
+	// Version of the semantics of the API; 2 today.
 	ApiVersion uint32 `protobuf:"varint,25,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
-	// What callers share in the replicated state, and how it is used.
+	// The budgets of the replicated state.
 	Budgets []*Budget `protobuf:"bytes,60,rep,name=budgets,proto3" json:"budgets,omitempty"`
-	// What callers share of the asked node, on its API port: calls, streams, visits, watchers, and commands that wait for the log.
+	// The budgets of the node that answers, for its API port: calls, streams, visits, watchers, and commands that wait
+	// for the log.
 	NodeBudgets   []*Budget `protobuf:"bytes,61,rep,name=node_budgets,json=nodeBudgets,proto3" json:"node_budgets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1385,27 +1388,28 @@ func (x *GetStatusResponse) GetNodeBudgets() []*Budget {
 	return nil
 }
 
-// Budget is something that callers share: of the replicated state, or of one node. A caller may take of it while what it has is below
-// max(minimum, half of what is free of capacity - operators_part - what others have).
+// Budget is a bound on something that all callers share, in the replicated state or of one node. A caller may take more
+// while it has less than max(minimum, half of (capacity - operators_part - what other callers have)).
 type Budget struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its name. Of the state: sessions, keys, result_bytes, waiters, tasks, leases, reports, holder_bytes, operation_bytes. Of a node:
-	// calls in flight, streams, commands and command_bytes (that wait for the log), visits (requests without a token), watchers (of
-	// health), and processor: calls a second, of which each caller has its minimum whatever others do, and where the node is busy at most as many as the next one.
+	// Its name. Of the state: sessions, keys, result_bytes, waiters, tasks, leases, reports, holder_bytes,
+	// operation_bytes. Of a node: calls in flight, streams, commands and command_bytes (that wait for the log), visits
+	// (requests without a token), watchers (of health), and processor: calls a second. On a busy node each caller has its
+	// minimum, and at most as many as the caller with the second most.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// All of it; of the state's, Limits has it.
+	// The whole budget; Limits sets those of the state.
 	Capacity int64 `protobuf:"varint,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// What of it only operators may use.
+	// The part that only operators may use.
 	OperatorsPart int64 `protobuf:"varint,3,opt,name=operators_part,json=operatorsPart,proto3" json:"operators_part,omitempty"`
-	// What a caller may have while there is room at all, whatever others have.
+	// The part that a caller can always have while there is room.
 	Minimum int64 `protobuf:"varint,4,opt,name=minimum,proto3" json:"minimum,omitempty"`
-	// What is used.
+	// The used part.
 	Used int64 `protobuf:"varint,5,opt,name=used,proto3" json:"used,omitempty"`
-	// How many callers have some of it; an address and each holder there count as one each.
+	// The number of callers that use some of it; an address and each holder there count as one each.
 	Callers int64 `protobuf:"varint,6,opt,name=callers,proto3" json:"callers,omitempty"`
-	// How many of these may not take more now.
+	// How many of these have used up their part now.
 	CallersAtBudget int64 `protobuf:"varint,7,opt,name=callers_at_budget,json=callersAtBudget,proto3" json:"callers_at_budget,omitempty"`
-	// The callers that have most of it, the first few.
+	// The callers that use most of it.
 	Top           []*BudgetUse `protobuf:"bytes,8,rep,name=top,proto3" json:"top,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1497,14 +1501,14 @@ func (x *Budget) GetTop() []*BudgetUse {
 	return nil
 }
 
-// BudgetUse is what one caller has of a budget.
+// BudgetUse is one caller's use of a budget.
 type BudgetUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The caller: token:ID, address:IP, or address:IP and the holder after a blank.
 	Caller string `protobuf:"bytes,1,opt,name=caller,proto3" json:"caller,omitempty"`
-	// What it has.
+	// How much it uses.
 	Used int64 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
-	// What it may have now.
+	// The most that it may use now.
 	Most          int64 `protobuf:"varint,3,opt,name=most,proto3" json:"most,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1564,34 +1568,34 @@ func (x *BudgetUse) GetMost() int64 {
 // Limits are bounds that are a part of the replicated state.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Most sessions; a full table refuses new ones. 262,144 at first.
+	// Maximum of sessions; a full table refuses new ones. Default: 262,144.
 	MaxSessions *int64 `protobuf:"varint,1,opt,name=max_sessions,json=maxSessions,proto3,oneof" json:"max_sessions,omitempty"`
-	// Most bytes of results that are kept for repeated requests. 256 MiB at first.
+	// Maximum bytes of results kept for repeated requests. Default: 256 MiB.
 	MaxResultBytes *int64 `protobuf:"varint,2,opt,name=max_result_bytes,json=maxResultBytes,proto3,oneof" json:"max_result_bytes,omitempty"`
-	// How long a session that is not used lives, 1 s to 30 days of cluster time. 1 h at first.
+	// How long an unused session is kept, 1 s to 30 days of cluster time. Default: 1 h.
 	SessionIdle *durationpb.Duration `protobuf:"bytes,3,opt,name=session_idle,json=sessionIdle,proto3" json:"session_idle,omitempty"`
-	// How long an idempotency key is remembered, 1 s to 30 days of cluster time. 24 h at first.
+	// How long an idempotency key is remembered, 1 s to 30 days of cluster time. Default: 24 h.
 	KeyLife *durationpb.Duration `protobuf:"bytes,4,opt,name=key_life,json=keyLife,proto3" json:"key_life,omitempty"`
-	// Most waiting Reserves. 200,000 at first.
+	// Maximum of waiting Reserves. Default: 200,000.
 	MaxWaiters *int64 `protobuf:"varint,5,opt,name=max_waiters,json=maxWaiters,proto3,oneof" json:"max_waiters,omitempty"`
-	// Most tasks.
+	// Maximum of tasks.
 	MaxTasks *int64 `protobuf:"varint,20,opt,name=max_tasks,json=maxTasks,proto3,oneof" json:"max_tasks,omitempty"`
-	// How long a task that is done, or waits for somebody to begin it, is remembered, 1 s to 30 days of cluster time.
+	// How long a task that is done, or ready and not begun, is remembered, 1 s to 30 days of cluster time.
 	TaskLife *durationpb.Duration `protobuf:"bytes,21,opt,name=task_life,json=taskLife,proto3" json:"task_life,omitempty"`
-	// Most idempotency keys. 100,000 at first.
+	// Maximum of idempotency keys. Default: 100,000.
 	MaxKeys *int64 `protobuf:"varint,60,opt,name=max_keys,json=maxKeys,proto3,oneof" json:"max_keys,omitempty"`
-	// Most live leases; a waiting Reserve counts as the lease that it may become. 500,000 at first.
+	// Maximum of live leases, including waiting Reserves. Default: 500,000.
 	MaxLeases *int64 `protobuf:"varint,61,opt,name=max_leases,json=maxLeases,proto3,oneof" json:"max_leases,omitempty"`
-	// Most reports in a minute of cluster time. 1,200,000 at first.
+	// Maximum of reports in a minute of cluster time. Default: 1,200,000.
 	MaxReports *int64 `protobuf:"varint,62,opt,name=max_reports,json=maxReports,proto3,oneof" json:"max_reports,omitempty"`
-	// Part of each of these that is kept for operators, 0 to 0.5. 0.0625 at first.
+	// Part of each of these that is kept for operators, 0 to 0.5. Default: 0.0625.
 	OperatorsPart *float64 `protobuf:"fixed64,63,opt,name=operators_part,json=operatorsPart,proto3,oneof" json:"operators_part,omitempty"`
-	// Part of each that a caller may have while there is room at all, whatever others have, 0 to 0.1. 0.001 at first.
+	// Part of each that a caller can always have while there is room, 0 to 0.1. Default: 0.001.
 	CallerMin *float64 `protobuf:"fixed64,64,opt,name=caller_min,json=callerMin,proto3,oneof" json:"caller_min,omitempty"`
-	// Most bytes of what is remembered of holders: their place in the order, breakers, usage. 128 MiB at first.
+	// Maximum bytes of holder records: virtual time, breakers, usage. Default: 128 MiB.
 	MaxHolderBytes *int64 `protobuf:"varint,65,opt,name=max_holder_bytes,json=maxHolderBytes,proto3,oneof" json:"max_holder_bytes,omitempty"`
-	// Most bytes of records of operations: of a live lease until they are settled and below done_below, of one that has ended until they
-	// stop counting. 256 MiB at first.
+	// Maximum bytes of operation records. Those of a live lease are kept until they are settled and below done_below,
+	// those of an ended lease until they stop counting. Default: 256 MiB.
 	MaxOperationBytes *int64 `protobuf:"varint,66,opt,name=max_operation_bytes,json=maxOperationBytes,proto3,oneof" json:"max_operation_bytes,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
@@ -1728,9 +1732,9 @@ func (x *Limits) GetMaxOperationBytes() int64 {
 // SetLimitsRequest changes limits.
 type SetLimitsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again.
+	// Makes the request safe to send again.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// What is absent stays as it is. Lower bounds end nothing that is there: they refuse what is new.
+	// Absent fields do not change. A lower bound ends nothing that exists: it refuses new entries.
 	Limits        *Limits `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1783,9 +1787,9 @@ func (x *SetLimitsRequest) GetLimits() *Limits {
 // SetLimitsResponse carries all limits.
 type SetLimitsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// All of them.
+	// All limits.
 	Limits        *Limits `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1842,21 +1846,21 @@ type Member struct {
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Its Raft address.
 	RaftAddress string `protobuf:"bytes,2,opt,name=raft_address,json=raftAddress,proto3" json:"raft_address,omitempty"`
-	// Its API address, where known.
+	// Its API address, if known.
 	ApiAddress string `protobuf:"bytes,3,opt,name=api_address,json=apiAddress,proto3" json:"api_address,omitempty"`
-	// It votes; otherwise it is a learner.
+	// The node votes; otherwise it is a learner.
 	Voter bool `protobuf:"varint,4,opt,name=voter,proto3" json:"voter,omitempty"`
-	// It leads.
+	// The node leads.
 	Leader bool `protobuf:"varint,5,opt,name=leader,proto3" json:"leader,omitempty"`
-	// How long ago the leader last heard from it; absent where the asked node does not know.
+	// Time since the leader last heard from it; absent if unknown to the node that answers.
 	LastContact *durationpb.Duration `protobuf:"bytes,6,opt,name=last_contact,json=lastContact,proto3" json:"last_contact,omitempty"`
-	// The last index that it is known to have; 0 where the asked node does not know.
+	// The last index that it is known to have; 0 if unknown to the node that answers.
 	MatchIndex uint64 `protobuf:"varint,7,opt,name=match_index,json=matchIndex,proto3" json:"match_index,omitempty"`
-	// Version of its binary; empty where the asked node has not heard from it.
+	// Version of its binary; empty if unknown to the node that answers.
 	Version string `protobuf:"bytes,8,opt,name=version,proto3" json:"version,omitempty"`
-	// The oldest version of log entries that it applies; 0 where the asked node has not heard from it.
+	// The oldest version of log entries that it supports; 0 if unknown to the node that answers.
 	OldestLevel uint32 `protobuf:"varint,9,opt,name=oldest_level,json=oldestLevel,proto3" json:"oldest_level,omitempty"`
-	// The newest version of log entries that it applies; 0 where the asked node has not heard from it.
+	// The newest version of log entries that it supports; 0 if unknown to the node that answers.
 	NewestLevel   uint32 `protobuf:"varint,10,opt,name=newest_level,json=newestLevel,proto3" json:"newest_level,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1967,7 +1971,7 @@ type HealthCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// It passed.
+	// The check passed.
 	Ok bool `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
 	// What is wrong, for people.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
@@ -2029,7 +2033,7 @@ func (x *HealthCheck) GetMessage() string {
 // AddMemberRequest adds a learner.
 type AddMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new node's id; one that was never a member.
+	// The new node's id, which was never a member.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Its Raft address, host:port.
 	RaftAddress string `protobuf:"bytes,2,opt,name=raft_address,json=raftAddress,proto3" json:"raft_address,omitempty"`
@@ -2090,10 +2094,10 @@ func (x *AddMemberRequest) GetApiAddress() string {
 	return ""
 }
 
-// AddMemberResponse says that it is added.
+// AddMemberResponse says that the node was added.
 type AddMemberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2182,10 +2186,10 @@ func (x *PromoteMemberRequest) GetId() string {
 	return ""
 }
 
-// PromoteMemberResponse says that it votes.
+// PromoteMemberResponse says that the node votes.
 type PromoteMemberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2233,7 +2237,7 @@ type RemoveMemberRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its id.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Remove it even where the rest would have no majority that answers.
+	// Remove it even if the remaining nodes that answer would be no majority.
 	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2283,10 +2287,10 @@ func (x *RemoveMemberRequest) GetForce() bool {
 	return false
 }
 
-// RemoveMemberResponse says that it is gone.
+// RemoveMemberResponse says that the node was removed.
 type RemoveMemberResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2329,10 +2333,10 @@ func (x *RemoveMemberResponse) GetMeta() *Meta {
 	return nil
 }
 
-// TransferLeadershipRequest hands leadership over.
+// TransferLeadershipRequest transfers leadership.
 type TransferLeadershipRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// To whom; empty: the most advanced voter.
+	// The new leader; empty: the most advanced voter.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2458,7 +2462,7 @@ func (*BackupRequest) Descriptor() ([]byte, []int) {
 	return file_quota_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
-// BackupResponse is a piece of it.
+// BackupResponse is a piece of a backup.
 type BackupResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes of the snapshot, in their order.
@@ -2518,7 +2522,7 @@ type RestoreRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes, in their order, at most 1 MiB each.
 	Chunk []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
-	// On the first piece: the backup may be of another cluster. Otherwise that is refused (FOREIGN_CLUSTER).
+	// On the first piece: allow a backup of another cluster, which is refused otherwise (FOREIGN_CLUSTER).
 	FromOtherCluster bool `protobuf:"varint,2,opt,name=from_other_cluster,json=fromOtherCluster,proto3" json:"from_other_cluster,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -2571,9 +2575,9 @@ func (x *RestoreRequest) GetFromOtherCluster() bool {
 // RestoreResponse says what was restored.
 type RestoreResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// The new epoch of the fence.
+	// The new fence epoch.
 	Epoch         uint32 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2626,7 +2630,7 @@ func (x *RestoreResponse) GetEpoch() uint32 {
 // GetStateHashRequest asks for the hash.
 type GetStateHashRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Wait until this index is applied here, at most 10 s; 0: as it is.
+	// Wait until this node has applied this index, at most 10 s; 0: do not wait.
 	AtLeastIndex  uint64 `protobuf:"varint,1,opt,name=at_least_index,json=atLeastIndex,proto3" json:"at_least_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2669,7 +2673,7 @@ func (x *GetStateHashRequest) GetAtLeastIndex() uint64 {
 	return 0
 }
 
-// GetStateHashResponse carries it.
+// GetStateHashResponse carries the hash.
 type GetStateHashResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The index of the state.
@@ -2736,9 +2740,9 @@ func (x *GetStateHashResponse) GetWhole() string {
 // DumpLogRequest asks for log entries.
 type DumpLogRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// From this index.
+	// The first index.
 	FromIndex uint64 `protobuf:"varint,1,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
-	// Up to this index; 0: the last.
+	// The last index; 0: the last of the log.
 	ToIndex       uint64 `protobuf:"varint,2,opt,name=to_index,json=toIndex,proto3" json:"to_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2870,16 +2874,16 @@ func (x *DumpLogResponse) GetDigest() string {
 	return ""
 }
 
-// SetFaultRequest sets faults; absent fields stay as they are.
+// SetFaultRequest sets faults; absent fields do not change.
 type SetFaultRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Added to the wall clock.
+	// Offset to add to the wall clock.
 	WallOffset *durationpb.Duration `protobuf:"bytes,1,opt,name=wall_offset,json=wallOffset,proto3" json:"wall_offset,omitempty"`
-	// Factor of the monotonic clock, in millionths; 1,000,000 is true.
+	// Factor of the monotonic clock, in millionths; 1,000,000 is the true rate.
 	ClockRatePpm *int64 `protobuf:"varint,2,opt,name=clock_rate_ppm,json=clockRatePpm,proto3,oneof" json:"clock_rate_ppm,omitempty"`
 	// Name of a point in the code at which the process kills itself; empty: none.
 	CrashAt *string `protobuf:"bytes,3,opt,name=crash_at,json=crashAt,proto3,oneof" json:"crash_at,omitempty"`
-	// At which passing of that point; 0: the first.
+	// Which pass of that point; 0: the first.
 	CrashCount    int32 `protobuf:"varint,4,opt,name=crash_count,json=crashCount,proto3" json:"crash_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2943,7 +2947,7 @@ func (x *SetFaultRequest) GetCrashCount() int32 {
 	return 0
 }
 
-// SetFaultResponse says that it is set.
+// SetFaultResponse says that the faults are set.
 type SetFaultResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

@@ -1,4 +1,4 @@
-// Tasks with retry budgets: work that is begun, fails or meets a limit, waits, and is shelved when it failed too often.
+// Tasks with retry budgets: work that begins, fails or meets a limit, waits, and is shelved after too many failures.
 //
 // The conventions are those of quota.proto.
 
@@ -26,19 +26,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TaskPhase is where a task stands.
+// TaskPhase is the phase of a task.
 type TaskPhase int32
 
 const (
-	// Not given.
+	// No value.
 	TaskPhase_TASK_PHASE_UNSPECIFIED TaskPhase = 0
 	// Its next attempt may begin.
 	TaskPhase_TASK_PHASE_READY TaskPhase = 1
 	// Its next attempt may begin later.
 	TaskPhase_TASK_PHASE_WAITING TaskPhase = 2
-	// An attempt is under way.
+	// An attempt is running.
 	TaskPhase_TASK_PHASE_UNDER_WAY TaskPhase = 3
-	// It failed as often as it may.
+	// It has used up its retry budget.
 	TaskPhase_TASK_PHASE_SHELVED TaskPhase = 4
 	// It is done.
 	TaskPhase_TASK_PHASE_DONE TaskPhase = 5
@@ -94,22 +94,22 @@ func (TaskPhase) EnumDescriptor() ([]byte, []int) {
 // BeginTaskRequest asks for an attempt.
 type BeginTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again. Without one, a BeginTask of which the answer is lost leaves an attempt behind that
-	// nobody works on, and that counts as a failure at its deadline.
+	// Makes the request safe to send again. Without one, a BeginTask whose answer is lost leaves an attempt without a
+	// runner, which counts as a failure at its deadline.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The task: a name of the caller's choice, 1 to 128 bytes without blanks. One that is not known is new.
+	// The task: a name of the caller's choice, 1 to 128 bytes without blanks. An unknown name is a new task.
 	Task string `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
-	// Who would work on it: a stable name of 1 to 128 bytes.
+	// The holder that works on it: a stable name of 1 to 128 bytes.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The quotas that it lives on, at most 16. While one of them, or an ancestor, is closed by a cooldown or suspended,
-	// nothing begins.
+	// The quotas that the task uses, at most 16. While one of them or an ancestor is closed by a cooldown or suspended,
+	// no attempt begins.
 	Quotas []string `protobuf:"bytes,4,rep,name=quotas,proto3" json:"quotas,omitempty"`
-	// Failures at which it is shelved, 1 to 100; 0: as before, 3 for a new one. An attempt that begins may always fail
-	// once, so that it cannot fall to what was used up already.
+	// Failures at which the task is shelved, 1 to 100; 0: unchanged, 3 for a new task. A lower value always leaves one
+	// failure to the attempt that begins.
 	MaxFailures int32 `protobuf:"varint,5,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
-	// How long the attempt lives without a RenewTask, 1 s to 24 h. Absent: 10 min.
+	// How long the attempt lasts without a RenewTask, 1 s to 24 h. Absent: 10 min.
 	Ttl *durationpb.Duration `protobuf:"bytes,6,opt,name=ttl,proto3" json:"ttl,omitempty"`
-	// The number of the attempt that is meant, from 1: another one is not begun (STALE_ATTEMPT). 0: the next.
+	// The number of the attempt to begin, from 1; if it is not the next, the error is STALE_ATTEMPT. 0: the next.
 	Attempt       int64 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -197,9 +197,9 @@ func (x *BeginTaskRequest) GetAttempt() int64 {
 // BeginTaskResponse carries one of attempt, refusal or done.
 type BeginTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// What it came to.
+	// The outcome.
 	//
 	// Types that are valid to be assigned to Outcome:
 	//
@@ -287,12 +287,12 @@ type isBeginTaskResponse_Outcome interface {
 }
 
 type BeginTaskResponse_Attempt struct {
-	// Yes: work on it.
+	// The attempt began.
 	Attempt *Attempt `protobuf:"bytes,2,opt,name=attempt,proto3,oneof"`
 }
 
 type BeginTaskResponse_Refusal struct {
-	// Not now: TASK_SHELVED, TASK_UNDER_WAY, TASK_LATER, or what closes one of its quotas.
+	// No attempt may begin now: TASK_SHELVED, TASK_UNDER_WAY, TASK_LATER, or the reason that closes one of its quotas.
 	Refusal *Refusal `protobuf:"bytes,3,opt,name=refusal,proto3,oneof"`
 }
 
@@ -312,13 +312,13 @@ type Attempt struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its number, from 1.
 	Number int64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// Its fencing token, from the counter of leases; goes with every call about it.
+	// Its fencing token, from the counter of leases; every call about the attempt needs it.
 	Fence uint64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// What is left until its deadline.
+	// Time until its deadline.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	// Failures of the task so far.
 	Failures int32 `protobuf:"varint,4,opt,name=failures,proto3" json:"failures,omitempty"`
-	// Failures at which it is shelved.
+	// Failures at which the task is shelved.
 	MaxFailures   int32 `protobuf:"varint,5,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -392,7 +392,7 @@ func (x *Attempt) GetMaxFailures() int32 {
 // RenewTaskRequest renews an attempt.
 type RenewTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again; renewing is anyway.
+	// Makes the request safe to send again; a renewal is safe without it.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The task.
 	Task string `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
@@ -465,9 +465,9 @@ func (x *RenewTaskRequest) GetTtl() *durationpb.Duration {
 // RenewTaskResponse carries the deadline.
 type RenewTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// What is left until it.
+	// Time until the deadline.
 	ExpiresIn     *durationpb.Duration `protobuf:"bytes,2,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -520,7 +520,7 @@ func (x *RenewTaskResponse) GetExpiresIn() *durationpb.Duration {
 // EndTaskRequest ends an attempt.
 type EndTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again; the same end of the same attempt is anyway.
+	// Makes the request safe to send again; the same end of the same attempt is safe without it.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The task.
 	Task string `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
@@ -532,8 +532,8 @@ type EndTaskRequest struct {
 	Wait *durationpb.Duration `protobuf:"bytes,5,opt,name=wait,proto3" json:"wait,omitempty"`
 	// What happened, for people, at most 300 bytes.
 	Detail string `protobuf:"bytes,6,opt,name=detail,proto3" json:"detail,omitempty"`
-	// What the provider said. It is told to each of the task's quotas, as a Report would, with wait as its retry_after;
-	// it needs the verb report. Unspecified: nothing is told.
+	// What the provider said. It is reported to each of the task's quotas as by a Report, with wait as its retry_after;
+	// this needs the verb report. Unspecified: nothing is reported.
 	Report        Cause `protobuf:"varint,7,opt,name=report,proto3,enum=quota.v1.Cause" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -618,20 +618,21 @@ func (x *EndTaskRequest) GetReport() Cause {
 	return Cause_CAUSE_UNSPECIFIED
 }
 
-// EndTaskResponse says where the task stands.
+// EndTaskResponse carries the state of the task.
 type EndTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// Where.
+	// The phase.
 	Phase TaskPhase `protobuf:"varint,2,opt,name=phase,proto3,enum=quota.v1.TaskPhase" json:"phase,omitempty"`
 	// Failures so far.
 	Failures int32 `protobuf:"varint,3,opt,name=failures,proto3" json:"failures,omitempty"`
-	// Failures at which it is shelved.
+	// Failures at which the task is shelved.
 	MaxFailures int32 `protobuf:"varint,4,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
-	// When the next attempt may begin; absent: none will by itself.
+	// When the next attempt may begin; absent: not without an operator.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// The attempt has ended, but its report was left out: no more reports are taken of this caller, or of all, in this minute.
+	// The attempt has ended, but its report was dropped: the budget of reports of this caller, or of all callers, is used
+	// up for this minute.
 	ReportLeftOut bool `protobuf:"varint,6,opt,name=report_left_out,json=reportLeftOut,proto3" json:"report_left_out,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -712,17 +713,17 @@ func (x *EndTaskResponse) GetReportLeftOut() bool {
 // ListTasksRequest lists tasks.
 type ListTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only names that start so; empty: all.
+	// Only names with this prefix; empty: all.
 	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	// Only of this holder; empty: all.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	// Only in this phase; unspecified: all.
 	Phase TaskPhase `protobuf:"varint,3,opt,name=phase,proto3,enum=quota.v1.TaskPhase" json:"phase,omitempty"`
-	// At most so many, 1 to 1,000; 0: 100.
+	// Maximum number of entries, 1 to 1,000; 0: 100.
 	PageSize int32 `protobuf:"varint,4,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// From the last answer; empty: from the start.
+	// next_page_token of the last answer; empty: the first page.
 	PageToken string `protobuf:"bytes,5,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How fresh.
+	// How fresh the read must be.
 	Read          ReadMode `protobuf:"varint,6,opt,name=read,proto3,enum=quota.v1.ReadMode" json:"read,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -803,11 +804,11 @@ func (x *ListTasksRequest) GetRead() ReadMode {
 // ListTasksResponse carries a page.
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	// The tasks, by name.
 	Tasks []*TaskStatus `protobuf:"bytes,2,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// For the next page; empty: this was the last.
+	// page_token of the next page; empty: this is the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -869,29 +870,29 @@ type TaskStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its name.
 	Task string `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Who works on it, or did last.
+	// The holder that works on it, or did last.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Where it stands.
+	// Its phase.
 	Phase TaskPhase `protobuf:"varint,3,opt,name=phase,proto3,enum=quota.v1.TaskPhase" json:"phase,omitempty"`
-	// Failures since it was made or put back.
+	// Failures since the task was created or its budget was reset.
 	Failures int32 `protobuf:"varint,4,opt,name=failures,proto3" json:"failures,omitempty"`
-	// Failures at which it is shelved.
+	// Failures at which the task is shelved.
 	MaxFailures int32 `protobuf:"varint,5,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
-	// Attempts that were begun, limited ones included.
+	// Attempts begun, including those that met a limit.
 	Attempts int64 `protobuf:"varint,6,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// When the next attempt may begin; absent: now, or never by itself.
+	// When the next attempt may begin; absent: now, or not without an operator.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,7,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// The fence of the attempt that is under way.
+	// The fence of the running attempt.
 	Fence uint64 `protobuf:"varint,8,opt,name=fence,proto3" json:"fence,omitempty"`
-	// What is left until its deadline; absent: none is under way.
+	// Time until its deadline; absent: no attempt is running.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,9,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
-	// How the last attempt ended; unspecified: none has.
+	// How the last attempt ended; unspecified: none has ended.
 	Outcome TaskOutcome `protobuf:"varint,10,opt,name=outcome,proto3,enum=quota.v1.TaskOutcome" json:"outcome,omitempty"`
-	// What happened then, for people.
+	// What happened in the last attempt, for people.
 	Detail string `protobuf:"bytes,11,opt,name=detail,proto3" json:"detail,omitempty"`
-	// How long ago that was.
+	// Time since the last attempt ended.
 	EndedAgo *durationpb.Duration `protobuf:"bytes,12,opt,name=ended_ago,json=endedAgo,proto3" json:"ended_ago,omitempty"`
-	// The quotas that it lives on.
+	// The quotas that it uses.
 	Quotas        []string `protobuf:"bytes,13,rep,name=quotas,proto3" json:"quotas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1018,10 +1019,10 @@ func (x *TaskStatus) GetQuotas() []string {
 	return nil
 }
 
-// RetryTaskRequest puts a task back.
+// RetryTaskRequest resets a task's retry budget.
 type RetryTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again.
+	// Makes the request safe to send again.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The task.
 	Task          string `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
@@ -1073,10 +1074,10 @@ func (x *RetryTaskRequest) GetTask() string {
 	return ""
 }
 
-// RetryTaskResponse says that it is done.
+// RetryTaskResponse says that the budget was reset.
 type RetryTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1122,7 +1123,7 @@ func (x *RetryTaskResponse) GetMeta() *Meta {
 // ForgetTaskRequest removes a task.
 type ForgetTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes it safe to send again.
+	// Makes the request safe to send again.
 	RequestId *RequestId `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The task.
 	Task          string `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
@@ -1174,10 +1175,10 @@ func (x *ForgetTaskRequest) GetTask() string {
 	return ""
 }
 
-// ForgetTaskResponse says that it is gone.
+// ForgetTaskResponse says that the task was removed.
 type ForgetTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where and when.
+	// Term, index, time and node of the answer.
 	Meta          *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -92,38 +92,37 @@ type AdminServiceClient interface {
 	ApplyQuotas(context.Context, *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error)
 	// DeleteQuota deletes a quota.
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
-	// OverrideQuota puts another limit in place of a quota's own for a while, or ends that.
+	// OverrideQuota replaces a quota's limit for some time, or ends that.
 	OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error)
-	// ReopenQuota ends what reports closed of a quota: its cooldown, the breakers of its holders, a cap of its window. Of a
-	// window that ends at the provider's reset it confirms the reset that was reported.
+	// ReopenQuota ends what reports caused: a quota's cooldown, the breakers of its holders, a cap of its window. For a
+	// window that ends at the provider's reset it also confirms the reported reset.
 	ReopenQuota(context.Context, *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error)
-	// ResetClock sets the cluster's view of the time of day to the members' clocks, where wrong clocks carried it ahead. Each window begins
-	// again, with what was consumed in it.
+	// ResetClock sets the cluster's view of the time of day to the members' clocks after wrong clocks moved it ahead.
+	// Each window begins again, charged with everything that was consumed in it.
 	ResetClock(context.Context, *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
-	// DeleteWorkflow deletes a workflow: its holders go as they like from then on.
+	// DeleteWorkflow deletes a workflow. Its holders are then independent.
 	DeleteWorkflow(context.Context, *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error)
 	// RevokeLease ends a lease.
 	RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error)
-	// GetStatus shows the node that is asked and what it knows of the cluster. It needs no leader.
+	// GetStatus shows the state of the node that answers, and what it knows of the cluster. It needs no leader.
 	GetStatus(context.Context, *quotav1.GetStatusRequest) (*quotav1.GetStatusResponse, error)
 	// SetLimits changes the bounds of sessions, keys and the queue, which are a part of the replicated state.
 	SetLimits(context.Context, *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error)
 	// AddMember adds a node as a learner.
 	AddMember(context.Context, *quotav1.AddMemberRequest) (*quotav1.AddMemberResponse, error)
-	// PromoteMember makes a learner that has caught up a voter.
+	// PromoteMember promotes a learner that has caught up to a voter.
 	PromoteMember(context.Context, *quotav1.PromoteMemberRequest) (*quotav1.PromoteMemberResponse, error)
 	// RemoveMember removes a node.
 	RemoveMember(context.Context, *quotav1.RemoveMemberRequest) (*quotav1.RemoveMemberResponse, error)
-	// TransferLeadership hands leadership over by an orderly restart of the leader's Raft, to the most advanced voter or
-	// the one named.
+	// TransferLeadership transfers leadership to the named voter, or to the most advanced one.
 	TransferLeadership(context.Context, *quotav1.TransferLeadershipRequest) (*quotav1.TransferLeadershipResponse, error)
 	// Backup streams a snapshot of the state.
 	Backup(context.Context, *quotav1.BackupRequest) (*connect.ServerStreamForClient[quotav1.BackupResponse], error)
-	// Restore replaces the state by a backup and raises the fence's epoch. Stop all holders first.
+	// Restore replaces the state with a backup and raises the fence epoch. Stop all holders first.
 	Restore(context.Context) (*connect.ClientStreamForClientSimple[quotav1.RestoreRequest, quotav1.RestoreResponse], error)
-	// GetStateHash computes the hash of this node's state, at the index that it has. Testing only.
+	// GetStateHash computes the hash of this node's state at its applied index. Testing only.
 	GetStateHash(context.Context, *quotav1.GetStateHashRequest) (*quotav1.GetStateHashResponse, error)
 	// DumpLog streams the entries of this node's log as JSON. Testing only.
 	DumpLog(context.Context, *quotav1.DumpLogRequest) (*connect.ServerStreamForClient[quotav1.DumpLogResponse], error)
@@ -449,38 +448,37 @@ type AdminServiceHandler interface {
 	ApplyQuotas(context.Context, *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error)
 	// DeleteQuota deletes a quota.
 	DeleteQuota(context.Context, *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error)
-	// OverrideQuota puts another limit in place of a quota's own for a while, or ends that.
+	// OverrideQuota replaces a quota's limit for some time, or ends that.
 	OverrideQuota(context.Context, *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error)
-	// ReopenQuota ends what reports closed of a quota: its cooldown, the breakers of its holders, a cap of its window. Of a
-	// window that ends at the provider's reset it confirms the reset that was reported.
+	// ReopenQuota ends what reports caused: a quota's cooldown, the breakers of its holders, a cap of its window. For a
+	// window that ends at the provider's reset it also confirms the reported reset.
 	ReopenQuota(context.Context, *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error)
-	// ResetClock sets the cluster's view of the time of day to the members' clocks, where wrong clocks carried it ahead. Each window begins
-	// again, with what was consumed in it.
+	// ResetClock sets the cluster's view of the time of day to the members' clocks after wrong clocks moved it ahead.
+	// Each window begins again, charged with everything that was consumed in it.
 	ResetClock(context.Context, *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error)
 	// ListHolderRules lists the rules that map holders to classes and weights, in their order.
 	ListHolderRules(context.Context, *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error)
-	// DeleteWorkflow deletes a workflow: its holders go as they like from then on.
+	// DeleteWorkflow deletes a workflow. Its holders are then independent.
 	DeleteWorkflow(context.Context, *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error)
 	// RevokeLease ends a lease.
 	RevokeLease(context.Context, *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error)
-	// GetStatus shows the node that is asked and what it knows of the cluster. It needs no leader.
+	// GetStatus shows the state of the node that answers, and what it knows of the cluster. It needs no leader.
 	GetStatus(context.Context, *quotav1.GetStatusRequest) (*quotav1.GetStatusResponse, error)
 	// SetLimits changes the bounds of sessions, keys and the queue, which are a part of the replicated state.
 	SetLimits(context.Context, *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error)
 	// AddMember adds a node as a learner.
 	AddMember(context.Context, *quotav1.AddMemberRequest) (*quotav1.AddMemberResponse, error)
-	// PromoteMember makes a learner that has caught up a voter.
+	// PromoteMember promotes a learner that has caught up to a voter.
 	PromoteMember(context.Context, *quotav1.PromoteMemberRequest) (*quotav1.PromoteMemberResponse, error)
 	// RemoveMember removes a node.
 	RemoveMember(context.Context, *quotav1.RemoveMemberRequest) (*quotav1.RemoveMemberResponse, error)
-	// TransferLeadership hands leadership over by an orderly restart of the leader's Raft, to the most advanced voter or
-	// the one named.
+	// TransferLeadership transfers leadership to the named voter, or to the most advanced one.
 	TransferLeadership(context.Context, *quotav1.TransferLeadershipRequest) (*quotav1.TransferLeadershipResponse, error)
 	// Backup streams a snapshot of the state.
 	Backup(context.Context, *quotav1.BackupRequest, *connect.ServerStream[quotav1.BackupResponse]) error
-	// Restore replaces the state by a backup and raises the fence's epoch. Stop all holders first.
+	// Restore replaces the state with a backup and raises the fence epoch. Stop all holders first.
 	Restore(context.Context, *connect.ClientStream[quotav1.RestoreRequest]) (*quotav1.RestoreResponse, error)
-	// GetStateHash computes the hash of this node's state, at the index that it has. Testing only.
+	// GetStateHash computes the hash of this node's state at its applied index. Testing only.
 	GetStateHash(context.Context, *quotav1.GetStateHashRequest) (*quotav1.GetStateHashResponse, error)
 	// DumpLog streams the entries of this node's log as JSON. Testing only.
 	DumpLog(context.Context, *quotav1.DumpLogRequest, *connect.ServerStream[quotav1.DumpLogResponse]) error

@@ -1,4 +1,4 @@
-// Tasks with retry budgets: work that is begun, fails or meets a limit, waits, and is shelved when it failed too often.
+// Tasks with retry budgets: work that begins, fails or meets a limit, waits, and is shelved after too many failures.
 //
 // The conventions are those of quota.proto.
 
@@ -53,17 +53,17 @@ const (
 
 // TaskServiceClient is a client for the quota.v1.TaskService service.
 type TaskServiceClient interface {
-	// BeginTask asks whether the next attempt of a task may begin now, and begins it.
+	// BeginTask begins the next attempt of a task, if it may begin now.
 	BeginTask(context.Context, *quotav1.BeginTaskRequest) (*quotav1.BeginTaskResponse, error)
-	// RenewTask moves an attempt's deadline: its runner still lives.
+	// RenewTask moves an attempt's deadline while its runner is alive.
 	RenewTask(context.Context, *quotav1.RenewTaskRequest) (*quotav1.RenewTaskResponse, error)
-	// EndTask tells how an attempt ended. Told again, it is answered again.
+	// EndTask reports how an attempt ended. Repeating it is safe.
 	EndTask(context.Context, *quotav1.EndTaskRequest) (*quotav1.EndTaskResponse, error)
 	// ListTasks lists tasks by name.
 	ListTasks(context.Context, *quotav1.ListTasksRequest) (*quotav1.ListTasksResponse, error)
-	// RetryTask gives a task a fresh budget and lets it begin at once.
+	// RetryTask resets a task's retry budget and lets its next attempt begin at once.
 	RetryTask(context.Context, *quotav1.RetryTaskRequest) (*quotav1.RetryTaskResponse, error)
-	// ForgetTask removes a task; an attempt that is under way is lost.
+	// ForgetTask removes a task; its running attempt is lost.
 	ForgetTask(context.Context, *quotav1.ForgetTaskRequest) (*quotav1.ForgetTaskResponse, error)
 }
 
@@ -184,17 +184,17 @@ func (c *taskServiceClient) ForgetTask(ctx context.Context, req *quotav1.ForgetT
 
 // TaskServiceHandler is an implementation of the quota.v1.TaskService service.
 type TaskServiceHandler interface {
-	// BeginTask asks whether the next attempt of a task may begin now, and begins it.
+	// BeginTask begins the next attempt of a task, if it may begin now.
 	BeginTask(context.Context, *quotav1.BeginTaskRequest) (*quotav1.BeginTaskResponse, error)
-	// RenewTask moves an attempt's deadline: its runner still lives.
+	// RenewTask moves an attempt's deadline while its runner is alive.
 	RenewTask(context.Context, *quotav1.RenewTaskRequest) (*quotav1.RenewTaskResponse, error)
-	// EndTask tells how an attempt ended. Told again, it is answered again.
+	// EndTask reports how an attempt ended. Repeating it is safe.
 	EndTask(context.Context, *quotav1.EndTaskRequest) (*quotav1.EndTaskResponse, error)
 	// ListTasks lists tasks by name.
 	ListTasks(context.Context, *quotav1.ListTasksRequest) (*quotav1.ListTasksResponse, error)
-	// RetryTask gives a task a fresh budget and lets it begin at once.
+	// RetryTask resets a task's retry budget and lets its next attempt begin at once.
 	RetryTask(context.Context, *quotav1.RetryTaskRequest) (*quotav1.RetryTaskResponse, error)
-	// ForgetTask removes a task; an attempt that is under way is lost.
+	// ForgetTask removes a task; its running attempt is lost.
 	ForgetTask(context.Context, *quotav1.ForgetTaskRequest) (*quotav1.ForgetTaskResponse, error)
 }
 
