@@ -87,8 +87,8 @@ func Open(dir string, force bool) (*Authority, error) {
 		return nil, err
 	case info.Mode().Perm()&0o077 != 0:
 		return nil, &MistakeError{
-			Message: fmt.Sprintf("others may read %s: its mode is %04o", filepath.Join(dir, keyFile), info.Mode().Perm()),
-			Hint:    "chmod 600, and make a new CA if somebody may have read it",
+			Message: fmt.Sprintf("other users can read %s: its mode is %04o", filepath.Join(dir, keyFile), info.Mode().Perm()),
+			Hint:    "chmod 600 it, and make a new CA if another user may have read it",
 		}
 	}
 	pair, err := tls.LoadX509KeyPair(filepath.Join(dir, CAFile), filepath.Join(dir, keyFile))
@@ -116,11 +116,13 @@ func (a *Authority) Node(id string, hosts []string, now time.Time) (*Issued, err
 	for _, host := range hosts {
 		switch ip := net.ParseIP(host); {
 		case ip != nil && ip.IsUnspecified():
-			return nil, &MistakeError{Message: fmt.Sprintf("host %s means every address", host), Hint: "name the one at which others reach the node"}
+			return nil, &MistakeError{Message: fmt.Sprintf("host %s means every address", host),
+				Hint: "name the address at which others reach the node"}
 		case ip != nil:
 			template.IPAddresses = append(template.IPAddresses, ip)
 		case !dnsName.MatchString(host) || len(host) > 253:
-			return nil, &MistakeError{Message: fmt.Sprintf("host %q is neither an IP address nor a DNS name", host), Hint: "leave the port away; wildcards are not allowed"}
+			return nil, &MistakeError{Message: fmt.Sprintf("host %q is neither an IP address nor a DNS name", host),
+				Hint: "omit the port; wildcards are not allowed"}
 		default:
 			template.DNSNames = append(template.DNSNames, host)
 		}
@@ -152,7 +154,8 @@ func (a *Authority) issue(name string, template *x509.Certificate) (*Issued, err
 	case name+".pem" == CAFile || name+".pem" == keyFile:
 		return nil, &MistakeError{Message: fmt.Sprintf("%q is the CA's own name", name), Hint: "choose another"}
 	case !template.NotAfter.After(template.NotBefore.Add(early)):
-		return nil, &MistakeError{Message: fmt.Sprintf("the CA ended at %s", a.cert.NotAfter.Format(time.DateOnly)), Hint: "make a new one in another directory"}
+		return nil, &MistakeError{Message: fmt.Sprintf("the CA expired at %s", a.cert.NotAfter.Format(time.DateOnly)),
+			Hint: "make a new one in another directory"}
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -179,7 +182,7 @@ func (a *Authority) write(template *x509.Certificate, key *ecdsa.PrivateKey, cer
 	issued := &Issued{CertFile: filepath.Join(a.dir, certFile), KeyFile: filepath.Join(a.dir, keyFile), NotAfter: template.NotAfter}
 	for _, path := range []string{issued.CertFile, issued.KeyFile} {
 		if _, err := os.Lstat(path); err == nil && !a.force {
-			return nil, &MistakeError{Message: path + " is there already", Hint: "--force replaces it"}
+			return nil, &MistakeError{Message: path + " already exists", Hint: "--force replaces it"}
 		}
 	}
 	if err := writeFile(issued.KeyFile, "PRIVATE KEY", keyDER, a.force); err != nil {

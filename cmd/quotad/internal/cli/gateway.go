@@ -32,9 +32,9 @@ func (a *App) gatewayCommand() *cobra.Command {
 		Use:   "gateway",
 		Short: "Govern the calls of any tool by its base URL",
 		Long: `Run a gateway: a proxy that tools reach instead of their provider, by base URL or over a unix socket. Each call asks the
-cluster, waits for its turn, continues unchanged, and is settled by the usage in the provider's answer.
+cluster for a grant, waits for it, continues unchanged, and is settled by the usage in the provider's answer.
 
-SIGHUP reads the configuration, keys, tokens and certificates again, whole or not at all. SIGTERM and SIGINT stop it: waiting
+SIGHUP reloads the configuration, keys, tokens and certificates, all or nothing. SIGTERM and SIGINT stop it: waiting
 calls are answered with 503, running ones continue for limits.drain.`,
 		Example: `  quotad gateway --config gateway.yaml
   quotad gateway check gateway.yaml
@@ -43,7 +43,7 @@ calls are answered with 503, running ones continue for limits.drain.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runGateway(cmd, path, format) },
 	}
 	cmd.Flags().StringVar(&path, "config", "", "YAML file (env QUOTAD_GATEWAY_CONFIG, default ~/.config/quotad/gateway.yaml)")
-	cmd.Flags().StringVar(&format, "log-format", "text", "text or json")
+	cmd.Flags().StringVar(&format, "log-format", "text", "format of the log: text or json")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 	cmd.AddCommand(a.gatewayCheck(), a.gatewayEnv(), a.gatewayExplain(), a.gatewayStatus())
 	return cmd
@@ -126,7 +126,7 @@ func newGateway(path string, logger *slog.Logger) (*gateway.Gateway, *gatewayTok
 // gatewayError gives an error of the configuration its code.
 func gatewayError(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
-		return fail(ExitUsage, `write one, or name it with --config; docs/gateway.md begins with the shortest`, "%w", err)
+		return fail(ExitUsage, `write one, or name it with --config; docs/gateway.md begins with the shortest one`, "%w", err)
 	}
 	return fail(ExitUsage, `"quotad gateway check FILE" shows all that is wrong`, "%w", err)
 }
@@ -181,13 +181,13 @@ func reloadGateway(server *gateway.Server, tokens *gatewayTokens, path string, l
 		err = server.Reload(conf)
 	}
 	if err != nil {
-		logger.Error("the configuration was not taken: the old one stays", "error", err)
+		logger.Error("reload failed: the old configuration stays in use", "error", err)
 		return
 	}
 	if tokens != nil && changed != nil {
 		tokens.file.Store(changed.file.Load())
 	}
-	logger.Info("the configuration was read again")
+	logger.Info("reloaded the configuration")
 }
 
 func (a *App) gatewayCheck() *cobra.Command {
@@ -195,8 +195,8 @@ func (a *App) gatewayCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE",
 		Short: "Check a gateway's configuration",
-		Long: `Reads the file as "quotad gateway" would, with the keys, tokens and certificates that it names, and tells everything that
-is wrong with it. With --cluster it also lists the quotas of the cluster, and compares its pools with the keys of the file. Otherwise it
+		Long: `Read the file as "quotad gateway" would, with the keys, tokens and certificates that it names, and print everything that
+is wrong with it. With --cluster it also lists the quotas of the cluster, and compares its pools with the keys of the file; otherwise it
 asks no cluster.`,
 		Example: `  quotad gateway check /etc/quotad/gateway.yaml
   quotad gateway check --cluster /etc/quotad/gateway.yaml`,
@@ -237,7 +237,8 @@ func checkPools(ctx context.Context, path string) error {
 		return fail(ExitUsage, wrong.Hint, "%w", err)
 	}
 	if err != nil {
-		return fail(ExitUnavailable, "are the nodes of cluster.nodes up?", "the cluster did not list its quotas: %w", err)
+		return fail(ExitUnavailable, "check that the nodes of cluster.nodes run and can be reached", "cannot list the quotas of the cluster: %w",
+			err)
 	}
 	return nil
 }
@@ -248,8 +249,8 @@ func (a *App) gatewayExplain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain --path PATH",
 		Short: "Show the holder, class, quotas and amounts of a call without sending it",
-		Long: `Shows what the gateway would ask the cluster for a call: who is taken for its holder, in which class, and how much of which
-quotas. Nothing is sent and nothing is reserved; the cluster is asked for its quotas.`,
+		Long: `Show what the gateway would reserve for a call: its holder, its class, and the amounts of quotas. Nothing is sent and nothing is
+reserved; the command only reads the cluster's quotas.`,
 		Example: `  quotad gateway explain --path /openai/v1/responses -f body.json -H 'X-Quotad-Holder: picard'`,
 		Args:    arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -264,7 +265,8 @@ quotas. Nothing is sent and nothing is reserved; the cluster is asked for its qu
 			defer func() { _ = g.Close() }()
 			explained, err := g.Explain(cmd.Context(), request)
 			if err != nil {
-				return fail(ExitUnavailable, "are the nodes of cluster.nodes up?", "the cluster did not list its quotas: %w", err)
+				return fail(ExitUnavailable, "check that the nodes of cluster.nodes run and can be reached",
+					"cannot list the quotas of the cluster: %w", err)
 			}
 			if a.format == formatJSON {
 				return output.Value(a.Out, explained)

@@ -74,7 +74,7 @@ func (a *App) gatewayEnv() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "env TOOL...",
 		Short: "Print the shell lines that point tools at a gateway",
-		Long: `Prints the environment variables that point a tool at a gateway, for eval in a shell. What a tool reads from its own files is
+		Long: `Print the environment variables that point a tool at a gateway, for eval in a shell. Settings in a tool's own files are
 printed as comments. Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 		Example: `  eval "$(quotad gateway env claude --holder picard)"
   quotad gateway env codex gh`,
@@ -104,7 +104,7 @@ printed as comments. Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&holder, "holder", "", "the caller's name; without it, the gateway names the tool's session")
+	cmd.Flags().StringVar(&holder, "holder", "", "name of the holder (default: the gateway names the tool's session)")
 	cmd.Flags().StringVar(&at, "url", defaultGateway, "the gateway's URL")
 	cmd.Flags().StringVar(&socket, "socket", "/run/quotad/gateway.sock", "the gateway's socket, for gh")
 	return cmd
@@ -127,14 +127,14 @@ func (a *App) gatewayStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show a gateway's upstreams, queue, seats, keys and last refusals",
-		Long:  `Shows what the page /status of a running gateway shows.`,
+		Long:  `Show the contents of the page /status of a running gateway.`,
 		Example: `  quotad gateway status
   quotad gateway status -o json`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			status, err := readGatewayStatus(cmd.Context(), strings.TrimRight(at, "/"))
 			if err != nil {
-				return fail(ExitUnavailable, "is a gateway running there? --url names it", "%w", err)
+				return fail(ExitUnavailable, "is a gateway running there? name another with --url", "%w", err)
 			}
 			if a.format == formatJSON {
 				return output.Value(a.Out, status)
@@ -159,7 +159,7 @@ func readGatewayStatus(ctx context.Context, at string) (status gateway.Status, e
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return status, fmt.Errorf("%s answers %s", at, response.Status)
+		return status, fmt.Errorf("%s answers with status %s", at, response.Status)
 	}
 	return status, json.NewDecoder(io.LimitReader(response.Body, 64<<20)).Decode(&status)
 }

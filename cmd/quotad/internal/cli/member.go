@@ -143,7 +143,7 @@ func (a *App) memberRemove() *cobra.Command {
 		Short: "Remove a node",
 		Long: `Remove a node. The command is refused if the remaining nodes that answer would be no majority; --force skips this check.
 Repeating the command is safe: it exits with 3 if the member is gone.
-Both need a leader. A cluster that has lost its majority permanently has to start again from a backup ("quotad backup
+It needs a leader. A cluster that has lost its majority permanently has to start again from a backup ("quotad backup
 --data-dir" makes one from a remaining data directory).`,
 		Example: `  quotad member remove n2`,
 		Args:    arguments("ID"),

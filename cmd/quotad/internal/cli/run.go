@@ -42,7 +42,7 @@ without a terminal to its whole process group; in a terminal, whose keys reach t
 If the cluster cannot be reached until the lease's deadline, or an operator revokes it, others may get the slots: a warning
 says so, and the command continues. With --stop-on-loss it gets SIGTERM, and SIGKILL ten seconds later.
 
-Exit codes besides the command's own (128 plus the signal's number, if a signal ended it):
+Exit codes in addition to the command's own (128 plus the signal's number, if a signal ended it):
 
   2    wrong usage
   93   the lease was lost, and --stop-on-loss stopped the command

@@ -116,7 +116,7 @@ func wrongMember(
 	cmd *cobra.Command, flags connectionFlags, timeout time.Duration, known *quotav1.GetStatusResponse, member *quotav1.Member,
 ) []string {
 	if member.ApiAddress == "" {
-		return []string{"its API address is not known"}
+		return []string{"API address unknown"}
 	}
 	c, err := newCluster(cmd, flags, timeout)
 	if err != nil {
@@ -131,7 +131,7 @@ func wrongMember(
 	}
 	wrong := wrongIn(status)
 	if known.Leader != "" && status.Leader != "" && status.Leader != known.Leader {
-		wrong = append(wrong, fmt.Sprintf("it follows %s, %s follows %s", status.Leader, known.Node, known.Leader))
+		wrong = append(wrong, fmt.Sprintf("follows %s, but %s follows %s", status.Leader, known.Node, known.Leader))
 	}
 	return wrong
 }
@@ -165,17 +165,17 @@ func (a *App) printStatus(status *quotav1.GetStatusResponse) error {
 	table.Add("index", fmt.Sprintf("%d applied, %d committed, %d last, %d in snapshot",
 		status.AppliedIndex, status.CommitIndex, status.LastIndex, status.SnapshotIndex))
 	if status.Leader == "" && status.LastIndex > status.AppliedIndex {
-		table.Add("", fmt.Sprintf("%d entries wait for a leader: what it holds is older", status.LastIndex-status.AppliedIndex))
+		table.Add("", fmt.Sprintf("%d entries wait for a leader: the state shown is older", status.LastIndex-status.AppliedIndex))
 	}
 	table.Add("holds", fmt.Sprintf("%d quotas, %d leases, %d waiting, %d sessions",
 		status.Quotas, status.Leases, status.Waiting, status.Sessions))
 	if callers := budgetsText(append(slices.Clone(status.Budgets), status.NodeBudgets...)); callers != "" {
-		table.Add("callers", callers+"; quotad limits shows whose")
+		table.Add("callers", callers+"; quotad limits shows which")
 	}
 	table.Add("version", status.Version+", up "+output.Duration(status.Uptime))
-	table.Add("feature level", fmt.Sprintf("%d; this node applies %s", status.Level, levels(status.OldestLevel, status.NewestLevel)))
+	table.Add("feature level", fmt.Sprintf("%d; this node supports %s", status.Level, levels(status.OldestLevel, status.NewestLevel)))
 	if status.Testing {
-		table.Add("testing", "yes: this node opens what only a fault suite needs")
+		table.Add("testing", "yes: test-only endpoints are enabled; never use this in production")
 	}
 	if err := table.Write(a.Out); err != nil {
 		return err

@@ -127,7 +127,7 @@ finished task again. A running attempt continues under the new budget.`,
 		Args:    arguments("TASK"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			request := &quotav1.RetryTaskRequest{Task: args[0]}
-			return taskWord(a, cmd, byNature, "put back", args[0], func(ctx context.Context, n node) (*quotav1.RetryTaskResponse, error) {
+			return taskWord(a, cmd, byNature, "reset the budget of", args[0], func(ctx context.Context, n node) (*quotav1.RetryTaskResponse, error) {
 				return n.task.RetryTask(ctx, request)
 			})
 		},

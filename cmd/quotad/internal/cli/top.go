@@ -29,7 +29,7 @@ func (a *App) topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Show a cluster live: members, quotas, zones, cooldowns, waiting holders",
 		Long: `Show a cluster live: its members, waiting holders, the latest events, and the quotas with their zones and cooldowns.
-In a terminal the picture is drawn over and over until Ctrl-C; elsewhere it is printed as text each time. With --once it is
+In a terminal the picture is redrawn until Ctrl-C; elsewhere it is printed as text each time. With --once it is
 printed once. Holders that began to wait before the command started are counted, not named.`,
 		Example: `  quotad top
   quotad top --quota github/ --every 5s

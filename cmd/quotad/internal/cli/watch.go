@@ -28,7 +28,7 @@ func (a *App) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Print events as they happen: grants, refusals, waits, cooldowns and more",
-		Long: `Print events as they happen, a line each, in the order of the log: its index, the cluster's time, the kind, and what it is
+		Long: `Print events as they happen, a line each, in the order of the log: its index, the cluster time, the kind, and what it is
 about. With --output json each event is one JSON object on a line. If the connection is lost, the command continues with
 the next event at the next node that answers; a note on standard error says so. It ends with Ctrl-C, or after --count events.
 
@@ -46,7 +46,7 @@ those of the index are gone, the command says from which index on there are even
 	flags.StringVar(&f.holder, "holder", "", "only events of this holder")
 	flags.StringSliceVar(&f.kinds, "kind", nil, "only this kind, such as granted; repeatable")
 	flags.Uint64Var(&f.from, "from", 0, "first index wanted (default: from now on)")
-	flags.IntVar(&f.count, "count", 0, "exit after so many events (default: never)")
+	flags.IntVar(&f.count, "count", 0, "exit after this number of events (default: never)")
 	_ = cmd.RegisterFlagCompletionFunc("kind", cobra.FixedCompletions(kindWords(), cobra.ShellCompDirectiveNoFileComp))
 	return a.clientFlags(cmd)
 }
@@ -115,7 +115,7 @@ func watchError(c *cluster, err error) error {
 	switch {
 	case info != nil && info.Reason == quotav1.Reason_REASON_COMPACTED:
 		return &failure{
-			code: ExitRefused, info: info, err: err, message: "events from the asked index on are not kept any more: " + rpc.Message(),
+			code: ExitRefused, info: info, err: err, message: "events from that index on are no longer kept: " + rpc.Message(),
 			hint: "read the state (quotad quota list, quotad lease list), then watch without --from",
 		}
 	case info == nil && neverSent(err):

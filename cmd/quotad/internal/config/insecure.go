@@ -19,7 +19,7 @@ func (c Config) Insecurities() []Insecurity {
 	var all []Insecurity
 	if address := c.Raft.Listen; !Loopback(address) && !c.Raft.TLS.Enabled() {
 		all = append(all, Insecurity{"raft.insecure", c.Raft.Insecure, fmt.Sprintf(
-			"raft.listen %s is beyond loopback and raft.tls_cert is not set: everybody who reaches it can replace the state", address)})
+			"raft.listen %s is beyond loopback and raft.tls_cert is not set: every program that reaches it can replace the state", address)})
 	}
 	for _, port := range []struct{ key, address string }{{"api.listen", c.API.Listen}, {"ops.listen", c.Ops.Listen}} {
 		if port.address == "" || Loopback(port.address) {
@@ -31,7 +31,8 @@ func (c Config) Insecurities() []Insecurity {
 		}
 		if c.TokensFile == "" {
 			all = append(all, Insecurity{"api.insecure", c.API.Insecure, fmt.Sprintf(
-				"%s %s is beyond loopback and tokens_file is not set: everybody who reaches it may act for every holder and as operator", port.key, port.address)})
+				"%s %s is beyond loopback and tokens_file is not set: every program that reaches it may act for every holder and as operator", port.key,
+				port.address)})
 		}
 	}
 	return all

@@ -51,7 +51,7 @@ type Options struct {
 }
 
 // ErrStopped says that the node stopped by itself; it wraps why.
-var ErrStopped = errors.New("the node stopped by itself")
+var ErrStopped = errors.New("the node stopped because of an error")
 
 // process is what a running node consists of.
 type process struct {
@@ -265,7 +265,7 @@ func (p *process) memoryLimit() int64 {
 		return 0
 	}
 	if limit < leastMemory {
-		p.logger.Warn("little memory: full budgets need a limit of 2 GiB; with less, callers can use up the memory and new grants stop: "+
+		p.logger.Warn("little memory: full budgets need a limit of 2 GiB; with less, callers can use up the memory and new grants are refused: "+
 			"give the process more, or lower the budgets (quotad limits)", "limit", fmt.Sprintf("%d MiB", limit>>20))
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
@@ -348,7 +348,7 @@ func (p *process) stop() error {
 	drain, drained := context.WithTimeout(ctx, drainWithin)
 	defer drained()
 	if err := p.api.Drain(drain); err != nil {
-		p.logger.Warn("calls in flight were cut off", "error", err)
+		p.logger.Warn("aborted calls in flight", "error", err)
 	}
 	if err := p.http.Shutdown(drain); err != nil {
 		_ = p.http.Close() // what is left is idle connections and callers that do not read

@@ -102,7 +102,7 @@ func TestStartRefuses(t *testing.T) {
 		"certificates that do not load":  {flags: map[string]string{"api-tls-cert": "none.pem", "api-tls-key": "none.pem"}, want: "none.pem"},
 		"quotas that are not there":      {flags: map[string]string{"quotas-file": "none.yaml"}, want: "none.yaml"},
 		"an address that is not its own": {flags: map[string]string{"api-listen": "203.0.113.1:7450", "api-insecure": "true"}, want: "api.listen"},
-		"a directory open to all":        {open: true, want: "others may write it"},
+		"a directory open to all":        {open: true, want: "other users can write it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

@@ -107,11 +107,12 @@ func (e *examination) server(ctx context.Context, s Server) {
 		e.add("token "+s.Address, Failed, tokenHint(err), "%s", message(err))
 		return
 	case connect.CodeUnimplemented:
-		e.add("api "+s.Address, Failed, "check the address and the port: the API's default is 7450", "something else than quotad answers there")
+		e.add("api "+s.Address, Failed, "check the address and the port: the API's default is 7450",
+			"the program that answers there is not quotad")
 		return
 	}
 	if err != nil {
-		e.add("api "+s.Address, Failed, "look at the node's log and at quotad status", "%s", message(err))
+		e.add("api "+s.Address, Failed, "read the node's log and quotad status", "%s", message(err))
 		return
 	}
 	e.add("api "+s.Address, OK, "", "quotad %s, node %s (%s) of cluster %s", status.Version, status.Node, status.Role, status.ClusterId)
@@ -152,7 +153,7 @@ func (e *examination) leader(ctx context.Context) {
 	}
 	status := e.statuses[known]
 	if slices.ContainsFunc(e.statuses, func(s *quotav1.GetStatusResponse) bool { return s.Node == status.Leader }) {
-		e.add("leader", OK, "", "%s leads, and is among the named nodes", status.Leader)
+		e.add("leader", OK, "", "%s leads, and is one of the named nodes", status.Leader)
 		return
 	}
 	if status.LeaderAddress == "" {
@@ -195,7 +196,7 @@ func (e *examination) requests(ctx context.Context) {
 func (e *examination) notCommitted(err error) {
 	hint := infoOf(err).GetHint()
 	if hint == "" {
-		hint = "look at quotad status --check --cluster"
+		hint = "see quotad status --check --cluster"
 	}
 	e.add("requests", Failed, hint, "a request cannot be committed: %s", message(err))
 }
@@ -241,10 +242,10 @@ func (e *examination) quotas(ctx context.Context) {
 	}
 	switch {
 	case err != nil:
-		e.add("quotas", Failed, "look at quotad status --check --cluster", "they cannot be read: %s", message(err))
+		e.add("quotas", Failed, "see quotad status --check --cluster", "they cannot be read: %s", message(err))
 		return
 	case len(all) == 0:
-		e.add("quotas", Warning, "make some: quotad quota apply -f quotas.yaml, or --preset github", "the cluster has none")
+		e.add("quotas", Warning, "create some: quotad quota apply -f quotas.yaml, or --preset github", "the cluster has none")
 	case len(e.Quotas) == 0:
 		e.add("quotas", OK, "", "the cluster has %d", len(all))
 	}

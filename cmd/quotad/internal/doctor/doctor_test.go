@@ -165,7 +165,7 @@ func TestExamine_TellsEachTrouble(t *testing.T) {
 	says(t, examine(t, nil, time.Now, nil, gone.URL), ": failed: cannot be reached: connection refused (nothing listens there")
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
-	says(t, examine(t, nil, time.Now, nil, other.URL), ": failed: something else than quotad answers there")
+	says(t, examine(t, nil, time.Now, nil, other.URL), ": failed: the program that answers there is not quotad")
 
 	ahead := func() time.Time { return time.Now().Add(2 * time.Hour) }
 	says(t, examine(t, nil, ahead, nil, good.URL), ": warning: this machine and the node are 2h0m0s apart")

@@ -63,7 +63,7 @@ var key = regexp.MustCompile(`^(sk-|sk_|qtd_|gh[pousr]_|github_pat_|AIza|xox[abp
 // secrets refuses values that look like keys.
 func (r *reader) secrets(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && key.MatchString(n.Value) {
-		r.Fail(n, "name where it comes from: {file: PATH}, {env: NAME} or {credential: NAME}", "a secret must not stand in this file")
+		r.Fail(n, "name where it comes from: {file: PATH}, {env: NAME} or {credential: NAME}", "this file must not have secrets in it")
 	}
 	for _, child := range n.Content {
 		r.secrets(child)

@@ -54,8 +54,9 @@ func TestParse_RefusesByLine(t *testing.T) {
 	for want, text := range map[string]string{
 		`g:2: unknown key "upstrems" in the file; did you mean "upstreams"?`: "cluster: {nodes: [a:1]}\nupstrems: {}",
 		`g:3: unknown key "unknwn" in upstreams.openai`:                      "cluster: {nodes: [a:1]}\nupstreams:\n  openai: {unknwn: refuse}",
-		`g:2: a secret must not stand in this file`:                          "cluster: {nodes: [a:1]}\ntokens: sk-abc\nupstreams: {openai: {}}",
-		`g:3: upstreams.azure.base: set the URL, such as https://NAME`:       "cluster: {nodes: [a:1]}\nupstreams:\n  azure: {}",
+		`g:2: this file must not have secrets in it`: "cluster: {nodes: [a:1]}\ntokens: sk-abc\nupstreams: {openai: " +
+			"{}}",
+		`g:3: upstreams.azure.base: set the URL, such as https://NAME`: "cluster: {nodes: [a:1]}\nupstreams:\n  azure: {}",
 		`g:4: upstreams.openai.auth: every process that reaches the port`: "cluster: {nodes: [a:1]}\nupstreams:\n  openai:\n    auth: inject\n" +
 			"    keys: [{name: a, from: {env: K}}]",
 		`upstreams.openai.pool: duplicate "a"`: "cluster: {nodes: [a:1]}\ntrust: everyone-on-this-machine\nupstreams:\n  openai:\n" +

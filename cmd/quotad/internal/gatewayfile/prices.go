@@ -39,7 +39,7 @@ func ParsePrices(file string, data []byte) ([]price.Line, error) {
 	list := r.Mapping(d.Root, "the file", "prices")["prices"]
 	if list == nil {
 		d.Fail(d.Root, `such as prices: [{model: gpt-5, input: "1.25", output: "10", source: URL, date: 2026-10-24}]`,
-			"there is no prices:")
+			"the list prices: is missing")
 		return nil, d.Err()
 	}
 	var out []price.Line

@@ -43,7 +43,7 @@ func TestParsePrices_RefusesByLine(t *testing.T) {
 		`p:2: a price needs output`:                                 "prices:\n- {model: a, input: 1, source: s, date: 2026-10-24}",
 		`p:2: a price needs date`:                                   "prices:\n- {model: a, input: 1, output: 1, source: s}",
 		`p:2: prices.date must be a day`:                            "prices:\n- {model: a, input: 1, output: 1, source: s, date: October}",
-		`p:1: there is no prices:`:                                  "{}",
+		`p:1: the list prices: is missing`:                          "{}",
 	} {
 		if _, err := ParsePrices("p", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q gives %v, want %s", text, err, want)
