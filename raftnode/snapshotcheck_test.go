@@ -94,7 +94,8 @@ func unreadableTrimsNothing(t *testing.T, restoreUpTo int64) {
 	if err != nil || len(all) != 1 || all[0].Index != before.SnapshotIndex {
 		t.Errorf("%+v, %v", all, err)
 	}
-	if c := checkOf(n, "snapshot"); c.OK || !strings.Contains(c.Message, "state.bin") || strings.Contains(c.Message, "not what was written") != (restoreUpTo == 0) {
+	if c := checkOf(n, "snapshot"); c.OK || !strings.Contains(c.Message, "state.bin") || strings.Contains(c.Message,
+		"differs from what was written") != (restoreUpTo == 0) {
 		t.Errorf("%+v", c)
 	}
 	if n.isDone() {

@@ -13,7 +13,7 @@ import (
 
 // TestRefused_TellsDamageByCodeAndWords: a node that lost a part of its disk has to end with one exit code and to say so, and nothing else will do.
 func TestRefused_TellsDamageByCodeAndWords(t *testing.T) {
-	const lost, damaged = "quotad: /d: node: it is missing: " + lostWords, "quotad: /d: " + damagedWords + ": node"
+	const lost, damaged = "quotad: /d: node: missing: " + lostWords, "quotad: /d: " + damagedWords + ": node"
 	for name, c := range map[string]struct {
 		ends    []string
 		said    string

@@ -76,7 +76,7 @@ func checkBoltFile(path string, buckets ...string) (gapEnds uint64, err error) {
 		name = filepath.Join(filepath.Base(filepath.Dir(path)), name)
 	}
 	if info.Size() == 0 {
-		return 0, &LostPartError{Dir: filepath.Dir(path), Part: name, Problem: "it was emptied"}
+		return 0, &LostPartError{Dir: filepath.Dir(path), Part: name, Problem: "the file is empty"}
 	}
 	p := &boltPages{file: file, size: info.Size(), name: name, reached: map[uint64]bool{}}
 	root, freelist, err := p.meta()
@@ -121,7 +121,7 @@ func (p *boltPages) meta() (root, freelist uint64, err error) {
 	for page := range uint64(2) {
 		var data [boltPageHead + boltMetaSize]byte
 		if _, err := p.file.ReadAt(data[:], int64(page*p.pageSize)); err != nil {
-			return 0, 0, p.damaged(page, "it cannot be read: %v", err)
+			return 0, 0, p.damaged(page, "cannot be read: %v", err)
 		}
 		meta := data[boltPageHead:]
 		sum := fnv.New64a()
@@ -131,7 +131,7 @@ func (p *boltPages) meta() (root, freelist uint64, err error) {
 		case number(56) != sum.Sum64():
 			return 0, 0, p.damaged(page, "checksum mismatch of a meta page")
 		case binary.NativeEndian.Uint32(meta) != boltMagic || binary.NativeEndian.Uint32(meta[4:]) != boltVersion:
-			return 0, 0, p.damaged(page, "unknown form of a meta page")
+			return 0, 0, p.damaged(page, "unknown format of a meta page")
 		}
 		p.pageSize = uint64(binary.NativeEndian.Uint32(meta[8:]))
 		if p.pageSize < 1024 || p.pageSize > 1<<16 {
@@ -142,7 +142,7 @@ func (p *boltPages) meta() (root, freelist uint64, err error) {
 		}
 	}
 	if p.end > uint64(p.size)/p.pageSize {
-		return 0, 0, p.damaged(p.end-1, "the file is cut off: it has %d pages, of which %d are in use", uint64(p.size)/p.pageSize, p.end)
+		return 0, 0, p.damaged(p.end-1, "the file is truncated: it has %d pages, but uses %d", uint64(p.size)/p.pageSize, p.end)
 	}
 	return root, freelist, nil
 }
@@ -151,27 +151,27 @@ func (p *boltPages) meta() (root, freelist uint64, err error) {
 func (p *boltPages) page(id uint64) (data []byte, flags uint16, count int, err error) {
 	var head [boltPageHead]byte
 	if id < 2 || id >= p.end {
-		return nil, 0, 0, p.damaged(id, "it is referred to, and there are pages 2 to %d", p.end-1)
+		return nil, 0, 0, p.damaged(id, "referenced, but the file has pages 2 to %d", p.end-1)
 	}
 	if _, err := p.file.ReadAt(head[:], int64(id*p.pageSize)); err != nil {
-		return nil, 0, 0, p.damaged(id, "it cannot be read: %v", err)
+		return nil, 0, 0, p.damaged(id, "cannot be read: %v", err)
 	}
 	overflow := uint64(binary.NativeEndian.Uint32(head[12:]))
 	switch {
 	case binary.NativeEndian.Uint64(head[:]) != id:
-		return nil, 0, 0, p.damaged(id, "it says that it is page %d", binary.NativeEndian.Uint64(head[:]))
+		return nil, 0, 0, p.damaged(id, "its header names page %d", binary.NativeEndian.Uint64(head[:]))
 	case overflow >= p.end-id:
-		return nil, 0, 0, p.damaged(id, "it says that it has %d pages more, there are %d", overflow, p.end-id-1)
+		return nil, 0, 0, p.damaged(id, "its header names %d more pages, but there are %d", overflow, p.end-id-1)
 	}
 	for i := id; i <= id+overflow; i++ {
 		if p.reached[i] {
-			return nil, 0, 0, p.damaged(i, "it is used twice")
+			return nil, 0, 0, p.damaged(i, "used twice")
 		}
 		p.reached[i] = true
 	}
 	data = make([]byte, (overflow+1)*p.pageSize)
 	if _, err := p.file.ReadAt(data, int64(id*p.pageSize)); err != nil {
-		return nil, 0, 0, p.damaged(id, "it cannot be read: %v", err)
+		return nil, 0, 0, p.damaged(id, "cannot be read: %v", err)
 	}
 	return data, binary.NativeEndian.Uint16(head[8:]), int(binary.NativeEndian.Uint16(head[10:])), nil
 }
@@ -191,7 +191,7 @@ func (p *boltPages) tree(id uint64, low, high []byte, depth int, top bool) error
 	case flags == boltBranch && count > 0:
 		return p.branch(id, data, count, low, high, depth, top)
 	}
-	return p.damaged(id, "it is no page of a tree: kind %#x with %d elements", flags, count)
+	return p.damaged(id, "not a page of a tree: kind %#x with %d elements", flags, count)
 }
 
 func (p *boltPages) branch(id uint64, data []byte, count int, low, high []byte, depth int, top bool) error {
@@ -204,7 +204,7 @@ func (p *boltPages) branch(id uint64, data []byte, count int, low, high []byte, 
 	for i := range children {
 		at := boltPageHead + i*boltElement
 		if next > len(data) {
-			return p.damaged(id, "%d elements do not fit into it", count)
+			return p.damaged(id, "%d elements do not fit into the page", count)
 		}
 		key, end, err := p.bytes(id, data, at, next, binary.NativeEndian.Uint32(data[at:]), binary.NativeEndian.Uint32(data[at+4:]))
 		if err != nil {
@@ -214,7 +214,7 @@ func (p *boltPages) branch(id uint64, data []byte, count int, low, high []byte, 
 	}
 	for i, c := range children {
 		if i > 0 && bytes.Compare(children[i-1].key, c.key) >= 0 || i > 0 && bytes.Compare(c.key, low) < 0 || high != nil && bytes.Compare(c.key, high) >= 0 {
-			return p.damaged(id, "its keys are not in order")
+			return p.damaged(id, "keys are not in order")
 		}
 		from, to := c.key, high
 		if i == 0 {
@@ -237,7 +237,7 @@ func (p *boltPages) leaf(id uint64, data []byte, count int, low, high []byte, to
 	for i := range count {
 		at := boltPageHead + i*boltElement
 		if next > len(data) {
-			return p.damaged(id, "%d elements do not fit into it", count)
+			return p.damaged(id, "%d elements do not fit into the page", count)
 		}
 		number := func(field int) uint32 { return binary.NativeEndian.Uint32(data[at+4*field:]) }
 		key, end, err := p.bytes(id, data, at, next, number(1), number(2))
@@ -250,7 +250,7 @@ func (p *boltPages) leaf(id uint64, data []byte, count int, low, high []byte, to
 		}
 		next = end
 		if len(key) == 0 || i > 0 && bytes.Compare(before, key) >= 0 || bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0 {
-			return p.damaged(id, "its keys are not in order")
+			return p.damaged(id, "keys are not in order")
 		}
 		before = key
 		switch flags := number(0); {
@@ -284,7 +284,7 @@ func (p *boltPages) indexed(key []byte) {
 // bytes returns a part of a page, placed relative to an element, and where it ends. The parts of a page follow each other without gaps.
 func (p *boltPages) bytes(id uint64, data []byte, at, begin int, from, length uint32) (part []byte, end int, err error) {
 	if uint64(at)+uint64(from) != uint64(begin) || uint64(begin)+uint64(length) > uint64(len(data)) {
-		return nil, 0, p.damaged(id, "its elements do not lie where they must")
+		return nil, 0, p.damaged(id, "elements are at wrong offsets")
 	}
 	end = begin + int(length)
 	return data[begin:end], end, nil
@@ -293,14 +293,14 @@ func (p *boltPages) bytes(id uint64, data []byte, at, begin int, from, length ui
 // bucket walks what the value of a bucket refers to, or has in itself.
 func (p *boltPages) bucket(id uint64, value []byte) error {
 	if len(value) < boltBucketHead {
-		return p.damaged(id, "a bucket is cut off")
+		return p.damaged(id, "a bucket is truncated")
 	}
 	if root := binary.NativeEndian.Uint64(value); root != 0 {
 		return p.tree(root, nil, nil, 0, false)
 	}
 	inline := value[boltBucketHead:]
 	if len(inline) < boltPageHead || binary.NativeEndian.Uint16(inline[8:]) != boltLeaf {
-		return p.damaged(id, "a bucket is cut off")
+		return p.damaged(id, "a bucket is truncated")
 	}
 	return p.leaf(id, inline, int(binary.NativeEndian.Uint16(inline[10:])), nil, nil, false)
 }
@@ -319,12 +319,12 @@ func (p *boltPages) freelist(id uint64) error {
 		count, list = int(min(binary.NativeEndian.Uint64(list), uint64(len(data)))), list[8:]
 	}
 	if flags != boltFreelist || count*8 > len(list) {
-		return p.damaged(id, "it is no list of free pages")
+		return p.damaged(id, "not a list of free pages")
 	}
 	for i := range count {
 		free := binary.NativeEndian.Uint64(list[8*i:])
 		if free < 2 || free >= p.end || p.reached[free] {
-			return p.damaged(id, "page %d is listed as free, and is in use or not there", free)
+			return p.damaged(id, "page %d is listed as free, but is in use or missing", free)
 		}
 		p.reached[free] = true
 	}
@@ -339,7 +339,7 @@ func guarded(file string, open func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if reason := recover(); reason != nil {
-			err = &DamageError{File: file, Place: wholeFile, Problem: fmt.Sprintf("it cannot be opened: %v", reason)}
+			err = &DamageError{File: file, Place: wholeFile, Problem: fmt.Sprintf("cannot be opened: %v", reason)}
 		}
 	}()
 	return open()

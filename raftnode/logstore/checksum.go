@@ -34,7 +34,7 @@ func seal(logs []*raft.Log) ([]*raft.Log, error) {
 	for i, log := range logs {
 		if len(log.Extensions) > 0 {
 			if !intact(log, log.Index) {
-				return nil, fmt.Errorf("%w: log entry %d on its way from the leader; it is sent again", ErrDamaged, log.Index)
+				return nil, fmt.Errorf("%w: log entry %d was damaged on its way from the leader; the leader sends it again", ErrDamaged, log.Index)
 			}
 			sealed[i] = log
 			continue
@@ -53,9 +53,9 @@ func getIntact(store raft.LogStore, index uint64, log *raft.Log) error {
 	case errors.Is(err, raft.ErrLogNotFound):
 		return err
 	case err != nil:
-		return entryDamage(store, index, "it cannot be read: "+err.Error(), err)
+		return entryDamage(store, index, "cannot be read: "+err.Error(), err)
 	case !intact(log, index):
-		return entryDamage(store, index, "it is not what was written there", nil)
+		return entryDamage(store, index, "differs from what was written there", nil)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ type LostPartError struct {
 
 // Error implements error.
 func (e *LostPartError) Error() string {
-	return fmt.Sprintf("%s: %s: %s: a part of this node's data is lost, and with it votes or acknowledged entries; "+
+	return fmt.Sprintf("%s: %s: %s: a part of this node's data is lost, including votes or acknowledged entries; "+
 		"remove the member, empty the directory, and add the node under a new id", e.Dir, e.Part, e.Problem)
 }
 

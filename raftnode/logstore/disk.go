@@ -56,13 +56,13 @@ func readDisk(dir string) (*Disk, error) {
 		}
 		switch {
 		case errors.Is(err, os.ErrNotExist) && known != 0:
-			return nil, d.lost(name, "it is missing")
+			return nil, d.lost(name, "missing")
 		case errors.Is(err, os.ErrNotExist):
 			continue
 		case err != nil:
 			return nil, err
 		case known != 0 && partSum(content) != known:
-			return nil, &DamageError{File: name, Place: wholeFile, Problem: "it does not hold what this node wrote (checksum mismatch)"}
+			return nil, &DamageError{File: name, Place: wholeFile, Problem: "not what this node wrote (checksum mismatch)"}
 		}
 		d.parts[name] = string(content)
 	}
@@ -88,16 +88,16 @@ func (d *Disk) started() bool {
 // complete says which part is missing on a disk that took part in a cluster: each was durable before.
 func (d *Disk) complete() error {
 	if d.has == "" {
-		return d.lost("log store", "neither raft.db nor wal/%s is there", walMetaFile)
+		return d.lost("log store", "neither raft.db nor wal/%s exists", walMetaFile)
 	}
 	for _, name := range []string{NodeFile, NonceFile} {
 		if _, there := d.parts[name]; !there {
-			return d.lost(name, "it is missing")
+			return d.lost(name, "missing")
 		}
 	}
 	_, formed := d.parts[FormedFile]
 	if _, joined := d.parts[JoinedFile]; !formed && !joined {
-		return d.lost(FormedFile, "it is missing, and %s as well", JoinedFile)
+		return d.lost(FormedFile, "missing, as is %s", JoinedFile)
 	}
 	w := d.witness
 	if w == nil || w.snapshot == 0 {
@@ -132,7 +132,7 @@ func (d *Disk) judge(log Store, values *stable) error {
 	}
 	last, err := log.LastIndex()
 	if err != nil {
-		return &DamageError{File: fileOf(log, 0), Place: "the end of the log", Problem: "it cannot be read: " + err.Error(), cause: err}
+		return &DamageError{File: fileOf(log, 0), Place: "the end of the log", Problem: "cannot be read: " + err.Error(), cause: err}
 	}
 	nonce, err := values.get(keyWitness)
 	if err != nil {
@@ -142,11 +142,11 @@ func (d *Disk) judge(log Store, values *stable) error {
 	w := d.witness
 	switch {
 	case w == nil && values.bound:
-		return d.lost(witnessFile, "it is missing")
+		return d.lost(witnessFile, "missing")
 	case w != nil && w.bound && !values.bound:
-		return d.lost(name, "it was emptied, or is another directory's")
+		return d.lost(name, "empty, or from another data directory")
 	case values.bound && string(nonce) != strings.TrimSpace(d.parts[NonceFile]):
-		return d.lost(name, "it is another directory's, or %s is", NonceFile)
+		return d.lost(name, "this file or %s is from another data directory", NonceFile)
 	case !d.started() && term == 0 && last == 0:
 		return nil // a new disk
 	}
@@ -155,12 +155,12 @@ func (d *Disk) judge(log Store, values *stable) error {
 	}
 	if w == nil { // from before there were witnesses
 		if term == 0 || last == 0 && len(d.snapshots) == 0 {
-			return d.lost(name, "it is empty")
+			return d.lost(name, "empty")
 		}
 		return nil
 	}
 	if term < w.term {
-		return d.lost(name, "it is older than the node's witness: it has term %d, the node was in term %d", term, w.term)
+		return d.lost(name, "older than the node's witness: it has term %d, the node was in term %d", term, w.term)
 	}
 	if err := d.judgeVote(values, name); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (d *Disk) judgeVote(values *stable, name string) error {
 	}
 	w := d.witness
 	if voteTerm < w.voteTerm || voteTerm == w.voteTerm && voteTerm > 0 && digest(vote) != w.voteFor {
-		return d.lost(name, "it is older than the node's witness: it has a vote of term %d, the node voted in term %d", voteTerm, w.voteTerm)
+		return d.lost(name, "older than the node's witness: it has a vote of term %d, the node voted in term %d", voteTerm, w.voteTerm)
 	}
 	return nil
 }
@@ -191,7 +191,7 @@ func (d *Disk) judgeLog(log Store, name string, last uint64) error {
 		covered = d.snapshots[0].Index
 	}
 	if w.index > last && w.index > covered {
-		return d.lost(name, "it is older than the node's witness: it ends at entry %d, entry %d was synced", last, w.index)
+		return d.lost(name, "older than the node's witness: it ends at entry %d, but entry %d was synced", last, w.index)
 	}
 	var entry raft.Log
 	switch err := getIntact(log, w.index, &entry); {
@@ -200,11 +200,11 @@ func (d *Disk) judgeLog(log Store, name string, last uint64) error {
 	case errors.Is(err, raft.ErrLogNotFound) && w.index <= covered:
 		return nil
 	case errors.Is(err, raft.ErrLogNotFound):
-		return d.lost(name, "entry %d is missing, which was synced", w.index)
+		return d.lost(name, "synced entry %d is missing", w.index)
 	case err != nil:
 		return err
 	case w.entryTerm != 0 && entry.Term != w.entryTerm:
-		return d.lost(name, "it is older than the node's witness: entry %d is of term %d, and was of term %d", w.index, entry.Term, w.entryTerm)
+		return d.lost(name, "older than the node's witness: entry %d is of term %d, but was of term %d", w.index, entry.Term, w.entryTerm)
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func OpenOffline(dir string) (*Offline, error) {
 	}
 	if has == "" {
 		if disk, err := readDisk(dir); err != nil || disk.started() {
-			return nil, firstError(err, disk.lost("log store", "it is missing"))
+			return nil, firstError(err, disk.lost("log store", "missing"))
 		}
 		return nil, fmt.Errorf("%s is not the data directory of a node: %w", dir, os.ErrNotExist)
 	}
@@ -206,7 +206,7 @@ func ReadSnapshot(path string) (found SnapshotFile, err error) {
 	case meta.Version != raft.SnapshotVersionMax:
 		return found, fmt.Errorf("unknown version %d", meta.Version)
 	case meta.ID != name || !strings.HasPrefix(name, fmt.Sprintf("%d-%d-", meta.Term, meta.Index)):
-		return found, fmt.Errorf("snapshot %s of term %d and index %d does not belong into %s", meta.ID, meta.Term, meta.Index, name)
+		return found, fmt.Errorf("snapshot %s of term %d and index %d does not belong in %s", meta.ID, meta.Term, meta.Index, name)
 	case len(meta.CRC) != 8 || meta.Index == 0:
 		return found, errors.New("no checksum, or no index")
 	}
@@ -224,11 +224,11 @@ func verifySnapshots(dir string, store raft.LogStore) error {
 	}
 	first, err := store.FirstIndex()
 	if err != nil {
-		return &DamageError{File: fileOf(store, 0), Place: "the beginning of the log", Problem: "it cannot be read: " + err.Error(), cause: err}
+		return &DamageError{File: fileOf(store, 0), Place: "the beginning of the log", Problem: "cannot be read: " + err.Error(), cause: err}
 	}
 	if len(all) == 0 {
 		if first > 1 {
-			return entryDamage(store, first, "the log begins here, and there is no snapshot of what was before", nil)
+			return entryDamage(store, first, "the log begins here, but there is no snapshot of the entries before", nil)
 		}
 		return nil
 	}
@@ -237,7 +237,7 @@ func verifySnapshots(dir string, store raft.LogStore) error {
 		return err
 	}
 	if first > newest.Index+1 {
-		return entryDamage(store, first, fmt.Sprintf("the log begins here, and the newest snapshot ends at %d", newest.Index), nil)
+		return entryDamage(store, first, fmt.Sprintf("the log begins here, but the newest snapshot ends at %d", newest.Index), nil)
 	}
 	return nil
 }
@@ -253,7 +253,7 @@ func (s *SnapshotFile) VerifyBy(look func(io.Reader) error) error {
 	}
 	defer func() { _ = file.Close() }()
 	if info, err := file.Stat(); err != nil || info.Size() != s.Size {
-		return s.damaged(fmt.Sprintf("it does not have the %d bytes that meta.json tells of", s.Size), nil)
+		return s.damaged(fmt.Sprintf("not %d bytes long, as meta.json says", s.Size), nil)
 	}
 	if err := look(bufio.NewReaderSize(file, 1<<20)); err != nil {
 		return s.damaged(err.Error(), err)

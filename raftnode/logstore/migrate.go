@@ -96,7 +96,7 @@ func wholeFrom(log raft.LogStore) (first, last uint64, err error) {
 			return index, last, nil
 		}
 		if err != nil {
-			return 0, 0, entryDamage(log, index-1, "it cannot be read: "+err.Error(), err)
+			return 0, 0, entryDamage(log, index-1, "cannot be read: "+err.Error(), err)
 		}
 	}
 	return first, last, nil
@@ -148,7 +148,7 @@ func compareStores(a, b Store) error {
 		return err
 	}
 	if firstA != firstB || lastA != lastB {
-		return badCopy(a, "its entries", fmt.Sprintf("it has %d to %d, not %d to %d", firstA, lastA, firstB, lastB))
+		return badCopy(a, "its entries", fmt.Sprintf("entries %d to %d instead of %d to %d", firstA, lastA, firstB, lastB))
 	}
 	for index := max(firstA, 1); index <= lastA; index++ {
 		var one, other raft.Log

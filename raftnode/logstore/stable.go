@@ -158,7 +158,7 @@ func compareStable(a, b *stable) error {
 			return err
 		}
 		if one != other {
-			return badCopy(a.store, string(key), fmt.Sprintf("it is %d, not %d", one, other))
+			return badCopy(a.store, string(key), fmt.Sprintf("%d instead of %d", one, other))
 		}
 	}
 	for _, key := range append([][]byte{keyWitness}, stableValues...) {
@@ -168,7 +168,7 @@ func compareStable(a, b *stable) error {
 			return err
 		}
 		if !bytes.Equal(one, other) {
-			return badCopy(a.store, string(key), fmt.Sprintf("it is %q, not %q", one, other))
+			return badCopy(a.store, string(key), fmt.Sprintf("%q instead of %q", one, other))
 		}
 	}
 	return nil

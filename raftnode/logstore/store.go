@@ -30,7 +30,7 @@ var ErrDataDirInUse = errors.New("another process has the data directory open")
 
 // ErrTwoLogStores says that a data directory has the files of both stores, as it has when a move between them was
 // interrupted: Migrate finishes it.
-var ErrTwoLogStores = errors.New("the data directory has a log in each of two stores")
+var ErrTwoLogStores = errors.New("the data directory has logs in two stores")
 
 // OtherKindError says that a data directory keeps its log in another store than the configured one. It is never
 // started empty instead: the node would have forgotten its votes and what it acknowledged.
@@ -173,7 +173,7 @@ func openBolt(path string, o storeOptions) (Store, error) {
 		if covered, err := o.snapshot(); err != nil || gapEnds > covered+1 {
 			return nil, firstError(err, &DamageError{
 				File: filepath.Base(path), Place: fmt.Sprintf("entry %d", gapEnds),
-				Problem: fmt.Sprintf("there are no entries before it, and the newest snapshot ends at %d", covered),
+				Problem: fmt.Sprintf("no entries before it, but the newest snapshot ends at %d", covered),
 			})
 		}
 	}

@@ -89,7 +89,7 @@ func openWAL(dir string, o storeOptions) (_ *walLog, err error) {
 func (l *walLog) endsAt(end uint64) error {
 	last, err := l.LastIndex()
 	if err == nil && last != end && l.damage == nil {
-		err = entryDamage(l, end, fmt.Sprintf("it is the last whole one, and the log ends at %d", last), nil)
+		err = entryDamage(l, end, fmt.Sprintf("the last complete one, but the log ends at %d", last), nil)
 	}
 	return err
 }
@@ -168,7 +168,7 @@ func (l *walLog) cutBehindSnapshot(last, next uint64) error {
 		}
 	}
 	if next > covered+1 {
-		return entryDamage(l, last, fmt.Sprintf("entry %d is to follow, and the newest snapshot ends at %d", next, covered), nil)
+		return entryDamage(l, last, fmt.Sprintf("entry %d must follow, but the newest snapshot ends at %d", next, covered), nil)
 	}
 	return l.DeleteRange(0, last)
 }
@@ -242,12 +242,12 @@ func (c walCodec) Encode(log *raft.Log, w io.Writer) error {
 func (c walCodec) Decode(data []byte, log *raft.Log) error {
 	at := len(data) - crc32.Size
 	if at < 0 {
-		return errors.New("it is too short")
+		return errors.New("too short")
 	}
 	sum := crc32.New(castagnoli)
 	_, _ = sum.Write(data[:at])
 	if !bytes.Equal(sum.Sum(nil), data[at:]) {
-		return errors.New("its checksum is another one")
+		return errors.New("checksum mismatch")
 	}
 	return c.BinaryCodec.Decode(data[:at], log)
 }

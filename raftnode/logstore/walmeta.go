@@ -191,7 +191,7 @@ func (m *walDB) lastMade() (id, size uint64, known bool, err error) {
 func (m *walDB) notMade(id uint64, path string) error {
 	last, _, known, err := m.lastMade()
 	if err == nil && known && last >= id {
-		err = &LostPartError{Dir: filepath.Dir(filepath.Dir(path)), Part: filepath.Join("wal", filepath.Base(path)), Problem: "it is missing"}
+		err = &LostPartError{Dir: filepath.Dir(filepath.Dir(path)), Part: filepath.Join("wal", filepath.Base(path)), Problem: "missing"}
 	}
 	return err
 }
@@ -202,7 +202,7 @@ func (m *walDB) cutOff(id uint64, path string, has int) error {
 	if err == nil && known && last == id && uint64(has) < size {
 		err = &DamageError{
 			File: filepath.Join("wal", filepath.Base(path)), Place: fmt.Sprintf("%d bytes long", has),
-			Problem: fmt.Sprintf("it is cut off: it was made with %d bytes", size),
+			Problem: fmt.Sprintf("truncated: it was created with %d bytes", size),
 		}
 	}
 	return err

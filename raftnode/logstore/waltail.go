@@ -95,7 +95,7 @@ func checkSealed(dir string, info *types.SegmentInfo, next uint64) error {
 	}
 	data, err := os.ReadFile(filepath.Join(dir, name))
 	if errors.Is(err, os.ErrNotExist) {
-		return &LostPartError{Dir: filepath.Dir(dir), Part: filepath.Join("wal", name), Problem: "it is missing"}
+		return &LostPartError{Dir: filepath.Dir(dir), Part: filepath.Join("wal", name), Problem: "missing"}
 	}
 	if err != nil {
 		return err
@@ -105,9 +105,10 @@ func checkSealed(dir string, info *types.SegmentInfo, next uint64) error {
 	case err != nil:
 		return damaged(tail.end, "%v", err)
 	case tail.index != info.IndexStart || info.SealTime.IsZero():
-		return damaged(tail.end, "it is not whole: its index is at %d, not at %d", tail.index, info.IndexStart)
+		return damaged(tail.end, "incomplete: its index is at %d, not at %d", tail.index, info.IndexStart)
 	case info.MaxIndex < info.MinIndex || info.MinIndex < info.BaseIndex || info.BaseIndex+tail.entries <= info.MaxIndex || next != info.MaxIndex+1:
-		return damaged(tail.end, "its %d entries are not those that are listed: %d to %d, and %d comes next", tail.entries, info.MinIndex, info.MaxIndex, next)
+		return damaged(tail.end, "its %d entries differ from the listed %d to %d; the next is %d", tail.entries, info.MinIndex, info.MaxIndex,
+			next)
 	}
 	return nil
 }
@@ -177,7 +178,7 @@ type tailInfo struct {
 
 // errLostAppends says that a file goes on with whole appends behind one that is not. The second one was begun when the
 // first was durable: it is no write that was torn, but damage to what was acknowledged.
-var errLostAppends = errors.New("an append is damaged, and whole ones are behind it")
+var errLostAppends = errors.New("an append is damaged, but complete ones follow it")
 
 // readTail reads a file up to its last whole append.
 func readTail(data []byte) (tailInfo, error) {

@@ -113,7 +113,7 @@ func readWitness(dir string) (newest *witness, damage, err error) {
 	case err != nil:
 		return nil, nil, err
 	case len(data) < witnessPage+witnessSize:
-		return nil, nil, &DamageError{File: witnessFile, Place: fmt.Sprintf("%d bytes long", len(data)), Problem: "it is cut off"}
+		return nil, nil, &DamageError{File: witnessFile, Place: fmt.Sprintf("%d bytes long", len(data)), Problem: "truncated"}
 	}
 	for slot := range 2 {
 		w, err := decodeWitness(data[slot*witnessPage:][:witnessSize])
@@ -123,7 +123,7 @@ func readWitness(dir string) (newest *witness, damage, err error) {
 		case err != nil:
 			damage = &DamageError{
 				File: witnessFile, Place: fmt.Sprintf("slot %d", slot), Problem: err.Error(),
-				Advice: "the other slot is whole: start the node, which writes this one again",
+				Advice: "the other slot is intact: start the node, which writes this one again",
 			}
 		case newest == nil || w.sequence > newest.sequence:
 			newest = w
