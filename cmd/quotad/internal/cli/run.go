@@ -101,7 +101,7 @@ func (a *App) leaseRunner(cmd *cobra.Command, f *runFlags, args []string) (*leas
 	case len(f.quotas) == 0:
 		return nil, usagef(cmd, "such as --quota anthropic/streams=1", "--quota is missing")
 	case len(args) == 0:
-		return nil, usagef(cmd, "it comes last, after --", "the command is missing")
+		return nil, usagef(cmd, "put it last, after --", "the command is missing")
 	}
 	items, err := readItems(cmd, f.quotas, 1)
 	if err != nil {

@@ -115,7 +115,7 @@ func (a *App) taskRunner(cmd *cobra.Command, f *taskRunFlags, args []string) (*t
 	case f.task == "":
 		return nil, usagef(cmd, "", "--task is missing")
 	case len(args) == 0:
-		return nil, usagef(cmd, "it comes last, after --", "the command is missing")
+		return nil, usagef(cmd, "put it last, after --", "the command is missing")
 	case cmd.Flags().Changed("max-failures") && (f.maxFailures < 1 || f.maxFailures > 100):
 		return nil, usagef(cmd, "", "--max-failures %d is not within 1 to 100", f.maxFailures)
 	}
@@ -142,7 +142,7 @@ func (a *App) taskRunner(cmd *cobra.Command, f *taskRunFlags, args []string) (*t
 	if f.done != "" {
 		pattern, err := regexp.Compile(f.done)
 		if err != nil {
-			return nil, usagef(cmd, "in the syntax of RE2", "--done-pattern: %w", err)
+			return nil, usagef(cmd, "use the syntax of RE2", "--done-pattern: %w", err)
 		}
 		r.Done = pattern
 	}
@@ -204,7 +204,7 @@ func taskError(task string, err error) error {
 		}
 		return fail(ExitUnavailable, "try again, or ask another node with --server", "task %s: %s", task, said(err))
 	case errors.As(err, new(*client.UnknownOutcomeError)):
-		return fail(ExitUnknown, "what the cluster did not hear of counts as a failure", "task %s: %s", task, said(err))
+		return fail(ExitUnknown, "an attempt whose end the cluster does not receive counts as a failure", "task %s: %s", task, said(err))
 	}
 	return err
 }

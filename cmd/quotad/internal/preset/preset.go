@@ -145,7 +145,7 @@ func Find(name string) (p *Preset, tier string, err error) {
 	case known || (tier == "" && len(tiers) == 0):
 		return p, tier, nil
 	case len(tiers) == 0:
-		return nil, "", failf("ask for "+name+" alone", "the preset %s has no tiers", name)
+		return nil, "", failf("use "+name+" without a tier", "the preset %s has no tiers", name)
 	case tier == "":
 		return nil, "", failf("such as "+name+":"+tiers[0]+"; known: "+strings.Join(tiers, ", "), "the preset %s needs a tier", name)
 	}
@@ -206,7 +206,7 @@ func (r *rendering) set(name, value string) error {
 	switch n, err := strconv.ParseInt(value, 10, 64); {
 	case name == headroom:
 		if f, err := strconv.ParseFloat(value, 64); err != nil || !(f >= 0 && f < 1) {
-			return failf("0.35 leaves 35 % alone", "headroom cannot be %q", value)
+			return failf("0.35 keeps 35 % free", "headroom cannot be %q", value)
 		}
 	case !known && name != prefix:
 		return failf(or(suggest.Hint(name, names), "known: "+strings.Join(names, ", ")), "the preset %s has no parameter %q", r.preset.Name, name)

@@ -236,7 +236,7 @@ func TestWhatIsWrongIsSaidWithAWayOut(t *testing.T) {
 		"nothing like it":    {"zzzzzz", nil, "no preset", "known: anthropic, azure"},
 		"no tier":            {"openai", nil, "needs a tier", "openai:tier1"},
 		"no such tier":       {"openai:tier6", nil, `no tier "tier6"`, "did you mean"},
-		"no tiers":           {"gemini:free", nil, "has no tiers", "ask for gemini alone"},
+		"no tiers":           {"gemini:free", nil, "has no tiers", "use gemini without a tier"},
 		"figures missing":    {"openai:tier1", nil, "needs --set rpm=... (requests per minute)", "platform.openai.com"},
 		"another model":      {"anthropic:start", map[string]string{"model": "x"}, "--set itpm=... (input tokens per minute), --set otpm", "platform.claude.com"},
 		"no such parameter":  {"openai:tier1", map[string]string{"rpn": "1"}, `no parameter "rpn"`, `did you mean "rpm"?`},

@@ -45,7 +45,7 @@ var (
 func (p *parser) file() *File {
 	file := &File{}
 	if p.doc.Root == nil {
-		p.doc.Fail(nil, needsAList, "says nothing")
+		p.doc.Fail(nil, needsAList, "is empty")
 		return file
 	}
 	values := p.doc.Mapping(p.doc.Root, "the file", fileKeys...)
@@ -63,19 +63,19 @@ func (p *parser) file() *File {
 		file.Workflows = p.workflows(n)
 	}
 	if len(file.Quotas) == 0 && !file.HasHolders && !file.HasWorkflows && p.doc.Err() == nil {
-		p.doc.Fail(p.doc.Root, needsAList, "says nothing")
+		p.doc.Fail(p.doc.Root, needsAList, "is empty")
 	}
 	return file
 }
 
 // needsAList is the hint for a file that says nothing.
-const needsAList = `it needs a list "quotas:", "holders:" or "workflows:"`
+const needsAList = `write a list "quotas:", "holders:" or "workflows:"`
 
 // quotas reads the list of quotas.
 func (p *parser) quotas(n *yaml.Node) []*quotav1.Quota {
 	elements := p.doc.Sequence(n, "quotas")
 	if len(elements) > MaxQuotas {
-		p.doc.Fail(n, "", "quotas has %d elements; %d is the most", len(elements), MaxQuotas)
+		p.doc.Fail(n, "", "quotas has %d elements; the maximum is %d", len(elements), MaxQuotas)
 		elements = elements[:MaxQuotas]
 	}
 	quotas := make([]*quotav1.Quota, 0, len(elements))
@@ -132,7 +132,7 @@ func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
 	if v, ok := values["note"]; ok {
 		quota.Note = p.doc.Text(v, "note")
 		if len(quota.Note) > maxNote {
-			p.doc.Fail(v, "", "note has %d bytes; %d is the most", len(quota.Note), maxNote)
+			p.doc.Fail(v, "", "note has %d bytes; the maximum is %d", len(quota.Note), maxNote)
 		}
 	}
 	return quota
@@ -281,7 +281,7 @@ func (p *parser) name(n *yaml.Node, values map[string]*yaml.Node) string {
 // once notes on which line something is named, and a name that stands twice.
 func (p *parser) once(lines map[string]int, what, name string, at *yaml.Node) {
 	if line, twice := lines[name]; twice {
-		p.doc.Fail(at, "", "duplicate %s %q; it is on line %d already", what, name, line)
+		p.doc.Fail(at, "", "duplicate %s %q; already on line %d", what, name, line)
 		return
 	}
 	lines[name] = at.Line
@@ -438,7 +438,7 @@ func (p *parser) headroom(n *yaml.Node) float64 {
 	steps := math.Round(value * millionths)
 	switch {
 	case value < 0 || value >= 1:
-		p.doc.Fail(n, "0.2 leaves a fifth of the limit alone", "headroom is %s; it must be 0 up to but not including 1", n.Value)
+		p.doc.Fail(n, "0.2 leaves a fifth of the limit alone", "headroom is %s; it must be at least 0 and below 1", n.Value)
 		return 0
 	case math.Abs(value*millionths-steps) > 1e-6 || steps == millionths:
 		p.doc.Fail(n, "", "headroom is %s; it has at most six decimals", n.Value)

@@ -15,7 +15,7 @@ import (
 func (p *parser) workflows(n *yaml.Node) []*quotav1.Workflow {
 	elements := p.doc.Sequence(n, "workflows")
 	if len(elements) > MaxWorkflows {
-		p.doc.Fail(n, "", "workflows has %d elements; %d is the most", len(elements), MaxWorkflows)
+		p.doc.Fail(n, "", "workflows has %d elements; the maximum is %d", len(elements), MaxWorkflows)
 		elements = elements[:MaxWorkflows]
 	}
 	var all []*quotav1.Workflow

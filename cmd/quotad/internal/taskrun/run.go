@@ -133,13 +133,13 @@ func (r *Runner) ask(ctx context.Context) (*client.Attempt, error) {
 		switch {
 		case errors.Is(err, client.NotAllowed):
 			r.blind = true
-			r.Tell("task %s: what is available of its quotas is not known: that needs a token with the verb read", r.Request.Task)
+			r.Tell("task %s: cannot read what is available of its quotas: use a token with the verb read", r.Request.Task)
 		case err != nil:
 			return nil, err
 		case quota.AvailableWithParents <= 0 && quota.Usable > 0 && quota.CooldownLeft == 0 && !quota.Observes:
 			return nil, &client.RefusalError{
 				Reason: client.Exhausted, Quota: name, RetryAfter: refill(quota), Available: quota.AvailableWithParents,
-				Advice: "come back then, or wait with --wait",
+				Advice: "retry then, or wait with --wait",
 			}
 		}
 	}
@@ -163,9 +163,9 @@ func Why(refusal *client.RefusalError) string {
 	}
 	switch refusal.Reason { //nolint:exhaustive // the others are said as they are
 	case client.TaskShelved:
-		return "shelved: it failed too often"
+		return "shelved: too many failures"
 	case client.TaskUnderWay:
-		return "an attempt runs, for at most " + round(refusal.RetryAfter)
+		return "another attempt runs, for at most " + round(refusal.RetryAfter)
 	case client.TaskLater:
 		return "not yet" + at
 	case client.Exhausted:
@@ -225,7 +225,7 @@ func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, 
 func (r *Runner) end(ctx context.Context, attempt *client.Attempt, how client.Ending, lost error) (client.Ended, error) {
 	ended, err := attempt.End(ctx, how)
 	if errors.Is(err, client.NotAllowed) && how.Report != 0 {
-		r.Tell("task %s: the limit was not reported to the quotas: that needs a token with the verb report", r.Request.Task)
+		r.Tell("task %s: cannot report the limit to its quotas: use a token with the verb report", r.Request.Task)
 		how.Report = 0
 		ended, err = attempt.End(ctx, how)
 	}
@@ -251,7 +251,7 @@ func (r Result) Words() string {
 	case client.OutcomeSaturated:
 		how = "met a limit (" + r.Ending.Detail + ")"
 	case client.OutcomePlanExhausted:
-		how = "met a plan that is used up (" + r.Ending.Detail + ")"
+		how = "met a used-up plan (" + r.Ending.Detail + ")"
 	case client.OutcomeFailed:
 		how = "failed (" + r.Ending.Detail + ")"
 	}

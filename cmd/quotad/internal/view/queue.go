@@ -55,7 +55,7 @@ func (q *Queue) Take(event *quotav1.Event, now time.Time) {
 	case quotav1.EventKind_EVENT_KIND_REOPENED, quotav1.EventKind_EVENT_KIND_REOPENED_BY_OPERATOR:
 		what = event.GetQuota() + " reopened"
 	case quotav1.EventKind_EVENT_KIND_BREAKER:
-		what = fmt.Sprintf("%s closed for %s, whom the provider refused too often", event.GetQuota(), event.GetHolder())
+		what = fmt.Sprintf("%s closed for %s: the provider refused its calls too often", event.GetQuota(), event.GetHolder())
 	case quotav1.EventKind_EVENT_KIND_REVOKED:
 		what = fmt.Sprintf("lease %d of %s revoked", event.GetLease(), event.GetHolder())
 	case quotav1.EventKind_EVENT_KIND_EXPIRED:

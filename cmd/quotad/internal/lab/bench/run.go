@@ -33,12 +33,12 @@ type Plan struct {
 
 // Flags adds the plan's flags.
 func (p *Plan) Flags(flags *pflag.FlagSet) {
-	flags.IntVar(&p.Rounds, "rounds", 3, "how many rounds")
+	flags.IntVar(&p.Rounds, "rounds", 3, "number of rounds")
 	flags.DurationVar(&p.Duration, "duration", 4*time.Second, "how long each work runs in each round")
 	flags.DurationVar(&p.Warm, "warm", time.Second, "how long each work runs before it is measured")
 	flags.DurationVar(&p.Pause, "pause", time.Second, "how long nothing runs between two works")
-	flags.StringVar(&p.Dir, "dir", "", "where the data goes; default: the working directory; removed at the end")
-	flags.StringVar(&p.Only, "only", "", "run the works whose names have this in them")
+	flags.StringVar(&p.Dir, "dir", "", "folder for data, which is removed at the end; default: the working directory")
+	flags.StringVar(&p.Only, "only", "", "run only the works whose names contain this")
 	flags.Uint64Var(&p.Seed, "seed", 1, "seed of the arrival times")
 }
 

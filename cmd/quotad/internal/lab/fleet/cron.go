@@ -21,7 +21,7 @@ func (c Cron) String() string { return c.text }
 func parseCron(text string) (Cron, error) {
 	// Time zones and @every would make something else of it, and some such texts end the parser.
 	if strings.Contains(text, "=") || strings.HasPrefix(text, "@every") {
-		return Cron{}, fmt.Errorf("%q has no five fields", text)
+		return Cron{}, fmt.Errorf("%q must have five fields", text)
 	}
 	schedule, err := cron.ParseStandard(text)
 	if err != nil {

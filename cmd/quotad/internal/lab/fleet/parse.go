@@ -94,7 +94,7 @@ func (p *parser) fleet() *Fleet {
 		},
 	}
 	if p.doc.Root == nil {
-		p.doc.Fail(nil, `it needs "quotas:" and "agents:"`, "says nothing")
+		p.doc.Fail(nil, `write "quotas:" and "agents:"`, "is empty")
 		return f
 	}
 	values := p.doc.Mapping(p.doc.Root, "the file", fleetKeys...)

@@ -60,7 +60,7 @@ func (p *parser) agent(n *yaml.Node) *Agent {
 	}
 	a.Crashes, a.Cuts = p.absences(values, "crashes"), p.absences(values, "cuts")
 	if (a.Batch || a.Hold > 0) && slices.ContainsFunc(a.Uses, func(u Use) bool { return p.slots[u.Quota] }) {
-		p.doc.Fail(n, "a slot is one call's as long as it lasts", "the agent %q uses slots, which cannot be had ahead with hold or batch", a.Name)
+		p.doc.Fail(n, "a slot belongs to one call while it runs", "the agent %q uses slots, which cannot be had ahead with hold or batch", a.Name)
 	}
 	if a.Batch && a.Hold > 0 {
 		p.doc.Fail(n, "", "the agent %q has both batch and hold; one excludes the other", a.Name)
@@ -149,7 +149,7 @@ func (p *parser) times(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 	if v, ok := values["cron"]; ok {
 		cron, err := parseCron(p.doc.Text(v, "cron"))
 		if err != nil {
-			p.doc.Fail(v, `five fields, in UTC, such as "0 * * * *"`, "cron %q cannot be read", v.Value)
+			p.doc.Fail(v, `five fields, in UTC, such as "0 * * * *"`, "invalid cron %q", v.Value)
 		}
 		a.Cron = cron
 		if a.Every > 0 {

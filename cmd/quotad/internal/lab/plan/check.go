@@ -38,7 +38,7 @@ table has the worst figure of all seeds. The exit code is 1 if an expectation fa
 		Args: usage.Arguments("FILE..."),
 		RunE: func(cmd *cobra.Command, files []string) error {
 			if o.seeds < 1 || o.seeds > maxSeeds {
-				return usagef("--seeds is 1 to %d", maxSeeds)
+				return usagef("--seeds must be 1 to %d", maxSeeds)
 			}
 			return o.run(cmd.Context(), files, cmd.OutOrStdout())
 		},

@@ -66,9 +66,9 @@ the limits allow, or if the run through quotad fails an expectation of the file.
 	flags.SortFlags = false
 	flags.StringVarP(&o.file, "file", "f", "", "the fleet.yaml")
 	flags.StringVar(&o.length, "for", "", "how long the fleet runs, in virtual time; default: what the file says")
-	flags.Uint64Var(&o.seed, "seed", 1, "where all chance comes from")
-	flags.IntVar(&o.seeds, "seeds", 1, "how many seeds are run, from --seed on")
-	flags.BoolVar(&o.paper, "paper", false, "judge on paper only")
+	flags.Uint64Var(&o.seed, "seed", 1, "seed of all randomness")
+	flags.IntVar(&o.seeds, "seeds", 1, "number of seeds to run, from --seed on")
+	flags.BoolVar(&o.paper, "paper", false, "compute on paper only")
 	flags.StringVarP(&o.format, "output", "o", "table", "table, json")
 	flags.StringVar(&o.plot, "plot", "", "an SVG file to draw the first seed into")
 	_ = cmd.MarkFlagFilename("file", "yaml", "yml")
@@ -89,7 +89,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 		return usagef("--output is table or json, not %q", o.format)
 	}
 	if o.seeds < 1 || o.seeds > maxSeeds {
-		return usagef("--seeds is 1 to %d", maxSeeds)
+		return usagef("--seeds must be 1 to %d", maxSeeds)
 	}
 	f, err := readFleet(o.file)
 	if err != nil {
@@ -97,7 +97,7 @@ func (o *options) run(ctx context.Context, out io.Writer) error {
 	}
 	if o.length != "" {
 		if f.For, err = strictyaml.ParseDuration(o.length); err != nil || f.For < time.Second || f.For > fleet.MaxFor {
-			return usagef("--for is a duration of 1s to %s, such as 7d", strictyaml.FormatDuration(fleet.MaxFor))
+			return usagef("--for must be a duration of 1s to %s, such as 7d", strictyaml.FormatDuration(fleet.MaxFor))
 		}
 	}
 	report := &Report{Title: title(f)}

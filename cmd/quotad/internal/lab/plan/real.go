@@ -46,9 +46,9 @@ its kills occur at the same fractions of its time. The exit code is 1 if an expe
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&o.length, "for", "10m", "how long a fleet runs at most")
-	flags.Uint64Var(&o.seed, "seed", 1, "where the agents' chance comes from; in real time it does not make runs equal")
-	flags.StringVar(&o.dir, "dir", "", "an empty folder for data and logs; default: a temporary one, kept where something does not hold")
+	flags.StringVar(&o.length, "for", "10m", "the longest that a fleet runs")
+	flags.Uint64Var(&o.seed, "seed", 1, "seed of the agents' randomness; equal seeds do not give equal runs in real time")
+	flags.StringVar(&o.dir, "dir", "", "an empty folder for data and logs; default: a temporary one, kept if an expectation fails")
 	flags.StringVar(&o.write, "write", "", "Markdown page whose section of runs in real time to regenerate")
 	return cmd
 }
@@ -66,7 +66,7 @@ type realScenario struct {
 func (o *realOptions) run(ctx context.Context, files []string, out io.Writer) (err error) {
 	most, err := strictyaml.ParseDuration(o.length)
 	if err != nil || most < time.Second || most > 24*time.Hour {
-		return usagef("--for is a duration of 1s to 24h, such as 3m")
+		return usagef("--for must be a duration of 1s to 24h, such as 3m")
 	}
 	read, err := readScenarios(files)
 	if err != nil {
