@@ -163,19 +163,27 @@ func (r *run) atWork(lacking func(missing bool, what string)) {
 	}
 }
 
-// filled says of what callers share a hostile caller was there and was never refused more.
+// filled says of what callers share a hostile caller was there and was never refused more. An attack of full size asks each node for more
+// streams than one caller may have, and for more watchers of health than one address may.
 func (r *run) filled(lacking func(missing bool, what string)) {
 	if r.stats.Injected[hostileCaller] == 0 {
 		return
 	}
-	refused := map[string]int64{}
+	refused, inFull, full := map[string]int64{}, map[string]int64{}, false
 	for _, fault := range r.faults {
 		for budget, count := range fault.Refused {
 			refused[budget] += count
+			if fault.Full {
+				inFull[budget] += count
+			}
 		}
+		full = full || fault.Full && fault.Failed == ""
 	}
 	for _, budget := range hostile.Shared() {
 		lacking(refused[budget] == 0, "no hostile caller was refused more "+budget)
+	}
+	for _, budget := range hostile.Crowded() {
+		lacking(full && inFull[budget] == 0, "no hostile caller was refused more "+budget+" in an attack of full size")
 	}
 }
 
@@ -190,6 +198,8 @@ func (r *run) policies(lacking func(missing bool, what string)) {
 	lacking(judged.OverridesEnded == 0, "no override ended by itself")
 	lacking(judged.Breakers == 0, "no breaker opened")
 	lacking(judged.Withheld == 0, "no policy withheld anything")
+	lacking(judged.Lent == 0, "nothing of a rate with shares was lent to a class below one that asks")
+	lacking(judged.Kept == 0, "nothing of a rate with shares was kept for a higher class")
 	lacking(judged.Instead == 0, "no fallback was granted")
 	lacking(judged.Pooled == 0 && r.facts.Mix != upgrade, "no member of a pool was granted")
 	lacking(judged.Turns == 0 || judged.Parallels == 0, "no workflow went one at a time and back")

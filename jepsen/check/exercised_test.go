@@ -6,28 +6,37 @@ import (
 
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/jepsen/hostile"
+	"github.com/quotad/quotad/jepsen/model"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
+// missingIn is what exercised says is missing in a run of mix edge that had everything, once it is spoilt.
+func missingIn(spoil func(r *run, judged *model.Stats)) []string {
+	r := &run{
+		facts:    &history.Facts{Mix: "edge", Faults: []string{hostileCaller}, Demanded: []string{hostileCaller}},
+		verdicts: map[string]*Verdict{},
+		faults:   []*history.Fault{{Kind: hostileCaller, Began: 10, Ended: 20, Full: true, Refused: map[string]int64{}}},
+	}
+	for _, budget := range slices.Concat(hostile.Shared(), hostile.Crowded()) {
+		r.faults[0].Refused[budget] = 1
+	}
+	for _, client := range []string{"policy-0-1", "chain-0-1", "tasks-0-1"} {
+		r.calls = append(r.calls, &call{
+			Call: &history.Call{Client: client, Sent: 11, Returned: 12}, request: &quotav1.ReserveRequest{RequestId: &quotav1.RequestId{}},
+		})
+	}
+	r.calls = append(r.calls, &call{
+		Call: &history.Call{Client: "hot-0-1", Sent: 13, Returned: 14, Error: &history.Error{Canceled: true}}, request: &quotav1.ReserveRequest{},
+	})
+	rep := &replayed{judge: model.Stats{Lent: 1, Kept: 1}}
+	spoil(r, &rep.judge)
+	r.exercised(rep)
+	return r.verdict("exercised", "").Examples
+}
+
 // TestExercisedTellsWhatIsMissing: a run that had everything lacks nothing; without one of the parts it is told which.
 func TestExercisedTellsWhatIsMissing(t *testing.T) {
-	const fault = "hostile-caller"
-	lacks := func(spoil func(r *run)) []string {
-		r := &run{facts: &history.Facts{Mix: "edge", Faults: []string{fault}, Demanded: []string{fault}}, verdicts: map[string]*Verdict{}}
-		r.faults = []*history.Fault{{Kind: fault, Began: 10, Ended: 20, Refused: map[string]int64{}}}
-		for _, budget := range hostile.Shared() {
-			r.faults[0].Refused[budget] = 1
-		}
-		for _, client := range []string{"policy-0-1", "chain-0-1", "tasks-0-1"} {
-			r.calls = append(r.calls, &call{Call: &history.Call{Client: client, Sent: 11, Returned: 12}, request: &quotav1.ReserveRequest{RequestId: &quotav1.RequestId{}}})
-		}
-		r.calls = append(r.calls, &call{
-			Call: &history.Call{Client: "hot-0-1", Sent: 13, Returned: 14, Error: &history.Error{Canceled: true}}, request: &quotav1.ReserveRequest{},
-		})
-		spoil(r)
-		r.exercised(&replayed{})
-		return r.verdict("exercised", "").Examples
-	}
+	lacks := func(spoil func(r *run)) []string { return missingIn(func(r *run, _ *model.Stats) { spoil(r) }) }
 	whole := lacks(func(*run) {})
 	for name, c := range map[string]struct {
 		spoil func(r *run)
@@ -49,6 +58,43 @@ func TestExercisedTellsWhatIsMissing(t *testing.T) {
 		}
 		if got := lacks(c.spoil); !slices.Contains(got, c.want) {
 			t.Errorf("%s: %q is missing in %q", name, c.want, got)
+		}
+	}
+}
+
+// TestExercised_DemandsSharesAndCrowds: rates with shares are in every run, so each run lends of them and keeps for higher classes; and an
+// attack of full size, which asks for more streams and watchers than there are for one caller, is refused some itself.
+func TestExercised_DemandsSharesAndCrowds(t *testing.T) {
+	const (
+		lent     = "nothing of a rate with shares was lent to a class below one that asks"
+		kept     = "nothing of a rate with shares was kept for a higher class"
+		streams  = "no hostile caller was refused more streams in an attack of full size"
+		watchers = "no hostile caller was refused more watchers in an attack of full size"
+	)
+	for name, c := range map[string]struct {
+		spoil func(r *run, judged *model.Stats)
+		want  []string
+	}{
+		"a whole run":        {func(*run, *model.Stats) {}, nil},
+		"nothing was lent":   {func(_ *run, judged *model.Stats) { judged.Lent = 0 }, []string{lent}},
+		"nothing was kept":   {func(_ *run, judged *model.Stats) { judged.Kept = 0 }, []string{kept}},
+		"no stream refused":  {func(r *run, _ *model.Stats) { delete(r.faults[0].Refused, "streams") }, []string{streams}},
+		"no watcher refused": {func(r *run, _ *model.Stats) { r.faults[0].Refused["watchers"] = 0 }, []string{watchers}},
+		"refused in a small attack only": {func(r *run, _ *model.Stats) {
+			small := *r.faults[0]
+			small.Full, small.Refused = false, map[string]int64{"streams": 1, "watchers": 1}
+			r.faults = append(r.faults, &small)
+			delete(r.faults[0].Refused, "streams")
+			delete(r.faults[0].Refused, "watchers")
+		}, []string{streams, watchers}},
+		"no attack of full size": {func(r *run, _ *model.Stats) { r.faults[0].Full = false; delete(r.faults[0].Refused, "streams") }, nil},
+		"one that failed":        {func(r *run, _ *model.Stats) { r.faults[0].Failed = "no"; delete(r.faults[0].Refused, "streams") }, nil},
+	} {
+		got := missingIn(c.spoil)
+		for _, what := range []string{lent, kept, streams, watchers} {
+			if slices.Contains(got, what) != slices.Contains(c.want, what) {
+				t.Errorf("%s: %q is missing, want %q", name, got, c.want)
+			}
 		}
 	}
 }

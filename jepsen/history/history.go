@@ -132,6 +132,8 @@ type Fault struct {
 	Broken string `json:"broken,omitempty"`
 	// Refused counts what was refused to a caller that was the fault, by the budget that the refusal names.
 	Refused map[string]int64 `json:"refused,omitempty"`
+	// Full says that it asked for more of each kind than a caller can have, connections and streams included.
+	Full bool `json:"full,omitempty"`
 	// Failed says why it could not be done.
 	Failed string `json:"failed,omitempty"`
 	// Unavailable says that service cannot be expected while it lasts.

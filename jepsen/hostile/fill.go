@@ -24,6 +24,9 @@ func Shared() []string {
 	return all
 }
 
+// Crowded are the budgets of a node that only an attack of full size exhausts: streams by the token, watchers of health by the address.
+func Crowded() []string { return []string{"streams", "watchers"} }
+
 // holder is who holds what it takes, but for the names that it makes up.
 const holder = history.Unrecorded + "filler"
 

@@ -118,6 +118,7 @@ func hostileCaller() Fault {
 		}
 		if e.Roomy && !e.attacked.Swap(true) {
 			spec.Silent, spec.Streams, spec.Watchers = fullSilent, fullStreams, fullWatched
+			h.full = true
 		}
 		for _, node := range nodes {
 			spec.Nodes = append(spec.Nodes, hostile.Node{Name: node.ID, API: node.API, Raft: node.Raft})
@@ -137,7 +138,7 @@ func hostileCaller() Fault {
 		operator.Go(func() { lives = e.watchLife(operating, nodes) })
 		hold(ctx)
 		longer := hostile.Filling
-		if spec.Silent == fullSilent {
+		if h.full {
 			longer += fullFor // to connect so often takes a while
 		}
 		wait(context.WithoutCancel(ctx), longer)

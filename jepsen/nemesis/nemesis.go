@@ -124,8 +124,9 @@ type hit struct {
 	seen    string
 	// restores are the backups that were restored.
 	restores []*history.Restore
-	// refused counts what was refused, by budget.
+	// refused counts what was refused, by budget; full says that the attack was of full size.
 	refused map[string]int64
+	full    bool
 }
 
 // brokenError is a promise that a fault saw broken while it lasted.
@@ -203,7 +204,7 @@ func (n *Nemesis) once(ctx context.Context, fault Fault, r *rand.Rand, length ti
 	line := history.Fault{Kind: fault.Name, Began: history.Now(), Unavailable: fault.Unavailable, Ends: fault.Ends}
 	hit, err := fault.do(ctx, n.env, r, func(ctx context.Context) { n.pause(ctx, length) })
 	line.Ended, line.Targets, line.Confirmed = history.Now(), hit.targets, hit.seen
-	line.Restores, line.Refused = hit.restores, hit.refused
+	line.Restores, line.Refused, line.Full = hit.restores, hit.refused, hit.full
 	if broken, ok := errors.AsType[brokenError](err); ok {
 		line.Broken = string(broken)
 	} else if err != nil {
