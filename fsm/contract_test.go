@@ -432,17 +432,3 @@ func FuzzApply(f *testing.F) {
 		}
 	})
 }
-
-// FuzzRestore: no bytes make a reader panic, or allocate more than they are worth.
-func FuzzRestore(f *testing.F) {
-	golden, err := os.ReadFile(filepath.Join("testdata", "snapshot-v1.bin"))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(golden)
-	f.Fuzz(func(_ *testing.T, data []byte) {
-		if m, err := Restore(bytes.NewReader(data)); err == nil {
-			_ = m.State().Verify()
-		}
-	})
-}

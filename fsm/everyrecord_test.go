@@ -2,10 +2,12 @@ package fsm
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -118,6 +120,13 @@ func lives(backup []byte, within bounds, later [][]*logpb.Command) (err error) {
 		if !sameHash(m, twin) {
 			return fmt.Errorf("%s: what was restored from its snapshot has gone another way", stage)
 		}
+		if i%len(later) != 1 {
+			continue
+		}
+		stage = fmt.Sprintf("snapshot after entry %d", i) // while cooldowns that a report began last
+		if twin, err = restoredAgain(m); err != nil {
+			return fmt.Errorf("%s: %w", stage, err)
+		}
 	}
 	stage = "the last snapshot"
 	if _, err := restoredAgain(m); err != nil {
@@ -223,5 +232,72 @@ func TestEveryRecord_OfBackupsKeepsTheStateSound(t *testing.T) {
 	t.Logf("%d of %d changes were taken", taken, len(all))
 	if taken < len(all)/8 {
 		t.Error("most changes are refused: the test says little")
+	}
+}
+
+// resealed gives what may be a snapshot the count and checksum of its records, or nearly every change would be told by them.
+func resealed(data []byte) []byte {
+	at := min(len(data), len(snapshotMagic)+4)
+	var b bytes.Buffer
+	out := newSnapshotWriter(&b)
+	out.raw(data[:at])
+	for at < len(data) {
+		size, head := binary.Uvarint(data[at:])
+		end := at + head + int(min(size, uint64(len(data)))) //nolint:gosec // no more than there are bytes
+		if head <= 0 || end > len(data) {
+			break
+		}
+		record := new(logpb.SnapshotRecord)
+		if proto.Unmarshal(data[at+head:end], record) == nil && record.GetTrailer() != nil {
+			break
+		}
+		out.raw(data[at:end])
+		out.records++
+		at = end
+	}
+	_ = out.finish() // into memory
+	return b.Bytes()
+}
+
+// FuzzRestore: no bytes make a reader panic, or allocate more than they are worth; and what is restored lives on as its twin does, which
+// was restored from its next snapshot.
+func FuzzRestore(f *testing.F) {
+	recorded, err := os.ReadFile(filepath.Join("testdata", "snapshot-v1.bin"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(recorded)
+	m := livelier(f)
+	var fresh bytes.Buffer
+	if err := m.Freeze().WriteSnapshot(&fresh); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(fresh.Bytes())
+	later := laterCommands(m)
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if m, err := Restore(bytes.NewReader(data)); err == nil {
+			_ = m.State().Verify()
+		}
+		err := lives(resealed(data), [...]bounds{newBounds(), tight(2)}[len(data)%2], later)
+		if err != nil && !errors.Is(err, errRefused) {
+			t.Errorf("%.400v", err)
+		}
+	})
+}
+
+// TestResealed_KeepsARecordedSnapshot: with records as they are the fuzz target restores them, and with a changed checksum as well; what is
+// no longer refused for its checksum is refused for nothing else.
+func TestResealed_KeepsARecordedSnapshot(t *testing.T) {
+	m := livelier(t)
+	whole := encodedRecords(t, recordsOf(m))
+	spoilt := bytes.Clone(whole)
+	spoilt[len(spoilt)-1] ^= 1
+	for name, data := range map[string][]byte{"whole": whole, "spoilt": spoilt, "cut off": whole[:len(whole)-3]} {
+		if got := resealed(data); !bytes.Equal(got, whole) {
+			t.Errorf("%s: %d bytes, want %d", name, len(got), len(whole))
+		}
+	}
+	if err := lives(resealed(spoilt), newBounds(), laterCommands(m)); err != nil {
+		t.Error(err)
 	}
 }
