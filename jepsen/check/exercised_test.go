@@ -13,7 +13,9 @@ import (
 // missingIn is what exercised says is missing in a run of mix edge that had everything, once it is spoilt.
 func missingIn(spoil func(r *run, judged *model.Stats)) []string {
 	r := &run{
-		facts:    &history.Facts{Mix: "edge", Faults: []string{hostileCaller}, Demanded: []string{hostileCaller}},
+		facts: &history.Facts{
+			Mix: "edge", Faults: []string{hostileCaller}, Demanded: []string{hostileCaller}, Began: 1, Ended: 1 + int64(keptWithin),
+		},
 		verdicts: map[string]*Verdict{},
 		faults:   []*history.Fault{{Kind: hostileCaller, Began: 10, Ended: 20, Full: true, Refused: map[string]int64{}}},
 	}
@@ -62,8 +64,8 @@ func TestExercisedTellsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestExercised_DemandsSharesAndCrowds: rates with shares are in every run, so each run lends of them and keeps for higher classes; and an
-// attack of full size, which asks for more streams and watchers than there are for one caller, is refused some itself.
+// TestExercised_DemandsSharesAndCrowds: rates with shares are in every run, so each run lends of them, and a longer one keeps for higher
+// classes; and an attack of full size, which asks for more streams and watchers than there are for one caller, is refused some itself.
 func TestExercised_DemandsSharesAndCrowds(t *testing.T) {
 	const (
 		lent     = "nothing of a rate with shares was lent to a class below one that asks"
@@ -75,11 +77,12 @@ func TestExercised_DemandsSharesAndCrowds(t *testing.T) {
 		spoil func(r *run, judged *model.Stats)
 		want  []string
 	}{
-		"a whole run":        {func(*run, *model.Stats) {}, nil},
-		"nothing was lent":   {func(_ *run, judged *model.Stats) { judged.Lent = 0 }, []string{lent}},
-		"nothing was kept":   {func(_ *run, judged *model.Stats) { judged.Kept = 0 }, []string{kept}},
-		"no stream refused":  {func(r *run, _ *model.Stats) { delete(r.faults[0].Refused, "streams") }, []string{streams}},
-		"no watcher refused": {func(r *run, _ *model.Stats) { r.faults[0].Refused["watchers"] = 0 }, []string{watchers}},
+		"a whole run":                     {func(*run, *model.Stats) {}, nil},
+		"nothing was lent":                {func(_ *run, judged *model.Stats) { judged.Lent = 0 }, []string{lent}},
+		"nothing was kept":                {func(_ *run, judged *model.Stats) { judged.Kept = 0 }, []string{kept}},
+		"nothing was kept in a short run": {func(r *run, judged *model.Stats) { judged.Kept = 0; r.facts.Ended-- }, nil},
+		"no stream refused":               {func(r *run, _ *model.Stats) { delete(r.faults[0].Refused, "streams") }, []string{streams}},
+		"no watcher refused":              {func(r *run, _ *model.Stats) { r.faults[0].Refused["watchers"] = 0 }, []string{watchers}},
 		"refused in a small attack only": {func(r *run, _ *model.Stats) {
 			small := *r.faults[0]
 			small.Full, small.Refused = false, map[string]int64{"streams": 1, "watchers": 1}
