@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
 // lines keeps what servers log.
@@ -33,23 +35,33 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
+// oneToken makes one token, for all holders.
+func oneToken(t *testing.T, id string, verbs ...rpc.Verb) (secret string, tokens *rpc.Tokens) {
+	t.Helper()
+	secret, entry, err := rpc.NewToken(id, "*", "", verbs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := make([]string, len(verbs))
+	for i, verb := range verbs {
+		words[i] = string(verb)
+	}
+	at := filepath.Join(t.TempDir(), "tokens.yaml")
+	file := fmt.Sprintf("tokens:\n  - {id: %s, sha256: %s, holder: '*', verbs: [%s]}\n", id, entry.SHA256, strings.Join(words, ", "))
+	if err := os.WriteFile(at, []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if tokens, err = rpc.LoadTokens(at); err != nil {
+		t.Fatal(err)
+	}
+	return secret, tokens
+}
+
 // TestTheLogSaysWhoDidWhat: one line per node that an operator's call passes, with the token that allowed it and what came of
 // it; none for what only looks.
 func TestTheLogSaysWhoDidWhat(t *testing.T) {
 	t.Parallel()
-	secret, entry, err := rpc.NewToken("op", "*", "", []rpc.Verb{rpc.VerbAdminQuota, rpc.VerbRead})
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "tokens.yaml")
-	file := fmt.Sprintf("tokens:\n  - {id: op, sha256: %s, holder: '*', verbs: [admin-quota, read]}\n", entry.SHA256)
-	if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	tokens, err := rpc.LoadTokens(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret, tokens := oneToken(t, "op", rpc.VerbAdminQuota, rpc.VerbRead)
 	log := new(lines)
 	nodes := newNodes(t, 3, func(c *rpc.Config) {
 		c.Tokens, c.Logger = tokens, hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: log})
@@ -82,5 +94,31 @@ func TestTheLogSaysWhoDidWhat(t *testing.T) {
 	}
 	if count := strings.Count(log.String(), "an operator's call"); count != 6 {
 		t.Errorf("%d lines, not 6:\n%s", count, log)
+	}
+}
+
+// TestAudit_HasALineOfEachCall: each of an operator's calls leaves one line, streams as well, also where the token does not allow it.
+func TestAudit_HasALineOfEachCall(t *testing.T) {
+	t.Parallel()
+	secret, tokens := oneToken(t, "looker", rpc.VerbRead)
+	log := new(lines)
+	nodes := newNodes(t, 1, func(c *rpc.Config) {
+		c.Tokens, c.Logger = tokens, hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: log})
+	})
+	for _, procedure := range rpc.Audited() {
+		req := requestOf(t, nodes[0].url+procedure, "{}", "Authorization", "Bearer "+secret)
+		if procedure == quotav1connect.AdminServiceBackupProcedure || procedure == quotav1connect.AdminServiceRestoreProcedure {
+			req = requestOf(t, nodes[0].url+procedure, "\x00\x00\x00\x00\x02{}", "Authorization", "Bearer "+secret,
+				"Content-Type", "application/connect+json")
+		}
+		_, answer := send(t, http.DefaultClient, req)
+		if !strings.Contains(answer, "permission_denied") {
+			t.Errorf("%s: %s", procedure, answer)
+		}
+		line := regexp.MustCompile(`WARN.* an operator's call: call=` + path.Base(procedure) +
+			` .*token=looker from=127\.0\.0\.1:\d+ .*outcome="this needs the verb`)
+		if found := line.FindAllString(log.String(), -1); len(found) != 1 {
+			t.Errorf("%s: %d lines, want one:\n%s", procedure, len(found), log)
+		}
 	}
 }

@@ -2,13 +2,18 @@ package rpc
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/quotad/quotad/rpc/processor"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
+
+// Audited are the calls that leave a line in the log.
+func Audited() []string { return slices.Sorted(maps.Keys(audited)) }
 
 // AlwaysBusy has a server find its processors busy, whatever they do.
 func AlwaysBusy(c *Config) {
