@@ -3,6 +3,8 @@ package raftnode_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -89,4 +91,55 @@ func TestAWipedNodeThatWasAddedDoesNotComeBack(t *testing.T) {
 	c.start(3)
 	c.endsWiped(3)
 	c.propose(reserve("q", 1))
+}
+
+// TestJoined_WithoutAPartIsRefused: a node that was added has another file of its own than the nodes that formed the cluster, and needs it
+// and all other parts of its disk as they do.
+func TestJoined_WithoutAPartIsRefused(t *testing.T) {
+	c := newCluster(t, 3)
+	c.propose(rate("q", 10))
+	joining := c.configs[0]
+	joining.ID, joining.DataDir, joining.Peers = "n3", t.TempDir(), nil
+	joining.RaftAddress, joining.APIAddress = freeAddress(t), "127.0.0.1:1003"
+	c.nodes, c.configs = append(c.nodes, nil), append(c.configs, joining)
+	c.start(3)
+	c.addLearner(3)
+	eventually(t, "the learner has caught up", func() bool { return c.nodes[3].Status().LastIndex >= c.nodes[c.leader()].Status().LastIndex })
+	c.stop(3)
+	if _, err := os.Stat(filepath.Join(joining.DataDir, logstore.FormedFile)); err == nil {
+		t.Fatal("it is a disk of a node that formed the cluster")
+	}
+	store := "raft.db"
+	if joining.LogStore == logstore.WAL {
+		store = "wal"
+	}
+	empty := func(path string) error { return os.Truncate(path, 0) }
+	for _, spoil := range []struct {
+		part string
+		by   func(path string) error
+	}{
+		{logstore.JoinedFile, os.Remove},
+		{logstore.JoinedFile, empty},
+		{logstore.NodeFile, os.Remove},
+		{logstore.NonceFile, os.Remove},
+		{logstore.ClusterFile, os.Remove},
+		{"witness", os.Remove},
+		{store, os.RemoveAll},
+	} {
+		conf := joining
+		conf.DataDir = filepath.Join(t.TempDir(), "data")
+		err := errors.Join(os.CopyFS(conf.DataDir, os.DirFS(joining.DataDir)), spoil.by(filepath.Join(conf.DataDir, spoil.part)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := raftnode.Open(conf)
+		if err == nil {
+			n.Kill()
+		}
+		if !errors.Is(err, logstore.ErrWiped) && !errors.Is(err, logstore.ErrDamaged) {
+			t.Errorf("%s: it starts: %v", spoil.part, err)
+		}
+	}
+	c.start(3) // whole, it comes back
+	c.hashesAgree()
 }
