@@ -1,0 +1,106 @@
+package logstore_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/logstore"
+)
+
+// refusesAs checks that neither a node nor verify takes a directory, and why.
+func refusesAs(t *testing.T, conf raftnode.Config, what string, want error) {
+	t.Helper()
+	if err := reopens(t, conf); !errors.Is(err, want) {
+		t.Errorf("%s: the node says %v, want %v", what, err, want)
+	}
+	offline, err := logstore.OpenOffline(conf.DataDir)
+	if err == nil {
+		err = errors.Join(offline.Verify(), offline.Close())
+	}
+	if !errors.Is(err, want) {
+		t.Errorf("%s: verify says %v, want %v", what, err, want)
+	}
+}
+
+// copied is a copy of a stopped node's data directory.
+func copied(t *testing.T, conf raftnode.Config) raftnode.Config {
+	t.Helper()
+	from := conf.DataDir
+	conf.DataDir = filepath.Join(t.TempDir(), "data")
+	fresh(t, conf.DataDir, from)
+	return conf
+}
+
+// TestValues_FlippedBitIsTold: a flipped bit may make a term or a vote look newer, which nothing but its checksum tells: bbolt has none,
+// and the witness knows older ones alone.
+func TestValues_FlippedBitIsTold(t *testing.T) {
+	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
+		conf := stopped(t, s)
+		for _, key := range [][]byte{logstore.KeyTerm, logstore.KeyVoteTerm, logstore.KeyVote} {
+			one := copied(t, conf)
+			log := logstore.OpenRaw(t, one.DataDir, s)
+			value, err := log.Get(key)
+			if err != nil || len(value) < 5 {
+				t.Fatalf("%s: %x, %v", key, value, err)
+			}
+			value = bytes.Clone(value)
+			value[0] ^= 1 // of a number the highest byte, so that it is a newer one
+			if err := errors.Join(log.Set(key, value), log.Close()); err != nil {
+				t.Fatal(err)
+			}
+			refusesAs(t, one, string(key), logstore.ErrDamaged)
+		}
+	})
+}
+
+// TestSmallFiles_FlippedBitIsTold: each small file whose checksum the witness has is compared with it.
+func TestSmallFiles_FlippedBitIsTold(t *testing.T) {
+	conf := stopped(t, logstore.UnderTest)
+	flipped := 0
+	for _, name := range logstore.PartNames {
+		one := copied(t, conf)
+		path := filepath.Join(one.DataDir, name)
+		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		flipped++
+		logstore.Flip(t, path, 0, 1)
+		if _, err := logstore.ReadDisk(one.DataDir); !errors.Is(err, logstore.ErrDamaged) {
+			t.Errorf("%s: %v", name, err)
+		}
+		refusesAs(t, one, name, logstore.ErrDamaged)
+	}
+	if flipped < 3 {
+		t.Errorf("only %d small files are there", flipped)
+	}
+}
+
+// TestWitness_KnowsHowFarTheLogCame: a log that ends earlier, in the same term and with nothing else amiss, lost what was acknowledged.
+func TestWitness_KnowsHowFarTheLogCame(t *testing.T) {
+	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
+		n, conf := openOne(t, func(c *raftnode.Config) { c.LogStore = s })
+		if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
+			t.Fatal(err)
+		}
+		for range 20 {
+			if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.Kill()
+		whole := copied(t, conf)
+		if err := reopens(t, whole); err != nil {
+			t.Fatal(err)
+		}
+		log := logstore.OpenRaw(t, conf.DataDir, s)
+		last, err := log.LastIndex()
+		if err := errors.Join(err, log.DeleteRange(last, last), log.Close()); err != nil {
+			t.Fatal(err)
+		}
+		refusesAs(t, conf, "without its last entry", logstore.ErrWiped)
+	})
+}
