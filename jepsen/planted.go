@@ -24,7 +24,7 @@ import (
 func plantedCommand() *cobra.Command {
 	var root, folder string
 	var tries int
-	var simulated bool
+	var simulated, tested bool
 	cmd := &cobra.Command{
 		Use: "planted [NAME...]", Short: "Build quotad with known defects and see that each is caught by the checker that must",
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -34,13 +34,16 @@ func plantedCommand() *cobra.Command {
 			}
 			missed := 0
 			for _, defect := range all {
-				if len(names) > 0 && !slices.Contains(names, defect.Name) || simulated && defect.Seeds == 0 {
+				if len(names) > 0 && !slices.Contains(names, defect.Name) || simulated && defect.Seeds == 0 || tested && defect.Tests == "" {
 					continue
 				}
 				var caught bool
-				if simulated || defect.Mix == "" {
+				switch {
+				case defect.Tests != "":
+					caught, err = catchByTests(cmd.Context(), cmd.OutOrStdout(), defect, root, folder)
+				case simulated || defect.Mix == "":
 					caught, err = catchSimulated(cmd.Context(), cmd.OutOrStdout(), defect, root, folder)
-				} else {
+				default:
 					caught, err = catch(cmd.Context(), cmd.OutOrStdout(), defect, root, folder, tries)
 				}
 				if err != nil {
@@ -60,7 +63,33 @@ func plantedCommand() *cobra.Command {
 	cmd.Flags().StringVar(&folder, "dir", "bin/planted", "where the builds and runs go")
 	cmd.Flags().IntVar(&tries, "tries", 3, "how many runs a defect may take")
 	cmd.Flags().BoolVar(&simulated, "sim", false, "in the simulation, those that it shows")
+	cmd.Flags().BoolVar(&tested, "tests", false, "by quick tests, those that they show")
+	cmd.MarkFlagsMutuallyExclusive("sim", "tests")
 	return cmd
+}
+
+// catchByTests runs the quick tests that must catch a defect. Each of them must: one that passes does not look at what it is named for.
+func catchByTests(ctx context.Context, out io.Writer, defect planted.Defect, root, folder string) (bool, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return false, err
+	}
+	if folder, err = filepath.Abs(filepath.Join(folder, defect.Name)); err != nil {
+		return false, err
+	}
+	began := time.Now()
+	failed, err := defect.RunTests(ctx, root, folder)
+	if err != nil {
+		return false, err
+	}
+	for _, test := range defect.Caught {
+		if !slices.Contains(failed, test) {
+			_, _ = fmt.Fprintf(out, "%-28s not caught by %s\n", defect.Name, test)
+			return false, nil
+		}
+	}
+	_, _ = fmt.Fprintf(out, "%-28s caught by %s (%.0f s)\n", defect.Name, strings.Join(failed, ", "), time.Since(began).Seconds())
+	return true, nil
 }
 
 // catch builds a defect and runs it until a checker that must catch it does, at most so many times.

@@ -1,6 +1,6 @@
 // Package planted has defects as edits of quotad's own source. Each is built with `go build -overlay`, so production
-// code has no switch for it, and names the checker that must catch it. An edit that does not fit its place any more is an
-// error: a defect that cannot be planted proves nothing.
+// code has no switch for it, and names the checkers or the quick tests that must catch it. An edit that does not fit its place any more is
+// an error: a defect that cannot be planted proves nothing.
 package planted
 
 import (
@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,8 +29,10 @@ type Defect struct {
 	Name string
 	// About says what is wrong, in a sentence.
 	About string
-	// Caught are the checkers of which at least one must fail.
+	// Caught are the checkers of which at least one must fail; or tests that must all fail, where Tests is set.
 	Caught []string
+	// Tests is the package whose quick tests show it; empty: a run or the simulation does.
+	Tests string
 	// Mix and Length are the run that shows it, of which Flags are further flags; empty: only the simulation does.
 	Mix    string
 	Length time.Duration
@@ -76,6 +79,8 @@ func parse(name string, data []byte) (Defect, error) {
 			defect.About = value
 		case "caught":
 			defect.Caught = strings.Fields(value)
+		case "tests":
+			defect.Tests = value
 		case "mix":
 			defect.Mix = value
 		case "length":
@@ -99,11 +104,24 @@ func parse(name string, data []byte) (Defect, error) {
 		}
 		defect.edits = append(defect.edits, edits...)
 	}
-	shown := defect.Mix != "" && defect.Length != 0 || defect.Mix == "" && defect.Seeds > 0
-	if defect.About == "" || len(defect.Caught) == 0 || !shown || len(defect.edits) == 0 {
-		return defect, fmt.Errorf("a defect needs about, caught, mix and length, or seeds, and an edit")
+	if defect.About == "" || len(defect.Caught) == 0 || !defect.shown() || len(defect.edits) == 0 {
+		return defect, fmt.Errorf("a defect needs about, caught, mix and length, or seeds, or tests, and an edit")
 	}
 	return defect, nil
+}
+
+// shown says whether a defect has one way to be shown: checkers judge runs and simulations, and tests are of a package.
+func (d Defect) shown() bool {
+	tests := 0
+	for _, caught := range d.Caught {
+		if strings.HasPrefix(caught, "Test") {
+			tests++
+		}
+	}
+	if d.Tests != "" {
+		return tests == len(d.Caught) && d.Mix == "" && d.Seeds == 0
+	}
+	return tests == 0 && (d.Mix != "" && d.Length != 0 || d.Mix == "" && d.Seeds > 0)
 }
 
 func blocks(file txtar.File) ([]edit, error) {
@@ -190,6 +208,34 @@ func (d Defect) BuildSimulation(ctx context.Context, root, folder string) (path 
 		return "", fmt.Errorf("%s: go test -c: %w\n%s", d.Name, err, out)
 	}
 	return path, nil
+}
+
+// failedTest is how go test names a test that failed.
+var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (Test\w+)`)
+
+// RunTests runs the quick tests that must catch the defect, built with it, and returns those that failed. An error says that they did
+// not run.
+func (d Defect) RunTests(ctx context.Context, root, folder string) (failed []string, err error) {
+	overlay, err := d.Overlay(root, folder)
+	if err != nil {
+		return nil, err
+	}
+	names := "^(" + strings.Join(d.Caught, "|") + ")$"
+	test := exec.CommandContext(ctx, "go", "test", "-count", "1", "-short", "-overlay", overlay, "-run", names, "-v", d.Tests)
+	test.Dir = root
+	out, err := test.CombinedOutput()
+	for _, match := range failedTest.FindAllSubmatch(out, -1) {
+		failed = append(failed, string(match[1]))
+	}
+	if len(failed) == 0 && err != nil {
+		return nil, fmt.Errorf("%s: go test: %w\n%s", d.Name, err, out)
+	}
+	for _, name := range d.Caught {
+		if !bytes.Contains(out, []byte("=== RUN   "+name+"\n")) {
+			return nil, fmt.Errorf("%s: %s has no %s", d.Name, d.Tests, name)
+		}
+	}
+	return failed, nil
 }
 
 // Catches says whether a run's verdicts, by checker, catch the defect.

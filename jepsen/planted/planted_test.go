@@ -1,8 +1,38 @@
 package planted
 
 import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"testing"
 )
+
+// declared is how a test begins.
+var declared = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+
+// missingTests returns the tests that must catch a defect and are not in its package.
+func missingTests(t *testing.T, defect Defect) (missing []string) {
+	t.Helper()
+	if defect.Tests == "" {
+		return nil
+	}
+	files, err := filepath.Glob(filepath.Join("../..", defect.Tests, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range declared.FindAllSubmatch(text, -1) {
+			found = append(found, string(match[1]))
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(defect.Caught), func(test string) bool { return slices.Contains(found, test) })
+}
 
 // TestEveryDefectFitsItsPlace: an edit that the code has outgrown fails here, and not in the night.
 func TestEveryDefectFitsItsPlace(t *testing.T) {
@@ -14,28 +44,44 @@ func TestEveryDefectFitsItsPlace(t *testing.T) {
 		t.Errorf("there are %d defects", len(all))
 	}
 	for _, defect := range all {
+		for _, missing := range missingTests(t, defect) {
+			t.Errorf("%s: %s has no %s", defect.Name, defect.Tests, missing)
+		}
 		if _, err := defect.Overlay("../..", t.TempDir()); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
+// TestADefectThatDoesNotFitIsAnError: with an edit that fits, so that each is refused for its own reason.
 func TestADefectThatDoesNotFitIsAnError(t *testing.T) {
-	for name, text := range map[string]string{
-		"nowhere":   "about: a\ncaught: b\nmix: c\nlength: 1s\n-- go.mod --\n<<<<\nno such line\n====\n>>>>\n",
-		"no file":   "about: a\ncaught: b\nmix: c\nlength: 1s\n-- no.go --\n<<<<\na\n====\n>>>>\n",
-		"no block":  "about: a\ncaught: b\nmix: c\nlength: 1s\n-- go.mod --\nmodule\n",
-		"no run":    "about: a\ncaught: b\n-- go.mod --\n<<<<\nmodule\n====\n>>>>\n",
-		"no number": "about: a\ncaught: b\nseeds: c\n-- go.mod --\n<<<<\nmodule\n====\n>>>>\n",
-		"no caught": "about: a\nmix: c\nlength: 1s\n-- go.mod --\n<<<<\nmodule\n====\n>>>>\n",
-		"no key":    "abuot: a\n",
+	const fits = "-- go.mod --\n<<<<\nmodule github.com/quotad/quotad\n====\n>>>>\n"
+	const run, tests = "mix: c\nlength: 1s\n", "tests: ./a\n"
+	for name, c := range map[string]struct {
+		text string
+		ok   bool
+	}{
+		"a run":          {"about: a\ncaught: b\n" + run + fits, true},
+		"seeds":          {"about: a\ncaught: b\nseeds: 4\n" + fits, true},
+		"tests":          {"about: a\ncaught: TestA TestB\n" + tests + fits, true},
+		"nowhere":        {"about: a\ncaught: b\n" + run + "-- go.mod --\n<<<<\nno such line\n====\n>>>>\n", false},
+		"no file":        {"about: a\ncaught: b\n" + run + "-- no.go --\n<<<<\na\n====\n>>>>\n", false},
+		"no block":       {"about: a\ncaught: b\n" + run + "-- go.mod --\nmodule github.com/quotad/quotad\n", false},
+		"no edit":        {"about: a\ncaught: b\n" + run, false},
+		"no run":         {"about: a\ncaught: b\n" + fits, false},
+		"no number":      {"about: a\ncaught: b\nseeds: c\n" + fits, false},
+		"no caught":      {"about: a\n" + run + fits, false},
+		"no key":         {"abuot: a\ncaught: b\n" + run + fits, false},
+		"a test in runs": {"about: a\ncaught: TestA\n" + run + fits, false},
+		"not all tests":  {"about: a\ncaught: TestA rules\n" + tests + fits, false},
+		"both":           {"about: a\ncaught: TestA\n" + tests + run + fits, false},
 	} {
-		defect, err := parse(name, []byte(text))
+		defect, err := parse(name, []byte(c.text))
 		if err == nil {
 			_, err = defect.Overlay("../..", t.TempDir())
 		}
-		if err == nil {
-			t.Errorf("%s was taken", name)
+		if (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
