@@ -22,7 +22,7 @@ const (
 	Other Operation = 0
 	// Generate produces text, pictures or sound from a prompt.
 	Generate Operation = 1
-	// Embed turns text into vectors: it has input and no output.
+	// Embed turns text into vectors or ranks: it has input and no output.
 	Embed Operation = 2
 )
 
@@ -143,7 +143,7 @@ var notGenerating = []string{
 }
 
 func geminiRoute(path pathOf) Route {
-	if path.ends("/interactions") {
+	if path.ends("/interactions", "/auth_tokens") {
 		return Route{Operation: Generate}
 	}
 	named := path.after("models", "tunedmodels", "dynamic", "endpoints")
@@ -188,9 +188,10 @@ func openAIRoute(path pathOf) Route {
 		route.Model = named[0]
 	}
 	switch {
-	case path.ends("/embeddings"):
+	case path.ends("/embeddings", "/rerank", "/reranking"):
 		route.Operation = Embed
-	case path.ends(
+	case path.ends( // the keys of realtime are for sessions at the provider itself, which nobody counts
+		"/realtime/client_secrets", "/realtime/sessions", "/realtime/transcription_sessions", "/realtimeapi/sessions", "/ocr",
 		"/completions", "/responses", "/responses/compact", "/edits", "/images/generations", "/images/variations",
 		"/audio/transcriptions", "/audio/translations", "/audio/speech", "/realtime/calls",
 		"/videos", "/videos/*/remix", "/videos/extensions", "/video/generations", "/video/generations/jobs",

@@ -62,6 +62,8 @@ type Scanner struct {
 	object  bool
 	section section
 	key     string
+	// session is the model of a session that the body asks for, which counts where no model stands at the top.
+	session string
 	// members are the names at the top so far.
 	members []string
 	// began is where the schema at hand began, at the depth below schemaDepth.
@@ -100,6 +102,9 @@ func (s *Scanner) Request() *Request {
 	r.Bound = min(s.bound*max(s.choices, 1), MaxCount)
 	if r.Operation == Embed {
 		r.Bound = 0
+	}
+	if r.Model == "" {
+		r.Model = s.session
 	}
 	r.Model = strings.Clone(r.Model)
 	return &r
@@ -215,6 +220,8 @@ func (h *handler) TextEnd() {
 		h.partText(&v)
 	case h.section == conversation && h.depth == 2 && h.frames[1].key == "id":
 		h.request.Prior = v.text()
+	case h.key == "session" && h.depth == 2 && h.frames[1].key == "model":
+		h.sessionModel(v.text())
 	}
 	h.endSchema()
 }
@@ -232,6 +239,14 @@ func (h *handler) noteMember() {
 	case len(h.members) < mostMembers:
 		h.members = append(h.members, h.key)
 	}
+}
+
+// sessionModel takes the model of a session. One that stands twice counts as a member that does.
+func (h *handler) sessionModel(name string) {
+	if h.session != "" {
+		h.request.Repeated = "session"
+	}
+	h.session = name
 }
 
 // modelKey is the member that names the model.

@@ -107,6 +107,23 @@ func TestModel_IsReadWhereTheProviderReadsIt(t *testing.T) {
 	}
 }
 
+// TestModel_OfASessionIsReadWhereNoneStandsAtTheTop: a key of a realtime session is asked for by the session's model.
+func TestModel_OfASessionIsReadWhereNoneStandsAtTheTop(t *testing.T) {
+	for body, want := range map[string]estimate.Request{
+		`{"session":{"type":"realtime","model":"a","audio":{"output":{"voice":"b"}}}}`: {Route: estimate.Route{Model: "a"}},
+		`{"session":{"tools":[{"model":"b"}],"x":{"model":"c"},"model":"a"}}`:          {Route: estimate.Route{Model: "a"}},
+		`{"session":{"model":"a"},"model":"b"}`:                                        {Route: estimate.Route{Model: "b"}},
+		`{"session":{"x":{"model":"a"}}}`:                                              {},
+		`{"session":"a","other":{"model":"a"}}`:                                        {},
+		`{"session":{"model":"a","mod\u0065l":"b"}}`:                                   {Route: estimate.Route{Model: "b"}, Repeated: "session"},
+	} {
+		got := estimate.Read(signals.OpenAI, estimate.Route{Operation: estimate.Generate}, strings.NewReader(body))
+		if got.Model != want.Model || got.Repeated != want.Repeated {
+			t.Errorf("%s: the model %q, repeated %q", body, got.Model, got.Repeated)
+		}
+	}
+}
+
 func TestRouteOf(t *testing.T) {
 	for _, c := range []struct {
 		dialect signals.Dialect

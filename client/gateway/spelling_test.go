@@ -47,6 +47,7 @@ func TestPath_ThatGeneratesIsGoverned(t *testing.T) {
 		"/azure/anthropic/v1/messages", "/azure/OpenAI/deployments/D/Chat/Completions", "/anthropic/v1/chat/completions",
 		"/openai/v1/videos", "/openai/v1/threads/runs", "/openai/v1/threads/t/runs", "/openai/v1/chat/completions;x",
 		"/openai/v1/chat/completions%20", "/openai//v1/CHAT/completions/", "/openai/v1/messages",
+		"/openai/v1/realtime/client_secrets", "/openai/v1/rerank", "/openai/v1/ocr", "/gemini/v1alpha/auth_tokens",
 	} {
 		for _, method := range []string{http.MethodPost, http.MethodPut} {
 			got := f.do(method, path, `{"model":"unknown","modelId":"unknown","messages":[]}`)
@@ -63,4 +64,39 @@ func TestPath_ThatGeneratesIsGoverned(t *testing.T) {
 			t.Errorf("%s: %d %s", path, got.status, got.body)
 		}
 	}
+}
+
+// TestRealtime_KeysOfSessionsAreGovernedByTheirModel: such a key opens a session at the provider itself, so making it is a call of the
+// session's model.
+func TestRealtime_KeysOfSessionsAreGovernedByTheirModel(t *testing.T) {
+	c := startCluster(t, rate("openai/gpt-realtime/requests", 100))
+	p := startProvider(t, speak(200, `{"value":"ek_made_up"}`))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+	const path = "/openai/v1/realtime/client_secrets"
+	for body, status := range map[string]int{
+		`{"session":{"type":"realtime","model":"gpt-realtime-2025-08-28"}}`: 200,
+		`{"session":{"type":"realtime","model":"gpt-6-realtime"}}`:          403,
+		`{"session":{"type":"transcription"}}`:                              403,
+	} {
+		if got := f.do(http.MethodPost, path, body); got.status != status {
+			t.Errorf("%s: %d %s", body, got.status, got.body)
+		}
+	}
+	if n := len(p.seen()); n != 1 {
+		t.Errorf("%d calls were sent", n)
+	}
+	c.consumed("openai/gpt-realtime/requests", 1)
+}
+
+// TestRerank_IsGovernedByItsInput: it has no output.
+func TestRerank_IsGovernedByItsInput(t *testing.T) {
+	c := startCluster(t, rate("openai/ranks/requests", 100), tokens("openai/ranks/tokens", 100_000))
+	p := startProvider(t, speak(200, `{"results":[{"index":0,"relevance_score":0.9}]}`))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+	body := `{"model":"ranks","query":"` + strings.Repeat("four", 100) + `","documents":["` + strings.Repeat("four", 200) + `"]}`
+	if got := f.do(http.MethodPost, "/openai/v1/rerank", body); got.status != http.StatusOK {
+		t.Fatalf("got %d %s", got.status, got.body)
+	}
+	c.consumed("openai/ranks/requests", 1)
+	c.consumed("openai/ranks/tokens", 300)
 }

@@ -58,6 +58,17 @@ func TestOperation_SaysWhatACallDoes(t *testing.T) {
 		"/v1/uploads/u/complete":                   {OpenAI, false, "", OpenAI},
 		"/v1/evals/e/runs":                         {OpenAI, false, "", OpenAI},
 		"/v1/realtime/calls":                       {OpenAI, true, "", OpenAI},
+		"/v1/realtime/client_secrets":              {OpenAI, true, "", OpenAI},
+		"/openai/v1/realtime/client_secrets":       {Azure, true, "", Azure},
+		"/v1/realtime/sessions":                    {OpenAI, true, "", OpenAI},
+		"/v1/realtime/transcription_sessions":      {OpenAI, true, "", OpenAI},
+		"/openai/realtimeapi/sessions":             {Azure, true, "", Azure},
+		"/v1alpha/auth_tokens":                     {Gemini, true, "", Gemini},
+		"/v1/realtime/calls/c/hangup":              {OpenAI, false, "", OpenAI},
+		"/v1/ocr":                                  {OpenAI, true, "", OpenAI},
+		"/v2/rerank":                               {OpenAI, true, "", OpenAI},
+		"/providers/cohere/v2/rerank":              {Azure, true, "", Azure},
+		"/v1/chatkit/sessions":                     {OpenAI, false, "", OpenAI},
 		"/v1/engines/davinci/completions":          {OpenAI, true, "davinci", OpenAI},
 		"/v1/experimental/generate_prompt":         {Anthropic, true, "", Anthropic},
 		// Models of Gemini that are not below /models/, and its other ways to generate.
@@ -111,8 +122,10 @@ func TestOperation_SaysWhatACallDoes(t *testing.T) {
 			}
 		}
 	}
-	if op := OpenAI.Operation(http.MethodPost, "/v1/embeddings"); op.Operation != estimate.Embed {
-		t.Errorf("embeddings give %+v", op)
+	for _, path := range []string{"/v1/embeddings", "/v1/rerank", "/reranking"} {
+		if op := OpenAI.Operation(http.MethodPost, path); op.Operation != estimate.Embed {
+			t.Errorf("%s gives %+v", path, op)
+		}
 	}
 }
 
