@@ -179,15 +179,16 @@ func TestA19_PicturesCountAsPicturesAndTextAsText(t *testing.T) {
 
 func TestA30_NothingSecretIsShown(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
-	secrets := []string{"sk-made-up-key", "the-secret-prompt", "made-up-query-key"}
+	secrets := []string{"sk-made-up-key", "the-secret-prompt", "made-up-query-key", "made-up-login"}
+	const query = "key=made-up-query-key&access_token=made-up-login"
 	for _, path := range []string{"/openai/v1/chat/completions", "/openai/v1/nothing", "/nowhere", "/take"} {
 		for _, model := range []string{"gpt-5", "gpt-6"} {
 			body := `{"model":"` + model + `","messages":[{"role":"user","content":"the-secret-prompt"}]}`
-			f.do(http.MethodPost, path+"?quota=t/none&key=made-up-query-key", body, "Authorization", "Bearer sk-made-up-key")
+			f.do(http.MethodPost, path+"?quota=t/none&"+query, body, "Authorization", "Bearer sk-made-up-key")
 		}
 	}
 	f.provider.Close()
-	f.do(http.MethodPost, "/openai/v1/chat/completions?key=made-up-query-key", `{"model":"gpt-5"}`, "Authorization", "Bearer sk-made-up-key")
+	f.do(http.MethodPost, "/openai/v1/chat/completions?"+query, `{"model":"gpt-5"}`, "Authorization", "Bearer sk-made-up-key")
 	f.logs(t, "holder=key-", 1)
 	shown := f.log.String() + f.do(http.MethodGet, "/metrics", "").body + f.do(http.MethodGet, "/status", "").body +
 		f.do(http.MethodGet, "/status?format=json", "").body

@@ -187,16 +187,12 @@ var proxy = &httputil.ReverseProxy{
 func rewrite(p *httputil.ProxyRequest) {
 	c := callOf(p.In.Context())
 	out := p.Out
-	query := c.query
-	if strings.HasPrefix(identity.TokenIn(http.Header{}, query), "qtd_") {
-		query = identity.StripQueryKey(query)
-	}
-	out.URL = c.url(c.path, query)
+	out.URL = c.url(c.path, identity.StripQueryTokens(c.query))
 	out.Host = out.URL.Host
 	identity.StripTokens(out.Header)
 	if len(c.keys) > 0 {
 		identity.StripCredentials(out.Header) // each attempt sets its own key
-		out.URL.RawQuery = identity.StripQueryKey(out.URL.RawQuery)
+		out.URL.RawQuery = identity.StripQueryKeys(out.URL.RawQuery)
 	}
 	switch {
 	case c.injected:

@@ -57,9 +57,9 @@ func TestInject_SetsExactlyOneCredential(t *testing.T) {
 		if form.body == "" {
 			method = http.MethodGet
 		}
-		got := f.do(method, form.path+"?key=caller", form.body, "X-Quotad-Token", "qtd_red_x", "Authorization", "Bearer caller", "X-Api-Key",
-			"caller",
-			"Api-Key", "caller", "X-Goog-Api-Key", "caller", "Cookie", "caller", "X-Quotad-Holder", "red-7")
+		got := f.do(method, form.path+"?key=caller&access_token=caller", form.body, "X-Quotad-Token", "qtd_red_x", "Authorization",
+			"Bearer caller", "X-Api-Key", "caller", "Api-Key", "caller", "X-Goog-Api-Key", "caller", "Cookie", "caller", "X-Quotad-Holder",
+			"red-7")
 		if got.status != 200 {
 			t.Fatalf("%s: %d %s", name, got.status, got.body)
 		}

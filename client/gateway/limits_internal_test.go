@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quotad/quotad/client"
@@ -113,4 +117,49 @@ func TestReload_AnOutageContinues(t *testing.T) {
 	if spent, count := f.back(); spent[key] != 3 || count != 5 {
 		t.Errorf("%d calls spent %v", count, spent)
 	}
+}
+
+// TestChargeAll_WaitsForQuotasThatAreClosed: what calls spent without the cluster is charged when it can be, however long a cooldown lasts.
+func TestChargeAll_WaitsForQuotasThatAreClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		g := &Gateway{logger: slog.New(slog.NewTextHandler(&log, nil))}
+		g.ctx, g.cancel = context.WithCancel(t.Context())
+		defer g.cancel()
+		began := time.Now()
+		spent := map[spentKey]int64{{quota: "wrong"}: 1}
+		for i := range 3 * charges {
+			spent[spentKey{quota: fmt.Sprint("open-", i)}] = int64(i)
+			spent[spentKey{quota: fmt.Sprint("closed-", i)}] = int64(i)
+		}
+		var mu sync.Mutex
+		charged := map[string]int64{}
+		g.chargeAll(spent, func(ctx context.Context, key spentKey, amount int64) error {
+			after := time.Since(began)
+			switch {
+			case key.quota == "wrong":
+				return &client.RequestError{Reason: client.NotAllowed}
+			case strings.HasPrefix(key.quota, "closed-") && after < time.Hour:
+				_ = sleep(ctx, settleWithin) // in the queue
+				return &client.RefusalError{Reason: client.Cooldown, RetryAfter: time.Hour - after}
+			case after < 2*time.Hour && key.quota == "closed-1":
+				return context.DeadlineExceeded // away again
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			charged[key.quota] += amount
+			return nil
+		})
+		if len(charged) != 6*charges {
+			t.Errorf("%d quotas are charged, want %d", len(charged), 6*charges)
+		}
+		for key, amount := range spent {
+			if got := charged[key.quota]; got != amount && key.quota != "wrong" {
+				t.Errorf("%s is charged with %d, want %d", key.quota, got, amount)
+			}
+		}
+		if n := strings.Count(log.String(), "was not reported"); n != 1 || !strings.Contains(log.String(), "quota=wrong") {
+			t.Errorf("the log says %s", &log)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -174,29 +175,72 @@ func (c *call) clusterBack() {
 	}
 	g := c.gateway
 	g.logger.Warn("the cluster is back: calls need quotas again", "upstream", c.upstream.name, "passed", count)
-	g.tasks.Go(func() {
-		for key, amount := range spent {
-			quota, ok := c.chargedTo(key)
-			if !ok || amount == 0 {
-				continue
+	charging := &call{gateway: g, state: c.state, route: route{upstream: c.upstream}} // not this one, whose body would stay in memory
+	g.tasks.Go(func() { g.chargeAll(spent, charging.charge) })
+}
+
+// charges is how many quotas are charged at once: one that is closed holds its place for settleWithin.
+const charges = 16
+
+// chargeAll charges what was spent. A quota that is closed or full is charged once it is open, unless the gateway stops before.
+func (g *Gateway) chargeAll(spent map[spentKey]int64, charge func(context.Context, spentKey, int64) error) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	places := make(chan struct{}, charges)
+	for key, amount := range spent {
+		running.Go(func() {
+			for {
+				places <- struct{}{}
+				err := charge(g.ctx, key, amount)
+				<-places
+				if err == nil {
+					return
+				}
+				again, pause := chargeAgain(err)
+				if !again || sleep(g.ctx, pause) != nil {
+					g.logger.Warn("could not report the amounts that were spent while the cluster was away", "quota", cmp.Or(key.quota, key.prefix),
+						"part", key.part, "amount", amount, "error", err)
+					return
+				}
 			}
-			ctx, cancel := context.WithTimeout(g.ctx, settleWithin)
-			member := ""
-			if c.isPool(quota) {
-				member = key.key
-			}
-			lease, err := g.client.Reserve(ctx, client.ReserveRequest{
-				Items: []client.Item{{Quota: quota, Amount: 1}}, Consume: true, Holder: key.holder, Member: member, Wait: settleWithin,
-			})
-			if err == nil {
-				item, _ := lease.For(quota)
-				item.Amount = amount
-				_, err = lease.Operation().Settle(ctx, client.Settlement{Actual: []client.Item{item}, Release: true})
-			}
-			cancel()
-			if err != nil {
-				g.logger.Warn("could not report the amounts that were spent while the cluster was away", "quota", quota, "amount", amount, "error", err)
-			}
-		}
+		})
+	}
+}
+
+// longestPause is the longest pause before a closed quota is tried again: an operator may have opened it.
+const longestPause = time.Minute
+
+// chargeAgain reports whether a quota can be charged later, and in how long: it is closed or full, or the cluster is away again.
+func chargeAgain(err error) (again bool, pause time.Duration) {
+	if no, ok := errors.AsType[*client.RefusalError](err); ok {
+		return true, min(max(no.RetryAfter, time.Second), longestPause)
+	}
+	return isAway(err) || hasNoRoom(err), retrySoon
+}
+
+// charge charges a quota with an amount that was spent. The error is nil where there is no quota to charge.
+func (c *call) charge(ctx context.Context, key spentKey, amount int64) error {
+	quota, ok := c.chargedTo(key)
+	if !ok || amount == 0 {
+		return nil
+	}
+	member := ""
+	if c.isPool(quota) {
+		member = key.key
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleWithin+awayAfter)
+	defer cancel()
+	lease, err := c.gateway.client.Reserve(ctx, client.ReserveRequest{
+		Items: []client.Item{{Quota: quota, Amount: 1}}, Consume: true, Holder: key.holder, Member: member, Wait: settleWithin,
 	})
+	if err != nil {
+		return err
+	}
+	item, _ := lease.For(quota)
+	item.Amount = amount
+	if _, err := lease.Operation().Settle(ctx, client.Settlement{Actual: []client.Item{item}, Release: true}); err != nil {
+		// It may have been settled: a second charge could count it twice.
+		c.gateway.logger.Warn("could not settle the amounts that were spent while the cluster was away", "quota", quota, "amount", amount, "error", err)
+	}
+	return nil
 }

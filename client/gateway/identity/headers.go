@@ -1,8 +1,10 @@
 package identity
 
 import (
+	"iter"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -10,8 +12,11 @@ import (
 // tokenPrefix is what tokens of quotad begin with.
 const tokenPrefix = "qtd_"
 
-// keyHeaders are where clients put their keys.
-var keyHeaders = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key"}
+// keyHeaders and keyParameters are where clients put their keys. Google's APIs take a login's token in the query as well, Azure's a key.
+var (
+	keyHeaders    = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key"}
+	keyParameters = []string{"key", "access_token", "oauth_token", "api-key"}
+)
 
 // KeyOf returns the caller's credential for its provider; empty: there is none.
 func KeyOf(header http.Header, rawQuery string) string {
@@ -20,8 +25,10 @@ func KeyOf(header http.Header, rawQuery string) string {
 			return value
 		}
 	}
-	if key := queryKey(rawQuery); !strings.HasPrefix(key, tokenPrefix) {
-		return key
+	for key := range queryKeys(rawQuery) {
+		if key != "" && !strings.HasPrefix(key, tokenPrefix) {
+			return key
+		}
 	}
 	return ""
 }
@@ -36,8 +43,10 @@ func TokenIn(header http.Header, rawQuery string) string {
 			return value
 		}
 	}
-	if key := queryKey(rawQuery); strings.HasPrefix(key, tokenPrefix) {
-		return key
+	for key := range queryKeys(rawQuery) {
+		if strings.HasPrefix(key, tokenPrefix) {
+			return key
+		}
 	}
 	return ""
 }
@@ -51,28 +60,44 @@ func bare(value string) string {
 	return value
 }
 
-func queryKey(rawQuery string) string {
-	for part := range strings.SplitSeq(rawQuery, "&") {
-		name, value, _ := strings.Cut(part, "=")
-		if isKey(name) {
-			plain, _ := url.QueryUnescape(value) // what is not escaped properly is no key that a provider knows
-			return plain
+// queryKeys are the keys in a query.
+func queryKeys(rawQuery string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for part := range strings.SplitSeq(rawQuery, "&") {
+			if value, ok := keyIn(part); ok && !yield(value) {
+				return
+			}
 		}
 	}
-	return ""
 }
 
-// isKey reports whether the name of a query's parameter is key, also where it is escaped.
-func isKey(name string) bool {
-	plain, err := url.QueryUnescape(name)
-	return name == "key" || err == nil && plain == "key"
+// keyIn returns the value of a query's parameter; ok is false where it is none for a key. Its name may be escaped.
+func keyIn(parameter string) (value string, ok bool) {
+	name, value, _ := strings.Cut(parameter, "=")
+	if plain, err := url.QueryUnescape(name); err == nil {
+		name = plain
+	}
+	if !slices.Contains(keyParameters, name) {
+		return "", false
+	}
+	plain, _ := url.QueryUnescape(value) // what is not escaped properly is no key that a provider knows
+	return plain, true
 }
 
-// StripQueryKey removes ?key= from a query and leaves the rest as it is.
-func StripQueryKey(rawQuery string) string {
+// StripQueryKeys removes every key from a query and leaves the rest as it is.
+func StripQueryKeys(rawQuery string) string {
+	return stripQuery(rawQuery, func(string) bool { return true })
+}
+
+// StripQueryTokens removes this gateway's tokens from a query and leaves the rest as it is.
+func StripQueryTokens(rawQuery string) string {
+	return stripQuery(rawQuery, func(key string) bool { return strings.HasPrefix(key, tokenPrefix) })
+}
+
+func stripQuery(rawQuery string, drops func(key string) bool) string {
 	var kept []string
 	for part := range strings.SplitSeq(rawQuery, "&") {
-		if name, _, _ := strings.Cut(part, "="); !isKey(name) {
+		if value, ok := keyIn(part); !ok || !drops(value) {
 			kept = append(kept, part)
 		}
 	}
@@ -87,8 +112,9 @@ func StripTokens(header http.Header) {
 		}
 	}
 	for _, name := range keyHeaders {
-		if strings.HasPrefix(bare(header.Get(name)), tokenPrefix) {
-			header.Del(name)
+		kept := slices.DeleteFunc(header[name], func(value string) bool { return strings.HasPrefix(bare(value), tokenPrefix) })
+		if header[name] = kept; len(kept) == 0 {
+			delete(header, name)
 		}
 	}
 }

@@ -234,11 +234,38 @@ func TestStrip_LeavesNothingOfOurs(t *testing.T) {
 	if len(h) != 1 || h.Get("X-Api-Key") != "sk-kept" {
 		t.Errorf("left: %v", h)
 	}
+	h = http.Header{"Authorization": {"Bearer sk-kept", "Bearer qtd_a_b"}}
+	StripTokens(h)
+	if got := h["Authorization"]; len(got) != 1 || got[0] != "Bearer sk-kept" {
+		t.Errorf("left: %v", got)
+	}
 	for query, want := range map[string]string{
 		"a=1&key=x&b=%2F": "a=1&b=%2F", "key=x": "", "%6bey=x&a": "a", "a=key=b": "a=key=b", "": "", "monkey=1": "monkey=1",
+		"access_token=x&a=1": "a=1", "a=1&access%5Ftoken=x": "a=1", "oauth_token=x": "", "api-key=x&b": "b",
+		"my_access_token=1": "my_access_token=1",
 	} {
-		if got := StripQueryKey(query); got != want {
+		if got := StripQueryKeys(query); got != want {
 			t.Errorf("%q gives %q, want %q", query, got, want)
+		}
+	}
+	for query, want := range map[string]string{
+		"key=sk&access_token=qtd_a_b&x=1": "key=sk&x=1", "key=sk&key=qtd_a_b": "key=sk", "key=%71td_a_b": "", "a=qtd_b": "a=qtd_b", "": "",
+		"access_token=x": "access_token=x",
+	} {
+		if got := StripQueryTokens(query); got != want {
+			t.Errorf("%q without tokens gives %q, want %q", query, got, want)
+		}
+	}
+}
+
+// TestKeys_InTheQueryAreCredentials: each place in which a provider takes a key names its caller, or holds the gateway's token.
+func TestKeys_InTheQueryAreCredentials(t *testing.T) {
+	for query, want := range map[string][2]string{
+		"access_token=ya29.x": {"ya29.x", ""}, "a=1&access%5ftoken=ya29%2Ex": {"ya29.x", ""}, "oauth_token=x": {"x", ""}, "api-key=x": {"x", ""},
+		"key=AIza&access_token=qtd_a_b": {"AIza", "qtd_a_b"}, "key=qtd_a_b&access_token=x": {"x", "qtd_a_b"}, "key=": {"", ""}, "x=1": {"", ""},
+	} {
+		if key, token := KeyOf(http.Header{}, query), TokenIn(http.Header{}, query); key != want[0] || token != want[1] {
+			t.Errorf("%q: the key %q and the token %q, want %q", query, key, token, want)
 		}
 	}
 }
