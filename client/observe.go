@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quotad/quotad/client/internal/unpack"
 	"github.com/quotad/quotad/client/usage"
 	"github.com/quotad/quotad/rpc/signals"
 )
@@ -15,8 +16,8 @@ import (
 // reportEvery is how often the ordinary counts of one quota are reported.
 const reportEvery = time.Second
 
-// peek returns the beginning of an error's body, which the caller still gets whole. A GraphQL answer says in its body
-// that it was refused, under status 200.
+// peek returns the beginning of an error's body as plain bytes, and the caller still gets the body whole and as it came. A GraphQL answer
+// says in its body that it was refused, under status 200.
 func peek(response *http.Response, dialect signals.Dialect) []byte {
 	if response.Body == nil || response.StatusCode == http.StatusSwitchingProtocols || !dialect.NeedsBody(response.StatusCode, response.Header) {
 		return nil
@@ -32,7 +33,7 @@ func peek(response *http.Response, dialect signals.Dialect) []byte {
 		io.Reader
 		io.Closer
 	}{unread, rest}
-	return start
+	return unpack.Start(response.Header, start, signals.MaxBody)
 }
 
 // failing is a reader that fails.

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -132,6 +133,70 @@ func TestABodyThatFailsReadsToTheSamePlace(t *testing.T) {
 		}
 		_ = response.Body.Close()
 	})
+}
+
+// TestObserve_ReadsErrorsInGzip: a caller that asks for gzip itself gets the answer as it came, and its limit is read all the same. An
+// answer that unpacks to more is read as far as errors go.
+func TestObserve_ReadsErrorsInGzip(t *testing.T) {
+	const said = `{"error":{"message":"Rate limit reached. Please try again in 20s.","type":"requests","code":"rate_limit_exceeded"}}`
+	inGzip := func(text string) string {
+		var out bytes.Buffer
+		w := gzip.NewWriter(&out)
+		_, _ = io.WriteString(w, text)
+		_ = w.Close()
+		return out.String()
+	}
+	cut := inGzip(said + strings.Repeat(" ", 100_000))
+	cut = cut[:len(cut)-20]
+	for name, of := range map[string]struct {
+		encoding, body string
+		after          time.Duration
+	}{
+		"plain":               {"", said, 20 * time.Second},
+		"gzip":                {"gzip", inGzip(said), 20 * time.Second},
+		"old name":            {"X-Gzip", inGzip(said), 20 * time.Second},
+		"broken off":          {"gzip", cut, 20 * time.Second},
+		"behind much else":    {"gzip", inGzip(strings.Repeat(" ", signals.MaxBody) + said), 0},
+		"another encoding":    {"br", said, 0},
+		"plain, but labelled": {"gzip", said, 20 * time.Second},
+	} {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			cluster.Set("openai/gpt-5/requests", fakequota.Quota{Usable: 100, Available: 100})
+			cluster.Set("openai/gpt-5/tokens", fakequota.Quota{Usable: 10_000, Available: 10_000})
+			base := roundTrip(func(*http.Request) (*http.Response, error) {
+				header := http.Header{}
+				if of.encoding != "" {
+					header.Set("Content-Encoding", of.encoding)
+				}
+				return respond(http.StatusTooManyRequests, header, of.body), nil
+			})
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://api.openai.com/v1/responses",
+				strings.NewReader(`{"model":"gpt-5","input":"x"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Accept-Encoding", "gzip")
+			response, err := NewTransport(c, base, OpenAI(), Retries(0)).RoundTrip(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			var after time.Duration
+			for _, report := range cluster.Reports() { // before the body is read, which tells its error once more
+				for _, signal := range report.GetSignals() {
+					after = max(after, signal.GetRetryAfter().AsDuration())
+				}
+			}
+			if after != of.after {
+				t.Errorf("%s: reported to open after %v, want %v", name, after, of.after)
+			}
+			body, err := io.ReadAll(response.Body)
+			_ = response.Body.Close()
+			if string(body) != of.body || err != nil {
+				t.Errorf("%s: the caller read %q, %v", name, body, err)
+			}
+		})
+	}
 }
 
 // TestReport_ThatNothingIsLeftIsNotPutOff: ordinary counts of a quota are reported once a second, and its end at once.

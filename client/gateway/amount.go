@@ -11,6 +11,7 @@ import (
 	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/catalog"
 	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/internal/unpack"
 	"github.com/quotad/quotad/client/usage"
 )
 
@@ -46,7 +47,7 @@ func (c *call) scan(to io.Writer) error {
 	if c.body == nil {
 		return nil
 	}
-	switch encodingOf(c.header) {
+	switch unpack.Encoding(c.header) {
 	case "":
 		_, err := to.Write(c.body.data)
 		return err

@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/client/internal/unpack"
 	"github.com/quotad/quotad/rpc/signals"
 )
 
@@ -251,25 +251,7 @@ func peek(response *http.Response, reads signals.Dialect) []byte {
 	if !ok || !reads.NeedsBody(response.StatusCode, response.Header) {
 		return nil
 	}
-	return unpacked(response.Header, body.peek(signals.MaxBody))
-}
-
-// unpacked returns the beginning of a body as plain bytes, at most signals.MaxBody of them. A body that breaks off, or was not read to its
-// end, counts as far as it can be unpacked. nil: its encoding is none that the gateway lets providers use.
-func unpacked(header http.Header, start []byte) []byte {
-	switch encodingOf(header) {
-	case "":
-		return start
-	case "gzip", "x-gzip":
-	default:
-		return nil
-	}
-	in, err := gzip.NewReader(bytes.NewReader(start))
-	if err != nil {
-		return start // plain, whatever its header says
-	}
-	plain, _ := io.ReadAll(io.LimitReader(in, signals.MaxBody))
-	return plain
+	return unpack.Start(response.Header, body.peek(signals.MaxBody), signals.MaxBody)
 }
 
 // discard reads what is left of a short body, so that its connection can be used again, and closes it.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/internal/unpack"
 )
 
 // body is a request's body in memory, so that the call can wait and be sent again.
@@ -27,15 +28,6 @@ func (b *body) bytes() []byte {
 func mediaType(header http.Header) string {
 	kind, _, _ := strings.Cut(header.Get("Content-Type"), ";")
 	return strings.ToLower(strings.TrimSpace(kind))
-}
-
-// encodingOf returns how a body is packed, in lower case; empty: it is not.
-func encodingOf(header http.Header) string {
-	encoding := strings.ToLower(strings.TrimSpace(strings.Join(header.Values("Content-Encoding"), ",")))
-	if encoding == "identity" {
-		return ""
-	}
-	return encoding
 }
 
 // isJSON reports whether a body is JSON by its type. Tools that say nothing send JSON.
@@ -108,7 +100,7 @@ func (c *call) takeBody(r *http.Request) error {
 	case whole && c.apart != nil:
 		whole = false // an upload is content, whatever its type, and may be larger than any call
 	case whole:
-	case strings.HasPrefix(mediaType(r.Header), "multipart/") && encodingOf(r.Header) == "":
+	case strings.HasPrefix(mediaType(r.Header), "multipart/") && unpack.Encoding(r.Header) == "":
 		if !c.drawsByBody() {
 			return nil
 		}

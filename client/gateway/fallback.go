@@ -11,6 +11,7 @@ import (
 
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/client/gateway/catalog"
+	"github.com/quotad/quotad/client/internal/unpack"
 )
 
 // insteadOfHeader names the model that a caller asked for, where another one of its provider answers.
@@ -20,7 +21,7 @@ const insteadOfHeader = "X-Quotad-Instead-Of"
 // the caller, where the body cannot be changed, and where the call continues what one model said: its id or its signed thoughts
 // are that model's own.
 func (c *call) fallbacks() []string {
-	if c.insteadOf != "" || c.ask == nil || c.ask.Prior != "" || c.body == nil || encodingOf(c.header) != "" {
+	if c.insteadOf != "" || c.ask == nil || c.ask.Prior != "" || c.body == nil || unpack.Encoding(c.header) != "" {
 		return nil
 	}
 	rule, ok := catalog.Rule(c.state.config.Models, c.upstream.name, c.model)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/internal/unpack"
 )
 
 // A chat stream of OpenAI says what it used only if stream_options.include_usage is set. Where something is settled by it, the
@@ -17,7 +18,7 @@ import (
 // asksUsage reports whether the gateway has to ask for usage itself.
 func (c *call) asksUsage() bool {
 	mode := c.upstream.config.StreamUsage
-	if mode == "off" || c.ask == nil || !c.ask.Stream || c.ask.StreamOptions || c.body == nil || encodingOf(c.header) != "" {
+	if mode == "off" || c.ask == nil || !c.ask.Stream || c.ask.StreamOptions || c.body == nil || unpack.Encoding(c.header) != "" {
 		return false
 	}
 	chat := strings.HasSuffix(estimate.CanonicalPath(c.path), "/completions")
@@ -74,7 +75,7 @@ type usageFilter struct {
 // filterFor returns a filter for an answer; nil: it is no stream that can be read.
 func filterFor(header http.Header) *usageFilter {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
-	if err != nil || kind != "text/event-stream" || encodingOf(header) != "" {
+	if err != nil || kind != "text/event-stream" || unpack.Encoding(header) != "" {
 		return nil
 	}
 	header.Del("Content-Length")
