@@ -44,8 +44,10 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 		default:
 			return nil, err
 		}
+		sent := time.Now()
 		response, err := c.send(request, granted)
 		if err != nil {
+			c.wasOutside(sent)
 			once := errors.Is(err, errUnsent) && try == 0           // more on another connection
 			late := errors.Is(err, client.ErrLate) && try < maxLate // while a connection was looked for
 			if (once || late) && c.replayable(request) {
@@ -55,13 +57,20 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 		again, delay := c.observe(response, granted, try)
 		if !again {
+			c.wasOutside(sent)
 			return response, nil
 		}
 		c.record(func(o *outcome) { o.retries++ })
 		if err := c.pause(request.Context(), delay); err != nil {
 			return nil, err
 		}
+		c.wasOutside(sent)
 	}
+}
+
+// wasOutside notes that a call waited for its provider since a time.
+func (c *call) wasOutside(since time.Time) {
+	c.record(func(o *outcome) { o.outside += time.Since(since) })
 }
 
 // pause waits for the turn of the call's class. It ends when the client leaves or the gateway stops.

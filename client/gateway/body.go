@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/dialect"
@@ -80,6 +81,7 @@ func (c *call) readBody(r *http.Request) error {
 	if err := c.takeBody(r); err != nil {
 		return err
 	}
+	c.record(func(o *outcome) { o.received = time.Now() })
 	return c.read()
 }
 

@@ -82,13 +82,18 @@ type call struct {
 
 // outcome is what became of a call, for the log and the metrics.
 type outcome struct {
-	code    int
-	waited  time.Duration
-	first   time.Duration
-	retries int
-	end     string
-	refusal string
-	said    usage.Said
+	code   int
+	waited time.Duration
+	first  time.Duration
+	// received is when the request was here, body included. outside is how long the provider had it since then, or a limit of the provider
+	// held it; overhead is the rest of the time until the status line, without the wait. 0: there was no answer.
+	received time.Time
+	outside  time.Duration
+	overhead time.Duration
+	retries  int
+	end      string
+	refusal  string
+	said     usage.Said
 	// key is the name of the key with which it was sent last.
 	key string
 	// cost is what it cost, in micro-dollars.

@@ -112,9 +112,9 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	for _, warning := range Warnings(conf) {
 		g.logger.Warn(warning)
 	}
+	g.state.Store(built) // of which metrics tell
 	g.metrics = newMetrics(g)
 	g.ctx, g.cancel = context.WithCancel(context.Background())
-	g.state.Store(built)
 	g.tasks.Go(g.keepCatalog)
 	g.loadLearnt(conf.State)
 	g.tasks.Go(g.keepKeys)

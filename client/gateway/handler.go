@@ -218,7 +218,9 @@ func reduceEncodings(header http.Header) {
 // modifyAnswer changes what has to change in an answer's headers.
 func modifyAnswer(response *http.Response) error {
 	c := callOf(response.Request.Context())
-	c.record(func(o *outcome) { o.code = response.StatusCode })
+	c.record(func(o *outcome) {
+		o.code, o.overhead = response.StatusCode, time.Since(o.received)-o.waited-o.outside
+	})
 	c.rebase(response.Header)
 	if c.ungoverned == "fail_open" {
 		response.Header.Set("X-Quotad", "open")

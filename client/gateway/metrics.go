@@ -26,6 +26,7 @@ type metrics struct {
 	free     *prometheus.CounterVec
 	first    *prometheus.HistogramVec
 	duration *prometheus.HistogramVec
+	overhead *prometheus.HistogramVec
 	tokens   *prometheus.CounterVec
 	ratio    *prometheus.HistogramVec
 	cost     *prometheus.CounterVec
@@ -36,6 +37,9 @@ type metrics struct {
 }
 
 const namespace = "quotad_gateway"
+
+// overheadBuckets are those of what a gateway adds, which is below a millisecond.
+var overheadBuckets = []float64{2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1, 0.5, 2.5}
 
 var secondsBuckets = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640}
 
@@ -75,6 +79,12 @@ func newMetrics(g *Gateway) *metrics {
 		Buckets: []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 4},
 	}, []string{"upstream", "model", "part"})
 	m.registry.MustRegister(m.ratio)
+	m.overhead = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Namespace: namespace, Name: "overhead_seconds", Buckets: overheadBuckets,
+		Help: "Time of answered calls in the gateway, without the queue and the provider, from the end of the request to the status line.",
+	}, []string{"upstream"})
+	m.registry.MustRegister(m.overhead, keyAges{g, prometheus.NewDesc(namespace+"_key_age_seconds",
+		"Time since an injected key was read.", []string{"upstream", "key"}, nil)})
 	gauge("cluster_away", "1 if the cluster did not answer the last request, else 0.", func() float64 {
 		if g.away.Load() {
 			return 1
@@ -86,6 +96,28 @@ func newMetrics(g *Gateway) *metrics {
 	gauge("buffered_bytes", "Bytes of request bodies in memory.", func() float64 { return float64(g.buffered.Load()) })
 	gauge("seats_used", "Seats in use by sessions of tools.", func() float64 { return float64(len(g.seats.List(time.Now()))) })
 	return m
+}
+
+// keyAges collects the ages of the keys that are injected now: a reload may change them.
+type keyAges struct {
+	gateway *Gateway
+	age     *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (k keyAges) Describe(to chan<- *prometheus.Desc) { to <- k.age }
+
+// Collect implements prometheus.Collector.
+func (k keyAges) Collect(to chan<- prometheus.Metric) {
+	now := time.Now()
+	for name, u := range k.gateway.state.Load().upstreams {
+		if u.keys == nil {
+			continue
+		}
+		for _, key := range u.keys.Keys() {
+			to <- prometheus.MustNewConstMetric(k.age, prometheus.GaugeValue, key.Age(now).Seconds(), name, key.Name)
+		}
+	}
 }
 
 // limited counts an answer by which a provider refused a call.
@@ -132,6 +164,9 @@ func (g *Gateway) finished(c *call) {
 	}
 	if o.first > 0 {
 		g.metrics.first.WithLabelValues(c.upstream.name, c.modelLabel()).Observe(o.first.Seconds())
+	}
+	if o.overhead > 0 {
+		g.metrics.overhead.WithLabelValues(c.upstream.name).Observe(o.overhead.Seconds())
 	}
 	if c.ungoverned != "" {
 		g.metrics.free.WithLabelValues(c.upstream.name, c.ungoverned).Inc()

@@ -71,18 +71,24 @@ export ANTHROPIC_API_BASE={{.G}}/anthropic
 
 func (a *App) gatewayEnv() *cobra.Command {
 	var holder, at, socket string
+	var write bool
 	cmd := &cobra.Command{
 		Use:   "env TOOL...",
 		Short: "Print the shell lines that point tools at a gateway",
 		Long: `Print the environment variables that point a tool at a gateway, for eval in a shell. Settings in a tool's own files are
-printed as comments. Tools: ` + strings.Join(toolNames(), ", ") + `.`,
+printed as comments; --write writes them there: Codex's provider to its config.toml, and the socket to gh's configuration, by gh itself.
+Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 		Example: `  eval "$(quotad gateway env claude --holder picard)"
-  quotad gateway env codex gh`,
+  quotad gateway env codex gh
+  quotad gateway env codex gh --write`,
 		Args: arguments("TOOL..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := url.Parse(at)
 			if err != nil || u.Host == "" {
 				return usagef(cmd, "such as "+defaultGateway, "--url %q is not a URL", at)
+			}
+			if socket == "" {
+				socket = a.gatewaySocket()
 			}
 			values := map[string]string{"URL": strings.TrimRight(at, "/"), "G": strings.TrimRight(at, "/"), "Holder": holder, "Socket": socket}
 			if holder != "" {
@@ -92,6 +98,12 @@ printed as comments. Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 				text, known := toolSettings[tool]
 				if !known {
 					return usagef(cmd, suggest.Hint(tool, toolNames()), "%q is not one of %s", tool, strings.Join(toolNames(), ", "))
+				}
+				if done, err := a.writeTool(cmd.Context(), write, tool, values); done || err != nil {
+					if err != nil {
+						return err
+					}
+					continue
 				}
 				lines, err := template.New(tool).Funcs(template.FuncMap{"quote": shellQuote}).Parse(text)
 				if err != nil {
@@ -106,7 +118,9 @@ printed as comments. Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 	}
 	cmd.Flags().StringVar(&holder, "holder", "", "name of the holder (default: the gateway names the tool's session)")
 	cmd.Flags().StringVar(&at, "url", defaultGateway, "the gateway's URL")
-	cmd.Flags().StringVar(&socket, "socket", "/run/quotad/gateway.sock", "the gateway's socket, for gh")
+	cmd.Flags().StringVar(&socket, "socket", "", "the gateway's socket, for gh (default: the one that exists of "+
+		"$XDG_RUNTIME_DIR/quotad/gateway.sock and /run/quotad/gateway.sock)")
+	cmd.Flags().BoolVar(&write, "write", false, "write the settings of codex and gh to their own files")
 	return cmd
 }
 

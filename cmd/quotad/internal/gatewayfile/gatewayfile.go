@@ -43,11 +43,35 @@ func Parse(file string, data []byte) (config.Config, error) {
 	if err := d.Err(); err != nil {
 		return conf, err
 	}
+	if len(conf.Listen.TCP) == 0 && conf.Listen.Unix == "" {
+		conf.Listen.TCP, conf.Listen.Unix = conf.Complete().Listen.TCP, defaultSocket()
+	}
 	conf = conf.Complete()
 	for _, problem := range conf.Check() {
 		d.Fail(locate(d.Root, problem.Field), "", "%s", problem.Error())
 	}
 	return conf, d.Err()
+}
+
+// socketName is the socket below the folder that the system gives this process for its sockets.
+const socketName = "gateway.sock"
+
+// maxSocket is the longest path that each system takes for a socket, in bytes.
+const maxSocket = 100
+
+// defaultSocket returns where a gateway listens besides its ports, if its file does not say: in the folder that systemd makes for a
+// service, or in quotad of the user's own. Empty: the system gives none.
+func defaultSocket() string {
+	dir, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
+	if own := os.Getenv("XDG_RUNTIME_DIR"); dir == "" && own != "" {
+		if info, err := os.Stat(own); err == nil && info.IsDir() {
+			dir = filepath.Join(own, "quotad")
+		}
+	}
+	if path := filepath.Join(dir, socketName); filepath.IsAbs(path) && len(path) <= maxSocket {
+		return path
+	}
+	return ""
 }
 
 // reader reads a document's nodes into a configuration.

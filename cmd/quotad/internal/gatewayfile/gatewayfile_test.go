@@ -50,6 +50,30 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	}
 }
 
+// TestParse_ListensOnASocketOfTheSystemAsWell: without listen, and where there is a folder for sockets.
+func TestParse_ListensOnASocketOfTheSystemAsWell(t *testing.T) {
+	const silent, said = "cluster: {nodes: [a:1]}\nupstreams: {openai: {}}\n", "listen: {tcp: [\"127.0.0.1:1\"]}\n"
+	own := t.TempDir()
+	for name, of := range map[string]struct{ text, service, user, want string }{
+		"nothing":         {silent, "", "", ""},
+		"a user":          {silent, "", own, own + "/quotad/gateway.sock"},
+		"a service":       {silent, "/run/quotad", own, "/run/quotad/gateway.sock"},
+		"several folders": {silent, "/run/quotad:/run/b", "", "/run/quotad/gateway.sock"},
+		"no such folder":  {silent, "", own + "/none", ""},
+		"relative":        {silent, "run", "", ""},
+		"too long":        {silent, "/run/" + strings.Repeat("x", 100), "", ""},
+		"a port named":    {silent + said, "/run/quotad", own, ""},
+	} {
+		t.Setenv("RUNTIME_DIRECTORY", of.service)
+		t.Setenv("XDG_RUNTIME_DIR", of.user)
+		c, err := Parse("gateway.yaml", []byte(of.text))
+		ports := len(c.Listen.TCP)
+		if err != nil || c.Listen.Unix != of.want || (of.text == silent) != (ports == 2) {
+			t.Errorf("%s: listens at %+v, %v; want the socket %q", name, c.Listen, err, of.want)
+		}
+	}
+}
+
 func TestParse_RefusesByLine(t *testing.T) {
 	for want, text := range map[string]string{
 		`g:2: unknown key "upstrems" in the file; did you mean "upstreams"?`: "cluster: {nodes: [a:1]}\nupstrems: {}",

@@ -1,0 +1,105 @@
+package gateway_test
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/client/gateway/config"
+)
+
+// sample returns a metric's value; ok is false where there is no such metric.
+func (f *fixture) sample(tb testing.TB, name string) (value float64, ok bool) {
+	tb.Helper()
+	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(f.do(http.MethodGet, "/metrics", "").body)
+	if found == nil {
+		return 0, false
+	}
+	value, err := strconv.ParseFloat(found[1], 64)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return value, true
+}
+
+// TestMetrics_OverheadLeavesOutQueueAndProvider: what a call spent waiting for its turn, at its provider, or for the end of a provider's
+// limit is not the gateway's.
+func TestMetrics_OverheadLeavesOutQueueAndProvider(t *testing.T) {
+	const outside = 1.0 // seconds: each call below is held longer than that
+	c := startCluster(t, rate("openai/slow/requests", 100), ratePer("openai/queued/requests", 1, 2*time.Second),
+		rate("openai/limited/requests", 100))
+	var limits atomic.Int64
+	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/slow/v1/responses":
+			<-time.After(time.Second)
+		case r.URL.Path == "/limited/v1/responses" && limits.Add(1) == 1:
+			w.Header().Set("Retry-After", "1")
+			speak(429, `{"error":{"message":"Slow down","type":"requests","code":"rate_limit_exceeded"}}`)(w, r)
+			return
+		}
+		speak(200, chatAnswer)(w, r)
+	})
+	upstreams := map[string]config.Upstream{}
+	for _, name := range []string{"slow", "queued", "limited", "refused"} {
+		upstreams[name] = config.Upstream{Dialect: "openai", Base: p.URL + "/" + name, Plain: true, Quotas: "openai"}
+	}
+	f := startGateway(t, c, p, configOf(c, upstreams), gateway.Options{})
+	ask := func(upstream, model string) {
+		f.do(http.MethodPost, "/"+upstream+"/v1/responses", `{"model":"`+model+`","input":"x"}`, "X-Quotad-Class", "critical")
+	}
+	ask("slow", "slow")
+	ask("queued", "queued")
+	ask("queued", "queued")
+	ask("limited", "limited")
+	ask("refused", "unknown")
+	for model, calls := range map[string]float64{"slow": 1, "queued": 2, "limited": 1} {
+		label := fmt.Sprintf(`{upstream=%q}`, model)
+		eventually(t, model+" is counted", func() bool {
+			n, _ := f.sample(t, "quotad_gateway_overhead_seconds_count"+label)
+			return n == calls
+		})
+		took, _ := f.sample(t, fmt.Sprintf(`quotad_gateway_duration_seconds_sum{model=%q,upstream=%q}`, model, model))
+		over, _ := f.sample(t, "quotad_gateway_overhead_seconds_sum"+label)
+		if over <= 0 || took < outside || over > took-outside*0.9 {
+			t.Errorf("%s: %v s of %v s are overhead", model, over, took)
+		}
+	}
+	if _, counted := f.sample(t, `quotad_gateway_overhead_seconds_count{upstream="refused"}`); counted {
+		t.Error("a refused call has no overhead")
+	}
+}
+
+// TestMetrics_KeyAgeFollowsKeysAndConfiguration: each key that is injected has one, by its name.
+func TestMetrics_KeyAgeFollowsKeysAndConfiguration(t *testing.T) {
+	c := startCluster(t)
+	p := startProvider(t, speak(200, chatAnswer))
+	conf := configOf(c, map[string]config.Upstream{"openai": injecting(t, p), "plain": upstreamOf(p, "openai")})
+	conf.Trust = true
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	const (
+		main  = `quotad_gateway_key_age_seconds{key="main",upstream="openai"}`
+		other = `quotad_gateway_key_age_seconds{key="main",upstream="other"}`
+	)
+	first, ok := f.sample(t, main)
+	if !ok || first < 0 {
+		t.Fatalf("the age is %v, %v", first, ok)
+	}
+	eventually(t, "it grows", func() bool {
+		age, _ := f.sample(t, main)
+		return age > first
+	})
+	conf.Upstreams = map[string]config.Upstream{"other": conf.Upstreams["openai"]}
+	if err := f.gateway.Reload(conf); err != nil {
+		t.Fatal(err)
+	}
+	_, was := f.sample(t, main)
+	if _, is := f.sample(t, other); was || !is {
+		t.Errorf("after a reload: the old key %v, the new one %v", was, is)
+	}
+}
