@@ -307,7 +307,7 @@ func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
 	}
 	go ask()
 	eventually(t, "one call runs", func() bool { return len(p.seen()) == 1 })
-	before := sockets(t, c.config.APIAddress)
+	before, open := sockets(t, c.config.APIAddress), descriptors(t)
 	for range waiting {
 		go ask()
 	}
@@ -315,9 +315,23 @@ func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
 	if now := sockets(t, c.config.APIAddress); now > before+4 {
 		t.Errorf("%d connections to the node, %d before", now, before)
 	}
+	// Both ends of the clients' connections are this test's.
+	if now := descriptors(t) - open; now > 2*waiting+100 {
+		t.Errorf("%d descriptors more for %d waiting calls", now, waiting)
+	}
 	cancel()
 	eventually(t, "nobody waits", func() bool { return c.quota("anthropic/m/streams").Waiting == 0 })
 	letGo()
+}
+
+// descriptors counts this process's open files and connections.
+func descriptors(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("only Linux shows its descriptors")
+	}
+	return len(all)
 }
 
 // sockets counts this process's connections to an address.

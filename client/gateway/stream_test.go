@@ -3,6 +3,7 @@ package gateway_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -129,7 +130,7 @@ func TestA22_LeavingClientCancelsUpstreamAndFreesTheSlot(t *testing.T) {
 		events(nil, messageEvents[:3]...)(w, r)
 		<-r.Context().Done()
 		over <- time.Now()
-	}, nil)
+	}, func(conf *config.Config) { conf.Lease = time.Hour }) // so that no lease's end frees the slot
 	ctx, cancel := context.WithCancel(t.Context())
 	response := f.open(ctx, "/anthropic/v1/messages", messageBody)
 	all := len(messageEvents[0]) + len(messageEvents[1]) + len(messageEvents[2])
@@ -150,10 +151,32 @@ func TestA23_BrokenStreamIsNeverEndedCleanly(t *testing.T) {
 	f := messages(t, func(w http.ResponseWriter, r *http.Request) {
 		events(nil, messageEvents[:2]...)(w, r)
 		panic(http.ErrAbortHandler)
-	}, nil)
-	response := f.open(t.Context(), "/anthropic/v1/messages", messageBody)
-	if _, err := io.ReadAll(response.Body); err == nil {
-		t.Fatal("the client saw a clean end of a stream that broke off")
+	}, func(conf *config.Config) { conf.Listen = certificate(t, "a.example") })
+	address := f.listen()
+	for _, scheme := range []string{"http", "https"} {
+		at := f.url
+		transport := &http.Transport{
+			Protocols:       new(http.Protocols),
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // a test's own certificate
+		}
+		if transport.Protocols.SetHTTP1(scheme == "http"); scheme == "https" {
+			at = "https://" + address
+			transport.Protocols.SetHTTP2(true)
+		}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at+"/anthropic/v1/messages", strings.NewReader(messageBody))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		transport.CloseIdleConnections()
+		if want := messageEvents[0] + messageEvents[1]; err == nil || string(got) != want || (response.ProtoMajor == 2) != (scheme == "https") {
+			t.Errorf("%s: the client read %q, %v", response.Proto, got, err)
+		}
 	}
 }
 

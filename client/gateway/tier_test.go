@@ -23,9 +23,17 @@ import (
 // tier starts a gateway for what is not proxied.
 func tier(t *testing.T) *fixture {
 	t.Helper()
+	return tierOf(t, 0)
+}
+
+// tierOf is tier with leases of a length; 0: that of the default.
+func tierOf(t *testing.T, lease time.Duration) *fixture {
+	t.Helper()
 	c := startCluster(t, rate("t/core", 100), tokens("t/tokens", 10_000), slots("t/slots", 2), ratePer("t/small", 1, time.Hour))
 	p := startProvider(t, speak(200, `{}`))
-	return startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+	conf := configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")})
+	conf.Lease = lease
+	return startGateway(t, c, p, conf, gateway.Options{})
 }
 
 func TestTake_AllowsRefusesAndKnowsQuotas(t *testing.T) {
@@ -178,7 +186,7 @@ func TestOwnRoutes_RefuseWhatTheyDoNotKnow(t *testing.T) {
 }
 
 func TestA32_SlotIsFreeOnceItsConnectionIsGone(t *testing.T) {
-	f := tier(t)
+	f := tierOf(t, time.Hour) // so that no lease's end frees the slot
 	curl, err := exec.LookPath("curl")
 	if err != nil {
 		t.Skip("curl is not installed")
