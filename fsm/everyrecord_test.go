@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/snapshot"
 )
 
 // What Restore takes, Apply carries out, and the next snapshot restores. This test walks the schema of snapshots, so that a new record or
@@ -237,10 +239,9 @@ func TestEveryRecord_OfBackupsKeepsTheStateSound(t *testing.T) {
 
 // resealed gives what may be a snapshot the count and checksum of its records, or nearly every change would be told by them.
 func resealed(data []byte) []byte {
-	at := min(len(data), len(snapshotMagic)+4)
-	var b bytes.Buffer
-	out := newSnapshotWriter(&b)
-	out.raw(data[:at])
+	at := min(len(data), len(snapshot.Magic)+4)
+	b := bytes.NewBuffer(bytes.Clone(data[:at]))
+	records := uint64(0)
 	for at < len(data) {
 		size, head := binary.Uvarint(data[at:])
 		end := at + head + int(min(size, uint64(len(data)))) //nolint:gosec // no more than there are bytes
@@ -251,11 +252,18 @@ func resealed(data []byte) []byte {
 		if proto.Unmarshal(data[at+head:end], record) == nil && record.GetTrailer() != nil {
 			break
 		}
-		out.raw(data[at:end])
-		out.records++
+		b.Write(data[at:end])
+		records++
 		at = end
 	}
-	_ = out.finish() // into memory
+	trailer, err := proto.Marshal(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Trailer{Trailer: &logpb.SnapshotTrailer{
+		Records: records, Crc32C: crc32.Checksum(b.Bytes(), crc32.MakeTable(crc32.Castagnoli)),
+	}}})
+	if err != nil {
+		panic(err)
+	}
+	b.Write(binary.AppendUvarint(nil, uint64(len(trailer))))
+	b.Write(trailer)
 	return b.Bytes()
 }
 
