@@ -284,7 +284,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		reopened: encoded.ReopenedNs, ramped: encoded.Ramped, rampLease: encoded.RampLease,
 		observed: encoded.Observed, pacer: pacer{paidUntil: encoded.PaidUntilNs, shutUntil: encoded.ShutUntilNs},
 		ledger: ledger.Ledger{
-			Held: encoded.Held, Open: encoded.Open, Cutoff: encoded.CutoffNs, Window: encoded.Window,
+			Held: encoded.Held, Open: encoded.Open, Cutoff: encoded.CutoffNs,
 			Closing: encoded.Closing, Disputed: encoded.Disputed, Opened: encoded.OpenedNs,
 			Capped: ledger.NoCap, Settled: encoded.Settled, Arrival: encoded.ArrivalNs, Total: encoded.Total,
 			Anchor: ledger.Anchor{
@@ -297,6 +297,9 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		return err
 	}
 	m.setDefinition(q, encoded.Definition)
+	if err := q.ledger.TakeWindow(&q.rule, q.rule.At(m.clock), encoded.Window); err != nil {
+		return fmt.Errorf("quota %d: %w", encoded.Number, err)
+	}
 	if err := q.ledger.TakeResets(encoded); err != nil {
 		return err
 	}

@@ -75,6 +75,16 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 				r.GetQuota().Definition.Parent = "rate"
 			}
 		}},
+		"a window that no boundary ends": {change: func(r *logpb.SnapshotRecord) {
+			if r.GetQuota().GetDefinition().GetName() == "hour" {
+				r.GetQuota().Window--
+			}
+		}},
+		"a window to come": {change: func(r *logpb.SnapshotRecord) {
+			if r.GetQuota().GetDefinition().GetName() == "hour" {
+				r.GetQuota().Window += 2 * hour
+			}
+		}},
 		"a pool of several kinds": {change: func(r *logpb.SnapshotRecord) {
 			if members := r.GetQuota().GetDefinition().GetPool().GetMembers(); len(members) > 1 {
 				members[1].Quota = "falls"

@@ -6,6 +6,19 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
+// TakeWindow enters to which window what is held belongs: of a calendar one that begins no later than the later view allows, or it would not
+// be left in time.
+func (g *Ledger) TakeWindow(r *Rule, v View, window int64) error {
+	g.Window = window
+	if r.Kind != KindWindow || r.Anchored || window == 0 {
+		return nil
+	}
+	if r.span(window-1).End != window || window > r.span(v.Late+r.Skew).End {
+		return fmt.Errorf("a window that ends at %d, which none does that has begun by %d", window, v.Late)
+	}
+	return nil
+}
+
 // TakeResets enters when the window ends: a reset that is known, and what is claimed of one. Each is an interval, or the window would be
 // left before it is entered.
 func (g *Ledger) TakeResets(encoded *logpb.SnapshotQuota) error {
