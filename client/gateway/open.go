@@ -240,7 +240,8 @@ func (c *call) charge(ctx context.Context, key spentKey, amount int64) error {
 	item.Amount = amount
 	if _, err := lease.Operation().Settle(ctx, client.Settlement{Actual: []client.Item{item}, Release: true}); err != nil {
 		// It may have been settled: a second charge could count it twice.
-		c.gateway.logger.Warn("could not settle the amounts that were spent while the cluster was away", "quota", quota, "amount", amount, "error", err)
+		c.gateway.logger.Warn("could not settle the amounts that were spent while the cluster was away",
+			"quota", quota, "amount", amount, "error", err)
 	}
 	return nil
 }

@@ -1,5 +1,5 @@
-// Package fixed is arithmetic on amounts and lengths of time as 64-bit integers, which saturates where it would run over: every replica comes
-// to the same number.
+// Package fixed is arithmetic on amounts and lengths of time as 64-bit integers, which saturates where it would run over: every replica
+// comes to the same number.
 package fixed
 
 import (

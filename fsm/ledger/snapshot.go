@@ -6,8 +6,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TakeWindow enters to which window what is held belongs: of a calendar one that begins no later than the later view allows, or it would not
-// be left in time.
+// TakeWindow enters to which window what is held belongs: of the calendar's, one that begins no later than the later view allows, or it
+// would not be left in time.
 func (g *Ledger) TakeWindow(r *Rule, v View, window int64) error {
 	g.Window = window
 	if r.Kind != KindWindow || r.Anchored || window == 0 {
