@@ -51,8 +51,10 @@ func classify(err error) (outcome, error) {
 	switch failed.Code() {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound:
 		// A proxy, or a server that is not quotad: it did not carry anything out, and will not.
-		return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "check that this is the API address of a quotad node",
-			door: true}
+		return answered, &RequestError{
+			Reason: Invalid, Message: failed.Message(), Hint: "check that this is the API address of a quotad node",
+			door: true,
+		}
 	default:
 		// What is left may come from anywhere on the way, before or after the request was carried out.
 	}

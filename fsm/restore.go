@@ -326,6 +326,19 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		}
 		q.ledger.Used[e.Class].List(e.EndNs, e.Amount)
 	}
+	if err := m.takeLog(q, encoded); err != nil {
+		return err
+	}
+	m.quotas.Set(q.number, q)
+	m.names.Set(q.name, q.number)
+	if q.cooldown != 0 {
+		m.cooldowns.Set(due{at: q.cooldown, id: uint64(q.number)})
+	}
+	return nil
+}
+
+// takeLog enters what counts of a quota, and what was dropped of it lately.
+func (m *Machine) takeLog(q *quota, encoded *logpb.SnapshotQuota) error {
 	for _, e := range encoded.Log {
 		q.ledger.Log = append(q.ledger.Log, ledger.Entry{
 			End: e.EndNs, Amount: e.Amount, Closed: e.Closed, Overrun: e.Overrun,
@@ -338,11 +351,6 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	}
 	for _, p := range encoded.Past {
 		q.ledger.Past = append(q.ledger.Past, ledger.Past{Until: p.UntilNs, Amount: p.Amount})
-	}
-	m.quotas.Set(q.number, q)
-	m.names.Set(q.name, q.number)
-	if q.cooldown != 0 {
-		m.cooldowns.Set(due{at: q.cooldown, id: uint64(q.number)})
 	}
 	return nil
 }

@@ -190,8 +190,10 @@ func TestFullDiskStillTakesWhatFrees(t *testing.T) {
 	n := c.nodes[0]
 	var notAccepted *raftnode.NotAcceptedError
 	defer func() {
-		for _, word := range []string{"[WARN]  n0: the disk is nearly full", "[INFO]  n0: the disk has enough free space again",
-			"disk.refuse_below=\"256.0 MiB\""} {
+		for _, word := range []string{
+			"[WARN]  n0: the disk is nearly full", "[INFO]  n0: the disk has enough free space again",
+			"disk.refuse_below=\"256.0 MiB\"",
+		} {
 			if !strings.Contains(log.String(), word) {
 				t.Errorf("the log does not say %q:\n%s", word, log)
 			}

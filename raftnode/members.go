@@ -114,8 +114,10 @@ func (n *Node) hasCaughtUp(ctx context.Context, s raft.Server) error {
 	case ctx.Err() != nil:
 		return n.notAccepted(NotReady)
 	case err != nil:
-		return &MemberError{ID: string(s.ID), Message: fmt.Sprintf("no answer at %s", s.Address),
-			Hint: "check that the node runs, and read its log"}
+		return &MemberError{
+			ID: string(s.ID), Message: fmt.Sprintf("no answer at %s", s.Address),
+			Hint: "check that the node runs, and read its log",
+		}
 	case match == 0 || match+caughtUp < last:
 		return &MemberError{
 			ID: string(s.ID), Message: fmt.Sprintf("the log has entries up to %d of %d", match, last), Hint: "wait until the node has caught up",

@@ -47,16 +47,22 @@ func newMetrics(registerer prometheus.Registerer, usage prometheus.Collector) *m
 			Namespace: "quotad", Name: "refusals_total", Help: "Refusals, by quota and reason.",
 		}, []string{"quota", "reason"}),
 		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_calls_in_flight", Help: "Calls in flight."}),
-		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "quotad", Name: "api_waiting",
-			Help: "Calls that wait for a grant in the queue."}),
-		forwarded: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_forwarded_total",
-			Help: "Calls forwarded to the leader."}),
+		waiting: prometheus.NewGauge(prometheus.GaugeOpts{
+			Namespace: "quotad", Name: "api_waiting",
+			Help: "Calls that wait for a grant in the queue.",
+		}),
+		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "quotad", Name: "api_forwarded_total",
+			Help: "Calls forwarded to the leader.",
+		}),
 		forwardFailures: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: "quotad", Name: "api_forward_failures_total",
 			Help: "Failed connections to the leader when forwarding a call; nothing was sent.",
 		}),
-		panics: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "quotad", Name: "api_panics_total",
-			Help: "Panics in handlers of calls; each one is in the log."}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: "quotad", Name: "api_panics_total",
+			Help: "Panics in handlers of calls; each one is in the log.",
+		}),
 		overspent: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: "quotad", Name: "api_over_budget_total",
 			Help: "Requests refused because a budget of this node was used up, by budget and room (caller: its part; full: all of it).",

@@ -97,8 +97,10 @@ var errNoHTTP2 = errors.New("no answer in HTTP/2")
 
 // explain says what a failed connection means, and what to do.
 func (d *apiDialer) explain(address string, err error) error {
-	e := &unreachableError{message: fmt.Sprintf("%s does not answer: %v", address, err), hint: "start the node, or correct its api.advertise",
-		err: err}
+	e := &unreachableError{
+		message: fmt.Sprintf("%s does not answer: %v", address, err), hint: "start the node, or correct its api.advertise",
+		err: err,
+	}
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError

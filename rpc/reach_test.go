@@ -67,10 +67,14 @@ func TestDial_NothingIsSentIntoARefusedConnection(t *testing.T) {
 		"another host":     {server(nothing), client(func(c *tls.Config) { c.ServerName = "elsewhere.test" }), "does not name that host"},
 		"TLS on one side":  {nil, client(nothing), "does not speak TLS"},
 		"TLS on the other": {server(nothing), nil, "does not speak HTTP/2 in clear text"},
-		"no client's cert": {server(func(c *tls.Config) { c.ClientAuth = tls.RequireAnyClientCert }), client(nothing),
-			"rejects the certificate of this node"},
-		"another client's CA": {server(func(c *tls.Config) { c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool() }),
-			client(func(c *tls.Config) { c.Certificates = []tls.Certificate{pair} }), "rejects the certificate of this node"},
+		"no client's cert": {
+			server(func(c *tls.Config) { c.ClientAuth = tls.RequireAnyClientCert }), client(nothing),
+			"rejects the certificate of this node",
+		},
+		"another client's CA": {
+			server(func(c *tls.Config) { c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool() }),
+			client(func(c *tls.Config) { c.Certificates = []tls.Certificate{pair} }), "rejects the certificate of this node",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := serveForDial(t, c.server)

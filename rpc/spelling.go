@@ -156,8 +156,10 @@ func spelledDuration(value []byte, path string) ([]byte, error) {
 		d, err = time.ParseDuration(text)
 	}
 	if err != nil {
-		return nil, &spellingError{path, shortened(value) + " is not a duration",
-			`write it with a unit and in quotes, such as "30s", "0.5s", "5m" or "1h30m"`}
+		return nil, &spellingError{
+			path, shortened(value) + " is not a duration",
+			`write it with a unit and in quotes, such as "30s", "0.5s", "5m" or "1h30m"`,
+		}
 	}
 	return protojson.Marshal(durationpb.New(d))
 }

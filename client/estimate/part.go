@@ -93,8 +93,10 @@ var opaque = map[string]bool{"input": true, "args": true, "arguments": true, "js
 
 // known interns the keys that mean something, so that others cost no memory.
 var known = func() map[string]string {
-	names := map[string]string{"type": "type", "cache_control": "cache_control", "cachePoint": "cachePoint", "prompt": "prompt", "id": "id",
-		"model": "model"}
+	names := map[string]string{
+		"type": "type", "cache_control": "cache_control", "cachePoint": "cachePoint", "prompt": "prompt", "id": "id",
+		"model": "model",
+	}
 	for name := range blobKeys {
 		names[name] = name
 	}

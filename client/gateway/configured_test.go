@@ -161,8 +161,13 @@ func TestModels_AreMappedByTheirUpstreamsRules(t *testing.T) {
 		upstream, model string
 		status          int
 	}{
-		{"openai", "o3-mini-2025-01-31", 200}, {"openai", "gpt-5.1-codex-max", 200}, {"openai", "gpt-5.1", 200}, {"openai", "codex-mini", 200},
-		{"other", "gpt-5.1", 200}, {"other", "o3-mini", 403}, {"other", "codex-mini", 403},
+		{"openai", "o3-mini-2025-01-31", 200},
+		{"openai", "gpt-5.1-codex-max", 200},
+		{"openai", "gpt-5.1", 200},
+		{"openai", "codex-mini", 200},
+		{"other", "gpt-5.1", 200},
+		{"other", "o3-mini", 403},
+		{"other", "codex-mini", 403},
 	} {
 		got := f.do(http.MethodPost, "/"+ask.upstream+"/v1/responses", `{"model":"`+ask.model+`","input":"x"}`)
 		if got.status != ask.status {

@@ -77,8 +77,10 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 // tooManyWrong is for a peer that has shown too many wrong tokens.
-var tooManyWrong = dialect.Refusal{Status: http.StatusTooManyRequests, Message: "quotad: too many wrong tokens; retry later",
-	RetryAfter: time.Second}
+var tooManyWrong = dialect.Refusal{
+	Status: http.StatusTooManyRequests, Message: "quotad: too many wrong tokens; retry later",
+	RetryAfter: time.Second,
+}
 
 // identify names the caller of a request with a header. The answer is a refusal where it may not have the name that it claims.
 func (c *call) identify(r *http.Request, header http.Header) (dialect.Refusal, bool) {

@@ -18,8 +18,8 @@ func Encoding(header http.Header) string {
 	return encoding
 }
 
-// Start returns the beginning of a body as plain bytes, at most most of them. A body that breaks off, or was not read to its end, counts as
-// far as it can be unpacked. nil: it is packed in another way than gzip.
+// Start returns the beginning of a body as plain bytes, up to most. A body that breaks off, or was not read to its end, counts as far as it
+// can be unpacked. nil: it is packed in another way than gzip.
 func Start(header http.Header, start []byte, most int64) []byte {
 	switch Encoding(header) {
 	case "":

@@ -116,13 +116,17 @@ func (a *Authority) Node(id string, hosts []string, now time.Time) (*Issued, err
 	for _, host := range hosts {
 		switch ip := net.ParseIP(host); {
 		case ip != nil && ip.IsUnspecified():
-			return nil, &MistakeError{Message: fmt.Sprintf("host %s means every address", host),
-				Hint: "name the address at which others reach the node"}
+			return nil, &MistakeError{
+				Message: fmt.Sprintf("host %s means every address", host),
+				Hint:    "name the address at which others reach the node",
+			}
 		case ip != nil:
 			template.IPAddresses = append(template.IPAddresses, ip)
 		case !dnsName.MatchString(host) || len(host) > 253:
-			return nil, &MistakeError{Message: fmt.Sprintf("host %q is neither an IP address nor a DNS name", host),
-				Hint: "omit the port; wildcards are not allowed"}
+			return nil, &MistakeError{
+				Message: fmt.Sprintf("host %q is neither an IP address nor a DNS name", host),
+				Hint:    "omit the port; wildcards are not allowed",
+			}
 		default:
 			template.DNSNames = append(template.DNSNames, host)
 		}
@@ -154,8 +158,10 @@ func (a *Authority) issue(name string, template *x509.Certificate) (*Issued, err
 	case name+".pem" == CAFile || name+".pem" == keyFile:
 		return nil, &MistakeError{Message: fmt.Sprintf("%q is the CA's own name", name), Hint: "choose another"}
 	case !template.NotAfter.After(template.NotBefore.Add(early)):
-		return nil, &MistakeError{Message: fmt.Sprintf("the CA expired at %s", a.cert.NotAfter.Format(time.DateOnly)),
-			Hint: "make a new one in another directory"}
+		return nil, &MistakeError{
+			Message: fmt.Sprintf("the CA expired at %s", a.cert.NotAfter.Format(time.DateOnly)),
+			Hint:    "make a new one in another directory",
+		}
 	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -29,8 +29,10 @@ func prepareDataDir(dir string) error {
 		return err
 	}
 	if info.Mode().Perm()&0o022 != 0 {
-		return &UnsafeDirError{Dir: dir, Message: fmt.Sprintf("its mode is %04o: other users can write it", info.Mode().Perm()),
-			Hint: "chmod 700 " + dir}
+		return &UnsafeDirError{
+			Dir: dir, Message: fmt.Sprintf("its mode is %04o: other users can write it", info.Mode().Perm()),
+			Hint: "chmod 700 " + dir,
+		}
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() && os.Geteuid() != 0 {
 		return &UnsafeDirError{Dir: dir, Message: fmt.Sprintf("it belongs to user %d", owner.Uid), Hint: "chown it to the user that runs quotad"}
