@@ -95,7 +95,7 @@ func unreadableTrimsNothing(t *testing.T, restoreUpTo int64) {
 		t.Errorf("%+v, %v", all, err)
 	}
 	if c := checkOf(n, "snapshot"); c.OK || !strings.Contains(c.Message, "state.bin") || strings.Contains(c.Message,
-		"differs from what was written") != (restoreUpTo == 0) {
+		"is not what was written") != (restoreUpTo == 0) {
 		t.Errorf("%+v", c)
 	}
 	if n.isDone() {

@@ -126,7 +126,7 @@ func TestOwnRoutes_RefuseWhatTheyDoNotKnow(t *testing.T) {
 		"quota in the query":          {"/take?qouta=t/core", "", `\"qouta\" is unknown`},
 		"settle in the query":         {"/take?quota=t/core&settel=1", "", `\"settel\" is unknown`},
 		"settle that is none":         {"/take?quota=t/core&settle=maybe", "", `settle must be 1 or 0, not \"maybe\"`},
-		"two quotas":                  {"/take?quota=t/core&quota=t/tokens", "", "has quota twice"},
+		"two quotas":                  {"/take?quota=t/core&quota=t/tokens", "", "repeats quota"},
 		"an amount of 0":              {"/take?quota=t/core&amount=0", "", "at least 1"},
 		"an amount alone":             {"/take?amount=5", `{"items":[{"quota":"t/core"}]}`, "amount needs a quota"},
 		"a query that cannot be read": {"/take?quota=t/core&amount=%zz", "", "not percent-encoded"},

@@ -124,8 +124,8 @@ func TestReport_SaysWhatIsWrong(t *testing.T) {
 	}{
 		"no body":          {"/report?quota=github/core", "", 400, "the body is not JSON"},
 		"a status as text": {"/report?quota=github/core", `{"status":"429"}`, 400, "status cannot be a string"},
-		"no status":        {"/report?quota=github/core", `{}`, 400, "status is"},
-		"no such upstream": {"/report?upstream=gitlab", exhaustedAnswer("core"), 400, "there are ghe, github"},
+		"no status":        {"/report?quota=github/core", `{}`, 400, "status must be"},
+		"no such upstream": {"/report?upstream=gitlab", exhaustedAnswer("core"), 400, "known: ghe, github"},
 		"no such dialect":  {"/report?quota=github/core", `{"status":429,"dialect":"klingon"}`, 400, "klingon"},
 		"no such name":     {"/report?quotas=github/core", exhaustedAnswer("core"), 400, "id, quota, upstream, holder, class"},
 		"no quota":         {"/report", exhaustedAnswer("core"), 400, "name 1 to 64 quotas"},

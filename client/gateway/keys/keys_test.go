@@ -33,7 +33,7 @@ func TestRead_TakesOneLineThatOthersCannotRead(t *testing.T) {
 		"readable by all":   {config.Source{File: file(t, "made-up", 0o444)}, "other users can access"},
 		"two lines":         {config.Source{File: file(t, "made-up\nsecret", 0o600)}, "more than one line"},
 		"empty":             {config.Source{File: file(t, "\n", 0o600)}, "is empty"},
-		"large":             {config.Source{File: file(t, strings.Repeat("x", maxSecret+1), 0o600)}, "larger"},
+		"large":             {config.Source{File: file(t, strings.Repeat("x", maxSecret+1), 0o600)}, "too large"},
 		"credential":        {config.Source{Credential: "key"}, ""},
 		"none":              {config.Source{File: filepath.Join(credentials, "nothing")}, "no such file"},
 	} {
