@@ -35,7 +35,7 @@ func roomyCluster(t *testing.T, change ...func(*raftnode.Config)) (c *cluster, f
 func transfers(said *lines, since int) (all []string) {
 	for patience := time.After(2 * time.Second); ; {
 		for line := range strings.Lines(said.String()[since:]) {
-			if strings.Contains(line, "handed leadership over to a node that has room") {
+			if strings.Contains(line, "transferred leadership to a node with free space") {
 				all = append(all, line)
 			}
 		}

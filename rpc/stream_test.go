@@ -91,17 +91,14 @@ func nextEvent(t *testing.T, stream *connect.ServerStreamForClient[quotav1.Watch
 func TestManyEventsOfOneIndex(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
-	const leases, quotas, most = 2000, 5, 8192
+	const leases, most = 2000, 1024
 	reserve := &quotav1.ReserveRequest{Holder: "busy", Ttl: durationpb.New(time.Hour)}
-	for i := range quotas {
-		name := fmt.Sprint("t/q", i)
-		if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
-			fmt.Sprintf(`{"quotas":[{"name":%q,"slots":{"limit":1000000}}]}`, name)); status != http.StatusOK {
-			t.Fatalf("%d %s", status, body)
-		}
-		reserve.Items = append(reserve.Items, &quotav1.Item{Quota: name})
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+		`{"quotas":[{"name":"t/q","slots":{"limit":1000000}}]}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
 	}
-	commands := make([]*quotav1.Command, leases) // one log entry, with an event for each item that is granted
+	reserve.Items = append(reserve.Items, &quotav1.Item{Quota: "t/q"})
+	commands := make([]*quotav1.Command, leases)
 	for i := range commands {
 		commands[i] = &quotav1.Command{Kind: &quotav1.Command_Reserve{Reserve: reserve}}
 	}
@@ -109,27 +106,35 @@ func TestManyEventsOfOneIndex(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for i, result := range granted.Results { // one log entry, with an event for each
+		lease := result.GetReserve().GetLease()
+		commands[i] = &quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.GetId(), Fence: lease.GetFence()}}}
+	}
+	released, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: commands})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for again := range 2 {
 		ctx, cancel := context.WithCancel(t.Context())
-		stream, err := api.Watch(ctx, &quotav1.WatchRequest{FromIndex: granted.Meta.Index})
+		stream, err := api.Watch(ctx, &quotav1.WatchRequest{FromIndex: released.Meta.Index})
 		if err != nil {
 			t.Fatal(err)
 		}
 		seen := 0
 		var sizes []int
 		for more := true; more && stream.Receive(); more = stream.Msg().More {
-			if at := stream.Msg().Meta.Index; at != granted.Meta.Index {
-				t.Fatalf("index %d, not %d", at, granted.Meta.Index)
+			if at := stream.Msg().Meta.Index; at != released.Meta.Index {
+				t.Fatalf("index %d, not %d", at, released.Meta.Index)
 			}
 			sizes = append(sizes, len(stream.Msg().Events))
 			for _, e := range stream.Msg().Events {
-				if e.Kind == quotav1.EventKind_EVENT_KIND_GRANTED {
+				if e.Kind == quotav1.EventKind_EVENT_KIND_RELEASED {
 					seen++
 				}
 			}
 		}
-		if want := []int{most, leases*quotas - most}; seen != leases*quotas || !slices.Equal(sizes, want) {
-			t.Errorf("time %d: %d grants in responses of %v events, not %d in %v: %v", again, seen, sizes, leases*quotas, want, stream.Err())
+		if want := []int{most, leases - most}; seen != leases || !slices.Equal(sizes, want) {
+			t.Errorf("time %d: %d releases in responses of %v events, not %d in %v: %v", again, seen, sizes, leases, want, stream.Err())
 		}
 		cancel()
 		_ = stream.Close()

@@ -18,9 +18,9 @@ import (
 // bookmarkEvery is how often a watcher hears how far the log is while nothing that it wants happens.
 const bookmarkEvery = time.Second
 
-// maxEventsTold bounds the events of one response, however many an entry has, and however long their names are: 8,192 of up to
-// 700 bytes are below 6 MiB.
-const maxEventsTold = 8192
+// maxEventsTold bounds the events of one response, however many an entry has, and however long their names are: 1,024 of up to
+// 700 bytes are below 1 MiB.
+const maxEventsTold = 1024
 
 // Watch implements QuotaService. Any node serves it, from what it has applied.
 func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, stream *connect.ServerStream[quotav1.WatchResponse]) error {
