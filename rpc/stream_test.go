@@ -108,7 +108,8 @@ func TestManyEventsOfOneIndex(t *testing.T) {
 	}
 	for i, result := range granted.Results { // one log entry, with an event for each
 		lease := result.GetReserve().GetLease()
-		commands[i] = &quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.GetId(), Fence: lease.GetFence()}}}
+		release := &quotav1.ReleaseRequest{Lease: lease.GetId(), Fence: lease.GetFence()}
+		commands[i] = &quotav1.Command{Kind: &quotav1.Command_Release{Release: release}}
 	}
 	released, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: commands})
 	if err != nil {
