@@ -46,7 +46,8 @@ func (q *quota) repay(now, amount int64) {
 	}
 }
 
-// repace carries what the pacer is ahead over to another rule of the quota: as an amount, rounded up, where its price is another one.
+// repace keeps how far ahead the pacer is when the rule changes. If the price of an amount changes, it converts the lead to an amount,
+// rounded up, and prices that anew.
 func (q *quota) repace(to *ledger.Rule, now int64) {
 	from := &q.rule
 	switch {

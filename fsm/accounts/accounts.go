@@ -252,8 +252,8 @@ const (
 
 // judgeTaking judges whether more of a budget may be taken by whom an account belongs to, within that of its address (both
 // nil: nothing is charged to anybody yet). A caller may have at most half of what the others leave, and each holder at an
-// address half of what is left of that: so there is room for everybody who comes, and whoever is alone gets much. What is
-// there already stays, also where others have come since.
+// address half of what is left of that. So a new caller always finds room, and a caller that is alone may use half of the
+// budget. Nothing that was granted is taken back when others come.
 func (k *Book) judgeTaking(b Budget, top, own *Account, operator bool, now int64) Verdict {
 	open, least, used := k.Limits.Of(b), k.Limits.minimum(b), k.UsedOf(b, now)
 	if !operator {

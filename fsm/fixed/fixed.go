@@ -7,7 +7,7 @@ import (
 	"math/bits"
 )
 
-// MaxAmount is the largest amount at the door: what a JSON number carries exactly.
+// MaxAmount is the largest amount that the API accepts: the largest integer that a JSON number represents exactly.
 const MaxAmount = 1<<53 - 1
 
 // Lengths in nanoseconds.
@@ -91,5 +91,5 @@ func FirstMillisecond(end int64, holds func(at int64) bool) int64 {
 // Million is the whole of what is counted in millionths.
 const Million = 1_000_000
 
-// MaxTime is the last moment that an entry can have, 146 years from the beginning: what is reckoned from it on does not run over.
+// MaxTime is the latest time of an entry, 146 years after the first: the sum of two such times does not overflow.
 const MaxTime = int64(1) << 62

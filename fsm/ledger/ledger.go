@@ -302,8 +302,8 @@ func (g *Ledger) Find(end int64) (int, bool) {
 	return from, g.Log[from].End == end
 }
 
-// FreesIn returns in how long enough has ended by itself for an amount to fit, at the earliest. With certain, only
-// what cannot come back earlier is reckoned: the answer is a bound that nothing but an operator can beat. ok is false
+// FreesIn returns in how long enough has ended by itself for an amount to fit, at the earliest. With certain, it
+// counts only amounts that cannot return earlier: except by an operator's action, it will not be sooner. ok is false
 // where what stands in the way (held, open) has no known end.
 func (g *Ledger) FreesIn(r *Rule, v View, amount int64, certain bool) (left int64, ok bool) {
 	lacking := amount - g.Available(r)

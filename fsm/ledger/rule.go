@@ -69,7 +69,7 @@ type Rule struct {
 	Skew int64
 	// grace of slots; 0: a tenth of the lease, at least 1 s.
 	grace int64
-	// Shift is the clock's: the calendar is reckoned in Unix time.
+	// Shift is that of Clock: calendar windows are computed in Unix time without it.
 	Shift int64
 }
 

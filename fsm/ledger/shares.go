@@ -21,7 +21,7 @@ const (
 type Shares struct {
 	// On: there are shares.
 	On bool
-	// Holders are the shares of single holders, in place of those of the classes.
+	// Holders are the shares of single holders; with them, classes have none.
 	Holders []*logpb.HolderShare
 	// Of is each class's share.
 	Of [Classes]int64
