@@ -218,7 +218,7 @@ func (l *Limiter) takeAtHand(n int64) *Taken {
 // takenLocked says that units of the batch at hand were taken.
 func (l *Limiter) takenLocked(n int64) *Taken {
 	return &Taken{
-		limiter: l, generation: l.current.generation, until: l.current.until, units: n, ok: true, member: l.current.op.lease.member,
+		limiter: l, generation: l.current.generation, until: l.current.until, units: n, ok: true, lease: l.current.op.lease,
 	}
 }
 
@@ -232,8 +232,9 @@ type Taken struct {
 	// single is the operation of a take without a batch; nil: it came out of a batch.
 	single *Operation
 	// until is the last take of the batch, in nanoseconds since the limiter's base.
-	until    int64
-	member   string
+	until int64
+	// lease is what the units draw on; nil: nothing counts them.
+	lease    *Lease
 	units    int64
 	ok       bool
 	delay    time.Duration
@@ -266,7 +267,20 @@ func (t *Taken) Err() error { return t.err }
 
 // Member returns the name of the member on which the units draw where the limiter's quotas are pools, such as the key to use; empty: none
 // is.
-func (t *Taken) Member() string { return t.member }
+func (t *Taken) Member() string {
+	if t.lease == nil {
+		return ""
+	}
+	return t.lease.Member()
+}
+
+// Forecast returns what was predicted of the limiter's quotas when the batch that the units came out of was leased; nil: nothing.
+func (t *Taken) Forecast() *Forecast {
+	if t.lease == nil {
+		return nil
+	}
+	return t.lease.Forecast()
+}
 
 // Cancel gives the units back, for a call that certainly was not made. It should come early: what comes back after the
 // batch's last take is forfeited.

@@ -231,7 +231,7 @@ func modifyAnswer(response *http.Response) error {
 		response.Header.Set(insteadOfHeader, c.insteadOf)
 	}
 	if c.header.Get("X-Quotad-Explain") == "1" {
-		response.Header.Set("X-Quotad", c.explainHeader())
+		response.Header.Add("X-Quotad", c.explainHeader())
 	}
 	return nil
 }

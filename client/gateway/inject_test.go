@@ -258,7 +258,7 @@ func TestA14_FailOpenIsBounded(t *testing.T) {
 	statuses := make(chan answer, 6)
 	for range 6 {
 		go func() {
-			statuses <- f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`)
+			statuses <- f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`, "X-Quotad-Explain", "1")
 		}()
 	}
 	passed := 0
@@ -266,8 +266,8 @@ func TestA14_FailOpenIsBounded(t *testing.T) {
 		switch got := <-statuses; got.status {
 		case 200:
 			passed++
-			if got.header.Get("X-Quotad") != "open" {
-				t.Error("a call that passed does not say so")
+			if said := got.header.Values("X-Quotad"); len(said) != 2 || said[0] != "open" || !strings.HasPrefix(said[1], "holder=") {
+				t.Errorf("a call that passed, and asked who it is taken for, says %q", said)
 			}
 		case 503:
 		default:

@@ -125,7 +125,7 @@ func (c *call) quotaRefusal(no *client.RefusalError) dialect.Refusal {
 	}
 	r := dialect.Refusal{
 		Status: http.StatusTooManyRequests, Reason: no.Reason.String(), Quota: no.Quota, RetryAfter: no.RetryAfter, Part: part,
-		Limit: d.quota.Limit, Daily: d.quota.Daily, Now: time.Now(), Primary: primary(part),
+		Limit: d.quota.Limit, Daily: d.quota.Daily, Now: time.Now(), Primary: primary(part), Forecast: predicted(no.Forecast),
 		Budget: part == partCost && no.RetryAfter > finalAfter,
 	}
 	claude := identity.ToolOf(c.header) == "claude"

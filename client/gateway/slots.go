@@ -48,9 +48,12 @@ func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 		}
 		return control.Flush()
 	}
-	first := map[string]string{"lease": strconv.FormatUint(lease.ID(), 10), "fence": strconv.FormatUint(lease.Fence(), 10)}
+	first := map[string]any{"lease": strconv.FormatUint(lease.ID(), 10), "fence": strconv.FormatUint(lease.Fence(), 10)}
 	if member := lease.Member(); member != "" {
 		first["member"] = member
+	}
+	if forecast := lease.Forecast(); forecast != nil {
+		first["forecast"] = predicted(forecast)
 	}
 	err = write(first)
 	alive := time.NewTicker(signOfLife)

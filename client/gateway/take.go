@@ -157,7 +157,7 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 		c.refuse(w, refusedKind(c.draws[0], false))
 		return
 	}
-	said := permission(op.Left(), granted.lease.Member())
+	said := permission(op.Left(), granted.lease.Member(), granted.lease.Forecast())
 	if ask.Settle {
 		id := g.takes.keep(granted)
 		if id == "" {
@@ -174,13 +174,26 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 	writeJSON(w, said)
 }
 
-// permission says how long is left to make a call, rounded down, and of pools on which member it draws.
-func permission(left time.Duration, member string) map[string]any {
+// permission says how long is left to make a call, rounded down, of pools on which member it draws, and what is predicted.
+func permission(left time.Duration, member string, forecast *client.Forecast) map[string]any {
 	said := map[string]any{"spendIn": spendIn(left)}
 	if member != "" {
 		said["member"] = member
 	}
+	if forecast != nil {
+		said["forecast"] = predicted(forecast)
+	}
 	return said
+}
+
+// predicted writes a forecast as an answer has it; nil: there is none.
+func predicted(f *client.Forecast) *dialect.Forecast {
+	if f == nil {
+		return nil
+	}
+	return &dialect.Forecast{
+		Quota: f.Quota, ExhaustedIn: f.ExhaustedIn.Truncate(time.Millisecond).String(), Smaller: f.Smaller, Fallback: f.Fallback, Parks: f.Parks,
+	}
 }
 
 // wrongKind refuses a take of slots, and slots of what is no slot: those would be consumed and not held.
@@ -240,7 +253,7 @@ func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call)
 		g.refuseTake(w, c, err)
 		return true
 	}
-	writeJSON(w, permission(taken.Left(), taken.Member()))
+	writeJSON(w, permission(taken.Left(), taken.Member(), taken.Forecast()))
 	return true
 }
 

@@ -18,6 +18,8 @@ import (
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/client/gateway"
 	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // tier starts a gateway for what is not proxied.
@@ -92,6 +94,41 @@ func TestTake_SaysWhenTheCallOfABatchMustBeMade(t *testing.T) {
 		if left, err := time.ParseDuration(said.SpendIn); err != nil || left > 2*time.Second {
 			t.Errorf("%s: the call may be made within %s (%v), of a spend-by of 10s less a transit of 8s", path, said.SpendIn, err)
 		}
+	}
+}
+
+// TestOwnRoutes_SayWhatIsPredicted: a take, out of a batch or alone, has the cluster's forecast. A refusal has it as a header too, for callers
+// to whom it answers in their provider's form.
+func TestOwnRoutes_SayWhatIsPredicted(t *testing.T) {
+	quota := rate("openai/gpt-5/requests", 600)
+	quota.Policy = &quotav1.Policy{Prediction: &quotav1.Prediction{}}
+	c := startCluster(t, quota)
+	p := startProvider(t, speak(200, chatAnswer))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+	const take = "/take?quota=openai/gpt-5/requests"
+	for range 4 {
+		if got := f.do(http.MethodPost, take+"&amount=100&holder=picard", ""); got.status != http.StatusOK {
+			t.Fatalf("got %d %s", got.status, got.body)
+		}
+	}
+	predicts := func(name, text string) {
+		t.Helper()
+		var said struct{ Forecast *dialect.Forecast }
+		if err := json.Unmarshal([]byte(text), &said); err != nil || said.Forecast == nil {
+			t.Fatalf("%s: got %s (%v)", name, text, err)
+		}
+		left, err := time.ParseDuration(said.Forecast.ExhaustedIn)
+		if said.Forecast.Quota != quota.Name || said.Forecast.Smaller <= 0 || said.Forecast.Smaller > 1 || err != nil || left <= 0 {
+			t.Errorf("%s: got %s (%v)", name, text, err)
+		}
+	}
+	predicts("alone", f.do(http.MethodPost, take+"&holder=picard", "").body)
+	predicts("from a batch", f.do(http.MethodPost, take, "").body)
+	refused := f.do(http.MethodPost, take+"&amount=300&wait=0&holder=picard", "")
+	predicts("a refusal", refused.body)
+	said := refused.header.Get("X-Quotad-Forecast")
+	if refused.status != http.StatusTooManyRequests || !strings.HasPrefix(said, `quota="openai/gpt-5/requests"; exhausted-in=`) {
+		t.Errorf("a refused take: %d, X-Quotad-Forecast is %q", refused.status, said)
 	}
 }
 

@@ -36,6 +36,31 @@ type Refusal struct {
 	Now     time.Time
 	// Daily: the quota's window lasts a day or more.
 	Daily bool
+	// Forecast is what the cluster predicts of the quotas that were asked for; nil: nothing.
+	Forecast *Forecast
+}
+
+// Forecast says that a quota will be used up soon, and what would help.
+type Forecast struct {
+	Quota string `json:"quota"`
+	// ExhaustedIn is how long it lasts at the present pace, as 1m30s.
+	ExhaustedIn string `json:"exhaustedIn"`
+	// Smaller is a factor for the size of calls, 0.1 to 1.
+	Smaller float64 `json:"smaller"`
+	// Fallback is the quota to use instead; empty: none yet.
+	Fallback string `json:"fallback,omitempty"`
+	// Parks: background work waits.
+	Parks bool `json:"parks,omitempty"`
+}
+
+// header writes a forecast as a header, for answers whose body is a provider's.
+func (f *Forecast) header() string {
+	said := fmt.Sprintf("quota=%s; exhausted-in=%s; smaller=%s", strconv.QuoteToASCII(f.Quota), f.ExhaustedIn,
+		strconv.FormatFloat(f.Smaller, 'f', -1, 64))
+	if f.Fallback != "" {
+		said += "; fallback=" + strconv.QuoteToASCII(f.Fallback)
+	}
+	return said
 }
 
 // Answer is a refusal in a provider's form.
@@ -51,6 +76,9 @@ func (n Name) Refuse(r Refusal) Answer {
 	a.Header.Set("X-Request-Id", r.RequestID)
 	if r.Reason != "" {
 		a.Header.Set("X-Quotad-Refusal", fmt.Sprintf("%s; quota=%s", r.Reason, strconv.QuoteToASCII(r.Quota)))
+	}
+	if r.Forecast != nil {
+		a.Header.Set("X-Quotad-Forecast", r.Forecast.header())
 	}
 	if r.RetryAfter > 0 || r.Status == http.StatusTooManyRequests && r.RetryAfter == 0 {
 		a.Header.Set("Retry-After", strconv.FormatInt(ceilSeconds(r.RetryAfter), 10))
@@ -253,6 +281,9 @@ func (a *Answer) generic(r Refusal) {
 	if r.Status == http.StatusTooManyRequests {
 		said["type"], said["title"] = "https://iana.org/assignments/http-problem-types#quota-exceeded", "quota exceeded"
 		said["violated-policies"] = []string{r.Quota}
+	}
+	if r.Forecast != nil {
+		said["forecast"] = r.Forecast
 	}
 	a.write(said)
 }
