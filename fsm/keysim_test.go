@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -14,20 +15,25 @@ import (
 
 // keyLoad is how a key is used and what its provider says.
 type keyLoad struct {
-	// others is the part of the limit that somebody else uses, in calls of a hundredth.
+	// others is the part of the limit that somebody else uses, in calls of a hundredth. pulses: all of it in the first half of each period.
 	others float64
+	pulses bool
+	// continuous: the provider has a bucket that fills all the time, not a sliding log.
+	continuous bool
 	// late: the provider says what remains when it has answered, not when it admitted the call.
 	late bool
 	// gateway: all of the fleet is one caller.
 	gateway bool
 }
 
-// keySim is a provider's sliding log.
+// keySim is a provider's sliding log or bucket.
 type keySim struct {
 	keyLoad
 	*paceSim
 	log []ledger.Entry
 	sum int64
+	// drawn is what a bucket lacked at a moment.
+	drawn, drawnAt int64
 	// calls reached it, refused of them were too much.
 	calls, refused int
 	// kept is what was held back when calls began, in all.
@@ -44,6 +50,9 @@ func (p *paceSim) useKey() {
 
 // room returns what the provider admits at the present moment.
 func (k *keySim) room() int64 {
+	if k.continuous {
+		return k.usable - max(0, k.drawn-fixed.MulDivFloor(k.usable, k.w.now-k.drawnAt, k.period))
+	}
 	for len(k.log) > 0 && k.log[0].End <= k.w.now-k.period {
 		k.sum -= k.log[0].Amount
 		k.log = k.log[1:]
@@ -53,9 +62,11 @@ func (k *keySim) room() int64 {
 
 // admit counts a call that fits.
 func (k *keySim) admit(amount int64) bool {
-	if k.room() < amount {
+	room := k.room()
+	if room < amount {
 		return false
 	}
+	k.drawn, k.drawnAt = k.usable-room+amount, k.w.now
 	k.log = append(k.log, ledger.Entry{End: k.w.now, Amount: amount})
 	k.sum += amount
 	return true
@@ -64,7 +75,14 @@ func (k *keySim) admit(amount int64) bool {
 // byOthers is a call of somebody else.
 func (k *keySim) byOthers() []*logpb.Command {
 	k.admit(k.usable / 100)
-	heap.Push(&k.events, simEvent{at: k.w.now + int64(float64(k.period)/100/k.others), do: k.byOthers})
+	next := k.w.now + int64(float64(k.period)/100/k.others)
+	if k.pulses {
+		next = k.w.now + int64(float64(k.period)/200/k.others)
+		if next%k.period >= k.period/2 {
+			next += k.period - next%k.period
+		}
+	}
+	heap.Push(&k.events, simEvent{at: next, do: k.byOthers})
 	return nil
 }
 
@@ -134,6 +152,14 @@ func TestForeign_InASimulatedFleet(t *testing.T) {
 		{keyLoad{others: .3, gateway: true}, 300, 3 * second, 1.4, 89, 5},
 		{keyLoad{others: .3}, 300, 20 * second, 1.4, 89, 5},
 		{keyLoad{others: .3, late: true}, 300, 20 * second, 1.4, 89, 5},
+		{keyLoad{others: .3, pulses: true}, 300, 3 * second, 1.4, 89, 5},
+		{keyLoad{others: .3, pulses: true}, 300, 20 * second, 1.4, 89, 5},
+		{keyLoad{continuous: true}, 300, 3 * second, 0, 95, 5},
+		{keyLoad{others: .3, continuous: true}, 300, 3 * second, 1.4, 89, 5},
+		{keyLoad{others: .3, continuous: true}, 300, 20 * second, 1.4, 89, 5},
+		// Between pulses a bucket fills at once what it held back: critical calls wait at the beginning of each.
+		{keyLoad{others: .3, continuous: true, pulses: true}, 300, 3 * second, 1.4, 89, 12},
+		{keyLoad{others: .3, continuous: true, pulses: true}, 300, 20 * second, 1.4, 89, 12},
 	} {
 		if testing.Short() && c.slowest > 3*second {
 			continue

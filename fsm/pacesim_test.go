@@ -196,10 +196,18 @@ func (p *paceSim) advance(to int64) {
 
 // holder draws who asks.
 func (p *paceSim) holder(class int32) string {
-	number := p.random.IntN(3)
+	number := p.random.IntN(simHolders)
 	if p.uneven && p.random.IntN(5) > 0 {
 		number = 0
 	}
+	return simHolder(class, number)
+}
+
+// simHolders is how many holders of each class there are.
+const simHolders = 3
+
+// simHolder is the name of one of them.
+func simHolder(class int32, number int) string {
 	return []string{"crit", "std", "back"}[class] + fmt.Sprint(number)
 }
 
@@ -306,6 +314,20 @@ func (p *paceSim) occupancy() float64 {
 	return 100 * p.occupied / (float64(p.usable) * float64(p.periods*p.period-p.warm()))
 }
 
+// spread returns by how much the standard holder that was granted the most was granted more than the one with the least, in percent of the
+// latter.
+func (p *paceSim) spread() float64 {
+	var all []int64
+	for n := range simHolders {
+		all = append(all, p.granted[simHolder(ledger.ClassStandard, n)])
+	}
+	least := slices.Min(all)
+	return 100 * float64(slices.Max(all)-least) / float64(max(least, 1))
+}
+
+// warmed is what could be granted since it is measured.
+func (p *paceSim) warmed() int64 { return p.usable * (p.periods - warmPeriods) }
+
 // use returns what classes really used, in percent of usable.
 func (p *paceSim) use(of ...int32) (sum float64) {
 	for _, class := range of {
@@ -380,31 +402,41 @@ func TestPace_WhatHappensMeanwhile(t *testing.T) {
 		periods: 14,
 		at:      8 * minute,
 	}
-	closes := func(p *paceSim) {
+	var closes func(p *paceSim)
+	closes = func(p *paceSim) {
 		l := p.w.m.liveOne("r")
+		if l.holder == "" { // no call is under way, so that none can report
+			p.at, p.act = p.w.now+second/10, closes
+			return
+		}
 		p.w.raw(report(&logpb.Report{Lease: l.id, Fence: l.fence, Op: 1, Signals: []*logpb.Signal{signal("r", logpb.Cause_CAUSE_SATURATED,
 			retryAfter(minute/2))}}))
+		if p.w.m.quotaNamed("r").cooldown == 0 {
+			p.w.t.Fatal("the report closes nothing")
+		}
 	}
 	for name, c := range map[string]struct {
 		change func(*paceLoad)
-		p99    float64
+		// Bounds, in percent: of the period for waits of critical calls, of usable before a change for what counts, and for the spread
+		// between standard holders that ask alike.
+		p99, occupancy, spread float64
 	}{
-		"nothing":                     {func(*paceLoad) {}, 5},
-		"the limit halves":            {func(l *paceLoad) { l.act = func(p *paceSim) { p.w.raw(overrides("r", 30_000, 31*day)) } }, 60},
-		"the limit doubles":           {func(l *paceLoad) { l.act = func(p *paceSim) { p.w.raw(overrides("r", 120_000, 31*day)) } }, 5},
-		"a cooldown of 30 s":          {func(l *paceLoad) { l.act = closes }, 60},
-		"a cooldown of 30 s and ramp": {func(l *paceLoad) { l.act, l.ramp = closes, minute }, 75},
+		"nothing":                     {func(*paceLoad) {}, 5, 98, 2},
+		"the limit halves":            {func(l *paceLoad) { l.act = func(p *paceSim) { p.w.raw(overrides("r", 30_000, 31*day)) } }, 60, 68, 2},
+		"the limit doubles":           {func(l *paceLoad) { l.act = func(p *paceSim) { p.w.raw(overrides("r", 120_000, 31*day)) } }, 5, 150, 8},
+		"a cooldown of 30 s":          {func(l *paceLoad) { l.act = closes }, 60, 92, 2},
+		"a cooldown of 30 s and ramp": {func(l *paceLoad) { l.act, l.ramp = closes, minute }, 75, 88, 2},
 		"a leader is lost for 5 s": {func(l *paceLoad) {
 			l.act = func(p *paceSim) { // cluster time stood still: what was asked for meanwhile comes at once
 				for i := range p.events {
 					p.events[i].at = max(p.events[i].at-5*second, p.w.now)
 				}
 			}
-		}, 5},
-		"calls are limited too":        {func(l *paceLoad) { l.second = true }, 5},
-		"one holder asks for the most": {func(l *paceLoad) { l.uneven, l.lower = true, 2.5 }, 5},
-		"seldom critical calls":        {func(l *paceLoad) { l.critical = .01 }, 5},
-		"no critical calls":            {func(l *paceLoad) { l.critical = 0 }, 5},
+		}, 5, 98, 2},
+		"calls are limited too":        {func(l *paceLoad) { l.second = true }, 5, 98, 2},
+		"one holder asks for the most": {func(l *paceLoad) { l.uneven, l.lower = true, 2.5 }, 5, 98, 1000},
+		"seldom critical calls":        {func(l *paceLoad) { l.critical = .01 }, 5, 98, 15},
+		"no critical calls":            {func(l *paceLoad) { l.critical = 0 }, 5, 94, 15},
 	} {
 		t.Run(name, func(t *testing.T) {
 			load := base
@@ -417,8 +449,20 @@ func TestPace_WhatHappensMeanwhile(t *testing.T) {
 				load.shares = shares
 				p := runPace(t, load, 1)
 				t.Log(shares != nil, p, p.granted)
-				if shares != nil && p.percent(ledger.ClassCritical, .99) > c.p99 {
+				if shares == nil {
+					continue
+				}
+				if p.percent(ledger.ClassCritical, .99) > c.p99 {
 					t.Errorf("critical p99 is %.1f %% of the period", p.percent(ledger.ClassCritical, .99))
+				}
+				if p.occupancy() < c.occupancy {
+					t.Errorf("occupancy is %.1f %%", p.occupancy())
+				}
+				if p.spread() > c.spread {
+					t.Errorf("standard holders differ by %.1f %%", p.spread())
+				}
+				if load.uneven && min(p.granted["std1"], p.granted["std2"]) < 9*p.warmed()/1000 {
+					t.Errorf("holders that ask for a tenth of usable each were granted %v, of %d", p.granted, p.warmed()/10)
 				}
 			}
 		})
