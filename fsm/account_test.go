@@ -442,3 +442,34 @@ func TestRestore_RefusesAccountsThatCannotBe(t *testing.T) {
 func accountRecord(a *logpb.SnapshotAccount) *logpb.SnapshotRecord {
 	return &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Account{Account: a}}
 }
+
+// TestResults_OfSessionsLeaveTheOperatorsPart: callers that acknowledge nothing fill what is for callers, and operators find room for theirs.
+func TestResults_OfSessionsLeaveTheOperatorsPart(t *testing.T) {
+	w := sharedWorld(t)
+	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes = proto.Int64(200_000) }))
+	for n := range 400 {
+		caller := fmt.Sprintf("token:%d", n)
+		opened := w.raw(chargedTo(caller, opens()))[0].GetSessionOpened()
+		if opened == nil {
+			break
+		}
+		for seq := uint64(1); ; seq++ {
+			r := w.raw(chargedTo(caller, numbered(opened.Session, seq, 0, withdraw(1<<40))))[0]
+			if r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET { // it has its session's part, or its own, or all have theirs
+				break
+			}
+		}
+	}
+	for n := range 5 {
+		if r := w.raw(operators(filling(accounts.Results)("token:ops", n)))[0]; r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET {
+			t.Fatalf("an operator's command with a key: %v", r)
+		}
+		opened := w.raw(operators(chargedTo("token:ops", opens())))[0].GetSessionOpened()
+		if opened == nil {
+			t.Fatal("no session for an operator")
+		}
+		if r := w.raw(operators(chargedTo("token:ops", numbered(opened.Session, 1, 0, withdraw(1<<40)))))[0]; r.GetFailure().GetBudget() != "" {
+			t.Fatalf("an operator's command in a session: %v", r)
+		}
+	}
+}

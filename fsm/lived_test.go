@@ -178,7 +178,7 @@ func livedHistory(t *testing.T) *livedDrawing {
 	t.Helper()
 	for seed := range uint64(livedSeeds) {
 		d := newLivedDrawing(t, seed+1)
-		for len(d.tally.missing()) > 0 && d.recorded.Len() <= livedBytes {
+		for (len(d.tally.missing()) > 0 || !d.everyWay()) && d.recorded.Len() <= livedBytes {
 			d.burn()
 			d.round()
 		}
@@ -186,7 +186,7 @@ func livedHistory(t *testing.T) *livedDrawing {
 			t.Logf("seed %d", seed+1)
 			return d
 		}
-		t.Logf("seed %d: %d entries, %d bytes, and %q", seed+1, d.index, d.recorded.Len(), d.tally.missing())
+		t.Logf("seed %d: %d entries, %d bytes, every way %t, and %q", seed+1, d.index, d.recorded.Len(), d.everyWay(), d.tally.missing())
 	}
 	t.Fatalf("none of %d seeds has everything", livedSeeds)
 	return nil

@@ -51,6 +51,8 @@ type livedDrawing struct {
 	seq   map[uint64]uint64
 	named int
 	epoch uint32
+	// doubted: one caller's word delayed a reset; repriced, kept: a rate's rule changed while its pacer was ahead, and its price did, or not.
+	doubted, repriced, kept bool
 }
 
 func newLivedDrawing(t *testing.T, seed uint64) *livedDrawing {
@@ -156,14 +158,34 @@ func (d *livedDrawing) burn() {
 		}
 		g := d.leases[len(d.leases)-1]
 		d.now += 100 * time.Millisecond
-		d.apply(&logpb.Command{Caller: "token:a", Kind: &logpb.Command_Report{Report: &logpb.Report{
+		d.apply(&logpb.Command{Caller: pick(d.Rand, []string{"token:a", "token:a", "token:b"}), Kind: &logpb.Command_Report{Report: &logpb.Report{
 			Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
 				{Quota: "daily", Cause: logpb.Cause_CAUSE_OK, Remaining: new(int64(3900 - 1900*left))},
-				{Quota: "reported", Cause: logpb.Cause_CAUSE_OK, ResetAfterNs: proto.Int64(int64(30 * time.Minute))},
+				{Quota: "reported", Cause: logpb.Cause_CAUSE_OK, ResetAfterNs: proto.Int64(int64(30*time.Minute + d.error()))},
 			},
 		}}})
 	}
 }
+
+// error draws by how much a report of a reset is wrong: mostly not at all.
+func (d *livedDrawing) error() time.Duration {
+	return pick(d.Rand, []time.Duration{0, 0, 0, 900 * time.Millisecond, -900 * time.Millisecond, 4 * time.Minute, 12 * time.Minute})
+}
+
+// notices records what a command is about to change.
+func (d *livedDrawing) notices(c *logpb.Command) {
+	for _, definition := range c.GetApplyQuotas().GetQuotas() {
+		q := d.m.quotaNamed(definition.Name)
+		if q == nil || !q.rule.Paced() || q.pacer.paidUntil <= d.m.clock.Now {
+			continue
+		}
+		same := definition.GetRate().GetLimit() == q.definition.GetRate().GetLimit()
+		d.kept, d.repriced = d.kept || same, d.repriced || !same
+	}
+}
+
+// everyWay tells whether what has no command or event of its own happened.
+func (d *livedDrawing) everyWay() bool { return d.doubted && d.repriced && d.kept }
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
@@ -223,7 +245,13 @@ func (d *livedDrawing) apply(commands ...*logpb.Command) {
 	}
 	d.recorded.Write(binary.AppendUvarint(nil, uint64(len(data))))
 	d.recorded.Write(data)
+	for _, c := range commands {
+		d.notices(c)
+	}
 	applied := d.m.Apply(d.index, 1, data)
+	if reported := d.m.quotaNamed("reported"); reported != nil {
+		d.doubted = d.doubted || reported.ledger.Later != 0
+	}
 	d.tally.count(commands, applied)
 	for i, result := range applied.Results {
 		d.learn(commands[i], result)
@@ -511,7 +539,12 @@ func (d *livedDrawing) applyQuotas() *logpb.Command {
 	if d.IntN(2) == 0 {
 		spare.Parent = "org"
 	}
-	return d.applies(spare, pick(d.Rand, livedQuotas(d.Int64N(9))))
+	changed := pick(d.Rand, livedQuotas(d.Int64N(9)))
+	if tight := d.m.quotaNamed("tight"); tight != nil && d.IntN(4) == 0 { // what does not change its price
+		changed = proto.CloneOf(tight.definition)
+		changed.Policy.AgeingNs += int64(time.Second)
+	}
+	return d.applies(spare, changed)
 }
 
 func livedWorkflow(name string) *logpb.Workflow {

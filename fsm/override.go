@@ -106,7 +106,7 @@ func (m *Machine) replaceOverride(q *quota, to *override) {
 // changeRule puts another rule in place of a quota's.
 func (m *Machine) changeRule(q *quota, to ledger.Rule) {
 	q.ledger.RescaleBurst(&q.rule, &to, m.clock.Now, m.exactBurst())
-	q.repace(&to, m.clock.Now)
+	q.repace(&to, m.clock.Now, m.featureLevel)
 	if !to.Burns() {
 		q.burn = burn{}
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -46,9 +47,9 @@ func (q *quota) repay(now, amount int64) {
 	}
 }
 
-// repace keeps how far ahead the pacer is when the rule changes. If the price of an amount changes, it converts the lead to an amount,
-// rounded up, and prices that anew.
-func (q *quota) repace(to *ledger.Rule, now int64) {
+// repace keeps how far ahead the pacer is when the rule changes. If the price of an amount changes, and before levels.Repaced always, it
+// converts the lead to an amount, rounded up, and prices that anew.
+func (q *quota) repace(to *ledger.Rule, now int64, level uint32) {
 	from := &q.rule
 	switch {
 	case !to.Paced():
@@ -57,7 +58,7 @@ func (q *quota) repace(to *ledger.Rule, now int64) {
 		}
 	case !from.Paced():
 		q.pacer = pacer{paidUntil: now}
-	case q.ledger.Room(from) == q.ledger.Room(to) && from.Counting() == to.Counting():
+	case level >= levels.Repaced && q.ledger.Room(from) == q.ledger.Room(to) && from.Counting() == to.Counting():
 	default:
 		owed := fixed.MulDivCeil(max(q.pacer.paidUntil-now, 0), q.ledger.Room(from), from.Counting())
 		q.pacer.paidUntil = fixed.AddSaturated(now, to.Price(owed, q.ledger.Room(to)))

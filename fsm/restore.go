@@ -289,6 +289,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 			Capped: ledger.NoCap, Settled: encoded.Settled, Arrival: encoded.ArrivalNs, Total: encoded.Total,
 			Anchor: ledger.Anchor{
 				Since: encoded.SinceNs, Passed: encoded.PassedNs, Teller: encoded.Teller, Confirmed: encoded.Confirmed, Uncut: encoded.Uncut,
+				Later: encoded.LaterNs,
 			},
 		},
 	}

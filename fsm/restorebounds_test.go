@@ -122,3 +122,43 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 		t.Error("more rules than there can be")
 	}
 }
+
+// TestRestore_TakesAWindowThatBeganByALaterViewThanThePresentOne: the later view may fall, and a quota's skew may become smaller, but a window
+// that has begun stays. Whoever refused that on the way back would have every snapshot of such a state for damaged.
+func TestRestore_TakesAWindowThatBeganByALaterViewThanThePresentOne(t *testing.T) {
+	skewed := func(skew int64) *logpb.Quota {
+		q := hourly("h", 10)
+		q.GetWindow().SkewNs = skew
+		return q
+	}
+	for name, c := range map[string]struct {
+		first, second *logpb.Quota
+		at, late      int64
+	}{
+		"the later view falls": {skewed(second), nil, hour - 500*millisecond, -700 * millisecond},
+		"the skew shrinks":     {skewed(5 * minute), skewed(second), hour - 4*minute, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.now, w.early = second, -2*second
+			w.quotas(c.first)
+			w.now = c.at
+			w.do(consumesAtOnce("a", itemOf("h", 3)))
+			window := w.m.quotaNamed("h").ledger.Window
+			if w.late = c.late; c.second != nil {
+				w.quotas(c.second)
+			}
+			w.now++
+			w.do(consumesAtOnce("a", itemOf("h", 1)))
+			w.reborn()
+			if got := w.m.quotaNamed("h").ledger.Window; got != window || window != epochStart+2*hour {
+				t.Fatalf("the window ends at %d, and did at %d", got-epochStart, window-epochStart)
+			}
+			w.sleep(2 * hour)
+			if free := w.available("h"); free != 10 {
+				t.Errorf("%d are available two hours later", free)
+			}
+			w.reborn()
+		})
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -113,8 +114,10 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 			fmt.Sprintf("session %d has %d unacknowledged requests, all sessions %d bytes of results", s.id, s.kept, m.resultBytes),
 			"send acked_below")
 	}
-	if m.takingFor(s.account, accounts.Results) == accounts.AtBudget {
-		return m.overBudget(accounts.Results, "send acked_below with each request: that frees the results below it")
+	if taking := m.takingFor(s.account, accounts.Results); taking == accounts.AtBudget || m.featureLevel >= levels.Results {
+		if full := m.fullFor(accounts.Results, taking, "send acked_below with each request: that frees the results below it"); full != nil {
+			return full
+		}
 	}
 	result := m.apply(command, requestID{session: s.id, seq: command.Seq})
 	s = m.editSession(s)

@@ -265,7 +265,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 func encodeQuota(q *quota, g *ledger.Ledger) *logpb.SnapshotQuota {
 	encoded := &logpb.SnapshotQuota{
 		Number: q.number, Definition: q.definition, Held: g.Held, Open: g.Open, CutoffNs: g.Cutoff, Window: g.Window,
-		Known: g.Known, Closing: g.Closing, Disputed: g.Disputed, CloseBeginNs: g.CloseBegin, CloseEndNs: g.CloseEnd,
+		Known: g.Known, Closing: g.Closing, Disputed: g.Disputed, CloseBeginNs: g.CloseBegin, CloseEndNs: g.CloseEnd, LaterNs: g.Later,
 		OpenedNs: g.Opened, Settled: g.Settled, ArrivalNs: g.Arrival, CooldownNs: q.cooldown, Attempt: q.attempt,
 		Closer: q.closer, ClosedSinceNs: q.closedSince, Served: encodeServed(q.servedTo),
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),

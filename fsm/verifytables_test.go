@@ -47,6 +47,13 @@ func livelier(t tester) *Machine {
 		}})))
 		w.now += millisecond
 	}
+	w.raw(applyQuotas(anchored("doubted", 10)))
+	for i, caller := range []string{"address:10.0.0.1", "address:10.0.0.2"} { // two callers name different resets
+		g := w.granted(with(ask("low-2", itemOf("doubted", 1)), func(a *logpb.Reserve) { a.Consume = true }))
+		w.raw(chargedTo(caller, report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
+			{Quota: "doubted", Cause: logpb.Cause_CAUSE_OK, ResetAfterNs: new(hour/2 + int64(i)*10*minute)},
+		}})))
+	}
 	w.raw(applyQuotas(rateOf("parts", 100, minute)))
 	parts := w.granted(ask("many", itemOf("parts", 9)))
 	for op := range uint64(3) {

@@ -345,7 +345,7 @@ func (g *Ledger) uncappedIn(r *Rule, v View) (left int64, ok bool) {
 	case !r.Anchored:
 		at = min(at, r.span(v.Early-r.Skew).End+r.Skew)
 	case g.Known && g.Frees(r):
-		at = min(at, g.CloseEnd)
+		at = min(at, g.ends(r))
 	}
 	return max(at-v.Early, 1), true
 }

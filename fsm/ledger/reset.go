@@ -1,6 +1,9 @@
 package ledger
 
-import "github.com/quotad/quotad/fsm/fixed"
+import (
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/levels"
+)
 
 // A window that is anchored at its provider's reset has two kinds of boundaries. Each makes held amounts void; only one
 // that is believed frees what was consumed before it. A boundary is believed if it comes no earlier than one period after
@@ -20,6 +23,9 @@ type Anchor struct {
 	Confirmed bool
 	// Uncut: what ended before the known window's opening counts on, because that opening is not believed.
 	Uncut bool
+	// Later is the end of a later reset that one caller named in place of the known one, which nobody confirmed yet: it frees then, but no
+	// later than maxDoubt after its own end. 0: nobody did.
+	Later int64
 	// Claim is a reset that was named and is not known yet.
 	Claim Claim
 }
@@ -40,6 +46,9 @@ func (r *Rule) confirmWidth() int64 {
 	return min(max(8*r.Skew+2*fixed.Second, r.Period/60), r.Period/8)
 }
 
+// maxDoubt is how much later a reset frees because one caller named a later one: its word closes no window for longer.
+func (r *Rule) maxDoubt() int64 { return min(MaxWindowClosing, r.Period/8) }
+
 // slides is how long after its end an amount counts while no reset is known. A reset that is learned later may reach back
 // a little further than one period: boundaries are intervals.
 func (r *Rule) slides() int64 { return r.Period + 4*r.Skew + fixed.Second }
@@ -52,6 +61,11 @@ func (g *Ledger) Frees(r *Rule) bool {
 	return !g.Disputed && (g.Confirmed || g.CloseEnd >= g.Soonest(r))
 }
 
+// ends is when the known reset is over: at its end, or where another caller doubts it, later.
+func (g *Ledger) ends(r *Rule) int64 {
+	return max(g.CloseEnd, min(g.Later, fixed.AddSaturated(g.CloseEnd, r.maxDoubt())))
+}
+
 // advanceAnchored advances a window that ends at the provider's reset. While no reset is known, the quota is a sliding
 // rate that started empty at the last one.
 func (g *Ledger) advanceAnchored(r *Rule, v View) (rolled, learned bool) {
@@ -62,7 +76,7 @@ func (g *Ledger) advanceAnchored(r *Rule, v View) (rolled, learned bool) {
 		g.Closing, rolled = true, true
 		g.roll(g.Window + 1)
 	}
-	if g.Known && v.Early >= g.CloseEnd {
+	if g.Known && v.Early >= g.ends(r) {
 		g.pass(r)
 		learned = g.believe(r, v)
 	}
@@ -104,67 +118,87 @@ func (g *Ledger) pass(r *Rule) {
 		g.closed()
 		g.drop(g.Opened)
 	}
-	g.Known, g.Closing, g.Disputed, g.Uncut, g.Confirmed, g.Teller = false, false, false, false, false, ""
+	g.Known, g.Closing, g.Disputed, g.Uncut, g.Confirmed, g.Teller, g.Later = false, false, false, false, false, "", 0
 }
 
 // LearnReset takes over a reset that the provider named to a caller, in an answer that it gave within an interval. It
 // returns true where a reset is known now that was not. Of several reports of one window the reset lies in all of their
-// intervals.
-func (g *Ledger) LearnReset(r *Rule, v, answered View, after, resolution int64, by string) bool {
+// intervals. level is the state's feature level.
+func (g *Ledger) LearnReset(r *Rule, v, answered View, after, resolution int64, by string, level uint32) bool {
 	slack := r.Skew + resolution
 	named := Claim{Begin: answered.Early + after - slack, End: answered.Late + after + slack, By: by}
 	switch {
 	case g.Known && named.Begin <= g.CloseEnd && named.End >= g.CloseBegin:
-		g.agree(r, &named)
+		g.agree(r, &named, level)
 		return false
 	case g.Known:
-		return g.contradict(r, v, &named)
+		return g.contradict(r, v, &named, level)
 	case named.Begin <= v.Late:
 		return false
 	}
-	g.enterClaim(r, v, &named)
+	g.enterClaim(r, v, &named, level)
 	return g.believe(r, v)
 }
 
-// agree takes over a report that names the known reset.
-func (g *Ledger) agree(r *Rule, named *Claim) {
-	precise := max(g.CloseEnd-g.CloseBegin, named.End-named.Begin) <= r.confirmWidth()
-	if !g.Closing {
-		g.CloseBegin = max(g.CloseBegin, named.Begin)
+// join takes over a report of the same reset. Where it frees no sooner than one caller's word may let it, it lies in both intervals. A sooner
+// one rests on the words of two, of whom one may lie about its edge: it lies in either, until both are over, and nobody else moves it.
+func (c *Claim) join(r *Rule, named *Claim, soonest int64, level uint32) (confirms bool) {
+	confirms = !c.Confirmed && c.By != named.By && max(c.End-c.Begin, named.End-named.Begin) <= r.confirmWidth()
+	switch {
+	case level < levels.Resets || c.By == named.By && !c.Confirmed || min(c.End, named.End) >= soonest:
+		c.Begin, c.End = max(c.Begin, named.Begin), min(c.End, named.End)
+	case confirms:
+		c.Begin, c.End = min(c.Begin, named.Begin), max(c.End, named.End)
 	}
-	g.CloseEnd = min(g.CloseEnd, named.End)
-	if named.By != g.Teller && precise && !g.Confirmed {
-		g.Confirmed = true
+	c.Confirmed = c.Confirmed || confirms
+	return confirms
+}
+
+// agree takes over a report that names the known reset. A second caller's ends the doubt that a third one's word cast.
+func (g *Ledger) agree(r *Rule, named *Claim, level uint32) {
+	known := Claim{Begin: g.CloseBegin, End: g.CloseEnd, By: g.Teller, Confirmed: g.Confirmed}
+	confirms := known.join(r, named, g.Soonest(r), level)
+	if !g.Closing {
+		g.CloseBegin = known.Begin
+	}
+	g.CloseEnd = known.End
+	if confirms {
+		g.Confirmed, g.Later = true, 0
+		g.Disputed = g.Disputed && level < levels.Resets
 		g.cut(r)
 	}
 }
 
 // contradict takes over a report that names another reset than the known one. Inside the boundary it may be the next one,
-// which is no dispute. What two callers name goes before what one did.
-func (g *Ledger) contradict(r *Rule, v View, named *Claim) bool {
-	g.enterClaim(r, v, named)
+// which is no dispute. What two callers name goes before what one did, and one word against another only delays the reset.
+func (g *Ledger) contradict(r *Rule, v View, named *Claim, level uint32) bool {
+	g.enterClaim(r, v, named, level)
 	if g.Closing && named.End >= g.CloseBegin+r.Period-r.resetSlack() {
+		g.Later = 0 // the known one is over
 		return false
 	}
 	switch {
 	case g.Claim.Confirmed && !g.Confirmed:
 		g.know(r)
 		return true
-	case g.Claim.Confirmed || !g.Confirmed:
+	case g.Confirmed && !g.Claim.Confirmed:
+	case level < levels.Resets || g.Confirmed:
 		g.Disputed = true
+	default:
+		g.Later = max(g.Later, named.End)
 	}
 	return false
 }
 
 // enterClaim keeps a reset that was named, and joins it with what another caller said.
-func (g *Ledger) enterClaim(r *Rule, v View, named *Claim) {
+func (g *Ledger) enterClaim(r *Rule, v View, named *Claim, level uint32) {
 	c := &g.Claim
 	stale := c.Begin <= v.Late
 	switch {
 	case !stale && named.Begin <= c.End && named.End >= c.Begin:
-		precise := max(c.End-c.Begin, named.End-named.Begin) <= r.confirmWidth()
-		c.Begin, c.End = max(c.Begin, named.Begin), min(c.End, named.End)
-		c.Confirmed = c.Confirmed || c.By != named.By && precise
+		if level < levels.Resets || named.Begin > v.Late {
+			c.join(r, named, g.Soonest(r), level)
+		}
 	case stale || !c.Confirmed:
 		*c = *named
 	}
@@ -189,7 +223,7 @@ func (g *Ledger) believe(r *Rule, v View) bool {
 func (g *Ledger) know(r *Rule) {
 	c := g.Claim
 	g.Claim = Claim{}
-	g.Known, g.Closing, g.Disputed, g.Uncut = true, false, false, true
+	g.Known, g.Closing, g.Disputed, g.Uncut, g.Later = true, false, false, true, 0
 	g.CloseBegin, g.CloseEnd, g.Teller, g.Confirmed = c.Begin, c.End, c.By, c.Confirmed
 	g.cut(r)
 }
@@ -228,7 +262,7 @@ func (g *Ledger) Confirm(r *Rule, v View) bool {
 			g.dropWindow(g.Opened)
 		}
 		if g.Known {
-			g.Disputed, g.Confirmed = false, true
+			g.Disputed, g.Confirmed, g.Later = false, true, 0
 			g.cut(r)
 		} else if g.Claim.Begin > v.Late {
 			g.Claim.Confirmed = true
@@ -247,11 +281,11 @@ func (g *Ledger) dropsAnchored(r *Rule, end int64) int64 {
 	case g.Uncut && !g.Frees(r):
 		return slid
 	case g.Uncut:
-		return min(slid, g.CloseEnd)
+		return min(slid, g.ends(r))
 	case g.Frees(r):
-		return g.CloseEnd
+		return g.ends(r)
 	}
-	return max(slid, g.CloseEnd)
+	return max(slid, g.ends(r))
 }
 
 // changesAnchored returns when something of a provider-anchored window changes by itself, by the earlier and the later
@@ -259,7 +293,7 @@ func (g *Ledger) dropsAnchored(r *Rule, end int64) int64 {
 func (g *Ledger) changesAnchored(r *Rule) (early, late int64) {
 	early, late = NoTimer, NoTimer
 	if g.Known {
-		if early = g.CloseEnd; !g.Closing {
+		if early = g.ends(r); !g.Closing {
 			late = g.CloseBegin
 		}
 	}

@@ -13,7 +13,7 @@ func (g *Ledger) TakeWindow(r *Rule, v View, window int64) error {
 	if r.Kind != KindWindow || r.Anchored || window == 0 {
 		return nil
 	}
-	if r.span(window-1).End != window || window > r.span(v.Late+r.Skew).End {
+	if r.span(window-1).End != window {
 		return fmt.Errorf("a window that ends at %d, which none does that has begun by %d", window, v.Late)
 	}
 	return nil

@@ -6,7 +6,7 @@ const (
 	// Oldest is the lowest version of entries that this build applies.
 	Oldest = 5
 	// Newest is the highest.
-	Newest = 9
+	Newest = 10
 
 	// Rates is the feature level from which on rates have shares.
 	Rates = 6
@@ -30,4 +30,10 @@ const (
 	Heard = 9
 	// Own is that from which on sessions and idempotency keys belong to the caller that made them, not to all of the same reach.
 	Own = 9
+	// Resets is that from which on one caller's word neither moves the reset that another one names nor keeps it from freeing for long.
+	Resets = 10
+	// Results is that from which on results of sessions leave the operators' part of their bytes alone.
+	Results = 10
+	// Repaced is that from which on a change of a rate's rule that leaves its price alone leaves its pacer alone.
+	Repaced = 10
 )

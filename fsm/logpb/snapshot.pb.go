@@ -1001,7 +1001,9 @@ type SnapshotQuota struct {
 	// Rates: who was believed last from version 9 on.
 	HeardBy string `protobuf:"bytes,116,opt,name=heard_by,json=heardBy,proto3" json:"heard_by,omitempty"`
 	// Of an operation consumed then (cluster time).
-	HeardByNs     int64 `protobuf:"varint,117,opt,name=heard_by_ns,json=heardByNs,proto3" json:"heard_by_ns,omitempty"`
+	HeardByNs int64 `protobuf:"varint,117,opt,name=heard_by_ns,json=heardByNs,proto3" json:"heard_by_ns,omitempty"`
+	// Provider-anchored: the end of a later reset that one caller named in place of the known one; 0: nobody did. From version 10 on.
+	LaterNs       int64 `protobuf:"varint,118,opt,name=later_ns,json=laterNs,proto3" json:"later_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1417,6 +1419,13 @@ func (x *SnapshotQuota) GetHeardBy() string {
 func (x *SnapshotQuota) GetHeardByNs() int64 {
 	if x != nil {
 		return x.HeardByNs
+	}
+	return 0
+}
+
+func (x *SnapshotQuota) GetLaterNs() int64 {
+	if x != nil {
+		return x.LaterNs
 	}
 	return 0
 }
@@ -4701,7 +4710,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
 	"\vlooked_from\x18\\ \x01(\rR\n" +
 	"lookedFrom\x12!\n" +
-	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xae\x0e\n" +
+	"\fretired_last\x18] \x01(\x04R\vretiredLast\"\xc9\x0e\n" +
 	"\rSnapshotQuota\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x124\n" +
 	"\n" +
@@ -4772,7 +4781,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"limit_word\x18s \x01(\v2\x1b.quotad.log.v1.SnapshotWordR\tlimitWord\x12\x19\n" +
 	"\bheard_by\x18t \x01(\tR\aheardBy\x12\x1e\n" +
-	"\vheard_by_ns\x18u \x01(\x03R\theardByNsB\x06\n" +
+	"\vheard_by_ns\x18u \x01(\x03R\theardByNs\x12\x19\n" +
+	"\blater_ns\x18v \x01(\x03R\alaterNsB\x06\n" +
 	"\x04_capB\r\n" +
 	"\v_told_limit\"\x9b\x01\n" +
 	"\fSnapshotWord\x12\x16\n" +

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"time"
+
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -22,6 +24,8 @@ type reset struct {
 	// one was named.
 	caller                  string
 	sure, closing, disputed bool
+	// later is the end of a later one that one caller named in its place, since levelResets; 0: nobody did.
+	later int64
 	// other is one that was named and is not known.
 	other named
 }
@@ -32,6 +36,9 @@ type named struct {
 	caller     string
 	sure       bool
 }
+
+// levelResets is that from which on one caller's word neither moves another one's reset nor keeps it from freeing for long.
+const levelResets = 10
 
 // slack is how much earlier than a period after the last reset the next one may seem to be.
 func (q *quota) slack() int64 { return min(4*q.rule.skew+second, q.rule.period/8) }
@@ -59,11 +66,11 @@ func (j *Judge) learn(caller string, q *quota, o *operation, signal *logpb.Signa
 	was := *r
 	switch {
 	case r.known && said.begin <= r.end && said.end >= r.begin:
-		q.sameReset(said)
+		q.sameReset(said, j.level)
 	case r.known:
-		q.otherReset(j.clock, said)
+		q.otherReset(j.clock, said, j.level)
 	case said.begin > j.clock.WallLate:
-		q.remember(j.clock, said)
+		q.remember(j.clock, said, j.level)
 		q.believe(j.clock.WallLate)
 	}
 	if !reported.ResetLearned {
@@ -77,41 +84,69 @@ func (j *Judge) learn(caller string, q *quota, o *operation, signal *logpb.Signa
 	}
 }
 
-// sameReset takes a report that names the known reset.
-func (q *quota) sameReset(said named) {
-	r := &q.reset
-	sure := said.caller != r.caller && q.narrow(r.begin, r.end) && q.narrow(said.begin, said.end)
-	if !r.closing {
-		r.begin = max(r.begin, said.begin)
+// with returns a reset that was named together with what a caller says of the same one: it lies in both intervals. From levelResets on, one that
+// comes so soon that it takes two callers lies in either, and moves for nobody else.
+func (n named) with(q *quota, said named, level uint32) named {
+	both := named{begin: max(n.begin, said.begin), end: min(n.end, said.end), caller: n.caller, sure: n.sure}
+	second := !n.sure && n.caller != said.caller && q.narrow(n.begin, n.end) && q.narrow(said.begin, said.end)
+	both.sure = n.sure || second
+	if level < levelResets || !n.sure && n.caller == said.caller || both.end >= q.reset.since+q.rule.period-q.slack() {
+		return both
 	}
-	r.end = min(r.end, said.end)
-	if sure && !r.sure {
-		r.sure = true
+	if second {
+		both.begin, both.end = min(n.begin, said.begin), max(n.end, said.end)
+		return both
+	}
+	return n
+}
+
+// sameReset takes a report that names the known reset.
+func (q *quota) sameReset(said named, level uint32) {
+	r := &q.reset
+	known := named{begin: r.begin, end: r.end, caller: r.caller, sure: r.sure}.with(q, said, level)
+	if !r.closing {
+		r.begin, r.first = known.begin, min(r.first, known.begin)
+	}
+	r.end = known.end
+	if known.sure && !r.sure {
+		r.sure, r.later = true, 0
+		r.disputed = r.disputed && level < levelResets
 		q.opens()
 	}
 }
 
 // otherReset takes a report that names another one than the known reset. In the boundary it may be the next one.
-func (q *quota) otherReset(clock fsm.Clock, said named) {
+// Without a second caller for either, the known one frees later, from levelResets on.
+func (q *quota) otherReset(clock fsm.Clock, said named, level uint32) {
 	r := &q.reset
-	q.remember(clock, said)
+	q.remember(clock, said, level)
 	switch {
 	case r.closing && said.end >= r.begin+q.rule.period-q.slack():
+		r.later = 0
 	case r.other.sure && !r.sure:
 		q.know(r.other)
+	case !r.sure && level >= levelResets:
+		r.later = max(r.later, said.end)
 	case r.other.sure, !r.sure:
 		r.disputed = true
 	}
 }
 
+// resetOver is when the known reset is: an hour or an eighth of the period after its end at the latest, where a caller names a later one.
+func (q *quota) resetOver() int64 {
+	r := &q.reset
+	return max(r.end, min(r.later, r.end+min(int64(time.Hour), q.rule.period/8)))
+}
+
 // remember keeps a reset that was named until there is more to go by.
-func (q *quota) remember(clock fsm.Clock, said named) {
+func (q *quota) remember(clock fsm.Clock, said named, level uint32) {
 	o := &q.reset.other
 	past := o.begin <= clock.WallLate
 	switch {
 	case !past && said.begin <= o.end && said.end >= o.begin:
-		o.sure = o.sure || o.caller != said.caller && q.narrow(o.begin, o.end) && q.narrow(said.begin, said.end)
-		o.begin, o.end = max(o.begin, said.begin), min(o.end, said.end)
+		if level < levelResets || said.begin > clock.WallLate {
+			*o = o.with(q, said, level)
+		}
 	case past || !o.sure:
 		*o = said
 	}
@@ -132,7 +167,7 @@ func (q *quota) believe(now int64) {
 func (q *quota) know(said named) {
 	r := &q.reset
 	r.known, r.begin, r.end, r.first = true, said.begin, said.end, said.begin
-	r.caller, r.sure, r.closing, r.disputed, r.other = said.caller, said.sure, false, false, named{}
+	r.caller, r.sure, r.closing, r.disputed, r.later, r.other = said.caller, said.sure, false, false, 0, named{}
 	q.opens()
 }
 
@@ -150,8 +185,8 @@ func (q *quota) opens() {
 // known the quota is a rate that began empty there. In these books it is one all the time: no window is longer.
 func (q *quota) advanceAnchored(clock fsm.Clock) {
 	r := &q.reset
-	for r.known && clock.WallEarly >= r.end {
-		passed := r.end
+	for r.known && clock.WallEarly >= q.resetOver() {
+		passed := q.resetOver()
 		r.latest = max(r.latest, r.begin)
 		// A sum is judged when it is granted, so that a reset frees it here even if the state looked at it later.
 		if !r.disputed && (r.sure || r.end >= r.since+q.rule.period-q.slack()) {
@@ -161,7 +196,7 @@ func (q *quota) advanceAnchored(clock fsm.Clock) {
 			r.since = max(r.since, r.begin)
 		}
 		r.passed = r.passed || !r.closing
-		r.known, r.closing, r.disputed, r.sure, r.caller = false, false, false, false, ""
+		r.known, r.closing, r.disputed, r.sure, r.caller, r.later = false, false, false, false, "", 0
 		q.surely.drop(r.opened)
 		q.believe(passed)
 	}
@@ -178,7 +213,7 @@ func (q *quota) confirm(clock fsm.Clock) {
 	}
 	r.opened = max(r.opened, r.latest)
 	if r.known {
-		r.sure, r.disputed = true, false
+		r.sure, r.disputed, r.later = true, false, 0
 		q.opens()
 	} else if r.other.begin > clock.WallLate {
 		r.other.sure = true
