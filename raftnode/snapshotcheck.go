@@ -46,7 +46,7 @@ func (n *Node) verifyNew(id string, of *fsm.State) error {
 	file, err := logstore.ReadSnapshot(path)
 	switch {
 	case err != nil:
-	case of != nil && file.Size > n.config.restoreUpTo:
+	case of != nil && !n.mayRestore(file.Size):
 		err = file.VerifyBy(of.VerifyWritten)
 	default:
 		err = file.Verify()
@@ -58,6 +58,22 @@ func (n *Node) verifyNew(id string, of *fsm.State) error {
 	n.logger.Error("a new snapshot of this node cannot be read back: removed it, and kept the log and the previous snapshot; check the disk",
 		"snapshot", id, "error", err)
 	return errors.Join(err, logstore.RemoveSnapshot(n.config.DataDir, id))
+}
+
+// restoredTimes is how many times its size a snapshot takes in memory while it is restored; three times were measured.
+const restoredTimes = 4
+
+// mayRestore reports whether this node has the memory to restore a snapshot of a size next to its own state: that is the whole proof that a
+// restart can. Otherwise the snapshot is only compared with the state, which has to add up.
+func (n *Node) mayRestore(size int64) bool {
+	if size <= n.config.restoreUpTo {
+		return true
+	}
+	if n.memoryMark == 0 {
+		return false
+	}
+	used, err := n.config.Memory()
+	return err == nil && size < (n.memoryMark-used)/restoredTimes
 }
 
 // setUnreadable sets or ends the alarm.

@@ -58,14 +58,25 @@ func checkOf(n *Node, name string) Check {
 // TestASnapshotThatCannotBeReadBackTrimsNothing: the node keeps its log and the snapshot before, says so, and goes on; the next good
 // snapshot ends the alarm.
 func TestASnapshotThatCannotBeReadBackTrimsNothing(t *testing.T) {
-	for name, restoreUpTo := range map[string]int64{"restored": 1 << 30, "compared": 0} { // in any order
-		t.Run(name, func(t *testing.T) { unreadableTrimsNothing(t, restoreUpTo) })
+	for name, c := range map[string]struct {
+		restoreUpTo, limit int64
+		compared           bool
+	}{
+		"restored":                         {restoreUpTo: 1 << 30},
+		"restored, since there is room":    {limit: 1 << 30},
+		"compared, since no limit is set":  {compared: true},
+		"compared, since there is no room": {limit: 2048, compared: true},
+	} {
+		t.Run(name, func(t *testing.T) { unreadableTrimsNothing(t, c.restoreUpTo, c.limit, c.compared) })
 	}
 }
 
-func unreadableTrimsNothing(t *testing.T, restoreUpTo int64) {
+func unreadableTrimsNothing(t *testing.T, restoreUpTo, limit int64, compared bool) {
 	t.Helper()
-	n := openOne(t, func(c *Config) { c.SnapshotsRetained, c.TrailingLogs, c.restoreUpTo = 1, 5, restoreUpTo })
+	n := openOne(t, func(c *Config) {
+		c.SnapshotsRetained, c.TrailingLogs, c.restoreUpTo = 1, 5, restoreUpTo
+		c.MemoryLimit, c.Memory = limit, func() (int64, error) { return 1024, nil }
+	})
 	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +106,7 @@ func unreadableTrimsNothing(t *testing.T, restoreUpTo int64) {
 		t.Errorf("%+v, %v", all, err)
 	}
 	if c := checkOf(n, "snapshot"); c.OK || !strings.Contains(c.Message, "state.bin") || strings.Contains(c.Message,
-		"is not what was written") != (restoreUpTo == 0) {
+		"is not what was written") != compared {
 		t.Errorf("%+v", c)
 	}
 	if n.isDone() {
