@@ -45,8 +45,10 @@ func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 		}, 5 * minute},
 		"one does, of a day": {day, []toldReset{{by: honest, at: hour, names: day}, {by: liar, at: 12 * hour, names: 35 * hour}}, hour},
 		"one does again and again": {hour, []toldReset{
-			{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 70 * minute},
-			{by: liar, at: 40 * minute, names: 90 * minute}, {by: liar, at: 59 * minute, names: 105 * minute},
+			{by: honest, at: 10 * minute, names: hour},
+			{by: liar, at: 20 * minute, names: 70 * minute},
+			{by: liar, at: 40 * minute, names: 90 * minute},
+			{by: liar, at: 59 * minute, names: 105 * minute},
 		}, hour / 8},
 		"one names an earlier one": {hour, []toldReset{{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 40 * minute}}, 0},
 		"the caller itself does":   {hour, []toldReset{{by: honest, at: 10 * minute, names: hour}, {by: honest, at: 20 * minute, names: 79 * minute}}, hour / 8},

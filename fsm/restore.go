@@ -287,10 +287,6 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 			Held: encoded.Held, Open: encoded.Open, Cutoff: encoded.CutoffNs,
 			Closing: encoded.Closing, Disputed: encoded.Disputed, Opened: encoded.OpenedNs,
 			Capped: ledger.NoCap, Settled: encoded.Settled, Arrival: encoded.ArrivalNs, Total: encoded.Total,
-			Anchor: ledger.Anchor{
-				Since: encoded.SinceNs, Passed: encoded.PassedNs, Teller: encoded.Teller, Confirmed: encoded.Confirmed, Uncut: encoded.Uncut,
-				Later: encoded.LaterNs,
-			},
 		},
 	}
 	q.ledger.TakeDraws(encoded)
@@ -298,7 +294,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 		return err
 	}
 	m.setDefinition(q, encoded.Definition)
-	if err := q.ledger.TakeWindow(&q.rule, q.rule.At(m.clock), encoded.Window); err != nil {
+	if err := q.ledger.TakeWindow(&q.rule, encoded.Window); err != nil {
 		return fmt.Errorf("quota %d: %w", encoded.Number, err)
 	}
 	if err := q.ledger.TakeResets(encoded); err != nil {

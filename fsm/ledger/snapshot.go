@@ -6,15 +6,15 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TakeWindow enters to which window what is held belongs: of the calendar's, one that begins no later than the later view allows, or it
-// would not be left in time.
-func (g *Ledger) TakeWindow(r *Rule, v View, window int64) error {
+// TakeWindow enters to which window what is held belongs: of the calendar's one that ends where one does. It may have begun by a later view
+// than the present one.
+func (g *Ledger) TakeWindow(r *Rule, window int64) error {
 	g.Window = window
 	if r.Kind != KindWindow || r.Anchored || window == 0 {
 		return nil
 	}
 	if r.span(window-1).End != window {
-		return fmt.Errorf("a window that ends at %d, which none does that has begun by %d", window, v.Late)
+		return fmt.Errorf("a window that ends at %d, where none does", window)
 	}
 	return nil
 }
@@ -23,6 +23,10 @@ func (g *Ledger) TakeWindow(r *Rule, v View, window int64) error {
 // left before it is entered.
 func (g *Ledger) TakeResets(encoded *logpb.SnapshotQuota) error {
 	g.Known, g.CloseBegin, g.CloseEnd = encoded.Known, encoded.CloseBeginNs, encoded.CloseEndNs
+	g.Anchor = Anchor{
+		Since: encoded.SinceNs, Passed: encoded.PassedNs, Teller: encoded.Teller, Confirmed: encoded.Confirmed, Uncut: encoded.Uncut,
+		Later: encoded.LaterNs,
+	}
 	if c := encoded.Claim; c != nil {
 		g.Claim = Claim{Begin: c.BeginNs, End: c.EndNs, By: c.Caller, Confirmed: c.Confirmed}
 	}
