@@ -277,8 +277,9 @@ type leader struct {
 
 // leaders keeps a client for each address that led.
 type leaders struct {
-	// http speaks to other nodes' APIs; whether with TLS is its transport's matter.
-	http *http.Client
+	// http speaks to other nodes' APIs; whether with TLS is a matter of dialer, which makes its connections.
+	http   *http.Client
+	dialer *apiDialer
 
 	mu sync.Mutex
 	of map[string]leader

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/links"
 )
 
 // Bounds of connections to another node's API.
@@ -50,6 +51,8 @@ type apiDialer struct {
 	// tls returns the settings of the next connection; nil: clear text. trust names what verifies certificates.
 	tls   func() *tls.Config
 	trust string
+	// open are the connections with TLS.
+	open links.Set
 }
 
 const http2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -62,21 +65,23 @@ func (d *apiDialer) dial(ctx context.Context, network, address string) (net.Conn
 	if err != nil {
 		return nil, d.explain(address, err)
 	}
-	conn := raw
+	conn, closed := raw, func() {}
 	if d.tls != nil {
 		secured := tls.Client(raw, d.settings(address))
 		if err := secured.HandshakeContext(ctx); err != nil {
 			return nil, errors.Join(d.explain(address, err), raw.Close())
 		}
-		conn = secured
+		d.open.Add(secured)
+		conn, closed = secured, func() { d.open.Remove(secured) }
 	}
-	greeted := &greetedConn{Conn: conn, reader: bufio.NewReader(conn), skip: len(http2Preface)}
+	greeted := &greetedConn{Conn: conn, reader: bufio.NewReader(conn), skip: len(http2Preface), closed: closed}
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	defer stop()
 	if err := greeted.greet(); err != nil {
+		closed()
 		return nil, errors.Join(d.explain(address, err), raw.Close())
 	}
 	_ = conn.SetDeadline(time.Time{})
@@ -135,6 +140,13 @@ type greetedConn struct {
 	net.Conn
 	reader *bufio.Reader
 	skip   int
+	closed func()
+}
+
+// Close implements net.Conn.
+func (c *greetedConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
 }
 
 // greet sends the client's greeting of HTTP/2 and waits for the first frame of the server, its settings.
@@ -176,6 +188,17 @@ func peerTransport(dialer *apiDialer) *http.Transport {
 		Protocols: protocols, DialContext: dialer.dial, MaxIdleConnsPerHost: 8, IdleConnTimeout: 90 * time.Second,
 		HTTP2: &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWithin},
 	}
+}
+
+// CheckPeerTLS closes the open connections to other nodes' APIs whose certificates are not good by the present settings (Config.PeerTLS). Calls
+// on them end with an unknown outcome.
+func (s *Server) CheckPeerTLS() {
+	if s.config.PeerTLS == nil {
+		return
+	}
+	s.leaders.dialer.open.Judge(s.config.PeerTLS().RootCAs, x509.ExtKeyUsageServerAuth, func(address net.Addr, reason error) {
+		s.logger.Warn("closing a connection to a node's API", "address", address, "reason", reason)
+	})
 }
 
 // tracked makes a context for one call to another node. sent tells whether the call got a connection: without one, nothing was sent.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 
@@ -78,7 +79,7 @@ func TestDial_NothingIsSentIntoARefusedConnection(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := serveForDial(t, c.server)
-			transport := peerTransport(&apiDialer{c.client, "the bundle"})
+			transport := peerTransport(&apiDialer{tls: c.client, trust: "the bundle"})
 			defer transport.CloseIdleConnections()
 			ctx, sent := tracked(t.Context())
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
@@ -105,5 +106,66 @@ func TestDial_NothingIsSentIntoARefusedConnection(t *testing.T) {
 	cancel()
 	if _, err := (&apiDialer{}).dial(gone, "tcp", "127.0.0.1:1"); unreachable(err) == nil || unreachable(err).lasting {
 		t.Errorf("a dial whose caller has left: %v", err)
+	}
+}
+
+// TestDial_ConnectionsAreJudgedAgain: of the open connections to other nodes, those are closed whose certificate the present CAs do not sign.
+func TestDial_ConnectionsAreJudgedAgain(t *testing.T) {
+	pki := httptest.NewUnstartedServer(nil)
+	pki.StartTLS()
+	defer pki.Close()
+	pool := x509.NewCertPool()
+	pool.AddCert(pki.Certificate())
+	address := serveForDial(t, &tls.Config{MinVersion: tls.VersionTLS13, Certificates: pki.TLS.Certificates, NextProtos: []string{"h2"}})
+	dialer := &apiDialer{tls: func() *tls.Config { return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool} }}
+	transport := peerTransport(dialer)
+	defer transport.CloseIdleConnections()
+	usesAnother := func() bool {
+		t.Helper()
+		another := false
+		trace := &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { another = !info.Reused }}
+		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(t.Context(), trace), http.MethodGet, "http://"+address+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := transport.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = res.Body.Close()
+		return another
+	}
+	closed := 0
+	judge := func(roots *x509.CertPool) {
+		dialer.open.Judge(roots, x509.ExtKeyUsageServerAuth, func(net.Addr, error) { closed++ })
+	}
+	usesAnother()
+	judge(pool)
+	if closed != 0 || usesAnother() {
+		t.Errorf("a connection whose CA is still trusted was closed: %d", closed)
+	}
+	judge(x509.NewCertPool())
+	if closed != 1 {
+		t.Fatalf("%d connections were closed", closed)
+	}
+	// The transport notices the end by itself, in a moment; until then it may use the connection, and the call fails.
+	for another := false; !another; {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, err := transport.RoundTrip(req); err == nil {
+			_ = res.Body.Close()
+			another = true
+		}
+	}
+	judge(x509.NewCertPool())
+	if closed != 2 {
+		t.Errorf("%d connections were closed, of two", closed)
+	}
+	transport.CloseIdleConnections()
+	judge(x509.NewCertPool())
+	if closed != 2 {
+		t.Error("a connection that is closed already was judged")
 	}
 }

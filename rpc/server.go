@@ -119,9 +119,10 @@ func New(config Config) (*Server, error) {
 	if config.clocks == nil {
 		config.clocks = processor.ReadClocks
 	}
+	dialer := &apiDialer{tls: config.PeerTLS, trust: config.PeerTrust}
 	s := &Server{
 		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry, newUsageCollector(config.Node)), started: time.Now(),
-		leaders: &leaders{http: &http.Client{Transport: peerTransport(&apiDialer{config.PeerTLS, config.PeerTrust})}, of: map[string]leader{}},
+		leaders: &leaders{dialer: dialer, http: &http.Client{Transport: peerTransport(dialer)}, of: map[string]leader{}},
 	}
 	s.followers = newFollowers(func() string {
 		id, _, _ := s.node.Leader()

@@ -26,6 +26,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 	"github.com/quotad/quotad/raftnode/record"
 	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/links"
 )
 
 // stopWithin bounds an orderly stop: draining, handing leadership over, closing files.
@@ -65,6 +66,8 @@ type process struct {
 	ops         *http.Server
 	opsListener net.Listener
 	tokens      *rpc.Tokens
+	// callers are the open connections with TLS of both ports of the API.
+	callers links.Set
 	// apiCertificates and raftCertificates are nil where TLS is off.
 	apiCertificates, raftCertificates *certificates
 }
@@ -180,8 +183,10 @@ func (p *process) open(registry *prometheus.Registry, listener *rpc.Listener) er
 		return errors.Join(err, p.node.Close(ctx))
 	}
 	p.http = rpc.NewHTTPServer(p.api.Handler(), p.apiCertificates.apiServer(), p.logger.Named("http"))
+	p.callers.Watch(p.http)
 	if p.opsListener != nil {
 		p.ops = rpc.NewHTTPServer(p.api.OpsHandler(p.config.Ops.Pprof), p.apiCertificates.apiServer(), p.logger.Named("ops"))
+		p.callers.Watch(p.ops)
 	}
 	return nil
 }

@@ -2,6 +2,8 @@ package daemon
 
 import (
 	"context"
+	"crypto/x509"
+	"net"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -42,6 +44,8 @@ func (p *process) reload() {
 	}
 	if p.apiCertificates != nil {
 		report("api certificates", "read", p.apiCertificates.reload())
+		p.checkCallers()
+		p.api.CheckPeerTLS()
 	}
 	if p.raftCertificates != nil {
 		report("raft certificates", "read", p.raftCertificates.reload())
@@ -53,6 +57,17 @@ func (p *process) reload() {
 		return
 	}
 	p.logger.Warn("reloaded in part: the errors are above", read...)
+}
+
+// checkCallers closes the connections of callers whose certificates no CA of now signs.
+func (p *process) checkCallers() {
+	pool := p.apiCertificates.now.Load().pool
+	if pool == nil {
+		return
+	}
+	p.callers.Judge(pool, x509.ExtKeyUsageClientAuth, func(address net.Addr, reason error) {
+		p.logger.Warn("closing a caller's connection", "address", address, "reason", reason)
+	})
 }
 
 // warnOfNoTokens warns of a file that lets nobody in.

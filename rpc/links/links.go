@@ -1,0 +1,84 @@
+// Package links keeps the open TLS connections of a port or of a client, so that those whose other side is not trusted any more can be closed
+// when the CAs change.
+package links
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"maps"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Set has open connections whose handshake is over. Its zero value is empty.
+type Set struct {
+	mu   sync.Mutex
+	open map[*tls.Conn]time.Time
+}
+
+// Add adds a connection, as of now. A connection that is in the set already keeps its time.
+func (s *Set) Add(conn *tls.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, known := s.open[conn]; known {
+		return
+	}
+	if s.open == nil {
+		s.open = map[*tls.Conn]time.Time{}
+	}
+	s.open[conn] = time.Now()
+}
+
+// Remove takes a connection out.
+func (s *Set) Remove(conn *tls.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.open, conn)
+}
+
+// Watch adds the connections of a server to the set for as long as they are open. It takes the server's ConnState.
+func (s *Set) Watch(server *http.Server) {
+	server.ConnState = func(conn net.Conn, state http.ConnState) {
+		secured, ok := conn.(*tls.Conn)
+		switch {
+		case !ok:
+		case state == http.StateActive: // its handshake is over
+			s.Add(secured)
+		case state == http.StateClosed, state == http.StateHijacked:
+			s.Remove(secured)
+		}
+	}
+}
+
+// Judge closes the connections whose other side showed a certificate that roots (nil: the system's) do not sign for a usage, and tells of each.
+// A certificate that has ended since the handshake is no reason: nodes whose certificates were forgotten would stop at the next reload.
+func (s *Set) Judge(roots *x509.CertPool, usage x509.ExtKeyUsage, closing func(address net.Addr, reason error)) {
+	for conn, since := range s.all() {
+		if err := verify(conn.ConnectionState().PeerCertificates, roots, usage, since); err != nil {
+			closing(conn.RemoteAddr(), err)
+			s.Remove(conn)
+			_ = conn.NetConn().Close() // not conn's own Close, which waits for writers
+		}
+	}
+}
+
+func (s *Set) all() map[*tls.Conn]time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.open)
+}
+
+// verify verifies a chain as at a moment. No chain passes: the settings of the handshake asked for none.
+func verify(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage, at time.Time) error {
+	if len(chain) == 0 {
+		return nil
+	}
+	options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage}}
+	for _, intermediate := range chain[1:] {
+		options.Intermediates.AddCert(intermediate)
+	}
+	_, err := chain[0].Verify(options)
+	return err
+}
