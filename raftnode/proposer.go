@@ -73,11 +73,16 @@ func newQueueRoom(commands, bytes int) queueRoom {
 
 // take takes room for a call, or says which budget has none.
 func (r queueRoom) take(c *call) *budget.FullError {
-	operator := c.commands[0].Operator || c.own // the node itself works for all
-	if full := r.commands.Take(c.caller(), int64(len(c.commands)), operator); full != nil {
+	of := func(from *budget.Budget, n int) *budget.FullError {
+		if c.own { // the node itself works for all
+			return from.TakeForAll(c.caller(), int64(n))
+		}
+		return from.Take(c.caller(), int64(n), c.commands[0].Operator)
+	}
+	if full := of(r.commands, len(c.commands)); full != nil {
 		return full
 	}
-	full := r.bytes.Take(c.caller(), int64(len(c.encoded)), operator)
+	full := of(r.bytes, len(c.encoded))
 	if full != nil {
 		r.commands.Give(c.caller(), int64(len(c.commands)))
 	}

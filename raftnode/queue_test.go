@@ -99,8 +99,14 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 	}
 	blocked, open := block(n)
 	var calls sync.WaitGroup
+	operators := 0
+	byOperator := func(command *logpb.Command) *logpb.Command { // each by one of its own: no caller's part matters
+		operators++
+		command.Operator, command.Caller = true, fmt.Sprint("operator-", operators)
+		return command
+	}
 	propose := func(command *logpb.Command) {
-		command.Operator = true // so that the callers' part is no matter
+		byOperator(command)
 		calls.Go(func() {
 			if _, _, err := n.Propose(context.Background(), command); err != nil {
 				t.Error(err)
@@ -113,16 +119,14 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 		propose(take(1))
 		poll(t, "it queues up", func() bool { return n.proposer.queued() == i+1 })
 	}
-	more := take(1)
-	more.Operator = true
-	if _, _, err := n.Propose(t.Context(), more); causeOf(err) != QueueFull {
+	if _, _, err := n.Propose(t.Context(), byOperator(take(1))); causeOf(err) != QueueFull {
 		t.Errorf("the next that takes: %v", err)
 	}
 	for i := range 2 {
 		propose(release(1))
 		poll(t, "it queues up", func() bool { return n.proposer.queued() == 15+i })
 	}
-	if _, _, err := n.Propose(t.Context(), release(1)); causeOf(err) != QueueFull {
+	if _, _, err := n.Propose(t.Context(), byOperator(release(1))); causeOf(err) != QueueFull {
 		t.Errorf("the next that frees: %v", err)
 	}
 	open()
@@ -135,9 +139,12 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 // TestTheQueueIsBoundedInBytes, and a command that fits no entry is refused alone.
 func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	n := openOne(t, oneAtATime, func(c *Config) { c.MaxEntryBytes, c.MaxQueueBytes = 8<<10, 8<<10 })
-	fat := func(size int) *logpb.Command {
+	operators := 0
+	fat := func(size int) *logpb.Command { // each by an operator of its own: no caller's part matters
+		operators++
 		return &logpb.Command{
-			Operator: true, Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: string(make([]byte, size))}},
+			Operator: true, Caller: fmt.Sprint("operator-", operators),
+			Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: string(make([]byte, size))}},
 		}
 	}
 	if _, _, err := n.Propose(t.Context(), fat(5<<10)); causeOf(err) != TooLarge {

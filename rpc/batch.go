@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -16,6 +17,67 @@ import (
 // Batch implements QuotaService: any mix of commands, results by position, each judged alone.
 func (s *quotaService) Batch(ctx context.Context, req *quotav1.BatchRequest) (*quotav1.BatchResponse, error) {
 	return call(ctx, s.Server, verbOfEach, req, s.batch, leader.Batch)
+}
+
+// How long the answer of a command counts before it is known: an error has about commandAnswer bytes, a result without items and an item
+// without its name have less than resultAnswer and itemAnswer.
+const (
+	commandAnswer = 168
+	resultAnswer  = 64
+	itemAnswer    = 48
+	// answersAtOnce bounds for how many commands the state stays locked.
+	answersAtOnce = 256
+)
+
+// reserveAnswer finds room for the answer of a Batch before any of it is carried out: then it can still be refused. A few bytes of commands
+// ask for many times as many bytes of results, also commands that are refused one by one.
+func (s *Server) reserveAnswer(ctx context.Context, r *request, req proto.Message) error {
+	batch, ok := req.(*quotav1.BatchRequest)
+	if !ok || r.room == nil {
+		return nil
+	}
+	n := 0
+	for commands := range slices.Chunk(batch.Commands, answersAtOnce) {
+		err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
+			for _, c := range commands {
+				n += max(commandAnswer, resultAnswer+itemsAnswer(c, state))
+			}
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return r.room.reserve(n)
+}
+
+// itemsAnswer returns how long the items in the result of a command may be. What this node does not know of a lease the leader does.
+func itemsAnswer(c *quotav1.Command, state *fsm.State) (n int) {
+	times, lease := 1, uint64(0)
+	switch kind := c.GetKind().(type) {
+	case *quotav1.Command_Reserve:
+		for _, item := range kind.Reserve.GetItems() {
+			n += itemAnswer + len(item.GetQuota())
+		}
+		if kind.Reserve.GetConsume() {
+			times = 2 // those of the lease and of the operation
+		}
+	case *quotav1.Command_Consume:
+		lease = kind.Consume.GetLease()
+	case *quotav1.Command_Settle:
+		lease, times = kind.Settle.GetLease(), 2 // what is returned, and overruns
+	case *quotav1.Command_Release:
+		lease = kind.Release.GetLease()
+	case *quotav1.Command_Renew:
+		lease = kind.Renew.GetLease()
+	case *quotav1.Command_Report:
+		lease, times = kind.Report.GetLease(), 2 // what became of the quotas, and the signals that were read
+	}
+	if lease != 0 {
+		for _, name := range state.ItemsOf(lease) {
+			n += itemAnswer + len(name)
+		}
+	}
+	return times * n
 }
 
 func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.BatchRequest) (*quotav1.BatchResponse, error) {

@@ -75,6 +75,9 @@ func call[Req, Res proto.Message](
 	if err := validate(req); err != nil {
 		return none, err
 	}
+	if err := s.reserveAnswer(ctx, r, req); err != nil {
+		return none, apiError(err)
+	}
 	hold := holdUntil(ctx)
 	var away *unreachableError
 	for {

@@ -11,15 +11,15 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/quotad/quotad/rpc"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestTheLargestAnswer is of a Batch that names 64 quotas with names of 200 bytes in each result. One whose answer was too large would
-// have had its effect, and its caller would not know which. A third of what a Batch may have tells how large the whole would be.
-func TestTheLargestAnswer(t *testing.T) {
-	const quotas, commands, most = 64, 1400, 4096
-	n := newNodes(t, 1)[0]
+// longLease is a lease on 64 quotas with names of 200 bytes, the largest that there is.
+func longLease(t *testing.T, n *testNode) *quotav1.Lease {
+	t.Helper()
+	const quotas = 64
 	var definitions []*quotav1.Quota
 	var items []*quotav1.Item
 	for i := range quotas {
@@ -30,15 +30,26 @@ func TestTheLargestAnswer(t *testing.T) {
 	if _, err := quotav1connect.NewAdminServiceClient(h2c(t), n.url).ApplyQuotas(t.Context(), &quotav1.ApplyQuotasRequest{Quotas: definitions}); err != nil {
 		t.Fatal(err)
 	}
-	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, connect.WithAcceptCompression("gzip", nil, nil))
+	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
 	granted, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: "h", Items: items})
 	if err != nil || granted.GetLease() == nil {
 		t.Fatalf("%v %v", granted, err)
 	}
+	return granted.GetLease()
+}
+
+// TestTheLargestAnswer is of a Batch that names 64 quotas with names of 200 bytes in each result, where a caller may have that much memory.
+// One whose answer was too large would have had its effect, and its caller would not know which. A third of what a Batch may have tells how
+// large the whole would be.
+func TestTheLargestAnswer(t *testing.T) {
+	const quotas, commands, most = 64, 1400, 4096
+	n := newNodes(t, 1, func(c *rpc.Config) { c.RequestBytes = 2 << 30 })[0]
+	granted := longLease(t, n)
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, connect.WithAcceptCompression("gzip", nil, nil))
 	batch := &quotav1.BatchRequest{Commands: make([]*quotav1.Command, commands)}
 	for i := range batch.Commands { // the same operation again and again is answered as at first
 		batch.Commands[i] = &quotav1.Command{Kind: &quotav1.Command_Consume{Consume: &quotav1.ConsumeRequest{
-			Lease: granted.GetLease().Id, Fence: granted.GetLease().Fence, Op: 1,
+			Lease: granted.Id, Fence: granted.Fence, Op: 1,
 		}}}
 	}
 	res, err := api.Batch(t.Context(), batch)

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"fmt"
 	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -102,8 +103,20 @@ func (b *requestBytes) use(n int) {
 	b.turn.ChargeRead(n)
 }
 
-// answer takes what an answer of so many bytes needs, encoded: it stays until all is given back. An answer that must be given is charged
-// whatever there is room for.
+// reserve takes room for an answer of so many bytes before anything is done for it. A request and an answer that a caller has no room for
+// even if it is alone are too large: to retry would not help.
+func (b *requestBytes) reserve(n int) error {
+	b.mu.Lock()
+	fits := b.used+int64(n)*perByte <= b.from.Alone()
+	b.mu.Unlock()
+	if !fits {
+		return tooLargeError(fmt.Sprintf("the request and its answer of up to %d bytes take more memory than a caller may have", n))
+	}
+	return b.require(int64(n))
+}
+
+// answer takes what an answer of so many bytes needs, encoded, and returns what was reserved beyond that. It stays until all is returned.
+// An answer that must be given is charged whatever room there is.
 func (b *requestBytes) answer(n int, must bool) error {
 	if b == nil {
 		return nil
@@ -117,9 +130,10 @@ func (b *requestBytes) answer(n int, must bool) error {
 	defer b.mu.Unlock()
 	b.used += int64(n) * perByte
 	if missing := b.used - b.has; missing > 0 {
-		b.from.Charge(b.account, missing)
+		b.from.Charge(b.account, missing, b.operator)
 		b.has += missing
 	}
+	b.giveLocked(b.has - b.used)
 	return nil
 }
 
