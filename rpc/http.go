@@ -28,6 +28,15 @@ const (
 	keepAlive       = 15 * time.Second
 )
 
+// What a connection of HTTP/2 buffers of bodies that nobody has read yet. It is in no budget: a call that waits for its turn has not read
+// its body, and a node has thousands of connections. Two whole streams fill it, so that one stalled body leaves room for the others. A
+// frame is read into a buffer of its length before anything is known of it.
+const (
+	receivePerConnection = 128 << 10
+	receivePerStream     = 64 << 10
+	receivePerFrame      = 16 << 10
+)
+
 // NewHTTPServer makes a server for HTTP/1.1 and HTTP/2, without TLS as well, whose slow and idle clients are bounded.
 // Reading a body and writing each piece of an answer have deadlines of their own (Server.Handler); those of the server
 // would end streams and waits.
@@ -38,7 +47,11 @@ func NewHTTPServer(handler http.Handler, conf *tls.Config, logger hclog.Logger) 
 	protocols.SetUnencryptedHTTP2(conf == nil)
 	return &http.Server{
 		Handler: handler, Protocols: protocols, TLSConfig: conf, ReadHeaderTimeout: readHeaderIn, IdleTimeout: idleTimeout,
-		MaxHeaderBytes: maxHeader, ConnContext: withConnection, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		MaxHeaderBytes: maxHeader, ConnContext: withConnection,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: receivePerFrame,
+			MaxReceiveBufferPerConnection: receivePerConnection, MaxReceiveBufferPerStream: receivePerStream,
+		},
 		ErrorLog: logger.StandardLogger(&hclog.StandardLoggerOptions{InferLevels: true}),
 	}
 }
