@@ -123,7 +123,7 @@ func (s *Server) receive(room *requestBytes, procedure string, r *http.Request) 
 func (s *Server) admit(b *portBudgets, procedure string, stream bool, r *http.Request) (context.Context, *processor.Call, func(), error) {
 	ctx, err := s.identify(r.Context(), r.Header, r.RemoteAddr)
 	if err != nil {
-		return nil, s.turnOfAddress(r), nil, err
+		return nil, s.turnOfAddress(b, r), nil, err
 	}
 	known := requestOf(ctx)
 	operator := operates(known.who, procedure)
@@ -156,8 +156,12 @@ func (s *Server) turnOf(account, procedure string, operator, stream bool) *proce
 	return s.shares.Enter(account, processor.Taking)
 }
 
-// turnOfAddress begins the use of the processor of somebody who sends no token, or none that is known.
-func (s *Server) turnOfAddress(r *http.Request) *processor.Call {
+// turnOfAddress begins the use of the processor of somebody who sends no token, or none that is known. At the operators' port strangers do
+// not share the turns of those at the API.
+func (s *Server) turnOfAddress(b *portBudgets, r *http.Request) *processor.Call {
+	if b.ownTurns {
+		return nil
+	}
 	if s.config.Tokens != nil {
 		return s.shares.EnterStranger()
 	}
@@ -197,8 +201,11 @@ func (s *Server) refuseInTurn(b *portBudgets, turn *processor.Call, w http.Respo
 	_ = s.errors.Write(w, r, err)
 }
 
-// awaitRefusal waits for the turn of a refusal.
+// awaitRefusal waits for the turn of a refusal. The connection makes room for a new one meanwhile.
 func (s *Server) awaitRefusal(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request) {
+	if c := connectionOf(r.Context()); c != nil {
+		defer c.yield()()
+	}
 	key := accountOfAddress(r.RemoteAddr)
 	if full := b.refusals.Take(key, 1, false); full == nil {
 		_ = turn.Wait(r.Context()) // it is refused anyhow
@@ -208,18 +215,14 @@ func (s *Server) awaitRefusal(b *portBudgets, turn *processor.Call, w http.Respo
 	}
 }
 
-// turnOfVisit begins the use of the processor of a visit. An operator's is an operator's, and at the operators' port strangers do not share
-// the turns of those at the API.
+// turnOfVisit begins the use of the processor of a visit. An operator's is an operator's.
 func (s *Server) turnOfVisit(b *portBudgets, r *http.Request) *processor.Call {
-	if b.ownTurns {
-		return nil
-	}
 	if header := r.Header.Get("Authorization"); header != "" && s.config.Tokens != nil {
 		if who, err := s.config.Tokens.identify(header); err == nil && slices.ContainsFunc(who.verbs, isOperators) {
 			return s.shares.EnterOperator()
 		}
 	}
-	return s.turnOfAddress(r)
+	return s.turnOfAddress(b, r)
 }
 
 // judged serves health and metrics: so many at once, and so many for each address, but in nobody's turn. It is worked out once a second

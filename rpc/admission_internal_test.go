@@ -8,6 +8,8 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/quotad/quotad/raftnode/budget"
+	"github.com/quotad/quotad/rpc/processor"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
@@ -35,7 +37,7 @@ func TestOperates_TakesLikeAnyOther(t *testing.T) {
 func TestRefuseInTurn_GivesItsPlaceBack(t *testing.T) {
 	b := newPortBudgets(DefaultMaxConnections, 16, 16)
 	s := &Server{errors: connect.NewErrorWriter(codecs())}
-	for n := range 2 * maxRefusals {
+	for n := range 2 * b.refusals.View().Capacity {
 		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{}"))
 		s.refuseInTurn(b, nil, w, r, stoppingError())
 		if w.Header().Get("Connection") == "close" {
@@ -44,5 +46,37 @@ func TestRefuseInTurn_GivesItsPlaceBack(t *testing.T) {
 	}
 	if used, callers := b.refusals.InUse(); used != 0 || callers != 0 {
 		t.Errorf("%d refusals of %d callers are still being told", used, callers)
+	}
+}
+
+// TestPortBudgets_LeaveStrangersRoom: what strangers may hold, each on a connection of its own, is at most half of their connections.
+func TestPortBudgets_LeaveStrangersRoom(t *testing.T) {
+	for _, connections := range []int{DefaultMaxConnections, DefaultMaxOpsConnections} {
+		b := newPortBudgets(connections, 16, 16)
+		held := int64(0)
+		for _, each := range []*budget.Budget{b.visits, b.watchers, b.scrapes, b.refusals} {
+			held += each.View().Capacity
+		}
+		if held > strangersOf(connections)/2 {
+			t.Errorf("strangers hold %d of their %d connections", held, strangersOf(connections))
+		}
+	}
+}
+
+// TestAdmit_StrangersAtTheOperatorsPort share no turns with those at the API: their refusals wait for nobody.
+func TestAdmit_StrangersAtTheOperatorsPort(t *testing.T) {
+	shares := processor.New(t.Context(), func() int { return 0 }, processor.ReadClocks)
+	tokens := new(Tokens)
+	tokens.byID.Store(&map[string]*Token{})
+	s := &Server{config: Config{Tokens: tokens}, shares: shares}
+	for _, ops := range []bool{false, true} {
+		b := newPortBudgets(DefaultMaxConnections, 16, 16)
+		b.ownTurns = ops
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
+		_, turn, _, err := s.admit(b, quotav1connect.QuotaServiceReserveProcedure, false, r)
+		if err == nil || (turn == nil) != ops {
+			t.Errorf("at the operators' port %t: %v, %v", ops, turn, err)
+		}
+		turn.Leave()
 	}
 }

@@ -26,13 +26,11 @@ type portBudgets struct {
 	refusals *budget.Budget
 }
 
-// maxRefusals is how many refusals may wait to be told.
-const maxRefusals = 1024
-
-// newPortBudgets makes the budgets of a port that takes so many connections. Half of the strangers' ones are never all held by what
-// strangers may hold.
+// newPortBudgets makes the budgets of a port that takes so many connections. What strangers may hold, each on a connection of its own,
+// never holds more than half of theirs: visits, watchers, scrapes and refusals. Health and liveness have short answers, which hold none.
 func newPortBudgets(connections int, calls, streams int64) *portBudgets {
-	visits, watchers := strangersOf(connections)/4, strangersOf(connections)/4
+	strangers := strangersOf(connections)
+	visits, watchers, refusals, health := strangers/8, strangers*3/16, strangers/8, strangers/4
 	part := func(whole, parts int64) int64 { return max(1, whole/parts) }
 	smallest := func(whole, most int64) int64 { return max(1, min(most, whole/16)) }
 	return &portBudgets{
@@ -40,10 +38,10 @@ func newPortBudgets(connections int, calls, streams int64) *portBudgets {
 		holding:  budget.New("calls", part(calls, 16), 0, smallest(calls/16, 16)),
 		streams:  budget.New("streams", streams, part(streams, 8), smallest(streams, 16)),
 		visits:   budget.New("visits", visits, 0, smallest(visits, 16)),
-		health:   budget.New("health", visits, 0, smallest(visits, 16)),
-		lives:    budget.New("liveness", visits, 0, smallest(visits, 16)),
-		scrapes:  budget.New("scrapes", part(visits, 4), 0, smallest(visits, 16)),
-		refusals: budget.New("refusals", maxRefusals, 0, 64),
+		health:   budget.New("health", health, 0, smallest(health, 16)),
+		lives:    budget.New("liveness", health, 0, smallest(health, 16)),
+		scrapes:  budget.New("scrapes", part(strangers, 16), 0, smallest(health, 16)),
+		refusals: budget.New("refusals", refusals, 0, smallest(refusals, 64)),
 		watchers: budget.New("watchers", watchers, 0, smallest(watchers, 16)),
 	}
 }

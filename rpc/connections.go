@@ -19,7 +19,7 @@ const DefaultMaxConnections = 10_000
 // Listener takes so many connections at once. One on which nobody was let in yet, by a token where there are tokens, is a stranger.
 // Strangers have a fifth of the room, shared by address; the others have the rest, shared by caller. Where there is no room, the
 // connection that has been idle for longest ends: of the same address or caller where that has its part, of all otherwise. A connection is
-// idle while no request on it is being served, however much of one has come.
+// idle while no request on it is being served, however much of one has come; those whose requests wait to be refused end first.
 //
 // A new connection that finds no room waits for some, behind those of its address that came before it. So the many connections that a
 // client opens at once, of which it will use one, do not end that one, and nobody of another address waits for them.
@@ -243,8 +243,10 @@ type connection struct {
 	owner string
 	// let is set when a caller was let in.
 	let bool
-	// serving is how many requests are being served; while there are none it is in two lists.
+	// serving is how many requests are being served; while there are none it is in two lists. yielding is set where all that there are wait
+	// to be refused.
 	serving          int
+	yielding         bool
 	inIdle, inIdleOf *list.Element
 	idleSince        time.Time
 }
@@ -299,6 +301,10 @@ func (c *connection) restLocked() {
 		of = list.New()
 		c.pool.idleOf[c.owner] = of
 	}
+	if c.yielding { // before all others, without the time that a new one has for its first request
+		c.inIdle, c.inIdleOf, c.idleSince = c.pool.idle.PushFront(c), of.PushFront(c), time.Time{}
+		return
+	}
 	c.inIdle, c.inIdleOf, c.idleSince = c.pool.idle.PushBack(c), of.PushBack(c), time.Now()
 }
 
@@ -326,7 +332,25 @@ func (c *connection) serve() (done func()) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.serving--
+		c.yielding = false
 		c.restLocked()
+	}
+}
+
+// yield notes that a request waits for nothing but its refusal, until resume is called. Where all requests of a connection do, it is the
+// first to make room: otherwise those that are refused would hold all connections for as long as they wait.
+func (c *connection) yield() (resume func()) {
+	l := c.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.serving--
+	c.yielding = c.serving == 0
+	c.restLocked()
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		c.serving++
+		c.stirLocked()
 	}
 }
 

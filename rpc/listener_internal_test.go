@@ -180,3 +180,38 @@ func TestListener_AnAddressMakesRoomForItself(t *testing.T) {
 		t.Errorf("the connection of another address ended: %v", err)
 	}
 }
+
+// TestListener_RefusedOnesMakeRoom: connections whose requests all wait to be refused end for a new one at once, and one on which another
+// request is served, or on which the refusal is written, does not.
+func TestListener_RefusedOnesMakeRoom(t *testing.T) {
+	l := listenFor(t, time.Hour) // silence makes no room
+	accept := func(from string) *connection {
+		dialFrom(t, from, l)
+		c, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, ok := c.(*connection)
+		if !ok {
+			t.Fatalf("%T", c)
+		}
+		return ours
+	}
+	open := func(c *connection) bool { return c.SetReadDeadline(time.Now()) == nil }
+	var all []*connection
+	for range 5 { // all of the address's part
+		c := accept("127.0.0.1")
+		c.serve()
+		all = append(all, c)
+	}
+	all[0].serve() // and another one
+	all[0].yield()
+	all[1].yield()()
+	all[2].yield()
+	accept("127.0.0.1")
+	for i, c := range all {
+		if want := i != 2; open(c) != want {
+			t.Errorf("connection %d is open: %t", i, !want)
+		}
+	}
+}
