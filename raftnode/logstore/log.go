@@ -79,7 +79,7 @@ func (d *Disk) Open(o Options) (_ *Log, err error) {
 	if err := d.dropBlank(); err != nil {
 		return nil, err
 	}
-	store, err := openStore(d.dir, o.Kind, storeOptions{failed: o.Fatal, logger: o.Logger})
+	store, err := openStore(d.dir, o.Kind, storeOptions{failed: o.Fatal, logger: o.Logger, judge: d.judgeExisting})
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,16 @@ func (d *Disk) Open(o Options) (_ *Log, err error) {
 	return l, verifyVersions(d.dir, l.failStop)
 }
 
-// bind checks the store against the rest of the disk, and opens the witness.
+// judgeExisting checks the store before anything in it changes, so that a disk which is refused stays as it was found.
+func (d *Disk) judgeExisting(log Store) error {
+	values, err := stableOf(log)
+	if err != nil {
+		return err
+	}
+	return d.judge(log, values)
+}
+
+// bind checks the store against the rest of the disk, a new one too, and opens the witness.
 func (d *Disk) bind(l *Log, node string) error {
 	values, err := stableOf(l.store)
 	if err != nil {

@@ -34,14 +34,11 @@ func Migrate(dir string, to Kind) error {
 	if err != nil {
 		return err
 	}
-	source, err := openStore(dir, from, storeOptions{})
+	source, err := openStore(dir, from, storeOptions{judge: disk.judgeStore})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = source.Close() }()
-	if err := disk.judgeStore(source); err != nil {
-		return err
-	}
 	if err := verifySnapshots(dir, source); err != nil {
 		return err
 	}

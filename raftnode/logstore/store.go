@@ -92,6 +92,8 @@ type storeOptions struct {
 	logger hclog.Logger
 	// snapshot returns the index up to which the newest snapshot stands for the log; nil: there is none.
 	snapshot func() (uint64, error)
+	// judge checks an existing store, opened for reading only, before a byte of it is written or removed; nil: nobody does.
+	judge func(Store) error
 }
 
 // storeOf returns the store that a data directory has; empty: none.
@@ -122,6 +124,9 @@ func openStore(dir string, wanted Kind, o storeOptions) (Store, error) {
 	}
 	if has != "" && has != wanted {
 		return nil, &OtherKindError{Dir: dir, Has: has, Wanted: wanted}
+	}
+	if has == "" {
+		o.judge = nil
 	}
 	o.snapshot = func() (uint64, error) {
 		all, _, err := ListSnapshots(dir)
@@ -175,6 +180,15 @@ func openBolt(path string, o storeOptions) (Store, error) {
 				File: filepath.Base(path), Place: fmt.Sprintf("entry %d", gapEnds),
 				Problem: fmt.Sprintf("no entries before it, but the newest snapshot ends at %d", covered),
 			})
+		}
+	}
+	if o.judge != nil && !o.readOnly {
+		log, err := openBoltFile(path, true)
+		if err == nil {
+			err = errors.Join(o.judge(log), log.Close())
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	return openBoltFile(path, o.readOnly)

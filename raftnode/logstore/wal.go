@@ -45,7 +45,7 @@ type walLog struct {
 	mu sync.RWMutex
 }
 
-func openWAL(dir string, o storeOptions) (_ *walLog, err error) {
+func openWAL(dir string, o storeOptions) (log *walLog, err error) {
 	if !o.readOnly {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, err
@@ -60,6 +60,30 @@ func openWAL(dir string, o storeOptions) (_ *walLog, err error) {
 			_ = lock.Close()
 		}
 	}()
+	if o.judge != nil && !o.readOnly {
+		if err := judgeWAL(dir, o.judge); err != nil {
+			return nil, err
+		}
+	}
+	if log, err = openWALFiles(dir, o); err != nil {
+		return nil, err
+	}
+	log.lock = lock
+	return log, nil
+}
+
+// judgeWAL judges an existing store that nothing has changed yet: opening it makes files, removes those that its list lacks, and drops what
+// a torn append left.
+func judgeWAL(dir string, judge func(Store) error) error {
+	log, err := openWALFiles(dir, storeOptions{readOnly: true})
+	if err != nil {
+		return err
+	}
+	return errors.Join(firstError(log.damage, judge(log)), log.WAL.Close())
+}
+
+// openWALFiles opens a store that this process has locked.
+func openWALFiles(dir string, o storeOptions) (*walLog, error) {
 	meta := &walMeta{walDB: walDB{readOnly: o.readOnly}}
 	files := &walFiles{failed: o.failed, readOnly: o.readOnly, meta: meta}
 	logger := o.logger
@@ -77,7 +101,7 @@ func openWAL(dir string, o storeOptions) (_ *walLog, err error) {
 		}
 		return nil, err
 	}
-	l := &walLog{WAL: log, snapshot: o.snapshot, lock: lock, damage: meta.damage, dir: dir}
+	l := &walLog{WAL: log, snapshot: o.snapshot, damage: meta.damage, dir: dir}
 	if err := l.endsAt(meta.end); err != nil {
 		_ = log.Close()
 		return nil, err

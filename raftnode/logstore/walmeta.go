@@ -45,7 +45,7 @@ func (m *walDB) Load(dir string) (state types.PersistentState, err error) {
 		bucket := tx.Bucket(walMetaBucket)
 		raw, sum := bucket.Get(walMetaKey), bucket.Get(walSumKey)
 		if raw == nil {
-			return nil
+			return onlyNew(tx, dir)
 		}
 		if sum != nil && !bytes.Equal(sum, listSum(raw)) {
 			return &DamageError{File: filepath.Join("wal", walMetaFile), Place: "the list of files", Problem: "checksum mismatch"}
@@ -56,6 +56,26 @@ func (m *walDB) Load(dir string) (state types.PersistentState, err error) {
 		return nil
 	})
 	return state, err
+}
+
+// onlyNew returns an error unless the store is a new one. The list of files is the first value that it gets, and no file is made before: where
+// there is either, the list was lost, and raft-wal, which takes that for a new log, would remove the files of the old one.
+func onlyNew(tx *bolt.Tx, dir string) error {
+	there, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	if err != nil {
+		return err
+	}
+	for _, name := range [][]byte{walMetaBucket, walStableBucket} {
+		if key, _ := tx.Bucket(name).Cursor().First(); key != nil {
+			there = append(there, string(key))
+		}
+	}
+	if len(there) == 0 {
+		return nil
+	}
+	return &DamageError{
+		File: filepath.Join("wal", walMetaFile), Place: "the list of files", Problem: fmt.Sprintf("missing, but %s is there", filepath.Base(there[0])),
+	}
 }
 
 func listSum(list []byte) []byte {

@@ -95,9 +95,13 @@ func TestADiskWithAMissingPartIsRefused(t *testing.T) {
 				if err := errors.Join(os.CopyFS(conf.DataDir, os.DirFS(whole.DataDir)), spoil(conf.DataDir)); err != nil {
 					t.Fatal(err)
 				}
+				before := contents(t, conf.DataDir)
 				err := reopens(t, conf)
 				if !errors.Is(err, logstore.ErrWiped) && !errors.Is(err, logstore.ErrDamaged) {
 					t.Fatalf("it starts: %v", err)
+				}
+				if contents(t, conf.DataDir) != before {
+					t.Errorf("a start that was refused with %v changed it", err)
 				}
 				offline, err := logstore.OpenOffline(conf.DataDir)
 				if err == nil {
