@@ -134,6 +134,42 @@ func TestClocks_OfTwoNodes(t *testing.T) {
 	}
 }
 
+// TestClocks_WithANodeDown: where a bare majority answers, no clock is outside of what the views of it bound. Whichever of two nodes has a
+// clock that is an hour off, both say that their clocks differ, and the clock is not reset.
+func TestClocks_WithANodeDown(t *testing.T) {
+	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
+	down := (c.leader() + 1) % 3
+	c.stop(down)
+	var left []*raftnode.Node
+	for i, n := range c.nodes {
+		if i != down {
+			left = append(left, n)
+			eventually(t, "the killed node's clock is forgotten", func() bool { return n.FreshWalls() == 2 && failing(n, "clock") == "" })
+		}
+	}
+	for _, wrong := range left {
+		offset := time.Hour
+		if err := wrong.SetFault(&offset, nil, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range left {
+			eventually(t, "both say so", func() bool { return failing(n, "clock") != "" })
+		}
+		var differ *raftnode.ClocksDifferError
+		eventually(t, "no majority agrees", func() bool { return errors.As(c.nodes[c.leader()].CheckClocks(), &differ) })
+		if differ.Agree != 1 || differ.Voters != 3 {
+			t.Error(differ)
+		}
+		offset = 0
+		if err := wrong.SetFault(&offset, nil, nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range left {
+			eventually(t, "both are right", func() bool { return failing(n, "clock") == "" && n.CheckClocks() == nil })
+		}
+	}
+}
+
 // TestViews_EveryNodeTells: while the state's view of the time of day is ahead of all clocks, every node fails a check.
 func TestViews_EveryNodeTells(t *testing.T) {
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)

@@ -18,6 +18,12 @@ var UnderTest = logstore.Kind(cmp.Or(os.Getenv("QUOTAD_TEST_LOG_STORE"), string(
 // SampleOften has a node compare clocks five times as often as it does elsewhere.
 func (c *Config) SampleOften() { c.sampleTick = 200 * time.Millisecond }
 
+// FreshWalls returns how many voters' clocks a node knows at present, its own among them.
+func (n *Node) FreshWalls() int {
+	all, _ := n.samples.walls(n)
+	return len(all)
+}
+
 // Patient has nodes bear what other tests take of the machine: calls wait for long, a slow disk ends no node, and late heartbeats make no
 // other leader.
 func (c *Config) Patient() {

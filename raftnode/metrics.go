@@ -33,7 +33,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		}),
 		skew: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "quotad", Name: "clock_skew_seconds",
-			Help: "Difference of this node's wall clock from the cluster's view of the time of day.",
+			Help: "Difference of this node's wall clock from the median of the other voters' clocks.",
 		}),
 		viewAhead: prometheus.NewGauge(prometheus.GaugeOpts{
 			Namespace: "quotad", Name: "clock_view_ahead_seconds",

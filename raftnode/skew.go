@@ -2,10 +2,11 @@ package raftnode
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
-// Clocks that are further off than that fail a check: mostSkew a node's own against the voters', mostAhead the state's earlier view
+// Clocks that are further off than that fail a check: mostSkew a node's own against the other voters', mostAhead the state's earlier view
 // against them. The boundaries of windows are 1 s wide to each side.
 const (
 	mostSkew  = 2 * time.Second
@@ -14,14 +15,14 @@ const (
 
 // measureClocks compares this node's wall clock, and the state's earlier view of Unix time, with the voters' clocks.
 func (n *Node) measureClocks() {
-	early, late, ok := n.samples.views(n)
+	_, late, ok := n.samples.views(n)
 	if !ok {
 		return
 	}
-	skew := outside(n.config.Clock.Wall(), early, late)
-	if other, roundTrip, two := n.samples.onlyOther(n); two {
-		// Of two voters none can be wrong, says the rule of views, which then trusts the faster one; that may be this node's.
-		skew = outside(n.config.Clock.Wall(), other, other+roundTrip)
+	skew := int64(0) // as on a node that has nobody to compare itself with
+	if others, _ := n.samples.others(n); len(others) > 0 {
+		from, to := median(others)
+		skew = outside(n.config.Clock.Wall(), from, to)
 	}
 	n.skew.Store(skew)
 	n.metrics.skew.Set(float64(skew) / 1e9)
@@ -44,20 +45,17 @@ func outside(at, from, to int64) int64 {
 	return 0
 }
 
-// onlyOther returns the present time by the clock of the only other voter, where there are two and this node is one of them.
-func (s *samples) onlyOther(n *Node) (wall, roundTrip int64, ok bool) {
-	now := n.config.Clock.Monotonic()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.voters) != 2 || !s.voters[n.config.ID] {
-		return 0, 0, false
+// median returns the middle one of clocks, or what lies between the two in the middle. A node is measured by that of the others, not by the
+// views: they are as wide as all clocks where no more than f+1 of 2f+1 voters answer, and then no clock is outside of them. Where one
+// other voter answers, nobody can tell which of the two clocks is wrong, and both nodes say so.
+func median(all []sample) (from, to int64) {
+	slow, fast := make([]int64, len(all)), make([]int64, len(all))
+	for i, s := range all {
+		slow[i], fast[i] = s.wall, s.wall+s.roundTrip
 	}
-	for id := range s.voters {
-		if known, have := s.of[id]; have && id != n.config.ID && now-known.at <= int64(sampleLife) {
-			return known.wall + now - known.at, known.roundTrip, true
-		}
-	}
-	return 0, 0, false
+	slices.Sort(slow)
+	slices.Sort(fast)
+	return slow[(len(all)-1)/2], fast[len(all)/2]
 }
 
 // ClocksDifferError says that nobody knows what time it is.
@@ -74,13 +72,16 @@ func (e *ClocksDifferError) Error() string {
 // CheckClocks returns a *ClocksDifferError unless the clocks of a majority of the voters agree. A view of Unix time needs fewer, since it may
 // err to the safe side; a reset of the clock may not. A node that does not lead has nothing to say.
 func (n *Node) CheckClocks() error {
-	early, late, ok := n.samples.views(n)
 	walls, voters := n.samples.walls(n)
 	agree := 0
-	for _, s := range walls {
-		if ok && outside(s.wall, early-int64(mostSkew), late+int64(mostSkew)) == 0 {
-			agree++
+	for _, one := range walls {
+		near := 0
+		for _, s := range walls {
+			if outside(s.wall, one.wall-int64(mostSkew), one.wall+one.roundTrip+int64(mostSkew)) == 0 {
+				near++
+			}
 		}
+		agree = max(agree, near)
 	}
 	if n.leading.Load() != nil && agree <= voters/2 {
 		return &ClocksDifferError{Agree: agree, Voters: voters}

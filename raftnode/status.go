@@ -200,7 +200,7 @@ func (n *Node) checks(s Status) []Check {
 		check("memory", !n.memoryFull.Load(),
 			"more than %d%% of memory.limit is in use (mark %s): new grants are refused; give the process more memory",
 			MemoryMark, mebibytes(n.memoryMark)),
-		check("clock", skew < mostSkew && skew > -mostSkew, "the wall clock differs by %v from the other nodes' clocks: correct it",
+		check("clock", skew < mostSkew && skew > -mostSkew, "the wall clock differs by %v from the clocks of the other nodes that answer: correct the wrong one",
 			skew.Round(time.Millisecond)),
 		check("views", viewAhead < mostAhead, "clocks of a majority were wrong: the cluster's view of the time of day is %v ahead of the members' clocks. "+
 			"Calendar windows wait until real time has caught up. If that takes too long, correct the clocks and run: quotad clock reset",

@@ -79,20 +79,28 @@ func (s *samples) views(n *Node) (early, late int64, ok bool) {
 
 // walls returns what is known of the voters' clocks, brought to the present, and how many voters there are.
 func (s *samples) walls(n *Node) (all []sample, voters int) {
+	all, self := s.others(n)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if self {
+		all = append(all, sample{wall: n.config.Clock.Wall(), at: n.config.Clock.Monotonic()})
+	}
+	return all, len(s.voters)
+}
+
+// others returns what is known of the other voters' clocks, brought to the present, and whether this node is a voter.
+func (s *samples) others(n *Node) (all []sample, self bool) {
 	now := n.config.Clock.Monotonic()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all = make([]sample, 0, len(s.voters))
 	for id := range s.voters {
 		known, have := s.of[id]
-		if id == n.config.ID {
-			known, have = sample{wall: n.config.Clock.Wall(), at: now}, true
-		}
-		if age := now - known.at; have && age <= int64(sampleLife) {
+		if age := now - known.at; have && id != n.config.ID && age <= int64(sampleLife) {
 			all = append(all, sample{wall: known.wall + age, roundTrip: known.roundTrip, at: now})
 		}
 	}
-	return all, len(s.voters)
+	return all, s.voters[n.config.ID]
 }
 
 // sampleOnce takes a sample of every voter that answers. It returns when so many have, this node among them, or the rest
