@@ -24,6 +24,13 @@ func (n *Node) FreshWalls() int {
 	return len(all)
 }
 
+// HasHeardOf returns where a member's API is by what the member answered.
+func (n *Node) HasHeardOf(id string) string {
+	n.apis.mu.Lock()
+	defer n.apis.mu.Unlock()
+	return n.apis.of[id]
+}
+
 // Patient has nodes bear what other tests take of the machine: calls wait for long, a slow disk ends no node, and late heartbeats make no
 // other leader.
 func (c *Config) Patient() {

@@ -123,7 +123,7 @@ func (n *Node) wasAdmitted() bool {
 func (n *Node) answerPeer(caller string, request peer.Request) peer.Reply {
 	reply := peer.Reply{
 		Node: n.config.ID, Term: n.raft.CurrentTerm(), Wall: n.config.Clock.Wall(), List: n.config.list, Nonce: n.config.nonce,
-		Last: n.raft.LastIndex(), Build: n.ownBuild(), Room: !n.lacksRoom.Load(),
+		Last: n.raft.LastIndex(), Build: n.ownBuild(), Room: !n.lacksRoom.Load(), API: n.config.APIAddress,
 	}
 	if id := n.cluster.Load(); id != nil {
 		reply.Cluster = *id

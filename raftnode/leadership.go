@@ -144,11 +144,8 @@ func (n *Node) recordMembers(lead *leadership) {
 func (n *Node) introduction() (commands []*logpb.Command) {
 	n.mu.RLock()
 	founded := n.machine.State().ClusterID()
-	known := map[string]string{}
-	for _, m := range n.machine.State().Members() {
-		known[m.ID] = m.APIAddress
-	}
 	n.mu.RUnlock()
+	known := n.recordedAddresses()
 	if founded == "" {
 		random := make([]byte, 16)
 		_, _ = rand.Read(random)
@@ -161,10 +158,8 @@ func (n *Node) introduction() (commands []*logpb.Command) {
 		peers = []Peer{{ID: n.config.ID, APIAddress: n.config.APIAddress}}
 	}
 	for _, p := range peers {
-		if p.APIAddress != "" && known[p.ID] != p.APIAddress {
-			commands = append(commands, &logpb.Command{Kind: &logpb.Command_PutMember{
-				PutMember: &logpb.PutMember{Id: p.ID, ApiAddress: p.APIAddress},
-			}})
+		if p.APIAddress != "" && known[p.ID] != p.APIAddress && (founded == "" || !n.apis.taken(known, p.ID, p.APIAddress)) {
+			commands = append(commands, putMember(p.ID, p.APIAddress))
 		}
 	}
 	return commands

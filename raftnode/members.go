@@ -78,9 +78,7 @@ func (n *Node) vet(ctx context.Context, id, address string) error {
 }
 
 func (n *Node) putMember(ctx context.Context, id, apiAddress string) error {
-	return n.proposeOwn(ctx, &logpb.Command{Kind: &logpb.Command_PutMember{
-		PutMember: &logpb.PutMember{Id: id, ApiAddress: apiAddress},
-	}})
+	return n.proposeOwn(ctx, putMember(id, apiAddress))
 }
 
 // Promote makes a learner that has caught up a voter. *MemberError: it is none, or lacks too much.

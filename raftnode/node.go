@@ -76,6 +76,7 @@ type Node struct {
 	// shift is the state's: how far ahead of Unix time its views are counted.
 	shift  atomic.Int64
 	builds builds
+	apis   apiAddresses
 	// entryVersion is that of the entries which this node proposes.
 	entryVersion atomic.Uint32
 	// level is the feature level of the state.
@@ -148,6 +149,7 @@ func Open(config Config) (*Node, error) {
 	if len(config.Peers) == 0 {
 		n.config.list = ""
 	}
+	n.apis.learn(config.ID, config.APIAddress)
 	if config.Testing {
 		n.faulty = NewFaultyClock(config.Clock)
 		n.config.Clock = n.faulty

@@ -186,6 +186,7 @@ func (n *Node) checks(s Status) []Check {
 	}
 	stalled := n.log.StalledFor()
 	unreadable := n.unreadable.Load()
+	recorded, misaddressed := n.misaddressed()
 	skew, viewAhead := time.Duration(n.skew.Load()), time.Duration(n.viewAhead.Load())
 	return []Check{
 		check("running", !n.isDone() && !n.stopping.Load(), "the node is stopping: %v", n.Err()),
@@ -200,6 +201,8 @@ func (n *Node) checks(s Status) []Check {
 		check("memory", !n.memoryFull.Load(),
 			"more than %d%% of memory.limit is in use (mark %s): new grants are refused; give the process more memory",
 			MemoryMark, mebibytes(n.memoryMark)),
+		check("address", !misaddressed, "the members know this node's API at %s, but it advertises %s: the leader records the change within "+
+			"seconds, unless another member has that address; then correct api.advertise", recorded, n.config.APIAddress),
 		check("clock", skew < mostSkew && skew > -mostSkew, "the wall clock differs by %v from the clocks of the other nodes that answer: correct the wrong one",
 			skew.Round(time.Millisecond)),
 		check("views", viewAhead < mostAhead, "clocks of a majority were wrong: the cluster's view of the time of day is %v ahead of the members' clocks. "+

@@ -121,6 +121,7 @@ func (n *Node) sampleOnce(enough func(voters int) int) {
 			reply, err := n.port.Ask(ctx, string(v.ID), string(v.Address), peer.Request{Kind: "probe"})
 			if err == nil && reply.Node == string(v.ID) {
 				n.samples.add(reply.Node, reply.Wall, sent, n.config.Clock.Monotonic())
+				n.apis.learn(reply.Node, reply.API)
 			}
 			answered <- err == nil
 		})
@@ -174,6 +175,7 @@ func (n *Node) sampleWalls() {
 		if lead != nil {
 			n.raiseVersion()
 			n.guardRate(lead)
+			n.correctAddresses()
 		}
 	}
 }

@@ -47,6 +47,8 @@ type Reply struct {
 	FormedWith []string `json:"formedWith,omitempty"`
 	// Key is the node's key for calls that it forwards (voucher), for key.
 	Key []byte `json:"key,omitempty"`
+	// API is where the node's API is, by its own settings.
+	API string `json:"api,omitempty"`
 	// Refused says why the question is not answered; then nothing else is set.
 	Refused string `json:"refused,omitempty"`
 	Build

@@ -1,0 +1,60 @@
+package raftnode_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quotad/quotad/raftnode"
+)
+
+// knownAt returns where a node takes a member's API to be.
+func knownAt(n *raftnode.Node, id string) string {
+	members := n.Status().Members
+	if i := slices.IndexFunc(members, func(m raftnode.MemberStatus) bool { return m.ID == id }); i >= 0 {
+		return members[i].APIAddress
+	}
+	return ""
+}
+
+// TestAPIAddress_FollowsTheNode: a follower that is started again with another API address is known there on every node, without leading
+// once. An address that another member has is not taken over: the node fails a check that says so until it has one of its own.
+func TestAPIAddress_FollowsTheNode(t *testing.T) {
+	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
+	moved := (c.leader() + 1) % 3
+	taken := c.configs[(moved+1)%3].APIAddress
+	id := c.configs[moved].ID
+	restart := func(api string) {
+		t.Helper()
+		c.stop(moved)
+		c.configs[moved].APIAddress = api
+		c.configs[moved].Peers = slices.Clone(c.configs[moved].Peers)
+		c.configs[moved].Peers[moved].APIAddress = api
+		c.start(moved)
+	}
+	before := c.configs[moved].APIAddress
+	c.propose(rate("q", 10))
+	for _, address := range []string{"127.0.0.1:2001", before} {
+		restart(address)
+		for i := range c.nodes {
+			eventually(t, "the new address is known", func() bool { return knownAt(c.nodes[i], id) == address && failing(c.nodes[i], "address") == "" })
+		}
+	}
+	restart(taken)
+	var message string
+	eventually(t, "the node tells", func() bool { message = failing(c.nodes[moved], "address"); return message != "" })
+	if !strings.Contains(message, before) || !strings.Contains(message, taken) || !strings.Contains(message, "api.advertise") {
+		t.Error(message)
+	}
+	eventually(t, "the leader has heard of it", func() bool { return c.nodes[c.leader()].HasHeardOf(id) == taken })
+	for range 20 { // many times over, the leader has looked whether it is to be recorded
+		c.propose(reserve("q", 1))
+	}
+	for i := range c.nodes {
+		if at := knownAt(c.nodes[i], id); i != moved && at != before {
+			t.Errorf("node %d takes it to be at %s", i, at)
+		}
+	}
+	restart(before)
+	eventually(t, "it has its own again", func() bool { return failing(c.nodes[moved], "address") == "" })
+}
