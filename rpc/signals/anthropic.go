@@ -122,9 +122,8 @@ func anthropicVerdict(r *response, windows []Signal) Signal {
 		s.Class, s.Scope, s.NoRetry, s.Rule = Billing, ScopeOrg, true, "anthropic/spend_limit"
 		r.moments = true
 		utc := r.now.UTC()
-		s.ResetIn = Span{D: time.Date(utc.Year(), utc.Month()+1, 1, 0, 0, 0, 0, time.UTC).Sub(r.now), Known: true}
-		s.ResetResolution = time.Second
-		return s
+		s.ResetIn = r.left(time.Date(utc.Year(), utc.Month()+1, 1, 0, 0, 0, 0, time.UTC))
+		return inWindow(s)
 	case r.status == http.StatusBadRequest && anthropicSpend.MatchString(said.Message), said.Type == "billing_error":
 		s.Class, s.Scope, s.NoRetry, s.Rule = Billing, ScopeOrg, true, "anthropic/billing"
 		return s

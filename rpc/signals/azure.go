@@ -22,7 +22,7 @@ func observeAzure(r *response) []Signal {
 	if readJSON(r.body, &said) && said.Error != nil {
 		said.Message = said.Error.Message
 	}
-	if !asked.known && !strings.Contains(strings.ToLower(said.Message), "quota") {
+	if !asked.said && !strings.Contains(strings.ToLower(said.Message), "quota") {
 		return []Signal{{Class: NotALimit, NoRetry: r.noRetry(), Rule: "azure/forbidden"}}
 	}
 	return []Signal{asked.or(messageWait(said.Message)).on(Signal{Class: Exhausted, NoRetry: r.noRetry(), Rule: "azure/quota"})}

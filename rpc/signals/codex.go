@@ -46,7 +46,7 @@ func codexWindows(r *response) []Signal {
 			ResetIn:   r.longest(prefix+"Reset-At", r.sinceEpoch),
 		}
 		if !s.ResetIn.Known {
-			s.ResetIn = r.longest(prefix+"Reset-After-Seconds", seconds)
+			s.ResetIn = r.longest(prefix+"Reset-After-Seconds", lengths(seconds))
 		}
 		if minutes := r.count(prefix + "Window-Minutes"); minutes.Known && minutes.N <= int64(maxSpan/time.Minute) {
 			s.Window = Span{D: time.Duration(minutes.N) * time.Minute, Known: true}
@@ -77,8 +77,8 @@ func codexUsedUp(r *response, windows []Signal) Signal {
 		} `json:"error"`
 	}
 	if readJSON(r.body, &said) {
-		if d, ok := r.until(said.Error.ResetsAt, time.Second); ok && said.Error.ResetsAt > 0 {
-			asked = waitFor(d)
+		if at, ok := r.until(said.Error.ResetsAt, time.Second); ok && at.Known && said.Error.ResetsAt > 0 {
+			asked = waitFor(at.D)
 		} else if n := said.Error.ResetsInSeconds; n > 0 && n <= int64(maxSpan/time.Second) {
 			asked = waitFor(time.Duration(n) * time.Second)
 		}

@@ -69,8 +69,10 @@ func geminiLimited(r *response, s Signal, said rpcError, reason string, asked wa
 			r.moments = true
 			today := r.now.In(pacific)
 			midnight := time.Date(today.Year(), today.Month(), today.Day()+1, 0, 0, 0, 0, pacific)
-			s.ResetIn, s.ResetResolution = Span{D: midnight.Sub(r.now), Known: true}, time.Second
-			asked = asked.or(waitFor(s.ResetIn.D))
+			if s.ResetIn = r.left(midnight); s.ResetIn.Known {
+				s.ResetResolution = time.Second
+				asked = asked.or(waitFor(s.ResetIn.D))
+			}
 		}
 	case reason == "QUOTA_EXHAUSTED" || asked.d > geminiPatience:
 		s.Class, s.NoRetry, s.Rule = Exhausted, true, "gemini/exhausted"

@@ -79,7 +79,7 @@ func githubVerdict(r *response, counts Signal) (verdict Signal, merged bool) {
 		if remaining := r.count("X-Ratelimit-Remaining"); remaining.Known && remaining.N == 0 {
 			return githubExhausted(counts, asked, "github/primary"), true
 		}
-		if asked.known || githubSecondary(r.body) || r.status == http.StatusTooManyRequests {
+		if asked.said || githubSecondary(r.body) || r.status == http.StatusTooManyRequests {
 			return asked.or(waitFor(githubSecondaryWait)).on(Signal{Class: Throttled, Scope: ScopeKey, NoRetry: r.noRetry(), Rule: "github/secondary"}), false
 		}
 		return Signal{Class: NotALimit, Rule: "github/forbidden"}, false

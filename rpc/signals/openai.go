@@ -33,7 +33,7 @@ func openaiCounts(r *response, family string) (Signal, bool) {
 		Resource:  family,
 		Limit:     r.count("X-Ratelimit-Limit-" + family),
 		Remaining: r.count("X-Ratelimit-Remaining-" + family),
-		RefillIn:  r.longest("X-Ratelimit-Reset-"+family, goDuration),
+		RefillIn:  r.longest("X-Ratelimit-Reset-"+family, lengths(goDuration)),
 		Rule:      "openai/counts",
 	}
 	if s.Limit.N == 0 {

@@ -33,56 +33,72 @@ func (r *response) count(name string) Count {
 	return least
 }
 
-// longest reads a header with parse. Of several lines the longest counts.
-func (r *response) longest(name string, parse func(string) (time.Duration, bool)) Span {
+// longest reads a header with parse, which returns an unknown span for a moment that cannot be told. Of several lines the longest counts.
+func (r *response) longest(name string, parse func(string) (Span, bool)) Span {
 	var most Span
 	for _, value := range r.header.Values(name) {
-		d, ok := parse(strings.TrimSpace(value))
-		if !ok || d < 0 || d > maxSpan {
+		span, ok := parse(strings.TrimSpace(value))
+		if !ok || span.D < 0 || span.D > maxSpan {
 			r.malformed++
 			continue
 		}
-		if !most.Known || d > most.D {
-			most = Span{D: d, Known: true}
+		if span.Known && (!most.Known || span.D > most.D) {
+			most = span
 		}
 	}
 	return most
 }
 
+// lengths reads values that are lengths of time, which need no clock.
+func lengths(parse func(string) (time.Duration, bool)) func(string) (Span, bool) {
+	return func(value string) (Span, bool) {
+		d, ok := parse(value)
+		return Span{D: d, Known: ok}, ok
+	}
+}
+
 // sinceEpoch reads seconds since 1970 as a time from now; the past is 0.
-func (r *response) sinceEpoch(value string) (time.Duration, bool) {
+func (r *response) sinceEpoch(value string) (Span, bool) {
 	n, ok := parseCount(value)
 	if !ok {
-		return 0, false
+		return Span{}, false
 	}
 	return r.until(n, time.Second)
 }
 
 // guessed reads a number whose unit has to be guessed from its size: milliseconds or seconds since 1970, or seconds
 // from now.
-func (r *response) guessed(value string) (time.Duration, bool) {
+func (r *response) guessed(value string) (Span, bool) {
 	n, ok := parseCount(value)
 	switch {
 	case !ok:
-		return 0, false
+		return Span{}, false
 	case n > 1e12:
 		return r.until(n, time.Millisecond)
 	case n > 1e9:
 		return r.until(n, time.Second)
 	}
-	return seconds(value)
+	return lengths(seconds)(value)
+}
+
+// left returns how long it is until a moment; the past is 0. Every moment of a response goes through here: an undated answer's is unknown.
+func (r *response) left(at time.Time) Span {
+	if r.undated {
+		return Span{}
+	}
+	return Span{D: max(0, at.Sub(r.now)), Known: true}
 }
 
 // until turns a moment, counted in units since 1970, into a time from now.
-func (r *response) until(n int64, unit time.Duration) (time.Duration, bool) {
+func (r *response) until(n int64, unit time.Duration) (Span, bool) {
 	r.moments = true
 	perSecond := int64(time.Second / unit)
 	whole, rest := n/perSecond, n%perSecond
 	// Outside of these bounds neither the subtraction nor the result makes sense.
 	if apart := whole - r.now.Unix(); apart > int64(maxSpan/time.Second) || whole > 1<<40 {
-		return 0, false
+		return Span{}, false
 	}
-	return max(0, time.Unix(whole, rest*int64(unit)).Sub(r.now)), true
+	return r.left(time.Unix(whole, rest*int64(unit))), true
 }
 
 // retryAfter reads the Retry-After family: milliseconds win over seconds or a date.
@@ -95,13 +111,14 @@ func (r *response) retryAfter() wait {
 	}
 	var most wait
 	for _, value := range r.header.Values("Retry-After") {
-		d, ok := r.secondsOrDate(strings.TrimSpace(value))
+		span, ok := r.secondsOrDate(strings.TrimSpace(value))
 		if !ok {
 			r.malformed++
 			continue
 		}
-		if !most.known || d > most.d {
-			most = waitFor(d)
+		most.said = true
+		if span.Known && (!most.known || span.D > most.d) {
+			most = waitFor(span.D)
 		}
 	}
 	return most
@@ -121,10 +138,10 @@ func messageWait(message string) wait {
 }
 
 // rfc3339 reads a moment as a time from now; the past is 0.
-func (r *response) rfc3339(value string) (time.Duration, bool) {
+func (r *response) rfc3339(value string) (Span, bool) {
 	r.moments = true
 	at, err := time.Parse(time.RFC3339, value)
-	return max(0, at.Sub(r.now)), err == nil
+	return r.left(at), err == nil
 }
 
 // readJSON reads the fields that value has from JSON. A field of another type than expected is left out and does no
@@ -148,15 +165,15 @@ func events(body []byte) iter.Seq[[]byte] {
 
 // secondsOrDate reads both forms of Retry-After. A date is compared with the response's own Date where it has one, so
 // that the two machines' clocks need not agree.
-func (r *response) secondsOrDate(value string) (time.Duration, bool) {
+func (r *response) secondsOrDate(value string) (Span, bool) {
 	if d, ok := seconds(value); ok {
-		return d, true
+		return Span{D: d, Known: true}, true
 	}
 	at, err := http.ParseTime(value)
 	if err != nil {
-		return 0, false
+		return Span{}, false
 	}
-	return max(0, at.Sub(r.now)), true
+	return r.left(at), true
 }
 
 // noRetry reports whether the provider asked not to try again.

@@ -196,51 +196,41 @@ func (d Dialect) NeedsBody(status int, header http.Header) bool {
 // Observe reads one response that arrived at now. body is the beginning of its body, at most MaxBody bytes of it are
 // looked at; it may be empty or cut off anywhere. Counts come first, the verdict on a refused call last. Moments that the
 // provider names are compared with the response's own Date, so that the two machines' clocks need not agree; without one,
-// with now. ObserveAnswer leaves such resets out.
+// with now. ObserveAnswer leaves out what comes of that.
 func (d Dialect) Observe(now time.Time, status int, header http.Header, body []byte) []Signal {
-	out, _ := d.read(now, status, header, body)
-	return out
+	return d.read(&response{now: now, status: status, header: header, body: body})
 }
 
-// ObserveAnswer is Observe for who reports resets: those that the provider named as moments in a response without a Date
-// are left out, since they would be wrong by as much as this machine's clock is.
+// ObserveAnswer is Observe for callers that report resets and waits: those that the provider named as moments in a response without a Date
+// are unknown, since they would be wrong by as much as this machine's clock is.
 func (d Dialect) ObserveAnswer(now time.Time, status int, header http.Header, body []byte) []Signal {
-	out, byOwnClock := d.read(now, status, header, body)
-	for i := range out {
-		if byOwnClock {
-			out[i].ResetIn, out[i].ResetResolution = Span{}, 0
-		}
-	}
-	return out
+	return d.read(&response{now: now, undated: true, status: status, header: header, body: body})
 }
 
-// read reads a response. byOwnClock says that moments in it were compared with now.
-func (d Dialect) read(now time.Time, status int, header http.Header, body []byte) (out []Signal, byOwnClock bool) {
-	if len(body) > MaxBody {
-		body = body[:MaxBody]
-	}
-	r := &response{now: now, status: status, header: header, body: body}
-	if sent, err := http.ParseTime(header.Get("Date")); err == nil {
-		r.now, r.dated = sent, true
+// read reads a response.
+func (d Dialect) read(r *response) []Signal {
+	r.body = r.body[:min(len(r.body), MaxBody)]
+	dated := false
+	if sent, err := http.ParseTime(r.header.Get("Date")); err == nil {
+		r.now, r.undated, dated = sent, false, true
 	}
 	if d = d.resolve(r); d.observe == nil {
-		return nil, false
+		return nil
 	}
-	out = d.observe(r)
+	out := d.observe(r)
 	for i := range out {
-		if r.moments && r.dated && out[i].ResetIn.Known {
+		if r.moments && dated && out[i].ResetIn.Known {
 			out[i].ResetResolution += dateResolution
 		}
 	}
-	byOwnClock = r.moments && !r.dated
 	if r.malformed == 0 {
-		return out, byOwnClock
+		return out
 	}
 	if len(out) == 0 {
 		out = []Signal{{Class: OK, Rule: "malformed"}}
 	}
 	out[0].Malformed = r.malformed
-	return out, byOwnClock
+	return out
 }
 
 // Verdict returns the signal that says why a call was refused, if it was: the last one that is not OK.
@@ -258,23 +248,24 @@ const dateResolution = time.Second
 
 // response is one response and how much of it could not be read.
 type response struct {
-	// now is the response's own Date where it is dated, or else when it arrived. moments: something was compared with it.
-	now            time.Time
-	dated, moments bool
-	status         int
-	header         http.Header
-	body           []byte
-	malformed      int
+	// now is the response's own Date where it has one, or else when it arrived. moments: something was compared with it. undated: nothing
+	// may be, since the response has no Date and its waits are reported.
+	now              time.Time
+	undated, moments bool
+	status           int
+	header           http.Header
+	body             []byte
+	malformed        int
 }
 
-// wait is what the provider asked the caller to wait.
+// wait is what the provider asked the caller to wait. said and not known: it named a moment that cannot be told.
 type wait struct {
-	d     time.Duration
-	known bool
+	d           time.Duration
+	said, known bool
 }
 
 // waitFor returns a wait that is known.
-func waitFor(d time.Duration) wait { return wait{d: max(d, 0), known: true} }
+func waitFor(d time.Duration) wait { return wait{d: max(d, 0), said: true, known: true} }
 
 // or returns w, or other where w is unknown.
 func (w wait) or(other wait) wait {

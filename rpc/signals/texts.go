@@ -229,7 +229,8 @@ func waitIn(parts map[string]string, now time.Time) (time.Duration, bool) {
 		return moment(parts[partAt], now)
 	case parts[partEpoch] != "":
 		r := response{now: now}
-		return r.sinceEpoch(parts[partEpoch])
+		left, ok := r.sinceEpoch(parts[partEpoch])
+		return left.D, ok
 	}
 	return decimal(parts[partMillis], time.Millisecond)
 }
