@@ -61,7 +61,9 @@ func hostileCommand() *cobra.Command {
 		Short: "Measure the effect of a hostile caller on others",
 		Long: `Run three nodes and eight callers, each with a token and eight calls in flight, on one processor. On the other processor a program
 spins at the lowest priority. In every second phase a hostile caller with a token takes as much as it can of everything at every
-node. Operator commands run all the time.`,
+node. Operator commands run all the time, at each node in turn. Fails if one of them fails, or where a goal is missed: others
+keep 80 % of their rate, their p99 is at most twice as long, no operator command takes more than 1 s, and no node's memory goes above
+its mark.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run.run(cmd.Context(), cmd.OutOrStdout()) },
 	}
@@ -72,7 +74,7 @@ node. Operator commands run all the time.`,
 	cmd.Flags().StringVar(&run.only, "only", "", "limit the hostile caller to one attack: fill, wait, watch, bomb, silent or slow")
 	cmd.Flags().StringVar(&run.profiles, "profiles", "", "write a profile of each node's processor time in each phase into this folder")
 	cmd.Flags().IntVar(&run.bombers, "bombers", 1, "how many bombs the hostile caller sends each node at once")
-	cmd.Flags().StringVar(&run.memory, "memory-limit", "", "the nodes' memory limit, as 1GiB; empty: their default")
+	cmd.Flags().StringVar(&run.memory, "memory-limit", "2GiB", "the nodes' memory limit: what full budgets need")
 	var length time.Duration
 	role := &cobra.Command{Use: "role NAME", Hidden: true, Args: cobra.ExactArgs(1), RunE: func(cmd *cobra.Command, args []string) error {
 		return play(cmd.Context(), args[0], run.bombers, length, run.warm, cmd.OutOrStdout())
@@ -88,8 +90,12 @@ node. Operator commands run all the time.`,
 type phase struct {
 	// PerSecond, P50 and P99 (milliseconds) are of the other callers.
 	PerSecond, P50, P99 float64
-	// Operator is the longest command of the operator, in milliseconds; Memory the most that a node used, in MiB.
-	Operator, Memory float64 `json:",omitempty"`
+	// Operator is the longest command of the operator, in milliseconds; Memory the most that a node used, in MiB, and MemoryPart the most
+	// that one used of what its mark allows it.
+	Operator, Memory, MemoryPart float64 `json:",omitempty"`
+	// Commands counts the operator's commands, Failed are those that failed.
+	Commands int     `json:",omitempty"`
+	Failed   []error `json:"-"`
 	// Processor is what all nodes used of one processor, in percent.
 	Processor float64 `json:",omitempty"`
 	// Attack tells what the hostile caller did.
@@ -112,41 +118,43 @@ func (r *hostileRun) run(ctx context.Context, out io.Writer) error {
 			measured[role] = append(measured[role], p)
 		}
 	}
-	return tabulate(out, measured)
+	return errors.Join(tabulate(out, measured), judgeHostile(out, measured))
+}
+
+// hostileColumns are what the table shows of a phase.
+var hostileColumns = []func(phase) float64{
+	func(p phase) float64 { return p.PerSecond }, func(p phase) float64 { return p.P50 }, func(p phase) float64 { return p.P99 },
+	func(p phase) float64 { return p.Operator }, func(p phase) float64 { return p.Memory },
+	func(p phase) float64 { return 100 * p.MemoryPart }, func(p phase) float64 { return p.Processor },
+}
+
+// sortedOf returns what phases came to, in ascending order, and the median of it.
+func sortedOf(phases []phase, get func(phase) float64) (all []float64, median float64) {
+	for _, p := range phases {
+		all = append(all, get(p))
+	}
+	slices.Sort(all)
+	return all, all[len(all)/2]
 }
 
 // tabulate prints medians, and for each the range of the rounds.
 func tabulate(out io.Writer, measured map[string][]phase) error {
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	_, _ = fmt.Fprintln(rows, "PHASE\tDECISIONS/S\tP50 ms\tP99 ms\tOPERATOR, LONGEST ms\t"+
-		"MEMORY OF A NODE MiB\tPROCESSOR OF THE NODES %\tATTACK")
-	of := func(role string, get func(phase) float64) (median float64, text string) {
-		var all []float64
-		for _, p := range measured[role] {
-			all = append(all, get(p))
-		}
-		slices.Sort(all)
-		median = all[len(all)/2]
-		return median, fmt.Sprintf("%.1f (%.1f to %.1f)", median, all[0], all[len(all)-1])
-	}
-	columns := []func(phase) float64{
-		func(p phase) float64 { return p.PerSecond }, func(p phase) float64 { return p.P50 }, func(p phase) float64 { return p.P99 },
-		func(p phase) float64 { return p.Operator }, func(p phase) float64 { return p.Memory },
-		func(p phase) float64 { return p.Processor },
-	}
+		"MEMORY OF A NODE MiB\tOF ITS MARK %\tPROCESSOR OF THE NODES %\tATTACK")
 	medians := map[string][]float64{}
 	for _, role := range []string{"rest", "attack"} {
 		row := []string{role}
-		for _, get := range columns {
-			median, text := of(role, get)
+		for _, get := range hostileColumns {
+			all, median := sortedOf(measured[role], get)
 			medians[role] = append(medians[role], median)
-			row = append(row, text)
+			row = append(row, fmt.Sprintf("%.1f (%.1f to %.1f)", median, all[0], all[len(all)-1]))
 		}
 		last := measured[role][len(measured[role])-1]
 		_, _ = fmt.Fprintln(rows, strings.Join(append(row, last.Attack), "\t"))
 	}
-	_, _ = fmt.Fprintf(rows, "ratio\t%.2f\t%.2f\t%.2f\t\t\t\t\n", medians["attack"][0]/medians["rest"][0], medians["attack"][1]/medians["rest"][1],
-		medians["attack"][2]/medians["rest"][2])
+	_, _ = fmt.Fprintf(rows, "ratio\t%.2f\t%.2f\t%.2f\t\t\t\t\t\n", medians["attack"][0]/medians["rest"][0],
+		medians["attack"][1]/medians["rest"][1], medians["attack"][2]/medians["rest"][2])
 	return rows.Flush()
 }
 
@@ -187,7 +195,7 @@ func (r *hostileRun) phase(ctx context.Context, round int, role string) (_ phase
 	p := c.operate(ctx, whole)
 	p.Processor = 100 * (c.used() - used).Seconds() / whole.Seconds()
 	said, err := served()
-	if err := errors.Join(err, profiled()); err != nil {
+	if err := errors.Join(err, profiled(), c.remember(ctx, &p)); err != nil {
 		return phase{}, err
 	}
 	if err := json.Unmarshal(said, &p); err != nil { // what it leaves out stays
@@ -252,16 +260,21 @@ func (c *guarded) start(ctx context.Context, quotad string) (err error) {
 		}
 	}
 	return bench.Retry(ctx, func(ctx context.Context) error {
-		_, err := c.admin().ApplyQuotas(ctx, &quotav1.ApplyQuotasRequest{Quotas: append(hostile.Quotas(), &quotav1.Quota{
+		_, err := c.admin(0).ApplyQuotas(ctx, &quotav1.ApplyQuotasRequest{Quotas: append(hostile.Quotas(), &quotav1.Quota{
 			Name: bench.QuotaName(-1), Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: 1 << 50, Per: durationpb.New(time.Minute)}},
 		})})
 		return err
 	})
 }
 
-func (c *guarded) admin() quotav1connect.AdminServiceClient {
-	carry := &canary.Carry{Secret: c.tokens["operator"], Next: http.DefaultTransport}
-	return quotav1connect.NewAdminServiceClient(&http.Client{Transport: carry}, "http://"+c.addresses[0])
+// admin calls a node as the operator, by its number.
+func (c *guarded) admin(node int) quotav1connect.AdminServiceClient {
+	return quotav1connect.NewAdminServiceClient(c.operator(), "http://"+c.addresses[node])
+}
+
+// operator is a client that carries the operator's token.
+func (c *guarded) operator() *http.Client {
+	return &http.Client{Transport: &canary.Carry{Secret: c.tokens["operator"], Next: http.DefaultTransport}}
 }
 
 // role starts this program again, on one processor, to play a role. wait returns what it said.
@@ -302,24 +315,60 @@ func onProcessor(number int, start func() error) error {
 	return errors.Join(start(), unix.SchedSetaffinity(0, &before))
 }
 
-// operate carries an operator's command out five times a second, and looks at the nodes' memory.
+// operate carries an operator's command out five times a second, at each node in turn and at each once at least.
 func (c *guarded) operate(ctx context.Context, length time.Duration) (p phase) {
-	admin := c.admin()
-	for began := time.Now(); time.Since(began) < length && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
+	goesOn := func(began time.Time) bool { return time.Since(began) < length || p.Commands < len(c.addresses) }
+	for began := time.Now(); goesOn(began) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
+		node := p.Commands % len(c.addresses)
 		at := time.Now()
-		_, err := admin.OverrideQuota(ctx, &quotav1.OverrideQuotaRequest{
+		_, err := c.admin(node).OverrideQuota(ctx, &quotav1.OverrideQuotaRequest{
 			Name: bench.QuotaName(-1), Limit: new(int64(1 << 40)), Duration: durationpb.New(time.Minute),
 		})
-		took := time.Since(at)
+		p.Operator = max(p.Operator, float64(time.Since(at).Microseconds())/1000)
+		p.Commands++
 		if err != nil {
-			_, _ = fmt.Fprintln(os.Stderr, "an operator's command:", err)
-		}
-		p.Operator = max(p.Operator, float64(took.Microseconds())/1000)
-		for _, pid := range c.processes.PIDs() {
-			p.Memory = max(p.Memory, peakMiB(pid))
+			p.Failed = append(p.Failed, fmt.Errorf("operator command at node %d: %w", node+1, err))
 		}
 	}
 	return p
+}
+
+// remember records how much memory the nodes had at most, and how much of what their marks allow them.
+func (c *guarded) remember(ctx context.Context, p *phase) error {
+	for i, pid := range c.processes.PIDs() {
+		mark, err := c.memoryMark(ctx, i)
+		if err != nil {
+			return fmt.Errorf("memory mark of node %d: %w", i+1, err)
+		}
+		had := peakMiB(pid)
+		if had == 0 {
+			return fmt.Errorf("node %d has ended, or its memory is unknown", i+1)
+		}
+		p.Memory, p.MemoryPart = max(p.Memory, had), max(p.MemoryPart, had*(1<<20)/mark)
+	}
+	return nil
+}
+
+// memoryMark returns the memory in use, in bytes, above which a node refuses new grants.
+func (c *guarded) memoryMark(ctx context.Context, node int) (float64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.ops[node]+"/metrics", http.NoBody)
+	if err != nil {
+		return 0, err
+	}
+	response, err := c.operator().Do(request)
+	if err != nil {
+		return 0, err
+	}
+	text, err := io.ReadAll(response.Body)
+	if err := errors.Join(err, response.Body.Close()); err != nil {
+		return 0, err
+	}
+	_, after, found := bytes.Cut(text, []byte("\nquotad_memory_mark_bytes "))
+	var mark float64
+	if _, err := fmt.Sscan(string(after), &mark); !found || err != nil || mark <= 0 {
+		return 0, fmt.Errorf("%s names none: set --memory-limit", response.Status)
+	}
+	return mark, nil
 }
 
 // used is the processor time that the nodes have had.
@@ -372,7 +421,7 @@ func (c *guarded) profileOne(ctx context.Context, address, file string, length t
 	if err != nil {
 		return err
 	}
-	response, err := (&http.Client{Transport: &canary.Carry{Secret: c.tokens["operator"], Next: http.DefaultTransport}}).Do(request)
+	response, err := c.operator().Do(request)
 	if err != nil {
 		return err
 	}
