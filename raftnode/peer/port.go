@@ -192,11 +192,19 @@ func (p *Port) handle(in *incoming) {
 		release()
 		return
 	}
-	p.slots.admit(in, hello.Protocol, hello.Node, p.config.Local.Knows(hello.Node))
+	// A guest may have to wait until other members say who it is. A member's slots are for callers that were let in: a node of another
+	// cluster can have the same name.
+	member := p.config.Local.Knows(hello.Node)
+	if !member {
+		p.slots.admit(in, hello.Protocol, hello.Node, false)
+	}
 	if err := p.config.Local.Admit(hello); err != nil {
 		p.refuse(conn, reader, hello, err)
 		release()
 		return
+	}
+	if member {
+		p.slots.admit(in, hello.Protocol, hello.Node, true)
 	}
 	_ = conn.SetDeadline(time.Time{})
 	if hello.Protocol == ProtocolRaft {

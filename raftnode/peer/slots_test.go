@@ -1,10 +1,13 @@
 package peer
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
 	"testing"
+	"testing/synctest"
 )
 
 // fromHost is a connection from a host of which only whether it was closed matters.
@@ -71,4 +74,46 @@ func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
 	if len(c.members) > 0 {
 		t.Errorf("%d lists are left", len(c.members))
 	}
+}
+
+// TestHandle_AnotherClusterTakesNoMembersPlace: connections that name a member and are not let in, as of a node of the same name in another
+// cluster, close none of the member's.
+func TestHandle_AnotherClusterTakesNoMembersPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := askingPort(nil)
+		p.config.Local.Knows = func(string) bool { return true }
+		p.config.Local.Answer = func(string, Request) Reply { return Reply{Node: "n0"} }
+		p.config.Local.Admit = func(hello Preface) error {
+			if hello.Cluster != "ours" {
+				return errors.New("cluster ID mismatch")
+			}
+			return nil
+		}
+		var all []net.Conn
+		open := func(cluster string) net.Conn {
+			here, there := net.Pipe()
+			all = append(all, here)
+			if !p.links.enter(there) {
+				t.Fatal("the port is closed")
+			}
+			in := p.slots.enter(there)
+			p.wg.Go(func() { p.handle(in) })
+			_ = writeLine(here, Preface{Magic: Magic, Protocol: ProtocolPeer, Node: "n1", Cluster: cluster})
+			synctest.Wait()
+			return here
+		}
+		member := open("ours")
+		for range maxPerMember {
+			open("theirs")
+		}
+		answer := Reply{}
+		err := errors.Join(writeLine(member, Request{Kind: "hello"}), readLine(bufio.NewReader(member), maxMessage, &answer))
+		if err != nil || answer.Node != "n0" {
+			t.Errorf("the member's connection: %+v, %v", answer, err)
+		}
+		for _, conn := range all {
+			_ = conn.Close()
+		}
+		p.wg.Wait()
+	})
 }
