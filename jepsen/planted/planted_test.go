@@ -40,7 +40,7 @@ func TestEveryDefectFitsItsPlace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(all) < 12 {
+	if len(all) < 90 {
 		t.Errorf("there are %d defects", len(all))
 	}
 	for _, defect := range all {
