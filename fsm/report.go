@@ -178,8 +178,7 @@ func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.
 	}
 	answered := ledger.View{Early: o.beganWall, Late: m.clock.WallLate}
 	available := q.ledger.Available(&q.rule)
-	learned := q.ledger.LearnReset(&q.rule, q.rule.At(m.clock), answered, *signal.ResetAfterNs, resolution, by.caller,
-		m.featureLevel)
+	learned := q.ledger.LearnReset(&q.rule, q.rule.At(m.clock), answered, *signal.ResetAfterNs, resolution, by.caller, m.featureLevel)
 	if learned {
 		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: *signal.ResetAfterNs})
 	}
