@@ -1158,7 +1158,7 @@ type GetStatusResponse struct {
 	OldestLevel uint32 `protobuf:"varint,23,opt,name=oldest_level,json=oldestLevel,proto3" json:"oldest_level,omitempty"`
 	// The newest version of log entries that this node supports.
 	NewestLevel uint32 `protobuf:"varint,24,opt,name=newest_level,json=newestLevel,proto3" json:"newest_level,omitempty"`
-	// Version of the semantics of the API; 2 today.
+	// Version of the semantics of the API.
 	ApiVersion uint32 `protobuf:"varint,25,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// The budgets of the replicated state.
 	Budgets []*Budget `protobuf:"bytes,60,rep,name=budgets,proto3" json:"budgets,omitempty"`
