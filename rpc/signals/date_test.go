@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestObserve_CountsFromTheAnswersOwnDate: an agent whose clock is 20 minutes ahead, or behind, finds the same reset and the same wait as all
-// others; without a Date neither a reset nor a wait that is a moment is told.
+// TestObserve_CountsFromTheAnswersOwnDate: an agent whose clock is 20 minutes ahead, or behind, finds the same reset and the same wait as
+// all others; without a Date neither a reset nor a wait that is a moment is told.
 func TestObserve_CountsFromTheAnswersOwnDate(t *testing.T) {
 	sent := time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)
 	dated := func(pairs ...string) http.Header {
@@ -17,6 +17,7 @@ func TestObserve_CountsFromTheAnswersOwnDate(t *testing.T) {
 	}
 	const reset, later = "1767265200", "Thu, 01 Jan 2026 10:30:00 GMT" // 11:00, 10:30
 	github := []string{"X-Ratelimit-Limit", "5000", "X-Ratelimit-Remaining", "0", "X-Ratelimit-Reset", reset}
+	some := []string{"X-Ratelimit-Limit", "5000", "X-Ratelimit-Remaining", "9", "X-Ratelimit-Reset", reset}
 	general := []string{"X-Ratelimit-Remaining", "0", "X-Ratelimit-Reset", reset}
 	plan := []string{anthropicPlan + "Status", "rejected", anthropicPlan + "Reset", reset}
 	window := []string{"X-Codex-Primary-Used-Percent", "100", "X-Codex-Primary-Reset-At", reset}
@@ -30,12 +31,12 @@ func TestObserve_CountsFromTheAnswersOwnDate(t *testing.T) {
 		body        string
 		reset, wait time.Duration // 0: not told
 	}{
-		"GitHub":                    {GitHub, dated("X-Ratelimit-Limit", "5000", "X-Ratelimit-Remaining", "9", "X-Ratelimit-Reset", reset), 200, "", time.Hour, 0},
+		"GitHub":                    {GitHub, dated(some...), 200, "", time.Hour, 0},
 		"GitHub, used up":           {GitHub, dated(github...), 403, "", time.Hour, time.Hour + githubResetMargin},
 		"GitHub, used up, no Date":  {GitHub, headers(github...), 403, "", 0, 0},
 		"GitHub, a date, no Date":   {GitHub, headers("Retry-After", later), 403, "", 0, githubSecondaryWait},
 		"GitHub, a date":            {GitHub, dated("Retry-After", later), 403, "", 0, time.Hour / 2},
-		"any provider":              {Generic, dated("X-Ratelimit-Remaining", "9", "X-Ratelimit-Reset", reset), 200, "", time.Hour, 0},
+		"any provider":              {Generic, dated(some...), 200, "", time.Hour, 0},
 		"any provider, a 429":       {Generic, dated(general...), 429, "", time.Hour, time.Hour},
 		"any provider, no Date":     {Generic, headers(general...), 429, "", 0, 0},
 		"a date":                    {Generic, dated("Retry-After", later), 429, "", 0, time.Hour / 2},
@@ -47,10 +48,10 @@ func TestObserve_CountsFromTheAnswersOwnDate(t *testing.T) {
 		"Codex, a length, no Date":  {Codex, headers(window...), 429, usedUp + `,"resets_in_seconds":600}}`, 0, 10 * time.Minute},
 		"Gemini's day":              {Gemini, dated(), 429, daily, 22 * time.Hour, 22 * time.Hour},
 		"Gemini's day, no Date":     {Gemini, headers(), 429, daily, 0, 0},
-		"no Date":                   {GitHub, headers("X-Ratelimit-Remaining", "9", "X-Ratelimit-Reset", reset), 200, "", 0, 0},
-		"a Date that is none":       {GitHub, headers("X-Ratelimit-Remaining", "9", "X-Ratelimit-Reset", reset, "Date", "yesterday"), 200, "", 0, 0},
+		"no Date":                   {GitHub, headers(some...), 200, "", 0, 0},
+		"a Date that is none":       {GitHub, headers(append(some, "Date", "yesterday")...), 200, "", 0, 0},
 		"a duration has no Date":    {Generic, headers("X-Ratelimit-Remaining", "9", "X-Ratelimit-Reset", "3600"), 200, "", time.Hour, 0},
-		"a wait in seconds, a 429":  {Generic, headers("X-Ratelimit-Remaining", "0", "X-Ratelimit-Reset", "60"), 429, "", time.Minute, time.Minute},
+		"a wait in seconds, a 429":  {Generic, headers(append(general[:3:3], "60")...), 429, "", time.Minute, time.Minute},
 		"its reset is a moment too": {Generic, headers(append(general, "Retry-After", "60")...), 429, "", 0, time.Minute},
 	} {
 		for _, off := range []time.Duration{0, 20 * time.Minute, -20 * time.Minute, 300 * 24 * time.Hour} {
