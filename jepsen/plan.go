@@ -188,13 +188,13 @@ func (s *stage) open(ctx context.Context) error {
 		return err
 	}
 	for i := range p.nodes {
-		host, err := s.network.AddHost(fmt.Sprintf("n%d", i+1), cluster.APIPort, cluster.RaftPort)
+		host, err := s.network.AddHost(fmt.Sprintf("n%d", i+1), cluster.Ports()...)
 		if err != nil {
 			return err
 		}
 		s.hosts = append(s.hosts, host)
 	}
-	if s.stranger, err = s.network.AddHost("stranger", cluster.APIPort, cluster.RaftPort); err != nil {
+	if s.stranger, err = s.network.AddHost("stranger", cluster.Ports()...); err != nil {
 		return err
 	}
 	if err := s.mount(); err != nil {

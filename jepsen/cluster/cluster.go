@@ -25,7 +25,11 @@ import (
 const (
 	APIPort  = 7450
 	RaftPort = 7451
+	OpsPort  = 7453
 )
+
+// Ports are all of them.
+func Ports() []int { return []int{APIPort, RaftPort, OpsPort} }
 
 // Host is where a node lives. *network.Host is one.
 type Host interface {
@@ -41,9 +45,10 @@ type Host interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// apiAddress and raftAddress are where others reach a node that lives on a host.
+// apiAddress, raftAddress and opsAddress are where others reach a node that lives on a host.
 func apiAddress(host Host) string  { return net.JoinHostPort(host.IP(), fmt.Sprint(APIPort)) }
 func raftAddress(host Host) string { return net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort)) }
+func opsAddress(host Host) string  { return net.JoinHostPort(host.IP(), fmt.Sprint(OpsPort)) }
 
 // Config is what a cluster is made of.
 type Config struct {
@@ -102,11 +107,12 @@ func New(config Config) *Cluster {
 
 func (c *Cluster) add(id string, host Host, how ...string) *Node {
 	node := &Node{
-		ID: id, API: apiAddress(host), Raft: raftAddress(host),
+		ID: id, API: apiAddress(host), Raft: raftAddress(host), Ops: opsAddress(host),
 		cluster: c, host: host, how: how, binary: c.config.Binary,
 	}
 	node.quota = quotav1connect.NewQuotaServiceClient(c.http, node.URL())
 	node.admin = quotav1connect.NewAdminServiceClient(c.http, node.URL())
+	node.operators = quotav1connect.NewAdminServiceClient(c.http, node.OpsURL())
 	c.mu.Lock()
 	c.nodes[node.ID] = node
 	c.order = append(c.order, node)

@@ -23,14 +23,14 @@ import (
 
 // Node is a node and the process that it is at present.
 type Node struct {
-	// ID is its name in the cluster, API and Raft are its addresses.
-	ID, API, Raft string
+	// ID is its name in the cluster; API, Raft and Ops are its addresses.
+	ID, API, Raft, Ops string
 
-	cluster *Cluster
-	host    Host
-	how     []string
-	quota   quotav1connect.QuotaServiceClient
-	admin   quotav1connect.AdminServiceClient
+	cluster          *Cluster
+	host             Host
+	how              []string
+	quota            quotav1connect.QuotaServiceClient
+	admin, operators quotav1connect.AdminServiceClient
 
 	mu   sync.Mutex
 	life *life
@@ -51,11 +51,16 @@ type life struct {
 }
 
 // URL is where its API is.
-func (n *Node) URL() string {
+func (n *Node) URL() string { return n.scheme() + n.API }
+
+// OpsURL is where its port for operators is.
+func (n *Node) OpsURL() string { return n.scheme() + n.Ops }
+
+func (n *Node) scheme() string {
 	if n.cluster.config.Certificates != nil {
-		return "https://" + n.API
+		return "https://"
 	}
-	return "http://" + n.API
+	return "http://"
 }
 
 // errRunning says that a node runs already.
@@ -103,6 +108,7 @@ func (c *Cluster) flags(host Host, id, data string, how []string) ([]string, err
 		"serve", "--node-id", id, "--data-dir", data,
 		"--api-listen", net.JoinHostPort(host.ListenIP(), fmt.Sprint(APIPort)), "--api-advertise", apiAddress(host),
 		"--raft-listen", net.JoinHostPort(host.ListenIP(), fmt.Sprint(RaftPort)), "--raft-advertise", raftAddress(host),
+		"--ops-listen", net.JoinHostPort(host.ListenIP(), fmt.Sprint(OpsPort)),
 	}, how...)
 	if c.config.Certificates == nil {
 		flags = append(flags, "--api-insecure=true", "--raft-insecure=true") // hosts of the suite alone reach them
@@ -257,6 +263,9 @@ func (n *Node) Status(ctx context.Context) (*quotav1.GetStatusResponse, error) {
 
 // Admin is the node's API for operators, Quota that for holders, both called from the operator's host.
 func (n *Node) Admin() quotav1connect.AdminServiceClient { return n.admin }
+
+// Operators is the API for operators at their own port.
+func (n *Node) Operators() quotav1connect.AdminServiceClient { return n.operators }
 
 // Quota is the node's API for holders.
 func (n *Node) Quota() quotav1connect.QuotaServiceClient { return n.quota }

@@ -55,14 +55,19 @@ type Caller struct {
 	Bundle string
 	// Raft is the address of the port between nodes; empty: it is left alone.
 	Raft string
+	// Ops is the address of the port for operators; empty: it is left alone.
+	Ops string
 	// Silent and Streams are how many silent connections and streams it asks for at once; 0: some hundreds.
 	Silent, Streams int
 	// Watchers is how many streams of health strangers ask for at once; 0: some hundreds.
 	Watchers int
 	// Bombers is how many bombs it sends at once; 0: one.
 	Bombers int
-	// Only is one thing that it does: fill (all that callers share of the state), wait, watch, health, bomb, silent, slow or raft; empty: all
-	// of them.
+	// atOps says that Address is the port for operators, and ops is the caller there.
+	atOps bool
+	ops   *Caller
+	// Only is one thing that it does: fill (all that callers share of the state), wait, watch, health, read, bomb, silent, slow or raft;
+	// empty: all of them.
 	Only string
 
 	// api sends the token, stranger none.
@@ -99,7 +104,7 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	a.api = a.client(short)
 	var working, filled sync.WaitGroup
 	begin := func(name string, workers int, work func(context.Context, int)) {
-		if a.Only != "" && a.Only != name {
+		if a.Only != "" && a.Only != name || !a.served(name) {
 			return
 		}
 		for range workers {
@@ -113,7 +118,11 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 			})
 		}
 	}
+	a.beginAtOps(ctx, &working)
 	for _, kinds := range sorts() {
+		if a.atOps {
+			break
+		}
 		filled.Add(1)
 		f := a.filler(kinds)
 		begin("fill", 1, func(ctx context.Context, n int) {
@@ -122,12 +131,13 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 			}
 		})
 	}
-	if a.Only == "" {
+	if a.Only == "" && !a.atOps {
 		await(ctx, &filled, Filling)
 	}
 	begin("wait", 1, a.wait)
 	begin("watch", 1, a.watch)
 	begin("health", 1, a.health)
+	begin("read", 1, a.read)
 	begin("bomb", max(1, a.Bombers), a.bomb)
 	begin("silent", 1, a.silent)
 	begin("slow", 1, a.slow)

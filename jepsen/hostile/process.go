@@ -33,6 +33,8 @@ type Node struct {
 	Name string `json:"name"`
 	API  string `json:"api"`
 	Raft string `json:"raft"`
+	// Ops is the port for operators.
+	Ops string `json:"ops"`
 }
 
 // Report is what came of an attack.
@@ -52,6 +54,8 @@ type Report struct {
 	Watchers int64 `json:"watchers"`
 	// Files is how many files the machine lets the process open.
 	Files uint64 `json:"files"`
+	// Ops is what came of the attack on the ports for operators; nil: there was none. It counts for nothing else of the report.
+	Ops *Report `json:"ops,omitempty"`
 }
 
 // Run reads a Spec from in, attacks until in ends, and writes a Report to out.
@@ -86,13 +90,13 @@ func (s *Spec) attack(ctx context.Context) *Report {
 	var attacks sync.WaitGroup
 	for i, node := range s.Nodes {
 		callers[i] = &Caller{
-			Name: node.Name, Address: node.API, Raft: node.Raft, Token: s.Token, Dial: dialer.DialContext, Bundle: s.Bundle,
+			Name: node.Name, Address: node.API, Raft: node.Raft, Ops: node.Ops, Token: s.Token, Dial: dialer.DialContext, Bundle: s.Bundle,
 			Silent: s.Silent / len(s.Nodes), Streams: s.Streams / len(s.Nodes), Watchers: s.Watchers / len(s.Nodes),
 		}
 		attacks.Go(func() { callers[i].Attack(ctx) })
 	}
 	attacks.Wait()
-	sum := &Report{Reasons: map[string]int64{}, Budgets: map[string]int64{}}
+	sum := newReport()
 	for _, caller := range callers {
 		sum.add(caller.report())
 	}
@@ -108,7 +112,16 @@ func (r *Report) add(other *Report) {
 	for budget, count := range other.Budgets {
 		r.Budgets[budget] += count
 	}
+	if other.Ops == nil {
+		return
+	}
+	if r.Ops == nil {
+		r.Ops = newReport()
+	}
+	r.Ops.add(other.Ops)
 }
+
+func newReport() *Report { return &Report{Reasons: map[string]int64{}, Budgets: map[string]int64{}} }
 
 // niceness is the priority of the process: the attacker stands for another machine, and must not take this one's processors from the nodes.
 const niceness = 10
@@ -133,7 +146,12 @@ const wantFiles = 40_000
 func (a *Caller) report() *Report {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	var ops *Report
+	if a.ops != nil {
+		ops = a.ops.report()
+	}
 	return &Report{
+		Ops:   ops,
 		Calls: a.calls.Load(), Refused: a.refused.Load(), Reasons: maps.Clone(a.reasons), Budgets: maps.Clone(a.budgets),
 		Strangers: a.strangers.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
 		Watchers: a.mostWatchers.Load(),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/quotad/quotad/jepsen/cluster"
 	"github.com/quotad/quotad/jepsen/hostile"
 	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
 // endsWithin is how long a call that was handed on to a leader may go on once that has stopped: the pings of its connection (ten
@@ -121,7 +123,7 @@ func hostileCaller() Fault {
 			h.full = true
 		}
 		for _, node := range nodes {
-			spec.Nodes = append(spec.Nodes, hostile.Node{Name: node.ID, API: node.API, Raft: node.Raft})
+			spec.Nodes = append(spec.Nodes, hostile.Node{Name: node.ID, API: node.API, Raft: node.Raft, Ops: node.Ops})
 			h.targets = append(h.targets, node.ID+"<hostile")
 		}
 		end, err := e.Attack(&spec)
@@ -130,12 +132,7 @@ func hostileCaller() Fault {
 		}
 		operating, stop := context.WithCancel(context.WithoutCancel(ctx))
 		defer stop()
-		var carried int
-		var longest time.Duration
-		var operator sync.WaitGroup
-		operator.Go(func() { carried, longest, err = operate(operating, e) })
-		var lives life
-		operator.Go(func() { lives = e.watchLife(operating, nodes) })
+		ports := atBothPorts(operating, e, nodes)
 		hold(ctx)
 		longer := hostile.Filling
 		if h.full {
@@ -144,39 +141,80 @@ func hostileCaller() Fault {
 		wait(context.WithoutCancel(ctx), longer)
 		stop()
 		report, endErr := end()
-		operator.Wait()
+		seen, err := ports()
 		if endErr != nil {
 			return h, errors.Join(err, endErr)
 		}
 		h.refused = report.Budgets
+		if report.Ops == nil {
+			return h, errNotSeen
+		}
 		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, by name %v, errors %v, %d strangers at the Raft port, "+
 			"%d silent connections and %d streams of %d and %d at once, %d watchers of health, %d files; "+
-			"%d commands of the operator, the longest took %v; %s",
+			"at the operators' ports %d calls, %d refused for a budget, by name %v, errors %v, %d silent connections and %d streams at once; %s",
 			report.Calls, report.Refused, report.Budgets, report.Reasons, report.Strangers, report.Silent, report.Streams, spec.Silent, spec.Streams,
-			report.Watchers, report.Files, carried, longest.Round(time.Millisecond), &lives)
-		err = errors.Join(err, lives.err)
-		if err == nil && (lives.answered == 0 || report.Refused == 0 || report.Strangers == 0 || carried == 0) {
+			report.Watchers, report.Files, report.Ops.Calls, report.Ops.Refused, report.Ops.Budgets, report.Ops.Reasons, report.Ops.Silent,
+			report.Ops.Streams, seen)
+		if err == nil && (report.Refused == 0 || report.Strangers == 0 || report.Ops.Calls == 0 || report.Ops.Silent == 0) {
 			err = errNotSeen
 		}
 		return h, err
 	}}
 }
 
-// operate carries an operator's command out again and again, and says how often it did and how long one took at most. It returns a
-// brokenError when one took too long.
-func operate(ctx context.Context, e *Env) (carried int, longest time.Duration, err error) {
+// port is a port of a node that serves operators: the API's and their own.
+type port struct {
+	name  string
+	url   func(*cluster.Node) string
+	admin func(*cluster.Node) quotav1connect.AdminServiceClient
+}
+
+var servingOperators = []port{
+	{"the API's port", (*cluster.Node).URL, (*cluster.Node).Admin}, {"the operators' port", (*cluster.Node).OpsURL, (*cluster.Node).Operators},
+}
+
+// atBothPorts has an operator's command carried out and /livez asked again and again until ctx ends, at each of the nodes' ports. wait says
+// what was seen of it, and returns a brokenError where a port did not answer in time, or errNotSeen.
+func atBothPorts(ctx context.Context, e *Env, nodes []*cluster.Node) (wait func() (seen string, err error)) {
+	var working sync.WaitGroup
+	seen, failed := make([]string, len(servingOperators)), make([]error, len(servingOperators))
+	for i, p := range servingOperators {
+		working.Go(func() {
+			var lives life
+			var living sync.WaitGroup
+			living.Go(func() { lives = e.watchLife(ctx, nodes, p) })
+			carried, longest, err := operate(ctx, e, p)
+			living.Wait()
+			if err = errors.Join(err, lives.err); err == nil && (carried == 0 || lives.answered == 0) {
+				err = errNotSeen
+			}
+			seen[i] = fmt.Sprintf("at %s %d commands of the operator, the longest took %v; %s", p.name, carried,
+				longest.Round(time.Millisecond), &lives)
+			failed[i] = err
+		})
+	}
+	return func() (string, error) {
+		working.Wait()
+		return strings.Join(seen, "; "), errors.Join(failed...)
+	}
+}
+
+// operate carries an operator's command out at a port again and again, and says how often it did and how long one took at most. It returns
+// a brokenError when one took too long.
+func operate(ctx context.Context, e *Env, at port) (carried int, longest time.Duration, err error) {
 	for ; ctx.Err() == nil; carried++ {
 		began := time.Now()
 		for tried := 0; ; tried++ {
 			leader, err := e.Cluster.Leader(context.WithoutCancel(ctx))
 			if err == nil {
 				call, cancel := context.WithTimeout(context.WithoutCancel(ctx), operatorWithin)
-				_, err = leader.Admin().SetLimits(call, &quotav1.SetLimitsRequest{Limits: &quotav1.Limits{TaskLife: durationpb.New(7 * 24 * time.Hour)}})
+				limits := &quotav1.Limits{TaskLife: durationpb.New(7 * 24 * time.Hour)}
+				_, err = at.admin(leader).SetLimits(call, &quotav1.SetLimitsRequest{Limits: limits})
 				cancel()
 			}
 			took := time.Since(began)
 			if longest = max(longest, took); took > operatorWithin {
-				return carried, longest, brokenError(fmt.Sprintf("an operator's command took %v: %v", took.Round(time.Millisecond), err))
+				return carried, longest, brokenError(fmt.Sprintf("an operator's command at %s took %v: %v", at.name, took.Round(time.Millisecond), err))
 			}
 			if err == nil {
 				break
@@ -203,9 +241,9 @@ func (l *life) String() string {
 // livesWithin is how long /livez may take: what a supervisor of services waits before it ends a process, and what a busy machine adds.
 const livesWithin = 10 * time.Second
 
-// watchLife asks /livez of each node in turn, each time on a new connection of a stranger's. A node that answers no look within its time is
-// broken, unless it was gone at the end of it: another fault may have it.
-func (e *Env) watchLife(ctx context.Context, nodes []*cluster.Node) (l life) {
+// watchLife asks /livez of each node's port in turn, each time on a new connection of a stranger's. A node that answers no look within its
+// time is broken, unless it was gone at the end of it: another fault may have it.
+func (e *Env) watchLife(ctx context.Context, nodes []*cluster.Node, at port) (l life) {
 	transport := &http.Transport{DialContext: e.Dial, DisableKeepAlives: true}
 	if bundle := e.bundle(); bundle != "" {
 		transport.DialTLSContext = certs.Secured(e.Dial, bundle)
@@ -214,14 +252,14 @@ func (e *Env) watchLife(ctx context.Context, nodes []*cluster.Node) (l life) {
 	for n := 0; ctx.Err() == nil; n++ {
 		node := nodes[n%len(nodes)]
 		began := time.Now()
-		err := alive(context.WithoutCancel(ctx), client, node)
+		err := alive(context.WithoutCancel(ctx), client, node, at)
 		took := time.Since(began)
 		switch {
 		case err == nil:
 			l.answered++
 			l.longest = max(l.longest, took)
 		case took >= livesWithin && node.Running():
-			l.err = brokenError(fmt.Sprintf("/livez of %s did not answer within %v: %v", node.ID, livesWithin, err))
+			l.err = brokenError(fmt.Sprintf("/livez of %s at %s did not answer within %v: %v", node.ID, at.name, livesWithin, err))
 			return l
 		}
 		wait(ctx, 50*time.Millisecond)
@@ -230,11 +268,11 @@ func (e *Env) watchLife(ctx context.Context, nodes []*cluster.Node) (l life) {
 }
 
 // alive asks one node's /livez, again until it answers or its time is up.
-func alive(ctx context.Context, client *http.Client, node *cluster.Node) error {
+func alive(ctx context.Context, client *http.Client, node *cluster.Node, at port) error {
 	ctx, cancel := context.WithTimeout(ctx, livesWithin)
 	defer cancel()
 	for {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, node.URL()+"/livez", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.url(node)+"/livez", nil)
 		if err != nil {
 			return err
 		}
