@@ -107,6 +107,7 @@ func (r *run) exercised(rep *replayed) {
 	}
 	r.atWork(lacking)
 	r.filled(lacking)
+	r.damaged(lacking)
 	lacking(r.stats.Terms < 2, "no leader changed")
 	lacking(r.stats.Installed == 0 && r.facts.Mix != wrongClocks, "no snapshot was installed")
 	lacking(r.stats.Unknown == 0, "no outcome was unknown")
@@ -188,7 +189,29 @@ func (r *run) filled(lacking func(missing bool, what string)) {
 }
 
 // edgeFaults are the faults in which the whole workload must go on.
-var edgeFaults = []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", "half-lost-disk", "bit-flips", "tls-rotation", "restore-while-working"}
+var edgeFaults = []string{
+	"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", "half-lost-disk", "bit-flips", "cut-files", "tls-rotation",
+	"restore-while-working",
+}
+
+// fileFaults are the faults that damage a file of each kind in turn.
+var fileFaults = []string{"bit-flips", "cut-files"}
+
+// damaged says which kinds of files were never damaged, by faults that came often enough for two turns of each kind.
+func (r *run) damaged(lacking func(missing bool, what string)) {
+	for _, fault := range fileFaults {
+		times, of := 0, map[string]bool{}
+		for _, f := range r.faults {
+			if f.Kind == fault && f.Failed == "" {
+				times++
+				of[f.Damaged] = true
+			}
+		}
+		for _, kind := range history.FileKinds {
+			lacking(times >= 2*len(history.FileKinds) && !of[kind], fmt.Sprintf("the fault %s hit no %s in %d times", fault, kind, times))
+		}
+	}
+}
 
 // policies says what of policies, workflows, tasks and sessions the run did not meet.
 func (r *run) policies(lacking func(missing bool, what string)) {

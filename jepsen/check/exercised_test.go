@@ -101,3 +101,33 @@ func TestExercised_DemandsSharesAndCrowds(t *testing.T) {
 		}
 	}
 }
+
+// TestExercised_DemandsEachKindOfFile: of a fault that came often enough for it, each kind of file; of one that came less often, none.
+func TestExercised_DemandsEachKindOfFile(t *testing.T) {
+	const missing = "the fault cut-files hit no witness in 8 times"
+	for name, c := range map[string]struct {
+		times  int
+		but    string
+		failed string
+		want   bool
+	}{
+		"each kind":             {8, "", "", false},
+		"no witness":            {8, history.FileWitness, "", true},
+		"no witness, few times": {7, history.FileWitness, "", false},
+		"no snapshot":           {8, history.FileSnapshot, "", false},
+		"those that failed":     {8, history.FileWitness, "no", false},
+	} {
+		got := missingIn(func(r *run, _ *model.Stats) {
+			for n := range c.times {
+				kind := history.FileKinds[n%len(history.FileKinds)]
+				if kind == c.but {
+					kind = history.FileLog
+				}
+				r.faults = append(r.faults, &history.Fault{Kind: "cut-files", Began: 10, Ended: 20, Damaged: kind, Failed: c.failed})
+			}
+		})
+		if slices.Contains(got, missing) != c.want {
+			t.Errorf("%s: missing are %q", name, got)
+		}
+	}
+}

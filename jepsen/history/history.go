@@ -134,6 +134,8 @@ type Fault struct {
 	Refused map[string]int64 `json:"refused,omitempty"`
 	// Full says that it asked for more of each kind than a caller can have, connections and streams included.
 	Full bool `json:"full,omitempty"`
+	// Damaged is the kind of the file that it damaged, one of FileKinds.
+	Damaged string `json:"damaged,omitempty"`
 	// Failed says why it could not be done.
 	Failed string `json:"failed,omitempty"`
 	// Unavailable says that service cannot be expected while it lasts.
@@ -143,6 +145,18 @@ type Fault struct {
 	// Restores are the backups that it restored: more than one where an attempt has no answer, and did so all the same.
 	Restores []*Restore `json:"restores,omitempty"`
 }
+
+// Kinds of files in a data directory: the log with the terms and votes, snapshots, the witness, and the small files that say whose disk it
+// is and what became of it.
+const (
+	FileLog      = "log"
+	FileSnapshot = "snapshot"
+	FileWitness  = "witness"
+	FileSmall    = "small file"
+)
+
+// FileKinds are all of them.
+var FileKinds = []string{FileLog, FileSnapshot, FileWitness, FileSmall}
 
 // Restore is a backup that took the state's place. What is in the log after Backup and before Index is lost by it. If the leader was lost with
 // it, its successor gave Index to an entry, and nothing was restored.

@@ -16,44 +16,6 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// rot flips bits in the files of a node that is stopped; it must repair itself, or refuse its disk in words and with an exit code, and is
-// then replaced.
-func rot() Fault {
-	return Fault{Name: "bit-flips", Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
-		node, err := e.follower(ctx, r)
-		if err != nil {
-			return hit{}, err
-		}
-		h := hit{targets: names(node)}
-		node.Kill()
-		flipped, err := flip(e.Data(node.ID), r)
-		if err != nil {
-			return h, err
-		}
-		before, said, err := startAgain(e, node)
-		if err != nil {
-			return h, err
-		}
-		hold(ctx)
-		ctx = context.WithoutCancel(ctx)
-		h.seen = fmt.Sprintf("%d bits in %s", flipped.bits, flipped.file)
-		if node.AwaitReady(ctx, 10*time.Second) == nil {
-			return h, nil
-		}
-		damage := part{emptied: true, later: true} // it may be called lost, where the bits say that a part is older, and be found late
-		if ends, words, err := endsOf(e, node, before, said); err != nil {
-			return h, err
-		} else if len(ends) > 0 { // else it is only slow
-			if err := damage.refused(ends, words, e.Data(node.ID)); err != nil {
-				_ = e.replace(ctx, node) // what comes next is about other faults
-				return h, brokenError(fmt.Sprintf("%s, %s: %v", node.ID, h.seen, err))
-			}
-			h.seen += ", refused"
-		}
-		return h, e.replace(ctx, node)
-	}}
-}
-
 // startAgain starts a stopped node. It returns how many nodes had ended by then, and how much this one had said: what it comes to follows.
 func startAgain(e *Env, node *cluster.Node) (ends, said int, err error) {
 	ends = len(e.Cluster.Exits())
@@ -300,56 +262,4 @@ func (e *Env) replace(ctx context.Context, node *cluster.Node) error {
 	}
 	_, err := e.Cluster.Replace(ctx, node)
 	return err
-}
-
-// placeOf is a file's place in a data directory.
-func placeOf(dir, path string) string {
-	place, err := filepath.Rel(dir, path)
-	if err != nil {
-		return path
-	}
-	return place
-}
-
-type flips struct {
-	file string
-	bits int
-}
-
-// flip flips bits in a file of a data directory.
-func flip(dir string, r *rand.Rand) (flips, error) {
-	var files []string
-	err := filepath.WalkDir(dir, func(path string, entry os.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if info, infoErr := entry.Info(); infoErr == nil && entry.Type().IsRegular() && info.Size() > 0 {
-			files = append(files, path)
-		}
-		return nil
-	})
-	if err != nil || len(files) == 0 {
-		return flips{}, errors.Join(err, errors.New("there is no file to damage"))
-	}
-	path := files[r.IntN(len(files))]
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return flips{}, err
-	}
-	info, err := file.Stat()
-	if err != nil {
-		return flips{}, errors.Join(err, file.Close())
-	}
-	done := flips{file: placeOf(dir, path), bits: 1 + r.IntN(16)}
-	for range done.bits {
-		at, one := r.Int64N(info.Size()), make([]byte, 1)
-		if _, err := file.ReadAt(one, at); err != nil {
-			return done, errors.Join(err, file.Close())
-		}
-		one[0] ^= 1 << r.IntN(8)
-		if _, err := file.WriteAt(one, at); err != nil {
-			return done, errors.Join(err, file.Close())
-		}
-	}
-	return done, file.Close()
 }

@@ -40,7 +40,8 @@ func Faults() []Fault {
 		onDisk("failing-sync-follower", true, aFollower, func(d Disk, _ *rand.Rand) { d.FailSyncs(-1) }),
 		onDisk("disk-full", true, theLeader, func(d Disk, r *rand.Rand) { d.Full(r.Int64N(64 << 10)) }),
 		powerCut("power-cut-leader", theLeader, false), powerCut("power-cut-all", all, true),
-		wipe(), rot(), loseHalf(), trouble(), gatewayKilled(), gatewayCutOff(), gatewayUpstreamCuts(), gatewayKeySwapped(),
+		wipe(), rot("bit-flips", killed, flip), rot("cut-files", stopped, cut), loseHalf(), trouble(),
+		gatewayKilled(), gatewayCutOff(), gatewayUpstreamCuts(), gatewayKeySwapped(),
 		stoppedLeader(), hostileCaller(), rotate(), restoreWorking(),
 		upgrade("upgrade-followers", true, newBuild), upgrade("upgrade-others", false, newBuild),
 		upgrade("downgrade-followers", true, previousBuild), upgrade("downgrade-others", false, previousBuild), unfit(),
@@ -171,8 +172,14 @@ func Mixes() []Mix {
 	proxied := []string{"delay", "half-cut-streams", "stalled-streams"}
 	clocks := []string{"clock-jump", "clock-ahead-once", "clock-strobe", "clock-drift"}
 	orders := []string{"stop-leader", "stop-follower", "rolling-restart", "transfer", "replace-node"}
-	disks := []string{"slow-sync", "stalled-sync", "failing-sync", "failing-sync-follower", "disk-full", "power-cut-leader", "power-cut-all", "bit-flips", "half-lost-disk"}
-	edge := []string{"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", Rotation, "restore-while-working", "half-lost-disk", "bit-flips", "kill-leader"}
+	disks := []string{
+		"slow-sync", "stalled-sync", "failing-sync", "failing-sync-follower", "disk-full", "power-cut-leader", "power-cut-all", "bit-flips",
+		"cut-files", "half-lost-disk",
+	}
+	edge := []string{
+		"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", Rotation, "restore-while-working", "half-lost-disk",
+		"bit-flips", "cut-files", "kill-leader",
+	}
 	pairs := [][2]string{
 		{"pause-leader", "kill-follower"},
 		{"partition-leader", "kill-follower"},
@@ -200,7 +207,7 @@ func Mixes() []Mix {
 		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil), mix("clocks", join(clocks, []string{"kill-leader"}), nil),
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
-		each(mix("damaged-disks", []string{"bit-flips", "half-lost-disk"}, nil)),
+		each(mix("damaged-disks", []string{"bit-flips", "cut-files", "half-lost-disk"}, nil)),
 		each(mix("edge", edge, nil)),
 		each(mix("gateway", []string{
 			"gateway-killed", "gateway-cut-off", "gateway-upstream-cuts", "gateway-key-swapped", "provider-trouble", "kill-leader",

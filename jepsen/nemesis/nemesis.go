@@ -104,6 +104,8 @@ type Env struct {
 
 	// attacked says that there was an attack of full size.
 	attacked atomic.Bool
+	// turns are those of the kinds of files that are damaged.
+	turns turns
 }
 
 // Fault is something that can be done to a cluster.
@@ -127,6 +129,8 @@ type hit struct {
 	// refused counts what was refused, by budget; full says that the attack was of full size.
 	refused map[string]int64
 	full    bool
+	// damaged is the kind of the file that was damaged.
+	damaged string
 }
 
 // brokenError is a promise that a fault saw broken while it lasted.
@@ -204,7 +208,7 @@ func (n *Nemesis) once(ctx context.Context, fault Fault, r *rand.Rand, length ti
 	line := history.Fault{Kind: fault.Name, Began: history.Now(), Unavailable: fault.Unavailable, Ends: fault.Ends}
 	hit, err := fault.do(ctx, n.env, r, func(ctx context.Context) { n.pause(ctx, length) })
 	line.Ended, line.Targets, line.Confirmed = history.Now(), hit.targets, hit.seen
-	line.Restores, line.Refused, line.Full = hit.restores, hit.refused, hit.full
+	line.Restores, line.Refused, line.Full, line.Damaged = hit.restores, hit.refused, hit.full, hit.damaged
 	if broken, ok := errors.AsType[brokenError](err); ok {
 		line.Broken = string(broken)
 	} else if err != nil {
