@@ -239,9 +239,23 @@ bench-baseline: bench-tool # store what bench-check compares with
 commit_of = $(shell awk '$$1 == "$(1)" { print $$2 }' .ci/builds)
 # Builds of other commits, one folder each.
 BUILDS    := bin/builds
+# The feature level in a source of fsm/levels.
+LEVEL     := awk '$$1 == "Newest" { print $$3 }'
+
+# A commit that raises the level cannot name itself: until the next one, there is no build before it to come from and go back to.
+.PHONY: check-builds
+check-builds: # fail if .ci/builds does not name builds of this level and of another one
+	@level="$$($(LEVEL) fsm/levels/levels.go)"; \
+	level_of() { git show "$$1:fsm/levels/levels.go" 2>/dev/null | $(LEVEL) || true; }; \
+	previous="$$(level_of $(call commit_of,previous))" unfit="$$(level_of $(call commit_of,unfit))"; \
+	if [ "$$previous" != "$$level" ] || [ "$$unfit" = "$$level" ]; then \
+		echo "this build has feature level $$level; .ci/builds names a previous build of level '$$previous' and an unfit one of '$$unfit':" \
+			"name a commit of main of level $$level, and the last one before that level" >&2; \
+		exit 1; \
+	fi
 
 .PHONY: test-upgrade
-test-upgrade: jepsen-build ## upgrade and downgrade a cluster under load, node by node, from and to the build before (three minutes; Linux, root)
+test-upgrade: check-builds jepsen-build ## upgrade and downgrade a cluster under load, node by node, from and to the build before (three minutes; Linux, root)
 	$(MAKE) $(BUILDS)/$(call commit_of,previous)/quotad $(BUILDS)/$(call commit_of,unfit)/quotad
 	bin/jepsen-suite run --dir $(JEPSEN_DIR) --mix upgrade --time 5m --previous $(BUILDS)/$(call commit_of,previous)/quotad \
 		--unfit $(BUILDS)/$(call commit_of,unfit)/quotad $(JEPSENFLAGS)
