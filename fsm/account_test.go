@@ -443,7 +443,8 @@ func accountRecord(a *logpb.SnapshotAccount) *logpb.SnapshotRecord {
 	return &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Account{Account: a}}
 }
 
-// TestResults_OfSessionsLeaveTheOperatorsPart: callers that acknowledge nothing fill what is for callers, and operators find room for theirs.
+// TestResults_OfSessionsLeaveTheOperatorsPart: callers that acknowledge nothing fill what is for callers, and operators find room for
+// theirs.
 func TestResults_OfSessionsLeaveTheOperatorsPart(t *testing.T) {
 	w := sharedWorld(t)
 	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes = proto.Int64(200_000) }))

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// goldenList has the checksum of each golden file, and of each row of versions. Lines are only ever added to it, by the commit that adds the
-// file: a file or row with another content is another version's.
+// goldenList has the checksum of each golden file, and of each row of versions. Lines are only ever added to it, by the commit that adds
+// the file: a file or row with another content is another version's.
 const goldenList = "testdata/golden.sha256"
 
 var goldenName = regexp.MustCompile(`^(?:(?:history|snapshot)-v\d+(?:-[a-z]+)?\.bin|row-v\d+)$`)

@@ -28,8 +28,8 @@ func (w *world) hear(quota string, first int64, all ...toldReset) {
 	}
 }
 
-// TestReset_OneWordAgainstAnotherDelaysIt: a caller that names a later reset than another one delays what that one frees, by an hour or by an
-// eighth of the period at the most, and not at all where a second caller names the first one.
+// TestReset_OneWordAgainstAnotherDelaysIt: a caller that names a later reset than another one delays what that one frees, by an hour or
+// by an eighth of the period at the most, and not at all where a second caller names the first one.
 func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 	const first = minute
 	honest, liar, another := "honest", "liar", "another"
@@ -39,7 +39,11 @@ func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 		late   int64
 	}{
 		"nobody doubts": {hour, []toldReset{{by: honest, at: 10 * minute, names: hour}}, 0},
-		"one does":      {hour, []toldReset{{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 79 * minute}}, hour / 8},
+		"one does": {
+			hour,
+			[]toldReset{{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 79 * minute}},
+			hour / 8,
+		},
 		"one does by little": {hour, []toldReset{
 			{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: hour + 5*minute},
 		}, 5 * minute},
@@ -50,8 +54,12 @@ func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 			{by: liar, at: 40 * minute, names: 90 * minute},
 			{by: liar, at: 59 * minute, names: 105 * minute},
 		}, hour / 8},
-		"one names an earlier one": {hour, []toldReset{{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 40 * minute}}, 0},
-		"the caller itself does":   {hour, []toldReset{{by: honest, at: 10 * minute, names: hour}, {by: honest, at: 20 * minute, names: 79 * minute}}, hour / 8},
+		"one names an earlier one": {hour, []toldReset{
+			{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 40 * minute},
+		}, 0},
+		"the caller itself does": {hour, []toldReset{
+			{by: honest, at: 10 * minute, names: hour}, {by: honest, at: 20 * minute, names: 79 * minute},
+		}, hour / 8},
 		"a second caller names the first one": {hour, []toldReset{
 			{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 79 * minute}, {by: another, at: 30 * minute, names: hour},
 		}, 0},
@@ -89,9 +97,9 @@ func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 	}
 }
 
-// TestReset_ALiarMovesNoEdge: what frees sooner than one caller's word may let it rests on two words, of whom one may lie about the edge of an
-// interval that is wide because the other one's call took long. Nothing is free before the true reset, and nothing that was consumed after it
-// is free again, whoever of them was first, and whatever others say then.
+// TestReset_ALiarMovesNoEdge: what frees sooner than one caller's word may let it rests on two words, of whom one may lie about the edge
+// of an interval that is wide because the other one's call took long. Nothing is free before the true reset, and nothing that was
+// consumed after it is free again, whoever of them was first, and whatever others say then.
 func TestReset_ALiarMovesNoEdge(t *testing.T) {
 	const first, reset = minute, 20 * minute
 	honest := toldReset{by: "honest", at: 10 * minute, took: 50 * second, names: reset}

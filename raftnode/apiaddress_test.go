@@ -37,7 +37,10 @@ func TestAPIAddress_FollowsTheNode(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:2001", before} {
 		restart(address)
 		for i := range c.nodes {
-			eventually(t, "the new address is known", func() bool { return knownAt(c.nodes[i], id) == address && failing(c.nodes[i], "address") == "" })
+			eventually(t, "the new address is known", func() bool {
+				return knownAt(c.nodes[i], id) == address &&
+					failing(c.nodes[i], "address") == ""
+			})
 		}
 	}
 	restart(taken)

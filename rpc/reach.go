@@ -190,8 +190,8 @@ func peerTransport(dialer *apiDialer) *http.Transport {
 	}
 }
 
-// CheckPeerTLS closes the open connections to other nodes' APIs whose certificates are not good by the present settings (Config.PeerTLS). Calls
-// on them end with an unknown outcome.
+// CheckPeerTLS closes the open connections to other nodes' APIs whose certificates are not good by the present settings (Config.PeerTLS).
+// Calls on them end with an unknown outcome.
 func (s *Server) CheckPeerTLS() {
 	if s.config.PeerTLS == nil {
 		return

@@ -109,7 +109,8 @@ func TestDial_NothingIsSentIntoARefusedConnection(t *testing.T) {
 	}
 }
 
-// TestDial_ConnectionsAreJudgedAgain: of the open connections to other nodes, those are closed whose certificate the present CAs do not sign.
+// TestDial_ConnectionsAreJudgedAgain: of the open connections to other nodes, those are closed whose certificate the present CAs do not
+// sign.
 func TestDial_ConnectionsAreJudgedAgain(t *testing.T) {
 	pki := httptest.NewUnstartedServer(nil)
 	pki.StartTLS()

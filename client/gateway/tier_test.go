@@ -97,8 +97,8 @@ func TestTake_SaysWhenTheCallOfABatchMustBeMade(t *testing.T) {
 	}
 }
 
-// TestOwnRoutes_SayWhatIsPredicted: a take, out of a batch or alone, has the cluster's forecast. A refusal has it as a header too, for callers
-// to whom it answers in their provider's form.
+// TestOwnRoutes_SayWhatIsPredicted: a take, out of a batch or alone, has the cluster's forecast. A refusal has it as a header too, for
+// callers to whom it answers in their provider's form.
 func TestOwnRoutes_SayWhatIsPredicted(t *testing.T) {
 	quota := rate("openai/gpt-5/requests", 600)
 	quota.Policy = &quotav1.Policy{Prediction: &quotav1.Prediction{}}

@@ -140,8 +140,9 @@ func (g *Ledger) LearnReset(r *Rule, v, answered View, after, resolution int64, 
 	return g.believe(r, v)
 }
 
-// join takes over a report of the same reset. Where it frees no sooner than one caller's word may let it, it lies in both intervals. A sooner
-// one rests on the words of two, of whom one may lie about its edge: it lies in either, until both are over, and nobody else moves it.
+// join takes over a report of the same reset. Where it frees no sooner than one caller's word may let it, it lies in both intervals. A
+// sooner one rests on the words of two, of whom one may lie about its edge: it lies in either, until both are over, and nobody else moves
+// it.
 func (c *Claim) join(r *Rule, named *Claim, soonest int64, level uint32) (confirms bool) {
 	confirms = !c.Confirmed && c.By != named.By && max(c.End-c.Begin, named.End-named.Begin) <= r.confirmWidth()
 	switch {

@@ -84,8 +84,8 @@ func (j *Judge) learn(caller string, q *quota, o *operation, signal *logpb.Signa
 	}
 }
 
-// with returns a reset that was named together with what a caller says of the same one: it lies in both intervals. From levelResets on, one that
-// comes so soon that it takes two callers lies in either, and moves for nobody else.
+// with returns a reset that was named together with what a caller says of the same one: it lies in both intervals. From levelResets on,
+// one that comes so soon that it takes two callers lies in either, and moves for nobody else.
 func (n named) with(q *quota, said named, level uint32) named {
 	both := named{begin: max(n.begin, said.begin), end: min(n.end, said.end), caller: n.caller, sure: n.sure}
 	second := !n.sure && n.caller != said.caller && q.narrow(n.begin, n.end) && q.narrow(said.begin, said.end)

@@ -29,7 +29,7 @@ func TestTake_OfOneOperatorLeavesRoom(t *testing.T) {
 	}
 	b = budget.New("calls", 1600, 100, 10)
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
-		taken(b, name, false)
+		_, _ = taken(b, name, false)
 	}
 	if n, full := taken(b, "operator", true); n < 50 || !full.Own {
 		t.Errorf("an operator has %d next to callers, then %v", n, full)
@@ -77,7 +77,6 @@ func TestBudget_Adds(t *testing.T) {
 		const capacity, kept = 1000, 100
 		b := budget.New("any", capacity, kept, 10)
 		has := map[string]int64{}
-		operators := int64(0)
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			caller := rapid.SampledFrom([]string{"a", "b", "operator"}).Draw(t, "caller")
 			operator, n := caller == "operator", rapid.Int64Range(1, 700).Draw(t, "amount")
@@ -95,8 +94,7 @@ func TestBudget_Adds(t *testing.T) {
 				has[caller] -= n
 			}
 			v := b.View()
-			operators = 0
-			all := int64(0)
+			operators, all := int64(0), int64(0)
 			for _, use := range v.Uses {
 				if use.Used != has[use.Caller] {
 					t.Fatalf("%s has %d, of %d", use.Caller, use.Used, has[use.Caller])

@@ -51,7 +51,8 @@ func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
 		member(ProtocolRaft, fmt.Sprint("made up ", i), false)
 	}
 	if raft.closed || other.closed || quiet.closed {
-		t.Errorf("another's connections took those of raft (%v, %v), or a stranger's of another host (%v)", raft.closed, other.closed, quiet.closed)
+		t.Errorf("another's connections took those of raft (%v, %v), or a stranger's of another host (%v)", raft.closed, other.closed,
+			quiet.closed)
 	}
 	if !first.closed {
 		t.Error("the oldest question of a member with too many is still open")

@@ -1,5 +1,5 @@
-// Package links keeps the open TLS connections of a port or of a client, so that those whose other side is not trusted any more can be closed
-// when the CAs change.
+// Package links keeps the open TLS connections of a port or of a client, so that those whose other side is not trusted any more can be
+// closed when the CAs change.
 package links
 
 import (
@@ -52,8 +52,9 @@ func (s *Set) Watch(server *http.Server) {
 	}
 }
 
-// Judge closes the connections whose other side showed a certificate that roots (nil: the system's) do not sign for a usage, and tells of each.
-// A certificate that has ended since the handshake is no reason: nodes whose certificates were forgotten would stop at the next reload.
+// Judge closes the connections whose other side showed a certificate that roots (nil: the system's) do not sign for a usage, and tells of
+// each. A certificate that has ended since the handshake is no reason: nodes whose certificates were forgotten would stop at the next
+// reload.
 func (s *Set) Judge(roots *x509.CertPool, usage x509.ExtKeyUsage, closing func(address net.Addr, reason error)) {
 	for conn, since := range s.all() {
 		if err := verify(conn.ConnectionState().PeerCertificates, roots, usage, since); err != nil {
