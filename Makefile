@@ -31,6 +31,7 @@ TESTFLAGS    ?=
 BENCH        ?= .
 BENCHTIME    ?= 1s
 FUZZTIME     ?= 60s
+FLIPS        ?= 1000000
 # Schemas must stay compatible with this commit: the last release or, before the first one, the commit before this.
 # `make lint AGAINST=` skips the comparison, for a break that is meant.
 AGAINST      ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || git rev-parse --quiet --verify HEAD^ 2>/dev/null)
@@ -103,6 +104,10 @@ test-ci: # tests of what ./... passes over: dotted folders and other modules
 .PHONY: test-wal
 test-wal: # the tests of nodes with their log in the other store
 	QUOTAD_TEST_LOG_STORE=wal $(GO) test -race -short -count 1 -timeout 8m $(TESTFLAGS) ./raftnode/...
+
+.PHONY: test-flips
+test-flips: ## flip every bit of the log stores' pages in use, and open each (hours)
+	QUOTAD_FLIPS=$(FLIPS) $(GO) test -count 1 -timeout 12h $(TESTFLAGS) -run TestEachBitOfAPageIsTold -v ./raftnode/logstore
 
 .PHONY: all
 all: lint check-generate test test-wal test-ci ## lint, check-generate and test: what must pass before a commit

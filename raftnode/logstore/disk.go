@@ -138,7 +138,7 @@ func (d *Disk) judge(log Store, values *stable) error {
 	if err != nil {
 		return err
 	}
-	name := d.storeName()
+	name := fileOf(log, 0)
 	w := d.witness
 	switch {
 	case w == nil && values.bound:
@@ -165,7 +165,7 @@ func (d *Disk) judge(log Store, values *stable) error {
 	if err := d.judgeVote(values, name); err != nil {
 		return err
 	}
-	return d.judgeLog(log, name, last)
+	return d.judgeLog(log, d.storeName(), last)
 }
 
 func (d *Disk) judgeVote(values *stable, name string) error {

@@ -1,5 +1,14 @@
 package logstore
 
+import (
+	"bytes"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
 // What tests of whole nodes look at and change in a stopped one's data directory.
 var (
 	BothStores     = bothStores
@@ -33,6 +42,36 @@ type (
 	// Stable is a store's values.
 	Stable = stable
 )
+
+// UsedBytes returns where the bytes are that the newest transaction of a bbolt file uses: of its pages, both meta pages and the list of
+// free pages among them, all but the zeros at their ends.
+func UsedBytes(t *testing.T, path string) (used []int64) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &boltPages{
+		file: bytes.NewReader(data), size: int64(len(data)), name: filepath.Base(path), reached: map[uint64]bool{0: true, 1: true},
+	}
+	root, freelist, err := p.meta()
+	if err == nil {
+		err = p.tree(root, nil, nil, 0, true)
+	}
+	if err == nil && freelist != boltNoFreelist {
+		_, _, _, err = p.page(freelist)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range slices.Sorted(maps.Keys(p.reached)) {
+		begin := page * p.pageSize
+		for at := range bytes.TrimRight(data[begin:begin+p.pageSize], "\x00") {
+			used = append(used, int64(begin)+int64(at))
+		}
+	}
+	return used
+}
 
 // Path is where a store lies.
 func (s Kind) Path(dir string) string { return s.path(dir) }
