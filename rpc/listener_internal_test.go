@@ -185,8 +185,8 @@ func TestListener_AnAddressMakesRoomForItself(t *testing.T) {
 // request is served, or on which the refusal is written, does not.
 func TestListener_RefusedOnesMakeRoom(t *testing.T) {
 	l := listenFor(t, time.Hour) // silence makes no room
-	accept := func(from string) *connection {
-		dialFrom(t, from, l)
+	accept := func() *connection {
+		dialFrom(t, "127.0.0.1", l)
 		c, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -200,7 +200,7 @@ func TestListener_RefusedOnesMakeRoom(t *testing.T) {
 	open := func(c *connection) bool { return c.SetReadDeadline(time.Now()) == nil }
 	var all []*connection
 	for range 5 { // all of the address's part
-		c := accept("127.0.0.1")
+		c := accept()
 		c.serve()
 		all = append(all, c)
 	}
@@ -208,7 +208,14 @@ func TestListener_RefusedOnesMakeRoom(t *testing.T) {
 	all[0].yield()
 	all[1].yield()()
 	all[2].yield()
-	accept("127.0.0.1")
+	here, there := net.Pipe()
+	t.Cleanup(func() { _, _ = here.Close(), there.Close() })
+	l.mu.Lock()
+	refused := l.joinLocked(&connection{Conn: here, listener: l}, &l.strangers, "127.0.0.1", false, l.settleIn)
+	l.mu.Unlock()
+	if refused != nil {
+		t.Errorf("a new connection: %v", refused)
+	}
 	for i, c := range all {
 		if want := i != 2; open(c) != want {
 			t.Errorf("connection %d is open: %t", i, !want)

@@ -29,7 +29,9 @@ func TestTake_OfOneOperatorLeavesRoom(t *testing.T) {
 	}
 	b = budget.New("calls", 1600, 100, 10)
 	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
-		_, _ = taken(b, name, false)
+		if _, full := taken(b, name, false); full == nil {
+			t.Errorf("caller %s finds no bound", name)
+		}
 	}
 	if n, full := taken(b, "operator", true); n < 50 || !full.Own {
 		t.Errorf("an operator has %d next to callers, then %v", n, full)
