@@ -58,12 +58,18 @@ func (m *walDB) Load(dir string) (state types.PersistentState, err error) {
 	return state, err
 }
 
-// onlyNew returns an error unless the store is a new one. The list of files is the first value that it gets, and no file is made before:
-// where there is either, the list was lost, and raft-wal, which takes that for a new log, would remove the files of the old one.
+// onlyNew returns an error unless the store is a new one. The list of files is the first value that it gets, and no file is made
+// before: where there is either, the list was lost, and raft-wal, which takes that for a new log, would remove the files of the old one.
 func onlyNew(tx *bolt.Tx, dir string) error {
-	there, err := filepath.Glob(filepath.Join(dir, "*.wal"))
+	files, err := os.ReadDir(dir)
 	if err != nil {
 		return err
+	}
+	var there []string
+	for _, file := range files {
+		if filepath.Ext(file.Name()) == ".wal" {
+			there = append(there, file.Name())
+		}
 	}
 	for _, name := range [][]byte{walMetaBucket, walStableBucket} {
 		if key, _ := tx.Bucket(name).Cursor().First(); key != nil {
@@ -74,8 +80,7 @@ func onlyNew(tx *bolt.Tx, dir string) error {
 		return nil
 	}
 	return &DamageError{
-		File: filepath.Join("wal", walMetaFile), Place: "the list of files", Problem: fmt.Sprintf("missing, but %s is there",
-			filepath.Base(there[0])),
+		File: filepath.Join("wal", walMetaFile), Place: "the list of files", Problem: fmt.Sprintf("missing, but %s is there", there[0]),
 	}
 }
 
