@@ -211,7 +211,7 @@ func TestListener_RefusedOnesMakeRoom(t *testing.T) {
 	here, there := net.Pipe()
 	t.Cleanup(func() { _, _ = here.Close(), there.Close() })
 	l.mu.Lock()
-	refused := l.joinLocked(&connection{Conn: here, listener: l}, &l.strangers, "127.0.0.1", false, l.settleIn)
+	refused := l.joinLocked(&connection{Conn: here, listener: l}, &l.strangers, all[0].owner, false, l.settleIn)
 	l.mu.Unlock()
 	if refused != nil {
 		t.Errorf("a new connection: %v", refused)
