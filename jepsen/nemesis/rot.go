@@ -70,6 +70,7 @@ func killed(node *cluster.Node) error {
 // the witness may be a second behind, and the end of a torn append looks the same.
 func stopped(node *cluster.Node) error {
 	if !node.Stop() {
+		node.Kill()
 		return errSlowStop
 	}
 	return nil
