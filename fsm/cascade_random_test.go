@@ -98,7 +98,7 @@ func (c *cascading) check() {
 			c.Fatalf("%v have leases of %s at a time", live, v.Definition.Name)
 		}
 	}
-	checkCeiling(c.T, c.w)
+	checkCeiling(c.T, c.w, true)
 }
 
 // act has somebody do something with its leases, or ask for one.
