@@ -36,11 +36,18 @@ func (s *Server) reserveAnswer(ctx context.Context, r *request, req proto.Messag
 	if !ok || r.room == nil {
 		return nil
 	}
-	n := 0
-	for commands := range slices.Chunk(batch.Commands, answersAtOnce) {
+	n, leases := 0, []namedLease(nil)
+	for _, c := range batch.Commands {
+		if named := leaseOf(c); named.lease != 0 {
+			leases = append(leases, named)
+			continue
+		}
+		n += max(commandAnswer, resultAnswer+grantAnswer(c.GetReserve()))
+	}
+	for some := range slices.Chunk(leases, answersAtOnce) { // most have none: the state is not locked for them
 		err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
-			for _, c := range commands {
-				n += max(commandAnswer, resultAnswer+itemsAnswer(c, state))
+			for _, named := range some {
+				n += max(commandAnswer, resultAnswer+named.answer(state))
 			}
 		})
 		if err != nil {
@@ -50,34 +57,45 @@ func (s *Server) reserveAnswer(ctx context.Context, r *request, req proto.Messag
 	return r.room.reserve(n)
 }
 
-// itemsAnswer returns how long the items in the result of a command may be. What this node does not know of a lease the leader does.
-func itemsAnswer(c *quotav1.Command, state *fsm.State) (n int) {
-	times, lease := 1, uint64(0)
+// grantAnswer returns how long the items in the result of a Reserve may be, 0 without one.
+func grantAnswer(r *quotav1.ReserveRequest) (n int) {
+	for _, item := range r.GetItems() {
+		n += itemAnswer + len(item.GetQuota())
+	}
+	if r.GetConsume() {
+		return 2 * n // those of the lease and of the operation
+	}
+	return n
+}
+
+// namedLease is a lease that a command names, and how many times its items may stand in the result.
+type namedLease struct {
+	lease uint64
+	times int
+}
+
+func leaseOf(c *quotav1.Command) namedLease {
 	switch kind := c.GetKind().(type) {
-	case *quotav1.Command_Reserve:
-		for _, item := range kind.Reserve.GetItems() {
-			n += itemAnswer + len(item.GetQuota())
-		}
-		if kind.Reserve.GetConsume() {
-			times = 2 // those of the lease and of the operation
-		}
 	case *quotav1.Command_Consume:
-		lease = kind.Consume.GetLease()
+		return namedLease{kind.Consume.GetLease(), 1}
 	case *quotav1.Command_Settle:
-		lease, times = kind.Settle.GetLease(), 2 // what is returned, and overruns
+		return namedLease{kind.Settle.GetLease(), 2} // what is returned, and overruns
 	case *quotav1.Command_Release:
-		lease = kind.Release.GetLease()
+		return namedLease{kind.Release.GetLease(), 1}
 	case *quotav1.Command_Renew:
-		lease = kind.Renew.GetLease()
+		return namedLease{kind.Renew.GetLease(), 1}
 	case *quotav1.Command_Report:
-		lease, times = kind.Report.GetLease(), 2 // what became of the quotas, and the signals that were read
+		return namedLease{kind.Report.GetLease(), 2} // what became of the quotas, and the signals that were read
 	}
-	if lease != 0 {
-		for _, name := range state.ItemsOf(lease) {
-			n += itemAnswer + len(name)
-		}
+	return namedLease{}
+}
+
+// answer returns how long the lease's items in the result may be. What this node does not know of a lease the leader does.
+func (l namedLease) answer(state *fsm.State) (n int) {
+	for _, name := range state.ItemsOf(l.lease) {
+		n += itemAnswer + len(name)
 	}
-	return times * n
+	return l.times * n
 }
 
 func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.BatchRequest) (*quotav1.BatchResponse, error) {
