@@ -184,6 +184,7 @@ func handedOn(err error) error {
 	if info.RetryAfter != nil && (info.Reason < quotav1.Reason_REASON_INVALID || ofBudget(info.Reason)) {
 		setRetryAfter(again.Meta(), info.RetryAfter.AsDuration())
 	}
+	setStatus(again, info)
 	return again
 }
 

@@ -79,10 +79,15 @@ func newError(message string, info *quotav1.ErrorInfo) *connect.Error {
 	if detail, detailErr := connect.NewErrorDetail(info); detailErr == nil {
 		err.AddDetail(detail)
 	}
+	setStatus(err, info)
+	return err
+}
+
+// setStatus has an error answered with the status that is meant where Connect's code would give another one.
+func setStatus(err *connect.Error, info *quotav1.ErrorInfo) {
 	if info.Reason == quotav1.Reason_REASON_TOO_LARGE {
 		err.Meta().Set(statusHeader, "413")
 	}
-	return err
 }
 
 // outcomeOf says what became of a command that was answered with an error.

@@ -133,3 +133,27 @@ func TestRecordOutcome_NotWhatCallersBringAbout(t *testing.T) {
 		})
 	}
 }
+
+// TestHandedOn_KeepsTheStatus: what is too large for the leader is not to be sent again through a follower either.
+func TestHandedOn_KeepsTheStatus(t *testing.T) {
+	for reason, want := range map[quotav1.Reason]string{
+		quotav1.Reason_REASON_TOO_LARGE: "413", quotav1.Reason_REASON_CALLER_BUDGET: "", quotav1.Reason_REASON_INVALID: "",
+	} {
+		handed := connectError(t, handedOn(newError("no", &quotav1.ErrorInfo{Reason: reason, NotAccepted: true})))
+		if got := handed.Meta().Get(statusHeader); got != want {
+			t.Errorf("%v: status %q, want %q", reason, got, want)
+		}
+		if infoOf(handed).GetReason() != reason {
+			t.Errorf("%v became %v", reason, infoOf(handed).GetReason())
+		}
+	}
+}
+
+func connectError(t *testing.T, err error) *connect.Error {
+	t.Helper()
+	found, ok := errors.AsType[*connect.Error](err)
+	if !ok {
+		t.Fatalf("%v is no error of Connect", err)
+	}
+	return found
+}
