@@ -108,8 +108,8 @@ type Config struct {
 
 	// sampleTick is how often clocks are compared while this node leads. Tests shorten it.
 	sampleTick time.Duration
-	// restoreUpTo is up to how many bytes a snapshot of this node is restored beside its state, to see that it can be, whatever memory there
-	// is. Of a larger one, where there is too little, it is seen that the state adds up, and that it was written as it is.
+	// restoreUpTo is up to how many bytes a snapshot of this node is restored next to its state, to see that it can be, where no memory limit
+	// is known. Of a larger one it is seen that the state adds up, and that it was written as it is.
 	restoreUpTo int64
 }
 
