@@ -47,8 +47,8 @@ func (q *quota) repay(now, amount int64) {
 	}
 }
 
-// repace keeps how far ahead the pacer is when the rule changes. If the price of an amount changes, and before levels.Repaced always, it
-// converts the lead to an amount, rounded up, and prices that anew.
+// repace keeps the pacer's lead when the rule changes. If the price of an amount changes, it converts the lead to an amount, rounded up,
+// and then to the lead at the new price. Before levels.Repaced it always does.
 func (q *quota) repace(to *ledger.Rule, now int64, level uint32) {
 	from := &q.rule
 	switch {

@@ -97,9 +97,9 @@ func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 	}
 }
 
-// TestReset_ALiarMovesNoEdge: what frees sooner than one caller's word may let it rests on two words, of whom one may lie about the edge
-// of an interval that is wide because the other one's call took long. Nothing is free before the true reset, and nothing that was
-// consumed after it is free again, whoever of them was first, and whatever others say then.
+// TestReset_ALiarMovesNoEdge: an early reset needs reports of two callers. One of them may lie, and name an edge of the other one's
+// interval, which is wide because that call took long. Nothing is free before the true reset, and what is consumed after it stays consumed, in
+// whatever order they and others report.
 func TestReset_ALiarMovesNoEdge(t *testing.T) {
 	const first, reset = minute, 20 * minute
 	honest := toldReset{by: "honest", at: 10 * minute, took: 50 * second, names: reset}

@@ -123,8 +123,8 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 	}
 }
 
-// TestRestore_TakesAWindowThatBeganByALaterViewThanThePresentOne: the later view may fall, and a quota's skew may become smaller, but a
-// window that has begun stays. Whoever refused that on the way back would have every snapshot of such a state for damaged.
+// TestRestore_TakesAWindowThatBeganByALaterViewThanThePresentOne: the late view may fall, and a quota's skew may become smaller, but a
+// window that has begun stays. If Restore refused such a window, every snapshot of that state would count as damaged.
 func TestRestore_TakesAWindowThatBeganByALaterViewThanThePresentOne(t *testing.T) {
 	skewed := func(skew int64) *logpb.Quota {
 		q := hourly("h", 10)

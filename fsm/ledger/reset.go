@@ -23,8 +23,8 @@ type Anchor struct {
 	Confirmed bool
 	// Uncut: what ended before the known window's opening counts on, because that opening is not believed.
 	Uncut bool
-	// Later is the end of a later reset that one caller named in place of the known one, which nobody confirmed yet: it frees then, but no
-	// later than maxDoubt after its own end. 0: nobody did.
+	// Later is the end of a later reset that one caller reported in place of an unconfirmed known one, 0: none. The known one frees at
+	// Later, or maxDoubt after its own end, whichever is first.
 	Later int64
 	// Claim is a reset that was named and is not known yet.
 	Claim Claim
@@ -46,7 +46,7 @@ func (r *Rule) confirmWidth() int64 {
 	return min(max(8*r.Skew+2*fixed.Second, r.Period/60), r.Period/8)
 }
 
-// maxDoubt is how much later a reset frees because one caller named a later one: its word closes no window for longer.
+// maxDoubt is by how much one caller's report of a later reset delays the known one at most.
 func (r *Rule) maxDoubt() int64 { return min(MaxWindowClosing, r.Period/8) }
 
 // slides is how long after its end an amount counts while no reset is known. A reset that is learned later may reach back
@@ -61,7 +61,7 @@ func (g *Ledger) Frees(r *Rule) bool {
 	return !g.Disputed && (g.Confirmed || g.CloseEnd >= g.Soonest(r))
 }
 
-// ends is when the known reset is over: at its end, or where another caller doubts it, later.
+// ends returns when the known reset is over: at its end, or later where a report names a later reset.
 func (g *Ledger) ends(r *Rule) int64 {
 	return max(g.CloseEnd, min(g.Later, fixed.AddSaturated(g.CloseEnd, r.maxDoubt())))
 }
@@ -140,9 +140,9 @@ func (g *Ledger) LearnReset(r *Rule, v, answered View, after, resolution int64, 
 	return g.believe(r, v)
 }
 
-// join takes over a report of the same reset. Where it frees no sooner than one caller's word may let it, it lies in both intervals. A
-// sooner one rests on the words of two, of whom one may lie about its edge: it lies in either, until both are over, and nobody else moves
-// it.
+// join takes over a report of the same reset. A reset that is late enough to be believed on one report lies where both intervals overlap.
+// An earlier one needs two reports, and one of the two callers may lie about its edge: its interval covers both, and no other report
+// moves it.
 func (c *Claim) join(r *Rule, named *Claim, soonest int64, level uint32) (confirms bool) {
 	confirms = !c.Confirmed && c.By != named.By && max(c.End-c.Begin, named.End-named.Begin) <= r.confirmWidth()
 	switch {
@@ -155,7 +155,7 @@ func (c *Claim) join(r *Rule, named *Claim, soonest int64, level uint32) (confir
 	return confirms
 }
 
-// agree takes over a report that names the known reset. A second caller's ends the doubt that a third one's word cast.
+// agree takes over a report of the known reset. A report of a second caller confirms it and ends the delay by a later one.
 func (g *Ledger) agree(r *Rule, named *Claim, level uint32) {
 	known := Claim{Begin: g.CloseBegin, End: g.CloseEnd, By: g.Teller, Confirmed: g.Confirmed}
 	confirms := known.join(r, named, g.Soonest(r), level)

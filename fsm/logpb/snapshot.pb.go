@@ -1002,7 +1002,7 @@ type SnapshotQuota struct {
 	HeardBy string `protobuf:"bytes,116,opt,name=heard_by,json=heardBy,proto3" json:"heard_by,omitempty"`
 	// Of an operation consumed then (cluster time).
 	HeardByNs int64 `protobuf:"varint,117,opt,name=heard_by_ns,json=heardByNs,proto3" json:"heard_by_ns,omitempty"`
-	// Provider-anchored: the end of a later reset that one caller named in place of the known one; 0: nobody did. From version 10 on.
+	// Provider-anchored: the end of a later reset that one caller reported in place of the known one; 0: none. From version 10 on.
 	LaterNs       int64 `protobuf:"varint,118,opt,name=later_ns,json=laterNs,proto3" json:"later_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
