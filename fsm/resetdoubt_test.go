@@ -98,8 +98,8 @@ func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 }
 
 // TestReset_ALiarMovesNoEdge: an early reset needs reports of two callers. One of them may lie, and name an edge of the other one's
-// interval, which is wide because that call took long. Nothing is free before the true reset, and what is consumed after it stays consumed, in
-// whatever order they and others report.
+// interval, which is wide because that call took long. Nothing is free before the true reset, and what is consumed after it stays
+// consumed, in whatever order they and others report.
 func TestReset_ALiarMovesNoEdge(t *testing.T) {
 	const first, reset = minute, 20 * minute
 	honest := toldReset{by: "honest", at: 10 * minute, took: 50 * second, names: reset}
