@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -415,7 +416,7 @@ func TestRestore_RefusesAccountsThatCannotBe(t *testing.T) {
 		"negative reports":     accountRecord(&logpb.SnapshotAccount{Number: 1, Reports: -1, Name: "x"}),
 		"a session's":          {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Account: 3}}},
 		"a lease's":            {Kind: &logpb.SnapshotRecord_Lease{Lease: &logpb.SnapshotLease{Id: 1, Account: 3}}},
-		"a key's":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: done(), Account: 3}}},
+		"a key's":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: effect.Done(), Account: 3}}},
 	} {
 		m := New()
 		m.accounts.Last = 5

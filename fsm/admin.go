@@ -6,6 +6,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -29,7 +31,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 		plans, failure = checkWorkflows(command.Workflows)
 	}
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	applied := &logpb.QuotasApplied{}
 	for _, definition := range command.Quotas {
@@ -183,19 +185,19 @@ func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]str
 
 func checkName(name string) *logpb.Failure {
 	if !ledger.ValidName(name) {
-		return invalid(fmt.Sprintf("%q is no name for a quota", name), "letters, digits and . _ - / @ :, such as github/core")
+		return effect.Invalid(fmt.Sprintf("%q is no name for a quota", name), "letters, digits and . _ - / @ :, such as github/core")
 	}
 	return nil
 }
 
 func checkRules(rules []*logpb.HolderRule) *logpb.Failure {
 	if len(rules) > maxRules {
-		return invalid(fmt.Sprintf("%d holder rules are more than %d", len(rules), maxRules), "use patterns")
+		return effect.Invalid(fmt.Sprintf("%d holder rules are more than %d", len(rules), maxRules), "use patterns")
 	}
 	for i, rule := range rules {
 		if rule.Pattern == "" || rule.Class < ledger.ClassCritical || rule.Class > ledger.ClassBackground ||
 			rule.Weight < 0 || rule.Weight > maxWeight {
-			return invalid(fmt.Sprintf("holder rule %d is malformed", i), "a pattern, a class 0 to 2, a weight 1 to 1000")
+			return effect.Invalid(fmt.Sprintf("holder rule %d is malformed", i), "a pattern, a class 0 to 2, a weight 1 to 1000")
 		}
 	}
 	return nil
@@ -209,7 +211,7 @@ func (m *Machine) define(definition *logpb.Quota, worked ledger.Rule) (unmetered
 		m.lastQuota++
 		worked.Shift = m.clock.Shift
 		q = &quota{
-			generation: m.generation, number: m.lastQuota, name: definition.Name, rule: worked, ledger: ledger.Ledger{Capped: ledger.NoCap},
+			Made: cow.In(m.generation), number: m.lastQuota, name: definition.Name, rule: worked, ledger: ledger.Ledger{Capped: ledger.NoCap},
 		}
 		m.setDefinition(q, definition)
 		m.quotas.Set(q.number, q)
@@ -224,7 +226,7 @@ func (m *Machine) define(definition *logpb.Quota, worked ledger.Rule) (unmetered
 		unmetered = !worked.Policy.Metering && (was.Metering || len(was.Shares.Holders) > 0)
 		m.changeRule(q, worked)
 	}
-	m.emit(Event{Kind: EventQuotaApplied, Quota: q.name})
+	m.emit(effect.Event{Kind: effect.EventQuotaApplied, Quota: q.name})
 	m.markDirty(q)
 	return unmetered
 }
@@ -253,32 +255,32 @@ func (m *Machine) setParent(q *quota, name string) {
 func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	q := m.quotaNamed(command.Quota)
 	if q == nil {
-		return failed(unknownQuota(command.Quota))
+		return effect.Failed(unknownQuota(command.Quota))
 	}
 	q = m.editQuotaNow(q.number)
 	inUse := m.inUse(q)
 	switch {
 	case q.children > 0:
-		return failed(quotaInUse(q, "has children", "delete or move them first"))
+		return effect.Failed(quotaInUse(q, "has children", "delete or move them first"))
 	case m.poolOf(q) != "":
-		return failed(quotaInUse(q, fmt.Sprintf("is a member of pool %q", m.poolOf(q)), "apply that pool without it first, or delete the pool"))
+		return effect.Failed(quotaInUse(q, fmt.Sprintf("is a member of pool %q", m.poolOf(q)), "apply that pool without it first, or delete the pool"))
 	case m.standsIn(q) != "" && !command.Force:
-		return failed(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.standsIn(q)), "apply that one without it, or force it: the chain ends there"))
+		return effect.Failed(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.standsIn(q)), "apply that one without it, or force it: the chain ends there"))
 	case inUse && !command.Force:
-		return failed(quotaInUse(q, "has leases, waiters or counted amounts", "wait, or force it: its items end"))
+		return effect.Failed(quotaInUse(q, "has leases, waiters or counted amounts", "wait, or force it: its items end"))
 	}
 	if parent := m.editQuotaNow(q.parent); parent != nil {
 		parent.children--
 	}
 	m.refuseWaiters(q)
-	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
+	m.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
 	m.replaceOverride(q, nil)
 	m.names.Delete(q.name)
 	m.setDefinition(q, nil)
 	m.quotas.Delete(q.number)
 	m.cache.forget(q)
 	m.sweepAgain()
-	m.emit(Event{Kind: EventQuotaDeleted, Quota: q.name})
+	m.emit(effect.Event{Kind: effect.EventQuotaDeleted, Quota: q.name})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
 		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name}},
 	}}
@@ -301,26 +303,26 @@ func (m *Machine) found(command *logpb.Found) *logpb.Result {
 	switch m.clusterID {
 	case "", command.ClusterId:
 		m.clusterID = command.ClusterId
-		return done()
+		return effect.Done()
 	}
-	return failWith(logpb.Reason_REASON_FOREIGN_CLUSTER,
+	return effect.Fail(logpb.Reason_REASON_FOREIGN_CLUSTER,
 		fmt.Sprintf("this cluster was founded as %q", m.clusterID), "two clusters are connected to each other")
 }
 
 // raiseEpoch raises the fence's epoch.
 func (m *Machine) raiseEpoch(command *logpb.RaiseEpoch) *logpb.Result {
 	if command.Epoch <= m.epoch || command.Epoch >= 1<<16 {
-		return failWith(logpb.Reason_REASON_EPOCH_NOT_RAISED,
+		return effect.Fail(logpb.Reason_REASON_EPOCH_NOT_RAISED,
 			fmt.Sprintf("epoch %d is not above the present one, %d, or not below 65536", command.Epoch, m.epoch), "")
 	}
 	m.epoch, m.grants = command.Epoch, 0
-	return done()
+	return effect.Done()
 }
 
 // setLimits changes the bounds that are part of the state's meaning.
 func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 	if failure := checkLimits(command); failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	for _, change := range []struct {
 		to    *int64
@@ -345,7 +347,7 @@ func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 			*change.bound = *change.to
 		}
 	}
-	return done()
+	return effect.Done()
 }
 
 // checkLimits checks what limits are to be.
@@ -356,14 +358,14 @@ func checkLimits(command *logpb.SetLimits) *logpb.Failure {
 		command.MaxHolderBytes, command.MaxOperationBytes,
 	} {
 		if bound != nil && *bound < 1 {
-			return invalid("limits are at least 1", "")
+			return effect.Invalid("limits are at least 1", "")
 		}
 	}
 	switch operators, caller := command.GetOperatorsPpm(), command.GetCallerMinPpm(); {
 	case operators < 0 || operators > accounts.MaxOperatorsPPM:
-		return invalid("the operators' part is not within 0 to half", "")
+		return effect.Invalid("the operators' part is not within 0 to half", "")
 	case caller < 0 || caller > accounts.MaxCallerMinPPM:
-		return invalid("a caller's least part is not within 0 to a tenth", "")
+		return effect.Invalid("a caller's least part is not within 0 to a tenth", "")
 	}
 	return nil
 }

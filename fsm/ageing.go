@@ -117,9 +117,9 @@ func (m *Machine) demoteNow(name string) (visited int) {
 		if ages == w.promoteAt && w.rank == w.class || ages != 0 && ages <= m.clock.Now {
 			continue
 		}
-		m.promotions.Delete(due{at: w.promoteAt, id: w.ticket})
+		m.promotions.Delete(due{At: w.promoteAt, ID: w.ticket})
 		if ages != 0 {
-			m.promotions.Set(due{at: ages, id: w.ticket})
+			m.promotions.Set(due{At: ages, ID: w.ticket})
 		}
 		m.changeWaiter(w, func(young *waiter) { young.rank, young.promotedAt, young.promoteAt = young.class, 0, ages })
 		for _, n := range needs {

@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -37,7 +38,7 @@ func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
 	for range 4 {
 		w.do(release(&logpb.Release{Lease: held.Lease, Fence: held.Fence}))
 		for i := range w.last.Events {
-			if e := &w.last.Events[i]; e.Kind == EventGranted && e.Result != nil {
+			if e := &w.last.Events[i]; e.Kind == effect.EventGranted && e.Result != nil {
 				order = append(order, tickets[e.Ticket])
 				held = e.Result.GetGranted()
 			}

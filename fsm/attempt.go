@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -29,12 +31,12 @@ const (
 // one whose runner is gone ends as well.
 func (m *Machine) beginTask(req *logpb.BeginTask, by string) *logpb.Result {
 	if failure := m.checkBegin(req); failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	t, failure := m.task(req.Task, by)
 	switch {
 	case failure != nil:
-		return failed(failure)
+		return effect.Failed(failure)
 	case t != nil && t.phase == logpb.TaskPhase_TASK_PHASE_DONE:
 		return begun(t, 0)
 	case t == nil:
@@ -43,13 +45,13 @@ func (m *Machine) beginTask(req *logpb.BeginTask, by string) *logpb.Result {
 		}
 	}
 	if refusal := m.notNow(t, req); refusal != nil {
-		return refusedResult(refusal)
+		return effect.Refused(refusal)
 	}
 	if t == nil {
-		t = &task{generation: m.generation, name: req.Task, maxFailures: defaultMaxFailures}
+		t = &task{Made: cow.In(m.generation), name: req.Task, maxFailures: defaultMaxFailures}
 	}
 	if req.Attempt != 0 && req.Attempt != t.attempts+1 {
-		return failWith(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of %d is not the next one", req.Attempt, t.attempts),
+		return effect.Fail(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of %d is not the next one", req.Attempt, t.attempts),
 			"leave the number out to begin the next")
 	}
 	if t.attempts == 0 {
@@ -67,7 +69,7 @@ func (m *Machine) beginTask(req *logpb.BeginTask, by string) *logpb.Result {
 	m.grants++
 	t.fence = m.fence()
 	m.moveTask(t, logpb.TaskPhase_TASK_PHASE_UNDER_WAY, m.clock.Now+t.ttl)
-	m.emit(Event{Kind: EventTaskBegun, Task: t.name, Holder: t.holder, Fence: t.fence, Amount: t.attempts})
+	m.emit(effect.Event{Kind: effect.EventTaskBegun, Task: t.name, Holder: t.holder, Fence: t.fence, Amount: t.attempts})
 	return begun(t, t.attempts)
 }
 
@@ -78,7 +80,7 @@ func (m *Machine) noTaskLeft() *logpb.Result {
 	case accounts.AtBudget:
 		return m.overBudget(accounts.Tasks, hint)
 	case accounts.AllTaken:
-		return failWith(logpb.Reason_REASON_TASKS_FULL, fmt.Sprintf("there are %d tasks", m.tasks.Len()), hint)
+		return effect.Fail(logpb.Reason_REASON_TASKS_FULL, fmt.Sprintf("there are %d tasks", m.tasks.Len()), hint)
 	case accounts.MayTake:
 	}
 	return nil
@@ -161,12 +163,12 @@ func (m *Machine) attempt(name string, fence uint64, by string) (*task, *logpb.F
 // renewTask moves an attempt's deadline, never to an earlier time.
 func (m *Machine) renewTask(command *logpb.RenewTask, by string) *logpb.Result {
 	if command.TtlNs != 0 && (command.TtlNs < minTTL || command.TtlNs > maxTTL) {
-		return failed(invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was begun with"))
+		return effect.Failed(effect.Invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was begun with"))
 	}
 	t, failure := m.attempt(command.Task, command.Fence, by)
 	switch {
 	case failure != nil:
-		return failed(failure)
+		return effect.Failed(failure)
 	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
 		return endedBefore(t)
 	case command.TtlNs != 0:
@@ -179,7 +181,7 @@ func (m *Machine) renewTask(command *logpb.RenewTask, by string) *logpb.Result {
 }
 
 func endedBefore(t *task) *logpb.Result {
-	return failWith(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of task %q has ended before", t.attempts, t.name),
+	return effect.Fail(logpb.Reason_REASON_STALE_ATTEMPT, fmt.Sprintf("attempt %d of task %q has ended before", t.attempts, t.name),
 		"its first end counts")
 }
 
@@ -187,12 +189,12 @@ func endedBefore(t *task) *logpb.Result {
 func (m *Machine) endTask(from *logpb.Command) *logpb.Result {
 	command := from.GetEndTask()
 	if failure := checkEnd(command); failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	t, failure := m.attempt(command.Task, command.Fence, from.By)
 	switch {
 	case failure != nil:
-		return failed(failure)
+		return effect.Failed(failure)
 	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY && t.outcome == command.Outcome:
 		return ended(t)
 	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
@@ -223,13 +225,13 @@ func (m *Machine) endTask(from *logpb.Command) *logpb.Result {
 func checkEnd(command *logpb.EndTask) *logpb.Failure {
 	switch {
 	case command.Outcome < logpb.TaskOutcome_TASK_OUTCOME_DONE || command.Outcome > logpb.TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED:
-		return invalid("the outcome is missing, unknown, or not a runner's to say", "")
+		return effect.Invalid("the outcome is missing, unknown, or not a runner's to say", "")
 	case command.WaitNs != nil && (*command.WaitNs < 0 || *command.WaitNs > maxTaskWait):
-		return invalid("the wait is not within 0 to 31 days", "leave it out where the provider named no time")
+		return effect.Invalid("the wait is not within 0 to 31 days", "leave it out where the provider named no time")
 	case len(command.Detail) > maxTaskDetail:
-		return invalid(fmt.Sprintf("a detail of %d bytes is longer than %d", len(command.Detail), maxTaskDetail), "cut it")
+		return effect.Invalid(fmt.Sprintf("a detail of %d bytes is longer than %d", len(command.Detail), maxTaskDetail), "cut it")
 	case command.Report < logpb.Cause_CAUSE_UNSPECIFIED || command.Report > logpb.Cause_CAUSE_NOT_A_LIMIT:
-		return invalid("the cause is not known", "")
+		return effect.Invalid("the cause is not known", "")
 	}
 	return nil
 }
@@ -263,9 +265,9 @@ func (m *Machine) countFailure(t *task) {
 }
 
 func (m *Machine) emitEnded(t *task) {
-	m.emit(Event{Kind: EventTaskEnded, Task: t.name, Holder: t.holder, Fence: t.fence, Amount: t.attempts, Outcome: t.outcome})
+	m.emit(effect.Event{Kind: effect.EventTaskEnded, Task: t.name, Holder: t.holder, Fence: t.fence, Amount: t.attempts, Outcome: t.outcome})
 	if t.phase == logpb.TaskPhase_TASK_PHASE_SHELVED {
-		m.emit(Event{Kind: EventTaskShelved, Task: t.name, Holder: t.holder, Amount: int64(t.failures), Outcome: t.outcome})
+		m.emit(effect.Event{Kind: effect.EventTaskShelved, Task: t.name, Holder: t.holder, Amount: int64(t.failures), Outcome: t.outcome})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -43,8 +44,8 @@ func (m *Machine) takeBaton(w *workflow, at int, l *lease, needs []need) {
 }
 
 func (m *Machine) emitBaton(w *workflow) {
-	m.emit(Event{
-		Kind: EventBaton, Holder: w.holders[w.baton.at], Workflow: w.definition.Name, Fence: w.baton.fence,
+	m.emit(effect.Event{
+		Kind: effect.EventBaton, Holder: w.holders[w.baton.at], Workflow: w.definition.Name, Fence: w.baton.fence,
 		Duration: w.baton.deadline - m.clock.Now,
 	})
 }

@@ -34,7 +34,7 @@ func (r *cache) digestHolder(name string) uint64 {
 
 // find returns a quota that may be changed; nil: look it up.
 func (r *cache) find(number uint32, generation uint64) *quota {
-	if q := r.quotas[number%cachedQuotas]; q != nil && q.number == number && q.generation == generation {
+	if q := r.quotas[number%cachedQuotas]; q != nil && q.number == number && q.MadeIn(generation) {
 		return q
 	}
 	return nil

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -23,7 +26,7 @@ const (
 
 // workflow is a workflow and how it stands.
 type workflow struct {
-	generation uint64
+	cow.Made
 	*plan
 	// steps are in workflow order.
 	steps []step
@@ -72,13 +75,11 @@ func (s *State) stepsIn(name string) []stepOf {
 // editWorkflow returns a workflow that may be changed.
 func (m *Machine) editWorkflow(name string) *workflow {
 	w, _ := m.workflows.Get(name)
-	if w.generation == m.generation {
-		return w
+	w, copied := cow.Edit(m.workflows, name, w, m.generation)
+	if copied {
+		w.steps = slices.Clone(w.steps)
 	}
-	c := *w
-	c.generation, c.steps = m.generation, append([]step(nil), w.steps...)
-	m.workflows.Set(name, &c)
-	return &c
+	return w
 }
 
 // recordDenial records for its workflows why a holder is denied what it needs: by a limit, or by something that would not stand
@@ -140,8 +141,8 @@ func (m *Machine) tellPressure(w *workflow, at int, reason logpb.Reason) {
 		if !concerned.has(i) {
 			continue
 		}
-		event := Event{
-			Kind: EventBackPressure, Quota: w.steps[at].quota, Holder: name, Reason: reason, Duration: w.steps[at].until - m.clock.Now,
+		event := effect.Event{
+			Kind: effect.EventBackPressure, Quota: w.steps[at].quota, Holder: name, Reason: reason, Duration: w.steps[at].until - m.clock.Now,
 			Workflow: w.definition.Name, Step: w.holders[at],
 		}
 		if place := told[i]; place != 0 {
@@ -286,7 +287,7 @@ func (m *Machine) goSequential(w *workflow) {
 	for i := range w.steps {
 		w.steps[i].paused = 0
 	}
-	m.emit(Event{Kind: EventSequential, Workflow: w.definition.Name, Duration: w.calmTime})
+	m.emit(effect.Event{Kind: effect.EventSequential, Workflow: w.definition.Name, Duration: w.calmTime})
 	m.passBaton(w)
 }
 
@@ -296,7 +297,7 @@ func (m *Machine) goParallel(w *workflow) {
 	for i := range w.steps {
 		w.steps[i].until, w.steps[i].asked = 0, 0
 	}
-	m.emit(Event{Kind: EventParallel, Workflow: w.definition.Name})
+	m.emit(effect.Event{Kind: effect.EventParallel, Workflow: w.definition.Name})
 	m.wakeSteps(w)
 }
 
@@ -311,8 +312,8 @@ func (w *workflow) calmAt() int64 {
 
 // reviewWorkflows carries out what is due in workflows: the end of a limit, a pause or a baton, and calm.
 func (m *Machine) reviewWorkflows() {
-	for _, review := range takeDue(m.reviews, func(d keyDue) bool { return d.at <= m.clock.Now }) {
-		w := m.editWorkflow(review.key)
+	for _, review := range cow.TakeDue(m.reviews, maxDuePerEntry, func(d dueByName) bool { return d.At <= m.clock.Now }) {
+		w := m.editWorkflow(review.ID)
 		w.due = 0
 		switch {
 		case w.sequential && w.calmAt() <= m.clock.Now:
@@ -371,9 +372,9 @@ func (m *Machine) listReview(w *workflow, next int64) {
 		return
 	}
 	name := w.definition.Name
-	m.reviews.Delete(keyDue{at: w.due, key: name})
+	m.reviews.Delete(dueByName{At: w.due, ID: name})
 	if w.due = next; next != 0 {
-		m.reviews.Set(keyDue{at: next, key: name})
+		m.reviews.Set(dueByName{At: next, ID: name})
 	}
 }
 

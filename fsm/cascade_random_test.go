@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -57,16 +58,16 @@ func (c *cascading) do(commands ...*logpb.Command) []*logpb.Result {
 	for i := range c.w.last.Events {
 		e := &c.w.last.Events[i]
 		switch e.Kind {
-		case EventGranted:
+		case effect.EventGranted:
 			c.newest = max(c.newest, e.Fence)
 			c.granted[e.Holder]++
 			if g := e.Result.GetGranted(); g != nil {
 				c.leases = append(c.leases, g)
 			}
-		case EventSequential:
+		case effect.EventSequential:
 			c.since[e.Workflow] = c.newest
 			c.switched++
-		case EventParallel:
+		case effect.EventParallel:
 			delete(c.since, e.Workflow)
 		default:
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -282,16 +283,16 @@ func TestOneAtATime(t *testing.T) {
 }
 
 // sayEvent puts an event about a workflow into a few words.
-func sayEvent(e *Event) string {
+func sayEvent(e *effect.Event) string {
 	var word string
 	switch e.Kind {
-	case EventBackPressure:
+	case effect.EventBackPressure:
 		word = "pressure"
-	case EventSequential:
+	case effect.EventSequential:
 		word = "sequential"
-	case EventBaton:
+	case effect.EventBaton:
 		word = "turn"
-	case EventParallel:
+	case effect.EventParallel:
 		word = "parallel"
 	default:
 		return ""
@@ -391,7 +392,7 @@ func TestNoSecondWave(t *testing.T) {
 			t.Fatalf("%d leases at a time", live)
 		}
 		for i := range w.last.Events {
-			if e := &w.last.Events[i]; e.Kind == EventGranted {
+			if e := &w.last.Events[i]; e.Kind == effect.EventGranted {
 				served = append(served, e.Holder)
 			}
 		}
@@ -456,7 +457,7 @@ func TestARestoreCarriesOutWhatCameDue(t *testing.T) {
 		w.do(limitedBy(1, "r", 20*second))
 		return w
 	}
-	restoredAfter := func(w *world, elapsed int64) []Event {
+	restoredAfter := func(w *world, elapsed int64) []effect.Event {
 		w.rebased(elapsed, w.m)
 		w.reborn()
 		w.apply()
@@ -466,7 +467,7 @@ func TestARestoreCarriesOutWhatCameDue(t *testing.T) {
 		w := begins(t)
 		ticket := w.waiting(waits("triage", 0, 2*minute, itemOf("s", 1)))
 		for _, e := range restoredAfter(w, 30*second) {
-			if e.Kind == EventGranted && e.Ticket == ticket {
+			if e.Kind == effect.EventGranted && e.Ticket == ticket {
 				return
 			}
 		}

@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -30,14 +31,14 @@ func (m *Machine) resetClock() *logpb.Result {
 	early, late := entry.WallEarlyNs, entry.WallLateNs
 	switch {
 	case early <= 0 || late <= 0:
-		return failWith(logpb.Reason_REASON_CLOCK_UNSURE, "too few members told the time", "wait until a majority of the members answers")
+		return effect.Fail(logpb.Reason_REASON_CLOCK_UNSURE, "too few members told the time", "wait until a majority of the members answers")
 	case late-early > mostUnsure || late < early:
-		return failWith(logpb.Reason_REASON_CLOCK_UNSURE, fmt.Sprintf("the members' clocks differ by %d ms", (late-early)/fixed.Millisecond),
+		return effect.Fail(logpb.Reason_REASON_CLOCK_UNSURE, fmt.Sprintf("the members' clocks differ by %d ms", (late-early)/fixed.Millisecond),
 			"set the members' clocks right first")
 	}
 	ahead := m.clock.WallEarly - m.clock.Shifted(late)
 	if ahead <= leastAhead {
-		return failWith(logpb.Reason_REASON_CLOCK_NOT_AHEAD, "the time of day is not ahead of the members' clocks", "there is nothing to reset")
+		return effect.Fail(logpb.Reason_REASON_CLOCK_NOT_AHEAD, "the time of day is not ahead of the members' clocks", "there is nothing to reset")
 	}
 	windows := m.windows()
 	from := m.clock.WallEarly
@@ -45,7 +46,7 @@ func (m *Machine) resetClock() *logpb.Result {
 		from = max(from, q.ledger.Beyond(&q.rule))
 	}
 	if from > fixed.MaxTime-mostUnsure {
-		return failWith(logpb.Reason_REASON_INVALID, "the time of day cannot be moved on any further", "found the cluster again from a backup")
+		return effect.Fail(logpb.Reason_REASON_INVALID, "the time of day cannot be moved on any further", "found the cluster again from a backup")
 	}
 	was := m.clock.WallEarly
 	m.clock.Shift = from - early
@@ -53,7 +54,7 @@ func (m *Machine) resetClock() *logpb.Result {
 	for _, q := range windows {
 		q.rule.Shift = m.clock.Shift
 		q.ledger.Restart(&q.rule, q.rule.At(m.clock), from-was)
-		m.emit(Event{Kind: EventWindowClosed, Quota: q.name})
+		m.emit(effect.Event{Kind: effect.EventWindowClosed, Quota: q.name})
 		m.markDirty(q)
 	}
 	return &logpb.Result{Kind: &logpb.Result_ClockReset{ClockReset: &logpb.ClockReset{AheadNs: ahead, Windows: int64(len(windows))}}}

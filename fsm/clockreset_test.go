@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -220,7 +221,7 @@ func TestResetClock_ServesWhoWaits(t *testing.T) {
 	w.sleep(minute)
 	w.resets()
 	for _, e := range w.last.Events {
-		if e.Kind == EventGranted && e.Holder == "b" {
+		if e.Kind == effect.EventGranted && e.Holder == "b" {
 			return
 		}
 	}

@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -70,11 +71,11 @@ func TestReopen_EndsWhatReportsClosed(t *testing.T) {
 	if r == nil || r.CooldownLeftNs != hour || r.Breakers != 1 || r.GetCappedTo() != 10 || r.Freed != 990 || r.More {
 		t.Fatalf("reopened: %v", r)
 	}
-	kinds := make(map[EventKind]int)
+	kinds := make(map[effect.EventKind]int)
 	for i := range w.last.Events {
 		kinds[w.last.Events[i].Kind]++
 	}
-	if kinds[EventReopened] != 1 || kinds[EventReopenedByOperator] != 1 {
+	if kinds[effect.EventReopened] != 1 || kinds[effect.EventReopenedByOperator] != 1 {
 		t.Fatalf("events: %v", kinds)
 	}
 	w.reborn()

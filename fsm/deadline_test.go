@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -126,7 +127,7 @@ func TestExpiryIsInTheOrderOfDeadlines(t *testing.T) {
 	w.sleep(minute)
 	var ended []uint64
 	for i := range w.last.Events {
-		if e := &w.last.Events[i]; e.Kind == EventExpired {
+		if e := &w.last.Events[i]; e.Kind == effect.EventExpired {
 			ended = append(ended, e.Lease)
 		}
 	}

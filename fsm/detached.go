@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
 )
 
 // pageBytes is how much a page holds, unless one record takes more.
@@ -15,7 +16,7 @@ const pageBytes = 4096
 // All that was consumed and never settled becomes one and stays until it stops counting, which is a minute's calls or a day's.
 // So they are packed: a quarter of what they take as objects, nothing in them for the garbage collector, and listed together.
 type page struct {
-	generation uint64
+	cow.Made
 	// from names the page: none of its detached records comes before.
 	from operationKey
 	// last is the last of them, or was.
@@ -99,7 +100,7 @@ func (m *Machine) keepDetached(o *operation) {
 	if !found {
 		m.operations++
 		if from > 0 && from == len(p.packed) && from+len(m.packing) > pageBytes {
-			p = &page{generation: m.generation, from: key, check: o.check, packed: make([]byte, 0, pageBytes)} // the next ones mostly follow
+			p = &page{Made: cow.In(m.generation), from: key, check: o.check, packed: make([]byte, 0, pageBytes)} // the next ones mostly follow
 			m.enterPage(p)
 			from, to = 0, 0
 		}
@@ -145,7 +146,7 @@ func (m *Machine) chargedFor(packed []byte) int64 {
 // editPage returns the page of a detached record that is entered, that may be changed.
 func (m *Machine) editPage(key operationKey, check int64) *page {
 	p := m.pageOf(key)
-	if p != nil && p.generation == m.generation {
+	if p != nil && p.MadeIn(m.generation) {
 		return p
 	}
 	c := &page{from: key, check: check}
@@ -156,7 +157,7 @@ func (m *Machine) editPage(key operationKey, check int64) *page {
 		*c = *first.page
 		c.from = key // comes before all
 	}
-	c.generation, c.packed = m.generation, slices.Clone(c.packed)
+	c.Made, c.packed = cow.In(m.generation), slices.Clone(c.packed)
 	m.enterPage(c)
 	return c
 }
@@ -191,7 +192,7 @@ func (m *Machine) split(p *page) {
 
 // pageWith returns a page with a copy of packed detached records.
 func (m *Machine) pageWith(from operationKey, packed []byte) *page {
-	p := &page{generation: m.generation, from: from, check: math.MaxInt64, packed: slices.Clone(packed)}
+	p := &page{Made: cow.In(m.generation), from: from, check: math.MaxInt64, packed: slices.Clone(packed)}
 	for len(packed) > 0 {
 		p.last = keyOf(packed)
 		var first []byte

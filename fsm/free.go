@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -109,7 +110,7 @@ func (s *State) abandoned(w *waiter) bool {
 		return false
 	}
 	c, ok := s.ended.Get(w.from.session)
-	return ok && w.from.seq >= c.ackedBelow && listedIn(s.results, dedupEntry{session: w.from.session, seq: w.from.seq})
+	return ok && w.from.seq >= c.ackedBelow && cow.Has(s.results, dedupEntry{session: w.from.session, seq: w.from.seq})
 }
 
 // verifyFreeing looks at what sessions have left: each has some, or it would not be listed.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -167,7 +168,7 @@ func TestDeleteQuota_WithManyWaiters(t *testing.T) {
 			next := w.waiting(waits("next", 0, 5*minute, itemOf("other", 1)))
 			note := func() {
 				for _, e := range w.last.Events {
-					if e.Kind == EventWaitEnded && e.Reason == logpb.Reason_REASON_SUSPENDED && e.Quota == "s" {
+					if e.Kind == effect.EventWaitEnded && e.Reason == logpb.Reason_REASON_SUSPENDED && e.Quota == "s" {
 						refused[e.Ticket]++
 					}
 				}
@@ -289,11 +290,11 @@ func TestSnapshot_OfAnEndedSession(t *testing.T) {
 // of what follows.
 func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
 	const nobody = 9
-	result := &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{Session: 1, Seq: 1, Result: done()}}}
+	result := &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{Session: 1, Seq: 1, Result: effect.Done()}}}
 	for name, record := range map[string]*logpb.SnapshotRecord{
 		"a session":          {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Account: nobody}}},
 		"one that has ended": {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Ended: true, Account: nobody}}},
-		"a key":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: done(), Account: nobody}}},
+		"a key":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: effect.Done(), Account: nobody}}},
 		"a lease":            {Kind: &logpb.SnapshotRecord_Lease{Lease: &logpb.SnapshotLease{Id: 1, Account: nobody}}},
 		"an orphan":          {Kind: &logpb.SnapshotRecord_Operation{Operation: &logpb.SnapshotOperation{Lease: 1, Op: 1, Orphan: true, Account: nobody}}},
 		"a holder":           {Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "h", Account: nobody}}},

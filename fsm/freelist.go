@@ -46,11 +46,11 @@ func (s *freeList) firstOperation() (*operations, *operation) {
 
 // keep keeps what a lease of the present generation consisted of.
 func (s *freeList) keep(l *lease, generation uint64) {
-	if l.generation != generation {
+	if !l.MadeIn(generation) {
 		panic(fmt.Sprintf("fsm: lease %d ended, and a frozen state may have it", l.id))
 	}
-	if kept := l.operations; kept != nil && len(s.operations) < s.most && kept.generation == generation &&
-		len(kept.list) == 1 && cap(kept.list) <= maxFreeRoom && kept.list[0].generation == generation {
+	if kept := l.operations; kept != nil && len(s.operations) < s.most && kept.MadeIn(generation) &&
+		len(kept.list) == 1 && cap(kept.list) <= maxFreeRoom && kept.list[0].MadeIn(generation) {
 		*kept.list[0] = operation{}
 		*kept = operations{list: kept.list[:1:1]}
 		s.operations = append(s.operations, kept)

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -17,64 +18,7 @@ type Applied struct {
 	// Results are the commands' results, by position; nil where they are nobody's (Follow).
 	Results []*logpb.Result
 	// Events are what happened, in order. They are the same on every replica, and last until the next entry is applied.
-	Events []Event
-}
-
-// EventKind says what happened. The numbers are those of the API's quota.v1.EventKind.
-type EventKind int32
-
-// The kinds of events.
-const (
-	EventGranted      EventKind = 1
-	EventRefused      EventKind = 2
-	EventWaiting      EventKind = 3
-	EventWaitEnded    EventKind = 4
-	EventReleased     EventKind = 5
-	EventExpired      EventKind = 6
-	EventRevoked      EventKind = 7
-	EventCooldown     EventKind = 8
-	EventWindowClosed EventKind = 9
-	EventResetLearned EventKind = 10
-	EventCapped       EventKind = 11
-	EventOverrun      EventKind = 12
-	EventQuotaApplied EventKind = 13
-	EventQuotaDeleted EventKind = 14
-	EventReopened     EventKind = 15
-	EventBreaker      EventKind = 16
-	EventForecast     EventKind = 17
-	EventOverride     EventKind = 18
-	EventTaskBegun    EventKind = 20
-	EventTaskEnded    EventKind = 21
-	EventTaskShelved  EventKind = 22
-	EventTaskPutBack  EventKind = 23
-	EventBackPressure EventKind = 24
-	EventSequential   EventKind = 25
-	EventBaton        EventKind = 26
-	EventParallel     EventKind = 27
-
-	EventReopenedByOperator EventKind = 40
-)
-
-// Event is something that happened while an entry was applied. Fields that do not concern it are zero.
-type Event struct {
-	Kind   EventKind
-	Quota  string
-	Holder string
-	Lease  uint64
-	Fence  uint64
-	// Ticket is set where a waiting Reserve is concerned.
-	Ticket uint64
-	Amount int64
-	Reason logpb.Reason
-	// Duration is nanoseconds.
-	Duration int64
-	// Task is the name of the task that it is about, Outcome how its attempt ended.
-	Task    string
-	Outcome logpb.TaskOutcome
-	// Workflow and Step are set where a workflow is concerned; Step is the holder that is limited.
-	Workflow, Step string
-	// Result is the final result of a waiting Reserve (EventGranted with a Ticket, EventWaitEnded).
-	Result *logpb.Result
+	Events []effect.Event
 }
 
 // QuotaView is a quota as a reader sees it at some Clock.

@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -86,9 +87,9 @@ func TestWaitersAreServedInOrder(t *testing.T) {
 	w.reborn()
 	for _, want := range []uint64{tickets[2], tickets[1], tickets[0]} {
 		w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
-		var got *Event
+		var got *effect.Event
 		for i := range w.last.Events {
-			if e := &w.last.Events[i]; e.Kind == EventGranted {
+			if e := &w.last.Events[i]; e.Kind == effect.EventGranted {
 				got = e
 			}
 		}

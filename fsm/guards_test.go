@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -271,9 +272,9 @@ func TestMassExpiryIsBoundedAndInOrder(t *testing.T) {
 		inEntry := 0
 		for i := range applied.Events {
 			e := &applied.Events[i]
-			if e.Kind == EventExpired && e.Lease == leases { // a command met it
+			if e.Kind == effect.EventExpired && e.Lease == leases { // a command met it
 				ended++
-			} else if e.Kind == EventExpired {
+			} else if e.Kind == effect.EventExpired {
 				if e.Lease <= last {
 					t.Fatalf("lease %d ended after lease %d", e.Lease, last)
 				}

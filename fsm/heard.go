@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/levels"
@@ -50,7 +51,7 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 		usable := fixed.MulDivFloor(limit, fixed.Million-int64(q.definition.HeadroomPpm), fixed.Million)
 		usable = m.believedLimit(by, q, usable, signal)
 		if g.LowerRate(r, now, usable, by.caller, m.loweredFor(r)) {
-			m.emit(Event{Kind: EventCapped, Quota: q.name, Amount: usable})
+			m.emit(effect.Event{Kind: effect.EventCapped, Quota: q.name, Amount: usable})
 			capped = &usable
 		}
 	}

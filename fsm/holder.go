@@ -5,12 +5,12 @@ import (
 	"strings"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Classes of priority.
 // virtualTimeUnit is all that a quota lets out, at weight 1, in the store-wide virtual time of weighted fair queueing.
 const virtualTimeUnit = int64(1) << 32
 
@@ -19,7 +19,7 @@ const holderMemory = fixed.Hour
 
 // holder is the state of a holder in weighted fair queueing.
 type holder struct {
-	generation  uint64
+	cow.Made
 	name        string
 	virtualTime uint64
 	// rest is the part of the cost of its grants that is not in virtualTime yet: at least 0, and less than its weight was.
@@ -46,14 +46,14 @@ func (h *holder) size() int64 { return holderSize + int64(len(h.name)) }
 // useHolder returns a holder's record that may be changed.
 func (m *Machine) useHolder(name string) *holder {
 	h := m.cache.holder
-	if h == nil || h.generation != m.generation || h.name != name {
+	if h == nil || !h.MadeIn(m.generation) || h.name != name {
 		h = m.editHolder(name)
 		m.cache.holder = h
 	}
 	if m.clock.Now-h.seen > holderMemory/16 {
-		m.seen.Delete(holderSeen{at: h.seen, name: name})
+		m.seen.Delete(dueByName{At: h.seen, ID: name})
 		h.seen = m.clock.Now
-		m.seen.Set(holderSeen{at: h.seen, name: name})
+		m.seen.Set(dueByName{At: h.seen, ID: name})
 	}
 	return h
 }
@@ -61,18 +61,14 @@ func (m *Machine) useHolder(name string) *holder {
 // editHolder returns a holder's record that may be changed, a new one where there was none.
 func (m *Machine) editHolder(name string) *holder {
 	h, ok := m.holders.Get(name)
-	switch {
-	case !ok:
-		h = &holder{generation: m.generation, name: name, seen: m.clock.Now, account: m.accounts.Open(m.payer)}
+	if !ok {
+		h = &holder{Made: cow.In(m.generation), name: name, seen: m.clock.Now, account: m.accounts.Open(m.payer)}
 		m.holders.Set(name, h)
 		m.accounts.Add(h.account, accounts.Holders, h.size())
-		m.seen.Set(holderSeen{at: h.seen, name: name})
-	case h.generation != m.generation:
-		c := *h
-		c.generation = m.generation
-		h = &c
-		m.holders.Set(name, h)
+		m.seen.Set(dueByName{At: h.seen, ID: name})
+		return h
 	}
+	h, _ = cow.Edit(m.holders, name, h, m.generation)
 	return h
 }
 
@@ -122,20 +118,20 @@ func (m *Machine) mayRemember(name string) bool {
 func (m *Machine) forgetHolders() {
 	for done := 0; done < maxDuePerEntry; done++ {
 		last, ok := m.seen.Min()
-		if !ok || last.at+holderMemory > m.clock.Now {
+		if !ok || last.At+holderMemory > m.clock.Now {
 			return
 		}
 		m.seen.PopMin()
-		h, _ := m.holders.Get(last.name)
-		if h.waiting == 0 && !m.usesAny(last.name) && m.newestLease(last.name) == nil {
-			done += m.forgetStats(last.name)
+		h, _ := m.holders.Get(last.ID)
+		if h.waiting == 0 && !m.usesAny(last.ID) && m.newestLease(last.ID) == nil {
+			done += m.forgetStats(last.ID)
 			m.accounts.Add(h.account, accounts.Holders, -h.size())
-			m.holders.Delete(last.name)
+			m.holders.Delete(last.ID)
 			m.cache.holder = nil
 			continue
 		}
-		m.seen.Set(holderSeen{at: m.clock.Now, name: last.name})
-		m.useHolder(last.name).seen = m.clock.Now
+		m.seen.Set(dueByName{At: m.clock.Now, ID: last.ID})
+		m.useHolder(last.ID).seen = m.clock.Now
 	}
 }
 

@@ -4,13 +4,14 @@ import (
 	"cmp"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
 )
 
 // holderStats are the counters of one holder at one quota whose policy needs them.
 type holderStats struct {
-	generation uint64
-	holder     string
-	quota      uint32
+	cow.Made
+	holder string
+	quota  uint32
 	// grants is how often the holder was granted some of it, granted when it was last (cluster time).
 	grants, granted int64
 	// failures counts the provider's refusals in a row; closedUntil is when the quota opens for the holder again.
@@ -44,7 +45,7 @@ func (s *State) hasStats(name string, q *quota) bool {
 func (m *Machine) editStats(name string, q *quota) *holderStats {
 	h := m.useHolder(name)
 	t, ok := m.stats.Get(&holderStats{holder: name, quota: q.number})
-	if ok && t.generation == m.generation {
+	if ok && t.MadeIn(m.generation) {
 		return t
 	}
 	c := holderStats{holder: h.name, quota: q.number}
@@ -53,7 +54,7 @@ func (m *Machine) editStats(name string, q *quota) *holderStats {
 	} else {
 		m.accounts.Add(h.account, accounts.Holders, statsSize)
 	}
-	c.generation = m.generation
+	c.Made = cow.In(m.generation)
 	m.stats.Set(&c)
 	return &c
 }

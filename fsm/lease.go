@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -13,9 +15,9 @@ import (
 
 // lease is amounts of quotas, reserved for a holder until a deadline.
 type lease struct {
-	generation uint64
-	id, fence  uint64
-	holder     string
+	cow.Made
+	id, fence uint64
+	holder    string
 	// digest is its holder's.
 	digest uint64
 	// class is that in which it was granted.
@@ -78,7 +80,7 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	}
 	h := m.useHolder(req.Holder)
 	l := m.freeList.lease()
-	l.generation, l.id, l.fence, l.class = m.generation, m.lastLease, m.fence(), as.class
+	l.Made, l.id, l.fence, l.class = cow.In(m.generation), m.lastLease, m.fence(), as.class
 	l.holder, l.digest = h.name, m.cache.digestHolder(h.name)
 	l.account = account
 	l.ttl, l.deadline = ttl, m.clock.Now+ttl
@@ -132,8 +134,8 @@ func (m *Machine) emitGranted(l *lease, ticket uint64, result *logpb.Result) {
 		if l.items[i].ancestor {
 			continue
 		}
-		m.emit(Event{
-			Kind: EventGranted, Quota: m.getQuota(l.items[i].quota).name, Holder: l.holder, Lease: l.id, Fence: l.fence,
+		m.emit(effect.Event{
+			Kind: effect.EventGranted, Quota: m.getQuota(l.items[i].quota).name, Holder: l.holder, Lease: l.id, Fence: l.fence,
 			Ticket: ticket, Amount: l.items[i].held, Result: result,
 		})
 		result = nil
@@ -233,12 +235,12 @@ func (s *State) newestLease(holder string) (newest *lease) {
 
 // editLease returns a lease that may be changed.
 func (m *Machine) editLease(l *lease) *lease {
-	if l.generation == m.generation {
+	if l.MadeIn(m.generation) {
 		return l
 	}
 	c := *l
 	c.items = append(c.single[:0], l.items...)
-	c.generation = m.generation
+	c.Made = cow.In(m.generation)
 	m.leases.Set(c.id, &c)
 	return &c
 }
@@ -248,11 +250,11 @@ func (m *Machine) editLease(l *lease) *lease {
 func (m *Machine) liveLease(id uint64) (*lease, bool) {
 	l, ok := m.leases.Get(id)
 	if ok && m.gone(l) {
-		m.endLease(m.editLease(l), EventRevoked, false)
+		m.endLease(m.editLease(l), effect.EventRevoked, false)
 		return nil, false
 	}
 	if ok && l.deadline <= m.clock.Now {
-		m.endLease(m.editLease(l), EventExpired, true)
+		m.endLease(m.editLease(l), effect.EventExpired, true)
 		return nil, false
 	}
 	return l, ok
@@ -364,11 +366,11 @@ func (m *Machine) grantedAgain(l *lease, granted *logpb.Granted) []*logpb.Grante
 // renew moves a lease's deadline, never to an earlier time.
 func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 	if command.TtlNs != 0 && (command.TtlNs < minTTL || command.TtlNs > maxTTL) {
-		return failed(invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was reserved"))
+		return effect.Failed(effect.Invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was reserved"))
 	}
 	l, failure := m.lookupLease(command.Lease, command.Fence, by)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	ttl := command.TtlNs
 	if ttl == 0 {
@@ -383,15 +385,15 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 	l, failure := m.lookupLease(command.Lease, command.Fence, by)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	if len(command.Items) == 0 {
-		returned := m.endLease(l, EventReleased, false)
+		returned := m.endLease(l, effect.EventReleased, false)
 		return &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Returned: returned, Ended: true}}}
 	}
 	parts, failure := m.heldParts(l, command.Items, nil)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	released := &logpb.Released{}
 	var unused int64
@@ -431,7 +433,7 @@ func (m *Machine) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]
 		}
 		for _, other := range items[:n] {
 			if other.Quota == asked.Quota {
-				return nil, invalid(fmt.Sprintf("quota %q is named twice", asked.Quota), "add the amounts up")
+				return nil, effect.Invalid(fmt.Sprintf("quota %q is named twice", asked.Quota), "add the amounts up")
 			}
 		}
 		parts = append(parts, part)
@@ -453,7 +455,7 @@ func (m *Machine) heldPart(l *lease, asked *logpb.Item) (heldPart, *logpb.Failur
 		}
 		switch {
 		case asked.Amount != nil && (amount < 1 || amount > fixed.MaxAmount):
-			return heldPart{}, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, asked.Quota), "")
+			return heldPart{}, effect.Invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, asked.Quota), "")
 		case it.held > 0 && it.window != q.ledger.Window:
 			return heldPart{}, itemClosed(asked.Quota)
 		case amount > held || amount == 0:
@@ -497,7 +499,7 @@ func (m *Machine) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
 
 // endLease ends a lease and returns what went back. With grace, slots stay in use for a while: their holder did not
 // give them back itself, and the provider cannot check a fence.
-func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.GrantedItem {
+func (m *Machine) endLease(l *lease, how effect.EventKind, withGrace bool) []*logpb.GrantedItem {
 	m.deadlines.Remove(uint64(l.deadline), l.id)
 	return m.endUnlisted(l, how, withGrace)
 }
@@ -506,7 +508,7 @@ func (m *Machine) endLease(l *lease, how EventKind, withGrace bool) []*logpb.Gra
 func endCost(l *lease) int { return 1 + len(l.items) }
 
 // endUnlisted ends a lease as endLease does, when its deadline is not listed any more.
-func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.GrantedItem {
+func (m *Machine) endUnlisted(l *lease, how effect.EventKind, withGrace bool) []*logpb.GrantedItem {
 	var returned []*logpb.GrantedItem
 	var unused int64
 	var grace []charge
@@ -547,7 +549,7 @@ func (m *Machine) endUnlisted(l *lease, how EventKind, withGrace bool) []*logpb.
 		m.keepDetached(o)
 	}
 	m.addCost(l.holder, -unused)
-	m.emit(Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})
+	m.emit(effect.Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})
 	m.leaseEnded(l)
 	m.freeList.keep(l, m.generation)
 	return returned
@@ -576,10 +578,10 @@ func (m *Machine) expire(ids []uint64) {
 			continue
 		}
 		if m.gone(l) {
-			m.endUnlisted(m.editLease(l), EventRevoked, false)
+			m.endUnlisted(m.editLease(l), effect.EventRevoked, false)
 			continue
 		}
-		m.endUnlisted(m.editLease(l), EventExpired, true)
+		m.endUnlisted(m.editLease(l), effect.EventExpired, true)
 	}
 }
 
@@ -587,8 +589,8 @@ func (m *Machine) expire(ids []uint64) {
 func (m *Machine) revokeLease(command *logpb.RevokeLease) *logpb.Result {
 	l, ok := m.liveLease(command.Lease)
 	if !ok {
-		return failWith(logpb.Reason_REASON_UNKNOWN_LEASE, fmt.Sprintf("there is no lease %d", command.Lease), "it may have ended by itself")
+		return effect.Fail(logpb.Reason_REASON_UNKNOWN_LEASE, fmt.Sprintf("there is no lease %d", command.Lease), "it may have ended by itself")
 	}
-	returned := m.endLease(m.editLease(l), EventRevoked, true)
+	returned := m.endLease(m.editLease(l), effect.EventRevoked, true)
 	return &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Returned: returned, Ended: true}}}
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -32,12 +33,12 @@ const (
 )
 
 // livedEvents are the kinds of events that occur in a lived history.
-var livedEvents = []EventKind{
-	EventGranted, EventRefused, EventWaiting, EventWaitEnded, EventReleased, EventExpired, EventRevoked, EventCooldown, EventWindowClosed,
-	EventResetLearned, EventCapped, EventOverrun, EventQuotaApplied, EventQuotaDeleted, EventReopened, EventBreaker, EventForecast,
-	EventOverride,
-	EventTaskBegun, EventTaskEnded, EventTaskShelved, EventTaskPutBack, EventBackPressure, EventSequential, EventBaton, EventParallel,
-	EventReopenedByOperator,
+var livedEvents = []effect.EventKind{
+	effect.EventGranted, effect.EventRefused, effect.EventWaiting, effect.EventWaitEnded, effect.EventReleased, effect.EventExpired, effect.EventRevoked, effect.EventCooldown, effect.EventWindowClosed,
+	effect.EventResetLearned, effect.EventCapped, effect.EventOverrun, effect.EventQuotaApplied, effect.EventQuotaDeleted, effect.EventReopened, effect.EventBreaker, effect.EventForecast,
+	effect.EventOverride,
+	effect.EventTaskBegun, effect.EventTaskEnded, effect.EventTaskShelved, effect.EventTaskPutBack, effect.EventBackPressure, effect.EventSequential, effect.EventBaton, effect.EventParallel,
+	effect.EventReopenedByOperator,
 }
 
 // livedNames are the quotas of a lived history that commands draw on; the pool is drawn twice as often.
@@ -53,13 +54,13 @@ func livedPath(version int) string {
 // livedTally counts what came of a history's commands.
 type livedTally struct {
 	succeeded, results map[protoreflect.Name]int
-	events             map[EventKind]int
+	events             map[effect.EventKind]int
 }
 
 func newLivedTally() livedTally {
 	return livedTally{
 		succeeded: map[protoreflect.Name]int{}, results: map[protoreflect.Name]int{},
-		events: make(map[EventKind]int),
+		events: make(map[effect.EventKind]int),
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -246,17 +247,17 @@ func (d *livedDrawing) learnGranted(g *logpb.Granted) {
 	}
 }
 
-func (d *livedDrawing) learnEvent(event Event) {
+func (d *livedDrawing) learnEvent(event effect.Event) {
 	if g := event.Result.GetGranted(); g != nil {
 		d.learnGranted(g)
 	}
 	switch event.Kind {
-	case EventGranted, EventWaitEnded:
+	case effect.EventGranted, effect.EventWaitEnded:
 		d.tickets = without(d.tickets, event.Ticket)
-	case EventReleased, EventExpired, EventRevoked:
+	case effect.EventReleased, effect.EventExpired, effect.EventRevoked:
 		d.leases = slices.DeleteFunc(d.leases, func(g *logpb.Granted) bool { return g.Lease == event.Lease })
 		d.operations = slices.DeleteFunc(d.operations, func(o livedOperation) bool { return o.lease == event.Lease })
-	case EventTaskEnded:
+	case effect.EventTaskEnded:
 		d.attempts = without(d.attempts, livedAttempt{task: event.Task, fence: event.Fence})
 	default:
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/tidwall/btree"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -20,7 +21,7 @@ type Machine struct {
 	*state
 	// generation tells objects that a frozen State may share (older ones) from those that may be changed in place.
 	generation uint64
-	events     []Event
+	events     []effect.Event
 	// dirty are the quotas that may serve waiters again after the present command. Results do not depend on the map's
 	// order; where order matters, quotas are taken from ordered trees.
 	dirty map[uint32]bool
@@ -216,10 +217,10 @@ func (m *Machine) apply(command *logpb.Command, from requestID) *logpb.Result {
 		return m.revokeLease(kind.RevokeLease)
 	case *logpb.Command_PutMember:
 		m.members.Set(kind.PutMember.Id, kind.PutMember.ApiAddress)
-		return done()
+		return effect.Done()
 	case *logpb.Command_DeleteMember:
 		m.members.Delete(kind.DeleteMember.Id)
-		return done()
+		return effect.Done()
 	case *logpb.Command_Found:
 		return m.found(kind.Found)
 	case *logpb.Command_RaiseEpoch:
@@ -284,48 +285,4 @@ func (m *Machine) runDue() {
 	m.accounts.DropEmptied()
 }
 
-func (m *Machine) emit(event Event) { m.events = append(m.events, event) }
-
-// takeDue removes and returns up to maxDuePerEntry entries of a tree that are due.
-func takeDue[T any](tree *btree.BTreeG[T], isDue func(T) bool) []T {
-	var all []T
-	for len(all) < maxDuePerEntry {
-		first, ok := tree.Min()
-		if !ok || !isDue(first) {
-			break
-		}
-		tree.PopMin()
-		all = append(all, first)
-	}
-	return all
-}
-
-// drop deletes the entries of a tree that are meant, from one on for as long as they come one after the other.
-func drop[T any](tree *btree.BTreeG[T], from T, meant func(T) bool) (all []T) {
-	tree.Ascend(from, func(t T) bool {
-		if meant(t) {
-			all = append(all, t)
-		}
-		return meant(t)
-	})
-	for _, t := range all {
-		tree.Delete(t)
-	}
-	return all
-}
-
-func done() *logpb.Result {
-	return &logpb.Result{Kind: &logpb.Result_Done{Done: &logpb.Done{}}}
-}
-
-func failWith(reason logpb.Reason, message, hint string) *logpb.Result {
-	return failed(&logpb.Failure{Reason: reason, Message: message, Hint: hint})
-}
-
-func failed(f *logpb.Failure) *logpb.Result {
-	return &logpb.Result{Kind: &logpb.Result_Failure{Failure: f}}
-}
-
-func refusedResult(r *logpb.Refusal) *logpb.Result {
-	return &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: r}}
-}
+func (m *Machine) emit(event effect.Event) { m.events = append(m.events, event) }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -13,9 +14,9 @@ import (
 
 // meter is what one holder did with one quota that is metered, or of which it has a share.
 type meter struct {
-	generation uint64
-	holder     string
-	quota      uint32
+	cow.Made
+	holder string
+	quota  uint32
 	// used is what it holds and has consumed in a window.
 	window int64
 	used   ledger.Usage
@@ -40,7 +41,7 @@ func (m *Machine) meter(q *quota, name string) *meter {
 		return nil
 	}
 	h := m.useHolder(name)
-	if ok && known.generation == m.generation {
+	if ok && known.MadeIn(m.generation) {
 		return known
 	}
 	c := &meter{holder: h.name, quota: q.number}
@@ -48,7 +49,7 @@ func (m *Machine) meter(q *quota, name string) *meter {
 		*c = *known
 		c.used, c.Denials = known.used.Clone(), slices.Clone(known.Denials)
 	}
-	c.generation = m.generation
+	c.Made = cow.In(m.generation)
 	if !ok {
 		m.accounts.Add(h.account, accounts.Holders, c.size())
 	}
@@ -267,7 +268,7 @@ func encodeMeter(t *meter) *logpb.SnapshotMeter {
 
 func decodeMeter(encoded *logpb.SnapshotMeter, generation uint64) *meter {
 	t := &meter{
-		generation: generation, holder: encoded.Holder, quota: encoded.Quota, window: encoded.Window, used: ledger.Usage{Amount: encoded.Used},
+		Made: cow.In(generation), holder: encoded.Holder, quota: encoded.Quota, window: encoded.Window, used: ledger.Usage{Amount: encoded.Used},
 		MeterCounts: MeterCounts{
 			Answered: encoded.Answered, Limited: encoded.Limited, Waits: encoded.Waits, WaitedNs: encoded.WaitedNs,
 			Granted: encoded.Granted, Consumed: encoded.Consumed, Returned: encoded.Returned, Overrun: encoded.Overrun,

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -70,7 +71,7 @@ func TestMoveTurns_ServesInTurn(t *testing.T) {
 		w.now += millisecond
 		w.apply(again, again, again, releases(lease))
 		for _, e := range w.last.Events {
-			if e.Kind == EventGranted && e.Ticket != 0 {
+			if e.Kind == effect.EventGranted && e.Ticket != 0 {
 				served, lease = served+e.Holder, e.Lease
 			}
 		}

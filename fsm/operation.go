@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -21,10 +23,10 @@ const graceOp = 0
 
 // operation is the record of one Consume.
 type operation struct {
-	generation uint64
-	lease, op  uint64
-	fence      uint64
-	holder     string
+	cow.Made
+	lease, op uint64
+	fence     uint64
+	holder    string
 	// spendBy and spendByWall (0: no window takes part) are the last moment, in both time bases.
 	spendBy, spendByWall int64
 	transit              int64
@@ -64,7 +66,7 @@ type charge struct {
 
 // operations are the records of a lease's operations.
 type operations struct {
-	generation uint64
+	cow.Made
 	// doneBelow is the low-water mark: its holder is finished with those below it.
 	doneBelow uint64
 	// list is in the order of numbers.
@@ -115,10 +117,10 @@ func (l *lease) operation(op uint64) *operation {
 func (m *Machine) editOperations(l *lease) *operations {
 	switch {
 	case l.operations == nil:
-		l.operations = &operations{generation: m.generation}
-	case l.operations.generation != m.generation:
+		l.operations = &operations{Made: cow.In(m.generation)}
+	case !l.operations.MadeIn(m.generation):
 		l.operations = &operations{
-			generation: m.generation, doneBelow: l.operations.doneBelow, list: slices.Clone(l.operations.list),
+			Made: cow.In(m.generation), doneBelow: l.operations.doneBelow, list: slices.Clone(l.operations.list),
 		}
 	}
 	return l.operations
@@ -126,12 +128,12 @@ func (m *Machine) editOperations(l *lease) *operations {
 
 // editOperation returns a record, of a lease that may be changed, that may be changed.
 func (m *Machine) editOperation(l *lease, o *operation) *operation {
-	if o.generation == m.generation {
+	if o.MadeIn(m.generation) {
 		return o
 	}
 	c := *o
 	c.charges = append(c.single[:0], o.charges...)
-	c.generation = m.generation
+	c.Made = cow.In(m.generation)
 	if i, found := l.find(o.op); found {
 		m.editOperations(l).list[i] = &c
 	}
@@ -141,10 +143,10 @@ func (m *Machine) editOperation(l *lease, o *operation) *operation {
 // newOperation returns a record to be filled in for a lease that may be changed.
 func (m *Machine) newOperation(l *lease) *operation {
 	if l.operations != nil {
-		return &operation{generation: m.generation}
+		return &operation{Made: cow.In(m.generation)}
 	}
 	kept, first := m.freeList.firstOperation()
-	kept.generation, first.generation = m.generation, m.generation
+	kept.Made, first.Made = cow.In(m.generation), cow.In(m.generation)
 	l.operations = kept
 	return first
 }
@@ -185,12 +187,12 @@ func (m *Machine) countRecord(o *operation, times int64) {
 func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	l, failure := m.lookupLease(command.Lease, command.Fence, by)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	asked := entry.DigestItems(command.Items)
 	if o := l.operation(command.Op); o != nil && command.Op != graceOp {
 		if o.asked != asked {
-			return failWith(logpb.Reason_REASON_OPERATION_REUSED,
+			return effect.Fail(logpb.Reason_REASON_OPERATION_REUSED,
 				fmt.Sprintf("operation %d of lease %d consumed something else", command.Op, l.id), "take a new number")
 		}
 		consumed := m.consumed(o)
@@ -198,27 +200,27 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: consumed}}
 	}
 	if failure := checkNewOperation(l, command.Op, command.DoneBelow); failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	if closed := m.closedItems(l); len(closed) > 0 && len(command.Items) == 0 {
-		return failed(itemClosed(closed[0])) // no items are all items, and one of them is gone
+		return effect.Failed(itemClosed(closed[0])) // no items are all items, and one of them is gone
 	}
 	parts, failure := m.heldParts(l, command.Items, nil)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	if len(parts) == 0 {
-		return failed(notHeld("", "the lease holds nothing that could be consumed"))
+		return effect.Failed(notHeld("", "the lease holds nothing that could be consumed"))
 	}
 	if failure := noSlots(parts); failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	if refusal := m.judgeConsume(l, parts); refusal != nil {
 		m.recordRefusal(l.holder, refusal)
 		m.recordDenial(l.holder, m.needsOf(l, parts), refusal)
 		refusal.BackPressure = m.backPressure(l.holder)
-		m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
-		return refusedResult(refusal)
+		m.emit(effect.Event{Kind: effect.EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
+		return effect.Refused(refusal)
 	}
 	freeing, full := m.roomForRecord(l, parts, command.DoneBelow)
 	if full != nil {
@@ -280,7 +282,7 @@ func checkNewOperation(l *lease, op, mark uint64) *logpb.Failure {
 	finishing, _ := l.find(mark)
 	switch {
 	case op == graceOp:
-		return invalid("operations are numbered from 1", "")
+		return effect.Invalid("operations are numbered from 1", "")
 	case op < mark:
 		return &logpb.Failure{
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,
@@ -298,7 +300,7 @@ func checkNewOperation(l *lease, op, mark uint64) *logpb.Failure {
 func noSlots(parts []heldPart) *logpb.Failure {
 	for _, part := range parts {
 		if part.quota.rule.Kind == ledger.KindSlots {
-			return invalid(fmt.Sprintf("%q has slots: held is in use, there is nothing to consume", part.quota.name), "leave it out")
+			return effect.Invalid(fmt.Sprintf("%q has slots: held is in use, there is nothing to consume", part.quota.name), "leave it out")
 		}
 	}
 	return nil

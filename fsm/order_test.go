@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -101,7 +102,7 @@ func TestAParkedWaiterSavesNothingUp(t *testing.T) {
 		w.now += 100 * millisecond
 		w.raw(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
 		for _, e := range slices.Clone(w.last.Events) {
-			if e.Kind == EventGranted {
+			if e.Kind == effect.EventGranted {
 				got = append(got, e.Holder)
 				held = append(held, e.Result.GetGranted())
 				w.raw(renew(&logpb.Renew{Lease: e.Lease, Fence: e.Fence}))
@@ -175,7 +176,7 @@ func TestNobodyIsGrantedAfterItsWait(t *testing.T) {
 	w.now = 5 * second
 	w.raw(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
 	for _, e := range w.last.Events {
-		if e.Kind == EventGranted {
+		if e.Kind == effect.EventGranted {
 			t.Fatalf("ticket %d waited until 1 s and was granted at 5 s", e.Ticket)
 		}
 	}
@@ -197,7 +198,7 @@ func TestAClosedSessionHasNobodyWaiting(t *testing.T) {
 	w.do(&logpb.Command{Session: id, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}})
 	w.sleep(minute + 10*second)
 	for _, e := range w.last.Events {
-		if e.Kind == EventGranted {
+		if e.Kind == effect.EventGranted {
 			t.Fatalf("10 of 10 consumed for a caller whose session is closed: %v", e)
 		}
 	}
@@ -225,7 +226,7 @@ func TestTheQueueIsAtRest(t *testing.T) {
 			other.events = nil
 			other.serve()
 			for _, e := range other.events {
-				if e.Kind == EventGranted {
+				if e.Kind == effect.EventGranted {
 					for _, data := range w.entries {
 						en := new(logpb.Entry)
 						_ = proto.Unmarshal(data, en)

@@ -5,6 +5,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -28,31 +30,31 @@ type override struct {
 func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	q := m.quotaNamed(command.Quota)
 	if q == nil {
-		return failed(unknownQuota(command.Quota))
+		return effect.Failed(unknownQuota(command.Quota))
 	}
 	if q.rule.Kind == ledger.KindPool {
-		return failed(noPool(q, "has no limit to override"))
+		return effect.Failed(noPool(q, "has no limit to override"))
 	}
 	q = m.editQuotaNow(q.number)
 	if command.Limit == nil {
 		m.endOverride(q)
-		return done()
+		return effect.Done()
 	}
 	if command.ForNs < minOverride || command.ForNs > maxOverride {
-		return failed(invalid("an override lasts 1 s to 31 days", "such as 1h"))
+		return effect.Failed(effect.Invalid("an override lasts 1 s to 31 days", "such as 1h"))
 	}
 	if len(command.Note) > maxNote {
-		return failed(invalid(fmt.Sprintf("a note has at most %d bytes", maxNote), ""))
+		return effect.Failed(effect.Invalid(fmt.Sprintf("a note has at most %d bytes", maxNote), ""))
 	}
 	set := &override{limit: *command.Limit, until: fixed.AddSaturated(m.clock.Now, command.ForNs), note: command.Note}
 	worked, failure := ruleUnder(q.definition, set, m.featureLevel)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	m.replaceOverride(q, set)
 	m.changeRule(q, worked)
-	m.emit(Event{Kind: EventOverride, Quota: q.name, Amount: set.limit, Duration: command.ForNs})
-	return done()
+	m.emit(effect.Event{Kind: effect.EventOverride, Quota: q.name, Amount: set.limit, Duration: command.ForNs})
+	return effect.Done()
 }
 
 // endOverride gives a quota its own limit back.
@@ -63,13 +65,13 @@ func (m *Machine) endOverride(q *quota) {
 	m.replaceOverride(q, nil)
 	own, _ := ledger.NewRule(q.definition, m.featureLevel) // it was worked out when it was applied
 	m.changeRule(q, own)
-	m.emit(Event{Kind: EventOverride, Quota: q.name, Amount: own.Limit})
+	m.emit(effect.Event{Kind: effect.EventOverride, Quota: q.name, Amount: own.Limit})
 }
 
 // endOverrides ends the overrides whose time is over.
 func (m *Machine) endOverrides() {
-	for _, end := range takeDue(m.overrides, func(d due) bool { return d.at <= m.clock.Now }) {
-		if q := m.editQuotaNow(uint32(end.id)); q != nil {
+	for _, end := range cow.TakeDue(m.overrides, maxDuePerEntry, func(d due) bool { return d.At <= m.clock.Now }) {
+		if q := m.editQuotaNow(uint32(end.ID)); q != nil {
 			m.endOverride(q)
 		}
 	}
@@ -95,11 +97,11 @@ func (m *Machine) rejectByOverride(req *logpb.Reserve, class int32, n need) *log
 // replaceOverride enters an override into the tables; nil: there is none any more.
 func (m *Machine) replaceOverride(q *quota, to *override) {
 	if q.override != nil {
-		m.overrides.Delete(due{at: q.override.until, id: uint64(q.number)})
+		m.overrides.Delete(due{At: q.override.until, ID: uint64(q.number)})
 	}
 	q.override = to
 	if to != nil {
-		m.overrides.Set(due{at: to.until, id: uint64(q.number)})
+		m.overrides.Set(due{At: to.until, ID: uint64(q.number)})
 	}
 }
 

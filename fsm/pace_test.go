@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -249,7 +250,7 @@ func TestPace_TheCapIsForDemand(t *testing.T) {
 	w.at(second + minute - 1)
 	w.refused(call("crit", 600), refusedCap)
 	w.now++
-	if g := w.apply(); len(g) != 0 || len(w.last.Events) == 0 || w.last.Events[0].Kind != EventGranted {
+	if g := w.apply(); len(g) != 0 || len(w.last.Events) == 0 || w.last.Events[0].Kind != effect.EventGranted {
 		t.Fatalf("nobody below asked for a period, and it waits: %v", w.last.Events)
 	}
 	w.granted(call("crit", 600))
@@ -331,7 +332,7 @@ func TestPace_AWaiterIsServedToTheMoment(t *testing.T) {
 		w.now = max(due, w.now+1)
 		w.apply()
 		for _, e := range w.last.Events {
-			if e.Kind == EventGranted {
+			if e.Kind == effect.EventGranted {
 				served = append(served, time.Duration(w.now))
 			}
 		}
@@ -366,7 +367,7 @@ func TestPace_ServesNextToWhatIsSetAside(t *testing.T) {
 		w.now = min(max(due, w.now+1), lent+second)
 		w.apply()
 	}
-	if w.now != lent || len(w.last.Events) != 1 || w.last.Events[0].Kind != EventGranted {
+	if w.now != lent || len(w.last.Events) != 1 || w.last.Events[0].Kind != effect.EventGranted {
 		t.Fatalf("at %v, not at %v: %v", time.Duration(w.now), time.Duration(lent), w.last.Events)
 	}
 }

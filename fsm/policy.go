@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -233,7 +234,7 @@ func (m *Machine) recordAnswer(name string, q *quota, cause logpb.Cause) {
 		t.failures = min(t.failures+1, ledger.MaxBreakerCount)
 		if t.failures >= p.Failures {
 			m.closeFor(t, fixed.AddSaturated(m.clock.Now, p.Closed))
-			m.emit(Event{Kind: EventBreaker, Quota: q.name, Holder: name, Duration: p.Closed})
+			m.emit(effect.Event{Kind: effect.EventBreaker, Quota: q.name, Holder: name, Duration: p.Closed})
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/levels"
@@ -71,7 +72,7 @@ func (s *State) countWaitSets(number uint32, most int) (count int) {
 
 // noPool says that something cannot be done with a pool, but with its members' quotas.
 func noPool(q *quota, message string) *logpb.Failure {
-	failure := invalid(fmt.Sprintf("pool %q %s", q.name, message), "name its members' quotas instead: quotad quota get lists them")
+	failure := effect.Invalid(fmt.Sprintf("pool %q %s", q.name, message), "name its members' quotas instead: quotad quota get lists them")
 	failure.Quota = q.name
 	return failure
 }
@@ -147,14 +148,14 @@ func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 			names = slices.DeleteFunc(names, func(name string) bool { return q.memberNamed(name) == nil })
 		}
 		if pools++; pools > maxPools {
-			return nil, invalid(fmt.Sprintf("more than %d pools in one Reserve", maxPools), "reserve some apart")
+			return nil, effect.Invalid(fmt.Sprintf("more than %d pools in one Reserve", maxPools), "reserve some apart")
 		}
 	}
 	if m.featureLevel >= levels.PoolItems && len(req.Items) > maxPoolItems {
-		return nil, invalid(fmt.Sprintf("%d items with a pool among them; at most %d", len(req.Items), maxPoolItems), "reserve the others apart")
+		return nil, effect.Invalid(fmt.Sprintf("%d items with a pool among them; at most %d", len(req.Items), maxPoolItems), "reserve the others apart")
 	}
 	if len(names) == 0 {
-		return nil, invalid(fmt.Sprintf("pool %q and the other pools of this Reserve have no member in common", first.name),
+		return nil, effect.Invalid(fmt.Sprintf("pool %q and the other pools of this Reserve have no member in common", first.name),
 			"all pools of one Reserve draw on the member of one name: reserve them apart, or name their members alike")
 	}
 	return names, nil
@@ -200,7 +201,7 @@ func (m *Machine) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Fail
 			c.last = c.last || p.definition.GetPool().Sticky && m.statsOf(req.Holder, p).member == q.number
 		}
 		if slices.ContainsFunc(c.needs, func(n need) bool { return n.quota.number == q.number && n.own > 0 }) {
-			return c, invalid(fmt.Sprintf("quota %q is asked for twice, by itself and as member %q of a pool", q.name, name),
+			return c, effect.Invalid(fmt.Sprintf("quota %q is asked for twice, by itself and as member %q of a pool", q.name, name),
 				"name the pool, and its member")
 		}
 		if c.needs, failure = m.addNeed(c.needs, q, item); failure != nil {
@@ -263,12 +264,12 @@ func (m *Machine) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failu
 		case p.rule.Kind != ledger.KindPool:
 			continue
 		case p.memberNamed(req.Member) == nil:
-			return nil, invalid(fmt.Sprintf("pool %q has no member %q", item.Quota, req.Member), "quotad quota get lists its members")
+			return nil, effect.Invalid(fmt.Sprintf("pool %q has no member %q", item.Quota, req.Member), "quotad quota get lists its members")
 		}
 		pooled = true
 	}
 	if !pooled {
-		return nil, invalid(fmt.Sprintf("member %q is named, and no pool", req.Member), "leave the member out, or name a pool")
+		return nil, effect.Invalid(fmt.Sprintf("member %q is named, and no pool", req.Member), "leave the member out, or name a pool")
 	}
 	if _, failure := m.choiceOf(req, req.Member); failure != nil {
 		return nil, failure

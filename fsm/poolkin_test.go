@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -85,7 +86,7 @@ func TestRefusalsOfWaiters_AreTheSameOnEveryReplica(t *testing.T) {
 	w.now += 3 * minute
 	w.apply()
 	twin := restored.Apply(w.index, 1, w.entries[len(w.entries)-1])
-	same := func(a, b Event) bool {
+	same := func(a, b effect.Event) bool {
 		return a.Kind == b.Kind && a.Ticket == b.Ticket && proto.Equal(a.Result, b.Result)
 	}
 	if !slices.EqualFunc(w.last.Events, twin.Events, same) || len(twin.Events) == 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -72,7 +73,7 @@ func (m *Machine) foresee(q *quota) {
 		return
 	}
 	q.stage = now
-	m.emit(Event{Kind: EventForecast, Quota: q.name, Amount: q.samples[len(q.samples)-1].left, Duration: left})
+	m.emit(effect.Event{Kind: effect.EventForecast, Quota: q.name, Amount: q.samples[len(q.samples)-1].left, Duration: left})
 	m.markDirty(q)
 }
 

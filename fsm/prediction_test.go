@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -119,8 +120,8 @@ func TestAPredictionWakesWhoIsParked(t *testing.T) {
 		w.provided("a", "h", 130-10*i) // until 13 s
 		w.sleep(second)
 	}
-	var announced []Event
-	if announced = slices.DeleteFunc(slices.Clone(w.eventsOf(EventForecast)), func(e Event) bool { return e.Quota != "h" }); len(announced) != 1 {
+	var announced []effect.Event
+	if announced = slices.DeleteFunc(slices.Clone(w.eventsOf(effect.EventForecast)), func(e effect.Event) bool { return e.Quota != "h" }); len(announced) != 1 {
 		t.Fatalf("announced: %+v", announced)
 	}
 	ticket := w.waiting(waits("back", 0, minute, itemOf("h", 1)))
@@ -139,7 +140,7 @@ func TestAPredictionWakesWhoIsParked(t *testing.T) {
 }
 
 // eventsOf applies all entries so far once more, and returns the events of a kind.
-func (w *world) eventsOf(kind EventKind) (events []Event) {
+func (w *world) eventsOf(kind effect.EventKind) (events []effect.Event) {
 	twin := New()
 	for i, entry := range w.entries {
 		for _, event := range twin.Apply(uint64(i+1), 1, entry).Events {

@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -147,7 +148,7 @@ func TestWaitersComeBackWhenItReopens(t *testing.T) {
 	for range 2 {
 		w.sleep(1)
 		for i := range w.last.Events {
-			if w.last.Events[i].Kind == EventReopened {
+			if w.last.Events[i].Kind == effect.EventReopened {
 				reopened++
 			}
 		}

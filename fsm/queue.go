@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -14,9 +16,9 @@ import (
 
 // waiter is a Reserve that waits. Only generation, rank, promoteAt, virtualTime, promotedAt and starved change, and shares with its wait set.
 type waiter struct {
-	generation uint64
-	ticket     uint64
-	req        *logpb.Reserve
+	cow.Made
+	ticket uint64
+	req    *logpb.Reserve
 	priority
 	// starved: it was first in line for so long that it goes before critical waiters.
 	starved bool
@@ -35,8 +37,8 @@ type waiter struct {
 // waitSet is all waiters that need the same set of quotas. If one of these quotas is set aside for another waiter, the whole set
 // is blocked: so a pass over the queue examines the heads of wait sets, not every waiter.
 type waitSet struct {
-	generation uint64
-	number     uint32
+	cow.Made
+	number uint32
 	// asked are the numbers of what was asked for in ascending order, ancestors included; quotas are those of what may be drawn on, which are
 	// the same unless pools are asked for.
 	asked, quotas []uint32
@@ -79,7 +81,7 @@ func (w *waiter) place() place {
 // changeWaiter replaces a waiter by a changed copy, and marks the quotas that it waits for dirty.
 func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 	changed := *w
-	changed.generation = m.generation
+	changed.Made = cow.In(m.generation)
 	change(&changed)
 	m.order.Delete(w.place())
 	m.waiters.Set(changed.ticket, &changed)
@@ -106,7 +108,7 @@ func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from re
 	h.waiting++
 	m.lastTicket++
 	w := &waiter{
-		generation: m.generation, ticket: m.lastTicket, req: req, priority: as, promoteAt: m.promotesAt(req.Holder, as, needs),
+		Made: cow.In(m.generation), ticket: m.lastTicket, req: req, priority: as, promoteAt: m.promotesAt(req.Holder, as, needs),
 		virtualTime: h.virtualTime, until: fixed.AddSaturated(m.clock.Now, req.WaitNs), from: from,
 		account: m.accounts.Open(m.payer),
 	}
@@ -144,9 +146,9 @@ func (m *Machine) insertWaiter(w *waiter, asked []uint32) {
 	m.waiters.Set(w.ticket, w)
 	m.order.Set(w.place())
 	m.waitersOf.Set(ownedBy(w.req.Holder, w.ticket))
-	m.waitEnds.Set(due{at: w.until, id: w.ticket})
+	m.waitEnds.Set(due{At: w.until, ID: w.ticket})
 	if w.promoteAt != 0 {
-		m.promotions.Set(due{at: w.promoteAt, id: w.ticket})
+		m.promotions.Set(due{At: w.promoteAt, ID: w.ticket})
 	}
 }
 
@@ -197,8 +199,8 @@ func (m *Machine) dequeue(w *waiter) {
 	w, _ = m.waiters.Delete(w.ticket) // the present one: its virtual time may have changed
 	m.order.Delete(w.place())
 	m.waitersOf.Delete(ownedBy(w.req.Holder, w.ticket))
-	m.waitEnds.Delete(due{at: w.until, id: w.ticket})
-	m.promotions.Delete(due{at: w.promoteAt, id: w.ticket})
+	m.waitEnds.Delete(due{At: w.until, ID: w.ticket})
+	m.promotions.Delete(due{At: w.promoteAt, ID: w.ticket})
 	m.chargeWaiter(w, -1)
 	m.useHolder(w.req.Holder).waiting--
 	l := m.editWaitSet(w.waitSet)
@@ -236,7 +238,7 @@ func (m *Machine) waitSetFor(asked []uint32) *waitSet {
 	}
 	m.lastWaitSet++
 	l := &waitSet{
-		generation: m.generation, number: m.lastWaitSet, asked: asked, quotas: m.drawnOn(asked), pooled: slices.ContainsFunc(asked, m.isPool),
+		Made: cow.In(m.generation), number: m.lastWaitSet, asked: asked, quotas: m.drawnOn(asked), pooled: slices.ContainsFunc(asked, m.isPool),
 	}
 	m.enterWaitSet(l)
 	return l
@@ -252,12 +254,7 @@ func (m *Machine) enterWaitSet(l *waitSet) {
 
 func (m *Machine) editWaitSet(number uint32) *waitSet {
 	l, _ := m.waitSets.Get(number)
-	if l.generation != m.generation {
-		c := *l
-		c.generation = m.generation
-		l = &c
-		m.waitSets.Set(number, l)
-	}
+	l, _ = cow.Edit(m.waitSets, number, l, m.generation)
 	return l
 }
 
@@ -305,10 +302,10 @@ func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
 func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 	m.dequeue(w)
 	refusal.BackPressure = m.backPressure(w.req.Holder)
-	result := refusedResult(refusal)
+	result := effect.Refused(refusal)
 	m.completeRequest(w.from, w.ticket, result)
-	m.emit(Event{
-		Kind: EventWaitEnded, Quota: refusal.Quota, Holder: w.req.Holder, Ticket: w.ticket,
+	m.emit(effect.Event{
+		Kind: effect.EventWaitEnded, Quota: refusal.Quota, Holder: w.req.Holder, Ticket: w.ticket,
 		Reason: refusal.Reason, Result: result,
 	})
 }
@@ -336,14 +333,14 @@ func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
 	w, ok := m.liveWaiter(command.Ticket)
 	if !ok {
-		return failWith(logpb.Reason_REASON_UNKNOWN_TICKET, "no Reserve waits under this ticket",
+		return effect.Fail(logpb.Reason_REASON_UNKNOWN_TICKET, "no Reserve waits under this ticket",
 			"it was granted, refused or withdrawn before")
 	}
 	if by != "" && !Match(by, w.req.Holder) {
-		return failWith(logpb.Reason_REASON_FOREIGN_LEASE, "the waiting Reserve belongs to another holder", "")
+		return effect.Fail(logpb.Reason_REASON_FOREIGN_LEASE, "the waiting Reserve belongs to another holder", "")
 	}
 	m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
-	return done()
+	return effect.Done()
 }
 
 // serve serves the waiters of dirty quotas in order. For each quota that is short, only the first eligible waiter sets its

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -82,7 +83,7 @@ func TestWaiting(t *testing.T) {
 // grantedTickets returns the tickets that the last entry granted, in order.
 func (w *world) grantedTickets() (tickets []uint64) {
 	for i := range w.last.Events {
-		if e := &w.last.Events[i]; e.Kind == EventGranted && e.Ticket != 0 && e.Result != nil {
+		if e := &w.last.Events[i]; e.Kind == effect.EventGranted && e.Ticket != 0 && e.Result != nil {
 			tickets = append(tickets, e.Ticket)
 		}
 	}

@@ -1,6 +1,8 @@
 package fsm
 
 import (
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -8,8 +10,8 @@ import (
 // quota is a named, limited resource and what counts against it. What every decision looks at stands first, so that it is on few
 // lines of the processor's cache: with a thousand quotas that is what a decision waits for.
 type quota struct {
-	generation uint64
-	number     uint32
+	cow.Made
+	number uint32
 	// parent is the parent's number, 0 for none; children counts the quotas that name this one.
 	parent, children uint32
 	// scheduled says that it has timers, scheduledAt their times.
@@ -77,12 +79,9 @@ func (m *Machine) editQuota(number uint32) *quota {
 	if !ok {
 		return nil
 	}
-	if q.generation != m.generation {
-		c := *q
-		c.ledger = q.ledger.Clone()
-		c.generation = m.generation
-		q = &c
-		m.quotas.Set(number, q)
+	q, copied := cow.Edit(m.quotas, number, q, m.generation)
+	if copied {
+		q.ledger = q.ledger.Clone()
 	}
 	m.cache.keep(q)
 	m.markChanged(q)
@@ -119,10 +118,10 @@ func (m *Machine) editQuotaNow(number uint32) *quota {
 	available := q.ledger.Available(&q.rule)
 	rolled, learned := q.ledger.Advance(&q.rule, q.rule.At(m.clock))
 	if rolled {
-		m.emit(Event{Kind: EventWindowClosed, Quota: q.name})
+		m.emit(effect.Event{Kind: effect.EventWindowClosed, Quota: q.name})
 	}
 	if learned {
-		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: q.ledger.CloseEnd - m.clock.WallLate})
+		m.emit(effect.Event{Kind: effect.EventResetLearned, Quota: q.name, Duration: q.ledger.CloseEnd - m.clock.WallLate})
 	}
 	if q.ledger.Available(&q.rule) != available {
 		m.markDirty(q)

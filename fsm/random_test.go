@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -415,7 +416,7 @@ func (w *world) rebased(elapsed int64, machines ...*Machine) {
 // entry, it left what is held back for others too.
 func checkCeiling(t *rapid.T, w *world, reported bool) {
 	for i, e := range w.last.Events {
-		if e.Kind != EventGranted || i+1 < len(w.last.Events) {
+		if e.Kind != effect.EventGranted || i+1 < len(w.last.Events) {
 			continue // what came after it may have charged an overrun or lowered the limit
 		}
 		for q := w.m.quotaNamed(e.Quota); q != nil; q = w.m.getQuota(q.parent) {

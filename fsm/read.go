@@ -105,7 +105,7 @@ func (s *State) firstDue() int64 {
 	at := int64(math.MaxInt64)
 	for _, first := range []func() (due, bool){s.waitEnds.Min, s.promotions.Min, s.cooldowns.Min, s.overrides.Min} {
 		if d, ok := first(); ok {
-			at = min(at, d.at)
+			at = min(at, d.At)
 		}
 	}
 	if s.unfinished() {
@@ -118,7 +118,7 @@ func (s *State) firstDue() int64 {
 		at = min(at, lost)
 	}
 	if review, ok := s.reviews.Min(); ok {
-		at = min(at, review.at)
+		at = min(at, review.At)
 	}
 	return at
 }

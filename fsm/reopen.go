@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -20,10 +21,10 @@ const (
 func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 	q := m.quotaNamed(command.Quota)
 	if q == nil {
-		return failed(unknownQuota(command.Quota))
+		return effect.Failed(unknownQuota(command.Quota))
 	}
 	if q.rule.Kind == ledger.KindPool {
-		return failed(noPool(q, "is never closed itself"))
+		return effect.Failed(noPool(q, "is never closed itself"))
 	}
 	q = m.editQuotaNow(q.number)
 	g := &q.ledger
@@ -47,19 +48,19 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 	g.Confirm(&q.rule, q.rule.At(m.clock))
 	reopened.Freed = g.Available(&q.rule) - available
 	if g.Known && !known {
-		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: g.CloseEnd - m.clock.WallLate})
+		m.emit(effect.Event{Kind: effect.EventResetLearned, Quota: q.name, Duration: g.CloseEnd - m.clock.WallLate})
 	}
-	m.emit(Event{Kind: EventReopenedByOperator, Quota: q.name, Amount: reopened.Freed, Duration: reopened.CooldownLeftNs})
+	m.emit(effect.Event{Kind: effect.EventReopenedByOperator, Quota: q.name, Amount: reopened.Freed, Duration: reopened.CooldownLeftNs})
 	m.markDirty(q)
 	return &logpb.Result{Kind: &logpb.Result_QuotaReopened{QuotaReopened: reopened}}
 }
 
 // endCooldown reopens a quota whose cooldown ends at a time.
 func (m *Machine) endCooldown(q *quota, at int64) {
-	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
+	m.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
 	q.cooldown = 0
 	m.reopen(q, at)
-	m.emit(Event{Kind: EventReopened, Quota: q.name})
+	m.emit(effect.Event{Kind: effect.EventReopened, Quota: q.name})
 	m.markDirty(q)
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/levels"
@@ -38,11 +40,11 @@ func (m *Machine) report(from *logpb.Command) *logpb.Result {
 	command := from.GetReport()
 	l, failure := m.lookupLease(command.Lease, command.Fence, from.By)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	o := l.operation(command.Op)
 	if o == nil && !m.holdsSlotsOnly(l) {
-		return failed(&logpb.Failure{
+		return effect.Failed(&logpb.Failure{
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,
 			Message: fmt.Sprintf("lease %d has no record of operation %d", l.id, command.Op),
 			Hint:    "report before you send a done_below above it",
@@ -50,7 +52,7 @@ func (m *Machine) report(from *logpb.Command) *logpb.Result {
 	}
 	quotas, failure := m.signalled(l, command.Signals)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	if full := m.noReportLeft(l.holder); full != nil {
 		return full
@@ -83,7 +85,7 @@ func (m *Machine) holdsSlotsOnly(l *lease) bool {
 // signalled finds the quotas that signals name, among a lease's items and their ancestors, and checks the numbers.
 func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb.Failure) {
 	if len(signals) == 0 || len(signals) > maxItems {
-		return nil, invalid(fmt.Sprintf("%d signals are not within 1 to %d", len(signals), maxItems), "")
+		return nil, effect.Invalid(fmt.Sprintf("%d signals are not within 1 to %d", len(signals), maxItems), "")
 	}
 	quotas := make([]*quota, len(signals))
 	for i, signal := range signals {
@@ -96,10 +98,10 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 		case quotas[i] == nil:
 			return nil, notHeld(signal.Quota, fmt.Sprintf("lease %d has no item of %q", l.id, signal.Quota))
 		case signal.Cause < logpb.Cause_CAUSE_OK || signal.Cause > logpb.Cause_CAUSE_NOT_A_LIMIT:
-			return nil, invalid("the cause is not known", "")
+			return nil, effect.Invalid("the cause is not known", "")
 		case signal.GetLimit() < 0, signal.GetRemaining() < 0, signal.GetResetAfterNs() < 0,
 			signal.ResetResolutionNs < 0, signal.GetRetryAfterNs() < 0:
-			return nil, invalid(fmt.Sprintf("the signal of %q has a negative number", signal.Quota), "leave out what is not known")
+			return nil, effect.Invalid(fmt.Sprintf("the signal of %q has a negative number", signal.Quota), "leave out what is not known")
 		}
 	}
 	return quotas, nil
@@ -180,7 +182,7 @@ func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.
 	available := q.ledger.Available(&q.rule)
 	learned := q.ledger.LearnReset(&q.rule, q.rule.At(m.clock), answered, *signal.ResetAfterNs, resolution, by.caller, m.featureLevel)
 	if learned {
-		m.emit(Event{Kind: EventResetLearned, Quota: q.name, Duration: *signal.ResetAfterNs})
+		m.emit(effect.Event{Kind: effect.EventResetLearned, Quota: q.name, Duration: *signal.ResetAfterNs})
 	}
 	if learned || q.ledger.Available(&q.rule) != available {
 		m.markDirty(q)
@@ -201,7 +203,7 @@ func (m *Machine) lowerWindow(by reporter, q *quota, o *operation, signal *logpb
 	if total >= q.rule.Usable || !g.Lower(&q.rule, q.rule.At(m.clock), total, by.caller) {
 		return nil
 	}
-	m.emit(Event{Kind: EventCapped, Quota: q.name, Amount: g.Capped})
+	m.emit(effect.Event{Kind: effect.EventCapped, Quota: q.name, Amount: g.Capped})
 	capped := g.Capped
 	return &capped
 }
@@ -235,11 +237,11 @@ func (m *Machine) closeQuota(q *quota, by reporter, signal *logpb.Signal) {
 	if until == q.cooldown {
 		return
 	}
-	m.cooldowns.Delete(due{at: q.cooldown, id: uint64(q.number)})
+	m.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
 	q.cooldown = until
-	m.cooldowns.Set(due{at: until, id: uint64(q.number)})
+	m.cooldowns.Set(due{At: until, ID: uint64(q.number)})
 	m.markDirty(q) // who waits for it keeps nothing from others any more
-	m.emit(Event{Kind: EventCooldown, Quota: q.name, Holder: by.holder, Duration: until - now})
+	m.emit(effect.Event{Kind: effect.EventCooldown, Quota: q.name, Holder: by.holder, Duration: until - now})
 }
 
 // closingTime returns how long a provider's answer closes a quota.
@@ -278,9 +280,9 @@ func (m *Machine) closingBound(q *quota) int64 {
 
 // endCooldowns reopens quotas whose cooldown is over.
 func (m *Machine) endCooldowns() {
-	for _, end := range takeDue(m.cooldowns, func(d due) bool { return d.at <= m.clock.Now }) {
-		if q := m.editQuotaNow(uint32(end.id)); q != nil && q.cooldown == end.at {
-			m.endCooldown(q, end.at)
+	for _, end := range cow.TakeDue(m.cooldowns, maxDuePerEntry, func(d due) bool { return d.At <= m.clock.Now }) {
+		if q := m.editQuotaNow(uint32(end.ID)); q != nil && q.cooldown == end.At {
+			m.endCooldown(q, end.At)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -67,7 +68,7 @@ func (m *Machine) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *lo
 		amount = *item.Amount
 	}
 	if amount < 1 || amount > fixed.MaxAmount {
-		return nil, invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
+		return nil, effect.Invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
 	}
 	own := amount
 	for q = m.editQuotaNow(q.number); q != nil; q, own = m.parent(q), 0 {
@@ -86,16 +87,16 @@ func (m *Machine) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *lo
 // reserve grants a lease, refuses it, or puts it into the queue.
 func (m *Machine) reserve(req *logpb.Reserve, from requestID) *logpb.Result {
 	if failure := checkReserve(req); failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	req, failure := m.settleMember(req)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	var room [4]need
 	needs, failure := m.needsIn(room[:0], req)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	as := m.priorityOf(req, needs)
 	m.recordDemand(needs, as)
@@ -267,7 +268,7 @@ func (m *Machine) wait(
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.Timed() || n.quota.rule.Paced() }) {
 		m.scheduleWakeup(needs[0].quota.number, refusal.RetryAtNs)
 	}
-	m.emit(Event{Kind: EventWaiting, Quota: refusal.Quota, Holder: req.Holder, Ticket: w.ticket, Reason: refusal.Reason})
+	m.emit(effect.Event{Kind: effect.EventWaiting, Quota: refusal.Quota, Holder: req.Holder, Ticket: w.ticket, Reason: refusal.Reason})
 	return &logpb.Result{Kind: &logpb.Result_Waiting{
 		Waiting: &logpb.Waiting{Ticket: w.ticket, UntilNs: w.until},
 	}}
@@ -277,24 +278,24 @@ func (m *Machine) wait(
 func checkReserve(req *logpb.Reserve) *logpb.Failure {
 	switch {
 	case req.Holder == "":
-		return invalid("a Reserve needs a holder", "any stable name")
+		return effect.Invalid("a Reserve needs a holder", "any stable name")
 	case len(req.Items) == 0 || len(req.Items) > maxItems:
-		return invalid(fmt.Sprintf("%d items are not within 1 to %d", len(req.Items), maxItems), "")
+		return effect.Invalid(fmt.Sprintf("%d items are not within 1 to %d", len(req.Items), maxItems), "")
 	case req.TtlNs != 0 && (req.TtlNs < minTTL || req.TtlNs > maxTTL):
-		return invalid("the ttl is not within 1 s to 24 h", "leave it out for 5 min")
+		return effect.Invalid("the ttl is not within 1 s to 24 h", "leave it out for 5 min")
 	case req.WaitNs < 0 || req.WaitNs > maxWait:
-		return invalid("the wait is not within 0 to 10 min", "")
+		return effect.Invalid("the wait is not within 0 to 10 min", "")
 	case req.Class != nil && (*req.Class < ledger.ClassCritical || *req.Class > ledger.ClassBackground):
-		return invalid("the class is not within 0 to 2", "")
+		return effect.Invalid("the class is not within 0 to 2", "")
 	}
 	for i, item := range req.Items {
 		if item.Pool != "" {
-			return invalid(fmt.Sprintf("quota %q is asked for as one of pool %q", item.Quota, item.Pool),
+			return effect.Invalid(fmt.Sprintf("quota %q is asked for as one of pool %q", item.Quota, item.Pool),
 				"name the pool, and the member of the Reserve")
 		}
 		for _, other := range req.Items[:i] {
 			if item.Quota == other.Quota {
-				return invalid(fmt.Sprintf("quota %q is named twice", item.Quota), "add the amounts up")
+				return effect.Invalid(fmt.Sprintf("quota %q is named twice", item.Quota), "add the amounts up")
 			}
 		}
 	}
@@ -482,9 +483,9 @@ func worse(a, b *logpb.Refusal) *logpb.Refusal {
 // refused answers a refusal.
 func (m *Machine) refuse(req *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
 	m.recordRefusal(req.Holder, refusal)
-	m.emit(Event{Kind: EventRefused, Quota: refusal.Quota, Holder: req.Holder, Reason: refusal.Reason})
+	m.emit(effect.Event{Kind: effect.EventRefused, Quota: refusal.Quota, Holder: req.Holder, Reason: refusal.Reason})
 	refusal.BackPressure = m.backPressure(req.Holder)
-	return refusedResult(refusal)
+	return effect.Refused(refusal)
 }
 
 func unknownQuota(name string) *logpb.Failure {
@@ -492,8 +493,4 @@ func unknownQuota(name string) *logpb.Failure {
 		Reason: logpb.Reason_REASON_UNKNOWN_QUOTA, Quota: name, Message: fmt.Sprintf("there is no quota %q", name),
 		Hint: "list the quotas, or apply its definition first",
 	}
-}
-
-func invalid(message, hint string) *logpb.Failure {
-	return &logpb.Failure{Reason: logpb.Reason_REASON_INVALID, Message: message, Hint: hint}
 }

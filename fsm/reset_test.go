@@ -5,6 +5,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -191,13 +192,13 @@ func TestReset_ATrueReportInsideTheBoundary(t *testing.T) {
 	}
 	learned := 0
 	for i := range w.last.Events {
-		if w.last.Events[i].Kind == EventResetLearned {
+		if w.last.Events[i].Kind == effect.EventResetLearned {
 			learned++
 		}
 	}
 	w.do(reserve(ask("a", itemOf("p", 99))))
 	for i := range w.last.Events {
-		if w.last.Events[i].Kind == EventResetLearned {
+		if w.last.Events[i].Kind == effect.EventResetLearned {
 			learned++
 		}
 	}

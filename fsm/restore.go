@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -139,7 +140,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 // takeWaitSet enters a wait set. Where no pools were asked for, what was asked for is not recorded.
 func (m *Machine) takeWaitSet(encoded *logpb.SnapshotLane) {
 	l := &waitSet{
-		generation: m.generation, number: encoded.Number, asked: encoded.Asked, quotas: encoded.Quotas, pooled: len(encoded.Asked) > 0,
+		Made: cow.In(m.generation), number: encoded.Number, asked: encoded.Asked, quotas: encoded.Quotas, pooled: len(encoded.Asked) > 0,
 	}
 	if !l.pooled {
 		l.asked = l.quotas
@@ -179,7 +180,7 @@ func (m *Machine) takeStats(encoded *logpb.SnapshotTally) error {
 		return fmt.Errorf("a tally is of holder %q, of whom nothing is remembered", encoded.Holder)
 	}
 	t := &holderStats{
-		generation: m.generation, holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
+		Made: cow.In(m.generation), holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
 		granted: encoded.GrantedNs, failures: encoded.Failures, denied: encoded.DeniedNs, member: encoded.MemberQuota,
 	}
 	m.stats.Set(t)
@@ -231,7 +232,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 // takeSession enters a session, without its results.
 func (m *Machine) takeSession(encoded *logpb.SnapshotSession) error {
 	c := &session{
-		generation: m.generation, id: encoded.Id, holder: encoded.Holder, ackedBelow: encoded.AckedBelow, used: encoded.UsedNs,
+		Made: cow.In(m.generation), id: encoded.Id, holder: encoded.Holder, ackedBelow: encoded.AckedBelow, used: encoded.UsedNs,
 		listed: encoded.UsedNs, by: encoded.By, account: encoded.Account, ended: encoded.Ended,
 	}
 	if c.ended {
@@ -248,7 +249,7 @@ func (m *Machine) takeSession(encoded *logpb.SnapshotSession) error {
 		return err
 	}
 	m.sessions.Set(c.id, c)
-	m.sessionUse.Set(due{at: c.listed, id: c.id})
+	m.sessionUse.Set(due{At: c.listed, ID: c.id})
 	return nil
 }
 
@@ -279,7 +280,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	}
 	worked.Shift = m.clock.Shift
 	q := &quota{
-		generation: m.generation, number: encoded.Number, name: encoded.Definition.Name, rule: worked,
+		Made: cow.In(m.generation), number: encoded.Number, name: encoded.Definition.Name, rule: worked,
 		cooldown: encoded.CooldownNs, attempt: encoded.Attempt, closer: encoded.Closer, closedSince: encoded.ClosedSinceNs,
 		reopened: encoded.ReopenedNs, ramped: encoded.Ramped, rampLease: encoded.RampLease,
 		observed: encoded.Observed, pacer: pacer{paidUntil: encoded.PaidUntilNs, shutUntil: encoded.ShutUntilNs},
@@ -329,7 +330,7 @@ func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
 	m.quotas.Set(q.number, q)
 	m.names.Set(q.name, q.number)
 	if q.cooldown != 0 {
-		m.cooldowns.Set(due{at: q.cooldown, id: uint64(q.number)})
+		m.cooldowns.Set(due{At: q.cooldown, ID: uint64(q.number)})
 	}
 	return nil
 }
@@ -378,7 +379,7 @@ func (m *Machine) takeOverride(encoded *logpb.SnapshotOverride) error {
 
 func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 	l := &lease{
-		generation: m.generation, id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
+		Made: cow.In(m.generation), id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
 		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, provisional: encoded.Tentative,
 		digest: entry.DigestHolder(encoded.Holder), account: encoded.Account,
 	}
@@ -411,19 +412,19 @@ func (m *Machine) takeLease(encoded *logpb.SnapshotLease) error {
 
 func (m *Machine) takeHolder(encoded *logpb.SnapshotHolder) error {
 	h := &holder{
-		generation: m.generation, name: encoded.Name, virtualTime: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs, account: encoded.Account,
+		Made: cow.In(m.generation), name: encoded.Name, virtualTime: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs, account: encoded.Account,
 	}
 	if err := m.accounts.Charge(h.account, accounts.Holders, h.size()); err != nil {
 		return err
 	}
 	m.holders.Set(h.name, h)
-	m.seen.Set(holderSeen{at: h.seen, name: h.name})
+	m.seen.Set(dueByName{At: h.seen, ID: h.name})
 	return nil
 }
 
 // takePage begins a page of detached records, which follow.
 func (m *Machine) takePage(encoded *logpb.SnapshotPage) {
-	m.enterPage(&page{generation: m.generation, from: operationKey{encoded.Lease, encoded.Op}, check: math.MaxInt64})
+	m.enterPage(&page{Made: cow.In(m.generation), from: operationKey{encoded.Lease, encoded.Op}, check: math.MaxInt64})
 }
 
 func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
@@ -441,7 +442,7 @@ func (m *Machine) takeOperation(encoded *logpb.SnapshotOperation) error {
 		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
 		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
 		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, detached: encoded.Orphan,
-		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, began: encoded.BeganNs, generation: m.generation, account: encoded.Account,
+		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, began: encoded.BeganNs, Made: cow.In(m.generation), account: encoded.Account,
 	}
 	if lives { // and one string for all of them
 		o.account, o.holder = l.account, l.holder
@@ -490,7 +491,7 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 		virtualTime = *encoded.Turn
 	}
 	m.waiters.Set(encoded.Ticket, &waiter{
-		generation: m.generation, ticket: encoded.Ticket, req: encoded.Reserve,
+		Made: cow.In(m.generation), ticket: encoded.Ticket, req: encoded.Reserve,
 		priority: priority{class: encoded.Class, rank: encoded.Rank}, starved: encoded.Saved, promotedAt: encoded.Floor, promoteAt: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
 		from: requestID{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, waitSet: encoded.Lane, shares: int(encoded.Shares),
 	})
@@ -507,7 +508,7 @@ func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
 		return fmt.Errorf("%s", failure.Message)
 	}
 	w := &workflow{
-		generation: m.generation, plan: p, steps: make([]step, len(p.holders)),
+		Made: cow.In(m.generation), plan: p, steps: make([]step, len(p.holders)),
 		sequential: encoded.Sequential, changed: encoded.ChangedNs, last: encoded.LastNs, next: int(encoded.Next), owed: stepSet(encoded.Owed),
 	}
 	outside := func(place int32) bool { return place < 0 || int(place) >= len(w.steps) }

@@ -3,6 +3,7 @@ package fsm
 import (
 	"fmt"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -53,7 +54,7 @@ func (m *Machine) endResumedOf(name string, most int) {
 	}
 	for _, id := range ids {
 		l, _ := m.leases.Get(id)
-		m.endLease(m.editLease(l), EventRevoked, false)
+		m.endLease(m.editLease(l), effect.EventRevoked, false)
 	}
 	m.bounds.resumes.spend(len(ids))
 }

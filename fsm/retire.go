@@ -7,6 +7,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -24,8 +25,8 @@ const (
 
 // retiring is the records that are still to leave a lease, which may live.
 type retiring struct {
-	generation uint64
-	lease      uint64
+	cow.Made
+	lease uint64
 	// deadline is the lease's when they began to leave.
 	deadline int64
 	// doneBelow: operations below it are finished. The others were not when their lease ended, and may get one upward Settle.
@@ -62,7 +63,7 @@ func (m *Machine) finishBelow(l *lease, mark uint64, freeing int64) {
 	finished, _ := l.find(mark)
 	m.retire(l, kept.list[:finished], mark, freeing)
 	if kept.list = slices.Delete(kept.list, 0, finished); len(kept.list) == 0 {
-		l.operations = &operations{generation: m.generation, doneBelow: mark} // without the room of the first
+		l.operations = &operations{Made: cow.In(m.generation), doneBelow: mark} // without the room of the first
 	}
 }
 
@@ -82,7 +83,7 @@ func (m *Machine) retire(l *lease, list []*operation, mark uint64, freeing int64
 		return false
 	}
 	m.retiring.Set(l.id, &retiring{
-		generation: m.generation, lease: l.id, deadline: l.deadline, doneBelow: mark, account: l.account, list: slices.Clone(list[done:]),
+		Made: cow.In(m.generation), lease: l.id, deadline: l.deadline, doneBelow: mark, account: l.account, list: slices.Clone(list[done:]),
 	})
 	return true
 }
@@ -108,10 +109,10 @@ func (m *Machine) retireUpTo(list []*operation, deadline int64, mark uint64, own
 // Settle, until it stops counting. An exposure without an end ends one longest call after the deadline.
 func (m *Machine) retireOne(o *operation, deadline int64, mark uint64) {
 	m.countRecord(o, -1)
-	if o.generation != m.generation {
+	if !o.MadeIn(m.generation) {
 		c := *o
 		c.charges = append(c.single[:0], o.charges...)
-		c.generation = m.generation
+		c.Made = cow.In(m.generation)
 		o = &c
 	}
 	m.endExposure(o, max(deadline-m.clock.Now, 0))
@@ -175,13 +176,11 @@ func (m *Machine) dropRetired(r *retiring) {
 
 // editRetiring returns what is still to leave a lease for update.
 func (m *Machine) editRetiring(r *retiring) *retiring {
-	if r.generation == m.generation {
-		return r
+	r, copied := cow.Edit(m.retiring, r.lease, r, m.generation)
+	if copied {
+		r.list = slices.Clone(r.list)
 	}
-	c := *r
-	c.generation, c.list = m.generation, slices.Clone(r.list)
-	m.retiring.Set(c.lease, &c)
-	return &c
+	return r
 }
 
 // retiringRecord returns the record of an ended lease's operation that is still to be detached; nil: there is none.
@@ -269,7 +268,7 @@ func (m *Machine) takeRetiring(encoded *logpb.SnapshotRetiring) error {
 		return fmt.Errorf("records of lease %d, until %d, which there cannot be", encoded.Lease, encoded.DeadlineNs)
 	}
 	m.retiring.Set(encoded.Lease, &retiring{
-		generation: m.generation, lease: encoded.Lease, deadline: encoded.DeadlineNs, doneBelow: encoded.DoneBelow, account: encoded.Account,
+		Made: cow.In(m.generation), lease: encoded.Lease, deadline: encoded.DeadlineNs, doneBelow: encoded.DoneBelow, account: encoded.Account,
 	})
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -27,9 +29,9 @@ const (
 
 // session is a client's numbered requests.
 type session struct {
-	generation uint64
-	id         uint64
-	holder     string
+	cow.Made
+	id     uint64
+	holder string
 	// by is the reach of who opened it, by which callers without an account are told apart (isOwn).
 	by         string
 	ackedBelow uint64
@@ -90,16 +92,16 @@ func (m *Machine) applyOnce(command *logpb.Command) *logpb.Result {
 func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 	s, ok := m.sessionOf(command)
 	if !ok {
-		return failWith(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session),
+		return effect.Fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session),
 			"it may have expired: the outcome of earlier requests is unknown; open a new one")
 	}
 	if command.Seq == 0 {
-		return failed(invalid("requests of a session are numbered from 1", ""))
+		return effect.Failed(effect.Invalid("requests of a session are numbered from 1", ""))
 	}
 	s = m.useSession(s)
 	m.acknowledge(s, command.AckedBelow)
 	if command.Seq < s.ackedBelow {
-		return failWith(logpb.Reason_REASON_SEQ_TOO_OLD,
+		return effect.Fail(logpb.Reason_REASON_SEQ_TOO_OLD,
 			fmt.Sprintf("request %d is below %d, up to which you acknowledged", command.Seq, s.ackedBelow), "take a new number")
 	}
 	digest := m.digester.Command(command, m.raw)
@@ -110,7 +112,7 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 		return known.result
 	}
 	if s.kept >= maxInFlight || s.bytes >= m.accounts.Limits.ResultBytes/sessionShare || m.resultBytes >= m.accounts.Limits.ResultBytes {
-		return failWith(logpb.Reason_REASON_TOO_MANY_IN_FLIGHT,
+		return effect.Fail(logpb.Reason_REASON_TOO_MANY_IN_FLIGHT,
 			fmt.Sprintf("session %d has %d unacknowledged requests, all sessions %d bytes of results", s.id, s.kept, m.resultBytes),
 			"send acked_below")
 	}
@@ -154,7 +156,7 @@ func (m *Machine) applyKeyed(command *logpb.Command) *logpb.Result {
 		case accounts.AtBudget:
 			return m.overBudget(b, "use a session and acknowledge its requests; keys go at the end of their life")
 		case accounts.AllTaken:
-			return failWith(logpb.Reason_REASON_SESSIONS_FULL, "no more idempotency keys can be remembered",
+			return effect.Fail(logpb.Reason_REASON_SESSIONS_FULL, "no more idempotency keys can be remembered",
 				"come back later, or use a session and acknowledge its requests")
 		case accounts.MayTake:
 		}
@@ -170,7 +172,7 @@ func (m *Machine) endOf(k keyEntry) int64 {
 }
 
 func reused(message string) *logpb.Result {
-	return failWith(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
+	return effect.Fail(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
 }
 
 // sizeOf returns what a stored result costs, roughly. Grants, which are most, are not encoded for it: that would take longer than to
@@ -210,7 +212,7 @@ func (m *Machine) keepKey(key string, k keyEntry) {
 	m.resultBytes += k.size
 	m.accounts.Add(k.account, accounts.Keys, 1)
 	m.accounts.Add(k.account, accounts.Results, k.size)
-	m.keyEnds.Set(keyDue{at: k.made, key: key})
+	m.keyEnds.Set(dueByName{At: k.made, ID: key})
 }
 
 func (m *Machine) dropKey(key string, k keyEntry) {
@@ -218,7 +220,7 @@ func (m *Machine) dropKey(key string, k keyEntry) {
 	m.resultBytes -= k.size
 	m.accounts.Add(k.account, accounts.Keys, -1)
 	m.accounts.Add(k.account, accounts.Results, -k.size)
-	m.keyEnds.Delete(keyDue{at: k.made, key: key})
+	m.keyEnds.Delete(dueByName{At: k.made, ID: key})
 }
 
 // completeRequest stores the final result of a Reserve that waited under a ticket, where it is still remembered.
@@ -241,17 +243,17 @@ func (m *Machine) openSession(command *logpb.OpenSession, by string) *logpb.Resu
 	case accounts.AtBudget:
 		return m.overBudget(accounts.Sessions, "close those that are not needed; idle ones expire")
 	case accounts.AllTaken:
-		return failWith(logpb.Reason_REASON_SESSIONS_FULL, fmt.Sprintf("%d sessions are open", m.sessions.Len()),
+		return effect.Fail(logpb.Reason_REASON_SESSIONS_FULL, fmt.Sprintf("%d sessions are open", m.sessions.Len()),
 			"close those that are not needed; idle ones expire")
 	case accounts.MayTake:
 	}
 	m.lastSession++
 	s := &session{
-		generation: m.generation, id: m.lastSession, holder: command.Holder, by: by, used: m.clock.Now, listed: m.clock.Now,
+		Made: cow.In(m.generation), id: m.lastSession, holder: command.Holder, by: by, used: m.clock.Now, listed: m.clock.Now,
 		account: m.accounts.Bill(m.payer, accounts.Sessions, 1),
 	}
 	m.sessions.Set(s.id, s)
-	m.sessionUse.Set(due{at: s.listed, id: s.id})
+	m.sessionUse.Set(due{At: s.listed, ID: s.id})
 	return &logpb.Result{Kind: &logpb.Result_SessionOpened{SessionOpened: &logpb.SessionOpened{Session: s.id}}}
 }
 
@@ -259,10 +261,10 @@ func (m *Machine) openSession(command *logpb.OpenSession, by string) *logpb.Resu
 func (m *Machine) closeSession(command *logpb.Command) *logpb.Result {
 	s, ok := m.sessionOf(command)
 	if !ok {
-		return failWith(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session), "it may have expired")
+		return effect.Fail(logpb.Reason_REASON_UNKNOWN_SESSION, fmt.Sprintf("there is no session %d", command.Session), "it may have expired")
 	}
 	m.endSession(s, m.bounds.frees.own(leastFreed))
-	return done()
+	return effect.Done()
 }
 
 // endSession ends a session, whose number leads nowhere from now on. Up to most of its results leave with it.
@@ -271,24 +273,19 @@ func (m *Machine) endSession(s *session, most int) {
 	s.ended = true
 	m.accounts.Add(s.account, accounts.Sessions, -1)
 	m.sessions.Delete(s.id)
-	m.sessionUse.Delete(due{at: s.listed, id: s.id})
+	m.sessionUse.Delete(due{At: s.listed, ID: s.id})
 	m.acked.Delete(s.id)
 	m.ended.Set(s.id, s)
 	m.free(s, most)
 }
 
 func (m *Machine) editSession(s *session) *session {
-	if s.generation == m.generation {
-		return s
+	table := m.sessions
+	if s.ended {
+		table = m.ended
 	}
-	c := *s
-	c.generation = m.generation
-	if c.ended {
-		m.ended.Set(c.id, &c)
-	} else {
-		m.sessions.Set(c.id, &c)
-	}
-	return &c
+	s, _ = cow.Edit(table, s.id, s, m.generation)
+	return s
 }
 
 // useSession records that a session is used.
@@ -303,9 +300,9 @@ func (m *Machine) useSession(s *session) *session {
 
 // listSession enters a session that may be changed under when it was last used.
 func (m *Machine) listSession(s *session) {
-	m.sessionUse.Delete(due{at: s.listed, id: s.id})
+	m.sessionUse.Delete(due{At: s.listed, ID: s.id})
 	s.listed = s.used
-	m.sessionUse.Set(due{at: s.listed, id: s.id})
+	m.sessionUse.Set(due{At: s.listed, ID: s.id})
 }
 
 // acknowledge drops the results below a client's mark.
@@ -321,10 +318,10 @@ func (m *Machine) acknowledge(s *session, below uint64) {
 func (m *Machine) expireSessions() {
 	for range maxDuePerEntry {
 		idle, ok := m.sessionUse.Min()
-		if !ok || fixed.AddSaturated(idle.at, m.accounts.Limits.SessionIdle) > m.clock.Now {
+		if !ok || fixed.AddSaturated(idle.At, m.accounts.Limits.SessionIdle) > m.clock.Now {
 			return
 		}
-		s, _ := m.sessions.Get(idle.id)
+		s, _ := m.sessions.Get(idle.ID)
 		if fixed.AddSaturated(s.used, m.accounts.Limits.SessionIdle) > m.clock.Now {
 			m.listSession(m.editSession(s)) // it was used since it was listed
 			continue
@@ -335,9 +332,9 @@ func (m *Machine) expireSessions() {
 
 // expireKeys forgets idempotency keys whose life is over.
 func (m *Machine) expireKeys() {
-	isOld := func(d keyDue) bool { return fixed.AddSaturated(d.at, m.accounts.Limits.KeyLife) <= m.clock.Now }
-	for _, end := range takeDue(m.keyEnds, isOld) {
-		known, _ := m.keys.Get(end.key)
-		m.dropKey(end.key, known)
+	isOld := func(d dueByName) bool { return fixed.AddSaturated(d.At, m.accounts.Limits.KeyLife) <= m.clock.Now }
+	for _, end := range cow.TakeDue(m.keyEnds, maxDuePerEntry, isOld) {
+		known, _ := m.keys.Get(end.ID)
+		m.dropKey(end.ID, known)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -14,18 +15,18 @@ import (
 // once, and ends the exposure. With the fence of a lease that has ended only an upward actual is taken.
 func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 	if len(command.Unspent) == 0 && len(command.Actual) == 0 && !command.Final && !command.Release {
-		return failed(invalid("a Settle needs unspent, actual, final or release", ""))
+		return effect.Failed(effect.Invalid("a Settle needs unspent, actual, final or release", ""))
 	}
 	l, failure := m.lookupLease(command.Lease, command.Fence, by)
 	if failure != nil {
 		if failure.Reason != logpb.Reason_REASON_STALE_FENCE {
-			return failed(failure)
+			return effect.Failed(failure)
 		}
 		return m.settleDetached(command, by, failure)
 	}
 	o := l.operation(command.Op)
 	if o == nil || command.Op == graceOp {
-		return failed(&logpb.Failure{
+		return effect.Failed(&logpb.Failure{
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,
 			Message: fmt.Sprintf("lease %d has no record of operation %d", l.id, command.Op),
 			Hint:    "it was never consumed, or is below the mark that you sent",
@@ -33,7 +34,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 	}
 	o = m.editOperation(l, o)
 	if failure := m.checkSettle(o, command); failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	settled := &logpb.Settled{}
 	costBefore, sizeBefore := m.costOfCharges(o), o.size()
@@ -45,7 +46,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 	m.addCost(l.holder, m.costOfCharges(o)-costBefore)
 	m.finishBelow(l, command.DoneBelow, 0)
 	if command.Release {
-		m.endLease(l, EventReleased, false)
+		m.endLease(l, effect.EventReleased, false)
 		settled.Released = true
 	}
 	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
@@ -109,7 +110,7 @@ func (m *Machine) checkParts(o *operation, items []*logpb.Item, unspent bool) *l
 	for i, asked := range items {
 		for _, other := range items[:i] {
 			if other.Quota == asked.Quota {
-				return invalid(fmt.Sprintf("quota %q is named twice", asked.Quota), "add the amounts up")
+				return effect.Invalid(fmt.Sprintf("quota %q is named twice", asked.Quota), "add the amounts up")
 			}
 		}
 		c := m.chargeOf(o, asked.Quota)
@@ -117,11 +118,11 @@ func (m *Machine) checkParts(o *operation, items []*logpb.Item, unspent bool) *l
 		case c == nil:
 			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed nothing of %q", o.op, asked.Quota))
 		case asked.Amount == nil && !unspent:
-			return invalid(fmt.Sprintf("actual of %q needs an amount", asked.Quota), "0 is one")
+			return effect.Invalid(fmt.Sprintf("actual of %q needs an amount", asked.Quota), "0 is one")
 		case asked.Amount != nil && (*asked.Amount < 0 || *asked.Amount > fixed.MaxAmount || unspent && *asked.Amount == 0):
-			return invalid(fmt.Sprintf("amount %d of %q is out of range", *asked.Amount, asked.Quota), "")
+			return effect.Invalid(fmt.Sprintf("amount %d of %q is out of range", *asked.Amount, asked.Quota), "")
 		case !unspent && m.overflows(o, c, *asked.Amount):
-			return invalid(fmt.Sprintf("amount %d of %q is more than can be counted", *asked.Amount, asked.Quota), "is it in the quota's unit?")
+			return effect.Invalid(fmt.Sprintf("amount %d of %q is more than can be counted", *asked.Amount, asked.Quota), "is it in the quota's unit?")
 		case asked.Amount != nil && unspent && *asked.Amount > c.consumed:
 			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed %d of %q", o.op, c.consumed, asked.Quota))
 		}
@@ -263,8 +264,8 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 	})
 	if difference > 0 {
 		settled.Overrun = append(settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
-		m.emit(Event{
-			Kind: EventOverrun, Quota: asked.Quota, Holder: o.holder, Lease: o.lease, Fence: o.fence, Amount: difference,
+		m.emit(effect.Event{
+			Kind: effect.EventOverrun, Quota: asked.Quota, Holder: o.holder, Lease: o.lease, Fence: o.fence, Amount: difference,
 		})
 	}
 	return overruns
@@ -319,17 +320,17 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 	o := m.settleable(command.Lease, command.Op)
 	if o == nil || command.Op == graceOp || o.fence != command.Fence || by != "" && !Match(by, o.holder) ||
 		len(command.Unspent) > 0 || len(command.Actual) == 0 || command.Release {
-		return failed(stale)
+		return effect.Failed(stale)
 	}
 	if o.actual != 0 && o.actual != entry.DigestItems(command.Actual) {
-		return failed(alreadySettled(o, "actual part"))
+		return effect.Failed(alreadySettled(o, "actual part"))
 	}
 	if failure := m.checkParts(o, command.Actual, false); failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	for _, asked := range command.Actual {
 		if c := m.chargeOf(o, asked.Quota); *asked.Amount < c.consumed-c.unspent {
-			return failed(stale)
+			return effect.Failed(stale)
 		}
 	}
 	settled := &logpb.Settled{}
@@ -339,7 +340,7 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 	}
 	m.detachNow(command.Lease, command.Op)
 	if o = m.detachedOperation(command.Lease, command.Op); o == nil {
-		return failed(stale)
+		return effect.Failed(stale)
 	}
 	o.actual = entry.DigestItems(command.Actual)
 	before := m.costOfCharges(o)

@@ -3,9 +3,8 @@ package fsm
 import (
 	"cmp"
 
-	"github.com/tidwall/btree"
-
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/rangeset"
@@ -15,7 +14,7 @@ import (
 //
 // All tables are copy-on-write trees, so that freezing costs the same whatever they hold. Objects in them carry the
 // generation in which they were made; a command that wants to change one of an older generation, which a frozen State
-// may share, replaces it by a copy first (the mutable... methods of Machine).
+// may share, replaces it by a copy first (package cow; the edit... methods).
 type State struct {
 	index, term uint64
 	clock       Clock
@@ -34,66 +33,66 @@ type State struct {
 	// rules are the operator's holder rules; the slice is replaced, never changed.
 	rules []*logpb.HolderRule
 
-	quotas    *btree.Map[uint32, *quota]
-	names     *btree.Map[string, uint32]
-	fallbacks *btree.BTreeG[standIn]
-	leases    *btree.Map[uint64, *lease]
+	quotas    *cow.Map[uint32, *quota]
+	names     *cow.Map[string, uint32]
+	fallbacks *cow.Set[standIn]
+	leases    *cow.Map[uint64, *lease]
 	leasesOf  *rangeset.Set // by the digest of their holder
 	deadlines *rangeset.Set
 	// detached are the records of ended leases, in pages; checks hold when to look at a page again.
-	detached *btree.BTreeG[keptPage]
-	checks   *btree.BTreeG[pageDue]
+	detached *cow.Set[keptPage]
+	checks   *cow.Set[pageDue]
 	// retiring are the leases with records that are still to leave them; retiredLast is the one of them that was the last to have some
 	// retired, 0 where there is none.
-	retiring    *btree.Map[uint64, *retiring]
+	retiring    *cow.Map[uint64, *retiring]
 	retiredLast uint64
 	// operations counts the records, of leases that live and of those that have ended.
 	operations int64
 
-	holders      *btree.Map[string, *holder]
-	stats        *btree.BTreeG[*holderStats]
-	closed       *btree.BTreeG[quotaHolder] // of the holder stats with a closing breaker, open or not
-	meters       *btree.BTreeG[*meter]
-	seen         *btree.BTreeG[holderSeen]
-	waiters      *btree.Map[uint64, *waiter]
-	order        *btree.BTreeG[place]
-	waitersOf    *btree.BTreeG[owned]
-	waitSets     *btree.Map[uint32, *waitSet]
-	waitSetOf    *btree.Map[string, uint32]
-	waitSetsOf   *btree.BTreeG[quotaWaitSet]
-	timers       *btree.BTreeG[timer]         // of quotas that are waited for
-	ageingQuotas *btree.Map[uint32, struct{}] // of these, those with ageing
-	waitEnds     *btree.BTreeG[due]
-	promotions   *btree.BTreeG[due] // tickets, by when they count as standard
-	cooldowns    *btree.BTreeG[due]
-	overrides    *btree.BTreeG[due] // quotas, by when their override ends
-	sessions     *btree.Map[uint64, *session]
-	sessionUse   *btree.BTreeG[due]
-	results      *btree.BTreeG[dedupEntry]
-	keys         *btree.Map[string, keyEntry]
-	keyEnds      *btree.BTreeG[keyDue]
+	holders      *cow.Map[string, *holder]
+	stats        *cow.Set[*holderStats]
+	closed       *cow.Set[quotaHolder] // of the holder stats with a closing breaker, open or not
+	meters       *cow.Set[*meter]
+	seen         *cow.Set[dueByName]
+	waiters      *cow.Map[uint64, *waiter]
+	order        *cow.Set[place]
+	waitersOf    *cow.Set[owned]
+	waitSets     *cow.Map[uint32, *waitSet]
+	waitSetOf    *cow.Map[string, uint32]
+	waitSetsOf   *cow.Set[quotaWaitSet]
+	timers       *cow.Set[timer]            // of quotas that are waited for
+	ageingQuotas *cow.Map[uint32, struct{}] // of these, those with ageing
+	waitEnds     *cow.Set[due]
+	promotions   *cow.Set[due] // tickets, by when they count as standard
+	cooldowns    *cow.Set[due]
+	overrides    *cow.Set[due] // quotas, by when their override ends
+	sessions     *cow.Map[uint64, *session]
+	sessionUse   *cow.Set[due]
+	results      *cow.Set[dedupEntry]
+	keys         *cow.Map[string, keyEntry]
+	keyEnds      *cow.Set[dueByName]
 	// resultBytes is the size of all stored results.
 	resultBytes int64
-	members     *btree.Map[string, string]
-	tasks       *btree.Map[string, *task]
+	members     *cow.Map[string, string]
+	tasks       *cow.Map[string, *task]
 	// underWay are attempts by deadline, resting what waits or is done, by since when; what is shelved is in neither.
-	underWay, resting *btree.BTreeG[taskDue]
-	workflows         *btree.Map[string, *workflow]
+	underWay, resting *cow.Set[dueByName]
+	workflows         *cow.Map[string, *workflow]
 	// stepsOf are the places in workflows of each holder that has one; the slices are replaced, never changed. reviews hold
 	// when to look at a workflow again.
-	stepsOf *btree.Map[string, []stepOf]
-	reviews *btree.BTreeG[keyDue]
+	stepsOf *cow.Map[string, []stepOf]
+	reviews *cow.Set[dueByName]
 	// resumed has, by holder, up to which lease its resume ended all, while some of them still hold something.
-	resumed *btree.Map[string, uint64]
+	resumed *cow.Map[string, uint64]
 	// ended are the sessions that have ended and still have results; acked those that live and have results that are acknowledged.
-	ended *btree.Map[uint64, *session]
-	acked *btree.Map[uint64, struct{}]
+	ended *cow.Map[uint64, *session]
+	acked *cow.Map[uint64, struct{}]
 	// deleted has the names of quotas that were deleted while some who wait for them are still to be refused.
-	deleted *btree.Map[uint32, string]
+	deleted *cow.Map[uint32, string]
 	// reopening has quotas that an operator reopened while limits by them are still to be ended: the workflow to go on with.
-	reopening *btree.Map[uint32, string]
+	reopening *cow.Map[uint32, string]
 	// moving has the holders of whom some waiters are still to be moved to their virtual time.
-	moving *btree.Map[string, moving]
+	moving *cow.Map[string, moving]
 	// movedLast is the one of them that was the last to have some moved, empty where there is none.
 	movedLast string
 	// lookedFrom is the wait set from which on, downwards, the next ones are looked at for who is first in line; 0: a round begins.
@@ -102,26 +101,16 @@ type State struct {
 	sweep sweep
 }
 
-// due says that something named by a number is due at a moment.
-type due struct {
-	at int64
-	id uint64
-}
+// due says that something that has a number is due at a moment, dueByName that something that has a name is.
+type (
+	due       = cow.Due[uint64]
+	dueByName = cow.Due[string]
+)
 
 // owned says that a holder has a ticket. The holder is a digest of its name, which is smaller and faster to compare. Names may
 // share one, so whoever walks the list compares the name too.
 type owned struct {
 	holder, id uint64
-}
-
-type holderSeen struct {
-	at   int64
-	name string
-}
-
-type keyDue struct {
-	at  int64
-	key string
 }
 
 // standIn says that a quota has this one as its fallback.
@@ -137,10 +126,6 @@ type quotaHolder struct {
 	holder string
 }
 
-func lessDue(a, b due) bool {
-	return a.at < b.at || a.at == b.at && a.id < b.id
-}
-
 // ownedBy returns the key of a holder's ticket.
 func ownedBy(holder string, id uint64) owned {
 	return owned{holder: entry.DigestHolder(holder), id: id}
@@ -148,14 +133,6 @@ func ownedBy(holder string, id uint64) owned {
 
 func lessOwned(a, b owned) bool {
 	return a.holder < b.holder || a.holder == b.holder && a.id < b.id
-}
-
-func lessHolderSeen(a, b holderSeen) bool {
-	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) < 0
-}
-
-func lessKeyDue(a, b keyDue) bool {
-	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.key, b.key)) < 0
 }
 
 func lessStandIn(a, b standIn) bool {
@@ -170,57 +147,53 @@ func lessQuotaHolder(a, b quotaHolder) bool {
 	return cmp.Or(cmp.Compare(a.quota, b.quota), cmp.Compare(a.holder, b.holder)) < 0
 }
 
-func newTree[T any](less func(a, b T) bool) *btree.BTreeG[T] {
-	return btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})
-}
-
 func newState() *State {
 	return &State{
 		accounts:     accounts.New(),
-		quotas:       new(btree.Map[uint32, *quota]),
-		names:        new(btree.Map[string, uint32]),
-		fallbacks:    newTree(lessStandIn),
-		leases:       new(btree.Map[uint64, *lease]),
+		quotas:       new(cow.Map[uint32, *quota]),
+		names:        new(cow.Map[string, uint32]),
+		fallbacks:    cow.NewSet(lessStandIn),
+		leases:       new(cow.Map[uint64, *lease]),
 		leasesOf:     rangeset.New(),
 		deadlines:    rangeset.New(),
-		detached:     newTree(lessPage),
-		checks:       newTree(lessPageDue),
-		retiring:     new(btree.Map[uint64, *retiring]),
-		holders:      new(btree.Map[string, *holder]),
-		stats:        newTree(lessStats),
-		closed:       newTree(lessQuotaHolder),
-		meters:       newTree(lessMeter),
-		seen:         newTree(lessHolderSeen),
-		waiters:      new(btree.Map[uint64, *waiter]),
-		order:        newTree(lessPlace),
-		waitersOf:    newTree(lessOwned),
-		waitSets:     new(btree.Map[uint32, *waitSet]),
-		waitSetOf:    new(btree.Map[string, uint32]),
-		waitSetsOf:   newTree(lessQuotaWaitSet),
-		timers:       newTree(lessTimer),
-		ageingQuotas: new(btree.Map[uint32, struct{}]),
-		waitEnds:     newTree(lessDue),
-		promotions:   newTree(lessDue),
-		cooldowns:    newTree(lessDue),
-		overrides:    newTree(lessDue),
-		sessions:     new(btree.Map[uint64, *session]),
-		sessionUse:   newTree(lessDue),
-		results:      newTree(lessDedupEntry),
-		keys:         new(btree.Map[string, keyEntry]),
-		keyEnds:      newTree(lessKeyDue),
-		members:      new(btree.Map[string, string]),
-		tasks:        new(btree.Map[string, *task]),
-		underWay:     newTree(lessTaskDue),
-		resting:      newTree(lessTaskDue),
-		workflows:    new(btree.Map[string, *workflow]),
-		stepsOf:      new(btree.Map[string, []stepOf]),
-		reviews:      newTree(lessKeyDue),
-		resumed:      new(btree.Map[string, uint64]),
-		ended:        new(btree.Map[uint64, *session]),
-		acked:        new(btree.Map[uint64, struct{}]),
-		deleted:      new(btree.Map[uint32, string]),
-		moving:       new(btree.Map[string, moving]),
-		reopening:    new(btree.Map[uint32, string]),
+		detached:     cow.NewSet(lessPage),
+		checks:       cow.NewSet(lessPageDue),
+		retiring:     new(cow.Map[uint64, *retiring]),
+		holders:      new(cow.Map[string, *holder]),
+		stats:        cow.NewSet(lessStats),
+		closed:       cow.NewSet(lessQuotaHolder),
+		meters:       cow.NewSet(lessMeter),
+		seen:         cow.NewDues[string](),
+		waiters:      new(cow.Map[uint64, *waiter]),
+		order:        cow.NewSet(lessPlace),
+		waitersOf:    cow.NewSet(lessOwned),
+		waitSets:     new(cow.Map[uint32, *waitSet]),
+		waitSetOf:    new(cow.Map[string, uint32]),
+		waitSetsOf:   cow.NewSet(lessQuotaWaitSet),
+		timers:       cow.NewSet(lessTimer),
+		ageingQuotas: new(cow.Map[uint32, struct{}]),
+		waitEnds:     cow.NewDues[uint64](),
+		promotions:   cow.NewDues[uint64](),
+		cooldowns:    cow.NewDues[uint64](),
+		overrides:    cow.NewDues[uint64](),
+		sessions:     new(cow.Map[uint64, *session]),
+		sessionUse:   cow.NewDues[uint64](),
+		results:      cow.NewSet(lessDedupEntry),
+		keys:         new(cow.Map[string, keyEntry]),
+		keyEnds:      cow.NewDues[string](),
+		members:      new(cow.Map[string, string]),
+		tasks:        new(cow.Map[string, *task]),
+		underWay:     cow.NewDues[string](),
+		resting:      cow.NewDues[string](),
+		workflows:    new(cow.Map[string, *workflow]),
+		stepsOf:      new(cow.Map[string, []stepOf]),
+		reviews:      cow.NewDues[string](),
+		resumed:      new(cow.Map[string, uint64]),
+		ended:        new(cow.Map[uint64, *session]),
+		acked:        new(cow.Map[uint64, struct{}]),
+		deleted:      new(cow.Map[uint32, string]),
+		moving:       new(cow.Map[string, moving]),
+		reopening:    new(cow.Map[uint32, string]),
 	}
 }
 

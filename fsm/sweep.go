@@ -4,8 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
-	"github.com/tidwall/btree"
-
+	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -63,7 +62,7 @@ func (m *Machine) sweepOn() {
 
 // sweepTable goes through a table from a place on as far as the entry may, and drops what is forgotten of it. It returns where to go on, if
 // there is more.
-func sweepTable[T any](m *Machine, table *btree.BTreeG[T], from T, placeOf func(T) quotaHolder, drop func(T)) (next quotaHolder, more bool) {
+func sweepTable[T any](m *Machine, table *cow.Set[T], from T, placeOf func(T) quotaHolder, drop func(T)) (next quotaHolder, more bool) {
 	var forgotten []T
 	looked := 0
 	table.Ascend(from, func(t T) bool {
@@ -122,8 +121,8 @@ func (t *meter) place() quotaHolder { return quotaHolder{quota: t.quota, holder:
 
 // forgetStats forgets what a holder did, and returns how many holder stats and meters that was.
 func (m *Machine) forgetStats(name string) int {
-	tallies := drop(m.stats, &holderStats{holder: name}, func(t *holderStats) bool { return t.holder == name })
-	meters := drop(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
+	tallies := cow.DropRun(m.stats, &holderStats{holder: name}, func(t *holderStats) bool { return t.holder == name })
+	meters := cow.DropRun(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
 	m.unlistStats(tallies...)
 	m.unmeter(meters...)
 	return len(tallies) + len(meters)

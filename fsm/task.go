@@ -1,13 +1,12 @@
 package fsm
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 
-	"github.com/tidwall/btree"
-
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -26,7 +25,7 @@ const (
 // task is a piece of work with a retry budget. The budget is kept here, and not with who works on it, so that neither a
 // restart nor a second runner gets a fresh one.
 type task struct {
-	generation   uint64
+	cow.Made
 	name, holder string
 	// quotas are the names of those that it lives on; one may not exist any more. The slice is replaced, never changed.
 	quotas []string
@@ -49,19 +48,9 @@ type task struct {
 	account uint64
 }
 
-// taskDue says that something of a task is due at a moment.
-type taskDue struct {
-	at   int64
-	name string
-}
-
-func lessTaskDue(a, b taskDue) bool {
-	return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.name, b.name)) < 0
-}
-
 // taskTree returns the tree in which a task stands by its time: attempts by their deadline; what waits for somebody, or is
 // done, by since when that is so. What is shelved stands in none: nothing of it is ever due.
-func (s *State) taskTree(phase logpb.TaskPhase) *btree.BTreeG[taskDue] {
+func (s *State) taskTree(phase logpb.TaskPhase) *cow.Set[dueByName] {
 	switch phase {
 	case logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
 		return s.underWay
@@ -85,13 +74,8 @@ func (s *State) ownNames(names []string) []string {
 
 // editTask returns a task that may be changed.
 func (m *Machine) editTask(t *task) *task {
-	if t.generation == m.generation {
-		return t
-	}
-	c := *t
-	c.generation = m.generation
-	m.tasks.Set(c.name, &c)
-	return &c
+	t, _ = cow.Edit(m.tasks, t.name, t, m.generation)
+	return t
 }
 
 // moveTask puts a task into a phase, with its time.
@@ -103,13 +87,13 @@ func (m *Machine) moveTask(t *task, phase logpb.TaskPhase, at int64) {
 
 func (m *Machine) listTask(t *task) {
 	if tree := m.taskTree(t.phase); tree != nil {
-		tree.Set(taskDue{at: t.at, name: t.name})
+		tree.Set(dueByName{At: t.at, ID: t.name})
 	}
 }
 
 func (m *Machine) unlistTask(t *task) {
 	if tree := m.taskTree(t.phase); tree != nil {
-		tree.Delete(taskDue{at: t.at, name: t.name})
+		tree.Delete(dueByName{At: t.at, ID: t.name})
 	}
 }
 
@@ -142,8 +126,8 @@ func (m *Machine) task(name, by string) (*task, *logpb.Failure) {
 
 // loseAttempts ends attempts whose deadline has passed.
 func (m *Machine) loseAttempts() {
-	for _, late := range takeDue(m.underWay, func(d taskDue) bool { return d.at <= m.clock.Now }) {
-		t, _ := m.tasks.Get(late.name)
+	for _, late := range cow.TakeDue(m.underWay, maxDuePerEntry, func(d dueByName) bool { return d.At <= m.clock.Now }) {
+		t, _ := m.tasks.Get(late.ID)
 		m.loseAttempt(m.editTask(t))
 	}
 }
@@ -151,9 +135,9 @@ func (m *Machine) loseAttempts() {
 // forgetTasks forgets tasks that are done, and those that nobody has begun, for long enough. What is shelved stays until
 // somebody has seen it.
 func (m *Machine) forgetTasks() {
-	isOld := func(d taskDue) bool { return fixed.AddSaturated(d.at, m.accounts.Limits.TaskLife) <= m.clock.Now }
-	for _, old := range takeDue(m.resting, isOld) {
-		t, _ := m.tasks.Delete(old.name)
+	isOld := func(d dueByName) bool { return fixed.AddSaturated(d.At, m.accounts.Limits.TaskLife) <= m.clock.Now }
+	for _, old := range cow.TakeDue(m.resting, maxDuePerEntry, isOld) {
+		t, _ := m.tasks.Delete(old.ID)
 		m.accounts.Add(t.account, accounts.Tasks, -1)
 	}
 }
@@ -162,25 +146,25 @@ func (m *Machine) forgetTasks() {
 func (m *Machine) retryTask(command *logpb.RetryTask, by string) *logpb.Result {
 	t, failure := m.knownTask(command.Task, by)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	t.failures, t.limited = 0, 0
 	if t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY {
 		t.fence = 0
 		m.moveTask(t, logpb.TaskPhase_TASK_PHASE_WAITING, m.clock.Now)
 	}
-	m.emit(Event{Kind: EventTaskPutBack, Task: t.name, Holder: t.holder})
-	return done()
+	m.emit(effect.Event{Kind: effect.EventTaskPutBack, Task: t.name, Holder: t.holder})
+	return effect.Done()
 }
 
 // forgetTask removes a task. Whoever works on it finds its fence dead.
 func (m *Machine) forgetTask(command *logpb.ForgetTask, by string) *logpb.Result {
 	t, failure := m.knownTask(command.Task, by)
 	if failure != nil {
-		return failed(failure)
+		return effect.Failed(failure)
 	}
 	m.dropTask(t)
-	return done()
+	return effect.Done()
 }
 
 func (m *Machine) knownTask(name, by string) (*task, *logpb.Failure) {
@@ -198,21 +182,21 @@ func (m *Machine) knownTask(name, by string) (*task, *logpb.Failure) {
 func (m *Machine) checkBegin(req *logpb.BeginTask) *logpb.Failure {
 	switch {
 	case req.Task == "" || len(req.Task) > maxTaskName:
-		return invalid(fmt.Sprintf("a task's name of %d bytes is not within 1 to %d", len(req.Task), maxTaskName), "")
+		return effect.Invalid(fmt.Sprintf("a task's name of %d bytes is not within 1 to %d", len(req.Task), maxTaskName), "")
 	case req.Holder == "":
-		return invalid("a BeginTask needs a holder", "any stable name")
+		return effect.Invalid("a BeginTask needs a holder", "any stable name")
 	case req.MaxFailures < 0 || req.MaxFailures > maxTaskFailures:
-		return invalid(fmt.Sprintf("max_failures is not within 1 to %d", maxTaskFailures), "leave it out for 3")
+		return effect.Invalid(fmt.Sprintf("max_failures is not within 1 to %d", maxTaskFailures), "leave it out for 3")
 	case req.TtlNs != 0 && (req.TtlNs < minTTL || req.TtlNs > maxTTL):
-		return invalid("the ttl is not within 1 s to 24 h", "leave it out for 10 min")
+		return effect.Invalid("the ttl is not within 1 s to 24 h", "leave it out for 10 min")
 	case req.Attempt < 0:
-		return invalid("attempts are numbered from 1", "")
+		return effect.Invalid("attempts are numbered from 1", "")
 	case len(req.Quotas) > maxTaskQuotas:
-		return invalid(fmt.Sprintf("%d quotas are more than %d", len(req.Quotas), maxTaskQuotas), "")
+		return effect.Invalid(fmt.Sprintf("%d quotas are more than %d", len(req.Quotas), maxTaskQuotas), "")
 	}
 	for i, name := range req.Quotas {
 		if slices.Contains(req.Quotas[:i], name) {
-			return invalid(fmt.Sprintf("quota %q is named twice", name), "")
+			return effect.Invalid(fmt.Sprintf("quota %q is named twice", name), "")
 		}
 		if m.quotaNamed(name) == nil {
 			return unknownQuota(name)

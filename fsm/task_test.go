@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -202,7 +203,7 @@ func TestTasksLiveOnQuotas(t *testing.T) {
 // TestTaskEvents: what a watcher hears.
 func TestTaskEvents(t *testing.T) {
 	w := newWorld(t)
-	kinds := func() (all []EventKind) {
+	kinds := func() (all []effect.EventKind) {
 		for _, e := range w.last.Events {
 			if e.Task != "t" || e.Holder != "x" {
 				t.Errorf("%+v", e)
@@ -214,13 +215,13 @@ func TestTaskEvents(t *testing.T) {
 	for _, step := range []struct {
 		command *logpb.Command
 		after   int64
-		want    []EventKind
+		want    []effect.EventKind
 	}{
-		{begins("t", "x", 1), 0, []EventKind{EventTaskBegun}},
-		{ends("t", 1, hasFailed), 0, []EventKind{EventTaskEnded, EventTaskShelved}},
-		{retries("t"), 0, []EventKind{EventTaskPutBack}},
-		{begins("t", "x", 1), 0, []EventKind{EventTaskBegun}},
-		{begins("t", "x", 1), defaultTaskTTL, []EventKind{EventTaskEnded, EventTaskShelved}},
+		{begins("t", "x", 1), 0, []effect.EventKind{effect.EventTaskBegun}},
+		{ends("t", 1, hasFailed), 0, []effect.EventKind{effect.EventTaskEnded, effect.EventTaskShelved}},
+		{retries("t"), 0, []effect.EventKind{effect.EventTaskPutBack}},
+		{begins("t", "x", 1), 0, []effect.EventKind{effect.EventTaskBegun}},
+		{begins("t", "x", 1), defaultTaskTTL, []effect.EventKind{effect.EventTaskEnded, effect.EventTaskShelved}},
 	} {
 		w.now += step.after
 		w.do(step.command)
@@ -233,7 +234,7 @@ func TestTaskEvents(t *testing.T) {
 	}
 }
 
-func equalKinds(a, b []EventKind) bool {
+func equalKinds(a, b []effect.EventKind) bool {
 	if len(a) != len(b) {
 		return false
 	}

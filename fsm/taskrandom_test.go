@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -68,7 +69,7 @@ func (m *tasksModel) name() string { return rapid.SampledFrom(taskNames).Draw(m.
 // learn counts what ended by itself: attempts whose deadline passed, and tasks that are not known any more.
 func (m *tasksModel) learn() {
 	for _, e := range m.w.last.Events {
-		if e.Kind == EventTaskEnded && e.Outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST {
+		if e.Kind == effect.EventTaskEnded && e.Outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST {
 			r := m.present[e.Task]
 			if r == nil || r.fence != e.Fence || r.deadline > m.w.now {
 				m.Fatalf("attempt %d of %s was lost at %d, the model has %+v", e.Fence, e.Task, m.w.now, r)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -64,7 +65,7 @@ func viewTask(t *task, at Clock) TaskView {
 func (s *State) nextTask() (at int64, due, pending bool) {
 	first, due := s.underWay.Min()
 	last, rests := s.resting.Max()
-	return first.at, due, rests && last.at > s.clock.Now
+	return first.At, due, rests && last.At > s.clock.Now
 }
 
 // shelved counts the tasks that are shelved: those that stand in no tree of times.
@@ -88,7 +89,7 @@ func (s *State) taskRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 
 func (m *Machine) takeTask(encoded *logpb.SnapshotTask) error {
 	t := &task{
-		generation: m.generation, name: encoded.Name, holder: encoded.Holder, quotas: m.ownNames(encoded.Quotas), phase: encoded.Phase,
+		Made: cow.In(m.generation), name: encoded.Name, holder: encoded.Holder, quotas: m.ownNames(encoded.Quotas), phase: encoded.Phase,
 		maxFailures: encoded.MaxFailures, failures: encoded.Failures, limited: encoded.Limited, attempts: encoded.Attempts,
 		fence: encoded.Fence, ttl: encoded.TtlNs, at: encoded.AtNs, outcome: encoded.Outcome, ended: encoded.EndedNs, detail: encoded.Detail,
 		account: encoded.Account,
@@ -132,7 +133,7 @@ func (s *State) verifyTasks() error {
 		if listed++; t.fence > s.fence() {
 			errs = append(errs, fmt.Errorf("task %q has fence %d, above %d", t.name, t.fence, s.fence()))
 		}
-		if _, ok := tree.Get(taskDue{at: t.at, name: t.name}); !ok {
+		if _, ok := tree.Get(dueByName{At: t.at, ID: t.name}); !ok {
 			errs = append(errs, fmt.Errorf("task %q is not where its phase %v has its time", t.name, t.phase))
 		}
 		return true

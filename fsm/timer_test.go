@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -27,7 +28,7 @@ func freeFor(t tester, m *Machine) (tickets []uint64) {
 	}
 	c.serve()
 	for _, e := range c.events {
-		if e.Kind == EventGranted && e.Ticket != 0 {
+		if e.Kind == effect.EventGranted && e.Ticket != 0 {
 			tickets = append(tickets, e.Ticket)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -47,7 +48,7 @@ func TestPressure_IsToldOnceAnEntry(t *testing.T) {
 	w.apply(append(commands, asks("implementation", 0, itemOf("s", 90)))...)
 	told := map[string]string{}
 	for _, event := range w.last.Events {
-		if event.Kind != EventBackPressure {
+		if event.Kind != effect.EventBackPressure {
 			continue
 		}
 		if step, twice := told[event.Holder]; twice {

@@ -329,7 +329,7 @@ func (s *State) verifyTables() error {
 	var steps, reviewed, due, placed int
 	s.workflows.Scan(func(name string, w *workflow) bool {
 		steps += len(w.steps)
-		if _, ok := s.reviews.Get(keyDue{at: w.due, key: name}); ok {
+		if _, ok := s.reviews.Get(dueByName{At: w.due, ID: name}); ok {
 			reviewed++
 		}
 		if w.due != 0 {
@@ -356,9 +356,9 @@ func (s *State) verifyQueue() (err error) {
 	s.waiters.Scan(func(ticket uint64, w *waiter) bool {
 		waiting[w.req.Holder]++
 		_, ordered := s.order.Get(w.place())
-		_, ends := s.waitEnds.Get(due{at: w.until, id: ticket})
+		_, ends := s.waitEnds.Get(due{At: w.until, ID: ticket})
 		_, listed := s.waitersOf.Get(ownedBy(w.req.Holder, ticket))
-		_, ages := s.promotions.Get(due{at: w.promoteAt, id: ticket})
+		_, ages := s.promotions.Get(due{At: w.promoteAt, ID: ticket})
 		if w.promoteAt != 0 {
 			ageing++
 		}
@@ -443,7 +443,7 @@ func (s *State) verifyUsage() (err error) {
 		}
 		if over := q.override; over != nil {
 			overridden++
-			if _, ends := s.overrides.Get(due{at: over.until, id: uint64(number)}); !ends && err == nil {
+			if _, ends := s.overrides.Get(due{At: over.until, ID: uint64(number)}); !ends && err == nil {
 				err = fmt.Errorf("the override of quota %q never ends", q.name)
 			}
 		}

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/tidwall/btree"
+	"github.com/quotad/quotad/fsm/cow"
 )
 
 // Each table that finds the objects of another one is looked at from both sides: every object is where it is looked for, and there is
@@ -17,12 +17,6 @@ func mirrored(what string, objects, places int) error {
 		return fmt.Errorf("%d %s, %d places", objects, what, places)
 	}
 	return nil
-}
-
-// listedIn tells whether a tree has an item.
-func listedIn[T any](tree *btree.BTreeG[T], item T) bool {
-	_, ok := tree.Get(item)
-	return ok
 }
 
 // verifySessions looks at sessions, their results, and idempotency keys.
@@ -43,7 +37,7 @@ func (s *State) verifySessions() error {
 		return len(errs) < maxReported
 	})
 	session := func(id uint64, c *session) bool {
-		if c.kept != kept[id] || c.bytes != bytes[id] || id != c.id || id > s.lastSession || listedIn(s.sessionUse, due{at: c.listed, id: id}) == c.ended {
+		if c.kept != kept[id] || c.bytes != bytes[id] || id != c.id || id > s.lastSession || cow.Has(s.sessionUse, due{At: c.listed, ID: id}) == c.ended {
 			errs = append(errs, fmt.Errorf("session %d has %d results of %d bytes, counted %d of %d; or it is not listed by its use", id, kept[id], bytes[id], c.kept, c.bytes))
 		}
 		return len(errs) < maxReported
@@ -53,7 +47,7 @@ func (s *State) verifySessions() error {
 	s.keys.Scan(func(key string, k keyEntry) bool {
 		size := sizeOf(k.result)
 		all += size
-		if k.size != size || !listedIn(s.keyEnds, keyDue{at: k.made, key: key}) {
+		if k.size != size || !cow.Has(s.keyEnds, dueByName{At: k.made, ID: key}) {
 			errs = append(errs, fmt.Errorf("idempotency key %q, of %d bytes (counted %d), is not listed by its end", key, size, k.size))
 		}
 		return len(errs) < maxReported
@@ -71,7 +65,7 @@ const maxReported = 10
 func (s *State) verifyHolders() error {
 	var errs []error
 	s.holders.Scan(func(name string, h *holder) bool {
-		if h.name != name || h.rest < 0 || h.rest >= maxWeight || !listedIn(s.seen, holderSeen{at: h.seen, name: name}) {
+		if h.name != name || h.rest < 0 || h.rest >= maxWeight || !cow.Has(s.seen, dueByName{At: h.seen, ID: name}) {
 			errs = append(errs, fmt.Errorf("holder %q is not listed by when it was seen, %d, or has a rest of %d", name, h.seen, h.rest))
 		}
 		return len(errs) < maxReported
@@ -108,13 +102,13 @@ func (s *State) verifyQuotas() error {
 			errs = append(errs, fmt.Errorf("quota %d (%q) is not what its name, its number or its parent says: %d children, counted %d", number, q.name, children[number], q.children))
 		}
 		if fallback := q.definition.Fallback; fallback != "" {
-			if falling++; !listedIn(s.fallbacks, standIn{fallback: fallback, quota: number}) {
+			if falling++; !cow.Has(s.fallbacks, standIn{fallback: fallback, quota: number}) {
 				errs = append(errs, fmt.Errorf("quota %q is not listed by its fallback, %q", q.name, fallback))
 			}
 		}
 		if q.cooldown != 0 {
 			cooling++
-			if !listedIn(s.cooldowns, due{at: q.cooldown, id: uint64(number)}) {
+			if !cow.Has(s.cooldowns, due{At: q.cooldown, ID: uint64(number)}) {
 				errs = append(errs, fmt.Errorf("the cooldown of quota %q never ends", q.name))
 			}
 		}
@@ -163,7 +157,7 @@ func (s *State) verifyWaitSets() error {
 				l.quotas, drawn, ahead[number], l.ahead))
 		}
 		for _, of := range l.quotas {
-			if places++; !listedIn(s.waitSetsOf, quotaWaitSet{quota: of, waitSet: number}) {
+			if places++; !cow.Has(s.waitSetsOf, quotaWaitSet{quota: of, waitSet: number}) {
 				errs = append(errs, fmt.Errorf("lane %d is not listed under quota %d", number, of))
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/snapshot"
 )
@@ -214,7 +215,7 @@ func hashApplied(t *testing.T, sum hash.Hash, applied Applied) {
 func clockFields(c Clock) []any { return []any{c.Now, c.WallEarly, c.WallLate, c.Shift} }
 
 // eventFields are an event's but for its result, by number from 1 on. Numbers are never used again.
-func eventFields(e Event) []any {
+func eventFields(e effect.Event) []any {
 	return []any{
 		uint64(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, uint64(e.Reason), e.Duration, e.Task, uint64(e.Outcome),
 		e.Workflow, e.Step,
@@ -253,7 +254,7 @@ func TestHashApplied_CoversEachField(t *testing.T) {
 		hashApplied(t, sum, applied)
 		return hex.EncodeToString(sum.Sum(nil))
 	}
-	seen := map[string]string{hashOf(Applied{Events: []Event{{}}}): "nothing"}
+	seen := map[string]string{hashOf(Applied{Events: []effect.Event{{}}}): "nothing"}
 	try := func(name string, applied Applied) {
 		got := hashOf(applied)
 		if other, twice := seen[got]; twice {
@@ -274,14 +275,14 @@ func TestHashApplied_CoversEachField(t *testing.T) {
 		}
 	}
 	for i := range reflect.TypeFor[Clock]().NumField() {
-		applied := Applied{Events: []Event{{}}}
+		applied := Applied{Events: []effect.Event{{}}}
 		change(reflect.ValueOf(&applied.Clock).Elem().Field(i))
 		try(reflect.TypeFor[Clock]().Field(i).Name, applied)
 	}
-	for i := range reflect.TypeFor[Event]().NumField() {
-		applied := Applied{Events: []Event{{}}}
+	for i := range reflect.TypeFor[effect.Event]().NumField() {
+		applied := Applied{Events: []effect.Event{{}}}
 		change(reflect.ValueOf(&applied.Events[0]).Elem().Field(i))
-		try(reflect.TypeFor[Event]().Field(i).Name, applied)
+		try(reflect.TypeFor[effect.Event]().Field(i).Name, applied)
 	}
 }
 

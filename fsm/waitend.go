@@ -1,8 +1,7 @@
 package fsm
 
 import (
-	"github.com/tidwall/btree"
-
+	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -13,14 +12,14 @@ const maxWaitsPerEntry = 4 * maxDuePerEntry
 func (w *waiter) cost() int { return max(w.shares, 1) }
 
 // dueWaiter takes the first waiter that is due out of a list; false: none is due.
-func (m *Machine) dueWaiter(list *btree.BTreeG[due]) (*waiter, bool) {
+func (m *Machine) dueWaiter(list *cow.Set[due]) (*waiter, bool) {
 	for {
 		first, ok := list.Min()
-		if !ok || first.at > m.clock.Now {
+		if !ok || first.At > m.clock.Now {
 			return nil, false
 		}
 		list.PopMin()
-		if w, ok := m.waiters.Get(first.id); ok {
+		if w, ok := m.waiters.Get(first.ID); ok {
 			m.bounds.waits.spend(w.cost())
 			return w, true
 		}

@@ -7,6 +7,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
@@ -194,7 +196,7 @@ func (p *plan) cycle() string {
 // checkWorkflows works definitions out and checks them against each other.
 func checkWorkflows(definitions []*logpb.Workflow) ([]*plan, *logpb.Failure) {
 	if len(definitions) > maxWorkflows {
-		return nil, invalid(fmt.Sprintf("%d workflows are more than %d", len(definitions), maxWorkflows), "")
+		return nil, effect.Invalid(fmt.Sprintf("%d workflows are more than %d", len(definitions), maxWorkflows), "")
 	}
 	plans := make([]*plan, len(definitions))
 	named, of := map[string]bool{}, map[string]int{}
@@ -238,7 +240,7 @@ func (m *Machine) replaceWorkflows(plans []*plan) {
 	}
 	for _, p := range plans {
 		if !same[p.definition.Name] {
-			m.addWorkflow(&workflow{generation: m.generation, plan: p, steps: make([]step, len(p.holders)), changed: m.clock.Now})
+			m.addWorkflow(&workflow{Made: cow.In(m.generation), plan: p, steps: make([]step, len(p.holders)), changed: m.clock.Now})
 		}
 	}
 }
@@ -259,7 +261,7 @@ func (m *Machine) addWorkflow(w *workflow) {
 func (m *Machine) dropWorkflow(w *workflow) {
 	name := w.definition.Name
 	m.wakeSteps(w)
-	m.reviews.Delete(keyDue{at: w.due, key: name})
+	m.reviews.Delete(dueByName{At: w.due, ID: name})
 	m.workflows.Delete(name)
 	for _, holder := range w.holders {
 		known, _ := m.stepsOf.Get(holder)
@@ -271,7 +273,7 @@ func (m *Machine) dropWorkflow(w *workflow) {
 		m.stepsOf.Set(holder, left)
 	}
 	if w.sequential {
-		m.emit(Event{Kind: EventParallel, Workflow: name})
+		m.emit(effect.Event{Kind: effect.EventParallel, Workflow: name})
 	}
 }
 
@@ -279,8 +281,8 @@ func (m *Machine) dropWorkflow(w *workflow) {
 func (m *Machine) deleteWorkflow(command *logpb.DeleteWorkflow) *logpb.Result {
 	w, ok := m.workflows.Get(command.Workflow)
 	if !ok {
-		return failWith(logpb.Reason_REASON_UNKNOWN_WORKFLOW, fmt.Sprintf("there is no workflow %q", command.Workflow), "list the workflows")
+		return effect.Fail(logpb.Reason_REASON_UNKNOWN_WORKFLOW, fmt.Sprintf("there is no workflow %q", command.Workflow), "list the workflows")
 	}
 	m.dropWorkflow(w)
-	return done()
+	return effect.Done()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/raftnode/logstore"
@@ -393,7 +394,7 @@ func TestWatchResumes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range events {
-			if e.Kind == fsm.EventGranted && e.Fence == first.Fence {
+			if e.Kind == effect.EventGranted && e.Fence == first.Fence {
 				from = at.Index
 			}
 		}
@@ -412,7 +413,7 @@ func TestWatchResumes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range events {
-			if e.Kind == fsm.EventGranted {
+			if e.Kind == effect.EventGranted {
 				if e.Fence != fence {
 					t.Fatalf("fence %d, want %d", e.Fence, fence)
 				}

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/raftnode/logstore"
 	"github.com/quotad/quotad/raftnode/peer"
 )
@@ -235,7 +236,7 @@ func TestATermThatCannotBeWrittenEndsTheNode(t *testing.T) {
 func TestASnapshotEndsWatchers(t *testing.T) {
 	h := newHub(64)
 	entry := func(index uint64) {
-		h.publish(&fsm.Applied{Index: index, Term: 1, Events: []fsm.Event{{Kind: fsm.EventGranted}}})
+		h.publish(&fsm.Applied{Index: index, Term: 1, Events: []effect.Event{{Kind: effect.EventGranted}}})
 	}
 	for index := uint64(1); index <= 5; index++ {
 		entry(index)
@@ -268,7 +269,7 @@ func TestASnapshotEndsWatchers(t *testing.T) {
 func TestABookmarkAfterASnapshotIsOfTheSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(64)
-		h.publish(&fsm.Applied{Index: 5, Term: 1, Clock: fsm.Clock{Now: 50}, Events: []fsm.Event{{Kind: fsm.EventGranted}}})
+		h.publish(&fsm.Applied{Index: 5, Term: 1, Clock: fsm.Clock{Now: 50}, Events: []effect.Event{{Kind: effect.EventGranted}}})
 		want := Position{Term: 2, Index: 20, ClusterTime: 40}
 		h.reset(want)
 		s, err := (&Node{hub: h}).Watch(0)
@@ -286,9 +287,9 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	h := newHub(64)
 	h.mostBytes = 64 << 10
 	n := &Node{hub: h}
-	all := make([]fsm.Event, h.mostBytes/4/100)
+	all := make([]effect.Event, h.mostBytes/4/100)
 	for i := range all {
-		all[i] = fsm.Event{Kind: fsm.EventGranted, Holder: strings.Repeat("h", 96)} // 100 bytes
+		all[i] = effect.Event{Kind: effect.EventGranted, Holder: strings.Repeat("h", 96)} // 100 bytes
 	}
 	kept := func() (count int) {
 		for i := range h.ring {
@@ -332,7 +333,7 @@ func TestWatchersAtDifferentEntries(t *testing.T) {
 	h := newHub(64)
 	n := &Node{hub: h}
 	for index := uint64(1); index <= 4; index++ {
-		h.publish(&fsm.Applied{Index: index, Term: 1, Events: []fsm.Event{{Kind: fsm.EventExpired, Lease: index}}})
+		h.publish(&fsm.Applied{Index: index, Term: 1, Events: []effect.Event{{Kind: effect.EventExpired, Lease: index}}})
 	}
 	var all []*Subscription
 	for from := uint64(1); from <= 3; from++ {

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/raftnode/logstore"
@@ -279,7 +280,7 @@ func TestWatchersThatFallBehind(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range events {
-			if events[i].Kind == fsm.EventGranted {
+			if events[i].Kind == effect.EventGranted {
 				granted++
 			}
 		}

@@ -3,7 +3,7 @@ package raftnode
 import (
 	"encoding/binary"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -16,7 +16,7 @@ type packed []byte
 const numberCount = 7
 
 // namesOf returns where an event has its names.
-func namesOf(e *fsm.Event) [5]*string {
+func namesOf(e *effect.Event) [5]*string {
 	return [...]*string{&e.Quota, &e.Holder, &e.Task, &e.Workflow, &e.Step}
 }
 
@@ -42,7 +42,7 @@ func (p *packer) name(field int, name string) {
 }
 
 // add appends an event.
-func (p packed) add(e *fsm.Event) packed {
+func (p packed) add(e *effect.Event) packed {
 	p = binary.AppendUvarint(p, uint64(e.Kind))
 	at := len(p)
 	w := packer{packed: append(p, 0, 0)}
@@ -63,8 +63,8 @@ func (p packed) add(e *fsm.Event) packed {
 }
 
 // unpack returns the events, so many, which share one string for all their names.
-func (p packed) unpack(count int) []fsm.Event {
-	all, text := make([]fsm.Event, count), string(p)
+func (p packed) unpack(count int) []effect.Event {
+	all, text := make([]effect.Event, count), string(p)
 	next := func() uint64 {
 		number, size := binary.Uvarint(p)
 		p = p[size:]
@@ -72,7 +72,7 @@ func (p packed) unpack(count int) []fsm.Event {
 	}
 	for i := range all {
 		e := &all[i]
-		e.Kind = fsm.EventKind(next())
+		e.Kind = effect.EventKind(next())
 		fields := binary.LittleEndian.Uint16(p)
 		p = p[2:]
 		var numbers [numberCount]uint64

@@ -8,13 +8,13 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 )
 
 // TestPackedEvents: what is unpacked is what was packed, in every field but the final result, whichever are zero.
 func TestPackedEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		given := make([]fsm.Event, rapid.IntRange(0, 5).Draw(t, "count"))
+		given := make([]effect.Event, rapid.IntRange(0, 5).Draw(t, "count"))
 		var p packed
 		for i := range given {
 			fields := reflect.ValueOf(&given[i]).Elem()
@@ -47,7 +47,7 @@ func TestPackedEvents(t *testing.T) {
 // BenchmarkPackedEvents is the cost of an event: packed once on every node, unpacked for each watcher, entries of 2,000.
 func BenchmarkPackedEvents(b *testing.B) {
 	const count = 2000
-	event := fsm.Event{Kind: fsm.EventGranted, Quota: "openai/gpt-5/tokens", Holder: "agent-12", Lease: 1 << 20, Fence: 1<<48 + 1<<20, Amount: 700}
+	event := effect.Event{Kind: effect.EventGranted, Quota: "openai/gpt-5/tokens", Holder: "agent-12", Lease: 1 << 20, Fence: 1<<48 + 1<<20, Amount: 700}
 	var p packed
 	pack := func() {
 		p = p[:0]

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/raftnode"
 )
 
@@ -17,7 +18,7 @@ func TestExpiriesShareEntries(t *testing.T) {
 	c := newCluster(t, 1, func(conf *raftnode.Config) {
 		conf.Applied = func(applied *fsm.Applied, _ []byte, _ func() [32]byte) { // one entry after the other
 			for i := range applied.Events {
-				if applied.Events[i].Kind == fsm.EventExpired {
+				if applied.Events[i].Kind == effect.EventExpired {
 					ended++
 				}
 			}

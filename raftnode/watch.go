@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 )
 
 // bookmarkEvery is how often a watcher hears how far the log is when nothing happens. Where the log stands still too, it
@@ -58,7 +59,7 @@ type hub struct {
 // unpacked is an entry's events, as one watcher after the other is given them.
 type unpacked struct {
 	sequence uint64
-	events   []fsm.Event
+	events   []effect.Event
 }
 
 func newHub(entries int) *hub {
@@ -159,7 +160,7 @@ type Subscription struct {
 // Other watchers may be given the same list: it must not be changed.
 // ErrSlowWatcher: the reader is too far behind. A *CompactedError: a snapshot took the place of what comes next.
 // ErrWatchEnded: the node stops, or Close was called.
-func (s *Subscription) Next(ctx context.Context) (Position, []fsm.Event, error) {
+func (s *Subscription) Next(ctx context.Context) (Position, []effect.Event, error) {
 	timer := time.NewTimer(bookmarkEvery)
 	defer timer.Stop()
 	for quiet := 1; ; {
@@ -212,7 +213,7 @@ func (s *Subscription) More() bool {
 }
 
 // unpack returns an entry's events.
-func (h *hub) unpack(sequence uint64, entry *happened) []fsm.Event {
+func (h *hub) unpack(sequence uint64, entry *happened) []effect.Event {
 	latest := h.latest.Load()
 	if latest == nil || latest.sequence != sequence {
 		latest = &unpacked{sequence: sequence, events: entry.packed.unpack(entry.count)}

@@ -9,7 +9,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc/processor"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -98,7 +98,7 @@ const maxGathered = 64
 
 // next returns the next entry's events when it is the caller's turn. What happens until then is sent with one write: on a busy node a
 // stream comes later, and costs less. One that comes too late ends as one that is read too slowly does.
-func (w *watching) next(ctx context.Context, from *raftnode.Subscription) (raftnode.Position, []fsm.Event, error) {
+func (w *watching) next(ctx context.Context, from *raftnode.Subscription) (raftnode.Position, []effect.Event, error) {
 	if w.gathered++; w.gathered < maxGathered && from.More() {
 		w.gather(true)
 		return from.Next(ctx)
@@ -129,13 +129,13 @@ func (w *watching) gather(on bool) {
 }
 
 // wanted tells whether an event fits a filter, and its caller may see it.
-func wanted(e *fsm.Event, req *quotav1.WatchRequest, who *caller) bool {
+func wanted(e *effect.Event, req *quotav1.WatchRequest, who *caller) bool {
 	return (req.QuotaPrefix == "" || strings.HasPrefix(e.Quota, req.QuotaPrefix)) &&
 		(req.Holder == "" || e.Holder == req.Holder) &&
 		(e.Holder == "" || who.mayActFor(e.Holder) == nil)
 }
 
-func apiEvent(e *fsm.Event) *quotav1.Event {
+func apiEvent(e *effect.Event) *quotav1.Event {
 	event := &quotav1.Event{
 		Kind: quotav1.EventKind(e.Kind), Quota: e.Quota, Holder: e.Holder, Lease: e.Lease, Fence: e.Fence,
 		Ticket: e.Ticket, Amount: e.Amount, Reason: quotav1.Reason(e.Reason), Task: e.Task, TaskOutcome: quotav1.TaskOutcome(e.Outcome),

@@ -8,7 +8,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -30,21 +30,21 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 			}
 		}
 	}
-	events := map[fsm.EventKind]quotav1.EventKind{
-		fsm.EventGranted: quotav1.EventKind_EVENT_KIND_GRANTED, fsm.EventRefused: quotav1.EventKind_EVENT_KIND_REFUSED,
-		fsm.EventWaiting: quotav1.EventKind_EVENT_KIND_WAITING, fsm.EventWaitEnded: quotav1.EventKind_EVENT_KIND_WAIT_ENDED,
-		fsm.EventReleased: quotav1.EventKind_EVENT_KIND_RELEASED, fsm.EventExpired: quotav1.EventKind_EVENT_KIND_EXPIRED,
-		fsm.EventRevoked: quotav1.EventKind_EVENT_KIND_REVOKED, fsm.EventCooldown: quotav1.EventKind_EVENT_KIND_COOLDOWN,
-		fsm.EventWindowClosed: quotav1.EventKind_EVENT_KIND_WINDOW_CLOSED, fsm.EventResetLearned: quotav1.EventKind_EVENT_KIND_RESET_LEARNED,
-		fsm.EventCapped: quotav1.EventKind_EVENT_KIND_CAPPED, fsm.EventOverrun: quotav1.EventKind_EVENT_KIND_OVERRUN,
-		fsm.EventQuotaApplied: quotav1.EventKind_EVENT_KIND_QUOTA_APPLIED, fsm.EventQuotaDeleted: quotav1.EventKind_EVENT_KIND_QUOTA_DELETED,
-		fsm.EventForecast: quotav1.EventKind_EVENT_KIND_FORECAST, fsm.EventOverride: quotav1.EventKind_EVENT_KIND_OVERRIDE,
-		fsm.EventReopened: quotav1.EventKind_EVENT_KIND_REOPENED, fsm.EventBreaker: quotav1.EventKind_EVENT_KIND_BREAKER,
-		fsm.EventTaskBegun: quotav1.EventKind_EVENT_KIND_TASK_BEGUN, fsm.EventTaskEnded: quotav1.EventKind_EVENT_KIND_TASK_ENDED,
-		fsm.EventTaskShelved: quotav1.EventKind_EVENT_KIND_TASK_SHELVED, fsm.EventTaskPutBack: quotav1.EventKind_EVENT_KIND_TASK_PUT_BACK,
-		fsm.EventBackPressure: quotav1.EventKind_EVENT_KIND_BACK_PRESSURE, fsm.EventSequential: quotav1.EventKind_EVENT_KIND_SEQUENTIAL,
-		fsm.EventBaton: quotav1.EventKind_EVENT_KIND_TURN, fsm.EventParallel: quotav1.EventKind_EVENT_KIND_PARALLEL,
-		fsm.EventReopenedByOperator: quotav1.EventKind_EVENT_KIND_REOPENED_BY_OPERATOR,
+	events := map[effect.EventKind]quotav1.EventKind{
+		effect.EventGranted: quotav1.EventKind_EVENT_KIND_GRANTED, effect.EventRefused: quotav1.EventKind_EVENT_KIND_REFUSED,
+		effect.EventWaiting: quotav1.EventKind_EVENT_KIND_WAITING, effect.EventWaitEnded: quotav1.EventKind_EVENT_KIND_WAIT_ENDED,
+		effect.EventReleased: quotav1.EventKind_EVENT_KIND_RELEASED, effect.EventExpired: quotav1.EventKind_EVENT_KIND_EXPIRED,
+		effect.EventRevoked: quotav1.EventKind_EVENT_KIND_REVOKED, effect.EventCooldown: quotav1.EventKind_EVENT_KIND_COOLDOWN,
+		effect.EventWindowClosed: quotav1.EventKind_EVENT_KIND_WINDOW_CLOSED, effect.EventResetLearned: quotav1.EventKind_EVENT_KIND_RESET_LEARNED,
+		effect.EventCapped: quotav1.EventKind_EVENT_KIND_CAPPED, effect.EventOverrun: quotav1.EventKind_EVENT_KIND_OVERRUN,
+		effect.EventQuotaApplied: quotav1.EventKind_EVENT_KIND_QUOTA_APPLIED, effect.EventQuotaDeleted: quotav1.EventKind_EVENT_KIND_QUOTA_DELETED,
+		effect.EventForecast: quotav1.EventKind_EVENT_KIND_FORECAST, effect.EventOverride: quotav1.EventKind_EVENT_KIND_OVERRIDE,
+		effect.EventReopened: quotav1.EventKind_EVENT_KIND_REOPENED, effect.EventBreaker: quotav1.EventKind_EVENT_KIND_BREAKER,
+		effect.EventTaskBegun: quotav1.EventKind_EVENT_KIND_TASK_BEGUN, effect.EventTaskEnded: quotav1.EventKind_EVENT_KIND_TASK_ENDED,
+		effect.EventTaskShelved: quotav1.EventKind_EVENT_KIND_TASK_SHELVED, effect.EventTaskPutBack: quotav1.EventKind_EVENT_KIND_TASK_PUT_BACK,
+		effect.EventBackPressure: quotav1.EventKind_EVENT_KIND_BACK_PRESSURE, effect.EventSequential: quotav1.EventKind_EVENT_KIND_SEQUENTIAL,
+		effect.EventBaton: quotav1.EventKind_EVENT_KIND_TURN, effect.EventParallel: quotav1.EventKind_EVENT_KIND_PARALLEL,
+		effect.EventReopenedByOperator: quotav1.EventKind_EVENT_KIND_REOPENED_BY_OPERATOR,
 	}
 	for inside, outside := range events {
 		if int32(inside) != int32(outside) {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/jepsen/workload"
@@ -275,8 +276,8 @@ func TestProviderSlots(t *testing.T) {
 
 // TestWatchStreams: what a stream may leave out and what not.
 func TestWatchStreams(t *testing.T) {
-	event := func(lease uint64) fsm.Event { return fsm.Event{Kind: fsm.EventExpired, Lease: lease} }
-	rep := &replayed{happened: map[uint64][]fsm.Event{3: {event(1)}, 5: {event(2), event(3)}, 9: {event(4)}}}
+	event := func(lease uint64) effect.Event { return effect.Event{Kind: effect.EventExpired, Lease: lease} }
+	rep := &replayed{happened: map[uint64][]effect.Event{3: {event(1)}, 5: {event(2), event(3)}, 9: {event(4)}}}
 	told := func(index uint64, leases ...uint64) *quotav1.WatchResponse {
 		message := &quotav1.WatchResponse{Meta: &quotav1.Meta{Index: index}}
 		for _, lease := range leases {

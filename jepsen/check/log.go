@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/jepsen/model"
@@ -122,7 +123,7 @@ type replayed struct {
 	endedAt map[uint64][]ending
 	asked   map[uint64]*logpb.Command
 	// happened are the events of each entry.
-	happened map[uint64][]fsm.Event
+	happened map[uint64][]effect.Event
 	// views are what reads at an index see.
 	views views
 	// ledgers are the hashes of the ledger at the indices at which the nodes were asked at the end.
@@ -136,7 +137,7 @@ func (r *run) replay() *replayed {
 	rules := r.verdict("rules", "What each entry came to is allowed by the rules of quota, leases and fences (judged by a model that shares no code with the state machine).")
 	rep := &replayed{
 		at: map[uint64][]occurrence{}, numbered: map[requestID][]occurrence{},
-		asked: map[uint64]*logpb.Command{}, endedAt: map[uint64][]ending{}, happened: map[uint64][]fsm.Event{},
+		asked: map[uint64]*logpb.Command{}, endedAt: map[uint64][]ending{}, happened: map[uint64][]effect.Event{},
 		views:   views{quotas: map[viewKey]*fsm.QuotaView{}, tasks: map[viewKey]string{}, workflows: map[viewKey]string{}},
 		ledgers: map[uint64]string{},
 	}

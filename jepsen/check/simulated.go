@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/raftnode/record"
@@ -59,7 +59,7 @@ type SimulatedSeen struct {
 	Stream  int
 	From    uint64
 	Index   uint64
-	Events  []fsm.Event
+	Events  []effect.Event
 }
 
 // Member is a node of a cluster.

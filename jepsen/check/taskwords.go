@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -86,7 +86,7 @@ func apiToldOfTask(response any) (told string, left time.Duration, meta *quotav1
 }
 
 // logHappened and apiHappened say what an event tells.
-func logHappened(e *fsm.Event) string {
+func logHappened(e *effect.Event) string {
 	return happened(int32(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, int32(e.Reason), time.Duration(e.Duration)) +
 		of(e.Task, int32(e.Outcome), e.Workflow, e.Step)
 }

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/jepsen/history"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -143,7 +143,7 @@ func (f *follower) takenBack(index, before uint64) bool {
 	})
 }
 
-func differentEvents(want []fsm.Event, got []*quotav1.Event) string {
+func differentEvents(want []effect.Event, got []*quotav1.Event) string {
 	if len(want) != len(got) {
 		return fmt.Sprintf("%d events were told, the log has %d", len(got), len(want))
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -296,7 +297,7 @@ func (j *Judge) noteMost(needs []need) {
 }
 
 // expire takes the end of a lease whose time is up.
-func (j *Judge) expire(event *fsm.Event) {
+func (j *Judge) expire(event *effect.Event) {
 	j.stats.Expired++
 	j.entry.expired++
 	l := j.leases[event.Lease]

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -129,7 +130,7 @@ func TestEachLieIsFound(t *testing.T) {
 		index uint64
 		tell  func(applied *fsm.Applied)
 	}
-	replaceEvent := func(change func(*fsm.Event)) func(*fsm.Applied) {
+	replaceEvent := func(change func(*effect.Event)) func(*fsm.Applied) {
 		return func(a *fsm.Applied) {
 			for i := range a.Events {
 				change(&a.Events[i])
@@ -141,23 +142,23 @@ func TestEachLieIsFound(t *testing.T) {
 		"less is granted than asked":  {"all-or-nothing", 8, func(a *fsm.Applied) { granted(a).Items = nil }},
 		"a fence comes again": {"fence-order", 8, func(a *fsm.Applied) {
 			granted(a).Fence = 2
-			replaceEvent(func(e *fsm.Event) { e.Fence = 2 })(a)
+			replaceEvent(func(e *effect.Event) { e.Fence = 2 })(a)
 		}},
 		"a lease's number comes again": {"fence-order", 8, func(a *fsm.Applied) {
 			granted(a).Lease = 2
-			replaceEvent(func(e *fsm.Event) { e.Lease = 2 })(a)
+			replaceEvent(func(e *effect.Event) { e.Lease = 2 })(a)
 		}},
 		"a lease ends early": {"early-expiry", 8, func(a *fsm.Applied) {
-			a.Events = append(a.Events, fsm.Event{Kind: fsm.EventExpired, Lease: 2, Fence: 2})
+			a.Events = append(a.Events, effect.Event{Kind: effect.EventExpired, Lease: 2, Fence: 2})
 		}},
 		"a lease does not end": {"late-expiry", 12, func(a *fsm.Applied) {
-			a.Events = slices.DeleteFunc(a.Events, func(e fsm.Event) bool { return e.Lease == 1 })
+			a.Events = slices.DeleteFunc(a.Events, func(e effect.Event) bool { return e.Lease == 1 })
 		}},
 		"a dead fence renews": {"dead-fence", 13, func(a *fsm.Applied) {
 			a.Results[0] = &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: 1 << 60}}}
 		}},
 		"a lease ends twice": {"dead-fence", 13, func(a *fsm.Applied) {
-			a.Events = append(a.Events, fsm.Event{Kind: fsm.EventExpired, Lease: 1, Fence: 1})
+			a.Events = append(a.Events, effect.Event{Kind: effect.EventExpired, Lease: 1, Fence: 1})
 		}},
 		"a request is carried out again": {"once", 4, func(a *fsm.Applied) {
 			granted(a).Lease, granted(a).Fence = 9, 9
@@ -170,7 +171,7 @@ func TestEachLieIsFound(t *testing.T) {
 			a.Results[0] = &logpb.Result{Kind: &logpb.Result_Granted{Granted: &logpb.Granted{
 				Lease: 3, Fence: 3, Items: []*logpb.GrantedItem{{Quota: "org/a", Amount: 1}}, DeadlineNs: 1 << 60,
 			}}}
-			a.Events = []fsm.Event{{Kind: fsm.EventGranted, Lease: 3, Fence: 3}}
+			a.Events = []effect.Event{{Kind: effect.EventGranted, Lease: 3, Fence: 3}}
 		}},
 		"a slot comes free before its grace is over": {"grace", 13, func(a *fsm.Applied) { *a = serve(a, 1) }},
 		"a lower class is served first":              {"class-order", 14, func(a *fsm.Applied) { *a = serve(a, 1) }},
@@ -196,8 +197,8 @@ func serve(a *fsm.Applied, ticket uint64) fsm.Applied {
 	granted := &logpb.Granted{
 		Lease: 5, Fence: 5, Ticket: ticket, Class: 2, Items: []*logpb.GrantedItem{{Quota: "s", Amount: 1}}, DeadlineNs: 1 << 60, AskedTtlNs: int64(time.Second),
 	}
-	served.Events = []fsm.Event{{
-		Kind: fsm.EventGranted, Quota: "s", Lease: 5, Fence: 5, Ticket: ticket, Amount: 1,
+	served.Events = []effect.Event{{
+		Kind: effect.EventGranted, Quota: "s", Lease: 5, Fence: 5, Ticket: ticket, Amount: 1,
 		Result: &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}},
 	}}
 	return served

@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -275,7 +276,7 @@ func (j *Judge) answered(holder string, q *quota, cause logpb.Cause) {
 }
 
 // happenBreaker takes the opening of a holder's breaker.
-func (j *Judge) happenBreaker(event *fsm.Event) {
+func (j *Judge) happenBreaker(event *effect.Event) {
 	j.stats.Breakers++
 	key := event.Quota + " for " + event.Holder
 	for j.entry.broken[key] == 0 {
@@ -360,7 +361,7 @@ func (j *Judge) overrule(q *quota, to *override) {
 }
 
 // happenOverride takes the begin or the end of an override. It ends by itself when its time is up, and not before.
-func (j *Judge) happenOverride(event *fsm.Event) {
+func (j *Judge) happenOverride(event *effect.Event) {
 	q := j.quotas[event.Quota]
 	if q != nil && event.Duration == 0 && q.over != nil && q.over.until <= j.clock.Now {
 		j.stats.OverridesEnded++

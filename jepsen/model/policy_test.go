@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -122,9 +123,9 @@ func TestEachLieAboutPoliciesIsFound(t *testing.T) {
 	with := func(quota int, policy *logpb.Policy) spoil {
 		return func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetApplyQuotas().Quotas[quota].Policy = policy }
 	}
-	without := func(kind fsm.EventKind) spoil {
+	without := func(kind effect.EventKind) spoil {
 		return func(_ *logpb.Entry, a *fsm.Applied) {
-			a.Events = slices.DeleteFunc(a.Events, func(e fsm.Event) bool { return e.Kind == kind })
+			a.Events = slices.DeleteFunc(a.Events, func(e effect.Event) bool { return e.Kind == kind })
 		}
 	}
 	workflows := func(change func(a *logpb.ApplyQuotas)) spoil {
@@ -143,7 +144,7 @@ func TestEachLieAboutPoliciesIsFound(t *testing.T) {
 		"a holder goes on although its breaker is open": {"breaker", 1, 9, with(1, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})},
 		"a quota reopens at once":                       {"ramp", 1, 9, with(1, &logpb.Policy{RampNs: 10 * sec})},
 		"an override ends too early":                    {"unexplained", 10, 11, func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetSetOverride().ForNs = 10 * sec }},
-		"the end of an override is not told":            {"override", 11, 11, without(fsm.EventOverride)},
+		"the end of an override is not told":            {"override", 11, 11, without(effect.EventOverride)},
 		"another limit is put in its place":             {"override", 10, 10, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Amount = 60 }},
 		"a failure is not counted":                      {"task-budget", 13, 13, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Failures = 0 }},
 		"a failure that was told is forgotten":          {"task-budget", 14, 14, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Failures = 0 }},
@@ -151,24 +152,24 @@ func TestEachLieAboutPoliciesIsFound(t *testing.T) {
 		"a task waits for less than it should":          {"task-budget", 13, 13, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().NextNs -= sec }},
 		"an attempt begins too early": {"task-attempt", 15, 15, func(_ *logpb.Entry, a *fsm.Applied) {
 			a.Results[0] = &logpb.Result{Kind: &logpb.Result_TaskBegun{TaskBegun: &logpb.TaskBegun{Attempt: 2, Fence: 9, DeadlineNs: 1 << 60, Failures: 1, MaxFailures: 2}}}
-			a.Events = []fsm.Event{{Kind: fsm.EventTaskBegun, Task: "t", Fence: 9, Amount: 2}}
+			a.Events = []effect.Event{{Kind: effect.EventTaskBegun, Task: "t", Fence: 9, Amount: 2}}
 		}},
 		"an attempt has an old fence": {"fence-order", 16, 16, func(_ *logpb.Entry, a *fsm.Applied) {
 			a.Results[0].GetTaskBegun().Fence = 8
 			a.Events[0].Fence = 8
 		}},
-		"an attempt does not end":              {"late-expiry", 17, 17, without(fsm.EventTaskEnded)},
-		"a task is not shelved":                {"task-budget", 17, 17, without(fsm.EventTaskShelved)},
+		"an attempt does not end":              {"late-expiry", 17, 17, without(effect.EventTaskEnded)},
+		"a task is not shelved":                {"task-budget", 17, 17, without(effect.EventTaskShelved)},
 		"a task is shelved twice":              {"task-budget", 17, 17, func(_ *logpb.Entry, a *fsm.Applied) { a.Events = append(a.Events, a.Events[1]) }},
 		"an attempt ends twice":                {"task-attempt", 17, 17, func(_ *logpb.Entry, a *fsm.Applied) { a.Events = append(a.Events, a.Events[0]) }},
 		"a finished task is to be begun again": {"task-budget", 21, 21, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Phase = waitingTask }},
 		"a dead attempt ends":                  {"dead-fence", 21, 21, func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetEndTask().Fence = 9 }},
-		"one at a time does not go":            {"sequential", 25, 25, without(fsm.EventSequential)},
+		"one at a time does not go":            {"sequential", 25, 25, without(effect.EventSequential)},
 		"one at a time goes without a reason":  {"sequential", 23, 25, workflows(func(a *logpb.ApplyQuotas) { a.Workflows[0].Threshold = 2 })},
 		"a lease outlives its turn":            {"deadline", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { granted(a).DeadlineNs += sec }},
 		"it is another's turn":                 {"turn", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Holder = "a" }},
 		"a second turn": {"turn", 27, 27, func(_ *logpb.Entry, a *fsm.Applied) {
-			a.Events = append([]fsm.Event{{Kind: fsm.EventBaton, Workflow: "w", Holder: "a", Fence: 99, Duration: sec}}, a.Events...)
+			a.Events = append([]effect.Event{{Kind: effect.EventBaton, Workflow: "w", Holder: "a", Fence: 99, Duration: sec}}, a.Events...)
 		}},
 		"all go again too early": {"sequential", 23, 29, workflows(func(a *logpb.ApplyQuotas) { a.Workflows[0].CalmNs = 10 * minute })},
 		"who is kept back is granted something": {"back-pressure", 23, 32, workflows(func(a *logpb.ApplyQuotas) {

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -215,7 +215,7 @@ func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
 }
 
 // grantToWaiter takes a grant at the end of a wait.
-func (j *Judge) grantToWaiter(event *fsm.Event) {
+func (j *Judge) grantToWaiter(event *effect.Event) {
 	w := j.waiting[event.Ticket]
 	granted := event.Result.GetGranted()
 	if event.Ticket == 0 || w == nil || granted == nil || granted.Lease != event.Lease || granted.Ticket != event.Ticket {
@@ -247,7 +247,7 @@ func (w *waiter) final(told uint64) {
 }
 
 // waitEnded takes the end of a wait without a grant.
-func (j *Judge) waitEnded(event *fsm.Event) {
+func (j *Judge) waitEnded(event *effect.Event) {
 	j.entry.waitsOver++
 	j.stats.WaitsEnded++
 	w := j.waiting[event.Ticket]

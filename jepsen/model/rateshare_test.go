@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -54,7 +55,7 @@ func (s *rateStory) play(t *testing.T) {
 			applied.Results = []*logpb.Result{{Kind: &logpb.Result_Refusal{Refusal: &logpb.Refusal{
 				Reason: s.forged, Quota: quota.Name, RetryAtNs: at + sec, Available: s.left,
 			}}}}
-			applied.Events = []fsm.Event{{Kind: fsm.EventRefused, Quota: quota.Name, Holder: ask.Holder, Reason: s.forged}}
+			applied.Events = []effect.Event{{Kind: effect.EventRefused, Quota: quota.Name, Holder: ask.Holder, Reason: s.forged}}
 		}
 		violations := judge.Entry(entry, &applied)
 		switch {

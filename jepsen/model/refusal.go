@@ -3,7 +3,7 @@ package model
 import (
 	"slices"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -29,7 +29,7 @@ func (j *Judge) judgeRefusal(ask *logpb.Reserve, refusal *logpb.Refusal) {
 }
 
 // judgeWaiting judges whether a Reserve has to wait.
-func (j *Judge) judgeWaiting(k int, event *fsm.Event) {
+func (j *Judge) judgeWaiting(k int, event *effect.Event) {
 	was := j.entry.command
 	j.entry.command = k
 	ask := j.entry.commands[k].GetReserve()

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -110,7 +110,7 @@ func (j *Judge) closes(caller string, q *quota, signal *logpb.Signal) {
 }
 
 // mayClose tells whether a command tells a quota something that closes it.
-func (j *Judge) mayClose(command *logpb.Command, event *fsm.Event) bool {
+func (j *Judge) mayClose(command *logpb.Command, event *effect.Event) bool {
 	signals := command.GetReport().GetSignals()
 	if end := command.GetEndTask(); end != nil && j.tasks[end.Task] != nil {
 		for _, name := range j.tasks[end.Task].quotas {
@@ -152,7 +152,7 @@ func (j *Judge) closingBound(q *quota) int64 {
 }
 
 // cooldown takes the close of a quota.
-func (j *Judge) cooldown(event *fsm.Event) {
+func (j *Judge) cooldown(event *effect.Event) {
 	q := j.quotas[event.Quota]
 	if q == nil {
 		j.violate("unexplained", "%s is closed, and does not exist", event.Quota)

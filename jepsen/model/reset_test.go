@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -76,7 +77,7 @@ func TestResetsAreJudged(t *testing.T) {
 			a.Results[0] = &logpb.Result{Kind: &logpb.Result_Granted{Granted: &logpb.Granted{
 				Lease: lease, Fence: lease, Class: 1, Items: []*logpb.GrantedItem{{Quota: "p", Amount: amount}}, DeadlineNs: 1 << 50,
 			}}}
-			a.Events = []fsm.Event{{Kind: fsm.EventGranted, Quota: "p", Holder: "a", Lease: lease, Fence: lease, Amount: amount}}
+			a.Events = []effect.Event{{Kind: effect.EventGranted, Quota: "p", Holder: "a", Lease: lease, Fence: lease, Amount: amount}}
 		}
 	}
 	plain := func(amount int64) *logpb.Command {
@@ -138,7 +139,7 @@ func TestResetsAreJudged(t *testing.T) {
 				{Quota: "d", Cause: logpb.Cause_CAUSE_EXHAUSTED, RetryAfterNs: &wait},
 			}}}}, func(a *fsm.Applied) {
 				for i := range a.Events {
-					if a.Events[i].Kind == fsm.EventCooldown {
+					if a.Events[i].Kind == effect.EventCooldown {
 						a.Events[i].Duration = 2 * 3600 * sec
 					}
 				}

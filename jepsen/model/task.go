@@ -1,7 +1,7 @@
 package model
 
 import (
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -307,12 +307,12 @@ func (j *Judge) taskCommand(command *logpb.Command, result *logpb.Result) {
 }
 
 // happenTask takes an event of a task.
-func (j *Judge) happenTask(event *fsm.Event) {
-	lost := event.Kind == fsm.EventTaskEnded && event.Outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST
+func (j *Judge) happenTask(event *effect.Event) {
+	lost := event.Kind == effect.EventTaskEnded && event.Outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST
 	switch {
 	case lost:
 		j.loseTask(event)
-	case event.Kind == fsm.EventTaskShelved:
+	case event.Kind == effect.EventTaskShelved:
 		if j.entry.shelved[event.Task]--; j.entry.shelved[event.Task] < 0 || event.Amount != int64(j.tasks[event.Task].failed()) {
 			j.violate("task-budget", "task %q is shelved after %d failures, and is %+v", event.Task, event.Amount, j.tasks[event.Task])
 		}
@@ -320,7 +320,7 @@ func (j *Judge) happenTask(event *fsm.Event) {
 	default:
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool { return aboutTask(event, command, result) })
 	}
-	if event.Kind == fsm.EventTaskEnded {
+	if event.Kind == effect.EventTaskEnded {
 		if j.entry.taskEnds[event.Task]--; j.entry.taskEnds[event.Task] < 0 {
 			j.violate("task-attempt", "an attempt of task %q ends twice, as %v", event.Task, event.Outcome)
 		}
@@ -335,15 +335,15 @@ func (t *task) failed() int32 {
 }
 
 // aboutTask tells whether a command explains an event of a task.
-func aboutTask(event *fsm.Event, command *logpb.Command, result *logpb.Result) bool {
+func aboutTask(event *effect.Event, command *logpb.Command, result *logpb.Result) bool {
 	switch event.Kind {
-	case fsm.EventTaskBegun:
+	case effect.EventTaskBegun:
 		begun := result.GetTaskBegun()
 		return command.GetBeginTask().GetTask() == event.Task && begun.GetFence() == event.Fence && begun.GetAttempt() == event.Amount
-	case fsm.EventTaskEnded:
+	case effect.EventTaskEnded:
 		end := command.GetEndTask()
 		return end.GetTask() == event.Task && end.GetFence() == event.Fence && end.GetOutcome() == event.Outcome && result.GetTaskEnded() != nil
-	case fsm.EventTaskPutBack:
+	case effect.EventTaskPutBack:
 		return command.GetRetryTask() != nil && command.GetRetryTask().Task == event.Task && result.GetDone() != nil
 	default:
 		return false
@@ -351,7 +351,7 @@ func aboutTask(event *fsm.Event, command *logpb.Command, result *logpb.Result) b
 }
 
 // loseTask takes the end of an attempt of which nothing was heard: at its deadline, and not before.
-func (j *Judge) loseTask(event *fsm.Event) {
+func (j *Judge) loseTask(event *effect.Event) {
 	j.stats.Lost++
 	j.entry.lost++
 	t := j.tasks[event.Task]

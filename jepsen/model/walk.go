@@ -3,7 +3,7 @@ package model
 import (
 	"slices"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -13,7 +13,7 @@ import (
 // without an event are taken before it until it does.
 
 // read looks at an entry as a whole: which commands were carried out, and which events are theirs.
-func (j *Judge) read(events []fsm.Event) {
+func (j *Judge) read(events []effect.Event) {
 	e := &j.entry
 	e.granting, e.waits, e.items, e.finals = map[uint64]int{}, map[uint64]int{}, map[uint64]int{}, map[uint64]uint64{}
 	e.made = map[uint64]*logpb.Granted{}
@@ -22,7 +22,7 @@ func (j *Judge) read(events []fsm.Event) {
 		if event.Ticket != 0 && event.Result != nil {
 			e.finals[event.Ticket] = j.digest(event.Result)
 		}
-		if event.Kind == fsm.EventWindowClosed {
+		if event.Kind == effect.EventWindowClosed {
 			j.windowClosed(event.Quota)
 			e.closings++
 		}
@@ -131,9 +131,9 @@ func (j *Judge) find(from int, fits func(command *logpb.Command, result *logpb.R
 
 // belongs carries out the commands up to the one that an event belongs to, if it has not been, and says so where there is
 // none. The last command that was carried out may have more than one event, unless it was refused or overrides.
-func (j *Judge) belongs(event *fsm.Event, fits func(command *logpb.Command, result *logpb.Result) bool) {
+func (j *Judge) belongs(event *effect.Event, fits func(command *logpb.Command, result *logpb.Result) bool) {
 	from := j.entry.next - 1
-	if event.Kind == fsm.EventRefused || event.Kind == fsm.EventOverride {
+	if event.Kind == effect.EventRefused || event.Kind == effect.EventOverride {
 		from++
 	}
 	k := j.find(from, fits)
@@ -145,18 +145,18 @@ func (j *Judge) belongs(event *fsm.Event, fits func(command *logpb.Command, resu
 }
 
 // happen takes one event.
-func (j *Judge) happen(event *fsm.Event) {
+func (j *Judge) happen(event *effect.Event) {
 	switch event.Kind {
-	case fsm.EventGranted:
+	case effect.EventGranted:
 		j.happenGranted(event)
-	case fsm.EventRefused:
+	case effect.EventRefused:
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
 			refusal := result.GetRefusal()
 			consume := command.GetConsume()
 			return refusal != nil && command.GetBeginTask() == nil && refusal.Reason == event.Reason && refusal.Quota == event.Quota &&
 				(command.GetReserve().GetHolder() == event.Holder || consume != nil && consume.Lease == event.Lease)
 		})
-	case fsm.EventWaiting:
+	case effect.EventWaiting:
 		k, ok := j.entry.waits[event.Ticket]
 		if !ok {
 			j.violate("unexplained", "no Reserve waits as ticket %d", event.Ticket)
@@ -165,59 +165,59 @@ func (j *Judge) happen(event *fsm.Event) {
 		j.carryOut(k)
 		j.judgeWaiting(k, event)
 		j.carryOut(k + 1)
-	case fsm.EventWaitEnded:
+	case effect.EventWaitEnded:
 		j.waitEnded(event)
-	case fsm.EventReleased:
+	case effect.EventReleased:
 		j.happenReleased(event)
-	case fsm.EventExpired:
+	case effect.EventExpired:
 		j.expire(event)
-	case fsm.EventRevoked:
+	case effect.EventRevoked:
 		j.happenRevoked(event)
-	case fsm.EventCooldown:
+	case effect.EventCooldown:
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
 			return j.tells(command, result, event.Holder) && j.mayClose(command, event)
 		})
 		j.cooldown(event)
-	case fsm.EventReopenedByOperator:
+	case effect.EventReopenedByOperator:
 		j.belongs(event, func(command *logpb.Command, _ *logpb.Result) bool {
 			return command.GetReopenQuota().GetQuota() == event.Quota
 		})
-	case fsm.EventReopened:
+	case effect.EventReopened:
 		j.happenReopened(event)
-	case fsm.EventCapped:
+	case effect.EventCapped:
 		j.belongs(event, func(_ *logpb.Command, result *logpb.Result) bool { return reportsOn(result, event.Quota) })
-	case fsm.EventOverrun:
+	case effect.EventOverrun:
 		j.stats.Overruns++
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
 			return command.GetSettle().GetLease() == event.Lease && len(result.GetSettled().GetOverrun()) > 0
 		})
-	case fsm.EventQuotaApplied:
+	case effect.EventQuotaApplied:
 		j.happenApplied(event)
-	case fsm.EventQuotaDeleted:
+	case effect.EventQuotaDeleted:
 		j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
 			return result.GetQuotasApplied() != nil && command.GetDeleteQuota().GetQuota() == event.Quota
 		})
-	case fsm.EventWindowClosed:
+	case effect.EventWindowClosed:
 		j.resetsHere()
-	case fsm.EventResetLearned: // a report's result says so, or it was named inside the last boundary
-	case fsm.EventForecast:
+	case effect.EventResetLearned: // a report's result says so, or it was named inside the last boundary
+	case effect.EventForecast:
 		j.stats.Forecasts++
 		if q := j.quotas[event.Quota]; q == nil || q.definition.GetPolicy().GetPrediction() == nil {
 			j.violate("unexplained", "%+v, and nothing is predicted of it", *event)
 		}
-	case fsm.EventOverride:
+	case effect.EventOverride:
 		j.happenOverride(event)
-	case fsm.EventBreaker:
+	case effect.EventBreaker:
 		j.happenBreaker(event)
-	case fsm.EventBackPressure, fsm.EventSequential, fsm.EventBaton, fsm.EventParallel:
+	case effect.EventBackPressure, effect.EventSequential, effect.EventBaton, effect.EventParallel:
 		j.happenWorkflow(event)
-	case fsm.EventTaskBegun, fsm.EventTaskEnded, fsm.EventTaskShelved, fsm.EventTaskPutBack:
+	case effect.EventTaskBegun, effect.EventTaskEnded, effect.EventTaskShelved, effect.EventTaskPutBack:
 		j.happenTask(event)
 	}
 }
 
 // happenReopened takes the end of a cooldown, by time or by a command, which has an event of its own.
-func (j *Judge) happenReopened(event *fsm.Event) {
+func (j *Judge) happenReopened(event *effect.Event) {
 	if j.reopens(event.Quota) {
 		return
 	}
@@ -247,7 +247,7 @@ func reportsOn(result *logpb.Result, quota string) bool {
 }
 
 // happenApplied takes the definition of a quota; each command tells one of each quota.
-func (j *Judge) happenApplied(event *fsm.Event) {
+func (j *Judge) happenApplied(event *effect.Event) {
 	var by definedBy
 	j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
 		by = definedBy{result: result, quota: event.Quota}
@@ -269,7 +269,7 @@ func applies(command *logpb.Command, result *logpb.Result, quota string) bool {
 }
 
 // happenGranted takes a grant with its first item; the others only have to fit.
-func (j *Judge) happenGranted(event *fsm.Event) {
+func (j *Judge) happenGranted(event *effect.Event) {
 	e := &j.entry
 	e.items[event.Lease]++
 	if e.items[event.Lease] == 1 {
@@ -288,7 +288,7 @@ func (j *Judge) happenGranted(event *fsm.Event) {
 }
 
 // happenReleased takes the end of a lease that its holder gave back.
-func (j *Judge) happenReleased(event *fsm.Event) {
+func (j *Judge) happenReleased(event *effect.Event) {
 	k := j.find(0, func(command *logpb.Command, result *logpb.Result) bool {
 		release, settle := command.GetRelease(), command.GetSettle()
 		return release != nil && release.Lease == event.Lease && result.GetReleased().GetEnded() ||
@@ -302,7 +302,7 @@ func (j *Judge) happenReleased(event *fsm.Event) {
 }
 
 // happenRevoked takes the end of a lease by an operator's word or by its holder's next life.
-func (j *Judge) happenRevoked(event *fsm.Event) {
+func (j *Judge) happenRevoked(event *effect.Event) {
 	j.stats.Revoked++
 	k := j.find(0, func(command *logpb.Command, result *logpb.Result) bool {
 		revoke := command.GetRevokeLease()

@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -259,22 +259,22 @@ func (j *Judge) busy(w *workflow) bool {
 }
 
 // happenWorkflow takes an event of a workflow.
-func (j *Judge) happenWorkflow(event *fsm.Event) {
+func (j *Judge) happenWorkflow(event *effect.Event) {
 	for j.workflows[event.Workflow] == nil && j.silent() {
 		continue // a command of this entry may define it
 	}
 	w := j.workflows[event.Workflow]
 	switch {
-	case event.Kind == fsm.EventParallel && j.droppedNow(event.Workflow):
+	case event.Kind == effect.EventParallel && j.droppedNow(event.Workflow):
 		return
 	case w == nil || event.Holder != "" && w.steps[event.Holder] == nil:
 		j.violate("unexplained", "%+v, and there is no such workflow or step", *event)
 		return
 	}
 	switch event.Kind {
-	case fsm.EventBaton:
+	case effect.EventBaton:
 		j.happenTurn(w, event)
-	case fsm.EventSequential:
+	case effect.EventSequential:
 		j.stats.Sequentials++
 		if w.sequential {
 			j.violate("sequential", "workflow %s goes one at a time twice", event.Workflow)
@@ -284,7 +284,7 @@ func (j *Judge) happenWorkflow(event *fsm.Event) {
 		for _, s := range w.steps {
 			s.kept = 0
 		}
-	case fsm.EventParallel:
+	case effect.EventParallel:
 		j.stats.Parallels++
 		for holder, s := range w.steps {
 			if s.surely != 0 && s.surely+w.calm > j.clock.Now {
@@ -337,7 +337,7 @@ func (w *workflow) isCalm(now int64) bool {
 }
 
 // happenTurn takes the offer of a turn, or its begin.
-func (j *Judge) happenTurn(w *workflow, event *fsm.Event) {
+func (j *Judge) happenTurn(w *workflow, event *effect.Event) {
 	j.stats.Turns++
 	taken := event.Fence != 0
 	next := turn{holder: event.Holder, after: j.lastFence, taken: taken, until: plus(j.clock.Now, event.Duration)}

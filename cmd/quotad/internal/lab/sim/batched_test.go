@@ -7,7 +7,7 @@ import (
 
 	"github.com/quotad/quotad/client/pacing/pacingtest"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 )
 
 // The Go client's limiter replays the same traces.
@@ -36,8 +36,8 @@ agents: [{name: picard, start: 1h, every: 1h, use: {%[1]s: 1}, batch: true}]
 	f.Cluster = fleet.Cluster{}
 	r := &replay{world: newWorld(f, 1)}
 	r.cluster = newCluster(r.schedule, f.Cluster, f.Begins, newDice(1, "cluster"))
-	r.cluster.hear = func(e fsm.Event) {
-		if e.Kind == fsm.EventGranted {
+	r.cluster.hear = func(e effect.Event) {
+		if e.Kind == effect.EventGranted {
 			r.grants++
 		}
 	}

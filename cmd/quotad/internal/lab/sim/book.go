@@ -5,7 +5,7 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -194,20 +194,20 @@ func (b *book) died(a *agent) {
 }
 
 // hear takes in what the state machine tells.
-func (b *book) hear(event fsm.Event) {
+func (b *book) hear(event effect.Event) {
 	for _, chain := range b.chains {
 		chain.hear(event)
 	}
 	switch event.Kind {
-	case fsm.EventReleased:
+	case effect.EventReleased:
 		delete(b.holders, event.Lease)
-	case fsm.EventExpired:
+	case effect.EventExpired:
 		delete(b.holders, event.Lease)
 		if died, ok := b.orphans[event.Lease]; ok {
 			b.reclaim = max(b.reclaim, b.w.now-died)
 			delete(b.orphans, event.Lease)
 		}
-	case fsm.EventCooldown:
+	case effect.EventCooldown:
 		b.close(event.Quota, event.Duration)
 	default:
 	}

@@ -3,7 +3,7 @@ package sim
 import (
 	"time"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -71,24 +71,24 @@ func newChain(w *world, workflow *quotav1.Workflow) *chain {
 }
 
 // hear takes in what the state machine tells of its workflow, and of its steps.
-func (c *chain) hear(event fsm.Event) {
+func (c *chain) hear(event effect.Event) {
 	_, ours := c.upstream[event.Holder]
 	switch event.Kind {
-	case fsm.EventWaiting, fsm.EventRefused:
+	case effect.EventWaiting, effect.EventRefused:
 		if ours && event.Reason == logpb.Reason_REASON_BACK_PRESSURE {
 			c.result.KeptBack++
 		}
-	case fsm.EventBaton:
+	case effect.EventBaton:
 		if event.Workflow == c.result.Workflow && event.Fence != 0 {
 			c.result.Turns++
 		}
-	case fsm.EventSequential:
+	case effect.EventSequential:
 		if event.Workflow == c.result.Workflow {
 			c.result.Sequential++
 			c.sequential = c.world.now
 			clear(c.underWay)
 		}
-	case fsm.EventParallel:
+	case effect.EventParallel:
 		if event.Workflow == c.result.Workflow {
 			c.result.InSequence += time.Duration(c.world.now - c.sequential)
 			c.sequential = -1

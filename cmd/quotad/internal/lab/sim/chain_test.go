@@ -3,7 +3,7 @@ package sim
 import (
 	"testing"
 
-	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -56,12 +56,12 @@ func TestOvertaking(t *testing.T) {
 // While one at a time goes, two steps that call at once are noted; what was granted before is not.
 func TestTogether(t *testing.T) {
 	c, call := watched()
-	tell := func(at int64, kind fsm.EventKind) {
+	tell := func(at int64, kind effect.EventKind) {
 		c.world.now = at
-		c.hear(fsm.Event{Kind: kind, Workflow: "release"})
+		c.hear(effect.Event{Kind: kind, Workflow: "release"})
 	}
 	before := call("build", 9*second)
-	tell(10*second, fsm.EventSequential)
+	tell(10*second, effect.EventSequential)
 	first, other := call("triage", 11*second), call("triage", 12*second)
 	c.sent(before)
 	c.sent(first)
@@ -74,12 +74,12 @@ func TestTogether(t *testing.T) {
 	if got := c.end().Together; got != 1 {
 		t.Fatalf("two at once: %d", got)
 	}
-	tell(20*second, fsm.EventParallel)
+	tell(20*second, effect.EventParallel)
 	c.sent(call("build", 21*second))
 	c.sent(call("deploy", 21*second))
-	c.hear(fsm.Event{Kind: fsm.EventWaiting, Holder: "triage", Reason: logpb.Reason_REASON_BACK_PRESSURE})
-	c.hear(fsm.Event{Kind: fsm.EventWaiting, Holder: "somebody", Reason: logpb.Reason_REASON_BACK_PRESSURE})
-	c.hear(fsm.Event{Kind: fsm.EventBaton, Holder: "triage", Workflow: "release", Fence: 7})
+	c.hear(effect.Event{Kind: effect.EventWaiting, Holder: "triage", Reason: logpb.Reason_REASON_BACK_PRESSURE})
+	c.hear(effect.Event{Kind: effect.EventWaiting, Holder: "somebody", Reason: logpb.Reason_REASON_BACK_PRESSURE})
+	c.hear(effect.Event{Kind: effect.EventBaton, Holder: "triage", Workflow: "release", Fence: 7})
 	if got := c.end(); got.Together != 1 || !got.Parallel || got.InSequence != 10e9 || got.KeptBack != 1 || got.Turns != 1 {
 		t.Errorf("in the end: %+v", got)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -32,7 +33,7 @@ type cluster struct {
 	machine *fsm.Machine
 	begins  int64
 	// hear is told every event.
-	hear func(fsm.Event)
+	hear func(effect.Event)
 
 	index, term uint64
 	// commands and entries are how many were applied.
@@ -83,7 +84,7 @@ type answer struct {
 func newCluster(s *schedule, setting fleet.Cluster, begins time.Time, d dice) *cluster {
 	return &cluster{
 		schedule: s, setting: setting, dice: d, machine: fsm.New(), begins: begins.UnixNano(), leading: true, term: 1,
-		waiting: map[uint64]*request{}, hear: func(fsm.Event) {},
+		waiting: map[uint64]*request{}, hear: func(effect.Event) {},
 	}
 }
 

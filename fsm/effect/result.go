@@ -1,0 +1,29 @@
+// Package effect has what commands bring about: results, and events.
+package effect
+
+import "github.com/quotad/quotad/fsm/logpb"
+
+// Done returns the result of a command that was carried out and has nothing to say.
+func Done() *logpb.Result {
+	return &logpb.Result{Kind: &logpb.Result_Done{Done: &logpb.Done{}}}
+}
+
+// Fail returns the result of a command that changed nothing: why, and what its caller can do.
+func Fail(reason logpb.Reason, message, hint string) *logpb.Result {
+	return Failed(&logpb.Failure{Reason: reason, Message: message, Hint: hint})
+}
+
+// Failed returns the result of a command that changed nothing, for a failure that says why.
+func Failed(f *logpb.Failure) *logpb.Result {
+	return &logpb.Result{Kind: &logpb.Result_Failure{Failure: f}}
+}
+
+// Refused returns the result of a command that was denied what it asked for.
+func Refused(r *logpb.Refusal) *logpb.Result {
+	return &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: r}}
+}
+
+// Invalid returns the failure of a command that asks for what there cannot be.
+func Invalid(message, hint string) *logpb.Failure {
+	return &logpb.Failure{Reason: logpb.Reason_REASON_INVALID, Message: message, Hint: hint}
+}
