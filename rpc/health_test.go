@@ -90,7 +90,7 @@ func TestReady_TellsWhereCallersAreFailed(t *testing.T) {
 	nodes[1].kill()
 	eventually(t, "callers are failed", func() bool {
 		_, body := get(t, left.url+"/readyz")
-		return strings.Contains(body, "[-]answers failed: most callers")
+		return strings.Contains(body, "[-]answers failed: for ")
 	})
 	nodes[1].again(t)
 	eventually(t, "callers are served", func() bool {
