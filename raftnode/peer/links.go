@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/quotad/quotad/raftnode/chain"
 )
 
 // link is an open connection of the port for peers.
@@ -114,21 +116,15 @@ func (p *Port) trusted(l *link) error {
 	if l.secured == nil {
 		return nil
 	}
-	settings, chain := p.config.TLS(), l.secured.ConnectionState().PeerCertificates
-	if len(chain) == 0 {
+	settings, shown := p.config.TLS(), l.secured.ConnectionState().PeerCertificates
+	if len(shown) == 0 {
 		return nil // the settings of then asked for none
 	}
-	options := x509.VerifyOptions{
-		Roots: settings.RootCAs, Intermediates: x509.NewCertPool(), CurrentTime: l.since,
-		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
+	roots, usage := settings.RootCAs, x509.ExtKeyUsageServerAuth
 	if l.in {
-		options.Roots, options.KeyUsages = settings.ClientCAs, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+		roots, usage = settings.ClientCAs, x509.ExtKeyUsageClientAuth
 	}
-	for _, intermediate := range chain[1:] {
-		options.Intermediates.AddCert(intermediate)
-	}
-	if _, err := chain[0].Verify(options); err != nil {
+	if err := chain.Verify(shown, roots, usage, "", l.since); err != nil {
 		return err
 	}
 	return p.config.Local.Identifies(l.secured, l.node)

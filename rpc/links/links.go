@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/quotad/quotad/raftnode/chain"
 )
 
 // Set has open connections whose handshake is over. Its zero value is empty.
@@ -57,7 +59,11 @@ func (s *Set) Watch(server *http.Server) {
 // reload.
 func (s *Set) Judge(roots *x509.CertPool, usage x509.ExtKeyUsage, closing func(address net.Addr, reason error)) {
 	for conn, since := range s.all() {
-		if err := verify(conn.ConnectionState().PeerCertificates, roots, usage, since); err != nil {
+		shown := conn.ConnectionState().PeerCertificates
+		if len(shown) == 0 {
+			continue // the settings of the handshake asked for none
+		}
+		if err := chain.Verify(shown, roots, usage, "", since); err != nil {
 			closing(conn.RemoteAddr(), err)
 			s.Remove(conn)
 			_ = conn.NetConn().Close() // not conn's own Close, which waits for writers
@@ -69,17 +75,4 @@ func (s *Set) all() map[*tls.Conn]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.open)
-}
-
-// verify verifies a chain as at a moment. No chain passes: the settings of the handshake asked for none.
-func verify(chain []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage, at time.Time) error {
-	if len(chain) == 0 {
-		return nil
-	}
-	options := x509.VerifyOptions{Roots: roots, Intermediates: x509.NewCertPool(), CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage}}
-	for _, intermediate := range chain[1:] {
-		options.Intermediates.AddCert(intermediate)
-	}
-	_, err := chain[0].Verify(options)
-	return err
 }

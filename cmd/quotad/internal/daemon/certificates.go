@@ -12,6 +12,7 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/raftnode/chain"
 )
 
 // certificates are a listener's pair and pools, which can be read again while connections come in. Files that do not
@@ -198,17 +199,17 @@ func CheckCertificates(c config.Config) []error {
 
 // verifyAs verifies a pair for one usage; for a server's, with its address.
 func verifyAs(pair tls.Certificate, pool *x509.CertPool, address string, usage x509.ExtKeyUsage) error {
-	options := x509.VerifyOptions{Roots: pool, Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{usage}}
+	host := ""
 	if address != "" {
-		options.DNSName, _, _ = net.SplitHostPort(address)
+		host, _, _ = net.SplitHostPort(address)
 	}
+	certificates := []*x509.Certificate{pair.Leaf}
 	for _, der := range pair.Certificate[1:] {
 		if intermediate, err := x509.ParseCertificate(der); err == nil {
-			options.Intermediates.AddCert(intermediate)
+			certificates = append(certificates, intermediate)
 		}
 	}
-	_, err := pair.Leaf.Verify(options)
-	return err
+	return chain.Verify(certificates, pool, usage, host, time.Time{})
 }
 
 // appendRefusal words why the other nodes will refuse a certificate.
