@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/quotad/quotad/raftnode/peer"
 )
@@ -101,20 +102,55 @@ func (n *Node) nodeAt(address string) string {
 // errNoMember says that a caller is no member as far as this node and the members that answer know.
 var errNoMember = errors.New("the peer is not a member of this cluster")
 
-// vouchedFor is how long another member's word for a caller is good: the caller may have been removed since. Once this node learns another
-// configuration it is good no longer.
-const vouchedFor = 10 * time.Second
+// vouchedFor is how long another member's word for a caller is good: the caller may have been removed since. That none vouched for it is
+// good for refusedFor: it may be added any moment, and whoever has a certificate of the CA could otherwise have each connection cost each
+// member a question. Once this node learns another configuration, neither is good any longer.
+const (
+	vouchedFor = 10 * time.Second
+	refusedFor = time.Second
+)
 
-// vouched remembers when another member vouched for callers.
+// maxVouched bounds what is remembered of callers: no honest cluster has as many nodes that others do not know.
+const maxVouched = 256
+
+// vouched remembers what the other members said of callers, and asks for each caller once at a time.
 type vouched struct {
-	mu sync.Mutex
-	of map[string]vouch
+	mu     sync.Mutex
+	of     map[string]vouch
+	asking singleflight.Group
 }
 
-// vouch is another member's word for a caller, given when this node's newest committed configuration had this index.
+// vouch is the other members' word for a caller, given when this node's newest committed configuration had this index.
 type vouch struct {
 	at            time.Time
 	configuration uint64
+	member        bool
+}
+
+// said returns what was said of a caller under a configuration, as long as it is good.
+func (v *vouched) said(node string, configuration uint64) (member, good bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	word, given := v.of[node]
+	goodFor := refusedFor
+	if word.member {
+		goodFor = vouchedFor
+	}
+	if !given || word.configuration != configuration || time.Since(word.at) >= goodFor {
+		delete(v.of, node)
+		return false, false
+	}
+	return word.member, true
+}
+
+// keep remembers a word.
+func (v *vouched) keep(node string, word vouch) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.of) >= maxVouched {
+		clear(v.of) // they are asked for again
+	}
+	v.of[node] = word
 }
 
 // admitMember lets only members speak raft: with TLS every certificate of the CA could otherwise ask for votes. This node's own
@@ -132,20 +168,18 @@ func (n *Node) admitMember(caller peer.Preface) error {
 		return nil // it waits to be added, and asks the caller itself
 	}
 	known, _ := n.configured.newest()
-	n.vouched.mu.Lock()
-	word, given := n.vouched.of[caller.Node]
-	n.vouched.mu.Unlock()
-	if given && word.configuration == known && time.Since(word.at) < vouchedFor {
-		return nil
+	member, good := n.vouched.said(caller.Node, known)
+	if !good {
+		asked, _, _ := n.vouched.asking.Do(caller.Node, func() (any, error) {
+			said := n.othersVouch(servers, caller.Node, known)
+			n.vouched.keep(caller.Node, vouch{at: time.Now(), configuration: known, member: said})
+			return said, nil
+		})
+		member = asked == true
 	}
-	vouches := n.othersVouch(servers, caller.Node, known)
-	n.vouched.mu.Lock()
-	defer n.vouched.mu.Unlock()
-	if !vouches {
-		delete(n.vouched.of, caller.Node)
+	if !member {
 		return errNoMember
 	}
-	n.vouched.of[caller.Node] = vouch{at: time.Now(), configuration: known}
 	return nil
 }
 

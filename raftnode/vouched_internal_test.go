@@ -3,6 +3,7 @@ package raftnode
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -35,15 +36,56 @@ func TestAdmitMember_AnothersWordIsGoodForAWhile(t *testing.T) {
 		trusted bool
 		under   uint64
 	}{{0, true, known}, {9 * second, true, known}, {10 * second, false, known}, {time.Hour, false, known}, {0, false, known + 1}} {
-		n.vouched.of["n5"] = vouch{at: time.Now().Add(-tc.ago), configuration: tc.under}
+		n.vouched.of["n5"] = vouch{at: time.Now().Add(-tc.ago), configuration: tc.under, member: true}
 		if err := n.admitMember(peer.Preface{Node: "n5"}); (err == nil) != tc.trusted || err != nil && !errors.Is(err, errNoMember) {
 			t.Errorf("a word of %v ago: %v", tc.ago, err)
 		}
-		if _, kept := n.vouched.of["n5"]; kept != tc.trusted {
-			t.Errorf("a word of %v ago is kept: %v", tc.ago, kept)
+		if word := n.vouched.of["n5"]; word.member != tc.trusted {
+			t.Errorf("a word of %v ago is kept: %v", tc.ago, word.member)
 		}
 	}
 	if err := n.admitMember(peer.Preface{Node: "n6"}); !errors.Is(err, errNoMember) {
 		t.Errorf("one that nobody vouched for: %v", err)
+	}
+}
+
+// TestVouched: what the members said of a caller is good for a while, that it is no member for a shorter one, and each under the
+// configuration of that time only. Otherwise each connection of somebody with a certificate would cost each member a question.
+func TestVouched(t *testing.T) {
+	const second = time.Second
+	for _, tc := range []struct {
+		member bool
+		ago    time.Duration
+		under  uint64
+		good   bool
+	}{
+		{true, 0, 7, true},
+		{true, 9 * second, 7, true},
+		{true, 10 * second, 7, false},
+		{true, 0, 8, false},
+		{false, 0, 7, true},
+		{false, 900 * time.Millisecond, 7, true},
+		{false, second, 7, false},
+		{false, 0, 6, false},
+	} {
+		v := vouched{of: map[string]vouch{}}
+		v.keep("n5", vouch{at: time.Now().Add(-tc.ago), configuration: 7, member: tc.member})
+		if member, good := v.said("n5", tc.under); good != tc.good || member != (tc.good && tc.member) {
+			t.Errorf("%+v: member %v, good %v", tc, member, good)
+		}
+		if _, good := v.said("n6", tc.under); good {
+			t.Errorf("%+v: a word for another node is good", tc)
+		}
+	}
+}
+
+// TestVouched_IsBounded: whoever has a certificate for many names fills no memory.
+func TestVouched_IsBounded(t *testing.T) {
+	v := vouched{of: map[string]vouch{}}
+	for i := range 10 * maxVouched {
+		v.keep(fmt.Sprint("n", i), vouch{at: time.Now(), configuration: 1})
+		if len(v.of) > maxVouched {
+			t.Fatalf("%d words are kept", len(v.of))
+		}
 	}
 }
