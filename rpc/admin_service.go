@@ -194,10 +194,8 @@ func (s *adminService) GetStatus(ctx context.Context, req *quotav1.GetStatusRequ
 		for _, c := range s.checks() {
 			res.Checks = append(res.Checks, &quotav1.HealthCheck{Name: c.Name, Ok: c.OK, Message: c.Message})
 		}
-		for _, b := range s.nodeBudgets() {
-			res.NodeBudgets = append(res.NodeBudgets, apiBudget(b))
-		}
-		callers, err := s.callers.of(ctx, s.node)
+		res.NodeBudgets = s.countNodeBudgets()
+		callers, err := s.countCallers(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -7,31 +7,54 @@ import (
 
 	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// countCallersEvery is how old what is shown of callers may be: to count them is to look at all accounts.
-const countCallersEvery = time.Second
+// countEvery is how old what is shown of callers may be: to count them is to look at all accounts, and at all who have something of a node.
+const countEvery = time.Second
 
-// callerCounts is what callers have of the state's budgets, counted once in a while, however many ask.
-type callerCounts struct {
-	mu      sync.Mutex
-	counted time.Time
-	views   []accounts.View
+// counted is something that is counted once in a while, however many ask.
+type counted[T any] struct {
+	mu    sync.Mutex
+	at    time.Time
+	value T
 }
 
-// of returns the last count, or a new one. The state is not locked meanwhile.
-func (c *callerCounts) of(ctx context.Context, node *raftnode.Node) ([]accounts.View, error) {
+// of returns the last count, or a new one.
+func (c *counted[T]) of(count func() (T, error)) (T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.views != nil && time.Since(c.counted) < countCallersEvery {
-		return c.views, nil
+	if !c.at.IsZero() && time.Since(c.at) < countEvery {
+		return c.value, nil
 	}
-	state, _, _, err := node.Frozen(ctx, raftnode.Stale)
+	value, err := count()
 	if err != nil {
-		return nil, err
+		return value, err
 	}
-	c.views, c.counted = state.Budgets(maxTopCallers), time.Now()
-	return c.views, nil
+	c.value, c.at = value, time.Now()
+	return value, nil
+}
+
+// countCallers counts what callers have of the state's budgets. The state is not locked meanwhile.
+func (s *Server) countCallers(ctx context.Context) ([]accounts.View, error) {
+	return s.callers.of(func() ([]accounts.View, error) {
+		state, _, _, err := s.node.Frozen(ctx, raftnode.Stale)
+		if err != nil {
+			return nil, err
+		}
+		return state.Budgets(maxTopCallers), nil
+	})
+}
+
+// countNodeBudgets counts what callers have of this node.
+func (s *Server) countNodeBudgets() []*quotav1.Budget {
+	all, _ := s.nodeCounts.of(func() (all []*quotav1.Budget, _ error) {
+		for _, b := range s.nodeBudgets() {
+			all = append(all, apiBudget(b))
+		}
+		return all, nil
+	})
+	return all
 }
 
 // withCallers returns present totals with what was counted of callers. Both are in the order of budgets.

@@ -1,18 +1,43 @@
 package rpc
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestCallerCounts_AreKeptForASecond: who asks again within it looks at no account.
-func TestCallerCounts_AreKeptForASecond(t *testing.T) {
-	c := callerCounts{counted: time.Now().Add(time.Hour), views: []accounts.View{{Name: "leases", Callers: 7}}}
-	views, err := c.of(t.Context(), nil) // there is no state to look at
-	if err != nil || len(views) != 1 || views[0].Callers != 7 {
-		t.Errorf("%+v, %v", views, err)
+// TestCounted: who asks again within a second counts nothing; what failed is counted anew, and so is what is older.
+func TestCounted(t *testing.T) {
+	var c counted[int]
+	times := 0
+	count := func() (int, error) {
+		times++
+		return times, nil
+	}
+	if _, err := c.of(func() (int, error) { return 0, errors.New("away") }); err == nil {
+		t.Error("a count that failed is shown")
+	}
+	for range 3 {
+		if got, err := c.of(count); got != 1 || err != nil {
+			t.Errorf("counted %d times: %v", got, err)
+		}
+		c.at = time.Now().Add(time.Hour) // the test may be slow
+	}
+	c.at = time.Now().Add(-countEvery)
+	if got, _ := c.of(count); got != 2 {
+		t.Errorf("a second later it is counted %d times", got)
+	}
+}
+
+// TestNodeBudgetsAreCountedOnceASecond: a table of callers is not sorted for each who asks.
+func TestNodeBudgetsAreCountedOnceASecond(t *testing.T) {
+	s := &Server{}
+	s.nodeCounts.value, s.nodeCounts.at = []*quotav1.Budget{{Name: "calls", Used: 7}}, time.Now().Add(time.Hour)
+	if all := s.countNodeBudgets(); len(all) != 1 || all[0].Used != 7 { // there is no node to look at
+		t.Errorf("%v", all)
 	}
 }
 

@@ -14,9 +14,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/raftnode/budget"
 	"github.com/quotad/quotad/rpc/processor"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // APIVersion is the version of what the API's calls mean. It rises when one of them means something else, or refuses what it took.
@@ -77,7 +79,9 @@ type Server struct {
 	// budgets are those of the API port, errors writes what is refused before a body is read.
 	budgets *portBudgets
 	errors  *connect.ErrorWriter
-	callers callerCounts
+	// callers is what they have of the state's budgets, nodeCounts of this node's.
+	callers    counted[[]accounts.View]
+	nodeCounts counted[[]*quotav1.Budget]
 	// requestBytes is the memory that requests at both ports take.
 	requestBytes *budget.Budget
 	// shares divide the processor's time among callers.
