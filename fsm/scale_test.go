@@ -225,3 +225,47 @@ func decide(b *testing.B, s *scale) {
 	}
 	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/command")
 }
+
+// BenchmarkSession is the cost of a session's request, with all that is remembered of it until it is acknowledged: entries of 250 Reserves that
+// consume, and of the Settles that end their leases.
+func BenchmarkSession(b *testing.B) {
+	b.Run("answers", func(b *testing.B) { inSession(b, &scale{m: New()}) })
+	b.Run("follows", func(b *testing.B) { inSession(b, &scale{m: New(), follows: true}) })
+	b.Run("charged", func(b *testing.B) { inSession(b, &scale{m: New(), caller: "token:bench"}) })
+}
+
+func inSession(b *testing.B, s *scale) {
+	b.Helper()
+	const grants, quotas = 250, 1000
+	for i := range quotas {
+		s.apply(applyQuotas(rateOf(fmt.Sprintf("bench/q%03d", i), 1<<50, minute)))
+	}
+	s.apply(chargedTo(s.caller, &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "bench"}}}))
+	reserves, seq, lease := consuming(grants, quotas), uint64(0), uint64(0)
+	step := func() time.Duration {
+		acked := seq + 1
+		commands := slices.Clone(reserves)
+		for range reserves {
+			lease++
+			commands = append(commands, settle(&logpb.Settle{Lease: lease, Fence: lease, Op: 1, Final: true, Release: true}))
+		}
+		for i, command := range commands {
+			seq++
+			commands[i] = chargedTo(s.caller, numbered(1, seq, acked, command))
+		}
+		return s.apply(commands...)
+	}
+	for range 8 {
+		step()
+	}
+	if counts := s.m.State().Counts(); counts.Leases != 0 || counts.Sessions != 1 || counts.ResultBytes == 0 {
+		b.Fatalf("%+v", counts)
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	var took time.Duration
+	for n := 0; n < b.N; n += 2 * grants {
+		took += step()
+	}
+	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/command")
+}
