@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"github.com/quotad/quotad/fsm/accounts"
-	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -24,25 +23,5 @@ func (m *Machine) takingFor(number uint64, b accounts.Budget) accounts.Verdict {
 
 // overBudget says that the caller has its part of a budget.
 func (m *Machine) overBudget(b accounts.Budget, hint string) *logpb.Result {
-	m.accounts.Refused[b]++
-	return effect.Failed(&logpb.Failure{
-		Reason: logpb.Reason_REASON_CALLER_BUDGET, Message: "you have your part of the " + accounts.Names[b] + " that callers share",
-		Hint: hint, Budget: accounts.Names[b],
-	})
-}
-
-// fullFor says why something may not be taken of a budget; nil: it may.
-func (m *Machine) fullFor(b accounts.Budget, judged accounts.Verdict, hint string) *logpb.Result {
-	switch judged {
-	case accounts.AtBudget:
-		return m.overBudget(b, hint)
-	case accounts.AllTaken:
-		m.accounts.Refused[b]++
-		return effect.Failed(&logpb.Failure{
-			Reason: logpb.Reason_REASON_BUDGET_FULL, Message: "nothing is left of the " + accounts.Names[b] + " that callers share",
-			Hint: hint, Budget: accounts.Names[b],
-		})
-	case accounts.MayTake:
-	}
-	return nil
+	return m.accounts.OverBudget(b, hint)
 }

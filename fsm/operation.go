@@ -250,7 +250,7 @@ func (m *Machine) roomForRecord(l *lease, parts []heldPart, mark uint64) (freein
 			return needed, nil
 		}
 	}
-	return 0, m.fullFor(accounts.Operations, judged, settleHint)
+	return 0, m.accounts.Full(accounts.Operations, judged, settleHint)
 }
 
 // chargesOf returns how many charges an operation has that consumes parts of a lease.

@@ -68,7 +68,7 @@ func (m *Machine) report(from *logpb.Command) *logpb.Result {
 // noReportLeft says that the caller, who reports on a holder's word, has reported too often in this minute; nil: it has not.
 func (m *Machine) noReportLeft(holder string) *logpb.Result {
 	m.payer.Holder = holder
-	return m.fullFor(accounts.Reports, m.taking(accounts.Reports),
+	return m.accounts.Full(accounts.Reports, m.taking(accounts.Reports),
 		"report refusals first, and successes less often; come back in the next minute")
 }
 

@@ -117,7 +117,7 @@ func (m *Machine) applyNumbered(command *logpb.Command) *logpb.Result {
 			"send acked_below")
 	}
 	if taking := m.takingFor(s.account, accounts.Results); taking == accounts.AtBudget || m.featureLevel >= levels.Results {
-		if full := m.fullFor(accounts.Results, taking, "send acked_below with each request: that frees the results below it"); full != nil {
+		if full := m.accounts.Full(accounts.Results, taking, "send acked_below with each request: that frees the results below it"); full != nil {
 			return full
 		}
 	}
