@@ -284,7 +284,7 @@ func TestKeyLife_AppliesToStoredKeys(t *testing.T) {
 	w.reborn()
 	life(hour)
 	w.sleep(0)
-	if n := w.m.State().keys.Len(); n != 0 {
+	if n := w.m.requests.Counts().Keys; n != 0 {
 		t.Fatalf("%d keys are left", n)
 	}
 	if again := w.do(keyedBy("k", asks("a", 0, itemOf("r", 1)))).GetGranted(); again.GetLease() == first.GetLease() {

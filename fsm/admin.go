@@ -377,7 +377,7 @@ func (m *Machine) Rebase(index, term uint64, epoch uint32, clusterID string, mem
 	m.index, m.term = max(m.index, index), max(m.term, term)
 	m.epoch, m.grants = max(epoch, m.epoch+1), 0
 	above := uint64(m.epoch) << 40
-	m.lastLease, m.lastTicket, m.lastSession = max(m.lastLease, above), max(m.lastTicket, above), max(m.lastSession, above)
+	m.lastLease, m.lastTicket, m.requests.Last = max(m.lastLease, above), max(m.lastTicket, above), max(m.requests.Last, above)
 	if clusterID != "" {
 		m.clusterID = clusterID
 	}

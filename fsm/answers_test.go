@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -224,7 +225,7 @@ func TestOneSessionDoesNotFillTheResults(t *testing.T) {
 		return w.raw(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{}}})[0].GetSessionOpened().Session
 	}
 	bad, good := open(), open()
-	for seq := uint64(1); seq < maxInFlight; seq++ {
+	for seq := uint64(1); seq < dedup.MaxInFlight; seq++ {
 		a := ask("bad", items...)
 		a.Consume, a.TtlNs = true, second
 		c := reserve(a)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -22,7 +23,7 @@ func BenchmarkLongestEntry(b *testing.B) {
 		"CloseWithWaiters": func(w *world) []*logpb.Command { return closes(fullSessions(w, 12, waitsForS)...) },
 		"Acknowledge": func(w *world) (commands []*logpb.Command) {
 			for _, session := range fullSessions(w, 60, asksInVain) {
-				commands = append(commands, numbered(session, maxInFlight+1, maxInFlight+1, withdraw(1<<60)))
+				commands = append(commands, numbered(session, dedup.MaxInFlight+1, dedup.MaxInFlight+1, withdraw(1<<60)))
 			}
 			return commands
 		},
@@ -200,10 +201,10 @@ func fullSessions(w *world, count int, command func(i int) *logpb.Command) (sess
 	for range count {
 		session := w.raw(opens())[0].GetSessionOpened().GetSession()
 		sessions = append(sessions, session)
-		for from := 1; from <= maxInFlight; from += 1024 {
+		for from := 1; from <= dedup.MaxInFlight; from += 1024 {
 			commands := make([]*logpb.Command, 1024)
 			for i := range commands {
-				commands[i] = numbered(session, uint64(from+i), 0, command(len(sessions)*maxInFlight+from+i))
+				commands[i] = numbered(session, uint64(from+i), 0, command(len(sessions)*dedup.MaxInFlight+from+i))
 			}
 			w.raw(commands...)
 			w.entries = nil
@@ -279,7 +280,7 @@ func fillQueue(w *world, command func(n int) *logpb.Command) {
 	for n := 0; m.taking(accounts.Waiters) == accounts.MayTake; n++ {
 		req := command(n).GetReserve()
 		needs, _ := m.needs(req)
-		m.enqueue(req, needs, m.priorityOf(req, needs), requestID{})
+		m.enqueue(req, needs, m.priorityOf(req, needs), dedup.RequestID{})
 	}
 	m.payer = accounts.Payer{}
 }

@@ -4,21 +4,7 @@ import "github.com/quotad/quotad/fsm/accounts"
 
 // eachCharge calls fn with each thing that an account is charged with.
 func (s *State) eachCharge(fn func(number uint64, b accounts.Budget, amount int64)) {
-	s.sessions.Scan(func(_ uint64, c *session) bool {
-		fn(c.account, accounts.Sessions, 1)
-		return true
-	})
-	s.results.Scan(func(r dedupEntry) bool {
-		if c := s.ownerOf(r.session); c != nil {
-			fn(c.account, accounts.Results, sizeOf(r.result))
-		}
-		return true
-	})
-	s.keys.Scan(func(_ string, k keyEntry) bool {
-		fn(k.account, accounts.Keys, 1)
-		fn(k.account, accounts.Results, sizeOf(k.result))
-		return true
-	})
+	s.requests.EachCharge(fn)
 	s.waiters.Scan(func(_ uint64, w *waiter) bool {
 		fn(w.account, accounts.Waiters, accounts.WeightOf(w.shares))
 		fn(w.account, accounts.Leases, accounts.WeightOf(w.shares))

@@ -96,7 +96,9 @@ func rangesKnowingly(t *testing.T, sources []string) {
 // folders returns the sources of the machine and of each of its leaves, but for what is generated.
 func folders(t *testing.T) (all [][]string) {
 	t.Helper()
-	for _, folder := range []string{".", "accounts", "cow", "effect", "entry", "field", "fixed", "ledger", "levels", "rangeset", "snapshot"} {
+	for _, folder := range []string{
+		".", "accounts", "cow", "dedup", "effect", "entry", "field", "fixed", "ledger", "levels", "rangeset", "snapshot",
+	} {
 		names, err := filepath.Glob(filepath.Join(folder, "*.go"))
 		if err != nil {
 			t.Fatal(err)

@@ -20,10 +20,10 @@ func (w *world) goesOn(t *testing.T, most int) (entries int) {
 		if due, pending := w.m.State().NextDue(); due > w.now || !pending {
 			t.Fatalf("something is left, and due at %d of %d, pending: %t", due, w.now, pending)
 		}
-		results, waiters := w.m.results.Len(), w.m.waiters.Len()
+		results, waiters := w.m.requests.Counts().Results, w.m.waiters.Len()
 		w.reborn()
 		w.apply()
-		if done := max(results-w.m.results.Len(), waiters-w.m.waiters.Len()); done > most {
+		if done := max(results-w.m.requests.Counts().Results, waiters-w.m.waiters.Len()); done > most {
 			t.Fatalf("entry %d let %d leave", entries, done)
 		}
 		if entries > 1000 {
@@ -52,8 +52,8 @@ func TestCloseSession_OfManyResultsIsClosedAtOnce(t *testing.T) {
 	if r := w.do(closes(session)[0]); r.GetDone() == nil {
 		t.Fatal(r)
 	}
-	if counts := w.m.State().Counts(); counts.Sessions != 0 || w.m.results.Len() != 26 {
-		t.Fatalf("%d sessions, %d results", counts.Sessions, w.m.results.Len())
+	if counts := w.m.State().Counts(); counts.Sessions != 0 || w.m.requests.Counts().Results != 26 {
+		t.Fatalf("%d sessions, %d results", counts.Sessions, w.m.requests.Counts().Results)
 	}
 	w.reborn()
 	unknown := logpb.Reason_REASON_UNKNOWN_SESSION
@@ -107,7 +107,7 @@ func TestAcknowledge_OfManyResults(t *testing.T) {
 	if r := w.do(numbered(session, 41, 40, asks("a", 0, itemOf("r", 1)))); r.GetGranted() == nil {
 		t.Fatal(r)
 	}
-	if left := w.m.results.Len(); left != 41-4 {
+	if left := w.m.requests.Counts().Results; left != 41-4 {
 		t.Fatalf("%d results are left", left)
 	}
 	w.m.bounds.frees.most = 0
@@ -122,7 +122,7 @@ func TestAcknowledge_OfManyResults(t *testing.T) {
 	if entries := w.goesOn(t, 4); entries != 9 {
 		t.Errorf("it took %d entries", entries)
 	}
-	if left := w.m.results.Len(); left != 2 {
+	if left := w.m.requests.Counts().Results; left != 2 {
 		t.Errorf("%d results are left, want 2", left)
 	}
 }
@@ -263,6 +263,17 @@ func TestSetTurn_MovesManyWaitersInSteps(t *testing.T) {
 	}
 }
 
+// recorded returns what a snapshot has of a session; nil: nothing.
+func (w *world) recorded(session uint64) (found *logpb.SnapshotSession) {
+	w.m.State().requestRecords(func(record *logpb.SnapshotRecord) bool {
+		if s := record.GetSession(); s.GetId() == session {
+			found = s
+		}
+		return true
+	})
+	return found
+}
+
 // TestSnapshot_OfAnEndedSession: a replica that is restored while a session's results are still to leave hashes as the others do.
 func TestSnapshot_OfAnEndedSession(t *testing.T) {
 	w := newWorld(t)
@@ -272,9 +283,12 @@ func TestSnapshot_OfAnEndedSession(t *testing.T) {
 	for seq := range uint64(20) {
 		w.do(numbered(session, seq+1, 0, withdraw(1<<60)))
 	}
+	if s := w.recorded(session); s.Ended || s.ListedNs == nil {
+		t.Fatalf("it has ended, or is listed as it was used: %v", s)
+	}
 	w.do(closes(session)[0])
-	if _, s, ok := w.m.ended.Min(); !ok || s.listed == s.used {
-		t.Fatal("nothing is left of it, or it is listed as it was used")
+	if !w.recorded(session).GetEnded() {
+		t.Fatal("nothing is left of it")
 	}
 	restored, err := Restore(bytes.NewReader(snapshotOf(t, w.m.Freeze())))
 	if err != nil {

@@ -57,9 +57,9 @@ func TestNoResultOutlivesItsSession_WhateverItsNumber(t *testing.T) {
 			if counts.Sessions != 1 || w.m.waiters.Len() != 0 {
 				t.Fatalf("%d sessions, %d waiting", counts.Sessions, w.m.waiters.Len())
 			}
-			w.m.results.Scan(func(r dedupEntry) bool {
-				if r.session != other {
-					t.Errorf("request %d of session %d, which has ended, has a result", r.seq, r.session)
+			w.m.State().requestRecords(func(record *logpb.SnapshotRecord) bool {
+				if r := record.GetResult(); r != nil && r.Session != other {
+					t.Errorf("request %d of session %d, which has ended, has a result", r.Seq, r.Session)
 				}
 				return true
 			})
@@ -81,7 +81,7 @@ func TestAcknowledge_UpToAnyNumber(t *testing.T) {
 			w.do(numbered(session, seq, 0, asks("a", 0, itemOf("r", 1))))
 		}
 		w.do(numbered(session, below, below, asks("a", 0, itemOf("r", 1))))
-		if got, want := w.m.results.Len(), len(numbers)-i; got != want {
+		if got, want := w.m.requests.Counts().Results, len(numbers)-i; got != want {
 			t.Errorf("acknowledged below %d: %d results, want %d", below, got, want)
 		}
 		w.reborn()
@@ -97,9 +97,9 @@ func TestRestore_DropsResultsWithoutASession(t *testing.T) {
 		w.do(numbered(gone, seq, 0, asks("a", 0, itemOf("r", 1))))
 	}
 	w.do(numbered(stays, 1, 0, asks("a", 0, itemOf("r", 1))))
-	w.m.sessions.Delete(gone)
+	isGone := func(record *logpb.SnapshotRecord) bool { return record.GetSession().GetId() == gone }
 
-	restored, err := Restore(bytes.NewReader(snapshotVersioned(t, w.m.Freeze(), 1)))
+	restored, err := Restore(bytes.NewReader(snapshotVersioned(t, w.m.Freeze(), 1, isGone)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,20 +109,23 @@ func TestRestore_DropsResultsWithoutASession(t *testing.T) {
 	if err := restored.State().Verify(); err != nil {
 		t.Error(err)
 	}
-	if got := restored.results.Len(); got != 1 {
+	if got := restored.requests.Counts().Results; got != 1 {
 		t.Errorf("%d results are left, want 1", got)
 	}
-	if _, err := Restore(bytes.NewReader(snapshotVersioned(t, w.m.Freeze(), 2))); SnapshotVersion > 1 && !errors.Is(err, ErrCorruptSnapshot) {
+	_, err = Restore(bytes.NewReader(snapshotVersioned(t, w.m.Freeze(), 2, isGone)))
+	if SnapshotVersion > 1 && !errors.Is(err, ErrCorruptSnapshot) {
 		t.Errorf("later versions never have any: %v", err)
 	}
 }
 
-// snapshotVersioned returns a snapshot as a binary of another version would have written it.
-func snapshotVersioned(t tester, s *State, version uint32) []byte {
+// snapshotVersioned returns a snapshot as a binary of another version would have written it, without some records.
+func snapshotVersioned(t tester, s *State, version uint32, isGone func(*logpb.SnapshotRecord) bool) []byte {
 	t.Helper()
 	var records []*logpb.SnapshotRecord
 	s.eachRecord(func(record *logpb.SnapshotRecord) bool {
-		records = append(records, record)
+		if !isGone(record) {
+			records = append(records, record)
+		}
 		return true
 	})
 	var b bytes.Buffer
@@ -152,8 +155,8 @@ func TestExpireSessions_BoundsTheResultsOfOneEntry(t *testing.T) {
 	w.now += 2 * hour
 	for left := 5*results - maxFreedPerEntry; left > 0; left -= maxFreedPerEntry {
 		w.apply()
-		if w.m.sessions.Len() != 0 || w.m.results.Len() != left {
-			t.Fatalf("%d sessions and %d results are left, want none and %d", w.m.sessions.Len(), w.m.results.Len(), left)
+		if counts := w.m.requests.Counts(); counts.Sessions != 0 || counts.Results != left {
+			t.Fatalf("%d sessions and %d results are left, want none and %d", counts.Sessions, counts.Results, left)
 		}
 		w.reborn()
 	}

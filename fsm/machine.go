@@ -7,6 +7,7 @@ import (
 	"github.com/tidwall/btree"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
@@ -42,9 +43,8 @@ type Machine struct {
 	digester entry.Digester
 	packing  []byte
 	looked   operation
-	// ending is room for the leases that end together, leaving for the results that leave together.
+	// ending is room for the leases that end together.
 	ending   []uint64
-	leaving  []dedupEntry
 	cache    cache
 	freeList freeList
 	decoder  entry.Decoder
@@ -61,8 +61,6 @@ type Machine struct {
 	payer accounts.Payer
 	// wakeupLost says that a pass cleared a wakeup that waiters behind the present one may still need.
 	wakeupLost bool
-	// droppedResults counts the results without a session that the snapshot from which it was restored had.
-	droppedResults int
 	// bounds is how much work an entry carries out.
 	bounds bounds
 }
@@ -134,7 +132,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		m.asker = uint64(i)
 		m.raw, m.commanded, m.wantResult = raw, true, asked || command.Session != 0 || command.IdempotencyKey != ""
 		m.payer = accounts.PayerOf(command)
-		results[i] = m.applyOnce(command)
+		results[i] = m.requests.ApplyOnce(requestHost{m}, command)
 		m.commanded, m.payer = false, accounts.Payer{}
 		m.serve()
 		m.accounts.DropEmptied()
@@ -177,12 +175,12 @@ func (m *Machine) advance(entry *logpb.Entry) {
 }
 
 // apply carries one command out.
-func (m *Machine) apply(command *logpb.Command, from requestID) *logpb.Result {
+func (m *Machine) apply(command *logpb.Command, from dedup.RequestID) *logpb.Result {
 	switch kind := command.Kind.(type) {
 	case *logpb.Command_OpenSession:
-		return m.openSession(kind.OpenSession, command.By)
+		return m.requests.Open(requestHost{m}, kind.OpenSession.Holder, command.By)
 	case *logpb.Command_CloseSession:
-		return m.closeSession(command)
+		return m.requests.Close(requestHost{m}, command)
 	case *logpb.Command_Reserve:
 		return m.reserve(kind.Reserve, from)
 	case *logpb.Command_Consume:
@@ -260,15 +258,15 @@ const maxForgottenPerEntry = 2 * maxDuePerEntry
 func (m *Machine) runDue() {
 	m.bounds.ends.half(m.retireRecords)
 	m.bounds.ends.half(m.endResumed)
-	m.freeResults()
+	m.requests.Free(requestHost{m})
 	m.refuseDeleted()
 	m.continueMoves()
 	m.sweepOn()
 	m.expireLeases()
 	m.retireRecords()
 	m.expireOperations()
-	m.expireSessions()
-	m.expireKeys()
+	m.requests.ExpireSessions(requestHost{m}, maxDuePerEntry)
+	m.requests.ExpireKeys(requestHost{m}, maxDuePerEntry)
 	m.accounts.ForgetReports(m.clock.Now)
 	m.forgetHolders()
 	m.loseAttempts()

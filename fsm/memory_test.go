@@ -3,6 +3,7 @@ package fsm
 import (
 	"testing"
 
+	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -108,13 +109,13 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1000, minute))
 	w.do(opens())
-	commands := make([]*logpb.Command, maxInFlight+1)
+	commands := make([]*logpb.Command, dedup.MaxInFlight+1)
 	for i := range commands {
 		commands[i] = numbered(1, uint64(i+1), 0, withdraw(7))
 	}
 	for i, r := range w.apply(commands...) {
 		want := logpb.Reason_REASON_UNKNOWN_TICKET
-		if i == maxInFlight {
+		if i == dedup.MaxInFlight {
 			want = logpb.Reason_REASON_TOO_MANY_IN_FLIGHT
 		}
 		if r.GetFailure().GetReason() != want {

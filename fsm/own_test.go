@@ -162,11 +162,4 @@ func TestSessions_WithoutAnAccount(t *testing.T) {
 	session := w.do(by("a*", opens())).GetSessionOpened().Session
 	w.fails(ofToken("mine", "*", numbered(session, 1, 0, asks("a", 0, itemOf("r", 1)))), logpb.Reason_REASON_UNKNOWN_SESSION)
 	w.lease(ofToken("mine", "a*", numbered(session, 1, 0, asks("a", 0, itemOf("r", 1)))))
-	w.m.accounts.Make(0, "")
-	for _, number := range []uint64{0, w.m.accounts.Last, w.m.accounts.Last + 1} {
-		command := ofToken("mine", "a*", opens())
-		if !w.m.isOwn(command, "a*", number) || w.m.isOwn(command, "*", number) {
-			t.Errorf("account %d: not by reach", number)
-		}
-	}
 }

@@ -407,7 +407,7 @@ func (m *Machine) tryChoices(w *waiter, at uint32, aside map[uint32]int64, block
 		lacking := m.shortOf(w, c.needs, at, aside)
 		if len(lacking) == 0 {
 			m.leaveForGrant(w, c.needs)
-			m.completeRequest(w.from, w.ticket, m.grantChoice(w.req, *c, w.priority, w.ticket, w.account))
+			m.requests.Complete(requestHost{m}, w.from, w.ticket, m.grantChoice(w.req, *c, w.priority, w.ticket, w.account))
 			return left
 		}
 		short = append(short, lacking...)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -28,7 +29,7 @@ type waiter struct {
 	virtualTime, promotedAt uint64
 	waitSet                 uint32
 	until                   int64
-	from                    requestID
+	from                    dedup.RequestID
 	// account is charged with it, and with the lease and the operation that it may become: that of so many items.
 	account uint64
 	shares  int
@@ -100,7 +101,7 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 
 // enqueue puts a Reserve into the queue. A holder enters at the virtual time of the waiters it competes with, never below its own: a
 // holder that was away, or waits for other quotas, saves nothing up.
-func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from requestID) *waiter {
+func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from dedup.RequestID) *waiter {
 	h := m.useHolder(req.Holder)
 	if entry := m.entryVirtualTime(needs, as.rank); entry > h.virtualTime {
 		m.setVirtualTime(h, entry)
@@ -275,7 +276,7 @@ func (m *Machine) liveWaiter(ticket uint64) (*waiter, bool) {
 
 // endGone takes a waiter out of the queue whose session has ended, or of whose quotas one was deleted; false: it is neither.
 func (m *Machine) endGone(w *waiter) bool {
-	if m.abandoned(w) {
+	if m.requests.Abandoned(w.from) {
 		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
 		return true
 	}
@@ -289,7 +290,7 @@ func (m *Machine) endGone(w *waiter) bool {
 // goneWaiter tells whether a waiter is to leave the queue, whatever comes free.
 func (s *State) goneWaiter(w *waiter) bool {
 	_, deleted := s.lostQuota(w)
-	return deleted || s.abandoned(w)
+	return deleted || s.requests.Abandoned(w.from)
 }
 
 // endWait takes a waiter out of the queue with its final result.
@@ -303,7 +304,7 @@ func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 	m.dequeue(w)
 	refusal.BackPressure = m.backPressure(w.req.Holder)
 	result := effect.Refused(refusal)
-	m.completeRequest(w.from, w.ticket, result)
+	m.requests.Complete(requestHost{m}, w.from, w.ticket, result)
 	m.emit(effect.Event{
 		Kind: effect.EventWaitEnded, Quota: refusal.Quota, Holder: w.req.Holder, Ticket: w.ticket,
 		Reason: refusal.Reason, Result: result,

@@ -53,10 +53,11 @@ func (s *State) Limits() *logpb.SetLimits {
 
 // Counts returns the sizes of the state's tables.
 func (s *State) Counts() Counts {
+	requests := s.requests.Counts()
 	return Counts{
 		Quotas: int64(s.quotas.Len()), Leases: int64(s.leases.Len()), Operations: s.operations,
 		Holders: int64(s.holders.Len()),
-		Waiting: int64(s.waiters.Len()), Sessions: int64(s.sessions.Len()), ResultBytes: s.resultBytes,
+		Waiting: int64(s.waiters.Len()), Sessions: int64(requests.Sessions), ResultBytes: requests.Bytes,
 		Tasks: int64(s.tasks.Len()), TasksUnderWay: int64(s.underWay.Len()), TasksShelved: s.shelved(),
 	}
 }

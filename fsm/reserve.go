@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -85,7 +86,7 @@ func (m *Machine) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *lo
 }
 
 // reserve grants a lease, refuses it, or puts it into the queue.
-func (m *Machine) reserve(req *logpb.Reserve, from requestID) *logpb.Result {
+func (m *Machine) reserve(req *logpb.Reserve, from dedup.RequestID) *logpb.Result {
 	if failure := checkReserve(req); failure != nil {
 		return effect.Failed(failure)
 	}
@@ -189,7 +190,7 @@ func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logp
 
 // refuseOrWait refuses a Reserve that cannot be granted now, or puts it into the queue.
 func (m *Machine) refuseOrWait(
-	req *logpb.Reserve, needs []need, as priority, from requestID, refusal *logpb.Refusal,
+	req *logpb.Reserve, needs []need, as priority, from dedup.RequestID, refusal *logpb.Refusal,
 ) *logpb.Result {
 	m.recordStarving(req.Holder, as, needs)
 	m.recordDenial(req.Holder, needs, refusal)
@@ -202,7 +203,7 @@ func (m *Machine) refuseOrWait(
 
 // grantInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
 func (m *Machine) grantInLine(req *logpb.Reserve, needs []need, as priority) (*logpb.Result, *logpb.Refusal) {
-	w := m.enqueue(req, needs, as, requestID{})
+	w := m.enqueue(req, needs, as, dedup.RequestID{})
 	for _, n := range needs {
 		m.dirty[n.quota.number] = true
 	}
@@ -241,7 +242,7 @@ func (m *Machine) servedAtOnce(req *logpb.Reserve, ticket uint64, since int) *lo
 
 // wait puts a Reserve into the queue, unless it can be known that it would wait in vain.
 func (m *Machine) wait(
-	req *logpb.Reserve, needs []need, as priority, from requestID, refusal *logpb.Refusal,
+	req *logpb.Reserve, needs []need, as priority, from dedup.RequestID, refusal *logpb.Refusal,
 ) *logpb.Result {
 	taking := m.taking(accounts.Waiters)
 	if taking == accounts.AtBudget {

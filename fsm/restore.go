@@ -10,6 +10,7 @@ import (
 
 	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
@@ -23,8 +24,7 @@ import (
 func Restore(r io.Reader) (*Machine, error) {
 	m := New()
 	err := snapshot.Read(r, func(version uint32, record *logpb.SnapshotRecord) error {
-		if m.isLeftover(version, record) {
-			m.droppedResults++
+		if m.requests.DropLeftover(version, record) {
 			return nil
 		}
 		switch err := m.take(record); {
@@ -47,21 +47,8 @@ func Restore(r io.Reader) (*Machine, error) {
 	return m, nil
 }
 
-// leftoverVersion is the last version of snapshots that may hold results without a session: there, a session that ended left the
-// results of requests numbered from 2^63 on behind.
-const leftoverVersion = 1
-
-// isLeftover tells whether a record is a result without a session, of a version that left some.
-func (m *Machine) isLeftover(version uint32, record *logpb.SnapshotRecord) bool {
-	if record.GetResult() == nil || version > leftoverVersion {
-		return false
-	}
-	_, known := m.sessions.Get(record.GetResult().Session)
-	return !known
-}
-
 // DroppedResults returns how many results without a session Restore left out.
-func (m *Machine) DroppedResults() int { return m.droppedResults }
+func (m *Machine) DroppedResults() int { return m.requests.Dropped() }
 
 // take enters one record.
 func (m *Machine) take(record *logpb.SnapshotRecord) error {
@@ -104,11 +91,11 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Waiter:
 		return m.takeWaiter(kind.Waiter)
 	case *logpb.SnapshotRecord_Session:
-		return m.takeSession(kind.Session)
+		return m.requests.EnterSession(requestHost{m}.Moment(), kind.Session)
 	case *logpb.SnapshotRecord_Result:
-		return m.takeResult(kind.Result)
+		return m.requests.EnterResult(requestHost{m}.Moment(), &m.cache.names, kind.Result)
 	case *logpb.SnapshotRecord_Key:
-		return m.takeKey(kind.Key)
+		return m.requests.EnterKey(requestHost{m}.Moment(), &m.cache.names, kind.Key)
 	case *logpb.SnapshotRecord_Member:
 		m.members.Set(kind.Member.Id, kind.Member.ApiAddress)
 	case *logpb.SnapshotRecord_Rule:
@@ -159,21 +146,6 @@ func (q *quota) takeAsked(asked []*logpb.SnapshotAsked) error {
 	return nil
 }
 
-// takeResult enters a stored result. What its session has ended with, or acknowledged, is still to leave.
-func (m *Machine) takeResult(encoded *logpb.SnapshotResult) error {
-	c := m.ownerOf(encoded.Session)
-	if c == nil || encoded.Result == nil {
-		return fmt.Errorf("a result of session %d, which does not exist", encoded.Session)
-	}
-	if !c.ended && encoded.Seq < c.ackedBelow {
-		m.acked.Set(c.id, struct{}{})
-	}
-	c.kept++
-	m.cache.names.ShareResult(encoded.Result)
-	m.keepResultOf(c, dedupEntry{session: encoded.Session, seq: encoded.Seq, digest: encoded.Digest, result: encoded.Result})
-	return nil
-}
-
 func (m *Machine) takeStats(encoded *logpb.SnapshotTally) error {
 	h, known := m.holders.Get(encoded.Holder)
 	if !known {
@@ -206,7 +178,7 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 	m.index, m.term, m.featureLevel = head.Index, head.Term, head.Level
 	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs, Shift: head.WallShiftNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
-	m.lastLease, m.lastTicket, m.lastSession = head.LastLease, head.LastTicket, head.LastSession
+	m.lastLease, m.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
 	m.lastQuota, m.busyUntil, m.accounts.Last, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
 	m.movedLast, m.lookedFrom, m.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
 	m.accounts.Limits = accounts.Limits{
@@ -227,47 +199,6 @@ func (m *Machine) takeHead(head *logpb.SnapshotHead) error {
 		m.accounts.Limits.CallerMinPPM = ppm
 	}
 	return m.checkHead()
-}
-
-// takeSession enters a session, without its results.
-func (m *Machine) takeSession(encoded *logpb.SnapshotSession) error {
-	c := &session{
-		Made: cow.In(m.generation), id: encoded.Id, holder: encoded.Holder, ackedBelow: encoded.AckedBelow, used: encoded.UsedNs,
-		listed: encoded.UsedNs, by: encoded.By, account: encoded.Account, ended: encoded.Ended,
-	}
-	if c.ended {
-		if c.account != 0 && m.accounts.Get(c.account) == nil { // its results are charged to it
-			return fmt.Errorf("session %d, which has ended, is charged to account %d, which does not exist", c.id, c.account)
-		}
-		m.ended.Set(c.id, c)
-		return nil
-	}
-	if encoded.ListedNs != nil {
-		c.listed = *encoded.ListedNs
-	}
-	if err := m.accounts.ChargeOne(c.account, accounts.Sessions); err != nil {
-		return err
-	}
-	m.sessions.Set(c.id, c)
-	m.sessionUse.Set(due{At: c.listed, ID: c.id})
-	return nil
-}
-
-// takeKey enters an idempotency key.
-func (m *Machine) takeKey(encoded *logpb.SnapshotKey) error {
-	if encoded.Result == nil {
-		return fmt.Errorf("an idempotency key without a result")
-	}
-	if encoded.Account != 0 && m.accounts.Get(encoded.Account) == nil {
-		return fmt.Errorf("an idempotency key is charged to account %d, which does not exist", encoded.Account)
-	}
-	made := encoded.UntilNs - m.accounts.Limits.KeyLife
-	if encoded.MadeNs != nil {
-		made = *encoded.MadeNs
-	}
-	m.cache.names.ShareResult(encoded.Result)
-	m.keepKey(encoded.Key, keyEntry{digest: encoded.Digest, result: encoded.Result, made: made, account: encoded.Account})
-	return nil
 }
 
 func (m *Machine) takeQuota(encoded *logpb.SnapshotQuota) error {
@@ -493,7 +424,8 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	m.waiters.Set(encoded.Ticket, &waiter{
 		Made: cow.In(m.generation), ticket: encoded.Ticket, req: encoded.Reserve,
 		priority: priority{class: encoded.Class, rank: encoded.Rank}, starved: encoded.Saved, promotedAt: encoded.Floor, promoteAt: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
-		from: requestID{session: encoded.Session, seq: encoded.Seq, key: encoded.Key}, account: encoded.Account, waitSet: encoded.Lane, shares: int(encoded.Shares),
+		from:    dedup.RequestID{Session: encoded.Session, Seq: encoded.Seq, Key: encoded.Key},
+		account: encoded.Account, waitSet: encoded.Lane, shares: int(encoded.Shares),
 	})
 	return nil
 }

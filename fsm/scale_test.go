@@ -226,8 +226,8 @@ func decide(b *testing.B, s *scale) {
 	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/command")
 }
 
-// BenchmarkSession is the cost of a session's request, with all that is remembered of it until it is acknowledged: entries of 250 Reserves that
-// consume, and of the Settles that end their leases.
+// BenchmarkSession is the cost of a session's request, with all that is remembered of it until it is acknowledged: entries of 250 Reserves
+// that consume, and of the Settles that end their leases.
 func BenchmarkSession(b *testing.B) {
 	b.Run("answers", func(b *testing.B) { inSession(b, &scale{m: New()}) })
 	b.Run("follows", func(b *testing.B) { inSession(b, &scale{m: New(), follows: true}) })

@@ -3,9 +3,6 @@ package fsm
 import (
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-	"pgregory.net/rapid"
-
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -126,33 +123,6 @@ func TestSessionTablesAreBounded(t *testing.T) {
 	if w.do(open).GetSessionOpened() == nil {
 		t.Fatal("no room")
 	}
-}
-
-// TestGrantsCountRoughlyWhatTheyAre: a stored grant counts, unencoded, between half and twice what it takes encoded.
-func TestGrantsCountRoughlyWhatTheyAre(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		number := rapid.Int64Range(1, 1<<62)
-		items := func(label string) (items []*logpb.GrantedItem) {
-			for range rapid.IntRange(0, 64).Draw(rt, label) {
-				items = append(items, &logpb.GrantedItem{
-					Quota: rapid.StringMatching("[a-z/]{1,200}").Draw(rt, "quota"), Amount: number.Draw(rt, "amount"), UntilNs: number.Draw(rt, "until"),
-				})
-			}
-			return items
-		}
-		granted := &logpb.Granted{
-			Lease: uint64(number.Draw(rt, "lease")), Fence: uint64(number.Draw(rt, "fence")), Items: items("items"),
-			DeadlineNs: number.Draw(rt, "deadline"), AskedTtlNs: number.Draw(rt, "ttl"),
-		}
-		if rapid.Bool().Draw(rt, "consumed") {
-			granted.Consumed = &logpb.Consumed{Op: 1, SpendByNs: number.Draw(rt, "spend by"), TransitNs: number.Draw(rt, "transit"), Items: items("consumed items")}
-		}
-		result := &logpb.Result{Kind: &logpb.Result_Granted{Granted: granted}}
-		encoded := int64(proto.Size(result)) + resultOverhead
-		if cost := sizeOf(result); cost < encoded/2 || cost > 2*encoded {
-			rt.Fatalf("%d bytes cost %d: %v", encoded, cost, result)
-		}
-	})
 }
 
 // TestSession_LivesAsLongAsItIsSaidTo: a session lives its full time after the last use, even a use just before the recorded time changes.

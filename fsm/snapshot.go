@@ -2,10 +2,8 @@ package fsm
 
 import (
 	"io"
-	"math"
 
 	"github.com/quotad/quotad/fsm/accounts"
-	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/snapshot"
@@ -28,7 +26,7 @@ func (s *State) WriteSnapshot(w io.Writer) error {
 func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
-		s.accountRecords, s.pageRecords, s.ledgerRecords, s.policyRecords, s.sessionRecords, s.memberRecords, s.taskRecords, s.resumeRecords,
+		s.accountRecords, s.pageRecords, s.ledgerRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.taskRecords, s.resumeRecords,
 		s.deletedRecords, s.movingRecords, s.reopeningRecords,
 	} {
 		going = going && section(fn)
@@ -148,7 +146,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 			}
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
 				Ticket: w.ticket, Reserve: w.req, Class: w.class, Rank: w.rank, AgesNs: w.promoteAt, UntilNs: w.until, Saved: w.starved, Floor: w.promotedAt,
-				Session: w.from.session, Seq: w.from.seq, Key: w.from.key, Account: w.account,
+				Session: w.from.Session, Seq: w.from.Seq, Key: w.from.Key, Account: w.account,
 				Lane: w.waitSet, Turn: virtualTime, Shares: uint32(w.shares),
 			}}})
 			return going
@@ -201,42 +199,6 @@ func encodeWorkflow(w *workflow) *logpb.SnapshotWorkflow {
 	return encoded
 }
 
-// sessionRecords are the sessions, stored results and idempotency keys.
-func (s *State) sessionRecords(fn func(*logpb.SnapshotRecord) bool) bool {
-	going := true
-	session := func(_ uint64, c *session) bool {
-		encoded := &logpb.SnapshotSession{Id: c.id, Holder: c.holder, AckedBelow: c.ackedBelow, UsedNs: c.used, By: c.by, Account: c.account, Ended: c.ended}
-		if !c.ended && c.listed != c.used { // one that has ended is listed no more
-			encoded.ListedNs = &c.listed
-		}
-		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Session{Session: encoded}})
-		return going
-	}
-	s.sessions.Scan(session)
-	if going {
-		s.ended.Scan(session)
-	}
-	if going {
-		s.results.Scan(func(r dedupEntry) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{
-				Session: r.session, Seq: r.seq, Digest: r.digest, Result: r.result,
-			}}})
-			return going
-		})
-	}
-	if going {
-		s.keys.Scan(func(key string, k keyEntry) bool {
-			encoded := &logpb.SnapshotKey{Key: key, Digest: k.digest, Result: k.result, Account: k.account}
-			if encoded.UntilNs = fixed.AddSaturated(k.made, s.accounts.Limits.KeyLife); encoded.UntilNs == math.MaxInt64 {
-				encoded.UntilNs, encoded.MadeNs = 0, &k.made
-			}
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Key{Key: encoded}})
-			return going
-		})
-	}
-	return going
-}
-
 // memberRecords are the members and holder rules.
 func (s *State) memberRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
@@ -256,7 +218,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 	return &logpb.SnapshotHead{
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
-		LastSession: s.lastSession, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
+		LastSession: s.requests.Last, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
 		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last, LastLane: s.lastWaitSet, WallShiftNs: s.clock.Shift,
 		MovedLast: s.movedLast, LookedFrom: s.lookedFrom, RetiredLast: s.retiredLast,
 	}

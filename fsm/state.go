@@ -5,6 +5,7 @@ import (
 
 	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/rangeset"
@@ -24,10 +25,10 @@ type State struct {
 	clusterID string
 	epoch     uint32
 	// grants counts grants under this epoch; epoch and grants make the fence.
-	grants                             uint64
-	lastLease, lastTicket, lastSession uint64
-	lastQuota, lastWaitSet             uint32
-	accounts                           accounts.Book
+	grants                 uint64
+	lastLease, lastTicket  uint64
+	lastQuota, lastWaitSet uint32
+	accounts               accounts.Book
 	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
 	busyUntil int64
 	// rules are the operator's holder rules; the slice is replaced, never changed.
@@ -66,15 +67,9 @@ type State struct {
 	promotions   *cow.Set[due] // tickets, by when they count as standard
 	cooldowns    *cow.Set[due]
 	overrides    *cow.Set[due] // quotas, by when their override ends
-	sessions     *cow.Map[uint64, *session]
-	sessionUse   *cow.Set[due]
-	results      *cow.Set[dedupEntry]
-	keys         *cow.Map[string, keyEntry]
-	keyEnds      *cow.Set[dueByName]
-	// resultBytes is the size of all stored results.
-	resultBytes int64
-	members     *cow.Map[string, string]
-	tasks       *cow.Map[string, *task]
+	requests     *dedup.Table
+	members      *cow.Map[string, string]
+	tasks        *cow.Map[string, *task]
 	// underWay are attempts by deadline, resting what waits or is done, by since when; what is shelved is in neither.
 	underWay, resting *cow.Set[dueByName]
 	workflows         *cow.Map[string, *workflow]
@@ -84,9 +79,6 @@ type State struct {
 	reviews *cow.Set[dueByName]
 	// resumed has, by holder, up to which lease its resume ended all, while some of them still hold something.
 	resumed *cow.Map[string, uint64]
-	// ended are the sessions that have ended and still have results; acked those that live and have results that are acknowledged.
-	ended *cow.Map[uint64, *session]
-	acked *cow.Map[uint64, struct{}]
 	// deleted has the names of quotas that were deleted while some who wait for them are still to be refused.
 	deleted *cow.Map[uint32, string]
 	// reopening has quotas that an operator reopened while limits by them are still to be ended: the workflow to go on with.
@@ -176,11 +168,7 @@ func newState() *State {
 		promotions:   cow.NewDues[uint64](),
 		cooldowns:    cow.NewDues[uint64](),
 		overrides:    cow.NewDues[uint64](),
-		sessions:     new(cow.Map[uint64, *session]),
-		sessionUse:   cow.NewDues[uint64](),
-		results:      cow.NewSet(lessDedupEntry),
-		keys:         new(cow.Map[string, keyEntry]),
-		keyEnds:      cow.NewDues[string](),
+		requests:     dedup.New(),
 		members:      new(cow.Map[string, string]),
 		tasks:        new(cow.Map[string, *task]),
 		underWay:     cow.NewDues[string](),
@@ -189,8 +177,6 @@ func newState() *State {
 		stepsOf:      new(cow.Map[string, []stepOf]),
 		reviews:      cow.NewDues[string](),
 		resumed:      new(cow.Map[string, uint64]),
-		ended:        new(cow.Map[uint64, *session]),
-		acked:        new(cow.Map[uint64, struct{}]),
 		deleted:      new(cow.Map[uint32, string]),
 		moving:       new(cow.Map[string, moving]),
 		reopening:    new(cow.Map[uint32, string]),
@@ -209,12 +195,11 @@ func (s *State) copy() *State {
 	c.waitersOf, c.timers, c.ageingQuotas = s.waitersOf.Copy(), s.timers.Copy(), s.ageingQuotas.Copy()
 	c.waitSetOf, c.waitSetsOf, c.waitEnds, c.promotions = s.waitSetOf.Copy(), s.waitSetsOf.Copy(), s.waitEnds.Copy(), s.promotions.Copy()
 	c.cooldowns, c.overrides = s.cooldowns.Copy(), s.overrides.Copy()
-	c.sessions, c.sessionUse = s.sessions.Copy(), s.sessionUse.Copy()
-	c.results, c.keys, c.keyEnds = s.results.Copy(), s.keys.Copy(), s.keyEnds.Copy()
+	c.requests = s.requests.Copy()
 	c.members = s.members.Copy()
 	c.tasks, c.underWay, c.resting = s.tasks.Copy(), s.underWay.Copy(), s.resting.Copy()
 	c.workflows, c.stepsOf, c.reviews = s.workflows.Copy(), s.stepsOf.Copy(), s.reviews.Copy()
-	c.resumed, c.ended, c.acked, c.deleted = s.resumed.Copy(), s.ended.Copy(), s.acked.Copy(), s.deleted.Copy()
+	c.resumed, c.deleted = s.resumed.Copy(), s.deleted.Copy()
 	c.moving, c.reopening = s.moving.Copy(), s.reopening.Copy()
 	c.accounts = s.accounts.Copy()
 	return &c

@@ -39,7 +39,7 @@ func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, aside map[uint32]int64
 	short := m.shortOf(w, needs, head.quotas[0], aside)
 	if len(short) == 0 {
 		m.leaveForGrant(w, needs)
-		m.completeRequest(w.from, w.ticket, m.grant(w.req, needs, w.priority, w.ticket, w.account))
+		m.requests.Complete(requestHost{m}, w.from, w.ticket, m.grant(w.req, needs, w.priority, w.ticket, w.account))
 		return left
 	}
 	m.setAside(w, needs, head.quotas[0], short, aside, blocked)

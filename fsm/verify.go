@@ -57,9 +57,9 @@ func (s *State) Verify() error {
 		return true
 	})
 	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyTimers(), s.verifyUsage(), s.verifyTasks(),
-		s.verifySessions(), s.verifyHolders(), s.verifyQuotas(), s.verifyWaitSets(), s.verifyWorkflows(), s.verifyResumed(),
+		s.requests.Verify(), s.verifyHolders(), s.verifyQuotas(), s.verifyWaitSets(), s.verifyWorkflows(), s.verifyResumed(),
 		s.accounts.Verify(s.eachCharge, s.clock.Now),
-		s.verifyReopening(), s.verifyRetiring(), s.verifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
+		s.verifyReopening(), s.verifyRetiring(), s.requests.VerifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
 
 // sumAhead counts who waits for each quota before others.

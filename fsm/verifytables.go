@@ -11,53 +11,6 @@ import (
 // Each table that finds the objects of another one is looked at from both sides: every object is where it is looked for, and there is
 // nothing else, since there are as many.
 
-// mirrored returns an error where a table has not as many places as there are objects that belong into it.
-func mirrored(what string, objects, places int) error {
-	if objects != places {
-		return fmt.Errorf("%d %s, %d places", objects, what, places)
-	}
-	return nil
-}
-
-// verifySessions looks at sessions, their results, and idempotency keys.
-func (s *State) verifySessions() error {
-	var errs []error
-	kept, bytes := map[uint64]int64{}, map[uint64]int64{}
-	var all int64
-	s.results.Scan(func(r dedupEntry) bool {
-		size := sizeOf(r.result)
-		all += size
-		kept[r.session]++
-		bytes[r.session] += size
-		c := s.ownerOf(r.session)
-		_, acked := s.acked.Get(r.session)
-		if c == nil || !c.ended && !acked && r.seq < c.ackedBelow || r.seq == 0 || r.size != size {
-			errs = append(errs, fmt.Errorf("the result of request %d of session %d, of %d bytes, should not be there: the session exists: %t", r.seq, r.session, r.size, c != nil))
-		}
-		return len(errs) < maxReported
-	})
-	session := func(id uint64, c *session) bool {
-		if c.kept != kept[id] || c.bytes != bytes[id] || id != c.id || id > s.lastSession || cow.Has(s.sessionUse, due{At: c.listed, ID: id}) == c.ended {
-			errs = append(errs, fmt.Errorf("session %d has %d results of %d bytes, counted %d of %d; or it is not listed by its use", id, kept[id], bytes[id], c.kept, c.bytes))
-		}
-		return len(errs) < maxReported
-	}
-	s.sessions.Scan(session)
-	s.ended.Scan(session)
-	s.keys.Scan(func(key string, k keyEntry) bool {
-		size := sizeOf(k.result)
-		all += size
-		if k.size != size || !cow.Has(s.keyEnds, dueByName{At: k.made, ID: key}) {
-			errs = append(errs, fmt.Errorf("idempotency key %q, of %d bytes (counted %d), is not listed by its end", key, size, k.size))
-		}
-		return len(errs) < maxReported
-	})
-	if all != s.resultBytes {
-		errs = append(errs, fmt.Errorf("%d bytes of results, counted %d", all, s.resultBytes))
-	}
-	return errors.Join(append(errs, mirrored("sessions by use", s.sessions.Len(), s.sessionUse.Len()), mirrored("keys by end", s.keys.Len(), s.keyEnds.Len()))...)
-}
-
 // maxReported bounds how many differences of a kind are reported.
 const maxReported = 10
 
@@ -82,7 +35,7 @@ func (s *State) verifyHolders() error {
 		}
 		return len(errs) < maxReported
 	})
-	return errors.Join(append(errs, mirrored("holders by when they were seen", s.holders.Len(), s.seen.Len()))...)
+	return errors.Join(append(errs, cow.Mirrored("holders by when they were seen", s.holders.Len(), s.seen.Len()))...)
 }
 
 // verifyQuotas looks at the names of quotas, at their parents, and at when they open again.
@@ -119,8 +72,8 @@ func (s *State) verifyQuotas() error {
 		}
 		return len(errs) < maxReported
 	})
-	return errors.Join(append(errs, mirrored("quotas by name", s.quotas.Len(), s.names.Len()), mirrored("cooldowns", cooling, s.cooldowns.Len()),
-		mirrored("fallbacks", falling, s.fallbacks.Len()))...)
+	return errors.Join(append(errs, cow.Mirrored("quotas by name", s.quotas.Len(), s.names.Len()),
+		cow.Mirrored("cooldowns", cooling, s.cooldowns.Len()), cow.Mirrored("fallbacks", falling, s.fallbacks.Len()))...)
 }
 
 // verifyWaitSets looks at wait sets, and that each waiter stands in the one of what it needs.
@@ -163,8 +116,8 @@ func (s *State) verifyWaitSets() error {
 		}
 		return len(errs) < maxReported
 	})
-	return errors.Join(append(errs, mirrored("lanes by what they need", s.waitSets.Len(), s.waitSetOf.Len()), mirrored("lanes by quota", places, s.waitSetsOf.Len()),
-		mirrored("waiters by holder", s.waiters.Len(), s.waitersOf.Len()))...)
+	return errors.Join(append(errs, cow.Mirrored("lanes by what they need", s.waitSets.Len(), s.waitSetOf.Len()),
+		cow.Mirrored("lanes by quota", places, s.waitSetsOf.Len()), cow.Mirrored("waiters by holder", s.waiters.Len(), s.waitersOf.Len()))...)
 }
 
 // verifyWorkflows looks at the places of holders in workflows.

@@ -1,4 +1,4 @@
-package fsm
+package dedup
 
 import (
 	"github.com/quotad/quotad/fsm/levels"
@@ -10,11 +10,11 @@ import (
 // (docs/decisions/0038-own-sessions.md).
 
 // isOwn tells whether what a caller of some reach made, and an account is charged with, is the present command's caller's.
-func (m *Machine) isOwn(command *logpb.Command, by string, number uint64) bool {
-	if m.featureLevel < levels.Own || by == "" || command.By == "" {
+func isOwn(at *Moment, command *logpb.Command, by string, number uint64) bool {
+	if at.Level < levels.Own || by == "" || command.By == "" {
 		return by == command.By
 	}
-	a := m.accounts.Get(number)
+	a := at.Accounts.Get(number)
 	if a == nil || a.Name == "" { // made before callers had accounts, or where there were too many of them
 		return by == command.By
 	}
@@ -22,8 +22,8 @@ func (m *Machine) isOwn(command *logpb.Command, by string, number uint64) bool {
 }
 
 // keyName returns the full name of a command's idempotency key.
-func (m *Machine) keyName(command *logpb.Command) string {
-	if m.featureLevel < levels.Own || command.By == "" || command.Caller == "" {
+func keyName(at *Moment, command *logpb.Command) string {
+	if at.Level < levels.Own || command.By == "" || command.Caller == "" {
 		return sharedKey(command)
 	}
 	return command.Caller + "\x00" + command.IdempotencyKey // no reach is like a caller's name
@@ -34,15 +34,15 @@ func sharedKey(command *logpb.Command) string { return command.By + "\x00" + com
 
 // keyOf returns the full name of a command's idempotency key, and what is remembered under it. Where a caller used the key before keys were
 // callers', that is found too.
-func (m *Machine) keyOf(command *logpb.Command) (key string, known keyEntry, isKnown bool) {
-	key = m.keyName(command)
-	if known, ok := m.keys.Get(key); ok && m.endOf(known) > m.clock.Now {
+func (t *Table) keyOf(at *Moment, command *logpb.Command) (key string, known keyResult, isKnown bool) {
+	key = keyName(at, command)
+	if known, ok := t.keys.Get(key); ok && known.lives(at) {
 		return key, known, true
 	}
 	shared := sharedKey(command)
 	if shared == key {
-		return key, keyEntry{}, false
+		return key, keyResult{}, false
 	}
-	known, ok := m.keys.Get(shared)
-	return key, known, ok && m.endOf(known) > m.clock.Now && m.isOwn(command, command.By, known.account)
+	known, ok := t.keys.Get(shared)
+	return key, known, ok && known.lives(at) && isOwn(at, command, command.By, known.account)
 }
