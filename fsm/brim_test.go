@@ -15,6 +15,7 @@ import (
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/task"
 )
 
 // assumedMemory is what a node is assumed to have, fullShare the share of it in percent that the state may take with every budget full of
@@ -211,16 +212,16 @@ func expensives() []expensive {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, itemOf(brimQuota("none-below", n%brimQuotas), 1))
 		}},
 		{name: "a task", of: accounts.Tasks, command: func(n int) *logpb.Command {
-			c := begins(longName("task", n, maxTaskName), longName("h", n, maxHolderLength), 0)
-			for i := range maxTaskQuotas {
+			c := begins(longName("task", n, task.MaxName), longName("h", n, maxHolderLength), 0)
+			for i := range task.MaxQuotas {
 				c.GetBeginTask().Quotas = append(c.GetBeginTask().Quotas, brimQuota("plenty", i))
 			}
 			return c
 		}, then: func(s *scale, from, to int) {
 			for n := from; n < to; n++ {
-				name := longName("task", n, maxTaskName)
+				name := longName("task", n, task.MaxName)
 				c := ends(name, s.m.taskFence(name), logpb.TaskOutcome_TASK_OUTCOME_FAILED)
-				c.GetEndTask().Detail = longName("detail", n, maxTaskDetail)
+				c.GetEndTask().Detail = longName("detail", n, task.MaxDetail)
 				s.apply(c)
 			}
 		}},

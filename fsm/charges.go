@@ -13,10 +13,7 @@ func (s *State) eachCharge(fn func(number uint64, b accounts.Budget, amount int6
 		}
 		return true
 	})
-	s.tasks.Scan(func(_ string, t *task) bool {
-		fn(t.account, accounts.Tasks, 1)
-		return true
-	})
+	s.tasks.EachCharge(fn)
 	s.leases.Scan(func(_ uint64, l *lease) bool {
 		fn(l.account, accounts.Leases, accounts.WeightOf(len(l.items)))
 		for _, o := range l.records() {

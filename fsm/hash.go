@@ -32,7 +32,7 @@ func (s *State) Hash() (ledger, whole [32]byte) {
 	part.Sum(ledger[:0])
 	_, _ = all.Write(ledger[:])
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
-		s.accountRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.taskRecords, s.resumeRecords,
+		s.accountRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.tasks.Records, s.resumeRecords,
 		s.deletedRecords, s.movingRecords, s.reopeningRecords,
 	} {
 		section(func(record *logpb.SnapshotRecord) bool {

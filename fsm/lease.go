@@ -263,7 +263,7 @@ func (m *Machine) liveLease(id uint64) (*lease, bool) {
 // lookupLease returns the lease that a command names for update, if its caller may use it, or why the command fails.
 func (m *Machine) lookupLease(id, fence uint64, by string) (*lease, *logpb.Failure) {
 	if fence > m.fence() {
-		return nil, m.neverIssued(fence)
+		return nil, effect.NeverIssued(fence, m.fence())
 	}
 	l, ok := m.liveLease(id)
 	if !ok || l.fence != fence {
@@ -308,13 +308,6 @@ func (m *Machine) shareClosed(l *lease, index int) (closed bool) {
 		closed = closed || q != nil && it.held > 0 && it.window != closedWindow && it.window != q.ledger.Window
 	})
 	return closed
-}
-
-func (m *Machine) neverIssued(fence uint64) *logpb.Failure {
-	return &logpb.Failure{
-		Reason: logpb.Reason_REASON_NEVER_ISSUED, FenceCounter: m.fence(),
-		Message: fmt.Sprintf("fence %d was never issued by this cluster", fence), Hint: "is this the right cluster?",
-	}
 }
 
 func (m *Machine) stale(id uint64) *logpb.Failure {

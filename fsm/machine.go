@@ -196,15 +196,15 @@ func (m *Machine) apply(command *logpb.Command, from dedup.RequestID) *logpb.Res
 	case *logpb.Command_Report:
 		return m.report(command)
 	case *logpb.Command_BeginTask:
-		return m.beginTask(kind.BeginTask, command.By)
+		return m.tasks.Begin(taskHost{m}, kind.BeginTask, command.By)
 	case *logpb.Command_RenewTask:
-		return m.renewTask(kind.RenewTask, command.By)
+		return m.tasks.Renew(taskHost{m}, kind.RenewTask, command.By)
 	case *logpb.Command_EndTask:
-		return m.endTask(command)
+		return m.tasks.End(taskHost{m}, command)
 	case *logpb.Command_RetryTask:
-		return m.retryTask(kind.RetryTask, command.By)
+		return m.tasks.Retry(taskHost{m}, kind.RetryTask, command.By)
 	case *logpb.Command_ForgetTask:
-		return m.forgetTask(kind.ForgetTask, command.By)
+		return m.tasks.Forget(taskHost{m}, kind.ForgetTask, command.By)
 	case *logpb.Command_DeleteWorkflow:
 		return m.deleteWorkflow(kind.DeleteWorkflow)
 	case *logpb.Command_ApplyQuotas:
@@ -269,8 +269,8 @@ func (m *Machine) runDue() {
 	m.requests.ExpireKeys(requestHost{m}, maxDuePerEntry)
 	m.accounts.ForgetReports(m.clock.Now)
 	m.forgetHolders()
-	m.loseAttempts()
-	m.forgetTasks()
+	m.tasks.LoseAttempts(taskHost{m}, maxDuePerEntry)
+	m.tasks.ForgetOld(taskHost{m}, maxDuePerEntry)
 	m.endLimits()
 	m.endCooldowns()
 	m.endOverrides()

@@ -1,10 +1,11 @@
 package fsm
 
 import (
-	"strings"
+	"math"
 
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/task"
 )
 
 // pageWork bounds what one page of a list costs, whatever it finds: how many records are looked at, with the items and charges of those
@@ -129,44 +130,15 @@ func (s *State) addConsumed(sums []*logpb.GrantedItem, o *operation, p *paging) 
 	return sums
 }
 
-// TaskFilter chooses tasks.
-type TaskFilter struct {
-	// Prefix is what names start with, Holder whose they are. Empty: any.
-	Prefix, Holder string
-	// Phase is the one that they are in; unspecified: any.
-	Phase logpb.TaskPhase
-	// Shown tells of which holders tasks are shown; nil: of all.
-	Shown func(holder string) bool
-}
-
-// matches tells whether a task is one of those.
-func (of *TaskFilter) matches(v *TaskView) bool {
-	return (of.Holder == "" || of.Holder == v.Holder) && (of.Phase == logpb.TaskPhase_TASK_PHASE_UNSPECIFIED || of.Phase == v.Phase) &&
-		(of.Shown == nil || of.Shown(v.Holder))
-}
-
 // TaskPage returns up to limit tasks by name, above the name after. next is the name to go on after, empty where these are the last: a
 // page ends early, and may be empty, where finding more costs too much.
-func (s *State) TaskPage(of TaskFilter, after string, limit int, at Clock) (views []TaskView, next string) {
-	p := &paging{at: at}
-	last := after
-	s.tasks.Ascend(max(of.Prefix, after), func(name string, t *task) bool {
-		switch {
-		case !strings.HasPrefix(name, of.Prefix):
-			return false
-		case name == after && after != "":
-			return true
-		case len(views) >= limit || p.spent():
-			next = last
-			return false
-		}
-		p.work++
-		last = name
-		if v := viewTask(t, at); of.matches(&v) {
-			p.work += len(v.Quotas)
-			views = append(views, v)
-		}
-		return true
-	})
-	return views, next
+func (s *State) TaskPage(of task.Filter, after string, limit int, at Clock) (views []task.View, next string) {
+	return s.tasks.Page(of, after, limit, pageWork, at.Now)
+}
+
+// Tasks returns up to limit tasks by name, above the name after, of names that start with prefix, of a holder (empty: any)
+// and in a phase (unspecified: any), whatever that costs: for simulations and checks.
+func (s *State) Tasks(prefix, holder string, phase logpb.TaskPhase, after string, limit int, at Clock) []task.View {
+	views, _ := s.tasks.Page(task.Filter{Prefix: prefix, Holder: holder, Phase: phase}, after, limit, math.MaxInt, at.Now)
+	return views
 }

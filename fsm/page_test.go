@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/task"
 )
 
 // Leases returns up to limit leases of a holder, with an item of a quota (empty: any), whatever that costs.
@@ -48,7 +49,7 @@ func TestPages_BoundTheirWork(t *testing.T) {
 		return holder == "few"
 	}
 	var lease uint64
-	var task string
+	var afterTask string
 	var mark UsageMark
 	for name, page := range map[string]func() (found int, last bool){
 		"leases": func() (int, bool) {
@@ -62,8 +63,8 @@ func TestPages_BoundTheirWork(t *testing.T) {
 			return len(views), next == 0
 		},
 		"tasks": func() (int, bool) {
-			views, next := state.TaskPage(TaskFilter{Prefix: "t", Shown: shown}, task, 10, at)
-			task = next
+			views, next := state.TaskPage(task.Filter{Prefix: "t", Shown: shown}, afterTask, 10, at)
+			afterTask = next
 			return len(views), next == ""
 		},
 		"usage": func() (int, bool) {
@@ -108,7 +109,7 @@ func TestPages_ListEachOnce(t *testing.T) {
 		}
 		var tasks []string
 		for after := ""; ; {
-			views, next := state.TaskPage(TaskFilter{}, after, size, at)
+			views, next := state.TaskPage(task.Filter{}, after, size, at)
 			for _, v := range views {
 				tasks = append(tasks, v.Name)
 			}

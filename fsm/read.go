@@ -54,11 +54,12 @@ func (s *State) Limits() *logpb.SetLimits {
 // Counts returns the sizes of the state's tables.
 func (s *State) Counts() Counts {
 	requests := s.requests.Counts()
+	tasks, underWay, shelved := s.tasks.Counts()
 	return Counts{
 		Quotas: int64(s.quotas.Len()), Leases: int64(s.leases.Len()), Operations: s.operations,
 		Holders: int64(s.holders.Len()),
 		Waiting: int64(s.waiters.Len()), Sessions: int64(requests.Sessions), ResultBytes: requests.Bytes,
-		Tasks: int64(s.tasks.Len()), TasksUnderWay: int64(s.underWay.Len()), TasksShelved: s.shelved(),
+		Tasks: tasks, TasksUnderWay: underWay, TasksShelved: shelved,
 	}
 }
 
@@ -97,7 +98,7 @@ func (s *State) Awaited() bool { return s.waiters.Len() > 0 }
 // Pending tells whether anything changes by the mere passing of cluster time.
 func (s *State) Pending() bool {
 	// Records of ended leases are not looked at for their own sake: that can wait for the next entry.
-	_, _, tasks := s.nextTask()
+	_, _, tasks := s.tasks.NextDue(s.clock.Now)
 	return s.firstDue() != math.MaxInt64 || s.clock.Now < s.busyUntil || tasks
 }
 
@@ -115,7 +116,7 @@ func (s *State) firstDue() int64 {
 	if deadline, ok := s.deadlines.First(); ok {
 		at = min(at, int64(deadline))
 	}
-	if lost, due, _ := s.nextTask(); due {
+	if lost, due, _ := s.tasks.NextDue(s.clock.Now); due {
 		at = min(at, lost)
 	}
 	if review, ok := s.reviews.Min(); ok {

@@ -101,7 +101,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Rule:
 		return m.takeRule(kind.Rule)
 	case *logpb.SnapshotRecord_Task:
-		return m.takeTask(kind.Task)
+		return m.tasks.Enter(taskHost{m}, kind.Task)
 	case *logpb.SnapshotRecord_Resume:
 		m.resumed.Set(kind.Resume.Holder, kind.Resume.UpTo)
 	case *logpb.SnapshotRecord_Lane:

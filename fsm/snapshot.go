@@ -26,7 +26,7 @@ func (s *State) WriteSnapshot(w io.Writer) error {
 func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
-		s.accountRecords, s.pageRecords, s.ledgerRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.taskRecords, s.resumeRecords,
+		s.accountRecords, s.pageRecords, s.ledgerRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.tasks.Records, s.resumeRecords,
 		s.deletedRecords, s.movingRecords, s.reopeningRecords,
 	} {
 		going = going && section(fn)

@@ -9,6 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/rangeset"
+	"github.com/quotad/quotad/fsm/task"
 )
 
 // State is the replicated state. Its exported methods only read.
@@ -69,10 +70,8 @@ type State struct {
 	overrides    *cow.Set[due] // quotas, by when their override ends
 	requests     *dedup.Table
 	members      *cow.Map[string, string]
-	tasks        *cow.Map[string, *task]
-	// underWay are attempts by deadline, resting what waits or is done, by since when; what is shelved is in neither.
-	underWay, resting *cow.Set[dueByName]
-	workflows         *cow.Map[string, *workflow]
+	tasks        *task.Table
+	workflows    *cow.Map[string, *workflow]
 	// stepsOf are the places in workflows of each holder that has one; the slices are replaced, never changed. reviews hold
 	// when to look at a workflow again.
 	stepsOf *cow.Map[string, []stepOf]
@@ -170,9 +169,7 @@ func newState() *State {
 		overrides:    cow.NewDues[uint64](),
 		requests:     dedup.New(),
 		members:      new(cow.Map[string, string]),
-		tasks:        new(cow.Map[string, *task]),
-		underWay:     cow.NewDues[string](),
-		resting:      cow.NewDues[string](),
+		tasks:        task.New(),
 		workflows:    new(cow.Map[string, *workflow]),
 		stepsOf:      new(cow.Map[string, []stepOf]),
 		reviews:      cow.NewDues[string](),
@@ -197,7 +194,7 @@ func (s *State) copy() *State {
 	c.cooldowns, c.overrides = s.cooldowns.Copy(), s.overrides.Copy()
 	c.requests = s.requests.Copy()
 	c.members = s.members.Copy()
-	c.tasks, c.underWay, c.resting = s.tasks.Copy(), s.underWay.Copy(), s.resting.Copy()
+	c.tasks = s.tasks.Copy()
 	c.workflows, c.stepsOf, c.reviews = s.workflows.Copy(), s.stepsOf.Copy(), s.reviews.Copy()
 	c.resumed, c.deleted = s.resumed.Copy(), s.deleted.Copy()
 	c.moving, c.reopening = s.moving.Copy(), s.reopening.Copy()

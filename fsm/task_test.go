@@ -8,8 +8,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/task"
 )
 
 // The commands of stories about tasks. A fence is that of the n-th grant or attempt; stories have one epoch.
@@ -200,52 +200,6 @@ func TestTasksLiveOnQuotas(t *testing.T) {
 	})
 }
 
-// TestTaskEvents: what a watcher hears.
-func TestTaskEvents(t *testing.T) {
-	w := newWorld(t)
-	kinds := func() (all []effect.EventKind) {
-		for _, e := range w.last.Events {
-			if e.Task != "t" || e.Holder != "x" {
-				t.Errorf("%+v", e)
-			}
-			all = append(all, e.Kind)
-		}
-		return all
-	}
-	for _, step := range []struct {
-		command *logpb.Command
-		after   int64
-		want    []effect.EventKind
-	}{
-		{begins("t", "x", 1), 0, []effect.EventKind{effect.EventTaskBegun}},
-		{ends("t", 1, hasFailed), 0, []effect.EventKind{effect.EventTaskEnded, effect.EventTaskShelved}},
-		{retries("t"), 0, []effect.EventKind{effect.EventTaskPutBack}},
-		{begins("t", "x", 1), 0, []effect.EventKind{effect.EventTaskBegun}},
-		{begins("t", "x", 1), defaultTaskTTL, []effect.EventKind{effect.EventTaskEnded, effect.EventTaskShelved}},
-	} {
-		w.now += step.after
-		w.do(step.command)
-		if got := kinds(); !equalKinds(got, step.want) {
-			t.Errorf("%v: %v", step.command, got)
-		}
-	}
-	if e := w.last.Events[1]; e.Outcome != logpb.TaskOutcome_TASK_OUTCOME_LOST || e.Amount != 1 {
-		t.Errorf("%+v", e)
-	}
-}
-
-func equalKinds(a, b []effect.EventKind) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for i := range a {
-		if a[i] != b[i] {
-			return false
-		}
-	}
-	return true
-}
-
 // TestTasksKeepTimeGoing: an entry is wanted when an attempt is lost, and ticks while a task waits for its time.
 func TestTasksKeepTimeGoing(t *testing.T) {
 	w := newWorld(t)
@@ -258,10 +212,10 @@ func TestTasksKeepTimeGoing(t *testing.T) {
 	}
 	due(false, 0)
 	w.do(begins("t", "x", 0))
-	due(true, defaultTaskTTL)
-	w.sleep(defaultTaskTTL)
+	due(true, task.DefaultTTL)
+	w.sleep(task.DefaultTTL)
 	due(true, 0) // it waits for its second attempt
-	w.sleep(firstRetry)
+	w.sleep(5 * minute)
 	due(false, 0)
 	w.do(begins("t", "x", 0))
 	w.do(ends("t", 2, isDone))
@@ -272,47 +226,6 @@ func TestTasksKeepTimeGoing(t *testing.T) {
 	if c := w.m.State().Counts(); c.Tasks != 2 || c.TasksShelved != 1 {
 		t.Fatalf("%+v", c)
 	}
-}
-
-// TestTasksAsReadersSeeThem: phases, times and pages.
-func TestTasksAsReadersSeeThem(t *testing.T) {
-	w := newWorld(t)
-	for i, task := range []string{"a/done", "a/shelved", "b/under", "b/waits"} {
-		w.do(begins(task, "x", 1+int32(i)/2))
-	}
-	w.do(ends("a/done", 1, isDone))
-	w.do(with(ends("a/shelved", 2, hasFailed), func(c *logpb.Command) { c.GetEndTask().Detail = "exit code 1" }))
-	w.do(ends("b/waits", 4, hasFailed))
-	w.now += minute
-	all := w.m.State().Tasks("", "", 0, "", 10, w.clock())
-	if len(all) != 4 {
-		t.Fatalf("%d tasks", len(all))
-	}
-	for i, want := range []TaskView{
-		{Phase: logpb.TaskPhase_TASK_PHASE_DONE, EndedAgo: minute, MaxFailures: 1, Outcome: isDone},
-		{Phase: logpb.TaskPhase_TASK_PHASE_SHELVED, EndedAgo: minute, Failures: 1, MaxFailures: 1, Outcome: hasFailed, Detail: "exit code 1"},
-		{Phase: logpb.TaskPhase_TASK_PHASE_UNDER_WAY, MaxFailures: 2, Fence: 3, Left: defaultTaskTTL - minute},
-		{Phase: logpb.TaskPhase_TASK_PHASE_WAITING, EndedAgo: minute, Failures: 1, MaxFailures: 2, Outcome: hasFailed, RetryIn: firstRetry - minute},
-	} {
-		got := all[i]
-		got.Name, got.Holder, got.Quotas, got.Attempts = "", "", nil, 0
-		if !equalViews(got, want) {
-			t.Errorf("%s: %+v", all[i].Name, got)
-		}
-	}
-	w.now += firstRetry
-	ready := w.m.State().Tasks("b/", "x", logpb.TaskPhase_TASK_PHASE_READY, "b/under", 1, w.clock())
-	if len(ready) != 1 || ready[0].Name != "b/waits" {
-		t.Errorf("%+v", ready)
-	}
-	if none := w.m.State().Tasks("", "y", 0, "", 10, w.clock()); len(none) != 0 {
-		t.Errorf("%+v", none)
-	}
-}
-
-func equalViews(a, b TaskView) bool {
-	return a.Phase == b.Phase && a.Failures == b.Failures && a.MaxFailures == b.MaxFailures && a.Fence == b.Fence && a.Left == b.Left &&
-		a.RetryIn == b.RetryIn && a.Outcome == b.Outcome && a.Detail == b.Detail && a.EndedAgo == b.EndedAgo
 }
 
 // taskWorld has a task in each phase, and limits of its own.
@@ -358,34 +271,6 @@ func TestGoldenTasks(t *testing.T) {
 	}
 	if c := m.State().Counts(); c.Tasks != 4 || c.TasksShelved != 1 || m.accounts.Limits.Tasks != 10 || m.accounts.Limits.TaskLife != day {
 		t.Fatalf("the golden snapshot holds %+v", c)
-	}
-}
-
-// TestImpossibleTasksAreDamage: a snapshot whose tasks cannot be is refused.
-func TestImpossibleTasksAreDamage(t *testing.T) {
-	fine := func() *logpb.SnapshotTask {
-		return &logpb.SnapshotTask{Name: "t", Holder: "x", Phase: logpb.TaskPhase_TASK_PHASE_WAITING, MaxFailures: 3, Attempts: 1, TtlNs: 1}
-	}
-	if err := New().takeTask(fine()); err != nil {
-		t.Fatal(err)
-	}
-	for name, change := range map[string]func(*logpb.SnapshotTask){
-		"no phase":                 func(s *logpb.SnapshotTask) { s.Phase = 0 },
-		"ready":                    func(s *logpb.SnapshotTask) { s.Phase = logpb.TaskPhase_TASK_PHASE_READY },
-		"too many failures":        func(s *logpb.SnapshotTask) { s.Failures = 4 },
-		"spent and not shelved":    func(s *logpb.SnapshotTask) { s.Failures = 3 },
-		"shelved and not spent":    func(s *logpb.SnapshotTask) { s.Phase = logpb.TaskPhase_TASK_PHASE_SHELVED },
-		"never begun":              func(s *logpb.SnapshotTask) { s.Attempts = 0 },
-		"an attempt with no fence": func(s *logpb.SnapshotTask) { s.Phase = logpb.TaskPhase_TASK_PHASE_UNDER_WAY },
-	} {
-		if err := New().takeTask(with(fine(), change)); err == nil {
-			t.Errorf("%s: was taken", name)
-		}
-	}
-	m := New()
-	_ = m.takeTask(fine())
-	if m.takeTask(fine()) == nil {
-		t.Error("a task came twice")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/task"
 )
 
 // runner is somebody who works on tasks, as it sees it: an attempt that it was given stays its own until it has said how
@@ -80,7 +81,7 @@ func (m *tasksModel) learn() {
 	}
 	m.w.last.Events = nil
 	for _, task := range taskNames {
-		if _, known := m.w.m.tasks.Get(task); !known {
+		if views := m.w.m.Tasks(task, "", 0, "", 1, m.w.clock()); len(views) == 0 || views[0].Name != task {
 			if m.present[task] != nil {
 				m.Fatalf("%s was forgotten while an attempt was under way", task)
 			}
@@ -198,7 +199,7 @@ func (m *tasksModel) compare() {
 			m.Fatalf("%+v", v)
 		}
 	}
-	if !slices.IsSortedFunc(views, func(a, b TaskView) int { return strings.Compare(a.Name, b.Name) }) {
+	if !slices.IsSortedFunc(views, func(a, b task.View) int { return strings.Compare(a.Name, b.Name) }) {
 		m.Fatalf("tasks are out of order")
 	}
 }

@@ -56,7 +56,7 @@ func (s *State) Verify() error {
 		}
 		return true
 	})
-	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyTimers(), s.verifyUsage(), s.verifyTasks(),
+	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyTimers(), s.verifyUsage(), s.tasks.Verify(s.fence()),
 		s.requests.Verify(), s.verifyHolders(), s.verifyQuotas(), s.verifyWaitSets(), s.verifyWorkflows(), s.verifyResumed(),
 		s.accounts.Verify(s.eachCharge, s.clock.Now),
 		s.verifyReopening(), s.verifyRetiring(), s.requests.VerifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)

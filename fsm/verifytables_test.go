@@ -16,21 +16,28 @@ import (
 // alone are the tables that say something on their own: of what is missing there nothing else tells.
 var alone = map[string]bool{"members": true, "meters": true, "tallies": true, "resumed": true, "reopening": true}
 
-// tablesOf returns the tables of a state by name, as things with a method PopMin, and those of runs.
+// tablesOf returns the tables of a state by name, as things with a method PopMin, and those of runs; also those of its parts, which are
+// pointers to what can be copied.
 func tablesOf(s *State) map[string]reflect.Value {
 	tables := map[string]reflect.Value{}
-	fields := reflect.ValueOf(s).Elem()
+	addTables(tables, "", reflect.ValueOf(s).Elem())
+	return tables
+}
+
+func addTables(tables map[string]reflect.Value, within string, fields reflect.Value) {
 	for i := range fields.NumField() {
-		field := fields.Field(i)
+		name, field := within+fields.Type().Field(i).Name, fields.Field(i)
 		field = reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem()
 		if listed, ok := reflect.TypeAssert[*rangeset.Set](field); ok {
 			field = reflect.ValueOf(listed.Tree)
 		}
-		if field.MethodByName("PopMin").IsValid() {
-			tables[fields.Type().Field(i).Name] = field
+		switch isPart := field.Kind() == reflect.Pointer && field.MethodByName("Copy").IsValid(); {
+		case field.MethodByName("PopMin").IsValid():
+			tables[name] = field
+		case isPart:
+			addTables(tables, name+".", field.Elem())
 		}
 	}
-	return tables
 }
 
 // livelier has something in the tables that lively leaves empty, too.

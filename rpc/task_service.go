@@ -8,6 +8,7 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/task"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -133,7 +134,7 @@ func (s *taskService) ListTasks(ctx context.Context, req *quotav1.ListTasksReque
 
 // listTasks makes a page of tasks that the caller may see. A page may be short, even empty, and not the last.
 func listTasks(state *fsm.State, clock fsm.Clock, who *caller, req *quotav1.ListTasksRequest) (page []*quotav1.TaskStatus, next string) {
-	views, next := state.TaskPage(fsm.TaskFilter{
+	views, next := state.TaskPage(task.Filter{
 		Prefix: req.Prefix, Holder: req.Holder, Phase: logpb.TaskPhase(req.Phase), Shown: who.covers,
 	}, req.PageToken, pageSize(req.PageSize), clock)
 	page = pageOf(views, apiTask)
@@ -143,7 +144,7 @@ func listTasks(state *fsm.State, clock fsm.Clock, who *caller, req *quotav1.List
 	return page, next
 }
 
-func apiTask(v *fsm.TaskView) *quotav1.TaskStatus {
+func apiTask(v *task.View) *quotav1.TaskStatus {
 	t := &quotav1.TaskStatus{
 		Task: v.Name, Holder: v.Holder, Phase: quotav1.TaskPhase(v.Phase), Failures: v.Failures, MaxFailures: v.MaxFailures,
 		Attempts: v.Attempts, RetryAfter: optionalDuration(v.RetryIn), Fence: v.Fence, Outcome: quotav1.TaskOutcome(v.Outcome),

@@ -1,7 +1,11 @@
 // Package effect has what commands bring about: results, and events.
 package effect
 
-import "github.com/quotad/quotad/fsm/logpb"
+import (
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
 
 // Done returns the result of a command that was carried out and has nothing to say.
 func Done() *logpb.Result {
@@ -21,6 +25,14 @@ func Failed(f *logpb.Failure) *logpb.Result {
 // Refused returns the result of a command that was denied what it asked for.
 func Refused(r *logpb.Refusal) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Refusal{Refusal: r}}
+}
+
+// NeverIssued returns the failure of a command with a fence that is above the newest.
+func NeverIssued(fence, newest uint64) *logpb.Failure {
+	return &logpb.Failure{
+		Reason: logpb.Reason_REASON_NEVER_ISSUED, FenceCounter: newest,
+		Message: fmt.Sprintf("fence %d was never issued by this cluster", fence), Hint: "is this the right cluster?",
+	}
 }
 
 // Invalid returns the failure of a command that asks for what there cannot be.

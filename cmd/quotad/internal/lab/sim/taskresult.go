@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
-	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	fsmtask "github.com/quotad/quotad/fsm/task"
 )
 
 // TaskResult is what came of one task with a retry budget.
@@ -69,8 +69,8 @@ func (b *book) taskResults() []TaskResult {
 }
 
 // listed returns what quotad lists in the end, by task.
-func (b *book) listed() map[string]fsm.TaskView {
-	all := map[string]fsm.TaskView{}
+func (b *book) listed() map[string]fsmtask.View {
+	all := map[string]fsmtask.View{}
 	if b.w.cluster == nil {
 		return all
 	}
