@@ -201,16 +201,21 @@ type received struct {
 func startProvider(tb testing.TB, answer http.HandlerFunc) *provider {
 	tb.Helper()
 	p := &provider{}
-	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	p.Server = httptest.NewServer(p.records(answer))
+	tb.Cleanup(p.Close)
+	return p
+}
+
+// records notes what arrives before it is answered.
+func (p *provider) records(answer http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		p.mu.Lock()
 		p.requests = append(p.requests, received{r.Method, r.RequestURI, r.Host, r.Header.Clone(), string(body)})
 		p.mu.Unlock()
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		answer(w, r)
-	}))
-	tb.Cleanup(p.Close)
-	return p
+	})
 }
 
 func (p *provider) seen() []received {

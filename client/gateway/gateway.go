@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -40,6 +41,9 @@ type Options struct {
 	Transport http.RoundTripper
 	// Version is shown on the status page.
 	Version string
+
+	// dial reaches the nodes; nil: by the network.
+	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Gateway is a running gateway. Make it with New, serve Handler or call Serve, and Close it.
@@ -101,7 +105,7 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.cluster, err = newNodes(conf.Cluster)
+	g.cluster, err = newNodes(conf.Cluster, options.dial)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +135,7 @@ func Check(conf config.Config, options Options) error {
 		return err
 	}
 	built.retire()
-	_, nodes := newNodes(conf.Cluster)
+	_, nodes := newNodes(conf.Cluster, nil)
 	return errors.Join(nodes, (&Server{}).loadCertificate(conf.Listen))
 }
 

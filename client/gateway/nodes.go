@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -32,9 +33,9 @@ type nodes struct {
 	http      *http.Client
 }
 
-func newNodes(conf config.Cluster) (*nodes, error) {
+func newNodes(conf config.Cluster, dial func(context.Context, string, string) (net.Conn, error)) (*nodes, error) {
 	n := &nodes{addresses: conf.Nodes, transport: &http.Transport{
-		MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second, HTTP2: pings(),
+		DialContext: dial, MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second, HTTP2: pings(),
 	}}
 	// All that waits shares a connection or two: HTTP/2, in the clear where there is no TLS.
 	n.transport.Protocols = new(http.Protocols)
@@ -75,7 +76,7 @@ func (n *nodes) client(machine string, logger *slog.Logger) (*client.Client, err
 	options := []client.Option{
 		client.WithToken(n.token), client.WithHolder(machine), client.WithCallTimeout(awayAfter), client.WithLogger(logger),
 	}
-	if n.transport.TLSClientConfig != nil {
+	if n.transport.TLSClientConfig != nil || n.transport.DialContext != nil {
 		options = append(options, client.WithHTTPClient(n.http))
 	}
 	return client.New(n.addresses, options...)

@@ -1,0 +1,352 @@
+package gateway_test
+
+import (
+	"bufio"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/quotatest"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// The tests of this file hold how long something may take, by a virtual clock.
+
+// TestA13_ClusterAwayForHalfAMinute: each dialect says so in time, nothing is sent meanwhile, and calls pass by themselves soon after.
+func TestA13_ClusterAwayForHalfAMinute(t *testing.T) {
+	const within, backWithin = 6 * time.Second, 3 * time.Second
+	dialects := make([]string, 0, len(forms))
+	quotas := make([]*quotav1.Quota, 0, len(forms))
+	for name, form := range forms {
+		dialects, quotas = append(dialects, name), append(quotas, quotatest.Rate(form.quota, 100, time.Minute))
+	}
+	inBubble(t, setting{dialects: dialects, quotas: quotas, answer: speak(200, `{}`)}, func(t *testing.T, b *bubble) {
+		ask := func(name string) answer {
+			method := http.MethodPost
+			if forms[name].body == "" {
+				method = http.MethodGet
+			}
+			return b.do(method, forms[name].path, forms[name].body, "Content-Type", "application/json")
+		}
+		for name := range forms {
+			if got := ask(name); got.status != 200 {
+				t.Fatalf("%s: %d %s", name, got.status, got.body)
+			}
+		}
+		b.nodes.cut(true)
+		began, sent := time.Now(), len(b.provider.seen())
+		for time.Since(began) < 30*time.Second {
+			for name, form := range forms {
+				asked := time.Now()
+				got := ask(name)
+				if got.status != 503 || !strings.Contains(got.body, form.away) || got.header.Get("Retry-After") != "5" {
+					t.Errorf("%s: %d %s, %v", name, got.status, got.body, got.header)
+				}
+				if took := time.Since(asked); took > within {
+					t.Errorf("%s: refused after %v", name, took)
+				}
+			}
+			b.after(time.Second)
+		}
+		if n := len(b.provider.seen()); n != sent {
+			t.Errorf("%d calls were sent while the cluster was away", n-sent)
+		}
+		b.nodes.cut(false)
+		for name := range forms {
+			b.until(name+" passes again", backWithin, func() bool { return ask(name).status == 200 })
+		}
+	})
+}
+
+// TestA22_ClientThatLeavesAStreamEndsIt: of each form of stream the provider sees the end at once, the slot is free, and what is charged
+// is at least what was seen.
+func TestA22_ClientThatLeavesAStreamEndsIt(t *testing.T) {
+	const within = 100 * time.Millisecond
+	text := strings.Repeat("four", 100)
+	for name, c := range map[string]struct {
+		path, body, model string
+		events            []string
+		// charged is what of each part counts in the end.
+		charged map[string]int64
+	}{
+		"anthropic": {
+			"/anthropic/v1/messages", messageBody, "claude-opus-4", messageEvents[:3],
+			map[string]int64{"requests": 1, "input-tokens": 25, "output-tokens": 100},
+		},
+		"openai": {
+			"/openai/v1/responses", `{"model":"m","stream":true,"max_output_tokens":9000,"input":"` + strings.Repeat("word", 50) + `"}`, "m",
+			[]string{
+				"event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"id\":\"r\",\"usage\":null}}\n\n",
+				"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"" + text + "\"}\n\n",
+				"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"" + text + "\"}\n\n",
+			},
+			map[string]int64{"requests": 1, "tokens": 50 + 200},
+		},
+		"gemini": {
+			"/gemini/v1beta/models/m:streamGenerateContent?alt=sse", `{"contents":[{"parts":[{"text":"` + strings.Repeat("word", 50) + `"}]}]}`, "m",
+			[]string{"data: {\"candidates\":[],\"usageMetadata\":{\"promptTokenCount\":80,\"candidatesTokenCount\":3}}\n\n", "data: {}\n\n", "data: {}\n\n"},
+			map[string]int64{"requests": 1, "tokens": 80},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var ended chan time.Time // of the bubble
+			quotas := []*quotav1.Quota{quotatest.Slots(name+"/"+c.model+"/streams", 2)}
+			for part := range c.charged {
+				quota := quotatest.Rate(name+"/"+c.model+"/"+part, 100_000, time.Minute)
+				quota.Settle = quotav1.SettleMode_SETTLE_MODE_ACTUAL
+				quotas = append(quotas, quota)
+			}
+			answers := func(w http.ResponseWriter, r *http.Request) {
+				events(nil, c.events...)(w, r)
+				<-r.Context().Done()
+				ended <- time.Now()
+			}
+			inBubble(t, setting{dialects: []string{name}, quotas: quotas, answer: answers}, func(t *testing.T, b *bubble) {
+				ended = make(chan time.Time, 1)
+				connection := b.send(http.MethodPost, c.path, c.body, "Content-Type", "application/json")
+				response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+				if err != nil || response.StatusCode != 200 {
+					t.Fatal(response, err)
+				}
+				all := strings.Join(c.events, "")
+				got := make([]byte, len(all))
+				if _, err := io.ReadFull(response.Body, got); err != nil || string(got) != all {
+					t.Fatalf("got %q, %v", got, err)
+				}
+				left := time.Now()
+				_ = connection.Close()
+				if took := (<-ended).Sub(left); took > within {
+					t.Errorf("the provider saw the end after %v", took)
+				}
+				b.until("the slot is free", within, func() bool { return b.cluster.Available(name+"/"+c.model+"/streams") == 2 })
+				for part, want := range c.charged {
+					b.consumed(name+"/"+c.model+"/"+part, want)
+				}
+			})
+		})
+	}
+}
+
+// TestA26_ClientThatLeavesTheQueueDrawsNothing: its place is withdrawn at once, and no part of its call is taken.
+func TestA26_ClientThatLeavesTheQueueDrawsNothing(t *testing.T) {
+	const within = time.Second
+	quotas := []*quotav1.Quota{
+		quotatest.Slots("anthropic/m/streams", 1), quotatest.Rate("anthropic/m/requests", 100, time.Minute),
+		quotatest.Rate("anthropic/m/input-tokens", 100_000, time.Minute),
+	}
+	var release chan struct{} // of the bubble
+	answers := func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+		speak(200, `{"type":"message","usage":{"input_tokens":13,"output_tokens":1}}`)(w, r)
+	}
+	inBubble(t, setting{dialects: []string{"anthropic"}, quotas: quotas, answer: answers}, func(t *testing.T, b *bubble) {
+		release = make(chan struct{})
+		form := forms["anthropic"]
+		first := make(chan int, 1)
+		go func() { first <- b.do(http.MethodPost, form.path, form.body).status }()
+		b.until("the slot is held", within, func() bool { return len(b.provider.seen()) == 1 })
+		waits := func() int64 { return b.cluster.Quota("anthropic/m/streams").Waiting }
+		for _, stays := range []time.Duration{0, time.Millisecond, 20 * time.Second} {
+			connection := b.send(http.MethodPost, form.path, form.body)
+			if stays > 0 {
+				b.until("a call waits", within, func() bool { return waits() == 1 })
+			}
+			b.after(stays)
+			_ = connection.Close()
+			b.until("its place is withdrawn", within, func() bool { return waits() == 0 })
+		}
+		release <- struct{}{}
+		if status := <-first; status != 200 {
+			t.Errorf("the first call: %d", status)
+		}
+		b.until("the slot is free", within, func() bool { return b.cluster.Available("anthropic/m/streams") == 1 })
+		b.consumed("anthropic/m/requests", 1)
+		b.consumed("anthropic/m/input-tokens", 13)
+		if n := len(b.provider.seen()); n != 1 {
+			t.Errorf("the provider saw %d calls", n)
+		}
+	})
+}
+
+// TestA9_GeminiWaitsAsLongAsItsClientStands: 30 s are waited for. What takes 90 s is refused, with the time, before the client gives up.
+func TestA9_GeminiWaitsAsLongAsItsClientStands(t *testing.T) {
+	const stands = 60 * time.Second
+	for opens, want := range map[time.Duration]int{30 * time.Second: 200, 90 * time.Second: 429} {
+		form := forms["gemini"]
+		with := setting{
+			dialects: []string{"gemini"}, quotas: []*quotav1.Quota{quotatest.Rate(form.quota, 1, opens)},
+			answer: speak(200, `{"usageMetadata":{"promptTokenCount":8,"candidatesTokenCount":3}}`),
+		}
+		inBubble(t, with, func(t *testing.T, b *bubble) {
+			ask := func() answer {
+				return b.do(http.MethodPost, form.path, form.body, "User-Agent", "GeminiCLI/0.30.0 (linux; x64)")
+			}
+			if got := ask(); got.status != 200 {
+				t.Fatalf("got %d %s", got.status, got.body)
+			}
+			asked := time.Now()
+			got := ask()
+			if took := time.Since(asked); got.status != want || took > stands {
+				t.Errorf("a quota that opens in %v: %d after %v, %s", opens, got.status, took, got.body)
+			}
+			if want == 429 && (!strings.Contains(got.body, "RetryInfo") || got.header.Get("Retry-After") == "") {
+				t.Errorf("refused with %s, %v", got.body, got.header)
+			}
+		})
+	}
+}
+
+// TestA10_CopilotWaitsInsteadOfRetryingAtOnce: its five retries take 0.15 s, the quota opens after 8 s.
+func TestA10_CopilotWaitsInsteadOfRetryingAtOnce(t *testing.T) {
+	with := setting{
+		dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Rate("openai/gpt-5/requests", 1, 8*time.Second)},
+		answer: speak(200, chatAnswer),
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		for i := range 2 {
+			asked := time.Now()
+			got := b.do(http.MethodPost, "/as/worf/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`, "User-Agent", "copilot/1.0")
+			if got.status != 200 {
+				t.Fatalf("call %d: %d after %v: %s", i, got.status, time.Since(asked), got.body)
+			}
+		}
+		if n := len(b.provider.seen()); n != 2 {
+			t.Errorf("the provider saw %d calls", n)
+		}
+	})
+}
+
+// TestA14_FailOpenIsBoundedByRateAndTime: without the cluster no second sees more than two calls, and none passes when the time is over.
+func TestA14_FailOpenIsBoundedByRateAndTime(t *testing.T) {
+	const length = 20 * time.Second
+	var mu sync.Mutex
+	var passed []time.Time
+	with := setting{
+		dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Rate("openai/gpt-5/requests", 1000, time.Minute)},
+		answer: func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			passed = append(passed, time.Now())
+			mu.Unlock()
+			speak(200, chatAnswer)(w, r)
+		},
+		change: func(conf *config.Config) {
+			u := conf.Upstreams["openai"]
+			u.FailOpen = &config.FailOpen{Count: 2, Per: time.Second, For: length}
+			conf.Upstreams["openai"] = u
+		},
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		b.nodes.cut(true)
+		began := time.Now()
+		var calls sync.WaitGroup
+		for time.Since(began) < 2*length {
+			calls.Go(func() {
+				got := b.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`)
+				if got.status != 503 && (got.status != 200 || got.header.Get("X-Quotad") != "open") {
+					t.Errorf("got %d %s %v", got.status, got.body, got.header)
+				}
+			})
+			b.after(100 * time.Millisecond)
+		}
+		calls.Wait()
+		for i, at := range passed {
+			if i >= 2 && at.Sub(passed[i-2]) < time.Second {
+				t.Errorf("three calls passed within %v", at.Sub(passed[i-2]))
+			}
+			if open := at.Sub(passed[0]); open > length {
+				t.Errorf("a call passed %v after the first", open)
+			}
+		}
+		if want := 2*int(length/time.Second) - 2; len(passed) < want {
+			t.Errorf("%d calls passed, want at least %d", len(passed), want)
+		}
+	})
+}
+
+// TestA15_QuotaOfAModelIsFoundInTime: without a restart.
+func TestA15_QuotaOfAModelIsFoundInTime(t *testing.T) {
+	with := setting{dialects: []string{"openai"}, answer: speak(200, chatAnswer)}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		ask := func() answer {
+			return b.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-6","messages":[]}`)
+		}
+		if got := ask(); got.status != 403 || !strings.Contains(got.body, "quotad quota apply") {
+			t.Fatalf("got %d %s", got.status, got.body)
+		}
+		b.after(time.Minute)
+		b.cluster.Apply(quotatest.Rate("openai/gpt-6/requests", 10, time.Minute))
+		b.after(10 * time.Second) // in which nobody calls, so that no call has the quotas listed
+		if got := ask(); got.status != 200 {
+			t.Errorf("10 s after the quota was applied: %d %s", got.status, got.body)
+		}
+	})
+}
+
+// TestA27_OldKeyIsNotUsedForLong: the gateway notices by itself that a key was replaced.
+func TestA27_OldKeyIsNotUsedForLong(t *testing.T) {
+	path := secret(t, "key", "old")
+	with := setting{
+		dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Rate("openai/gpt-5/requests", 1000, time.Minute)},
+		answer: speak(200, chatAnswer),
+		change: func(conf *config.Config) {
+			u := conf.Upstreams["openai"]
+			u.Auth, u.Keys = "inject", []config.Key{{Name: "prod", From: config.Source{File: path}}}
+			conf.Upstreams["openai"], conf.Trust = u, true
+		},
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		ask := func() string {
+			if got := b.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`); got.status != 200 {
+				t.Fatalf("got %d %s", got.status, got.body)
+			}
+			seen := b.provider.seen()
+			return seen[len(seen)-1].header.Get("Authorization")
+		}
+		if used := ask(); used != "Bearer old" {
+			t.Fatalf("used %s", used)
+		}
+		b.after(11 * time.Second)
+		if err := os.Rename(secret(t, "key", "new"), path); err != nil {
+			t.Fatal(err)
+		}
+		b.after(6 * time.Second)
+		if used := ask(); used != "Bearer new" {
+			t.Errorf("6 s after the swap: used %s", used)
+		}
+	})
+}
+
+// TestA32_SlotIsFreeSoonAfterItsConnection: also where its holder said nothing before it was gone.
+func TestA32_SlotIsFreeSoonAfterItsConnection(t *testing.T) {
+	const within = 2 * time.Second
+	with := setting{dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Slots("t/slots", 1)}, answer: speak(200, `{}`)}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		for _, held := range []time.Duration{0, 25 * time.Second} {
+			connection := b.send(http.MethodPost, "/slots?quota=t/slots", "")
+			in := bufio.NewReader(connection)
+			response, err := http.ReadResponse(in, nil)
+			if err != nil || response.StatusCode != 200 {
+				t.Fatal(response, err)
+			}
+			lines := bufio.NewReader(response.Body)
+			if line, err := lines.ReadString('\n'); err != nil || !strings.Contains(line, `"lease":"`) {
+				t.Fatalf("got %q, %v", line, err)
+			}
+			go func() { _, _ = io.Copy(io.Discard, lines) }()
+			b.after(held)
+			if n := b.cluster.Available("t/slots"); n != 0 {
+				t.Fatalf("%d slots are free", n)
+			}
+			_ = connection.Close()
+			b.until("the slot is free", within, func() bool { return b.cluster.Available("t/slots") == 1 })
+		}
+	})
+}
