@@ -39,6 +39,10 @@ type cluster struct {
 	server *http.Server
 	// closing counts reports of refusals: those that say more than an ordinary answer's counts.
 	closing atomic.Int64
+	// tokens are needed by callers; nil: none is.
+	tokens *rpc.Tokens
+	// loses says whether the answer of a call gets lost on its way, which is carried out all the same; nil: none does.
+	loses atomic.Pointer[func(path, body string) bool]
 }
 
 // observed counts what clients ask of the node, which travels in batches.
@@ -55,6 +59,17 @@ func (c *cluster) observed(api http.Handler) http.Handler {
 				}
 			}
 			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		loses := c.loses.Load()
+		if loses == nil {
+			api.ServeHTTP(w, r)
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if (*loses)(r.URL.Path, string(body)) {
+			api.ServeHTTP(httptest.NewRecorder(), r)
+			panic(http.ErrAbortHandler)
 		}
 		api.ServeHTTP(w, r)
 	})
@@ -83,7 +98,7 @@ func (c *cluster) start() {
 	if err != nil {
 		c.tb.Fatal(err)
 	}
-	api, err := rpc.New(rpc.Config{Node: node})
+	api, err := rpc.New(rpc.Config{Node: node, Tokens: c.tokens})
 	if err != nil {
 		c.tb.Fatal(err)
 	}

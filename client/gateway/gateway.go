@@ -109,7 +109,8 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	g.client, err = g.cluster.client(built.machine, g.logger)
+	// Its own name is one that a token for the holders of this machine covers.
+	g.client, err = g.cluster.client("gateway@"+built.machine, g.logger)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package gateway_test
 
 import (
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/quotad/quotad/client/gateway"
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/gateway/identity"
+	"github.com/quotad/quotad/rpc"
 )
 
 func TestTokens_WrongOnesAreThrottledAndKeepNoRightOneOut(t *testing.T) {
@@ -88,5 +90,44 @@ func TestTokens_AllowTheirVerbsAlone(t *testing.T) {
 	}
 	if n := len(p.seen()); n != calls {
 		t.Errorf("the provider saw %d calls, want %d", n, calls)
+	}
+}
+
+// TestCluster_TokenOfTheMachineIsEnough: a token of the cluster that covers the holders of this machine alone serves every caller, also one
+// that says nothing of itself, and takes.
+func TestCluster_TokenOfTheMachineIsEnough(t *testing.T) {
+	c := startCluster(t, rate("openai/gpt-5/requests", 100), slots("t/slots", 2))
+	c.stop()
+	secretText, entry, err := rpc.NewToken("gw-node7", "*@node-7", "critical", []rpc.Verb{rpc.VerbUse, rpc.VerbReport, rpc.VerbRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := fmt.Sprintf("tokens:\n- {id: gw-node7, sha256: %s, holder: %q, max_class: critical, verbs: [use, report, read]}\n", entry.SHA256, entry.Holder)
+	if c.tokens, err = rpc.LoadTokens(secret(t, "tokens.yaml", file)); err != nil {
+		t.Fatal(err)
+	}
+	c.start()
+	p := startProvider(t, speak(200, chatAnswer))
+	conf := configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")})
+	conf.Cluster.Token = &config.Source{File: secret(t, "token", secretText)}
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	for what, headers := range map[string][]string{
+		"nothing": nil, "a key": {"Authorization", "Bearer sk-made-up"}, "a name": {"X-Quotad-Holder", "picard"},
+	} {
+		if got := f.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`, headers...); got.status != 200 {
+			t.Errorf("a caller that shows %s: %d %s", what, got.status, got.body)
+		}
+	}
+	for _, path := range []string{"/take?quota=openai/gpt-5/requests", "/take?quota=openai/gpt-5/requests&holder=picard", "/take?quota=openai/gpt-5/requests&settle=1"} {
+		if got := f.do(http.MethodPost, path, ""); got.status != 200 {
+			t.Errorf("%s: %d %s", path, got.status, got.body)
+		}
+	}
+	if got := f.do(http.MethodPost, "/report?quota=openai/gpt-5/requests", `{"status":200}`); got.status != 200 {
+		t.Errorf("a report: %d %s", got.status, got.body)
+	}
+	got := f.do(http.MethodPost, "/quota.v1.QuotaService/Reserve", `{"holder":"x@node-7","items":[{"quota":"t/slots"}]}`)
+	if got.status != 200 || !strings.Contains(got.body, `"lease"`) {
+		t.Errorf("the API: %d %s", got.status, got.body)
 	}
 }

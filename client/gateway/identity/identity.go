@@ -223,7 +223,7 @@ func (r *Resolver) name(caller *Caller, request Request, right *Right) error {
 	case request.Peer != "":
 		caller.Holder, caller.Source = request.Peer+"@"+r.machine, "peer"
 	default:
-		caller.Holder, caller.Source = r.machine, "machine"
+		caller.Holder, caller.Source = "unnamed@"+r.machine, "machine"
 	}
 	return nil
 }

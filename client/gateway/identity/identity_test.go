@@ -62,7 +62,7 @@ func TestResolve_OnTrust(t *testing.T) {
 			"header", 0, 0,
 		},
 		"tool's class": {Request{Header: headerOf("User-Agent", "GitHub CLI 2.23.0"), Peer: "ana"}, "ana@node-7", "peer", config.Critical, 0},
-		"nothing":      {Request{}, "node-7", "machine", 0, 0},
+		"nothing":      {Request{}, "unnamed@node-7", "machine", 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := r.Resolve(want.request)
