@@ -173,6 +173,17 @@ func (n *nodes) lead(leader *node) {
 	}
 }
 
+// Leader returns the address of the node that answered last as the leader, or through which the leader is reached, as a URL; empty: none
+// is known now.
+func (c *Client) Leader() string {
+	c.nodes.mu.Lock()
+	defer c.nodes.mu.Unlock()
+	if c.nodes.leader == nil {
+		return ""
+	}
+	return c.nodes.leader.base
+}
+
 // follow learns from a failed attempt: the asked node does not lead, and perhaps it knows who does.
 func (n *nodes) follow(asked *node, err error) *node {
 	n.mu.Lock()

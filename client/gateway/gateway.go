@@ -71,6 +71,7 @@ type Gateway struct {
 	wrong   wrongTokens
 	batches batches
 	takes   takes
+	api     apiSessions
 	// listed is closed once the cluster has listed its quotas; unlisted is why it has not.
 	listed   chan struct{}
 	listOnce sync.Once

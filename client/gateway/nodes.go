@@ -31,12 +31,24 @@ type nodes struct {
 	token     string
 	transport *http.Transport
 	http      *http.Client
+	// dialed: connections are a function's, for the client as well.
+	dialed bool
 }
 
+// How long a node may take to be connected to, and how long it may be silent before it is asked whether it lives.
+const (
+	nodeDial  = 2 * time.Second
+	nodeQuiet = 2 * time.Second
+)
+
 func newNodes(conf config.Cluster, dial func(context.Context, string, string) (net.Conn, error)) (*nodes, error) {
-	n := &nodes{addresses: conf.Nodes, transport: &http.Transport{
-		DialContext: dial, MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second, HTTP2: pings(),
+	n := &nodes{addresses: conf.Nodes, dialed: dial != nil, transport: &http.Transport{
+		DialContext: dial, MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second,
+		HTTP2: &http.HTTP2Config{SendPingTimeout: nodeQuiet, PingTimeout: nodeQuiet},
 	}}
+	if !n.dialed {
+		n.transport.DialContext = (&net.Dialer{Timeout: nodeDial, KeepAlive: 30 * time.Second}).DialContext
+	}
 	// All that waits shares a connection or two: HTTP/2, in the clear where there is no TLS.
 	n.transport.Protocols = new(http.Protocols)
 	secure := conf.CA != "" || strings.HasPrefix(conf.Nodes[0], "https://")
@@ -76,7 +88,7 @@ func (n *nodes) client(machine string, logger *slog.Logger) (*client.Client, err
 	options := []client.Option{
 		client.WithToken(n.token), client.WithHolder(machine), client.WithCallTimeout(awayAfter), client.WithLogger(logger),
 	}
-	if n.transport.TLSClientConfig != nil || n.transport.DialContext != nil {
+	if n.transport.TLSClientConfig != nil || n.dialed {
 		options = append(options, client.WithHTTPClient(n.http))
 	}
 	return client.New(n.addresses, options...)

@@ -2,22 +2,31 @@ package gateway
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // maxAPI is the largest request of the cluster's API that is passed on, in bytes: that of the API itself.
 const maxAPI = 4 << 20
 
-// serveAPI passes a call of quota.v1.* to the cluster, as it came. A caller's own token goes with it. Where this gateway asks for no
-// tokens, the gateway's own stands in for it, which covers the holders of this machine alone.
+// serveAPI passes a call of quota.v1.* to the cluster, as it came, except that a command without a request id gets one. A caller's own
+// token goes with it. Where this gateway asks for no tokens, the gateway's own stands in for it, which covers the holders of this machine
+// alone.
 func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 	// What the caller sent decides: the proxy removes the headers that Connection names before it rewrites the request.
 	nothing := r.Header.Get("Authorization") == ""
@@ -37,7 +46,7 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 		return
 	}
 	passes := httputil.ReverseProxy{
-		FlushInterval: -1, ErrorLog: discardLog, Transport: apiSender{g.cluster, body.Bytes()},
+		FlushInterval: -1, ErrorLog: discardLog, Transport: &apiSender{gateway: g, call: readAPICall(r, body.Bytes())},
 		Rewrite: func(p *httputil.ProxyRequest) {
 			if g.options.Tokens == nil && nothing && g.cluster.token != "" {
 				p.Out.Header.Set("Authorization", "Bearer "+g.cluster.token)
@@ -55,32 +64,167 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 	passes.ServeHTTP(newFinalWriter(w, r), r)
 }
 
-// apiSender asks the nodes one after the other: one that is not reached took nothing. A node that does not lead forwards the call.
+// apiSender sends a call to the nodes, the leader first, until one of them has decided it, or the cluster is away. A node that does not lead
+// forwards it. What may have been carried out is sent again only where that is safe.
 type apiSender struct {
-	nodes *nodes
-	body  []byte
+	gateway *Gateway
+	call    *apiCall
+	// token is the Authorization with which it is sent.
+	token string
+	// doubt: an attempt may have been carried out. unknown is an answer that says so; nil: none did.
+	doubt   bool
+	unknown *http.Response
 }
 
+// apiPause is how long all nodes are left alone after none of them took the call.
+const apiPause = 50 * time.Millisecond
+
 // RoundTrip implements http.RoundTripper.
-func (s apiSender) RoundTrip(request *http.Request) (*http.Response, error) {
-	var failed error
-	for _, address := range s.nodes.addresses {
-		to, err := url.Parse(base(address))
-		if err != nil {
-			return nil, err
+func (s *apiSender) RoundTrip(request *http.Request) (*http.Response, error) {
+	ctx := request.Context()
+	s.token = request.Header.Get("Authorization")
+	s.gateway.api.number(ctx, s.gateway, s.call, s.token)
+	defer s.call.finish()
+	until := time.Now().Add(awayAfter)
+	for {
+		began := time.Now()
+		response, err, decided := s.askAll(request)
+		if decided {
+			return response, err
 		}
-		attempt := request.Clone(request.Context())
-		attempt.URL.Scheme, attempt.URL.Host, attempt.Host = to.Scheme, to.Host, to.Host
-		attempt.URL.Path = strings.TrimRight(to.Path, "/") + request.URL.Path
-		attempt.Body, attempt.ContentLength = io.NopCloser(bytes.NewReader(s.body)), int64(len(s.body))
-		response, err := s.nodes.transport.RoundTrip(attempt)
-		if err == nil {
-			return response, nil
+		if time.Since(began) > awayAfter {
+			until = time.Now().Add(awayAfter) // it waited there, which says nothing of the cluster
 		}
-		if !isDial(err) {
-			return nil, &upstreamError{err: err, sent: true}
+		if time.Now().After(until) || sleep(ctx, apiPause) != nil {
+			return response, err
 		}
-		failed = errors.Join(failed, err)
 	}
-	return nil, failed
+}
+
+// askAll asks one node after the other. It is decided where an answer stands, or nothing more may be sent. Otherwise it returns what to
+// answer if nothing else becomes of the call.
+func (s *apiSender) askAll(request *http.Request) (undecided *http.Response, failed error, decided bool) {
+	for _, address := range s.gateway.nodesInOrder() {
+		response, err := s.ask(request, address)
+		switch {
+		case err == nil:
+			switch s.outcome(response) {
+			case apiDecided:
+				return response, nil, true
+			case apiUnknown:
+				s.doubt, s.unknown = true, response
+			case apiNotAccepted:
+				undecided = response
+			}
+		case isDial(err):
+			failed = errors.Join(failed, err)
+		default:
+			s.doubt = true
+			failed = &upstreamError{err: err, sent: true}
+			if !s.call.repeats || request.Context().Err() != nil {
+				return nil, failed, true
+			}
+		}
+	}
+	switch {
+	case s.unknown != nil:
+		return s.unknown, nil, false
+	case s.doubt:
+		return nil, &upstreamError{err: cmp.Or(failed, errUndecided), sent: true}, false
+	case undecided != nil:
+		return undecided, nil, false
+	}
+	return nil, failed, false
+}
+
+// errUndecided says that no node takes a call again that may have been carried out.
+var errUndecided = errors.New("no node takes it now")
+
+// nodesInOrder returns the addresses of the nodes, that of the leader first where it is known.
+func (g *Gateway) nodesInOrder() []string {
+	leader := g.client.Leader()
+	if leader == "" {
+		return g.cluster.addresses
+	}
+	return append([]string{leader}, slices.DeleteFunc(slices.Clone(g.cluster.addresses), func(address string) bool {
+		return base(address) == leader
+	})...)
+}
+
+// ask sends the call to a node.
+func (s *apiSender) ask(request *http.Request, address string) (*http.Response, error) {
+	to, err := url.Parse(base(address))
+	if err != nil {
+		return nil, err
+	}
+	attempt := request.Clone(request.Context())
+	attempt.URL.Scheme, attempt.URL.Host, attempt.Host = to.Scheme, to.Host, to.Host
+	attempt.URL.Path = strings.TrimRight(to.Path, "/") + request.URL.Path
+	attempt.Header = onceOnly(attempt.Header)
+	body := s.call.body()
+	attempt.Body, attempt.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return s.gateway.cluster.transport.RoundTrip(attempt)
+}
+
+// What an answer says became of a call.
+type apiOutcome int
+
+const (
+	apiDecided apiOutcome = iota
+	apiNotAccepted
+	apiUnknown
+)
+
+// maxAPIError is how much of an error is read to find out what became of the call, in bytes.
+const maxAPIError = 64 << 10
+
+// outcome reads what an answer says became of the call. Where the call is not sent again, any answer stands.
+func (s *apiSender) outcome(response *http.Response) apiOutcome {
+	if response.StatusCode < http.StatusBadRequest || !s.call.repeats || s.call.header.Get("Quotad-No-Forward") != "" {
+		return apiDecided
+	}
+	start, err := io.ReadAll(io.LimitReader(response.Body, maxAPIError))
+	if err != nil || len(start) == maxAPIError {
+		response.Body = splice{io.MultiReader(bytes.NewReader(start), response.Body), response.Body}
+		return apiDecided
+	}
+	_ = response.Body.Close()
+	response.Body = io.NopCloser(bytes.NewReader(start))
+	info := errorInfoOf(start)
+	switch {
+	case info.GetReason() == quotav1.Reason_REASON_UNKNOWN_SESSION && s.call.numbered():
+		// The session of this gateway ended. Another number is another request, so nothing may have become of this one.
+		s.gateway.api.forget(s.call, s.token)
+		if s.doubt {
+			return apiUnknown
+		}
+		s.gateway.api.number(response.Request.Context(), s.gateway, s.call, s.token)
+		return apiNotAccepted
+	case info.GetOutcome() == quotav1.Outcome_OUTCOME_UNKNOWN:
+		return apiUnknown
+	case info.GetReason() == quotav1.Reason_REASON_NO_LEADER, info.GetReason() == quotav1.Reason_REASON_STOPPING:
+		return apiNotAccepted
+	}
+	return apiDecided
+}
+
+// errorInfoOf reads the detail of a node's error; nil: it has none.
+func errorInfoOf(body []byte) *quotav1.ErrorInfo {
+	var said struct {
+		Details []struct {
+			Type  string `json:"type"`
+			Value string `json:"value"`
+		} `json:"details"`
+	}
+	if json.Unmarshal(body, &said) != nil {
+		return nil
+	}
+	for _, detail := range said.Details {
+		value, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(detail.Value, "="))
+		info := &quotav1.ErrorInfo{}
+		if detail.Type == "quota.v1.ErrorInfo" && err == nil && proto.Unmarshal(value, info) == nil {
+			return info
+		}
+	}
+	return nil
 }
