@@ -95,6 +95,20 @@ test-long: ## every test, the long ones too, with the race detector
 conformance: ## test a client of quotad by its driver, CLIENT='python3 driver.py'; the Go client without one
 	$(GO) run ./client/conformance $(CLIENT)
 
+# The providers' own clients, in the versions of these files and of the distribution. They are unpacked, not installed.
+CLIENTS      := $(abspath bin/clients)
+CLIENTS_DEBS := gh python3-requests python3-urllib3 python3-chardet python3-certifi python3-idna python3-httpx python3-httpcore \
+	python3-h11 python3-anyio python3-sniffio python3-rfc3986
+
+.PHONY: test-clients
+test-clients: ## test the gateway with SDKs from npm, and gh and Python's clients from Debian, fetched into bin/clients
+	mkdir -p $(CLIENTS)/debian
+	cp client/gateway/testdata/clients/*.* $(CLIENTS)
+	cd client/gateway/testdata/clients/go && $(GO) build -o $(CLIENTS)/openai-go .
+	cd $(CLIENTS) && npm ci --ignore-scripts --no-audit --no-fund
+	cd $(CLIENTS) && apt-get download $(CLIENTS_DEBS) && for package in *.deb; do dpkg -x "$$package" debian; done
+	QUOTAD_CLIENTS=$(CLIENTS) $(GO) test -count 1 -timeout 10m $(TESTFLAGS) -run '^TestClients_' -v ./client/gateway
+
 .PHONY: test-ci
 test-ci: # tests of what ./... passes over: dotted folders and other modules
 	$(GO) test -count 1 ./.ci/count ./.ci/links ./.ci/prose ./.ci/subjects

@@ -1,0 +1,43 @@
+// Command clients makes a chat, plain and as a stream, with OpenAI's SDK, as an agent does: OPENAI_BASE_URL alone names the gateway.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/openai/openai-go/v3"
+)
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	client := openai.NewClient()
+	ask := func(model string) openai.ChatCompletionNewParams {
+		return openai.ChatCompletionNewParams{Model: model, Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("Hello")}}
+	}
+	plain, err := client.Chat.Completions.New(ctx, ask("gpt-5"))
+	if err != nil {
+		return err
+	}
+	fmt.Println(plain.RawJSON())
+	stream := client.Chat.Completions.NewStreaming(ctx, ask("gpt-5"))
+	for stream.Next() {
+		fmt.Println(stream.Current().RawJSON())
+	}
+	if err := stream.Err(); err != nil {
+		return err
+	}
+	_, err = client.Chat.Completions.New(ctx, ask("gpt-none"))
+	if refused, ok := errors.AsType[*openai.Error](err); ok {
+		fmt.Println(refused.StatusCode, refused.Message)
+		return nil
+	}
+	return fmt.Errorf("a model without a quota: %v", err)
+}
