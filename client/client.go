@@ -211,8 +211,8 @@ func (c *Client) trouble() error {
 	return nil
 }
 
-// awayFor returns for how long the cluster has been away.
-func (c *Client) awayFor() time.Duration {
+// Away returns for how long the cluster has been away; 0: it is there, as far as the client knows.
+func (c *Client) Away() time.Duration {
 	if away := c.away.Load(); away != nil {
 		return time.Since(away.since)
 	}

@@ -175,7 +175,7 @@ func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiti
 			c.withdraw(cmd, waiting.GetTicket())
 			return nil, stamp{}, &UnknownOutcomeError{Err: context.Cause(ctx)}
 		}
-		if trouble := c.trouble(); trouble != nil && !bounded && c.awayFor() >= c.callTimeout {
+		if trouble := c.trouble(); trouble != nil && !bounded && c.Away() >= c.callTimeout {
 			c.withdraw(cmd, waiting.GetTicket())
 			return nil, stamp{}, &UnknownOutcomeError{Err: trouble}
 		}

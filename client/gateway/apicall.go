@@ -26,8 +26,10 @@ type apiCall struct {
 	header http.Header
 	// data is the body as it came.
 	data []byte
-	// repeats: it may be sent again where an attempt may have been carried out.
-	repeats bool
+	// repeats: it may be sent again where an attempt may have been carried out. looks: it changes nothing.
+	repeats, looks bool
+	// prompt: it waits for nothing, so that a node which does not answer it is silent.
+	prompt bool
 	// numbers: it is a command without a request id, and may get one. packed: its body is protobuf, otherwise JSON.
 	numbers, packed bool
 	// session and seq are the request id that it got; nil: none. acked is what goes with it.
@@ -56,7 +58,7 @@ func readAPICall(r *http.Request, body []byte) *apiCall {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	c.packed = kind == "application/proto"
 	if r.Method == http.MethodGet {
-		c.repeats = true // of calls that only look
+		c.repeats, c.looks, c.prompt = true, true, true // no call that changes something is served by it
 		return c
 	}
 	if !c.packed && kind != "application/json" || r.Header.Get("Content-Encoding") != "" {
@@ -64,7 +66,7 @@ func readAPICall(r *http.Request, body []byte) *apiCall {
 	}
 	procedure := strings.TrimPrefix(r.URL.Path, "/quota.v1.")
 	if name := path.Base(procedure); strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || name == "CheckFence" {
-		c.repeats = true
+		c.repeats, c.looks, c.prompt = true, true, true
 		return c
 	}
 	without, known := apiCommands[procedure]
@@ -77,7 +79,8 @@ func readAPICall(r *http.Request, body []byte) *apiCall {
 	}
 	fields, err := has()
 	c.repeats = err == nil && fields.has("requestId", "request_id", requestIDField)
-	c.numbers = err == nil && !c.repeats && (without.name == "" || !fields.has(without.name, without.name, without.number))
+	c.prompt = err == nil && (without.name == "" || !fields.has(without.name, without.name, without.number))
+	c.numbers = c.prompt && !c.repeats
 	return c
 }
 

@@ -89,7 +89,10 @@ func TestA22_ClientThatLeavesAStreamEndsIt(t *testing.T) {
 		},
 		"gemini": {
 			"/gemini/v1beta/models/m:streamGenerateContent?alt=sse", `{"contents":[{"parts":[{"text":"` + strings.Repeat("word", 50) + `"}]}]}`, "m",
-			[]string{"data: {\"candidates\":[],\"usageMetadata\":{\"promptTokenCount\":80,\"candidatesTokenCount\":3}}\n\n", "data: {}\n\n", "data: {}\n\n"},
+			[]string{
+				"data: {\"candidates\":[],\"usageMetadata\":{\"promptTokenCount\":80,\"candidatesTokenCount\":3}}\n\n",
+				"data: {}\n\n", "data: {}\n\n",
+			},
 			map[string]int64{"requests": 1, "tokens": 80},
 		},
 	} {

@@ -115,8 +115,8 @@ func TestClients_A2_Anthropic(t *testing.T) {
 	script := installed(t, "anthropic.mjs")
 	const model = "claude-opus-4"
 	stream := []string{
-		`event: message_start` + "\n" + `data: {"type":"message_start","message":{"id":"msg_1","type":"message","role":"assistant","content":[],` +
-			`"model":"claude-opus-4-20250929","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":25,` +
+		`event: message_start` + "\n" + `data: {"type":"message_start","message":{"id":"msg_1","type":"message",` +
+			`"role":"assistant","content":[],"model":"claude-opus-4-20250929","stop_reason":null,"stop_sequence":null,"usage":{"input_tokens":25,` +
 			`"cache_creation_input_tokens":0,"cache_read_input_tokens":0,"output_tokens":1}}}` + "\n\n",
 		`event: content_block_start` + "\n" + `data: {"type":"content_block_start","index":0,"content_block":{"type":"text","text":""}}` + "\n\n",
 		"event: ping\ndata: {\"type\":\"ping\"}\n\n",

@@ -3,6 +3,7 @@ package gateway
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -64,8 +65,8 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 	passes.ServeHTTP(newFinalWriter(w, r), r)
 }
 
-// apiSender sends a call to the nodes, the leader first, until one of them has decided it, or the cluster is away. A node that does not lead
-// forwards it. What may have been carried out is sent again only where that is safe.
+// apiSender sends a call to the nodes, the leader first, until one of them has decided it, or the cluster is away. A node that does not
+// lead forwards it. What may have been carried out is sent again only where that is safe.
 type apiSender struct {
 	gateway *Gateway
 	call    *apiCall
@@ -81,10 +82,48 @@ const apiPause = 50 * time.Millisecond
 
 // RoundTrip implements http.RoundTripper.
 func (s *apiSender) RoundTrip(request *http.Request) (*http.Response, error) {
-	ctx := request.Context()
 	s.token = request.Header.Get("Authorization")
-	s.gateway.api.number(ctx, s.gateway, s.call, s.token)
+	s.gateway.api.number(request.Context(), s.gateway, s.call, s.token)
 	defer s.call.finish()
+	ctx, cancel := context.WithCancel(request.Context())
+	if s.call.prompt {
+		late := time.AfterFunc(awayAfter, cancel)
+		defer late.Stop()
+	}
+	response, err := s.askUntil(request.WithContext(ctx))
+	if response == nil || err != nil {
+		silent := ctx.Err() != nil && request.Context().Err() == nil
+		cancel()
+		switch {
+		case silent && s.doubt:
+			return nil, &upstreamError{err: errSilent, sent: true}
+		case silent:
+			return nil, errSilent
+		}
+		return nil, err
+	}
+	response.Body = splice{response.Body, closeAlso{response.Body, cancel}}
+	return response, nil
+}
+
+// errSilent says that no node answered a call in time that waits for nothing.
+var errSilent = fmt.Errorf("no answer within %v", awayAfter)
+
+// closeAlso closes a body, and ends what it was read in.
+type closeAlso struct {
+	io.Closer
+	end func()
+}
+
+// Close implements io.Closer.
+func (c closeAlso) Close() error {
+	defer c.end()
+	return c.Closer.Close()
+}
+
+// askUntil asks the nodes again and again, as long as none has decided it.
+func (s *apiSender) askUntil(request *http.Request) (*http.Response, error) {
+	ctx := request.Context()
 	until := time.Now().Add(awayAfter)
 	for {
 		began := time.Now()
@@ -119,8 +158,10 @@ func (s *apiSender) askAll(request *http.Request) (undecided *http.Response, fai
 		case isDial(err):
 			failed = errors.Join(failed, err)
 		default:
-			s.doubt = true
-			failed = &upstreamError{err: err, sent: true}
+			failed = err
+			if !s.call.looks {
+				s.doubt, failed = true, &upstreamError{err: err, sent: true}
+			}
 			if !s.call.repeats || request.Context().Err() != nil {
 				return nil, failed, true
 			}

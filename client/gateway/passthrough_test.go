@@ -96,6 +96,7 @@ func TestAPI_IsSentAgainWhereThatIsSafe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	framed := "\x00\x00\x00\x00" + string(rune(len(packed))) + string(packed)
 	const asks = `"holder":"x@node-7","items":[{"quota":"t/core"}],"consume":true`
 	for name, c := range map[string]struct {
 		procedure, kind, body string
@@ -110,7 +111,7 @@ func TestAPI_IsSentAgainWhereThatIsSafe(t *testing.T) {
 		"no id is null":      {"QuotaService/Reserve", "application/json", `{` + asks + `,"wait":null}`, 200, 2, 1},
 		"one that waits":     {"QuotaService/Reserve", "application/json", `{"wait":"1s",` + asks + `}`, 502, 1, 1},
 		"a Batch":            {"QuotaService/Batch", "application/json", `{"commands":[{"reserve":{` + asks + `}}]}`, 502, 1, 1},
-		"gRPC":               {"QuotaService/Reserve", "application/grpc", "\x00\x00\x00\x00" + string(rune(len(packed))) + string(packed), 502, 1, 1},
+		"gRPC":               {"QuotaService/Reserve", "application/grpc", framed, 502, 1, 1},
 		"a read":             {"QuotaService/GetQuota", "application/json", `{"name":"t/core"}`, 200, 2, 0},
 		"a task":             {"TaskService/BeginTask", "application/json", `{"task":"T-1","holder":"x@node-7"}`, 0, 2, 0},
 	} {
@@ -221,7 +222,8 @@ func TestAPI_GoesToTheLeaderAtOnce(t *testing.T) {
 			passed.Add(1)
 		}
 		info, _ := proto.Marshal(&quotav1.ErrorInfo{
-			Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true, Outcome: quotav1.Outcome_OUTCOME_NOT_ACCEPTED, LeaderAddress: c.config.APIAddress,
+			Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true, Outcome: quotav1.Outcome_OUTCOME_NOT_ACCEPTED,
+			LeaderAddress: c.config.APIAddress,
 		})
 		speak(503, `{"code":"unavailable","message":"this node does not lead","details":[{"type":"quota.v1.ErrorInfo","value":"`+
 			base64.RawStdEncoding.EncodeToString(info)+`"}]}`)(w, r)

@@ -237,12 +237,14 @@ func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call)
 	if _, known := g.catalog.Get(d.quota.Name); !known || d.quota.Slots || d.amount > 1<<31 {
 		return false
 	}
-	limiter, err := g.batches.limiter(g, c.state.machine, c.caller.Class, d.quota.Name)
+	limiter, asks, err := g.batches.limiter(g, c.state.machine, c.caller.Class, d.quota.Name)
 	if err != nil {
 		return false
 	}
 	ctx, cancel := context.WithDeadlineCause(r.Context(), c.until, errWaited)
 	defer cancel()
+	ctx, done := unlessAway(ctx, asks)
+	defer done()
 	var taken *client.Taken
 	if !time.Now().Before(c.until) {
 		// Without a wait it is now or not at all.
@@ -255,6 +257,26 @@ func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call)
 	}
 	writeJSON(w, permission(taken.Left(), taken.Member(), taken.Forecast()))
 	return true
+}
+
+// unlessAway ends a wait in which the cluster turns out to be away: the wait is for quota.
+func unlessAway(ctx context.Context, asks *client.Client) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var look *time.Timer
+	var mu sync.Mutex // look is set when it is held
+	mu.Lock()
+	defer mu.Unlock()
+	look = time.AfterFunc(awayAfter, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		// An attempt takes a moment to fail, and an election does not last as long.
+		if asks.Away() > awayAfter/2 {
+			cancel(client.ErrClusterAway)
+			return
+		}
+		look.Reset(time.Second)
+	})
+	return ctx, func() { look.Stop(); cancel(nil) }
 }
 
 // errWaited is the cause with which a wait ends.
@@ -272,7 +294,8 @@ type batchKey struct {
 	quota string
 }
 
-func (b *batches) limiter(g *Gateway, machine string, class config.Class, quota string) (*client.Limiter, error) {
+// limiter returns what a class takes of a quota, and its client.
+func (b *batches) limiter(g *Gateway, machine string, class config.Class, quota string) (*client.Limiter, *client.Client, error) {
 	if class == config.ClassNone {
 		class = config.Standard
 	}
@@ -280,7 +303,7 @@ func (b *batches) limiter(g *Gateway, machine string, class config.Class, quota 
 	defer b.mu.Unlock()
 	key := batchKey{class, quota}
 	if l := b.limiters[key]; l != nil {
-		return l, nil
+		return l, b.clients[class], nil
 	}
 	if b.limiters == nil {
 		b.clients, b.limiters = make(map[config.Class]*client.Client), make(map[batchKey]*client.Limiter)
@@ -289,13 +312,13 @@ func (b *batches) limiter(g *Gateway, machine string, class config.Class, quota 
 	if asks == nil {
 		made, err := g.cluster.client(class.String()+"@"+machine, g.logger)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		asks, b.clients[class] = made, made
 	}
 	l := asks.Limiter(quota, client.LimiterClass(classOf(class)))
 	b.limiters[key] = l
-	return l, nil
+	return l, asks, nil
 }
 
 func (b *batches) close() error {

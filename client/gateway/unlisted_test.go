@@ -1,7 +1,12 @@
 package gateway_test
 
 import (
+	"context"
+	"io"
+	"net"
 	"net/http"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -81,5 +86,137 @@ func TestA13_AGatewayThatStartsWhileTheClusterIsAwayRefusesUntilItIsBack(t *test
 	})
 	if got := <-waits; got.status != http.StatusOK && got.status != http.StatusServiceUnavailable {
 		t.Errorf("a call that waited got %d %s", got.status, got.body)
+	}
+}
+
+// sluice passes connections on, and holds all that is written on them while it is shut, as a network does that drops packets.
+type sluice struct {
+	address string
+	mu      sync.Mutex
+	changed *sync.Cond
+	shut    bool
+}
+
+func startSluice(tb testing.TB, to string) *sluice {
+	tb.Helper()
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := &sluice{address: listener.Addr().String()}
+	s.changed = sync.NewCond(&s.mu)
+	var passing sync.WaitGroup
+	passing.Go(func() {
+		for {
+			near, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			passing.Go(func() {
+				defer func() { _ = near.Close() }()
+				s.wait()
+				far, err := new(net.Dialer).DialContext(context.Background(), "tcp", to)
+				if err != nil {
+					return
+				}
+				defer func() { _ = far.Close() }()
+				back := make(chan struct{})
+				go func() { _, _ = io.Copy(held{s, near}, far); _ = near.Close(); close(back) }()
+				_, _ = io.Copy(held{s, far}, near)
+				_ = far.Close()
+				<-back
+			})
+		}
+	})
+	tb.Cleanup(func() { _ = listener.Close(); s.set(false); passing.Wait() })
+	return s
+}
+
+func (s *sluice) set(shut bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.shut = shut
+	s.changed.Broadcast()
+}
+
+func (s *sluice) wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.shut {
+		s.changed.Wait()
+	}
+}
+
+// held writes to a connection while the sluice is open.
+type held struct {
+	sluice *sluice
+	net.Conn
+}
+
+// Write implements io.Writer.
+func (h held) Write(p []byte) (int, error) {
+	h.sluice.wait()
+	return h.Conn.Write(p)
+}
+
+// TestA13_SilentNodesAreAwayToo: nodes that say nothing are given up as those that refuse connections, on every way to them, and once they
+// answer calls pass by themselves.
+func TestA13_SilentNodesAreAwayToo(t *testing.T) {
+	c := startCluster(t, rate("openai/gpt-5/requests", 1000), rate("t/core", 1000))
+	p := startProvider(t, speak(200, chatAnswer))
+	way := startSluice(t, c.config.APIAddress)
+	conf := configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")})
+	conf.Cluster.Nodes = []string{way.address}
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	calls := map[string]struct{ path, body, says string }{
+		"a call":           {"/openai/v1/responses", `{"model":"gpt-5","input":"x"}`, `"type":"server_error"`},
+		"a take":           {"/take?quota=t/core", "", "no quotad node answered"},
+		"a take by name":   {"/take?quota=t/core&holder=picard", "", "no quotad node answered"},
+		"a read":           {"/quota.v1.QuotaService/GetQuota", `{"name":"t/core"}`, "no quotad node answered"},
+		"a listing by GET": {"", "", "no quotad node answered"},
+	}
+	ask := func(name string) answer {
+		if call := calls[name]; call.path != "" {
+			return f.do(http.MethodPost, call.path, call.body, "X-Quotad-Class", "critical")
+		}
+		return f.do(http.MethodGet, "/quota.v1.QuotaService/GetQuota?connect=v1&encoding=json&message=%7B%22name%22%3A%22t%2Fcore%22%7D", "")
+	}
+	for name := range calls {
+		if got := ask(name); got.status != 200 {
+			t.Fatalf("%s: %d %s", name, got.status, got.body)
+		}
+	}
+	sent := len(p.seen())
+	way.set(true)
+	type result struct {
+		name string
+		answer
+	}
+	results := make(chan result, len(calls))
+	for name := range calls {
+		go func() { results <- result{name, ask(name)} }()
+	}
+	late := time.NewTimer(20 * time.Second) // less than a critical call may wait for quota
+	defer late.Stop()
+	for range calls {
+		var got result
+		select {
+		case got = <-results:
+		case <-late.C:
+			t.Fatal("somebody waits for the cluster as if for quota")
+		}
+		if got.name == "a take" && got.status == 200 {
+			continue // what was consumed ahead needs no node
+		}
+		if got.status != 503 || !strings.Contains(got.body, calls[got.name].says) || got.header.Get("Retry-After") != "5" {
+			t.Errorf("%s: %d %s, %v", got.name, got.status, got.body, got.header)
+		}
+	}
+	if n := len(p.seen()); n != sent {
+		t.Errorf("%d calls were sent while no node answered", n-sent)
+	}
+	way.set(false)
+	for name := range calls {
+		eventually(t, name+" passes again", func() bool { return ask(name).status == 200 })
 	}
 }
