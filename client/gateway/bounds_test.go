@@ -353,3 +353,79 @@ func TestA32_SlotIsFreeSoonAfterItsConnection(t *testing.T) {
 		}
 	})
 }
+
+// TestA11_NineClientsOnOneKeyForFiveMinutes: the provider, which counts each minute that there is, refuses none of their calls and is used.
+// In the second run the cluster is away for 20 s (A12), which costs no more than that time.
+func TestA11_NineClientsOnOneKeyForFiveMinutes(t *testing.T) {
+	const limit, clients, length, away = 60, 9, 5 * time.Minute, 20 * time.Second
+	for name, outage := range map[string]time.Duration{"in peace": 0, "without the cluster for a while": away} {
+		t.Run(name, func(t *testing.T) {
+			counted := &slidingMinute{limit: limit}
+			with := setting{
+				dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Rate("openai/gpt-5/requests", limit, time.Minute)},
+				answer: counted.answer,
+			}
+			inBubble(t, with, func(t *testing.T, b *bubble) {
+				began := time.Now()
+				var calls sync.WaitGroup
+				for i := range clients {
+					path := "/as/client-" + string(rune('a'+i)) + "/openai/v1/chat/completions"
+					calls.Go(func() {
+						for time.Since(began) < length {
+							got := b.do(http.MethodPost, path, `{"model":"gpt-5","messages":[]}`)
+							if got.status != 200 && (outage == 0 || got.status != 503) && time.Since(began) < length {
+								t.Errorf("after %v: %d %s", time.Since(began), got.status, got.body)
+							}
+						}
+					})
+				}
+				if outage > 0 {
+					b.after(length / 2)
+					b.nodes.cut(true)
+					b.after(outage)
+					b.nodes.cut(false)
+				}
+				calls.Wait()
+				possible := float64(limit) * (length - outage).Minutes()
+				admitted, refused := counted.within(began, length)
+				t.Logf("the provider admitted %d of %.0f, and refused %d", admitted, possible, refused)
+				if refused > 0 || float64(admitted) < 0.95*possible {
+					t.Errorf("the provider admitted %d of %.0f, and refused %d", admitted, possible, refused)
+				}
+			})
+		})
+	}
+}
+
+// slidingMinute is a provider that allows so many calls in any minute.
+type slidingMinute struct {
+	limit    int
+	mu       sync.Mutex
+	admitted []time.Time
+	refused  int
+}
+
+func (s *slidingMinute) answer(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if n := len(s.admitted); n >= s.limit && now.Sub(s.admitted[n-s.limit]) < time.Minute {
+		s.refused++
+		speak(429, `{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}`)(w, r)
+		return
+	}
+	s.admitted = append(s.admitted, now)
+	speak(200, chatAnswer)(w, r)
+}
+
+// within counts the calls of a time, and all that were refused.
+func (s *slidingMinute) within(began time.Time, length time.Duration) (admitted, refused int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, at := range s.admitted {
+		if at.Sub(began) < length {
+			admitted++
+		}
+	}
+	return admitted, s.refused
+}
