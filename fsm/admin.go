@@ -10,6 +10,7 @@ import (
 	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/workflow"
 )
 
 // Bounds of the operator's commands.
@@ -26,9 +27,9 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 	if failure == nil {
 		failure = checkRules(command.Holders)
 	}
-	var plans []*plan
+	var plans []*workflow.Plan
 	if failure == nil {
-		plans, failure = checkWorkflows(command.Workflows)
+		plans, failure = workflow.Check(command.Workflows)
 	}
 	if failure != nil {
 		return effect.Failed(failure)
@@ -65,7 +66,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 			m.rules = command.Holders
 		}
 		if command.ReplaceWorkflows {
-			m.replaceWorkflows(plans)
+			m.workflows.Replace(workflowHost{m}, plans)
 		}
 	}
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{QuotasApplied: applied}}

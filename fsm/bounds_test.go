@@ -13,6 +13,7 @@ import (
 	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/workflow"
 )
 
 // BenchmarkLongestEntry carries out, in one entry, what leaves most to do, and tells how long the longest entry took, that one and those
@@ -90,15 +91,15 @@ func BenchmarkLongestEntry(b *testing.B) {
 		},
 		// Each grant ends a limit, and each denial begins one: of a step of as many workflows as one may be in.
 		"GrantsAndDenialsInWorkflows": func(w *world) (commands []*logpb.Command) {
-			stepsKeptBack(w, maxWorkflowsOfHolder)
+			stepsKeptBack(w, workflow.MaxOfHolder)
 			return limitsAndGrants(w)
 		},
 		"GrantsAndDenialsWithoutWaiters": func(w *world) (commands []*logpb.Command) {
-			w.raw(workflows(longChains(maxWorkflowsOfHolder)...))
+			w.raw(workflows(longChains(workflow.MaxOfHolder)...))
 			return limitsAndGrants(w)
 		},
 		"ReportsInWorkflows": func(w *world) (commands []*logpb.Command) {
-			stepsKeptBack(w, maxWorkflowsOfHolder)
+			stepsKeptBack(w, workflow.MaxOfHolder)
 			for i := range MaxEntryCommands {
 				w.raw(applyQuotas(rateOf(fmt.Sprint("q", i), 1, minute)))
 				lease := w.raw(consumesAtOnce(lastStep, itemOf(fmt.Sprint("q", i), 1)))[0].GetGranted().GetLease()
@@ -107,8 +108,8 @@ func BenchmarkLongestEntry(b *testing.B) {
 			return commands
 		},
 		"DeleteWorkflows": func(w *world) (commands []*logpb.Command) {
-			stepsKeptBack(w, maxWorkflowsOfHolder)
-			for i := range maxWorkflowsOfHolder {
+			stepsKeptBack(w, workflow.MaxOfHolder)
+			for i := range workflow.MaxOfHolder {
 				commands = append(commands, deletesWorkflow(fmt.Sprint("chain-", i)))
 			}
 			return commands
@@ -301,13 +302,13 @@ const lastStep = "step-63"
 
 // longChains are workflows of as many steps as one may have, of the same holders.
 func longChains(count int) (chains []*logpb.Workflow) {
-	steps := make([]string, maxSteps)
+	steps := make([]string, workflow.MaxSteps)
 	for i := range steps {
 		steps[i] = fmt.Sprintf("step-%02d", i)
 	}
 	for i := range count {
 		c := chain(fmt.Sprint("chain-", i), steps...)
-		c.Threshold = maxSteps
+		c.Threshold = workflow.MaxSteps
 		chains = append(chains, c)
 	}
 	return chains

@@ -16,6 +16,7 @@ import (
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/task"
+	"github.com/quotad/quotad/fsm/workflow"
 )
 
 // assumedMemory is what a node is assumed to have, fullShare the share of it in percent that the state may take with every budget full of
@@ -163,7 +164,7 @@ const (
 // expensives are the most expensive things of each budget.
 func expensives() []expensive {
 	reserves := func(n int, consume bool, items ...*logpb.Item) *logpb.Command {
-		a := ask(longName("h", n, maxHolderLength), items...)
+		a := ask(longName("h", n, workflow.MaxHolder), items...)
 		a.TtlNs, a.Consume = day, consume
 		return reserve(a)
 	}
@@ -174,12 +175,14 @@ func expensives() []expensive {
 	}
 	return []expensive{
 		{name: "a session", of: accounts.Sessions, command: func(n int) *logpb.Command {
-			c := &logpb.Command{By: longName("by", n, maxHolderLength), Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: longName("h", n, maxHolderLength)}}}
+			c := &logpb.Command{By: longName("by", n, workflow.MaxHolder), Kind: &logpb.Command_OpenSession{
+				OpenSession: &logpb.OpenSession{Holder: longName("h", n, workflow.MaxHolder)},
+			}}
 			return c
 		}},
 		{name: "a key", of: accounts.Keys, command: func(n int) *logpb.Command {
 			c := keyedBy(longName("key", n, 128), withdraw(1<<40))
-			c.By = longName("by", n, maxHolderLength)
+			c.By = longName("by", n, workflow.MaxHolder)
 			return c
 		}},
 		{name: "a failure's result", of: accounts.Results, command: func(n int) *logpb.Command {
@@ -201,7 +204,7 @@ func expensives() []expensive {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, brimItems("none", n, 4)...)
 		}},
 		{name: "a waiting Reserve of four, long names, that consumes", of: accounts.Waiters, command: func(n int) *logpb.Command {
-			c := waits(longName("w", n%longWaiting, maxHolderLength), 0, 10*minute, brimItems("none", n, 4)...)
+			c := waits(longName("w", n%longWaiting, workflow.MaxHolder), 0, 10*minute, brimItems("none", n, 4)...)
 			c.GetReserve().Consume = true
 			return c
 		}},
@@ -212,7 +215,7 @@ func expensives() []expensive {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, itemOf(brimQuota("none-below", n%brimQuotas), 1))
 		}},
 		{name: "a task", of: accounts.Tasks, command: func(n int) *logpb.Command {
-			c := begins(longName("task", n, task.MaxName), longName("h", n, maxHolderLength), 0)
+			c := begins(longName("task", n, task.MaxName), longName("h", n, workflow.MaxHolder), 0)
 			for i := range task.MaxQuotas {
 				c.GetBeginTask().Quotas = append(c.GetBeginTask().Quotas, brimQuota("plenty", i))
 			}
@@ -469,8 +472,8 @@ func TestBudgets_AllFullAtFullSize(t *testing.T) {
 		kinds[e.name] = e
 	}
 	for n := range longWaiting { // once the records of holders are full no other holder gets one
-		s.apply(reserve(ask(longName("w", n, maxHolderLength), itemOf(brimQuota("plenty", 0), 1))))
-		s.apply(reserve(ask(longName("h", n%longNamed, maxHolderLength), itemOf(brimQuota("plenty", 0), 1))))
+		s.apply(reserve(ask(longName("w", n, workflow.MaxHolder), itemOf(brimQuota("plenty", 0), 1))))
+		s.apply(reserve(ask(longName("h", n%longNamed, workflow.MaxHolder), itemOf(brimQuota("plenty", 0), 1))))
 	}
 	releaseAll(s, 0, 0)
 	var most int64

@@ -236,8 +236,8 @@ func TestRandomCascades(t *testing.T) {
 }
 
 func sayWorkflows(s *State) (text string) {
-	s.workflows.Scan(func(name string, w *workflow) bool {
-		text += fmt.Sprintf("%s: %+v sequential %v since %d, turn %+v, next %d, due %d\n", name, w.steps, w.sequential, w.changed, w.baton, w.next, w.due)
+	s.workflows.Records(func(record *logpb.SnapshotRecord) bool {
+		text += fmt.Sprintln(record)
 		return true
 	})
 	return text

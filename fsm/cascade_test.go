@@ -9,6 +9,7 @@ import (
 
 	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/workflow"
 )
 
 // release is the chain of the scenarios: each stage hands its work to the next.
@@ -411,7 +412,7 @@ func TestViewsOfWorkflows(t *testing.T) {
 		w.do(l.command)
 	}
 	w.sleep(5 * second)
-	view := func() WorkflowView {
+	view := func() workflow.View {
 		v, ok := w.m.State().Workflow("release", w.clock())
 		if !ok {
 			t.Fatal("there is no such workflow")
@@ -435,7 +436,8 @@ func TestViewsOfWorkflows(t *testing.T) {
 	w.do(waits("architecture", 0, minute, itemOf("s", 1)))
 	w.now += second // the view is of a later moment than the state
 	v = view()
-	if !v.Sequential || v.StateFor != second || v.CalmIn != 74*second || v.Baton == nil || *v.Baton != (BatonView{Holder: "triage", Fence: 2, Left: 299 * second}) {
+	if !v.Sequential || v.StateFor != second || v.CalmIn != 74*second || v.Baton == nil ||
+		*v.Baton != (workflow.BatonView{Holder: "triage", Fence: 2, Left: 299 * second}) {
 		t.Errorf("%+v %+v", v, v.Baton)
 	}
 	if s := v.Steps[1]; s.Waiting != 1 || s.PausedFor != 0 {
@@ -561,7 +563,7 @@ func TestLacking_LooksAtAncestors(t *testing.T) {
 			if r := w.do(c.first); r.GetGranted() == nil && r.GetReported() == nil {
 				t.Fatal(r)
 			}
-			if got := w.m.lacking(shortage{"org/a", 1}); got != c.want {
+			if got := (workflowHost{w.m}).Lacks(workflow.Shortage{Quota: "org/a", Amount: 1}); got != c.want {
 				t.Errorf("lacking: %t", got)
 			}
 		})

@@ -97,7 +97,7 @@ func rangesKnowingly(t *testing.T, sources []string) {
 func folders(t *testing.T) (all [][]string) {
 	t.Helper()
 	for _, folder := range []string{
-		".", "accounts", "cow", "dedup", "effect", "entry", "field", "fixed", "ledger", "levels", "rangeset", "snapshot", "task",
+		".", "accounts", "cow", "dedup", "effect", "entry", "field", "fixed", "ledger", "levels", "rangeset", "snapshot", "task", "workflow",
 	} {
 		names, err := filepath.Glob(filepath.Join(folder, "*.go"))
 		if err != nil {

@@ -88,7 +88,8 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 		l.provisional, l.deadline = true, m.clock.Now+provisionalTTL
 	}
 	m.recordGrant(req, as, needs)
-	m.recordMember(l, needs)
+	end := m.workflows.RecordGrant(workflowHost{m}, l.holder, l.fence, enforced(needs) != nil, amountIn(needs))
+	l.deadline = min(l.deadline, end)
 	if l.items = l.single[:0]; len(needs) > 1 {
 		l.items = make([]item, 0, len(needs))
 	}
@@ -121,7 +122,7 @@ func (m *Machine) answer(l *lease, needs []need, ticket uint64) *logpb.Result {
 	a.granted.Lease, a.granted.Fence, a.granted.DeadlineNs = l.id, l.fence, l.deadline
 	a.granted.Class, a.granted.Ticket, a.granted.AskedTtlNs = l.class, ticket, l.ttl
 	a.granted.Items = m.grantedItems(l, &a.items)
-	a.granted.Forecast, a.granted.BackPressure = m.forecastOf(needs), m.backPressure(l.holder)
+	a.granted.Forecast, a.granted.BackPressure = m.forecastOf(needs), m.workflows.Pressure(l.holder, m.clock.Now)
 	return &a.result
 }
 
@@ -332,7 +333,7 @@ func (m *Machine) setDeadline(l *lease, deadline int64) {
 func (m *Machine) confirm(l *lease) {
 	if l.provisional {
 		l.provisional = false
-		m.setDeadline(l, max(l.deadline, min(m.clock.Now+l.ttl, m.batonEnd(l))))
+		m.setDeadline(l, max(l.deadline, min(m.clock.Now+l.ttl, m.workflows.BatonEnd(l.holder, l.fence))))
 	}
 }
 
@@ -370,7 +371,7 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 		ttl = l.ttl
 	}
 	l.provisional, l.ttl = false, max(l.ttl, ttl)
-	m.setDeadline(l, max(l.deadline, min(m.clock.Now+ttl, m.batonEnd(l))))
+	m.setDeadline(l, max(l.deadline, min(m.clock.Now+ttl, m.workflows.BatonEnd(l.holder, l.fence))))
 	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline, Closed: m.closedItems(l)}}}
 }
 
@@ -543,7 +544,7 @@ func (m *Machine) endUnlisted(l *lease, how effect.EventKind, withGrace bool) []
 	}
 	m.addCost(l.holder, -unused)
 	m.emit(effect.Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})
-	m.leaseEnded(l)
+	m.workflows.RecordEnd(workflowHost{m}, l.holder, l.fence)
 	m.freeList.keep(l, m.generation)
 	return returned
 }

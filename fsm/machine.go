@@ -32,8 +32,6 @@ type Machine struct {
 	toWake btree.Set[string]
 	// toDemote are the holders that were granted something, and whose promoted waiters return to their class.
 	toDemote btree.Set[string]
-	// told are the places, from 1 on, of the present entry's events that tell the steps of a workflow of a limit.
-	told map[string]*[maxSteps]int
 	// ticked tells whether a second of cluster time began with the present entry.
 	ticked bool
 	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
@@ -68,7 +66,7 @@ type Machine struct {
 // New returns the state at the cluster's birth.
 func New() *Machine {
 	return &Machine{
-		state: newState(), generation: 1, dirty: map[uint32]bool{}, reordered: map[uint32]bool{}, told: map[string]*[maxSteps]int{},
+		state: newState(), generation: 1, dirty: map[uint32]bool{}, reordered: map[uint32]bool{},
 		sharers: map[string]int32{}, freeList: freeList{most: maxFree}, bounds: newBounds(),
 	}
 }
@@ -116,7 +114,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		m.events = nil
 	}
 	m.events = m.events[:0]
-	clear(m.told)
+	m.workflows.BeginEntry()
 	boundTimes(entry)
 	m.bounds.begin()
 	m.asker = 0
@@ -206,7 +204,7 @@ func (m *Machine) apply(command *logpb.Command, from dedup.RequestID) *logpb.Res
 	case *logpb.Command_ForgetTask:
 		return m.tasks.Forget(taskHost{m}, kind.ForgetTask, command.By)
 	case *logpb.Command_DeleteWorkflow:
-		return m.deleteWorkflow(kind.DeleteWorkflow)
+		return m.workflows.Delete(workflowHost{m}, kind.DeleteWorkflow.Workflow)
 	case *logpb.Command_ApplyQuotas:
 		return m.applyQuotas(kind.ApplyQuotas)
 	case *logpb.Command_DeleteQuota:
@@ -274,7 +272,7 @@ func (m *Machine) runDue() {
 	m.endLimits()
 	m.endCooldowns()
 	m.endOverrides()
-	m.reviewWorkflows()
+	m.workflows.Review(workflowHost{m}, maxDuePerEntry)
 	m.bounds.waits.half(m.endWaits)
 	m.promote()
 	m.reserveForStarved()

@@ -217,8 +217,8 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	}
 	if refusal := m.judgeConsume(l, parts); refusal != nil {
 		m.recordRefusal(l.holder, refusal)
-		m.recordDenial(l.holder, m.needsOf(l, parts), refusal)
-		refusal.BackPressure = m.backPressure(l.holder)
+		m.workflows.RecordDenial(workflowHost{m}, l.holder, refusal, amountIn(m.needsOf(l, parts)))
+		refusal.BackPressure = m.workflows.Pressure(l.holder, m.clock.Now)
 		m.emit(effect.Event{Kind: effect.EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence, Reason: refusal.Reason})
 		return effect.Refused(refusal)
 	}

@@ -302,7 +302,7 @@ func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
 // finishWait does so for one of whose refusal the binding quota's meter has been told, or there is none.
 func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 	m.dequeue(w)
-	refusal.BackPressure = m.backPressure(w.req.Holder)
+	refusal.BackPressure = m.workflows.Pressure(w.req.Holder, m.clock.Now)
 	result := effect.Refused(refusal)
 	m.requests.Complete(requestHost{m}, w.from, w.ticket, result)
 	m.emit(effect.Event{
@@ -515,4 +515,50 @@ func (m *Machine) placeFrom(from place) (first place, ok bool) {
 		return false
 	})
 	return first, ok
+}
+
+// maxWalkedPerEntry bounds how many waiters of steps commands go through to have them tried. Where that is used up, the steps are
+// gone through once, when all commands are carried out, and their waiters are tried with the next entry.
+const maxWalkedPerEntry = 2 * maxWaitersOfHolder
+
+// wakeWaitersOf has a holder's waiters tried, also when that comes up while waiters are tried.
+func (m *Machine) wakeWaitersOf(name string) {
+	h, ok := m.holders.Get(name)
+	switch {
+	case !ok || h.waiting == 0:
+	case m.bounds.walks.left == 0:
+		m.toWake.Insert(name)
+	default:
+		m.bounds.walks.spend(m.markWaitersOf(name))
+	}
+}
+
+// finishWalks goes through the waiters of holders to whom the commands did not come, once for each holder. They are tried with
+// the next entry.
+func (m *Machine) finishWalks() {
+	m.toDemote.Scan(func(name string) bool {
+		m.demoteNow(name)
+		return true
+	})
+	m.toWake.Scan(func(name string) bool {
+		m.markWaitersOf(name)
+		return true
+	})
+	m.deferDirty()
+	clear(m.reordered)
+	m.toWake.Clear()
+	m.toDemote.Clear()
+}
+
+// markWaitersOf marks what a holder waits for, and returns how many items that are.
+func (m *Machine) markWaitersOf(name string) (visited int) {
+	m.eachWaiterOf(name, func(w *waiter) bool {
+		visited += w.cost()
+		l, _ := m.waitSets.Get(w.waitSet)
+		for _, number := range l.quotas {
+			m.dirty[number], m.reordered[number] = true, true
+		}
+		return true
+	})
+	return visited
 }

@@ -119,8 +119,8 @@ func (s *State) firstDue() int64 {
 	if lost, due, _ := s.tasks.NextDue(s.clock.Now); due {
 		at = min(at, lost)
 	}
-	if review, ok := s.reviews.Min(); ok {
-		at = min(at, review.At)
+	if review, pending := s.workflows.FirstReview(); pending {
+		at = min(at, review)
 	}
 	return at
 }

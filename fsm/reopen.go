@@ -6,13 +6,14 @@ import (
 	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/workflow"
 )
 
 // maxReopenedPerEntry bounds the steps of workflows, and the breakers, that one entry examines because operators reopened quotas.
 // leastReopened is how many a command examines itself when those before it have taken all: a workflow's.
 const (
 	maxReopenedPerEntry = 8 * maxDuePerEntry
-	leastReopened       = maxSteps
+	leastReopened       = workflow.MaxSteps
 )
 
 // reopenQuota ends, on an operator's word, what reports closed of a quota: its cooldown, its holders' breakers, a cap of
@@ -100,35 +101,31 @@ func (m *Machine) endLimits() {
 // that one is closed still or has not what the step needs. Calm is measured from the last report or refusal, not
 // from the end that the closing would have had. It goes through workflows from one on, and through as many steps as its own.
 func (m *Machine) endLimitsOf(reopened uint32, from string, own int) {
-	var found []*workflow
-	cost, next := 0, ""
-	m.workflows.Ascend(from, func(name string, w *workflow) bool {
-		if cost += len(w.steps); !m.bounds.reopens.allows(cost, own, len(found) == 0) {
-			cost, next = cost-len(w.steps), name
-			return false
-		}
-		found = append(found, w)
-		return true
-	})
-	m.bounds.reopens.spend(max(cost, 1))
+	restsOn := func(quota string, short workflow.Shortage) bool { return m.restsOn(quota, short, reopened) }
+	steps, next := m.workflows.EndLimits(workflowHost{m}, from, own, m.bounds.reopens.left > 0, restsOn)
+	m.bounds.reopens.spend(max(steps, 1))
 	if _, exists := m.quotas.Get(reopened); next == "" || !exists {
 		m.reopening.Delete(reopened)
 	} else {
 		m.reopening.Set(reopened, next)
 	}
-	for _, w := range found {
-		changed := false
-		for i := range w.steps {
-			if w.steps[i].until != 0 && m.restsOn(&w.steps[i], reopened) {
-				w = m.editWorkflow(w.definition.Name)
-				w.steps[i].limited, w.steps[i].until = 0, 0
-				changed = true
-			}
-		}
-		if changed {
-			m.calmDown(w)
+}
+
+// restsOn tells whether a step, which is limited by a quota and was last kept from some amount, is limited by nothing but that a quota was
+// closed, which is open now.
+func (m *Machine) restsOn(limited string, short workflow.Shortage, reopened uint32) bool {
+	q := m.quotaNamed(limited)
+	if q == nil {
+		return false
+	}
+	below := false
+	for _, above := range m.ancestors(m.editQuotaNow(q.number)) {
+		below = below || above.number == reopened
+		if above.cooling(m.clock.Now) || short.Quota != "" && above.ledger.Available(&above.rule) < short.Amount {
+			return false
 		}
 	}
+	return below
 }
 
 // reopeningRecords are the reopened quotas of which limits are still to be ended.

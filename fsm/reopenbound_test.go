@@ -25,14 +25,13 @@ func TestReopenQuota_IsBounded(t *testing.T) {
 		w.raw(reserve(ask(fmt.Sprint("b", i), itemOf("r", 1))))
 	}
 	limited := func() (count int) {
-		w.m.workflows.Scan(func(_ string, f *workflow) bool {
-			for i := range f.steps {
-				if f.steps[i].until != 0 {
+		for _, v := range w.m.State().Workflows("", "", chains+1, w.m.State().Clock()) {
+			for i := range v.Steps {
+				if v.Steps[i].LimitedFor != 0 {
 					count++
 				}
 			}
-			return true
-		})
+		}
 		return count
 	}
 	if got := limited(); got != chains {

@@ -11,6 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/workflow"
 )
 
 // Bounds of what one caller's word can do.
@@ -147,7 +148,7 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 	}
 	reported.Attempt = q.attempt
 	if saysLimited(signal.Cause) {
-		m.recordLimit(by.holder, shortage{quota: q.name, amount: 1}, limited, logpb.Reason_REASON_COOLDOWN)
+		m.workflows.RecordLimit(workflowHost{m}, by.holder, workflow.Shortage{Quota: q.name, Amount: 1}, limited, logpb.Reason_REASON_COOLDOWN)
 	}
 	return reported
 }

@@ -193,8 +193,8 @@ func (m *Machine) refuseOrWait(
 	req *logpb.Reserve, needs []need, as priority, from dedup.RequestID, refusal *logpb.Refusal,
 ) *logpb.Result {
 	m.recordStarving(req.Holder, as, needs)
-	m.recordDenial(req.Holder, needs, refusal)
-	m.recordRequest(req.Holder, refusal.Reason)
+	m.workflows.RecordDenial(workflowHost{m}, req.Holder, refusal, amountIn(needs))
+	m.workflows.RecordRequest(req.Holder, refusal.Reason, m.clock.Now)
 	if req.WaitNs == 0 {
 		return m.refuse(req, refusal)
 	}
@@ -485,7 +485,7 @@ func worse(a, b *logpb.Refusal) *logpb.Refusal {
 func (m *Machine) refuse(req *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
 	m.recordRefusal(req.Holder, refusal)
 	m.emit(effect.Event{Kind: effect.EventRefused, Quota: refusal.Quota, Holder: req.Holder, Reason: refusal.Reason})
-	refusal.BackPressure = m.backPressure(req.Holder)
+	refusal.BackPressure = m.workflows.Pressure(req.Holder, m.clock.Now)
 	return effect.Refused(refusal)
 }
 

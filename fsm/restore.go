@@ -117,7 +117,7 @@ func (m *Machine) take(record *logpb.SnapshotRecord) error {
 		m.sweep = swept
 		return err
 	case *logpb.SnapshotRecord_Workflow:
-		return m.takeWorkflow(kind.Workflow)
+		return m.workflows.Restore(kind.Workflow, m.clock.Now)
 	default:
 		return fmt.Errorf("a record of unknown kind")
 	}
@@ -427,45 +427,6 @@ func (m *Machine) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 		from:    dedup.RequestID{Session: encoded.Session, Seq: encoded.Seq, Key: encoded.Key},
 		account: encoded.Account, waitSet: encoded.Lane, shares: int(encoded.Shares),
 	})
-	return nil
-}
-
-// takeWorkflow enters a workflow and how it stands.
-func (m *Machine) takeWorkflow(encoded *logpb.SnapshotWorkflow) error {
-	if encoded.Definition == nil {
-		return fmt.Errorf("a workflow without a definition")
-	}
-	p, failure := newPlan(encoded.Definition)
-	if failure != nil {
-		return fmt.Errorf("%s", failure.Message)
-	}
-	w := &workflow{
-		Made: cow.In(m.generation), plan: p, steps: make([]step, len(p.holders)),
-		sequential: encoded.Sequential, changed: encoded.ChangedNs, last: encoded.LastNs, next: int(encoded.Next), owed: stepSet(encoded.Owed),
-	}
-	outside := func(place int32) bool { return place < 0 || int(place) >= len(w.steps) }
-	if t := encoded.Turn; t != nil {
-		w.baton = baton{at: int(t.Place), after: t.After, fence: t.Fence, began: t.BeganNs, deadline: t.DeadlineNs}
-	}
-	if outside(encoded.Next) || outside(encoded.Turn.GetPlace()) || encoded.Owed>>len(w.steps) != 0 {
-		return fmt.Errorf("workflow %q has a turn outside of its steps", p.definition.Name)
-	}
-	for _, of := range encoded.Steps {
-		if outside(of.Place) {
-			return fmt.Errorf("workflow %q has no step %d", p.definition.Name, of.Place)
-		}
-		w.steps[of.Place] = step{
-			limited: of.LimitedNs, until: of.UntilNs, quota: of.Quota, asked: of.AskedNs, paused: of.PausedNs,
-			short: shortage{of.ShortQuota, of.ShortAmount},
-		}
-	}
-	m.addWorkflow(w)
-	if encoded.ReviewNs == nil {
-		m.scheduleReview(w)
-		return nil
-	}
-	// It does not follow from the rest: Rebase moves time on, and what has come due by then is still to be carried out.
-	m.listReview(w, *encoded.ReviewNs)
 	return nil
 }
 

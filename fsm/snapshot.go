@@ -152,13 +152,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 			return going
 		})
 	}
-	if going {
-		s.workflows.Scan(func(_ string, w *workflow) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Workflow{Workflow: encodeWorkflow(w)}})
-			return going
-		})
-	}
-	return going
+	return going && s.workflows.Records(fn)
 }
 
 // encodeAsked leaves out what nobody asked for.
@@ -176,25 +170,6 @@ func encodeSamples(q *quota) *logpb.SnapshotSamples {
 	encoded := &logpb.SnapshotSamples{Quota: q.number, Window: q.sampledIn, Stage: int32(q.stage)}
 	for _, s := range q.samples {
 		encoded.Samples = append(encoded.Samples, &logpb.SnapshotSample{AtNs: s.at, WallNs: s.wall, Left: s.left})
-	}
-	return encoded
-}
-
-func encodeWorkflow(w *workflow) *logpb.SnapshotWorkflow {
-	encoded := &logpb.SnapshotWorkflow{
-		Definition: w.definition, Sequential: w.sequential, ChangedNs: w.changed, LastNs: w.last, Next: int32(w.next), Owed: uint64(w.owed),
-		ReviewNs: &w.due,
-	}
-	if t := w.baton; t != (baton{}) {
-		encoded.Turn = &logpb.SnapshotTurn{Place: int32(t.at), After: t.after, Fence: t.fence, BeganNs: t.began, DeadlineNs: t.deadline}
-	}
-	for i := range w.steps {
-		if of := &w.steps[i]; *of != (step{}) {
-			encoded.Steps = append(encoded.Steps, &logpb.SnapshotStep{
-				Place: int32(i), LimitedNs: of.limited, UntilNs: of.until, Quota: of.quota, AskedNs: of.asked, PausedNs: of.paused,
-				ShortQuota: of.short.quota, ShortAmount: of.short.amount,
-			})
-		}
 	}
 	return encoded
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/rangeset"
 	"github.com/quotad/quotad/fsm/task"
+	"github.com/quotad/quotad/fsm/workflow"
 )
 
 // State is the replicated state. Its exported methods only read.
@@ -71,11 +72,7 @@ type State struct {
 	requests     *dedup.Table
 	members      *cow.Map[string, string]
 	tasks        *task.Table
-	workflows    *cow.Map[string, *workflow]
-	// stepsOf are the places in workflows of each holder that has one; the slices are replaced, never changed. reviews hold
-	// when to look at a workflow again.
-	stepsOf *cow.Map[string, []stepOf]
-	reviews *cow.Set[dueByName]
+	workflows    *workflow.Table
 	// resumed has, by holder, up to which lease its resume ended all, while some of them still hold something.
 	resumed *cow.Map[string, uint64]
 	// deleted has the names of quotas that were deleted while some who wait for them are still to be refused.
@@ -170,9 +167,7 @@ func newState() *State {
 		requests:     dedup.New(),
 		members:      new(cow.Map[string, string]),
 		tasks:        task.New(),
-		workflows:    new(cow.Map[string, *workflow]),
-		stepsOf:      new(cow.Map[string, []stepOf]),
-		reviews:      cow.NewDues[string](),
+		workflows:    workflow.New(),
 		resumed:      new(cow.Map[string, uint64]),
 		deleted:      new(cow.Map[uint32, string]),
 		moving:       new(cow.Map[string, moving]),
@@ -194,8 +189,7 @@ func (s *State) copy() *State {
 	c.cooldowns, c.overrides = s.cooldowns.Copy(), s.overrides.Copy()
 	c.requests = s.requests.Copy()
 	c.members = s.members.Copy()
-	c.tasks = s.tasks.Copy()
-	c.workflows, c.stepsOf, c.reviews = s.workflows.Copy(), s.stepsOf.Copy(), s.reviews.Copy()
+	c.tasks, c.workflows = s.tasks.Copy(), s.workflows.Copy()
 	c.resumed, c.deleted = s.resumed.Copy(), s.deleted.Copy()
 	c.moving, c.reopening = s.moving.Copy(), s.reopening.Copy()
 	c.accounts = s.accounts.Copy()

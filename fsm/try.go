@@ -108,7 +108,7 @@ func (m *Machine) asideFor(q *quota, aside map[uint32]int64) int64 {
 // setAside sets the amounts of a waiter aside, in all quotas that it needs. Who comes after it is passed over where one of the short ones
 // is needed.
 func (m *Machine) setAside(w *waiter, needs []need, at uint32, short []uint32, aside map[uint32]int64, blocked map[uint32]bool) {
-	m.extendOffers(w.req.Holder)
+	m.workflows.ExtendOffers(w.req.Holder, m.clock.Now)
 	for _, n := range needs {
 		if ahead := n.quota.rule.Policy.Prediction.Ahead; w.rank == ledger.ClassBackground && n.quota.exhausted != 0 {
 			m.scheduleWakeup(at, n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others

@@ -119,19 +119,3 @@ func (s *State) verifyWaitSets() error {
 	return errors.Join(append(errs, cow.Mirrored("lanes by what they need", s.waitSets.Len(), s.waitSetOf.Len()),
 		cow.Mirrored("lanes by quota", places, s.waitSetsOf.Len()), cow.Mirrored("waiters by holder", s.waiters.Len(), s.waitersOf.Len()))...)
 }
-
-// verifyWorkflows looks at the places of holders in workflows.
-func (s *State) verifyWorkflows() (err error) {
-	s.workflows.Scan(func(name string, w *workflow) bool {
-		for at, holder := range w.holders {
-			if !slices.Contains(s.stepsIn(holder), stepOf{workflow: name, at: at}) {
-				err = fmt.Errorf("holder %q is step %d of workflow %q, and is not listed as such", holder, at, name)
-			}
-		}
-		if w.definition.Name != name || len(w.steps) != len(w.holders) || w.baton.fence > s.fence() {
-			err = fmt.Errorf("workflow %q has %d steps of %d holders, and a turn of fence %d", name, len(w.steps), len(w.holders), w.baton.fence)
-		}
-		return err == nil
-	})
-	return err
-}

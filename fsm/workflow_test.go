@@ -2,13 +2,11 @@ package fsm
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/workflow"
 )
 
 // chain is a workflow in which each holder comes after the one before it.
@@ -43,11 +41,11 @@ func deletesWorkflow(name string) *logpb.Command {
 
 // TestWorkflowsThatCannotWork are refused with what is wrong; nothing of the file is applied.
 func TestWorkflowsThatCannotWork(t *testing.T) {
-	many := make([]string, maxSteps+1)
+	many := make([]string, workflow.MaxSteps+1)
 	for i := range many {
 		many[i] = fmt.Sprintf("h%d", i)
 	}
-	shared := make([]*logpb.Workflow, maxWorkflowsOfHolder+1)
+	shared := make([]*logpb.Workflow, workflow.MaxOfHolder+1)
 	for i := range shared {
 		shared[i] = chain(fmt.Sprintf("w%d", i), "a", "b")
 	}
@@ -91,77 +89,10 @@ func TestWorkflowsThatCannotWork(t *testing.T) {
 		if f := r.GetFailure(); f.GetReason() != logpb.Reason_REASON_IMPOSSIBLE_WORKFLOW || !strings.Contains(f.Message, c.says) {
 			t.Errorf("%s: %v", name, r)
 		}
-		if w.m.workflows.Len() != 0 || w.m.quotas.Len() != 0 {
+		if len(w.m.State().Workflows("", "", 1, w.clock())) != 0 || w.m.quotas.Len() != 0 {
 			t.Errorf("%s: some of it was applied", name)
 		}
 	}
-}
-
-// TestWorkflowOrder: each step after those whose work it takes over, and as it is written otherwise.
-func TestWorkflowOrder(t *testing.T) {
-	for _, c := range []struct {
-		workflow *logpb.Workflow
-		order    string
-	}{
-		{chain("w", "a", "b", "c"), "a b c"},
-		{graph("w", after("c", "b"), after("b", "a"), after("a")), "a b c"},
-		{graph("w", after("end", "left", "right"), after("right", "start"), after("left", "start"), after("start")), "start right left end"},
-		{graph("w", after("b"), after("d"), after("a"), after("c", "d")), "b d a c"},
-	} {
-		p, failure := newPlan(c.workflow)
-		if failure != nil {
-			t.Fatal(failure)
-		}
-		if got := strings.Join(p.holders, " "); got != c.order {
-			t.Errorf("%s, want %s", got, c.order)
-		}
-	}
-}
-
-// TestPlansAreTopological: whatever graph is drawn, it is refused for a cycle that is one, or every step stands after its
-// predecessors, and up- and downstream are each other's mirror and the transitive closure.
-func TestPlansAreTopological(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		n := rapid.IntRange(2, 12).Draw(rt, "steps")
-		name := func(i int) string { return string(rune('a' + i)) }
-		w := &logpb.Workflow{Name: "w"}
-		edges := map[[2]string]bool{}
-		for i := range n {
-			step := after(name(i))
-			for j := range n {
-				if rapid.IntRange(0, 3*n).Draw(rt, "edge") <= 2 {
-					step.After = append(step.After, name(j))
-					edges[[2]string{name(j), name(i)}] = true
-				}
-			}
-			w.Steps = append(w.Steps, step)
-		}
-		p, failure := newPlan(w)
-		if failure != nil {
-			_, path, _ := strings.Cut(failure.Message, "a cycle: ")
-			cycle := strings.Split(path, " -> ")
-			if len(cycle) < 2 || cycle[0] != cycle[len(cycle)-1] {
-				rt.Fatalf("%v", failure)
-			}
-			for i := range cycle[1:] {
-				if !edges[[2]string{cycle[i], cycle[i+1]}] {
-					rt.Fatalf("%s does not come after %s: %v", cycle[i+1], cycle[i], failure)
-				}
-			}
-			return
-		}
-		for i := range n {
-			for j := range n {
-				direct := edges[[2]string{p.holders[i], p.holders[j]}]
-				through := slices.ContainsFunc(p.holders, func(k string) bool {
-					return p.upstream[j].has(slices.Index(p.holders, k)) && edges[[2]string{p.holders[i], k}]
-				})
-				if direct && i >= j || p.upstream[j].has(i) != (direct || through) || p.upstream[j].has(i) != p.downstream[i].has(j) {
-					rt.Fatalf("%s and %s of %v", p.holders[i], p.holders[j], w)
-				}
-			}
-		}
-	})
 }
 
 // TestWorkflowsAreReplacedAsAWhole, and kept where a file says nothing of them.
@@ -191,8 +122,8 @@ func TestWorkflowsAreReplacedAsAWhole(t *testing.T) {
 			t.Errorf("after %d: %q, want %q", i, got, c.want)
 		}
 	}
-	if w.m.stepsOf.Len() != 0 {
-		t.Errorf("%d holders are steps of nothing", w.m.stepsOf.Len())
+	if n := tablesOf(w.m.state)["workflows.stepsOf"].MethodByName("Len").Call(nil)[0].Int(); n != 0 {
+		t.Errorf("%d holders are steps of nothing", n)
 	}
 	w.fails(deletesWorkflow("c"), logpb.Reason_REASON_UNKNOWN_WORKFLOW)
 }

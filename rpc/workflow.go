@@ -7,6 +7,7 @@ import (
 
 	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/workflow"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -39,7 +40,7 @@ func workflowState(sequential bool) quotav1.WorkflowState {
 	return quotav1.WorkflowState_WORKFLOW_STATE_PARALLEL
 }
 
-func apiWorkflowStatus(v *fsm.WorkflowView) *quotav1.WorkflowStatus {
+func apiWorkflowStatus(v *workflow.View) *quotav1.WorkflowStatus {
 	s := &quotav1.WorkflowStatus{
 		Definition: apiWorkflow(v.Definition), State: workflowState(v.Sequential), StateFor: durationpb.New(time.Duration(v.StateFor)),
 	}

@@ -1,0 +1,369 @@
+package workflow
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// The cascade keeps a chain of holders from running into a limit one after the other (docs/workflows.md). A step is
+// limited when the provider refuses its call, or the store denies it something for COOLDOWN or EXHAUSTED. While a
+// workflow goes in parallel, the steps upstream of a limited one are kept back; when too many are limited, one at a time
+// goes, by batons (baton.go).
+
+const (
+	// longestLimit bounds for how long one denial makes a step count as limited.
+	longestLimit = fixed.Hour
+	// headStart is how long those upstream are kept back after a limit, so that the limited one goes first.
+	headStart = 5 * fixed.Second
+)
+
+// RecordDenial records for its workflows why a holder is denied what it needs: by a limit, or by something that would not stand
+// first if there were one. amountOf returns how much of a quota it needs, 0 for nothing.
+func (t *Table) RecordDenial(h Host, holder string, refusal *logpb.Refusal, amountOf func(quota string) int64) {
+	switch {
+	case refusal.Reason == logpb.Reason_REASON_COOLDOWN, refusal.Reason == logpb.Reason_REASON_EXHAUSTED:
+		until := cmp.Or(refusal.ReopensAtNs, refusal.RetryAtNs)
+		t.RecordLimit(h, holder, Shortage{refusal.Quota, amountOf(refusal.Quota)}, until, refusal.Reason)
+	case refusal.Reason > logpb.Reason_REASON_EXHAUSTED:
+		for _, of := range t.stepsIn(holder) {
+			if w := t.get(of); w.steps[of.at].until > h.Now() && amountOf(w.steps[of.at].quota) > 0 {
+				w = t.edit(of.workflow)
+				w.last, w.steps[of.at].until = h.Now(), h.Now()
+				t.schedule(w, h.Now())
+			}
+		}
+	}
+}
+
+// RecordLimit records that a holder is limited by a quota until a time.
+func (t *Table) RecordLimit(h Host, name string, by Shortage, until int64, reason logpb.Reason) {
+	now := h.Now()
+	until = min(max(until, now+1), fixed.AddSaturated(now, longestLimit))
+	for _, of := range t.stepsIn(name) {
+		w := t.edit(of.workflow)
+		s := &w.steps[of.at]
+		told, pressing := s.until-now, w.pressing(now)
+		s.limited, s.short, w.last = max(now, 1), by, now
+		if by.Quota == s.quota || until > s.until {
+			s.until, s.quota = until, by.Quota
+		}
+		for i := range w.steps {
+			if !w.sequential && w.upstream[of.at].has(i) && pressing&w.downstream[i] == 0 {
+				w.steps[i].paused = max(now, 1)
+				h.Wake(w.holders[i]) // who waits keeps nothing from others any more
+			}
+		}
+		if told <= 0 || s.until-now > 2*told {
+			t.tellPressure(h, w, of.at, reason)
+		}
+		if !w.sequential && w.limitedLately(now) >= w.threshold {
+			t.goSequential(h, w)
+		}
+		t.schedule(w, h.Now())
+	}
+}
+
+// tellPressure tells the steps up- and downstream of a limited one, and itself. A step is told once in an entry, by what came last:
+// however often limits begin and end in it, its events are no more than steps.
+func (t *Table) tellPressure(h Host, w *workflow, at int, reason logpb.Reason) {
+	told := t.told[w.definition.Name]
+	if told == nil {
+		told = &[MaxSteps]int{}
+		t.told[w.definition.Name] = told
+	}
+	concerned := (w.upstream[at] | w.downstream[at]).with(at)
+	for i, name := range w.holders {
+		if !concerned.has(i) {
+			continue
+		}
+		event := effect.Event{
+			Kind: effect.EventBackPressure, Quota: w.steps[at].quota, Holder: name, Reason: reason, Duration: w.steps[at].until - h.Now(),
+			Workflow: w.definition.Name, Step: w.holders[at],
+		}
+		told[i] = h.Emit(event, told[i])
+	}
+}
+
+// limitedLately counts the steps that were limited within the workflow's time, and since it last changed.
+func (w *workflow) limitedLately(now int64) (count int) {
+	for i := range w.steps {
+		if at := w.steps[i].limited; at != 0 && at >= w.changed && now-at <= w.within {
+			count++
+		}
+	}
+	return count
+}
+
+// pressing returns the steps that keep those upstream of them back.
+func (w *workflow) pressing(now int64) (set stepSet) {
+	for i := range w.steps {
+		if until := w.steps[i].until; until != 0 && fixed.AddSaturated(until, headStart) > now {
+			set = set.with(i)
+		}
+	}
+	return set
+}
+
+// keptBackUntil returns until when a step is kept back because one downstream of it is limited; 0 or past: it is not.
+func (w *workflow) keptBackUntil(at int) (until int64) {
+	if w.sequential || w.steps[at].paused == 0 {
+		return 0
+	}
+	for i := range w.steps {
+		if w.downstream[at].has(i) && w.steps[i].until != 0 {
+			until = max(until, fixed.AddSaturated(w.steps[i].until, headStart))
+		}
+	}
+	return min(until, fixed.AddSaturated(w.steps[at].paused, w.pauseTime))
+}
+
+// Withheld says why back-pressure withholds something from a step.
+type Withheld struct {
+	Reason logpb.Reason
+	// Until is when to come back (cluster time).
+	Until  int64
+	Advice string
+}
+
+// Withhold keeps a step back, when another has the baton, or one downstream of it is limited; false: it may go. Quotas that only observe
+// are not its concern.
+func (t *Table) Withhold(holder string, now int64) (Withheld, bool) {
+	for _, of := range t.stepsIn(holder) {
+		w := t.get(of)
+		switch until := w.keptBackUntil(of.at); {
+		case w.sequential && w.baton.deadline > now && w.baton.at != of.at:
+			return Withheld{
+				logpb.Reason_REASON_SEQUENTIAL, min(w.baton.deadline, fixed.AddSaturated(now, fixed.Second)),
+				fmt.Sprintf("workflow %q goes one at a time, and it is the turn of %q: wait in the queue", of.workflow, w.holders[w.baton.at]),
+			}, true
+		case until > now:
+			return Withheld{
+				logpb.Reason_REASON_BACK_PRESSURE, until,
+				fmt.Sprintf("a holder downstream in workflow %q is limited: begin nothing new", of.workflow),
+			}, true
+		}
+	}
+	return Withheld{}, false
+}
+
+// RecordGrant records that a holder is granted a lease: it is not limited any more by what it needs, and where one at a time
+// goes, it has the baton. enforced says that some of the needed quotas do more than observe, amountOf how much it needs of one.
+// The lease must end no later than at the end that this returns, which is that of the baton.
+func (t *Table) RecordGrant(h Host, holder string, fence uint64, enforced bool, amountOf func(quota string) int64) (end int64) {
+	end = math.MaxInt64
+	for _, of := range t.stepsIn(holder) {
+		w, now := t.get(of), h.Now()
+		if s := &w.steps[of.at]; !w.sequential && s.until == 0 && s.paused == 0 {
+			continue
+		}
+		w = t.edit(of.workflow)
+		s := &w.steps[of.at]
+		s.asked, s.short = 0, Shortage{}
+		if s.paused != 0 {
+			s.paused = max(now, 1)
+		}
+		if w.sequential {
+			end = min(end, w.takeBaton(h, of.at, fence, enforced))
+		}
+		if s.until != 0 && amountOf(s.quota) > 0 {
+			w.last, s.until = max(w.last, min(s.until, now)), 0
+			w.wake(h)
+		}
+		t.schedule(w, now)
+	}
+	return end
+}
+
+// EndLimits ends limits that are over before their time: over says so of a limit by a quota, and of what it kept from the step last.
+// Calm is measured from the last report or refusal, not from the end that the limit would have had. It begins with the workflow from and
+// goes through workflows that have at most so many steps together, and with first through one in any case. It returns how many steps
+// these have, and the workflow to go on with; empty: none is left.
+func (t *Table) EndLimits(
+	h Host, from string, most int, first bool, over func(quota string, short Shortage) bool,
+) (steps int, next string) {
+	var found []*workflow
+	t.workflows.Ascend(from, func(name string, w *workflow) bool {
+		if steps+len(w.steps) > most && !(first && len(found) == 0) {
+			next = name
+			return false
+		}
+		steps += len(w.steps)
+		found = append(found, w)
+		return true
+	})
+	for _, w := range found {
+		changed := false
+		for i := range w.steps {
+			if w.steps[i].until != 0 && over(w.steps[i].quota, w.steps[i].short) {
+				w = t.edit(w.definition.Name)
+				w.steps[i].limited, w.steps[i].until = 0, 0
+				changed = true
+			}
+		}
+		if changed {
+			t.calmDown(h, w)
+		}
+	}
+	return steps, next
+}
+
+// calmDown deals with a workflow of which limits have ended before their time.
+func (t *Table) calmDown(h Host, w *workflow) {
+	if w.sequential && w.calmAt() <= h.Now() {
+		t.goParallel(h, w)
+	}
+	w.wake(h)
+	t.schedule(w, h.Now())
+}
+
+// goSequential lets one at a time go from now on.
+func (t *Table) goSequential(h Host, w *workflow) {
+	w.sequential, w.changed, w.next = true, h.Now(), 0
+	for i := range w.steps {
+		w.steps[i].paused = 0
+	}
+	h.Emit(effect.Event{Kind: effect.EventSequential, Workflow: w.definition.Name, Duration: w.calmTime}, 0)
+	t.passBaton(h, w)
+}
+
+// goParallel lets all go again.
+func (t *Table) goParallel(h Host, w *workflow) {
+	w.sequential, w.changed, w.baton = false, h.Now(), baton{}
+	for i := range w.steps {
+		w.steps[i].until, w.steps[i].asked = 0, 0
+	}
+	h.Emit(effect.Event{Kind: effect.EventParallel, Workflow: w.definition.Name}, 0)
+	w.wake(h)
+}
+
+// calmAt returns when a workflow is calm: nobody is limited, and nobody was for a while.
+func (w *workflow) calmAt() int64 {
+	last := w.last
+	for i := range w.steps {
+		last = max(last, w.steps[i].until)
+	}
+	return fixed.AddSaturated(last, w.calmTime)
+}
+
+// FirstReview returns when to look at a workflow next; false: nothing is pending in any.
+func (t *Table) FirstReview() (at int64, pending bool) {
+	first, ok := t.reviews.Min()
+	return first.At, ok
+}
+
+// Review carries out what is due in workflows, in so many at most: the end of a limit, a pause or a baton, and calm.
+func (t *Table) Review(h Host, most int) {
+	for _, d := range cow.TakeDue(t.reviews, most, func(d review) bool { return d.At <= h.Now() }) {
+		w := t.edit(d.ID)
+		w.due = 0
+		switch {
+		case w.sequential && w.calmAt() <= h.Now():
+			t.goParallel(h, w)
+		case w.sequential && w.baton.deadline <= h.Now():
+			t.expireBaton(h, w)
+		}
+		w.wake(h)
+		t.schedule(w, h.Now())
+	}
+}
+
+// schedule records when to look at a workflow again, and forgets what is over.
+func (t *Table) schedule(w *workflow, now int64) {
+	next := int64(math.MaxInt64)
+	later := func(at int64) {
+		if at > now {
+			next = min(next, at)
+		}
+	}
+	if w.sequential {
+		later(w.calmAt())
+		later(w.baton.deadline)
+		for i := range w.steps {
+			if w.baton.deadline <= now {
+				later(w.steps[i].until)
+			}
+		}
+	} else {
+		pressing := w.pressing(now)
+		for i := range w.steps {
+			s := &w.steps[i]
+			if !pressing.has(i) {
+				s.until = 0
+			}
+			if pressing&w.downstream[i] == 0 {
+				s.paused = 0
+			}
+			if s.until != 0 {
+				later(fixed.AddSaturated(s.until, headStart))
+			}
+			if s.paused != 0 {
+				later(fixed.AddSaturated(s.paused, w.pauseTime))
+			}
+		}
+	}
+	if next == math.MaxInt64 {
+		next = 0
+	}
+	t.list(w, next)
+}
+
+// list lists a workflow by when to look at it again; 0: never.
+func (t *Table) list(w *workflow, next int64) {
+	if next == w.due {
+		return
+	}
+	name := w.definition.Name
+	t.reviews.Delete(review{At: w.due, ID: name})
+	if w.due = next; next != 0 {
+		t.reviews.Set(review{At: next, ID: name})
+	}
+}
+
+// Pressure tells a holder how its workflow stands; of several, one that goes one at a time. nil: nothing in it is
+// limited.
+func (t *Table) Pressure(holder string, now int64) (found *logpb.BackPressure) {
+	for _, of := range t.stepsIn(holder) {
+		if p := t.get(of).pressureOn(of.at, now); p != nil && (found == nil || p.Sequential && !found.Sequential) {
+			found = p
+		}
+	}
+	return found
+}
+
+// pressureOn tells one step how its workflow stands: of the limited steps, with the one that concerns it most.
+func (w *workflow) pressureOn(at int, now int64) *logpb.BackPressure {
+	pressing := w.pressing(now)
+	if pressing == 0 && !w.sequential {
+		return nil
+	}
+	p := &logpb.BackPressure{Workflow: w.definition.Name, Sequential: w.sequential}
+	if w.baton.deadline > now {
+		p.Turn = w.holders[w.baton.at]
+	}
+	for i := range w.steps {
+		s, side := &w.steps[i], w.side(at, i)
+		if pressing.has(i) && (p.Step == "" || side < p.Side || side == p.Side && s.until > p.UntilNs) {
+			p.Step, p.Quota, p.UntilNs, p.Side = w.holders[i], s.quota, s.until, side
+		}
+	}
+	return p
+}
+
+// side says where a step stands as seen from a limited one.
+func (w *workflow) side(at, limited int) logpb.Side {
+	switch {
+	case w.upstream[limited].has(at):
+		return logpb.Side_SIDE_UPSTREAM
+	case w.downstream[limited].has(at):
+		return logpb.Side_SIDE_DOWNSTREAM
+	case at == limited:
+		return logpb.Side_SIDE_SELF
+	}
+	return logpb.Side_SIDE_BESIDE
+}

@@ -1,0 +1,208 @@
+// Package workflow keeps the steps of a workflow from running into a limit one after the other: it says whom a limit keeps back, who has
+// the baton while one at a time goes, and what holders hear of that. A step is a holder; what it is granted, the machine decides.
+package workflow
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/effect"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// Host is what workflows need of the machine. All of it is asked about holders that are steps only.
+type Host interface {
+	// Now returns cluster time.
+	Now() int64
+	// Fence returns the newest fence, NewestFence that of a holder's newest lease, if it lives; 0: it does not.
+	Fence() uint64
+	NewestFence(holder string) uint64
+	// Waiting returns how many Reserves of a holder wait.
+	Waiting(holder string) int64
+	// WaitsForElse tells whether a holder waits for something that a limit by this quota does not keep from it.
+	WaitsForElse(holder, quota string) bool
+	// Lacks tells whether what was not to be had still is not.
+	Lacks(short Shortage) bool
+	// Wake has a holder's waiters tried, also when that comes up while waiters are tried.
+	Wake(holder string)
+	// Emit emits an event and returns its place among those of the entry, from 1 on. It takes the place of an earlier one; 0: it comes last.
+	Emit(event effect.Event, place int) int
+}
+
+// Shortage is an amount of a quota that was not to be had.
+type Shortage struct {
+	Quota  string
+	Amount int64
+}
+
+// Table has all workflows, and how they stand.
+type Table struct {
+	workflows *cow.Map[string, *workflow]
+	// stepsOf are the places in workflows of each holder that has one; the slices are replaced, never changed.
+	stepsOf *cow.Map[string, []stepOf]
+	// reviews hold when to look at a workflow again.
+	reviews *cow.Set[review]
+	// generation tells workflows that a copy may share (older ones) from those that may be changed in place.
+	generation uint64
+	// told are the places, from 1 on, of the present entry's events that tell the steps of a workflow of a limit.
+	told map[string]*[MaxSteps]int
+}
+
+// review says when to look at a workflow again.
+type review = cow.Due[string]
+
+// workflow is a workflow and how it stands.
+type workflow struct {
+	cow.Made
+	*Plan
+	// steps are in workflow order.
+	steps []step
+	// sequential: one at a time goes. changed is since when it is so, or not.
+	sequential bool
+	changed    int64
+	// last is a moment at which a step was limited, the last one but for those that are limited still.
+	last  int64
+	baton baton
+	// next is the place from which the baton goes on; owed are the steps that were passed over, and have one before others.
+	next int
+	owed stepSet
+	// due is when to look at it again; 0: nothing is pending.
+	due int64
+}
+
+// step is how one step of a workflow stands. Times are cluster time.
+type step struct {
+	// limited is when it was limited last, 0 never; until is until when it is, as far as known, 0 for not; quota is by which.
+	limited, until int64
+	quota          string
+	// short is what a limit kept from it last; zero: it was granted something since.
+	short Shortage
+	// asked is when it was last denied, while one at a time goes, what no limit keeps from it; 0: it was granted something
+	// since.
+	asked int64
+	// paused is since when it is kept back without a grant; 0: it is not.
+	paused int64
+}
+
+// stepOf is a holder's place in a workflow.
+type stepOf struct {
+	workflow string
+	at       int
+}
+
+// New returns a table without workflows.
+func New() *Table {
+	return &Table{
+		workflows: new(cow.Map[string, *workflow]), stepsOf: new(cow.Map[string, []stepOf]), reviews: cow.NewDues[string](),
+		told: map[string]*[MaxSteps]int{},
+	}
+}
+
+// Copy returns a table that shares everything until one of the two changes.
+func (t *Table) Copy() *Table {
+	t.generation++
+	return &Table{
+		workflows: t.workflows.Copy(), stepsOf: t.stepsOf.Copy(), reviews: t.reviews.Copy(), generation: t.generation,
+		told: map[string]*[MaxSteps]int{},
+	}
+}
+
+// BeginEntry begins an entry of the log: nobody was told anything with it.
+func (t *Table) BeginEntry() { clear(t.told) }
+
+// stepsIn returns a holder's places in workflows, by the workflows' names. Without workflows it costs one look.
+func (t *Table) stepsIn(holder string) []stepOf {
+	if t.stepsOf.Len() == 0 {
+		return nil
+	}
+	steps, _ := t.stepsOf.Get(holder)
+	return steps
+}
+
+// get returns the workflow of a step.
+func (t *Table) get(of stepOf) *workflow {
+	w, _ := t.workflows.Get(of.workflow)
+	return w
+}
+
+// edit returns a workflow that may be changed.
+func (t *Table) edit(name string) *workflow {
+	w, _ := t.workflows.Get(name)
+	w, copied := cow.Edit(t.workflows, name, w, t.generation)
+	if copied {
+		w.steps = slices.Clone(w.steps)
+	}
+	return w
+}
+
+// Replace puts these in the place of all workflows. One that is defined as before goes on as it stands.
+func (t *Table) Replace(h Host, plans []*Plan) {
+	same := map[string]bool{}
+	for _, p := range plans {
+		w, ok := t.workflows.Get(p.definition.Name)
+		same[p.definition.Name] = ok && proto.Equal(w.definition, p.definition)
+	}
+	for _, w := range t.workflows.Values() {
+		if !same[w.definition.Name] {
+			t.drop(h, w)
+		}
+	}
+	for _, p := range plans {
+		if !same[p.definition.Name] {
+			t.add(&workflow{Made: cow.In(t.generation), Plan: p, steps: make([]step, len(p.holders)), changed: h.Now()})
+		}
+	}
+}
+
+// Delete deletes a workflow on an operator's word.
+func (t *Table) Delete(h Host, name string) *logpb.Result {
+	w, ok := t.workflows.Get(name)
+	if !ok {
+		return effect.Fail(logpb.Reason_REASON_UNKNOWN_WORKFLOW, fmt.Sprintf("there is no workflow %q", name), "list the workflows")
+	}
+	t.drop(h, w)
+	return effect.Done()
+}
+
+// add enters a workflow into the tables.
+func (t *Table) add(w *workflow) {
+	delete(t.told, w.definition.Name) // its steps may be others than those of the one before it
+	name := w.definition.Name
+	t.workflows.Set(name, w)
+	for at, holder := range w.holders {
+		known, _ := t.stepsOf.Get(holder)
+		i, _ := slices.BinarySearchFunc(known, name, func(s stepOf, name string) int { return strings.Compare(s.workflow, name) })
+		t.stepsOf.Set(holder, slices.Insert(slices.Clone(known), i, stepOf{workflow: name, at: at}))
+	}
+}
+
+// drop takes a workflow out of the tables; who was kept back is tried.
+func (t *Table) drop(h Host, w *workflow) {
+	name := w.definition.Name
+	w.wake(h)
+	t.reviews.Delete(review{At: w.due, ID: name})
+	t.workflows.Delete(name)
+	for _, holder := range w.holders {
+		known, _ := t.stepsOf.Get(holder)
+		left := slices.DeleteFunc(slices.Clone(known), func(s stepOf) bool { return s.workflow == name })
+		if len(left) == 0 {
+			t.stepsOf.Delete(holder)
+			continue
+		}
+		t.stepsOf.Set(holder, left)
+	}
+	if w.sequential {
+		h.Emit(effect.Event{Kind: effect.EventParallel, Workflow: name}, 0)
+	}
+}
+
+// wake has the waiters of all steps of a workflow tried.
+func (w *workflow) wake(h Host) {
+	for _, name := range w.holders {
+		h.Wake(name)
+	}
+}

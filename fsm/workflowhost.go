@@ -1,0 +1,142 @@
+package fsm
+
+import (
+	"slices"
+
+	"github.com/quotad/quotad/fsm/effect"
+	"github.com/quotad/quotad/fsm/logpb"
+	"github.com/quotad/quotad/fsm/workflow"
+)
+
+// workflowHost answers what workflows ask the machine (workflow.Host).
+type workflowHost struct{ m *Machine }
+
+// Now returns cluster time.
+func (h workflowHost) Now() int64 { return h.m.clock.Now }
+
+// Fence returns the newest fence.
+func (h workflowHost) Fence() uint64 { return h.m.fence() }
+
+// NewestFence returns the fence of a holder's newest lease, if it lives.
+func (h workflowHost) NewestFence(holder string) uint64 {
+	if l := h.m.newestLease(holder); l != nil {
+		return l.fence
+	}
+	return 0
+}
+
+// Waiting returns how many Reserves of a holder wait.
+func (h workflowHost) Waiting(holder string) int64 { return h.m.waitingOf(holder) }
+
+func (s *State) waitingOf(name string) int64 {
+	h, ok := s.holders.Get(name)
+	if !ok {
+		return 0
+	}
+	return h.waiting
+}
+
+// Wake has a holder's waiters tried.
+func (h workflowHost) Wake(holder string) { h.m.wakeWaitersOf(holder) }
+
+// Emit emits an event, in the place of an earlier one if it has that.
+func (h workflowHost) Emit(event effect.Event, place int) int {
+	if place != 0 {
+		h.m.events[place-1] = event
+		return place
+	}
+	h.m.emit(event)
+	return len(h.m.events)
+}
+
+// Lacks tells whether what was not to be had still is not.
+func (h workflowHost) Lacks(short workflow.Shortage) bool {
+	m := h.m
+	q := m.quotaNamed(short.Quota)
+	return q != nil && slices.ContainsFunc(m.ancestors(q), func(q *quota) bool {
+		q = m.editQuotaNow(q.number)
+		return !q.rule.Policy.Observe && (q.cooling(m.clock.Now) || q.ledger.Available(&q.rule) < short.Amount)
+	})
+}
+
+// WaitsForElse tells whether a holder waits for something that a limit by this quota does not keep from it: it needs others,
+// or all it needs is there. Of a long line it looks at the first.
+func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
+	m := h.m
+	out, looked := h.Lacks(workflow.Shortage{Quota: quota, Amount: 1}), 0
+	number, _ := m.names.Get(quota)
+	m.eachWaiterOf(holder, func(w *waiter) bool {
+		if looked++; looked > maxPassedOver {
+			return false
+		}
+		if m.goneWaiter(w) {
+			return true
+		}
+		if l, _ := m.waitSets.Get(w.waitSet); out && !l.pooled && slices.Contains(l.quotas, number) {
+			return true // a line for the quota itself
+		}
+		needs, failure := m.needs(w.req)
+		found = failure == nil && (amountOf(needs, quota) == 0 || !h.limited(w, needs))
+		return !found
+	})
+	return found
+}
+
+// limited tells whether a limit keeps something of some needs back now.
+func (h workflowHost) limited(w *waiter, needs []need) bool {
+	if onPool(needs) {
+		return !slices.ContainsFunc(choicesOf(needs), func(c choice) bool { return !h.limited(w, c.needs) })
+	}
+	return slices.ContainsFunc(needs, func(n need) bool {
+		return !n.quota.rule.Policy.Observe && (n.quota.cooling(h.m.clock.Now) || h.m.lacks(w.req, w.priority, n))
+	})
+}
+
+// withholdByWorkflow keeps a step of a workflow back. What only observes is not withheld.
+func (m *Machine) withholdByWorkflow(holder string, needs []need) *logpb.Refusal {
+	kept, ok := m.workflows.Withhold(holder, m.clock.Now)
+	if !ok {
+		return nil
+	}
+	binding := enforced(needs)
+	if binding == nil {
+		return nil
+	}
+	return m.refusal(kept.Reason, binding, kept.Until, kept.Advice)
+}
+
+// enforced returns the first needed quota that does more than observe; nil: none.
+func enforced(needs []need) *quota {
+	for _, n := range needs {
+		if !n.quota.rule.Policy.Observe {
+			return n.quota
+		}
+	}
+	return nil
+}
+
+// amountIn returns what tells how much of a quota is needed.
+func amountIn(needs []need) func(quota string) int64 {
+	return func(quota string) int64 { return amountOf(needs, quota) }
+}
+
+// amountOf returns how much of a quota is needed; 0: it is not among the needs.
+func amountOf(needs []need, name string) int64 {
+	for _, n := range needs {
+		if n.quota.name == name {
+			return n.amount
+		}
+	}
+	return 0
+}
+
+// Workflow returns one workflow as it stands at a clock.
+func (s *State) Workflow(name string, at Clock) (workflow.View, bool) {
+	return s.workflows.View(name, at.Now, s.waitingOf)
+}
+
+// Workflows returns up to limit workflows in name order that come after the name after, those with a holder as a step
+// (empty: all).
+func (s *State) Workflows(holder, after string, limit int, at Clock) []workflow.View {
+	return s.workflows.Views(holder, after, limit, at.Now, s.waitingOf)
+}
