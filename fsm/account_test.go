@@ -418,23 +418,23 @@ func TestRestore_RefusesAccountsThatCannotBe(t *testing.T) {
 		"a lease's":            {Kind: &logpb.SnapshotRecord_Lease{Lease: &logpb.SnapshotLease{Id: 1, Account: 3}}},
 		"a key's":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: effect.Done(), Account: 3}}},
 	} {
-		m := New()
-		m.accounts.Last = 5
-		if m.take(record) == nil {
+		restored := &restoring{m: New()}
+		restored.m.accounts.Last = 5
+		if restored.take(record) == nil {
 			t.Errorf("%s: was taken", name)
 		}
 	}
-	m := New()
-	m.accounts.Last = 5
+	restored := &restoring{m: New()}
+	restored.m.accounts.Last = 5
 	for _, fine := range []*logpb.SnapshotAccount{{Number: 1, Name: "x"}, {Number: 2, Parent: 1, Name: "x"}} {
-		if err := m.take(accountRecord(fine)); err != nil {
+		if err := restored.take(accountRecord(fine)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for name, again := range map[string]*logpb.SnapshotAccount{
 		"the same number": {Number: 1, Name: "y"}, "the same name": {Number: 3, Name: "x"}, "a child of a child": {Number: 4, Parent: 2, Name: "z"},
 	} {
-		if m.take(accountRecord(again)) == nil {
+		if restored.take(accountRecord(again)) == nil {
 			t.Errorf("%s: was taken", name)
 		}
 	}

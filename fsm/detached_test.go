@@ -328,7 +328,7 @@ func TestAnOperationIsALeasesOrAnOrphan(t *testing.T) {
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
 	live := w.apply(asks("a", 0, itemOf("q", 5)))[0].GetGranted().Lease
 	for _, o := range []*logpb.SnapshotOperation{{Lease: live, Op: 1, Orphan: true}, {Lease: live + 1, Op: 1}} {
-		if err := w.m.takeOperation(o); err == nil {
+		if err := (&restoring{m: w.m}).takeOperation(o); err == nil {
 			t.Errorf("taken: %v", o)
 		}
 	}
@@ -337,11 +337,11 @@ func TestAnOperationIsALeasesOrAnOrphan(t *testing.T) {
 // TestALeaseThatThereCannotBe: ids are from 1 on, and time from 0.
 func TestALeaseThatThereCannotBe(t *testing.T) {
 	for _, l := range []*logpb.SnapshotLease{{Id: 0, DeadlineNs: 1}, {Id: 1, DeadlineNs: -1}} {
-		if err := New().takeLease(l); err == nil {
+		if err := (&restoring{m: New()}).takeLease(l); err == nil {
 			t.Errorf("taken: %v", l)
 		}
 	}
-	if err := New().takeLease(&logpb.SnapshotLease{Id: 1, DeadlineNs: 1}); err != nil {
+	if err := (&restoring{m: New()}).takeLease(&logpb.SnapshotLease{Id: 1, DeadlineNs: 1}); err != nil {
 		t.Error(err)
 	}
 }

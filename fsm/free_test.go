@@ -316,13 +316,13 @@ func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
 		"a task":             {Kind: &logpb.SnapshotRecord_Task{Task: &logpb.SnapshotTask{Name: "t", Account: nobody}}},
 		"a caller's account": {Kind: &logpb.SnapshotRecord_Account{Account: &logpb.SnapshotAccount{Number: 1, Name: "a", Parent: nobody}}},
 	} {
-		m := New()
-		m.accounts.Last = nobody
-		if err := m.take(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "waits"}}}); err != nil {
+		restored := &restoring{m: New()}
+		restored.m.accounts.Last = nobody
+		if err := restored.takeHolder(&logpb.SnapshotHolder{Name: "waits"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.take(record); err == nil {
-			t.Errorf("%s was taken; then: %v", name, m.take(result))
+		if err := restored.take(record); err == nil {
+			t.Errorf("%s was taken; then: %v", name, restored.take(result))
 		}
 	}
 }

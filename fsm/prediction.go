@@ -194,8 +194,8 @@ func (q *quota) circuit(forecast *logpb.Forecast, now int64) Circuit {
 }
 
 // takeSamples enters what a snapshot has of the reports of a window.
-func (m *Machine) takeSamples(encoded *logpb.SnapshotSamples) error {
-	q, ok := m.quotas.Get(encoded.Quota)
+func (r *restoring) takeSamples(encoded *logpb.SnapshotSamples) error {
+	q, ok := r.m.quotas.Get(encoded.Quota)
 	if !ok || len(encoded.Samples) > ledger.MaxSamples {
 		return fmt.Errorf("%d samples of quota %d, which does not exist, or has that many never", len(encoded.Samples), encoded.Quota)
 	}

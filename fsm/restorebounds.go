@@ -38,7 +38,8 @@ func RestoreBackup(r io.Reader) (*Machine, error) {
 }
 
 // checkHead checks the parts of a fence, clocks and limits.
-func (s *State) checkHead() error {
+func (r *restoring) checkHead() error {
+	s := r.m.state
 	c := &s.clock
 	switch {
 	case s.epoch > MaxEpoch, s.grants > maxGrants:
@@ -54,7 +55,8 @@ func (s *State) checkHead() error {
 }
 
 // takeRule enters a holder rule.
-func (m *Machine) takeRule(rule *logpb.HolderRule) error {
+func (r *restoring) takeRule(rule *logpb.HolderRule) error {
+	m := r.m
 	m.rules = append(m.rules, rule)
 	if failure := checkRules(m.rules[len(m.rules)-1:]); failure != nil || len(m.rules) > maxRules {
 		return fmt.Errorf("holder rule %d is malformed, or one too many", len(m.rules))

@@ -114,9 +114,9 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 			t.Errorf("%s: taken as a backup: %t, wanted %t: %v", name, err == nil, c.backup, err)
 		}
 	}
-	many := New()
+	many := &restoring{m: New()}
 	for range maxRules {
-		many.rules = append(many.rules, &logpb.HolderRule{Pattern: "x"})
+		many.m.rules = append(many.m.rules, &logpb.HolderRule{Pattern: "x"})
 	}
 	if many.take(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Rule{Rule: &logpb.HolderRule{Pattern: "x"}}}) == nil {
 		t.Error("more rules than there can be")

@@ -263,12 +263,12 @@ func (s *State) retiringRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 }
 
 // takeRetiring enters a lease from which records are still to leave, which follow.
-func (m *Machine) takeRetiring(encoded *logpb.SnapshotRetiring) error {
-	if encoded.Lease == 0 || encoded.Lease > m.lastLease || encoded.DeadlineNs < 0 {
+func (r *restoring) takeRetiring(encoded *logpb.SnapshotRetiring) error {
+	if encoded.Lease == 0 || encoded.Lease > r.m.lastLease || encoded.DeadlineNs < 0 {
 		return fmt.Errorf("records of lease %d, until %d, which there cannot be", encoded.Lease, encoded.DeadlineNs)
 	}
-	m.retiring.Set(encoded.Lease, &retiring{
-		Made: cow.In(m.generation), lease: encoded.Lease, deadline: encoded.DeadlineNs, doneBelow: encoded.DoneBelow, account: encoded.Account,
+	r.m.retiring.Set(encoded.Lease, &retiring{
+		Made: cow.In(r.m.generation), lease: encoded.Lease, deadline: encoded.DeadlineNs, doneBelow: encoded.DoneBelow, account: encoded.Account,
 	})
 	return nil
 }
