@@ -118,3 +118,138 @@ func TestBudget_Adds(t *testing.T) {
 		}
 	})
 }
+
+// TestResize: what callers have stays, others than operators get nothing more until it fits, and an operator gets what is kept for
+// operators at once, also one with the name of a caller that has too much.
+func TestResize(t *testing.T) {
+	b := budget.New("calls", 24_000, 1_500, 64)
+	if n, full := taken(b, "hostile", false); n != 11_250 || !full.Own {
+		t.Fatalf("the hostile caller has %d, then %v", n, full)
+	}
+	if full := b.Take("small", 2, false); full != nil {
+		t.Fatal(full)
+	}
+	b.Resize(60, 4, 3)
+	if v := b.View(); v.Used != 11_252 || v.Capacity != 60 || v.Kept != 4 || v.Minimum != 3 {
+		t.Errorf("after it shrank: %+v", v)
+	}
+	for caller, own := range map[string]bool{"hostile": true, "small": false, "new": false} {
+		if full := b.Take(caller, 1, false); full == nil || full.Own != own {
+			t.Errorf("%s: %v", caller, full)
+		}
+	}
+	if full := b.TakeForAll("node", 1); full == nil {
+		t.Error("the process finds room")
+	}
+	for _, operator := range []string{"operator", "hostile"} {
+		if full := b.Take(operator, 1, true); full != nil {
+			t.Errorf("operator %s: %v", operator, full)
+		}
+		b.Give(operator, 1)
+	}
+	for b.Take("new", 1, false) != nil { // as soon as it fits
+		b.Give("hostile", 1)
+	}
+	if v := b.View(); v.Used != v.Capacity-v.Kept {
+		t.Errorf("the next one finds room among %d of %d", v.Used, v.Capacity-v.Kept)
+	}
+	b.Resize(24_000, 1_500, 64)
+	if n, _ := taken(b, "hostile", false); n < 11_000 {
+		t.Errorf("after it grew the caller gets %d more", n)
+	}
+}
+
+// resized is a budget that changes its size at random, and what callers took of it by its answers.
+type resized struct {
+	b                       *budget.Budget
+	capacity, kept, minimum int64
+	// has is without what operators took of it as operators, which operates has.
+	has, operates map[string]int64
+	// before is how much all had when it last changed its size.
+	before int64
+}
+
+func (r *resized) sum(of map[string]int64) (sum int64) {
+	for _, n := range of { // in any order
+		sum += n
+	}
+	return sum
+}
+
+// step takes, returns or changes the size.
+func (r *resized) step(t *rapid.T) {
+	caller := rapid.SampledFrom([]string{"a", "b", "c", "operator"}).Draw(t, "caller")
+	n := rapid.Int64Range(1, 300).Draw(t, "amount")
+	switch rapid.SampledFrom([]string{"take", "take", "operate", "give", "resize"}).Draw(t, "what") {
+	case "take":
+		had, all := r.has[caller]+r.operates[caller], r.sum(r.has)+r.sum(r.operates)
+		most := max(r.minimum, (r.capacity-r.kept-(all-had))/2)
+		want := all+n <= r.capacity-r.kept && (had == 0 || had+n <= most)
+		full := r.b.Take(caller, n, false)
+		if want != (full == nil) {
+			t.Fatalf("%s, which has %d and may have %d, takes %d next to %d of %d: %v", caller, had, most, n, all-had, r.capacity-r.kept, full)
+		}
+		if full == nil {
+			r.has[caller] += n
+		}
+	case "operate":
+		if r.b.Take(caller, n, true) == nil {
+			r.operates[caller] += n
+		}
+		if all := r.sum(r.has) + r.sum(r.operates); all > r.capacity+r.before {
+			t.Fatalf("with operators all have %d of %d, and had %d before", all, r.capacity, r.before)
+		}
+	case "give":
+		from := rapid.SampledFrom([]map[string]int64{r.has, r.operates}).Draw(t, "from")
+		n = min(n, from[caller])
+		r.b.Give(caller, n)
+		from[caller] -= n
+	case "resize":
+		r.capacity = rapid.Int64Range(16, 1000).Draw(t, "capacity")
+		r.kept, r.minimum = rapid.Int64Range(0, r.capacity/2).Draw(t, "kept"), rapid.Int64Range(1, 20).Draw(t, "minimum")
+		r.b.Resize(r.capacity, r.kept, r.minimum)
+		r.before = r.sum(r.has) + r.sum(r.operates)
+		if n := max(1, r.kept/2); r.kept > 0 && r.b.Take("another operator", n, true) != nil {
+			t.Fatalf("an operator finds no %d of the %d that are kept, right after the budget changed its size", n, r.kept)
+		} else if r.kept > 0 {
+			r.b.Give("another operator", n)
+		}
+	}
+}
+
+// TestResize_Adds: in whatever order callers take and return and the budget changes its size, each has what it took, nothing is granted
+// beyond what there is now, half of what is kept is an operator's right after a change, and a budget that was changed behaves like one that
+// was made so once nobody has anything of it.
+func TestResize_Adds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := &resized{
+			b: budget.New("any", 1000, 100, 10), capacity: 1000, kept: 100, minimum: 10,
+			has: map[string]int64{}, operates: map[string]int64{},
+		}
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			r.step(t)
+			v := r.b.View()
+			for _, use := range v.Uses {
+				if want := r.has[use.Caller] + r.operates[use.Caller]; use.Used != want {
+					t.Fatalf("%s has %d, of %d", use.Caller, use.Used, want)
+				}
+			}
+			if want := r.sum(r.has) + r.sum(r.operates); v.Used != want || v.Capacity != r.capacity || v.Kept != r.kept || v.Minimum != r.minimum {
+				t.Fatalf("%+v are shown, of %d used", v, want)
+			}
+		}
+		for _, of := range []map[string]int64{r.has, r.operates} {
+			for caller, n := range of { // in any order
+				r.b.Give(caller, n)
+			}
+		}
+		made := budget.New("any", r.capacity, r.kept, r.minimum)
+		for _, caller := range []string{"a", "b", "operator"} {
+			got, why := taken(r.b, caller, caller == "operator")
+			want, made := taken(made, caller, caller == "operator")
+			if got != want || *why != *made {
+				t.Fatalf("%s has %d, then %v, and %d, then %v, of a new one", caller, got, why, want, made)
+			}
+		}
+	})
+}
