@@ -343,6 +343,9 @@ func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 		{command.MaxOperationBytes, &m.accounts.Limits.OperationBytes},
 		{command.OperatorsPpm, &m.accounts.Limits.OperatorsPPM},
 		{command.CallerMinPpm, &m.accounts.Limits.CallerMinPPM},
+		{command.MaxCalls, &m.accounts.Limits.Calls},
+		{command.MaxStreams, &m.accounts.Limits.Streams},
+		{command.MaxConnections, &m.accounts.Limits.Connections},
 	} {
 		if change.to != nil {
 			*change.bound = *change.to
@@ -360,6 +363,19 @@ func checkLimits(command *logpb.SetLimits) *logpb.Failure {
 	} {
 		if bound != nil && *bound < 1 {
 			return effect.Invalid("limits are at least 1", "")
+		}
+	}
+	for _, of := range []struct {
+		name  string
+		bound *int64
+		least int64
+	}{
+		{"calls", command.MaxCalls, accounts.MinCalls},
+		{"streams", command.MaxStreams, accounts.MinStreams},
+		{"connections", command.MaxConnections, accounts.MinConnections},
+	} {
+		if of.bound != nil && (*of.bound < of.least || *of.bound > accounts.MaxOfNode) {
+			return effect.Invalid(fmt.Sprintf("%d %s of a node are not within %d to %d", *of.bound, of.name, of.least, accounts.MaxOfNode), "")
 		}
 	}
 	switch operators, caller := command.GetOperatorsPpm(), command.GetCallerMinPpm(); {

@@ -565,6 +565,7 @@ func (d *livedDrawing) setLimits() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{
 		MaxSessions: most(), MaxKeys: most(), MaxWaiters: most(), MaxTasks: most(), MaxLeases: most(), MaxReports: most(),
 		KeyLifeNs: new(int64(pick(d.Rand, []time.Duration{time.Minute, time.Hour}))), OperatorsPpm: new(50_000 + d.Int64N(100)),
+		MaxCalls: most(), MaxStreams: most(), MaxConnections: most(),
 	}}}
 }
 

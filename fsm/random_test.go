@@ -280,6 +280,9 @@ func (h *history) limits() *logpb.Command {
 		l.KeyLifeNs = new(rapid.SampledFrom([]int64{second, minute, day, math.MaxInt64}).Draw(h.T, "key life"))
 		l.OperatorsPpm = new(rapid.SampledFrom([]int64{0, accounts.DefaultOperatorsPPM, accounts.MaxOperatorsPPM}).Draw(h.T, "operators"))
 		l.CallerMinPpm = new(rapid.SampledFrom([]int64{0, accounts.DefaultCallerMinPPM, accounts.MaxCallerMinPPM}).Draw(h.T, "least"))
+		l.MaxCalls = new(rapid.SampledFrom([]int64{accounts.MinCalls, accounts.DefaultMaxCalls}).Draw(h.T, "calls"))
+		l.MaxStreams = new(rapid.SampledFrom([]int64{accounts.MinStreams, accounts.DefaultMaxStreams}).Draw(h.T, "streams"))
+		l.MaxConnections = new(rapid.SampledFrom([]int64{accounts.DefaultMaxConnections, accounts.MaxOfNode}).Draw(h.T, "connections"))
 	})
 }
 

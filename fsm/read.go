@@ -48,6 +48,7 @@ func (s *State) Limits() *logpb.SetLimits {
 		MaxKeys: &l.Keys, MaxLeases: &l.Leases, MaxReports: &l.Reports,
 		MaxHolderBytes: &l.HolderBytes, MaxOperationBytes: &l.OperationBytes,
 		OperatorsPpm: &l.OperatorsPPM, CallerMinPpm: &l.CallerMinPPM,
+		MaxCalls: &l.Calls, MaxStreams: &l.Streams, MaxConnections: &l.Connections,
 	}
 }
 

@@ -204,6 +204,9 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 		HolderBytes:    cmp.Or(head.Limits.GetMaxHolderBytes(), accounts.DefaultMaxHolders),
 		OperationBytes: cmp.Or(head.Limits.GetMaxOperationBytes(), accounts.DefaultMaxRecords),
 		OperatorsPPM:   accounts.DefaultOperatorsPPM, CallerMinPPM: accounts.DefaultCallerMinPPM,
+		Calls:       cmp.Or(head.Limits.GetMaxCalls(), accounts.DefaultMaxCalls),
+		Streams:     cmp.Or(head.Limits.GetMaxStreams(), accounts.DefaultMaxStreams),
+		Connections: cmp.Or(head.Limits.GetMaxConnections(), accounts.DefaultMaxConnections),
 	}
 	if ppm := head.Limits.GetOperatorsPpm(); head.Limits != nil && head.Limits.OperatorsPpm != nil { // 0 is a part too
 		m.accounts.Limits.OperatorsPPM = ppm

@@ -308,6 +308,9 @@ func (s *State) encodeLimits() *logpb.SetLimits {
 	limits.MaxOperationBytes = unlessDefault(s.accounts.Limits.OperationBytes, accounts.DefaultMaxRecords)
 	limits.OperatorsPpm = unlessDefault(s.accounts.Limits.OperatorsPPM, accounts.DefaultOperatorsPPM)
 	limits.CallerMinPpm = unlessDefault(s.accounts.Limits.CallerMinPPM, accounts.DefaultCallerMinPPM)
+	limits.MaxCalls = unlessDefault(s.accounts.Limits.Calls, accounts.DefaultMaxCalls)
+	limits.MaxStreams = unlessDefault(s.accounts.Limits.Streams, accounts.DefaultMaxStreams)
+	limits.MaxConnections = unlessDefault(s.accounts.Limits.Connections, accounts.DefaultMaxConnections)
 	return limits
 }
 

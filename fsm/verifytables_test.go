@@ -54,6 +54,9 @@ func livelier(t tester) *Machine {
 		}})))
 		w.now += millisecond
 	}
+	w.raw(limitsTo(func(l *logpb.SetLimits) {
+		l.MaxCalls, l.MaxStreams, l.MaxConnections = new(int64(64)), new(int64(16)), new(int64(65))
+	}))
 	w.raw(applyQuotas(anchored("doubted", 10)))
 	for i, caller := range []string{"address:10.0.0.1", "address:10.0.0.2"} { // two callers name different resets
 		g := w.granted(with(ask("low-2", itemOf("doubted", 1)), func(a *logpb.Reserve) { a.Consume = true }))

@@ -63,6 +63,20 @@ const (
 	MaxCallerMinPPM = 100_000
 )
 
+// What callers share of each node, at first and at least and at most. At the least an operator still finds a call and a connection next to
+// callers that have their parts.
+const (
+	DefaultMaxCalls       = 24_000
+	DefaultMaxStreams     = 4096
+	DefaultMaxConnections = 10_000
+
+	MinCalls       = 64
+	MinStreams     = 16
+	MinConnections = 64
+
+	MaxOfNode = 1_000_000
+)
+
 // Limits are the bounds that are part of the state's meaning: what there is of each budget, and how long in nanoseconds what is idle is
 // kept.
 type Limits struct {
@@ -72,6 +86,8 @@ type Limits struct {
 	Keys, Leases, Reports, HolderBytes, OperationBytes int64
 	// OperatorsPPM is the part of each budget that is kept for operators, callerMinPPM what each caller may have of it.
 	OperatorsPPM, CallerMinPPM int64
+	// Calls in flight, Streams and Connections are what callers share of each node. The state keeps them and charges nobody with them.
+	Calls, Streams, Connections int64
 }
 
 // defaultLimits returns those of a cluster that was never told others.
@@ -81,6 +97,7 @@ func defaultLimits() Limits {
 		Tasks: DefaultMaxTasks, TaskLife: DefaultTaskLife, Keys: DefaultMaxKeys, Leases: DefaultMaxLeases,
 		Reports: DefaultMaxReports, HolderBytes: DefaultMaxHolders, OperationBytes: DefaultMaxRecords,
 		OperatorsPPM: DefaultOperatorsPPM, CallerMinPPM: DefaultCallerMinPPM,
+		Calls: DefaultMaxCalls, Streams: DefaultMaxStreams, Connections: DefaultMaxConnections,
 	}
 }
 

@@ -6,7 +6,7 @@ const (
 	// Oldest is the lowest version of entries that this build applies.
 	Oldest = 5
 	// Newest is the highest.
-	Newest = 10
+	Newest = 11
 
 	// Rates is the feature level from which on rates have shares.
 	Rates = 6
@@ -36,4 +36,6 @@ const (
 	Results = 10
 	// Repaced is that from which on a change of a rate's rule that leaves its price alone leaves its pacer alone.
 	Repaced = 10
+	// NodeLimits is that from which on limits say what callers share of each node.
+	NodeLimits = 11
 )

@@ -4237,8 +4237,14 @@ type SetLimits struct {
 	MaxHolderBytes *int64 `protobuf:"varint,65,opt,name=max_holder_bytes,json=maxHolderBytes,proto3,oneof" json:"max_holder_bytes,omitempty"`
 	// Most bytes of records of operations.
 	MaxOperationBytes *int64 `protobuf:"varint,66,opt,name=max_operation_bytes,json=maxOperationBytes,proto3,oneof" json:"max_operation_bytes,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Most calls in flight at each node.
+	MaxCalls *int64 `protobuf:"varint,67,opt,name=max_calls,json=maxCalls,proto3,oneof" json:"max_calls,omitempty"`
+	// Most streams that are open at each node.
+	MaxStreams *int64 `protobuf:"varint,68,opt,name=max_streams,json=maxStreams,proto3,oneof" json:"max_streams,omitempty"`
+	// Most connections to each node.
+	MaxConnections *int64 `protobuf:"varint,69,opt,name=max_connections,json=maxConnections,proto3,oneof" json:"max_connections,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SetLimits) Reset() {
@@ -4365,6 +4371,27 @@ func (x *SetLimits) GetMaxHolderBytes() int64 {
 func (x *SetLimits) GetMaxOperationBytes() int64 {
 	if x != nil && x.MaxOperationBytes != nil {
 		return *x.MaxOperationBytes
+	}
+	return 0
+}
+
+func (x *SetLimits) GetMaxCalls() int64 {
+	if x != nil && x.MaxCalls != nil {
+		return *x.MaxCalls
+	}
+	return 0
+}
+
+func (x *SetLimits) GetMaxStreams() int64 {
+	if x != nil && x.MaxStreams != nil {
+		return *x.MaxStreams
+	}
+	return 0
+}
+
+func (x *SetLimits) GetMaxConnections() int64 {
+	if x != nil && x.MaxConnections != nil {
+		return *x.MaxConnections
 	}
 	return 0
 }
@@ -6661,7 +6688,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\"\"\n" +
 	"\n" +
 	"RaiseEpoch\x12\x14\n" +
-	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\xbd\x06\n" +
+	"\x05epoch\x18\x01 \x01(\rR\x05epoch\"\xf7\a\n" +
 	"\tSetLimits\x12&\n" +
 	"\fmax_sessions\x18\x01 \x01(\x03H\x00R\vmaxSessions\x88\x01\x01\x12-\n" +
 	"\x10max_result_bytes\x18\x02 \x01(\x03H\x01R\x0emaxResultBytes\x88\x01\x01\x12+\n" +
@@ -6681,7 +6708,11 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"R\foperatorsPpm\x88\x01\x01\x12)\n" +
 	"\x0ecaller_min_ppm\x18@ \x01(\x03H\vR\fcallerMinPpm\x88\x01\x01\x12-\n" +
 	"\x10max_holder_bytes\x18A \x01(\x03H\fR\x0emaxHolderBytes\x88\x01\x01\x123\n" +
-	"\x13max_operation_bytes\x18B \x01(\x03H\rR\x11maxOperationBytes\x88\x01\x01B\x0f\n" +
+	"\x13max_operation_bytes\x18B \x01(\x03H\rR\x11maxOperationBytes\x88\x01\x01\x12&\n" +
+	"\tmax_calls\x18C \x01(\x03B\x04\xa8\xd4\x18\vH\x0eR\bmaxCalls\x88\x01\x01\x12*\n" +
+	"\vmax_streams\x18D \x01(\x03B\x04\xa8\xd4\x18\vH\x0fR\n" +
+	"maxStreams\x88\x01\x01\x122\n" +
+	"\x0fmax_connections\x18E \x01(\x03B\x04\xa8\xd4\x18\vH\x10R\x0emaxConnections\x88\x01\x01B\x0f\n" +
 	"\r_max_sessionsB\x13\n" +
 	"\x11_max_result_bytesB\x12\n" +
 	"\x10_session_idle_nsB\x0e\n" +
@@ -6696,7 +6727,11 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x0e_operators_ppmB\x11\n" +
 	"\x0f_caller_min_ppmB\x13\n" +
 	"\x11_max_holder_bytesB\x16\n" +
-	"\x14_max_operation_bytes\"s\n" +
+	"\x14_max_operation_bytesB\f\n" +
+	"\n" +
+	"_max_callsB\x0e\n" +
+	"\f_max_streamsB\x12\n" +
+	"\x10_max_connections\"s\n" +
 	"\vSetOverride\x12\x14\n" +
 	"\x05quota\x18\x01 \x01(\tR\x05quota\x12\x19\n" +
 	"\x05limit\x18\x02 \x01(\x03H\x00R\x05limit\x88\x01\x01\x12\x15\n" +
