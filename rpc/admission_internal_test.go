@@ -52,13 +52,13 @@ func TestRefuseInTurn_GivesItsPlaceBack(t *testing.T) {
 // TestPortBudgets_LeaveStrangersRoom: what strangers may hold, each on a connection of its own, is at most half of their connections.
 func TestPortBudgets_LeaveStrangersRoom(t *testing.T) {
 	for _, connections := range []int{DefaultMaxConnections, DefaultMaxOpsConnections} {
-		b := newPortBudgets(connections, 16, 16)
+		b := newPortBudgets(int64(connections), 16, 16)
 		held := int64(0)
 		for _, each := range []*budget.Budget{b.visits, b.watchers, b.scrapes, b.refusals} {
 			held += each.View().Capacity
 		}
-		if held > strangersOf(connections)/2 {
-			t.Errorf("strangers hold %d of their %d connections", held, strangersOf(connections))
+		if held > strangersOf(int64(connections))/2 {
+			t.Errorf("strangers hold %d of their %d connections", held, strangersOf(int64(connections)))
 		}
 	}
 }

@@ -26,24 +26,33 @@ type portBudgets struct {
 	refusals *budget.Budget
 }
 
-// newPortBudgets makes the budgets of a port that takes so many connections. What strangers may hold, each on a connection of its own,
-// never holds more than half of theirs: visits, watchers, scrapes and refusals. Health and liveness have short answers, which hold none.
-func newPortBudgets(connections int, calls, streams int64) *portBudgets {
+// newPortBudgets makes the budgets of a port that takes so many connections.
+func newPortBudgets(connections, calls, streams int64) *portBudgets {
+	named := func(name string) *budget.Budget { return budget.New(name, 0, 0, 0) }
+	b := &portBudgets{
+		calls: named("calls"), holding: named("calls"), streams: named("streams"), visits: named("visits"), health: named("health"),
+		lives: named("liveness"), scrapes: named("scrapes"), refusals: named("refusals"), watchers: named("watchers"),
+	}
+	b.resize(connections, calls, streams)
+	return b
+}
+
+// resize sizes the budgets of a port that takes so many connections. What strangers may hold, each on a connection of its own, never holds
+// more than half of theirs: visits, watchers, scrapes and refusals. Health and liveness have short answers, which hold none.
+func (b *portBudgets) resize(connections, calls, streams int64) {
 	strangers := strangersOf(connections)
 	visits, watchers, refusals, health := strangers/8, strangers*3/16, strangers/8, strangers/4
 	part := func(whole, parts int64) int64 { return max(1, whole/parts) }
 	smallest := func(whole, most int64) int64 { return max(1, min(most, whole/16)) }
-	return &portBudgets{
-		calls:    budget.New("calls", calls-part(calls, 16), part(calls, 16), smallest(calls, 64)),
-		holding:  budget.New("calls", part(calls, 16), 0, smallest(calls/16, 16)),
-		streams:  budget.New("streams", streams, part(streams, 8), smallest(streams, 16)),
-		visits:   budget.New("visits", visits, 0, smallest(visits, 16)),
-		health:   budget.New("health", health, 0, smallest(health, 16)),
-		lives:    budget.New("liveness", health, 0, smallest(health, 16)),
-		scrapes:  budget.New("scrapes", part(strangers, 16), 0, smallest(health, 16)),
-		refusals: budget.New("refusals", refusals, 0, smallest(refusals, 64)),
-		watchers: budget.New("watchers", watchers, 0, smallest(watchers, 16)),
-	}
+	b.calls.Resize(calls-part(calls, 16), part(calls, 16), smallest(calls, 64))
+	b.holding.Resize(part(calls, 16), 0, smallest(calls/16, 16))
+	b.streams.Resize(streams, part(streams, 8), smallest(streams, 16))
+	b.visits.Resize(visits, 0, smallest(visits, 16))
+	b.health.Resize(health, 0, smallest(health, 16))
+	b.lives.Resize(health, 0, smallest(health, 16))
+	b.scrapes.Resize(part(strangers, 16), 0, smallest(health, 16))
+	b.refusals.Resize(refusals, 0, smallest(refusals, 64))
+	b.watchers.Resize(watchers, 0, smallest(watchers, 16))
 }
 
 // all returns the budgets, each name once.

@@ -10,11 +10,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/raftnode/budget"
 )
 
-// DefaultMaxConnections is how many connections the API port takes at once.
-const DefaultMaxConnections = 10_000
+// DefaultMaxConnections is how many connections the API port takes at once unless limits say something else.
+const DefaultMaxConnections = accounts.DefaultMaxConnections
 
 // Listener takes so many connections at once. One on which nobody was let in yet, by a token where there are tokens, is a stranger.
 // Strangers have a fifth of the room, shared by address; the others have the rest, shared by caller. Where there is no room, the
@@ -77,15 +78,12 @@ func Listen(address string, most int) (*Listener, error) {
 const settleIn = time.Second
 
 func newListener(listener net.Listener, most int, settleIn time.Duration) *Listener {
-	strangers := strangersOf(most)
-	callers := max(1, int64(most)-strangers)
+	named := func() *budget.Budget { return budget.New("connections", 0, 0, 0) }
 	l := &Listener{
 		Listener: listener, settleIn: settleIn, accepted: make(chan accepted), done: make(chan struct{}),
-		strangers: newConnectionPool(budget.New("connections", strangers, 0, max(1, min(16, strangers/16)))),
-		callers:   newConnectionPool(budget.New("connections", callers, max(1, callers/8), max(1, min(16, callers/16)))),
-		waiting:   list.New(),
-		waits:     budget.New("connections", strangers, 0, max(1, min(16, strangers/16))),
+		strangers: newConnectionPool(named()), callers: newConnectionPool(named()), waiting: list.New(), waits: named(),
 	}
+	l.resize(int64(most))
 	l.close = sync.OnceValue(func() error {
 		close(l.done)
 		return l.Listener.Close()
@@ -93,8 +91,20 @@ func newListener(listener net.Listener, most int, settleIn time.Duration) *Liste
 	return l
 }
 
+// resize changes how many connections it takes at once. Those that there are stay. Where they are too many, idle ones end for new ones, and
+// while none is idle new ones wait or are refused.
+func (l *Listener) resize(most int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	strangers := strangersOf(most)
+	callers := max(1, most-strangers)
+	l.strangers.shares.Resize(strangers, 0, max(1, min(16, strangers/16)))
+	l.callers.shares.Resize(callers, max(1, callers/8), max(1, min(16, callers/16)))
+	l.waits.Resize(strangers, 0, max(1, min(16, strangers/16)))
+}
+
 // strangersOf is the part of a port's connections that strangers have.
-func strangersOf(most int) int64 { return max(1, int64(most)/5) }
+func strangersOf(most int64) int64 { return max(1, most/5) }
 
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) {

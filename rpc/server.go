@@ -42,10 +42,12 @@ type Config struct {
 	PeerTrust string
 	// Listener, if set, is the API port's: its connections are shown with the other budgets.
 	Listener *Listener
-	// MaxInFlight is how many calls may be under way at once. Default 24,000.
+	// MaxInFlight is how many calls may be under way at once, until FollowLimits is called. Default 24,000.
 	MaxInFlight int64
-	// MaxStreams is how many streams may be open at once. Default 4,096.
+	// MaxStreams is how many streams may be open at once, until FollowLimits is called. Default 4,096.
 	MaxStreams int64
+	// OpenFiles is how many files the process may have open: FollowLimits leaves some for what are no connections to this port. Default: any.
+	OpenFiles int64
 	// RequestBytes is how much memory requests may take while they are read and served. Default: DefaultRequestBytes.
 	RequestBytes int64
 	// ReadBody is how long the body of a call may take to come; for Restore, each piece of it. Default 10 s.
@@ -57,7 +59,7 @@ type Config struct {
 }
 
 // DefaultMaxInFlight is how many calls may be under way at once: ten thousand of one caller, and as many of others.
-const DefaultMaxInFlight = 24_000
+const DefaultMaxInFlight = accounts.DefaultMaxCalls
 
 // Server serves the API.
 type Server struct {
@@ -78,6 +80,8 @@ type Server struct {
 
 	// budgets are those of the API port, errors writes what is refused before a body is read.
 	budgets *portBudgets
+	// followed are the limits that FollowLimits applied last.
+	followed nodeLimits
 	errors  *connect.ErrorWriter
 	// callers is what they have of the state's budgets, nodeCounts of this node's.
 	callers    counted[[]accounts.View]
@@ -109,7 +113,7 @@ func New(config Config) (*Server, error) {
 		config.MaxInFlight = DefaultMaxInFlight
 	}
 	if config.MaxStreams == 0 {
-		config.MaxStreams = 4096
+		config.MaxStreams = accounts.DefaultMaxStreams
 	}
 	if config.RequestBytes == 0 {
 		config.RequestBytes = DefaultRequestBytes

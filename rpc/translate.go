@@ -525,6 +525,7 @@ func logLimits(l *quotav1.Limits) *logpb.SetLimits {
 		MaxKeys: l.MaxKeys, MaxLeases: l.MaxLeases, MaxReports: l.MaxReports,
 		MaxHolderBytes: l.MaxHolderBytes, MaxOperationBytes: l.MaxOperationBytes,
 		OperatorsPpm: optionalPPM(l.OperatorsPart), CallerMinPpm: optionalPPM(l.CallerMin),
+		MaxCalls: l.MaxCalls, MaxStreams: l.MaxStreams, MaxConnections: l.MaxConnections,
 	}
 }
 
@@ -536,6 +537,7 @@ func apiLimits(l *logpb.SetLimits) *quotav1.Limits {
 		MaxKeys: new(l.GetMaxKeys()), MaxLeases: new(l.GetMaxLeases()), MaxReports: new(l.GetMaxReports()),
 		MaxHolderBytes: new(l.GetMaxHolderBytes()), MaxOperationBytes: new(l.GetMaxOperationBytes()),
 		OperatorsPart: new(part(int32(l.GetOperatorsPpm()))), CallerMin: new(part(int32(l.GetCallerMinPpm()))),
+		MaxCalls: new(l.GetMaxCalls()), MaxStreams: new(l.GetMaxStreams()), MaxConnections: new(l.GetMaxConnections()),
 	}
 }
 

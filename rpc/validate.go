@@ -182,6 +182,7 @@ var rules = map[string]func(*checker, proto.Message){
 		}
 		c.check(l.GetOperatorsPart() >= 0 && l.GetOperatorsPart() <= 0.5, "limits.operators_part", "must be 0 to 0.5", "0.0625 is a sixteenth")
 		c.check(l.GetCallerMin() >= 0 && l.GetCallerMin() <= 0.1, "limits.caller_min", "must be 0 to 0.1", "0.001 is a thousandth")
+		c.ofEachNode(l)
 		c.length("limits.session_idle", l.GetSessionIdle(), time.Second, 30*24*time.Hour)
 		c.length("limits.key_life", l.GetKeyLife(), time.Second, 30*24*time.Hour)
 		c.length("limits.task_life", l.GetTaskLife(), time.Second, 30*24*time.Hour)

@@ -1597,8 +1597,15 @@ type Limits struct {
 	// Maximum bytes of operation records. Those of a live lease are kept until they are settled and below done_below,
 	// those of an ended lease until they stop counting. Default: 256 MiB.
 	MaxOperationBytes *int64 `protobuf:"varint,66,opt,name=max_operation_bytes,json=maxOperationBytes,proto3,oneof" json:"max_operation_bytes,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Maximum of calls in flight at each node, 64 to 1,000,000. A node follows within 2 s. Default: 24,000.
+	MaxCalls *int64 `protobuf:"varint,67,opt,name=max_calls,json=maxCalls,proto3,oneof" json:"max_calls,omitempty"`
+	// Maximum of open streams at each node, 16 to 1,000,000. A node follows within 2 s. Default: 4,096.
+	MaxStreams *int64 `protobuf:"varint,68,opt,name=max_streams,json=maxStreams,proto3,oneof" json:"max_streams,omitempty"`
+	// Maximum of connections to each node, 64 to 1,000,000. A node follows within 2 s, and takes fewer where its limit of
+	// open files leaves no room for them. Default: 10,000.
+	MaxConnections *int64 `protobuf:"varint,69,opt,name=max_connections,json=maxConnections,proto3,oneof" json:"max_connections,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
@@ -1725,6 +1732,27 @@ func (x *Limits) GetMaxHolderBytes() int64 {
 func (x *Limits) GetMaxOperationBytes() int64 {
 	if x != nil && x.MaxOperationBytes != nil {
 		return *x.MaxOperationBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxCalls() int64 {
+	if x != nil && x.MaxCalls != nil {
+		return *x.MaxCalls
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxStreams() int64 {
+	if x != nil && x.MaxStreams != nil {
+		return *x.MaxStreams
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxConnections() int64 {
+	if x != nil && x.MaxConnections != nil {
+		return *x.MaxConnections
 	}
 	return 0
 }
@@ -3108,7 +3136,7 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\tBudgetUse\x12\x16\n" +
 	"\x06caller\x18\x01 \x01(\tR\x06caller\x12\x12\n" +
 	"\x04used\x18\x02 \x01(\x03R\x04used\x12\x12\n" +
-	"\x04most\x18\x03 \x01(\x03R\x04most\"\xb0\x06\n" +
+	"\x04most\x18\x03 \x01(\x03R\x04most\"\xd8\a\n" +
 	"\x06Limits\x12&\n" +
 	"\fmax_sessions\x18\x01 \x01(\x03H\x00R\vmaxSessions\x88\x01\x01\x12-\n" +
 	"\x10max_result_bytes\x18\x02 \x01(\x03H\x01R\x0emaxResultBytes\x88\x01\x01\x12<\n" +
@@ -3128,7 +3156,11 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"caller_min\x18@ \x01(\x01H\bR\tcallerMin\x88\x01\x01\x12-\n" +
 	"\x10max_holder_bytes\x18A \x01(\x03H\tR\x0emaxHolderBytes\x88\x01\x01\x123\n" +
 	"\x13max_operation_bytes\x18B \x01(\x03H\n" +
-	"R\x11maxOperationBytes\x88\x01\x01B\x0f\n" +
+	"R\x11maxOperationBytes\x88\x01\x01\x12 \n" +
+	"\tmax_calls\x18C \x01(\x03H\vR\bmaxCalls\x88\x01\x01\x12$\n" +
+	"\vmax_streams\x18D \x01(\x03H\fR\n" +
+	"maxStreams\x88\x01\x01\x12,\n" +
+	"\x0fmax_connections\x18E \x01(\x03H\rR\x0emaxConnections\x88\x01\x01B\x0f\n" +
 	"\r_max_sessionsB\x13\n" +
 	"\x11_max_result_bytesB\x0e\n" +
 	"\f_max_waitersB\f\n" +
@@ -3140,7 +3172,11 @@ const file_quota_v1_admin_proto_rawDesc = "" +
 	"\x0f_operators_partB\r\n" +
 	"\v_caller_minB\x13\n" +
 	"\x11_max_holder_bytesB\x16\n" +
-	"\x14_max_operation_bytes\"p\n" +
+	"\x14_max_operation_bytesB\f\n" +
+	"\n" +
+	"_max_callsB\x0e\n" +
+	"\f_max_streamsB\x12\n" +
+	"\x10_max_connections\"p\n" +
 	"\x10SetLimitsRequest\x122\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\v2\x13.quota.v1.RequestIdR\trequestId\x12(\n" +

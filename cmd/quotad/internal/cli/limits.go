@@ -13,38 +13,35 @@ import (
 )
 
 func (a *App) limitsCommand() *cobra.Command {
-	var sessions, bytes, waiters, tasks, keys, leases, reports, holders, operations int64
 	var operators, least float64
 	var idle, life, taskLife string
 	cmd := &cobra.Command{
 		Use:   "limits",
 		Short: "Show or change the budgets that callers share: sessions, leases, the queue and more",
 		Long: `Show the budgets that callers share and the largest users of each, or change the given bounds. The first table is about
-the replicated state, and you can change it; the second is about calls and streams at the node that answers. A lower bound
-ends nothing that exists: it refuses new entries. A shorter life of sessions counts from their last use; a shorter life of
-idempotency keys also applies to existing keys.
+the replicated state; the second is about calls and streams at the node that answers. --max-calls, --max-streams and
+--max-connections are limits of each node, which nodes apply within 2 s. A lower bound ends nothing that exists: it
+refuses new entries; idle connections end for new ones. A shorter life of sessions counts from their last use; a shorter
+life of idempotency keys also applies to existing keys.
 
 A caller is a token, or an address without tokens. It can take more of a budget while it has less than half of what other
 callers and the operators' part leave, so every new caller finds room. --caller-min is a part that each caller can always
 have while there is room.`,
 		Example: `  quotad limits
   quotad limits --session-idle 10m --max-waiters 50000
-  quotad limits --max-leases 1000000 --operators-part 0.1`,
+  quotad limits --max-leases 1000000 --operators-part 0.1
+  quotad limits --max-calls 50000 --max-connections 20000`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			limits := &quotav1.Limits{}
 			changed := false
-			for name, to := range map[string]struct {
-				value *int64
-				field **int64
-			}{
-				"max-sessions": {&sessions, &limits.MaxSessions}, "max-result-bytes": {&bytes, &limits.MaxResultBytes},
-				"max-waiters": {&waiters, &limits.MaxWaiters}, "max-tasks": {&tasks, &limits.MaxTasks},
-				"max-keys": {&keys, &limits.MaxKeys}, "max-leases": {&leases, &limits.MaxLeases}, "max-reports": {&reports, &limits.MaxReports},
-				"max-holder-bytes": {&holders, &limits.MaxHolderBytes}, "max-operation-bytes": {&operations, &limits.MaxOperationBytes},
-			} { // the order does not matter
-				if cmd.Flags().Changed(name) {
-					*to.field, changed = to.value, true
+			for _, c := range countsOf(limits) {
+				if cmd.Flags().Changed(c.flag) {
+					count, err := cmd.Flags().GetInt64(c.flag)
+					if err != nil {
+						return err
+					}
+					*c.field, changed = &count, true
 				}
 			}
 			if cmd.Flags().Changed("operators-part") {
@@ -66,23 +63,46 @@ have while there is room.`,
 			return a.limits(cmd, limits, changed || limits.SessionIdle != nil || limits.KeyLife != nil || limits.TaskLife != nil)
 		},
 	}
-	cmd.Flags().Int64Var(&sessions, "max-sessions", 0, "maximum of sessions")
-	cmd.Flags().Int64Var(&bytes, "max-result-bytes", 0, "maximum bytes of results kept for repeated requests")
-	cmd.Flags().Int64Var(&waiters, "max-waiters", 0, "maximum of waiting Reserves")
-	cmd.Flags().Int64Var(&tasks, "max-tasks", 0, "maximum of tasks")
-	cmd.Flags().Int64Var(&keys, "max-keys", 0, "maximum of idempotency keys")
-	cmd.Flags().Int64Var(&leases, "max-leases", 0, "maximum of live leases, including waiting Reserves")
-	cmd.Flags().Int64Var(&reports, "max-reports", 0, "maximum of reports per minute")
-	cmd.Flags().Int64Var(&holders, "max-holder-bytes", 0,
-		"maximum bytes of holder records (virtual time, statistics, meters), which last until an hour after the last use")
-	cmd.Flags().Int64Var(&operations, "max-operation-bytes", 0,
-		"maximum bytes of operation records: one per Consume until it is settled and acknowledged, or stops counting")
+	for _, c := range countsOf(&quotav1.Limits{}) {
+		cmd.Flags().Int64(c.flag, 0, c.help)
+	}
 	cmd.Flags().Float64Var(&operators, "operators-part", 0, "part of each that is kept for operators, 0 to 0.5")
 	cmd.Flags().Float64Var(&least, "caller-min", 0, "part of each that a caller can always have while there is room, 0 to 0.1")
 	cmd.Flags().StringVar(&taskLife, "task-life", "", "how long to remember a finished task, 1s to 30d")
 	cmd.Flags().StringVar(&idle, "session-idle", "", "how long to keep an unused session, 1s to 30d")
 	cmd.Flags().StringVar(&life, "key-life", "", "how long to remember an idempotency key, 1s to 30d")
 	return a.clientFlags(cmd)
+}
+
+// countFlag is a limit that is a number.
+type countFlag struct {
+	flag  string
+	field **int64
+	help  string
+}
+
+// countsOf returns the limits that are numbers.
+func countsOf(l *quotav1.Limits) []countFlag {
+	return []countFlag{
+		{"max-sessions", &l.MaxSessions, "maximum of sessions"},
+		{"max-result-bytes", &l.MaxResultBytes, "maximum bytes of results kept for repeated requests"},
+		{"max-waiters", &l.MaxWaiters, "maximum of waiting Reserves"},
+		{"max-tasks", &l.MaxTasks, "maximum of tasks"},
+		{"max-keys", &l.MaxKeys, "maximum of idempotency keys"},
+		{"max-leases", &l.MaxLeases, "maximum of live leases, including waiting Reserves"},
+		{"max-reports", &l.MaxReports, "maximum of reports per minute"},
+		{
+			"max-holder-bytes", &l.MaxHolderBytes,
+			"maximum bytes of holder records (virtual time, statistics, meters), which last until an hour after the last use",
+		},
+		{
+			"max-operation-bytes", &l.MaxOperationBytes,
+			"maximum bytes of operation records: one per Consume until it is settled and acknowledged, or stops counting",
+		},
+		{"max-calls", &l.MaxCalls, "maximum of calls in flight at each node, 64 to 1000000"},
+		{"max-streams", &l.MaxStreams, "maximum of open streams at each node, 16 to 1000000"},
+		{"max-connections", &l.MaxConnections, "maximum of connections to each node, 64 to 1000000"},
+	}
 }
 
 func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error {
@@ -125,6 +145,9 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 	table.Add("max operation bytes", output.Int(now.GetMaxOperationBytes()))
 	table.Add("operators part", fmt.Sprint(now.GetOperatorsPart()))
 	table.Add("caller min", fmt.Sprint(now.GetCallerMin()))
+	table.Add("max calls", output.Int(now.GetMaxCalls())+" at each node")
+	table.Add("max streams", output.Int(now.GetMaxStreams())+" at each node")
+	table.Add("max connections", output.Int(now.GetMaxConnections())+" at each node")
 	if err := table.Write(a.Out); err != nil || change {
 		return err
 	}

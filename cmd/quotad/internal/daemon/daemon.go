@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sys/unix"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/logging"
@@ -104,6 +106,7 @@ func Run(ctx context.Context, options Options) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	go p.api.FollowLimits(ctx)
 	go p.settleIn(ctx, listener.Addr().String())
 	go p.feedWatchdog(ctx)
 	p.announce(listener.Addr().String())
@@ -176,6 +179,7 @@ func (p *process) open(registry *prometheus.Registry, listener *rpc.Listener) er
 	p.api, err = rpc.New(rpc.Config{
 		Node: p.node, Tokens: p.tokens, Registry: registry, Listener: listener, Logger: p.logger.Named("api"), Version: p.options.Version,
 		PeerTLS: p.apiCertificates.apiClient(), PeerTrust: trust(p.config.API.TLS), RequestBytes: requestBytes(settings.MemoryLimit),
+		OpenFiles: p.openFiles(),
 	})
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
@@ -287,6 +291,19 @@ func requestBytes(limit int64) int64 {
 		return rpc.DefaultRequestBytes
 	}
 	return min(max(limit/16, least), most)
+}
+
+// openFiles returns how many files this process may have open, 0 where that is not known or not limited.
+func (p *process) openFiles() int64 {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		p.logger.Warn("unknown limit of open files: the API takes as many connections as quotad limits says", "error", err)
+		return 0
+	}
+	if limit.Cur > math.MaxInt64 { // unlimited
+		return 0
+	}
+	return int64(limit.Cur)
 }
 
 // reportSyncTime warns of a disk on which every grant would be slow.

@@ -1,0 +1,73 @@
+package rpc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/rpc/quotav1"
+)
+
+// followEvery is how often a node compares the sizes of its budgets with the limits of its state.
+const followEvery = time.Second
+
+// filesKept is how many open files are not for connections to the API port: those of the operators' port, of the log and of peers.
+const filesKept = DefaultMaxOpsConnections + 256
+
+// nodeLimits are the limits of what callers share of a node.
+type nodeLimits struct{ calls, streams, connections int64 }
+
+// FollowLimits keeps the budgets of the API port, and of its Listener if there is one, at the limits that this node's state has, until ctx
+// ends. The operators' port has budgets of its own, which stay.
+func (s *Server) FollowLimits(ctx context.Context) {
+	look := time.NewTicker(followEvery)
+	defer look.Stop()
+	for {
+		_ = s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) { // it fails when ctx has ended
+			l := state.Limits()
+			s.resize(nodeLimits{l.GetMaxCalls(), l.GetMaxStreams(), l.GetMaxConnections()})
+		})
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// resize changes the sizes of the API port's budgets. Only FollowLimits calls it.
+func (s *Server) resize(to nodeLimits) {
+	if to == s.followed {
+		return
+	}
+	s.followed = to
+	connections := to.connections
+	if files := s.config.OpenFiles; files > 0 && connections > files-filesKept {
+		connections = max(accounts.MinConnections, files-filesKept)
+		s.logger.Warn("too few open files for all connections that the limits allow; raise the limit of open files (LimitNOFILE, ulimit -n)",
+			"max_connections", to.connections, "connections", connections, "open_files", files)
+	}
+	s.budgets.resize(connections, to.calls, to.streams)
+	if s.config.Listener != nil {
+		s.config.Listener.resize(connections)
+	}
+}
+
+// ofEachNode checks limits of what callers share of a node.
+func (c *checker) ofEachNode(l *quotav1.Limits) {
+	for _, of := range []struct {
+		field string
+		limit *int64
+		least int64
+	}{
+		{"limits.max_calls", l.MaxCalls, accounts.MinCalls},
+		{"limits.max_streams", l.MaxStreams, accounts.MinStreams},
+		{"limits.max_connections", l.MaxConnections, accounts.MinConnections},
+	} {
+		c.check(of.limit == nil || *of.limit >= of.least && *of.limit <= accounts.MaxOfNode, of.field,
+			fmt.Sprintf("must be %d to 1,000,000", of.least), "it is a limit of each node")
+	}
+}
