@@ -71,23 +71,6 @@ func livelyAt(t tester, level uint32) *world {
 	return w
 }
 
-// taskFence returns the fence of a task's last attempt, 0 where it was put back since; 1 where there is no task.
-func (m *Machine) taskFence(name string) uint64 {
-	views := m.Tasks(name, "", 0, "", 1, m.clock)
-	switch {
-	case len(views) == 0 || views[0].Name != name:
-		return 1
-	case views[0].Fence != 0:
-		return views[0].Fence
-	}
-	var fence uint64
-	m.tasks.Records(func(record *logpb.SnapshotRecord) bool {
-		fence = record.GetTask().Fence
-		return record.GetTask().Name != name
-	})
-	return fence
-}
-
 // liveOne returns a lease that holds or consumed some of a quota; a lease that never was where there is none.
 func (m *Machine) liveOne(name string) (found *lease) {
 	found = &lease{id: 1, fence: 1}

@@ -79,7 +79,10 @@ func taskNos() []no {
 		{name: "end otherwise", before: ended, command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_STALE_ATTEMPT},
 		{name: "end without an outcome", before: under, command: ends("t", 4, 0), reason: logpb.Reason_REASON_INVALID},
 		{name: "end as lost", before: under, command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_LOST), reason: logpb.Reason_REASON_INVALID},
-		{name: "end after the deadline", before: under, after: task.DefaultTTL, command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_STALE_FENCE},
+		{
+			name: "end after the deadline", before: under, after: task.DefaultTTL,
+			command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_STALE_FENCE,
+		},
 		{name: "a wait below 0", before: under, command: ended2(func(e *logpb.EndTask) { e.WaitNs = proto.Int64(-1) }), reason: logpb.Reason_REASON_INVALID},
 		{name: "a long detail", before: under, command: ended2(func(e *logpb.EndTask) { e.Detail = strings.Repeat("x", 301) }), reason: logpb.Reason_REASON_INVALID},
 		{name: "an unknown cause", before: under, command: ended2(func(e *logpb.EndTask) { e.Report = 8 }), reason: logpb.Reason_REASON_INVALID},

@@ -42,6 +42,22 @@ func forgets(task string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ForgetTask{ForgetTask: &logpb.ForgetTask{Task: task}}}
 }
 
+// taskFence returns the fence of a task's last attempt, 0 where it was put back since; 1 where there is no task.
+func (m *Machine) taskFence(name string) uint64 {
+	views := m.Tasks(name, "", 0, "", 1, m.clock)
+	if len(views) == 0 || views[0].Name != name {
+		return 1
+	}
+	fence := views[0].Fence
+	m.tasks.Records(func(record *logpb.SnapshotRecord) bool { // of one that has ended, no view says it
+		if record.GetTask().Name == name {
+			fence = record.GetTask().Fence
+		}
+		return fence == 0 && record.GetTask().Name < name
+	})
+	return fence
+}
+
 const (
 	isDone      = logpb.TaskOutcome_TASK_OUTCOME_DONE
 	hasFailed   = logpb.TaskOutcome_TASK_OUTCOME_FAILED

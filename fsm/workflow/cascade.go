@@ -189,7 +189,7 @@ func (t *Table) EndLimits(
 ) (steps int, next string) {
 	var found []*workflow
 	t.workflows.Ascend(from, func(name string, w *workflow) bool {
-		if steps+len(w.steps) > most && !(first && len(found) == 0) {
+		if steps+len(w.steps) > most && (!first || len(found) > 0) {
 			next = name
 			return false
 		}

@@ -18,15 +18,17 @@ const (
 	maxWorkflows = 1000
 	// MaxSteps is how many steps a workflow has at most: as many as a stepSet holds.
 	MaxSteps, minSteps = 64, 2
-	// MaxOfHolder is of how many workflows a holder can be a step, MaxHolder how long its name can be then.
-	MaxOfHolder, MaxHolder = 8, 128
-	defaultThreshold       = 3
-	defaultWithin          = 30 * fixed.Second
-	maxWithin              = 10 * fixed.Minute
-	defaultCalm            = 60 * fixed.Second
-	defaultBatonTime       = 5 * fixed.Minute
-	defaultPause           = 5 * fixed.Minute
-	maxTime                = fixed.Hour
+	// MaxOfHolder is of how many workflows a holder can be a step.
+	MaxOfHolder = 8
+	// MaxHolder is how long the name of a step's holder can be, in bytes.
+	MaxHolder        = 128
+	defaultThreshold = 3
+	defaultWithin    = 30 * fixed.Second
+	maxWithin        = 10 * fixed.Minute
+	defaultCalm      = 60 * fixed.Second
+	defaultBatonTime = 5 * fixed.Minute
+	defaultPause     = 5 * fixed.Minute
+	maxTime          = fixed.Hour
 )
 
 // stepSet is a set of steps, by their places in workflow order.

@@ -18,8 +18,9 @@ import (
 type Host interface {
 	// Now returns cluster time.
 	Now() int64
-	// Fence returns the newest fence, NewestFence that of a holder's newest lease, if it lives; 0: it does not.
+	// Fence returns the newest fence.
 	Fence() uint64
+	// NewestFence returns the fence of a holder's newest lease, if it lives; 0: it does not.
 	NewestFence(holder string) uint64
 	// Waiting returns how many Reserves of a holder wait.
 	Waiting(holder string) int64
