@@ -264,9 +264,11 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	case q.children > 0:
 		return effect.Failed(quotaInUse(q, "has children", "delete or move them first"))
 	case m.poolOf(q) != "":
-		return effect.Failed(quotaInUse(q, fmt.Sprintf("is a member of pool %q", m.poolOf(q)), "apply that pool without it first, or delete the pool"))
+		return effect.Failed(quotaInUse(q, fmt.Sprintf("is a member of pool %q", m.poolOf(q)),
+			"apply that pool without it first, or delete the pool"))
 	case m.standsIn(q) != "" && !command.Force:
-		return effect.Failed(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.standsIn(q)), "apply that one without it, or force it: the chain ends there"))
+		return effect.Failed(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.standsIn(q)),
+			"apply that one without it, or force it: the chain ends there"))
 	case inUse && !command.Force:
 		return effect.Failed(quotaInUse(q, "has leases, waiters or counted amounts", "wait, or force it: its items end"))
 	}

@@ -38,7 +38,8 @@ func (m *Machine) resetClock() *logpb.Result {
 	}
 	ahead := m.clock.WallEarly - m.clock.Shifted(late)
 	if ahead <= leastAhead {
-		return effect.Fail(logpb.Reason_REASON_CLOCK_NOT_AHEAD, "the time of day is not ahead of the members' clocks", "there is nothing to reset")
+		return effect.Fail(logpb.Reason_REASON_CLOCK_NOT_AHEAD, "the time of day is not ahead of the members' clocks",
+			"there is nothing to reset")
 	}
 	windows := m.windows()
 	from := m.clock.WallEarly

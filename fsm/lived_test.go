@@ -34,10 +34,13 @@ const (
 
 // livedEvents are the kinds of events that occur in a lived history.
 var livedEvents = []effect.EventKind{
-	effect.EventGranted, effect.EventRefused, effect.EventWaiting, effect.EventWaitEnded, effect.EventReleased, effect.EventExpired, effect.EventRevoked, effect.EventCooldown, effect.EventWindowClosed,
-	effect.EventResetLearned, effect.EventCapped, effect.EventOverrun, effect.EventQuotaApplied, effect.EventQuotaDeleted, effect.EventReopened, effect.EventBreaker, effect.EventForecast,
+	effect.EventGranted, effect.EventRefused, effect.EventWaiting, effect.EventWaitEnded, effect.EventReleased,
+	effect.EventExpired, effect.EventRevoked, effect.EventCooldown, effect.EventWindowClosed,
+	effect.EventResetLearned, effect.EventCapped, effect.EventOverrun, effect.EventQuotaApplied,
+	effect.EventQuotaDeleted, effect.EventReopened, effect.EventBreaker, effect.EventForecast,
 	effect.EventOverride,
-	effect.EventTaskBegun, effect.EventTaskEnded, effect.EventTaskShelved, effect.EventTaskPutBack, effect.EventBackPressure, effect.EventSequential, effect.EventBaton, effect.EventParallel,
+	effect.EventTaskBegun, effect.EventTaskEnded, effect.EventTaskShelved, effect.EventTaskPutBack,
+	effect.EventBackPressure, effect.EventSequential, effect.EventBaton, effect.EventParallel,
 	effect.EventReopenedByOperator,
 }
 

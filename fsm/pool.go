@@ -152,7 +152,8 @@ func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 		}
 	}
 	if m.featureLevel >= levels.PoolItems && len(req.Items) > maxPoolItems {
-		return nil, effect.Invalid(fmt.Sprintf("%d items with a pool among them; at most %d", len(req.Items), maxPoolItems), "reserve the others apart")
+		return nil, effect.Invalid(fmt.Sprintf("%d items with a pool among them; at most %d", len(req.Items), maxPoolItems),
+			"reserve the others apart")
 	}
 	if len(names) == 0 {
 		return nil, effect.Invalid(fmt.Sprintf("pool %q and the other pools of this Reserve have no member in common", first.name),

@@ -121,7 +121,8 @@ func TestAPredictionWakesWhoIsParked(t *testing.T) {
 		w.sleep(second)
 	}
 	var announced []effect.Event
-	if announced = slices.DeleteFunc(slices.Clone(w.eventsOf(effect.EventForecast)), func(e effect.Event) bool { return e.Quota != "h" }); len(announced) != 1 {
+	if announced = slices.DeleteFunc(slices.Clone(w.eventsOf(effect.EventForecast)),
+		func(e effect.Event) bool { return e.Quota != "h" }); len(announced) != 1 {
 		t.Fatalf("announced: %+v", announced)
 	}
 	ticket := w.waiting(waits("back", 0, minute, itemOf("h", 1)))

@@ -122,7 +122,8 @@ func (m *Machine) checkParts(o *operation, items []*logpb.Item, unspent bool) *l
 		case asked.Amount != nil && (*asked.Amount < 0 || *asked.Amount > fixed.MaxAmount || unspent && *asked.Amount == 0):
 			return effect.Invalid(fmt.Sprintf("amount %d of %q is out of range", *asked.Amount, asked.Quota), "")
 		case !unspent && m.overflows(o, c, *asked.Amount):
-			return effect.Invalid(fmt.Sprintf("amount %d of %q is more than can be counted", *asked.Amount, asked.Quota), "is it in the quota's unit?")
+			return effect.Invalid(fmt.Sprintf("amount %d of %q is more than can be counted", *asked.Amount, asked.Quota),
+				"is it in the quota's unit?")
 		case asked.Amount != nil && unspent && *asked.Amount > c.consumed:
 			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed %d of %q", o.op, c.consumed, asked.Quota))
 		}

@@ -82,7 +82,7 @@ type Server struct {
 	budgets *portBudgets
 	// followed are the limits that FollowLimits applied last.
 	followed nodeLimits
-	errors  *connect.ErrorWriter
+	errors   *connect.ErrorWriter
 	// callers is what they have of the state's budgets, nodeCounts of this node's.
 	callers    counted[[]accounts.View]
 	nodeCounts counted[[]*quotav1.Budget]

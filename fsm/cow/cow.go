@@ -59,8 +59,8 @@ type object[T any] interface {
 	made() *Made
 }
 
-// Edit returns an object of a table that may be changed: itself where it was made in this generation, else a copy that takes its place. What
-// the fields of a copy point at is shared: whoever changes a slice in place copies that as well.
+// Edit returns an object of a table that may be changed: itself where it was made in this generation, else a copy that takes its place.
+// What the fields of a copy point at is shared: whoever changes a slice in place copies that as well.
 func Edit[K cmp.Ordered, T any, P object[T]](table *Map[K, P], key K, o P, generation uint64) (edited P, copied bool) {
 	if o.made().MadeIn(generation) {
 		return o, false

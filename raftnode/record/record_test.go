@@ -19,7 +19,8 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	}
 	ledger := func() [32]byte { return [32]byte{1, 2, 3} }
 	for index := uint64(255); index <= 257; index++ {
-		file.Applied(&fsm.Applied{Index: index, Term: 3, Events: []effect.Event{{Kind: effect.EventExpired, Lease: index}}}, []byte{byte(index)}, ledger)
+		file.Applied(&fsm.Applied{Index: index, Term: 3, Events: []effect.Event{{Kind: effect.EventExpired, Lease: index}}},
+			[]byte{byte(index)}, ledger)
 	}
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
@@ -63,7 +64,8 @@ func TestADigestTellsEachDifference(t *testing.T) {
 	base := func() *fsm.Applied {
 		return &fsm.Applied{
 			Index: 9, Results: []*logpb.Result{{Kind: &logpb.Result_Done{Done: &logpb.Done{}}}},
-			Events: []effect.Event{{Kind: effect.EventGranted, Quota: "q", Fence: 7, Result: &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: 5}}}}},
+			Events: []effect.Event{{Kind: effect.EventGranted, Quota: "q", Fence: 7,
+				Result: &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: 5}}}}},
 		}
 	}
 	first := record.Digest(base())
