@@ -52,7 +52,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 			unmetered = m.define(definition, defined[i]) || unmetered
 		}
 		if unmetered {
-			m.sweepAgain()
+			m.holders.sweepAgain(holding{m}, &m.bounds.sweeps)
 		}
 		for _, definition := range command.Quotas {
 			m.setParent(m.editQuotaNow(m.quotaNamed(definition.Name).number), definition.Parent)
@@ -282,7 +282,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	m.setDefinition(q, nil)
 	m.quotas.Delete(q.number)
 	m.cache.forget(q)
-	m.sweepAgain()
+	m.holders.sweepAgain(holding{m}, &m.bounds.sweeps)
 	m.emit(effect.Event{Kind: effect.EventQuotaDeleted, Quota: q.name})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
 		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name}},

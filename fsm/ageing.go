@@ -37,7 +37,7 @@ func (m *Machine) promotesAt(name string, as priority, needs []need) (at int64) 
 		if ageing == 0 {
 			continue
 		}
-		denied := m.statsOf(name, n.quota).denied
+		denied := m.holders.statsOf(name, n.quota).denied
 		if denied == 0 {
 			denied = m.clock.Now
 		}
@@ -55,11 +55,11 @@ func (m *Machine) recordStarving(name string, as priority, needs []need) {
 		if n.quota.rule.Policy.Ageing == 0 {
 			continue
 		}
-		m.useHolder(name) // who asks in vain is not forgotten
-		if m.statsOf(name, n.quota).denied != 0 {
+		m.holders.use(holding{m}, name) // who asks in vain is not forgotten
+		if m.holders.statsOf(name, n.quota).denied != 0 {
 			continue
 		}
-		m.editStats(name, n.quota).denied = max(m.clock.Now, 1)
+		m.holders.editStats(holding{m}, name, n.quota).denied = max(m.clock.Now, 1)
 	}
 }
 
@@ -90,7 +90,7 @@ func (m *Machine) standardVirtualTime(w *waiter) (first uint64) {
 // demote demotes the promoted waiters of a holder that was granted something: now, or once the entry has used up its bound, after
 // its last command and once for all grants of the holder.
 func (m *Machine) demote(name string) {
-	h, ok := m.holders.Get(name)
+	h, ok := m.holders.byName.Get(name)
 	switch {
 	case !ok || h.waiting == 0:
 	case m.bounds.walks.left == 0:

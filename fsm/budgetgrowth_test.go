@@ -126,7 +126,7 @@ func TestMeters_ListWithinTheBudget(t *testing.T) {
 			w.raw(chargedTo("token:a", consumeCmd(&logpb.Consume{Lease: l.Lease, Fence: l.Fence, Op: op + 1, Items: ones, DoneBelow: op + 1})))
 		}
 	}
-	t.Logf("limit %d: %d meters with %d, now %d", limit, w.m.meters.Len(), had, w.m.accounts.Taken[accounts.Holders])
+	t.Logf("limit %d: %d meters with %d, now %d", limit, w.m.holders.meters.Len(), had, w.m.accounts.Taken[accounts.Holders])
 	r := w.do(chargedTo("token:b", asks("new", 0, itemOf("r", 1))))
 	t.Log("another caller:", r.GetRefusal().GetReason(), r.GetRefusal().GetAdvice())
 	if w.m.accounts.Taken[accounts.Holders] > limit || r.GetGranted() == nil {

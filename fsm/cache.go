@@ -9,7 +9,6 @@ const cachedQuotas = 1 << 12
 type cache struct {
 	quotas [cachedQuotas]*quota
 	names  entry.Names
-	holder *holder
 	// digested are digests of holders' names.
 	digested [cachedHolders]digested
 }

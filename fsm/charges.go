@@ -36,26 +36,5 @@ func (s *State) eachCharge(fn func(number uint64, b accounts.Budget, amount int6
 		}
 		return true
 	})
-	s.eachMemory(func(h *holder, bytes int64) { fn(h.account, accounts.Holders, bytes) })
-}
-
-// eachMemory calls fn with each thing that is remembered of a holder, and what it takes.
-func (s *State) eachMemory(fn func(h *holder, bytes int64)) {
-	of := func(name string, bytes int64) {
-		if h, known := s.holders.Get(name); known { // else it is noticed elsewhere
-			fn(h, bytes)
-		}
-	}
-	s.holders.Scan(func(_ string, h *holder) bool {
-		fn(h, h.size())
-		return true
-	})
-	s.stats.Scan(func(t *holderStats) bool {
-		of(t.holder, statsSize)
-		return true
-	})
-	s.meters.Scan(func(t *meter) bool {
-		of(t.holder, t.size())
-		return true
-	})
+	s.holders.eachMemory(func(h *holder, bytes int64) { fn(h.account, accounts.Holders, bytes) })
 }

@@ -109,8 +109,8 @@ func (s *State) deletedRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_DeletedQuota{DeletedQuota: &logpb.SnapshotDeletedQuota{Number: number, Name: name}}})
 		return going
 	})
-	if going && s.sweep.table != sweepNothing {
-		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Sweep{Sweep: s.sweep.encode()}})
+	if going && s.holders.sweep.table != sweepNothing {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Sweep{Sweep: s.holders.sweep.encode()}})
 	}
 	return going
 }

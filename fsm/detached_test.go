@@ -386,7 +386,7 @@ func TestSettle_AfterTheLeaseChargesItsHolder(t *testing.T) {
 		if r := w.do(used(1, 1, itemOf("r", 30))); r.GetSettled() == nil {
 			t.Fatal(r)
 		}
-		h, _ := w.m.holders.Get("a")
+		h, _ := w.m.holders.byName.Get("a")
 		turns[ended] = h.virtualTime
 	}
 	if turns[true] != turns[false] || turns[true] == 0 {

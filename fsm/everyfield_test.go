@@ -395,9 +395,9 @@ func livelySnapshot(t tester, level uint32) []byte {
 	w := livelyAt(t, level)
 	c := w.m.State().Counts()
 	if c.Leases < 5 || c.Waiting < 5 || c.Sessions < 3 || c.Operations < 3 || c.Tasks < 3 || w.m.detached.Len() == 0 || w.m.overrides.Len() == 0 ||
-		w.m.requests.Counts().Keys == 0 || w.m.cooldowns.Len() == 0 || w.m.meters.Len() == 0 || w.m.stats.Len() == 0 {
+		w.m.requests.Counts().Keys == 0 || w.m.cooldowns.Len() == 0 || w.m.holders.meters.Len() == 0 || w.m.holders.stats.Len() == 0 {
 		t.Fatalf("the state is not lively: %+v; %d pages, %d overrides, %d keys, %d cooldowns, %d meters, %d tallies", c, w.m.detached.Len(),
-			w.m.overrides.Len(), w.m.requests.Counts().Keys, w.m.cooldowns.Len(), w.m.meters.Len(), w.m.stats.Len())
+			w.m.overrides.Len(), w.m.requests.Counts().Keys, w.m.cooldowns.Len(), w.m.holders.meters.Len(), w.m.holders.stats.Len())
 	}
 	return snapshotOf(t, w.m.Freeze())
 }

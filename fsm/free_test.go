@@ -226,19 +226,19 @@ func TestSweep_ForgetsInSteps(t *testing.T) {
 	}
 	w.do(deletesByForce("a"))
 	w.goesOn(t, 5)
-	if left := w.m.meters.Len(); left != 40 {
+	if left := w.m.holders.meters.Len(); left != 40 {
 		t.Fatalf("%d meters are left, want 40", left)
 	}
 	w.quotas(slotsOf("b", 100))
 	w.do(deletesByForce("c"))
-	if left := w.m.meters.Len(); left < 30 {
+	if left := w.m.holders.meters.Len(); left < 30 {
 		t.Fatalf("%d meters are left: one entry looks at 5", left)
 	}
 	if views, _ := w.m.State().UsagePage(UsageFilter{Holder: "", Quota: ""}, UsageMark{}, 100, w.clock()); len(views) != 0 {
 		t.Errorf("%d meters are shown", len(views))
 	}
-	if entries := w.goesOn(t, 5); entries < 7 || w.m.meters.Len() != 0 {
-		t.Errorf("after %d entries %d meters are left", entries, w.m.meters.Len())
+	if entries := w.goesOn(t, 5); entries < 7 || w.m.holders.meters.Len() != 0 {
+		t.Errorf("after %d entries %d meters are left", entries, w.m.holders.meters.Len())
 	}
 }
 
@@ -319,7 +319,7 @@ func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
 	} {
 		restored := &restoring{m: New()}
 		restored.m.accounts.Last = nobody
-		if err := restored.takeHolder(&logpb.SnapshotHolder{Name: "waits"}); err != nil {
+		if err := restored.m.holders.takeHolder(holding{restored.m}, &logpb.SnapshotHolder{Name: "waits"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := restored.take(record); err == nil {

@@ -43,46 +43,46 @@ const (
 
 func (h *holder) size() int64 { return holderSize + int64(len(h.name)) }
 
-// useHolder returns a holder's record that may be changed.
-func (m *Machine) useHolder(name string) *holder {
-	h := m.cache.holder
-	if h == nil || !h.MadeIn(m.generation) || h.name != name {
-		h = m.editHolder(name)
-		m.cache.holder = h
+// use returns a holder's record that may be changed.
+func (hs *holderTables) use(host holdersHost, name string) *holder {
+	h := hs.recent
+	if h == nil || !h.MadeIn(host.generation()) || h.name != name {
+		h = hs.edit(host, name)
+		hs.recent = h
 	}
-	if m.clock.Now-h.seen > holderMemory/16 {
-		m.seen.Delete(dueByName{At: h.seen, ID: name})
-		h.seen = m.clock.Now
-		m.seen.Set(dueByName{At: h.seen, ID: name})
+	if host.now()-h.seen > holderMemory/16 {
+		hs.seen.Delete(dueByName{At: h.seen, ID: name})
+		h.seen = host.now()
+		hs.seen.Set(dueByName{At: h.seen, ID: name})
 	}
 	return h
 }
 
-// editHolder returns a holder's record that may be changed, a new one where there was none.
-func (m *Machine) editHolder(name string) *holder {
-	h, ok := m.holders.Get(name)
+// edit returns a holder's record that may be changed, a new one where there was none.
+func (hs *holderTables) edit(host holdersHost, name string) *holder {
+	h, ok := hs.byName.Get(name)
 	if !ok {
-		h = &holder{Made: cow.In(m.generation), name: name, seen: m.clock.Now, account: m.accounts.Open(m.payer)}
-		m.holders.Set(name, h)
-		m.accounts.Add(h.account, accounts.Holders, h.size())
-		m.seen.Set(dueByName{At: h.seen, ID: name})
+		h = &holder{Made: cow.In(host.generation()), name: name, seen: host.now(), account: host.openAccount()}
+		hs.byName.Set(name, h)
+		host.book().Add(h.account, accounts.Holders, h.size())
+		hs.seen.Set(dueByName{At: h.seen, ID: name})
 		return h
 	}
-	h, _ = cow.Edit(m.holders, name, h, m.generation)
+	h, _ = cow.Edit(hs.byName, name, h, host.generation())
 	return h
 }
 
-// getHolder returns a holder's record, nil where nothing is remembered of it. It must not be changed.
-func (m *Machine) getHolder(name string) *holder {
-	if h := m.cache.holder; h != nil && h.name == name {
+// get returns a holder's record, nil where nothing is remembered of it. It must not be changed.
+func (hs *holderTables) get(name string) *holder {
+	if h := hs.recent; h != nil && h.name == name {
 		return h
 	}
-	h, _ := m.holders.Get(name)
+	h, _ := hs.byName.Get(name)
 	return h
 }
 
 // knows tells whether anything is remembered of a holder.
-func (m *Machine) knows(name string) bool { return m.getHolder(name) != nil }
+func (hs *holderTables) knows(name string) bool { return hs.get(name) != nil }
 
 // noHolderLeft refuses what would have too much remembered of holders.
 func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
@@ -93,12 +93,12 @@ func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
 // remembering judges whether what a grant of some needs adds to what is remembered of a holder may be taken. Meters do not count here: a
 // holder without one is served all the same.
 func (m *Machine) remembering(name string, needs []need) accounts.Verdict {
-	h := m.getHolder(name)
+	h := m.holders.get(name)
 	if h == nil {
 		return m.taking(accounts.Holders)
 	}
 	for i := range needs {
-		if q := needs[i].quota; q.rule.Policy.KeepsStats() && !m.hasStats(name, q) {
+		if q := needs[i].quota; q.rule.Policy.KeepsStats() && !m.holders.hasStats(name, q) {
 			return m.takingFor(h.account, accounts.Holders)
 		}
 	}
@@ -107,31 +107,31 @@ func (m *Machine) remembering(name string, needs []need) accounts.Verdict {
 
 // mayRemember tells whether something more may be remembered of a holder.
 func (m *Machine) mayRemember(name string) bool {
-	if h := m.getHolder(name); h != nil {
+	if h := m.holders.get(name); h != nil {
 		return m.takingFor(h.account, accounts.Holders) == accounts.MayTake
 	}
 	return m.taking(accounts.Holders) == accounts.MayTake
 }
 
-// forgetHolders forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a
+// forget forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a
 // present window something is used.
-func (m *Machine) forgetHolders() {
+func (hs *holderTables) forget(host holdersHost) {
 	for done := 0; done < maxDuePerEntry; done++ {
-		last, ok := m.seen.Min()
-		if !ok || last.At+holderMemory > m.clock.Now {
+		last, ok := hs.seen.Min()
+		if !ok || last.At+holderMemory > host.now() {
 			return
 		}
-		m.seen.PopMin()
-		h, _ := m.holders.Get(last.ID)
-		if h.waiting == 0 && !m.usesAny(last.ID) && m.newestLease(last.ID) == nil {
-			done += m.forgetStats(last.ID)
-			m.accounts.Add(h.account, accounts.Holders, -h.size())
-			m.holders.Delete(last.ID)
-			m.cache.holder = nil
+		hs.seen.PopMin()
+		h, _ := hs.byName.Get(last.ID)
+		if h.waiting == 0 && !hs.usesAny(host, last.ID) && !host.hasLease(last.ID) {
+			done += hs.forgetStats(host, last.ID)
+			host.book().Add(h.account, accounts.Holders, -h.size())
+			hs.byName.Delete(last.ID)
+			hs.recent = nil
 			continue
 		}
-		m.seen.Set(dueByName{At: m.clock.Now, ID: last.ID})
-		m.useHolder(last.ID).seen = m.clock.Now
+		hs.seen.Set(dueByName{At: host.now(), ID: last.ID})
+		hs.use(host, last.ID).seen = host.now()
 	}
 }
 
@@ -190,10 +190,10 @@ func cost(q *quota, amount int64) int64 {
 // over: if grants cost less than the holder's weight, its virtual time would never advance, and the holder would always go first. An
 // unknown holder has no virtual time: a release or a Settle creates no record.
 func (m *Machine) addCost(name string, by int64) {
-	if by == 0 || !m.knows(name) {
+	if by == 0 || !m.holders.knows(name) {
 		return
 	}
-	h := m.useHolder(name)
+	h := m.holders.use(holding{m}, name)
 	_, weight := m.byRules(name)
 	whole := fixed.AddSaturated(by, h.rest)
 	step := fixed.FloorDiv(whole, int64(weight))

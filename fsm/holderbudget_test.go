@@ -49,7 +49,7 @@ func TestHolders_KnownOnesAreServed(t *testing.T) {
 	if r := w.do(one("token:a", n+1)); r.GetGranted() == nil {
 		t.Fatalf("when the others are forgotten: %v", r)
 	}
-	if _, known := w.m.holders.Get("h5"); known {
+	if _, known := w.m.holders.byName.Get("h5"); known {
 		t.Fatal("a holder is not forgotten")
 	}
 	if err := w.m.State().Verify(); err != nil {
@@ -64,14 +64,14 @@ func TestHolders_WithLeasesAreRemembered(t *testing.T) {
 	for range 5 {
 		w.sleep(2 * hour)
 	}
-	if _, known := w.m.holders.Get("long"); !known {
+	if _, known := w.m.holders.byName.Get("long"); !known {
 		t.Fatal("a holder with a lease was forgotten")
 	}
 	w.do(releases(1))
 	w.sleep(2 * hour)
 	w.sleep(2 * hour)
-	if w.m.holders.Len() != 0 || w.m.accounts.Taken[accounts.Holders] != 0 || w.m.accounts.ByNumber.Len() != 0 {
-		t.Fatalf("%d holders, %d bytes, %d accounts are left", w.m.holders.Len(), w.m.accounts.Taken[accounts.Holders],
+	if w.m.holders.byName.Len() != 0 || w.m.accounts.Taken[accounts.Holders] != 0 || w.m.accounts.ByNumber.Len() != 0 {
+		t.Fatalf("%d holders, %d bytes, %d accounts are left", w.m.holders.byName.Len(), w.m.accounts.Taken[accounts.Holders],
 			w.m.accounts.ByNumber.Len())
 	}
 }
@@ -97,7 +97,7 @@ func TestHolders_TalliesAndMetersAreCharged(t *testing.T) {
 			t.Fatalf("a metered quota: %v", r)
 		}
 	}
-	if n := w.m.meters.Len(); n < 8 || n > 14 {
+	if n := w.m.holders.meters.Len(); n < 8 || n > 14 {
 		t.Errorf("%d meters", n)
 	}
 	got := 0

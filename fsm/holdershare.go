@@ -19,7 +19,7 @@ func (m *Machine) sharesOfOthers(q *quota, name string, as priority, quiet bool)
 		if h.Holder == name || own > as.rank || quiet && own < as.class {
 			continue
 		}
-		others = append(others, ownShare{share: q.shareOf(int64(h.SharePpm)), used: m.usedBy(q, h.Holder)})
+		others = append(others, ownShare{share: q.shareOf(int64(h.SharePpm)), used: m.holders.usedBy(q, h.Holder)})
 	}
 	return others
 }

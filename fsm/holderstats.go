@@ -28,72 +28,72 @@ func lessStats(a, b *holderStats) bool {
 }
 
 // statsOf returns holder stats for reading; the zero value where there are none.
-func (s *State) statsOf(name string, q *quota) holderStats {
-	if t, ok := s.stats.Get(&holderStats{holder: name, quota: q.number}); ok {
+func (hs *holderTables) statsOf(name string, q *quota) holderStats {
+	if t, ok := hs.stats.Get(&holderStats{holder: name, quota: q.number}); ok {
 		return *t
 	}
 	return holderStats{}
 }
 
 // hasStats tells whether there are stats of a holder and a quota.
-func (s *State) hasStats(name string, q *quota) bool {
-	_, ok := s.stats.Get(&holderStats{holder: name, quota: q.number})
+func (hs *holderTables) hasStats(name string, q *quota) bool {
+	_, ok := hs.stats.Get(&holderStats{holder: name, quota: q.number})
 	return ok
 }
 
 // editStats returns holder stats for update. Their holder is kept at least as long.
-func (m *Machine) editStats(name string, q *quota) *holderStats {
-	h := m.useHolder(name)
-	t, ok := m.stats.Get(&holderStats{holder: name, quota: q.number})
-	if ok && t.MadeIn(m.generation) {
+func (hs *holderTables) editStats(host holdersHost, name string, q *quota) *holderStats {
+	h := hs.use(host, name)
+	t, ok := hs.stats.Get(&holderStats{holder: name, quota: q.number})
+	if ok && t.MadeIn(host.generation()) {
 		return t
 	}
 	c := holderStats{holder: h.name, quota: q.number}
 	if ok {
 		c = *t
 	} else {
-		m.accounts.Add(h.account, accounts.Holders, statsSize)
+		host.book().Add(h.account, accounts.Holders, statsSize)
 	}
-	c.Made = cow.In(m.generation)
-	m.stats.Set(&c)
+	c.Made = cow.In(host.generation())
+	hs.stats.Set(&c)
 	return &c
 }
 
 // closeFor closes a quota for the holder of these stats until a time; 0: it is open again.
-func (m *Machine) closeFor(t *holderStats, until int64) {
+func (hs *holderTables) closeFor(t *holderStats, until int64) {
 	t.closedUntil = until
 	if until == 0 {
-		m.closed.Delete(t.place())
+		hs.closed.Delete(t.place())
 		return
 	}
-	m.closed.Set(t.place())
+	hs.closed.Set(t.place())
 }
 
 // place is the key of these stats in the table of holders with a breaker that is or was open.
 func (t *holderStats) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
 // unlistStats removes dropped holder stats from the other tables.
-func (m *Machine) unlistStats(dropped ...*holderStats) {
+func (hs *holderTables) unlistStats(host holdersHost, dropped ...*holderStats) {
 	for _, t := range dropped {
-		m.closed.Delete(t.place())
-		m.chargeHolder(t.holder, -statsSize)
+		hs.closed.Delete(t.place())
+		hs.charge(host, t.holder, -statsSize)
 	}
 }
 
-// chargeHolder charges the account of a holder, of whom something is remembered, with bytes.
-func (m *Machine) chargeHolder(name string, bytes int64) {
-	h, _ := m.holders.Get(name)
-	m.accounts.Add(h.account, accounts.Holders, bytes)
+// charge charges the account of a holder, of whom something is remembered, with bytes.
+func (hs *holderTables) charge(host holdersHost, name string, bytes int64) {
+	h, _ := hs.byName.Get(name)
+	host.book().Add(h.account, accounts.Holders, bytes)
 }
 
 // broken returns up to limit holders, by name, for whom a quota is closed.
-func (s *State) broken(q *quota, now int64, limit int) []string {
+func (hs *holderTables) broken(q *quota, now int64, limit int) []string {
 	if q.rule.Policy.Failures == 0 {
 		return nil
 	}
 	var names []string
-	s.closed.Ascend(quotaHolder{quota: q.number}, func(of quotaHolder) bool {
-		if of.quota == q.number && s.statsOf(of.holder, q).closedUntil > now {
+	hs.closed.Ascend(quotaHolder{quota: q.number}, func(of quotaHolder) bool {
+		if of.quota == q.number && hs.statsOf(of.holder, q).closedUntil > now {
 			names = append(names, of.holder)
 		}
 		return of.quota == q.number && len(names) < limit

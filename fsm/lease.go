@@ -78,7 +78,7 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	h := m.useHolder(req.Holder)
+	h := m.holders.use(holding{m}, req.Holder)
 	l := m.freeList.lease()
 	l.Made, l.id, l.fence, l.class = cow.In(m.generation), m.lastLease, m.fence(), as.class
 	l.holder, l.digest = h.name, m.cache.digestHolder(h.name)

@@ -31,17 +31,17 @@ func lessMeter(a, b *meter) bool {
 	return cmp.Or(strings.Compare(a.holder, b.holder), cmp.Compare(a.quota, b.quota)) < 0
 }
 
-// meter returns a holder's meter of a quota, that may be changed; nil: it has none.
-func (m *Machine) meter(q *quota, name string) *meter {
+// meterOf returns a holder's meter of a quota, that may be changed; nil: it has none.
+func (hs *holderTables) meterOf(host holdersHost, q *quota, name string) *meter {
 	if !q.rule.Policy.Meters(name) {
 		return nil
 	}
-	known, ok := m.meters.Get(&meter{holder: name, quota: q.number})
-	if !ok && q.rule.Policy.Shares.Holder(name) == 0 && !m.roomForMeter(name) {
+	known, ok := hs.meters.Get(&meter{holder: name, quota: q.number})
+	if !ok && q.rule.Policy.Shares.Holder(name) == 0 && !hs.roomForMeter(host, name) {
 		return nil
 	}
-	h := m.useHolder(name)
-	if ok && known.MadeIn(m.generation) {
+	h := hs.use(host, name)
+	if ok && known.MadeIn(host.generation()) {
 		return known
 	}
 	c := &meter{holder: h.name, quota: q.number}
@@ -49,47 +49,47 @@ func (m *Machine) meter(q *quota, name string) *meter {
 		*c = *known
 		c.used, c.Denials = known.used.Clone(), slices.Clone(known.Denials)
 	}
-	c.Made = cow.In(m.generation)
+	c.Made = cow.In(host.generation())
 	if !ok {
-		m.accounts.Add(h.account, accounts.Holders, c.size())
+		host.book().Add(h.account, accounts.Holders, c.size())
 	}
-	m.meters.Set(c)
+	hs.meters.Set(c)
 	return c
 }
 
 // roomForMeter tells whether a holder that something else is remembered of may have one more meter. Meters take half of what its
 // caller may have at most: to count what holders do must not keep others from being served.
-func (m *Machine) roomForMeter(name string) bool {
-	h, known := m.holders.Get(name)
-	return known && m.meters.Len() < maxMeters && m.accounts.HasLessThan(2, h.account, accounts.Holders, m.clock.Now)
+func (hs *holderTables) roomForMeter(host holdersHost, name string) bool {
+	h, known := hs.byName.Get(name)
+	return known && hs.meters.Len() < maxMeters && host.book().HasLessThan(2, h.account, accounts.Holders, host.now())
 }
 
 // mayGrow tells whether one more thing may be listed in a meter.
-func (m *Machine) mayGrow(t *meter) bool {
-	h := m.getHolder(t.holder)
-	return h != nil && m.accounts.HasLessThan(2, h.account, accounts.Holders, m.clock.Now)
+func (hs *holderTables) mayGrow(host holdersHost, t *meter) bool {
+	h := hs.get(t.holder)
+	return h != nil && host.book().HasLessThan(2, h.account, accounts.Holders, host.now())
 }
 
 // size returns what a meter takes.
 func (t *meter) size() int64 { return meterSize + listedSize*int64(len(t.used.Ends)+len(t.Denials)) }
 
 // resized records that a meter that took so many bytes may take another number now.
-func (m *Machine) resized(t *meter, was int64) {
+func (hs *holderTables) resized(host holdersHost, t *meter, was int64) {
 	if size := t.size(); size != was {
-		m.chargeHolder(t.holder, size-was)
+		hs.charge(host, t.holder, size-was)
 	}
 }
 
 // unmeter records that meters were dropped.
-func (m *Machine) unmeter(dropped ...*meter) {
+func (hs *holderTables) unmeter(host holdersHost, dropped ...*meter) {
 	for _, t := range dropped {
-		m.chargeHolder(t.holder, -t.size())
+		hs.charge(host, t.holder, -t.size())
 	}
 }
 
 // usedBy returns what a holder holds and has consumed of the present window.
-func (s *State) usedBy(q *quota, name string) int64 {
-	t, ok := s.meters.Get(&meter{holder: name, quota: q.number})
+func (hs *holderTables) usedBy(q *quota, name string) int64 {
+	t, ok := hs.meters.Get(&meter{holder: name, quota: q.number})
 	if !ok || t.window != q.ledger.Window {
 		return 0
 	}
@@ -107,8 +107,8 @@ func (t *meter) answered(cause logpb.Cause) {
 }
 
 // recordReturned counts what came back of what was consumed.
-func (m *Machine) recordReturned(q *quota, name string, amount int64) {
-	if t := m.meter(q, name); t != nil {
+func (hs *holderTables) recordReturned(host holdersHost, q *quota, name string, amount int64) {
+	if t := hs.meterOf(host, q, name); t != nil {
 		t.Returned = fixed.AddSaturated(t.Returned, amount)
 	}
 }
@@ -116,10 +116,10 @@ func (m *Machine) recordReturned(q *quota, name string, amount int64) {
 // recordRefusal counts a refusal at the binding quota.
 func (m *Machine) recordRefusal(name string, refusal *logpb.Refusal) {
 	q := m.quotaNamed(refusal.Quota)
-	if _, known := m.holders.Get(name); !known || q == nil {
+	if _, known := m.holders.byName.Get(name); !known || q == nil {
 		return // names that were never granted anything must not fill the tables
 	}
-	t := m.meter(q, name)
+	t := m.holders.meterOf(holding{m}, q, name)
 	if t == nil {
 		return
 	}
@@ -127,20 +127,20 @@ func (m *Machine) recordRefusal(name string, refusal *logpb.Refusal) {
 		return cmp.Compare(d.Reason, reason)
 	})
 	if !found {
-		if !m.mayGrow(t) {
+		if !m.holders.mayGrow(holding{m}, t) {
 			return
 		}
-		defer m.resized(t, t.size())
+		defer m.holders.resized(holding{m}, t, t.size())
 		t.Denials = slices.Insert(t.Denials, i, Denial{Reason: refusal.Reason})
 	}
 	t.Denials[i].Times++
 }
 
 // usesAny tells whether a holder used something of a present window that it has a meter for.
-func (m *Machine) usesAny(name string) (uses bool) {
-	m.meters.Ascend(&meter{holder: name}, func(t *meter) bool {
+func (hs *holderTables) usesAny(host holdersHost, name string) (uses bool) {
+	hs.meters.Ascend(&meter{holder: name}, func(t *meter) bool {
 		if t.holder == name && t.used.Amount > 0 {
-			q, ok := m.quotas.Get(t.quota)
+			q, ok := host.quota(t.quota)
 			uses = ok && t.window == q.ledger.Window && q.ledger.UsedByAll() > 0
 		}
 		return t.holder == name && !uses
@@ -172,7 +172,7 @@ func (s *State) UsagePage(of UsageFilter, after UsageMark, limit int, at Clock) 
 		from.quota = 0
 	}
 	last := after
-	s.meters.Ascend(from, func(t *meter) bool {
+	s.holders.meters.Ascend(from, func(t *meter) bool {
 		switch {
 		case of.Holder != "" && t.holder != of.Holder:
 			return false
@@ -224,7 +224,7 @@ func (p *reservations) of(s *State, holder string, in heldIn) int64 {
 
 // EachMeter calls fn with what each holder did with each quota, in the order of holders.
 func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
-	s.meters.Scan(func(t *meter) bool {
+	s.holders.meters.Scan(func(t *meter) bool {
 		if q, ok := s.quotas.Get(t.quota); ok && q.rule.Policy.Meters(t.holder) {
 			fn(t.holder, q.name, &t.MeterCounts)
 		}
@@ -294,10 +294,10 @@ func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, a
 	}
 	listed := q.ledger.Lists(&q.rule)
 	q.ledger.Used[class].Add(end, amount, listed)
-	if t := m.metered(q, name); t != nil {
+	if t := m.holders.metered(holding{m}, q, name); t != nil {
 		was := t.size()
-		t.used.Add(end, amount, listed && (amount < 0 || t.used.Has(end) || m.mayGrow(t)))
-		m.resized(t, was)
+		t.used.Add(end, amount, listed && (amount < 0 || t.used.Has(end) || m.holders.mayGrow(holding{m}, t)))
+		m.holders.resized(holding{m}, t, was)
 	}
 }
 
@@ -310,19 +310,19 @@ func (m *Machine) moveUsage(q *quota, name string, c *charge, from int64) {
 		return
 	}
 	q.ledger.Used[c.class].Move(from, c.end, c.amount)
-	if t := m.metered(q, name); t != nil {
+	if t := m.holders.metered(holding{m}, q, name); t != nil {
 		was := t.size()
 		t.used.List(from, -c.amount)
-		if t.used.Has(c.end) || m.mayGrow(t) {
+		if t.used.Has(c.end) || m.holders.mayGrow(holding{m}, t) {
 			t.used.List(c.end, c.amount)
 		}
-		m.resized(t, was)
+		m.holders.resized(holding{m}, t, was)
 	}
 }
 
 // metered returns a holder's meter, with what is of the present window, that may be changed; nil: it has none.
-func (m *Machine) metered(q *quota, name string) *meter {
-	t := m.meter(q, name)
+func (hs *holderTables) metered(host holdersHost, q *quota, name string) *meter {
+	t := hs.meterOf(host, q, name)
 	if t == nil {
 		return nil
 	}
@@ -334,6 +334,6 @@ func (m *Machine) metered(q *quota, name string) *meter {
 	if !q.ledger.Lists(&q.rule) {
 		t.used.Ends = nil
 	}
-	m.resized(t, was)
+	hs.resized(host, t, was)
 	return t
 }

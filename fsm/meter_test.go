@@ -92,10 +92,11 @@ func TestMetersAreBounded(t *testing.T) {
 		Metering: true, Shares: &logpb.Shares{Holders: []*logpb.HolderShare{{Holder: "owner", SharePpm: 100_000}}},
 	}), EntryVersion)
 	for i := range maxMeters {
-		m.meters.Set(&meter{holder: strconv.Itoa(i), quota: 1})
+		m.holders.meters.Set(&meter{holder: strconv.Itoa(i), quota: 1})
 	}
-	if m.meter(q, "another") != nil || m.meter(q, "7") == nil || m.meter(q, "owner") == nil {
-		t.Errorf("%d meters", m.meters.Len())
+	has := func(name string) bool { return m.holders.meterOf(holding{m}, q, name) != nil }
+	if has("another") || !has("7") || !has("owner") {
+		t.Errorf("%d meters", m.holders.meters.Len())
 	}
 }
 

@@ -98,7 +98,7 @@ func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 		return true
 	})
 	m.bounds.moves.spend(max(cost, 1)) // one that waits for nothing any more is looked at too
-	h, _ := m.holders.Get(name)
+	h, _ := m.holders.byName.Get(name)
 	for _, ticket := range tickets {
 		w, _ := m.waiters.Get(ticket)
 		if w.virtualTime == h.virtualTime {

@@ -395,7 +395,7 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operatio
 				q.ledger.Held -= part.amount
 			}
 			o.charges = append(o.charges, m.chargeFor(q, l, it.ancestor, part.amount, spendBy))
-			if t := m.meter(q, l.holder); t != nil {
+			if t := m.holders.meterOf(holding{m}, q, l.holder); t != nil {
 				t.Consumed = fixed.AddSaturated(t.Consumed, part.amount)
 			}
 		})

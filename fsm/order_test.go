@@ -135,7 +135,7 @@ func TestGivingBackByNameGivesTheTurnBackToo(t *testing.T) {
 		w.quotas(rateOf("q", 10, minute))
 		g := w.granted(ask("me", itemOf("q", 10)))
 		w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence, Items: items}))
-		h, _ := w.m.holders.Get("me")
+		h, _ := w.m.holders.byName.Get("me")
 		return h.virtualTime
 	}
 	if whole, named := virtualTime(), virtualTime(itemOf("q", 10)); whole != named {
@@ -154,7 +154,7 @@ func TestATurnDoesNotWrap(t *testing.T) {
 		w.now += 2 * minute
 		g := w.granted(a)
 		w.raw(settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1, Actual: []*logpb.Item{itemOf("q", fixed.MaxAmount)}}))
-		h, _ := w.m.holders.Get("me")
+		h, _ := w.m.holders.byName.Get("me")
 		if h.virtualTime < last {
 			t.Fatalf("turn fell from %d to %d by using more", last, h.virtualTime)
 		}

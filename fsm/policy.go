@@ -60,7 +60,7 @@ func (m *Machine) withholdNeed(req *logpb.Reserve, as priority, n need) *withhel
 		}
 		found.refusal, found.class = worse(found.refusal, refusal), found.class || ofClass
 	}
-	t := m.statsOf(req.Holder, n.quota)
+	t := m.holders.statsOf(req.Holder, n.quota)
 	if n.quota.rule.Policy.Failures > 0 && t.closedUntil > m.clock.Now {
 		add(m.refusal(logpb.Reason_REASON_BREAKER_OPEN, n.quota, t.closedUntil,
 			fmt.Sprintf("the provider refused %q %d times in a row", req.Holder, t.failures)), false)
@@ -182,7 +182,7 @@ func (m *Machine) recordGrant(req *logpb.Reserve, as priority, needs []need) {
 		if p.Observe && m.wouldRefuse(req, as, n) {
 			q.observed++
 		}
-		if t := m.meter(q, req.Holder); t != nil {
+		if t := m.holders.meterOf(holding{m}, q, req.Holder); t != nil {
 			t.Granted = fixed.AddSaturated(t.Granted, n.amount)
 		}
 		if q.reopens(m.clock.Now) > 0 {
@@ -193,11 +193,11 @@ func (m *Machine) recordGrant(req *logpb.Reserve, as priority, needs []need) {
 			continue
 		}
 		aged = aged || p.Ageing > 0
-		t := m.editStats(req.Holder, q)
+		t := m.holders.editStats(holding{m}, req.Holder, q)
 		t.grants++
 		t.granted, t.denied = m.clock.Now, 0
 		if p.Failures > 0 && t.failures >= p.Failures {
-			m.closeFor(t, fixed.AddSaturated(m.clock.Now, p.Closed)) // half open: this is the one that tries
+			m.holders.closeFor(t, fixed.AddSaturated(m.clock.Now, p.Closed)) // half open: this is the one that tries
 		}
 	}
 	if aged {
@@ -215,25 +215,25 @@ func (m *Machine) wouldRefuse(req *logpb.Reserve, as priority, n need) bool {
 // recordAnswer remembers how the provider answered a holder.
 func (m *Machine) recordAnswer(name string, q *quota, cause logpb.Cause) {
 	p := &q.rule.Policy
-	if t := m.meter(q, name); t != nil {
+	if t := m.holders.meterOf(holding{m}, q, name); t != nil {
 		t.answered(cause)
 	}
-	if p.Failures == 0 || !m.hasStats(name, q) && !m.mayRemember(name) {
+	if p.Failures == 0 || !m.holders.hasStats(name, q) && !m.mayRemember(name) {
 		return // a runner of tasks may report for any holder, also for one that was never granted anything
 	}
 	switch {
 	case cause == logpb.Cause_CAUSE_OK:
-		if t := m.statsOf(name, q); t.failures > 0 {
-			mine := m.editStats(name, q)
+		if t := m.holders.statsOf(name, q); t.failures > 0 {
+			mine := m.holders.editStats(holding{m}, name, q)
 			mine.failures = 0
-			m.closeFor(mine, 0)
+			m.holders.closeFor(mine, 0)
 			m.markDirty(q)
 		}
 	case saysLimited(cause):
-		t := m.editStats(name, q)
+		t := m.holders.editStats(holding{m}, name, q)
 		t.failures = min(t.failures+1, ledger.MaxBreakerCount)
 		if t.failures >= p.Failures {
-			m.closeFor(t, fixed.AddSaturated(m.clock.Now, p.Closed))
+			m.holders.closeFor(t, fixed.AddSaturated(m.clock.Now, p.Closed))
 			m.emit(effect.Event{Kind: effect.EventBreaker, Quota: q.name, Holder: name, Duration: p.Closed})
 		}
 	}

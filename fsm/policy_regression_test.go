@@ -144,8 +144,8 @@ func TestRefusedNamesFillNoTables(t *testing.T) {
 	for i := range 5000 {
 		w.raw(asks(fmt.Sprintf("random-%d", i), 0, itemOf("r", 1)))
 	}
-	if n := w.m.meters.Len(); n > 1000 {
-		t.Errorf("%d meters and %d holders of whom each was refused once", n, w.m.holders.Len())
+	if n := w.m.holders.meters.Len(); n > 1000 {
+		t.Errorf("%d meters and %d holders of whom each was refused once", n, w.m.holders.byName.Len())
 	}
 }
 

@@ -329,16 +329,16 @@ func TestTalliesAreForgotten(t *testing.T) {
 	for _, name := range []string{"a", "b", "c"} {
 		w.do(asks(name, second, itemOf("h", 1), itemOf("other", 1)))
 	}
-	if n := w.m.stats.Len(); n != 6 {
+	if n := w.m.holders.stats.Len(); n != 6 {
 		t.Fatalf("%d tallies", n)
 	}
 	w.sleep(2 * hour)
-	if n := w.m.stats.Len(); n != 0 {
+	if n := w.m.holders.stats.Len(); n != 0 {
 		t.Errorf("%d tallies of holders that are forgotten", n)
 	}
 	w.do(asks("a", second, itemOf("h", 1), itemOf("other", 1)))
 	w.do(&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: "other", Force: true}}})
-	if n := w.m.stats.Len(); n != 1 {
+	if n := w.m.holders.stats.Len(); n != 1 {
 		t.Errorf("%d tallies, one of them of a quota that is gone", n)
 	}
 }

@@ -199,7 +199,7 @@ func (m *Machine) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Fail
 			p := q
 			q = m.editQuotaNow(m.numberOf(p.memberNamed(name).Quota))
 			c.room = min(c.room, q.room())
-			c.last = c.last || p.definition.GetPool().Sticky && m.statsOf(req.Holder, p).member == q.number
+			c.last = c.last || p.definition.GetPool().Sticky && m.holders.statsOf(req.Holder, p).member == q.number
 		}
 		if slices.ContainsFunc(c.needs, func(n need) bool { return n.quota.number == q.number && n.own > 0 }) {
 			return c, effect.Invalid(fmt.Sprintf("quota %q is asked for twice, by itself and as member %q of a pool", q.name, name),
@@ -363,7 +363,7 @@ func (m *Machine) noMemberBefore(req *logpb.Reserve, class int32, needs []need) 
 
 // grantChoice grants a Reserve of pools a lease of one member.
 func (m *Machine) grantChoice(req *logpb.Reserve, c choice, as priority, ticket, account uint64) *logpb.Result {
-	virtualTime := m.useHolder(req.Holder).virtualTime
+	virtualTime := m.holders.use(holding{m}, req.Holder).virtualTime
 	settled := m.drawOn(req, c.member)
 	result := m.grant(settled, c.needs, as, ticket, account)
 	for _, item := range settled.Items {
@@ -372,8 +372,8 @@ func (m *Machine) grantChoice(req *logpb.Reserve, c choice, as priority, ticket,
 		}
 		p := m.editQuota(m.numberOf(item.Pool))
 		recordServed([]need{{quota: p}}, as.rank, virtualTime)
-		if p.definition.GetPool().Sticky && (m.hasStats(req.Holder, p) || m.mayRemember(req.Holder)) {
-			m.editStats(req.Holder, p).member = m.numberOf(item.Quota)
+		if p.definition.GetPool().Sticky && (m.holders.hasStats(req.Holder, p) || m.mayRemember(req.Holder)) {
+			m.holders.editStats(holding{m}, req.Holder, p).member = m.numberOf(item.Quota)
 		}
 	}
 	return result

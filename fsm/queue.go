@@ -102,7 +102,7 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 // enqueue puts a Reserve into the queue. A holder enters at the virtual time of the waiters it competes with, never below its own: a
 // holder that was away, or waits for other quotas, saves nothing up.
 func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from dedup.RequestID) *waiter {
-	h := m.useHolder(req.Holder)
+	h := m.holders.use(holding{m}, req.Holder)
 	if entry := m.entryVirtualTime(needs, as.rank); entry > h.virtualTime {
 		m.setVirtualTime(h, entry)
 	}
@@ -203,7 +203,7 @@ func (m *Machine) dequeue(w *waiter) {
 	m.waitEnds.Delete(due{At: w.until, ID: w.ticket})
 	m.promotions.Delete(due{At: w.promoteAt, ID: w.ticket})
 	m.chargeWaiter(w, -1)
-	m.useHolder(w.req.Holder).waiting--
+	m.holders.use(holding{m}, w.req.Holder).waiting--
 	l := m.editWaitSet(w.waitSet)
 	l.length--
 	l.ahead.add(w.place().rank, -1)
@@ -523,7 +523,7 @@ const maxWalkedPerEntry = 2 * maxWaitersOfHolder
 
 // wakeWaitersOf has a holder's waiters tried, also when that comes up while waiters are tried.
 func (m *Machine) wakeWaitersOf(name string) {
-	h, ok := m.holders.Get(name)
+	h, ok := m.holders.byName.Get(name)
 	switch {
 	case !ok || h.waiting == 0:
 	case m.bounds.walks.left == 0:

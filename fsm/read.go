@@ -58,7 +58,7 @@ func (s *State) Counts() Counts {
 	tasks, underWay, shelved := s.tasks.Counts()
 	return Counts{
 		Quotas: int64(s.quotas.Len()), Leases: int64(s.leases.Len()), Operations: s.operations,
-		Holders: int64(s.holders.Len()),
+		Holders: int64(s.holders.byName.Len()),
 		Waiting: int64(s.waiters.Len()), Sessions: int64(requests.Sessions), ResultBytes: requests.Bytes,
 		Tasks: tasks, TasksUnderWay: underWay, TasksShelved: shelved,
 	}
@@ -179,7 +179,7 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 	}
 	v.Zone, _, _ = q.zone(&g, q.rule.At(at))
 	v.Classes = q.classUses(&g, at)
-	v.ReopensIn, v.Observed, v.Broken = q.reopens(at.Now), q.observed, s.broken(q, at.Now, maxBrokenShown)
+	v.ReopensIn, v.Observed, v.Broken = q.reopens(at.Now), q.observed, s.holders.broken(q, at.Now, maxBrokenShown)
 	if q.sampledIn == g.Window {
 		v.Samples = len(q.samples)
 	}

@@ -389,9 +389,9 @@ func TestClientsThatNeverSayGoodbye(t *testing.T) {
 		t.Fatalf("%+v", c)
 	}
 	s.now = 2 * day
-	for entries, c := 0, s.m.State().Counts(); c.Leases+c.Operations+c.Sessions+c.ResultBytes+int64(s.m.holders.Len()) > 0; entries++ {
+	for entries, c := 0, s.m.State().Counts(); c.Leases+c.Operations+c.Sessions+c.ResultBytes+int64(s.m.holders.byName.Len()) > 0; entries++ {
 		if entries > 4*clients/maxDuePerEntry {
-			t.Fatalf("after %d entries: %+v and %d holders", entries, c, s.m.holders.Len())
+			t.Fatalf("after %d entries: %+v and %d holders", entries, c, s.m.holders.byName.Len())
 		}
 		s.now += 5 * minute // a holder is remembered for an hour after its last lease
 		s.apply()

@@ -70,7 +70,7 @@ func (m *Machine) endCooldown(q *quota, at int64) {
 func (m *Machine) closeBreakers(q *quota) (ended int64, more bool) {
 	var names []string
 	most := min(maxDuePerEntry, m.bounds.reopens.own(leastReopened))
-	m.closed.Ascend(quotaHolder{quota: q.number}, func(of quotaHolder) bool {
+	m.holders.closed.Ascend(quotaHolder{quota: q.number}, func(of quotaHolder) bool {
 		if more = of.quota == q.number && len(names) == most; more || of.quota != q.number {
 			return false
 		}
@@ -79,9 +79,9 @@ func (m *Machine) closeBreakers(q *quota) (ended int64, more bool) {
 	})
 	m.bounds.reopens.spend(len(names))
 	for _, name := range names {
-		t := m.editStats(name, q)
+		t := m.holders.editStats(holding{m}, name, q)
 		t.failures = 0
-		m.closeFor(t, 0)
+		m.holders.closeFor(t, 0)
 	}
 	return int64(len(names)), more
 }

@@ -248,7 +248,7 @@ func (m *Machine) wait(
 	if taking == accounts.AtBudget {
 		return m.refuse(req, m.refusalFor(accounts.Waiters, taking, needs, "wait for less at a time, or come back"))
 	}
-	if h, known := m.holders.Get(req.Holder); taking == accounts.AllTaken || known && h.waiting >= maxWaitersOfHolder {
+	if h, known := m.holders.byName.Get(req.Holder); taking == accounts.AllTaken || known && h.waiting >= maxWaitersOfHolder {
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
 		return m.refuse(req, refusal)
 	}
@@ -263,7 +263,7 @@ func (m *Machine) wait(
 	w := m.enqueue(req, needs, as, from)
 	for _, n := range needs {
 		if n.quota.rule.Policy.KeepsStats() {
-			m.editStats(req.Holder, n.quota) // its grant will note something there, and is over no budget
+			m.holders.editStats(holding{m}, req.Holder, n.quota) // its grant will note something there, and is over no budget
 		}
 	}
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.Timed() || n.quota.rule.Paced() }) {

@@ -74,7 +74,7 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Operation:
 		return r.takeOperation(kind.Operation)
 	case *logpb.SnapshotRecord_Holder:
-		return r.takeHolder(kind.Holder)
+		return m.holders.takeHolder(holding{m}, kind.Holder)
 	case *logpb.SnapshotRecord_Demand:
 		return r.takeDemand(kind.Demand)
 	case *logpb.SnapshotRecord_Samples:
@@ -82,9 +82,9 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Override:
 		return r.takeOverride(kind.Override)
 	case *logpb.SnapshotRecord_Tally:
-		return r.takeStats(kind.Tally)
+		return m.holders.takeStats(holding{m}, kind.Tally)
 	case *logpb.SnapshotRecord_Meter:
-		return r.takeMeter(kind.Meter)
+		return m.holders.takeMeter(holding{m}, kind.Meter)
 	case *logpb.SnapshotRecord_Waiter:
 		return r.takeWaiter(kind.Waiter)
 	case *logpb.SnapshotRecord_Session:
@@ -111,7 +111,7 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 		m.reopening.Set(kind.Reopening.Quota, kind.Reopening.Workflow)
 	case *logpb.SnapshotRecord_Sweep:
 		swept, err := decodeSweep(kind.Sweep)
-		m.sweep = swept
+		m.holders.sweep = swept
 		return err
 	case *logpb.SnapshotRecord_Workflow:
 		return m.workflows.Restore(kind.Workflow, m.clock.Now)
@@ -156,31 +156,6 @@ func (q *quota) takeAsked(asked []*logpb.SnapshotAsked) error {
 		q.pacer.era[class], q.pacer.size[class], q.pacer.sizeOld[class] = a.Era, a.Size, a.SizeOld
 	}
 	return nil
-}
-
-func (r *restoring) takeStats(encoded *logpb.SnapshotTally) error {
-	h, known := r.m.holders.Get(encoded.Holder)
-	if !known {
-		return fmt.Errorf("a tally is of holder %q, of whom nothing is remembered", encoded.Holder)
-	}
-	t := &holderStats{
-		Made: cow.In(r.m.generation), holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
-		granted: encoded.GrantedNs, failures: encoded.Failures, denied: encoded.DeniedNs, member: encoded.MemberQuota,
-	}
-	r.m.stats.Set(t)
-	r.m.closeFor(t, encoded.ClosedUntilNs)
-	return r.m.accounts.Charge(h.account, accounts.Holders, statsSize)
-}
-
-func (r *restoring) takeMeter(encoded *logpb.SnapshotMeter) error {
-	h, known := r.m.holders.Get(encoded.Holder)
-	if !known {
-		return fmt.Errorf("a meter is of holder %q, of whom nothing is remembered", encoded.Holder)
-	}
-	t := decodeMeter(encoded, r.m.generation)
-	t.holder = h.name
-	r.m.meters.Set(t)
-	return r.m.accounts.Charge(h.account, accounts.Holders, t.size())
 }
 
 func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
@@ -325,22 +300,9 @@ func (r *restoring) takeOverride(encoded *logpb.SnapshotOverride) error {
 	return nil
 }
 
-func (r *restoring) takeHolder(encoded *logpb.SnapshotHolder) error {
-	h := &holder{
-		Made: cow.In(r.m.generation), name: encoded.Name, virtualTime: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs,
-		account: encoded.Account,
-	}
-	if err := r.m.accounts.Charge(h.account, accounts.Holders, h.size()); err != nil {
-		return err
-	}
-	r.m.holders.Set(h.name, h)
-	r.m.seen.Set(dueByName{At: h.seen, ID: h.name})
-	return nil
-}
-
 // takeWaiter enters a waiting Reserve. Its wait set is made in link, when all quotas know their parents.
 func (r *restoring) takeWaiter(encoded *logpb.SnapshotWaiter) error {
-	h, ok := r.m.holders.Get(encoded.Reserve.GetHolder())
+	h, ok := r.m.holders.byName.Get(encoded.Reserve.GetHolder())
 	if !ok {
 		return fmt.Errorf("ticket %d of a holder that does not exist", encoded.Ticket)
 	}
@@ -388,7 +350,7 @@ func (r *restoring) link() error {
 		if err != nil {
 			return err
 		}
-		h, _ := m.holders.Get(w.req.Holder)
+		h, _ := m.holders.byName.Get(w.req.Holder)
 		h.waiting++
 		m.insertWaiter(w, numbers)
 	}

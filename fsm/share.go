@@ -80,7 +80,7 @@ func (m *Machine) spared(q *quota, name string, as priority, others []ownShare, 
 func (m *Machine) withinShare(q *quota, name string, class int32, amount int64) bool {
 	s := &q.rule.Policy.Shares
 	if len(s.Holders) > 0 {
-		return fixed.AddSaturated(m.usedBy(q, name), amount) <= q.shareOf(s.Holder(name))
+		return fixed.AddSaturated(m.holders.usedBy(q, name), amount) <= q.shareOf(s.Holder(name))
 	}
 	return q.ledger.Used[class].Amount+amount <= q.share(class)
 }

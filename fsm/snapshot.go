@@ -90,10 +90,8 @@ func encodeWaitSet(number uint32, l *waitSet) *logpb.SnapshotLane {
 // policyRecords are the holders, what is remembered of them, and the queue.
 func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
-	s.holders.Scan(func(_ string, h *holder) bool {
-		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{
-			Holder: &logpb.SnapshotHolder{Name: h.name, Turn: h.virtualTime, SeenNs: h.seen, Rest: h.rest, Account: h.account},
-		}})
+	s.holders.byName.Scan(func(_ string, h *holder) bool {
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Holder{Holder: h.encode()}})
 		return going
 	})
 	if going {
@@ -118,16 +116,13 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
-		s.stats.Scan(func(t *holderStats) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Tally{Tally: &logpb.SnapshotTally{
-				Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil,
-				DeniedNs: t.denied, MemberQuota: t.member,
-			}}})
+		s.holders.stats.Scan(func(t *holderStats) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Tally{Tally: t.encode()}})
 			return going
 		})
 	}
 	if going {
-		s.meters.Scan(func(t *meter) bool {
+		s.holders.meters.Scan(func(t *meter) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Meter{Meter: encodeMeter(t)}})
 			return going
 		})
@@ -141,7 +136,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	if going {
 		s.waiters.Scan(func(_ uint64, w *waiter) bool {
 			var virtualTime *uint64
-			if h, ok := s.holders.Get(w.req.Holder); ok && h.virtualTime != w.virtualTime {
+			if h, ok := s.holders.byName.Get(w.req.Holder); ok && h.virtualTime != w.virtualTime {
 				virtualTime = &w.virtualTime
 			}
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{

@@ -52,11 +52,8 @@ type State struct {
 	// operations counts the records, of leases that live and of those that have ended.
 	operations int64
 
-	holders      *cow.Map[string, *holder]
-	stats        *cow.Set[*holderStats]
-	closed       *cow.Set[quotaHolder] // of the holder stats with a closing breaker, open or not
-	meters       *cow.Set[*meter]
-	seen         *cow.Set[dueByName]
+	// holders is what is remembered of holders.
+	holders      *holderTables
 	waiters      *cow.Map[uint64, *waiter]
 	order        *cow.Set[place]
 	waitersOf    *cow.Set[owned]
@@ -85,8 +82,6 @@ type State struct {
 	movedLast string
 	// lookedFrom is the wait set from which on, downwards, the next ones are looked at for who is first in line; 0: a round begins.
 	lookedFrom uint32
-	// sweep is how far holder stats and meters were gone through.
-	sweep sweep
 }
 
 // due says that something that has a number is due at a moment, dueByName that something that has a name is.
@@ -109,11 +104,6 @@ type standIn struct {
 
 type quotaWaitSet struct{ quota, waitSet uint32 }
 
-type quotaHolder struct {
-	quota  uint32
-	holder string
-}
-
 // ownedBy returns the key of a holder's ticket.
 func ownedBy(holder string, id uint64) owned {
 	return owned{holder: entry.DigestHolder(holder), id: id}
@@ -131,10 +121,6 @@ func lessQuotaWaitSet(a, b quotaWaitSet) bool {
 	return a.quota < b.quota || a.quota == b.quota && a.waitSet < b.waitSet
 }
 
-func lessQuotaHolder(a, b quotaHolder) bool {
-	return cmp.Or(cmp.Compare(a.quota, b.quota), cmp.Compare(a.holder, b.holder)) < 0
-}
-
 func newState() *State {
 	return &State{
 		accounts:     accounts.New(),
@@ -147,11 +133,7 @@ func newState() *State {
 		detached:     cow.NewSet(lessPage),
 		checks:       cow.NewSet(lessPageDue),
 		retiring:     new(cow.Map[uint64, *retiring]),
-		holders:      new(cow.Map[string, *holder]),
-		stats:        cow.NewSet(lessStats),
-		closed:       cow.NewSet(lessQuotaHolder),
-		meters:       cow.NewSet(lessMeter),
-		seen:         cow.NewDues[string](),
+		holders:      newHolders(),
 		waiters:      new(cow.Map[uint64, *waiter]),
 		order:        cow.NewSet(lessPlace),
 		waitersOf:    cow.NewSet(lessOwned),
@@ -181,8 +163,7 @@ func (s *State) copy() *State {
 	c.quotas, c.names, c.fallbacks, c.leases = s.quotas.Copy(), s.names.Copy(), s.fallbacks.Copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
 	c.detached, c.checks, c.retiring = s.detached.Copy(), s.checks.Copy(), s.retiring.Copy()
-	c.holders, c.seen, c.stats = s.holders.Copy(), s.seen.Copy(), s.stats.Copy()
-	c.meters, c.closed = s.meters.Copy(), s.closed.Copy()
+	c.holders = s.holders.copy()
 	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()
 	c.waitersOf, c.timers, c.ageingQuotas = s.waitersOf.Copy(), s.timers.Copy(), s.ageingQuotas.Copy()
 	c.waitSetOf, c.waitSetsOf, c.waitEnds, c.promotions = s.waitSetOf.Copy(), s.waitSetsOf.Copy(), s.waitEnds.Copy(), s.promotions.Copy()

@@ -34,51 +34,55 @@ type sweep struct {
 }
 
 // sweepAgain has all holder stats and meters gone through from now on.
-func (m *Machine) sweepAgain() {
-	if m.sweep.table == sweepNothing {
-		m.sweep.table = sweepStats
+func (hs *holderTables) sweepAgain(host holdersHost, left *bound) {
+	if hs.sweep.table == sweepNothing {
+		hs.sweep.table = sweepStats
 	} else {
-		m.sweep.again = true
+		hs.sweep.again = true
 	}
-	m.sweepOn()
+	hs.sweepOn(host, left)
 }
 
 // sweepOn goes on with the present sweep as far as the entry may.
-func (m *Machine) sweepOn() {
-	for m.bounds.sweeps.left > 0 && m.sweep.table != sweepNothing {
+func (hs *holderTables) sweepOn(host holdersHost, left *bound) {
+	for left.left > 0 && hs.sweep.table != sweepNothing {
 		var next quotaHolder
 		var more bool
-		from := m.sweep.from
-		if m.sweep.table == sweepStats {
-			next, more = sweepTable(m, m.stats, &holderStats{holder: from.holder, quota: from.quota}, (*holderStats).place, m.dropStats)
+		from := hs.sweep.from
+		if hs.sweep.table == sweepStats {
+			next, more = sweepTable(hs.stats, &holderStats{holder: from.holder, quota: from.quota}, left, (*holderStats).place,
+				func(of quotaHolder) bool { return isToForget(host, sweepStats, of) }, func(t *holderStats) { hs.dropStats(host, t) })
 		} else {
-			next, more = sweepTable(m, m.meters, &meter{holder: from.holder, quota: from.quota}, (*meter).place, m.dropMeter)
+			next, more = sweepTable(hs.meters, &meter{holder: from.holder, quota: from.quota}, left, (*meter).place,
+				func(of quotaHolder) bool { return isToForget(host, sweepMeters, of) }, func(t *meter) { hs.dropMeter(host, t) })
 		}
-		if m.sweep.from = next; !more {
-			m.sweep.next()
+		if hs.sweep.from = next; !more {
+			hs.sweep.next()
 		}
 	}
 }
 
 // sweepTable goes through a table from a place on as far as the entry may, and drops what is forgotten of it. It returns where to go on, if
 // there is more.
-func sweepTable[T any](m *Machine, table *cow.Set[T], from T, placeOf func(T) quotaHolder, drop func(T)) (next quotaHolder, more bool) {
-	var forgotten []T
+func sweepTable[T any](
+	table *cow.Set[T], from T, left *bound, placeOf func(T) quotaHolder, forgotten func(quotaHolder) bool, drop func(T),
+) (next quotaHolder, more bool) {
+	var leaving []T
 	looked := 0
 	table.Ascend(from, func(t T) bool {
-		if more = looked == m.bounds.sweeps.left; more {
+		if more = looked == left.left; more {
 			next = placeOf(t)
 			return false
 		}
-		if looked++; m.forgets(m.sweep.table, placeOf(t)) {
-			forgotten = append(forgotten, t)
+		if looked++; forgotten(placeOf(t)) {
+			leaving = append(leaving, t)
 		}
 		return true
 	})
-	for _, t := range forgotten {
+	for _, t := range leaving {
 		drop(t)
 	}
-	m.bounds.sweeps.spend(looked)
+	left.spend(looked)
 	return next, more
 }
 
@@ -94,9 +98,9 @@ func (w *sweep) next() {
 	}
 }
 
-// forgets tells whether holder stats or a meter is to be forgotten: its quota was deleted, or counts its holder no more.
-func (s *State) forgets(table sweptTable, of quotaHolder) bool {
-	q, ok := s.quotas.Get(of.quota)
+// isToForget tells whether holder stats or a meter is to be forgotten: its quota was deleted, or counts its holder no more.
+func isToForget(quotas quotaFinder, table sweptTable, of quotaHolder) bool {
+	q, ok := quotas.quota(of.quota)
 	return !ok || table == sweepMeters && !q.rule.Policy.Meters(of.holder)
 }
 
@@ -106,25 +110,25 @@ func (w *sweep) comesBy(table sweptTable, of quotaHolder) bool {
 	return w.table != sweepNothing && (w.again || w.table < table || w.table == table && !behind)
 }
 
-func (m *Machine) dropStats(t *holderStats) {
-	m.stats.Delete(t)
-	m.unlistStats(t)
+func (hs *holderTables) dropStats(host holdersHost, t *holderStats) {
+	hs.stats.Delete(t)
+	hs.unlistStats(host, t)
 }
 
-func (m *Machine) dropMeter(t *meter) {
-	m.meters.Delete(t)
-	m.unmeter(t)
+func (hs *holderTables) dropMeter(host holdersHost, t *meter) {
+	hs.meters.Delete(t)
+	hs.unmeter(host, t)
 }
 
 // place is where a meter stands, as holder stats does.
 func (t *meter) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
 // forgetStats forgets what a holder did, and returns how many holder stats and meters that was.
-func (m *Machine) forgetStats(name string) int {
-	tallies := cow.DropRun(m.stats, &holderStats{holder: name}, func(t *holderStats) bool { return t.holder == name })
-	meters := cow.DropRun(m.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
-	m.unlistStats(tallies...)
-	m.unmeter(meters...)
+func (hs *holderTables) forgetStats(host holdersHost, name string) int {
+	tallies := cow.DropRun(hs.stats, &holderStats{holder: name}, func(t *holderStats) bool { return t.holder == name })
+	meters := cow.DropRun(hs.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
+	hs.unlistStats(host, tallies...)
+	hs.unmeter(host, meters...)
 	return len(tallies) + len(meters)
 }
 

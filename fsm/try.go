@@ -124,7 +124,7 @@ func (m *Machine) setAside(w *waiter, needs []need, at uint32, short []uint32, a
 func (m *Machine) leaveForGrant(w *waiter, needs []need) {
 	m.dequeue(w)
 	for _, n := range needs {
-		if t := m.meter(n.quota, w.req.Holder); t != nil && w.until-w.req.WaitNs < m.clock.Now {
+		if t := m.holders.meterOf(holding{m}, n.quota, w.req.Holder); t != nil && w.until-w.req.WaitNs < m.clock.Now {
 			t.Waits++
 			t.WaitedNs = fixed.AddSaturated(t.WaitedNs, m.clock.Now-(w.until-w.req.WaitNs))
 		}

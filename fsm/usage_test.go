@@ -128,7 +128,7 @@ func TestUseIsWhatLeasesAndOperationsSay(t *testing.T) {
 					rt.Fatalf("%s: classes have used %v, their leases and operations %v", name, used, byClass)
 				}
 				for holder, amount := range byHolder {
-					if used := w.m.usedBy(q, holder); used != amount {
+					if used := w.m.holders.usedBy(q, holder); used != amount {
 						rt.Fatal(fmt.Sprintf("%s: %s has used %d, its leases and operations %d", name, holder, used, amount))
 					}
 				}

@@ -57,7 +57,7 @@ func (s *State) Verify() error {
 		return true
 	})
 	return errors.Join(append(errs, s.verifyTables(), s.verifyQueue(), s.verifyTimers(), s.verifyUsage(), s.tasks.Verify(s.fence()),
-		s.requests.Verify(), s.verifyHolders(), s.verifyQuotas(), s.verifyWaitSets(), s.workflows.Verify(s.fence()), s.verifyResumed(),
+		s.requests.Verify(), s.holders.verify(), s.verifyQuotas(), s.verifyWaitSets(), s.workflows.Verify(s.fence()), s.verifyResumed(),
 		s.accounts.Verify(s.eachCharge, s.clock.Now),
 		s.verifyReopening(), s.verifyRetiring(), s.requests.VerifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
@@ -352,7 +352,7 @@ func (s *State) verifyQueue() (err error) {
 	if err == nil && ageing != s.promotions.Len() {
 		return fmt.Errorf("%d waiters age, %d are looked at", ageing, s.promotions.Len())
 	}
-	s.holders.Scan(func(name string, h *holder) bool {
+	s.holders.byName.Scan(func(name string, h *holder) bool {
 		if h.waiting != waiting[name] {
 			err = fmt.Errorf("%d Reserves of holder %q wait, counted %d", waiting[name], name, h.waiting)
 		}
@@ -393,10 +393,10 @@ func (s *State) verifyTimers() (err error) {
 // verifyUsage looks at what is remembered of holders and quotas, and at overrides.
 func (s *State) verifyUsage() (err error) {
 	overridden, used := 0, map[uint32]int64{}
-	s.meters.Scan(func(t *meter) bool {
+	s.holders.meters.Scan(func(t *meter) bool {
 		q, ok := s.quotas.Get(t.quota)
-		_, known := s.holders.Get(t.holder)
-		if !known || s.forgets(sweepMeters, t.place()) && !s.sweep.comesBy(sweepMeters, t.place()) || t.used.Amount < 0 {
+		_, known := s.holders.byName.Get(t.holder)
+		if !known || isToForget(readHolding{s}, sweepMeters, t.place()) && !s.holders.sweep.comesBy(sweepMeters, t.place()) || t.used.Amount < 0 {
 			err = fmt.Errorf("holder %q has a meter of quota %d that it should not have: %+v", t.holder, t.quota, *t)
 			return false
 		}
@@ -406,14 +406,14 @@ func (s *State) verifyUsage() (err error) {
 		return true
 	})
 	closed := 0
-	s.stats.Scan(func(t *holderStats) bool {
-		if _, listed := s.closed.Get(t.place()); listed != (t.closedUntil != 0) && err == nil {
+	s.holders.stats.Scan(func(t *holderStats) bool {
+		if _, listed := s.holders.closed.Get(t.place()); listed != (t.closedUntil != 0) && err == nil {
 			err = fmt.Errorf("quota %d is closed for holder %q until %d, listed as closed: %t", t.quota, t.holder, t.closedUntil, listed)
 		}
 		if t.closedUntil != 0 {
 			closed++
 		}
-		if s.forgets(sweepStats, t.place()) && !s.sweep.comesBy(sweepStats, t.place()) && err == nil {
+		if isToForget(readHolding{s}, sweepStats, t.place()) && !s.holders.sweep.comesBy(sweepStats, t.place()) && err == nil {
 			err = fmt.Errorf("holder %q has a tally of quota %d, which does not exist", t.holder, t.quota)
 		}
 		return err == nil
@@ -431,8 +431,8 @@ func (s *State) verifyUsage() (err error) {
 		}
 		return err == nil
 	})
-	if err == nil && closed != s.closed.Len() {
-		return fmt.Errorf("%d closing breakers, %d listed", closed, s.closed.Len())
+	if err == nil && closed != s.holders.closed.Len() {
+		return fmt.Errorf("%d closing breakers, %d listed", closed, s.holders.closed.Len())
 	}
 	if err == nil && overridden != s.overrides.Len() {
 		return fmt.Errorf("%d overrides, %d that end", overridden, s.overrides.Len())

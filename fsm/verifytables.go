@@ -14,30 +14,6 @@ import (
 // maxReported bounds how many differences of a kind are reported.
 const maxReported = 10
 
-// verifyHolders looks at what is remembered of holders.
-func (s *State) verifyHolders() error {
-	var errs []error
-	s.holders.Scan(func(name string, h *holder) bool {
-		if h.name != name || h.rest < 0 || h.rest >= maxWeight || !cow.Has(s.seen, dueByName{At: h.seen, ID: name}) {
-			errs = append(errs, fmt.Errorf("holder %q is not listed by when it was seen, %d, or has a rest of %d", name, h.seen, h.rest))
-		}
-		return len(errs) < maxReported
-	})
-	s.stats.Scan(func(t *holderStats) bool {
-		if _, ok := s.holders.Get(t.holder); !ok {
-			errs = append(errs, fmt.Errorf("a tally of quota %d is of holder %q, of whom nothing is remembered", t.quota, t.holder))
-		}
-		return len(errs) < maxReported
-	})
-	s.meters.Scan(func(t *meter) bool {
-		if err := t.used.Check(); err != nil {
-			errs = append(errs, fmt.Errorf("holder %q, quota %d: %w", t.holder, t.quota, err))
-		}
-		return len(errs) < maxReported
-	})
-	return errors.Join(append(errs, cow.Mirrored("holders by when they were seen", s.holders.Len(), s.seen.Len()))...)
-}
-
 // verifyQuotas looks at the names of quotas, at their parents, and at when they open again.
 func (s *State) verifyQuotas() error {
 	var errs []error
@@ -92,7 +68,7 @@ func (s *State) verifyWaitSets() error {
 		} else if w.shares != s.sharesOf(w.req) {
 			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.sharesOf(w.req)))
 		}
-		h, known := s.holders.Get(w.req.Holder)
+		h, known := s.holders.byName.Get(w.req.Holder)
 		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.lagsBehind(w) ||
 			w.ticket != ticket || ticket > s.lastTicket {
 			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.req.Holder))

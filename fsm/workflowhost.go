@@ -29,7 +29,7 @@ func (h workflowHost) NewestFence(holder string) uint64 {
 func (h workflowHost) Waiting(holder string) int64 { return h.m.waitingOf(holder) }
 
 func (s *State) waitingOf(name string) int64 {
-	h, ok := s.holders.Get(name)
+	h, ok := s.holders.byName.Get(name)
 	if !ok {
 		return 0
 	}

@@ -1,0 +1,179 @@
+package fsm
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// holderTables have what is remembered of holders: their virtual times, what each did with single quotas, and how far these were gone
+// through to forget some. Records that are charged to accounts are made, resized and dropped here alone.
+type holderTables struct {
+	byName *cow.Map[string, *holder]
+	// seen are all of them, by when they were last seen.
+	seen  *cow.Set[dueByName]
+	stats *cow.Set[*holderStats]
+	// closed are the holder stats with a closing breaker, open or not.
+	closed *cow.Set[quotaHolder]
+	meters *cow.Set[*meter]
+	sweep  sweep
+	// recent is the holder that was changed last, which the next command often names again. It decides nothing.
+	recent *holder
+}
+
+// quotaFinder finds quotas by number, for reading.
+type quotaFinder interface {
+	quota(number uint32) (*quota, bool)
+}
+
+// holdersHost is what these tables need of the machine.
+type holdersHost interface {
+	quotaFinder
+	// generation is that of objects that may be changed in place.
+	generation() uint64
+	// now is cluster time.
+	now() int64
+	// book has the accounts that are charged with what is remembered.
+	book() *accounts.Book
+	// openAccount returns the account of the present command's caller.
+	openAccount() uint64
+	// hasLease tells whether a holder has a lease.
+	hasLease(holder string) bool
+}
+
+// holding is the machine as these tables see it.
+type holding struct{ m *Machine }
+
+func (h holding) generation() uint64                 { return h.m.generation }
+func (h holding) now() int64                         { return h.m.clock.Now }
+func (h holding) book() *accounts.Book               { return &h.m.accounts }
+func (h holding) openAccount() uint64                { return h.m.accounts.Open(h.m.payer) }
+func (h holding) quota(number uint32) (*quota, bool) { return h.m.quotas.Get(number) }
+func (h holding) hasLease(holder string) bool        { return h.m.newestLease(holder) != nil }
+
+type quotaHolder struct {
+	quota  uint32
+	holder string
+}
+
+func lessQuotaHolder(a, b quotaHolder) bool {
+	return cmp.Or(cmp.Compare(a.quota, b.quota), cmp.Compare(a.holder, b.holder)) < 0
+}
+
+// readHolding is a state, frozen or not, as these tables see it when they are only read.
+type readHolding struct{ s *State }
+
+func (h readHolding) quota(number uint32) (*quota, bool) { return h.s.quotas.Get(number) }
+
+func newHolders() *holderTables {
+	return &holderTables{
+		byName: new(cow.Map[string, *holder]), seen: cow.NewDues[string](), stats: cow.NewSet(lessStats),
+		closed: cow.NewSet(lessQuotaHolder), meters: cow.NewSet(lessMeter),
+	}
+}
+
+// copy returns tables that share everything until one of the two changes.
+func (hs *holderTables) copy() *holderTables {
+	return &holderTables{
+		byName: hs.byName.Copy(), seen: hs.seen.Copy(), stats: hs.stats.Copy(), closed: hs.closed.Copy(), meters: hs.meters.Copy(),
+		sweep: hs.sweep,
+	}
+}
+
+func (h *holder) encode() *logpb.SnapshotHolder {
+	return &logpb.SnapshotHolder{Name: h.name, Turn: h.virtualTime, SeenNs: h.seen, Rest: h.rest, Account: h.account}
+}
+
+func (t *holderStats) encode() *logpb.SnapshotTally {
+	return &logpb.SnapshotTally{
+		Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil,
+		DeniedNs: t.denied, MemberQuota: t.member,
+	}
+}
+
+func (hs *holderTables) takeHolder(host holdersHost, encoded *logpb.SnapshotHolder) error {
+	h := &holder{
+		Made: cow.In(host.generation()), name: encoded.Name, virtualTime: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs,
+		account: encoded.Account,
+	}
+	if err := host.book().Charge(h.account, accounts.Holders, h.size()); err != nil {
+		return err
+	}
+	hs.byName.Set(h.name, h)
+	hs.seen.Set(dueByName{At: h.seen, ID: h.name})
+	return nil
+}
+
+func (hs *holderTables) takeStats(host holdersHost, encoded *logpb.SnapshotTally) error {
+	h, known := hs.byName.Get(encoded.Holder)
+	if !known {
+		return fmt.Errorf("a tally is of holder %q, of whom nothing is remembered", encoded.Holder)
+	}
+	t := &holderStats{
+		Made: cow.In(host.generation()), holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
+		granted: encoded.GrantedNs, failures: encoded.Failures, denied: encoded.DeniedNs, member: encoded.MemberQuota,
+	}
+	hs.stats.Set(t)
+	hs.closeFor(t, encoded.ClosedUntilNs)
+	return host.book().Charge(h.account, accounts.Holders, statsSize)
+}
+
+func (hs *holderTables) takeMeter(host holdersHost, encoded *logpb.SnapshotMeter) error {
+	h, known := hs.byName.Get(encoded.Holder)
+	if !known {
+		return fmt.Errorf("a meter is of holder %q, of whom nothing is remembered", encoded.Holder)
+	}
+	t := decodeMeter(encoded, host.generation())
+	t.holder = h.name
+	hs.meters.Set(t)
+	return host.book().Charge(h.account, accounts.Holders, t.size())
+}
+
+// eachMemory calls fn with each thing that is remembered of a holder, and what it takes.
+func (hs *holderTables) eachMemory(fn func(h *holder, bytes int64)) {
+	of := func(name string, bytes int64) {
+		if h, known := hs.byName.Get(name); known { // else it is noticed elsewhere
+			fn(h, bytes)
+		}
+	}
+	hs.byName.Scan(func(_ string, h *holder) bool {
+		fn(h, h.size())
+		return true
+	})
+	hs.stats.Scan(func(t *holderStats) bool {
+		of(t.holder, statsSize)
+		return true
+	})
+	hs.meters.Scan(func(t *meter) bool {
+		of(t.holder, t.size())
+		return true
+	})
+}
+
+// verify looks at what is remembered of holders.
+func (hs *holderTables) verify() error {
+	var errs []error
+	hs.byName.Scan(func(name string, h *holder) bool {
+		if h.name != name || h.rest < 0 || h.rest >= maxWeight || !cow.Has(hs.seen, dueByName{At: h.seen, ID: name}) {
+			errs = append(errs, fmt.Errorf("holder %q is not listed by when it was seen, %d, or has a rest of %d", name, h.seen, h.rest))
+		}
+		return len(errs) < maxReported
+	})
+	hs.stats.Scan(func(t *holderStats) bool {
+		if _, ok := hs.byName.Get(t.holder); !ok {
+			errs = append(errs, fmt.Errorf("a tally of quota %d is of holder %q, of whom nothing is remembered", t.quota, t.holder))
+		}
+		return len(errs) < maxReported
+	})
+	hs.meters.Scan(func(t *meter) bool {
+		if err := t.used.Check(); err != nil {
+			errs = append(errs, fmt.Errorf("holder %q, quota %d: %w", t.holder, t.quota, err))
+		}
+		return len(errs) < maxReported
+	})
+	return errors.Join(append(errs, cow.Mirrored("holders by when they were seen", hs.byName.Len(), hs.seen.Len()))...)
+}
