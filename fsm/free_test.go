@@ -304,8 +304,10 @@ func TestSnapshot_OfAnEndedSession(t *testing.T) {
 // of what follows.
 func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
 	const nobody = 9
-	result := &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{Session: 1, Seq: 1,
-		Result: effect.Done()}}}
+	result := &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{
+		Session: 1, Seq: 1,
+		Result: effect.Done(),
+	}}}
 	for name, record := range map[string]*logpb.SnapshotRecord{
 		"a session":          {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Account: nobody}}},
 		"one that has ended": {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Ended: true, Account: nobody}}},

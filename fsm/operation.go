@@ -219,8 +219,10 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		m.recordRefusal(l.holder, refusal)
 		m.workflows.RecordDenial(workflowHost{m}, l.holder, refusal, amountIn(m.needsOf(l, parts)))
 		refusal.BackPressure = m.workflows.Pressure(l.holder, m.clock.Now)
-		m.emit(effect.Event{Kind: effect.EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence,
-			Reason: refusal.Reason})
+		m.emit(effect.Event{
+			Kind: effect.EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence,
+			Reason: refusal.Reason,
+		})
 		return effect.Refused(refusal)
 	}
 	freeing, full := m.roomForRecord(l, parts, command.DoneBelow)

@@ -47,8 +47,10 @@ func TestPackedEvents(t *testing.T) {
 // BenchmarkPackedEvents is the cost of an event: packed once on every node, unpacked for each watcher, entries of 2,000.
 func BenchmarkPackedEvents(b *testing.B) {
 	const count = 2000
-	event := effect.Event{Kind: effect.EventGranted, Quota: "openai/gpt-5/tokens", Holder: "agent-12", Lease: 1 << 20, Fence: 1<<48 + 1<<20,
-		Amount: 700}
+	event := effect.Event{
+		Kind: effect.EventGranted, Quota: "openai/gpt-5/tokens", Holder: "agent-12", Lease: 1 << 20, Fence: 1<<48 + 1<<20,
+		Amount: 700,
+	}
 	var p packed
 	pack := func() {
 		p = p[:0]

@@ -64,8 +64,10 @@ func TestADigestTellsEachDifference(t *testing.T) {
 	base := func() *fsm.Applied {
 		return &fsm.Applied{
 			Index: 9, Results: []*logpb.Result{{Kind: &logpb.Result_Done{Done: &logpb.Done{}}}},
-			Events: []effect.Event{{Kind: effect.EventGranted, Quota: "q", Fence: 7,
-				Result: &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: 5}}}}},
+			Events: []effect.Event{{
+				Kind: effect.EventGranted, Quota: "q", Fence: 7,
+				Result: &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: 5}}},
+			}},
 		}
 	}
 	first := record.Digest(base())
