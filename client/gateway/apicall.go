@@ -108,7 +108,7 @@ func (c *apiCall) jsonFields() (f apiFields, err error) {
 }
 
 func (c *apiCall) protoFields() (f apiFields, err error) {
-	f.numbers = map[protowire.Number]bool{}
+	f.numbers = make(map[protowire.Number]bool)
 	for rest := c.data; len(rest) > 0; {
 		number, _, length := protowire.ConsumeField(rest)
 		if length < 0 {

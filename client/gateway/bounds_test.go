@@ -113,7 +113,7 @@ func TestA22_ClientThatLeavesAStreamEndsIt(t *testing.T) {
 				ended = make(chan time.Time, 1)
 				connection := b.send(http.MethodPost, c.path, c.body, "Content-Type", "application/json")
 				response, err := http.ReadResponse(bufio.NewReader(connection), nil)
-				if err != nil || response.StatusCode != 200 {
+				if err != nil || response.StatusCode != http.StatusOK {
 					t.Fatal(response, err)
 				}
 				all := strings.Join(c.events, "")
@@ -182,7 +182,11 @@ func TestA26_ClientThatLeavesTheQueueDrawsNothing(t *testing.T) {
 // TestA9_GeminiWaitsAsLongAsItsClientStands: 30 s are waited for. What takes 90 s is refused, with the time, before the client gives up.
 func TestA9_GeminiWaitsAsLongAsItsClientStands(t *testing.T) {
 	const stands = 60 * time.Second
-	for opens, want := range map[time.Duration]int{30 * time.Second: 200, 90 * time.Second: 429} {
+	for _, c := range []struct {
+		opens time.Duration
+		want  int
+	}{{30 * time.Second, http.StatusOK}, {90 * time.Second, http.StatusTooManyRequests}} {
+		opens, want := c.opens, c.want
 		form := forms["gemini"]
 		with := setting{
 			dialects: []string{"gemini"}, quotas: []*quotav1.Quota{quotatest.Rate(form.quota, 1, opens)},
@@ -336,7 +340,7 @@ func TestA32_SlotIsFreeSoonAfterItsConnection(t *testing.T) {
 			connection := b.send(http.MethodPost, "/slots?quota=t/slots", "")
 			in := bufio.NewReader(connection)
 			response, err := http.ReadResponse(in, nil)
-			if err != nil || response.StatusCode != 200 {
+			if err != nil || response.StatusCode != http.StatusOK {
 				t.Fatal(response, err)
 			}
 			lines := bufio.NewReader(response.Body)

@@ -127,7 +127,7 @@ func (s *apiSender) askUntil(request *http.Request) (*http.Response, error) {
 	until := time.Now().Add(awayAfter)
 	for {
 		began := time.Now()
-		response, err, decided := s.askAll(request)
+		response, decided, err := s.askAll(request)
 		if decided {
 			return response, err
 		}
@@ -142,14 +142,14 @@ func (s *apiSender) askUntil(request *http.Request) (*http.Response, error) {
 
 // askAll asks one node after the other. It is decided where an answer stands, or nothing more may be sent. Otherwise it returns what to
 // answer if nothing else becomes of the call.
-func (s *apiSender) askAll(request *http.Request) (undecided *http.Response, failed error, decided bool) {
+func (s *apiSender) askAll(request *http.Request) (undecided *http.Response, decided bool, failed error) {
 	for _, address := range s.gateway.nodesInOrder() {
 		response, err := s.ask(request, address)
 		switch {
 		case err == nil:
 			switch s.outcome(response) {
 			case apiDecided:
-				return response, nil, true
+				return response, true, nil
 			case apiUnknown:
 				s.doubt, s.unknown = true, response
 			case apiNotAccepted:
@@ -163,19 +163,19 @@ func (s *apiSender) askAll(request *http.Request) (undecided *http.Response, fai
 				s.doubt, failed = true, &upstreamError{err: err, sent: true}
 			}
 			if !s.call.repeats || request.Context().Err() != nil {
-				return nil, failed, true
+				return nil, true, failed
 			}
 		}
 	}
 	switch {
 	case s.unknown != nil:
-		return s.unknown, nil, false
+		return s.unknown, false, nil
 	case s.doubt:
-		return nil, &upstreamError{err: cmp.Or(failed, errUndecided), sent: true}, false
+		return nil, false, &upstreamError{err: cmp.Or(failed, errUndecided), sent: true}
 	case undecided != nil:
-		return undecided, nil, false
+		return undecided, false, nil
 	}
-	return nil, failed, false
+	return nil, false, failed
 }
 
 // errUndecided says that no node takes a call again that may have been carried out.
