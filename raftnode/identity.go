@@ -102,9 +102,9 @@ func (n *Node) nodeAt(address string) string {
 // errNoMember says that a caller is no member as far as this node and the members that answer know.
 var errNoMember = errors.New("the peer is not a member of this cluster")
 
-// vouchedFor is how long another member's word for a caller is good: the caller may have been removed since. That none vouched for it is
-// good for refusedFor: it may be added any moment, and whoever has a certificate of the CA could otherwise have each connection cost each
-// member a question. Once this node learns another configuration, neither is good any longer.
+// vouchedFor is how long another member's word for a caller is good: the caller may have been removed since. The answer that no member
+// vouches for it is good for refusedFor, since it may be added any moment. Without that, each connection of a caller with a certificate of
+// the CA would cost each member a question. Once this node learns another configuration, neither is good any longer.
 const (
 	vouchedFor = 10 * time.Second
 	refusedFor = time.Second

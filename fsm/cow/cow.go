@@ -1,8 +1,8 @@
 // Package cow has what the tables of the state have in common. They are ordered and copied on write: a copy costs the same whatever a table
 // holds, and shares all of it until one of the two changes.
 //
-// Objects in tables carry the generation in which they were made. One of an older generation may be in a frozen state as well, so whoever
-// wants to change it puts a copy in its place first (Edit).
+// Objects in tables carry the generation in which they were made. A frozen state may have those of an older generation as well, so a change
+// of one first puts a copy in its place (Edit).
 package cow
 
 import (
@@ -60,7 +60,7 @@ type object[T any] interface {
 }
 
 // Edit returns an object of a table that may be changed: itself where it was made in this generation, else a copy that takes its place.
-// What the fields of a copy point at is shared: whoever changes a slice in place copies that as well.
+// A copy shares what its fields point at: to change a slice in place, copy the slice as well.
 func Edit[K cmp.Ordered, T any, P object[T]](table *Map[K, P], key K, o P, generation uint64) (edited P, copied bool) {
 	if o.made().MadeIn(generation) {
 		return o, false

@@ -45,7 +45,7 @@ func TestGrantsCountRoughlyWhatTheyAre(t *testing.T) {
 // there.
 func TestApplyOnce_ARepeatIsNotCarriedOut(t *testing.T) {
 	m := newMachine(t)
-	m.waits = true // so that each answer is another one
+	m.waits = true // each answer has a ticket of its own
 	session := m.open()
 	for name, command := range map[string]func(about uint64) *logpb.Command{
 		"a number": func(about uint64) *logpb.Command { return numbered(session, 1, 0, about) },

@@ -53,7 +53,7 @@ type task struct {
 	account uint64
 }
 
-// ownNames returns names of quotas as the state has them: whoever keeps them keeps no copies.
+// ownNames returns names of quotas as the state has them, so that tasks share these strings and keep no copies.
 func ownNames(h Host, names []string) []string {
 	own := make([]string, len(names))
 	for i, name := range names {
@@ -121,7 +121,7 @@ func (ts *Table) Retry(h Host, command *logpb.RetryTask, by string) *logpb.Resul
 	return effect.Done()
 }
 
-// Forget removes a task. Whoever works on it finds its fence dead.
+// Forget removes a task. The fence of an attempt that is under way is no longer valid.
 func (ts *Table) Forget(h Host, command *logpb.ForgetTask, by string) *logpb.Result {
 	t, failure := ts.known(h, command.Task, by)
 	if failure != nil {
