@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"mime"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -78,16 +80,41 @@ func readAPICall(r *http.Request, body []byte) *apiCall {
 		has = c.protoFields
 	}
 	fields, err := has()
-	c.repeats = err == nil && fields.has("requestId", "request_id", requestIDField)
-	c.prompt = err == nil && (without.name == "" || !fields.has(without.name, without.name, without.number))
-	c.numbers = c.prompt && !c.repeats
+	if err != nil {
+		return c
+	}
+	id, named := fields.requestID()
+	c.repeats = id.GetSession() != 0 || id.GetIdempotencyKey() != "" // an empty one is none to the cluster
+	c.prompt = without.name == "" || !fields.has(without.name, without.name, without.number)
+	c.numbers = c.prompt && !named
 	return c
 }
 
-// apiFields are the fields that a message has: of JSON their names, of protobuf their numbers.
+// apiFields are the fields that a message has: of JSON by their names, of protobuf by their numbers.
 type apiFields struct {
 	names   map[string]json.RawMessage
-	numbers map[protowire.Number]bool
+	numbers map[protowire.Number][]byte
+}
+
+// requestID returns the request id that a message names, nil where that cannot be read; named: it has the field, and gets no other one.
+func (f apiFields) requestID() (id *quotav1.RequestId, named bool) {
+	id = &quotav1.RequestId{}
+	var err error
+	if packed, has := f.numbers[requestIDField]; has {
+		named, err = true, proto.Unmarshal(packed, id)
+	}
+	for _, name := range []string{"requestId", "request_id"} {
+		if text, has := f.names[name]; has {
+			named = true
+			if string(text) != "null" {
+				err = errors.Join(err, protojson.Unmarshal(text, id))
+			}
+		}
+	}
+	if err != nil {
+		return nil, named
+	}
+	return id, named
 }
 
 func (f apiFields) has(name, original string, number protowire.Number) bool {
@@ -96,7 +123,8 @@ func (f apiFields) has(name, original string, number protowire.Number) bool {
 			return true
 		}
 	}
-	return f.numbers[number]
+	_, has := f.numbers[number]
+	return has
 }
 
 func (c *apiCall) jsonFields() (f apiFields, err error) {
@@ -108,14 +136,22 @@ func (c *apiCall) jsonFields() (f apiFields, err error) {
 }
 
 func (c *apiCall) protoFields() (f apiFields, err error) {
-	f.numbers = make(map[protowire.Number]bool)
+	f.numbers = make(map[protowire.Number][]byte)
 	for rest := c.data; len(rest) > 0; {
-		number, _, length := protowire.ConsumeField(rest)
+		number, kind, tag := protowire.ConsumeTag(rest)
+		if tag < 0 {
+			return f, protowire.ParseError(tag)
+		}
+		length := protowire.ConsumeFieldValue(number, kind, rest[tag:])
 		if length < 0 {
 			return f, protowire.ParseError(length)
 		}
-		f.numbers[number] = true
-		rest = rest[length:]
+		value := rest[tag : tag+length]
+		if kind == protowire.BytesType {
+			value, _ = protowire.ConsumeBytes(value)
+		}
+		f.numbers[number] = append(f.numbers[number], value...) // parts of a message are merged
+		rest = rest[tag+length:]
 	}
 	return f, nil
 }
