@@ -9,6 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -287,7 +288,11 @@ func decodeMeter(encoded *logpb.SnapshotMeter, generation uint64) *meter {
 // Where its caller's part of what is remembered of holders is used up nothing more is listed: that counts for the whole window.
 func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, amount int64) {
 	if q.rule.Paced() && class == ledger.ClassCritical && q.ledger.Counts(end) {
-		q.ledger.Used[class].Add(end, amount, true) // what its cap needs
+		if u := &q.ledger.Used[class]; amount < 0 && m.featureLevel >= levels.Counted { // what its cap needs
+			u.TakeBack(end, -amount)
+		} else {
+			u.Add(end, amount, true)
+		}
 	}
 	if q.rule.Kind != ledger.KindWindow || window != q.ledger.Window || !q.ledger.Counts(end) {
 		return
@@ -304,7 +309,11 @@ func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, a
 // moveUsage records that the exposure of what was used ends at another time.
 func (m *Machine) moveUsage(q *quota, name string, c *charge, from int64) {
 	if q.rule.Paced() && c.class == int8(ledger.ClassCritical) {
-		q.ledger.Used[c.class].Move(from, c.end, c.amount)
+		if u := &q.ledger.Used[c.class]; m.featureLevel >= levels.Counted {
+			u.MoveCounted(from, c.end, c.amount)
+		} else {
+			u.Move(from, c.end, c.amount)
+		}
 	}
 	if q.rule.Kind != ledger.KindWindow || c.window != q.ledger.Window || !q.ledger.Lists(&q.rule) {
 		return

@@ -311,7 +311,8 @@ func verifyUsed(g *ledger.Ledger, r *ledger.Rule, sums *totals) error {
 					sums.listed[classEnd{int32(class), e.End}])
 			}
 		}
-		if rest < 0 || r.Paced() && rest > sums.inHand[class] {
+		// Before levels.Counted, what began before a rate had shares was listed without being counted.
+		if rest < 0 && !r.Paced() || r.Paced() && rest > sums.inHand[class] {
 			return fmt.Errorf("class %d has used %d, of which no end says when %d ends; it holds %d", class, u.Amount, rest,
 				sums.inHand[class])
 		}

@@ -91,6 +91,33 @@ func (u *Usage) Move(from, to, amount int64) {
 	u.List(to, amount)
 }
 
+// TakeBack takes out up to an amount of what is counted under an end, or has no end yet (OpenEnd). On a rate nothing is counted before it
+// has shares, and what began before that is given back later.
+func (u *Usage) TakeBack(end, amount int64) {
+	taken := u.counted(end, amount)
+	u.Amount -= taken
+	u.List(end, -taken)
+}
+
+// MoveCounted lists up to an amount of what is counted under one end under another one.
+func (u *Usage) MoveCounted(from, to, amount int64) { u.Move(from, to, u.counted(from, amount)) }
+
+// counted returns how much of an amount is counted under an end.
+func (u *Usage) counted(end, amount int64) int64 {
+	if end != OpenEnd {
+		i, found := u.find(end)
+		if !found {
+			return 0
+		}
+		return min(amount, u.Ends[i].Amount)
+	}
+	rest := u.Amount
+	for _, e := range u.Ends {
+		rest -= e.Amount
+	}
+	return min(amount, max(rest, 0))
+}
+
 // EncodeEnds encodes a list of what is used.
 func EncodeEnds(to []*logpb.SnapshotEnding, class int32, u *Usage) []*logpb.SnapshotEnding {
 	for _, e := range u.Ends {

@@ -36,6 +36,9 @@ const (
 	Results = 10
 	// Repaced is that from which on a change of a rate's rule that leaves its price alone leaves its pacer alone.
 	Repaced = 10
+	// Counted is that from which on what critical calls on a rate give back, or end, leaves their use only as far as it was counted there:
+	// it may have begun before the rate had shares.
+	Counted = 11
 	// NodeLimits is that from which on limits say what callers share of each node.
 	NodeLimits = 11
 )
