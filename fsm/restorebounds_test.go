@@ -162,3 +162,26 @@ func TestRestore_TakesAWindowThatBeganByALaterViewThanThePresentOne(t *testing.T
 		})
 	}
 }
+
+// TestRestore_NoCallBeganLaterThanNow: the earlier view of Unix time never goes back, so no operation of an honest state began beyond it. One
+// of a backup that says so counts as begun now; a report of it would claim a reset that no snapshot can hold.
+func TestRestore_NoCallBeganLaterThanNow(t *testing.T) {
+	records := recordsOf(livelier(t))
+	changed := 0
+	for _, r := range records {
+		if o := r.GetOperation(); o != nil {
+			o.BeganWallNs = fixed.MaxTime
+			changed++
+		}
+	}
+	m, err := Restore(bytes.NewReader(encodedRecords(t, records)))
+	if err != nil || changed == 0 {
+		t.Fatalf("%d operations: %v", changed, err)
+	}
+	m.State().eachOperation(func(o *operation) bool {
+		if o.beganWall > m.clock.WallEarly {
+			t.Errorf("operation %d of lease %d began at %d, and it is %d", o.op, o.lease, o.beganWall, m.clock.WallEarly)
+		}
+		return true
+	})
+}

@@ -69,7 +69,8 @@ func (r *restoring) takeOperation(encoded *logpb.SnapshotOperation) error {
 		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
 		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
 		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, detached: encoded.Orphan,
-		check: encoded.CheckNs, beganWall: encoded.BeganWallNs, began: encoded.BeganNs, Made: cow.In(m.generation), account: encoded.Account,
+		check: encoded.CheckNs, beganWall: min(max(encoded.BeganWallNs, 0), m.clock.WallEarly), // which never goes back
+		began: encoded.BeganNs, Made: cow.In(m.generation), account: encoded.Account,
 	}
 	if lives { // and one string for all of them
 		o.account, o.holder = l.account, l.holder
