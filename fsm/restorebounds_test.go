@@ -163,8 +163,8 @@ func TestRestore_TakesAWindowThatBeganByALaterViewThanThePresentOne(t *testing.T
 	}
 }
 
-// TestRestore_NoCallBeganLaterThanNow: the earlier view of Unix time never goes back, so no operation of an honest state began beyond it. One
-// of a backup that says so counts as begun now; a report of it would claim a reset that no snapshot can hold.
+// TestRestore_NoCallBeganLaterThanNow: the earlier view of Unix time never goes back, so no operation of an honest state began beyond it.
+// One of a backup that says so counts as begun now; a report of it would claim a reset that no snapshot can hold.
 func TestRestore_NoCallBeganLaterThanNow(t *testing.T) {
 	records := recordsOf(livelier(t))
 	changed := 0
