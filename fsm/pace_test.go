@@ -231,6 +231,33 @@ func TestPace_UntilHigherClassesAreQuiet(t *testing.T) {
 	}
 }
 
+// TestPace_WhoWaitsAsks: a call that waits counts as asking for as long as it waits, however long ago it was made.
+func TestPace_WhoWaitsAsks(t *testing.T) {
+	w := newWorld(t)
+	shares := fleetShares()
+	shares.QuietNs = minute
+	w.quotas(policed(rateOf("r", 60_000, minute), &logpb.Policy{Shares: shares}), slotsOf("gate", 1))
+	w.do(criticalAndBackground())
+	gate := ask("std", itemOf("gate", 1))
+	gate.TtlNs = hour
+	held := w.granted(gate)
+	wait := ask("crit", itemOf("r", 600), itemOf("gate", 1))
+	wait.WaitNs = 10 * minute
+	if r := w.do(reserve(wait)); r.GetWaiting() == nil {
+		t.Fatalf("the critical call does not wait: %v", r)
+	}
+	w.sleep(5 * minute) // four minutes longer than attempts count
+	if got := w.take("std", 600, 100); got != 59 {
+		t.Fatalf("%d of 59 while a critical call waits", got)
+	}
+	w.sleep(2 * minute)
+	w.do(releasesOf(held))
+	w.sleep(2 * minute)
+	if got := w.take("std", 600, 100); got != 100 {
+		t.Fatalf("%d of 100 when the critical call has ended and none was made for two minutes", got)
+	}
+}
+
 func TestPace_TheCapIsForDemand(t *testing.T) {
 	w := pacedWorld(t)
 	w.sleep(second) // 0 is no moment to have asked at
