@@ -47,8 +47,19 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: run
-run: build ## build quotad and show nine agents sharing one API key on a three-node cluster
-	bin/quotad demo
+run: build agents ## build quotad and show nine agents sharing one API key on a three-node cluster
+	bin/quotad demo $$(test ! -d $(AGENTS)/node_modules || echo --node $(AGENTS))
+
+# What one agent of the demo calls with, where npm can fetch it. Without it that agent uses the Go client.
+AGENTS     := bin/agents
+AGENTS_NPM := cmd/quotad/internal/lab/demo/node
+
+.PHONY: agents
+agents:
+	@mkdir -p $(AGENTS) && cp $(AGENTS_NPM)/package.json $(AGENTS_NPM)/package-lock.json $(AGENTS)
+	@test $(AGENTS)/node_modules -nt $(AGENTS_NPM)/package-lock.json || { \
+		cd $(AGENTS) && npm ci --ignore-scripts --no-audit --no-fund --loglevel error --fetch-retries 0 && touch node_modules; \
+	} > $(AGENTS)/npm.log 2>&1 || { rm -rf $(AGENTS)/node_modules; echo "npm installs nothing ($(AGENTS)/npm.log): no agent calls by Node"; }
 
 # Named outright, so that no GOFLAGS of the machine leaves the commit out. Sources without a repository build as well.
 .PHONY: build
@@ -108,6 +119,7 @@ test-clients: ## test the gateway with SDKs from npm, and gh and Python's client
 	cd $(CLIENTS) && npm ci --ignore-scripts --no-audit --no-fund
 	cd $(CLIENTS) && apt-get download $(CLIENTS_DEBS) && for package in *.deb; do dpkg -x "$$package" debian; done
 	QUOTAD_CLIENTS=$(CLIENTS) $(GO) test -count 1 -timeout 10m $(TESTFLAGS) -run '^TestClients_' -v ./client/gateway
+	QUOTAD_AGENTS=$(CLIENTS) $(GO) test -count 1 $(TESTFLAGS) -run '^TestForeignCaller_' -v ./cmd/quotad/internal/lab/demo
 
 .PHONY: test-ci
 test-ci: # tests of what ./... passes over: dotted folders and other modules

@@ -20,6 +20,7 @@ type agentConfig struct {
 	// speaks is what its calls are made with, through the gateway at this URL; empty: Go, without one.
 	speaks  language
 	gateway string
+	node    string // the folder of Node's packages, if it speaks that
 	seed    uint64
 }
 
@@ -50,7 +51,7 @@ func runAgent(ctx context.Context, cfg agentConfig, out io.Writer) error {
 	case cfg.mode == own:
 		a.caller = &ownCaller{provider: provider, dice: a.dice}
 	case cfg.mode == governed && cfg.speaks != "":
-		c, err := newForeignCaller(provider, cfg.speaks, cfg.gateway)
+		c, err := newForeignCaller(provider, cfg.speaks, cfg.gateway, cfg.node)
 		if err != nil {
 			return err
 		}

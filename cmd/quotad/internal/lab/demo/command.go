@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -32,6 +33,15 @@ no call of the fleet that uses quotad, and every agent got work done.`,
   quotad demo --duration 60s --fleet governed --seed 7`,
 		Args: usage.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Node != "" {
+				var err error
+				if o.Node, err = filepath.Abs(o.Node); err == nil {
+					err = writeNodeAgent(o.Node)
+				}
+				if err != nil {
+					return usage.Errorf(cmd, "install them there: npm install openai @octokit/rest", "--node: %v", err)
+				}
+			}
 			if o.Seed == 0 {
 				o.Seed = rand.Uint64N(1_000_000) + 1
 			}
@@ -46,6 +56,7 @@ no call of the fleet that uses quotad, and every agent got work done.`,
 	flags.Var(&fleet, "fleet", "fleets to run: "+strings.Join(fleets, ", "))
 	flags.Var(&duration, "duration", "how long they run; the default is just below two hours of the provider")
 	flags.StringVar(&o.Dir, "dir", "data/demo", "folder for data, logs and the report; emptied first if a demo made it")
+	flags.StringVar(&o.Node, "node", "", "folder where npm installed openai and @octokit/rest: one more agent calls with them")
 	flags.BoolVar(&noKill, "no-kill", false, "do not kill the leader")
 	flags.Uint64Var(&o.Seed, "seed", 0, "seed of the agents' randomness; 0: chosen and printed")
 	_ = cmd.RegisterFlagCompletionFunc("fleet", cobra.FixedCompletions(fleets, cobra.ShellCompDirectiveNoFileComp))
@@ -73,6 +84,7 @@ func agentCommand() *cobra.Command {
 	flags.StringSliceVar(&cfg.servers, "servers", nil, "the cluster's nodes")
 	flags.StringVar(&speaks, "speaks", "", "program that makes its calls, through a gateway")
 	flags.StringVar(&cfg.gateway, "gateway", "", "the gateway's URL")
+	flags.StringVar(&cfg.node, "node", "", "folder of Node's packages")
 	flags.Uint64Var(&cfg.seed, "seed", 1, "where the randomness comes from")
 	return cmd
 }

@@ -11,7 +11,9 @@ import (
 	"io"
 	"net/http"
 	"net/textproto"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -30,10 +32,14 @@ type language string
 const (
 	python language = "python3"
 	curl   language = "curl"
+	node   language = "node"
 )
 
-// found reports whether the machine has it.
-func (l language) found() bool {
+// found reports whether the machine has it; Node's packages are in a folder, if they are anywhere.
+func (l language) found(packages string) bool {
+	if l == node && packages == "" {
+		return false
+	}
 	_, err := exec.LookPath(string(l))
 	return err == nil
 }
@@ -41,13 +47,32 @@ func (l language) found() bool {
 //go:embed agent.py
 var agentPy string
 
+//go:embed node/agent.mjs
+var agentJS []byte
+
+// writeNodeAgent writes the program in JavaScript next to the packages that it imports, which are installed before.
+func writeNodeAgent(packages string) error {
+	if _, err := exec.LookPath(string(node)); err != nil {
+		return err
+	}
+	for _, name := range []string{"openai", "@octokit/rest"} {
+		if _, err := os.Stat(filepath.Join(packages, "node_modules", name)); err != nil {
+			return fmt.Errorf("%s is not installed in %s", name, packages)
+		}
+	}
+	return os.WriteFile(filepath.Join(packages, nodeAgent), agentJS, 0o600)
+}
+
+// nodeAgent is the name of its file there.
+const nodeAgent = "agent.mjs"
+
 // foreign makes calls in another language, whose programs get statuses and headers of answers. It is safe for concurrent use.
 type foreign interface {
 	call(ctx context.Context, c foreignCall) (foreignAnswer, error)
 	close() error
 }
 
-// foreignCall is a call, and a line to the program in Python.
+// foreignCall is a call, and a line to a program that makes them all.
 type foreignCall struct {
 	ID     string            `json:"id"`
 	Method string            `json:"method"`
@@ -56,7 +81,7 @@ type foreignCall struct {
 	Header map[string]string `json:"header"`
 }
 
-// foreignAnswer is what became of it, and a line from that program.
+// foreignAnswer is what became of it, and a line from such a program.
 type foreignAnswer struct {
 	ID     string      `json:"id"`
 	Status int         `json:"status"`
@@ -70,18 +95,24 @@ type foreignCaller struct {
 	by       foreign
 }
 
-func newForeignCaller(p *provider, by language, gateway string) (*foreignCaller, error) {
+// newForeignCaller starts what makes calls at a gateway. Node's packages are in a folder.
+func newForeignCaller(p *provider, by language, gateway, packages string) (*foreignCaller, error) {
+	var args []string
 	switch by {
 	case python:
-		started, err := startPython(gateway)
-		if err != nil {
-			return nil, err
-		}
-		return &foreignCaller{provider: p, by: started}, nil
+		args = []string{"-u", "-c", agentPy, gateway}
+	case node:
+		args = []string{filepath.Join(packages, nodeAgent), gateway}
 	case curl:
 		return &foreignCaller{provider: p, by: curlProgram{gateway}}, nil
+	default:
+		return nil, fmt.Errorf("there is no language %q", by)
 	}
-	return nil, fmt.Errorf("there is no language %q", by)
+	started, err := startProgram(by, args...)
+	if err != nil {
+		return nil, err
+	}
+	return &foreignCaller{provider: p, by: started}, nil
 }
 
 // do makes the call. A refusal of the gateway is not the end: the agent comes back when it says.
@@ -183,8 +214,9 @@ func readHead(id string, from io.Reader) (foreignAnswer, error) {
 	}
 }
 
-// pythonProgram is one process that makes all calls of an agent.
-type pythonProgram struct {
+// lineProgram is one process that makes all calls of an agent, of which it reads a line each.
+type lineProgram struct {
+	by    language
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	ended chan struct{}
@@ -193,9 +225,9 @@ type pythonProgram struct {
 	pending map[string]chan foreignAnswer
 }
 
-func startPython(gateway string) (*pythonProgram, error) {
-	p := &pythonProgram{
-		cmd:   exec.Command(string(python), "-u", "-c", agentPy, gateway), //nolint:noctx // it ends with its input
+func startProgram(by language, args ...string) (*lineProgram, error) {
+	p := &lineProgram{
+		by: by, cmd: exec.Command(string(by), args...), //nolint:noctx // it ends with its input
 		ended: make(chan struct{}), pending: map[string]chan foreignAnswer{},
 	}
 	var err error
@@ -214,7 +246,7 @@ func startPython(gateway string) (*pythonProgram, error) {
 }
 
 // read gives answers to those that wait for them.
-func (p *pythonProgram) read(out io.Reader) {
+func (p *lineProgram) read(out io.Reader) {
 	defer close(p.ended)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		var answer foreignAnswer
@@ -231,7 +263,7 @@ func (p *pythonProgram) read(out io.Reader) {
 	}
 }
 
-func (p *pythonProgram) call(ctx context.Context, c foreignCall) (foreignAnswer, error) {
+func (p *lineProgram) call(ctx context.Context, c foreignCall) (foreignAnswer, error) {
 	line, err := json.Marshal(c)
 	if err != nil {
 		return foreignAnswer{}, err
@@ -242,12 +274,12 @@ func (p *pythonProgram) call(ctx context.Context, c foreignCall) (foreignAnswer,
 	_, err = p.stdin.Write(append(line, '\n'))
 	p.mu.Unlock()
 	if err != nil {
-		return foreignAnswer{}, fmt.Errorf("the program in Python ended: %w", err)
+		return foreignAnswer{}, fmt.Errorf("%s ended: %w", p.by, err)
 	}
 	select {
 	case answer := <-waits:
 		if answer.Error != "" {
-			return answer, errors.New("python3: " + answer.Error)
+			return answer, fmt.Errorf("%s: %s", p.by, answer.Error)
 		}
 		// Names of headers come as they were sent.
 		header := http.Header{}
@@ -257,13 +289,13 @@ func (p *pythonProgram) call(ctx context.Context, c foreignCall) (foreignAnswer,
 		answer.Header = header
 		return answer, nil
 	case <-p.ended:
-		return foreignAnswer{}, errors.New("the program in Python ended")
+		return foreignAnswer{}, fmt.Errorf("%s ended", p.by)
 	case <-ctx.Done():
 		return foreignAnswer{}, context.Cause(ctx)
 	}
 }
 
-func (p *pythonProgram) close() error {
+func (p *lineProgram) close() error {
 	_ = p.stdin.Close()
 	<-p.ended
 	return p.cmd.Wait()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -27,10 +28,16 @@ func TestReadHead_SkipsInterimAnswers(t *testing.T) {
 
 // A call in another language reaches the gateway as it is, comes back after a refusal, and tells when it was sent.
 func TestForeignCaller_ComesBackAfterARefusal(t *testing.T) {
-	for _, by := range []language{python, curl} {
+	for _, by := range []language{python, curl, node} {
 		t.Run(string(by), func(t *testing.T) {
-			if !by.found() {
-				t.Skip("this machine has no " + string(by))
+			packages := os.Getenv("QUOTAD_AGENTS")
+			if !by.found(packages) {
+				t.Skip("this machine has no " + string(by) + ", or not its packages (QUOTAD_AGENTS)")
+			}
+			if by == node {
+				if err := writeNodeAgent(packages); err != nil {
+					t.Fatal(err)
+				}
 			}
 			var calls atomic.Int64
 			gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,7 +59,7 @@ func TestForeignCaller_ComesBackAfterARefusal(t *testing.T) {
 				}
 			}))
 			defer gateway.Close()
-			caller, err := newForeignCaller(newProvider("http://unused", "k", "digest"), by, gateway.URL)
+			caller, err := newForeignCaller(newProvider("http://unused", "k", "digest"), by, gateway.URL, packages)
 			if err != nil {
 				t.Fatal(err)
 			}

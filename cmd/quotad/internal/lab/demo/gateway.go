@@ -25,10 +25,10 @@ upstreams:
 `
 
 // speaks are the governed agents whose calls are made in another language, where the machine has it.
-func speaks() map[string]language {
+func speaks(packages string) map[string]language {
 	out := map[string]language{}
 	for _, r := range roles {
-		if r.Speaks != "" && r.Speaks.found() {
+		if r.Speaks != "" && r.Speaks.found(packages) {
 			out[r.Name] = r.Speaks
 		}
 	}

@@ -60,7 +60,10 @@ var roles = []role{
 	{Name: "specialist-1", Class: client.Standard, Every: time.Second, Reads: 13, Writes: 1, Parallel: 3},
 	{Name: "specialist-2", Class: client.Standard, Every: 2 * time.Second, Reads: 26, Writes: 1, Parallel: 3, ThinkEvery: 2 * time.Second},
 	{Name: "specialist-3", Class: client.Standard, Every: 2 * time.Second, Reads: 26, Writes: 1, Parallel: 3, ThinkEvery: 2 * time.Second},
-	{Name: "specialist-4", Class: client.Standard, Every: 4 * time.Second, Reads: 52, Writes: 2, Parallel: 3, ThinkEvery: 4 * time.Second},
+	{
+		Name: "specialist-4", Class: client.Standard, Every: 4 * time.Second, Reads: 52, Writes: 2, Parallel: 3, ThinkEvery: 4 * time.Second,
+		Speaks: node,
+	},
 	{Name: "specialist-5", Class: client.Standard, Every: time.Second, Reads: 13, Writes: 1, Parallel: 3},
 	{Name: "reviewer", Class: client.Standard, Every: 4 * time.Second, Reads: 40, Writes: 1, Parallel: 3, ThinkEvery: 4 * time.Second},
 	{Name: "poller", Class: client.Background, Every: 5 * time.Second, Reads: 110, Parallel: 6, Paced: true},

@@ -33,6 +33,8 @@ type options struct {
 	// Kill: the leader is killed half-way.
 	Kill bool
 	Seed uint64
+	// Node is a folder with Node's packages of two providers; empty: no agent uses them.
+	Node string
 	// Binary is what is started; empty: this program.
 	Binary string
 }
@@ -151,7 +153,7 @@ func (d *demo) start(ctx context.Context) error {
 			if m == governed {
 				args = append(args, "--servers", strings.Join(d.cluster.Servers(), ","))
 				if by := foreigners[r.Name]; by != "" {
-					args = append(args, "--speaks", string(by), "--gateway", gateway)
+					args = append(args, "--speaks", string(by), "--gateway", gateway, "--node", d.options.Node)
 				}
 			}
 			c, err := d.nursery.Start(string(m)+"-"+r.Name, func(line []byte) { d.tallies[m].hear(r.Name, line) }, args...)
@@ -167,7 +169,7 @@ func (d *demo) start(ctx context.Context) error {
 
 // foreigners returns the governed agents that speak another language, and the URL of the gateway that they call through.
 func (d *demo) foreigners(ctx context.Context, provider string) (by map[string]language, gateway string, err error) {
-	if by = speaks(); d.cluster == nil || len(by) == 0 {
+	if by = speaks(d.options.Node); d.cluster == nil || len(by) == 0 {
 		return nil, "", nil
 	}
 	names := slices.Sorted(maps.Keys(by))
@@ -177,7 +179,7 @@ func (d *demo) foreigners(ctx context.Context, provider string) (by map[string]l
 	for i, name := range names {
 		names[i] = "the " + name + " by " + string(by[name])
 	}
-	d.screen.Say(0, "a gateway serves at %s; through it call %s", gateway, strings.Join(names, " and "))
+	d.screen.Say(0, "a gateway serves at %s; through it call %s", gateway, strings.Join(names, ", "))
 	return by, gateway, nil
 }
 
