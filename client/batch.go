@@ -20,6 +20,16 @@ type batch struct {
 	// anticipated: the next batch was thought of.
 	anticipated bool
 	timer       *time.Timer
+	// keeps is how many takes need its lease, over says that nothing is taken of it any more.
+	keeps int
+	over  bool
+}
+
+// keepLocked keeps the lease of the batch for one more take.
+func (b *batch) keepLocked(l *Limiter) {
+	if b.keeps++; b.keeps == 1 {
+		l.client.keeper.keep(b.op.lease, nil)
+	}
 }
 
 // store holds the batch that is being spent. A take is one atomic addition and reads the clock once; everything else

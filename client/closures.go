@@ -43,6 +43,10 @@ func (s *closures) learn(quota string, left time.Duration) {
 	}
 }
 
+// LearnCooldown tells the client that a quota is closed for so long, where another client of the same program has heard of it: its
+// limiters return what they have of the quota.
+func (c *Client) LearnCooldown(quota string, left time.Duration) { c.closures.learn(quota, left) }
+
 // left returns for how long some of the items' quotas are still closed; 0: none is.
 func (s *closures) left(items []Item) time.Duration {
 	s.mu.Lock()

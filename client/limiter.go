@@ -51,6 +51,8 @@ type limiterSettings struct {
 	failOpen bool
 	holders  int64
 	maxBatch int64
+	// keep: a lease lives until all that was taken of it is done.
+	keep bool
 }
 
 // LimiterClass lowers the class of a limiter's takes; the default is the client's.
@@ -71,6 +73,10 @@ func Holders(n int) LimiterOption {
 func MaxBatch(units int64) LimiterOption {
 	return func(s *limiterSettings) { s.maxBatch = min(max(units, 1), mostUnits) }
 }
+
+// KeepLeases keeps a lease alive until Done was called for every Taken that came out of it, also when its batch is over: what
+// the provider answers can be reported on it (Taken.Lease). Every Taken then needs a Done or a Cancel.
+func KeepLeases() LimiterOption { return func(s *limiterSettings) { s.keep = true } }
 
 // Limiter paces calls by a quota that a whole fleet shares. It spends a batch that it has consumed ahead where demand
 // makes one worth it, at the cost of an atomic addition; without one, each take asks the cluster. It is safe for
@@ -217,9 +223,14 @@ func (l *Limiter) takeAtHand(n int64) *Taken {
 
 // takenLocked says that units of the batch at hand were taken.
 func (l *Limiter) takenLocked(n int64) *Taken {
-	return &Taken{
+	taken := &Taken{
 		limiter: l, generation: l.current.generation, until: l.current.until, units: n, ok: true, lease: l.current.op.lease,
 	}
+	if l.settings.keep {
+		taken.kept = l.current
+		l.current.keepLocked(l)
+	}
+	return taken
 }
 
 // uncounted is a take that draws on nothing.
@@ -234,12 +245,15 @@ type Taken struct {
 	// until is the last take of the batch, in nanoseconds since the limiter's base.
 	until int64
 	// lease is what the units draw on; nil: nothing counts them.
-	lease    *Lease
+	lease *Lease
+	// kept is the batch whose lease is kept for the call; nil: none is.
+	kept     *batch
 	units    int64
 	ok       bool
 	delay    time.Duration
 	err      error
 	canceled atomic.Bool
+	done     atomic.Bool
 }
 
 // OK reports whether the units were taken: the call may be made now. Otherwise nothing was taken.
@@ -274,6 +288,25 @@ func (t *Taken) Member() string {
 	return t.lease.Member()
 }
 
+// FromBatch reports whether the units came out of a batch: then the cluster was not asked for this call alone.
+func (t *Taken) FromBatch() bool { return t.ok && t.lease != nil && t.single == nil }
+
+// Lease returns the lease that the units draw on, and with it the operation to report on; nil: nothing counts them. It belongs to the
+// limiter, which ends it: see KeepLeases.
+func (t *Taken) Lease() *Lease { return t.lease }
+
+// Done says that nothing more will be reported on the lease of the units.
+func (t *Taken) Done() {
+	if !t.limiter.settings.keep || t.lease == nil || !t.done.CompareAndSwap(false, true) {
+		return
+	}
+	if t.kept != nil {
+		t.limiter.letGo(t.kept)
+		return
+	}
+	t.limiter.client.keeper.forget(t.lease) // of a take without a batch: it ends by itself
+}
+
 // Forecast returns what was predicted of the limiter's quotas when the batch that the units came out of was leased; nil: nothing.
 func (t *Taken) Forecast() *Forecast {
 	if t.lease == nil {
@@ -283,8 +316,9 @@ func (t *Taken) Forecast() *Forecast {
 }
 
 // Cancel gives the units back, for a call that certainly was not made. It should come early: what comes back after the
-// batch's last take is forfeited.
+// batch's last take is forfeited. It is a Done as well.
 func (t *Taken) Cancel() {
+	defer t.Done()
 	switch {
 	case !t.ok || t.units == 0 || !t.canceled.CompareAndSwap(false, true):
 	case t.single != nil:

@@ -430,6 +430,9 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) (*Tak
 		if op.Left() > 0 {
 			l.stats.Spent += uint64(n)
 			l.mu.Unlock()
+			if l.settings.keep {
+				op.lease.KeepAlive()
+			}
 			return &Taken{limiter: l, single: op, lease: op.lease, units: n, ok: true}, nil
 		}
 		// The answer was so slow that nothing of it can be spent any more.

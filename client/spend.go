@@ -212,8 +212,8 @@ func (l *Limiter) giveBackLocked() {
 	l.stateLocked()
 }
 
-// settleLocked gives back what is left of a batch that is over and ends its lease. The operation does not become final:
-// what was taken last may still be on its way to the provider.
+// settleLocked gives back what is left of a batch that is over and ends its lease, unless takes need it. The operation does not
+// become final: what was taken last may still be on its way to the provider.
 func (l *Limiter) settleLocked(b *batch, left int64) {
 	if b == nil {
 		return
@@ -223,26 +223,31 @@ func (l *Limiter) settleLocked(b *batch, left int64) {
 	}
 	l.stats.Spent += uint64(b.size - left)
 	l.demand.Add(l.elapsed(), b.size-left-b.accounted, l.known.life)
-	lease := b.op.lease
-	lease.die(ErrLeaseReleased)
+	b.over = true
+	release := b.keeps == 0 || l.closed // else the last of them ends it
 	life := max(time.Until(b.op.SpendBy()), time.Second)
+	if release {
+		b.op.lease.die(ErrLeaseReleased)
+	}
 	if left == 0 {
-		l.client.send(life, lease.release())
+		if release {
+			l.client.send(life, b.op.lease.release())
+		}
 		return
 	}
 	unspent := make([]Item, len(b.op.items))
 	for i, item := range b.op.items {
 		unspent[i] = Item{Quota: item.Quota, Amount: item.Amount / b.size * left}
 	}
-	settle := b.op.settlement(Settlement{Unspent: unspent, Release: true})
-	settle.then = func(settle *command) { l.settled(settle.err, left, lease) }
+	settle := b.op.settlement(Settlement{Unspent: unspent, Release: release})
+	settle.then = func(settle *command) { l.settled(settle.err, left, b.op.lease, release) }
 	if l.client.post(life, settle) != nil {
 		l.stats.Forfeited += uint64(left)
 	}
 }
 
 // settled counts what became of what was given back. Where it was too late for that, the lease still has to end.
-func (l *Limiter) settled(err error, left int64, lease *Lease) {
+func (l *Limiter) settled(err error, left int64, lease *Lease, release bool) {
 	l.mu.Lock()
 	if err == nil {
 		l.stats.Returned += uint64(left)
@@ -250,7 +255,19 @@ func (l *Limiter) settled(err error, left int64, lease *Lease) {
 		l.stats.Forfeited += uint64(left)
 	}
 	l.mu.Unlock()
-	if errors.Is(err, PastSpendBy) {
+	if release && errors.Is(err, PastSpendBy) {
 		l.client.send(time.Second, lease.release())
 	}
+}
+
+// letGo ends the lease of a batch that is over when the last of its takes does not need it any more.
+func (l *Limiter) letGo(b *batch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b.keeps--
+	if b.keeps > 0 || !b.over || b.op.lease.Err() != nil {
+		return
+	}
+	b.op.lease.die(ErrLeaseReleased)
+	l.client.send(settleLife, b.op.lease.release())
 }
