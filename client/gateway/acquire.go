@@ -16,6 +16,10 @@ import (
 type grant struct {
 	call  *call
 	lease *client.Lease
+	// taken is what came out of a batch, whose lease it then is; nil: the lease is the attempt's own. away: it was consumed before, and the
+	// cluster does not answer now.
+	taken *client.Taken
+	away  bool
 	// key is the one with which the attempt is sent: of pools, that of the granted member. nil: the caller's own credential passes.
 	key *keys.Key
 	// reports are those of this attempt that are on their way: they name the lease, so they precede the settlement.
@@ -42,6 +46,19 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(g.ctx, func() { cancel(errStopping) })()
+	if d, why, ok := c.batchOf(); ok {
+		if granted, err := c.acquireAhead(ctx, d, until); granted != nil || err != nil {
+			return granted, err
+		}
+	} else if why != "" {
+		g.warnUnbatched(c, why)
+	}
+	return c.reserve(ctx, until)
+}
+
+// reserve asks for the call alone.
+func (c *call) reserve(ctx context.Context, until time.Time) (*grant, error) {
+	g := c.gateway
 	for late := 0; ; late++ {
 		lease, err := g.client.Reserve(ctx, client.ReserveRequest{
 			Items: c.items(), Consume: true, Class: classOf(c.caller.Class), Holder: c.caller.Holder, Wait: max(time.Until(until), 0),
@@ -53,7 +70,7 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 			}
 			return nil, err
 		}
-		granted, err := c.granted(lease)
+		granted, err := c.granted(lease, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -73,8 +90,11 @@ func (c *call) unasked() *grant { return &grant{call: c, key: c.key} }
 
 // live reports whether the attempt may still be sent: what was consumed for it has to arrive by its spend-by.
 func (p *grant) live() bool {
-	if p.lease == nil {
+	switch {
+	case p.lease == nil:
 		return true
+	case p.taken != nil:
+		return p.taken.Left() > 0
 	}
 	op := p.lease.Operation()
 	return op == nil || op.Left() > 0
@@ -111,7 +131,11 @@ const settleWithin = 30 * time.Second
 
 // settle ends an attempt in the background: it gives back or corrects what was consumed, and frees slots.
 func (p *grant) settle(s settlement) {
-	if p.lease == nil {
+	switch {
+	case p.lease == nil:
+		return
+	case p.taken != nil:
+		p.settleTaken(s)
 		return
 	}
 	g := p.call.gateway

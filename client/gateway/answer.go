@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/usage"
 	"github.com/quotad/quotad/rpc/signals"
 )
@@ -234,7 +235,7 @@ func (c *call) learned(b *answerBody, said usage.Said, ended string) {
 }
 
 // settles reports whether answers tell what was used of a part.
-func settles(part string) bool { return isTokens(part) || part == partCost }
+func settles(part string) bool { return config.SettledByAnswer(part) }
 
 func isTokens(part string) bool {
 	return part == "tokens" || part == "input-tokens" || part == "output-tokens"

@@ -31,15 +31,16 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 	c := callOf(request.Context())
 	for try := 0; ; try++ {
 		granted, err := c.acquireAny(request.Context())
+		away := err != nil && isAway(err) || err == nil && granted.away
 		if c.ungoverned == "" {
-			c.gateway.away.Store(err != nil && isAway(err))
+			c.gateway.away.Store(away)
 		}
 		switch {
 		case err == nil:
-			if granted.lease != nil {
+			if granted.lease != nil && !away {
 				c.clusterBack()
 			}
-		case isAway(err) && c.passOpen():
+		case away && c.passOpen():
 			granted = c.unasked()
 		default:
 			return nil, err

@@ -28,9 +28,12 @@ type bubble struct {
 	t        *testing.T
 	cluster  *quotatest.Cluster
 	nodes    *links
+	// reaches are the connections to the provider.
+	reaches  *links
 	provider *provider
 	gateway  *gateway.Gateway
 	clients  *pipes
+	log      lines
 }
 
 // setting is what a test in a bubble begins with.
@@ -68,8 +71,9 @@ func inBubble(t *testing.T, with setting, test func(*testing.T, *bubble)) {
 		if with.change != nil {
 			with.change(&conf)
 		}
-		transport := &http.Transport{DialContext: providers.dial}
-		options := gateway.Options{Transport: transport, Logger: slog.New(slog.DiscardHandler)}
+		b.reaches = &links{dial: providers.dial}
+		transport := &http.Transport{DialContext: b.reaches.connect}
+		options := gateway.Options{Transport: transport, Logger: slog.New(slog.NewTextHandler(&b.log, nil))}
 		options.ReachNodesBy(b.nodes.connect)
 		g, err := gateway.New(conf, options)
 		if err != nil {
@@ -202,7 +206,7 @@ type pipe struct {
 // RemoteAddr implements net.Conn.
 func (p pipe) RemoteAddr() net.Addr { return p.from }
 
-// links are the connections to the nodes.
+// links are connections to the nodes, or to the provider.
 type links struct {
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -98,6 +97,8 @@ type outcome struct {
 	key string
 	// cost is what it cost, in micro-dollars.
 	cost int64
+	// batch is the holder of the batch that it came out of; empty: it asked for itself.
+	batch string
 }
 
 func (c *call) record(change func(*outcome)) {
@@ -204,7 +205,7 @@ func (c *call) ruleDraws(r *http.Request) {
 		}
 		c.aim(slices.ContainsFunc(slices.Collect(maps.Keys(rule.Use)), c.isPool))
 		for name, amount := range rule.Use {
-			c.required(name, name[strings.LastIndexByte(name, '/')+1:], amount)
+			c.required(name, config.PartOf(name), amount)
 		}
 		return
 	}

@@ -28,6 +28,9 @@ type Explanation struct {
 	Wait Length `json:"wait"`
 	// Key is the name of the key that would be injected; empty, where it draws on pools: that of the granted member.
 	Key string `json:"key,omitempty"`
+	// Batch is the holder of the batches that the call is taken out of, Unbatched why it asks for itself although batch: true is set.
+	Batch     string `json:"batch,omitempty"`
+	Unbatched string `json:"unbatched,omitempty"`
 	// Status and Refusal are the answer where it would not be sent at all.
 	Status  int    `json:"status,omitempty"`
 	Refusal string `json:"refusal,omitempty"`
@@ -94,6 +97,11 @@ func (c *call) explanation() Explanation {
 	}
 	if c.key != nil {
 		out.Key = c.key.Name
+	}
+	if _, why, batched := c.batchOf(); batched {
+		out.Batch = batchHolder(c.caller.Class, c.state.machine)
+	} else {
+		out.Unbatched = why
 	}
 	for _, d := range c.draws {
 		out.Draws = append(out.Draws, ExplainedDraw{

@@ -70,8 +70,10 @@ type Gateway struct {
 	learnt  atomic.Bool
 	wrong   wrongTokens
 	batches batches
-	takes   takes
-	api     apiSessions
+	// unbatched are the upstreams and reasons of which it was said that calls are not taken out of batches.
+	unbatched sync.Map
+	takes     takes
+	api       apiSessions
 	// listed is closed once the cluster has listed its quotas; unlisted is why it has not.
 	listed   chan struct{}
 	listOnce sync.Once
@@ -111,7 +113,7 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 		return nil, err
 	}
 	// Its own name is one that a token for the holders of this machine covers.
-	g.client, err = g.cluster.client("gateway@"+built.machine, g.logger)
+	g.client, err = g.cluster.client("gateway@"+built.machine, g.logger, g.batches.hooks())
 	if err != nil {
 		return nil, err
 	}

@@ -56,6 +56,10 @@ func (c *call) rebased(text string) string {
 func (c *call) explainHeader() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return fmt.Sprintf("holder=%s;class=%s;wait=%dms;retries=%d", url.QueryEscape(c.caller.Holder), c.caller.Class,
+	said := fmt.Sprintf("holder=%s;class=%s;wait=%dms;retries=%d", url.QueryEscape(c.caller.Holder), c.caller.Class,
 		c.outcome.waited/time.Millisecond, c.outcome.retries)
+	if c.outcome.batch != "" {
+		said += ";batch=" + url.QueryEscape(c.outcome.batch)
+	}
+	return said
 }

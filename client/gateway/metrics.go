@@ -34,6 +34,7 @@ type metrics struct {
 	cuts     *prometheus.CounterVec
 	gone     *prometheus.CounterVec
 	repeats  *prometheus.CounterVec
+	batched  *prometheus.CounterVec
 }
 
 const namespace = "quotad_gateway"
@@ -74,6 +75,7 @@ func newMetrics(g *Gateway) *metrics {
 	m.cuts = counter("estimates_cut_total", "Estimates cut to the most that can be granted.", "upstream", "model")
 	m.gone = counter("disconnects_total", "Clients that disconnected before the end of the answer.", "upstream")
 	m.repeats = counter("client_retries_total", "Calls that an SDK marked as a retry.", "upstream")
+	m.batched = counter("batched_total", "Attempts granted out of a batch that was consumed ahead.", "upstream")
 	m.ratio = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: namespace, Name: "estimate_ratio", Help: "Usage of a call divided by its estimate.",
 		Buckets: []float64{0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 4},
@@ -191,6 +193,9 @@ func (g *Gateway) finished(c *call) {
 	said := counts(o.said, asked)
 	if o.cost > 0 {
 		said = append(said, slog.String("cost", dollars(o.cost)))
+	}
+	if o.batch != "" {
+		said = append(said, slog.String("batch", o.batch))
 	}
 	if c.insteadOf != "" {
 		said = append(said, slog.String("instead_of", cut(c.insteadOf)))

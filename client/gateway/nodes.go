@@ -84,9 +84,10 @@ func newNodes(conf config.Cluster, dial func(context.Context, string, string) (n
 	return n, nil
 }
 
-func (n *nodes) client(machine string, logger *slog.Logger) (*client.Client, error) {
+func (n *nodes) client(holder string, logger *slog.Logger, hooks client.Hooks) (*client.Client, error) {
 	options := []client.Option{
-		client.WithToken(n.token), client.WithHolder(machine), client.WithCallTimeout(awayAfter), client.WithLogger(logger),
+		client.WithToken(n.token), client.WithHolder(holder), client.WithCallTimeout(awayAfter), client.WithLogger(logger),
+		client.WithHooks(hooks),
 	}
 	if n.transport.TLSClientConfig != nil || n.dialed {
 		options = append(options, client.WithHTTPClient(n.http))

@@ -173,9 +173,13 @@ func (c *call) clusterBack() {
 	if count == 0 {
 		return
 	}
-	g := c.gateway
-	g.logger.Warn("the cluster is back: calls need quotas again", "upstream", c.upstream.name, "passed", count)
-	charging := &call{gateway: g, state: c.state, route: route{upstream: c.upstream}} // not this one, whose body would stay in memory
+	c.gateway.logger.Warn("the cluster is back: calls need quotas again", "upstream", c.upstream.name, "passed", count)
+	c.upstream.charge(c.gateway, c.state, spent)
+}
+
+// charge charges in the background what calls of the upstream spent besides what was reserved for them.
+func (u *upstream) charge(g *Gateway, s *state, spent map[spentKey]int64) {
+	charging := &call{gateway: g, state: s, route: route{upstream: u}} // not the call itself, whose body would stay in memory
 	g.tasks.Go(func() { g.chargeAll(spent, charging.charge) })
 }
 
@@ -198,7 +202,7 @@ func (g *Gateway) chargeAll(spent map[spentKey]int64, charge func(context.Contex
 				}
 				again, pause := chargeAgain(err)
 				if !again || sleep(g.ctx, pause) != nil {
-					g.logger.Warn("could not report the amounts that were spent while the cluster was away", "quota", cmp.Or(key.quota, key.prefix),
+					g.logger.Warn("could not charge amounts that were spent", "quota", cmp.Or(key.quota, key.prefix),
 						"part", key.part, "amount", amount, "error", err)
 					return
 				}
@@ -240,8 +244,7 @@ func (c *call) charge(ctx context.Context, key spentKey, amount int64) error {
 	item.Amount = amount
 	if _, err := lease.Operation().Settle(ctx, client.Settlement{Actual: []client.Item{item}, Release: true}); err != nil {
 		// It may have been settled: a second charge could count it twice.
-		c.gateway.logger.Warn("could not settle the amounts that were spent while the cluster was away",
-			"quota", quota, "amount", amount, "error", err)
+		c.gateway.logger.Warn("could not settle amounts that were spent", "quota", quota, "amount", amount, "error", err)
 	}
 	return nil
 }

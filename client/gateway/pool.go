@@ -118,9 +118,10 @@ func memberNames(pool catalog.Quota) string {
 	return "its members are " + strings.Join(names, ", ")
 }
 
-// granted returns the permission that a lease gives: to send the call with the key of the member that was granted.
-func (c *call) granted(lease *client.Lease) (*grant, error) {
-	granted := &grant{call: c, lease: lease, key: c.key}
+// granted returns the permission that a lease gives, of its own or of a batch: to send the call with the key of the member that was
+// granted.
+func (c *call) granted(lease *client.Lease, taken *client.Taken) (*grant, error) {
+	granted := &grant{call: c, lease: lease, taken: taken, key: c.key}
 	if c.upstream == nil || c.upstream.keys == nil && lease.Member() == "" {
 		return granted, nil
 	}

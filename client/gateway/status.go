@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/quotad/quotad/client/gateway/catalog"
@@ -69,6 +68,9 @@ type UpstreamStatus struct {
 	Models  []ModelStatus `json:"models,omitempty"`
 	// Quotas are those that calls draw on besides the ones of a model: GitHub's limits, and what rules and also name.
 	Quotas []PartStatus `json:"quotas,omitempty"`
+	// Batch: calls are taken out of batches. Batches are those that are or were fetched.
+	Batch   bool          `json:"batch,omitempty"`
+	Batches []BatchStatus `json:"batches,omitempty"`
 }
 
 // KeyStatus is a key by its name.
@@ -113,6 +115,8 @@ type PartStatus struct {
 	Usable    int64  `json:"usable"`
 	Available int64  `json:"available"`
 	Open      bool   `json:"open"`
+	// Unbatched is why calls ask for this quota themselves although their upstream has batch: true.
+	Unbatched string `json:"unbatched,omitempty"`
 	// Members are those of a pool: each has the name of the key whose quota it is.
 	Members []MemberStatus `json:"members,omitempty"`
 }
@@ -162,15 +166,9 @@ func (g *Gateway) Status() Status {
 func (g *Gateway) upstreamStatus(u *upstream, learnt map[string]*LearntStatus, now time.Time) UpstreamStatus {
 	out := UpstreamStatus{
 		Name: u.name, Dialect: u.config.Dialect, Base: u.config.Base, Auth: u.config.Auth, Passing: u.open.passing(),
+		Batch: u.config.Batch,
 	}
-	prefixes := []string{u.config.Quotas}
-	if u.keys != nil {
-		for _, k := range u.keys.Keys() {
-			if !slices.Contains(prefixes, k.Quotas) {
-				prefixes = append(prefixes, k.Quotas)
-			}
-		}
-	}
+	prefixes := u.prefixes()
 	free, ofMember := map[string]int64{}, map[string]int64{}
 	for _, prefix := range prefixes {
 		free[prefix] = 100
@@ -202,6 +200,9 @@ func (g *Gateway) upstreamStatus(u *upstream, learnt map[string]*LearntStatus, n
 			g.otherStatus(&out, name)
 		}
 	}
+	if out.Batch {
+		out.Batches = g.batches.status(out.Quotas)
+	}
 	if u.keys != nil {
 		for _, k := range u.keys.Keys() {
 			left := free[k.Quotas]
@@ -209,6 +210,19 @@ func (g *Gateway) upstreamStatus(u *upstream, learnt map[string]*LearntStatus, n
 				left = its
 			}
 			out.Keys = append(out.Keys, KeyStatus{Name: k.Name, Quotas: k.Quotas, Age: Length(k.Age(now).Truncate(time.Second)), Free: left})
+		}
+	}
+	return out
+}
+
+// prefixes are what the names of the upstream's quotas begin with: its own prefix, and those of its keys.
+func (u *upstream) prefixes() []string {
+	out := []string{u.config.Quotas}
+	if u.keys != nil {
+		for _, k := range u.keys.Keys() {
+			if !slices.Contains(out, k.Quotas) {
+				out = append(out, k.Quotas)
+			}
 		}
 	}
 	return out
@@ -253,7 +267,10 @@ func (g *Gateway) otherStatus(out *UpstreamStatus, name string) {
 		slices.ContainsFunc(out.Models, func(m ModelStatus) bool { return slices.ContainsFunc(m.Parts, named) }) {
 		return
 	}
-	shown := g.partStatus(name[strings.LastIndexByte(name, '/')+1:], q)
+	shown := g.partStatus(config.PartOf(name), q)
+	if out.Batch {
+		shown.Unbatched = unbatchable(q)
+	}
 	out.Quotas = append(out.Quotas, shown)
 	if !shown.Open {
 		out.close(name)

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -174,6 +173,26 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 	writeJSON(w, said)
 }
 
+// takeFromBatch answers a take of one quota from what the gateway has consumed ahead for all processes of its machine; false: the
+// quota is not known, or nothing is at hand without a wait, so that the cluster has to say what is wrong.
+func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call) bool {
+	d := c.draws[0]
+	if _, known := g.catalog.Get(d.quota.Name); !known || d.quota.Slots || d.amount > config.MostBatched {
+		return false
+	}
+	taken, _, err := c.takeAhead(r.Context(), d, c.until)
+	if err != nil {
+		g.refuseTake(w, c, err)
+		return true
+	}
+	if taken == nil {
+		return false
+	}
+	taken.Done() // who reports on it has a unit of its own
+	writeJSON(w, permission(taken.Left(), taken.Member(), taken.Forecast()))
+	return true
+}
+
 // permission says how long is left to make a call, rounded down, of pools on which member it draws, and what is predicted.
 func permission(left time.Duration, member string, forecast *client.Forecast) map[string]any {
 	said := map[string]any{"spendIn": spendIn(left)}
@@ -228,107 +247,6 @@ func (g *Gateway) refuseTake(w http.ResponseWriter, c *call, err error) {
 		refusal.Status = http.StatusNotFound
 	}
 	c.refuse(w, refusal)
-}
-
-// takeFromBatch answers a take of one quota from what the gateway has consumed ahead for all processes of its machine; false: the
-// quota is not known, so that the cluster has to say what is wrong.
-func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call) bool {
-	d := c.draws[0]
-	if _, known := g.catalog.Get(d.quota.Name); !known || d.quota.Slots || d.amount > 1<<31 {
-		return false
-	}
-	limiter, asks, err := g.batches.limiter(g, c.state.machine, c.caller.Class, d.quota.Name)
-	if err != nil {
-		return false
-	}
-	ctx, cancel := context.WithDeadlineCause(r.Context(), c.until, errWaited)
-	defer cancel()
-	ctx, done := unlessAway(ctx, asks)
-	defer done()
-	var taken *client.Taken
-	if !time.Now().Before(c.until) {
-		// Without a wait it is now or not at all.
-		if taken = limiter.AllowTake(int(d.amount)); taken == nil {
-			return false // the cluster says why not
-		}
-	} else if taken, err = limiter.WaitTake(ctx, int(d.amount)); err != nil {
-		g.refuseTake(w, c, err)
-		return true
-	}
-	writeJSON(w, permission(taken.Left(), taken.Member(), taken.Forecast()))
-	return true
-}
-
-// unlessAway ends a wait in which the cluster turns out to be away: the wait is for quota.
-func unlessAway(ctx context.Context, asks *client.Client) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	var look *time.Timer
-	var mu sync.Mutex // look is set when it is held
-	mu.Lock()
-	defer mu.Unlock()
-	look = time.AfterFunc(awayAfter, func() {
-		mu.Lock()
-		defer mu.Unlock()
-		// An attempt takes a moment to fail, and an election does not last as long.
-		if asks.Away() > awayAfter/2 {
-			cancel(client.ErrClusterAway)
-			return
-		}
-		look.Reset(time.Second)
-	})
-	return ctx, func() { look.Stop(); cancel(nil) }
-}
-
-// errWaited is the cause with which a wait ends.
-var errWaited = errors.New("the wait is over")
-
-// batches are what the gateway has consumed ahead, by class and quota. Batches are leased as <class>@<machine>.
-type batches struct {
-	mu       sync.Mutex
-	clients  map[config.Class]*client.Client
-	limiters map[batchKey]*client.Limiter
-}
-
-type batchKey struct {
-	class config.Class
-	quota string
-}
-
-// limiter returns what a class takes of a quota, and its client.
-func (b *batches) limiter(g *Gateway, machine string, class config.Class, quota string) (*client.Limiter, *client.Client, error) {
-	if class == config.ClassNone {
-		class = config.Standard
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	key := batchKey{class, quota}
-	if l := b.limiters[key]; l != nil {
-		return l, b.clients[class], nil
-	}
-	if b.limiters == nil {
-		b.clients, b.limiters = make(map[config.Class]*client.Client), make(map[batchKey]*client.Limiter)
-	}
-	asks := b.clients[class]
-	if asks == nil {
-		made, err := g.cluster.client(class.String()+"@"+machine, g.logger)
-		if err != nil {
-			return nil, nil, err
-		}
-		asks, b.clients[class] = made, made
-	}
-	l := asks.Limiter(quota, client.LimiterClass(classOf(class)))
-	b.limiters[key] = l
-	return l, asks, nil
-}
-
-func (b *batches) close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var all error
-	for _, c := range b.clients {
-		all = errors.Join(all, c.Close())
-	}
-	return all
 }
 
 // maxTakes bounds how many takes wait for their settlement.

@@ -23,6 +23,8 @@ type Quota struct {
 	Slots bool
 	// Actual: what a call really used counts in the end, not what was asked for.
 	Actual bool
+	// ChargedLater: the provider charges during or at the end of a call, so that it counts until it is settled.
+	ChargedLater bool
 	// Daily: its window lasts a day or more.
 	Daily bool
 	// Limit is the provider's limit, Usable what may be used of it.
@@ -75,6 +77,7 @@ func likeMembers(pool Quota, quotas map[string]Quota) Quota {
 	for _, member := range pool.Members {
 		its := quotas[member.Quota]
 		pool.Slots, pool.Actual, pool.Daily = pool.Slots || its.Slots, pool.Actual || its.Actual, pool.Daily || its.Daily
+		pool.ChargedLater = pool.ChargedLater || its.ChargedLater
 		pool.Available += its.Available
 		pool.DefaultEstimate = max(pool.DefaultEstimate, its.DefaultEstimate)
 	}
@@ -88,6 +91,7 @@ func quotaOf(status *quotav1.QuotaStatus) Quota {
 		Actual: definition.GetSettle() == quotav1.SettleMode_SETTLE_MODE_ACTUAL, Usable: status.GetUsable(),
 		Available: status.GetAvailableWithParents(), DefaultEstimate: definition.GetDefaultEstimate(), Open: status.GetCooldownLeft() == nil,
 	}
+	q.ChargedLater = definition.GetCharged() == quotav1.Charged_CHARGED_END || definition.GetCharged() == quotav1.Charged_CHARGED_DURING
 	q.Transit = time.Second
 	if transit := definition.GetTransit(); transit != nil {
 		q.Transit = transit.AsDuration()

@@ -171,6 +171,9 @@ func (c *checker) upstream(name string, u Upstream, conf Config) {
 	if u.Secondary && u.Dialect != "github" {
 		c.fail(field+".secondary", "only github has secondary limits")
 	}
+	if u.Batch {
+		c.batch(field, u)
+	}
 	if u.FailOpen != nil && (u.FailOpen.Count < 1 || u.FailOpen.Per <= 0 || u.FailOpen.For <= 0) {
 		c.fail(field+".fail_open", "set both rate and for, such as {rate: 2/s, for: 10m}")
 	}
@@ -178,6 +181,44 @@ func (c *checker) upstream(name string, u Upstream, conf Config) {
 		c.fail(field+".overloaded.retries", "%d must be 0 to 5", u.Overloaded)
 	}
 	c.keys(field, u, conf)
+}
+
+// batch checks that each call of an upstream draws on one quota, by an amount that its answer does not change.
+func (c *checker) batch(field string, u Upstream) {
+	switch {
+	case u.Dialect != "github" && u.Dialect != "generic":
+		c.fail(field+".batch", "calls of the dialect %s are settled by the usage of their answers: batch is for github and generic", u.Dialect)
+	case u.Secondary:
+		c.fail(field+".batch", "with secondary: true each call holds a slot of %s/concurrent, for which it asks the cluster anyway: "+
+			"set one of the two", u.Quotas)
+	case u.Dialect == "generic" && len(u.Rules) == 0:
+		c.fail(field+".batch", "calls draw on nothing: add rules")
+	}
+	for i, rule := range u.Rules {
+		at := fmt.Sprintf("%s.rules[%d].use", field, i)
+		if len(rule.Use) > 1 {
+			c.fail(at, "calls draw on %d quotas at once; with batch: true a rule has one", len(rule.Use))
+		}
+		for name, amount := range rule.Use {
+			if part := PartOf(name); SettledByAnswer(part) {
+				c.fail(at, "%s is settled by the usage of answers; with batch: true a rule counts calls", name)
+			}
+			if amount > MostBatched {
+				c.fail(at, "%d of %s must be at most %d with batch: true", amount, name, int64(MostBatched))
+			}
+		}
+	}
+}
+
+// MostBatched is the largest amount of a call that a batch serves.
+const MostBatched = 1 << 31
+
+// PartOf returns what a quota counts: the last part of its name.
+func PartOf(quota string) string { return quota[strings.LastIndexByte(quota, '/')+1:] }
+
+// SettledByAnswer reports whether answers say what was used of a part.
+func SettledByAnswer(part string) bool {
+	return part == "tokens" || part == "input-tokens" || part == "output-tokens" || part == "cost"
 }
 
 func (c *checker) base(field, name string, u Upstream) {

@@ -163,6 +163,9 @@ type Upstream struct {
 	Also []Also
 	// Secondary draws on GitHub's secondary limits as well.
 	Secondary bool
+	// Batch takes calls out of batches that are consumed ahead for all calls of a class on this machine. Their holder in the cluster is
+	// <class>@<machine>.
+	Batch bool
 	// Unknown is what happens to a model without a quota: refuse or observe.
 	Unknown string
 	// Unpriced is what happens to a call that draws on a quota of money and has no price: refuse or free.

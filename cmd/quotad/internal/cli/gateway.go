@@ -196,8 +196,8 @@ func (a *App) gatewayCheck() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Check a gateway's configuration",
 		Long: `Read the file as "quotad gateway" would, with the keys, tokens and certificates that it names, and print everything that
-is wrong with it. With --cluster it also lists the quotas of the cluster, and compares its pools with the keys of the file; otherwise it
-asks no cluster.`,
+is wrong with it. With --cluster it also lists the quotas of the cluster, and compares its pools with the keys of the file, and its
+quotas with batch: true; otherwise it asks no cluster.`,
 		Example: `  quotad gateway check /etc/quotad/gateway.yaml
   quotad gateway check --cluster /etc/quotad/gateway.yaml`,
 		Args: arguments("FILE"),
@@ -210,7 +210,7 @@ asks no cluster.`,
 				return gatewayError(err)
 			}
 			if ask {
-				if err := checkPools(cmd.Context(), args[0]); err != nil {
+				if err := checkCluster(cmd.Context(), args[0]); err != nil {
 					return err
 				}
 			}
@@ -221,18 +221,23 @@ asks no cluster.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&ask, "cluster", false, "compare the pools of the cluster with the keys of the file")
+	cmd.Flags().BoolVar(&ask, "cluster", false, "compare the cluster's pools with the file's keys, and its quotas with batch: true")
 	return cmd
 }
 
-// checkPools compares the pools of the cluster with the keys of a file.
-func checkPools(ctx context.Context, path string) error {
+// checkCluster compares the quotas of the cluster with a file.
+func checkCluster(ctx context.Context, path string) error {
 	g, _, err := newGateway(path, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = g.Close() }()
-	err = g.CheckPools(ctx)
+	if err = g.CheckPools(ctx); err == nil {
+		err = g.CheckBatches(ctx)
+	}
+	if wrong, ok := errors.AsType[*gateway.BatchError](err); ok {
+		return fail(ExitUsage, wrong.Hint, "%w", err)
+	}
 	if wrong, ok := errors.AsType[*gateway.PoolError](err); ok {
 		return fail(ExitUsage, wrong.Hint, "%w", err)
 	}
@@ -330,6 +335,8 @@ func printExplanation(out io.Writer, e gateway.Explanation) error {
 		{"model", e.Model},
 		{"key", e.Key},
 		{"wait", e.Wait.String()},
+		{"batch", e.Batch},
+		{"no batch", e.Unbatched},
 		{"ungoverned", e.Ungoverned},
 		{"refused", e.Refusal},
 	}

@@ -140,7 +140,7 @@ func (a *App) gatewayStatus() *cobra.Command {
 	var at string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show a gateway's upstreams, queue, seats, keys and last refusals",
+		Short: "Show a gateway's upstreams, queue, batches, seats, keys and last refusals",
 		Long:  `Show the contents of the page /status of a running gateway.`,
 		Example: `  quotad gateway status
   quotad gateway status -o json`,
@@ -215,6 +215,7 @@ func printGatewayStatus(out io.Writer, s gateway.Status) error {
 // gatewayTables are what a gateway shows, each part of it a table.
 func gatewayTables(s gateway.Status) []output.Table {
 	quotas := output.Table{Header: []string{"UPSTREAM", "QUOTA", "AVAILABLE", "OF", "STATE"}}
+	batches := output.Table{Header: []string{"UPSTREAM", "BATCHES OF", "CLASS", "LEFT", "CONSUMED", "SPENT", "RETURNED"}}
 	keys := output.Table{Header: []string{"UPSTREAM", "KEY", "QUOTAS", "READ BEFORE", "FREE"}}
 	for _, u := range s.Upstreams {
 		parts := u.Quotas
@@ -226,6 +227,9 @@ func gatewayTables(s gateway.Status) []output.Table {
 			for _, member := range p.Members {
 				quotas.Add("  "+member.Name, member.Quota, output.Int(member.Available), output.Int(member.Usable), openState(member.Open))
 			}
+		}
+		for _, b := range u.Batches {
+			batches.Add(u.Name, b.Quota, b.Class, output.Int(b.Left), output.Int(b.Consumed), output.Int(b.Spent), output.Int(b.Returned))
 		}
 		for _, k := range u.Keys {
 			keys.Add(u.Name, k.Name, k.Quotas, k.Age.String(), output.Int(k.Free)+" %")
@@ -243,5 +247,5 @@ func gatewayTables(s gateway.Status) []output.Table {
 	for _, r := range s.Refusals {
 		refusals.Add(r.At.UTC().Format(time.TimeOnly), output.Int(r.Status), r.Holder, r.Quota, r.Message)
 	}
-	return []output.Table{quotas, keys, queue, seats, refusals}
+	return []output.Table{quotas, batches, keys, queue, seats, refusals}
 }

@@ -16,7 +16,10 @@ func TestGatewayStatus_PrintsWhatItsHelpPromises(t *testing.T) {
 	shown := gateway.Status{
 		Machine: "node-7", Loaded: true, Away: true, UnderWay: 3, Waiting: 1,
 		Upstreams: []gateway.UpstreamStatus{
-			{Name: "github", Quotas: []gateway.PartStatus{{Part: "core", Quota: "github/core", Usable: 5000, Available: 12}}},
+			{Name: "github", Quotas: []gateway.PartStatus{{Part: "core", Quota: "github/core", Usable: 5000, Available: 12}},
+				Batch: true, Batches: []gateway.BatchStatus{
+					{Class: "critical", Quota: "github/core", Left: 7, Batches: 2, Consumed: 31, Spent: 23, Returned: 1},
+				}},
 			{
 				Name:   "openai",
 				Keys:   []gateway.KeyStatus{{Name: "prod", Quotas: "openai-prod", Age: gateway.Length(90 * time.Second), Free: 42}},
@@ -46,6 +49,7 @@ func TestGatewayStatus_PrintsWhatItsHelpPromises(t *testing.T) {
 		{"gateway on node-7", "no node of the cluster answered the last call", "3 calls in flight", "1 waiting"},
 		{"github", "github/core", "12", "5000", "cooldown"},
 		{"openai", "openai-prod/m/requests", "open"},
+		{"github", "github/core", "critical", "7", "31", "23", "1"},
 		{"openai", "prod", "openai-prod", "1m30s", "42 %"},
 		{"background", "picard@node-7", "openai", "m", "2s", "1m0s"},
 		{"claude-2", "session-a", "5s"},

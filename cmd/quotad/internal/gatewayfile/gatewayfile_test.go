@@ -20,6 +20,7 @@ upstreams:
   anthropic: {}
   openai: {unknown: observe, fail_open: {rate: 2/s, for: 10m}}
   github: {secondary: true}
+  ghe: {dialect: github, base: "https://ghe.corp.example/api/v3", batch: true}
   billing-api: {base: "https://billing.corp.example", dialect: generic, rules: [{path: "/v2/*", use: {billing/requests: 1}}]}
 models:
 - {upstream: anthropic, match: "claude-opus-4*", as: opus-4}
@@ -37,6 +38,8 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	switch {
 	case c.Upstreams["anthropic"].Base != "https://api.anthropic.com", c.Upstreams["github"].Dialect != "github":
 		t.Error("the known upstreams have no defaults")
+	case !c.Upstreams["ghe"].Batch || c.Upstreams["github"].Batch:
+		t.Error("batch is not read")
 	case open.Count != 2 || open.Per != time.Second || open.For != 10*time.Minute:
 		t.Errorf("fail_open is %+v", open)
 	case c.Wait[config.Background] != 3*time.Minute || c.Wait[config.Critical] != 30*time.Second:
@@ -89,10 +92,22 @@ func TestParse_RefusesByLine(t *testing.T) {
 			"cluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
 		`g:3: upstreams.take: the gateway itself has a path`: "cluster: {nodes: [a:1]}\nupstreams:\n  take: {base: \"https://x.example\"}",
 		`g:2: upstreams.openai.fail_open: set both`:          "cluster: {nodes: [a:1]}\nupstreams: {openai: {fail_open: {rate: 2/s}}}",
-		`g:1: cluster.nodes: name at least one node`:         "upstreams: {openai: {}}",
-		`g: the file is empty`:                               "",
-		`limits.body must be a size, not "32 megs"`:          "limits: {body: 32 megs}\ncluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
-		`"http://x" sends keys in clear text: use https`:     "cluster: {nodes: [a:1]}\nupstreams: {x: {base: \"http://x\"}}",
+		`g:2: upstreams.github.batch: with secondary: true each call holds a slot of github/concurrent`: "cluster: {nodes: [a:1]}\n" +
+			"upstreams: {github: {secondary: true, batch: true}}",
+		`g:2: upstreams.openai.batch: calls of the dialect openai are settled by the usage`: "cluster: {nodes: [a:1]}\n" +
+			"upstreams: {openai: {batch: true}}",
+		`g:2: upstreams.x.batch: calls draw on nothing`: "cluster: {nodes: [a:1]}\nupstreams: {x: {base: \"https://x\", batch: true}}",
+		`g:6: upstreams.x.rules[1].use: calls draw on 2 quotas at once`: "cluster: {nodes: [a:1]}\nupstreams:\n  x:\n" +
+			"    base: https://x\n    batch: true\n    rules: [{path: /a, use: {x/a: 1}}, {path: /b, use: {x/a: 1, x/b: 2}}]",
+		`g:6: upstreams.x.rules[0].use: x/tokens is settled by the usage of answers`: "cluster: {nodes: [a:1]}\nupstreams:\n  x:\n" +
+			"    base: https://x\n    batch: true\n    rules: [{path: /a, use: {x/tokens: 1}}]",
+		`g:6: upstreams.x.rules[0].use: 2147483649 of x/a must be at most 2147483648`: "cluster: {nodes: [a:1]}\nupstreams:\n  x:\n" +
+			"    base: https://x\n    batch: true\n    rules: [{path: /a, use: {x/a: 2147483649}}]",
+		`g:2: upstreams.github.batch must be true or false`: "cluster: {nodes: [a:1]}\nupstreams: {github: {batch: 100}}",
+		`g:1: cluster.nodes: name at least one node`:        "upstreams: {openai: {}}",
+		`g: the file is empty`:                              "",
+		`limits.body must be a size, not "32 megs"`:         "limits: {body: 32 megs}\ncluster: {nodes: [a:1]}\nupstreams: {openai: {}}",
+		`"http://x" sends keys in clear text: use https`:    "cluster: {nodes: [a:1]}\nupstreams: {x: {base: \"http://x\"}}",
 	} {
 		if _, err := Parse("g", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\ngives %v\nwant  %s", text, err, want)

@@ -28,6 +28,7 @@ func (r *reader) upstream(n *yaml.Node, what string) (u config.Upstream) {
 		"parts":         func(n *yaml.Node) { u.Parts = r.texts(n, what+".parts") },
 		"also":          func(n *yaml.Node) { u.Also = r.also(n, what+".also") },
 		"secondary":     func(n *yaml.Node) { u.Secondary = r.Bool(n, what+".secondary") },
+		"batch":         func(n *yaml.Node) { u.Batch = r.Bool(n, what+".batch") },
 		"unknown":       choice(&u.Unknown, "unknown", "refuse", "observe"),
 		"unpriced":      choice(&u.Unpriced, "unpriced", "refuse", "free"),
 		"paths":         choice(&u.Paths, "paths", "pass", "refuse"),
@@ -45,9 +46,8 @@ func (r *reader) upstream(n *yaml.Node, what string) (u config.Upstream) {
 
 // upstreamKeys are the keys of an upstream, in the order in which they are told.
 var upstreamKeys = []string{
-	"dialect", "base", "plain", "quotas", "auth", "keys", "pool", "parts", "also", "secondary", "unknown", "unpriced", "paths", "fail_open",
-	"on_disconnect",
-	"stream_usage", "overloaded", "rules", "hosts", "first_byte",
+	"dialect", "base", "plain", "quotas", "auth", "keys", "pool", "parts", "also", "secondary", "batch", "unknown", "unpriced", "paths",
+	"fail_open", "on_disconnect", "stream_usage", "overloaded", "rules", "hosts", "first_byte",
 }
 
 func (r *reader) keys(n *yaml.Node, what string) []config.Key {
