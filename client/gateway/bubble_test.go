@@ -25,9 +25,9 @@ import (
 // bubble is a gateway with its cluster, its provider and its clients in one bubble of testing/synctest. They share a virtual clock and
 // connections in memory, so that how long something takes is exact, on any machine, and half a minute takes a moment.
 type bubble struct {
-	t        *testing.T
-	cluster  *quotatest.Cluster
-	nodes    *links
+	t       *testing.T
+	cluster *quotatest.Cluster
+	nodes   *links
 	// reaches are the connections to the provider.
 	reaches  *links
 	provider *provider
