@@ -295,6 +295,16 @@ func (t *Taken) FromBatch() bool { return t.ok && t.lease != nil && t.single == 
 // limiter, which ends it: see KeepLeases.
 func (t *Taken) Lease() *Lease { return t.lease }
 
+// Heard returns when the cluster was last heard of about the lease of the units; the zero time: nothing counts them.
+func (t *Taken) Heard() time.Time {
+	if t.lease == nil {
+		return time.Time{}
+	}
+	t.lease.mu.Lock()
+	defer t.lease.mu.Unlock()
+	return t.lease.renewed
+}
+
 // Done says that nothing more will be reported on the lease of the units.
 func (t *Taken) Done() {
 	if !t.limiter.settings.keep || t.lease == nil || !t.done.CompareAndSwap(false, true) {

@@ -16,8 +16,8 @@ import (
 type grant struct {
 	call  *call
 	lease *client.Lease
-	// taken is what came out of a batch, whose lease it then is; nil: the lease is the attempt's own. away: it was consumed before, and the
-	// cluster does not answer now.
+	// taken is what came out of a batch, whose lease it then is; nil: the lease is the attempt's own. away: it was consumed before calls
+	// found the cluster away, and says nothing of now.
 	taken *client.Taken
 	away  bool
 	// key is the one with which the attempt is sent: of pools, that of the granted member. nil: the caller's own credential passes.

@@ -33,6 +33,9 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 		granted, err := c.acquireAny(request.Context())
 		away := err != nil && isAway(err) || err == nil && granted.away
 		if c.ungoverned == "" {
+			if err != nil && away {
+				c.gateway.awayAt.Store(time.Now().UnixNano())
+			}
 			c.gateway.away.Store(away)
 		}
 		switch {

@@ -78,7 +78,7 @@ func batchHolder(class config.Class, machine string) string {
 // acquireAhead takes what the call draws on out of a batch. nil without an error: there is nothing at hand now, and the cluster says why.
 func (c *call) acquireAhead(ctx context.Context, d draw, until time.Time) (*grant, error) {
 	for late := 0; ; late++ {
-		taken, away, err := c.takeAhead(ctx, d, until)
+		taken, err := c.takeAhead(ctx, d, until)
 		if err != nil {
 			if errors.Is(err, client.UnknownQuota) {
 				c.gateway.refreshCatalog()
@@ -92,7 +92,7 @@ func (c *call) acquireAhead(ctx context.Context, d draw, until time.Time) (*gran
 		if err != nil {
 			return nil, err
 		}
-		granted.away = away
+		granted.away = c.gateway.awaySince(taken.Heard())
 		if granted.live() {
 			c.record(func(o *outcome) { o.batch = batchHolder(c.caller.Class, c.state.machine) })
 			if taken.FromBatch() {
@@ -110,26 +110,26 @@ func (c *call) acquireAhead(ctx context.Context, d draw, until time.Time) (*gran
 // errWaited is the cause with which a wait ends.
 var errWaited = errors.New("the wait is over")
 
-// takeAhead takes an amount out of the batches of the call's class. away: the cluster does not answer, and what was taken was consumed
-// before. nil without an error: there is nothing at hand, and the call does not wait.
-func (c *call) takeAhead(ctx context.Context, d draw, until time.Time) (taken *client.Taken, away bool, err error) {
+// takeAhead takes an amount out of the batches of the call's class. nil without an error: there is nothing at hand, and the call does not
+// wait.
+func (c *call) takeAhead(ctx context.Context, d draw, until time.Time) (*client.Taken, error) {
 	limiter, asks, err := c.gateway.batches.limiter(c.gateway, c.state.machine, c.caller.Class, d.quota.Name)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	if !time.Now().Before(until) {
-		return limiter.AllowTake(int(d.amount)), asks.Away() > 0, nil
+		return limiter.AllowTake(int(d.amount)), nil
 	}
 	ctx, cancel := context.WithDeadlineCause(ctx, until, errWaited)
 	defer cancel()
 	ctx, done := unlessAway(ctx, asks)
 	defer done()
-	taken, err = limiter.WaitTake(ctx, int(d.amount))
+	taken, err := limiter.WaitTake(ctx, int(d.amount))
 	if errors.Is(err, errWaited) && asks.Away() == 0 {
 		// The cluster is there, and its answer came a moment too late.
 		err = &client.RefusalError{Reason: client.WaitExpired, Quota: d.quota.Name, RetryAfter: retrySoon}
 	}
-	return taken, asks.Away() > 0, err
+	return taken, err
 }
 
 // unlessAway ends a wait in which the cluster turns out to be away: the wait is for quota.

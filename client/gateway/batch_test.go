@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/durationpb"
+
 	"github.com/quotad/quotad/client/gateway"
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/quotatest"
@@ -259,14 +261,16 @@ func TestBatch_IsSpentWhileTheClusterIsAway(t *testing.T) {
 				u.FailOpen = open
 				conf.Upstreams["github"] = u
 			}
+			quota := quotatest.Rate("github/core", 6_000, 10*time.Minute)
+			quota.SpendBy = durationpb.New(time.Minute) // longer than it takes to learn that the cluster is away
 			inBubble(t, setting{
-				dialects: []string{"github"}, quotas: []*quotav1.Quota{quotatest.Rate("github/core", 6_000, 10*time.Minute)},
-				answer: speak(200, `{}`), change: change,
+				dialects: []string{"github"}, quotas: []*quotav1.Quota{quota}, answer: speak(200, `{}`), change: change,
 			}, func(t *testing.T, b *bubble) {
 				b.calls(60, 200)
+				b.calls(60, 200, "X-Quotad-Class", "critical")
 				batches, _ := b.batches("github")
 				left := int(batches["standard"].Left)
-				if left < 2 {
+				if left < 2 || batches["critical"].Left == 0 {
 					t.Fatalf("nothing is at hand: %+v", batches)
 				}
 				b.nodes.cut(true)
@@ -291,13 +295,17 @@ func TestBatch_IsSpentWhileTheClusterIsAway(t *testing.T) {
 				if _, status := b.batches("github"); passed != want || !status.Away {
 					t.Errorf("%d calls passed, want %d; away: %v", passed, want, status.Away)
 				}
+				b.calls(1, 200, "X-Quotad-Class", "critical") // of what was consumed before: it says nothing of the cluster
+				if _, status := b.batches("github"); !status.Away || strings.Contains(b.log.String(), "the cluster is back") {
+					t.Error("the cluster counts as back")
+				}
 				b.nodes.cut(false)
 				b.until("calls pass again", 10*time.Second, func() bool { return b.do(http.MethodGet, "/github/user", "").status == 200 })
 				_, status := b.batches("github")
 				if status.Away {
 					t.Error("the cluster is still away")
 				}
-				b.after(batchLife)
+				b.after(time.Minute + batchLife)
 				b.consumed("github/core", int64(len(b.provider.seen())))
 			})
 		})
@@ -325,6 +333,30 @@ func TestBatch_OfNothingLeftWaitsAndRefuses(t *testing.T) {
 		if n := len(b.provider.seen()); n != 0 {
 			t.Errorf("%d calls were sent", n)
 		}
+	})
+}
+
+// TestBatch_ALateAnswerEndsTheWait: the cluster is there, so that it is the quota which refuses, and nothing passes for want of a cluster.
+func TestBatch_ALateAnswerEndsTheWait(t *testing.T) {
+	change := func(conf *config.Config) {
+		batched(conf)
+		u := conf.Upstreams["github"]
+		u.FailOpen = &config.FailOpen{Count: 100, Per: time.Second, For: time.Hour}
+		conf.Upstreams["github"] = u
+	}
+	inBubble(t, setting{
+		dialects: []string{"github"}, quotas: []*quotav1.Quota{quotatest.Rate("github/core", 6_000, 10*time.Minute)},
+		answer: speak(200, `{}`), change: change,
+	}, func(t *testing.T, b *bubble) {
+		b.calls(1, 200)
+		b.nodes.delay(300 * time.Millisecond)
+		got := b.do(http.MethodGet, "/github/user", "", "X-Quotad-Wait", "100ms")
+		if got.status != 429 || !strings.HasPrefix(got.header.Get("X-Quotad-Refusal"), "WAIT_EXPIRED;") {
+			t.Errorf("got %d %s, %v", got.status, got.body, got.header)
+		}
+		b.nodes.delay(0)
+		b.after(batchLife)
+		b.consumed("github/core", 1) // what was granted too late is given back
 	})
 }
 

@@ -213,6 +213,29 @@ type links struct {
 	mu   sync.Mutex
 	down bool
 	open []net.Conn
+	late time.Duration
+}
+
+// delay holds back each write for so long.
+func (l *links) delay(by time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.late = by
+}
+
+// slowed is a connection whose writes may be held back.
+type slowed struct {
+	net.Conn
+	links *links
+}
+
+// Write implements io.Writer.
+func (s slowed) Write(p []byte) (int, error) {
+	s.links.mu.Lock()
+	late := s.links.late
+	s.links.mu.Unlock()
+	time.Sleep(late) //nolint:forbidigo // of the bubble's clock
+	return s.Conn.Write(p)
 }
 
 func (l *links) connect(ctx context.Context, network, address string) (net.Conn, error) {
@@ -229,7 +252,7 @@ func (l *links) connect(ctx context.Context, network, address string) (net.Conn,
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open = append(l.open, made)
-	return made, nil
+	return slowed{made, l}, nil
 }
 
 // cut ends all connections and refuses further ones, until they are allowed again.

@@ -80,6 +80,8 @@ type Gateway struct {
 	unlisted atomic.Pointer[error]
 	// away: the cluster did not answer the last call.
 	away atomic.Bool
+	// awayAt is when a call last found the cluster away, in nanoseconds of Unix time.
+	awayAt atomic.Int64
 	// drains is how many answers are read after their clients have left.
 	drains atomic.Int64
 

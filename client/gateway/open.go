@@ -134,6 +134,11 @@ func isAway(err error) bool {
 		!errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrLate) && !hasNoRoom(err)
 }
 
+// awaySince reports whether the cluster is away, as far as is known from something that it said at a moment.
+func (g *Gateway) awaySince(heard time.Time) bool {
+	return g.away.Load() && heard.UnixNano() <= g.awayAt.Load()
+}
+
 // hasNoRoom reports whether the cluster answered that it has no room for what was asked, for this caller or at all.
 func hasNoRoom(err error) bool {
 	for _, reason := range []client.Reason{

@@ -180,7 +180,7 @@ func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call)
 	if _, known := g.catalog.Get(d.quota.Name); !known || d.quota.Slots || d.amount > config.MostBatched {
 		return false
 	}
-	taken, _, err := c.takeAhead(r.Context(), d, c.until)
+	taken, err := c.takeAhead(r.Context(), d, c.until)
 	if err != nil {
 		g.refuseTake(w, c, err)
 		return true

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 )
 
-// TestGatewayStatus_PrintsWhatItsHelpPromises: upstreams, queue, seats, keys and last refusals.
+// TestGatewayStatus_PrintsWhatItsHelpPromises: upstreams, queue, batches, seats, keys and last refusals.
 func TestGatewayStatus_PrintsWhatItsHelpPromises(t *testing.T) {
 	shown := gateway.Status{
 		Machine: "node-7", Loaded: true, Away: true, UnderWay: 3, Waiting: 1,
