@@ -39,6 +39,10 @@ AGAINST      ?= $(shell git describe --tags --abbrev=0 HEAD^ 2>/dev/null || git 
 # Habits are held from this commit on: the last release or, before the first one, the one that a file names.
 SINCE        ?= $(shell git describe --tags --abbrev=0 --match 'v*' HEAD^ 2>/dev/null || cat .ci/since)
 
+# Fails where a commit is not here: a check that has nothing to compare with would pass everything.
+need_commit = git cat-file -e "$(1)^{commit}" 2>/dev/null || { \
+	echo "$@: the commit $(2) is not here ('$(1)'): fetch the whole history and its tags (git fetch --unshallow --tags)" >&2; exit 1; }
+
 # A folder of generated files as it would be made now, for check-generate.
 FRESH := bin/generated
 
@@ -150,18 +154,25 @@ lint-go: $(GOLANGCI_LINT)
 # Errors are matched by type: a text is for people and changes. No linter has this rule, a pattern is good enough.
 .PHONY: lint-errors
 lint-errors:
-	@! grep -rnE --include='*.go' --exclude='*_test.go' --exclude-dir=.tools \
-		'strings\.(Contains|HasPrefix|HasSuffix|EqualFold)\(.*\.Error\(\)|\.Error\(\) *[!=]= ' . \
-		|| { echo "match errors by type (errors.Is, errors.AsType), not by text" >&2; exit 1; }
+	@grep -rnE --include='*.go' --exclude='*_test.go' --exclude-dir=.tools \
+		'strings\.(Contains|HasPrefix|HasSuffix|EqualFold)\(.*\.Error\(\)|\.Error\(\) *[!=]= ' . || found=$$?; \
+	case "$${found:-0}" in \
+		1) ;; \
+		0) echo "match errors by type (errors.Is, errors.AsType), not by text" >&2; exit 1 ;; \
+		*) echo "lint-errors: grep failed" >&2; exit 1 ;; \
+	esac
 
 .PHONY: lint-schema
 lint-schema: $(BUF)
 	@for schema in $(SCHEMAS); do \
 		echo "buf lint $$schema"; \
 		$(BUF) lint $$schema; \
-		if [ -z "$(AGAINST)" ]; then \
-			echo "buf breaking $$schema: nothing to compare with"; \
-		elif git cat-file -e "$(AGAINST):$$schema/buf.yaml" 2>/dev/null; then \
+		if [ -z "$(AGAINST)" ] && [ "$(origin AGAINST)" != file ]; then \
+			echo "buf breaking $$schema: not compared, as AGAINST= says"; \
+			continue; \
+		fi; \
+		$(call need_commit,$(AGAINST),to compare schemas with); \
+		if git cat-file -e "$(AGAINST):$$schema/buf.yaml" 2>/dev/null; then \
 			echo "buf breaking $$schema, against $(AGAINST)"; \
 			git archive "$(AGAINST)" $$schema | $(BUF) breaking $$schema --against "-#format=tar,subdir=$$schema"; \
 		else \
@@ -176,20 +187,14 @@ lint-docs:
 
 .PHONY: lint-subjects
 lint-subjects:
-	@if git cat-file -e "$(SINCE)^{commit}" 2>/dev/null; then \
-		$(GO) run ./.ci/subjects $(SINCE); \
-	else \
-		echo "subjects of commits: nothing to compare with"; \
-	fi
+	@$(call need_commit,$(SINCE),since which subjects are checked)
+	$(GO) run ./.ci/subjects $(SINCE)
 
 # Older lines are as long as they were: whoever changes one breaks it.
 .PHONY: lint-lines
 lint-lines: $(GOLANGCI_LINT)
-	@if git cat-file -e "$(SINCE)^{commit}" 2>/dev/null; then \
-		$(GOLANGCI_LINT) run --enable-only lll --new-from-rev $(SINCE) $(PACKAGES) ./.ci/count ./.ci/links ./.ci/prose ./.ci/subjects; \
-	else \
-		echo "length of lines: nothing to compare with"; \
-	fi
+	@$(call need_commit,$(SINCE),since which lines are checked)
+	$(GOLANGCI_LINT) run --enable-only lll --new-from-rev $(SINCE) $(PACKAGES) ./.ci/count ./.ci/links ./.ci/prose ./.ci/subjects
 
 .PHONY: format
 format: $(GOLANGCI_LINT) ## format the code

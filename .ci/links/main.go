@@ -6,6 +6,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -93,6 +94,9 @@ func check(root fs.FS) ([]string, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(names) == 0 {
+		return nil, errors.New("there is no Markdown file here: run it in the root of the repository")
 	}
 	var problems []string
 	for _, from := range names {

@@ -50,3 +50,10 @@ func TestCheck(t *testing.T) {
 		})
 	}
 }
+
+// TestCheck_RefusesAnEmptyFolder: where there is no page, no link was checked.
+func TestCheck_RefusesAnEmptyFolder(t *testing.T) {
+	if problems, err := check(fstest.MapFS{"a/a.go": {}}); err == nil {
+		t.Errorf("no error, and %q", problems)
+	}
+}

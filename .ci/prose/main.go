@@ -10,9 +10,11 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -62,6 +64,11 @@ func check(root fs.FS) ([]string, error) {
 		return nil, err
 	}
 	var problems []string
+	for _, name := range slices.Sorted(maps.Keys(unchecked)) {
+		if _, err := fs.Stat(root, name); err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %s is not there: remove the line", uncheckedList, name))
+		}
+	}
 	err = fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:

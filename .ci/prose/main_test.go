@@ -70,6 +70,7 @@ func TestCheck_FindsPhrasesAndLongLines(t *testing.T) {
 				stylePage:     {Data: []byte(style)},
 				uncheckedList: {Data: []byte("# why\nold\n")},
 				test.file:     {Data: []byte(test.text)},
+				"old/b.md":    {Data: []byte("for ever")},
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -78,6 +79,14 @@ func TestCheck_FindsPhrasesAndLongLines(t *testing.T) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
+	}
+}
+
+// TestCheck_NamesWhatIsUncheckedAndGone: such a line would hide a later file of that name.
+func TestCheck_NamesWhatIsUncheckedAndGone(t *testing.T) {
+	got, err := check(fstest.MapFS{stylePage: {Data: []byte(style)}, uncheckedList: {Data: []byte("# why\ngone\n")}})
+	if want := uncheckedList + ": gone is not there: remove the line"; err != nil || !slices.Equal(got, []string{want}) {
+		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -73,7 +74,7 @@ func withoutComments(script string) string {
 func TestPackage_IsOneForDpkg(t *testing.T) {
 	path := packagePath(t)
 	if _, err := exec.LookPath("dpkg-deb"); err != nil {
-		t.Skip("there is no dpkg-deb")
+		t.Fatal("dpkg-deb is missing, and nothing else reads the package as dpkg does: install dpkg")
 	}
 	listed, err := exec.CommandContext(t.Context(), "dpkg-deb", "--contents", path).CombinedOutput()
 	if err != nil || !bytes.Contains(listed, []byte("."+unitPath)) {
@@ -89,7 +90,7 @@ func TestPackage_IsOneForDpkg(t *testing.T) {
 func TestPackage_UnitVerifies(t *testing.T) {
 	d := unpack(t)
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Skip("there is no systemd-analyze")
+		t.Fatal("systemd-analyze is missing, and nothing else checks the unit: install systemd")
 	}
 	shipped, err := os.ReadFile(filepath.Join(d.root, unitPath))
 	if err != nil {
@@ -229,11 +230,14 @@ func (o *output) String() string {
 // while the package is upgraded.
 func TestPackage_StartsUnderSystemd(t *testing.T) {
 	path := packagePath(t)
-	if _, err := os.Stat("/run/systemd/system"); err != nil || os.Geteuid() != 0 {
-		t.Skip("systemd does not run here, or this is not root")
+	if _, err := os.Stat("/run/systemd/system"); errors.Is(err, fs.ErrNotExist) {
+		t.Skip("systemd does not run here")
+	}
+	if os.Geteuid() != 0 {
+		t.Fatal("systemd runs here, and only root can install the package: run this as root")
 	}
 	if _, err := os.Stat(binaryPath); err == nil {
-		t.Skip("quotad is installed here already")
+		t.Fatal("quotad is installed here already: remove it, or test on another machine")
 	}
 	run := func(program string, args ...string) string {
 		t.Helper()
