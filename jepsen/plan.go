@@ -369,7 +369,7 @@ func (s *stage) play(ctx context.Context) error {
 		return ctx.Err()
 	}
 	s.facts.Healed, s.facts.Busy = history.Now(), busy()
-	s.say("healed; the workload goes on for %v", afterwards)
+	s.say("healed; the workload continues for %v", afterwards)
 	select {
 	case <-ctx.Done():
 		return ctx.Err()

@@ -99,7 +99,7 @@ func numbering(k *kit, d *driver) error {
 		leases[a.Lease] = true
 	}
 	if len(leases) != one+atOnce {
-		return fmt.Errorf("%d Reserves came to %d leases", one+atOnce, len(leases))
+		return fmt.Errorf("%d Reserves produced %d leases", one+atOnce, len(leases))
 	}
 	numbers := map[number]bool{}
 	for _, s := range k.seen.of(reservesOf(quota)) {

@@ -159,7 +159,7 @@ func (r *run) sameAgain(v *Verdict, first map[told]string, c *call, p *part) {
 	}
 	key := told{p.id, r.lost(p.meta.Index)}
 	if told, ok := first[key]; ok && told != essence {
-		v.violate("%v of %s was told %q, and another time %q", p.id, c.Client, told, essence)
+		v.violate("%v of %s got %q, and another time %q", p.id, c.Client, told, essence)
 	}
 	first[key] = essence
 }
@@ -205,7 +205,7 @@ func (rep *replayed) matches(p *part) string {
 		}
 		found = append(found, fmt.Sprintf("%q, %v left (end of ticket %d)", told, left, end.ticket))
 	}
-	return fmt.Sprintf("asked %q, was told %q with %v left at index %d, time %d; the log has %v",
+	return fmt.Sprintf("asked %q, got %q with %v left at index %d, time %d; the log has %v",
 		p.asked, p.told, p.left, p.meta.Index, nanos(p.meta.ClusterTime), found)
 }
 
@@ -236,7 +236,7 @@ func (r *run) term(index uint64) uint64 {
 
 // unanswered judges calls that have no answer but a word of how they ended.
 func (r *run) unanswered(rep *replayed) {
-	v := r.verdict("refusals", "What was answered \"not accepted\" is in no log; an error that names a rule is what the log came to.")
+	v := r.verdict("refusals", "What was answered \"not accepted\" is in no log; an error that names a rule is the result in the log.")
 	accepted := map[requestID]int{}
 	reasons := map[requestID][]quotav1.Reason{}
 	for _, c := range r.calls {
@@ -292,7 +292,7 @@ func (rep *replayed) failedSo(id requestID, reason quotav1.Reason) string {
 		}
 		had = append(had, got)
 	}
-	return fmt.Sprintf("the log came to %v", had)
+	return fmt.Sprintf("the log has %v", had)
 }
 
 // uninvited is judged with answers: a command of a numbered request that nobody sent.

@@ -13,7 +13,7 @@ import (
 
 // finalStates checks that after all faults are healed every node has the same state, and that it is the replayed one.
 func (r *run) finalStates(rep *replayed) {
-	v := r.verdict("converged", "After the last fault all nodes come to one state: that of the log.")
+	v := r.verdict("converged", "After the last fault all nodes have one state: that of the log.")
 	for _, final := range r.facts.Final {
 		v.Looked++
 		if final.Error != "" {
@@ -25,7 +25,7 @@ func (r *run) finalStates(rep *replayed) {
 				r.facts.Final[0].Node, r.facts.Final[0].Index, r.facts.Final[0].Whole)
 		}
 		if ledger := rep.ledgers[final.Index]; final.Ledger != ledger {
-			v.violate("%s has the ledger %.8s at index %d, the log comes to %.8s", final.Node, final.Ledger, final.Index, ledger)
+			v.violate("%s has the ledger %.8s at index %d, the log has %.8s", final.Node, final.Ledger, final.Index, ledger)
 		}
 	}
 }
@@ -35,7 +35,7 @@ var marks = []string{"panic:", "fatal error:", "WARNING: DATA RACE", "[ERROR] ra
 
 // processes checks that no node ended by itself without a fault that makes it, and that none wrote of a defect.
 func (r *run) processes() {
-	v := r.verdict("processes", "No node ends by itself but for a fault that is meant to end it; none panics.")
+	v := r.verdict("processes", "No node ends unless a fault is meant to end it; none panics.")
 	for _, exit := range r.facts.Exits {
 		if !r.meant(exit) {
 			v.violate("%s ended by itself at %d: %s", exit.Node, exit.At, exit.How)

@@ -39,7 +39,7 @@ func (r *run) gateway(spends []*history.Spend) {
 	for id, all := range arrivals {
 		for i := 1; i < len(all); i++ {
 			if before := all[i-1].Status; before != 429 {
-				v.violate("%s came to the provider again at %d, though that had answered %d", id, all[i].Began, before)
+				v.violate("%s reached the provider again at %d, though that had answered %d", id, all[i].Began, before)
 			}
 		}
 	}

@@ -24,7 +24,7 @@ type entry struct {
 
 // agreement merges what each node recorded over all its lives into one log.
 func (r *run) agreement() {
-	v := r.verdict("agreement", "At one index all nodes apply the same entry, in the same term, with the same outcome and hash, for ever.")
+	v := r.verdict("agreement", "At one index all nodes apply the same entry, in the same term, with the same outcome and hash.")
 	merged := map[uint64]*entry{}
 	for _, node := range r.facts.Nodes {
 		var last uint64
@@ -133,8 +133,8 @@ type replayed struct {
 
 // replay carries the agreed log out on a fresh state machine, and has the model judge each entry.
 func (r *run) replay() *replayed {
-	v := r.verdict("replay", "A fresh state machine comes to the same outcomes and hashes from the same log.")
-	rules := r.verdict("rules", "What each entry came to is allowed by the rules of quota, leases and fences (judged by a model that shares no code with the state machine).")
+	v := r.verdict("replay", "A fresh state machine has the same outcomes and hashes after the same log.")
+	rules := r.verdict("rules", "The results of each entry are allowed by the rules of quota, leases and fences (judged by a model that shares no code with the state machine).")
 	rep := &replayed{
 		at: map[uint64][]occurrence{}, numbered: map[requestID][]occurrence{},
 		asked: map[uint64]*logpb.Command{}, endedAt: map[uint64][]ending{}, happened: map[uint64][]effect.Event{},

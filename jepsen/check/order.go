@@ -98,7 +98,7 @@ func waited(c *call) bool {
 // clusterTime checks that the cluster's time never runs faster than real time, so that no lease ends early. A percent
 // is what clocks may drift, and a little is for the stamp that is older than its answer.
 func (r *run) clusterTime() {
-	v := r.verdict("cluster-time", "Cluster time never runs faster than time (1 % of drift aside), whoever leads.")
+	v := r.verdict("cluster-time", "Cluster time never runs faster than time (1 % of drift aside), under every leader.")
 	if r.hurried() {
 		v.Looked++ // judged by the bounds of the rate guard, which the runs of that fault look at
 		return

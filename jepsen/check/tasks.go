@@ -46,7 +46,7 @@ type seenCount struct {
 
 // tasks judges retry budgets by the clients' view.
 func (r *run) tasks() {
-	v := r.verdict("tasks", "A task fails no more often than it may, its count never goes back, none begins that is shelved or done, and one attempt is under way at a time (by what the clients saw).")
+	v := r.verdict("tasks", "A task fails no more often than it may, its count never goes back, none begins that is shelved or done, and one attempt runs at a time (by what the clients saw).")
 	for _, t := range r.seenTasks() {
 		v.Looked += len(t.counts)
 		t.judgeCounts(v)
@@ -266,7 +266,7 @@ func (t *seenTask) judgeAttempts(v *Verdict) {
 	for i, b := range all {
 		for _, a := range all[:i] {
 			if b.begun.to < min(a.alive, a.ended) && !t.freshBetween(a.begun.from, b.begun.to) {
-				v.violate("attempt %d of %s was begun by %d, and attempt %d was under way until %d", b.fence, t.name, b.begun.to, a.fence, min(a.alive, a.ended))
+				v.violate("attempt %d of %s was begun by %d, and attempt %d ran until %d", b.fence, t.name, b.begun.to, a.fence, min(a.alive, a.ended))
 			}
 		}
 	}

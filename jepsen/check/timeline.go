@@ -83,7 +83,7 @@ func (t *timeline) restored(from *backup, restore *history.Restore) (*timeline, 
 	state := t.machine.State()
 	epoch := max(state.Epoch(), next.machine.State().Epoch()) + 1
 	if restore.Epoch != 0 && restore.Epoch != epoch {
-		return nil, nil, fmt.Errorf("it was told to begin epoch %d, epoch %d is due", restore.Epoch, epoch)
+		return nil, nil, fmt.Errorf("the restore was to begin epoch %d, epoch %d is due", restore.Epoch, epoch)
 	}
 	step := logStep{restore: &rebase{
 		index: restore.Index, epoch: epoch, cluster: state.ClusterID(), members: state.Members(), clock: state.Clock(),
@@ -128,7 +128,7 @@ func sameAsBackup(machine *fsm.Machine, path string) string {
 	}
 	_, want := machine.State().Hash()
 	if _, got := backup.State().Hash(); got != want {
-		return fmt.Sprintf("it has the hash %.8x, the log comes to %.8x", got, want)
+		return fmt.Sprintf("it has the hash %.8x, the log has %.8x", got, want)
 	}
 	return ""
 }

@@ -145,11 +145,11 @@ func (f *follower) takenBack(index, before uint64) bool {
 
 func differentEvents(want []effect.Event, got []*quotav1.Event) string {
 	if len(want) != len(got) {
-		return fmt.Sprintf("%d events were told, the log has %d", len(got), len(want))
+		return fmt.Sprintf("%d events were sent, the log has %d", len(got), len(want))
 	}
 	for i := range want {
 		if w, g := logHappened(&want[i]), apiHappened(got[i]); w != g {
-			return fmt.Sprintf("event %d was told as %s, the log has %s", i, g, w)
+			return fmt.Sprintf("event %d was sent as %s, the log has %s", i, g, w)
 		}
 	}
 	return ""

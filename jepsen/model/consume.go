@@ -66,7 +66,7 @@ func (j *Judge) consumedAgain(l *lease, o *operation, asked *logpb.Consume, cons
 		}
 	}
 	if !sameItems(items, consumed.Items) || consumed.SpendByNs != o.spendBy || consumed.SpendByWallNs != o.spendByWall || consumed.Op != o.number {
-		j.violate("once", "operation %d of lease %d consumed %v until %d, now it is told %v", o.number, l.id, items, o.spendBy, consumed)
+		j.violate("once", "operation %d of lease %d consumed %v until %d, now the answer is %v", o.number, l.id, items, o.spendBy, consumed)
 	}
 	j.doneBelow(l, asked.DoneBelow)
 }
@@ -296,7 +296,7 @@ func (j *Judge) unspend(l *lease, o *operation, items []*logpb.Item, inTime bool
 		j.violate("once", "the unspent part of operation %d of lease %d was settled before", o.number, l.id)
 		return nil
 	case !o.didUnspent && !inTime:
-		j.violate("conservation", "operation %d of lease %d gives back at %d, its spend-by was %d", o.number, l.id, j.clock.Now, o.spendBy)
+		j.violate("conservation", "operation %d of lease %d returns amounts at %d, its spend-by was %d", o.number, l.id, j.clock.Now, o.spendBy)
 	}
 	for _, item := range items {
 		p := o.part(item.Quota)
@@ -309,7 +309,7 @@ func (j *Judge) unspend(l *lease, o *operation, items []*logpb.Item, inTime bool
 			amount = *item.Amount
 		}
 		if amount > p.consumed {
-			j.violate("conservation", "operation %d of lease %d consumed %d of %s and gives back %d", o.number, l.id, p.consumed, item.Quota, amount)
+			j.violate("conservation", "operation %d of lease %d consumed %d of %s and returns %d", o.number, l.id, p.consumed, item.Quota, amount)
 			continue
 		}
 		back = append(back, &logpb.GrantedItem{Quota: item.Quota, Amount: amount})

@@ -410,7 +410,7 @@ func (j *Judge) release(asked *logpb.Release, released *logpb.Released) {
 	if len(asked.Items) == 0 {
 		held := j.end(l, false)
 		if !released.Ended || !sameItems(held, released.Returned) {
-			j.violate("conservation", "lease %d is released, held %v and gave back %v", l.id, held, released.Returned)
+			j.violate("conservation", "lease %d is released, held %v and returned %v", l.id, held, released.Returned)
 		}
 		return
 	}
@@ -418,7 +418,7 @@ func (j *Judge) release(asked *logpb.Release, released *logpb.Released) {
 	for _, item := range asked.Items {
 		it := l.item(item.Quota)
 		if it == nil {
-			j.violate("conservation", "lease %d gives back %s, which it does not hold", l.id, item.Quota)
+			j.violate("conservation", "lease %d returns %s, which it does not hold", l.id, item.Quota)
 			return
 		}
 		amount := it.left(j.clock)
@@ -426,7 +426,7 @@ func (j *Judge) release(asked *logpb.Release, released *logpb.Released) {
 			amount = *item.Amount
 		}
 		if amount > it.left(j.clock) || amount == 0 {
-			j.violate("conservation", "lease %d gives back %d of %s and holds %d", l.id, amount, item.Quota, it.left(j.clock))
+			j.violate("conservation", "lease %d returns %d of %s and holds %d", l.id, amount, item.Quota, it.left(j.clock))
 			return
 		}
 		for _, s := range it.shares {
@@ -438,7 +438,7 @@ func (j *Judge) release(asked *logpb.Release, released *logpb.Released) {
 		back = append(back, &logpb.GrantedItem{Quota: item.Quota, Amount: amount})
 	}
 	if released.Ended || !sameItems(back, released.Returned) {
-		j.violate("conservation", "lease %d should give back %v and gives back %v", l.id, back, released.Returned)
+		j.violate("conservation", "lease %d should return %v and returns %v", l.id, back, released.Returned)
 	}
 }
 
@@ -464,7 +464,7 @@ func (j *Judge) revoke(asked *logpb.RevokeLease, released *logpb.Released) {
 	}
 	held := j.end(l, true)
 	if released == nil || !released.Ended || !sameItems(held, released.Returned) {
-		j.violate("conservation", "lease %d is revoked, held %v and gave back %v", l.id, held, released.GetReturned())
+		j.violate("conservation", "lease %d is revoked, held %v and returned %v", l.id, held, released.GetReturned())
 	}
 }
 

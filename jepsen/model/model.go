@@ -269,7 +269,7 @@ func (j *Judge) Entry(parsed *logpb.Entry, applied *fsm.Applied) []Violation {
 	j.level = max(j.level, parsed.Version)
 	j.time(parsed, applied.Clock)
 	if len(parsed.Commands) != len(applied.Results) {
-		j.violate("once", "%d commands came to %d results", len(parsed.Commands), len(applied.Results))
+		j.violate("once", "%d commands have %d results", len(parsed.Commands), len(applied.Results))
 		return j.entry.violations
 	}
 	j.read(applied.Events)

@@ -72,7 +72,7 @@ func (j *Judge) reserve(ask *logpb.Reserve, result *logpb.Result) {
 	case *logpb.Result_Waiting:
 		j.wait(ask, k.Waiting)
 	default:
-		j.violate("unexplained", "a Reserve came to %v", result)
+		j.violate("unexplained", "a Reserve has the result %v", result)
 	}
 }
 
@@ -257,7 +257,7 @@ func (j *Judge) waitEnded(event *effect.Event) {
 	}
 	refusal := event.Result.GetRefusal()
 	if refusal.GetReason() != event.Reason {
-		j.violate("unexplained", "ticket %d ends for %v, and is told %v", event.Ticket, event.Reason, event.Result)
+		j.violate("unexplained", "ticket %d ends for %v, with the result %v", event.Ticket, event.Reason, event.Result)
 	}
 	j.judgeWaitEnd(w, event.Reason, event.Quota)
 	w.final(j.entry.finals[w.ticket])

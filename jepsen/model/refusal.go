@@ -60,7 +60,7 @@ func (j *Judge) available(q *quota, told int64) {
 func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retryAt int64) string {
 	needs, ok := j.needs(j.asked(ask))
 	if !ok {
-		return "it asked for a quota that does not exist, and was told " + reason.String()
+		return "it asked for a quota that does not exist, and got " + reason.String()
 	}
 	i := slices.IndexFunc(needs, func(n need) bool { return n.quota.name == quota })
 	if i < 0 {

@@ -158,7 +158,7 @@ func (j *Judge) closeSession(command *logpb.Command, result *logpb.Result) bool 
 	case result.GetDone() != nil:
 		delete(j.sessions, command.Session)
 	case reasonOf(result) != logpb.Reason_REASON_UNKNOWN_SESSION:
-		j.violate("session", "the close of session %d came to %v", command.Session, result)
+		j.violate("session", "the close of session %d has the result %v", command.Session, result)
 	case s != nil && j.mayUse(command, s.owner):
 		j.gone(command.Session, s)
 	}
@@ -366,7 +366,7 @@ func (j *Judge) again(known *answer, command *logpb.Command, result *logpb.Resul
 	j.stats.Repeated++
 	if known.asked != j.digest(&logpb.Command{Kind: command.Kind}) {
 		if reasonOf(result) != logpb.Reason_REASON_SEQ_REUSED {
-			j.violate("once", "request %d of session %d, key %q, of entry %d was another one, and came to %v",
+			j.violate("once", "request %d of session %d, key %q, of entry %d differs from the first one, and has the result %v",
 				command.Seq, command.Session, command.IdempotencyKey, known.index, result)
 		}
 		return

@@ -86,7 +86,7 @@ func (j *Judge) beginTask(asked *logpb.BeginTask, result *logpb.Result) {
 	begun := result.GetTaskBegun()
 	switch {
 	case begun == nil:
-		j.violate("unexplained", "a BeginTask of %q came to %v", asked.Task, result)
+		j.violate("unexplained", "a BeginTask of %q has the result %v", asked.Task, result)
 	case begun.Attempt == 0:
 		if t == nil || t.phase != doneTask || begun.Failures != t.failures || begun.MaxFailures != t.most {
 			j.violate("task-attempt", "task %q is said to be done, %v, and is %+v", asked.Task, begun, t)
@@ -173,7 +173,7 @@ func (j *Judge) working(name string, fence uint64) *task {
 func (j *Judge) renewTask(asked *logpb.RenewTask, renewed *logpb.Renewed) {
 	t := j.working(asked.Task, asked.Fence)
 	if t == nil || t.phase != taskUnderWay || t.at <= j.clock.Now {
-		j.violate("dead-fence", "RenewTask worked with task %q and fence %d, which is not under way", asked.Task, asked.Fence)
+		j.violate("dead-fence", "RenewTask worked with task %q and fence %d, which has no running attempt", asked.Task, asked.Fence)
 		return
 	}
 	if asked.TtlNs != 0 {
@@ -210,7 +210,7 @@ func (j *Judge) endTask(command *logpb.Command, ended *logpb.TaskEnded) {
 		want.NextNs = t.at
 	}
 	if ended.GetPhase() != want.Phase || ended.GetFailures() != want.Failures || ended.GetMaxFailures() != want.MaxFailures || ended.GetNextNs() != want.NextNs {
-		j.violate("task-budget", "task %q ended as %v: it should come to %v, and comes to %v", t.name, asked.Outcome, want, ended)
+		j.violate("task-budget", "task %q ended as %v: the result should be %v, and is %v", t.name, asked.Outcome, want, ended)
 	}
 }
 
@@ -368,17 +368,17 @@ func (j *Judge) overdueTasks() {
 	for first, ok := j.taskDue.first(j.clock.Now); ok && j.entry.lost < mostDue; first, ok = j.taskDue.first(j.clock.Now) {
 		j.taskDue.take()
 		if t := j.taskNamed[first.id]; t != nil && j.tasks[t.name] == t && t.phase == taskUnderWay && t.at == first.at {
-			j.violate("late-expiry", "the attempt of task %q is under way at %d, its deadline was %d", t.name, j.clock.Now, t.at)
+			j.violate("late-expiry", "the attempt of task %q is running at %d, its deadline was %d", t.name, j.clock.Now, t.at)
 		}
 	}
 	for name, count := range j.entry.shelved {
 		if count != 0 {
-			j.violate("task-budget", "task %q used its budget up, and nobody was told that it is shelved", name)
+			j.violate("task-budget", "task %q used its budget up, and no event says that it is shelved", name)
 		}
 	}
 	for name, count := range j.entry.taskEnds {
 		if count != 0 {
-			j.violate("unexplained", "an attempt of task %q ended, and nobody was told", name)
+			j.violate("unexplained", "an attempt of task %q ended, and no event says so", name)
 		}
 	}
 }

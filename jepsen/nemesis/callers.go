@@ -70,12 +70,12 @@ func stoppedLeader() Fault {
 		case <-ended:
 			hold(ctx)
 		case <-time.After(endsWithin):
-			err = brokenError(fmt.Sprintf("%d calls through followers go on %v after the leader stopped", open.Load(), endsWithin))
+			err = brokenError(fmt.Sprintf("%d calls through followers still run %v after the leader stopped", open.Load(), endsWithin))
 			stop()
 			<-ended
 		}
 		_ = leader.Resume() // it may have been killed meanwhile by another fault
-		h.seen = fmt.Sprintf("%d calls under way, the longest took %v", under, longest.Round(time.Millisecond))
+		h.seen = fmt.Sprintf("%d calls in flight, the longest took %v", under, longest.Round(time.Millisecond))
 		if under == 0 {
 			return h, errNotSeen
 		}

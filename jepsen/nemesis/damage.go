@@ -61,7 +61,7 @@ func loseHalf() Fault {
 				return h, brokenError(fmt.Sprintf("%s, %s: %v", node.ID, h.seen, err))
 			}
 			if r.IntN(2) == 0 {
-				h.seen += ", given back"
+				h.seen += ", put back"
 				node.Kill()
 				if err := errors.Join(lost.giveBack(kept), node.Start()); err != nil {
 					return h, err

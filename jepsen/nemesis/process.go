@@ -312,6 +312,6 @@ func transfer() Fault {
 		}
 		to := others[r.IntN(len(others))]
 		err = leader.Transfer(ctx, to.ID)
-		return hit{targets: []string{leader.ID, to.ID}, seen: "handed over"}, err
+		return hit{targets: []string{leader.ID, to.ID}, seen: "transferred"}, err
 	}}
 }

@@ -222,7 +222,7 @@ func (e *Env) lookBack(ctx context.Context, lost lostThings, restore *history.Re
 		case is.err != nil && (got == 0 || got >= quotav1.Reason_REASON_NO_LEADER):
 			return fmt.Errorf("%s: %w", is.what, is.err) // another fault had the call
 		default:
-			return brokenError(fmt.Sprintf("%s came to %v, not to %v", is.what, is.err, is.want))
+			return brokenError(fmt.Sprintf("%s ended with %v, not with %v", is.what, is.err, is.want))
 		}
 	}
 	if lease.Fence <= lost.fence || uint32(lease.Fence>>48) != restore.Epoch {

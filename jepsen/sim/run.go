@@ -369,10 +369,10 @@ func (w *world) settle(o *operator) {
 		w.stuck("a node that was removed runs on")
 	}
 	if eventually(longestWait+5*time.Second, func() bool { return !w.awaited() }) != nil {
-		w.stuck("waits went on after their time")
+		w.stuck("waits continued after their time")
 	}
 	if err := eventually(60*time.Second, w.alike); err != nil {
-		w.stuck("the nodes did not come to one state within 60 s of the last fault")
+		w.stuck("the nodes did not reach one state within 60 s of the last fault")
 		return
 	}
 	w.noteMembers(o)
