@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
@@ -147,13 +145,4 @@ func (n *Node) checkRepeatedly(look func() bool) {
 			return
 		}
 	}
-}
-
-// freeSpace tells how much a file system has left for us.
-func freeSpace(dir string) (int64, error) {
-	var stat unix.Statfs_t
-	if err := unix.Statfs(dir, &stat); err != nil {
-		return 0, err
-	}
-	return int64(stat.Bavail) * int64(stat.Bsize), nil //nolint:unconvert // its type differs between systems
 }

@@ -3,7 +3,6 @@ package raftnode
 import (
 	"context"
 	"errors"
-	"syscall"
 	"time"
 
 	"github.com/quotad/quotad/raftnode/logstore"
@@ -54,5 +53,3 @@ func (n *Node) DumpLog(from, to uint64, fn func(logstore.Entry) error) error {
 	}
 	return n.log.Entries(from, to, fn)
 }
-
-func killSelf() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL) }

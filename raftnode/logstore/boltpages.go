@@ -3,7 +3,6 @@ package logstore
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
@@ -12,8 +11,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // bbolt trusts its pages: a flipped bit makes it panic, partly in goroutines of its own, read beyond the file, or start one transaction
@@ -94,14 +91,14 @@ func checkBoltFile(path string, buckets ...string) (gapEnds uint64, err error) {
 	return p.gapEnds, p.freelist(freelist)
 }
 
-// lockShared keeps writers out of a bbolt file. bbolt takes the same lock.
+// lockShared keeps writers out of a bbolt file.
 func lockShared(file *os.File) error {
 	for started := time.Now(); ; {
-		err := onFile(file, func(fd int) error { return unix.Flock(fd, unix.LOCK_SH|unix.LOCK_NB) })
+		taken, err := tryLock(file, true)
 		switch {
-		case err == nil:
+		case taken:
 			return nil
-		case !errors.Is(err, unix.EWOULDBLOCK):
+		case err != nil:
 			return fmt.Errorf("locking %s: %w", file.Name(), err)
 		case time.Since(started) > lockPatience:
 			return fmt.Errorf("%w: %s", ErrDataDirInUse, filepath.Dir(file.Name()))

@@ -26,8 +26,11 @@ type Disk struct {
 }
 
 // ReadDisk reads all of a data directory but its log, checks it against the witness, and says what is missing where it took part in a
-// cluster. It changes nothing. Errors are ErrDamaged, ErrWiped, ErrTwoLogStores and the system's.
+// cluster. It changes nothing. Errors are ErrDamaged, ErrWiped, ErrTwoLogStores, *UnsupportedError and the system's.
 func ReadDisk(dir string) (*Disk, error) {
+	if err := Supported(); err != nil {
+		return nil, err
+	}
 	d, err := readDisk(dir)
 	if err == nil && d.started() {
 		err = d.complete()

@@ -26,8 +26,11 @@ type Offline struct {
 }
 
 // OpenOffline opens a stopped node's data directory for reading. ErrDataDirInUse: a process has it open; fs.ErrNotExist: it is
-// none; ErrTwoLogStores, ErrDamaged.
+// none; ErrTwoLogStores, ErrDamaged, *UnsupportedError.
 func OpenOffline(dir string) (*Offline, error) {
+	if err := Supported(); err != nil {
+		return nil, err
+	}
 	has, err := storeOf(dir)
 	if err != nil {
 		return nil, err

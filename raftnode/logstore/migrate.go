@@ -13,8 +13,11 @@ import (
 // back and compares, renames the copy, and then removes the old store: a log from before, put back later, would have
 // forgotten votes. Interrupted at any point it can be called again; until the copy has its name, the node starts as before.
 // Nothing is done, and nil returned, where the directory has that store already. Errors: ErrDataDirInUse, ErrDamaged,
-// fs.ErrNotExist (no data directory of a node), and the system's.
+// fs.ErrNotExist (no data directory of a node), *UnsupportedError, and the system's.
 func Migrate(dir string, to Kind) error {
+	if err := Supported(); err != nil {
+		return err
+	}
 	from := WAL
 	if to == WAL {
 		from = Bolt

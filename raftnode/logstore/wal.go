@@ -18,7 +18,6 @@ import (
 	walmetrics "github.com/hashicorp/raft-wal/metrics"
 	"github.com/hashicorp/raft-wal/segment"
 	"github.com/hashicorp/raft-wal/types"
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -141,11 +140,11 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, err
 	}
 	for started := time.Now(); ; {
-		err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		taken, err := tryLock(lock, false)
 		switch {
-		case err == nil:
+		case taken:
 			return lock, nil
-		case !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR):
+		case err != nil:
 			_ = lock.Close()
 			return nil, fmt.Errorf("locking %s: %w", dir, err)
 		case time.Since(started) > lockPatience:
