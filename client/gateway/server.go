@@ -20,7 +20,6 @@ const (
 	headerWithin = 10 * time.Second
 	maxHeader    = 64 << 10
 	idleFor      = 3 * time.Minute
-	socketMode   = 0o660
 )
 
 // Server serves a gateway at the addresses of its configuration.
@@ -80,7 +79,7 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(path, socketMode); err != nil {
+	if err := protectSocket(path); err != nil {
 		_ = listener.Close()
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func Read(s config.Source) (string, error) {
 		return "", err
 	case info.Size() > maxSecret:
 		return "", fmt.Errorf("%s is too large for a secret", path)
-	case s.File != "" && info.Mode().Perm()&0o007 != 0:
+	case s.File != "" && openToOthers(info):
 		return "", fmt.Errorf("other users can access %s (mode %#o): chmod o= %s", path, info.Mode().Perm(), path)
 	}
 	data, err := os.ReadFile(path)

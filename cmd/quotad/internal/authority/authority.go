@@ -77,7 +77,8 @@ func Init(dir, name string, force bool, now time.Time) (*Issued, error) {
 	return a.write(template, key, CAFile, keyFile)
 }
 
-// Open opens the CA of a directory. A key that others may read is refused: a copy of it is enough to act as every node.
+// Open opens the CA of a directory. A key that others may read is refused where the file's mode tells: a copy of it is enough to act as
+// every node.
 func Open(dir string, force bool) (*Authority, error) {
 	info, err := os.Stat(filepath.Join(dir, keyFile))
 	switch {
@@ -85,7 +86,7 @@ func Open(dir string, force bool) (*Authority, error) {
 		return nil, &MistakeError{Message: fmt.Sprintf("%s has no CA", dir), Hint: "run quotad cert init"}
 	case err != nil:
 		return nil, err
-	case info.Mode().Perm()&0o077 != 0:
+	case readableByOthers(info):
 		return nil, &MistakeError{
 			Message: fmt.Sprintf("other users can read %s: its mode is %04o", filepath.Join(dir, keyFile), info.Mode().Perm()),
 			Hint:    "chmod 600 it, and make a new CA if another user may have read it",

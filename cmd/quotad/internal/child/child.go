@@ -13,8 +13,6 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -23,12 +21,6 @@ const (
 	// drain is how long the streams of a command that has ended are read on, where something it started holds them open.
 	drain = 2 * time.Second
 )
-
-// relayed are the signals that are passed on to the command. SIGPIPE is among those that are taken so that a reader that goes
-// away ends the command as it would without us, and not this process before it has told how it went.
-var relayed = []os.Signal{
-	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE,
-}
 
 // Command is a command to run once.
 type Command struct {
@@ -40,9 +32,10 @@ type Command struct {
 	In       io.Reader
 	Out, Err io.Writer
 	// OwnGroup gives the command a process group of its own where there is no terminal, and passes signals to all of it. Otherwise they go
-	// to the command alone. In a terminal it stays in this process's group, so that keys reach both and it can read.
+	// to the command alone. In a terminal it stays in this process's group, so that keys reach both and it can read. Windows has no such
+	// groups.
 	OwnGroup bool
-	// Stop ends the command when it is closed: SIGTERM, and SIGKILL ten seconds later. Nil: nothing does.
+	// Stop ends the command when it is closed: SIGTERM, and SIGKILL ten seconds later; on Windows at once. Nil: nothing does.
 	Stop <-chan struct{}
 }
 
@@ -78,8 +71,9 @@ func Find(name string) error {
 func (c *Command) Run(ctx context.Context) (*os.ProcessState, error) {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...) //nolint:noctx // its end is not this process's context, which a signal ends
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Env, c.In, c.Out, c.Err
-	cmd.WaitDelay, cmd.SysProcAttr = drain, dieWithParent()
-	cmd.SysProcAttr.Setpgid = c.OwnGroup && !hasTerminal()
+	cmd.WaitDelay = drain
+	to := prepare(cmd, c.OwnGroup)
+	defer to.close()
 	arriving := make(chan os.Signal, 16)
 	signal.Notify(arriving, relayed...)
 	defer signal.Stop(arriving)
@@ -89,9 +83,10 @@ func (c *Command) Run(ctx context.Context) (*os.ProcessState, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, &NotStartedError{Err: err}
 	}
+	to.started(cmd.Process)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	failed := c.watch(target{cmd.Process, cmd.SysProcAttr.Setpgid}, arriving, ended)
+	failed := c.watch(to, arriving, ended)
 	if cmd.ProcessState == nil {
 		return nil, failed
 	}
@@ -99,7 +94,7 @@ func (c *Command) Run(ctx context.Context) (*os.ProcessState, error) {
 }
 
 // watch passes signals on until the command has ended, and stops it when it is asked to.
-func (c *Command) watch(to target, arriving <-chan os.Signal, ended <-chan error) error {
+func (c *Command) watch(to *target, arriving <-chan os.Signal, ended <-chan error) error {
 	stop := c.Stop
 	var kill <-chan time.Time
 	for {
@@ -107,59 +102,16 @@ func (c *Command) watch(to target, arriving <-chan os.Signal, ended <-chan error
 		case err := <-ended:
 			return err
 		case s := <-arriving:
-			if s == syscall.SIGPIPE || fromTerminal(s) && !to.group && inForeground() {
-				continue
-			}
-			to.send(s)
+			to.relay(s)
 		case <-stop:
-			to.send(syscall.SIGTERM)
+			to.stop()
 			timer := time.NewTimer(stopGrace)
 			defer timer.Stop()
 			stop, kill = nil, timer.C
 		case <-kill:
-			to.send(syscall.SIGKILL)
+			to.kill()
 		}
 	}
-}
-
-// target is what signals are sent to: a process, or its group.
-type target struct {
-	process *os.Process
-	group   bool
-}
-
-// send sends a signal; the command may have ended.
-func (t target) send(s os.Signal) {
-	if number, ok := s.(syscall.Signal); ok && t.group {
-		_ = syscall.Kill(-t.process.Pid, number)
-		return
-	}
-	_ = t.process.Signal(s)
-}
-
-// hasTerminal reports whether a terminal controls this process.
-func hasTerminal() bool {
-	terminal, err := os.Open("/dev/tty")
-	if err != nil {
-		return false
-	}
-	_ = terminal.Close()
-	return true
-}
-
-// fromTerminal tells whether a terminal's keys make a signal: it goes to every process in the foreground, so that the child
-// has had it.
-func fromTerminal(s os.Signal) bool { return s == syscall.SIGINT || s == syscall.SIGQUIT }
-
-// inForeground tells whether this process's group is the one that its terminal listens to.
-func inForeground() bool {
-	terminal, err := os.Open("/dev/tty")
-	if err != nil {
-		return false
-	}
-	defer func() { _ = terminal.Close() }()
-	group, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPGRP)
-	return err == nil && group == unix.Getpgrp()
 }
 
 // signalBase is what a shell adds to the number of a signal that ended a process, to make an exit code of it.

@@ -104,11 +104,14 @@ func backup(path string, fill func(*os.File) (*backupResult, error)) (*backupRes
 	if err := file.Sync(); err != nil {
 		return nil, err
 	}
-	if err := os.Rename(file.Name(), path); err != nil {
+	if err := file.Close(); err != nil { // what is open cannot be renamed everywhere
+		return nil, err
+	}
+	if err := renameDurably(file.Name(), path); err != nil {
 		return nil, err
 	}
 	result.File = path
-	return result, syncDir(filepath.Dir(path))
+	return result, nil
 }
 
 // rescue writes the state of a stopped node's data directory to the file.
@@ -168,15 +171,6 @@ func verifyWritten(file *os.File) error {
 		return err
 	}
 	return fsm.VerifySnapshot(bufio.NewReaderSize(file, 1<<20))
-}
-
-func syncDir(path string) error {
-	dir, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = dir.Close() }()
-	return dir.Sync()
 }
 
 func (a *App) restoreCommand() *cobra.Command {

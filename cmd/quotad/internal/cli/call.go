@@ -8,11 +8,11 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"github.com/quotad/quotad/cmd/quotad/internal/neterr"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -235,7 +235,7 @@ func isGone(err error) bool {
 // lost says that no answer came back. The library for RPCs takes a connection that the node reset for a call that was canceled here.
 func lost(err *connect.Error) bool {
 	if err.Code() == connect.CodeCanceled {
-		return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+		return neterr.Reset(err)
 	}
 	return err.Code() == connect.CodeUnavailable || err.Code() == connect.CodeDeadlineExceeded
 }

@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -206,4 +207,11 @@ func (a *App) lookup(name string) (string, bool) {
 		}
 	}
 	return value, found
+}
+
+// home returns the user's own folder: Windows names it USERPROFILE.
+func (a *App) home() string {
+	home, _ := a.lookup("HOME")
+	profile, _ := a.lookup("USERPROFILE")
+	return cmp.Or(home, profile)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
 	"github.com/quotad/quotad/cmd/quotad/internal/usage"
+	"github.com/quotad/quotad/raftnode/logstore"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -100,11 +101,17 @@ func describe(ctx context.Context, err error) *failure {
 	var problems strictyaml.Problems
 	var wrongConfig *config.Error
 	var wrongUsage *usage.Error
+	var noNodes *logstore.UnsupportedError
 	switch {
 	case errors.As(err, &known):
 		return known
 	case errors.Is(ctx.Err(), context.Canceled):
 		return &failure{code: ExitInterrupted, message: "interrupted"}
+	case errors.As(err, &noNodes):
+		return &failure{
+			code: ExitFailure, message: noNodes.Error(), err: err,
+			hint: "run nodes on Linux or macOS, and name one with --server: all commands that start no node and open no data directory work here",
+		}
 	case errors.As(err, &rpc):
 		return describeRPC(rpc)
 	case errors.As(err, &problems), errors.As(err, &wrongConfig):

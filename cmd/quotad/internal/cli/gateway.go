@@ -60,8 +60,7 @@ func (a *App) gatewayPath(path string) string {
 	if dir, ok := a.lookup("XDG_CONFIG_HOME"); ok && dir != "" {
 		return filepath.Join(dir, "quotad", "gateway.yaml")
 	}
-	home, _ := a.lookup("HOME")
-	return filepath.Join(home, ".config", "quotad", "gateway.yaml")
+	return filepath.Join(a.home(), ".config", "quotad", "gateway.yaml")
 }
 
 // loadGateway reads a configuration and the tokens that it names.

@@ -94,8 +94,7 @@ supports_websockets = false
 func (a *App) writeCodex(gateway string) error {
 	dir, _ := a.lookup("CODEX_HOME")
 	if dir == "" {
-		home, _ := a.lookup("HOME")
-		dir = filepath.Join(home, ".codex")
+		dir = filepath.Join(a.home(), ".codex")
 	}
 	path := filepath.Join(dir, "config.toml")
 	if target, err := filepath.EvalSymlinks(path); err == nil {

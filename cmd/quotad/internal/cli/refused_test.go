@@ -39,6 +39,19 @@ func TestStartError_RefusedDisksAreOneExitCode(t *testing.T) {
 	}
 }
 
+// TestErrors_SayWhereNodesRun: on a system without nodes every command that needs one, or a data directory, says why and what to do.
+func TestErrors_SayWhereNodesRun(t *testing.T) {
+	unsupported := fmt.Errorf("cannot open: %w", &logstore.UnsupportedError{System: "windows"})
+	for name, err := range map[string]error{
+		"serve": startError(unsupported), "verify": offlineError(unsupported), "demo": unsupported,
+	} {
+		found := describe(t.Context(), err)
+		if found.code != ExitFailure || !strings.HasPrefix(found.message, "no node runs on windows: ") || !strings.Contains(found.hint, "--server") {
+			t.Errorf("%s: exit code %d, %q, hint %q", name, found.code, found.message, found.hint)
+		}
+	}
+}
+
 // TestRemoveMember_IsSafeToRepeat: a removal whose answer was lost is done when the member is gone; a second one says that it is.
 func TestRemoveMember_IsSafeToRepeat(t *testing.T) {
 	unknown := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME})

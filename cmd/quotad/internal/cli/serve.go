@@ -12,6 +12,7 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/daemon"
+	"github.com/quotad/quotad/cmd/quotad/internal/neterr"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/raftnode/logstore"
 )
@@ -70,7 +71,7 @@ func startError(err error) error {
 		return fail(ExitRefused, "see \"quotad member replace --help\"", "%w", err)
 	case errors.Is(err, logstore.ErrDamaged):
 		return fail(ExitRefused, "\"quotad verify\" shows the damage; replace the node: its peers have the data", "%w", err)
-	case errors.As(err, &operation) && operation.Op == "listen" && errors.Is(err, syscall.EADDRINUSE):
+	case errors.As(err, &operation) && operation.Op == "listen" && neterr.InUse(err):
 		hint := fmt.Sprintf("another process listens on %s: choose another address with --api-listen or --raft-listen", operation.Addr)
 		return fail(ExitFailure, hint, "%w", err)
 	}

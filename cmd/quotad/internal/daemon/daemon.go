@@ -19,7 +19,6 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"golang.org/x/sys/unix"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/logging"
@@ -80,8 +79,11 @@ type process struct {
 func heapFloor() []byte { return make([]byte, 64<<20) }
 
 // Run runs a node until ctx ends, then stops it in order and returns nil. It returns an error if the node cannot start
-// or stops by itself (ErrStopped).
+// or stops by itself (ErrStopped), a *logstore.UnsupportedError where no node can run.
 func Run(ctx context.Context, options Options) error {
+	if err := logstore.Supported(); err != nil {
+		return err
+	}
 	loaded, err := options.Load()
 	if err != nil {
 		return err
@@ -295,15 +297,15 @@ func requestBytes(limit int64) int64 {
 
 // openFiles returns how many files this process may have open, 0 where that is not known or not limited.
 func (p *process) openFiles() int64 {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	limit, err := openFilesLimit()
+	if err != nil {
 		p.logger.Warn("unknown limit of open files: the API takes as many connections as quotad limits says", "error", err)
 		return 0
 	}
-	if limit.Cur > math.MaxInt64 { // unlimited
+	if limit > math.MaxInt64 { // unlimited
 		return 0
 	}
-	return int64(limit.Cur)
+	return int64(limit)
 }
 
 // reportSyncTime warns of a disk on which every grant would be slow.

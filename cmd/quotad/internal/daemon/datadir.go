@@ -6,10 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // UnsafeDirError says that others could change what the node trusts.
@@ -20,7 +17,7 @@ func (e *UnsafeDirError) Error() string { return "data directory " + e.Dir + ": 
 
 // prepareDataDir makes the directory for the owner alone, and refuses one that others may write or own.
 func prepareDataDir(dir string) error {
-	unix.Umask(0o077) // the libraries below make files and folders by umask
+	makePrivate() // the libraries below make files and folders by umask
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -34,8 +31,8 @@ func prepareDataDir(dir string) error {
 			Hint: "chmod 700 " + dir,
 		}
 	}
-	if owner, ok := info.Sys().(*syscall.Stat_t); ok && int(owner.Uid) != os.Geteuid() && os.Geteuid() != 0 {
-		return &UnsafeDirError{Dir: dir, Message: fmt.Sprintf("it belongs to user %d", owner.Uid), Hint: "chown it to the user that runs quotad"}
+	if owner, other := otherOwner(info); other {
+		return &UnsafeDirError{Dir: dir, Message: fmt.Sprintf("it belongs to user %d", owner), Hint: "chown it to the user that runs quotad"}
 	}
 	return nil
 }

@@ -10,8 +10,9 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/quotad/quotad/cmd/quotad/internal/neterr"
 )
 
 const (
@@ -43,7 +44,7 @@ func (e *examination) endpoint(ctx context.Context, check, address string) bool 
 	switch {
 	case errors.As(err, &name):
 		hint = "check the name, or use an address"
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case neterr.Refused(err):
 		hint = "nothing listens there: is a node running, and is that its API port (7450 by default, 7451 is Raft's)?"
 	case os.IsTimeout(err):
 		hint = "nothing answers: check the address and the firewalls on the way"

@@ -34,7 +34,7 @@ const maxNotes = 6
 func NewScreen(out io.Writer) *Screen {
 	v := &Screen{out: out, lineEvery: 5 * time.Second, lastLine: -time.Hour}
 	file, ok := out.(*os.File)
-	if !ok || !term.IsTerminal(int(file.Fd())) || os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
+	if !ok || !term.IsTerminal(int(file.Fd())) || !takesEscapes(file) || os.Getenv("CI") != "" || os.Getenv("TERM") == "dumb" {
 		return v
 	}
 	v.size = func() (int, int) {

@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Machine is where was measured.
@@ -31,10 +29,7 @@ func inspectMachine(dir string) (Machine, error) {
 	if err := m.readProc(); err != nil {
 		return m, err
 	}
-	var name unix.Utsname
-	if err := unix.Uname(&name); err == nil {
-		m.Kernel = unix.ByteSliceToString(name.Sysname[:]) + " " + unix.ByteSliceToString(name.Release[:])
-	}
+	m.Kernel = kernel()
 	took, err := syncTimes(filepath.Join(dir, "sync-probe"), 200)
 	if err != nil {
 		return m, err

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
+
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 // Plan says what is measured, and for how long.
@@ -47,6 +48,9 @@ func (p *Plan) Flags(flags *pflag.FlagSet) {
 func (p *Plan) Run(ctx context.Context) (_ *Results, err error) {
 	if p.Rounds < 1 || p.Duration <= 0 {
 		return nil, errors.New("there must be at least one round, and a duration above 0")
+	}
+	if err := logstore.Supported(); err != nil {
+		return nil, err
 	}
 	if p.Dir != "" {
 		if err := os.MkdirAll(p.Dir, 0o700); err != nil {
@@ -103,7 +107,7 @@ func (p *Plan) turn(ctx context.Context, s System, dir string, round int, into *
 	defer func() {
 		running.Stop()
 		err = errors.Join(withLogs(below, err), os.RemoveAll(below))
-		unix.Sync() // what this system left to be written must not slow the next one down
+		flushDisks() // what this system left to be written must not slow the next one down
 	}()
 	for i, w := range running.Works() {
 		if !strings.Contains(w.Name, p.Only) {

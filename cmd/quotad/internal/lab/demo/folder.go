@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 )
 
 // folder is where a demo keeps everything. One demo at a time has it.
@@ -38,9 +37,9 @@ func openFolder(path string) (*folder, error) {
 		return nil, err
 	}
 	f := &folder{path: dir, marker: marker}
-	if err := syscall.Flock(int(marker.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := lock(marker); err != nil {
 		f.close()
-		return nil, fmt.Errorf("another demo runs in %s: choose another --dir", dir)
+		return nil, err
 	}
 	if err := f.empty(entries); err != nil {
 		f.close()

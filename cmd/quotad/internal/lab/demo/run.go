@@ -19,6 +19,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 	"github.com/quotad/quotad/cmd/quotad/internal/view"
+	"github.com/quotad/quotad/raftnode/logstore"
 )
 
 //go:embed quotas.yaml
@@ -70,6 +71,9 @@ var errNotKept = errors.New("the fleet through quotad did not stay within the li
 
 // run is the whole demo. It returns errNotKept, wrapped, if quotad did not do what it promises.
 func run(ctx context.Context, o options, out io.Writer) (err error) {
+	if err := logstore.Supported(); err != nil {
+		return err
+	}
 	if o.Binary == "" {
 		if o.Binary, err = os.Executable(); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/view"
+	"github.com/quotad/quotad/raftnode/logstore"
 	"github.com/quotad/quotad/raftnode/loopback"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
@@ -53,6 +54,9 @@ type Node struct {
 
 // NewCluster writes the configuration of nodes that keep their data below dir.
 func NewCluster(n *Nursery, dir string) (*Cluster, error) {
+	if err := logstore.Supported(); err != nil {
+		return nil, err
+	}
 	addresses, err := loopback.Free(2 * clusterSize)
 	if err != nil {
 		return nil, err

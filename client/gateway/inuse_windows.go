@@ -1,0 +1,12 @@
+package gateway
+
+import (
+	"errors"
+
+	"golang.org/x/sys/windows"
+)
+
+// inUse reports whether something else listens at an address.
+func inUse(err error) bool {
+	return errors.Is(err, windows.WSAEADDRINUSE) || errors.Is(err, windows.WSAEACCES)
+}

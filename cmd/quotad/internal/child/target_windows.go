@@ -1,0 +1,73 @@
+package child
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+)
+
+// relayed are the signals that package os/signal makes of what a console tells its processes: Ctrl-C and Ctrl-Break are SIGINT; a closed
+// window, the end of the session and a shutdown are SIGTERM. The console tells the command as well. They are taken here, so that
+// this process lives until it has told how the command ended.
+var relayed = []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+
+// target is the job that the command, and all that it starts, belongs to. Windows ends a job when its last handle is closed, by a process
+// that was killed as well: nobody would renew its lease or attempt any more, and the next one may begin.
+type target struct {
+	process *os.Process
+	// job is 0 where none could be made: then only the command itself is ended.
+	job windows.Handle
+}
+
+// prepare makes a target of a command that does not run yet. There are no groups to give it.
+func prepare(*exec.Cmd, bool) *target {
+	job, err := windows.CreateJobObject(nil, nil)
+	if err != nil {
+		return &target{}
+	}
+	limits := windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION{
+		BasicLimitInformation: windows.JOBOBJECT_BASIC_LIMIT_INFORMATION{LimitFlags: windows.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE},
+	}
+	_, err = windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
+		uintptr(unsafe.Pointer(&limits)), uint32(unsafe.Sizeof(limits))) //nolint:gosec // the call takes a structure by its address
+	if err != nil {
+		_ = windows.CloseHandle(job)
+		return &target{}
+	}
+	return &target{job: job}
+}
+
+// started puts the command into the job. What it started before, which takes it longer than this, would stay outside.
+func (t *target) started(process *os.Process) {
+	t.process = process
+	if t.job == 0 {
+		return
+	}
+	var err error
+	if process.WithHandle(func(handle uintptr) { err = windows.AssignProcessToJobObject(t.job, windows.Handle(handle)) }) != nil || err != nil {
+		t.close()
+	}
+}
+
+// close ends what the command left behind.
+func (t *target) close() {
+	if t.job != 0 {
+		_ = windows.CloseHandle(t.job)
+		t.job = 0
+	}
+}
+
+// relay does nothing: the console has told the command.
+func (*target) relay(os.Signal) {}
+
+// stop ends the command at once, with all that it started: Windows has no signal that asks. The exit code is that of SIGTERM elsewhere.
+func (t *target) stop() {
+	if t.job == 0 || windows.TerminateJobObject(t.job, signalBase+uint32(syscall.SIGTERM)) != nil {
+		_ = t.process.Kill() // it may have ended
+	}
+}
+
+func (t *target) kill() { t.stop() }

@@ -1,0 +1,9 @@
+//go:build !unix
+
+package bench
+
+// kernel is not known here.
+func kernel() string { return "" }
+
+// flushDisks does nothing: no cluster is measured here.
+func flushDisks() {}

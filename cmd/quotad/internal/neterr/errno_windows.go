@@ -1,0 +1,13 @@
+package neterr
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/windows"
+)
+
+var (
+	inUse   = []syscall.Errno{windows.WSAEADDRINUSE, windows.WSAEACCES} // the second one: another process has it for itself
+	refused = []syscall.Errno{windows.WSAECONNREFUSED}
+	reset   = []syscall.Errno{windows.WSAECONNRESET, windows.WSAECONNABORTED, windows.ERROR_BROKEN_PIPE, windows.ERROR_NETNAME_DELETED}
+)

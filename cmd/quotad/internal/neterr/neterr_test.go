@@ -1,0 +1,48 @@
+package neterr
+
+import (
+	"errors"
+	"io"
+	"net"
+	"testing"
+)
+
+// TestNetwork_FailuresAreRecognized: each is made by the system that runs the test, not written down.
+func TestNetwork_FailuresAreRecognized(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it blocks for nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	_, taken := net.Listen("tcp", address) //nolint:noctx // it blocks for nobody
+
+	connection, err := net.Dial("tcp", address) //nolint:noctx // the backlog takes it
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(accepted.(*net.TCPConn).SetLinger(0), accepted.Close(), listener.Close()); err != nil {
+		t.Fatal(err)
+	}
+	_, ended := connection.Read(make([]byte, 1))
+	_ = connection.Close()
+	_, nobody := net.Dial("tcp", address) //nolint:noctx // nothing listens there
+
+	for name, test := range map[string]struct {
+		err                   error
+		inUse, refused, reset bool
+	}{
+		"a second listener":       {err: taken, inUse: true},
+		"a call of nobody":        {err: nobody, refused: true},
+		"a read after a reset":    {err: ended, reset: true},
+		"the end of a connection": {err: io.EOF},
+		"nothing":                 {},
+	} {
+		if InUse(test.err) != test.inUse || Refused(test.err) != test.refused || Reset(test.err) != test.reset {
+			t.Errorf("%s (%v): in use %v, refused %v, reset %v", name, test.err, InUse(test.err), Refused(test.err), Reset(test.err))
+		}
+	}
+}
