@@ -27,7 +27,7 @@ func released(t *testing.T) string {
 }
 
 // binaryName is the name of a binary: its version, system and processor.
-var binaryName = regexp.MustCompile(`^quotad-(\d+\.\d+\.\d+)-(linux|darwin)-(amd64|arm64)$`)
+var binaryName = regexp.MustCompile(`^quotad-(\d+\.\d+\.\d+)-(?:(linux|darwin)-(amd64|arm64)|(windows)-(amd64|arm64)\.exe)$`)
 
 // binaries returns the names of a release's binaries, by platform.
 func binaries(t *testing.T, dir string) map[string]string {
@@ -39,7 +39,7 @@ func binaries(t *testing.T, dir string) map[string]string {
 	found := map[string]string{}
 	for _, entry := range entries {
 		if match := binaryName.FindStringSubmatch(entry.Name()); match != nil {
-			found[match[2]+"/"+match[3]] = entry.Name()
+			found[match[2]+match[4]+"/"+match[3]+match[5]] = entry.Name()
 		}
 	}
 	return found
@@ -83,7 +83,7 @@ func TestRelease_SumsCoverEveryFile(t *testing.T) {
 // that built it.
 func TestRelease_HasABinaryForEachPlatform(t *testing.T) {
 	dir := released(t)
-	want := []string{"darwin/amd64", "darwin/arm64", "linux/amd64", "linux/arm64"}
+	want := []string{"darwin/amd64", "darwin/arm64", "linux/amd64", "linux/arm64", "windows/amd64", "windows/arm64"}
 	all := binaries(t, dir)
 	if got := slices.Sorted(maps.Keys(all)); !slices.Equal(got, want) {
 		t.Fatalf("binaries for %v, want %v", got, want)
