@@ -46,8 +46,9 @@ func (t *target) started(process *os.Process) {
 	if t.job == 0 {
 		return
 	}
-	var err error
-	if process.WithHandle(func(handle uintptr) { err = windows.AssignProcessToJobObject(t.job, windows.Handle(handle)) }) != nil || err != nil {
+	var assigned error
+	err := process.WithHandle(func(handle uintptr) { assigned = windows.AssignProcessToJobObject(t.job, windows.Handle(handle)) })
+	if err != nil || assigned != nil {
 		t.close()
 	}
 }

@@ -46,7 +46,8 @@ func TestErrors_SayWhereNodesRun(t *testing.T) {
 		"serve": startError(unsupported), "verify": offlineError(unsupported), "demo": unsupported,
 	} {
 		found := describe(t.Context(), err)
-		if found.code != ExitFailure || !strings.HasPrefix(found.message, "no node runs on windows: ") || !strings.Contains(found.hint, "--server") {
+		why := strings.HasPrefix(found.message, "no node runs on windows: ")
+		if found.code != ExitFailure || !why || !strings.Contains(found.hint, "--server") {
 			t.Errorf("%s: exit code %d, %q, hint %q", name, found.code, found.message, found.hint)
 		}
 	}
