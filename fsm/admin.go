@@ -36,7 +36,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 	}
 	applied := &logpb.QuotasApplied{}
 	for _, definition := range command.Quotas {
-		switch q := m.quotaNamed(definition.Name); {
+		switch q := m.quotas.named(definition.Name); {
 		case q == nil:
 			applied.Created = append(applied.Created, definition.Name)
 		case proto.Equal(q.definition, definition):
@@ -55,10 +55,10 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 			m.holders.sweepAgain(holding{m}, &m.bounds.sweeps)
 		}
 		for _, definition := range command.Quotas {
-			m.setParent(m.editQuotaNow(m.quotaNamed(definition.Name).number), definition.Parent)
+			m.setParent(m.quotas.editNow(m.quotas.named(definition.Name).number), definition.Parent)
 		}
 		for _, definition := range command.Quotas {
-			if p := m.quotaNamed(definition.Name); p.rule.Kind == ledger.KindPool && p.waiting > 0 {
+			if p := m.quotas.named(definition.Name); p.rule.Kind == ledger.KindPool && p.waiting > 0 {
 				m.regroup(p)
 			}
 		}
@@ -86,7 +86,7 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]ledger.Rule, *logpb
 		}
 		parents[definition.Name], byName[definition.Name] = definition.Parent, definition
 		worked, failure := ledger.NewRule(definition, m.featureLevel)
-		q := m.quotaNamed(definition.Name)
+		q := m.quotas.named(definition.Name)
 		if failure == nil && q != nil && q.override != nil {
 			worked, failure = ruleUnder(definition, q.override, m.featureLevel)
 		}
@@ -118,11 +118,11 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]ledger.Rule, *logpb
 		if failure != nil {
 			return nil, failure
 		}
-		q := m.quotaNamed(definition.Name)
+		q := m.quotas.named(definition.Name)
 		if q == nil || q.definition.Parent == definition.Parent {
 			continue
 		}
-		if m.inUse(m.editQuotaNow(q.number)) {
+		if m.quotas.editNow(q.number).inUse() {
 			return nil, quotaInUse(q, "has leases, waiters or counted amounts: it cannot move to another parent", "wait until nothing of it is held or counts")
 		}
 		moved = moved || q.children > 0
@@ -135,7 +135,7 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]ledger.Rule, *logpb
 
 // checkDescendants checks the ancestors of all quotas, as they will be: one that moves takes its descendants along.
 func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]ledger.Kind) (failure *logpb.Failure) {
-	m.quotas.Scan(func(_ uint32, q *quota) bool {
+	m.quotas.byNumber.Scan(func(_ uint32, q *quota) bool {
 		if _, defined := parents[q.name]; !defined {
 			failure = m.checkAncestors(q.definition, parents, kinds)
 		}
@@ -157,7 +157,7 @@ func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]str
 		if k, defined := kinds[name]; defined {
 			return k
 		}
-		return m.quotaNamed(name).rule.Kind
+		return m.quotas.named(name).rule.Kind
 	}
 	for depth := 1; name != ""; depth++ {
 		if name == definition.Name || depth > maxDepth {
@@ -165,7 +165,7 @@ func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]str
 		}
 		parent, defined := parents[name]
 		if !defined {
-			q := m.quotaNamed(name)
+			q := m.quotas.named(name)
 			if q == nil {
 				return ledger.Impossible(definition, fmt.Sprintf("its ancestor %q does not exist", name), "define it in the same file")
 			}
@@ -206,29 +206,29 @@ func checkRules(rules []*logpb.HolderRule) *logpb.Failure {
 
 // define creates a quota or changes its definition, and tells whether some of its meters have to go.
 func (m *Machine) define(definition *logpb.Quota, worked ledger.Rule) (unmetered bool) {
-	q := m.quotaNamed(definition.Name)
+	q := m.quotas.named(definition.Name)
 	switch {
 	case q == nil:
-		m.lastQuota++
+		m.quotas.last++
 		worked.Shift = m.clock.Shift
 		q = &quota{
-			Made: cow.In(m.generation), number: m.lastQuota, name: definition.Name, rule: worked, ledger: ledger.Ledger{Capped: ledger.NoCap},
+			Made: cow.In(m.generation), number: m.quotas.last, name: definition.Name, rule: worked, ledger: ledger.Ledger{Capped: ledger.NoCap},
 		}
-		m.setDefinition(q, definition)
-		m.quotas.Set(q.number, q)
-		m.names.Set(definition.Name, q.number)
-		q = m.editQuotaNow(q.number)
+		m.quotas.setDefinition(q, definition)
+		m.quotas.byNumber.Set(q.number, q)
+		m.quotas.names.Set(definition.Name, q.number)
+		q = m.quotas.editNow(q.number)
 	case proto.Equal(q.definition, definition):
 		return false
 	default:
-		q = m.editQuotaNow(q.number)
-		m.setDefinition(q, definition)
+		q = m.quotas.editNow(q.number)
+		m.quotas.setDefinition(q, definition)
 		was := &q.rule.Policy
 		unmetered = !worked.Policy.Metering && (was.Metering || len(was.Shares.Holders) > 0)
-		m.changeRule(q, worked)
+		m.quotas.changeRule(q, worked)
 	}
 	m.emit(effect.Event{Kind: effect.EventQuotaApplied, Quota: q.name})
-	m.markDirty(q)
+	m.quotas.markDirty(q)
 	return unmetered
 }
 
@@ -237,51 +237,51 @@ func (m *Machine) define(definition *logpb.Quota, worked ledger.Rule) (unmetered
 func (m *Machine) setParent(q *quota, name string) {
 	var number uint32
 	if name != "" {
-		number, _ = m.names.Get(name)
+		number, _ = m.quotas.names.Get(name)
 	}
 	if number == q.parent {
 		return
 	}
-	if old := m.editQuotaNow(q.parent); old != nil {
+	if old := m.quotas.editNow(q.parent); old != nil {
 		old.children--
 	}
 	q.parent = number
 	if number != 0 {
-		m.editQuotaNow(number).children++
+		m.quotas.editNow(number).children++
 	}
 }
 
 // deleteQuota deletes a quota. By force, its items in leases end and its waiters are refused. What these leases hold of
 // its ancestors stays held until they end.
 func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
-	q := m.quotaNamed(command.Quota)
+	q := m.quotas.named(command.Quota)
 	if q == nil {
 		return effect.Failed(unknownQuota(command.Quota))
 	}
-	q = m.editQuotaNow(q.number)
-	inUse := m.inUse(q)
+	q = m.quotas.editNow(q.number)
+	inUse := q.inUse()
 	switch {
 	case q.children > 0:
 		return effect.Failed(quotaInUse(q, "has children", "delete or move them first"))
-	case m.poolOf(q) != "":
-		return effect.Failed(quotaInUse(q, fmt.Sprintf("is a member of pool %q", m.poolOf(q)),
+	case m.quotas.poolOf(q) != "":
+		return effect.Failed(quotaInUse(q, fmt.Sprintf("is a member of pool %q", m.quotas.poolOf(q)),
 			"apply that pool without it first, or delete the pool"))
-	case m.standsIn(q) != "" && !command.Force:
-		return effect.Failed(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.standsIn(q)),
+	case m.quotas.standsIn(q) != "" && !command.Force:
+		return effect.Failed(quotaInUse(q, fmt.Sprintf("is the fallback of %q", m.quotas.standsIn(q)),
 			"apply that one without it, or force it: the chain ends there"))
 	case inUse && !command.Force:
 		return effect.Failed(quotaInUse(q, "has leases, waiters or counted amounts", "wait, or force it: its items end"))
 	}
-	if parent := m.editQuotaNow(q.parent); parent != nil {
+	if parent := m.quotas.editNow(q.parent); parent != nil {
 		parent.children--
 	}
 	m.refuseWaiters(q)
-	m.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
-	m.replaceOverride(q, nil)
-	m.names.Delete(q.name)
-	m.setDefinition(q, nil)
-	m.quotas.Delete(q.number)
-	m.cache.forget(q)
+	m.quotas.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
+	m.quotas.replaceOverride(q, nil)
+	m.quotas.names.Delete(q.name)
+	m.quotas.setDefinition(q, nil)
+	m.quotas.byNumber.Delete(q.number)
+	m.quotas.cache.forget(q)
 	m.holders.sweepAgain(holding{m}, &m.bounds.sweeps)
 	m.emit(effect.Event{Kind: effect.EventQuotaDeleted, Quota: q.name})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
@@ -290,7 +290,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 }
 
 // inUse tells whether anything is held, waits for or counts against a quota.
-func (*Machine) inUse(q *quota) bool {
+func (q *quota) inUse() bool {
 	return q.leases > 0 || q.waiting > 0 || q.ledger.Held > 0 || q.ledger.Consumed() > 0
 }
 

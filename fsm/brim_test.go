@@ -116,7 +116,7 @@ func consumeOnce(s *scale, op, doneBelow uint64, leases int) {
 	for id := s.m.lastLease - uint64(leases) + 1; id <= s.m.lastLease; id++ { //nolint:gosec // so many there are
 		l, _ := s.m.leases.Get(id)
 		s.apply(consumeCmd(&logpb.Consume{
-			Lease: l.id, Fence: l.fence, Op: op, DoneBelow: doneBelow, Items: []*logpb.Item{itemOf(s.m.getQuota(l.items[0].quota).name, 1)},
+			Lease: l.id, Fence: l.fence, Op: op, DoneBelow: doneBelow, Items: []*logpb.Item{itemOf(s.m.quotas.get(l.items[0].quota).name, 1)},
 		}))
 	}
 }
@@ -307,7 +307,9 @@ func inUse() int64 {
 }
 
 // forgetRoom forgets what a machine keeps besides its state, which has a bound of its own.
-func forgetRoom(m *Machine) { m.freeList, m.cache, m.decoder = freeList{}, cache{}, entry.Decoder{} }
+func forgetRoom(m *Machine) {
+	m.freeList, m.quotas.cache, m.decoder = freeList{}, new(cache), entry.Decoder{}
+}
 
 // perUnit measures what one unit of a budget takes that is full of one kind of thing, in the state that took it and in one that is
 // restored from its snapshot, of which base is what it takes without these things: the larger.

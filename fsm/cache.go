@@ -9,26 +9,6 @@ const cachedQuotas = 1 << 12
 type cache struct {
 	quotas [cachedQuotas]*quota
 	names  entry.Names
-	// digested are digests of holders' names.
-	digested [cachedHolders]digested
-}
-
-// cachedHolders is a power of two: of how many holders' names the digest is remembered.
-const cachedHolders = 1 << 10
-
-// digested is a holder's name and its digest.
-type digested struct {
-	name   string
-	digest uint64
-}
-
-// digestHolder returns the digest of a holder's name.
-func (r *cache) digestHolder(name string) uint64 {
-	at := &r.digested[entry.HashName(name)%cachedHolders]
-	if at.digest == 0 || at.name != name {
-		*at = digested{name: name, digest: entry.DigestHolder(name)}
-	}
-	return at.digest
 }
 
 // find returns a quota that may be changed; nil: look it up.
@@ -46,4 +26,25 @@ func (r *cache) keep(q *quota) { r.quotas[q.number%cachedQuotas] = q }
 func (r *cache) forget(q *quota) {
 	r.quotas[q.number%cachedQuotas] = nil
 	r.names.Forget(q.name)
+}
+
+// cachedHolders is a power of two: of how many holders' names the digest is remembered.
+const cachedHolders = 1 << 10
+
+// digested is a holder's name and its digest.
+type digested struct {
+	name   string
+	digest uint64
+}
+
+// digests are digests of holders' names that were looked up lately.
+type digests [cachedHolders]digested
+
+// of returns the digest of a holder's name.
+func (d *digests) of(name string) uint64 {
+	at := &d[entry.HashName(name)%cachedHolders]
+	if at.digest == 0 || at.name != name {
+		*at = digested{name: name, digest: entry.DigestHolder(name)}
+	}
+	return at.digest
 }

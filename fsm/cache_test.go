@@ -96,7 +96,7 @@ func sharePlace(t *testing.T, names ...string) {
 			t.Fatal("a frozen state changed")
 		}
 		for i, name := range names {
-			if held := w.m.State().quotaNamed(name).ledger.Held; held != int64(i+1)*(n+1) {
+			if held := w.m.State().quotas.named(name).ledger.Held; held != int64(i+1)*(n+1) {
 				t.Fatalf("of %s %d are held after %d rounds", name, held, n+1)
 			}
 		}

@@ -41,7 +41,7 @@ func (m *Machine) resetClock() *logpb.Result {
 		return effect.Fail(logpb.Reason_REASON_CLOCK_NOT_AHEAD, "the time of day is not ahead of the members' clocks",
 			"there is nothing to reset")
 	}
-	windows := m.windows()
+	windows := m.quotas.windows()
 	from := m.clock.WallEarly
 	for _, q := range windows {
 		from = max(from, q.ledger.Beyond(&q.rule))
@@ -56,22 +56,22 @@ func (m *Machine) resetClock() *logpb.Result {
 		q.rule.Shift = m.clock.Shift
 		q.ledger.Restart(&q.rule, q.rule.At(m.clock), from-was)
 		m.emit(effect.Event{Kind: effect.EventWindowClosed, Quota: q.name})
-		m.markDirty(q)
+		m.quotas.markDirty(q)
 	}
 	return &logpb.Result{Kind: &logpb.Result_ClockReset{ClockReset: &logpb.ClockReset{AheadNs: ahead, Windows: int64(len(windows))}}}
 }
 
 // windows returns all quotas that are windows, by number, brought to the present.
-func (m *Machine) windows() (windows []*quota) {
+func (qs *quotaTable) windows() (windows []*quota) {
 	var numbers []uint32
-	m.quotas.Scan(func(number uint32, q *quota) bool {
+	qs.byNumber.Scan(func(number uint32, q *quota) bool {
 		if q.rule.Kind == ledger.KindWindow {
 			numbers = append(numbers, number)
 		}
 		return true
 	})
 	for _, number := range numbers {
-		windows = append(windows, m.editQuotaNow(number))
+		windows = append(windows, qs.editNow(number))
 	}
 	return windows
 }

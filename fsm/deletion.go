@@ -21,9 +21,9 @@ const (
 func (m *Machine) refuseWaiters(q *quota) {
 	waiting := q.waiting
 	q.waiting = 0 // it is looked at no more
-	m.schedule(q)
+	m.quotas.schedule(q)
 	if waiting > 0 {
-		m.deleted.Set(q.number, q.name)
+		m.quotas.deleted.Set(q.number, q.name)
 		m.refuseSome(q.number, q.name, m.bounds.refusals.own(leastRefused))
 	}
 }
@@ -31,7 +31,7 @@ func (m *Machine) refuseWaiters(q *quota) {
 // refuseDeleted goes on with refusing those who wait for deleted quotas, in the order of their numbers.
 func (m *Machine) refuseDeleted() {
 	for m.bounds.refusals.left > 0 {
-		number, name, ok := m.deleted.Min()
+		number, name, ok := m.quotas.deleted.Min()
 		if !ok {
 			return
 		}
@@ -43,7 +43,7 @@ func (m *Machine) refuseDeleted() {
 func (m *Machine) refuseSome(number uint32, name string, most int) {
 	waiting, more := m.waitersFor(number, most)
 	if !more {
-		m.deleted.Delete(number)
+		m.quotas.deleted.Delete(number)
 	}
 	for _, w := range waiting {
 		m.refuseFor(w, name)
@@ -60,12 +60,12 @@ func (m *Machine) refuseFor(w *waiter, name string) {
 
 // lostQuota returns the name of the deleted quota for which a waiter still stands in line, if there is one.
 func (s *State) lostQuota(w *waiter) (name string, lost bool) {
-	if s.deleted.Len() == 0 {
+	if s.quotas.deleted.Len() == 0 {
 		return "", false
 	}
 	l, _ := s.waitSets.Get(w.waitSet)
 	for _, number := range l.quotas {
-		if name, lost = s.deleted.Get(number); lost {
+		if name, lost = s.quotas.deleted.Get(number); lost {
 			return name, true
 		}
 	}
@@ -73,8 +73,8 @@ func (s *State) lostQuota(w *waiter) (name string, lost bool) {
 }
 
 // wasDeleted tells whether a number is that of a deleted quota for which some still stand in line.
-func (s *State) wasDeleted(number uint32) bool {
-	_, deleted := s.deleted.Get(number)
+func (qs *quotaTable) wasDeleted(number uint32) bool {
+	_, deleted := qs.deleted.Get(number)
 	return deleted
 }
 
@@ -105,7 +105,7 @@ func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more boo
 // deletedRecords are the deleted quotas that are still waited for, and how far holder stats and meters were gone through.
 func (s *State) deletedRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
-	s.deleted.Scan(func(number uint32, name string) bool {
+	s.quotas.deleted.Scan(func(number uint32, name string) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_DeletedQuota{DeletedQuota: &logpb.SnapshotDeletedQuota{Number: number, Name: name}}})
 		return going
 	})
@@ -117,15 +117,15 @@ func (s *State) deletedRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 
 // verifyDeleted looks at the numbers of deleted quotas, and that every line is for quotas that exist or were deleted.
 func (s *State) verifyDeleted() (err error) {
-	s.deleted.Scan(func(number uint32, name string) bool {
-		if _, exists := s.quotas.Get(number); exists || number == 0 || number > s.lastQuota || name == "" {
+	s.quotas.deleted.Scan(func(number uint32, name string) bool {
+		if _, exists := s.quotas.byNumber.Get(number); exists || number == 0 || number > s.quotas.last || name == "" {
 			err = fmt.Errorf("quota %d (%q) was deleted, and exists or never did", number, name)
 		}
 		return err == nil
 	})
 	s.waitSetsOf.Scan(func(of quotaWaitSet) bool {
-		_, exists := s.quotas.Get(of.quota)
-		if _, deleted := s.deleted.Get(of.quota); !exists && !deleted {
+		_, exists := s.quotas.byNumber.Get(of.quota)
+		if _, deleted := s.quotas.deleted.Get(of.quota); !exists && !deleted {
 			err = fmt.Errorf("lane %d is for quota %d, which does not exist", of.waitSet, of.quota)
 		}
 		return err == nil

@@ -12,15 +12,15 @@ import (
 // What an operation draws from bursts stands with its charges, so that it goes back where less was used.
 
 // exactBurst tells whether what is drawn from bursts is remembered by when it was consumed.
-func (m *Machine) exactBurst() bool { return m.featureLevel >= levels.Rates }
+func (at *moment) exactBurst() bool { return at.featureLevel >= levels.Rates }
 
-// burstLeft returns in how long an amount passes a quota's burst; 0: now.
-func (m *Machine) burstLeft(q *quota, amount int64) int64 {
+// burstLeft returns in how long an amount passes the quota's burst; 0: now.
+func (q *quota) burstLeft(at *moment, amount int64) int64 {
 	if q.rule.Burst == 0 {
 		return 0
 	}
-	if !m.exactBurst() {
-		return q.ledger.BurstLeft(&q.rule, m.clock.Now, amount)
+	if !at.exactBurst() {
+		return q.ledger.BurstLeft(&q.rule, at.clock.Now, amount)
 	}
 	g := &q.ledger
 	uncharged := g.Open
@@ -28,7 +28,7 @@ func (m *Machine) burstLeft(q *quota, amount int64) int64 {
 		uncharged += e.Amount
 	}
 	need := fixed.AddSaturated(amount, uncharged)
-	left := g.BurstLeft(&q.rule, m.clock.Now, need)
+	left := g.BurstLeft(&q.rule, at.clock.Now, need)
 	if left > 0 && need > q.rule.Burst && amount <= q.rule.Burst {
 		return max(left, unknownRetry) // until something of it is settled
 	}
@@ -36,31 +36,31 @@ func (m *Machine) burstLeft(q *quota, amount int64) int64 {
 }
 
 // drawCharge takes a new charge out of a quota's burst; one that the provider charges later is drawn when it is settled.
-func (m *Machine) drawCharge(q *quota, c *charge) {
+func (q *quota) drawCharge(at *moment, c *charge) {
 	switch {
 	case q.rule.Burst == 0:
-	case !m.exactBurst():
-		q.ledger.PassBurst(&q.rule, m.clock.Now, c.amount)
+	case !at.exactBurst():
+		q.ledger.PassBurst(&q.rule, at.clock.Now, c.amount)
 	case c.end != ledger.OpenEnd:
 		if q.ledger.DrawnFrom == 0 && q.ledger.Arrival != 0 {
 			q.ledger.DrawnFrom = c.end // what stands under ends up to this one may have been drawn before a level that remembers
 		}
-		q.ledger.Draw(c.end, m.clock.Now, c.amount)
+		q.ledger.Draw(c.end, at.clock.Now, c.amount)
 	}
 }
 
 // drawOpen takes a charge that was open out of a quota's burst, now that its exposure ends, or will in so long.
-func (m *Machine) drawOpen(q *quota, end, left, amount int64) {
+func (q *quota) drawOpen(at *moment, end, left, amount int64) {
 	switch {
-	case q.rule.Burst == 0 || !m.exactBurst():
+	case q.rule.Burst == 0 || !at.exactBurst():
 	case left > 0:
-		at := fixed.AddSaturated(m.clock.Now, left)
-		i, found := slices.BinarySearchFunc(q.ledger.Loose, at, func(e ledger.Ending, at int64) int { return cmp.Compare(e.End, at) })
+		ends := fixed.AddSaturated(at.clock.Now, left)
+		i, found := slices.BinarySearchFunc(q.ledger.Loose, ends, func(e ledger.Ending, ends int64) int { return cmp.Compare(e.End, ends) })
 		if !found {
-			q.ledger.Loose = slices.Insert(q.ledger.Loose, i, ledger.Ending{End: at})
+			q.ledger.Loose = slices.Insert(q.ledger.Loose, i, ledger.Ending{End: ends})
 		}
 		q.ledger.Loose[i].Amount += amount
 	default:
-		q.ledger.Draw(end, m.clock.Now, amount)
+		q.ledger.Draw(end, at.clock.Now, amount)
 	}
 }

@@ -200,7 +200,7 @@ func TestEnds_LeaveRecordsAsIfAtOnce(t *testing.T) {
 			for w.m.unfinished() {
 				w.raw()
 			}
-			q := w.m.quotaNamed("r")
+			q := w.m.quotas.named("r")
 			if want := 9 + max(c.amount-1, 0)*int64(len(result.GetSettled().GetOverrun())); q.ledger.Consumed() != want {
 				t.Errorf("within %d: operation %d: %d counts, not %d", ends, c.op, q.ledger.Consumed(), want)
 			}

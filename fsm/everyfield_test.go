@@ -74,7 +74,7 @@ func livelyAt(t tester, level uint32) *world {
 // liveOne returns a lease that holds or consumed some of a quota; a lease that never was where there is none.
 func (m *Machine) liveOne(name string) (found *lease) {
 	found = &lease{id: 1, fence: 1}
-	number, _ := m.names.Get(name)
+	number, _ := m.quotas.names.Get(name)
 	m.leases.Scan(func(_ uint64, l *lease) bool {
 		if l.deadline > m.clock.Now && len(l.items) > 0 && (name == "" || l.items[0].quota == number) {
 			found = l
@@ -394,10 +394,10 @@ func afterwards(t tester, m *Machine, what string) {
 func livelySnapshot(t tester, level uint32) []byte {
 	w := livelyAt(t, level)
 	c := w.m.State().Counts()
-	if c.Leases < 5 || c.Waiting < 5 || c.Sessions < 3 || c.Operations < 3 || c.Tasks < 3 || w.m.detached.Len() == 0 || w.m.overrides.Len() == 0 ||
-		w.m.requests.Counts().Keys == 0 || w.m.cooldowns.Len() == 0 || w.m.holders.meters.Len() == 0 || w.m.holders.stats.Len() == 0 {
+	if c.Leases < 5 || c.Waiting < 5 || c.Sessions < 3 || c.Operations < 3 || c.Tasks < 3 || w.m.detached.Len() == 0 || w.m.quotas.overrides.Len() == 0 ||
+		w.m.requests.Counts().Keys == 0 || w.m.quotas.cooldowns.Len() == 0 || w.m.holders.meters.Len() == 0 || w.m.holders.stats.Len() == 0 {
 		t.Fatalf("the state is not lively: %+v; %d pages, %d overrides, %d keys, %d cooldowns, %d meters, %d tallies", c, w.m.detached.Len(),
-			w.m.overrides.Len(), w.m.requests.Counts().Keys, w.m.cooldowns.Len(), w.m.holders.meters.Len(), w.m.holders.stats.Len())
+			w.m.quotas.overrides.Len(), w.m.requests.Counts().Keys, w.m.quotas.cooldowns.Len(), w.m.holders.meters.Len(), w.m.holders.stats.Len())
 	}
 	return snapshotOf(t, w.m.Freeze())
 }

@@ -20,8 +20,8 @@ func (m *Machine) instead(req *logpb.Reserve) *logpb.Reserve {
 	items, moved := make([]*logpb.Item, len(req.Items)), false
 	for i, item := range req.Items {
 		items[i] = item
-		q := m.quotaNamed(item.Quota)
-		if q == nil || q.definition.Fallback == "" || m.quotaNamed(q.definition.Fallback) == nil {
+		q := m.quotas.named(item.Quota)
+		if q == nil || q.definition.Fallback == "" || m.quotas.named(q.definition.Fallback) == nil {
 			continue
 		}
 		items[i], moved = &logpb.Item{Quota: q.definition.Fallback, Amount: item.Amount}, true
@@ -91,7 +91,7 @@ func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*log
 		}
 		next, kind := defined[name], kinds[name]
 		if next == nil {
-			q := m.quotaNamed(name)
+			q := m.quotas.named(name)
 			if q == nil {
 				return ledger.Impossible(definition, fmt.Sprintf("its fallback %q does not exist", name), "define it in the same file")
 			}
@@ -111,10 +111,10 @@ func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*log
 }
 
 // standsIn returns the first quota, by number, whose fallback another one is; empty: there is none.
-func (m *Machine) standsIn(q *quota) (name string) {
-	m.fallbacks.Ascend(standIn{fallback: q.name}, func(in standIn) bool {
+func (qs *quotaTable) standsIn(q *quota) (name string) {
+	qs.fallbacks.Ascend(standIn{fallback: q.name}, func(in standIn) bool {
 		if in.fallback == q.name {
-			name = m.getQuota(in.quota).name
+			name = qs.get(in.quota).name
 		}
 		return false
 	})
@@ -122,12 +122,12 @@ func (m *Machine) standsIn(q *quota) (name string) {
 }
 
 // setDefinition gives a quota a definition, and lists it by its fallback; nil: the quota is deleted.
-func (m *Machine) setDefinition(q *quota, definition *logpb.Quota) {
+func (qs *quotaTable) setDefinition(q *quota, definition *logpb.Quota) {
 	if was := q.definition.GetFallback(); was != "" {
-		m.fallbacks.Delete(standIn{fallback: was, quota: q.number})
+		qs.fallbacks.Delete(standIn{fallback: was, quota: q.number})
 	}
 	if now := definition.GetFallback(); now != "" {
-		m.fallbacks.Set(standIn{fallback: now, quota: q.number})
+		qs.fallbacks.Set(standIn{fallback: now, quota: q.number})
 	}
 	q.definition = definition
 }

@@ -208,7 +208,7 @@ func TestForeign_LowerLimit(t *testing.T) {
 func TestForeign_FeatureLevel(t *testing.T) {
 	w, g := usedByUs(t)
 	w.m.featureLevel = levels.Reports - 1
-	q := w.m.editQuotaNow(w.m.numberOf("r"))
+	q := w.m.quotas.editNow(w.m.quotas.numberOf("r"))
 	l, _ := w.m.leases.Get(g.Lease)
 	w.m.takeSignal(reporter{}, l.operation(1), q, signal("r", okay, remaining(0), limitNamed(1)))
 	if q.ledger.Others != (ledger.Foreign{}) || q.told.known || q.ledger.Capped != ledger.NoCap {

@@ -22,7 +22,7 @@ func (s *State) Hash() (ledger, whole [32]byte) {
 	_, _ = part.Write(fence[:])
 	s.ledgerRecords(func(record *logpb.SnapshotRecord) bool {
 		if encoded := record.GetQuota(); encoded != nil {
-			q, _ := s.quotas.Get(encoded.Number)
+			q, _ := s.quotas.byNumber.Get(encoded.Number)
 			g := q.ledgerAt(s.clock)
 			record = &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Quota{Quota: encodeQuota(q, &g)}}
 		}

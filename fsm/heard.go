@@ -66,7 +66,7 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 		g.Others.Learn(r, now, others)
 	}
 	if g.Available(r) != available {
-		m.markDirty(q)
+		m.quotas.markDirty(q)
 	}
 	return capped
 }

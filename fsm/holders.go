@@ -52,7 +52,7 @@ func (h holding) generation() uint64                 { return h.m.generation }
 func (h holding) now() int64                         { return h.m.clock.Now }
 func (h holding) book() *accounts.Book               { return &h.m.accounts }
 func (h holding) openAccount() uint64                { return h.m.accounts.Open(h.m.payer) }
-func (h holding) quota(number uint32) (*quota, bool) { return h.m.quotas.Get(number) }
+func (h holding) quota(number uint32) (*quota, bool) { return h.m.quotas.byNumber.Get(number) }
 func (h holding) hasLease(holder string) bool        { return h.m.newestLease(holder) != nil }
 
 type quotaHolder struct {
@@ -67,7 +67,7 @@ func lessQuotaHolder(a, b quotaHolder) bool {
 // readHolding is a state, frozen or not, as these tables see it when they are only read.
 type readHolding struct{ s *State }
 
-func (h readHolding) quota(number uint32) (*quota, bool) { return h.s.quotas.Get(number) }
+func (h readHolding) quota(number uint32) (*quota, bool) { return h.s.quotas.byNumber.Get(number) }
 
 func newHolders() *holderTables {
 	return &holderTables{

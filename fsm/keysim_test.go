@@ -89,7 +89,7 @@ func (k *keySim) byOthers() []*logpb.Command {
 // call sends a call, which reaches the provider a moment later.
 func (k *keySim) call(e simEvent, g *logpb.Granted, use int64) {
 	began := k.w.now
-	k.kept += float64(k.w.m.quotaNamed("r").ledger.Others.Kept)
+	k.kept += float64(k.w.m.quotas.named("r").ledger.Others.Kept)
 	k.calls++
 	heap.Push(&k.events, simEvent{at: began + k.random.Int64N(300*millisecond), do: func() []*logpb.Command {
 		if !k.admit(use) {

@@ -81,7 +81,7 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	h := m.holders.use(holding{m}, req.Holder)
 	l := m.freeList.lease()
 	l.Made, l.id, l.fence, l.class = cow.In(m.generation), m.lastLease, m.fence(), as.class
-	l.holder, l.digest = h.name, m.cache.digestHolder(h.name)
+	l.holder, l.digest = h.name, m.digests.of(h.name)
 	l.account = account
 	l.ttl, l.deadline = ttl, m.clock.Now+ttl
 	if ticket != 0 && !req.Consume && ttl > provisionalTTL {
@@ -136,7 +136,7 @@ func (m *Machine) emitGranted(l *lease, ticket uint64, result *logpb.Result) {
 			continue
 		}
 		m.emit(effect.Event{
-			Kind: effect.EventGranted, Quota: m.getQuota(l.items[i].quota).name, Holder: l.holder, Lease: l.id, Fence: l.fence,
+			Kind: effect.EventGranted, Quota: m.quotas.get(l.items[i].quota).name, Holder: l.holder, Lease: l.id, Fence: l.fence,
 			Ticket: ticket, Amount: l.items[i].held, Result: result,
 		})
 		result = nil
@@ -151,7 +151,7 @@ func (m *Machine) hold(l *lease, req *logpb.Reserve, needs []need) {
 		if asked.Amount != nil {
 			amount = *asked.Amount
 		}
-		for q := first; q != nil; q = m.parent(q) {
+		for q := first; q != nil; q = m.quotas.parent(q) {
 			q.ledger.Held += amount
 			m.recordUsage(q, l.holder, l.class, q.ledger.Window, ledger.OpenEnd, amount)
 			q.leases++
@@ -183,7 +183,7 @@ func (m *Machine) grantedItems(l *lease, room *answerItems) []*logpb.GrantedItem
 	items := room.list[:0]
 	for i := range l.items {
 		it := &l.items[i]
-		q := m.getQuota(it.quota)
+		q := m.quotas.get(it.quota)
 		switch {
 		case q == nil:
 		case it.ancestor && len(items) > 0:
@@ -296,7 +296,7 @@ func (m *Machine) voidClosed(l *lease) {
 				q.ledger.Held -= held
 				q.repay(m.clock.Now, held)
 				m.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -held)
-				m.markDirty(q)
+				m.quotas.markDirty(q)
 			}
 			it.window = closedWindow
 		})
@@ -413,7 +413,7 @@ type heldPart struct {
 func (m *Machine) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]heldPart, *logpb.Failure) {
 	if len(items) == 0 {
 		for i := range l.items {
-			q := m.editQuotaNow(l.items[i].quota)
+			q := m.quotas.editNow(l.items[i].quota)
 			if held := l.items[i].heldOf(q); held > 0 && !l.items[i].ancestor && q.rule.Kind != ledger.KindSlots {
 				parts = append(parts, heldPart{index: i, quota: q, amount: held})
 			}
@@ -438,7 +438,7 @@ func (m *Machine) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]
 func (m *Machine) heldPart(l *lease, asked *logpb.Item) (heldPart, *logpb.Failure) {
 	for i := range l.items {
 		it := &l.items[i]
-		q := m.editQuotaNow(it.quota)
+		q := m.quotas.editNow(it.quota)
 		if it.ancestor || q == nil || q.name != asked.Quota {
 			continue
 		}
@@ -478,7 +478,7 @@ func (m *Machine) unhold(l *lease, index int, amount int64) {
 			q.ledger.Held -= amount
 			q.repay(m.clock.Now, amount)
 			m.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -amount)
-			m.markDirty(q)
+			m.quotas.markDirty(q)
 		}
 		it.held -= amount
 	})
@@ -487,7 +487,7 @@ func (m *Machine) unhold(l *lease, index int, amount int64) {
 // eachShare calls fn for an item and its ancestors' shares; q is nil where a quota was deleted.
 func (m *Machine) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
 	for i := index; i == index || i < len(l.items) && l.items[i].ancestor; i++ {
-		fn(&l.items[i], m.editQuotaNow(l.items[i].quota))
+		fn(&l.items[i], m.quotas.editNow(l.items[i].quota))
 	}
 }
 
@@ -509,7 +509,7 @@ func (m *Machine) endUnlisted(l *lease, how effect.EventKind, withGrace bool) []
 	m.bounds.ends.spend(endCost(l))
 	for i := range l.items {
 		it := &l.items[i]
-		q := m.editQuotaNow(it.quota)
+		q := m.quotas.editNow(it.quota)
 		if q == nil {
 			continue
 		}
@@ -521,7 +521,7 @@ func (m *Machine) endUnlisted(l *lease, how effect.EventKind, withGrace bool) []
 		q.ledger.Held -= held
 		q.repay(m.clock.Now, held)
 		m.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -held)
-		m.markDirty(q)
+		m.quotas.markDirty(q)
 		if !it.ancestor {
 			returned = append(returned, &logpb.GrantedItem{Quota: q.name, Amount: held})
 		}

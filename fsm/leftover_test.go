@@ -178,7 +178,7 @@ func TestWaitersFor_FindsThoseOfDescendants(t *testing.T) {
 			want = append(want, ticket)
 		}
 	}
-	number, _ := w.m.names.Get("p")
+	number, _ := w.m.quotas.names.Get("p")
 	var got []uint64
 	found, more := w.m.waitersFor(number, 5)
 	for _, one := range found {

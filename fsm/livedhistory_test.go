@@ -131,7 +131,7 @@ func (d *livedDrawing) error() time.Duration {
 // notices records what a command is about to change.
 func (d *livedDrawing) notices(c *logpb.Command) {
 	for _, definition := range c.GetApplyQuotas().GetQuotas() {
-		q := d.m.quotaNamed(definition.Name)
+		q := d.m.quotas.named(definition.Name)
 		if q == nil || !q.rule.Paced() || q.pacer.paidUntil <= d.m.clock.Now {
 			continue
 		}
@@ -205,7 +205,7 @@ func (d *livedDrawing) apply(commands ...*logpb.Command) {
 		d.notices(c)
 	}
 	applied := d.m.Apply(d.index, 1, data)
-	if reported := d.m.quotaNamed("reported"); reported != nil {
+	if reported := d.m.quotas.named("reported"); reported != nil {
 		d.doubted = d.doubted || reported.ledger.Later != 0
 	}
 	d.tally.count(commands, applied)
@@ -496,7 +496,7 @@ func (d *livedDrawing) applyQuotas() *logpb.Command {
 		spare.Parent = "org"
 	}
 	changed := pick(d.Rand, livedQuotas(d.Int64N(9)))
-	if tight := d.m.quotaNamed("tight"); tight != nil && d.IntN(4) == 0 { // what does not change its price
+	if tight := d.m.quotas.named("tight"); tight != nil && d.IntN(4) == 0 { // what does not change its price
 		changed = proto.CloneOf(tight.definition)
 		changed.Policy.AgeingNs += int64(time.Second)
 	}

@@ -20,12 +20,6 @@ type state = State
 // Machine is the replicated state machine.
 type Machine struct {
 	*state
-	// generation tells objects that a frozen State may share (older ones) from those that may be changed in place.
-	generation uint64
-	events     []effect.Event
-	// dirty are the quotas that may serve waiters again after the present command. Results do not depend on the map's
-	// order; where order matters, quotas are taken from ordered trees.
-	dirty map[uint32]bool
 	// reordered are the quotas whose waiters changed places while waiters were served; the next pass serves them.
 	reordered map[uint32]bool
 	// toWake are the holders whose quotas are marked dirty when all commands are carried out.
@@ -43,31 +37,23 @@ type Machine struct {
 	looked   operation
 	// ending is room for the leases that end together.
 	ending   []uint64
-	cache    cache
+	digests  digests
 	freeList freeList
 	decoder  entry.Decoder
 	// raw is the present command's Reserve as its entry has it, where that is plain.
 	raw []byte
-	// asker tells who asks from others in the same entry: the position of a command, the ticket of a waiter.
-	asker uint64
 	// wantResult says that somebody reads the result of the present command, or that it is stored.
 	wantResult bool
-	// unscheduled are the quotas whose timers are set again at the end of the entry; commanded says that a command is being carried out.
-	unscheduled []uint32
-	commanded   bool
 	// payer is whom the present command is charged to.
 	payer accounts.Payer
 	// wakeupLost says that a pass cleared a wakeup that waiters behind the present one may still need.
 	wakeupLost bool
-	// bounds is how much work an entry carries out.
-	bounds bounds
 }
 
 // New returns the state at the cluster's birth.
 func New() *Machine {
 	return &Machine{
-		state: newState(), generation: 1, dirty: map[uint32]bool{}, reordered: map[uint32]bool{},
-		sharers: map[string]int32{}, freeList: freeList{most: maxFree}, bounds: newBounds(),
+		state: newState(), reordered: map[uint32]bool{}, sharers: map[string]int32{}, freeList: freeList{most: maxFree},
 	}
 }
 
@@ -97,7 +83,7 @@ func (m *Machine) Follow(index, term uint64, data []byte) Applied {
 
 func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applied {
 	m.index, m.term = index, term
-	m.decoder.Names = &m.cache.names
+	m.decoder.Names = &m.quotas.cache.names
 	err := m.decoder.Decode(data)
 	if err != nil && !errors.Is(err, entry.ErrUnknownField) {
 		m.undecodable(err)
@@ -110,14 +96,9 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		m.undecodable(err)
 	}
 	m.featureLevel = max(m.featureLevel, entry.Version)
-	if clear(m.events); cap(m.events) > maxEventRoom {
-		m.events = nil
-	}
-	m.events = m.events[:0]
+	m.begin()
 	m.workflows.BeginEntry()
 	boundTimes(entry)
-	m.bounds.begin()
-	m.asker = 0
 	m.advance(entry)
 	m.runDue()
 	m.bounds.tries.leaveHalf() // a queue that is looked at again and again refuses nobody who does not wait
@@ -136,7 +117,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		m.accounts.DropEmptied()
 	}
 	m.finishWalks()
-	m.scheduleChanged()
+	m.quotas.rescheduleChanged()
 	m.leasesOf.Flush()
 	m.deadlines.Flush()
 	return Applied{Index: index, Term: term, Clock: m.clock, Results: results, Events: m.events}
@@ -234,9 +215,6 @@ func (m *Machine) apply(command *logpb.Command, from dedup.RequestID) *logpb.Res
 		m.index, m.term))
 }
 
-// maxEventRoom bounds the room for events that is kept for the next entry: more than usual entries need.
-const maxEventRoom = 1 << 14
-
 // MaxEntryCommands is how many commands an entry may have. What entries of more grant would pile up when it falls due.
 const MaxEntryCommands = 2048
 
@@ -276,9 +254,7 @@ func (m *Machine) runDue() {
 	m.bounds.waits.half(m.endWaits)
 	m.promote()
 	m.reserveForStarved()
-	m.fireTimers()
+	m.quotas.fireTimers()
 	m.serve()
 	m.accounts.DropEmptied()
 }
-
-func (m *Machine) emit(event effect.Event) { m.events = append(m.events, event) }

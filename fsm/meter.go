@@ -116,7 +116,7 @@ func (hs *holderTables) recordReturned(host holdersHost, q *quota, name string, 
 
 // recordRefusal counts a refusal at the binding quota.
 func (m *Machine) recordRefusal(name string, refusal *logpb.Refusal) {
-	q := m.quotaNamed(refusal.Quota)
+	q := m.quotas.named(refusal.Quota)
 	if _, known := m.holders.byName.Get(name); !known || q == nil {
 		return // names that were never granted anything must not fill the tables
 	}
@@ -183,7 +183,7 @@ func (s *State) UsagePage(of UsageFilter, after UsageMark, limit int, at Clock) 
 		}
 		p.work++
 		last = UsageMark{Holder: t.holder, Quota: t.quota}
-		q, ok := s.quotas.Get(t.quota)
+		q, ok := s.quotas.byNumber.Get(t.quota)
 		if ok && (of.Quota == "" || q.name == of.Quota) && q.rule.Policy.Meters(t.holder) && (of.Shown == nil || of.Shown(t.holder)) {
 			views = append(views, s.viewUsage(t, q, p))
 		}
@@ -226,7 +226,7 @@ func (p *reservations) of(s *State, holder string, in heldIn) int64 {
 // EachMeter calls fn with what each holder did with each quota, in the order of holders.
 func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
 	s.holders.meters.Scan(func(t *meter) bool {
-		if q, ok := s.quotas.Get(t.quota); ok && q.rule.Policy.Meters(t.holder) {
+		if q, ok := s.quotas.byNumber.Get(t.quota); ok && q.rule.Policy.Meters(t.holder) {
 			fn(t.holder, q.name, &t.MeterCounts)
 		}
 		return true

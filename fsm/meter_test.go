@@ -226,7 +226,7 @@ func TestUseIsWhatItsRecordsAddUpTo(t *testing.T) {
 func checkUse(t *rapid.T, w *world, name string) {
 	views, _ := w.m.State().UsagePage(UsageFilter{Holder: name, Quota: ""}, UsageMark{}, 10, w.clock())
 	for _, v := range views {
-		q := w.m.quotaNamed(v.Quota)
+		q := w.m.quotas.named(v.Quota)
 		window := q.ledgerAt(w.clock()).Window // which may have closed since a command had to do with the quota
 		var sum int64
 		w.m.leases.Scan(func(_ uint64, l *lease) bool {

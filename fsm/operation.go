@@ -272,7 +272,7 @@ func (m *Machine) chargesOf(l *lease, parts []heldPart) (charges int) {
 func (m *Machine) closedItems(l *lease) (closed []string) {
 	for i := range l.items {
 		it := &l.items[i]
-		if q := m.editQuotaNow(it.quota); q != nil && it.held > 0 && it.window != q.ledger.Window && !it.ancestor {
+		if q := m.quotas.editNow(it.quota); q != nil && it.held > 0 && it.window != q.ledger.Window && !it.ancestor {
 			closed = append(closed, q.name)
 		}
 	}
@@ -331,7 +331,7 @@ func (m *Machine) judgeConsume(l *lease, parts []heldPart) *logpb.Refusal {
 		if wait := m.rampWait(n); wait > 0 && m.consumesRamp(l, q) {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, fixed.AddSaturated(now, wait), "it reopens slowly after a cooldown"))
 		}
-		if left := m.burstLeft(q, n.amount); left > 0 {
+		if left := q.burstLeft(m.moment, n.amount); left > 0 {
 			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, fixed.AddSaturated(now, left), "the burst is used up"))
 		}
 	}
@@ -439,7 +439,7 @@ func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy i
 	m.recordTotal(q, amount)
 	m.count(q, c.end, spendBy, amount, 0)
 	m.moveUsage(q, l.holder, &c, ledger.OpenEnd)
-	m.drawCharge(q, &c)
+	q.drawCharge(m.moment, &c)
 	return c
 }
 
@@ -472,7 +472,7 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 	a.consumed.Items = a.items.list[:0]
 	for i := range o.charges {
 		c := &o.charges[i]
-		if q := m.getQuota(c.quota); q != nil && !c.ancestor && !c.overrun {
+		if q := m.quotas.get(c.quota); q != nil && !c.ancestor && !c.overrun {
 			a.consumed.Items = a.items.add(a.consumed.Items, q.name, c.consumed, o.spendBy)
 		}
 	}
@@ -486,7 +486,7 @@ const maxDetached = fixed.Day
 func (m *Machine) nextCheck(o *operation) int64 {
 	left := fixed.Second
 	for i := range o.charges {
-		if q := m.getQuota(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) {
+		if q := m.quotas.get(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) {
 			left = max(left, q.ledger.DropsIn(&q.rule, q.rule.At(m.clock), o.charges[i].end))
 		}
 	}
@@ -505,7 +505,7 @@ func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) 
 	q.ledger.Take(c.end, c.amount, overrun)
 	from := c.end
 	if from == ledger.OpenEnd {
-		m.drawOpen(q, end, left, c.amount)
+		q.drawOpen(m.moment, end, left, c.amount)
 	}
 	c.end = end
 	m.count(q, end, left, c.amount, overrun)
@@ -515,7 +515,7 @@ func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) 
 // stillCounts tells whether anything of an operation counts.
 func (m *Machine) stillCounts(o *operation) bool {
 	for i := range o.charges {
-		if q := m.editQuotaNow(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) {
+		if q := m.quotas.editNow(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) {
 			return true
 		}
 	}
@@ -525,7 +525,7 @@ func (m *Machine) stillCounts(o *operation) bool {
 // closeRecord records that a record goes. What it charged goes on to count; nothing of it can come back.
 func (m *Machine) closeRecord(o *operation) {
 	for i := range o.charges {
-		if q := m.editQuotaNow(o.charges[i].quota); q != nil {
+		if q := m.quotas.editNow(o.charges[i].quota); q != nil {
 			q.ledger.Close(o.charges[i].end, o.charges[i].amount)
 		}
 	}
@@ -539,7 +539,7 @@ func (m *Machine) endExposure(o *operation, left int64) {
 		if c.end != ledger.OpenEnd {
 			continue
 		}
-		if q := m.editQuotaNow(c.quota); q != nil {
+		if q := m.quotas.editNow(c.quota); q != nil {
 			longest := m.longestLeft(o, q, left)
 			m.moveCharge(q, o.holder, c, q.ledger.Key(&q.rule, fixed.AddSaturated(q.rule.At(m.clock).Late, longest)), longest)
 		}
@@ -549,7 +549,7 @@ func (m *Machine) endExposure(o *operation, left int64) {
 // shortLived tells whether a detached record, which has been kept for as long as was arranged, stops counting soon.
 func (m *Machine) shortLived(o *operation) bool {
 	for i := range o.charges {
-		if q := m.getQuota(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) &&
+		if q := m.quotas.get(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) &&
 			q.ledger.DropsIn(&q.rule, q.rule.At(m.clock), o.charges[i].end) > fixed.Hour {
 			return false
 		}

@@ -222,7 +222,7 @@ func TestTheQueueIsAtRest(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
-			other.quotas.Scan(func(n uint32, _ *quota) bool { other.dirty[n] = true; return true })
+			other.quotas.byNumber.Scan(func(n uint32, _ *quota) bool { other.quotas.dirty[n] = true; return true })
 			other.events = nil
 			other.serve()
 			for _, e := range other.events {

@@ -28,14 +28,14 @@ type override struct {
 // setOverride puts another limit in place of a quota's own, or ends that. As with any change of a limit, leases keep what
 // they hold, and nothing new is granted until what counts is under it.
 func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
-	q := m.quotaNamed(command.Quota)
+	q := m.quotas.named(command.Quota)
 	if q == nil {
 		return effect.Failed(unknownQuota(command.Quota))
 	}
 	if q.rule.Kind == ledger.KindPool {
 		return effect.Failed(noPool(q, "has no limit to override"))
 	}
-	q = m.editQuotaNow(q.number)
+	q = m.quotas.editNow(q.number)
 	if command.Limit == nil {
 		m.endOverride(q)
 		return effect.Done()
@@ -51,8 +51,8 @@ func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	if failure != nil {
 		return effect.Failed(failure)
 	}
-	m.replaceOverride(q, set)
-	m.changeRule(q, worked)
+	m.quotas.replaceOverride(q, set)
+	m.quotas.changeRule(q, worked)
 	m.emit(effect.Event{Kind: effect.EventOverride, Quota: q.name, Amount: set.limit, Duration: command.ForNs})
 	return effect.Done()
 }
@@ -62,16 +62,16 @@ func (m *Machine) endOverride(q *quota) {
 	if q.override == nil {
 		return
 	}
-	m.replaceOverride(q, nil)
+	m.quotas.replaceOverride(q, nil)
 	own, _ := ledger.NewRule(q.definition, m.featureLevel) // it was worked out when it was applied
-	m.changeRule(q, own)
+	m.quotas.changeRule(q, own)
 	m.emit(effect.Event{Kind: effect.EventOverride, Quota: q.name, Amount: own.Limit})
 }
 
 // endOverrides ends the overrides whose time is over.
 func (m *Machine) endOverrides() {
-	for _, end := range cow.TakeDue(m.overrides, maxDuePerEntry, func(d due) bool { return d.At <= m.clock.Now }) {
-		if q := m.editQuotaNow(uint32(end.ID)); q != nil {
+	for _, end := range cow.TakeDue(m.quotas.overrides, maxDuePerEntry, func(d due) bool { return d.At <= m.clock.Now }) {
+		if q := m.quotas.editNow(uint32(end.ID)); q != nil {
 			m.endOverride(q)
 		}
 	}
@@ -95,26 +95,26 @@ func (m *Machine) rejectByOverride(req *logpb.Reserve, class int32, n need) *log
 }
 
 // replaceOverride enters an override into the tables; nil: there is none any more.
-func (m *Machine) replaceOverride(q *quota, to *override) {
+func (qs *quotaTable) replaceOverride(q *quota, to *override) {
 	if q.override != nil {
-		m.overrides.Delete(due{At: q.override.until, ID: uint64(q.number)})
+		qs.overrides.Delete(due{At: q.override.until, ID: uint64(q.number)})
 	}
 	q.override = to
 	if to != nil {
-		m.overrides.Set(due{At: to.until, ID: uint64(q.number)})
+		qs.overrides.Set(due{At: to.until, ID: uint64(q.number)})
 	}
 }
 
 // changeRule puts another rule in place of a quota's.
-func (m *Machine) changeRule(q *quota, to ledger.Rule) {
-	q.ledger.RescaleBurst(&q.rule, &to, m.clock.Now, m.exactBurst())
-	q.repace(&to, m.clock.Now, m.featureLevel)
+func (qs *quotaTable) changeRule(q *quota, to ledger.Rule) {
+	q.ledger.RescaleBurst(&q.rule, &to, qs.clock.Now, qs.exactBurst())
+	q.repace(&to, qs.clock.Now, qs.featureLevel)
 	if !to.Burns() {
 		q.burn = burn{}
 	}
-	to.Shift = m.clock.Shift
+	to.Shift = qs.clock.Shift
 	q.rule = to
-	m.markDirty(q)
+	qs.markDirty(q)
 }
 
 // ruleUnder works a definition out under an override; nil: under none.

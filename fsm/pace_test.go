@@ -124,7 +124,7 @@ func TestPace_CriticalCallsMoveItToo(t *testing.T) {
 }
 
 func TestPace_WhatComesBackRepays(t *testing.T) {
-	paid := func(w *world) int64 { return w.m.quotaNamed("r").pacer.paidUntil }
+	paid := func(w *world) int64 { return w.m.quotas.named("r").pacer.paidUntil }
 	w := pacedWorld(t)
 	g := w.granted(call("std", 200))
 	if moved := paid(w); moved != 208_666_667 {
@@ -168,7 +168,7 @@ func TestPace_WhatComesBackRepays(t *testing.T) {
 
 func TestPace_ALimitThatChanges(t *testing.T) {
 	w := pacedWorld(t)
-	paid := func() int64 { return w.m.quotaNamed("r").pacer.paidUntil }
+	paid := func() int64 { return w.m.quotas.named("r").pacer.paidUntil }
 	w.take("std", 600, 10)
 	if paid() != 6_260*millisecond {
 		t.Fatalf("it is %v ahead", time.Duration(paid()))
@@ -315,9 +315,9 @@ func TestPace_TheReserve(t *testing.T) {
 	w.at(59 * second)
 	lowest := func() int64 {
 		t.Helper()
-		w.m.editQuota(w.m.numberOf("r")).pacer.paidUntil = 0 // all is lent
+		w.m.quotas.edit(w.m.quotas.numberOf("r")).pacer.paidUntil = 0 // all is lent
 		for w.take("std", 100, 1) == 1 {
-			w.m.editQuota(w.m.numberOf("r")).pacer.paidUntil = 0
+			w.m.quotas.edit(w.m.quotas.numberOf("r")).pacer.paidUntil = 0
 		}
 		return w.available("r")
 	}

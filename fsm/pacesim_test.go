@@ -189,7 +189,7 @@ func (p *paceSim) run() {
 // advance lets time pass.
 func (p *paceSim) advance(to int64) {
 	if to > p.warm() {
-		v := p.w.m.quotaNamed("r")
+		v := p.w.m.quotas.named("r")
 		p.occupied += float64(v.ledger.Held+v.ledger.Consumed()) * float64(to-max(p.w.now, p.warm()))
 	}
 	p.w.now = to
@@ -258,7 +258,7 @@ func (p *paceSim) apply(events []simEvent, commands []*logpb.Command) {
 	if p.at != 0 || p.key != nil {
 		return // the limit changes, or others use it too
 	}
-	if q := p.w.m.quotaNamed("r"); q.ledger.Available(&q.rule) < 0 {
+	if q := p.w.m.quotas.named("r"); q.ledger.Available(&q.rule) < 0 {
 		p.w.t.Fatalf("at %v: %d over the ceiling", time.Duration(p.w.now), -q.ledger.Available(&q.rule))
 	}
 	if most := p.exposed.most(p.w.now - p.period); most > p.usable {
@@ -412,7 +412,7 @@ func TestPace_WhatHappensMeanwhile(t *testing.T) {
 		}
 		p.w.raw(report(&logpb.Report{Lease: l.id, Fence: l.fence, Op: 1, Signals: []*logpb.Signal{signal("r", logpb.Cause_CAUSE_SATURATED,
 			retryAfter(minute/2))}}))
-		if p.w.m.quotaNamed("r").cooldown == 0 {
+		if p.w.m.quotas.named("r").cooldown == 0 {
 			p.w.t.Fatal("the report closes nothing")
 		}
 	}

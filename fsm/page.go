@@ -76,7 +76,7 @@ func (s *State) LeasePage(of LeaseFilter, after uint64, limit int, at Clock) (vi
 
 func (s *State) hasItem(l *lease, name string) bool {
 	for i := range l.items {
-		if q, ok := s.quotas.Get(l.items[i].quota); ok && !l.items[i].ancestor && q.name == name {
+		if q, ok := s.quotas.byNumber.Get(l.items[i].quota); ok && !l.items[i].ancestor && q.name == name {
 			return true
 		}
 	}
@@ -90,7 +90,7 @@ func (s *State) viewLease(l *lease, p *paging) LeaseView {
 	}
 	for i := range l.items {
 		it := &l.items[i]
-		q, ok := s.quotas.Get(it.quota)
+		q, ok := s.quotas.byNumber.Get(it.quota)
 		if !ok || it.ancestor || it.held == 0 {
 			continue
 		}
@@ -112,7 +112,7 @@ func (s *State) viewLease(l *lease, p *paging) LeaseView {
 func (s *State) addConsumed(sums []*logpb.GrantedItem, o *operation, p *paging) []*logpb.GrantedItem {
 	for i := range o.charges {
 		c := &o.charges[i]
-		q, ok := s.quotas.Get(c.quota)
+		q, ok := s.quotas.byNumber.Get(c.quota)
 		if !ok || c.ancestor || c.amount == 0 || !p.ledgerOf(q).Counts(c.end) {
 			continue
 		}

@@ -227,7 +227,7 @@ func (m *Machine) recordAnswer(name string, q *quota, cause logpb.Cause) {
 			mine := m.holders.editStats(holding{m}, name, q)
 			mine.failures = 0
 			m.holders.closeFor(mine, 0)
-			m.markDirty(q)
+			m.quotas.markDirty(q)
 		}
 	case saysLimited(cause):
 		t := m.holders.editStats(holding{m}, name, q)

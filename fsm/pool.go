@@ -35,7 +35,7 @@ func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.
 	var of ledger.Kind
 	for _, member := range definition.GetPool().GetMembers() {
 		its, defined := kinds[member.Quota]
-		if q := m.quotaNamed(member.Quota); !defined && q != nil {
+		if q := m.quotas.named(member.Quota); !defined && q != nil {
 			its, defined = q.rule.Kind, true
 		}
 		switch {
@@ -51,7 +51,7 @@ func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.
 		}
 		of = its
 	}
-	if p := m.quotaNamed(definition.Name); p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.countWaitSets(p.number,
+	if p := m.quotas.named(definition.Name); p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.countWaitSets(p.number,
 		maxRegrouped) > maxRegrouped {
 		return quotaInUse(p, "is waited for in too many combinations with other quotas", "change it when fewer requests wait")
 	}
@@ -78,8 +78,8 @@ func noPool(q *quota, message string) *logpb.Failure {
 }
 
 // poolOf returns the name of a pool of which a quota is a member, the first by number; empty: there is none.
-func (s *State) poolOf(q *quota) (name string) {
-	s.quotas.Scan(func(_ uint32, p *quota) bool {
+func (qs *quotaTable) poolOf(q *quota) (name string) {
+	qs.byNumber.Scan(func(_ uint32, p *quota) bool {
 		if slices.ContainsFunc(p.definition.GetPool().GetMembers(), func(member *logpb.PoolMember) bool { return member.Quota == q.name }) {
 			name = p.name
 		}
@@ -89,8 +89,8 @@ func (s *State) poolOf(q *quota) (name string) {
 }
 
 // isPool tells whether a quota exists, and is a pool.
-func (s *State) isPool(number uint32) bool {
-	q, ok := s.quotas.Get(number)
+func (qs *quotaTable) isPool(number uint32) bool {
+	q, ok := qs.byNumber.Get(number)
 	return ok && q.rule.Kind == ledger.KindPool
 }
 
@@ -134,7 +134,7 @@ func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 	var first *quota
 	pools := 0
 	for _, item := range req.Items {
-		switch q := m.getQuota(m.numberOf(item.Quota)); {
+		switch q := m.quotas.get(m.quotas.numberOf(item.Quota)); {
 		case q == nil:
 			return nil, unknownQuota(item.Quota)
 		case q.rule.Kind != ledger.KindPool:
@@ -193,11 +193,11 @@ func (m *Machine) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
 func (m *Machine) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Failure) {
 	c := choice{member: name, room: fixed.Million, needs: make([]need, 0, len(req.Items))}
 	for _, item := range req.Items {
-		q := m.getQuota(m.numberOf(item.Quota))
+		q := m.quotas.get(m.quotas.numberOf(item.Quota))
 		var failure *logpb.Failure
 		if q.rule.Kind == ledger.KindPool {
 			p := q
-			q = m.editQuotaNow(m.numberOf(p.memberNamed(name).Quota))
+			q = m.quotas.editNow(m.quotas.numberOf(p.memberNamed(name).Quota))
 			c.room = min(c.room, q.room())
 			c.last = c.last || p.definition.GetPool().Sticky && m.holders.statsOf(req.Holder, p).member == q.number
 		}
@@ -229,7 +229,7 @@ func (m *Machine) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
 	}
 	var wide []need
 	for _, item := range req.Items {
-		if p := m.editQuotaNow(m.numberOf(item.Quota)); p.rule.Kind == ledger.KindPool {
+		if p := m.quotas.editNow(m.quotas.numberOf(item.Quota)); p.rule.Kind == ledger.KindPool {
 			wide = append(wide, need{quota: p})
 		}
 	}
@@ -258,7 +258,7 @@ func (m *Machine) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failu
 	}
 	pooled := false
 	for _, item := range req.Items {
-		p := m.quotaNamed(item.Quota)
+		p := m.quotas.named(item.Quota)
 		switch {
 		case p == nil:
 			return nil, unknownQuota(item.Quota)
@@ -283,7 +283,7 @@ func (m *Machine) drawOn(req *logpb.Reserve, name string) *logpb.Reserve {
 	settled := proto.CloneOf(req)
 	settled.Member = name
 	for _, item := range settled.Items {
-		if p := m.quotaNamed(item.Quota); p.rule.Kind == ledger.KindPool {
+		if p := m.quotas.named(item.Quota); p.rule.Kind == ledger.KindPool {
 			item.Pool, item.Quota = p.name, p.memberNamed(name).Quota
 		}
 	}
@@ -304,7 +304,7 @@ func nameMembers(req *logpb.Reserve, granted *logpb.Granted) {
 
 // milder returns the refusal of two members that is told: that of the one that opens first, else that of the one that allows more.
 func (m *Machine) milder(a, b *logpb.Refusal) *logpb.Refusal {
-	usable := func(r *logpb.Refusal) int64 { return m.quotaNamed(r.Quota).rule.Usable }
+	usable := func(r *logpb.Refusal) int64 { return m.quotas.named(r.Quota).rule.Usable }
 	switch {
 	case a == nil:
 		return b
@@ -370,10 +370,10 @@ func (m *Machine) grantChoice(req *logpb.Reserve, c choice, as priority, ticket,
 		if item.Pool == "" {
 			continue
 		}
-		p := m.editQuota(m.numberOf(item.Pool))
+		p := m.quotas.edit(m.quotas.numberOf(item.Pool))
 		recordServed([]need{{quota: p}}, as.rank, virtualTime)
 		if p.definition.GetPool().Sticky && (m.holders.hasStats(req.Holder, p) || m.mayRemember(req.Holder)) {
-			m.holders.editStats(holding{m}, req.Holder, p).member = m.numberOf(item.Quota)
+			m.holders.editStats(holding{m}, req.Holder, p).member = m.quotas.numberOf(item.Quota)
 		}
 	}
 	return result
@@ -430,43 +430,43 @@ func (m *Machine) tryChoices(w *waiter, at uint32, aside map[uint32]int64, block
 }
 
 // askedBy returns the numbers of what a Reserve asks for, in ascending order: pools, and other quotas with their ancestors.
-func (s *State) askedBy(req *logpb.Reserve) ([]uint32, error) {
+func (qs *quotaTable) askedBy(req *logpb.Reserve) ([]uint32, error) {
 	var numbers []uint32
 	for _, item := range req.Items {
-		q := s.quotaNamed(item.Quota)
+		q := qs.named(item.Quota)
 		if q == nil {
 			return nil, fmt.Errorf("a waiter needs quota %q, which does not exist", item.Quota)
 		}
-		numbers = s.insertAncestors(numbers, q)
+		numbers = qs.insertAncestors(numbers, q)
 	}
 	return numbers, nil
 }
 
 // insertAncestors inserts the numbers of a quota and its ancestors that are missing.
-func (s *State) insertAncestors(numbers []uint32, q *quota) []uint32 {
+func (qs *quotaTable) insertAncestors(numbers []uint32, q *quota) []uint32 {
 	for depth := 0; q != nil && depth <= maxDepth; depth++ {
 		if i, found := slices.BinarySearch(numbers, q.number); !found {
 			numbers = slices.Insert(numbers, i, q.number)
 		}
-		q, _ = s.quotas.Get(q.parent)
+		q, _ = qs.byNumber.Get(q.parent)
 	}
 	return numbers
 }
 
 // drawnOn returns the numbers of all quotas on which something that is asked for may draw: these, and the members of pools with their
 // ancestors.
-func (s *State) drawnOn(asked []uint32) []uint32 {
+func (qs *quotaTable) drawnOn(asked []uint32) []uint32 {
 	all := asked
 	for _, number := range asked {
-		if !s.isPool(number) {
+		if !qs.isPool(number) {
 			continue
 		}
-		p, _ := s.quotas.Get(number)
+		p, _ := qs.byNumber.Get(number)
 		if len(all) == len(asked) {
 			all = slices.Clone(asked)
 		}
 		for _, member := range p.definition.GetPool().Members {
-			all = s.insertAncestors(all, s.quotaNamed(member.Quota))
+			all = qs.insertAncestors(all, qs.named(member.Quota))
 		}
 	}
 	return all
@@ -483,10 +483,10 @@ func (m *Machine) regroup(p *quota) {
 	})
 	for _, number := range numbers {
 		l := m.editWaitSet(number)
-		if slices.ContainsFunc(l.quotas, m.wasDeleted) {
+		if slices.ContainsFunc(l.quotas, m.quotas.wasDeleted) {
 			continue
 		}
-		now := m.drawnOn(l.asked)
+		now := m.quotas.drawnOn(l.asked)
 		for _, left := range l.quotas {
 			if _, stays := slices.BinarySearch(now, left); !stays {
 				m.waitSetsOf.Delete(quotaWaitSet{quota: left, waitSet: number})
@@ -505,13 +505,13 @@ func (m *Machine) regroup(p *quota) {
 
 // countWaiting counts those who wait in a wait set at one of its quotas, or takes that back.
 func (m *Machine) countWaiting(number uint32, times int64, l *waitSet) {
-	q := m.editQuotaNow(number)
+	q := m.quotas.editNow(number)
 	q.waiting += times * l.length
 	q.ahead.critical += times * l.ahead.critical
 	q.ahead.saved += times * l.ahead.saved
 	q.ahead.standard += times * l.ahead.standard
-	m.markChanged(q)
-	m.markDirty(q)
+	m.quotas.markChanged(q)
+	m.quotas.markDirty(q)
 }
 
 // viewPool returns a pool as it stands at a clock.
@@ -521,7 +521,7 @@ func (s *State) viewPool(p *quota, at Clock) QuotaView {
 		CooldownLeft: math.MaxInt64,
 	}
 	for _, member := range p.definition.GetPool().Members {
-		its := s.viewQuota(s.quotaNamed(member.Quota), at)
+		its := s.viewQuota(s.quotas.named(member.Quota), at)
 		v.Members = append(v.Members, PoolMemberView{Name: member.Name, Quota: its})
 		v.Usable, v.Held = fixed.AddSaturated(v.Usable, its.Usable), fixed.AddSaturated(v.Held, its.Held)
 		v.Consumed = fixed.AddSaturated(v.Consumed, its.Consumed)

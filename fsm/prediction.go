@@ -74,7 +74,7 @@ func (m *Machine) foresee(q *quota) {
 	}
 	q.stage = now
 	m.emit(effect.Event{Kind: effect.EventForecast, Quota: q.name, Amount: q.samples[len(q.samples)-1].left, Duration: left})
-	m.markDirty(q)
+	m.quotas.markDirty(q)
 }
 
 // exhaustion returns when nothing will be left (cluster time), by the line of least squares through samples; 0: it does
@@ -195,7 +195,7 @@ func (q *quota) circuit(forecast *logpb.Forecast, now int64) Circuit {
 
 // takeSamples enters what a snapshot has of the reports of a window.
 func (r *restoring) takeSamples(encoded *logpb.SnapshotSamples) error {
-	q, ok := r.m.quotas.Get(encoded.Quota)
+	q, ok := r.m.quotas.byNumber.Get(encoded.Quota)
 	if !ok || len(encoded.Samples) > ledger.MaxSamples {
 		return fmt.Errorf("%d samples of quota %d, which does not exist, or has that many never", len(encoded.Samples), encoded.Quota)
 	}

@@ -91,10 +91,10 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 	l.ahead.add(w.place().rank, -1)
 	l.ahead.add(changed.place().rank, 1)
 	for _, number := range l.quotas {
-		if q := m.editQuotaNow(number); q != nil {
+		if q := m.quotas.editNow(number); q != nil {
 			q.ahead.add(w.place().rank, -1)
 			q.ahead.add(changed.place().rank, 1)
-			m.markDirty(q)
+			m.quotas.markDirty(q)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from de
 		account: m.accounts.Open(m.payer),
 	}
 	if onPool(needs) {
-		asked, _ := m.askedBy(req) // its quotas exist: needs are of them
+		asked, _ := m.quotas.askedBy(req) // its quotas exist: needs are of them
 		m.insertWaiter(w, asked)
 		return w
 	}
@@ -129,19 +129,19 @@ func (m *Machine) insertWaiter(w *waiter, asked []uint32) {
 	l.ahead.add(w.place().rank, 1)
 	w.waitSet = l.number
 	for _, number := range l.quotas {
-		if q := m.editQuota(number); q != nil { // one that was deleted stands in a snapshot's line
+		if q := m.quotas.edit(number); q != nil { // one that was deleted stands in a snapshot's line
 			q.waiting++
 			q.ahead.add(w.place().rank, 1)
-			m.markChanged(q)
+			m.quotas.markChanged(q)
 		}
 	}
 	for _, item := range w.req.Items {
-		if q := m.quotaNamed(item.Quota); q != nil {
+		if q := m.quotas.named(item.Quota); q != nil {
 			item.Quota = q.name // and not one name for each waiter
 		}
 	}
 	if w.shares == 0 { // a snapshot has what it counted as before a quota of its was deleted
-		w.shares = m.sharesOf(w.req)
+		w.shares = m.quotas.sharesOf(w.req)
 	}
 	m.chargeWaiter(w, 1)
 	m.waiters.Set(w.ticket, w)
@@ -164,14 +164,14 @@ func (m *Machine) chargeWaiter(w *waiter, times int64) {
 }
 
 // sharesOf returns how many items the lease of a Reserve has, the shares of ancestors included.
-func (s *State) sharesOf(req *logpb.Reserve) (shares int) {
+func (qs *quotaTable) sharesOf(req *logpb.Reserve) (shares int) {
 	for _, item := range req.Items {
-		q := s.quotaNamed(item.Quota)
+		q := qs.named(item.Quota)
 		if q != nil && q.rule.Kind == ledger.KindPool {
 			shares += poolShares
 			continue
 		}
-		for ; q != nil; q, _ = s.quotas.Get(q.parent) {
+		for ; q != nil; q, _ = qs.byNumber.Get(q.parent) {
 			shares++
 		}
 	}
@@ -208,10 +208,10 @@ func (m *Machine) dequeue(w *waiter) {
 	l.length--
 	l.ahead.add(w.place().rank, -1)
 	for _, number := range l.quotas {
-		if q := m.editQuotaNow(number); q != nil {
+		if q := m.quotas.editNow(number); q != nil {
 			q.waiting--
 			q.ahead.add(w.place().rank, -1)
-			m.markDirty(q)
+			m.quotas.markDirty(q)
 		}
 	}
 	if l.length == 0 {
@@ -239,7 +239,7 @@ func (m *Machine) waitSetFor(asked []uint32) *waitSet {
 	}
 	m.lastWaitSet++
 	l := &waitSet{
-		Made: cow.In(m.generation), number: m.lastWaitSet, asked: asked, quotas: m.drawnOn(asked), pooled: slices.ContainsFunc(asked, m.isPool),
+		Made: cow.In(m.generation), number: m.lastWaitSet, asked: asked, quotas: m.quotas.drawnOn(asked), pooled: slices.ContainsFunc(asked, m.quotas.isPool),
 	}
 	m.enterWaitSet(l)
 	return l
@@ -350,13 +350,13 @@ func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
 func (m *Machine) serve() {
 	commanded := m.commanded
 	m.commanded = false
-	for len(m.dirty) > 0 {
+	for len(m.quotas.dirty) > 0 {
 		if m.bounds.serves.left == 0 || m.bounds.tries.left == 0 {
 			m.deferDirty()
 			break
 		}
 		m.servePass()
-		m.dirty, m.reordered = m.reordered, m.dirty // a grant may have put another waiter first
+		m.quotas.dirty, m.reordered = m.reordered, m.quotas.dirty // a grant may have put another waiter first
 		clear(m.reordered)
 	}
 	clear(m.reordered)
@@ -373,17 +373,17 @@ const maxTriedPerEntry = 1 << 16
 
 // deferDirty leaves the waiters of dirty quotas to the next entry, which is due at once.
 func (m *Machine) deferDirty() {
-	for number := range m.dirty { // in any order
-		if q := m.getQuota(number); q != nil && q.waiting > 0 {
-			m.scheduleWakeup(number, m.clock.Now+1)
+	for number := range m.quotas.dirty { // in any order
+		if q := m.quotas.get(number); q != nil && q.waiting > 0 {
+			m.quotas.wakeAt(number, m.clock.Now+1)
 		}
 	}
-	clear(m.dirty)
+	clear(m.quotas.dirty)
 }
 
 func (m *Machine) servePass() {
 	heads := m.affectedWaitSets()
-	clear(m.dirty)
+	clear(m.quotas.dirty)
 	heap.Init(&heads)
 	aside, blocked := map[uint32]int64{}, map[uint32]bool{}
 	isBlocked := func(number uint32) bool { return blocked[number] }
@@ -471,8 +471,8 @@ func (h *waitSetHeap) Pop() any {
 func (m *Machine) affectedWaitSets() waitSetHeap {
 	var heads waitSetHeap
 	known := map[uint32]bool{}
-	open := make([]uint32, 0, len(m.dirty))
-	for number := range m.dirty { // sorted below
+	open := make([]uint32, 0, len(m.quotas.dirty))
+	for number := range m.quotas.dirty { // sorted below
 		open = append(open, number)
 	}
 	slices.Sort(open)
@@ -484,7 +484,7 @@ func (m *Machine) affectedWaitSets() waitSetHeap {
 			continue
 		}
 		visited[number] = true
-		if q := m.editQuota(number); q != nil {
+		if q := m.quotas.edit(number); q != nil {
 			m.wakeupLost = m.wakeupLost || q.wakeNext || q.wakeup > m.clock.Now
 			q.wakeup, q.wakeNext = 0, false
 		}
@@ -556,7 +556,7 @@ func (m *Machine) markWaitersOf(name string) (visited int) {
 		visited += w.cost()
 		l, _ := m.waitSets.Get(w.waitSet)
 		for _, number := range l.quotas {
-			m.dirty[number], m.reordered[number] = true, true
+			m.quotas.dirty[number], m.reordered[number] = true, true
 		}
 		return true
 	})

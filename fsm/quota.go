@@ -70,87 +70,97 @@ type quota struct {
 }
 
 // editQuota returns a quota for update; nil if it was deleted.
-func (m *Machine) editQuota(number uint32) *quota {
-	if q := m.cache.find(number, m.generation); q != nil {
-		m.markChanged(q)
+func (qs *quotaTable) edit(number uint32) *quota {
+	if q := qs.cache.find(number, qs.generation); q != nil {
+		qs.markChanged(q)
 		return q
 	}
-	q, ok := m.quotas.Get(number)
+	q, ok := qs.byNumber.Get(number)
 	if !ok {
 		return nil
 	}
-	q, copied := cow.Edit(m.quotas, number, q, m.generation)
+	q, copied := cow.Edit(qs.byNumber, number, q, qs.generation)
 	if copied {
 		q.ledger = q.ledger.Clone()
 	}
-	m.cache.keep(q)
-	m.markChanged(q)
+	qs.cache.keep(q)
+	qs.markChanged(q)
 	return q
 }
 
 // numberOf returns the number of the quota of a name, 0 where there is none.
-func (m *Machine) numberOf(name string) uint32 {
-	if number := m.cache.names.Number(name); number != 0 {
+func (qs *quotaTable) numberOf(name string) uint32 {
+	if number := qs.cache.names.Number(name); number != 0 {
 		return number
 	}
-	number, ok := m.names.Get(name)
+	number, ok := qs.names.Get(name)
 	if ok {
-		m.cache.names.Learn(name, number)
+		qs.cache.names.Learn(name, number)
 	}
 	return number
 }
 
 // getQuota returns a quota for reading, not brought to the present; nil if it was deleted.
-func (m *Machine) getQuota(number uint32) *quota {
-	if q := m.cache.find(number, m.generation); q != nil {
+func (qs *quotaTable) get(number uint32) *quota {
+	if q := qs.cache.find(number, qs.generation); q != nil {
 		return q
 	}
-	q, _ := m.quotas.Get(number)
+	q, _ := qs.byNumber.Get(number)
 	return q
 }
 
 // editQuotaNow returns a quota for update, brought to the present; nil if it was deleted.
-func (m *Machine) editQuotaNow(number uint32) *quota {
-	q := m.editQuota(number)
+func (qs *quotaTable) editNow(number uint32) *quota {
+	q := qs.edit(number)
 	if q == nil {
 		return nil
 	}
 	available := q.ledger.Available(&q.rule)
-	rolled, learned := q.ledger.Advance(&q.rule, q.rule.At(m.clock))
+	rolled, learned := q.ledger.Advance(&q.rule, q.rule.At(qs.clock))
 	if rolled {
-		m.emit(effect.Event{Kind: effect.EventWindowClosed, Quota: q.name})
+		qs.emit(effect.Event{Kind: effect.EventWindowClosed, Quota: q.name})
 	}
 	if learned {
-		m.emit(effect.Event{Kind: effect.EventResetLearned, Quota: q.name, Duration: q.ledger.CloseEnd - m.clock.WallLate})
+		qs.emit(effect.Event{Kind: effect.EventResetLearned, Quota: q.name, Duration: q.ledger.CloseEnd - qs.clock.WallLate})
 	}
 	if q.ledger.Available(&q.rule) != available {
-		m.markDirty(q)
+		qs.markDirty(q)
 	}
 	return q
 }
 
 // parent returns a quota's parent for update, brought to the present; nil if it has none.
-func (m *Machine) parent(q *quota) *quota {
+func (qs *quotaTable) parent(q *quota) *quota {
 	if q.parent == 0 {
 		return nil
 	}
-	return m.editQuotaNow(q.parent)
+	return qs.editNow(q.parent)
 }
 
 // ancestors returns a quota and its ancestors, the quota first.
-func (m *Machine) ancestors(q *quota) (path []*quota) {
-	for ; q != nil; q = m.parent(q) {
+func (qs *quotaTable) ancestors(q *quota) (path []*quota) {
+	for ; q != nil; q = qs.parent(q) {
 		path = append(path, q)
 	}
 	return path
 }
 
 // markDirty marks a quota whose waiters are to be served again.
-func (m *Machine) markDirty(q *quota) {
+func (qs *quotaTable) markDirty(q *quota) {
 	if q.waiting > 0 {
-		m.dirty[q.number] = true
+		qs.dirty[q.number] = true
 	}
 }
 
 // cooling tells whether a quota is closed by its provider.
 func (q *quota) cooling(now int64) bool { return q.cooldown > now }
+
+// named returns a quota by name, nil where there is none.
+func (qs *quotaTable) named(name string) *quota {
+	number, ok := qs.names.Get(name)
+	if !ok {
+		return nil
+	}
+	q, _ := qs.byNumber.Get(number)
+	return q
+}

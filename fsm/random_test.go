@@ -422,7 +422,7 @@ func checkCeiling(t *rapid.T, w *world, reported bool) {
 		if e.Kind != effect.EventGranted || i+1 < len(w.last.Events) {
 			continue // what came after it may have charged an overrun or lowered the limit
 		}
-		for q := w.m.quotaNamed(e.Quota); q != nil; q = w.m.getQuota(q.parent) {
+		for q := w.m.quotas.named(e.Quota); q != nil; q = w.m.quotas.get(q.parent) {
 			l := q.ledgerAt(w.m.clock)
 			left := l.Available(&q.rule)
 			if reported {

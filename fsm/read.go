@@ -57,7 +57,7 @@ func (s *State) Counts() Counts {
 	requests := s.requests.Counts()
 	tasks, underWay, shelved := s.tasks.Counts()
 	return Counts{
-		Quotas: int64(s.quotas.Len()), Leases: int64(s.leases.Len()), Operations: s.operations,
+		Quotas: int64(s.quotas.byNumber.Len()), Leases: int64(s.leases.Len()), Operations: s.operations,
 		Holders: int64(s.holders.byName.Len()),
 		Waiting: int64(s.waiters.Len()), Sessions: int64(requests.Sessions), ResultBytes: requests.Bytes,
 		Tasks: tasks, TasksUnderWay: underWay, TasksShelved: shelved,
@@ -90,7 +90,7 @@ func (s *State) NextDue() (at int64, pending bool) {
 // state's own views may stand still where they are ahead, and say too early when a window opens.
 func (s *State) NextDueBy(present func() (Clock, bool)) (at int64, pending bool) {
 	at, pending = s.firstDue(), s.Pending()
-	return min(at, s.nextTimer(present)), pending
+	return min(at, s.quotas.nextTimer(present)), pending
 }
 
 // Awaited tells whether a Reserve waits for anything.
@@ -106,7 +106,7 @@ func (s *State) Pending() bool {
 // firstDue returns the first cluster time at which something is due of its own; the largest int64: nothing is.
 func (s *State) firstDue() int64 {
 	at := int64(math.MaxInt64)
-	for _, first := range []func() (due, bool){s.waitEnds.Min, s.promotions.Min, s.cooldowns.Min, s.overrides.Min} {
+	for _, first := range []func() (due, bool){s.waitEnds.Min, s.promotions.Min, s.quotas.cooldowns.Min, s.quotas.overrides.Min} {
 		if d, ok := first(); ok {
 			at = min(at, d.At)
 		}
@@ -128,7 +128,7 @@ func (s *State) firstDue() int64 {
 
 // Quota returns one quota as it stands at a clock.
 func (s *State) Quota(name string, at Clock) (QuotaView, bool) {
-	q := s.quotaNamed(name)
+	q := s.quotas.named(name)
 	if q == nil {
 		return QuotaView{}, false
 	}
@@ -138,12 +138,12 @@ func (s *State) Quota(name string, at Clock) (QuotaView, bool) {
 // Quotas returns up to limit quotas in name order whose names start with prefix and come after the name after.
 func (s *State) Quotas(prefix, after string, limit int, at Clock) []QuotaView {
 	var views []QuotaView
-	s.names.Ascend(max(prefix, after), func(name string, number uint32) bool {
+	s.quotas.names.Ascend(max(prefix, after), func(name string, number uint32) bool {
 		if len(views) >= limit || !strings.HasPrefix(name, prefix) {
 			return false
 		}
 		if name > after || after == "" {
-			q, _ := s.quotas.Get(number)
+			q, _ := s.quotas.byNumber.Get(number)
 			views = append(views, s.viewQuota(q, at))
 		}
 		return true
@@ -196,7 +196,7 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 	v.Pacer = q.viewPacer(&g, at.Now)
 	v.AvailableWithParents = v.Available
 	for number := q.parent; number != 0; {
-		parent, _ := s.quotas.Get(number)
+		parent, _ := s.quotas.byNumber.Get(number)
 		above := parent.ledgerAt(at)
 		v.AvailableWithParents = min(v.AvailableWithParents, above.Available(&parent.rule))
 		number = parent.parent
@@ -222,7 +222,7 @@ func (s *State) ItemsOf(lease uint64) (names []string) {
 	}
 	for _, ancestors := range []bool{false, true} {
 		for i := range l.items {
-			if q, ok := s.quotas.Get(l.items[i].quota); ok && l.items[i].ancestor == ancestors {
+			if q, ok := s.quotas.byNumber.Get(l.items[i].quota); ok && l.items[i].ancestor == ancestors {
 				names = append(names, q.name)
 			}
 		}

@@ -20,14 +20,14 @@ const (
 // its window. Of a provider-anchored window it confirms the reset that was reported. What the quota's own rule keeps back
 // it keeps.
 func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
-	q := m.quotaNamed(command.Quota)
+	q := m.quotas.named(command.Quota)
 	if q == nil {
 		return effect.Failed(unknownQuota(command.Quota))
 	}
 	if q.rule.Kind == ledger.KindPool {
 		return effect.Failed(noPool(q, "is never closed itself"))
 	}
-	q = m.editQuotaNow(q.number)
+	q = m.quotas.editNow(q.number)
 	g := &q.ledger
 	reopened := &logpb.QuotaReopened{CooldownLeftNs: max(q.cooldown-m.clock.Now, 0)}
 	if g.Capped != ledger.NoCap {
@@ -52,17 +52,17 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 		m.emit(effect.Event{Kind: effect.EventResetLearned, Quota: q.name, Duration: g.CloseEnd - m.clock.WallLate})
 	}
 	m.emit(effect.Event{Kind: effect.EventReopenedByOperator, Quota: q.name, Amount: reopened.Freed, Duration: reopened.CooldownLeftNs})
-	m.markDirty(q)
+	m.quotas.markDirty(q)
 	return &logpb.Result{Kind: &logpb.Result_QuotaReopened{QuotaReopened: reopened}}
 }
 
 // endCooldown reopens a quota whose cooldown ends at a time.
 func (m *Machine) endCooldown(q *quota, at int64) {
-	m.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
+	m.quotas.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
 	q.cooldown = 0
 	m.reopen(q, at)
 	m.emit(effect.Event{Kind: effect.EventReopened, Quota: q.name})
-	m.markDirty(q)
+	m.quotas.markDirty(q)
 }
 
 // closeBreakers closes the breakers of a quota's holders, so that all of them may call again, and returns how many; more
@@ -104,7 +104,7 @@ func (m *Machine) endLimitsOf(reopened uint32, from string, own int) {
 	restsOn := func(quota string, short workflow.Shortage) bool { return m.restsOn(quota, short, reopened) }
 	steps, next := m.workflows.EndLimits(workflowHost{m}, from, own, m.bounds.reopens.left > 0, restsOn)
 	m.bounds.reopens.spend(max(steps, 1))
-	if _, exists := m.quotas.Get(reopened); next == "" || !exists {
+	if _, exists := m.quotas.byNumber.Get(reopened); next == "" || !exists {
 		m.reopening.Delete(reopened)
 	} else {
 		m.reopening.Set(reopened, next)
@@ -114,12 +114,12 @@ func (m *Machine) endLimitsOf(reopened uint32, from string, own int) {
 // restsOn tells whether a step, which is limited by a quota and was last kept from some amount, is limited by nothing but that a quota was
 // closed, which is open now.
 func (m *Machine) restsOn(limited string, short workflow.Shortage, reopened uint32) bool {
-	q := m.quotaNamed(limited)
+	q := m.quotas.named(limited)
 	if q == nil {
 		return false
 	}
 	below := false
-	for _, above := range m.ancestors(m.editQuotaNow(q.number)) {
+	for _, above := range m.quotas.ancestors(m.quotas.editNow(q.number)) {
 		below = below || above.number == reopened
 		if above.cooling(m.clock.Now) || short.Quota != "" && above.ledger.Available(&above.rule) < short.Amount {
 			return false
@@ -143,7 +143,7 @@ func (s *State) reopeningRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 // verifyReopening looks at the numbers of reopened quotas.
 func (s *State) verifyReopening() (err error) {
 	s.reopening.Scan(func(number uint32, _ string) bool {
-		if number == 0 || number > s.lastQuota {
+		if number == 0 || number > s.quotas.last {
 			err = fmt.Errorf("quota %d was reopened, and never existed", number)
 		}
 		return err == nil

@@ -76,7 +76,7 @@ func (m *Machine) noReportLeft(holder string) *logpb.Result {
 // holdsSlotsOnly tells whether a lease has nothing that is consumed.
 func (m *Machine) holdsSlotsOnly(l *lease) bool {
 	for i := range l.items {
-		if q := m.editQuotaNow(l.items[i].quota); q != nil && q.rule.Kind != ledger.KindSlots {
+		if q := m.quotas.editNow(l.items[i].quota); q != nil && q.rule.Kind != ledger.KindSlots {
 			return false
 		}
 	}
@@ -91,7 +91,7 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 	quotas := make([]*quota, len(signals))
 	for i, signal := range signals {
 		for j := range l.items {
-			if q := m.editQuotaNow(l.items[j].quota); q != nil && q.name == signal.Quota {
+			if q := m.quotas.editNow(l.items[j].quota); q != nil && q.name == signal.Quota {
 				quotas[i] = q
 			}
 		}
@@ -132,12 +132,12 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
 		m.closeQuota(q, by, signal)
 	case logpb.Cause_CAUSE_ACCOUNT:
-		path := m.ancestors(q)
+		path := m.quotas.ancestors(q)
 		m.closeQuota(path[len(path)-1], by, signal)
 	case logpb.Cause_CAUSE_UNSPECIFIED, logpb.Cause_CAUSE_OVERLOADED, logpb.Cause_CAUSE_NOT_A_LIMIT:
 	}
 	var limited int64
-	for _, closed := range m.ancestors(q) {
+	for _, closed := range m.quotas.ancestors(q) {
 		if !closed.cooling(m.clock.Now) {
 			continue
 		}
@@ -186,7 +186,7 @@ func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.
 		m.emit(effect.Event{Kind: effect.EventResetLearned, Quota: q.name, Duration: *signal.ResetAfterNs})
 	}
 	if learned || q.ledger.Available(&q.rule) != available {
-		m.markDirty(q)
+		m.quotas.markDirty(q)
 	}
 	return learned
 }
@@ -238,10 +238,10 @@ func (m *Machine) closeQuota(q *quota, by reporter, signal *logpb.Signal) {
 	if until == q.cooldown {
 		return
 	}
-	m.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
+	m.quotas.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
 	q.cooldown = until
-	m.cooldowns.Set(due{At: until, ID: uint64(q.number)})
-	m.markDirty(q) // who waits for it keeps nothing from others any more
+	m.quotas.cooldowns.Set(due{At: until, ID: uint64(q.number)})
+	m.quotas.markDirty(q) // who waits for it keeps nothing from others any more
 	m.emit(effect.Event{Kind: effect.EventCooldown, Quota: q.name, Holder: by.holder, Duration: until - now})
 }
 
@@ -281,8 +281,8 @@ func (m *Machine) closingBound(q *quota) int64 {
 
 // endCooldowns reopens quotas whose cooldown is over.
 func (m *Machine) endCooldowns() {
-	for _, end := range cow.TakeDue(m.cooldowns, maxDuePerEntry, func(d due) bool { return d.At <= m.clock.Now }) {
-		if q := m.editQuotaNow(uint32(end.ID)); q != nil && q.cooldown == end.At {
+	for _, end := range cow.TakeDue(m.quotas.cooldowns, maxDuePerEntry, func(d due) bool { return d.At <= m.clock.Now }) {
+		if q := m.quotas.editNow(uint32(end.ID)); q != nil && q.cooldown == end.At {
 			m.endCooldown(q, end.At)
 		}
 	}

@@ -47,7 +47,7 @@ func (m *Machine) needs(req *logpb.Reserve) ([]need, *logpb.Failure) {
 // needsIn does the same in a list that is empty.
 func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Failure) {
 	for _, item := range req.Items {
-		q := m.getQuota(m.numberOf(item.Quota))
+		q := m.quotas.get(m.quotas.numberOf(item.Quota))
 		if q == nil {
 			return nil, unknownQuota(item.Quota)
 		}
@@ -72,7 +72,7 @@ func (m *Machine) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *lo
 		return nil, effect.Invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
 	}
 	own := amount
-	for q = m.editQuotaNow(q.number); q != nil; q, own = m.parent(q), 0 {
+	for q = m.quotas.editNow(q.number); q != nil; q, own = m.quotas.parent(q), 0 {
 		i, found := slices.BinarySearchFunc(needs, q.number, func(n need, number uint32) int {
 			return int(int64(n.quota.number) - int64(number))
 		})
@@ -205,7 +205,7 @@ func (m *Machine) refuseOrWait(
 func (m *Machine) grantInLine(req *logpb.Reserve, needs []need, as priority) (*logpb.Result, *logpb.Refusal) {
 	w := m.enqueue(req, needs, as, dedup.RequestID{})
 	for _, n := range needs {
-		m.dirty[n.quota.number] = true
+		m.quotas.dirty[n.quota.number] = true
 	}
 	before := len(m.events)
 	m.wakeupLost = false
@@ -217,7 +217,7 @@ func (m *Machine) grantInLine(req *logpb.Reserve, needs []need, as priority) (*l
 	if m.wakeupLost {
 		m.serve() // whom it stood before was not tried, and would not be again
 	}
-	clear(m.dirty) // as before it came
+	clear(m.quotas.dirty) // as before it came
 	needs, _ = m.needs(req)
 	refusal := m.judge(req, as, needs)
 	if refusal == nil {
@@ -267,7 +267,7 @@ func (m *Machine) wait(
 		}
 	}
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.Timed() || n.quota.rule.Paced() }) {
-		m.scheduleWakeup(needs[0].quota.number, refusal.RetryAtNs)
+		m.quotas.wakeAt(needs[0].quota.number, refusal.RetryAtNs)
 	}
 	m.emit(effect.Event{Kind: effect.EventWaiting, Quota: refusal.Quota, Holder: req.Holder, Ticket: w.ticket, Reason: refusal.Reason})
 	return &logpb.Result{Kind: &logpb.Result_Waiting{
@@ -404,7 +404,7 @@ func (m *Machine) burstWait(req *logpb.Reserve, n need) int64 {
 	if !req.Consume {
 		return 0
 	}
-	return m.burstLeft(n.quota, n.amount)
+	return n.quota.burstLeft(m.moment, n.amount)
 }
 
 // behind makes the refusal of a Reserve that fits but is behind waiters.

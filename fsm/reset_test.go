@@ -156,7 +156,7 @@ func TestReset_WideIntervalsFreeNothingSooner(t *testing.T) {
 	for w.now < hours*hour {
 		taken, lease := w.takesAll("a", "p")
 		sum += taken
-		g, r := &w.m.quotaNamed("p").ledger, &w.m.quotaNamed("p").rule
+		g, r := &w.m.quotas.named("p").ledger, &w.m.quotas.named("p").rule
 		wide := r.Period/8 + r.Skew
 		if after := g.Soonest(r) - (epochStart + w.now) - wide; taken > 0 && !g.Known && after > wide {
 			w.do(reports(lease, 1, signal("p", ordinary, resetAfter(after), func(s *logpb.Signal) { s.ResetResolutionNs = hour })))

@@ -90,9 +90,9 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Session:
 		return m.requests.EnterSession(requestHost{m}.Moment(), kind.Session)
 	case *logpb.SnapshotRecord_Result:
-		return m.requests.EnterResult(requestHost{m}.Moment(), &m.cache.names, kind.Result)
+		return m.requests.EnterResult(requestHost{m}.Moment(), &m.quotas.cache.names, kind.Result)
 	case *logpb.SnapshotRecord_Key:
-		return m.requests.EnterKey(requestHost{m}.Moment(), &m.cache.names, kind.Key)
+		return m.requests.EnterKey(requestHost{m}.Moment(), &m.quotas.cache.names, kind.Key)
 	case *logpb.SnapshotRecord_Member:
 		m.members.Set(kind.Member.Id, kind.Member.ApiAddress)
 	case *logpb.SnapshotRecord_Rule:
@@ -106,7 +106,7 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Moving:
 		m.moving.Set(kind.Moving.Holder, moving{from: kind.Moving.From, again: kind.Moving.Again})
 	case *logpb.SnapshotRecord_DeletedQuota:
-		m.deleted.Set(kind.DeletedQuota.Number, kind.DeletedQuota.Name)
+		m.quotas.deleted.Set(kind.DeletedQuota.Number, kind.DeletedQuota.Name)
 	case *logpb.SnapshotRecord_Reopening:
 		m.reopening.Set(kind.Reopening.Quota, kind.Reopening.Workflow)
 	case *logpb.SnapshotRecord_Sweep:
@@ -134,7 +134,7 @@ func (r *restoring) takeWaitSet(encoded *logpb.SnapshotLane) {
 
 // takeDemand enters who asked for a quota lately, and who is first in line for it.
 func (r *restoring) takeDemand(encoded *logpb.SnapshotDemand) error {
-	q, ok := r.m.quotas.Get(encoded.Quota)
+	q, ok := r.m.quotas.byNumber.Get(encoded.Quota)
 	if !ok || len(encoded.TriedNs) > ledger.Classes {
 		return fmt.Errorf("demand for quota %d, which does not exist, or of %d classes", encoded.Quota, len(encoded.TriedNs))
 	}
@@ -167,7 +167,7 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs, Shift: head.WallShiftNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
-	m.lastQuota, m.busyUntil, m.accounts.Last, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
+	m.quotas.last, m.busyUntil, m.accounts.Last, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
 	m.movedLast, m.lookedFrom, m.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
 	m.accounts.Limits = accounts.Limits{
 		Sessions: head.Limits.GetMaxSessions(), ResultBytes: head.Limits.GetMaxResultBytes(),
@@ -217,7 +217,7 @@ func (r *restoring) takeQuota(encoded *logpb.SnapshotQuota) error {
 	if err := q.takeReports(encoded); err != nil {
 		return err
 	}
-	m.setDefinition(q, encoded.Definition)
+	m.quotas.setDefinition(q, encoded.Definition)
 	if err := q.ledger.TakeWindow(&q.rule, encoded.Window); err != nil {
 		return fmt.Errorf("quota %d: %w", encoded.Number, err)
 	}
@@ -250,10 +250,10 @@ func (r *restoring) takeQuota(encoded *logpb.SnapshotQuota) error {
 	if err := r.takeLog(q, encoded); err != nil {
 		return err
 	}
-	m.quotas.Set(q.number, q)
-	m.names.Set(q.name, q.number)
+	m.quotas.byNumber.Set(q.number, q)
+	m.quotas.names.Set(q.name, q.number)
 	if q.cooldown != 0 {
-		m.cooldowns.Set(due{At: q.cooldown, ID: uint64(q.number)})
+		m.quotas.cooldowns.Set(due{At: q.cooldown, ID: uint64(q.number)})
 	}
 	return nil
 }
@@ -285,7 +285,7 @@ func (r *restoring) untilOf(q *quota, e *logpb.SnapshotEntry) int64 {
 }
 
 func (r *restoring) takeOverride(encoded *logpb.SnapshotOverride) error {
-	q, ok := r.m.quotas.Get(encoded.Quota)
+	q, ok := r.m.quotas.byNumber.Get(encoded.Quota)
 	if !ok {
 		return fmt.Errorf("an override of quota %d, which does not exist", encoded.Quota)
 	}
@@ -296,7 +296,7 @@ func (r *restoring) takeOverride(encoded *logpb.SnapshotOverride) error {
 	}
 	worked.Shift = r.m.clock.Shift
 	q.rule = worked
-	r.m.replaceOverride(q, over)
+	r.m.quotas.replaceOverride(q, over)
 	return nil
 }
 
@@ -328,7 +328,7 @@ func (r *restoring) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 // link makes what follows from the records: parents, wait sets.
 func (r *restoring) link() error {
 	m := r.m
-	for _, q := range m.quotas.Values() {
+	for _, q := range m.quotas.byNumber.Values() {
 		failure := m.checkAncestors(q.definition, nil, nil)
 		if failure == nil {
 			failure = m.checkMembers(q.definition, nil)
@@ -336,7 +336,7 @@ func (r *restoring) link() error {
 		if failure != nil {
 			return errors.New(failure.Message)
 		}
-		if parent := m.quotaNamed(q.definition.Parent); parent != nil {
+		if parent := m.quotas.named(q.definition.Parent); parent != nil {
 			q.parent = parent.number
 			parent.children++
 		}
@@ -354,7 +354,7 @@ func (r *restoring) link() error {
 		h.waiting++
 		m.insertWaiter(w, numbers)
 	}
-	m.scheduleChanged()
+	m.quotas.rescheduleChanged()
 	m.accounts.Link(m.clock.Now)
 	return nil
 }
@@ -362,7 +362,7 @@ func (r *restoring) link() error {
 // lineOf returns the numbers of what a restored waiter asked for when it came.
 func (r *restoring) lineOf(w *waiter) ([]uint32, error) {
 	if w.waitSet == 0 {
-		return r.m.askedBy(w.req)
+		return r.m.quotas.askedBy(w.req)
 	}
 	l, ok := r.m.waitSets.Get(w.waitSet)
 	if !ok {

@@ -144,14 +144,14 @@ func TestRestore_TakesAWindowThatBeganByALaterViewThanThePresentOne(t *testing.T
 			w.quotas(c.first)
 			w.now = c.at
 			w.do(consumesAtOnce("a", itemOf("h", 3)))
-			window := w.m.quotaNamed("h").ledger.Window
+			window := w.m.quotas.named("h").ledger.Window
 			if w.late = c.late; c.second != nil {
 				w.quotas(c.second)
 			}
 			w.now++
 			w.do(consumesAtOnce("a", itemOf("h", 1)))
 			w.reborn()
-			if got := w.m.quotaNamed("h").ledger.Window; got != window || window != epochStart+2*hour {
+			if got := w.m.quotas.named("h").ledger.Window; got != window || window != epochStart+2*hour {
 				t.Fatalf("the window ends at %d, and did at %d", got-epochStart, window-epochStart)
 			}
 			w.sleep(2 * hour)

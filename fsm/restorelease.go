@@ -24,7 +24,7 @@ func (r *restoring) takeLease(encoded *logpb.SnapshotLease) error {
 	l.items = l.single[:0]
 	for _, it := range encoded.Items {
 		l.items = append(l.items, item{quota: it.Quota, ancestor: it.Ancestor, window: it.Window, held: it.Held})
-		if q, ok := m.quotas.Get(it.Quota); ok {
+		if q, ok := m.quotas.byNumber.Get(it.Quota); ok {
 			q.leases++
 		}
 	}

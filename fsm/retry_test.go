@@ -69,7 +69,7 @@ func TestRetry_LiesInTheWindowOfItsClass(t *testing.T) {
 func TestRetry_FeatureLevel(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 60_000, minute))
-	q := w.m.editQuotaNow(w.m.numberOf("r"))
+	q := w.m.quotas.editNow(w.m.quotas.numberOf("r"))
 	q.cooldown = 20 * second
 	w.m.featureLevel = levels.Reports - 1
 	if r := w.m.coolingRefusal(q, "a", ledger.ClassStandard, q.cooldown); r.RetryAtNs != 20*second || r.ReopensAtNs != 0 {
@@ -86,7 +86,7 @@ func TestRetry_IsSpreadBehindARamp(t *testing.T) {
 		w.do(holders(&logpb.HolderRule{Pattern: "c*", Class: ledger.ClassCritical},
 			&logpb.HolderRule{Pattern: "b*", Class: ledger.ClassBackground}))
 		w.told(w.granted(call("teller", amount)), logpb.Cause_CAUSE_SATURATED, retryAfter(20*second))
-		q := w.m.editQuotaNow(w.m.numberOf("r"))
+		q := w.m.quotas.editNow(w.m.quotas.numberOf("r"))
 		reopens := q.cooldown + q.letsThrough(0, amount)
 		times := map[int64]string{}
 		for class, name := range []string{"c", "s", "b"} {

@@ -59,7 +59,7 @@ func (m *Machine) costOfCharges(o *operation) (most int64) {
 		sums[o.charges[i].quota] += o.charges[i].amount
 	}
 	for number, sum := range sums { // a maximum does not depend on the order
-		if q, ok := m.quotas.Get(number); ok {
+		if q, ok := m.quotas.byNumber.Get(number); ok {
 			most = max(most, cost(q, sum))
 		}
 	}
@@ -149,7 +149,7 @@ func (m *Machine) overflows(o *operation, c *charge, actual int64) (beyond bool)
 func (m *Machine) chargeOf(o *operation, name string) *charge {
 	for i := range o.charges {
 		c := &o.charges[i]
-		if q := m.editQuotaNow(c.quota); q != nil && !c.ancestor && !c.overrun && q.name == name {
+		if q := m.quotas.editNow(c.quota); q != nil && !c.ancestor && !c.overrun && q.name == name {
 			return c
 		}
 	}
@@ -166,7 +166,7 @@ func (m *Machine) eachChargeShare(o *operation, first *charge, fn func(c *charge
 		}
 		if c == first || started {
 			started = true
-			if q := m.editQuotaNow(c.quota); q != nil {
+			if q := m.quotas.editNow(c.quota); q != nil {
 				fn(c, q)
 			}
 		}
@@ -197,7 +197,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 			m.holders.recordReturned(holding{m}, q, o.holder, amount)
 			c.amount -= amount
 			c.unspent = amount
-			m.markDirty(q)
+			m.quotas.markDirty(q)
 		})
 	}
 }
@@ -225,7 +225,7 @@ func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settl
 	inTime := !m.pastSpendBy(o)
 	for i := range o.charges {
 		c := &o.charges[i]
-		q := m.editQuotaNow(c.quota)
+		q := m.quotas.editNow(c.quota)
 		if q == nil {
 			continue
 		}
@@ -236,7 +236,7 @@ func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settl
 			// A settle ends the exposure, but never lengthens it.
 			end := q.ledger.Key(&q.rule, q.rule.At(m.clock).Late)
 			m.moveCharge(q, o.holder, c, min(end, c.end), 0)
-			m.markDirty(q)
+			m.quotas.markDirty(q)
 		}
 	}
 	o.charges = append(o.charges, overruns...)
@@ -257,7 +257,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, difference)
 			m.holders.recordReturned(holding{m}, q, o.holder, -difference)
 			c.amount += difference
-			m.markDirty(q)
+			m.quotas.markDirty(q)
 			if !c.ancestor {
 				settled.Returned = append(settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: -difference})
 			}
@@ -278,7 +278,7 @@ func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charg
 	m.recordTotal(q, amount)
 	m.count(q, end, 0, amount, amount)
 	q.pay(m.clock.Now, amount)
-	m.drawOpen(q, end, 0, amount)
+	q.drawOpen(m.moment, end, 0, amount)
 	m.recordUsage(q, name, int32(of.class), q.ledger.Window, end, amount)
 	if t := m.holders.meterOf(holding{m}, q, name); t != nil {
 		t.Overrun = fixed.AddSaturated(t.Overrun, amount)
@@ -293,7 +293,7 @@ func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb
 	for _, asked := range items {
 		c := m.chargeOf(o, asked.Quota)
 		difference := *asked.Amount - (c.consumed - c.unspent)
-		switch q := m.editQuotaNow(c.quota); {
+		switch q := m.quotas.editNow(c.quota); {
 		case difference > 0:
 			settled.Overrun = append(settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
 		case difference < 0 && !q.rule.SettleMax:

@@ -58,7 +58,7 @@ func (s *State) pageRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 // ledgerRecords are the quotas, leases and operations.
 func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
-	s.quotas.Scan(func(_ uint32, q *quota) bool {
+	s.quotas.byNumber.Scan(func(_ uint32, q *quota) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Quota{Quota: encodeQuota(q, &q.ledger)}})
 		return going
 	})
@@ -95,7 +95,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		return going
 	})
 	if going {
-		s.quotas.Scan(func(number uint32, q *quota) bool {
+		s.quotas.byNumber.Scan(func(number uint32, q *quota) bool {
 			if q.tried != [ledger.Classes]int64{} || q.first != 0 || q.wakeup != 0 || q.wakeNext {
 				going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Demand{
 					Demand: &logpb.SnapshotDemand{
@@ -188,7 +188,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 	return &logpb.SnapshotHead{
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
-		LastSession: s.requests.Last, LastQuota: s.lastQuota, BusyUntilNs: s.busyUntil,
+		LastSession: s.requests.Last, LastQuota: s.quotas.last, BusyUntilNs: s.busyUntil,
 		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last, LastLane: s.lastWaitSet, WallShiftNs: s.clock.Shift,
 		MovedLast: s.movedLast, LookedFrom: s.lookedFrom, RetiredLast: s.retiredLast,
 	}

@@ -42,7 +42,7 @@ func (a *ahead) add(rank int32, count int64) {
 // once it has been first for too long: one for each quota at a time. It goes on where it stopped a second ago, and looks at each wait set once at most. New wait sets have higher
 // numbers than all before: on the way down a round meets none of them, so each ends.
 func (m *Machine) reserveForStarved() {
-	if !m.ticked || m.ageingQuotas.Len() == 0 {
+	if !m.ticked || m.quotas.ageingQuotas.Len() == 0 {
 		return
 	}
 	from := m.lookedFrom
@@ -73,14 +73,14 @@ func (m *Machine) lookAtLanes(from, above uint32) (all bool) {
 func (m *Machine) lookAtLane(l *waitSet) {
 	var ageing []uint32
 	for _, number := range l.quotas {
-		if q := m.getQuota(number); q != nil && q.rule.Policy.Ageing > 0 {
+		if q := m.quotas.get(number); q != nil && q.rule.Policy.Ageing > 0 {
 			ageing = append(ageing, number)
 		}
 	}
 	firsts, looked := m.firstsOf(l, ageing)
 	m.bounds.looks.spend(len(l.quotas) * max(looked, 1))
 	for i, number := range ageing {
-		m.offerFirst(m.editQuotaNow(number), l, firsts[i])
+		m.offerFirst(m.quotas.editNow(number), l, firsts[i])
 	}
 }
 
@@ -97,7 +97,7 @@ func (m *Machine) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, look
 		w, _ := m.waiters.Get(p.ticket)
 		allowed, lacking := m.keptByShortage(w)
 		for i, number := range numbers {
-			if allowed && firsts[i] == nil && (lacking || m.getQuota(number).ahead.critical > 0) {
+			if allowed && firsts[i] == nil && (lacking || m.quotas.get(number).ahead.critical > 0) {
 				firsts[i] = w
 				missing--
 			}
@@ -126,7 +126,7 @@ func (m *Machine) offerFirst(q *quota, l *waitSet, offered *waiter) {
 // reservesAlready tells whether something is saved up for already of a wait set's quotas.
 func (m *Machine) reservesAlready(l *waitSet) bool {
 	return slices.ContainsFunc(l.quotas, func(number uint32) bool {
-		q := m.getQuota(number)
+		q := m.quotas.get(number)
 		return q != nil && q.ahead.saved > 0
 	})
 }

@@ -155,7 +155,7 @@ func (w *world) firstByHand(q *quota) (ticket uint64) {
 		}
 		looked[one.waitSet]++
 		allowed, lacking := w.m.keptByShortage(one)
-		lacking = lacking || w.m.getQuota(q.number).ahead.critical > 0
+		lacking = lacking || w.m.quotas.get(q.number).ahead.critical > 0
 		if looked[one.waitSet] <= maxFirstLooked && allowed && lacking && (first == nil || before(p, first.place())) {
 			first = one
 		}
@@ -202,7 +202,7 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 			w.sleep(second)
 		}
 		for i := range quotas {
-			q := w.m.quotaNamed(fmt.Sprint("q", i))
+			q := w.m.quotas.named(fmt.Sprint("q", i))
 			if _, waits := w.m.waiters.Get(q.first); !waits && q.waiting == 0 {
 				continue // nobody looks any more
 			}

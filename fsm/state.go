@@ -1,8 +1,6 @@
 package fsm
 
 import (
-	"cmp"
-
 	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/dedup"
@@ -19,26 +17,21 @@ import (
 // generation in which they were made; a command that wants to change one of an older generation, which a frozen State
 // may share, replaces it by a copy first (package cow; the edit... methods).
 type State struct {
-	index, term uint64
-	clock       Clock
-	// featureLevel is the highest version of an entry applied.
-	featureLevel uint32
+	*moment
 
 	clusterID string
 	epoch     uint32
 	// grants counts grants under this epoch; epoch and grants make the fence.
-	grants                 uint64
-	lastLease, lastTicket  uint64
-	lastQuota, lastWaitSet uint32
-	accounts               accounts.Book
+	grants                uint64
+	lastLease, lastTicket uint64
+	lastWaitSet           uint32
+	accounts              accounts.Book
 	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
 	busyUntil int64
 	// rules are the operator's holder rules; the slice is replaced, never changed.
 	rules []*logpb.HolderRule
 
-	quotas    *cow.Map[uint32, *quota]
-	names     *cow.Map[string, uint32]
-	fallbacks *cow.Set[standIn]
+	quotas    *quotaTable
 	leases    *cow.Map[uint64, *lease]
 	leasesOf  *rangeset.Set // by the digest of their holder
 	deadlines *rangeset.Set
@@ -53,27 +46,21 @@ type State struct {
 	operations int64
 
 	// holders is what is remembered of holders.
-	holders      *holderTables
-	waiters      *cow.Map[uint64, *waiter]
-	order        *cow.Set[place]
-	waitersOf    *cow.Set[owned]
-	waitSets     *cow.Map[uint32, *waitSet]
-	waitSetOf    *cow.Map[string, uint32]
-	waitSetsOf   *cow.Set[quotaWaitSet]
-	timers       *cow.Set[timer]            // of quotas that are waited for
-	ageingQuotas *cow.Map[uint32, struct{}] // of these, those with ageing
-	waitEnds     *cow.Set[due]
-	promotions   *cow.Set[due] // tickets, by when they count as standard
-	cooldowns    *cow.Set[due]
-	overrides    *cow.Set[due] // quotas, by when their override ends
-	requests     *dedup.Table
-	members      *cow.Map[string, string]
-	tasks        *task.Table
-	workflows    *workflow.Table
+	holders    *holderTables
+	waiters    *cow.Map[uint64, *waiter]
+	order      *cow.Set[place]
+	waitersOf  *cow.Set[owned]
+	waitSets   *cow.Map[uint32, *waitSet]
+	waitSetOf  *cow.Map[string, uint32]
+	waitSetsOf *cow.Set[quotaWaitSet]
+	waitEnds   *cow.Set[due]
+	promotions *cow.Set[due] // tickets, by when they count as standard
+	requests   *dedup.Table
+	members    *cow.Map[string, string]
+	tasks      *task.Table
+	workflows  *workflow.Table
 	// resumed has, by holder, up to which lease its resume ended all, while some of them still hold something.
 	resumed *cow.Map[string, uint64]
-	// deleted has the names of quotas that were deleted while some who wait for them are still to be refused.
-	deleted *cow.Map[uint32, string]
 	// reopening has quotas that an operator reopened while limits by them are still to be ended: the workflow to go on with.
 	reopening *cow.Map[uint32, string]
 	// moving has the holders of whom some waiters are still to be moved to their virtual time.
@@ -96,12 +83,6 @@ type owned struct {
 	holder, id uint64
 }
 
-// standIn says that a quota has this one as its fallback.
-type standIn struct {
-	fallback string
-	quota    uint32
-}
-
 type quotaWaitSet struct{ quota, waitSet uint32 }
 
 // ownedBy returns the key of a holder's ticket.
@@ -113,79 +94,67 @@ func lessOwned(a, b owned) bool {
 	return a.holder < b.holder || a.holder == b.holder && a.id < b.id
 }
 
-func lessStandIn(a, b standIn) bool {
-	return cmp.Or(cmp.Compare(a.fallback, b.fallback), cmp.Compare(a.quota, b.quota)) < 0
-}
-
 func lessQuotaWaitSet(a, b quotaWaitSet) bool {
 	return a.quota < b.quota || a.quota == b.quota && a.waitSet < b.waitSet
 }
 
 func newState() *State {
-	return &State{
-		accounts:     accounts.New(),
-		quotas:       new(cow.Map[uint32, *quota]),
-		names:        new(cow.Map[string, uint32]),
-		fallbacks:    cow.NewSet(lessStandIn),
-		leases:       new(cow.Map[uint64, *lease]),
-		leasesOf:     rangeset.New(),
-		deadlines:    rangeset.New(),
-		detached:     cow.NewSet(lessPage),
-		checks:       cow.NewSet(lessPageDue),
-		retiring:     new(cow.Map[uint64, *retiring]),
-		holders:      newHolders(),
-		waiters:      new(cow.Map[uint64, *waiter]),
-		order:        cow.NewSet(lessPlace),
-		waitersOf:    cow.NewSet(lessOwned),
-		waitSets:     new(cow.Map[uint32, *waitSet]),
-		waitSetOf:    new(cow.Map[string, uint32]),
-		waitSetsOf:   cow.NewSet(lessQuotaWaitSet),
-		timers:       cow.NewSet(lessTimer),
-		ageingQuotas: new(cow.Map[uint32, struct{}]),
-		waitEnds:     cow.NewDues[uint64](),
-		promotions:   cow.NewDues[uint64](),
-		cooldowns:    cow.NewDues[uint64](),
-		overrides:    cow.NewDues[uint64](),
-		requests:     dedup.New(),
-		members:      new(cow.Map[string, string]),
-		tasks:        task.New(),
-		workflows:    workflow.New(),
-		resumed:      new(cow.Map[string, uint64]),
-		deleted:      new(cow.Map[uint32, string]),
-		moving:       new(cow.Map[string, moving]),
-		reopening:    new(cow.Map[uint32, string]),
+	s := &State{
+		moment:     &moment{generation: 1, bounds: newBounds()},
+		accounts:   accounts.New(),
+		quotas:     newQuotas(),
+		leases:     new(cow.Map[uint64, *lease]),
+		leasesOf:   rangeset.New(),
+		deadlines:  rangeset.New(),
+		detached:   cow.NewSet(lessPage),
+		checks:     cow.NewSet(lessPageDue),
+		retiring:   new(cow.Map[uint64, *retiring]),
+		holders:    newHolders(),
+		waiters:    new(cow.Map[uint64, *waiter]),
+		order:      cow.NewSet(lessPlace),
+		waitersOf:  cow.NewSet(lessOwned),
+		waitSets:   new(cow.Map[uint32, *waitSet]),
+		waitSetOf:  new(cow.Map[string, uint32]),
+		waitSetsOf: cow.NewSet(lessQuotaWaitSet),
+		waitEnds:   cow.NewDues[uint64](),
+		promotions: cow.NewDues[uint64](),
+		requests:   dedup.New(),
+		members:    new(cow.Map[string, string]),
+		tasks:      task.New(),
+		workflows:  workflow.New(),
+		resumed:    new(cow.Map[string, uint64]),
+		moving:     new(cow.Map[string, moving]),
+		reopening:  new(cow.Map[uint32, string]),
 	}
+	s.connect()
+	return s
+}
+
+// connect lets the parts of a state see its moment and each other.
+func (s *State) connect() {
+	s.quotas.moment = s.moment
 }
 
 // copy returns a state that shares everything until one of the two changes.
 func (s *State) copy() *State {
 	c := *s
-	c.quotas, c.names, c.fallbacks, c.leases = s.quotas.Copy(), s.names.Copy(), s.fallbacks.Copy(), s.leases.Copy()
+	c.moment = s.moment.frozen()
+	c.quotas, c.leases = s.quotas.copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
 	c.detached, c.checks, c.retiring = s.detached.Copy(), s.checks.Copy(), s.retiring.Copy()
 	c.holders = s.holders.copy()
 	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()
-	c.waitersOf, c.timers, c.ageingQuotas = s.waitersOf.Copy(), s.timers.Copy(), s.ageingQuotas.Copy()
+	c.waitersOf = s.waitersOf.Copy()
 	c.waitSetOf, c.waitSetsOf, c.waitEnds, c.promotions = s.waitSetOf.Copy(), s.waitSetsOf.Copy(), s.waitEnds.Copy(), s.promotions.Copy()
-	c.cooldowns, c.overrides = s.cooldowns.Copy(), s.overrides.Copy()
 	c.requests = s.requests.Copy()
 	c.members = s.members.Copy()
 	c.tasks, c.workflows = s.tasks.Copy(), s.workflows.Copy()
-	c.resumed, c.deleted = s.resumed.Copy(), s.deleted.Copy()
+	c.resumed = s.resumed.Copy()
 	c.moving, c.reopening = s.moving.Copy(), s.reopening.Copy()
 	c.accounts = s.accounts.Copy()
+	c.connect()
 	return &c
 }
 
 // fence returns the newest fence: epoch << 48 | grants.
 func (s *State) fence() uint64 { return uint64(s.epoch)<<48 | s.grants }
-
-// quotaNamed returns a quota by name, nil where there is none.
-func (s *State) quotaNamed(name string) *quota {
-	number, ok := s.names.Get(name)
-	if !ok {
-		return nil
-	}
-	q, _ := s.quotas.Get(number)
-	return q
-}

@@ -41,7 +41,7 @@ func (h taskHost) Covers(pattern, holder string) bool { return Match(pattern, ho
 
 // QuotaName implements task.Host.
 func (h taskHost) QuotaName(name string) (own string, failure *logpb.Failure) {
-	q := h.m.quotaNamed(name)
+	q := h.m.quotas.named(name)
 	if q == nil {
 		return "", unknownQuota(name)
 	}
@@ -59,7 +59,7 @@ func (h taskHost) Closed(holder string, quotas []string) (worst *logpb.Refusal) 
 // closed refuses what lives on a quota that is closed, or has an ancestor that is; of a pool, all of whose members are. nil: it is open.
 func (h taskHost) closed(holder, name string) (worst *logpb.Refusal) {
 	m := h.m
-	q := m.editQuotaNow(m.quotaNamed(name).number)
+	q := m.quotas.editNow(m.quotas.named(name).number)
 	for _, member := range q.definition.GetPool().GetMembers() {
 		closed := h.closed(holder, member.Quota)
 		if closed == nil {
@@ -70,7 +70,7 @@ func (h taskHost) closed(holder, name string) (worst *logpb.Refusal) {
 	if q.rule.Kind == ledger.KindPool {
 		return worst
 	}
-	for _, q := range m.ancestors(q) {
+	for _, q := range m.quotas.ancestors(q) {
 		switch {
 		case q.rule.Policy.Observe:
 		case q.rule.Limit == 0:
@@ -93,9 +93,9 @@ func (h taskHost) Report(end *logpb.Command, holder string, quotas []string) boo
 	m.accounts.CountReport(m.payer, m.clock.Now)
 	by, command := reporterOf(end, holder), end.GetEndTask()
 	for _, name := range quotas {
-		if q := m.quotaNamed(name); q != nil && q.rule.Kind != ledger.KindPool {
+		if q := m.quotas.named(name); q != nil && q.rule.Kind != ledger.KindPool {
 			signal := &logpb.Signal{Quota: name, Cause: command.Report, RetryAfterNs: command.WaitNs}
-			m.takeSignal(by, nil, m.editQuotaNow(q.number), signal)
+			m.takeSignal(by, nil, m.quotas.editNow(q.number), signal)
 		}
 	}
 	return true

@@ -80,36 +80,36 @@ func (q *quota) timers() (at [timerKinds]int64) {
 }
 
 // markChanged records that a quota may have changed, so that its timers are set again at the end of the entry.
-func (m *Machine) markChanged(q *quota) {
+func (qs *quotaTable) markChanged(q *quota) {
 	if q.waiting == 0 && !q.scheduled {
 		return
 	}
-	if q.changedIn != m.index {
-		q.changedIn = m.index
-		m.unscheduled = append(m.unscheduled, q.number)
+	if q.changedIn != qs.index {
+		q.changedIn = qs.index
+		qs.unscheduled = append(qs.unscheduled, q.number)
 	}
-	q.wakeNext = q.wakeNext || m.commanded && q.rule.Timed()
+	q.wakeNext = q.wakeNext || qs.commanded && q.rule.Timed()
 }
 
 // scheduleChanged lists the quotas that were touched by when to look at them.
-func (m *Machine) scheduleChanged() {
-	for _, number := range m.unscheduled {
-		if q := m.getQuota(number); q != nil {
-			m.schedule(q)
+func (qs *quotaTable) rescheduleChanged() {
+	for _, number := range qs.unscheduled {
+		if q := qs.get(number); q != nil {
+			qs.schedule(q)
 		}
 	}
-	m.unscheduled = m.unscheduled[:0]
+	qs.unscheduled = qs.unscheduled[:0]
 }
 
 // schedule lists a quota by when to look at it; one that is not waited for is not listed.
-func (m *Machine) schedule(q *quota) {
+func (qs *quotaTable) schedule(q *quota) {
 	if q.waiting == 0 {
 		q.wakeNext, q.wakeup = false, 0
 	}
 	if q.waiting > 0 && q.rule.Policy.Ageing > 0 {
-		m.ageingQuotas.Set(q.number, struct{}{})
+		qs.ageingQuotas.Set(q.number, struct{}{})
 	} else {
-		m.ageingQuotas.Delete(q.number)
+		qs.ageingQuotas.Delete(q.number)
 	}
 	at := q.timers()
 	for kind := range timerKind(timerKinds) {
@@ -121,21 +121,21 @@ func (m *Machine) schedule(q *quota) {
 			continue
 		}
 		if was != ledger.NoTimer {
-			m.timers.Delete(timer{kind: kind, at: was, quota: q.number})
+			qs.timers.Delete(timer{kind: kind, at: was, quota: q.number})
 		}
 		if at[kind] != ledger.NoTimer {
-			m.timers.Set(timer{kind: kind, at: at[kind], quota: q.number})
+			qs.timers.Set(timer{kind: kind, at: at[kind], quota: q.number})
 		}
 	}
 	q.scheduled, q.scheduledAt = q.waiting > 0, at
 }
 
 // fireTimers brings quotas whose timers are due to the present, and marks them dirty where that is needed.
-func (m *Machine) fireTimers() {
+func (qs *quotaTable) fireTimers() {
 	for kind := range timerKind(timerKinds) {
-		now := clockFor(m.clock, kind)
+		now := clockFor(qs.clock, kind)
 		var due []uint32
-		m.timers.Ascend(timer{kind: kind, at: ledger.NoTimer}, func(v timer) bool {
+		qs.timers.Ascend(timer{kind: kind, at: ledger.NoTimer}, func(v timer) bool {
 			if v.kind != kind || v.at > now || len(due) == maxDuePerEntry && kind != timerNextEntry { // as many as the last entry touched
 				return false
 			}
@@ -143,38 +143,38 @@ func (m *Machine) fireTimers() {
 			return true
 		})
 		for _, number := range due {
-			if q := m.editQuotaNow(number); kind <= timerWakeup || q.rule.Timed() {
-				m.markDirty(q)
+			if q := qs.editNow(number); kind <= timerWakeup || q.rule.Timed() {
+				qs.markDirty(q)
 			}
 		}
 	}
 }
 
 // scheduleWakeup sets when to serve waiters again that were passed over.
-func (m *Machine) scheduleWakeup(number uint32, at int64) {
-	if at <= m.clock.Now {
+func (qs *quotaTable) wakeAt(number uint32, at int64) {
+	if at <= qs.clock.Now {
 		return
 	}
-	if q := m.editQuota(number); q.wakeup == 0 || at < q.wakeup {
+	if q := qs.edit(number); q.wakeup == 0 || at < q.wakeup {
 		q.wakeup = at
 	}
 }
 
 // nextTimer returns the first cluster time, the present at the earliest, at which a quota that is waited for should be looked at; the
 // largest int64: never, or nobody knows. What was touched waits for the next entry, whatever brings it.
-func (s *State) nextTimer(present func() (Clock, bool)) int64 {
+func (qs *quotaTable) nextTimer(present func() (Clock, bool)) int64 {
 	first := int64(math.MaxInt64)
 	for kind := timerWakeup; kind < timerKinds; kind++ {
-		s.timers.Ascend(timer{kind: kind, at: ledger.NoTimer}, func(v timer) bool {
+		qs.timers.Ascend(timer{kind: kind, at: ledger.NoTimer}, func(v timer) bool {
 			if v.kind != kind {
 				return false
 			}
-			from, ok := s.clock, true
+			from, ok := qs.clock, true
 			if kind == timerEarly || kind == timerLate {
 				from, ok = present()
 			}
 			if ok {
-				first = min(first, fixed.AddSaturated(max(from.Now, s.clock.Now), max(v.at-clockFor(from, kind), 0)))
+				first = min(first, fixed.AddSaturated(max(from.Now, qs.clock.Now), max(v.at-clockFor(from, kind), 0)))
 			}
 			return false
 		})

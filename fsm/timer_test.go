@@ -21,9 +21,9 @@ func freeFor(t tester, m *Machine) (tickets []uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, number := range c.quotas.Keys() {
-		if q := c.editQuotaNow(number); q.waiting > 0 {
-			c.dirty[number] = true
+	for _, number := range c.quotas.byNumber.Keys() {
+		if q := c.quotas.editNow(number); q.waiting > 0 {
+			c.quotas.dirty[number] = true
 		}
 	}
 	c.serve()

@@ -96,6 +96,6 @@ func TestServing_LeavesCommandsTheirTries(t *testing.T) {
 		w.waiting(waits(fmt.Sprint("h", i), 0, 10*minute, itemOf("s", 1), itemOf("full", 1), itemOf(fmt.Sprint("own", i), 1)))
 	}
 	w.m.bounds.tries.most = 64
-	w.m.dirty[w.m.quotaNamed("full").number] = true // it is looked at with what is due
+	w.m.quotas.dirty[w.m.quotas.named("full").number] = true // it is looked at with what is due
 	w.granted(ask("critical", itemOf("s", 1)))
 }

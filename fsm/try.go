@@ -53,7 +53,7 @@ func refusalFrom(failure *logpb.Failure) *logpb.Refusal {
 
 // closedNow tells whether a provider closed a quota, which does more than observe.
 func (m *Machine) closedNow(number uint32) bool {
-	q := m.editQuotaNow(number)
+	q := m.quotas.editNow(number)
 	return q.cooling(m.clock.Now) && !q.rule.Policy.Observe
 }
 
@@ -66,7 +66,7 @@ func (m *Machine) passOver(w *waiter, needs []need, at uint32) tried {
 	if kept == nil {
 		return 0
 	}
-	m.scheduleWakeup(at, min(kept.refusal.RetryAtNs, (m.clock.Now/policyRetry+1)*policyRetry))
+	m.quotas.wakeAt(at, min(kept.refusal.RetryAtNs, (m.clock.Now/policyRetry+1)*policyRetry))
 	if kept.class {
 		return classPassedOver
 	}
@@ -83,12 +83,12 @@ func (m *Machine) shortOf(w *waiter, needs []need, at uint32, aside map[uint32]i
 		}
 		waits := max(m.rampWait(n), m.burstWait(w.req, n))
 		if waits > 0 {
-			m.scheduleWakeup(at, fixed.AddSaturated(m.clock.Now, waits))
+			m.quotas.wakeAt(at, fixed.AddSaturated(m.clock.Now, waits))
 		}
 		there := q.ledger.Available(&q.rule) - aside[q.number]
 		lent := there < n.amount || q.heldBack(rank, n.amount, there, m.clock.Now)
 		if lent && there >= n.amount {
-			m.scheduleWakeup(at, q.heldBackUntil(rank, n.amount, m.asideFor(q, aside), m.clock.Now))
+			m.quotas.wakeAt(at, q.heldBackUntil(rank, n.amount, m.asideFor(q, aside), m.clock.Now))
 		}
 		if lent || waits > 0 {
 			short = append(short, q.number)
@@ -111,7 +111,7 @@ func (m *Machine) setAside(w *waiter, needs []need, at uint32, short []uint32, a
 	m.workflows.ExtendOffers(w.req.Holder, m.clock.Now)
 	for _, n := range needs {
 		if ahead := n.quota.rule.Policy.Prediction.Ahead; w.rank == ledger.ClassBackground && n.quota.exhausted != 0 {
-			m.scheduleWakeup(at, n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
+			m.quotas.wakeAt(at, n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
 		}
 		aside[n.quota.number] = fixed.AddSaturated(aside[n.quota.number], n.amount)
 	}

@@ -118,7 +118,7 @@ func TestUseIsWhatLeasesAndOperationsSay(t *testing.T) {
 				}
 			}
 			for _, name := range names {
-				q := w.m.quotaNamed(name)
+				q := w.m.quotas.named(name)
 				byClass, byHolder := usedOf(w.m.State(), q)
 				var used [ledger.Classes]int64
 				for class := range used {

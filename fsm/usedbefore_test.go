@@ -33,13 +33,13 @@ func TestPace_WhatBeganBeforeThereWereShares(t *testing.T) {
 				}
 				// What is still open cannot be told from what was not counted, so some of it may leave with that: then the cap is looser
 				// for a period, never tighter.
-				used, atStart := w.m.quotaNamed("r").ledger.Used[0].Amount, logpb.Charged(charged) == logpb.Charged_CHARGED_START
+				used, atStart := w.m.quotas.named("r").ledger.Used[0].Amount, logpb.Charged(charged) == logpb.Charged_CHARGED_START
 				if uint32(level) >= levels.Counted && (used > 70 || atStart && used != 70) {
 					t.Errorf("of critical calls %d are counted, 70 were made since there are shares", used)
 				}
 				w.sleep(3 * minute)
 				restorable(t, w)
-				if used := w.m.quotaNamed("r").ledger.Used[0].Since(w.m.clock.Now); used != 0 {
+				if used := w.m.quotas.named("r").ledger.Used[0].Since(w.m.clock.Now); used != 0 {
 					t.Errorf("%d are used when nothing counts any more", used)
 				}
 			})

@@ -34,7 +34,7 @@ type classEnd struct {
 // Verify recomputes all totals from single leases, operations and waiters and returns the differences, nil for none.
 func (s *State) Verify() error {
 	sums := map[uint32]*totals{}
-	s.quotas.Scan(func(number uint32, q *quota) bool {
+	s.quotas.byNumber.Scan(func(number uint32, q *quota) bool {
 		sums[number] = &totals{byEnd: map[int64]int64{}, overruns: map[int64]int64{}, listed: map[classEnd]int64{}}
 		for _, e := range q.ledger.Log {
 			sums[number].byEnd[e.End] = e.Closed
@@ -50,7 +50,7 @@ func (s *State) Verify() error {
 		return true
 	})
 	s.sumAhead(sums)
-	s.quotas.Scan(func(number uint32, q *quota) bool {
+	s.quotas.byNumber.Scan(func(number uint32, q *quota) bool {
 		if err := q.verify(sums[number]); err != nil {
 			errs = append(errs, fmt.Errorf("quota %q: %w", q.name, err))
 		}
@@ -95,7 +95,7 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 			errs = append(errs, fmt.Errorf("lease %d (%d) has a number or fence %d that was not given out, or another holder's digest", id, l.id, l.fence))
 		}
 		for i := range l.items {
-			if q, ok := s.quotas.Get(l.items[i].quota); ok {
+			if q, ok := s.quotas.byNumber.Get(l.items[i].quota); ok {
 				held := l.items[i].heldOf(q)
 				sums[q.number].held += held
 				sums[q.number].used[l.class] += held
@@ -180,7 +180,7 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 		}
 		for i := range o.charges {
 			c := &o.charges[i]
-			q, ok := s.quotas.Get(c.quota)
+			q, ok := s.quotas.byNumber.Get(c.quota)
 			if ok && c.window == q.ledger.Window && q.ledger.Counts(c.end) {
 				sums[c.quota].used[c.class] += c.amount
 			}
@@ -365,7 +365,7 @@ func (s *State) verifyQueue() (err error) {
 // verifyTimers looks at when the quotas that are waited for are looked at.
 func (s *State) verifyTimers() (err error) {
 	visits, agers := 0, 0
-	s.quotas.Scan(func(number uint32, q *quota) bool {
+	s.quotas.byNumber.Scan(func(number uint32, q *quota) bool {
 		if at := q.timers(); q.scheduled != (q.waiting > 0) || q.scheduled && q.scheduledAt != at {
 			err = fmt.Errorf("quota %q, for which %d wait, is listed (%t) under %v, not %v", q.name, q.waiting, q.scheduled, q.scheduledAt, at)
 		}
@@ -374,19 +374,19 @@ func (s *State) verifyTimers() (err error) {
 				continue
 			}
 			visits++
-			if _, ok := s.timers.Get(timer{kind: timerKind(why), at: at, quota: number}); !ok && err == nil {
+			if _, ok := s.quotas.timers.Get(timer{kind: timerKind(why), at: at, quota: number}); !ok && err == nil {
 				err = fmt.Errorf("nobody looks at quota %q at %d for reason %d", q.name, at, why)
 			}
 		}
-		if _, ages := s.ageingQuotas.Get(number); ages != (q.waiting > 0 && q.rule.Policy.Ageing > 0) && err == nil {
+		if _, ages := s.quotas.ageingQuotas.Get(number); ages != (q.waiting > 0 && q.rule.Policy.Ageing > 0) && err == nil {
 			err = fmt.Errorf("quota %q ages: %t", q.name, ages)
 		} else if ages {
 			agers++
 		}
 		return err == nil
 	})
-	if err == nil && (visits != s.timers.Len() || agers != s.ageingQuotas.Len()) {
-		return fmt.Errorf("%d visits, %d listed; %d quotas age, %d listed", visits, s.timers.Len(), agers, s.ageingQuotas.Len())
+	if err == nil && (visits != s.quotas.timers.Len() || agers != s.quotas.ageingQuotas.Len()) {
+		return fmt.Errorf("%d visits, %d listed; %d quotas age, %d listed", visits, s.quotas.timers.Len(), agers, s.quotas.ageingQuotas.Len())
 	}
 	return err
 }
@@ -395,7 +395,7 @@ func (s *State) verifyTimers() (err error) {
 func (s *State) verifyUsage() (err error) {
 	overridden, used := 0, map[uint32]int64{}
 	s.holders.meters.Scan(func(t *meter) bool {
-		q, ok := s.quotas.Get(t.quota)
+		q, ok := s.quotas.byNumber.Get(t.quota)
 		_, known := s.holders.byName.Get(t.holder)
 		if !known || isToForget(readHolding{s}, sweepMeters, t.place()) && !s.holders.sweep.comesBy(sweepMeters, t.place()) || t.used.Amount < 0 {
 			err = fmt.Errorf("holder %q has a meter of quota %d that it should not have: %+v", t.holder, t.quota, *t)
@@ -419,14 +419,14 @@ func (s *State) verifyUsage() (err error) {
 		}
 		return err == nil
 	})
-	s.quotas.Scan(func(number uint32, q *quota) bool {
+	s.quotas.byNumber.Scan(func(number uint32, q *quota) bool {
 		all := q.ledger.UsedByAll()
 		if used[number] > all && err == nil {
 			err = fmt.Errorf("holders have used %d of quota %q, its classes %d", used[number], q.name, all)
 		}
 		if over := q.override; over != nil {
 			overridden++
-			if _, ends := s.overrides.Get(due{At: over.until, ID: uint64(number)}); !ends && err == nil {
+			if _, ends := s.quotas.overrides.Get(due{At: over.until, ID: uint64(number)}); !ends && err == nil {
 				err = fmt.Errorf("the override of quota %q never ends", q.name)
 			}
 		}
@@ -435,8 +435,8 @@ func (s *State) verifyUsage() (err error) {
 	if err == nil && closed != s.holders.closed.Len() {
 		return fmt.Errorf("%d closing breakers, %d listed", closed, s.holders.closed.Len())
 	}
-	if err == nil && overridden != s.overrides.Len() {
-		return fmt.Errorf("%d overrides, %d that end", overridden, s.overrides.Len())
+	if err == nil && overridden != s.quotas.overrides.Len() {
+		return fmt.Errorf("%d overrides, %d that end", overridden, s.quotas.overrides.Len())
 	}
 	return err
 }

@@ -18,26 +18,26 @@ const maxReported = 10
 func (s *State) verifyQuotas() error {
 	var errs []error
 	cooling, falling, children := 0, 0, map[uint32]uint32{}
-	s.quotas.Scan(func(_ uint32, q *quota) bool {
+	s.quotas.byNumber.Scan(func(_ uint32, q *quota) bool {
 		if q.parent != 0 {
 			children[q.parent]++
 		}
 		return true
 	})
-	s.quotas.Scan(func(number uint32, q *quota) bool {
-		named, _ := s.names.Get(q.name)
-		parent, _ := s.names.Get(q.definition.Parent)
-		if q.number != number || named != number || q.name != q.definition.Name || number == 0 || number > s.lastQuota || q.parent != parent || q.children != children[number] {
+	s.quotas.byNumber.Scan(func(number uint32, q *quota) bool {
+		named, _ := s.quotas.names.Get(q.name)
+		parent, _ := s.quotas.names.Get(q.definition.Parent)
+		if q.number != number || named != number || q.name != q.definition.Name || number == 0 || number > s.quotas.last || q.parent != parent || q.children != children[number] {
 			errs = append(errs, fmt.Errorf("quota %d (%q) is not what its name, its number or its parent says: %d children, counted %d", number, q.name, children[number], q.children))
 		}
 		if fallback := q.definition.Fallback; fallback != "" {
-			if falling++; !cow.Has(s.fallbacks, standIn{fallback: fallback, quota: number}) {
+			if falling++; !cow.Has(s.quotas.fallbacks, standIn{fallback: fallback, quota: number}) {
 				errs = append(errs, fmt.Errorf("quota %q is not listed by its fallback, %q", q.name, fallback))
 			}
 		}
 		if q.cooldown != 0 {
 			cooling++
-			if !cow.Has(s.cooldowns, due{At: q.cooldown, ID: uint64(number)}) {
+			if !cow.Has(s.quotas.cooldowns, due{At: q.cooldown, ID: uint64(number)}) {
 				errs = append(errs, fmt.Errorf("the cooldown of quota %q never ends", q.name))
 			}
 		}
@@ -48,8 +48,8 @@ func (s *State) verifyQuotas() error {
 		}
 		return len(errs) < maxReported
 	})
-	return errors.Join(append(errs, cow.Mirrored("quotas by name", s.quotas.Len(), s.names.Len()),
-		cow.Mirrored("cooldowns", cooling, s.cooldowns.Len()), cow.Mirrored("fallbacks", falling, s.fallbacks.Len()))...)
+	return errors.Join(append(errs, cow.Mirrored("quotas by name", s.quotas.byNumber.Len(), s.quotas.names.Len()),
+		cow.Mirrored("cooldowns", cooling, s.quotas.cooldowns.Len()), cow.Mirrored("fallbacks", falling, s.quotas.fallbacks.Len()))...)
 }
 
 // verifyWaitSets looks at wait sets, and that each waiter stands in the one of what it needs.
@@ -61,12 +61,12 @@ func (s *State) verifyWaitSets() error {
 		counts := ahead[w.waitSet]
 		counts.add(w.place().rank, 1)
 		ahead[w.waitSet] = counts
-		asked, err := s.askedBy(w.req)
+		asked, err := s.quotas.askedBy(w.req)
 		l, ok := s.waitSets.Get(w.waitSet)
 		if _, lost := s.lostQuota(w); ok && lost {
 			asked, err = l.asked, nil // its line is for what there was when it came
-		} else if w.shares != s.sharesOf(w.req) {
-			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.sharesOf(w.req)))
+		} else if w.shares != s.quotas.sharesOf(w.req) {
+			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.quotas.sharesOf(w.req)))
 		}
 		h, known := s.holders.byName.Get(w.req.Holder)
 		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.lagsBehind(w) ||
@@ -80,8 +80,8 @@ func (s *State) verifyWaitSets() error {
 		if listed != number || l.number != number || number > s.lastWaitSet || l.length != lengths[number] || l.length == 0 {
 			errs = append(errs, fmt.Errorf("lane %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
 		}
-		if drawn := s.drawnOn(l.asked); !slices.ContainsFunc(l.quotas, s.wasDeleted) && !slices.Equal(drawn, l.quotas) ||
-			l.ahead != ahead[number] || !l.pooled && slices.ContainsFunc(l.asked, s.isPool) {
+		if drawn := s.quotas.drawnOn(l.asked); !slices.ContainsFunc(l.quotas, s.quotas.wasDeleted) && !slices.Equal(drawn, l.quotas) ||
+			l.ahead != ahead[number] || !l.pooled && slices.ContainsFunc(l.asked, s.quotas.isPool) {
 			errs = append(errs, fmt.Errorf("lane %d is for quotas %v, of which %v are drawn on; %+v wait ahead of others, counted %+v", number,
 				l.quotas, drawn, ahead[number], l.ahead))
 		}

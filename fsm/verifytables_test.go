@@ -180,7 +180,7 @@ func TestRestore_RefusesWhatDoesNotAddUp(t *testing.T) {
 // voided tells whether what a record counts is of a window that has closed, so that nothing adds up to it.
 func voided(m *Machine, record *logpb.SnapshotRecord) bool {
 	if o := record.GetOperation(); o != nil {
-		q, ok := m.quotas.Get(o.Charges[0].Quota)
+		q, ok := m.quotas.byNumber.Get(o.Charges[0].Quota)
 		return !ok || !q.ledger.Counts(o.Charges[0].EndNs)
 	}
 	return false

@@ -89,7 +89,7 @@ func TestWorkflowsThatCannotWork(t *testing.T) {
 		if f := r.GetFailure(); f.GetReason() != logpb.Reason_REASON_IMPOSSIBLE_WORKFLOW || !strings.Contains(f.Message, c.says) {
 			t.Errorf("%s: %v", name, r)
 		}
-		if len(w.m.State().Workflows("", "", 1, w.clock())) != 0 || w.m.quotas.Len() != 0 {
+		if len(w.m.State().Workflows("", "", 1, w.clock())) != 0 || w.m.quotas.byNumber.Len() != 0 {
 			t.Errorf("%s: some of it was applied", name)
 		}
 	}

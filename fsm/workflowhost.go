@@ -52,9 +52,9 @@ func (h workflowHost) Emit(event effect.Event, place int) int {
 // Lacks tells whether what was not to be had still is not.
 func (h workflowHost) Lacks(short workflow.Shortage) bool {
 	m := h.m
-	q := m.quotaNamed(short.Quota)
-	return q != nil && slices.ContainsFunc(m.ancestors(q), func(q *quota) bool {
-		q = m.editQuotaNow(q.number)
+	q := m.quotas.named(short.Quota)
+	return q != nil && slices.ContainsFunc(m.quotas.ancestors(q), func(q *quota) bool {
+		q = m.quotas.editNow(q.number)
 		return !q.rule.Policy.Observe && (q.cooling(m.clock.Now) || q.ledger.Available(&q.rule) < short.Amount)
 	})
 }
@@ -64,7 +64,7 @@ func (h workflowHost) Lacks(short workflow.Shortage) bool {
 func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
 	m := h.m
 	out, looked := h.Lacks(workflow.Shortage{Quota: quota, Amount: 1}), 0
-	number, _ := m.names.Get(quota)
+	number, _ := m.quotas.names.Get(quota)
 	m.eachWaiterOf(holder, func(w *waiter) bool {
 		if looked++; looked > maxPassedOver {
 			return false
