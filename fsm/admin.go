@@ -46,13 +46,13 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 		}
 	}
 	if !command.DryRun {
-		clear(m.sharers)
+		m.rules.forget()
 		unmetered := false
 		for i, definition := range command.Quotas {
 			unmetered = m.define(definition, defined[i]) || unmetered
 		}
 		if unmetered {
-			m.holders.sweepAgain(holding{m}, &m.bounds.sweeps)
+			m.holders.sweepAgain()
 		}
 		for _, definition := range command.Quotas {
 			m.setParent(m.quotas.editNow(m.quotas.named(definition.Name).number), definition.Parent)
@@ -63,7 +63,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 			}
 		}
 		if command.ReplaceHolders {
-			m.rules = command.Holders
+			m.rules.list = command.Holders
 		}
 		if command.ReplaceWorkflows {
 			m.workflows.Replace(workflowHost{m}, plans)
@@ -282,7 +282,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	m.quotas.setDefinition(q, nil)
 	m.quotas.byNumber.Delete(q.number)
 	m.quotas.cache.forget(q)
-	m.holders.sweepAgain(holding{m}, &m.bounds.sweeps)
+	m.holders.sweepAgain()
 	m.emit(effect.Event{Kind: effect.EventQuotaDeleted, Quota: q.name})
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{
 		QuotasApplied: &logpb.QuotasApplied{Deleted: []string{q.name}},

@@ -3,7 +3,6 @@ package fsm
 import (
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
-	"github.com/quotad/quotad/fsm/logpb"
 )
 
 // priority is the priority of a Reserve in the queue.
@@ -15,20 +14,9 @@ type priority struct {
 	rank int32
 }
 
-// priorityOf returns the priority of a Reserve.
-func (m *Machine) priorityOf(req *logpb.Reserve, needs []need) priority {
-	own, _ := m.byRules(req.Holder)
-	class := classOf(own, req.Class)
-	as := priority{class: class, rank: class}
-	if at := m.promotesAt(req.Holder, as, needs); at != 0 && at <= m.clock.Now {
-		as.rank = ledger.ClassStandard
-	}
-	return as
-}
-
 // promotesAt returns when background work of a holder counts as standard where it needs all of this; 0: never. What it needs
 // of several quotas that age it, the last one says.
-func (m *Machine) promotesAt(name string, as priority, needs []need) (at int64) {
+func (j *judge) promotesAt(name string, as priority, needs []need) (at int64) {
 	if as.rank != ledger.ClassBackground {
 		return 0
 	}
@@ -37,9 +25,9 @@ func (m *Machine) promotesAt(name string, as priority, needs []need) (at int64) 
 		if ageing == 0 {
 			continue
 		}
-		denied := m.holders.statsOf(name, n.quota).denied
+		denied := j.holders.statsOf(name, n.quota).denied
 		if denied == 0 {
-			denied = m.clock.Now
+			denied = j.clock.Now
 		}
 		at = max(at, fixed.AddSaturated(denied, ageing))
 	}
@@ -47,19 +35,19 @@ func (m *Machine) promotesAt(name string, as priority, needs []need) (at int64) 
 }
 
 // recordStarving records since when a holder of background work is granted nothing.
-func (m *Machine) recordStarving(name string, as priority, needs []need) {
-	if as.class != ledger.ClassBackground {
+func (m *Machine) recordStarving(rq *request, needs []need) {
+	if rq.class != ledger.ClassBackground {
 		return
 	}
 	for _, n := range needs {
 		if n.quota.rule.Policy.Ageing == 0 {
 			continue
 		}
-		m.holders.use(holding{m}, name) // who asks in vain is not forgotten
-		if m.holders.statsOf(name, n.quota).denied != 0 {
+		m.holders.use(rq.req.Holder) // who asks in vain is not forgotten
+		if m.holders.statsOf(rq.req.Holder, n.quota).denied != 0 {
 			continue
 		}
-		m.holders.editStats(holding{m}, name, n.quota).denied = max(m.clock.Now, 1)
+		m.holders.editStats(rq.req.Holder, n.quota).denied = max(m.clock.Now, 1)
 	}
 }
 
@@ -112,8 +100,8 @@ func (m *Machine) demoteNow(name string) (visited int) {
 		return true
 	})
 	for _, w := range waiting {
-		needs, _ := m.needs(w.req)
-		ages := m.promotesAt(name, priority{class: w.class, rank: w.class}, needs)
+		needs, _ := m.judge.needs(w.req)
+		ages := m.judge.promotesAt(name, priority{class: w.class, rank: w.class}, needs)
 		if ages == w.promoteAt && w.rank == w.class || ages != 0 && ages <= m.clock.Now {
 			continue
 		}

@@ -280,8 +280,9 @@ func fillQueue(w *world, command func(n int) *logpb.Command) {
 	m.payer = accounts.Payer{Caller: "hostile"}
 	for n := 0; m.taking(accounts.Waiters) == accounts.MayTake; n++ {
 		req := command(n).GetReserve()
-		needs, _ := m.needs(req)
-		m.enqueue(req, needs, m.priorityOf(req, needs), dedup.RequestID{})
+		needs, _ := m.judge.needs(req)
+		rq := m.judge.request(req, needs)
+		m.enqueue(&rq, needs, dedup.RequestID{})
 	}
 	m.payer = accounts.Payer{}
 }

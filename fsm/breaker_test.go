@@ -79,7 +79,7 @@ func BenchmarkReadBroken(b *testing.B) {
 	q := policed(rateOf("q", 1_000_000, minute), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})
 	w.quotas(q)
 	for i := range 20_000 {
-		w.m.holders.editStats(holding{w.m}, fmt.Sprintf("h%d", i), w.m.quotas.named("q"))
+		w.m.holders.editStats(fmt.Sprintf("h%d", i), w.m.quotas.named("q"))
 	}
 	for b.Loop() {
 		w.m.State().Quota("q", w.clock())

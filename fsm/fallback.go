@@ -42,7 +42,7 @@ func (m *Machine) fallBack(req *logpb.Reserve, needs []need) *logpb.Result {
 	other := m.instead(req)
 	for depth := 0; other != nil && depth < maxDepth; depth++ {
 		if result := m.grantElsewhere(req, other); result != nil {
-			if forecast, granted := m.forecastOf(needs), result.GetGranted(); forecast != nil && granted != nil {
+			if forecast, granted := m.judge.forecastOf(needs), result.GetGranted(); forecast != nil && granted != nil {
 				granted.Forecast = forecast
 			}
 			return result
@@ -54,16 +54,16 @@ func (m *Machine) fallBack(req *logpb.Reserve, needs []need) *logpb.Result {
 
 // grantElsewhere grants a Reserve of other quotas than those asked for, if that can be done now.
 func (m *Machine) grantElsewhere(req, other *logpb.Reserve) *logpb.Result {
-	needs, failure := m.needs(other)
+	needs, failure := m.judge.needs(other)
 	if failure != nil {
 		return nil
 	}
-	as := m.priorityOf(other, needs)
-	m.recordDemand(needs, as)
-	if m.reject(other, as.class, needs) != nil || m.remembering(other.Holder, needs) != accounts.MayTake {
+	rq := m.judge.request(other, needs)
+	recordDemand(needs, rq.priority, m.clock.Now)
+	if rq.reject(needs) != nil || m.remembering(other.Holder, needs) != accounts.MayTake {
 		return nil
 	}
-	result, _ := m.grantNow(other, needs, as)
+	result, _ := m.grantNow(&rq, needs)
 	for i, item := range result.GetGranted().GetItems() {
 		if i < len(req.Items) && item.Quota != req.Items[i].Quota && item.Pool != req.Items[i].Quota {
 			item.InsteadOf = req.Items[i].Quota

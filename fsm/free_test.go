@@ -321,7 +321,7 @@ func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
 	} {
 		restored := &restoring{m: New()}
 		restored.m.accounts.Last = nobody
-		if err := restored.m.holders.takeHolder(holding{restored.m}, &logpb.SnapshotHolder{Name: "waits"}); err != nil {
+		if err := restored.m.holders.takeHolder(&logpb.SnapshotHolder{Name: "waits"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := restored.take(record); err == nil {

@@ -7,7 +7,6 @@ import (
 	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/fixed"
-	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -44,31 +43,31 @@ const (
 func (h *holder) size() int64 { return holderSize + int64(len(h.name)) }
 
 // use returns a holder's record that may be changed.
-func (hs *holderTables) use(host holdersHost, name string) *holder {
+func (hs *holderTables) use(name string) *holder {
 	h := hs.recent
-	if h == nil || !h.MadeIn(host.generation()) || h.name != name {
-		h = hs.edit(host, name)
+	if h == nil || !h.MadeIn(hs.generation) || h.name != name {
+		h = hs.edit(name)
 		hs.recent = h
 	}
-	if host.now()-h.seen > holderMemory/16 {
+	if hs.clock.Now-h.seen > holderMemory/16 {
 		hs.seen.Delete(dueByName{At: h.seen, ID: name})
-		h.seen = host.now()
+		h.seen = hs.clock.Now
 		hs.seen.Set(dueByName{At: h.seen, ID: name})
 	}
 	return h
 }
 
 // edit returns a holder's record that may be changed, a new one where there was none.
-func (hs *holderTables) edit(host holdersHost, name string) *holder {
+func (hs *holderTables) edit(name string) *holder {
 	h, ok := hs.byName.Get(name)
 	if !ok {
-		h = &holder{Made: cow.In(host.generation()), name: name, seen: host.now(), account: host.openAccount()}
+		h = &holder{Made: cow.In(hs.generation), name: name, seen: hs.clock.Now, account: hs.book.Open(hs.payer)}
 		hs.byName.Set(name, h)
-		host.book().Add(h.account, accounts.Holders, h.size())
+		hs.book.Add(h.account, accounts.Holders, h.size())
 		hs.seen.Set(dueByName{At: h.seen, ID: name})
 		return h
 	}
-	h, _ = cow.Edit(hs.byName, name, h, host.generation())
+	h, _ = cow.Edit(hs.byName, name, h, hs.generation)
 	return h
 }
 
@@ -115,34 +114,24 @@ func (m *Machine) mayRemember(name string) bool {
 
 // forget forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a
 // present window something is used.
-func (hs *holderTables) forget(host holdersHost) {
+func (hs *holderTables) forget(leases leaseFinder) {
 	for done := 0; done < maxDuePerEntry; done++ {
 		last, ok := hs.seen.Min()
-		if !ok || last.At+holderMemory > host.now() {
+		if !ok || last.At+holderMemory > hs.clock.Now {
 			return
 		}
 		hs.seen.PopMin()
 		h, _ := hs.byName.Get(last.ID)
-		if h.waiting == 0 && !hs.usesAny(host, last.ID) && !host.hasLease(last.ID) {
-			done += hs.forgetStats(host, last.ID)
-			host.book().Add(h.account, accounts.Holders, -h.size())
+		if h.waiting == 0 && !hs.usesAny(last.ID) && leases.newestLease(last.ID) == nil {
+			done += hs.forgetStats(last.ID)
+			hs.book.Add(h.account, accounts.Holders, -h.size())
 			hs.byName.Delete(last.ID)
 			hs.recent = nil
 			continue
 		}
-		hs.seen.Set(dueByName{At: host.now(), ID: last.ID})
-		hs.use(host, last.ID).seen = host.now()
+		hs.seen.Set(dueByName{At: hs.clock.Now, ID: last.ID})
+		hs.use(last.ID).seen = hs.clock.Now
 	}
-}
-
-// byRules returns a holder's class and weight by the operator's rules: the first that matches counts.
-func (s *State) byRules(name string) (class, weight int32) {
-	for _, rule := range s.rules {
-		if Match(rule.Pattern, name) {
-			return rule.Class, max(rule.Weight, 1)
-		}
-	}
-	return ledger.ClassStandard, 1
 }
 
 // classOf returns the class in which a Reserve is judged: a caller may lower its holder's class, never raise it.
@@ -193,8 +182,8 @@ func (m *Machine) addCost(name string, by int64) {
 	if by == 0 || !m.holders.knows(name) {
 		return
 	}
-	h := m.holders.use(holding{m}, name)
-	_, weight := m.byRules(name)
+	h := m.holders.use(name)
+	_, weight := m.rules.of(name)
 	whole := fixed.AddSaturated(by, h.rest)
 	step := fixed.FloorDiv(whole, int64(weight))
 	virtualTime := addVirtualTime(h.virtualTime, step)

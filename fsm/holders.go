@@ -13,6 +13,10 @@ import (
 // holderTables have what is remembered of holders: their virtual times, what each did with single quotas, and how far these were gone
 // through to forget some. Records that are charged to accounts are made, resized and dropped here alone.
 type holderTables struct {
+	*moment
+	quotas *quotaTable
+	// book has the accounts that are charged with what is remembered.
+	book   *accounts.Book
 	byName *cow.Map[string, *holder]
 	// seen are all of them, by when they were last seen.
 	seen  *cow.Set[dueByName]
@@ -25,35 +29,11 @@ type holderTables struct {
 	recent *holder
 }
 
-// quotaFinder finds quotas by number, for reading.
-type quotaFinder interface {
-	quota(number uint32) (*quota, bool)
+// leaseFinder finds leases.
+type leaseFinder interface {
+	// newestLease returns a holder's newest live lease; nil: it has none.
+	newestLease(holder string) *lease
 }
-
-// holdersHost is what these tables need of the machine.
-type holdersHost interface {
-	quotaFinder
-	// generation is that of objects that may be changed in place.
-	generation() uint64
-	// now is cluster time.
-	now() int64
-	// book has the accounts that are charged with what is remembered.
-	book() *accounts.Book
-	// openAccount returns the account of the present command's caller.
-	openAccount() uint64
-	// hasLease tells whether a holder has a lease.
-	hasLease(holder string) bool
-}
-
-// holding is the machine as these tables see it.
-type holding struct{ m *Machine }
-
-func (h holding) generation() uint64                 { return h.m.generation }
-func (h holding) now() int64                         { return h.m.clock.Now }
-func (h holding) book() *accounts.Book               { return &h.m.accounts }
-func (h holding) openAccount() uint64                { return h.m.accounts.Open(h.m.payer) }
-func (h holding) quota(number uint32) (*quota, bool) { return h.m.quotas.byNumber.Get(number) }
-func (h holding) hasLease(holder string) bool        { return h.m.newestLease(holder) != nil }
 
 type quotaHolder struct {
 	quota  uint32
@@ -63,11 +43,6 @@ type quotaHolder struct {
 func lessQuotaHolder(a, b quotaHolder) bool {
 	return cmp.Or(cmp.Compare(a.quota, b.quota), cmp.Compare(a.holder, b.holder)) < 0
 }
-
-// readHolding is a state, frozen or not, as these tables see it when they are only read.
-type readHolding struct{ s *State }
-
-func (h readHolding) quota(number uint32) (*quota, bool) { return h.s.quotas.byNumber.Get(number) }
 
 func newHolders() *holderTables {
 	return &holderTables{
@@ -95,12 +70,12 @@ func (t *holderStats) encode() *logpb.SnapshotTally {
 	}
 }
 
-func (hs *holderTables) takeHolder(host holdersHost, encoded *logpb.SnapshotHolder) error {
+func (hs *holderTables) takeHolder(encoded *logpb.SnapshotHolder) error {
 	h := &holder{
-		Made: cow.In(host.generation()), name: encoded.Name, virtualTime: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs,
+		Made: cow.In(hs.generation), name: encoded.Name, virtualTime: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs,
 		account: encoded.Account,
 	}
-	if err := host.book().Charge(h.account, accounts.Holders, h.size()); err != nil {
+	if err := hs.book.Charge(h.account, accounts.Holders, h.size()); err != nil {
 		return err
 	}
 	hs.byName.Set(h.name, h)
@@ -108,29 +83,29 @@ func (hs *holderTables) takeHolder(host holdersHost, encoded *logpb.SnapshotHold
 	return nil
 }
 
-func (hs *holderTables) takeStats(host holdersHost, encoded *logpb.SnapshotTally) error {
+func (hs *holderTables) takeStats(encoded *logpb.SnapshotTally) error {
 	h, known := hs.byName.Get(encoded.Holder)
 	if !known {
 		return fmt.Errorf("a tally is of holder %q, of whom nothing is remembered", encoded.Holder)
 	}
 	t := &holderStats{
-		Made: cow.In(host.generation()), holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
+		Made: cow.In(hs.generation), holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
 		granted: encoded.GrantedNs, failures: encoded.Failures, denied: encoded.DeniedNs, member: encoded.MemberQuota,
 	}
 	hs.stats.Set(t)
 	hs.closeFor(t, encoded.ClosedUntilNs)
-	return host.book().Charge(h.account, accounts.Holders, statsSize)
+	return hs.book.Charge(h.account, accounts.Holders, statsSize)
 }
 
-func (hs *holderTables) takeMeter(host holdersHost, encoded *logpb.SnapshotMeter) error {
+func (hs *holderTables) takeMeter(encoded *logpb.SnapshotMeter) error {
 	h, known := hs.byName.Get(encoded.Holder)
 	if !known {
 		return fmt.Errorf("a meter is of holder %q, of whom nothing is remembered", encoded.Holder)
 	}
-	t := decodeMeter(encoded, host.generation())
+	t := decodeMeter(encoded, hs.generation)
 	t.holder = h.name
 	hs.meters.Set(t)
-	return host.book().Charge(h.account, accounts.Holders, t.size())
+	return hs.book.Charge(h.account, accounts.Holders, t.size())
 }
 
 // eachMemory calls fn with each thing that is remembered of a holder, and what it takes.

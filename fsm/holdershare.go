@@ -13,25 +13,15 @@ type ownShare struct{ share, used int64 }
 
 // sharesOfOthers returns the shares that are kept from a holder: those of other holders of its class and above. In quiet
 // times nothing is kept for classes above background.
-func (m *Machine) sharesOfOthers(q *quota, name string, as priority, quiet bool) (others []ownShare) {
+func (rq *request) sharesOfOthers(q *quota, quiet bool) (others []ownShare) {
 	for _, h := range q.rule.Policy.Shares.Holders {
-		own := m.classOfSharer(h.Holder)
-		if h.Holder == name || own > as.rank || quiet && own < as.class {
+		own := rq.rules.classOfSharer(h.Holder)
+		if h.Holder == rq.req.Holder || own > rq.rank || quiet && own < rq.class {
 			continue
 		}
-		others = append(others, ownShare{share: q.shareOf(int64(h.SharePpm)), used: m.holders.usedBy(q, h.Holder)})
+		others = append(others, ownShare{share: q.shareOf(int64(h.SharePpm)), used: rq.holders.usedBy(q, h.Holder)})
 	}
 	return others
-}
-
-// classOfSharer returns the class of a holder with a share: each judgement asks for all of them, and there may be many rules.
-func (m *Machine) classOfSharer(name string) int32 {
-	class, known := m.sharers[name]
-	if !known {
-		class, _ = m.byRules(name)
-		m.sharers[name] = class
-	}
-	return class
 }
 
 // keptFor says, for people, for whom something is kept.

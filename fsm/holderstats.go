@@ -42,19 +42,19 @@ func (hs *holderTables) hasStats(name string, q *quota) bool {
 }
 
 // editStats returns holder stats for update. Their holder is kept at least as long.
-func (hs *holderTables) editStats(host holdersHost, name string, q *quota) *holderStats {
-	h := hs.use(host, name)
+func (hs *holderTables) editStats(name string, q *quota) *holderStats {
+	h := hs.use(name)
 	t, ok := hs.stats.Get(&holderStats{holder: name, quota: q.number})
-	if ok && t.MadeIn(host.generation()) {
+	if ok && t.MadeIn(hs.generation) {
 		return t
 	}
 	c := holderStats{holder: h.name, quota: q.number}
 	if ok {
 		c = *t
 	} else {
-		host.book().Add(h.account, accounts.Holders, statsSize)
+		hs.book.Add(h.account, accounts.Holders, statsSize)
 	}
-	c.Made = cow.In(host.generation())
+	c.Made = cow.In(hs.generation)
 	hs.stats.Set(&c)
 	return &c
 }
@@ -73,17 +73,17 @@ func (hs *holderTables) closeFor(t *holderStats, until int64) {
 func (t *holderStats) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
 // unlistStats removes dropped holder stats from the other tables.
-func (hs *holderTables) unlistStats(host holdersHost, dropped ...*holderStats) {
+func (hs *holderTables) unlistStats(dropped ...*holderStats) {
 	for _, t := range dropped {
 		hs.closed.Delete(t.place())
-		hs.charge(host, t.holder, -statsSize)
+		hs.charge(t.holder, -statsSize)
 	}
 }
 
 // charge charges the account of a holder, of whom something is remembered, with bytes.
-func (hs *holderTables) charge(host holdersHost, name string, bytes int64) {
+func (hs *holderTables) charge(name string, bytes int64) {
 	h, _ := hs.byName.Get(name)
-	host.book().Add(h.account, accounts.Holders, bytes)
+	hs.book.Add(h.account, accounts.Holders, bytes)
 }
 
 // broken returns up to limit holders, by name, for whom a quota is closed.

@@ -71,23 +71,24 @@ func (a *answerItems) add(items []*logpb.GrantedItem, quota string, amount, unti
 }
 
 // grant makes a lease, with which an account is charged, and returns its Granted in a result. The needs must have been judged.
-func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, account uint64) *logpb.Result {
+func (m *Machine) grant(rq *request, needs []need, ticket, account uint64) *logpb.Result {
+	req := rq.req
 	m.grants++
 	m.lastLease++
 	ttl := req.TtlNs
 	if ttl == 0 {
 		ttl = defaultTTL
 	}
-	h := m.holders.use(holding{m}, req.Holder)
+	h := m.holders.use(req.Holder)
 	l := m.freeList.lease()
-	l.Made, l.id, l.fence, l.class = cow.In(m.generation), m.lastLease, m.fence(), as.class
+	l.Made, l.id, l.fence, l.class = cow.In(m.generation), m.lastLease, m.fence(), rq.class
 	l.holder, l.digest = h.name, m.digests.of(h.name)
 	l.account = account
 	l.ttl, l.deadline = ttl, m.clock.Now+ttl
 	if ticket != 0 && !req.Consume && ttl > provisionalTTL {
 		l.provisional, l.deadline = true, m.clock.Now+provisionalTTL
 	}
-	m.recordGrant(req, as, needs)
+	m.recordGrant(rq, needs)
 	end := m.workflows.RecordGrant(workflowHost{m}, l.holder, l.fence, enforced(needs) != nil, amountIn(needs))
 	l.deadline = min(l.deadline, end)
 	if l.items = l.single[:0]; len(needs) > 1 {
@@ -98,7 +99,7 @@ func (m *Machine) grant(req *logpb.Reserve, needs []need, as priority, ticket, a
 	m.leases.Load(l.id, l) // Load is Set that tries the end first: new leases always belong there
 	m.leasesOf.Add(l.digest, l.id)
 	m.deadlines.Add(uint64(l.deadline), l.id)
-	recordServed(needs, as.rank, h.virtualTime)
+	recordServed(needs, rq.rank, h.virtualTime)
 	m.addCost(l.holder, costOf(needs))
 	result := unwantedResult
 	if m.wantResult || ticket != 0 {
@@ -122,7 +123,7 @@ func (m *Machine) answer(l *lease, needs []need, ticket uint64) *logpb.Result {
 	a.granted.Lease, a.granted.Fence, a.granted.DeadlineNs = l.id, l.fence, l.deadline
 	a.granted.Class, a.granted.Ticket, a.granted.AskedTtlNs = l.class, ticket, l.ttl
 	a.granted.Items = m.grantedItems(l, &a.items)
-	a.granted.Forecast, a.granted.BackPressure = m.forecastOf(needs), m.workflows.Pressure(l.holder, m.clock.Now)
+	a.granted.Forecast, a.granted.BackPressure = m.judge.forecastOf(needs), m.workflows.Pressure(l.holder, m.clock.Now)
 	return &a.result
 }
 

@@ -20,6 +20,7 @@ type state = State
 // Machine is the replicated state machine.
 type Machine struct {
 	*state
+	judge judge
 	// reordered are the quotas whose waiters changed places while waiters were served; the next pass serves them.
 	reordered map[uint32]bool
 	// toWake are the holders whose quotas are marked dirty when all commands are carried out.
@@ -28,8 +29,6 @@ type Machine struct {
 	toDemote btree.Set[string]
 	// ticked tells whether a second of cluster time began with the present entry.
 	ticked bool
-	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
-	sharers map[string]int32
 	// digester makes the digests of commands. packing is room for detached records that are packed, looked for one that is
 	// looked at.
 	digester entry.Digester
@@ -44,16 +43,16 @@ type Machine struct {
 	raw []byte
 	// wantResult says that somebody reads the result of the present command, or that it is stored.
 	wantResult bool
-	// payer is whom the present command is charged to.
-	payer accounts.Payer
 	// wakeupLost says that a pass cleared a wakeup that waiters behind the present one may still need.
 	wakeupLost bool
 }
 
 // New returns the state at the cluster's birth.
 func New() *Machine {
+	s := newState()
 	return &Machine{
-		state: newState(), reordered: map[uint32]bool{}, sharers: map[string]int32{}, freeList: freeList{most: maxFree},
+		state: s, judge: judge{moment: s.moment, quotas: s.quotas, holders: s.holders, workflows: s.workflows, rules: s.rules},
+		reordered: map[uint32]bool{}, freeList: freeList{most: maxFree},
 	}
 }
 
@@ -237,14 +236,14 @@ func (m *Machine) runDue() {
 	m.requests.Free(requestHost{m})
 	m.refuseDeleted()
 	m.continueMoves()
-	m.holders.sweepOn(holding{m}, &m.bounds.sweeps)
+	m.holders.sweepOn()
 	m.expireLeases()
 	m.retireRecords()
 	m.expireOperations()
 	m.requests.ExpireSessions(requestHost{m}, maxDuePerEntry)
 	m.requests.ExpireKeys(requestHost{m}, maxDuePerEntry)
 	m.accounts.ForgetReports(m.clock.Now)
-	m.holders.forget(holding{m})
+	m.holders.forget(m.state)
 	m.tasks.LoseAttempts(taskHost{m}, maxDuePerEntry)
 	m.tasks.ForgetOld(taskHost{m}, maxDuePerEntry)
 	m.endLimits()

@@ -33,16 +33,16 @@ func lessMeter(a, b *meter) bool {
 }
 
 // meterOf returns a holder's meter of a quota, that may be changed; nil: it has none.
-func (hs *holderTables) meterOf(host holdersHost, q *quota, name string) *meter {
+func (hs *holderTables) meterOf(q *quota, name string) *meter {
 	if !q.rule.Policy.Meters(name) {
 		return nil
 	}
 	known, ok := hs.meters.Get(&meter{holder: name, quota: q.number})
-	if !ok && q.rule.Policy.Shares.Holder(name) == 0 && !hs.roomForMeter(host, name) {
+	if !ok && q.rule.Policy.Shares.Holder(name) == 0 && !hs.roomForMeter(name) {
 		return nil
 	}
-	h := hs.use(host, name)
-	if ok && known.MadeIn(host.generation()) {
+	h := hs.use(name)
+	if ok && known.MadeIn(hs.generation) {
 		return known
 	}
 	c := &meter{holder: h.name, quota: q.number}
@@ -50,9 +50,9 @@ func (hs *holderTables) meterOf(host holdersHost, q *quota, name string) *meter 
 		*c = *known
 		c.used, c.Denials = known.used.Clone(), slices.Clone(known.Denials)
 	}
-	c.Made = cow.In(host.generation())
+	c.Made = cow.In(hs.generation)
 	if !ok {
-		host.book().Add(h.account, accounts.Holders, c.size())
+		hs.book.Add(h.account, accounts.Holders, c.size())
 	}
 	hs.meters.Set(c)
 	return c
@@ -60,31 +60,31 @@ func (hs *holderTables) meterOf(host holdersHost, q *quota, name string) *meter 
 
 // roomForMeter tells whether a holder that something else is remembered of may have one more meter. Meters take half of what its
 // caller may have at most: to count what holders do must not keep others from being served.
-func (hs *holderTables) roomForMeter(host holdersHost, name string) bool {
+func (hs *holderTables) roomForMeter(name string) bool {
 	h, known := hs.byName.Get(name)
-	return known && hs.meters.Len() < maxMeters && host.book().HasLessThan(2, h.account, accounts.Holders, host.now())
+	return known && hs.meters.Len() < maxMeters && hs.book.HasLessThan(2, h.account, accounts.Holders, hs.clock.Now)
 }
 
 // mayGrow tells whether one more thing may be listed in a meter.
-func (hs *holderTables) mayGrow(host holdersHost, t *meter) bool {
+func (hs *holderTables) mayGrow(t *meter) bool {
 	h := hs.get(t.holder)
-	return h != nil && host.book().HasLessThan(2, h.account, accounts.Holders, host.now())
+	return h != nil && hs.book.HasLessThan(2, h.account, accounts.Holders, hs.clock.Now)
 }
 
 // size returns what a meter takes.
 func (t *meter) size() int64 { return meterSize + listedSize*int64(len(t.used.Ends)+len(t.Denials)) }
 
 // resized records that a meter that took so many bytes may take another number now.
-func (hs *holderTables) resized(host holdersHost, t *meter, was int64) {
+func (hs *holderTables) resized(t *meter, was int64) {
 	if size := t.size(); size != was {
-		hs.charge(host, t.holder, size-was)
+		hs.charge(t.holder, size-was)
 	}
 }
 
 // unmeter records that meters were dropped.
-func (hs *holderTables) unmeter(host holdersHost, dropped ...*meter) {
+func (hs *holderTables) unmeter(dropped ...*meter) {
 	for _, t := range dropped {
-		hs.charge(host, t.holder, -t.size())
+		hs.charge(t.holder, -t.size())
 	}
 }
 
@@ -108,8 +108,8 @@ func (t *meter) answered(cause logpb.Cause) {
 }
 
 // recordReturned counts what came back of what was consumed.
-func (hs *holderTables) recordReturned(host holdersHost, q *quota, name string, amount int64) {
-	if t := hs.meterOf(host, q, name); t != nil {
+func (hs *holderTables) recordReturned(q *quota, name string, amount int64) {
+	if t := hs.meterOf(q, name); t != nil {
 		t.Returned = fixed.AddSaturated(t.Returned, amount)
 	}
 }
@@ -120,7 +120,7 @@ func (m *Machine) recordRefusal(name string, refusal *logpb.Refusal) {
 	if _, known := m.holders.byName.Get(name); !known || q == nil {
 		return // names that were never granted anything must not fill the tables
 	}
-	t := m.holders.meterOf(holding{m}, q, name)
+	t := m.holders.meterOf(q, name)
 	if t == nil {
 		return
 	}
@@ -128,20 +128,20 @@ func (m *Machine) recordRefusal(name string, refusal *logpb.Refusal) {
 		return cmp.Compare(d.Reason, reason)
 	})
 	if !found {
-		if !m.holders.mayGrow(holding{m}, t) {
+		if !m.holders.mayGrow(t) {
 			return
 		}
-		defer m.holders.resized(holding{m}, t, t.size())
+		defer m.holders.resized(t, t.size())
 		t.Denials = slices.Insert(t.Denials, i, Denial{Reason: refusal.Reason})
 	}
 	t.Denials[i].Times++
 }
 
 // usesAny tells whether a holder used something of a present window that it has a meter for.
-func (hs *holderTables) usesAny(host holdersHost, name string) (uses bool) {
+func (hs *holderTables) usesAny(name string) (uses bool) {
 	hs.meters.Ascend(&meter{holder: name}, func(t *meter) bool {
 		if t.holder == name && t.used.Amount > 0 {
-			q, ok := host.quota(t.quota)
+			q, ok := hs.quotas.byNumber.Get(t.quota)
 			uses = ok && t.window == q.ledger.Window && q.ledger.UsedByAll() > 0
 		}
 		return t.holder == name && !uses
@@ -238,7 +238,7 @@ func (s *State) viewUsage(t *meter, q *quota, p *reservations) UsageView {
 	p.work += 1 + len(q.ledger.Log)/8
 	g := q.ledgerAt(at)
 	v := UsageView{Holder: t.holder, Quota: q.name, Used: -1, MeterCounts: t.MeterCounts}
-	v.Class, _ = s.byRules(t.holder)
+	v.Class, _ = s.rules.of(t.holder)
 	v.Reserved = p.of(s, t.holder, heldIn{q.number, g.Window})
 	if q.rule.Kind != ledger.KindWindow {
 		return v
@@ -299,10 +299,10 @@ func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, a
 	}
 	listed := q.ledger.Lists(&q.rule)
 	q.ledger.Used[class].Add(end, amount, listed)
-	if t := m.holders.metered(holding{m}, q, name); t != nil {
+	if t := m.holders.metered(q, name); t != nil {
 		was := t.size()
-		t.used.Add(end, amount, listed && (amount < 0 || t.used.Has(end) || m.holders.mayGrow(holding{m}, t)))
-		m.holders.resized(holding{m}, t, was)
+		t.used.Add(end, amount, listed && (amount < 0 || t.used.Has(end) || m.holders.mayGrow(t)))
+		m.holders.resized(t, was)
 	}
 }
 
@@ -319,19 +319,19 @@ func (m *Machine) moveUsage(q *quota, name string, c *charge, from int64) {
 		return
 	}
 	q.ledger.Used[c.class].Move(from, c.end, c.amount)
-	if t := m.holders.metered(holding{m}, q, name); t != nil {
+	if t := m.holders.metered(q, name); t != nil {
 		was := t.size()
 		t.used.List(from, -c.amount)
-		if t.used.Has(c.end) || m.holders.mayGrow(holding{m}, t) {
+		if t.used.Has(c.end) || m.holders.mayGrow(t) {
 			t.used.List(c.end, c.amount)
 		}
-		m.holders.resized(holding{m}, t, was)
+		m.holders.resized(t, was)
 	}
 }
 
 // metered returns a holder's meter, with what is of the present window, that may be changed; nil: it has none.
-func (hs *holderTables) metered(host holdersHost, q *quota, name string) *meter {
-	t := hs.meterOf(host, q, name)
+func (hs *holderTables) metered(q *quota, name string) *meter {
+	t := hs.meterOf(q, name)
 	if t == nil {
 		return nil
 	}
@@ -343,6 +343,6 @@ func (hs *holderTables) metered(host holdersHost, q *quota, name string) *meter 
 	if !q.ledger.Lists(&q.rule) {
 		t.used.Ends = nil
 	}
-	hs.resized(host, t, was)
+	hs.resized(t, was)
 	return t
 }

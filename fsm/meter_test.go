@@ -94,7 +94,7 @@ func TestMetersAreBounded(t *testing.T) {
 	for i := range maxMeters {
 		m.holders.meters.Set(&meter{holder: strconv.Itoa(i), quota: 1})
 	}
-	has := func(name string) bool { return m.holders.meterOf(holding{m}, q, name) != nil }
+	has := func(name string) bool { return m.holders.meterOf(q, name) != nil }
 	if has("another") || !has("7") || !has("owner") {
 		t.Errorf("%d meters", m.holders.meters.Len())
 	}

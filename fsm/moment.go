@@ -1,6 +1,9 @@
 package fsm
 
-import "github.com/quotad/quotad/fsm/effect"
+import (
+	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/effect"
+)
 
 // moment is what holds while an entry is applied: its place in the log, the clock, how much more it may do, and what it has brought about.
 // Parts of the state see the moment of their state. A frozen state has that of the last entry before it was frozen.
@@ -16,6 +19,8 @@ type moment struct {
 	asker uint64
 	// commanded says that a command is being carried out.
 	commanded bool
+	// payer is whom the present command is charged to.
+	payer accounts.Payer
 	// bounds is how much work an entry carries out.
 	bounds bounds
 }

@@ -215,7 +215,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	if failure := noSlots(parts); failure != nil {
 		return effect.Failed(failure)
 	}
-	if refusal := m.judgeConsume(l, parts); refusal != nil {
+	if refusal := m.judge.consumption(l, m.needsOf(l, parts)); refusal != nil {
 		m.recordRefusal(l.holder, refusal)
 		m.workflows.RecordDenial(workflowHost{m}, l.holder, refusal, amountIn(m.needsOf(l, parts)))
 		refusal.BackPressure = m.workflows.Pressure(l.holder, m.clock.Now)
@@ -230,7 +230,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		return full
 	}
 	for _, n := range m.needsOf(l, parts) {
-		if m.consumesRamp(l, n.quota) {
+		if m.judge.consumesRamp(l, n.quota) {
 			n.quota.ramped = fixed.AddSaturated(n.quota.ramped, n.amount)
 		}
 	}
@@ -309,30 +309,30 @@ func noSlots(parts []heldPart) *logpb.Failure {
 	return nil
 }
 
-// judgeConsume says what stands in the way of consuming what is held: a cooldown, a burst that is used up.
-func (m *Machine) judgeConsume(l *lease, parts []heldPart) *logpb.Refusal {
+// consumption says what stands in the way of consuming what a lease holds: a cooldown, a burst that is used up.
+func (j *judge) consumption(l *lease, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
-	now := m.clock.Now
-	for _, n := range m.needsOf(l, parts) {
+	now := j.clock.Now
+	for _, n := range needs {
 		q := n.quota
 		if q.rule.Policy.Observe {
 			continue
 		}
 		switch {
 		case q.rule.Limit == 0:
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
+			worst = worse(worst, j.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
 		case q.rule.Burst > 0 && n.amount > q.rule.Burst:
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_NEVER_FITS, q, 0,
+			worst = worse(worst, j.refusal(logpb.Reason_REASON_NEVER_FITS, q, 0,
 				fmt.Sprintf("consume at most %d at a time", q.rule.Burst)))
 		}
 		if q.cooling(now) {
-			worst = worse(worst, m.coolingRefusal(q, l.holder, l.class, q.cooldown))
+			worst = worse(worst, j.coolingRefusal(q, l.holder, l.class, q.cooldown))
 		}
-		if wait := m.rampWait(n); wait > 0 && m.consumesRamp(l, q) {
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, fixed.AddSaturated(now, wait), "it reopens slowly after a cooldown"))
+		if wait := j.rampWait(n); wait > 0 && j.consumesRamp(l, q) {
+			worst = worse(worst, j.refusal(logpb.Reason_REASON_REOPENING, q, fixed.AddSaturated(now, wait), "it reopens slowly after a cooldown"))
 		}
-		if left := q.burstLeft(m.moment, n.amount); left > 0 {
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, fixed.AddSaturated(now, left), "the burst is used up"))
+		if left := q.burstLeft(j.moment, n.amount); left > 0 {
+			worst = worse(worst, j.refusal(logpb.Reason_REASON_EXHAUSTED, q, fixed.AddSaturated(now, left), "the burst is used up"))
 		}
 	}
 	return worst
@@ -397,7 +397,7 @@ func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operatio
 				q.ledger.Held -= part.amount
 			}
 			o.charges = append(o.charges, m.chargeFor(q, l, it.ancestor, part.amount, spendBy))
-			if t := m.holders.meterOf(holding{m}, q, l.holder); t != nil {
+			if t := m.holders.meterOf(q, l.holder); t != nil {
 				t.Consumed = fixed.AddSaturated(t.Consumed, part.amount)
 			}
 		})

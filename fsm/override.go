@@ -78,16 +78,16 @@ func (m *Machine) endOverrides() {
 }
 
 // rejectByOverride refuses a need, until an override ends, that nothing but the override rules out; nil: none does.
-func (m *Machine) rejectByOverride(req *logpb.Reserve, class int32, n need) *logpb.Refusal {
+func (rq *request) rejectByOverride(n need) *logpb.Refusal {
 	q := n.quota
 	if q.override == nil {
 		return nil
 	}
-	refusal := m.rejectByRule(req, class, n, &q.rule)
+	refusal := rq.rejectByRule(n, &q.rule)
 	if refusal == nil {
 		return nil
 	}
-	if own, _ := ledger.NewRule(q.definition, m.featureLevel); m.rejectByRule(req, class, n, &own) != nil {
+	if own, _ := ledger.NewRule(q.definition, rq.featureLevel); rq.rejectByRule(n, &own) != nil {
 		return nil
 	}
 	refusal.RetryAtNs, refusal.Advice = q.override.until, "an operator's override rules it out until then: "+refusal.Advice

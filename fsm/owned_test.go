@@ -68,7 +68,7 @@ func TestHoldersOfOneDigest(t *testing.T) {
 		return turns
 	}
 	before := turns("a")
-	w.m.setVirtualTime(w.m.holders.use(holding{w.m}, "b"), 1<<40)
+	w.m.setVirtualTime(w.m.holders.use("b"), 1<<40)
 	same("turns of a", turns("a"), before)
 	same("turns of b", turns("b"), []uint64{1 << 40, 1 << 40})
 }

@@ -205,10 +205,10 @@ func (q *quota) thereFrom(amount, now int64) int64 {
 
 // withholdByPacedCap keeps critical calls of a rate below their cap while lower classes ask. A call that is larger
 // than the cap passes alone.
-func (m *Machine) withholdByPacedCap(as priority, n need) *logpb.Refusal {
-	q, now := n.quota, m.clock.Now
+func (rq *request) withholdByPacedCap(n need) *logpb.Refusal {
+	q, now := n.quota, rq.clock.Now
 	used := &q.ledger.Used[ledger.ClassCritical]
-	if as.class != ledger.ClassCritical || used.Amount == 0 || fixed.AddSaturated(used.Amount, n.amount) <= q.cap(&q.ledger) {
+	if rq.class != ledger.ClassCritical || used.Amount == 0 || fixed.AddSaturated(used.Amount, n.amount) <= q.cap(&q.ledger) {
 		return nil
 	}
 	until := q.lowerAskUntil(now)
@@ -219,7 +219,7 @@ func (m *Machine) withholdByPacedCap(as priority, n need) *logpb.Refusal {
 	if until == ledger.Never {
 		until = fixed.AddSaturated(now, unknownRetry)
 	}
-	return m.refusal(logpb.Reason_REASON_CAP, q, until, "critical calls have used what they may while others ask")
+	return rq.refusal(logpb.Reason_REASON_CAP, q, until, "critical calls have used what they may while others ask")
 }
 
 // cap is the most that critical calls may use of a rate while others ask.
@@ -252,17 +252,17 @@ func (q *quota) belowCapFrom(used *ledger.Usage, amount, now int64) int64 {
 }
 
 // exhaustedPaced makes the refusal of a need of a rate with shares, in a class below critical, that does not fit now.
-func (m *Machine) exhaustedPaced(req *logpb.Reserve, as priority, n need) *logpb.Refusal {
-	now, burst := m.clock.Now, m.burstWait(req, n)
-	at := n.quota.heldBackUntil(as.rank, n.amount, 0, now)
+func (rq *request) exhaustedPaced(n need) *logpb.Refusal {
+	now, burst := rq.clock.Now, rq.burstWait(n)
+	at := n.quota.heldBackUntil(rq.rank, n.amount, 0, now)
 	if at == ledger.Never {
 		at = fixed.AddSaturated(now, unknownRetry)
 	}
 	at = max(at, fixed.AddSaturated(now, burst))
 	if burst > 0 || n.quota.ledger.Available(&n.quota.rule) < n.amount {
-		return m.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, at, "come back then, or wait in the queue")
+		return rq.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, at, "come back then, or wait in the queue")
 	}
-	return m.refusal(logpb.Reason_REASON_SHARE, n.quota, at,
+	return rq.refusal(logpb.Reason_REASON_SHARE, n.quota, at,
 		"what is left is kept for a higher class, and lent at the pace at which it comes back")
 }
 

@@ -28,17 +28,17 @@ type withheld struct {
 
 // withhold returns what policy withholds now of some needs from a holder in a class; nil: nothing. Of several reasons the
 // refusal has the first in precedence.
-func (m *Machine) withhold(req *logpb.Reserve, as priority, needs []need) *withheld {
+func (rq *request) withhold(needs []need) *withheld {
 	var all *withheld
-	if refusal := m.withholdByWorkflow(req.Holder, needs); refusal != nil {
+	if refusal := rq.withholdByWorkflow(needs); refusal != nil {
 		all = &withheld{refusal: refusal}
 	}
 	for _, n := range needs {
 		p := &n.quota.rule.Policy
-		if p.Observe || !p.Judges() || n.quota.rule.WithholdsNothing(as.class) {
+		if p.Observe || !p.Judges() || n.quota.rule.WithholdsNothing(rq.class) {
 			continue
 		}
-		if one := m.withholdNeed(req, as, n); one != nil {
+		if one := rq.withholdNeed(n); one != nil {
 			if all != nil {
 				one.refusal, one.class = worse(all.refusal, one.refusal), one.class || all.class
 			}
@@ -49,7 +49,7 @@ func (m *Machine) withhold(req *logpb.Reserve, as priority, needs []need) *withh
 }
 
 // withholdNeed judges one need.
-func (m *Machine) withholdNeed(req *logpb.Reserve, as priority, n need) *withheld {
+func (rq *request) withholdNeed(n need) *withheld {
 	var found *withheld
 	add := func(refusal *logpb.Refusal, ofClass bool) {
 		if refusal == nil {
@@ -60,14 +60,14 @@ func (m *Machine) withholdNeed(req *logpb.Reserve, as priority, n need) *withhel
 		}
 		found.refusal, found.class = worse(found.refusal, refusal), found.class || ofClass
 	}
-	t := m.holders.statsOf(req.Holder, n.quota)
-	if n.quota.rule.Policy.Failures > 0 && t.closedUntil > m.clock.Now {
-		add(m.refusal(logpb.Reason_REASON_BREAKER_OPEN, n.quota, t.closedUntil,
-			fmt.Sprintf("the provider refused %q %d times in a row", req.Holder, t.failures)), false)
+	t := rq.holders.statsOf(rq.req.Holder, n.quota)
+	if n.quota.rule.Policy.Failures > 0 && t.closedUntil > rq.clock.Now {
+		add(rq.refusal(logpb.Reason_REASON_BREAKER_OPEN, n.quota, t.closedUntil,
+			fmt.Sprintf("the provider refused %q %d times in a row", rq.req.Holder, t.failures)), false)
 	}
-	add(m.withholdByZone(req, as.rank, n.quota, t))
-	add(m.withholdByShare(req.Holder, as, n), false)
-	add(m.withholdByForecast(as, n.quota), true)
+	add(rq.withholdByZone(n.quota, t))
+	add(rq.withholdByShare(n), false)
+	add(rq.withholdByForecast(n.quota), true)
 	return found
 }
 
@@ -99,62 +99,62 @@ func (q *quota) zone(g *ledger.Ledger, v ledger.View) (zone logpb.Zone, left, sc
 }
 
 // withholdByZone paces a holder, or parks a class.
-func (m *Machine) withholdByZone(req *logpb.Reserve, class int32, q *quota, t holderStats) (*logpb.Refusal, bool) {
+func (rq *request) withholdByZone(q *quota, t holderStats) (*logpb.Refusal, bool) {
 	if q.rule.Policy.Zones == logpb.Zones_ZONES_UNSPECIFIED {
 		return nil, false
 	}
 	green, amber := q.rule.Policy.Thresholds()
-	zone, left, scale := q.zone(&q.ledger, q.rule.At(m.clock))
+	zone, left, scale := q.zone(&q.ledger, q.rule.At(rq.clock))
 	if zone == logpb.Zone_ZONE_GREEN {
 		return nil, false
 	}
 	strict, red := q.rule.Policy.Zones == logpb.Zones_ZONES_STRICT, zone == logpb.Zone_ZONE_RED
 	switch {
-	case class == ledger.ClassCritical && (!strict || !red || req.Emergency):
+	case rq.rank == ledger.ClassCritical && (!strict || !red || rq.req.Emergency):
 		return nil, false
-	case class == ledger.ClassCritical:
-		return m.parked(q, left, amber, "little is left: mark it as an emergency if it is one"), false
+	case rq.rank == ledger.ClassCritical:
+		return rq.parked(q, left, amber, "little is left: mark it as an emergency if it is one"), false
 	case strict:
-		return m.parked(q, left, green, "little is left: it is kept for critical calls"), true
-	case red && class == ledger.ClassBackground:
-		return m.parked(q, left, amber, "little is left: background work waits"), true
+		return rq.parked(q, left, green, "little is left: it is kept for critical calls"), true
+	case red && rq.rank == ledger.ClassBackground:
+		return rq.parked(q, left, amber, "little is left: background work waits"), true
 	case red:
-		return m.paced(q, t, redPace), false
+		return rq.paced(q, t, redPace), false
 	}
 	top, bottom := fixed.MulDivFloor(green, scale, fixed.Million), fixed.MulDivFloor(amber, scale, fixed.Million)
 	delay := fixed.MulDivFloor(longestDelay, top-left, max(top-bottom, 1))
-	if class == ledger.ClassStandard {
+	if rq.rank == ledger.ClassStandard {
 		delay /= 2
 	}
-	return m.paced(q, t, delay), false
+	return rq.paced(q, t, delay), false
 }
 
 // paced refuses a holder that was granted something less than a delay ago.
-func (m *Machine) paced(q *quota, t holderStats, delay int64) *logpb.Refusal {
+func (j *judge) paced(q *quota, t holderStats, delay int64) *logpb.Refusal {
 	next := fixed.AddSaturated(t.granted, delay)
-	if t.grants == 0 || next <= m.clock.Now {
+	if t.grants == 0 || next <= j.clock.Now {
 		return nil
 	}
-	return m.refusal(logpb.Reason_REASON_ZONE, q, next, "little is left: calls are spread over the window")
+	return j.refusal(logpb.Reason_REASON_ZONE, q, next, "little is left: calls are spread over the window")
 }
 
 // parked refuses until the shrinking threshold meets what is left, or the window closes.
-func (m *Machine) parked(q *quota, left, threshold int64, advice string) *logpb.Refusal {
+func (j *judge) parked(q *quota, left, threshold int64, advice string) *logpb.Refusal {
 	wait := unknownRetry
-	if closes, ok := q.ledger.Closes(&q.rule, q.rule.At(m.clock)); ok {
+	if closes, ok := q.ledger.Closes(&q.rule, q.rule.At(j.clock)); ok {
 		wait = max(closes-fixed.MulDivFloor(q.rule.Length(&q.ledger), min(left, threshold), ledger.ShrinkPart*threshold), fixed.Millisecond)
 	}
-	return m.refusal(logpb.Reason_REASON_ZONE, q, fixed.AddSaturated(m.clock.Now, wait), advice)
+	return j.refusal(logpb.Reason_REASON_ZONE, q, fixed.AddSaturated(j.clock.Now, wait), advice)
 }
 
 // rampWait returns in how long a quota that reopens lets a need through; 0: now. It is a shortage, as what does not fit is:
 // whoever is first waits for it, and everybody behind.
-func (m *Machine) rampWait(n need) int64 {
+func (j *judge) rampWait(n need) int64 {
 	q := n.quota
-	if q.reopens(m.clock.Now) == 0 {
+	if q.reopens(j.clock.Now) == 0 {
 		return 0
 	}
-	return max(q.reopened+q.letsThrough(q.ramped, n.amount)-m.clock.Now, 0)
+	return max(q.reopened+q.letsThrough(q.ramped, n.amount)-j.clock.Now, 0)
 }
 
 // letsThrough returns how long after its reopening a quota lets an amount through, when so much was granted before.
@@ -174,15 +174,15 @@ func (q *quota) letsThrough(granted, amount int64) int64 {
 }
 
 // recordGrant remembers a grant for the policies that ask.
-func (m *Machine) recordGrant(req *logpb.Reserve, as priority, needs []need) {
+func (m *Machine) recordGrant(rq *request, needs []need) {
 	aged := false
 	for _, n := range needs {
 		q := n.quota
 		p := &q.rule.Policy
-		if p.Observe && m.wouldRefuse(req, as, n) {
+		if p.Observe && rq.wouldRefuse(n) {
 			q.observed++
 		}
-		if t := m.holders.meterOf(holding{m}, q, req.Holder); t != nil {
+		if t := m.holders.meterOf(q, rq.req.Holder); t != nil {
 			t.Granted = fixed.AddSaturated(t.Granted, n.amount)
 		}
 		if q.reopens(m.clock.Now) > 0 {
@@ -193,7 +193,7 @@ func (m *Machine) recordGrant(req *logpb.Reserve, as priority, needs []need) {
 			continue
 		}
 		aged = aged || p.Ageing > 0
-		t := m.holders.editStats(holding{m}, req.Holder, q)
+		t := m.holders.editStats(rq.req.Holder, q)
 		t.grants++
 		t.granted, t.denied = m.clock.Now, 0
 		if p.Failures > 0 && t.failures >= p.Failures {
@@ -201,21 +201,21 @@ func (m *Machine) recordGrant(req *logpb.Reserve, as priority, needs []need) {
 		}
 	}
 	if aged {
-		m.demote(req.Holder)
+		m.demote(rq.req.Holder)
 	}
 }
 
 // wouldRefuse tells whether a need would be refused if its quota did more than observe.
-func (m *Machine) wouldRefuse(req *logpb.Reserve, as priority, n need) bool {
+func (rq *request) wouldRefuse(n need) bool {
 	r := &n.quota.rule
-	return r.Limit == 0 || r.MaxHold > 0 && n.own > r.MaxHold || n.quota.cooling(m.clock.Now) || m.lacks(req, as, n) ||
-		m.rampWait(n) > 0 || r.Policy.Judges() && m.withholdNeed(req, as, n) != nil || m.rejectAboveCap(as.class, n, r) != nil
+	return r.Limit == 0 || r.MaxHold > 0 && n.own > r.MaxHold || n.quota.cooling(rq.clock.Now) || rq.lacks(n) ||
+		rq.rampWait(n) > 0 || r.Policy.Judges() && rq.withholdNeed(n) != nil || rq.rejectAboveCap(n, r) != nil
 }
 
 // recordAnswer remembers how the provider answered a holder.
 func (m *Machine) recordAnswer(name string, q *quota, cause logpb.Cause) {
 	p := &q.rule.Policy
-	if t := m.holders.meterOf(holding{m}, q, name); t != nil {
+	if t := m.holders.meterOf(q, name); t != nil {
 		t.answered(cause)
 	}
 	if p.Failures == 0 || !m.holders.hasStats(name, q) && !m.mayRemember(name) {
@@ -224,13 +224,13 @@ func (m *Machine) recordAnswer(name string, q *quota, cause logpb.Cause) {
 	switch {
 	case cause == logpb.Cause_CAUSE_OK:
 		if t := m.holders.statsOf(name, q); t.failures > 0 {
-			mine := m.holders.editStats(holding{m}, name, q)
+			mine := m.holders.editStats(name, q)
 			mine.failures = 0
 			m.holders.closeFor(mine, 0)
 			m.quotas.markDirty(q)
 		}
 	case saysLimited(cause):
-		t := m.holders.editStats(holding{m}, name, q)
+		t := m.holders.editStats(name, q)
 		t.failures = min(t.failures+1, ledger.MaxBreakerCount)
 		if t.failures >= p.Failures {
 			m.holders.closeFor(t, fixed.AddSaturated(m.clock.Now, p.Closed))
@@ -251,8 +251,8 @@ func (m *Machine) reopen(q *quota, at int64) {
 
 // consumesRamp tells whether what a lease consumes of a quota goes through its ramp: what was granted since it reopened has
 // been let through already. Slots are in use from their grant.
-func (m *Machine) consumesRamp(l *lease, q *quota) bool {
-	return l.id <= q.rampLease && q.rule.Kind != ledger.KindSlots && q.reopens(m.clock.Now) > 0
+func (j *judge) consumesRamp(l *lease, q *quota) bool {
+	return l.id <= q.rampLease && q.rule.Kind != ledger.KindSlots && q.reopens(j.clock.Now) > 0
 }
 
 // reopens returns in how long a quota is fully open again after a cooldown; 0: it is.

@@ -129,12 +129,12 @@ type choice struct {
 }
 
 // commonMembers returns the names of the members that all pools which a Reserve names have, in the order of the first pool.
-func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
+func (j *judge) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 	var names []string
 	var first *quota
 	pools := 0
 	for _, item := range req.Items {
-		switch q := m.quotas.get(m.quotas.numberOf(item.Quota)); {
+		switch q := j.quotas.get(j.quotas.numberOf(item.Quota)); {
 		case q == nil:
 			return nil, unknownQuota(item.Quota)
 		case q.rule.Kind != ledger.KindPool:
@@ -151,7 +151,7 @@ func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 			return nil, effect.Invalid(fmt.Sprintf("more than %d pools in one Reserve", maxPools), "reserve some apart")
 		}
 	}
-	if m.featureLevel >= levels.PoolItems && len(req.Items) > maxPoolItems {
+	if j.featureLevel >= levels.PoolItems && len(req.Items) > maxPoolItems {
 		return nil, effect.Invalid(fmt.Sprintf("%d items with a pool among them; at most %d", len(req.Items), maxPoolItems),
 			"reserve the others apart")
 	}
@@ -164,14 +164,14 @@ func (m *Machine) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 
 // choices returns the members on which a Reserve of pools may draw, in the order in which they are tried: that on which the holder drew
 // last where a pool is sticky, then those with the most room, and of equal ones the first.
-func (m *Machine) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
-	names, failure := m.commonMembers(req)
+func (j *judge) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
+	names, failure := j.commonMembers(req)
 	if failure != nil {
 		return nil, failure
 	}
 	all := make([]choice, 0, len(names))
 	for _, name := range names {
-		c, failure := m.choiceOf(req, name)
+		c, failure := j.choiceOf(req, name)
 		if failure != nil {
 			return nil, failure
 		}
@@ -190,22 +190,22 @@ func (m *Machine) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
 }
 
 // choiceOf works out what a Reserve needs of one member.
-func (m *Machine) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Failure) {
+func (j *judge) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Failure) {
 	c := choice{member: name, room: fixed.Million, needs: make([]need, 0, len(req.Items))}
 	for _, item := range req.Items {
-		q := m.quotas.get(m.quotas.numberOf(item.Quota))
+		q := j.quotas.get(j.quotas.numberOf(item.Quota))
 		var failure *logpb.Failure
 		if q.rule.Kind == ledger.KindPool {
 			p := q
-			q = m.quotas.editNow(m.quotas.numberOf(p.memberNamed(name).Quota))
+			q = j.quotas.editNow(j.quotas.numberOf(p.memberNamed(name).Quota))
 			c.room = min(c.room, q.room())
-			c.last = c.last || p.definition.GetPool().Sticky && m.holders.statsOf(req.Holder, p).member == q.number
+			c.last = c.last || p.definition.GetPool().Sticky && j.holders.statsOf(req.Holder, p).member == q.number
 		}
 		if slices.ContainsFunc(c.needs, func(n need) bool { return n.quota.number == q.number && n.own > 0 }) {
 			return c, effect.Invalid(fmt.Sprintf("quota %q is asked for twice, by itself and as member %q of a pool", q.name, name),
 				"name the pool, and its member")
 		}
-		if c.needs, failure = m.addNeed(c.needs, q, item); failure != nil {
+		if c.needs, failure = j.addNeed(c.needs, q, item); failure != nil {
 			return c, failure
 		}
 	}
@@ -222,14 +222,14 @@ func (q *quota) room() int64 {
 
 // needsOfPools returns what a Reserve of pools may need, by ascending quota number: of each quota the most that any choice needs, and the
 // pools themselves, of which the first has the choices.
-func (m *Machine) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
-	all, failure := m.choices(req)
+func (j *judge) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
+	all, failure := j.choices(req)
 	if failure != nil {
 		return nil, failure
 	}
 	var wide []need
 	for _, item := range req.Items {
-		if p := m.quotas.editNow(m.quotas.numberOf(item.Quota)); p.rule.Kind == ledger.KindPool {
+		if p := j.quotas.editNow(j.quotas.numberOf(item.Quota)); p.rule.Kind == ledger.KindPool {
 			wide = append(wide, need{quota: p})
 		}
 	}
@@ -252,13 +252,13 @@ func (m *Machine) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
 }
 
 // settleMember returns a Reserve whose pools are replaced by the quotas of the member that it pins; itself where it pins none.
-func (m *Machine) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failure) {
+func (j *judge) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failure) {
 	if req.Member == "" {
 		return req, nil
 	}
 	pooled := false
 	for _, item := range req.Items {
-		p := m.quotas.named(item.Quota)
+		p := j.quotas.named(item.Quota)
 		switch {
 		case p == nil:
 			return nil, unknownQuota(item.Quota)
@@ -272,18 +272,18 @@ func (m *Machine) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failu
 	if !pooled {
 		return nil, effect.Invalid(fmt.Sprintf("member %q is named, and no pool", req.Member), "leave the member out, or name a pool")
 	}
-	if _, failure := m.choiceOf(req, req.Member); failure != nil {
+	if _, failure := j.choiceOf(req, req.Member); failure != nil {
 		return nil, failure
 	}
-	return m.drawOn(req, req.Member), nil
+	return j.drawOn(req, req.Member), nil
 }
 
 // drawOn returns a Reserve of one member's quotas instead of its pools.
-func (m *Machine) drawOn(req *logpb.Reserve, name string) *logpb.Reserve {
+func (j *judge) drawOn(req *logpb.Reserve, name string) *logpb.Reserve {
 	settled := proto.CloneOf(req)
 	settled.Member = name
 	for _, item := range settled.Items {
-		if p := m.quotas.named(item.Quota); p.rule.Kind == ledger.KindPool {
+		if p := j.quotas.named(item.Quota); p.rule.Kind == ledger.KindPool {
 			item.Pool, item.Quota = p.name, p.memberNamed(name).Quota
 		}
 	}
@@ -303,8 +303,8 @@ func nameMembers(req *logpb.Reserve, granted *logpb.Granted) {
 }
 
 // milder returns the refusal of two members that is told: that of the one that opens first, else that of the one that allows more.
-func (m *Machine) milder(a, b *logpb.Refusal) *logpb.Refusal {
-	usable := func(r *logpb.Refusal) int64 { return m.quotas.named(r.Quota).rule.Usable }
+func (j *judge) milder(a, b *logpb.Refusal) *logpb.Refusal {
+	usable := func(r *logpb.Refusal) int64 { return j.quotas.named(r.Quota).rule.Usable }
 	switch {
 	case a == nil:
 		return b
@@ -319,61 +319,62 @@ func (m *Machine) milder(a, b *logpb.Refusal) *logpb.Refusal {
 }
 
 // rejectChoices refuses a Reserve of pools that none of their members can ever grant as things are configured; nil: one can.
-func (m *Machine) rejectChoices(req *logpb.Reserve, class int32, needs []need) (mildest *logpb.Refusal) {
+func (rq *request) rejectChoices(needs []need) (mildest *logpb.Refusal) {
 	for _, c := range choicesOf(needs) {
-		rejected := m.reject(req, class, c.needs)
+		rejected := rq.reject(c.needs)
 		if rejected == nil {
 			return nil
 		}
-		mildest = m.milder(mildest, rejected)
+		mildest = rq.milder(mildest, rejected)
 	}
 	return mildest
 }
 
 // judgeChoice says what stands in the way of a grant of one member now; nil: nothing does.
-func (m *Machine) judgeChoice(req *logpb.Reserve, as priority, c choice) *logpb.Refusal {
-	if rejected := m.reject(req, as.class, c.needs); rejected != nil {
+func (rq *request) judgeChoice(c choice) *logpb.Refusal {
+	if rejected := rq.reject(c.needs); rejected != nil {
 		return rejected
 	}
-	return m.judge(req, as, c.needs)
+	return rq.obstacle(c.needs)
 }
 
 // judgeChoices returns the first member that can be granted now, or what stands in the way of all of them.
-func (m *Machine) judgeChoices(req *logpb.Reserve, as priority, needs []need) (free choice, mildest *logpb.Refusal) {
+func (rq *request) judgeChoices(needs []need) (free choice, mildest *logpb.Refusal) {
 	for _, c := range choicesOf(needs) {
-		refusal := m.judgeChoice(req, as, c)
+		refusal := rq.judgeChoice(c)
 		if refusal == nil {
 			return c, nil
 		}
-		mildest = m.milder(mildest, refusal)
+		mildest = rq.milder(mildest, refusal)
 	}
 	return choice{}, mildest
 }
 
 // noMemberBefore returns a time before which no member can be granted, whatever comes back.
-func (m *Machine) noMemberBefore(req *logpb.Reserve, class int32, needs []need) (first int64) {
+func (rq *request) noMemberBefore(needs []need) (first int64) {
 	first = math.MaxInt64
 	for _, c := range choicesOf(needs) {
-		if m.reject(req, class, c.needs) == nil {
-			first = min(first, m.certainlyNotBefore(req, class, c.needs))
+		if rq.reject(c.needs) == nil {
+			first = min(first, rq.certainlyNotBefore(c.needs))
 		}
 	}
 	return first
 }
 
 // grantChoice grants a Reserve of pools a lease of one member.
-func (m *Machine) grantChoice(req *logpb.Reserve, c choice, as priority, ticket, account uint64) *logpb.Result {
-	virtualTime := m.holders.use(holding{m}, req.Holder).virtualTime
-	settled := m.drawOn(req, c.member)
-	result := m.grant(settled, c.needs, as, ticket, account)
+func (m *Machine) grantChoice(rq *request, c choice, ticket, account uint64) *logpb.Result {
+	req := rq.req
+	virtualTime := m.holders.use(req.Holder).virtualTime
+	settled := m.judge.drawOn(req, c.member)
+	result := m.grant(&request{judge: rq.judge, req: settled, priority: rq.priority}, c.needs, ticket, account)
 	for _, item := range settled.Items {
 		if item.Pool == "" {
 			continue
 		}
 		p := m.quotas.edit(m.quotas.numberOf(item.Pool))
-		recordServed([]need{{quota: p}}, as.rank, virtualTime)
+		recordServed([]need{{quota: p}}, rq.rank, virtualTime)
 		if p.definition.GetPool().Sticky && (m.holders.hasStats(req.Holder, p) || m.mayRemember(req.Holder)) {
-			m.holders.editStats(holding{m}, req.Holder, p).member = m.quotas.numberOf(item.Quota)
+			m.holders.editStats(req.Holder, p).member = m.quotas.numberOf(item.Quota)
 		}
 	}
 	return result
@@ -382,33 +383,34 @@ func (m *Machine) grantChoice(req *logpb.Reserve, c choice, as priority, ticket,
 // tryChoices grants a waiter for pools the first member that has room. Where none has, all members that are short block those who come
 // after it, and its amounts are set aside at the first one: any of them may serve it first, and it needs only one.
 func (m *Machine) tryChoices(w *waiter, at uint32, aside map[uint32]int64, blocked map[uint32]bool) tried {
-	all, failure := m.choices(w.req)
+	all, failure := m.judge.choices(w.req)
 	if failure != nil {
 		m.endWait(w, refusalFrom(failure))
 		return left
 	}
+	rq := m.judge.requestOf(w)
 	var saving *choice
 	var never *logpb.Refusal
 	var short []uint32
 	outcome, possible := waitSetBlocked, false
 	for i := range all {
 		c := &all[i]
-		if rejected := m.reject(w.req, w.class, c.needs); rejected != nil {
-			never = m.milder(never, rejected)
+		if rejected := rq.reject(c.needs); rejected != nil {
+			never = m.judge.milder(never, rejected)
 			continue
 		}
 		possible = true
-		if slices.ContainsFunc(c.needs, func(n need) bool { return blocked[n.quota.number] || m.closedNow(n.quota.number) }) {
+		if slices.ContainsFunc(c.needs, func(n need) bool { return blocked[n.quota.number] || m.judge.closedNow(n.quota.number) }) {
 			continue
 		}
-		if m.passOver(w, c.needs, at) != 0 {
+		if m.passOver(&rq, c.needs, at) != 0 {
 			outcome = passedOver // another one of the same wait set may be eligible there
 			continue
 		}
-		lacking := m.shortOf(w, c.needs, at, aside)
+		lacking := m.shortOf(w, &rq, c.needs, at, aside)
 		if len(lacking) == 0 {
 			m.leaveForGrant(w, c.needs)
-			m.requests.Complete(requestHost{m}, w.from, w.ticket, m.grantChoice(w.req, *c, w.priority, w.ticket, w.account))
+			m.requests.Complete(requestHost{m}, w.from, w.ticket, m.grantChoice(&rq, *c, w.ticket, w.account))
 			return left
 		}
 		short = append(short, lacking...)

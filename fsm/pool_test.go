@@ -229,7 +229,7 @@ func TestPool_OfFewItems(t *testing.T) {
 	w.granted(ask("x", items[:maxPoolItems]...))
 	w.granted(ask("x", items[maxPoolItems]))
 	w.m.featureLevel = levels.PoolItems - 1
-	if _, failure := w.m.needs(ask("x", items...)); failure != nil {
+	if _, failure := w.m.judge.needs(ask("x", items...)); failure != nil {
 		t.Fatal("an entry before version 8:", failure)
 	}
 }

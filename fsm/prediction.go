@@ -145,12 +145,12 @@ func (q *quota) forecast(g *ledger.Ledger, at Clock) *logpb.Forecast {
 func (q *quota) predicts() bool { return q.exhausted != 0 || q.rule.Burns() }
 
 // forecastOf returns the most urgent forecast of some needs; nil: there is none.
-func (m *Machine) forecastOf(needs []need) (most *logpb.Forecast) {
+func (j *judge) forecastOf(needs []need) (most *logpb.Forecast) {
 	for _, n := range needs {
 		if !n.quota.predicts() {
 			continue
 		}
-		if f := n.quota.forecast(&n.quota.ledger, m.clock); f != nil && (most == nil || f.ExhaustedAtNs < most.ExhaustedAtNs) {
+		if f := n.quota.forecast(&n.quota.ledger, j.clock); f != nil && (most == nil || f.ExhaustedAtNs < most.ExhaustedAtNs) {
 			most = f
 		}
 	}
@@ -158,9 +158,9 @@ func (m *Machine) forecastOf(needs []need) (most *logpb.Forecast) {
 }
 
 // movesOn tells whether one of some needs should be granted of the next quota of its chain.
-func (m *Machine) movesOn(needs []need) bool {
+func (j *judge) movesOn(needs []need) bool {
 	for _, n := range needs {
-		if n.quota.predicts() && !n.quota.rule.Policy.Observe && n.quota.forecast(&n.quota.ledger, m.clock).GetFallback() != "" {
+		if n.quota.predicts() && !n.quota.rule.Policy.Observe && n.quota.forecast(&n.quota.ledger, j.clock).GetFallback() != "" {
 			return true
 		}
 	}
@@ -168,15 +168,15 @@ func (m *Machine) movesOn(needs []need) bool {
 }
 
 // withholdByForecast parks background work.
-func (m *Machine) withholdByForecast(as priority, q *quota) *logpb.Refusal {
+func (rq *request) withholdByForecast(q *quota) *logpb.Refusal {
 	if q.rule.Burns() {
 		return nil // what is used up comes back within a period
 	}
-	s, left := q.foresees(&q.ledger, m.clock)
-	if s < stageParked || as.rank != ledger.ClassBackground {
+	s, left := q.foresees(&q.ledger, rq.clock)
+	if s < stageParked || rq.rank != ledger.ClassBackground {
 		return nil
 	}
-	return m.refusal(logpb.Reason_REASON_PARKED, q, fixed.AddSaturated(m.clock.Now, left),
+	return rq.refusal(logpb.Reason_REASON_PARKED, q, fixed.AddSaturated(rq.clock.Now, left),
 		fmt.Sprintf("at this pace it is used up in %d s: background work waits", left/fixed.Second))
 }
 

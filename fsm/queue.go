@@ -101,15 +101,16 @@ func (m *Machine) changeWaiter(w *waiter, change func(*waiter)) {
 
 // enqueue puts a Reserve into the queue. A holder enters at the virtual time of the waiters it competes with, never below its own: a
 // holder that was away, or waits for other quotas, saves nothing up.
-func (m *Machine) enqueue(req *logpb.Reserve, needs []need, as priority, from dedup.RequestID) *waiter {
-	h := m.holders.use(holding{m}, req.Holder)
-	if entry := m.entryVirtualTime(needs, as.rank); entry > h.virtualTime {
+func (m *Machine) enqueue(rq *request, needs []need, from dedup.RequestID) *waiter {
+	req := rq.req
+	h := m.holders.use(req.Holder)
+	if entry := m.entryVirtualTime(needs, rq.rank); entry > h.virtualTime {
 		m.setVirtualTime(h, entry)
 	}
 	h.waiting++
 	m.lastTicket++
 	w := &waiter{
-		Made: cow.In(m.generation), ticket: m.lastTicket, req: req, priority: as, promoteAt: m.promotesAt(req.Holder, as, needs),
+		Made: cow.In(m.generation), ticket: m.lastTicket, req: req, priority: rq.priority, promoteAt: m.judge.promotesAt(req.Holder, rq.priority, needs),
 		virtualTime: h.virtualTime, until: fixed.AddSaturated(m.clock.Now, req.WaitNs), from: from,
 		account: m.accounts.Open(m.payer),
 	}
@@ -203,7 +204,7 @@ func (m *Machine) dequeue(w *waiter) {
 	m.waitEnds.Delete(due{At: w.until, ID: w.ticket})
 	m.promotions.Delete(due{At: w.promoteAt, ID: w.ticket})
 	m.chargeWaiter(w, -1)
-	m.holders.use(holding{m}, w.req.Holder).waiting--
+	m.holders.use(w.req.Holder).waiting--
 	l := m.editWaitSet(w.waitSet)
 	l.length--
 	l.ahead.add(w.place().rank, -1)
@@ -315,12 +316,13 @@ func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 	m.asker = w.ticket
 	refusal := &logpb.Refusal{}
-	needs, failure := m.needs(w.req)
+	needs, failure := m.judge.needs(w.req)
 	if failure == nil {
-		if judged := m.judge(w.req, w.priority, needs); judged != nil {
+		rq := m.judge.requestOf(w)
+		if judged := rq.obstacle(needs); judged != nil {
 			refusal = judged
 		} else {
-			refusal = m.behind(needs)
+			refusal = m.judge.behind(needs)
 		}
 	}
 	refusal.Reason = reason

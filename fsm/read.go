@@ -27,7 +27,7 @@ func (s *State) Epoch() uint32 { return s.epoch }
 func (s *State) ClusterID() string { return s.clusterID }
 
 // Holders returns the holder rules. They must not be changed.
-func (s *State) Holders() []*logpb.HolderRule { return s.rules }
+func (s *State) Holders() []*logpb.HolderRule { return s.rules.list }
 
 // Members returns the API addresses of nodes, by id.
 func (s *State) Members() []MemberView {

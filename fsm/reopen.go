@@ -79,7 +79,7 @@ func (m *Machine) closeBreakers(q *quota) (ended int64, more bool) {
 	})
 	m.bounds.reopens.spend(len(names))
 	for _, name := range names {
-		t := m.holders.editStats(holding{m}, name, q)
+		t := m.holders.editStats(name, q)
 		t.failures = 0
 		m.holders.closeFor(t, 0)
 	}

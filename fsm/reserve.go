@@ -39,77 +39,31 @@ type need struct {
 	choices []choice
 }
 
-// needs works out what a Reserve needs, by ascending quota number.
-func (m *Machine) needs(req *logpb.Reserve) ([]need, *logpb.Failure) {
-	return m.needsIn(make([]need, 0, len(req.Items)), req)
-}
-
-// needsIn does the same in a list that is empty.
-func (m *Machine) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Failure) {
-	for _, item := range req.Items {
-		q := m.quotas.get(m.quotas.numberOf(item.Quota))
-		if q == nil {
-			return nil, unknownQuota(item.Quota)
-		}
-		if q.rule.Kind == ledger.KindPool {
-			return m.needsOfPools(req)
-		}
-		var failure *logpb.Failure
-		if needs, failure = m.addNeed(needs, q, item); failure != nil {
-			return nil, failure
-		}
-	}
-	return needs, nil
-}
-
-// addNeed adds what an item needs of a quota, and of its ancestors.
-func (m *Machine) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *logpb.Failure) {
-	amount := q.rule.Estimate
-	if item.Amount != nil {
-		amount = *item.Amount
-	}
-	if amount < 1 || amount > fixed.MaxAmount {
-		return nil, effect.Invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, item.Quota), "")
-	}
-	own := amount
-	for q = m.quotas.editNow(q.number); q != nil; q, own = m.quotas.parent(q), 0 {
-		i, found := slices.BinarySearchFunc(needs, q.number, func(n need, number uint32) int {
-			return int(int64(n.quota.number) - int64(number))
-		})
-		if !found {
-			needs = slices.Insert(needs, i, need{quota: q})
-		}
-		needs[i].amount = fixed.AddSaturated(needs[i].amount, amount)
-		needs[i].own = max(needs[i].own, own)
-	}
-	return needs, nil
-}
-
 // reserve grants a lease, refuses it, or puts it into the queue.
 func (m *Machine) reserve(req *logpb.Reserve, from dedup.RequestID) *logpb.Result {
 	if failure := checkReserve(req); failure != nil {
 		return effect.Failed(failure)
 	}
-	req, failure := m.settleMember(req)
+	req, failure := m.judge.settleMember(req)
 	if failure != nil {
 		return effect.Failed(failure)
 	}
 	var room [4]need
-	needs, failure := m.needsIn(room[:0], req)
+	needs, failure := m.judge.needsIn(room[:0], req)
 	if failure != nil {
 		return effect.Failed(failure)
 	}
-	as := m.priorityOf(req, needs)
-	m.recordDemand(needs, as)
-	rejected := m.reject(req, as.class, needs)
+	rq := m.judge.request(req, needs)
+	recordDemand(needs, rq.priority, m.clock.Now)
+	rejected := rq.reject(needs)
 	if rejected != nil && !req.Fallback {
 		return m.refuse(req, rejected)
 	}
 	if req.Resume {
 		m.resume(req.Holder)
 		m.serve()
-		needs, _ = m.needs(req)
-		rejected = m.reject(req, as.class, needs) // says what is available now
+		needs, _ = m.judge.needs(req)
+		rejected = rq.reject(needs) // says what is available now
 	}
 	if full := m.noLeaseLeft(needs); full != nil {
 		return m.refuse(req, full)
@@ -120,7 +74,7 @@ func (m *Machine) reserve(req *logpb.Reserve, from dedup.RequestID) *logpb.Resul
 	if full := m.noRecordLeft(req, needs); full != nil {
 		return m.refuse(req, full)
 	}
-	if req.Fallback && (rejected != nil || m.movesOn(needs)) {
+	if req.Fallback && (rejected != nil || m.judge.movesOn(needs)) {
 		if result := m.fallBack(req, needs); result != nil {
 			return result
 		}
@@ -128,12 +82,12 @@ func (m *Machine) reserve(req *logpb.Reserve, from dedup.RequestID) *logpb.Resul
 	if rejected != nil {
 		return m.refuse(req, rejected)
 	}
-	result, refusal := m.grantNow(req, needs, as)
+	result, refusal := m.grantNow(&rq, needs)
 	if result == nil {
 		result = m.fallBack(req, needs)
 	}
 	if result == nil {
-		result = m.refuseOrWait(req, needs, as, from, refusal)
+		result = m.refuseOrWait(&rq, needs, from, refusal)
 	}
 	return result
 }
@@ -164,46 +118,45 @@ func (m *Machine) refusalFor(b accounts.Budget, judged accounts.Verdict, needs [
 	if judged == accounts.AtBudget {
 		reason = logpb.Reason_REASON_CALLER_BUDGET
 	}
-	refusal := m.refusal(reason, needs[0].quota, fixed.AddSaturated(m.clock.Now, budgetRetry), accounts.Names[b]+": "+advice)
+	refusal := m.judge.refusal(reason, needs[0].quota, fixed.AddSaturated(m.clock.Now, budgetRetry), accounts.Names[b]+": "+advice)
 	refusal.Budget = accounts.Names[b]
 	m.accounts.Refused[b]++
 	return refusal
 }
 
 // grantNow grants a Reserve, or says what stands in the way.
-func (m *Machine) grantNow(req *logpb.Reserve, needs []need, as priority) (*logpb.Result, *logpb.Refusal) {
-	if m.waitedFor(needs) {
-		return m.grantInLine(req, needs, as)
+func (m *Machine) grantNow(rq *request, needs []need) (*logpb.Result, *logpb.Refusal) {
+	if waitedFor(needs) {
+		return m.grantInLine(rq, needs)
 	}
 	if onPool(needs) {
-		free, refusal := m.judgeChoices(req, as, needs)
+		free, refusal := rq.judgeChoices(needs)
 		if refusal != nil {
 			return nil, refusal
 		}
-		return m.grantChoice(req, free, as, 0, m.accounts.Open(m.payer)), nil
+		return m.grantChoice(rq, free, 0, m.accounts.Open(m.payer)), nil
 	}
-	if refusal := m.judge(req, as, needs); refusal != nil {
+	if refusal := rq.obstacle(needs); refusal != nil {
 		return nil, refusal
 	}
-	return m.grant(req, needs, as, 0, m.accounts.Open(m.payer)), nil
+	return m.grant(rq, needs, 0, m.accounts.Open(m.payer)), nil
 }
 
 // refuseOrWait refuses a Reserve that cannot be granted now, or puts it into the queue.
-func (m *Machine) refuseOrWait(
-	req *logpb.Reserve, needs []need, as priority, from dedup.RequestID, refusal *logpb.Refusal,
-) *logpb.Result {
-	m.recordStarving(req.Holder, as, needs)
+func (m *Machine) refuseOrWait(rq *request, needs []need, from dedup.RequestID, refusal *logpb.Refusal) *logpb.Result {
+	req := rq.req
+	m.recordStarving(rq, needs)
 	m.workflows.RecordDenial(workflowHost{m}, req.Holder, refusal, amountIn(needs))
 	m.workflows.RecordRequest(req.Holder, refusal.Reason, m.clock.Now)
 	if req.WaitNs == 0 {
 		return m.refuse(req, refusal)
 	}
-	return m.wait(req, needs, as, from, refusal)
+	return m.wait(rq, needs, from, refusal)
 }
 
 // grantInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
-func (m *Machine) grantInLine(req *logpb.Reserve, needs []need, as priority) (*logpb.Result, *logpb.Refusal) {
-	w := m.enqueue(req, needs, as, dedup.RequestID{})
+func (m *Machine) grantInLine(rq *request, needs []need) (*logpb.Result, *logpb.Refusal) {
+	w := m.enqueue(rq, needs, dedup.RequestID{})
 	for _, n := range needs {
 		m.quotas.dirty[n.quota.number] = true
 	}
@@ -211,17 +164,17 @@ func (m *Machine) grantInLine(req *logpb.Reserve, needs []need, as priority) (*l
 	m.wakeupLost = false
 	m.serve()
 	if _, waits := m.waiters.Get(w.ticket); !waits {
-		return m.servedAtOnce(req, w.ticket, before), nil
+		return m.servedAtOnce(rq.req, w.ticket, before), nil
 	}
 	m.dequeue(w)
 	if m.wakeupLost {
 		m.serve() // whom it stood before was not tried, and would not be again
 	}
 	clear(m.quotas.dirty) // as before it came
-	needs, _ = m.needs(req)
-	refusal := m.judge(req, as, needs)
+	needs, _ = m.judge.needs(rq.req)
+	refusal := rq.obstacle(needs)
 	if refusal == nil {
-		refusal = m.behind(needs)
+		refusal = m.judge.behind(needs)
 	}
 	return nil, refusal
 }
@@ -241,9 +194,8 @@ func (m *Machine) servedAtOnce(req *logpb.Reserve, ticket uint64, since int) *lo
 }
 
 // wait puts a Reserve into the queue, unless it can be known that it would wait in vain.
-func (m *Machine) wait(
-	req *logpb.Reserve, needs []need, as priority, from dedup.RequestID, refusal *logpb.Refusal,
-) *logpb.Result {
+func (m *Machine) wait(rq *request, needs []need, from dedup.RequestID, refusal *logpb.Refusal) *logpb.Result {
+	req := rq.req
 	taking := m.taking(accounts.Waiters)
 	if taking == accounts.AtBudget {
 		return m.refuse(req, m.refusalFor(accounts.Waiters, taking, needs, "wait for less at a time, or come back"))
@@ -252,7 +204,7 @@ func (m *Machine) wait(
 		refusal.Reason = logpb.Reason_REASON_QUEUE_FULL
 		return m.refuse(req, refusal)
 	}
-	if at := m.certainlyNotBefore(req, as.class, needs); at > fixed.AddSaturated(m.clock.Now, req.WaitNs) {
+	if at := rq.certainlyNotBefore(needs); at > fixed.AddSaturated(m.clock.Now, req.WaitNs) {
 		if refusal.ReopensAtNs != 0 {
 			at = max(at, refusal.RetryAtNs) // spread within the class's retry window
 		}
@@ -260,10 +212,10 @@ func (m *Machine) wait(
 		refusal.Advice = "come back then, or wait longer"
 		return m.refuse(req, refusal)
 	}
-	w := m.enqueue(req, needs, as, from)
+	w := m.enqueue(rq, needs, from)
 	for _, n := range needs {
 		if n.quota.rule.Policy.KeepsStats() {
-			m.holders.editStats(holding{m}, req.Holder, n.quota) // its grant will note something there, and is over no budget
+			m.holders.editStats(req.Holder, n.quota) // its grant will note something there, and is over no budget
 		}
 	}
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.Timed() || n.quota.rule.Paced() }) {
@@ -303,163 +255,9 @@ func checkReserve(req *logpb.Reserve) *logpb.Failure {
 	return nil
 }
 
-// reject refuses what can never be granted as things are configured.
-func (m *Machine) reject(req *logpb.Reserve, class int32, needs []need) *logpb.Refusal {
-	if onPool(needs) {
-		return m.rejectChoices(req, class, needs)
-	}
-	var worst *logpb.Refusal
-	for _, n := range needs {
-		if m.rejectByOverride(req, class, n) == nil {
-			worst = worse(worst, m.rejectByRule(req, class, n, &n.quota.rule))
-		}
-	}
-	return worst
-}
-
-// rejectByRule refuses a need that can never be granted under a rule of its quota.
-func (m *Machine) rejectByRule(req *logpb.Reserve, class int32, n need, r *ledger.Rule) *logpb.Refusal {
-	switch {
-	case r.Policy.Observe:
-		return nil
-	case r.Limit == 0:
-		return m.refusal(logpb.Reason_REASON_SUSPENDED, n.quota, 0, "its limit is 0: ask the operator")
-	case n.amount > r.Usable || req.Consume && r.Burst > 0 && n.amount > r.Burst:
-		largest := r.Usable
-		if req.Consume && r.Burst > 0 {
-			largest = min(largest, r.Burst)
-		}
-		return m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0, fmt.Sprintf("ask for at most %d", largest))
-	case r.MaxHold > 0 && n.own > r.MaxHold:
-		return m.refusal(logpb.Reason_REASON_ABOVE_CLAMP, n.quota, 0, fmt.Sprintf("ask for at most %d at a time", r.MaxHold))
-	}
-	return m.rejectAboveCap(class, n, r)
-}
-
-// judge says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
-func (m *Machine) judge(req *logpb.Reserve, as priority, needs []need) *logpb.Refusal {
-	if onPool(needs) {
-		_, refusal := m.judgeChoices(req, as, needs)
-		return refusal
-	}
-	var worst *logpb.Refusal
-	if kept := m.withhold(req, as, needs); kept != nil {
-		worst = kept.refusal
-	}
-	for _, n := range needs {
-		q := n.quota
-		if q.rule.Policy.Observe {
-			continue
-		}
-		if q.cooling(m.clock.Now) {
-			reopens := fixed.AddSaturated(q.cooldown, q.letsThrough(0, n.amount))
-			worst = worse(worst, m.coolingRefusal(q, req.Holder, as.class, reopens))
-		}
-		rejected := m.rejectByOverride(req, as.class, n)
-		switch {
-		case rejected != nil:
-			worst = worse(worst, rejected)
-		case q.rule.Kind == ledger.KindWindow && m.clock.WallEarly == 0:
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_EXHAUSTED, q, fixed.AddSaturated(m.clock.Now, noClockRetry),
-				"the cluster has no sample of Unix time yet"))
-		case m.lacks(req, as, n):
-			worst = worse(worst, m.exhausted(req, as, n))
-		}
-		if wait := m.rampWait(n); wait > 0 {
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_REOPENING, q, fixed.AddSaturated(m.clock.Now, wait),
-				"it reopens slowly after a cooldown"))
-		}
-	}
-	if worst != nil {
-		worst.Forecast = m.forecastOf(needs)
-	}
-	return worst
-}
-
-// lacks tells whether a need does not fit now.
-func (m *Machine) lacks(req *logpb.Reserve, as priority, n need) bool {
-	there := n.quota.ledger.Available(&n.quota.rule)
-	return there < n.amount || m.burstWait(req, n) > 0 || n.quota.heldBack(as.rank, n.amount, there, m.clock.Now)
-}
-
-// exhausted makes the refusal of a need that does not fit now.
-func (m *Machine) exhausted(req *logpb.Reserve, as priority, n need) *logpb.Refusal {
-	g, r := &n.quota.ledger, &n.quota.rule
-	if as.rank > ledger.ClassCritical && r.Paced() {
-		return m.exhaustedPaced(req, as, n)
-	}
-	left, ok := g.FreesIn(r, r.At(m.clock), n.amount, false)
-	if !ok {
-		left = unknownRetry
-		if closes, known := g.Closes(r, r.At(m.clock)); known {
-			left = min(max(closes, 1), unknownRetry)
-		}
-	}
-	left = max(left, m.burstWait(req, n))
-	return m.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, fixed.AddSaturated(m.clock.Now, left), "come back then, or wait in the queue")
-}
-
-// burstWait returns in how long a need that is consumed at once passes the burst.
-func (m *Machine) burstWait(req *logpb.Reserve, n need) int64 {
-	if !req.Consume {
-		return 0
-	}
-	return n.quota.burstLeft(m.moment, n.amount)
-}
-
-// behind makes the refusal of a Reserve that fits but is behind waiters.
-func (m *Machine) behind(needs []need) *logpb.Refusal {
-	binding := needs[0].quota
-	for _, n := range needs[1:] {
-		if n.quota.waiting > binding.waiting {
-			binding = n.quota
-		}
-	}
-	refusal := m.refusal(logpb.Reason_REASON_BEHIND_WAITERS, binding, fixed.AddSaturated(m.clock.Now, fixed.Second), "wait in the queue")
-	refusal.Ahead = binding.waiting
-	return refusal
-}
-
-// certainlyNotBefore returns a time before which needs can certainly not be met, whatever comes back.
-func (m *Machine) certainlyNotBefore(req *logpb.Reserve, class int32, needs []need) int64 {
-	at := m.clock.Now
-	if onPool(needs) {
-		return m.noMemberBefore(req, class, needs)
-	}
-	for _, n := range needs {
-		q := n.quota
-		if q.rule.Policy.Observe {
-			continue
-		}
-		if q.cooling(m.clock.Now) {
-			at = max(at, q.cooldown)
-		}
-		if m.rejectByOverride(req, class, n) != nil {
-			at = max(at, q.override.until)
-			continue
-		}
-		if q.rule.Anchored && (!q.ledger.Known || !q.ledger.Frees(&q.rule)) {
-			continue // a reset that is learned, or confirmed, may free all of it
-		}
-		if left, ok := q.ledger.FreesIn(&q.rule, q.rule.At(m.clock), n.amount, true); ok {
-			at = max(at, fixed.AddSaturated(m.clock.Now, left))
-		}
-	}
-	return at
-}
-
 // waitedFor tells whether somebody waits for one of the needed quotas.
-func (m *Machine) waitedFor(needs []need) bool {
+func waitedFor(needs []need) bool {
 	return slices.ContainsFunc(needs, func(n need) bool { return n.quota.waiting > 0 })
-}
-
-// refusal makes a refusal.
-func (m *Machine) refusal(reason logpb.Reason, q *quota, retryAt int64, advice string) *logpb.Refusal {
-	zone, _, _ := q.zone(&q.ledger, q.rule.At(m.clock))
-	return &logpb.Refusal{
-		Reason: reason, Quota: q.name, RetryAtNs: retryAt, Advice: advice, Zone: zone,
-		Available: q.ledger.Available(&q.rule), Ahead: min(q.waiting, maxPlacesAhead),
-	}
 }
 
 // worse returns the refusal that goes first: the lower reason, or of equal ones the later time. Where coming back helps,

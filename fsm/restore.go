@@ -74,7 +74,7 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Operation:
 		return r.takeOperation(kind.Operation)
 	case *logpb.SnapshotRecord_Holder:
-		return m.holders.takeHolder(holding{m}, kind.Holder)
+		return m.holders.takeHolder(kind.Holder)
 	case *logpb.SnapshotRecord_Demand:
 		return r.takeDemand(kind.Demand)
 	case *logpb.SnapshotRecord_Samples:
@@ -82,9 +82,9 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Override:
 		return r.takeOverride(kind.Override)
 	case *logpb.SnapshotRecord_Tally:
-		return m.holders.takeStats(holding{m}, kind.Tally)
+		return m.holders.takeStats(kind.Tally)
 	case *logpb.SnapshotRecord_Meter:
-		return m.holders.takeMeter(holding{m}, kind.Meter)
+		return m.holders.takeMeter(kind.Meter)
 	case *logpb.SnapshotRecord_Waiter:
 		return r.takeWaiter(kind.Waiter)
 	case *logpb.SnapshotRecord_Session:

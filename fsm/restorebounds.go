@@ -57,9 +57,9 @@ func (r *restoring) checkHead() error {
 // takeRule enters a holder rule.
 func (r *restoring) takeRule(rule *logpb.HolderRule) error {
 	m := r.m
-	m.rules = append(m.rules, rule)
-	if failure := checkRules(m.rules[len(m.rules)-1:]); failure != nil || len(m.rules) > maxRules {
-		return fmt.Errorf("holder rule %d is malformed, or one too many", len(m.rules))
+	m.rules.list = append(m.rules.list, rule)
+	if failure := checkRules(m.rules.list[len(m.rules.list)-1:]); failure != nil || len(m.rules.list) > maxRules {
+		return fmt.Errorf("holder rule %d is malformed, or one too many", len(m.rules.list))
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 	}
 	many := &restoring{m: New()}
 	for range maxRules {
-		many.m.rules = append(many.m.rules, &logpb.HolderRule{Pattern: "x"})
+		many.m.rules.list = append(many.m.rules.list, &logpb.HolderRule{Pattern: "x"})
 	}
 	if many.take(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Rule{Rule: &logpb.HolderRule{Pattern: "x"}}}) == nil {
 		t.Error("more rules than there can be")

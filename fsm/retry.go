@@ -29,17 +29,17 @@ func RetryWindow(class int32) (from, to int64) {
 // coolingRefusal refuses what a cooldown keeps from everybody. It says when to come back inside the window of the class, spread by
 // who asks, for what, and in which request: so that the calls of one holder do not come together, and nobody is always the last.
 // Where a ramp lets so much through later, at reopens, the window is after that.
-func (m *Machine) coolingRefusal(q *quota, holder string, class int32, reopens int64) *logpb.Refusal {
-	refusal := m.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it")
-	if m.featureLevel < levels.Reports {
+func (j *judge) coolingRefusal(q *quota, holder string, class int32, reopens int64) *logpb.Refusal {
+	refusal := j.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it")
+	if j.featureLevel < levels.Reports {
 		return refusal
 	}
 	window := retryWindows[class]
 	width := uint64(window.to - window.from)
 	refusal.ReopensAtNs = q.cooldown
-	offset := window.from + int64(m.spreadOf(holder, q)%width)
+	offset := window.from + int64(j.spreadOf(holder, q)%width)
 	refusal.RetryAtNs = fixed.AddSaturated(max(q.cooldown, reopens), offset)
-	if m.featureLevel < levels.Spread {
+	if j.featureLevel < levels.Spread {
 		refusal.RetryAtNs = max(fixed.AddSaturated(q.cooldown, offset), reopens)
 	}
 	return refusal
@@ -47,14 +47,14 @@ func (m *Machine) coolingRefusal(q *quota, holder string, class int32, reopens i
 
 // spreadOf returns a number that is the same on every node, and another one for each holder, quota, cooldown and request. A request is
 // named by where its entry has it, one that waits by its ticket.
-func (m *Machine) spreadOf(holder string, q *quota) uint64 {
+func (j *judge) spreadOf(holder string, q *quota) uint64 {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(holder))
 	_, _ = hash.Write([]byte{0})
 	_, _ = hash.Write([]byte(q.name))
 	var numbers [16]byte
 	binary.BigEndian.PutUint64(numbers[:8], uint64(q.cooldown))
-	binary.BigEndian.PutUint64(numbers[8:], m.index)
+	binary.BigEndian.PutUint64(numbers[8:], j.index)
 	_, _ = hash.Write(numbers[:])
-	return scatter(hash.Sum64(), m.asker)
+	return scatter(hash.Sum64(), j.asker)
 }

@@ -72,7 +72,7 @@ func TestRetry_FeatureLevel(t *testing.T) {
 	q := w.m.quotas.editNow(w.m.quotas.numberOf("r"))
 	q.cooldown = 20 * second
 	w.m.featureLevel = levels.Reports - 1
-	if r := w.m.coolingRefusal(q, "a", ledger.ClassStandard, q.cooldown); r.RetryAtNs != 20*second || r.ReopensAtNs != 0 {
+	if r := w.m.judge.coolingRefusal(q, "a", ledger.ClassStandard, q.cooldown); r.RetryAtNs != 20*second || r.ReopensAtNs != 0 {
 		t.Fatalf("%v", r)
 	}
 }

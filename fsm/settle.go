@@ -194,7 +194,7 @@ func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Sett
 			q.repayCharge(c, amount, m.clock.Now)
 			q.ledger.Take(c.end, amount, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, -amount)
-			m.holders.recordReturned(holding{m}, q, o.holder, amount)
+			m.holders.recordReturned(q, o.holder, amount)
 			c.amount -= amount
 			c.unspent = amount
 			m.quotas.markDirty(q)
@@ -255,7 +255,7 @@ func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settl
 			q.repayCharge(c, -difference, m.clock.Now)
 			q.ledger.Take(c.end, -difference, 0)
 			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, difference)
-			m.holders.recordReturned(holding{m}, q, o.holder, -difference)
+			m.holders.recordReturned(q, o.holder, -difference)
 			c.amount += difference
 			m.quotas.markDirty(q)
 			if !c.ancestor {
@@ -280,7 +280,7 @@ func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charg
 	q.pay(m.clock.Now, amount)
 	q.drawOpen(m.moment, end, 0, amount)
 	m.recordUsage(q, name, int32(of.class), q.ledger.Window, end, amount)
-	if t := m.holders.meterOf(holding{m}, q, name); t != nil {
+	if t := m.holders.meterOf(q, name); t != nil {
 		t.Overrun = fixed.AddSaturated(t.Overrun, amount)
 	}
 	return charge{

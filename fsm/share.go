@@ -14,15 +14,15 @@ import (
 const demandGrain = 16
 
 // recordDemand records that somebody asked for needs: what is kept, is kept for somebody.
-func (m *Machine) recordDemand(needs []need, as priority) {
+func recordDemand(needs []need, as priority, now int64) {
 	for _, n := range needs {
 		s, tried := &n.quota.rule.Policy.Shares, n.quota.tried[as.class]
 		switch {
 		case !s.On:
 		case n.quota.rule.Paced():
-			n.quota.recordPacedDemand(as.rank, n.amount, m.clock.Now)
-		case tried == 0 || m.clock.Now-tried > s.Quiet/demandGrain:
-			n.quota.tried[as.class] = max(m.clock.Now, 1)
+			n.quota.recordPacedDemand(as.rank, n.amount, now)
+		case tried == 0 || now-tried > s.Quiet/demandGrain:
+			n.quota.tried[as.class] = max(now, 1)
 		}
 	}
 }
@@ -59,17 +59,17 @@ func keptOf(share, used, left int64) int64 {
 
 // spared returns how much of a window a holder may not touch with an amount: what is kept for the classes above it, or for
 // holders with a share, and for background work beyond its share the floor, which shrinks over the last part of the window.
-func (m *Machine) spared(q *quota, name string, as priority, others []ownShare, quiet bool, amount, left int64) (sum int64) {
+func (rq *request) spared(q *quota, others []ownShare, quiet bool, amount, left int64) (sum int64) {
 	s := &q.rule.Policy.Shares
 	for _, other := range others {
 		sum += keptOf(other.share, other.used, left)
 	}
 	if len(s.Holders) == 0 && !quiet {
-		for above := range as.rank {
+		for above := range rq.rank {
 			sum += q.kept(&q.ledger, above, left)
 		}
 	}
-	if as.rank == ledger.ClassBackground && !quiet && !m.withinShare(q, name, as.rank, amount) {
+	if rq.rank == ledger.ClassBackground && !quiet && !rq.withinShare(q, amount) {
 		floor := fixed.MulDivFloor(q.rule.Usable, s.Floor, fixed.Million)
 		sum = max(sum, fixed.MulDivFloor(floor, min(left*ledger.ShrinkPart, fixed.Million), fixed.Million))
 	}
@@ -77,37 +77,37 @@ func (m *Machine) spared(q *quota, name string, as priority, others []ownShare, 
 }
 
 // withinShare tells whether an amount is part of what is kept for who asks.
-func (m *Machine) withinShare(q *quota, name string, class int32, amount int64) bool {
+func (rq *request) withinShare(q *quota, amount int64) bool {
 	s := &q.rule.Policy.Shares
 	if len(s.Holders) > 0 {
-		return fixed.AddSaturated(m.holders.usedBy(q, name), amount) <= q.shareOf(s.Holder(name))
+		return fixed.AddSaturated(rq.holders.usedBy(q, rq.req.Holder), amount) <= q.shareOf(s.Holder(rq.req.Holder))
 	}
-	return q.ledger.Used[class].Amount+amount <= q.share(class)
+	return q.ledger.Used[rq.rank].Amount+amount <= q.share(rq.rank)
 }
 
 // withholdByShare keeps what is left of a window for higher classes, or for holders with a share, and critical calls below
 // their cap.
-func (m *Machine) withholdByShare(name string, as priority, n need) *logpb.Refusal {
+func (rq *request) withholdByShare(n need) *logpb.Refusal {
 	q := n.quota
 	if !q.rule.Policy.Shares.On {
 		return nil
 	}
 	if q.rule.Paced() {
-		return m.withholdByPacedCap(as, n)
+		return rq.withholdByPacedCap(n)
 	}
 	if q.rule.Anchored && !q.ledger.Known {
 		return nil // a sliding rate as long as no reset is known: nothing of it ends with a window
 	}
-	closes, known := q.ledger.Closes(&q.rule, q.rule.At(m.clock))
-	if as.class == ledger.ClassCritical && fixed.AddSaturated(q.ledger.Used[as.class].Amount, n.amount) > q.rule.Cap() {
+	closes, known := q.ledger.Closes(&q.rule, q.rule.At(rq.clock))
+	if rq.class == ledger.ClassCritical && fixed.AddSaturated(q.ledger.Used[rq.class].Amount, n.amount) > q.rule.Cap() {
 		if !known {
 			closes = unknownRetry
 		}
-		return m.refusal(logpb.Reason_REASON_CAP, q, fixed.AddSaturated(m.clock.Now, max(closes, fixed.Millisecond)),
+		return rq.refusal(logpb.Reason_REASON_CAP, q, fixed.AddSaturated(rq.clock.Now, max(closes, fixed.Millisecond)),
 			"critical calls have used what they may: something is kept for the others")
 	}
-	quiet := as.class == ledger.ClassBackground && !q.demanded(as.class, m.clock.Now)
-	others := m.sharesOfOthers(q, name, as, quiet)
+	quiet := rq.class == ledger.ClassBackground && !q.demanded(rq.class, rq.clock.Now)
+	others := rq.sharesOfOthers(q, quiet)
 	room := q.ledger.Available(&q.rule) - n.amount
 	length := q.rule.Length(&q.ledger)
 	fits := func(left int64) bool {
@@ -115,7 +115,7 @@ func (m *Machine) withholdByShare(name string, as priority, n need) *logpb.Refus
 		if known {
 			part = min(fixed.MulDivCeil(max(left, 0), fixed.Million, length), fixed.Million)
 		}
-		return room >= m.spared(q, name, as, others, quiet, n.amount, part)
+		return room >= rq.spared(q, others, quiet, n.amount, part)
 	}
 	if room < 0 || fits(closes) {
 		return nil // what is not there at all is somebody else's refusal
@@ -125,15 +125,15 @@ func (m *Machine) withholdByShare(name string, as priority, n need) *logpb.Refus
 		// What is spared only shrinks.
 		wait = fixed.FirstMillisecond(closes, func(passed int64) bool { return fits(closes - passed) })
 	}
-	return m.refusal(logpb.Reason_REASON_SHARE, q, fixed.AddSaturated(m.clock.Now, wait), "what is left is kept for others: "+q.keptFor())
+	return rq.refusal(logpb.Reason_REASON_SHARE, q, fixed.AddSaturated(rq.clock.Now, wait), "what is left is kept for others: "+q.keptFor())
 }
 
 // rejectAboveCap refuses a critical call that is larger than the cap of a quota's rule: it can never fit.
-func (m *Machine) rejectAboveCap(class int32, n need, r *ledger.Rule) *logpb.Refusal {
-	if class != ledger.ClassCritical || !r.Policy.Shares.On || r.Paced() || n.amount <= r.Cap() {
+func (rq *request) rejectAboveCap(n need, r *ledger.Rule) *logpb.Refusal {
+	if rq.class != ledger.ClassCritical || !r.Policy.Shares.On || r.Paced() || n.amount <= r.Cap() {
 		return nil
 	}
-	return m.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0,
+	return rq.refusal(logpb.Reason_REASON_NEVER_FITS, n.quota, 0,
 		fmt.Sprintf("critical calls may use %d of a window: ask for less, or in a lower class", r.Cap()))
 }
 

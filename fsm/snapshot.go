@@ -178,7 +178,7 @@ func (s *State) memberRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		}})
 		return going
 	})
-	for _, rule := range s.rules {
+	for _, rule := range s.rules.list {
 		going = going && fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Rule{Rule: rule}})
 	}
 	return going

@@ -134,21 +134,22 @@ func (m *Machine) reservesAlready(l *waitSet) bool {
 // keptByShortage tells whether a waiter may have what it asks for, were there enough of all that it needs, and whether it lacks something: what
 // is short may change from one of its quotas to another.
 func (m *Machine) keptByShortage(w *waiter) (allowed, lacking bool) {
-	needs, failure := m.needs(w.req)
+	needs, failure := m.judge.needs(w.req)
 	if failure != nil || m.goneWaiter(w) {
 		return false, false
 	}
+	rq := m.judge.requestOf(w)
 	if onPool(needs) {
-		return m.keptByMembers(w, needs)
+		return rq.keptByMembers(needs)
 	}
-	return m.keptFrom(w, needs)
+	return rq.keptFrom(needs)
 }
 
 // keptByMembers tells the same of a waiter for pools: it may have one of their members, and lacks something of each that it may have.
-func (m *Machine) keptByMembers(w *waiter, needs []need) (allowed, lacking bool) {
+func (rq *request) keptByMembers(needs []need) (allowed, lacking bool) {
 	lacking = true
 	for _, c := range choicesOf(needs) {
-		if may, lacks := m.keptFrom(w, c.needs); may && m.reject(w.req, w.class, c.needs) == nil {
+		if may, lacks := rq.keptFrom(c.needs); may && rq.reject(c.needs) == nil {
 			allowed, lacking = true, lacking && lacks
 		}
 	}
@@ -156,15 +157,15 @@ func (m *Machine) keptByMembers(w *waiter, needs []need) (allowed, lacking bool)
 }
 
 // keptFrom tells the same of what it needs of quotas that are no pools.
-func (m *Machine) keptFrom(w *waiter, needs []need) (allowed, lacking bool) {
-	if m.withhold(w.req, w.priority, needs) != nil {
+func (rq *request) keptFrom(needs []need) (allowed, lacking bool) {
+	if rq.withhold(needs) != nil {
 		return false, false
 	}
 	for _, n := range needs {
-		if n.quota.cooling(m.clock.Now) && !n.quota.rule.Policy.Observe {
+		if n.quota.cooling(rq.clock.Now) && !n.quota.rule.Policy.Observe {
 			return false, false
 		}
-		lacking = lacking || m.lacks(w.req, w.priority, n)
+		lacking = lacking || rq.lacks(n)
 	}
 	return true, lacking
 }

@@ -5,7 +5,6 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/entry"
-	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/rangeset"
 	"github.com/quotad/quotad/fsm/task"
 	"github.com/quotad/quotad/fsm/workflow"
@@ -28,8 +27,7 @@ type State struct {
 	accounts              accounts.Book
 	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
 	busyUntil int64
-	// rules are the operator's holder rules; the slice is replaced, never changed.
-	rules []*logpb.HolderRule
+	rules     *holderRules
 
 	quotas    *quotaTable
 	leases    *cow.Map[uint64, *lease]
@@ -103,6 +101,7 @@ func newState() *State {
 		moment:     &moment{generation: 1, bounds: newBounds()},
 		accounts:   accounts.New(),
 		quotas:     newQuotas(),
+		rules:      newRules(),
 		leases:     new(cow.Map[uint64, *lease]),
 		leasesOf:   rangeset.New(),
 		deadlines:  rangeset.New(),
@@ -133,13 +132,14 @@ func newState() *State {
 // connect lets the parts of a state see its moment and each other.
 func (s *State) connect() {
 	s.quotas.moment = s.moment
+	s.holders.moment, s.holders.quotas, s.holders.book = s.moment, s.quotas, &s.accounts
 }
 
 // copy returns a state that shares everything until one of the two changes.
 func (s *State) copy() *State {
 	c := *s
 	c.moment = s.moment.frozen()
-	c.quotas, c.leases = s.quotas.copy(), s.leases.Copy()
+	c.rules, c.quotas, c.leases = s.rules.copy(), s.quotas.copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
 	c.detached, c.checks, c.retiring = s.detached.Copy(), s.checks.Copy(), s.retiring.Copy()
 	c.holders = s.holders.copy()

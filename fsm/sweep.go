@@ -34,27 +34,27 @@ type sweep struct {
 }
 
 // sweepAgain has all holder stats and meters gone through from now on.
-func (hs *holderTables) sweepAgain(host holdersHost, left *bound) {
+func (hs *holderTables) sweepAgain() {
 	if hs.sweep.table == sweepNothing {
 		hs.sweep.table = sweepStats
 	} else {
 		hs.sweep.again = true
 	}
-	hs.sweepOn(host, left)
+	hs.sweepOn()
 }
 
 // sweepOn goes on with the present sweep as far as the entry may.
-func (hs *holderTables) sweepOn(host holdersHost, left *bound) {
-	for left.left > 0 && hs.sweep.table != sweepNothing {
+func (hs *holderTables) sweepOn() {
+	for hs.bounds.sweeps.left > 0 && hs.sweep.table != sweepNothing {
 		var next quotaHolder
 		var more bool
 		from := hs.sweep.from
 		if hs.sweep.table == sweepStats {
-			next, more = sweepTable(hs.stats, &holderStats{holder: from.holder, quota: from.quota}, left, (*holderStats).place,
-				func(of quotaHolder) bool { return isToForget(host, sweepStats, of) }, func(t *holderStats) { hs.dropStats(host, t) })
+			next, more = sweepTable(hs.stats, &holderStats{holder: from.holder, quota: from.quota}, &hs.bounds.sweeps, (*holderStats).place,
+				func(of quotaHolder) bool { return hs.isToForget(sweepStats, of) }, func(t *holderStats) { hs.dropStats(t) })
 		} else {
-			next, more = sweepTable(hs.meters, &meter{holder: from.holder, quota: from.quota}, left, (*meter).place,
-				func(of quotaHolder) bool { return isToForget(host, sweepMeters, of) }, func(t *meter) { hs.dropMeter(host, t) })
+			next, more = sweepTable(hs.meters, &meter{holder: from.holder, quota: from.quota}, &hs.bounds.sweeps, (*meter).place,
+				func(of quotaHolder) bool { return hs.isToForget(sweepMeters, of) }, func(t *meter) { hs.dropMeter(t) })
 		}
 		if hs.sweep.from = next; !more {
 			hs.sweep.next()
@@ -99,8 +99,8 @@ func (w *sweep) next() {
 }
 
 // isToForget tells whether holder stats or a meter is to be forgotten: its quota was deleted, or counts its holder no more.
-func isToForget(quotas quotaFinder, table sweptTable, of quotaHolder) bool {
-	q, ok := quotas.quota(of.quota)
+func (hs *holderTables) isToForget(table sweptTable, of quotaHolder) bool {
+	q, ok := hs.quotas.byNumber.Get(of.quota)
 	return !ok || table == sweepMeters && !q.rule.Policy.Meters(of.holder)
 }
 
@@ -110,25 +110,25 @@ func (w *sweep) comesBy(table sweptTable, of quotaHolder) bool {
 	return w.table != sweepNothing && (w.again || w.table < table || w.table == table && !behind)
 }
 
-func (hs *holderTables) dropStats(host holdersHost, t *holderStats) {
+func (hs *holderTables) dropStats(t *holderStats) {
 	hs.stats.Delete(t)
-	hs.unlistStats(host, t)
+	hs.unlistStats(t)
 }
 
-func (hs *holderTables) dropMeter(host holdersHost, t *meter) {
+func (hs *holderTables) dropMeter(t *meter) {
 	hs.meters.Delete(t)
-	hs.unmeter(host, t)
+	hs.unmeter(t)
 }
 
 // place is where a meter stands, as holder stats does.
 func (t *meter) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
 // forgetStats forgets what a holder did, and returns how many holder stats and meters that was.
-func (hs *holderTables) forgetStats(host holdersHost, name string) int {
+func (hs *holderTables) forgetStats(name string) int {
 	tallies := cow.DropRun(hs.stats, &holderStats{holder: name}, func(t *holderStats) bool { return t.holder == name })
 	meters := cow.DropRun(hs.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })
-	hs.unlistStats(host, tallies...)
-	hs.unmeter(host, meters...)
+	hs.unlistStats(tallies...)
+	hs.unmeter(meters...)
 	return len(tallies) + len(meters)
 }
 

@@ -65,7 +65,7 @@ func (h taskHost) closed(holder, name string) (worst *logpb.Refusal) {
 		if closed == nil {
 			return nil
 		}
-		worst = m.milder(worst, closed)
+		worst = m.judge.milder(worst, closed)
 	}
 	if q.rule.Kind == ledger.KindPool {
 		return worst
@@ -74,10 +74,10 @@ func (h taskHost) closed(holder, name string) (worst *logpb.Refusal) {
 		switch {
 		case q.rule.Policy.Observe:
 		case q.rule.Limit == 0:
-			worst = worse(worst, m.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
+			worst = worse(worst, m.judge.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
 		case q.cooling(m.clock.Now):
-			class, _ := m.byRules(holder)
-			worst = worse(worst, m.coolingRefusal(q, holder, class, q.cooldown))
+			class, _ := m.rules.of(holder)
+			worst = worse(worst, m.judge.coolingRefusal(q, holder, class, q.cooldown))
 		}
 	}
 	return worst

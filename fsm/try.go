@@ -21,25 +21,26 @@ func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, aside map[uint32]int64
 	if head.pooled {
 		return m.tryChoices(w, head.quotas[0], aside, blocked)
 	}
-	if slices.ContainsFunc(head.quotas, m.closedNow) {
+	if slices.ContainsFunc(head.quotas, m.judge.closedNow) {
 		return waitSetBlocked // ineligible, as everybody in this wait set: nothing is set aside
 	}
-	needs, failure := m.needs(w.req)
+	needs, failure := m.judge.needs(w.req)
 	if failure != nil {
 		m.endWait(w, refusalFrom(failure))
 		return left
 	}
-	if refusal := m.reject(w.req, w.class, needs); refusal != nil {
+	rq := m.judge.requestOf(w)
+	if refusal := rq.reject(needs); refusal != nil {
 		m.endWait(w, refusal)
 		return left
 	}
-	if kept := m.passOver(w, needs, head.quotas[0]); kept != 0 {
+	if kept := m.passOver(&rq, needs, head.quotas[0]); kept != 0 {
 		return kept
 	}
-	short := m.shortOf(w, needs, head.quotas[0], aside)
+	short := m.shortOf(w, &rq, needs, head.quotas[0], aside)
 	if len(short) == 0 {
 		m.leaveForGrant(w, needs)
-		m.requests.Complete(requestHost{m}, w.from, w.ticket, m.grant(w.req, needs, w.priority, w.ticket, w.account))
+		m.requests.Complete(requestHost{m}, w.from, w.ticket, m.grant(&rq, needs, w.ticket, w.account))
 		return left
 	}
 	m.setAside(w, needs, head.quotas[0], short, aside, blocked)
@@ -52,17 +53,17 @@ func refusalFrom(failure *logpb.Failure) *logpb.Refusal {
 }
 
 // closedNow tells whether a provider closed a quota, which does more than observe.
-func (m *Machine) closedNow(number uint32) bool {
-	q := m.quotas.editNow(number)
-	return q.cooling(m.clock.Now) && !q.rule.Policy.Observe
+func (j *judge) closedNow(number uint32) bool {
+	q := j.quotas.editNow(number)
+	return q.cooling(j.clock.Now) && !q.rule.Policy.Observe
 }
 
 // passOver says that a waiter is ineligible, whatever there is of its quotas; 0: it is eligible. It is tried again at one of its quotas.
-func (m *Machine) passOver(w *waiter, needs []need, at uint32) tried {
-	if slices.ContainsFunc(needs, func(n need) bool { return m.rejectByOverride(w.req, w.class, n) != nil }) {
+func (m *Machine) passOver(rq *request, needs []need, at uint32) tried {
+	if slices.ContainsFunc(needs, func(n need) bool { return rq.rejectByOverride(n) != nil }) {
 		return passedOver // until the override ends, whatever comes back
 	}
-	kept := m.withhold(w.req, w.priority, needs)
+	kept := rq.withhold(needs)
 	if kept == nil {
 		return 0
 	}
@@ -74,14 +75,14 @@ func (m *Machine) passOver(w *waiter, needs []need, at uint32) tried {
 }
 
 // shortOf returns the numbers of the quotas of which there is not enough for a waiter, after what was set aside.
-func (m *Machine) shortOf(w *waiter, needs []need, at uint32, aside map[uint32]int64) (short []uint32) {
+func (m *Machine) shortOf(w *waiter, rq *request, needs []need, at uint32, aside map[uint32]int64) (short []uint32) {
 	rank := w.place().rank // nothing is kept from one that is saved up for
 	for _, n := range needs {
 		q := n.quota
 		if q.rule.Policy.Observe {
 			continue
 		}
-		waits := max(m.rampWait(n), m.burstWait(w.req, n))
+		waits := max(m.judge.rampWait(n), rq.burstWait(n))
 		if waits > 0 {
 			m.quotas.wakeAt(at, fixed.AddSaturated(m.clock.Now, waits))
 		}
@@ -124,7 +125,7 @@ func (m *Machine) setAside(w *waiter, needs []need, at uint32, short []uint32, a
 func (m *Machine) leaveForGrant(w *waiter, needs []need) {
 	m.dequeue(w)
 	for _, n := range needs {
-		if t := m.holders.meterOf(holding{m}, n.quota, w.req.Holder); t != nil && w.until-w.req.WaitNs < m.clock.Now {
+		if t := m.holders.meterOf(n.quota, w.req.Holder); t != nil && w.until-w.req.WaitNs < m.clock.Now {
 			t.Waits++
 			t.WaitedNs = fixed.AddSaturated(t.WaitedNs, m.clock.Now-(w.until-w.req.WaitNs))
 		}

@@ -397,7 +397,7 @@ func (s *State) verifyUsage() (err error) {
 	s.holders.meters.Scan(func(t *meter) bool {
 		q, ok := s.quotas.byNumber.Get(t.quota)
 		_, known := s.holders.byName.Get(t.holder)
-		if !known || isToForget(readHolding{s}, sweepMeters, t.place()) && !s.holders.sweep.comesBy(sweepMeters, t.place()) || t.used.Amount < 0 {
+		if !known || s.holders.isToForget(sweepMeters, t.place()) && !s.holders.sweep.comesBy(sweepMeters, t.place()) || t.used.Amount < 0 {
 			err = fmt.Errorf("holder %q has a meter of quota %d that it should not have: %+v", t.holder, t.quota, *t)
 			return false
 		}
@@ -414,7 +414,7 @@ func (s *State) verifyUsage() (err error) {
 		if t.closedUntil != 0 {
 			closed++
 		}
-		if isToForget(readHolding{s}, sweepStats, t.place()) && !s.holders.sweep.comesBy(sweepStats, t.place()) && err == nil {
+		if s.holders.isToForget(sweepStats, t.place()) && !s.holders.sweep.comesBy(sweepStats, t.place()) && err == nil {
 			err = fmt.Errorf("holder %q has a tally of quota %d, which does not exist", t.holder, t.quota)
 		}
 		return err == nil

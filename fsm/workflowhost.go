@@ -75,7 +75,7 @@ func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
 		if l, _ := m.waitSets.Get(w.waitSet); out && !l.pooled && slices.Contains(l.quotas, number) {
 			return true // a line for the quota itself
 		}
-		needs, failure := m.needs(w.req)
+		needs, failure := m.judge.needs(w.req)
 		found = failure == nil && (amountOf(needs, quota) == 0 || !h.limited(w, needs))
 		return !found
 	})
@@ -84,17 +84,18 @@ func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
 
 // limited tells whether a limit keeps something of some needs back now.
 func (h workflowHost) limited(w *waiter, needs []need) bool {
+	rq := h.m.judge.requestOf(w)
 	if onPool(needs) {
 		return !slices.ContainsFunc(choicesOf(needs), func(c choice) bool { return !h.limited(w, c.needs) })
 	}
 	return slices.ContainsFunc(needs, func(n need) bool {
-		return !n.quota.rule.Policy.Observe && (n.quota.cooling(h.m.clock.Now) || h.m.lacks(w.req, w.priority, n))
+		return !n.quota.rule.Policy.Observe && (n.quota.cooling(h.m.clock.Now) || rq.lacks(n))
 	})
 }
 
 // withholdByWorkflow keeps a step of a workflow back. What only observes is not withheld.
-func (m *Machine) withholdByWorkflow(holder string, needs []need) *logpb.Refusal {
-	kept, ok := m.workflows.Withhold(holder, m.clock.Now)
+func (rq *request) withholdByWorkflow(needs []need) *logpb.Refusal {
+	kept, ok := rq.workflows.Withhold(rq.req.Holder, rq.clock.Now)
 	if !ok {
 		return nil
 	}
@@ -102,7 +103,7 @@ func (m *Machine) withholdByWorkflow(holder string, needs []need) *logpb.Refusal
 	if binding == nil {
 		return nil
 	}
-	return m.refusal(kept.Reason, binding, kept.Until, kept.Advice)
+	return rq.refusal(kept.Reason, binding, kept.Until, kept.Advice)
 }
 
 // enforced returns the first needed quota that does more than observe; nil: none.
