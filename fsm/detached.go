@@ -227,13 +227,13 @@ func (m *Machine) expirePage(p *page) (forgotten int) {
 		switch unpackDue(packed, o); {
 		case o.check > m.clock.Now:
 			kept = append(kept, packed...)
-		case m.staysOn(o):
+		case m.amounts.staysOn(o):
 			o, before := unpack(packed), len(kept)
-			o.check = m.nextCheck(o)
+			o.check = m.amounts.nextCheck(o)
 			kept = pack(kept, o)
 			bill.add(m, o.account, orphanBytes(o, kept[before:])-orphanBytes(o, packed))
 		default:
-			m.closeRecord(o)
+			m.amounts.closeRecord(o)
 			bill.add(m, o.account, -orphanBytes(o, packed))
 			forgotten++
 		}
@@ -296,13 +296,10 @@ func (b *runBill) settle(m *Machine) {
 	}
 }
 
-// staysOn tells whether a detached record that is due is kept for a while longer.
-func (m *Machine) staysOn(o *operation) bool { return m.stillCounts(o) && m.shortLived(o) }
-
 // liveDetached returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten.
 func (m *Machine) liveDetached(lease, op uint64) *operation {
 	o := m.detachedOperation(lease, op)
-	if o == nil || o.check <= m.clock.Now && !m.staysOn(o) {
+	if o == nil || o.check <= m.clock.Now && !m.amounts.staysOn(o) {
 		return nil
 	}
 	return o

@@ -105,9 +105,9 @@ func TestOrphansAreAsTheyWereKept(t *testing.T) {
 				m.clock.Now += rapid.Int64Range(0, minute).Draw(rt, "time")
 				maps.DeleteFunc(want, func(key operationKey, o *operation) bool {
 					due := o.check <= m.clock.Now
-					if due && m.stillCounts(o) && m.shortLived(o) {
+					if due && m.amounts.stillCounts(o) && m.amounts.shortLived(o) {
 						c := *o
-						c.check, due = m.nextCheck(o), false
+						c.check, due = m.amounts.nextCheck(o), false
 						want[key] = &c
 					}
 					return due

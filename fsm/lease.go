@@ -94,7 +94,7 @@ func (m *Machine) grant(rq *request, needs []need, ticket, account uint64) *logp
 	if l.items = l.single[:0]; len(needs) > 1 {
 		l.items = make([]item, 0, len(needs))
 	}
-	m.hold(l, req, needs)
+	m.amounts.hold(l, req, needs)
 	m.accounts.Add(account, accounts.Leases, accounts.WeightOf(len(l.items)))
 	m.leases.Load(l.id, l) // Load is Set that tries the end first: new leases always belong there
 	m.leasesOf.Add(l.digest, l.id)
@@ -122,7 +122,7 @@ func (m *Machine) answer(l *lease, needs []need, ticket uint64) *logpb.Result {
 	a.result.Kind, a.kind.Granted = &a.kind, &a.granted
 	a.granted.Lease, a.granted.Fence, a.granted.DeadlineNs = l.id, l.fence, l.deadline
 	a.granted.Class, a.granted.Ticket, a.granted.AskedTtlNs = l.class, ticket, l.ttl
-	a.granted.Items = m.grantedItems(l, &a.items)
+	a.granted.Items = m.amounts.grantedItems(l, &a.items)
 	a.granted.Forecast, a.granted.BackPressure = m.judge.forecastOf(needs), m.workflows.Pressure(l.holder, m.clock.Now)
 	return &a.result
 }
@@ -144,25 +144,6 @@ func (m *Machine) emitGranted(l *lease, ticket uint64, result *logpb.Result) {
 	}
 }
 
-// hold enters what a lease holds.
-func (m *Machine) hold(l *lease, req *logpb.Reserve, needs []need) {
-	for _, asked := range req.Items {
-		first := quotaOf(needs, asked.Quota)
-		amount := first.rule.Estimate
-		if asked.Amount != nil {
-			amount = *asked.Amount
-		}
-		for q := first; q != nil; q = m.quotas.parent(q) {
-			q.ledger.Held += amount
-			m.recordUsage(q, l.holder, l.class, q.ledger.Window, ledger.OpenEnd, amount)
-			q.leases++
-			l.items = append(l.items, item{
-				quota: q.number, ancestor: q != first, window: q.ledger.Window, held: amount,
-			})
-		}
-	}
-}
-
 // quotaOf returns the quota of a name that is needed.
 func quotaOf(needs []need, name string) *quota {
 	if len(needs) == 1 {
@@ -177,24 +158,6 @@ func costOf(needs []need) (most int64) {
 		most = max(most, cost(n.quota, n.amount))
 	}
 	return most
-}
-
-// grantedItems returns a lease's items as its holder sees them.
-func (m *Machine) grantedItems(l *lease, room *answerItems) []*logpb.GrantedItem {
-	items := room.list[:0]
-	for i := range l.items {
-		it := &l.items[i]
-		q := m.quotas.get(it.quota)
-		switch {
-		case q == nil:
-		case it.ancestor && len(items) > 0:
-			last := items[len(items)-1]
-			last.UntilNs = min(last.UntilNs, itemEnd(q, it, l.deadline, m.clock))
-		case !it.ancestor:
-			items = room.add(items, q.name, it.held, itemEnd(q, it, l.deadline, m.clock))
-		}
-	}
-	return items
 }
 
 // itemEnd returns when an item ends (cluster time): at the lease's deadline or when its window closes.
@@ -279,37 +242,8 @@ func (m *Machine) lookupLease(id, fence uint64, by string) (*lease, *logpb.Failu
 		}
 	}
 	l = m.editLease(l)
-	m.voidClosed(l)
+	m.amounts.voidClosed(l)
 	return l, nil
-}
-
-// closedWindow is the window of an item that ended with its window or with that of an ancestor.
-const closedWindow = -1
-
-// voidClosed ends items of which a share belongs to a window that has closed: what the other shares still hold goes back.
-func (m *Machine) voidClosed(l *lease) {
-	for i := 0; i+1 < len(l.items); i++ {
-		if l.items[i].ancestor || !l.items[i+1].ancestor || !m.shareClosed(l, i) {
-			continue
-		}
-		m.eachShare(l, i, func(it *item, q *quota) {
-			if held := it.heldOf(q); held > 0 {
-				q.ledger.Held -= held
-				q.repay(m.clock.Now, held)
-				m.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -held)
-				m.quotas.markDirty(q)
-			}
-			it.window = closedWindow
-		})
-	}
-}
-
-// shareClosed tells whether the window of an item or of an ancestor has closed.
-func (m *Machine) shareClosed(l *lease, index int) (closed bool) {
-	m.eachShare(l, index, func(it *item, q *quota) {
-		closed = closed || q != nil && it.held > 0 && it.window != closedWindow && it.window != q.ledger.Window
-	})
-	return closed
 }
 
 func (m *Machine) stale(id uint64) *logpb.Failure {
@@ -351,7 +285,7 @@ func (m *Machine) grantedAgain(l *lease, granted *logpb.Granted) []*logpb.Grante
 	if granted.Consumed != nil {
 		return granted.Items
 	}
-	items := m.grantedItems(l, new(answerItems))
+	items := m.amounts.grantedItems(l, new(answerItems))
 	for i, item := range granted.Items {
 		items[i].Pool, items[i].Member = item.Pool, item.Member
 	}
@@ -373,7 +307,7 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 	}
 	l.provisional, l.ttl = false, max(l.ttl, ttl)
 	m.setDeadline(l, max(l.deadline, min(m.clock.Now+ttl, m.workflows.BatonEnd(l.holder, l.fence))))
-	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline, Closed: m.closedItems(l)}}}
+	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline, Closed: m.amounts.closedItems(l)}}}
 }
 
 // release gives held amounts back. Without items everything goes back and the lease ends.
@@ -386,7 +320,7 @@ func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 		returned := m.endLease(l, effect.EventReleased, false)
 		return &logpb.Result{Kind: &logpb.Result_Released{Released: &logpb.Released{Returned: returned, Ended: true}}}
 	}
-	parts, failure := m.heldParts(l, command.Items, nil)
+	parts, failure := m.amounts.heldParts(l, command.Items, nil)
 	if failure != nil {
 		return effect.Failed(failure)
 	}
@@ -396,69 +330,11 @@ func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 		if part.quota.rule.Kind != ledger.KindSlots {
 			unused = max(unused, cost(part.quota, part.amount))
 		}
-		m.unhold(l, part.index, part.amount)
+		m.amounts.unhold(l, part.index, part.amount)
 		released.Returned = append(released.Returned, &logpb.GrantedItem{Quota: part.quota.name, Amount: part.amount})
 	}
 	m.addCost(l.holder, -unused)
 	return &logpb.Result{Kind: &logpb.Result_Released{Released: released}}
-}
-
-// heldPart is an amount of a lease's item.
-type heldPart struct {
-	index  int
-	quota  *quota
-	amount int64
-}
-
-// heldParts finds what items of a command name within what a lease holds, and appends it; no items: everything but slots.
-func (m *Machine) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]heldPart, *logpb.Failure) {
-	if len(items) == 0 {
-		for i := range l.items {
-			q := m.quotas.editNow(l.items[i].quota)
-			if held := l.items[i].heldOf(q); held > 0 && !l.items[i].ancestor && q.rule.Kind != ledger.KindSlots {
-				parts = append(parts, heldPart{index: i, quota: q, amount: held})
-			}
-		}
-		return parts, nil
-	}
-	for n, asked := range items {
-		part, failure := m.heldPart(l, asked)
-		if failure != nil {
-			return nil, failure
-		}
-		for _, other := range items[:n] {
-			if other.Quota == asked.Quota {
-				return nil, effect.Invalid(fmt.Sprintf("quota %q is named twice", asked.Quota), "add the amounts up")
-			}
-		}
-		parts = append(parts, part)
-	}
-	return parts, nil
-}
-
-func (m *Machine) heldPart(l *lease, asked *logpb.Item) (heldPart, *logpb.Failure) {
-	for i := range l.items {
-		it := &l.items[i]
-		q := m.quotas.editNow(it.quota)
-		if it.ancestor || q == nil || q.name != asked.Quota {
-			continue
-		}
-		held := it.heldOf(q)
-		amount := held
-		if asked.Amount != nil {
-			amount = *asked.Amount
-		}
-		switch {
-		case asked.Amount != nil && (amount < 1 || amount > fixed.MaxAmount):
-			return heldPart{}, effect.Invalid(fmt.Sprintf("amount %d of %q is not within 1 to 2^53-1", amount, asked.Quota), "")
-		case it.held > 0 && it.window != q.ledger.Window:
-			return heldPart{}, itemClosed(asked.Quota)
-		case amount > held || amount == 0:
-			return heldPart{}, notHeld(asked.Quota, fmt.Sprintf("the lease holds %d of %q", held, asked.Quota))
-		}
-		return heldPart{index: i, quota: q, amount: amount}, nil
-	}
-	return heldPart{}, notHeld(asked.Quota, fmt.Sprintf("the lease has no item of %q", asked.Quota))
 }
 
 func itemClosed(quota string) *logpb.Failure {
@@ -470,26 +346,6 @@ func itemClosed(quota string) *logpb.Failure {
 
 func notHeld(quota, message string) *logpb.Failure {
 	return &logpb.Failure{Reason: logpb.Reason_REASON_NOT_HELD, Quota: quota, Message: message, Hint: "name what the lease holds"}
-}
-
-// unhold takes an amount out of an item and its ancestors' shares.
-func (m *Machine) unhold(l *lease, index int, amount int64) {
-	m.eachShare(l, index, func(it *item, q *quota) {
-		if it.heldOf(q) > 0 {
-			q.ledger.Held -= amount
-			q.repay(m.clock.Now, amount)
-			m.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -amount)
-			m.quotas.markDirty(q)
-		}
-		it.held -= amount
-	})
-}
-
-// eachShare calls fn for an item and its ancestors' shares; q is nil where a quota was deleted.
-func (m *Machine) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
-	for i := index; i == index || i < len(l.items) && l.items[i].ancestor; i++ {
-		fn(&l.items[i], m.quotas.editNow(l.items[i].quota))
-	}
 }
 
 // endLease ends a lease and returns what went back. With grace, slots stay in use for a while: their holder did not
@@ -504,43 +360,15 @@ func endCost(l *lease) int { return 1 + len(l.items) }
 
 // endUnlisted ends a lease as endLease does, when its deadline is not listed any more.
 func (m *Machine) endUnlisted(l *lease, how effect.EventKind, withGrace bool) []*logpb.GrantedItem {
-	var returned []*logpb.GrantedItem
-	var unused int64
-	var grace []charge
 	m.bounds.ends.spend(endCost(l))
-	for i := range l.items {
-		it := &l.items[i]
-		q := m.quotas.editNow(it.quota)
-		if q == nil {
-			continue
-		}
-		q.leases--
-		held := it.heldOf(q)
-		if held == 0 {
-			continue
-		}
-		q.ledger.Held -= held
-		q.repay(m.clock.Now, held)
-		m.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -held)
-		m.quotas.markDirty(q)
-		if !it.ancestor {
-			returned = append(returned, &logpb.GrantedItem{Quota: q.name, Amount: held})
-		}
-		if q.rule.Kind != ledger.KindSlots {
-			unused = max(unused, cost(q, held))
-		} else if withGrace {
-			end := l.deadline + q.rule.GraceOf(l.ttl)
-			m.count(q, end, 0, held, 0)
-			grace = append(grace, charge{quota: q.number, amount: held, consumed: held, end: end})
-		}
-	}
+	returned, unused, grace := m.amounts.letGo(l, withGrace)
 	m.leases.Delete(l.id)
 	m.leasesOf.Remove(l.digest, l.id)
 	m.accounts.Add(l.account, accounts.Leases, -accounts.WeightOf(len(l.items)))
 	m.detachRecords(l)
 	if len(grace) > 0 {
 		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, account: l.account, charges: grace}
-		o.check = m.nextCheck(o)
+		o.check = m.amounts.nextCheck(o)
 		m.keepDetached(o)
 	}
 	m.addCost(l.holder, -unused)

@@ -9,7 +9,6 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
-	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -282,51 +281,6 @@ func decodeMeter(encoded *logpb.SnapshotMeter, generation uint64) *meter {
 		t.Denials = append(t.Denials, Denial{Reason: d.Reason, Times: d.Times})
 	}
 	return t
-}
-
-// recordUsage records what a holder takes of the present window, or gives back: of what it holds (ledger.OpenEnd), or of what it consumed.
-// Where its caller's part of what is remembered of holders is used up nothing more is listed: that counts for the whole window.
-func (m *Machine) recordUsage(q *quota, name string, class int32, window, end, amount int64) {
-	if q.rule.Paced() && class == ledger.ClassCritical && q.ledger.Counts(end) {
-		if u := &q.ledger.Used[class]; amount < 0 && m.featureLevel >= levels.Counted { // what its cap needs
-			u.TakeBack(end, -amount)
-		} else {
-			u.Add(end, amount, true)
-		}
-	}
-	if q.rule.Kind != ledger.KindWindow || window != q.ledger.Window || !q.ledger.Counts(end) {
-		return
-	}
-	listed := q.ledger.Lists(&q.rule)
-	q.ledger.Used[class].Add(end, amount, listed)
-	if t := m.holders.metered(q, name); t != nil {
-		was := t.size()
-		t.used.Add(end, amount, listed && (amount < 0 || t.used.Has(end) || m.holders.mayGrow(t)))
-		m.holders.resized(t, was)
-	}
-}
-
-// moveUsage records that the exposure of what was used ends at another time.
-func (m *Machine) moveUsage(q *quota, name string, c *charge, from int64) {
-	if q.rule.Paced() && c.class == int8(ledger.ClassCritical) {
-		if u := &q.ledger.Used[c.class]; m.featureLevel >= levels.Counted {
-			u.MoveCounted(from, c.end, c.amount)
-		} else {
-			u.Move(from, c.end, c.amount)
-		}
-	}
-	if q.rule.Kind != ledger.KindWindow || c.window != q.ledger.Window || !q.ledger.Lists(&q.rule) {
-		return
-	}
-	q.ledger.Used[c.class].Move(from, c.end, c.amount)
-	if t := m.holders.metered(q, name); t != nil {
-		was := t.size()
-		t.used.List(from, -c.amount)
-		if t.used.Has(c.end) || m.holders.mayGrow(t) {
-			t.used.List(c.end, c.amount)
-		}
-		m.holders.resized(t, was)
-	}
 }
 
 // metered returns a holder's meter, with what is of the present window, that may be changed; nil: it has none.

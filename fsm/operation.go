@@ -11,7 +11,6 @@ import (
 	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
-	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -195,17 +194,17 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 			return effect.Fail(logpb.Reason_REASON_OPERATION_REUSED,
 				fmt.Sprintf("operation %d of lease %d consumed something else", command.Op, l.id), "take a new number")
 		}
-		consumed := m.consumed(o)
+		consumed := m.amounts.consumed(o)
 		m.finishBelow(l, command.DoneBelow, 0)
 		return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: consumed}}
 	}
 	if failure := checkNewOperation(l, command.Op, command.DoneBelow); failure != nil {
 		return effect.Failed(failure)
 	}
-	if closed := m.closedItems(l); len(closed) > 0 && len(command.Items) == 0 {
+	if closed := m.amounts.closedItems(l); len(closed) > 0 && len(command.Items) == 0 {
 		return effect.Failed(itemClosed(closed[0])) // no items are all items, and one of them is gone
 	}
-	parts, failure := m.heldParts(l, command.Items, nil)
+	parts, failure := m.amounts.heldParts(l, command.Items, nil)
 	if failure != nil {
 		return effect.Failed(failure)
 	}
@@ -215,9 +214,9 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	if failure := noSlots(parts); failure != nil {
 		return effect.Failed(failure)
 	}
-	if refusal := m.judge.consumption(l, m.needsOf(l, parts)); refusal != nil {
+	if refusal := m.judge.consumption(l, m.amounts.needsOf(l, parts)); refusal != nil {
 		m.recordRefusal(l.holder, refusal)
-		m.workflows.RecordDenial(workflowHost{m}, l.holder, refusal, amountIn(m.needsOf(l, parts)))
+		m.workflows.RecordDenial(workflowHost{m}, l.holder, refusal, amountIn(m.amounts.needsOf(l, parts)))
 		refusal.BackPressure = m.workflows.Pressure(l.holder, m.clock.Now)
 		m.emit(effect.Event{
 			Kind: effect.EventRefused, Quota: refusal.Quota, Holder: l.holder, Lease: l.id, Fence: l.fence,
@@ -229,14 +228,14 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	if full != nil {
 		return full
 	}
-	for _, n := range m.needsOf(l, parts) {
+	for _, n := range m.amounts.needsOf(l, parts) {
 		if m.judge.consumesRamp(l, n.quota) {
 			n.quota.ramped = fixed.AddSaturated(n.quota.ramped, n.amount)
 		}
 	}
 	m.finishBelow(l, command.DoneBelow, freeing)
 	m.confirm(l)
-	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.consumed(m.charge(l, command.Op, asked, parts))}}
+	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.amounts.consumed(m.charge(l, command.Op, asked, parts))}}
 }
 
 // roomForRecord says why there is no room for the record of one more of a lease's operations; nil: there is, or others that take as
@@ -247,36 +246,13 @@ func (m *Machine) roomForRecord(l *lease, parts []heldPart, mark uint64) (freein
 		return 0, nil
 	}
 	finished, _ := l.find(mark)
-	needed, freed := recordBytes(m.chargesOf(l, parts)), int64(0)
+	needed, freed := recordBytes(m.amounts.chargesOf(l, parts)), int64(0)
 	for _, o := range l.records()[:finished] {
 		if freed += o.size(); freed >= needed {
 			return needed, nil
 		}
 	}
 	return 0, m.accounts.Full(accounts.Operations, judged, settleHint)
-}
-
-// chargesOf returns how many charges an operation has that consumes parts of a lease.
-func (m *Machine) chargesOf(l *lease, parts []heldPart) (charges int) {
-	for _, part := range parts {
-		m.eachShare(l, part.index, func(_ *item, q *quota) {
-			if q != nil {
-				charges++
-			}
-		})
-	}
-	return charges
-}
-
-// closedItems names the quotas of which a lease held something in a window that has closed.
-func (m *Machine) closedItems(l *lease) (closed []string) {
-	for i := range l.items {
-		it := &l.items[i]
-		if q := m.quotas.editNow(it.quota); q != nil && it.held > 0 && it.window != q.ledger.Window && !it.ancestor {
-			closed = append(closed, q.name)
-		}
-	}
-	return closed
 }
 
 // checkNewOperation checks the number of a new operation, as if those below mark were finished already.
@@ -338,132 +314,28 @@ func (j *judge) consumption(l *lease, needs []need) *logpb.Refusal {
 	return worst
 }
 
-// needsOf returns what parts of a lease need of each quota: the sum over items, those of descendants included.
-func (m *Machine) needsOf(l *lease, parts []heldPart) []need {
-	var needs []need
-	for _, part := range parts {
-		m.eachShare(l, part.index, func(_ *item, q *quota) {
-			if q == nil {
-				return
-			}
-			i := slices.IndexFunc(needs, func(n need) bool { return n.quota == q })
-			if i < 0 {
-				i = len(needs)
-				needs = append(needs, need{quota: q})
-			}
-			needs[i].amount = fixed.AddSaturated(needs[i].amount, part.amount)
-		})
-	}
-	return needs
-}
-
 // consumeAll consumes, as operation 1, what a new lease holds of anything but slots, and says so in its answer (nil: none).
 func (m *Machine) consumeAll(l *lease, granted *logpb.Granted) {
 	var room [4]heldPart
-	parts, _ := m.heldParts(l, nil, room[:0])
+	parts, _ := m.amounts.heldParts(l, nil, room[:0])
 	if len(parts) == 0 {
 		return
 	}
 	if o := m.charge(l, 1, entry.DigestItems(nil), parts); granted != nil {
-		granted.Consumed = m.consumed(o)
+		granted.Consumed = m.amounts.consumed(o)
 	}
 }
 
 // charge turns held parts into an operation.
 func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operation {
 	o := m.newOperation(l)
-	o.lease, o.op, o.fence, o.holder, o.asked, o.beganWall = l.id, op, l.fence, l.holder, asked, m.clock.WallEarly
-	o.account = l.account
-	if m.featureLevel >= levels.Reports {
-		o.began = max(m.clock.Now, 1)
-	}
-	o.charges = o.single[:0]
-	spendBy, windows := m.spendByOf(l, parts, o)
-	o.spendBy = fixed.AddSaturated(m.clock.Now, spendBy)
-	if windows {
-		o.spendByWall = fixed.AddSaturated(m.clock.WallLate, spendBy)
-	}
-	if o.transit == 0 {
-		o.transit = min(ledger.MaxTransit, spendBy/2)
-	}
-	o.transit = min(o.transit, spendBy)
-	for _, part := range parts {
-		m.eachShare(l, part.index, func(it *item, q *quota) {
-			it.held -= part.amount
-			if q == nil {
-				return
-			}
-			if it.window == q.ledger.Window {
-				q.ledger.Held -= part.amount
-			}
-			o.charges = append(o.charges, m.chargeFor(q, l, it.ancestor, part.amount, spendBy))
-			if t := m.holders.meterOf(q, l.holder); t != nil {
-				t.Consumed = fixed.AddSaturated(t.Consumed, part.amount)
-			}
-		})
-	}
+	m.amounts.charge(o, l, op, asked, parts)
 	m.keepRecord(l, o)
 	return o
 }
 
-// spendByOf returns the shortest spend-by of all quotas that take part, since all of it is one call, and notes the
-// longest configured transit.
-func (m *Machine) spendByOf(l *lease, parts []heldPart, o *operation) (spendBy int64, windows bool) {
-	spendBy = ledger.NoSpendBy
-	for _, part := range parts {
-		m.eachShare(l, part.index, func(_ *item, q *quota) {
-			if q == nil {
-				return
-			}
-			spendBy = min(spendBy, q.ledger.SpendBy(&q.rule, q.rule.At(m.clock)))
-			windows = windows || q.rule.Kind == ledger.KindWindow
-			o.transit = max(o.transit, q.rule.Transit)
-		})
-	}
-	return spendBy, windows
-}
-
-// chargeFor charges an amount that was held.
-func (m *Machine) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy int64) charge {
-	g, r := &q.ledger, &q.rule
-	c := charge{
-		quota: q.number, ancestor: ancestor, amount: amount, consumed: amount,
-		end: ledger.OpenEnd, window: g.Window, before: g.Settled, class: int8(l.class),
-	}
-	if r.Kind == ledger.KindRate && m.featureLevel >= levels.Reports {
-		c.before, c.total = g.Consumed(), g.Total
-	}
-	if !r.OpenEnded {
-		c.end = g.Key(r, fixed.AddSaturated(r.At(m.clock).Late, spendBy))
-	}
-	m.recordTotal(q, amount)
-	m.count(q, c.end, spendBy, amount, 0)
-	m.moveUsage(q, l.holder, &c, ledger.OpenEnd)
-	q.drawCharge(m.moment, &c)
-	return c
-}
-
-// recordTotal records what is consumed of a rate.
-func (m *Machine) recordTotal(q *quota, amount int64) {
-	if q.rule.Kind == ledger.KindRate && m.featureLevel >= levels.Overtaken {
-		q.ledger.Total += uint64(amount)
-	}
-}
-
-// count counts an amount, of whose exposure so much is left, until an end. While anything in cluster time counts, the state is busy.
-func (m *Machine) count(q *quota, end, left, amount, overrun int64) {
-	var until int64
-	if q.rule.Kind == ledger.KindWindow {
-		until = max(fixed.AddSaturated(m.clock.Now, left), 1)
-	}
-	q.ledger.Add(end, amount, overrun, until)
-	if q.rule.Kind != ledger.KindWindow && end != ledger.OpenEnd {
-		m.busyUntil = max(m.busyUntil, fixed.AddSaturated(end, q.rule.Period))
-	}
-}
-
 // consumed returns an operation as its holder sees it.
-func (m *Machine) consumed(o *operation) *logpb.Consumed {
+func (am *amounts) consumed(o *operation) *logpb.Consumed {
 	var a struct {
 		consumed logpb.Consumed
 		items    answerItems
@@ -472,7 +344,7 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 	a.consumed.Items = a.items.list[:0]
 	for i := range o.charges {
 		c := &o.charges[i]
-		if q := m.quotas.get(c.quota); q != nil && !c.ancestor && !c.overrun {
+		if q := am.quotas.get(c.quota); q != nil && !c.ancestor && !c.overrun {
 			a.consumed.Items = a.items.add(a.consumed.Items, q.name, c.consumed, o.spendBy)
 		}
 	}
@@ -481,84 +353,3 @@ func (m *Machine) consumed(o *operation) *logpb.Consumed {
 
 // maxDetached is how long an ended lease's records are kept at most: for as long as a call may take.
 const maxDetached = fixed.Day
-
-// nextCheck returns when to look at a detached record again.
-func (m *Machine) nextCheck(o *operation) int64 {
-	left := fixed.Second
-	for i := range o.charges {
-		if q := m.quotas.get(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) {
-			left = max(left, q.ledger.DropsIn(&q.rule, q.rule.At(m.clock), o.charges[i].end))
-		}
-	}
-	return fixed.AddSaturated(m.clock.Now, min(left, maxDetached))
-}
-
-// moveCharge moves what a charge counts to another end; so much of its exposure is left.
-func (m *Machine) moveCharge(q *quota, name string, c *charge, end, left int64) {
-	if !q.ledger.Counts(c.end) || c.end == end {
-		return
-	}
-	var overrun int64
-	if c.overrun {
-		overrun = c.amount
-	}
-	q.ledger.Take(c.end, c.amount, overrun)
-	from := c.end
-	if from == ledger.OpenEnd {
-		q.drawOpen(m.moment, end, left, c.amount)
-	}
-	c.end = end
-	m.count(q, end, left, c.amount, overrun)
-	m.moveUsage(q, name, c, from)
-}
-
-// stillCounts tells whether anything of an operation counts.
-func (m *Machine) stillCounts(o *operation) bool {
-	for i := range o.charges {
-		if q := m.quotas.editNow(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) {
-			return true
-		}
-	}
-	return false
-}
-
-// closeRecord records that a record goes. What it charged goes on to count; nothing of it can come back.
-func (m *Machine) closeRecord(o *operation) {
-	for i := range o.charges {
-		if q := m.quotas.editNow(o.charges[i].quota); q != nil {
-			q.ledger.Close(o.charges[i].end, o.charges[i].amount)
-		}
-	}
-}
-
-// endExposure gives charges whose exposure has no end one: their client said that it is finished with the operation,
-// though not what it used.
-func (m *Machine) endExposure(o *operation, left int64) {
-	for i := range o.charges {
-		c := &o.charges[i]
-		if c.end != ledger.OpenEnd {
-			continue
-		}
-		if q := m.quotas.editNow(c.quota); q != nil {
-			longest := m.longestLeft(o, q, left)
-			m.moveCharge(q, o.holder, c, q.ledger.Key(&q.rule, fixed.AddSaturated(q.rule.At(m.clock).Late, longest)), longest)
-		}
-	}
-}
-
-// shortLived tells whether a detached record, which has been kept for as long as was arranged, stops counting soon.
-func (m *Machine) shortLived(o *operation) bool {
-	for i := range o.charges {
-		if q := m.quotas.get(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) &&
-			q.ledger.DropsIn(&q.rule, q.rule.At(m.clock), o.charges[i].end) > fixed.Hour {
-			return false
-		}
-	}
-	return true
-}
-
-// longestLeft returns what is left of an exposure that was never settled: it ends one longest call after its lease, which has so much
-// left, but not before it may be spent.
-func (m *Machine) longestLeft(o *operation, q *quota, left int64) int64 {
-	return max(left+q.rule.MaxCall, o.spendBy-m.clock.Now)
-}

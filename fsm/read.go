@@ -100,7 +100,7 @@ func (s *State) Awaited() bool { return s.waiters.Len() > 0 }
 func (s *State) Pending() bool {
 	// Records of ended leases are not looked at for their own sake: that can wait for the next entry.
 	_, _, tasks := s.tasks.NextDue(s.clock.Now)
-	return s.firstDue() != math.MaxInt64 || s.clock.Now < s.busyUntil || tasks
+	return s.firstDue() != math.MaxInt64 || s.clock.Now < s.amounts.busyUntil || tasks
 }
 
 // firstDue returns the first cluster time at which something is due of its own; the largest int64: nothing is.

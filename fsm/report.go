@@ -44,7 +44,7 @@ func (m *Machine) report(from *logpb.Command) *logpb.Result {
 		return effect.Failed(failure)
 	}
 	o := l.operation(command.Op)
-	if o == nil && !m.holdsSlotsOnly(l) {
+	if o == nil && !m.amounts.slotsOnly(l) {
 		return effect.Failed(&logpb.Failure{
 			Reason:  logpb.Reason_REASON_STALE_OPERATION,
 			Message: fmt.Sprintf("lease %d has no record of operation %d", l.id, command.Op),
@@ -71,16 +71,6 @@ func (m *Machine) noReportLeft(holder string) *logpb.Result {
 	m.payer.Holder = holder
 	return m.accounts.Full(accounts.Reports, m.taking(accounts.Reports),
 		"report refusals first, and successes less often; come back in the next minute")
-}
-
-// holdsSlotsOnly tells whether a lease has nothing that is consumed.
-func (m *Machine) holdsSlotsOnly(l *lease) bool {
-	for i := range l.items {
-		if q := m.quotas.editNow(l.items[i].quota); q != nil && q.rule.Kind != ledger.KindSlots {
-			return false
-		}
-	}
-	return true
 }
 
 // signalled finds the quotas that signals name, among a lease's items and their ancestors, and checks the numbers.

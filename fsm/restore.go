@@ -167,7 +167,7 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs, Shift: head.WallShiftNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
-	m.quotas.last, m.busyUntil, m.accounts.Last, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
+	m.quotas.last, m.amounts.busyUntil, m.accounts.Last, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
 	m.movedLast, m.lookedFrom, m.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
 	m.accounts.Limits = accounts.Limits{
 		Sessions: head.Limits.GetMaxSessions(), ResultBytes: head.Limits.GetMaxResultBytes(),

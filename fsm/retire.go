@@ -115,12 +115,12 @@ func (m *Machine) retireOne(o *operation, deadline int64, mark uint64) {
 		c.Made = cow.In(m.generation)
 		o = &c
 	}
-	m.endExposure(o, max(deadline-m.clock.Now, 0))
-	if o.op < mark || o.actual != 0 || !m.stillCounts(o) {
-		m.closeRecord(o)
+	m.amounts.endExposure(o, max(deadline-m.clock.Now, 0))
+	if o.op < mark || o.actual != 0 || !m.amounts.stillCounts(o) {
+		m.amounts.closeRecord(o)
 		return
 	}
-	o.check = m.nextCheck(o)
+	o.check = m.amounts.nextCheck(o)
 	m.keepDetached(o)
 }
 

@@ -11,6 +11,13 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
+// settling is a Settle of one operation, which may be changed; settled becomes its answer.
+type settling struct {
+	*amounts
+	o       *operation
+	settled *logpb.Settled
+}
+
 // settle adjusts an operation: what is unspent goes back, once, until the spend-by; what was really used is final,
 // once, and ends the exposure. With the fence of a lease that has ended only an upward actual is taken.
 func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
@@ -33,68 +40,69 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 		})
 	}
 	o = m.editOperation(l, o)
-	if failure := m.checkSettle(o, command); failure != nil {
+	st := settling{amounts: m.amounts, o: o}
+	if failure := st.check(command); failure != nil {
 		return effect.Failed(failure)
 	}
-	settled := &logpb.Settled{}
-	costBefore, sizeBefore := m.costOfCharges(o), o.size()
-	m.unspend(o, command.Unspent, settled)
+	st.settled = &logpb.Settled{}
+	costBefore, sizeBefore := st.cost(), o.size()
+	st.unspend(command.Unspent)
 	if len(command.Actual) > 0 || command.Final {
-		m.finish(o, command.Actual, settled)
+		st.finish(command.Actual)
 	}
 	m.accounts.Add(o.account, accounts.Operations, o.size()-sizeBefore)
-	m.addCost(l.holder, m.costOfCharges(o)-costBefore)
+	m.addCost(l.holder, st.cost()-costBefore)
 	m.finishBelow(l, command.DoneBelow, 0)
 	if command.Release {
 		m.endLease(l, effect.EventReleased, false)
-		settled.Released = true
+		st.settled.Released = true
 	}
-	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
+	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: st.settled}}
 }
 
-// costOfCharges returns what an operation costs in turns: its scarcest quota's.
-func (m *Machine) costOfCharges(o *operation) (most int64) {
+// cost returns what the operation costs in turns: its scarcest quota's.
+func (st *settling) cost() (most int64) {
 	sums := map[uint32]int64{}
-	for i := range o.charges {
-		sums[o.charges[i].quota] += o.charges[i].amount
+	for i := range st.o.charges {
+		sums[st.o.charges[i].quota] += st.o.charges[i].amount
 	}
 	for number, sum := range sums { // a maximum does not depend on the order
-		if q, ok := m.quotas.byNumber.Get(number); ok {
+		if q, ok := st.quotas.byNumber.Get(number); ok {
 			most = max(most, cost(q, sum))
 		}
 	}
 	return most
 }
 
-// checkSettle checks a Settle of a live lease's operation as a whole, before anything changes.
-func (m *Machine) checkSettle(o *operation, command *logpb.Settle) *logpb.Failure {
+// check checks a Settle of a live lease's operation as a whole, before anything changes.
+func (st *settling) check(command *logpb.Settle) *logpb.Failure {
 	if len(command.Unspent) > 0 {
 		digest := entry.DigestItems(command.Unspent)
 		switch {
-		case o.unspent != 0 && o.unspent != digest, o.unspent == 0 && o.actual != 0:
-			return alreadySettled(o, "unspent part")
-		case o.unspent == 0 && m.pastSpendBy(o):
+		case st.o.unspent != 0 && st.o.unspent != digest, st.o.unspent == 0 && st.o.actual != 0:
+			return alreadySettled(st.o, "unspent part")
+		case st.o.unspent == 0 && st.pastSpendBy():
 			return &logpb.Failure{
 				Reason:  logpb.Reason_REASON_PAST_SPEND_BY,
-				Message: fmt.Sprintf("the spend-by of operation %d has passed", o.op), Hint: "settle what was really used",
+				Message: fmt.Sprintf("the spend-by of operation %d has passed", st.o.op), Hint: "settle what was really used",
 			}
 		}
-		if failure := m.checkParts(o, command.Unspent, true); failure != nil {
+		if failure := st.checkParts(command.Unspent, true); failure != nil {
 			return failure
 		}
 	}
 	if len(command.Actual) > 0 || command.Final {
-		if o.actual != 0 && o.actual != entry.DigestItems(command.Actual) {
-			return alreadySettled(o, "actual part")
+		if st.o.actual != 0 && st.o.actual != entry.DigestItems(command.Actual) {
+			return alreadySettled(st.o, "actual part")
 		}
-		return m.checkParts(o, command.Actual, false)
+		return st.checkParts(command.Actual, false)
 	}
 	return nil
 }
 
 // pastSpendBy tells whether an operation's spend-by has passed, in either time base.
-func (m *Machine) pastSpendBy(o *operation) bool {
-	return m.clock.Now > o.spendBy || o.spendByWall != 0 && m.clock.WallLate > o.spendByWall
+func (st *settling) pastSpendBy() bool {
+	return st.clock.Now > st.o.spendBy || st.o.spendByWall != 0 && st.clock.WallLate > st.o.spendByWall
 }
 
 func alreadySettled(o *operation, part string) *logpb.Failure {
@@ -106,26 +114,26 @@ func alreadySettled(o *operation, part string) *logpb.Failure {
 }
 
 // checkParts checks the items of a Settle: unspent names at most what was consumed, actual anything from 0.
-func (m *Machine) checkParts(o *operation, items []*logpb.Item, unspent bool) *logpb.Failure {
+func (st *settling) checkParts(items []*logpb.Item, unspent bool) *logpb.Failure {
 	for i, asked := range items {
 		for _, other := range items[:i] {
 			if other.Quota == asked.Quota {
 				return effect.Invalid(fmt.Sprintf("quota %q is named twice", asked.Quota), "add the amounts up")
 			}
 		}
-		c := m.chargeOf(o, asked.Quota)
+		c := st.chargeOf(asked.Quota)
 		switch {
 		case c == nil:
-			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed nothing of %q", o.op, asked.Quota))
+			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed nothing of %q", st.o.op, asked.Quota))
 		case asked.Amount == nil && !unspent:
 			return effect.Invalid(fmt.Sprintf("actual of %q needs an amount", asked.Quota), "0 is one")
 		case asked.Amount != nil && (*asked.Amount < 0 || *asked.Amount > fixed.MaxAmount || unspent && *asked.Amount == 0):
 			return effect.Invalid(fmt.Sprintf("amount %d of %q is out of range", *asked.Amount, asked.Quota), "")
-		case !unspent && m.overflows(o, c, *asked.Amount):
+		case !unspent && st.overflows(c, *asked.Amount):
 			return effect.Invalid(fmt.Sprintf("amount %d of %q is more than can be counted", *asked.Amount, asked.Quota),
 				"is it in the quota's unit?")
 		case asked.Amount != nil && unspent && *asked.Amount > c.consumed:
-			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed %d of %q", o.op, c.consumed, asked.Quota))
+			return notHeld(asked.Quota, fmt.Sprintf("operation %d consumed %d of %q", st.o.op, c.consumed, asked.Quota))
 		}
 	}
 	return nil
@@ -135,38 +143,38 @@ func (m *Machine) checkParts(o *operation, items []*logpb.Item, unspent bool) *l
 const maxCounted = int64(1) << 60
 
 // overflows tells whether an actual amount would take the count of a quota or an ancestor beyond what can be counted.
-func (m *Machine) overflows(o *operation, c *charge, actual int64) (beyond bool) {
+func (st *settling) overflows(c *charge, actual int64) (beyond bool) {
 	if actual <= c.amount {
 		return false
 	}
-	m.eachChargeShare(o, c, func(_ *charge, q *quota) {
+	st.eachShareOf(c, func(_ *charge, q *quota) {
 		beyond = beyond || q.ledger.Consumed() > maxCounted-actual
 	})
 	return beyond
 }
 
 // chargeOf returns an operation's charge for an item, nil where it has none.
-func (m *Machine) chargeOf(o *operation, name string) *charge {
-	for i := range o.charges {
-		c := &o.charges[i]
-		if q := m.quotas.editNow(c.quota); q != nil && !c.ancestor && !c.overrun && q.name == name {
+func (st *settling) chargeOf(name string) *charge {
+	for i := range st.o.charges {
+		c := &st.o.charges[i]
+		if q := st.quotas.editNow(c.quota); q != nil && !c.ancestor && !c.overrun && q.name == name {
 			return c
 		}
 	}
 	return nil
 }
 
-// eachChargeShare calls fn for a charge and its ancestors' shares.
-func (m *Machine) eachChargeShare(o *operation, first *charge, fn func(c *charge, q *quota)) {
+// eachShareOf calls fn for a charge and its ancestors' shares.
+func (st *settling) eachShareOf(first *charge, fn func(c *charge, q *quota)) {
 	started := false
-	for i := range o.charges {
-		c := &o.charges[i]
+	for i := range st.o.charges {
+		c := &st.o.charges[i]
 		if started && (!c.ancestor || c.overrun) {
 			return
 		}
 		if c == first || started {
 			started = true
-			if q := m.quotas.editNow(c.quota); q != nil {
+			if q := st.quotas.editNow(c.quota); q != nil {
 				fn(c, q)
 			}
 		}
@@ -174,30 +182,30 @@ func (m *Machine) eachChargeShare(o *operation, first *charge, fn func(c *charge
 }
 
 // unspend gives back what will certainly not be spent. A repeat answers the same.
-func (m *Machine) unspend(o *operation, items []*logpb.Item, settled *logpb.Settled) {
+func (st *settling) unspend(items []*logpb.Item) {
 	if len(items) == 0 {
 		return
 	}
-	repeat := o.unspent != 0
-	o.unspent = entry.DigestItems(items)
+	repeat := st.o.unspent != 0
+	st.o.unspent = entry.DigestItems(items)
 	for _, asked := range items {
-		own := m.chargeOf(o, asked.Quota)
+		own := st.chargeOf(asked.Quota)
 		amount := own.consumed
 		if asked.Amount != nil {
 			amount = *asked.Amount
 		}
-		settled.Returned = append(settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: amount})
+		st.settled.Returned = append(st.settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: amount})
 		if repeat {
 			continue
 		}
-		m.eachChargeShare(o, own, func(c *charge, q *quota) {
-			q.repayCharge(c, amount, m.clock.Now)
+		st.eachShareOf(own, func(c *charge, q *quota) {
+			q.repayCharge(c, amount, st.clock.Now)
 			q.ledger.Take(c.end, amount, 0)
-			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, -amount)
-			m.holders.recordReturned(q, o.holder, amount)
+			st.recordUsage(q, st.o.holder, int32(c.class), c.window, c.end, -amount)
+			st.holders.recordReturned(q, st.o.holder, amount)
 			c.amount -= amount
 			c.unspent = amount
-			m.quotas.markDirty(q)
+			st.quotas.markDirty(q)
 		})
 	}
 }
@@ -211,21 +219,21 @@ func (q *quota) repayCharge(c *charge, amount, now int64) {
 }
 
 // finish settles what was really used and ends the exposure. A repeat answers the same.
-func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settled) {
-	if o.actual != 0 {
-		m.repeatFinish(o, items, settled)
+func (st *settling) finish(items []*logpb.Item) {
+	if st.o.actual != 0 {
+		st.repeatFinish(items)
 		return
 	}
-	o.actual = entry.DigestItems(items)
+	st.o.actual = entry.DigestItems(items)
 	overruns := make([]charge, 0, len(items))
 	for _, asked := range items {
-		own := m.chargeOf(o, asked.Quota)
-		overruns = append(overruns, m.finishItem(o, own, asked, settled)...)
+		own := st.chargeOf(asked.Quota)
+		overruns = append(overruns, st.finishItem(own, asked)...)
 	}
-	inTime := !m.pastSpendBy(o)
-	for i := range o.charges {
-		c := &o.charges[i]
-		q := m.quotas.editNow(c.quota)
+	inTime := !st.pastSpendBy()
+	for i := range st.o.charges {
+		c := &st.o.charges[i]
+		q := st.quotas.editNow(c.quota)
 		if q == nil {
 			continue
 		}
@@ -234,70 +242,54 @@ func (m *Machine) finish(o *operation, items []*logpb.Item, settled *logpb.Settl
 		}
 		if inTime || c.end == ledger.OpenEnd {
 			// A settle ends the exposure, but never lengthens it.
-			end := q.ledger.Key(&q.rule, q.rule.At(m.clock).Late)
-			m.moveCharge(q, o.holder, c, min(end, c.end), 0)
-			m.quotas.markDirty(q)
+			end := q.ledger.Key(&q.rule, q.rule.At(st.clock).Late)
+			st.moveCharge(q, st.o.holder, c, min(end, c.end), 0)
+			st.quotas.markDirty(q)
 		}
 	}
-	o.charges = append(o.charges, overruns...)
+	st.o.charges = append(st.o.charges, overruns...)
 }
 
 // finishItem settles one item; what goes beyond the estimate is charged by entries of their own, which begin now.
-func (m *Machine) finishItem(o *operation, own *charge, asked *logpb.Item, settled *logpb.Settled) []charge {
+func (st *settling) finishItem(own *charge, asked *logpb.Item) []charge {
 	actual := *asked.Amount
 	difference := actual - own.amount
 	var overruns []charge
-	m.eachChargeShare(o, own, func(c *charge, q *quota) {
+	st.eachShareOf(own, func(c *charge, q *quota) {
 		switch {
 		case difference > 0:
-			overruns = append(overruns, m.overrun(q, o.holder, c, difference))
+			overruns = append(overruns, st.overrun(q, st.o.holder, c, difference))
 		case difference < 0 && !q.rule.SettleMax:
-			q.repayCharge(c, -difference, m.clock.Now)
+			q.repayCharge(c, -difference, st.clock.Now)
 			q.ledger.Take(c.end, -difference, 0)
-			m.recordUsage(q, o.holder, int32(c.class), c.window, c.end, difference)
-			m.holders.recordReturned(q, o.holder, -difference)
+			st.recordUsage(q, st.o.holder, int32(c.class), c.window, c.end, difference)
+			st.holders.recordReturned(q, st.o.holder, -difference)
 			c.amount += difference
-			m.quotas.markDirty(q)
+			st.quotas.markDirty(q)
 			if !c.ancestor {
-				settled.Returned = append(settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: -difference})
+				st.settled.Returned = append(st.settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: -difference})
 			}
 		}
 	})
 	if difference > 0 {
-		settled.Overrun = append(settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
-		m.emit(effect.Event{
-			Kind: effect.EventOverrun, Quota: asked.Quota, Holder: o.holder, Lease: o.lease, Fence: o.fence, Amount: difference,
+		st.settled.Overrun = append(st.settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
+		st.emit(effect.Event{
+			Kind: effect.EventOverrun, Quota: asked.Quota, Holder: st.o.holder, Lease: st.o.lease, Fence: st.o.fence, Amount: difference,
 		})
 	}
 	return overruns
 }
 
-// overrun charges what was used beyond an estimate.
-func (m *Machine) overrun(q *quota, name string, of *charge, amount int64) charge {
-	end := q.ledger.Key(&q.rule, q.rule.At(m.clock).Late)
-	m.recordTotal(q, amount)
-	m.count(q, end, 0, amount, amount)
-	q.pay(m.clock.Now, amount)
-	q.drawOpen(m.moment, end, 0, amount)
-	m.recordUsage(q, name, int32(of.class), q.ledger.Window, end, amount)
-	if t := m.holders.meterOf(q, name); t != nil {
-		t.Overrun = fixed.AddSaturated(t.Overrun, amount)
-	}
-	return charge{
-		quota: q.number, ancestor: of.ancestor, overrun: true, amount: amount, end: end, window: q.ledger.Window, class: of.class,
-	}
-}
-
 // repeatFinish answers a repeated actual part from the record.
-func (m *Machine) repeatFinish(o *operation, items []*logpb.Item, settled *logpb.Settled) {
+func (st *settling) repeatFinish(items []*logpb.Item) {
 	for _, asked := range items {
-		c := m.chargeOf(o, asked.Quota)
+		c := st.chargeOf(asked.Quota)
 		difference := *asked.Amount - (c.consumed - c.unspent)
-		switch q := m.quotas.editNow(c.quota); {
+		switch q := st.quotas.editNow(c.quota); {
 		case difference > 0:
-			settled.Overrun = append(settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
+			st.settled.Overrun = append(st.settled.Overrun, &logpb.GrantedItem{Quota: asked.Quota, Amount: difference})
 		case difference < 0 && !q.rule.SettleMax:
-			settled.Returned = append(settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: -difference})
+			st.settled.Returned = append(st.settled.Returned, &logpb.GrantedItem{Quota: asked.Quota, Amount: -difference})
 		}
 	}
 }
@@ -309,7 +301,7 @@ func (m *Machine) settleable(lease, op uint64) *operation {
 	switch {
 	case o == nil:
 		return m.liveDetached(lease, op)
-	case o.actual != 0, !m.stillCounts(o):
+	case o.actual != 0, !m.amounts.stillCounts(o):
 		return nil
 	}
 	return o
@@ -326,31 +318,33 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 	if o.actual != 0 && o.actual != entry.DigestItems(command.Actual) {
 		return effect.Failed(alreadySettled(o, "actual part"))
 	}
-	if failure := m.checkParts(o, command.Actual, false); failure != nil {
+	st := settling{amounts: m.amounts, o: o}
+	if failure := st.checkParts(command.Actual, false); failure != nil {
 		return effect.Failed(failure)
 	}
 	for _, asked := range command.Actual {
-		if c := m.chargeOf(o, asked.Quota); *asked.Amount < c.consumed-c.unspent {
+		if c := st.chargeOf(asked.Quota); *asked.Amount < c.consumed-c.unspent {
 			return effect.Failed(stale)
 		}
 	}
-	settled := &logpb.Settled{}
+	st.settled = &logpb.Settled{}
 	if o.actual != 0 {
-		m.repeatFinish(o, command.Actual, settled)
-		return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
+		st.repeatFinish(command.Actual)
+		return &logpb.Result{Kind: &logpb.Result_Settled{Settled: st.settled}}
 	}
 	m.detachNow(command.Lease, command.Op)
 	if o = m.detachedOperation(command.Lease, command.Op); o == nil {
 		return effect.Failed(stale)
 	}
+	st.o = o
 	o.actual = entry.DigestItems(command.Actual)
-	before := m.costOfCharges(o)
+	before := st.cost()
 	var overruns []charge
 	for _, asked := range command.Actual {
-		overruns = append(overruns, m.finishItem(o, m.chargeOf(o, asked.Quota), asked, settled)...)
+		overruns = append(overruns, st.finishItem(st.chargeOf(asked.Quota), asked)...)
 	}
 	o.charges = append(o.charges, overruns...)
 	m.keepDetached(o)
-	m.addCost(o.holder, m.costOfCharges(o)-before)
-	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: settled}}
+	m.addCost(o.holder, st.cost()-before)
+	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: st.settled}}
 }

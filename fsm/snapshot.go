@@ -188,7 +188,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 	return &logpb.SnapshotHead{
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
-		LastSession: s.requests.Last, LastQuota: s.quotas.last, BusyUntilNs: s.busyUntil,
+		LastSession: s.requests.Last, LastQuota: s.quotas.last, BusyUntilNs: s.amounts.busyUntil,
 		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last, LastLane: s.lastWaitSet, WallShiftNs: s.clock.Shift,
 		MovedLast: s.movedLast, LookedFrom: s.lookedFrom, RetiredLast: s.retiredLast,
 	}

@@ -25,9 +25,8 @@ type State struct {
 	lastLease, lastTicket uint64
 	lastWaitSet           uint32
 	accounts              accounts.Book
-	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
-	busyUntil int64
-	rules     *holderRules
+	amounts               *amounts
+	rules                 *holderRules
 
 	quotas    *quotaTable
 	leases    *cow.Map[uint64, *lease]
@@ -102,6 +101,7 @@ func newState() *State {
 		accounts:   accounts.New(),
 		quotas:     newQuotas(),
 		rules:      newRules(),
+		amounts:    new(amounts),
 		leases:     new(cow.Map[uint64, *lease]),
 		leasesOf:   rangeset.New(),
 		deadlines:  rangeset.New(),
@@ -133,6 +133,7 @@ func newState() *State {
 func (s *State) connect() {
 	s.quotas.moment = s.moment
 	s.holders.moment, s.holders.quotas, s.holders.book = s.moment, s.quotas, &s.accounts
+	s.amounts.moment, s.amounts.quotas, s.amounts.holders = s.moment, s.quotas, s.holders
 }
 
 // copy returns a state that shares everything until one of the two changes.
@@ -142,7 +143,7 @@ func (s *State) copy() *State {
 	c.rules, c.quotas, c.leases = s.rules.copy(), s.quotas.copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
 	c.detached, c.checks, c.retiring = s.detached.Copy(), s.checks.Copy(), s.retiring.Copy()
-	c.holders = s.holders.copy()
+	c.holders, c.amounts = s.holders.copy(), &amounts{busyUntil: s.amounts.busyUntil}
 	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()
 	c.waitersOf = s.waitersOf.Copy()
 	c.waitSetOf, c.waitSetsOf, c.waitEnds, c.promotions = s.waitSetOf.Copy(), s.waitSetsOf.Copy(), s.waitEnds.Copy(), s.promotions.Copy()
