@@ -149,7 +149,7 @@ func thinOut(s *scale, from, to int) {
 	releaseAll(s, from, to)
 	s.now += 3 * minute
 	s.apply()
-	for first, ok := s.m.checks.Min(); ok && first.at <= s.now; first, ok = s.m.checks.Min() {
+	for first, ok := s.m.records.checks.Min(); ok && first.at <= s.now; first, ok = s.m.records.checks.Min() {
 		s.apply()
 	}
 }

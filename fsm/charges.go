@@ -21,13 +21,13 @@ func (s *State) eachCharge(fn func(number uint64, b accounts.Budget, amount int6
 		}
 		return true
 	})
-	s.retiring.Scan(func(_ uint64, r *retiring) bool {
+	s.records.retiring.Scan(func(_ uint64, r *retiring) bool {
 		for _, o := range r.list {
 			fn(o.account, accounts.Operations, o.size())
 		}
 		return true
 	})
-	s.detached.Scan(func(p keptPage) bool {
+	s.records.detached.Scan(func(p keptPage) bool {
 		for rest := p.packed; len(rest) > 0; {
 			var packed []byte
 			packed, rest = cut(rest)

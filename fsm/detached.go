@@ -50,11 +50,11 @@ type pageDue struct {
 func lessPageDue(a, b pageDue) bool { return a.at < b.at || a.at == b.at && a.from.less(b.from) }
 
 // pageOf returns the page where a detached record is, or would be; nil where it comes before all. It is mostly the last.
-func (s *State) pageOf(key operationKey) (found *page) {
-	if last, ok := s.detached.Max(); !ok || !key.less(last.from) {
+func (rs *records) pageOf(key operationKey) (found *page) {
+	if last, ok := rs.detached.Max(); !ok || !key.less(last.from) {
 		return last.page
 	}
-	s.detached.Descend(keptPage{from: key}, func(p keptPage) bool {
+	rs.detached.Descend(keptPage{from: key}, func(p keptPage) bool {
 		found = p.page
 		return false
 	})
@@ -62,9 +62,9 @@ func (s *State) pageOf(key operationKey) (found *page) {
 }
 
 // detachedOperation returns the record of an ended lease's operation, nil where there is none. A change takes effect by keepDetached.
-func (s *State) detachedOperation(lease, op uint64) *operation {
+func (rs *records) detachedOperation(lease, op uint64) *operation {
 	key := operationKey{lease, op}
-	p := s.pageOf(key)
+	p := rs.pageOf(key)
 	if p == nil {
 		return nil
 	}
@@ -78,7 +78,7 @@ func (s *State) detachedOperation(lease, op uint64) *operation {
 // eachOperation calls fn for the records of all operations, by lease and number, until it returns false.
 func (s *State) eachOperation(fn func(*operation) bool) bool {
 	attached, going := s.attached(), true
-	s.detached.Scan(func(p keptPage) bool {
+	s.records.detached.Scan(func(p keptPage) bool {
 		for rest := p.packed; len(rest) > 0 && going; {
 			var packed []byte
 			packed, rest = cut(rest)
@@ -91,31 +91,31 @@ func (s *State) eachOperation(fn func(*operation) bool) bool {
 }
 
 // keepDetached enters the record of an ended lease's operation, or replaces it by one with the same moment to be looked at.
-func (m *Machine) keepDetached(o *operation) {
+func (rs *records) keepDetached(o *operation) {
 	key := operationKey{o.lease, o.op}
-	m.packing = pack(m.packing[:0], o)
-	p := m.editPage(key, o.check)
+	rs.packing = pack(rs.packing[:0], o)
+	p := rs.editPage(key, o.check)
 	from, to, found := p.seek(key)
-	m.accounts.Add(o.account, accounts.Operations, orphanBytes(o, m.packing)-m.chargedFor(p.packed[from:to]))
+	rs.book.Add(o.account, accounts.Operations, orphanBytes(o, rs.packing)-rs.chargedFor(p.packed[from:to]))
 	if !found {
-		m.operations++
-		if from > 0 && from == len(p.packed) && from+len(m.packing) > pageBytes {
-			p = &page{Made: cow.In(m.generation), from: key, check: o.check, packed: make([]byte, 0, pageBytes)} // the next ones mostly follow
-			m.enterPage(p)
+		rs.count++
+		if from > 0 && from == len(p.packed) && from+len(rs.packing) > pageBytes {
+			p = &page{Made: cow.In(rs.generation), from: key, check: o.check, packed: make([]byte, 0, pageBytes)} // the next ones mostly follow
+			rs.enterPage(p)
 			from, to = 0, 0
 		}
 	}
-	p.packed = slices.Replace(p.packed, from, to, m.packing...)
-	if from+len(m.packing) == len(p.packed) {
+	p.packed = slices.Replace(p.packed, from, to, rs.packing...)
+	if from+len(rs.packing) == len(p.packed) {
 		p.last = key
 	}
 	if o.check < p.check {
-		m.checks.Delete(pageDue{p.check, p.from})
+		rs.checks.Delete(pageDue{p.check, p.from})
 		p.check = o.check
-		m.checks.Set(pageDue{p.check, p.from})
+		rs.checks.Set(pageDue{p.check, p.from})
 	}
 	if len(p.packed) > pageBytes {
-		m.split(p)
+		rs.split(p)
 	}
 }
 
@@ -135,45 +135,45 @@ func orphanBytes(o *operation, packed []byte) int64 {
 }
 
 // chargedFor returns what a packed detached record, if any, is charged with.
-func (m *Machine) chargedFor(packed []byte) int64 {
+func (rs *records) chargedFor(packed []byte) int64 {
 	if len(packed) == 0 {
 		return 0
 	}
-	unpackDue(packed, &m.looked)
-	return orphanBytes(&m.looked, packed)
+	unpackDue(packed, &rs.looked)
+	return orphanBytes(&rs.looked, packed)
 }
 
 // editPage returns the page of a detached record that is entered, that may be changed.
-func (m *Machine) editPage(key operationKey, check int64) *page {
-	p := m.pageOf(key)
-	if p != nil && p.MadeIn(m.generation) {
+func (rs *records) editPage(key operationKey, check int64) *page {
+	p := rs.pageOf(key)
+	if p != nil && p.MadeIn(rs.generation) {
 		return p
 	}
 	c := &page{from: key, check: check}
 	if p != nil {
 		*c = *p
-	} else if first, ok := m.detached.Min(); ok {
-		m.dropPage(first.page)
+	} else if first, ok := rs.detached.Min(); ok {
+		rs.dropPage(first.page)
 		*c = *first.page
 		c.from = key // comes before all
 	}
-	c.Made, c.packed = cow.In(m.generation), slices.Clone(c.packed)
-	m.enterPage(c)
+	c.Made, c.packed = cow.In(rs.generation), slices.Clone(c.packed)
+	rs.enterPage(c)
 	return c
 }
 
-func (m *Machine) enterPage(p *page) {
-	m.detached.Load(keptPage{p.from, p}) // mostly the last
-	m.checks.Load(pageDue{p.check, p.from})
+func (rs *records) enterPage(p *page) {
+	rs.detached.Load(keptPage{p.from, p}) // mostly the last
+	rs.checks.Load(pageDue{p.check, p.from})
 }
 
-func (m *Machine) dropPage(p *page) {
-	m.detached.Delete(keptPage{from: p.from})
-	m.checks.Delete(pageDue{p.check, p.from})
+func (rs *records) dropPage(p *page) {
+	rs.detached.Delete(keptPage{from: p.from})
+	rs.checks.Delete(pageDue{p.check, p.from})
 }
 
 // split makes two pages of one, if it has more than one detached record.
-func (m *Machine) split(p *page) {
+func (rs *records) split(p *page) {
 	var half, last int
 	for half < len(p.packed)/2 {
 		first, _ := cut(p.packed[half:])
@@ -185,90 +185,90 @@ func (m *Machine) split(p *page) {
 	if half == 0 {
 		return
 	}
-	m.dropPage(p)
-	m.enterPage(m.pageWith(p.from, p.packed[:half]))
-	m.enterPage(m.pageWith(keyOf(p.packed[half:]), p.packed[half:]))
+	rs.dropPage(p)
+	rs.enterPage(rs.pageWith(p.from, p.packed[:half]))
+	rs.enterPage(rs.pageWith(keyOf(p.packed[half:]), p.packed[half:]))
 }
 
 // pageWith returns a page with a copy of packed detached records.
-func (m *Machine) pageWith(from operationKey, packed []byte) *page {
-	p := &page{Made: cow.In(m.generation), from: from, check: math.MaxInt64, packed: slices.Clone(packed)}
+func (rs *records) pageWith(from operationKey, packed []byte) *page {
+	p := &page{Made: cow.In(rs.generation), from: from, check: math.MaxInt64, packed: slices.Clone(packed)}
 	for len(packed) > 0 {
 		p.last = keyOf(packed)
 		var first []byte
 		first, packed = cut(packed)
-		unpackDue(first, &m.looked)
-		p.check = min(p.check, m.looked.check)
+		unpackDue(first, &rs.looked)
+		p.check = min(p.check, rs.looked.check)
 	}
 	return p
 }
 
 // expireOperations forgets detached records that stopped counting.
-func (m *Machine) expireOperations() {
+func (rs *records) expire() {
 	for done := 0; done < maxForgottenPerEntry; {
-		first, ok := m.checks.Min()
-		if !ok || first.at > m.clock.Now {
+		first, ok := rs.checks.Min()
+		if !ok || first.at > rs.clock.Now {
 			return
 		}
-		p, _ := m.detached.Get(keptPage{from: first.from})
-		done += 1 + m.expirePage(p.page)
+		p, _ := rs.detached.Get(keptPage{from: first.from})
+		done += 1 + rs.expirePage(p.page)
 	}
 }
 
 // expirePage forgets those detached records of a page that stopped counting, and returns how many.
-func (m *Machine) expirePage(p *page) (forgotten int) {
-	m.dropPage(p)
-	kept := m.packing[:0]
-	o := &m.looked
+func (rs *records) expirePage(p *page) (forgotten int) {
+	rs.dropPage(p)
+	kept := rs.packing[:0]
+	o := &rs.looked
 	var bill runBill
 	for rest := p.packed; len(rest) > 0; {
 		var packed []byte
 		packed, rest = cut(rest)
 		switch unpackDue(packed, o); {
-		case o.check > m.clock.Now:
+		case o.check > rs.clock.Now:
 			kept = append(kept, packed...)
-		case m.amounts.staysOn(o):
+		case rs.amounts.staysOn(o):
 			o, before := unpack(packed), len(kept)
-			o.check = m.amounts.nextCheck(o)
+			o.check = rs.amounts.nextCheck(o)
 			kept = pack(kept, o)
-			bill.add(m, o.account, orphanBytes(o, kept[before:])-orphanBytes(o, packed))
+			bill.add(rs, o.account, orphanBytes(o, kept[before:])-orphanBytes(o, packed))
 		default:
-			m.amounts.closeRecord(o)
-			bill.add(m, o.account, -orphanBytes(o, packed))
+			rs.amounts.closeRecord(o)
+			bill.add(rs, o.account, -orphanBytes(o, packed))
 			forgotten++
 		}
 	}
-	bill.settle(m)
-	if m.packing = kept; len(kept) > 0 {
-		p := m.pageWith(m.joined(p.from))
-		m.enterPage(p)
+	bill.settle(rs)
+	if rs.packing = kept; len(kept) > 0 {
+		p := rs.pageWith(rs.joined(p.from))
+		rs.enterPage(p)
 		if len(p.packed) > pageBytes { // a later moment may take a byte more
-			m.split(p)
+			rs.split(p)
 		}
 	}
-	m.operations -= int64(forgotten)
+	rs.count -= int64(forgotten)
 	return forgotten
 }
 
 // joined returns the packed records that replace a dropped page, together with those of a neighbouring page if both are few. Pages with one
 // record left each would take four times the bytes that are charged.
-func (m *Machine) joined(from operationKey) (first operationKey, packed []byte) {
-	few := func(p *page) bool { return p != nil && len(p.packed)+len(m.packing) <= pageBytes/2 }
-	if before := m.pageOf(from); few(before) {
-		m.dropPage(before)
-		m.packing = slices.Insert(m.packing, 0, before.packed...)
-		return before.from, m.packing
+func (rs *records) joined(from operationKey) (first operationKey, packed []byte) {
+	few := func(p *page) bool { return p != nil && len(p.packed)+len(rs.packing) <= pageBytes/2 }
+	if before := rs.pageOf(from); few(before) {
+		rs.dropPage(before)
+		rs.packing = slices.Insert(rs.packing, 0, before.packed...)
+		return before.from, rs.packing
 	}
-	if after := m.pageAfter(from); few(after) {
-		m.dropPage(after)
-		m.packing = append(m.packing, after.packed...)
+	if after := rs.pageAfter(from); few(after) {
+		rs.dropPage(after)
+		rs.packing = append(rs.packing, after.packed...)
 	}
-	return from, m.packing
+	return from, rs.packing
 }
 
 // pageAfter returns the first page that begins at a key or after it, nil where there is none.
-func (s *State) pageAfter(key operationKey) (found *page) {
-	s.detached.Ascend(keptPage{from: key}, func(p keptPage) bool {
+func (rs *records) pageAfter(key operationKey) (found *page) {
+	rs.detached.Ascend(keptPage{from: key}, func(p keptPage) bool {
 		found = p.page
 		return false
 	})
@@ -281,25 +281,25 @@ type runBill struct {
 	bytes   int64
 }
 
-func (b *runBill) add(m *Machine, account uint64, bytes int64) {
+func (b *runBill) add(rs *records, account uint64, bytes int64) {
 	if account != b.account {
-		b.settle(m)
+		b.settle(rs)
 		b.account = account
 	}
 	b.bytes += bytes
 }
 
-func (b *runBill) settle(m *Machine) {
+func (b *runBill) settle(rs *records) {
 	if b.bytes != 0 {
-		m.accounts.Add(b.account, accounts.Operations, b.bytes)
+		rs.book.Add(b.account, accounts.Operations, b.bytes)
 		b.bytes = 0
 	}
 }
 
 // liveDetached returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten.
-func (m *Machine) liveDetached(lease, op uint64) *operation {
-	o := m.detachedOperation(lease, op)
-	if o == nil || o.check <= m.clock.Now && !m.amounts.staysOn(o) {
+func (rs *records) liveDetached(lease, op uint64) *operation {
+	o := rs.detachedOperation(lease, op)
+	if o == nil || o.check <= rs.clock.Now && !rs.amounts.staysOn(o) {
 		return nil
 	}
 	return o

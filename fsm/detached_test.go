@@ -46,7 +46,7 @@ func (want shownOrphans) check(rt *rapid.T, s *State) {
 	})
 	if len(keys) > 0 {
 		key := rapid.SampledFrom(keys).Draw(rt, "one of them")
-		if o := s.detachedOperation(key.lease, key.op); o == nil || !o.detached || !proto.Equal(encodeOperation(o), encodeOperation(want[key])) {
+		if o := s.records.detachedOperation(key.lease, key.op); o == nil || !o.detached || !proto.Equal(encodeOperation(o), encodeOperation(want[key])) {
 			rt.Fatalf("%+v, not %+v", o, want[key])
 		}
 	}
@@ -57,19 +57,19 @@ func (want shownOrphans) check(rt *rapid.T, s *State) {
 		keys = keys[1:]
 		return true
 	})
-	if len(keys) > 0 || s.operations != int64(len(want)) {
-		rt.Fatalf("%d missing; counted %d of %d", len(keys), s.operations, len(want))
+	if len(keys) > 0 || s.records.count != int64(len(want)) {
+		rt.Fatalf("%d missing; counted %d of %d", len(keys), s.records.count, len(want))
 	}
-	s.detached.Scan(func(p keptPage) bool {
+	s.records.detached.Scan(func(p keptPage) bool {
 		if first, rest := cut(p.packed); len(first)+len(rest) > pageBytes && len(rest) > 0 || cap(p.packed) > max(pageBytes, 2*len(p.packed)) {
 			rt.Fatalf("a page of %d bytes, with room for %d", len(p.packed), cap(p.packed))
 		}
 		return true
 	})
-	for _, err := range s.verifyDetached() {
+	for _, err := range s.records.verifyDetached() {
 		rt.Fatal(err)
 	}
-	if s.detachedOperation(rapid.Uint64Range(0, 300).Draw(rt, "another"), 9) != nil {
+	if s.records.detachedOperation(rapid.Uint64Range(0, 300).Draw(rt, "another"), 9) != nil {
 		rt.Fatal("one that never was")
 	}
 }
@@ -86,7 +86,7 @@ func TestOrphansAreAsTheyWereKept(t *testing.T) {
 			if before := want[key]; before != nil {
 				o.check = before.check // as a Settle leaves it
 			}
-			m.keepDetached(o)
+			m.records.keepDetached(o)
 			want[key] = o
 		}
 		op := rapid.Uint64Range(0, 4)
@@ -112,7 +112,7 @@ func TestOrphansAreAsTheyWereKept(t *testing.T) {
 					}
 					return due
 				})
-				m.expireOperations()
+				m.records.expire()
 			},
 			"freeze": func(*rapid.T) { frozen, shown = append(frozen, m.Freeze()), append(shown, maps.Clone(want)) },
 			"": func(rt *rapid.T) {
@@ -138,10 +138,10 @@ func TestPagesFill(t *testing.T) {
 	} {
 		m := New()
 		for i := range 10_000 {
-			m.keepDetached(&operation{lease: c.lease(i), op: 1, detached: true, holder: "somebody", check: int64(i)})
+			m.records.keepDetached(&operation{lease: c.lease(i), op: 1, detached: true, holder: "somebody", check: int64(i)})
 		}
 		var used, room int
-		m.detached.Scan(func(p keptPage) bool {
+		m.records.detached.Scan(func(p keptPage) bool {
 			used, room = used+len(p.packed), room+cap(p.packed)
 			return true
 		})
@@ -217,22 +217,22 @@ func TestALaterMomentTakesMore(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
 	for i := range 10_000 {
-		w.m.keepDetached(&operation{
+		w.m.records.keepDetached(&operation{
 			lease: uint64(i + 1), op: 1, detached: true, check: second, charges: []charge{{quota: 1, amount: 1, end: 30 * second}},
 		})
 	}
 	w.m.clock.Now = 2 * second
-	for first, _ := w.m.checks.Min(); first.at <= w.m.clock.Now; first, _ = w.m.checks.Min() {
-		w.m.expireOperations()
+	for first, _ := w.m.records.checks.Min(); first.at <= w.m.clock.Now; first, _ = w.m.records.checks.Min() {
+		w.m.records.expire()
 	}
-	w.m.detached.Scan(func(p keptPage) bool {
+	w.m.records.detached.Scan(func(p keptPage) bool {
 		if len(p.packed) > pageBytes {
 			t.Errorf("a page of %d bytes", len(p.packed))
 		}
 		return true
 	})
-	if w.m.operations != 10_000 {
-		t.Errorf("%d are left", w.m.operations)
+	if w.m.records.count != 10_000 {
+		t.Errorf("%d are left", w.m.records.count)
 	}
 }
 
@@ -245,30 +245,30 @@ func TestPagesOfFewAreJoined(t *testing.T) {
 		if i%thinned == 0 {
 			check = hour
 		}
-		m.keepDetached(&operation{lease: uint64(i + 1), op: 1, detached: true, check: check})
+		m.records.keepDetached(&operation{lease: uint64(i + 1), op: 1, detached: true, check: check})
 	}
-	before := m.detached.Len()
+	before := m.records.detached.Len()
 	m.clock.Now = 1
-	for first, _ := m.checks.Min(); first.at <= m.clock.Now; first, _ = m.checks.Min() {
-		m.expireOperations()
+	for first, _ := m.records.checks.Min(); first.at <= m.clock.Now; first, _ = m.records.checks.Min() {
+		m.records.expire()
 	}
 	var bytes int64
-	m.detached.Scan(func(p keptPage) bool {
+	m.records.detached.Scan(func(p keptPage) bool {
 		bytes += int64(len(p.packed))
 		return true
 	})
-	if pages := m.detached.Len(); int64(pages) > 1+bytes*4/pageBytes || before < 3*pages {
+	if pages := m.records.detached.Len(); int64(pages) > 1+bytes*4/pageBytes || before < 3*pages {
 		t.Errorf("%d pages, of %d, hold %d bytes", pages, before, bytes)
 	}
 	for i := range all {
-		if o := m.detachedOperation(uint64(i+1), 1); (o != nil) != (i%thinned == 0) {
+		if o := m.records.detachedOperation(uint64(i+1), 1); (o != nil) != (i%thinned == 0) {
 			t.Fatalf("orphan %d: %v", i+1, o)
 		}
 	}
-	if m.accounts.Taken[accounts.Operations] != bytes+all/thinned*actualBytes || m.operations != all/thinned {
-		t.Errorf("%d bytes are charged, %d taken; %d records", m.accounts.Taken[accounts.Operations], bytes, m.operations)
+	if m.accounts.Taken[accounts.Operations] != bytes+all/thinned*actualBytes || m.records.count != all/thinned {
+		t.Errorf("%d bytes are charged, %d taken; %d records", m.accounts.Taken[accounts.Operations], bytes, m.records.count)
 	}
-	if errs := m.verifyDetached(); len(errs) > 0 {
+	if errs := m.records.verifyDetached(); len(errs) > 0 {
 		t.Error(errs)
 	}
 }
@@ -278,18 +278,18 @@ func TestManyOrphansInManyEntries(t *testing.T) {
 	m := New()
 	const all = 5 * maxForgottenPerEntry
 	for i := range all {
-		m.keepDetached(&operation{lease: uint64(i), op: 1, detached: true, check: 1})
+		m.records.keepDetached(&operation{lease: uint64(i), op: 1, detached: true, check: 1})
 	}
 	m.clock.Now = 1
 	entries := 0
-	for left := m.operations; left > 0; left = m.operations {
-		if m.expireOperations(); left-m.operations > maxForgottenPerEntry+pageBytes || m.operations == left {
-			t.Fatalf("%d in one entry", left-m.operations)
+	for left := m.records.count; left > 0; left = m.records.count {
+		if m.records.expire(); left-m.records.count > maxForgottenPerEntry+pageBytes || m.records.count == left {
+			t.Fatalf("%d in one entry", left-m.records.count)
 		}
 		entries++
 	}
-	if entries < 5 || entries > 6 || m.detached.Len()+m.checks.Len() > 0 {
-		t.Errorf("%d entries, %d pages and %d to look at are left", entries, m.detached.Len(), m.checks.Len())
+	if entries < 5 || entries > 6 || m.records.detached.Len()+m.records.checks.Len() > 0 {
+		t.Errorf("%d entries, %d pages and %d to look at are left", entries, m.records.detached.Len(), m.records.checks.Len())
 	}
 }
 
@@ -309,7 +309,7 @@ func TestFullEntriesDoNotPileUp(t *testing.T) {
 	for range 100 {
 		s.now += step
 		s.apply(commands...)
-		if first, ok := s.m.checks.Min(); ok {
+		if first, ok := s.m.records.checks.Min(); ok {
 			most = max(most, s.m.clock.Now-first.at)
 		}
 	}

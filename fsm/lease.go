@@ -369,7 +369,7 @@ func (m *Machine) endUnlisted(l *lease, how effect.EventKind, withGrace bool) []
 	if len(grace) > 0 {
 		o := &operation{lease: l.id, fence: l.fence, holder: l.holder, account: l.account, charges: grace}
 		o.check = m.amounts.nextCheck(o)
-		m.keepDetached(o)
+		m.records.keepDetached(o)
 	}
 	m.addCost(l.holder, -unused)
 	m.emit(effect.Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})

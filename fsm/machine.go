@@ -29,11 +29,8 @@ type Machine struct {
 	toDemote btree.Set[string]
 	// ticked tells whether a second of cluster time began with the present entry.
 	ticked bool
-	// digester makes the digests of commands. packing is room for detached records that are packed, looked for one that is
-	// looked at.
+	// digester makes the digests of commands.
 	digester entry.Digester
-	packing  []byte
-	looked   operation
 	// ending is room for the leases that end together.
 	ending   []uint64
 	digests  digests
@@ -231,15 +228,15 @@ const maxForgottenPerEntry = 2 * maxDuePerEntry
 
 // runDue carries out what has come due, in the order of time.
 func (m *Machine) runDue() {
-	m.bounds.ends.half(m.retireRecords)
+	m.bounds.ends.half(m.records.retireMore)
 	m.bounds.ends.half(m.endResumed)
 	m.requests.Free(requestHost{m})
 	m.refuseDeleted()
 	m.continueMoves()
 	m.holders.sweepOn()
 	m.expireLeases()
-	m.retireRecords()
-	m.expireOperations()
+	m.records.retireMore()
+	m.records.expire()
 	m.requests.ExpireSessions(requestHost{m}, maxDuePerEntry)
 	m.requests.ExpireKeys(requestHost{m}, maxDuePerEntry)
 	m.accounts.ForgetReports(m.clock.Now)

@@ -155,7 +155,7 @@ func (m *Machine) keepRecord(l *lease, o *operation) {
 	kept := m.editOperations(l)
 	i, _ := l.find(o.op)
 	kept.list = slices.Insert(kept.list, i, o)
-	m.countRecord(o, 1)
+	m.records.countRecord(o, 1)
 }
 
 // recordSize is what the record of a live lease's operation takes, in bytes, besides its charges, chargeSize what each of these takes.
@@ -177,9 +177,9 @@ func (o *operation) size() int64 {
 }
 
 // countRecord charges an account with the record of a live lease's operation, or takes that back.
-func (m *Machine) countRecord(o *operation, times int64) {
-	m.operations += times
-	m.accounts.Add(o.account, accounts.Operations, times*o.size())
+func (rs *records) countRecord(o *operation, times int64) {
+	rs.count += times
+	rs.book.Add(o.account, accounts.Operations, times*o.size())
 }
 
 // consume makes held amounts spendable.

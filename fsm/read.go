@@ -57,7 +57,7 @@ func (s *State) Counts() Counts {
 	requests := s.requests.Counts()
 	tasks, underWay, shelved := s.tasks.Counts()
 	return Counts{
-		Quotas: int64(s.quotas.byNumber.Len()), Leases: int64(s.leases.Len()), Operations: s.operations,
+		Quotas: int64(s.quotas.byNumber.Len()), Leases: int64(s.leases.Len()), Operations: s.records.count,
 		Holders: int64(s.holders.byName.Len()),
 		Waiting: int64(s.waiters.Len()), Sessions: int64(requests.Sessions), ResultBytes: requests.Bytes,
 		Tasks: tasks, TasksUnderWay: underWay, TasksShelved: shelved,

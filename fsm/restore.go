@@ -168,7 +168,7 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
 	m.quotas.last, m.amounts.busyUntil, m.accounts.Last, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
-	m.movedLast, m.lookedFrom, m.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
+	m.movedLast, m.lookedFrom, m.records.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
 	m.accounts.Limits = accounts.Limits{
 		Sessions: head.Limits.GetMaxSessions(), ResultBytes: head.Limits.GetMaxResultBytes(),
 		SessionIdle: head.Limits.GetSessionIdleNs(), KeyLife: head.Limits.GetKeyLifeNs(), Waiters: head.Limits.GetMaxWaiters(),
@@ -341,7 +341,7 @@ func (r *restoring) link() error {
 			parent.children++
 		}
 	}
-	if last, ok := m.checks.Max(); ok && last.at == math.MaxInt64 {
+	if last, ok := m.records.checks.Max(); ok && last.at == math.MaxInt64 {
 		return fmt.Errorf("page %v has no records", last.from)
 	}
 	r.listLeases()

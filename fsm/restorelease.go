@@ -50,13 +50,13 @@ func (r *restoring) takeLease(encoded *logpb.SnapshotLease) error {
 
 // takePage begins a page of detached records, which follow.
 func (r *restoring) takePage(encoded *logpb.SnapshotPage) {
-	r.m.enterPage(&page{Made: cow.In(r.m.generation), from: operationKey{encoded.Lease, encoded.Op}, check: math.MaxInt64})
+	r.m.records.enterPage(&page{Made: cow.In(r.m.generation), from: operationKey{encoded.Lease, encoded.Op}, check: math.MaxInt64})
 }
 
 func (r *restoring) takeOperation(encoded *logpb.SnapshotOperation) error {
 	m := r.m
 	l, lives := m.leases.Get(encoded.Lease)
-	leaving, _ := m.retiring.Get(encoded.Lease)
+	leaving, _ := m.records.retiring.Get(encoded.Lease)
 	retires := leaving.retires(encoded.Op, lives) && !encoded.Orphan
 	if lives == encoded.Orphan && !retires {
 		return fmt.Errorf("operation %d of lease %d, which lives: %t; it is an orphan: %t", encoded.Op, encoded.Lease, lives, encoded.Orphan)
@@ -93,11 +93,11 @@ func (r *restoring) takeOperation(encoded *logpb.SnapshotOperation) error {
 	switch {
 	case retires:
 		leaving.list = append(leaving.list, o)
-		m.countRecord(o, 1)
+		m.records.countRecord(o, 1)
 	case lives:
 		m.keepRecord(l, o)
 	default:
-		m.keepDetached(o)
+		m.records.keepDetached(o)
 	}
 	return nil
 }

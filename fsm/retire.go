@@ -47,7 +47,7 @@ func (m *Machine) detachRecords(l *lease) {
 	if len(list) == 0 {
 		return
 	}
-	if left := m.retire(l, list, l.doneBelow(), 0); left {
+	if left := m.records.retire(l, list, l.doneBelow(), 0); left {
 		l.operations = nil // its records are not to be used again
 	}
 }
@@ -61,7 +61,7 @@ func (m *Machine) finishBelow(l *lease, mark uint64, freeing int64) {
 	kept := m.editOperations(l)
 	kept.doneBelow = mark
 	finished, _ := l.find(mark)
-	m.retire(l, kept.list[:finished], mark, freeing)
+	m.records.retire(l, kept.list[:finished], mark, freeing)
 	if kept.list = slices.Delete(kept.list, 0, finished); len(kept.list) == 0 {
 		l.operations = &operations{Made: cow.In(m.generation), doneBelow: mark} // without the room of the first
 	}
@@ -70,86 +70,86 @@ func (m *Machine) finishBelow(l *lease, mark uint64, freeing int64) {
 // retire deals with records of a lease, those below a mark as finished, as far as the command may, and frees at least so many
 // bytes. It tells
 // whether some are left.
-func (m *Machine) retire(l *lease, list []*operation, mark uint64, freeing int64) (left bool) {
-	own := m.bounds.ends.own(leastEnded)
-	if r, ok := m.retiring.Get(l.id); ok {
-		r = m.editRetiring(r)
+func (rs *records) retire(l *lease, list []*operation, mark uint64, freeing int64) (left bool) {
+	own := rs.bounds.ends.own(leastEnded)
+	if r, ok := rs.retiring.Get(l.id); ok {
+		r = rs.editRetiring(r)
 		r.deadline, r.doneBelow, r.list = l.deadline, mark, append(r.list, list...)
-		m.retireSome(r, own, freeing)
+		rs.retireSome(r, own, freeing)
 		return true
 	}
-	done := m.retireUpTo(list, l.deadline, mark, own, freeing)
+	done := rs.retireUpTo(list, l.deadline, mark, own, freeing)
 	if done == len(list) {
 		return false
 	}
-	m.retiring.Set(l.id, &retiring{
-		Made: cow.In(m.generation), lease: l.id, deadline: l.deadline, doneBelow: mark, account: l.account, list: slices.Clone(list[done:]),
+	rs.retiring.Set(l.id, &retiring{
+		Made: cow.In(rs.generation), lease: l.id, deadline: l.deadline, doneBelow: mark, account: l.account, list: slices.Clone(list[done:]),
 	})
 	return true
 }
 
 // retireUpTo deals with records in their order, up to so much work and until so many bytes are freed, and returns how many.
-func (m *Machine) retireUpTo(list []*operation, deadline int64, mark uint64, own int, freeing int64) (count int) {
+func (rs *records) retireUpTo(list []*operation, deadline int64, mark uint64, own int, freeing int64) (count int) {
 	done := 0
 	for _, o := range list {
 		cost := 1 + len(o.charges)
-		if freeing <= 0 && !m.bounds.ends.allows(done+cost, own, done == 0) {
+		if freeing <= 0 && !rs.bounds.ends.allows(done+cost, own, done == 0) {
 			break
 		}
 		done += cost
 		freeing -= o.size()
-		m.retireOne(o, deadline, mark)
+		rs.retireOne(o, deadline, mark)
 		count++
 	}
-	m.bounds.ends.spend(done)
+	rs.bounds.ends.spend(done)
 	return count
 }
 
 // retireOne deals with a record that leaves its lease. One that is final goes, one that counts is detached, for one upward
 // Settle, until it stops counting. An exposure without an end ends one longest call after the deadline.
-func (m *Machine) retireOne(o *operation, deadline int64, mark uint64) {
-	m.countRecord(o, -1)
-	if !o.MadeIn(m.generation) {
+func (rs *records) retireOne(o *operation, deadline int64, mark uint64) {
+	rs.countRecord(o, -1)
+	if !o.MadeIn(rs.generation) {
 		c := *o
 		c.charges = append(c.single[:0], o.charges...)
-		c.Made = cow.In(m.generation)
+		c.Made = cow.In(rs.generation)
 		o = &c
 	}
-	m.amounts.endExposure(o, max(deadline-m.clock.Now, 0))
-	if o.op < mark || o.actual != 0 || !m.amounts.stillCounts(o) {
-		m.amounts.closeRecord(o)
+	rs.amounts.endExposure(o, max(deadline-rs.clock.Now, 0))
+	if o.op < mark || o.actual != 0 || !rs.amounts.stillCounts(o) {
+		rs.amounts.closeRecord(o)
 		return
 	}
-	o.check = m.amounts.nextCheck(o)
-	m.keepDetached(o)
+	o.check = rs.amounts.nextCheck(o)
+	rs.keepDetached(o)
 }
 
 // retireRecords goes on with records that are still to leave their leases, in the order of these from the one after the last:
 // once round, as far as the
 // entry may. So a lease that has more of them with every entry takes nothing from those after it.
-func (m *Machine) retireRecords() {
-	last := m.retiredLast
-	m.retireAfter(last, 0)
+func (rs *records) retireMore() {
+	last := rs.retiredLast
+	rs.retireAfter(last, 0)
 	if last != 0 {
-		m.retireAfter(0, last)
+		rs.retireAfter(0, last)
 	}
 }
 
 // retireAfter does so for the leases after one, up to another one (0: all).
-func (m *Machine) retireAfter(after, upTo uint64) {
-	for m.bounds.ends.left > 0 {
-		r := m.retiringAfter(after)
+func (rs *records) retireAfter(after, upTo uint64) {
+	for rs.bounds.ends.left > 0 {
+		r := rs.retiringAfter(after)
 		if r == nil || upTo != 0 && r.lease > upTo {
 			return
 		}
-		after, m.retiredLast = r.lease, r.lease
-		m.retireSome(m.editRetiring(r), m.bounds.ends.left, 0)
+		after, rs.retiredLast = r.lease, r.lease
+		rs.retireSome(rs.editRetiring(r), rs.bounds.ends.left, 0)
 	}
 }
 
 // retiringAfter returns the records that are still to leave the first lease after one; nil: there are none.
-func (s *State) retiringAfter(after uint64) (found *retiring) {
-	s.retiring.Ascend(after+1, func(_ uint64, r *retiring) bool {
+func (rs *records) retiringAfter(after uint64) (found *retiring) {
+	rs.retiring.Ascend(after+1, func(_ uint64, r *retiring) bool {
 		found = r
 		return false
 	})
@@ -157,26 +157,26 @@ func (s *State) retiringAfter(after uint64) (found *retiring) {
 }
 
 // retireSome deals with some of the records that are still to leave a lease.
-func (m *Machine) retireSome(r *retiring, own int, freeing int64) {
-	count := m.retireUpTo(r.list, r.deadline, r.doneBelow, own, freeing)
+func (rs *records) retireSome(r *retiring, own int, freeing int64) {
+	count := rs.retireUpTo(r.list, r.deadline, r.doneBelow, own, freeing)
 	clear(r.list[:count])
 	r.list = r.list[count:]
-	m.dropRetired(r)
+	rs.dropRetired(r)
 }
 
 // dropRetired forgets a lease from which all records have left.
-func (m *Machine) dropRetired(r *retiring) {
+func (rs *records) dropRetired(r *retiring) {
 	if len(r.list) > 0 {
 		return
 	}
-	if m.retiring.Delete(r.lease); m.retiring.Len() == 0 {
-		m.retiredLast = 0
+	if rs.retiring.Delete(r.lease); rs.retiring.Len() == 0 {
+		rs.retiredLast = 0
 	}
 }
 
 // editRetiring returns what is still to leave a lease for update.
-func (m *Machine) editRetiring(r *retiring) *retiring {
-	r, copied := cow.Edit(m.retiring, r.lease, r, m.generation)
+func (rs *records) editRetiring(r *retiring) *retiring {
+	r, copied := cow.Edit(rs.retiring, r.lease, r, rs.generation)
 	if copied {
 		r.list = slices.Clone(r.list)
 	}
@@ -184,8 +184,8 @@ func (m *Machine) editRetiring(r *retiring) *retiring {
 }
 
 // retiringRecord returns the record of an ended lease's operation that is still to be detached; nil: there is none.
-func (m *Machine) retiringRecord(lease, op uint64) *operation {
-	r, ok := m.retiring.Get(lease)
+func (rs *records) retiringRecord(lease, op uint64) *operation {
+	r, ok := rs.retiring.Get(lease)
 	if !ok || op < r.doneBelow {
 		return nil
 	}
@@ -196,17 +196,17 @@ func (m *Machine) retiringRecord(lease, op uint64) *operation {
 }
 
 // detachNow detaches a record of an ended lease's operation out of turn, if that is still to be done.
-func (m *Machine) detachNow(lease, op uint64) {
-	o := m.retiringRecord(lease, op)
+func (rs *records) detachNow(lease, op uint64) {
+	o := rs.retiringRecord(lease, op)
 	if o == nil {
 		return
 	}
-	r, _ := m.retiring.Get(lease)
-	r = m.editRetiring(r)
+	r, _ := rs.retiring.Get(lease)
+	r = rs.editRetiring(r)
 	at, _ := r.find(op)
 	r.list = slices.Delete(r.list, at, at+1)
-	m.retireOne(o, r.deadline, r.doneBelow)
-	m.dropRetired(r)
+	rs.retireOne(o, r.deadline, r.doneBelow)
+	rs.dropRetired(r)
 }
 
 // attached goes through the records that are not detached, by lease and number: of leases that live, and those that are still to
@@ -219,7 +219,7 @@ type attached struct {
 }
 
 func (s *State) attached() *attached {
-	a := &attached{leases: s.leases.Iter(), retiring: s.retiring.Iter()}
+	a := &attached{leases: s.leases.Iter(), retiring: s.records.retiring.Iter()}
 	a.moreLeases, a.moreOut = a.leases.First(), a.retiring.First()
 	a.fill()
 	return a
@@ -251,9 +251,9 @@ func (a *attached) eachBelow(key operationKey, fn func(*operation) bool) bool {
 }
 
 // retiringRecords say from which leases records are still to leave.
-func (s *State) retiringRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+func (rs *records) encodeRetiring(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
-	s.retiring.Scan(func(_ uint64, r *retiring) bool {
+	rs.retiring.Scan(func(_ uint64, r *retiring) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Retiring{Retiring: &logpb.SnapshotRetiring{
 			Lease: r.lease, DeadlineNs: r.deadline, DoneBelow: r.doneBelow, Account: r.account,
 		}}})
@@ -267,7 +267,7 @@ func (r *restoring) takeRetiring(encoded *logpb.SnapshotRetiring) error {
 	if encoded.Lease == 0 || encoded.Lease > r.m.lastLease || encoded.DeadlineNs < 0 {
 		return fmt.Errorf("records of lease %d, until %d, which there cannot be", encoded.Lease, encoded.DeadlineNs)
 	}
-	r.m.retiring.Set(encoded.Lease, &retiring{
+	r.m.records.retiring.Set(encoded.Lease, &retiring{
 		Made: cow.In(r.m.generation), lease: encoded.Lease, deadline: encoded.DeadlineNs, doneBelow: encoded.DoneBelow, account: encoded.Account,
 	})
 	return nil
@@ -280,10 +280,10 @@ func (r *retiring) retires(op uint64, lives bool) bool {
 
 // verifyRetiring looks at the leases from which records are still to leave: each has some, and one that lives only what is finished.
 func (s *State) verifyRetiring() (err error) {
-	if s.retiring.Len() == 0 && s.retiredLast != 0 || s.retiredLast > s.lastLease {
-		return fmt.Errorf("records of lease %d left last, and %d leases have some that are to leave", s.retiredLast, s.retiring.Len())
+	if s.records.retiring.Len() == 0 && s.records.retiredLast != 0 || s.records.retiredLast > s.lastLease {
+		return fmt.Errorf("records of lease %d left last, and %d leases have some that are to leave", s.records.retiredLast, s.records.retiring.Len())
 	}
-	s.retiring.Scan(func(id uint64, r *retiring) bool {
+	s.records.retiring.Scan(func(id uint64, r *retiring) bool {
 		l, lives := s.leases.Get(id)
 		switch {
 		case r.lease != id || len(r.list) == 0 || id > s.lastLease:

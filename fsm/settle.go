@@ -296,12 +296,12 @@ func (st *settling) repeatFinish(items []*logpb.Item) {
 
 // settleable returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten. It must not be
 // changed.
-func (m *Machine) settleable(lease, op uint64) *operation {
-	o := m.retiringRecord(lease, op)
+func (rs *records) settleable(lease, op uint64) *operation {
+	o := rs.retiringRecord(lease, op)
 	switch {
 	case o == nil:
-		return m.liveDetached(lease, op)
-	case o.actual != 0, !m.amounts.stillCounts(o):
+		return rs.liveDetached(lease, op)
+	case o.actual != 0, !rs.amounts.stillCounts(o):
 		return nil
 	}
 	return o
@@ -310,7 +310,7 @@ func (m *Machine) settleable(lease, op uint64) *operation {
 // settleDetached takes an actual that is upward in all its items, once, while the record of an ended lease's operation
 // exists: a stale fence can lower what is available, once, and nothing else.
 func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.Failure) *logpb.Result {
-	o := m.settleable(command.Lease, command.Op)
+	o := m.records.settleable(command.Lease, command.Op)
 	if o == nil || command.Op == graceOp || o.fence != command.Fence || by != "" && !Match(by, o.holder) ||
 		len(command.Unspent) > 0 || len(command.Actual) == 0 || command.Release {
 		return effect.Failed(stale)
@@ -332,8 +332,8 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 		st.repeatFinish(command.Actual)
 		return &logpb.Result{Kind: &logpb.Result_Settled{Settled: st.settled}}
 	}
-	m.detachNow(command.Lease, command.Op)
-	if o = m.detachedOperation(command.Lease, command.Op); o == nil {
+	m.records.detachNow(command.Lease, command.Op)
+	if o = m.records.detachedOperation(command.Lease, command.Op); o == nil {
 		return effect.Failed(stale)
 	}
 	st.o = o
@@ -344,7 +344,7 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 		overruns = append(overruns, st.finishItem(st.chargeOf(asked.Quota), asked)...)
 	}
 	o.charges = append(o.charges, overruns...)
-	m.keepDetached(o)
+	m.records.keepDetached(o)
 	m.addCost(o.holder, st.cost()-before)
 	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: st.settled}}
 }

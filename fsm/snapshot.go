@@ -26,7 +26,7 @@ func (s *State) WriteSnapshot(w io.Writer) error {
 func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
-		s.accountRecords, s.pageRecords, s.ledgerRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.tasks.Records, s.resumeRecords,
+		s.accountRecords, s.records.encodePages, s.ledgerRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.tasks.Records, s.resumeRecords,
 		s.deletedRecords, s.movingRecords, s.reopeningRecords,
 	} {
 		going = going && section(fn)
@@ -46,9 +46,9 @@ func (s *State) accountRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 }
 
 // pageRecords are where pages of detached records begin: what one entry forgets goes by pages.
-func (s *State) pageRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+func (rs *records) encodePages(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
-	s.detached.Scan(func(p keptPage) bool {
+	rs.detached.Scan(func(p keptPage) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Page{Page: &logpb.SnapshotPage{Lease: p.from.lease, Op: p.from.op}}})
 		return going
 	})
@@ -69,7 +69,7 @@ func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
-		going = s.retiringRecords(fn)
+		going = s.records.encodeRetiring(fn)
 	}
 	if going {
 		going = s.eachOperation(func(o *operation) bool {
@@ -190,7 +190,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
 		LastSession: s.requests.Last, LastQuota: s.quotas.last, BusyUntilNs: s.amounts.busyUntil,
 		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last, LastLane: s.lastWaitSet, WallShiftNs: s.clock.Shift,
-		MovedLast: s.movedLast, LookedFrom: s.lookedFrom, RetiredLast: s.retiredLast,
+		MovedLast: s.movedLast, LookedFrom: s.lookedFrom, RetiredLast: s.records.retiredLast,
 	}
 }
 

@@ -32,15 +32,7 @@ type State struct {
 	leases    *cow.Map[uint64, *lease]
 	leasesOf  *rangeset.Set // by the digest of their holder
 	deadlines *rangeset.Set
-	// detached are the records of ended leases, in pages; checks hold when to look at a page again.
-	detached *cow.Set[keptPage]
-	checks   *cow.Set[pageDue]
-	// retiring are the leases with records that are still to leave them; retiredLast is the one of them that was the last to have some
-	// retired, 0 where there is none.
-	retiring    *cow.Map[uint64, *retiring]
-	retiredLast uint64
-	// operations counts the records, of leases that live and of those that have ended.
-	operations int64
+	records   *records
 
 	// holders is what is remembered of holders.
 	holders    *holderTables
@@ -105,9 +97,7 @@ func newState() *State {
 		leases:     new(cow.Map[uint64, *lease]),
 		leasesOf:   rangeset.New(),
 		deadlines:  rangeset.New(),
-		detached:   cow.NewSet(lessPage),
-		checks:     cow.NewSet(lessPageDue),
-		retiring:   new(cow.Map[uint64, *retiring]),
+		records:    newRecords(),
 		holders:    newHolders(),
 		waiters:    new(cow.Map[uint64, *waiter]),
 		order:      cow.NewSet(lessPlace),
@@ -134,6 +124,7 @@ func (s *State) connect() {
 	s.quotas.moment = s.moment
 	s.holders.moment, s.holders.quotas, s.holders.book = s.moment, s.quotas, &s.accounts
 	s.amounts.moment, s.amounts.quotas, s.amounts.holders = s.moment, s.quotas, s.holders
+	s.records.moment, s.records.amounts, s.records.book = s.moment, s.amounts, &s.accounts
 }
 
 // copy returns a state that shares everything until one of the two changes.
@@ -142,7 +133,7 @@ func (s *State) copy() *State {
 	c.moment = s.moment.frozen()
 	c.rules, c.quotas, c.leases = s.rules.copy(), s.quotas.copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
-	c.detached, c.checks, c.retiring = s.detached.Copy(), s.checks.Copy(), s.retiring.Copy()
+	c.records = s.records.copy()
 	c.holders, c.amounts = s.holders.copy(), &amounts{busyUntil: s.amounts.busyUntil}
 	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()
 	c.waitersOf = s.waitersOf.Copy()

@@ -171,7 +171,7 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 		}
 		last.lease, last.op = o.lease, o.op
 		l, lives := s.leases.Get(o.lease)
-		if r, _ := s.retiring.Get(o.lease); r.retires(o.op, lives) && !o.detached {
+		if r, _ := s.records.retiring.Get(o.lease); r.retires(o.op, lives) && !o.detached {
 			if at, found := r.find(o.op); !found || r.list[at] != o {
 				errs = append(errs, fmt.Errorf("operation %d, which is to leave lease %d, is not found", o.op, o.lease))
 			}
@@ -197,10 +197,10 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 		}
 		return true
 	})
-	if count != s.operations {
-		errs = append(errs, fmt.Errorf("%d operations have records, counted %d", count, s.operations))
+	if count != s.records.count {
+		errs = append(errs, fmt.Errorf("%d operations have records, counted %d", count, s.records.count))
 	}
-	return append(errs, s.verifyDetached()...)
+	return append(errs, s.records.verifyDetached()...)
 }
 
 // add adds a charge of which the exposure ends.
@@ -216,8 +216,8 @@ func (t *totals) add(q *quota, c *charge) {
 
 // verifyDetached checks that pages are found by what they hold, that each is looked at when the first of its detached records is due, and that
 // there is nothing else to look at. That all are in order is checked with the other records.
-func (s *State) verifyDetached() (errs []error) {
-	s.detached.Scan(func(p keptPage) bool {
+func (rs *records) verifyDetached() (errs []error) {
+	rs.detached.Scan(func(p keptPage) bool {
 		check, first, last := int64(math.MaxInt64), keyOf(p.packed), operationKey{}
 		for rest := p.packed; len(rest) > 0; {
 			var packed []byte
@@ -228,16 +228,16 @@ func (s *State) verifyDetached() (errs []error) {
 			u.unsigned() // the actual part
 			check = min(check, u.signed())
 		}
-		if s.pageOf(first) != p.page || s.pageOf(last) != p.page || p.last.less(last) || p.from != p.page.from {
+		if rs.pageOf(first) != p.page || rs.pageOf(last) != p.page || p.last.less(last) || p.from != p.page.from {
 			errs = append(errs, fmt.Errorf("page %v of orphans, of %v to %v (its mark is %v), is not where they are looked for", p.from, first, last, p.last))
 		}
-		if _, listed := s.checks.Get(pageDue{p.check, p.from}); p.check != check || !listed {
+		if _, listed := rs.checks.Get(pageDue{p.check, p.from}); p.check != check || !listed {
 			errs = append(errs, fmt.Errorf("page %v of orphans is due at %d and looked at by %d, listed: %t", p.from, check, p.check, listed))
 		}
 		return true
 	})
-	if s.checks.Len() != s.detached.Len() {
-		errs = append(errs, fmt.Errorf("%d pages of orphans, %d to look at", s.detached.Len(), s.checks.Len()))
+	if rs.checks.Len() != rs.detached.Len() {
+		errs = append(errs, fmt.Errorf("%d pages of orphans, %d to look at", rs.detached.Len(), rs.checks.Len()))
 	}
 	return errs
 }

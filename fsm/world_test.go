@@ -158,7 +158,7 @@ func (w *world) reborn() {
 
 // pagesOf describes the pages of detached records.
 func pagesOf(m *Machine) (pages []string) {
-	m.detached.Scan(func(p keptPage) bool {
+	m.records.detached.Scan(func(p keptPage) bool {
 		pages = append(pages, fmt.Sprintf("%v, due at %d, %x", p.from, p.check, p.packed))
 		return true
 	})
