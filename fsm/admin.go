@@ -59,7 +59,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 		}
 		for _, definition := range command.Quotas {
 			if p := m.quotas.named(definition.Name); p.rule.Kind == ledger.KindPool && p.waiting > 0 {
-				m.regroup(p)
+				m.queue.regroup(p)
 			}
 		}
 		if command.ReplaceHolders {
@@ -396,7 +396,7 @@ func (m *Machine) Rebase(index, term uint64, epoch uint32, clusterID string, mem
 	m.index, m.term = max(m.index, index), max(m.term, term)
 	m.epoch, m.grants = max(epoch, m.epoch+1), 0
 	above := uint64(m.epoch) << 40
-	m.lastLease, m.lastTicket, m.requests.Last = max(m.lastLease, above), max(m.lastTicket, above), max(m.requests.Last, above)
+	m.lastLease, m.queue.lastTicket, m.requests.Last = max(m.lastLease, above), max(m.queue.lastTicket, above), max(m.requests.Last, above)
 	if clusterID != "" {
 		m.clusterID = clusterID
 	}

@@ -35,40 +35,40 @@ func (j *judge) promotesAt(name string, as priority, needs []need) (at int64) {
 }
 
 // recordStarving records since when a holder of background work is granted nothing.
-func (m *Machine) recordStarving(rq *request, needs []need) {
-	if rq.class != ledger.ClassBackground {
+func (hs *holderTables) recordStarving(name string, as priority, needs []need) {
+	if as.class != ledger.ClassBackground {
 		return
 	}
 	for _, n := range needs {
 		if n.quota.rule.Policy.Ageing == 0 {
 			continue
 		}
-		m.holders.use(rq.req.Holder) // who asks in vain is not forgotten
-		if m.holders.statsOf(rq.req.Holder, n.quota).denied != 0 {
+		hs.use(name) // who asks in vain is not forgotten
+		if hs.statsOf(name, n.quota).denied != 0 {
 			continue
 		}
-		m.holders.editStats(rq.req.Holder, n.quota).denied = max(m.clock.Now, 1)
+		hs.editStats(name, n.quota).denied = max(hs.clock.Now, 1)
 	}
 }
 
 // promote promotes background waiters to standard whose holders have waited for as long as ageing says.
-func (m *Machine) promote() {
-	for m.bounds.waits.left > 0 {
-		w, ok := m.dueWaiter(m.promotions)
+func (qu *queue) promote() {
+	for qu.bounds.waits.left > 0 {
+		w, ok := qu.takeDue(qu.promotions)
 		if !ok {
 			return
 		}
-		floor := m.standardVirtualTime(w)
-		m.changeWaiter(w, func(aged *waiter) { aged.rank, aged.promotedAt, aged.promoteAt = ledger.ClassStandard, floor, 0 })
+		floor := qu.standardVirtualTime(w)
+		qu.change(w, func(aged *waiter) { aged.rank, aged.promotedAt, aged.promoteAt = ledger.ClassStandard, floor, 0 })
 	}
 }
 
 // standardVirtualTime returns the virtual time of the first standard waiter for any quota that a waiter needs. A promoted waiter that
 // enters there goes behind older tickets of the same virtual time, and before waiters whose holders were granted more.
-func (m *Machine) standardVirtualTime(w *waiter) (first uint64) {
-	l, _ := m.waitSets.Get(w.waitSet)
+func (qu *queue) standardVirtualTime(w *waiter) (first uint64) {
+	l, _ := qu.waitSets.Get(w.waitSet)
 	for _, number := range l.quotas {
-		if virtualTime, waits := m.minVirtualTime(number, ledger.ClassStandard); waits {
+		if virtualTime, waits := qu.minVirtualTime(number, ledger.ClassStandard); waits {
 			first = max(first, virtualTime)
 		}
 	}
@@ -77,22 +77,22 @@ func (m *Machine) standardVirtualTime(w *waiter) (first uint64) {
 
 // demote demotes the promoted waiters of a holder that was granted something: now, or once the entry has used up its bound, after
 // its last command and once for all grants of the holder.
-func (m *Machine) demote(name string) {
-	h, ok := m.holders.byName.Get(name)
+func (qu *queue) demote(name string) {
+	h, ok := qu.holders.byName.Get(name)
 	switch {
 	case !ok || h.waiting == 0:
-	case m.bounds.walks.left == 0:
-		m.toDemote.Insert(name)
+	case qu.bounds.walks.left == 0:
+		qu.toDemote.Insert(name)
 	default:
-		m.bounds.walks.spend(m.demoteNow(name))
+		qu.bounds.walks.spend(qu.demoteNow(name))
 	}
 }
 
 // demoteNow puts the other background waiters of a holder back into their class after a grant in any class: the holder ages, not
 // each of its requests. A waiter for other quotas keeps its age. It returns how many items the holder's waiters have.
-func (m *Machine) demoteNow(name string) (visited int) {
+func (qu *queue) demoteNow(name string) (visited int) {
 	var waiting []*waiter
-	m.eachWaiterOf(name, func(w *waiter) bool {
+	qu.eachOf(name, func(w *waiter) bool {
 		visited += w.cost()
 		if w.class == ledger.ClassBackground {
 			waiting = append(waiting, w)
@@ -100,18 +100,18 @@ func (m *Machine) demoteNow(name string) (visited int) {
 		return true
 	})
 	for _, w := range waiting {
-		needs, _ := m.judge.needs(w.req)
-		ages := m.judge.promotesAt(name, priority{class: w.class, rank: w.class}, needs)
-		if ages == w.promoteAt && w.rank == w.class || ages != 0 && ages <= m.clock.Now {
+		needs, _ := qu.judge.needs(w.req)
+		ages := qu.judge.promotesAt(name, priority{class: w.class, rank: w.class}, needs)
+		if ages == w.promoteAt && w.rank == w.class || ages != 0 && ages <= qu.clock.Now {
 			continue
 		}
-		m.promotions.Delete(due{At: w.promoteAt, ID: w.ticket})
+		qu.promotions.Delete(due{At: w.promoteAt, ID: w.ticket})
 		if ages != 0 {
-			m.promotions.Set(due{At: ages, ID: w.ticket})
+			qu.promotions.Set(due{At: ages, ID: w.ticket})
 		}
-		m.changeWaiter(w, func(young *waiter) { young.rank, young.promotedAt, young.promoteAt = young.class, 0, ages })
+		qu.change(w, func(young *waiter) { young.rank, young.promotedAt, young.promoteAt = young.class, 0, ages })
 		for _, n := range needs {
-			m.reordered[n.quota.number] = true
+			qu.reordered[n.quota.number] = true
 		}
 	}
 	return visited

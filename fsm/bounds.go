@@ -90,5 +90,5 @@ func (b *bounds) begin() {
 // unfinished tells whether entries before this one left something that the next one goes on with.
 func (s *State) unfinished() bool {
 	return s.records.retiring.Len() > 0 || s.reopening.Len() > 0 || s.resumed.Len() > 0 ||
-		s.requests.Unfinished() || s.quotas.deleted.Len() > 0 || s.moving.Len() > 0 || s.holders.sweep.table != sweepNothing
+		s.requests.Unfinished() || s.quotas.deleted.Len() > 0 || s.queue.moving.Len() > 0 || s.holders.sweep.table != sweepNothing
 }

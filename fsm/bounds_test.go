@@ -282,7 +282,7 @@ func fillQueue(w *world, command func(n int) *logpb.Command) {
 		req := command(n).GetReserve()
 		needs, _ := m.judge.needs(req)
 		rq := m.judge.request(req, needs)
-		m.enqueue(&rq, needs, dedup.RequestID{})
+		m.queue.enqueue(&rq, needs, dedup.RequestID{})
 	}
 	m.payer = accounts.Payer{}
 }

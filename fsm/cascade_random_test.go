@@ -203,7 +203,7 @@ func (c *cascading) askAll(patient map[string]bool, victim string) {
 
 // waitsForPlain tells whether a holder waits for what is plenty; it may wait from before for what it is limited by.
 func waitsForPlain(s *State, name string) (found bool) {
-	s.eachWaiterOf(name, func(w *waiter) bool {
+	s.queue.eachOf(name, func(w *waiter) bool {
 		found = len(w.req.Items) == 1 && w.req.Items[0].Quota == "plain"
 		return !found
 	})

@@ -5,7 +5,7 @@ import "github.com/quotad/quotad/fsm/accounts"
 // eachCharge calls fn with each thing that an account is charged with.
 func (s *State) eachCharge(fn func(number uint64, b accounts.Budget, amount int64)) {
 	s.requests.EachCharge(fn)
-	s.waiters.Scan(func(_ uint64, w *waiter) bool {
+	s.queue.waiters.Scan(func(_ uint64, w *waiter) bool {
 		fn(w.account, accounts.Waiters, accounts.WeightOf(w.shares))
 		fn(w.account, accounts.Leases, accounts.WeightOf(w.shares))
 		if w.req.Consume {

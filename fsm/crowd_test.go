@@ -256,7 +256,7 @@ func TestServing_ForgetsNoLine(t *testing.T) {
 	for range quotas * waiting {
 		w.sleep(1)
 	}
-	if left := w.m.waiters.Len(); left != 0 {
+	if left := w.m.queue.waiters.Len(); left != 0 {
 		t.Errorf("%d of %d still wait", left, quotas*waiting)
 	}
 }

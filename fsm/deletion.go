@@ -41,7 +41,7 @@ func (m *Machine) refuseDeleted() {
 
 // refuseSome refuses up to most of those who wait for a deleted quota.
 func (m *Machine) refuseSome(number uint32, name string, most int) {
-	waiting, more := m.waitersFor(number, most)
+	waiting, more := m.queue.waitersFor(number, most)
 	if !more {
 		m.quotas.deleted.Delete(number)
 	}
@@ -59,13 +59,13 @@ func (m *Machine) refuseFor(w *waiter, name string) {
 }
 
 // lostQuota returns the name of the deleted quota for which a waiter still stands in line, if there is one.
-func (s *State) lostQuota(w *waiter) (name string, lost bool) {
-	if s.quotas.deleted.Len() == 0 {
+func (qu *queue) lostQuota(w *waiter) (name string, lost bool) {
+	if qu.quotas.deleted.Len() == 0 {
 		return "", false
 	}
-	l, _ := s.waitSets.Get(w.waitSet)
+	l, _ := qu.waitSets.Get(w.waitSet)
 	for _, number := range l.quotas {
-		if name, lost = s.quotas.deleted.Get(number); lost {
+		if name, lost = qu.quotas.deleted.Get(number); lost {
 			return name, true
 		}
 	}
@@ -80,18 +80,18 @@ func (qs *quotaTable) wasDeleted(number uint32) bool {
 
 // waitersFor returns waiters for a quota or one below it, by wait set and place, and whether there are more. They have up to most items,
 // but for the last one, which may exceed that.
-func (s *State) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {
+func (qu *queue) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {
 	cost := 0
-	s.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
+	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
 		if ql.quota != number {
 			return false
 		}
-		s.order.Ascend(place{waitSet: ql.waitSet, rank: rankStarved}, func(p place) bool {
+		qu.order.Ascend(place{waitSet: ql.waitSet, rank: rankStarved}, func(p place) bool {
 			if p.waitSet != ql.waitSet {
 				return false
 			}
 			if more = cost >= most; !more {
-				w, _ := s.waiters.Get(p.ticket)
+				w, _ := qu.waiters.Get(p.ticket)
 				cost += w.cost()
 				waiting = append(waiting, w)
 			}
@@ -123,7 +123,7 @@ func (s *State) verifyDeleted() (err error) {
 		}
 		return err == nil
 	})
-	s.waitSetsOf.Scan(func(of quotaWaitSet) bool {
+	s.queue.waitSetsOf.Scan(func(of quotaWaitSet) bool {
 		_, exists := s.quotas.byNumber.Get(of.quota)
 		if _, deleted := s.quotas.deleted.Get(of.quota); !exists && !deleted {
 			err = fmt.Errorf("lane %d is for quota %d, which does not exist", of.waitSet, of.quota)

@@ -122,7 +122,7 @@ func sensible(m *Machine, field protoreflect.FieldDescriptor) (any, bool) {
 	case name == "done_below":
 		return uint64(1), true
 	case name == "ticket":
-		first, _, _ := m.waiters.Min()
+		first, _, _ := m.queue.waiters.Min()
 		return max(first, 1), true
 	case name == "epoch":
 		return m.epoch + 1, true

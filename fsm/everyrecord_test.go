@@ -169,7 +169,7 @@ func restoredAgain(m *Machine) (*Machine, error) {
 // laterCommands are what happens after a restore: something of each kind, on what the state holds.
 func laterCommands(m *Machine) [][]*logpb.Command {
 	l := m.liveOne("rate")
-	first, _, _ := m.waiters.Min()
+	first, _, _ := m.queue.waiters.Min()
 	resumes := ask("many", itemOf("breaks", 1))
 	resumes.Resume = true
 	return [][]*logpb.Command{

@@ -60,7 +60,7 @@ func (m *Machine) grantElsewhere(req, other *logpb.Reserve) *logpb.Result {
 	}
 	rq := m.judge.request(other, needs)
 	recordDemand(needs, rq.priority, m.clock.Now)
-	if rq.reject(needs) != nil || m.remembering(other.Holder, needs) != accounts.MayTake {
+	if rq.reject(needs) != nil || m.holders.remembering(other.Holder, needs) != accounts.MayTake {
 		return nil
 	}
 	result, _ := m.grantNow(&rq, needs)

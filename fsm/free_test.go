@@ -20,10 +20,10 @@ func (w *world) goesOn(t *testing.T, most int) (entries int) {
 		if due, pending := w.m.State().NextDue(); due > w.now || !pending {
 			t.Fatalf("something is left, and due at %d of %d, pending: %t", due, w.now, pending)
 		}
-		results, waiters := w.m.requests.Counts().Results, w.m.waiters.Len()
+		results, waiters := w.m.requests.Counts().Results, w.m.queue.waiters.Len()
 		w.reborn()
 		w.apply()
-		if done := max(results-w.m.requests.Counts().Results, waiters-w.m.waiters.Len()); done > most {
+		if done := max(results-w.m.requests.Counts().Results, waiters-w.m.queue.waiters.Len()); done > most {
 			t.Fatalf("entry %d let %d leave", entries, done)
 		}
 		if entries > 1000 {
@@ -178,8 +178,8 @@ func TestDeleteQuota_WithManyWaiters(t *testing.T) {
 			}
 			note()
 			// Two of two items are refused, and four are met where something of the other quota comes free.
-			if len(w.last.Events) > 10 || w.m.waiters.Len() != 31-6 {
-				t.Fatalf("%d events, %d wait", len(w.last.Events), w.m.waiters.Len())
+			if len(w.last.Events) > 10 || w.m.queue.waiters.Len() != 31-6 {
+				t.Fatalf("%d events, %d wait", len(w.last.Events), w.m.queue.waiters.Len())
 			}
 			w.m.bounds.refusals.most = 0
 			if again {
@@ -209,8 +209,8 @@ func TestDeleteQuota_WithManyWaiters(t *testing.T) {
 					t.Errorf("ticket %d was refused %d times", ticket, times)
 				}
 			}
-			if w.m.waiters.Len() != 0 || w.m.waitSets.Len() != 0 {
-				t.Errorf("%d wait, in %d lanes", w.m.waiters.Len(), w.m.waitSets.Len())
+			if w.m.queue.waiters.Len() != 0 || w.m.queue.waitSets.Len() != 0 {
+				t.Errorf("%d wait, in %d lanes", w.m.queue.waiters.Len(), w.m.queue.waitSets.Len())
 			}
 		})
 	}

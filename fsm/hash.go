@@ -33,7 +33,7 @@ func (s *State) Hash() (ledger, whole [32]byte) {
 	_, _ = all.Write(ledger[:])
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
 		s.accountRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.tasks.Records, s.resumeRecords,
-		s.deletedRecords, s.movingRecords, s.reopeningRecords,
+		s.deletedRecords, s.queue.encodeMoving, s.reopeningRecords,
 	} {
 		section(func(record *logpb.SnapshotRecord) bool {
 			writeRecord(all, record)

@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"math"
 	"strings"
 
 	"github.com/quotad/quotad/fsm/accounts"
@@ -85,31 +84,31 @@ func (hs *holderTables) knows(name string) bool { return hs.get(name) != nil }
 
 // noHolderLeft refuses what would have too much remembered of holders.
 func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
-	return m.refusalFor(accounts.Holders, m.remembering(name, needs), needs,
+	return m.refusalFor(accounts.Holders, m.holders.remembering(name, needs), needs,
 		"use fewer names of holders; one that is not used is forgotten after an hour")
 }
 
 // remembering judges whether what a grant of some needs adds to what is remembered of a holder may be taken. Meters do not count here: a
 // holder without one is served all the same.
-func (m *Machine) remembering(name string, needs []need) accounts.Verdict {
-	h := m.holders.get(name)
+func (hs *holderTables) remembering(name string, needs []need) accounts.Verdict {
+	h := hs.get(name)
 	if h == nil {
-		return m.taking(accounts.Holders)
+		return hs.book.Taking(hs.payer, accounts.Holders, hs.clock.Now)
 	}
 	for i := range needs {
-		if q := needs[i].quota; q.rule.Policy.KeepsStats() && !m.holders.hasStats(name, q) {
-			return m.takingFor(h.account, accounts.Holders)
+		if q := needs[i].quota; q.rule.Policy.KeepsStats() && !hs.hasStats(name, q) {
+			return hs.book.TakingFor(h.account, accounts.Holders, hs.payer.Operator, hs.clock.Now)
 		}
 	}
 	return accounts.MayTake
 }
 
 // mayRemember tells whether something more may be remembered of a holder.
-func (m *Machine) mayRemember(name string) bool {
-	if h := m.holders.get(name); h != nil {
-		return m.takingFor(h.account, accounts.Holders) == accounts.MayTake
+func (hs *holderTables) mayRemember(name string) bool {
+	if h := hs.get(name); h != nil {
+		return hs.book.TakingFor(h.account, accounts.Holders, hs.payer.Operator, hs.clock.Now) == accounts.MayTake
 	}
-	return m.taking(accounts.Holders) == accounts.MayTake
+	return hs.book.Taking(hs.payer, accounts.Holders, hs.clock.Now) == accounts.MayTake
 }
 
 // forget forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a
@@ -173,34 +172,4 @@ func cost(q *quota, amount int64) int64 {
 		return virtualTimeUnit
 	}
 	return fixed.MulDivCeil(amount, virtualTimeUnit, q.rule.Usable)
-}
-
-// addCost adds a cost, which may be negative, to a holder's virtual time, and reorders its waiters. A remainder below one step is carried
-// over: if grants cost less than the holder's weight, its virtual time would never advance, and the holder would always go first. An
-// unknown holder has no virtual time: a release or a Settle creates no record.
-func (m *Machine) addCost(name string, by int64) {
-	if by == 0 || !m.holders.knows(name) {
-		return
-	}
-	h := m.holders.use(name)
-	_, weight := m.rules.of(name)
-	whole := fixed.AddSaturated(by, h.rest)
-	step := fixed.FloorDiv(whole, int64(weight))
-	virtualTime := addVirtualTime(h.virtualTime, step)
-	if h.rest = whole - step*int64(weight); virtualTime == 0 && step < 0 {
-		h.rest = 0
-	}
-	m.setVirtualTime(h, virtualTime)
-}
-
-// addVirtualTime adds a step to a virtual time, saturated at both ends.
-func addVirtualTime(virtualTime uint64, step int64) uint64 {
-	switch moved := virtualTime + uint64(step); {
-	case step < 0 && uint64(-step) > virtualTime:
-		return 0
-	case step > 0 && moved < virtualTime:
-		return math.MaxUint64
-	default:
-		return moved
-	}
 }

@@ -100,7 +100,7 @@ func (m *Machine) grant(rq *request, needs []need, ticket, account uint64) *logp
 	m.leasesOf.Add(l.digest, l.id)
 	m.deadlines.Add(uint64(l.deadline), l.id)
 	recordServed(needs, rq.rank, h.virtualTime)
-	m.addCost(l.holder, costOf(needs))
+	m.queue.addCost(l.holder, costOf(needs))
 	result := unwantedResult
 	if m.wantResult || ticket != 0 {
 		result = m.answer(l, needs, ticket)
@@ -333,7 +333,7 @@ func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 		m.amounts.unhold(l, part.index, part.amount)
 		released.Returned = append(released.Returned, &logpb.GrantedItem{Quota: part.quota.name, Amount: part.amount})
 	}
-	m.addCost(l.holder, -unused)
+	m.queue.addCost(l.holder, -unused)
 	return &logpb.Result{Kind: &logpb.Result_Released{Released: released}}
 }
 
@@ -371,7 +371,7 @@ func (m *Machine) endUnlisted(l *lease, how effect.EventKind, withGrace bool) []
 		o.check = m.amounts.nextCheck(o)
 		m.records.keepDetached(o)
 	}
-	m.addCost(l.holder, -unused)
+	m.queue.addCost(l.holder, -unused)
 	m.emit(effect.Event{Kind: how, Holder: l.holder, Lease: l.id, Fence: l.fence})
 	m.workflows.RecordEnd(workflowHost{m}, l.holder, l.fence)
 	m.freeList.keep(l, m.generation)

@@ -54,8 +54,8 @@ func TestNoResultOutlivesItsSession_WhateverItsNumber(t *testing.T) {
 			}
 			end(w, session)
 			counts := w.m.State().Counts()
-			if counts.Sessions != 1 || w.m.waiters.Len() != 0 {
-				t.Fatalf("%d sessions, %d waiting", counts.Sessions, w.m.waiters.Len())
+			if counts.Sessions != 1 || w.m.queue.waiters.Len() != 0 {
+				t.Fatalf("%d sessions, %d waiting", counts.Sessions, w.m.queue.waiters.Len())
 			}
 			w.m.State().requestRecords(func(record *logpb.SnapshotRecord) bool {
 				if r := record.GetResult(); r != nil && r.Session != other {
@@ -180,14 +180,14 @@ func TestWaitersFor_FindsThoseOfDescendants(t *testing.T) {
 	}
 	number, _ := w.m.quotas.names.Get("p")
 	var got []uint64
-	found, more := w.m.waitersFor(number, 5)
+	found, more := w.m.queue.waitersFor(number, 5)
 	for _, one := range found {
 		got = append(got, one.ticket)
 	}
 	if slices.Sort(got); more || !slices.Equal(got, want) {
 		t.Errorf("tickets %v, want %v", got, want)
 	}
-	if first, more := w.m.waitersFor(number, 3); len(first) != 2 || !more {
+	if first, more := w.m.queue.waitersFor(number, 3); len(first) != 2 || !more {
 		t.Errorf("of three it finds %d, more: %t", len(first), more)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/tidwall/btree"
-
 	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/dedup"
 	"github.com/quotad/quotad/fsm/effect"
@@ -20,15 +18,6 @@ type state = State
 // Machine is the replicated state machine.
 type Machine struct {
 	*state
-	judge judge
-	// reordered are the quotas whose waiters changed places while waiters were served; the next pass serves them.
-	reordered map[uint32]bool
-	// toWake are the holders whose quotas are marked dirty when all commands are carried out.
-	toWake btree.Set[string]
-	// toDemote are the holders that were granted something, and whose promoted waiters return to their class.
-	toDemote btree.Set[string]
-	// ticked tells whether a second of cluster time began with the present entry.
-	ticked bool
 	// digester makes the digests of commands.
 	digester entry.Digester
 	// ending is room for the leases that end together.
@@ -40,17 +29,13 @@ type Machine struct {
 	raw []byte
 	// wantResult says that somebody reads the result of the present command, or that it is stored.
 	wantResult bool
-	// wakeupLost says that a pass cleared a wakeup that waiters behind the present one may still need.
-	wakeupLost bool
 }
 
 // New returns the state at the cluster's birth.
 func New() *Machine {
-	s := newState()
-	return &Machine{
-		state: s, judge: judge{moment: s.moment, quotas: s.quotas, holders: s.holders, workflows: s.workflows, rules: s.rules},
-		reordered: map[uint32]bool{}, freeList: freeList{most: maxFree},
-	}
+	m := &Machine{state: newState(), freeList: freeList{most: maxFree}}
+	m.queue.server = serving{m}
+	return m
 }
 
 // Freeze returns the state as it is now, which never changes again, in constant time. It may be read from any
@@ -109,10 +94,10 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 		m.payer = accounts.PayerOf(command)
 		results[i] = m.requests.ApplyOnce(requestHost{m}, command)
 		m.commanded, m.payer = false, accounts.Payer{}
-		m.serve()
+		m.queue.serve()
 		m.accounts.DropEmptied()
 	}
-	m.finishWalks()
+	m.queue.finishWalks()
 	m.quotas.rescheduleChanged()
 	m.leasesOf.Flush()
 	m.deadlines.Flush()
@@ -232,7 +217,7 @@ func (m *Machine) runDue() {
 	m.bounds.ends.half(m.endResumed)
 	m.requests.Free(requestHost{m})
 	m.refuseDeleted()
-	m.continueMoves()
+	m.queue.moveMore()
 	m.holders.sweepOn()
 	m.expireLeases()
 	m.records.retireMore()
@@ -248,9 +233,9 @@ func (m *Machine) runDue() {
 	m.endOverrides()
 	m.workflows.Review(workflowHost{m}, maxDuePerEntry)
 	m.bounds.waits.half(m.endWaits)
-	m.promote()
-	m.reserveForStarved()
+	m.queue.promote()
+	m.queue.reserveForStarved()
 	m.quotas.fireTimers()
-	m.serve()
+	m.queue.serve()
 	m.accounts.DropEmptied()
 }

@@ -17,6 +17,8 @@ type moment struct {
 	events     []effect.Event
 	// asker tells who asks from others in the same entry: the position of a command, the ticket of a waiter.
 	asker uint64
+	// ticked tells whether a second of cluster time began with the entry.
+	ticked bool
 	// commanded says that a command is being carried out.
 	commanded bool
 	// payer is whom the present command is charged to.

@@ -24,40 +24,40 @@ type moving struct {
 }
 
 // setVirtualTime sets a holder's virtual time and reorders its waiters.
-func (m *Machine) setVirtualTime(h *holder, virtualTime uint64) {
+func (qu *queue) setVirtualTime(h *holder, virtualTime uint64) {
 	h.virtualTime = virtualTime
 	if h.waiting == 0 {
 		return
 	}
-	at, under := m.moving.Get(h.name)
+	at, under := qu.moving.Get(h.name)
 	at.again = under
-	m.moveWaiters(h.name, at)
+	qu.moveWaiters(h.name, at)
 }
 
 // continueMoves goes on with moving waiters, in the order of holders from the one after the last: once round, as far as the entry may.
-func (m *Machine) continueMoves() {
-	last := m.movedLast
-	m.moveTurnsOf(last, "")
+func (qu *queue) moveMore() {
+	last := qu.movedLast
+	qu.moveTurnsOf(last, "")
 	if last != "" {
-		m.moveTurnsOf("", last)
+		qu.moveTurnsOf("", last)
 	}
 }
 
 // moveTurnsOf does so for the holders after one, up to another one (empty: all).
-func (m *Machine) moveTurnsOf(after, upTo string) {
-	for m.bounds.moves.left > 0 {
-		name, at, ok := m.movingAfter(after)
+func (qu *queue) moveTurnsOf(after, upTo string) {
+	for qu.bounds.moves.left > 0 {
+		name, at, ok := qu.movingAfter(after)
 		if !ok || upTo != "" && name > upTo {
 			return
 		}
-		after, m.movedLast = name, name
-		m.moveWaiters(name, at)
+		after, qu.movedLast = name, name
+		qu.moveWaiters(name, at)
 	}
 }
 
 // movingAfter returns the first holder after one of whom waiters are still to be moved.
-func (s *State) movingAfter(after string) (name string, at moving, ok bool) {
-	s.moving.Ascend(after, func(next string, its moving) bool {
+func (qu *queue) movingAfter(after string) (name string, at moving, ok bool) {
+	qu.moving.Ascend(after, func(next string, its moving) bool {
 		if next != after {
 			name, at, ok = next, its, true
 		}
@@ -70,26 +70,26 @@ func (s *State) movingAfter(after string) (name string, at moving, ok bool) {
 const firstTicket = 1
 
 // moveWaiters moves waiters of a holder to its virtual time, from a ticket on and as far as the entry may.
-func (m *Machine) moveWaiters(name string, at moving) {
-	at.from = m.moveFrom(name, at.from)
+func (qu *queue) moveWaiters(name string, at moving) {
+	at.from = qu.moveFrom(name, at.from)
 	if at.from == 0 && at.again {
 		at = moving{from: firstTicket}
 	}
 	if at.from == 0 {
-		if m.moving.Delete(name); m.moving.Len() == 0 {
-			m.movedLast = ""
+		if qu.moving.Delete(name); qu.moving.Len() == 0 {
+			qu.movedLast = ""
 		}
 		return
 	}
-	m.moving.Set(name, at)
+	qu.moving.Set(name, at)
 }
 
 // moveFrom does so once, and returns the ticket to go on with; 0: there are no more.
-func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
+func (qu *queue) moveFrom(name string, from uint64) (next uint64) {
 	var tickets []uint64
 	cost := 0
-	m.eachWaiterFrom(name, from, func(w *waiter) bool {
-		if cost >= m.bounds.moves.left {
+	qu.eachFrom(name, from, func(w *waiter) bool {
+		if cost >= qu.bounds.moves.left {
 			next = w.ticket
 			return false
 		}
@@ -97,32 +97,32 @@ func (m *Machine) moveFrom(name string, from uint64) (next uint64) {
 		cost += w.cost()
 		return true
 	})
-	m.bounds.moves.spend(max(cost, 1)) // one that waits for nothing any more is looked at too
-	h, _ := m.holders.byName.Get(name)
+	qu.bounds.moves.spend(max(cost, 1)) // one that waits for nothing any more is looked at too
+	h, _ := qu.holders.byName.Get(name)
 	for _, ticket := range tickets {
-		w, _ := m.waiters.Get(ticket)
+		w, _ := qu.waiters.Get(ticket)
 		if w.virtualTime == h.virtualTime {
 			continue
 		}
-		m.changeWaiter(w, func(moved *waiter) { moved.virtualTime = h.virtualTime })
-		l, _ := m.waitSets.Get(w.waitSet)
+		qu.change(w, func(moved *waiter) { moved.virtualTime = h.virtualTime })
+		l, _ := qu.waitSets.Get(w.waitSet)
 		for _, number := range l.quotas {
-			m.reordered[number] = true
+			qu.reordered[number] = true
 		}
 	}
 	return next
 }
 
 // lagsBehind tells whether a waiter may still have an older virtual time than its holder.
-func (s *State) lagsBehind(w *waiter) bool {
-	at, ok := s.moving.Get(w.req.Holder)
+func (qu *queue) lagsBehind(w *waiter) bool {
+	at, ok := qu.moving.Get(w.req.Holder)
 	return ok && (at.again || w.ticket >= at.from)
 }
 
 // movingRecords are the holders of whom some waiters are still to be moved.
-func (s *State) movingRecords(fn func(*logpb.SnapshotRecord) bool) bool {
+func (qu *queue) encodeMoving(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
-	s.moving.Scan(func(name string, at moving) bool {
+	qu.moving.Scan(func(name string, at moving) bool {
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Moving{Moving: &logpb.SnapshotMoving{Holder: name, From: at.from, Again: at.again}}})
 		return going
 	})
@@ -131,11 +131,11 @@ func (s *State) movingRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 
 // verifyMoving looks at the holders of whom some waiters are still to be moved.
 func (s *State) verifyMoving() (err error) {
-	if s.moving.Len() == 0 && s.movedLast != "" {
-		return fmt.Errorf("waiters of holder %q were moved last, and nobody's are still to be moved", s.movedLast)
+	if s.queue.moving.Len() == 0 && s.queue.movedLast != "" {
+		return fmt.Errorf("waiters of holder %q were moved last, and nobody's are still to be moved", s.queue.movedLast)
 	}
-	s.moving.Scan(func(name string, at moving) bool {
-		if name == "" || at.from == 0 || at.from > s.lastTicket {
+	s.queue.moving.Scan(func(name string, at moving) bool {
+		if name == "" || at.from == 0 || at.from > s.queue.lastTicket {
 			err = fmt.Errorf("waiters of holder %q are moved from ticket %d on, which was not given out", name, at.from)
 		}
 		return err == nil

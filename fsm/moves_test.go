@@ -13,7 +13,7 @@ import (
 // apart counts the waiters of a holder that do not stand at its virtual time.
 func (w *world) apart(name string) (count int) {
 	h, _ := w.m.holders.byName.Get(name)
-	w.m.eachWaiterOf(name, func(one *waiter) bool {
+	w.m.queue.eachOf(name, func(one *waiter) bool {
 		if one.virtualTime != h.virtualTime {
 			count++
 		}

@@ -224,7 +224,7 @@ func TestTheQueueIsAtRest(t *testing.T) {
 			}
 			other.quotas.byNumber.Scan(func(n uint32, _ *quota) bool { other.quotas.dirty[n] = true; return true })
 			other.events = nil
-			other.serve()
+			other.queue.serve()
 			for _, e := range other.events {
 				if e.Kind == effect.EventGranted {
 					for _, data := range w.entries {

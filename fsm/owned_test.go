@@ -32,7 +32,7 @@ func TestHoldersOfOneDigest(t *testing.T) {
 			w.m.leasesOf.Add(entry.DigestHolder(holder), id)
 		}
 		for _, ticket := range tickets[other] {
-			w.m.waitersOf.Set(ownedBy(holder, ticket))
+			w.m.queue.waitersOf.Set(ownedBy(holder, ticket))
 		}
 	}
 	same := func(what string, got, want []uint64) {
@@ -49,7 +49,7 @@ func TestHoldersOfOneDigest(t *testing.T) {
 	}
 	for _, holder := range []string{"a", "b"} {
 		var waiting []uint64
-		w.m.eachWaiterOf(holder, func(w *waiter) bool {
+		w.m.queue.eachOf(holder, func(w *waiter) bool {
 			waiting = append(waiting, w.ticket)
 			return true
 		})
@@ -62,13 +62,13 @@ func TestHoldersOfOneDigest(t *testing.T) {
 	}
 	turns := func(holder string) (turns []uint64) {
 		for _, ticket := range tickets[holder] {
-			waiting, _ := w.m.waiters.Get(ticket)
+			waiting, _ := w.m.queue.waiters.Get(ticket)
 			turns = append(turns, waiting.virtualTime)
 		}
 		return turns
 	}
 	before := turns("a")
-	w.m.setVirtualTime(w.m.holders.use("b"), 1<<40)
+	w.m.queue.setVirtualTime(w.m.holders.use("b"), 1<<40)
 	same("turns of a", turns("a"), before)
 	same("turns of b", turns("b"), []uint64{1 << 40, 1 << 40})
 }

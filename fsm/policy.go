@@ -201,7 +201,7 @@ func (m *Machine) recordGrant(rq *request, needs []need) {
 		}
 	}
 	if aged {
-		m.demote(rq.req.Holder)
+		m.queue.demote(rq.req.Holder)
 	}
 }
 
@@ -218,7 +218,7 @@ func (m *Machine) recordAnswer(name string, q *quota, cause logpb.Cause) {
 	if t := m.holders.meterOf(q, name); t != nil {
 		t.answered(cause)
 	}
-	if p.Failures == 0 || !m.holders.hasStats(name, q) && !m.mayRemember(name) {
+	if p.Failures == 0 || !m.holders.hasStats(name, q) && !m.holders.mayRemember(name) {
 		return // a runner of tasks may report for any holder, also for one that was never granted anything
 	}
 	switch {

@@ -51,7 +51,7 @@ func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.
 		}
 		of = its
 	}
-	if p := m.quotas.named(definition.Name); p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.countWaitSets(p.number,
+	if p := m.quotas.named(definition.Name); p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.queue.countWaitSets(p.number,
 		maxRegrouped) > maxRegrouped {
 		return quotaInUse(p, "is waited for in too many combinations with other quotas", "change it when fewer requests wait")
 	}
@@ -59,8 +59,8 @@ func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.
 }
 
 // countWaitSets counts the wait sets of a quota, up to one more than most.
-func (s *State) countWaitSets(number uint32, most int) (count int) {
-	s.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(of quotaWaitSet) bool {
+func (qu *queue) countWaitSets(number uint32, most int) (count int) {
+	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(of quotaWaitSet) bool {
 		if of.quota != number || count > most {
 			return false
 		}
@@ -373,7 +373,7 @@ func (m *Machine) grantChoice(rq *request, c choice, ticket, account uint64) *lo
 		}
 		p := m.quotas.edit(m.quotas.numberOf(item.Pool))
 		recordServed([]need{{quota: p}}, rq.rank, virtualTime)
-		if p.definition.GetPool().Sticky && (m.holders.hasStats(req.Holder, p) || m.mayRemember(req.Holder)) {
+		if p.definition.GetPool().Sticky && (m.holders.hasStats(req.Holder, p) || m.holders.mayRemember(req.Holder)) {
 			m.holders.editStats(req.Holder, p).member = m.quotas.numberOf(item.Quota)
 		}
 	}
@@ -382,7 +382,7 @@ func (m *Machine) grantChoice(rq *request, c choice, ticket, account uint64) *lo
 
 // tryChoices grants a waiter for pools the first member that has room. Where none has, all members that are short block those who come
 // after it, and its amounts are set aside at the first one: any of them may serve it first, and it needs only one.
-func (m *Machine) tryChoices(w *waiter, at uint32, aside map[uint32]int64, blocked map[uint32]bool) tried {
+func (m *Machine) tryChoices(w *waiter, at uint32, p *pass) tried {
 	all, failure := m.judge.choices(w.req)
 	if failure != nil {
 		m.endWait(w, refusalFrom(failure))
@@ -400,14 +400,14 @@ func (m *Machine) tryChoices(w *waiter, at uint32, aside map[uint32]int64, block
 			continue
 		}
 		possible = true
-		if slices.ContainsFunc(c.needs, func(n need) bool { return blocked[n.quota.number] || m.judge.closedNow(n.quota.number) }) {
+		if slices.ContainsFunc(c.needs, func(n need) bool { return p.blocked[n.quota.number] || m.judge.closedNow(n.quota.number) }) {
 			continue
 		}
-		if m.passOver(&rq, c.needs, at) != 0 {
+		if p.passOver(&rq, c.needs, at) != 0 {
 			outcome = passedOver // another one of the same wait set may be eligible there
 			continue
 		}
-		lacking := m.shortOf(w, &rq, c.needs, at, aside)
+		lacking := p.shortOf(w, &rq, c.needs, at)
 		if len(lacking) == 0 {
 			m.leaveForGrant(w, c.needs)
 			m.requests.Complete(requestHost{m}, w.from, w.ticket, m.grantChoice(&rq, *c, w.ticket, w.account))
@@ -423,7 +423,7 @@ func (m *Machine) tryChoices(w *waiter, at uint32, aside map[uint32]int64, block
 		return left
 	}
 	if saving != nil {
-		m.setAside(w, saving.needs, at, short, aside, blocked)
+		p.setAside(w, saving.needs, at, short)
 	}
 	if never != nil {
 		return passedOver // who asks for less may fit where this one never does
@@ -475,30 +475,30 @@ func (qs *quotaTable) drawnOn(asked []uint32) []uint32 {
 }
 
 // regroup gives the wait sets of a pool its present members. Who waits in one of which a quota was deleted leaves it, and needs none.
-func (m *Machine) regroup(p *quota) {
+func (qu *queue) regroup(p *quota) {
 	var numbers []uint32
-	m.waitSetsOf.Ascend(quotaWaitSet{quota: p.number}, func(of quotaWaitSet) bool {
+	qu.waitSetsOf.Ascend(quotaWaitSet{quota: p.number}, func(of quotaWaitSet) bool {
 		if of.quota == p.number {
 			numbers = append(numbers, of.waitSet)
 		}
 		return of.quota == p.number
 	})
 	for _, number := range numbers {
-		l := m.editWaitSet(number)
-		if slices.ContainsFunc(l.quotas, m.quotas.wasDeleted) {
+		l := qu.editWaitSet(number)
+		if slices.ContainsFunc(l.quotas, qu.quotas.wasDeleted) {
 			continue
 		}
-		now := m.quotas.drawnOn(l.asked)
+		now := qu.quotas.drawnOn(l.asked)
 		for _, left := range l.quotas {
 			if _, stays := slices.BinarySearch(now, left); !stays {
-				m.waitSetsOf.Delete(quotaWaitSet{quota: left, waitSet: number})
-				m.countWaiting(left, -1, l)
+				qu.waitSetsOf.Delete(quotaWaitSet{quota: left, waitSet: number})
+				qu.countWaiting(left, -1, l)
 			}
 		}
 		for _, joined := range now {
 			if _, stood := slices.BinarySearch(l.quotas, joined); !stood {
-				m.waitSetsOf.Set(quotaWaitSet{quota: joined, waitSet: number})
-				m.countWaiting(joined, 1, l)
+				qu.waitSetsOf.Set(quotaWaitSet{quota: joined, waitSet: number})
+				qu.countWaiting(joined, 1, l)
 			}
 		}
 		l.quotas = now
@@ -506,14 +506,14 @@ func (m *Machine) regroup(p *quota) {
 }
 
 // countWaiting counts those who wait in a wait set at one of its quotas, or takes that back.
-func (m *Machine) countWaiting(number uint32, times int64, l *waitSet) {
-	q := m.quotas.editNow(number)
+func (qu *queue) countWaiting(number uint32, times int64, l *waitSet) {
+	q := qu.quotas.editNow(number)
 	q.waiting += times * l.length
 	q.ahead.critical += times * l.ahead.critical
 	q.ahead.saved += times * l.ahead.saved
 	q.ahead.standard += times * l.ahead.standard
-	m.quotas.markChanged(q)
-	m.quotas.markDirty(q)
+	qu.quotas.markChanged(q)
+	qu.quotas.markDirty(q)
 }
 
 // viewPool returns a pool as it stands at a clock.

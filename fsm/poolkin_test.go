@@ -59,8 +59,8 @@ func TestPool_QuotasOfWhoLeavesMayBeGone(t *testing.T) {
 	for range 120 {
 		w.sleep(second / 4)
 	}
-	if _, waits := w.m.waiters.Get(later); !waits || w.m.waiters.Len() != 1 {
-		t.Errorf("%d wait", w.m.waiters.Len())
+	if _, waits := w.m.queue.waiters.Get(later); !waits || w.m.queue.waiters.Len() != 1 {
+		t.Errorf("%d wait", w.m.queue.waiters.Len())
 	}
 }
 

@@ -185,7 +185,7 @@ func TestPool_IsDeletedWhileSomeWait(t *testing.T) {
 	for range 5 {
 		w.sleep(millisecond)
 	}
-	if v, _ := w.m.State().Quota("k1", w.clock()); v.Waiting != 0 || w.m.State().waiters.Len() != 0 {
+	if v, _ := w.m.State().Quota("k1", w.clock()); v.Waiting != 0 || w.m.State().queue.waiters.Len() != 0 {
 		t.Fatalf("%d still wait", v.Waiting)
 	}
 }

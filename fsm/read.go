@@ -59,14 +59,14 @@ func (s *State) Counts() Counts {
 	return Counts{
 		Quotas: int64(s.quotas.byNumber.Len()), Leases: int64(s.leases.Len()), Operations: s.records.count,
 		Holders: int64(s.holders.byName.Len()),
-		Waiting: int64(s.waiters.Len()), Sessions: int64(requests.Sessions), ResultBytes: requests.Bytes,
+		Waiting: int64(s.queue.waiters.Len()), Sessions: int64(requests.Sessions), ResultBytes: requests.Bytes,
 		Tasks: tasks, TasksUnderWay: underWay, TasksShelved: shelved,
 	}
 }
 
 // LongestWaits returns how long the oldest waiting Reserve of each class has waited (nanoseconds), 0 where nobody waits.
 func (s *State) LongestWaits(at Clock) (longest [ledger.Classes]int64) {
-	s.waiters.Scan(func(_ uint64, w *waiter) bool {
+	s.queue.waiters.Scan(func(_ uint64, w *waiter) bool {
 		longest[w.class] = max(longest[w.class], at.Now-(w.until-w.req.WaitNs))
 		return true
 	})
@@ -75,8 +75,8 @@ func (s *State) LongestWaits(at Clock) (longest [ledger.Classes]int64) {
 
 // Waiting tells whether a ticket stands in the queue.
 func (s *State) Waiting(ticket uint64) bool {
-	w, ok := s.waiters.Get(ticket)
-	return ok && !s.goneWaiter(w)
+	w, ok := s.queue.waiters.Get(ticket)
+	return ok && !s.queue.gone(w)
 }
 
 // NextDue returns the cluster time at which an entry should be written, so that something due happens (an expiry, the
@@ -94,7 +94,7 @@ func (s *State) NextDueBy(present func() (Clock, bool)) (at int64, pending bool)
 }
 
 // Awaited tells whether a Reserve waits for anything.
-func (s *State) Awaited() bool { return s.waiters.Len() > 0 }
+func (s *State) Awaited() bool { return s.queue.waiters.Len() > 0 }
 
 // Pending tells whether anything changes by the mere passing of cluster time.
 func (s *State) Pending() bool {
@@ -106,7 +106,7 @@ func (s *State) Pending() bool {
 // firstDue returns the first cluster time at which something is due of its own; the largest int64: nothing is.
 func (s *State) firstDue() int64 {
 	at := int64(math.MaxInt64)
-	for _, first := range []func() (due, bool){s.waitEnds.Min, s.promotions.Min, s.quotas.cooldowns.Min, s.quotas.overrides.Min} {
+	for _, first := range []func() (due, bool){s.queue.waitEnds.Min, s.queue.promotions.Min, s.quotas.cooldowns.Min, s.quotas.overrides.Min} {
 		if d, ok := first(); ok {
 			at = min(at, d.At)
 		}

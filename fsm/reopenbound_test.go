@@ -67,7 +67,7 @@ func TestWaits_AreBoundedByItems(t *testing.T) {
 		"promotions": {
 			begin: func(w *world) { w.now += 2 * minute },
 			done: func(w *world) (count int) {
-				w.m.waiters.Scan(func(_ uint64, one *waiter) bool {
+				w.m.queue.waiters.Scan(func(_ uint64, one *waiter) bool {
 					if one.rank == ledger.ClassStandard {
 						count++
 					}
@@ -78,7 +78,7 @@ func TestWaits_AreBoundedByItems(t *testing.T) {
 		},
 		"ends of waits": {
 			begin: func(w *world) { w.now += 11 * minute },
-			done:  func(w *world) int { return waiting - w.m.waiters.Len() },
+			done:  func(w *world) int { return waiting - w.m.queue.waiters.Len() },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,7 +38,7 @@ func (h requestHost) Freed(cost int) { h.m.bounds.frees.spend(cost) }
 
 // WaitCost implements dedup.Host.
 func (h requestHost) WaitCost(ticket uint64) int {
-	if w, ok := h.m.waiters.Get(ticket); ok {
+	if w, ok := h.m.queue.waiters.Get(ticket); ok {
 		return w.cost()
 	}
 	return 0
@@ -46,7 +46,7 @@ func (h requestHost) WaitCost(ticket uint64) int {
 
 // Withdraw implements dedup.Host.
 func (h requestHost) Withdraw(ticket uint64) {
-	if w, ok := h.m.waiters.Get(ticket); ok {
+	if w, ok := h.m.queue.waiters.Get(ticket); ok {
 		h.m.endWait(w, h.m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
 	}
 }

@@ -61,7 +61,7 @@ func (m *Machine) reserve(req *logpb.Reserve, from dedup.RequestID) *logpb.Resul
 	}
 	if req.Resume {
 		m.resume(req.Holder)
-		m.serve()
+		m.queue.serve()
 		needs, _ = m.judge.needs(req)
 		rejected = rq.reject(needs) // says what is available now
 	}
@@ -145,7 +145,7 @@ func (m *Machine) grantNow(rq *request, needs []need) (*logpb.Result, *logpb.Ref
 // refuseOrWait refuses a Reserve that cannot be granted now, or puts it into the queue.
 func (m *Machine) refuseOrWait(rq *request, needs []need, from dedup.RequestID, refusal *logpb.Refusal) *logpb.Result {
 	req := rq.req
-	m.recordStarving(rq, needs)
+	m.holders.recordStarving(req.Holder, rq.priority, needs)
 	m.workflows.RecordDenial(workflowHost{m}, req.Holder, refusal, amountIn(needs))
 	m.workflows.RecordRequest(req.Holder, refusal.Reason, m.clock.Now)
 	if req.WaitNs == 0 {
@@ -156,19 +156,19 @@ func (m *Machine) refuseOrWait(rq *request, needs []need, from dedup.RequestID, 
 
 // grantInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
 func (m *Machine) grantInLine(rq *request, needs []need) (*logpb.Result, *logpb.Refusal) {
-	w := m.enqueue(rq, needs, dedup.RequestID{})
+	w := m.queue.enqueue(rq, needs, dedup.RequestID{})
 	for _, n := range needs {
 		m.quotas.dirty[n.quota.number] = true
 	}
 	before := len(m.events)
-	m.wakeupLost = false
-	m.serve()
-	if _, waits := m.waiters.Get(w.ticket); !waits {
+	m.queue.wakeupLost = false
+	m.queue.serve()
+	if _, waits := m.queue.waiters.Get(w.ticket); !waits {
 		return m.servedAtOnce(rq.req, w.ticket, before), nil
 	}
-	m.dequeue(w)
-	if m.wakeupLost {
-		m.serve() // whom it stood before was not tried, and would not be again
+	m.queue.dequeue(w)
+	if m.queue.wakeupLost {
+		m.queue.serve() // whom it stood before was not tried, and would not be again
 	}
 	clear(m.quotas.dirty) // as before it came
 	needs, _ = m.judge.needs(rq.req)
@@ -212,7 +212,7 @@ func (m *Machine) wait(rq *request, needs []need, from dedup.RequestID, refusal 
 		refusal.Advice = "come back then, or wait longer"
 		return m.refuse(req, refusal)
 	}
-	w := m.enqueue(rq, needs, from)
+	w := m.queue.enqueue(rq, needs, from)
 	for _, n := range needs {
 		if n.quota.rule.Policy.KeepsStats() {
 			m.holders.editStats(req.Holder, n.quota) // its grant will note something there, and is over no budget

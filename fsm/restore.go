@@ -104,7 +104,7 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 	case *logpb.SnapshotRecord_Lane:
 		r.takeWaitSet(kind.Lane)
 	case *logpb.SnapshotRecord_Moving:
-		m.moving.Set(kind.Moving.Holder, moving{from: kind.Moving.From, again: kind.Moving.Again})
+		m.queue.moving.Set(kind.Moving.Holder, moving{from: kind.Moving.From, again: kind.Moving.Again})
 	case *logpb.SnapshotRecord_DeletedQuota:
 		m.quotas.deleted.Set(kind.DeletedQuota.Number, kind.DeletedQuota.Name)
 	case *logpb.SnapshotRecord_Reopening:
@@ -129,7 +129,7 @@ func (r *restoring) takeWaitSet(encoded *logpb.SnapshotLane) {
 	if !l.pooled {
 		l.asked = l.quotas
 	}
-	r.m.enterWaitSet(l)
+	r.m.queue.enterWaitSet(l)
 }
 
 // takeDemand enters who asked for a quota lately, and who is first in line for it.
@@ -166,9 +166,9 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 	m.index, m.term, m.featureLevel = head.Index, head.Term, head.Level
 	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs, Shift: head.WallShiftNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
-	m.lastLease, m.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
-	m.quotas.last, m.amounts.busyUntil, m.accounts.Last, m.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
-	m.movedLast, m.lookedFrom, m.records.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
+	m.lastLease, m.queue.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
+	m.quotas.last, m.amounts.busyUntil, m.accounts.Last, m.queue.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
+	m.queue.movedLast, m.queue.lookedFrom, m.records.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
 	m.accounts.Limits = accounts.Limits{
 		Sessions: head.Limits.GetMaxSessions(), ResultBytes: head.Limits.GetMaxResultBytes(),
 		SessionIdle: head.Limits.GetSessionIdleNs(), KeyLife: head.Limits.GetKeyLifeNs(), Waiters: head.Limits.GetMaxWaiters(),
@@ -316,7 +316,7 @@ func (r *restoring) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	if encoded.Turn != nil {
 		virtualTime = *encoded.Turn
 	}
-	r.m.waiters.Set(encoded.Ticket, &waiter{
+	r.m.queue.waiters.Set(encoded.Ticket, &waiter{
 		Made: cow.In(r.m.generation), ticket: encoded.Ticket, req: encoded.Reserve,
 		priority: priority{class: encoded.Class, rank: encoded.Rank}, starved: encoded.Saved, promotedAt: encoded.Floor, promoteAt: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
 		from:    dedup.RequestID{Session: encoded.Session, Seq: encoded.Seq, Key: encoded.Key},
@@ -345,14 +345,14 @@ func (r *restoring) link() error {
 		return fmt.Errorf("page %v has no records", last.from)
 	}
 	r.listLeases()
-	for _, w := range m.waiters.Values() {
+	for _, w := range m.queue.waiters.Values() {
 		numbers, err := r.lineOf(w)
 		if err != nil {
 			return err
 		}
 		h, _ := m.holders.byName.Get(w.req.Holder)
 		h.waiting++
-		m.insertWaiter(w, numbers)
+		m.queue.insert(w, numbers)
 	}
 	m.quotas.rescheduleChanged()
 	m.accounts.Link(m.clock.Now)
@@ -364,7 +364,7 @@ func (r *restoring) lineOf(w *waiter) ([]uint32, error) {
 	if w.waitSet == 0 {
 		return r.m.quotas.askedBy(w.req)
 	}
-	l, ok := r.m.waitSets.Get(w.waitSet)
+	l, ok := r.m.queue.waitSets.Get(w.waitSet)
 	if !ok {
 		return nil, fmt.Errorf("ticket %d stands in lane %d, which does not exist", w.ticket, w.waitSet)
 	}

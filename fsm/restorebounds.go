@@ -30,8 +30,8 @@ func RestoreBackup(r io.Reader) (*Machine, error) {
 		return nil, err
 	case m.epoch >= MaxEpoch:
 		return nil, fmt.Errorf("%w: its epoch is %d, and no other can follow", ErrCorruptSnapshot, m.epoch)
-	case max(m.index, m.term, m.lastLease, m.lastTicket, m.requests.Last, m.accounts.Last) > mostNumbered,
-		max(m.quotas.last, m.lastWaitSet) > mostNumbered32:
+	case max(m.index, m.term, m.lastLease, m.queue.lastTicket, m.requests.Last, m.accounts.Last) > mostNumbered,
+		max(m.quotas.last, m.queue.lastWaitSet) > mostNumbered32:
 		return nil, fmt.Errorf("%w: one of its counters is too high", ErrCorruptSnapshot)
 	}
 	return m, nil

@@ -51,7 +51,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 		st.finish(command.Actual)
 	}
 	m.accounts.Add(o.account, accounts.Operations, o.size()-sizeBefore)
-	m.addCost(l.holder, st.cost()-costBefore)
+	m.queue.addCost(l.holder, st.cost()-costBefore)
 	m.finishBelow(l, command.DoneBelow, 0)
 	if command.Release {
 		m.endLease(l, effect.EventReleased, false)
@@ -345,6 +345,6 @@ func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.
 	}
 	o.charges = append(o.charges, overruns...)
 	m.records.keepDetached(o)
-	m.addCost(o.holder, st.cost()-before)
+	m.queue.addCost(o.holder, st.cost()-before)
 	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: st.settled}}
 }

@@ -27,7 +27,7 @@ func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
 		s.accountRecords, s.records.encodePages, s.ledgerRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.tasks.Records, s.resumeRecords,
-		s.deletedRecords, s.movingRecords, s.reopeningRecords,
+		s.deletedRecords, s.queue.encodeMoving, s.reopeningRecords,
 	} {
 		going = going && section(fn)
 	}
@@ -128,13 +128,13 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
-		s.waitSets.Scan(func(number uint32, l *waitSet) bool {
+		s.queue.waitSets.Scan(func(number uint32, l *waitSet) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Lane{Lane: encodeWaitSet(number, l)}})
 			return going
 		})
 	}
 	if going {
-		s.waiters.Scan(func(_ uint64, w *waiter) bool {
+		s.queue.waiters.Scan(func(_ uint64, w *waiter) bool {
 			var virtualTime *uint64
 			if h, ok := s.holders.byName.Get(w.req.Holder); ok && h.virtualTime != w.virtualTime {
 				virtualTime = &w.virtualTime
@@ -187,10 +187,10 @@ func (s *State) memberRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 func (s *State) encodeHead() *logpb.SnapshotHead {
 	return &logpb.SnapshotHead{
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
-		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.lastTicket,
+		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.queue.lastTicket,
 		LastSession: s.requests.Last, LastQuota: s.quotas.last, BusyUntilNs: s.amounts.busyUntil,
-		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last, LastLane: s.lastWaitSet, WallShiftNs: s.clock.Shift,
-		MovedLast: s.movedLast, LookedFrom: s.lookedFrom, RetiredLast: s.records.retiredLast,
+		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last, LastLane: s.queue.lastWaitSet, WallShiftNs: s.clock.Shift,
+		MovedLast: s.queue.movedLast, LookedFrom: s.queue.lookedFrom, RetiredLast: s.records.retiredLast,
 	}
 }
 

@@ -41,63 +41,63 @@ func (a *ahead) add(rank int32, count int64) {
 // reserveForStarved finds, once a second, the first waiter below critical ones for each quota with ageing, and puts it before all others
 // once it has been first for too long: one for each quota at a time. It goes on where it stopped a second ago, and looks at each wait set once at most. New wait sets have higher
 // numbers than all before: on the way down a round meets none of them, so each ends.
-func (m *Machine) reserveForStarved() {
-	if !m.ticked || m.quotas.ageingQuotas.Len() == 0 {
+func (qu *queue) reserveForStarved() {
+	if !qu.ticked || qu.quotas.ageingQuotas.Len() == 0 {
 		return
 	}
-	from := m.lookedFrom
-	if m.lookAtLanes(from, 0) {
-		m.lookAtLanes(m.lastWaitSet, from)
+	from := qu.lookedFrom
+	if qu.lookAtLanes(from, 0) {
+		qu.lookAtLanes(qu.lastWaitSet, from)
 	}
 }
 
 // lookAtLanes looks at wait sets from one on downwards, down to another one that is not looked at any more. It tells whether it came
 // that far.
-func (m *Machine) lookAtLanes(from, above uint32) (all bool) {
-	m.lookedFrom, all = 0, true
-	m.waitSets.Descend(from, func(number uint32, l *waitSet) bool {
+func (qu *queue) lookAtLanes(from, above uint32) (all bool) {
+	qu.lookedFrom, all = 0, true
+	qu.waitSets.Descend(from, func(number uint32, l *waitSet) bool {
 		switch {
 		case number <= above:
 			return false
-		case m.bounds.looks.left == 0:
-			m.lookedFrom, all = number, false
+		case qu.bounds.looks.left == 0:
+			qu.lookedFrom, all = number, false
 			return false
 		}
-		m.lookAtLane(l)
+		qu.lookAtLane(l)
 		return true
 	})
 	return all
 }
 
 // lookAtLane offers those quotas of a wait set that age who is first in it.
-func (m *Machine) lookAtLane(l *waitSet) {
+func (qu *queue) lookAtLane(l *waitSet) {
 	var ageing []uint32
 	for _, number := range l.quotas {
-		if q := m.quotas.get(number); q != nil && q.rule.Policy.Ageing > 0 {
+		if q := qu.quotas.get(number); q != nil && q.rule.Policy.Ageing > 0 {
 			ageing = append(ageing, number)
 		}
 	}
-	firsts, looked := m.firstsOf(l, ageing)
-	m.bounds.looks.spend(len(l.quotas) * max(looked, 1))
+	firsts, looked := qu.firstsOf(l, ageing)
+	qu.bounds.looks.spend(len(l.quotas) * max(looked, 1))
 	for i, number := range ageing {
-		m.offerFirst(m.quotas.editNow(number), l, firsts[i])
+		qu.offerFirst(qu.quotas.editNow(number), l, firsts[i])
 	}
 }
 
 // firstsOf returns, for each of some quotas of a wait set, the first waiter below critical ones that nothing but a shortage keeps waiting, nil where
 // there is none; and how many were looked at.
-func (m *Machine) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, looked int) {
+func (qu *queue) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, looked int) {
 	firsts = make([]*waiter, len(numbers))
 	missing := len(numbers)
-	m.order.Ascend(place{waitSet: l.number, rank: ledger.ClassStandard}, func(p place) bool {
+	qu.order.Ascend(place{waitSet: l.number, rank: ledger.ClassStandard}, func(p place) bool {
 		if p.waitSet != l.number || looked == maxFirstLooked || missing == 0 {
 			return false
 		}
 		looked++
-		w, _ := m.waiters.Get(p.ticket)
-		allowed, lacking := m.keptByShortage(w)
+		w, _ := qu.waiters.Get(p.ticket)
+		allowed, lacking := qu.keptByShortage(w)
 		for i, number := range numbers {
-			if allowed && firsts[i] == nil && (lacking || m.quotas.get(number).ahead.critical > 0) {
+			if allowed && firsts[i] == nil && (lacking || qu.quotas.get(number).ahead.critical > 0) {
 				firsts[i] = w
 				missing--
 			}
@@ -109,36 +109,36 @@ func (m *Machine) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, look
 
 // offerFirst offers a quota the first waiter of a wait set, nil for none. A waiter that has been first for as long as ageing says goes before
 // critical ones, unless something that it needs is saved up for already.
-func (m *Machine) offerFirst(q *quota, l *waitSet, offered *waiter) {
-	first, waits := m.waiters.Get(q.first)
+func (qu *queue) offerFirst(q *quota, l *waitSet, offered *waiter) {
+	first, waits := qu.waiters.Get(q.first)
 	elsewhere := waits && !first.starved && first.waitSet != l.number
 	switch {
 	case elsewhere && (offered == nil || before(first.place(), offered.place())):
 	case offered == nil:
 		q.first, q.firstSince = 0, 0
 	case offered.ticket != q.first:
-		q.first, q.firstSince = offered.ticket, m.clock.Now
-	case m.clock.Now-q.firstSince >= q.rule.Policy.Ageing && !m.reservesAlready(l):
-		m.changeWaiter(offered, func(saved *waiter) { saved.starved = true })
+		q.first, q.firstSince = offered.ticket, qu.clock.Now
+	case qu.clock.Now-q.firstSince >= q.rule.Policy.Ageing && !qu.reservesAlready(l):
+		qu.change(offered, func(saved *waiter) { saved.starved = true })
 	}
 }
 
 // reservesAlready tells whether something is saved up for already of a wait set's quotas.
-func (m *Machine) reservesAlready(l *waitSet) bool {
+func (qu *queue) reservesAlready(l *waitSet) bool {
 	return slices.ContainsFunc(l.quotas, func(number uint32) bool {
-		q := m.quotas.get(number)
+		q := qu.quotas.get(number)
 		return q != nil && q.ahead.saved > 0
 	})
 }
 
 // keptByShortage tells whether a waiter may have what it asks for, were there enough of all that it needs, and whether it lacks something: what
 // is short may change from one of its quotas to another.
-func (m *Machine) keptByShortage(w *waiter) (allowed, lacking bool) {
-	needs, failure := m.judge.needs(w.req)
-	if failure != nil || m.goneWaiter(w) {
+func (qu *queue) keptByShortage(w *waiter) (allowed, lacking bool) {
+	needs, failure := qu.judge.needs(w.req)
+	if failure != nil || qu.gone(w) {
 		return false, false
 	}
-	rq := m.judge.requestOf(w)
+	rq := qu.judge.requestOf(w)
 	if onPool(needs) {
 		return rq.keptByMembers(needs)
 	}

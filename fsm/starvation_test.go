@@ -88,7 +88,7 @@ func TestOneIsSavedUpForAtATime(t *testing.T) {
 	for w.now < 8*minute {
 		turn()
 		saved := 0
-		w.m.waiters.Scan(func(_ uint64, waiting *waiter) bool {
+		w.m.queue.waiters.Scan(func(_ uint64, waiting *waiter) bool {
 			if waiting.starved {
 				saved++
 			}
@@ -147,14 +147,14 @@ func TestNobodyWaitsForEver(t *testing.T) {
 func (w *world) firstByHand(q *quota) (ticket uint64) {
 	var first *waiter
 	looked := map[uint32]int{}
-	w.m.order.Scan(func(p place) bool {
-		one, _ := w.m.waiters.Get(p.ticket)
-		l, _ := w.m.waitSets.Get(one.waitSet)
+	w.m.queue.order.Scan(func(p place) bool {
+		one, _ := w.m.queue.waiters.Get(p.ticket)
+		l, _ := w.m.queue.waitSets.Get(one.waitSet)
 		if p.rank < ledger.ClassStandard || !slices.Contains(l.quotas, q.number) {
 			return true
 		}
 		looked[one.waitSet]++
-		allowed, lacking := w.m.keptByShortage(one)
+		allowed, lacking := w.m.queue.keptByShortage(one)
 		lacking = lacking || w.m.quotas.get(q.number).ahead.critical > 0
 		if looked[one.waitSet] <= maxFirstLooked && allowed && lacking && (first == nil || before(p, first.place())) {
 			first = one
@@ -198,12 +198,12 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 			}
 		}
 		w.reborn()
-		for range 2 * (w.m.waitSets.Len() + 1) {
+		for range 2 * (w.m.queue.waitSets.Len() + 1) {
 			w.sleep(second)
 		}
 		for i := range quotas {
 			q := w.m.quotas.named(fmt.Sprint("q", i))
-			if _, waits := w.m.waiters.Get(q.first); !waits && q.waiting == 0 {
+			if _, waits := w.m.queue.waiters.Get(q.first); !waits && q.waiting == 0 {
 				continue // nobody looks any more
 			}
 			if first := w.firstByHand(q); first != q.first {
@@ -234,16 +234,16 @@ func TestSaveUp_NewLanesDelayNobody(t *testing.T) {
 	}
 	w.m.bounds.looks = bound{most: each * 3} // so many wait sets, of three quotas
 	for w.now < 3*minute && w.m.State().Waiting(ticket) {
-		from := w.m.lookedFrom
+		from := w.m.queue.lookedFrom
 		turn()
 		for range each {
 			w.do(withdraw(waiting[0]))
 			waiting = waiting[1:]
 			add()
 		}
-		if to := w.m.lookedFrom; from > 0 && to > 0 && to < from {
+		if to := w.m.queue.lookedFrom; from > 0 && to > 0 && to < from {
 			passed := 0
-			w.m.waitSets.Ascend(to+1, func(number uint32, _ *waitSet) bool {
+			w.m.queue.waitSets.Ascend(to+1, func(number uint32, _ *waitSet) bool {
 				passed++
 				return number < from
 			})

@@ -4,7 +4,6 @@ import (
 	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/fsm/cow"
 	"github.com/quotad/quotad/fsm/dedup"
-	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/rangeset"
 	"github.com/quotad/quotad/fsm/task"
 	"github.com/quotad/quotad/fsm/workflow"
@@ -21,43 +20,30 @@ type State struct {
 	clusterID string
 	epoch     uint32
 	// grants counts grants under this epoch; epoch and grants make the fence.
-	grants                uint64
-	lastLease, lastTicket uint64
-	lastWaitSet           uint32
-	accounts              accounts.Book
-	amounts               *amounts
-	rules                 *holderRules
+	grants    uint64
+	lastLease uint64
+	accounts  accounts.Book
+	rules     *holderRules
 
 	quotas    *quotaTable
+	amounts   *amounts
 	leases    *cow.Map[uint64, *lease]
 	leasesOf  *rangeset.Set // by the digest of their holder
 	deadlines *rangeset.Set
 	records   *records
 
 	// holders is what is remembered of holders.
-	holders    *holderTables
-	waiters    *cow.Map[uint64, *waiter]
-	order      *cow.Set[place]
-	waitersOf  *cow.Set[owned]
-	waitSets   *cow.Map[uint32, *waitSet]
-	waitSetOf  *cow.Map[string, uint32]
-	waitSetsOf *cow.Set[quotaWaitSet]
-	waitEnds   *cow.Set[due]
-	promotions *cow.Set[due] // tickets, by when they count as standard
-	requests   *dedup.Table
-	members    *cow.Map[string, string]
-	tasks      *task.Table
-	workflows  *workflow.Table
+	holders   *holderTables
+	judge     *judge
+	queue     *queue
+	requests  *dedup.Table
+	members   *cow.Map[string, string]
+	tasks     *task.Table
+	workflows *workflow.Table
 	// resumed has, by holder, up to which lease its resume ended all, while some of them still hold something.
 	resumed *cow.Map[string, uint64]
 	// reopening has quotas that an operator reopened while limits by them are still to be ended: the workflow to go on with.
 	reopening *cow.Map[uint32, string]
-	// moving has the holders of whom some waiters are still to be moved to their virtual time.
-	moving *cow.Map[string, moving]
-	// movedLast is the one of them that was the last to have some moved, empty where there is none.
-	movedLast string
-	// lookedFrom is the wait set from which on, downwards, the next ones are looked at for who is first in line; 0: a round begins.
-	lookedFrom uint32
 }
 
 // due says that something that has a number is due at a moment, dueByName that something that has a name is.
@@ -66,54 +52,25 @@ type (
 	dueByName = cow.Due[string]
 )
 
-// owned says that a holder has a ticket. The holder is a digest of its name, which is smaller and faster to compare. Names may
-// share one, so whoever walks the list compares the name too.
-type owned struct {
-	holder, id uint64
-}
-
-type quotaWaitSet struct{ quota, waitSet uint32 }
-
-// ownedBy returns the key of a holder's ticket.
-func ownedBy(holder string, id uint64) owned {
-	return owned{holder: entry.DigestHolder(holder), id: id}
-}
-
-func lessOwned(a, b owned) bool {
-	return a.holder < b.holder || a.holder == b.holder && a.id < b.id
-}
-
-func lessQuotaWaitSet(a, b quotaWaitSet) bool {
-	return a.quota < b.quota || a.quota == b.quota && a.waitSet < b.waitSet
-}
-
 func newState() *State {
 	s := &State{
-		moment:     &moment{generation: 1, bounds: newBounds()},
-		accounts:   accounts.New(),
-		quotas:     newQuotas(),
-		rules:      newRules(),
-		amounts:    new(amounts),
-		leases:     new(cow.Map[uint64, *lease]),
-		leasesOf:   rangeset.New(),
-		deadlines:  rangeset.New(),
-		records:    newRecords(),
-		holders:    newHolders(),
-		waiters:    new(cow.Map[uint64, *waiter]),
-		order:      cow.NewSet(lessPlace),
-		waitersOf:  cow.NewSet(lessOwned),
-		waitSets:   new(cow.Map[uint32, *waitSet]),
-		waitSetOf:  new(cow.Map[string, uint32]),
-		waitSetsOf: cow.NewSet(lessQuotaWaitSet),
-		waitEnds:   cow.NewDues[uint64](),
-		promotions: cow.NewDues[uint64](),
-		requests:   dedup.New(),
-		members:    new(cow.Map[string, string]),
-		tasks:      task.New(),
-		workflows:  workflow.New(),
-		resumed:    new(cow.Map[string, uint64]),
-		moving:     new(cow.Map[string, moving]),
-		reopening:  new(cow.Map[uint32, string]),
+		moment:    &moment{generation: 1, bounds: newBounds()},
+		accounts:  accounts.New(),
+		quotas:    newQuotas(),
+		rules:     newRules(),
+		amounts:   new(amounts),
+		leases:    new(cow.Map[uint64, *lease]),
+		leasesOf:  rangeset.New(),
+		deadlines: rangeset.New(),
+		records:   newRecords(),
+		holders:   newHolders(),
+		requests:  dedup.New(),
+		members:   new(cow.Map[string, string]),
+		tasks:     task.New(),
+		workflows: workflow.New(),
+		resumed:   new(cow.Map[string, uint64]),
+		queue:     newQueue(),
+		reopening: new(cow.Map[uint32, string]),
 	}
 	s.connect()
 	return s
@@ -125,6 +82,9 @@ func (s *State) connect() {
 	s.holders.moment, s.holders.quotas, s.holders.book = s.moment, s.quotas, &s.accounts
 	s.amounts.moment, s.amounts.quotas, s.amounts.holders = s.moment, s.quotas, s.holders
 	s.records.moment, s.records.amounts, s.records.book = s.moment, s.amounts, &s.accounts
+	s.judge = &judge{moment: s.moment, quotas: s.quotas, holders: s.holders, workflows: s.workflows, rules: s.rules}
+	s.queue.moment, s.queue.quotas, s.queue.holders, s.queue.judge = s.moment, s.quotas, s.holders, s.judge
+	s.queue.requests, s.queue.book = s.requests, &s.accounts
 }
 
 // copy returns a state that shares everything until one of the two changes.
@@ -135,14 +95,12 @@ func (s *State) copy() *State {
 	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
 	c.records = s.records.copy()
 	c.holders, c.amounts = s.holders.copy(), &amounts{busyUntil: s.amounts.busyUntil}
-	c.waiters, c.order, c.waitSets = s.waiters.Copy(), s.order.Copy(), s.waitSets.Copy()
-	c.waitersOf = s.waitersOf.Copy()
-	c.waitSetOf, c.waitSetsOf, c.waitEnds, c.promotions = s.waitSetOf.Copy(), s.waitSetsOf.Copy(), s.waitEnds.Copy(), s.promotions.Copy()
+	c.queue = s.queue.copy()
 	c.requests = s.requests.Copy()
 	c.members = s.members.Copy()
 	c.tasks, c.workflows = s.tasks.Copy(), s.workflows.Copy()
 	c.resumed = s.resumed.Copy()
-	c.moving, c.reopening = s.moving.Copy(), s.reopening.Copy()
+	c.reopening = s.reopening.Copy()
 	c.accounts = s.accounts.Copy()
 	c.connect()
 	return &c

@@ -26,7 +26,7 @@ func freeFor(t tester, m *Machine) (tickets []uint64) {
 			c.quotas.dirty[number] = true
 		}
 	}
-	c.serve()
+	c.queue.serve()
 	for _, e := range c.events {
 		if e.Kind == effect.EventGranted && e.Ticket != 0 {
 			tickets = append(tickets, e.Ticket)

@@ -22,7 +22,7 @@ func TestServing_GoesOnWithTheNextEntry(t *testing.T) {
 	if reason := w.last.Results[2].GetRefusal().GetReason(); reason != logpb.Reason_REASON_BEHIND_WAITERS {
 		t.Errorf("who comes while others wait for what came free: %v", w.last.Results[2])
 	}
-	if waiting := w.m.waiters.Len(); waiting != 1 {
+	if waiting := w.m.queue.waiters.Len(); waiting != 1 {
 		t.Fatalf("%d wait after one pass, want one", waiting)
 	}
 	if due, ok := w.m.State().NextDue(); !ok || due > w.now+1 {
@@ -30,7 +30,7 @@ func TestServing_GoesOnWithTheNextEntry(t *testing.T) {
 	}
 	w.reborn()
 	w.sleep(1)
-	if waiting := w.m.waiters.Len(); waiting != 0 {
+	if waiting := w.m.queue.waiters.Len(); waiting != 0 {
 		t.Errorf("%d still wait", waiting)
 	}
 }
@@ -71,13 +71,13 @@ func TestWalks_AreOncePerHolderAndEntry(t *testing.T) {
 	for _, name := range []string{"first", "second"} {
 		w.do(waits(name, 0, minute, itemOf("s", 1)))
 	}
-	if waiting := w.m.waiters.Len(); waiting != 2 {
+	if waiting := w.m.queue.waiters.Len(); waiting != 2 {
 		t.Fatalf("%d wait upstream of a limit, want two", waiting)
 	}
 	w.m.bounds.walks = bound{most: 1}
 	w.do(deletesWorkflow("w"))
 	w.sleep(1)
-	if waiting := w.m.waiters.Len(); waiting != 0 {
+	if waiting := w.m.queue.waiters.Len(); waiting != 0 {
 		t.Errorf("%d still wait although nothing keeps them back", waiting)
 	}
 }

@@ -9,8 +9,36 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
+// pass is one pass over the queue: what is set aside of quotas for waiters that are first, and which quotas are short for them, so that waiters
+// behind them are passed over.
+type pass struct {
+	*judge
+	aside   map[uint32]int64
+	blocked map[uint32]bool
+}
+
+// maxPassRoom bounds the room that is kept from one pass for the next: more quotas than usual passes meet.
+const maxPassRoom = 256
+
+// begin begins a pass.
+func (p *pass) begin(j *judge) {
+	if p.judge = j; p.aside == nil || len(p.aside)+len(p.blocked) > maxPassRoom {
+		p.aside, p.blocked = map[uint32]int64{}, map[uint32]bool{}
+	}
+	clear(p.aside)
+	clear(p.blocked)
+}
+
+func (p *pass) isBlocked(number uint32) bool { return p.blocked[number] }
+
+// serving is the machine as the queue sees it.
+type serving struct{ m *Machine }
+
+// try implements server.
+func (s serving) try(w *waiter, head *waitSetHead, p *pass) tried { return s.m.tryWaiter(w, head, p) }
+
 // tryWaiter grants a waiter what it asked for, or sets its amounts aside where it is eligible.
-func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, aside map[uint32]int64, blocked map[uint32]bool) tried {
+func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, p *pass) tried {
 	if m.endGone(w) {
 		return left
 	}
@@ -19,7 +47,7 @@ func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, aside map[uint32]int64
 		return left
 	}
 	if head.pooled {
-		return m.tryChoices(w, head.quotas[0], aside, blocked)
+		return m.tryChoices(w, head.quotas[0], p)
 	}
 	if slices.ContainsFunc(head.quotas, m.judge.closedNow) {
 		return waitSetBlocked // ineligible, as everybody in this wait set: nothing is set aside
@@ -34,16 +62,16 @@ func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, aside map[uint32]int64
 		m.endWait(w, refusal)
 		return left
 	}
-	if kept := m.passOver(&rq, needs, head.quotas[0]); kept != 0 {
+	if kept := p.passOver(&rq, needs, head.quotas[0]); kept != 0 {
 		return kept
 	}
-	short := m.shortOf(w, &rq, needs, head.quotas[0], aside)
+	short := p.shortOf(w, &rq, needs, head.quotas[0])
 	if len(short) == 0 {
 		m.leaveForGrant(w, needs)
 		m.requests.Complete(requestHost{m}, w.from, w.ticket, m.grant(&rq, needs, w.ticket, w.account))
 		return left
 	}
-	m.setAside(w, needs, head.quotas[0], short, aside, blocked)
+	p.setAside(w, needs, head.quotas[0], short)
 	return waitSetBlocked
 }
 
@@ -59,7 +87,7 @@ func (j *judge) closedNow(number uint32) bool {
 }
 
 // passOver says that a waiter is ineligible, whatever there is of its quotas; 0: it is eligible. It is tried again at one of its quotas.
-func (m *Machine) passOver(rq *request, needs []need, at uint32) tried {
+func (p *pass) passOver(rq *request, needs []need, at uint32) tried {
 	if slices.ContainsFunc(needs, func(n need) bool { return rq.rejectByOverride(n) != nil }) {
 		return passedOver // until the override ends, whatever comes back
 	}
@@ -67,7 +95,7 @@ func (m *Machine) passOver(rq *request, needs []need, at uint32) tried {
 	if kept == nil {
 		return 0
 	}
-	m.quotas.wakeAt(at, min(kept.refusal.RetryAtNs, (m.clock.Now/policyRetry+1)*policyRetry))
+	p.quotas.wakeAt(at, min(kept.refusal.RetryAtNs, (p.clock.Now/policyRetry+1)*policyRetry))
 	if kept.class {
 		return classPassedOver
 	}
@@ -75,21 +103,21 @@ func (m *Machine) passOver(rq *request, needs []need, at uint32) tried {
 }
 
 // shortOf returns the numbers of the quotas of which there is not enough for a waiter, after what was set aside.
-func (m *Machine) shortOf(w *waiter, rq *request, needs []need, at uint32, aside map[uint32]int64) (short []uint32) {
+func (p *pass) shortOf(w *waiter, rq *request, needs []need, at uint32) (short []uint32) {
 	rank := w.place().rank // nothing is kept from one that is saved up for
 	for _, n := range needs {
 		q := n.quota
 		if q.rule.Policy.Observe {
 			continue
 		}
-		waits := max(m.judge.rampWait(n), rq.burstWait(n))
+		waits := max(p.rampWait(n), rq.burstWait(n))
 		if waits > 0 {
-			m.quotas.wakeAt(at, fixed.AddSaturated(m.clock.Now, waits))
+			p.quotas.wakeAt(at, fixed.AddSaturated(p.clock.Now, waits))
 		}
-		there := q.ledger.Available(&q.rule) - aside[q.number]
-		lent := there < n.amount || q.heldBack(rank, n.amount, there, m.clock.Now)
+		there := q.ledger.Available(&q.rule) - p.aside[q.number]
+		lent := there < n.amount || q.heldBack(rank, n.amount, there, p.clock.Now)
 		if lent && there >= n.amount {
-			m.quotas.wakeAt(at, q.heldBackUntil(rank, n.amount, m.asideFor(q, aside), m.clock.Now))
+			p.quotas.wakeAt(at, q.heldBackUntil(rank, n.amount, p.asideFor(q), p.clock.Now))
 		}
 		if lent || waits > 0 {
 			short = append(short, q.number)
@@ -99,31 +127,31 @@ func (m *Machine) shortOf(w *waiter, rq *request, needs []need, at uint32, aside
 }
 
 // asideFor returns what is set aside of a quota, as far as it decides when to try a waiter again.
-func (m *Machine) asideFor(q *quota, aside map[uint32]int64) int64 {
-	if m.featureLevel < levels.Aside {
+func (p *pass) asideFor(q *quota) int64 {
+	if p.featureLevel < levels.Aside {
 		return 0
 	}
-	return aside[q.number]
+	return p.aside[q.number]
 }
 
 // setAside sets the amounts of a waiter aside, in all quotas that it needs. Who comes after it is passed over where one of the short ones
 // is needed.
-func (m *Machine) setAside(w *waiter, needs []need, at uint32, short []uint32, aside map[uint32]int64, blocked map[uint32]bool) {
-	m.workflows.ExtendOffers(w.req.Holder, m.clock.Now)
+func (p *pass) setAside(w *waiter, needs []need, at uint32, short []uint32) {
+	p.workflows.ExtendOffers(w.req.Holder, p.clock.Now)
 	for _, n := range needs {
 		if ahead := n.quota.rule.Policy.Prediction.Ahead; w.rank == ledger.ClassBackground && n.quota.exhausted != 0 {
-			m.quotas.wakeAt(at, n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
+			p.quotas.wakeAt(at, n.quota.exhausted-ahead/stages) // from then on it is parked, and keeps nothing from others
 		}
-		aside[n.quota.number] = fixed.AddSaturated(aside[n.quota.number], n.amount)
+		p.aside[n.quota.number] = fixed.AddSaturated(p.aside[n.quota.number], n.amount)
 	}
 	for _, number := range short {
-		blocked[number] = true
+		p.blocked[number] = true
 	}
 }
 
 // leaveForGrant takes a waiter out of the queue that is granted what it needs.
 func (m *Machine) leaveForGrant(w *waiter, needs []need) {
-	m.dequeue(w)
+	m.queue.dequeue(w)
 	for _, n := range needs {
 		if t := m.holders.meterOf(n.quota, w.req.Holder); t != nil && w.until-w.req.WaitNs < m.clock.Now {
 			t.Waits++

@@ -42,8 +42,8 @@ func (s *State) Verify() error {
 		return true
 	})
 	errs := append(s.sumLeases(sums), s.sumOperations(sums)...)
-	s.waitSetsOf.Scan(func(ql quotaWaitSet) bool {
-		l, _ := s.waitSets.Get(ql.waitSet)
+	s.queue.waitSetsOf.Scan(func(ql quotaWaitSet) bool {
+		l, _ := s.queue.waitSets.Get(ql.waitSet)
 		if of := sums[ql.quota]; of != nil { // else it was deleted
 			of.waiting += l.length
 		}
@@ -64,12 +64,12 @@ func (s *State) Verify() error {
 
 // sumAhead counts who waits for each quota before others.
 func (s *State) sumAhead(sums map[uint32]*totals) {
-	s.waiters.Scan(func(_ uint64, w *waiter) bool {
+	s.queue.waiters.Scan(func(_ uint64, w *waiter) bool {
 		rank := w.place().rank
 		if rank > ledger.ClassStandard {
 			return true
 		}
-		if l, ok := s.waitSets.Get(w.waitSet); ok {
+		if l, ok := s.queue.waitSets.Get(w.waitSet); ok {
 			for _, number := range l.quotas {
 				if of := sums[number]; of != nil {
 					of.ahead.add(rank, 1)
@@ -323,12 +323,12 @@ func verifyUsed(g *ledger.Ledger, r *ledger.Rule, sums *totals) error {
 // verifyTables compares the sizes of tables that mirror each other.
 func (s *State) verifyTables() error {
 	var length int64
-	s.waitSets.Scan(func(_ uint32, l *waitSet) bool {
+	s.queue.waitSets.Scan(func(_ uint32, l *waitSet) bool {
 		length += l.length
 		return true
 	})
-	if s.waiters.Len() != s.order.Len() || s.waiters.Len() != s.waitEnds.Len() || int64(s.waiters.Len()) != length {
-		return fmt.Errorf("%d waiters, %d places, %d ends, %d in lanes", s.waiters.Len(), s.order.Len(), s.waitEnds.Len(), length)
+	if s.queue.waiters.Len() != s.queue.order.Len() || s.queue.waiters.Len() != s.queue.waitEnds.Len() || int64(s.queue.waiters.Len()) != length {
+		return fmt.Errorf("%d waiters, %d places, %d ends, %d in lanes", s.queue.waiters.Len(), s.queue.order.Len(), s.queue.waitEnds.Len(), length)
 	}
 	return nil
 }
@@ -336,12 +336,12 @@ func (s *State) verifyTables() error {
 // verifyQueue looks at each waiter's places in the tables of waiters.
 func (s *State) verifyQueue() (err error) {
 	ageing, waiting := 0, map[string]int64{}
-	s.waiters.Scan(func(ticket uint64, w *waiter) bool {
+	s.queue.waiters.Scan(func(ticket uint64, w *waiter) bool {
 		waiting[w.req.Holder]++
-		_, ordered := s.order.Get(w.place())
-		_, ends := s.waitEnds.Get(due{At: w.until, ID: ticket})
-		_, listed := s.waitersOf.Get(ownedBy(w.req.Holder, ticket))
-		_, ages := s.promotions.Get(due{At: w.promoteAt, ID: ticket})
+		_, ordered := s.queue.order.Get(w.place())
+		_, ends := s.queue.waitEnds.Get(due{At: w.until, ID: ticket})
+		_, listed := s.queue.waitersOf.Get(ownedBy(w.req.Holder, ticket))
+		_, ages := s.queue.promotions.Get(due{At: w.promoteAt, ID: ticket})
 		if w.promoteAt != 0 {
 			ageing++
 		}
@@ -350,8 +350,8 @@ func (s *State) verifyQueue() (err error) {
 		}
 		return err == nil
 	})
-	if err == nil && ageing != s.promotions.Len() {
-		return fmt.Errorf("%d waiters age, %d are looked at", ageing, s.promotions.Len())
+	if err == nil && ageing != s.queue.promotions.Len() {
+		return fmt.Errorf("%d waiters age, %d are looked at", ageing, s.queue.promotions.Len())
 	}
 	s.holders.byName.Scan(func(name string, h *holder) bool {
 		if h.waiting != waiting[name] {

@@ -56,28 +56,28 @@ func (s *State) verifyQuotas() error {
 func (s *State) verifyWaitSets() error {
 	var errs []error
 	places, lengths, ahead := 0, map[uint32]int64{}, map[uint32]ahead{}
-	s.waiters.Scan(func(ticket uint64, w *waiter) bool {
+	s.queue.waiters.Scan(func(ticket uint64, w *waiter) bool {
 		lengths[w.waitSet]++
 		counts := ahead[w.waitSet]
 		counts.add(w.place().rank, 1)
 		ahead[w.waitSet] = counts
 		asked, err := s.quotas.askedBy(w.req)
-		l, ok := s.waitSets.Get(w.waitSet)
-		if _, lost := s.lostQuota(w); ok && lost {
+		l, ok := s.queue.waitSets.Get(w.waitSet)
+		if _, lost := s.queue.lostQuota(w); ok && lost {
 			asked, err = l.asked, nil // its line is for what there was when it came
 		} else if w.shares != s.quotas.sharesOf(w.req) {
 			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.quotas.sharesOf(w.req)))
 		}
 		h, known := s.holders.byName.Get(w.req.Holder)
-		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.lagsBehind(w) ||
-			w.ticket != ticket || ticket > s.lastTicket {
+		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.queue.lagsBehind(w) ||
+			w.ticket != ticket || ticket > s.queue.lastTicket {
 			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.req.Holder))
 		}
 		return len(errs) < maxReported
 	})
-	s.waitSets.Scan(func(number uint32, l *waitSet) bool {
-		listed, _ := s.waitSetOf.Get(waitSetKey(l.asked))
-		if listed != number || l.number != number || number > s.lastWaitSet || l.length != lengths[number] || l.length == 0 {
+	s.queue.waitSets.Scan(func(number uint32, l *waitSet) bool {
+		listed, _ := s.queue.waitSetOf.Get(waitSetKey(l.asked))
+		if listed != number || l.number != number || number > s.queue.lastWaitSet || l.length != lengths[number] || l.length == 0 {
 			errs = append(errs, fmt.Errorf("lane %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
 		}
 		if drawn := s.quotas.drawnOn(l.asked); !slices.ContainsFunc(l.quotas, s.quotas.wasDeleted) && !slices.Equal(drawn, l.quotas) ||
@@ -86,12 +86,12 @@ func (s *State) verifyWaitSets() error {
 				l.quotas, drawn, ahead[number], l.ahead))
 		}
 		for _, of := range l.quotas {
-			if places++; !cow.Has(s.waitSetsOf, quotaWaitSet{quota: of, waitSet: number}) {
+			if places++; !cow.Has(s.queue.waitSetsOf, quotaWaitSet{quota: of, waitSet: number}) {
 				errs = append(errs, fmt.Errorf("lane %d is not listed under quota %d", number, of))
 			}
 		}
 		return len(errs) < maxReported
 	})
-	return errors.Join(append(errs, cow.Mirrored("lanes by what they need", s.waitSets.Len(), s.waitSetOf.Len()),
-		cow.Mirrored("lanes by quota", places, s.waitSetsOf.Len()), cow.Mirrored("waiters by holder", s.waiters.Len(), s.waitersOf.Len()))...)
+	return errors.Join(append(errs, cow.Mirrored("lanes by what they need", s.queue.waitSets.Len(), s.queue.waitSetOf.Len()),
+		cow.Mirrored("lanes by quota", places, s.queue.waitSetsOf.Len()), cow.Mirrored("waiters by holder", s.queue.waiters.Len(), s.queue.waitersOf.Len()))...)
 }

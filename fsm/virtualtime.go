@@ -1,11 +1,17 @@
 package fsm
 
+import (
+	"math"
+
+	"github.com/quotad/quotad/fsm/fixed"
+)
+
 // entryVirtualTime returns the virtual time at which a holder enters the queue: the highest among the quotas that it needs. For a quota and
 // a class it is the smallest virtual time of a waiter, but at most the largest that was served: a holder that asks for one thing at a
 // time has no waiter when it is served, and must not take over the others' virtual time each time.
-func (m *Machine) entryVirtualTime(needs []need, rank int32) (entry uint64) {
+func (qu *queue) entryVirtualTime(needs []need, rank int32) (entry uint64) {
 	for _, n := range needs {
-		if virtualTime, waits := m.minVirtualTime(n.quota.number, rank); waits {
+		if virtualTime, waits := qu.minVirtualTime(n.quota.number, rank); waits {
 			entry = max(entry, min(virtualTime, n.quota.servedTo[rank]))
 		}
 	}
@@ -16,14 +22,14 @@ func (m *Machine) entryVirtualTime(needs []need, rank int32) (entry uint64) {
 const leastSearched = 8
 
 // minVirtualTime returns the smallest virtual time of a class's waiters for a quota. It searches the oldest wait sets, as many as the entry may.
-func (m *Machine) minVirtualTime(number uint32, rank int32) (virtualTime uint64, ok bool) {
-	most, looked := m.bounds.tries.part(leastSearched), 0
-	m.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
+func (qu *queue) minVirtualTime(number uint32, rank int32) (virtualTime uint64, ok bool) {
+	most, looked := qu.bounds.tries.part(leastSearched), 0
+	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
 		if ql.quota != number || looked == most {
 			return false
 		}
 		looked++
-		m.order.Ascend(place{waitSet: ql.waitSet, rank: rank}, func(p place) bool {
+		qu.order.Ascend(place{waitSet: ql.waitSet, rank: rank}, func(p place) bool {
 			if p.waitSet == ql.waitSet && p.rank == rank && (!ok || p.virtualTime < virtualTime) {
 				virtualTime, ok = p.virtualTime, true
 			}
@@ -31,7 +37,7 @@ func (m *Machine) minVirtualTime(number uint32, rank int32) (virtualTime uint64,
 		})
 		return true
 	})
-	m.bounds.tries.spend(looked)
+	qu.bounds.tries.spend(looked)
 	return virtualTime, ok
 }
 
@@ -39,5 +45,35 @@ func (m *Machine) minVirtualTime(number uint32, rank int32) (virtualTime uint64,
 func recordServed(needs []need, rank int32, virtualTime uint64) {
 	for _, n := range needs {
 		n.quota.servedTo[rank] = max(n.quota.servedTo[rank], virtualTime)
+	}
+}
+
+// addCost adds a cost, which may be negative, to a holder's virtual time, and reorders its waiters. A remainder below one step is carried
+// over: if grants cost less than the holder's weight, its virtual time would never advance, and the holder would always go first. An
+// unknown holder has no virtual time: a release or a Settle creates no record.
+func (qu *queue) addCost(name string, by int64) {
+	if by == 0 || !qu.holders.knows(name) {
+		return
+	}
+	h := qu.holders.use(name)
+	_, weight := qu.judge.rules.of(name)
+	whole := fixed.AddSaturated(by, h.rest)
+	step := fixed.FloorDiv(whole, int64(weight))
+	virtualTime := addVirtualTime(h.virtualTime, step)
+	if h.rest = whole - step*int64(weight); virtualTime == 0 && step < 0 {
+		h.rest = 0
+	}
+	qu.setVirtualTime(h, virtualTime)
+}
+
+// addVirtualTime adds a step to a virtual time, saturated at both ends.
+func addVirtualTime(virtualTime uint64, step int64) uint64 {
+	switch moved := virtualTime + uint64(step); {
+	case step < 0 && uint64(-step) > virtualTime:
+		return 0
+	case step > 0 && moved < virtualTime:
+		return math.MaxUint64
+	default:
+		return moved
 	}
 }

@@ -26,10 +26,10 @@ func (h workflowHost) NewestFence(holder string) uint64 {
 }
 
 // Waiting returns how many Reserves of a holder wait.
-func (h workflowHost) Waiting(holder string) int64 { return h.m.waitingOf(holder) }
+func (h workflowHost) Waiting(holder string) int64 { return h.m.holders.waitingOf(holder) }
 
-func (s *State) waitingOf(name string) int64 {
-	h, ok := s.holders.byName.Get(name)
+func (hs *holderTables) waitingOf(name string) int64 {
+	h, ok := hs.byName.Get(name)
 	if !ok {
 		return 0
 	}
@@ -37,7 +37,7 @@ func (s *State) waitingOf(name string) int64 {
 }
 
 // Wake has a holder's waiters tried.
-func (h workflowHost) Wake(holder string) { h.m.wakeWaitersOf(holder) }
+func (h workflowHost) Wake(holder string) { h.m.queue.wake(holder) }
 
 // Emit emits an event, in the place of an earlier one if it has that.
 func (h workflowHost) Emit(event effect.Event, place int) int {
@@ -65,14 +65,14 @@ func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
 	m := h.m
 	out, looked := h.Lacks(workflow.Shortage{Quota: quota, Amount: 1}), 0
 	number, _ := m.quotas.names.Get(quota)
-	m.eachWaiterOf(holder, func(w *waiter) bool {
+	m.queue.eachOf(holder, func(w *waiter) bool {
 		if looked++; looked > maxPassedOver {
 			return false
 		}
-		if m.goneWaiter(w) {
+		if m.queue.gone(w) {
 			return true
 		}
-		if l, _ := m.waitSets.Get(w.waitSet); out && !l.pooled && slices.Contains(l.quotas, number) {
+		if l, _ := m.queue.waitSets.Get(w.waitSet); out && !l.pooled && slices.Contains(l.quotas, number) {
 			return true // a line for the quota itself
 		}
 		needs, failure := m.judge.needs(w.req)
@@ -133,11 +133,11 @@ func amountOf(needs []need, name string) int64 {
 
 // Workflow returns one workflow as it stands at a clock.
 func (s *State) Workflow(name string, at Clock) (workflow.View, bool) {
-	return s.workflows.View(name, at.Now, s.waitingOf)
+	return s.workflows.View(name, at.Now, s.holders.waitingOf)
 }
 
 // Workflows returns up to limit workflows in name order that come after the name after, those with a holder as a step
 // (empty: all).
 func (s *State) Workflows(holder, after string, limit int, at Clock) []workflow.View {
-	return s.workflows.Views(holder, after, limit, at.Now, s.waitingOf)
+	return s.workflows.Views(holder, after, limit, at.Now, s.holders.waitingOf)
 }

@@ -1,0 +1,288 @@
+package fsm
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+
+	"github.com/quotad/quotad/fsm/accounts"
+	"github.com/quotad/quotad/fsm/cow"
+	"github.com/quotad/quotad/fsm/dedup"
+	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/fixed"
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// waiter is a Reserve that waits. Only generation, rank, promoteAt, virtualTime, promotedAt and starved change, and shares with its wait set.
+type waiter struct {
+	cow.Made
+	ticket uint64
+	req    *logpb.Reserve
+	priority
+	// starved: it was first in line for so long that it goes before critical waiters.
+	starved bool
+	// promoteAt is when ageing promotes it to standard (cluster time); 0: never.
+	promoteAt int64
+	// virtualTime is its holder's; promotedAt is the virtual time at which it entered the standard class, 0: it was not promoted.
+	virtualTime, promotedAt uint64
+	waitSet                 uint32
+	until                   int64
+	from                    dedup.RequestID
+	// account is charged with it, and with the lease and the operation that it may become: that of so many items.
+	account uint64
+	shares  int
+}
+
+// waitSet is all waiters that need the same set of quotas. If one of these quotas is set aside for another waiter, the whole set
+// is blocked: so a pass over the queue examines the heads of wait sets, not every waiter.
+type waitSet struct {
+	cow.Made
+	number uint32
+	// asked are the numbers of what was asked for in ascending order, ancestors included; quotas are those of what may be drawn on, which are
+	// the same unless pools are asked for.
+	asked, quotas []uint32
+	// pooled: pools are asked for, so that a waiter needs one member's quotas, not all. What is asked for may be all that can be drawn on
+	// even so.
+	pooled bool
+	length int64
+	// ahead counts who waits in it before others.
+	ahead ahead
+}
+
+// place is a waiter's place in its wait set. Merged by place, the wait sets give the one order of all waiters.
+type place struct {
+	waitSet     uint32
+	rank        int32
+	virtualTime uint64
+	ticket      uint64
+}
+
+func lessPlace(a, b place) bool {
+	if a.waitSet != b.waitSet {
+		return a.waitSet < b.waitSet
+	}
+	return before(a, b)
+}
+
+// before is the total order of all waiters: rank, virtual time, ticket.
+func before(a, b place) bool {
+	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.virtualTime, b.virtualTime), cmp.Compare(a.ticket, b.ticket)) < 0
+}
+
+func (w *waiter) place() place {
+	p := place{waitSet: w.waitSet, rank: w.rank, virtualTime: max(w.virtualTime, w.promotedAt), ticket: w.ticket}
+	if w.starved {
+		p.rank = rankStarved
+	}
+	return p
+}
+
+// owned says that a holder has a ticket. The holder is a digest of its name, which is smaller and faster to compare. Names may
+// share one, so whoever walks the list compares the name too.
+type owned struct {
+	holder, id uint64
+}
+
+// ownedBy returns the key of a holder's ticket.
+func ownedBy(holder string, id uint64) owned {
+	return owned{holder: entry.DigestHolder(holder), id: id}
+}
+
+func lessOwned(a, b owned) bool {
+	return a.holder < b.holder || a.holder == b.holder && a.id < b.id
+}
+
+type quotaWaitSet struct{ quota, waitSet uint32 }
+
+func lessQuotaWaitSet(a, b quotaWaitSet) bool {
+	return a.quota < b.quota || a.quota == b.quota && a.waitSet < b.waitSet
+}
+
+// changeWaiter replaces a waiter by a changed copy, and marks the quotas that it waits for dirty.
+func (qu *queue) change(w *waiter, change func(*waiter)) {
+	changed := *w
+	changed.Made = cow.In(qu.generation)
+	change(&changed)
+	qu.order.Delete(w.place())
+	qu.waiters.Set(changed.ticket, &changed)
+	qu.order.Set(changed.place())
+	l := qu.editWaitSet(changed.waitSet)
+	l.ahead.add(w.place().rank, -1)
+	l.ahead.add(changed.place().rank, 1)
+	for _, number := range l.quotas {
+		if q := qu.quotas.editNow(number); q != nil {
+			q.ahead.add(w.place().rank, -1)
+			q.ahead.add(changed.place().rank, 1)
+			qu.quotas.markDirty(q)
+		}
+	}
+}
+
+// enqueue puts a Reserve into the queue. A holder enters at the virtual time of the waiters it competes with, never below its own: a
+// holder that was away, or waits for other quotas, saves nothing up.
+func (qu *queue) enqueue(rq *request, needs []need, from dedup.RequestID) *waiter {
+	req := rq.req
+	h := qu.holders.use(req.Holder)
+	if entry := qu.entryVirtualTime(needs, rq.rank); entry > h.virtualTime {
+		qu.setVirtualTime(h, entry)
+	}
+	h.waiting++
+	qu.lastTicket++
+	w := &waiter{
+		Made: cow.In(qu.generation), ticket: qu.lastTicket, req: req, priority: rq.priority, promoteAt: qu.judge.promotesAt(req.Holder, rq.priority, needs),
+		virtualTime: h.virtualTime, until: fixed.AddSaturated(qu.clock.Now, req.WaitNs), from: from,
+		account: qu.book.Open(qu.payer),
+	}
+	if onPool(needs) {
+		asked, _ := qu.quotas.askedBy(req) // its quotas exist: needs are of them
+		qu.insert(w, asked)
+		return w
+	}
+	qu.insert(w, numbersOf(needs))
+	return w
+}
+
+// insertWaiter enters a waiter into the tables, in the wait set of what it asks for.
+func (qu *queue) insert(w *waiter, asked []uint32) {
+	l := qu.waitSetFor(asked)
+	l.length++
+	l.ahead.add(w.place().rank, 1)
+	w.waitSet = l.number
+	for _, number := range l.quotas {
+		if q := qu.quotas.edit(number); q != nil { // one that was deleted stands in a snapshot's line
+			q.waiting++
+			q.ahead.add(w.place().rank, 1)
+			qu.quotas.markChanged(q)
+		}
+	}
+	for _, item := range w.req.Items {
+		if q := qu.quotas.named(item.Quota); q != nil {
+			item.Quota = q.name // and not one name for each waiter
+		}
+	}
+	if w.shares == 0 { // a snapshot has what it counted as before a quota of its was deleted
+		w.shares = qu.quotas.sharesOf(w.req)
+	}
+	qu.charge(w, 1)
+	qu.waiters.Set(w.ticket, w)
+	qu.order.Set(w.place())
+	qu.waitersOf.Set(ownedBy(w.req.Holder, w.ticket))
+	qu.waitEnds.Set(due{At: w.until, ID: w.ticket})
+	if w.promoteAt != 0 {
+		qu.promotions.Set(due{At: w.promoteAt, ID: w.ticket})
+	}
+}
+
+// chargeWaiter charges a waiter's account with it, or takes that back.
+func (qu *queue) charge(w *waiter, times int64) {
+	weight := accounts.WeightOf(w.shares)
+	qu.book.Add(w.account, accounts.Waiters, times*weight)
+	qu.book.Add(w.account, accounts.Leases, times*weight)
+	if w.req.Consume {
+		qu.book.Add(w.account, accounts.Operations, times*recordBytes(w.shares))
+	}
+}
+
+// eachWaiterOf calls fn for what a holder waits for, by ticket, until it returns false.
+func (qu *queue) eachOf(holder string, fn func(*waiter) bool) {
+	qu.eachFrom(holder, 0, fn)
+}
+
+// eachWaiterFrom does so from a ticket on.
+func (qu *queue) eachFrom(holder string, from uint64, fn func(*waiter) bool) {
+	first := ownedBy(holder, from)
+	qu.waitersOf.Ascend(first, func(o owned) bool {
+		if o.holder != first.holder {
+			return false
+		}
+		w, _ := qu.waiters.Get(o.id)
+		return w.req.Holder != holder || fn(w)
+	})
+}
+
+// dequeue takes a waiter out of the queue. What it kept for itself comes free.
+func (qu *queue) dequeue(w *waiter) {
+	w, _ = qu.waiters.Delete(w.ticket) // the present one: its virtual time may have changed
+	qu.order.Delete(w.place())
+	qu.waitersOf.Delete(ownedBy(w.req.Holder, w.ticket))
+	qu.waitEnds.Delete(due{At: w.until, ID: w.ticket})
+	qu.promotions.Delete(due{At: w.promoteAt, ID: w.ticket})
+	qu.charge(w, -1)
+	qu.holders.use(w.req.Holder).waiting--
+	l := qu.editWaitSet(w.waitSet)
+	l.length--
+	l.ahead.add(w.place().rank, -1)
+	for _, number := range l.quotas {
+		if q := qu.quotas.editNow(number); q != nil {
+			q.waiting--
+			q.ahead.add(w.place().rank, -1)
+			qu.quotas.markDirty(q)
+		}
+	}
+	if l.length == 0 {
+		qu.waitSets.Delete(l.number)
+		qu.waitSetOf.Delete(waitSetKey(l.asked))
+		for _, number := range l.quotas {
+			qu.waitSetsOf.Delete(quotaWaitSet{quota: number, waitSet: l.number})
+		}
+	}
+}
+
+// waitSetFor returns the wait set of what is asked for, for update.
+func (qu *queue) waitSetFor(asked []uint32) *waitSet {
+	key := waitSetKey(asked)
+	if number, ok := qu.waitSetOf.Get(key); ok {
+		return qu.editWaitSet(number)
+	}
+	qu.lastWaitSet++
+	l := &waitSet{
+		Made: cow.In(qu.generation), number: qu.lastWaitSet, asked: asked, quotas: qu.quotas.drawnOn(asked), pooled: slices.ContainsFunc(asked, qu.quotas.isPool),
+	}
+	qu.enterWaitSet(l)
+	return l
+}
+
+func (qu *queue) enterWaitSet(l *waitSet) {
+	qu.waitSets.Set(l.number, l)
+	qu.waitSetOf.Set(waitSetKey(l.asked), l.number)
+	for _, number := range l.quotas {
+		qu.waitSetsOf.Set(quotaWaitSet{quota: number, waitSet: l.number})
+	}
+}
+
+func (qu *queue) editWaitSet(number uint32) *waitSet {
+	l, _ := qu.waitSets.Get(number)
+	l, _ = cow.Edit(qu.waitSets, number, l, qu.generation)
+	return l
+}
+
+// dueWaiter takes the first waiter that is due out of a list; false: none is due.
+func (qu *queue) takeDue(list *cow.Set[due]) (*waiter, bool) {
+	for {
+		first, ok := list.Min()
+		if !ok || first.At > qu.clock.Now {
+			return nil, false
+		}
+		list.PopMin()
+		if w, ok := qu.waiters.Get(first.ID); ok {
+			qu.bounds.waits.spend(w.cost())
+			return w, true
+		}
+	}
+}
+
+func numbersOf(needs []need) []uint32 {
+	numbers := make([]uint32, len(needs))
+	for i, n := range needs {
+		numbers[i] = n.quota.number
+	}
+	return numbers
+}
+
+func waitSetKey(numbers []uint32) string {
+	key := make([]byte, 0, 4*len(numbers))
+	for _, number := range numbers {
+		key = binary.BigEndian.AppendUint32(key, number)
+	}
+	return string(key)
+}
