@@ -6,8 +6,8 @@ import (
 	"github.com/quotad/quotad/fsm/levels"
 )
 
-// amounts takes what is held, and what counts, from one place of a quota's ledger to another: what a lease holds, what an operation charges,
-// what comes back. It sees quotas and the meters of holders. Where an amount is entered, it is entered in the usage of its class, too.
+// amounts moves what is held and what counts from one place of a quota's ledger to another: what a lease holds, what an operation charges,
+// and what returns. It sees quotas and the meters of holders. Whatever it enters, it also enters in the usage of its class.
 type amounts struct {
 	*moment
 	quotas  *quotaTable

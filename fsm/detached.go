@@ -203,7 +203,7 @@ func (rs *records) pageWith(from operationKey, packed []byte) *page {
 	return p
 }
 
-// expireOperations forgets detached records that stopped counting.
+// expire forgets detached records that stopped counting.
 func (rs *records) expire() {
 	for done := 0; done < maxForgottenPerEntry; {
 		first, ok := rs.checks.Min()

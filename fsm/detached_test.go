@@ -46,7 +46,8 @@ func (want shownOrphans) check(rt *rapid.T, s *State) {
 	})
 	if len(keys) > 0 {
 		key := rapid.SampledFrom(keys).Draw(rt, "one of them")
-		if o := s.records.detachedOperation(key.lease, key.op); o == nil || !o.detached || !proto.Equal(encodeOperation(o), encodeOperation(want[key])) {
+		o := s.records.detachedOperation(key.lease, key.op)
+		if o == nil || !o.detached || !proto.Equal(encodeOperation(o), encodeOperation(want[key])) {
 			rt.Fatalf("%+v, not %+v", o, want[key])
 		}
 	}

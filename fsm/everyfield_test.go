@@ -394,9 +394,11 @@ func afterwards(t tester, m *Machine, what string) {
 func livelySnapshot(t tester, level uint32) []byte {
 	w := livelyAt(t, level)
 	c := w.m.State().Counts()
-	if c.Leases < 5 || c.Waiting < 5 || c.Sessions < 3 || c.Operations < 3 || c.Tasks < 3 || w.m.records.detached.Len() == 0 || w.m.quotas.overrides.Len() == 0 ||
+	if c.Leases < 5 || c.Waiting < 5 || c.Sessions < 3 || c.Operations < 3 || c.Tasks < 3 || w.m.records.detached.Len() == 0 ||
+		w.m.quotas.overrides.Len() == 0 ||
 		w.m.requests.Counts().Keys == 0 || w.m.quotas.cooldowns.Len() == 0 || w.m.holders.meters.Len() == 0 || w.m.holders.stats.Len() == 0 {
-		t.Fatalf("the state is not lively: %+v; %d pages, %d overrides, %d keys, %d cooldowns, %d meters, %d tallies", c, w.m.records.detached.Len(),
+		t.Fatalf("the state is not lively: %+v; %d pages, %d overrides, %d keys, %d cooldowns, %d meters, %d tallies", c,
+			w.m.records.detached.Len(),
 			w.m.quotas.overrides.Len(), w.m.requests.Counts().Keys, w.m.quotas.cooldowns.Len(), w.m.holders.meters.Len(), w.m.holders.stats.Len())
 	}
 	return snapshotOf(t, w.m.Freeze())

@@ -99,7 +99,7 @@ func (am *amounts) closedItems(l *lease) (closed []string) {
 	return closed
 }
 
-// holdsSlotsOnly tells whether a lease has nothing that is consumed.
+// slotsOnly tells whether a lease has nothing that is consumed.
 func (am *amounts) slotsOnly(l *lease) bool {
 	for i := range l.items {
 		if q := am.quotas.editNow(l.items[i].quota); q != nil && q.rule.Kind != ledger.KindSlots {
@@ -226,8 +226,8 @@ func (am *amounts) grantedItems(l *lease, room *answerItems) []*logpb.GrantedIte
 	return items
 }
 
-// letGo gives back all that a lease holds, now that it ends, and returns what went back, what its holder was charged for and did not use, and,
-// with grace, the slots that stay in use for a while.
+// letGo gives back all that a lease holds, now that it ends. It returns what went back, the cost of what its holder did not use, and, with
+// grace, the slots that stay in use for a while.
 func (am *amounts) letGo(l *lease, withGrace bool) (returned []*logpb.GrantedItem, unused int64, grace []charge) {
 	for i := range l.items {
 		it := &l.items[i]

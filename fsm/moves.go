@@ -34,7 +34,7 @@ func (qu *queue) setVirtualTime(h *holder, virtualTime uint64) {
 	qu.moveWaiters(h.name, at)
 }
 
-// continueMoves goes on with moving waiters, in the order of holders from the one after the last: once round, as far as the entry may.
+// moveMore goes on with moving waiters, in the order of holders from the one after the last: once round, as far as the entry may.
 func (qu *queue) moveMore() {
 	last := qu.movedLast
 	qu.moveTurnsOf(last, "")
@@ -119,7 +119,7 @@ func (qu *queue) lagsBehind(w *waiter) bool {
 	return ok && (at.again || w.ticket >= at.from)
 }
 
-// movingRecords are the holders of whom some waiters are still to be moved.
+// encodeMoving says of which holders some waiters are still to be moved.
 func (qu *queue) encodeMoving(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	qu.moving.Scan(func(name string, at moving) bool {

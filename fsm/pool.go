@@ -51,8 +51,8 @@ func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.
 		}
 		of = its
 	}
-	if p := m.quotas.named(definition.Name); p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.queue.countWaitSets(p.number,
-		maxRegrouped) > maxRegrouped {
+	p := m.quotas.named(definition.Name)
+	if p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.queue.countWaitSets(p.number, maxRegrouped) > maxRegrouped {
 		return quotaInUse(p, "is waited for in too many combinations with other quotas", "change it when fewer requests wait")
 	}
 	return nil

@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// queue has the waiters: which of them wait for the same quotas, in what order they are served, and when each has waited for long enough. It
-// says who is next; whether that one is granted what it asked for is for its server to say.
+// queue has the waiters: which of them wait for the same quotas, in what order they are served, and when each has waited for long
+// enough. It says which waiter is next; whether that one is granted what it asked for is for its server to say.
 type queue struct {
 	*moment
 	quotas   *quotaTable
@@ -98,7 +98,7 @@ func (qs *quotaTable) sharesOf(req *logpb.Reserve) (shares int) {
 	return shares
 }
 
-// goneWaiter tells whether a waiter is to leave the queue, whatever comes free.
+// gone tells whether a waiter is to leave the queue, whatever comes free.
 func (qu *queue) gone(w *waiter) bool {
 	_, deleted := qu.lostQuota(w)
 	return deleted || qu.requests.Abandoned(w.from)
@@ -281,7 +281,7 @@ func (qu *queue) placeFrom(from place) (first place, ok bool) {
 // gone through once, when all commands are carried out, and their waiters are tried with the next entry.
 const maxWalkedPerEntry = 2 * maxWaitersOfHolder
 
-// wakeWaitersOf has a holder's waiters tried, also when that comes up while waiters are tried.
+// wake has a holder's waiters tried, also when that comes up while waiters are tried.
 func (qu *queue) wake(name string) {
 	h, ok := qu.holders.byName.Get(name)
 	switch {

@@ -69,7 +69,7 @@ type quota struct {
 	told told
 }
 
-// editQuota returns a quota for update; nil if it was deleted.
+// edit returns a quota for update; nil if it was deleted.
 func (qs *quotaTable) edit(number uint32) *quota {
 	if q := qs.cache.find(number, qs.generation); q != nil {
 		qs.markChanged(q)
@@ -100,7 +100,7 @@ func (qs *quotaTable) numberOf(name string) uint32 {
 	return number
 }
 
-// getQuota returns a quota for reading, not brought to the present; nil if it was deleted.
+// get returns a quota for reading, not brought to the present; nil if it was deleted.
 func (qs *quotaTable) get(number uint32) *quota {
 	if q := qs.cache.find(number, qs.generation); q != nil {
 		return q
@@ -109,7 +109,7 @@ func (qs *quotaTable) get(number uint32) *quota {
 	return q
 }
 
-// editQuotaNow returns a quota for update, brought to the present; nil if it was deleted.
+// editNow returns a quota for update, brought to the present; nil if it was deleted.
 func (qs *quotaTable) editNow(number uint32) *quota {
 	q := qs.edit(number)
 	if q == nil {

@@ -6,8 +6,8 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 )
 
-// quotaTable has the quotas, each with its rule and ledger. Every change of one begins with edit or editNow, so the table knows which changed:
-// the queue serves those that are dirty, and timers say when others may serve by time alone.
+// quotaTable has the quotas, each with its rule and ledger. Every change of one begins with edit or editNow, so the table knows which
+// changed: the waiters of dirty ones are served again, and timers say when waiters may be served by time alone.
 type quotaTable struct {
 	*moment
 	byNumber  *cow.Map[uint32, *quota]

@@ -279,7 +279,7 @@ func worse(a, b *logpb.Refusal) *logpb.Refusal {
 	return a
 }
 
-// refused answers a refusal.
+// refuse answers a refusal.
 func (m *Machine) refuse(req *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
 	m.recordRefusal(req.Holder, refusal)
 	m.emit(effect.Event{Kind: effect.EventRefused, Quota: refusal.Quota, Holder: req.Holder, Reason: refusal.Reason})

@@ -167,7 +167,8 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 	m.clock = Clock{Now: head.NowNs, WallEarly: head.WallEarlyNs, WallLate: head.WallLateNs, Shift: head.WallShiftNs}
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.queue.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
-	m.quotas.last, m.amounts.busyUntil, m.accounts.Last, m.queue.lastWaitSet = head.LastQuota, head.BusyUntilNs, head.LastAccount, head.LastLane
+	m.quotas.last, m.amounts.busyUntil, m.accounts.Last = head.LastQuota, head.BusyUntilNs, head.LastAccount
+	m.queue.lastWaitSet = head.LastLane
 	m.queue.movedLast, m.queue.lookedFrom, m.records.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
 	m.accounts.Limits = accounts.Limits{
 		Sessions: head.Limits.GetMaxSessions(), ResultBytes: head.Limits.GetMaxResultBytes(),

@@ -124,7 +124,7 @@ func (rs *records) retireOne(o *operation, deadline int64, mark uint64) {
 	rs.keepDetached(o)
 }
 
-// retireRecords goes on with records that are still to leave their leases, in the order of these from the one after the last:
+// retireMore goes on with records that are still to leave their leases, in the order of these from the one after the last:
 // once round, as far as the
 // entry may. So a lease that has more of them with every entry takes nothing from those after it.
 func (rs *records) retireMore() {
@@ -250,7 +250,7 @@ func (a *attached) eachBelow(key operationKey, fn func(*operation) bool) bool {
 	return true
 }
 
-// retiringRecords say from which leases records are still to leave.
+// encodeRetiring says from which leases records are still to leave.
 func (rs *records) encodeRetiring(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	rs.retiring.Scan(func(_ uint64, r *retiring) bool {
@@ -281,7 +281,8 @@ func (r *retiring) retires(op uint64, lives bool) bool {
 // verifyRetiring looks at the leases from which records are still to leave: each has some, and one that lives only what is finished.
 func (s *State) verifyRetiring() (err error) {
 	if s.records.retiring.Len() == 0 && s.records.retiredLast != 0 || s.records.retiredLast > s.lastLease {
-		return fmt.Errorf("records of lease %d left last, and %d leases have some that are to leave", s.records.retiredLast, s.records.retiring.Len())
+		return fmt.Errorf("records of lease %d left last, and %d leases have some that are to leave", s.records.retiredLast,
+			s.records.retiring.Len())
 	}
 	s.records.retiring.Scan(func(id uint64, r *retiring) bool {
 		l, lives := s.leases.Get(id)

@@ -26,7 +26,8 @@ func (s *State) WriteSnapshot(w io.Writer) error {
 func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	going := fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})
 	for _, section := range []func(func(*logpb.SnapshotRecord) bool) bool{
-		s.accountRecords, s.records.encodePages, s.ledgerRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.tasks.Records, s.resumeRecords,
+		s.accountRecords, s.records.encodePages, s.ledgerRecords, s.policyRecords, s.requestRecords, s.memberRecords, s.tasks.Records,
+		s.resumeRecords,
 		s.deletedRecords, s.queue.encodeMoving, s.reopeningRecords,
 	} {
 		going = going && section(fn)
@@ -45,7 +46,7 @@ func (s *State) accountRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// pageRecords are where pages of detached records begin: what one entry forgets goes by pages.
+// encodePages says where pages of detached records begin: what one entry forgets goes by pages.
 func (rs *records) encodePages(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	rs.detached.Scan(func(p keptPage) bool {

@@ -91,7 +91,7 @@ func (qs *quotaTable) markChanged(q *quota) {
 	q.wakeNext = q.wakeNext || qs.commanded && q.rule.Timed()
 }
 
-// scheduleChanged lists the quotas that were touched by when to look at them.
+// rescheduleChanged lists the quotas that were touched by when to look at them.
 func (qs *quotaTable) rescheduleChanged() {
 	for _, number := range qs.unscheduled {
 		if q := qs.get(number); q != nil {
@@ -150,7 +150,7 @@ func (qs *quotaTable) fireTimers() {
 	}
 }
 
-// scheduleWakeup sets when to serve waiters again that were passed over.
+// wakeAt sets when to serve waiters again that were passed over.
 func (qs *quotaTable) wakeAt(number uint32, at int64) {
 	if at <= qs.clock.Now {
 		return

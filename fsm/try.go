@@ -9,8 +9,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// pass is one pass over the queue: what is set aside of quotas for waiters that are first, and which quotas are short for them, so that waiters
-// behind them are passed over.
+// pass is one pass over the queue: what is set aside of quotas for waiters that are first, and which quotas are short for them, so that
+// waiters behind them are passed over.
 type pass struct {
 	*judge
 	aside   map[uint32]int64

@@ -327,8 +327,9 @@ func (s *State) verifyTables() error {
 		length += l.length
 		return true
 	})
-	if s.queue.waiters.Len() != s.queue.order.Len() || s.queue.waiters.Len() != s.queue.waitEnds.Len() || int64(s.queue.waiters.Len()) != length {
-		return fmt.Errorf("%d waiters, %d places, %d ends, %d in lanes", s.queue.waiters.Len(), s.queue.order.Len(), s.queue.waitEnds.Len(), length)
+	waiters := s.queue.waiters.Len()
+	if waiters != s.queue.order.Len() || waiters != s.queue.waitEnds.Len() || int64(waiters) != length {
+		return fmt.Errorf("%d waiters, %d places, %d ends, %d in lanes", waiters, s.queue.order.Len(), s.queue.waitEnds.Len(), length)
 	}
 	return nil
 }

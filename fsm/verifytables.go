@@ -27,7 +27,8 @@ func (s *State) verifyQuotas() error {
 	s.quotas.byNumber.Scan(func(number uint32, q *quota) bool {
 		named, _ := s.quotas.names.Get(q.name)
 		parent, _ := s.quotas.names.Get(q.definition.Parent)
-		if q.number != number || named != number || q.name != q.definition.Name || number == 0 || number > s.quotas.last || q.parent != parent || q.children != children[number] {
+		if q.number != number || named != number || q.name != q.definition.Name || number == 0 || number > s.quotas.last ||
+			q.parent != parent || q.children != children[number] {
 			errs = append(errs, fmt.Errorf("quota %d (%q) is not what its name, its number or its parent says: %d children, counted %d", number, q.name, children[number], q.children))
 		}
 		if fallback := q.definition.Fallback; fallback != "" {
@@ -93,5 +94,6 @@ func (s *State) verifyWaitSets() error {
 		return len(errs) < maxReported
 	})
 	return errors.Join(append(errs, cow.Mirrored("lanes by what they need", s.queue.waitSets.Len(), s.queue.waitSetOf.Len()),
-		cow.Mirrored("lanes by quota", places, s.queue.waitSetsOf.Len()), cow.Mirrored("waiters by holder", s.queue.waiters.Len(), s.queue.waitersOf.Len()))...)
+		cow.Mirrored("lanes by quota", places, s.queue.waitSetsOf.Len()),
+		cow.Mirrored("waiters by holder", s.queue.waiters.Len(), s.queue.waitersOf.Len()))...)
 }

@@ -24,8 +24,8 @@ func (m *Machine) endWaits() {
 	}
 }
 
-// liveWaiter returns a waiter. One that is to leave the queue, and has not come to it yet, leaves here, so that who meets it before finds what
-// comes after.
+// liveWaiter returns a waiter. One that is to leave the queue, and has not come to it yet, leaves here, so that who meets it before finds
+// what comes after.
 func (m *Machine) liveWaiter(ticket uint64) (*waiter, bool) {
 	w, ok := m.queue.waiters.Get(ticket)
 	return w, ok && !m.endGone(w)

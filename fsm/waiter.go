@@ -13,7 +13,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// waiter is a Reserve that waits. Only generation, rank, promoteAt, virtualTime, promotedAt and starved change, and shares with its wait set.
+// waiter is a Reserve that waits. Only generation, rank, promoteAt, virtualTime, promotedAt and starved change, and shares with its wait
+// set.
 type waiter struct {
 	cow.Made
 	ticket uint64
@@ -98,7 +99,7 @@ func lessQuotaWaitSet(a, b quotaWaitSet) bool {
 	return a.quota < b.quota || a.quota == b.quota && a.waitSet < b.waitSet
 }
 
-// changeWaiter replaces a waiter by a changed copy, and marks the quotas that it waits for dirty.
+// change replaces a waiter by a changed copy, and marks the quotas that it waits for dirty.
 func (qu *queue) change(w *waiter, change func(*waiter)) {
 	changed := *w
 	changed.Made = cow.In(qu.generation)
@@ -129,7 +130,8 @@ func (qu *queue) enqueue(rq *request, needs []need, from dedup.RequestID) *waite
 	h.waiting++
 	qu.lastTicket++
 	w := &waiter{
-		Made: cow.In(qu.generation), ticket: qu.lastTicket, req: req, priority: rq.priority, promoteAt: qu.judge.promotesAt(req.Holder, rq.priority, needs),
+		Made: cow.In(qu.generation), ticket: qu.lastTicket, req: req, priority: rq.priority,
+		promoteAt:   qu.judge.promotesAt(req.Holder, rq.priority, needs),
 		virtualTime: h.virtualTime, until: fixed.AddSaturated(qu.clock.Now, req.WaitNs), from: from,
 		account: qu.book.Open(qu.payer),
 	}
@@ -142,7 +144,7 @@ func (qu *queue) enqueue(rq *request, needs []need, from dedup.RequestID) *waite
 	return w
 }
 
-// insertWaiter enters a waiter into the tables, in the wait set of what it asks for.
+// insert enters a waiter into the tables, in the wait set of what it asks for.
 func (qu *queue) insert(w *waiter, asked []uint32) {
 	l := qu.waitSetFor(asked)
 	l.length++
@@ -173,7 +175,7 @@ func (qu *queue) insert(w *waiter, asked []uint32) {
 	}
 }
 
-// chargeWaiter charges a waiter's account with it, or takes that back.
+// charge charges a waiter's account with it, or takes that back.
 func (qu *queue) charge(w *waiter, times int64) {
 	weight := accounts.WeightOf(w.shares)
 	qu.book.Add(w.account, accounts.Waiters, times*weight)
@@ -183,12 +185,12 @@ func (qu *queue) charge(w *waiter, times int64) {
 	}
 }
 
-// eachWaiterOf calls fn for what a holder waits for, by ticket, until it returns false.
+// eachOf calls fn for what a holder waits for, by ticket, until it returns false.
 func (qu *queue) eachOf(holder string, fn func(*waiter) bool) {
 	qu.eachFrom(holder, 0, fn)
 }
 
-// eachWaiterFrom does so from a ticket on.
+// eachFrom does so from a ticket on.
 func (qu *queue) eachFrom(holder string, from uint64, fn func(*waiter) bool) {
 	first := ownedBy(holder, from)
 	qu.waitersOf.Ascend(first, func(o owned) bool {
@@ -236,7 +238,8 @@ func (qu *queue) waitSetFor(asked []uint32) *waitSet {
 	}
 	qu.lastWaitSet++
 	l := &waitSet{
-		Made: cow.In(qu.generation), number: qu.lastWaitSet, asked: asked, quotas: qu.quotas.drawnOn(asked), pooled: slices.ContainsFunc(asked, qu.quotas.isPool),
+		Made: cow.In(qu.generation), number: qu.lastWaitSet, asked: asked, quotas: qu.quotas.drawnOn(asked),
+		pooled: slices.ContainsFunc(asked, qu.quotas.isPool),
 	}
 	qu.enterWaitSet(l)
 	return l
@@ -256,7 +259,7 @@ func (qu *queue) editWaitSet(number uint32) *waitSet {
 	return l
 }
 
-// dueWaiter takes the first waiter that is due out of a list; false: none is due.
+// takeDue takes the first waiter that is due out of a list; false: none is due.
 func (qu *queue) takeDue(list *cow.Set[due]) (*waiter, bool) {
 	for {
 		first, ok := list.Min()
