@@ -90,7 +90,7 @@ func (s *State) connect() {
 // copy returns a state that shares everything until one of the two changes.
 func (s *State) copy() *State {
 	c := *s
-	c.moment = s.moment.frozen()
+	c.moment = s.frozen()
 	c.rules, c.quotas, c.leases = s.rules.copy(), s.quotas.copy(), s.leases.Copy()
 	c.leasesOf, c.deadlines = s.leasesOf.Copy(), s.deadlines.Copy()
 	c.records = s.records.copy()

@@ -16,10 +16,12 @@ func TestGatewayStatus_PrintsWhatItsHelpPromises(t *testing.T) {
 	shown := gateway.Status{
 		Machine: "node-7", Loaded: true, Away: true, UnderWay: 3, Waiting: 1,
 		Upstreams: []gateway.UpstreamStatus{
-			{Name: "github", Quotas: []gateway.PartStatus{{Part: "core", Quota: "github/core", Usable: 5000, Available: 12}},
+			{
+				Name: "github", Quotas: []gateway.PartStatus{{Part: "core", Quota: "github/core", Usable: 5000, Available: 12}},
 				Batch: true, Batches: []gateway.BatchStatus{
 					{Class: "critical", Quota: "github/core", Left: 7, Batches: 2, Consumed: 31, Spent: 23, Returned: 1},
-				}},
+				},
+			},
 			{
 				Name:   "openai",
 				Keys:   []gateway.KeyStatus{{Name: "prod", Quotas: "openai-prod", Age: gateway.Length(90 * time.Second), Free: 42}},

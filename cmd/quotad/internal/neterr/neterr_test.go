@@ -9,14 +9,14 @@ import (
 
 // TestNetwork_FailuresAreRecognized: each is made by the system that runs the test, not written down.
 func TestNetwork_FailuresAreRecognized(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it blocks for nobody
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := listener.Addr().String()
-	_, taken := net.Listen("tcp", address) //nolint:noctx // it blocks for nobody
+	_, taken := net.Listen("tcp", address)
 
-	connection, err := net.Dial("tcp", address) //nolint:noctx // the backlog takes it
+	connection, err := net.Dial("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,12 +24,16 @@ func TestNetwork_FailuresAreRecognized(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(accepted.(*net.TCPConn).SetLinger(0), accepted.Close(), listener.Close()); err != nil {
+	tcp, is := accepted.(*net.TCPConn)
+	if !is {
+		t.Fatalf("accepted a %T", accepted)
+	}
+	if err := errors.Join(tcp.SetLinger(0), tcp.Close(), listener.Close()); err != nil {
 		t.Fatal(err)
 	}
 	_, ended := connection.Read(make([]byte, 1))
 	_ = connection.Close()
-	_, nobody := net.Dial("tcp", address) //nolint:noctx // nothing listens there
+	_, nobody := net.Dial("tcp", address)
 
 	for name, test := range map[string]struct {
 		err                   error
