@@ -124,6 +124,7 @@ test-clients: ## test the gateway with SDKs from npm, and gh and Python's client
 	cd $(CLIENTS) && apt-get download $(CLIENTS_DEBS) && for package in *.deb; do dpkg -x "$$package" debian; done
 	QUOTAD_CLIENTS=$(CLIENTS) $(GO) test -count 1 -timeout 10m $(TESTFLAGS) -run '^TestClients_' -v ./client/gateway
 	QUOTAD_AGENTS=$(CLIENTS) $(GO) test -count 1 $(TESTFLAGS) -run '^TestForeignCaller_' -v ./cmd/quotad/internal/lab/demo
+	QUOTAD_CLIENTS=$(CLIENTS) $(GO) test -count 1 -timeout 10m $(TESTFLAGS) -run '^TestClients_' -v ./cmd/quotad/internal/lab/live
 
 .PHONY: test-ci
 test-ci: # tests of what ./... passes over: dotted folders and other modules

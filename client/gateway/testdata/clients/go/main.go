@@ -1,4 +1,5 @@
-// Command clients makes a chat, plain and as a stream, with OpenAI's SDK, as an agent does: OPENAI_BASE_URL alone names the gateway.
+// Command clients makes a chat, plain and as a stream, with OpenAI's SDK, as an agent does: OPENAI_BASE_URL alone names the gateway. With
+// the argument loop it makes call after call until a time (UNTIL, in Unix seconds), and prints what became of each.
 package main
 
 import (
@@ -6,12 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"time"
 
 	"github.com/openai/openai-go/v3"
 )
 
 func main() {
-	if err := run(context.Background()); err != nil {
+	work := run
+	if len(os.Args) > 1 && os.Args[1] == "loop" {
+		work = loop
+	}
+	if err := work(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -40,4 +47,23 @@ func run(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("a model without a quota: %v", err)
+}
+
+func loop(ctx context.Context) error {
+	until, err := strconv.ParseInt(os.Getenv("UNTIL"), 10, 64)
+	if err != nil {
+		return err
+	}
+	client := openai.NewClient()
+	for time.Now().Unix() < until {
+		_, err := client.Chat.Completions.New(ctx, openai.ChatCompletionNewParams{
+			Model: "gpt-5", Messages: []openai.ChatCompletionMessageParamUnion{openai.UserMessage("Hello")}, MaxCompletionTokens: openai.Int(50),
+		})
+		if err != nil {
+			fmt.Println("lost", err)
+			continue
+		}
+		fmt.Println("ok")
+	}
+	return nil
 }

@@ -39,6 +39,8 @@ type pythonFleet struct {
 	// period is that of the limits, part what they are divided by.
 	period time.Duration
 	part   int64
+	// requests is another limit of requests than the example's.
+	requests int64
 	// latency is the mean time of a call. Agents make one call at a time, so that it decides what each class asks for.
 	latency time.Duration
 	// seconds is how long the agents call, kill when the leader is killed after they began.
@@ -86,6 +88,32 @@ func (o *pythonOutcome) at(unix float64) time.Duration {
 
 // run starts everything, lets the agents call, and ends everything.
 func (f pythonFleet) run(ctx context.Context, dir string) (*pythonOutcome, error) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		return nil, err
+	}
+	var printed bytes.Buffer
+	o, err := f.measure(ctx, dir, func(cluster *local.Cluster, provider string) ([]*local.Child, func(), error) {
+		processes := local.NewNursery(python, dir)
+		agents, err := processes.Start("agents", func(line []byte) { fmt.Fprintf(&printed, "%s\n", line) },
+			filepath.Join(examples, "fleet.py"),
+			"--nodes", strings.Join(cluster.Servers(), ","), "--provider", provider,
+			"--seconds", strconv.Itoa(f.seconds), "--largest", strconv.FormatInt(tokensLimit/f.part/50, 10))
+		return []*local.Child{agents}, func() { processes.Close(time.Second) }, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "calls.jsonl"), printed.Bytes(), 0o600); err != nil {
+		return nil, err
+	}
+	return o, o.read(printed.Bytes())
+}
+
+// measure starts nodes and a provider, and what calls it; kills the leader; and ends all when those that call have ended.
+func (f pythonFleet) measure(
+	ctx context.Context, dir string, begin func(cluster *local.Cluster, provider string) (callers []*local.Child, stop func(), err error),
+) (*pythonOutcome, error) {
 	binary, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -105,9 +133,7 @@ func (f pythonFleet) run(ctx context.Context, dir string) (*pythonOutcome, error
 		return nil, err
 	}
 	o := &pythonOutcome{fleet: f, born: time.Now()}
-	server, err := providertest.NewServer(providertest.Config{OpenAI: providertest.OpenAI{
-		Requests: requestsLimit / f.part, Tokens: tokensLimit / f.part, Per: f.period, Latency: f.latency,
-	}})
+	server, err := providertest.NewServer(providertest.Config{OpenAI: f.limits()})
 	if err != nil {
 		return nil, err
 	}
@@ -115,30 +141,23 @@ func (f pythonFleet) run(ctx context.Context, dir string) (*pythonOutcome, error
 	if f.fault != nil {
 		server.Inject(*f.fault)
 	}
-	python, err := exec.LookPath("python3")
+	callers, stop, err := begin(cluster, server.URL)
 	if err != nil {
 		return nil, err
 	}
-	processes := local.NewNursery(python, dir)
-	defer processes.Close(time.Second)
-	var printed bytes.Buffer
-	agents, err := processes.Start("agents", func(line []byte) { fmt.Fprintf(&printed, "%s\n", line) },
-		filepath.Join(examples, "fleet.py"),
-		"--nodes", strings.Join(cluster.Servers(), ","), "--provider", server.URL,
-		"--seconds", strconv.Itoa(f.seconds), "--largest", strconv.FormatInt(tokensLimit/f.part/50, 10))
-	if err != nil {
-		return nil, err
-	}
+	defer stop()
 	if err := f.killLeader(ctx, cluster, o); err != nil {
 		return nil, err
 	}
-	select {
-	case <-agents.Ended():
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	if ran := time.Since(o.born); ran < time.Duration(f.seconds)*time.Second {
-		return nil, fmt.Errorf("the agents ended after %v: see %s", ran, agents.Log())
+	for _, c := range callers {
+		select {
+		case <-c.Ended():
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if ran := time.Since(o.born); ran < time.Duration(f.seconds)*time.Second {
+			return nil, fmt.Errorf("%s ended after %v: see %s", c.Name(), ran, c.Log())
+		}
 	}
 	o.records = server.Records()
 	after, err := usage(ctx, cluster)
@@ -150,10 +169,14 @@ func (f pythonFleet) run(ctx context.Context, dir string) (*pythonOutcome, error
 	}
 	o.terms = after.Meta.Term - before.Meta.Term
 	o.lost = time.Since(o.born) - (after.Meta.ClusterTime.AsDuration() - before.Meta.ClusterTime.AsDuration())
-	if err := os.WriteFile(filepath.Join(dir, "calls.jsonl"), printed.Bytes(), 0o600); err != nil {
-		return nil, err
+	return o, nil
+}
+
+// limits are those of the provider.
+func (f pythonFleet) limits() providertest.OpenAI {
+	return providertest.OpenAI{
+		Requests: cmp.Or(f.requests, requestsLimit) / f.part, Tokens: tokensLimit / f.part, Per: f.period, Latency: f.latency,
 	}
-	return o, o.read(printed.Bytes())
 }
 
 // startCluster starts nodes with the example's quotas, a few times: somebody else may take an address that was free.
