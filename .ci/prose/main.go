@@ -73,7 +73,7 @@ func check(root fs.FS) ([]string, error) {
 		switch {
 		case err != nil:
 			return err
-		case entry.IsDir() && (unchecked[name] || isHidden(name) || entry.Name() == "testdata"):
+		case entry.IsDir() && (unchecked[name] || isHidden(name) || name == "bin" || entry.Name() == "testdata"):
 			return fs.SkipDir
 		case entry.IsDir(), unchecked[name]:
 			return nil
