@@ -134,7 +134,8 @@ type replayed struct {
 // replay carries the agreed log out on a fresh state machine, and has the model judge each entry.
 func (r *run) replay() *replayed {
 	v := r.verdict("replay", "A fresh state machine has the same outcomes and hashes after the same log.")
-	rules := r.verdict("rules", "The results of each entry are allowed by the rules of quota, leases and fences (judged by a model that shares no code with the state machine).")
+	rules := r.verdict("rules", "The results of each entry are allowed by the rules of quota, leases and fences "+
+		"(judged by a model that shares no code with the state machine).")
 	rep := &replayed{
 		at: map[uint64][]occurrence{}, numbered: map[requestID][]occurrence{},
 		asked: map[uint64]*logpb.Command{}, endedAt: map[uint64][]ending{}, happened: map[uint64][]effect.Event{},

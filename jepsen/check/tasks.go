@@ -46,7 +46,8 @@ type seenCount struct {
 
 // tasks judges retry budgets by the clients' view.
 func (r *run) tasks() {
-	v := r.verdict("tasks", "A task fails no more often than it may, its count never goes back, none begins that is shelved or done, and one attempt runs at a time (by what the clients saw).")
+	v := r.verdict("tasks", "A task fails no more often than it may, its count never goes back, none begins that is shelved or done, "+
+		"and one attempt runs at a time (by what the clients saw).")
 	for _, t := range r.seenTasks() {
 		v.Looked += len(t.counts)
 		t.judgeCounts(v)

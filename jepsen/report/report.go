@@ -31,7 +31,8 @@ func Print(w io.Writer, result *check.Result) {
 	fmt.Fprintf(&b, "%d calls, %d answered, %d unknown; %d entries, %d terms, %d snapshots installed, %d leases expired, %d dead fences; provider's peak %d\n",
 		s.Calls, s.Answered, s.Unknown, s.Entries, s.Terms, s.Installed, s.Expired, s.Stale, s.ProviderPeak)
 	for _, kind := range slices.Sorted(maps.Keys(s.Drawn)) {
-		fmt.Fprintf(&b, "%-36s drawn %3d times, injected %3d, while calls were in flight %3d\n", kind, s.Drawn[kind], s.Injected[kind], s.Faults[kind])
+		fmt.Fprintf(&b, "%-36s drawn %3d times, injected %3d, while calls were in flight %3d\n",
+			kind, s.Drawn[kind], s.Injected[kind], s.Faults[kind])
 	}
 	fmt.Fprintf(&b, "%d callers went away before the answer to a request without an id\n", s.Gone)
 	for _, row := range Outages(s.Outages) {

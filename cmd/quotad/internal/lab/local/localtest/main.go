@@ -13,7 +13,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/cli"
 )
 
-// Main is a TestMain: quotad where it is called like `quotad serve` or `quotad gateway`, and the tests, which must leave no goroutine, otherwise.
+// Main is a TestMain: quotad where it is called like `quotad serve` or `quotad gateway`, and the tests, which must leave no goroutine,
+// otherwise.
 func Main(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == "serve" || os.Args[1] == "gateway") {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
