@@ -158,7 +158,7 @@ func TestChargeAll_WaitsForQuotasThatAreClosed(t *testing.T) {
 				t.Errorf("%s is charged with %d, want %d", key.quota, got, amount)
 			}
 		}
-		if n := strings.Count(log.String(), "could not report"); n != 1 || !strings.Contains(log.String(), "quota=wrong") {
+		if n := strings.Count(log.String(), "could not charge"); n != 1 || !strings.Contains(log.String(), "quota=wrong") {
 			t.Errorf("the log says %s", &log)
 		}
 	})
