@@ -152,7 +152,7 @@ lint-go: $(GOLANGCI_LINT)
 	$(GOLANGCI_LINT) run $(PACKAGES) ./.ci/count ./.ci/links ./.ci/prose ./.ci/subjects
 	cd $(BENCH_TOOL) && $(abspath $(GOLANGCI_LINT)) run ./...
 
-# The release has binaries of it, and no test runs there. With an empty cache two minutes on two processors, afterwards what was changed.
+# The release has binaries of it, and no test runs there. The cache keeps what was built.
 .PHONY: lint-windows
 lint-windows: # build the binary for Windows
 	GOOS=windows GOARCH=amd64 CGO_ENABLED=0 $(GO) build -buildvcs=false -o bin/quotad.exe ./cmd/quotad
