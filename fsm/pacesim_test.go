@@ -428,7 +428,7 @@ func TestPace_WhatHappensMeanwhile(t *testing.T) {
 		"a cooldown of 30 s":          {func(l *paceLoad) { l.act = closes }, 60, 92, 2},
 		"a cooldown of 30 s and ramp": {func(l *paceLoad) { l.act, l.ramp = closes, minute }, 75, 88, 2},
 		"a leader is lost for 5 s": {func(l *paceLoad) {
-			l.act = func(p *paceSim) { // cluster time stood still: what was asked for meanwhile comes at once, to a node that began anew
+			l.act = func(p *paceSim) { // cluster time stood still: held-up requests arrive at once, at a node restored from a snapshot
 				restored, err := Restore(bytes.NewReader(snapshotOf(p.w.t, p.w.m.State())))
 				if err != nil {
 					p.w.t.Fatal(err)

@@ -79,7 +79,7 @@ func (w *waiter) place() place {
 }
 
 // owned says that a holder has a ticket. The holder is a digest of its name, which is smaller and faster to compare. Names may
-// share one, so whoever walks the list compares the name too.
+// share one, so a walk of the list compares the name too.
 type owned struct {
 	holder, id uint64
 }

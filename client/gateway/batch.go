@@ -275,28 +275,22 @@ func (b *batches) status(quotas []PartStatus) []BatchStatus {
 // CheckBatches compares the quotas of the cluster with the upstreams that have batch: true. The error names every *BatchError; or the
 // cluster did not list its quotas.
 func (g *Gateway) CheckBatches(ctx context.Context) error {
-	if err := g.readCatalog(ctx); err != nil {
-		return err
-	}
-	s := g.state.Load()
-	var all error
-	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
-		u := s.upstreams[name]
+	return g.checkUpstreams(ctx, func(u *upstream) (all error) {
 		if !u.config.Batch {
-			continue
+			return nil
 		}
 		for _, prefix := range u.prefixes() {
 			for _, quota := range u.otherQuotas(prefix) {
 				if q, ok := g.catalog.Get(quota); ok && unbatchable(q) != "" {
 					all = errors.Join(all, &BatchError{
-						name, quota, quota + ": " + unbatchable(q),
+						u.name, quota, quota + ": " + unbatchable(q),
 						"Calls on it ask for themselves. Change the quota, or remove batch: true from gateway.yaml",
 					})
 				}
 			}
 		}
-	}
-	return all
+		return all
+	})
 }
 
 // warnUnbatched says once for each upstream and reason that its calls ask for themselves although it has batch: true.

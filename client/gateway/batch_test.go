@@ -361,7 +361,7 @@ func TestBatch_ALateAnswerEndsTheWait(t *testing.T) {
 	})
 }
 
-// TestBatch_IsNotTakenOfWhatCallsHoldOrCorrect: such calls ask for themselves, and whoever looks learns why.
+// TestBatch_IsNotTakenOfWhatCallsHoldOrCorrect: such calls ask for themselves, and explain and the status say why.
 func TestBatch_IsNotTakenOfWhatCallsHoldOrCorrect(t *testing.T) {
 	actual, later := quotatest.Rate("github/core", 100, 10*time.Minute), quotatest.Rate("github/core", 100, 10*time.Minute)
 	actual.Settle, later.Charged = quotav1.SettleMode_SETTLE_MODE_ACTUAL, quotav1.Charged_CHARGED_END

@@ -158,16 +158,23 @@ func (c *call) authorize(attempt *http.Request, granted *grant) {
 // CheckPools compares the pools of the cluster with the keys of the configuration. The error names every *PoolError; or the cluster did
 // not list its quotas.
 func (g *Gateway) CheckPools(ctx context.Context) error {
+	return g.checkUpstreams(ctx, func(u *upstream) (all error) {
+		for _, pool := range g.poolsOf(u) {
+			all = errors.Join(all, u.compare(pool))
+		}
+		return all
+	})
+}
+
+// checkUpstreams compares each upstream with the cluster's quotas, which it reads first.
+func (g *Gateway) checkUpstreams(ctx context.Context, check func(*upstream) error) error {
 	if err := g.readCatalog(ctx); err != nil {
 		return err
 	}
 	s := g.state.Load()
 	var all error
 	for _, name := range slices.Sorted(maps.Keys(s.upstreams)) {
-		u := s.upstreams[name]
-		for _, pool := range g.poolsOf(u) {
-			all = errors.Join(all, u.compare(pool))
-		}
+		all = errors.Join(all, check(s.upstreams[name]))
 	}
 	return all
 }
