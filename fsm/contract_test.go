@@ -185,8 +185,8 @@ func TestKindsKeepTheirNumbers(t *testing.T) {
 func richWorld(t *testing.T) *world {
 	w := newWorld(t)
 	w.quotas(randomWorldQuotas()...)
-	w.do(&logpb.Command{Kind: &logpb.Command_Found{Found: &logpb.Found{ClusterId: "c"}}})
-	w.do(&logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: "n1", ApiAddress: "127.0.0.1:1"}}})
+	w.do(founds("c"))
+	w.do(putMember("n1", "127.0.0.1:1"))
 	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: 0, Weight: 3}))
 	w.do(workflows(with(chain("chain", "boss", "h", "low-1"), func(w *logpb.Workflow) { w.Threshold = 1 }), chain("rest", "std-1", "std-2")))
 	session := w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "h"}}}).GetSessionOpened().Session
@@ -392,7 +392,7 @@ func TestHostileValues(t *testing.T) {
 		"another kind":          {applyQuotas(slotsOf("q", 1)), logpb.Reason_REASON_KIND_CHANGE},
 		"a quota in use":        {&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: "q"}}}, logpb.Reason_REASON_QUOTA_IN_USE},
 		"no such quota":         {&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: "x"}}}, logpb.Reason_REASON_UNKNOWN_QUOTA},
-		"the same epoch":        {&logpb.Command{Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{}}}, logpb.Reason_REASON_EPOCH_NOT_RAISED},
+		"the same epoch":        {raisesEpoch(0), logpb.Reason_REASON_EPOCH_NOT_RAISED},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.t = t

@@ -142,14 +142,11 @@ func TestARaisedEpoch(t *testing.T) {
 	w.quotas(rateOf("r", 10, minute))
 	w.granted(ask("a", itemOf("r", 1)))
 	old := w.granted(ask("b", itemOf("r", 1)))
-	raise := func(epoch uint32) *logpb.Command {
-		return &logpb.Command{Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{Epoch: epoch}}}
-	}
-	if got := say(w.do(raise(3))); got != "done" {
+	if got := say(w.do(raisesEpoch(3))); got != "done" {
 		t.Fatal(got)
 	}
 	for _, epoch := range []uint32{0, 2, 3, 1 << 16} {
-		w.fails(raise(epoch), logpb.Reason_REASON_EPOCH_NOT_RAISED)
+		w.fails(raisesEpoch(epoch), logpb.Reason_REASON_EPOCH_NOT_RAISED)
 	}
 	w.reborn()
 	if r := w.do(renew(&logpb.Renew{Lease: old.Lease, Fence: old.Fence})); r.GetRenewed() == nil {

@@ -42,8 +42,8 @@ func livelyAt(t tester, level uint32) *world {
 	chained := []*logpb.Workflow{chain("chain", "low-1", "std-1", "boss", "std-2"), graph("rest", after("std-2"), after("std-3"), after("std-1", "std-3", "std-2"))}
 	w.raw(workflows(chained...))
 	w.raw(holders(&logpb.HolderRule{Pattern: "boss", Class: 0, Weight: 3}, &logpb.HolderRule{Pattern: "low*", Class: 2}),
-		&logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: "n1", ApiAddress: "a:1"}}},
-		&logpb.Command{Kind: &logpb.Command_Found{Found: &logpb.Found{ClusterId: "c"}}})
+		putMember("n1", "a:1"),
+		founds("c"))
 	for range 3 {
 		w.raw(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "a"}}})
 	}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/snapshot"
@@ -196,9 +197,28 @@ func laterCommands(m *Machine) [][]*logpb.Command {
 		{
 			applyQuotas(randomWorldQuotas()...), reserve(ask("boss", itemOf("org/team", 1), itemOf("burst", 1))), deletesByForce("parts"),
 			waits("std-2", 0, 5*minute, itemOf("org/team", 6)),
-			{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}},
-			{Kind: &logpb.Command_ReopenQuota{ReopenQuota: &logpb.ReopenQuota{Quota: "rate"}}},
+			{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}}, reopens("rate"),
+			overrides("rate", 5, hour), limitsTo(func(l *logpb.SetLimits) { l.MaxWaiters = new(int64(8)) }), deletesWorkflow("rest"),
+			{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: m.liveOne("").id}}},
+			renewsTask("t3", m.taskFence("t3"), minute), forgets("t1"), closesSession(3),
+			consumeCmd(&logpb.Consume{Lease: l.id, Fence: l.fence, Op: 2, Items: []*logpb.Item{itemOf("rate", 1)}}),
+			putMember("n2", "b:1"), deleteMember("n1"), founds("c"), raisesEpoch(7),
 		},
+	}
+}
+
+// TestLaterCommands_AreOfEveryKind: a kind that is added is tried on restored states too.
+func TestLaterCommands_AreOfEveryKind(t *testing.T) {
+	has := map[protoreflect.Name]bool{}
+	for _, commands := range laterCommands(livelier(t)) {
+		for _, command := range commands {
+			has[kindOf(command)] = true
+		}
+	}
+	for _, kind := range kindsOf(&logpb.Command{}) {
+		if !has[kind] {
+			t.Errorf("no %s is tried after a restore", kind)
+		}
 	}
 }
 

@@ -76,6 +76,17 @@ func kindsOf(m proto.Message) (kinds []protoreflect.Name) {
 	return kinds
 }
 
+// kindsBy returns the names of those that a version knows.
+func kindsBy(m proto.Message, version int) (kinds []protoreflect.Name) {
+	fields := m.ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
+	for i := range fields.Len() {
+		if entry.SinceOf(fields.Get(i)) <= uint32(version) {
+			kinds = append(kinds, fields.Get(i).Name())
+		}
+	}
+	return kinds
+}
+
 // hasUnknown tells what protobuf kept apart in a message, or in those in it.
 func hasUnknown(m protoreflect.Message) bool {
 	found := len(m.GetUnknown()) > 0

@@ -541,22 +541,21 @@ func (d *livedDrawing) revokeLease() *logpb.Command {
 
 func (d *livedDrawing) putMember() *logpb.Command {
 	id := fmt.Sprintf("n%d", d.IntN(5))
-	address := fmt.Sprintf("%s:%d", id, d.IntN(100))
-	return &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: id, ApiAddress: address}}}
+	return putMember(id, fmt.Sprintf("%s:%d", id, d.IntN(100)))
 }
 
 func (d *livedDrawing) deleteMember() *logpb.Command {
-	return &logpb.Command{Kind: &logpb.Command_DeleteMember{DeleteMember: &logpb.DeleteMember{Id: fmt.Sprintf("n%d", d.IntN(5))}}}
+	return deleteMember(fmt.Sprintf("n%d", d.IntN(5)))
 }
 
 // found founds the cluster, and later finds that it was: both succeed.
 func (*livedDrawing) found() *logpb.Command {
-	return &logpb.Command{Kind: &logpb.Command_Found{Found: &logpb.Found{ClusterId: "lived"}}}
+	return founds("lived")
 }
 
 func (d *livedDrawing) raiseEpoch() *logpb.Command {
 	d.epoch += 1 + uint32(d.IntN(3))
-	return &logpb.Command{Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{Epoch: d.epoch}}}
+	return raisesEpoch(d.epoch)
 }
 
 // setLimits draws limits that are never met.

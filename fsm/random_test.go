@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"pgregory.net/rapid"
 
 	"github.com/quotad/quotad/fsm/accounts"
@@ -212,8 +213,12 @@ func (h *history) uncharged() *logpb.Command {
 	if len(h.sessions) == 0 {
 		return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "x"}}}
 	}
+	session := rapid.SampledFrom(h.sessions).Draw(h.T, "session")
+	if rapid.IntRange(0, 7).Draw(h.T, "closes") == 0 {
+		return closesSession(session)
+	}
 	command := h.reserve()
-	command.Session = rapid.SampledFrom(h.sessions).Draw(h.T, "session")
+	command.Session = session
 	h.seq[command.Session]++
 	command.Seq = h.seq[command.Session]
 	return command
@@ -287,7 +292,7 @@ func (h *history) limits() *logpb.Command {
 }
 
 func (h *history) admin(lease uint64) *logpb.Command {
-	switch rapid.IntRange(0, 11).Draw(h.T, "admin") {
+	switch rapid.IntRange(0, 13).Draw(h.T, "admin") {
 	case 0:
 		return &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: lease}}}
 	case 1:
@@ -320,11 +325,29 @@ func (h *history) admin(lease uint64) *logpb.Command {
 	case 11:
 		return applyQuotas(poolOf("tokens", rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"rate", "burst", "org/pooled", "ends"}), 1, 3,
 			rapid.ID).Draw(h.T, "members")...))
+	case 12:
+		return &logpb.Command{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}}
+	case 13:
+		return h.nodes()
 	}
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{
 		Quota: rapid.SampledFrom([]string{"minute", "org/team", "ends", "keys"}).Draw(h.T, "deleted"),
 		Force: rapid.Bool().Draw(h.T, "force"),
 	}}}
+}
+
+// nodes draws one of the commands that nodes give themselves.
+func (h *history) nodes() *logpb.Command {
+	id := rapid.SampledFrom([]string{"n1", "n2"}).Draw(h.T, "node")
+	switch rapid.IntRange(0, 3).Draw(h.T, "node's") {
+	case 0:
+		return founds("c")
+	case 1:
+		return raisesEpoch(rapid.Uint32Range(0, 2).Draw(h.T, "epoch"))
+	case 2:
+		return deleteMember(id)
+	}
+	return putMember(id, rapid.SampledFrom([]string{"a:1", "b:1"}).Draw(h.T, "address"))
 }
 
 // learn remembers what results and events name.
@@ -346,6 +369,26 @@ func (h *history) learn(applied Applied) {
 	for _, e := range applied.Events {
 		if g := e.Result.GetGranted(); g != nil {
 			h.leases = append(h.leases, g)
+		}
+	}
+}
+
+// TestRandomHistories_HaveEveryKind: a kind that is added is drawn too.
+func TestRandomHistories_HaveEveryKind(t *testing.T) {
+	draws := rapid.Custom(func(rt *rapid.T) *logpb.Command {
+		h := &history{T: rt, seq: map[uint64]uint64{}, tickets: []uint64{1}}
+		if rapid.Bool().Draw(rt, "has sessions") {
+			h.sessions = []uint64{1}
+		}
+		return h.command()
+	})
+	has := map[protoreflect.Name]bool{}
+	for seed := range 20_000 { // the rarest kind is one of 900
+		has[kindOf(draws.Example(seed))] = true
+	}
+	for _, kind := range kindsOf(&logpb.Command{}) {
+		if !has[kind] {
+			t.Errorf("no %s is drawn", kind)
 		}
 	}
 }

@@ -110,6 +110,18 @@ func founds(id string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_Found{Found: &logpb.Found{ClusterId: id}}}
 }
 
+func raisesEpoch(to uint32) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{Epoch: to}}}
+}
+
+func putMember(id, address string) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: id, ApiAddress: address}}}
+}
+
+func deleteMember(id string) *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_DeleteMember{DeleteMember: &logpb.DeleteMember{Id: id}}}
+}
+
 func by(who string, command *logpb.Command) *logpb.Command {
 	command.By = who
 	return command
@@ -277,7 +289,7 @@ func failures() []no {
 		{name: "a workflow that cannot work, and a good one", command: workflows(chain("fine", "a", "b"), graph("w", after("a", "b"), after("b", "a"))), reason: logpb.Reason_REASON_IMPOSSIBLE_WORKFLOW},
 		{name: "delete an unknown workflow", command: deletesWorkflow("w"), reason: logpb.Reason_REASON_UNKNOWN_WORKFLOW},
 		{name: "revoke nothing", command: &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 9}}}, reason: logpb.Reason_REASON_UNKNOWN_LEASE},
-		{name: "an epoch not raised", command: &logpb.Command{Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{}}}, reason: logpb.Reason_REASON_EPOCH_NOT_RAISED},
+		{name: "an epoch not raised", command: raisesEpoch(0), reason: logpb.Reason_REASON_EPOCH_NOT_RAISED},
 		{name: "another cluster", before: []*logpb.Command{founds("one")}, command: founds("two"), reason: logpb.Reason_REASON_FOREIGN_CLUSTER},
 	}
 }

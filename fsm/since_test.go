@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/quotad/quotad/fsm/entry"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -21,6 +22,10 @@ func TestSince_EveryFieldIsOfAVersion(t *testing.T) {
 				continue
 			}
 			fields[field.FullName()] = entry.SinceOf(field)
+			if since := entry.SinceOf(field); since > levels.Newest {
+				t.Errorf("%s is known since %d, and the newest level is %d: leaders propose it before all members know it",
+					field.FullName(), since, levels.Newest)
+			}
 			switch {
 			case field.Kind() == protoreflect.MessageKind:
 				add(field.Message())
