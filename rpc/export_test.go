@@ -15,6 +15,18 @@ import (
 // Audited are the calls that leave a line in the log.
 func Audited() []string { return slices.Sorted(maps.Keys(audited)) }
 
+// OfOperators, OfHolding and TakesMore are the calls that admission tells apart; NotOfOperators those that the operators' port leaves out.
+func OfOperators() map[string]bool { return ofOperators }
+
+// OfHolding see OfOperators.
+func OfHolding() map[string]bool { return ofHolding }
+
+// TakesMore see OfOperators.
+func TakesMore() map[string]bool { return takesMore }
+
+// NotOfOperators see OfOperators.
+func NotOfOperators() map[string]bool { return notOfOperators }
+
 // AlwaysBusy has a server find its processors busy, whatever they do.
 func AlwaysBusy(c *Config) {
 	began := time.Now()
