@@ -29,14 +29,14 @@ func (f pastFuture) Error() error { return f.err }
 // its results and no others, once; and what held a place for it is free again.
 func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
-	p := newProposer(n)
+	p := newProposer(n, n.config, n.metrics, n.closing, n.done)
 	var calls []*call
 	var flights []*flight
 	for range cap(p.slots) {
 		c := &call{commands: make([]*logpb.Command, 1), results: make([]*logpb.Result, 1), left: 1, finished: make(chan struct{})}
 		f := &flight{data: []byte("the same"), parts: []part{{call: c, to: 1}}}
 		p.slots <- struct{}{}
-		n.inFlight.Add(1)
+		p.inFlight.Add(1)
 		calls, flights, p.flights = append(calls, c), append(flights, f), append(p.flights, f)
 	}
 	answered := func() (which []int) {
@@ -72,7 +72,7 @@ func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 	if len(p.flights) != 0 || len(p.slots) != 0 {
 		t.Errorf("%d entries in flight, %d slots taken", len(p.flights), len(p.slots))
 	}
-	poll(t, "none is awaited", func() bool { return n.inFlight.Load() == 0 })
+	poll(t, "none is awaited", func() bool { return p.inFlight.Load() == 0 })
 }
 
 // TestAnEntryIsAsProtobufWritesIt: what is put together of calls' parts, which are encoded before, is what the library makes of the
@@ -114,7 +114,7 @@ func TestAnEntryIsAsProtobufWritesIt(t *testing.T) {
 // TestAFailedPartGivesItsRoomBack: what of a call is still queued when its first part failed takes no room in the queue any more.
 func TestAFailedPartGivesItsRoomBack(t *testing.T) {
 	n := openOne(t, oneAtATime)
-	p := newProposer(n)
+	p := newProposer(n, n.config, n.metrics, n.closing, n.done)
 	c := &call{results: make([]*logpb.Result, 6), left: 6, finished: make(chan struct{})}
 	for range c.left {
 		command := take(1)

@@ -76,8 +76,6 @@ type Config struct {
 
 	// EventEntries is how many entries' events are kept for watchers that resume. Default 65,536.
 	EventEntries int
-	// ReadByBarrier makes linearizable reads write a barrier to the log instead of probing the voters' terms.
-	ReadByBarrier bool
 
 	// PeerTLS, if set, returns the settings that secure the port for peers, in both directions. It is asked for each connection.
 	PeerTLS func() *tls.Config

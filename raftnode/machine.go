@@ -22,7 +22,7 @@ func (m machine) Apply(log *raft.Log) any {
 	n.config.crash.pass("before-apply")
 	n.mu.Lock()
 	apply, recorded := n.machine.Follow, n.config.Testing && n.config.Applied != nil
-	if n.inFlight.Load() > 0 || recorded {
+	if n.proposer.inFlight.Load() > 0 || recorded {
 		apply = n.machine.Apply
 	}
 	applied := apply(log.Index, log.Term, log.Data)

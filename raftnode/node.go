@@ -60,9 +60,7 @@ type Node struct {
 	leading atomic.Pointer[leadership]
 	// lastLeadership is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
 	lastLeadership atomic.Pointer[leadership]
-	// inFlight counts the entries that this node proposed and whose outcome it awaits.
-	inFlight atomic.Int64
-	paused   atomic.Bool
+	paused         atomic.Bool
 	// restores counts the snapshots that replaced the state, changed under mu.
 	restores atomic.Uint64
 	stopping atomic.Bool
@@ -159,7 +157,7 @@ func Open(config Config) (*Node, error) {
 		n.config.Append = nil
 	}
 	n.metrics = newMetrics(config.Registerer)
-	n.proposer = newProposer(n)
+	n.proposer = newProposer(n, n.config, n.metrics, n.closing, n.done)
 	n.peerLogger = newDedupLogger(n.logger.Named("peers"), &n.stopping)
 	if err := n.open(disk); err != nil {
 		n.closeFiles()

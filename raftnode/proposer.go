@@ -13,15 +13,37 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quotad/quotad/fsm"
-	"github.com/quotad/quotad/fsm/entry"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/raftnode/budget"
 )
 
+// host is the node that a proposer works for.
+type host interface {
+	// leadership is that under which entries may be proposed now, nil where there is none.
+	leadership() *leadership
+	// whyNotLeading says why there is none.
+	whyNotLeading() NotAcceptedCause
+	// notAccepted refuses for a cause and names the leader. It takes the lock of the state.
+	notAccepted(cause NotAcceptedCause) *NotAcceptedError
+	// header returns an entry without commands, of this moment.
+	header(lead *leadership) *logpb.Entry
+	// replicate hands an entry to the log. When it is applied the host calls applied, before the future has its outcome.
+	replicate(data []byte) raft.Future
+	// classify returns a future's error as *NotAcceptedError or *UnknownError.
+	classify(err error) error
+}
+
 // proposer turns concurrent calls into log entries. While an entry is in flight, new calls queue up; the next entry
 // takes it all, within its bounds. So load decides the batch, and an idle proposer adds no delay.
 type proposer struct {
-	n *Node
+	host    host
+	config  nodeConfig
+	metrics *metrics
+	// closing is closed when the node begins to stop, done when nothing is applied any more.
+	closing, done <-chan struct{}
+
+	// inFlight counts the entries whose outcome is awaited.
+	inFlight atomic.Int64
 
 	mu sync.Mutex
 	// queue holds calls with commands that are not in an entry yet. Callers share its room.
@@ -36,29 +58,6 @@ type proposer struct {
 	slots chan struct{}
 	// flights are the entries in flight. Each holds a slot.
 	flights []*flight
-}
-
-// usualCommand is how many bytes most commands take at most, encoded.
-const usualCommand = 256
-
-// call is one Propose.
-type call struct {
-	ctx      context.Context
-	commands []*logpb.Command
-	// own is set where the node itself calls, and nobody's budget is charged.
-	own bool
-	// line is where the call is queued, nil where it is not; before and behind are its neighbours there.
-	line           *line
-	before, behind *call
-	// encoded are the commands as they stand in an entry; ends is where each of them ends there.
-	encoded []byte
-	ends    []int
-	// next is the first command that is not in an entry yet; left counts those without a result.
-	next, left int
-	results    []*logpb.Result
-	at         Position
-	err        error
-	finished   chan struct{}
 }
 
 // queueRoom is what callers share of the proposer's queue.
@@ -89,163 +88,13 @@ func (r queueRoom) take(c *call) *budget.FullError {
 	return full
 }
 
-// ownWork is what the node's own calls are charged to.
-const ownWork = "node"
-
-// caller names whose budgets a call is charged to.
-func (c *call) caller() string {
-	if c.own {
-		return ownWork
-	}
-	return c.commands[0].Caller
-}
-
-func newProposer(n *Node) *proposer {
+func newProposer(h host, config nodeConfig, m *metrics, closing, done <-chan struct{}) *proposer {
 	return &proposer{
-		n: n, queue: newCallQueue(n.config.MaxEntryCommands, n.config.MaxEntryBytes),
-		room: newQueueRoom(n.config.MaxQueueCommands, n.config.MaxQueueBytes),
-		wake: make(chan struct{}, 1), slots: make(chan struct{}, n.config.EntriesInFlight),
+		host: h, config: config, metrics: m, closing: closing, done: done,
+		queue: newCallQueue(config.MaxEntryCommands, config.MaxEntryBytes),
+		room:  newQueueRoom(config.MaxQueueCommands, config.MaxQueueBytes),
+		wake:  make(chan struct{}, 1), slots: make(chan struct{}, config.EntriesInFlight),
 	}
-}
-
-// QueueBudgets returns what callers share of the queue in which commands wait to be put into the log: commands, and their bytes.
-func (n *Node) QueueBudgets() []*budget.Budget {
-	return []*budget.Budget{n.proposer.room.commands, n.proposer.room.bytes}
-}
-
-// Propose sends commands through the log and returns their results by position. It returns when all are applied here,
-// or with *NotAcceptedError (nothing was or will be applied), or *UnknownError (some may be). Commands of one call are
-// applied in order, not necessarily in one entry. The position is that of the last entry. The commands' Caller says in
-// whose line the call is queued, and whose part of the queue it uses.
-func (n *Node) Propose(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
-	return n.propose(ctx, false, &call{commands: commands})
-}
-
-// ProposeThrough is Propose for one that clears up after a caller who goes away. The end of ctx takes the call back while none of it is
-// in an entry; from then on the outcome is waited for, and can still be an *UnknownError.
-func (n *Node) ProposeThrough(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
-	return n.propose(ctx, true, &call{commands: commands})
-}
-
-// proposeOwn is Propose for what the node itself needs in the log. It comes before all callers' commands, and is charged to none of them.
-func (n *Node) proposeOwn(ctx context.Context, commands ...*logpb.Command) error {
-	_, _, err := n.propose(ctx, false, &call{commands: commands, own: true})
-	return err
-}
-
-func (n *Node) propose(ctx context.Context, through bool, c *call) ([]*logpb.Result, Position, error) {
-	if len(c.commands) == 0 {
-		return nil, Position{}, nil
-	}
-	c.ctx, c.left, c.results, c.finished = ctx, len(c.commands), make([]*logpb.Result, len(c.commands)), make(chan struct{})
-	if err := n.proposer.ready(c.commands); err != nil {
-		return nil, Position{}, err
-	}
-	switch err := c.encode(n.config.MaxEntryBytes / 2); {
-	case errors.Is(err, errTooLarge):
-		return nil, Position{}, n.notAccepted(TooLarge)
-	case err != nil:
-		return nil, Position{}, fmt.Errorf("encoding commands: %w", err)
-	}
-	if err := n.proposer.enqueue(c); err != nil {
-		return nil, Position{}, err
-	}
-	if err := n.outcome(ctx, through, c); err != nil {
-		return nil, Position{}, err
-	}
-	return c.results, c.at, nil
-}
-
-var errTooLarge = errors.New("the command is too large")
-
-// encode encodes the commands, each of so many bytes in an entry at most: once and by who calls, so that an entry is put together without
-// looking at them.
-func (c *call) encode(most int) error {
-	c.encoded, c.ends = nil, make([]int, len(c.commands))
-	for i, command := range c.commands {
-		encoded, err := entry.AppendCommand(c.encoded, command)
-		if err != nil {
-			return err
-		}
-		c.encoded, c.ends[i] = encoded, len(encoded)
-		if len(c.span(i, i+1)) > most {
-			return errTooLarge
-		}
-		if i == 0 { // the others are mostly as long
-			c.encoded = slices.Grow(c.encoded, min(len(encoded), usualCommand)*(len(c.commands)-1))
-		}
-	}
-	return nil
-}
-
-// span returns commands as they stand in an entry.
-func (c *call) span(from, to int) []byte { return c.encoded[c.end(from):c.end(to)] }
-
-// end returns where so many commands end.
-func (c *call) end(commands int) int {
-	if commands == 0 {
-		return 0
-	}
-	return c.ends[commands-1]
-}
-
-// outcome waits until a call is finished, or nobody waits for it any more.
-func (n *Node) outcome(ctx context.Context, through bool, c *call) error {
-	timer := time.NewTimer(n.config.ApplyTimeout)
-	defer timer.Stop()
-	gone := ctx.Done()
-	for {
-		select {
-		case <-c.finished:
-			return c.err
-		case <-gone:
-			if n.proposer.cancel(c) {
-				return n.notAccepted(Canceled)
-			}
-			gone = nil
-			if through {
-				continue
-			}
-			select {
-			case <-c.finished:
-				return c.err
-			default:
-				return &UnknownError{Err: ctx.Err()}
-			}
-		case <-timer.C:
-			if n.proposer.cancel(c) {
-				return n.notAccepted(NotReady)
-			}
-			return &UnknownError{Err: errors.New("the log did not answer in time")}
-		case <-n.done:
-			return &UnknownError{Err: errors.New("the node stopped")}
-		}
-	}
-}
-
-func (n *Node) notAccepted(cause NotAcceptedCause) *NotAcceptedError {
-	id, address, _ := n.Leader()
-	return &NotAcceptedError{Cause: cause, Leader: id, LeaderAPIAddress: address}
-}
-
-// ready tells whether commands can be taken at all, by what is known without looking at the queue.
-func (p *proposer) ready(commands []*logpb.Command) error {
-	if p.n.stopping.Load() {
-		return p.n.notAccepted(Stopping)
-	}
-	if p.n.leading.Load() == nil {
-		return p.n.notAccepted(p.n.whyNotLeading())
-	}
-	if p.n.diskLow.Load() && takes(commands) {
-		return p.n.notAccepted(DiskFull)
-	}
-	if p.n.memoryFull.Load() && grows(commands) {
-		return p.n.notAccepted(MemoryFull)
-	}
-	if version := p.n.entryVersion.Load(); version < fsm.EntryVersion && entry.VersionOf(commands) > version {
-		return p.n.notAccepted(OldMember)
-	}
-	return nil
 }
 
 // enqueue puts a call into the queue.
@@ -253,41 +102,26 @@ func (p *proposer) enqueue(c *call) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
-		return p.n.notAccepted(Stopping)
+		return p.host.notAccepted(Stopping)
 	}
 	if takes(c.commands) {
 		// What frees quota still finds room when what takes it does not.
-		commands, bytes := p.n.config.MaxQueueCommands, p.n.config.MaxQueueBytes
+		commands, bytes := p.config.MaxQueueCommands, p.config.MaxQueueBytes
 		if p.commands+len(c.commands) > commands-commands/8 || p.bytes+len(c.encoded) > bytes-bytes/8 {
-			return p.n.notAccepted(QueueFull)
+			return p.host.notAccepted(QueueFull)
 		}
 	}
 	if full := p.room.take(c); full != nil {
-		refused := p.n.notAccepted(QueueFull)
+		refused := p.host.notAccepted(QueueFull)
 		refused.Full = full
 		return refused
 	}
 	p.queue.push(c)
 	p.commands += len(c.commands)
 	p.bytes += len(c.encoded)
-	p.n.metrics.queued.Set(float64(p.commands))
+	p.metrics.queued.Set(float64(p.commands))
 	p.kick()
 	return nil
-}
-
-// takes tells whether any of the commands takes quota, or begins work that will.
-func takes(commands []*logpb.Command) bool {
-	for _, command := range commands {
-		if command.GetReserve() != nil || command.GetBeginTask() != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// grows tells whether any of the commands makes the state larger for longer than a moment: grants, what waits for them, sessions.
-func grows(commands []*logpb.Command) bool {
-	return takes(commands) || slices.ContainsFunc(commands, func(c *logpb.Command) bool { return c.GetOpenSession() != nil })
 }
 
 func (p *proposer) kick() {
@@ -303,7 +137,7 @@ func (p *proposer) dequeueLocked(c *call, commands, bytes int) {
 	p.bytes -= bytes
 	p.room.commands.Give(c.caller(), int64(commands))
 	p.room.bytes.Give(c.caller(), int64(bytes))
-	p.n.metrics.queued.Set(float64(p.commands))
+	p.metrics.queued.Set(float64(p.commands))
 }
 
 // cancel takes a call out of the queue if none of its commands is in an entry yet.
@@ -315,6 +149,40 @@ func (p *proposer) cancel(c *call) bool {
 	}
 	p.dequeueLocked(c, len(c.commands), len(c.encoded))
 	return true
+}
+
+// outcome waits until a call is finished, or nobody waits for it any more.
+func (p *proposer) outcome(ctx context.Context, through bool, c *call) error {
+	timer := time.NewTimer(p.config.ApplyTimeout)
+	defer timer.Stop()
+	gone := ctx.Done()
+	for {
+		select {
+		case <-c.finished:
+			return c.err
+		case <-gone:
+			if p.cancel(c) {
+				return p.host.notAccepted(Canceled)
+			}
+			gone = nil
+			if through {
+				continue
+			}
+			select {
+			case <-c.finished:
+				return c.err
+			default:
+				return &UnknownError{Err: ctx.Err()}
+			}
+		case <-timer.C:
+			if p.cancel(c) {
+				return p.host.notAccepted(NotReady)
+			}
+			return &UnknownError{Err: errors.New("the log did not answer in time")}
+		case <-p.done:
+			return &UnknownError{Err: errors.New("the node stopped")}
+		}
+	}
 }
 
 // part is the commands of a call that are in one entry.
@@ -335,21 +203,21 @@ func (p *proposer) run() {
 	for {
 		select {
 		case <-p.wake:
-		case <-p.n.closing:
+		case <-p.closing:
 			p.refuseAll(Stopping)
 			return
 		}
 		for p.pending() {
 			select {
 			case p.slots <- struct{}{}:
-			case <-p.n.closing:
+			case <-p.closing:
 				p.refuseAll(Stopping)
 				return
 			}
-			lead := p.n.leading.Load()
-			if lead == nil || p.n.paused.Load() {
+			lead := p.host.leadership()
+			if lead == nil {
 				<-p.slots
-				p.refuseAll(p.n.whyNotLeading())
+				p.refuseAll(p.host.whyNotLeading())
 				continue
 			}
 			parts := p.take()
@@ -374,8 +242,8 @@ func (p *proposer) requestTime() {
 }
 
 func (p *proposer) sendTime() {
-	lead := p.n.leading.Load()
-	if lead == nil || p.n.paused.Load() || len(p.slots) > 0 {
+	lead := p.host.leadership()
+	if lead == nil || len(p.slots) > 0 {
 		return
 	}
 	p.slots <- struct{}{} // nobody else fills it
@@ -388,16 +256,16 @@ func (p *proposer) proposeFirst(lead *leadership, commands []*logpb.Command) err
 		commands: commands, own: true, next: len(commands), left: len(commands), results: make([]*logpb.Result, len(commands)),
 		finished: make(chan struct{}),
 	}
-	if err := c.encode(p.n.config.MaxEntryBytes / 2); err != nil {
+	if err := c.encode(p.config.MaxEntryBytes / 2); err != nil {
 		return fmt.Errorf("encoding commands: %w", err)
 	}
 	select {
 	case p.slots <- struct{}{}:
-	case <-p.n.done:
-		return p.n.notAccepted(Stopping)
+	case <-p.done:
+		return p.host.notAccepted(Stopping)
 	}
 	p.send(lead, []part{{call: c, to: len(commands)}})
-	return p.n.outcome(context.Background(), false, c)
+	return p.outcome(context.Background(), false, c)
 }
 
 func (p *proposer) pending() bool {
@@ -413,9 +281,9 @@ func (p *proposer) take() (parts []part) {
 	commands, bytes := 0, 0
 	for c := p.queue.head(); c != nil; c = p.queue.head() {
 		from, before := c.next, commands
-		for c.next < len(c.commands) && commands < p.n.config.MaxEntryCommands {
+		for c.next < len(c.commands) && commands < p.config.MaxEntryCommands {
 			size, weight := len(c.span(c.next, c.next+1)), fsm.Weight(c.commands[c.next])
-			if commands > 0 && (commands+weight > p.n.config.MaxEntryCommands || bytes+size > p.n.config.MaxEntryBytes) {
+			if commands > 0 && (commands+weight > p.config.MaxEntryCommands || bytes+size > p.config.MaxEntryBytes) {
 				break
 			}
 			commands += weight
@@ -438,10 +306,7 @@ func (p *proposer) take() (parts []part) {
 
 // send stamps and proposes an entry, which applied or failed answers for.
 func (p *proposer) send(lead *leadership, parts []part) {
-	early, late, _ := p.n.samples.views(p.n) // 0 and 0: there is no sample
-	data, err := proto.Marshal(&logpb.Entry{
-		Version: p.n.entryVersion.Load(), StampNs: lead.clock.now(), WallEarlyNs: early, WallLateNs: late,
-	})
+	data, err := proto.Marshal(p.host.header(lead))
 	if err != nil {
 		<-p.slots
 		p.finish(parts, nil, fmt.Errorf("encoding an entry: %w", err))
@@ -456,13 +321,13 @@ func (p *proposer) send(lead *leadership, parts []part) {
 	for _, part := range parts {
 		data = append(data, part.call.span(part.from, part.to)...)
 	}
-	p.n.metrics.batch.Observe(float64(commands))
-	f := &flight{data: data, parts: parts, started: p.n.config.Clock.Monotonic()}
+	p.metrics.batch.Observe(float64(commands))
+	f := &flight{data: data, parts: parts, started: p.config.Clock.Monotonic()}
 	p.mu.Lock()
 	p.flights = append(p.flights, f)
 	p.mu.Unlock()
-	p.n.inFlight.Add(1)
-	go p.failed(f, p.n.raft.Apply(data, p.n.config.ApplyTimeout))
+	p.inFlight.Add(1)
+	go p.failed(f, p.host.replicate(data))
 }
 
 // applied answers the calls of an entry that has just been applied, if it is one of this proposer's: it is known by its data, which raft
@@ -472,8 +337,8 @@ func (p *proposer) applied(data []byte, applied *fsm.Applied) {
 	if f == nil {
 		return
 	}
-	p.n.metrics.commit.Observe(float64(p.n.config.Clock.Monotonic()-f.started) / 1e9)
-	p.n.config.crash.pass("before-answer")
+	p.metrics.commit.Observe(float64(p.config.Clock.Monotonic()-f.started) / 1e9)
+	p.config.crash.pass("before-answer")
 	p.finish(f.parts, applied, nil)
 }
 
@@ -487,7 +352,7 @@ func (p *proposer) failed(of *flight, future raft.Future) {
 	if err == nil {
 		err = &UnknownError{Err: errors.New("the log gave no result")}
 	} else {
-		err = p.n.classify(err)
+		err = p.host.classify(err)
 	}
 	p.finish(of.parts, nil, err)
 }
@@ -502,7 +367,7 @@ func (p *proposer) land(is func(*flight) bool) *flight {
 	}
 	f := p.flights[i]
 	p.flights = slices.Delete(p.flights, i, i+1)
-	p.n.inFlight.Add(-1)
+	p.inFlight.Add(-1)
 	<-p.slots
 	return f
 }
@@ -556,7 +421,7 @@ func (p *proposer) refuseAll(cause NotAcceptedCause) {
 		p.closed = true
 	}
 	p.mu.Unlock()
-	err := p.n.notAccepted(cause)
+	err := p.host.notAccepted(cause)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range queue {
@@ -564,17 +429,4 @@ func (p *proposer) refuseAll(cause NotAcceptedCause) {
 			p.failLocked(c, part{call: c, from: c.next, to: len(c.commands)}, err)
 		}
 	}
-}
-
-// classify tells raft's errors apart: what was certainly not accepted, and what may have been.
-func (n *Node) classify(err error) error {
-	switch {
-	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout):
-		return n.notAccepted(NotLeader)
-	case errors.Is(err, raft.ErrLeadershipTransferInProgress):
-		n.suspectTransfer()
-		return n.notAccepted(NotReady)
-	}
-	// Leadership lost, aborted by a restore, shut down, a store's own error: the entry may yet be committed.
-	return &UnknownError{Err: err}
 }

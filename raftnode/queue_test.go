@@ -284,7 +284,10 @@ func TestAnEntryIsBoundedByItems(t *testing.T) {
 			t.Fatal(err)
 		}
 		const least = 1 << 10 // more than a command's bytes
-		p := &proposer{n: n, queue: newCallQueue(n.config.MaxEntryCommands, n.config.MaxEntryCommands*least), room: newQueueRoom(1000, 1<<20)}
+		p := &proposer{
+			config: n.config, metrics: n.metrics, room: newQueueRoom(1000, 1<<20),
+			queue: newCallQueue(n.config.MaxEntryCommands, n.config.MaxEntryCommands*least),
+		}
 		p.queue.push(asked)
 		const credit = 1 << 40 // so that no turn ends
 		line := asked.line

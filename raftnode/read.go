@@ -98,12 +98,6 @@ func (n *Node) readable(ctx context.Context, mode ReadMode) error {
 	if lead == nil {
 		return n.notAccepted(n.whyNotLeading())
 	}
-	if n.config.ReadByBarrier {
-		if err := n.await(n.raft.Barrier(n.config.ApplyTimeout)); err != nil {
-			return n.notAccepted(NotLeader)
-		}
-		return nil
-	}
 	return n.probes.join(ctx, n, lead.term)
 }
 

@@ -49,7 +49,7 @@ func TestAWriteThatFailsAnswersAll(t *testing.T) {
 	if err := future.Error(); err != nil {
 		t.Errorf("the last entry: %v", err)
 	}
-	poll(t, "nothing is in flight", func() bool { return n.inFlight.Load() == 0 && len(n.proposer.slots) == 0 })
+	poll(t, "nothing is in flight", func() bool { return n.proposer.inFlight.Load() == 0 && len(n.proposer.slots) == 0 })
 	if _, err := (machine{n}).Snapshot(); !errors.Is(err, broken) || !errors.Is(n.Err(), broken) {
 		t.Errorf("a snapshot: %v; the node ends with %v", err, n.Err())
 	}
