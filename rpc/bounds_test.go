@@ -48,11 +48,11 @@ var filled = map[protoreflect.Name]string{
 // beyond it is refused as a malformed field.
 func TestValidate_BoundsEveryNumber(t *testing.T) {
 	for name := range rules {
-		found, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName("quota.v1." + name))
+		found, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName("quota.v1").Append(name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		example, ok := filled[protoreflect.Name(name)]
+		example, ok := filled[name]
 		if !ok {
 			if field := firstNumber(found.Descriptor(), map[protoreflect.FullName]bool{}); field != "" && name != "BatchRequest" {
 				t.Errorf("%s has no example here, and has %s", name, field)

@@ -11,6 +11,7 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -43,11 +44,11 @@ const (
 )
 
 // rules is the one table of what a request must be: by request type, the checks in their order.
-var rules = map[string]func(*checker, proto.Message){
-	"OpenSessionRequest":  rule(func(c *checker, r *quotav1.OpenSessionRequest) { c.holder("holder", r.Holder, true) }),
-	"CloseSessionRequest": rule(func(c *checker, r *quotav1.CloseSessionRequest) { c.positive("session", r.Session) }),
-	"ReserveRequest":      rule((*checker).reserve),
-	"ConsumeRequest": rule(func(c *checker, r *quotav1.ConsumeRequest) {
+var rules = tableOf(
+	rule(func(c *checker, r *quotav1.OpenSessionRequest) { c.holder("holder", r.Holder, true) }),
+	rule(func(c *checker, r *quotav1.CloseSessionRequest) { c.positive("session", r.Session) }),
+	rule((*checker).reserve),
+	rule(func(c *checker, r *quotav1.ConsumeRequest) {
 		c.request(r.RequestId)
 		c.lease(r.Lease, r.Fence)
 		c.positive("op", r.Op)
@@ -55,74 +56,74 @@ var rules = map[string]func(*checker, proto.Message){
 		c.bounded("done_below", r.DoneBelow)
 		c.items("items", r.Items, 0, 1)
 	}),
-	"SettleRequest": rule((*checker).settle),
-	"ReleaseRequest": rule(func(c *checker, r *quotav1.ReleaseRequest) {
+	rule((*checker).settle),
+	rule(func(c *checker, r *quotav1.ReleaseRequest) {
 		c.request(r.RequestId)
 		c.lease(r.Lease, r.Fence)
 		c.items("items", r.Items, 0, 1)
 	}),
-	"RenewRequest": rule(func(c *checker, r *quotav1.RenewRequest) {
+	rule(func(c *checker, r *quotav1.RenewRequest) {
 		c.request(r.RequestId)
 		c.lease(r.Lease, r.Fence)
 		c.length("ttl", r.Ttl, minTTL, maxTTL)
 	}),
-	"WithdrawRequest": rule(func(c *checker, r *quotav1.WithdrawRequest) {
+	rule(func(c *checker, r *quotav1.WithdrawRequest) {
 		c.request(r.RequestId)
 		c.positive("ticket", r.Ticket)
 	}),
-	"ReportRequest": rule((*checker).report),
-	"BatchRequest": rule(func(c *checker, r *quotav1.BatchRequest) {
+	rule((*checker).report),
+	rule(func(c *checker, r *quotav1.BatchRequest) {
 		c.count("commands", len(r.Commands), 1, maxBatch)
 	}),
-	"WatchRequest": rule(func(c *checker, r *quotav1.WatchRequest) {
+	rule(func(c *checker, r *quotav1.WatchRequest) {
 		c.text("quota_prefix", r.QuotaPrefix, maxQuotaName)
 		c.text("holder", r.Holder, maxHolder)
 	}),
-	"GetQuotaRequest": rule(func(c *checker, r *quotav1.GetQuotaRequest) {
+	rule(func(c *checker, r *quotav1.GetQuotaRequest) {
 		c.quotaName("name", r.Name)
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
-	"ListQuotasRequest": rule(func(c *checker, r *quotav1.ListQuotasRequest) {
+	rule(func(c *checker, r *quotav1.ListQuotasRequest) {
 		c.text("prefix", r.Prefix, maxQuotaName)
 		c.text("page_token", r.PageToken, maxQuotaName)
 		c.page(r.PageSize)
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
-	"ListLeasesRequest": rule(func(c *checker, r *quotav1.ListLeasesRequest) {
+	rule(func(c *checker, r *quotav1.ListLeasesRequest) {
 		c.text("holder", r.Holder, maxHolder)
 		c.text("quota", r.Quota, maxQuotaName)
 		c.pageNumber(r.PageToken)
 		c.page(r.PageSize)
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
-	"ListUsageRequest": rule(func(c *checker, r *quotav1.ListUsageRequest) {
+	rule(func(c *checker, r *quotav1.ListUsageRequest) {
 		c.text("holder", r.Holder, maxHolder)
 		c.text("quota", r.Quota, maxQuotaName)
 		c.text("page_token", r.PageToken, maxHolder+12)
 		c.page(r.PageSize)
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
-	"GetWorkflowRequest": rule(func(c *checker, r *quotav1.GetWorkflowRequest) {
+	rule(func(c *checker, r *quotav1.GetWorkflowRequest) {
 		c.quotaName("name", r.Name)
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
-	"ListWorkflowsRequest": rule(func(c *checker, r *quotav1.ListWorkflowsRequest) {
+	rule(func(c *checker, r *quotav1.ListWorkflowsRequest) {
 		c.text("holder", r.Holder, maxHolder)
 		c.text("page_token", r.PageToken, maxQuotaName)
 		c.page(r.PageSize)
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
-	"CheckFenceRequest":  rule(func(c *checker, r *quotav1.CheckFenceRequest) { c.lease(r.Lease, r.Fence) }),
-	"ApplyQuotasRequest": rule((*checker).applyQuotas),
-	"BeginTaskRequest":   rule((*checker).beginTask),
-	"EndTaskRequest":     rule((*checker).endTask),
-	"RenewTaskRequest": rule(func(c *checker, r *quotav1.RenewTaskRequest) {
+	rule(func(c *checker, r *quotav1.CheckFenceRequest) { c.lease(r.Lease, r.Fence) }),
+	rule((*checker).applyQuotas),
+	rule((*checker).beginTask),
+	rule((*checker).endTask),
+	rule(func(c *checker, r *quotav1.RenewTaskRequest) {
 		c.request(r.RequestId)
 		c.holder("task", r.Task, false)
 		c.positive("fence", r.Fence)
 		c.length("ttl", r.Ttl, minTTL, maxTTL)
 	}),
-	"ListTasksRequest": rule(func(c *checker, r *quotav1.ListTasksRequest) {
+	rule(func(c *checker, r *quotav1.ListTasksRequest) {
 		c.text("prefix", r.Prefix, maxHolder)
 		c.text("holder", r.Holder, maxHolder)
 		c.enum("phase", int32(r.Phase), quotav1.TaskPhase_name)
@@ -130,24 +131,24 @@ var rules = map[string]func(*checker, proto.Message){
 		c.page(r.PageSize)
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
-	"RetryTaskRequest": rule(func(c *checker, r *quotav1.RetryTaskRequest) {
+	rule(func(c *checker, r *quotav1.RetryTaskRequest) {
 		c.request(r.RequestId)
 		c.holder("task", r.Task, false)
 	}),
-	"ForgetTaskRequest": rule(func(c *checker, r *quotav1.ForgetTaskRequest) {
+	rule(func(c *checker, r *quotav1.ForgetTaskRequest) {
 		c.request(r.RequestId)
 		c.holder("task", r.Task, false)
 	}),
-	"DeleteQuotaRequest": rule(func(c *checker, r *quotav1.DeleteQuotaRequest) {
+	rule(func(c *checker, r *quotav1.DeleteQuotaRequest) {
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
 	}),
-	"ResetClockRequest": rule(func(c *checker, r *quotav1.ResetClockRequest) { c.request(r.RequestId) }),
-	"ReopenQuotaRequest": rule(func(c *checker, r *quotav1.ReopenQuotaRequest) {
+	rule(func(c *checker, r *quotav1.ResetClockRequest) { c.request(r.RequestId) }),
+	rule(func(c *checker, r *quotav1.ReopenQuotaRequest) {
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
 	}),
-	"OverrideQuotaRequest": rule(func(c *checker, r *quotav1.OverrideQuotaRequest) {
+	rule(func(c *checker, r *quotav1.OverrideQuotaRequest) {
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
 		c.check(r.Limit == nil || *r.Limit >= 0 && *r.Limit <= maxAmount, "limit", "must be 0 to 2^53-1", "0 suspends the quota")
@@ -155,18 +156,18 @@ var rules = map[string]func(*checker, proto.Message){
 		c.length("duration", r.Duration, 0, maxDuration)
 		c.text("note", r.Note, maxNote)
 	}),
-	"ListHolderRulesRequest": rule(func(c *checker, r *quotav1.ListHolderRulesRequest) {
+	rule(func(c *checker, r *quotav1.ListHolderRulesRequest) {
 		c.enum("read", int32(r.Read), quotav1.ReadMode_name)
 	}),
-	"DeleteWorkflowRequest": rule(func(c *checker, r *quotav1.DeleteWorkflowRequest) {
+	rule(func(c *checker, r *quotav1.DeleteWorkflowRequest) {
 		c.request(r.RequestId)
 		c.quotaName("name", r.Name)
 	}),
-	"RevokeLeaseRequest": rule(func(c *checker, r *quotav1.RevokeLeaseRequest) {
+	rule(func(c *checker, r *quotav1.RevokeLeaseRequest) {
 		c.request(r.RequestId)
 		c.positive("lease", r.Lease)
 	}),
-	"SetLimitsRequest": rule(func(c *checker, r *quotav1.SetLimitsRequest) {
+	rule(func(c *checker, r *quotav1.SetLimitsRequest) {
 		c.request(r.RequestId)
 		l := r.GetLimits()
 		c.check(l != nil, "limits", "is missing", "set at least one limit")
@@ -187,32 +188,47 @@ var rules = map[string]func(*checker, proto.Message){
 		c.length("limits.key_life", l.GetKeyLife(), time.Second, 30*24*time.Hour)
 		c.length("limits.task_life", l.GetTaskLife(), time.Second, 30*24*time.Hour)
 	}),
-	"AddMemberRequest": rule(func(c *checker, r *quotav1.AddMemberRequest) {
+	rule(func(c *checker, r *quotav1.AddMemberRequest) {
 		c.holder("id", r.Id, false)
 		c.address("raft_address", r.RaftAddress)
 		c.address("api_address", r.ApiAddress)
 	}),
-	"PromoteMemberRequest":      rule(func(c *checker, r *quotav1.PromoteMemberRequest) { c.holder("id", r.Id, false) }),
-	"RemoveMemberRequest":       rule(func(c *checker, r *quotav1.RemoveMemberRequest) { c.holder("id", r.Id, false) }),
-	"TransferLeadershipRequest": rule(func(c *checker, r *quotav1.TransferLeadershipRequest) { c.holder("id", r.Id, true) }),
-	"SetFaultRequest": rule(func(c *checker, r *quotav1.SetFaultRequest) {
+	rule(func(c *checker, r *quotav1.PromoteMemberRequest) { c.holder("id", r.Id, false) }),
+	rule(func(c *checker, r *quotav1.RemoveMemberRequest) { c.holder("id", r.Id, false) }),
+	rule(func(c *checker, r *quotav1.TransferLeadershipRequest) { c.holder("id", r.Id, true) }),
+	rule(func(c *checker, r *quotav1.SetFaultRequest) {
 		c.check(r.ClockRatePpm == nil || *r.ClockRatePpm > 0 && *r.ClockRatePpm <= 100_000_000, "clock_rate_ppm",
 			"must be 1 to 100,000,000", "1,000,000 is the true rate")
 		c.length("wall_offset", r.WallOffset, -maxDuration, maxDuration)
 	}),
-	"GetStatusRequest":    rule(func(*checker, *quotav1.GetStatusRequest) {}),
-	"BackupRequest":       rule(func(*checker, *quotav1.BackupRequest) {}),
-	"GetStateHashRequest": rule(func(*checker, *quotav1.GetStateHashRequest) {}),
-	"DumpLogRequest":      rule(func(*checker, *quotav1.DumpLogRequest) {}),
+	rule(func(*checker, *quotav1.GetStatusRequest) {}),
+	rule(func(*checker, *quotav1.BackupRequest) {}),
+	rule(func(*checker, *quotav1.GetStateHashRequest) {}),
+	rule(func(*checker, *quotav1.DumpLogRequest) {}),
+)
+
+// requestRule is the check of one type of requests.
+type requestRule struct {
+	name  protoreflect.Name
+	check func(*checker, proto.Message)
 }
 
-// rule fits a typed check into the table.
-func rule[T proto.Message](check func(*checker, T)) func(*checker, proto.Message) {
-	return func(c *checker, m proto.Message) {
+// rule makes one of a typed check.
+func rule[T proto.Message](check func(*checker, T)) requestRule {
+	var request T
+	return requestRule{request.ProtoReflect().Descriptor().Name(), func(c *checker, m proto.Message) {
 		if typed, ok := m.(T); ok {
 			check(c, typed)
 		}
+	}}
+}
+
+func tableOf(all ...requestRule) map[protoreflect.Name]func(*checker, proto.Message) {
+	table := make(map[protoreflect.Name]func(*checker, proto.Message), len(all))
+	for _, r := range all {
+		table[r.name] = r.check
 	}
+	return table
 }
 
 // validate checks a request against the table. It returns the first thing that is wrong, nil for nothing.
@@ -236,7 +252,7 @@ type checker struct {
 }
 
 func (c *checker) all(request proto.Message) *connect.Error {
-	check, known := rules[string(request.ProtoReflect().Descriptor().Name())]
+	check, known := rules[request.ProtoReflect().Descriptor().Name()]
 	if !known {
 		return newError("no validation rule for this request", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_INTERNAL})
 	}

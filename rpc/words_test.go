@@ -81,11 +81,11 @@ func TestNoLeaderSaysWhetherThereIsOne(t *testing.T) {
 
 // TestEveryRequestHasARule: what the door lets in, the table names.
 func TestEveryRequestHasARule(t *testing.T) {
-	requests := map[string]bool{"RestoreRequest": true} // pieces of a file, which the state machine judges
+	requests := map[protoreflect.Name]bool{"RestoreRequest": true} // pieces of a file, which the state machine judges
 	for _, file := range []protoreflect.FileDescriptor{quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto, quotav1.File_quota_v1_task_proto} {
 		methods := file.Services().Get(0).Methods()
 		for i := range methods.Len() {
-			name := string(methods.Get(i).Input().Name())
+			name := methods.Get(i).Input().Name()
 			if _, known := rules[name]; !known && !requests[name] {
 				t.Errorf("%s has no rule", name)
 			}
