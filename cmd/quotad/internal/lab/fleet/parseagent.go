@@ -10,7 +10,6 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
-	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -211,12 +210,4 @@ func (p *parser) checkAgents(f *Fleet, at []*yaml.Node) {
 		}
 		p.agents = append(p.agents, a.Name)
 	}
-}
-
-// FormatSpan writes a span as it is read.
-func FormatSpan(s Span) string {
-	if s.Least == s.Most {
-		return strictyaml.FormatDuration(s.Least)
-	}
-	return strictyaml.FormatDuration(s.Least) + "-" + strictyaml.FormatDuration(s.Most)
 }
