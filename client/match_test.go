@@ -57,6 +57,9 @@ func TestGitHubSecondary(t *testing.T) {
 		if !slices.Equal(call.Items, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, call.Items, c.want)
 		}
+		if got := MatchGitHubSecondary(c.request).Items; !slices.Equal(got, c.want) {
+			t.Errorf("%s: for a matcher of one's own %v, want %v", c.name, got, c.want)
+		}
 		if call.Dialect.Name() != signals.GitHub.Name() {
 			t.Errorf("%s: the answer is read as one of %q", c.name, call.Dialect.Name())
 		}

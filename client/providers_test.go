@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/internal/fakequota"
 	"github.com/quotad/quotad/rpc/signals"
 )
@@ -89,20 +90,30 @@ func TestTransport_LearnsWhatCallsUse(t *testing.T) {
 		base, _ := answers(func(*http.Request) *http.Response {
 			return respond(200, nil, `{"usage":{"input_tokens":200,"output_tokens":50}}`)
 		})
-		transport := NewTransport(c, base, OpenAI())
+		shared := estimate.NewLearner(nil)
+		transport := NewTransport(c, base, OpenAI(), Learner(shared))
 		body := `{"model":"m","input":"` + strings.Repeat("abcd", 100) + `"}`
 		for range 20 {
 			post(t, transport, responses, body)
 		}
-		before := cluster.Available("openai/m/tokens")
-		response, err := (&http.Client{Transport: transport}).Post(responses, "application/json", strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
+		reserves := func(transport *Transport) int64 {
+			before := cluster.Available("openai/m/tokens")
+			response, err := (&http.Client{Transport: transport}).Post(responses, "application/json", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = response.Body.Close() }()
+			return before - cluster.Available("openai/m/tokens")
 		}
-		if got := before - cluster.Available("openai/m/tokens"); got != 250 {
+		if got := reserves(transport); got != 250 {
 			t.Errorf("the 21st call was estimated at %d, want 250", got)
 		}
-		_ = response.Body.Close()
+		if got := reserves(NewTransport(c, base, OpenAI(), Learner(shared))); got != 250 {
+			t.Errorf("the first call of another transport with the same learner was estimated at %d, want 250", got)
+		}
+		if got := reserves(NewTransport(c, base, OpenAI())); got == 250 {
+			t.Error("a transport with a learner of its own knows what another one learnt")
+		}
 	})
 }
 
