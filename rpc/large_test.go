@@ -60,6 +60,6 @@ func TestTheLargestAnswer(t *testing.T) {
 		t.Errorf("the last of %d results: %v", len(res.Results), last)
 	}
 	if size := proto.Size(res) / commands * most; size < 50<<20 || size > 64<<20 {
-		t.Errorf("%d bytes for %d commands; docs/api.md says 64 MiB at most", size, most)
+		t.Errorf("%d bytes for %d commands; 64 MiB are the most", size, most)
 	}
 }
