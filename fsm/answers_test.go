@@ -338,8 +338,8 @@ func TestWhatIsNoLimitTeachesNothing(t *testing.T) {
 	}
 }
 
-// TestAHopelessResumeEndsNothing.
-func TestAHopelessResumeEndsNothing(t *testing.T) {
+// TestAResumeThatCannotBeServedEndsNothing.
+func TestAResumeThatCannotBeServedEndsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
 	g := w.granted(ask("a", itemOf("r", 5)))

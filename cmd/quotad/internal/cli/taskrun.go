@@ -183,7 +183,7 @@ func taskError(task string, err error) error {
 	}
 	if refusal, ok := errors.AsType[*client.RefusalError](err); ok {
 		code := ExitLater
-		if refusal.Reason == client.TaskShelved {
+		if refusal.Reason == client.ReasonTaskShelved {
 			code = ExitShelved
 		}
 		return fail(code, refusal.Advice, "task %s: %s", task, taskrun.Why(refusal))
@@ -215,13 +215,13 @@ func said(err error) string { return strings.TrimPrefix(err.Error(), "quotad: ")
 // exitOfReason maps the reasons for which the cluster does not take a call about a task.
 func exitOfReason(reason client.Reason) ExitCode {
 	switch reason { //nolint:exhaustive // the others have no code of their own
-	case client.Invalid:
+	case client.ReasonInvalid:
 		return ExitUsage
-	case client.UnknownQuota, client.UnknownTask:
+	case client.ReasonUnknownQuota, client.ReasonUnknownTask:
 		return ExitNotFound
-	case client.NoToken, client.NotAllowed, client.ForeignTask:
+	case client.ReasonNoToken, client.ReasonNotAllowed, client.ReasonForeignTask:
 		return ExitNotAllowed
-	case client.TasksFull, client.SessionsFull:
+	case client.ReasonTasksFull, client.ReasonSessionsFull:
 		return ExitUnavailable
 	}
 	return ExitFailure

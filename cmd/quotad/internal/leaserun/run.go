@@ -170,7 +170,7 @@ func (r *Runner) end(ctx context.Context, lease *client.Lease, started bool, los
 		}
 		_, _ = op.Settle(ctx, settlement) // as above
 	}
-	if _, err := lease.Release(ctx); err != nil && !errors.Is(err, client.StaleFence) {
+	if _, err := lease.Release(ctx); err != nil && !errors.Is(err, client.ReasonStaleFence) {
 		r.Tell("cannot release lease %d, which ends at its deadline: %s", lease.ID(), said(err))
 	}
 }

@@ -105,7 +105,7 @@ func (r *Runner) begin(ctx context.Context) (*client.Attempt, error) {
 			return attempt, err
 		}
 		left, pause := time.Until(until), refusal.RetryAfter
-		if refusal.Reason == client.TaskUnderWay || refusal.Reason == client.Exhausted {
+		if refusal.Reason == client.ReasonTaskUnderWay || refusal.Reason == client.ReasonExhausted {
 			pause = min(pause, lookAgain, max(left, 0))
 		}
 		if left <= 0 || pause > left {
@@ -131,14 +131,14 @@ func (r *Runner) ask(ctx context.Context) (*client.Attempt, error) {
 		}
 		quota, err := r.Client.Quota(ctx, name)
 		switch {
-		case errors.Is(err, client.NotAllowed):
+		case errors.Is(err, client.ReasonNotAllowed):
 			r.blind = true
 			r.Tell("task %s: cannot read what is available of its quotas: use a token with the verb read", r.Request.Task)
 		case err != nil:
 			return nil, err
 		case quota.AvailableWithParents <= 0 && quota.Usable > 0 && quota.CooldownLeft == 0 && !quota.Observes:
 			return nil, &client.RefusalError{
-				Reason: client.Exhausted, Quota: name, RetryAfter: refill(quota), Available: quota.AvailableWithParents,
+				Reason: client.ReasonExhausted, Quota: name, RetryAfter: refill(quota), Available: quota.AvailableWithParents,
 				Advice: "retry then, or wait with --wait",
 			}
 		}
@@ -162,13 +162,13 @@ func Why(refusal *client.RefusalError) string {
 		at = ", to begin in " + round(refusal.RetryAfter)
 	}
 	switch refusal.Reason { //nolint:exhaustive // the others are said as they are
-	case client.TaskShelved:
+	case client.ReasonTaskShelved:
 		return "shelved: too many failures"
-	case client.TaskUnderWay:
+	case client.ReasonTaskUnderWay:
 		return "another attempt runs, for at most " + round(refusal.RetryAfter)
-	case client.TaskLater:
+	case client.ReasonTaskLater:
 		return "not yet" + at
-	case client.Exhausted:
+	case client.ReasonExhausted:
 		if refusal.RetryAfter <= refillPoll {
 			at = "" // it may be free any moment
 		}
@@ -224,7 +224,7 @@ func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, 
 // end tells the cluster how an attempt went, also one that was lost: that may have been a mistake of the clocks.
 func (r *Runner) end(ctx context.Context, attempt *client.Attempt, how client.Ending, lost error) (client.Ended, error) {
 	ended, err := attempt.End(ctx, how)
-	if errors.Is(err, client.NotAllowed) && how.Report != 0 {
+	if errors.Is(err, client.ReasonNotAllowed) && how.Report != 0 {
 		r.Tell("task %s: cannot report the limit to its quotas: use a token with the verb report", r.Request.Task)
 		how.Report = 0
 		ended, err = attempt.End(ctx, how)
@@ -234,7 +234,7 @@ func (r *Runner) end(ctx context.Context, attempt *client.Attempt, how client.En
 		return ended, nil
 	case lost != nil:
 		return ended, &LostError{Err: lost}
-	case errors.Is(err, client.StaleFence), errors.Is(err, client.StaleAttempt):
+	case errors.Is(err, client.ReasonStaleFence), errors.Is(err, client.ReasonStaleAttempt):
 		return ended, &LostError{Err: err}
 	}
 	return ended, err

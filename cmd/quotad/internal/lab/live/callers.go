@@ -138,7 +138,7 @@ func worthAnother(err error) (wait time.Duration, again bool) {
 	switch {
 	case errors.As(err, &refusal) && refusal.RetryAfter < 0:
 		return 0, false
-	case errors.Is(err, client.CannotServeInTime), errors.Is(err, client.WaitExpired):
+	case errors.Is(err, client.ReasonCannotServeInTime), errors.Is(err, client.ReasonWaitExpired):
 		// Longer than one Reserve can wait: back in the queue a while before.
 		return max(min(refusal.RetryAfter, client.MaxWait)-client.MaxWait/2, leastPause), true
 	case refusal != nil:

@@ -18,10 +18,10 @@ import (
 type Paper struct {
 	// Feasible: every agent can be served, and what is scheduled fits in the long run.
 	Feasible bool `json:"feasible"`
-	// Hopeless are agents whose calls can never be granted; Starved are classes that higher ones leave nothing.
-	Hopeless []sim.Hopeless `json:"hopeless,omitempty"`
-	Starved  []Starved      `json:"starved,omitempty"`
-	Quotas   []PaperQuota   `json:"quotas"`
+	// Unservable are agents whose calls can never be granted; Starved are classes that higher ones leave nothing.
+	Unservable []sim.Unservable `json:"unservable,omitempty"`
+	Starved    []Starved        `json:"starved,omitempty"`
+	Quotas     []PaperQuota     `json:"quotas"`
 }
 
 // Starved is a class of agents to whom the higher classes leave nothing of a quota.
@@ -86,11 +86,11 @@ type PaperClass struct {
 
 // OnPaper judges a fleet. An error says that its quotas cannot be applied.
 func OnPaper(f *fleet.Fleet) (*Paper, error) {
-	hopeless, err := sim.FindHopeless(f)
+	unservable, err := sim.FindUnservable(f)
 	if err != nil {
 		return nil, err
 	}
-	p := &Paper{Hopeless: hopeless, Feasible: len(hopeless) == 0}
+	p := &Paper{Unservable: unservable, Feasible: len(unservable) == 0}
 	wanted := newDemands(f)
 	highest, binding := 0.0, -1
 	for i, q := range f.Limits() {
@@ -234,7 +234,7 @@ func capOf(q *quotav1.Quota) float64 { return cmp.Or(q.GetPolicy().GetShares().G
 // names lists what stands in the way, for one line.
 func (p *Paper) names() []string {
 	var all []string
-	for _, h := range p.Hopeless {
+	for _, h := range p.Unservable {
 		all = append(all, "the agent "+h.Agent+" can never be served: "+h.Reason+" of "+h.Quota+" ("+h.Advice+")")
 	}
 	for _, s := range p.Starved {

@@ -98,7 +98,7 @@ agents: [{name: a, use: {q: 1}, latency: 1h}]
 }
 
 // A call that can never be granted, and would wait for ever, waits for as long as the run lasts.
-func TestAHopelessCallWaitsToTheEnd(t *testing.T) {
+func TestAnUnservableCallWaitsToTheEnd(t *testing.T) {
 	f, err := fleet.Parse("fleet.yaml", []byte(`for: 10m
 quotas: [{name: q, rate: {limit: 10, per: 1m}}]
 agents: [{name: a, start: 4m, tasks: 1, use: {q: 11}, patience: forever}]

@@ -5,8 +5,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Hopeless is an agent whose call quotad can never grant as the quotas are stated.
-type Hopeless struct {
+// Unservable is an agent whose call quotad can never grant as the quotas are stated.
+type Unservable struct {
 	// Agent is the description's name, Quota what stands in the way.
 	Agent  string `json:"agent"`
 	Quota  string `json:"quota"`
@@ -14,13 +14,13 @@ type Hopeless struct {
 	Advice string `json:"advice"`
 }
 
-// FindHopeless asks the state machine itself, with nothing in use, for one call of each agent, and for the prompt that an
+// FindUnservable asks the state machine itself, with nothing in use, for one call of each agent, and for the prompt that an
 // attempt loads. An error says that the quotas cannot be applied.
-func FindHopeless(f *fleet.Fleet) ([]Hopeless, error) {
+func FindUnservable(f *fleet.Fleet) ([]Unservable, error) {
 	if _, err := fresh(f); err != nil {
 		return nil, err
 	}
-	var all []Hopeless
+	var all []Unservable
 	for _, kind := range f.Agents {
 		asks := []*logpb.Reserve{{Items: itemsFor(kind.Uses, int64(max(kind.Hold, 1))), Consume: kind.Hold == 0}}
 		if kind.Retry != nil && len(kind.Retry.Load) > 0 {
@@ -33,7 +33,7 @@ func FindHopeless(f *fleet.Fleet) ([]Hopeless, error) {
 				return nil, err
 			}
 			if refusal != nil && refusal.RetryAtNs == 0 {
-				all = append(all, Hopeless{Agent: kind.Name, Quota: refusal.Quota, Reason: reasonWord(refusal.Reason), Advice: refusal.Advice})
+				all = append(all, Unservable{Agent: kind.Name, Quota: refusal.Quota, Reason: reasonWord(refusal.Reason), Advice: refusal.Advice})
 			}
 		}
 	}
