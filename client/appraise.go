@@ -171,7 +171,7 @@ func (t *Transport) reserve(ctx context.Context, call *Call, wait time.Duration)
 
 // shorten cuts the estimate that was refused, and reports whether it did.
 func (t *Transport) shorten(ctx context.Context, call *Call, refusal *RefusalError, cuts int) bool {
-	if refusal.Reason != NeverFits && refusal.Reason != AboveClamp || refusal.RetryAfter >= 0 {
+	if refusal.Reason != ReasonNeverFits && refusal.Reason != ReasonAboveClamp || refusal.RetryAfter >= 0 {
 		return false
 	}
 	for i, item := range call.Items {
@@ -179,7 +179,7 @@ func (t *Transport) shorten(ctx context.Context, call *Call, refusal *RefusalErr
 			continue
 		}
 		most := item.Amount / 2
-		if quota, err := t.client.Quota(ctx, item.Quota); err == nil && refusal.Reason == NeverFits && cuts == 0 {
+		if quota, err := t.client.Quota(ctx, item.Quota); err == nil && refusal.Reason == ReasonNeverFits && cuts == 0 {
 			most = min(quota.Usable, item.Amount-1)
 		}
 		if most < 1 {

@@ -43,7 +43,7 @@ func classify(err error) (outcome, error) {
 	if errors.Is(err, proto.Error) {
 		if failed.Code() == connect.CodeInternal {
 			// It could not be encoded: it was not sent, and never can be.
-			return answered, &RequestError{Reason: Invalid, Message: failed.Message(), Hint: "check that all names are UTF-8", local: true}
+			return answered, &RequestError{Reason: ReasonInvalid, Message: failed.Message(), Hint: "check that all names are UTF-8", local: true}
 		}
 		// There was an answer, which cannot be read.
 		return unknown, &UnknownOutcomeError{Err: err}
@@ -52,7 +52,7 @@ func classify(err error) (outcome, error) {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound:
 		// A proxy, or a server that is not quotad: it did not carry anything out, and will not.
 		return answered, &RequestError{
-			Reason: Invalid, Message: failed.Message(), Hint: "check that this is the API address of a quotad node",
+			Reason: ReasonInvalid, Message: failed.Message(), Hint: "check that this is the API address of a quotad node",
 			door: true,
 		}
 	default:
@@ -66,21 +66,23 @@ func classify(err error) (outcome, error) {
 }
 
 // noRoom tells whether the leader's disk or memory is full: it stays so for long, and nobody else will take the command.
-func noRoom(err error) bool { return errors.Is(err, DiskFull) || errors.Is(err, MemoryFull) }
+func noRoom(err error) bool {
+	return errors.Is(err, ReasonDiskFull) || errors.Is(err, ReasonMemoryFull)
+}
 
 // classifyInfo does the same for an error that carries quotad's own detail.
 func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 	reason := Reason(info.GetReason())
 	switch reason {
-	case NoLeader, Overloaded, TooManyInFlight, DiskFull, MemoryFull:
+	case ReasonNoLeader, ReasonOverloaded, ReasonTooManyInFlight, ReasonDiskFull, ReasonMemoryFull:
 		return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message), leader: info.GetLeaderAddress()}
-	case Stopping, Canceled:
+	case ReasonStopping, ReasonCanceled:
 		// Both are said of what never began, with a mark, and of what may go on, without.
 		if info.GetNotAccepted() {
 			return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message)}
 		}
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
-	case CallerBudget, BudgetFull:
+	case ReasonCallerBudget, ReasonBudgetFull:
 		// Of calls, and of stored results, which acknowledgements free, there may be some again at once. A session's number
 		// keeps any other such answer, and a session that cannot be opened now cannot be in a moment.
 		refused := &NotAcceptedError{Reason: reason, Err: errors.New(message)}
@@ -89,7 +91,7 @@ func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 		}
 		refused.final = true
 		return answered, refused
-	case UnknownOutcome, Internal, 0:
+	case ReasonUnknownOutcome, ReasonInternal, 0:
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
 	default:
 		return answered, &RequestError{
@@ -178,7 +180,7 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 			if a.err == nil {
 				c.nodes.lead(a.node)
 			}
-			if a.outcome == answered || errors.Is(a.err, Overloaded) || noRoom(a.err) || errors.Is(a.err, CallerBudget) {
+			if a.outcome == answered || errors.Is(a.err, ReasonOverloaded) || noRoom(a.err) || errors.Is(a.err, ReasonCallerBudget) {
 				// A leader that takes nothing more is the leader all the same: nobody else will take it.
 				return a, doubt || r.running > 0
 			}

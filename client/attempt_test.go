@@ -25,7 +25,8 @@ func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
 		return err
 	}
 	reason := func(r Reason) error {
-		return detailed(connect.CodeUnknown, &quotav1.ErrorInfo{Reason: quotav1.Reason(r), NotAccepted: r == Invalid || r >= NoLeader})
+		notAccepted := r == ReasonInvalid || r >= ReasonNoLeader
+		return detailed(connect.CodeUnknown, &quotav1.ErrorInfo{Reason: quotav1.Reason(r), NotAccepted: notAccepted})
 	}
 	_, notUTF8 := proto.Marshal(&quotav1.Item{Quota: "\xff"})
 	for _, tt := range []struct {
@@ -45,25 +46,25 @@ func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
 		{"its answer cannot be read", connect.NewError(connect.CodeInvalidArgument, fmt.Errorf("unmarshal message: %w", notUTF8)), unknown},
 		{"a server's internal error", connect.NewError(connect.CodeInternal, errors.New("panic")), unknown},
 		{"not an API error", io.ErrUnexpectedEOF, unknown},
-		{"no leader", reason(NoLeader), notAccepted},
-		{"given up before it was accepted", reason(Canceled), notAccepted},
+		{"no leader", reason(ReasonNoLeader), notAccepted},
+		{"given up before it was accepted", reason(ReasonCanceled), notAccepted},
 		{"given up later", detailed(connect.CodeCanceled, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CANCELED}), unknown},
 		{"a wait that a stop cut short", detailed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_STOPPING}), unknown},
-		{"overloaded", reason(Overloaded), notAccepted},
-		{"stopping", reason(Stopping), notAccepted},
-		{"disk full", reason(DiskFull), notAccepted},
-		{"too many in flight", reason(TooManyInFlight), notAccepted},
+		{"overloaded", reason(ReasonOverloaded), notAccepted},
+		{"stopping", reason(ReasonStopping), notAccepted},
+		{"disk full", reason(ReasonDiskFull), notAccepted},
+		{"too many in flight", reason(ReasonTooManyInFlight), notAccepted},
 		{"no room for a result", detailed(connect.CodeResourceExhausted, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "result_bytes"}), notAccepted},
-		{"too many calls", reason(CallerBudget), notAccepted},
+		{"too many calls", reason(ReasonCallerBudget), notAccepted},
 		{"too many sessions", detailed(connect.CodeResourceExhausted, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "sessions"}), answered},
-		{"unknown outcome", reason(UnknownOutcome), unknown},
-		{"internal", reason(Internal), unknown},
+		{"unknown outcome", reason(ReasonUnknownOutcome), unknown},
+		{"internal", reason(ReasonInternal), unknown},
 		{"no reason", reason(0), unknown},
-		{"malformed, though not accepted", reason(Invalid), answered},
-		{"no token, though not accepted", reason(NoToken), answered},
-		{"not allowed, though not accepted", reason(NotAllowed), answered},
-		{"stale fence", reason(StaleFence), answered},
-		{"unknown session", reason(UnknownSession), answered},
+		{"malformed, though not accepted", reason(ReasonInvalid), answered},
+		{"no token, though not accepted", reason(ReasonNoToken), answered},
+		{"not allowed, though not accepted", reason(ReasonNotAllowed), answered},
+		{"stale fence", reason(ReasonStaleFence), answered},
+		{"unknown session", reason(ReasonUnknownSession), answered},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := classify(tt.err)

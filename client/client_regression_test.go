@@ -32,7 +32,7 @@ func TestAStringThatIsNotUTF8StopsNobodyElse(t *testing.T) {
 		_, errs["read"] = c.Quota(ctx, bad)
 		_, errs["list"] = c.Quotas(ctx, bad)
 		for name, err := range errs {
-			if !errors.As(err, new(*RequestError)) || !errors.Is(err, Invalid) {
+			if !errors.As(err, new(*RequestError)) || !errors.Is(err, ReasonInvalid) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -84,7 +84,7 @@ func TestARefusalAtTheDoorDoesNotEndADoubt(t *testing.T) {
 				cluster.AfterBatch(0, func() { cluster.Break(0, fakequota.Mute); refuse() })
 			}
 			_, err := c.Reserve(context.Background(), request)
-			if !errors.As(err, new(*UnknownOutcomeError)) || errors.As(err, new(*RequestError)) || !errors.Is(err, Invalid) {
+			if !errors.As(err, new(*UnknownOutcomeError)) || errors.As(err, new(*RequestError)) || !errors.Is(err, ReasonInvalid) {
 				t.Errorf("waits %v: %T %v", waits, err, err)
 			}
 			if got := c.Stats().UnknownOutcomes; got != 1 {

@@ -46,7 +46,7 @@ func TestLifeOfALease(t *testing.T) {
 		if !errors.Is(lease.Err(), ErrLeaseReleased) {
 			t.Errorf("released lease ended with %v", lease.Err())
 		}
-		if _, err := lease.Consume(ctx); !errors.Is(err, StaleFence) {
+		if _, err := lease.Consume(ctx); !errors.Is(err, ReasonStaleFence) {
 			t.Errorf("consume after release: %v", err)
 		}
 	})
@@ -56,12 +56,12 @@ func TestRefusalIsTyped(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		_, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 2_000)})
 		var refusal *RefusalError
-		if !errors.As(err, &refusal) || !errors.Is(err, NeverFits) || refusal.Quota != "t/core" || refusal.RetryAfter != -1 {
+		if !errors.As(err, &refusal) || !errors.Is(err, ReasonNeverFits) || refusal.Quota != "t/core" || refusal.RetryAfter != -1 {
 			t.Errorf("got %v", err)
 		}
 		_, err = c.Reserve(context.Background(), ReserveRequest{Items: one("nowhere", 1)})
 		var wrong *RequestError
-		if !errors.As(err, &wrong) || !errors.Is(err, UnknownQuota) {
+		if !errors.As(err, &wrong) || !errors.Is(err, ReasonUnknownQuota) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -85,7 +85,7 @@ func TestTwoNodesThatPointAtEachOtherEndInAnError(t *testing.T) {
 	virtual(t, 2, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Lead(-1)
 		_, err := c.Reserve(within(t, time.Second), ReserveRequest{Items: one("t/core", 1)})
-		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrClusterAway) || !errors.Is(err, NoLeader) {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrClusterAway) || !errors.Is(err, ReasonNoLeader) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -250,7 +250,7 @@ func TestExpiredSessions(t *testing.T) {
 			})
 			_, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
 			var doubt *UnknownOutcomeError
-			if !errors.As(err, &doubt) || !errors.Is(err, UnknownSession) {
+			if !errors.As(err, &doubt) || !errors.Is(err, ReasonUnknownSession) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -266,7 +266,8 @@ func TestBudgets_AreToldAtOnce(t *testing.T) {
 			start := time.Now()
 			_, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
 			var refused *NotAcceptedError
-			if !errors.As(err, &refused) || !errors.Is(err, CallerBudget) || errors.Is(err, ErrClusterAway) || time.Since(start) > time.Second {
+			if !errors.As(err, &refused) || !errors.Is(err, ReasonCallerBudget) || errors.Is(err, ErrClusterAway) ||
+				time.Since(start) > time.Second {
 				t.Errorf("%v after %v", err, time.Since(start))
 			}
 			cluster.Break(0, fakequota.Healthy)
@@ -284,7 +285,7 @@ func TestBudgets_AreToldAtOnce(t *testing.T) {
 			cluster.Break(0, fakequota.Spent)
 			_, err = c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
 			var refusal *RefusalError
-			if !errors.As(err, &refusal) || !errors.Is(err, CallerBudget) || refusal.Budget != "leases" || refusal.RetryAfter <= 0 {
+			if !errors.As(err, &refusal) || !errors.Is(err, ReasonCallerBudget) || refusal.Budget != "leases" || refusal.RetryAfter <= 0 {
 				t.Errorf("%v", err)
 			}
 			if _, err := lease.Release(context.Background()); err != nil {
@@ -307,7 +308,7 @@ func TestAFullDisk(t *testing.T) {
 			start := time.Now()
 			_, err = c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
 			var refused *NotAcceptedError
-			if !errors.As(err, &refused) || !errors.Is(err, DiskFull) || time.Since(start) > time.Second {
+			if !errors.As(err, &refused) || !errors.Is(err, ReasonDiskFull) || time.Since(start) > time.Second {
 				t.Errorf("%v after %v", err, time.Since(start))
 			}
 			if _, err := lease.Release(context.Background()); err != nil {
@@ -489,7 +490,7 @@ func TestOneMalformedCommandDoesNotTakeTheOthersWithIt(t *testing.T) {
 					items = nil
 				}
 				_, err := c.Reserve(context.Background(), ReserveRequest{Items: items})
-				if (i == 7) != errors.Is(err, Invalid) {
+				if (i == 7) != errors.Is(err, ReasonInvalid) {
 					t.Errorf("%d: %v", i, err)
 				}
 			})

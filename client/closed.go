@@ -11,7 +11,7 @@ import (
 // the cluster's answer to a Consume.
 
 // ItemClosed returns a channel that is closed when something that the lease held is void, because its window has closed,
-// or when the lease has ended. A Consume without items fails from then on with [ItemClosed]; reserve again, or name the items
+// or when the lease has ended. A Consume without items fails from then on with [ReasonItemClosed]; reserve again, or name the items
 // that are left.
 func (l *Lease) ItemClosed() <-chan struct{} {
 	l.mu.Lock()
@@ -100,7 +100,7 @@ func (l *Lease) itemsEnd() {
 // closedItemOf returns the quota of which the cluster says that its item has closed.
 func closedItemOf(err error) (quota string, ok bool) {
 	failed, isRequest := errors.AsType[*RequestError](err)
-	if !isRequest || failed.Reason != ItemClosed {
+	if !isRequest || failed.Reason != ReasonItemClosed {
 		return "", false
 	}
 	return failed.Quota, true

@@ -57,7 +57,7 @@ func TestLease_TellsThatAnItemClosed(t *testing.T) {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			lease := reserved(t, cluster, c)
 			cluster.CloseWindow("t/core")
-			if _, err := lease.Consume(context.Background()); !errors.Is(err, ItemClosed) {
+			if _, err := lease.Consume(context.Background()); !errors.Is(err, ReasonItemClosed) {
 				t.Fatalf("consumed all: %v", err)
 			}
 			closed(t, lease, "t/core")

@@ -105,7 +105,7 @@ func checkText(pb *quotav1.Command) error {
 	switch kind := pb.GetKind().(type) {
 	case *quotav1.Command_Reserve:
 		if holder := kind.Reserve.GetHolder(); !utf8.ValidString(holder) {
-			return &RequestError{Reason: Invalid, Message: fmt.Sprintf("the holder %q is not UTF-8", holder), Field: "holder"}
+			return &RequestError{Reason: ReasonInvalid, Message: fmt.Sprintf("the holder %q is not UTF-8", holder), Field: "holder"}
 		}
 		items = kind.Reserve.GetItems()
 	case *quotav1.Command_Consume:
@@ -121,7 +121,7 @@ func checkText(pb *quotav1.Command) error {
 	}
 	for _, item := range items {
 		if quota := item.GetQuota(); !utf8.ValidString(quota) {
-			return &RequestError{Reason: Invalid, Message: fmt.Sprintf("the quota %q is not UTF-8", quota), Quota: quota}
+			return &RequestError{Reason: ReasonInvalid, Message: fmt.Sprintf("the quota %q is not UTF-8", quota), Quota: quota}
 		}
 	}
 	return nil

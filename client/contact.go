@@ -148,7 +148,7 @@ func (c *Client) greet(ctx context.Context) (attempt[*quotav1.CheckFenceResponse
 	})
 	wrong, refused := errors.AsType[*RequestError](a.err)
 	switch {
-	case refused && wrong.Reason == Invalid:
+	case refused && wrong.Reason == ReasonInvalid:
 		return a, wrong
 	case a.err == nil, refused, reasonIn(a.err) != 0:
 		return a, nil

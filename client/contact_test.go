@@ -104,7 +104,7 @@ func TestClient_WaitsForAClusterThatItKnows(t *testing.T) {
 		if err := c.Ping(context.Background()); err != nil {
 			t.Errorf("Ping of a node without a leader: %v", err)
 		}
-		if err := c.Ready(context.Background()); !errors.Is(err, NoLeader) {
+		if err := c.Ready(context.Background()); !errors.Is(err, ReasonNoLeader) {
 			t.Errorf("Ready without a leader: %v", err)
 		}
 	})
@@ -116,7 +116,7 @@ func TestErrors_ReadWell(t *testing.T) {
 		{"a:1", dial}, {"b:2", context.DeadlineExceeded}, {"c:3", &net.DNSError{Err: "no such host"}}, {"d:4", dial},
 	}}
 	const nobody = "no quotad node answers (a:1: connection refused; b:2: no answer; c:3: no such host; and 1 more)"
-	noLeader := &NotAcceptedError{Reason: NoLeader, Err: errors.New("no leader is known")}
+	noLeader := &NotAcceptedError{Reason: ReasonNoLeader, Err: errors.New("no leader is known")}
 	for _, tt := range []struct {
 		err  error
 		want string
@@ -128,15 +128,18 @@ func TestErrors_ReadWell(t *testing.T) {
 			"quotad: not accepted: context canceled: the cluster is away: NO_LEADER: no leader is known",
 		},
 		{
-			&UnknownOutcomeError{Reason: Stopping, Err: &NotAcceptedError{Reason: Stopping, Err: errors.New("STOPPING: it stops")}},
+			&UnknownOutcomeError{Reason: ReasonStopping, Err: &NotAcceptedError{Reason: ReasonStopping, Err: errors.New("STOPPING: it stops")}},
 			"quotad: outcome unknown: STOPPING: it stops",
 		},
-		{&RefusalError{Reason: Exhausted, Quota: "t/core", RetryAfter: 1234567891}, "quotad: refused: EXHAUSTED of t/core, retry after 1.2s"},
 		{
-			&RefusalError{Reason: Exhausted, Quota: "t/core", RetryAfter: 3*time.Minute + 987654321},
+			&RefusalError{Reason: ReasonExhausted, Quota: "t/core", RetryAfter: 1234567891},
+			"quotad: refused: EXHAUSTED of t/core, retry after 1.2s",
+		},
+		{
+			&RefusalError{Reason: ReasonExhausted, Quota: "t/core", RetryAfter: 3*time.Minute + 987654321},
 			"quotad: refused: EXHAUSTED of t/core, retry after 3m1s",
 		},
-		{&RefusalError{Reason: Exhausted, Quota: "t/core", RetryAfter: 12345678}, "quotad: refused: EXHAUSTED of t/core, retry after 12ms"},
+		{&RefusalError{Reason: ReasonExhausted, Quota: "t/core", RetryAfter: 12345678}, "quotad: refused: EXHAUSTED of t/core, retry after 12ms"},
 	} {
 		if got := tt.err.Error(); got != tt.want {
 			t.Errorf("%s, want %s", got, tt.want)
@@ -149,7 +152,7 @@ func TestLimiter_SaysWhyItCanTakeNothing(t *testing.T) {
 	var log bytes.Buffer
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/slots", fakequota.Quota{Usable: 2, Available: 2, Slots: true})
-		for name, want := range map[string]error{"t/coer": UnknownQuota, "t/slots": ErrSlots} {
+		for name, want := range map[string]error{"t/coer": ReasonUnknownQuota, "t/slots": ErrSlots} {
 			log.Reset()
 			limiter := c.Limiter(name)
 			for range 3 {

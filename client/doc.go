@@ -26,7 +26,7 @@
 // [*RequestError], which says that the request itself is wrong. It is not accepted, [*NotAcceptedError]: it had no effect.
 // Or its outcome is unknown, [*UnknownOutcomeError]. The client repeats requests by itself, each under its own number, so
 // that none is carried out twice; the last two errors are what remains when the caller's context has ended. Errors
-// answer to errors.Is with a [Reason], such as errors.Is(err, client.Cooldown), and with [ErrClusterAway] or the
+// answer to errors.Is with a [Reason], such as errors.Is(err, client.ReasonCooldown), and with [ErrClusterAway] or the
 // context's error.
 //
 // A client that has never heard of a node takes its addresses for wrong: where connections to all of them fail, calls end within a

@@ -108,7 +108,7 @@ type RefusalError struct {
 	Forecast *Forecast
 	// BackPressure is how the holder's workflow stands; nil: it is in none, or nothing in it is limited.
 	BackPressure *BackPressure
-	// Budget is what callers share of which there is no more, with CallerBudget and BudgetFull.
+	// Budget is what callers share of which there is no more, with ReasonCallerBudget and ReasonBudgetFull.
 	Budget string
 }
 
@@ -143,7 +143,7 @@ type RequestError struct {
 	Quota string
 	// Field is the field that it is about, if any.
 	Field string
-	// FenceCounter is the cluster's present fence, with StaleFence and NeverIssued.
+	// FenceCounter is the cluster's present fence, with ReasonStaleFence and ReasonNeverIssued.
 	FenceCounter uint64
 
 	// door: it was refused before the replicated state saw it, which says nothing of earlier attempts.

@@ -128,7 +128,7 @@ func ExampleClient_Reserve() {
 
 	_, err = c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: "t/core", Amount: 9}}})
 	if refusal, ok := errors.AsType[*client.RefusalError](err); ok {
-		fmt.Println(refusal.Reason, refusal.Available, errors.Is(err, client.Exhausted))
+		fmt.Println(refusal.Reason, refusal.Available, errors.Is(err, client.ReasonExhausted))
 	}
 	// Output:
 	// 7 of 10 are left

@@ -29,7 +29,7 @@ func TestHooks(t *testing.T) {
 	hooks := Hooks{
 		Wait: func(_ context.Context, request ReserveRequest) func(*Lease, error) {
 			tell("waits %s %v", request.Holder, request.Items)
-			return func(lease *Lease, err error) { tell("waited %v %v", lease != nil, errors.Is(err, Exhausted)) }
+			return func(lease *Lease, err error) { tell("waited %v %v", lease != nil, errors.Is(err, ReasonExhausted)) }
 		},
 		Refusal:  func(r *RefusalError) { tell("refused %s", r.Reason) },
 		Retry:    func(r *http.Request, after time.Duration) { tell("retries %s %v", r.URL.Path, after > 0) },
@@ -58,7 +58,7 @@ func TestHooks(t *testing.T) {
 		mu.Unlock()
 
 		cluster.Set("t/empty", fakequota.Quota{Usable: 10})
-		if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/empty", 1), Holder: "worf"}); !errors.Is(err, Exhausted) {
+		if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/empty", 1), Holder: "worf"}); !errors.Is(err, ReasonExhausted) {
 			t.Errorf("%v", err)
 		}
 		mu.Lock()

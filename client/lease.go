@@ -149,7 +149,7 @@ func (l *Lease) Done() <-chan struct{} {
 }
 
 // Err returns why the lease has ended, nil while it lives: ErrLeaseExpired, ErrLeaseReleased, or a *RequestError with
-// StaleFence.
+// ReasonStaleFence.
 func (l *Lease) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -267,7 +267,7 @@ func (l *Lease) die(cause error) {
 
 // Consume makes held amounts spendable as one operation; without items, all that is held. Consume before you spend. A
 // *RefusalError is the cluster's no. Once the window of an item has closed, a Consume without items consumes nothing and
-// fails with [ItemClosed]: what was held of it is void. Take a new lease then.
+// fails with [ReasonItemClosed]: what was held of it is void. Take a new lease then.
 func (l *Lease) Consume(ctx context.Context, items ...Item) (*Operation, error) {
 	ctx, done, err := l.client.begin(ctx, 0)
 	if err != nil {
@@ -305,7 +305,7 @@ func (l *Lease) abandon(op uint64) {
 	settle := (&Operation{lease: l, number: op}).settlement(Settlement{Final: true})
 	settle.then = func(settle *command) {
 		l.learn(settle.err)
-		if settle.err == nil || errors.Is(settle.err, StaleOperation) {
+		if settle.err == nil || errors.Is(settle.err, ReasonStaleOperation) {
 			l.finish(op)
 		}
 	}
@@ -406,7 +406,7 @@ func (l *Lease) learn(err error) {
 	if quota, ok := closedItemOf(err); ok {
 		l.closeItems(quota)
 	}
-	if errors.Is(err, StaleFence) || errors.Is(err, NeverIssued) {
+	if errors.Is(err, ReasonStaleFence) || errors.Is(err, ReasonNeverIssued) {
 		l.die(err)
 	}
 }

@@ -112,10 +112,12 @@ func TestALeaseEnds(t *testing.T) {
 		end  func(*fakequota.Cluster, *Lease)
 		want error
 	}{
-		"at its deadline":                       {func(*fakequota.Cluster, *Lease) {}, ErrLeaseExpired},
-		"when it is released":                   {func(_ *fakequota.Cluster, l *Lease) { _, _ = l.Release(context.Background()) }, ErrLeaseReleased},
-		"when a command meets it dead":          {func(c *fakequota.Cluster, l *Lease) { c.Revoke(); _ = l.Renew(context.Background(), 0) }, StaleFence},
-		"when its renewal fails":                {func(c *fakequota.Cluster, l *Lease) { l.KeepAlive(); c.Revoke() }, StaleFence},
+		"at its deadline":     {func(*fakequota.Cluster, *Lease) {}, ErrLeaseExpired},
+		"when it is released": {func(_ *fakequota.Cluster, l *Lease) { _, _ = l.Release(context.Background()) }, ErrLeaseReleased},
+		"when a command meets it dead": {
+			func(c *fakequota.Cluster, l *Lease) { c.Revoke(); _ = l.Renew(context.Background(), 0) }, ReasonStaleFence,
+		},
+		"when its renewal fails":                {func(c *fakequota.Cluster, l *Lease) { l.KeepAlive(); c.Revoke() }, ReasonStaleFence},
 		"when the cluster is away for too long": {func(c *fakequota.Cluster, l *Lease) { l.KeepAlive(); c.Break(0, fakequota.Silent) }, ErrLeaseExpired},
 	} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
@@ -173,7 +175,7 @@ func TestDo(t *testing.T) {
 			<-ctx.Done()
 			return 0, context.Cause(ctx)
 		})
-		if !errors.Is(err, StaleFence) {
+		if !errors.Is(err, ReasonStaleFence) {
 			t.Errorf("a lease that was lost: %v", err)
 		}
 	})
@@ -276,7 +278,7 @@ func TestOneThatWaitsForLongDoesNotStopTheOthers(t *testing.T) {
 			if _, err := c.Quota(ctx, "t/core"); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := c.Reserve(ctx, ReserveRequest{Items: one("t/core", 5_000)}); !errors.Is(err, NeverFits) {
+			if _, err := c.Reserve(ctx, ReserveRequest{Items: one("t/core", 5_000)}); !errors.Is(err, ReasonNeverFits) {
 				t.Fatal(err)
 			}
 		}
@@ -295,9 +297,12 @@ func TestReasonsReadWell(t *testing.T) {
 		err  error
 		want string
 	}{
-		{&RefusalError{Reason: Exhausted, Quota: "t/core", RetryAfter: time.Second, Advice: "wait"}, "quotad: refused: EXHAUSTED of t/core, retry after 1s: wait"},
-		{&RefusalError{Reason: NeverFits, Quota: "t/core", RetryAfter: -1}, "quotad: refused: NEVER_FITS of t/core"},
-		{&RequestError{Reason: StaleFence, Message: "gone", Hint: "reserve anew"}, "quotad: STALE_FENCE: gone (reserve anew)"},
+		{
+			&RefusalError{Reason: ReasonExhausted, Quota: "t/core", RetryAfter: time.Second, Advice: "wait"},
+			"quotad: refused: EXHAUSTED of t/core, retry after 1s: wait",
+		},
+		{&RefusalError{Reason: ReasonNeverFits, Quota: "t/core", RetryAfter: -1}, "quotad: refused: NEVER_FITS of t/core"},
+		{&RequestError{Reason: ReasonStaleFence, Message: "gone", Hint: "reserve anew"}, "quotad: STALE_FENCE: gone (reserve anew)"},
 		{&NotAcceptedError{Err: ErrClosed}, "quotad: not accepted: the client is closed"},
 	} {
 		if got := tt.err.Error(); got != tt.want {

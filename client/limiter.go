@@ -179,7 +179,7 @@ func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 // WaitN is Wait for n units. For 0 units it returns at once; fewer are an error.
 func (l *Limiter) WaitN(ctx context.Context, n int) error {
 	if n < 0 {
-		return &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were requested", n)}
+		return &RequestError{Reason: ReasonInvalid, Message: fmt.Sprintf("%d units were requested", n)}
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -194,7 +194,7 @@ func (l *Limiter) WaitN(ctx context.Context, n int) error {
 // WaitTake is WaitN for a call that has to know what was taken: of pools, Member names the key, the deployment or the region to use.
 func (l *Limiter) WaitTake(ctx context.Context, n int) (*Taken, error) {
 	if n < 0 {
-		return nil, &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were requested", n)}
+		return nil, &RequestError{Reason: ReasonInvalid, Message: fmt.Sprintf("%d units were requested", n)}
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -349,7 +349,7 @@ func (l *Limiter) TryTakeN(n int) *Taken {
 		return l.uncounted()
 	}
 	if most := min(mostUnits, l.settings.maxBatch); n < 0 || int64(n) > most {
-		wrong := &RequestError{Reason: Invalid, Message: fmt.Sprintf("%d units were requested; allowed are 0 to %d", n, most)}
+		wrong := &RequestError{Reason: ReasonInvalid, Message: fmt.Sprintf("%d units were requested; allowed are 0 to %d", n, most)}
 		return &Taken{limiter: l, delay: math.MaxInt64, err: wrong}
 	}
 	if taken := l.takeAtHand(int64(n)); taken != nil {

@@ -192,13 +192,13 @@ func TestEdgeValues(t *testing.T) {
 		if after := limiter.Stats().Left; after > before+30 {
 			t.Errorf("%d left, before %d: absurd takes made demand", after, before)
 		}
-		if err := limiter.WaitN(context.Background(), -1); !errors.Is(err, Invalid) {
+		if err := limiter.WaitN(context.Background(), -1); !errors.Is(err, ReasonInvalid) {
 			t.Errorf("WaitN(-1): %v", err)
 		}
 		if err := limiter.WaitN(context.Background(), 0); err != nil {
 			t.Errorf("WaitN(0): %v", err)
 		}
-		if err := limiter.WaitN(context.Background(), math.MaxInt); !errors.Is(err, NeverFits) {
+		if err := limiter.WaitN(context.Background(), math.MaxInt); !errors.Is(err, ReasonNeverFits) {
 			t.Errorf("WaitN(MaxInt): %v", err)
 		}
 		if r := limiter.TryTakeN(-1); r.OK() {
@@ -380,7 +380,7 @@ func TestALimiterRefusesSlotsAndUnknownQuotas(t *testing.T) {
 		if err := c.Limiter("t/slots").Wait(context.Background()); !errors.Is(err, ErrSlots) {
 			t.Errorf("slots: %v", err)
 		}
-		if err := c.Limiter("nowhere").Wait(context.Background()); !errors.Is(err, UnknownQuota) {
+		if err := c.Limiter("nowhere").Wait(context.Background()); !errors.Is(err, ReasonUnknownQuota) {
 			t.Errorf("unknown quota: %v", err)
 		}
 		if c.Limiter("nowhere").Allow() {

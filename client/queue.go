@@ -50,7 +50,7 @@ func (q *queue) push(commands ...*command) error {
 		return &NotAcceptedError{Err: ErrClosed}
 	}
 	if q.length+len(commands) > maxQueued {
-		return &NotAcceptedError{Reason: Overloaded, Err: errors.New("too many requests wait in this client; retry later")}
+		return &NotAcceptedError{Reason: ReasonOverloaded, Err: errors.New("too many requests wait in this client; retry later")}
 	}
 	for _, cmd := range commands {
 		q.appendLocked(cmd)
@@ -295,7 +295,7 @@ func (c *Client) failed(ctx context.Context, batch []*command, how outcome, doub
 	for _, cmd := range batch {
 		cmd.doubt = cmd.doubt || doubt
 	}
-	if wrong.Reason == Invalid && len(batch) > 1 {
+	if wrong.Reason == ReasonInvalid && len(batch) > 1 {
 		// One malformed command must not take the others with it: halve until it stands alone.
 		half := len(batch) / 2
 		undecided := c.exchange(ctx, append([]*command(nil), batch[:half]...))
@@ -336,7 +336,7 @@ func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) b
 		cmd.land()
 		return false
 	}
-	if errors.Is(err, UnknownSession) {
+	if errors.Is(err, ReasonUnknownSession) {
 		c.sessions.forget(cmd.session)
 		if !cmd.doubt || cmd.repeatable() {
 			cmd.session, cmd.trouble = nil, err
@@ -344,7 +344,7 @@ func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) b
 			cmd.doubt = false
 			return false
 		}
-		err = &UnknownOutcomeError{Reason: UnknownSession, Err: err}
+		err = &UnknownOutcomeError{Reason: ReasonUnknownSession, Err: err}
 		c.counters.unknown.Add(1)
 	}
 	if wrong, ok := errors.AsType[*RequestError](err); ok && wrong.door && cmd.doubt {

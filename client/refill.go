@@ -159,7 +159,7 @@ func (l *Limiter) factsOf(quotas []Quota, amount int64) quotaFacts {
 
 // recordUnusable keeps why no take can succeed, and says it once.
 func (l *Limiter) recordUnusable(err error) {
-	if !errors.Is(err, UnknownQuota) && !errors.Is(err, ErrSlots) {
+	if !errors.Is(err, ReasonUnknownQuota) && !errors.Is(err, ErrSlots) {
 		return
 	}
 	l.mu.Lock()
@@ -268,7 +268,7 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 	l.mu.Unlock()
 	for i := range items {
 		if units > maxAmount/items[i].Amount {
-			return nil, &RefusalError{Reason: NeverFits, Quota: items[i].Quota, RetryAfter: -1, Advice: "request fewer units at a time"}
+			return nil, &RefusalError{Reason: ReasonNeverFits, Quota: items[i].Quota, RetryAfter: -1, Advice: "request fewer units at a time"}
 		}
 		items[i].Amount *= units
 	}
@@ -378,7 +378,7 @@ func (l *Limiter) waitSlow(ctx context.Context, n int64) (*Taken, error) {
 			}
 			return nil, err
 		}
-		if bounded || refusal.RetryAfter < 0 || (refusal.Reason != CannotServeInTime && refusal.Reason != WaitExpired) {
+		if bounded || refusal.RetryAfter < 0 || (refusal.Reason != ReasonCannotServeInTime && refusal.Reason != ReasonWaitExpired) {
 			return nil, err
 		}
 		// Longer than one Reserve can wait: come back, for as long as the caller likes.

@@ -121,7 +121,7 @@ func (c *Client) reserveMessage(request ReserveRequest, wait time.Duration) *quo
 // refused turns a refusal into an error, and learns of the cooldown that it may tell of.
 func (c *Client) refused(r *quotav1.Refusal) error {
 	refusal := refusalOf(r)
-	if refusal.Reason == Cooldown {
+	if refusal.Reason == ReasonCooldown {
 		c.closures.learn(refusal.Quota, cmp.Or(refusal.ReopensIn, refusal.RetryAfter)) // an older node does not tell them apart
 	}
 	c.hooks.refusal(refusal)
@@ -154,10 +154,10 @@ func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiti
 				return nil, stamp{}, c.inDoubt(wrong)
 			}
 			c.sessions.finish(cmd)
-			if errors.Is(a.err, UnknownSession) {
+			if errors.Is(a.err, ReasonUnknownSession) {
 				c.sessions.forget(cmd.session)
 				c.counters.unknown.Add(1)
-				return nil, stamp{}, &UnknownOutcomeError{Reason: UnknownSession, Err: a.err}
+				return nil, stamp{}, &UnknownOutcomeError{Reason: ReasonUnknownSession, Err: a.err}
 			}
 			return nil, stamp{}, a.err
 		}

@@ -107,7 +107,7 @@ func (s *sessions) add(ctx context.Context, open func(context.Context) (uint64, 
 		return nil
 	}
 	if count >= maxSessions {
-		return &NotAcceptedError{Reason: TooManyInFlight, Err: TooManyInFlight}
+		return &NotAcceptedError{Reason: ReasonTooManyInFlight, Err: ReasonTooManyInFlight}
 	}
 	id, err := open(ctx)
 	if err != nil {

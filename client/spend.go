@@ -255,7 +255,7 @@ func (l *Limiter) settled(err error, left int64, lease *Lease, release bool) {
 		l.stats.Forfeited += uint64(left)
 	}
 	l.mu.Unlock()
-	if release && errors.Is(err, PastSpendBy) {
+	if release && errors.Is(err, ReasonPastSpendBy) {
 		l.client.send(time.Second, lease.release())
 	}
 }

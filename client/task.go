@@ -78,8 +78,8 @@ type Ended struct {
 }
 
 // BeginTask begins the next attempt of a task, and keeps it alive until it has ended. A *RefusalError is the cluster's no:
-// TaskShelved, TaskUnderWay or TaskLater, or Cooldown or Suspended of one of its quotas. ErrTaskDone says that there is
-// nothing to do.
+// [ReasonTaskShelved], [ReasonTaskUnderWay] or [ReasonTaskLater], or [ReasonCooldown] or [ReasonSuspended] of one of its quotas.
+// ErrTaskDone says that there is nothing to do.
 func (c *Client) BeginTask(ctx context.Context, request TaskRequest) (*Attempt, error) {
 	ctx, done, err := c.begin(ctx, 0)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Client) beginOnce(ctx context.Context, message *quotav1.BeginTaskReques
 		})
 		c.sessions.finish(cmd)
 		wrong, isWrong := errors.AsType[*RequestError](err)
-		if !isWrong || wrong.Reason != UnknownSession {
+		if !isWrong || wrong.Reason != ReasonUnknownSession {
 			return a, err
 		}
 		c.sessions.forget(cmd.session) // it was idle for too long, and nothing was begun
@@ -139,7 +139,7 @@ func (c *Client) identity(ctx context.Context) (*command, error) {
 		if err == nil {
 			return cmd, nil
 		}
-		if _, wrong := errors.AsType[*RequestError](err); wrong || errors.Is(err, TooManyInFlight) || errors.Is(err, CallerBudget) {
+		if _, wrong := errors.AsType[*RequestError](err); wrong || errors.Is(err, ReasonTooManyInFlight) || errors.Is(err, ReasonCallerBudget) {
 			return nil, err
 		}
 		if pause.wait(ctx); ctx.Err() != nil {
@@ -193,7 +193,7 @@ func (a *Attempt) Failures() (failed, most int) { return a.failures, a.maxFailur
 // Over returns a channel that is closed when the attempt has ended or is lost.
 func (a *Attempt) Over() <-chan struct{} { return a.ctx.Done() }
 
-// Err returns why the attempt is over: ErrAttemptEnded, ErrAttemptExpired, ErrClosed, or a *RequestError with StaleFence;
+// Err returns why the attempt is over: ErrAttemptEnded, ErrAttemptExpired, ErrClosed, or a *RequestError with ReasonStaleFence;
 // nil while it is under way.
 func (a *Attempt) Err() error {
 	switch cause := context.Cause(a.ctx); {
@@ -305,7 +305,7 @@ func (a *Attempt) prolong(left time.Duration, stamp stamp) {
 
 // learn ends the attempt here where the cluster says that it is over.
 func (a *Attempt) learn(err error) {
-	for _, reason := range []Reason{StaleFence, NeverIssued, StaleAttempt, ForeignTask} {
+	for _, reason := range []Reason{ReasonStaleFence, ReasonNeverIssued, ReasonStaleAttempt, ReasonForeignTask} {
 		if errors.Is(err, reason) {
 			a.cancel(err)
 		}
@@ -326,7 +326,7 @@ func insist[T any](ctx context.Context, c *Client, send sender[T]) (attempt[T], 
 		a, doubt := race(ctx, c, c.prompt(), send)
 		inDoubt = inDoubt || doubt || a.outcome == unknown
 		switch wrong, isWrong := errors.AsType[*RequestError](a.err); {
-		case a.outcome == answered && isWrong && (wrong.door || wrong.Reason == UnknownSession) && inDoubt:
+		case a.outcome == answered && isWrong && (wrong.door || wrong.Reason == ReasonUnknownSession) && inDoubt:
 			return a, c.inDoubt(wrong)
 		case a.outcome == answered:
 			c.note(nil)

@@ -21,7 +21,7 @@ func TestLifeOfAnAttempt(t *testing.T) {
 		}
 		_, err = c.BeginTask(ctx, TaskRequest{Task: "t"})
 		var refusal *RefusalError
-		if !errors.As(err, &refusal) || refusal.Reason != TaskUnderWay || refusal.RetryAfter <= 0 || strings.Contains(err.Error(), "of ,") {
+		if !errors.As(err, &refusal) || refusal.Reason != ReasonTaskUnderWay || refusal.RetryAfter <= 0 || strings.Contains(err.Error(), "of ,") {
 			t.Errorf("%v", err)
 		}
 		pass(time.Minute)
@@ -62,7 +62,7 @@ func TestTasksThatNeedNoAttempt(t *testing.T) {
 				t.Errorf("%v: %+v, %v", outcome, ended, err)
 			}
 			_, err = c.BeginTask(ctx, TaskRequest{Task: name})
-			if outcome == OutcomeFailed && !errors.Is(err, TaskShelved) || outcome != OutcomeFailed && !errors.Is(err, ErrTaskDone) {
+			if outcome == OutcomeFailed && !errors.Is(err, ReasonTaskShelved) || outcome != OutcomeFailed && !errors.Is(err, ErrTaskDone) {
 				t.Errorf("%v: begun again: %v", outcome, err)
 			}
 		}
@@ -84,10 +84,10 @@ func TestAnAttemptIsLost(t *testing.T) {
 			a := begin(t, c)
 			cluster.ForgetTask("t")
 			<-a.Over()
-			if !errors.Is(a.Err(), StaleFence) {
+			if !errors.Is(a.Err(), ReasonStaleFence) {
 				t.Errorf("%v", a.Err())
 			}
-			if _, err := a.End(context.Background(), Ending{Outcome: OutcomeDone}); !errors.Is(err, StaleFence) {
+			if _, err := a.End(context.Background(), Ending{Outcome: OutcomeDone}); !errors.Is(err, ReasonStaleFence) {
 				t.Errorf("%v", err)
 			}
 		})

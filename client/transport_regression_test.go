@@ -111,8 +111,8 @@ func TestAStreamEndsWithItsSlot(t *testing.T) {
 		cause error
 	}{
 		{"the cluster is away", one("t/streams", 1), func(c *fakequota.Cluster) { c.Break(0, fakequota.Silent) }, ErrLeaseExpired},
-		{"it was revoked", one("t/streams", 1), (*fakequota.Cluster).Revoke, StaleFence},
-		{"a rate besides", both, (*fakequota.Cluster).Revoke, StaleFence},
+		{"it was revoked", one("t/streams", 1), (*fakequota.Cluster).Revoke, ReasonStaleFence},
+		{"a rate besides", both, (*fakequota.Cluster).Revoke, ReasonStaleFence},
 		{"nobody reads it any more", one("t/streams", 1), func(*fakequota.Cluster) { pass(20 * time.Minute) }, ErrLeaseExpired},
 		{"a rate alone has no slot to lose", one("t/core", 1), (*fakequota.Cluster).Revoke, nil},
 	} {
@@ -179,7 +179,7 @@ func TestACallThatLosesItsSlotSaysWhy(t *testing.T) {
 		if err == nil {
 			_ = response.Body.Close()
 		}
-		if !errors.Is(err, StaleFence) {
+		if !errors.Is(err, ReasonStaleFence) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -101,7 +101,7 @@ func TestARefusalSendsNothing(t *testing.T) {
 	server, _, client := provider(t, cluster, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }), QueueWait(0))
 	_, err := client.Get(server.URL)
 	var refusal *RefusalError
-	if !errors.As(err, &refusal) || !errors.Is(err, Exhausted) || served.Load() != 0 {
+	if !errors.As(err, &refusal) || !errors.Is(err, ReasonExhausted) || served.Load() != 0 {
 		t.Errorf("got %v, served %d", err, served.Load())
 	}
 }
@@ -203,7 +203,7 @@ func TestARepeatWithoutAnAllowanceIsNotWritten(t *testing.T) {
 	_, _ = io.Copy(io.Discard, response.Body)
 	_ = response.Body.Close()
 	_, err = client.Get(address)
-	if !errors.Is(err, Exhausted) || reads.Load() != 2 {
+	if !errors.Is(err, ReasonExhausted) || reads.Load() != 2 {
 		t.Errorf("got %v, the provider read %d requests", err, reads.Load())
 	}
 }

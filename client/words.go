@@ -124,75 +124,75 @@ type BackPressure struct {
 	Turn string
 }
 
-// Reason is the code of a refusal (1 to 99), of an error (100 and above), or of either (CallerBudget, BudgetFull). It is an error itself, so that
-// errors.Is(err, client.Cooldown) asks for it wherever it sits.
+// Reason is the code of a refusal (1 to 99), of an error (100 and above), or of either ([ReasonCallerBudget], [ReasonBudgetFull]), with the
+// API's names. It is an error itself: errors.Is(err, client.ReasonCooldown) asks for it wherever it sits.
 type Reason int32
 
 // Reasons of refusals, in their order of precedence.
 const (
-	NeverFits         Reason = 1
-	AboveClamp        Reason = 2
-	Suspended         Reason = 3
-	Cooldown          Reason = 4
-	Exhausted         Reason = 5
-	BehindWaiters     Reason = 6
-	CannotServeInTime Reason = 7
-	WaitExpired       Reason = 8
-	Withdrawn         Reason = 9
-	QueueFull         Reason = 10
-	BreakerOpen       Reason = 12
-	InZone            Reason = 13
-	Reopening         Reason = 14
-	KeptForOthers     Reason = 15
-	AboveCap          Reason = 16
-	Parked            Reason = 19
-	TaskShelved       Reason = 20
-	TaskUnderWay      Reason = 21
-	TaskLater         Reason = 22
-	NotItsTurn        Reason = 17
-	DownstreamLimited Reason = 18
+	ReasonNeverFits         Reason = 1
+	ReasonAboveClamp        Reason = 2
+	ReasonSuspended         Reason = 3
+	ReasonCooldown          Reason = 4
+	ReasonExhausted         Reason = 5
+	ReasonBehindWaiters     Reason = 6
+	ReasonCannotServeInTime Reason = 7
+	ReasonWaitExpired       Reason = 8
+	ReasonWithdrawn         Reason = 9
+	ReasonQueueFull         Reason = 10
+	ReasonBreakerOpen       Reason = 12
+	ReasonZone              Reason = 13
+	ReasonReopening         Reason = 14
+	ReasonShare             Reason = 15
+	ReasonCap               Reason = 16
+	ReasonParked            Reason = 19
+	ReasonTaskShelved       Reason = 20
+	ReasonTaskUnderWay      Reason = 21
+	ReasonTaskLater         Reason = 22
+	ReasonSequential        Reason = 17
+	ReasonBackPressure      Reason = 18
 )
 
 // Reasons of refusals and of errors: what callers share has a part for each, and their name says what it is.
 const (
-	CallerBudget Reason = 172
-	BudgetFull   Reason = 173
+	ReasonCallerBudget Reason = 172
+	ReasonBudgetFull   Reason = 173
 )
 
 // Reasons of errors.
 const (
-	Invalid           Reason = 100
-	UnknownQuota      Reason = 101
-	StaleFence        Reason = 102
-	NeverIssued       Reason = 103
-	StaleOperation    Reason = 104
-	OperationReused   Reason = 105
-	TooManyOperations Reason = 106
-	ItemClosed        Reason = 107
-	NotHeld           Reason = 108
-	AlreadySettled    Reason = 109
-	PastSpendBy       Reason = 110
-	ForeignLease      Reason = 111
-	UnknownSession    Reason = 112
-	SeqTooOld         Reason = 113
-	SeqReused         Reason = 114
-	SessionsFull      Reason = 115
-	TooManyInFlight   Reason = 116
-	UnknownTicket     Reason = 117
-	UnknownTask       Reason = 130
-	StaleAttempt      Reason = 131
-	TasksFull         Reason = 132
-	ForeignTask       Reason = 133
-	NoLeader          Reason = 150
-	Overloaded        Reason = 151
-	UnknownOutcome    Reason = 152
-	Stopping          Reason = 153
-	NoToken           Reason = 154
-	NotAllowed        Reason = 155
-	Canceled          Reason = 161
-	DiskFull          Reason = 162
-	MemoryFull        Reason = 177
-	Internal          Reason = 199
+	ReasonInvalid           Reason = 100
+	ReasonUnknownQuota      Reason = 101
+	ReasonStaleFence        Reason = 102
+	ReasonNeverIssued       Reason = 103
+	ReasonStaleOperation    Reason = 104
+	ReasonOperationReused   Reason = 105
+	ReasonTooManyOperations Reason = 106
+	ReasonItemClosed        Reason = 107
+	ReasonNotHeld           Reason = 108
+	ReasonAlreadySettled    Reason = 109
+	ReasonPastSpendBy       Reason = 110
+	ReasonForeignLease      Reason = 111
+	ReasonUnknownSession    Reason = 112
+	ReasonSeqTooOld         Reason = 113
+	ReasonSeqReused         Reason = 114
+	ReasonSessionsFull      Reason = 115
+	ReasonTooManyInFlight   Reason = 116
+	ReasonUnknownTicket     Reason = 117
+	ReasonUnknownTask       Reason = 130
+	ReasonStaleAttempt      Reason = 131
+	ReasonTasksFull         Reason = 132
+	ReasonForeignTask       Reason = 133
+	ReasonNoLeader          Reason = 150
+	ReasonOverloaded        Reason = 151
+	ReasonUnknownOutcome    Reason = 152
+	ReasonStopping          Reason = 153
+	ReasonNoToken           Reason = 154
+	ReasonNotAllowed        Reason = 155
+	ReasonCanceled          Reason = 161
+	ReasonDiskFull          Reason = 162
+	ReasonMemoryFull        Reason = 177
+	ReasonInternal          Reason = 199
 )
 
 // String returns the reason as the API writes it, without its prefix: STALE_FENCE.

@@ -65,7 +65,7 @@ func (c *call) reserve(ctx context.Context, until time.Time) (*grant, error) {
 			TTL: c.state.config.Lease, Member: c.member(),
 		})
 		if err != nil {
-			if errors.Is(err, client.UnknownQuota) {
+			if errors.Is(err, client.ReasonUnknownQuota) {
 				g.refreshCatalog()
 			}
 			return nil, err

@@ -80,7 +80,7 @@ func (c *call) acquireAhead(ctx context.Context, d draw, until time.Time) (*gran
 	for late := 0; ; late++ {
 		taken, err := c.takeAhead(ctx, d, until)
 		if err != nil {
-			if errors.Is(err, client.UnknownQuota) {
+			if errors.Is(err, client.ReasonUnknownQuota) {
 				c.gateway.refreshCatalog()
 			}
 			return nil, err
@@ -127,7 +127,7 @@ func (c *call) takeAhead(ctx context.Context, d draw, until time.Time) (*client.
 	taken, err := limiter.WaitTake(ctx, int(d.amount))
 	if errors.Is(err, errWaited) && asks.Away() == 0 {
 		// The cluster is there, and its answer came a moment too late.
-		err = &client.RefusalError{Reason: client.WaitExpired, Quota: d.quota.Name, RetryAfter: retrySoon}
+		err = &client.RefusalError{Reason: client.ReasonWaitExpired, Quota: d.quota.Name, RetryAfter: retrySoon}
 	}
 	return taken, err
 }
@@ -214,7 +214,7 @@ func (b *batches) hooks() client.Hooks {
 	return client.Hooks{
 		Cooldown: func(r client.Reported) { b.closed(r.Quota, r.CooldownLeft) },
 		Refusal: func(no *client.RefusalError) {
-			if no.Reason == client.Cooldown {
+			if no.Reason == client.ReasonCooldown {
 				b.closed(no.Quota, cmp.Or(no.ReopensIn, no.RetryAfter)) // an older node does not tell them apart
 			}
 		},

@@ -65,16 +65,16 @@ func TestIsAway(t *testing.T) {
 		away bool
 	}{
 		"nothing was heard":     {&client.NotAcceptedError{Err: context.DeadlineExceeded}, true},
-		"no leader":             {&client.NotAcceptedError{Reason: client.NoLeader, Err: errors.New("no leader is known")}, true},
+		"no leader":             {&client.NotAcceptedError{Reason: client.ReasonNoLeader, Err: errors.New("no leader is known")}, true},
 		"unknown":               {&client.UnknownOutcomeError{Err: io.ErrUnexpectedEOF}, true},
-		"refused":               {&client.RefusalError{Reason: client.Exhausted}, false},
-		"wrong":                 {&client.RequestError{Reason: client.UnknownQuota}, false},
+		"refused":               {&client.RefusalError{Reason: client.ReasonExhausted}, false},
+		"wrong":                 {&client.RequestError{Reason: client.ReasonUnknownQuota}, false},
 		"late":                  {client.ErrLate, false},
-		"the caller's budget":   {&client.NotAcceptedError{Reason: client.CallerBudget, Err: errors.New("processor")}, false},
-		"a full queue":          {fmt.Errorf("asking: %w", &client.NotAcceptedError{Reason: client.Overloaded}), false},
-		"sessions":              {&client.NotAcceptedError{Reason: client.SessionsFull}, false},
-		"too many under way":    {&client.NotAcceptedError{Reason: client.TooManyInFlight}, false},
-		"memory":                {&client.NotAcceptedError{Reason: client.MemoryFull}, false},
+		"the caller's budget":   {&client.NotAcceptedError{Reason: client.ReasonCallerBudget, Err: errors.New("processor")}, false},
+		"a full queue":          {fmt.Errorf("asking: %w", &client.NotAcceptedError{Reason: client.ReasonOverloaded}), false},
+		"sessions":              {&client.NotAcceptedError{Reason: client.ReasonSessionsFull}, false},
+		"too many under way":    {&client.NotAcceptedError{Reason: client.ReasonTooManyInFlight}, false},
+		"memory":                {&client.NotAcceptedError{Reason: client.ReasonMemoryFull}, false},
 		"the client has left":   {context.Canceled, false},
 		"the gateway is ending": {errStopping, false},
 	} {
@@ -138,10 +138,10 @@ func TestChargeAll_WaitsForQuotasThatAreClosed(t *testing.T) {
 			after := time.Since(began)
 			switch {
 			case key.quota == "wrong":
-				return &client.RequestError{Reason: client.NotAllowed}
+				return &client.RequestError{Reason: client.ReasonNotAllowed}
 			case strings.HasPrefix(key.quota, "closed-") && after < time.Hour:
 				_ = sleep(ctx, settleWithin) // in the queue
-				return &client.RefusalError{Reason: client.Cooldown, RetryAfter: time.Hour - after}
+				return &client.RefusalError{Reason: client.ReasonCooldown, RetryAfter: time.Hour - after}
 			case after < 2*time.Hour && key.quota == "closed-1":
 				return context.DeadlineExceeded // away again
 			}

@@ -142,8 +142,8 @@ func (g *Gateway) awaySince(heard time.Time) bool {
 // hasNoRoom reports whether the cluster answered that it has no room for what was asked, for this caller or at all.
 func hasNoRoom(err error) bool {
 	for _, reason := range []client.Reason{
-		client.CallerBudget, client.BudgetFull, client.Overloaded, client.TooManyInFlight, client.SessionsFull, client.MemoryFull,
-		client.DiskFull,
+		client.ReasonCallerBudget, client.ReasonBudgetFull, client.ReasonOverloaded, client.ReasonTooManyInFlight,
+		client.ReasonSessionsFull, client.ReasonMemoryFull, client.ReasonDiskFull,
 	} {
 		if errors.Is(err, reason) {
 			return true

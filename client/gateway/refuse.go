@@ -58,7 +58,7 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 			Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Reason: reason.String(),
 			Message: fmt.Sprintf("quotad: the cluster has no room for this call now (%v); nothing was sent", err),
 		}, false
-	case errors.Is(err, client.ErrLeaseExpired), errors.Is(err, client.StaleFence):
+	case errors.Is(err, client.ErrLeaseExpired), errors.Is(err, client.ReasonStaleFence):
 		return dialect.Refusal{
 			Status: http.StatusServiceUnavailable, RetryAfter: retrySoon,
 			Message: "quotad: the slot of this call was lost " +
@@ -100,9 +100,9 @@ func (c *call) wrongRequest(err *client.RequestError) dialect.Refusal {
 		Quota: err.Quota, Final: true,
 	}
 	switch err.Reason {
-	case client.UnknownQuota:
+	case client.ReasonUnknownQuota:
 		refusal.Message = fmt.Sprintf("quotad: the cluster has no quota %s. %s", identity.Quote(err.Quota), c.adviseQuota(err.Quota))
-	case client.NotAllowed, client.NoToken:
+	case client.ReasonNotAllowed, client.ReasonNoToken:
 		refusal.Message = fmt.Sprintf("quotad: the gateway's own token does not cover the holder %s: quotad token new --holder '*@%s'",
 			identity.Quote(c.caller.Holder), c.state.machine)
 	default:
@@ -130,7 +130,7 @@ func (c *call) quotaRefusal(no *client.RefusalError) dialect.Refusal {
 	}
 	claude := identity.ToolOf(c.header) == "claude"
 	switch no.Reason {
-	case client.NeverFits, client.AboveClamp, client.Suspended:
+	case client.ReasonNeverFits, client.ReasonAboveClamp, client.ReasonSuspended:
 		r.Final = true
 	default:
 		r.Final = r.Budget || no.RetryAfter < 0 || no.RetryAfter > finalAfter && !claude

@@ -22,12 +22,13 @@ func shouldRetry(name dialect.Name, agent, part string, no *client.RefusalError)
 func TestQuotaRefusal_SaysWhetherToRetry(t *testing.T) {
 	const claude, other = "claude-cli/2.1.0 (external, cli)", "python-httpx/1.0"
 	reasons := map[client.Reason]bool{ //nolint:exhaustive // of refusals; true: no wait helps
-		client.NeverFits: true, client.AboveClamp: true, client.Suspended: true,
+		client.ReasonNeverFits: true, client.ReasonAboveClamp: true, client.ReasonSuspended: true,
 	}
 	for _, passes := range []client.Reason{
-		client.Cooldown, client.Exhausted, client.BehindWaiters, client.CannotServeInTime, client.WaitExpired, client.Withdrawn, client.QueueFull,
-		client.BreakerOpen, client.InZone, client.Reopening, client.KeptForOthers, client.AboveCap, client.NotItsTurn, client.DownstreamLimited,
-		client.CallerBudget, client.BudgetFull,
+		client.ReasonCooldown, client.ReasonExhausted, client.ReasonBehindWaiters, client.ReasonCannotServeInTime,
+		client.ReasonWaitExpired, client.ReasonWithdrawn, client.ReasonQueueFull, client.ReasonBreakerOpen, client.ReasonZone,
+		client.ReasonReopening, client.ReasonShare, client.ReasonCap, client.ReasonSequential, client.ReasonBackPressure,
+		client.ReasonCallerBudget, client.ReasonBudgetFull,
 	} {
 		reasons[passes] = false
 	}

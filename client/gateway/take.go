@@ -243,7 +243,7 @@ func (g *Gateway) refuseTake(w http.ResponseWriter, c *call, err error) {
 	switch {
 	case gone:
 		return
-	case errors.Is(err, client.UnknownQuota):
+	case errors.Is(err, client.ReasonUnknownQuota):
 		refusal.Status = http.StatusNotFound
 	}
 	c.refuse(w, refusal)

@@ -182,7 +182,7 @@ func (c *call) tell(w http.ResponseWriter, r *http.Request, granted *grant, answ
 	}
 	reported, err := op.ReportAnswer(r.Context(), answer)
 	switch {
-	case errors.Is(err, client.ErrLeaseExpired), errors.Is(err, client.ErrLeaseReleased), errors.Is(err, client.StaleFence):
+	case errors.Is(err, client.ErrLeaseExpired), errors.Is(err, client.ErrLeaseReleased), errors.Is(err, client.ReasonStaleFence):
 		c.refuse(w, dialect.Refusal{Status: http.StatusNotFound, Message: noSuchTake})
 		return
 	case err != nil:

@@ -12,7 +12,7 @@
 // [Clock.Advance] lets time pass and carries out everything that becomes due on the way, in order: leases end, rates refill,
 // cooldowns end, waiting requests are granted. Clients measure by the process's own clock: a lease that lasted 5 minutes when it was
 // granted still has 5 minutes in the client after Advance, while the cluster ended it. Its next command then fails with
-// [client.StaleFence], as it does for a program that was stopped for that long.
+// [client.ReasonStaleFence], as it does for a program that was stopped for that long.
 //
 // [Clock.Run] lets the cluster's clock run with time. In a bubble of testing/synctest that is the bubble's time: then the client's
 // timers, the cluster and the program under test share one virtual clock, and an hour takes a moment.

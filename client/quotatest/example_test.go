@@ -36,7 +36,7 @@ func Example() {
 	fmt.Println(summarize(ctx, c))
 	cluster.Cooldown("openai/requests", 30*time.Second)
 	_, err := c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: "openai/requests", Amount: 1}}})
-	fmt.Println(errors.Is(err, client.Cooldown))
+	fmt.Println(errors.Is(err, client.ReasonCooldown))
 	// Output:
 	// a summary <nil>
 	// come back in 1m2s <nil>

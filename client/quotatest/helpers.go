@@ -36,7 +36,7 @@ func (c *Cluster) Quota(name string) client.Quota {
 // Available returns what may be reserved of a quota now.
 func (c *Cluster) Available(name string) int64 { return c.Quota(name).Available }
 
-// Exhaust uses up what is available of a quota, as other programs do: the next request is refused with [client.Exhausted]. Slots are
+// Exhaust uses up what is available of a quota, as other programs do: the next request is refused with [client.ReasonExhausted]. Slots are
 // held until the returned function is called; for other quotas it does nothing.
 func (c *Cluster) Exhaust(name string) (free func()) {
 	quota := c.Quota(name)

@@ -33,11 +33,11 @@ func TestClock_AdvanceRefillsARate(t *testing.T) {
 		}
 	}
 	refusal, ok := errors.AsType[*client.RefusalError](ask())
-	if !ok || refusal.Reason != client.Exhausted || refusal.RetryAfter <= 0 {
+	if !ok || refusal.Reason != client.ReasonExhausted || refusal.RetryAfter <= 0 {
 		t.Fatalf("%+v", refusal)
 	}
 	cluster.Clock().Advance(refusal.RetryAfter - time.Nanosecond)
-	if err := ask(); !errors.Is(err, client.Exhausted) {
+	if err := ask(); !errors.Is(err, client.ReasonExhausted) {
 		t.Fatalf("before the time that the refusal named: %v", err)
 	}
 	cluster.Clock().Advance(time.Nanosecond)
@@ -80,7 +80,7 @@ func TestClock_AdvanceEndsLeasesAndSessions(t *testing.T) {
 	if got := cluster.Available("t/streams"); got != 1 {
 		t.Errorf("%d are available", got)
 	}
-	if err := lease.Renew(t.Context(), 0); !errors.Is(err, client.StaleFence) {
+	if err := lease.Renew(t.Context(), 0); !errors.Is(err, client.ReasonStaleFence) {
 		t.Errorf("%v", err)
 	}
 	if _, err := c.Reserve(t.Context(), client.ReserveRequest{Items: one("t/streams", 1)}); err != nil {
@@ -111,7 +111,7 @@ func TestCluster_Cooldown(t *testing.T) {
 		cluster.Cooldown(quota, 30*time.Second)
 		_, err := c.Reserve(t.Context(), client.ReserveRequest{Items: one(quota, 1)})
 		refusal, ok := errors.AsType[*client.RefusalError](err)
-		if !ok || refusal.Reason != client.Cooldown || refusal.RetryAfter < 30*time.Second {
+		if !ok || refusal.Reason != client.ReasonCooldown || refusal.RetryAfter < 30*time.Second {
 			t.Fatalf("%s: %v", quota, err)
 		}
 		cluster.Clock().Advance(refusal.RetryAfter)

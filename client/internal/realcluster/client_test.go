@@ -48,7 +48,8 @@ func TestLifeOfALease(t *testing.T) {
 		t.Fatalf("%+v, %v", quota, err)
 	}
 	for name, want := range map[string]error{
-		"unknown quota": client.UnknownQuota, "stale fence": client.StaleFence, "never fits": client.NeverFits, "invalid": client.Invalid,
+		"unknown quota": client.ReasonUnknownQuota, "stale fence": client.ReasonStaleFence,
+		"never fits": client.ReasonNeverFits, "invalid": client.ReasonInvalid,
 	} {
 		switch name {
 		case "unknown quota":
@@ -195,7 +196,7 @@ func TestTransportHoldsASlotWhileTheBodyIsOpen(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if _, err := c.Reserve(t.Context(), client.ReserveRequest{Items: one("t/streams", 1)}); !errors.Is(err, client.Exhausted) {
+		if _, err := c.Reserve(t.Context(), client.ReserveRequest{Items: one("t/streams", 1)}); !errors.Is(err, client.ReasonExhausted) {
 			t.Errorf("%s: the slot is free while the body is open: %v", name, err)
 		}
 		_ = response.Body.Close()
@@ -245,7 +246,7 @@ func TestA429ClosesTheQuotaForTheFleetAndIsRetriedAfterIt(t *testing.T) {
 		if err == nil {
 			_, _ = lease.Release(t.Context())
 		}
-		return errors.Is(err, client.Cooldown)
+		return errors.Is(err, client.ReasonCooldown)
 	})
 	if err := <-done; err != nil {
 		t.Fatal(err)

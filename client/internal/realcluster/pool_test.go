@@ -69,7 +69,7 @@ func TestPool_LeaseNamesItsMember(t *testing.T) {
 	if got := <-granted; got != "b" {
 		t.Fatalf("the waiter was granted %q", got)
 	}
-	if _, err := c.Reserve(ctx, client.ReserveRequest{Items: both, Member: "c"}); !errors.Is(err, client.Invalid) {
+	if _, err := c.Reserve(ctx, client.ReserveRequest{Items: both, Member: "c"}); !errors.Is(err, client.ReasonInvalid) {
 		t.Fatalf("a member that does not exist: %v", err)
 	}
 }

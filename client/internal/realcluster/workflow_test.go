@@ -30,10 +30,11 @@ func TestBackPressureReachesTheChain(t *testing.T) {
 		t.Fatalf("%v, %v", lease, err)
 	}
 	var refusal *client.RefusalError
-	if _, err := ask("build", "models", 1); !errors.As(err, &refusal) || refusal.Reason != client.Exhausted || refusal.BackPressure.Side != client.Itself {
+	if _, err := ask("build", "models", 1); !errors.As(err, &refusal) || refusal.Reason != client.ReasonExhausted ||
+		refusal.BackPressure.Side != client.Itself {
 		t.Fatalf("%v", err)
 	}
-	if _, err := ask("triage", "other", 1); !errors.Is(err, client.DownstreamLimited) || !errors.As(err, &refusal) {
+	if _, err := ask("triage", "other", 1); !errors.Is(err, client.ReasonBackPressure) || !errors.As(err, &refusal) {
 		t.Fatalf("%v", err)
 	}
 	if p := refusal.BackPressure; p.Workflow != "release" || p.Sequential || p.Step != "build" || p.Quota != "models" || p.Side != client.Upstream || p.LimitedFor <= 0 {
