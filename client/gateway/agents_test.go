@@ -55,6 +55,7 @@ func TestA8_ClaudeCodeSessionsHaveSeatsAndSubagentsShareThem(t *testing.T) {
 }
 
 func TestA10_CopilotNeverSeesALimitThatPasses(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	c := startCluster(t, ratePer("openai/gpt-5/requests", 1, 3*time.Second))
 	p := startProvider(t, speak(200, chatAnswer))
 	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
@@ -134,19 +135,26 @@ func TestA17_PromptsWithoutABoundStayBelowTheProvidersLimit(t *testing.T) {
 	})
 	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
 	body := `{"model":"gpt-5","messages":[{"role":"user","content":"` + strings.Repeat("word", prompt) + `"}]}`
+	ask := func() int {
+		return f.do(http.MethodPost, "/openai/v1/chat/completions", body, "X-Quotad-Wait", "0").status
+	}
 	statuses := make(chan int, 20)
 	for range 20 {
-		go func() {
-			statuses <- f.do(http.MethodPost, "/openai/v1/chat/completions", body, "X-Quotad-Wait", "0").status
-		}()
+		go func() { statuses <- ask() }()
 	}
 	passed := 0
-	for range 20 {
-		if <-statuses == 200 {
+	count := func(status int) bool {
+		if status == 200 {
 			passed++
 		}
+		return passed >= 5
 	}
-	if refused.Load() > 0 || passed < 5 {
+	for range 20 {
+		count(<-statuses)
+	}
+	// How many of those pass depends on how soon the first are settled. What is left of the limit serves further ones.
+	eventually(t, "five calls pass", func() bool { return passed >= 5 || count(ask()) })
+	if refused.Load() > 0 {
 		t.Errorf("the provider refused %d calls, %d passed", refused.Load(), passed)
 	}
 }

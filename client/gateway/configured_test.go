@@ -181,6 +181,7 @@ func TestModels_AreMappedByTheirUpstreamsRules(t *testing.T) {
 
 // TestOverloaded_IsSentAgainAsOftenAsConfigured: what a busy provider answers passes unless the configuration has it sent again.
 func TestOverloaded_IsSentAgainAsOftenAsConfigured(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	const busy = `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`
 	for _, of := range []struct {
 		name            string

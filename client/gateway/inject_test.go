@@ -125,6 +125,7 @@ func TestFor_CallWithoutAClassIsStandard(t *testing.T) {
 // TestA27_KeyFileIsSwappedUnderLoad: the gateway finds out by itself, while the provider still takes both keys, so that no answer makes it
 // look. An empty file is no key.
 func TestA27_KeyFileIsSwappedUnderLoad(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	var oldIsRevoked atomic.Bool
 	path := secret(t, "key", "old")
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
@@ -249,6 +250,7 @@ func TestPool_TakesTheKeyWithRoomAndStaysWithIt(t *testing.T) {
 }
 
 func TestA14_FailOpenIsBounded(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	f := openAI(t, speak(200, chatAnswer), func(conf *config.Config) {
 		u := conf.Upstreams["openai"]
 		u.FailOpen = &config.FailOpen{Count: 2, Per: 3600e9, For: 3600e9}

@@ -386,6 +386,7 @@ func TestPool_IsExplainedAndShown(t *testing.T) {
 
 // TestPool_WithoutTheClusterOneKeyPassesAndIsCharged: what passed is charged to the member of the key that was sent.
 func TestPool_WithoutTheClusterOneKeyPassesAndIsCharged(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	f, keys := pooled(t, func(conf *config.Config) {
 		u := conf.Upstreams["openai"]
 		u.FailOpen = &config.FailOpen{Count: 2, Per: time.Hour, For: time.Hour}

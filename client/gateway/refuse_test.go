@@ -16,6 +16,7 @@ import (
 )
 
 func TestA24_ProviderLimitIsRetriedWithinTheWait(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	var calls atomic.Int64
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
 		if calls.Add(1) == 1 {
@@ -129,6 +130,7 @@ func TestRefusal_HasTheFormOfItsProvider(t *testing.T) {
 }
 
 func TestA13_ClusterAwayIsSaidInEachDialectAndEndsByItself(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	c := startCluster(t)
 	p := startProvider(t, speak(200, `{}`))
 	upstreams := map[string]config.Upstream{}
@@ -202,6 +204,7 @@ func TestA26_LeavingWhileWaitingDrawsNothing(t *testing.T) {
 
 // TestRefusal_OfTheProviderIsNotHeldByItsOpenBody: the beginning says what the refusal means. The rest may come much later.
 func TestRefusal_OfTheProviderIsNotHeldByItsOpenBody(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	release := make(chan struct{})
 	const start, rest = `{"error":{"message":"`, `no such parameter"}}`
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
@@ -227,6 +230,7 @@ func TestRefusal_OfTheProviderIsNotHeldByItsOpenBody(t *testing.T) {
 
 // TestA24_ProviderLimitWithAnOpenBodyIsRetried: a retry waits for no body that nobody reads.
 func TestA24_ProviderLimitWithAnOpenBodyIsRetried(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	var calls atomic.Int64
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
 		if calls.Add(1) > 1 {

@@ -61,6 +61,7 @@ func startDying(tb testing.TB) (url string, read func() []received) {
 // TestSend_WhatWasReadIsNotSentAgain: the provider has read the request when the connection breaks, so it may have done what was asked, and
 // nobody but the client can know whether to ask again. A GET without a body changes nothing: it is sent again, and counted each time.
 func TestSend_WhatWasReadIsNotSentAgain(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	const body = `{"model":"gpt-5","messages":[]}`
 	for name, ask := range map[string]struct {
 		method, path, body, header string

@@ -16,6 +16,7 @@ import (
 // TestA30_WhereKeysAreInjectedNothingSecretIsShown: neither the keys and tokens of the gateway nor what callers send is in its log, its
 // metrics, its status or any answer of its own, however a call ends.
 func TestA30_WhereKeysAreInjectedNothingSecretIsShown(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	secrets := []string{"sk-injected", "sk-changed", "qtd_red_right", "qtd_red_wrong", "qtd_gw_cluster", "sk-caller", "words of the prompt"}
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), ratePer("openai/spent/requests", 1, time.Hour))
 	var status atomic.Int64

@@ -65,6 +65,7 @@ func TestStatus_ShowsUpstreamsQueueSessionsModelsAndRefusals(t *testing.T) {
 
 // TestStatus_ShowsEveryQuotaThatCallsDrawOn, and that one is closed, whatever kind of upstream it belongs to.
 func TestStatus_ShowsEveryQuotaThatCallsDrawOn(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	child := rate("bedrock/m/tokens", 1000)
 	child.Parent = "bedrock/m/tokens-per-day"
 	c := startCluster(t, rate("github/core", 100), rate("github/search", 100), rate("ghe/core", 100), rate("ghe/points", 100),

@@ -49,6 +49,7 @@ func reported(t *testing.T, got answer) []struct{ Quota, CooldownLeft string } {
 }
 
 func TestReport_ClosesTheQuotaOfWhichTheAnswerSpeaks(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	for name, want := range map[string]struct{ path, answer, quota string }{
 		"by its upstream":                    {"/report?upstream=github", exhaustedAnswer("search"), "github/search"},
 		"by an upstream with another prefix": {"/report?upstream=ghe", exhaustedAnswer("core"), "one/core"},

@@ -37,6 +37,7 @@ func (f *fixture) governedAgain(tb testing.TB) {
 }
 
 func TestA14_FailOpenHelpsAGatewayThatStartsWhileTheClusterIsAway(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	f := startAway(t, &config.FailOpen{Count: 2, Per: time.Hour, For: time.Hour}, speak(200,
 		`{"object":"response","status":"completed","usage":{"input_tokens":7000,"output_tokens":1186}}`))
 	results := make(chan answer, 4)
@@ -69,6 +70,7 @@ func TestA14_FailOpenHelpsAGatewayThatStartsWhileTheClusterIsAway(t *testing.T) 
 }
 
 func TestA13_AGatewayThatStartsWhileTheClusterIsAwayRefusesUntilItIsBack(t *testing.T) {
+	t.Parallel() // it waits, mostly
 	f := startAway(t, nil, speak(200, chatAnswer))
 	if got := f.do(http.MethodGet, "/readyz", ""); got.status != http.StatusServiceUnavailable {
 		t.Errorf("/readyz says %d while the quotas are not known", got.status)
