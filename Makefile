@@ -116,10 +116,10 @@ CLIENTS_DEBS := gh python3-requests python3-urllib3 python3-chardet python3-cert
 	python3-h11 python3-anyio python3-sniffio python3-rfc3986
 
 .PHONY: test-clients
-test-clients: ## test the gateway with SDKs from npm, and gh and Python's clients from Debian, fetched into bin/clients
+test-clients: ## test the gateway with SDKs from npm and Go's proxy, and gh and Python's clients from Debian, fetched into bin/clients
 	mkdir -p $(CLIENTS)/debian
 	cp client/gateway/testdata/clients/*.* $(CLIENTS)
-	cd client/gateway/testdata/clients/go && $(GO) build -o $(CLIENTS)/openai-go .
+	cd client/gateway/testdata/clients/go && $(GO) build -o $(CLIENTS)/ ./...
 	cd $(CLIENTS) && npm ci --ignore-scripts --no-audit --no-fund
 	cd $(CLIENTS) && apt-get download $(CLIENTS_DEBS) && for package in *.deb; do dpkg -x "$$package" debian; done
 	QUOTAD_CLIENTS=$(CLIENTS) $(GO) test -count 1 -timeout 10m $(TESTFLAGS) -run '^TestClients_' -v ./client/gateway

@@ -112,7 +112,7 @@ func openAIsAnswer(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestClients_A2_Anthropic(t *testing.T) {
-	script := installed(t, "anthropic.mjs")
+	programs := map[string][]string{"js": {"node", installed(t, "anthropic.mjs")}, "go": {installed(t, "anthropic-go")}}
 	const model = "claude-opus-4"
 	stream := []string{
 		`event: message_start` + "\n" + `data: {"type":"message_start","message":{"id":"msg_1","type":"message",` +
@@ -126,33 +126,43 @@ func TestClients_A2_Anthropic(t *testing.T) {
 			`"usage":{"input_tokens":null,"output_tokens":15}}` + "\n\n",
 		`event: message_stop` + "\n" + `data: {"type":"message_stop"}` + "\n\n",
 	}
-	f := before(t, "anthropic", events(nil, stream...), rate("anthropic/"+model+"/requests", 100),
-		tokens("anthropic/"+model+"/input-tokens", 100_000), tokens("anthropic/"+model+"/output-tokens", 100_000))
-	node := func(base string) string {
-		return run(t, []string{"ANTHROPIC_BASE_URL=" + base, "ANTHROPIC_API_KEY=sk-ant-made-up"}, "node", script)
+	for name, program := range programs {
+		t.Run(name, func(t *testing.T) {
+			f := before(t, "anthropic", events(nil, stream...), rate("anthropic/"+model+"/requests", 100),
+				tokens("anthropic/"+model+"/input-tokens", 100_000), tokens("anthropic/"+model+"/output-tokens", 100_000))
+			prints := func(base string) string {
+				return run(t, []string{"ANTHROPIC_BASE_URL=" + base, "ANTHROPIC_API_KEY=sk-ant-made-up"}, program[0], program[1:]...)
+			}
+			sameAsDirect(t, prints(f.provider.URL), prints(f.url+"/anthropic"))
+			f.cluster.consumed("anthropic/"+model+"/requests", 1)
+			f.cluster.consumed("anthropic/"+model+"/input-tokens", 25)
+			f.cluster.consumed("anthropic/"+model+"/output-tokens", 15)
+		})
 	}
-	sameAsDirect(t, node(f.provider.URL), node(f.url+"/anthropic"))
-	f.cluster.consumed("anthropic/"+model+"/input-tokens", 25)
-	f.cluster.consumed("anthropic/"+model+"/output-tokens", 15)
 }
 
 func TestClients_A3_GenAI(t *testing.T) {
-	script := installed(t, "genai.mjs")
+	programs := map[string][]string{"js": {"node", installed(t, "genai.mjs")}, "go": {installed(t, "genai-go")}}
 	const stream = "data: {\"candidates\":[{\"content\":{\"role\":\"model\",\"parts\":[{\"text\":\"Hi\"}]}}]," +
 		"\"usageMetadata\":{\"promptTokenCount\":8,\"candidatesTokenCount\":3}}\n\n" +
 		"data: {\"candidates\":[{\"content\":{\"role\":\"model\",\"parts\":[{\"text\":\" you\"}]},\"finishReason\":\"STOP\"}]," +
 		"\"usageMetadata\":{\"promptTokenCount\":8,\"candidatesTokenCount\":12,\"thoughtsTokenCount\":40,\"totalTokenCount\":60}}\n\n"
-	f := before(t, "gemini", events(nil, stream), rate("gemini/gemini-3/requests", 10), tokens("gemini/gemini-3/tokens", 100_000))
-	node := func(base string) string {
-		return run(t, []string{"GOOGLE_GEMINI_BASE_URL=" + base, "GEMINI_API_KEY=made-up"}, "node", script)
+	for name, program := range programs {
+		t.Run(name, func(t *testing.T) {
+			f := before(t, "gemini", events(nil, stream), rate("gemini/gemini-3/requests", 10), tokens("gemini/gemini-3/tokens", 100_000))
+			prints := func(base string) string {
+				return run(t, []string{"GOOGLE_GEMINI_BASE_URL=" + base, "GEMINI_API_KEY=made-up"}, program[0], program[1:]...)
+			}
+			sameAsDirect(t, prints(f.provider.URL), prints(f.url+"/gemini"))
+			for _, sent := range f.provider.seen() {
+				if sent.header.Get("X-Goog-Api-Key") != "made-up" || !strings.Contains(sent.uri, "/models/gemini-3:streamGenerateContent?alt=sse") {
+					t.Errorf("the provider saw %+v", sent)
+				}
+			}
+			f.cluster.consumed("gemini/gemini-3/requests", 1)
+			f.cluster.consumed("gemini/gemini-3/tokens", 8)
+		})
 	}
-	sameAsDirect(t, node(f.provider.URL), node(f.url+"/gemini"))
-	for _, sent := range f.provider.seen() {
-		if sent.header.Get("X-Goog-Api-Key") != "made-up" || !strings.Contains(sent.uri, "/models/gemini-3:streamGenerateContent?alt=sse") {
-			t.Errorf("the provider saw %+v", sent)
-		}
-	}
-	f.cluster.consumed("gemini/gemini-3/tokens", 8)
 }
 
 // pages answers with five pages, each with a link to the next one below a base.
@@ -177,6 +187,26 @@ func TestClients_A4_Octokit(t *testing.T) {
 	sameAsDirect(t, direct, node(f.url+"/github"))
 	if strings.Count(direct, `"id"`) != 5 {
 		t.Errorf("it prints %s", direct)
+	}
+	f.cluster.consumed("github/core", 5)
+}
+
+// TestClients_A4_GoGitHub: go-github with enterprise URLs adds /api/v3 to the gateway's address. The provider sees the paths without it,
+// page by page, and the token unchanged.
+func TestClients_A4_GoGitHub(t *testing.T) {
+	program := installed(t, "github-go")
+	f := before(t, "github", pages(ownOrigin), rate("github/core", 5000))
+	direct := run(t, []string{"GITHUB_API_URL=" + f.provider.URL}, program)
+	sent := len(f.provider.seen())
+	sameAsDirect(t, direct, run(t, []string{"GITHUB_API_URL=" + f.url + "/github"}, program))
+	if direct != "1\n2\n3\n4\n5\n" {
+		t.Errorf("it prints %s", direct)
+	}
+	for i, through := range f.provider.seen()[sent:] {
+		straight := f.provider.seen()[i]
+		if "/api/v3"+through.uri != straight.uri || through.header.Get("Authorization") != "Bearer ghp_made_up" {
+			t.Errorf("the provider saw %s with %v, and %s without a gateway", through.uri, through.header, straight.uri)
+		}
 	}
 	f.cluster.consumed("github/core", 5)
 }

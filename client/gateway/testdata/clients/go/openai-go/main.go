@@ -1,4 +1,4 @@
-// Command clients makes a chat, plain and as a stream, with OpenAI's SDK, as an agent does: OPENAI_BASE_URL alone names the gateway. With
+// Command openai-go makes a chat, plain and as a stream, with OpenAI's SDK, as an agent does: OPENAI_BASE_URL alone names the gateway. With
 // the argument loop it makes call after call until a time (UNTIL, in Unix seconds), and prints what became of each.
 package main
 
