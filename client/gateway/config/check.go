@@ -160,11 +160,7 @@ func (c *checker) upstream(name string, u Upstream, conf Config) {
 	for _, part := range u.Parts {
 		c.oneOf(field+".parts", part, Parts...)
 	}
-	for _, also := range u.Also {
-		for _, part := range also.Use {
-			c.oneOf(field+".also.use", part, "requests", "tokens", "input-tokens", "output-tokens", "cost")
-		}
-	}
+	c.also(field+".also", u)
 	if len(u.Rules) > 0 && u.Dialect != "generic" {
 		c.fail(field+".rules", "the dialect %s has built-in rules; rules are only for generic", u.Dialect)
 	}
@@ -181,6 +177,23 @@ func (c *checker) upstream(name string, u Upstream, conf Config) {
 		c.fail(field+".overloaded.retries", "%d must be 0 to 5", u.Overloaded)
 	}
 	c.keys(field, u, conf)
+}
+
+// also checks that an upstream's further quotas count something.
+func (c *checker) also(field string, u Upstream) {
+	const but = "only calls of models draw on it; those of the dialect "
+	switch {
+	case len(u.Also) == 0:
+	case u.Dialect == "github":
+		c.fail(field, but+"github draw on GitHub's limits: to count them elsewhere as well, give the quotas below %s/ a parent", u.Quotas)
+	case u.Dialect == "generic":
+		c.fail(field, but+"generic draw on what rules say: name the quota in a rule's use")
+	}
+	for _, also := range u.Also {
+		for _, part := range also.Use {
+			c.oneOf(field+".use", part, "requests", "tokens", "input-tokens", "output-tokens", "cost")
+		}
+	}
 }
 
 // batch checks that each call of an upstream draws on one quota, by an amount that its answer does not change.

@@ -103,6 +103,11 @@ func TestParse_RefusesByLine(t *testing.T) {
 			"    base: https://x\n    batch: true\n    rules: [{path: /a, use: {x/tokens: 1}}]",
 		`g:6: upstreams.x.rules[0].use: 2147483649 of x/a must be at most 2147483648`: "cluster: {nodes: [a:1]}\nupstreams:\n  x:\n" +
 			"    base: https://x\n    batch: true\n    rules: [{path: /a, use: {x/a: 2147483649}}]",
+		`g:2: upstreams.github.also: only calls of models draw on it; those of the dialect github draw on GitHub's limits`: "cluster: " +
+			"{nodes: [a:1]}\nupstreams: {github: {also: [{use: {team/requests: requests}}]}}",
+		`g:5: upstreams.x.also: only calls of models draw on it; those of the dialect generic draw on what rules say`: "cluster: " +
+			"{nodes: [a:1]}\nupstreams:\n  x:\n    base: https://x\n    also: [{holder: \"red-*\", use: {team/requests: requests}}]\n" +
+			"    rules: [{path: /a, use: {x/a: 1}}]",
 		`g:2: upstreams.github.batch must be true or false`: "cluster: {nodes: [a:1]}\nupstreams: {github: {batch: 100}}",
 		`g:1: cluster.nodes: name at least one node`:        "upstreams: {openai: {}}",
 		`g: the file is empty`:                              "",
