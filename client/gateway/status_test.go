@@ -10,6 +10,7 @@ import (
 
 	"github.com/quotad/quotad/client/gateway"
 	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 func TestStatus_ShowsUpstreamsQueueSessionsModelsAndRefusals(t *testing.T) {
@@ -127,4 +128,45 @@ func TestStatus_ShowsEveryQuotaThatCallsDrawOn(t *testing.T) {
 			t.Errorf("the page has no %s", quota)
 		}
 	}
+}
+
+// TestStatus_SaysWhyCallsAreRefused: an upstream without quotas and an away cluster are not shown as open.
+func TestStatus_SaysWhyCallsAreRefused(t *testing.T) {
+	with := setting{dialects: []string{"gemini", "openai"}, quotas: []*quotav1.Quota{rate("openai/m/requests", 10)}, answer: speak(200, `{}`)}
+	with.change = func(c *config.Config) {
+		openai := c.Upstreams["openai"]
+		openai.FailOpen = &config.FailOpen{Count: 1, Per: time.Second, For: time.Minute}
+		c.Upstreams["openai"] = openai
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		shows := func(when string, want, not []string) {
+			t.Helper()
+			page := b.do(http.MethodGet, "/status", "").body
+			for _, text := range want {
+				if !strings.Contains(page, text) {
+					t.Errorf("%s: the page has no %q: %s", when, text, page[strings.Index(page, "<h1>"):])
+				}
+			}
+			for _, text := range not {
+				if strings.Contains(page, text) {
+					t.Errorf("%s: the page has %q", when, text)
+				}
+			}
+		}
+		const none, away, passes, open = `tag warn">no quotas`, `tag bad">cluster away`, `tag warn">passes without`, `tag good">open`
+		const lost = "No node of the cluster answered"
+		shows("with the cluster", []string{none, open, "The cluster has no quota of its models", "No call was refused"},
+			[]string{away, passes, lost, "the last 0"})
+		b.nodes.cut(true)
+		call := func() answer {
+			return b.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"m","messages":[]}`)
+		}
+		if got := call(); got.status != http.StatusOK {
+			t.Errorf("a call that may pass got %d %s", got.status, got.body)
+		}
+		shows("without it", []string{away, passes, lost}, []string{none, open})
+		b.nodes.cut(false)
+		b.until("the cluster is back", time.Minute, func() bool { call(); return !b.gateway.Status().Away })
+		shows("with it again", []string{none, open}, []string{away, passes, lost})
+	})
 }
