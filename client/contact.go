@@ -24,8 +24,8 @@ const (
 	pingWait = time.Second
 )
 
-// unreachableError says that no node answered, and what each of them came to.
-type unreachableError struct{ nodes []contact }
+// UnreachableError says that no node answered, and what the last attempt at each of them came to. It is ErrClusterAway to errors.Is.
+type UnreachableError struct{ nodes []contact }
 
 // contact is what the last attempt at a node came to.
 type contact struct {
@@ -34,9 +34,9 @@ type contact struct {
 }
 
 // Error implements error.
-func (e *unreachableError) Error() string { return "quotad: " + e.detail() }
+func (e *UnreachableError) Error() string { return "quotad: " + e.detail() }
 
-func (e *unreachableError) detail() string {
+func (e *UnreachableError) detail() string {
 	const shown = 3
 	if len(e.nodes) == 1 {
 		return fmt.Sprintf("no quotad node answers at %s: %s", e.nodes[0].host, brief(e.nodes[0].err))
@@ -52,7 +52,7 @@ func (e *unreachableError) detail() string {
 }
 
 // Is says that the cluster is away.
-func (e *unreachableError) Is(target error) bool { return target == ErrClusterAway }
+func (e *UnreachableError) Is(target error) bool { return target == ErrClusterAway }
 
 // brief returns the innermost words of a failure to reach a node.
 func brief(err error) string {
@@ -87,7 +87,7 @@ func (n *node) failed(err error) {
 func (n *nodes) unreachable() (refused bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	e := &unreachableError{}
+	e := &UnreachableError{}
 	refused = true
 	for _, known := range n.all {
 		last := known.trouble.Load()

@@ -112,7 +112,7 @@ func TestClient_WaitsForAClusterThatItKnows(t *testing.T) {
 
 func TestErrors_ReadWell(t *testing.T) {
 	dial := connect.NewError(connect.CodeUnavailable, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED})
-	away := &unreachableError{nodes: []contact{
+	away := &UnreachableError{nodes: []contact{
 		{"a:1", dial}, {"b:2", context.DeadlineExceeded}, {"c:3", &net.DNSError{Err: "no such host"}}, {"d:4", dial},
 	}}
 	const nobody = "no quotad node answers (a:1: connection refused; b:2: no answer; c:3: no such host; and 1 more)"

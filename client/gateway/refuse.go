@@ -86,10 +86,16 @@ func withoutQuery(err error) string {
 
 // awayRefusal says that the cluster did not answer.
 func (c *call) awayRefusal(err error) dialect.Refusal {
+	nodes := strings.Join(c.gateway.cluster.addresses, ", ")
+	why := fmt.Sprintf("quotad: no quotad node answered in time (%s)", nodes)
+	if reason, told := errors.AsType[client.Reason](err); told {
+		why = fmt.Sprintf("quotad: the cluster (%s) did not serve the call: %s", nodes, reason)
+	}
+	if unreachable, ok := errors.AsType[*client.UnreachableError](err); ok {
+		why = unreachable.Error()
+	}
 	return dialect.Refusal{
-		Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Reason: "CLUSTER_AWAY",
-		Message: fmt.Sprintf("quotad: no quotad node answered (%s: %v); nothing was sent", strings.Join(c.gateway.cluster.addresses, ", "),
-			err),
+		Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Reason: "CLUSTER_AWAY", Message: why + "; nothing was sent",
 	}
 }
 

@@ -172,10 +172,10 @@ func TestA13_SilentNodesAreAwayToo(t *testing.T) {
 	f := startGateway(t, c, p, conf, gateway.Options{})
 	calls := map[string]struct{ path, body, says string }{
 		"a call":           {"/openai/v1/responses", `{"model":"gpt-5","input":"x"}`, `"type":"server_error"`},
-		"a take":           {"/take?quota=t/core", "", "no quotad node answered"},
-		"a take by name":   {"/take?quota=t/core&holder=picard", "", "no quotad node answered"},
-		"a read":           {"/quota.v1.QuotaService/GetQuota", `{"name":"t/core"}`, "no quotad node answered"},
-		"a listing by GET": {"", "", "no quotad node answered"},
+		"a take":           {"/take?quota=t/core", "", "no quotad node answer"},
+		"a take by name":   {"/take?quota=t/core&holder=picard", "", "no quotad node answer"},
+		"a read":           {"/quota.v1.QuotaService/GetQuota", `{"name":"t/core"}`, "no quotad node answer"},
+		"a listing by GET": {"", "", "no quotad node answer"},
 	}
 	ask := func(name string) answer {
 		if call := calls[name]; call.path != "" {
