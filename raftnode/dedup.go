@@ -17,7 +17,7 @@ import (
 type dedupLogger struct {
 	hclog.Logger
 	stopping *atomic.Bool
-	lines    *loggedLines
+	lines    *LoggedLines
 }
 
 // repeatAfter is how long the same is not said again.
@@ -27,8 +27,8 @@ const repeatAfter = 30 * time.Second
 // a stranger chooses its name.
 const maxSayings = 256
 
-// loggedLines are the lines that were logged lately.
-type loggedLines struct {
+// LoggedLines are the lines that were logged lately. The zero value is none.
+type LoggedLines struct {
 	mu  sync.Mutex
 	all map[string]*loggedLine
 }
@@ -40,7 +40,7 @@ type loggedLine struct {
 }
 
 func newDedupLogger(logger hclog.Logger, stopping *atomic.Bool) dedupLogger {
-	return dedupLogger{logger, stopping, &loggedLines{all: map[string]*loggedLine{}}}
+	return dedupLogger{logger, stopping, new(LoggedLines)}
 }
 
 // Error implements hclog.Logger.
@@ -56,7 +56,7 @@ func (q dedupLogger) Error(message string, args ...any) {
 func (q dedupLogger) Warn(message string, args ...any) { q.once(q.Logger.Warn, message, args) }
 
 func (q dedupLogger) once(say func(string, ...any), message string, args []any) {
-	kept, due := q.lines.due(message, whom(args), time.Now())
+	kept, due := q.lines.Due(message, whom(args), time.Now())
 	switch {
 	case !due:
 		q.Debug(message, args...)
@@ -78,10 +78,14 @@ func whom(args []any) string {
 	return ""
 }
 
-// due tells whether something may be said again of somebody, and how often it was kept back.
-func (s *loggedLines) due(message, of string, now time.Time) (kept int, due bool) {
+// Due tells whether something may be said again of somebody, and how often it was kept back. There must be few messages; those that it
+// is said of may be strangers.
+func (s *LoggedLines) Due(message, of string, now time.Time) (kept int, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all = map[string]*loggedLine{}
+	}
 	last := s.all[message+" "+of]
 	if last == nil && len(s.all) >= maxSayings {
 		maps.DeleteFunc(s.all, func(_ string, said *loggedLine) bool { return now.Sub(said.at) >= repeatAfter })

@@ -39,24 +39,24 @@ func TestOneDeadMemberDoesNotFloodTheLog(t *testing.T) {
 
 // TestSayingsAreBounded: names that are always new are not remembered for ever, nor do they fill the log.
 func TestSayingsAreBounded(t *testing.T) {
-	s := &loggedLines{all: map[string]*loggedLine{}}
+	s := new(LoggedLines)
 	said := 0
 	for i := range 10 * maxSayings {
-		if _, due := s.due("a stranger", fmt.Sprint(i), time.Unix(0, 0)); due {
+		if _, due := s.Due("a stranger", fmt.Sprint(i), time.Unix(0, 0)); due {
 			said++
 		}
 	}
 	if len(s.all) > maxSayings+1 || said != maxSayings+1 {
 		t.Errorf("%d are remembered, %d said", len(s.all), said)
 	}
-	if _, due := s.due("something else", "n2", time.Unix(0, 0)); !due {
+	if _, due := s.Due("something else", "n2", time.Unix(0, 0)); !due {
 		t.Error("strangers' names hide something else")
 	}
 	later := time.Unix(0, 0).Add(repeatAfter)
-	if kept, due := s.due("a stranger", "0", later); !due || kept != 0 {
+	if kept, due := s.Due("a stranger", "0", later); !due || kept != 0 {
 		t.Errorf("kept back %d times, said %v", kept, due)
 	}
-	if _, due := s.due("a stranger", "new", later); !due {
+	if _, due := s.Due("a stranger", "new", later); !due {
 		t.Error("what was said long ago takes the room of a new name")
 	}
 }

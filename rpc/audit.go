@@ -3,19 +3,27 @@ package rpc
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
 // auditing writes one line to the log for each call that changes the cluster or takes its whole state out: what, to what,
-// who from where, and what came of it. A call that is handed on has a line at both nodes; the leader's names the other.
-type auditing struct{ s *Server }
+// who from where, and what came of it. A call that is handed on has a line at both nodes; the leader's names the other. A token without a
+// verb of operators leaves one line of each call in a while: it could fill the disk with what it is refused.
+type auditing struct {
+	s *Server
+	// refused are the lines of tokens without a verb of operators.
+	refused *raftnode.LoggedLines
+}
 
 // audited are the calls that have a line.
 var audited = map[string]bool{
@@ -60,23 +68,37 @@ func (a auditing) write(ctx context.Context, procedure, target, address string, 
 		return
 	}
 	r := requestOf(ctx)
-	fields := []any{"call", procedure[strings.LastIndexByte(procedure, '/')+1:]}
-	for _, field := range []struct{ name, value string }{
-		{"target", target}, {"token", r.who.id}, {"from", address}, {"via", r.header.Get(HeaderForwarded)},
-	} {
-		if field.value != "" {
-			fields = append(fields, field.name, field.value)
-		}
-	}
 	level, outcome := hclog.Info, "done"
 	if err != nil {
 		level, outcome = hclog.Warn, messageOf(err)
 	}
-	a.s.logger.Log(level, "an operator's call", append(fields, "outcome", outcome)...)
+	call, repeated := procedure[strings.LastIndexByte(procedure, '/')+1:], ""
+	if !slices.ContainsFunc(r.who.verbs, isOperators) {
+		kept, due := a.refused.Due(call, r.who.id, time.Now())
+		if !due {
+			level = hclog.Debug
+		} else if kept > 0 {
+			repeated = strconv.Itoa(kept)
+		}
+	}
+	fields := []any{"call", call}
+	for _, field := range []struct{ name, value string }{
+		{"target", target}, {"token", r.who.id}, {"from", address}, {"via", r.header.Get(HeaderForwarded)}, {"outcome", outcome},
+		{"repeated", repeated},
+	} {
+		if field.value != "" {
+			fields = append(fields, field.name, beginning(field.value, maxAudited))
+		}
+	}
+	a.s.logger.Log(level, "an operator's call", fields...)
 }
 
-// maxTargets is how many quotas of one call are named.
-const maxTargets = 10
+// maxAudited bounds what a line says of each thing, and leaves room for maxTargets of the longest valid names: a caller chooses the names,
+// and a message has up to 4 MiB. maxTargets is how many quotas of one call are named.
+const (
+	maxAudited = 2 << 10
+	maxTargets = 10
+)
 
 // target names what a call is about.
 func target(message any) string {

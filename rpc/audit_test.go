@@ -122,3 +122,42 @@ func TestAudit_HasALineOfEachCall(t *testing.T) {
 		}
 	}
 }
+
+// TestAudit_CallersDoNotFillTheLog: a token without an operator's verb leaves one line of each call in a while, however often it calls and
+// whatever it sends. An operator leaves a line each time. No line is long.
+func TestAudit_CallersDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	const times, longest = 20, 8 << 10
+	long := strings.Repeat("x", 20_000)
+	for name, c := range map[string]struct {
+		verb rpc.Verb
+		want int
+	}{
+		"a caller": {rpc.VerbUse, 1}, "an operator": {rpc.VerbAdminQuota, times},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			secret, tokens := oneToken(t, "it", c.verb)
+			log := new(lines)
+			nodes := newNodes(t, 1, func(conf *rpc.Config) {
+				conf.Tokens, conf.Logger = tokens, hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: log})
+			})
+			for method, body := range map[string]string{
+				"ApplyQuotas": `{"quotas":[{"name":"%d` + long + `"}]}`, "DeleteWorkflow": `{"name":"w","%d` + long + `":1}`,
+			} {
+				for i := range times {
+					post(t, nodes[0].url, "/quota.v1.AdminService/"+method, fmt.Sprintf(body, i), "Authorization", "Bearer "+secret,
+						rpc.HeaderForwarded, long[:8<<10])
+				}
+				if got := strings.Count(log.String(), "call="+method); got != c.want {
+					t.Errorf("%s: %d lines, want %d", method, got, c.want)
+				}
+			}
+			for line := range strings.Lines(log.String()) {
+				if len(line) > longest {
+					t.Errorf("a line of %d bytes: %.200s", len(line), line)
+				}
+			}
+		})
+	}
+}

@@ -52,7 +52,7 @@ func NewHTTPServer(handler http.Handler, conf *tls.Config, logger hclog.Logger) 
 			MaxConcurrentStreams: maxStreams, MaxReadFrameSize: receivePerFrame,
 			MaxReceiveBufferPerConnection: receivePerConnection, MaxReceiveBufferPerStream: receivePerStream,
 		},
-		ErrorLog: logger.StandardLogger(&hclog.StandardLoggerOptions{InferLevels: true}),
+		ErrorLog: newServerLog(logger),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -281,5 +282,34 @@ func TestConnections_OfOneCallerLeaveRoom(t *testing.T) {
 		if err := watch(name); err != nil {
 			t.Errorf("a connection of %s: %v", name, err)
 		}
+	}
+}
+
+// TestNewHTTPServer_StrangersDoNotFillTheLog: however many handshakes of an address fail, the server logs that once in a while.
+func TestNewHTTPServer_StrangersDoNotFillTheLog(t *testing.T) {
+	t.Parallel()
+	secured := httptest.NewTLSServer(http.NotFoundHandler())
+	defer secured.Close()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := new(lines)
+	server := rpc.NewHTTPServer(http.NotFoundHandler(), &tls.Config{Certificates: secured.TLS.Certificates},
+		hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: log}))
+	go func() { _ = server.ServeTLS(listener, "", "") }()
+	defer func() { _ = server.Close() }()
+	for range 20 {
+		conn, err := net.Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = conn.Write([]byte("GET / HTTP/1.1\r\n\r\n"))
+		_, _ = io.Copy(io.Discard, conn)
+		_ = conn.Close()
+	}
+	eventually(t, "a line", func() bool { return strings.Contains(log.String(), "HTTP request to an HTTPS server") })
+	if got := strings.Count(log.String(), "127.0.0.1"); got != 1 {
+		t.Errorf("%d lines, want one:\n%s", got, log)
 	}
 }

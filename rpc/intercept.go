@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -20,7 +21,7 @@ const maxCall = maxWait + 30*time.Second
 // interceptors are what every call passes that was admitted (Server.admitted), the outermost first: count and time it, write down what
 // operators do, find room for its answer, and only then whether it could be read.
 func (s *Server) interceptors() []connect.Interceptor {
-	return []connect.Interceptor{measuring{s}, auditing{s}, answering(), decoding{}}
+	return []connect.Interceptor{measuring{s}, auditing{s, new(raftnode.LoggedLines)}, answering(), decoding{}}
 }
 
 // answering finds room for answers: who does not read what it asked for would fill the memory. What a call did that does not only read is

@@ -197,9 +197,12 @@ const (
 )
 
 // shortened returns the beginning of a value, for an error.
-func shortened(value []byte) string {
-	if len(value) <= maxShown {
-		return string(value)
+func shortened(value []byte) string { return beginning(string(value), maxShown) }
+
+// beginning returns so many bytes of a text, and says where more were cut off.
+func beginning(text string, most int) string {
+	if len(text) <= most {
+		return text
 	}
-	return strings.ToValidUTF8(string(value[:maxShown]), "") + "..."
+	return strings.ToValidUTF8(text[:most], "") + "..."
 }
