@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strings"
@@ -154,6 +155,25 @@ func TestRoutes_AreBounded(t *testing.T) {
 			path += "nowhere"
 		}
 		bombed(t, n.url, path, bomb, forms[1:4], by)
+	}
+}
+
+// TestRoutes_BoundHeaderFields: whatever its path, a request with more header fields than clients and proxies send is refused. One with as
+// many as they may send is not.
+func TestRoutes_BoundHeaderFields(t *testing.T) {
+	n := newNodes(t, 1)[0]
+	for path := range rpc.Routes(n.server) { // in any order
+		for fields, refused := range map[int]bool{90: false, 110: true} {
+			r := httptest.NewRequest(http.MethodPut, path, nil) // no route serves it
+			for i := range fields {
+				r.Header.Set(fmt.Sprint("x-", i), "")
+			}
+			res := httptest.NewRecorder()
+			n.server.Handler().ServeHTTP(res, r)
+			if got := res.Code == http.StatusRequestHeaderFieldsTooLarge; got != refused {
+				t.Errorf("%s with %d header fields: %d", path, fields, res.Code)
+			}
+		}
 	}
 }
 

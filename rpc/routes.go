@@ -179,6 +179,9 @@ func hasBody(r *http.Request) bool {
 func (s *Server) bounded(b *portBudgets, to route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
+		case len(r.Header) > maxFields:
+			s.refuse(b, w, r, http.StatusRequestHeaderFieldsTooLarge)
+			return
 		case to.limits.methods != nil && !slices.Contains(to.limits.methods, r.Method):
 			w.Header().Set("Allow", strings.Join(to.limits.methods, ", "))
 			s.refuse(b, w, r, http.StatusMethodNotAllowed)
