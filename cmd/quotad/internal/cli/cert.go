@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,6 +62,11 @@ names the node's id and its hosts: those of api.advertise and raft.advertise.`,
 		RunE: func(cmd *cobra.Command, ids []string) error {
 			if len(hosts) == 0 {
 				return usagef(cmd, "--host 10.0.0.1: where the others reach the node", "--host is missing")
+			}
+			// A DNS name that is a node's id lets the certificate act for that node.
+			if i := slices.IndexFunc(hosts, func(host string) bool { return slices.Contains(ids, host) }); i >= 0 && len(ids) > 1 {
+				return usagef(cmd, "call quotad cert node for each node, with its own --host",
+					"--host %[1]s is the id of one node: the certificates of the others could act as %[1]s", hosts[i])
 			}
 			ca, err := authority.Open(f.dir, f.force)
 			if err != nil {
