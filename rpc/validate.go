@@ -11,7 +11,6 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -206,30 +205,6 @@ var rules = tableOf(
 	rule(func(*checker, *quotav1.GetStateHashRequest) {}),
 	rule(func(*checker, *quotav1.DumpLogRequest) {}),
 )
-
-// requestRule is the check of one type of requests.
-type requestRule struct {
-	name  protoreflect.Name
-	check func(*checker, proto.Message)
-}
-
-// rule makes one of a typed check.
-func rule[T proto.Message](check func(*checker, T)) requestRule {
-	var request T
-	return requestRule{request.ProtoReflect().Descriptor().Name(), func(c *checker, m proto.Message) {
-		if typed, ok := m.(T); ok {
-			check(c, typed)
-		}
-	}}
-}
-
-func tableOf(all ...requestRule) map[protoreflect.Name]func(*checker, proto.Message) {
-	table := make(map[protoreflect.Name]func(*checker, proto.Message), len(all))
-	for _, r := range all {
-		table[r.name] = r.check
-	}
-	return table
-}
 
 // validate checks a request against the table. It returns the first thing that is wrong, nil for nothing.
 func validate(request proto.Message) *connect.Error { return (&checker{}).all(request) }

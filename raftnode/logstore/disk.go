@@ -165,6 +165,10 @@ func (d *Disk) judge(log Store, values *stable) error {
 	if term < w.term {
 		return d.lost(name, "older than the node's witness: it has term %d, the node was in term %d", term, w.term)
 	}
+	// The witness may be as old as the store. A node is in the term of a snapshot before it makes or takes that.
+	if len(d.snapshots) > 0 && term < d.snapshots[0].Term {
+		return d.lost(name, "older than the newest snapshot: it has term %d, the snapshot is of term %d", term, d.snapshots[0].Term)
+	}
 	if err := d.judgeVote(values, name); err != nil {
 		return err
 	}

@@ -56,11 +56,13 @@ func TestADiskWithAMissingPartIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		poll(t, "it leads", func() bool { return leads(n) })
+		covered := n.Status().SnapshotIndex
 		for range 30 {
 			if _, _, err := n.Propose(t.Context(), take(1)); err != nil {
 				t.Fatal(err)
 			}
 		}
+		poll(t, "a snapshot of the new term", func() bool { return n.Status().SnapshotIndex > covered })
 		n.Kill()
 		store := filepath.Base(s.Path(""))
 		remove := func(name string) func(dir string) error {
@@ -70,6 +72,10 @@ func TestADiskWithAMissingPartIsRefused(t *testing.T) {
 			"the log store is missing": remove(store), "the snapshots are missing": remove("snapshots"),
 			"the log store is an older one": func(dir string) error {
 				return errors.Join(remove(store)(dir), copyPart(dir, older, store))
+			},
+			"the log store and the witness are older ones, next to newer snapshots": func(dir string) error {
+				return errors.Join(remove(store)(dir), copyPart(dir, older, store),
+					remove(logstore.WitnessFile)(dir), copyPart(dir, older, logstore.WitnessFile))
 			},
 		}
 		for _, name := range []string{logstore.NodeFile, logstore.NonceFile, logstore.ClusterFile, logstore.FormedFile, logstore.WitnessFile} {
