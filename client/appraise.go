@@ -175,11 +175,11 @@ func (t *Transport) shorten(ctx context.Context, call *Call, refusal *RefusalErr
 		return false
 	}
 	for i, item := range call.Items {
-		if _, estimated := call.Parts[item.Quota]; !estimated || item.Quota != refusal.Quota {
+		if _, estimated := call.Parts[item.Quota]; !estimated || !t.draws(ctx, item.Quota, refusal.Quota) {
 			continue
 		}
 		most := item.Amount / 2
-		if quota, err := t.client.Quota(ctx, item.Quota); err == nil && refusal.Reason == ReasonNeverFits && cuts == 0 {
+		if quota, err := t.client.Quota(ctx, refusal.Quota); err == nil && refusal.Reason == ReasonNeverFits && cuts == 0 {
 			most = min(quota.Usable, item.Amount-1)
 		}
 		if most < 1 {
@@ -192,6 +192,15 @@ func (t *Transport) shorten(ctx context.Context, call *Call, refusal *RefusalErr
 		return true
 	}
 	return false
+}
+
+// draws reports whether an item draws on a quota: it names the quota, or a pool that has it as a member.
+func (t *Transport) draws(ctx context.Context, named, quota string) bool {
+	if named == quota {
+		return true
+	}
+	pool, err := t.client.Quota(ctx, named)
+	return err == nil && slices.ContainsFunc(pool.Members, func(m PoolMember) bool { return m.Quota == quota })
 }
 
 // quotaMemory remembers the default estimates of quotas.

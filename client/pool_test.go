@@ -64,3 +64,42 @@ func TestTransport_OfAPoolTriesTheNextMember(t *testing.T) {
 		}
 	}
 }
+
+// TestTransport_OfAPoolCutsEstimatesThatNeverFit: an estimate above what any member grants is cut to what the largest one grants, and the
+// call is made.
+func TestTransport_OfAPoolCutsEstimatesThatNeverFit(t *testing.T) {
+	clamped := quotatest.Rate("b/tokens", 1000, time.Minute)
+	clamped.ClampHold = true
+	for name, c := range map[string]struct {
+		members  []*quotav1.Quota
+		consumed int64
+	}{
+		"above usable": {[]*quotav1.Quota{quotatest.Rate("a/tokens", 600, time.Minute), quotatest.Rate("b/tokens", 900, time.Minute)}, 900},
+		"a clamp":      {[]*quotav1.Quota{clamped}, 500},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := quotatest.New(t, c.members...)
+			pool := &quotav1.Pool{}
+			for _, q := range c.members {
+				pool.Members = append(pool.Members, &quotav1.PoolMember{Name: q.Name, Quota: q.Name})
+			}
+			cluster.Apply(quotatest.Rate("openai/m/requests", 10, time.Minute),
+				&quotav1.Quota{Name: "openai/m/tokens", Rule: &quotav1.Quota_Pool{Pool: pool}})
+			provider := &keyed{}
+			transport := client.NewTransport(cluster.Client(), provider, client.OpenAI(client.Hosts("provider.example")))
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://provider.example/v1/responses",
+				strings.NewReader(`{"model":"m","max_output_tokens":5000}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := transport.RoundTrip(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if got := cluster.Quota("openai/m/tokens").Consumed; got != c.consumed || len(provider.used) != 1 || transport.Stats().Cut != 1 {
+				t.Errorf("%d consumed, %d calls sent, %d estimates cut", got, len(provider.used), transport.Stats().Cut)
+			}
+		})
+	}
+}
