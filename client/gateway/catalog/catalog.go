@@ -3,6 +3,7 @@
 package catalog
 
 import (
+	"math/big"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -133,10 +134,27 @@ func maxHold(definition *quotav1.Quota, usable int64) int64 {
 	if definition.MaxHold != nil {
 		most = min(most, definition.GetMaxHold())
 	}
-	if burst := definition.GetRate().GetBurst(); burst > 0 {
-		most = min(most, burst)
+	if rate := definition.GetRate(); rate.GetBurst() > 0 && usable > 0 {
+		most = min(most, rate.GetBurst()-piledUp(definition, usable))
 	}
 	return most
+}
+
+// piledUp returns how much of a rate's burst is never granted: what is consumed within one spend-by may reach the provider together.
+func piledUp(definition *quotav1.Quota, usable int64) int64 {
+	rate := definition.GetRate()
+	period, n := big.NewInt(int64(rate.GetPer().AsDuration())), big.NewInt(usable)
+	spendBy := int64(definition.GetSpendBy().AsDuration())
+	if spendBy == 0 {
+		spendBy = int64(min(max(rate.GetPer().AsDuration()/30, 250*time.Millisecond), 2*time.Second))
+		longest := new(big.Int).Mul(big.NewInt(rate.GetBurst()), period)
+		if longest.Quo(longest, new(big.Int).Lsh(n, 1)); longest.IsInt64() {
+			spendBy = min(spendBy, longest.Int64())
+		}
+	}
+	piled := n.Mul(n, big.NewInt(spendBy))
+	piled.Quo(piled.Add(piled, new(big.Int).Sub(period, big.NewInt(1))), period) // rounded up
+	return piled.Int64()
 }
 
 // defaultCap is the most that critical calls may use of a quota with shares, where they say nothing else.

@@ -78,7 +78,9 @@ func TestMost(t *testing.T) {
 	}
 	var c Catalog
 	c.Set([]*quotav1.QuotaStatus{
-		rate("plain", 100, 0, nil), rate("burst", 100, 10, nil), rate("held", 100, 0, func(q *quotav1.Quota) { q.MaxHold = proto.Int64(7) }),
+		rate("plain", 100, 0, nil), rate("burst", 100, 10, nil), rate("small", 60_000, 1000, nil),
+		rate("spent soon", 60_000, 1000, func(q *quotav1.Quota) { q.SpendBy = durationpb.New(100 * time.Millisecond) }),
+		rate("wide", 1<<53-1, 1<<53-1, nil), rate("held", 100, 0, func(q *quotav1.Quota) { q.MaxHold = proto.Int64(7) }),
 		rate("shares", 100, 0, shares(0)), rate("capped", 100, 0, shares(0.25)),
 		rate("child", 100, 0, func(q *quotav1.Quota) { q.Parent = "burst" }),
 		{Usable: 300, Definition: &quotav1.Quota{Name: "pool", Rule: &quotav1.Quota_Pool{Pool: &quotav1.Pool{Members: []*quotav1.PoolMember{
@@ -86,8 +88,9 @@ func TestMost(t *testing.T) {
 		}}}}},
 	})
 	for name, want := range map[string][3]int64{ // without a class, critical, standard
-		"plain": {100, 100, 100}, "burst": {10, 10, 10}, "held": {7, 7, 7}, "shares": {90, 90, 100}, "capped": {25, 25, 100},
-		"child": {10, 10, 10}, "pool": {25, 25, 100}, "gone": {0, 0, 0},
+		"plain": {100, 100, 100}, "burst": {6, 6, 6}, "small": {500, 500, 500}, "spent soon": {900, 900, 900},
+		"wide": {8706959279582957, 8706959279582957, 8706959279582957}, "held": {7, 7, 7}, "shares": {90, 90, 100}, "capped": {25, 25, 100},
+		"child": {6, 6, 6}, "pool": {25, 25, 100}, "gone": {0, 0, 0},
 	} {
 		for i, class := range []config.Class{config.ClassNone, config.Critical, config.Standard} {
 			if got := c.Most(name, class); got != want[i] {
