@@ -256,7 +256,7 @@ type Quota struct {
 	Observes bool
 	Observed int64
 	// Members are those of a pool, in their order. A pool's amounts are the sums of theirs, but for AvailableWithParents, which is the most
-	// that one of them has; CooldownLeft is that of the first to open where all are closed.
+	// that one of those has that are open; CooldownLeft is that of the first to open where all are closed.
 	Members []PoolMember
 }
 

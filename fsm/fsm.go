@@ -33,6 +33,8 @@ type QuotaView struct {
 	Zone                 logpb.Zone
 	// CooldownLeft is nanoseconds, 0 for none.
 	CooldownLeft int64
+	// ClosedFor is for how long a cooldown of the quota or of an ancestor keeps calls from it (nanoseconds); 0: none does.
+	ClosedFor int64
 	// WindowLeft is nanoseconds until the window closes, -1 where there is none or its reset is not known.
 	WindowLeft int64
 	Waiting    int64
@@ -62,7 +64,7 @@ type QuotaView struct {
 	// Pacer is that of a rate with shares; nil: it has none.
 	Pacer *PacerView
 	// Members are those of a pool, in their order. Its amounts are the sums of theirs, but for AvailableWithParents, which is the most that
-	// one of them has, and CooldownLeft is that of the first to open where all are closed.
+	// one of those has that are open, and CooldownLeft is that of the first to open where all are closed.
 	Members []PoolMemberView
 }
 
@@ -114,7 +116,7 @@ type ClassUse struct {
 	Share, Used, Kept int64
 	// Lent is what is open to others of a share that is not used, Borrowed what is used beyond the share; of windows.
 	Lent, Borrowed int64
-	// Takes is, of a rate, the most that one call of the class could be granted now, if nobody waits.
+	// Takes is, of a rate, the most that one call of the class could be granted now by it and its ancestors, if nobody waits.
 	Takes int64
 }
 

@@ -288,6 +288,20 @@ func (q *quota) takes(class int32, g *ledger.Ledger, now int64) int64 {
 	return max(there-max(h.reserve, h.share), 0)
 }
 
+// boundTakes bounds what calls on a child could take by what this quota has for their classes.
+func (q *quota) boundTakes(uses []ClassUse, g *ledger.Ledger, now int64) {
+	if q.rule.Policy.Observe {
+		return
+	}
+	for i := range uses {
+		most := max(g.Available(&q.rule), 0)
+		if q.rule.Paced() {
+			most = q.takes(uses[i].Class, g, now)
+		}
+		uses[i].Takes = min(uses[i].Takes, most)
+	}
+}
+
 // pacedUses returns what each class has of a rate. What a class uses is known of critical calls alone, whose cap needs it; what is kept for
 // one is its share while it asks.
 func (q *quota) pacedUses(g *ledger.Ledger, now int64) []ClassUse {

@@ -546,3 +546,28 @@ func TestPace_View(t *testing.T) {
 		t.Fatalf("nothing is left: %v", zone())
 	}
 }
+
+// TestPace_ViewOfWhatIsClosed: no class could take more than the parent has for it, and nothing while a cooldown keeps calls from a rate or
+// its parent.
+func TestPace_ViewOfWhatIsClosed(t *testing.T) {
+	w := newWorld(t)
+	w.quotas(pacedRate("account", 10_000, minute), under(pacedRate("r", 60_000, minute), "account"))
+	w.do(criticalAndBackground())
+	takes := func() (takes [ledger.Classes]int64) {
+		for class, use := range w.view("r").Classes {
+			takes[class] = use.Takes
+		}
+		return takes
+	}
+	g := w.granted(call("crit", 100))
+	if got := takes(); got != [ledger.Classes]int64{9_900, 9_800, 9_800} {
+		t.Fatalf("below a parent: %v", got)
+	}
+	for _, cause := range []logpb.Cause{logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_ACCOUNT} {
+		w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{signal("r", cause, retryAfter(10*second))}}))
+		if got := takes(); got != [ledger.Classes]int64{} {
+			t.Fatalf("closed by %v: %v", cause, got)
+		}
+		w.sleep(10 * second)
+	}
+}

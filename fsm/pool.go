@@ -529,11 +529,16 @@ func (s *State) viewPool(p *quota, at Clock) QuotaView {
 		v.Consumed = fixed.AddSaturated(v.Consumed, its.Consumed)
 		v.Available, v.Overrun = fixed.AddSaturated(v.Available, its.Available), fixed.AddSaturated(v.Overrun, its.Overrun)
 		v.Leases += its.Leases
-		v.AvailableWithParents = max(v.AvailableWithParents, its.AvailableWithParents)
-		v.CooldownLeft = min(v.CooldownLeft, its.CooldownLeft)
+		if open := its.ClosedFor == 0; open == (v.CooldownLeft == 0) {
+			v.AvailableWithParents = max(v.AvailableWithParents, its.AvailableWithParents)
+		} else if open {
+			v.AvailableWithParents = its.AvailableWithParents // only closed ones came before it
+		}
+		v.CooldownLeft = min(v.CooldownLeft, its.ClosedFor)
 		if v.Circuit == 0 || its.Circuit < v.Circuit {
 			v.Circuit = its.Circuit
 		}
 	}
+	v.ClosedFor = v.CooldownLeft
 	return v
 }

@@ -319,6 +319,39 @@ func TestPool_MembersHaveParents(t *testing.T) {
 	}
 }
 
+// TestPool_ShowsWhatOpenMembersHave: what members have that are closed, themselves or by a parent, nobody can have.
+func TestPool_ShowsWhatOpenMembersHave(t *testing.T) {
+	for name, c := range map[string]struct {
+		cause             logpb.Cause
+		order             []string
+		available, closed int64
+	}{
+		"itself":            {logpb.Cause_CAUSE_SATURATED, []string{"a", "b"}, 2, 0},
+		"by its parent":     {logpb.Cause_CAUSE_ACCOUNT, []string{"a", "b"}, 2, 0},
+		"in another order":  {logpb.Cause_CAUSE_ACCOUNT, []string{"b", "a"}, 2, 0},
+		"all of its parent": {logpb.Cause_CAUSE_ACCOUNT, []string{"a", "c"}, 9, 30 * second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.quotas(rateOf("account", 100, minute), under(rateOf("a", 10, minute), "account"), rateOf("b", 3, minute),
+				under(rateOf("c", 8, minute), "account"), poolOf("pool", c.order...))
+			w.granted(consumesAtOnce("x", itemOf("b", 1)).GetReserve())
+			g := w.granted(consumesAtOnce("x", itemOf("a", 1)).GetReserve())
+			after := 30 * second
+			w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
+				{Quota: "a", Cause: c.cause, RetryAfterNs: &after},
+			}}))
+			v := w.view("pool")
+			if v.AvailableWithParents != c.available || v.CooldownLeft != c.closed || v.ClosedFor != c.closed {
+				t.Fatalf("%d available, closed for %d, %d", v.AvailableWithParents, v.CooldownLeft, v.ClosedFor)
+			}
+			if a := w.view("a"); a.ClosedFor != after {
+				t.Fatalf("a is closed for %d", a.ClosedFor)
+			}
+		})
+	}
+}
+
 // TestPool_ObserveMode: a member that only observes grants everything.
 func TestPool_ObserveMode(t *testing.T) {
 	w := newWorld(t)

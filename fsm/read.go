@@ -194,14 +194,29 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 	}
 	v.Others, v.KeptForOthers = g.Others.Left(&q.rule, at.Now), g.Others.Kept
 	v.Pacer = q.viewPacer(&g, at.Now)
-	v.AvailableWithParents = v.Available
+	v.AvailableWithParents, v.ClosedFor = v.Available, q.closedFor(at.Now)
 	for number := q.parent; number != 0; {
 		parent, _ := s.quotas.byNumber.Get(number)
 		above := parent.ledgerAt(at)
 		v.AvailableWithParents = min(v.AvailableWithParents, above.Available(&parent.rule))
+		v.ClosedFor = max(v.ClosedFor, parent.closedFor(at.Now))
+		parent.boundTakes(v.Classes, &above, at.Now)
 		number = parent.parent
 	}
+	if v.ClosedFor > 0 {
+		for i := range v.Classes {
+			v.Classes[i].Takes = 0
+		}
+	}
 	return v
+}
+
+// closedFor returns for how long a cooldown keeps calls from a quota; 0: none does.
+func (q *quota) closedFor(now int64) int64 {
+	if q.rule.Policy.Observe {
+		return 0
+	}
+	return max(q.cooldown-now, 0)
 }
 
 // CheckFence tells whether a lease lives and has this fence, and what is left of it (nanoseconds).

@@ -503,7 +503,7 @@ func apiQuotaStatus(v *fsm.QuotaView, clock fsm.Clock) *quotav1.QuotaStatus {
 		its := &v.Members[i].Quota
 		s.Members = append(s.Members, &quotav1.PoolMemberStatus{
 			Name: v.Members[i].Name, Quota: its.Definition.Name, Usable: its.Usable, Available: its.AvailableWithParents,
-			CooldownLeft: optionalDuration(its.CooldownLeft),
+			CooldownLeft: optionalDuration(its.ClosedFor),
 		})
 	}
 	if v.CooldownLeft > 0 {

@@ -58,7 +58,8 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 		longestWait: gauge("longest_wait_seconds", "Age of the oldest waiting Reserve of a class.", "class"),
 
 		available: gauge("quota_available",
-			"Amount that a Reserve could get now, parents included: below 0 after an overrun, 0 during a cooldown.", "quota"),
+			"Amount that a Reserve could get now, parents included: below 0 after an overrun, 0 during a cooldown of the quota or a parent.",
+			"quota"),
 		zone:     gauge("quota_zone", "Zone of a window, or of a rate with shares: 1 green, 2 amber, 3 red, 0 without zones.", "quota"),
 		cooldown: gauge("quota_cooldown_seconds", "Time until the quota's cooldown ends; 0 without a cooldown.", "quota"),
 		forecast: gauge("quota_forecast_seconds", "Predicted time until the quota is used up; absent without a prediction.", "quota"),
@@ -153,7 +154,7 @@ func (c *usageCollector) outlook(v *fsm.QuotaView, clock fsm.Clock, to chan<- pr
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, v.Definition.Name)
 	}
 	available := v.AvailableWithParents
-	if v.CooldownLeft > 0 {
+	if max(v.CooldownLeft, v.ClosedFor) > 0 {
 		available = min(available, 0)
 	}
 	put(c.available, float64(available))

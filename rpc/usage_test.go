@@ -108,7 +108,9 @@ func TestMetrics_ForAutoscalers(t *testing.T) {
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
 		`{"quotas":[{"name":"q","rate":{"limit":"10","per":"1h"}},`+
 			`{"name":"r","rate":{"limit":"10","per":"1h"},"policy":{"shares":{"critical":0.4,"standard":0.3,"background":0.3}}},`+
-			`{"name":"w","window":{"limit":"100","every":"hour"},"policy":{"zones":"smooth"}}]}`); status != http.StatusOK {
+			`{"name":"w","window":{"limit":"100","every":"hour"},"policy":{"zones":"smooth"}},`+
+			`{"name":"below","parent":"q","rate":{"limit":"9","per":"1h"}},{"name":"apart","rate":{"limit":"3","per":"1h"}},`+
+			`{"name":"pool","pool":{"members":[{"name":"a","quota":"below"},{"name":"b","quota":"apart"}]}}]}`); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	lease := called(t, n, "me", "q")
@@ -124,7 +126,8 @@ func TestMetrics_ForAutoscalers(t *testing.T) {
 		}
 	}
 	eventually(t, "what is open", shows(`quotad_quota_available{quota="q"} 9`+"\n", `quotad_quota_cooldown_seconds{quota="q"} 0`+"\n",
-		`quotad_quota_zone{quota="q"} 0`+"\n", `quotad_quota_zone{quota="w"} 1`+"\n", `quotad_quota_zone{quota="r"} 1`+"\n"))
+		`quotad_quota_zone{quota="q"} 0`+"\n", `quotad_quota_zone{quota="w"} 1`+"\n", `quotad_quota_zone{quota="r"} 1`+"\n",
+		`quotad_quota_available{quota="below"} 9`+"\n", `quotad_quota_available{quota="pool"} 9`+"\n"))
 	if strings.Contains(series(), "\nquotad_quota_observed_limit{") {
 		t.Error("a limit is observed that nobody named")
 	}
@@ -141,6 +144,8 @@ func TestMetrics_ForAutoscalers(t *testing.T) {
 	eventually(t, "what is closed", func() bool {
 		return shows(`quotad_quota_available{quota="q"} 0`+"\n")() && !shows(`quotad_quota_cooldown_seconds{quota="q"} 0`+"\n")()
 	})
+	eventually(t, "what a closed parent closes", shows(`quotad_quota_available{quota="below"} 0`+"\n",
+		`quotad_quota_available{quota="pool"} 3`+"\n"))
 	if strings.Contains(series(), "\nquotad_quota_forecast_seconds{") {
 		t.Error("something is predicted")
 	}

@@ -5188,7 +5188,7 @@ type QuotaStatus struct {
 	// Rates with shares: how fast lower classes may borrow what returns. Absent: no shares.
 	Pacer *Pacer `protobuf:"bytes,26,opt,name=pacer,proto3" json:"pacer,omitempty"`
 	// The members of a pool, in their order. A pool's amounts above are the sums of its members', but
-	// available_with_parents is the largest of one member. cooldown_left is present if all members are closed, and is
+	// available_with_parents is the largest of one open member. cooldown_left is present if all members are closed, and is
 	// that of the first to open.
 	Members       []*PoolMemberStatus `protobuf:"bytes,42,rep,name=members,proto3" json:"members,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -5499,7 +5499,7 @@ type PoolMemberStatus struct {
 	Usable int64 `protobuf:"varint,3,opt,name=usable,proto3" json:"usable,omitempty"`
 	// The least of the available amounts of the quota and all its ancestors; below 0 after an overrun.
 	Available int64 `protobuf:"varint,4,opt,name=available,proto3" json:"available,omitempty"`
-	// Time until its cooldown ends; absent: none.
+	// Time until the cooldown of the quota, or of an ancestor, ends; absent: none.
 	CooldownLeft  *durationpb.Duration `protobuf:"bytes,5,opt,name=cooldown_left,json=cooldownLeft,proto3" json:"cooldown_left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -6171,7 +6171,7 @@ type ClassUse struct {
 	Lent int64 `protobuf:"varint,5,opt,name=lent,proto3" json:"lent,omitempty"`
 	// Windows: the amount used beyond its share.
 	Borrowed int64 `protobuf:"varint,6,opt,name=borrowed,proto3" json:"borrowed,omitempty"`
-	// Rates: the amount that one call of the class could get now, if none waits. Absent: not a rate.
+	// Rates: the amount that one call of the class could get now, ancestors included, if none waits. Absent: not a rate.
 	Takes         *int64 `protobuf:"varint,7,opt,name=takes,proto3,oneof" json:"takes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
