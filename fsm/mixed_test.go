@@ -31,22 +31,31 @@ type mixed struct {
 	asked  map[uint64]string // quota by ticket
 }
 
-// TestMixedHistoriesNeverExceed: whatever holders do with their leases, no interval of one period sees more than usable,
-// in a quota and in its parent; a quota whose limit moves never sees more than the largest it had.
+// TestMixedHistoriesNeverExceed: whatever holders do with their leases, and whatever they report, no interval of one period sees more than
+// usable, in a quota and in its parent, of a pool or not, with shares or without; a quota whose limit moves never sees more than the
+// largest it had.
 func TestMixedHistoriesNeverExceed(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const period = 10 * second
 		m := &mixed{
 			fleet: fleet{T: rt, w: newWorld(rt)}, limit: 20, of: map[string][]spend{}, ops: map[uint64]uint64{}, asked: map[uint64]string{},
 		}
-		child := func(name string) *logpb.Quota {
-			return with(rateOf(name, 14, period), func(q *logpb.Quota) { q.Parent = "org" })
+		policy := &logpb.Policy{}
+		if rapid.Bool().Draw(rt, "policies") {
+			policy = &logpb.Policy{
+				Shares: fleetShares(), AgeingNs: 5 * second, Prediction: &logpb.Prediction{},
+				RampNs: rapid.SampledFrom([]int64{0, 5 * second}).Draw(rt, "ramp"),
+			}
 		}
-		m.w.quotas(rateOf("org", 20, period), child("org/a"), child("org/b"))
+		child := func(name string) *logpb.Quota {
+			return with(policed(rateOf(name, 14, period), policy), func(q *logpb.Quota) { q.Parent = "org" })
+		}
+		m.w.quotas(policed(rateOf("org", 20, period), policy), child("org/a"), child("org/b"), poolOf("any", "org/a", "org/b"))
+		m.w.do(criticalAndBackground())
 		largest := int64(20)
 		for range rapid.IntRange(1, 150).Draw(rt, "steps") {
 			m.pass(rapid.SampledFrom([]int64{0, 0, 20 * millisecond, 300 * millisecond, 4 * second, period - 300*millisecond, period}).Draw(rt, "pass"))
-			switch rapid.IntRange(0, 9).Draw(rt, "what") {
+			switch rapid.IntRange(0, 11).Draw(rt, "what") {
 			case 0, 1, 2:
 				m.reserve()
 			case 3, 4, 5:
@@ -58,7 +67,11 @@ func TestMixedHistoriesNeverExceed(t *testing.T) {
 			case 9:
 				limit := rapid.Int64Range(5, 30).Draw(rt, "limit")
 				largest = max(largest, limit)
-				m.do(applyQuotas(rateOf("org", limit, period)))
+				m.do(applyQuotas(policed(rateOf("org", limit, period), policy)))
+			case 10:
+				m.report()
+			case 11:
+				m.w.reborn()
 			}
 		}
 		for quota, usable := range map[string]int64{"org": largest, "org/a": 14, "org/b": 14} {
@@ -77,12 +90,13 @@ func (m *mixed) do(command *logpb.Command) *logpb.Result {
 }
 
 func (m *mixed) quota() string {
-	return rapid.SampledFrom([]string{"org/a", "org/b", "org"}).Draw(m.T, "quota")
+	return rapid.SampledFrom([]string{"org/a", "org/b", "org", "any", "any"}).Draw(m.T, "quota")
 }
 
 func (m *mixed) reserve() {
 	quota := m.quota()
-	a := ask(rapid.SampledFrom([]string{"x", "y"}).Draw(m.T, "holder"), itemOf(quota, rapid.SampledFrom([]int64{1, 3, 7, 14}).Draw(m.T, "amount")))
+	a := ask(rapid.SampledFrom([]string{"x", "y", "crit", "back"}).Draw(m.T, "holder"),
+		itemOf(quota, rapid.SampledFrom([]int64{1, 3, 7, 14}).Draw(m.T, "amount")))
 	a.TtlNs = rapid.SampledFrom([]int64{second, 5 * second, 30 * second}).Draw(m.T, "ttl")
 	a.Consume = rapid.Bool().Draw(m.T, "consume")
 	if rapid.Bool().Draw(m.T, "waits") {
@@ -186,4 +200,21 @@ func (m *mixed) endOne() {
 		a.Resume = true
 		m.do(reserve(a))
 	}
+}
+
+// report says something of what a provider answered: what is left, its limit, or that it refused the call.
+func (m *mixed) report() {
+	if len(m.calls) == 0 {
+		return
+	}
+	o := rapid.SampledFrom(m.calls).Draw(m.T, "operation")
+	said := signal(o.quota, rapid.SampledFrom([]logpb.Cause{logpb.Cause_CAUSE_OK, logpb.Cause_CAUSE_OK, logpb.Cause_CAUSE_SATURATED,
+		logpb.Cause_CAUSE_ACCOUNT}).Draw(m.T, "cause"), remaining(rapid.Int64Range(0, 14).Draw(m.T, "remaining")))
+	if rapid.Bool().Draw(m.T, "names a limit") {
+		said.Limit = new(rapid.Int64Range(0, 30).Draw(m.T, "its limit"))
+	}
+	if said.Cause != logpb.Cause_CAUSE_OK {
+		said.RetryAfterNs = new(rapid.SampledFrom([]int64{second, 7 * second}).Draw(m.T, "retry after"))
+	}
+	m.do(report(&logpb.Report{Lease: o.lease.Lease, Fence: o.lease.Fence, Op: o.op, Signals: []*logpb.Signal{said}}))
 }
