@@ -20,9 +20,9 @@ type batch struct {
 	// anticipated: the next batch was thought of.
 	anticipated bool
 	timer       *time.Timer
-	// keeps is how many takes need its lease, over says that nothing is taken of it any more.
-	keeps int
-	over  bool
+	// keeps is how many takes need its lease, over says that nothing is taken of it any more, settling that what is left is on its way back.
+	keeps          int
+	over, settling bool
 }
 
 // keepLocked keeps the lease of the batch for one more take.

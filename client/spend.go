@@ -240,24 +240,28 @@ func (l *Limiter) settleLocked(b *batch, left int64) {
 		unspent[i] = Item{Quota: item.Quota, Amount: item.Amount / b.size * left}
 	}
 	settle := b.op.settlement(Settlement{Unspent: unspent, Release: release})
-	settle.then = func(settle *command) { l.settled(settle.err, left, b.op.lease, release) }
+	settle.then = func(settle *command) { l.settled(settle.err, left, b, release) }
+	b.settling = true
 	if l.client.post(life, settle) != nil {
+		b.settling = false
 		l.stats.Forfeited += uint64(left)
 	}
 }
 
 // settled counts what became of what was given back. Where it was too late for that, the lease still has to end.
-func (l *Limiter) settled(err error, left int64, lease *Lease, release bool) {
+func (l *Limiter) settled(err error, left int64, b *batch, release bool) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if err == nil {
 		l.stats.Returned += uint64(left)
 	} else {
 		l.stats.Forfeited += uint64(left)
 	}
-	l.mu.Unlock()
+	b.settling = false
 	if release && errors.Is(err, ReasonPastSpendBy) {
-		l.client.send(time.Second, lease.release())
+		l.client.send(time.Second, b.op.lease.release())
 	}
+	l.endLeaseLocked(b)
 }
 
 // letGo ends the lease of a batch that is over when the last of its takes does not need it any more.
@@ -265,7 +269,13 @@ func (l *Limiter) letGo(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b.keeps--
-	if b.keeps > 0 || !b.over || b.op.lease.Err() != nil {
+	l.endLeaseLocked(b)
+}
+
+// endLeaseLocked ends the lease of a batch that is over and that no take needs, unless that was done. What is left of the batch goes back
+// before: commands that are sent one after the other can arrive in another order.
+func (l *Limiter) endLeaseLocked(b *batch) {
+	if b.keeps > 0 || !b.over || b.settling || b.op.lease.Err() != nil {
 		return
 	}
 	b.op.lease.die(ErrLeaseReleased)
