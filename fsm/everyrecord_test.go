@@ -197,7 +197,8 @@ func laterCommands(m *Machine) [][]*logpb.Command {
 		{
 			applyQuotas(randomWorldQuotas()...), reserve(ask("boss", itemOf("org/team", 1), itemOf("burst", 1))), deletesByForce("parts"),
 			waits("std-2", 0, 5*minute, itemOf("org/team", 6)),
-			{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}}, reopens("rate"),
+			{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}},
+			reopens("rate"),
 			overrides("rate", 5, hour), limitsTo(func(l *logpb.SetLimits) { l.MaxWaiters = new(int64(8)) }), deletesWorkflow("rest"),
 			{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: m.liveOne("").id}}},
 			renewsTask("t3", m.taskFence("t3"), minute), forgets("t1"), closesSession(3),

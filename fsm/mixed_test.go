@@ -208,8 +208,10 @@ func (m *mixed) report() {
 		return
 	}
 	o := rapid.SampledFrom(m.calls).Draw(m.T, "operation")
-	said := signal(o.quota, rapid.SampledFrom([]logpb.Cause{logpb.Cause_CAUSE_OK, logpb.Cause_CAUSE_OK, logpb.Cause_CAUSE_SATURATED,
-		logpb.Cause_CAUSE_ACCOUNT}).Draw(m.T, "cause"), remaining(rapid.Int64Range(0, 14).Draw(m.T, "remaining")))
+	said := signal(o.quota, rapid.SampledFrom([]logpb.Cause{
+		logpb.Cause_CAUSE_OK, logpb.Cause_CAUSE_OK, logpb.Cause_CAUSE_SATURATED,
+		logpb.Cause_CAUSE_ACCOUNT,
+	}).Draw(m.T, "cause"), remaining(rapid.Int64Range(0, 14).Draw(m.T, "remaining")))
 	if rapid.Bool().Draw(m.T, "names a limit") {
 		said.Limit = new(rapid.Int64Range(0, 30).Draw(m.T, "its limit"))
 	}

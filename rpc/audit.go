@@ -83,7 +83,11 @@ func (a auditing) write(ctx context.Context, procedure, target, address string, 
 	}
 	fields := []any{"call", call}
 	for _, field := range []struct{ name, value string }{
-		{"target", target}, {"token", r.who.id}, {"from", address}, {"via", r.header.Get(HeaderForwarded)}, {"outcome", outcome},
+		{"target", target},
+		{"token", r.who.id},
+		{"from", address},
+		{"via", r.header.Get(HeaderForwarded)},
+		{"outcome", outcome},
 		{"repeated", repeated},
 	} {
 		if field.value != "" {

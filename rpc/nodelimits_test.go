@@ -159,8 +159,10 @@ func fillNode(t *testing.T, n *testNode, secret string, calls int) {
 		for beyond := 0; beyond < 60; { // of a hundred not even half stay
 			err := <-refused
 			switch info := infoOf(err); {
-			case info == nil && connect.CodeOf(err) == connect.CodeUnavailable, info.GetBudget() == "processor":
-				go waits(refused) // its connection ended for another one, or the machine is busy: neither is the node's bound
+			case info == nil && (connect.CodeOf(err) == connect.CodeUnavailable || connect.CodeOf(err) == connect.CodeCanceled),
+				info.GetBudget() == "processor":
+				// Its connection ended for another one, perhaps while it was written to, or the machine is busy: neither is the node's bound.
+				go waits(refused)
 			case info.GetReason() != quotav1.Reason_REASON_CALLER_BUDGET || info.Budget != "calls" && info.Budget != "connections":
 				t.Fatalf("beyond its part: %v", err)
 			default:

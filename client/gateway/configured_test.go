@@ -194,6 +194,7 @@ func TestOverloaded_IsSentAgainAsOftenAsConfigured(t *testing.T) {
 		{"no time for it", 5, 1, "0s", 529},
 	} {
 		t.Run(of.name, func(t *testing.T) {
+			t.Parallel()
 			var calls atomic.Int64
 			f := messages(t, func(w http.ResponseWriter, r *http.Request) {
 				if calls.Add(1) <= int64(of.failures) {

@@ -77,6 +77,7 @@ func TestSend_WhatWasReadIsNotSentAgain(t *testing.T) {
 		"GET":                      {http.MethodGet, "/github/user", "", "X-A", 200, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			url, read := startDying(t)
 			c := startCluster(t, rate("openai/gpt-5/requests", 100), tokens("openai/gpt-5/tokens", 100_000), rate("github/core", 100))
 			f := startGateway(t, c, nil, configOf(c, map[string]config.Upstream{

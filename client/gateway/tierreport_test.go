@@ -58,6 +58,7 @@ func TestReport_ClosesTheQuotaOfWhichTheAnswerSpeaks(t *testing.T) {
 		"for a holder":                       {"/report?upstream=github&holder=picard&class=background", exhaustedAnswer("core"), "github/core"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := reporter(t)
 			quotas := reported(t, f.do(http.MethodPost, want.path, want.answer))
 			closed := 0
