@@ -302,7 +302,7 @@ func TestReasonsReadWell(t *testing.T) {
 			"quotad: refused: EXHAUSTED of t/core, retry after 1s: wait",
 		},
 		{&RefusalError{Reason: ReasonNeverFits, Quota: "t/core", RetryAfter: -1}, "quotad: refused: NEVER_FITS of t/core"},
-		{&RequestError{Reason: ReasonStaleFence, Message: "gone", Hint: "reserve anew"}, "quotad: STALE_FENCE: gone (reserve anew)"},
+		{&RequestError{Reason: ReasonStaleFence, Message: "gone", Hint: "reserve again"}, "quotad: STALE_FENCE: gone (reserve again)"},
 		{&NotAcceptedError{Err: ErrClosed}, "quotad: not accepted: the client is closed"},
 	} {
 		if got := tt.err.Error(); got != tt.want {

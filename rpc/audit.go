@@ -16,9 +16,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// auditing writes one line to the log for each call that changes the cluster or takes its whole state out: what, to what,
-// who from where, and what came of it. A call that is handed on has a line at both nodes; the leader's names the other. A token without a
-// verb of operators leaves one line of each call in a while: it could fill the disk with what it is refused.
+// auditing writes one line to the log for each call that changes the cluster or takes its whole state out: the call, its target, the
+// caller and its address, and the outcome. A forwarded call has a line at both nodes; the leader's names the node that forwarded it.
+// Refused calls of a token without a verb of operators could fill the disk: they share one line per call and interval.
 type auditing struct {
 	s *Server
 	// refused are the lines of tokens without a verb of operators.
