@@ -105,7 +105,9 @@ func (am *amounts) overrun(q *quota, name string, of *charge, amount int64) char
 	end := q.ledger.Key(&q.rule, q.rule.At(am.clock).Late)
 	am.recordTotal(q, amount)
 	am.count(q, end, 0, amount, amount)
-	q.pay(am.clock.Now, amount)
+	if q.pay(am.moment, amount) {
+		am.quotas.markDirty(q)
+	}
 	q.drawOpen(am.moment, end, 0, amount)
 	am.recordUsage(q, name, int32(of.class), q.ledger.Window, end, amount)
 	if t := am.holders.meterOf(q, name); t != nil {

@@ -47,7 +47,7 @@ func (am *amounts) unhold(l *lease, index int, amount int64) {
 	am.eachShare(l, index, func(it *item, q *quota) {
 		if it.heldOf(q) > 0 {
 			q.ledger.Held -= amount
-			q.repay(am.clock.Now, amount)
+			q.repay(am.moment, amount)
 			am.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -amount)
 			am.quotas.markDirty(q)
 		}
@@ -71,7 +71,7 @@ func (am *amounts) voidClosed(l *lease) {
 		am.eachShare(l, i, func(it *item, q *quota) {
 			if held := it.heldOf(q); held > 0 {
 				q.ledger.Held -= held
-				q.repay(am.clock.Now, held)
+				q.repay(am.moment, held)
 				am.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -held)
 				am.quotas.markDirty(q)
 			}
@@ -241,7 +241,7 @@ func (am *amounts) letGo(l *lease, withGrace bool) (returned []*logpb.GrantedIte
 			continue
 		}
 		q.ledger.Held -= held
-		q.repay(am.clock.Now, held)
+		q.repay(am.moment, held)
 		am.recordUsage(q, l.holder, l.class, it.window, ledger.OpenEnd, -held)
 		am.quotas.markDirty(q)
 		if !it.ancestor {

@@ -31,24 +31,38 @@ type pacer struct {
 	size, sizeOld, era [ledger.ClassBackground]int64
 }
 
-// pay moves the pacer on for what is granted, or was used beyond an estimate.
-func (q *quota) pay(now, amount int64) {
-	q.recordBurn(now, amount)
-	if q.rule.Paced() {
-		q.pacer.paidUntil = fixed.AddSaturated(max(q.pacer.paidUntil, now), q.rule.Price(amount, q.ledger.Room(&q.rule)))
+// pay moves the pacer on for what is granted, or was used beyond an estimate. It tells whether the pacer moved back instead: a state from
+// before levels.ShortLead may have it further ahead than it can be.
+func (q *quota) pay(at *moment, amount int64) (earlier bool) {
+	q.recordBurn(at.clock.Now, amount)
+	if !q.rule.Paced() {
+		return false
 	}
+	was := q.pacer.paidUntil
+	q.pacer.paidUntil = fixed.AddSaturated(max(was, at.clock.Now), q.rule.Price(amount, q.ledger.Room(&q.rule)))
+	q.pacer.boundLead(&q.rule, at.clock.Now, at.featureLevel)
+	return q.pacer.paidUntil < was
 }
 
 // repay moves it back for what a hold or what still counts gave back. It may fall behind the present, which earns nothing.
-func (q *quota) repay(now, amount int64) {
-	q.recordBurn(now, -amount)
+func (q *quota) repay(at *moment, amount int64) {
+	q.recordBurn(at.clock.Now, -amount)
 	if room := q.ledger.Room(&q.rule); q.rule.Paced() && room > 0 {
+		q.pacer.boundLead(&q.rule, at.clock.Now, at.featureLevel)
 		q.pacer.paidUntil = fixed.AddSaturated(q.pacer.paidUntil, -fixed.MulDivFloor(amount, q.rule.Counting(), room))
 	}
 }
 
+// boundLead bounds how far the pacer is ahead: nothing that was consumed counts for longer, however much it was. An overrun may be many
+// times what is usable.
+func (p *pacer) boundLead(r *ledger.Rule, now int64, level uint32) {
+	if level >= levels.ShortLead && r.Paced() {
+		p.paidUntil = min(p.paidUntil, fixed.AddSaturated(now, r.Counting()))
+	}
+}
+
 // repace keeps the pacer's lead when the rule changes. If the price of an amount changes, it converts the lead to an amount, rounded up,
-// and then to the lead at the new price. Before levels.Repaced it always does.
+// and then to the lead at the new price. Before levels.Repaced it always does. From levels.ShortLead on the lead is bounded.
 func (q *quota) repace(to *ledger.Rule, now int64, level uint32) {
 	from := &q.rule
 	switch {
@@ -63,6 +77,7 @@ func (q *quota) repace(to *ledger.Rule, now int64, level uint32) {
 		owed := fixed.MulDivCeil(max(q.pacer.paidUntil-now, 0), q.ledger.Room(from), from.Counting())
 		q.pacer.paidUntil = fixed.AddSaturated(now, to.Price(owed, q.ledger.Room(to)))
 	}
+	q.pacer.boundLead(to, now, level)
 }
 
 // recordPacedDemand records that a class asked for an amount.

@@ -188,7 +188,9 @@ func (m *Machine) recordGrant(rq *request, needs []need) {
 		if q.reopens(m.clock.Now) > 0 {
 			q.ramped = fixed.AddSaturated(q.ramped, n.amount)
 		}
-		q.pay(m.clock.Now, n.amount)
+		if q.pay(m.moment, n.amount) {
+			m.quotas.markDirty(q)
+		}
 		if !p.KeepsStats() {
 			continue
 		}

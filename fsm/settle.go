@@ -199,7 +199,7 @@ func (st *settling) unspend(items []*logpb.Item) {
 			continue
 		}
 		st.eachShareOf(own, func(c *charge, q *quota) {
-			q.repayCharge(c, amount, st.clock.Now)
+			q.repayCharge(c, amount, st.moment)
 			q.ledger.Take(c.end, amount, 0)
 			st.recordUsage(q, st.o.holder, int32(c.class), c.window, c.end, -amount)
 			st.holders.recordReturned(q, st.o.holder, amount)
@@ -211,9 +211,9 @@ func (st *settling) unspend(items []*logpb.Item) {
 }
 
 // repayCharge gives back to the pacer and the burst what was not used of a charge.
-func (q *quota) repayCharge(c *charge, amount, now int64) {
+func (q *quota) repayCharge(c *charge, amount int64, at *moment) {
 	if q.ledger.Counts(c.end) {
-		q.repay(now, amount)
+		q.repay(at, amount)
 	}
 	q.ledger.Undraw(c.end, amount)
 }
@@ -260,7 +260,7 @@ func (st *settling) finishItem(own *charge, asked *logpb.Item) []charge {
 		case difference > 0:
 			overruns = append(overruns, st.overrun(q, st.o.holder, c, difference))
 		case difference < 0 && !q.rule.SettleMax:
-			q.repayCharge(c, -difference, st.clock.Now)
+			q.repayCharge(c, -difference, st.moment)
 			q.ledger.Take(c.end, -difference, 0)
 			st.recordUsage(q, st.o.holder, int32(c.class), c.window, c.end, difference)
 			st.holders.recordReturned(q, st.o.holder, -difference)

@@ -41,4 +41,6 @@ const (
 	Counted = 11
 	// NodeLimits is that from which on limits say what callers share of each node.
 	NodeLimits = 11
+	// ShortLead is that from which on a rate's pacer is ahead for no longer than what is consumed counts.
+	ShortLead = 12
 )

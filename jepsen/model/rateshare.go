@@ -20,6 +20,8 @@ const (
 	leastRoom = 10
 	// defaultCap is the part of a rate that critical calls may use while others ask.
 	defaultCap = 900_000
+	// levelShortLead is the version of entries from which on what was granted comes back within as long as a grant counts.
+	levelShortLead = 12
 )
 
 // pacing is what these books keep of a rate's shares.
@@ -79,15 +81,20 @@ type pacer struct {
 	now        int64
 	before     int64
 	paid, back int64
+	// latest bounds it, where it is not 0.
+	latest int64
 }
 
 // until returns that moment.
 func (p *pacer) until() int64 {
 	left := p.before - p.back
-	if p.paid == 0 {
-		return left
+	if p.paid != 0 {
+		left = plus(max(left, p.now), p.paid)
 	}
-	return plus(max(left, p.now), p.paid)
+	if p.latest != 0 {
+		left = min(left, p.latest)
+	}
+	return left
 }
 
 // at brings it to an entry.
@@ -157,6 +164,20 @@ func (j *Judge) pays(q *quota, amount int64) {
 	q.pace.least = plus(max(q.pace.least, now), q.lastsAtLeast(amount))
 	most := q.pace.most.at(j.entry.index, now)
 	most.paid = plus(most.paid, j.lastsAtMost(q, amount))
+	j.boundLead(q, true)
+}
+
+// boundLead bounds until when what was granted comes back, where something surely or perhaps changes it: nothing counts for longer,
+// whatever was used.
+func (j *Judge) boundLead(q *quota, surely bool) {
+	if j.level < levelShortLead {
+		return
+	}
+	latest := plus(j.clock.Now, q.rule.countsFor())
+	q.pace.least = min(q.pace.least, latest)
+	if surely {
+		q.pace.most.at(j.entry.index, j.clock.Now).latest = latest
+	}
 }
 
 // givenBack enters what comes back early, surely or perhaps.
@@ -164,6 +185,7 @@ func (j *Judge) givenBack(q *quota, amount int64, surely bool) {
 	if !q.paced() {
 		return
 	}
+	j.boundLead(q, surely)
 	q.pace.least -= j.lastsAtMost(q, amount)
 	if most := q.pace.most.at(j.entry.index, j.clock.Now); surely {
 		most.back = plus(most.back, q.lastsAtLeast(amount))
@@ -204,6 +226,7 @@ func (j *Judge) repaced(q *quota, was bool, before *rule) {
 	owed := mulDivUp(max(p.most.until()-now, 0), before.usable, before.countsFor())
 	p.most = pacer{entry: j.entry.index, now: now, before: now}
 	p.most.before = plus(now, j.lastsAtMost(q, owed))
+	j.boundLead(q, true)
 }
 
 // reopens begins what follows a cooldown that ended at a time.
