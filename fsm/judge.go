@@ -129,10 +129,30 @@ func (rq *request) obstacle(needs []need) *logpb.Refusal {
 		_, refusal := rq.judgeChoices(needs)
 		return refusal
 	}
-	var worst *logpb.Refusal
-	if kept := rq.withhold(needs); kept != nil {
-		worst = kept.refusal
+	return rq.hindrance(needs).refusal
+}
+
+// hindrance is what stands in the way of a grant, and until when it does; retry times may be spread over what follows.
+type hindrance struct {
+	refusal *logpb.Refusal
+	// until is 0 where waiting does not help.
+	until int64
+}
+
+// add adds what stands in the way as well, until a time.
+func (h *hindrance) add(refusal *logpb.Refusal, until int64) {
+	h.refusal = worse(h.refusal, refusal)
+	if h.until = max(h.until, until); h.refusal.RetryAtNs == 0 {
+		h.until = 0
 	}
+}
+
+// hindrance says what stands in the way of a grant of needs that are on no pool.
+func (rq *request) hindrance(needs []need) (h hindrance) {
+	if kept := rq.withhold(needs); kept != nil {
+		h.add(kept.refusal, kept.refusal.RetryAtNs)
+	}
+	add := func(refusal *logpb.Refusal) { h.add(refusal, refusal.RetryAtNs) }
 	for _, n := range needs {
 		q := n.quota
 		if q.rule.Policy.Observe {
@@ -140,27 +160,27 @@ func (rq *request) obstacle(needs []need) *logpb.Refusal {
 		}
 		if q.cooling(rq.clock.Now) {
 			reopens := fixed.AddSaturated(q.cooldown, q.letsThrough(0, n.amount))
-			worst = worse(worst, rq.coolingRefusal(q, rq.req.Holder, rq.class, reopens))
+			h.add(rq.coolingRefusal(q, rq.req.Holder, rq.class, reopens), reopens)
 		}
 		rejected := rq.rejectByOverride(n)
 		switch {
 		case rejected != nil:
-			worst = worse(worst, rejected)
+			add(rejected)
 		case q.rule.Kind == ledger.KindWindow && rq.clock.WallEarly == 0:
-			worst = worse(worst, rq.refusal(logpb.Reason_REASON_EXHAUSTED, q, fixed.AddSaturated(rq.clock.Now, noClockRetry),
+			add(rq.refusal(logpb.Reason_REASON_EXHAUSTED, q, fixed.AddSaturated(rq.clock.Now, noClockRetry),
 				"the cluster has no sample of Unix time yet"))
 		case rq.lacks(n):
-			worst = worse(worst, rq.exhausted(n))
+			add(rq.exhausted(n))
 		}
 		if wait := rq.rampWait(n); wait > 0 {
-			worst = worse(worst, rq.refusal(logpb.Reason_REASON_REOPENING, q, fixed.AddSaturated(rq.clock.Now, wait),
+			add(rq.refusal(logpb.Reason_REASON_REOPENING, q, fixed.AddSaturated(rq.clock.Now, wait),
 				"it reopens slowly after a cooldown"))
 		}
 	}
-	if worst != nil {
-		worst.Forecast = rq.forecastOf(needs)
+	if h.refusal != nil {
+		h.refusal.Forecast = rq.forecastOf(needs)
 	}
-	return worst
+	return h
 }
 
 // lacks tells whether a need does not fit now.

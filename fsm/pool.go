@@ -302,52 +302,61 @@ func nameMembers(req *logpb.Reserve, granted *logpb.Granted) {
 	}
 }
 
-// milder returns the refusal of two members that is told: that of the one that opens first, else that of the one that allows more.
-func (j *judge) milder(a, b *logpb.Refusal) *logpb.Refusal {
+// milder returns what is told of what stands in the way of two members: of the one that opens first, else of the one that allows more.
+// Before levels.FirstToOpen it was the one to come back to first, by a time that is spread.
+func (j *judge) milder(a, b hindrance) hindrance {
 	usable := func(r *logpb.Refusal) int64 { return j.quotas.named(r.Quota).rule.Usable }
+	opens := func(h hindrance) int64 {
+		if j.featureLevel < levels.FirstToOpen {
+			return h.refusal.RetryAtNs
+		}
+		return h.until
+	}
 	switch {
-	case a == nil:
+	case a.refusal == nil:
 		return b
-	case b == nil, a.RetryAtNs != 0 && b.RetryAtNs == 0:
+	case b.refusal == nil, opens(a) != 0 && opens(b) == 0:
 		return a
-	case a.RetryAtNs == 0 && b.RetryAtNs != 0, b.RetryAtNs != 0 && b.RetryAtNs < a.RetryAtNs:
+	case opens(a) == 0 && opens(b) != 0, opens(b) != 0 && opens(b) < opens(a):
 		return b
-	case b.RetryAtNs == 0 && usable(b) > usable(a):
+	case opens(b) == 0 && usable(b.refusal) > usable(a.refusal):
 		return b
 	}
 	return a
 }
 
 // rejectChoices refuses a Reserve of pools that none of their members can ever grant as things are configured; nil: one can.
-func (rq *request) rejectChoices(needs []need) (mildest *logpb.Refusal) {
+func (rq *request) rejectChoices(needs []need) *logpb.Refusal {
+	var mildest hindrance
 	for _, c := range choicesOf(needs) {
 		rejected := rq.reject(c.needs)
 		if rejected == nil {
 			return nil
 		}
-		mildest = rq.milder(mildest, rejected)
+		mildest = rq.milder(mildest, hindrance{refusal: rejected, until: rejected.RetryAtNs})
 	}
-	return mildest
+	return mildest.refusal
 }
 
-// judgeChoice says what stands in the way of a grant of one member now; nil: nothing does.
-func (rq *request) judgeChoice(c choice) *logpb.Refusal {
+// judgeChoice says what stands in the way of a grant of one member now; no refusal: nothing does.
+func (rq *request) judgeChoice(c choice) hindrance {
 	if rejected := rq.reject(c.needs); rejected != nil {
-		return rejected
+		return hindrance{refusal: rejected, until: rejected.RetryAtNs}
 	}
-	return rq.obstacle(c.needs)
+	return rq.hindrance(c.needs)
 }
 
 // judgeChoices returns the first member that can be granted now, or what stands in the way of all of them.
-func (rq *request) judgeChoices(needs []need) (free choice, mildest *logpb.Refusal) {
+func (rq *request) judgeChoices(needs []need) (free choice, refusal *logpb.Refusal) {
+	var mildest hindrance
 	for _, c := range choicesOf(needs) {
-		refusal := rq.judgeChoice(c)
-		if refusal == nil {
+		h := rq.judgeChoice(c)
+		if h.refusal == nil {
 			return c, nil
 		}
-		mildest = rq.milder(mildest, refusal)
+		mildest = rq.milder(mildest, h)
 	}
-	return choice{}, mildest
+	return choice{}, mildest.refusal
 }
 
 // noMemberBefore returns a time before which no member can be granted, whatever comes back.
@@ -390,13 +399,13 @@ func (m *Machine) tryChoices(w *waiter, at uint32, p *pass) tried {
 	}
 	rq := m.judge.requestOf(w)
 	var saving *choice
-	var never *logpb.Refusal
+	var never hindrance
 	var short []uint32
 	outcome, possible := waitSetBlocked, false
 	for i := range all {
 		c := &all[i]
 		if rejected := rq.reject(c.needs); rejected != nil {
-			never = m.judge.milder(never, rejected)
+			never = m.judge.milder(never, hindrance{refusal: rejected, until: rejected.RetryAtNs})
 			continue
 		}
 		possible = true
@@ -419,13 +428,13 @@ func (m *Machine) tryChoices(w *waiter, at uint32, p *pass) tried {
 		}
 	}
 	if !possible {
-		m.endWait(w, never)
+		m.endWait(w, never.refusal)
 		return left
 	}
 	if saving != nil {
 		p.setAside(w, saving.needs, at, short)
 	}
-	if never != nil {
+	if never.refusal != nil {
 		return passedOver // who asks for less may fit where this one never does
 	}
 	return outcome

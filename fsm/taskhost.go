@@ -51,19 +51,20 @@ func (h taskHost) QuotaName(name string) (own string, failure *logpb.Failure) {
 // Closed implements task.Host.
 func (h taskHost) Closed(holder string, quotas []string) (worst *logpb.Refusal) {
 	for _, name := range quotas {
-		worst = worse(worst, h.closed(holder, name))
+		worst = worse(worst, h.closed(holder, name).refusal)
 	}
 	return worst
 }
 
-// closed refuses what lives on a quota that is closed, or has an ancestor that is; of a pool, all of whose members are. nil: it is open.
-func (h taskHost) closed(holder, name string) (worst *logpb.Refusal) {
+// closed refuses what lives on a quota that is closed, or has an ancestor that is; of a pool, all of whose members are. No
+// refusal: it is open.
+func (h taskHost) closed(holder, name string) (worst hindrance) {
 	m := h.m
 	q := m.quotas.editNow(m.quotas.named(name).number)
 	for _, member := range q.definition.GetPool().GetMembers() {
 		closed := h.closed(holder, member.Quota)
-		if closed == nil {
-			return nil
+		if closed.refusal == nil {
+			return hindrance{}
 		}
 		worst = m.judge.milder(worst, closed)
 	}
@@ -74,10 +75,10 @@ func (h taskHost) closed(holder, name string) (worst *logpb.Refusal) {
 		switch {
 		case q.rule.Policy.Observe:
 		case q.rule.Limit == 0:
-			worst = worse(worst, m.judge.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"))
+			worst.add(m.judge.refusal(logpb.Reason_REASON_SUSPENDED, q, 0, "its limit is 0: ask the operator"), 0)
 		case q.cooling(m.clock.Now):
 			class, _ := m.rules.of(holder)
-			worst = worse(worst, m.judge.coolingRefusal(q, holder, class, q.cooldown))
+			worst.add(m.judge.coolingRefusal(q, holder, class, q.cooldown), q.cooldown)
 		}
 	}
 	return worst

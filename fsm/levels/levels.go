@@ -43,4 +43,6 @@ const (
 	NodeLimits = 11
 	// ShortLead is that from which on a rate's pacer is ahead for no longer than what is consumed counts.
 	ShortLead = 12
+	// FirstToOpen is that from which on a refusal of a pool is about the member that opens first, not the one to come back to first.
+	FirstToOpen = 12
 )
