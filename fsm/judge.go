@@ -7,6 +7,7 @@ import (
 	"github.com/quotad/quotad/fsm/effect"
 	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 	"github.com/quotad/quotad/fsm/workflow"
 )
@@ -212,6 +213,27 @@ func (rq *request) burstWait(n need) int64 {
 		return 0
 	}
 	return n.quota.burstLeft(rq.moment, n.amount)
+}
+
+// inLine says what keeps a Reserve in the line: what stands in the way, or else those that wait before it.
+func (rq *request) inLine(needs []need) *logpb.Refusal {
+	drawn := needs
+	var refusal *logpb.Refusal
+	if onPool(needs) {
+		var free choice
+		free, refusal = rq.judgeChoices(needs)
+		drawn = free.needs
+	} else {
+		refusal = rq.obstacle(needs)
+	}
+	if refusal != nil {
+		return refusal
+	}
+	refusal = rq.behind(needs)
+	if rq.featureLevel >= levels.ForecastInLine {
+		refusal.Forecast = rq.forecastOf(drawn)
+	}
+	return refusal
 }
 
 // behind makes the refusal of a Reserve that fits but is behind waiters.

@@ -172,11 +172,7 @@ func (m *Machine) grantInLine(rq *request, needs []need) (*logpb.Result, *logpb.
 	}
 	clear(m.quotas.dirty) // as before it came
 	needs, _ = m.judge.needs(rq.req)
-	refusal := rq.obstacle(needs)
-	if refusal == nil {
-		refusal = m.judge.behind(needs)
-	}
-	return nil, refusal
+	return nil, rq.inLine(needs)
 }
 
 // servedAtOnce returns the result of a Reserve that left the queue as soon as it had come.

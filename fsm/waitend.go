@@ -69,11 +69,7 @@ func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 	needs, failure := m.judge.needs(w.req)
 	if failure == nil {
 		rq := m.judge.requestOf(w)
-		if judged := rq.obstacle(needs); judged != nil {
-			refusal = judged
-		} else {
-			refusal = m.judge.behind(needs)
-		}
+		refusal = rq.inLine(needs)
 	}
 	refusal.Reason = reason
 	if reason == logpb.Reason_REASON_WAIT_EXPIRED {

@@ -45,4 +45,6 @@ const (
 	ShortLead = 12
 	// FirstToOpen is that from which on a refusal of a pool is about the member that opens first, not the one to come back to first.
 	FirstToOpen = 12
+	// ForecastInLine is that from which on refusals of a Reserve behind waiters say what is predicted.
+	ForecastInLine = 12
 )
