@@ -16,7 +16,7 @@ import (
 const counting = 62*second + 600*millisecond
 
 // atLevel lets the state be at a feature level from now on.
-func (w *world) atLevel(level uint32) { w.version, w.m.featureLevel = min(level, levels.Newest), level }
+func (w *world) atLevel(level uint32) { w.version, w.m.featureLevel = level, level }
 
 // paidUntil returns a rate's pacer.
 func (w *world) paidUntil() int64 { return w.m.quotas.named("r").pacer.paidUntil }

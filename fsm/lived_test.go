@@ -204,6 +204,7 @@ func livedHistory(t *testing.T) *livedDrawing {
 		d := newLivedDrawing(t, seed+1)
 		for (len(d.tally.missing(EntryVersion)) > 0 || !d.everyWay()) && d.recorded.Len() <= livedBytes {
 			d.burn()
+			d.foresee()
 			d.round()
 		}
 		if d.recorded.Len() <= livedBytes {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/quotad/quotad/fsm/effect"
+	"github.com/quotad/quotad/fsm/levels"
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
@@ -53,7 +54,9 @@ type livedDrawing struct {
 	named int
 	epoch uint32
 	// doubted: one caller's word delayed a reset; repriced, kept: a rate's rule changed while its pacer was ahead, and its price did, or not.
-	doubted, repriced, kept bool
+	// bounded: an overrun moved a pacer as far ahead as it can be. foreseen: a refusal behind waiters said what is predicted. opensFirst: a
+	// refusal of a pool was about another member than before levels.FirstToOpen.
+	doubted, repriced, kept, bounded, foreseen, opensFirst bool
 }
 
 func newLivedDrawing(t *testing.T, seed uint64) *livedDrawing {
@@ -123,6 +126,32 @@ func (d *livedDrawing) burn() {
 	}
 }
 
+// foresee reports that a window will not last, and then asks for a little of it behind one that waits for more.
+func (d *livedDrawing) foresee() {
+	if d.foreseen || d.IntN(8) > 0 {
+		return
+	}
+	for left := int64(1000); left > 0; left -= 300 {
+		d.now += 5 * time.Second
+		d.apply(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
+			Holder: "h0", Consume: true, Items: []*logpb.Item{{Quota: "foreseen"}},
+		}}})
+		if len(d.leases) == 0 {
+			return
+		}
+		g := d.leases[len(d.leases)-1]
+		d.apply(&logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{
+			Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{{Quota: "foreseen", Cause: logpb.Cause_CAUSE_OK, Remaining: new(left)}},
+		}}})
+	}
+	ask := func(amount int64, wait time.Duration) *logpb.Command {
+		return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
+			Holder: "h0", WaitNs: int64(wait), Items: []*logpb.Item{{Quota: "foreseen", Amount: &amount}},
+		}}}
+	}
+	d.apply(ask(60, 0), ask(90, 5*time.Minute), ask(1, 0))
+}
+
 // error draws by how much a report of a reset is wrong: mostly not at all.
 func (d *livedDrawing) error() time.Duration {
 	return pick(d.Rand, []time.Duration{0, 0, 0, 900 * time.Millisecond, -900 * time.Millisecond, 4 * time.Minute, 12 * time.Minute})
@@ -141,7 +170,28 @@ func (d *livedDrawing) notices(c *logpb.Command) {
 }
 
 // everyWay tells whether what has no command or event of its own happened.
-func (d *livedDrawing) everyWay() bool { return d.doubted && d.repriced && d.kept }
+func (d *livedDrawing) everyWay() bool {
+	return d.doubted && d.repriced && d.kept && d.bounded && d.foreseen && d.opensFirst
+}
+
+// before applies an entry to a copy of the state at the level before levels.FirstToOpen.
+func (d *livedDrawing) before(entry *logpb.Entry) Applied {
+	copied, err := Restore(bytes.NewReader(snapshotOf(d.t, d.m.Freeze())))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	older := proto.CloneOf(entry)
+	older.Version, copied.featureLevel = levels.FirstToOpen-1, levels.FirstToOpen-1
+	return copied.Apply(d.index, 1, d.encoded(older))
+}
+
+func (d *livedDrawing) encoded(entry *logpb.Entry) []byte {
+	data, err := proto.Marshal(entry)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return data
+}
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
@@ -193,23 +243,36 @@ func (d *livedDrawing) apply(commands ...*logpb.Command) {
 	d.index++
 	wall := birth + d.now + d.ahead
 	early, late := time.Duration(d.IntN(200))*time.Millisecond, time.Duration(d.IntN(200))*time.Millisecond
-	data, err := proto.Marshal(&logpb.Entry{
+	entry := &logpb.Entry{
 		Version: EntryVersion, StampNs: int64(d.now), WallEarlyNs: int64(wall - early), WallLateNs: int64(wall + late), Commands: commands,
-	})
-	if err != nil {
-		d.t.Fatal(err)
 	}
+	data := d.encoded(entry)
 	d.recorded.Write(binary.AppendUvarint(nil, uint64(len(data))))
 	d.recorded.Write(data)
 	for _, c := range commands {
 		d.notices(c)
 	}
+	var before Applied
+	if !d.opensFirst && slices.ContainsFunc(commands, func(c *logpb.Command) bool {
+		return slices.ContainsFunc(c.GetReserve().GetItems(), func(it *logpb.Item) bool { return it.Quota == "keys" })
+	}) {
+		before = d.before(entry)
+	}
 	applied := d.m.Apply(d.index, 1, data)
+	for i, result := range before.Results {
+		is, was := applied.Results[i].GetRefusal(), result.GetRefusal()
+		d.opensFirst = d.opensFirst || is != nil && was != nil && is.Quota != was.Quota
+	}
 	if reported := d.m.quotas.named("reported"); reported != nil {
 		d.doubted = d.doubted || reported.ledger.Later != 0
 	}
+	if tight := d.m.quotas.named("tight"); tight != nil {
+		d.bounded = d.bounded || tight.rule.Paced() && tight.pacer.paidUntil == d.m.clock.Now+tight.rule.Counting()
+	}
 	d.tally.count(commands, applied)
 	for i, result := range applied.Results {
+		refusal := result.GetRefusal()
+		d.foreseen = d.foreseen || refusal.GetReason() == logpb.Reason_REASON_BEHIND_WAITERS && refusal.Forecast != nil
 		d.learn(commands[i], result)
 	}
 	for _, event := range applied.Events {
@@ -347,6 +410,9 @@ func (d *livedDrawing) settle() *logpb.Command {
 	case 2:
 		s.Actual = []*logpb.Item{{Quota: it.Quota, Amount: new(d.Int64N(it.Amount + 3))}}
 		s.Final = d.IntN(2) == 0
+		if q := d.m.quotas.named(it.Quota); q != nil && q.rule.Paced() && d.IntN(3) == 0 {
+			s.Actual[0].Amount = new(100 * q.rule.Usable)
+		}
 	default:
 		s.Final, s.Release = true, d.IntN(3) == 0
 		s.DoneBelow = o.op

@@ -128,6 +128,20 @@ var versions = []recorded{
 		"snapshot-v10.bin": "79550caa855c9caa", "snapshot-v10-tasks.bin": "212cd4d2ab8a95fa",
 		"snapshot-v11.bin": "1268b6710e1e8e4a", "snapshot-v11-tasks.bin": "a313ba255c39f454",
 	}},
+	{entries: 12, snapshots: 12, fields: 233, history: "0be2ac8c1e065397", lived: "b7ef4f2b43616215", restored: map[string]string{
+		"snapshot-v1.bin": "71fa3afd1c31a7ad", "snapshot-v1-tasks.bin": "899f591dd774c25e",
+		"snapshot-v2.bin": "c99e1e2c5b001576", "snapshot-v2-tasks.bin": "c933c82382d3fa30",
+		"snapshot-v3.bin": "e86886e02acdbb3e", "snapshot-v3-tasks.bin": "c314f66d90eb89de",
+		"snapshot-v4.bin": "4056f18a6719438e", "snapshot-v4-tasks.bin": "c1bbac76af3dfb56",
+		"snapshot-v5.bin": "25df347feb882d51", "snapshot-v5-tasks.bin": "f74c4ebfadd0dcef",
+		"snapshot-v6.bin": "96a6baef2bb140ba", "snapshot-v6-tasks.bin": "bd5b0c430bc0f9eb",
+		"snapshot-v7.bin": "0abe6208e3956c83", "snapshot-v7-tasks.bin": "7ea8b741cbf78c95",
+		"snapshot-v8.bin": "c50118d5dae8972f", "snapshot-v8-tasks.bin": "ee21986813bef79a",
+		"snapshot-v9.bin": "2394d7ba1e418bc9", "snapshot-v9-tasks.bin": "79b953d5f9538478",
+		"snapshot-v10.bin": "79550caa855c9caa", "snapshot-v10-tasks.bin": "212cd4d2ab8a95fa",
+		"snapshot-v11.bin": "1268b6710e1e8e4a", "snapshot-v11-tasks.bin": "a313ba255c39f454",
+		"snapshot-v12.bin": "31714063daf5fe82", "snapshot-v12-tasks.bin": "caa30491e0747d32",
+	}},
 }
 
 // applied returns the rows whose entries this build applies.

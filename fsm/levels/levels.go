@@ -6,7 +6,7 @@ const (
 	// Oldest is the lowest version of entries that this build applies.
 	Oldest = 5
 	// Newest is the highest.
-	Newest = 11
+	Newest = 12
 
 	// Rates is the feature level from which on rates have shares.
 	Rates = 6

@@ -18,7 +18,7 @@ const (
 	// Magic starts every snapshot; the version follows it, big-endian.
 	Magic = "QUOTAD-SNAP\n"
 	// Version is the highest version of snapshots that this build writes and reads. It reads all before it.
-	Version = 11
+	Version = 12
 )
 
 // ErrNewer says that a snapshot was written by a newer version than this one knows: it has a higher version, or fields that are not known
