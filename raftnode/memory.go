@@ -47,11 +47,14 @@ func (n *Node) markMemory() {
 	}
 }
 
+// MemoryFull tells whether the process uses nearly all the memory that it may have.
+func (n *Node) MemoryFull() bool { return n.memoryFull.Load() }
+
 // reportMemory says what it means that the memory in use went above the mark, or came back below it.
 func (n *Node) reportMemory(full bool, used int64) {
 	what := []any{"in_use", mebibytes(used), "mark", mebibytes(n.memoryMark)}
 	if full {
-		n.logger.Warn("memory is nearly used up: while this node leads, new grants and sessions are refused; give the process more memory",
+		n.logger.Warn("memory is nearly used up: while this node leads, new grants and sessions are refused, else calls that wait; give it more memory",
 			what...)
 		return
 	}

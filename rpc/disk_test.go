@@ -176,3 +176,48 @@ func keepsUsing(t *testing.T, api quotav1connect.QuotaServiceClient, lease *quot
 		t.Errorf("a settlement: %v", err)
 	}
 }
+
+// TestFullMemory_AFollowerHoldsNoWaits: a node that does not lead and has little memory left forwards no call that may wait, and says that
+// another node takes it. What ends at once is forwarded.
+func TestFullMemory_AFollowerHoldsNoWaits(t *testing.T) {
+	nodes := newNodes(t, 3)
+	follower := nodes[2]
+	follower.kill()
+	var memory atomic.Int64
+	memory.Store(50)
+	follower.config.MemoryLimit, follower.config.Memory = 100, func() (int64, error) { return memory.Load(), nil }
+	follower.again(t)
+	at, _ := leaderAndFollower(t, nodes)
+	leader := nodes[at]
+	if leader == follower {
+		t.Fatal("a node that was away leads")
+	}
+	if status, body := post(t, leader.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"q","rate":{"limit":1000000,"per":"60s"}}]}`); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, follower.url)
+	asked := &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "q", Amount: new(int64(1))}}}
+	waits := &quotav1.ReserveRequest{Holder: "h", Items: asked.Items, Wait: durationpb.New(time.Minute)}
+	eventually(t, "the follower forwards", func() bool {
+		_, err := api.Reserve(t.Context(), waits)
+		return err == nil
+	})
+	memory.Store(86)
+	var err error
+	eventually(t, "memory is found full", func() bool {
+		_, err = api.Reserve(t.Context(), waits)
+		return err != nil
+	})
+	info := infoOf(err)
+	if info.Reason != quotav1.Reason_REASON_NO_LEADER || !info.NotAccepted || info.Leader != leader.config.ID || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("%v: %v", err, info)
+	}
+	if res, err := api.Reserve(t.Context(), asked); err != nil || res.GetLease() == nil {
+		t.Errorf("what ends at once: %v %v", res, err)
+	}
+	memory.Store(79)
+	eventually(t, "there is memory again", func() bool {
+		_, err := api.Reserve(t.Context(), waits)
+		return err == nil
+	})
+}

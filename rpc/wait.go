@@ -38,7 +38,7 @@ func (s *Server) untilDrain(ctx context.Context) (context.Context, context.Cance
 func (s *quotaService) reserveThere( //nolint:revive // the order is that of a method expression of leader
 	to leader, ctx context.Context, req *quotav1.ReserveRequest,
 ) (*quotav1.ReserveResponse, error) {
-	if req.Wait.AsDuration() <= 0 || req.NoBlock {
+	if !waits(req) {
 		return to.Reserve(ctx, req)
 	}
 	requestOf(ctx).waited = true
