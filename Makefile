@@ -144,7 +144,7 @@ test-flips: ## flip every bit of the log stores' pages in use, and open each (ho
 all: lint check-generate test test-wal test-ci ## lint, check-generate and test: what must pass before a commit
 
 .PHONY: lint
-lint: lint-go lint-windows lint-errors lint-schema lint-docs lint-subjects lint-lines ## code style, import rules, schemas and their compatibility, links and English of docs, subjects of commits
+lint: lint-layout lint-go lint-windows lint-errors lint-schema lint-docs lint-subjects lint-lines ## code style, import rules, layout, schemas and their compatibility, links and English of docs, subjects of commits
 
 .PHONY: lint-go
 lint-go: $(GOLANGCI_LINT)
@@ -195,6 +195,17 @@ lint-docs:
 lint-subjects:
 	@$(call need_commit,$(SINCE),since which subjects are checked)
 	$(GO) run ./.ci/subjects $(SINCE)
+
+# A file that a tool or a test left at the top is easily added with the others.
+LAYOUT := .ci .editorconfig .gitattributes .github .gitignore .golangci.yml .tools CHANGELOG.md CONTRIBUTING.md LICENSE Makefile \
+	README.md SECURITY.md client cmd docs fsm go.mod go.sum jepsen raftnode rpc
+
+.PHONY: lint-layout
+lint-layout: # fail if the top level has another file or directory
+	@top="$$(git ls-files | cut -d/ -f1 | sort -u | tr '\n' ' ')" && \
+	for name in $$top; do \
+		case " $(LAYOUT) " in *" $$name "*) ;; *) echo "lint-layout: what is $$name for, at the top level?" >&2; exit 1 ;; esac; \
+	done
 
 # Older lines are as long as they were: whoever changes one breaks it.
 .PHONY: lint-lines
