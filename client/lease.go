@@ -95,7 +95,8 @@ func (l *Lease) Items() []Item { return slices.Clone(l.items) }
 func (l *Lease) Member() string { return l.member }
 
 // For returns the item that was granted for a quota or a pool that was asked for: of that quota, of the pool's member, or, where the
-// Reserve allowed it, of the quota that stands in for it.
+// Reserve allowed it, of the quota that stands in for it. What stands in for a member that the Reserve named is found by the quota of that
+// member.
 func (l *Lease) For(quota string) (Item, bool) {
 	if item, ok := l.instead[quota]; ok {
 		return item, true
