@@ -199,7 +199,8 @@ func (n *Node) checks(s Status) []Check {
 			"less than disk.refuse_below (%s) is free for %s: free some space; if this node leads and no other can, new grants are refused",
 			mebibytes(n.config.FreeLow), n.config.DataDir),
 		check("memory", !n.memoryFull.Load(),
-			"more than %d%% of memory.limit is in use (mark %s): new grants are refused; give the process more memory",
+			"more than %d%% of memory.limit is in use (mark %s): new grants are refused if this node leads, else it holds no waits; "+
+				"give the process more memory",
 			MemoryMark, mebibytes(n.memoryMark)),
 		check("address", !misaddressed, "the members know this node's API at %s, but it advertises %s: the leader records the change within "+
 			"seconds, unless another member has that address; then correct api.advertise", recorded, n.config.APIAddress),

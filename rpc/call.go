@@ -89,8 +89,6 @@ func call[Req, Res proto.Message](
 			}
 		} else if r.final() {
 			return none, s.noLeader()
-		} else if s.node.MemoryFull() && waits(req) {
-			return none, s.notForwarded(errNoMemory)
 		} else if res, tried, err := forward(ctx, s, r, req, remote); tried && (verb != VerbRead || !outcomeUnknown(err)) {
 			return res, apiError(err)
 		} else if away = unreachable(err); away != nil && away.lasting {
@@ -112,17 +110,6 @@ func holdUntil(ctx context.Context) time.Time {
 		hold = min(hold, time.Until(deadline)*3/4)
 	}
 	return time.Now().Add(hold)
-}
-
-// errNoMemory keeps a call that may wait from being forwarded. It takes as much memory here as at the leader, whose mark is another one.
-var errNoMemory = &unreachableError{
-	message: "its memory is nearly used up", hint: "give this node more memory", err: errors.New("no memory for calls that wait"),
-}
-
-// waits tells whether a request may wait for quota.
-func waits(req proto.Message) bool {
-	asked, ok := req.(*quotav1.ReserveRequest)
-	return ok && asked.Wait.AsDuration() > 0 && !asked.NoBlock
 }
 
 // final tells whether a call is not to be handed on.

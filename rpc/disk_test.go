@@ -177,8 +177,8 @@ func keepsUsing(t *testing.T, api quotav1connect.QuotaServiceClient, lease *quot
 	}
 }
 
-// TestFullMemory_AFollowerHoldsNoWaits: a node that does not lead and has little memory left forwards no call that may wait, and says that
-// another node takes it. What ends at once is forwarded.
+// TestFullMemory_AFollowerHoldsNoWaits: a node that does not lead and has little memory left forwards a Reserve without its wait: one with
+// an id keeps its place in the queue, another one is refused at once. A take does not count as granted meanwhile.
 func TestFullMemory_AFollowerHoldsNoWaits(t *testing.T) {
 	nodes := newNodes(t, 3)
 	follower := nodes[2]
@@ -188,36 +188,44 @@ func TestFullMemory_AFollowerHoldsNoWaits(t *testing.T) {
 	follower.config.MemoryLimit, follower.config.Memory = 100, func() (int64, error) { return memory.Load(), nil }
 	follower.again(t)
 	at, _ := leaderAndFollower(t, nodes)
-	leader := nodes[at]
-	if leader == follower {
+	if nodes[at] == follower {
 		t.Fatal("a node that was away leads")
 	}
-	if status, body := post(t, leader.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"q","rate":{"limit":1000000,"per":"60s"}}]}`); status != http.StatusOK {
+	if status, body := post(t, nodes[at].url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"q","rate":{"limit":1,"per":"300s"}}]}`); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, follower.url)
-	asked := &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "q", Amount: new(int64(1))}}}
-	waits := &quotav1.ReserveRequest{Holder: "h", Items: asked.Items, Wait: durationpb.New(time.Minute)}
+	var first *quotav1.Lease
 	eventually(t, "the follower forwards", func() bool {
-		_, err := api.Reserve(t.Context(), waits)
-		return err == nil
+		res, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "q"}}, Ttl: durationpb.New(time.Minute)})
+		first = res.GetLease()
+		return err == nil && first != nil
 	})
 	memory.Store(86)
-	var err error
 	eventually(t, "memory is found full", func() bool {
-		_, err = api.Reserve(t.Context(), waits)
-		return err != nil
+		status, body := get(t, follower.url+"/readyz")
+		return status == http.StatusServiceUnavailable && strings.Contains(body, "[-]memory failed")
 	})
-	info := infoOf(err)
-	if info.Reason != quotav1.Reason_REASON_NO_LEADER || !info.NotAccepted || info.Leader != leader.config.ID || !strings.Contains(err.Error(), "memory") {
-		t.Errorf("%v: %v", err, info)
+	waits := &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "q"}}, Wait: durationpb.New(10 * time.Minute)}
+	if res, err := api.Reserve(t.Context(), waits); err != nil || res.GetRefusal().GetRetryAfter().AsDuration() <= 0 {
+		t.Errorf("one without an id: %v %v", res, err)
 	}
-	if res, err := api.Reserve(t.Context(), asked); err != nil || res.GetLease() == nil {
-		t.Errorf("what ends at once: %v %v", res, err)
+	waits.RequestId = &quotav1.RequestId{IdempotencyKey: "k"}
+	if res, err := api.Reserve(t.Context(), waits); err != nil || res.GetWaiting() == nil {
+		t.Errorf("one with an id: %v %v", res, err)
 	}
-	memory.Store(79)
-	eventually(t, "there is memory again", func() bool {
-		_, err := api.Reserve(t.Context(), waits)
-		return err == nil
+	if status, body := post(t, follower.url, "/take?quota=q", ""); status != http.StatusTooManyRequests {
+		t.Errorf("a take: %d %s", status, body)
+	}
+	if status, body := post(t, follower.url, "/take?quota=q&wait=600s", `{"requestId":{"idempotencyKey":"t"}}`); status != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "UNKNOWN_OUTCOME") {
+		t.Errorf("a take with an id: %d %s", status, body)
+	}
+	if _, err := api.Release(t.Context(), &quotav1.ReleaseRequest{Lease: first.Id, Fence: first.Fence}); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what waits is granted", func() bool {
+		res, err := api.Reserve(t.Context(), waits)
+		return err == nil && res.GetLease() != nil
 	})
 }

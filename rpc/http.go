@@ -22,7 +22,7 @@ const (
 	defaultReadBody = 10 * time.Second
 	defaultWrite    = 30 * time.Second
 	maxHeader       = 16 << 10
-	maxFields       = 100   // of a header, where clients and proxies send thirty: a short one takes many times its bytes
+	maxFields       = 100   // of a header, repeated ones too, where clients and proxies send thirty: a short one takes many times its bytes
 	maxStreams      = 1_000 // calls on one connection: a client has hundreds that wait, and its budget bounds them
 	idleTimeout     = 120 * time.Second
 	readHeaderIn    = 5 * time.Second

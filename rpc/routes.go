@@ -175,11 +175,19 @@ func hasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
 }
 
+// fieldsOf counts the fields of a header, each time that one is repeated.
+func fieldsOf(header http.Header) (n int) {
+	for _, values := range header {
+		n += len(values)
+	}
+	return n
+}
+
 // bounded serves a route within its limits.
 func (s *Server) bounded(b *portBudgets, to route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
-		case len(r.Header) > maxFields:
+		case fieldsOf(r.Header) > maxFields:
 			s.refuse(b, w, r, http.StatusRequestHeaderFieldsTooLarge)
 			return
 		case to.limits.methods != nil && !slices.Contains(to.limits.methods, r.Method):

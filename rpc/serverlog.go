@@ -21,7 +21,8 @@ type serverLog struct {
 
 func newServerLog(logger hclog.Logger) *log.Logger { return log.New(&serverLog{logger: logger}, "", 0) }
 
-// lineKind is how much of a line tells its kind: net/http begins each with words of its own, and no caller chooses so few of them.
+// lineKind is how much of a line, and of what follows the address, tells its kind: net/http and crypto/tls begin each with words of their
+// own, and no caller chooses so few of them.
 const lineKind = 24
 
 // lineAddress finds whose connection a line is about.
@@ -31,10 +32,12 @@ var lineAddress = regexp.MustCompile(` (?:from|client|serving) (\S+:\d+): `)
 func (l *serverLog) Write(line []byte) (int, error) {
 	n, host := len(line), ""
 	line = bytes.TrimSpace(line)
-	if found := lineAddress.FindSubmatch(line); found != nil {
-		host, _, _ = net.SplitHostPort(string(found[1]))
+	kind := beginning(string(line), lineKind)
+	if at := lineAddress.FindSubmatchIndex(line); at != nil {
+		host, _, _ = net.SplitHostPort(string(line[at[2]:at[3]]))
+		kind += beginning(string(line[at[1]:]), lineKind)
 	}
-	switch kept, due := l.said.Due(string(line[:min(len(line), lineKind)]), host, time.Now()); {
+	switch kept, due := l.said.Due(kind, host, time.Now()); {
 	case !due:
 		l.logger.Debug(string(line))
 	case kept > 0:

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"mime"
@@ -106,6 +107,9 @@ func (s *Server) take(r *http.Request) (proto.Message, error) {
 	}
 	if refusal := res.GetRefusal(); refusal != nil {
 		return nil, refusalError(refusal)
+	}
+	if res.GetWaiting() != nil { // a node without memory for it does not wait
+		return nil, apiError(&raftnode.UnknownError{Err: errors.New("the request still waits")})
 	}
 	return s.taken(r.Context(), res.GetLease())
 }

@@ -34,12 +34,16 @@ func (s *Server) untilDrain(ctx context.Context) (context.Context, context.Cance
 	}
 }
 
-// reserveThere hands a Reserve on. A wait ends when this node drains, as it does when its caller goes away.
+// reserveThere hands a Reserve on. A wait ends when this node drains, as it does when its caller goes away. Where the memory of this node
+// is nearly used up it holds no waits: they take as much here as at the leader, whose mark is another one.
 func (s *quotaService) reserveThere( //nolint:revive // the order is that of a method expression of leader
 	to leader, ctx context.Context, req *quotav1.ReserveRequest,
 ) (*quotav1.ReserveResponse, error) {
 	if !waits(req) {
 		return to.Reserve(ctx, req)
+	}
+	if s.node.MemoryFull() {
+		return to.Reserve(ctx, atOnce(req))
 	}
 	requestOf(ctx).waited = true
 	waitCtx, cancel := s.untilDrain(ctx)
@@ -49,6 +53,20 @@ func (s *quotaService) reserveThere( //nolint:revive // the order is that of a m
 		return nil, waitStopped(false)
 	}
 	return res, err
+}
+
+// waits tells whether a call waits for quota.
+func waits(req *quotav1.ReserveRequest) bool { return req.Wait.AsDuration() > 0 && !req.NoBlock }
+
+// atOnce makes a Reserve that is answered at once: it keeps its place in the queue if its caller can ask again, and else it does not wait.
+func atOnce(req *quotav1.ReserveRequest) *quotav1.ReserveRequest {
+	req = proto.CloneOf(req)
+	if id := req.RequestId; id.GetSession() != 0 || id.GetIdempotencyKey() != "" {
+		req.NoBlock = true
+	} else {
+		req.Wait = nil
+	}
+	return req
 }
 
 // await waits for the outcome of a Reserve in the queue. A caller without a request id that goes away takes its place

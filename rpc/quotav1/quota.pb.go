@@ -2152,7 +2152,7 @@ type ReserveResponse_Refusal struct {
 }
 
 type ReserveResponse_Waiting struct {
-	// Still waiting (only with no_block).
+	// Still waiting: with no_block, or since the node that was asked has no memory for the wait.
 	Waiting *Waiting `protobuf:"bytes,4,opt,name=waiting,proto3,oneof"`
 }
 
