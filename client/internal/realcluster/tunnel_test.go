@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client"
+	"github.com/quotad/quotad/raftnode"
 )
 
 // tunnel reaches one address only, as kubectl port-forward does. To all others connections are lost.
@@ -23,7 +24,15 @@ func (u tunnel) dial(ctx context.Context, network, address string) (net.Conn, er
 	return dialer.DialContext(ctx, network, address)
 }
 
+// TestClient_WorksThroughATunnelToAFollower: where the leader cannot be reached the answering node forwards, also without the waits.
 func TestClient_WorksThroughATunnelToAFollower(t *testing.T) {
+	t.Run("with memory", func(t *testing.T) { throughATunnel(t, 50) })
+	t.Run("with little memory", func(t *testing.T) { throughATunnel(t, 86) })
+}
+
+// throughATunnel takes and waits through a follower that uses so much of the memory that it may, in percent.
+func throughATunnel(t *testing.T, used int64) {
+	t.Helper()
 	cluster := start(t, 3)
 	cluster.apply(rate("t/core", 100, time.Minute))
 	leader := cluster.leader()
@@ -33,6 +42,13 @@ func TestClient_WorksThroughATunnelToAFollower(t *testing.T) {
 			follower = m
 		}
 	}
+	cluster.stop(follower)
+	follower.config.MemoryLimit, follower.config.Memory = 100, func() (int64, error) { return used, nil }
+	cluster.run(follower)
+	eventually(t, "the follower knows the leader and its memory", func() bool {
+		_, address, _ := follower.node.Leader()
+		return address != "" && follower.node.MemoryFull() == (used > raftnode.MemoryMark)
+	})
 	through := &http.Transport{DialContext: tunnel{follower.config.APIAddress}.dial}
 	defer through.CloseIdleConnections()
 	reaching := client.WithHTTPClient(&http.Client{Transport: through})
