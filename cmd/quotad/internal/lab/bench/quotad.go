@@ -105,6 +105,10 @@ func (q *quotad) Stop() {
 	q.Processes.Stop()
 }
 
+// mostLeases and operationBytes are room for what a minute at full speed leaves: the defaults are for a fleet, not for a load that releases
+// and settles nothing.
+const mostLeases, operationBytes = 4_000_000, 1 << 31
+
 // applyQuotas waits for the cluster and applies quotas with limits that are never reached.
 func (q *quotad) applyQuotas(ctx context.Context) error {
 	request := &quotav1.ApplyQuotasRequest{}
@@ -113,11 +117,17 @@ func (q *quotad) applyQuotas(ctx context.Context) error {
 			Rate: &quotav1.Rate{Limit: 1 << 50, Per: durationpb.New(time.Minute)},
 		}})
 	}
+	limits := &quotav1.SetLimitsRequest{Limits: &quotav1.Limits{
+		MaxLeases: new(int64(mostLeases)), MaxOperationBytes: new(int64(operationBytes)),
+	}}
 	admin := quotav1connect.NewAdminServiceClient(http.DefaultClient, "http://"+q.addresses[0])
 	return Retry(ctx, func(ctx context.Context) error {
 		_, err := admin.ApplyQuotas(ctx, request)
+		if err == nil {
+			_, err = admin.SetLimits(ctx, limits)
+		}
 		if connect.CodeOf(err) == connect.CodeInvalidArgument {
-			return fmt.Errorf("the benchmark's quotas were refused: %w", err)
+			return fmt.Errorf("the benchmark's quotas or limits were refused: %w", err)
 		}
 		return err
 	})
