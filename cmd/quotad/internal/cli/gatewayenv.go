@@ -65,7 +65,7 @@ export ANTHROPIC_API_BASE={{.G}}/anthropic
 `,
 	"gh": `# once, with the gateway's socket (listen.unix): gh config set http_unix_socket {{.Socket}}
 # without it, since they need other hosts (gh auth login, gh release download): gh config set http_unix_socket ""
-# or a single call: gh api {{.G}}/github/user
+# or a single call: GH_ENTERPRISE_TOKEN="$(gh auth token)" gh api {{.G}}/github/user
 `,
 }
 

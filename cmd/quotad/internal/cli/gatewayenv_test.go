@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,19 +104,39 @@ func TestGatewayEnv_HasGhKeepTheSocket(t *testing.T) {
 		t.Errorf("without --write: %q, %v, gh was asked %q", printed, err, asked())
 	}
 	const set = "config set http_unix_socket "
-	if _, err := gatewayEnvOf(t, nil, "gh", "--write", "--socket", "/run/x.sock"); err != nil || asked() != set+"/run/x.sock\n" {
+	listens := func(path string) {
+		listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = listener.Close() })
+	}
+	named, own := filepath.Join(dir, "x.sock"), filepath.Join(dir, "quotad", "gateway.sock")
+	if err := os.WriteFile(filepath.Join(dir, "plain"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, missing := range []string{named, filepath.Join(dir, "plain")} {
+		if _, err := gatewayEnvOf(t, nil, "gh", "--write", "--socket", missing); err == nil || !strings.Contains(err.Error(), missing) || asked() != "" {
+			t.Errorf("%s: got %v, gh was asked %q", missing, err, asked())
+		}
+	}
+	listens(named)
+	if _, err := gatewayEnvOf(t, nil, "gh", "--write", "--socket", named); err != nil || asked() != set+named+"\n" {
 		t.Errorf("%v, gh was asked %q", err, asked())
 	}
-	own := filepath.Join(dir, "quotad", "gateway.sock")
 	if err := os.Mkdir(filepath.Dir(own), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{serviceSocket, own} {
-		if _, err := gatewayEnvOf(t, []string{"XDG_RUNTIME_DIR=" + dir}, "gh", "--write"); err != nil || asked() != set+want+"\n" {
-			t.Errorf("%v, gh was asked %q, want %s", err, asked(), want)
-		}
-		if err := os.WriteFile(own, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+	listens(own)
+	if _, err := gatewayEnvOf(t, []string{"XDG_RUNTIME_DIR=" + dir}, "gh", "--write"); err != nil || asked() != set+own+"\n" {
+		t.Errorf("%v, gh was asked %q, want %s", err, asked(), own)
+	}
+}
+
+// TestGatewayEnv_NamesTheTokenOfASingleCall: gh takes the gateway's address for an Enterprise server, whose token has its own variable.
+func TestGatewayEnv_NamesTheTokenOfASingleCall(t *testing.T) {
+	printed, err := gatewayEnvOf(t, nil, "gh")
+	if err != nil || !strings.Contains(printed, `GH_ENTERPRISE_TOKEN="$(gh auth token)" gh api http://127.0.0.1:7452/github/user`) {
+		t.Errorf("got %q, %v", printed, err)
 	}
 }

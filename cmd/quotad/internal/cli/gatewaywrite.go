@@ -37,8 +37,12 @@ func (a *App) writeTool(ctx context.Context, write bool, tool string, values map
 	return false, nil
 }
 
-// writeGh has gh keep the socket: it alone knows where its configuration is.
+// writeGh has gh keep the socket: it alone knows where its configuration is. Without a socket there, every later command of gh would fail.
 func (a *App) writeGh(ctx context.Context, socket string) error {
+	if info, err := os.Stat(socket); err != nil || info.Mode()&fs.ModeSocket == 0 {
+		return fail(ExitUsage, "set listen.unix in gateway.yaml, start the gateway, and name the socket with --socket",
+			"no gateway serves the socket %s", socket)
+	}
 	gh := exec.CommandContext(ctx, "gh", "config", "set", "http_unix_socket", socket)
 	gh.Env, gh.Stdout, gh.Stderr = a.Environ, a.Err, a.Err
 	if err := gh.Run(); err != nil {
