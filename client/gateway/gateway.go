@@ -165,7 +165,12 @@ func (g *Gateway) Reload(conf config.Config) error {
 	}
 	old := g.state.Load()
 	for name, u := range built.upstreams {
-		if was := old.upstreams[name]; was != nil && was.open != nil {
+		was := old.upstreams[name]
+		if was == nil {
+			continue
+		}
+		u.affinity = was.affinity
+		if was.open != nil {
 			was.open.reconfigure(u.config.FailOpen)
 			u.open = was.open
 		}

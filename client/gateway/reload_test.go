@@ -7,12 +7,14 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -183,4 +185,49 @@ func TestReload_TakesConfigurationAndCertificateOrNeither(t *testing.T) {
 		t.Error("a certificate that is gone was taken")
 	}
 	is("gone", "third.example", "/openai")
+}
+
+// TestReload_KeepsWhichKeyMadeAnAnswer: a call that continues an answer goes to the key that made it, also where the holder used another one
+// since, and also after a reload.
+func TestReload_KeepsWhichKeyMadeAnAnswer(t *testing.T) {
+	c := startCluster(t, rate("openai-a/gpt-5/requests", 100), rate("openai-b/gpt-5/requests", 100))
+	var made atomic.Int64
+	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		speak(200, fmt.Sprintf(`{"object":"response","id":"resp_%d","status":"completed","usage":{"input_tokens":1,"output_tokens":1}}`,
+			made.Add(1)))(w, r)
+	})
+	u := upstreamOf(p, "openai")
+	u.Auth, u.Pool = "inject", []string{"a", "b"}
+	u.Keys = []config.Key{
+		{Name: "a", From: config.Source{File: secret(t, "a", "a")}, Quotas: "openai-a"},
+		{Name: "b", From: config.Source{File: secret(t, "b", "b")}, Quotas: "openai-b"},
+	}
+	conf := configOf(c, map[string]config.Upstream{"openai": u})
+	conf.Trust = true
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	ask := func(holder, more string) (key string) {
+		got := f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"`+more+`}`, "X-Quotad-Holder", holder)
+		if got.status != http.StatusOK {
+			t.Fatalf("got %d %s", got.status, got.body)
+		}
+		seen := p.seen()
+		return seen[len(seen)-1].header.Get("Authorization")
+	}
+	free := func(key int) int64 { return f.gateway.Status().Upstreams[0].Keys[key].Free }
+	ask("one", "")
+	eventually(t, "b has more room", func() bool { return free(0) < free(1) })
+	for range 3 { // the holder stays with its key
+		if key := ask("two", ""); key != "Bearer b" {
+			t.Fatalf("the key with more room is %q", key)
+		}
+	}
+	eventually(t, "a has more room", func() bool { return free(1) < free(0) })
+	if err := f.gateway.Reload(conf); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if key := ask(fmt.Sprint("reader-", i), `,"previous_response_id":"resp_4"`); key != "Bearer b" {
+			t.Errorf("after a reload the answer of b is continued with %q", key)
+		}
+	}
 }

@@ -28,8 +28,9 @@ type upstream struct {
 	transport http.RoundTripper
 	own       *http.Transport
 	// keys are injected; nil: callers' own credentials pass.
-	keys     *keys.Set
-	affinity affinity
+	keys *keys.Set
+	// affinity outlives a reload: a call that continues an answer never moves.
+	affinity *affinity
 	// open bounds what passes while the cluster is away; nil: nothing does.
 	open *failOpen
 }
@@ -49,7 +50,7 @@ func newUpstream(name string, conf config.Upstream, transport http.RoundTripper,
 	}
 	u := &upstream{
 		name: name, config: conf, base: base, apart: apart, dialect: dialect.Name(conf.Dialect), transport: transport,
-		open: newFailOpen(conf.FailOpen),
+		open: newFailOpen(conf.FailOpen), affinity: &affinity{},
 	}
 	if conf.Auth == "inject" {
 		if u.keys, err = keys.Load(conf, logger); err != nil {
