@@ -145,8 +145,8 @@ func Check(conf config.Config, options Options) error {
 	return errors.Join(nodes, (&Server{}).loadCertificate(conf.Listen))
 }
 
-// Reload takes a new configuration, whole or not at all. Listeners, the cluster and its token stay as they are until a restart. So the
-// configuration has to be right as it is, for then, and with the listeners that are open.
+// Reload takes a new configuration, whole or not at all. Listeners, the cluster, its token and the machine's name stay as they are until a
+// restart. So the configuration has to be right as it is, for then, and with the listeners that are open.
 func (g *Gateway) Reload(conf config.Config) error {
 	conf = conf.Complete()
 	if err := checked(conf); err != nil {
@@ -156,6 +156,11 @@ func (g *Gateway) Reload(conf config.Config) error {
 	if err := checked(conf); err != nil {
 		return fmt.Errorf("a change of listen takes effect only after a restart, and with the present one: %w", err)
 	}
+	if (conf.Tokens != "") != (g.options.Tokens != nil) {
+		return errors.New("tokens: adding or removing the file takes a restart of the gateway")
+	}
+	old := g.state.Load()
+	conf.Machine = old.machine // the cluster's token and the batches that are at hand are for its holders
 	built, err := g.build(conf)
 	if err != nil {
 		return err
@@ -163,7 +168,7 @@ func (g *Gateway) Reload(conf config.Config) error {
 	for _, warning := range Warnings(conf) {
 		g.logger.Warn(warning)
 	}
-	old := g.state.Load()
+	g.seats.Resize(max(conf.Identity.Seats.Count, 1))
 	for name, u := range built.upstreams {
 		was := old.upstreams[name]
 		if was == nil {

@@ -231,3 +231,30 @@ func TestReload_KeepsWhichKeyMadeAnAnswer(t *testing.T) {
 		}
 	}
 }
+
+// TestReload_SaysWhatNeedsARestart: a token file that is added or removed is refused, and the machine's name stays: the cluster's token and
+// what is consumed ahead are for the old one. The number of seats changes.
+func TestReload_SaysWhatNeedsARestart(t *testing.T) {
+	c := startCluster(t, rate("openai/gpt-5/requests", 100))
+	p := startProvider(t, speak(200, chatAnswer))
+	conf := configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")})
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	with := conf
+	with.Tokens = "tokens.yaml"
+	if err := f.gateway.Reload(with); err == nil || !strings.Contains(err.Error(), "restart") || strings.Contains(err.Error(), "Options") {
+		t.Errorf("with a token file: %v", err)
+	}
+	conf.Machine, conf.Identity.Seats.Count = "node-8", 1
+	if err := f.gateway.Reload(conf); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.gateway.Status().Machine; got != "node-7" {
+		t.Errorf("after a reload the machine is %s", got)
+	}
+	for _, session := range []string{"first", "second"} {
+		f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`, "x-claude-code-session-id", session)
+	}
+	if got := f.gateway.Status().Seats; len(got) != 1 {
+		t.Errorf("of one seat, these are taken: %+v", got)
+	}
+}

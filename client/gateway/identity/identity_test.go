@@ -297,3 +297,27 @@ func FuzzResolve(f *testing.F) {
 		}
 	})
 }
+
+// TestSeats_Resize: sessions of seats that are gone take other ones, and all others keep theirs.
+func TestSeats_Resize(t *testing.T) {
+	seats, now := NewSeats(3), time.Now()
+	for i, session := range []string{"a", "b", "c"} {
+		if got := seats.Take("claude", session, now); got != i+1 {
+			t.Fatalf("%s has seat %d", session, got)
+		}
+	}
+	seats.Resize(2)
+	now = now.Add(time.Second)
+	for session, want := range map[string]int{"a": 1, "b": 2} {
+		if got := seats.Take("claude", session, now); got != want {
+			t.Errorf("%s has seat %d, want %d", session, got, want)
+		}
+	}
+	if got := seats.Take("claude", "c", now.Add(time.Second)); got < 1 || got > 2 || len(seats.List(now)) != 2 {
+		t.Errorf("c has seat %d of 2: %v", got, seats.List(now))
+	}
+	seats.Resize(4)
+	if got := seats.Take("claude", "d", now); got != 3 {
+		t.Errorf("d has seat %d", got)
+	}
+}

@@ -12,9 +12,8 @@ const seatIdle = 30 * time.Minute
 // takes the lowest free number and gives it back after 30 min of silence. Where all are taken, the one that was silent for the
 // longest time is shared.
 type Seats struct {
-	count int
-
 	mu    sync.Mutex
+	count int
 	tools map[string]*tool
 }
 
@@ -31,6 +30,19 @@ type seat struct {
 
 // NewSeats returns seats, count of them for each tool.
 func NewSeats(count int) *Seats { return &Seats{count: count, tools: map[string]*tool{}} }
+
+// Resize sets how many seats each tool has. Sessions whose seats are gone take other ones with their next call.
+func (s *Seats) Resize(count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.count = count
+	for _, t := range s.tools {
+		for _, gone := range t.seats[min(count, len(t.seats)):] {
+			delete(t.at, gone.session)
+		}
+		t.seats = t.seats[:min(count, len(t.seats))]
+	}
+}
 
 // Take returns the number of a session's seat, from 1, at now.
 func (s *Seats) Take(name, session string, now time.Time) int {
