@@ -33,15 +33,12 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 		granted, err := c.acquireAny(request.Context())
 		away := err != nil && isAway(err) || err == nil && granted.away
 		if c.ungoverned == "" {
-			if err != nil && away {
-				c.gateway.awayAt.Store(time.Now().UnixNano())
-			}
-			c.gateway.away.Store(away)
+			c.gateway.heard(err, away)
 		}
 		switch {
 		case err == nil:
 			if granted.lease != nil && !away {
-				c.clusterBack()
+				c.upstream.clusterBack(c.gateway, c.state)
 			}
 		case away && c.passOpen():
 			granted = c.unasked()

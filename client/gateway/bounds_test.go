@@ -278,6 +278,62 @@ func TestA14_FailOpenIsBoundedByRateAndTime(t *testing.T) {
 	})
 }
 
+// TestFailOpen_EndsWithoutACall: what passed is charged when the quotas can be listed again, though nobody calls, and the next outage has its
+// own time.
+func TestFailOpen_EndsWithoutACall(t *testing.T) {
+	const length = 40 * time.Second
+	with := setting{
+		dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Rate("openai/gpt-5/requests", 1000, time.Hour)},
+		answer: speak(200, chatAnswer),
+		change: func(conf *config.Config) {
+			u := conf.Upstreams["openai"]
+			u.FailOpen = &config.FailOpen{Count: 2, Per: time.Second, For: length}
+			conf.Upstreams["openai"] = u
+		},
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		for outage := range int64(3) {
+			b.nodes.cut(true)
+			got := b.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`)
+			if got.status != 200 || got.header.Get("X-Quotad") != "open" || !b.gateway.Status().Away {
+				t.Errorf("outage %d: got %d %s %v", outage, got.status, got.body, got.header)
+			}
+			b.nodes.cut(false)
+			b.after(length)
+			b.consumed("openai/gpt-5/requests", outage+1)
+			if status := b.gateway.Status(); status.Away || status.Upstreams[0].Passing {
+				t.Errorf("after outage %d: %+v", outage, status)
+			}
+		}
+	})
+}
+
+// TestAway_OnlyAnswersOfTheClusterEndIt: a client that leaves, while its call waits for a cluster that does not answer, says nothing of it.
+func TestAway_OnlyAnswersOfTheClusterEndIt(t *testing.T) {
+	with := setting{
+		dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Rate("openai/gpt-5/requests", 1000, time.Hour)},
+		answer: speak(200, chatAnswer),
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		const path, body = "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`
+		b.nodes.cut(true)
+		if got := b.do(http.MethodPost, path, body); got.status != 503 || !b.gateway.Status().Away {
+			t.Fatalf("got %d %s", got.status, got.body)
+		}
+		impatient := b.send(http.MethodPost, path, body)
+		b.until("the call waits", time.Second, func() bool { return b.gateway.Status().Waiting == 1 })
+		_ = impatient.Close()
+		b.until("its client has left", time.Second, func() bool { return b.gateway.Status().UnderWay == 0 })
+		if !b.gateway.Status().Away {
+			t.Error("a client that left ended the outage")
+		}
+		b.nodes.cut(false)
+		if got := b.do(http.MethodPost, path, body); got.status != 200 || b.gateway.Status().Away {
+			t.Errorf("the cluster is back: %d %s", got.status, got.body)
+		}
+	})
+}
+
 // TestA15_QuotaOfAModelIsFoundInTime: without a restart.
 func TestA15_QuotaOfAModelIsFoundInTime(t *testing.T) {
 	with := setting{dialects: []string{"openai"}, answer: speak(200, chatAnswer)}

@@ -317,6 +317,7 @@ func (g *Gateway) keepCatalog() {
 func (g *Gateway) readCatalog(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+	asked := time.Now()
 	list, err := g.cluster.list(ctx)
 	if err != nil {
 		g.logger.Debug("could not read the list of quotas", "error", err)
@@ -324,6 +325,7 @@ func (g *Gateway) readCatalog(ctx context.Context) error {
 		return err
 	}
 	g.setCatalog(list)
+	g.listedAt(asked)
 	return nil
 }
 

@@ -134,6 +134,37 @@ func isAway(err error) bool {
 		!errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrLate) && !hasNoRoom(err)
 }
 
+// heard notes what an attempt to get a grant says of the cluster. A client that left, or a grant that was too late, says nothing.
+func (g *Gateway) heard(err error, away bool) {
+	switch {
+	case err == nil:
+		g.away.Store(away)
+	case away:
+		g.foundAway()
+	case errors.As(err, new(*client.RefusalError)), errors.As(err, new(*client.RequestError)), hasNoRoom(err):
+		g.away.Store(false)
+	}
+}
+
+// foundAway notes that the cluster did not answer a call.
+func (g *Gateway) foundAway() {
+	g.awayAt.Store(time.Now().UnixNano())
+	g.away.Store(true)
+}
+
+// listedAt ends outages in which nobody calls: the cluster has listed its quotas, which was asked at a time. A cluster that lists them and
+// grants nothing is found away by calls, so the list counts only where none did lately.
+func (g *Gateway) listedAt(asked time.Time) {
+	if asked.Sub(time.Unix(0, g.awayAt.Load())) < awayAfter {
+		return
+	}
+	g.away.Store(false)
+	s := g.state.Load()
+	for _, u := range s.upstreams {
+		u.clusterBack(g, s)
+	}
+}
+
 // awaySince reports whether the cluster is away, as far as is known from something that it said at a moment.
 func (g *Gateway) awaySince(heard time.Time) bool {
 	return g.away.Load() && heard.UnixNano() <= g.awayAt.Load()
@@ -173,13 +204,13 @@ func (c *call) passOpen() bool {
 }
 
 // clusterBack tells the cluster what was spent without it: each quota is charged with one unit, and with the rest as an overrun.
-func (c *call) clusterBack() {
-	spent, count := c.upstream.open.back()
+func (u *upstream) clusterBack(g *Gateway, s *state) {
+	spent, count := u.open.back()
 	if count == 0 {
 		return
 	}
-	c.gateway.logger.Warn("the cluster is back: calls need quotas again", "upstream", c.upstream.name, "passed", count)
-	c.upstream.charge(c.gateway, c.state, spent)
+	g.logger.Warn("the cluster is back: calls need quotas again", "upstream", u.name, "passed", count)
+	u.charge(g, s, spent)
 }
 
 // charge charges in the background what calls of the upstream spent besides what was reserved for them.

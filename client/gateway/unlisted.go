@@ -64,7 +64,7 @@ func (c *call) listKnown(ctx context.Context) (refusal dialect.Refusal, refused 
 			Status: http.StatusForbidden, Final: true, Message: "quotad: the gateway's own token does not let it list quotas: " + err.Error(),
 		}, true
 	}
-	c.gateway.away.Store(true)
+	c.gateway.foundAway()
 	c.target.Model = ""
 	c.aim(false)
 	c.estimate()
