@@ -38,7 +38,7 @@ func (c *call) adviseModel() string {
 	if !ok || p.model == "" {
 		return applyHelp
 	}
-	return "Apply one, with your account's limits: " + p.command(c.prefixOfQuotas, cmp.Or(c.target.Model, catalog.AnyModel))
+	return "Apply one, with your account's limits: " + p.command(c.prefixOfQuotas, cmp.Or(cut(c.target.Model), catalog.AnyModel))
 }
 
 // adviseQuota says how a quota comes to be that the cluster does not have.

@@ -3,6 +3,7 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"net/url"
@@ -211,10 +212,20 @@ func (c *call) ruleDraws(r *http.Request) {
 	}
 }
 
+// maxModel is the longest name of a model, in bytes. It is far above real ones, and bounds the work of finding a name's quotas.
+const maxModel = 256
+
 // modelDraws adds what a call of a model draws on.
 func (c *call) modelDraws(ctx context.Context) (dialect.Refusal, bool) {
 	if !c.op.Generates() {
 		return dialect.Refusal{}, false
+	}
+	if n := len(c.model); n > maxModel {
+		c.model = "" // it is not looked at, nor shown
+		return dialect.Refusal{
+			Status: http.StatusBadRequest, Final: true,
+			Message: fmt.Sprintf("quotad: the model's name has %d bytes; at most %d are allowed", n, maxModel),
+		}, true
 	}
 	if refusal, refused := c.listKnown(ctx); refused || c.ungoverned != "" {
 		return refusal, refused

@@ -201,7 +201,7 @@ func (g *Gateway) finished(c *call) {
 		said = append(said, slog.String("instead_of", cut(c.insteadOf)))
 	}
 	g.logger.With(said...).Info("call", slog.String("key", o.key), slog.String("upstream", c.upstream.name),
-		slog.String("model", c.target.Model), slog.String("holder", c.caller.Holder),
+		slog.String("model", cut(c.target.Model)), slog.String("holder", c.caller.Holder),
 		slog.String("session", cut(c.caller.Session)), slog.String("agent", cut(c.caller.Agent)), slog.String("class", class),
 		slog.Duration("wait", o.waited.Round(time.Millisecond)), slog.Duration("first", o.first.Round(time.Millisecond)),
 		slog.Duration("took", took.Round(time.Millisecond)), slog.Int("code", o.code), slog.Int("retries", o.retries),
@@ -246,7 +246,7 @@ func counts(said usage.Said, asked int64) []any {
 	return out
 }
 
-// cut shortens what a caller said, for the log.
+// cut shortens what a caller said, for the log and for messages.
 func cut(text string) string {
 	if len(text) > 128 {
 		return text[:128]

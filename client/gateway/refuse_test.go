@@ -247,3 +247,39 @@ func TestA24_ProviderLimitWithAnOpenBodyIsRetried(t *testing.T) {
 		t.Fatalf("got %d after %d calls: %s", got.status, calls.Load(), got.body)
 	}
 }
+
+// TestRefuse_LongNamesOfModels: in a path. That of a body is read no further. What is not refused stands cut in messages and the log.
+func TestRefuse_LongNamesOfModels(t *testing.T) {
+	c := startCluster(t)
+	p := startProvider(t, speak(200, chatAnswer))
+	upstreams := map[string]config.Upstream{}
+	for _, name := range []string{"openai", "gemini", "azure", "bedrock"} {
+		upstreams[name] = upstreamOf(p, name)
+	}
+	f := startGateway(t, c, p, configOf(c, upstreams), gateway.Options{})
+	for _, size := range []int{200, 257, 60_000} {
+		name := strings.Repeat("-latest", size/7+1)[:size]
+		for path, body := range map[string]string{
+			"/gemini/v1beta/models/" + name + ":generateContent":      `{"contents":[]}`,
+			"/azure/openai/deployments/" + name + "/chat/completions": `{"messages":[]}`,
+			"/bedrock/model/" + name + "/converse":                    `{"messages":[]}`,
+			"/openai/v1/chat/completions":                             `{"messages":[],"model":"` + name + `"}`,
+		} {
+			want := http.StatusBadRequest
+			if size <= 256 || strings.Contains(body, "model") {
+				want = http.StatusForbidden
+			}
+			got := f.do(http.MethodPost, path, body)
+			if got.status != want || strings.Contains(got.body, name[:150]) {
+				t.Errorf("a model of %d bytes in %.40s: %d %.600s", size, path, got.status, got.body)
+			}
+		}
+	}
+	if n := len(p.seen()); n != 0 {
+		t.Errorf("the provider saw %d calls", n)
+	}
+	f.logs(t, "msg=call", 12)
+	if strings.Contains(f.log.String(), strings.Repeat("-latest", 22)) {
+		t.Error("the log has a long name")
+	}
+}
