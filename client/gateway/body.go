@@ -183,6 +183,7 @@ func bodyRefusal(err error) dialect.Refusal {
 		refusal = dialect.Refusal{Status: http.StatusUnsupportedMediaType, Message: "quotad: " + err.Error(), Final: true}
 	case errors.Is(err, errMemory):
 		refusal = dialect.Refusal{Status: http.StatusServiceUnavailable, Message: "quotad: " + err.Error(), RetryAfter: retrySoon}
+		refusal.Reason = "BODIES_FULL"
 	}
 	return refusal
 }

@@ -154,11 +154,11 @@ func (c *call) prepare(r *http.Request) (dialect.Refusal, bool) {
 		c.aim(false)
 	}
 	if len(c.draws) == 0 && c.ungoverned == "" {
-		c.ungoverned = "path"
 		if c.upstream.config.Paths == "refuse" {
-			return dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the upstream " + c.upstream.name +
+			return dialect.Refusal{Status: http.StatusForbidden, Reason: "PATHS_CLOSED", Message: "quotad: the upstream " + c.upstream.name +
 				" accepts only calls with quotas (paths: refuse), not " + r.Method + " " + identity.Quote(c.path)}, true
 		}
+		c.ungoverned = "path"
 	}
 	return dialect.Refusal{}, false
 }
@@ -253,7 +253,7 @@ func (c *call) addDraws() (dialect.Refusal, bool) {
 	}
 	for _, part := range conf.Parts {
 		if _, ok := c.target.Parts[part]; !ok {
-			return dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: the model " + identity.Quote(c.model) + " has no quota " +
+			return dialect.Refusal{Status: http.StatusForbidden, Reason: "MISSING_PART", Message: "quotad: the model " + identity.Quote(c.model) + " has no quota " +
 				c.prefixOfQuotas + "/" + c.target.Model + "/" + part + ", which parts of gateway.yaml requires"}, true
 		}
 	}
@@ -298,7 +298,7 @@ func (c *call) unknownModel() (dialect.Refusal, bool) {
 		named = "a call without a model"
 	}
 	return dialect.Refusal{
-		Status: http.StatusForbidden, Final: true,
+		Status: http.StatusForbidden, Reason: "UNKNOWN_MODEL", Final: true,
 		Message: "quotad has no quota for " + named + " of upstream " + strconv.Quote(c.upstream.name) + ". " + c.adviseModel() +
 			"; or map it in gateway.yaml (models:), or set unknown: observe.",
 	}, true

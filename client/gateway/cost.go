@@ -73,7 +73,7 @@ func (c *call) unpriced() (refusal dialect.Refusal, refused, free bool) {
 		return dialect.Refusal{}, false, true
 	}
 	return dialect.Refusal{
-		Status: http.StatusForbidden, Final: true,
+		Status: http.StatusForbidden, Reason: "UNPRICED", Final: true,
 		Message: "quotad has no price for the model " + identity.Quote(c.model) + " of upstream " + strconv.Quote(c.upstream.name) +
 			", whose quotas count money. Add a line to the file of prices (quotad preset show prices), or set unpriced: free.",
 	}, true, false

@@ -124,7 +124,7 @@ func (g *Gateway) enter(w http.ResponseWriter, c *call) bool {
 	g.leave()
 	refusal, _ := c.refusalOf(errStopping)
 	if !g.stopping.Load() {
-		refusal.Message = "quotad: too many calls are in flight (limits.calls)"
+		refusal.Reason, refusal.Message = "TOO_MANY_CALLS", "quotad: too many calls are in flight (limits.calls)"
 	}
 	c.refuse(w, refusal)
 	return false
@@ -135,6 +135,7 @@ func (g *Gateway) leave() { g.calls.Add(-1) }
 // serveCall takes a call to a provider.
 func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 	if !g.enter(w, c) {
+		g.finished(c)
 		return
 	}
 	defer g.leave()

@@ -64,7 +64,7 @@ func newMetrics(g *Gateway) *metrics {
 	}
 	m.calls = counter("calls_total", "Answered calls, by the status that the client received.", "upstream", "model", "class", "code")
 	m.wait = histogram("wait_seconds", "Time that calls waited for a grant, by outcome.", "upstream", "class", "outcome")
-	m.refused = counter("refused_total", "Calls that the gateway refused.", "upstream", "class", "reason")
+	m.refused = counter("refused_total", "Refused requests, by reason; those for no upstream have an empty name there.", "upstream", "class", "reason")
 	m.limits = counter("upstream_limited_total", "Answers of a provider that refused a call because of a limit.", "upstream", "rule", "action")
 	m.free = counter("ungoverned_total", "Calls that were sent without a quota, by reason.", "upstream", "why")
 	m.first = histogram("first_byte_seconds", "Time from sending a call until the provider's status line.", "upstream", "model")
@@ -156,13 +156,10 @@ func (g *Gateway) finished(c *call) {
 	switch {
 	case o.refusal == "CLUSTER_AWAY":
 		how = "away"
-	case o.refusal != "":
+	case o.refusal != "" && o.refusal != slotLost:
 		how = "refused"
 	case o.code == statusGone:
 		how = "gone"
-	}
-	if o.refusal != "" {
-		g.metrics.refused.WithLabelValues(c.upstream.name, class, o.refusal).Inc()
 	}
 	if o.first > 0 {
 		g.metrics.first.WithLabelValues(c.upstream.name, c.modelLabel()).Observe(o.first.Seconds())

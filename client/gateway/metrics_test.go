@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -102,4 +104,55 @@ func TestMetrics_KeyAgeFollowsKeysAndConfiguration(t *testing.T) {
 	if _, is := f.sample(t, other); was || !is {
 		t.Errorf("after a reload: the old key %v, the new one %v", was, is)
 	}
+}
+
+// TestMetrics_CountEachRefusalByItsReason: also those of the gateway's own. None of them is a grant, and none was sent without a quota.
+func TestMetrics_CountEachRefusalByItsReason(t *testing.T) {
+	c := startCluster(t, rate("openai/gpt-5/requests", 100), rate("openai/gpt-5/cost", 1_000_000))
+	release := make(chan struct{})
+	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
+		<-release
+		speak(200, chatAnswer)(w, r)
+	})
+	var once sync.Once
+	free := func() { once.Do(func() { close(release) }) }
+	t.Cleanup(free)
+	u := upstreamOf(p, "openai")
+	u.Paths = "refuse"
+	priced := upstreamOf(p, "openai")
+	priced.Quotas, priced.Unpriced = "openai", "free"
+	conf := configOf(c, map[string]config.Upstream{"openai": u, "priced": priced})
+	conf.Limits.Calls, conf.Limits.Body, conf.Limits.Memory = 1, 1<<10, 1<<20
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	const responses = "/openai/v1/responses"
+	for _, call := range []struct {
+		reason, method, path, body string
+		headers                    []string
+	}{
+		{"UNKNOWN_MODEL", http.MethodPost, responses, `{"model":"gpt-6","input":"x"}`, nil},
+		{"UNPRICED", http.MethodPost, responses, `{"model":"gpt-5","input":"x"}`, nil},
+		{"PATHS_CLOSED", http.MethodGet, "/openai/v1/models", "", nil},
+		{"BAD_REQUEST", http.MethodPost, responses, `{"model":"gpt-5","model":"gpt-6"}`, nil},
+		{"REQUEST_ENTITY_TOO_LARGE", http.MethodPost, responses, `{"model":"` + strings.Repeat("x", 1<<10) + `"}`, nil},
+		{"UNSUPPORTED_MEDIA_TYPE", http.MethodPost, responses, `{"model":"gpt-5"}`, []string{"Content-Encoding", "br"}},
+		{"UPGRADE_REQUIRED", http.MethodGet, responses, "", []string{"Upgrade", "websocket", "Connection", "upgrade"}},
+		{"TOO_MANY_CALLS", http.MethodPost, responses, `{"model":"gpt-5","input":"x"}`, nil},
+	} {
+		if call.reason == "TOO_MANY_CALLS" {
+			go f.do(http.MethodPost, "/priced/v1/responses", `{"model":"gpt-5","input":"x"}`)
+			eventually(t, "a call is in flight", func() bool { return len(p.seen()) == 1 })
+		}
+		if got := f.do(call.method, call.path, call.body, call.headers...); got.status < 400 {
+			t.Errorf("%s: %d %s", call.reason, got.status, got.body)
+		}
+		f.metric(t, fmt.Sprintf(`quotad_gateway_refused_total{class="",reason=%q,upstream="openai"} 1`, call.reason))
+	}
+	f.metric(t, `quotad_gateway_calls_total{class="",code="503",model="other",upstream="openai"} 1`)
+	all := f.do(http.MethodGet, "/metrics", "").body
+	for _, wrong := range []string{`outcome="granted",upstream="openai"`, `quotad_gateway_ungoverned_total{upstream="openai"`} {
+		if strings.Contains(all, wrong) {
+			t.Errorf("the metrics have %s", wrong)
+		}
+	}
+	free()
 }

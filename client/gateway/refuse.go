@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,9 @@ var (
 	errNotListed = errors.New("the gateway has not read the quotas of the cluster yet")
 )
 
+// slotLost is the reason of calls that were granted and sent, and then lost their slot.
+const slotLost = "SLOT_LOST"
+
 // refusalOf turns an error of a call into an answer; gone: there is nobody to answer.
 func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 	var no *client.RefusalError
@@ -32,14 +36,16 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 	var pool *PoolError
 	switch {
 	case errors.Is(err, errStopping):
-		return dialect.Refusal{Status: http.StatusServiceUnavailable, Message: "quotad: " + errStopping.Error(), RetryAfter: time.Second}, false
+		return dialect.Refusal{
+			Status: http.StatusServiceUnavailable, Reason: "STOPPING", Message: "quotad: " + errStopping.Error(), RetryAfter: time.Second,
+		}, false
 	case errors.As(err, &no):
 		return c.quotaRefusal(no), false
 	case errors.As(err, &wrong):
 		return c.wrongRequest(wrong), false
 	case errors.As(err, &pool):
 		return dialect.Refusal{
-			Status: http.StatusForbidden, Quota: pool.Pool, Final: true, Message: "quotad: " + pool.Message + ". " + pool.Hint,
+			Status: http.StatusForbidden, Reason: "POOL_MISMATCH", Quota: pool.Pool, Final: true, Message: "quotad: " + pool.Message + ". " + pool.Hint,
 		}, false
 	case errors.As(err, &upstream):
 		said := "did not answer"
@@ -60,7 +66,7 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 		}, false
 	case errors.Is(err, client.ErrLeaseExpired), errors.Is(err, client.ReasonStaleFence):
 		return dialect.Refusal{
-			Status: http.StatusServiceUnavailable, RetryAfter: retrySoon,
+			Status: http.StatusServiceUnavailable, RetryAfter: retrySoon, Reason: slotLost,
 			Message: "quotad: the slot of this call was lost " +
 				"while it ran: the cluster was away for too long, or an operator revoked the lease",
 		}, false
@@ -180,6 +186,15 @@ func (c *call) says(no *client.RefusalError, r dialect.Refusal) string {
 	return said + advice
 }
 
+// reasonOf is the reason of a refusal that names none: its status in the manner of the cluster's reasons. A provider that did not answer
+// is no refusal.
+func reasonOf(status int) string {
+	if status == http.StatusBadGateway {
+		return ""
+	}
+	return strings.ToUpper(strings.ReplaceAll(http.StatusText(status), " ", "_"))
+}
+
 // refuse writes an answer of the gateway's own and counts it.
 func (c *call) refuse(w http.ResponseWriter, r dialect.Refusal) {
 	if r.Status == statusGone {
@@ -195,6 +210,13 @@ func (c *call) refuse(w http.ResponseWriter, r dialect.Refusal) {
 		w.Header().Set("X-Quotad", "upstream")
 	}
 	writeAnswer(w, said.Refuse(r))
+	if r.Reason = cmp.Or(r.Reason, reasonOf(r.Status)); r.Reason != "" {
+		name := ""
+		if c.upstream != nil {
+			name = c.upstream.name
+		}
+		c.gateway.metrics.refused.WithLabelValues(name, c.caller.Class.String(), r.Reason).Inc()
+	}
 	c.record(func(o *outcome) {
 		o.code, o.end, o.refusal = r.Status, "refused", r.Reason
 	})

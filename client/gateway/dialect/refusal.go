@@ -74,8 +74,11 @@ type Answer struct {
 func (n Name) Refuse(r Refusal) Answer {
 	a := Answer{Status: r.Status, Header: http.Header{"Content-Type": {"application/json"}}}
 	a.Header.Set("X-Request-Id", r.RequestID)
-	if r.Reason != "" {
+	switch {
+	case r.Quota != "" && r.Reason != "":
 		a.Header.Set("X-Quotad-Refusal", fmt.Sprintf("%s; quota=%s", r.Reason, strconv.QuoteToASCII(r.Quota)))
+	case r.Reason != "":
+		a.Header.Set("X-Quotad-Refusal", r.Reason)
 	}
 	if r.Forecast != nil {
 		a.Header.Set("X-Quotad-Forecast", r.Forecast.header())
