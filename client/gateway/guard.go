@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -74,7 +76,7 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 		}
 		return refusal, false
 	}
-	if !known {
+	if !known && !isLocalEnd(r.Context(), host) {
 		return no(http.StatusForbidden, "the Host %s is not this gateway's: name it in hosts", identity.Quote(host))
 	}
 	if origin := r.Header.Get("Origin"); origin != "" && !slices.Contains(s.config.Origins, origin) {
@@ -85,6 +87,17 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 		return no(http.StatusForbidden, "a web page of another site may not call this gateway")
 	}
 	return refusal, false
+}
+
+// isLocalEnd reports whether a host is the address at which the request's connection arrived, written out: no name of a web page can stand
+// for it.
+func isLocalEnd(ctx context.Context, host string) bool {
+	local, ok := ctx.Value(http.LocalAddrContextKey).(*net.TCPAddr)
+	if !ok {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap() == local.AddrPort().Addr().Unmap().WithZone("")
 }
 
 // methodHeaders and methodParameters are where some servers look for another method than that of the request's line. The parameters are

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -403,4 +404,37 @@ func TestSend_ProviderThatSwitchesProtocolsIsRefused(t *testing.T) {
 		eventually(t, "the slot is free", func() bool { return c.quota("anthropic/m/streams").Available == 1 })
 	}
 	c.consumed("anthropic/m/requests", 2)
+}
+
+// TestGuard_TakesTheConnectionsOwnAddressAsHost: pods reach the gateway of their node by its address. No name can lead there, so a web page
+// of another site cannot either.
+func TestGuard_TakesTheConnectionsOwnAddressAsHost(t *testing.T) {
+	c := startCluster(t)
+	p := startProvider(t, speak(200, chatAnswer))
+	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
+	for _, tt := range []struct {
+		local, host, origin string
+		status              int
+	}{
+		{"10.1.2.3", "10.1.2.3:7452", "", 200},
+		{"::ffff:10.1.2.3", "10.1.2.3", "", 200},
+		{"fd00::1", "[fd00::1]:7452", "", 200},
+		{"10.1.2.3", "10.1.2.4:7452", "", 403},
+		{"10.1.2.3", "gateway.example:7452", "", 403},
+		{"10.1.2.3", "10.1.2.3.example", "", 403},
+		{"10.1.2.3", "10.1.2.3:7452", "http://evil.example", 403},
+	} {
+		local := &net.TCPAddr{IP: net.ParseIP(tt.local), Port: 7452}
+		request := httptest.NewRequestWithContext(context.WithValue(t.Context(), http.LocalAddrContextKey, local), http.MethodGet,
+			"/openai/v1/models", nil)
+		request.Host = tt.host
+		if tt.origin != "" {
+			request.Header.Set("Origin", tt.origin)
+		}
+		answer := httptest.NewRecorder()
+		f.gateway.Handler().ServeHTTP(answer, request)
+		if answer.Code != tt.status {
+			t.Errorf("%s at %s, from a page of %q: %d %s", tt.host, tt.local, tt.origin, answer.Code, answer.Body)
+		}
+	}
 }
