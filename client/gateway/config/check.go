@@ -47,6 +47,9 @@ func (c Config) Check() []Problem {
 	if len(c.Cluster.Nodes) == 0 {
 		check.fail("cluster.nodes", "name at least one node, such as 10.0.0.5:7450")
 	}
+	for _, node := range c.Cluster.Nodes {
+		check.node(node)
+	}
 	if c.Cluster.Token != nil {
 		check.source("cluster.token", *c.Cluster.Token)
 	}
@@ -104,6 +107,20 @@ func (c *checker) listen(conf Config) {
 		if conf.Tokens == "" {
 			c.fail("tokens", "%s is not a loopback address: callers need tokens (quotad token new)", address)
 		}
+	}
+}
+
+// node checks the address of a node of the cluster: those that the client of the cluster takes.
+func (c *checker) node(address string) {
+	if strings.Contains(address, "://") {
+		u, err := url.Parse(address)
+		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			c.fail("cluster.nodes", "%q is not an http or https URL; a name needs no scheme, as in quotad.svc:7450", address)
+		}
+		return
+	}
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		c.fail("cluster.nodes", "%q is not host:port, such as 10.0.0.5:7450", address)
 	}
 }
 
