@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -488,4 +489,31 @@ func (s *slidingMinute) within(began time.Time, length time.Duration) (admitted,
 		}
 	}
 	return admitted, s.refused
+}
+
+// TestClose_SavesWhatWasLearntBeforeItSettles: a supervisor may end a gateway whose cluster is away while it tries to settle.
+func TestClose_SavesWhatWasLearntBeforeItSettles(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "learnt.json")
+	var nodes *links
+	with := setting{
+		dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Rate("openai/gpt-5/requests", 1000, time.Hour)},
+		answer: func(w http.ResponseWriter, r *http.Request) {
+			nodes.cut(true)
+			speak(200, chatAnswer)(w, r)
+		},
+		change: func(conf *config.Config) { conf.State = state },
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		nodes = b.nodes
+		if got := b.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`); got.status != 200 {
+			t.Fatalf("got %d %s", got.status, got.body)
+		}
+		began := time.Now()
+		closed := make(chan time.Duration, 1)
+		go func() { _ = b.gateway.Close(); closed <- time.Since(began) }()
+		b.until("what was learnt is saved", time.Second, func() bool { _, err := os.Stat(state); return err == nil })
+		if took := <-closed; took < time.Second {
+			t.Errorf("nothing was to be settled: it took %v", took)
+		}
+	})
 }

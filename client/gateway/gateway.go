@@ -361,6 +361,7 @@ func (g *Gateway) Drained(ctx context.Context) error {
 func (g *Gateway) Close() error {
 	g.Stop()
 	g.takes.close()
+	g.saveLearnt() // before settlements, which a cluster that is away holds up for longer than a supervisor may wait
 	g.tasks.Wait()
 	g.saveLearnt()
 	err := errors.Join(g.batches.close(), g.client.Close())
