@@ -5,6 +5,7 @@ import (
 	"log"
 	"log/slog"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,9 +17,38 @@ import (
 // discardLog takes what net/http's proxy says of broken connections: each call's line in the log says it already.
 var discardLog = log.New(io.Discard, "", 0)
 
+// maxModelLabels bounds the models that have metrics of their own.
+const maxModelLabels = 200
+
+// modelLabels are the models that have metrics of their own: the first ones that were called.
+type modelLabels struct {
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// label returns the label of a model.
+func (l *modelLabels) label(model string) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.seen[model]:
+	case len(l.seen) >= maxModelLabels:
+		return otherModel
+	case l.seen == nil:
+		l.seen = map[string]bool{model: true}
+	default:
+		l.seen[model] = true
+	}
+	return model
+}
+
+// otherModel is the label of all other models.
+const otherModel = "other"
+
 // metrics are the gateway's counters. Holders are never a label.
 type metrics struct {
 	registry *prometheus.Registry
+	models   modelLabels
 	calls    *prometheus.CounterVec
 	wait     *prometheus.HistogramVec
 	refused  *prometheus.CounterVec
@@ -130,9 +160,9 @@ func (m *metrics) limited(c *call, rule, action string) {
 // modelLabel is the model of a call if it has a quota, so that callers cannot make labels.
 func (c *call) modelLabel() string {
 	if c.target.Has() {
-		return c.target.Model
+		return c.gateway.metrics.models.label(c.target.Model)
 	}
-	return "other"
+	return otherModel
 }
 
 // codeLabel writes a status.

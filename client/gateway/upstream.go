@@ -60,7 +60,7 @@ func newUpstream(name string, conf config.Upstream, transport http.RoundTripper,
 	if transport == nil {
 		u.own = &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			DialContext:           dialUpstream,
 			TLSHandshakeTimeout:   10 * time.Second,
 			ResponseHeaderTimeout: conf.FirstByte,
 			MaxIdleConnsPerHost:   100,
