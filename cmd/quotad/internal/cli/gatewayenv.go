@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -137,18 +138,39 @@ func toolNames() []string {
 func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 func (a *App) gatewayStatus() *cobra.Command {
-	var at string
+	var at, socket, tokenFile, caFile string
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show a gateway's upstreams, queue, batches, seats, keys and last refusals",
 		Long:  `Show the contents of the page /status of a running gateway.`,
 		Example: `  quotad gateway status
-  quotad gateway status -o json`,
+  quotad gateway status --socket /run/quotad/gateway.sock -o json
+  quotad gateway status --url https://node-7:7452 --token-file token --ca-file ca.pem`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			status, err := readGatewayStatus(cmd.Context(), strings.TrimRight(at, "/"))
+			transport, err := newTransport(connectionFlags{caFile: caFile})
 			if err != nil {
-				return fail(ExitUnavailable, "is a gateway running there? name another with --url", "%w", err)
+				return err
+			}
+			defer transport.CloseIdleConnections()
+			if socket != "" {
+				if cmd.Flags().Changed("url") {
+					return usagef(cmd, "", "--socket and --url exclude each other")
+				}
+				at = "http://localhost"
+				transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
+					return (&net.Dialer{Timeout: defaultTimeout}).DialContext(ctx, "unix", socket)
+				}
+			}
+			token := ""
+			if tokenFile != "" {
+				if token, err = readToken(tokenFile); err != nil {
+					return err
+				}
+			}
+			status, err := readGatewayStatus(cmd.Context(), &http.Client{Transport: transport}, strings.TrimRight(at, "/"), token)
+			if err != nil {
+				return fail(ExitUnavailable, "is a gateway running there? name another with --url or --socket", "%w", err)
 			}
 			if a.format == formatJSON {
 				return output.Value(a.Out, status)
@@ -157,17 +179,23 @@ func (a *App) gatewayStatus() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&at, "url", defaultGateway, "the gateway's URL")
+	cmd.Flags().StringVar(&socket, "socket", "", "the gateway's socket, instead of its URL")
+	cmd.Flags().StringVar(&tokenFile, "token-file", "", "file with a token of the gateway that has the verb read")
+	cmd.Flags().StringVar(&caFile, "ca-file", "", "CA bundle that signed the gateway's certificate (PEM)")
 	return a.outputFlag(cmd)
 }
 
-func readGatewayStatus(ctx context.Context, at string) (status gateway.Status, err error) {
+func readGatewayStatus(ctx context.Context, by *http.Client, at, token string) (status gateway.Status, err error) {
 	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at+"/status?format=json", nil)
 	if err != nil {
 		return status, err
 	}
-	response, err := http.DefaultClient.Do(request)
+	if token != "" {
+		request.Header.Set("X-Quotad-Token", token)
+	}
+	response, err := by.Do(request)
 	if err != nil {
 		return status, err
 	}

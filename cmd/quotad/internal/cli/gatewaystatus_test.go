@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"encoding/pem"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +71,55 @@ func TestGatewayStatus_PrintsWhatItsHelpPromises(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("no line has %q in\n%s", words, out.String())
+		}
+	}
+}
+
+// TestGatewayStatus_ReachesSocketsTokensAndOwnCAs: a gateway without a port, and one away from loopback.
+func TestGatewayStatus_ReachesSocketsTokensAndOwnCAs(t *testing.T) {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS != nil && r.Header.Get("X-Quotad-Token") != "qtd_made-up" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if err := output.Value(w, gateway.Status{Machine: "node-7", Loaded: true}); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := t.TempDir()
+	socket, token, ca := filepath.Join(dir, "gateway.sock"), filepath.Join(dir, "token"), filepath.Join(dir, "ca.pem")
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := httptest.NewUnstartedServer(handler)
+	_ = local.Listener.Close()
+	local.Listener = listener
+	local.Start()
+	defer local.Close()
+	secure := httptest.NewTLSServer(handler)
+	defer secure.Close()
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
+	for path, text := range map[string]string{token: "qtd_made-up\n", ca: string(certificate)} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		code ExitCode
+		args []string
+	}{
+		{ExitOK, []string{"--socket", socket}},
+		{ExitOK, []string{"--url", secure.URL, "--token-file", token, "--ca-file", ca}},
+		{ExitUnavailable, []string{"--url", secure.URL, "--ca-file", ca}},
+		{ExitUnavailable, []string{"--url", secure.URL, "--token-file", token}},
+		{ExitUsage, []string{"--url", secure.URL, "--socket", socket}},
+	} {
+		var out strings.Builder
+		app := &App{Out: &out, Err: &out}
+		if code := app.Run(t.Context(), append([]string{"gateway", "status"}, tt.args...)); code != tt.code ||
+			code == ExitOK && !strings.Contains(out.String(), "gateway on node-7") {
+			t.Errorf("%q: %d, want %d: %s", tt.args, code, tt.code, out.String())
 		}
 	}
 }
