@@ -279,8 +279,8 @@ func TestA14_FailOpenIsBoundedByRateAndTime(t *testing.T) {
 	})
 }
 
-// TestFailOpen_EndsWithoutACall: what passed is charged when the quotas can be listed again, though nobody calls, and the next outage has its
-// own time.
+// TestFailOpen_EndsWithoutACall: what passed is charged when the quotas can be listed again, though nobody calls, and the next outage has
+// its own time.
 func TestFailOpen_EndsWithoutACall(t *testing.T) {
 	const length = 40 * time.Second
 	with := setting{

@@ -60,8 +60,8 @@ func (c *call) findKeys() (dialect.Refusal, bool) {
 	}
 	c.keys = c.upstream.keys.For(c.caller.Class, c.caller.Holder)
 	if len(c.keys) == 0 {
-		return dialect.Refusal{Status: http.StatusForbidden, Reason: "NO_KEY", Final: true, Message: "quotad: no key of the upstream " + c.upstream.name +
-			" is allowed for the holder " + identity.Quote(c.caller.Holder)}, true
+		return dialect.Refusal{Status: http.StatusForbidden, Reason: "NO_KEY", Final: true, Message: "quotad: no key of the upstream " +
+			c.upstream.name + " is allowed for the holder " + identity.Quote(c.caller.Holder)}, true
 	}
 	return dialect.Refusal{}, false
 }

@@ -94,7 +94,8 @@ func newMetrics(g *Gateway) *metrics {
 	}
 	m.calls = counter("calls_total", "Answered calls, by the status that the client received.", "upstream", "model", "class", "code")
 	m.wait = histogram("wait_seconds", "Time that calls waited for a grant, by outcome.", "upstream", "class", "outcome")
-	m.refused = counter("refused_total", "Refused requests, by reason; those for no upstream have an empty name there.", "upstream", "class", "reason")
+	m.refused = counter("refused_total", "Refused requests, by reason. The upstream is empty for the gateway's own routes.", "upstream",
+		"class", "reason")
 	m.limits = counter("upstream_limited_total", "Answers of a provider that refused a call because of a limit.", "upstream", "rule", "action")
 	m.free = counter("ungoverned_total", "Calls that were sent without a quota, by reason.", "upstream", "why")
 	m.first = histogram("first_byte_seconds", "Time from sending a call until the provider's status line.", "upstream", "model")

@@ -45,7 +45,8 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 		return c.wrongRequest(wrong), false
 	case errors.As(err, &pool):
 		return dialect.Refusal{
-			Status: http.StatusForbidden, Reason: "POOL_MISMATCH", Quota: pool.Pool, Final: true, Message: "quotad: " + pool.Message + ". " + pool.Hint,
+			Status: http.StatusForbidden, Reason: "POOL_MISMATCH", Quota: pool.Pool, Final: true,
+			Message: "quotad: " + pool.Message + ". " + pool.Hint,
 		}, false
 	case errors.As(err, &upstream):
 		said := "did not answer"

@@ -187,8 +187,8 @@ func TestReload_TakesConfigurationAndCertificateOrNeither(t *testing.T) {
 	is("gone", "third.example", "/openai")
 }
 
-// TestReload_KeepsWhichKeyMadeAnAnswer: a call that continues an answer goes to the key that made it, also where the holder used another one
-// since, and also after a reload.
+// TestReload_KeepsWhichKeyMadeAnAnswer: a call that continues an answer goes to the key that made it, also after a reload, and where its
+// holder used another one since.
 func TestReload_KeepsWhichKeyMadeAnAnswer(t *testing.T) {
 	c := startCluster(t, rate("openai-a/gpt-5/requests", 100), rate("openai-b/gpt-5/requests", 100))
 	var made atomic.Int64

@@ -116,7 +116,8 @@ func TestGatewayEnv_HasGhKeepTheSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, missing := range []string{named, filepath.Join(dir, "plain")} {
-		if _, err := gatewayEnvOf(t, nil, "gh", "--write", "--socket", missing); err == nil || !strings.Contains(err.Error(), missing) || asked() != "" {
+		_, err := gatewayEnvOf(t, nil, "gh", "--write", "--socket", missing)
+		if err == nil || !strings.Contains(err.Error(), missing) || asked() != "" {
 			t.Errorf("%s: got %v, gh was asked %q", missing, err, asked())
 		}
 	}
