@@ -292,17 +292,21 @@ func (g *governed) measured(said usage.Said, whole bool, used map[string]int64) 
 	if whole && said.Known() && call.Request != nil && !g.unused {
 		g.learn(said)
 	}
+	burndown := int64(1)
+	if call.Request != nil {
+		burndown = call.Request.Burndown()
+	}
 	for _, item := range call.Items {
 		part, counts := call.Parts[item.Quota]
 		if !counts {
 			continue
 		}
-		n, known := part.said(said)
+		n, known := part.said(said, burndown)
 		switch {
 		case g.unused && part != PartCharged:
 			used[item.Quota] = 0
 		case !whole || part == PartCharged || said.Failure != nil:
-			if floor := part.floor(said); floor > item.Amount {
+			if floor := part.floor(said, burndown); floor > item.Amount {
 				used[item.Quota] = floor
 			}
 		case known:
@@ -333,13 +337,14 @@ func (g *governed) learn(said usage.Said) {
 	}
 }
 
-// said returns the amount of a part by what the answer said, if it said so.
-func (p Part) said(s usage.Said) (n int64, known bool) {
+// said returns the amount of a part by what the answer said, if it said so. burndown is what a token of the output counts where the
+// provider counts input and output as one.
+func (p Part) said(s usage.Said, burndown int64) (n int64, known bool) {
 	switch p {
 	case PartTokens, PartCharged:
 		return s.Input.N + s.Output.N, s.Input.Known && s.Output.Known
 	case PartTokensUncached:
-		return s.Uncached().N + s.Output.N, s.Input.Known && s.Output.Known
+		return s.Uncached().N + s.Output.N*burndown, s.Input.Known && s.Output.Known
 	case PartUncached:
 		return s.Uncached().N, s.Input.Known
 	case PartOutput:
@@ -350,12 +355,12 @@ func (p Part) said(s usage.Said) (n int64, known bool) {
 }
 
 // floor returns the least amount of a part by what passed of the answer.
-func (p Part) floor(s usage.Said) int64 {
+func (p Part) floor(s usage.Said, burndown int64) int64 {
 	switch p {
 	case PartTokens, PartCharged:
 		return s.Input.N + s.OutputFloor()
 	case PartTokensUncached:
-		return s.Uncached().N + s.OutputFloor()
+		return s.Uncached().N + s.OutputFloor()*burndown
 	case PartUncached:
 		return s.Uncached().N
 	case PartOutput:

@@ -61,7 +61,8 @@ const (
 	PartUncached Part = 4
 	// PartOutput is the output that is likely, as Anthropic counts while it is produced: max_tokens bounds it, and does not count.
 	PartOutput Part = 5
-	// PartTokensUncached is PartTokens that is settled without what was read from a cache, as Bedrock counts.
+	// PartTokensUncached is PartTokens that is settled without what was read from a cache, as Bedrock counts, and with the output as
+	// often as estimate.Request.Burndown says.
 	PartTokensUncached Part = 6
 )
 

@@ -83,7 +83,8 @@ var gemini = upstream{
 }
 
 // Bedrock governs calls of models on Amazon Bedrock: each is one unit of bedrock/<model>/requests and an estimate of
-// bedrock/<model>/tokens, as OpenAI's, which is settled by the usage that the response names.
+// bedrock/<model>/tokens, as OpenAI's, which is settled by the usage that the response names. Of Claude from version 4 on, each token
+// of the output is settled as five, as Bedrock counts it.
 func Bedrock(options ...ProviderOption) TransportOption { return govern(&bedrock, options) }
 
 // MatchBedrock returns what a call of a model on Bedrock draws on, for a matcher of one's own.

@@ -102,6 +102,45 @@ func TestAnthropicIsSettledByAStreamReadToItsEnd(t *testing.T) {
 	}
 }
 
+// Bedrock counts a token of the output of Claude 4 as five, of other models as one, also of an answer that is not read to its end.
+func TestBedrock_SettlesTheOutputOfClaude4Fivefold(t *testing.T) {
+	const answer = `{"output":{},"usage":{"inputTokens":30,"outputTokens":100,"totalTokens":130}}`
+	for _, tt := range []struct {
+		model string
+		whole bool
+		want  int64
+	}{
+		{"us.anthropic.claude-sonnet-4-20250514-v1:0", true, 530},
+		{"us.anthropic.claude-sonnet-4-20250514-v1:0", false, 530},
+		{"anthropic.claude-3-5-sonnet-20241022-v2:0", true, 130},
+		{"amazon.nova-pro-v1:0", true, 130},
+	} {
+		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+			for _, name := range []string{"requests", "tokens"} {
+				cluster.Set("bedrock/"+tt.model+"/"+name, fakequota.Quota{Usable: 10_000, Available: 10_000})
+			}
+			header := http.Header{"Content-Type": {"application/json"}}
+			base, _ := answers(func(*http.Request) *http.Response { return respond(200, header, answer+strings.Repeat(" ", 100)) })
+			client := &http.Client{Transport: NewTransport(c, base, Bedrock())}
+			response, err := client.Post("https://bedrock-runtime.eu-west-1.amazonaws.com/model/"+tt.model+"/converse", "application/json",
+				strings.NewReader(`{"messages":[],"inferenceConfig":{"maxTokens":100}}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if tt.whole {
+				_, _ = io.Copy(io.Discard, response.Body)
+			} else {
+				_, _ = io.ReadFull(response.Body, make([]byte, len(answer)+1))
+			}
+			_ = response.Body.Close()
+			synctest.Wait()
+			if got := 10_000 - cluster.Available("bedrock/"+tt.model+"/tokens"); got != tt.want {
+				t.Errorf("%s, whole %v: %d tokens, want %d", tt.model, tt.whole, got, tt.want)
+			}
+		})
+	}
+}
+
 // Without being told, a Transport finds out who speaks, and each kind of refusal becomes its cause.
 func TestRefusalsBecomeCauses(t *testing.T) {
 	for name, tt := range map[string]struct {

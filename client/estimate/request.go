@@ -2,6 +2,8 @@ package estimate
 
 import (
 	"io"
+	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/quotad/quotad/rpc/signals"
@@ -138,6 +140,23 @@ func largeImages(model string) bool {
 		return numbers[0] >= 5
 	}
 	return numbers[0] > 4 || numbers[0] == 4 && numbers[1] >= 7
+}
+
+// claude finds the version in names of Claude: claude-opus-4-1, claude-3-5-sonnet, claude-sonnet-4-20250514.
+var claude = regexp.MustCompile(`claude-(?:[a-z]+-)?(\d{1,2})(?:\D|$)`)
+
+// Burndown returns how many tokens of the limit a token of the output counts once the call is settled. Bedrock counts five for Claude
+// from version 4 on: docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html, 2026-11-20.
+func (r *Request) Burndown() int64 {
+	if r.Dialect.Name() != signals.Bedrock.Name() {
+		return 1
+	}
+	if m := claude.FindStringSubmatch(r.Model); m != nil {
+		if version, err := strconv.Atoi(m[1]); err == nil && version >= 4 {
+			return 5
+		}
+	}
+	return 1
 }
 
 // Read reads a request's body to its end. Errors of body end it early: what was read counts.

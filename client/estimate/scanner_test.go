@@ -124,6 +124,23 @@ func TestModel_OfASessionIsReadWhereNoneStandsAtTheTop(t *testing.T) {
 	}
 }
 
+func TestRequest_CountsOutputOfClaude4AsFiveOnBedrock(t *testing.T) {
+	for model, want := range map[string]int64{
+		"us.anthropic.claude-opus-4-1-20250805-v1:0": 5, "anthropic.claude-sonnet-4-20250514-v1:0": 5, "claude-opus-4": 5, "claude-10": 5,
+		"arn:aws:bedrock:eu-west-1:1:inference-profile/eu.anthropic.claude-haiku-4-5-20251001-v1:0": 5,
+		"anthropic.claude-3-7-sonnet-20250219-v1:0":                                                 1, "anthropic.claude-v2:1": 1,
+		"anthropic.claude-instant-v1": 1, "amazon.nova-pro-v1:0": 1, "": 1, "claude-opus-20250514": 1,
+	} {
+		r := estimate.Request{Dialect: signals.Bedrock, Route: estimate.Route{Model: model}}
+		if got := r.Burndown(); got != want {
+			t.Errorf("%q: %d, want %d", model, got, want)
+		}
+		if r.Dialect = signals.Anthropic; r.Burndown() != 1 {
+			t.Errorf("%q at Anthropic itself: %d, want 1", model, r.Burndown())
+		}
+	}
+}
+
 func TestRouteOf(t *testing.T) {
 	for _, c := range []struct {
 		dialect signals.Dialect

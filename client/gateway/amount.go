@@ -5,11 +5,8 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
-	"regexp"
-	"strconv"
 
 	"github.com/quotad/quotad/client/estimate"
-	"github.com/quotad/quotad/client/gateway/catalog"
 	"github.com/quotad/quotad/client/gateway/dialect"
 	"github.com/quotad/quotad/client/internal/unpack"
 	"github.com/quotad/quotad/client/usage"
@@ -167,21 +164,12 @@ func (c *call) floor(part string, said usage.Said) (n int64, ok bool) {
 	return 0, false
 }
 
-// claude4 are the names of Claude from version 4 on, whose output Bedrock counts five times:
-// docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html, 2026-11-20.
-var claude4 = regexp.MustCompile(`claude-(?:[a-z]+-)?(\d+)`)
-
 // burndown is how many tokens of the limit a token of the output counts.
 func (c *call) burndown() int64 {
-	if c.op.Dialect != dialect.Bedrock {
+	if c.ask == nil {
 		return 1
 	}
-	if m := claude4.FindStringSubmatch(catalog.Canonical(c.model)); m != nil {
-		if version, err := strconv.Atoi(m[1]); err == nil && version >= 4 {
-			return 5
-		}
-	}
-	return 1
+	return c.ask.Burndown()
 }
 
 // learn takes what an answer said for later estimates.
