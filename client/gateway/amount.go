@@ -10,6 +10,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/dialect"
 	"github.com/quotad/quotad/client/internal/unpack"
 	"github.com/quotad/quotad/client/usage"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // read looks at a body that is in memory: its model, its size in tokens, and what it bounds. A body in gzip is unpacked as it is
@@ -196,5 +197,12 @@ func (c *call) learn(said usage.Said) {
 				l.Remember(c.prefixOfQuotas, id, said.Input.N+said.Output.N)
 			}
 		}
+	}
+}
+
+// learnRefused takes what a refusal said that the provider counted for the call. Only tokens teach: of a limit on requests it is 1.
+func (c *call) learnRefused(verdict signals.Signal) {
+	if verdict.Requested.Known && verdict.Resource == "tokens" && c.ask != nil {
+		c.gateway.learner.LearnRequested(c.likeness(), c.ask, verdict.Requested.N)
 	}
 }

@@ -217,9 +217,7 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 	if body, ok := response.Body.(*answerBody); ok {
 		body.limited.Store(true)
 	}
-	if verdict.Requested.Known && c.ask != nil {
-		c.gateway.learner.LearnRequested(c.likeness(), c.ask, verdict.Requested.N)
-	}
+	c.learnRefused(verdict)
 	delay = retryIn(cooldown, c.caller.Class)
 	noRetry := verdict.Class == signals.Billing || verdict.NoRetry || response.Header.Get("X-Should-Retry") == "false"
 	passes := noRetry || try >= maxRetries || c.ungoverned == "fail_open" || response.StatusCode < http.StatusBadRequest
