@@ -40,7 +40,7 @@ type Request struct {
 	Content Content
 	// Bound is the most tokens that it may produce, over all its choices; 0: not said.
 	Bound int64
-	// Stream: the answer is asked for in pieces. StreamOptions: the caller has set stream_options itself.
+	// Stream: the answer is asked for in pieces. StreamOptions: the caller has sent stream_options itself, be it as null.
 	Stream, StreamOptions bool
 	// Cached: parts of it are marked for a cache, so much of it may not count.
 	Cached bool

@@ -130,6 +130,7 @@ func (h *handler) Key(name []byte) {
 	case h.depth == 1:
 		h.key = string(name)
 		h.noteMember()
+		h.request.StreamOptions = h.request.StreamOptions || h.key == "stream_options"
 		h.frames[0].key = internKey(name)
 		h.section = sections[h.key]
 		if h.section == schema {
@@ -180,9 +181,6 @@ func (h *handler) Open(array bool) {
 			// What a model gave to a tool is JSON of the tool's own.
 			f.name, f.opaque = outer.key, outer.opaque || h.depth > 2 && opaque[outer.key]
 		}
-	}
-	if h.depth == 2 && h.key == "stream_options" && !array {
-		h.request.StreamOptions = true
 	}
 }
 

@@ -124,6 +124,20 @@ func TestModel_OfASessionIsReadWhereNoneStandsAtTheTop(t *testing.T) {
 	}
 }
 
+// TestScanner_SeesStreamOptionsOfAnyKind: who adds the member to a body that has it, as null perhaps, sends it twice.
+func TestScanner_SeesStreamOptionsOfAnyKind(t *testing.T) {
+	for body, want := range map[string]bool{
+		`{"stream_options":{"include_usage":false}}`: true, `{"stream_options":null,"stream":true}`: true, `{"stream_options":[]}`: true,
+		`{"stream_options":"x"}`: true, `{"stream_options":true}`: true, `{"stream_\u006fptions":null}`: true, `{"stream":true}`: false,
+		`{"metadata":{"stream_options":null},"input":{"stream_options":{}}}`: false,
+	} {
+		got := estimate.Read(signals.OpenAI, estimate.Route{Operation: estimate.Generate}, strings.NewReader(body)).StreamOptions
+		if got != want {
+			t.Errorf("%s: %v, want %v", body, got, want)
+		}
+	}
+}
+
 func TestRequest_CountsOutputOfClaude4AsFiveOnBedrock(t *testing.T) {
 	for model, want := range map[string]int64{
 		"us.anthropic.claude-opus-4-1-20250805-v1:0": 5, "anthropic.claude-sonnet-4-20250514-v1:0": 5, "claude-opus-4": 5, "claude-10": 5,
