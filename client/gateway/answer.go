@@ -33,8 +33,11 @@ type answerBody struct {
 	// filter withholds the one event that the client did not ask for; nil: nothing.
 	filter *usageFilter
 
-	// silence ends the call when the provider sends nothing any more.
+	// silence ends the call when the provider sends nothing any more, which silent then says.
 	silence *time.Timer
+	silent  atomic.Bool
+	// drained: its client has left, and the rest is read in the background.
+	drained atomic.Bool
 
 	// head is what was read ahead, failed how that ended.
 	head   *bytes.Reader
@@ -53,7 +56,7 @@ func (c *call) govern(
 		call: c, grant: granted, body: response.Body, header: response.Header, ctx: ctx, cancel: cancel, status: response.StatusCode,
 		writes: writes,
 	}
-	b.silence = time.AfterFunc(slowUpstream, cancel)
+	b.silence = time.AfterFunc(slowUpstream, func() { b.silent.Store(true); cancel() })
 	if c.ask != nil {
 		b.meter = usage.NewMeter(response.Header)
 	}
@@ -108,9 +111,9 @@ func (b *answerBody) measure(p []byte) {
 }
 
 // Close implements io.Closer. A client that leaves before the end of an answer that is paid for in any case leaves it to be read
-// in the background.
+// in the background. Of a refusal nothing is paid for.
 func (b *answerBody) Close() error {
-	if b.call.drains() && b.drain() {
+	if b.status < http.StatusBadRequest && b.call.drains() && b.drain() {
 		return nil
 	}
 	return b.close()
@@ -131,7 +134,7 @@ func (b *answerBody) end(how error) {
 	b.once.Do(func() {
 		b.ended.Store(true)
 		b.silence.Stop()
-		ended := endOf(b.ctx, how)
+		ended := b.endOf(how)
 		var said usage.Said
 		if b.meter != nil {
 			b.meter.End()
@@ -145,6 +148,9 @@ func (b *answerBody) end(how error) {
 		}
 		b.grant.settle(settlement{actual: actual})
 		b.correctSpent(said, ended)
+		if b.drained.Load() {
+			ended = endGone // whatever its provider did after that
+		}
 		b.call.record(func(o *outcome) { o.end, o.said = ended, said })
 	})
 }
@@ -152,16 +158,28 @@ func (b *answerBody) end(how error) {
 // The ends of an answer.
 const (
 	endComplete = "complete"
-	endGone     = "gone"
-	endBroken   = "broken"
+	// endGone is that the client left, endSilent that the provider sent nothing for slowUpstream, endLost that the call's slot went to
+	// somebody else.
+	endGone   = "gone"
+	endSilent = "silent"
+	endLost   = "lost"
+	endBroken = "broken"
 )
 
-func endOf(ctx context.Context, how error) string {
+// endOf names the end of an answer.
+func (b *answerBody) endOf(how error) string {
+	cause := context.Cause(b.ctx)
 	switch {
 	case errors.Is(how, io.EOF):
 		return endComplete
-	case errors.Is(how, errGone), ctx.Err() != nil:
+	case errors.Is(how, errGone):
 		return endGone
+	case b.silent.Load():
+		return endSilent
+	case errors.Is(cause, context.Canceled):
+		return endGone
+	case cause != nil:
+		return endLost
 	}
 	return endBroken
 }

@@ -136,6 +136,44 @@ func TestA22_ClientThatLeavesAStreamEndsIt(t *testing.T) {
 	}
 }
 
+// TestA22_DrainedCallIsLoggedAtItsEnd: its line has what it used, once, and its client counts as one that left.
+func TestA22_DrainedCallIsLoggedAtItsEnd(t *testing.T) {
+	first := frame("contentBlockDelta", `{"contentBlockIndex":0,"delta":{"text":"Hi"}}`)
+	last := frame("metadata", `{"usage":{"inputTokens":12,"outputTokens":7,"totalTokens":19}}`)
+	answers := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/vnd.amazon.eventstream")
+		for _, piece := range []string{first, first, first, first, last} {
+			_, _ = io.WriteString(w, piece)
+			_ = http.NewResponseController(w).Flush()
+			<-time.After(time.Second) // of the bubble's clock
+		}
+	}
+	quota := quotatest.Rate("bedrock/m/tokens", 100_000, time.Minute)
+	quota.Settle = quotav1.SettleMode_SETTLE_MODE_ACTUAL
+	with := setting{dialects: []string{"bedrock"}, quotas: []*quotav1.Quota{quota}, answer: answers}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		connection := b.send(http.MethodPost, "/bedrock/model/m/converse-stream", `{"messages":[]}`, "Content-Type", "application/json")
+		response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(response.Body, make([]byte, len(first))); err != nil {
+			t.Fatal(err)
+		}
+		_ = connection.Close()
+		b.after(8 * time.Second)
+		b.consumed("bedrock/m/tokens", 19)
+		line := b.log.String()
+		if strings.Count(line, "msg=call") != 1 || !strings.Contains(line, "end=gone") || !strings.Contains(line, "out=7 ") {
+			t.Errorf("a drained call is logged as %q", line)
+		}
+		counts := b.do(http.MethodGet, "/metrics", "").body
+		if !strings.Contains(counts, `quotad_gateway_disconnects_total{upstream="bedrock"} 1`) {
+			t.Error("the client that left is not counted")
+		}
+	})
+}
+
 // TestA26_ClientThatLeavesTheQueueDrawsNothing: its place is withdrawn at once, and no part of its call is taken.
 func TestA26_ClientThatLeavesTheQueueDrawsNothing(t *testing.T) {
 	const within = time.Second

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/quotad/quotad/client"
@@ -75,6 +76,8 @@ type call struct {
 	until time.Time
 	// release gives back what the body took of the memory for bodies; nil: nothing.
 	release func()
+	// open is how many of its answers are drained; negative: its handler has returned, and none is.
+	open atomic.Int32
 
 	mu      sync.Mutex
 	outcome outcome

@@ -24,7 +24,10 @@ func (b *answerBody) drain() bool {
 		g.drains.Add(-1)
 		return false
 	}
+	b.drained.Store(true)
+	b.call.open.Add(1)
 	g.tasks.Go(func() {
+		defer g.finished(b.call)
 		defer g.drains.Add(-1)
 		late := time.AfterFunc(drainFor, func() { _ = b.body.Close() })
 		defer late.Stop()

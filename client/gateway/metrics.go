@@ -174,8 +174,11 @@ func codeLabel(code int) string {
 	return strconv.Itoa(code)
 }
 
-// finished counts a call that is over and writes its line.
+// finished counts a call that is over and writes its line: when its handler has returned, and its answer is drained.
 func (g *Gateway) finished(c *call) {
+	if c.open.Add(-1) >= 0 {
+		return
+	}
 	c.mu.Lock()
 	o := c.outcome
 	c.mu.Unlock()
