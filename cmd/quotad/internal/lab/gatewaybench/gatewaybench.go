@@ -3,61 +3,66 @@
 package gatewaybench
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/http/httputil"
-	"net/url"
+	"encoding/json"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/quotad/quotad/client/gateway"
-	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
-	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
 	"github.com/quotad/quotad/cmd/quotad/internal/usage"
-	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // The names of what is measured.
 const (
-	Direct     = "provider alone"
-	Proxy      = "httputil.ReverseProxy"
-	Ungoverned = "gateway, ungoverned"
-	Committed  = "gateway, by a commit"
-	Taken      = "take from a batch"
+	Direct      = "provider alone"
+	Proxy       = "httputil.ReverseProxy"
+	Ungoverned  = "gateway, ungoverned"
+	Batched     = "gateway, from a batch"
+	Committed   = "gateway, by a commit"
+	Taken       = "take from a batch"
+	LongProxy   = "200 kB prompt, httputil.ReverseProxy"
+	LongScanned = "200 kB prompt, gateway, scanned"
+	EventDirect = "event of a stream, provider alone"
+	EventProxy  = "event of a stream, httputil.ReverseProxy"
+	EventPassed = "event of a stream, gateway"
 )
 
 // Sizes of a call, in bytes, and the callers of the closed loop.
 const (
 	requestSize = 4 << 10
 	answerSize  = 1 << 10
+	longSize    = 200_000
 	callers     = 32
 )
+
+// Results are the measurements, with what a waiting call takes.
+type Results struct {
+	*bench.Results
+
+	Waiting Waiting `json:"waiting"`
+}
 
 // Command returns quotad bench gateway.
 func Command() *cobra.Command {
 	var plan bench.Plan
 	var results string
-	var rate float64
+	var rates Rates
+	var held int
 	cmd := &cobra.Command{
 		Use:   "gateway",
 		Short: "Measure what the gateway adds to a call, next to a plain reverse proxy",
-		Long: `Measure calls of 4 KiB with answers of 1 KiB: to a fake provider alone, through a plain reverse proxy, through the gateway
-without quotas, through the gateway with a commit of three nodes for each call, and takes from a batch of the gateway. Each is
-measured with 32 callers that wait, and at a fixed rate of arrivals; the medians of the rounds are printed. Provider, proxy,
-gateway and callers share one process, and the nodes are processes of their own.
+		Long: `Measure calls of 4 KiB with answers of 1 KiB: to a fake provider alone, through a plain reverse proxy, and through the gateway
+without quotas, from a batch, and with a commit of three nodes for each call. Measure takes from a batch of the gateway, calls
+with a prompt of 200 kB, the delay of single events of streams, and the memory of calls that wait. Each work runs with 32
+callers that wait, on 32 connections, and at a fixed rate of arrivals, which is the same for all paths. The medians of the
+rounds are printed, with what the gateway adds and the goals. Provider, proxy, gateway and callers share one process; the nodes
+and the gateway whose memory is read are processes of their own.
 
-Choose a rate of at most 30 % of what the reverse proxy reaches with callers that wait.`,
-		Example: `  quotad bench gateway --rate 500
+By default the rate is a quarter of what the reverse proxy reaches with callers that wait, but at most half of what commits
+reach; takes arrive at 5,000 per second, but at most at 70 % of what callers that wait reach.`,
+		Example: `  quotad bench gateway
   quotad bench gateway --rounds 7 --duration 10s --results gateway.json`,
 		Args: usage.NoArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -65,193 +70,92 @@ Choose a rate of at most 30 % of what the reverse proxy reaches with callers tha
 			if err != nil {
 				return err
 			}
-			plan.Systems = []bench.System{System(binary, rate)}
+			plan.Systems = []bench.System{System(binary, &rates)}
 			measured, err := plan.Run(cmd.Context())
 			if err != nil {
 				return err
 			}
+			r := Results{Results: measured}
+			if r.Waiting, err = Hold(cmd.Context(), binary, plan.Dir, held); err != nil {
+				return err
+			}
 			if results != "" {
-				if err := bench.WriteResults(results, measured); err != nil {
+				data, err := json.MarshalIndent(r, "", " ")
+				if err != nil {
+					return err
+				}
+				if err := os.WriteFile(results, append(data, '\n'), 0o644); err != nil { //nolint:gosec // results are for everybody
 					return err
 				}
 			}
-			return measured.Table(cmd.OutOrStdout())
+			if err := measured.Table(cmd.OutOrStdout()); err != nil {
+				return err
+			}
+			return r.Goals(cmd.OutOrStdout(), rates)
 		},
 	}
 	plan.Flags(cmd.Flags())
-	cmd.Flags().Float64Var(&rate, "rate", 500, "arrivals per second of the open loop")
+	cmd.Flags().Float64Var(&rates.Calls, "rate", 0, "arrivals of calls per second of the open loop; 0: by what is reached")
+	cmd.Flags().Float64Var(&rates.Takes, "take-rate", 0, "arrivals of takes per second of the open loop; 0: by what is reached")
+	cmd.Flags().IntVar(&held, "waiting", 2_000, "how many calls wait while the gateway's memory is read")
 	cmd.Flags().StringVar(&results, "results", "", "file for the measurements, as JSON")
 	return cmd
 }
 
-// System is what is measured, with nodes of a binary, at a rate of arrivals.
-func System(binary string, rate float64) bench.System {
-	return bench.System{
-		Name:    "gateway",
-		Version: func(ctx context.Context) (string, error) { return bench.VersionOf(ctx, binary, "version") },
-		Start:   func(ctx context.Context, dir string) (bench.Running, error) { return start(ctx, binary, dir, rate) },
-	}
-}
+// Rates are the arrivals per second of the open loops, the same in all rounds. What is 0 is chosen when the first round starts.
+type Rates struct{ Calls, Takes float64 }
 
-// paths are the ways that serve.
-type paths struct {
-	nursery *local.Nursery
-	cluster *local.Cluster
-	gateway *gateway.Gateway
-	servers []*http.Server
-	through *http.Client
-	rate    float64
-	// provider, proxy and door are URLs.
-	provider, proxy, door string
-}
-
-func start(ctx context.Context, binary, dir string, rate float64) (_ *paths, err error) {
-	p := &paths{
-		nursery: local.NewNursery(binary, dir), rate: rate,
-		through: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1_000}},
-	}
-	defer func() {
-		if err != nil {
-			p.Stop()
-		}
-	}()
-	if p.cluster, err = local.NewCluster(p.nursery, dir); err != nil {
-		return nil, err
-	}
-	for _, n := range p.cluster.Nodes {
-		if err := p.cluster.Start(n); err != nil {
-			return nil, err
-		}
-	}
-	if err := p.cluster.Ready(ctx, quotas()); err != nil {
-		return nil, err
-	}
-	if p.provider, err = p.serve(ctx, http.HandlerFunc(answer)); err != nil {
-		return nil, err
-	}
-	to, err := url.Parse(p.provider)
-	if err != nil {
-		return nil, err
-	}
-	plain := &httputil.ReverseProxy{
-		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
-		FlushInterval: -1, Transport: &http.Transport{MaxIdleConnsPerHost: 1_000, DisableCompression: true},
-	}
-	if p.proxy, err = p.serve(ctx, plain); err != nil {
-		return nil, err
-	}
-	p.gateway, err = gateway.New(config.Config{
-		Machine: "bench", Cluster: config.Cluster{Nodes: p.cluster.Servers()},
-		Listen: config.Listen{TCP: []string{"127.0.0.1:0"}},
-		Upstreams: map[string]config.Upstream{
-			"free":   {Dialect: "generic", Base: p.provider, Plain: true},
-			"openai": {Base: p.provider, Plain: true},
-		},
-	}, gateway.Options{})
-	if err != nil {
-		return nil, err
-	}
-	if p.door, err = p.serve(ctx, p.gateway.Handler()); err != nil {
-		return nil, err
-	}
-	return p, bench.Retry(ctx, func(ctx context.Context) error { return p.call(ctx, http.MethodGet, p.door+"/readyz", nil) })
-}
-
-// limit is far above what can be asked for here: nothing is refused.
-const limit = 1_000_000_000_000
-
-func quotas() *quotav1.ApplyQuotasRequest {
-	out := &quotav1.ApplyQuotasRequest{}
-	for _, name := range []string{"openai/m/requests", "openai/m/tokens", "bench/take"} {
-		out.Quotas = append(out.Quotas, &quotav1.Quota{
-			Name: name, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: limit, Per: durationpb.New(time.Minute)}},
-			Settle: quotav1.SettleMode_SETTLE_MODE_ACTUAL, DefaultEstimate: 1,
-		})
-	}
-	return out
-}
-
-// serve serves on a port of loopback, and returns the URL.
-func (p *paths) serve(ctx context.Context, handler http.Handler) (string, error) {
-	var listen net.ListenConfig
-	listener, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
-	p.servers = append(p.servers, server)
-	go func() { _ = server.Serve(listener) }()
-	return "http://" + listener.Addr().String(), nil
-}
-
-var (
-	body = []byte(`{"model":"m","max_tokens":100,"messages":[{"role":"user","content":"` + strings.Repeat("word ", requestSize/5) + `"}]}`)
-	said = []byte(`{"object":"chat.completion","model":"m","choices":[{"index":0,"message":{"content":"` + strings.Repeat("word ",
-		answerSize/5) +
-		`"}}],"usage":{"prompt_tokens":1024,"completion_tokens":100,"total_tokens":1124}}`)
+const (
+	// calibration is how long each path is measured to choose a rate.
+	calibration = 2 * time.Second
+	// ofProxy, ofCommits and ofTakes are how much of the most that is reached arrives: the machine must not be busy, since busy ones show
+	// queues and not what a path adds.
+	ofProxy, ofCommits, ofTakes = 0.25, 0.5, 0.7
+	mostTakes                   = 5_000
 )
 
-// answer is the provider: it reads the call and answers.
-func answer(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body)
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(said)
-}
-
-// call makes a call and reads its answer.
-func (p *paths) call(ctx context.Context, method, at string, body []byte) error {
-	r, err := http.NewRequestWithContext(ctx, method, at, bytes.NewReader(body))
-	if err != nil {
-		return err
+// choose chooses the rates that are not given.
+func (r *Rates) choose(ctx context.Context, p *paths) error {
+	if r.Calls == 0 {
+		proxy, err := p.reached(ctx, Proxy, calibration)
+		if err != nil {
+			return err
+		}
+		commits, err := p.reached(ctx, Committed, calibration)
+		if err != nil {
+			return err
+		}
+		r.Calls = rounded(min(ofProxy*proxy, ofCommits*commits))
 	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Authorization", "Bearer made-up")
-	response, err := p.through.Do(r)
-	if err != nil {
-		return err
-	}
-	text, err := io.ReadAll(response.Body)
-	if err = errors.Join(err, response.Body.Close()); err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s: %s", at, response.Status, text)
+	if r.Takes == 0 {
+		takes, err := p.reached(ctx, Taken, calibration)
+		if err != nil {
+			return err
+		}
+		r.Takes = rounded(min(ofTakes*takes, mostTakes))
 	}
 	return nil
 }
 
-// Works implements bench.Running.
-func (p *paths) Works() []bench.Work {
-	work := func(name, at string, body []byte) bench.Work {
-		return bench.Work{
-			Name: name, Callers: callers, Rates: []float64{p.rate}, Quick: true,
-			Do: func(ctx context.Context, _, _ int) error { return p.call(ctx, http.MethodPost, at, body) },
-		}
-	}
-	const chat = "/v1/chat/completions"
-	return []bench.Work{
-		work(Direct, p.provider+chat, body),
-		work(Proxy, p.proxy+chat, body),
-		work(Ungoverned, p.door+"/free"+chat, body),
-		work(Committed, p.door+"/openai"+chat, body),
-		work(Taken, p.door+"/take?quota=bench/take", nil),
-	}
-}
+// rounded rounds a rate down to tens.
+func rounded(rate float64) float64 { return max(10*float64(int(rate/10)), 10) }
 
-// PIDs implements bench.Running: those of the nodes.
-func (p *paths) PIDs() []int { return p.cluster.PIDs() }
-
-// Stop implements bench.Running.
-func (p *paths) Stop() {
-	for _, server := range p.servers {
-		_ = server.Close()
+// System is what is measured, with nodes of a binary.
+func System(binary string, rates *Rates) bench.System {
+	return bench.System{
+		Name:    "gateway",
+		Version: func(ctx context.Context) (string, error) { return bench.VersionOf(ctx, binary, "version") },
+		Start: func(ctx context.Context, dir string) (bench.Running, error) {
+			p, err := start(ctx, binary, dir)
+			if err != nil {
+				return nil, err
+			}
+			if err := rates.choose(ctx, p); err != nil {
+				p.Stop()
+				return nil, err
+			}
+			p.rates = *rates
+			return p, nil
+		},
 	}
-	if p.gateway != nil {
-		_ = p.gateway.Close()
-	}
-	p.through.CloseIdleConnections()
-	if p.cluster != nil {
-		p.cluster.Stop()
-	}
-	p.nursery.Close(5 * time.Second)
 }
