@@ -82,6 +82,9 @@ func KeepLeases() LimiterOption { return func(s *limiterSettings) { s.keep = tru
 // makes one worth it, at the cost of an atomic addition; without one, each take asks the cluster. It is safe for
 // concurrent use. Make one per quota, not one per call.
 //
+// It has the forms of golang.org/x/time/rate without a time of the caller's (AllowN at t, TokensAt): when a take counts, the cluster's
+// clock decides. Nor does it have SetLimit: the limit is the quota's, for all holders.
+//
 // A take that succeeds is a permission to call the provider now: the call should be on its way within the quota's
 // transit time. After a sleep of the machine, takes of the first 10 ms may still come from a batch from before.
 type Limiter struct {
