@@ -56,7 +56,7 @@ func (c *comparing) Write(p []byte) (int, error) {
 func (c *comparing) ended() error {
 	switch _, err := io.ReadFull(c.with, make([]byte, 1)); {
 	case err == nil:
-		return fmt.Errorf("%w: it goes on after byte %d", ErrCorruptSnapshot, c.at)
+		return fmt.Errorf("%w: it continues after byte %d", ErrCorruptSnapshot, c.at)
 	case !errors.Is(err, io.EOF):
 		return err
 	}

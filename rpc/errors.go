@@ -121,7 +121,7 @@ func tooLargeError(message string) *connect.Error {
 // failed turns a failure of the state machine into an error.
 func failed(f *logpb.Failure) *connect.Error {
 	info := &quotav1.ErrorInfo{
-		Reason: quotav1.Reason(f.Reason), Hint: f.Hint, Quota: f.Quota, FenceCounter: f.FenceCounter, Budget: f.Budget,
+		Reason: quotav1.Reason(f.Reason), Hint: hintFor(f.Reason, f.Hint), Quota: f.Quota, FenceCounter: f.FenceCounter, Budget: f.Budget,
 	}
 	if !ofBudget(info.Reason) {
 		return newError(f.Message, info)

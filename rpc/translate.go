@@ -286,7 +286,7 @@ func apiItems(items []*logpb.GrantedItem) []*quotav1.Item {
 
 func apiRefusal(r *logpb.Refusal, clock fsm.Clock) *quotav1.Refusal {
 	refusal := &quotav1.Refusal{
-		Reason: quotav1.Reason(r.Reason), Quota: r.Quota, Zone: quotav1.Zone(r.Zone), Advice: r.Advice,
+		Reason: quotav1.Reason(r.Reason), Quota: r.Quota, Zone: quotav1.Zone(r.Zone), Advice: hintFor(r.Reason, r.Advice),
 		Available: r.Available, Ahead: r.Ahead, Forecast: apiForecast(r.Forecast, clock), Budget: r.Budget,
 	}
 	if r.RetryAtNs != 0 {

@@ -1,0 +1,44 @@
+package rpc
+
+import (
+	"strings"
+
+	"github.com/quotad/quotad/fsm/logpb"
+)
+
+// hints translates hints and advice of the state machine, by reason. They are part of its results, and a node that applies the same entries
+// must make the same results, by which recorded histories are compared: so a text is improved here, and not there. Names and numbers
+// within a text stay.
+var hints = map[logpb.Reason]*strings.Replacer{ //nolint:exhaustive // other texts stay as they are
+	logpb.Reason_REASON_STALE_FENCE: strings.NewReplacer(
+		"stop using it and reserve anew", "stop using it and reserve again",
+		"another attempt may be under way", "another attempt may be running",
+	),
+	logpb.Reason_REASON_ITEM_CLOSED:   strings.NewReplacer("reserve anew", "reserve again"),
+	logpb.Reason_REASON_TASKS_FULL:    forgetTasks,
+	logpb.Reason_REASON_CALLER_BUDGET: forgetTasks,
+	logpb.Reason_REASON_TASK_SHELVED: strings.NewReplacer(
+		"see why, then put it back with quotad task retry", "find the cause, then run quotad task retry",
+	),
+	logpb.Reason_REASON_TASK_UNDER_WAY: strings.NewReplacer(
+		"it ends by itself at the latest then, if nothing is heard of it",
+		"an attempt is running; it is lost at its deadline unless it is renewed",
+	),
+	logpb.Reason_REASON_SEQUENTIAL: strings.NewReplacer(
+		" goes one at a time, and it is the turn of ", " runs one step at a time, and ",
+		": wait in the queue", " has the baton: wait in the queue",
+	),
+}
+
+var forgetTasks = strings.NewReplacer(
+	"forget those that are shelved and not wanted any more; done ones go by themselves",
+	"forget shelved tasks that are no longer needed; done tasks are forgotten after 7 days by default",
+)
+
+// hintFor returns the text for callers of a hint of the state machine.
+func hintFor(reason logpb.Reason, text string) string {
+	if replacer, ok := hints[reason]; ok {
+		return replacer.Replace(text)
+	}
+	return text
+}
