@@ -7,7 +7,7 @@ SHELL := bash
 MAKEFLAGS += --warn-undefined-variables --no-builtin-rules --no-print-directory
 .DEFAULT_GOAL := help
 
-# Tools. The version is part of the path, so raising one here installs it anew and nothing else does.
+# Tools. The version is part of the path, so raising one here installs it again and nothing else does.
 GOLANGCI_LINT := .tools/bin/golangci-lint-v2.15.0/golangci-lint
 BUF           := .tools/bin/buf-v1.73.0/buf
 GEN_GO        := .tools/bin/protoc-gen-go-v1.36.12/protoc-gen-go
@@ -240,10 +240,10 @@ bench: build ## benchmarks of quotad; BENCH and BENCHTIME choose (docs/performan
 
 # make bench-gateway BENCHFLAGS='--rate 500 --rounds 7 --duration 10s'
 .PHONY: bench-gateway
-bench-gateway: build ## measure what the gateway adds to a call, beside a plain reverse proxy (on a machine that does nothing else)
+bench-gateway: build ## measure what the gateway adds to a call, compared with a plain reverse proxy (on a machine that does nothing else)
 	bin/quotad bench gateway $(BENCHFLAGS)
 
-# Beside peers and against the past: a program in a module of its own, so that others' clients are no part of quotad's.
+# Compared with peers and with the past: a program in a module of its own, so that others' clients are no part of quotad's.
 BENCH_TOOL    := cmd/quotad/internal/lab/bench/tool
 BENCH_RESULTS ?= bin/bench-peers.json
 # make bench-peers BENCHFLAGS='--rounds 5 --duration 10s'
@@ -265,7 +265,7 @@ peers: # install etcd and Redis
 	fi
 
 .PHONY: bench-peers
-bench-peers: build bench-tool peers ## measure quotad beside etcd and Redis, in one run (nearly an hour, on a machine that does nothing else)
+bench-peers: build bench-tool peers ## measure quotad compared with etcd and Redis, in one run (nearly an hour, on a machine that does nothing else)
 	bin/quotad-bench run --results $(BENCH_RESULTS) --commit "$$(git rev-parse --short HEAD)" $(BENCHFLAGS)
 
 .PHONY: bench-peers-report
@@ -273,7 +273,7 @@ bench-peers-report: bench-tool ## write the results of bench-peers into docs/per
 	bin/quotad-bench report --results $(BENCH_RESULTS)
 
 .PHONY: bench-check
-bench-check: bench-tool ## say which benchmarks became slower, beside references of the same run
+bench-check: bench-tool ## say which benchmarks became slower, compared with references of the same run
 	bin/quotad-bench check $(BENCHFLAGS)
 
 .PHONY: bench-hostile
@@ -384,7 +384,7 @@ scenarios: build ## run every scenario alone and through quotad, in virtual time
 	bin/quotad plan check --seeds $(SCENARIO_SEEDS) $(SCENARIOS)
 
 .PHONY: scenarios-page
-scenarios-page: build ## the same, and make the tables and plots of docs/scenarios.md anew
+scenarios-page: build ## the same, and regenerate docs/scenarios.md
 	bin/quotad plan check --seeds $(SCENARIO_SEEDS) --write docs/scenarios.md $(SCENARIOS)
 
 # S2 and S9, and what S9 is to be compared with: whole where they end by themselves, else for so long.

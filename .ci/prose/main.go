@@ -1,6 +1,7 @@
-// Command prose checks the English of what people read: the Markdown files below the working directory and the texts in Go's string
-// literals (help, errors, log lines, settings). It holds what a machine can hold of docs/style.md: the phrases in that page's table and,
-// in Markdown, the length of lines. It does not read comments: older ones would have to be rewritten first.
+// Command prose checks the English of what people read: the Markdown files below the working directory, the texts in Go's string
+// literals (help, errors, log lines, settings), YAML files, schemas in JSON, comments of .proto files, and the help of the Makefile. It holds
+// what a machine can hold of docs/style.md: the phrases in that page's table and, in Markdown, the length of lines. It does not read Go's
+// comments: older ones would have to be rewritten first.
 package main
 
 import (
@@ -85,7 +86,11 @@ func check(root fs.FS) ([]string, error) {
 		case path.Ext(name) == ".go" && !strings.HasSuffix(name, "_test.go"):
 			find = inGo
 		default:
-			return nil
+			of, ok := texts[kind(name)]
+			if !ok {
+				return nil
+			}
+			find = of.find
 		}
 		text, err := fs.ReadFile(root, name)
 		if err != nil {
@@ -216,6 +221,38 @@ func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
 		return true
 	})
 	return problems, nil
+}
+
+// lines says which part of a line of a file is prose: the first group of the pattern.
+type lines struct{ prose *regexp.Regexp }
+
+// texts are files that are read line by line, by their kind.
+var texts = map[string]lines{
+	".yaml":        {regexp.MustCompile(`(?:#|: )(.*\S .*)$`)}, // a single word is a name of something
+	".schema.json": {regexp.MustCompile(`"description": ("(?:[^"\\]|\\.)*")`)},
+	".proto":       {regexp.MustCompile(`//(.*)$`)},
+	"Makefile":     {regexp.MustCompile(`^[a-z-]+:.*## (.*)$`)},
+}
+
+// kind returns what a file is by its name: the name, or its end from the first dot on, since JSON without a schema is data.
+func kind(name string) string {
+	base := path.Base(name)
+	if at := strings.IndexByte(base, '.'); at >= 0 {
+		return base[at:]
+	}
+	return base
+}
+
+// find checks the prose of a file's lines. Lines are joined, so that a phrase is found where a line ends inside it.
+func (l lines) find(name string, text []byte, phrases []phrase) ([]string, error) {
+	var prose strings.Builder
+	for line := range strings.Lines(string(text)) {
+		if match := l.prose.FindStringSubmatch(strings.TrimRight(line, "\r\n")); match != nil {
+			prose.WriteString(code.ReplaceAllString(match[1], ""))
+		}
+		prose.WriteByte('\n')
+	}
+	return find(name, prose.String(), 1, phrases), nil
 }
 
 // find returns a line for each phrase in a text that begins at a line of a file.

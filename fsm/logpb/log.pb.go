@@ -1,5 +1,5 @@
-// The durable format of the Raft log: what is replicated, written to disk and replayed. It is apart from the API on
-// purpose: the API may change its clothes, an entry written today must be readable for ever.
+// The durable format of the Raft log: what is replicated, written to disk and replayed. It is separate from the API on
+// purpose: the API's form may change, and an entry that was written must stay readable until a break of the format.
 //
 // Rules for changing it: never reuse or renumber a field, never change what a field means, add a golden file of the
 // new form to fsm/testdata. A kind of command that a node does not know stops that node, since skipping it would make
@@ -184,7 +184,7 @@ const (
 	TaskPhase_TASK_PHASE_READY TaskPhase = 1
 	// The next attempt may begin at a time.
 	TaskPhase_TASK_PHASE_WAITING TaskPhase = 2
-	// An attempt is under way.
+	// An attempt is running.
 	TaskPhase_TASK_PHASE_UNDER_WAY TaskPhase = 3
 	// It failed as often as it may.
 	TaskPhase_TASK_PHASE_SHELVED TaskPhase = 4
@@ -500,11 +500,11 @@ const (
 	Reason_REASON_PARKED Reason = 19
 	// The task failed as often as it may. (BeginTask judges the task before its quotas.)
 	Reason_REASON_TASK_SHELVED Reason = 20
-	// An attempt of the task is under way.
+	// An attempt of the task is running.
 	Reason_REASON_TASK_UNDER_WAY Reason = 21
 	// The task's next attempt may begin later.
 	Reason_REASON_TASK_LATER Reason = 22
-	// The holder's workflow goes one at a time, and it is another's turn.
+	// The holder's workflow runs one step at a time, and another step has the baton.
 	Reason_REASON_SEQUENTIAL Reason = 17
 	// A holder downstream in the same workflow is limited: new work waits.
 	Reason_REASON_BACK_PRESSURE Reason = 18
@@ -851,11 +851,11 @@ type Entry struct {
 	Version uint32 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// The leader's stamp of cluster time, taken when the entry was closed. The state applies now = max(now, stamp).
 	StampNs int64 `protobuf:"varint,2,opt,name=stamp_ns,json=stampNs,proto3" json:"stamp_ns,omitempty"`
-	// The earlier view of Unix time: no later than some honest voter's clock. 0 where no sample was had.
+	// The earlier view of Unix time: no later than some honest voter's clock. 0 without a sample.
 	WallEarlyNs int64 `protobuf:"varint,3,opt,name=wall_early_ns,json=wallEarlyNs,proto3" json:"wall_early_ns,omitempty"`
-	// The later view of Unix time: no earlier than some honest voter's clock. 0 where no sample was had.
+	// The later view of Unix time: no earlier than some honest voter's clock. 0 without a sample.
 	WallLateNs int64 `protobuf:"varint,4,opt,name=wall_late_ns,json=wallLateNs,proto3" json:"wall_late_ns,omitempty"`
-	// Commands in their order; results are given back by position. An entry without commands only carries time.
+	// Commands in their order. Results are returned by position. An entry without commands only carries time.
 	Commands      []*Command `protobuf:"bytes,5,rep,name=commands,proto3" json:"commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1833,7 +1833,7 @@ type Settle struct {
 	Fence uint64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
 	// The operation.
 	Op uint64 `protobuf:"varint,3,opt,name=op,proto3" json:"op,omitempty"`
-	// Amounts that will not be spent: given back. At most once, until the spend-by.
+	// Amounts that will not be spent, which return. At most once, until the spend-by.
 	Unspent []*Item `protobuf:"bytes,4,rep,name=unspent,proto3" json:"unspent,omitempty"`
 	// Amounts really used: final, ends the exposure. At most once.
 	Actual []*Item `protobuf:"bytes,5,rep,name=actual,proto3" json:"actual,omitempty"`
@@ -1940,7 +1940,7 @@ type Release struct {
 	Lease uint64 `protobuf:"varint,1,opt,name=lease,proto3" json:"lease,omitempty"`
 	// Its fence.
 	Fence uint64 `protobuf:"varint,2,opt,name=fence,proto3" json:"fence,omitempty"`
-	// What is given back; empty: everything, and the lease ends.
+	// What to release; empty: everything, and the lease ends.
 	Items         []*Item `protobuf:"bytes,3,rep,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2458,7 +2458,7 @@ type EndTask struct {
 	WaitNs *int64 `protobuf:"varint,4,opt,name=wait_ns,json=waitNs,proto3,oneof" json:"wait_ns,omitempty"`
 	// What happened, for people.
 	Detail string `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
-	// What the provider said, which is told to each of the task's quotas as a Report would; unspecified: nothing.
+	// What the provider said; each of the task's quotas learns it as from a Report. Unspecified: nothing.
 	Report        Cause `protobuf:"varint,6,opt,name=report,proto3,enum=quotad.log.v1.Cause" json:"report,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2536,7 +2536,7 @@ func (x *EndTask) GetReport() Cause {
 	return Cause_CAUSE_UNSPECIFIED
 }
 
-// RetryTask gives a task a fresh budget and lets it begin at once, on an operator's word.
+// RetryTask gives a task a fresh budget and lets it begin at once. It is a command of operators.
 type RetryTask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
@@ -2582,7 +2582,7 @@ func (x *RetryTask) GetTask() string {
 	return ""
 }
 
-// ForgetTask removes a task, on an operator's word.
+// ForgetTask removes a task. It is a command of operators.
 type ForgetTask struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
@@ -2639,7 +2639,7 @@ type ApplyQuotas struct {
 	ReplaceHolders bool `protobuf:"varint,3,opt,name=replace_holders,json=replaceHolders,proto3" json:"replace_holders,omitempty"`
 	// True: check only, change nothing.
 	DryRun bool `protobuf:"varint,4,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
-	// Workflows; they replace the former list where replace_workflows is set. One that is defined as before goes on.
+	// Workflows; they replace the former list where replace_workflows is set. One that is defined as before continues.
 	Workflows []*Workflow `protobuf:"bytes,5,rep,name=workflows,proto3" json:"workflows,omitempty"`
 	// True: the list above replaces all workflows.
 	ReplaceWorkflows bool `protobuf:"varint,6,opt,name=replace_workflows,json=replaceWorkflows,proto3" json:"replace_workflows,omitempty"`
@@ -3342,7 +3342,7 @@ type Shares struct {
 	FloorPpm *int32 `protobuf:"varint,5,opt,name=floor_ppm,json=floorPpm,proto3,oneof" json:"floor_ppm,omitempty"`
 	// How long after the last attempt of a higher class background work may use everything; 0: 15 min.
 	QuietNs int64 `protobuf:"varint,6,opt,name=quiet_ns,json=quietNs,proto3" json:"quiet_ns,omitempty"`
-	// The shares of single holders, in place of those of the classes.
+	// The shares of single holders, instead of those of the classes.
 	Holders       []*HolderShare `protobuf:"bytes,7,rep,name=holders,proto3" json:"holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3967,7 +3967,7 @@ func (x *DeleteQuota) GetForce() bool {
 	return false
 }
 
-// RevokeLease ends a lease on an operator's word; it needs no fence.
+// RevokeLease ends a lease without its fence. It is a command of operators.
 type RevokeLease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The lease.
@@ -4396,7 +4396,7 @@ func (x *SetLimits) GetMaxConnections() int64 {
 	return 0
 }
 
-// SetOverride puts another limit in place of a quota's own for a while.
+// SetOverride replaces a quota's own limit for a while.
 type SetOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quota.
@@ -4469,7 +4469,7 @@ func (x *SetOverride) GetNote() string {
 	return ""
 }
 
-// ReopenQuota ends what reports closed of a quota, on an operator's word: its cooldown, the breakers of its holders, a cap
+// ReopenQuota, a command of operators, ends what reports closed of a quota: its cooldown, the breakers of its holders, a cap
 // of its window. Of a provider-anchored window it confirms the reset that was reported.
 type ReopenQuota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4516,7 +4516,7 @@ func (x *ReopenQuota) GetQuota() string {
 	return ""
 }
 
-// ResetClock sets both views of Unix time to the sample of its entry, on an operator's word, where wrong clocks carried them ahead of
+// ResetClock, a command of operators, sets both views of Unix time to the sample of its entry, where wrong clocks carried them ahead of
 // it. What windows have consumed within the last period by cluster time, as far as it may lie in a window of the right time, counts there.
 type ResetClock struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4554,7 +4554,7 @@ func (*ResetClock) Descriptor() ([]byte, []int) {
 	return file_quotad_log_v1_log_proto_rawDescGZIP(), []int{43}
 }
 
-// Result is what a command came to. Times in it are absolute (cluster time), so that a stored result can be answered
+// Result is the outcome of a command. Times in it are absolute (cluster time), so that a stored result can be answered
 // again later with what is then left.
 type Result struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -5642,7 +5642,7 @@ func (x *Consumed) GetTransitNs() int64 {
 	return 0
 }
 
-// Settled is what a Settle came to.
+// Settled is the result of a Settle.
 type Settled struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What went back to the quotas.

@@ -961,7 +961,7 @@ type SnapshotQuota struct {
 	Uncut bool `protobuf:"varint,84,opt,name=uncut,proto3" json:"uncut,omitempty"`
 	// Provider-anchored: a reset that was named and is not known yet; absent: none.
 	Claim *SnapshotClaim `protobuf:"bytes,85,opt,name=claim,proto3" json:"claim,omitempty"`
-	// The caller whose word the cap is.
+	// The caller that reported the cap.
 	CapTeller string `protobuf:"bytes,86,opt,name=cap_teller,json=capTeller,proto3" json:"cap_teller,omitempty"`
 	// Windows: what stopped counting within about a period of cluster time, the oldest first.
 	Past []*SnapshotPast `protobuf:"bytes,87,rep,name=past,proto3" json:"past,omitempty"`
@@ -1002,7 +1002,7 @@ type SnapshotQuota struct {
 	HeardBy string `protobuf:"bytes,116,opt,name=heard_by,json=heardBy,proto3" json:"heard_by,omitempty"`
 	// Of an operation consumed then (cluster time).
 	HeardByNs int64 `protobuf:"varint,117,opt,name=heard_by_ns,json=heardByNs,proto3" json:"heard_by_ns,omitempty"`
-	// Provider-anchored: the end of a later reset that one caller reported in place of the known one; 0: none. From version 10 on.
+	// Provider-anchored: the end of a later reset that one caller reported instead of the known one; 0: none. From version 10 on.
 	LaterNs       int64 `protobuf:"varint,118,opt,name=later_ns,json=laterNs,proto3" json:"later_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2376,7 +2376,7 @@ func (x *SnapshotCharge) GetTotal() uint64 {
 	return 0
 }
 
-// SnapshotDemand is when each class asked for a quota last, and who waits for it longest.
+// SnapshotDemand is when each class asked for a quota last, and which waiter is first in line.
 type SnapshotDemand struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quota's number.
@@ -2895,7 +2895,7 @@ func (x *SnapshotDenial) GetTimes() int64 {
 	return 0
 }
 
-// SnapshotOverride is a limit in place of a quota's own.
+// SnapshotOverride is a limit that replaces a quota's own.
 type SnapshotOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quota's number.
@@ -3086,13 +3086,13 @@ type SnapshotWorkflow struct {
 	Sequential bool `protobuf:"varint,2,opt,name=sequential,proto3" json:"sequential,omitempty"`
 	// Since when it is so, or not (cluster time).
 	ChangedNs int64 `protobuf:"varint,3,opt,name=changed_ns,json=changedNs,proto3" json:"changed_ns,omitempty"`
-	// The place in workflow order from which the turn goes on.
+	// The place in workflow order from which the baton continues.
 	Next int32 `protobuf:"varint,4,opt,name=next,proto3" json:"next,omitempty"`
 	// The turn; absent: nobody has it.
 	Turn *SnapshotTurn `protobuf:"bytes,5,opt,name=turn,proto3" json:"turn,omitempty"`
 	// The steps that anything is known of, in workflow order.
 	Steps []*SnapshotStep `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
-	// The last moment at which a step was limited, but for those that are limited still (cluster time).
+	// The last moment at which a step was limited, except those that are limited still (cluster time).
 	LastNs int64 `protobuf:"varint,7,opt,name=last_ns,json=lastNs,proto3" json:"last_ns,omitempty"`
 	// The steps that were passed over and have a turn before others, a bit for each place.
 	Owed uint64 `protobuf:"varint,8,opt,name=owed,proto3" json:"owed,omitempty"`
@@ -3491,7 +3491,7 @@ type SnapshotWaiter struct {
 	AgesNs int64 `protobuf:"varint,9,opt,name=ages_ns,json=agesNs,proto3" json:"ages_ns,omitempty"`
 	// It goes before critical ones: it was first in line for too long.
 	Saved bool `protobuf:"varint,10,opt,name=saved,proto3" json:"saved,omitempty"`
-	// The turn at which it joined the standard ones when it had grown old; 0: it has not.
+	// The turn at which it joined the standard ones when it had aged; 0: it has not.
 	Floor uint64 `protobuf:"varint,11,opt,name=floor,proto3" json:"floor,omitempty"`
 	// The account that it is charged to; 0: nobody's.
 	Account uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
@@ -3991,7 +3991,7 @@ type SnapshotTask struct {
 	Fence uint64 `protobuf:"varint,9,opt,name=fence,proto3" json:"fence,omitempty"`
 	// The last attempt's length without a renewal.
 	TtlNs int64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
-	// Under way: the attempt's deadline. Waiting: when the next one may begin. Shelved and done: since when.
+	// Running: the attempt's deadline. Waiting: when the next one may begin. Shelved and done: since when.
 	AtNs int64 `protobuf:"varint,11,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
 	// How the last attempt ended.
 	Outcome TaskOutcome `protobuf:"varint,12,opt,name=outcome,proto3,enum=quotad.log.v1.TaskOutcome" json:"outcome,omitempty"`
@@ -4195,7 +4195,7 @@ func (x *SnapshotTrailer) GetCrc32C() uint32 {
 	return 0
 }
 
-// SnapshotResume says that a holder's resume ended leases, some of which still have to give back what they hold.
+// SnapshotResume says that a holder's resume ended leases, some of which still have to release what they hold.
 type SnapshotResume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The holder.
@@ -4375,7 +4375,7 @@ type SnapshotSweep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which table it goes through: 1 the tallies, 2 the meters.
 	Table int32 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
-	// From which holder it goes on.
+	// The holder from which it continues.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	// From which of the holder's quotas, by number.
 	Quota uint32 `protobuf:"varint,3,opt,name=quota,proto3" json:"quota,omitempty"`
@@ -4448,7 +4448,7 @@ type SnapshotMoving struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The holder.
 	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The ticket to go on with.
+	// The ticket to continue with.
 	From uint64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
 	// All are gone through once more: the turn has moved since.
 	Again         bool `protobuf:"varint,3,opt,name=again,proto3" json:"again,omitempty"`
@@ -4586,7 +4586,7 @@ type SnapshotReopening struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The quota's number.
 	Quota uint32 `protobuf:"varint,1,opt,name=quota,proto3" json:"quota,omitempty"`
-	// The workflow to go on with; empty: the first.
+	// The workflow to continue with; empty: the first.
 	Workflow      string `protobuf:"bytes,2,opt,name=workflow,proto3" json:"workflow,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

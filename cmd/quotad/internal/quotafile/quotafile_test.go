@@ -175,7 +175,7 @@ func TestTranslation(t *testing.T) {
 	}
 }
 
-// A profile is what it stands for; what is set beside it counts.
+// A profile is what it stands for; explicit settings override it.
 func TestProfiles(t *testing.T) {
 	file, err := Parse("f", []byte(`quotas:
   - {name: hourly, window: {limit: 100, every: hour}, policy: {profile: fleet, ramp: 2m}}
