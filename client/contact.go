@@ -24,10 +24,10 @@ const (
 	pingWait = time.Second
 )
 
-// UnreachableError says that no node answered, and what the last attempt at each of them came to. It is ErrClusterAway to errors.Is.
+// UnreachableError says that no node answered, with the result of the last attempt at each. It is ErrClusterAway to errors.Is.
 type UnreachableError struct{ nodes []contact }
 
-// contact is what the last attempt at a node came to.
+// contact is the result of the last attempt at a node.
 type contact struct {
 	host string
 	err  error

@@ -50,5 +50,5 @@
 // is slower than the quota's transit, can bring a call to the provider after its spend-by.
 //
 // All types are safe for concurrent use. A [Client] has goroutines while there is something to do, and none after
-// [Client.Close], which gives back what limiters have not spent.
+// [Client.Close], which returns what limiters have not spent.
 package client

@@ -17,7 +17,7 @@ var ErrLeaseExpired = errors.New("quotad: the lease's deadline has passed")
 // ErrLeaseReleased is the cause with which a lease ends when its holder releases it.
 var ErrLeaseReleased = errors.New("quotad: the lease was released")
 
-// ErrClusterAway says that no node took the request in time. The last reason is wrapped beside it.
+// ErrClusterAway says that no node took the request in time. The last reason is wrapped with it.
 var ErrClusterAway = errors.New("quotad: the cluster is away")
 
 // ErrSlots says that a quota of kind slots was given to a limiter. A slot is in use as long as it is held, so it needs

@@ -434,7 +434,7 @@ func (l *Lease) lowWater() uint64 {
 
 // Do reserves, keeps the lease alive while f runs with a context that ends with the lease, and releases it. What f
 // consumed, it settles itself. A lease that is over when it arrives, because a leader was lost on the way, is asked for
-// anew; [ErrLate] says that all came too late, and that f did not run.
+// again; [ErrLate] says that all came too late, and that f did not run.
 func Do[T any](ctx context.Context, c *Client, request ReserveRequest, f func(context.Context, *Lease) (T, error)) (T, error) {
 	var none T
 	lease, err := c.Reserve(ctx, request)

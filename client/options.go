@@ -54,7 +54,7 @@ func defaultHolder() string {
 	return strings.ToValidUTF8(filepath.Base(os.Args[0])+"@"+host, "?")
 }
 
-// WithHolder sets who asks: a stable name of 1 to 128 bytes of UTF-8, such as picard or ralph@node-7. The default is the
+// WithHolder sets the holder: a stable name of 1 to 128 bytes of UTF-8, such as picard or ralph@node-7. The default is the
 // program's name and the machine's.
 func WithHolder(holder string) Option {
 	return func(s *settings) error {
