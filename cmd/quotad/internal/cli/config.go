@@ -45,7 +45,7 @@ func (v *settingValue) Set(text string) error {
 // Type is what help prints behind the flag.
 func (v *settingValue) Type() string {
 	switch v.unit {
-	case "true, false", "lan, wan", "text, json", "trace, debug, info, warn, error":
+	case "true, false", "boltdb, wal", "lan, wan", "text, json", "trace, debug, info, warn, error":
 		return "word"
 	case "list of name=id":
 		return "name=id,..."
