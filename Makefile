@@ -138,7 +138,7 @@ test-wal: # the tests of nodes with their log in the other store
 
 .PHONY: test-flips
 test-flips: ## flip every bit of the log stores' pages in use, and open each (hours)
-	QUOTAD_FLIPS=$(FLIPS) $(GO) test -count 1 -timeout 12h $(TESTFLAGS) -run TestEachBitOfAPageIsTold -v ./raftnode/logstore
+	QUOTAD_FLIPS=$(FLIPS) $(GO) test -count 1 -timeout 12h $(TESTFLAGS) -run TestPageFlips_AreFound -v ./raftnode/logstore
 
 .PHONY: all
 all: lint check-generate test test-wal test-ci ## lint, check-generate and test: what must pass before a commit

@@ -109,7 +109,7 @@ func TestABatchIsNoMoreThanItsShare(t *testing.T) {
 	})
 }
 
-func TestCloseGivesBackWhatIsUnspent(t *testing.T) {
+func TestClose_ReturnsUnspentAmounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := fakequota.New(1)
 		cluster.Set("t/core", fakequota.Quota{Usable: 1_000, Available: 1_000})

@@ -116,8 +116,8 @@ func TestWhoIsWithheldIsNotSavedUpFor(t *testing.T) {
 	w.granted(ask("crit", itemOf("h", 5)))
 }
 
-// TestNobodyWaitsForEver: where ageing is on, whoever waits is served, whatever amounts critical calls take.
-func TestNobodyWaitsForEver(t *testing.T) {
+// TestWaiters_AreServedWhereAgeingIsOn: where ageing is on, each waiter is served, whatever amounts critical calls take.
+func TestWaiters_AreServedWhereAgeingIsOn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		w.quotas(policed(rateOf("r", 20, 10*second), &logpb.Policy{AgeingNs: 20 * second}))

@@ -381,9 +381,9 @@ func TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt(t *testing.T) {
 	}
 }
 
-// TestAChangeOfMembersAfterAnotherComesToNothing: what it was judged by holds no more. The index of the configuration by which it
+// TestChangeOfMembers_IsRefusedAfterAnother: what it was judged by holds no more. The index of the configuration by which it
 // was judged tells, also after a restart from a snapshot.
-func TestAChangeOfMembersAfterAnotherComesToNothing(t *testing.T) {
+func TestChangeOfMembers_IsRefusedAfterAnother(t *testing.T) {
 	n := openOne(t)
 	change := func(id string, since uint64) error {
 		return n.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(id), since, time.Minute).Error()

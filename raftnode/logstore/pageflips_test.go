@@ -10,10 +10,10 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// TestEachBitOfAPageIsTold: whatever bit of a page flips that the newest transaction of raft.db or wal-meta.db uses, the log is refused, or
+// TestPageFlips_AreFound: whatever bit of a page flips that the newest transaction of raft.db or wal-meta.db uses, the log is refused, or
 // it opens and holds the same, or what it holds is refused when it is read. QUOTAD_FLIPS=1000000 tries every bit; the
 // default is a sample.
-func TestEachBitOfAPageIsTold(t *testing.T) {
+func TestPageFlips_AreFound(t *testing.T) {
 	random := logstore.FlipSeed(t)
 	most := flipsOr(400, 40)
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {

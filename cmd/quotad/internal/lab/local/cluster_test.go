@@ -50,7 +50,7 @@ func TestClusterIsNotReadyWithoutANode(t *testing.T) {
 }
 
 // A node that ends by itself, as it does when its disk stalls, is started again; one that was killed on purpose is not.
-func TestClusterIsMended(t *testing.T) {
+func TestCluster_RestartsAStoppedNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three processes for some seconds")
 	}
