@@ -33,7 +33,7 @@ type Defect struct {
 	Caught []string
 	// Tests is the package whose quick tests show it; empty: a run or the simulation does.
 	Tests string
-	// Mix and Length are the run that shows it, of which Flags are further flags; empty: only the simulation does.
+	// Mix and Length are the run that shows it; empty: only the simulation does. Flags are further flags of the run or of go test.
 	Mix    string
 	Length time.Duration
 	Flags  []string
@@ -221,7 +221,8 @@ func (d Defect) RunTests(ctx context.Context, root, folder string) (failed []str
 		return nil, err
 	}
 	names := "^(" + strings.Join(d.Caught, "|") + ")$"
-	args := []string{"test", "-count", "1", "-short", "-vet", "off", "-overlay", overlay, "-run", names, "-v", d.Tests}
+	args := append([]string{"test", "-count", "1", "-short", "-vet", "off", "-overlay", overlay, "-run", names, "-v"}, d.Flags...)
+	args = append(args, d.Tests)
 	test := exec.CommandContext(ctx, "go", args...)
 	test.Dir = root
 	tidy := leavesNoExamples(filepath.Join(root, d.Tests))
