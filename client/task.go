@@ -78,7 +78,7 @@ type Ended struct {
 }
 
 // BeginTask begins the next attempt of a task, and keeps it alive until it has ended. A *RefusalError is the cluster's no:
-// [ReasonTaskShelved], [ReasonTaskUnderWay] or [ReasonTaskLater], or [ReasonCooldown] or [ReasonSuspended] of one of its quotas.
+// [ReasonTaskShelved], [ReasonTaskInFlight] or [ReasonTaskLater], or [ReasonCooldown] or [ReasonSuspended] of one of its quotas.
 // ErrTaskDone says that there is nothing to do.
 func (c *Client) BeginTask(ctx context.Context, request TaskRequest) (*Attempt, error) {
 	ctx, done, err := c.begin(ctx, 0)

@@ -21,7 +21,7 @@ func TestLifeOfAnAttempt(t *testing.T) {
 		}
 		_, err = c.BeginTask(ctx, TaskRequest{Task: "t"})
 		var refusal *RefusalError
-		if !errors.As(err, &refusal) || refusal.Reason != ReasonTaskUnderWay || refusal.RetryAfter <= 0 || strings.Contains(err.Error(), "of ,") {
+		if !errors.As(err, &refusal) || refusal.Reason != ReasonTaskInFlight || refusal.RetryAfter <= 0 || strings.Contains(err.Error(), "of ,") {
 			t.Errorf("%v", err)
 		}
 		pass(time.Minute)

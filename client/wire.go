@@ -75,7 +75,7 @@ func backPressureOf(p *quotav1.BackPressure) *BackPressure {
 	}
 	return &BackPressure{
 		Workflow: p.GetWorkflow(), Sequential: p.GetState() == quotav1.WorkflowState_WORKFLOW_STATE_SEQUENTIAL, Step: p.GetStep(),
-		Quota: p.GetQuota(), LimitedFor: durationOf(p.GetLimitedFor(), 0), Side: Side(p.GetSide()), Turn: p.GetTurn(),
+		Quota: p.GetQuota(), LimitedFor: durationOf(p.GetLimitedFor(), 0), Side: Side(p.GetSide()), Baton: p.GetBaton(),
 	}
 }
 

@@ -85,10 +85,10 @@ const (
 	Upstream Side = 1
 	// Downstream: its work comes from the limited one.
 	Downstream Side = 2
-	// Itself: it is the limited one.
-	Itself Side = 3
-	// Beside: it stands on another branch.
-	Beside Side = 4
+	// Self: it is the limited one.
+	Self Side = 3
+	// OtherBranch: it stands on another branch.
+	OtherBranch Side = 4
 )
 
 // String returns the side's name.
@@ -98,10 +98,10 @@ func (s Side) String() string {
 		return "upstream"
 	case Downstream:
 		return "downstream"
-	case Itself:
-		return "itself"
-	case Beside:
-		return "beside"
+	case Self:
+		return "self"
+	case OtherBranch:
+		return "other_branch"
 	case SideNone:
 	}
 	return "none"
@@ -120,8 +120,8 @@ type BackPressure struct {
 	LimitedFor time.Duration
 	// Side is where this holder stands as seen from that one.
 	Side Side
-	// Turn is whose turn it is, where one at a time goes; empty: nobody's.
-	Turn string
+	// Baton is the holder with the baton, while one step at a time runs; empty: none.
+	Baton string
 }
 
 // Reason is the code of a refusal (1 to 99), of an error (100 and above), or of either ([ReasonCallerBudget], [ReasonBudgetFull]), with the
@@ -147,7 +147,7 @@ const (
 	ReasonCap               Reason = 16
 	ReasonParked            Reason = 19
 	ReasonTaskShelved       Reason = 20
-	ReasonTaskUnderWay      Reason = 21
+	ReasonTaskInFlight      Reason = 21
 	ReasonTaskLater         Reason = 22
 	ReasonSequential        Reason = 17
 	ReasonBackPressure      Reason = 18

@@ -56,7 +56,7 @@ var livedEvents = map[effect.EventKind]int{
 	effect.EventTaskBegun:          OldestEntryVersion,
 	effect.EventTaskEnded:          OldestEntryVersion,
 	effect.EventTaskShelved:        OldestEntryVersion,
-	effect.EventTaskPutBack:        OldestEntryVersion,
+	effect.EventTaskRetried:        OldestEntryVersion,
 	effect.EventBackPressure:       OldestEntryVersion,
 	effect.EventSequential:         OldestEntryVersion,
 	effect.EventBaton:              OldestEntryVersion,

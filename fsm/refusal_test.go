@@ -62,7 +62,7 @@ func taskNos() []no {
 	}
 	return []no{
 		{name: "begin a shelved task", before: shelved, command: begins("t", "x", 0), reason: logpb.Reason_REASON_TASK_SHELVED},
-		{name: "begin what is under way", before: under, command: begins("t", "y", 0), reason: logpb.Reason_REASON_TASK_UNDER_WAY},
+		{name: "begin what is under way", before: under, command: begins("t", "y", 0), reason: logpb.Reason_REASON_TASK_IN_FLIGHT},
 		{name: "begin too early", before: ended, command: begins("t", "x", 0), reason: logpb.Reason_REASON_TASK_LATER},
 		{name: "begin on a closed quota", command: on("closed"), reason: logpb.Reason_REASON_COOLDOWN},
 		{name: "begin on a suspended quota", command: on("zero"), reason: logpb.Reason_REASON_SUSPENDED},

@@ -133,7 +133,7 @@ func TestAttempts(t *testing.T) {
 	tell(t, []story{
 		{"nothing heard until the deadline is a failure, and a late word changes nothing", nil, []line{
 			{0, begins("t", "x", 0), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
-			{5 * minute, begins("t", "y", 0), "TASK_UNDER_WAY  again at 10m0s"},
+			{5 * minute, begins("t", "y", 0), "TASK_IN_FLIGHT  again at 10m0s"},
 			{minute, renewsTask("t", 1, 0), "until 16m0s"},
 			{10 * minute, ends("t", 1, isDone), "! STALE_FENCE"},
 			{0, renewsTask("t", 1, 0), "! STALE_FENCE"},

@@ -191,7 +191,7 @@ func (m *tasksModel) unchanged(before [32]byte) {
 func (m *tasksModel) compare() {
 	views := m.w.m.State().Tasks("", "", 0, "", 10, m.w.clock())
 	for _, v := range views {
-		underWay := v.Phase == logpb.TaskPhase_TASK_PHASE_UNDER_WAY
+		underWay := v.Phase == logpb.TaskPhase_TASK_PHASE_IN_FLIGHT
 		if v.Failures != m.failures[v.Name] || v.Failures > v.MaxFailures || underWay != (m.present[v.Name] != nil) {
 			m.Fatalf("%+v, the model counted %d failures of %d, present %+v", v, m.failures[v.Name], m.most[v.Name], m.present[v.Name])
 		}

@@ -20,7 +20,7 @@ var hints = map[logpb.Reason]*strings.Replacer{ //nolint:exhaustive // other tex
 	logpb.Reason_REASON_TASK_SHELVED: strings.NewReplacer(
 		"see why, then put it back with quotad task retry", "find the cause, then run quotad task retry",
 	),
-	logpb.Reason_REASON_TASK_UNDER_WAY: strings.NewReplacer(
+	logpb.Reason_REASON_TASK_IN_FLIGHT: strings.NewReplacer(
 		"it ends by itself at the latest then, if nothing is heard of it",
 		"an attempt is running; it is lost at its deadline unless it is renewed",
 	),

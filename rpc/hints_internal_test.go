@@ -101,7 +101,7 @@ func TestHint_TranslatesWhatTheStateMachineSays(t *testing.T) {
 		},
 		{
 			"an attempt that runs", "", []*logpb.Command{storyBegin("t"), storyBegin("t")},
-			logpb.Reason_REASON_TASK_UNDER_WAY, "an attempt is running; it is lost at its deadline unless it is renewed",
+			logpb.Reason_REASON_TASK_IN_FLIGHT, "an attempt is running; it is lost at its deadline unless it is renewed",
 		},
 		{
 			"a shelved task", "", []*logpb.Command{storyBegin("t"), end(1), storyBegin("t")},

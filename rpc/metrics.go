@@ -74,7 +74,7 @@ func newMetrics(registerer prometheus.Registerer, usage prometheus.Collector) *m
 }
 
 var tasksDesc = prometheus.NewDesc("quotad_tasks",
-	"Tasks by phase: under_way (an attempt runs), shelved, or resting (all others). The same at every node: take the maximum.",
+	"Tasks by phase: in_flight (an attempt runs), shelved, or resting (all others). The same at every node: take the maximum.",
 	[]string{"phase"}, nil)
 
 var recordsDesc = prometheus.NewDesc("quotad_records",
@@ -115,7 +115,7 @@ func (c stateCounts) Collect(to chan<- prometheus.Metric) {
 	}
 	counts := state.Counts()
 	for phase, n := range map[string]int64{
-		"under_way": counts.TasksUnderWay, "shelved": counts.TasksShelved, "resting": counts.Tasks - counts.TasksUnderWay - counts.TasksShelved,
+		"in_flight": counts.TasksUnderWay, "shelved": counts.TasksShelved, "resting": counts.Tasks - counts.TasksUnderWay - counts.TasksShelved,
 	} { // in any order
 		to <- prometheus.MustNewConstMetric(tasksDesc, prometheus.GaugeValue, float64(n), phase)
 	}

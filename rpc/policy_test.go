@@ -137,13 +137,14 @@ func TestFallbackAndForecastOverTheWire(t *testing.T) {
 			break
 		}
 	}
-	if len(rows) != 2 || rows[0].Quota != "big" || rows[0].Consumed != 1 || len(rows[0].Denials) != 1 || rows[1].Answered == 0 {
+	if len(rows) != 2 || rows[0].Quota != "big" || rows[0].Consumed != 1 || len(rows[0].Refusals) != 1 || rows[1].Answered == 0 {
 		t.Fatalf("%v", rows)
 	}
 	shown := httptest.NewRecorder()
 	n.server.Handler().ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{
-		`quotad_holder_consumed_total{holder="ralph",quota="big"} 1`, `quotad_holder_denials_total{holder="ralph",quota="big",reason="exhausted"} 1`,
+		`quotad_holder_consumed_total{holder="ralph",quota="big"} 1`,
+		`quotad_holder_refusals_total{holder="ralph",quota="big",reason="exhausted"} 1`,
 		`quotad_quota_usable{quota="big"} 1`, `quotad_longest_wait_seconds{class="background"} 0`,
 	} {
 		if !strings.Contains(shown.Body.String(), want) {

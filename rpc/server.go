@@ -22,7 +22,7 @@ import (
 )
 
 // APIVersion is the version of what the API's calls mean. It rises when one of them means something else, or refuses what it took.
-const APIVersion = 4
+const APIVersion = 5
 
 // Config configures a Server.
 type Config struct {

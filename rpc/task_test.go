@@ -41,7 +41,7 @@ func TestTasksAtAnyNode(t *testing.T) {
 		t.Fatalf("%v %v", renewed, err)
 	}
 	status, body := post(t, nodes[2].url, taskPath+"BeginTask", `{"task":"t","holder":"other"}`, rpc.HeaderRefusalStatus, "429")
-	if status != http.StatusTooManyRequests || !strings.Contains(body, "REASON_TASK_UNDER_WAY") {
+	if status != http.StatusTooManyRequests || !strings.Contains(body, "REASON_TASK_IN_FLIGHT") {
 		t.Fatalf("%d %s", status, body)
 	}
 	ended, err := apis[2].EndTask(t.Context(), &quotav1.EndTaskRequest{
@@ -213,7 +213,8 @@ func TestTasksArePaged(t *testing.T) {
 	}
 	_, metrics := get(t, n.url+"/metrics")
 	for _, want := range []string{
-		`quotad_tasks{phase="shelved"} 2`, `quotad_tasks{phase="under_way"} 1`, `quotad_tasks{phase="resting"} 0`, `quotad_records{kind="tasks"} 3`,
+		`quotad_tasks{phase="shelved"} 2`, `quotad_tasks{phase="in_flight"} 1`, `quotad_tasks{phase="resting"} 0`,
+		`quotad_records{kind="tasks"} 3`,
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("no %s", want)

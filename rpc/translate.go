@@ -575,7 +575,7 @@ func apiUsage(v *fsm.UsageView) *quotav1.Usage {
 		u.Used = &v.Used
 	}
 	for _, d := range v.Denials {
-		u.Denials = append(u.Denials, &quotav1.Denial{Reason: quotav1.Reason(d.Reason), Times: d.Times})
+		u.Refusals = append(u.Refusals, &quotav1.RefusalCount{Reason: quotav1.Reason(d.Reason), Times: d.Times})
 	}
 	return u
 }

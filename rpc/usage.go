@@ -34,7 +34,7 @@ type usageCollector struct {
 
 	sequential, limitedSteps, keptBack *prometheus.Desc
 
-	answers, denials, waits, waited, spent, returned, overrun *prometheus.Desc
+	answers, refusals, waits, waited, spent, returned, overrun *prometheus.Desc
 
 	others *prometheus.Desc
 }
@@ -73,7 +73,7 @@ func newUsageCollector(node *raftnode.Node) *usageCollector {
 			"workflow"),
 
 		answers:  desc("answers_total", "Reported answers of the provider, by outcome (ok, limited).", "outcome"),
-		denials:  desc("denials_total", "Requests that quotad refused, by reason.", "reason"),
+		refusals: desc("refusals_total", "Requests that quotad refused, by reason.", "reason"),
 		waits:    desc("waits_total", "Reserves granted after a wait."),
 		waited:   desc("waited_seconds_total", "Total wait of the Reserves granted after a wait."),
 		spent:    desc("consumed_total", "Amounts consumed."),
@@ -89,7 +89,7 @@ func (c *usageCollector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.usable, c.held, c.consumed, c.waiting, c.classUsed, c.longestWait,
 		c.available, c.zone, c.cooldown, c.forecast, c.limit, c.observedLimit, c.sequential, c.limitedSteps, c.keptBack,
-		c.answers, c.denials, c.waits, c.waited, c.spent, c.returned, c.overrun,
+		c.answers, c.refusals, c.waits, c.waited, c.spent, c.returned, c.overrun,
 		c.others,
 	} {
 		to <- d
@@ -251,6 +251,6 @@ func (c *usageCollector) emit(holder, quota string, counts *fsm.MeterCounts, to 
 	put(c.returned, float64(counts.Returned))
 	put(c.overrun, float64(counts.Overrun))
 	for _, d := range counts.Denials {
-		put(c.denials, float64(d.Times), strings.ToLower(strings.TrimPrefix(d.Reason.String(), "REASON_")))
+		put(c.refusals, float64(d.Times), strings.ToLower(strings.TrimPrefix(d.Reason.String(), "REASON_")))
 	}
 }

@@ -510,7 +510,7 @@ func (c *checker) workflow(path string, w *quotav1.Workflow) {
 	c.check(w.Threshold >= 0, path+".threshold", "must not be below 0", "leave it out for the default of 3")
 	c.length(path+".within", w.Within, 0, maxDuration)
 	c.length(path+".calm", w.Calm, 0, maxDuration)
-	c.length(path+".turn", w.Turn, 0, maxDuration)
+	c.length(path+".baton_time", w.BatonTime, 0, maxDuration)
 	c.length(path+".pause", w.Pause, 0, maxDuration)
 	for i, step := range w.Steps {
 		path := fmt.Sprintf("%s.steps[%d]", path, i)

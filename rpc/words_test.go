@@ -43,9 +43,9 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 		effect.EventForecast:     quotav1.EventKind_EVENT_KIND_FORECAST, effect.EventOverride: quotav1.EventKind_EVENT_KIND_OVERRIDE,
 		effect.EventReopened: quotav1.EventKind_EVENT_KIND_REOPENED, effect.EventBreaker: quotav1.EventKind_EVENT_KIND_BREAKER,
 		effect.EventTaskBegun: quotav1.EventKind_EVENT_KIND_TASK_BEGUN, effect.EventTaskEnded: quotav1.EventKind_EVENT_KIND_TASK_ENDED,
-		effect.EventTaskShelved: quotav1.EventKind_EVENT_KIND_TASK_SHELVED, effect.EventTaskPutBack: quotav1.EventKind_EVENT_KIND_TASK_PUT_BACK,
+		effect.EventTaskShelved: quotav1.EventKind_EVENT_KIND_TASK_SHELVED, effect.EventTaskRetried: quotav1.EventKind_EVENT_KIND_TASK_RETRIED,
 		effect.EventBackPressure: quotav1.EventKind_EVENT_KIND_BACK_PRESSURE, effect.EventSequential: quotav1.EventKind_EVENT_KIND_SEQUENTIAL,
-		effect.EventBaton: quotav1.EventKind_EVENT_KIND_TURN, effect.EventParallel: quotav1.EventKind_EVENT_KIND_PARALLEL,
+		effect.EventBaton: quotav1.EventKind_EVENT_KIND_BATON, effect.EventParallel: quotav1.EventKind_EVENT_KIND_PARALLEL,
 		effect.EventReopenedByOperator: quotav1.EventKind_EVENT_KIND_REOPENED_BY_OPERATOR,
 	}
 	for inside, outside := range events {

@@ -14,7 +14,7 @@ import (
 )
 
 // applyRelease applies a workflow of three steps, as curl would.
-const applyRelease = `{"workflows":[{"name":"release","threshold":2,"within":"20s","calm":"30s","turn":"40s","pause":"50s","steps":[
+const applyRelease = `{"workflows":[{"name":"release","threshold":2,"within":"20s","calm":"30s","batonTime":"40s","pause":"50s","steps":[
 	{"holder":"triage"},{"holder":"build","after":["triage"]},{"holder":"deploy","after":["build"]}]}],"replaceWorkflows":true}`
 
 // TestWorkflowsOverTheAPI: what is applied is read back, and what stands in a holder's way is told in its answers, in
@@ -80,13 +80,17 @@ func TestWorkflowsOverTheAPI(t *testing.T) {
 	}
 	reserve("deploy", "models", 1)
 	lease := reserve("deploy", "other", 1).GetLease()
-	if p := lease.GetBackPressure(); p.GetState() != quotav1.WorkflowState_WORKFLOW_STATE_SEQUENTIAL || p.Turn != "deploy" || lease.ExpiresIn.GetSeconds() > 40 {
-		t.Errorf("whose turn it is: %v", lease)
+	p := lease.GetBackPressure()
+	if p.GetState() != quotav1.WorkflowState_WORKFLOW_STATE_SEQUENTIAL || p.Baton != "deploy" || lease.ExpiresIn.GetSeconds() > 40 {
+		t.Errorf("who has the baton: %v", lease)
 	}
-	if r := reserve("triage", "other", 1).GetRefusal(); r.GetReason() != quotav1.Reason_REASON_SEQUENTIAL || r.BackPressure.GetTurn() != "deploy" {
+	r := reserve("triage", "other", 1).GetRefusal()
+	if r.GetReason() != quotav1.Reason_REASON_SEQUENTIAL || r.BackPressure.GetBaton() != "deploy" {
 		t.Errorf("another: %v", r)
 	}
-	if w = show(); w.State != quotav1.WorkflowState_WORKFLOW_STATE_SEQUENTIAL || w.CalmIn == nil || w.Turn.GetHolder() != "deploy" || w.Turn.Fence != lease.GetFence() {
+	w = show()
+	if w.State != quotav1.WorkflowState_WORKFLOW_STATE_SEQUENTIAL || w.CalmIn == nil || w.Baton.GetHolder() != "deploy" ||
+		w.Baton.Fence != lease.GetFence() {
 		t.Errorf("%v", w)
 	}
 	listed, err := api.ListWorkflows(t.Context(), &quotav1.ListWorkflowsRequest{Holder: "build"})

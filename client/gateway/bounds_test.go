@@ -362,7 +362,7 @@ func TestAway_OnlyAnswersOfTheClusterEndIt(t *testing.T) {
 		impatient := b.send(http.MethodPost, path, body)
 		b.until("the call waits", time.Second, func() bool { return b.gateway.Status().Waiting == 1 })
 		_ = impatient.Close()
-		b.until("its client has left", time.Second, func() bool { return b.gateway.Status().UnderWay == 0 })
+		b.until("its client has left", time.Second, func() bool { return b.gateway.Status().InFlight == 0 })
 		if !b.gateway.Status().Away {
 			t.Error("a client that left ended the outage")
 		}

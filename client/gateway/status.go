@@ -41,8 +41,8 @@ type Status struct {
 	Loaded   bool `json:"loaded"`
 	Away     bool `json:"away"`
 	Stopping bool `json:"stopping"`
-	// UnderWay is how many calls are, Waiting how many of them wait, Buffered the bytes of bodies in memory.
-	UnderWay  int64            `json:"underWay"`
+	// InFlight is how many calls are, Waiting how many of them wait, Buffered the bytes of bodies in memory.
+	InFlight  int64            `json:"inFlight"`
 	Waiting   int64            `json:"waiting"`
 	Buffered  int64            `json:"buffered"`
 	Upstreams []UpstreamStatus `json:"upstreams"`
@@ -145,7 +145,7 @@ func (g *Gateway) Status() Status {
 	out := Status{
 		Version: g.options.Version, Machine: s.machine, At: now.UTC().Truncate(time.Second), Loaded: g.catalog.Loaded(),
 		Away: g.away.Load(), Stopping: g.stopping.Load(),
-		UnderWay: g.calls.Load(), Waiting: int64(g.waiting.len()), Buffered: g.buffered.Load(), Classes: g.waiting.classes(),
+		InFlight: g.calls.Load(), Waiting: int64(g.waiting.len()), Buffered: g.buffered.Load(), Classes: g.waiting.classes(),
 		Queue: g.waiting.list(keptRefusals), Refusals: g.refusals.list(),
 	}
 	for _, seat := range g.seats.List(now) {

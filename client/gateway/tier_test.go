@@ -305,9 +305,9 @@ func TestTake_CountsUntilItsSpendBy(t *testing.T) {
 	}
 }
 
-// TestOwnRoutes_AreCallsUnderWay: what waits or takes memory counts under limits.calls, giving back does not; slots are held while the
+// TestOwnRoutes_AreCallsInFlight: what waits or takes memory counts under limits.calls, giving back does not; slots are held while the
 // gateway drains, and nothing new is taken.
-func TestOwnRoutes_AreCallsUnderWay(t *testing.T) {
+func TestOwnRoutes_AreCallsInFlight(t *testing.T) {
 	c := startCluster(t, rate("t/core", 100), slots("t/slots", 2))
 	conf := configOf(c, map[string]config.Upstream{"t": upstreamOf(startProvider(t, speak(200, `{}`)), "generic")})
 	conf.Limits.Calls = 1

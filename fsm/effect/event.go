@@ -28,7 +28,7 @@ const (
 	EventTaskBegun    EventKind = 20
 	EventTaskEnded    EventKind = 21
 	EventTaskShelved  EventKind = 22
-	EventTaskPutBack  EventKind = 23
+	EventTaskRetried  EventKind = 23
 	EventBackPressure EventKind = 24
 	EventSequential   EventKind = 25
 	EventBaton        EventKind = 26

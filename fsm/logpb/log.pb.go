@@ -184,8 +184,8 @@ const (
 	TaskPhase_TASK_PHASE_READY TaskPhase = 1
 	// The next attempt may begin at a time.
 	TaskPhase_TASK_PHASE_WAITING TaskPhase = 2
-	// An attempt is running.
-	TaskPhase_TASK_PHASE_UNDER_WAY TaskPhase = 3
+	// An attempt is in flight.
+	TaskPhase_TASK_PHASE_IN_FLIGHT TaskPhase = 3
 	// It failed as often as it may.
 	TaskPhase_TASK_PHASE_SHELVED TaskPhase = 4
 	// It is done.
@@ -198,7 +198,7 @@ var (
 		0: "TASK_PHASE_UNSPECIFIED",
 		1: "TASK_PHASE_READY",
 		2: "TASK_PHASE_WAITING",
-		3: "TASK_PHASE_UNDER_WAY",
+		3: "TASK_PHASE_IN_FLIGHT",
 		4: "TASK_PHASE_SHELVED",
 		5: "TASK_PHASE_DONE",
 	}
@@ -206,7 +206,7 @@ var (
 		"TASK_PHASE_UNSPECIFIED": 0,
 		"TASK_PHASE_READY":       1,
 		"TASK_PHASE_WAITING":     2,
-		"TASK_PHASE_UNDER_WAY":   3,
+		"TASK_PHASE_IN_FLIGHT":   3,
 		"TASK_PHASE_SHELVED":     4,
 		"TASK_PHASE_DONE":        5,
 	}
@@ -500,8 +500,8 @@ const (
 	Reason_REASON_PARKED Reason = 19
 	// The task failed as often as it may. (BeginTask judges the task before its quotas.)
 	Reason_REASON_TASK_SHELVED Reason = 20
-	// An attempt of the task is running.
-	Reason_REASON_TASK_UNDER_WAY Reason = 21
+	// An attempt of the task is in flight.
+	Reason_REASON_TASK_IN_FLIGHT Reason = 21
 	// The task's next attempt may begin later.
 	Reason_REASON_TASK_LATER Reason = 22
 	// The holder's workflow runs one step at a time, and another step has the baton.
@@ -600,7 +600,7 @@ var (
 		16:  "REASON_CAP",
 		19:  "REASON_PARKED",
 		20:  "REASON_TASK_SHELVED",
-		21:  "REASON_TASK_UNDER_WAY",
+		21:  "REASON_TASK_IN_FLIGHT",
 		22:  "REASON_TASK_LATER",
 		17:  "REASON_SEQUENTIAL",
 		18:  "REASON_BACK_PRESSURE",
@@ -658,7 +658,7 @@ var (
 		"REASON_CAP":                  16,
 		"REASON_PARKED":               19,
 		"REASON_TASK_SHELVED":         20,
-		"REASON_TASK_UNDER_WAY":       21,
+		"REASON_TASK_IN_FLIGHT":       21,
 		"REASON_TASK_LATER":           22,
 		"REASON_SEQUENTIAL":           17,
 		"REASON_BACK_PRESSURE":        18,
@@ -796,7 +796,7 @@ const (
 	// It is the limited one itself.
 	Side_SIDE_SELF Side = 3
 	// On another branch.
-	Side_SIDE_BESIDE Side = 4
+	Side_SIDE_OTHER_BRANCH Side = 4
 )
 
 // Enum value maps for Side.
@@ -806,14 +806,14 @@ var (
 		1: "SIDE_UPSTREAM",
 		2: "SIDE_DOWNSTREAM",
 		3: "SIDE_SELF",
-		4: "SIDE_BESIDE",
+		4: "SIDE_OTHER_BRANCH",
 	}
 	Side_value = map[string]int32{
-		"SIDE_UNSPECIFIED": 0,
-		"SIDE_UPSTREAM":    1,
-		"SIDE_DOWNSTREAM":  2,
-		"SIDE_SELF":        3,
-		"SIDE_BESIDE":      4,
+		"SIDE_UNSPECIFIED":  0,
+		"SIDE_UPSTREAM":     1,
+		"SIDE_DOWNSTREAM":   2,
+		"SIDE_SELF":         3,
+		"SIDE_OTHER_BRANCH": 4,
 	}
 )
 
@@ -6907,7 +6907,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x16TASK_PHASE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10TASK_PHASE_READY\x10\x01\x12\x16\n" +
 	"\x12TASK_PHASE_WAITING\x10\x02\x12\x18\n" +
-	"\x14TASK_PHASE_UNDER_WAY\x10\x03\x12\x16\n" +
+	"\x14TASK_PHASE_IN_FLIGHT\x10\x03\x12\x16\n" +
 	"\x12TASK_PHASE_SHELVED\x10\x04\x12\x13\n" +
 	"\x0fTASK_PHASE_DONE\x10\x05*Z\n" +
 	"\aCharged\x12\x17\n" +
@@ -6951,7 +6951,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"REASON_CAP\x10\x10\x12\x11\n" +
 	"\rREASON_PARKED\x10\x13\x12\x17\n" +
 	"\x13REASON_TASK_SHELVED\x10\x14\x12\x19\n" +
-	"\x15REASON_TASK_UNDER_WAY\x10\x15\x12\x15\n" +
+	"\x15REASON_TASK_IN_FLIGHT\x10\x15\x12\x15\n" +
 	"\x11REASON_TASK_LATER\x10\x16\x12\x15\n" +
 	"\x11REASON_SEQUENTIAL\x10\x11\x12\x18\n" +
 	"\x14REASON_BACK_PRESSURE\x10\x12\x12\x12\n" +
@@ -6995,13 +6995,13 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"ZONE_GREEN\x10\x01\x12\x0e\n" +
 	"\n" +
 	"ZONE_AMBER\x10\x02\x12\f\n" +
-	"\bZONE_RED\x10\x03*d\n" +
+	"\bZONE_RED\x10\x03*j\n" +
 	"\x04Side\x12\x14\n" +
 	"\x10SIDE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSIDE_UPSTREAM\x10\x01\x12\x13\n" +
 	"\x0fSIDE_DOWNSTREAM\x10\x02\x12\r\n" +
-	"\tSIDE_SELF\x10\x03\x12\x0f\n" +
-	"\vSIDE_BESIDE\x10\x04:5\n" +
+	"\tSIDE_SELF\x10\x03\x12\x15\n" +
+	"\x11SIDE_OTHER_BRANCH\x10\x04:5\n" +
 	"\x05since\x12\x1d.google.protobuf.FieldOptions\x18Ŋ\x03 \x01(\rR\x05sinceB$Z\"github.com/quotad/quotad/fsm/logpbb\x06proto3"
 
 var (

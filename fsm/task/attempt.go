@@ -66,7 +66,7 @@ func (ts *Table) Begin(h Host, req *logpb.BeginTask, by string) *logpb.Result {
 	}
 	t.attempts++
 	t.fence = h.NextFence()
-	ts.move(t, logpb.TaskPhase_TASK_PHASE_UNDER_WAY, h.Now()+t.ttl)
+	ts.move(t, logpb.TaskPhase_TASK_PHASE_IN_FLIGHT, h.Now()+t.ttl)
 	h.Emit(effect.Event{Kind: effect.EventTaskBegun, Task: t.name, Holder: t.holder, Fence: t.fence, Amount: t.attempts})
 	return begun(t, t.attempts)
 }
@@ -102,9 +102,9 @@ func notNow(h Host, t *task, req *logpb.BeginTask) *logpb.Refusal {
 			Reason: logpb.Reason_REASON_TASK_SHELVED,
 			Advice: fmt.Sprintf("it failed %d times: see why, then put it back with quotad task retry", t.failures),
 		}
-	case t.phase == logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
+	case t.phase == logpb.TaskPhase_TASK_PHASE_IN_FLIGHT:
 		return &logpb.Refusal{
-			Reason: logpb.Reason_REASON_TASK_UNDER_WAY, RetryAtNs: t.at,
+			Reason: logpb.Reason_REASON_TASK_IN_FLIGHT, RetryAtNs: t.at,
 			Advice: "it ends by itself at the latest then, if nothing is heard of it",
 		}
 	case t.at > h.Now():
@@ -121,7 +121,7 @@ func (ts *Table) attempt(h Host, name string, fence uint64, by string) (*task, *
 	}
 	t, failure := ts.find(h, name, by)
 	if failure == nil && (t == nil || t.fence != fence || fence == 0 ||
-		t.outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST && t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY) {
+		t.outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST && t.phase != logpb.TaskPhase_TASK_PHASE_IN_FLIGHT) {
 		failure = &logpb.Failure{
 			Reason: logpb.Reason_REASON_STALE_FENCE, FenceCounter: newest,
 			Message: fmt.Sprintf("the attempt of task %q has ended, or this is not its fence", name),
@@ -140,7 +140,7 @@ func (ts *Table) Renew(h Host, command *logpb.RenewTask, by string) *logpb.Resul
 	switch {
 	case failure != nil:
 		return effect.Failed(failure)
-	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
+	case t.phase != logpb.TaskPhase_TASK_PHASE_IN_FLIGHT:
 		return endedBefore(t)
 	case command.TtlNs != 0:
 		t.ttl = command.TtlNs
@@ -166,9 +166,9 @@ func (ts *Table) End(h Host, from *logpb.Command) *logpb.Result {
 	switch {
 	case failure != nil:
 		return effect.Failed(failure)
-	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY && t.outcome == command.Outcome:
+	case t.phase != logpb.TaskPhase_TASK_PHASE_IN_FLIGHT && t.outcome == command.Outcome:
 		return ended(t)
-	case t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
+	case t.phase != logpb.TaskPhase_TASK_PHASE_IN_FLIGHT:
 		return endedBefore(t)
 	}
 	// How an attempt ended counts even where no report is taken any more: what gives back fails for no budget.

@@ -52,7 +52,7 @@ func (t *task) check() error {
 			t.name, t.failures, t.maxFailures, t.limited, t.attempts, t.ttl)
 	case spent != (t.phase == logpb.TaskPhase_TASK_PHASE_SHELVED):
 		return fmt.Errorf("task %q has %d of %d failures and is in phase %v", t.name, t.failures, t.maxFailures, t.phase)
-	case t.fence == 0 && t.phase == logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
+	case t.fence == 0 && t.phase == logpb.TaskPhase_TASK_PHASE_IN_FLIGHT:
 		return fmt.Errorf("an attempt of task %q has no fence", t.name)
 	}
 	return nil

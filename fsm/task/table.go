@@ -33,7 +33,7 @@ func (ts *Table) Copy() *Table {
 // done, by since when that is so. What is shelved stands in none: nothing of it is ever due.
 func (ts *Table) tree(phase logpb.TaskPhase) *cow.Set[dueByName] {
 	switch phase {
-	case logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
+	case logpb.TaskPhase_TASK_PHASE_IN_FLIGHT:
 		return ts.underWay
 	case logpb.TaskPhase_TASK_PHASE_WAITING, logpb.TaskPhase_TASK_PHASE_DONE:
 		return ts.resting

@@ -80,7 +80,7 @@ func (ts *Table) find(h Host, name, by string) (*task, *logpb.Failure) {
 		}
 	}
 	t = ts.edit(t)
-	if t.phase == logpb.TaskPhase_TASK_PHASE_UNDER_WAY && t.at <= h.Now() {
+	if t.phase == logpb.TaskPhase_TASK_PHASE_IN_FLIGHT && t.at <= h.Now() {
 		ts.lose(h, t)
 	}
 	return t, nil
@@ -113,11 +113,11 @@ func (ts *Table) Retry(h Host, command *logpb.RetryTask, by string) *logpb.Resul
 		return effect.Failed(failure)
 	}
 	t.failures, t.limited = 0, 0
-	if t.phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY {
+	if t.phase != logpb.TaskPhase_TASK_PHASE_IN_FLIGHT {
 		t.fence = 0
 		ts.move(t, logpb.TaskPhase_TASK_PHASE_WAITING, h.Now())
 	}
-	h.Emit(effect.Event{Kind: effect.EventTaskPutBack, Task: t.name, Holder: t.holder})
+	h.Emit(effect.Event{Kind: effect.EventTaskRetried, Task: t.name, Holder: t.holder})
 	return effect.Done()
 }
 

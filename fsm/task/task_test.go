@@ -78,7 +78,7 @@ func TestEvents(t *testing.T) {
 	}{
 		{func() { w.begin(t, "t", 1) }, []effect.EventKind{effect.EventTaskBegun}},
 		{func() { w.end(t, "t", 1, hasFailed, "") }, []effect.EventKind{effect.EventTaskEnded, effect.EventTaskShelved}},
-		{func() { w.Retry(w, &logpb.RetryTask{Task: "t"}, "") }, []effect.EventKind{effect.EventTaskPutBack}},
+		{func() { w.Retry(w, &logpb.RetryTask{Task: "t"}, "") }, []effect.EventKind{effect.EventTaskRetried}},
 		{func() { w.begin(t, "t", 1) }, []effect.EventKind{effect.EventTaskBegun}},
 		{func() {
 			w.now += DefaultTTL
@@ -124,7 +124,7 @@ func TestTasksAsReadersSeeThem(t *testing.T) {
 		{
 			Phase: logpb.TaskPhase_TASK_PHASE_SHELVED, EndedAgo: ago, Failures: 1, MaxFailures: 1, Outcome: hasFailed, Detail: "exit code 1",
 		},
-		{Phase: logpb.TaskPhase_TASK_PHASE_UNDER_WAY, MaxFailures: 2, Fence: 3, Left: DefaultTTL - ago},
+		{Phase: logpb.TaskPhase_TASK_PHASE_IN_FLIGHT, MaxFailures: 2, Fence: 3, Left: DefaultTTL - ago},
 		{
 			Phase: logpb.TaskPhase_TASK_PHASE_WAITING, EndedAgo: ago, Failures: 1, MaxFailures: 2, Outcome: hasFailed, RetryIn: firstRetry - ago,
 		},
@@ -155,7 +155,7 @@ func TestCopy_StaysAsItWas(t *testing.T) {
 	w.begin(t, "t", 3)
 	w.begin(t, "u", 3)
 	views, _ := frozen.Page(Filter{}, "", 10, 100, 0)
-	if len(views) != 1 || views[0].Phase != logpb.TaskPhase_TASK_PHASE_UNDER_WAY || views[0].Fence != fence || views[0].Failures != 0 {
+	if len(views) != 1 || views[0].Phase != logpb.TaskPhase_TASK_PHASE_IN_FLIGHT || views[0].Fence != fence || views[0].Failures != 0 {
 		t.Errorf("a copy changed: %+v", views)
 	}
 	for name, table := range map[string]*Table{"the table": w.Table, "its copy": frozen} {
@@ -184,7 +184,7 @@ func TestImpossibleTasksAreDamage(t *testing.T) {
 		"spent and not shelved":    func(s *logpb.SnapshotTask) { s.Failures = 3 },
 		"shelved and not spent":    func(s *logpb.SnapshotTask) { s.Phase = logpb.TaskPhase_TASK_PHASE_SHELVED },
 		"never begun":              func(s *logpb.SnapshotTask) { s.Attempts = 0 },
-		"an attempt with no fence": func(s *logpb.SnapshotTask) { s.Phase = logpb.TaskPhase_TASK_PHASE_UNDER_WAY },
+		"an attempt with no fence": func(s *logpb.SnapshotTask) { s.Phase = logpb.TaskPhase_TASK_PHASE_IN_FLIGHT },
 	} {
 		changed := fine()
 		change(changed)

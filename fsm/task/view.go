@@ -76,7 +76,7 @@ func (t *task) view(now int64) View {
 		v.EndedAgo = max(now-t.ended, 0)
 	}
 	switch t.phase {
-	case logpb.TaskPhase_TASK_PHASE_UNDER_WAY:
+	case logpb.TaskPhase_TASK_PHASE_IN_FLIGHT:
 		v.Fence, v.Left = t.fence, max(t.at-now, 0)
 	case logpb.TaskPhase_TASK_PHASE_WAITING:
 		if v.RetryIn = max(t.at-now, 0); v.RetryIn == 0 {

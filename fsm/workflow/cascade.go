@@ -365,5 +365,5 @@ func (w *workflow) side(at, limited int) logpb.Side {
 	case at == limited:
 		return logpb.Side_SIDE_SELF
 	}
-	return logpb.Side_SIDE_BESIDE
+	return logpb.Side_SIDE_OTHER_BRANCH
 }

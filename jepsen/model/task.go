@@ -37,7 +37,7 @@ type task struct {
 
 const (
 	waitingTask  = logpb.TaskPhase_TASK_PHASE_WAITING
-	taskUnderWay = logpb.TaskPhase_TASK_PHASE_UNDER_WAY
+	taskUnderWay = logpb.TaskPhase_TASK_PHASE_IN_FLIGHT
 	shelvedTask  = logpb.TaskPhase_TASK_PHASE_SHELVED
 	doneTask     = logpb.TaskPhase_TASK_PHASE_DONE
 )
@@ -144,7 +144,7 @@ func (j *Judge) keepsBack(t *task, asked *logpb.BeginTask, refusal *logpb.Refusa
 	switch refusal.Reason {
 	case logpb.Reason_REASON_TASK_SHELVED:
 		return t != nil && t.phase == shelvedTask && refusal.RetryAtNs == 0
-	case logpb.Reason_REASON_TASK_UNDER_WAY:
+	case logpb.Reason_REASON_TASK_IN_FLIGHT:
 		return t != nil && t.phase == taskUnderWay && refusal.RetryAtNs == t.at
 	case logpb.Reason_REASON_TASK_LATER:
 		return t != nil && t.phase == waitingTask && t.at > j.clock.Now && refusal.RetryAtNs == t.at
@@ -343,7 +343,7 @@ func aboutTask(event *effect.Event, command *logpb.Command, result *logpb.Result
 	case effect.EventTaskEnded:
 		end := command.GetEndTask()
 		return end.GetTask() == event.Task && end.GetFence() == event.Fence && end.GetOutcome() == event.Outcome && result.GetTaskEnded() != nil
-	case effect.EventTaskPutBack:
+	case effect.EventTaskRetried:
 		return command.GetRetryTask() != nil && command.GetRetryTask().Task == event.Task && result.GetDone() != nil
 	default:
 		return false

@@ -211,7 +211,7 @@ func (j *Judge) happen(event *effect.Event) {
 		j.happenBreaker(event)
 	case effect.EventBackPressure, effect.EventSequential, effect.EventBaton, effect.EventParallel:
 		j.happenWorkflow(event)
-	case effect.EventTaskBegun, effect.EventTaskEnded, effect.EventTaskShelved, effect.EventTaskPutBack:
+	case effect.EventTaskBegun, effect.EventTaskEnded, effect.EventTaskShelved, effect.EventTaskRetried:
 		j.happenTask(event)
 	}
 }

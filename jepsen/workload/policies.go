@@ -76,7 +76,7 @@ const ChainSteps = 5
 func Workflows() []*quotav1.Workflow {
 	seconds := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Second) }
 	workflow := &quotav1.Workflow{
-		Name: "chain", Threshold: 3, Within: seconds(3), Calm: seconds(4), Turn: seconds(2), Pause: seconds(6),
+		Name: "chain", Threshold: 3, Within: seconds(3), Calm: seconds(4), BatonTime: seconds(2), Pause: seconds(6),
 	}
 	for number := range ChainSteps {
 		step := &quotav1.WorkflowStep{Holder: fmt.Sprintf("chain-0-%d", number)}

@@ -72,7 +72,7 @@ const (
 	// task before its quotas.
 	Reason_REASON_TASK_SHELVED Reason = 20
 	// An attempt of the task is running. Without a RenewTask it ends after retry_after.
-	Reason_REASON_TASK_UNDER_WAY Reason = 21
+	Reason_REASON_TASK_IN_FLIGHT Reason = 21
 	// The task's next attempt may begin later. Retry when retry_after has passed.
 	Reason_REASON_TASK_LATER Reason = 22
 	// The holder's workflow runs one step at a time, and another step has the baton. Wait in the queue, or retry when
@@ -214,7 +214,7 @@ var (
 		16:  "REASON_CAP",
 		19:  "REASON_PARKED",
 		20:  "REASON_TASK_SHELVED",
-		21:  "REASON_TASK_UNDER_WAY",
+		21:  "REASON_TASK_IN_FLIGHT",
 		22:  "REASON_TASK_LATER",
 		17:  "REASON_SEQUENTIAL",
 		18:  "REASON_BACK_PRESSURE",
@@ -288,7 +288,7 @@ var (
 		"REASON_CAP":                  16,
 		"REASON_PARKED":               19,
 		"REASON_TASK_SHELVED":         20,
-		"REASON_TASK_UNDER_WAY":       21,
+		"REASON_TASK_IN_FLIGHT":       21,
 		"REASON_TASK_LATER":           22,
 		"REASON_SEQUENTIAL":           17,
 		"REASON_BACK_PRESSURE":        18,
@@ -609,7 +609,7 @@ const (
 	// The limited holder itself.
 	Side_SIDE_SELF Side = 3
 	// On another branch.
-	Side_SIDE_BESIDE Side = 4
+	Side_SIDE_OTHER_BRANCH Side = 4
 )
 
 // Enum value maps for Side.
@@ -619,14 +619,14 @@ var (
 		1: "SIDE_UPSTREAM",
 		2: "SIDE_DOWNSTREAM",
 		3: "SIDE_SELF",
-		4: "SIDE_BESIDE",
+		4: "SIDE_OTHER_BRANCH",
 	}
 	Side_value = map[string]int32{
-		"SIDE_UNSPECIFIED": 0,
-		"SIDE_UPSTREAM":    1,
-		"SIDE_DOWNSTREAM":  2,
-		"SIDE_SELF":        3,
-		"SIDE_BESIDE":      4,
+		"SIDE_UNSPECIFIED":  0,
+		"SIDE_UPSTREAM":     1,
+		"SIDE_DOWNSTREAM":   2,
+		"SIDE_SELF":         3,
+		"SIDE_OTHER_BRANCH": 4,
 	}
 )
 
@@ -780,7 +780,7 @@ const (
 	// A task used up its retry budget; the amount is the number of failures.
 	EventKind_EVENT_KIND_TASK_SHELVED EventKind = 22
 	// An operator reset a task's retry budget.
-	EventKind_EVENT_KIND_TASK_PUT_BACK EventKind = 23
+	EventKind_EVENT_KIND_TASK_RETRIED EventKind = 23
 	// A step of a workflow is limited. The step itself and each holder upstream and downstream of it have an event of
 	// their own: step is limited by quota for duration, for reason.
 	EventKind_EVENT_KIND_BACK_PRESSURE EventKind = 24
@@ -788,7 +788,7 @@ const (
 	EventKind_EVENT_KIND_SEQUENTIAL EventKind = 25
 	// A holder has the baton of its workflow for duration: offered without a fence; with the fence of its first lease,
 	// taken.
-	EventKind_EVENT_KIND_TURN EventKind = 26
+	EventKind_EVENT_KIND_BATON EventKind = 26
 	// A workflow is calm: all its steps run at the same time again.
 	EventKind_EVENT_KIND_PARALLEL EventKind = 27
 	// An operator reopened a quota; the duration is the rest of its cooldown, the amount how much became available.
@@ -820,10 +820,10 @@ var (
 		20: "EVENT_KIND_TASK_BEGUN",
 		21: "EVENT_KIND_TASK_ENDED",
 		22: "EVENT_KIND_TASK_SHELVED",
-		23: "EVENT_KIND_TASK_PUT_BACK",
+		23: "EVENT_KIND_TASK_RETRIED",
 		24: "EVENT_KIND_BACK_PRESSURE",
 		25: "EVENT_KIND_SEQUENTIAL",
-		26: "EVENT_KIND_TURN",
+		26: "EVENT_KIND_BATON",
 		27: "EVENT_KIND_PARALLEL",
 		40: "EVENT_KIND_REOPENED_BY_OPERATOR",
 	}
@@ -850,10 +850,10 @@ var (
 		"EVENT_KIND_TASK_BEGUN":           20,
 		"EVENT_KIND_TASK_ENDED":           21,
 		"EVENT_KIND_TASK_SHELVED":         22,
-		"EVENT_KIND_TASK_PUT_BACK":        23,
+		"EVENT_KIND_TASK_RETRIED":         23,
 		"EVENT_KIND_BACK_PRESSURE":        24,
 		"EVENT_KIND_SEQUENTIAL":           25,
-		"EVENT_KIND_TURN":                 26,
+		"EVENT_KIND_BATON":                26,
 		"EVENT_KIND_PARALLEL":             27,
 		"EVENT_KIND_REOPENED_BY_OPERATOR": 40,
 	}
@@ -2680,7 +2680,7 @@ type BackPressure struct {
 	// The place of this holder relative to the limited one. Upstream holders should start no new work.
 	Side Side `protobuf:"varint,6,opt,name=side,proto3,enum=quota.v1.Side" json:"side,omitempty"`
 	// The holder with the baton, while one step at a time runs. Empty: none.
-	Turn          string `protobuf:"bytes,7,opt,name=turn,proto3" json:"turn,omitempty"`
+	Baton         string `protobuf:"bytes,7,opt,name=baton,proto3" json:"baton,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2757,9 +2757,9 @@ func (x *BackPressure) GetSide() Side {
 	return Side_SIDE_UNSPECIFIED
 }
 
-func (x *BackPressure) GetTurn() string {
+func (x *BackPressure) GetBaton() string {
 	if x != nil {
-		return x.Turn
+		return x.Baton
 	}
 	return ""
 }
@@ -6439,7 +6439,7 @@ type Usage struct {
 	// The amounts used beyond the estimates.
 	Overrun int64 `protobuf:"varint,16,opt,name=overrun,proto3" json:"overrun,omitempty"`
 	// Requests that quotad refused, by reason, in the order of reasons.
-	Denials       []*Denial `protobuf:"bytes,17,rep,name=denials,proto3" json:"denials,omitempty"`
+	Refusals      []*RefusalCount `protobuf:"bytes,17,rep,name=refusals,proto3" json:"refusals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -6586,15 +6586,15 @@ func (x *Usage) GetOverrun() int64 {
 	return 0
 }
 
-func (x *Usage) GetDenials() []*Denial {
+func (x *Usage) GetRefusals() []*RefusalCount {
 	if x != nil {
-		return x.Denials
+		return x.Refusals
 	}
 	return nil
 }
 
-// Denial is how many requests of a holder were refused for a reason.
-type Denial struct {
+// RefusalCount is how many requests of a holder were refused for a reason.
+type RefusalCount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The reason.
 	Reason Reason `protobuf:"varint,1,opt,name=reason,proto3,enum=quota.v1.Reason" json:"reason,omitempty"`
@@ -6604,20 +6604,20 @@ type Denial struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Denial) Reset() {
-	*x = Denial{}
+func (x *RefusalCount) Reset() {
+	*x = RefusalCount{}
 	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Denial) String() string {
+func (x *RefusalCount) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Denial) ProtoMessage() {}
+func (*RefusalCount) ProtoMessage() {}
 
-func (x *Denial) ProtoReflect() protoreflect.Message {
+func (x *RefusalCount) ProtoReflect() protoreflect.Message {
 	mi := &file_quota_v1_quota_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -6629,19 +6629,19 @@ func (x *Denial) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Denial.ProtoReflect.Descriptor instead.
-func (*Denial) Descriptor() ([]byte, []int) {
+// Deprecated: Use RefusalCount.ProtoReflect.Descriptor instead.
+func (*RefusalCount) Descriptor() ([]byte, []int) {
 	return file_quota_v1_quota_proto_rawDescGZIP(), []int{58}
 }
 
-func (x *Denial) GetReason() Reason {
+func (x *RefusalCount) GetReason() Reason {
 	if x != nil {
 		return x.Reason
 	}
 	return Reason_REASON_UNSPECIFIED
 }
 
-func (x *Denial) GetTimes() int64 {
+func (x *RefusalCount) GetTimes() int64 {
 	if x != nil {
 		return x.Times
 	}
@@ -7277,7 +7277,7 @@ type Workflow struct {
 	// How long no holder must be limited before all steps run again, 1 s to 1 h. Absent: 60 s.
 	Calm *durationpb.Duration `protobuf:"bytes,5,opt,name=calm,proto3" json:"calm,omitempty"`
 	// The longest time that a step has the baton, 1 s to 1 h: leases that it is granted then end with it. Absent: 5 min.
-	Turn *durationpb.Duration `protobuf:"bytes,6,opt,name=turn,proto3" json:"turn,omitempty"`
+	BatonTime *durationpb.Duration `protobuf:"bytes,6,opt,name=baton_time,json=batonTime,proto3" json:"baton_time,omitempty"`
 	// The longest time that a holder is paused without a grant because a holder downstream of it is limited, 1 s to 1 h.
 	// Absent: 5 min.
 	Pause         *durationpb.Duration `protobuf:"bytes,7,opt,name=pause,proto3" json:"pause,omitempty"`
@@ -7350,9 +7350,9 @@ func (x *Workflow) GetCalm() *durationpb.Duration {
 	return nil
 }
 
-func (x *Workflow) GetTurn() *durationpb.Duration {
+func (x *Workflow) GetBatonTime() *durationpb.Duration {
 	if x != nil {
-		return x.Turn
+		return x.BatonTime
 	}
 	return nil
 }
@@ -7431,7 +7431,7 @@ type WorkflowStatus struct {
 	// While one step at a time runs: time until all run again, if no holder is limited until then. Absent otherwise.
 	CalmIn *durationpb.Duration `protobuf:"bytes,4,opt,name=calm_in,json=calmIn,proto3" json:"calm_in,omitempty"`
 	// The step with the baton. Absent: none.
-	Turn *WorkflowTurn `protobuf:"bytes,5,opt,name=turn,proto3" json:"turn,omitempty"`
+	Baton *WorkflowBaton `protobuf:"bytes,5,opt,name=baton,proto3" json:"baton,omitempty"`
 	// The steps, in workflow order.
 	Steps         []*WorkflowStepStatus `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -7496,9 +7496,9 @@ func (x *WorkflowStatus) GetCalmIn() *durationpb.Duration {
 	return nil
 }
 
-func (x *WorkflowStatus) GetTurn() *WorkflowTurn {
+func (x *WorkflowStatus) GetBaton() *WorkflowBaton {
 	if x != nil {
-		return x.Turn
+		return x.Baton
 	}
 	return nil
 }
@@ -7510,8 +7510,8 @@ func (x *WorkflowStatus) GetSteps() []*WorkflowStepStatus {
 	return nil
 }
 
-// WorkflowTurn says which step has the baton.
-type WorkflowTurn struct {
+// WorkflowBaton says which step has the baton.
+type WorkflowBaton struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The holder.
 	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
@@ -7523,20 +7523,20 @@ type WorkflowTurn struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *WorkflowTurn) Reset() {
-	*x = WorkflowTurn{}
+func (x *WorkflowBaton) Reset() {
+	*x = WorkflowBaton{}
 	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *WorkflowTurn) String() string {
+func (x *WorkflowBaton) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*WorkflowTurn) ProtoMessage() {}
+func (*WorkflowBaton) ProtoMessage() {}
 
-func (x *WorkflowTurn) ProtoReflect() protoreflect.Message {
+func (x *WorkflowBaton) ProtoReflect() protoreflect.Message {
 	mi := &file_quota_v1_quota_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -7548,26 +7548,26 @@ func (x *WorkflowTurn) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use WorkflowTurn.ProtoReflect.Descriptor instead.
-func (*WorkflowTurn) Descriptor() ([]byte, []int) {
+// Deprecated: Use WorkflowBaton.ProtoReflect.Descriptor instead.
+func (*WorkflowBaton) Descriptor() ([]byte, []int) {
 	return file_quota_v1_quota_proto_rawDescGZIP(), []int{71}
 }
 
-func (x *WorkflowTurn) GetHolder() string {
+func (x *WorkflowBaton) GetHolder() string {
 	if x != nil {
 		return x.Holder
 	}
 	return ""
 }
 
-func (x *WorkflowTurn) GetFence() uint64 {
+func (x *WorkflowBaton) GetFence() uint64 {
 	if x != nil {
 		return x.Fence
 	}
 	return 0
 }
 
-func (x *WorkflowTurn) GetEndsIn() *durationpb.Duration {
+func (x *WorkflowBaton) GetEndsIn() *durationpb.Duration {
 	if x != nil {
 		return x.EndsIn
 	}
@@ -8153,7 +8153,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\rback_pressure\x18\x0e \x01(\v2\x16.quota.v1.BackPressureR\fbackPressure\x12\x16\n" +
 	"\x06budget\x18< \x01(\tR\x06budget\x128\n" +
 	"\n" +
-	"reopens_in\x18= \x01(\v2\x19.google.protobuf.DurationR\treopensIn\"\xf7\x01\n" +
+	"reopens_in\x18= \x01(\v2\x19.google.protobuf.DurationR\treopensIn\"\xf9\x01\n" +
 	"\fBackPressure\x12\x1a\n" +
 	"\bworkflow\x18\x01 \x01(\tR\bworkflow\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.quota.v1.WorkflowStateR\x05state\x12\x12\n" +
@@ -8161,8 +8161,8 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x05quota\x18\x04 \x01(\tR\x05quota\x12:\n" +
 	"\vlimited_for\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"limitedFor\x12\"\n" +
-	"\x04side\x18\x06 \x01(\x0e2\x0e.quota.v1.SideR\x04side\x12\x12\n" +
-	"\x04turn\x18\a \x01(\tR\x04turn\"U\n" +
+	"\x04side\x18\x06 \x01(\x0e2\x0e.quota.v1.SideR\x04side\x12\x14\n" +
+	"\x05baton\x18\a \x01(\tR\x05baton\"U\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x122\n" +
 	"\aends_in\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06endsIn\"\xc5\x01\n" +
@@ -8460,7 +8460,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x11ListUsageResponse\x12\"\n" +
 	"\x04meta\x18\x01 \x01(\v2\x0e.quota.v1.MetaR\x04meta\x12%\n" +
 	"\x05usage\x18\x02 \x03(\v2\x0f.quota.v1.UsageR\x05usage\x12&\n" +
-	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xf7\x03\n" +
+	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"\xff\x03\n" +
 	"\x05Usage\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\tR\x05quota\x12%\n" +
@@ -8478,10 +8478,10 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\agranted\x18\r \x01(\x03R\agranted\x12\x1a\n" +
 	"\bconsumed\x18\x0e \x01(\x03R\bconsumed\x12\x1a\n" +
 	"\breturned\x18\x0f \x01(\x03R\breturned\x12\x18\n" +
-	"\aoverrun\x18\x10 \x01(\x03R\aoverrun\x12*\n" +
-	"\adenials\x18\x11 \x03(\v2\x10.quota.v1.DenialR\adenialsB\a\n" +
-	"\x05_used\"H\n" +
-	"\x06Denial\x12(\n" +
+	"\aoverrun\x18\x10 \x01(\x03R\aoverrun\x122\n" +
+	"\brefusals\x18\x11 \x03(\v2\x16.quota.v1.RefusalCountR\brefusalsB\a\n" +
+	"\x05_used\"N\n" +
+	"\fRefusalCount\x12(\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x10.quota.v1.ReasonR\x06reason\x12\x14\n" +
 	"\x05times\x18\x02 \x01(\x03R\x05times\"X\n" +
 	"\aBreaker\x12\x1a\n" +
@@ -8528,28 +8528,29 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"expires_in\x18\a \x01(\v2\x19.google.protobuf.DurationR\texpiresIn\x12\x1e\n" +
 	"\n" +
 	"operations\x18\b \x01(\x05R\n" +
-	"operations\"\xac\x02\n" +
+	"operations\"\xb7\x02\n" +
 	"\bWorkflow\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12,\n" +
 	"\x05steps\x18\x02 \x03(\v2\x16.quota.v1.WorkflowStepR\x05steps\x12\x1c\n" +
 	"\tthreshold\x18\x03 \x01(\x05R\tthreshold\x121\n" +
 	"\x06within\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06within\x12-\n" +
-	"\x04calm\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04calm\x12-\n" +
-	"\x04turn\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x04turn\x12/\n" +
+	"\x04calm\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x04calm\x128\n" +
+	"\n" +
+	"baton_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\tbatonTime\x12/\n" +
 	"\x05pause\x18\a \x01(\v2\x19.google.protobuf.DurationR\x05pause\"<\n" +
 	"\fWorkflowStep\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
-	"\x05after\x18\x02 \x03(\tR\x05after\"\xbf\x02\n" +
+	"\x05after\x18\x02 \x03(\tR\x05after\"\xc2\x02\n" +
 	"\x0eWorkflowStatus\x122\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x12.quota.v1.WorkflowR\n" +
 	"definition\x12-\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x17.quota.v1.WorkflowStateR\x05state\x126\n" +
 	"\tstate_for\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bstateFor\x122\n" +
-	"\acalm_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06calmIn\x12*\n" +
-	"\x04turn\x18\x05 \x01(\v2\x16.quota.v1.WorkflowTurnR\x04turn\x122\n" +
-	"\x05steps\x18\x06 \x03(\v2\x1c.quota.v1.WorkflowStepStatusR\x05steps\"p\n" +
-	"\fWorkflowTurn\x12\x16\n" +
+	"\acalm_in\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x06calmIn\x12-\n" +
+	"\x05baton\x18\x05 \x01(\v2\x17.quota.v1.WorkflowBatonR\x05baton\x122\n" +
+	"\x05steps\x18\x06 \x03(\v2\x1c.quota.v1.WorkflowStepStatusR\x05steps\"q\n" +
+	"\rWorkflowBaton\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x122\n" +
 	"\aends_in\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x06endsIn\"\x8e\x02\n" +
@@ -8609,7 +8610,7 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"REASON_CAP\x10\x10\x12\x11\n" +
 	"\rREASON_PARKED\x10\x13\x12\x17\n" +
 	"\x13REASON_TASK_SHELVED\x10\x14\x12\x19\n" +
-	"\x15REASON_TASK_UNDER_WAY\x10\x15\x12\x15\n" +
+	"\x15REASON_TASK_IN_FLIGHT\x10\x15\x12\x15\n" +
 	"\x11REASON_TASK_LATER\x10\x16\x12\x15\n" +
 	"\x11REASON_SEQUENTIAL\x10\x11\x12\x18\n" +
 	"\x14REASON_BACK_PRESSURE\x10\x12\x12\x12\n" +
@@ -8683,13 +8684,13 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\rWorkflowState\x12\x1e\n" +
 	"\x1aWORKFLOW_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17WORKFLOW_STATE_PARALLEL\x10\x01\x12\x1d\n" +
-	"\x19WORKFLOW_STATE_SEQUENTIAL\x10\x02*d\n" +
+	"\x19WORKFLOW_STATE_SEQUENTIAL\x10\x02*j\n" +
 	"\x04Side\x12\x14\n" +
 	"\x10SIDE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSIDE_UPSTREAM\x10\x01\x12\x13\n" +
 	"\x0fSIDE_DOWNSTREAM\x10\x02\x12\r\n" +
-	"\tSIDE_SELF\x10\x03\x12\x0f\n" +
-	"\vSIDE_BESIDE\x10\x04*\xa6\x01\n" +
+	"\tSIDE_SELF\x10\x03\x12\x15\n" +
+	"\x11SIDE_OTHER_BRANCH\x10\x04*\xa6\x01\n" +
 	"\x05Cause\x12\x15\n" +
 	"\x11CAUSE_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bCAUSE_OK\x10\x01\x12\x13\n" +
@@ -8723,11 +8724,11 @@ const file_quota_v1_quota_proto_rawDesc = "" +
 	"\x13EVENT_KIND_OVERRIDE\x10\x12\x12\x19\n" +
 	"\x15EVENT_KIND_TASK_BEGUN\x10\x14\x12\x19\n" +
 	"\x15EVENT_KIND_TASK_ENDED\x10\x15\x12\x1b\n" +
-	"\x17EVENT_KIND_TASK_SHELVED\x10\x16\x12\x1c\n" +
-	"\x18EVENT_KIND_TASK_PUT_BACK\x10\x17\x12\x1c\n" +
+	"\x17EVENT_KIND_TASK_SHELVED\x10\x16\x12\x1b\n" +
+	"\x17EVENT_KIND_TASK_RETRIED\x10\x17\x12\x1c\n" +
 	"\x18EVENT_KIND_BACK_PRESSURE\x10\x18\x12\x19\n" +
-	"\x15EVENT_KIND_SEQUENTIAL\x10\x19\x12\x13\n" +
-	"\x0fEVENT_KIND_TURN\x10\x1a\x12\x17\n" +
+	"\x15EVENT_KIND_SEQUENTIAL\x10\x19\x12\x14\n" +
+	"\x10EVENT_KIND_BATON\x10\x1a\x12\x17\n" +
 	"\x13EVENT_KIND_PARALLEL\x10\x1b\x12#\n" +
 	"\x1fEVENT_KIND_REOPENED_BY_OPERATOR\x10(*\xd7\x01\n" +
 	"\vTaskOutcome\x12\x1c\n" +
@@ -8878,7 +8879,7 @@ var file_quota_v1_quota_proto_goTypes = []any{
 	(*ListUsageRequest)(nil),      // 70: quota.v1.ListUsageRequest
 	(*ListUsageResponse)(nil),     // 71: quota.v1.ListUsageResponse
 	(*Usage)(nil),                 // 72: quota.v1.Usage
-	(*Denial)(nil),                // 73: quota.v1.Denial
+	(*RefusalCount)(nil),          // 73: quota.v1.RefusalCount
 	(*Breaker)(nil),               // 74: quota.v1.Breaker
 	(*Window)(nil),                // 75: quota.v1.Window
 	(*Rate)(nil),                  // 76: quota.v1.Rate
@@ -8891,7 +8892,7 @@ var file_quota_v1_quota_proto_goTypes = []any{
 	(*Workflow)(nil),              // 83: quota.v1.Workflow
 	(*WorkflowStep)(nil),          // 84: quota.v1.WorkflowStep
 	(*WorkflowStatus)(nil),        // 85: quota.v1.WorkflowStatus
-	(*WorkflowTurn)(nil),          // 86: quota.v1.WorkflowTurn
+	(*WorkflowBaton)(nil),         // 86: quota.v1.WorkflowBaton
 	(*WorkflowStepStatus)(nil),    // 87: quota.v1.WorkflowStepStatus
 	(*GetWorkflowRequest)(nil),    // 88: quota.v1.GetWorkflowRequest
 	(*GetWorkflowResponse)(nil),   // 89: quota.v1.GetWorkflowResponse
@@ -9053,8 +9054,8 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	72,  // 146: quota.v1.ListUsageResponse.usage:type_name -> quota.v1.Usage
 	3,   // 147: quota.v1.Usage.class:type_name -> quota.v1.Class
 	96,  // 148: quota.v1.Usage.waited:type_name -> google.protobuf.Duration
-	73,  // 149: quota.v1.Usage.denials:type_name -> quota.v1.Denial
-	0,   // 150: quota.v1.Denial.reason:type_name -> quota.v1.Reason
+	73,  // 149: quota.v1.Usage.refusals:type_name -> quota.v1.RefusalCount
+	0,   // 150: quota.v1.RefusalCount.reason:type_name -> quota.v1.Reason
 	96,  // 151: quota.v1.Breaker.closed:type_name -> google.protobuf.Duration
 	14,  // 152: quota.v1.Window.anchor:type_name -> quota.v1.Anchor
 	96,  // 153: quota.v1.Window.skew:type_name -> google.protobuf.Duration
@@ -9071,15 +9072,15 @@ var file_quota_v1_quota_proto_depIdxs = []int32{
 	84,  // 164: quota.v1.Workflow.steps:type_name -> quota.v1.WorkflowStep
 	96,  // 165: quota.v1.Workflow.within:type_name -> google.protobuf.Duration
 	96,  // 166: quota.v1.Workflow.calm:type_name -> google.protobuf.Duration
-	96,  // 167: quota.v1.Workflow.turn:type_name -> google.protobuf.Duration
+	96,  // 167: quota.v1.Workflow.baton_time:type_name -> google.protobuf.Duration
 	96,  // 168: quota.v1.Workflow.pause:type_name -> google.protobuf.Duration
 	83,  // 169: quota.v1.WorkflowStatus.definition:type_name -> quota.v1.Workflow
 	4,   // 170: quota.v1.WorkflowStatus.state:type_name -> quota.v1.WorkflowState
 	96,  // 171: quota.v1.WorkflowStatus.state_for:type_name -> google.protobuf.Duration
 	96,  // 172: quota.v1.WorkflowStatus.calm_in:type_name -> google.protobuf.Duration
-	86,  // 173: quota.v1.WorkflowStatus.turn:type_name -> quota.v1.WorkflowTurn
+	86,  // 173: quota.v1.WorkflowStatus.baton:type_name -> quota.v1.WorkflowBaton
 	87,  // 174: quota.v1.WorkflowStatus.steps:type_name -> quota.v1.WorkflowStepStatus
-	96,  // 175: quota.v1.WorkflowTurn.ends_in:type_name -> google.protobuf.Duration
+	96,  // 175: quota.v1.WorkflowBaton.ends_in:type_name -> google.protobuf.Duration
 	96,  // 176: quota.v1.WorkflowStepStatus.limited_ago:type_name -> google.protobuf.Duration
 	96,  // 177: quota.v1.WorkflowStepStatus.limited_for:type_name -> google.protobuf.Duration
 	96,  // 178: quota.v1.WorkflowStepStatus.paused_for:type_name -> google.protobuf.Duration

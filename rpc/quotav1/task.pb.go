@@ -37,7 +37,7 @@ const (
 	// Its next attempt may begin later.
 	TaskPhase_TASK_PHASE_WAITING TaskPhase = 2
 	// An attempt is running.
-	TaskPhase_TASK_PHASE_UNDER_WAY TaskPhase = 3
+	TaskPhase_TASK_PHASE_IN_FLIGHT TaskPhase = 3
 	// It has used up its retry budget.
 	TaskPhase_TASK_PHASE_SHELVED TaskPhase = 4
 	// It is done.
@@ -50,7 +50,7 @@ var (
 		0: "TASK_PHASE_UNSPECIFIED",
 		1: "TASK_PHASE_READY",
 		2: "TASK_PHASE_WAITING",
-		3: "TASK_PHASE_UNDER_WAY",
+		3: "TASK_PHASE_IN_FLIGHT",
 		4: "TASK_PHASE_SHELVED",
 		5: "TASK_PHASE_DONE",
 	}
@@ -58,7 +58,7 @@ var (
 		"TASK_PHASE_UNSPECIFIED": 0,
 		"TASK_PHASE_READY":       1,
 		"TASK_PHASE_WAITING":     2,
-		"TASK_PHASE_UNDER_WAY":   3,
+		"TASK_PHASE_IN_FLIGHT":   3,
 		"TASK_PHASE_SHELVED":     4,
 		"TASK_PHASE_DONE":        5,
 	}
@@ -292,7 +292,7 @@ type BeginTaskResponse_Attempt struct {
 }
 
 type BeginTaskResponse_Refusal struct {
-	// No attempt may begin now: TASK_SHELVED, TASK_UNDER_WAY, TASK_LATER, or the reason that closes one of its quotas.
+	// No attempt may begin now: TASK_SHELVED, TASK_IN_FLIGHT, TASK_LATER, or the reason that closes one of its quotas.
 	Refusal *Refusal `protobuf:"bytes,3,opt,name=refusal,proto3,oneof"`
 }
 
@@ -1321,7 +1321,7 @@ const file_quota_v1_task_proto_rawDesc = "" +
 	"\x16TASK_PHASE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10TASK_PHASE_READY\x10\x01\x12\x16\n" +
 	"\x12TASK_PHASE_WAITING\x10\x02\x12\x18\n" +
-	"\x14TASK_PHASE_UNDER_WAY\x10\x03\x12\x16\n" +
+	"\x14TASK_PHASE_IN_FLIGHT\x10\x03\x12\x16\n" +
 	"\x12TASK_PHASE_SHELVED\x10\x04\x12\x13\n" +
 	"\x0fTASK_PHASE_DONE\x10\x052\xbd\x03\n" +
 	"\vTaskService\x12F\n" +

@@ -16,7 +16,7 @@ type task struct {
 	number   int64
 	deadline time.Time
 	ttl      time.Duration
-	// phase is READY, UNDER_WAY, SHELVED or DONE; ended is how the last attempt ended.
+	// phase is READY, IN_FLIGHT, SHELVED or DONE; ended is how the last attempt ended.
 	phase quotav1.TaskPhase
 	ended *quotav1.EndTaskRequest
 }
@@ -69,9 +69,9 @@ func (s *state) beginTask(request *quotav1.BeginTaskRequest) *quotav1.BeginTaskR
 	switch t.phase {
 	case quotav1.TaskPhase_TASK_PHASE_DONE:
 		return &quotav1.BeginTaskResponse{Outcome: &quotav1.BeginTaskResponse_Done{Done: true}}
-	case quotav1.TaskPhase_TASK_PHASE_UNDER_WAY:
+	case quotav1.TaskPhase_TASK_PHASE_IN_FLIGHT:
 		return &quotav1.BeginTaskResponse{Outcome: &quotav1.BeginTaskResponse_Refusal{
-			Refusal: &quotav1.Refusal{Reason: quotav1.Reason_REASON_TASK_UNDER_WAY, RetryAfter: left(t.deadline)},
+			Refusal: &quotav1.Refusal{Reason: quotav1.Reason_REASON_TASK_IN_FLIGHT, RetryAfter: left(t.deadline)},
 		}}
 	case quotav1.TaskPhase_TASK_PHASE_SHELVED:
 		return &quotav1.BeginTaskResponse{Outcome: &quotav1.BeginTaskResponse_Refusal{
@@ -83,7 +83,7 @@ func (s *state) beginTask(request *quotav1.BeginTaskRequest) *quotav1.BeginTaskR
 		t.ttl = 10 * time.Minute
 	}
 	t.number++
-	t.fence, t.deadline, t.phase = s.next(), time.Now().Add(t.ttl), quotav1.TaskPhase_TASK_PHASE_UNDER_WAY
+	t.fence, t.deadline, t.phase = s.next(), time.Now().Add(t.ttl), quotav1.TaskPhase_TASK_PHASE_IN_FLIGHT
 	return &quotav1.BeginTaskResponse{Outcome: &quotav1.BeginTaskResponse_Attempt{
 		Attempt: &quotav1.Attempt{Number: t.number, Fence: t.fence, ExpiresIn: durationpb.New(t.ttl), MaxFailures: 3},
 	}}
@@ -95,7 +95,7 @@ func (n *Node) attempt(name string, fence uint64) (*task, error) {
 		return nil, err
 	}
 	t := n.cluster.state.tasks[name]
-	if t == nil || t.fence != fence || t.phase == quotav1.TaskPhase_TASK_PHASE_UNDER_WAY && !time.Now().Before(t.deadline) {
+	if t == nil || t.fence != fence || t.phase == quotav1.TaskPhase_TASK_PHASE_IN_FLIGHT && !time.Now().Before(t.deadline) {
 		n.cluster.state.mu.Unlock()
 		return nil, detailed(connect.CodeFailedPrecondition, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_STALE_FENCE})
 	}

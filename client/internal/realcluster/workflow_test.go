@@ -31,7 +31,7 @@ func TestBackPressureReachesTheChain(t *testing.T) {
 	}
 	var refusal *client.RefusalError
 	if _, err := ask("build", "models", 1); !errors.As(err, &refusal) || refusal.Reason != client.ReasonExhausted ||
-		refusal.BackPressure.Side != client.Itself {
+		refusal.BackPressure.Side != client.Self {
 		t.Fatalf("%v", err)
 	}
 	if _, err := ask("triage", "other", 1); !errors.Is(err, client.ReasonBackPressure) || !errors.As(err, &refusal) {

@@ -223,7 +223,7 @@ func printGatewayStatus(out io.Writer, s gateway.Status) error {
 	case s.Away:
 		state = "no node of the cluster answered the last call"
 	}
-	if _, err := fmt.Fprintf(out, "gateway on %s: %s; %d calls in flight, %d waiting\n", s.Machine, state, s.UnderWay, s.Waiting); err != nil {
+	if _, err := fmt.Fprintf(out, "gateway on %s: %s; %d calls in flight, %d waiting\n", s.Machine, state, s.InFlight, s.Waiting); err != nil {
 		return err
 	}
 	for _, table := range gatewayTables(s) {

@@ -18,7 +18,7 @@ import (
 // TestGatewayStatus_PrintsWhatItsHelpPromises: upstreams, queue, batches, seats, keys and last refusals.
 func TestGatewayStatus_PrintsWhatItsHelpPromises(t *testing.T) {
 	shown := gateway.Status{
-		Machine: "node-7", Loaded: true, Away: true, UnderWay: 3, Waiting: 1,
+		Machine: "node-7", Loaded: true, Away: true, InFlight: 3, Waiting: 1,
 		Upstreams: []gateway.UpstreamStatus{
 			{
 				Name: "github", Quotas: []gateway.PartStatus{{Part: "core", Quota: "github/core", Usable: 5000, Available: 12}},

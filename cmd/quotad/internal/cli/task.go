@@ -68,7 +68,7 @@ func nextText(t *quotav1.TaskStatus) string {
 	return output.Duration(t.RetryAfter)
 }
 
-// phaseWord writes a phase as it is typed: under-way.
+// phaseWord writes a phase as it is typed: in-flight.
 func phaseWord(phase quotav1.TaskPhase) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(phase.String(), "TASK_PHASE_")), "_", "-")
 }

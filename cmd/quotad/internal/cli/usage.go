@@ -74,7 +74,7 @@ func printUsage(a *App, all *quotav1.ListUsageResponse) error {
 			used = output.Int(*u.Used)
 		}
 		var refused []string
-		for _, d := range u.Denials {
+		for _, d := range u.Refusals {
 			refused = append(refused, fmt.Sprintf("%s=%d", strings.TrimPrefix(d.Reason.String(), "REASON_"), d.Times))
 		}
 		table.Add(u.Holder, quotafile.ClassWord(u.Class), u.Quota, output.Int(u.Reserved), used, output.Int(u.Share), output.Int(u.Lent),

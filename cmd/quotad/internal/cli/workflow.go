@@ -63,7 +63,7 @@ func (a *App) printWorkflow(workflow *quotav1.WorkflowStatus) error {
 	table.Add("name", workflow.Definition.Name)
 	table.Add("state", stateWord(workflow.State))
 	table.Add("for", output.Duration(workflow.StateFor))
-	table.Add("baton", turnText(workflow.Turn))
+	table.Add("baton", batonText(workflow.Baton))
 	table.Add("calm in", output.Duration(workflow.CalmIn))
 	if err := table.Write(a.Out); err != nil {
 		return err
@@ -87,16 +87,16 @@ func stateWord(state quotav1.WorkflowState) string {
 	return strings.ToLower(strings.TrimPrefix(state.String(), "WORKFLOW_STATE_"))
 }
 
-// turnText says whose turn it is, and for how long.
-func turnText(turn *quotav1.WorkflowTurn) string {
-	if turn == nil {
+// batonText says which step has the baton, and for how long.
+func batonText(baton *quotav1.WorkflowBaton) string {
+	if baton == nil {
 		return output.Dash
 	}
-	text := turn.Holder + ", " + output.Duration(turn.EndsIn) + " left"
-	if turn.Fence == 0 {
+	text := baton.Holder + ", " + output.Duration(baton.EndsIn) + " left"
+	if baton.Fence == 0 {
 		return text + ", not taken yet"
 	}
-	return text + ", fence " + output.Int(turn.Fence)
+	return text + ", fence " + output.Int(baton.Fence)
 }
 
 // pressureText says how a holder's workflow stands.
@@ -105,9 +105,11 @@ func pressureText(pressure *quotav1.BackPressure) string {
 	if pressure.Step == "" {
 		return text
 	}
-	where := "that is you"
-	if pressure.Side != quotav1.Side_SIDE_SELF {
-		where = "you are " + strings.ToLower(strings.TrimPrefix(pressure.Side.String(), "SIDE_"))
+	where := "you are " + strings.ToLower(strings.TrimPrefix(pressure.Side.String(), "SIDE_"))
+	if pressure.Side == quotav1.Side_SIDE_SELF {
+		where = "that is you"
+	} else if pressure.Side == quotav1.Side_SIDE_OTHER_BRANCH {
+		where = "you are on another branch"
 	}
 	return fmt.Sprintf("%s, %s is limited by %s for %s (%s)", text, pressure.Step, pressure.Quota, output.Duration(pressure.LimitedFor), where)
 }
@@ -136,7 +138,7 @@ func (a *App) workflowList() *cobra.Command {
 			table := output.Table{Header: []string{"NAME", "STEPS", "STATE", "FOR", "LIMITED", "BATON", "CALM IN"}}
 			for _, workflow := range all.Workflows {
 				table.Add(workflow.Definition.Name, output.Int(len(workflow.Steps)), stateWord(workflow.State), output.Duration(workflow.StateFor),
-					output.Or(strings.Join(limitedSteps(workflow), " ")), output.Or(workflow.Turn.GetHolder()), output.Duration(workflow.CalmIn))
+					output.Or(strings.Join(limitedSteps(workflow), " ")), output.Or(workflow.Baton.GetHolder()), output.Duration(workflow.CalmIn))
 			}
 			return table.Write(a.Out)
 		},

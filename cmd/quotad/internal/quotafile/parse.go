@@ -38,7 +38,7 @@ var (
 	memberKeys  = []string{"name", "quota"}
 	holderKeys  = []string{"pattern", "class", "weight"}
 
-	workflowKeys = []string{"name", "steps", "threshold", "within", "calm", "turn", "pause"}
+	workflowKeys = []string{"name", "steps", "threshold", "within", "calm", "baton_time", "pause"}
 	stepKeys     = []string{"holder", "after"}
 )
 

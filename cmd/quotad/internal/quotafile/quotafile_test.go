@@ -163,7 +163,7 @@ func TestTranslation(t *testing.T) {
 	}
 	workflow := &quotav1.Workflow{
 		Name: "release", Threshold: 2, Within: durationpb.New(30 * time.Second), Calm: durationpb.New(time.Minute),
-		Turn: durationpb.New(5 * time.Minute), Pause: durationpb.New(2 * time.Minute), Steps: []*quotav1.WorkflowStep{
+		BatonTime: durationpb.New(5 * time.Minute), Pause: durationpb.New(2 * time.Minute), Steps: []*quotav1.WorkflowStep{
 			{Holder: "triage"}, {Holder: "review@node-7", After: []string{"triage"}}, {Holder: "deploy", After: []string{"triage", "review@node-7"}},
 		},
 	}
@@ -229,7 +229,7 @@ func TestAnyQuotaSurvivesWriting(t *testing.T) {
 // drawWorkflow draws a workflow in which a step comes after any of those before it.
 func drawWorkflow(t *rapid.T) *quotav1.Workflow {
 	workflow := &quotav1.Workflow{Name: "w", Threshold: int32(rapid.IntRange(0, 2).Draw(t, "threshold"))}
-	for _, to := range []**durationpb.Duration{&workflow.Within, &workflow.Calm, &workflow.Turn, &workflow.Pause} {
+	for _, to := range []**durationpb.Duration{&workflow.Within, &workflow.Calm, &workflow.BatonTime, &workflow.Pause} {
 		if rapid.Bool().Draw(t, "set") {
 			*to = durationpb.New(time.Duration(rapid.IntRange(1000, 600_000).Draw(t, "length")) * time.Millisecond)
 		}

@@ -52,8 +52,8 @@ func (p *parser) workflow(n *yaml.Node, lines map[string]int) *quotav1.Workflow 
 	if v, ok := values["calm"]; ok {
 		workflow.Calm = p.duration(v, "calm", time.Second, time.Hour)
 	}
-	if v, ok := values["turn"]; ok {
-		workflow.Turn = p.duration(v, "turn", time.Second, time.Hour)
+	if v, ok := values["baton_time"]; ok {
+		workflow.BatonTime = p.duration(v, "baton_time", time.Second, time.Hour)
 	}
 	if v, ok := values["pause"]; ok {
 		workflow.Pause = p.duration(v, "pause", time.Second, time.Hour)
@@ -155,7 +155,7 @@ func workflowNode(workflow *quotav1.Workflow) *yaml.Node {
 	}
 	putDuration(n, "within", workflow.Within)
 	putDuration(n, "calm", workflow.Calm)
-	putDuration(n, "turn", workflow.Turn)
+	putDuration(n, "baton_time", workflow.BatonTime)
 	putDuration(n, "pause", workflow.Pause)
 	steps := &yaml.Node{Kind: yaml.SequenceNode}
 	for _, step := range workflow.Steps {

@@ -105,7 +105,7 @@ func (r *Runner) begin(ctx context.Context) (*client.Attempt, error) {
 			return attempt, err
 		}
 		left, pause := time.Until(until), refusal.RetryAfter
-		if refusal.Reason == client.ReasonTaskUnderWay || refusal.Reason == client.ReasonExhausted {
+		if refusal.Reason == client.ReasonTaskInFlight || refusal.Reason == client.ReasonExhausted {
 			pause = min(pause, lookAgain, max(left, 0))
 		}
 		if left <= 0 || pause > left {
@@ -164,7 +164,7 @@ func Why(refusal *client.RefusalError) string {
 	switch refusal.Reason { //nolint:exhaustive // the others are said as they are
 	case client.ReasonTaskShelved:
 		return "shelved: too many failures"
-	case client.ReasonTaskUnderWay:
+	case client.ReasonTaskInFlight:
 		return "another attempt runs, for at most " + round(refusal.RetryAfter)
 	case client.ReasonTaskLater:
 		return "not yet" + at

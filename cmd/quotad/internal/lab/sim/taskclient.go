@@ -46,7 +46,7 @@ func (g *governed) next(j *job) {
 		case refusal != nil && refusal.RetryAtNs > 0:
 			g.book.refusedBy(refusal)
 			pause := refusal.RetryAtNs - a.clock.Now
-			if refusal.Reason == logpb.Reason_REASON_TASK_UNDER_WAY {
+			if refusal.Reason == logpb.Reason_REASON_TASK_IN_FLIGHT {
 				pause = min(pause, lookAgain) // it may end long before its deadline
 			}
 			g.askIn(j, pause)
