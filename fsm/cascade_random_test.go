@@ -21,7 +21,7 @@ func crossed(t *rapid.T) []*logpb.Workflow {
 	for _, w := range all {
 		w.Threshold = rapid.Int32Range(1, 3).Draw(t, "threshold")
 		w.WithinNs, w.CalmNs = 30*second, rapid.SampledFrom([]int64{5 * second, minute}).Draw(t, "calm")
-		w.TurnNs, w.PauseNs = rapid.SampledFrom([]int64{3 * second, minute}).Draw(t, "turn"), 20*second
+		w.BatonTimeNs, w.PauseNs = rapid.SampledFrom([]int64{3 * second, minute}).Draw(t, "turn"), 20*second
 	}
 	return all
 }

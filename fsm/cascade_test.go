@@ -210,7 +210,7 @@ func TestOneAtATime(t *testing.T) {
 			{0, renews(3, minute), "until 1m20s"},
 		}...)},
 		{"a turn ends at its deadline, and with it its leases, however they are renewed", quotas, []line{
-			{0, workflows(with(releaseChain(), func(w *logpb.Workflow) { w.TurnNs, w.CalmNs = 10*second, hour })), "applied"},
+			{0, workflows(with(releaseChain(), func(w *logpb.Workflow) { w.BatonTimeNs, w.CalmNs = 10*second, hour })), "applied"},
 			{0, asks("deployment", hour, itemOf("s", 1)), "lease 1: s=1 until 1h0m0s"}, // before the switch: untouched
 			{0, consumesAtOnce("implementation", itemOf("r", 1)), "lease 2: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 			{0, limitedBy(2, "r", 2*second), "reported: r closed until 2s"},
@@ -351,7 +351,7 @@ func TestTheChainHears(t *testing.T) {
 	w.do(asks("triage", 0, itemOf("s", 1)))
 	heard("the first to come", "turn triage 5m0s")
 	p := w.do(asks("architecture", 0, itemOf("s", 1))).GetRefusal().GetBackPressure()
-	if !p.GetSequential() || p.Turn != "triage" {
+	if !p.GetSequential() || p.Baton != "triage" {
 		t.Errorf("whose turn it is: %v", p)
 	}
 	w.sleep(80*second - 1)
@@ -512,7 +512,7 @@ func TestAnOfferDoesNotWaitForWhoIsLimited(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("plain", 1000, 10*second), rateOf("gate", 10, minute), hourly("h", 5))
 	turns := func(wf *logpb.Workflow, turn int64) *logpb.Workflow {
-		wf.Threshold, wf.CalmNs, wf.TurnNs = 1, hour, turn
+		wf.Threshold, wf.CalmNs, wf.BatonTimeNs = 1, hour, turn
 		return wf
 	}
 	w.do(workflows(turns(chain("one", "a", "b"), 3*second), turns(chain("two", "b", "x"), minute)))

@@ -328,7 +328,7 @@ func TestAnOperationIsALeasesOrAnOrphan(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
 	live := w.apply(asks("a", 0, itemOf("q", 5)))[0].GetGranted().Lease
-	for _, o := range []*logpb.SnapshotOperation{{Lease: live, Op: 1, Orphan: true}, {Lease: live + 1, Op: 1}} {
+	for _, o := range []*logpb.SnapshotOperation{{Lease: live, Op: 1, Detached: true}, {Lease: live + 1, Op: 1}} {
 		if err := (&restoring{m: w.m}).takeOperation(o); err == nil {
 			t.Errorf("taken: %v", o)
 		}

@@ -313,7 +313,9 @@ func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
 		"one that has ended": {Kind: &logpb.SnapshotRecord_Session{Session: &logpb.SnapshotSession{Id: 1, Ended: true, Account: nobody}}},
 		"a key":              {Kind: &logpb.SnapshotRecord_Key{Key: &logpb.SnapshotKey{Key: "k", Result: effect.Done(), Account: nobody}}},
 		"a lease":            {Kind: &logpb.SnapshotRecord_Lease{Lease: &logpb.SnapshotLease{Id: 1, Account: nobody}}},
-		"an orphan":          {Kind: &logpb.SnapshotRecord_Operation{Operation: &logpb.SnapshotOperation{Lease: 1, Op: 1, Orphan: true, Account: nobody}}},
+		"a detached operation": {Kind: &logpb.SnapshotRecord_Operation{
+			Operation: &logpb.SnapshotOperation{Lease: 1, Op: 1, Detached: true, Account: nobody},
+		}},
 		"a holder":           {Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "h", Account: nobody}}},
 		"a waiter":           {Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{Ticket: 1, Reserve: ask("waits"), Account: nobody}}},
 		"a task":             {Kind: &logpb.SnapshotRecord_Task{Task: &logpb.SnapshotTask{Name: "t", Account: nobody}}},

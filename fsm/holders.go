@@ -60,11 +60,11 @@ func (hs *holderTables) copy() *holderTables {
 }
 
 func (h *holder) encode() *logpb.SnapshotHolder {
-	return &logpb.SnapshotHolder{Name: h.name, Turn: h.virtualTime, SeenNs: h.seen, Rest: h.rest, Account: h.account}
+	return &logpb.SnapshotHolder{Name: h.name, VirtualTime: h.virtualTime, SeenNs: h.seen, Rest: h.rest, Account: h.account}
 }
 
-func (t *holderStats) encode() *logpb.SnapshotTally {
-	return &logpb.SnapshotTally{
+func (t *holderStats) encode() *logpb.SnapshotHolderStats {
+	return &logpb.SnapshotHolderStats{
 		Holder: t.holder, Quota: t.quota, Grants: t.grants, GrantedNs: t.granted, Failures: t.failures, ClosedUntilNs: t.closedUntil,
 		DeniedNs: t.denied, MemberQuota: t.member,
 	}
@@ -72,7 +72,7 @@ func (t *holderStats) encode() *logpb.SnapshotTally {
 
 func (hs *holderTables) takeHolder(encoded *logpb.SnapshotHolder) error {
 	h := &holder{
-		Made: cow.In(hs.generation), name: encoded.Name, virtualTime: encoded.Turn, rest: encoded.Rest, seen: encoded.SeenNs,
+		Made: cow.In(hs.generation), name: encoded.Name, virtualTime: encoded.VirtualTime, rest: encoded.Rest, seen: encoded.SeenNs,
 		account: encoded.Account,
 	}
 	if err := hs.book.Charge(h.account, accounts.Holders, h.size()); err != nil {
@@ -83,7 +83,7 @@ func (hs *holderTables) takeHolder(encoded *logpb.SnapshotHolder) error {
 	return nil
 }
 
-func (hs *holderTables) takeStats(encoded *logpb.SnapshotTally) error {
+func (hs *holderTables) takeStats(encoded *logpb.SnapshotHolderStats) error {
 	h, known := hs.byName.Get(encoded.Holder)
 	if !known {
 		return fmt.Errorf("a tally is of holder %q, of whom nothing is remembered", encoded.Holder)

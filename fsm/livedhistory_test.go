@@ -488,7 +488,7 @@ func (d *livedDrawing) applyQuotas() *logpb.Command {
 func livedWorkflow(name string) *logpb.Workflow {
 	return &logpb.Workflow{
 		Name: name, Threshold: 2, WithinNs: int64(time.Minute),
-		CalmNs: int64(5 * time.Second), TurnNs: int64(5 * time.Second), PauseNs: int64(5 * time.Second),
+		CalmNs: int64(5 * time.Second), BatonTimeNs: int64(5 * time.Second), PauseNs: int64(5 * time.Second),
 		Steps: []*logpb.WorkflowStep{
 			{Holder: "h1"}, {Holder: "h2", After: []string{"h1"}}, {Holder: "h3", After: []string{"h1", "h2"}}, {Holder: "h0"},
 		},

@@ -81,8 +81,8 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 		return r.takeSamples(kind.Samples)
 	case *logpb.SnapshotRecord_Override:
 		return r.takeOverride(kind.Override)
-	case *logpb.SnapshotRecord_Tally:
-		return m.holders.takeStats(kind.Tally)
+	case *logpb.SnapshotRecord_HolderStats:
+		return m.holders.takeStats(kind.HolderStats)
 	case *logpb.SnapshotRecord_Meter:
 		return m.holders.takeMeter(kind.Meter)
 	case *logpb.SnapshotRecord_Waiter:
@@ -101,8 +101,8 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 		return m.tasks.Enter(taskHost{m}, kind.Task)
 	case *logpb.SnapshotRecord_Resume:
 		m.resumed.Set(kind.Resume.Holder, kind.Resume.UpTo)
-	case *logpb.SnapshotRecord_Lane:
-		r.takeWaitSet(kind.Lane)
+	case *logpb.SnapshotRecord_WaitSet:
+		r.takeWaitSet(kind.WaitSet)
 	case *logpb.SnapshotRecord_Moving:
 		m.queue.moving.Set(kind.Moving.Holder, moving{from: kind.Moving.From, again: kind.Moving.Again})
 	case *logpb.SnapshotRecord_DeletedQuota:
@@ -122,7 +122,7 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 }
 
 // takeWaitSet enters a wait set. Where no pools were asked for, what was asked for is not recorded.
-func (r *restoring) takeWaitSet(encoded *logpb.SnapshotLane) {
+func (r *restoring) takeWaitSet(encoded *logpb.SnapshotWaitSet) {
 	l := &waitSet{
 		Made: cow.In(r.m.generation), number: encoded.Number, asked: encoded.Asked, quotas: encoded.Quotas, pooled: len(encoded.Asked) > 0,
 	}
@@ -168,7 +168,7 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 	m.clusterID, m.epoch, m.grants = head.ClusterId, head.Epoch, head.Grants
 	m.lastLease, m.queue.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
 	m.quotas.last, m.amounts.busyUntil, m.accounts.Last = head.LastQuota, head.BusyUntilNs, head.LastAccount
-	m.queue.lastWaitSet = head.LastLane
+	m.queue.lastWaitSet = head.LastWaitSet
 	m.queue.movedLast, m.queue.lookedFrom, m.records.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
 	m.accounts.Limits = accounts.Limits{
 		Sessions: head.Limits.GetMaxSessions(), ResultBytes: head.Limits.GetMaxResultBytes(),
@@ -314,14 +314,14 @@ func (r *restoring) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 		return fmt.Errorf("ticket %d is charged to account %d, which does not exist", encoded.Ticket, encoded.Account)
 	}
 	virtualTime := h.virtualTime
-	if encoded.Turn != nil {
-		virtualTime = *encoded.Turn
+	if encoded.VirtualTime != nil {
+		virtualTime = *encoded.VirtualTime
 	}
 	r.m.queue.waiters.Set(encoded.Ticket, &waiter{
 		Made: cow.In(r.m.generation), ticket: encoded.Ticket, req: encoded.Reserve,
 		priority: priority{class: encoded.Class, rank: encoded.Rank}, starved: encoded.Saved, promotedAt: encoded.Floor, promoteAt: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
 		from:    dedup.RequestID{Session: encoded.Session, Seq: encoded.Seq, Key: encoded.Key},
-		account: encoded.Account, waitSet: encoded.Lane, shares: int(encoded.Shares),
+		account: encoded.Account, waitSet: encoded.WaitSet, shares: int(encoded.Shares),
 	})
 	return nil
 }

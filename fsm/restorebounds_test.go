@@ -46,7 +46,7 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 		"grants":                 {change: head(func(h *logpb.SnapshotHead) { h.Grants = 1 << 48 })},
 		"a lease's number":       {change: head(func(h *logpb.SnapshotHead) { h.LastLease = 1<<62 + 1 }), taken: true},
 		"a session's number":     {change: head(func(h *logpb.SnapshotHead) { h.LastSession = 1<<64 - 1 }), taken: true},
-		"a lane's number":        {change: head(func(h *logpb.SnapshotHead) { h.LastLane = 1<<31 + 1 }), taken: true},
+		"a wait set's number":    {change: head(func(h *logpb.SnapshotHead) { h.LastWaitSet = 1<<31 + 1 }), taken: true},
 		"a time":                 {change: head(func(h *logpb.SnapshotHead) { h.NowNs = fixed.MaxTime + 1 })},
 		"an early view":          {change: head(func(h *logpb.SnapshotHead) { h.WallEarlyNs = fixed.MaxTime + 1 })},
 		"views the wrong way":    {change: head(func(h *logpb.SnapshotHead) { h.WallLateNs = h.WallEarlyNs - 1 })},

@@ -18,7 +18,7 @@ func (r *restoring) takeLease(encoded *logpb.SnapshotLease) error {
 	m := r.m
 	l := &lease{
 		Made: cow.In(m.generation), id: encoded.Id, fence: encoded.Fence, holder: encoded.Holder, class: encoded.Class,
-		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, provisional: encoded.Tentative,
+		deadline: encoded.DeadlineNs, ttl: encoded.TtlNs, provisional: encoded.Provisional,
 		digest: entry.DigestHolder(encoded.Holder), account: encoded.Account,
 	}
 	l.items = l.single[:0]
@@ -57,9 +57,9 @@ func (r *restoring) takeOperation(encoded *logpb.SnapshotOperation) error {
 	m := r.m
 	l, lives := m.leases.Get(encoded.Lease)
 	leaving, _ := m.records.retiring.Get(encoded.Lease)
-	retires := leaving.retires(encoded.Op, lives) && !encoded.Orphan
-	if lives == encoded.Orphan && !retires {
-		return fmt.Errorf("operation %d of lease %d, which lives: %t; it is an orphan: %t", encoded.Op, encoded.Lease, lives, encoded.Orphan)
+	retires := leaving.retires(encoded.Op, lives) && !encoded.Detached
+	if lives == encoded.Detached && !retires {
+		return fmt.Errorf("operation %d of lease %d, which lives: %t; it is an orphan: %t", encoded.Op, encoded.Lease, lives, encoded.Detached)
 	}
 	o := new(operation)
 	if lives && !retires {
@@ -68,7 +68,7 @@ func (r *restoring) takeOperation(encoded *logpb.SnapshotOperation) error {
 	*o = operation{
 		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
 		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
-		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, detached: encoded.Orphan,
+		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, detached: encoded.Detached,
 		check: encoded.CheckNs, beganWall: min(max(encoded.BeganWallNs, 0), m.clock.WallEarly), // which never goes back
 		began: encoded.BeganNs, Made: cow.In(m.generation), account: encoded.Account,
 	}

@@ -80,8 +80,8 @@ func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-func encodeWaitSet(number uint32, l *waitSet) *logpb.SnapshotLane {
-	encoded := &logpb.SnapshotLane{Number: number, Quotas: l.quotas}
+func encodeWaitSet(number uint32, l *waitSet) *logpb.SnapshotWaitSet {
+	encoded := &logpb.SnapshotWaitSet{Number: number, Quotas: l.quotas}
 	if l.pooled {
 		encoded.Asked = l.asked
 	}
@@ -118,7 +118,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	}
 	if going {
 		s.holders.stats.Scan(func(t *holderStats) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Tally{Tally: t.encode()}})
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_HolderStats{HolderStats: t.encode()}})
 			return going
 		})
 	}
@@ -130,7 +130,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	}
 	if going {
 		s.queue.waitSets.Scan(func(number uint32, l *waitSet) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Lane{Lane: encodeWaitSet(number, l)}})
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_WaitSet{WaitSet: encodeWaitSet(number, l)}})
 			return going
 		})
 	}
@@ -143,7 +143,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
 				Ticket: w.ticket, Reserve: w.req, Class: w.class, Rank: w.rank, AgesNs: w.promoteAt, UntilNs: w.until, Saved: w.starved, Floor: w.promotedAt,
 				Session: w.from.Session, Seq: w.from.Seq, Key: w.from.Key, Account: w.account,
-				Lane: w.waitSet, Turn: virtualTime, Shares: uint32(w.shares),
+				WaitSet: w.waitSet, VirtualTime: virtualTime, Shares: uint32(w.shares),
 			}}})
 			return going
 		})
@@ -190,7 +190,8 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		Index: s.index, Term: s.term, NowNs: s.clock.Now, WallEarlyNs: s.clock.WallEarly, WallLateNs: s.clock.WallLate,
 		ClusterId: s.clusterID, Epoch: s.epoch, Grants: s.grants, LastLease: s.lastLease, LastTicket: s.queue.lastTicket,
 		LastSession: s.requests.Last, LastQuota: s.quotas.last, BusyUntilNs: s.amounts.busyUntil,
-		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last, LastLane: s.queue.lastWaitSet, WallShiftNs: s.clock.Shift,
+		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last,
+		LastWaitSet: s.queue.lastWaitSet, WallShiftNs: s.clock.Shift,
 		MovedLast: s.queue.movedLast, LookedFrom: s.queue.lookedFrom, RetiredLast: s.records.retiredLast,
 	}
 }
@@ -234,7 +235,7 @@ func encodeQuota(q *quota, g *ledger.Ledger) *logpb.SnapshotQuota {
 func encodeLease(l *lease) *logpb.SnapshotLease {
 	encoded := &logpb.SnapshotLease{
 		Id: l.id, Fence: l.fence, Holder: l.holder, Class: l.class, DeadlineNs: l.deadline, TtlNs: l.ttl,
-		Tentative: l.provisional, DoneBelow: l.doneBelow(), Account: l.account,
+		Provisional: l.provisional, DoneBelow: l.doneBelow(), Account: l.account,
 	}
 	for i := range l.items {
 		it := &l.items[i]
@@ -248,7 +249,7 @@ func encodeLease(l *lease) *logpb.SnapshotLease {
 func encodeOperation(o *operation) *logpb.SnapshotOperation {
 	encoded := &logpb.SnapshotOperation{
 		Lease: o.lease, Op: o.op, Fence: o.fence, Holder: o.holder, SpendByNs: o.spendBy, SpendByWallNs: o.spendByWall,
-		TransitNs: o.transit, Asked: o.asked, Unspent: o.unspent, Actual: o.actual, Orphan: o.detached, CheckNs: o.check,
+		TransitNs: o.transit, Asked: o.asked, Unspent: o.unspent, Actual: o.actual, Detached: o.detached, CheckNs: o.check,
 		BeganWallNs: o.beganWall,
 	}
 	if o.detached { // of others their lease says it

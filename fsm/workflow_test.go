@@ -79,7 +79,7 @@ func TestWorkflowsThatCannotWork(t *testing.T) {
 		"less than one":         {changed(func(w *logpb.Workflow) { w.Threshold = -1 }), "a threshold of -1 is not within"},
 		"within a day":          {changed(func(w *logpb.Workflow) { w.WithinNs = day }), "within must be 1 s to 600 s"},
 		"calm at once":          {changed(func(w *logpb.Workflow) { w.CalmNs = 1 }), "calm must be 1 s to 3600 s"},
-		"a turn into the past":  {changed(func(w *logpb.Workflow) { w.TurnNs = -1 }), "turn must be 1 s to 3600 s"},
+		"a turn into the past":  {changed(func(w *logpb.Workflow) { w.BatonTimeNs = -1 }), "turn must be 1 s to 3600 s"},
 		"a pause for ever":      {changed(func(w *logpb.Workflow) { w.PauseNs = day }), "pause must be 1 s to 3600 s"},
 	} {
 		w := newWorld(t)

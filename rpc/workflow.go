@@ -15,7 +15,7 @@ import (
 func logWorkflow(w *quotav1.Workflow) *logpb.Workflow {
 	def := &logpb.Workflow{
 		Name: w.Name, Threshold: w.Threshold, WithinNs: nanos(w.Within), CalmNs: nanos(w.Calm),
-		TurnNs: nanos(w.BatonTime), PauseNs: nanos(w.Pause),
+		BatonTimeNs: nanos(w.BatonTime), PauseNs: nanos(w.Pause),
 	}
 	for _, step := range w.Steps {
 		def.Steps = append(def.Steps, &logpb.WorkflowStep{Holder: step.GetHolder(), After: step.GetAfter()})
@@ -26,7 +26,7 @@ func logWorkflow(w *quotav1.Workflow) *logpb.Workflow {
 func apiWorkflow(def *logpb.Workflow) *quotav1.Workflow {
 	w := &quotav1.Workflow{
 		Name: def.Name, Threshold: def.Threshold, Within: optionalDuration(def.WithinNs), Calm: optionalDuration(def.CalmNs),
-		BatonTime: optionalDuration(def.TurnNs), Pause: optionalDuration(def.PauseNs),
+		BatonTime: optionalDuration(def.BatonTimeNs), Pause: optionalDuration(def.PauseNs),
 	}
 	for _, step := range def.Steps {
 		w.Steps = append(w.Steps, &quotav1.WorkflowStep{Holder: step.Holder, After: step.After})
@@ -70,7 +70,7 @@ func apiBackPressure(p *logpb.BackPressure, clock fsm.Clock) *quotav1.BackPressu
 		return nil
 	}
 	pressure := &quotav1.BackPressure{
-		Workflow: p.Workflow, State: workflowState(p.Sequential), Step: p.Step, Quota: p.Quota, Side: quotav1.Side(p.Side), Baton: p.Turn,
+		Workflow: p.Workflow, State: workflowState(p.Sequential), Step: p.Step, Quota: p.Quota, Side: quotav1.Side(p.Side), Baton: p.Baton,
 	}
 	if p.Step != "" {
 		pressure.LimitedFor = left(p.UntilNs, clock.Now)

@@ -2732,8 +2732,8 @@ type Workflow struct {
 	WithinNs int64 `protobuf:"varint,4,opt,name=within_ns,json=withinNs,proto3" json:"within_ns,omitempty"`
 	// How long without a limited holder until all go again; 0: 60 s.
 	CalmNs int64 `protobuf:"varint,5,opt,name=calm_ns,json=calmNs,proto3" json:"calm_ns,omitempty"`
-	// The longest turn; 0: 5 min.
-	TurnNs int64 `protobuf:"varint,6,opt,name=turn_ns,json=turnNs,proto3" json:"turn_ns,omitempty"`
+	// The longest time that a step has the baton; 0: 5 min.
+	BatonTimeNs int64 `protobuf:"varint,6,opt,name=baton_time_ns,json=batonTimeNs,proto3" json:"baton_time_ns,omitempty"`
 	// The longest that a holder is kept back without a grant because one downstream of it is limited; 0: 5 min.
 	PauseNs       int64 `protobuf:"varint,7,opt,name=pause_ns,json=pauseNs,proto3" json:"pause_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2805,9 +2805,9 @@ func (x *Workflow) GetCalmNs() int64 {
 	return 0
 }
 
-func (x *Workflow) GetTurnNs() int64 {
+func (x *Workflow) GetBatonTimeNs() int64 {
 	if x != nil {
-		return x.TurnNs
+		return x.BatonTimeNs
 	}
 	return 0
 }
@@ -5202,8 +5202,8 @@ type BackPressure struct {
 	UntilNs int64 `protobuf:"varint,5,opt,name=until_ns,json=untilNs,proto3" json:"until_ns,omitempty"`
 	// Where this holder stands as seen from that one.
 	Side Side `protobuf:"varint,6,opt,name=side,proto3,enum=quotad.log.v1.Side" json:"side,omitempty"`
-	// Whose turn it is; empty: nobody's.
-	Turn          string `protobuf:"bytes,7,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The holder with the baton; empty: none.
+	Baton         string `protobuf:"bytes,7,opt,name=baton,proto3" json:"baton,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -5280,9 +5280,9 @@ func (x *BackPressure) GetSide() Side {
 	return Side_SIDE_UNSPECIFIED
 }
 
-func (x *BackPressure) GetTurn() string {
+func (x *BackPressure) GetBaton() string {
 	if x != nil {
-		return x.Turn
+		return x.Baton
 	}
 	return ""
 }
@@ -6578,14 +6578,14 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x0freplace_holders\x18\x03 \x01(\bR\x0ereplaceHolders\x12\x17\n" +
 	"\adry_run\x18\x04 \x01(\bR\x06dryRun\x125\n" +
 	"\tworkflows\x18\x05 \x03(\v2\x17.quotad.log.v1.WorkflowR\tworkflows\x12+\n" +
-	"\x11replace_workflows\x18\x06 \x01(\bR\x10replaceWorkflows\"\xd9\x01\n" +
+	"\x11replace_workflows\x18\x06 \x01(\bR\x10replaceWorkflows\"\xe4\x01\n" +
 	"\bWorkflow\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x121\n" +
 	"\x05steps\x18\x02 \x03(\v2\x1b.quotad.log.v1.WorkflowStepR\x05steps\x12\x1c\n" +
 	"\tthreshold\x18\x03 \x01(\x05R\tthreshold\x12\x1b\n" +
 	"\twithin_ns\x18\x04 \x01(\x03R\bwithinNs\x12\x17\n" +
-	"\acalm_ns\x18\x05 \x01(\x03R\x06calmNs\x12\x17\n" +
-	"\aturn_ns\x18\x06 \x01(\x03R\x06turnNs\x12\x19\n" +
+	"\acalm_ns\x18\x05 \x01(\x03R\x06calmNs\x12\"\n" +
+	"\rbaton_time_ns\x18\x06 \x01(\x03R\vbatonTimeNs\x12\x19\n" +
 	"\bpause_ns\x18\a \x01(\x03R\apauseNs\"<\n" +
 	"\fWorkflowStep\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
@@ -6789,7 +6789,7 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\vsmaller_ppm\x18\x03 \x01(\x05R\n" +
 	"smallerPpm\x12\x1a\n" +
 	"\bfallback\x18\x04 \x01(\tR\bfallback\x12\x14\n" +
-	"\x05parks\x18\x05 \x01(\bR\x05parks\"\xcc\x01\n" +
+	"\x05parks\x18\x05 \x01(\bR\x05parks\"\xce\x01\n" +
 	"\fBackPressure\x12\x1a\n" +
 	"\bworkflow\x18\x01 \x01(\tR\bworkflow\x12\x1e\n" +
 	"\n" +
@@ -6798,8 +6798,8 @@ const file_quotad_log_v1_log_proto_rawDesc = "" +
 	"\x04step\x18\x03 \x01(\tR\x04step\x12\x14\n" +
 	"\x05quota\x18\x04 \x01(\tR\x05quota\x12\x19\n" +
 	"\buntil_ns\x18\x05 \x01(\x03R\auntilNs\x12'\n" +
-	"\x04side\x18\x06 \x01(\x0e2\x13.quotad.log.v1.SideR\x04side\x12\x12\n" +
-	"\x04turn\x18\a \x01(\tR\x04turn\"<\n" +
+	"\x04side\x18\x06 \x01(\x0e2\x13.quotad.log.v1.SideR\x04side\x12\x14\n" +
+	"\x05baton\x18\a \x01(\tR\x05baton\"<\n" +
 	"\aWaiting\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12\x19\n" +
 	"\buntil_ns\x18\x02 \x01(\x03R\auntilNs\"\xa1\x01\n" +

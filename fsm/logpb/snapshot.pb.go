@@ -42,7 +42,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Key
 	//	*SnapshotRecord_Member
 	//	*SnapshotRecord_Rule
-	//	*SnapshotRecord_Tally
+	//	*SnapshotRecord_HolderStats
 	//	*SnapshotRecord_Demand
 	//	*SnapshotRecord_Trailer
 	//	*SnapshotRecord_Task
@@ -55,7 +55,7 @@ type SnapshotRecord struct {
 	//	*SnapshotRecord_Account
 	//	*SnapshotRecord_DeletedQuota
 	//	*SnapshotRecord_Sweep
-	//	*SnapshotRecord_Lane
+	//	*SnapshotRecord_WaitSet
 	//	*SnapshotRecord_Moving
 	//	*SnapshotRecord_Retiring
 	//	*SnapshotRecord_Reopening
@@ -200,10 +200,10 @@ func (x *SnapshotRecord) GetRule() *HolderRule {
 	return nil
 }
 
-func (x *SnapshotRecord) GetTally() *SnapshotTally {
+func (x *SnapshotRecord) GetHolderStats() *SnapshotHolderStats {
 	if x != nil {
-		if x, ok := x.Kind.(*SnapshotRecord_Tally); ok {
-			return x.Tally
+		if x, ok := x.Kind.(*SnapshotRecord_HolderStats); ok {
+			return x.HolderStats
 		}
 	}
 	return nil
@@ -317,10 +317,10 @@ func (x *SnapshotRecord) GetSweep() *SnapshotSweep {
 	return nil
 }
 
-func (x *SnapshotRecord) GetLane() *SnapshotLane {
+func (x *SnapshotRecord) GetWaitSet() *SnapshotWaitSet {
 	if x != nil {
-		if x, ok := x.Kind.(*SnapshotRecord_Lane); ok {
-			return x.Lane
+		if x, ok := x.Kind.(*SnapshotRecord_WaitSet); ok {
+			return x.WaitSet
 		}
 	}
 	return nil
@@ -401,8 +401,8 @@ type SnapshotRecord_Rule struct {
 	Rule *HolderRule `protobuf:"bytes,11,opt,name=rule,proto3,oneof"`
 }
 
-type SnapshotRecord_Tally struct {
-	Tally *SnapshotTally `protobuf:"bytes,12,opt,name=tally,proto3,oneof"`
+type SnapshotRecord_HolderStats struct {
+	HolderStats *SnapshotHolderStats `protobuf:"bytes,12,opt,name=holder_stats,json=holderStats,proto3,oneof"`
 }
 
 type SnapshotRecord_Demand struct {
@@ -453,8 +453,8 @@ type SnapshotRecord_Sweep struct {
 	Sweep *SnapshotSweep `protobuf:"bytes,91,opt,name=sweep,proto3,oneof"`
 }
 
-type SnapshotRecord_Lane struct {
-	Lane *SnapshotLane `protobuf:"bytes,92,opt,name=lane,proto3,oneof"`
+type SnapshotRecord_WaitSet struct {
+	WaitSet *SnapshotWaitSet `protobuf:"bytes,92,opt,name=wait_set,json=waitSet,proto3,oneof"`
 }
 
 type SnapshotRecord_Moving struct {
@@ -491,7 +491,7 @@ func (*SnapshotRecord_Member) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Rule) isSnapshotRecord_Kind() {}
 
-func (*SnapshotRecord_Tally) isSnapshotRecord_Kind() {}
+func (*SnapshotRecord_HolderStats) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Demand) isSnapshotRecord_Kind() {}
 
@@ -517,7 +517,7 @@ func (*SnapshotRecord_DeletedQuota) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Sweep) isSnapshotRecord_Kind() {}
 
-func (*SnapshotRecord_Lane) isSnapshotRecord_Kind() {}
+func (*SnapshotRecord_WaitSet) isSnapshotRecord_Kind() {}
 
 func (*SnapshotRecord_Moving) isSnapshotRecord_Kind() {}
 
@@ -699,11 +699,11 @@ type SnapshotHead struct {
 	LastAccount uint64 `protobuf:"varint,60,opt,name=last_account,json=lastAccount,proto3" json:"last_account,omitempty"`
 	// By how much both views of Unix time are ahead of it since operators reset the clock.
 	WallShiftNs int64 `protobuf:"varint,61,opt,name=wall_shift_ns,json=wallShiftNs,proto3" json:"wall_shift_ns,omitempty"`
-	// The number of the last lane.
-	LastLane uint32 `protobuf:"varint,90,opt,name=last_lane,json=lastLane,proto3" json:"last_lane,omitempty"`
-	// The holder that was the last to have waiters moved to its turn, while some are still to be moved.
+	// The number of the last wait set.
+	LastWaitSet uint32 `protobuf:"varint,90,opt,name=last_wait_set,json=lastWaitSet,proto3" json:"last_wait_set,omitempty"`
+	// The holder that was the last to have waiters moved to its virtual time, while some are still to be moved.
 	MovedLast string `protobuf:"bytes,91,opt,name=moved_last,json=movedLast,proto3" json:"moved_last,omitempty"`
-	// The lane from which on, downwards, the next ones are looked at for who is first in line; 0: from the last one on.
+	// The wait set from which on, downwards, the next ones are examined for their first waiter; 0: from the last one on.
 	LookedFrom uint32 `protobuf:"varint,92,opt,name=looked_from,json=lookedFrom,proto3" json:"looked_from,omitempty"`
 	// The lease that was the last to have records retired, while some are still to be retired; 0: there is none.
 	RetiredLast   uint64 `protobuf:"varint,93,opt,name=retired_last,json=retiredLast,proto3" json:"retired_last,omitempty"`
@@ -860,9 +860,9 @@ func (x *SnapshotHead) GetWallShiftNs() int64 {
 	return 0
 }
 
-func (x *SnapshotHead) GetLastLane() uint32 {
+func (x *SnapshotHead) GetLastWaitSet() uint32 {
 	if x != nil {
-		return x.LastLane
+		return x.LastWaitSet
 	}
 	return 0
 }
@@ -931,7 +931,7 @@ type SnapshotQuota struct {
 	Closer string `protobuf:"bytes,19,opt,name=closer,proto3" json:"closer,omitempty"`
 	// When the present run of closings by that holder began.
 	ClosedSinceNs int64 `protobuf:"varint,20,opt,name=closed_since_ns,json=closedSinceNs,proto3" json:"closed_since_ns,omitempty"`
-	// By class, the largest turn at which some of it was granted; left out where all are 0.
+	// By class, the largest virtual time at which some of it was granted; left out where all are 0.
 	Served []uint64 `protobuf:"varint,21,rep,packed,name=served,proto3" json:"served,omitempty"`
 	// The window in which the cap was learned.
 	CapWindow int64 `protobuf:"varint,22,opt,name=cap_window,json=capWindow,proto3" json:"cap_window,omitempty"`
@@ -1875,7 +1875,7 @@ type SnapshotLease struct {
 	// The length asked for.
 	TtlNs int64 `protobuf:"varint,6,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
 	// Its first deadline is a short one.
-	Tentative bool `protobuf:"varint,7,opt,name=tentative,proto3" json:"tentative,omitempty"`
+	Provisional bool `protobuf:"varint,7,opt,name=provisional,proto3" json:"provisional,omitempty"`
 	// Low-water mark of operations.
 	DoneBelow uint64 `protobuf:"varint,8,opt,name=done_below,json=doneBelow,proto3" json:"done_below,omitempty"`
 	// Its items.
@@ -1958,9 +1958,9 @@ func (x *SnapshotLease) GetTtlNs() int64 {
 	return 0
 }
 
-func (x *SnapshotLease) GetTentative() bool {
+func (x *SnapshotLease) GetProvisional() bool {
 	if x != nil {
-		return x.Tentative
+		return x.Provisional
 	}
 	return false
 }
@@ -2083,14 +2083,14 @@ type SnapshotOperation struct {
 	// Digest of what was settled; 0: not yet.
 	Actual uint64 `protobuf:"varint,10,opt,name=actual,proto3" json:"actual,omitempty"`
 	// Its lease has ended.
-	Orphan bool `protobuf:"varint,11,opt,name=orphan,proto3" json:"orphan,omitempty"`
+	Detached bool `protobuf:"varint,11,opt,name=detached,proto3" json:"detached,omitempty"`
 	// Its charges.
 	Charges []*SnapshotCharge `protobuf:"bytes,12,rep,name=charges,proto3" json:"charges,omitempty"`
-	// Orphans: when to look again whether it still counts (cluster time).
+	// Detached: when to check again whether it still counts (cluster time).
 	CheckNs int64 `protobuf:"varint,13,opt,name=check_ns,json=checkNs,proto3" json:"check_ns,omitempty"`
 	// When it was consumed, by the earlier view of Unix time.
 	BeganWallNs int64 `protobuf:"varint,14,opt,name=began_wall_ns,json=beganWallNs,proto3" json:"began_wall_ns,omitempty"`
-	// Orphans: the account that is charged with it; 0: none.
+	// Detached: the account that is charged with it; 0: none.
 	Account uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
 	// When it was consumed (cluster time), while its lease lives.
 	BeganNs       int64 `protobuf:"varint,61,opt,name=began_ns,json=beganNs,proto3" json:"began_ns,omitempty"`
@@ -2198,9 +2198,9 @@ func (x *SnapshotOperation) GetActual() uint64 {
 	return 0
 }
 
-func (x *SnapshotOperation) GetOrphan() bool {
+func (x *SnapshotOperation) GetDetached() bool {
 	if x != nil {
-		return x.Orphan
+		return x.Detached
 	}
 	return false
 }
@@ -2968,8 +2968,8 @@ func (x *SnapshotOverride) GetNote() string {
 	return ""
 }
 
-// SnapshotTally is what is remembered of one holder's use of one quota.
-type SnapshotTally struct {
+// SnapshotHolderStats is what is remembered of one holder's use of one quota.
+type SnapshotHolderStats struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The holder.
 	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
@@ -2991,20 +2991,20 @@ type SnapshotTally struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SnapshotTally) Reset() {
-	*x = SnapshotTally{}
+func (x *SnapshotHolderStats) Reset() {
+	*x = SnapshotHolderStats{}
 	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SnapshotTally) String() string {
+func (x *SnapshotHolderStats) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SnapshotTally) ProtoMessage() {}
+func (*SnapshotHolderStats) ProtoMessage() {}
 
-func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
+func (x *SnapshotHolderStats) ProtoReflect() protoreflect.Message {
 	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3016,61 +3016,61 @@ func (x *SnapshotTally) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SnapshotTally.ProtoReflect.Descriptor instead.
-func (*SnapshotTally) Descriptor() ([]byte, []int) {
+// Deprecated: Use SnapshotHolderStats.ProtoReflect.Descriptor instead.
+func (*SnapshotHolderStats) Descriptor() ([]byte, []int) {
 	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{22}
 }
 
-func (x *SnapshotTally) GetHolder() string {
+func (x *SnapshotHolderStats) GetHolder() string {
 	if x != nil {
 		return x.Holder
 	}
 	return ""
 }
 
-func (x *SnapshotTally) GetQuota() uint32 {
+func (x *SnapshotHolderStats) GetQuota() uint32 {
 	if x != nil {
 		return x.Quota
 	}
 	return 0
 }
 
-func (x *SnapshotTally) GetGrantedNs() int64 {
+func (x *SnapshotHolderStats) GetGrantedNs() int64 {
 	if x != nil {
 		return x.GrantedNs
 	}
 	return 0
 }
 
-func (x *SnapshotTally) GetFailures() int32 {
+func (x *SnapshotHolderStats) GetFailures() int32 {
 	if x != nil {
 		return x.Failures
 	}
 	return 0
 }
 
-func (x *SnapshotTally) GetClosedUntilNs() int64 {
+func (x *SnapshotHolderStats) GetClosedUntilNs() int64 {
 	if x != nil {
 		return x.ClosedUntilNs
 	}
 	return 0
 }
 
-func (x *SnapshotTally) GetGrants() int64 {
+func (x *SnapshotHolderStats) GetGrants() int64 {
 	if x != nil {
 		return x.Grants
 	}
 	return 0
 }
 
-func (x *SnapshotTally) GetDeniedNs() int64 {
+func (x *SnapshotHolderStats) GetDeniedNs() int64 {
 	if x != nil {
 		return x.DeniedNs
 	}
 	return 0
 }
 
-func (x *SnapshotTally) GetMemberQuota() uint32 {
+func (x *SnapshotHolderStats) GetMemberQuota() uint32 {
 	if x != nil {
 		return x.MemberQuota
 	}
@@ -3088,13 +3088,13 @@ type SnapshotWorkflow struct {
 	ChangedNs int64 `protobuf:"varint,3,opt,name=changed_ns,json=changedNs,proto3" json:"changed_ns,omitempty"`
 	// The place in workflow order from which the baton continues.
 	Next int32 `protobuf:"varint,4,opt,name=next,proto3" json:"next,omitempty"`
-	// The turn; absent: nobody has it.
-	Turn *SnapshotTurn `protobuf:"bytes,5,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The baton; absent: no step has it.
+	Baton *SnapshotBaton `protobuf:"bytes,5,opt,name=baton,proto3" json:"baton,omitempty"`
 	// The steps that anything is known of, in workflow order.
 	Steps []*SnapshotStep `protobuf:"bytes,6,rep,name=steps,proto3" json:"steps,omitempty"`
 	// The last moment at which a step was limited, except those that are limited still (cluster time).
 	LastNs int64 `protobuf:"varint,7,opt,name=last_ns,json=lastNs,proto3" json:"last_ns,omitempty"`
-	// The steps that were passed over and have a turn before others, a bit for each place.
+	// The steps that were passed over and get the baton before others, a bit for each place.
 	Owed uint64 `protobuf:"varint,8,opt,name=owed,proto3" json:"owed,omitempty"`
 	// When to look at it again (cluster time); 0: nothing is pending; absent, as before version 5: it follows from the rest. In a backup that
 	// was restored this may have passed.
@@ -3161,9 +3161,9 @@ func (x *SnapshotWorkflow) GetNext() int32 {
 	return 0
 }
 
-func (x *SnapshotWorkflow) GetTurn() *SnapshotTurn {
+func (x *SnapshotWorkflow) GetBaton() *SnapshotBaton {
 	if x != nil {
-		return x.Turn
+		return x.Baton
 	}
 	return nil
 }
@@ -3196,10 +3196,10 @@ func (x *SnapshotWorkflow) GetReviewNs() int64 {
 	return 0
 }
 
-// SnapshotTurn is a turn.
-type SnapshotTurn struct {
+// SnapshotBaton says which step has the baton.
+type SnapshotBaton struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whose, by place in workflow order.
+	// The step, by place in workflow order.
 	Place int32 `protobuf:"varint,1,opt,name=place,proto3" json:"place,omitempty"`
 	// The newest fence when it began: its leases have higher ones.
 	After uint64 `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"`
@@ -3213,20 +3213,20 @@ type SnapshotTurn struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SnapshotTurn) Reset() {
-	*x = SnapshotTurn{}
+func (x *SnapshotBaton) Reset() {
+	*x = SnapshotBaton{}
 	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SnapshotTurn) String() string {
+func (x *SnapshotBaton) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SnapshotTurn) ProtoMessage() {}
+func (*SnapshotBaton) ProtoMessage() {}
 
-func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
+func (x *SnapshotBaton) ProtoReflect() protoreflect.Message {
 	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3238,40 +3238,40 @@ func (x *SnapshotTurn) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SnapshotTurn.ProtoReflect.Descriptor instead.
-func (*SnapshotTurn) Descriptor() ([]byte, []int) {
+// Deprecated: Use SnapshotBaton.ProtoReflect.Descriptor instead.
+func (*SnapshotBaton) Descriptor() ([]byte, []int) {
 	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{24}
 }
 
-func (x *SnapshotTurn) GetPlace() int32 {
+func (x *SnapshotBaton) GetPlace() int32 {
 	if x != nil {
 		return x.Place
 	}
 	return 0
 }
 
-func (x *SnapshotTurn) GetAfter() uint64 {
+func (x *SnapshotBaton) GetAfter() uint64 {
 	if x != nil {
 		return x.After
 	}
 	return 0
 }
 
-func (x *SnapshotTurn) GetFence() uint64 {
+func (x *SnapshotBaton) GetFence() uint64 {
 	if x != nil {
 		return x.Fence
 	}
 	return 0
 }
 
-func (x *SnapshotTurn) GetBeganNs() int64 {
+func (x *SnapshotBaton) GetBeganNs() int64 {
 	if x != nil {
 		return x.BeganNs
 	}
 	return 0
 }
 
-func (x *SnapshotTurn) GetDeadlineNs() int64 {
+func (x *SnapshotBaton) GetDeadlineNs() int64 {
 	if x != nil {
 		return x.DeadlineNs
 	}
@@ -3386,16 +3386,16 @@ func (x *SnapshotStep) GetShortAmount() int64 {
 	return 0
 }
 
-// SnapshotHolder is a holder's turn.
+// SnapshotHolder is a holder's virtual time.
 type SnapshotHolder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The turn.
-	Turn uint64 `protobuf:"varint,2,opt,name=turn,proto3" json:"turn,omitempty"`
+	// The virtual time.
+	VirtualTime uint64 `protobuf:"varint,2,opt,name=virtual_time,json=virtualTime,proto3" json:"virtual_time,omitempty"`
 	// When it was last seen.
 	SeenNs int64 `protobuf:"varint,3,opt,name=seen_ns,json=seenNs,proto3" json:"seen_ns,omitempty"`
-	// What of the cost of its grants has not moved its turn yet: less than its weight.
+	// What of the cost of its grants has not moved its virtual time yet: less than its weight.
 	Rest int64 `protobuf:"varint,50,opt,name=rest,proto3" json:"rest,omitempty"`
 	// The account that is charged with what is remembered of it; 0: none.
 	Account       uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
@@ -3440,9 +3440,9 @@ func (x *SnapshotHolder) GetName() string {
 	return ""
 }
 
-func (x *SnapshotHolder) GetTurn() uint64 {
+func (x *SnapshotHolder) GetVirtualTime() uint64 {
 	if x != nil {
-		return x.Turn
+		return x.VirtualTime
 	}
 	return 0
 }
@@ -3491,14 +3491,14 @@ type SnapshotWaiter struct {
 	AgesNs int64 `protobuf:"varint,9,opt,name=ages_ns,json=agesNs,proto3" json:"ages_ns,omitempty"`
 	// It goes before critical ones: it was first in line for too long.
 	Saved bool `protobuf:"varint,10,opt,name=saved,proto3" json:"saved,omitempty"`
-	// The turn at which it joined the standard ones when it had aged; 0: it has not.
+	// The virtual time at which it joined the standard ones when it aged; 0: it has not.
 	Floor uint64 `protobuf:"varint,11,opt,name=floor,proto3" json:"floor,omitempty"`
 	// The account that it is charged to; 0: nobody's.
 	Account uint64 `protobuf:"varint,60,opt,name=account,proto3" json:"account,omitempty"`
-	// The lane in which it stands; 0: that of what it asks for.
-	Lane uint32 `protobuf:"varint,90,opt,name=lane,proto3" json:"lane,omitempty"`
-	// The turn at which it stands, where that is not its holder's.
-	Turn *uint64 `protobuf:"varint,91,opt,name=turn,proto3,oneof" json:"turn,omitempty"`
+	// The wait set in which it stands; 0: that of what it asks for.
+	WaitSet uint32 `protobuf:"varint,90,opt,name=wait_set,json=waitSet,proto3" json:"wait_set,omitempty"`
+	// The virtual time at which it stands, where that is not its holder's.
+	VirtualTime *uint64 `protobuf:"varint,91,opt,name=virtual_time,json=virtualTime,proto3,oneof" json:"virtual_time,omitempty"`
 	// How many items its lease would have, the shares of ancestors included; 0: to be worked out of what it asks for.
 	Shares        uint32 `protobuf:"varint,92,opt,name=shares,proto3" json:"shares,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3619,16 +3619,16 @@ func (x *SnapshotWaiter) GetAccount() uint64 {
 	return 0
 }
 
-func (x *SnapshotWaiter) GetLane() uint32 {
+func (x *SnapshotWaiter) GetWaitSet() uint32 {
 	if x != nil {
-		return x.Lane
+		return x.WaitSet
 	}
 	return 0
 }
 
-func (x *SnapshotWaiter) GetTurn() uint64 {
-	if x != nil && x.Turn != nil {
-		return *x.Turn
+func (x *SnapshotWaiter) GetVirtualTime() uint64 {
+	if x != nil && x.VirtualTime != nil {
+		return *x.VirtualTime
 	}
 	return 0
 }
@@ -3991,7 +3991,7 @@ type SnapshotTask struct {
 	Fence uint64 `protobuf:"varint,9,opt,name=fence,proto3" json:"fence,omitempty"`
 	// The last attempt's length without a renewal.
 	TtlNs int64 `protobuf:"varint,10,opt,name=ttl_ns,json=ttlNs,proto3" json:"ttl_ns,omitempty"`
-	// Running: the attempt's deadline. Waiting: when the next one may begin. Shelved and done: since when.
+	// In flight: the attempt's deadline. Waiting: when the next one may begin. Shelved and done: since when.
 	AtNs int64 `protobuf:"varint,11,opt,name=at_ns,json=atNs,proto3" json:"at_ns,omitempty"`
 	// How the last attempt ended.
 	Outcome TaskOutcome `protobuf:"varint,12,opt,name=outcome,proto3,enum=quotad.log.v1.TaskOutcome" json:"outcome,omitempty"`
@@ -4250,8 +4250,8 @@ func (x *SnapshotResume) GetUpTo() uint64 {
 	return 0
 }
 
-// SnapshotLane is the line of all who wait for the same quotas.
-type SnapshotLane struct {
+// SnapshotWaitSet is the line of all waiters that need the same quotas.
+type SnapshotWaitSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its number.
 	Number uint32 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -4264,20 +4264,20 @@ type SnapshotLane struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SnapshotLane) Reset() {
-	*x = SnapshotLane{}
+func (x *SnapshotWaitSet) Reset() {
+	*x = SnapshotWaitSet{}
 	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SnapshotLane) String() string {
+func (x *SnapshotWaitSet) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SnapshotLane) ProtoMessage() {}
+func (*SnapshotWaitSet) ProtoMessage() {}
 
-func (x *SnapshotLane) ProtoReflect() protoreflect.Message {
+func (x *SnapshotWaitSet) ProtoReflect() protoreflect.Message {
 	mi := &file_quotad_log_v1_snapshot_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -4289,26 +4289,26 @@ func (x *SnapshotLane) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SnapshotLane.ProtoReflect.Descriptor instead.
-func (*SnapshotLane) Descriptor() ([]byte, []int) {
+// Deprecated: Use SnapshotWaitSet.ProtoReflect.Descriptor instead.
+func (*SnapshotWaitSet) Descriptor() ([]byte, []int) {
 	return file_quotad_log_v1_snapshot_proto_rawDescGZIP(), []int{35}
 }
 
-func (x *SnapshotLane) GetNumber() uint32 {
+func (x *SnapshotWaitSet) GetNumber() uint32 {
 	if x != nil {
 		return x.Number
 	}
 	return 0
 }
 
-func (x *SnapshotLane) GetQuotas() []uint32 {
+func (x *SnapshotWaitSet) GetQuotas() []uint32 {
 	if x != nil {
 		return x.Quotas
 	}
 	return nil
 }
 
-func (x *SnapshotLane) GetAsked() []uint32 {
+func (x *SnapshotWaitSet) GetAsked() []uint32 {
 	if x != nil {
 		return x.Asked
 	}
@@ -4373,7 +4373,7 @@ func (x *SnapshotDeletedQuota) GetName() string {
 // SnapshotSweep says how far the state has come in forgetting what holders did with quotas that count it no more.
 type SnapshotSweep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which table it goes through: 1 the tallies, 2 the meters.
+	// Which table it goes through: 1 the stats of holders, 2 the meters.
 	Table int32 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
 	// The holder from which it continues.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
@@ -4443,14 +4443,14 @@ func (x *SnapshotSweep) GetAgain() bool {
 	return false
 }
 
-// SnapshotMoving says that waiters of a holder are still to be moved to its turn.
+// SnapshotMoving says that waiters of a holder are still to be moved to its virtual time.
 type SnapshotMoving struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The holder.
 	Holder string `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
 	// The ticket to continue with.
 	From uint64 `protobuf:"varint,2,opt,name=from,proto3" json:"from,omitempty"`
-	// All are gone through once more: the turn has moved since.
+	// All are gone through once more: the virtual time has moved since.
 	Again         bool `protobuf:"varint,3,opt,name=again,proto3" json:"again,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4640,7 +4640,7 @@ var File_quotad_log_v1_snapshot_proto protoreflect.FileDescriptor
 
 const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\n" +
-	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xdf\f\n" +
+	"\x1cquotad/log/v1/snapshot.proto\x12\rquotad.log.v1\x1a\x17quotad/log/v1/log.proto\"\xfc\f\n" +
 	"\x0eSnapshotRecord\x121\n" +
 	"\x04head\x18\x01 \x01(\v2\x1b.quotad.log.v1.SnapshotHeadH\x00R\x04head\x124\n" +
 	"\x05quota\x18\x02 \x01(\v2\x1c.quotad.log.v1.SnapshotQuotaH\x00R\x05quota\x124\n" +
@@ -4653,8 +4653,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x03key\x18\t \x01(\v2\x1a.quotad.log.v1.SnapshotKeyH\x00R\x03key\x127\n" +
 	"\x06member\x18\n" +
 	" \x01(\v2\x1d.quotad.log.v1.SnapshotMemberH\x00R\x06member\x12/\n" +
-	"\x04rule\x18\v \x01(\v2\x19.quotad.log.v1.HolderRuleH\x00R\x04rule\x124\n" +
-	"\x05tally\x18\f \x01(\v2\x1c.quotad.log.v1.SnapshotTallyH\x00R\x05tally\x127\n" +
+	"\x04rule\x18\v \x01(\v2\x19.quotad.log.v1.HolderRuleH\x00R\x04rule\x12G\n" +
+	"\fholder_stats\x18\f \x01(\v2\".quotad.log.v1.SnapshotHolderStatsH\x00R\vholderStats\x127\n" +
 	"\x06demand\x18\r \x01(\v2\x1d.quotad.log.v1.SnapshotDemandH\x00R\x06demand\x12:\n" +
 	"\atrailer\x18\x0f \x01(\v2\x1e.quotad.log.v1.SnapshotTrailerH\x00R\atrailer\x121\n" +
 	"\x04task\x18\x10 \x01(\v2\x1b.quotad.log.v1.SnapshotTaskH\x00R\x04task\x12=\n" +
@@ -4666,8 +4666,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06resume\x182 \x01(\v2\x1d.quotad.log.v1.SnapshotResumeH\x00R\x06resume\x12:\n" +
 	"\aaccount\x18< \x01(\v2\x1e.quotad.log.v1.SnapshotAccountH\x00R\aaccount\x12J\n" +
 	"\rdeleted_quota\x18Z \x01(\v2#.quotad.log.v1.SnapshotDeletedQuotaH\x00R\fdeletedQuota\x124\n" +
-	"\x05sweep\x18[ \x01(\v2\x1c.quotad.log.v1.SnapshotSweepH\x00R\x05sweep\x121\n" +
-	"\x04lane\x18\\ \x01(\v2\x1b.quotad.log.v1.SnapshotLaneH\x00R\x04lane\x127\n" +
+	"\x05sweep\x18[ \x01(\v2\x1c.quotad.log.v1.SnapshotSweepH\x00R\x05sweep\x12;\n" +
+	"\bwait_set\x18\\ \x01(\v2\x1e.quotad.log.v1.SnapshotWaitSetH\x00R\awaitSet\x127\n" +
 	"\x06moving\x18] \x01(\v2\x1d.quotad.log.v1.SnapshotMovingH\x00R\x06moving\x12=\n" +
 	"\bretiring\x18^ \x01(\v2\x1f.quotad.log.v1.SnapshotRetiringH\x00R\bretiring\x12@\n" +
 	"\treopening\x18_ \x01(\v2 .quotad.log.v1.SnapshotReopeningH\x00R\treopeningB\x06\n" +
@@ -4680,7 +4680,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\areports\x18\x05 \x01(\x03R\areports\"4\n" +
 	"\fSnapshotPage\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
-	"\x02op\x18\x02 \x01(\x04R\x02op\"\x97\x05\n" +
+	"\x02op\x18\x02 \x01(\x04R\x02op\"\x9e\x05\n" +
 	"\fSnapshotHead\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x15\n" +
@@ -4704,8 +4704,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\rbusy_until_ns\x18\x0e \x01(\x03R\vbusyUntilNs\x12\x14\n" +
 	"\x05level\x18\x0f \x01(\rR\x05level\x12!\n" +
 	"\flast_account\x18< \x01(\x04R\vlastAccount\x12\"\n" +
-	"\rwall_shift_ns\x18= \x01(\x03R\vwallShiftNs\x12\x1b\n" +
-	"\tlast_lane\x18Z \x01(\rR\blastLane\x12\x1d\n" +
+	"\rwall_shift_ns\x18= \x01(\x03R\vwallShiftNs\x12\"\n" +
+	"\rlast_wait_set\x18Z \x01(\rR\vlastWaitSet\x12\x1d\n" +
 	"\n" +
 	"moved_last\x18[ \x01(\tR\tmovedLast\x12\x1f\n" +
 	"\vlooked_from\x18\\ \x01(\rR\n" +
@@ -4813,7 +4813,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06amount\x18\x02 \x01(\x03R\x06amount\x12\x16\n" +
 	"\x06closed\x18\x03 \x01(\x03R\x06closed\x12\x18\n" +
 	"\aoverrun\x18\x04 \x01(\x03R\aoverrun\x12\x19\n" +
-	"\buntil_ns\x18\x05 \x01(\x03R\auntilNs\"\xa5\x02\n" +
+	"\buntil_ns\x18\x05 \x01(\x03R\auntilNs\"\xa9\x02\n" +
 	"\rSnapshotLease\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x14\n" +
 	"\x05fence\x18\x02 \x01(\x04R\x05fence\x12\x16\n" +
@@ -4821,8 +4821,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05class\x18\x04 \x01(\x05R\x05class\x12\x1f\n" +
 	"\vdeadline_ns\x18\x05 \x01(\x03R\n" +
 	"deadlineNs\x12\x15\n" +
-	"\x06ttl_ns\x18\x06 \x01(\x03R\x05ttlNs\x12\x1c\n" +
-	"\ttentative\x18\a \x01(\bR\ttentative\x12\x1d\n" +
+	"\x06ttl_ns\x18\x06 \x01(\x03R\x05ttlNs\x12 \n" +
+	"\vprovisional\x18\a \x01(\bR\vprovisional\x12\x1d\n" +
 	"\n" +
 	"done_below\x18\b \x01(\x04R\tdoneBelow\x121\n" +
 	"\x05items\x18\t \x03(\v2\x1b.quotad.log.v1.SnapshotItemR\x05items\x12\x18\n" +
@@ -4831,7 +4831,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x1a\n" +
 	"\bancestor\x18\x02 \x01(\bR\bancestor\x12\x16\n" +
 	"\x06window\x18\x03 \x01(\x03R\x06window\x12\x12\n" +
-	"\x04held\x18\x04 \x01(\x03R\x04held\"\xdc\x03\n" +
+	"\x04held\x18\x04 \x01(\x03R\x04held\"\xe0\x03\n" +
 	"\x11SnapshotOperation\x12\x14\n" +
 	"\x05lease\x18\x01 \x01(\x04R\x05lease\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\x04R\x02op\x12\x14\n" +
@@ -4844,8 +4844,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05asked\x18\b \x01(\x04R\x05asked\x12\x18\n" +
 	"\aunspent\x18\t \x01(\x04R\aunspent\x12\x16\n" +
 	"\x06actual\x18\n" +
-	" \x01(\x04R\x06actual\x12\x16\n" +
-	"\x06orphan\x18\v \x01(\bR\x06orphan\x127\n" +
+	" \x01(\x04R\x06actual\x12\x1a\n" +
+	"\bdetached\x18\v \x01(\bR\bdetached\x127\n" +
 	"\acharges\x18\f \x03(\v2\x1d.quotad.log.v1.SnapshotChargeR\acharges\x12\x19\n" +
 	"\bcheck_ns\x18\r \x01(\x03R\acheckNs\x12\"\n" +
 	"\rbegan_wall_ns\x18\x0e \x01(\x03R\vbeganWallNs\x12\x18\n" +
@@ -4908,8 +4908,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05quota\x18\x01 \x01(\rR\x05quota\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x19\n" +
 	"\buntil_ns\x18\x03 \x01(\x03R\auntilNs\x12\x12\n" +
-	"\x04note\x18\x04 \x01(\tR\x04note\"\xf8\x01\n" +
-	"\rSnapshotTally\x12\x16\n" +
+	"\x04note\x18\x04 \x01(\tR\x04note\"\xfe\x01\n" +
+	"\x13SnapshotHolderStats\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x14\n" +
 	"\x05quota\x18\x02 \x01(\rR\x05quota\x12\x1d\n" +
 	"\n" +
@@ -4918,7 +4918,7 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x0fclosed_until_ns\x18\x05 \x01(\x03R\rclosedUntilNs\x12\x16\n" +
 	"\x06grants\x18\x06 \x01(\x03R\x06grants\x12\x1b\n" +
 	"\tdenied_ns\x18\a \x01(\x03R\bdeniedNs\x12!\n" +
-	"\fmember_quota\x18\x1c \x01(\rR\vmemberQuota\"\xdf\x02\n" +
+	"\fmember_quota\x18\x1c \x01(\rR\vmemberQuota\"\xe2\x02\n" +
 	"\x10SnapshotWorkflow\x127\n" +
 	"\n" +
 	"definition\x18\x01 \x01(\v2\x17.quotad.log.v1.WorkflowR\n" +
@@ -4928,15 +4928,15 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"sequential\x12\x1d\n" +
 	"\n" +
 	"changed_ns\x18\x03 \x01(\x03R\tchangedNs\x12\x12\n" +
-	"\x04next\x18\x04 \x01(\x05R\x04next\x12/\n" +
-	"\x04turn\x18\x05 \x01(\v2\x1b.quotad.log.v1.SnapshotTurnR\x04turn\x121\n" +
+	"\x04next\x18\x04 \x01(\x05R\x04next\x122\n" +
+	"\x05baton\x18\x05 \x01(\v2\x1c.quotad.log.v1.SnapshotBatonR\x05baton\x121\n" +
 	"\x05steps\x18\x06 \x03(\v2\x1b.quotad.log.v1.SnapshotStepR\x05steps\x12\x17\n" +
 	"\alast_ns\x18\a \x01(\x03R\x06lastNs\x12\x12\n" +
 	"\x04owed\x18\b \x01(\x04R\x04owed\x12 \n" +
 	"\treview_ns\x18\t \x01(\x03H\x00R\breviewNs\x88\x01\x01B\f\n" +
 	"\n" +
-	"_review_ns\"\x8c\x01\n" +
-	"\fSnapshotTurn\x12\x14\n" +
+	"_review_ns\"\x8d\x01\n" +
+	"\rSnapshotBaton\x12\x14\n" +
 	"\x05place\x18\x01 \x01(\x05R\x05place\x12\x14\n" +
 	"\x05after\x18\x02 \x01(\x04R\x05after\x12\x14\n" +
 	"\x05fence\x18\x03 \x01(\x04R\x05fence\x12\x19\n" +
@@ -4953,13 +4953,13 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\tpaused_ns\x18\x06 \x01(\x03R\bpausedNs\x12\x1f\n" +
 	"\vshort_quota\x18\a \x01(\tR\n" +
 	"shortQuota\x12!\n" +
-	"\fshort_amount\x18\b \x01(\x03R\vshortAmount\"\x7f\n" +
+	"\fshort_amount\x18\b \x01(\x03R\vshortAmount\"\x8e\x01\n" +
 	"\x0eSnapshotHolder\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
-	"\x04turn\x18\x02 \x01(\x04R\x04turn\x12\x17\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
+	"\fvirtual_time\x18\x02 \x01(\x04R\vvirtualTime\x12\x17\n" +
 	"\aseen_ns\x18\x03 \x01(\x03R\x06seenNs\x12\x12\n" +
 	"\x04rest\x182 \x01(\x03R\x04rest\x12\x18\n" +
-	"\aaccount\x18< \x01(\x04R\aaccount\"\x8a\x03\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\"\xa8\x03\n" +
 	"\x0eSnapshotWaiter\x12\x16\n" +
 	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x120\n" +
 	"\areserve\x18\x02 \x01(\v2\x16.quotad.log.v1.ReserveR\areserve\x12\x14\n" +
@@ -4973,11 +4973,11 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x05saved\x18\n" +
 	" \x01(\bR\x05saved\x12\x14\n" +
 	"\x05floor\x18\v \x01(\x04R\x05floor\x12\x18\n" +
-	"\aaccount\x18< \x01(\x04R\aaccount\x12\x12\n" +
-	"\x04lane\x18Z \x01(\rR\x04lane\x12\x17\n" +
-	"\x04turn\x18[ \x01(\x04H\x00R\x04turn\x88\x01\x01\x12\x16\n" +
-	"\x06shares\x18\\ \x01(\rR\x06sharesB\a\n" +
-	"\x05_turn\"\xe3\x01\n" +
+	"\aaccount\x18< \x01(\x04R\aaccount\x12\x19\n" +
+	"\bwait_set\x18Z \x01(\rR\awaitSet\x12&\n" +
+	"\fvirtual_time\x18[ \x01(\x04H\x00R\vvirtualTime\x88\x01\x01\x12\x16\n" +
+	"\x06shares\x18\\ \x01(\rR\x06sharesB\x0f\n" +
+	"\r_virtual_time\"\xe3\x01\n" +
 	"\x0fSnapshotSession\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1f\n" +
@@ -5030,8 +5030,8 @@ const file_quotad_log_v1_snapshot_proto_rawDesc = "" +
 	"\x06crc32c\x18\x02 \x01(\aR\x06crc32c\"=\n" +
 	"\x0eSnapshotResume\x12\x16\n" +
 	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x13\n" +
-	"\x05up_to\x18\x02 \x01(\x04R\x04upTo\"T\n" +
-	"\fSnapshotLane\x12\x16\n" +
+	"\x05up_to\x18\x02 \x01(\x04R\x04upTo\"W\n" +
+	"\x0fSnapshotWaitSet\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x16\n" +
 	"\x06quotas\x18\x02 \x03(\rR\x06quotas\x12\x14\n" +
 	"\x05asked\x18\x17 \x03(\rR\x05asked\"B\n" +
@@ -5094,9 +5094,9 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotMeter)(nil),        // 19: quotad.log.v1.SnapshotMeter
 	(*SnapshotDenial)(nil),       // 20: quotad.log.v1.SnapshotDenial
 	(*SnapshotOverride)(nil),     // 21: quotad.log.v1.SnapshotOverride
-	(*SnapshotTally)(nil),        // 22: quotad.log.v1.SnapshotTally
+	(*SnapshotHolderStats)(nil),  // 22: quotad.log.v1.SnapshotHolderStats
 	(*SnapshotWorkflow)(nil),     // 23: quotad.log.v1.SnapshotWorkflow
-	(*SnapshotTurn)(nil),         // 24: quotad.log.v1.SnapshotTurn
+	(*SnapshotBaton)(nil),        // 24: quotad.log.v1.SnapshotBaton
 	(*SnapshotStep)(nil),         // 25: quotad.log.v1.SnapshotStep
 	(*SnapshotHolder)(nil),       // 26: quotad.log.v1.SnapshotHolder
 	(*SnapshotWaiter)(nil),       // 27: quotad.log.v1.SnapshotWaiter
@@ -5107,7 +5107,7 @@ var file_quotad_log_v1_snapshot_proto_goTypes = []any{
 	(*SnapshotTask)(nil),         // 32: quotad.log.v1.SnapshotTask
 	(*SnapshotTrailer)(nil),      // 33: quotad.log.v1.SnapshotTrailer
 	(*SnapshotResume)(nil),       // 34: quotad.log.v1.SnapshotResume
-	(*SnapshotLane)(nil),         // 35: quotad.log.v1.SnapshotLane
+	(*SnapshotWaitSet)(nil),      // 35: quotad.log.v1.SnapshotWaitSet
 	(*SnapshotDeletedQuota)(nil), // 36: quotad.log.v1.SnapshotDeletedQuota
 	(*SnapshotSweep)(nil),        // 37: quotad.log.v1.SnapshotSweep
 	(*SnapshotMoving)(nil),       // 38: quotad.log.v1.SnapshotMoving
@@ -5135,7 +5135,7 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	30, // 8: quotad.log.v1.SnapshotRecord.key:type_name -> quotad.log.v1.SnapshotKey
 	31, // 9: quotad.log.v1.SnapshotRecord.member:type_name -> quotad.log.v1.SnapshotMember
 	41, // 10: quotad.log.v1.SnapshotRecord.rule:type_name -> quotad.log.v1.HolderRule
-	22, // 11: quotad.log.v1.SnapshotRecord.tally:type_name -> quotad.log.v1.SnapshotTally
+	22, // 11: quotad.log.v1.SnapshotRecord.holder_stats:type_name -> quotad.log.v1.SnapshotHolderStats
 	15, // 12: quotad.log.v1.SnapshotRecord.demand:type_name -> quotad.log.v1.SnapshotDemand
 	33, // 13: quotad.log.v1.SnapshotRecord.trailer:type_name -> quotad.log.v1.SnapshotTrailer
 	32, // 14: quotad.log.v1.SnapshotRecord.task:type_name -> quotad.log.v1.SnapshotTask
@@ -5148,7 +5148,7 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	1,  // 21: quotad.log.v1.SnapshotRecord.account:type_name -> quotad.log.v1.SnapshotAccount
 	36, // 22: quotad.log.v1.SnapshotRecord.deleted_quota:type_name -> quotad.log.v1.SnapshotDeletedQuota
 	37, // 23: quotad.log.v1.SnapshotRecord.sweep:type_name -> quotad.log.v1.SnapshotSweep
-	35, // 24: quotad.log.v1.SnapshotRecord.lane:type_name -> quotad.log.v1.SnapshotLane
+	35, // 24: quotad.log.v1.SnapshotRecord.wait_set:type_name -> quotad.log.v1.SnapshotWaitSet
 	38, // 25: quotad.log.v1.SnapshotRecord.moving:type_name -> quotad.log.v1.SnapshotMoving
 	39, // 26: quotad.log.v1.SnapshotRecord.retiring:type_name -> quotad.log.v1.SnapshotRetiring
 	40, // 27: quotad.log.v1.SnapshotRecord.reopening:type_name -> quotad.log.v1.SnapshotReopening
@@ -5170,7 +5170,7 @@ var file_quotad_log_v1_snapshot_proto_depIdxs = []int32{
 	9,  // 43: quotad.log.v1.SnapshotMeter.used_ends:type_name -> quotad.log.v1.SnapshotEnding
 	44, // 44: quotad.log.v1.SnapshotDenial.reason:type_name -> quotad.log.v1.Reason
 	45, // 45: quotad.log.v1.SnapshotWorkflow.definition:type_name -> quotad.log.v1.Workflow
-	24, // 46: quotad.log.v1.SnapshotWorkflow.turn:type_name -> quotad.log.v1.SnapshotTurn
+	24, // 46: quotad.log.v1.SnapshotWorkflow.baton:type_name -> quotad.log.v1.SnapshotBaton
 	25, // 47: quotad.log.v1.SnapshotWorkflow.steps:type_name -> quotad.log.v1.SnapshotStep
 	46, // 48: quotad.log.v1.SnapshotWaiter.reserve:type_name -> quotad.log.v1.Reserve
 	47, // 49: quotad.log.v1.SnapshotResult.result:type_name -> quotad.log.v1.Result
@@ -5202,7 +5202,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Key)(nil),
 		(*SnapshotRecord_Member)(nil),
 		(*SnapshotRecord_Rule)(nil),
-		(*SnapshotRecord_Tally)(nil),
+		(*SnapshotRecord_HolderStats)(nil),
 		(*SnapshotRecord_Demand)(nil),
 		(*SnapshotRecord_Trailer)(nil),
 		(*SnapshotRecord_Task)(nil),
@@ -5215,7 +5215,7 @@ func file_quotad_log_v1_snapshot_proto_init() {
 		(*SnapshotRecord_Account)(nil),
 		(*SnapshotRecord_DeletedQuota)(nil),
 		(*SnapshotRecord_Sweep)(nil),
-		(*SnapshotRecord_Lane)(nil),
+		(*SnapshotRecord_WaitSet)(nil),
 		(*SnapshotRecord_Moving)(nil),
 		(*SnapshotRecord_Retiring)(nil),
 		(*SnapshotRecord_Reopening)(nil),

@@ -344,7 +344,7 @@ func (w *workflow) pressureOn(at int, now int64) *logpb.BackPressure {
 	}
 	p := &logpb.BackPressure{Workflow: w.definition.Name, Sequential: w.sequential}
 	if w.baton.deadline > now {
-		p.Turn = w.holders[w.baton.at]
+		p.Baton = w.holders[w.baton.at]
 	}
 	for i := range w.steps {
 		s, side := &w.steps[i], w.side(at, i)

@@ -76,7 +76,7 @@ func newPlan(def *logpb.Workflow) (*Plan, *logpb.Failure) {
 	}{
 		{"within", def.WithinNs, defaultWithin, maxWithin, &p.within},
 		{"calm", def.CalmNs, defaultCalm, maxTime, &p.calmTime},
-		{"turn", def.TurnNs, defaultBatonTime, maxTime, &p.batonTime},
+		{"turn", def.BatonTimeNs, defaultBatonTime, maxTime, &p.batonTime},
 		{"pause", def.PauseNs, defaultPause, maxTime, &p.pauseTime},
 	} {
 		if *time.to = time.given; time.given == 0 {

@@ -23,7 +23,7 @@ func (w *workflow) encode() *logpb.SnapshotWorkflow {
 		ReviewNs: &w.due,
 	}
 	if b := w.baton; b != (baton{}) {
-		encoded.Turn = &logpb.SnapshotTurn{Place: int32(b.at), After: b.after, Fence: b.fence, BeganNs: b.began, DeadlineNs: b.deadline}
+		encoded.Baton = &logpb.SnapshotBaton{Place: int32(b.at), After: b.after, Fence: b.fence, BeganNs: b.began, DeadlineNs: b.deadline}
 	}
 	for i := range w.steps {
 		if s := &w.steps[i]; *s != (step{}) {
@@ -50,10 +50,10 @@ func (t *Table) Restore(encoded *logpb.SnapshotWorkflow, now int64) error {
 		sequential: encoded.Sequential, changed: encoded.ChangedNs, last: encoded.LastNs, next: int(encoded.Next), owed: stepSet(encoded.Owed),
 	}
 	outside := func(place int32) bool { return place < 0 || int(place) >= len(w.steps) }
-	if b := encoded.Turn; b != nil {
+	if b := encoded.Baton; b != nil {
 		w.baton = baton{at: int(b.Place), after: b.After, fence: b.Fence, began: b.BeganNs, deadline: b.DeadlineNs}
 	}
-	if outside(encoded.Next) || outside(encoded.Turn.GetPlace()) || encoded.Owed>>len(w.steps) != 0 {
+	if outside(encoded.Next) || outside(encoded.Baton.GetPlace()) || encoded.Owed>>len(w.steps) != 0 {
 		return fmt.Errorf("workflow %q has a turn outside of its steps", p.definition.Name)
 	}
 	for _, of := range encoded.Steps {

@@ -141,7 +141,7 @@ func TestRestore_IsTheSameTable(t *testing.T) {
 		"no definition":           func(w *logpb.SnapshotWorkflow) { w.Definition = nil },
 		"a definition in vain":    func(w *logpb.SnapshotWorkflow) { w.Definition.Steps = nil },
 		"a next step outside":     func(w *logpb.SnapshotWorkflow) { w.Next = 3 },
-		"a baton before all":      func(w *logpb.SnapshotWorkflow) { w.Turn.Place = -1 },
+		"a baton before all":      func(w *logpb.SnapshotWorkflow) { w.Baton.Place = -1 },
 		"a debt to a fourth":      func(w *logpb.SnapshotWorkflow) { w.Owed = 1 << 3 },
 		"a state of a fourth":     func(w *logpb.SnapshotWorkflow) { w.Steps[0].Place = 3 },
 		"a state of a step of -1": func(w *logpb.SnapshotWorkflow) { w.Steps[0].Place = -1 },

@@ -47,10 +47,12 @@ func workflowsOf() []*logpb.Workflow {
 		return &logpb.WorkflowStep{Holder: holder, After: after}
 	}
 	return []*logpb.Workflow{
-		{Name: "a", Threshold: 2, WithinNs: 3 * sec, CalmNs: 4 * sec, TurnNs: 2 * sec, PauseNs: 6 * sec, Steps: []*logpb.WorkflowStep{
+		{Name: "a", Threshold: 2, WithinNs: 3 * sec, CalmNs: 4 * sec, BatonTimeNs: 2 * sec, PauseNs: 6 * sec, Steps: []*logpb.WorkflowStep{
 			step("std-1"), step("std-2", "std-1"), step("low-1", "std-2"),
 		}},
-		{Name: "b", Threshold: 1, WithinNs: sec, CalmNs: 2 * sec, TurnNs: 3 * sec, Steps: []*logpb.WorkflowStep{step("low-2"), step("std-1", "low-2")}},
+		{Name: "b", Threshold: 1, WithinNs: sec, CalmNs: 2 * sec, BatonTimeNs: 3 * sec, Steps: []*logpb.WorkflowStep{
+			step("low-2"), step("std-1", "low-2"),
+		}},
 	}
 }
 

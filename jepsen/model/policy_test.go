@@ -29,7 +29,7 @@ func policyStory() []step {
 	apply := &logpb.ApplyQuotas{Quotas: []*logpb.Quota{
 		window("win", "", &logpb.Window{Limit: 100, EveryNs: 100 * sec}), rate("plain", "", 100, 10*sec), slots("seats", "", 9, sec),
 	}}
-	workflow := &logpb.Workflow{Name: "w", Threshold: 1, CalmNs: 3 * sec, TurnNs: 2 * sec, Steps: []*logpb.WorkflowStep{
+	workflow := &logpb.Workflow{Name: "w", Threshold: 1, CalmNs: 3 * sec, BatonTimeNs: 2 * sec, Steps: []*logpb.WorkflowStep{
 		{Holder: "a"}, {Holder: "b", After: []string{"a"}},
 	}}
 	return []step{

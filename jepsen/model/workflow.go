@@ -65,7 +65,7 @@ func newWorkflow(definition *logpb.Workflow, now int64) *workflow {
 	w := &workflow{
 		definition: definition, above: map[string]map[string]bool{}, threshold: int(definition.Threshold), steps: map[string]*member{}, changed: now,
 		within: orElse(definition.WithinNs, 30*second), calm: orElse(definition.CalmNs, minute),
-		turns: orElse(definition.TurnNs, 5*minute), pause: orElse(definition.PauseNs, 5*minute),
+		turns: orElse(definition.BatonTimeNs, 5*minute), pause: orElse(definition.PauseNs, 5*minute),
 	}
 	if w.threshold == 0 {
 		w.threshold = min(3, len(definition.Steps))

@@ -20,7 +20,7 @@ func stepName(number int) string { return fmt.Sprintf("step-%d", number) }
 // chain is the workflow.
 func chain() *logpb.Workflow {
 	w := &logpb.Workflow{
-		Name: "chain", Threshold: 3, WithinNs: int64(3 * time.Second), CalmNs: int64(2 * time.Second), TurnNs: int64(time.Second),
+		Name: "chain", Threshold: 3, WithinNs: int64(3 * time.Second), CalmNs: int64(2 * time.Second), BatonTimeNs: int64(time.Second),
 		PauseNs: int64(3 * time.Second),
 	}
 	for number := range chainSteps {
