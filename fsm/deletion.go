@@ -126,7 +126,7 @@ func (s *State) verifyDeleted() (err error) {
 	s.queue.waitSetsOf.Scan(func(of quotaWaitSet) bool {
 		_, exists := s.quotas.byNumber.Get(of.quota)
 		if _, deleted := s.quotas.deleted.Get(of.quota); !exists && !deleted {
-			err = fmt.Errorf("lane %d is for quota %d, which does not exist", of.waitSet, of.quota)
+			err = fmt.Errorf("wait set %d is for quota %d, which does not exist", of.waitSet, of.quota)
 		}
 		return err == nil
 	})

@@ -86,7 +86,7 @@ func (hs *holderTables) takeHolder(encoded *logpb.SnapshotHolder) error {
 func (hs *holderTables) takeStats(encoded *logpb.SnapshotHolderStats) error {
 	h, known := hs.byName.Get(encoded.Holder)
 	if !known {
-		return fmt.Errorf("a tally is of holder %q, of whom nothing is remembered", encoded.Holder)
+		return fmt.Errorf("stats of holder %q, which is not remembered", encoded.Holder)
 	}
 	t := &holderStats{
 		Made: cow.In(hs.generation), holder: h.name, quota: encoded.Quota, grants: encoded.Grants,
@@ -140,7 +140,7 @@ func (hs *holderTables) verify() error {
 	})
 	hs.stats.Scan(func(t *holderStats) bool {
 		if _, ok := hs.byName.Get(t.holder); !ok {
-			errs = append(errs, fmt.Errorf("a tally of quota %d is of holder %q, of whom nothing is remembered", t.quota, t.holder))
+			errs = append(errs, fmt.Errorf("stats of quota %d are of holder %q, which is not remembered", t.quota, t.holder))
 		}
 		return len(errs) < maxReported
 	})

@@ -218,7 +218,7 @@ func (h *waitSetHeap) Less(i, j int) bool { return before((*h)[i].next, (*h)[j].
 func (h *waitSetHeap) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
 
 // Push is never called: wait sets only leave.
-func (h *waitSetHeap) Push(any) { panic("fsm: a lane was pushed") }
+func (h *waitSetHeap) Push(any) { panic("fsm: a wait set was pushed") }
 
 func (h *waitSetHeap) Pop() any {
 	last := len(*h) - 1

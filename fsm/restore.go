@@ -233,7 +233,7 @@ func (r *restoring) takeQuota(encoded *logpb.SnapshotQuota) error {
 		q.ledger.CapEnd, q.ledger.CapTeller = encoded.CapEndNs, encoded.CapTeller
 	}
 	if len(encoded.Served) > ledger.Classes {
-		return fmt.Errorf("quota %d has turns of %d classes", encoded.Number, len(encoded.Served))
+		return fmt.Errorf("quota %d has virtual times of %d classes", encoded.Number, len(encoded.Served))
 	}
 	copy(q.servedTo[:], encoded.Served)
 	if len(encoded.Used) > ledger.Classes {
@@ -367,7 +367,7 @@ func (r *restoring) lineOf(w *waiter) ([]uint32, error) {
 	}
 	l, ok := r.m.queue.waitSets.Get(w.waitSet)
 	if !ok {
-		return nil, fmt.Errorf("ticket %d stands in lane %d, which does not exist", w.ticket, w.waitSet)
+		return nil, fmt.Errorf("ticket %d stands in wait set %d, which does not exist", w.ticket, w.waitSet)
 	}
 	return l.asked, nil
 }

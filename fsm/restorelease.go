@@ -59,7 +59,7 @@ func (r *restoring) takeOperation(encoded *logpb.SnapshotOperation) error {
 	leaving, _ := m.records.retiring.Get(encoded.Lease)
 	retires := leaving.retires(encoded.Op, lives) && !encoded.Detached
 	if lives == encoded.Detached && !retires {
-		return fmt.Errorf("operation %d of lease %d, which lives: %t; it is an orphan: %t", encoded.Op, encoded.Lease, lives, encoded.Detached)
+		return fmt.Errorf("operation %d of lease %d, which lives: %t; it is detached: %t", encoded.Op, encoded.Lease, lives, encoded.Detached)
 	}
 	o := new(operation)
 	if lives && !retires {

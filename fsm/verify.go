@@ -176,7 +176,7 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 				errs = append(errs, fmt.Errorf("operation %d, which is to leave lease %d, is not found", o.op, o.lease))
 			}
 		} else if lives == o.detached || lives && l.operation(o.op) != o {
-			errs = append(errs, fmt.Errorf("operation %d: its lease %d lives: %t; it is an orphan: %t", o.op, o.lease, lives, o.detached))
+			errs = append(errs, fmt.Errorf("operation %d: its lease %d lives: %t; it is detached: %t", o.op, o.lease, lives, o.detached))
 		}
 		for i := range o.charges {
 			c := &o.charges[i]
@@ -229,15 +229,17 @@ func (rs *records) verifyDetached() (errs []error) {
 			check = min(check, u.signed())
 		}
 		if rs.pageOf(first) != p.page || rs.pageOf(last) != p.page || p.last.less(last) || p.from != p.page.from {
-			errs = append(errs, fmt.Errorf("page %v of orphans, of %v to %v (its mark is %v), is not where they are looked for", p.from, first, last, p.last))
+			errs = append(errs, fmt.Errorf("page %v of detached operations, of %v to %v (its mark is %v), is at the wrong place",
+				p.from, first, last, p.last))
 		}
 		if _, listed := rs.checks.Get(pageDue{p.check, p.from}); p.check != check || !listed {
-			errs = append(errs, fmt.Errorf("page %v of orphans is due at %d and looked at by %d, listed: %t", p.from, check, p.check, listed))
+			errs = append(errs, fmt.Errorf("page %v of detached operations is due at %d, checked by %d, listed: %t",
+				p.from, check, p.check, listed))
 		}
 		return true
 	})
 	if rs.checks.Len() != rs.detached.Len() {
-		errs = append(errs, fmt.Errorf("%d pages of orphans, %d to look at", rs.detached.Len(), rs.checks.Len()))
+		errs = append(errs, fmt.Errorf("%d pages of detached operations, %d to check", rs.detached.Len(), rs.checks.Len()))
 	}
 	return errs
 }
@@ -329,7 +331,7 @@ func (s *State) verifyTables() error {
 	})
 	waiters := s.queue.waiters.Len()
 	if waiters != s.queue.order.Len() || waiters != s.queue.waitEnds.Len() || int64(waiters) != length {
-		return fmt.Errorf("%d waiters, %d places, %d ends, %d in lanes", waiters, s.queue.order.Len(), s.queue.waitEnds.Len(), length)
+		return fmt.Errorf("%d waiters, %d places, %d ends, %d in wait sets", waiters, s.queue.order.Len(), s.queue.waitEnds.Len(), length)
 	}
 	return nil
 }
@@ -416,7 +418,7 @@ func (s *State) verifyUsage() (err error) {
 			closed++
 		}
 		if s.holders.isToForget(sweepStats, t.place()) && !s.holders.sweep.comesBy(sweepStats, t.place()) && err == nil {
-			err = fmt.Errorf("holder %q has a tally of quota %d, which does not exist", t.holder, t.quota)
+			err = fmt.Errorf("holder %q has stats of quota %d, which does not exist", t.holder, t.quota)
 		}
 		return err == nil
 	})

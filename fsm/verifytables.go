@@ -72,28 +72,29 @@ func (s *State) verifyWaitSets() error {
 		h, known := s.holders.byName.Get(w.req.Holder)
 		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.queue.lagsBehind(w) ||
 			w.ticket != ticket || ticket > s.queue.lastTicket {
-			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a line for other quotas, or at another turn than its holder's", ticket, w.req.Holder))
+			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a wait set for other quotas, or its virtual time differs from its holder's",
+				ticket, w.req.Holder))
 		}
 		return len(errs) < maxReported
 	})
 	s.queue.waitSets.Scan(func(number uint32, l *waitSet) bool {
 		listed, _ := s.queue.waitSetOf.Get(waitSetKey(l.asked))
 		if listed != number || l.number != number || number > s.queue.lastWaitSet || l.length != lengths[number] || l.length == 0 {
-			errs = append(errs, fmt.Errorf("lane %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
+			errs = append(errs, fmt.Errorf("wait set %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
 		}
 		if drawn := s.quotas.drawnOn(l.asked); !slices.ContainsFunc(l.quotas, s.quotas.wasDeleted) && !slices.Equal(drawn, l.quotas) ||
 			l.ahead != ahead[number] || !l.pooled && slices.ContainsFunc(l.asked, s.quotas.isPool) {
-			errs = append(errs, fmt.Errorf("lane %d is for quotas %v, of which %v are drawn on; %+v wait ahead of others, counted %+v", number,
+			errs = append(errs, fmt.Errorf("wait set %d is for quotas %v, of which %v are drawn on; %+v wait ahead of others, counted %+v", number,
 				l.quotas, drawn, ahead[number], l.ahead))
 		}
 		for _, of := range l.quotas {
 			if places++; !cow.Has(s.queue.waitSetsOf, quotaWaitSet{quota: of, waitSet: number}) {
-				errs = append(errs, fmt.Errorf("lane %d is not listed under quota %d", number, of))
+				errs = append(errs, fmt.Errorf("wait set %d is not listed under quota %d", number, of))
 			}
 		}
 		return len(errs) < maxReported
 	})
-	return errors.Join(append(errs, cow.Mirrored("lanes by what they need", s.queue.waitSets.Len(), s.queue.waitSetOf.Len()),
-		cow.Mirrored("lanes by quota", places, s.queue.waitSetsOf.Len()),
+	return errors.Join(append(errs, cow.Mirrored("wait sets by what they need", s.queue.waitSets.Len(), s.queue.waitSetOf.Len()),
+		cow.Mirrored("wait sets by quota", places, s.queue.waitSetsOf.Len()),
 		cow.Mirrored("waiters by holder", s.queue.waiters.Len(), s.queue.waitersOf.Len()))...)
 }

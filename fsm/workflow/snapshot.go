@@ -54,7 +54,7 @@ func (t *Table) Restore(encoded *logpb.SnapshotWorkflow, now int64) error {
 		w.baton = baton{at: int(b.Place), after: b.After, fence: b.Fence, began: b.BeganNs, deadline: b.DeadlineNs}
 	}
 	if outside(encoded.Next) || outside(encoded.Baton.GetPlace()) || encoded.Owed>>len(w.steps) != 0 {
-		return fmt.Errorf("workflow %q has a turn outside of its steps", p.definition.Name)
+		return fmt.Errorf("workflow %q has a baton outside of its steps", p.definition.Name)
 	}
 	for _, of := range encoded.Steps {
 		if outside(of.Place) {

@@ -43,7 +43,7 @@ func (t *Table) verifySteps(newest uint64) (err error) {
 			}
 		}
 		if w.definition.Name != name || len(w.steps) != len(w.holders) || w.baton.fence > newest {
-			err = fmt.Errorf("workflow %q has %d steps of %d holders, and a turn of fence %d", name, len(w.steps), len(w.holders), w.baton.fence)
+			err = fmt.Errorf("workflow %q has %d steps of %d holders, and a baton of fence %d", name, len(w.steps), len(w.holders), w.baton.fence)
 		}
 		return err == nil
 	})
