@@ -81,8 +81,8 @@ type caller struct {
 	// calls are how many are under way; called is when the last one was charged.
 	calls  int
 	called time.Time
-	// has are the calls that it has saved up in each lane, or below 0 those that it made ahead, as of at.
-	has [lanes]float64
+	// has are the calls that it has saved up in each type, or below 0 those that it made ahead, as of at.
+	has [callTypes]float64
 	at  time.Time
 	// charged is what it was charged with since the level was set, and perSecond what it was charged with in the time before.
 	charged, perSecond float64
@@ -98,27 +98,27 @@ func (c *caller) settled() bool {
 	return true
 }
 
-// Lane is what a call is about. All that a caller does is within its part, and a call waits for its own lane only: a caller that has its part
-// by what takes more can still give back.
-type Lane int
+// CallType is what a call is about. All that a caller does is within its part, and a call waits for its own type only: a caller that has
+// its part by what takes more can still give back.
+type CallType int
 
-// The lanes.
+// The types of calls.
 const (
 	// Taking calls want more, or look.
-	Taking Lane = iota
+	Taking CallType = iota
 	// Holding calls give back, renew, or tell.
 	Holding
 	// Streaming calls are told what happens.
 	Streaming
 	// Unknown are those of nobody who is known.
 	Unknown
-	lanes
+	callTypes
 )
 
-// partOf is what a lane has of a caller's part.
-var partOf = [lanes]float64{Taking: 1, Holding: 0.25, Streaming: 0.1, Unknown: 0.1}
+// partOf is what a type of call has of a caller's part.
+var partOf = [callTypes]float64{Taking: 1, Holding: 0.25, Streaming: 0.1, Unknown: 0.1}
 
-// strangers is the name of all callers who are not known. They have together what one caller has in that lane. With fewer than
+// strangers is the name of all callers who are not known. They have together what one caller has in that type. With fewer than
 // strangersCount calls in judgeEvery, a few health checks, they are nobody for whose sake others wait.
 const (
 	strangers      = ""
@@ -127,26 +127,26 @@ const (
 
 // Call is one call that is under way. A nil one is free: it never waits and is charged to nobody.
 type Call struct {
-	shares *Shares
-	of     *caller
-	lane   Lane
+	shares   *Shares
+	of       *caller
+	callType CallType
 }
 
 // Enter begins a call of a caller.
-func (s *Shares) Enter(name string, lane Lane) *Call {
+func (s *Shares) Enter(name string, callType CallType) *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.look()
 	of := s.callers[name]
 	if of == nil {
 		of = &caller{at: time.Now()}
-		for lane := range of.has {
-			of.has[lane] = s.level.saves()
+		for callType := range of.has {
+			of.has[callType] = s.level.saves()
 		}
 		s.callers[name] = of
 	}
 	of.calls++
-	return &Call{shares: s, of: of, lane: lane}
+	return &Call{shares: s, of: of, callType: callType}
 }
 
 // EnterStranger begins a call of somebody who is not known.
@@ -196,15 +196,15 @@ func (c *Call) Wait(ctx context.Context) error {
 // take charges the caller and returns how long it has to wait for that, or until it is refused.
 func (c *Call) take() (wait time.Duration, refused error) {
 	cost := 1.0
-	if c.lane == Streaming {
+	if c.callType == Streaming {
 		cost = perRound
 	}
 	c.shares.mu.Lock()
 	defer c.shares.mu.Unlock()
 	c.shares.look()
 	c.shares.refill(c.of)
-	if short := -c.of.has[c.lane]; short > 0 {
-		wait = c.shares.level.takes(short / partOf[c.lane])
+	if short := -c.of.has[c.callType]; short > 0 {
+		wait = c.shares.level.takes(short / partOf[c.callType])
 	}
 	c.shares.seen.waited = c.shares.seen.waited || wait > 0
 	if wait > Patience {
@@ -220,8 +220,8 @@ func (s *Shares) refill(of *caller) {
 	now := time.Now()
 	passed := now.Sub(of.at)
 	of.at = now
-	for lane := range of.has {
-		of.has[lane] = min(of.has[lane]+s.level.gives(passed)*partOf[lane], s.level.saves())
+	for callType := range of.has {
+		of.has[callType] = min(of.has[callType]+s.level.gives(passed)*partOf[callType], s.level.saves())
 	}
 }
 
@@ -244,8 +244,8 @@ func (c *Call) charge(cost float64) {
 }
 
 func (c *Call) chargeLocked(cost float64) {
-	c.of.has[c.lane] -= cost
-	if c.lane == Holding || c.lane == Streaming {
+	c.of.has[c.callType] -= cost
+	if c.callType == Holding || c.callType == Streaming {
 		c.of.has[Taking] -= cost
 	}
 	c.of.charged += cost

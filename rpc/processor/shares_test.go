@@ -50,7 +50,7 @@ func (m *machine) read() Clocks {
 // closedLoop calls again as soon as it was served or refused, so many calls at once, until ctx ends. It counts.
 type closedLoop struct {
 	name            string
-	lane            Lane
+	callType        CallType
 	atOnce          int
 	think           time.Duration
 	served, refused int
@@ -64,7 +64,7 @@ func (c *closedLoop) run(ctx context.Context, s *Shares, m *machine, wg *sync.Wa
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				began := time.Now()
-				call := s.Enter(c.name, c.lane)
+				call := s.Enter(c.name, c.callType)
 				err := call.Wait(ctx)
 				mu.Lock()
 				_, busy := errors.AsType[*BusyError](err)
@@ -188,11 +188,11 @@ func busyWith(t *testing.T) *Shares {
 func TestShares_PausesLetNobodyLoose(t *testing.T) {
 	const length = 30 * time.Second
 	for _, tc := range []struct {
-		name   string
-		caller string
-		lane   Lane
-		atOnce int
-		bytes  int
+		name     string
+		caller   string
+		callType CallType
+		atOnce   int
+		bytes    int
 	}{
 		{"streams that all wait", "token:hostile", Streaming, 100, 64 << 10},
 		{"calls that all wait", "token:hostile", Taking, 100, 1 << 20},
@@ -210,7 +210,7 @@ func TestShares_PausesLetNobodyLoose(t *testing.T) {
 				for range tc.atOnce {
 					wg.Go(func() {
 						for ctx.Err() == nil {
-							call := s.Enter(tc.caller, tc.lane)
+							call := s.Enter(tc.caller, tc.callType)
 							if call.Wait(ctx) == nil {
 								call.ChargeWritten(tc.bytes)
 								mu.Lock()
@@ -228,7 +228,7 @@ func TestShares_PausesLetNobodyLoose(t *testing.T) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				// Each call that waits may be charged once ahead.
-				most := 2*s.level.lowest()*partOf[tc.lane]*length.Seconds() + float64(tc.atOnce)*(1+float64(tc.bytes)*perWritten)
+				most := 2*s.level.lowest()*partOf[tc.callType]*length.Seconds() + float64(tc.atOnce)*(1+float64(tc.bytes)*perWritten)
 				if charged > most {
 					t.Errorf("%.0f calls' worth was had in %v, want %.0f at most", charged, length, most)
 				}
@@ -242,8 +242,8 @@ func TestShares_StrangersAreNobodysMeasure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := busyWith(t)
 		for range 100 {
-			for name, lane := range map[string]Lane{"token:hostile": Taking, strangers: Unknown} { // in any order
-				call := s.Enter(name, lane)
+			for name, callType := range map[string]CallType{"token:hostile": Taking, strangers: Unknown} { // in any order
+				call := s.Enter(name, callType)
 				_, _ = call.take()
 				call.charge(1000)
 				call.Leave()
@@ -261,12 +261,12 @@ func TestShares_StrangersAreNobodysMeasure(t *testing.T) {
 // TestShares_HealthChecksAreNoCompany: a few of them do not have a caller wait; many have themselves wait.
 func TestShares_HealthChecksAreNoCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		busy, checks := &closedLoop{name: "token:a", atOnce: 50}, &closedLoop{name: strangers, lane: Unknown, atOnce: 1, think: time.Second}
+		busy, checks := &closedLoop{name: "token:a", atOnce: 50}, &closedLoop{name: strangers, callType: Unknown, atOnce: 1, think: time.Second}
 		calls(t, 5, 0, busy, checks)
 		if busy.longest > 0 || checks.longest > 0 {
 			t.Errorf("a caller waited for %v, a check for %v", busy.longest, checks.longest)
 		}
-		known, flood := few("token:a"), &closedLoop{name: strangers, lane: Unknown, atOnce: 500}
+		known, flood := few("token:a"), &closedLoop{name: strangers, callType: Unknown, atOnce: 500}
 		calls(t, 20, 0, append(known, flood)...)
 		if usual := alone(t, 20); known[0].longest > 0 || known[0].served < usual*6/10 || flood.longest == 0 {
 			t.Errorf("a caller waited for %v and had %d of %d served; the flood waited for %v", known[0].longest, known[0].served, usual, flood.longest)
@@ -278,7 +278,7 @@ func TestShares_HealthChecksAreNoCompany(t *testing.T) {
 func TestShares_WhatIsHeldFindsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taking := &closedLoop{name: "token:a", atOnce: 500}
-		giving := &closedLoop{name: "token:a", lane: Holding, atOnce: 1, think: 100 * time.Millisecond}
+		giving := &closedLoop{name: "token:a", callType: Holding, atOnce: 1, think: 100 * time.Millisecond}
 		calls(t, 10, 0, append(few("token:b"), taking, giving)...)
 		if taking.longest == 0 || giving.refused > 0 || giving.longest > 0 || giving.served < 70 {
 			t.Errorf("one waited for %v; of %d that give back %d were refused, and one waited for %v", taking.longest, giving.served, giving.refused, giving.longest)
@@ -286,11 +286,11 @@ func TestShares_WhatIsHeldFindsItsTurn(t *testing.T) {
 	})
 }
 
-// TestShares_LanesAreWithinAPart: what a caller gives back, and is told, it does not take besides; but it does not give back less for what
-// it took.
-func TestShares_LanesAreWithinAPart(t *testing.T) {
+// TestShares_CallTypesAreWithinAPart: what a caller gives back, and is told, it does not take besides; but it does not give back less for
+// what it took.
+func TestShares_CallTypesAreWithinAPart(t *testing.T) {
 	for _, tc := range []struct {
-		first, then Lane
+		first, then CallType
 		waits       bool
 	}{
 		{Holding, Taking, true}, {Streaming, Taking, true}, {Taking, Holding, false}, {Taking, Streaming, false}, {Streaming, Holding, false},
@@ -303,7 +303,7 @@ func TestShares_LanesAreWithinAPart(t *testing.T) {
 			s.Enter("token:a", tc.first).charge(leastSaved + 100)
 			wait, err := s.Enter("token:a", tc.then).take()
 			if err != nil || (wait >= time.Second/2) != tc.waits {
-				t.Errorf("lane %d after lane %d: a wait of %v, %v", tc.then, tc.first, wait, err)
+				t.Errorf("type %d after type %d: a wait of %v, %v", tc.then, tc.first, wait, err)
 			}
 		})
 	}
@@ -380,18 +380,18 @@ func TestReadClocks(t *testing.T) {
 	}
 }
 
-// TestShares_ALaneWaitsByItsPart: what a call lacks comes at its lane's part of the level, so that is how long it waits.
-func TestShares_ALaneWaitsByItsPart(t *testing.T) {
-	for lane := range lanes {
+// TestShares_ACallTypeWaitsByItsPart: what a call lacks comes at its type's part of the level, so that is how long it waits.
+func TestShares_ACallTypeWaitsByItsPart(t *testing.T) {
+	for callType := range callTypes {
 		synctest.Test(t, func(t *testing.T) {
 			s := New(t.Context(), func() int { return 0 }, func() Clocks { return Clocks{} })
 			s.level.perSecond = 100
-			call := s.Enter("token:a", lane)
+			call := s.Enter("token:a", callType)
 			defer call.Leave()
-			call.of.has[lane] = -5
+			call.of.has[callType] = -5
 			wait, err := call.take()
-			if want := time.Duration(5 / (100 * partOf[lane]) * float64(time.Second)); err != nil || (wait-want).Abs() > time.Microsecond {
-				t.Errorf("lane %d: waits for %v, want %v: %v", lane, wait, want, err)
+			if want := time.Duration(5 / (100 * partOf[callType]) * float64(time.Second)); err != nil || (wait-want).Abs() > time.Microsecond {
+				t.Errorf("type %d: waits for %v, want %v: %v", callType, wait, want, err)
 			}
 		})
 	}
