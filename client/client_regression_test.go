@@ -37,7 +37,7 @@ func TestAStringThatIsNotUTF8StopsNobodyElse(t *testing.T) {
 			}
 		}
 		// What nobody waits for is not looked at before: the batch that it spoils is halved.
-		for range maxLanes {
+		for range maxPipelines {
 			c.send(time.Hour, (&Operation{lease: lease, number: 1}).settlement(Settlement{Actual: one(bad, 1)}))
 			synctest.Wait()
 		}

@@ -175,7 +175,7 @@ func TestConcurrentCallsTravelTogether(t *testing.T) {
 		synctest.Wait()
 		close(hold)
 		wg.Wait()
-		if sizes := cluster.BatchSizes(); len(sizes) > maxLanes+2 {
+		if sizes := cluster.BatchSizes(); len(sizes) > maxPipelines+2 {
 			t.Errorf("200 calls took %d batches: %v", len(sizes), sizes)
 		}
 		if got := cluster.Sessions(); got != 1 {
@@ -516,8 +516,8 @@ func TestNewRefusesBadSettings(t *testing.T) {
 	}
 }
 
-// TestASecondLaneIsAsLargeAsTheFirst: with one command on its way the next one goes at once; beside many, few wait for them.
-func TestASecondLaneIsAsLargeAsTheFirst(t *testing.T) {
+// TestASecondPipelineIsAsLargeAsTheFirst: with one command on its way the next one goes at once; beside many, few wait for them.
+func TestASecondPipelineIsAsLargeAsTheFirst(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		var wg sync.WaitGroup
 		hold := make(chan struct{})
@@ -541,7 +541,7 @@ func TestASecondLaneIsAsLargeAsTheFirst(t *testing.T) {
 		first := hold
 		hold = make(chan struct{})
 		cluster.AfterBatch(0, func() { <-hold })
-		close(first) // both lanes come back; one of them takes all
+		close(first) // both pipelines come back; one of them takes all
 		synctest.Wait()
 		reserve(3)
 		if sizes := cluster.BatchSizes(); len(sizes) != 3 || sizes[2] != 100 {

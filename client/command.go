@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// The states of a command, as its caller and the lane that carries it see them.
+// The states of a command, as its caller and the pipeline that carries it see them.
 const (
 	// pending: it is certainly not carried out: it was not sent, or nothing came of that.
 	pending  = 0
@@ -43,7 +43,7 @@ type command struct {
 	doubt bool
 	// expires is when a command that nobody waits for is dropped.
 	expires time.Time
-	// then is called by the lane when the command is finished and nobody waits for it; nil: nothing is to be done. It starts
+	// then is called by the pipeline when the command is finished and nobody waits for it; nil: nothing is to be done. It starts
 	// no goroutine: the client may be closed by then, and not wait for it any more.
 	then func(*command)
 
@@ -57,7 +57,7 @@ type command struct {
 	result *quotav1.CommandResult
 	stamp  stamp
 	err    error
-	// trouble is the last failure that did not finish it; the lane's own.
+	// trouble is the last failure that did not finish it; the pipeline's own.
 	trouble error
 }
 

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// maxLanes is how many batches may be on their way at once. What queues up meanwhile makes the next batch, so fewer
-	// lanes mean larger batches, and two keep one on the way while another is being answered.
-	maxLanes = 2
-	// largeBatch is what is worth a second lane whatever the first one carries: more make a command hardly cheaper.
+	// maxPipelines is how many batches may be on their way at once. What queues up meanwhile makes the next batch, so fewer
+	// pipelines mean larger batches, and two keep one on the way while another is being answered.
+	maxPipelines = 2
+	// largeBatch is what is worth a second pipeline whatever the first one carries: more make a command hardly cheaper.
 	largeBatch = 256
 	// maxBatch is how many commands one batch carries.
 	maxBatch = 2_000
@@ -28,8 +28,8 @@ const (
 	longestBackoff  = 250 * time.Millisecond
 )
 
-// queue gathers commands into batches. There is no timer in it: a lane takes all that is there, and what comes while it
-// is on its way goes with the next one. A second lane starts when there is as much to carry as is on its way: with little
+// queue gathers commands into batches. There is no timer in it: a pipeline takes all that is there, and what comes while it
+// is on its way goes with the next one. A second pipeline starts when there is as much to carry as is on its way: with little
 // to do nobody waits for the answers of others, and with much to do batches are large.
 type queue struct {
 	client *Client
@@ -37,12 +37,12 @@ type queue struct {
 	mu          sync.Mutex
 	first, last *command
 	length      int
-	// lanes are under way, with so many commands away.
-	lanes, away int
-	closed      bool
+	// pipelines are under way, with so many commands away.
+	pipelines, away int
+	closed          bool
 }
 
-// push appends commands, all or none, and starts a lane if one is free.
+// push appends commands, all or none, and starts a pipeline if one is free.
 func (q *queue) push(commands ...*command) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,15 +59,15 @@ func (q *queue) push(commands ...*command) error {
 	return nil
 }
 
-// startLocked starts a lane if one is free, and what is queued is worth it.
+// startLocked starts a pipeline if one is free, and what is queued is worth it.
 func (q *queue) startLocked() {
-	if q.length > 0 && q.lanes < maxLanes && q.worthLocked() {
-		q.lanes++
-		q.client.tasks.Go(q.lane)
+	if q.length > 0 && q.pipelines < maxPipelines && q.worthLocked() {
+		q.pipelines++
+		q.client.tasks.Go(q.pipeline)
 	}
 }
 
-// worthLocked tells whether what is queued is worth a lane beside what is on its way.
+// worthLocked tells whether what is queued is worth a pipeline beside what is on its way.
 func (q *queue) worthLocked() bool { return q.length >= min(q.away, largeBatch) }
 
 func (q *queue) appendLocked(cmd *command) {
@@ -108,8 +108,8 @@ func (q *queue) remove(cmd *command) bool {
 	return true
 }
 
-// fill adds what has queued up to what a lane still carries. With nothing to carry, or nothing that is worth a lane of its
-// own, the lane has ended.
+// fill adds what has queued up to what a pipeline still carries. With nothing to carry, or nothing that is worth a pipeline of its
+// own, the pipeline has ended.
 func (q *queue) fill(batch []*command) []*command {
 	now := time.Now()
 	kept, size := batch[:0], 0
@@ -124,7 +124,7 @@ func (q *queue) fill(batch []*command) []*command {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(kept) == 0 && !q.worthLocked() {
-		q.lanes--
+		q.pipelines--
 		return nil
 	}
 	for len(kept) < maxBatch && q.first != nil && (len(kept) == 0 || size+q.first.size <= maxBatchBytes) {
@@ -135,13 +135,13 @@ func (q *queue) fill(batch []*command) []*command {
 	}
 	q.away += len(kept)
 	if len(kept) == 0 {
-		q.lanes--
+		q.pipelines--
 	}
 	return kept
 }
 
-// lane carries batches until there is nothing left.
-func (q *queue) lane() {
+// pipeline carries batches until there is nothing left.
+func (q *queue) pipeline() {
 	var batch []*command
 	var pause backoff
 	for {
@@ -160,12 +160,12 @@ func (q *queue) lane() {
 			pause.wait(q.client.ctx)
 			continue
 		}
-		// Who was answered runs first: what it asks next goes with this lane.
+		// Who was answered runs first: what it asks next goes with this pipeline.
 		runtime.Gosched()
 	}
 }
 
-// back notes that so many commands are not on their way any more. If some of them are left, their lane pauses, and what is
+// back notes that so many commands are not on their way any more. If some of them are left, their pipeline pauses, and what is
 // queued need not wait for that.
 func (q *queue) back(commands, left int) {
 	q.mu.Lock()
@@ -186,7 +186,7 @@ func (q *queue) close() {
 func (q *queue) idle() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.length == 0 && q.lanes == 0
+	return q.length == 0 && q.pipelines == 0
 }
 
 // backoff is a growing pause with jitter.
