@@ -71,13 +71,13 @@ func BenchmarkLongestEntry(b *testing.B) {
 			return commands
 		},
 		// Each Release has the queue tried: all of it, since its wait sets are connected, and for nothing.
-		"ReleasesOverManyLanes": func(w *world) []*logpb.Command {
+		"ReleasesOverManyWaitSets": func(w *world) []*logpb.Command {
 			commands := releasesOfFree(w)
-			connectedLanes(w)
+			connectedWaitSets(w)
 			return commands
 		},
-		"ReservesOverManyLanes": func(w *world) (commands []*logpb.Command) {
-			connectedLanes(w)
+		"ReservesOverManyWaitSets": func(w *world) (commands []*logpb.Command) {
+			connectedWaitSets(w)
 			for range MaxEntryCommands {
 				commands = append(commands, reserve(ask("h", itemOf("free", 1))))
 			}
@@ -145,8 +145,8 @@ func BenchmarkLongestEntry(b *testing.B) {
 			return commands
 		},
 		// A second begins, in which is found who is first in line.
-		"SavingUpOver4Quotas":  func(w *world) []*logpb.Command { return secondOverManyLanes(w, 4) },
-		"SavingUpOver64Quotas": func(w *world) []*logpb.Command { return secondOverManyLanes(w, 64) },
+		"SavingUpOver4Quotas":  func(w *world) []*logpb.Command { return secondOverManyWaitSets(w, 4) },
+		"SavingUpOver64Quotas": func(w *world) []*logpb.Command { return secondOverManyWaitSets(w, 64) },
 		// Each Reserve needs as much as one may, and is refused: of plain quotas, and with a pool of as many members as one may have.
 		"WideReserves":           func(w *world) []*logpb.Command { return wideReserves(w, maxItems, 0) },
 		"WideReservesOfAPool":    func(w *world) []*logpb.Command { return wideReserves(w, maxPoolItems-1, 1) },
@@ -231,9 +231,9 @@ func deletesByForce(name string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: name, Force: true}}}
 }
 
-// connectedLanes fills the queue with as much as one caller may have in it, each waiter in a wait set of its own, all connected by a quota of which
-// there is enough.
-func connectedLanes(w *world) {
+// connectedWaitSets fills the queue with as much as one caller may have in it, each waiter in a wait set of its own, all connected by a
+// quota of which there is enough.
+func connectedWaitSets(w *world) {
 	const others = 100
 	for i := range others {
 		w.raw(applyQuotas(slotsOf(fmt.Sprint("q", i), 1)))
@@ -253,9 +253,9 @@ func connectedLanes(w *world) {
 	})
 }
 
-// secondOverManyLanes fills the queue with what one caller may have in it, of so many of 80 quotas that age, nearly each waiter in a wait set of its
-// own, just before a second begins.
-func secondOverManyLanes(w *world, each int) []*logpb.Command {
+// secondOverManyWaitSets fills the queue with what one caller may have in it, of so many of 80 quotas that age, nearly each waiter in a
+// wait set of its own, just before a second begins.
+func secondOverManyWaitSets(w *world, each int) []*logpb.Command {
 	const quotas = 80
 	for i := range quotas {
 		w.raw(applyQuotas(policed(slotsOf(fmt.Sprint("q", i), 1), &logpb.Policy{AgeingNs: 5 * minute})))

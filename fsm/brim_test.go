@@ -208,7 +208,7 @@ func expensives() []expensive {
 			c.GetReserve().Consume = true
 			return c
 		}},
-		{name: "a waiting Reserve of lanes of many", of: accounts.Waiters, each: 300, command: func(n int) *logpb.Command {
+		{name: "a waiting Reserve of wait sets of many", of: accounts.Waiters, each: 300, command: func(n int) *logpb.Command {
 			return waits(fmt.Sprint("h", n%8), 0, 10*minute, brimItems("none", n, 32)...)
 		}},
 		{name: "a waiting Reserve at all levels", of: accounts.Waiters, command: func(n int) *logpb.Command {

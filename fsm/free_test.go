@@ -210,7 +210,7 @@ func TestDeleteQuota_WithManyWaiters(t *testing.T) {
 				}
 			}
 			if w.m.queue.waiters.Len() != 0 || w.m.queue.waitSets.Len() != 0 {
-				t.Errorf("%d wait, in %d lanes", w.m.queue.waiters.Len(), w.m.queue.waitSets.Len())
+				t.Errorf("%d wait, in %d wait sets", w.m.queue.waiters.Len(), w.m.queue.waitSets.Len())
 			}
 		})
 	}

@@ -46,14 +46,14 @@ func (qu *queue) reserveForStarved() {
 		return
 	}
 	from := qu.lookedFrom
-	if qu.lookAtLanes(from, 0) {
-		qu.lookAtLanes(qu.lastWaitSet, from)
+	if qu.examineWaitSets(from, 0) {
+		qu.examineWaitSets(qu.lastWaitSet, from)
 	}
 }
 
-// lookAtLanes looks at wait sets from one on downwards, down to another one that is not looked at any more. It tells whether it came
+// examineWaitSets looks at wait sets from one on downwards, down to another one that is not looked at any more. It tells whether it came
 // that far.
-func (qu *queue) lookAtLanes(from, above uint32) (all bool) {
+func (qu *queue) examineWaitSets(from, above uint32) (all bool) {
 	qu.lookedFrom, all = 0, true
 	qu.waitSets.Descend(from, func(number uint32, l *waitSet) bool {
 		switch {
@@ -63,14 +63,14 @@ func (qu *queue) lookAtLanes(from, above uint32) (all bool) {
 			qu.lookedFrom, all = number, false
 			return false
 		}
-		qu.lookAtLane(l)
+		qu.examineWaitSet(l)
 		return true
 	})
 	return all
 }
 
-// lookAtLane offers those quotas of a wait set that age who is first in it.
-func (qu *queue) lookAtLane(l *waitSet) {
+// examineWaitSet offers those quotas of a wait set that age who is first in it.
+func (qu *queue) examineWaitSet(l *waitSet) {
 	var ageing []uint32
 	for _, number := range l.quotas {
 		if q := qu.quotas.get(number); q != nil && q.rule.Policy.Ageing > 0 {

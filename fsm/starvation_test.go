@@ -213,9 +213,9 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 	})
 }
 
-// TestSaveUp_NewLanesDelayNobody: who is first is found and saved up for within a round, though somebody makes as many new wait sets each second as
-// are looked at, and no second looks at more than it may.
-func TestSaveUp_NewLanesDelayNobody(t *testing.T) {
+// TestSaveUp_NewWaitSetsDelayNobody: who is first is found and saved up for within a round, though somebody makes as many new wait sets
+// each second as are looked at, and no second looks at more than it may.
+func TestSaveUp_NewWaitSetsDelayNobody(t *testing.T) {
 	w, ticket, turn := flooded(t, minute, ledger.ClassStandard)
 	const others, each = 60, 8
 	for i := range others {
@@ -248,7 +248,7 @@ func TestSaveUp_NewLanesDelayNobody(t *testing.T) {
 				return number < from
 			})
 			if passed > each {
-				t.Fatalf("a second looked at %d lanes", passed)
+				t.Fatalf("a second looked at %d wait sets", passed)
 			}
 		}
 	}
