@@ -1,7 +1,7 @@
 // Command prose checks the English of what people read: the Markdown files below the working directory, the texts in Go's string
-// literals (help, errors, log lines, settings), YAML files, schemas in JSON, comments of .proto files, and the help of the Makefile. It holds
-// what a machine can hold of docs/style.md: the phrases in that page's table and, in Markdown, the length of lines. It does not read Go's
-// comments: older ones would have to be rewritten first.
+// literals (help, errors, log lines, settings), YAML files, schemas in JSON, comments of .proto files, and the help of the Makefile. It
+// holds what a machine can hold of docs/style.md: the phrases in that page's table and, in Markdown, the length of lines. It does not read
+// Go's comments: older ones would have to be rewritten first.
 package main
 
 import (
