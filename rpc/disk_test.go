@@ -191,13 +191,16 @@ func TestFullMemory_AFollowerHoldsNoWaits(t *testing.T) {
 	if nodes[at] == follower {
 		t.Fatal("a node that was away leads")
 	}
-	if status, body := post(t, nodes[at].url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"q","rate":{"limit":1,"per":"300s"}}]}`); status != http.StatusOK {
+	const quota = `{"quotas":[{"name":"q","rate":{"limit":1,"per":"3600s"}}]}`
+	if status, body := post(t, nodes[at].url, "/quota.v1.AdminService/ApplyQuotas", quota); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, follower.url)
 	var first *quotav1.Lease
 	eventually(t, "the follower forwards", func() bool {
-		res, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "q"}}, Ttl: durationpb.New(time.Minute)})
+		res, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{
+			Holder: "h", Items: []*quotav1.Item{{Quota: "q"}}, Ttl: durationpb.New(time.Hour),
+		})
 		first = res.GetLease()
 		return err == nil && first != nil
 	})
@@ -207,8 +210,10 @@ func TestFullMemory_AFollowerHoldsNoWaits(t *testing.T) {
 		return status == http.StatusServiceUnavailable && strings.Contains(body, "[-]memory failed")
 	})
 	waits := &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "q"}}, Wait: durationpb.New(10 * time.Minute)}
-	if res, err := api.Reserve(t.Context(), waits); err != nil || res.GetRefusal().GetRetryAfter().AsDuration() <= 0 {
-		t.Errorf("one without an id: %v %v", res, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // a wait that is held would outlive the test
+	defer cancel()
+	if res, err := api.Reserve(ctx, waits); err != nil || res.GetRefusal().GetRetryAfter().AsDuration() <= 0 {
+		t.Fatalf("one without an id: %v %v", res, err)
 	}
 	waits.RequestId = &quotav1.RequestId{IdempotencyKey: "k"}
 	if res, err := api.Reserve(t.Context(), waits); err != nil || res.GetWaiting() == nil {
@@ -217,8 +222,8 @@ func TestFullMemory_AFollowerHoldsNoWaits(t *testing.T) {
 	if status, body := post(t, follower.url, "/take?quota=q", ""); status != http.StatusTooManyRequests {
 		t.Errorf("a take: %d %s", status, body)
 	}
-	if status, body := post(t, follower.url, "/take?quota=q&wait=600s", `{"requestId":{"idempotencyKey":"t"}}`); status != http.StatusServiceUnavailable ||
-		!strings.Contains(body, "UNKNOWN_OUTCOME") {
+	status, body := post(t, follower.url, "/take?quota=q&wait=600s", `{"requestId":{"idempotencyKey":"t"}}`)
+	if status != http.StatusServiceUnavailable || !strings.Contains(body, "UNKNOWN_OUTCOME") {
 		t.Errorf("a take with an id: %d %s", status, body)
 	}
 	if _, err := api.Release(t.Context(), &quotav1.ReleaseRequest{Lease: first.Id, Fence: first.Fence}); err != nil {
