@@ -257,7 +257,8 @@ func (c *call) addDraws() (dialect.Refusal, bool) {
 	for _, part := range conf.Parts {
 		if _, ok := c.target.Parts[part]; !ok {
 			return dialect.Refusal{Status: http.StatusForbidden, Reason: "MISSING_PART", Message: "quotad: the model " +
-				identity.Quote(c.model) + " has no quota " + c.prefixOfQuotas + "/" + c.target.Model + "/" + part + ", which parts of gateway.yaml requires"}, true
+				identity.Quote(c.model) + " has no quota " +
+				c.prefixOfQuotas + "/" + c.target.Model + "/" + part + ", which parts of gateway.yaml requires"}, true
 		}
 	}
 	for _, part := range config.Parts {
