@@ -72,7 +72,8 @@ func (s *State) verifyWaitSets() error {
 		h, known := s.holders.byName.Get(w.req.Holder)
 		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.queue.lagsBehind(w) ||
 			w.ticket != ticket || ticket > s.queue.lastTicket {
-			errs = append(errs, fmt.Errorf("ticket %d of holder %q stands in a wait set for other quotas, or its virtual time differs from its holder's",
+			errs = append(errs, fmt.Errorf(
+				"ticket %d of holder %q stands in a wait set for other quotas, or its virtual time differs from its holder's",
 				ticket, w.req.Holder))
 		}
 		return len(errs) < maxReported

@@ -87,7 +87,8 @@ func phaseWord(phase logpb.TaskPhase) string {
 		return PhaseDone
 	case logpb.TaskPhase_TASK_PHASE_SHELVED:
 		return PhaseShelved
-	case logpb.TaskPhase_TASK_PHASE_READY, logpb.TaskPhase_TASK_PHASE_IN_FLIGHT, logpb.TaskPhase_TASK_PHASE_WAITING, logpb.TaskPhase_TASK_PHASE_UNSPECIFIED:
+	case logpb.TaskPhase_TASK_PHASE_READY, logpb.TaskPhase_TASK_PHASE_IN_FLIGHT, logpb.TaskPhase_TASK_PHASE_WAITING,
+		logpb.TaskPhase_TASK_PHASE_UNSPECIFIED:
 	}
 	return PhaseOpen
 }
