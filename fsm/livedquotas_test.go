@@ -46,7 +46,9 @@ func livedQuotas(variant int64) []*logpb.Quota {
 	foreseen := window("foreseen", 5000, logpb.Every_EVERY_HOUR)
 	foreseen.Policy = &logpb.Policy{Prediction: &logpb.Prediction{Samples: 3, AheadNs: int64(time.Hour)}}
 	watched := &logpb.Quota{Name: "watched", Rule: rate("watched", 5, time.Minute).Rule, Policy: &logpb.Policy{Observe: true}}
-	return append([]*logpb.Quota{minutely, bursts, ends, org, team, daily, hourly, reported, slots, tight, foreseen, watched}, livedPool(rate)...)
+	return append([]*logpb.Quota{
+		minutely, bursts, ends, org, team, daily, hourly, reported, slots, tight, foreseen, watched,
+	}, livedPool(rate)...)
 }
 
 func livedHolders() *logpb.Command {
