@@ -87,7 +87,8 @@ func TestHint_TranslatesWhatTheStateMachineSays(t *testing.T) {
 		want         string
 	}{
 		{
-			"a lease that has ended", "", []*logpb.Command{storyQuotas(), storyReserve("h", "s", false), release(), release()},
+			"a lease that has ended", "",
+			[]*logpb.Command{storyQuotas(), storyReserve("h", "s", false), release(), release()},
 			logpb.Reason_REASON_STALE_FENCE, "stop using it and reserve again",
 		},
 		{
@@ -96,21 +97,25 @@ func TestHint_TranslatesWhatTheStateMachineSays(t *testing.T) {
 			logpb.Reason_REASON_ITEM_CLOSED, "reserve again",
 		},
 		{
-			"an attempt that has ended", "", []*logpb.Command{storyBegin("t"), storyBegin("u"), end(2)},
+			"an attempt that has ended", "",
+			[]*logpb.Command{storyBegin("t"), storyBegin("u"), end(2)},
 			logpb.Reason_REASON_STALE_FENCE, "stop working on it: another attempt may be running",
 		},
 		{
-			"an attempt that runs", "", []*logpb.Command{storyBegin("t"), storyBegin("t")},
+			"an attempt that runs", "",
+			[]*logpb.Command{storyBegin("t"), storyBegin("t")},
 			logpb.Reason_REASON_TASK_IN_FLIGHT, "an attempt is running; it is lost at its deadline unless it is renewed",
 		},
 		{
-			"a shelved task", "", []*logpb.Command{storyBegin("t"), end(1), storyBegin("t")},
+			"a shelved task", "",
+			[]*logpb.Command{storyBegin("t"), end(1), storyBegin("t")},
 			logpb.Reason_REASON_TASK_SHELVED, "it failed 1 times: find the cause, then run quotad task retry",
 		},
 		{"no room", "", []*logpb.Command{oneTask, storyBegin("t"), storyBegin("u")}, logpb.Reason_REASON_TASKS_FULL, forget},
 		{"a caller's part", "token:a", []*logpb.Command{twoTasks, storyBegin("t"), storyBegin("u")}, logpb.Reason_REASON_CALLER_BUDGET, forget},
 		{
-			"a step without the baton", "", []*logpb.Command{
+			"a step without the baton", "",
+			[]*logpb.Command{
 				storyQuotas(), storyWorkflow(), storyReserve("x", "r", true), storyReserve("b", "r", false), storyReserve("a", "s", false),
 				storyReserve("b", "s", false),
 			},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -19,12 +20,7 @@ var metadata = []netip.Addr{
 // isMetadata reports whether an address is link-local, or serves a cloud's metadata.
 func isMetadata(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
-	for _, known := range metadata {
-		if ip == known {
-			return true
-		}
-	}
-	return ip.IsLinkLocalUnicast()
+	return ip.IsLinkLocalUnicast() || slices.Contains(metadata, ip)
 }
 
 // dialUpstream connects to a provider. A name that leads to an address of metadata is not followed: whoever answers for the name would

@@ -106,9 +106,10 @@ func pressureText(pressure *quotav1.BackPressure) string {
 		return text
 	}
 	where := "you are " + strings.ToLower(strings.TrimPrefix(pressure.Side.String(), "SIDE_"))
-	if pressure.Side == quotav1.Side_SIDE_SELF {
+	switch pressure.Side { //nolint:exhaustive // the others are their names
+	case quotav1.Side_SIDE_SELF:
 		where = "that is you"
-	} else if pressure.Side == quotav1.Side_SIDE_OTHER_BRANCH {
+	case quotav1.Side_SIDE_OTHER_BRANCH:
 		where = "you are on another branch"
 	}
 	return fmt.Sprintf("%s, %s is limited by %s for %s (%s)", text, pressure.Step, pressure.Quota, output.Duration(pressure.LimitedFor), where)
