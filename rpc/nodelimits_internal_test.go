@@ -43,7 +43,7 @@ func TestPortBudgets_ResizedAsMade(t *testing.T) {
 // TestListener_Resized: connections that there are stay when a listener takes fewer, new ones find no room until it fits, and find some as
 // soon as it takes more again.
 func TestListener_Resized(t *testing.T) {
-	l := listenFor(t, time.Hour) // silence makes no room
+	l := listenFor(t, time.Minute) // silence makes no room meanwhile, and waits are looked at each fiftieth of it
 	var first []net.Conn
 	for _, from := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2"} {
 		dialFrom(t, from, l)
