@@ -224,14 +224,7 @@ func TestPool_TakesTheKeyWithRoomAndStaysWithIt(t *testing.T) {
 		}
 		speak(200, chatAnswer)(w, r)
 	})
-	u := upstreamOf(p, "openai")
-	u.Auth, u.Pool = "inject", []string{"a", "b"}
-	u.Keys = []config.Key{
-		{Name: "a", From: config.Source{File: secret(t, "a", "a")}, Quotas: "openai-a"},
-		{Name: "b", From: config.Source{File: secret(t, "b", "b")}, Quotas: "openai-b"},
-	}
-	conf := configOf(c, map[string]config.Upstream{"openai": u})
-	conf.Trust = true
+	conf := withTwoKeys(t, c, p)
 	f := startGateway(t, c, p, conf, gateway.Options{})
 	ask := func(holder string) int {
 		return f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`, "X-Quotad-Holder", holder, "X-Quotad-Wait",
@@ -288,4 +281,18 @@ func TestA14_FailOpenIsBounded(t *testing.T) {
 	f.governedAgain(t)
 	eventually(t, "what passed is charged", func() bool { return f.cluster.quota("openai/gpt-5/requests").Consumed >= 3 })
 	f.logs(t, "calls need quotas again", 1)
+}
+
+// withTwoKeys is the configuration of a pool of two keys, each with quotas of its own.
+func withTwoKeys(t *testing.T, c *cluster, p *provider) config.Config {
+	t.Helper()
+	u := upstreamOf(p, "openai")
+	u.Auth, u.Pool = "inject", []string{"a", "b"}
+	u.Keys = []config.Key{
+		{Name: "a", From: config.Source{File: secret(t, "a", "a")}, Quotas: "openai-a"},
+		{Name: "b", From: config.Source{File: secret(t, "b", "b")}, Quotas: "openai-b"},
+	}
+	conf := configOf(c, map[string]config.Upstream{"openai": u})
+	conf.Trust = true
+	return conf
 }

@@ -196,14 +196,7 @@ func TestReload_KeepsWhichKeyMadeAnAnswer(t *testing.T) {
 		speak(200, fmt.Sprintf(`{"object":"response","id":"resp_%d","status":"completed","usage":{"input_tokens":1,"output_tokens":1}}`,
 			made.Add(1)))(w, r)
 	})
-	u := upstreamOf(p, "openai")
-	u.Auth, u.Pool = "inject", []string{"a", "b"}
-	u.Keys = []config.Key{
-		{Name: "a", From: config.Source{File: secret(t, "a", "a")}, Quotas: "openai-a"},
-		{Name: "b", From: config.Source{File: secret(t, "b", "b")}, Quotas: "openai-b"},
-	}
-	conf := configOf(c, map[string]config.Upstream{"openai": u})
-	conf.Trust = true
+	conf := withTwoKeys(t, c, p)
 	f := startGateway(t, c, p, conf, gateway.Options{})
 	ask := func(holder, more string) (key string) {
 		got := f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"`+more+`}`, "X-Quotad-Holder", holder)
