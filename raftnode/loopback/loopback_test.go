@@ -1,7 +1,12 @@
 package loopback_test
 
 import (
+	"bufio"
+	"fmt"
 	"net"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/quotad/quotad/raftnode/loopback"
@@ -34,6 +39,49 @@ func TestFree(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// TestFree_OtherProcess: while a process runs, no other is given the ports that it was given, though nobody listens at them.
+func TestFree_OtherProcess(t *testing.T) {
+	const each = 500
+	if os.Getenv("QUOTAD_TEST_PORTS") != "" {
+		addresses, err := loopback.Free(each)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintln(t.Output(), "ports", strings.Join(addresses, " "))
+		return
+	}
+	seen := map[string]bool{}
+	addresses, err := loopback.Free(each)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range addresses {
+		seen[address] = true
+	}
+	other := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	other.Env = append(os.Environ(), "QUOTAD_TEST_PORTS=1")
+	out, err := other.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	told := 0
+	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 || fields[0] != "ports" {
+			continue
+		}
+		for _, address := range fields[1:] {
+			told++
+			if seen[address] {
+				t.Errorf("%s is given to two processes", address)
+			}
+		}
+	}
+	if told != each {
+		t.Errorf("the other process was given %d ports", told)
 	}
 }
 
