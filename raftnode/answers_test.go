@@ -20,13 +20,13 @@ func isUnknown(err error) bool {
 	return unknown
 }
 
-// pastFuture is a future of raft that has come.
+// pastFuture is a future of raft that has completed.
 type pastFuture struct{ err error }
 
 func (f pastFuture) Error() error { return f.err }
 
-// TestAnEntryAnswersItsOwnCalls: whatever is applied here while entries are in flight, and in whatever order, the calls of an entry get
-// its results and no others, once; and what held a place for it is free again.
+// TestAnEntryAnswersItsOwnCalls: whatever entries are applied while others are in flight, and in any order, an entry's calls get its
+// results, no others, and once. Its slot is free again afterwards.
 func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
 	p := newProposer(n, n.config, n.metrics, n.closing, n.done)
@@ -75,8 +75,8 @@ func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 	poll(t, "none is awaited", func() bool { return p.inFlight.Load() == 0 })
 }
 
-// TestAnEntryIsAsProtobufWritesIt: what is put together of calls' parts, which are encoded before, is what the library makes of the
-// whole; and parts say how long they are.
+// TestAnEntryIsAsProtobufWritesIt: an entry joined from separately encoded parts equals the library's encoding of the whole, and parts know
+// their sizes.
 func TestAnEntryIsAsProtobufWritesIt(t *testing.T) {
 	var all []*logpb.Command
 	var joined []byte
@@ -111,7 +111,7 @@ func TestAnEntryIsAsProtobufWritesIt(t *testing.T) {
 	}
 }
 
-// TestAFailedPartGivesItsRoomBack: what of a call is still queued when its first part failed takes no room in the queue any more.
+// TestAFailedPartGivesItsRoomBack: once the first part of a call has failed, the queued rest occupies no room in the queue.
 func TestAFailedPartGivesItsRoomBack(t *testing.T) {
 	n := openOne(t, oneAtATime)
 	p := newProposer(n, n.config, n.metrics, n.closing, n.done)

@@ -10,19 +10,19 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// maxAPIAddress is how long a member's API address may be.
+// maxAPIAddress bounds the length of a member's API address, in bytes.
 const maxAPIAddress = 300
 
-// apiAddresses are where members' APIs are by their own settings, this node's among them. The state may have another one of a node that was
-// started again.
+// apiAddresses are the API addresses that members, this node included, report from their own settings. The state may have an older one of a
+// restarted node.
 type apiAddresses struct {
 	mu sync.Mutex
 	of map[string]string
-	// recording is set while this node records one that changed.
+	// recording is set while this node records a changed address.
 	recording atomic.Bool
 }
 
-// learn remembers what a member says of itself.
+// learn records the address that a member reports.
 func (a *apiAddresses) learn(node, address string) {
 	if host, port, err := net.SplitHostPort(address); err != nil || host == "" || port == "" || len(address) > maxAPIAddress {
 		return
@@ -35,7 +35,7 @@ func (a *apiAddresses) learn(node, address string) {
 	a.of[node] = address
 }
 
-// changed returns the commands that correct what the state has of members.
+// changed returns the commands that correct the members' addresses in the state.
 func (a *apiAddresses) changed(recorded map[string]string) (commands []*logpb.Command) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,7 +47,7 @@ func (a *apiAddresses) changed(recorded map[string]string) (commands []*logpb.Co
 	return commands
 }
 
-// taken says whether another member has an address: calls for a node that is recorded there would reach the wrong one.
+// taken says whether another member has an address: calls for a node recorded there would reach that member.
 func (a *apiAddresses) taken(recorded map[string]string, id, address string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +78,7 @@ func (n *Node) recordedAddresses() map[string]string {
 	return recorded
 }
 
-// correctAddresses records the API addresses that changed, which only the node that leads can.
+// correctAddresses records changed API addresses in the state. Only the leader can.
 func (n *Node) correctAddresses() {
 	commands := n.apis.changed(n.recordedAddresses())
 	if len(commands) == 0 || !n.apis.recording.CompareAndSwap(false, true) {
@@ -97,7 +97,7 @@ func (n *Node) correctAddresses() {
 	})
 }
 
-// misaddressed returns the API address that the members have for this node where that is not its own.
+// misaddressed returns the API address that the members have for this node, and whether it differs from the node's own.
 func (n *Node) misaddressed() (recorded string, wrong bool) {
 	recorded = n.recordedAddresses()[n.config.ID]
 	return recorded, recorded != "" && n.config.APIAddress != "" && recorded != n.config.APIAddress

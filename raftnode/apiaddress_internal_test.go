@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestAPIAddresses_Changed: an address that changed is recorded unless another member has it, by its own account or, before it gave one, by
+// TestAPIAddresses_Changed: a changed address is recorded unless another member has it, by its own report or, before it reported one, by
 // the state.
 func TestAPIAddresses_Changed(t *testing.T) {
 	recorded := map[string]string{"a": "h:1", "b": "h:2", "c": "h:3"}

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// knownAt returns where a node takes a member's API to be.
+// knownAt returns the address that a node has for a member's API.
 func knownAt(n *raftnode.Node, id string) string {
 	members := n.Status().Members
 	if i := slices.IndexFunc(members, func(m raftnode.MemberStatus) bool { return m.ID == id }); i >= 0 {
@@ -17,8 +17,8 @@ func knownAt(n *raftnode.Node, id string) string {
 	return ""
 }
 
-// TestAPIAddress_FollowsTheNode: a follower that is started again with another API address is known there on every node, without leading
-// once. An address that another member has is not taken over: the node fails a check that says so until it has one of its own.
+// TestAPIAddress_FollowsTheNode: after a follower restarts with another API address, every node knows that address, though the follower
+// never led. An address of another member is not recorded: the node fails a check until it has one of its own.
 func TestAPIAddress_FollowsTheNode(t *testing.T) {
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	moved := (c.leader() + 1) % 3
@@ -44,13 +44,13 @@ func TestAPIAddress_FollowsTheNode(t *testing.T) {
 		}
 	}
 	restart(taken)
-	// Until it has caught up, it tells of the address before its own, since its log may end there.
+	// Until it has caught up, the check names the address before its own, since its log may end there.
 	eventually(t, "the node tells", func() bool {
 		message := failing(c.nodes[moved], "address")
 		return strings.Contains(message, before) && strings.Contains(message, taken) && strings.Contains(message, "api.advertise")
 	})
 	eventually(t, "the leader has heard of it", func() bool { return c.nodes[c.leader()].HasHeardOf(id) == taken })
-	for range 20 { // many times over, the leader has looked whether it is to be recorded
+	for range 20 { // the leader considers many times whether to record it
 		c.propose(reserve("q", 1))
 	}
 	for i := range c.nodes {

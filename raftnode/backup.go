@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-// ForeignBackupError says that a backup is of another cluster than the one that is to take it.
+// ForeignBackupError says that a backup is from another cluster.
 type ForeignBackupError struct{ Backup, Cluster string }
 
 // Error implements error.
@@ -21,10 +21,10 @@ func (e *ForeignBackupError) Error() string {
 	return fmt.Sprintf("the backup is of cluster %s, this is cluster %s", e.Backup, e.Cluster)
 }
 
-// Restore replaces the state by a backup, raises the fence's epoch and returns it. Only a leader does it. While it
-// runs nothing is accepted. The backup is checked whole before anything changes. *ForeignBackupError: it is of another
-// cluster, and fromOther does not say that this is meant. *NotAcceptedError with OldMember: not every member applies the backup's feature
-// level, and those that do not could not read the state.
+// Restore replaces the state by a backup, raises the epoch of fences and returns it. Only the leader can restore, and it accepts no
+// commands meanwhile. The whole backup is checked before anything changes. *ForeignBackupError: the backup is from another cluster and
+// fromOther is not set. *NotAcceptedError with OldMember: a member does not apply the backup's feature level and could not read the state.
+// *UnknownError: the restore may or may not be kept.
 func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (epoch uint32, at Position, err error) {
 	restored, err := fsm.RestoreBackup(backup)
 	if err != nil {
@@ -50,15 +50,15 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 	n.mu.RLock()
 	running := n.machine.State()
 	epoch = max(running.Epoch(), restored.State().Epoch()) + 1
-	// Raft gives the restore the index after its last entry, and the state is that of this index: what a caller was shown before does not come
-	// later than what it is shown now.
+	// Raft gives the restore the index after its last entry, and the state gets that index. So positions that callers saw before are not later
+	// than those they see now.
 	restored.Rebase(n.raft.LastIndex()+1, n.raft.CurrentTerm(), epoch, running.ClusterID(), running.Members(), present)
 	n.mu.RUnlock()
 	var snapshot bytes.Buffer
 	if err := restored.State().WriteSnapshot(&snapshot); err != nil {
 		return 0, Position{}, err
 	}
-	// Every node restores these bytes, and cannot refuse them then.
+	// Every node restores these bytes later, and cannot refuse them then.
 	if _, err := fsm.Restore(bytes.NewReader(snapshot.Bytes())); err != nil {
 		return 0, Position{}, err
 	}
@@ -80,13 +80,13 @@ func (n *Node) Restore(ctx context.Context, backup io.Reader, fromOther bool) (e
 	return epoch, at, nil
 }
 
-// outcomeOfRestore finds out what came of a restore that raft answered with an error; nil: the cluster has it. untouched says that raft
-// read nothing of the backup: then nothing was done. before is how many snapshots this node had restored before it.
+// outcomeOfRestore determines the outcome of a restore for which raft returned an error; nil: the cluster has it. untouched says that raft
+// read nothing of the backup, so nothing was done. before is the number of snapshots that this node had restored earlier.
 //
-// Raft restores on this node, and then asks for an entry behind the restore, which fails where leadership moves at that moment. The
-// restore is lost or kept whatever the error says: it is kept once this node has applied another entry behind it. Where the next leader
-// lacks it, its entries disagree with this node's log, which then ends the node, or its snapshot comes in place of them. That snapshot may
-// hold a restore by the next leader, which began the same epoch.
+// Raft restores on this node and then proposes an entry after the restore, which fails if leadership moves at that moment. The error does
+// not tell whether the restore is kept. It is kept once this node has applied another entry after it. If the next leader lacks the restore,
+// its entries conflict with this node's log, which ends the node, or its snapshot replaces them. That snapshot may hold a restore by the
+// next leader under the same epoch.
 func (n *Node) outcomeOfRestore(ctx context.Context, err error, untouched bool, before uint64, left time.Duration) error {
 	moved := errors.Is(err, raft.ErrLeadershipTransferInProgress) || errors.Is(err, raft.ErrNotLeader) || errors.Is(err,
 		raft.ErrLeadershipLost)
@@ -104,7 +104,7 @@ func (n *Node) outcomeOfRestore(ctx context.Context, err error, untouched bool, 
 	for n.raft.AppliedIndex() <= restored {
 		select {
 		case <-ticker.C:
-			_ = n.await(n.raft.Barrier(n.config.ApplyTimeout)) // where this node leads on; else its leader's entries tell
+			_ = n.await(n.raft.Barrier(n.config.ApplyTimeout)) // if this node still leads; otherwise it waits for its leader's entries
 		case <-ctx.Done():
 			return &UnknownError{Err: err}
 		case <-n.done:
@@ -113,7 +113,7 @@ func (n *Node) outcomeOfRestore(ctx context.Context, err error, untouched bool, 
 	}
 	n.mu.RLock()
 	defer n.mu.RUnlock()
-	if n.restores.Load() != before+1 { // another snapshot came after the restore, and nobody knows whether it holds it
+	if n.restores.Load() != before+1 { // another snapshot arrived after the restore and may lack it
 		return &UnknownError{Err: err}
 	}
 	return nil

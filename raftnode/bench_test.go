@@ -19,7 +19,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// diskDir is a folder on a disk: where temporary folders are in memory, the working directory's.
+// diskDir returns a directory on a disk: in the working directory, since temporary directories may be in memory.
 func diskDir(b *testing.B) string {
 	b.Helper()
 	dir, err := os.MkdirTemp(".", "bench-") //nolint:usetesting // see above
@@ -30,7 +30,7 @@ func diskDir(b *testing.B) string {
 	return dir
 }
 
-// BenchmarkReferenceSync is what the other benchmarks of disks are compared with: 4 KiB appended to a file, and synced.
+// BenchmarkReferenceSync appends 4 KiB to a file and syncs it: the baseline for the other disk benchmarks.
 func BenchmarkReferenceSync(b *testing.B) {
 	file, err := os.Create(filepath.Join(diskDir(b), "file"))
 	if err != nil {
@@ -48,7 +48,7 @@ func BenchmarkReferenceSync(b *testing.B) {
 	}
 }
 
-// BenchmarkStoreLogs is one durable append, of so many entries of 200 bytes, to each store.
+// BenchmarkStoreLogs is one durable append of entries of 200 bytes to each store.
 func BenchmarkStoreLogs(b *testing.B) {
 	for _, s := range []logstore.Kind{logstore.Bolt, logstore.WAL} {
 		for _, count := range []int{1, 64} {
@@ -81,7 +81,7 @@ func BenchmarkStoreLogs(b *testing.B) {
 	}
 }
 
-// BenchmarkPropose is a grant by a cluster of one, of callers that wait: decision by decision the whole way but the wire.
+// BenchmarkPropose is a grant by a cluster of one to callers that wait for each decision: the whole path except the network.
 func BenchmarkPropose(b *testing.B) {
 	for _, callers := range []int{1, 64} {
 		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
@@ -118,7 +118,7 @@ func BenchmarkPropose(b *testing.B) {
 	}
 }
 
-// BenchmarkReadBack is what reading a snapshot of a million leases back costs: time, and heap at its most beside the state itself.
+// BenchmarkReadBack is the cost of reading back a snapshot of a million leases: time, and peak heap in addition to the state.
 func BenchmarkReadBack(b *testing.B) {
 	machine := fsm.New()
 	index := uint64(0)
@@ -161,7 +161,7 @@ func BenchmarkReadBack(b *testing.B) {
 	runtime.KeepAlive(machine)
 }
 
-// readBack measures one way to read a snapshot back.
+// readBack measures one way of reading a snapshot back.
 func readBack(b *testing.B, snapshot logstore.SnapshotFile, verify func() error) {
 	b.Helper()
 	var before, at runtime.MemStats

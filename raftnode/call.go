@@ -9,22 +9,22 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// usualCommand is how many bytes most commands take at most, encoded.
+// usualCommand is the encoded size that most commands do not exceed, in bytes.
 const usualCommand = 256
 
 // call is one Propose.
 type call struct {
 	ctx      context.Context
 	commands []*logpb.Command
-	// own is set where the node itself calls, and nobody's budget is charged.
+	// own: the node itself proposes, and no caller's budget is charged.
 	own bool
-	// line is where the call is queued, nil where it is not; before and behind are its neighbours there.
+	// line is the line in which the call is queued, nil if it is not queued; before and behind are its neighbours there.
 	line           *line
 	before, behind *call
-	// encoded are the commands as they stand in an entry; ends is where each of them ends there.
+	// encoded has the commands as they are encoded in an entry; ends has the offset at which each ends.
 	encoded []byte
 	ends    []int
-	// next is the first command that is not in an entry yet; left counts those without a result.
+	// next is the first command that is not in an entry yet; left counts the commands without a result.
 	next, left int
 	results    []*logpb.Result
 	at         Position
@@ -32,10 +32,10 @@ type call struct {
 	finished   chan struct{}
 }
 
-// ownWork is what the node's own calls are charged to.
+// ownWork is the caller to which the node's own calls are charged.
 const ownWork = "node"
 
-// caller names whose budgets a call is charged to.
+// caller returns the caller to whose budgets the call is charged.
 func (c *call) caller() string {
 	if c.own {
 		return ownWork
@@ -45,8 +45,8 @@ func (c *call) caller() string {
 
 var errTooLarge = errors.New("the command is too large")
 
-// encode encodes the commands, each of so many bytes in an entry at most: once and by who calls, so that an entry is put together without
-// looking at them.
+// encode encodes the commands and bounds the size of each to most bytes. The calling goroutine does it once, so that the proposer builds
+// entries without decoding or encoding commands.
 func (c *call) encode(most int) error {
 	c.encoded, c.ends = nil, make([]int, len(c.commands))
 	for i, command := range c.commands {
@@ -58,17 +58,17 @@ func (c *call) encode(most int) error {
 		if len(c.span(i, i+1)) > most {
 			return errTooLarge
 		}
-		if i == 0 { // the others are mostly as long
+		if i == 0 { // most other commands are of similar size
 			c.encoded = slices.Grow(c.encoded, min(len(encoded), usualCommand)*(len(c.commands)-1))
 		}
 	}
 	return nil
 }
 
-// span returns commands as they stand in an entry.
+// span returns the encoding of commands from..to-1.
 func (c *call) span(from, to int) []byte { return c.encoded[c.end(from):c.end(to)] }
 
-// end returns where so many commands end.
+// end returns the offset at which the first so many commands end.
 func (c *call) end(commands int) int {
 	if commands == 0 {
 		return 0
@@ -76,7 +76,7 @@ func (c *call) end(commands int) int {
 	return c.ends[commands-1]
 }
 
-// takes tells whether any of the commands takes quota, or begins work that will.
+// takes tells whether any command takes quota or begins a task, which will.
 func takes(commands []*logpb.Command) bool {
 	for _, command := range commands {
 		if command.GetReserve() != nil || command.GetBeginTask() != nil {
@@ -86,7 +86,7 @@ func takes(commands []*logpb.Command) bool {
 	return false
 }
 
-// grows tells whether any of the commands makes the state larger for longer than a moment: grants, what waits for them, sessions.
+// grows tells whether any command enlarges the state lastingly: by grants, waiting requests or sessions.
 func grows(commands []*logpb.Command) bool {
 	return takes(commands) || slices.ContainsFunc(commands, func(c *logpb.Command) bool { return c.GetOpenSession() != nil })
 }

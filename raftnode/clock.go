@@ -7,11 +7,11 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-// Clock is the one seam through which a node reads time.
+// Clock is a node's only source of time. Tests replace it.
 type Clock interface {
-	// Wall is Unix time in nanoseconds. It may jump.
+	// Wall returns Unix time in nanoseconds. It may jump.
 	Wall() int64
-	// Monotonic is nanoseconds since some fixed moment of this process. It never jumps.
+	// Monotonic returns nanoseconds since a fixed moment of this process. It never jumps.
 	Monotonic() int64
 }
 
@@ -27,19 +27,18 @@ func (c *SystemClock) Wall() int64 { return time.Now().UnixNano() }
 // Monotonic implements Clock.
 func (c *SystemClock) Monotonic() int64 { return int64(time.Since(c.start)) }
 
-// FaultyClock is a clock whose wall can be offset and whose monotonic rate can be changed while it runs. Only a process
-// that was started for testing has one.
+// FaultyClock is a clock whose wall time and monotonic rate can be changed while it runs. Only a process started for testing has one.
 type FaultyClock struct {
 	inner Clock
 
 	mu     sync.Mutex
 	offset int64
 	ppm    int64
-	// base and at are where the present rate began, on the faulty and the true clock.
+	// base and at are the readings of the faulty and the true clock at the last change of the rate.
 	base, at int64
 }
 
-// NewFaultyClock returns a clock without faults yet.
+// NewFaultyClock returns a clock that has no faults yet.
 func NewFaultyClock(inner Clock) *FaultyClock {
 	now := inner.Monotonic()
 	return &FaultyClock{inner: inner, ppm: 1_000_000, base: now, at: now}
@@ -64,7 +63,7 @@ func (c *FaultyClock) monotonicLocked() int64 {
 	return c.base + elapsed/1_000_000*c.ppm + elapsed%1_000_000*c.ppm/1_000_000
 }
 
-// SetOffset sets what is added to the wall clock.
+// SetOffset sets the offset that is added to the wall clock.
 func (c *FaultyClock) SetOffset(offset time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,8 +78,8 @@ func (c *FaultyClock) SetRate(ppm int64) {
 	c.ppm = ppm
 }
 
-// leaderClock makes stamps while a node leads: the state's time when its barrier was applied, plus what its monotonic
-// clock has run since.
+// leaderClock is the clock of a leadership: base, the state's time when its barrier was applied, plus the time that its monotonic clock has
+// advanced since.
 type leaderClock struct {
 	clock Clock
 	base  int64
@@ -89,7 +88,7 @@ type leaderClock struct {
 
 func (l *leaderClock) now() int64 { return l.base + l.clock.Monotonic() - l.since }
 
-// presentClock returns the present moment as a leader sees it.
+// presentClock returns the present moment by a leader's clock.
 func (n *Node) presentClock(lc *leaderClock) fsm.Clock {
 	present := fsm.Clock{Now: lc.now()}
 	if early, late, ok := n.samples.views(n); ok {

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// setClocks puts the wall clocks of all nodes off by so much.
+// setClocks sets the wall clocks of all nodes off by an offset.
 func (c *cluster) setClocks(offset time.Duration) {
 	c.t.Helper()
 	for _, n := range c.nodes {
@@ -21,15 +21,15 @@ func (c *cluster) setClocks(offset time.Duration) {
 	}
 }
 
-// daily is a window of a day.
+// daily returns a command for a quota with a window of a day.
 func daily(name string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{{
 		Name: name, Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 1000, Every: logpb.Every_EVERY_DAY}},
 	}}}}}
 }
 
-// TestViews_ComeBackOnNodes: 3 s of wrong clocks on all nodes are made up for within 3 s of right ones: calendar windows end when they
-// should, on the node that led meanwhile, and after all nodes were started again.
+// TestViews_ComeBackOnNodes: 3 s of wrong clocks on all nodes are corrected by 3 s of right ones. Calendar windows end on time, on the node
+// that led meanwhile and after a restart of all nodes.
 func TestViews_ComeBackOnNodes(t *testing.T) {
 	c := newCluster(t, 3)
 	const wrong = 3 * time.Second
@@ -76,7 +76,7 @@ func TestViews_ComeBackOnNodes(t *testing.T) {
 	back("after a restart")
 }
 
-// failing returns the message of a check that fails; "": it does not.
+// failing returns the message of a failing check; "" if it passes.
 func failing(n *raftnode.Node, name string) string {
 	for _, c := range n.Status().Checks {
 		if c.Name == name && !c.OK {
@@ -86,7 +86,7 @@ func failing(n *raftnode.Node, name string) string {
 	return ""
 }
 
-// TestClocks_EveryNodeMeasuresItself: whichever node's clock is an hour off says so, and no other one does.
+// TestClocks_EveryNodeMeasuresItself: a node whose clock is an hour off reports that, and the others do not.
 func TestClocks_EveryNodeMeasuresItself(t *testing.T) {
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	leader := c.leader()
@@ -112,7 +112,7 @@ func TestClocks_EveryNodeMeasuresItself(t *testing.T) {
 	}
 }
 
-// TestClocks_OfTwoNodes: each of two nodes sees that the other one's clock is another.
+// TestClocks_OfTwoNodes: each of two nodes reports that the clocks differ.
 func TestClocks_OfTwoNodes(t *testing.T) {
 	c := newCluster(t, 2, (*raftnode.Config).SampleOften)
 	c.leader()
@@ -134,8 +134,8 @@ func TestClocks_OfTwoNodes(t *testing.T) {
 	}
 }
 
-// TestClocks_WithANodeDown: where a bare majority answers, no clock is outside of what the views of it bound. Whichever of two nodes has a
-// clock that is an hour off, both say that their clocks differ, and the clock is not reset.
+// TestClocks_WithANodeDown: if a bare majority answers, no clock is outside of the views. Whichever of two nodes has a clock that is an
+// hour off, both report that the clocks differ, and the clock is not reset.
 func TestClocks_WithANodeDown(t *testing.T) {
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	down := (c.leader() + 1) % 3
@@ -198,8 +198,8 @@ func TestViews_EveryNodeTells(t *testing.T) {
 	}
 }
 
-// TestResetClock_OnNodes: the clocks of all nodes are a year ahead once. A reset brings the views back on every node; they stay right over
-// a new leader and after all nodes were started again.
+// TestResetClock_OnNodes: the clocks of all nodes were a year ahead once. A reset corrects the views on every node, and they stay correct
+// under a new leader and after a restart of all nodes.
 func TestResetClock_OnNodes(t *testing.T) {
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	c.propose(daily("d"))
@@ -254,7 +254,7 @@ func TestResetClock_OnNodes(t *testing.T) {
 	right("after a restart")
 }
 
-// TestResetClock_NeedsAMajority: clocks that a majority does not share are no time to go by.
+// TestResetClock_NeedsAMajority: the clock is not reset unless the clocks of a majority agree.
 func TestResetClock_NeedsAMajority(t *testing.T) {
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	for i, offset := range []time.Duration{-time.Hour, 0, time.Hour} {

@@ -46,7 +46,7 @@ func (c *cluster) hashesAgree() {
 	})
 }
 
-// TestFarBehindNodeGetsASnapshot: a node that starts when the log it needs is cut gets a snapshot, and ends up the same.
+// TestFarBehindNodeGetsASnapshot: a node whose missing entries were trimmed gets a snapshot and reaches the same state.
 func TestFarBehindNodeGetsASnapshot(t *testing.T) {
 	c := newCluster(t, 3, func(conf *raftnode.Config) {
 		conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = 20, 10, 50*time.Millisecond
@@ -59,7 +59,7 @@ func TestFarBehindNodeGetsASnapshot(t *testing.T) {
 		c.propose(reserve("q", 1))
 	}
 	for i, node := range c.nodes {
-		if i != behind { // whoever leads then has no log for it
+		if i != behind { // so that no possible leader has the entries that it lacks
 			eventually(t, "a cut log", func() bool { return node.Status().FirstIndex > has+1 })
 		}
 	}
@@ -71,7 +71,7 @@ func TestFarBehindNodeGetsASnapshot(t *testing.T) {
 	c.hashesAgree()
 }
 
-// TestFormation: which disks may form a cluster, and which may not come back.
+// TestFormation: which disks may form a cluster, and which may not return.
 func TestFormation(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
@@ -116,7 +116,7 @@ func TestFormation(t *testing.T) {
 	})
 }
 
-// TestMembers: a learner joins, is promoted, and a member is removed and told so, also when it is started again.
+// TestMembers: a learner joins and is promoted. A removed member stops with ErrRemoved, also after a restart.
 func TestMembers(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
@@ -149,12 +149,12 @@ func TestMembers(t *testing.T) {
 	}
 	endsRemoved()
 	c.stop(follower)
-	c.start(follower) // as whoever watches over processes does
+	c.start(follower) // as a process supervisor does
 	endsRemoved()
 	c.propose(reserve("q", 1))
 }
 
-// lines keeps what a node logs.
+// lines collects a node's log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -172,7 +172,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// TestFullDiskStillTakesWhatFrees: nothing new is granted, giving back goes on.
+// TestFullDiskStillTakesWhatFrees: new grants are refused; releases continue.
 func TestFullDiskStillTakesWhatFrees(t *testing.T) {
 	free, log := make(chan int64, 1), new(lines)
 	free <- 1 << 40
@@ -229,7 +229,7 @@ func TestFullDiskStillTakesWhatFrees(t *testing.T) {
 	}
 }
 
-// TestBackupAndRestore: a restore raises the epoch, so that no old fence meets its number again.
+// TestBackupAndRestore: a restore raises the epoch, so that no fence from before is issued again.
 func TestBackupAndRestore(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 100))
@@ -279,7 +279,7 @@ func isCompacted(err error) bool {
 	return ok
 }
 
-// TestABackupOfAnotherCluster is refused, unless it is said that this is meant.
+// TestABackupOfAnotherCluster: such a backup is refused, unless the caller allows it explicitly.
 func TestABackupOfAnotherCluster(t *testing.T) {
 	c, other := newCluster(t, 1), newCluster(t, 1)
 	c.propose(rate("here", 10))
@@ -304,7 +304,7 @@ func TestABackupOfAnotherCluster(t *testing.T) {
 	c.propose(reserve("there", 1))
 }
 
-// TestANewClusterSaysForWhomItWaits: all of them at once, where operators look.
+// TestANewClusterSaysForWhomItWaits: log and status name all missing peers at once.
 func TestANewClusterSaysForWhomItWaits(t *testing.T) {
 	c, log := newCluster(t, 1), new(lines)
 	alone := c.configs[0]
@@ -336,7 +336,7 @@ func TestANewClusterSaysForWhomItWaits(t *testing.T) {
 	}
 }
 
-// TestDamagedDataIsRefused: a node does not fall back to less than it had.
+// TestDamagedDataIsRefused: a node does not fall back to an older state.
 func TestDamagedDataIsRefused(t *testing.T) {
 	c := newCluster(t, 1, func(conf *raftnode.Config) {
 		conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = 10, 5, 30*time.Millisecond
@@ -374,7 +374,7 @@ func TestDamagedDataIsRefused(t *testing.T) {
 	}
 }
 
-// TestWatchResumes: nothing between the index asked for and the last one is missing; what is gone is said to be gone.
+// TestWatchResumes: a resumed watch misses no event from its index on. If the index is no longer kept, Watch returns a *CompactedError.
 func TestWatchResumes(t *testing.T) {
 	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.EventEntries = 32 })
 	c.propose(rate("q", 1000))

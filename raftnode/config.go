@@ -21,7 +21,7 @@ import (
 
 // Peer is a member of the static list that forms a cluster.
 type Peer struct {
-	// ID is the node's name, for ever: a node whose disk was lost comes back under another one.
+	// ID is the node's permanent name: a node that lost its disk returns under a new one.
 	ID string
 	// RaftAddress and APIAddress are host:port.
 	RaftAddress, APIAddress string
@@ -31,83 +31,82 @@ type Peer struct {
 type Config struct {
 	// ID is this node's name. Required.
 	ID string
-	// DataDir is where everything durable lies. Required.
+	// DataDir is the directory of all durable data. Required.
 	DataDir string
-	// LogStore is what the log is kept in. Default Bolt. A data directory keeps the one that it was made with; Migrate
-	// moves it.
+	// LogStore is the kind of store for the log. Default Bolt. A data directory keeps the kind with which it was created; logstore.Migrate
+	// changes it.
 	LogStore logstore.Kind
-	// RaftAddress is where to listen for peers, host:port. AdvertiseRaft is what peers are told (default: the same).
+	// RaftAddress is where to listen for peers, host:port. AdvertiseRaft is the address that peers use (default: RaftAddress).
 	RaftAddress, AdvertiseRaft string
-	// APIAddress is what other nodes and clients are told of this node's API.
+	// APIAddress is the address of this node's API, for other nodes and clients.
 	APIAddress string
-	// Peers is the static list that forms the cluster, this node among them. Empty: the node waits to be added.
+	// Peers is the static list of members, this node included, that form the cluster. Empty: the node waits to be added.
 	Peers []Peer
 
-	// HeartbeatTimeout and ElectionTimeout: after so long without a leader a follower stands for election, and so long
-	// an election lasts. Default 300 ms each. LeaderLease: after so long without a majority a leader steps down.
-	// Default 200 ms. Election >= heartbeat >= lease.
+	// HeartbeatTimeout: a follower without a leader for that long stands for election. ElectionTimeout bounds an election. Default 300 ms
+	// each. LeaderLease: a leader without a majority for that long steps down. Default 200 ms. Election >= heartbeat >= lease.
 	HeartbeatTimeout, ElectionTimeout, LeaderLease time.Duration
-	// Tick is how often an entry is written at least while anything is pending. Default 1 s.
+	// Tick is the longest time between entries while anything is pending. Default 1 s.
 	Tick time.Duration
-	// ApplyTimeout bounds how long the outcome of a proposal is waited for. Default 10 s.
+	// ApplyTimeout bounds the wait for the outcome of a proposal. Default 10 s.
 	ApplyTimeout time.Duration
 
 	// MaxEntryCommands, at most fsm.MaxEntryCommands, and MaxEntryBytes bound one log entry. Defaults 2,048 and 1 MiB.
 	MaxEntryCommands, MaxEntryBytes int
 	// MaxQueueCommands and MaxQueueBytes bound the proposer's queue. Defaults 32,768 and 32 MiB.
 	MaxQueueCommands, MaxQueueBytes int
-	// EntriesInFlight is how many entries may be in flight at once. Default 2.
+	// EntriesInFlight bounds the entries in flight. Default 2.
 	EntriesInFlight int
 
-	// SnapshotThreshold is after how many entries a snapshot is taken, SnapshotInterval how often that is looked at,
-	// TrailingLogs how many entries are kept for followers that are behind. Defaults 8,192, 15 s, 8,192.
+	// SnapshotThreshold is the number of entries after which to take a snapshot, SnapshotInterval how often to check that. TrailingLogs is the
+	// number of entries to keep for slow followers. Defaults 8,192, 15 s, 8,192.
 	SnapshotThreshold, TrailingLogs uint64
 	SnapshotInterval                time.Duration
-	// SnapshotsRetained is how many snapshots are kept. Default 3.
+	// SnapshotsRetained is the number of snapshots to keep. Default 3.
 	SnapshotsRetained int
 
-	// FreeLow is the free disk space (bytes) below which nothing new is granted, FreeStop that below which the node
-	// stops. Defaults 256 MiB and 32 MiB; 0 keeps the default, -1 switches it off.
+	// FreeLow is the free disk space (bytes) below which new grants are refused, FreeStop that below which the node stops. Defaults 256 MiB
+	// and 32 MiB; 0 or less disables the check.
 	FreeLow, FreeStop int64
-	// MemoryLimit is how much memory (bytes) the process may have; above MemoryMark percent of it nothing new is granted. 0: any.
+	// MemoryLimit is the memory that the process may use (bytes). Above MemoryMark percent of it new grants are refused. 0: no limit.
 	MemoryLimit int64
-	// StallLimit is how long one write to disk may take before the node stops. Default 2 s.
+	// StallLimit is the longest time that a write to disk may take; then the node stops. Default 2 s.
 	StallLimit time.Duration
 
-	// EventEntries is how many entries' events are kept for watchers that resume. Default 65,536.
+	// EventEntries is the number of entries whose events are kept for watchers that resume. Default 65,536.
 	EventEntries int
 
-	// PeerTLS, if set, returns the settings that secure the port for peers, in both directions. It is asked for each connection.
+	// PeerTLS, if set, returns the TLS settings of the port for peers, for both directions. It is called for each connection.
 	PeerTLS func() *tls.Config
-	// PeerNames maps names of certificates to the ids of the nodes that they stand for, besides those that CheckIdentity knows.
+	// PeerNames maps certificate names to the node ids that they stand for, in addition to the names that CheckIdentity accepts.
 	PeerNames map[string][]string
 	// Logger takes messages. Default: none.
 	Logger hclog.Logger
 	// Registerer takes metrics. Default: none.
 	Registerer prometheus.Registerer
-	// Build is what this node says of its binary. Oldest and Newest are fsm's unless a test sets them.
+	// Build describes this node's binary. Oldest and Newest are fsm's unless a test sets them.
 	Build peer.Build
 	// Testing allows state hashes, log dumps, clock faults and crash points.
 	Testing bool
-	// Applied, with Testing, is called with every entry that this node applies, in order, before anybody learns what it
-	// came to. ledger computes the hash of the ledger after it. Nothing of it may be kept or changed.
+	// Applied, with Testing, is called with every entry that this node applies, in order, before callers and watchers see the result. ledger
+	// returns the hash of the ledger after the entry. The callback must not keep or change its arguments.
 	Applied func(applied *fsm.Applied, payload []byte, ledger func() [32]byte)
-	// Append, with Testing, makes each append to the log: it calls write, maybe later, or returns an error without. Default:
-	// write, at once.
+	// Append, with Testing, makes each append to the log: it calls write, at once or later, or returns an error without a call. Default: call
+	// write at once.
 	Append func(write func() error) error
-	// Network is how peers are reached. Default: TCP.
+	// Network is how to reach peers. Default: TCP.
 	Network peer.Network
 	// Clock is the node's clock. Default: the system's.
 	Clock Clock
-	// Free tells the free space of the data directory. Default: the file system's.
+	// Free returns the free space of the data directory, in bytes. Default: the file system's.
 	Free func(dir string) (int64, error)
-	// Memory tells how much memory the process uses. Default: what the system says.
+	// Memory returns the memory in use by the process, in bytes. Default: the system's figure.
 	Memory func() (int64, error)
 
-	// sampleTick is how often clocks are compared while this node leads. Tests shorten it.
+	// sampleTick is the interval between comparisons of clocks while this node leads. Tests shorten it.
 	sampleTick time.Duration
-	// restoreUpTo is up to how many bytes a snapshot of this node is restored next to its state, to see that it can be, where no memory limit
-	// is known. Of a larger one it is seen that the state adds up, and that it was written as it is.
+	// restoreUpTo is the size in bytes up to which a new snapshot is test-restored next to the state, if no memory limit is known. Of a larger
+	// one only the state's consistency and the written bytes are checked.
 	restoreUpTo int64
 }
 
@@ -123,7 +122,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate checks the fields and how they relate. It returns all that is wrong.
+// Validate checks the fields and their relations. It returns all errors, joined.
 func (c *Config) Validate() error {
 	var errs []error
 	need := func(ok bool, format string, args ...any) {

@@ -7,17 +7,17 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// configurations keeps the newest configuration that this node knows to be committed. That which raft's GetConfiguration returns
-// may yet be undone, and raft does not say what index it has.
+// configurations keeps the newest configuration that this node knows to be committed. The one that raft's GetConfiguration returns may
+// still be undone, and raft does not tell its index.
 type configurations struct {
 	mu      sync.Mutex
 	index   uint64
 	servers []raft.Server
-	// learned has a token where a configuration was learned that nobody has looked at yet.
+	// learned has a token while a new configuration waits for judgeMembers.
 	learned chan struct{}
 }
 
-// learn takes a committed configuration. An older one than is known changes nothing: a snapshot may have it.
+// learn records a committed configuration. It ignores one older than the newest known: a snapshot may have it.
 func (c *configurations) learn(index uint64, configuration raft.Configuration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,7 +31,7 @@ func (c *configurations) learn(index uint64, configuration raft.Configuration) {
 	}
 }
 
-// newest returns the newest one and its index; 0: none is known yet. The servers are not to be changed.
+// newest returns the newest configuration and its index; 0: none is known yet. The caller must not change the servers.
 func (c *configurations) newest() (index uint64, servers []raft.Server) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,8 +43,7 @@ func (m machine) StoreConfiguration(index uint64, configuration raft.Configurati
 	m.n.configured.learn(index, configuration)
 }
 
-// Open implements raft.SnapshotStore. What a snapshot holds is committed, with its configuration. Raft opens its newest one when it
-// starts.
+// Open implements raft.SnapshotStore. A snapshot and its configuration are committed. Raft opens its newest snapshot on start.
 func (s *checkedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, state, err := s.SnapshotStore.Open(id)
 	if err == nil {
@@ -54,7 +53,7 @@ func (s *checkedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, e
 	return meta, state, err
 }
 
-// suffrageOf tells whether a node is among servers, and votes there.
+// suffrageOf tells whether a node is one of the servers, and whether it votes.
 func suffrageOf(servers []raft.Server, id string) (member, voter bool) {
 	for _, s := range servers {
 		if string(s.ID) == id {

@@ -11,28 +11,28 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// ErrConflictingLog says that this node's log disagreed with a snapshot of the leader's. The disagreeing end is cut off;
-// started again, the node goes on from the snapshot.
+// ErrConflictingLog says that this node's log conflicted with a snapshot of the leader. The conflicting end was cut off; after a restart
+// the node continues from the snapshot.
 var ErrConflictingLog = errors.New("the end of the log was never committed and conflicts with the leader's snapshot")
 
-// checkedSnapshots is raft's snapshot store. A follower that installs a snapshot keeps the end of its log even where that
-// disagrees with the snapshot; then it refuses every entry, gets the snapshot again, and so on for ever
-// (hashicorp/raft issue 697). So the end is cut off here, and, since raft has it in mind still, the node stops.
+// checkedSnapshots is raft's snapshot store. A follower that installs a snapshot keeps the end of its log even if that conflicts with the
+// snapshot. It then refuses every entry and gets the snapshot again, without end (hashicorp/raft issue 697). So checkedSnapshots cuts off
+// the conflicting end, and the node stops, since raft still has it in memory.
 type checkedSnapshots struct {
 	raft.SnapshotStore
 	log        *logstore.Log
 	fatal      func(error)
 	configured *configurations
-	// readBack says whether a snapshot that was written, of a state if that is this node's, can be restored; nil: nobody looks. See
-	// snapshotcheck.go.
+	// readBack checks that a written snapshot can be restored; of is its state, nil for a snapshot from the leader. readBack itself may be
+	// nil: no check. See snapshotcheck.go.
 	readBack func(id string, index, term uint64, of *fsm.State) error
-	// given is the index of the newest snapshot that the leader sent, or an operator restored.
+	// given is the index of the newest snapshot that the leader sent or an operator restored.
 	given atomic.Uint64
 }
 
-// errOvertaken says that a snapshot was given to this node while it wrote one of an older state. Raft would take the older one for its
-// last (hashicorp/raft issue 248): after a restore, a leader then finds no term for the entry before the next one, and sends each follower
-// the restored snapshot again and again, for as long as it leads.
+// errOvertaken says that a newer snapshot was installed while this node wrote one of an older state. Raft would take the older one for its
+// last (hashicorp/raft issue 248). After a restore such a leader finds no term for the entry before the next one. It then sends the
+// restored snapshot to each follower again and again while it leads.
 var errOvertaken = errors.New("a newer snapshot was installed meanwhile")
 
 // Create implements raft.SnapshotStore.
@@ -46,20 +46,20 @@ func (s *checkedSnapshots) Create(
 	return &checkedSink{SnapshotSink: sink, store: s, index: index, term: term}, nil
 }
 
-// checkedSink reads its snapshot back when that is durable, and then checks the log. Where it returns an error raft keeps the log.
+// checkedSink reads its snapshot back once it is durable, and then checks the log. If it returns an error, raft keeps the log.
 type checkedSink struct {
 	raft.SnapshotSink
 	store       *checkedSnapshots
 	index, term uint64
-	// of is the state that was written; nil where it was given.
+	// of is the node's own state that was written; nil for a snapshot from the leader or a restore.
 	of *fsm.State
-	// closed says that the outcome is known.
+	// closed says that outcome is final.
 	closed  bool
 	outcome error
 }
 
-// Close implements raft.SnapshotSink. Persist closes a snapshot of this node's own state, and raft does once more before it takes it for
-// its last.
+// Close implements raft.SnapshotSink. For a snapshot of this node's own state, Persist calls it, and raft calls it again before it takes
+// the snapshot for its last.
 func (s *checkedSink) Close() error {
 	if !s.closed {
 		s.closed, s.outcome = true, s.close()
@@ -70,7 +70,7 @@ func (s *checkedSink) Close() error {
 	return s.outcome
 }
 
-// overtaken reports whether this is a snapshot of the node's own state, and a newer one was given meanwhile.
+// overtaken reports whether this is a snapshot of the node's own state and a newer one was installed meanwhile.
 func (s *checkedSink) overtaken() bool { return s.of != nil && s.index < s.store.given.Load() }
 
 func (s *checkedSink) close() error {

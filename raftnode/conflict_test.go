@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// TestALogThatDisagreesWithASnapshotIsCut: a follower whose log ends with entries that were never committed gets the
-// leader's snapshot: it stops, and started again it goes on from there. Others keep their log.
+// TestALogThatDisagreesWithASnapshotIsCut: a follower whose log ends with uncommitted entries that conflict with the leader's snapshot
+// stops. After a restart it continues from the snapshot. Logs without a conflict are kept.
 func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 	for name, c := range map[string]struct {
 		index, term uint64
@@ -57,7 +57,7 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 	}
 }
 
-// TestAConflictIsCutAtTheStartToo: where the node ended before it had cut its log.
+// TestAConflictIsCutAtTheStartToo: the node had ended before it cut its log.
 func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	n := openWithSnapshot(t)
 	conf := n.config.Config
@@ -87,8 +87,8 @@ func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	}
 }
 
-// TestARestoreThatNobodyElseHasEndsTheNode: a leader was lost while it restored a backup. It has the snapshot, at an index to which the
-// next leader gave an entry; applied to what was restored, what comes after that would make replicas differ.
+// TestARestoreThatNobodyElseHasEndsTheNode: a leader was lost while it restored a backup. It has the snapshot, at an index that the next
+// leader gave to another entry. Applying later entries to the restored state would make replicas diverge.
 func TestARestoreThatNobodyElseHasEndsTheNode(t *testing.T) {
 	n := openOne(t)
 	index, term := n.raft.LastIndex()+1, n.raft.CurrentTerm()
@@ -108,7 +108,7 @@ func TestARestoreThatNobodyElseHasEndsTheNode(t *testing.T) {
 	}
 }
 
-// openWithSnapshot starts a node that has made a snapshot and has its whole log still.
+// openWithSnapshot starts a node that has made a snapshot and still has its whole log.
 func openWithSnapshot(t *testing.T) *Node {
 	t.Helper()
 	n := openOne(t, func(c *Config) {

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 )
 
-// crashPoints lets a test kill the process at a named point. In production it is nil.
+// crashPoints lets a test kill the process at a named point. It is nil in production.
 type crashPoints struct {
 	name  atomic.Pointer[string]
 	left  atomic.Int32
@@ -16,7 +16,7 @@ func (c *crashPoints) set(name string, count int32) {
 	c.name.Store(&name)
 }
 
-// pass kills the process if this is the point, and it was passed often enough.
+// pass kills the process if this is the set point and its count of passes is reached.
 func (c *crashPoints) pass(name string) {
 	if c == nil {
 		return

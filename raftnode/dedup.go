@@ -11,29 +11,29 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// dedupLogger is a logger for raft and the port for peers, which say the same of a member that does not answer, or of a stranger that
-// calls, some times a second, for as long as it lasts. It says each thing once in a while, and how often it was kept to itself; the
-// rest is debug. Once the node stops, errors are of no interest: raft's transport calls its closed connections errors.
+// dedupLogger is a logger for raft and the port for peers. They repeat the same line several times a second while a member does not answer
+// or a stranger calls. dedupLogger logs each line once in a while, with the number of repetitions; the rest goes to debug. Once the node
+// stops, errors go to debug too: raft's transport reports its closed connections as errors.
 type dedupLogger struct {
 	hclog.Logger
 	stopping *atomic.Bool
 	lines    *LoggedLines
 }
 
-// repeatAfter is how long the same is not said again.
+// repeatAfter is how long to suppress repetitions of a line.
 const repeatAfter = 30 * time.Second
 
-// maxSayings bounds how many different things are remembered. Beyond it, lines that differ in whom they are about only are the same:
-// a stranger chooses its name.
+// maxSayings bounds the number of different lines remembered. Beyond it, lines that differ only in their subject count as the same: a
+// stranger chooses its own name.
 const maxSayings = 256
 
-// LoggedLines are the lines that were logged lately. The zero value is none.
+// LoggedLines remembers recently logged lines. The zero value is ready to use.
 type LoggedLines struct {
 	mu  sync.Mutex
 	all map[string]*loggedLine
 }
 
-// loggedLine is one line, when it was logged last, and how often it was suppressed since.
+// loggedLine is one line: when it was last logged, and how often it was suppressed since.
 type loggedLine struct {
 	at   time.Time
 	kept int
@@ -67,7 +67,7 @@ func (q dedupLogger) once(say func(string, ...any), message string, args []any) 
 	}
 }
 
-// whom is whom a line is about, if it says so: lines about different members are different.
+// whom returns the subject of a line, "" if it names none: lines about different members count as different.
 func whom(args []any) string {
 	for i := 0; i+1 < len(args); i += 2 {
 		switch args[i] {
@@ -78,8 +78,8 @@ func whom(args []any) string {
 	return ""
 }
 
-// Due tells whether something may be said again of somebody, and how often it was kept back. There must be few messages; those that it
-// is said of may be strangers.
+// Due tells whether a message about a subject may be logged again, and how often it was suppressed before. The messages must be few; the
+// subjects may be chosen by strangers.
 func (s *LoggedLines) Due(message, of string, now time.Time) (kept int, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

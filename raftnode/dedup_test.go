@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// TestOneDeadMemberDoesNotFloodTheLog: raft says four times a second that a member does not answer. Once in half a minute
-// is enough, for each member.
+// TestOneDeadMemberDoesNotFloodTheLog: raft reports an unresponsive member four times a second. One line per member in half a minute is
+// enough.
 func TestOneDeadMemberDoesNotFloodTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -37,7 +37,7 @@ func TestOneDeadMemberDoesNotFloodTheLog(t *testing.T) {
 	})
 }
 
-// TestSayingsAreBounded: names that are always new are not remembered for ever, nor do they fill the log.
+// TestSayingsAreBounded: ever new names neither occupy unbounded memory nor fill the log.
 func TestSayingsAreBounded(t *testing.T) {
 	s := new(LoggedLines)
 	said := 0

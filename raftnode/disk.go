@@ -8,11 +8,11 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// checksPerStall is how often the log's disk is looked at within StallLimit.
+// checksPerStall is how often to check the log's disk within StallLimit.
 const checksPerStall = 8
 
-// watchStall ends the node when one write hangs for too long. It must have been seen hanging at every look meanwhile: a
-// process that was paused has a long write too when it goes on, and nothing is wrong with its disk.
+// watchStall ends the node when one write takes too long. Every check meanwhile must have seen that write: after a pause of the process a
+// write looks long too, though its disk is healthy.
 func (n *Node) watchStall() {
 	var last int64
 	looks := 0
@@ -32,16 +32,16 @@ func (n *Node) watchStall() {
 	})
 }
 
-// roomless judges what a node does about a low disk. A leader first gives leadership to a node that has room: what it refuses is refused to
-// the whole fleet. A follower refuses nothing, so that it has the same to try when it is elected.
+// roomless decides what a node does about a low disk. A leader first transfers leadership to a node with free space: a leader that refuses
+// grants refuses them to the whole fleet. A follower grants nothing itself, so it does nothing until it is elected.
 type roomless struct {
-	// lead is the leadership in which attempts to leave have begun so far.
+	// lead is the leadership to which attempts belongs: how often this node began to transfer it.
 	lead     *leadership
 	attempts int
 }
 
-// look takes a look: whether the disk is low, in which leadership this node is (nil: in none), and whether an attempt to leave still runs.
-// It returns whether another attempt is to begin, and whether grants are refused: once the first attempt of this leadership has ended.
+// look processes one check: whether the disk is low, the present leadership (nil: none), and whether a transfer is running. It returns
+// whether to begin another transfer, and whether to refuse grants, which starts once the first transfer of this leadership has ended.
 func (r *roomless) look(low bool, lead *leadership, leaving bool) (leave, refuse bool) {
 	if !low || lead != r.lead {
 		r.lead, r.attempts = lead, 0
@@ -55,7 +55,7 @@ func (r *roomless) look(low bool, lead *leadership, leaving bool) (leave, refuse
 	return !leaving, r.attempts > 1
 }
 
-// watchSpace stops grants when the disk is nearly full and no other node can lead, and ends the node before it is full.
+// watchSpace refuses grants when the disk is nearly full and no other node can lead, and ends the node before the disk is full.
 func (n *Node) watchSpace() {
 	var r roomless
 	n.checkRepeatedly(func() bool {
@@ -89,7 +89,8 @@ func (n *Node) watchSpace() {
 	})
 }
 
-// leaveForRoom gives leadership to the voter that is furthest of those that answer, have caught up and have room on their disks.
+// leaveForRoom transfers leadership to a voter that answers, has caught up and has free disk space: among these to the one with the longest
+// log.
 func (n *Node) leaveForRoom() {
 	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
@@ -116,7 +117,7 @@ func (n *Node) leaveForRoom() {
 	n.logger.Warn("the disk is nearly full: transferred leadership to a node with free space", "to", best, "data_dir", n.config.DataDir)
 }
 
-// reportSpace says what it means that free space went below the mark, or above it again.
+// reportSpace logs that free space fell below the mark or rose above it again, with the consequence.
 func (n *Node) reportSpace(low bool, free int64) {
 	where := []any{"data_dir", n.config.DataDir, "free", mebibytes(free), "disk.refuse_below", mebibytes(n.config.FreeLow)}
 	if low {
@@ -126,10 +127,10 @@ func (n *Node) reportSpace(low bool, free int64) {
 	n.logger.Info("the disk has enough free space again", where...)
 }
 
-// mebibytes writes a size in the unit of the settings.
+// mebibytes formats a size in the unit of the settings.
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// checkRepeatedly calls look again and again until it returns false or the node stops.
+// checkRepeatedly calls look at intervals of StallLimit/checksPerStall until it returns false or the node stops.
 func (n *Node) checkRepeatedly(look func() bool) {
 	ticker := time.NewTicker(n.config.StallLimit / checksPerStall)
 	defer ticker.Stop()

@@ -1,6 +1,5 @@
-// Package raftnode is everything that knows hashicorp/raft and its log stores: it keeps one fsm.Machine the same on all nodes.
+// Package raftnode keeps one fsm.Machine identical on all nodes. It and its subpackages are the only users of hashicorp/raft.
 //
-// It has the one proposer (leader check, stamp, batch, encode, raft, wait, results by position), the cluster clock, the
-// linearizable read, membership, snapshots, the transport, and fail-stop storage. It does not know the API: package rpc
-// translates.
+// It contains the one proposer (leader check, stamp, batch, encode, raft, wait, results by position), the cluster clock, the linearizable
+// read, membership, snapshots, the transport, and fail-stop storage. It does not know the API: package rpc translates.
 package raftnode

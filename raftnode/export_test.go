@@ -12,27 +12,27 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// UnderTest is the store that all tests of nodes use; `make test-wal` runs them with the other one.
+// UnderTest is the store that all tests of nodes use; `make test-wal` runs them with the other kind.
 var UnderTest = logstore.Kind(cmp.Or(os.Getenv("QUOTAD_TEST_LOG_STORE"), string(logstore.Bolt)))
 
-// SampleOften has a node compare clocks five times as often as it does elsewhere.
+// SampleOften makes a node compare clocks five times as often as by default.
 func (c *Config) SampleOften() { c.sampleTick = 200 * time.Millisecond }
 
-// FreshWalls returns how many voters' clocks a node knows at present, its own among them.
+// FreshWalls returns the number of voters' clocks that a node currently knows, its own included.
 func (n *Node) FreshWalls() int {
 	all, _ := n.samples.walls(n)
 	return len(all)
 }
 
-// HasHeardOf returns where a member's API is by what the member answered.
+// HasHeardOf returns the API address that a member reported to this node.
 func (n *Node) HasHeardOf(id string) string {
 	n.apis.mu.Lock()
 	defer n.apis.mu.Unlock()
 	return n.apis.of[id]
 }
 
-// Patient has nodes bear what other tests take of the machine: calls wait for long, a slow disk ends no node, and late heartbeats make no
-// other leader.
+// Patient makes nodes tolerate a machine loaded by other tests: calls wait longer, a slow disk ends no node, and late heartbeats cause no
+// election.
 func (c *Config) Patient() {
 	c.ApplyTimeout, c.StallLimit = time.Minute, 30*time.Second
 	if len(c.Peers) > 1 {
@@ -40,7 +40,7 @@ func (c *Config) Patient() {
 	}
 }
 
-// openDisk opens a data directory's log as its node does, which must be stopped.
+// openDisk opens the log of a stopped node's data directory as the node does.
 func openDisk(t *testing.T, dir, node string) *logstore.Log {
 	t.Helper()
 	disk, err := logstore.ReadDisk(dir)
@@ -76,10 +76,10 @@ func AppendToLog(t *testing.T, dir, node string, entry raft.Log) {
 	}
 }
 
-// emptyState is a state without quotas.
+// emptyState returns a state without quotas.
 func emptyState() *fsm.State { return fsm.New().Freeze() }
 
-// stuckAppend lets a node's next append hang once it is armed, or fail with err.
+// stuckAppend makes a node's next append hang once armed, or fail with the armed error.
 type stuckAppend struct {
 	armed            chan error
 	reached, release chan struct{}

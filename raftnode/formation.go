@@ -22,13 +22,13 @@ import (
 // ErrForeignDataDir says that the data directory belongs to another node.
 var ErrForeignDataDir = errors.New("the data directory belongs to another node")
 
-// ErrForeignCluster says that a node of another cluster was met under a listed address.
+// ErrForeignCluster says that a node of another cluster answers at a listed address.
 var ErrForeignCluster = errors.New("a node of another cluster answers at an address of the list of peers")
 
 // ErrRemoved says that this node was removed from the cluster.
 var ErrRemoved = errors.New("this node was removed from the cluster")
 
-// greet says who this node is.
+// greet returns the preface with which this node introduces itself.
 func (n *Node) greet(protocol string) peer.Preface {
 	p := peer.Preface{
 		Magic: peer.Magic, Protocol: protocol, Node: n.config.ID, List: n.config.list, Address: n.config.advertised(), Build: n.ownBuild(),
@@ -39,8 +39,8 @@ func (n *Node) greet(protocol string) peer.Preface {
 	return p
 }
 
-// admit lets in who is of the same cluster or, before that has an id, of the same list. A node that has neither waits
-// to be added, and takes the first cluster that calls. Raft is let in only when this disk may take part.
+// admit accepts callers of the same cluster or, before the cluster has an id, with the same list. A node without either waits to be added
+// and accepts the first cluster that calls. Raft connections are accepted only once this disk may take part.
 func (n *Node) admit(caller peer.Preface) error {
 	if caller.Magic != peer.Magic {
 		return fmt.Errorf("%w: peer protocol mismatch: peer %q, local %q", logstore.ErrUnfitBuild, caller.Magic, peer.Magic)
@@ -57,7 +57,7 @@ func (n *Node) admit(caller peer.Preface) error {
 		caller.Protocol == peer.ProtocolRaft:
 		return errors.New("peer list mismatch: set the same list of peers on each node")
 	case caller.Protocol == peer.ProtocolRaft && own.Cluster != "" && caller.Cluster == "" && (own.List == "" || own.List != caller.List):
-		// A member has the id from the cluster's first entry on. One that formed the cluster with this node may lack that still.
+		// A member has the id from the cluster's first entry on. A member that formed the cluster with this node may still lack it.
 		return errors.New("the peer belongs to no cluster")
 	case caller.Protocol == peer.ProtocolRaft:
 		if err := n.admitMember(caller); err != nil {
@@ -72,11 +72,11 @@ func (n *Node) admit(caller peer.Preface) error {
 	return nil
 }
 
-// admitDisk finds out, before the first vote and the first acknowledgement, whether an empty disk may take part. A voter's
-// that was wiped must not: it forgot votes, and entries that count as held by it. A node with a list forms the cluster
-// first (formCluster). One that joins asks who calls, and takes part once a leader that is still one says that it is a
-// learner; where it is known as a voter already, its disk was wiped since. While one caller is asked the others are let in as
-// little as before, and come again: if they waited here, who does not answer would keep all of them, and the node's end, waiting.
+// admitDisk determines, before the first vote and the first acknowledgement, whether an empty disk may take part. The wiped disk of a voter
+// must not: its votes are lost, and so are entries that count as held by it. A node with a list forms the cluster first (formCluster). A
+// joining node asks its caller, and takes part once a current leader says that it is a learner. If it is known as a voter already, its disk
+// was wiped. While one caller is being asked, others are refused and retry. If they waited here, an unresponsive caller would block them
+// all, and the node's stop.
 func (n *Node) admitDisk(caller peer.Preface) error {
 	if n.admitted.Load() {
 		return nil
@@ -113,13 +113,13 @@ func (n *Node) admitDisk(caller peer.Preface) error {
 	return nil
 }
 
-// wasAdmitted tells whether this disk took part before it was opened.
+// wasAdmitted tells whether this disk had taken part before this start.
 func (n *Node) wasAdmitted() bool {
 	_, err := os.Stat(filepath.Join(n.config.DataDir, logstore.JoinedFile))
 	return err == nil || n.raft.LastIndex() > 0
 }
 
-// answerPeer answers another node's question. With TLS the caller is who its certificate names.
+// answerPeer answers another node's question. With TLS, the caller's certificate was checked against its id.
 func (n *Node) answerPeer(caller string, request peer.Request) peer.Reply {
 	reply := peer.Reply{
 		Node: n.config.ID, Term: n.raft.CurrentTerm(), Wall: n.config.Clock.Wall(), List: n.config.list, Nonce: n.config.nonce,
@@ -128,7 +128,7 @@ func (n *Node) answerPeer(caller string, request peer.Request) peer.Reply {
 	if id := n.cluster.Load(); id != nil {
 		reply.Cluster = *id
 	}
-	if request.Kind == "key" && n.knownMember(caller) { // with it a node vouches for callers' addresses
+	if request.Kind == "key" && n.knownMember(caller) { // with this key a node vouches for callers' addresses
 		reply.Key = n.voucher.own
 	}
 	if request.Kind == "hello" {
@@ -147,8 +147,9 @@ func (n *Node) answerPeer(caller string, request peer.Request) peer.Reply {
 	return reply
 }
 
-// learnerNow returns the index of a committed configuration in which a node is a learner for certain, 0 for none: a deposed leader
-// may not know yet that it was promoted since, and what is not committed may be undone.
+// learnerNow returns the index of a committed configuration in which a node is certainly a learner, 0 for none. It makes sure that this
+// node still leads: a deposed leader may not know that the node was promoted. An uncommitted configuration does not count, since it may be
+// undone.
 func (n *Node) learnerNow(id string) uint64 {
 	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
@@ -162,7 +163,7 @@ func (n *Node) learnerNow(id string) uint64 {
 	return index
 }
 
-// formedWith returns the nonces of the disks with which this node formed the cluster.
+// formedWith returns the nonces of the disks that formed the cluster with this node.
 func (n *Node) formedWith() (nonces []string) {
 	data, err := os.ReadFile(filepath.Join(n.config.DataDir, logstore.FormedFile))
 	if err != nil || json.Unmarshal(data, &nonces) != nil {
@@ -171,14 +172,14 @@ func (n *Node) formedWith() (nonces []string) {
 	return nonces
 }
 
-// Nodes of a cluster seldom start in the same moment: for so long it is no news that one does not answer yet, and so often
-// it is said afterwards.
+// Nodes of a cluster seldom start at the same moment. formationGrace is how long to stay silent about missing peers, formationWarning how
+// often to warn afterwards.
 const (
 	formationGrace   = 3 * time.Second
 	formationWarning = 30 * time.Second
 )
 
-// whyNoLeader says, as the end of a sentence, what a node that knows no leader waits for, or that it cannot be called.
+// whyNoLeader returns, as the end of a sentence, what a node without a leader waits for, or that its peers cannot reach it.
 func (n *Node) whyNoLeader() string {
 	known, isMember := n.memberAddress(n.config.ID)
 	switch reason := n.unformed.Load(); {
@@ -195,10 +196,9 @@ func (n *Node) whyNoLeader() string {
 	return ""
 }
 
-// formCluster forms the cluster from the static list, if this node's disk is empty. That is safe only when every
-// listed peer has answered, has an empty disk too, and has the same list; each then remembers with which disks it
-// formed the cluster. Where a peer already has a cluster, this disk is either one of those (it was only slower), or was
-// wiped since. Until then this node speaks no raft.
+// formCluster forms the cluster from the static list, if this node's disk is empty. That is safe only if every listed peer has answered,
+// has an empty disk too, and has the same list. Each then records the disks with which it formed the cluster. If a peer already has a
+// cluster, this disk either belongs to it and was only slower, or was wiped since. Until formCluster is done this node speaks no raft.
 func (n *Node) formCluster() {
 	if n.admitted.Load() || len(n.config.Peers) == 0 {
 		return
@@ -228,8 +228,7 @@ func (n *Node) formCluster() {
 	}
 }
 
-// tryToForm asks all peers, also where one does not answer: another may know that this disk was wiped, or that the
-// cluster was formed with it.
+// tryToForm asks all peers, even if one does not answer: another may know that this disk was wiped, or that the cluster was formed with it.
 func (n *Node) tryToForm() error {
 	nonces := []string{n.config.nonce}
 	var formed []string
@@ -258,7 +257,7 @@ func (n *Node) tryToForm() error {
 	}
 	switch {
 	case len(formed) > 0:
-		nonces = formed // one that has seen all
+		nonces = formed // this peer has seen all disks
 	case wiped:
 		return logstore.ErrWiped
 	case len(missing) > 0:
@@ -274,14 +273,14 @@ func (n *Node) tryToForm() error {
 	return n.bootstrap()
 }
 
-// peerAnswer is what a peer of the list answered.
+// peerAnswer is the answer of one peer of the list.
 type peerAnswer struct {
 	peer  Peer
 	reply peer.Reply
 	err   error
 }
 
-// askPeers asks all other peers of the list at once.
+// askPeers asks all other peers of the list concurrently.
 func (n *Node) askPeers() []peerAnswer {
 	answers := make([]peerAnswer, 0, len(n.config.Peers))
 	for _, p := range n.config.Peers {

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// TestANodeThatManyCallStops: a new node asks who calls whether it may take part. Callers that do not answer that, one after the
-// other, must not keep it from stopping.
+// TestANodeThatManyCallStops: a new node asks its callers whether it may take part. A sequence of callers that do not answer must not keep
+// it from stopping.
 func TestANodeThatManyCallStops(t *testing.T) {
 	conf := raftnode.DefaultConfig()
 	conf.ID, conf.RaftAddress, conf.DataDir = "n3", freeAddress(t), t.TempDir()

@@ -4,5 +4,5 @@ package raftnode
 
 import "errors"
 
-// freeSpace knows no system without nodes.
+// freeSpace fails: this system is not supported.
 func freeSpace(string) (int64, error) { return 0, errors.ErrUnsupported }

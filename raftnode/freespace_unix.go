@@ -4,7 +4,7 @@ package raftnode
 
 import "golang.org/x/sys/unix"
 
-// freeSpace tells how much a file system has left for us.
+// freeSpace returns the bytes of a file system that this process may still use.
 func freeSpace(dir string) (int64, error) {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err != nil {

@@ -8,28 +8,27 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// handover is raft's transfer of leadership, one at a time.
+// handover transfers leadership with raft, one attempt at a time.
 //
-// An attempt that timed out leaves its question with the replication to the follower that it chose, which reads it when its call
-// in flight has ended. Another attempt would wait for ever to leave its own (hashicorp/raft issue 696), and with it every call of
-// this leader; so it comes when that call cannot be in flight any more.
+// A transfer that timed out leaves its request with the replication to the chosen follower, which reads it when its call in flight has
+// ended. A second transfer before that would block indefinitely on leaving its own request (hashicorp/raft issue 696), and block every
+// call of this leader. So the next attempt waits until that call has ended for certain.
 type handover struct {
-	// busy is held by the attempt that is running.
+	// busy has a token of the running attempt.
 	busy chan struct{}
-	// failed is when the last attempt that came to nothing ended.
+	// failed is when the last failed attempt ended.
 	failed time.Time
 }
 
-// longestBackoff is how long raft's replication rests at most after failures, before its next call (10 ms, doubled ten times); it
-// reads no question then.
+// longestBackoff is the longest pause of raft's replication between failed calls (10 ms, doubled ten times). It reads no request meanwhile.
 const longestBackoff = 10 * time.Millisecond << 10
 
-// handoverPause is longer than replication rests and calls (Timeout of the transport).
+// handoverPause is longer than the longest pause plus one call (transportTimeout).
 const handoverPause = longestBackoff + transportTimeout + time.Second
 
 func newHandover() *handover { return &handover{busy: make(chan struct{}, 1)} }
 
-// attempt hands over as soon as it may. It returns ctx's error where that is over before, and begin's where nothing began.
+// attempt runs one transfer as soon as it may. It returns ctx's error if ctx ends first, and begin's error if begin fails.
 func (h *handover) attempt(ctx context.Context, begin func() (raft.Future, error), wait func(raft.Future) error) error {
 	select {
 	case h.busy <- struct{}{}:
@@ -52,7 +51,7 @@ func (h *handover) attempt(ctx context.Context, begin func() (raft.Future, error
 	return err
 }
 
-// handOver gives leadership to another voter before this node stops, within two election timeouts.
+// handOver transfers leadership to another voter before this node stops, within two election timeouts.
 func (n *Node) handOver(ctx context.Context) {
 	if n.isDone() || !n.LeadsOthers() {
 		return

@@ -10,14 +10,14 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// ended is a future of raft that has its end.
+// ended is a future of raft that has completed.
 type ended struct{ err error }
 
 func (e ended) Error() error { return e.err }
 
-// TestAHandoverComesAfterTheQuestionOfTheLast: an attempt that came to nothing may have left its question with a follower's
-// replication; the next one waits until that must have been read, however many ask. (hashicorp/raft issue 696; found by the
-// simulation with changes of members, which was left with a goroutine that waits for ever.)
+// TestAHandoverComesAfterTheQuestionOfTheLast: a failed attempt may have left its request with a follower's replication. The next one waits
+// until that request must have been read, however many callers ask. (hashicorp/raft issue 696; found by the simulation with membership
+// changes, which was left with a blocked goroutine.)
 func TestAHandoverComesAfterTheQuestionOfTheLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, began := newHandover(), time.Now()

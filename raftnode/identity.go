@@ -18,13 +18,13 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// identityScheme begins the URI by which a certificate names a cluster and a node: quotad://CLUSTER/NODE. Without a cluster it
-// stands for the node of that id in any.
+// identityScheme is the scheme of the URI with which a certificate names a cluster and a node: quotad://CLUSTER/NODE. Without a cluster it
+// names the node of that id in any cluster.
 const identityScheme = "quotad"
 
-// ForeignIdentityError says that a certificate does not stand for the node that it was shown for.
+// ForeignIdentityError says that a certificate does not belong to the expected node.
 type ForeignIdentityError struct {
-	// Node is the node that was meant. Names are what the certificate bears.
+	// Node is the expected node. Names are the certificate's names.
 	Node  string
 	Names []string
 }
@@ -35,7 +35,7 @@ func (e *ForeignIdentityError) Error() string {
 		strings.Join(e.Names, ", "), e.Node, e.Node)
 }
 
-// certificateNames lists the names of a certificate: DNS names, URIs, IP addresses, and the common name where there is nothing else.
+// certificateNames lists the names of a certificate: DNS names, URIs and IP addresses, or the common name if it has none of these.
 func certificateNames(certificate *x509.Certificate) []string {
 	names := slices.Clone(certificate.DNSNames)
 	for _, uri := range certificate.URIs {
@@ -50,8 +50,8 @@ func certificateNames(certificate *x509.Certificate) []string {
 	return names
 }
 
-// CheckIdentity tells whether a certificate stands for a node: by a DNS name that is the node's id, by a URI of cluster and node, or by
-// any name that is mapped to the id. An empty cluster is one that is not known yet. It returns nil or a *ForeignIdentityError.
+// CheckIdentity checks that a certificate belongs to a node: by a DNS name equal to the node's id, by a URI of cluster and node, or by a
+// name mapped to the id. An empty cluster matches any. It returns nil or a *ForeignIdentityError.
 func CheckIdentity(certificate *x509.Certificate, node, cluster string, mapped map[string][]string) error {
 	names := certificateNames(certificate)
 	for _, name := range names {
@@ -67,8 +67,8 @@ func CheckIdentity(certificate *x509.Certificate, node, cluster string, mapped m
 	return &ForeignIdentityError{Node: node, Names: names}
 }
 
-// identifies checks that the other side of a connection is the node that it claims to be, or that was meant. Without TLS everybody is
-// believed.
+// identifies checks that the certificate on a connection belongs to a node: the one that the caller claims to be, or the one that was
+// dialled.
 func (n *Node) identifies(conn *tls.Conn, node string) error {
 	state := conn.ConnectionState()
 	if len(state.PeerCertificates) == 0 {
@@ -81,10 +81,10 @@ func (n *Node) identifies(conn *tls.Conn, node string) error {
 	return CheckIdentity(state.PeerCertificates[0], node, cluster, n.config.PeerNames)
 }
 
-// nodeAt returns the node that listens for peers at an address, "" for none that is known.
+// nodeAt returns the node that listens for peers at an address, "" if none is known.
 func (n *Node) nodeAt(address string) string {
 	if !n.log.Started() {
-		return "" // raft's goroutines begin before this node has raft in hand
+		return "" // raft's goroutines start before n.raft is set
 	}
 	for _, s := range n.servers() {
 		if string(s.Address) == address {
@@ -99,35 +99,35 @@ func (n *Node) nodeAt(address string) string {
 	return ""
 }
 
-// errNoMember says that a caller is no member as far as this node and the members that answer know.
+// errNoMember says that a caller is not a member as far as this node and the answering members know.
 var errNoMember = errors.New("the peer is not a member of this cluster")
 
-// vouchedFor is how long another member's word for a caller is good: the caller may have been removed since. The answer that no member
-// vouches for it is good for refusedFor, since it may be added any moment. Without that, each connection of a caller with a certificate of
-// the CA would cost each member a question. Once this node learns another configuration, neither is good any longer.
+// vouchedFor is how long the answer that a caller is a member holds: the caller may be removed meanwhile. The answer that it is not a
+// member holds for refusedFor, since it may be added at any moment. Without this cache, each connection of a caller with a certificate of
+// the CA would cost each member a question. A new configuration on this node ends both.
 const (
 	vouchedFor = 10 * time.Second
 	refusedFor = time.Second
 )
 
-// maxVouched bounds what is remembered of callers: no honest cluster has as many nodes that others do not know.
+// maxVouched bounds the answers remembered: no honest cluster has as many nodes that others do not know.
 const maxVouched = 256
 
-// vouched remembers what the other members said of callers, and asks for each caller once at a time.
+// vouched caches the other members' answers about callers, and asks about each caller once at a time.
 type vouched struct {
 	mu     sync.Mutex
 	of     map[string]vouch
 	asking singleflight.Group
 }
 
-// vouch is the other members' word for a caller, given when this node's newest committed configuration had this index.
+// vouch is the other members' answer about a caller. configuration is the index of this node's newest committed configuration at that time.
 type vouch struct {
 	at            time.Time
 	configuration uint64
 	member        bool
 }
 
-// said returns what was said of a caller under a configuration, as long as it is good.
+// said returns the cached answer about a caller under a configuration, and whether it still holds.
 func (v *vouched) said(node string, configuration uint64) (member, good bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -143,18 +143,18 @@ func (v *vouched) said(node string, configuration uint64) (member, good bool) {
 	return word.member, true
 }
 
-// keep remembers a word.
+// keep caches an answer.
 func (v *vouched) keep(node string, word vouch) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.of) >= maxVouched {
-		clear(v.of) // they are asked for again
+		clear(v.of) // the members are asked again
 	}
 	v.of[node] = word
 }
 
-// admitMember lets only members speak raft: with TLS every certificate of the CA could otherwise ask for votes. This node's own
-// configuration may be old, so where it does not know a caller, the members that it does know are asked.
+// admitMember accepts raft connections from members only: with TLS, every certificate of the CA could otherwise ask for votes. If this node
+// does not know the caller, it asks the members that it knows, since its own configuration may be old.
 func (n *Node) admitMember(caller peer.Preface) error {
 	if n.config.PeerTLS == nil || n.knownMember(caller.Node) {
 		return nil
@@ -165,7 +165,7 @@ func (n *Node) admitMember(caller peer.Preface) error {
 	}
 	servers := configuration.Configuration().Servers
 	if len(servers) == 0 {
-		return nil // it waits to be added, and asks the caller itself
+		return nil // it waits to be added, and admitDisk asks the caller
 	}
 	known, _ := n.configured.newest()
 	member, good := n.vouched.said(caller.Node, known)
@@ -183,8 +183,8 @@ func (n *Node) admitMember(caller peer.Preface) error {
 	return nil
 }
 
-// othersVouch asks all other members at once whether a node is one. One that knows an older configuration than this node does not know of
-// its removal.
+// othersVouch asks all other members at once whether a node is a member. It ignores members with an older configuration than this node's:
+// they may not know of its removal.
 func (n *Node) othersVouch(servers []raft.Server, node string, known uint64) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()

@@ -56,7 +56,7 @@ func newAuthority(t *testing.T) *authority {
 	return a
 }
 
-// issue makes a pair for loopback that bears a name: a URI where it has a colon.
+// issue makes a certificate for loopback with one name, which is a URI if it contains a colon.
 func (a *authority) issue(name string) tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -90,15 +90,15 @@ func (a *authority) settings(name string) func() *tls.Config {
 	}
 }
 
-// talk is a connection to the port for peers on which a node has said who it is.
+// talk is a connection to the port for peers with the preface sent.
 type talk struct {
 	*tls.Conn
 	reader *bufio.Reader
-	// last ends an answer: raft's ends with false.
+	// last is the final byte of an answer: raft's ends with false.
 	last byte
 }
 
-// talk connects with a certificate, and claims to be a node.
+// talk connects with a certificate and claims to be a node.
 func (a *authority) talk(address, certificate, claims, protocol, cluster string) (*talk, error) {
 	a.t.Helper()
 	conn, err := tls.Dial("tcp", address, a.settings(certificate)())
@@ -117,7 +117,7 @@ func (a *authority) talk(address, certificate, claims, protocol, cluster string)
 	return &talk{Conn: conn, reader: bufio.NewReader(conn), last: 0xc2}, nil
 }
 
-// ask returns what comes back to a message.
+// ask sends a message and returns the answer.
 func (s *talk) ask(message string) (string, error) {
 	_ = s.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := s.Write([]byte(message)); err != nil {
@@ -127,7 +127,7 @@ func (s *talk) ask(message string) (string, error) {
 	return string(answer), err
 }
 
-// spoken connects with a certificate, claims to be a node, and returns what comes back to a message.
+// spoken connects with a certificate, claims to be a node, sends a message, and returns the answer.
 func (a *authority) spoken(address, certificate, claims, protocol, cluster, message string) (string, error) {
 	a.t.Helper()
 	talk, err := a.talk(address, certificate, claims, protocol, cluster)
@@ -138,7 +138,7 @@ func (a *authority) spoken(address, certificate, claims, protocol, cluster, mess
 	return talk.ask(message)
 }
 
-// TestIdentity_ACertificateActsForItsNodeOnly: on both sides, and only for members where raft is spoken.
+// TestIdentity_ACertificateActsForItsNodeOnly: this holds for both ends of a connection; raft connections also need a member.
 func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
 	ca := newAuthority(t)
 	names := map[string]string{"n0": "n0", "n1": "quotad:///n1", "n2": "spiffe://example.org/two"}
@@ -148,7 +148,7 @@ func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
 	})
 	c.propose(rate("q", 1000))
 	id := c.id(0)
-	const vote = "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2n1" // a pre-vote without a term changes nothing, whatever the answer
+	const vote = "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2n1" // a pre-vote without a term, which has no effect
 	at := c.configs[0].RaftAddress
 	if answer, err := ca.spoken(at, "n1", "n1", "raft", id, vote); !strings.Contains(answer, "Granted") {
 		t.Errorf("a member is not answered: %q %v", answer, err)
@@ -166,7 +166,7 @@ func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
 			t.Errorf("%s is answered: %q", name, answer)
 		}
 	}
-	// Who answers under n2's address with another name is not spoken to, and comes back with its own.
+	// The others do not talk to a node at n2's address with another name. Once it has its own name again, it returns.
 	c.stop(2)
 	own := c.configs[2].PeerTLS
 	c.configs[2].PeerTLS = ca.settings("n9")
@@ -184,7 +184,7 @@ func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
 	c.hashesAgree()
 }
 
-// TestIdentity_AFormerMemberIsRefused: the list that forms the cluster still names it, and its certificate is good.
+// TestIdentity_AFormerMemberIsRefused: though the list that forms the cluster still names it and its certificate is valid.
 func TestIdentity_AFormerMemberIsRefused(t *testing.T) {
 	ca := newAuthority(t)
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) })
@@ -201,8 +201,8 @@ func TestIdentity_AFormerMemberIsRefused(t *testing.T) {
 	eventually(t, "a former member is not, though the list names it", func() bool { return !answers() })
 }
 
-// TestIdentity_WhoIsRefusedLearnsWhy: a node with a certificate that the others do not trust has begun to write when they find that. Its
-// operator, who sees only "broken pipe", looks at the network.
+// TestIdentity_WhoIsRefusedLearnsWhy: a node whose certificate the others do not trust has begun to write when they reject it. It must get
+// the alert: an operator who sees only "broken pipe" would suspect the network.
 func TestIdentity_WhoIsRefusedLearnsWhy(t *testing.T) {
 	ours, theirs := newAuthority(t), newAuthority(t)
 	said := new(lines)
@@ -224,7 +224,7 @@ func TestIdentity_WhoIsRefusedLearnsWhy(t *testing.T) {
 	if err := conn.Handshake(); err != nil {
 		t.Fatal(err)
 	}
-	// More than the port reads at once comes together with the certificate.
+	// More bytes than the port reads at once arrive together with the certificate.
 	if _, err := conn.Write(make([]byte, 32<<10)); err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +245,7 @@ func TestIdentity_WhoIsRefusedLearnsWhy(t *testing.T) {
 	})
 }
 
-// held is a connection that holds all but the first write back, and reads an answer first that has come already.
+// held is a connection that holds back all writes except the first, and reads a stored answer first.
 type held struct {
 	net.Conn
 	begun  bool
@@ -273,7 +273,7 @@ func (h *held) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestCheckIdentity: which names stand for a node.
+// TestCheckIdentity: which certificate names belong to a node.
 func TestCheckIdentity(t *testing.T) {
 	ca := newAuthority(t)
 	mapped := map[string][]string{"shared.example": {"n1", "n2"}}
@@ -305,7 +305,7 @@ func TestCheckIdentity(t *testing.T) {
 	}
 }
 
-// count tells how many lines of a level say something.
+// count returns how many lines of a level contain a text.
 func (l *lines) count(level, what string) (n int) {
 	for line := range strings.Lines(l.String()) {
 		if strings.Contains(line, "["+level+"]") && strings.Contains(line, what) {
@@ -315,8 +315,8 @@ func (l *lines) count(level, what string) (n int) {
 	return n
 }
 
-// TestIdentity_AWrongCertificateIsLoggedOnceInAWhile: nodes ask each other again and again while one has another's certificate; each side says
-// so once, and keeps the rest for debug.
+// TestIdentity_AWrongCertificateIsLoggedOnceInAWhile: nodes retry again and again while one has another node's certificate. Each side logs
+// it once in a while, and the rest at debug level.
 func TestIdentity_AWrongCertificateIsLoggedOnceInAWhile(t *testing.T) {
 	ca, began := newAuthority(t), time.Now()
 	addresses, err := loopback.Free(2)

@@ -20,7 +20,7 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestWallViews: no minority of clocks moves either view, whatever they show, and whoever answers.
+// TestWallViews: no minority of clocks moves either view, whatever they show and whichever voters answer.
 func TestWallViews(t *testing.T) {
 	const now = int64(100 * time.Second)
 	good := func(wall int64) sample { return sample{wall: wall, at: now} }
@@ -56,8 +56,8 @@ func TestWallViews(t *testing.T) {
 	}
 }
 
-// TestEveryErrorOfRaftHasAnOutcome names each error that raft can answer a proposal with: certainly not accepted, or
-// possibly applied.
+// TestEveryErrorOfRaftHasAnOutcome: each error with which raft can answer a proposal means either certainly not accepted, or possibly
+// applied.
 func TestEveryErrorOfRaftHasAnOutcome(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
@@ -94,7 +94,7 @@ func TestEveryErrorOfRaftHasAnOutcome(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsTakeTheMainLoop: the asynchronous path of heartbeats lets logs diverge (hashicorp/raft issue 695).
+// TestHeartbeatsTakeTheMainLoop: raft's asynchronous path for heartbeats lets logs diverge (hashicorp/raft issue 695).
 func TestHeartbeatsTakeTheMainLoop(t *testing.T) {
 	port, err := peer.Listen(peer.Config{Network: peer.NewTCP(""), Address: "127.0.0.1:0"})
 	if err != nil {
@@ -110,8 +110,7 @@ func TestHeartbeatsTakeTheMainLoop(t *testing.T) {
 	}
 }
 
-// TestFaultyClock: offsets move the wall only, rates change how fast the monotonic clock runs from then on, and it
-// never jumps.
+// TestFaultyClock: an offset moves only the wall clock. A rate applies to the monotonic clock from then on, and that clock never jumps.
 func TestFaultyClock(t *testing.T) {
 	inner := &fakeClock{wall: 1000, monotonic: 1_000_000_000}
 	c := NewFaultyClock(inner)
@@ -136,7 +135,7 @@ type fakeClock struct{ wall, monotonic int64 }
 func (c *fakeClock) Wall() int64      { return c.wall }
 func (c *fakeClock) Monotonic() int64 { return c.monotonic }
 
-// TestAFailedWriteEndsTheNode: after it nothing that is in memory can be trusted.
+// TestAFailedWriteEndsTheNode: after a failed write, data in memory cannot be trusted.
 func TestAFailedWriteEndsTheNode(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
@@ -159,7 +158,7 @@ func TestAFailedWriteEndsTheNode(t *testing.T) {
 	}
 }
 
-// termless is a store in which no term can be written.
+// termless is a store in which writes of terms can be made to fail.
 type termless struct {
 	*raft.InmemStore
 	failing atomic.Bool
@@ -178,7 +177,7 @@ func (*termless) CutAtOnce() uint64 { return 2048 }
 
 func (*termless) Close() error { return nil }
 
-// failingTerms makes a log whose terms can be made to fail; what it met comes on failed.
+// failingTerms makes a log whose writes of terms can be made to fail; failed receives the fatal error.
 func failingTerms(t *testing.T) (log *logstore.Log, terms *termless, failed <-chan error) {
 	t.Helper()
 	met := make(chan error, 1)
@@ -188,8 +187,8 @@ func failingTerms(t *testing.T) (log *logstore.Log, terms *termless, failed <-ch
 	}), terms, met
 }
 
-// TestATermThatCannotBeWrittenEndsTheNode: in order, before raft panics at it, when it starts and while it runs. (Found by the
-// fault suite: mix disks, seed 1001.)
+// TestATermThatCannotBeWrittenEndsTheNode: the node ends in order, before raft panics, on start and while it runs. (Found by the fault
+// suite: mix disks, seed 1001.)
 func TestATermThatCannotBeWrittenEndsTheNode(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
@@ -230,9 +229,8 @@ func TestATermThatCannotBeWrittenEndsTheNode(t *testing.T) {
 	}
 }
 
-// TestASnapshotEndsWatchers: who watches a node that is given a snapshot would miss what the snapshot holds in place of
-// entries, and is told so, whether it had seen everything before or waited for an index to come. (Found by the fault
-// suite: mix failover, seed 2.)
+// TestASnapshotEndsWatchers: a snapshot replaces entries, so a watcher of the node would miss their events. It gets a *CompactedError,
+// whether it had seen everything before or waited for a later index. (Found by the fault suite: mix failover, seed 2.)
 func TestASnapshotEndsWatchers(t *testing.T) {
 	h := newHub(64)
 	entry := func(index uint64) {
@@ -264,8 +262,8 @@ func TestASnapshotEndsWatchers(t *testing.T) {
 	}
 }
 
-// TestABookmarkAfterASnapshotIsOfTheSnapshot: nothing happened since. It was that of the entry before the snapshot, which a restore had
-// taken back. (Found by the fault suite: mix edge, five nodes, seed 9003.)
+// TestABookmarkAfterASnapshotIsOfTheSnapshot: without later events, the bookmark has the snapshot's position. It used to have that of the
+// entry before, which a restore had undone. (Found by the fault suite: mix edge, five nodes, seed 9003.)
 func TestABookmarkAfterASnapshotIsOfTheSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(64)
@@ -282,7 +280,7 @@ func TestABookmarkAfterASnapshotIsOfTheSnapshot(t *testing.T) {
 	})
 }
 
-// TestKeptEventsAreBounded: by their bytes, not only by the number of the entries that they come from. Who is too far behind is told.
+// TestKeptEventsAreBounded: by bytes, not only by the number of entries. A watcher that is too far behind gets an error.
 func TestKeptEventsAreBounded(t *testing.T) {
 	h := newHub(64)
 	h.mostBytes = 64 << 10
@@ -301,7 +299,7 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for index := uint64(1); index <= 100; index++ { // more than the ring has room for
+	for index := uint64(1); index <= 100; index++ { // more than the ring holds
 		h.publish(&fsm.Applied{Index: index, Term: 1, Events: all[:len(all)*int(index%5)/4]})
 		if count := kept(); count > h.mostBytes || count != h.bytes {
 			t.Fatalf("after entry %d: %d bytes are kept, counted %d", index, count, h.bytes)
@@ -318,7 +316,7 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	} else if at, events, err := s.Next(t.Context()); err != nil || at.Index < h.from || len(events) == 0 {
 		t.Errorf("the oldest that are kept: %v, %d events, %v", at, len(events), err)
 	}
-	h.publish(&fsm.Applied{Index: 101, Term: 1, Events: slices.Concat(all, all, all, all, all)}) // it alone is kept
+	h.publish(&fsm.Applied{Index: 101, Term: 1, Events: slices.Concat(all, all, all, all, all)}) // only this entry is kept
 	if h.next-h.first != 1 {
 		t.Errorf("%d entries", h.next-h.first)
 	}
@@ -328,7 +326,7 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	}
 }
 
-// TestWatchersAtDifferentEntries: each gets its own entry's events, whoever was given which before.
+// TestWatchersAtDifferentEntries: each watcher gets its own entry's events, whichever entries were unpacked before.
 func TestWatchersAtDifferentEntries(t *testing.T) {
 	h := newHub(64)
 	n := &Node{hub: h}
@@ -356,8 +354,8 @@ func TestWatchersAtDifferentEntries(t *testing.T) {
 	}
 }
 
-// TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt: a learner that has seen itself added may be given an older snapshot,
-// and with it an older configuration. (Found by the fault suite: mix default, seed 11, a node that was replaced.)
+// TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt: a learner that has seen itself in a configuration may get an older snapshot with an
+// older configuration. (Found by the fault suite: mix default, seed 11, a node that was replaced.)
 func TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt(t *testing.T) {
 	type look struct {
 		index          uint64
@@ -381,8 +379,8 @@ func TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt(t *testing.T) {
 	}
 }
 
-// TestChangeOfMembers_IsRefusedAfterAnother: what it was judged by holds no more. The index of the configuration by which it
-// was judged tells, also after a restart from a snapshot.
+// TestChangeOfMembers_IsRefusedAfterAnother: a change fails if it was checked against an older configuration. The index of that
+// configuration tells, also after a restart from a snapshot.
 func TestChangeOfMembers_IsRefusedAfterAnother(t *testing.T) {
 	n := openOne(t)
 	change := func(id string, since uint64) error {
@@ -427,7 +425,7 @@ func TestChangeOfMembers_IsRefusedAfterAnother(t *testing.T) {
 	}
 }
 
-// TestReadersOfAnOlderTermAreToldSo: a round of probes that a new term replaces is answered, not forgotten.
+// TestReadersOfAnOlderTermAreToldSo: readers in a probe round that a new term replaces get a refusal.
 func TestReadersOfAnOlderTermAreToldSo(t *testing.T) {
 	n := openOne(t)
 	p := &probes{running: true} // a round is running, so that the next one waits
@@ -451,7 +449,7 @@ func TestReadersOfAnOlderTermAreToldSo(t *testing.T) {
 	}
 }
 
-// TestAtLeast_LaterIsNeverEarlier: where the state's earlier view was carried ahead, the later one is not before it.
+// TestAtLeast_LaterIsNeverEarlier: if the state's earlier view is ahead of the present views, the later view is raised to it.
 func TestAtLeast_LaterIsNeverEarlier(t *testing.T) {
 	for _, c := range []struct{ present, state, want fsm.Clock }{
 		{fsm.Clock{Now: 3, WallEarly: 5, WallLate: 6}, fsm.Clock{Now: 2, WallEarly: 4, WallLate: 9}, fsm.Clock{Now: 3, WallEarly: 5, WallLate: 6}},

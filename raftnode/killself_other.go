@@ -4,5 +4,5 @@ package raftnode
 
 import "os"
 
-// killSelf ends this process. No node runs here.
+// killSelf ends this process. No node runs on this system.
 func killSelf() { os.Exit(1) }

@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestQueue_KnowsEveryKind says of each kind of command whose it is. A kind that is added is missing here until somebody has decided
-// whether an operator's goes before the callers' lines, and whether a node that is short of disk refuses it.
+// TestQueue_KnowsEveryKind lists the treatment of each kind of command. A new kind fails the test until two decisions are made: whether an
+// operator's goes before the callers' lines, and whether a node with a low disk refuses it.
 func TestQueue_KnowsEveryKind(t *testing.T) {
 	type whose struct{ first, takes, grows bool }
 	operators, taking, opens, holders := whose{first: true}, whose{takes: true, grows: true}, whose{grows: true}, whose{}

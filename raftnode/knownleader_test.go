@@ -8,13 +8,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestACandidateHearsNobody: a node is asked to take over, and another one is elected in that very term. Raft names that leader to it
-// and leaves it a candidate. When the leader has gone it still does, and the node would never ask the others whether it was removed.
-// (Found by the simulation, seed 71000, once in 13 runs.)
+// TestACandidateHearsNobody: a node is asked to take over, and another one is elected in the same term. Raft names that leader but leaves
+// the node a candidate. It still names it after the leader is gone, and the node would never ask the others whether it was removed. (Found
+// by the simulation, seed 71000, once in 13 runs.)
 func TestACandidateHearsNobody(t *testing.T) {
 	conf, store := raft.DefaultConfig(), raft.NewInmemStore()
 	conf.LocalID, conf.LogOutput = "a", io.Discard
-	conf.HeartbeatTimeout, conf.ElectionTimeout = time.Minute, time.Minute // nothing but what it is told changes it
+	conf.HeartbeatTimeout, conf.ElectionTimeout = time.Minute, time.Minute // no timeout changes its state
 	_, own := raft.NewInmemTransport("a")
 	_, other := raft.NewInmemTransport("b")
 	own.Connect("b", other)
@@ -33,7 +33,7 @@ func TestACandidateHearsNobody(t *testing.T) {
 	if err := other.TimeoutNow("a", "a", &raft.TimeoutNowRequest{RPCHeader: from}, &raft.TimeoutNowResponse{}); err != nil {
 		t.Fatal(err)
 	}
-	asked, ok := (<-other.Consumer()).Command.(*raft.RequestVoteRequest) // which nobody answers
+	asked, ok := (<-other.Consumer()).Command.(*raft.RequestVoteRequest) // which gets no answer
 	if !ok {
 		t.Fatal("it asks for something else than a vote")
 	}

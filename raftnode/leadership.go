@@ -17,17 +17,17 @@ type leadership struct {
 	term  uint64
 	clock leaderClock
 	lost  chan struct{}
-	// rate belongs to the goroutine that samples.
+	// rate is used only by the goroutine that samples clocks.
 	rate rateMeter
 }
 
-// lead follows whether this node leads. It becomes ready when a barrier of its term is applied, so that no entry of an
-// older leader can still come with a larger stamp.
+// lead tracks whether this node leads. It becomes ready once a barrier of its term is applied, so that no entry of an older leader with a
+// later stamp can follow.
 func (n *Node) lead() {
 	for {
 		select {
 		case leads := <-n.raft.LeaderCh():
-			// The channel keeps the newest word only: a second yes may hide the no between, so it ends the former term.
+			// The channel keeps only the newest value. Two trues in a row may hide a false between them, so a true ends the former term too.
 			n.stopLeading()
 			if leads {
 				n.beginLeading()
@@ -39,7 +39,7 @@ func (n *Node) lead() {
 	}
 }
 
-// beginLeading waits for the barrier and starts the leader's clock at the state's own time.
+// beginLeading waits for the barrier and starts the leader's clock at the state's time.
 func (n *Node) beginLeading() {
 	term := n.raft.CurrentTerm()
 	for n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term {
@@ -53,9 +53,9 @@ func (n *Node) beginLeading() {
 			}
 			continue
 		}
-		n.sampleOnce(majority) // who is cut off must not hold the new leader up
+		n.sampleOnce(majority) // a node that is cut off must not delay the new leader
 		if _, _, ok := n.samples.views(n); !ok {
-			// Without the time of day the later view would go on from before the election, and a window would close that much too late.
+			// Without samples the later view would continue from before the election, and windows would close late by that time.
 			n.logger.Warn("elected, but too few members report the time of day: this node does not lead yet", "term", term)
 			if !n.pause(n.config.HeartbeatTimeout / 4) {
 				return
@@ -86,7 +86,7 @@ func (n *Node) beginLeading() {
 	}
 }
 
-// pause waits; false says that the node stops.
+// pause waits for a duration; false: the node stops.
 func (n *Node) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -107,8 +107,8 @@ func (n *Node) stopLeading() {
 	}
 }
 
-// found gives a new cluster its id and its members' API addresses before this node leads it: before its first command. A backup without
-// an id could be restored into any cluster.
+// found gives a new cluster its id and its members' API addresses, before this node is ready and takes commands. A backup without an id
+// could be restored into any cluster.
 func (n *Node) found(lead *leadership) error {
 	n.mu.RLock()
 	founded := n.machine.State().ClusterID() != ""
@@ -119,7 +119,7 @@ func (n *Node) found(lead *leadership) error {
 	return n.proposer.proposeFirst(lead, n.introduction())
 }
 
-// recordMembers records this node's API address where the log does not have it.
+// recordMembers records this node's API address in the log if it is missing there.
 func (n *Node) recordMembers(lead *leadership) {
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), n.config.ApplyTimeout)
@@ -140,7 +140,7 @@ func (n *Node) recordMembers(lead *leadership) {
 	}
 }
 
-// introduction is what the log does not have yet: the cluster's id, the members' API addresses.
+// introduction returns commands for what the state lacks: the cluster's id and members' API addresses.
 func (n *Node) introduction() (commands []*logpb.Command) {
 	n.mu.RLock()
 	founded := n.machine.State().ClusterID()
@@ -175,16 +175,16 @@ func (n *Node) whyNotLeading() NotAcceptedCause {
 	return NotLeader
 }
 
-// ErrTransferStuck says that a leader refused everything because a transfer of its leadership hung.
+// ErrTransferStuck says that a leader refused all commands because a transfer of its leadership hung.
 var ErrTransferStuck = errors.New("a transfer of leadership hangs: the node stops, so that another node can lead")
 
-// suspectTransfer begins to watch a running transfer of leadership. Raft may forget that it is over, and then refuses
-// everything for ever (hashicorp/raft issue 696); raft itself gives a transfer one election timeout.
+// suspectTransfer watches a running transfer of leadership. Raft may forget that a transfer has ended, and then refuses all commands
+// permanently (hashicorp/raft issue 696). Raft itself bounds a transfer to one election timeout.
 func (n *Node) suspectTransfer() {
 	if n.stopping.Load() || !n.suspicious.CompareAndSwap(false, true) {
 		return
 	}
-	go func() { // not one of n.wg, which may be waited for by now
+	go func() { // not in n.wg: Close may be waiting for it already
 		defer n.suspicious.Store(false)
 		for range 8 {
 			if !n.pause(n.config.ElectionTimeout / 4) {
@@ -198,7 +198,7 @@ func (n *Node) suspectTransfer() {
 	}()
 }
 
-// await waits for a future of raft, which may hang when raft stops.
+// await waits for a future of raft, or until the node is done: a future may never complete when raft stops.
 func (n *Node) await(future raft.Future) error {
 	failed := make(chan error, 1)
 	go func() { failed <- future.Error() }()

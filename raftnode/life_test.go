@@ -27,9 +27,9 @@ func reserveFor(quota string, ttl time.Duration) *logpb.Command {
 	return command
 }
 
-// TestTimeNeverRunsBack: over five leaders, one node with a wall clock an hour ahead and one an hour behind, cluster time
-// as the log has it only grows, and what is left of a lease only falls. (A leader's own view may be ahead of the log, by no
-// more than a tick: that much its successor does not know.)
+// TestTimeNeverRunsBack: five leaders, one node with a wall clock an hour ahead and one an hour behind. Cluster time in the log only
+// increases, and the remaining time of a lease only decreases. (A leader's own view may be ahead of the log by at most a tick, which its
+// successor does not know.)
 func TestTimeNeverRunsBack(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
@@ -67,7 +67,7 @@ func TestTimeNeverRunsBack(t *testing.T) {
 	}
 }
 
-// TestALeaseEndsWithoutTraffic: nobody calls, and yet the log gets an entry that ends it.
+// TestALeaseEndsWithoutTraffic: without any calls the log gets an entry that ends the lease.
 func TestALeaseEndsWithoutTraffic(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 1000))
@@ -81,8 +81,8 @@ func TestALeaseEndsWithoutTraffic(t *testing.T) {
 	})
 }
 
-// TestAFollowerReadsWhatItHas, at once and with its own position; what must be new it leaves to the leader, and says who
-// that is.
+// TestAFollowerReadsWhatItHas: a follower serves stale reads at once, with its own position. It refuses linearizable reads and names the
+// leader.
 func TestAFollowerReadsWhatItHas(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
@@ -114,8 +114,8 @@ func TestAFollowerReadsWhatItHas(t *testing.T) {
 	})
 }
 
-// TestALeaderWithoutAMajorityAnswersNothingNew: neither a linearizable read nor a command, and it says that a command it
-// had taken may yet be applied.
+// TestALeaderWithoutAMajorityAnswersNothingNew: it answers neither linearizable reads nor commands. For a command accepted before it
+// reports an unknown outcome.
 func TestALeaderWithoutAMajorityAnswersNothingNew(t *testing.T) {
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.ApplyTimeout = 2 * time.Second })
 	c.propose(rate("q", 1000))
@@ -141,11 +141,11 @@ func TestALeaderWithoutAMajorityAnswersNothingNew(t *testing.T) {
 	}
 }
 
-// TestCloseHandsLeadershipOver: the next term has a leader without anybody having missed the last one.
+// TestCloseHandsLeadershipOver: the next term has a leader without an election timeout.
 func TestCloseHandsLeadershipOver(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
-	eventually(t, "it is handed over, not lost and elected", func() bool { // unless leadership moved just before
+	eventually(t, "it is handed over, not lost and elected", func() bool { // the term rises by one, unless leadership moved just before
 		leader := c.leader()
 		term := c.nodes[leader].Status().Term
 		c.stop(leader)
@@ -155,7 +155,7 @@ func TestCloseHandsLeadershipOver(t *testing.T) {
 	})
 }
 
-// TestStrangersOnThePeerPort: what is no peer is hung up on, whatever it sends, and the cluster goes on.
+// TestStrangersOnThePeerPort: invalid input of any kind gets the connection closed, and the cluster continues.
 func TestStrangersOnThePeerPort(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
@@ -201,14 +201,14 @@ func TestStrangersOnThePeerPort(t *testing.T) {
 	}
 }
 
-// storeMetrics are how the metrics of each store begin.
+// storeMetrics are the name prefixes of each store's metrics.
 var storeMetrics = map[logstore.Kind]string{logstore.Bolt: "raft_boltdb_", logstore.WAL: "raft_wal_"}
 
 // metricsTested says that the test of raft's metrics ran.
 var metricsTested atomic.Bool
 
-// TestMetrics: raft and its store report through two libraries, of which one could be silent; and a leader tells which of
-// its followers does not answer, which nothing else shows as long as there is a majority.
+// TestMetrics: raft and its store report through two libraries, one of which could be silent. A leader also reports which follower does not
+// answer: while there is a majority no other metric shows that.
 func TestMetrics(t *testing.T) {
 	if metricsTested.Swap(true) {
 		t.Skip("raft counts for the whole process, into the first registry")
@@ -245,8 +245,8 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestWatchersThatFallBehind: who reads too slowly is told so, what is gone is said to be gone, and who comes back at an
-// index that is kept misses nothing.
+// TestWatchersThatFallBehind: a slow reader gets an error, and so does a watch from an index no longer kept. A watch from a kept index
+// misses nothing.
 func TestWatchersThatFallBehind(t *testing.T) {
 	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.EventEntries = 16 })
 	c.propose(rate("q", 1000))
@@ -287,7 +287,7 @@ func TestWatchersThatFallBehind(t *testing.T) {
 	}
 }
 
-// TestBookmarks: a watcher for whom nothing happens hears how far the log is, and that the node stops.
+// TestBookmarks: a watcher without events gets the log's position, and an error when the node stops.
 func TestBookmarks(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 1000))
@@ -297,7 +297,7 @@ func TestBookmarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	c.propose(&logpb.Command{Kind: &logpb.Command_Withdraw{Withdraw: &logpb.Withdraw{Ticket: 99}}}) // makes nothing happen
+	c.propose(&logpb.Command{Kind: &logpb.Command_Withdraw{Withdraw: &logpb.Withdraw{Ticket: 99}}}) // causes no event
 	at, events, err := s.Next(t.Context())
 	if err != nil || len(events) != 0 || at.Index == 0 {
 		t.Errorf("%v %v %v", at, events, err)

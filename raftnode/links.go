@@ -2,11 +2,11 @@ package raftnode
 
 import "github.com/quotad/quotad/raftnode/peer"
 
-// CheckPeerTLS closes the open connections to and from peers whose certificates are not good by the present settings (Config.PeerTLS), as
-// after a CA was taken out of them. Others stay open.
+// CheckPeerTLS closes the open connections whose peer certificates are not valid under the present settings (Config.PeerTLS), as after a CA
+// was removed. Other connections stay open.
 func (n *Node) CheckPeerTLS() { n.port.CheckTLS() }
 
-// judgeMembers closes open connections on which a node speaks raft that is no member any more, each time this node learns a configuration.
+// judgeMembers closes the open raft connections of nodes that are no longer members, each time this node learns a configuration.
 func (n *Node) judgeMembers() {
 	for {
 		select {

@@ -11,11 +11,10 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// vote is a pre-vote without a term, which changes nothing, whatever the answer.
+// vote is a pre-vote without a term, which has no effect.
 func vote(node string) string { return "\x04\x82\xafProtocolVersion\x03\xa2ID\xa2" + node }
 
-// TestLinks_OfAFormerMemberEnd: a member that is removed has a connection open on which it speaks raft. It is closed, and another member's
-// is not.
+// TestLinks_OfAFormerMemberEnd: a removed member's open raft connection is closed, and another member's is not.
 func TestLinks_OfAFormerMemberEnd(t *testing.T) {
 	ca := newAuthority(t)
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) })
@@ -41,8 +40,8 @@ func TestLinks_OfAFormerMemberEnd(t *testing.T) {
 	}
 }
 
-// TestLinks_OfADroppedCAEnd: the settings of the port for peers are read again, and trust one CA less. Open connections with certificates
-// of that one are closed, of raft and of questions; others are not, and the cluster works.
+// TestLinks_OfADroppedCAEnd: the TLS settings of the port for peers are reloaded with one trusted CA less. Open connections with that CA's
+// certificates are closed, for raft and for questions. Others stay open, and the cluster works.
 func TestLinks_OfADroppedCAEnd(t *testing.T) {
 	stays, goes := newAuthority(t), newAuthority(t)
 	var trusted atomic.Pointer[x509.CertPool]
@@ -63,7 +62,7 @@ func TestLinks_OfADroppedCAEnd(t *testing.T) {
 	leader := c.leader()
 	member := c.configs[(leader+1)%3].ID
 	id := c.id(leader)
-	goes.pool = both // to verify the node's side
+	goes.pool = both // to verify the node's certificate
 	open := func(ca *authority, protocol, message, want string) *talk {
 		talk, err := ca.talk(c.configs[leader].RaftAddress, member, member, protocol, id)
 		if err != nil {
@@ -103,7 +102,7 @@ func TestLinks_OfADroppedCAEnd(t *testing.T) {
 	}
 }
 
-// ends waits for the end of a connection.
+// ends waits until the connection ends.
 func (s *talk) ends(t *testing.T) {
 	t.Helper()
 	_ = s.SetDeadline(time.Now().Add(20 * time.Second))

@@ -9,11 +9,11 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// machine is raft's view of the state machine. It holds the lock that fsm does not have, and forwards what happens.
+// machine is raft's view of the state machine. It holds the lock that package fsm lacks, and forwards results and events.
 type machine struct{ n *Node }
 
-// Apply implements raft.FSM. A panic in it is meant to stop the process: going on would make replicas differ. From an entry on that
-// this node could not write nothing is applied any more, and raft answers whoever waits without a result.
+// Apply implements raft.FSM. A panic in it must stop the process: otherwise replicas would diverge. From the first entry that this node
+// could not write, no entry is applied, and raft answers its futures without a result.
 func (m machine) Apply(log *raft.Log) any {
 	n := m.n
 	if n.log.Wait(log.Index) != nil {
@@ -49,13 +49,13 @@ func (m machine) Apply(log *raft.Log) any {
 	if sooner {
 		n.kickTicker()
 	}
-	n.proposer.applied(log.Data, &applied) // which has a lock of its own, and may not be asked under the node's
+	n.proposer.applied(log.Data, &applied) // takes proposer.mu, which must not be taken under n.mu
 	n.config.crash.pass("after-apply")
 	return nil
 }
 
-// Snapshot implements raft.FSM. Freezing takes no time; the state is written while commands go on. What is no longer applied would
-// be missing in it.
+// Snapshot implements raft.FSM. Freezing takes no time: the state is written while commands are applied. It fails after a failed write: the
+// state would lack the entries that were not applied.
 func (m machine) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.n.log.Err(); err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func (m machine) Snapshot() (raft.FSMSnapshot, error) {
 	return frozen{state: m.n.machine.Freeze(), crash: m.n.config.crash}, nil
 }
 
-// Restore implements raft.FSM. The new state is built beside the old one, which readers keep until then.
+// Restore implements raft.FSM. The new state is built while readers still use the old one.
 func (m machine) Restore(from io.ReadCloser) error {
 	m.n.config.crash.pass("in-restore")
 	restored, err := fsm.Restore(from)
@@ -111,7 +111,7 @@ func (f frozen) Persist(sink raft.SnapshotSink) error {
 // Release implements raft.FSMSnapshot.
 func (frozen) Release() {}
 
-// learnCluster writes the cluster's id into the data directory as soon as it is known.
+// learnCluster writes the cluster's id into the data directory once it is known.
 func (n *Node) learnCluster(id string) {
 	if id == "" || n.cluster.Load() != nil && *n.cluster.Load() == id {
 		return

@@ -13,21 +13,21 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// caughtUp is how many entries a member may lack to be promoted, or to be given leadership.
+// caughtUp is how many entries a member may lack and still be promoted or become leader by a transfer.
 const caughtUp = 100
 
 // MemberError says that a member operation names an unknown or unfit member.
 type MemberError struct {
 	ID, Message, Hint string
-	// Absent says that there is no member of this id.
+	// Absent: no member has this id.
 	Absent bool
 }
 
 // Error implements error.
 func (e *MemberError) Error() string { return fmt.Sprintf("member %q: %s", e.ID, e.Message) }
 
-// AddLearner adds a node that does not vote yet. Adding one again with the same addresses changes nothing. *MemberError: the
-// id or an address is taken, or at the address is no node that can be added.
+// AddLearner adds a node as a learner, without a vote. Adding it again with the same addresses changes nothing. *MemberError: the id or an
+// address is taken, or no node at the address can be added.
 func (n *Node) AddLearner(ctx context.Context, id, raftAddress, apiAddress string) error {
 	since, servers, err := n.configuration()
 	if err != nil {
@@ -54,7 +54,7 @@ func (n *Node) AddLearner(ctx context.Context, id, raftAddress, apiAddress strin
 	return n.change(n.raft.AddNonvoter(raft.ServerID(id), raft.ServerAddress(raftAddress), since, n.config.ApplyTimeout))
 }
 
-// vet asks who is at a new node's address, so that nothing is left behind of one that cannot join.
+// vet asks the node at a new member's address whether it can join, so that a failed attempt leaves nothing behind.
 func (n *Node) vet(ctx context.Context, id, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, peer.Timeout)
 	defer cancel()
@@ -81,7 +81,7 @@ func (n *Node) putMember(ctx context.Context, id, apiAddress string) error {
 	return n.proposeOwn(ctx, putMember(id, apiAddress))
 }
 
-// Promote makes a learner that has caught up a voter. *MemberError: it is none, or lacks too much.
+// Promote makes a learner that has caught up a voter. *MemberError: it is not a member, or it has not caught up.
 func (n *Node) Promote(ctx context.Context, id string) error {
 	since, servers, err := n.configuration()
 	if err != nil {
@@ -102,8 +102,8 @@ func (n *Node) Promote(ctx context.Context, id string) error {
 	return &MemberError{ID: id, Message: "no such member", Hint: "add it first with quotad member add", Absent: true}
 }
 
-// hasCaughtUp returns an error where a member does not answer or lacks much, or where this node cannot tell. One that has nothing
-// at all may not have been taken in yet.
+// hasCaughtUp returns an error if a member does not answer or lacks more than caughtUp entries, or if this node cannot tell. A member with
+// an empty log may not have been admitted yet.
 func (n *Node) hasCaughtUp(ctx context.Context, s raft.Server) error {
 	match, err := n.matchIndex(ctx, s)
 	switch last := n.raft.LastIndex(); {
@@ -124,7 +124,7 @@ func (n *Node) hasCaughtUp(ctx context.Context, s raft.Server) error {
 	return nil
 }
 
-// matchIndex asks a member how far its log is.
+// matchIndex asks a member for the end of its log.
 func (n *Node) matchIndex(ctx context.Context, s raft.Server) (uint64, error) {
 	reply, err := n.port.Ask(ctx, string(s.ID), string(s.Address), peer.Request{Kind: "probe"})
 	if err != nil {
@@ -133,8 +133,8 @@ func (n *Node) matchIndex(ctx context.Context, s raft.Server) (uint64, error) {
 	return reply.Last, nil
 }
 
-// Remove removes a member. Without force it refuses where the rest would have no majority that answers. *MemberError: that, or it is no
-// member (Absent), as after a removal whose answer was lost.
+// Remove removes a member. Without force it refuses if no majority of the remaining voters answers. *MemberError: that refusal, or the node
+// is the last voter or not a member (Absent), as after a removal whose answer was lost.
 func (n *Node) Remove(ctx context.Context, id string, force bool) error {
 	since, servers, err := n.configuration()
 	if err != nil {
@@ -175,7 +175,7 @@ func (n *Node) Remove(ctx context.Context, id string, force bool) error {
 	return n.change(n.raft.RemoveServer(raft.ServerID(id), since, n.config.ApplyTimeout))
 }
 
-// TransferLeadership hands leadership to a voter (empty: the most advanced) and returns the new leader's id.
+// TransferLeadership transfers leadership to a voter (empty: the one with the longest log) and returns the new leader's id.
 func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error) {
 	_, servers, err := n.configuration()
 	if err != nil {
@@ -190,7 +190,7 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 			return "", &MemberError{ID: id, Message: "not a voter other than the leader", Hint: "quotad status lists the voters", Absent: absent}
 		}
 		begin = func() (raft.Future, error) {
-			// Raft would try for an election timeout, refuse everybody meanwhile, and might not come to an end.
+			// Otherwise raft would try for an election timeout, refuse all commands meanwhile, and might never finish.
 			if unfit = n.hasCaughtUp(ctx, servers[i]); unfit != nil {
 				return nil, unfit
 			}
@@ -217,8 +217,8 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 	}
 }
 
-// configuration returns the members, and the index that raft compares: a change comes to nothing where another one came before it.
-// Only what is committed counts, so that "it is done already" holds whatever comes.
+// configuration returns the members, and the index that raft compares: a change fails if another one came first. It returns the committed
+// configuration only, so that "already done" cannot be undone later.
 func (n *Node) configuration() (index uint64, servers []raft.Server, err error) {
 	if n.leading.Load() == nil {
 		return 0, nil, n.notAccepted(n.whyNotLeading())
@@ -227,7 +227,7 @@ func (n *Node) configuration() (index uint64, servers []raft.Server, err error) 
 	return index, servers, nil
 }
 
-// change waits for a change of membership, not for ever.
+// change waits for a membership change and classifies its error. Raft's timeout bounds the wait.
 func (n *Node) change(future raft.Future) error {
 	if err := n.await(future); err != nil {
 		return n.classify(err)

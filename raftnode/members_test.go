@@ -15,8 +15,8 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// TestAddLearnerRefusesWhatCannotJoin, and leaves nothing behind: neither an address of a member that is another one now, nor
-// a learner that never comes.
+// TestAddLearnerRefusesWhatCannotJoin: a refusal leaves nothing behind: neither the changed address of a member nor a learner that never
+// joins.
 func TestAddLearnerRefusesWhatCannotJoin(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
@@ -62,15 +62,14 @@ func TestAddLearnerRefusesWhatCannotJoin(t *testing.T) {
 	}
 }
 
-// TestLeadershipGoesToNobodyWhoCannotHaveIt: to hand it to a voter that is named and does not answer is refused at once, and the
-// leader goes on.
+// TestLeadershipGoesToNobodyWhoCannotHaveIt: a transfer to an unresponsive voter is refused at once, and the leader continues.
 func TestLeadershipGoesToNobodyWhoCannotHaveIt(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	dead := (c.leader() + 1) % 3
 	c.nodes[dead].Kill()
 	c.nodes[dead] = nil
-	c.undisturbed(func(leader int) error { // that leadership does not move is what makes the check count
+	c.undisturbed(func(leader int) error { // the check counts only if leadership does not move
 		lead := c.nodes[leader]
 		_, err := lead.TransferLeadership(t.Context(), c.configs[dead].ID)
 		silent := "no answer at " + c.configs[dead].RaftAddress
@@ -95,7 +94,7 @@ func TestLeadershipGoesToNobodyWhoCannotHaveIt(t *testing.T) {
 	}
 }
 
-// TestAMemberWhoseAddressChanged: it is told so, and the others tell it too.
+// TestAMemberWhoseAddressChanged: the member itself and the others report it.
 func TestAMemberWhoseAddressChanged(t *testing.T) {
 	var log lines
 	c := newCluster(t, 3, func(conf *raftnode.Config) {

@@ -29,7 +29,7 @@ func (n *Node) voters() (voters []raft.Server, self bool) {
 	return voters, self
 }
 
-// watchMembership ends a node that was removed: its votes would only disturb.
+// watchMembership ends a node that was removed: its votes would only disturb the others.
 func (n *Node) watchMembership() {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -58,15 +58,15 @@ func (n *Node) watchMembership() {
 	}
 }
 
-// membership is what a node knows of its being a member.
+// membership is what a node knows about its own membership.
 type membership struct {
 	member bool
-	// at is the index of the newest committed configuration in which it was one, as far as it knows.
+	// at is the index of the newest committed configuration known to contain the node.
 	at uint64
 }
 
-// knownMembership returns what the disk knows. Its configurations alone do not tell: that of a node which was removed is without
-// it, and so may be that of one which was added.
+// knownMembership returns the membership recorded on disk. Configurations alone do not tell: a removed node's newest one lacks the node,
+// but so may that of a node just added.
 func (n *Node) knownMembership() membership {
 	if n.formedWith() != nil {
 		return membership{member: true}
@@ -79,8 +79,8 @@ func (n *Node) knownMembership() membership {
 	return membership{}
 }
 
-// removed takes a look at the newest committed configuration and says whether it removed the node. An older one than the node was
-// seen in did not: a snapshot that a learner is given may have been taken before it was added.
+// removed takes the newest committed configuration and says whether it removed the node. A configuration older than the last one that had
+// the node did not: a learner may get a snapshot from before it was added.
 func (m *membership) removed(index uint64, found bool) bool {
 	if found {
 		m.member, m.at = true, max(m.at, index)
@@ -88,15 +88,15 @@ func (m *membership) removed(index uint64, found bool) bool {
 	return m.member && !found && index > m.at
 }
 
-// committedOf tells whether a node is in the newest configuration that this node knows to be committed, and that one's index.
+// committedOf returns the index of the newest configuration that this node knows to be committed, and whether it contains a node.
 func (n *Node) committedOf(id string) (index uint64, member bool) {
 	index, servers := n.configured.newest()
 	member, _ = suffrageOf(servers, id)
 	return index, member
 }
 
-// knownMember tells whether a node is in this node's latest configuration or, until it has one, in the list that forms the cluster: the
-// list still names who was removed.
+// knownMember tells whether a node is in this node's latest configuration. Without a configuration the list that forms the cluster counts;
+// later it may still name removed nodes.
 func (n *Node) knownMember(id string) bool {
 	configuration := n.raft.GetConfiguration()
 	if err := configuration.Error(); err != nil {
@@ -115,7 +115,7 @@ func (n *Node) isMember(id string) bool {
 	return member
 }
 
-// membershipOf tells whether a node is in this node's latest configuration, and votes there.
+// membershipOf tells whether a node is in this node's latest configuration, and whether it votes.
 func (n *Node) membershipOf(id string) (member, voter bool) {
 	configuration := n.raft.GetConfiguration()
 	if err := configuration.Error(); err != nil {
@@ -124,8 +124,8 @@ func (n *Node) membershipOf(id string) (member, voter bool) {
 	return suffrageOf(configuration.Configuration().Servers, id)
 }
 
-// othersRemovedMe asks the others when no leader is heard of any more: raft does not tell a server that it was removed.
-// Whoever knows a committed configuration that is newer than the one in which this node was seen, and without it, is believed.
+// othersRemovedMe asks the other voters while no leader is known: raft does not tell a server that it was removed. An answer counts if it
+// is based on a committed configuration that is newer than the last one with this node and lacks it.
 func (n *Node) othersRemovedMe(seen uint64) bool {
 	if n.knownLeader() != "" {
 		return false

@@ -11,15 +11,14 @@ import (
 	"strings"
 )
 
-// MemoryMark is the share of the memory limit, in percent, above which nothing new is granted. memoryClear is the one below which grants
-// go on again: what was freed is given back to the system step by step, and the mark must not flap meanwhile.
+// MemoryMark is the share of the memory limit, in percent, above which new grants are refused. Below memoryClear grants resume: freed
+// memory returns to the system step by step, and the alarm must not flap meanwhile.
 const (
 	MemoryMark  = 85
 	memoryClear = 80
 )
 
-// watchMemory stops grants when the process uses nearly all the memory that it may have. It never looks back at the state: that grows and
-// shrinks by commands alone.
+// watchMemory refuses grants while the process uses nearly all of its memory limit. It never changes the state: only commands do.
 func (n *Node) watchMemory() {
 	if n.memoryMark == 0 {
 		return
@@ -39,7 +38,7 @@ func (n *Node) watchMemory() {
 	})
 }
 
-// markMemory works out the mark.
+// markMemory computes the mark.
 func (n *Node) markMemory() {
 	if n.config.MemoryLimit > 0 {
 		n.memoryMark = n.config.MemoryLimit / 100 * MemoryMark
@@ -47,10 +46,10 @@ func (n *Node) markMemory() {
 	}
 }
 
-// MemoryFull tells whether the process uses nearly all the memory that it may have.
+// MemoryFull tells whether the process uses nearly all of its memory limit.
 func (n *Node) MemoryFull() bool { return n.memoryFull.Load() }
 
-// reportMemory says what it means that the memory in use went above the mark, or came back below it.
+// reportMemory logs that the memory in use rose above the mark or fell back, with the consequence.
 func (n *Node) reportMemory(full bool, used int64) {
 	what := []any{"in_use", mebibytes(used), "mark", mebibytes(n.memoryMark)}
 	if full {
@@ -62,10 +61,11 @@ func (n *Node) reportMemory(full bool, used int64) {
 	n.logger.Info("enough memory is free again: grants continue", what...)
 }
 
-// errNoMemoryLimit says that the system limits this process in no way that is known here.
+// errNoMemoryLimit says that no known limit applies to this process.
 var errNoMemoryLimit = errors.New("no memory limit is known")
 
-// SystemMemoryLimit returns how much memory this process may have: the smallest of its control groups' limits and the machine's memory.
+// SystemMemoryLimit returns the memory that this process may use, in bytes: the smallest of its control groups' limits and the machine's
+// memory.
 func SystemMemoryLimit() (int64, error) { return memoryLimitOf(os.DirFS("/")) }
 
 // memoryLimitOf reads the limit from a system's files.
@@ -78,7 +78,7 @@ func memoryLimitOf(system fs.FS) (int64, error) {
 	}
 	for _, path := range memoryLimitFiles(system) {
 		if text, err := fs.ReadFile(system, path); err == nil {
-			if value, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil { // else it is "max"
+			if value, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err == nil { // otherwise it is "max"
 				lower(value)
 			}
 		}
@@ -92,7 +92,8 @@ func memoryLimitOf(system fs.FS) (int64, error) {
 	return limit, nil
 }
 
-// memoryLimitFiles are the files of this process's control groups that limit memory, in version 2 and version 1, from its own group up.
+// memoryLimitFiles returns the files that limit the memory of this process's control groups, in version 2 and version 1, from its own group
+// up.
 func memoryLimitFiles(system fs.FS) (paths []string) {
 	text, err := fs.ReadFile(system, "proc/self/cgroup")
 	if err != nil {
@@ -122,8 +123,8 @@ func memoryLimitFiles(system fs.FS) (paths []string) {
 	return paths
 }
 
-// memoryInUse returns how much memory this process uses that the system cannot take back: on Linux what is resident and no file's, elsewhere
-// what the runtime holds.
+// memoryInUse returns the memory in use that the system cannot reclaim, in bytes: on Linux the resident anonymous memory, elsewhere what
+// the Go runtime holds.
 func memoryInUse() (int64, error) {
 	if resident, err := fieldOf(os.DirFS("/"), "proc/self/status", "RssAnon:"); err == nil {
 		return resident, nil
@@ -136,7 +137,7 @@ func memoryInUse() (int64, error) {
 	return int64(samples[0].Value.Uint64()) - int64(samples[1].Value.Uint64()), nil
 }
 
-// fieldOf returns a field in KiB of a file of /proc, in bytes.
+// fieldOf returns a field of a /proc file, converted from KiB to bytes.
 func fieldOf(system fs.FS, path, name string) (int64, error) {
 	text, err := fs.ReadFile(system, path)
 	if err != nil {

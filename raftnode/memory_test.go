@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestSystemMemory_IsRead: on Linux a limit and what is in use are known, and the one is below the other.
+// TestSystemMemory_IsRead: on Linux the limit and the memory in use are known, and the use is below the limit.
 func TestSystemMemory_IsRead(t *testing.T) {
 	used, err := memoryInUse()
 	if err != nil || used < 1<<20 {

@@ -6,8 +6,8 @@ import (
 	"testing/fstest"
 )
 
-// TestMemoryLimitOf: the smallest limit holds, of the own control group, those around it and the machine, in both versions of control
-// groups; what is no number or cannot be read limits nothing.
+// TestMemoryLimitOf: the smallest limit applies: of the process's control group, of those around it, or of the machine, in both versions of
+// control groups. Unreadable or non-numeric limits are ignored.
 func TestMemoryLimitOf(t *testing.T) {
 	const gib = 1 << 30
 	machine := map[string]string{"proc/meminfo": "MemTotal:        8388608 kB\nMemFree: 1 kB\n"}

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are a node's own.
+// metrics are a node's own metrics; raft's come through bridgeRaft.
 type metrics struct {
 	queued               prometheus.Gauge
 	skew, viewAhead      prometheus.Gauge
@@ -70,8 +70,8 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 var peerContactDesc = prometheus.NewDesc("quotad_raft_peer_last_contact_seconds",
 	"Time since each other member last answered a heartbeat; only on the leader.", []string{"peer"}, nil)
 
-// peerContact tells, on the leader, of members that do not answer: the cluster goes on without them, and nothing else shows
-// that the next loss would stop it.
+// peerContact reports, on the leader, members that do not answer. The cluster works without them, and no other metric shows that the next
+// loss would stop it.
 type peerContact struct{ n *Node }
 
 // Describe implements prometheus.Collector.
@@ -94,8 +94,8 @@ func (c peerContact) Collect(to chan<- prometheus.Metric) {
 
 var bridgeOnce sync.Once
 
-// bridgeRaft feeds raft's own metrics into a registry. raft and raft-boltdb count into one of two process-wide sinks,
-// depending on a build tag; both lead to the same registry here, so that no tag is needed.
+// bridgeRaft feeds raft's own metrics into a registry. raft and raft-boltdb use one of two process-wide sinks, depending on a build tag.
+// Here both lead to the same registry, so that no tag is needed.
 func bridgeRaft(registerer prometheus.Registerer) {
 	bridgeOnce.Do(func() {
 		sink, err := hashiprom.NewPrometheusSinkFrom(hashiprom.PrometheusOpts{Expiration: time.Hour, Registerer: registerer})
@@ -111,11 +111,11 @@ func bridgeRaft(registerer prometheus.Registerer) {
 	})
 }
 
-// unwanted are raft's metrics of the steps of a call, of which disk_write_seconds tells the one that takes long. With one caller
-// raft's metrics took 6 % of the processors, a third of it for these.
+// unwanted are raft's metrics of the steps of a call, which disk_write_seconds covers. With one caller raft's metrics took 6 % of the
+// processors, a third of it for these.
 var unwanted = []string{"raft.net", "raft.rpc.appendEntries", "raft.fsm.enqueue"}
 
-// armonSink leads the older package's metrics to the newer one's sink.
+// armonSink forwards the older package's metrics to the newer one's sink.
 type armonSink struct{ to *hashiprom.PrometheusSink }
 
 func labels(all []armon.Label) []hashi.Label {

@@ -15,10 +15,10 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// Position says where in the log something stands.
+// Position is a position in the log.
 type Position struct {
 	Term, Index uint64
-	// ClusterTime is the cluster time of the entry (nanoseconds since the cluster's birth).
+	// ClusterTime is the cluster time of the entry (nanoseconds since the cluster was formed).
 	ClusterTime int64
 }
 
@@ -26,7 +26,7 @@ type Position struct {
 type Node struct {
 	config nodeConfig
 	logger hclog.Logger
-	// peerLogger tells of callers at the port for peers.
+	// peerLogger takes messages about callers at the port for peers.
 	peerLogger hclog.Logger
 
 	port      *peer.Port
@@ -43,8 +43,8 @@ type Node struct {
 	crash     *crashPoints
 	faulty    *FaultyClock
 
-	// mu guards machine and tickets: written by raft's one goroutine, read by many. And nextTick, the cluster time at which the
-	// ticker looks at the state again by itself.
+	// mu guards machine, tickets and nextTick. Raft's one goroutine writes the first two, many goroutines read them. nextTick is the cluster
+	// time at which the ticker next checks the state by itself.
 	mu       sync.RWMutex
 	machine  *fsm.Machine
 	tickets  *tickets
@@ -58,38 +58,38 @@ type Node struct {
 	unreadable atomic.Pointer[string]
 	// leading is set while this node leads and its barrier is applied.
 	leading atomic.Pointer[leadership]
-	// lastLeadership is the newest leadership, also when it has ended: its clock has seen time pass that the state has not.
+	// lastLeadership is the newest leadership, also after it ended: its clock has advanced beyond the state's.
 	lastLeadership atomic.Pointer[leadership]
 	paused         atomic.Bool
 	// restores counts the snapshots that replaced the state, changed under mu.
 	restores atomic.Uint64
 	stopping atomic.Bool
-	// diskLow is set while grants are refused for a low disk.
+	// diskLow is set while grants are refused because the disk is low.
 	diskLow atomic.Bool
-	// lacksRoom is set while the disk is low, leaving while this node gives leadership away for it.
+	// lacksRoom is set while the disk is low, leaving while this node therefore transfers leadership.
 	lacksRoom, leaving atomic.Bool
-	// skew is how far this node's wall clock is off the voters', viewAhead how far the state's earlier view of Unix time is ahead of
-	// their clocks.
+	// skew is the deviation of this node's wall clock from the voters', viewAhead how far the state's earlier view of Unix time is ahead of
+	// their clocks. Both are in nanoseconds.
 	skew, viewAhead atomic.Int64
-	// shift is the state's: how far ahead of Unix time its views are counted.
+	// shift is the state's shift: how far its views are ahead of Unix time.
 	shift  atomic.Int64
 	builds builds
 	apis   apiAddresses
-	// entryVersion is that of the entries which this node proposes.
+	// entryVersion is the version of the entries that this node proposes.
 	entryVersion atomic.Uint32
 	// level is the feature level of the state.
 	level   atomic.Uint32
 	logEnds logEnds
-	// memoryFull is set while the process uses more than memoryMark bytes; 0: no mark.
+	// memoryFull is set while the process uses too much memory: see watchMemory. memoryMark is in bytes; 0: no mark.
 	memoryFull atomic.Bool
 	memoryMark int64
-	// admitted is set when this disk may take part: see admitDisk. admitting is set while that is found out.
+	// admitted is set once this disk may take part: see admitDisk. admitting is set while that is being determined.
 	admitted  atomic.Bool
 	admitting atomic.Bool
 	vouched   vouched
-	// unformed says why the cluster cannot be formed yet; nil: not tried, or done.
+	// unformed says why the cluster cannot be formed yet; nil: not tried yet, or formed.
 	unformed atomic.Pointer[string]
-	// suspicious is set while a transfer of leadership is watched.
+	// suspicious is set while a transfer of leadership is being watched.
 	suspicious atomic.Bool
 
 	tickKick  chan struct{}
@@ -102,7 +102,7 @@ type Node struct {
 	err       error
 }
 
-// nodeConfig is a Config with what was worked out of it.
+// nodeConfig is a Config with values derived from it.
 type nodeConfig struct {
 	Config
 	crash *crashPoints
@@ -110,8 +110,9 @@ type nodeConfig struct {
 	nonce string
 }
 
-// Open opens the node's data, joins or forms the cluster, and starts. It returns before a leader is known. Errors are
-// those of Validate, ErrDataDirInUse, ErrForeignDataDir, *OtherKindError, ErrTwoLogStores, ErrDamaged, ErrUnfitBuild, and the system's.
+// Open opens the node's data, joins or forms the cluster, and starts. It returns before a leader is known. Errors are those of Validate,
+// ErrForeignDataDir, those of package logstore (ErrDataDirInUse, *OtherKindError, ErrTwoLogStores, ErrDamaged, ErrWiped, ErrUnfitBuild,
+// *UnsupportedError), and the system's.
 func Open(config Config) (*Node, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -131,7 +132,7 @@ func Open(config Config) (*Node, error) {
 	if config.Free == nil {
 		config.Free = freeSpace
 	}
-	if config.Build.Newest == 0 { // unless a test says otherwise
+	if config.Build.Newest == 0 { // unless a test sets them
 		config.Build.Oldest, config.Build.Newest = fsm.OldestEntryVersion, fsm.EntryVersion
 	}
 	disk, err := logstore.ReadDisk(config.DataDir)
@@ -170,10 +171,10 @@ func Open(config Config) (*Node, error) {
 	return n, nil
 }
 
-// transportTimeout bounds one call of raft to a peer; that of a snapshot grows with its size.
+// transportTimeout bounds one call of raft to a peer; for a snapshot raft extends it with the size.
 const transportTimeout = 3 * time.Second
 
-// open opens files and the port, and makes raft.
+// open opens the files and the port, and creates raft.
 func (n *Node) open(disk *logstore.Disk) error {
 	if err := n.identify(disk); err != nil {
 		return err
@@ -194,7 +195,7 @@ func (n *Node) open(disk *logstore.Disk) error {
 	n.snapshots = files
 	n.port, err = peer.Listen(peer.Config{
 		Network: n.config.Network, Address: n.config.RaftAddress, TLS: n.config.PeerTLS, Logger: n.peerLogger,
-		MaxEntry: max(n.config.MaxEntryBytes, DefaultConfig().MaxEntryBytes), // other nodes may have the default
+		MaxEntry: max(n.config.MaxEntryBytes, DefaultConfig().MaxEntryBytes), // other nodes may use the default
 		Local: peer.Local{
 			Greet: n.greet, Admit: n.admit, Knows: n.knownMember, Identifies: n.identifies, NodeAt: n.nodeAt,
 			Answer: n.answerPeer, Met: n.recordBuild,
@@ -218,8 +219,8 @@ func (n *Node) open(disk *logstore.Disk) error {
 	return nil
 }
 
-// newRaft makes raft, which reads the whole log and writes its term. Of damage to the last entry raft returns the text only, at
-// any other entry, or a term that cannot be written, it panics.
+// newRaft creates raft, which reads the whole log and writes its term. For damage to the last entry raft returns only a text; for another
+// damaged entry, or a term that cannot be written, it panics. newRaft returns the error of the log in each case.
 func (n *Node) newRaft() (err error) {
 	defer func() {
 		if n.log.StartError() == nil {
@@ -232,12 +233,12 @@ func (n *Node) newRaft() (err error) {
 	return err
 }
 
-// leadsNow says whether raft leads. Raft's goroutines ask from their start, before this node has raft in hand: then it does not.
+// leadsNow says whether raft leads. Raft's goroutines call it from their start, before n.raft is set: then it is false.
 func (n *Node) leadsNow() bool {
 	return n.log != nil && n.log.Started() && n.raft.State() == raft.Leader
 }
 
-// leadsFor says whether this node leads in a term and a server is in its configuration.
+// leadsFor says whether this node leads in a term and has a server in its configuration.
 func (n *Node) leadsFor(term uint64, id raft.ServerID) bool {
 	return n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term && n.isMember(string(id))
 }
@@ -260,7 +261,7 @@ func (n *Node) raftConfig() *raft.Config {
 	return c
 }
 
-// identify checks that the data directory is this node's and reads what it knows of its cluster.
+// identify checks that the data directory belongs to this node, and reads its cluster id.
 func (n *Node) identify(disk *logstore.Disk) error {
 	if known, there := disk.Part(logstore.NodeFile); there && known != n.config.ID {
 		return fmt.Errorf("%w: %s has the data of node %q, this is node %q", ErrForeignDataDir, n.config.DataDir, known, n.config.ID)
@@ -289,8 +290,7 @@ func (n *Node) start() {
 // ID returns this node's id.
 func (n *Node) ID() string { return n.config.ID }
 
-// Leader returns the leader's id and API address as far as this node knows (a hint), and whether it is this node, ready
-// to serve.
+// Leader returns the leader's id and API address as far as this node knows (a hint). self: this node is the leader and ready to serve.
 func (n *Node) Leader() (id, apiAddress string, self bool) {
 	leader := n.knownLeader()
 	if leader == "" {
@@ -299,15 +299,15 @@ func (n *Node) Leader() (id, apiAddress string, self bool) {
 	return leader, n.apiAddress(leader), n.leading.Load() != nil
 }
 
-// knownLeader returns the leader that this node hears, itself where it leads, "" for none.
+// knownLeader returns the id of the leader that this node knows, itself if it leads, "" for none.
 func (n *Node) knownLeader() string {
 	_, leader := n.raft.LeaderWithID()
 	return knownLeaderIn(n.raft.State(), leader)
 }
 
-// knownLeaderIn is knownLeader for a state of raft. A candidate hears none, though raft names it one that was elected in the term in which this node was asked to take
-// over: such a candidate takes entries without becoming a follower (appendEntries in raft 1.7.3), and names that leader for as long as
-// nobody elects it.
+// knownLeaderIn is knownLeader for a given state of raft. For a candidate it is "", although raft may name a leader. That happens if
+// another node is elected in the term in which this node was asked to take over: this node then takes entries without becoming a follower
+// (appendEntries in raft 1.7.3). Raft names that leader until another is elected.
 func knownLeaderIn(state raft.RaftState, leader raft.ServerID) string {
 	if state == raft.Candidate {
 		return ""

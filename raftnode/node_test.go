@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback"
 )
 
-// cluster is a cluster of nodes in this process, each with its own disk and loopback address.
+// cluster is a cluster of nodes in this process, each with its own data directory and loopback address.
 type cluster struct {
 	t       *testing.T
 	configs []raftnode.Config
@@ -51,7 +51,7 @@ func newCluster(t *testing.T, size int, change ...func(*raftnode.Config)) *clust
 	return c
 }
 
-// testWriter writes log lines to a test.
+// testWriter discards log lines.
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(b []byte) (int, error) { return len(b), nil }
@@ -88,7 +88,7 @@ func (c *cluster) stop(i int) {
 	c.nodes[i] = nil
 }
 
-// eventually polls until ok, within a generous bound.
+// eventually polls until ok, for a minute at most.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -104,7 +104,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// leader waits for a node that leads and is ready.
+// leader waits for a node that leads and is ready, and returns its number.
 func (c *cluster) leader() int {
 	c.t.Helper()
 	found := -1
@@ -123,7 +123,7 @@ func (c *cluster) leader() int {
 	return found
 }
 
-// propose proposes through whoever leads, under a session's number, until it is applied.
+// propose proposes a command through the present leader until it is applied.
 func (c *cluster) propose(command *logpb.Command) *logpb.Result {
 	c.t.Helper()
 	var result *logpb.Result
@@ -141,14 +141,14 @@ func (c *cluster) propose(command *logpb.Command) *logpb.Result {
 	return result
 }
 
-// leadershipMoved tells whether a call was refused because its node led no more, or not yet: the next leader may take it.
+// leadershipMoved tells whether a call was refused because its node no longer leads, or is not ready: the next leader may accept it.
 func leadershipMoved(err error) bool {
 	refused, ok := errors.AsType[*raftnode.NotAcceptedError](err)
 	return ok && (refused.Cause == raftnode.NotLeader || refused.Cause == raftnode.NotReady)
 }
 
-// atLeader makes a call at the leader, and again at the next one where it was refused because leadership moved: a busy machine elects
-// others at any time. It returns what came of it.
+// atLeader makes a call at the leader, and repeats it at the next one if leadership moved: a busy machine may elect another leader at any
+// time. It returns the last error.
 func (c *cluster) atLeader(call func(leader int) error) (err error) {
 	c.t.Helper()
 	eventually(c.t, "a leader takes or refuses a call", func() bool {
@@ -158,7 +158,7 @@ func (c *cluster) atLeader(call func(leader int) error) (err error) {
 	return err
 }
 
-// undisturbed makes a check while all running nodes follow one leader, and again where that changed meanwhile.
+// undisturbed runs a check while all running nodes follow one leader, and repeats it if that changed meanwhile.
 func (c *cluster) undisturbed(check func(leader int) error) {
 	c.t.Helper()
 	var err error
@@ -175,7 +175,7 @@ func (c *cluster) undisturbed(check func(leader int) error) {
 	}
 }
 
-// followed returns the term of the leader that all running nodes follow, 0 where they do not agree.
+// followed returns the term of the leader that all running nodes follow, 0 if they do not agree.
 func (c *cluster) followed() (term uint64) {
 	leader := c.nodes[c.leader()]
 	for _, n := range c.nodes {
@@ -189,7 +189,7 @@ func (c *cluster) followed() (term uint64) {
 	return leader.Status().Term
 }
 
-// addLearner adds node i, which runs, as a learner.
+// addLearner adds node i, which must run, as a learner.
 func (c *cluster) addLearner(i int) {
 	c.t.Helper()
 	eventually(c.t, c.configs[i].ID+" is a learner", func() bool {
@@ -197,22 +197,22 @@ func (c *cluster) addLearner(i int) {
 	})
 }
 
-// remove removes a member, whoever leads, until it is no member.
+// remove removes a member through the present leader, until it is no longer a member.
 func (c *cluster) remove(id string) {
 	c.t.Helper()
 	eventually(c.t, id+" is no member any more", func() bool {
 		err := c.nodes[c.leader()].Remove(c.t.Context(), id, false)
 		unfit, refused := errors.AsType[*raftnode.MemberError](err)
-		return err == nil || refused && unfit.Absent // by a call before, whose outcome was unknown
+		return err == nil || refused && unfit.Absent // an earlier call with an unknown outcome removed it
 	})
 }
 
-// handOver has a node give leadership to another one, to any where to is "". It may have lost it already.
+// handOver makes a node transfer leadership to another one; "" means any. The node may have lost leadership already.
 func (c *cluster) handOver(from int, to string) {
 	c.t.Helper()
 	eventually(c.t, "another node leads", func() bool {
 		if c.leader() == from {
-			_, _ = c.nodes[from].TransferLeadership(c.t.Context(), to) // who leads then tells
+			_, _ = c.nodes[from].TransferLeadership(c.t.Context(), to) // c.leader() shows the result
 		}
 		leader := c.leader()
 		return leader != from && (to == "" || c.configs[leader].ID == to)
@@ -293,8 +293,8 @@ func TestThreeNodesKeepWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// TestFounding_ComesBeforeAllElse: a node that leads, and takes commands, has founded its cluster. A backup without the cluster's id
-// could be restored into any cluster.
+// TestFounding_ComesBeforeAllElse: a node that leads and accepts commands has given the cluster its id. A backup without the id could be
+// restored into any cluster.
 func TestFounding_ComesBeforeAllElse(t *testing.T) {
 	n := newCluster(t, 1).nodes[0]
 	for leads := false; !leads; runtime.Gosched() {
@@ -314,7 +314,7 @@ func TestIdleClusterWritesNothing(t *testing.T) {
 	n := c.nodes[0]
 	c.id(0)
 	before := n.Status().LastIndex
-	<-time.After(1200 * time.Millisecond) // in which nothing is to happen
+	<-time.After(1200 * time.Millisecond) // nothing may happen meanwhile
 	if after := n.Status().LastIndex; after != before {
 		t.Fatalf("the log went from %d to %d while nothing was pending", before, after)
 	}

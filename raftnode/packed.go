@@ -7,15 +7,15 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// packed is events one after the other, without pointers: they are kept for whoever may come to watch, and as they are they would be
-// most of what the garbage collector looks at. An event is its kind, the set of its fields that are not zero, and
-// these, in the order in which add has them. A final result is not kept: who waits for it is told when it is applied.
+// packed is a list of encoded events without pointers. Many events are kept for watchers that may resume, and unpacked they would be most
+// of the garbage collector's work. An event is its kind, the set of its fields that are not zero, and these fields in the order of add. It
+// has no final result: the waiting caller gets that when it is applied.
 type packed []byte
 
-// numberCount is how many of an event's fields are numbers; the others are names.
+// numberCount is the number of an event's numeric fields; the others are names.
 const numberCount = 7
 
-// namesOf returns where an event has its names.
+// namesOf returns pointers to an event's names.
 func namesOf(e *effect.Event) [5]*string {
 	return [...]*string{&e.Quota, &e.Holder, &e.Task, &e.Workflow, &e.Step}
 }
@@ -23,7 +23,7 @@ func namesOf(e *effect.Event) [5]*string {
 // packer appends an event's fields.
 type packer struct {
 	packed
-	// fields are those that were appended.
+	// fields is the set of appended fields.
 	fields uint16
 }
 
@@ -62,7 +62,7 @@ func (p packed) add(e *effect.Event) packed {
 	return w.packed
 }
 
-// unpack returns the events, so many, which share one string for all their names.
+// unpack returns the given number of events, whose names share one string.
 func (p packed) unpack(count int) []effect.Event {
 	all, text := make([]effect.Event, count), string(p)
 	next := func() uint64 {

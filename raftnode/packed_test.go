@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/effect"
 )
 
-// TestPackedEvents: what is unpacked is what was packed, in every field but the final result, whichever are zero.
+// TestPackedEvents: unpacked events equal the packed ones in every field except the final result, whichever fields are zero.
 func TestPackedEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		given := make([]effect.Event, rapid.IntRange(0, 5).Draw(t, "count"))
@@ -44,7 +44,7 @@ func TestPackedEvents(t *testing.T) {
 	})
 }
 
-// BenchmarkPackedEvents is the cost of an event: packed once on every node, unpacked for each watcher, entries of 2,000.
+// BenchmarkPackedEvents is the cost of an event: packed once on every node, unpacked for each watcher, in entries of 2,000.
 func BenchmarkPackedEvents(b *testing.B) {
 	const count = 2000
 	event := effect.Event{

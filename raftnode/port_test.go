@@ -16,8 +16,8 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// TestPeerPort_StrangersDoNotStopElections: who keeps silent on the port for peers, in any number, takes no member's place.
-// With TLS they never begin their handshake.
+// TestPeerPort_StrangersDoNotStopElections: any number of silent connections to the port for peers takes no member's slot. With TLS they
+// never begin their handshake.
 func TestPeerPort_StrangersDoNotStopElections(t *testing.T) {
 	t.Run("without TLS", func(t *testing.T) { strangersDoNotStopElections(t, newCluster(t, 3)) })
 	t.Run("with TLS", func(t *testing.T) {
@@ -78,7 +78,7 @@ func strangersDoNotStopElections(t *testing.T, c *cluster) {
 	}
 }
 
-// TestPeerPort_MemoryOfAMessage: what a message claims to be takes no memory before it is known that one of its kind may be so large.
+// TestPeerPort_MemoryOfAMessage: a claimed size takes no memory before it is checked against the bound of the message's kind.
 func TestPeerPort_MemoryOfAMessage(t *testing.T) {
 	const mega, bound = 1 << 20, 100 << 20 // 150 MiB on one connection took 1.1 GB
 	c := newCluster(t, 1)
@@ -116,7 +116,7 @@ func TestPeerPort_MemoryOfAMessage(t *testing.T) {
 				_, err = conn.Write(message)
 				message = message[len(message)-mega:]
 			}
-			_, _ = io.Copy(io.Discard, conn) // until it is hung up
+			_, _ = io.Copy(io.Discard, conn) // until the node closes the connection
 			runtime.ReadMemStats(&after)
 			if took := after.TotalAlloc - before.TotalAlloc; took > bound {
 				t.Errorf("%d MiB were taken for it", took>>20)

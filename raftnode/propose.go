@@ -13,26 +13,26 @@ import (
 	"github.com/quotad/quotad/raftnode/budget"
 )
 
-// QueueBudgets returns what callers share of the queue in which commands wait to be put into the log: commands, and their bytes.
+// QueueBudgets returns the budgets of the proposer's queue that callers share: for commands, and for their bytes.
 func (n *Node) QueueBudgets() []*budget.Budget {
 	return []*budget.Budget{n.proposer.room.commands, n.proposer.room.bytes}
 }
 
-// Propose sends commands through the log and returns their results by position. It returns when all are applied here,
-// or with *NotAcceptedError (nothing was or will be applied), or *UnknownError (some may be). Commands of one call are
-// applied in order, not necessarily in one entry. The position is that of the last entry. The commands' Caller says in
-// whose line the call is queued, and whose part of the queue it uses.
+// Propose sends commands through the log and returns their results by position. It returns once all are applied here, or with
+// *NotAcceptedError (none was or will be applied), or *UnknownError (some may be). The commands of one call are applied in order, not
+// necessarily in one entry. The position is that of the last entry. The first command's Caller determines in whose line the call is queued,
+// and to whose part of the queue it is charged.
 func (n *Node) Propose(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
 	return n.propose(ctx, false, &call{commands: commands})
 }
 
-// ProposeThrough is Propose for one that clears up after a caller who goes away. The end of ctx takes the call back while none of it is
-// in an entry; from then on the outcome is waited for, and can still be an *UnknownError.
+// ProposeThrough is Propose for callers that clean up after a client that disconnects. The end of ctx cancels the call while none of its
+// commands is in an entry. After that ProposeThrough waits for the outcome, which can still be an *UnknownError.
 func (n *Node) ProposeThrough(ctx context.Context, commands ...*logpb.Command) ([]*logpb.Result, Position, error) {
 	return n.propose(ctx, true, &call{commands: commands})
 }
 
-// proposeOwn is Propose for what the node itself needs in the log. It comes before all callers' commands, and is charged to none of them.
+// proposeOwn is Propose for commands of the node itself. They precede all callers' commands, and no caller is charged for them.
 func (n *Node) proposeOwn(ctx context.Context, commands ...*logpb.Command) error {
 	_, _, err := n.propose(ctx, false, &call{commands: commands, own: true})
 	return err
@@ -61,7 +61,7 @@ func (n *Node) propose(ctx context.Context, through bool, c *call) ([]*logpb.Res
 	return c.results, c.at, nil
 }
 
-// accepts tells whether commands can be taken at all, by what is known without looking at the queue.
+// accepts tells whether the node accepts commands at all, regardless of the queue.
 func (n *Node) accepts(commands []*logpb.Command) error {
 	if n.stopping.Load() {
 		return n.notAccepted(Stopping)
@@ -96,14 +96,14 @@ func (n *Node) leadership() *leadership {
 
 // header implements host.
 func (n *Node) header(lead *leadership) *logpb.Entry {
-	early, late, _ := n.samples.views(n) // 0 and 0: there is no sample
+	early, late, _ := n.samples.views(n) // 0 and 0 without enough samples
 	return &logpb.Entry{Version: n.entryVersion.Load(), StampNs: lead.clock.now(), WallEarlyNs: early, WallLateNs: late}
 }
 
 // replicate implements host.
 func (n *Node) replicate(data []byte) raft.Future { return n.raft.Apply(data, n.config.ApplyTimeout) }
 
-// classify tells raft's errors apart: what was certainly not accepted, and what may have been.
+// classify separates raft's errors: *NotAcceptedError if the entry was certainly not accepted, otherwise *UnknownError.
 func (n *Node) classify(err error) error {
 	switch {
 	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrEnqueueTimeout):

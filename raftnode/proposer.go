@@ -17,50 +17,50 @@ import (
 	"github.com/quotad/quotad/raftnode/budget"
 )
 
-// host is the node that a proposer works for.
+// host is a proposer's view of its node.
 type host interface {
-	// leadership is that under which entries may be proposed now, nil where there is none.
+	// leadership returns the leadership under which entries may be proposed now, nil if there is none.
 	leadership() *leadership
-	// whyNotLeading says why there is none.
+	// whyNotLeading says why there is no leadership.
 	whyNotLeading() NotAcceptedCause
-	// notAccepted refuses for a cause and names the leader. It takes the lock of the state.
+	// notAccepted returns a refusal with a cause, which names the leader. It takes Node.mu.
 	notAccepted(cause NotAcceptedCause) *NotAcceptedError
-	// header returns an entry without commands, of this moment.
+	// header returns an entry without commands, stamped with the present time.
 	header(lead *leadership) *logpb.Entry
-	// replicate hands an entry to the log. When it is applied the host calls applied, before the future has its outcome.
+	// replicate passes an entry to the log. Once it is applied, the host calls applied before the future completes.
 	replicate(data []byte) raft.Future
 	// classify returns a future's error as *NotAcceptedError or *UnknownError.
 	classify(err error) error
 }
 
-// proposer turns concurrent calls into log entries. While an entry is in flight, new calls queue up; the next entry
-// takes it all, within its bounds. So load decides the batch, and an idle proposer adds no delay.
+// proposer turns concurrent calls into log entries. While the allowed entries are in flight, new calls queue up; the next entry takes all
+// of them, within its bounds. So load determines the batch size, and an idle proposer adds no delay.
 type proposer struct {
 	host    host
 	config  nodeConfig
 	metrics *metrics
-	// closing is closed when the node begins to stop, done when nothing is applied any more.
+	// closing is closed when the node begins to stop, done when no entry is applied any more.
 	closing, done <-chan struct{}
 
-	// inFlight counts the entries whose outcome is awaited.
+	// inFlight counts the entries in flight.
 	inFlight atomic.Int64
 
 	mu sync.Mutex
-	// queue holds calls with commands that are not in an entry yet. Callers share its room.
+	// queue has the calls with commands that are not in an entry yet. Callers share its room.
 	queue    callQueue
 	commands int
 	bytes    int
 	room     queueRoom
 	closed   bool
-	// time asks for an entry without commands, unless one with commands goes.
+	// time requests an entry without commands, unless an entry with commands is sent first.
 	time  atomic.Bool
 	wake  chan struct{}
 	slots chan struct{}
-	// flights are the entries in flight. Each holds a slot.
+	// flights are the entries in flight. Each occupies one of the slots.
 	flights []*flight
 }
 
-// queueRoom is what callers share of the proposer's queue.
+// queueRoom has the budgets of the proposer's queue that callers share.
 type queueRoom struct{ commands, bytes *budget.Budget }
 
 func newQueueRoom(commands, bytes int) queueRoom {
@@ -70,10 +70,10 @@ func newQueueRoom(commands, bytes int) queueRoom {
 	return queueRoom{share("commands", commands), share("command_bytes", bytes)}
 }
 
-// take takes room for a call, or says which budget has none.
+// take takes room for a call, or returns which budget has none.
 func (r queueRoom) take(c *call) *budget.FullError {
 	of := func(from *budget.Budget, n int) *budget.FullError {
-		if c.own { // the node itself works for all
+		if c.own { // the node works for all callers
 			return from.TakeForAll(c.caller(), int64(n))
 		}
 		return from.Take(c.caller(), int64(n), c.commands[0].Operator)
@@ -105,7 +105,7 @@ func (p *proposer) enqueue(c *call) error {
 		return p.host.notAccepted(Stopping)
 	}
 	if takes(c.commands) {
-		// What frees quota still finds room when what takes it does not.
+		// Commands that free quota still find room after those that take it are refused.
 		commands, bytes := p.config.MaxQueueCommands, p.config.MaxQueueBytes
 		if p.commands+len(c.commands) > commands-commands/8 || p.bytes+len(c.encoded) > bytes-bytes/8 {
 			return p.host.notAccepted(QueueFull)
@@ -131,7 +131,7 @@ func (p *proposer) kick() {
 	}
 }
 
-// dequeueLocked records that so many of a call's commands, of so many bytes, are not in the queue any more.
+// dequeueLocked records that commands of a call left the queue, and how many bytes they have.
 func (p *proposer) dequeueLocked(c *call, commands, bytes int) {
 	p.commands -= commands
 	p.bytes -= bytes
@@ -140,7 +140,7 @@ func (p *proposer) dequeueLocked(c *call, commands, bytes int) {
 	p.metrics.queued.Set(float64(p.commands))
 }
 
-// cancel takes a call out of the queue if none of its commands is in an entry yet.
+// cancel removes a call from the queue if none of its commands is in an entry yet.
 func (p *proposer) cancel(c *call) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -151,7 +151,7 @@ func (p *proposer) cancel(c *call) bool {
 	return true
 }
 
-// outcome waits until a call is finished, or nobody waits for it any more.
+// outcome waits until a call is finished, its context or ApplyTimeout ends, or the node stops.
 func (p *proposer) outcome(ctx context.Context, through bool, c *call) error {
 	timer := time.NewTimer(p.config.ApplyTimeout)
 	defer timer.Stop()
@@ -198,7 +198,7 @@ type flight struct {
 	started int64
 }
 
-// run makes entries until the node stops.
+// run sends entries until the node stops.
 func (p *proposer) run() {
 	for {
 		select {
@@ -234,8 +234,8 @@ func (p *proposer) run() {
 	}
 }
 
-// requestTime requests an entry that carries nothing but the time, unless an entry is in flight: when that is applied the
-// ticker looks again.
+// requestTime requests an entry that carries only the time. If an entry is in flight, none is sent: once that entry is applied, the ticker
+// checks again.
 func (p *proposer) requestTime() {
 	p.time.Store(true)
 	p.kick()
@@ -246,11 +246,11 @@ func (p *proposer) sendTime() {
 	if lead == nil || len(p.slots) > 0 {
 		return
 	}
-	p.slots <- struct{}{} // nobody else fills it
+	p.slots <- struct{}{} // does not block: while this node leads, only run fills slots
 	p.send(lead, nil)
 }
 
-// proposeFirst proposes the node's own commands, few and small, before it takes any others: while it does not lead yet.
+// proposeFirst proposes the node's own commands, few and small, before the node is ready and accepts others.
 func (p *proposer) proposeFirst(lead *leadership, commands []*logpb.Command) error {
 	c := &call{
 		commands: commands, own: true, next: len(commands), left: len(commands), results: make([]*logpb.Result, len(commands)),
@@ -274,7 +274,7 @@ func (p *proposer) pending() bool {
 	return p.queue.calls > 0
 }
 
-// take takes what fits into one entry off the queue.
+// take removes from the queue the commands that fit into one entry.
 func (p *proposer) take() (parts []part) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -304,7 +304,7 @@ func (p *proposer) take() (parts []part) {
 	return parts
 }
 
-// send stamps and proposes an entry, which applied or failed answers for.
+// send stamps and proposes an entry. applied or failed answers its calls.
 func (p *proposer) send(lead *leadership, parts []part) {
 	data, err := proto.Marshal(p.host.header(lead))
 	if err != nil {
@@ -330,8 +330,8 @@ func (p *proposer) send(lead *leadership, parts []part) {
 	go p.failed(f, p.host.replicate(data))
 }
 
-// applied answers the calls of an entry that has just been applied, if it is one of this proposer's: it is known by its data, which raft
-// forwards unchanged. To wait for raft's future first would wake two goroutines more for each entry.
+// applied answers the calls of an entry that was just applied, if this proposer sent it. It recognizes the entry by the address of its
+// data, which raft passes on unchanged. Waiting for raft's future instead would wake two more goroutines for each entry.
 func (p *proposer) applied(data []byte, applied *fsm.Applied) {
 	f := p.land(func(f *flight) bool { return len(data) > 0 && &f.data[0] == &data[0] })
 	if f == nil {
@@ -342,8 +342,8 @@ func (p *proposer) applied(data []byte, applied *fsm.Applied) {
 	p.finish(f.parts, applied, nil)
 }
 
-// failed answers the calls of an entry that raft is done with, unless it was applied. Where raft forgets its future, as it may when it
-// stops, the node is done, and those who call hear of that.
+// failed answers the calls of an entry whose future has completed, unless the entry was applied. Raft may never complete a future when it
+// stops. Then the node is done, and outcome returns because of that.
 func (p *proposer) failed(of *flight, future raft.Future) {
 	err := future.Error()
 	if p.land(func(f *flight) bool { return f == of }) == nil {
@@ -357,7 +357,7 @@ func (p *proposer) failed(of *flight, future raft.Future) {
 	p.finish(of.parts, nil, err)
 }
 
-// land removes an entry from those in flight and returns it; nil: there is no such.
+// land removes an entry from those in flight, frees its slot and returns it; nil: no such entry is in flight.
 func (p *proposer) land(is func(*flight) bool) *flight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -372,7 +372,7 @@ func (p *proposer) land(is func(*flight) bool) *flight {
 	return f
 }
 
-// finish answers the calls of an entry.
+// finish answers the calls of an entry, with the results of applied or with err.
 func (p *proposer) finish(parts []part, applied *fsm.Applied, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -380,7 +380,7 @@ func (p *proposer) finish(parts []part, applied *fsm.Applied, err error) {
 	for _, part := range parts {
 		c, from := part.call, first
 		first += part.to - part.from
-		if c.left == 0 { // an earlier part of it failed
+		if c.left == 0 { // an earlier part of the call failed
 			continue
 		}
 		if err != nil {
@@ -395,7 +395,7 @@ func (p *proposer) finish(parts []part, applied *fsm.Applied, err error) {
 	}
 }
 
-// failLocked fails a call. If an earlier part of it was applied, or may be, the call as a whole is unknown.
+// failLocked fails a call. If another part of it was or may be applied, the outcome of the whole call is unknown.
 func (p *proposer) failLocked(c *call, failed part, err error) {
 	var notAccepted *NotAcceptedError
 	if errors.As(err, &notAccepted) && (failed.from > 0 || failed.to < len(c.commands)) {
@@ -408,7 +408,7 @@ func (p *proposer) failLocked(c *call, failed part, err error) {
 	close(c.finished)
 }
 
-// refuseAll refuses what is queued.
+// refuseAll refuses all queued calls.
 func (p *proposer) refuseAll(cause NotAcceptedCause) {
 	p.mu.Lock()
 	var queue []*call

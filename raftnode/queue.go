@@ -2,41 +2,41 @@ package raftnode
 
 import "github.com/quotad/quotad/fsm/logpb"
 
-// callQueue orders the calls that wait for an entry. Operators' commands and the node's own go first, in their order. Each caller's calls
-// have a line of their own, and the lines are served in turn. What a turn takes beyond its share, as a long call does, the line's next
-// turns pay for: while two callers wait, neither gets more than two shares and one call ahead of the other.
+// callQueue orders the calls that wait for an entry. Operators' commands and the node's own go first, in order of arrival. Other calls
+// stand in one line per caller, and the lines are served in turn. If a turn takes more than its share, as a long call does, the line's next
+// turns pay for it. So while two callers wait, neither gets more than two shares and one call ahead of the other.
 type callQueue struct {
 	front line
-	// lines are those of callers that have calls here, by caller; turn is whose turn it is, in a ring; free are lines to use again.
+	// lines are the lines of callers with queued calls, by caller. turn is the line whose turn it is, in a ring. free are lines for reuse.
 	lines map[string]*line
 	turn  *line
 	free  *line
 	calls int
-	// share is what one turn takes, least what the smallest command costs: both in bytes of an entry.
+	// share is what one turn takes, least the cost of the smallest command, both in bytes of an entry.
 	share, least int
 }
 
-// line is calls in their order.
+// line is a list of calls in order of arrival.
 type line struct {
 	caller      string
 	first, last *call
-	// credit is what is left of the present turn; below 0: of the turns to come.
+	// credit is what the present turn may still take, in bytes; below 0 the next turns pay it off.
 	credit int
 	// next and previous are the neighbours in the ring; for a free line, next is the next free line.
 	next, previous *line
 }
 
-// turnsPerEntry is how many callers' turns an entry has room for.
+// turnsPerEntry is the number of turns for which an entry has room.
 const turnsPerEntry = 32
 
-// newCallQueue makes the queue of entries of so many commands and bytes at most.
+// newCallQueue makes the queue for entries with the given bounds of commands and bytes.
 func newCallQueue(entryCommands, entryBytes int) callQueue {
 	least := max(1, entryBytes/entryCommands)
 	return callQueue{lines: map[string]*line{}, share: max(least, entryBytes/turnsPerEntry), least: least}
 }
 
-// goesFirst tells whether a call is an operator's work on the store, which does not wait for callers. What an operator's token takes for
-// its own use waits as anybody's does.
+// goesFirst tells whether a call is an operator's work on the store, which does not wait for callers. What an operator's token requests for
+// its own use waits like other calls.
 func goesFirst(commands []*logpb.Command) bool {
 	for _, command := range commands {
 		if !command.Operator {
@@ -52,7 +52,7 @@ func goesFirst(commands []*logpb.Command) bool {
 	return true
 }
 
-// push puts a call at the end of its line.
+// push appends a call to its line.
 func (q *callQueue) push(c *call) {
 	l := &q.front
 	if !c.own && !goesFirst(c.commands) {
@@ -68,7 +68,7 @@ func (q *callQueue) push(c *call) {
 	q.calls++
 }
 
-// lineOf returns a caller's line. A new one comes last in turn.
+// lineOf returns a caller's line. The turn of a new line comes last.
 func (q *callQueue) lineOf(caller string) *line {
 	if l := q.lines[caller]; l != nil {
 		return l
@@ -90,7 +90,7 @@ func (q *callQueue) lineOf(caller string) *line {
 	return l
 }
 
-// head returns the call that is served next; nil: there is none.
+// head returns the call to serve next; nil: the queue is empty.
 func (q *callQueue) head() *call {
 	if q.front.first != nil || q.turn == nil {
 		return q.front.first
@@ -102,14 +102,14 @@ func (q *callQueue) head() *call {
 	return q.turn.first
 }
 
-// charge charges a call's line for commands that are in an entry now, counted by their weight.
+// charge charges a call's line for commands that were put into an entry. commands is their weight.
 func (q *callQueue) charge(c *call, commands, bytes int) {
 	if c.line != &q.front {
 		c.line.credit -= max(commands*q.least, bytes)
 	}
 }
 
-// remove takes a call out; false: it is not in the queue.
+// remove removes a call; false: it is not in the queue.
 func (q *callQueue) remove(c *call) bool {
 	l := c.line
 	if l == nil {
@@ -133,7 +133,7 @@ func (q *callQueue) remove(c *call) bool {
 	return true
 }
 
-// drop removes a line that is empty.
+// drop removes an empty line.
 func (q *callQueue) drop(l *line) {
 	delete(q.lines, l.caller)
 	if q.turn == l {

@@ -18,7 +18,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// openOne opens a cluster of one, and waits until it leads.
+// openOne opens a cluster of one and waits until it leads.
 func openOne(t *testing.T, change ...func(*Config)) *Node {
 	t.Helper()
 	conf := DefaultConfig()
@@ -48,7 +48,7 @@ func poll(tb testing.TB, what string, ok func() bool) {
 	}
 }
 
-// block stops the state machine at its next entry, until open is called.
+// block stops the state machine at its next entry until open is called.
 func block(n *Node) (blocked <-chan struct{}, open func()) {
 	reached, gate := make(chan struct{}), make(chan struct{})
 	n.crash.crash = func() {
@@ -91,7 +91,7 @@ func causeOf(err error) NotAcceptedCause {
 
 func oneAtATime(c *Config) { c.EntriesInFlight, c.MaxEntryCommands = 1, 4 }
 
-// TestAFullQueueStillTakesWhatFrees: beyond its bound nothing is accepted, and what takes quota not even up to it.
+// TestAFullQueueStillTakesWhatFrees: no command is accepted beyond the queue's bound; those that take quota stop at seven eighths of it.
 func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 	n := openOne(t, oneAtATime, func(c *Config) { c.MaxQueueCommands = 16 })
 	if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
@@ -100,7 +100,7 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 	blocked, open := block(n)
 	var calls sync.WaitGroup
 	operators := 0
-	byOperator := func(command *logpb.Command) *logpb.Command { // each by one of its own: no caller's part matters
+	byOperator := func(command *logpb.Command) *logpb.Command { // each by an operator of its own, so that no caller's part matters
 		operators++
 		command.Operator, command.Caller = true, fmt.Sprint("operator-", operators)
 		return command
@@ -136,11 +136,11 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 	}
 }
 
-// TestTheQueueIsBoundedInBytes, and a command that fits no entry is refused alone.
+// TestTheQueueIsBoundedInBytes: a command beyond the queue's bytes is refused, and so is any command above half an entry.
 func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	n := openOne(t, oneAtATime, func(c *Config) { c.MaxEntryBytes, c.MaxQueueBytes = 8<<10, 8<<10 })
 	operators := 0
-	fat := func(size int) *logpb.Command { // each by an operator of its own: no caller's part matters
+	fat := func(size int) *logpb.Command { // each by an operator of its own, so that no caller's part matters
 		operators++
 		return &logpb.Command{
 			Operator: true, Caller: fmt.Sprint("operator-", operators),
@@ -172,8 +172,8 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// TestACancelledCall: one that is still queued is cancelled, and leaves no trace; of one that is in flight nobody knows, unless it is
-// seen through.
+// TestACancelledCall: a queued call is cancelled and leaves no trace. The outcome of one in flight is unknown, unless it was made with
+// ProposeThrough.
 func TestACancelledCall(t *testing.T) {
 	for through, propose := range map[bool]func(*Node, context.Context, ...*logpb.Command) ([]*logpb.Result, Position, error){
 		false: (*Node).Propose, true: (*Node).ProposeThrough,
@@ -225,7 +225,7 @@ func TestACancelledCall(t *testing.T) {
 	}
 }
 
-// TestACallMaySpanEntries: its results come by position, whatever entry each command was in, also beside other calls.
+// TestACallMaySpanEntries: results come by position, whichever entries the commands were in, also with other calls in between.
 func TestACallMaySpanEntries(t *testing.T) {
 	n := openOne(t, oneAtATime)
 	if _, _, err := n.Propose(t.Context(), slots(1_000_000)); err != nil {
@@ -260,8 +260,8 @@ func TestACallMaySpanEntries(t *testing.T) {
 	}
 }
 
-// TestAnEntryIsBoundedByItems: a Reserve counts as one command for each of its items, in an entry and in what its line is charged. One with
-// more than an entry holds has an entry of its own.
+// TestAnEntryIsBoundedByItems: a Reserve counts as one command per item, in an entry and in the charge to its line. A Reserve with more
+// items than an entry holds gets an entry of its own.
 func TestAnEntryIsBoundedByItems(t *testing.T) {
 	n := openOne(t)
 	n.config.MaxEntryCommands = 4
@@ -283,7 +283,7 @@ func TestAnEntryIsBoundedByItems(t *testing.T) {
 		if err := asked.encode(1 << 20); err != nil {
 			t.Fatal(err)
 		}
-		const least = 1 << 10 // more than a command's bytes
+		const least = 1 << 10 // above the size of a command
 		p := &proposer{
 			config: n.config, metrics: n.metrics, room: newQueueRoom(1000, 1<<20),
 			queue: newCallQueue(n.config.MaxEntryCommands, n.config.MaxEntryCommands*least),
@@ -300,7 +300,7 @@ func TestAnEntryIsBoundedByItems(t *testing.T) {
 				weight += items
 			}
 			entries = append(entries, weight)
-			if charged := credit - line.credit; asked.next < len(c.items) && charged != weight*least { // an empty line is gone
+			if charged := credit - line.credit; asked.next < len(c.items) && charged != weight*least { // an empty line is dropped
 				t.Errorf("Reserves of %v items: an entry of %d is charged %d bytes, wanted %d", c.items, weight, charged, weight*least)
 			}
 		}
@@ -310,8 +310,8 @@ func TestAnEntryIsBoundedByItems(t *testing.T) {
 	}
 }
 
-// TestAFailedPartDoesNotShiftTheRest: where the first part of a call failed, the entry with the rest of it still gives the
-// calls behind it their own results.
+// TestAFailedPartDoesNotShiftTheRest: after the first part of a call failed, the entry with the rest of it still gives the later calls
+// their own results.
 func TestAFailedPartDoesNotShiftTheRest(t *testing.T) {
 	p := &proposer{}
 	result := func(session uint64) *logpb.Result {
@@ -336,7 +336,7 @@ func TestAFailedPartDoesNotShiftTheRest(t *testing.T) {
 	}
 }
 
-// TestAStalledDiskEndsTheNode: a leader that cannot write serves nobody, and must make room for one that can.
+// TestAStalledDiskEndsTheNode: a leader that cannot write must make room for another one.
 func TestAStalledDiskEndsTheNode(t *testing.T) {
 	stuck := newStuckAppend()
 	n := openOne(t, func(c *Config) { c.StallLimit, c.Append = 500*time.Millisecond, stuck.append })
@@ -349,8 +349,8 @@ func TestAStalledDiskEndsTheNode(t *testing.T) {
 	}
 }
 
-// TestALeaderThatStallsIsReplacedBeforeItsDiskAnswers: raft's heartbeats go on by themselves while its log is stuck. A node
-// that gives itself up must fall silent, or its followers wait for it as long as its disk does.
+// TestALeaderThatStallsIsReplacedBeforeItsDiskAnswers: raft's heartbeats continue while its log is stuck. A node that stops must end them,
+// or its followers wait until its disk answers.
 func TestALeaderThatStallsIsReplacedBeforeItsDiskAnswers(t *testing.T) {
 	nodes := openThree(t)
 	leads := func() *Node {
@@ -380,7 +380,7 @@ func TestALeaderThatStallsIsReplacedBeforeItsDiskAnswers(t *testing.T) {
 func openThree(t *testing.T) []*Node {
 	t.Helper()
 	var peers []Peer
-	var taken []net.Listener // at once, so that each gets another address
+	var taken []net.Listener // all open at once, so that each gets another address
 	for _, id := range []string{"n1", "n2", "n3"} {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -408,7 +408,7 @@ func openThree(t *testing.T) []*Node {
 	return nodes
 }
 
-// TestReadsShareProbes: reads that come while a round of the probe is running share the next one, and no more is asked.
+// TestReadsShareProbes: reads that arrive while a probe round runs share the next round.
 func TestReadsShareProbes(t *testing.T) {
 	n := openOne(t)
 	term := n.leading.Load().term
@@ -440,7 +440,7 @@ func TestReadsShareProbes(t *testing.T) {
 	}
 }
 
-// TestAProbeOfAnotherTermIsRefused: what a leader of an earlier term would read is not the newest any more.
+// TestAProbeOfAnotherTermIsRefused: the state of a leader of an earlier term may be stale.
 func TestAProbeOfAnotherTermIsRefused(t *testing.T) {
 	n := openOne(t)
 	term := n.leading.Load().term
@@ -457,7 +457,7 @@ func TestAProbeOfAnotherTermIsRefused(t *testing.T) {
 	}
 }
 
-// TestEntriesInFlightAreBounded: EntriesInFlight is what it says.
+// TestEntriesInFlightAreBounded: no more than EntriesInFlight entries are in flight.
 func TestEntriesInFlightAreBounded(t *testing.T) {
 	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
 	blocked, open := block(n)
@@ -480,8 +480,8 @@ func TestEntriesInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// TestACallThatIsAcceptedInPartIsUnknown: of a call in several entries one was not accepted. Only where that is all of the call
-// had it no effect, and nobody who asks the error for that may be told so otherwise.
+// TestACallThatIsAcceptedInPartIsUnknown: one of several entries of a call was not accepted. The call had no effect only if that entry held
+// all of it. Otherwise errors.As must not find a *NotAcceptedError.
 func TestACallThatIsAcceptedInPartIsUnknown(t *testing.T) {
 	for _, tt := range []struct {
 		from, to int
@@ -496,7 +496,7 @@ func TestACallThatIsAcceptedInPartIsUnknown(t *testing.T) {
 	}
 }
 
-// pausedClock is a clock of a process that was paused meanwhile.
+// pausedClock is the clock of a process that may be paused.
 type pausedClock struct {
 	Clock
 	paused atomic.Int64
@@ -504,8 +504,7 @@ type pausedClock struct {
 
 func (c *pausedClock) Monotonic() int64 { return c.Clock.Monotonic() + c.paused.Load() }
 
-// TestAPauseIsNoStall: a process that goes on after a pause finds its write in flight for longer than a disk may take, and
-// goes on.
+// TestAPauseIsNoStall: after a pause, a process finds a write that seems longer than StallLimit, and continues.
 func TestAPauseIsNoStall(t *testing.T) {
 	stuck, clock := newStuckAppend(), &pausedClock{Clock: NewSystemClock()}
 	n := openOne(t, func(c *Config) { c.StallLimit, c.Append, c.Clock = 2*time.Second, stuck.append, clock })
@@ -526,8 +525,8 @@ func TestAPauseIsNoStall(t *testing.T) {
 	}
 }
 
-// TestCallersShareTheQueue: one caller's commands take half of what others leave of the queue, in number and in bytes, others still find
-// room, and with all of it full an operator does.
+// TestCallersShareTheQueue: one caller's commands take half of what others leave of the queue, in number and in bytes. Others still find
+// room, and an operator does when all that is used.
 func TestCallersShareTheQueue(t *testing.T) {
 	for name, test := range map[string]struct {
 		set    func(*Config)
@@ -582,7 +581,7 @@ func TestCallersShareTheQueue(t *testing.T) {
 					t.Errorf("caller %d got %d", i, got)
 				}
 				if got == 0 && !refused.Full.Own {
-					break // nobody's part is left
+					break // no caller's part has room left
 				}
 			}
 			if err := propose("token:operator", true); err != nil {

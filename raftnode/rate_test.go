@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestRateMeter: a clock that runs wrong is found within a minute; one that is set, jitters or stands still for a while
-// is not.
+// TestRateMeter: a clock with a wrong rate is detected within a minute. A clock that is set, jitters or stands still for a while is not
+// reported.
 func TestRateMeter(t *testing.T) {
 	const second = int64(time.Second)
 	random := rand.New(rand.NewPCG(1, 2))

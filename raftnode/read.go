@@ -14,14 +14,14 @@ import (
 // ReadMode chooses how fresh a read is.
 type ReadMode int
 
-// Linearizable reads see everything acknowledged before they began; Stale ones see what this node has.
+// Linearizable reads see everything acknowledged before they began. Stale reads see this node's state.
 const (
 	Linearizable ReadMode = 1
 	Stale        ReadMode = 2
 )
 
-// Read calls fn with the state under the read lock, and the moment at which to look at it; fn must be short and keep
-// nothing. For Linearizable this node must lead (*NotAcceptedError otherwise).
+// Read calls fn with the state, the moment for which to evaluate it, and its position. fn runs under the read lock: it must be short and
+// keep no reference to the state. For Linearizable this node must lead (*NotAcceptedError otherwise).
 func (n *Node) Read(ctx context.Context, mode ReadMode, fn func(*fsm.State, fsm.Clock, Position)) error {
 	if err := n.readable(ctx, mode); err != nil {
 		return err
@@ -34,7 +34,7 @@ func (n *Node) Read(ctx context.Context, mode ReadMode, fn func(*fsm.State, fsm.
 	return nil
 }
 
-// Frozen is Read for long work: the state that it returns never changes and needs no lock.
+// Frozen is Read for long work: the returned state never changes and needs no lock.
 func (n *Node) Frozen(ctx context.Context, mode ReadMode) (*fsm.State, fsm.Clock, Position, error) {
 	if err := n.readable(ctx, mode); err != nil {
 		return nil, fsm.Clock{}, Position{}, err
@@ -46,9 +46,9 @@ func (n *Node) Frozen(ctx context.Context, mode ReadMode) (*fsm.State, fsm.Clock
 	return state, readClock(state, present), positionOf(state), nil
 }
 
-// readClock returns the moment at which a read shows a state. While time changes anything, that is the state's own, which a
-// majority has: time that only this leader has seen pass may not have passed for the next one, and what a read showed as
-// free would be taken again. It is at most a tick old, since then entries carry time. Where nothing is pending no entry is
+// readClock returns the moment for which a read evaluates a state. While time can change anything, that is the state's own time, which a
+// majority has. Time that only this leader has seen pass may not have passed for the next one, and quota that a read showed as free would
+// be taken again. The state's time is at most a tick old, since entries carry time while anything is pending. Otherwise no entry is
 // written, and only windows change, by the clocks of a majority.
 func readClock(state *fsm.State, present fsm.Clock) fsm.Clock {
 	if state.Pending() {
@@ -57,7 +57,7 @@ func readClock(state *fsm.State, present fsm.Clock) fsm.Clock {
 	return atLeast(present, state.Clock())
 }
 
-// atLeast returns a moment that is not before the state's own.
+// atLeast returns a moment that is not before the state's own. The later view is never before the earlier one.
 func atLeast(clock, state fsm.Clock) fsm.Clock {
 	return fsm.Clock{
 		Now: max(clock.Now, state.Now), WallEarly: max(clock.WallEarly, state.WallEarly), WallLate: max(clock.WallLate, state.WallEarly),
@@ -69,8 +69,8 @@ func positionOf(state *fsm.State) Position {
 	return Position{Term: state.Term(), Index: state.Index(), ClusterTime: state.Clock().Now}
 }
 
-// Clock returns the present moment: on the leader its clock, elsewhere the state's. A node that was deposed goes on with
-// its old leader's clock where that is ahead: an answer that it still owes must not promise more than is left.
+// Clock returns the present moment: on the leader its clock, elsewhere the state's. A deposed node continues with its former leader's clock
+// if that is ahead: a pending answer must not promise more time than is left.
 func (n *Node) Clock() fsm.Clock {
 	n.mu.RLock()
 	own := n.machine.State().Clock()
@@ -86,7 +86,7 @@ func (n *Node) Clock() fsm.Clock {
 	return atLeast(present, own)
 }
 
-// readable waits until a read of this mode may look at the state.
+// readable waits until a read of this mode may use the state.
 func (n *Node) readable(ctx context.Context, mode ReadMode) error {
 	if ctx.Err() != nil {
 		return n.notAccepted(Canceled)
@@ -101,15 +101,15 @@ func (n *Node) readable(ctx context.Context, mode ReadMode) error {
 	return n.probes.join(ctx, n, lead.term)
 }
 
-// probes are rounds of the term probe, which makes a read linearizable without a log write.
+// probes runs rounds of the term probe, which makes a read linearizable without a log write.
 //
-// A leader of a later term needs a majority of voters whose durable term is that one. If, after a read began, a
-// majority of voters still shows this leader's term, then no such election was over when it began; so everything that
-// was acknowledged before came from leaders up to this one and is in its state, because acknowledgements follow apply
-// and its barrier is applied. Raft's own VerifyLeader counts answers to questions that were sent before the read began.
+// A leader of a later term needs a majority of voters whose durable term is that one. If a majority of voters still shows this leader's
+// term after a read began, no such election was complete at its beginning. So leaders up to this one acknowledged everything before that.
+// All of it is in this leader's state, because acknowledgements follow apply and its barrier is applied. Raft's own VerifyLeader does not
+// suffice: it counts answers to requests sent before the read began.
 type probes struct {
 	mu sync.Mutex
-	// next is the round that reads which come now join; running tells whether there is one.
+	// next is the round that new reads join; running tells whether run is running.
 	next    *round
 	running bool
 }
@@ -120,11 +120,11 @@ type round struct {
 	err  error
 }
 
-// join waits for a round that begins after now.
+// join waits for a round that begins after the call.
 func (p *probes) join(ctx context.Context, n *Node, term uint64) error {
 	p.mu.Lock()
 	if p.next != nil && p.next.term != term {
-		// Those who wait for it asked a leader that has fallen meanwhile.
+		// The reads that wait for this round asked a leader of another term.
 		p.next.err = n.notAccepted(NotLeader)
 		close(p.next.done)
 		p.next = nil
@@ -149,7 +149,7 @@ func (p *probes) join(ctx context.Context, n *Node, term uint64) error {
 	}
 }
 
-// run runs rounds as long as somebody waits for one.
+// run runs rounds while reads wait for one.
 func (p *probes) run(n *Node) {
 	defer n.wg.Done()
 	for {
@@ -170,7 +170,7 @@ func (p *probes) run(n *Node) {
 	}
 }
 
-// holdsTerm asks the voters whether a majority still is in this leader's term.
+// holdsTerm asks the voters whether a majority is still in this leader's term.
 func (n *Node) holdsTerm(term uint64) bool {
 	voters, self := n.voters()
 	need := len(voters)/2 + 1
@@ -201,6 +201,6 @@ func (n *Node) holdsTerm(term uint64) bool {
 			got++
 		}
 	}
-	// Looked up after the replies: a node that was deposed meanwhile does not count itself.
+	// Checked after the replies: a node deposed meanwhile must not count itself.
 	return got >= need && n.raft.State() == raft.Leader && n.raft.CurrentTerm() == term
 }

@@ -6,10 +6,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Consumer implements raft.Transport: it returns the calls of other nodes. A snapshot that this node is beyond is answered
-// here, as the Raft paper has it (figure 13, rule 6). Raft 1.7.3 installs it once more: it goes back to that snapshot's
-// members, and applies its log from there again, of which the beginning may be gone, at which it panics. A leader sends one so
-// where the answer to the first got lost, and to the address of a member that was removed while another has taken its place.
+// Consumer implements raft.Transport: it returns the calls of other nodes. It answers a snapshot itself if this node's log is beyond it, as
+// in the Raft paper (figure 13, rule 6). Raft 1.7.3 would install it again: it would return to that snapshot's members and apply its log
+// from there, and panic if the beginning of that part is gone. A leader sends such a snapshot if the answer to the first one was lost, or
+// to the address of a removed member that another member now has.
 func (t raftTransport) Consumer() <-chan raft.RPC {
 	calls := make(chan raft.RPC)
 	go func() {
@@ -32,21 +32,21 @@ func (t raftTransport) Consumer() <-chan raft.RPC {
 	return calls
 }
 
-// answered answers a snapshot that this node is beyond.
+// answered answers a snapshot that this node is beyond; false: the call is for raft.
 func (t raftTransport) answered(call raft.RPC) bool {
 	request, ok := call.Command.(*raft.InstallSnapshotRequest)
 	if !ok || !t.hasAllOf(request) {
 		return false
 	}
-	_, _ = io.Copy(io.Discard, call.Reader) // what follows on this connection is another call
+	_, _ = io.Copy(io.Discard, call.Reader) // the rest of the snapshot precedes the next call on this connection
 	call.Respond(&raft.InstallSnapshotResponse{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}, Term: request.Term, Success: true,
 	}, nil)
 	return true
 }
 
-// hasAllOf says whether this node has all that a snapshot of its leader stands for: in a snapshot of its own, or in its log,
-// since entries of the same index and term have the same ones before them. Calls come before raft runs, too.
+// hasAllOf says whether this node has everything that a leader's snapshot covers, in a snapshot of its own or in its log: logs with an
+// entry of the same index and term agree before it. It is false for calls that arrive before raft runs.
 func (n *Node) hasAllOf(snapshot *raft.InstallSnapshotRequest) bool {
 	if !n.log.Started() || snapshot.Term < n.raft.CurrentTerm() {
 		return false

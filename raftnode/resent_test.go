@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// TestASnapshotThatANodeIsBeyondIsNotInstalled: what this node has is answered without raft; any other snapshot, and calls that
-// follow on the same connection, are raft's.
+// TestASnapshotThatANodeIsBeyondIsNotInstalled: such a snapshot is answered without raft. Other snapshots, and later calls on the same
+// connection, reach raft.
 func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 	const state = "what the snapshot holds"
 	open := func() *raft.NetworkTransport {
@@ -22,7 +22,7 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			inner.CloseStreams() // whose other ends Close leaves open
+			inner.CloseStreams() // Close leaves the other ends open
 			_ = inner.Close()
 		})
 		return inner
@@ -86,8 +86,8 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 	}
 }
 
-// TestWhatANodeIsBeyond: a node is beyond what its own snapshots or its log have, if that is of the same term, once raft runs; and
-// what an older leader says is raft's to refuse.
+// TestWhatANodeIsBeyond: once raft runs, a node is beyond a snapshot that its own snapshots or log cover in the same term. Raft itself
+// refuses snapshots of an older leader.
 func TestWhatANodeIsBeyond(t *testing.T) {
 	c := DefaultConfig()
 	c.ID, c.DataDir, c.RaftAddress, c.APIAddress = "n1", t.TempDir(), "127.0.0.1:0", "127.0.0.1:1"

@@ -12,9 +12,8 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestRestore_KnowsWhatCameOfIt: leadership that is lost while a backup is restored leaves no doubt: either nothing was done, or the
-// cluster has the
-// restored state, whoever leads then.
+// TestRestore_KnowsWhatCameOfIt: if leadership is lost during a restore, either nothing was done, or the cluster has the restored state
+// under any leader.
 func TestRestore_KnowsWhatCameOfIt(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1_000_000))
@@ -27,13 +26,13 @@ func TestRestore_KnowsWhatCameOfIt(t *testing.T) {
 		var moving sync.WaitGroup
 		var ended atomic.Bool
 		moving.Go(func() {
-			for try%3 != 0 && !ended.Load() { // once raft has restored on this node, and before anybody else has
+			for try%3 != 0 && !ended.Load() { // until raft has restored on this node, before the others have the restore
 				now, _, _, err := lead.Frozen(t.Context(), raftnode.Stale)
 				if err != nil || now.Epoch() > last {
 					break
 				}
 			}
-			_, _ = lead.TransferLeadership(t.Context(), c.configs[(at+1+try%2)%3].ID) // it may have moved already
+			_, _ = lead.TransferLeadership(t.Context(), c.configs[(at+1+try%2)%3].ID) // leadership may have moved already
 		})
 		epoch, _, err := lead.Restore(t.Context(), bytes.NewReader(backup), false)
 		ended.Store(true)
@@ -63,8 +62,8 @@ func TestRestore_KnowsWhatCameOfIt(t *testing.T) {
 	t.Logf("%d restored, %d refused", restored, refused)
 }
 
-// TestRestore_RefusesALevelThatAMemberDoesNotKnow: the snapshot of a newer feature level would stop members whose build cannot read it.
-// Once all members have the newer build, the same backup is restored.
+// TestRestore_RefusesALevelThatAMemberDoesNotKnow: a snapshot of a newer feature level would stop members whose build cannot read it. Once
+// all members have the newer build, the same backup is restored.
 func TestRestore_RefusesALevelThatAMemberDoesNotKnow(t *testing.T) {
 	newer := newCluster(t, 1)
 	newer.propose(rate("newer", 10))
@@ -78,7 +77,7 @@ func TestRestore_RefusesALevelThatAMemberDoesNotKnow(t *testing.T) {
 	restore := func() (err error) {
 		eventually(t, "n0 leads and takes or refuses the backup", func() bool {
 			if at := c.leader(); at != 0 {
-				_, _ = c.nodes[at].TransferLeadership(t.Context(), "n0") // the next try sees what came of it
+				_, _ = c.nodes[at].TransferLeadership(t.Context(), "n0") // the next try checks the result
 				return false
 			}
 			_, _, err = c.nodes[0].Restore(t.Context(), bytes.NewReader(backup), true)

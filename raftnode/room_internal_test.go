@@ -2,7 +2,7 @@ package raftnode
 
 import "testing"
 
-// TestRoomless_RefusesAfterALeadershipTriedToLeave: what a node does about a low disk at each look, one row after the other.
+// TestRoomless_RefusesAfterALeadershipTriedToLeave: each case is a sequence of checks, with the expected reaction to a low disk.
 func TestRoomless_RefusesAfterALeadershipTriedToLeave(t *testing.T) {
 	first, second := &leadership{term: 1}, &leadership{term: 2}
 	for name, looks := range map[string][]struct {

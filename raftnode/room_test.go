@@ -12,10 +12,10 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// much and little are how many bytes of a disk are free: enough, and too few.
+// much and little are bytes of free disk space: enough, and too little.
 const much, little = 1 << 40, 100 << 20
 
-// roomyCluster starts three nodes with much free on their disks, by node, and a quota q.
+// roomyCluster starts three nodes with much free disk space, which free sets by node, and a quota q.
 func roomyCluster(t *testing.T, change ...func(*raftnode.Config)) (c *cluster, free map[string]*atomic.Int64) {
 	t.Helper()
 	free = map[string]*atomic.Int64{"n0": {}, "n1": {}, "n2": {}}
@@ -30,8 +30,8 @@ func roomyCluster(t *testing.T, change ...func(*raftnode.Config)) (c *cluster, f
 	return c, free
 }
 
-// transfers returns what a node said since a place in its log of giving leadership away for want of room. It says so soon after another
-// node leads, if it did.
+// transfers returns a node's log lines, from an offset on, about transfers of leadership for lack of space. Such a line appears soon after
+// another node leads.
 func transfers(said *lines, since int) (all []string) {
 	for patience := time.After(2 * time.Second); ; {
 		for line := range strings.Lines(said.String()[since:]) {
@@ -50,9 +50,9 @@ func transfers(said *lines, since int) (all []string) {
 	}
 }
 
-// TestDisk_ALeaderWithoutRoomLeaves: a leader whose disk is nearly full gives leadership to the node that has room, and to no other, and
-// nobody is refused for it. Only where no node has room, grants are refused. That the node with room leads says little, since another
-// election could have made it the leader: a round in which the leader gave nothing away is played again.
+// TestDisk_ALeaderWithoutRoomLeaves: a leader with a nearly full disk transfers leadership to the node with free space, and refuses no
+// grant for it. Grants are refused only if no node has free space. That the node with space leads proves little, since an ordinary election
+// could have chosen it: a round in which the leader transferred nothing is repeated.
 func TestDisk_ALeaderWithoutRoomLeaves(t *testing.T) {
 	said := map[string]*lines{"n0": {}, "n1": {}, "n2": {}}
 	c, free := roomyCluster(t, func(conf *raftnode.Config) {
@@ -112,8 +112,8 @@ func TestDisk_ALeaderWithoutRoomLeaves(t *testing.T) {
 	})
 }
 
-// TestDisk_AFollowerWithoutRoomLeavesWhenElected: a node whose disk was low before it was elected gives leadership away as well before it
-// refuses anybody, and says all the time that its disk is low.
+// TestDisk_AFollowerWithoutRoomLeavesWhenElected: a node whose disk was low before its election also transfers leadership before it refuses
+// grants, and reports the low disk all the time.
 func TestDisk_AFollowerWithoutRoomLeavesWhenElected(t *testing.T) {
 	c, free := roomyCluster(t)
 	low := (c.leader() + 1) % 3

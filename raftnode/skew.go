@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Clocks that are further off than that fail a check: mostSkew a node's own against the other voters', mostAhead the state's earlier view
-// against them. The boundaries of windows are 1 s wide to each side.
+// Deviations of clocks above which a check fails: mostSkew for a node's own clock from the other voters', mostAhead for the state's earlier
+// view ahead of them. The boundaries of windows are 1 s wide to each side.
 const (
 	mostSkew  = 2 * time.Second
 	mostAhead = time.Second
@@ -19,7 +19,7 @@ func (n *Node) measureClocks() {
 	if !ok {
 		return
 	}
-	skew := int64(0) // as on a node that has nobody to compare itself with
+	skew := int64(0) // also on a node without another clock to compare with
 	if others, _ := n.samples.others(n); len(others) > 0 {
 		from, to := median(others)
 		skew = outside(n.config.Clock.Wall(), from, to)
@@ -34,7 +34,7 @@ func (n *Node) measureClocks() {
 	n.metrics.viewAhead.Set(float64(ahead) / 1e9)
 }
 
-// outside returns how far a moment is before an interval (negative) or after it; 0: it is in it.
+// outside returns how far a moment is before an interval (negative) or after it; 0: inside.
 func outside(at, from, to int64) int64 {
 	switch {
 	case at < from:
@@ -45,9 +45,9 @@ func outside(at, from, to int64) int64 {
 	return 0
 }
 
-// median returns the middle one of clocks, or what lies between the two in the middle. A node is measured by that of the others, not by the
-// views: they are as wide as all clocks where no more than f+1 of 2f+1 voters answer, and then no clock is outside of them. Where one
-// other voter answers, nobody can tell which of the two clocks is wrong, and both nodes say so.
+// median returns the interval of the middle clock, or the one between the two middle clocks. A node compares itself with the median of the
+// others and not with the views. If only f+1 of 2f+1 voters answer, the views are as wide as all clocks, and no clock is outside of them.
+// If only one other voter answers, it is unknown which of the two clocks is wrong, and both nodes report it.
 func median(all []sample) (from, to int64) {
 	slow, fast := make([]int64, len(all)), make([]int64, len(all))
 	for i, s := range all {
@@ -58,9 +58,9 @@ func median(all []sample) (from, to int64) {
 	return slow[(len(all)-1)/2], fast[len(all)/2]
 }
 
-// ClocksDifferError says that nobody knows what time it is.
+// ClocksDifferError says that no majority of the voters' clocks agrees.
 type ClocksDifferError struct {
-	// Agree is how many of the voters' clocks agree, Voters how many there are.
+	// Agree is how many of the voters' clocks agree, Voters the number of voters.
 	Agree, Voters int
 }
 
@@ -69,8 +69,8 @@ func (e *ClocksDifferError) Error() string {
 	return fmt.Sprintf("only %d clocks of %d voters agree; a majority must agree", e.Agree, e.Voters)
 }
 
-// CheckClocks returns a *ClocksDifferError unless the clocks of a majority of the voters agree. A view of Unix time needs fewer, since it may
-// err to the safe side; a reset of the clock may not. A node that does not lead has nothing to say.
+// CheckClocks returns a *ClocksDifferError unless the clocks of a majority of the voters agree. Views of Unix time need fewer clocks, since
+// they may err to the safe side; a reset of the clock may not. On a node that does not lead CheckClocks returns nil.
 func (n *Node) CheckClocks() error {
 	walls, voters := n.samples.walls(n)
 	agree := 0

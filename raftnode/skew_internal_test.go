@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestMedian_TellsTheWrongClock: however many of the voters answer, a clock that is an hour off is outside of the others' median, and a
-// right one is not while most of the others are right.
+// TestMedian_TellsTheWrongClock: however many voters answer, a clock that is an hour off is outside of the others' median. A right one is
+// inside while most of the others are right.
 func TestMedian_TellsTheWrongClock(t *testing.T) {
 	const now, wrong = int64(1000 * time.Hour), int64(time.Hour)
 	for name, c := range map[string]struct {

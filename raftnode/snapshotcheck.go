@@ -10,11 +10,11 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// A snapshot takes the place of the log behind it, so a node reads each one back, and verifies it, before raft trims the log. What cannot
-// be restored is removed; log and older snapshots stay, and the node goes on serving. This happens where raft closes the snapshot: for
-// one that the node takes itself that is a goroutine of raft's that does nothing else, so that commands are applied meanwhile.
+// A snapshot replaces the log before it, so a node reads each one back and verifies it before raft trims the log. An unreadable snapshot is
+// removed; the log and older snapshots stay, and the node continues to serve. The check runs when raft closes the snapshot. For the node's
+// own snapshots that is on a goroutine of raft that does nothing else, so commands are applied meanwhile.
 
-// openSnapshots makes raft's snapshot store. It keeps one snapshot more than configured until the newest one is verified.
+// openSnapshots creates raft's snapshot store. It keeps one snapshot more than configured until the newest one is verified.
 func (n *Node) openSnapshots() (*checkedSnapshots, error) {
 	logger := n.logger.Named("snapshots")
 	files, err := raft.NewFileSnapshotStoreWithLogger(n.config.DataDir, n.config.SnapshotsRetained+1, logger)
@@ -40,7 +40,8 @@ func (n *Node) openSnapshots() (*checkedSnapshots, error) {
 	}, nil
 }
 
-// verifyNew reads a snapshot back that was just written, of a state if that is this node's, and removes it where it cannot be restored.
+// verifyNew reads back a snapshot that was just written and removes it if it cannot be restored. of is the state written, nil for a
+// snapshot from the leader.
 func (n *Node) verifyNew(id string, of *fsm.State) error {
 	path := filepath.Join(n.config.DataDir, "snapshots", id)
 	file, err := logstore.ReadSnapshot(path)
@@ -60,12 +61,12 @@ func (n *Node) verifyNew(id string, of *fsm.State) error {
 	return errors.Join(err, logstore.RemoveSnapshot(n.config.DataDir, id))
 }
 
-// restoredTimes is how many times its size a snapshot takes in memory while it is restored: 17 times were measured for a million leases
+// restoredTimes is the memory that restoring a snapshot takes, as a multiple of its size. For a million leases 17 was measured
 // (docs/performance.md).
 const restoredTimes = 20
 
-// mayRestore reports whether this node has the memory to restore a snapshot of a size next to its own state: that is the whole proof that a
-// restart can. Otherwise the snapshot is only compared with the state, which has to add up.
+// mayRestore reports whether this node has the memory to restore a snapshot of a size next to its own state: only that proves that a
+// restart can. Otherwise the snapshot is only compared with the state, which must be consistent.
 func (n *Node) mayRestore(size int64) bool {
 	if n.memoryMark == 0 {
 		return size <= n.config.restoreUpTo
@@ -74,7 +75,7 @@ func (n *Node) mayRestore(size int64) bool {
 	return err == nil && size < (n.memoryMark-used)/restoredTimes
 }
 
-// setUnreadable sets or ends the alarm.
+// setUnreadable sets the alarm, or clears it for nil.
 func (n *Node) setUnreadable(err error) {
 	if err == nil {
 		n.unreadable.Store(nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// damaging is a snapshot store that flips a bit of what it is given; its own checksums fit all the same.
+// damaging is a snapshot store that flips a bit of its input, so that its own checksums still match.
 type damaging struct{ raft.SnapshotStore }
 
 func (s damaging) Create(
@@ -36,7 +36,7 @@ func (s *damagingSink) Write(data []byte) (int, error) {
 	return s.SnapshotSink.Write(data)
 }
 
-// takeSome proposes some commands.
+// takeSome proposes some commands that take quota.
 func takeSome(t *testing.T, n *Node, count int) {
 	t.Helper()
 	for range count {
@@ -55,8 +55,8 @@ func checkOf(n *Node, name string) Check {
 	return Check{}
 }
 
-// TestASnapshotThatCannotBeReadBackTrimsNothing: the node keeps its log and the snapshot before, says so, and goes on; the next good
-// snapshot ends the alarm.
+// TestASnapshotThatCannotBeReadBackTrimsNothing: the node keeps its log and the previous snapshot, reports it, and continues. The next good
+// snapshot clears the alarm.
 func TestASnapshotThatCannotBeReadBackTrimsNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		restoreUpTo, limit int64
@@ -125,7 +125,7 @@ func unreadableTrimsNothing(t *testing.T, restoreUpTo, limit int64, compared boo
 	}
 }
 
-// gated is a snapshot store whose first snapshot is not finished before the gate opens.
+// gated is a snapshot store whose first snapshot does not finish before the gate opens.
 type gated struct {
 	raft.SnapshotStore
 	created, open chan struct{}
@@ -154,8 +154,8 @@ func (s *gatedSink) Close() error {
 	return s.SnapshotSink.Close()
 }
 
-// TestASnapshotThatARestoreOvertakesIsNotTheLast: raft took the older one for its last. Its leader had no term for the entry at which
-// the restore stands, and installed the snapshot on each follower again and again: nothing was committed for 37 s, until it was killed.
+// TestASnapshotThatARestoreOvertakesIsNotTheLast: raft took the older snapshot for its last. The leader then had no term for the entry of
+// the restore, and installed the snapshot on each follower again and again: nothing was committed for 37 s, until it was killed.
 func TestASnapshotThatARestoreOvertakesIsNotTheLast(t *testing.T) {
 	n := openOne(t, func(c *Config) { c.TrailingLogs = 5 })
 	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {

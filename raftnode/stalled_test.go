@@ -10,9 +10,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestALeaderThatWakesEndsNoRenewedLease: a leader whose disk stalls is replaced; the lease that its last answer kept alive is
-// kept alive by its successor, past the time at which the old leader's disk answers and it would have ended the lease; what it
-// had not answered yet it does not claim; and it comes back with the others' state (etcd-io/etcd 15247, 12528).
+// TestALeaderThatWakesEndsNoRenewedLease: a leader whose disk stalls is replaced. Its successor renews the lease of its last answer, beyond
+// the time at which the old leader would have ended it once its disk answers. The old leader does not confirm what it had not answered yet,
+// and returns with the others' state (etcd-io/etcd 15247, 12528).
 func TestALeaderThatWakesEndsNoRenewedLease(t *testing.T) {
 	nodes := openThree(t)
 	propose := func(command *logpb.Command) *logpb.Result {
@@ -41,7 +41,7 @@ func TestALeaderThatWakesEndsNoRenewedLease(t *testing.T) {
 		unanswered <- err
 	}()
 	<-stuck
-	old.fail(errors.New("the disk stalls")) // as it does by itself at its limit
+	old.fail(errors.New("the disk stalls")) // as it does by itself at StallLimit
 	successor := leaderOf(t, nodes)
 	renewed := propose(renew(lease, 20*time.Hour)).GetRenewed().GetDeadlineNs()
 	if promised == 0 || renewed < promised {
@@ -89,7 +89,7 @@ func TestALeaderThatWakesEndsNoRenewedLease(t *testing.T) {
 	}
 }
 
-// proposeTo proposes to the node that leads, and to the next one where leadership moved before the command was accepted.
+// proposeTo proposes to the leader, and to the next one if leadership moved before the command was accepted.
 func proposeTo(t *testing.T, nodes []*Node, command *logpb.Command) (result *logpb.Result) {
 	t.Helper()
 	poll(t, "a command is applied", func() bool {
@@ -106,7 +106,7 @@ func proposeTo(t *testing.T, nodes []*Node, command *logpb.Command) (result *log
 	return result
 }
 
-// leaderOf waits for one of the nodes to lead.
+// leaderOf waits until one of the nodes leads.
 func leaderOf(t *testing.T, nodes []*Node) (leader *Node) {
 	t.Helper()
 	poll(t, "a leader", func() bool {

@@ -12,8 +12,8 @@ type standing struct{}
 func (standing) Wall() int64      { return 1_795_168_800_000_000_000 }
 func (standing) Monotonic() int64 { return 1 }
 
-// TestLeaderClock_StartsAtTheState: where no time passes, none passes with a change of leader either. Each new leader begins exactly
-// at the state's time: no election timeout, and nothing else that it only knows of, is added.
+// TestLeaderClock_StartsAtTheState: with standing clocks, a change of leader does not advance cluster time. Each new leader begins exactly
+// at the state's time: it adds neither an election timeout nor any other time that only it knows of.
 func TestLeaderClock_StartsAtTheState(t *testing.T) {
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.Clock = standing{} })
 	c.propose(rate("q", 1000))

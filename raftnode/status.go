@@ -17,12 +17,12 @@ import (
 type Status struct {
 	ClusterID                                                 string
 	ID                                                        string
-	Role                                                      string // leader, follower, candidate, learner, stopped
+	Role                                                      string // leader, follower, candidate, learner or stopped
 	Leader, LeaderAPIAddress                                  string
 	Term, CommitIndex, AppliedIndex, LastIndex, SnapshotIndex uint64
-	// FirstIndex is the first entry that is still in the log: what is older is in the snapshot only.
+	// FirstIndex is the index of the first entry in the log; older entries are only in the snapshot.
 	FirstIndex uint64
-	// Build is this node's, with the feature level of its state.
+	// Build is this node's build, with the feature level of its state.
 	Build   peer.Build
 	Members []MemberStatus
 	Checks  []Check
@@ -33,11 +33,11 @@ type Status struct {
 type MemberStatus struct {
 	ID, RaftAddress, APIAddress string
 	Voter, Leader               bool
-	// LastContact is negative where it is not known.
+	// LastContact is negative if unknown.
 	LastContact time.Duration
-	// MatchIndex is 0 where it is not known.
+	// MatchIndex is the last index of the member's log; 0 if unknown.
 	MatchIndex uint64
-	// Build is what the member said of its binary; zero where this node has not heard from it.
+	// Build is what the member reported about its binary; zero if this node has not heard from it.
 	Build peer.Build
 }
 
@@ -48,7 +48,8 @@ type Check struct {
 	Message string
 }
 
-// Status returns this node's view. It needs no leader. Other members are asked at most once in askEvery, however often it is called.
+// Status returns this node's view. It needs no leader. On the leader, other members are asked at most once per askEvery, however often it
+// is called.
 func (n *Node) Status() Status {
 	s := n.ownStatus()
 	s.FirstIndex, _ = n.log.FirstIndex()
@@ -59,10 +60,10 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// Checks returns this node's health checks. It asks nobody.
+// Checks returns this node's health checks. It asks no other node.
 func (n *Node) Checks() []Check { return n.checks(n.ownStatus()) }
 
-// ownStatus is what this node knows by itself.
+// ownStatus returns what this node knows without asking others.
 func (n *Node) ownStatus() Status {
 	s := Status{
 		ID: n.config.ID, Leader: n.knownLeader(), Term: n.raft.CurrentTerm(), CommitIndex: n.log.Durable(n.raft.CommitIndex()),
@@ -122,13 +123,13 @@ func (n *Node) memberStatus(leader string) []MemberStatus {
 	return members
 }
 
-// askEvery is how often a leader asks the other members for its status at most; they have askWithin to answer.
+// askEvery is the shortest interval at which a leader asks the other members for their status; askWithin bounds their answers.
 const (
 	askEvery  = time.Second
 	askWithin = 300 * time.Millisecond
 )
 
-// logEnds are the ends of the other members' logs as they last answered. All who want to know share one round of questions.
+// logEnds has the ends of the other members' logs from the last round of questions. Concurrent callers share one round.
 type logEnds struct {
 	mu      sync.Mutex
 	at      time.Time
@@ -136,7 +137,7 @@ type logEnds struct {
 	answers map[raft.Server]uint64
 }
 
-// of returns the answers of the members that answered. They are asked again when the last round is old or was of other members.
+// of returns the log ends of the members that answered. It asks again if the last round is old or covered other members.
 func (l *logEnds) of(n *Node, servers []raft.Server) map[raft.Server]uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -171,7 +172,7 @@ func (l *logEnds) of(n *Node, servers []raft.Server) map[raft.Server]uint64 {
 	return l.answers
 }
 
-// checks are this node's health checks.
+// checks returns this node's health checks.
 func (n *Node) checks(s Status) []Check {
 	check := func(name string, ok bool, format string, args ...any) Check {
 		c := Check{Name: name, OK: ok}
@@ -212,7 +213,7 @@ func (n *Node) checks(s Status) []Check {
 	}
 }
 
-// valueOf is a text, empty where there is none.
+// valueOf returns a text, "" for nil.
 func valueOf(text *string) string {
 	if text == nil {
 		return ""

@@ -10,21 +10,22 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// countingNetwork is TCP that counts connections to others.
+// countingNetwork is TCP that counts dialled connections.
 type countingNetwork struct{ dials atomic.Int64 }
 
-// Listen implements raftnode.Network.
+// Listen implements peer.Network.
 func (*countingNetwork) Listen(address string) (net.Listener, error) {
 	return net.Listen("tcp", address)
 }
 
-// Dial implements raftnode.Network.
+// Dial implements peer.Network.
 func (n *countingNetwork) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	n.dials.Add(1)
 	return net.DialTimeout("tcp", address, timeout)
 }
 
-// TestStatus_AsksTheOthersOncePerSecond: however many want to know, the members are asked once in a while, and nobody is for the checks.
+// TestStatus_AsksTheOthersOncePerSecond: however many callers there are, the members are asked at most once a second. Checks ask no other
+// node.
 func TestStatus_AsksTheOthersOncePerSecond(t *testing.T) {
 	networks := map[string]*countingNetwork{}
 	c := newCluster(t, 3, func(conf *raftnode.Config) {
@@ -53,7 +54,7 @@ func TestStatus_AsksTheOthersOncePerSecond(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	// Two connections a round, and what Raft does by itself: far fewer than the connections that a thousand questions would make.
+	// Two connections a round, and raft's own: far fewer than a thousand questions would make.
 	most := int64(50 + 20*time.Since(began)/time.Second)
 	if asked := network.dials.Load() - before; asked > most {
 		t.Errorf("%d questions made %d connections", askers*each, asked)

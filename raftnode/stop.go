@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// fail ends the node.
+// fail stops the node with an error.
 func (n *Node) fail(err error) {
 	n.errMu.Lock()
 	if n.err == nil {
@@ -19,23 +19,23 @@ func (n *Node) fail(err error) {
 		n.logger.Error("the node stops", "error", err)
 		n.stopping.Store(true)
 		if n.port != nil {
-			_ = n.port.Close() // first of all: its peers must notice
+			_ = n.port.Close() // first, so that peers notice
 		}
 		close(n.done)
 	})
 }
 
-// Done is closed when the node has stopped by itself; Err then says why.
+// Done returns a channel that is closed when the node has stopped; Err then returns the reason.
 func (n *Node) Done() <-chan struct{} { return n.done }
 
-// Err returns why the node stopped, nil while it runs or after Close.
+// Err returns why the node stopped by itself; nil while it runs or after Close.
 func (n *Node) Err() error {
 	n.errMu.Lock()
 	defer n.errMu.Unlock()
 	return n.err
 }
 
-// Close hands leadership over, stops, and waits, bounded by ctx.
+// Close transfers leadership, stops the node, and waits for the end, bounded by ctx.
 func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
 		n.stopping.Store(true)
@@ -64,7 +64,7 @@ func (n *Node) Close(ctx context.Context) error {
 	}
 }
 
-// Kill stops without handing leadership over, as a crash would, but for what the operating system has.
+// Kill stops without transferring leadership, as a crash would, except that data in the operating system's cache survives.
 func (n *Node) Kill() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -76,7 +76,7 @@ func (n *Node) Kill() {
 	_ = n.Close(ctx)
 }
 
-// LeadsOthers says whether this node leads and there is another voter, to whom it can hand leadership over.
+// LeadsOthers says whether this node leads and has another voter to which it can transfer leadership.
 func (n *Node) LeadsOthers() bool {
 	voters, _ := n.voters()
 	return n.raft.State() == raft.Leader && len(voters) > 1

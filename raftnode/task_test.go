@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// hurry lets cluster time run so many times as fast as it does.
+// hurry lets cluster time run faster than real time by a factor.
 func (c *cluster) hurry(times int64) {
 	c.t.Helper()
 	ppm := times * 1_000_000
@@ -21,7 +21,7 @@ func (c *cluster) hurry(times int64) {
 	}
 }
 
-// killLeader kills whoever leads, and starts it again when another one does.
+// killLeader kills the leader, and starts it again once another node leads.
 func (c *cluster) killLeader() {
 	c.t.Helper()
 	dead := c.leader()
@@ -31,9 +31,9 @@ func (c *cluster) killLeader() {
 	c.start(dead)
 }
 
-// TestARetryBudgetOutlivesItsLeaders: a task fails three times and is shelved, its second and third attempt begin 5 and 15
-// minutes after the failure before, though a leader dies in each attempt and in each pause, and in the end all nodes do.
-// Time runs a thousand times as fast while the task waits.
+// TestARetryBudgetOutlivesItsLeaders: a task fails three times and is shelved. Its second and third attempt begin 5 and 15 minutes after
+// the previous failure. A leader dies in each attempt and in each pause, and all nodes in the end. While the task waits, time runs a
+// thousand times as fast.
 func TestARetryBudgetOutlivesItsLeaders(t *testing.T) {
 	c := newCluster(t, 3)
 	keys := 0
@@ -84,7 +84,7 @@ func TestARetryBudgetOutlivesItsLeaders(t *testing.T) {
 	c.hashesAgree()
 }
 
-// clusterTime returns the present time, as the leader sees it.
+// clusterTime returns the present cluster time by the leader's clock.
 func (c *cluster) clusterTime() (now int64) {
 	c.t.Helper()
 	eventually(c.t, "a linearizable read", func() bool {

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// StateHash returns the state's hash once index at least is applied. Testing only.
+// StateHash returns the state's hash and index once the entry at index at is applied. Testing only.
 func (n *Node) StateHash(ctx context.Context, at uint64) (index uint64, ledger, whole [32]byte, err error) {
 	if !n.config.Testing {
 		return 0, ledger, whole, ErrTestingOnly
@@ -29,7 +29,7 @@ func (n *Node) StateHash(ctx context.Context, at uint64) (index uint64, ledger, 
 	return state.Index(), ledger, whole, nil
 }
 
-// SetFault sets faults of the clock and a crash point; nil leaves as it is. Testing only.
+// SetFault sets faults of the clock and a crash point; nil leaves a setting unchanged. Testing only.
 func (n *Node) SetFault(wallOffset *time.Duration, ratePPM *int64, crashAt *string, crashCount int32) error {
 	if !n.config.Testing {
 		return ErrTestingOnly

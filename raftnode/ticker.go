@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-// kickTicker makes the ticker look at the state again.
+// kickTicker makes the ticker check the state again.
 func (n *Node) kickTicker() {
 	select {
 	case n.tickKick <- struct{}{}:
@@ -16,12 +16,12 @@ func (n *Node) kickTicker() {
 	}
 }
 
-// leewayPart: what is due and nobody waits for may be that part of a Tick late.
+// leewayPart: an expiry for which no request waits may be late by Tick/leewayPart.
 const leewayPart = 20
 
-// nextDue returns the cluster time at which the ticker has something to do, as the state is; the largest int64: at none. An expiry
-// that nobody waits for is left to the next call's entry for a moment: with one lease after the other each would have an entry of
-// its own, and each of them syncs of all disks before the next call's. The node's lock is held.
+// nextDue returns the cluster time at which the ticker must next act on the present state; the largest int64: never. An expiry for which no
+// request waits is left to the next call's entry for a moment. Otherwise, if leases expire one after the other, each would have an entry of
+// its own, and each entry syncs all disks before the next call's. The caller holds Node.mu.
 func (n *Node) nextDue(lead *leadership) int64 {
 	state := n.machine.State()
 	due, pending := state.NextDueBy(func() (fsm.Clock, bool) {
@@ -37,8 +37,8 @@ func (n *Node) nextDue(lead *leadership) int64 {
 	return min(due, state.Clock().Now+int64(n.config.Tick))
 }
 
-// tick has an entry written when something in the state is due, and at least every Tick while anything is pending. With
-// nothing pending nothing is written.
+// tick requests an entry when something in the state is due, and at least every Tick while anything is pending. Otherwise it writes
+// nothing.
 func (n *Node) tick() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -61,7 +61,7 @@ func (n *Node) tick() {
 		n.mu.Lock()
 		at := n.nextDue(lead)
 		n.nextTick = at
-		if at <= now { // and after each entry until it has been done
+		if at <= now { // and after each entry until that is done
 			n.nextTick = math.MaxInt64
 		}
 		n.mu.Unlock()
@@ -83,9 +83,9 @@ func (n *Node) tick() {
 	}
 }
 
-// PassTime writes an entry that carries the present time and returns once it is applied here: at which cluster time that is, and at
-// which one something is due next (the largest int64: never). It is for programs that set this node's Clock: timers of the ticker
-// do not notice that a clock was moved. The error is a *NotAcceptedError where this node does not lead.
+// PassTime writes an entry with the present time and waits until it is applied here. now is its cluster time, due the time at which
+// something is due next (the largest int64: never). It is for programs that set this node's Clock: the ticker's timers do not notice that a
+// clock was moved. The error is a *NotAcceptedError if this node does not lead.
 func (n *Node) PassTime(ctx context.Context) (now, due int64, err error) {
 	lead := n.leading.Load()
 	if lead == nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// TestExpiriesShareEntries: leases that end one after the other, and that nobody waits for, do not have an entry each: at
-// most one in a twentieth of a tick is written for them, in the leader's own time.
+// TestExpiriesShareEntries: leases that expire one after the other, and for which no request waits, do not get an entry each. At most one
+// entry in a twentieth of a tick is written for them, by the leader's own time.
 func TestExpiriesShareEntries(t *testing.T) {
 	const leases, apart = 150, 7 * time.Millisecond
 	var empty, ended int
 	var firstEmpty, last int64
 	c := newCluster(t, 1, func(conf *raftnode.Config) {
-		conf.Applied = func(applied *fsm.Applied, _ []byte, _ func() [32]byte) { // one entry after the other
+		conf.Applied = func(applied *fsm.Applied, _ []byte, _ func() [32]byte) { // called for one entry after the other
 			for i := range applied.Events {
 				if applied.Events[i].Kind == effect.EventExpired {
 					ended++
@@ -32,7 +32,7 @@ func TestExpiriesShareEntries(t *testing.T) {
 	})
 	n := c.nodes[0]
 	c.propose(rate("q", 1_000_000))
-	for i := range int64(leases) { // they were granted together, and end one after the other
+	for i := range int64(leases) { // granted together, they expire one after the other
 		ask := reserve("q", 1)
 		ask.GetReserve().TtlNs = int64(time.Second) + i*int64(apart)
 		if _, _, err := n.Propose(t.Context(), ask); err != nil {
@@ -50,9 +50,9 @@ func TestExpiriesShareEntries(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsIsServedWhenItIsDue: what somebody waits for is not put off.
+// TestWhoWaitsIsServedWhenItIsDue: an expiry for which a request waits is not delayed.
 func TestWhoWaitsIsServedWhenItIsDue(t *testing.T) {
-	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.Tick = time.Hour }) // of which a twentieth is long
+	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.Tick = time.Hour }) // a twentieth of which is long
 	n := c.nodes[0]
 	c.propose(rate("q", 1))
 	held, waits := reserve("q", 1), reserve("q", 1)

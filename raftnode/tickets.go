@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// maxEnded is how many ended tickets are remembered for callers that ask a little later.
+// maxEnded is the number of ended tickets to remember for callers that ask a little later.
 const maxEnded = 65_536
 
 // ending is the final result of a waiting Reserve.
@@ -16,7 +16,7 @@ type ending struct {
 	at     Position
 }
 
-// tickets hands the final results of waiting Reserves to those who await them. The node's lock guards it.
+// tickets passes the final results of waiting Reserves to the calls that await them. Node.mu guards it.
 type tickets struct {
 	waiting map[uint64][]chan ending
 	ended   map[uint64]ending
@@ -30,7 +30,7 @@ func newTickets() *tickets {
 func (t *tickets) end(ticket uint64, result *logpb.Result, at Position) {
 	e := ending{result: result, at: at}
 	for _, ch := range t.waiting[ticket] {
-		ch <- e // each has room for one
+		ch <- e // each channel has room for one
 	}
 	delete(t.waiting, ticket)
 	t.ended[ticket] = e
@@ -41,7 +41,7 @@ func (t *tickets) end(ticket uint64, result *logpb.Result, at Position) {
 	}
 }
 
-// failAll tells all who await that this node cannot tell them any more.
+// failAll tells all waiting calls that this node will not learn their results.
 func (t *tickets) failAll() {
 	for ticket, all := range t.waiting {
 		for _, ch := range all {
@@ -64,9 +64,8 @@ func (t *tickets) forget(ticket uint64, ch chan ending) {
 	}
 }
 
-// Await waits for the final result of a Reserve that waits under ticket. ErrNoTicket: it does not stand in the queue
-// any more; propose the Reserve again under its request id to learn its result. An *UnknownError: this node cannot tell
-// any more.
+// Await waits for the final result of the Reserve that waits under ticket. ErrNoTicket: no Reserve waits under it any more; propose the
+// Reserve again under its request id to learn its result. *UnknownError: this node can no longer learn the result.
 func (n *Node) Await(ctx context.Context, ticket uint64) (*logpb.Result, Position, error) {
 	n.mu.Lock()
 	if e, ok := n.tickets.ended[ticket]; ok {

@@ -7,23 +7,23 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// raftTransport is raft's transport with four differences.
+// raftTransport is raft's transport with four differences:
 //
-// It is without raft's asynchronous heartbeat path, which lets a heartbeat change term and state while the main loop does
-// (hashicorp/raft issue 695). Heartbeats then go through the main loop as any call.
+// It lacks raft's asynchronous heartbeat path, on which a heartbeat changes term and state concurrently with the main loop (hashicorp/raft
+// issue 695). Heartbeats go through the main loop like other calls.
 //
-// It waits with a leader's entries for a follower that is away until the follower is back, where raft would wait
-// longer with each failure, up to ten seconds: so long a node that is back would be no part of a majority.
+// After a failed call with entries, it waits until the follower is back. Raft would wait longer after each failure, up to ten seconds, and
+// a follower that is back would not count in a majority for that long.
 //
-// A snapshot of which this node has all is answered without being installed: see Consumer.
+// It answers a snapshot without installing it if this node has everything that the snapshot covers: see Consumer.
 //
-// And followers are told of commits up to what this node has on disk: see parallelLog.
+// It announces commits to followers only up to the last entry on this node's disk: see parallelLog.
 type raftTransport struct {
 	*raft.NetworkTransport
 	heartbeats *heartbeats
-	// hasAllOf says whether this node has all that a snapshot stands for.
+	// hasAllOf says whether this node has everything that a snapshot covers.
 	hasAllOf func(*raft.InstallSnapshotRequest) bool
-	// durable returns how much of the log up to an index this node has on disk.
+	// durable returns the last index, at most index, up to which the log is on disk.
 	durable func(index uint64) uint64
 }
 
@@ -35,8 +35,8 @@ var (
 	_ raft.WithClose   = raftTransport{}
 )
 
-// AppendEntries implements raft.Transport. Heartbeats, which raft repeats often whatever comes of them, tell that a
-// follower is there. A call with entries that fails is held until then.
+// AppendEntries implements raft.Transport. Raft repeats heartbeats at short intervals whether or not they succeed, so an answered one shows
+// that a follower is back. A failed call with entries is held until then.
 func (t raftTransport) AppendEntries(
 	id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
@@ -54,25 +54,25 @@ func (t raftTransport) AppendEntries(
 	return err
 }
 
-// AppendEntriesPipeline implements raft.Transport. All calls go one after the other, through AppendEntries.
+// AppendEntriesPipeline implements raft.Transport. It makes raft send all calls one after the other, through AppendEntries.
 func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
 	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
-// isHeartbeat tells raft's heartbeats, which carry neither entries nor a place in the log.
+// isHeartbeat recognizes raft's heartbeats, which carry neither entries nor a position in the log.
 func isHeartbeat(args *raft.AppendEntriesRequest) bool {
 	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.LeaderCommitIndex == 0
 }
 
-// heartbeats counts those that each follower answered.
+// heartbeats counts the heartbeats that each follower answered.
 type heartbeats struct {
-	// leads says whether this node leads in a term and still has a follower; closed ends all waits.
+	// leads says whether this node leads in a term and has a follower in its configuration; closed ends all waits.
 	leads  func(term uint64, id raft.ServerID) bool
 	closed <-chan struct{}
 
 	mu       sync.Mutex
 	answered map[raft.ServerID]uint64
-	// last is when each answered last, by the clock that does not jump.
+	// last is when each follower last answered, by the monotonic clock.
 	last    map[raft.ServerID]int64
 	changed chan struct{}
 	clock   Clock
@@ -85,7 +85,7 @@ func newHeartbeats(leads func(uint64, raft.ServerID) bool, closed <-chan struct{
 	}
 }
 
-// silentFor returns how long ago a follower answered, or since says that counting begins.
+// silentFor returns the time since a follower's last answer, or since the moment since if that is later.
 func (r *heartbeats) silentFor(id raft.ServerID, since int64) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -107,10 +107,10 @@ func (r *heartbeats) add(id raft.ServerID) {
 	r.changed = make(chan struct{})
 }
 
-// lookAgain is how often a wait looks whether it still makes sense.
+// lookAgain is how often await checks whether it is still needed.
 const lookAgain = 100 * time.Millisecond
 
-// await waits until a follower has answered a heartbeat since before, or nobody wants its entries any more.
+// await waits until a follower has answered a heartbeat after the count before, or this node no longer leads it in that term.
 func (r *heartbeats) await(id raft.ServerID, before, term uint64) {
 	timer := time.NewTicker(lookAgain)
 	defer timer.Stop()

@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// entriesOf records whose commands are in each entry.
+// entriesOf records the callers of the commands in each entry.
 type entriesOf struct {
 	mu  sync.Mutex
 	all [][]string
@@ -35,7 +35,7 @@ func (e *entriesOf) record(c *Config) {
 	}
 }
 
-// since returns the entries after the first with a command of a caller.
+// since returns the entries after the first one that begins with a command of a caller.
 func (e *entriesOf) since(caller string) [][]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -47,7 +47,7 @@ func (e *entriesOf) since(caller string) [][]string {
 	return nil
 }
 
-// behindAQueue has commands come in this order while an entry is in flight, and returns whose are in the entries after that.
+// behindAQueue queues commands in this order while an entry is in flight, and returns the callers in the later entries.
 func behindAQueue(t *testing.T, commands []*logpb.Command, own ...*logpb.Command) [][]string {
 	t.Helper()
 	entries := &entriesOf{}
@@ -96,8 +96,8 @@ func manyRenews(caller string, count int) []*logpb.Command {
 	return commands
 }
 
-// TestQueue_OperatorsDoNotWaitForCallers: behind all that a caller has queued, an operator's command and the node's own are in the next
-// entry. What an operator's token takes for itself has a turn as others have.
+// TestQueue_OperatorsDoNotWaitForCallers: whatever callers have queued, an operator's command and the node's own are in the next entry.
+// What an operator's token requests for its own use has a turn like other calls.
 func TestQueue_OperatorsDoNotWaitForCallers(t *testing.T) {
 	use := renewBy("operator uses")
 	use.Operator = true
@@ -113,7 +113,7 @@ func TestQueue_OperatorsDoNotWaitForCallers(t *testing.T) {
 	}
 }
 
-// TestQueue_ACallWaitsForNobodysQueue: who asks for one thing is in the next entry, whatever another one has queued.
+// TestQueue_ACallWaitsForNobodysQueue: a caller with one command is in the next entry, however much another caller has queued.
 func TestQueue_ACallWaitsForNobodysQueue(t *testing.T) {
 	entries := behindAQueue(t, append(manyRenews("busy", 1000), renewBy("modest")))
 	if !slices.Contains(entries[0], "modest") {
@@ -121,8 +121,8 @@ func TestQueue_ACallWaitsForNobodysQueue(t *testing.T) {
 	}
 }
 
-// TestQueue_AnEmptyCallerIsNotTheNode: a call that names no caller has a part of the queue as others have, and the node's own finds room
-// when that is used up.
+// TestQueue_AnEmptyCallerIsNotTheNode: calls without a caller's name share a part of the queue like any caller. The node's own commands
+// find room when that part is used up.
 func TestQueue_AnEmptyCallerIsNotTheNode(t *testing.T) {
 	n := openOne(t, oneAtATime, func(c *Config) { c.MaxQueueCommands = 32 })
 	blocked, open := block(n)
@@ -153,14 +153,14 @@ func TestQueue_AnEmptyCallerIsNotTheNode(t *testing.T) {
 	calls.Wait()
 }
 
-// TestQueue_IsFair: calls of any sizes, which come, are cancelled and go in any order. Each leaves once, those of a caller in their order,
-// the front's before all others. While two callers wait, neither gets more than two shares and one call ahead of the other.
+// TestQueue_IsFair: calls of any size arrive, are cancelled and leave in any order. Each leaves once: a caller's in their order, those of
+// front before all others. While two callers wait, neither gets more than two shares and one call ahead of the other.
 func TestQueue_IsFair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		q := newCallQueue(64, 64*100) // a share is 200 bytes
 		names := []string{"a", "b", "c", "d"}
 		waiting := map[string][]*call{}
-		// ahead is how much each caller got since both of a pair have waited.
+		// ahead is how much more one caller of a pair got than the other since both have waited.
 		ahead := map[[2]string]int{}
 		longest := 0
 		took := func(caller string, cost int) {

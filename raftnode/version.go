@@ -11,23 +11,23 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// ownBuild returns what this node says of itself.
+// ownBuild returns this node's build.
 func (n *Node) ownBuild() peer.Build {
 	b := n.config.Build
 	b.Level = n.level.Load()
 	return b
 }
 
-// maxBuilds is of how many nodes the builds are remembered: more than a cluster has members, since names come from outside.
+// maxBuilds bounds the remembered builds. It exceeds the size of any cluster, since callers choose the names.
 const maxBuilds = 64
 
-// builds are those of the peers, as they said themselves.
+// builds has the peers' builds, as they reported them.
 type builds struct {
 	mu sync.Mutex
 	of map[string]peer.Build
 }
 
-// learn remembers a build; false: too many others are remembered.
+// learn records a build; false: there is no room for another node.
 func (b *builds) learn(node string, build peer.Build) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,7 +48,7 @@ func (b *builds) get(node string) (build peer.Build, known bool) {
 	return build, known
 }
 
-// keep forgets all nodes but these.
+// keep forgets all nodes except these.
 func (b *builds) keep(servers []raft.Server) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,7 +61,7 @@ func (b *builds) keep(servers []raft.Server) {
 	b.of = kept
 }
 
-// recordBuild records a peer's build and returns a wrapped ErrUnfitBuild where it cannot be a member of one cluster with this node.
+// recordBuild records a peer's build, or returns a wrapped ErrUnfitBuild if it cannot be in one cluster with this node's.
 func (n *Node) recordBuild(node string, build peer.Build) error {
 	if misfit := n.ownBuild().Misfit(build); misfit != "" {
 		return fmt.Errorf("%w: %s", logstore.ErrUnfitBuild, misfit)
@@ -73,8 +73,8 @@ func (n *Node) recordBuild(node string, build peer.Build) error {
 	return nil
 }
 
-// raiseVersion works out which version the entries that this node proposes have: it rises to the next one only when every member,
-// learners too, has said that it can apply it.
+// raiseVersion computes the version of the entries that this node proposes. It rises only once every member, learners included, has
+// reported that it can apply the new version.
 func (n *Node) raiseVersion() {
 	servers, own := n.servers(), n.ownBuild()
 	n.builds.keep(servers)
@@ -84,7 +84,7 @@ func (n *Node) raiseVersion() {
 		switch {
 		case string(s.ID) == n.config.ID:
 			build, known = own, true
-		case !known && own.Level != own.Newest: // its answer says what it applies
+		case !known && own.Level != own.Newest: // its answer reports what it applies
 			n.wg.Go(func() { n.askBuild(string(s.ID), string(s.Address)) })
 		}
 		all = all && known
@@ -93,10 +93,10 @@ func (n *Node) raiseVersion() {
 	n.entryVersion.Store(versionFor(own, members, all))
 }
 
-// EntryVersion returns the version of entries that this node proposes while it leads: every member knows their commands.
+// EntryVersion returns the version of the entries that this node proposes while it leads. Every member knows the commands of that version.
 func (n *Node) EntryVersion() uint32 { return n.entryVersion.Load() }
 
-// askBuild asks a member anything: what it is comes with the answer.
+// askBuild asks a member any question: each answer carries the member's build.
 func (n *Node) askBuild(id, address string) {
 	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
@@ -105,7 +105,7 @@ func (n *Node) askBuild(id, address string) {
 	}
 }
 
-// versionFor returns the version of entries to propose: that of the state, or the newest that all members apply, where all are known.
+// versionFor returns the version of entries to propose: the newest that all members apply if all are known, but at least that of the state.
 func versionFor(own peer.Build, members []peer.Build, all bool) uint32 {
 	at := max(own.Level, own.Oldest)
 	if !all {

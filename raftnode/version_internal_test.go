@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestVersionFor: entries get the newest version that every member applies, once all are known, and never fall behind the state.
+// TestVersionFor: entries have the newest version that every member applies, once all are known, and at least that of the state.
 func TestVersionFor(t *testing.T) {
 	b := func(oldest, newest uint32) peer.Build { return peer.Build{Oldest: oldest, Newest: newest} }
 	at := func(level, oldest, newest uint32) peer.Build {
@@ -37,7 +37,7 @@ func TestVersionFor(t *testing.T) {
 	}
 }
 
-// TestBuilds_Bounded: callers choose the names under which builds are remembered.
+// TestBuilds_Bounded: callers choose the names under which builds are stored.
 func TestBuilds_Bounded(t *testing.T) {
 	var b builds
 	for i := range 10 * maxBuilds {

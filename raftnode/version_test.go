@@ -19,7 +19,7 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestVersions_AreTold: a node's status has its own build and those of the members, and the level that entries raised.
+// TestVersions_AreTold: a node's status has its own build, those of the members, and the feature level that entries raised.
 func TestVersions_AreTold(t *testing.T) {
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.Build.Version = "build-of-" + conf.ID })
 	c.propose(rate("q", 10))
@@ -34,7 +34,7 @@ func TestVersions_AreTold(t *testing.T) {
 	})
 }
 
-// TestVersions_UnfitBuildDoesNotJoin: a build that does not apply the cluster's entries is not let in, and the cluster says why.
+// TestVersions_UnfitBuildDoesNotJoin: a build that does not apply the cluster's entries is refused, and the cluster reports why.
 func TestVersions_UnfitBuildDoesNotJoin(t *testing.T) {
 	for name, build := range map[string]peer.Build{
 		"older": {Version: "old", Oldest: 1, Newest: fsm.OldestEntryVersion - 1},
@@ -59,8 +59,8 @@ func TestVersions_UnfitBuildDoesNotJoin(t *testing.T) {
 	}
 }
 
-// TestVersions_OlderProtocolIsNotLetIn: a build with an older protocol between peers gets no answer of raft, and where it asks a
-// question it is told which protocol each side has.
+// TestVersions_OlderProtocolIsNotLetIn: a build with an older peer protocol gets no answer from raft. The answer to a question names the
+// protocols of both sides.
 func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 10))
@@ -81,7 +81,7 @@ func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
 		if _, err := conn.Write(append(append(hello, '\n'), message...)); err != nil {
 			t.Fatal(err)
 		}
-		answer, _ := bufio.NewReader(conn).ReadString('\n') // raft's is none: the connection ends
+		answer, _ := bufio.NewReader(conn).ReadString('\n') // raft gives none: the connection ends
 		return answer
 	}
 	const question = `{"kind":"hello","node":"n0"}` + "\n"
@@ -100,8 +100,8 @@ func TestVersions_OlderProtocolIsNotLetIn(t *testing.T) {
 	}
 }
 
-// TestVersions_NewFieldsWaitForAllMembers: what a member's build does not know is not proposed, since it would stop that member; all else
-// is.
+// TestVersions_NewFieldsWaitForAllMembers: commands that a member's build does not know are refused, since they would stop that member.
+// Others are accepted.
 func TestVersions_NewFieldsWaitForAllMembers(t *testing.T) {
 	older := peer.Build{Version: "old", Oldest: fsm.OldestEntryVersion, Newest: fsm.AnswerDigestVersion - 1}
 	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.Build = older })
@@ -118,8 +118,8 @@ func TestVersions_NewFieldsWaitForAllMembers(t *testing.T) {
 	}
 }
 
-// TestVersions_OldLogIsRefused: a log with entries of another meaning is refused when the node opens, with what to do, before any of
-// them is applied.
+// TestVersions_OldLogIsRefused: a log with entries of an unsupported version is refused on open, with the way out, before any of them is
+// applied.
 func TestVersions_OldLogIsRefused(t *testing.T) {
 	for name, version := range map[string]uint32{"older": fsm.OldestEntryVersion - 1, "newer": fsm.EntryVersion + 1} {
 		t.Run(name, func(t *testing.T) {

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// keyRetry is how often a member is asked for its key at most: a stranger who names it makes no more questions.
+	// keyRetry is the shortest interval between questions to a member for its key: a stranger that names the member cannot cause more.
 	keyRetry = time.Second
-	// keyTimeout bounds how long a call waits for that.
+	// keyTimeout bounds a question for a key.
 	keyTimeout = 500 * time.Millisecond
 )
 
-// voucher makes and checks proofs of what members say about calls that they forward. Each node has a random key for as long as it
-// runs, and members learn it from each other over the peer port, which strangers do not reach.
+// voucher makes and checks proofs of members' statements about calls that they forward. Each node has a random key for its lifetime.
+// Members learn it from each other over the peer port, which gives it to members only.
 type voucher struct {
 	own []byte
 
@@ -31,12 +31,12 @@ type voucher struct {
 	members map[string]*memberKey
 }
 
-// memberKey is what is known of a member's key.
+// memberKey has a member's key, as far as known.
 type memberKey struct {
-	// asking is held while the member is asked; asked is when that was last.
+	// asking is held while the member is asked; asked is when it was last asked.
 	asking sync.Mutex
 	asked  time.Time
-	// waiting are the calls that wait for the answer, by the address that they came from.
+	// waiting is the budget of calls that wait for the answer, by source address.
 	waiting *budget.Budget
 
 	mu  sync.Mutex
@@ -49,25 +49,24 @@ func newVoucher() *voucher {
 	return &voucher{own: own, members: map[string]*memberKey{}}
 }
 
-// proofOf returns a proof under a key.
+// proofOf returns a statement's proof under a key.
 func proofOf(key []byte, statement string) string {
 	mac := hmac.New(sha256.New, key)
 	_, _ = mac.Write([]byte(statement))
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// Vouch returns a proof, for the other members, that this node makes a statement about a call that it forwards.
+// Vouch returns a proof, for the other members, of this node's statement about a call that it forwards.
 func (n *Node) Vouch(statement string) string { return proofOf(n.voucher.own, statement) }
 
-// VouchedBy tells whether a member of the cluster made a statement. A member whose key is not known, or has changed because
-// it started again, is asked for it. from is the address that the call came from: nobody's calls take the room in which those from another
-// address wait for the answer.
+// VouchedBy tells whether a member of the cluster made a statement. If the member's key is unknown, or changed by a restart, it asks the
+// member. from is the address of the call: calls of one address cannot take the room in which those of others wait for the answer.
 func (n *Node) VouchedBy(ctx context.Context, from, id, statement, proof string) bool {
 	if id == n.config.ID {
 		return hmac.Equal([]byte(n.Vouch(statement)), []byte(proof))
 	}
 	address, isMember := n.memberAddress(id)
-	if !isMember { // it may have been one, whose key is known
+	if !isMember { // it may be a former member with a known key
 		n.voucher.forget(id)
 		return false
 	}
@@ -109,8 +108,8 @@ func (k *memberKey) proves(statement, proof string) bool {
 	return key != nil && hmac.Equal([]byte(proofOf(key, statement)), []byte(proof))
 }
 
-// maxKeyWaiters is how many calls wait for a member's key at once, minKeyWaiters how many of one address may in any case: nobody knows yet
-// that they come from a member.
+// maxKeyWaiters bounds the calls that wait for a member's key; minKeyWaiters is the number that one address may have in any case. It is not
+// known yet whether these calls come from a member.
 const (
 	maxKeyWaiters = 256
 	minKeyWaiters = 16
@@ -120,7 +119,8 @@ func newMemberKey() *memberKey {
 	return &memberKey{waiting: budget.New("keys", maxKeyWaiters, 0, minKeyWaiters)}
 }
 
-// learnKey asks a member for its key, unless that was done just now. Calls that need it at the same time wait for one answer.
+// learnKey asks a member for its key, unless it was asked within keyRetry. Concurrent calls share one answer. false: the key could not be
+// learned.
 func (n *Node) learnKey(ctx context.Context, known *memberKey, from, member string, address raft.ServerAddress) bool {
 	if known.waiting.Take(from, 1, false) != nil {
 		return false
@@ -129,7 +129,7 @@ func (n *Node) learnKey(ctx context.Context, known *memberKey, from, member stri
 	known.asking.Lock()
 	defer known.asking.Unlock()
 	if !known.asked.IsZero() && time.Since(known.asked) < keyRetry {
-		return true // it may have been learned while this call waited
+		return true // the key may have been learned while this call waited
 	}
 	known.asked = time.Now()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keyTimeout)

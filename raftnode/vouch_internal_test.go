@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestLearnKey_StrangersTakeNobodysPlace: while a member is asked for its key, a stranger whose calls claim to come through it cannot take all
-// the room in which calls wait for the answer. Those that do come through it are charged to their callers.
+// TestLearnKey_StrangersTakeNobodysPlace: while a member is asked for its key, a stranger whose calls claim to come through that member
+// cannot take all the room in which calls wait for the answer. Calls that do come through it are charged to their callers.
 func TestLearnKey_StrangersTakeNobodysPlace(t *testing.T) {
 	n, key := &Node{}, newMemberKey()
 	const stranger, member = "address:192.0.2.66", "address:192.0.2.1"
@@ -46,7 +46,7 @@ func TestLearnKey_StrangersTakeNobodysPlace(t *testing.T) {
 	waiting.Wait()
 }
 
-// TestAnswerPeer_KeyIsForMembers: whoever has a node's key can charge calls to any address, so strangers do not get it.
+// TestAnswerPeer_KeyIsForMembers: with a node's key a caller can charge calls to any address, so strangers do not get it.
 func TestAnswerPeer_KeyIsForMembers(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.LogStore = "n0", t.TempDir(), "127.0.0.1:0", UnderTest

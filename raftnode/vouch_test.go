@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestVouchedBy_BelievesMembersOnly: a statement holds only with a proof of the member that is named, and a member that
-// started again, and has another key, is believed again.
+// TestVouchedBy_BelievesMembersOnly: a statement counts only with a proof of the named member. A restarted member, with another key, is
+// believed again.
 func TestVouchedBy_BelievesMembersOnly(t *testing.T) {
 	c := newCluster(t, 3)
 	const statement = "address:192.0.2.1"
@@ -35,7 +35,7 @@ func TestVouchedBy_BelievesMembersOnly(t *testing.T) {
 	}
 }
 
-// TestVouchedBy_BelievesNoFormerMember: who was removed still has its key, and no say any more.
+// TestVouchedBy_BelievesNoFormerMember: a removed member still has its key, but its statements no longer count.
 func TestVouchedBy_BelievesNoFormerMember(t *testing.T) {
 	c := newCluster(t, 3)
 	const statement = "address:192.0.2.1"

@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestAdmitMember_AnothersWordIsGoodForAWhile: a node that a member vouched for may have been removed since. Ten seconds later, or under
-// another configuration, the members are asked again, and where none vouches for it any more, the word is forgotten.
+// TestAdmitMember_AnothersWordIsGoodForAWhile: a node for which a member vouched may have been removed since. After ten seconds, or under
+// another configuration, the members are asked again. If none vouches for it any more, the cached answer changes.
 func TestAdmitMember_AnothersWordIsGoodForAWhile(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.LogStore = "n0", t.TempDir(), "127.0.0.1:0", UnderTest
@@ -28,7 +28,7 @@ func TestAdmitMember_AnothersWordIsGoodForAWhile(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 	}
-	n.config.PeerTLS = func() *tls.Config { return nil } // members are told from others with TLS only
+	n.config.PeerTLS = func() *tls.Config { return nil } // only TLS tells members from others
 	const second = time.Second
 	known, _ := n.configured.newest()
 	for _, tc := range []struct {
@@ -49,8 +49,8 @@ func TestAdmitMember_AnothersWordIsGoodForAWhile(t *testing.T) {
 	}
 }
 
-// TestVouched: what the members said of a caller is good for a while, that it is no member for a shorter one, and each under the
-// configuration of that time only. Otherwise each connection of somebody with a certificate would cost each member a question.
+// TestVouched: the answer that a caller is a member holds for a while, the opposite one for a shorter time, both only under the
+// configuration of that time. Otherwise each connection of a caller with a certificate would cost each member a question.
 func TestVouched(t *testing.T) {
 	const second = time.Second
 	for _, tc := range []struct {
@@ -79,7 +79,7 @@ func TestVouched(t *testing.T) {
 	}
 }
 
-// TestVouched_IsBounded: whoever has a certificate for many names fills no memory.
+// TestVouched_IsBounded: a caller with certificates for many names cannot exhaust memory.
 func TestVouched_IsBounded(t *testing.T) {
 	v := vouched{of: map[string]vouch{}}
 	for i := range 10 * maxVouched {

@@ -11,22 +11,22 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// sample is a voter's wall clock, as it was when the reply came in.
+// sample is a voter's wall clock at the moment when its reply arrived.
 type sample struct {
 	wall int64
-	// roundTrip bounds how old it was then.
+	// roundTrip bounds how old wall was then.
 	roundTrip int64
-	// at is when the reply came in, on this node's monotonic clock.
+	// at is when the reply arrived, by this node's monotonic clock.
 	at int64
 }
 
-// sampleLife is how long a sample counts; after that its voter is lost.
+// sampleLife is how long a sample counts; after that its voter counts as silent.
 const sampleLife = 10 * time.Second
 
-// wallViews returns the earlier and later view of Unix time from the voters' samples at a moment of the monotonic
-// clock: the (f+1)-th largest, where voters without a fresh sample count as slow, and the (f+1)-th smallest, where they
-// count as fast. At most f of 2f+1 clocks are wrong, so the one is no later than some honest clock and the other no
-// earlier. Fewer than f+1 samples say nothing: ok is false.
+// wallViews returns the earlier and the later view of Unix time at a moment of the monotonic clock, from the voters' samples. The earlier
+// one is the (f+1)-th largest clock, where voters without a fresh sample count as slow. The later one is the (f+1)-th smallest, where they
+// count as fast. At most f of 2f+1 clocks are wrong, so the earlier view is no later than some right clock, and the later view no earlier.
+// With fewer than f+1 samples ok is false.
 func wallViews(samples []sample, voters int, now int64) (early, late int64, ok bool) {
 	wrong := (voters - 1) / 2
 	var slow, fast []int64
@@ -44,7 +44,7 @@ func wallViews(samples []sample, voters int, now int64) (early, late int64, ok b
 	return slow[len(slow)-1-wrong], max(fast[wrong], slow[len(slow)-1-wrong]), true
 }
 
-// samples are the voters' wall clocks.
+// samples has the voters' wall clocks.
 type samples struct {
 	mu     sync.Mutex
 	of     map[string]sample
@@ -68,7 +68,7 @@ func (s *samples) setVoters(voters []raft.Server) {
 	}
 }
 
-// views returns the earlier and later view of Unix time now.
+// views returns the earlier and the later view of Unix time at present.
 func (s *samples) views(n *Node) (early, late int64, ok bool) {
 	all, voters := s.walls(n)
 	if voters == 0 {
@@ -77,7 +77,7 @@ func (s *samples) views(n *Node) (early, late int64, ok bool) {
 	return wallViews(all, voters, n.config.Clock.Monotonic())
 }
 
-// walls returns what is known of the voters' clocks, brought to the present, and how many voters there are.
+// walls returns the fresh samples of the voters' clocks, brought to the present, and the number of voters.
 func (s *samples) walls(n *Node) (all []sample, voters int) {
 	all, self := s.others(n)
 	s.mu.Lock()
@@ -88,7 +88,7 @@ func (s *samples) walls(n *Node) (all []sample, voters int) {
 	return all, len(s.voters)
 }
 
-// others returns what is known of the other voters' clocks, brought to the present, and whether this node is a voter.
+// others returns the fresh samples of the other voters' clocks, brought to the present, and whether this node is a voter.
 func (s *samples) others(n *Node) (all []sample, self bool) {
 	now := n.config.Clock.Monotonic()
 	s.mu.Lock()
@@ -103,8 +103,8 @@ func (s *samples) others(n *Node) (all []sample, self bool) {
 	return all, s.voters[n.config.ID]
 }
 
-// sampleOnce takes a sample of every voter that answers. It returns when so many have, this node among them, or the rest
-// did not in time; samples of the others are taken all the same.
+// sampleOnce takes a sample of every voter that answers. It returns once enough voters, this node included, have answered, or the time is
+// up. Later answers are still recorded.
 func (n *Node) sampleOnce(enough func(voters int) int) {
 	voters, self := n.voters()
 	n.samples.setVoters(voters)
@@ -145,17 +145,17 @@ func (n *Node) sampleOnce(enough func(voters int) int) {
 	n.measureClocks()
 }
 
-// majority and everybody are how many voters a sample waits for.
+// majority and everybody return how many voters sampleOnce waits for.
 func majority(voters int) int { return voters/2 + 1 }
 
 func everybody(voters int) int { return voters }
 
-// sampleEvery is how many ticks lie between two samples of a node that does not lead: so few that a lost one leaves the one before it in
-// force (sampleLife).
+// sampleEvery is the number of ticks between two samples on a node that does not lead. It is small enough that after one lost sample the
+// one before still counts (sampleLife).
 const sampleEvery = 4
 
-// sampleWalls keeps samples of the voters' wall clocks fresh: each second (sampleTick) while this node leads, which stamps entries
-// with them, and every few seconds elsewhere. Every node measures itself by them.
+// sampleWalls keeps the samples of the voters' wall clocks fresh: every sampleTick (1 s) while this node leads and stamps entries with
+// them, every sampleEvery ticks otherwise. Every node compares its own clock with them.
 func (n *Node) sampleWalls() {
 	ticker := time.NewTicker(n.config.sampleTick)
 	defer ticker.Stop()

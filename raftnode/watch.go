@@ -11,27 +11,27 @@ import (
 	"github.com/quotad/quotad/fsm/effect"
 )
 
-// bookmarkEvery is how often a watcher hears how far the log is when nothing happens. Where the log stands still too, it
-// hears so every quietBookmarks-th time, and so knows that its stream lives.
+// bookmarkEvery is how often a watcher without events gets a bookmark with the log's position. If the log does not advance either, it gets
+// only every quietBookmarks-th one, as a sign that the stream is alive.
 const (
 	bookmarkEvery  = time.Second
 	quietBookmarks = 10
 )
 
-// maxBehind is how many entries a watcher may be behind before it is cut off; it is bounded by the ring anyway.
+// maxBehind is how many entries a watcher may be behind before it is cut off. The ring bounds it as well.
 const maxBehind = 16_384
 
-// maxPacked bounds the bytes of the events that are kept in all, but for those of the last entry, and beside the number of entries: one
-// of a full batch has thousands of events, of 30 to 100 bytes each where names are short.
+// maxPacked bounds the bytes of all kept events except those of the last entry, in addition to the bound on entries: a full batch has
+// thousands of events, of 30 to 100 bytes each if names are short.
 const maxPacked = 32 << 20
 
-// maxSpare bounds the room for packing that is kept for the next entry: more than usual entries need.
+// maxSpare bounds the packing buffer that is kept for the next entry; usual entries need less.
 const maxSpare = 1 << 20
 
-// happened is what an entry made happen.
+// happened has the events of one entry.
 type happened struct {
 	at Position
-	// count is how many events are packed.
+	// count is the number of packed events.
 	count  int
 	packed packed
 }
@@ -40,23 +40,23 @@ type happened struct {
 type hub struct {
 	mu   sync.Mutex
 	ring []happened
-	// first is the sequence number of the oldest entry kept, next that of the next one. Who has not come to replaced
-	// would miss what the last snapshot holds.
+	// first is the sequence number of the oldest kept entry, next that of the next one. A subscription at a sequence below replaced would miss
+	// what the last snapshot covers.
 	first, next, replaced uint64
-	// bytes are those of all events in the ring, mostBytes how many there may be but for those of the last entry.
+	// bytes is the size of all events in the ring, mostBytes its bound, which excludes the last entry.
 	bytes, mostBytes int
-	// packing is room for the events that are being packed. It is publish's alone, and not under the lock.
+	// packing is a buffer for events being packed. Only publish uses it, without the lock.
 	packing packed
-	// from is the lowest index whose events are kept or yet to come; last is the last index seen.
+	// from is the lowest index whose events are kept or still to come; last is the newest index seen.
 	from, last uint64
 	at         Position
 	changed    chan struct{}
 	closed     bool
-	// latest is what was unpacked last: of many watchers, most are at the same entry.
+	// latest is the last unpacked entry: most watchers read the same one.
 	latest atomic.Pointer[unpacked]
 }
 
-// unpacked is an entry's events, as one watcher after the other is given them.
+// unpacked has an entry's events, shared by its watchers.
 type unpacked struct {
 	sequence uint64
 	events   []effect.Event
@@ -66,7 +66,7 @@ func newHub(entries int) *hub {
 	return &hub{ring: make([]happened, max(entries, 16)), mostBytes: maxPacked, changed: make(chan struct{})}
 }
 
-// publish adds an entry's events. It is called for one entry after the other.
+// publish adds an entry's events. Calls must not overlap.
 func (h *hub) publish(applied *fsm.Applied) {
 	if h.packing = h.packing[:0]; cap(h.packing) > maxSpare {
 		h.packing = nil
@@ -93,7 +93,7 @@ func (h *hub) publish(applied *fsm.Applied) {
 	h.wakeLocked()
 }
 
-// dropOldest forgets the oldest entry's events.
+// dropOldest drops the oldest entry's events.
 func (h *hub) dropOldest() {
 	oldest := &h.ring[h.first%uint64(len(h.ring))]
 	h.from = oldest.at.Index + 1
@@ -107,8 +107,8 @@ func (h *hub) wakeLocked() {
 	h.changed = make(chan struct{})
 }
 
-// reset forgets everything: the state was replaced by a snapshot of a position. All who watch end: what happened
-// between their place and the snapshot's is not known here.
+// reset drops all events: a snapshot at a position replaced the state. All subscriptions end: the events between their position and the
+// snapshot's are not known here.
 func (h *hub) reset(at Position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -127,7 +127,7 @@ func (h *hub) close() {
 	h.wakeLocked()
 }
 
-// Watch subscribes to events from an index on (0: from the next entry). A *CompactedError: they are gone.
+// Watch subscribes to events from an index on (0: from the next entry). *CompactedError: those events are no longer kept.
 func (n *Node) Watch(from uint64) (*Subscription, error) {
 	h := n.hub
 	h.mu.Lock()
@@ -147,7 +147,7 @@ func (n *Node) Watch(from uint64) (*Subscription, error) {
 	return s, nil
 }
 
-// Subscription is a stream of events, entry by entry, nothing missing.
+// Subscription is a stream of events, entry by entry, without gaps.
 type Subscription struct {
 	h         *hub
 	sequence  uint64
@@ -156,10 +156,9 @@ type Subscription struct {
 	closed    bool
 }
 
-// Next returns the next entry's events, without final results (possibly none: a bookmark, everything up to its position has been sent).
-// Other watchers may be given the same list: it must not be changed.
-// ErrSlowWatcher: the reader is too far behind. A *CompactedError: a snapshot took the place of what comes next.
-// ErrWatchEnded: the node stops, or Close was called.
+// Next returns the next entry's events, without final results. An empty list is a bookmark: all events up to its position were sent.
+// Watchers share the list, so the caller must not change it. ErrSlowWatcher: the reader is too far behind. *CompactedError: a snapshot
+// replaced the next events. ErrWatchEnded: the node stops, or Close was called.
 func (s *Subscription) Next(ctx context.Context) (Position, []effect.Event, error) {
 	timer := time.NewTimer(bookmarkEvery)
 	defer timer.Stop()
@@ -205,7 +204,7 @@ func (s *Subscription) Next(ctx context.Context) (Position, []effect.Event, erro
 	}
 }
 
-// More tells whether the next entry's events are there already.
+// More tells whether the next entry's events are available now.
 func (s *Subscription) More() bool {
 	s.h.mu.Lock()
 	defer s.h.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// wipe gives a stopped node an empty disk; join leaves it without a list of peers.
+// wipe gives a stopped node an empty disk; join also removes its list of peers.
 func (c *cluster) wipe(i int, join bool) {
 	c.configs[i].DataDir = c.t.TempDir()
 	if join {
@@ -37,9 +37,8 @@ func (c *cluster) endsWiped(i int) {
 	c.nodes[i] = nil
 }
 
-// TestAWipedVoterDoesNotElect: two of three hold what was acknowledged. One loses its disk; with the third, which has
-// nothing of it, it would be a majority that knows nothing. Neither its list nor `join` lets it take part, also where one
-// of its peers is dead.
+// TestAWipedVoterDoesNotElect: two of three hold the acknowledged entries, and one of the two loses its disk. With the third, which has
+// none of them, it would form a majority without them. Neither its list nor `join` lets it take part, even if one of its peers is dead.
 func TestAWipedVoterDoesNotElect(t *testing.T) {
 	for name, join := range map[string]bool{"with its list": false, "that joins": true} {
 		t.Run(name, func(t *testing.T) {
@@ -67,7 +66,7 @@ func TestAWipedVoterDoesNotElect(t *testing.T) {
 	}
 }
 
-// TestAWipedNodeThatWasAddedDoesNotComeBack: the log in which it was a learner once does not make it one now.
+// TestAWipedNodeThatWasAddedDoesNotComeBack: an old log entry in which it was a learner does not make it one now.
 func TestAWipedNodeThatWasAddedDoesNotComeBack(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
@@ -93,8 +92,8 @@ func TestAWipedNodeThatWasAddedDoesNotComeBack(t *testing.T) {
 	c.propose(reserve("q", 1))
 }
 
-// TestJoined_WithoutAPartIsRefused: a node that was added has another file of its own than the nodes that formed the cluster, and needs it
-// and all other parts of its disk as they do.
+// TestJoined_WithoutAPartIsRefused: an added node has another small file than the nodes that formed the cluster. It needs that file and all
+// other parts of its disk as they do.
 func TestJoined_WithoutAPartIsRefused(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
@@ -140,6 +139,6 @@ func TestJoined_WithoutAPartIsRefused(t *testing.T) {
 			t.Errorf("%s: it starts: %v", spoil.part, err)
 		}
 	}
-	c.start(3) // whole, it comes back
+	c.start(3) // complete, it starts again
 	c.hashesAgree()
 }

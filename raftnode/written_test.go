@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestAWriteThatFailsAnswersAll: entries that raft took for committed before this node's write of the first of them failed. None is
-// applied, everybody who asked for one hears that there is no result, and no snapshot is made of what came of the others.
+// TestAWriteThatFailsAnswersAll: raft took entries for committed before this node's write of the first of them failed. None is applied,
+// each of their calls gets an unknown outcome, and no snapshot is made.
 func TestAWriteThatFailsAnswersAll(t *testing.T) {
 	writing, outcome, broken := make(chan struct{}, 1), make(chan error), errors.New("input/output error")
 	var armed atomic.Bool
@@ -58,8 +58,7 @@ func TestAWriteThatFailsAnswersAll(t *testing.T) {
 	}
 }
 
-// TestATermHidesNoStall: a leader whose append hangs, and which hears of another term meanwhile and writes that down, ends as any whose
-// disk stalls.
+// TestATermHidesNoStall: a leader's append hangs, and it writes a newer term meanwhile. It ends as any node with a stalled disk.
 func TestATermHidesNoStall(t *testing.T) {
 	stuck := newStuckAppend()
 	n := openOne(t, func(c *Config) { c.StallLimit, c.Append = 400*time.Millisecond, stuck.append })
@@ -78,7 +77,7 @@ func TestATermHidesNoStall(t *testing.T) {
 	<-written
 }
 
-// TestAnEndUnderWayThatDisagreesWithASnapshotIsCut: as one that is on disk already.
+// TestAnEndUnderWayThatDisagreesWithASnapshotIsCut: like one that is on disk already.
 func TestAnEndUnderWayThatDisagreesWithASnapshotIsCut(t *testing.T) {
 	n := openOne(t)
 	stuck, open := hold(t, n)
@@ -97,7 +96,7 @@ func TestAnEndUnderWayThatDisagreesWithASnapshotIsCut(t *testing.T) {
 	select {
 	case err := <-closed:
 		t.Fatalf("%v while entry %d is being written", err, end)
-	case <-time.After(100 * time.Millisecond): // enough for it to go wrong
+	case <-time.After(100 * time.Millisecond): // long enough for a failure to show
 	}
 	open()
 	if err := <-closed; !errors.Is(err, ErrConflictingLog) || !errors.Is(n.Err(), ErrConflictingLog) {
@@ -108,7 +107,7 @@ func TestAnEndUnderWayThatDisagreesWithASnapshotIsCut(t *testing.T) {
 	}
 }
 
-// hold has a node's next write of its log wait until open is called. It is called at the test's end, too.
+// hold makes a node's next write of its log wait until open is called, at the latest at the test's end.
 func hold(t *testing.T, n *Node) (stuck <-chan struct{}, open func()) {
 	t.Helper()
 	reached, gate := make(chan struct{}), make(chan struct{})
@@ -122,9 +121,9 @@ func hold(t *testing.T, n *Node) (stuck <-chan struct{}, open func()) {
 	return reached, open
 }
 
-// TestNothingComesOfWhatALeaderHasNotWritten: both followers have an entry that their leader is still writing. Raft takes it for
-// committed; nobody is answered, and no follower learns of it by the next entry that its leader sends. The leader's disk goes on,
-// and so does all.
+// TestNothingComesOfWhatALeaderHasNotWritten: both followers have an entry that their leader is still writing. Raft takes it for committed,
+// but no caller is answered, and the leader's next entry does not announce it to a follower. Once the leader's disk answers, everything
+// continues.
 func TestNothingComesOfWhatALeaderHasNotWritten(t *testing.T) {
 	nodes := openThree(t)
 	proposeTo(t, nodes, slots(2))

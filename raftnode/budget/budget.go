@@ -1,4 +1,4 @@
-// Package budget divides what a process has only so much of among those who ask for it.
+// Package budget divides a bounded resource of a process among its callers.
 package budget
 
 import (
@@ -8,28 +8,28 @@ import (
 	"sync"
 )
 
-// Budget is something of a process that callers share. A caller may take of it while what it has stays below
-// max(minimum, half of what is free of capacity - kept - what others have), so that there is room for the next one. kept is for operators
-// alone: an operator may have half of what others leave of the whole capacity. It may be used by several goroutines.
+// Budget is a bounded resource that callers share. A caller may take more while its use stays below max(minimum, half of capacity - kept -
+// use of others), so that the next caller finds room. kept is for operators alone: an operator may have half of capacity - use of others. A
+// Budget is safe for concurrent use.
 type Budget struct {
 	name string
 
 	mu                      sync.Mutex
 	capacity, kept, minimum int64
-	// used is the sum of all counted parts. It never exceeds capacity, and others than operators find no room above capacity - kept.
+	// used is the sum of all counted parts. It never exceeds capacity. Callers other than operators find no room above capacity - kept.
 	used int64
 	// excess is the sum of all parts' excess.
 	excess int64
 	by     map[string]part
 }
 
-// part is what one caller has. over is what it was charged beyond its part: others do not see it, and as long as there is any the caller
-// gets nothing more. excess is what it had beyond its part when the budget changed its size: operators do not see it, all others do.
+// part is one caller's use. over is what it was charged beyond its part: hidden from other callers, but the caller gets nothing more while
+// it is above 0. excess is what exceeded its part when the budget changed its size: hidden from operators, visible to all others.
 type part struct{ counted, over, excess int64 }
 
 func (p part) all() int64 { return p.counted + p.over + p.excess }
 
-// seen returns what operators, or others, see of it.
+// seen returns how much of the part counts against an operator, or against others.
 func (p part) seen(operator bool) int64 {
 	if operator {
 		return p.counted
@@ -37,7 +37,8 @@ func (p part) seen(operator bool) int64 {
 	return p.counted + p.excess
 }
 
-// New makes a budget of so many, of which kept are for operators alone. A caller may have minimum of it as long as there is room at all.
+// New makes a budget with the given capacity, of which kept is for operators alone. A caller may have minimum of it while there is room at
+// all.
 func New(name string, capacity, kept, minimum int64) *Budget {
 	return &Budget{name: name, capacity: capacity, kept: kept, minimum: minimum, by: map[string]part{}}
 }
@@ -47,9 +48,9 @@ func (b *Budget) Name() string { return b.name }
 
 // FullError says that a budget has no room for a caller.
 type FullError struct {
-	// Budget is its name.
+	// Budget is the name of the budget.
 	Budget string
-	// Own is true where the caller has its part, and false where there is no room for anybody.
+	// Own: the caller has used up its own part; otherwise no caller finds room.
 	Own bool
 }
 
@@ -61,13 +62,13 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("the budget %s of this node is used up", e.Budget)
 }
 
-// Take takes n for a caller, or says why not. A caller that has nothing of it yet may take more than its part at once.
+// Take takes n for a caller, or returns why it cannot. A caller that has none of the budget yet may take more than its part in one call.
 func (b *Budget) Take(caller string, n int64, operator bool) *FullError {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	has := b.by[caller]
 	switch {
-	case has.over > 0 && !operator: // what an address owes without tokens does not keep its operator out
+	case has.over > 0 && !operator: // an address's debt from calls without tokens does not block its operator
 		return &FullError{b.name, true}
 	case has.seen(operator) > 0 && has.seen(operator)+n > b.mostLocked(has, operator):
 		return &FullError{b.name, true}
@@ -75,7 +76,7 @@ func (b *Budget) Take(caller string, n int64, operator bool) *FullError {
 	return b.takeLocked(caller, n, b.leftLocked(part{}, operator))
 }
 
-// TakeForAll takes n for work that the process does for all callers: of the whole capacity, without a part of its own.
+// TakeForAll takes n for work on behalf of all callers: from the whole capacity, without the bound of a caller's part.
 func (b *Budget) TakeForAll(name string, n int64) *FullError {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,8 +94,8 @@ func (b *Budget) takeLocked(caller string, n, room int64) *FullError {
 	return nil
 }
 
-// Charge takes n for a caller whatever room there is: for what is there already. What is beyond the caller's part, or beyond the room that
-// there is, is counted apart: it keeps out that caller alone.
+// Charge takes n for a caller regardless of room, for what exists already. The amount beyond the caller's part, or beyond the room, is
+// counted separately: it blocks that caller alone.
 func (b *Budget) Charge(caller string, n int64, operator bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,9 +108,9 @@ func (b *Budget) Charge(caller string, n int64, operator bool) {
 	b.by[caller] = has
 }
 
-// Resize changes how much there is, how much of it is for operators alone, and a caller's minimum. What callers have stays. Where that is
-// more than there is now, others than operators get nothing more until it fits. Operators find what is kept for them at once, however much
-// others have: so they can make the budget larger again.
+// Resize changes the capacity, the amount kept for operators, and a caller's minimum. Callers keep what they have. If that exceeds the new
+// size, callers other than operators get nothing more until it fits. Operators find the kept amount at once, whatever others have, so they
+// can enlarge the budget again.
 func (b *Budget) Resize(capacity, kept, minimum int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,8 +127,8 @@ func (b *Budget) Resize(capacity, kept, minimum int64) {
 	}
 }
 
-// levelLocked returns up to how much of what a caller took operators see, so that it leaves room: those who have most count as many as
-// each may have next to the others.
+// levelLocked returns the highest use of one caller that counts against operators. It lowers the largest users to a common level, so that
+// an equal share stays free.
 func (b *Budget) levelLocked() (level int64) {
 	all, rest := make([]int64, 0, len(b.by)), int64(0)
 	for _, has := range b.by { // in any order
@@ -137,7 +138,7 @@ func (b *Budget) levelLocked() (level int64) {
 	slices.SortFunc(all, func(x, y int64) int { return cmp.Compare(y, x) })
 	for i, taken := range all {
 		rest -= taken
-		level = max(0, b.capacity-b.kept-rest) / int64(i+2) // one part for each so far, and a free one
+		level = max(0, b.capacity-b.kept-rest) / int64(i+2) // equal shares: one for each of the largest so far, and a free one
 		if i == len(all)-1 || level >= all[i+1] {
 			break
 		}
@@ -145,14 +146,14 @@ func (b *Budget) levelLocked() (level int64) {
 	return level
 }
 
-// Alone returns the most that a caller may have where there is no other.
+// Alone returns the most that a sole caller may have.
 func (b *Budget) Alone() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.mostOf(b.capacity - b.kept)
 }
 
-// leftLocked returns what of the capacity a caller may take from is left, next to what all have except one part.
+// leftLocked returns the capacity that the parts of all callers except one leave, for an operator or for others.
 func (b *Budget) leftLocked(but part, operator bool) int64 {
 	if operator {
 		return b.capacity - (b.used - but.counted)
@@ -160,15 +161,15 @@ func (b *Budget) leftLocked(but part, operator bool) int64 {
 	return b.capacity - b.kept - (b.used + b.excess - but.seen(false))
 }
 
-// mostLocked returns how much a caller may have that has so much.
+// mostLocked returns the most that a caller with this part may have.
 func (b *Budget) mostLocked(has part, operator bool) int64 {
 	return b.mostOf(b.leftLocked(has, operator))
 }
 
-// mostOf returns how much a caller may have of what others leave.
+// mostOf returns the most that a caller may have of what others leave.
 func (b *Budget) mostOf(left int64) int64 { return max(b.minimum, left/2) }
 
-// Give returns what a caller took, first what is beyond its part.
+// Give returns n of a caller's use, first what is beyond its part.
 func (b *Budget) Give(caller string, n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -187,14 +188,14 @@ func (b *Budget) Give(caller string, n int64) {
 	b.by[caller] = has
 }
 
-// Has tells whether a caller has any of it.
+// Has tells whether a caller has any of the budget.
 func (b *Budget) Has(caller string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.by[caller].all() > 0
 }
 
-// InUse returns how much is taken, apart from what callers have beyond their parts, and by how many callers.
+// InUse returns how much is taken, without what callers were charged beyond their parts, and by how many callers.
 func (b *Budget) InUse() (used int64, callers int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -205,11 +206,11 @@ func (b *Budget) InUse() (used int64, callers int) {
 type View struct {
 	Name                          string
 	Capacity, Kept, Minimum, Used int64
-	// Uses are the callers that have some of it, in any order.
+	// Uses are the callers that have some of the budget, in any order.
 	Uses []Use
 }
 
-// Use is what one caller has of a budget, above Most where it was charged beyond its part, and the most that it may have now.
+// Use is one caller's use of a budget, and the most that it may have now. Used exceeds Most after a charge beyond the caller's part.
 type Use struct {
 	Caller     string
 	Used, Most int64

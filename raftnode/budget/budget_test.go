@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/raftnode/budget"
 )
 
-// taken takes one after the other until the budget refuses, and returns how many and why.
+// taken takes one at a time until the budget refuses, and returns how many it took and the refusal.
 func taken(b *budget.Budget, caller string, operator bool) (n int64, full *budget.FullError) {
 	for {
 		if full = b.Take(caller, 1, operator); full != nil {
@@ -18,7 +18,7 @@ func taken(b *budget.Budget, caller string, operator bool) (n int64, full *budge
 	}
 }
 
-// TestTake_OfOneOperatorLeavesRoom: an operator has half of what others leave, as every caller has, so that a second one finds room.
+// TestTake_OfOneOperatorLeavesRoom: an operator, as every caller, may have half of what others leave, so that a second one finds room.
 func TestTake_OfOneOperatorLeavesRoom(t *testing.T) {
 	b := budget.New("calls", 1600, 100, 10)
 	for _, want := range []int64{800, 400, 200} {
@@ -41,8 +41,8 @@ func TestTake_OfOneOperatorLeavesRoom(t *testing.T) {
 	}
 }
 
-// TestCharge_BeyondItsPartKeepsOutOneCaller: whatever a caller is charged with, others and operators find what they would find next to a
-// caller that has its part, and the caller gets nothing more until all of that is returned.
+// TestCharge_BeyondItsPartKeepsOutOneCaller: charges beyond a caller's part take no room from others and operators. The caller gets nothing
+// more until it has returned all of the surplus.
 func TestCharge_BeyondItsPartKeepsOutOneCaller(t *testing.T) {
 	b := budget.New("request_bytes", 1600, 200, 10)
 	for range 10 {
@@ -72,8 +72,8 @@ func TestCharge_BeyondItsPartKeepsOutOneCaller(t *testing.T) {
 	}
 }
 
-// TestBudget_Adds: in whatever order callers take, are charged and return, no more is used than there is, others than operators leave what
-// is kept for operators, and nothing is left in the end.
+// TestBudget_Adds: in any order of takes, charges and returns, use never exceeds the capacity, callers other than operators leave the kept
+// amount free, and nothing is left at the end.
 func TestBudget_Adds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const capacity, kept = 1000, 100
@@ -119,8 +119,8 @@ func TestBudget_Adds(t *testing.T) {
 	})
 }
 
-// TestResize: what callers have stays, others than operators get nothing more until it fits, and an operator gets what is kept for
-// operators at once, also one with the name of a caller that has too much.
+// TestResize: callers keep what they have, and those other than operators get nothing more until it fits. An operator gets the kept amount
+// at once, also under the name of a caller that has too much.
 func TestResize(t *testing.T) {
 	b := budget.New("calls", 24_000, 1_500, 64)
 	if n, full := taken(b, "hostile", false); n != 11_250 || !full.Own {
@@ -147,7 +147,7 @@ func TestResize(t *testing.T) {
 		}
 		b.Give(operator, 1)
 	}
-	for b.Take("new", 1, false) != nil { // as soon as it fits
+	for b.Take("new", 1, false) != nil { // until it fits
 		b.Give("hostile", 1)
 	}
 	if v := b.View(); v.Used != v.Capacity-v.Kept {
@@ -159,13 +159,13 @@ func TestResize(t *testing.T) {
 	}
 }
 
-// resized is a budget that changes its size at random, and what callers took of it by its answers.
+// resized is a budget that changes its size at random, with what callers took of it according to its answers.
 type resized struct {
 	b                       *budget.Budget
 	capacity, kept, minimum int64
-	// has is without what operators took of it as operators, which operates has.
+	// has excludes what operators took as operators; operates has that.
 	has, operates map[string]int64
-	// before is how much all had when it last changed its size.
+	// before is the sum of all use at the last change of size.
 	before int64
 }
 
@@ -176,7 +176,7 @@ func (r *resized) sum(of map[string]int64) (sum int64) {
 	return sum
 }
 
-// step takes, returns or changes the size.
+// step takes, returns, or changes the size.
 func (r *resized) step(t *rapid.T) {
 	caller := rapid.SampledFrom([]string{"a", "b", "c", "operator"}).Draw(t, "caller")
 	n := rapid.Int64Range(1, 300).Draw(t, "amount")
@@ -217,9 +217,8 @@ func (r *resized) step(t *rapid.T) {
 	}
 }
 
-// TestResize_Adds: in whatever order callers take and return and the budget changes its size, each has what it took, nothing is granted
-// beyond what there is now, half of what is kept is an operator's right after a change, and a budget that was changed behaves like one that
-// was made so once nobody has anything of it.
+// TestResize_Adds: in any order of takes, returns and resizes, each caller has what it took, and no grant exceeds the present size. Right
+// after a change an operator can take half of the kept amount. Once it is empty, a resized budget behaves like a new one of that size.
 func TestResize_Adds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := &resized{

@@ -1,4 +1,4 @@
-// Package chain verifies certificates that were shown before, by the settings of now.
+// Package chain verifies certificates that were shown earlier against the present settings.
 package chain
 
 import (
@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Verify verifies a chain of certificates, of which the first is its owner's, for one usage, and, if host is set, for that name or address.
-// It judges as at a moment; the zero time stands for now. The chain must not be empty.
+// Verify verifies a non-empty chain, owner's certificate first, for one usage as of a moment; the zero time means now. If host is set, the
+// owner's certificate must be valid for that name or address.
 func Verify(certificates []*x509.Certificate, roots *x509.CertPool, usage x509.ExtKeyUsage, host string, at time.Time) error {
 	options := x509.VerifyOptions{
 		Roots: roots, Intermediates: x509.NewCertPool(), DNSName: host, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{usage},

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// dropBlank removes a log store that was never written, where the directory has nothing else of a node: its first start was interrupted,
-// and the file's name became durable without its content. With anything else there, such a store is lost or damaged.
+// dropBlank removes an empty log store if the directory has no other data of a node. An interrupted first start leaves one: the file's name
+// became durable without its content. Next to other data, an empty store means that its content was lost or damaged.
 func (d *Disk) dropBlank() error {
 	if d.has == "" || d.witness != nil || len(d.parts) > 0 || len(d.snapshots) > 0 {
 		return nil
@@ -33,7 +33,7 @@ func (d *Disk) dropBlank() error {
 	return syncDir(filepath.Dir(path))
 }
 
-// isBlank tells whether a file has no content, or zeros alone.
+// isBlank tells whether a file is empty or holds only zeros.
 func isBlank(path string) (blank bool, err error) {
 	file, err := os.Open(filepath.Clean(path))
 	if err != nil {

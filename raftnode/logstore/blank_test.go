@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// TestBlank_AloneIsNew: a directory with a log store that has a name and no content is what an interrupted first start leaves behind, and
-// is taken for new. Where anything else of a node is there, that store was lost.
+// TestBlank_AloneIsNew: a log store with a name and no content is what an interrupted first start leaves. Such a directory counts as new.
+// If it has other data of a node, the store's content was lost.
 func TestBlank_AloneIsNew(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		file := s.Path("")

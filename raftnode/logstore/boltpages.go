@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// bbolt trusts its pages: a flipped bit makes it panic, partly in goroutines of its own, read beyond the file, or start one transaction
-// older. So a file is walked before bbolt sees it, from both meta pages to every element, by the rules of bbolt's form.
+// bbolt trusts its pages. A flipped bit makes it panic, partly in goroutines of its own, read beyond the file, or start from the
+// transaction before. So boltPages checks a file before bbolt opens it: from both meta pages to every element, by bbolt's file format.
 
-// What a bbolt file is made of, in the byte order of the machine.
+// The format of a bbolt file. Numbers are in the byte order of the machine.
 const (
 	boltMagic      = 0xED0CDAED
 	boltVersion    = 2
@@ -31,30 +31,30 @@ const (
 	boltMaxDepth   = 64
 )
 
-// boltPages walks a file.
+// boltPages checks the pages of one file.
 type boltPages struct {
 	file     io.ReaderAt
 	size     int64
 	name     string
 	pageSize uint64
-	// end is the first page that the newest transaction does not have.
+	// end is the number of pages that the newest transaction counts; the ids are below it.
 	end uint64
-	// reached are the pages that were met.
+	// reached has the pages that the walk has visited.
 	reached map[uint64]bool
 	tops    []string
-	// inLogs: the walk is in the bucket of the log, at lastIndex. gapEnds is the entry behind the last gap.
+	// inLogs: the walk is in the bucket of the log, at entry lastIndex. gapEnds is the first entry after the last gap.
 	inLogs             bool
 	lastIndex, gapEnds uint64
 }
 
-// boltLogs is raft-boltdb's bucket of the log, boltValues that of term and vote.
+// boltLogs is raft-boltdb's bucket of log entries, boltValues its bucket of term and vote.
 const (
 	boltLogs   = "logs"
 	boltValues = "conf"
 )
 
-// checkBoltFile checks every page of a bbolt file that a process could use, and that it has buckets of these names. It returns the entry
-// behind the last gap of a log; 0: there is none. Nobody may write the file meanwhile: ErrDataDirInUse.
+// checkBoltFile checks every page of a bbolt file that is in use, and that the file has the given buckets. It returns the first entry after
+// the last gap of the log; 0: no gap. If another process has the file open for writing, it returns ErrDataDirInUse.
 func checkBoltFile(path string, buckets ...string) (gapEnds uint64, err error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -91,7 +91,7 @@ func checkBoltFile(path string, buckets ...string) (gapEnds uint64, err error) {
 	return p.gapEnds, p.freelist(freelist)
 }
 
-// lockShared keeps writers out of a bbolt file.
+// lockShared takes a lock that keeps writers out of a bbolt file.
 func lockShared(file *os.File) error {
 	for started := time.Now(); ; {
 		taken, err := tryLock(file, true)
@@ -111,8 +111,8 @@ func (p *boltPages) damaged(page uint64, format string, args ...any) error {
 	return &DamageError{File: p.name, Place: fmt.Sprintf("page %d", page), Problem: fmt.Sprintf(format, args...)}
 }
 
-// meta reads both meta pages. A disk writes the sector that has one whole or not at all, so that each must be whole: where the newer one
-// is not, bbolt would go on from the older.
+// meta reads both meta pages and requires both to be intact: a disk writes the one sector of a meta page whole or not at all. If the newer
+// page is damaged, bbolt would silently continue from the older one.
 func (p *boltPages) meta() (root, freelist uint64, err error) {
 	newest := uint64(0)
 	for page := range uint64(2) {
@@ -144,7 +144,7 @@ func (p *boltPages) meta() (root, freelist uint64, err error) {
 	return root, freelist, nil
 }
 
-// page reads a page with what overflows from it. No page is reached twice.
+// page reads a page and its overflow pages. It refuses a page that was reached before.
 func (p *boltPages) page(id uint64) (data []byte, flags uint16, count int, err error) {
 	var head [boltPageHead]byte
 	if id < 2 || id >= p.end {
@@ -173,7 +173,7 @@ func (p *boltPages) page(id uint64) (data []byte, flags uint16, count int, err e
 	return data, binary.NativeEndian.Uint16(head[8:]), int(binary.NativeEndian.Uint16(head[10:])), nil
 }
 
-// tree walks what is below a page. Its keys are at least low and less than high; nil: any.
+// tree walks the tree below a page. Its keys must be at least low and less than high; nil: no bound.
 func (p *boltPages) tree(id uint64, low, high []byte, depth int, top bool) error {
 	data, flags, count, err := p.page(id)
 	if err != nil {
@@ -227,7 +227,7 @@ func (p *boltPages) branch(id uint64, data []byte, count int, low, high []byte, 
 	return nil
 }
 
-// leaf checks a page's elements. top: each is a bucket; otherwise none is.
+// leaf checks a page's elements. top: every element must be a bucket; otherwise none may be.
 func (p *boltPages) leaf(id uint64, data []byte, count int, low, high []byte, top bool) error {
 	var before []byte
 	next := boltPageHead + count*boltElement
@@ -266,7 +266,7 @@ func (p *boltPages) leaf(id uint64, data []byte, count int, low, high []byte, to
 	return nil
 }
 
-// indexed notes gaps in the log. What a bit that flipped hides, say behind an older copy of a page, is one.
+// indexed records gaps in the log. A flipped bit that hides entries, such as behind an older copy of a page, leaves a gap.
 func (p *boltPages) indexed(key []byte) {
 	if !p.inLogs || len(key) != 8 {
 		return
@@ -278,7 +278,7 @@ func (p *boltPages) indexed(key []byte) {
 	p.lastIndex = index
 }
 
-// bytes returns a part of a page, placed relative to an element, and where it ends. The parts of a page follow each other without gaps.
+// bytes returns a part of a page, at an offset relative to an element, and where the part ends. The parts of a page are contiguous.
 func (p *boltPages) bytes(id uint64, data []byte, at, begin int, from, length uint32) (part []byte, end int, err error) {
 	if uint64(at)+uint64(from) != uint64(begin) || uint64(begin)+uint64(length) > uint64(len(data)) {
 		return nil, 0, p.damaged(id, "elements are at wrong offsets")
@@ -287,7 +287,7 @@ func (p *boltPages) bytes(id uint64, data []byte, at, begin int, from, length ui
 	return data[begin:end], end, nil
 }
 
-// bucket walks what the value of a bucket refers to, or has in itself.
+// bucket walks the tree that a bucket's value refers to, or the page that it contains.
 func (p *boltPages) bucket(id uint64, value []byte) error {
 	if len(value) < boltBucketHead {
 		return p.damaged(id, "a bucket is truncated")
@@ -302,7 +302,7 @@ func (p *boltPages) bucket(id uint64, value []byte) error {
 	return p.leaf(id, inline, int(binary.NativeEndian.Uint16(inline[10:])), nil, nil, false)
 }
 
-// freelist checks the list of free pages, where the file has one: with the pages in use they are all there are.
+// freelist checks the list of free pages, if the file has one: together with the pages in use they must be all pages.
 func (p *boltPages) freelist(id uint64) error {
 	if id == boltNoFreelist {
 		return nil
@@ -331,7 +331,7 @@ func (p *boltPages) freelist(id uint64) error {
 	return nil
 }
 
-// guarded opens a file with code that may panic at what is damaged, and makes an error of that, memory faults included.
+// guarded runs code that may panic on a damaged file, and turns a panic, memory faults included, into a DamageError.
 func guarded(file string, open func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

@@ -9,26 +9,26 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Entries carry a checksum of what they say from the leader's disk to every follower's: neither raft nor its stores have one that is looked at when they are read, so
-// a bit that flips would be applied on one node, or sent by a leader to all. It lies in the entry's Extensions, which raft
-// keeps for layers such as this and forwards unchanged.
+// Entries carry a checksum of their content from the leader's disk to every follower's. Neither raft nor its stores verify one on reads, so
+// one node would apply a flipped bit, or a leader would send it to all. The checksum is in the entry's Extensions, which raft keeps for
+// such layers and forwards unchanged.
 
-// castagnoli is the polynomial that processors compute.
+// castagnoli is the CRC-32 polynomial for which processors have instructions.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// checksum is the sum of an entry's place and content.
+// checksum returns the checksum of an entry's index, term, type and data.
 func checksum(log *raft.Log) []byte {
 	head := binary.BigEndian.AppendUint64(make([]byte, 0, 17), log.Index)
 	head = append(binary.BigEndian.AppendUint64(head, log.Term), byte(log.Type))
 	return binary.BigEndian.AppendUint32(nil, crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, log.Data))
 }
 
-// intact says whether an entry is what was written at an index.
+// intact says whether an entry is at its index and has the right checksum.
 func intact(log *raft.Log, index uint64) bool {
 	return log.Index == index && string(log.Extensions) == string(checksum(log))
 }
 
-// seal returns entries with their checksums. One that has a sum already comes from a leader, and must fit it.
+// seal returns entries with their checksums. An entry that has one already comes from a leader and must match it.
 func seal(logs []*raft.Log) ([]*raft.Log, error) {
 	sealed := make([]*raft.Log, len(logs))
 	for i, log := range logs {
@@ -46,7 +46,7 @@ func seal(logs []*raft.Log) ([]*raft.Log, error) {
 	return sealed, nil
 }
 
-// getIntact reads an entry and checks it.
+// getIntact reads an entry and verifies it.
 func getIntact(store raft.LogStore, index uint64, log *raft.Log) error {
 	err := store.GetLog(index, log)
 	switch {

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestClosedFile_DamageIsTold: a file of the log to which nothing is appended any more is as well checked as the last one: no flipped bit
-// and no cut of it goes unnoticed, at the latest when the entry is read.
+// TestClosedFile_DamageIsTold: closed files of the log are checked as well as the last one. Every flipped bit and every truncation is
+// detected, at the latest when the entry is read.
 func TestClosedFile_DamageIsTold(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -24,7 +24,7 @@ func TestClosedFile_DamageIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := int64(len(bytes.TrimRight(data, "\x00")))
-	// The header, and what ends the file: its index of entries and the last commit.
+	// The header, and the end of the file: its index of entries and the last commit.
 	places := []int64{0, 16, 31, 36, used - 300, used - 40, used - 8, used - 1}
 	for range 4 {
 		places = append(places, random.Int64N(used))
@@ -78,7 +78,7 @@ func fillFiles(t *testing.T, dir string) (last uint64) {
 	return last
 }
 
-// readsAll opens a log and reads all its entries, each of which must be the one that was written.
+// readsAll opens a log and reads all its entries, each of which must equal the one that was written.
 func readsAll(t *testing.T, dir string, last uint64) error {
 	t.Helper()
 	log, err := openStore(dir, WAL, storeOptions{})

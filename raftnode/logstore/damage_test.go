@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// TestANodeWithADamagedLogDoesNotStart, and says which entry it is.
+// TestANodeWithADamagedLogDoesNotStart: the error names the damaged entry.
 func TestANodeWithADamagedLogDoesNotStart(t *testing.T) {
 	n, conf := openOne(t)
 	propose := func() {
@@ -42,9 +42,9 @@ func TestANodeWithADamagedLogDoesNotStart(t *testing.T) {
 	}
 }
 
-// TestASnapshotThatWasBeingRemovedIsNoDamage: the power goes while an old snapshot is removed, and its folder is left, with or without
-// its state; the node starts, and the rest is gone. Where the newest one lacks its description the node does not start. (Found by the
-// fault suite: mix power-cuts, seed 1301.)
+// TestASnapshotThatWasBeingRemovedIsNoDamage: a power cut during the removal of an old snapshot leaves its folder, with or without its
+// state. The node starts and removes the rest. If the newest snapshot lacks its description, the node does not start. (Found by the fault
+// suite: mix power-cuts, seed 1301.)
 func TestASnapshotThatWasBeingRemovedIsNoDamage(t *testing.T) {
 	n, conf := openWithSnapshot(t)
 	n.Kill()
@@ -53,7 +53,7 @@ func TestASnapshotThatWasBeingRemovedIsNoDamage(t *testing.T) {
 	if err != nil || len(newest) == 0 {
 		t.Fatal(newest, err)
 	}
-	sameIndex := fmt.Sprintf("%d-%d-1700000000003", newest[0].Term, newest[0].Index) // made before
+	sameIndex := fmt.Sprintf("%d-%d-1700000000003", newest[0].Term, newest[0].Index) // made earlier
 	for name, files := range map[string][]string{
 		"1-3-1700000000000": {}, "1-4-1700000000001": {"state.bin"}, "1-9-1700000000002.tmp": {"meta.json"}, sameIndex: {"state.bin"},
 	} {
@@ -98,8 +98,9 @@ func TestASnapshotThatWasBeingRemovedIsNoDamage(t *testing.T) {
 	}
 }
 
-// TestASnapshotThatWasNotReadBackIsNotReliedOn: the process ended between writing a snapshot and reading it back. If that cannot be
-// restored, the node starts from what was before, which it still has. One that was read back, and is damaged since, is damage.
+// TestASnapshotThatWasNotReadBackIsNotReliedOn: the process ended between writing a snapshot and reading it back. If that snapshot cannot
+// be restored, the node starts from the state before it, which it still has. If a snapshot was read back and damaged later, it counts as
+// damage.
 func TestASnapshotThatWasNotReadBackIsNotReliedOn(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s, func(c *raftnode.Config) { c.TrailingLogs = 1000 })
@@ -124,8 +125,8 @@ func TestASnapshotThatWasNotReadBackIsNotReliedOn(t *testing.T) {
 	})
 }
 
-// TestASnapshotThatTheLogNeedsStays: where the log does not reach back to what was before it, one that cannot be restored is damage, and
-// is not removed: without it an entry would be missing.
+// TestASnapshotThatTheLogNeedsStays: if the log does not reach back to the state before it, an unreadable snapshot is damage and is not
+// removed: without it entries would be missing.
 func TestASnapshotThatTheLogNeedsStays(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s, func(c *raftnode.Config) { c.TrailingLogs = 1000 })

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// ErrDamaged says that a data directory does not hold what a node needs to go on.
+// ErrDamaged says that a data directory lacks data that a node needs, or holds wrong data.
 var ErrDamaged = errors.New("the data directory is damaged")
 
-// replaceIt is what to do about most damage.
+// replaceIt is the advice for most damage.
 const replaceIt = "replace the node: its peers have the data"
 
-// wholeFile is the place of damage that only a file's one checksum tells, or that leaves nothing of it to read.
+// wholeFile is the place of damage that only a checksum over the whole file detects, or that leaves the file unreadable.
 const wholeFile = "the whole file"
 
-// DamageError is an ErrDamaged that says where.
+// DamageError is an ErrDamaged with the place of the damage.
 type DamageError struct {
-	// File is relative to the data directory, Place is where in it.
+	// File is relative to the data directory, Place is a position in it.
 	File, Place string
 	Problem     string
-	// Advice is what to do; empty: replace the node, as Error says.
+	// Advice is the way out; empty: Error says to replace the node.
 	Advice string
-	// cause is what found it; nil: this package did.
+	// cause is the error that revealed the damage; nil: this package found it.
 	cause error
 }
 
@@ -47,7 +47,7 @@ func (e *DamageError) Unwrap() []error {
 	return []error{ErrDamaged, e.cause}
 }
 
-// fileOf returns the file of the data directory in which a store has an entry, or its values with index 0.
+// fileOf returns the file of the data directory in which a store keeps an entry; index 0 stands for its values.
 func fileOf(store any, index uint64) string {
 	if places, ok := store.(interface{ fileOf(index uint64) string }); ok {
 		return places.fileOf(index)
@@ -55,12 +55,12 @@ func fileOf(store any, index uint64) string {
 	return "the log store"
 }
 
-// entryDamage says that an entry in a store is damaged.
+// entryDamage returns a DamageError for an entry of a store.
 func entryDamage(store any, index uint64, problem string, cause error) error {
 	return &DamageError{File: fileOf(store, index), Place: fmt.Sprintf("log entry %d", index), Problem: problem, cause: cause}
 }
 
-// InDir says which data directory is damaged.
+// InDir adds the name of the data directory to an ErrDamaged.
 func InDir(dir string, err error) error {
 	if errors.Is(err, ErrDamaged) {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -68,11 +68,10 @@ func InDir(dir string, err error) error {
 	return err
 }
 
-// ErrWiped says that this node is a member whose disk was lost: its votes are forgotten, so it must not come back under
-// its old id.
+// ErrWiped says that this node is a member whose disk was lost. Its votes are lost too, so it must not return under its old id.
 var ErrWiped = errors.New("this node is a member of the cluster, but its disk is empty: remove the member and add it under a new id")
 
-// LostPartError is an ErrWiped that says which part of the disk was lost, or went back to an older state.
+// LostPartError is an ErrWiped that names the part of the disk that was lost or went back to an older state.
 type LostPartError struct {
 	Dir string
 	// Part is the file or folder, relative to the data directory.

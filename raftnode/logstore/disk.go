@@ -12,21 +12,21 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Disk is what a data directory holds, as far as it is known before its log store is open.
+// Disk is what is known of a data directory before its log store is opened.
 type Disk struct {
 	dir     string
 	witness *witness
-	// slot says that one of the witness's two slots is damaged.
+	// slot is the error of a damaged slot of the witness, if one of the two is.
 	slot error
-	// parts are the contents of the small files that are there.
+	// parts has the contents of the small files that exist.
 	parts map[string]string
-	// has is the log store that is there; empty: none.
+	// has is the log store that exists; empty: none.
 	has       Kind
 	snapshots []SnapshotFile
 }
 
-// ReadDisk reads all of a data directory but its log, checks it against the witness, and says what is missing where it took part in a
-// cluster. It changes nothing. Errors are ErrDamaged, ErrWiped, ErrTwoLogStores, *UnsupportedError and the system's.
+// ReadDisk reads a data directory except its log, checks it against the witness, and refuses it if it took part in a cluster and a part is
+// missing. It changes nothing. Errors are ErrDamaged, ErrWiped, ErrTwoLogStores, *UnsupportedError and the system's.
 func ReadDisk(dir string) (*Disk, error) {
 	if err := Supported(); err != nil {
 		return nil, err
@@ -38,13 +38,13 @@ func ReadDisk(dir string) (*Disk, error) {
 	return d, err
 }
 
-// Part returns what a small file says, and whether it is there.
+// Part returns the content of a small file, and whether the file exists.
 func (d *Disk) Part(name string) (content string, there bool) {
 	content, there = d.parts[name]
 	return strings.TrimSpace(content), there
 }
 
-// readDisk is ReadDisk without the look at what is missing.
+// readDisk is ReadDisk without the check for missing parts.
 func readDisk(dir string) (*Disk, error) {
 	d := &Disk{dir: dir, parts: map[string]string{}}
 	var err error
@@ -80,7 +80,7 @@ func (d *Disk) lost(part, format string, args ...any) error {
 	return &LostPartError{Dir: d.dir, Part: part, Problem: fmt.Sprintf(format, args...)}
 }
 
-// started says whether this disk took part in a cluster, as far as its files tell without the log.
+// started says whether this disk took part in a cluster, judged by its files without the log.
 func (d *Disk) started() bool {
 	_, formed := d.parts[FormedFile]
 	_, joined := d.parts[JoinedFile]
@@ -88,7 +88,7 @@ func (d *Disk) started() bool {
 	return formed || joined || cluster || len(d.snapshots) > 0 || d.witness != nil && d.witness.started()
 }
 
-// complete says which part is missing on a disk that took part in a cluster: each was durable before.
+// complete returns an error if a part is missing. It is called for disks that took part in a cluster: every part was durable before that.
 func (d *Disk) complete() error {
 	if d.has == "" {
 		return d.lost("log store", "neither raft.db nor wal/%s exists", walMetaFile)
@@ -115,7 +115,7 @@ func (d *Disk) complete() error {
 	return nil
 }
 
-// judgeStore checks the log store of a stopped node. What has neither witness nor small files is no node's disk, but a test's or a tool's.
+// judgeStore checks the log store of a stopped node. A store without witness and binding passes: a test or a tool made it.
 func (d *Disk) judgeStore(log Store) error {
 	values, err := stableOf(log)
 	if err != nil {
@@ -156,7 +156,7 @@ func (d *Disk) judge(log Store, values *stable) error {
 	if err := d.complete(); err != nil {
 		return err
 	}
-	if w == nil { // from before there were witnesses
+	if w == nil { // from a version without a witness
 		if term == 0 || last == 0 && len(d.snapshots) == 0 {
 			return d.lost(name, "empty")
 		}
@@ -165,7 +165,7 @@ func (d *Disk) judge(log Store, values *stable) error {
 	if term < w.term {
 		return d.lost(name, "older than the node's witness: it has term %d, the node was in term %d", term, w.term)
 	}
-	// The witness may be as old as the store. A node is in the term of a snapshot before it makes or takes that.
+	// The witness may be as old as the store. A node is in a snapshot's term before it makes or installs that snapshot.
 	if len(d.snapshots) > 0 && term < d.snapshots[0].Term {
 		return d.lost(name, "older than the newest snapshot: it has term %d, the snapshot is of term %d", term, d.snapshots[0].Term)
 	}
@@ -223,14 +223,14 @@ func (d *Disk) storeName() string {
 	return "raft.db"
 }
 
-// claim makes what a new disk lacks, gives one from before there were witnesses its witness, and opens the keeper. From then on the
+// claim creates the missing parts of a new disk, gives a disk of a version without one its witness, and opens the keeper. From then on the
 // witness agrees with the log store.
 func (d *Disk) claim(id string, values *stable, guard func(string, func() error) error) (*keeper, error) {
 	w := d.witness
 	if w == nil {
 		w = new(witness)
 		if !d.started() {
-			delete(d.parts, NonceFile) // of a start that was interrupted
+			delete(d.parts, NonceFile) // from an interrupted start
 		}
 		for name, content := range map[string]string{NodeFile: id, NonceFile: newNonce()} {
 			if _, there := d.parts[name]; there {
@@ -266,7 +266,7 @@ func (d *Disk) claim(id string, values *stable, guard func(string, func() error)
 			*w.part(name) = partSum([]byte(content))
 		}
 	})
-	if err == nil && d.slot != nil { // both slots are written again
+	if err == nil && d.slot != nil { // writes both slots again
 		err = firstError(k.last.write(k.file), k.last.write(k.file))
 	}
 	if err != nil {

@@ -6,13 +6,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapshotEnds are the last entries of the newest snapshots that are on this disk.
+// snapshotEnds has the last entries of the newest snapshots on this disk.
 type snapshotEnds struct {
 	mu     sync.Mutex
 	newest []raft.Log
 }
 
-// mostEnds is how many ends are kept: raft has at most two snapshots in mind.
+// mostEnds is how many ends are kept: raft refers to at most two snapshots.
 const mostEnds = 4
 
 func (e *snapshotEnds) add(index, term uint64) {
@@ -24,7 +24,7 @@ func (e *snapshotEnds) add(index, term uint64) {
 	}
 }
 
-// last returns the index up to which the newest snapshot stands for the log; 0: there is none.
+// last returns the last index that the newest snapshot covers; 0: there is none.
 func (e *snapshotEnds) last() (index uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -34,7 +34,7 @@ func (e *snapshotEnds) last() (index uint64) {
 	return index
 }
 
-// term returns the term of the entry with which a snapshot ends.
+// term returns the term of the entry at which a snapshot ends.
 func (e *snapshotEnds) term(index uint64) (term uint64, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

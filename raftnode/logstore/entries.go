@@ -13,7 +13,7 @@ type Entry struct {
 	Data        []byte
 }
 
-// eachEntry calls fn for entries of a log.
+// eachEntry calls fn for the entries from..to (0: the last) of a log, and skips gaps.
 func eachEntry(store raft.LogStore, from, to uint64, fn func(Entry) error) error {
 	first, err := store.FirstIndex()
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// What tests of whole nodes look at and change in a stopped one's data directory.
+// Functions and names with which tests of whole nodes inspect and change a stopped node's data directory.
 var (
 	BothStores     = bothStores
 	OpenRaw        = openRaw
@@ -30,21 +30,21 @@ var (
 	KeyWitness     = keyWitness
 )
 
-// WitnessFile and WALMetaFile are names of files.
+// WitnessFile and WALMetaFile are file names.
 const (
 	WitnessFile = witnessFile
 	WALMetaFile = walMetaFile
 )
 
 type (
-	// Witness is what the witness says.
+	// Witness is the content of the witness.
 	Witness = witness
-	// Stable is a store's values.
+	// Stable has a store's values.
 	Stable = stable
 )
 
-// UsedBytes returns where the bytes are that the newest transaction of a bbolt file uses: of its pages, both meta pages and the list of
-// free pages among them, all but the zeros at their ends.
+// UsedBytes returns the offsets of the bytes that the newest transaction of a bbolt file uses: those of its pages, of both meta pages and
+// of the list of free pages, without the zeros at their ends.
 func UsedBytes(t *testing.T, path string) (used []int64) {
 	t.Helper()
 	data, err := os.ReadFile(path)
@@ -73,7 +73,7 @@ func UsedBytes(t *testing.T, path string) (used []int64) {
 	return used
 }
 
-// Path is where a store lies.
+// Path is where a store is in a data directory.
 func (s Kind) Path(dir string) string { return s.path(dir) }
 
 // Number returns a number.
@@ -103,8 +103,8 @@ func (w *witness) Snapshot() uint64 { return w.snapshot }
 // Part returns the checksum of a small file.
 func (w *witness) Part(name string) uint32 { return *w.part(name) }
 
-// ForgetSnapshot makes it know of no snapshot.
+// ForgetSnapshot removes the snapshot from the witness.
 func (w *witness) ForgetSnapshot() { w.snapshot, w.snapshotTerm, w.snapshotMeta = 0, 0, 0 }
 
-// Values returns the values of a directory that was opened for reading.
+// Values returns the values of a directory opened for reading.
 func (o *Offline) Values() (*stable, error) { return stableOf(o.store) }

@@ -13,31 +13,31 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// failStop is raft's log and stable store. The first write that fails ends the node: after a failed fsync nothing that
-// is still in memory can be trusted, and what is on disk is only known by reading it again. So does a write that takes
-// too long: its leader looks alive and serves nobody.
+// failStop is raft's log and stable store. The first failed write ends the node: after a failed fsync, data in memory cannot be trusted,
+// and only reading it again tells what is on disk. A write that takes too long ends the node too: such a leader looks alive but serves no
+// requests.
 type failStop struct {
 	store Store
-	// fatal is called once per failure; it must not block for long.
+	// fatal is called once per failure; it must return quickly.
 	fatal func(error)
 	// monotonic is a clock in nanoseconds.
 	monotonic func() int64
-	// crash is called at points at which a test ends the process.
+	// crash is called at points where a test may end the process.
 	crash func(point string)
-	// append, if set, makes the appends.
+	// append, if set, makes the appends. took, if set, gets the duration of each write.
 	append func(write func() error) error
 	took   func(time.Duration)
-	// keeper learns what is durable; nil: there is no witness.
+	// keeper records what is durable; nil: there is no witness.
 	keeper *keeper
 	// bound: the store's values have checksums. voteTerm is the term of the vote that is being written.
 	bound    bool
 	voteTerm uint64
-	// running says that raft runs: from then on it takes no error of a read or of a term. Before, met is what it met.
+	// running: raft runs, and a failed read or term write ends the calling goroutine. Before that, met keeps the error.
 	running atomic.Bool
 	met     error
 
 	writesMu sync.Mutex
-	// writes are when each write in flight began (nanoseconds of the clock): a leader's entries are written beside terms.
+	// writes has the start of each write in flight (nanoseconds of the clock). A leader writes terms while it writes entries.
 	writes []int64
 }
 
@@ -68,7 +68,7 @@ func (s *failStop) StoreLog(log *raft.Log) error { return s.StoreLogs([]*raft.Lo
 func (s *failStop) StoreLogs(logs []*raft.Log) error {
 	sealed, err := seal(logs)
 	if err != nil {
-		return err // damaged on its way here: refused, and sent again
+		return err // damaged on the way here; the leader sends it again
 	}
 	return s.storeSealed(sealed)
 }
@@ -89,8 +89,8 @@ func (s *failStop) storeSealed(logs []*raft.Log) error {
 	return err
 }
 
-// GetLog implements raft.LogStore. An entry that is damaged is neither applied nor sent: the node stops. Raft would panic
-// at the error, so its goroutine that asks for the entry ends here.
+// GetLog implements raft.LogStore. A damaged entry is neither applied nor sent: the node stops. Raft would panic at the error, so its
+// calling goroutine ends here.
 func (s *failStop) GetLog(index uint64, log *raft.Log) error {
 	err := getIntact(s.store, index, log)
 	if errors.Is(err, ErrDamaged) {
@@ -103,9 +103,8 @@ func (s *failStop) GetLog(index uint64, log *raft.Log) error {
 	return err
 }
 
-// DeleteRange implements raft.LogStore. It deletes in pieces as large as the store cuts at once, in the order that leaves no
-// hole in the middle of the log if the process ends in between: the beginning of the log from the front, its end from
-// the back.
+// DeleteRange implements raft.LogStore. It deletes in chunks of CutAtOnce entries. Their order leaves no hole in the log if the process
+// ends in between: the log's beginning is deleted from the front, its end from the back.
 func (s *failStop) DeleteRange(first, last uint64) error {
 	end, err := s.LastIndex()
 	if err != nil {
@@ -136,14 +135,14 @@ func (s *failStop) DeleteRange(first, last uint64) error {
 	return nil
 }
 
-// lower takes back what the witness says of an entry and those after it.
+// lower removes an entry and its successors from the witness.
 func (s *failStop) lower(from uint64) error {
 	if s.keeper == nil {
 		return nil
 	}
 	var before raft.Log
 	if err := s.store.GetLog(from-1, &before); err != nil {
-		before.Term = 0 // there is none, or it is damaged, which is for others to tell
+		before.Term = 0 // missing, or damaged: other checks report that
 	}
 	return s.keeper.lower(from-1, before.Term)
 }
@@ -156,7 +155,7 @@ func (s *failStop) Get(key []byte) ([]byte, error) { return s.values().get(key) 
 // GetUint64 implements raft.StableStore.
 func (s *failStop) GetUint64(key []byte) (uint64, error) { return s.values().number(key) }
 
-// Set implements raft.StableStore. A vote is in the witness too before it is given.
+// Set implements raft.StableStore. A vote is in the witness too before raft sends it.
 func (s *failStop) Set(key, value []byte) error {
 	err := s.write("writing a vote", func() error { return s.values().set(key, value) })
 	s.crash("before-witness")
@@ -167,14 +166,14 @@ func (s *failStop) Set(key, value []byte) error {
 	return err
 }
 
-// SetUint64 implements raft.StableStore. Raft would panic at a term that cannot be written, before the node has stopped as it
-// should, so its goroutine ends here.
+// SetUint64 implements raft.StableStore. If a term cannot be written, raft would panic before the node has stopped in order, so its calling
+// goroutine ends here.
 func (s *failStop) SetUint64(key []byte, value uint64) error {
 	err := s.write("writing a term", func() error { return s.values().setNumber(key, value) })
 	switch {
 	case err != nil || s.keeper == nil:
 	case bytes.Equal(key, keyVoteTerm):
-		s.voteTerm = value // the vote follows
+		s.voteTerm = value // raft writes the vote next
 	case bytes.Equal(key, keyTerm):
 		s.crash("before-witness")
 		err = s.keeper.change(func(w *witness) { w.term = value })
@@ -202,7 +201,7 @@ func (s *failStop) ended(at int64) {
 	}
 }
 
-// OldestWrite returns when the oldest write in flight began, by the monotonic clock; false: there is none.
+// OldestWrite returns when the oldest write in flight began, by the monotonic clock; false: no write is in flight.
 func (s *failStop) OldestWrite() (at int64, writing bool) {
 	s.writesMu.Lock()
 	defer s.writesMu.Unlock()

@@ -12,8 +12,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestCuttingTheLogLeavesNoHole: wherever the process ends while a long range is deleted, what is left is in one piece:
-// from the front the beginning goes, from the back the end.
+// TestCuttingTheLogLeavesNoHole: at whichever point the process ends while a long range is deleted, the rest is contiguous. The log's
+// beginning is deleted from the front, its end from the back.
 func TestCuttingTheLogLeavesNoHole(t *testing.T) {
 	const entries = 3*2048 + 100
 	for name, c := range map[string]struct {
@@ -45,7 +45,7 @@ func TestCuttingTheLogLeavesNoHole(t *testing.T) {
 				}()
 				checkWhole(t, s)
 				s.crash = func(string) {}
-				if err := s.DeleteRange(c.first, c.last); err != nil { // after a restart raft cuts again
+				if err := s.DeleteRange(c.first, c.last); err != nil { // after a restart raft deletes again
 					t.Fatal(err)
 				}
 				for _, index := range []uint64{max(c.first, 1), c.last} {
@@ -77,7 +77,7 @@ func checkWhole(t *testing.T, log raft.LogStore) {
 	}
 }
 
-// overwrite changes a byte of what the log's file holds under an index.
+// overwrite changes a byte of an entry in the log's file.
 func overwrite(t *testing.T, dir string, index uint64, at int, change byte) {
 	t.Helper()
 	if UnderTest == WAL {
@@ -110,8 +110,7 @@ func openLog(t *testing.T, dir string) *failStop {
 	return &failStop{store: store, fatal: func(error) {}, monotonic: monotonic, crash: func(string) {}}
 }
 
-// TestADamagedEntryIsNotRead: whatever bit of a stored entry is flipped, it is refused, or what is read is what was
-// written.
+// TestADamagedEntryIsNotRead: after any flipped bit of a stored entry, a read is refused or returns what was written.
 func TestADamagedEntryIsNotRead(t *testing.T) {
 	if UnderTest != Bolt {
 		t.Skip("of a file of a write-ahead log all bits are flipped in TestADamagedWALIsNotRead")
@@ -164,7 +163,7 @@ func TestADamagedEntryIsNotRead(t *testing.T) {
 	}
 }
 
-// TestADamagedEntryOnTheWireIsNotStored: what a leader sends carries the sum that it stored.
+// TestADamagedEntryOnTheWireIsNotStored: an entry carries the checksum that its leader stored.
 func TestADamagedEntryOnTheWireIsNotStored(t *testing.T) {
 	leader, follower := openLog(t, t.TempDir()), openLog(t, t.TempDir())
 	defer func() { _, _ = leader.store.Close(), follower.store.Close() }()

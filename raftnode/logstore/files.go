@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// Files in the data directory beside the log.
+// Small files in the data directory.
 const (
 	ClusterFile = "cluster"   // the cluster's id
 	NodeFile    = "node"      // this node's id
-	NonceFile   = "formation" // this disk's nonce, by which a wiped disk is told from the one that formed the cluster
+	NonceFile   = "formation" // this disk's nonce: it tells the disk that formed the cluster from a wiped one
 	FormedFile  = "formed"    // the nonces of the members with which this node formed the cluster
-	JoinedFile  = "joined"    // the index of the configuration in which a leader took this disk in as a learner
+	JoinedFile  = "joined"    // the index of the configuration in which a leader added this disk as a learner
 )
 
 // prepareDir makes the data directory.
@@ -31,8 +31,7 @@ func prepareDir(dir string) error {
 	return os.MkdirAll(filepath.Join(dir, "snapshots"), 0o700)
 }
 
-// clearSnapshots removes what is left of snapshots that were being made or removed when the process ended. The data directory is this
-// process's own by now.
+// clearSnapshots removes the remains of snapshots whose creation or removal was interrupted. This process must own the data directory.
 func clearSnapshots(dir string) error {
 	_, unfinished, err := ListSnapshots(dir)
 	if err != nil {
@@ -46,7 +45,7 @@ func clearSnapshots(dir string) error {
 	return nil
 }
 
-// writeDurably replaces a small file.
+// writeDurably replaces a small file atomically and durably.
 func writeDurably(path, content string) error {
 	temporary := path + ".new"
 	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -68,7 +67,7 @@ func writeDurably(path, content string) error {
 	return syncDir(filepath.Dir(path))
 }
 
-// syncDir makes the names in a directory durable.
+// syncDir makes the file names in a directory durable.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

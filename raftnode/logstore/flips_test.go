@@ -20,7 +20,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// held is what a stopped node's disk comes to.
+// held is the state that a stopped node's disk holds.
 type held struct {
 	whole, ledger [32]byte
 	index, term   uint64
@@ -53,8 +53,8 @@ func (h held) String() string {
 	return fmt.Sprintf("%x at %d, term %d, vote %s", h.whole[:8], h.index, h.term, h.vote)
 }
 
-// leadsWith checks that a node which was started alone has the ledger that its disk holds. It writes more than that: it is elected, and its
-// clock goes on.
+// leadsWith checks that a node started alone has the ledger that its disk holds. Other state differs: the node is elected, and its clock
+// advances.
 func (h held) leadsWith(t *testing.T, n *raftnode.Node) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -65,7 +65,7 @@ func (h held) leadsWith(t *testing.T, n *raftnode.Node) error {
 	return err
 }
 
-// spoilt is one file of a data directory with one flipped bit, or cut off.
+// spoilt is one file of a data directory, truncated or with one flipped bit.
 type spoilt struct {
 	file string
 	at   int64
@@ -80,7 +80,7 @@ func (s spoilt) String() string {
 	return fmt.Sprintf("%s with bit %d of byte %d flipped", s.file, s.bit, s.at)
 }
 
-// spoil spoils a file.
+// spoil applies the damage to a directory.
 func (s spoilt) spoil(t *testing.T, dir string) {
 	t.Helper()
 	path := filepath.Join(dir, s.file)
@@ -91,16 +91,16 @@ func (s spoilt) spoil(t *testing.T, dir string) {
 	}
 }
 
-// everywhere is up to how many bytes a file is spoilt everywhere.
+// everywhere is the size in bytes up to which a file is damaged at every offset.
 const everywhere = 8 << 10
 
-// places draws where to spoil a file: every place of a small one, and of a large one its head, its end and some between. What is only zeros
-// is spoilt in a few places.
+// places draws the offsets at which to damage a file: every one of a small file; for a large one its head, its end and some in between.
+// Runs of zeros get only a few.
 func places(random *rand.Rand, data []byte, most int) []int64 {
 	var all []int64
 	for at := 0; at < len(data); {
 		zeros := len(data[at:]) - len(bytes.TrimLeft(data[at:], "\x00"))
-		if zeros <= 32 { // as of a number
+		if zeros <= 32 { // such as in a number
 			all = append(all, int64(at))
 			at++
 			continue
@@ -120,7 +120,7 @@ func places(random *rand.Rand, data []byte, most int) []int64 {
 	return all
 }
 
-// flipsOr returns how many places or bits of a file are tried.
+// flipsOr returns how many offsets or bits of a file to try.
 func flipsOr(most, short int) int {
 	if flips, _ := strconv.Atoi(os.Getenv("QUOTAD_FLIPS")); flips > 0 {
 		return flips
@@ -131,15 +131,15 @@ func flipsOr(most, short int) int {
 	return most
 }
 
-// TestEachFlippedBitIsTold: whatever bit of whatever file of a stopped node's data directory flips, and wherever a file is cut off, the node
-// starts with the same state or refuses, with the file and what to do; it never panics and never forgets what its witness knows.
-// QUOTAD_FLIPS is how many places of a file are tried; the default is a sample, 1000000 is all.
+// TestEachFlippedBitIsTold: flips bits of every file of a stopped node's data directory, and truncates the files. The node starts with the
+// same state, or refuses and names the file and the way out. It never panics and never forgets what its witness knows. QUOTAD_FLIPS is how
+// many offsets of a file to try; the default is a sample, 1000000 is all.
 func TestEachFlippedBitIsTold(t *testing.T) {
 	most := flipsOr(96, 3)
 	random := logstore.FlipSeed(t)
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s)
-		if err := reopens(t, conf); err != nil { // its term is in its log then
+		if err := reopens(t, conf); err != nil { // so that its term is in its log
 			t.Fatal(err)
 		}
 		want, err := stateOf(conf.DataDir)
@@ -167,7 +167,7 @@ func TestEachFlippedBitIsTold(t *testing.T) {
 			same, refused := 0, 0
 			for _, at := range places(random, content, most) {
 				ways := []spoilt{{file: file, at: at, bit: random.IntN(8)}, {file: file, at: at, cut: true}}
-				if testing.Short() { // another one with the next seed
+				if testing.Short() { // the next seed draws another one
 					way := random.IntN(len(ways))
 					ways = ways[way : way+1]
 				}
@@ -186,7 +186,7 @@ func TestEachFlippedBitIsTold(t *testing.T) {
 	})
 }
 
-// fresh makes dir a copy of a data directory. Large files are holes where they are zeros.
+// fresh makes dir a copy of a data directory. Zeros in large files become holes.
 func fresh(t *testing.T, dir, from string) {
 	t.Helper()
 	err := os.RemoveAll(dir)
@@ -209,7 +209,7 @@ func fresh(t *testing.T, dir, from string) {
 	}
 }
 
-// tells checks what a node and verify make of a spoilt directory, and whether the node refused.
+// tells checks the verdicts of a node and of verify on a damaged directory, and returns whether the node refused.
 func tells(t *testing.T, one spoilt, conf raftnode.Config, dir string, want held) (refused bool) {
 	t.Helper()
 	conf.DataDir = dir
@@ -252,7 +252,7 @@ func tells(t *testing.T, one spoilt, conf raftnode.Config, dir string, want held
 	return false
 }
 
-// placed checks that a refusal names a file of the directory, the place in it where a part of it is meant, and what to do.
+// placed checks that a refusal names a file of the directory, the place in it if only a part is damaged, and the way out.
 func placed(t *testing.T, one spoilt, dir string, err error) {
 	t.Helper()
 	file, place := "", ""
@@ -273,7 +273,7 @@ func placed(t *testing.T, one spoilt, dir string, err error) {
 	if place == "" {
 		t.Errorf("%s: it names no place: %v", one, err)
 	}
-	if file != one.file && !strings.HasPrefix(one.file, file+string(filepath.Separator)) { // what a log lacks, only its folder tells
+	if file != one.file && !strings.HasPrefix(one.file, file+string(filepath.Separator)) { // or only the folder of a missing file
 		t.Errorf("%s: it names %s: %v", one, file, err)
 	}
 	if !strings.Contains(err.Error(), "replace the node") && !strings.Contains(err.Error(), "remove the member") &&
@@ -282,7 +282,7 @@ func placed(t *testing.T, one spoilt, dir string, err error) {
 	}
 }
 
-// contents describes all files: large ones end with zeros, which need not be read into a digest.
+// contents describes all files. The zeros at the end of large ones are left out of the digest.
 func contents(t *testing.T, dir string) string {
 	t.Helper()
 	var out strings.Builder

@@ -25,8 +25,8 @@ type Offline struct {
 	store Store
 }
 
-// OpenOffline opens a stopped node's data directory for reading. ErrDataDirInUse: a process has it open; fs.ErrNotExist: it is
-// none; ErrTwoLogStores, ErrDamaged, *UnsupportedError.
+// OpenOffline opens a stopped node's data directory for reading. Errors are ErrDataDirInUse, fs.ErrNotExist (not a node's data directory),
+// ErrTwoLogStores, ErrDamaged, *UnsupportedError, and the system's.
 func OpenOffline(dir string) (*Offline, error) {
 	if err := Supported(); err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func OpenOffline(dir string) (*Offline, error) {
 	return &Offline{dir: dir, store: store}, nil
 }
 
-// Close closes it.
+// Close closes the directory's log store.
 func (o *Offline) Close() error { return o.store.Close() }
 
 // Entries calls fn for the entries from..to (0: the last) of the log.
@@ -61,23 +61,22 @@ type SnapshotFile struct {
 	ID          string
 	Index, Term uint64
 	Size        int64
-	// Path is the file with the state.
+	// Path is the path of the file with the state.
 	Path string
-	// meta is the checksum of its description.
+	// meta is the checksum of the snapshot's description.
 	meta uint32
 }
 
-// metaPath is the description's, relative to the data directory.
+// metaPath is the path of the description, relative to the data directory.
 func (s *SnapshotFile) metaPath() string { return filepath.Join("snapshots", s.ID, "meta.json") }
 
-// Snapshots lists the snapshots, the newest first.
+// Snapshots lists the snapshots, newest first.
 func (o *Offline) Snapshots() ([]SnapshotFile, error) {
 	all, _, err := ListSnapshots(o.dir)
 	return all, err
 }
 
-// Verify checks that the newest snapshot can be restored, that the log goes on where it ends, and that every entry of it is
-// what was written.
+// Verify checks that the snapshots can be restored, that the log continues where the newest one ends, and that every entry of it is intact.
 func (o *Offline) Verify() error {
 	if log, ok := o.store.(*walLog); ok && log.damage != nil {
 		return log.damage
@@ -103,8 +102,8 @@ func (o *Offline) Verify() error {
 	return o.Entries(0, 0, func(Entry) error { return nil })
 }
 
-// State returns the state that the directory holds: its newest snapshot, and every entry after it that the log has. Whether the
-// last of them were committed one node alone cannot know; that they count is the safe side, since nothing is granted twice.
+// State returns the state that the directory holds: the newest snapshot with every later entry of the log applied. One node alone cannot
+// know whether the last entries were committed. Counting them is the safe side: no amount is granted twice.
 func (o *Offline) State() (*fsm.State, error) {
 	all, err := o.Snapshots()
 	if err != nil {
@@ -139,8 +138,8 @@ func (o *Offline) State() (*fsm.State, error) {
 	return machine.Freeze(), nil
 }
 
-// compareSnapshots orders snapshots by their names, as raft does, the oldest first: by the term and the index up to which they go, and
-// by when they were made, in milliseconds. A name of another kind comes last.
+// compareSnapshots orders snapshots by their names as raft does, oldest first: by the term and index at which they end, then by their
+// creation time in milliseconds. Names of another form sort last.
 func compareSnapshots(a, b string) int {
 	parts := func(name string) (parts [3]uint64) {
 		if _, err := fmt.Sscanf(name, "%d-%d-%d", &parts[0], &parts[1], &parts[2]); err != nil {
@@ -152,9 +151,8 @@ func compareSnapshots(a, b string) int {
 	return slices.Compare(x[:], y[:])
 }
 
-// ListSnapshots returns the snapshots of a data directory, the newest first, and the names of those that were being made or removed
-// when the process ended. The latter have no meta.json any more, and there is a newer one: an old snapshot is removed when its
-// successors are durable.
+// ListSnapshots returns the snapshots of a data directory, newest first, and the names of those whose creation or removal was interrupted.
+// The latter have no meta.json, and a newer snapshot exists: an old one is removed only after its successors are durable.
 func ListSnapshots(dir string) (all []SnapshotFile, unfinished []string, err error) {
 	entries, err := os.ReadDir(filepath.Join(dir, "snapshots"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -189,7 +187,8 @@ func ListSnapshots(dir string) (all []SnapshotFile, unfinished []string, err err
 	return all, unfinished, nil
 }
 
-// ReadSnapshot reads a snapshot's description in its folder. Raft believes it, and some of what a flipped bit makes of it raft does not survive.
+// ReadSnapshot reads and checks the description in a snapshot's folder. Raft trusts the description, and some flipped bits in it would
+// crash raft.
 func ReadSnapshot(path string) (found SnapshotFile, err error) {
 	data, err := os.ReadFile(filepath.Join(path, "meta.json"))
 	if err != nil {
@@ -218,8 +217,8 @@ func ReadSnapshot(path string) (found SnapshotFile, err error) {
 	}, nil
 }
 
-// verifySnapshots refuses what raft would pass over in silence: a snapshot that cannot be read (it would fall back to
-// an older one, with a gap), and a log that begins later than the snapshot ends.
+// verifySnapshots refuses two states that raft would silently accept: an unreadable snapshot, for which raft would fall back to an older
+// one, with a gap; and a log that begins after the end of the newest snapshot.
 func verifySnapshots(dir string, store raft.LogStore) error {
 	all, _, err := ListSnapshots(dir)
 	if err != nil {
@@ -245,7 +244,7 @@ func verifySnapshots(dir string, store raft.LogStore) error {
 	return nil
 }
 
-// Verify reads the state back.
+// Verify reads the state back and checks it.
 func (s *SnapshotFile) Verify() error { return s.VerifyBy(fsm.VerifySnapshot) }
 
 // VerifyBy is Verify with another check of the content.
@@ -264,7 +263,7 @@ func (s *SnapshotFile) VerifyBy(look func(io.Reader) error) error {
 	return nil
 }
 
-// damaged says that the state of a snapshot is, of which one checksum tells.
+// damaged returns a DamageError for the state, which one checksum covers.
 func (s *SnapshotFile) damaged(problem string, cause error) error {
 	return &DamageError{File: filepath.Join("snapshots", s.ID, "state.bin"), Place: wholeFile, Problem: problem, cause: cause}
 }

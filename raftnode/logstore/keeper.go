@@ -10,36 +10,36 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// The witness is at most this far behind the log.
+// The witness is at most this far behind the log, in entries and in time.
 const (
 	witnessEntries = 1000
 	witnessDelay   = time.Second
 )
 
-// keeper writes the witness. Terms, votes, snapshots and small files are in it before anybody learns of them. Appends only note how far
-// they came, and a goroutine of the node writes that down.
+// keeper writes the witness. It writes terms, votes, snapshots and small files before the node acts on them. Appends only record their last
+// entry in memory, and a goroutine of the node writes that to the witness.
 type keeper struct {
 	dir string
-	// write wraps each write: one that fails or hangs ends the node.
+	// guard wraps each write: a failed or stalled one ends the node.
 	guard func(what string, write func() error) error
 
-	// mu guards file and last, what was written last. It is taken before noted's lock.
+	// mu guards file and last, the content last written. It is taken before pendingMu.
 	mu   sync.Mutex
 	file *os.File
 	last witness
 
 	pendingMu sync.Mutex
-	// index and term are of the last synced entry; fresh: it is not in the witness yet.
+	// index and term are those of the last synced entry; fresh: it is not in the witness yet.
 	index, term uint64
 	fresh       bool
 	// recorded is the index in the witness.
 	recorded uint64
 
-	// dirty has a token when there is something to write, soon when it is due at once.
+	// dirty has a token when there is something to write, soon when it must be written at once.
 	dirty, soon chan struct{}
 }
 
-// openKeeper opens a witness that was read, or made, as w.
+// openKeeper opens an existing witness whose content is w.
 func openKeeper(dir string, w *witness, guard func(string, func() error) error) (*keeper, error) {
 	file, err := os.OpenFile(filepath.Join(dir, witnessFile), os.O_RDWR, 0)
 	if err != nil {
@@ -51,7 +51,7 @@ func openKeeper(dir string, w *witness, guard func(string, func() error) error) 
 	}, nil
 }
 
-// change changes the account durably. What change leaves as it is costs nothing.
+// change changes the witness durably. It writes nothing if the content stays the same.
 func (k *keeper) change(change func(w *witness)) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -74,7 +74,7 @@ func (k *keeper) changeLocked(change func(w *witness)) error {
 	return nil
 }
 
-// recordSynced records that the log is durable up to an entry. It is on the append path and only takes a lock for a moment.
+// recordSynced records that the log is durable up to an entry. It is on the append path and holds a lock only for a moment.
 func (k *keeper) recordSynced(entry *raft.Log) {
 	k.pendingMu.Lock()
 	defer k.pendingMu.Unlock()
@@ -95,7 +95,7 @@ func wake(channel chan struct{}) {
 	}
 }
 
-// flush writes down how far the log is durable.
+// flush writes to the witness how far the log is durable.
 func (k *keeper) flush() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,7 +113,7 @@ func (k *keeper) flush() error {
 	return err
 }
 
-// lower takes back what the witness says of entries after index, before they are cut off. term is that of the entry at index; 0: unknown.
+// lower removes the entries after index from the witness, before they are cut off. term is that of the entry at index; 0: unknown.
 func (k *keeper) lower(index, term uint64) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -133,8 +133,8 @@ func (k *keeper) lower(index, term uint64) error {
 	return err
 }
 
-// part replaces a small file of the data directory. The witness forgets the old content first and knows the new one at the end, so that
-// it agrees with the file wherever the process ends.
+// part replaces a small file of the data directory. The witness drops the old checksum first and gets the new one last, so that it agrees
+// with the file wherever the process ends.
 func (k *keeper) part(name, content string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -152,7 +152,7 @@ func (k *keeper) part(name, content string) error {
 	return set(partSum([]byte(content)))
 }
 
-// part returns where the checksum of a small file stands.
+// part returns a pointer to the checksum of a small file.
 func (w *witness) part(name string) *uint32 {
 	for i, known := range partNames {
 		if known == name {
@@ -162,7 +162,7 @@ func (w *witness) part(name string) *uint32 {
 	panic("not a part of a data directory: " + name)
 }
 
-// recordSnapshot records a snapshot that was verified. meta is its description.
+// recordSnapshot records a verified snapshot. meta is its description.
 func (k *keeper) recordSnapshot(index, term uint64, meta []byte) error {
 	return k.change(func(w *witness) {
 		w.snapshot, w.snapshotTerm, w.snapshotMeta = index, term, partSum(meta)
@@ -193,7 +193,7 @@ func (k *keeper) run(stop ...<-chan struct{}) {
 	}
 }
 
-// close writes down how far the log came, and closes the file.
+// close flushes and closes the file.
 func (k *keeper) close() error {
 	err := k.flush()
 	k.mu.Lock()

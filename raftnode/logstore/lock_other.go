@@ -4,5 +4,5 @@ package logstore
 
 import "os"
 
-// tryLock locks nothing here: no store is opened.
+// tryLock fails: this system is not supported.
 func tryLock(*os.File, bool) (bool, error) { return false, Supported() }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryLock takes a file's lock, shared or for this process alone, unless another process has it. bbolt takes the same lock.
+// tryLock takes a file's lock, shared or exclusive; taken is false if another process has it. bbolt takes the same lock.
 func tryLock(file *os.File, shared bool) (taken bool, err error) {
 	how := unix.LOCK_EX
 	if shared {

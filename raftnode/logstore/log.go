@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-// ErrUncommittedRestore says that this node began a restore as a leader, and that its cluster went on without.
+// ErrUncommittedRestore says that this node began a restore as leader, and that its cluster continued without it.
 var ErrUncommittedRestore = errors.New("the restore was not committed: the cluster continued without it")
 
 // Options are what a Log needs of its node.
@@ -23,29 +23,29 @@ type Options struct {
 	Kind Kind
 	// Node is this node's id.
 	Node string
-	// Leads says whether this node leads, as raft sees it at that moment.
+	// Leads says whether raft is leader at that moment.
 	Leads func() bool
-	// Fatal is called once per failure, after which the node must not go on. It must not block for long.
+	// Fatal is called once per failure; the node must stop then. It must return quickly.
 	Fatal func(error)
 	// Monotonic is a clock in nanoseconds that never jumps.
 	Monotonic func() int64
-	// Crash is called at points at which a test ends the process; nil: there is no such test.
+	// Crash is called at points where a test may end the process; nil: no such test.
 	Crash func(point string)
-	// Append, if set, makes the appends: it calls write, maybe later, or returns an error without.
+	// Append, if set, makes the appends: it calls write, at once or later, or returns an error without a call.
 	Append func(write func() error) error
-	// Took, if set, is told how long each write took.
+	// Took, if set, gets the duration of each write.
 	Took func(time.Duration)
-	// Logger takes messages; nil: nobody reads them.
+	// Logger takes messages; nil: they are discarded.
 	Logger hclog.Logger
 }
 
-// Log is raft's log, with its terms and votes, as raft sees it. To a follower it also has the entry with which a snapshot ends, without
-// what that says.
+// Log is raft's log, with its terms and votes, as raft sees it. For a follower it also contains the entry at which a snapshot ends, without
+// the content.
 //
-// A leader whose first entries after a snapshot were stored, and the answer lost, sends them again. The follower looks up the entry
-// before them, to compare its term; it has the snapshot in that one's place, where raft does not look, and so it is given the
-// snapshot again, and again, many times a second, until its leader has a newer one. A leader is not told of such an entry, so that
-// it sends the snapshot to a follower that lacks it; and no node would store one, since its checksum is invalid.
+// Reason: a leader whose first entries after a snapshot were stored, but whose answer was lost, sends them again. The follower looks up the
+// entry before them to compare its term. The snapshot covers that entry, but raft does not look there. So the leader sends the snapshot
+// many times a second, until it has a newer one. A leader does not see such entries, so that it sends the snapshot to followers that lack
+// it. No node would store one, since its checksum is invalid.
 type Log struct {
 	*parallelLog
 	dir    string
@@ -54,7 +54,7 @@ type Log struct {
 	ends   snapshotEnds
 }
 
-// New makes a Log over a store, which it closes with itself. It has no witness: Disk.Open makes one that has.
+// New makes a Log over a store; Close closes the store too. It has no witness: Disk.Open makes a Log with one.
 func New(store Store, o Options) *Log {
 	if o.Crash == nil {
 		o.Crash = func(string) {}
@@ -70,8 +70,9 @@ func New(store Store, o Options) *Log {
 	}
 }
 
-// Open makes the directory's log, or opens it, checks everything in it against everything else, and removes what an interrupted start or
-// snapshot left. Errors are ErrDataDirInUse, *OtherKindError, ErrTwoLogStores, ErrDamaged, ErrWiped, ErrUnfitBuild, and the system's.
+// Open opens or creates the directory's log, checks all parts of the directory against each other, and removes the remains of interrupted
+// starts and snapshots. Errors are ErrDataDirInUse, *OtherKindError, ErrTwoLogStores, ErrDamaged, ErrWiped, ErrUnfitBuild, and the
+// system's.
 func (d *Disk) Open(o Options) (_ *Log, err error) {
 	if err := prepareDir(d.dir); err != nil {
 		return nil, err
@@ -108,7 +109,7 @@ func (d *Disk) Open(o Options) (_ *Log, err error) {
 	return l, verifyVersions(d.dir, l.failStop)
 }
 
-// judgeExisting checks the store before anything in it changes, so that a disk which is refused stays as it was found.
+// judgeExisting checks the store before anything in it changes, so that a refused disk stays as it was found.
 func (d *Disk) judgeExisting(log Store) error {
 	values, err := stableOf(log)
 	if err != nil {
@@ -117,7 +118,7 @@ func (d *Disk) judgeExisting(log Store) error {
 	return d.judge(log, values)
 }
 
-// bind checks the store against the rest of the disk, a new one too, and opens the witness.
+// bind checks the store, also a new one, against the rest of the disk, and opens the witness.
 func (d *Disk) bind(l *Log, node string) error {
 	values, err := stableOf(l.store)
 	if err != nil {
@@ -138,7 +139,7 @@ func (d *Disk) bind(l *Log, node string) error {
 	return nil
 }
 
-// Nonce is the random name of this directory, by which a wiped disk is told from the one before.
+// Nonce is the random name of this directory. It tells a wiped disk from the one before.
 func (l *Log) Nonce() string { return l.nonce }
 
 // Run writes the witness until one of the channels is closed.
@@ -147,13 +148,13 @@ func (l *Log) Run(closing, done <-chan struct{}) { l.keeper.run(closing, done) }
 // WritePart replaces a small file of the data directory.
 func (l *Log) WritePart(name, content string) error { return l.keeper.part(name, content) }
 
-// Start says that raft runs. From then on a read or a term that fails ends the goroutine of raft's that asked, since raft would panic.
+// Start says that raft runs. From then on a failed read or term write ends the calling goroutine of raft, which would panic otherwise.
 func (l *Log) Start() { l.running.Store(true) }
 
 // Started says whether raft runs.
 func (l *Log) Started() bool { return l.running.Load() }
 
-// StartError returns what raft met, and may have panicked at, before Start.
+// StartError returns the error, if any, that raft met before Start and may have panicked at.
 func (l *Log) StartError() error { return l.met }
 
 // Close waits for writes in flight, writes the witness and closes the store.
@@ -168,9 +169,9 @@ func (l *Log) Close() error {
 // StoreLog implements raft.LogStore.
 func (l *Log) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft.Log{log}) }
 
-// StoreLogs implements raft.LogStore. What a snapshot stands for is committed, but for one case: raft's Restore has its snapshot on this
-// disk before anybody else knows of it. If the leader is lost then, its successor gives the snapshot's index to an entry, and raft would
-// leave that one out here and apply the next ones to what was restored.
+// StoreLogs implements raft.LogStore. A snapshot covers committed entries only, with one exception: raft's Restore writes its snapshot to
+// this disk before other nodes know of it. If the leader is lost then, its successor gives the snapshot's index to another entry. Raft
+// would skip that entry here and apply the next ones to the restored state.
 func (l *Log) StoreLogs(logs []*raft.Log) error {
 	for _, log := range logs {
 		if term, ok := l.ends.term(log.Index); ok && term != log.Term {
@@ -197,12 +198,12 @@ func (l *Log) GetLog(index uint64, log *raft.Log) error {
 	return nil
 }
 
-// Has says whether this node has, on disk, the entry of an index and a term, and so all before it: in a snapshot or in its log.
+// Has says whether this node has the entry of an index and term on disk, and so all before it, in a snapshot or in its log.
 func (l *Log) Has(index, term uint64) bool {
 	if index <= l.ends.last() {
 		return true
 	}
-	if l.Wait(index) != nil { // not l.GetLog, which would end this goroutine
+	if l.Wait(index) != nil { // not l.GetLog, which would end the calling goroutine
 		return false
 	}
 	var log raft.Log
@@ -214,7 +215,7 @@ func (l *Log) Entries(from, to uint64, fn func(Entry) error) error {
 	return eachEntry(l.failStop, from, to, fn)
 }
 
-// CutConflict cuts the log off from an index on, where its entry there is of another term.
+// CutConflict cuts the log from an index on if its entry there has another term.
 func (l *Log) CutConflict(index, term uint64) (cut bool, err error) {
 	return cutConflict(l.parallelLog, index, term)
 }
@@ -236,7 +237,7 @@ func cutConflict(log raft.LogStore, index, term uint64) (cut bool, err error) {
 	return true, log.DeleteRange(index, last)
 }
 
-// cutOldConflict cuts the log of a node that ended before it had done so.
+// cutOldConflict repeats the cut of a conflict that an earlier process did not finish.
 func (l *Log) cutOldConflict() error {
 	all, _, err := ListSnapshots(l.dir)
 	if err != nil || len(all) == 0 {
@@ -246,10 +247,10 @@ func (l *Log) cutOldConflict() error {
 	return err
 }
 
-// AddSnapshot says that a snapshot which ends at an index is on this disk.
+// AddSnapshot records that this disk has a snapshot that ends at an index.
 func (l *Log) AddSnapshot(index, term uint64) { l.ends.add(index, term) }
 
-// RecordSnapshot tells the witness of a snapshot that was verified.
+// RecordSnapshot records a verified snapshot in the witness.
 func (l *Log) RecordSnapshot(id string, index, term uint64) error {
 	description, err := os.ReadFile(filepath.Join(l.dir, "snapshots", id, "meta.json"))
 	if err != nil {
@@ -258,8 +259,8 @@ func (l *Log) RecordSnapshot(id string, index, term uint64) error {
 	return l.keeper.recordSnapshot(index, term, description)
 }
 
-// dropUnverified verifies snapshots that were not read back before the process ended. One that cannot be restored is removed where what
-// was before it is still there.
+// dropUnverified verifies snapshots that were not read back before the process ended. It removes an unreadable one if the disk still has
+// the state before it.
 func (l *Log) dropUnverified() error {
 	verified := l.keeper.last.snapshot
 	first, err := l.FirstIndex()

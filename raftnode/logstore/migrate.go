@@ -9,11 +9,11 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Migrate moves a stopped node's log, votes and terms into another store. It copies them under another name, reads them
-// back and compares, renames the copy, and then removes the old store: a log from before, put back later, would have
-// forgotten votes. Interrupted at any point it can be called again; until the copy has its name, the node starts as before.
-// Nothing is done, and nil returned, where the directory has that store already. Errors: ErrDataDirInUse, ErrDamaged,
-// fs.ErrNotExist (no data directory of a node), *UnsupportedError, and the system's.
+// Migrate moves a stopped node's log, votes and terms into another store. It copies them under another name, reads the copy back and
+// compares it, renames the copy, and then removes the old store: an old log that is put back later would have forgotten votes. An
+// interrupted Migrate can be repeated at any point; until the copy is renamed, the node starts from the old store. If the directory has the
+// wanted store already, Migrate does nothing and returns nil. Errors: ErrDataDirInUse, ErrDamaged, fs.ErrNotExist (not a node's data
+// directory), *UnsupportedError, and the system's.
 func Migrate(dir string, to Kind) error {
 	if err := Supported(); err != nil {
 		return err
@@ -24,7 +24,7 @@ func Migrate(dir string, to Kind) error {
 	}
 	has, err := storeOf(dir)
 	switch {
-	case errors.Is(err, ErrTwoLogStores): // the copy has its name, the old store is still there
+	case errors.Is(err, ErrTwoLogStores): // the copy is renamed, the old store still exists
 		return removeStore(dir, from)
 	case err != nil:
 		return err
@@ -46,7 +46,7 @@ func Migrate(dir string, to Kind) error {
 		return err
 	}
 	path := to.path(dir) + ".new"
-	if err := os.RemoveAll(path); err != nil { // of a move that was interrupted
+	if err := os.RemoveAll(path); err != nil { // from an interrupted migration
 		return err
 	}
 	for _, step := range []func(target Store) error{
@@ -72,7 +72,7 @@ func Migrate(dir string, to Kind) error {
 	return removeStore(dir, from)
 }
 
-// removeStore removes a store that another one has replaced, if no process has it open.
+// removeStore removes a replaced store, unless another process has it open.
 func removeStore(dir string, s Kind) error {
 	store, err := s.open(s.path(dir), storeOptions{})
 	if err != nil {
@@ -81,8 +81,8 @@ func removeStore(dir string, s Kind) error {
 	return errors.Join(store.Close(), os.RemoveAll(s.path(dir)), syncDir(dir))
 }
 
-// wholeFrom returns the first index from which a log has every entry to its end. A log that went on behind a snapshot from
-// a leader has a gap, and what is before it is of no use.
+// wholeFrom returns the first index from which a log is contiguous, and its last index. A log that continued after a leader's snapshot has
+// a gap; entries before the gap are of no use.
 func wholeFrom(log raft.LogStore) (first, last uint64, err error) {
 	if first, err = log.FirstIndex(); err != nil {
 		return 0, 0, err
@@ -102,10 +102,10 @@ func wholeFrom(log raft.LogStore) (first, last uint64, err error) {
 	return first, last, nil
 }
 
-// copyAtOnce is how many bytes one append copies.
+// copyAtOnce bounds the bytes that one append copies.
 const copyAtOnce = 1 << 20
 
-// copyStore copies all that a store holds into an empty one.
+// copyStore copies a store's contents into an empty one.
 func copyStore(to, from Store) error {
 	first, last, err := wholeFrom(from)
 	if err != nil {
@@ -133,14 +133,14 @@ func copyStore(to, from Store) error {
 	return copyStable(&stable{store: to}, values)
 }
 
-// badCopy says that a copy is not what was copied. Nothing is lost: it is removed, and the node starts from the old store.
+// badCopy returns a DamageError for a copy that differs. No data is lost: the copy is removed, and the node starts from the old store.
 func badCopy(copied any, place, problem string) error {
 	return &DamageError{
 		File: fileOf(copied, 0), Place: place, Problem: problem, Advice: "the old store is unchanged: check the disk, and repeat the migration",
 	}
 }
 
-// compareStores says what differs between two stores.
+// compareStores returns an error that names the first difference between two stores.
 func compareStores(a, b Store) error {
 	firstA, lastA, errA := wholeFrom(a)
 	firstB, lastB, errB := wholeFrom(b)

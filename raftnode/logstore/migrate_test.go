@@ -33,7 +33,7 @@ func treeOf(t *testing.T, dir string) string {
 	return out.String()
 }
 
-// fillStore writes what a node has: entries from 5 on, a term and a vote; and a snapshot of what was before.
+// fillStore writes a node's data: entries from 5 on, a term, a vote, and a snapshot of the entries before.
 func fillStore(t *testing.T, dir string, s Kind) {
 	t.Helper()
 	log := openRaw(t, dir, s)
@@ -64,7 +64,7 @@ func putSnapshot(t *testing.T, dir string, index, term uint64) {
 	}
 }
 
-// holds fails unless a store has what fillStore wrote.
+// holds fails unless a store has the data of fillStore.
 func holds(t *testing.T, dir string, s Kind) {
 	t.Helper()
 	log := openRaw(t, dir, s)
@@ -91,12 +91,12 @@ func holds(t *testing.T, dir string, s Kind) {
 	}
 }
 
-// TestMigrate: everything is in the other store, and nothing in the old one.
+// TestMigrate: the other store has everything, and the old one is gone.
 func TestMigrate(t *testing.T) {
 	bothStores(t, func(t *testing.T, from Kind) {
 		dir := t.TempDir()
 		fillStore(t, dir, from)
-		for range 2 { // again, nothing is to be done
+		for range 2 { // the second call finds nothing to do
 			if err := Migrate(dir, other(from)); err != nil {
 				t.Fatal(err)
 			}
@@ -111,8 +111,8 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
-// TestMigrateInterrupted: before the copy has its name the node starts as before; afterwards it does not start, and the move can
-// be finished.
+// TestMigrateInterrupted: before the copy is renamed the node starts from the old store. Afterwards it does not start, and another Migrate
+// finishes the move.
 func TestMigrateInterrupted(t *testing.T) {
 	bothStores(t, func(t *testing.T, from Kind) {
 		to := other(from)
@@ -157,7 +157,7 @@ func TestMigrateInterrupted(t *testing.T) {
 	})
 }
 
-// TestMigrateRefuses what is damaged, in use, or no node's, and leaves it as it is.
+// TestMigrateRefuses: a damaged directory, one in use, or one that is not a node's is refused and stays unchanged.
 func TestMigrateRefuses(t *testing.T) {
 	bothStores(t, func(t *testing.T, from Kind) {
 		if err := Migrate(t.TempDir(), other(from)); !errors.Is(err, fs.ErrNotExist) {
@@ -182,7 +182,7 @@ func TestMigrateRefuses(t *testing.T) {
 	})
 }
 
-// TestMigratePassesOverAGap: a log that went on behind a leader's snapshot may have older entries before a gap.
+// TestMigratePassesOverAGap: a log that continued after a leader's snapshot may have older entries before a gap.
 func TestMigratePassesOverAGap(t *testing.T) {
 	dir := t.TempDir()
 	log := openRaw(t, dir, Bolt)

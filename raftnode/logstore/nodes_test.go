@@ -13,13 +13,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// openOne opens a cluster of one, and waits until it is founded. It returns the settings with which it can be opened again.
+// openOne opens a cluster of one and waits until it has formed. It returns the settings with which to open it again.
 func openOne(t *testing.T, change ...func(*raftnode.Config)) (*raftnode.Node, raftnode.Config) {
 	t.Helper()
 	conf := raftnode.DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.Testing = "n", t.TempDir(), "127.0.0.1:0", true
 	conf.Peers, conf.LogStore = []raftnode.Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}, logstore.UnderTest
-	conf.ApplyTimeout, conf.StallLimit = time.Minute, 30*time.Second // what other tests take of the machine ends no node
+	conf.ApplyTimeout, conf.StallLimit = time.Minute, 30*time.Second // other tests that load the machine must not end a node
 	for _, fn := range change {
 		fn(&conf)
 	}
@@ -32,7 +32,7 @@ func openOne(t *testing.T, change ...func(*raftnode.Config)) (*raftnode.Node, ra
 	return n, conf
 }
 
-// openWithSnapshot starts a node that has made a snapshot and has its whole log still.
+// openWithSnapshot starts a node that has made a snapshot and still has its whole log.
 func openWithSnapshot(t *testing.T) (*raftnode.Node, raftnode.Config) {
 	t.Helper()
 	n, conf := openOne(t, func(c *raftnode.Config) {

@@ -10,9 +10,8 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// TestPageFlips_AreFound: whatever bit of a page flips that the newest transaction of raft.db or wal-meta.db uses, the log is refused, or
-// it opens and holds the same, or what it holds is refused when it is read. QUOTAD_FLIPS=1000000 tries every bit; the
-// default is a sample.
+// TestPageFlips_AreFound: flips bits in the pages that the newest transaction of raft.db or wal-meta.db uses. The log is refused, or a read
+// of its content is, or the content is the same. QUOTAD_FLIPS=1000000 tries every bit; the default is a sample.
 func TestPageFlips_AreFound(t *testing.T) {
 	random := logstore.FlipSeed(t)
 	most := flipsOr(400, 40)
@@ -54,7 +53,7 @@ func TestPageFlips_AreFound(t *testing.T) {
 	})
 }
 
-// opensAlike opens the log of a spoilt directory, and reads it.
+// opensAlike opens the log of a damaged directory and reads it.
 func opensAlike(s logstore.Kind, dir string, want held) (err error) {
 	disk, err := logstore.ReadDisk(dir)
 	if err != nil {

@@ -8,32 +8,34 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// parallelLog is a log whose leader sends commands while it writes them: what it stores is there for raft at once, and on disk a
-// little later, so that a decision waits for one disk and not for two in turn (Ongaro, "Consensus: bridging theory and practice",
-// 10.2.1). Raft then takes a leader for one of the majority that has not synced yet, so nothing may come of that before it has:
+// parallelLog lets a leader send commands while it writes them: raft sees stored entries at once, and they reach the disk a little later.
+// So a decision waits for one disk, not for two in turn (Ongaro, "Consensus: bridging theory and practice", 10.2.1). Raft then counts a
+// leader that has not synced yet in the majority, so nothing may depend on that before the sync:
 //
-//   - The state machine applies an entry when this node has it on disk (Wait), and so nobody is answered before.
-//   - Followers are told of commits up to there and no further (Durable).
-//   - Only commands are stored so. What raft itself acts upon, as members and a new leader's first entry, it has written when it goes on.
-//   - Who follows has an entry when it is on disk: it does not answer for what it wrote while it led before that is.
+//   - The state machine applies an entry once this node has it on disk (Wait), so no caller is answered earlier.
+//   - Followers learn of commits only up to the last entry on disk (Durable).
+//   - Only commands are stored this way. Entries on which raft itself acts, such as members and a new leader's first entry, are on disk
+//     when StoreLogs returns.
+//   - On a follower every entry that it reads is on disk: a deposed leader waits for the entries it wrote as leader before it answers for
+//     them.
 //
-// A write that fails ends the node, as any does, and who waits for it waits no more.
+// A failed write ends the node, as in failStop, and ends the waits for it.
 type parallelLog struct {
 	*failStop
 	leads func() bool
 
 	mu sync.Mutex
-	// writing are entries in their order that are not on disk, or not known to be.
+	// writing has the entries, in order, that are not known to be on disk.
 	writing []*raft.Log
-	// recent are the entries right before them, which are on disk.
+	// recent has the entries right before them, which are on disk.
 	recent recentEntries
-	// written is signalled when some of them are, or err is set.
+	// written is signalled when entries reach the disk, or err is set.
 	written *sync.Cond
-	// err is why a write failed; it was the last one.
+	// err is the error of a failed write; no later write is attempted.
 	err error
 }
 
-// maxIndex is beyond every entry.
+// maxIndex is above the index of every entry.
 const maxIndex = math.MaxUint64
 
 func newParallelLog(store *failStop, leads func() bool) *parallelLog {
@@ -49,7 +51,7 @@ func (l *parallelLog) StoreLog(log *raft.Log) error { return l.StoreLogs([]*raft
 func (l *parallelLog) StoreLogs(logs []*raft.Log) error {
 	sealed, err := seal(logs)
 	if err != nil {
-		return err // damaged on its way here: refused, and sent again
+		return err // damaged on the way here; the leader sends it again
 	}
 	if !l.leads() || !areCommands(logs) || !l.goesOn(logs[0].Index) {
 		return l.storeAfter(sealed)
@@ -66,7 +68,7 @@ func (l *parallelLog) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// storeAfter stores entries and returns when they, and all before them, are on disk.
+// storeAfter stores entries and returns when they and all earlier ones are on disk.
 func (l *parallelLog) storeAfter(sealed []*raft.Log) error {
 	if err := l.Wait(maxIndex); err != nil {
 		return err
@@ -89,14 +91,14 @@ func areCommands(logs []*raft.Log) bool {
 	return true
 }
 
-// goesOn says whether an entry comes right after those that are in flight. Raft's Restore leaves an index out.
+// goesOn says whether an entry directly follows the ones in flight. Raft's Restore skips an index.
 func (l *parallelLog) goesOn(index uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.writing) == 0 || l.writing[len(l.writing)-1].Index+1 == index
 }
 
-// writeAll writes until there is nothing left; what comes meanwhile is written together.
+// writeAll writes until no entries are left. Entries that arrive during a write go into the next one together.
 func (l *parallelLog) writeAll() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -117,7 +119,7 @@ func (l *parallelLog) writeAll() {
 	l.writing = nil
 }
 
-// Wait waits until this node has on disk what it has of the log up to an index.
+// Wait waits until all entries of the log up to an index are on this node's disk. It returns the error of a failed write.
 func (l *parallelLog) Wait(index uint64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,22 +132,22 @@ func (l *parallelLog) Wait(index uint64) error {
 	return nil
 }
 
-// Err returns why a write failed, after which nothing is applied any more.
+// Err returns the error of a failed write. After one, no entry is applied any more.
 func (l *parallelLog) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// await is Wait for who cannot go on without. Where a write has failed the node stops, and the goroutine that asks, one of raft's, ends
-// here.
+// await is Wait for goroutines of raft that cannot handle an error. After a failed write the node stops, and await ends the calling
+// goroutine.
 func (l *parallelLog) await(index uint64) {
 	if l.Wait(index) != nil {
 		runtime.Goexit()
 	}
 }
 
-// Durable returns how much of the log up to an index is on disk.
+// Durable returns the last index, at most index, up to which the log is on disk.
 func (l *parallelLog) Durable(index uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -167,7 +169,7 @@ func (l *parallelLog) GetLog(index uint64, log *raft.Log) error {
 	return l.failStop.GetLog(index, log)
 }
 
-// inMemory returns an entry that is not on disk yet, or not for long; nil for any other.
+// inMemory returns an entry that is not on disk yet, or was written recently; nil for others.
 func (l *parallelLog) inMemory(index uint64) *raft.Log {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -187,7 +189,7 @@ func (l *parallelLog) LastIndex() (uint64, error) {
 	return l.failStop.LastIndex()
 }
 
-// DeleteRange implements raft.LogStore. Whether the log ends with what is deleted can be told when the next entry is on disk.
+// DeleteRange implements raft.LogStore. It waits for the entry after last too: only then is it known whether the range is the log's end.
 func (l *parallelLog) DeleteRange(first, last uint64) error {
 	if err := l.Wait(last + 1); err != nil {
 		return err

@@ -9,13 +9,13 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// slowLog is a store whose writes wait.
+// slowLog is a store whose writes block until the test answers them.
 type slowLog struct {
 	Store
 	writes  chan error
 	entries []*raft.Log
 	batches []int
-	// closedAt is how many entries it had when it was closed.
+	// closedAt is the number of its entries when it was closed.
 	closedAt int
 }
 
@@ -49,8 +49,8 @@ func (l *slowLog) Close() error {
 
 func (*slowLog) CutAtOnce() uint64 { return unbounded }
 
-// TestALeaderHasWhatItWrites: a leader's commands are there for raft while they are being written, and what comes meanwhile is
-// written together; for who follows, for what raft acts upon itself, and for who cuts the log, they are there when they are on disk.
+// TestALeaderHasWhatItWrites: raft sees a leader's commands while they are being written, and commands that arrive meanwhile are written
+// together. Followers, entries on which raft itself acts, and cuts of the log wait until the commands are on disk.
 func TestALeaderHasWhatItWrites(t *testing.T) {
 	for name, ask := range map[string]func(l *Log, leads *atomic.Bool) error{
 		"the state machine": func(l *Log, _ *atomic.Bool) error {
@@ -85,7 +85,7 @@ func TestALeaderHasWhatItWrites(t *testing.T) {
 					if err := l.StoreLog(&raft.Log{Index: index, Term: 7, Type: raft.LogCommand, Data: []byte{byte(index)}}); err != nil {
 						t.Fatal(err)
 					}
-					synctest.Wait() // its write has begun, or waits for the first
+					synctest.Wait() // its write has begun, or waits for the first one
 				}
 				var got raft.Log
 				if err := l.GetLog(3, &got); err != nil || !intact(&got, 3) {
@@ -107,7 +107,7 @@ func TestALeaderHasWhatItWrites(t *testing.T) {
 					disk.writes <- nil
 				}
 				synctest.Wait()
-				close(disk.writes) // which answers all further writes
+				close(disk.writes) // which answers all later writes
 				if err := <-answered; err != nil {
 					t.Error(err)
 				}
@@ -119,7 +119,7 @@ func TestALeaderHasWhatItWrites(t *testing.T) {
 	}
 }
 
-// TestWhatFailsIsNeverApplied: a write that fails ends the node; the entry stays what it was, not durable, and nobody waits for it any more.
+// TestWhatFailsIsNeverApplied: a failed write ends the node. The entry stays not durable, and all waits for it end.
 func TestWhatFailsIsNeverApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk, broken := &slowLog{writes: make(chan error)}, errors.New("input/output error")
@@ -153,8 +153,8 @@ func TestWhatFailsIsNeverApplied(t *testing.T) {
 	})
 }
 
-// TestWhatIsNotNextWaits: raft's Restore leaves an index out; what comes after it is written when what was before it is, and nobody is
-// given another entry in its place.
+// TestWhatIsNotNextWaits: raft's Restore skips an index. The entry after the gap waits for the entries before it, and a read of the gap
+// returns no other entry.
 func TestWhatIsNotNextWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &slowLog{writes: make(chan error)}
@@ -176,7 +176,7 @@ func TestWhatIsNotNextWaits(t *testing.T) {
 	})
 }
 
-// TestFilesAreClosedWhenAllIsWritten: also what nobody waited for.
+// TestFilesAreClosedWhenAllIsWritten: Close waits for every write, also for those without a waiting caller.
 func TestFilesAreClosedWhenAllIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &slowLog{writes: make(chan error)}

@@ -10,8 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestDamage_SaysWhereAndWhatToDo: what is damaged in a log is told with a file that is there, the place in it, and advice, also where
-// the log is read by a move to the other store.
+// TestDamage_SaysWhereAndWhatToDo: an error about a damaged log names an existing file, the place in it, and advice, also when Migrate
+// reads the log.
 func TestDamage_SaysWhereAndWhatToDo(t *testing.T) {
 	for name, c := range map[string]struct {
 		place string
@@ -56,7 +56,7 @@ func TestDamage_SaysWhereAndWhatToDo(t *testing.T) {
 	}
 }
 
-// told checks what an error says of a damaged directory.
+// told checks the error for a damaged directory.
 func told(t *testing.T, dir, place string, err error) {
 	t.Helper()
 	var damage *DamageError

@@ -8,14 +8,14 @@ const (
 	maxRecentBytes = 1 << 20
 )
 
-// recentEntries are the newest entries that are on disk, consecutive. Raft reads each of them back at once: a follower when it is
-// committed, before it answers for the next one, and a leader as the one before those that it sends.
+// recentEntries are the newest consecutive entries on disk. Raft reads each of them back soon: a follower on commit, before it answers for
+// the next one; a leader as the entry before those that it sends.
 type recentEntries struct {
 	entries []*raft.Log
 	bytes   int
 }
 
-// add adds entries that are on disk now. After a gap in the log, which a snapshot stands for, they are the only ones.
+// add adds entries that are now on disk. If there is a gap before them, covered by a snapshot, it drops the older ones.
 func (r *recentEntries) add(logs []*raft.Log) {
 	if n := len(r.entries); n > 0 && r.entries[n-1].Index+1 != logs[0].Index {
 		*r = recentEntries{}
@@ -31,7 +31,7 @@ func (r *recentEntries) add(logs []*raft.Log) {
 	}
 }
 
-// entryAt returns the entry with an index from consecutive ones, nil if it is not among them.
+// entryAt returns the entry with an index from a consecutive list, nil if the list lacks it.
 func entryAt(entries []*raft.Log, index uint64) *raft.Log {
 	if len(entries) == 0 || index < entries[0].Index || index-entries[0].Index >= uint64(len(entries)) {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// memoryLog is a store that counts what is read from it.
+// memoryLog is a store that counts reads of entries.
 type memoryLog struct {
 	*raft.InmemStore
 	reads atomic.Int64
@@ -31,8 +31,8 @@ func openMemory(t interface{ Errorf(string, ...any) }, leads func() bool) (*Log,
 	return New(disk, Options{Fatal: func(err error) { t.Errorf("%v", err) }, Leads: leads, Monotonic: monotonic}), disk
 }
 
-// TestTheNewestEntriesAreNotReadBack: a follower's when they are committed, a leader's as what comes before the next one; older ones are
-// read, and what is kept of them is bounded in number and size.
+// TestTheNewestEntriesAreNotReadBack: a follower reads entries on commit, a leader the entry before the next one, both from memory. Older
+// entries are read from the store. The cache is bounded in number and size.
 func TestTheNewestEntriesAreNotReadBack(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		l, disk := openMemory(t, func() bool { return leads })
@@ -61,8 +61,7 @@ func TestTheNewestEntriesAreNotReadBack(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptIsWhatTheDiskHas: whatever raft does with its log, reading it through what is kept of the newest entries says what
-// the disk would.
+// TestWhatIsKeptIsWhatTheDiskHas: whatever raft does with its log, a read through the cache returns what the disk would.
 func TestWhatIsKeptIsWhatTheDiskHas(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		leads := false

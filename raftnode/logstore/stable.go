@@ -9,27 +9,27 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// What raft keeps beside the log: its term, and its last vote.
+// Keys of the values that raft keeps outside the log: its term and its last vote.
 var (
 	keyTerm     = []byte("CurrentTerm")
 	keyVoteTerm = []byte("LastVoteTerm")
 	keyVote     = []byte("LastVoteCand")
-	// keyWitness is our own: the nonce of the directory to which the store belongs.
+	// keyWitness is quotad's own: the nonce of the directory to which the store belongs.
 	keyWitness = []byte("Witness")
 
 	stableNumbers = [][]byte{keyTerm, keyVoteTerm}
 	stableValues  = [][]byte{keyVote}
 )
 
-// stable reads and writes a store's values with a checksum behind each, which no store has. Values of data directories from before have
-// none, until the directory is bound to its witness.
+// stable reads and writes a store's values, each followed by a checksum, since neither store has one. Values written by older versions have
+// none until the directory is bound to its witness.
 type stable struct {
 	store raft.StableStore
 	// bound: a value without a checksum is damaged.
 	bound bool
 }
 
-// stableOf reads whether a store is bound.
+// stableOf returns a store's values, bound if the store is.
 func stableOf(store raft.StableStore) (*stable, error) {
 	s := &stable{store: store}
 	raw, err := store.Get(keyWitness)
@@ -48,12 +48,12 @@ func valueSum(key, value []byte) []byte {
 	return binary.BigEndian.AppendUint32(nil, sum)
 }
 
-// set writes a value.
+// set writes a value with its checksum.
 func (s *stable) set(key, value []byte) error {
 	return s.store.Set(key, append(bytes.Clone(value), valueSum(key, value)...))
 }
 
-// get returns a value; nil: there is none.
+// get returns a value; nil: the store has none.
 func (s *stable) get(key []byte) ([]byte, error) {
 	raw, err := s.store.Get(key)
 	switch {
@@ -75,21 +75,21 @@ func (s *stable) setNumber(key []byte, number uint64) error {
 	return s.set(key, binary.BigEndian.AppendUint64(nil, number))
 }
 
-// number returns a number; 0: there is none.
+// number returns a number; 0: the store has none.
 func (s *stable) number(key []byte) (uint64, error) {
 	raw, err := s.get(key)
 	switch {
 	case err != nil || raw == nil:
 		return 0, err
 	case !s.bound && s.plain(key):
-		return s.store.GetUint64(key) // each store has its own form
+		return s.store.GetUint64(key) // each store has its own encoding
 	case len(raw) != 8:
 		return 0, s.damaged(key, fmt.Sprintf("%d bytes, not 8", len(raw)))
 	}
 	return binary.BigEndian.Uint64(raw), nil
 }
 
-// plain says that a number has no checksum.
+// plain says whether a number has no checksum.
 func (s *stable) plain(key []byte) bool {
 	raw, err := s.store.Get(key)
 	return err == nil && len(raw) == 8
@@ -99,7 +99,7 @@ func (s *stable) damaged(key []byte, problem string) error {
 	return &DamageError{File: fileOf(s.store, 0), Place: string(key), Problem: problem}
 }
 
-// bind gives all values their checksums, and then the store its directory's nonce.
+// bind adds checksums to all values, and then binds the store to its directory's nonce.
 func (s *stable) bind(nonce string) error {
 	for _, key := range stableNumbers {
 		number, err := s.number(key)
@@ -126,7 +126,7 @@ func (s *stable) bind(nonce string) error {
 	return nil
 }
 
-// copyStable copies all values into another store.
+// copyStable copies all values to another store.
 func copyStable(to, from *stable) error {
 	for _, key := range stableNumbers {
 		number, err := from.number(key)
@@ -149,7 +149,7 @@ func copyStable(to, from *stable) error {
 	return nil
 }
 
-// compareStable says what differs between the values of two stores.
+// compareStable returns an error that names the first difference between the values of two stores.
 func compareStable(a, b *stable) error {
 	for _, key := range stableNumbers {
 		one, errA := a.number(key)

@@ -15,25 +15,24 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// Kind names what a node keeps its log, votes and terms in.
+// Kind names the store in which a node keeps its log, votes and terms.
 type Kind string
 
 const (
-	// Bolt is one bbolt file, by hashicorp/raft-boltdb. An append is a transaction, with two syncs. The default.
+	// Bolt is one bbolt file, by hashicorp/raft-boltdb. An append is a transaction with two syncs. It is the default.
 	Bolt Kind = "boltdb"
-	// WAL is files that are appended to, with one sync each time, by hashicorp/raft-wal.
+	// WAL is a set of append-only files, one sync per append, by hashicorp/raft-wal.
 	WAL Kind = "wal"
 )
 
 // ErrDataDirInUse says that another process has the data directory open.
 var ErrDataDirInUse = errors.New("another process has the data directory open")
 
-// ErrTwoLogStores says that a data directory has the files of both stores, as it has when a move between them was
-// interrupted: Migrate finishes it.
+// ErrTwoLogStores says that a data directory has the files of both stores, as after an interrupted migration: Migrate finishes it.
 var ErrTwoLogStores = errors.New("the data directory has logs in two stores")
 
-// OtherKindError says that a data directory keeps its log in another store than the configured one. It is never
-// started empty instead: the node would have forgotten its votes and what it acknowledged.
+// OtherKindError says that a data directory keeps its log in another store than the configured one. The node does not start with an empty
+// store instead: it would have lost its votes and the entries that it acknowledged.
 type OtherKindError struct {
 	Dir         string
 	Has, Wanted Kind
@@ -48,13 +47,13 @@ func (e *OtherKindError) Error() string {
 type Store interface {
 	raft.LogStore
 	raft.StableStore
-	// CutAtOnce is how many entries one DeleteRange may have without holding up the log for long.
+	// CutAtOnce is how many entries one DeleteRange may delete without blocking the log for long.
 	CutAtOnce() uint64
-	// Close closes the files; nothing may be asked of the store any more.
+	// Close closes the files; no other method may be called afterwards.
 	Close() error
 }
 
-// path is where a store lies in a data directory: a file or a folder, which is there once the store was made whole.
+// path is the path of a store in a data directory: a file or a folder, which exists once the store is complete.
 func (s Kind) path(dir string) string {
 	if s == WAL {
 		return filepath.Join(dir, "wal")
@@ -75,7 +74,7 @@ func (s Kind) in(dir string) (bool, error) {
 	return err == nil, err
 }
 
-// open opens a store at a path, or makes it.
+// open opens or creates a store at a path.
 func (s Kind) open(path string, o storeOptions) (Store, error) {
 	if s == WAL {
 		return openWAL(path, o)
@@ -83,20 +82,20 @@ func (s Kind) open(path string, o storeOptions) (Store, error) {
 	return openBolt(path, o)
 }
 
-// storeOptions are how a store is opened.
+// storeOptions says how to open a store.
 type storeOptions struct {
-	// readOnly leaves the files as they are.
+	// readOnly leaves the files unchanged.
 	readOnly bool
-	// failed is told of a write that failed in the background; nil: nobody.
+	// failed, if set, gets the error of a failed background write.
 	failed func(error)
 	logger hclog.Logger
-	// snapshot returns the index up to which the newest snapshot stands for the log; nil: there is none.
+	// snapshot returns the last index that the newest snapshot covers, 0 without a snapshot; nil: no snapshots exist.
 	snapshot func() (uint64, error)
-	// judge checks an existing store, opened for reading only, before a byte of it is written or removed; nil: nobody does.
+	// judge, if set, checks an existing store, opened for reading only, before any byte of it is written or removed.
 	judge func(Store) error
 }
 
-// storeOf returns the store that a data directory has; empty: none.
+// storeOf returns the store of a data directory; empty: none.
 func storeOf(dir string) (Kind, error) {
 	inBolt, err := Bolt.in(dir)
 	if err != nil {
@@ -116,7 +115,7 @@ func storeOf(dir string) (Kind, error) {
 	return "", nil
 }
 
-// openStore opens the store of a data directory, which must be the wanted one, or none yet.
+// openStore opens the store of a data directory, or creates it. An existing store must be of the wanted kind.
 func openStore(dir string, wanted Kind, o storeOptions) (Store, error) {
 	has, err := storeOf(dir)
 	if err != nil {
@@ -138,14 +137,14 @@ func openStore(dir string, wanted Kind, o storeOptions) (Store, error) {
 	return wanted.open(wanted.path(dir), o)
 }
 
-// boltLog is Bolt.
+// boltLog is the store of kind Bolt.
 type boltLog struct {
 	*raftboltdb.BoltStore
-	// name is its file's, in the data directory.
+	// name is the name of its file in the data directory.
 	name string
 }
 
-// fileOf is for fileOf.
+// fileOf serves the function fileOf.
 func (l boltLog) fileOf(uint64) string { return l.name }
 
 func boltOptions() raftboltdb.Options {
@@ -157,7 +156,7 @@ func boltOptions() raftboltdb.Options {
 	}
 }
 
-// lockPatience is how long a store waits for the process that has it open: a node that is just stopping.
+// lockPatience is how long to wait for another process that has the store open, such as a stopping node.
 const lockPatience = time.Second
 
 func openBolt(path string, o storeOptions) (Store, error) {
@@ -194,7 +193,7 @@ func openBolt(path string, o storeOptions) (Store, error) {
 	return openBoltFile(path, o.readOnly)
 }
 
-// makeBolt makes a file that has its name when it is whole.
+// makeBolt creates a file that gets its name once it is complete.
 func makeBolt(path string) error {
 	making := path + ".making"
 	if err := os.RemoveAll(making); err != nil {
@@ -231,11 +230,11 @@ func openBoltFile(path string, readOnly bool) (Store, error) {
 	return boltLog{store, filepath.Base(path)}, nil
 }
 
-// CutAtOnce implements Store: one transaction deletes all, and holds up the log for as long.
+// CutAtOnce implements Store: one transaction deletes the whole range and blocks the log meanwhile.
 func (boltLog) CutAtOnce() uint64 { return 2048 }
 
-// unbounded is the CutAtOnce of a store that cuts in a moment.
+// unbounded is the CutAtOnce of a store that deletes any range at once.
 const unbounded = math.MaxUint64
 
-// isMissing says that a store has nothing under a key.
+// isMissing says that a store lacks a key.
 func isMissing(err error) bool { return errors.Is(err, raftboltdb.ErrKeyNotFound) }

@@ -9,10 +9,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// UnderTest is the store that all tests of nodes use; `make test-wal` runs them with the other one.
+// UnderTest is the store that all tests of nodes use; `make test-wal` runs them with the other kind.
 var UnderTest = Kind(cmp.Or(os.Getenv("QUOTAD_TEST_LOG_STORE"), string(Bolt)))
 
-// bothStores runs a test for each store.
+// bothStores runs a test with each store.
 func bothStores(t *testing.T, run func(t *testing.T, s Kind)) {
 	t.Helper()
 	onceForBoth(t)
@@ -21,7 +21,7 @@ func bothStores(t *testing.T, run func(t *testing.T, s Kind)) {
 	}
 }
 
-// onceForBoth passes a test over that names its stores itself where the tests run again with the other store.
+// onceForBoth skips a test that chooses its stores itself when the tests run again with the other store.
 func onceForBoth(t *testing.T) {
 	t.Helper()
 	if UnderTest != Bolt {
@@ -60,8 +60,7 @@ func entries(t *testing.T, term, first, last uint64) []*raft.Log {
 	return logs
 }
 
-// TestTheOtherStoreIsNotStartedEmpty: a data directory that was made with one store is refused with the other, and left as
-// it is.
+// TestTheOtherStoreIsNotStartedEmpty: a node with another store configured refuses the data directory and leaves it unchanged.
 func TestTheOtherStoreIsNotStartedEmpty(t *testing.T) {
 	bothStores(t, func(t *testing.T, s Kind) {
 		dir := t.TempDir()
@@ -85,7 +84,7 @@ func TestTheOtherStoreIsNotStartedEmpty(t *testing.T) {
 	})
 }
 
-// TestAStoreHasOneOwner: a second one is told that there is a first, and does not wait for ever.
+// TestAStoreHasOneOwner: a second process gets an error after a bounded wait.
 func TestAStoreHasOneOwner(t *testing.T) {
 	bothStores(t, func(t *testing.T, s Kind) {
 		dir := t.TempDir()
@@ -100,7 +99,7 @@ func TestAStoreHasOneOwner(t *testing.T) {
 	})
 }
 
-// TestLookingChangesNothing: what is opened for reading only has the same files afterwards.
+// TestLookingChangesNothing: opening for reading leaves the files unchanged.
 func TestLookingChangesNothing(t *testing.T) {
 	bothStores(t, func(t *testing.T, s Kind) {
 		dir := t.TempDir()

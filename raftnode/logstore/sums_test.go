@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// refusesAs checks that neither a node nor verify takes a directory, and why.
+// refusesAs checks that both a node and verify refuse a directory, with the expected error.
 func refusesAs(t *testing.T, conf raftnode.Config, what string, want error) {
 	t.Helper()
 	if err := reopens(t, conf); !errors.Is(err, want) {
@@ -26,7 +26,7 @@ func refusesAs(t *testing.T, conf raftnode.Config, what string, want error) {
 	}
 }
 
-// copied is a copy of a stopped node's data directory.
+// copied returns the settings of a copy of a stopped node's data directory.
 func copied(t *testing.T, conf raftnode.Config) raftnode.Config {
 	t.Helper()
 	from := conf.DataDir
@@ -35,8 +35,8 @@ func copied(t *testing.T, conf raftnode.Config) raftnode.Config {
 	return conf
 }
 
-// TestValues_FlippedBitIsTold: a flipped bit may make a term or a vote look newer, which nothing but its checksum tells: bbolt has none,
-// and the witness knows older ones alone.
+// TestValues_FlippedBitIsTold: a flipped bit may make a term or a vote look newer. Only the checksum detects that: bbolt has none, and the
+// witness detects only older values.
 func TestValues_FlippedBitIsTold(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s)
@@ -48,7 +48,7 @@ func TestValues_FlippedBitIsTold(t *testing.T) {
 				t.Fatalf("%s: %x, %v", key, value, err)
 			}
 			value = bytes.Clone(value)
-			value[0] ^= 1 // of a number the highest byte, so that it is a newer one
+			value[0] ^= 1 // the highest byte of a number, so that it looks newer
 			if err := errors.Join(log.Set(key, value), log.Close()); err != nil {
 				t.Fatal(err)
 			}
@@ -57,7 +57,7 @@ func TestValues_FlippedBitIsTold(t *testing.T) {
 	})
 }
 
-// TestSmallFiles_FlippedBitIsTold: each small file whose checksum the witness has is compared with it.
+// TestSmallFiles_FlippedBitIsTold: each small file is compared with its checksum in the witness.
 func TestSmallFiles_FlippedBitIsTold(t *testing.T) {
 	conf := stopped(t, logstore.UnderTest)
 	flipped := 0
@@ -79,7 +79,7 @@ func TestSmallFiles_FlippedBitIsTold(t *testing.T) {
 	}
 }
 
-// TestWitness_KnowsHowFarTheLogCame: a log that ends earlier, in the same term and with nothing else amiss, lost what was acknowledged.
+// TestWitness_KnowsHowFarTheLogCame: a log that ends too early, in the same term and otherwise intact, lost acknowledged entries.
 func TestWitness_KnowsHowFarTheLogCame(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		n, conf := openOne(t, func(c *raftnode.Config) { c.LogStore = s })

@@ -4,7 +4,7 @@ package logstore
 
 import "runtime"
 
-// Supported returns an *UnsupportedError where the system cannot hold a node's data. What keeps Windows from it: a directory cannot be
-// synced, so that a file that was made or renamed may be gone after a power cut, the vote in it included; an open file cannot be
-// replaced; the mode of a file protects nothing; and no fault run has ever judged a node there.
+// Supported returns an *UnsupportedError: this system cannot hold a node's data. Reasons on Windows: a directory cannot be synced, so a
+// power cut may lose a created or renamed file, and a vote with it. An open file cannot be replaced. A file's mode protects nothing. No
+// fault run has tested a node there.
 func Supported() error { return &UnsupportedError{System: runtime.GOOS} }

@@ -2,5 +2,5 @@
 
 package logstore
 
-// Supported returns an *UnsupportedError where the system cannot hold a node's data.
+// Supported returns an *UnsupportedError if the system cannot hold a node's data; this one can.
 func Supported() error { return nil }

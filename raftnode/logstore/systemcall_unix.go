@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onFile makes a system call, again where a signal interrupted it.
+// onFile makes a system call on a file, and repeats it when a signal interrupts it.
 func onFile(file *os.File, call func(fd int) error) (err error) {
 	raw, err := file.SyscallConn()
 	if err != nil {

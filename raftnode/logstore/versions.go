@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-// verifyVersions returns a wrapped ErrUnfitBuild where the log holds an entry after its newest snapshot that this build does not apply,
-// before Raft applies it. The first and the last command tell: versions only rise.
+// verifyVersions returns a wrapped ErrUnfitBuild if this build does not apply an entry after the newest snapshot. Open calls it before raft
+// applies any. The first and the last command suffice: versions only rise.
 func verifyVersions(dir string, log raft.LogStore) error {
 	first, err := log.FirstIndex()
 	if err != nil {
@@ -39,7 +39,7 @@ func verifyVersions(dir string, log raft.LogStore) error {
 	return nil
 }
 
-// checkFirstCommand checks the version of the first command between two indexes.
+// checkFirstCommand checks the version of the first command from one index towards another.
 func checkFirstCommand(log raft.LogStore, from, to uint64, step int64) error {
 	for at := from; at != 0 && (step > 0 && at <= to || step < 0 && at >= to); at = uint64(int64(at) + step) {
 		var entry raft.Log
@@ -59,7 +59,7 @@ func checkFirstCommand(log raft.LogStore, from, to uint64, step int64) error {
 	return nil
 }
 
-// versionOf reads the version of an encoded entry, its first field.
+// versionOf reads the version of an encoded entry, which is its first field.
 func versionOf(data []byte) (version uint32, ok bool) {
 	number, kind, size := protowire.ConsumeTag(data)
 	if size < 0 || number != 1 || kind != protowire.VarintType {
@@ -69,6 +69,6 @@ func versionOf(data []byte) (version uint32, ok bool) {
 	return uint32(value), size >= 0
 }
 
-// ErrUnfitBuild says that a node's build cannot take part: it does not apply what the cluster's log holds, or speaks another
-// protocol with its peers.
+// ErrUnfitBuild says that a node's build cannot take part: it does not apply an entry of the cluster's log, or speaks another protocol with
+// its peers.
 var ErrUnfitBuild = errors.New("this build does not fit the cluster")

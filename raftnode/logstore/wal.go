@@ -21,26 +21,31 @@ import (
 )
 
 const (
-	// walMetaFile is the file that is there once the store was made.
+	// walMetaFile is the name of the file that exists once the store is complete.
 	walMetaFile = metadb.FileName
-	// walSegment is how large a file of the log is made, in bytes. The next one is reserved whole: two of them are the
-	// default of disk.stop_below, so that a node stops for want of space before its log does.
+	// walSegment is the size of a file of the log, in bytes. The space of the next file is reserved in advance. Two files are the default of
+	// disk.stop_below, so that a node stops for lack of space before its log does.
 	walSegment = 16 << 20
 )
 
-// walLog is WAL: raft-wal, with what it leaves to others. Entries have a checksum that is looked at when they are
-// read; damage in the middle of the last file is told from a write that was torn by a power cut; a last file that was
-// full when the power went is followed by a new one; a file that cannot be made ends the node; one process at a time has it
-// open. To raft it is a store like the other one, not a "monotonic" one: then raft would clear the whole log after every
-// snapshot that it is given, what is beyond the snapshot and acknowledged included.
+// walLog is the store of kind WAL: raft-wal plus what it lacks.
+//
+//   - Entries have a checksum that is verified on reads.
+//   - Damage in the middle of the last file is told apart from a write that a power cut tore.
+//   - If the last file was full at a power cut, a new one follows.
+//   - A file that cannot be created ends the node.
+//   - One process at a time has the store open.
+//
+// walLog is not "monotonic" in raft's sense. For a monotonic store raft clears the whole log after every snapshot from a leader, including
+// acknowledged entries beyond the snapshot.
 type walLog struct {
 	*wal.WAL
 	snapshot func() (uint64, error)
 	lock     *os.File
-	// damage is what was found when a store was opened for reading only.
+	// damage is the damage found when the store was opened for reading only.
 	damage error
 	dir    string
-	// mu keeps Close from those who read: in the middle of it raft-wal has no state to read.
+	// mu keeps Close apart from reads: during its Close, raft-wal has no state to read.
 	mu sync.RWMutex
 }
 
@@ -71,8 +76,8 @@ func openWAL(dir string, o storeOptions) (log *walLog, err error) {
 	return log, nil
 }
 
-// judgeWAL judges an existing store that nothing has changed yet: opening it makes files, removes those that its list lacks, and drops what
-// a torn append left.
+// judgeWAL checks an existing store before anything in it changes: opening it for writing creates files, removes those missing in its list,
+// and drops torn appends.
 func judgeWAL(dir string, judge func(Store) error) error {
 	log, err := openWALFiles(dir, storeOptions{readOnly: true})
 	if err != nil {
@@ -108,7 +113,7 @@ func openWALFiles(dir string, o storeOptions) (*walLog, error) {
 	return l, nil
 }
 
-// endsAt checks that raft-wal takes the log to end where we do. It does not look at the sums of appends but the last one.
+// endsAt checks that raft-wal finds the same end of the log as walMeta: raft-wal verifies the checksum of the last append only.
 func (l *walLog) endsAt(end uint64) error {
 	last, err := l.LastIndex()
 	if err == nil && last != end && l.damage == nil {
@@ -117,13 +122,13 @@ func (l *walLog) endsAt(end uint64) error {
 	return err
 }
 
-// fileOf is for fileOf: the file that begins last of those that begin at an entry or before it.
+// fileOf serves the function fileOf. It returns the last file whose first entry is not after the index.
 func (l *walLog) fileOf(index uint64) string {
 	if index == 0 {
 		return filepath.Join(filepath.Base(l.dir), walMetaFile)
 	}
 	name := ""
-	files, _ := os.ReadDir(l.dir) // sorted by where they begin
+	files, _ := os.ReadDir(l.dir) // sorted by first entry
 	for _, file := range files {
 		var first, id uint64
 		if _, err := fmt.Sscanf(file.Name(), "%020d-%016x.wal", &first, &id); err == nil && first <= index {
@@ -133,7 +138,7 @@ func (l *walLog) fileOf(index uint64) string {
 	return filepath.Join(filepath.Base(l.dir), name)
 }
 
-// lockDir takes a store for this process.
+// lockDir locks a store for this process.
 func lockDir(dir string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -155,14 +160,14 @@ func lockDir(dir string) (*os.File, error) {
 	}
 }
 
-// CutAtOnce implements Store: what is cut off is a line in a small file.
+// CutAtOnce implements Store: a cut only changes a small file.
 func (*walLog) CutAtOnce() uint64 { return unbounded }
 
-// IsMonotonic hides what raft-wal says of itself: see walLog.
+// IsMonotonic hides raft-wal's own answer: see walLog.
 func (*walLog) IsMonotonic() bool { return false }
 
-// StoreLogs implements raft.LogStore. After a snapshot from a leader, or a restore, raft goes on behind it, with a gap in the
-// log that the snapshot stands for. raft-wal has no gaps, so what was before is cut off.
+// StoreLogs implements raft.LogStore. After a snapshot from a leader, or a restore, raft continues after it, and the snapshot covers the
+// gap in the log. raft-wal allows no gaps, so the entries before are deleted.
 func (l *walLog) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
@@ -210,7 +215,7 @@ func (l *walLog) LastIndex() (uint64, error) {
 	return l.WAL.LastIndex()
 }
 
-// GetLog implements raft.LogStore. What is cut off from the beginning of the last file raft-wal would still find.
+// GetLog implements raft.LogStore. raft-wal would still find entries that were cut off from the beginning of the last file.
 func (l *walLog) GetLog(index uint64, log *raft.Log) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -231,15 +236,15 @@ func (l *walLog) Close() error {
 	return errors.Join(l.WAL.Close(), l.lock.Close())
 }
 
-// walCodec writes an entry as raft-wal does, with its checksum behind it. raft-wal checks no sum when it reads, and its
-// decoder trusts lengths: what is damaged must not reach it.
+// walCodec encodes an entry as raft-wal does, followed by a checksum. raft-wal verifies no checksum on reads, and its decoder trusts
+// lengths: damaged data must not reach it.
 type walCodec struct{ wal.BinaryCodec }
 
-// walCodecID names the codec in every file. It stays the same for as long as the codec does.
+// walCodecID names the codec in every file. It stays the same as long as the encoding does.
 const walCodecID = wal.FirstExternalCodecID + 1
 
-// walFiler writes the codec's number into the head of a new file, as walMeta.CommitState writes it into the list of files:
-// raft-wal takes other codecs than its own, but writes its own one's number, and refuses the files when it reads them.
+// walFiler writes the codec's number into the header of a new file, as walMeta.CommitState writes it into the list of files. raft-wal
+// accepts custom codecs, but writes the number of its own codec and then refuses the files on reads.
 type walFiler struct{ *segment.Filer }
 
 // Create implements types.SegmentFiler.

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// segments returns the paths of the log's files, the last one last.
+// segments returns the paths of the log's files in order.
 func segments(t *testing.T, dir string) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(WAL.path(dir), "*.wal"))
@@ -50,7 +50,7 @@ func overwriteWAL(t *testing.T, dir string, index uint64, at int, change byte) {
 	}
 }
 
-// flip changes bits of a file.
+// flip flips bits of one byte of a file.
 func flip(t *testing.T, path string, at int64, change byte) {
 	t.Helper()
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -68,7 +68,7 @@ func flip(t *testing.T, path string, at int64, change byte) {
 	}
 }
 
-// threeAppends makes a log of three appends, and returns where each ends in its file.
+// threeAppends makes a log of three appends, and returns the offsets at which they end.
 func threeAppends(t *testing.T, dir string) (path string, ends []int) {
 	t.Helper()
 	log := openRaw(t, dir, WAL)
@@ -98,7 +98,7 @@ func threeAppends(t *testing.T, dir string) (path string, ends []int) {
 	return path, ends
 }
 
-// intactUpTo reads a log and returns its last index; entries that are there are what was written.
+// intactUpTo reads a log and returns its last index. Each entry that it finds must be as written.
 func intactUpTo(t *testing.T, log raft.LogStore) (last uint64, err error) {
 	t.Helper()
 	if last, err = log.LastIndex(); err != nil {
@@ -116,8 +116,8 @@ func intactUpTo(t *testing.T, log raft.LogStore) (last uint64, err error) {
 	return last, nil
 }
 
-// TestADamagedWALIsNotRead: whatever bit of a file is flipped, the damage is told, or what is read is what was written. Only
-// in the last append a flipped bit cannot be told from a write that a power cut tore, and that append is dropped.
+// TestADamagedWALIsNotRead: after any flipped bit of a file, the damage is reported, or reads return what was written. In the last append a
+// flipped bit cannot be told from a torn write, so that append is dropped.
 func TestADamagedWALIsNotRead(t *testing.T) {
 	onceForBoth(t)
 	dir := t.TempDir()
@@ -158,7 +158,7 @@ func TestADamagedWALIsNotRead(t *testing.T) {
 	}
 }
 
-// TestATornAppendIsDropped: of the last append any sectors may be missing, or be anything; all before it stays, and the log goes on.
+// TestATornAppendIsDropped: any sectors of the last append may be missing or wrong. All appends before it stay, and the log continues.
 func TestATornAppendIsDropped(t *testing.T) {
 	onceForBoth(t)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -211,8 +211,8 @@ func TestATornAppendIsDropped(t *testing.T) {
 	}
 }
 
-// TestAFullFileIsFollowed: the process ends when a file is full, and before the next one was named; and when it was named but
-// not made. raft-wal alone would refuse every append afterwards.
+// TestAFullFileIsFollowed: the process ends with a full file, before the next one is listed, or when it is listed but not created. raft-wal
+// alone would refuse every later append.
 func TestAFullFileIsFollowed(t *testing.T) {
 	large := func(first uint64) []*raft.Log {
 		logs := make([]*raft.Log, 18)
@@ -233,7 +233,7 @@ func TestAFullFileIsFollowed(t *testing.T) {
 	if err := log.Close(); err != nil {
 		t.Fatal(err)
 	}
-	before := t.TempDir() // the names of files as they were before the file was full
+	before := t.TempDir() // the list of files before the file was full
 	if err := os.CopyFS(before, os.DirFS(WAL.path(dir))); err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +266,7 @@ func TestAFullFileIsFollowed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if name == "not made" { // what is known of a file is written when it is there
+			if name == "not made" { // a file is recorded when it exists
 				db := &walDB{}
 				if _, err := db.Load(WAL.path(dir)); err != nil {
 					t.Fatal(err)
@@ -327,8 +327,8 @@ func TestTheLogGoesOnBehindASnapshot(t *testing.T) {
 	}
 }
 
-// TestRaftTakesBothStoresForTheSame: a store that says that it is monotonic has its whole log cleared after a snapshot from a
-// leader, what is acknowledged beyond it included.
+// TestRaftTakesBothStoresForTheSame: for a monotonic store raft would clear the whole log after a snapshot from a leader, including
+// acknowledged entries beyond it.
 func TestRaftTakesBothStoresForTheSame(t *testing.T) {
 	bothStores(t, func(t *testing.T, s Kind) {
 		log := openRaw(t, t.TempDir(), s)
@@ -340,7 +340,7 @@ func TestRaftTakesBothStoresForTheSame(t *testing.T) {
 	})
 }
 
-// TestAFileThatCannotBeMadeEndsTheNode, at once and with the reason: here the disk is full when the log needs its next file.
+// TestAFileThatCannotBeMadeEndsTheNode: the node ends at once, with the reason. Here the disk is full when the log needs its next file.
 func TestAFileThatCannotBeMadeEndsTheNode(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
@@ -374,7 +374,7 @@ func TestAFileThatCannotBeMadeEndsTheNode(t *testing.T) {
 	}
 }
 
-// FuzzReadTail: a file of the log may be anything.
+// FuzzReadTail: a file of the log may have any content.
 func FuzzReadTail(f *testing.F) {
 	f.Add([]byte{})
 	f.Add(make([]byte, 100))
@@ -389,7 +389,7 @@ func FuzzReadTail(f *testing.F) {
 	})
 }
 
-// FuzzWALCodec: what is no entry is refused, and an entry is read as it was written.
+// FuzzWALCodec: invalid bytes are refused, and an entry is decoded as it was encoded.
 func FuzzWALCodec(f *testing.F) {
 	var written bytes.Buffer
 	if err := (walCodec{}).Encode(&raft.Log{Index: 7, Term: 3, Data: []byte("data"), AppendedAt: time.Unix(1, 2)}, &written); err != nil {
@@ -412,7 +412,7 @@ func FuzzWALCodec(f *testing.F) {
 	})
 }
 
-// flipSeed is the seed of the places, from QUOTAD_SEED or the clock.
+// flipSeed returns the random source of the test, seeded from QUOTAD_SEED or the clock.
 func flipSeed(t *testing.T) *rand.Rand {
 	t.Helper()
 	seed, err := strconv.ParseUint(os.Getenv("QUOTAD_SEED"), 10, 64)

@@ -13,14 +13,14 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// walFiles is the file system of WAL. Its files are readable by their owner only, an append syncs data and not times, and a
-// file that cannot be made is told at once: raft-wal makes the next file in the background and only logs that it failed,
-// so that the append after it would fail for no reason that helps.
+// walFiles is the file system of WAL. Its files are readable only by their owner, and an append syncs data but no timestamps. A file that
+// cannot be created is reported at once: raft-wal creates the next file in the background and only logs a failure, so the append after it
+// would fail without a useful reason.
 type walFiles struct {
 	fs.FS
 	failed   func(error)
 	readOnly bool
-	// meta tells where the last file ends, for who only reads it.
+	// meta knows where the last file ends, for stores opened for reading only.
 	meta *walMeta
 }
 
@@ -29,7 +29,7 @@ var _ types.VFS = (*walFiles)(nil)
 // Create implements types.VFS.
 func (f *walFiles) Create(dir, name string, size uint64) (types.WritableFile, error) {
 	if f.readOnly {
-		return cutFile{ReaderAt: strings.NewReader(""), Closer: io.NopCloser(nil)}, nil // it was not made yet
+		return cutFile{ReaderAt: strings.NewReader(""), Closer: io.NopCloser(nil)}, nil // it was not created yet
 	}
 	file, err := createReserved(filepath.Join(dir, name), int64(size))
 	if err != nil {
@@ -48,7 +48,7 @@ func (f *walFiles) Create(dir, name string, size uint64) (types.WritableFile, er
 	return &walFile{File: file, dir: dir}, nil
 }
 
-// record makes a new file durable, and then known: one that is missing later was deleted.
+// record makes a new file durable and then records it: a recorded file that is missing later was deleted.
 func (f *walFiles) record(dir, name string, file *os.File) error {
 	var base, id uint64
 	if _, err := fmt.Sscanf(name, "%020d-%016x.wal", &base, &id); err != nil {
@@ -67,7 +67,7 @@ func (f *walFiles) record(dir, name string, file *os.File) error {
 	return f.meta.made(id, uint64(info.Size()))
 }
 
-// createReserved makes a file and reserves its space.
+// createReserved creates a file and reserves its space.
 func createReserved(path string, size int64) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -93,7 +93,7 @@ func (f *walFiles) OpenWriter(dir, name string) (types.WritableFile, error) {
 		return nil, err
 	}
 	opened := &walFile{File: file, dir: dir}
-	opened.unnamed.Store(true) // whether its name was synced before the process ended nobody knows
+	opened.unnamed.Store(true) // it is unknown whether its name was synced before the last process ended
 	return opened, nil
 }
 
@@ -109,7 +109,7 @@ func (f *walFiles) Delete(dir, name string) error {
 type walFile struct {
 	*os.File
 	dir string
-	// unnamed is set until the directory that has its name is synced, which the first Sync does.
+	// unnamed is set until the file's directory was synced; the first Sync does that.
 	unnamed atomic.Bool
 }
 
@@ -124,7 +124,7 @@ func (f *walFile) Sync() error {
 	return nil
 }
 
-// cutFile is a file up to where its last whole append ends, for who only reads.
+// cutFile is a file up to the end of its last complete append, for stores opened for reading only.
 type cutFile struct {
 	io.ReaderAt
 	io.Closer

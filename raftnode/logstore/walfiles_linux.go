@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reserve makes a file so large, with space for all of it. File systems that cannot reserve leave it as it is.
+// reserve extends a file to a size and allocates the space. On file systems that cannot do so it changes nothing.
 func reserve(file *os.File, size int64) error {
 	err := onFile(file, func(fd int) error { return unix.Fallocate(fd, 0, 0, size) })
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
@@ -16,5 +16,5 @@ func reserve(file *os.File, size int64) error {
 	return err
 }
 
-// syncData makes a file's content durable, and of what describes it as much as is needed to read it.
+// syncData makes a file's content durable, with only the metadata needed to read it.
 func syncData(file *os.File) error { return onFile(file, unix.Fdatasync) }

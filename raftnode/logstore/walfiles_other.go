@@ -4,7 +4,7 @@ package logstore
 
 import "os"
 
-// reserve reserves nothing here.
+// reserve does nothing on this system.
 func reserve(*os.File, int64) error { return nil }
 
 // syncData makes a file durable.

@@ -16,8 +16,8 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// walDB is what raft-wal keeps the list of its files in, with term and vote, in raft-wal's own form. Besides, it has a checksum of the
-// list, walks its pages before it opens the file, and knows which file was made last.
+// walDB is the file in which raft-wal keeps its list of files, term and vote, in raft-wal's own format. In addition, it has a checksum of
+// the list, checks its pages before the file is opened, and knows which file was created last.
 type walDB struct {
 	db       *bolt.DB
 	readOnly bool
@@ -27,9 +27,9 @@ var (
 	walMetaBucket   = []byte(metadb.MetaBucket)
 	walStableBucket = []byte(metadb.StableBucket)
 	walMetaKey      = []byte(metadb.MetaKey)
-	// walSumKey is where the list's checksum stands. Data directories from before have none.
+	// walSumKey is the key of the list's checksum. Data directories of older versions lack it.
 	walSumKey = []byte("m-sum")
-	// keyLastFile is the number and the size of the newest file that was made, durably, before anything was appended to it.
+	// keyLastFile is the key of the newest file's id and size. It is set once the file is durable, before the first append to it.
 	keyLastFile = []byte("LastFile")
 )
 
@@ -58,8 +58,8 @@ func (m *walDB) Load(dir string) (state types.PersistentState, err error) {
 	return state, err
 }
 
-// onlyNew returns an error unless the store is a new one. The list of files is the first value that it gets, and no file is made
-// before: where there is either, the list was lost, and raft-wal, which takes that for a new log, would remove the files of the old one.
+// onlyNew returns an error unless the store is new. The list of files is the store's first value, and no file is created before it. If
+// there are values or files, the list was lost: raft-wal would take the log for a new one and remove the old files.
 func onlyNew(tx *bolt.Tx, dir string) error {
 	files, err := os.ReadDir(dir)
 	if err != nil {
@@ -88,7 +88,7 @@ func listSum(list []byte) []byte {
 	return binary.BigEndian.AppendUint32(nil, crc32.Checksum(list, castagnoli))
 }
 
-// open opens the file, or makes it.
+// open opens or creates the file.
 func (m *walDB) open(path string) error {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) && !m.readOnly {
 		if err := makeWALMeta(path); err != nil {
@@ -108,7 +108,7 @@ func (m *walDB) open(path string) error {
 	return err
 }
 
-// makeWALMeta makes a file that has its name when it is whole.
+// makeWALMeta creates a file that gets its name once it is complete.
 func makeWALMeta(path string) error {
 	making := path + ".tmp"
 	if err := os.RemoveAll(making); err != nil {
@@ -183,28 +183,28 @@ func (m *walDB) Close() error {
 	return err
 }
 
-// Get and Set make it a store of values for stable.
+// Get implements raft.StableStore, so that stable can use the file.
 func (m *walDB) Get(key []byte) ([]byte, error) { return m.GetStable(key) }
 
 // Set implements raft.StableStore.
 func (m *walDB) Set(key, value []byte) error { return m.SetStable(key, value) }
 
-// GetUint64 implements raft.StableStore. Numbers of ours have a checksum.
+// GetUint64 implements raft.StableStore. It fails: walDB stores only numbers with a checksum.
 func (*walDB) GetUint64([]byte) (uint64, error) { return 0, errors.New("a number without a checksum") }
 
-// SetUint64 implements raft.StableStore.
+// SetUint64 implements raft.StableStore. It fails as GetUint64 does.
 func (*walDB) SetUint64([]byte, uint64) error { return errors.New("a number without a checksum") }
 
-// fileOf is for fileOf.
+// fileOf serves the function fileOf.
 func (*walDB) fileOf(uint64) string { return filepath.Join("wal", walMetaFile) }
 
-// made notes, before anything is appended to it, that a file is there and how large.
+// made records that a file exists, and its size, before the first append to it.
 func (m *walDB) made(id, size uint64) error {
 	values := &stable{store: m, bound: true}
 	return values.set(keyLastFile, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, id), size))
 }
 
-// lastMade returns the newest file that was made, and how large, where that is known.
+// lastMade returns the id and size of the newest file, if known.
 func (m *walDB) lastMade() (id, size uint64, known bool, err error) {
 	raw, err := (&stable{store: m, bound: true}).get(keyLastFile)
 	if err != nil || len(raw) != 16 {
@@ -213,7 +213,7 @@ func (m *walDB) lastMade() (id, size uint64, known bool, err error) {
 	return binary.BigEndian.Uint64(raw), binary.BigEndian.Uint64(raw[8:]), true, nil
 }
 
-// notMade is nil where a file that is not there was never made.
+// notMade returns nil if a missing file was never created.
 func (m *walDB) notMade(id uint64, path string) error {
 	last, _, known, err := m.lastMade()
 	if err == nil && known && last >= id {
@@ -222,7 +222,7 @@ func (m *walDB) notMade(id uint64, path string) error {
 	return err
 }
 
-// cutOff says whether a file is shorter than it was made.
+// cutOff returns an error if a file is shorter than at its creation.
 func (m *walDB) cutOff(id uint64, path string, has int) error {
 	last, size, known, err := m.lastMade()
 	if err == nil && known && last == id && uint64(has) < size {

@@ -11,7 +11,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 )
 
-// flipListKey flips a bit of the key of the list of files, in every copy that the pages have.
+// flipListKey flips a bit of the key of the list of files, in every copy in the pages.
 func flipListKey(t *testing.T, dir string, change byte) {
 	t.Helper()
 	path := filepath.Join(WAL.path(dir), walMetaFile)
@@ -33,7 +33,7 @@ func flipListKey(t *testing.T, dir string, change byte) {
 	}
 }
 
-// dropValues leaves the list of files alone in its file.
+// dropValues removes all values except the list of files.
 func dropValues(dir string) error {
 	db, err := bolt.Open(filepath.Join(WAL.path(dir), walMetaFile), 0o600, nil)
 	if err != nil {
@@ -45,8 +45,8 @@ func dropValues(dir string) error {
 	return errors.Join(err, db.Close())
 }
 
-// TestWALMeta_ALostListIsDamage: where the key of the list of files is damaged, the log is not taken for a new one, also where its first
-// file, whose name a new one has, is gone. Nothing is written and nothing removed.
+// TestWALMeta_ALostListIsDamage: a damaged key of the list of files does not make the log look new, even if its first file, whose name a
+// new log would use, is gone. Nothing is written or removed.
 func TestWALMeta_ALostListIsDamage(t *testing.T) {
 	onceForBoth(t)
 	large := make([]*raft.Log, 18)
@@ -104,7 +104,7 @@ func TestWALMeta_ALostListIsDamage(t *testing.T) {
 	}
 }
 
-// TestOpenStore_JudgesFirst: a store that its judge refuses stays as it was found, with what a start would remove or wipe.
+// TestOpenStore_JudgesFirst: a store that its judge refuses stays as it was found, including what a start would remove or wipe.
 func TestOpenStore_JudgesFirst(t *testing.T) {
 	bothStores(t, func(t *testing.T, s Kind) {
 		dir := t.TempDir()
@@ -113,7 +113,7 @@ func TestOpenStore_JudgesFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 		last := uint64(6)
-		if s == WAL { // a torn append, and a file that the list lacks
+		if s == WAL { // a torn append, and a file missing in the list
 			path := segments(t, dir)[0]
 			data, err := os.ReadFile(path)
 			if err != nil {

@@ -14,21 +14,20 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 )
 
-// walMeta tells raft-wal which files make up the log. When it is loaded it reads them, since raft-wal itself
+// walMeta tells raft-wal which files make up the log. On load it reads the files and makes up for faults of raft-wal, which
 //
-//   - takes damage anywhere in the last file for the end of the log, and what was acknowledged behind that is gone without a word;
-//   - is misled by what an append that was torn left behind the end: by an index in it (then nothing can be appended any
-//     more), and by older remains that happen to go on where a second torn append ends (then that one counts);
-//   - leaves a file that was full, and not yet followed by another one when the process ended, as the last one, to which
-//     nothing can be appended;
-//   - makes a last file again that somebody deleted, empty;
-//   - looks at no checksum of the files before the last one.
+//   - takes damage anywhere in the last file for the end of the log, and silently loses the acknowledged entries after it;
+//   - is misled by what a torn append leaves after the end: by an index in it (then no append succeeds any more), and by older remains that
+//     happen to follow directly on a second torn append (then that append counts);
+//   - keeps a file that was full, but without a successor when the process ended, as the last file, to which no append is possible;
+//   - creates a deleted last file again, empty;
+//   - verifies no checksum of the files before the last one.
 type walMeta struct {
 	walDB
-	// end is the index of the last whole entry, endByte where it ends in the last file.
+	// end is the index of the last complete entry, endByte the offset of its end in the last file.
 	end     uint64
 	endByte int
-	// damage is what was found, with readOnly; otherwise Load returns it.
+	// damage is the damage found if readOnly is set; otherwise Load returns it.
 	damage error
 }
 
@@ -54,7 +53,7 @@ func (m *walMeta) Load(dir string) (types.PersistentState, error) {
 	path := filepath.Join(dir, segment.FileName(*info))
 	data, err := os.ReadFile(path)
 	switch {
-	case errors.Is(err, os.ErrNotExist): // where the process ended before the file was made, raft-wal makes it
+	case errors.Is(err, os.ErrNotExist): // if the process ended before the file was created, raft-wal creates it
 		err = m.notMade(info.ID, path)
 	case err == nil:
 		err = m.cutOff(info.ID, path, len(data))
@@ -87,7 +86,7 @@ func (m *walMeta) Load(dir string) (types.PersistentState, error) {
 	return state, m.CommitState(state)
 }
 
-// checkSealed checks a file that is no longer appended to, which is all whole appends up to its index.
+// checkSealed checks a closed file: it must consist of complete appends up to its index.
 func checkSealed(dir string, info *types.SegmentInfo, next uint64) error {
 	name := segment.FileName(*info)
 	damaged := func(at int, format string, args ...any) error {
@@ -113,7 +112,7 @@ func checkSealed(dir string, info *types.SegmentInfo, next uint64) error {
 	return nil
 }
 
-// wipe overwrites what an append that was torn left behind the end of a file. Nobody was told that it is durable.
+// wipe overwrites what a torn append left at the end of a file. It was never acknowledged.
 func wipe(path string, data []byte, end int) error {
 	rest := bytes.TrimRight(data[end:], "\x00")
 	if len(rest) == 0 {
@@ -127,7 +126,7 @@ func wipe(path string, data []byte, end int) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// withoutReserve cuts off most of what a file has in reserve, which is much, and zeros.
+// withoutReserve cuts off most of a file's reserved space, which is large and all zeros.
 func withoutReserve(data []byte) []byte {
 	var zeros [64 << 10]byte
 	for len(data) > len(zeros) && bytes.Equal(data[len(data)-len(zeros):], zeros[:]) {
@@ -136,7 +135,7 @@ func withoutReserve(data []byte) []byte {
 	return data
 }
 
-// follow closes a full file and names the next one, as raft-wal does in the background when a file is full.
+// follow closes a full file and adds the next one to the list, as raft-wal does in the background.
 func follow(state *types.PersistentState, tail tailInfo) {
 	full := &state.Segments[len(state.Segments)-1]
 	full.SealTime, full.MaxIndex, full.IndexStart = time.Now(), full.BaseIndex+tail.entries-1, tail.index
@@ -158,8 +157,8 @@ func (m *walMeta) CommitState(state types.PersistentState) error {
 	return m.walDB.CommitState(state)
 }
 
-// What raft-wal's files are made of: a header, and frames, each with a head of 8 bytes (its kind, three zeros, a length
-// or a sum) and padded to 8. Appends are entries, perhaps an index of the file, and a commit with the sum of all of it.
+// Format of raft-wal's files: a header, and frames padded to 8 bytes. Each frame has a head of 8 bytes: its kind, three zeros, and a length
+// or a checksum. An append is entries, optionally an index of the file, and a commit with the checksum of the append.
 const (
 	walHeader   = 32
 	frameHead   = 8
@@ -168,22 +167,22 @@ const (
 	frameCommit = 3
 )
 
-// tailInfo is what a file holds that is whole.
+// tailInfo describes the complete appends of a file.
 type tailInfo struct {
-	// entries is how many; index is where the index of a full file begins, 0: it is not full.
+	// entries is their number of entries. index is the offset of a full file's index; 0: the file is not full.
 	entries, index uint64
-	// end is where the last whole append ends; 0: there is none, and the head of the file need not be whole.
+	// end is the offset at which the last complete append ends; 0: there is none, and even the header may be incomplete.
 	end int
 }
 
-// errLostAppends says that a file goes on with whole appends behind one that is not. The second one was begun when the
-// first was durable: it is no write that was torn, but damage to what was acknowledged.
+// errLostAppends says that complete appends follow a broken one. An append begins only after the one before is durable, so this is not a
+// torn write but damage to acknowledged entries.
 var errLostAppends = errors.New("an append is damaged, but complete ones follow it")
 
-// readTail reads a file up to its last whole append.
+// readTail reads a file up to the end of its last complete append.
 func readTail(data []byte) (tailInfo, error) {
 	var tail tailInfo
-	from, at := 0, walHeader // the first append's sum is over the header too
+	from, at := 0, walHeader // the first append's checksum covers the header too
 	for {
 		one, next := readAppend(data, from, at)
 		if next == 0 {
@@ -206,8 +205,8 @@ func readTail(data []byte) (tailInfo, error) {
 	return tail, nil
 }
 
-// readAppend reads the append whose frames begin at a place and whose sum at another. next is where it ends; 0: it is not
-// whole.
+// readAppend reads the append whose frames begin at offset at; its checksum covers the bytes from offset from. next is where it ends; 0: it
+// is incomplete.
 func readAppend(data []byte, from, at int) (one tailInfo, next int) {
 	for begin := at; at+frameHead <= len(data); {
 		head := data[at : at+frameHead]

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// stopped is a data directory of a node that was stopped, with 60 entries or more and a snapshot.
+// stopped returns the settings of a stopped node whose data directory has a snapshot and at least 60 entries.
 func stopped(t *testing.T, s logstore.Kind, change ...func(*raftnode.Config)) raftnode.Config {
 	t.Helper()
 	n, conf := openOne(t, append([]func(*raftnode.Config){func(c *raftnode.Config) {
@@ -30,7 +30,7 @@ func stopped(t *testing.T, s logstore.Kind, change ...func(*raftnode.Config)) ra
 	return conf
 }
 
-// reopens opens a data directory, and says what it says.
+// reopens opens a data directory and returns the error.
 func reopens(t *testing.T, conf raftnode.Config) error {
 	t.Helper()
 	n, err := raftnode.Open(conf)
@@ -40,8 +40,8 @@ func reopens(t *testing.T, conf raftnode.Config) error {
 	return err
 }
 
-// TestADiskWithAMissingPartIsRefused: whatever one file or folder is removed, emptied or replaced by an older one, the node does not
-// start, says that its disk is no longer whole, and changes nothing.
+// TestADiskWithAMissingPartIsRefused: if any file or folder is removed, emptied or replaced by an older one, the node does not start. It
+// reports that its disk is no longer complete, and changes nothing.
 func TestADiskWithAMissingPartIsRefused(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		whole, older := stopped(t, s), t.TempDir()
@@ -51,7 +51,7 @@ func TestADiskWithAMissingPartIsRefused(t *testing.T) {
 		if err := os.CopyFS(older, os.DirFS(whole.DataDir)); err != nil {
 			t.Fatal(err)
 		}
-		n, err := raftnode.Open(whole) // it goes on: the copy is older
+		n, err := raftnode.Open(whole) // the original continues, so that the copy is older
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func copyPart(to, from, name string) error {
 	return os.WriteFile(filepath.Join(to, name), data, 0o600)
 }
 
-// TestADiskFromBeforeGetsItsWitness, if all else is there; where it is not, it is refused.
+// TestADiskFromBeforeGetsItsWitness: a complete disk of a version without a witness gets one; an incomplete one is refused.
 func TestADiskFromBeforeGetsItsWitness(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s)
@@ -187,7 +187,7 @@ func TestADiskFromBeforeGetsItsWitness(t *testing.T) {
 	})
 }
 
-// TestTheWitness_KnowsEverySmallFile: of each that is there it has the checksum, so that none changes unseen.
+// TestTheWitness_KnowsEverySmallFile: the witness has the checksum of each existing small file, so that every change is detected.
 func TestTheWitness_KnowsEverySmallFile(t *testing.T) {
 	conf := stopped(t, logstore.UnderTest)
 	w, _, err := logstore.ReadWitness(conf.DataDir)
@@ -209,7 +209,7 @@ func TestTheWitness_KnowsEverySmallFile(t *testing.T) {
 	}
 }
 
-// TestTheWitness_KnowsTheSnapshotsDescription: one that reads well and is not what was written is damage.
+// TestTheWitness_KnowsTheSnapshotsDescription: a valid description that differs from the written one is damage.
 func TestTheWitness_KnowsTheSnapshotsDescription(t *testing.T) {
 	conf := stopped(t, logstore.UnderTest)
 	all, _, err := logstore.ListSnapshots(conf.DataDir)
@@ -229,8 +229,8 @@ func TestTheWitness_KnowsTheSnapshotsDescription(t *testing.T) {
 	}
 }
 
-// TestAVoteIsInTheWitnessFirst: what ends the process between the store and the witness leaves a disk that starts; once the vote was
-// given, a store without it is refused.
+// TestAVoteIsInTheWitnessFirst: if the process ends between the writes to the store and to the witness, the disk starts. Once the vote was
+// sent, a store without it is refused.
 func TestAVoteIsInTheWitnessFirst(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s)

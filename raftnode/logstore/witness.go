@@ -11,12 +11,12 @@ import (
 	"path/filepath"
 )
 
-// The witness is a second, checksummed account of what the rest of a data directory must hold: term and vote, an entry of the log
-// that is known to be synced, the newest verified snapshot, and the checksums of the small files. A disk that lost a part of this, or
-// went back to an older state, contradicts its witness and is refused.
+// The witness is a second, checksummed record of what the rest of a data directory must hold: term and vote, a log entry known to be
+// synced, the newest verified snapshot, and the checksums of the small files. A disk that lost a part of this, or went back to an older
+// state, contradicts its witness and is refused.
 //
-// The file has two slots, which are written in turn: an interrupted write costs the older one. A slot is one sector, which a disk
-// writes whole or not at all, at the start of its own page.
+// The file has two slots that are written in turn, so that an interrupted write damages only the older one. A slot is one sector, which a
+// disk writes whole or not at all, at the start of its own page.
 const (
 	witnessFile  = "witness"
 	witnessPage  = 4096
@@ -24,27 +24,27 @@ const (
 	witnessMagic = "QUOTAD-WITNESS\n\x01"
 )
 
-// Small files whose checksums the witness holds, in the order of witness.parts.
+// Small files whose checksums are in the witness, in the order of witness.parts.
 var partNames = [...]string{NodeFile, NonceFile, ClusterFile, FormedFile, JoinedFile}
 
-// witness is one account. Everything in it was durable elsewhere before it was written.
+// witness is the content of one slot. Everything in it was durable elsewhere before it was written.
 type witness struct {
 	sequence uint64
-	// bound: the log store carries this directory's nonce, so that another one is told from it.
+	// bound: the log store carries this directory's nonce, which tells it from the store of another directory.
 	bound bool
-	// term and voteTerm are raft's; voteFor is the digest of the candidate.
+	// term and voteTerm are raft's; voteFor is the digest of the candidate voted for.
 	term, voteTerm uint64
 	voteFor        [8]byte
-	// index is a synced entry and entryTerm its term; term 0: unknown. The log was never cut below index since.
+	// index is a synced entry, entryTerm its term; 0: unknown. The log was not cut below index since.
 	index, entryTerm uint64
-	// snapshot is the newest verified snapshot, and snapshotMeta the checksum of its description.
+	// snapshot is the index of the newest verified snapshot, snapshotMeta the checksum of its description.
 	snapshot, snapshotTerm uint64
 	snapshotMeta           uint32
-	// parts are the checksums of the small files; 0: the file was not written yet.
+	// parts has the checksums of the small files; 0: the file was not written yet.
 	parts [len(partNames)]uint32
 }
 
-// started says whether the disk took part in a cluster: it has a term from then on.
+// started says whether the disk took part in a cluster: such a disk has a term.
 func (w *witness) started() bool { return w.term > 0 || w.index > 0 || w.snapshot > 0 }
 
 // digest identifies a candidate.
@@ -56,7 +56,7 @@ func digest(candidate []byte) (short [8]byte) {
 	return short
 }
 
-// partSum is the checksum of a small file; never 0.
+// partSum returns the checksum of a small file; never 0.
 func partSum(content []byte) uint32 { return max(crc32.Checksum(content, castagnoli), 1) }
 
 func (w *witness) encode() []byte {
@@ -103,8 +103,7 @@ func decodeWitness(data []byte) (*witness, error) {
 	return w, nil
 }
 
-// readWitness reads the newest account. damage says that one of the two slots is not whole: the other one is used. A witness that is
-// not there is nil.
+// readWitness reads the newest slot. damage reports that the other slot is damaged. If there is no witness file, all results are nil.
 func readWitness(dir string) (newest *witness, damage, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, witnessFile))
 	switch {
@@ -132,7 +131,7 @@ func readWitness(dir string) (newest *witness, damage, err error) {
 	return newest, damage, nil
 }
 
-// createWitness writes a witness that is not there yet: both slots, then its name.
+// createWitness creates the witness file: both slots, then its name.
 func createWitness(dir string, w *witness) error {
 	data := make([]byte, witnessPage+witnessSize)
 	w.sequence = 1

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// rewitness changes what a stopped node's witness says, for a test that gives it another past.
+// rewitness changes a stopped node's witness, for a test that needs a different history.
 func rewitness(t *testing.T, dir string, change func(w *witness)) {
 	t.Helper()
 	w, damage, err := readWitness(dir)
@@ -27,7 +27,7 @@ func rewitness(t *testing.T, dir string, change func(w *witness)) {
 	}
 }
 
-// TestAnInterruptedWitnessIsWhole: of a write that is torn the older slot is what is left, and one damaged slot is written again.
+// TestAnInterruptedWitnessIsWhole: after a torn write the other slot counts, and a damaged slot is written again.
 func TestAnInterruptedWitnessIsWhole(t *testing.T) {
 	dir := t.TempDir()
 	w := &witness{term: 1}
@@ -57,7 +57,7 @@ func TestAnInterruptedWitnessIsWhole(t *testing.T) {
 	}
 }
 
-// TestTheWitness_ForgetsWhatIsCutOff: also entries that it was told of and has not written down yet.
+// TestTheWitness_ForgetsWhatIsCutOff: it also drops recorded entries that it has not written yet.
 func TestTheWitness_ForgetsWhatIsCutOff(t *testing.T) {
 	dir := t.TempDir()
 	w := new(witness)
@@ -77,7 +77,7 @@ func TestTheWitness_ForgetsWhatIsCutOff(t *testing.T) {
 	}
 }
 
-// TestTheWitnessIsAtMostAThousandEntriesBehind: many entries are not left to the clock.
+// TestTheWitnessIsAtMostAThousandEntriesBehind: after 1,000 entries it is written without waiting for the delay.
 func TestTheWitnessIsAtMostAThousandEntriesBehind(t *testing.T) {
 	dir := t.TempDir()
 	w := new(witness)
@@ -106,8 +106,8 @@ func TestTheWitnessIsAtMostAThousandEntriesBehind(t *testing.T) {
 	}
 }
 
-// TestTheWitnessFollowsTheLog: within 1,000 entries or a second, no append waits for it, and what is cut off the end of the log it
-// no longer claims, wherever the process ends.
+// TestTheWitnessFollowsTheLog: it follows within 1,000 entries or a second, and no append waits for it. It never claims entries cut off
+// from the log's end, wherever the process ends.
 func TestTheWitnessFollowsTheLog(t *testing.T) {
 	dir := t.TempDir()
 	l := openDisk(t, dir)
@@ -132,7 +132,7 @@ func TestTheWitnessFollowsTheLog(t *testing.T) {
 			t.Fatalf("the witness never knew the last entry: %+v, %v", w, err)
 		}
 	}
-	l.keeper.mu.Lock() // a witness that hangs
+	l.keeper.mu.Lock() // a stalled write of the witness
 	err := l.StoreLogs(entries(t, 2, 11, 13))
 	l.keeper.mu.Unlock()
 	if err := errors.Join(err, l.keeper.flush()); err != nil {

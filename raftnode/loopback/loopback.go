@@ -1,4 +1,4 @@
-// Package loopback finds addresses for nodes that all run on this machine.
+// Package loopback finds addresses for nodes that all run on one machine.
 package loopback
 
 import (
@@ -9,10 +9,9 @@ import (
 	"sync"
 )
 
-// Ports are drawn from below those that systems hand to whoever connects or listens at port 0 (Linux from 32768, others
-// from 49152). They come in blocks, and a process claims a block for as long as it runs: it listens at the block's first port, which
-// it returns to nobody. So no other process that asks this package has a node's port while the node is stopped, and it comes
-// back to its own.
+// Ports come from below the range that systems use for outgoing connections and for listeners at port 0 (Linux from 32768, others from
+// 49152). They come in blocks. A process claims a block for its lifetime by listening at the block's first port, which it returns to no
+// caller. So while a node is stopped, no other process that uses this package takes its port, and the node can restart there.
 const (
 	lowest    = 15_000
 	highest   = 30_000
@@ -25,16 +24,15 @@ const (
 var (
 	mu     sync.Mutex
 	order  = rand.Perm(blocks)
-	claims []net.Listener // kept, since a listener that nothing refers to is closed
-	rest   []int          // ports of claimed blocks that were not looked at
+	claims []net.Listener // kept: the garbage collector closes a listener that nothing refers to
+	rest   []int          // ports of claimed blocks, not tried yet
 )
 
-// Free returns n addresses of loopback at which nobody listens, none of which it returned before, here or in another process
-// that still runs.
+// Free returns n loopback addresses that have no listener. It never returns one twice, and none that another live process got from it.
 func Free(n int) ([]string, error) {
 	mu.Lock()
 	defer mu.Unlock()
-	if n > ports { // else it would claim them all, and other processes would have none
+	if n > ports { // otherwise it would claim all blocks and leave other processes none
 		return nil, tooFew(n)
 	}
 	var addresses []string
@@ -46,7 +44,7 @@ func Free(n int) ([]string, error) {
 		rest = rest[1:]
 		listener, err := listen(address)
 		if err != nil {
-			continue // somebody has it
+			continue // the port is in use
 		}
 		if err := listener.Close(); err != nil {
 			return nil, err
@@ -56,7 +54,7 @@ func Free(n int) ([]string, error) {
 	return addresses, nil
 }
 
-// claim adds the ports of a block that no process has, and tells whether there was one.
+// claim adds the ports of an unclaimed block, and tells whether there was one.
 func claim() bool {
 	for len(order) > 0 {
 		first := lowest + order[0]*blockSize

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback"
 )
 
-// TestFree: what it returns can be listened at, again and again, and is never returned twice.
+// TestFree: each address accepts a listener, again and again, and is returned only once.
 func TestFree(t *testing.T) {
 	const calls, each = 20, 50
 	seen := map[string]bool{}
@@ -42,7 +42,7 @@ func TestFree(t *testing.T) {
 	}
 }
 
-// TestFree_OtherProcess: while a process runs, no other is given the ports that it was given, though nobody listens at them.
+// TestFree_OtherProcess: while a process runs, no other gets its ports, even without a listener on them.
 func TestFree_OtherProcess(t *testing.T) {
 	const each = 500
 	if os.Getenv("QUOTAD_TEST_PORTS") != "" {
@@ -85,7 +85,7 @@ func TestFree_OtherProcess(t *testing.T) {
 	}
 }
 
-// TestFreeGivesUp: more than there are.
+// TestFreeGivesUp: asks for more ports than exist.
 func TestFreeGivesUp(t *testing.T) {
 	if addresses, err := loopback.Free(16_000); err == nil {
 		t.Errorf("%d addresses", len(addresses))

@@ -16,45 +16,45 @@ type Request struct {
 	Nonce string `json:"nonce,omitempty"`
 	// Node is the caller's id, for hello.
 	Node string `json:"node,omitempty"`
-	// Newcomer, for hello, asks a leader to make sure what the caller is: its disk is empty.
+	// Newcomer, for hello, says that the caller's disk is empty: the leader must make sure that the caller is a member.
 	Newcomer bool `json:"newcomer,omitempty"`
 }
 
 // Reply is the answer.
 type Reply struct {
 	Node string `json:"node"`
-	// Term is raft's, read after the request arrived; Wall is the wall clock then.
+	// Term is raft's term, read after the request arrived. Wall is the wall clock at that moment.
 	Term uint64 `json:"term"`
 	Wall int64  `json:"wall"`
 	// Last is the last index in the node's log.
 	Last uint64 `json:"last"`
-	// Room: the node's disk has room for grants.
+	// Room: the node's disk has free space for grants.
 	Room bool `json:"room,omitempty"`
 	// Empty: the node has no state. Cluster is its cluster's id.
 	Empty   bool   `json:"empty"`
 	Cluster string `json:"cluster"`
 	List    string `json:"list"`
 	Nonce   string `json:"nonce"`
-	// Configuration is the index of the newest committed configuration that the node knows. Member: the caller is in it, or in one
-	// that is not committed yet.
+	// Configuration is the index of the newest committed configuration that the node knows. Member: the caller is in that configuration or in
+	// an uncommitted one.
 	Configuration uint64 `json:"configuration"`
 	Member        bool   `json:"member"`
-	// Voter: the caller votes in the node's newest configuration, committed or not. Learner is the index of the committed one where
-	// the node certainly leads and the caller is a learner in it.
+	// Voter: the caller votes in the node's newest configuration, committed or not. Learner is the index of the committed configuration in
+	// which the caller is a learner, if the node is certainly the leader; otherwise 0.
 	Voter   bool   `json:"voter,omitempty"`
 	Learner uint64 `json:"learner,omitempty"`
-	// FormedWith are the nonces with which this node formed the cluster, where the caller's is among them.
+	// FormedWith are the nonces with which this node formed the cluster. It is set only if the caller's nonce is among them.
 	FormedWith []string `json:"formedWith,omitempty"`
-	// Key is the node's key for calls that it forwards (voucher), for key.
+	// Key, for key, is the node's key for the calls that it forwards (voucher).
 	Key []byte `json:"key,omitempty"`
-	// API is where the node's API is, by its own settings.
+	// API is the node's API address, from its own settings.
 	API string `json:"api,omitempty"`
-	// Refused says why the question is not answered; then nothing else is set.
+	// Refused says why the node does not answer the question. No other field is set then.
 	Refused string `json:"refused,omitempty"`
 	Build
 }
 
-// RefusedError says that a node answers, but not this one's questions.
+// RefusedError says that a node is reachable but refuses this node's questions.
 type RefusedError struct{ reason string }
 
 // Error implements error.
@@ -80,12 +80,12 @@ type askConn struct {
 	reader *bufio.Reader
 }
 
-// Ask asks a peer, within Timeout in all. A connection that was idle may be dead; then the others are taken to be as well, and one new
-// one is tried.
+// Ask asks a peer, within Timeout including the dial. If an idle connection turns out to be dead, Ask closes the other idle ones to that
+// peer and tries one new connection.
 func (p *Port) Ask(ctx context.Context, node, address string, request Request) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	key := node + "@" + address // a connection was made to this node
+	key := node + "@" + address // the node that the connection was made to is part of the key
 	if c := p.takeIdle(key); c != nil {
 		reply, err := p.askOn(ctx, key, c, request)
 		if err == nil || errors.As(err, new(*RefusedError)) {

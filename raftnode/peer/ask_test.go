@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// dialed is a network on which connections are made after a while, to what serves them.
+// dialed is a network whose connections take a while to establish; serve handles them.
 type dialed struct {
 	after time.Duration
 	serve func(net.Conn)
@@ -52,7 +52,7 @@ func askingPort(network Network) *Port {
 	}})
 }
 
-// TestAsk_OneTimeoutInAll: connecting and asking have one timeout together, and so has a question that an idle connection swallowed.
+// TestAsk_OneTimeoutInAll: one timeout covers both connecting and asking, also when an idle connection swallows the question first.
 func TestAsk_OneTimeoutInAll(t *testing.T) {
 	swallow := func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 	for name, idle := range map[string]bool{"a new connection": false, "an idle one before": true} {
@@ -74,8 +74,8 @@ func TestAsk_OneTimeoutInAll(t *testing.T) {
 	}
 }
 
-// TestAsk_DeadConnectionsDoNotStayIdle: where one connection that was idle is dead, as after a peer started again, the others end as well, and
-// one new one takes their place. Otherwise each would cost a question a round trip, or its whole time.
+// TestAsk_DeadConnectionsDoNotStayIdle: after a peer restarts, its idle connections are dead. The first failure closes the others too, and
+// one new connection replaces them. Otherwise each would cost a question a round trip, or its whole timeout.
 func TestAsk_DeadConnectionsDoNotStayIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := &dialed{serve: answering}

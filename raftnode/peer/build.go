@@ -2,19 +2,19 @@ package peer
 
 import "fmt"
 
-// Build is what a node says of the binary that it runs.
+// Build describes the binary that a node runs.
 type Build struct {
-	// Version is the binary's, for people.
+	// Version is the binary's version, for people.
 	Version string `json:"build,omitempty"`
-	// Oldest and Newest are the versions of log entries that it applies.
+	// Oldest and Newest bound the versions of log entries that the binary applies.
 	Oldest uint32 `json:"oldest"`
 	Newest uint32 `json:"newest"`
-	// Level is the feature level of its state; 0: it has applied nothing yet.
+	// Level is the feature level of the node's state; 0: it has applied no entry yet.
 	Level uint32 `json:"level"`
 }
 
-// Misfit says why nodes of two builds cannot be members of one cluster: they have no version of entries in common, or one's state is at a
-// level that the other does not apply. It is empty where they can.
+// Misfit says why nodes of two builds cannot be members of one cluster, or returns "". Builds misfit if they have no entry version in
+// common, or if the state of one has a level that the other does not apply.
 func (b Build) Misfit(other Build) string {
 	for _, pair := range [][2]Build{{b, other}, {other, b}} {
 		of, by := pair[0], pair[1]

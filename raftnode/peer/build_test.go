@@ -2,7 +2,7 @@ package peer
 
 import "testing"
 
-// TestBuild_Misfit: two builds can be members of one cluster where they have a version in common that the states' levels allow.
+// TestBuild_Misfit: two builds fit if they have an entry version in common and each applies the level of the other's state.
 func TestBuild_Misfit(t *testing.T) {
 	for name, tt := range map[string]struct {
 		a, b Build

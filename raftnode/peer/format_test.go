@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// formatOf are the versions of the protocol between peers with a hash of the fields that each has now.
+// formatOf maps each version of the protocol between peers to a hash of the fields that it has now.
 var formatOf = map[string]string{
 	"quotad-peer/2": "45cf592bd8931bf8",
 }
 
-// TestMagic_RisesWithTheFormat: a changed field of what peers say to each other needs a decision. Where a field goes, or means something
-// else, or an older peer must know a new one, the version rises and gets the new hash. Where an older peer may pass a new field over, the
-// version keeps its number and gets the new hash.
+// TestMagic_RisesWithTheFormat: a changed field of a peer message needs a decision. The version rises, with the new hash, if a field is
+// removed or changes its meaning, or if an older peer must know a new one. If an older peer may ignore a new field, the version stays and
+// gets the new hash.
 func TestMagic_RisesWithTheFormat(t *testing.T) {
 	sum := sha256.New()
 	for _, message := range []any{Preface{}, Request{}, Reply{}} {
@@ -27,12 +27,12 @@ func TestMagic_RisesWithTheFormat(t *testing.T) {
 	}
 }
 
-// writeFields writes what is on the wire of a message: the names, types and options of its fields..
+// writeFields writes the wire format of a message: the names, types and options of its fields.
 func writeFields(t *testing.T, out io.Writer, message reflect.Type) {
 	t.Helper()
 	_, _ = fmt.Fprintf(out, "%s\n", message.Name())
 	for _, field := range reflect.VisibleFields(message) {
-		if field.Anonymous { // its fields are the message's
+		if field.Anonymous { // its fields are promoted to the message
 			continue
 		}
 		one := field.Type

@@ -9,26 +9,26 @@ import (
 	"net"
 )
 
-// Raft's transport reads MessagePack from a connection and takes as much memory as the sender claims. A framed connection reads along,
-// knows where each message ends, and fails before the reader gets the header of anything that no message of its kind has.
+// Raft's transport reads MessagePack from a connection and allocates as much memory as the sender claims. A framed connection parses along
+// and knows where each message ends. It fails before raft reads the header of a value that no message of that kind contains.
 
-// Kinds of raft's messages, by the byte that begins them.
+// Kinds of raft's messages, by their first byte.
 const (
 	kindAppendEntries   = 0
 	kindRequestVote     = 1
 	kindInstallSnapshot = 2
 	kindTimeoutNow      = 3
 	kindRequestPreVote  = 4
-	// kindReply is no such byte: replies have none. A reply is two values, an error's text and an answer.
+	// kindReply is a made-up kind: replies have no kind byte. A reply is two values, an error's text and an answer.
 	kindReply = 0xff
 )
 
 const (
-	// maxSmallMessage bounds all messages but those with entries. The header of a snapshot carries two configurations.
+	// maxSmallMessage bounds all messages except those with entries. The header of a snapshot carries two configurations.
 	maxSmallMessage = 256 << 10
-	// MaxAppendEntries is how many entries raft sends at once, at most.
+	// MaxAppendEntries is the most entries that raft sends in one message.
 	MaxAppendEntries = 64
-	// entryOverhead is what surrounds an entry's data.
+	// entryOverhead bounds the encoding around an entry's data.
 	entryOverhead = 64 << 10
 	// maxFields and maxDepth bound a message's maps and their nesting.
 	maxFields = 64
@@ -37,36 +37,36 @@ const (
 	frameBuffer = 64 << 10
 )
 
-// errFrame says that a message is none of raft's, or larger than one of its kind can be.
+// errFrame says that bytes are no valid Raft message, or that a message is larger than its kind allows.
 var errFrame = errors.New("malformed or oversized Raft message")
 
-// frames follows the messages of one direction of a connection.
+// frames parses the messages of one direction of a connection.
 type frames struct {
-	// replies: the messages are replies. maxEntry bounds the data of an entry.
+	// replies: the messages are replies. maxEntry bounds the data of an entry, in bytes.
 	replies  bool
 	maxEntry int
 
 	kind byte
-	// inside: a message has begun. left is how many bytes it may have still.
+	// inside: a message has begun. left is how many more bytes it may have.
 	inside bool
 	left   int
-	// open has, for each open map or list, how many values it still lacks. values counts the outermost ones that have ended.
+	// open has the number of missing values of each open map or list, outermost first. values counts the completed top-level values.
 	open   []int64
 	values int
-	// head collects the bytes of a value that say what it is and how long; it has have of need.
+	// head collects the type and length bytes of a value: have bytes so far, of need.
 	head       [9]byte
 	have, need int
-	// skip is how many bytes of a value's content follow.
+	// skip is how many more bytes the value's content has.
 	skip int64
-	// keyed: the content that is skipped is a key of the outermost map, which key collects. sizeNext: the next value is the size of
-	// a snapshot; size is that, -1 before it came. raw is how many bytes of a snapshot follow after its header.
+	// keyed: the content being skipped is a key of the outermost map; key collects it. sizeNext: the next value is the size of a snapshot.
+	// size is that size, -1 before it was read. raw is how many bytes of the snapshot are still to follow the header.
 	keyed, sizeNext bool
 	key             []byte
 	size, raw       int64
 }
 
-// feed takes the next bytes and returns how many of them belong to the present message. It returns errFrame, with the reason, for a
-// message that must not be read.
+// feed parses the next bytes and returns how many of them belong to the current message. For a message that must not be read, it returns
+// errFrame with the reason.
 func (f *frames) feed(b []byte) (int, error) {
 	used := 0
 	for used < len(b) {
@@ -80,7 +80,7 @@ func (f *frames) feed(b []byte) (int, error) {
 			}
 		case !f.inside:
 			if used > 0 {
-				return used, nil // the next message is for the next call
+				return used, nil // the next call parses the next message
 			}
 			n, err := f.begin(b[0])
 			if err != nil {
@@ -115,7 +115,7 @@ func (f *frames) feed(b []byte) (int, error) {
 	return used, nil
 }
 
-// begin begins a message; it returns how many bytes name its kind.
+// begin starts a message and returns the length of its kind, in bytes.
 func (f *frames) begin(first byte) (int, error) {
 	*f = frames{replies: f.replies, maxEntry: f.maxEntry, open: f.open[:0], key: f.key[:0], inside: true, kind: kindReply, left: maxSmallMessage, size: -1}
 	if f.replies {
@@ -132,7 +132,7 @@ func (f *frames) begin(first byte) (int, error) {
 	return 1, nil
 }
 
-// headLength is how many bytes tell a value's type and length, or the whole of a number.
+// headLength returns how many bytes a value's type and length take; for a number, how many the whole value takes.
 func headLength(first byte) int {
 	switch first {
 	case 0xc4, 0xd9, 0xcc, 0xd0, 0xd4, 0xd5, 0xd6, 0xd7, 0xd8: // bin 8, str 8, 8-bit numbers; fixext and its type
@@ -151,7 +151,7 @@ func headLength(first byte) int {
 	return 1
 }
 
-// value judges a value whose head is whole.
+// value checks a value once its head is complete.
 func (f *frames) value() error {
 	first := f.head[0]
 	f.left -= f.have
@@ -197,7 +197,7 @@ func (f *frames) refuse(what string, value int64) error {
 	return fmt.Errorf("%w of kind %[4]d: %[2]s %[3]d", errFrame, what, value, f.kind)
 }
 
-// ended counts a value that has ended, and what ends with it.
+// ended counts a completed value and the containers that it completes.
 func (f *frames) ended() {
 	if f.keyed {
 		f.keyed, f.sizeNext = false, string(f.key) == "Size"
@@ -210,12 +210,12 @@ func (f *frames) ended() {
 		f.open = f.open[:last]
 	}
 	if f.values++; f.replies && f.values < 2 {
-		return // an error's text, then the answer
+		return // a reply is an error's text, then the answer
 	}
 	f.inside, f.raw = false, max(f.size, 0)
 }
 
-// length reads the length in a head; short is that of the types that have it in their first byte.
+// length returns the length that a head states; short is the length for types that have it in their first byte.
 func (f *frames) length(short int64) int64 {
 	switch f.head[0] {
 	case 0xc4, 0xd9, 0xc7:
@@ -228,7 +228,7 @@ func (f *frames) length(short int64) int64 {
 	return short
 }
 
-// snapshotSize reads the value of a snapshot's header that says how many bytes follow.
+// snapshotSize reads the field of a snapshot's header that says how many bytes follow.
 func (f *frames) snapshotSize() error {
 	first, b := f.head[0], f.head[1:]
 	var size uint64
@@ -254,7 +254,7 @@ func (f *frames) snapshotSize() error {
 	return nil
 }
 
-// container opens a map or list of so many values.
+// container opens a map or list with the given number of values.
 func (f *frames) container(values, most int64) error {
 	if values > most || len(f.open) >= maxDepth {
 		return f.refuse("too many values in one list:", values)
@@ -267,8 +267,8 @@ func (f *frames) container(values, most int64) error {
 	return nil
 }
 
-// framedConn is a connection of raft from which nothing is read but messages that raft may have. It returns from a Read at the end
-// of a message, so that what is read ahead of it is not taken for part of it.
+// framedConn is a connection of raft that yields only valid Raft messages. A Read ends at the end of a message, so that read-ahead bytes of
+// the next message are not counted for this one.
 type framedConn struct {
 	net.Conn
 	reader *bufio.Reader

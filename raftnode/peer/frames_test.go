@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// framedStream is raft's stream on loopback with both directions framed.
+// framedStream is raft's stream layer on loopback, framed in both directions.
 type framedStream struct {
 	net.Listener
 	chop func(io.Reader) io.Reader
@@ -37,7 +37,7 @@ func (s framedStream) Dial(address raft.ServerAddress, timeout time.Duration) (n
 	return newFramedConn(conn, s.chop(conn), true, 1<<20), nil
 }
 
-// framedTransport is raft's own transport over it, which answers each message by its kind.
+// framedTransport is raft's own transport on framedStream. It answers each message by its kind.
 func framedTransport(t *testing.T, chop func(io.Reader) io.Reader) *raft.NetworkTransport {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,7 +54,7 @@ func framedTransport(t *testing.T, chop func(io.Reader) io.Reader) *raft.Network
 	return transport
 }
 
-// TestFrames_FollowRaftsOwnMessages: whatever raft sends passes unchanged, in pieces of any size, many times on one connection.
+// TestFrames_FollowRaftsOwnMessages: every message of raft passes unchanged, in pieces of any size, many times on one connection.
 func TestFrames_FollowRaftsOwnMessages(t *testing.T) {
 	for name, chop := range map[string]func(io.Reader) io.Reader{
 		"whole": func(r io.Reader) io.Reader { return r }, "halves": iotest.HalfReader, "bytes": iotest.OneByteReader,
@@ -116,7 +116,7 @@ func TestFrames_FollowRaftsOwnMessages(t *testing.T) {
 	}
 }
 
-// serveFramed answers and forwards what came.
+// serveFramed answers messages and forwards them to got.
 func serveFramed(server *raft.NetworkTransport, got chan<- any, done <-chan struct{}) {
 	for {
 		select {
@@ -145,7 +145,7 @@ func serveFramed(server *raft.NetworkTransport, got chan<- any, done <-chan stru
 	}
 }
 
-// TestFrames_Refuse: each of these would take memory that nothing of its kind needs, or hide where the next message begins.
+// TestFrames_Refuse: each of these would take memory that no message of its kind needs, or hide where the next message begins.
 func TestFrames_Refuse(t *testing.T) {
 	for name, message := range map[string]string{
 		"an unknown kind":         "\x05\x80",
@@ -170,7 +170,7 @@ func TestFrames_Refuse(t *testing.T) {
 		switch name {
 		case "a large reply's text":
 			f.replies, message = true, "\xdb\x7f\xff\xff\xff"
-		case "many small values": // each within its bound, together beyond that of a vote
+		case "many small values": // each within its bound, but together above that of a vote
 			message = "\x01\x81\xa1a\x98"
 			for range 5 {
 				message += "\xda\xff\xff" + string(make([]byte, 0xffff))
@@ -188,7 +188,7 @@ func TestFrames_Refuse(t *testing.T) {
 	}
 }
 
-// TestFrames_AnyBytesInAnyPieces: how bytes are cut into pieces changes nothing, and no bytes make the reader fail otherwise.
+// TestFrames_AnyBytesInAnyPieces: the split into pieces does not change the result, and errFrame is the only error for any bytes.
 func TestFrames_AnyBytesInAnyPieces(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 1))

@@ -15,16 +15,16 @@ import (
 // link is an open connection of the port for peers.
 type link struct {
 	raw net.Conn
-	// in: the other side made it. protocol and node are what it is for and with whom; empty before that is known.
+	// in: the remote side dialled. protocol is what the connection serves, node the remote node; both are empty until known.
 	in             bool
 	protocol, node string
-	// secured has the certificate that the other side showed; nil without TLS.
+	// secured has the certificate that the remote side showed; nil without TLS.
 	secured *tls.Conn
-	// since is when that was verified.
+	// since is when that certificate was verified.
 	since time.Time
 }
 
-// links are the open connections of the port for peers: what lets a connection in may end while it is open.
+// links are the open connections of the port. The conditions for admitting a connection can cease to hold while it is open.
 type links struct {
 	mu     sync.Mutex
 	closed bool
@@ -33,7 +33,7 @@ type links struct {
 
 func newLinks() *links { return &links{open: map[net.Conn]*link{}} }
 
-// enter takes in a connection of which nothing is known yet; false: the port is closed.
+// enter registers a connection whose remote node is not known yet; false: the port is closed.
 func (l *links) enter(raw net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,7 +43,7 @@ func (l *links) enter(raw net.Conn) bool {
 	return !l.closed
 }
 
-// identify records with whom an open connection is. From then on it is judged: what passed before may not pass any more.
+// identify records the remote node of an open connection. From then on every change of the conditions is checked against it.
 func (l *links) identify(known link) *link {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,7 +59,7 @@ func (l *links) leave(raw net.Conn) {
 	delete(l.open, raw)
 }
 
-// identified returns those of which is known with whom they are.
+// identified returns the connections whose remote node is known.
 func (l *links) identified() (all []*link) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +71,7 @@ func (l *links) identified() (all []*link) {
 	return all
 }
 
-// end closes all; no more come in.
+// end closes all connections; enter refuses new ones afterwards.
 func (l *links) end() {
 	l.mu.Lock()
 	l.closed = true
@@ -82,12 +82,12 @@ func (l *links) end() {
 	}
 }
 
-// CheckTLS closes the open connections to and from peers whose certificates are not good by the present settings (Config.TLS), as after
-// a CA was taken out of them. Others stay open.
+// CheckTLS closes the open connections whose peer certificates are not valid under the present settings (Config.TLS), as after a CA was
+// removed. Other connections stay open.
 func (p *Port) CheckTLS() { p.judge(p.trusted) }
 
-// CheckCallers closes the open connections on which a node speaks raft that does not pass any more. A question is judged by itself, and who
-// is called is known.
+// CheckCallers closes incoming raft connections from nodes that passes rejects. Questions need no check here: each is judged when it
+// arrives. Outgoing connections need none either: this node chose the peer.
 func (p *Port) CheckCallers(passes func(node string) error) {
 	p.judge(func(l *link) error {
 		if !l.in || l.protocol != ProtocolRaft {
@@ -97,7 +97,7 @@ func (p *Port) CheckCallers(passes func(node string) error) {
 	})
 }
 
-// judge closes the links that do not pass any more.
+// judge closes the identified links that passes rejects.
 func (p *Port) judge(passes func(*link) error) {
 	for _, l := range p.links.identified() {
 		err := passes(l)
@@ -106,19 +106,19 @@ func (p *Port) judge(passes func(*link) error) {
 		}
 		p.config.Logger.Warn("closing a peer's connection", "node", l.node, "address", l.raw.RemoteAddr(), "reason", err)
 		p.links.leave(l.raw)
-		_ = l.raw.Close() // its handler ends with that, or raft makes another one
+		_ = l.raw.Close() // its handler then ends; raft dials again if it needs to
 	}
 }
 
-// trusted checks what a link's other side showed by the settings of now, as the handshake did by those of then. A certificate that has
-// ended meanwhile is no reason to end the link: nodes whose certificates were forgotten would stop at the next reload.
+// trusted verifies a link's peer certificates against the present settings, as the handshake did against the earlier ones. A certificate
+// that has expired since does not end the link: otherwise a reload would stop nodes with forgotten certificates.
 func (p *Port) trusted(l *link) error {
 	if l.secured == nil {
 		return nil
 	}
 	settings, shown := p.config.TLS(), l.secured.ConnectionState().PeerCertificates
 	if len(shown) == 0 {
-		return nil // the settings of then asked for none
+		return nil // the settings at that time required none
 	}
 	roots, usage := settings.RootCAs, x509.ExtKeyUsageServerAuth
 	if l.in {

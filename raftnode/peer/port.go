@@ -18,22 +18,22 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// Protocols of the port; the first line of a connection says which it is, and who is calling.
+// Protocols of the port. The first line of a connection names the protocol and the caller.
 const (
 	ProtocolRaft = "raft"
-	// ProtocolPeer is that of questions (Port.Ask).
+	// ProtocolPeer is the protocol of questions (Port.Ask).
 	ProtocolPeer = "peer"
 )
 
 const (
-	// Magic names the protocol between peers, prefaceFamily all versions of it.
+	// Magic names the version of the protocol between peers; prefaceFamily is the prefix of all versions.
 	Magic         = prefaceFamily + "2"
 	prefaceFamily = "quotad-peer/"
 
-	// Timeout bounds a question, its connection included.
+	// Timeout bounds a question, including the dial.
 	Timeout = 2 * time.Second
 
-	prefaceTimeout = 3 * time.Second // of a stranger, its handshake included
+	prefaceTimeout = 3 * time.Second // bounds a stranger's handshake and first line
 	maxPreface     = 1024
 	maxMessage     = 64 << 10
 )
@@ -52,32 +52,32 @@ type Preface struct {
 	Build
 }
 
-// Local is what a port asks its own node. Its functions may be called from several goroutines.
+// Local is the port's view of its own node. The functions may be called concurrently.
 type Local struct {
-	// Greet returns what the node says of itself to begin a connection for a protocol.
+	// Greet returns the preface with which the node begins a connection for a protocol.
 	Greet func(protocol string) Preface
-	// Admit says why a caller is not let in, ErrNotAdmitted where that may change by itself; nil: it is.
+	// Admit returns nil for a caller that may connect, or the reason for refusal: ErrNotAdmitted if that may change without an operator.
 	Admit func(Preface) error
-	// Knows tells whether the node knows another one as a member.
+	// Knows tells whether the node knows another node as a member.
 	Knows func(node string) bool
-	// Identifies checks that a certificate is a node's.
+	// Identifies checks that a connection's certificate belongs to a node.
 	Identifies func(conn *tls.Conn, node string) error
-	// NodeAt returns the node at an address, "" where none is known.
+	// NodeAt returns the node at an address, "" if none is known.
 	NodeAt func(address string) string
 	// Answer answers a caller's question.
 	Answer func(caller string, request Request) Reply
-	// Met records the build of a peer that answered, and says why it cannot be a member of one cluster with the node.
+	// Met records the build of a peer that answered. It returns an error if that build cannot be in one cluster with the node's.
 	Met func(node string, build Build) error
 }
 
-// ErrNotAdmitted says that a node does not know yet whether its empty disk may take part.
+// ErrNotAdmitted says that a node has an empty disk and does not know yet whether it may vote.
 var ErrNotAdmitted = errors.New("this node's disk is empty and must not vote yet")
 
-// Network is how a node listens for its peers and calls them.
+// Network is how a node listens for its peers and dials them.
 type Network interface {
 	// Listen listens on an address, host:port.
 	Listen(address string) (net.Listener, error)
-	// Dial connects to an address within a time.
+	// Dial connects to an address within a timeout.
 	Dial(address string, timeout time.Duration) (net.Conn, error)
 }
 
@@ -86,7 +86,7 @@ type Config struct {
 	Network Network
 	// Address is where to listen, host:port.
 	Address string
-	// TLS returns the present settings of both ends; nil: connections are not encrypted.
+	// TLS returns the present settings for both directions; nil: connections are not encrypted.
 	TLS    func() *tls.Config
 	Logger hclog.Logger
 	// MaxEntry bounds an entry of the log, in bytes.
@@ -94,7 +94,7 @@ type Config struct {
 	Local    Local
 }
 
-// Port listens for peers, tells the protocols apart, and keeps strangers out. It is raft's StreamLayer.
+// Port listens for peers, dispatches connections by protocol, and limits strangers. It is raft's StreamLayer.
 type Port struct {
 	config   Config
 	listener net.Listener
@@ -110,7 +110,7 @@ type Port struct {
 	idle map[string][]*askConn
 }
 
-// Listen opens the port, which calls peers from now on and accepts none before Start. Errors are the network's.
+// Listen opens the port. It can dial peers at once, but accepts none before Start. Errors are those of Network.Listen.
 func Listen(config Config) (*Port, error) {
 	listener, err := config.Network.Listen(config.Address)
 	if err != nil {
@@ -128,7 +128,7 @@ func newPort(config Config) *Port {
 	}
 }
 
-// Start begins to accept.
+// Start begins to accept connections.
 func (p *Port) Start() {
 	p.wg.Go(func() {
 		for {
@@ -155,7 +155,7 @@ func (p *Port) Start() {
 	})
 }
 
-// handle reads a preface and hands the connection to its protocol.
+// handle reads a preface and passes the connection to its protocol.
 func (p *Port) handle(in *incoming) {
 	raw := in.conn
 	release := func() {
@@ -168,7 +168,7 @@ func (p *Port) handle(in *incoming) {
 	_ = conn.SetDeadline(time.Now().Add(prefaceTimeout))
 	if p.config.TLS != nil {
 		secured := tls.Server(raw, p.config.TLS())
-		if err := secured.HandshakeContext(context.Background()); err != nil { // it has a deadline
+		if err := secured.HandshakeContext(context.Background()); err != nil { // raw has a deadline
 			p.handshakeFailed(in, err)
 			release()
 			return
@@ -182,7 +182,7 @@ func (p *Port) handle(in *incoming) {
 		return
 	}
 	known.protocol, known.node = hello.Protocol, hello.Node
-	// It is judged from here on, so that nothing that changes meanwhile is missed.
+	// The link is identified before it is checked, so that no change of settings in between is missed.
 	if err := p.trusted(p.links.identify(known)); err != nil {
 		p.refuse(conn, reader, hello, err)
 		release()
@@ -192,8 +192,8 @@ func (p *Port) handle(in *incoming) {
 		release()
 		return
 	}
-	// A guest may have to wait until other members say who it is. A member's slots are for callers that were let in: a node of another
-	// cluster can have the same name.
+	// A guest takes a slot first: Admit may have to ask other members about it. A member's slots are for admitted callers only: a node of
+	// another cluster can have the same name.
 	member := p.config.Local.Knows(hello.Node)
 	if !member {
 		p.slots.admit(in, hello.Protocol, hello.Node, false)
@@ -220,8 +220,8 @@ func (p *Port) handle(in *incoming) {
 	p.servePeer(conn, reader, hello.Node)
 }
 
-// handshakeFailed logs why a handshake failed, and gives the caller time to read the same: with TLS 1.3 it begins to write before it
-// knows, and a connection that is closed over bytes nobody read is reset, the alert with it.
+// handshakeFailed logs why a handshake failed, and gives the caller time to read the alert. With TLS 1.3 the caller starts to write before
+// it learns of the failure. Closing a connection with unread bytes resets it, and the alert is lost.
 func (p *Port) handshakeFailed(in *incoming, err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, new(*os.SyscallError)) {
 		p.config.Logger.Debug("a peer closed the connection during the TLS handshake", "from", in.host, "reason", err)
@@ -229,23 +229,23 @@ func (p *Port) handshakeFailed(in *incoming, err error) {
 	}
 	p.config.Logger.Warn("TLS handshake with a peer failed", "from", in.host, "reason", err)
 	if half, ok := in.conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-		_, _ = io.CopyN(io.Discard, in.conn, maxMessage) // it has a deadline
+		_, _ = io.CopyN(io.Discard, in.conn, maxMessage) // the connection has a deadline
 	}
 }
 
-// refuse logs why a caller is not let in and, where it asks a question, tells it.
+// refuse logs why a caller is refused. If the caller asks a question, refuse also answers with the reason.
 func (p *Port) refuse(conn net.Conn, reader *bufio.Reader, hello Preface, err error) {
 	log := p.config.Logger.Warn
 	if errors.Is(err, ErrNotAdmitted) {
-		log = p.config.Logger.Debug // the caller asks again and again meanwhile
+		log = p.config.Logger.Debug // the caller retries again and again meanwhile
 	}
 	log("rejected a peer", "node", hello.Node, "address", conn.RemoteAddr(), "reason", err)
 	if hello.Protocol == ProtocolPeer && readLine(reader, maxMessage, new(Request)) == nil {
-		_ = writeLine(conn, Reply{Refused: err.Error()}) // who asks may tell an operator
+		_ = writeLine(conn, Reply{Refused: err.Error()}) // the caller may show the reason to an operator
 	}
 }
 
-// incomingRaft is a connection on which a peer speaks raft.
+// incomingRaft is an accepted connection for raft.
 type incomingRaft struct {
 	net.Conn
 	once    sync.Once
@@ -303,7 +303,7 @@ func (p *Port) dial(node, address, protocol string, timeout time.Duration) (*out
 	return out, nil
 }
 
-// introduce begins a connection: both sides say who they are.
+// introduce does the TLS handshake, checks that the remote node is the expected one, and sends this node's preface.
 func (p *Port) introduce(out *outgoing, node, address, protocol string, deadline time.Time) error {
 	known := link{raw: out.raw, protocol: protocol, node: node, since: time.Now()}
 	_ = out.raw.SetDeadline(deadline)
@@ -314,7 +314,7 @@ func (p *Port) introduce(out *outgoing, node, address, protocol string, deadline
 			conf.ServerName = host
 		}
 		known.secured = tls.Client(out.raw, conf)
-		if err := known.secured.HandshakeContext(context.Background()); err != nil { // it has a deadline
+		if err := known.secured.HandshakeContext(context.Background()); err != nil { // out.raw has a deadline
 			return err
 		}
 		out.Conn = known.secured
@@ -330,7 +330,7 @@ func (p *Port) introduce(out *outgoing, node, address, protocol string, deadline
 	return nil
 }
 
-// errNobodyThere says that no member is known to listen at an address.
+// errNobodyThere says that no known member listens at an address.
 var errNobodyThere = errors.New("no known member has this address")
 
 // Dial implements raft.StreamLayer.
@@ -338,7 +338,7 @@ func (p *Port) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn
 	node := ""
 	if p.config.TLS != nil {
 		if node = p.config.Local.NodeAt(string(address)); node == "" {
-			return nil, errNobodyThere // whose certificate it must be is not known, as while raft starts
+			return nil, errNobodyThere // without a node id the certificate cannot be checked, as while raft starts
 		}
 	}
 	conn, err := p.dial(node, string(address), ProtocolRaft, timeout)
@@ -348,8 +348,8 @@ func (p *Port) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn
 	return newFramedConn(conn, conn, true, p.config.MaxEntry), nil
 }
 
-// outgoing is a connection to a peer. The port's end ends it: raft's heartbeats go on by themselves, so a leader
-// that gave itself up would keep its followers waiting.
+// outgoing is a connection to a peer. It is registered in the port's links, so that Port.Close ends it: raft's heartbeats run on their own,
+// and a stopped leader that still sent them would keep its followers from electing another.
 type outgoing struct {
 	net.Conn
 	raw  net.Conn
@@ -372,21 +372,21 @@ func (p *Port) Accept() (net.Conn, error) {
 	}
 }
 
-// Closed is closed when the port is.
+// Closed returns a channel that is closed when the port closes.
 func (p *Port) Closed() <-chan struct{} { return p.closed }
 
-// Wait returns when all that the port accepted has been dealt with. The port must be closed.
+// Wait returns when the handlers of all accepted connections have ended. The port must be closed.
 func (p *Port) Wait() { p.wg.Wait() }
 
 // Addr implements net.Listener.
 func (p *Port) Addr() net.Addr { return p.listener.Addr() }
 
-// Close implements net.Listener: it ends the port and all its connections.
+// Close implements net.Listener: it closes the port and all its connections.
 func (p *Port) Close() error {
 	p.closeOnce.Do(func() {
 		close(p.closed)
 		_ = p.listener.Close()
-		p.links.end() // also those that are idle
+		p.links.end() // idle ones too
 		p.mu.Lock()
 		p.idle = map[string][]*askConn{}
 		p.mu.Unlock()

@@ -6,41 +6,41 @@ import (
 	"sync"
 )
 
-// Bounds of the connections that come in on the port for peers.
+// Bounds on incoming connections.
 const (
-	// maxStrangers connections may be in handshake and preface at once, of one host no more than maxStrangersPerHost.
+	// maxStrangers bounds the connections in handshake and preface, maxStrangersPerHost those of one host.
 	maxStrangers        = 64
 	maxStrangersPerHost = 16
-	// maxPerMember connections of one member may be open for raft, which has up to five, and as many for questions: many may be
-	// asked at once, and must not take raft's.
+	// maxPerMember bounds the connections of one member, separately for raft, which uses up to five, and for questions: many are asked at once
+	// and must not take raft's slots.
 	maxPerMember = 32
-	// maxGuests connections may be open of nodes that are no members as far as this node knows: its own knowledge may be old or,
-	// where it waits to be added, none.
+	// maxGuests bounds the connections of nodes that are not members as far as this node knows. Its knowledge may be old, or empty while it
+	// waits to be added.
 	maxGuests = 32
 )
 
-// connSlots bounds incoming connections. Strangers have a pool of their own, and each member has slots of its own, so that nobody takes
-// another's. Where one is full, the oldest connection in it is closed for the new one: a peer whose connections were cut off without
-// a word comes in again, and whoever keeps silent goes first.
+// connSlots bounds incoming connections. Strangers share one pool, and each member has slots of its own, so that no caller takes another's.
+// In a full pool a new connection replaces the oldest. So a peer whose connections were cut off silently can connect again, and silent
+// connections are the first to go.
 type connSlots struct {
 	mu sync.Mutex
-	// strangers and each list in members begin with the oldest. They are kept by protocol and member; guests have no id.
+	// strangers and each list in members are ordered oldest first. The keys of members are protocol and node id; guests have an empty id.
 	strangers []*incoming
 	members   map[string][]*incoming
 }
 
-// incoming is one connection that came in.
+// incoming is one accepted connection.
 type incoming struct {
 	conn net.Conn
 	host string
-	// key is where it stands in connSlots.members, once admitted is set; guarded by connSlots.mu.
+	// key is its key in connSlots.members, valid once admitted is set; guarded by connSlots.mu.
 	key      string
 	admitted bool
 }
 
 func newSlots() *connSlots { return &connSlots{members: map[string][]*incoming{}} }
 
-// enter takes in a stranger, and closes the one that has to go for it: the oldest of its host, or else of the host with the most.
+// enter registers a stranger. In a full pool it closes the oldest stranger of the same host, or else of the host with the most.
 func (c *connSlots) enter(conn net.Conn) *incoming {
 	in := &incoming{conn: conn, host: conn.RemoteAddr().String()}
 	if host, _, err := net.SplitHostPort(in.host); err == nil {
@@ -67,7 +67,7 @@ func (c *connSlots) enter(conn net.Conn) *incoming {
 	return in
 }
 
-// oldest takes the oldest stranger of a host out.
+// oldest removes and returns the oldest stranger of a host.
 func (c *connSlots) oldest(host string) *incoming {
 	i := slices.IndexFunc(c.strangers, func(s *incoming) bool { return s.host == host })
 	if i < 0 {
@@ -78,7 +78,7 @@ func (c *connSlots) oldest(host string) *incoming {
 	return gone
 }
 
-// admit moves a stranger to a member's slots, or to those of guests.
+// admit moves a connection from the strangers to a member's slots, or to those of guests.
 func (c *connSlots) admit(in *incoming, protocol, node string, member bool) {
 	most := maxPerMember
 	if !member {
@@ -98,7 +98,7 @@ func (c *connSlots) admit(in *incoming, protocol, node string, member bool) {
 	closeIncoming(gone)
 }
 
-// leave forgets a connection; it may have been forgotten already.
+// leave removes a connection, if it is still registered.
 func (c *connSlots) leave(in *incoming) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,6 +120,6 @@ func without(all []*incoming, in *incoming) []*incoming {
 
 func closeIncoming(in *incoming) {
 	if in != nil {
-		_ = in.conn.Close() // its handler ends with that
+		_ = in.conn.Close() // its handler then ends
 	}
 }

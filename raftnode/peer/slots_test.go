@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 )
 
-// fromHost is a connection from a host of which only whether it was closed matters.
+// fromHost is a connection from a host; it records whether it was closed.
 type fromHost struct {
 	net.Conn
 	host   string
@@ -29,7 +29,7 @@ type hostName string
 func (hostName) Network() string  { return "test" }
 func (h hostName) String() string { return string(h) + ":1" }
 
-// TestCallers_NobodyTakesAnothersPlace: whoever has too many connections loses the oldest of its own.
+// TestCallers_NobodyTakesAnothersPlace: a caller with too many connections loses its own oldest one.
 func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
 	c := newSlots()
 	enter := func(host string) (*fromHost, *incoming) {
@@ -45,8 +45,8 @@ func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
 	first := member(ProtocolPeer, "n1", true)
 	quiet, _ := enter("10.0.0.9")
 	for i := range 200 {
-		enter("10.0.0.1")                                    // silent ones of a member's host
-		enter(fmt.Sprintf("10.0.1.%d", i%(maxStrangers/16))) // and of some more
+		enter("10.0.0.1")                                    // silent strangers at a member's host
+		enter(fmt.Sprintf("10.0.1.%d", i%(maxStrangers/16))) // and at some other hosts
 		member(ProtocolPeer, "n1", true)
 		member(ProtocolRaft, fmt.Sprint("made up ", i), false)
 	}
@@ -77,8 +77,8 @@ func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
 	}
 }
 
-// TestHandle_AnotherClusterTakesNoMembersPlace: connections that name a member and are not let in, as of a node of the same name in another
-// cluster, close none of the member's.
+// TestHandle_AnotherClusterTakesNoMembersPlace: refused connections close none of a member's, though they name that member, as from a node
+// of the same name in another cluster.
 func TestHandle_AnotherClusterTakesNoMembersPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := askingPort(nil)

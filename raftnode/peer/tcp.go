@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// userTimeout is how long sent data may go unacknowledged.
+// userTimeout bounds how long sent data may stay unacknowledged.
 const userTimeout = 5 * time.Second
 
-// tcp speaks from the address that the node listens on.
+// tcp dials from the address that the node listens on.
 type tcp struct{ from net.IP }
 
-// NewTCP returns the network of a real node that listens on an address, host:port. Calls come from that address too, so that a
-// firewall, or a tool that watches the links, can tell nodes apart.
+// NewTCP returns the network of a real node that listens on an address, host:port. Outgoing connections use that address as their source
+// too, so that a firewall, or a tool that watches the links, can tell nodes apart.
 func NewTCP(listen string) Network {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -42,7 +42,7 @@ func (t tcp) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A name may stand for an address of the other family, which this one cannot be spoken to from.
+	// The target may be of the other address family, or a name that resolves to it: t.from cannot connect there.
 	if to := net.ParseIP(host); to != nil && t.from != nil && (to.To4() != nil) == (t.from.To4() != nil) {
 		dialer.LocalAddr = &net.TCPAddr{IP: t.from}
 	}
@@ -54,7 +54,7 @@ func (t tcp) Dial(address string, timeout time.Duration) (net.Conn, error) {
 	return conn, nil
 }
 
-// timedListener bounds how long its connections live when nothing comes back.
+// timedListener sets userTimeout on its connections.
 type timedListener struct{ net.Listener }
 
 // Accept implements net.Listener.

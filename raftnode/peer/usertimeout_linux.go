@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout makes connections to a peer that fell silent die, also while data is in flight.
+// setUserTimeout ends connections to a silent peer after userTimeout, also while data is in flight.
 func setUserTimeout(conn net.Conn) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {

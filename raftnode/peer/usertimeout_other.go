@@ -4,5 +4,5 @@ package peer
 
 import "net"
 
-// setUserTimeout does nothing: only Linux lets a connection with data in flight die early. Keep-alives find the rest.
+// setUserTimeout does nothing: only Linux can end a silent connection early while data is in flight. Keep-alives end the others.
 func setUserTimeout(net.Conn) {}

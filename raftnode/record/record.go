@@ -1,6 +1,5 @@
-// Package record writes down what a node applied, for those who judge a run from outside: every entry with its payload
-// and a digest of what it came to. A dump of the log at the end says less: an entry that was applied and then lost is
-// not in it.
+// Package record writes what a node applied to a file, for checkers outside the process: each entry with its payload and a digest of its
+// outcome. A dump of the log at the end lacks entries that were applied and then lost.
 package record
 
 import (
@@ -20,25 +19,25 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-// hashEvery is at which multiples of the index the ledger's hash is recorded: it costs a walk over the whole state.
+// hashEvery: the ledger's hash is recorded at indices that are multiples of it, since each hash walks the whole state.
 const hashEvery = 256
 
-// Line is one entry that a node applied, a line of JSON.
+// Line is one entry that a node applied, as a line of JSON.
 type Line struct {
 	Index uint64 `json:"i"`
 	Term  uint64 `json:"t"`
 	// Payload is the encoded entry.
 	Payload []byte `json:"p"`
-	// Outcome is Digest of what it came to.
+	// Outcome is the Digest of the entry.
 	Outcome string `json:"o"`
-	// Ledger is the hash of the ledger after the entry, hexadecimal; only at some indices, the same on every node.
+	// Ledger is the ledger's hash after the entry, hexadecimal. It is set at the same indices on every node, "" at others.
 	Ledger string `json:"h,omitempty"`
 }
 
-// File is what one life of a process applied.
+// File holds the entries that one process applied during its life.
 type File struct{ file *os.File }
 
-// Create makes a new file in a directory, which it makes as well.
+// Create makes a new file in a directory, and the directory if needed.
 func Create(dir string) (*File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -51,8 +50,8 @@ func Create(dir string) (*File, error) {
 	return &File{file: file}, nil
 }
 
-// Applied writes one entry, in one write: a process that is killed loses nothing that it wrote. It panics where it
-// cannot write, since a record with a hole proves nothing. It is what raftnode.Config.Applied wants.
+// Applied writes one entry with one write call, so that a killed process loses no entry already written. It panics if the write fails: a
+// record with a hole proves nothing. Its signature is that of raftnode.Config.Applied.
 func (f *File) Applied(applied *fsm.Applied, payload []byte, ledger func() [32]byte) {
 	line := Line{Index: applied.Index, Term: applied.Term, Payload: payload, Outcome: Digest(applied)}
 	if applied.Index%hashEvery == 0 {
@@ -81,27 +80,27 @@ func Digest(applied *fsm.Applied) string {
 	for i := range applied.Events {
 		event := applied.Events[i]
 		result := event.Result
-		event.Result = nil // a pointer, which no two processes share
+		event.Result = nil // a pointer, which differs between processes
 		_, _ = fmt.Fprintf(out, "%+v", event)
 		if result != nil {
 			writeMessage(out, result)
 		}
 	}
-	_ = out.Flush() // a hash takes all
+	_ = out.Flush() // a hash accepts every write
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 
 func writeMessage(out *bufio.Writer, message proto.Message) {
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil {
-		panic(fmt.Sprintf("record: %v", err)) // the state machine makes no message that cannot be encoded
+		panic(fmt.Sprintf("record: %v", err)) // the state machine makes only messages that can be encoded
 	}
 	_, _ = fmt.Fprintf(out, "%d:", len(data))
 	_, _ = out.Write(data)
 }
 
-// Read calls fn with each line of the files of a node's directory, in the order in which they were written. A last line
-// that was cut off, as that of a killed process may be, is left out; any other that cannot be read is an error.
+// Read calls fn with each line of a node's files, in the order in which they were written. It skips an incomplete last line, as a killed
+// process can leave; any other unreadable line is an error.
 func Read(dir string, fn func(*Line) error) error {
 	paths, err := filepath.Glob(filepath.Join(dir, "applied-*.jsonl"))
 	if err != nil {

@@ -41,7 +41,7 @@ func TestARecordIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// cutOff leaves half a line behind, as a process that is killed while it writes does.
+// cutOff appends half a line, as a process that is killed during a write leaves behind.
 func cutOff(t *testing.T, dir string) {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(dir, "n1", "*"))

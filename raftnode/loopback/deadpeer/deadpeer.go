@@ -1,5 +1,5 @@
-// Package deadpeer connects clients with a server in memory, and lets the server vanish without a word, as one does that loses power: no
-// connection ends, and nothing arrives any more. It works in virtual time.
+// Package deadpeer connects clients with an in-memory server that can vanish silently, as on a power loss: connections stay open, and
+// nothing arrives any more. It works in virtual time.
 package deadpeer
 
 import (
@@ -8,19 +8,19 @@ import (
 	"sync"
 )
 
-// Network is all connections to one server. It is the server's net.Listener.
+// Network holds all connections to one server. It is the server's net.Listener.
 type Network struct {
 	conns        chan net.Conn
 	gone, closed chan struct{}
 	vanish, end  sync.Once
 }
 
-// New makes a network whose server is there.
+// New makes a network whose server is reachable.
 func New() *Network {
 	return &Network{conns: make(chan net.Conn), gone: make(chan struct{}), closed: make(chan struct{})}
 }
 
-// Dial connects to the server, whatever the address. Its signature is that of http.Transport.DialContext.
+// Dial connects to the server at any address. Its signature is that of http.Transport.DialContext.
 func (n *Network) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
@@ -33,7 +33,7 @@ func (n *Network) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// Vanish lets the server vanish, from all connections that there are and will be.
+// Vanish makes the server vanish from all existing and future connections.
 func (n *Network) Vanish() { n.vanish.Do(func() { close(n.gone) }) }
 
 // Accept implements net.Listener.
@@ -46,7 +46,7 @@ func (n *Network) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. Connections to a server that has vanished end with it.
+// Close implements net.Listener. It also ends the connections to a vanished server.
 func (n *Network) Close() error {
 	n.end.Do(func() { close(n.closed) })
 	return nil
@@ -72,7 +72,7 @@ func (c *conn) vanished() bool {
 	}
 }
 
-// Read implements net.Conn. Once the server has vanished it returns when this end or the network is closed, and ignores deadlines.
+// Read implements net.Conn. After the server vanished, it ignores deadlines and returns once this end or the network is closed.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if !c.vanished() {
@@ -85,7 +85,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return 0, net.ErrClosed
 }
 
-// Write implements net.Conn. What is written to a server that has vanished is lost.
+// Write implements net.Conn. Data written to a vanished server is lost.
 func (c *conn) Write(p []byte) (int, error) {
 	if c.vanished() {
 		return len(p), nil
