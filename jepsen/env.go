@@ -31,7 +31,7 @@ type worker struct {
 	ended chan error
 }
 
-// startWorker starts a worker on a host; nil: on one of its own.
+// startWorker starts a worker on a host; nil: on a host of its own.
 func (s *stage) startWorker(host *network.Host, profile workload.Profile, number int, provider string) (*worker, error) {
 	name := fmt.Sprintf("%s-%d", profile.Name, number)
 	var err error
@@ -70,7 +70,7 @@ func (s *stage) startWorker(host *network.Host, profile workload.Profile, number
 	return w, json.NewEncoder(w.input).Encode(&spec)
 }
 
-// bundle is the file of the CAs that callers trust; empty: everything is in clear text.
+// bundle is the file of the CAs that callers trust; empty: all connections are in clear text.
 func (s *stage) bundle() string {
 	if s.certificates == nil {
 		return ""
@@ -78,8 +78,8 @@ func (s *stage) bundle() string {
 	return s.certificates.Bundle()
 }
 
-// attack starts a hostile caller as a process of its own: what it opens and uses is not the suite's, which serves disks and provider. It ends with
-// its input, and with the suite.
+// attack starts a hostile caller as a process of its own: its files and processor time are not those of the suite, which serves disks and
+// provider. It ends with its input, and with the suite.
 func (s *stage) attack(spec *hostile.Spec) (end func() (*hostile.Report, error), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -125,10 +125,10 @@ func openLog(path string) (*os.File, error) {
 // stop ends a worker's input, and with it the worker.
 func (w *worker) stop() { _ = w.input.Close() }
 
-// end waits until a worker is gone; after a while it kills it.
+// end waits for a worker's end; after a while it kills it.
 func (w *worker) end() error {
 	w.stop()
-	_ = w.cmd.Process.Signal(syscall.SIGCONT) // one that is paused cannot end
+	_ = w.cmd.Process.Signal(syscall.SIGCONT) // a paused worker cannot end
 	select {
 	case err := <-w.ended:
 		return err
@@ -146,7 +146,7 @@ func (w *worker) Pause() error { return w.cmd.Process.Signal(syscall.SIGSTOP) }
 // Resume implements nemesis.Worker.
 func (w *worker) Resume() error { return w.cmd.Process.Signal(syscall.SIGCONT) }
 
-// env is what the nemesis may break.
+// env is the part of the run that the nemesis may break.
 func (s *stage) env() *nemesis.Env {
 	e := &nemesis.Env{Cluster: s.cluster, Links: links{s.network}, Trouble: s.provider.Trouble, Dial: s.operator.DialContext, Hostile: s.hostile}
 	e.Attack, e.Builds = s.attack, s.plan.builds
@@ -171,7 +171,7 @@ func (s *stage) env() *nemesis.Env {
 	return e
 }
 
-// links gives the nemesis hosts by the names of the nodes that live on them.
+// links gives the nemesis hosts by the names of their nodes.
 type links struct{ network *network.Network }
 
 func (l links) Cut(from, to string) error  { return l.network.Cut(hostOf(from), hostOf(to)) }
@@ -198,7 +198,7 @@ func (l links) Dropped() uint64 {
 	var sum uint64
 	all, err := l.network.Hits()
 	if err != nil {
-		return 0 // what cannot be counted was not seen
+		return 0 // uncounted drops do not count as seen
 	}
 	for _, hits := range all {
 		sum += hits.Dropped
@@ -206,7 +206,7 @@ func (l links) Dropped() uint64 {
 	return sum
 }
 
-// faultyDisk is a disk in the nemesis's words.
+// faultyDisk adapts a disk to nemesis.Disk.
 type faultyDisk struct{ *disk.Disk }
 
 // FailSyncs implements nemesis.Disk.

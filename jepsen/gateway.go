@@ -21,7 +21,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// gatewayPort is where a gateway listens on its host's loopback address.
+// gatewayPort is the port of a gateway on its host's loopback address.
 const gatewayPort = "7452"
 
 // gateway is the process that agents of its machine call instead of the provider. It implements nemesis.Gateway.
@@ -36,7 +36,7 @@ type gateway struct {
 
 	mu   sync.Mutex
 	life *gatewayLife
-	// keys counts the keys that there were.
+	// keys counts the keys so far.
 	keys  int
 	exits []history.Exit
 }
@@ -45,7 +45,7 @@ type gateway struct {
 type gatewayLife struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
-	// asked says that its end was asked for.
+	// asked says that its end was requested.
 	asked bool
 }
 
@@ -55,7 +55,7 @@ func (s *stage) startGateway(ctx context.Context, provider string) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(string(s.dir), "canary") // where no secret is looked for
+	dir := filepath.Join(string(s.dir), "canary") // secrets are not searched for there
 	ip := "127.0.0.1"
 	if s.network.Kind() == network.Loopback {
 		ip = host.ListenIP()
@@ -102,7 +102,7 @@ lease: 10s
 
 func (g *gateway) keyNamed(number int) string { return fmt.Sprintf("made-up-%d", number) }
 
-// writeKey puts the next key in the place of the last, as a whole.
+// writeKey replaces the key by the next one, atomically.
 func (g *gateway) writeKey() error {
 	g.keys++
 	next := g.key + ".next"
@@ -146,7 +146,7 @@ func (g *gateway) Start(ctx context.Context) error {
 	return g.awaitReady(ctx, life)
 }
 
-// supervise notes how a process ends.
+// supervise records how a process ends.
 func (g *gateway) supervise(life *gatewayLife) {
 	err := life.cmd.Wait()
 	g.mu.Lock()
@@ -158,7 +158,7 @@ func (g *gateway) supervise(life *gatewayLife) {
 	close(life.ended)
 }
 
-// awaitReady waits until the gateway listens. It may do so while no node answers.
+// awaitReady waits until the gateway listens. It may listen while no node answers.
 func (g *gateway) awaitReady(ctx context.Context, life *gatewayLife) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -186,7 +186,7 @@ func (g *gateway) awaitReady(ctx context.Context, life *gatewayLife) error {
 // Kill implements nemesis.Gateway.
 func (g *gateway) Kill() bool { return g.end(syscall.SIGKILL) }
 
-// end ends the process with a signal, and says whether there was one. What does not end is killed.
+// end ends the process with a signal, and says whether there was one. It kills a process that does not end.
 func (g *gateway) end(signal syscall.Signal) bool {
 	g.mu.Lock()
 	life := g.life
@@ -197,7 +197,7 @@ func (g *gateway) end(signal syscall.Signal) bool {
 	if life == nil {
 		return false
 	}
-	_ = life.cmd.Process.Signal(signal) // one that has just ended takes none
+	_ = life.cmd.Process.Signal(signal) // a process that has just ended takes none
 	select {
 	case <-life.ended:
 	case <-time.After(90 * time.Second):
@@ -220,7 +220,7 @@ func (g *gateway) SwapKey(overlap func()) error {
 	return nil
 }
 
-// held is what the quotas of the model hold now.
+// held is what the quotas of the model hold now, by name.
 func (s *stage) held(ctx context.Context) (map[string]int64, error) {
 	leader, err := s.cluster.AwaitLeader(ctx)
 	if err != nil {
@@ -237,7 +237,7 @@ func (s *stage) held(ctx context.Context) (map[string]int64, error) {
 	return held, nil
 }
 
-// lookAtGateway ends the gateway in order and notes what its quotas still hold when its leases have had time to expire.
+// lookAtGateway ends the gateway in order, and records what its quotas still hold after its leases had time to expire.
 func (s *stage) lookAtGateway(ctx context.Context) error {
 	if s.gateway == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Command jepsen breaks a cluster of real quotad processes and judges what became of its promises. jepsen/README.md says
-// how to read what it prints; docs/decisions/0004-fault-suite.md says why it is so.
+// Command jepsen breaks a cluster of real quotad processes and judges whether its promises held. jepsen/README.md explains its output;
+// docs/decisions/0004-fault-suite.md explains its design.
 package main
 
 import (
@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// errFailed says that a run did not pass; the verdicts are printed already.
+// errFailed says that a run did not pass; its verdicts are printed already.
 var errFailed = errors.New("the run did not pass")
 
 func command() *cobra.Command {

@@ -30,7 +30,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// plan is what a run is to be.
+// plan is the specification of a run.
 type plan struct {
 	mixName, network, folder, summary, defect, store string
 	length                                           time.Duration
@@ -39,13 +39,13 @@ type plan struct {
 	proxied, plainDisks, tls, tlsPinned              bool
 	load                                             float64
 	builds                                           nemesis.Builds
-	// faults are faults that are asked for by name in place of the mix's.
+	// faults are the named faults that replace the mix's.
 	faults []string
 
 	mix nemesis.Mix
 }
 
-// complete fills in what was left open and checks the rest.
+// complete sets defaults and checks the rest.
 func (p *plan) complete() error {
 	var err error
 	if p.mix, err = nemesis.MixNamed(p.mixName); err != nil {
@@ -77,7 +77,7 @@ func (p *plan) complete() error {
 	return p.findBuilds()
 }
 
-// findBuilds looks whether the builds that the run needs are there.
+// findBuilds checks whether the builds of the run exist.
 func (p *plan) findBuilds() error {
 	if p.mix.Name == nemesis.Upgrade && (p.builds.Previous == "" || p.builds.Unfit == "") {
 		return fmt.Errorf("the mix %s needs --previous and --unfit: builds to mix with; make test-upgrade has them", nemesis.Upgrade)
@@ -97,8 +97,8 @@ func (p *plan) findBuilds() error {
 	return nil
 }
 
-// wantsTLS says whether the nodes speak TLS though nobody asked for it: always where each fault has to come and certificates are rotated, and by
-// the seed in every other run where they could be.
+// wantsTLS says whether the nodes use TLS by default: always if each fault must come and certificates are rotated, and otherwise by the
+// seed where certificates could be rotated.
 func (p *plan) wantsTLS() bool {
 	if !slices.Contains(p.mix.Names(), nemesis.Rotation) {
 		return false
@@ -106,7 +106,7 @@ func (p *plan) wantsTLS() bool {
 	return p.mix.Each || rand.New(rand.NewPCG(p.seed, tlsDraw)).IntN(2) == 0 //nolint:gosec // no secret
 }
 
-// tlsDraw tells the draw of TLS from other draws of the same seed.
+// tlsDraw separates the draw of TLS from other draws of the same seed.
 const tlsDraw = 0x715
 
 // storeFlags are the flags of the nodes' log store.
@@ -117,7 +117,7 @@ func (p *plan) storeFlags() []string {
 	return []string{"--log-store", p.store}
 }
 
-// stage is what a run consists of while it runs.
+// stage is a run while it runs.
 type stage struct {
 	plan     *plan
 	dir      history.Dir
@@ -125,24 +125,23 @@ type stage struct {
 	network  *network.Network
 	hosts    []*network.Host
 	operator *network.Host
-	// stranger is where hostile callers are, and builds that ask to be added.
+	// stranger is the host of hostile callers, and of builds that ask to be added.
 	stranger *network.Host
 	disks    map[string]*disk.Disk
 	cluster  *cluster.Cluster
 	provider *workload.Provider
 	workers  []*worker
-	// gateway is where programs of one machine call a model; nil: the mix has nothing of it.
-	gateway *gateway
-	// gatewayToken is the gateway's token.
+	// gateway is the process through which programs of one machine call a model; nil: the mix needs none.
+	gateway      *gateway
 	gatewayToken string
 	faults       *history.Writer[history.Fault]
-	// certificates are the nodes'; nil: everything is in clear text.
+	// certificates are the nodes'; nil: all connections are in clear text.
 	certificates *certs.Set
-	// faultCalls are calls that faults make and that are judged like the workload's.
+	// faultCalls are the recorded calls of faults, judged like the workload's.
 	faultCalls *history.Writer[history.Call]
 	// secret is the token that all calls carry.
 	secret string
-	// hostile is the token of the caller that some faults are.
+	// hostile is the token of hostile callers.
 	hostile string
 	out     io.Writer
 }
@@ -240,7 +239,7 @@ func (s *stage) backing(host string) string { return filepath.Join(string(s.dir)
 
 func (s *stage) data(host string) string { return filepath.Join(string(s.dir), "data", host) }
 
-// hostOf is the host of a node: a node that was replaced lives on under the next name.
+// hostOf is the host of a node: the successor of a replaced node runs on the same host.
 func hostOf(node string) string {
 	host, _, _ := strings.Cut(node, ".")
 	return host
@@ -349,7 +348,7 @@ func (s *stage) startWorkers(ctx context.Context) error {
 	return start(s.gateway.host, workload.Agents(), 0)
 }
 
-// play breaks things for the length of the plan, heals them and looks at what is left.
+// play injects faults for the length of the plan, heals them, and records the final state.
 func (s *stage) play(ctx context.Context) error {
 	s.facts.Began = history.Now()
 	busy := machine.Busy()
@@ -362,7 +361,7 @@ func (s *stage) play(ctx context.Context) error {
 		<-broken.Done()
 	}
 	if err := n.Run(broken, mix); err != nil {
-		s.facts.Unhealed = err.Error() // judged: what cannot be healed has failed
+		s.facts.Unhealed = err.Error() // judged: a failure to heal fails the run
 		s.say("not all could be healed: %v", err)
 	}
 	if ctx.Err() != nil {
@@ -382,10 +381,10 @@ func (s *stage) play(ctx context.Context) error {
 	return s.look(ctx)
 }
 
-// afterwards is how long the workload goes on when all is healed: longer than recovery may take.
+// afterwards is how long the workload continues after everything is healed: longer than recovery may take.
 const afterwards = 15 * time.Second
 
-// fitting is the mix without what this stage cannot do.
+// fitting is the mix without faults that this stage does not support.
 func (s *stage) fitting() nemesis.Mix {
 	mix := s.plan.mix
 	if !s.plan.proxied {
@@ -403,7 +402,7 @@ func (s *stage) fitting() nemesis.Mix {
 	return mix
 }
 
-// look notes how all nodes are once they show one index and have let go of their callers.
+// look records the state of all nodes once they show one index and have released their callers' resources.
 func (s *stage) look(ctx context.Context) error {
 	for _, node := range s.cluster.Nodes() {
 		s.facts.Nodes = append(s.facts.Nodes, node.ID)
@@ -422,7 +421,7 @@ func (s *stage) look(ctx context.Context) error {
 	return err
 }
 
-// converge notes how the nodes are as soon as they are alike, or else what was seen last.
+// converge records the nodes' states as soon as they are equal, or else the last states.
 func (s *stage) converge(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -443,12 +442,12 @@ func (s *stage) converge(ctx context.Context) {
 	}
 }
 
-// settleWithin is how long a process may take to let go of what its callers left: longer than a connection whose other end was
-// cut off may be idle (two minutes, package rpc).
+// settleWithin is how long a process may take to release its callers' resources: longer than a connection whose other end was cut off may
+// be idle (two minutes, package rpc).
 const settleWithin = 140 * time.Second
 
-// settle notes what the processes use when nobody calls any more: as soon as they are back at what they used before the
-// workload, or else at the end of the time that they have.
+// settle records the usage of the processes after the last call: as soon as they are back at the usage before the workload, or else after
+// settleWithin.
 func (s *stage) settle(ctx context.Context) {
 	var wg sync.WaitGroup
 	for i := range s.facts.Final {
@@ -476,7 +475,7 @@ func (s *stage) settleOne(ctx context.Context, final *history.Final) {
 	}
 }
 
-// stateOf asks a node for its state's hash.
+// stateOf returns a node's index and state hashes.
 func stateOf(ctx context.Context, node *cluster.Node) history.Final {
 	final := history.Final{Node: node.ID}
 	hash, err := node.Admin().GetStateHash(ctx, &quotav1.GetStateHashRequest{})
@@ -498,7 +497,7 @@ func equal(finals []history.Final) bool {
 	return true
 }
 
-// installed counts the snapshots that nodes took from a leader, by what they wrote to their logs.
+// installed counts the snapshots that nodes installed from a leader, by their logs.
 func (s *stage) installed() (int, error) {
 	count := 0
 	for _, node := range s.cluster.Nodes() {
@@ -511,7 +510,7 @@ func (s *stage) installed() (int, error) {
 	return count, nil
 }
 
-// close takes everything down. It may be called at any time.
+// close stops everything. It may be called at any time.
 func (s *stage) close() error {
 	var err error
 	for _, w := range s.workers {

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/jepsen/nemesis"
 )
 
-// TestTLSIsDrawnFromTheSeed: a run that must rotate certificates has some, one that may has some by its seed, and no other has.
+// TestTLSIsDrawnFromTheSeed: a run that must rotate certificates has TLS, one that may rotate them has it by its seed, and no other has.
 func TestTLSIsDrawnFromTheSeed(t *testing.T) {
 	for name, want := range map[string]struct{ with, without bool }{
 		"edge": {with: true}, "default": {with: true, without: true}, "short": {without: true}, "none": {without: true},
@@ -28,7 +28,7 @@ func TestTLSIsDrawnFromTheSeed(t *testing.T) {
 	}
 }
 
-// TestComplete_TakesWhatIsPinned: what a flag says of TLS and of the store counts, whatever the seed and the mix say.
+// TestComplete_TakesWhatIsPinned: flags for TLS and the store override the seed and the mix.
 func TestComplete_TakesWhatIsPinned(t *testing.T) {
 	there := filepath.Join(t.TempDir(), "quotad")
 	if err := os.WriteFile(there, nil, 0o600); err != nil {
@@ -56,7 +56,7 @@ func TestComplete_TakesWhatIsPinned(t *testing.T) {
 	}
 }
 
-// TestFindBuilds_NeedsThoseThatAreMixed: a run that mixes builds is refused without them, and no run begins with one that is not there.
+// TestFindBuilds_NeedsThoseThatAreMixed: a run that mixes builds needs them, and no run begins with a missing one.
 func TestFindBuilds_NeedsThoseThatAreMixed(t *testing.T) {
 	there := filepath.Join(t.TempDir(), "quotad")
 	if err := os.WriteFile(there, nil, 0o600); err != nil {

@@ -68,7 +68,7 @@ func plantedCommand() *cobra.Command {
 	return cmd
 }
 
-// catchByTests runs the quick tests that must catch a defect. Each of them must: one that passes does not look at what it is named for.
+// catchByTests runs the quick tests that must catch a defect. Each must fail: a test that passes does not test what its name says.
 func catchByTests(ctx context.Context, out io.Writer, defect planted.Defect, root, folder string) (bool, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -92,7 +92,7 @@ func catchByTests(ctx context.Context, out io.Writer, defect planted.Defect, roo
 	return true, nil
 }
 
-// catch builds a defect and runs it until a checker that must catch it does, at most so many times.
+// catch builds a defect and runs it until a checker that must catch it fails, at most tries times.
 func catch(ctx context.Context, out io.Writer, defect planted.Defect, root, folder string, tries int) (bool, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -129,7 +129,7 @@ func catch(ctx context.Context, out io.Writer, defect planted.Defect, root, fold
 	return false, nil
 }
 
-// failedBy is what the simulation prints of a seed that failed.
+// failedBy matches the simulation's line for a failed seed.
 var failedBy = regexp.MustCompile(`seed (\d+) failed by ([a-z, -]+):`)
 
 // catchSimulated builds the simulation with a defect and runs seeds until one fails.
@@ -167,7 +167,7 @@ func catchSimulated(ctx context.Context, out io.Writer, defect planted.Defect, r
 	return defect.Catches(failed), nil
 }
 
-// failedChecks reads which checkers failed from a run's line in the summary.
+// failedChecks reads the failed checkers from a run's line in the summary.
 func failedChecks(path string) ([]string, error) {
 	file, err := os.Open(path)
 	if err != nil {

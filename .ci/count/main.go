@@ -1,9 +1,8 @@
-// Command count reads the JSON that `go test -json` prints, shows a line for each package and all that a failed test
-// said, and ends with a line "N passed, N failed". It counts top-level tests, examples and fuzz targets once each; what
-// fails without a test to its name (a build, a crash, a package that never ended, nothing at all) counts as one failure.
-// It ends with exit code 1 where anything failed.
+// Command count reads the JSON that `go test -json` prints. It shows a line for each package and all output of failed tests, and ends with
+// a line "N passed, N failed". It counts top-level tests, examples and fuzz targets once each. A failure outside of any test counts once: a
+// build, a crash, a package that never ended, a run without tests. The exit code is 1 if anything failed.
 //
-// Arguments name checks that failed before; each counts as one failure more.
+// Each argument names a check that failed before, and counts as one more failure.
 package main
 
 import (
@@ -33,21 +32,21 @@ type event struct {
 	Elapsed                                                float64
 }
 
-// tally is what has been seen of a run.
+// tally is the state of a run.
 type tally struct {
 	out                     io.Writer
 	passed, failed, skipped int
-	// packages are the started ones that have not ended.
+	// packages that started and have not ended.
 	packages map[string]*progress
-	// builds is what compilers said, by import path.
+	// builds is the compilers' output, by import path.
 	builds map[string][]string
 }
 
-// progress is what has been seen of one package.
+// progress is the state of one package.
 type progress struct {
-	// failed tests of it, sub-tests included.
+	// failed counts its failed tests, sub-tests included.
 	failed int
-	// said is the output by test; "" is the package's own.
+	// said is the output by test; "" is the package's own output.
 	said map[string][]string
 }
 
@@ -90,7 +89,7 @@ func (t *tally) read(in io.Reader) error {
 	}
 }
 
-// line takes one line; what is no event (make's echo, a linker's warning) is passed on.
+// line handles one line. It prints lines that are not events, such as make's echo or a linker's warning.
 func (t *tally) line(line string) {
 	var e event
 	if !strings.HasPrefix(line, "{") || json.Unmarshal([]byte(line), &e) != nil {
@@ -149,7 +148,7 @@ func (t *tally) endPackage(e event, p *progress) {
 		for _, text := range t.builds[e.FailedBuild] {
 			fmt.Fprint(t.out, text)
 		}
-		// A crash leaves the tests that ran without an end; the runtime's report stands under one of them.
+		// After a crash the running tests have no end event; the runtime's report is in the output of one of them.
 		for _, test := range sortedKeys(p.said) {
 			t.show(p, test)
 		}

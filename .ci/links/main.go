@@ -1,8 +1,7 @@
-// Command links checks that every relative link in the Markdown files below the working directory leads to a file that
-// is there, and every #fragment to a heading in it, and that each test that they name exists, below the folder that they
-// name before it, if they name one: "`fsm` TestA, TestB; `client` TestC". A DESIGN.md is a map of its folder: it names
-// each Go file in it, tests aside, and no other. The command looks at no other site: a check that needs the network
-// would fail for reasons of its own.
+// Command links checks that every relative link in the Markdown files below the working directory leads to an existing file, and every
+// #fragment to a heading in it. Each test named in a page must exist. If a folder precedes the test, it must exist below that folder:
+// "`fsm` TestA, TestB; `client` TestC". A DESIGN.md is a map of its folder: it names each Go file in it, except tests, and no other. The
+// command does not check other sites: a network error would fail it without a defect here.
 package main
 
 import (
@@ -33,42 +32,42 @@ func main() {
 var (
 	// link is an inline link or picture: its target is the first group.
 	link = regexp.MustCompile(`\]\(([^()\s]+)(?:\s+"[^"]*")?\)`)
-	// code is what looks like a link in code and is none.
+	// code matches code, in which a link does not count.
 	code = regexp.MustCompile("`[^`]*`")
-	// test is the name of a test, or what may be the folder of those that follow; testFunc is a test's declaration.
+	// test matches the name of a test, or a possible folder of the tests that follow; testFunc is a test's declaration.
 	test     = regexp.MustCompile("`([a-z][a-z0-9/]*)`|\\b(?:Test|Fuzz)[A-Z]\\w*|\\|")
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)[A-Z]\w*)\(`)
-	// dropped is what a heading's fragment leaves out.
+	// dropped are the characters that a heading's fragment leaves out.
 	dropped = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 	// file is a Go file of the page's own folder.
 	file = regexp.MustCompile("`([a-z0-9_]+\\.go)`")
 )
 
-// page is what there is to know about a Markdown file.
+// page holds the checked parts of a Markdown file.
 type page struct {
 	links     []place
 	tests     []place // "folder Test", or the test alone
 	fragments map[string]bool
-	// files are the Go files that it names.
+	// files are the Go files that the page names.
 	files map[string]bool
 }
 
-// place is a link's target and the line on which it stands.
+// place is a link's target and its line.
 type place struct {
 	target string
 	line   int
 }
 
-// check returns a line for each link that leads nowhere.
+// check returns a line for each broken link, missing test and incomplete map.
 func check(root fs.FS) ([]string, error) {
 	pages := map[string]page{}
-	tests := map[string][]string{} // the folders of a test
+	tests := map[string][]string{} // by test, the folders that declare it
 	var names, sources []string
 	err := fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		// What is built, or fetched by make, lies in bin.
+		// Folder bin holds what make builds or fetches.
 		if entry.IsDir() && (name == "bin" || name != "." && strings.HasPrefix(entry.Name(), ".")) {
 			return fs.SkipDir
 		}
@@ -118,7 +117,7 @@ func check(root fs.FS) ([]string, error) {
 	return problems, nil
 }
 
-// unlike returns a line for each file in which a map of a folder differs from it.
+// unlike returns a line for each difference between a folder and its map.
 func unlike(design string, named map[string]bool, sources []string) (problems []string) {
 	there := map[string]bool{}
 	for _, source := range sources {
@@ -168,7 +167,7 @@ func parse(text string) page {
 	return p
 }
 
-// addTests finds the tests that a line names. A folder counts for those that follow it in its cell of a table.
+// addTests finds the tests that a line names. A folder counts for the tests that follow it in its cell of a table.
 func (p *page) addTests(line string, number int) {
 	folder := ""
 	for _, match := range test.FindAllStringSubmatch(line, -1) {
@@ -183,8 +182,8 @@ func (p *page) addTests(line string, number int) {
 	}
 }
 
-// addFragment derives a heading's fragment as code hosts do: lower case, punctuation dropped, blanks to hyphens, a
-// number behind where two are the same.
+// addFragment derives a heading's fragment as code hosts do: lower case, punctuation dropped, blanks replaced by hyphens, a number appended
+// to duplicates.
 func (p *page) addFragment(heading string) {
 	base := dropped.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
 	base = strings.ReplaceAll(base, " ", "-")
@@ -195,7 +194,7 @@ func (p *page) addFragment(heading string) {
 	p.fragments[fragment] = true
 }
 
-// follow says why a link leads nowhere; "" if it leads somewhere, or to another site.
+// follow says why a link is broken; "" if its target exists or is on another site.
 func follow(root fs.FS, pages map[string]page, from, target string) string {
 	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
 		return ""

@@ -51,7 +51,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheck_RefusesAnEmptyFolder: where there is no page, no link was checked.
+// TestCheck_RefusesAnEmptyFolder: without a page, no link is checked.
 func TestCheck_RefusesAnEmptyFolder(t *testing.T) {
 	if problems, err := check(fstest.MapFS{"a/a.go": {}}); err == nil {
 		t.Errorf("no error, and %q", problems)

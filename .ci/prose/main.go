@@ -1,7 +1,6 @@
-// Command prose checks the English of what people read: the Markdown files below the working directory, the texts in Go's string
-// literals (help, errors, log lines, settings), YAML files, schemas in JSON, comments of .proto files, and the help of the Makefile. It
-// holds what a machine can hold of docs/style.md: the phrases in that page's table and, in Markdown, the length of lines. It does not read
-// Go's comments: older ones would have to be rewritten first.
+// Command prose checks English text: Markdown files below the working directory, string literals of Go code (help, errors, log lines,
+// settings), YAML files, JSON schemas, comments of .proto files, and the help of the Makefile. It enforces the rules of docs/style.md that
+// a program can check: the phrases of that page's table and, in Markdown, the length of lines. It does not read Go comments yet.
 package main
 
 import (
@@ -22,11 +21,11 @@ import (
 )
 
 const (
-	// stylePage has the table of phrases between these two lines.
+	// stylePage has the table of phrases, between tableHead and tableTail.
 	stylePage = "docs/style.md"
 	tableHead = "<!-- phrases -->"
 	tableTail = "<!-- end of phrases -->"
-	// widest is how many characters a line of Markdown may have. Tables, code and links may have more: they cannot be broken.
+	// widest is the most characters of a Markdown line. Tables, code and links may be longer: they cannot be broken.
 	widest = 120
 )
 
@@ -43,14 +42,14 @@ func main() {
 	}
 }
 
-// phrase is a form of words that is not to be used, and what to write.
+// phrase is a forbidden phrase and its replacement.
 type phrase struct {
 	text    string
 	instead string
 	pattern *regexp.Regexp
 }
 
-// check returns a line for each place that breaks a rule.
+// check returns a line for each violation of a rule.
 func check(root fs.FS) ([]string, error) {
 	style, err := fs.ReadFile(root, stylePage)
 	if err != nil {
@@ -103,13 +102,13 @@ func check(root fs.FS) ([]string, error) {
 	return problems, err
 }
 
-// isHidden tells if a folder is for tools, such as .git.
+// isHidden says whether a folder is for tools, such as .git.
 func isHidden(folder string) bool { return folder != "." && strings.HasPrefix(path.Base(folder), ".") }
 
 // cell is a phrase in a table's cell.
 var cell = regexp.MustCompile("`([^`]+)`")
 
-// readPhrases reads the table of the style page: in the first column phrases in code, in the second what to write instead.
+// readPhrases reads the table of the style page: forbidden phrases in the first column, the replacement in the second.
 func readPhrases(page string) ([]phrase, error) {
 	_, rest, found := strings.Cut(page, tableHead)
 	table, _, closed := strings.Cut(rest, tableTail)
@@ -138,7 +137,7 @@ func readPhrases(page string) ([]phrase, error) {
 	return phrases, nil
 }
 
-// uncheckedList names files and folders that are not checked, one a line, each with its reason in a comment before it.
+// uncheckedList names files and folders that are not checked, one per line, each with its reason in a comment before it.
 const uncheckedList = ".ci/prose/unchecked"
 
 func readUnchecked(root fs.FS) (map[string]bool, error) {
@@ -155,17 +154,16 @@ func readUnchecked(root fs.FS) (map[string]bool, error) {
 	return names, err
 }
 
-// code is what a page quotes: a phrase in it is not the page's own.
+// code matches quotations: a phrase inside one is not the page's own.
 var code = regexp.MustCompile("`[^`]*`|<!--.*?-->")
 
 const (
-	// A page's generated parts stand between comments that begin so: what makes them is at fault, not the page.
+	// Comments with these beginnings enclose a page's generated parts: the generator's texts are checked instead of the page.
 	generatedHead = "<!-- begin of"
 	generatedTail = "<!-- end of"
 )
 
-// inMarkdown checks a page outside of its code and generated parts. Lines are joined, so that a phrase is found where a line ends
-// inside it.
+// inMarkdown checks a page outside of its code and generated parts. Lines are joined, so that a phrase is found across a line break.
 func inMarkdown(name string, text []byte, phrases []phrase) ([]string, error) {
 	var problems []string
 	var prose strings.Builder // the page with one line for each of its own; code is left out
@@ -192,7 +190,7 @@ func inMarkdown(name string, text []byte, phrases []phrase) ([]string, error) {
 	return append(problems, find(name, prose.String(), 1, phrases)...), nil
 }
 
-// mayBreak tells if a line can be made shorter: it is no row of a table, no heading, and has a blank before the limit.
+// mayBreak says whether a line can be shortened: it is no row of a table, no heading, and has a blank before the limit.
 func mayBreak(line string) bool {
 	trimmed := strings.TrimSpace(line)
 	if strings.HasPrefix(trimmed, "|") || strings.HasPrefix(trimmed, "#") || strings.HasPrefix(trimmed, "<!--") {
@@ -214,7 +212,7 @@ func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
 		if !ok || literal.Kind != token.STRING {
 			return true
 		}
-		// A single word is a name of something: a key, a column, a part of a path.
+		// A single word is a name: a key, a column, a part of a path.
 		if value, err := strconv.Unquote(literal.Value); err == nil && strings.ContainsAny(value, " \n") {
 			problems = append(problems, find(name, value, files.Position(literal.Pos()).Line, phrases)...)
 		}
@@ -223,18 +221,18 @@ func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
 	return problems, nil
 }
 
-// lines says which part of a line of a file is prose: the first group of the pattern.
+// lines says which part of a line is prose: the first group of the pattern.
 type lines struct{ prose *regexp.Regexp }
 
-// texts are files that are read line by line, by their kind.
+// texts are the patterns of files that are read line by line, by kind.
 var texts = map[string]lines{
-	".yaml":        {regexp.MustCompile(`(?:#|: )(.*\S .*)$`)}, // a single word is a name of something
+	".yaml":        {regexp.MustCompile(`(?:#|: )(.*\S .*)$`)}, // a single word is a name
 	".schema.json": {regexp.MustCompile(`"description": ("(?:[^"\\]|\\.)*")`)},
 	".proto":       {regexp.MustCompile(`//(.*)$`)},
 	"Makefile":     {regexp.MustCompile(`^[a-z-]+:.*## (.*)$`)},
 }
 
-// kind returns what a file is by its name: the name, or its end from the first dot on, since JSON without a schema is data.
+// kind returns the kind of a file: its name, or the part from the first dot on, since JSON other than a schema is data.
 func kind(name string) string {
 	base := path.Base(name)
 	if at := strings.IndexByte(base, '.'); at >= 0 {
@@ -243,7 +241,7 @@ func kind(name string) string {
 	return base
 }
 
-// find checks the prose of a file's lines. Lines are joined, so that a phrase is found where a line ends inside it.
+// find checks the prose of a file's lines. Lines are joined, so that a phrase is found across a line break.
 func (l lines) find(name string, text []byte, phrases []phrase) ([]string, error) {
 	var prose strings.Builder
 	for line := range strings.Lines(string(text)) {
@@ -255,7 +253,7 @@ func (l lines) find(name string, text []byte, phrases []phrase) ([]string, error
 	return find(name, prose.String(), 1, phrases), nil
 }
 
-// find returns a line for each phrase in a text that begins at a line of a file.
+// find returns a line for each phrase in a text; first is the text's line in its file.
 func find(name, text string, first int, phrases []phrase) []string {
 	var problems []string
 	for _, p := range phrases {

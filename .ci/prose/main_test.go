@@ -11,7 +11,7 @@ import (
 const style = "# Style\n\n`for ever`\n\n<!-- phrases -->\n\n" +
 	"| not | but |\n| --- | --- |\n| `for ever`, `at the door` | the bound |\n\n<!-- end of phrases -->\n"
 
-// TestCheck_FindsPhrasesAndLongLines: planted sentences are found with their lines, and what is quoted or unchecked is left alone.
+// TestCheck_FindsPhrasesAndLongLines: the check finds planted sentences with their lines, and ignores quotations and unchecked files.
 func TestCheck_FindsPhrasesAndLongLines(t *testing.T) {
 	long := strings.Repeat("word ", 25)
 	tests := []struct {
@@ -99,7 +99,7 @@ func TestCheck_FindsPhrasesAndLongLines(t *testing.T) {
 	}
 }
 
-// TestCheck_NamesWhatIsUncheckedAndGone: such a line would hide a later file of that name.
+// TestCheck_NamesWhatIsUncheckedAndGone: a stale line of the list would hide a later file of that name.
 func TestCheck_NamesWhatIsUncheckedAndGone(t *testing.T) {
 	got, err := check(fstest.MapFS{stylePage: {Data: []byte(style)}, uncheckedList: {Data: []byte("# why\ngone\n")}})
 	if want := uncheckedList + ": gone is not there: remove the line"; err != nil || !slices.Equal(got, []string{want}) {
@@ -116,7 +116,7 @@ func TestCheck_RefusesAnEmptyTable(t *testing.T) {
 	}
 }
 
-// TestCheck_FindsAPhraseOfThePage: each phrase of the real page is found in a sentence that has it.
+// TestCheck_FindsAPhraseOfThePage: the check finds each phrase of the real page in a sentence.
 func TestCheck_FindsAPhraseOfThePage(t *testing.T) {
 	page, err := os.ReadFile("../../" + stylePage)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Command subjects checks the subjects of the commits since the one that it is given: each is "area: verb and object", such as "fsm: skip
-// waiters of exhausted quotas", of at most 72 characters.
+// Command subjects checks the subjects of the commits since a given one: each is "area: verb and object", such as "fsm: skip waiters of
+// exhausted quotas", of at most 72 characters.
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 	}
 }
 
-// checkSince returns a line for each commit since another one whose subject has another form.
+// checkSince returns a line for each commit after since with an invalid subject.
 func checkSince(since string) ([]string, error) {
 	if _, err := git("merge-base", "--is-ancestor", since, "HEAD"); err != nil {
 		return nil, fmt.Errorf("%q is no ancestor of this commit; is the whole history here? %w", since, err)
@@ -57,13 +57,13 @@ func git(args ...string) (string, error) {
 	return string(out), err
 }
 
-// longest is how many characters a subject may have: more are cut off where commits are listed.
+// longest is the most characters of a subject: lists of commits cut off the rest.
 const longest = 72
 
 var (
-	// area is a folder or a subject, or several of them.
+	// area is a folder or a topic, or several of them.
 	area = regexp.MustCompile(`^[a-z][a-z0-9./_-]*(?:, [a-z][a-z0-9./_-]*)*$`)
-	// inflected are forms of verbs that are no imperatives. They can be told only of verbs that begin many subjects.
+	// inflected are forms of verbs other than the imperative, for the verbs that begin many subjects.
 	inflected = regexp.MustCompile(`^(?:add|allow|build|bound|change|check|cut|document|drop|fix|hold|keep|let|make|measure|mend|move|name|` +
 		`remove|rename|replace|say|show|split|take|tell|test|use|write)(?:s|es|ed|d|ing)$`)
 )

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// TestCheck_WantsAreaVerbAndObject: what a subject must have, and how one that lacks it is told.
+// TestCheck_WantsAreaVerbAndObject: the parts of a subject, and the reason for each missing one.
 func TestCheck_WantsAreaVerbAndObject(t *testing.T) {
 	tests := []struct {
-		subject, want string // want is a part of the reason; empty: it is fine
+		subject, want string // want is a part of the reason; empty: it is valid
 	}{
 		{subject: "fsm: skip waiters of exhausted quotas"},
 		{subject: "fsm, raftnode, rpc: reset the clock on an operator's word"},
@@ -38,7 +38,7 @@ func TestCheck_WantsAreaVerbAndObject(t *testing.T) {
 	}
 }
 
-// TestCheckSince_LooksAtNewCommits: what was there before does not count, and a commit that is not there is an error.
+// TestCheckSince_LooksAtNewCommits: earlier commits do not count, and an unknown commit is an error.
 func TestCheckSince_LooksAtNewCommits(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, value := range map[string]string{

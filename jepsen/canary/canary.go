@@ -1,4 +1,4 @@
-// Package canary gives every call of a run one token to carry, and afterwards looks for it where no secret may be.
+// Package canary gives all calls of a run one token, and afterwards searches the run's files for it: no secret may be there.
 package canary
 
 import (
@@ -18,16 +18,16 @@ import (
 // folder keeps the secret, in a run's folder.
 const folder = "canary"
 
-// name is the token's public one; what cannot be foreseen stands after it.
+// name is the token's public part; the random part follows it.
 const name = "canary"
 
-// tokensFile is what nodes read, secretFile what callers send.
+// Nodes read tokensFile, callers send the content of secretFile.
 const (
 	tokensFile = "tokens.yaml"
 	secretFile = "secret"
 )
 
-// New has the binary mint a token that allows everything, and writes it and the file for the nodes into a run's folder.
+// New mints a token that allows everything, by the binary, and writes it and the nodes' token file into a run's folder.
 func New(ctx context.Context, binary, run string) (secret, tokens string, err error) {
 	dir := filepath.Join(run, folder)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -41,7 +41,7 @@ func New(ctx context.Context, binary, run string) (secret, tokens string, err er
 	return secret, tokens, errors.Join(os.WriteFile(tokens, []byte(entry), 0o600), os.WriteFile(filepath.Join(dir, secretFile), []byte(secret), 0o600))
 }
 
-// Another mints one more token, which allows less, and adds it to the file for the nodes. It is no canary.
+// Another mints a token that allows less, and adds it to the nodes' token file. It is no canary.
 func Another(ctx context.Context, binary, run, id, verbs string) (secret string, err error) {
 	secret, entry, err := mint(ctx, binary, id, verbs)
 	if err != nil {
@@ -56,7 +56,7 @@ func Another(ctx context.Context, binary, run, id, verbs string) (secret string,
 	return secret, errors.Join(err, file.Close())
 }
 
-// mint has the binary make a token. entry is what stands in a tokens file.
+// mint mints a token by the binary. entry is its text for a tokens file.
 func mint(ctx context.Context, binary, id, verbs string) (secret, entry string, err error) {
 	said, err := exec.CommandContext(ctx, binary, "token", "new", "--id", id, "--holder", "*", "--max-class", "critical", "--verbs", verbs).Output()
 	if err != nil {
@@ -70,7 +70,7 @@ func mint(ctx context.Context, binary, id, verbs string) (secret, entry string, 
 	return secret, entry, nil
 }
 
-// Carry is an http.RoundTripper that has each call carry a secret.
+// Carry is an http.RoundTripper that adds a secret to each call.
 type Carry struct {
 	Secret string
 	Next   http.RoundTripper
@@ -85,15 +85,15 @@ func (c *Carry) RoundTrip(req *http.Request) (*http.Response, error) {
 	return c.Next.RoundTrip(req)
 }
 
-// CloseIdleConnections closes what is open and not in use.
+// CloseIdleConnections closes idle connections.
 func (c *Carry) CloseIdleConnections() {
 	if next, ok := c.Next.(interface{ CloseIdleConnections() }); ok {
 		next.CloseIdleConnections()
 	}
 }
 
-// Look looks through all files of a run's folder, the nodes' disks among them, for the secret. It returns where it is, and
-// how many files it looked at; none where the run had no secret.
+// Look searches all files of a run's folder, the nodes' disks among them, for the secret. It returns the files that hold it, and how many
+// files it read: 0 if the run had no secret.
 func Look(run string) (found []string, looked int, err error) {
 	secret, err := os.ReadFile(filepath.Join(run, folder, secretFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +125,7 @@ func Look(run string) (found []string, looked int, err error) {
 	return found, looked, err
 }
 
-// contains tells whether a file has a word.
+// contains says whether a file contains a word.
 func contains(path string, word []byte) (bool, error) {
 	file, err := os.Open(path)
 	if err != nil {

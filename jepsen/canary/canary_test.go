@@ -11,7 +11,7 @@ import (
 
 const secret = "qtd_canary_3Qm5ZqJ9yWn0Yw8b2u7d"
 
-// TestLookFindsTheSecretWhereverItIs: at the beginning of a file, at its end, and across two pieces that are read.
+// TestLookFindsTheSecretWhereverItIs: at the beginning of a file, at its end, and across two pieces of a read.
 func TestLookFindsTheSecretWhereverItIs(t *testing.T) {
 	run := t.TempDir()
 	write := func(name string, data []byte) {

@@ -1,5 +1,5 @@
-// Package certs keeps the certificates of a run: a CA and a pair for each node, made by quotad's own commands, and the next ones when they
-// are rotated.
+// Package certs keeps the certificates of a run, made by quotad's own commands: a CA, a pair for each node, and their successors of each
+// rotation.
 package certs
 
 import (
@@ -25,9 +25,9 @@ type Set struct {
 	binary, dir string
 
 	mu sync.Mutex
-	// generation counts the CAs: that of generation g signed what stands in folder ca-g.
+	// generation counts the CAs: the files of generation g are in folder ca-g.
 	generation int
-	// everywhere is the generation that all nodes and callers have; below the other one while a rotation is under way or was cut off.
+	// everywhere is the generation that all nodes and callers have. It lags behind while a rotation is unfinished.
 	everywhere int
 	// hosts are the addresses of the nodes.
 	hosts map[string]string
@@ -64,14 +64,14 @@ func (s *Set) Flags(id string) []string {
 	}
 }
 
-// Generation is the present CA's.
+// Generation is the number of the current CA.
 func (s *Set) Generation() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.generation
 }
 
-// Next makes another CA and a pair by it for each node, without putting them in use. Where that fails there is no other CA.
+// Next makes another CA and a pair by it for each node, without putting them in use. If that fails, the current CA remains.
 func (s *Set) Next(ctx context.Context) (generation int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,15 +89,15 @@ func (s *Set) Next(ctx context.Context) (generation int, err error) {
 	return s.generation, err
 }
 
-// Rotated says that all nodes and callers have the newest generation alone.
+// Rotated records that all nodes and callers have the newest generation alone.
 func (s *Set) Rotated() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.everywhere = s.generation
 }
 
-// Finish takes a rotation that was cut off at any step to its end, by the steps of the runbook: all nodes trust each generation that one of
-// them may show, then use the newest, then trust it alone. reload has a node read its files again. Without a rotation it does nothing.
+// Finish completes a rotation that was cut off at any step, by the steps of the runbook. All nodes trust each generation that a node may
+// show, then use the newest, then trust it alone. reload makes a node read its files again. Without a rotation Finish does nothing.
 func (s *Set) Finish(ids []string, reload func(id string) error) error {
 	s.mu.Lock()
 	var shown []int
@@ -133,11 +133,10 @@ func (s *Set) Finish(ids []string, reload func(id string) error) error {
 	return nil
 }
 
-// Trust gives a node the CAs of some generations, TrustCallers those that call. A node reads its files again at SIGHUP, callers read theirs for
-// each connection.
+// Trust gives a node the CAs of some generations. A node reads its files again at SIGHUP.
 func (s *Set) Trust(id string, generations ...int) error { return s.trust(s.live(id), generations...) }
 
-// TrustCallers gives those that call the CAs of some generations.
+// TrustCallers gives callers the CAs of some generations. Callers read their bundle for each connection.
 func (s *Set) TrustCallers(generations ...int) error {
 	return s.trust(filepath.Join(s.dir, "callers"), generations...)
 }
@@ -170,7 +169,7 @@ func (s *Set) sign(ctx context.Context, id, host string) error {
 	return s.run(ctx, "node", id, "--host", host)
 }
 
-// run runs a command of quotad cert for the present CA.
+// run runs a command of quotad cert for the current CA.
 func (s *Set) run(ctx context.Context, args ...string) error {
 	args = append([]string{"cert"}, append(args, "--dir", s.folder(s.generation))...)
 	if said, err := exec.CommandContext(ctx, s.binary, args...).CombinedOutput(); err != nil {
@@ -204,7 +203,7 @@ func (s *Set) usePair(id string, generation int) error {
 	return nil
 }
 
-// replace writes a file whole, whoever reads it meanwhile.
+// replace writes a file atomically: concurrent readers see the old or the new one.
 func replace(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -218,7 +217,7 @@ func replace(path string, data []byte) error {
 // Dial connects to an address.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Secured returns a Dial that speaks TLS over another one and verifies servers by the CAs of a bundle, which it reads each time.
+// Secured returns a Dial that speaks TLS over another one. It verifies servers by the CAs of a bundle, which it reads each time.
 func Secured(dial Dial, bundle string, protocols ...string) Dial {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		config, err := trusting(bundle)
@@ -249,7 +248,7 @@ func Handshake(ctx context.Context, dial Dial, network, address string, config *
 	return secured, nil
 }
 
-// AsNode is the configuration of who shows a node's pair of a generation and trusts the CAs of a bundle.
+// AsNode is the TLS configuration of a peer that shows a node's pair of a generation and trusts the CAs of a bundle.
 func (s *Set) AsNode(id string, generation int, bundle string) (*tls.Config, error) {
 	config, err := trusting(bundle)
 	if err != nil {

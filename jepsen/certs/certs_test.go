@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// signer stands for "quotad cert": what a generation signs and its CA bear the name of its folder.
+// signer stands for "quotad cert": a generation's certificates and its CA bear the name of its folder.
 const signer = `#!/bin/sh
 for last; do :; done
 mkdir -p "$last"
@@ -24,14 +24,14 @@ esac
 
 var errCutOff = errors.New("cut off")
 
-// rotated is a set of three nodes, and what each of them has read of its files.
+// rotated is a set of three nodes, with the files that each of them has loaded.
 type rotated struct {
 	t    *testing.T
 	set  *Set
 	ids  []string
 	pair map[string]string
 	cas  map[string][]string
-	// left is after how many reloads the rotation is cut off.
+	// left is the number of reloads until the rotation is cut off.
 	left int
 }
 
@@ -70,7 +70,7 @@ func (r *rotated) read(id string) {
 	r.cas[id] = lines(r.t, filepath.Join(r.set.live(id), caFile))
 }
 
-// reload reads a node's files, and looks whether all nodes and callers still accept what each node shows.
+// reload reads a node's files, and checks that all nodes and callers still accept each node's certificate.
 func (r *rotated) reload(id string) error {
 	if r.left--; r.left < 0 {
 		return errCutOff
@@ -87,7 +87,7 @@ func (r *rotated) reload(id string) error {
 	return nil
 }
 
-// TestFinish: a rotation that was cut off anywhere, and its end too, comes to its end, and at no step does anybody refuse a node.
+// TestFinish: Finish completes a rotation that was cut off at any step, its own steps included, and at no step is a node refused.
 func TestFinish(t *testing.T) {
 	for cut := range 9 {
 		t.Run(fmt.Sprintf("cut off after %d reloads", cut), func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// call is a call with its messages read.
+// call is a call with its messages decoded.
 type call struct {
 	*history.Call
 	request, response proto.Message
@@ -21,23 +21,23 @@ type call struct {
 	parts []part
 }
 
-// part is one command and what was told of it.
+// part is one command and its answer.
 type part struct {
 	asked string
 	id    requestID
-	// identified says whether id means anything.
+	// identified says whether id is set.
 	identified bool
-	// told is the answer, "" where there is none; left is the time that it says is left; meta is where it comes from.
+	// told is the answer, "" if there is none; left is its remaining time; meta names its node, term and index.
 	told string
 	left time.Duration
 	meta *quotav1.Meta
-	// served bounds how long the answer took since its entry was stamped.
+	// served bounds the time from the stamp of the entry to the answer.
 	served time.Duration
 	// reason is that of a command that failed inside a Batch, or of the whole call.
 	reason quotav1.Reason
 }
 
-// decode reads a call's messages and takes it apart.
+// decode decodes a call's messages and splits it into parts.
 func decode(line *history.Call) (*call, error) {
 	request, response, err := line.Decode()
 	if err != nil {
@@ -65,7 +65,7 @@ func decode(line *history.Call) (*call, error) {
 	return c.timed(), nil
 }
 
-// timed notes how long each answer can have taken.
+// timed records the most time that each answer can have taken.
 func (c *call) timed() *call {
 	for i := range c.parts {
 		c.parts[i].served = time.Duration(c.Returned - c.Sent)
@@ -73,9 +73,9 @@ func (c *call) timed() *call {
 	return c
 }
 
-// fits says whether an answer's time left is what the log has, less what passed until the answer was made.
+// fits says whether an answer's remaining time is that in the log, less the time until the answer was made.
 func (p *part) fits(left time.Duration) bool {
-	const slack = 50 * time.Millisecond // of clocks that drift, and of an entry that is stamped when it is proposed
+	const slack = 50 * time.Millisecond // for clock drift, and for an entry that is stamped when it is proposed
 	return p.left <= left && p.left >= left-p.served-p.served/100-slack
 }
 
@@ -120,7 +120,7 @@ func (c *call) read() bool {
 	return false
 }
 
-// answers compares what each client was told with what the log says.
+// answers compares each client's answers with the log.
 func (r *run) answers(rep *replayed) {
 	v := r.verdict("answers", "Each answer is the one that the log has for this command, at the term and index that it names.")
 	once := r.verdict("once", "A request is carried out once, and all its answers are the same.")
@@ -147,7 +147,7 @@ func (r *run) answers(rep *replayed) {
 	}
 }
 
-// sameAgain compares what does not change with time in two answers to one request.
+// sameAgain compares the constant parts of two answers to one request.
 func (r *run) sameAgain(v *Verdict, first map[told]string, c *call, p *part) {
 	if !p.identified {
 		return
@@ -164,14 +164,14 @@ func (r *run) sameAgain(v *Verdict, first map[told]string, c *call, p *part) {
 	first[key] = essence
 }
 
-// told is a request as its answers come from one history: what a restore took back is a history of its own, by the restore's number.
+// told identifies a request within one history: the part that a restore took back is a history of its own, numbered by the restore.
 type told struct {
 	id   requestID
 	lost int
 }
 
-// lasting is the part of an answer that is the same whenever it is given: which lease, which fence. A wait's answer
-// changes once, when it ends.
+// lasting is the part of an answer that repeats must not change: the lease and the fence. The answer to a waiting Reserve changes once,
+// when the wait ends.
 func lasting(c *call) string {
 	answer, ok := c.response.(*quotav1.ReserveResponse)
 	if !ok || answer.GetLease() == nil {
@@ -180,8 +180,7 @@ func lasting(c *call) string {
 	return fmt.Sprintf("lease %d fence %d %s", answer.GetLease().Id, answer.GetLease().Fence, apiGranted(answer.GetLease().Items))
 }
 
-// matches looks for a command of the log that is what a client asked, where the answer says it is, with this outcome.
-// It returns why there is none.
+// matches looks for the client's command in the log, at the index of its answer and with the same outcome. It returns why there is none.
 func (rep *replayed) matches(p *part) string {
 	var found []string
 	for _, o := range rep.at[p.meta.Index] {
@@ -209,7 +208,7 @@ func (rep *replayed) matches(p *part) string {
 		p.asked, p.told, p.left, p.meta.Index, nanos(p.meta.ClusterTime), found)
 }
 
-// same says whether a command of the log is what a client asked.
+// same says whether a command of the log is the one that a client sent.
 func same(p *part, o *occurrence) bool {
 	if id, ok := logID(o.command); ok != p.identified || ok && id != p.id {
 		return false
@@ -234,7 +233,7 @@ func (r *run) term(index uint64) uint64 {
 	return 0
 }
 
-// unanswered judges calls that have no answer but a word of how they ended.
+// unanswered judges calls that ended with an error.
 func (r *run) unanswered(rep *replayed) {
 	v := r.verdict("refusals", "What was answered \"not accepted\" is in no log; an error that names a rule is the result in the log.")
 	accepted := map[requestID]int{}
@@ -277,8 +276,8 @@ func (r *run) unanswered(rep *replayed) {
 	}
 }
 
-// failedSo says why an error is not what the log came to; "" where it is, or where the log has no say: the request was
-// refused at the door, or its outcome is open.
+// failedSo says why an error differs from the result in the log. It returns "" if they agree, or if the log cannot tell: the request was
+// refused before it was proposed, or its outcome is unknown.
 func (rep *replayed) failedSo(id requestID, reason quotav1.Reason) string {
 	places := rep.numbered[id]
 	if reason >= quotav1.Reason_REASON_NO_LEADER || len(places) == 0 {
@@ -295,7 +294,7 @@ func (rep *replayed) failedSo(id requestID, reason quotav1.Reason) string {
 	return fmt.Sprintf("the log has %v", had)
 }
 
-// uninvited is judged with answers: a command of a numbered request that nobody sent.
+// uninvited finds commands of numbered requests in the log that no client sent. It is judged with the answers.
 func (r *run) uninvited(rep *replayed) {
 	v := r.verdict("invited", "Nothing is in the log that nobody asked for.")
 	sent := map[requestID]map[string]bool{}
@@ -327,8 +326,8 @@ func (r *run) uninvited(rep *replayed) {
 	r.uninvitedReserves(rep, v)
 }
 
-// uninvitedReserves judges those without an id, also of callers that went away before the answer: each is in the log at most once for each
-// time that it was sent. Nodes make no Reserve by themselves.
+// uninvitedReserves judges Reserves without an ID, including those whose callers left before the answer: each is in the log at most once
+// for each time that it was sent. Nodes propose no Reserve of their own.
 func (r *run) uninvitedReserves(rep *replayed, v *Verdict) {
 	sent := map[string]int{}
 	for _, c := range r.calls {
@@ -357,7 +356,7 @@ func (r *run) uninvitedReserves(rep *replayed, v *Verdict) {
 	}
 }
 
-// unwritten tells whether the calls of a holder are not written down.
+// unwritten says whether the calls of a holder are not recorded.
 func unwritten(holder string) bool {
 	return strings.HasPrefix(holder, history.Unrecorded) || strings.HasPrefix(holder, history.Machine)
 }

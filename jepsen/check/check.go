@@ -1,5 +1,5 @@
-// Package check judges a run from what it left behind. Each checker guards promises of docs/consistency.md, and says
-// pass, fail with examples, or inconclusive: it could not look, or there was nothing to see, and that is no pass.
+// Package check judges a run from its files. Each checker guards promises of docs/consistency.md. Its outcome is pass, fail with examples,
+// or inconclusive: it could not check, or there was nothing to check, which is no pass.
 package check
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/jepsen/workload"
 )
 
-// Outcome is what a checker says.
+// Outcome is the outcome of a checker.
 type Outcome string
 
 // The outcomes.
@@ -21,19 +21,19 @@ const (
 	Inconclusive Outcome = "inconclusive"
 )
 
-// mostExamples bounds how many violations a verdict shows; it counts them all.
+// mostExamples bounds the violations that a verdict shows; it counts them all.
 const mostExamples = 20
 
-// Verdict is what one checker says of a run.
+// Verdict is the finding of one checker about a run.
 type Verdict struct {
-	// Checker names it, Promise says what it guards, in a sentence.
+	// Checker is its name, Promise what it guards, in one sentence.
 	Checker string `json:"checker"`
 	Promise string `json:"promise"`
-	// Outcome is the word, Count how many violations there are, Examples the first of them.
+	// Count is the number of violations, Examples are the first of them.
 	Outcome  Outcome  `json:"outcome"`
 	Count    int      `json:"count"`
 	Examples []string `json:"examples,omitempty"`
-	// Looked says how much was looked at: a pass over nothing is none.
+	// Looked counts the items checked: with 0 a pass means nothing.
 	Looked int `json:"looked"`
 }
 
@@ -46,7 +46,7 @@ func (v *Verdict) violate(format string, args ...any) {
 	}
 }
 
-// done settles the outcome of a checker that found nothing.
+// done sets the outcome of a checker that found no violation.
 func (v *Verdict) done() {
 	if v.Outcome == "" {
 		v.Outcome = Pass
@@ -57,19 +57,19 @@ func (v *Verdict) done() {
 	}
 }
 
-// run is what is judged.
+// run is the run that is judged.
 type run struct {
 	dir history.Dir
-	// simulated is set where the run happened in this process, and has no folder.
+	// simulated is set for a run that happened in this process, and has no folder.
 	simulated *Simulated
 	facts     *history.Facts
 	log       []entry
 	calls     []*call
 	// faults are in order of their beginning.
 	faults []*history.Fault
-	// restores are those among them, in the order of their indices.
+	// restores are the faults that restored a backup, in order of their indices.
 	restores []*history.Restore
-	// asked is what agents asked through a gateway.
+	// asked are the requests of agents through a gateway.
 	asked []*history.Asked
 	// verdicts by the checker's name.
 	verdicts map[string]*Verdict
@@ -77,7 +77,7 @@ type run struct {
 	stats    Stats
 }
 
-// verdict returns a checker's verdict, made at the first call.
+// verdict returns a checker's verdict, and creates it at the first call.
 func (r *run) verdict(checker, promise string) *Verdict {
 	if v := r.verdicts[checker]; v != nil {
 		return v
@@ -88,7 +88,7 @@ func (r *run) verdict(checker, promise string) *Verdict {
 	return v
 }
 
-// Result is what all checkers say of a run.
+// Result holds the verdicts of all checkers on a run.
 type Result struct {
 	Facts    *history.Facts   `json:"facts"`
 	Verdicts []*Verdict       `json:"verdicts"`
@@ -112,7 +112,7 @@ func (r *Result) Outcome() Outcome {
 	return worst
 }
 
-// Run judges a run. An error says that the history itself cannot be read or believed.
+// Run judges a run. An error means that the history is unreadable or invalid.
 func Run(dir history.Dir) (*Result, error) {
 	facts, err := dir.ReadFacts()
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// good is a run of three nodes and one client without a flaw: entries a hundred milliseconds apart, each with one command. The
-// last but one waits for a slot, and the last gives it free.
+// good is a run of three nodes and one client without a flaw: entries 100 ms apart, each with one command. The command before the last
+// waits for a slot, and the last frees it.
 func good(t *testing.T) *Simulated {
 	t.Helper()
 	commands := []*logpb.Command{
@@ -71,7 +71,7 @@ func good(t *testing.T) *Simulated {
 			s.Seen = append(s.Seen, SimulatedSeen{Watcher: "w", Stream: 1, From: 1, Index: index, Events: slices.Clone(applied.Events)})
 		}
 		for _, event := range applied.Events {
-			if event.Ticket != 0 && event.Result != nil { // who waited hears of its end now
+			if event.Ticket != 0 && event.Result != nil { // the waiting request ends now
 				waited := &s.Calls[i-1]
 				waited.Result, waited.Index, waited.Now, waited.Returned = event.Result, index, at, at+2_000_000
 			}
@@ -113,7 +113,7 @@ func TestAGoodRunPasses(t *testing.T) {
 	}
 }
 
-// TestEachFlawIsFound: a good run in which one thing is changed is caught by the checker that guards it.
+// TestEachFlawIsFound: after one change to a good run, the checker that guards the changed part fails.
 func TestEachFlawIsFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		caught string
@@ -165,10 +165,10 @@ func TestEachFlawIsFound(t *testing.T) {
 	}
 }
 
-// waits is which call of the good run waits.
+// waits is the index of the waiting call in the good run.
 const waits = 23
 
-// again adds the answer of a call once more, to be changed.
+// again repeats the answer of a call, for the caller to change.
 func again(s *Simulated) *SimulatedCall {
 	repeated := s.Calls[7]
 	repeated.Result = proto.CloneOf(repeated.Result)
@@ -176,10 +176,10 @@ func again(s *Simulated) *SimulatedCall {
 	return &s.Calls[len(s.Calls)-1]
 }
 
-// shownHeld is a read of the slot in use, which at the end is free.
+// shownHeld is a read that shows a held slot, which is free at the end.
 var shownHeld = &quotav1.GetQuotaResponse{Quota: &quotav1.QuotaStatus{Definition: &quotav1.Quota{Name: "slot"}, Usable: 1, Held: 1, Leases: 7}}
 
-// begunBeside is another attempt of a task, under a request of its own, after one that began.
+// begunBeside is another attempt of a task under its own request, concurrent with one that began.
 func begunBeside(first SimulatedCall) SimulatedCall {
 	first.Command, first.Result = proto.CloneOf(first.Command), proto.CloneOf(first.Result)
 	first.Command.Seq = 99
@@ -239,8 +239,8 @@ func newRun(dir history.Dir) *run {
 	return &run{dir: dir, facts: &history.Facts{}, verdicts: map[string]*Verdict{}}
 }
 
-// TestSavedHistoryOfLateAllowances: what the provider saw when the client wrote calls with allowances that had arrived too
-// late (mix default, seed 3): 306 in five seconds.
+// TestSavedHistoryOfLateAllowances: the provider's log of a run whose client sent calls although their allowances had arrived too late (mix
+// default, seed 3): 306 in five seconds.
 func TestSavedHistoryOfLateAllowances(t *testing.T) {
 	r := newRun(folderOf(t, "testdata/late-allowances/spends.jsonl", "spends.jsonl"))
 	r.provider(r.spends())
@@ -262,7 +262,7 @@ func TestProviderSlots(t *testing.T) {
 		for i := range c.calls {
 			spends.Write(&history.Spend{Quota: "provider/slots", Began: int64(i), Ended: 100})
 		}
-		spends.Write(&history.Spend{Quota: "provider/slots", Began: 100, Ended: 200}) // comes as the others go
+		spends.Write(&history.Spend{Quota: "provider/slots", Began: 100, Ended: 200}) // begins as the others end
 		if err := spends.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -274,7 +274,7 @@ func TestProviderSlots(t *testing.T) {
 	}
 }
 
-// TestWatchStreams: what a stream may leave out and what not.
+// TestWatchStreams: which gaps a stream may have, and which not.
 func TestWatchStreams(t *testing.T) {
 	event := func(lease uint64) effect.Event { return effect.Event{Kind: effect.EventExpired, Lease: lease} }
 	rep := &replayed{happened: map[uint64][]effect.Event{3: {event(1)}, 5: {event(2), event(3)}, 9: {event(4)}}}
@@ -333,7 +333,7 @@ func TestWatchStreams(t *testing.T) {
 	}
 }
 
-// TestLinearHistories: what few slots may look like from outside, with expiry and open outcomes.
+// TestLinearHistories: possible and impossible histories of a few slots, with expiry and unknown outcomes.
 func TestLinearHistories(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	ttl := int64(workload.LinearTTL)
@@ -412,7 +412,7 @@ func TestServiceIsMissed(t *testing.T) {
 	}
 }
 
-// TestResourcesThatAreKept: a process that keeps goroutines, descriptors or memory after the workload is found.
+// TestResourcesThatAreKept: the checker finds a process that keeps goroutines, descriptors or memory after the workload.
 func TestResourcesThatAreKept(t *testing.T) {
 	fresh := []history.Usage{{Node: "n1", Goroutines: 30, Descriptors: 25, Heap: 8 << 20}, {Node: "n2", Goroutines: 28, Descriptors: 24, Heap: 7 << 20}}
 	for name, c := range map[string]struct {
@@ -436,7 +436,7 @@ func TestResourcesThatAreKept(t *testing.T) {
 	}
 }
 
-// TestASecretThatIsTold: the token in a node's log is found; a run without one is not judged.
+// TestASecretThatIsTold: the checker finds the token in a node's log; it does not judge a run without a token.
 func TestASecretThatIsTold(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
@@ -470,8 +470,8 @@ func TestASecretThatIsTold(t *testing.T) {
 	}
 }
 
-// TestARunWithoutFaultsIsSteady: an election that nothing caused is found, and so is an outcome that nobody knows. One that a
-// client knew from another node, when it ended the call, is none.
+// TestARunWithoutFaultsIsSteady: the checker finds an election without a cause, and an unknown outcome. A call that a client canceled after
+// another node's answer does not count.
 func TestARunWithoutFaultsIsSteady(t *testing.T) {
 	ended := func(request string, sent, returned int64, err *history.Error) *call {
 		return &call{Call: &history.Call{Client: "c", Procedure: "Batch", Request: []byte(request), Sent: sent, Returned: returned, Error: err}}

@@ -30,10 +30,10 @@ func (r *run) finalStates(rep *replayed) {
 	}
 }
 
-// marks are what no process may ever write to its log.
+// marks are texts that no process may ever write to its log.
 var marks = []string{"panic:", "fatal error:", "WARNING: DATA RACE", "[ERROR] raft: failed to", "BUG"}
 
-// processes checks that no node ended by itself without a fault that makes it, and that none wrote of a defect.
+// processes checks that nodes end only by faults that are meant to end them, and that no log shows a defect.
 func (r *run) processes() {
 	v := r.verdict("processes", "No node ends unless a fault is meant to end it; none panics.")
 	for _, exit := range r.facts.Exits {
@@ -55,8 +55,8 @@ func (r *run) processes() {
 	}
 }
 
-// meant says whether a fault was there that makes this node end: a crash point, a disk that fails, fills or stands
-// still. Its effect may come a little after it.
+// meant says whether a fault explains the end of this node: a crash point, or a disk that fails, fills up or stalls. Its effect may come a
+// little later.
 func (r *run) meant(exit history.Exit) bool {
 	for _, fault := range r.faults {
 		if fault.Ends && fault.Began <= exit.At && exit.At <= fault.Ended+int64(recoverWithin) && slices.Contains(fault.Targets, exit.Node) {

@@ -13,16 +13,16 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Stats are what a run was about.
+// Stats sum up a run.
 type Stats struct {
 	Calls    int `json:"calls"`
 	Answered int `json:"answered"`
-	// Unknown is how many calls ended without a word of their outcome, Canceled how many of them their own callers ended.
+	// Unknown counts the calls with an unknown outcome, Canceled those of them that their callers canceled.
 	Unknown  int `json:"unknown"`
 	Canceled int `json:"canceled"`
 	Entries  int `json:"entries"`
 	Applied  int `json:"applied"`
-	// Gaps is how often a node's record jumps: a snapshot came in.
+	// Gaps counts the jumps in nodes' records: installed snapshots.
 	Gaps    int `json:"gaps"`
 	Terms   int `json:"terms"`
 	Spends  int `json:"spends"`
@@ -30,30 +30,30 @@ type Stats struct {
 	// Searched and NotSearched count the short histories with and without a verdict.
 	Searched    int `json:"searched"`
 	NotSearched int `json:"not_searched"`
-	// ProviderPeak is the most that the provider had in a period.
+	// ProviderPeak is the most that the provider received in a period.
 	ProviderPeak int64 `json:"provider_peak"`
-	// Installed is how many snapshots were installed from a leader, Expired how many leases ended by their deadline,
-	// Stale how many commands came with a dead fence.
+	// Installed counts the snapshots installed from a leader, Expired the leases that ended by their deadline, Stale the commands with a dead
+	// fence.
 	Installed int         `json:"installed"`
 	Expired   int         `json:"expired"`
 	Stale     int         `json:"stale"`
 	Judged    model.Stats `json:"judged"`
-	// Faults counts the faults by kind that hit open operations; Missed those that did not, or could not be done.
+	// Faults counts the faults by kind that hit open calls; Missed counts the others, and those that could not be injected.
 	Faults map[string]int `json:"faults"`
 	Missed map[string]int `json:"missed"`
-	// Drawn counts all faults by kind as they were drawn; one that could be drawn and was not stands there with 0. Injected leaves out those
-	// that could not be done.
+	// Drawn counts all drawn faults by kind, with 0 for kinds that were possible but not drawn. Injected leaves out those that could not be
+	// injected.
 	Drawn    map[string]int `json:"drawn"`
 	Injected map[string]int `json:"injected"`
-	// Gone counts the callers that went away before the answer to a request without an id.
+	// Gone counts the callers that left before the answer to a request without an ID.
 	Gone int `json:"gone"`
 	// Outages are the longest times without a success, in seconds, of each fault by kind.
 	Outages map[string][]float64 `json:"outages"`
-	// Recovery is how long the slowest class was without a grant after the last fault, in seconds.
+	// Recovery is the longest time of a class without a grant after the last fault, in seconds.
 	Recovery float64 `json:"recovery"`
 }
 
-// exercised says whether the run tried enough to mean something.
+// exercised checks that the run covered enough for its verdicts to mean something.
 func (r *run) exercised(rep *replayed) {
 	v := r.verdict("exercised", "The run met what it is about: faults hit open calls, leaders changed, a snapshot was installed, leases and sessions expired, dead fences came back, tasks were shelved, each policy had a part.")
 	r.stats.Judged = rep.judge
@@ -114,7 +114,7 @@ func (r *run) exercised(rep *replayed) {
 	lacking(r.stats.Unknown*10 > r.stats.Calls*3, "more than 30 % of the outcomes are unknown")
 }
 
-// countFaults counts the faults by what became of them.
+// countFaults counts the faults by their outcome.
 func (r *run) countFaults() {
 	s := &r.stats
 	s.Faults, s.Missed, s.Drawn, s.Injected = map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
@@ -134,14 +134,14 @@ func (r *run) countFaults() {
 	}
 }
 
-// left says whether a caller went away before the answer to a request that nobody can ask for again.
+// left says whether a caller left before the answer to a Reserve that cannot be repeated.
 func (c *call) left() bool {
 	reserve, ok := c.request.(*quotav1.ReserveRequest)
 	return ok && reserve.RequestId == nil && c.Error != nil && c.Error.Canceled
 }
 
-// atWork says in the time of which faults of the edge no part of the workload that governs agents was at work: policies, tasks and steps of
-// a workflow must have been answered while faults of each kind lasted, once at the least.
+// atWork reports the kinds of edge faults during which a part of the governed workload got no answer. While faults of each kind last,
+// policies, tasks and steps of a workflow must each be answered at least once.
 func (r *run) atWork(lacking func(missing bool, what string)) {
 	at := map[string]map[string]bool{}
 	for _, fault := range r.faults {
@@ -164,8 +164,8 @@ func (r *run) atWork(lacking func(missing bool, what string)) {
 	}
 }
 
-// filled says of what callers share a hostile caller was there and was never refused more. An attack of full size asks each node for more
-// streams than one caller may have, and for more watchers of health than one address may.
+// filled reports the shared budgets of which a hostile caller was never refused more. An attack of full size asks each node for more
+// streams than one caller may have, and for more health watchers than one address may have.
 func (r *run) filled(lacking func(missing bool, what string)) {
 	if r.stats.Injected[hostileCaller] == 0 {
 		return
@@ -188,7 +188,7 @@ func (r *run) filled(lacking func(missing bool, what string)) {
 	}
 }
 
-// edgeFaults are the faults in which the whole workload must go on.
+// edgeFaults are the faults during which the whole workload must continue.
 var edgeFaults = []string{
 	"stopped-leader-with-forwarded-calls", "hostile-caller", "clock-ahead-once", "half-lost-disk", "bit-flips", "cut-files", "tls-rotation",
 	"restore-while-working",
@@ -197,7 +197,7 @@ var edgeFaults = []string{
 // fileFaults are the faults that damage a file of each kind in turn.
 var fileFaults = []string{"bit-flips", "cut-files"}
 
-// damaged says which kinds of files were never damaged, by faults that came often enough for two turns of each kind.
+// damaged reports kinds of files that were never damaged, for faults that came often enough for two turns of each kind.
 func (r *run) damaged(lacking func(missing bool, what string)) {
 	for _, fault := range fileFaults {
 		times, of := 0, map[string]bool{}
@@ -213,7 +213,7 @@ func (r *run) damaged(lacking func(missing bool, what string)) {
 	}
 }
 
-// policies says what of policies, workflows, tasks and sessions the run did not meet.
+// policies reports which parts of policies, workflows, tasks and sessions the run did not meet.
 func (r *run) policies(lacking func(missing bool, what string)) {
 	judged := &r.stats.Judged
 	lacking(judged.SessionsEnded == 0, "no session expired")
@@ -228,11 +228,11 @@ func (r *run) policies(lacking func(missing bool, what string)) {
 	lacking(judged.Turns == 0 || judged.Parallels == 0, "no workflow went one at a time and back")
 }
 
-// keptWithin is how long a run lasts that must have kept something of a rate: it happens about four times a minute, and may be missing in a
-// short one.
+// keptWithin is the length from which on a run must have kept something of a rate for a higher class. That happens about four times a
+// minute, and may be missing in a shorter run.
 const keptWithin = 4 * time.Minute
 
-// quiet is the mix in which nothing is broken, wrongClocks the one in which nobody is away for long.
+// quiet is the mix without faults, wrongClocks the one in which no node is away for long.
 const (
 	quiet       = "none"
 	wrongClocks = "wrong-clocks"
@@ -241,9 +241,8 @@ const (
 // upgrade is the mix whose older build knows no pools.
 const upgrade = "upgrade"
 
-// steady checks a run without faults: whoever led at the beginning leads to the end, and no outcome is unknown, but that of
-// the calls which the workload cut off when it was told to end, and of those which a client gave up for an answer that it
-// had from another node, or went away from.
+// steady checks a run without faults: one leader leads throughout, and no outcome is unknown. Exceptions are calls that the workload cut
+// off at its end, and calls that a client canceled or left, such as after another node's answer.
 func (r *run) steady() {
 	v := r.verdict("steady", "Without faults nobody is elected, and no outcome is unknown.")
 	v.Looked = r.stats.Answered
@@ -259,11 +258,11 @@ func (r *run) steady() {
 	}
 }
 
-// afterthought is how soon after an answer a client has ended what it was about to ask another node.
+// afterthought is the time after an answer within which a client cancels its attempts at other nodes.
 const afterthought = int64(time.Second)
 
-// givenUp are the calls that their client ended when another node answered the same request, which it asks as well where the
-// first takes long: what it wanted to know, it knew. One may begin as the answer comes, and is ended at once.
+// givenUp are the attempts that a client canceled because another node answered the same request: where the first attempt takes long, it
+// asks a second node. An attempt that begins as the answer arrives is canceled at once.
 func (r *run) givenUp() map[*call]bool {
 	type request struct{ client, procedure, message string }
 	of := func(c *call) request { return request{c.Client, c.Procedure, string(c.Request)} }
@@ -287,19 +286,19 @@ func (r *run) givenUp() map[*call]bool {
 	return given
 }
 
-// open says whether a call ended without a word of its outcome. What found nobody to connect to was never sent.
+// open says whether the outcome of a call is unknown. A call that found no node to connect to was never sent.
 func (c *call) open() bool {
 	return c.Error != nil && !c.Error.NotSent && (c.Error.Reason == 0 || c.Error.Reason == int32(quotav1.Reason_REASON_UNKNOWN_OUTCOME))
 }
 
-// hit says whether a call was under way while a fault was there.
+// hit says whether a call was in flight during a fault.
 func (r *run) hit(fault *history.Fault) bool {
 	hit := false
 	r.during(fault, func(*call) { hit = true })
 	return hit
 }
 
-// during calls fn with the calls that were under way while a fault was there.
+// during calls fn with the calls that were in flight during a fault.
 func (r *run) during(fault *history.Fault, fn func(*call)) {
 	for _, c := range r.calls {
 		if c.Sent > fault.Ended {

@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// missingIn is what exercised says is missing in a run of mix edge that had everything, once it is spoilt.
+// missingIn is what exercised reports for a run of mix edge that had everything, after spoil.
 func missingIn(spoil func(r *run, judged *model.Stats)) []string {
 	r := &run{
 		facts: &history.Facts{
@@ -36,7 +36,7 @@ func missingIn(spoil func(r *run, judged *model.Stats)) []string {
 	return r.verdict("exercised", "").Examples
 }
 
-// TestExercisedTellsWhatIsMissing: a run that had everything lacks nothing; without one of the parts it is told which.
+// TestExercisedTellsWhatIsMissing: the checker reports nothing for a complete run, and each missing part by name.
 func TestExercisedTellsWhatIsMissing(t *testing.T) {
 	lacks := func(spoil func(r *run)) []string { return missingIn(func(r *run, _ *model.Stats) { spoil(r) }) }
 	whole := lacks(func(*run) {})
@@ -64,8 +64,8 @@ func TestExercisedTellsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestExercised_DemandsSharesAndCrowds: rates with shares are in every run, so each run lends of them, and a longer one keeps for higher
-// classes; and an attack of full size, which asks for more streams and watchers than there are for one caller, is refused some itself.
+// TestExercised_DemandsSharesAndCrowds: every run has rates with shares, so each run lends of them, and a longer one keeps for higher
+// classes. An attack of full size asks for more streams and watchers than one caller may have, and is refused some.
 func TestExercised_DemandsSharesAndCrowds(t *testing.T) {
 	const (
 		lent     = "nothing of a rate with shares was lent to a class below one that asks"
@@ -102,7 +102,7 @@ func TestExercised_DemandsSharesAndCrowds(t *testing.T) {
 	}
 }
 
-// TestExercised_DemandsEachKindOfFile: of a fault that came often enough for it, each kind of file; of one that came less often, none.
+// TestExercised_DemandsEachKindOfFile: a fault that came often enough must damage each kind of file; one that came less often need not.
 func TestExercised_DemandsEachKindOfFile(t *testing.T) {
 	const missing = "the fault cut-files hit no witness in 8 times"
 	for name, c := range map[string]struct {

@@ -9,10 +9,10 @@ import (
 	"github.com/quotad/quotad/jepsen/workload"
 )
 
-// late is how much later than its patience an agent may come back: what a busy machine adds.
+// late is how much later than its patience an agent may return: the delay of a busy machine.
 const late = 2 * time.Second
 
-// loadAgents reads what agents asked of a model through a gateway.
+// loadAgents reads the requests of agents through a gateway.
 func (r *run) loadAgents() error {
 	return history.Read(r.dir.Agents("*"), func(line *history.Asked) error {
 		r.asked = append(r.asked, line)
@@ -20,7 +20,7 @@ func (r *run) loadAgents() error {
 	})
 }
 
-// gateway judges the calls of agents through a gateway, by what they saw and by the provider's log. A run without a gateway has no verdict.
+// gateway judges the calls of agents through a gateway, by the agents' and the provider's records. A run without a gateway has no verdict.
 func (r *run) gateway(spends []*history.Spend) {
 	if r.facts.Held == nil {
 		return
@@ -89,7 +89,7 @@ func (r *run) agentsLeft() map[string]int64 {
 	return left
 }
 
-// gatewayExercised says what of a gateway the run did not meet.
+// gatewayExercised reports the cases of a gateway that the run did not meet.
 func (r *run) gatewayExercised(lacking func(missing bool, what string)) {
 	if r.facts.Held == nil {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// TestGateway_FindsEachFlaw: what a gateway may not do, each seen in a history that is good otherwise.
+// TestGateway_FindsEachFlaw: each forbidden behaviour of a gateway, planted into a good history.
 func TestGateway_FindsEachFlaw(t *testing.T) {
 	type observed struct {
 		spends []*history.Spend

@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestInvited_ReservesWithoutAnID: one is in the log once for each time that it was sent, also where its caller left before the answer;
-// those of a hostile caller are not written down.
+// TestInvited_ReservesWithoutAnID: each is in the log at most once for each time that it was sent, even if its caller left before the
+// answer; those of a hostile caller are not recorded.
 func TestInvited_ReservesWithoutAnID(t *testing.T) {
 	logged := func(holder string) occurrence {
 		return occurrence{index: 7, command: &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{

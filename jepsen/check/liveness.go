@@ -11,18 +11,18 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// recoverWithin is how long after the last fault each class must have been granted something again: three elections and
-// the longest time between two attempts of a client.
+// recoverWithin is the time after the last fault within which each class must be granted something: three elections and the longest time
+// between two attempts of a client.
 const recoverWithin = 10 * time.Second
 
-// outageBound is how long no call may succeed while no more than a minority is hurt: the failover of the worst case,
-// with the attempt timeout of a client that was connected to what failed.
+// outageBound is the longest time without a success while at most a minority is hurt: the worst failover, with the attempt timeout of a
+// client that was connected to the failed node.
 const outageBound = 5 * time.Second
 
-// success says whether a call changed the log, whatever it was told: the cluster worked.
+// success says whether a call changed the log, even by a refusal: the cluster worked.
 func (c *call) success() bool { return c.Error == nil && !c.read() }
 
-// liveness looks at when calls succeeded.
+// liveness judges the times at which calls succeeded.
 func (r *run) liveness() {
 	v := r.verdict("service", "With a majority that is well, calls succeed again within 5 s; after the last fault every class is granted something within 10 s.")
 	var ends []int64
@@ -62,10 +62,10 @@ func (r *run) excused(from, to int64) bool {
 	return false
 }
 
-// restartWithin is how long a node may take until it takes part again after a fault that ended its process.
+// restartWithin is the time until a node takes part again after a fault that ended its process.
 const restartWithin = 1500 * time.Millisecond
 
-// withoutMajority returns for how much of an interval faults had so many nodes at a time that the rest was no majority.
+// withoutMajority returns for how much of an interval faults hurt so many nodes at once that no majority was left.
 func (r *run) withoutMajority(from, to int64) time.Duration {
 	type edge struct {
 		at    int64
@@ -100,20 +100,20 @@ func (r *run) withoutMajority(from, to int64) time.Duration {
 	return time.Duration(sum)
 }
 
-// hostOf is where a node lives: one that was replaced lives on there under the next name.
+// hostOf is the host of a node: the successor of a replaced node runs on the same host.
 func hostOf(node string) string {
 	host, _, _ := strings.Cut(node, ".")
 	return host
 }
 
-// bearable are faults that a node takes part in its cluster with all the same, or that keep away one node at a time.
+// bearable are faults during which a node still takes part in its cluster, or that keep away one node at a time.
 var bearable = []string{
 	"slow-", "clock-", "loss-", "delay", "transfer", "provider-", "pause-clients", "isolate-clients", "half-cut", "stalled-streams", "tls-",
 	"hostile-", "gateway-", "restore-", "upgrade-", "downgrade-",
 }
 
-// hurt returns the hosts of the nodes that a fault keeps from taking part: its targets, or for links the node that all of
-// them lead to or from.
+// hurt returns the hosts of the nodes that a fault keeps from taking part: its targets or, for faults of links, the node that all of them
+// lead to or from.
 func (r *run) hurt(fault *history.Fault) []string {
 	if slices.ContainsFunc(bearable, func(word string) bool { return strings.HasPrefix(fault.Kind, word) }) {
 		return nil
@@ -139,7 +139,7 @@ func (r *run) hurt(fault *history.Fault) []string {
 	}
 	slices.Sort(hosts)
 	if count > 0 && len(hosts) > 1 {
-		return nil // one link alone: each end does without the other
+		return nil // one link alone: each end works without the other
 	}
 	return hosts
 }
@@ -165,8 +165,8 @@ func (r *run) outages(ends []int64) {
 	}
 }
 
-// recovery checks that each class is granted something soon after the last fault. Where there was none, how long background
-// work stands behind the others is the order of classes, and not service.
+// recovery checks that each class is granted something soon after the last fault. In a run without faults, a long wait of the background
+// class is due to the order of classes.
 func (r *run) recovery(v *Verdict) {
 	if r.facts.Mix == quiet {
 		return
@@ -197,7 +197,7 @@ func (r *run) recovery(v *Verdict) {
 	}
 }
 
-// hurried says whether clocks ran at a wrong rate in the run, so that the cluster's time may have run faster than others'.
+// hurried says whether clocks ran at a wrong rate in the run, so that cluster time may have been faster than real time.
 func (r *run) hurried() bool {
 	for _, fault := range r.faults {
 		if strings.HasPrefix(fault.Kind, "clock-rate") && fault.Failed == "" {
@@ -207,7 +207,7 @@ func (r *run) hurried() bool {
 	return false
 }
 
-// overlaps says whether a call was under way while a fault was there.
+// overlaps says whether a call was in flight during a fault.
 func overlaps(c *call, fault *history.Fault) bool {
 	return c.Sent < fault.Ended+1 && c.Returned > fault.Began
 }

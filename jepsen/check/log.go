@@ -15,14 +15,14 @@ import (
 	"github.com/quotad/quotad/raftnode/record"
 )
 
-// entry is what the nodes agree was applied at an index.
+// entry is the entry that the nodes applied at an index.
 type entry struct {
 	record.Line
-	// by is the first node that said so.
+	// by is the first node that recorded it.
 	by string
 }
 
-// agreement merges what each node recorded over all its lives into one log.
+// agreement merges the records of all nodes, over all their lives, into one log.
 func (r *run) agreement() {
 	v := r.verdict("agreement", "At one index all nodes apply the same entry, in the same term, with the same outcome and hash.")
 	merged := map[uint64]*entry{}
@@ -40,7 +40,7 @@ func (r *run) agreement() {
 				first.Ledger = line.Ledger
 			}
 			if last != 0 && line.Index > last+1 {
-				r.stats.Gaps++ // a snapshot came in, or entries that the state machine does not see
+				r.stats.Gaps++ // a snapshot was installed, or entries that the state machine does not see
 			}
 			last = line.Index
 			return nil
@@ -59,10 +59,11 @@ func (r *run) agreement() {
 		}
 	}
 	r.stats.Entries = len(r.log)
-	r.restores = slices.DeleteFunc(r.restores, func(restore *history.Restore) bool { return merged[restore.Index] != nil }) // its leader was lost with it
+	// A restore whose index has an entry was lost with its leader.
+	r.restores = slices.DeleteFunc(r.restores, func(restore *history.Restore) bool { return merged[restore.Index] != nil })
 }
 
-// records calls fn with what a node applied, in order.
+// records calls fn with the entries that a node applied, in order.
 func (r *run) records(node string, fn func(*record.Line) error) error {
 	if r.simulated == nil {
 		return record.Read(r.dir.Record(node), fn)
@@ -75,7 +76,7 @@ func (r *run) records(node string, fn func(*record.Line) error) error {
 	return nil
 }
 
-// differ names what differs between two nodes' lines of one index.
+// differ names the difference between two nodes' lines of one index.
 func differ(a, b *record.Line) string {
 	switch {
 	case a.Term != b.Term:
@@ -113,9 +114,9 @@ type ending struct {
 	occurrence
 }
 
-// replayed is the agreed log, carried out once more.
+// replayed is the agreed log, replayed on a fresh state machine.
 type replayed struct {
-	// at are the commands of each entry, with what they came to.
+	// at are the commands of each entry, with their results.
 	at map[uint64][]occurrence
 	// numbered are the places of each request that has an identity.
 	numbered map[requestID][]occurrence
@@ -124,14 +125,14 @@ type replayed struct {
 	asked   map[uint64]*logpb.Command
 	// happened are the events of each entry.
 	happened map[uint64][]effect.Event
-	// views are what reads at an index see.
+	// views are the expected results of reads at an index.
 	views views
-	// ledgers are the hashes of the ledger at the indices at which the nodes were asked at the end.
+	// ledgers are the hashes of the ledger at the indices of the nodes' final states.
 	ledgers map[uint64]string
 	judge   model.Stats
 }
 
-// replay carries the agreed log out on a fresh state machine, and has the model judge each entry.
+// replay applies the agreed log to a fresh state machine, and the model judges each entry.
 func (r *run) replay() *replayed {
 	v := r.verdict("replay", "A fresh state machine has the same outcomes and hashes after the same log.")
 	rules := r.verdict("rules", "The results of each entry are allowed by the rules of quota, leases and fences "+
@@ -211,7 +212,7 @@ func (t *timeline) after(restore *history.Restore, backups map[*history.Restore]
 	return next
 }
 
-// differsFromBackup says why a backup that was kept is not the state at its index.
+// differsFromBackup says how a kept backup differs from the state at its index.
 func (r *run) differsFromBackup(machine *fsm.Machine, restore *history.Restore) string {
 	if restore.File == "" {
 		return ""
@@ -219,7 +220,7 @@ func (r *run) differsFromBackup(machine *fsm.Machine, restore *history.Restore) 
 	return sameAsBackup(machine, filepath.Join(string(r.dir), restore.File))
 }
 
-// keep remembers where each command stands and what it came to.
+// keep records where each command stands, and its result.
 func (rep *replayed) keep(parsed *logpb.Entry, applied *fsm.Applied) {
 	for i, command := range parsed.Commands {
 		o := occurrence{index: applied.Index, command: command, result: applied.Results[i], now: applied.Clock.Now}

@@ -28,8 +28,8 @@ func (c *call) lowest() uint64 {
 	return index
 }
 
-// realTime checks that what ended before something else began stands before it in the log, reads included: together
-// with the answers this is strict serializability.
+// realTime checks that a call that ended before another began precedes it in the log, reads included. Together with the check of answers
+// this is strict serializability.
 func (r *run) realTime() {
 	v := r.verdict("real-time", "A call that begins after another was answered takes effect after it, or shows its effect (reads too).")
 	var ended []*call
@@ -65,7 +65,7 @@ func (r *run) leaders() {
 	leader := map[uint64]string{}
 	for _, c := range r.calls {
 		if c.read() || waited(c) {
-			continue // a read names the entry that it shows, and the end of a wait may be told by who led before
+			continue // a read names the entry that it shows, and the leader of an earlier term may report the end of a wait
 		}
 		for i := range c.parts {
 			meta := c.parts[i].meta
@@ -82,7 +82,7 @@ func (r *run) leaders() {
 	r.stats.Terms = len(leader)
 }
 
-// waited says whether some command of a call was ready to wait.
+// waited says whether a command of a call was ready to wait.
 func waited(c *call) bool {
 	if batch, ok := c.request.(*quotav1.BatchRequest); ok {
 		for _, command := range batch.Commands {
@@ -95,12 +95,12 @@ func waited(c *call) bool {
 	return ok && reserve.Wait != nil
 }
 
-// clusterTime checks that the cluster's time never runs faster than real time, so that no lease ends early. A percent
-// is what clocks may drift, and a little is for the stamp that is older than its answer.
+// clusterTime checks that cluster time never runs faster than real time, so that no lease ends early. It allows 1 % of clock drift, and 50
+// ms since a stamp is older than its answer.
 func (r *run) clusterTime() {
 	v := r.verdict("cluster-time", "Cluster time never runs faster than time (1 % of drift aside), under every leader.")
 	if r.hurried() {
-		v.Looked++ // judged by the bounds of the rate guard, which the runs of that fault look at
+		v.Looked++ // the runs of that fault check the bounds of the rate guard instead
 		return
 	}
 	type point struct{ now, sent, returned int64 }
@@ -123,7 +123,7 @@ func (r *run) clusterTime() {
 				v.violate("cluster time ran %d ns between %d and %d, real time %d ns", p.now-best.now, best.now, p.now, elapsed)
 			}
 		}
-		// The tightest bound comes from the point at which cluster time was furthest behind.
+		// The point at which cluster time was furthest behind gives the tightest bound.
 		if i == 0 || p.now-p.sent < best.now-best.sent {
 			best = p
 		}

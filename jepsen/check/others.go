@@ -8,10 +8,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// hostileCaller is the fault that takes all it can get of what callers share.
+// hostileCaller is the fault in which a caller takes all that it can of what callers share.
 const hostileCaller = "hostile-caller"
 
-// others checks that no caller of the workload is refused because a hostile caller took what callers share.
+// others checks that no caller of the workload is refused because a hostile caller exhausted a shared budget.
 func (r *run) others() {
 	attacks := slices.DeleteFunc(slices.Clone(r.faults), func(f *history.Fault) bool { return f.Kind != hostileCaller || f.Failed != "" })
 	if len(attacks) == 0 {
@@ -36,7 +36,7 @@ func (r *run) others() {
 	}
 }
 
-// crowdedOut lists the refusals in a call's answer that say that callers have taken all of something, or this one its part of it.
+// crowdedOut lists the refusals in a call's answer that mean that a shared budget, or this caller's part of it, is exhausted.
 func (c *call) crowdedOut() (reasons []string) {
 	note := func(reason quotav1.Reason, budget string) {
 		if crowded(reason, budget) {
@@ -58,9 +58,9 @@ func (c *call) crowdedOut() (reasons []string) {
 	return reasons
 }
 
-// crowded says whether a refusal says that callers share something of which there is no more. Two parts of a caller's own are left out:
-// on a busy machine the workload, which is one caller, may be the one who calls most, and in a run of some minutes it begins more tasks
-// than its part of nemesis.SmallBudgets.
+// crowded says whether a refusal means that a shared budget is exhausted. Two budgets of single callers are left out. On a busy machine the
+// workload, which is one caller, may be the one that calls most. In a run of some minutes it begins more tasks than its part of
+// nemesis.SmallBudgets.
 func crowded(reason quotav1.Reason, budget string) bool {
 	switch reason {
 	case quotav1.Reason_REASON_CALLER_BUDGET:

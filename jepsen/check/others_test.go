@@ -7,8 +7,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestOthers_FailsWhereACallerIsCrowdedOut: a refusal for what callers share fails a run while the hostile caller is there, wherever an
-// answer has it, and no other refusal does.
+// TestOthers_FailsWhereACallerIsCrowdedOut: a run fails if a call during the attack is refused for a shared budget, in any part of an
+// answer; other refusals do not count.
 func TestOthers_FailsWhereACallerIsCrowdedOut(t *testing.T) {
 	const began, ended = 100, 200
 	failed := func(reason quotav1.Reason, budget string) *call {

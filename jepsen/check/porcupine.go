@@ -16,19 +16,19 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// mostUnknown is how many open outcomes one history may have: each doubles the search.
+// mostUnknown bounds the unknown outcomes of one history: each doubles the search.
 const mostUnknown = 12
 
-// searchFor bounds the search of one history; one that takes longer counts as not looked at.
+// searchFor bounds the search of one history; a longer search counts as not done.
 const searchFor = 20 * time.Second
 
-// lateBy is how late a lease may end in these histories: cluster time stands still without a leader. The model of the
-// rules knows cluster time and is exact; here only real time is known.
+// lateBy is how late a lease may end in these histories: cluster time stands still without a leader. The model of the rules knows cluster
+// time and is exact; here only real time is known.
 const lateBy = 30 * time.Second
 
 // slot is a slot that counts; the zero value is a free one.
 type slot struct {
-	lease uint64 // unknownLease where the answer is not known
+	lease uint64 // unknownLease if the answer is unknown
 	// early and late bound when it ends by itself.
 	early, late int64
 }
@@ -43,7 +43,7 @@ type linearAsked struct {
 	what      string // reserve, release, look
 	lease     uint64
 	call, ret int64
-	// least is how long a lease lasts at the least.
+	// least is the shortest time that a lease lasts.
 	least time.Duration
 }
 
@@ -53,8 +53,7 @@ type linearTold struct {
 	free  int64
 }
 
-// porcupine searches the short histories of single quotas for a linear order. It knows nothing of the log: it is a
-// check of the checks that do.
+// porcupine searches the short histories of single quotas for a linear order. It does not use the log: it checks the checkers that do.
 func (r *run) porcupine() {
 	v := r.verdict("linearizable", "Each short history of one quota, reads included, has a linear order (searched by porcupine, from the clients' view alone).")
 	histories := r.linearHistories(func(c *call) bool { return r.lost(c.highest()) == 0 },
@@ -115,16 +114,16 @@ func unknown(operations []porcupine.Operation) int {
 	return count
 }
 
-// pending is a request whose attempts are put together.
+// pending is a request with all its attempts.
 type pending struct {
 	quota string
 	asked linearAsked
 	told  linearTold
 }
 
-// undated says that an answer may be of a state that does not belong to a history: an error names no index, so that only its times tell
-// whether it is of before or after a restore. Of those of before, what a restore took back belongs to no history after it; last is the
-// restore at which the history ends, nil where it goes on.
+// undated says whether an answer may be of a state outside a history: an error names no index, so only its times say whether it is from
+// before or after a restore. earlier are the restores before the history: what they took back does not belong to it. last is the restore
+// that ends the history, nil if none does.
 func undated(c *call, earlier []*history.Restore, last *history.Restore) bool {
 	if c.highest() > 0 {
 		return false
@@ -133,7 +132,7 @@ func undated(c *call, earlier []*history.Restore, last *history.Restore) bool {
 	return slices.ContainsFunc(earlier, of) || last != nil && c.Returned >= last.Began
 }
 
-// learn takes one attempt. The first that has an answer ends the request; open: the answer is not known to be of this history.
+// learn adds one attempt. The first answer ends the request; open: the answer may be of another history.
 func (p *pending) learn(c *call, quotaOf map[uint64]string, open bool) {
 	switch request := c.request.(type) {
 	case *quotav1.ReserveRequest:
@@ -162,14 +161,14 @@ func (p *pending) learn(c *call, quotaOf map[uint64]string, open bool) {
 		case quotav1.Reason_REASON_STALE_FENCE, quotav1.Reason_REASON_NEVER_ISSUED:
 			p.asked.ret = c.Returned
 			p.told = linearTold{what: "stale"}
-		default: // another outcome leaves it open
+		default: // another outcome leaves it unknown
 		}
 	}
 }
 
-// linearHistories puts the attempts of each request together and sorts the requests by quota. Those whose answer does not count are left out:
-// with what a restore took back, the operations before and after have no order, and without it they have one. An answer that is open
-// leaves its request open.
+// linearHistories merges the attempts of each request and sorts the requests by quota. It leaves out answers that do not count: the
+// operations that a restore took back have no common order with later ones; without them there is an order. With an open answer, the
+// outcome of its request is unknown.
 func (r *run) linearHistories(counts, open func(*call) bool) map[string][]porcupine.Operation {
 	requests := map[requestID]*pending{}
 	quotaOf := map[uint64]string{}
@@ -186,7 +185,7 @@ func (r *run) linearHistories(counts, open func(*call) bool) map[string][]porcup
 	by := map[requestID]string{}
 	least := workload.LinearTTL * 99 / 100
 	if r.hurried() {
-		least = workload.LinearTTL * 85 / 100 // its clock may be as wrong as that, until its guard ends it
+		least = workload.LinearTTL * 85 / 100 // its clock may be this wrong before its guard ends it
 	}
 	for _, c := range r.calls {
 		if !strings.HasPrefix(c.Client, "linear") {
@@ -230,8 +229,8 @@ func grantedBy(c *call) *quotav1.Lease {
 	return nil
 }
 
-// linearModel is what one quota of few slots may do. A lease may end by itself from a moment on, and has ended by
-// another; between the two both are possible.
+// linearModel is the specification of one quota with few slots. A lease may end by itself from early on, and has ended by late; between the
+// two both are possible.
 func linearModel() *porcupine.NondeterministicModel {
 	return &porcupine.NondeterministicModel{
 		Init: func() []any { return []any{usedSlots{}} },
@@ -284,7 +283,7 @@ func expire(state usedSlots, asked linearAsked) []usedSlots {
 	return states
 }
 
-// step returns the states in which an operation may leave a quota; none: it cannot have happened so.
+// step returns the states in which an operation may leave a quota; none: it is impossible.
 func step(state usedSlots, asked linearAsked, told linearTold) []usedSlots {
 	free := 0
 	for _, s := range state {
@@ -336,7 +335,7 @@ func (u usedSlots) without(at int) usedSlots {
 	return u.sorted()
 }
 
-// sorted puts free slots first, so that with finds one there and equal states are equal.
+// sorted puts free slots first, so that with finds one there and equal states compare equal.
 func (u usedSlots) sorted() usedSlots {
 	slices.SortFunc(u[:], func(a, b slot) int { return cmp.Or(cmp.Compare(a.lease, b.lease), cmp.Compare(a.early, b.early)) })
 	return u

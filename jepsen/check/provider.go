@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/jepsen/workload"
 )
 
-// spends are the provider's own log, by quota, in the order in which calls arrived.
+// spends is the provider's own log, by quota, in order of arrival.
 func (r *run) spends() map[string][]*history.Spend {
 	spends, err := history.All[history.Spend](r.dir.Spends())
 	if err != nil {
@@ -27,7 +27,7 @@ func (r *run) rateVerdict() *Verdict {
 	return r.verdict("provider-rate", "In the provider's own log no interval of a period holds more than the limit.")
 }
 
-// provider counts in the provider's own log: no interval of a period holds more than the limit.
+// provider checks the provider's own log: no interval of a period holds more than the limit.
 func (r *run) provider(spends map[string][]*history.Spend) {
 	v := r.rateVerdict()
 	if r.hurried() {
@@ -39,14 +39,14 @@ func (r *run) provider(spends map[string][]*history.Spend) {
 	r.rate(v, workload.ModelRequests, spends, workload.ModelLimit, workload.ModelPeriod)
 }
 
-// rate counts one limit, and returns the most that a period had.
+// rate checks one limit, and returns the highest sum of a period.
 func (r *run) rate(v *Verdict, quota string, spends map[string][]*history.Spend, limit int64, period time.Duration) (peak int64) {
 	calls := spends[quota]
 	v.Looked += len(calls)
 	var sum int64
 	first := 0
 	for i, s := range calls {
-		if r.forgotten(s.Began) { // the count begins anew behind it
+		if r.forgotten(s.Began) { // counting restarts after it
 			sum, first = 0, i+1
 			continue
 		}
@@ -63,12 +63,12 @@ func (r *run) rate(v *Verdict, quota string, spends map[string][]*history.Spend,
 	return peak
 }
 
-// restoreFelt is how long after a restore calls may reach the provider that were allowed by what it took back: as long as what they were granted
-// may be spent, or a slot be held.
+// restoreFelt is how long after a restore the provider may receive calls of grants that the restore took back: their spend-by or slot
+// deadline has passed by then.
 const restoreFelt = 2 * workload.ProviderPeriod
 
-// forgotten says whether the cluster may not know what it allowed, since it was restored just then: that is what a restore means, and why a
-// runbook stops the holders for it.
+// forgotten says whether a recent restore may have made the cluster forget grants. A restore implies that; runbooks therefore stop the
+// holders first.
 func (r *run) forgotten(at int64) bool {
 	for _, restore := range r.restores {
 		if restore.Began <= at && at <= restore.Ended+int64(restoreFelt) {
@@ -78,14 +78,14 @@ func (r *run) forgotten(at int64) bool {
 	return false
 }
 
-// slots counts how many calls the provider had at once.
+// slots counts concurrent calls at the provider.
 func (r *run) slots(spends map[string][]*history.Spend) {
 	v := r.verdict("provider-slots", "The provider never serves more calls at once than there are slots.")
 	r.atOnce(v, spends[workload.ProviderSlotsQuota], workload.ProviderSlots)
 	r.atOnce(v, spends[workload.ModelStreams], workload.ModelSlots)
 }
 
-// atOnce counts one limit. A call whose agent left counts until then: that the provider notices later is its own time.
+// atOnce checks one limit. A call whose agent left counts until then: the provider may notice later.
 func (r *run) atOnce(v *Verdict, calls []*history.Spend, limit int) {
 	v.Looked += len(calls)
 	type edge struct {

@@ -10,23 +10,23 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// viewKey names something at an index.
+// viewKey names an object at an index.
 type viewKey struct {
 	index uint64
 	name  string
 }
 
-// views are what reads must have seen.
+// views are the expected results of reads.
 type views struct {
 	quotas    map[viewKey]*fsm.QuotaView
 	tasks     map[viewKey]string
 	workflows map[viewKey]string
 }
 
-// shown is what a read showed, by the names of what it showed.
+// shown holds the names of the objects that a read showed.
 type shown struct{ quotas, tasks, workflows []string }
 
-// readsByIndex are what reads saw, by index.
+// readsByIndex are the objects that reads showed, by index.
 func (r *run) readsByIndex() map[uint64]*shown {
 	wanted := map[uint64]*shown{}
 	at := func(meta *quotav1.Meta) *shown {
@@ -56,7 +56,7 @@ func (r *run) readsByIndex() map[uint64]*shown {
 	return wanted
 }
 
-// look keeps what a read at this entry must have seen.
+// look keeps the expected results of reads at this entry.
 func (v *views) look(s *shown, machine *fsm.Machine, applied *fsm.Applied) {
 	if s == nil {
 		return
@@ -85,7 +85,7 @@ func workflowSeen(sequential bool) string {
 	return "all go"
 }
 
-// taskSeen is how a task stands, but for what the mere passing of time changes.
+// taskSeen is the state of a task, except for changes by the mere passing of time.
 func taskSeen(failures, most int32, attempts int64, fence uint64, outcome, phase int32) string {
 	if phase == int32(quotav1.TaskPhase_TASK_PHASE_READY) {
 		phase = int32(quotav1.TaskPhase_TASK_PHASE_WAITING)
@@ -93,7 +93,7 @@ func taskSeen(failures, most int32, attempts int64, fence uint64, outcome, phase
 	return fmt.Sprintf("%v, %d of %d failures, %d attempts, fence %d, %v", quotav1.TaskPhase(phase), failures, most, attempts, fence, quotav1.TaskOutcome(outcome))
 }
 
-// reads compares what reads showed with the replayed state at the index that they name.
+// reads compares the results of reads with the replayed state at their index.
 func (r *run) reads(rep *replayed) {
 	v := r.verdict("reads", "A read shows the state at the index that it names.")
 	r.readsOfTasks(rep, v)
@@ -114,8 +114,7 @@ func (r *run) reads(rep *replayed) {
 				c.Client, answer.Meta.Index, status.Definition.Name, status.Held, status.Leases, status.Waiting, status.Usable,
 				view.Held, view.Leases, view.Waiting, view.Usable)
 		}
-		// Windows move on by Unix time also where no entry is written.
-		// So does all that fades at a restore, of which no entry says when it was.
+		// Windows advance with Unix time, also without an entry. So do fading amounts at a restore, whose time no entry carries.
 		if status.Definition.GetWindow() == nil && !r.restoredAt(answer.Meta.Index) && (view.Consumed != status.Consumed || view.Available != status.Available) {
 			v.violate("GetQuota by %s at index %d shows %s with consumed %d, available %d; the log has %d, %d: it looked at a time that no entry carries",
 				c.Client, answer.Meta.Index, status.Definition.Name, status.Consumed, status.Available, view.Consumed, view.Available)
@@ -128,7 +127,7 @@ func (r *run) restoredAt(index uint64) bool {
 	return slices.ContainsFunc(r.restores, func(restore *history.Restore) bool { return restore.Index == index })
 }
 
-// readsOfTasks does so for tasks and workflows.
+// readsOfTasks compares reads of tasks and workflows in the same way.
 func (r *run) readsOfTasks(rep *replayed, v *Verdict) {
 	compare := func(c *call, what, name, told, want string) {
 		v.Looked++

@@ -7,16 +7,16 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// What a process may use beyond what it used before the workload, when that has ended: the state has grown, and connections
-// between nodes stay. Each keeps up to kept of them to each other node (three of raft, four of its own), which have no goroutine,
-// and has as many from it, which have one.
+// The most that a process may use after the workload beyond its use before: the state has grown, and connections between nodes remain. Each
+// node keeps up to kept connections to each other node (three of raft, four of its own), without a goroutine, and has as many from it, with
+// one goroutine each.
 const (
 	kept           = 3 + 4
 	moreGoroutines = 6
 	moreHeap       = 128 << 20
 )
 
-// Settled tells whether a process uses no more than before the workload, within what may remain.
+// Settled says whether a process uses no more than before the workload, within these bounds.
 func Settled(usage *history.Usage, fresh []history.Usage) bool {
 	var most history.Usage
 	for _, before := range fresh {
@@ -29,7 +29,7 @@ func Settled(usage *history.Usage, fresh []history.Usage) bool {
 		usage.Heap <= most.Heap+moreHeap
 }
 
-// resources checks that nodes let go of what the workload and the faults had them take.
+// resources checks that nodes release the resources that the workload and the faults took.
 func (r *run) resources() {
 	v := r.verdict("resources", "When the workload has ended, each process is back at the goroutines, descriptors and memory that it began with.")
 	for i := range r.facts.Final {
@@ -45,7 +45,7 @@ func (r *run) resources() {
 	}
 }
 
-// secrets checks that the token that all calls carried is in no log, no record, no snapshot, no disk.
+// secrets checks that the token that all calls carried is in no log, record, snapshot or data folder.
 func (r *run) secrets() {
 	v := r.verdict("secrets", "The token that all calls carry is in no log, record, snapshot or data folder.")
 	found, looked, err := canary.Look(string(r.dir))

@@ -17,20 +17,19 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// The restored run: a backup after one grant, a grant that the restore takes back, and what comes of its fence and of new ones.
+// The restored run: a backup after one grant, a grant that the restore takes back, then calls with its fence and with new ones.
 const (
 	backupAt, restoredAt = 3, 6
 )
 
-// restored is a run of one node in which a backup of index 3 is restored at index 6, after a lease was granted at index 4.
+// restored is a run of one node in which a backup of index 3 is restored at index 6, after a grant at index 4.
 func restored(t *testing.T) *Simulated {
 	t.Helper()
 	return restoredRun(t, false)
 }
 
-// restoredRun is that run; with a reset all clocks are an hour ahead at index 4, an operator resets the clock at index 5, and the backup
-// is of
-// before. A calendar window is charged besides.
+// restoredRun is the same run. With reset, all clocks are an hour ahead at index 4, an operator resets the clock at index 5, and the backup
+// is of before. A calendar window is charged too.
 func restoredRun(t *testing.T, reset bool) *Simulated {
 	t.Helper()
 	s := &Simulated{Applied: map[string][]*record.Line{}, Restores: []*history.Restore{{Backup: backupAt, Index: restoredAt, Epoch: 1, Began: 560e6, Ended: 640e6}}}
@@ -101,7 +100,7 @@ func restoredRun(t *testing.T, reset bool) *Simulated {
 	return s
 }
 
-// backupOf is a machine as a backup of another holds it.
+// backupOf restores a machine's snapshot into a new machine, as a backup does.
 func backupOf(t *testing.T, machine *fsm.Machine) *fsm.Machine {
 	t.Helper()
 	var snapshot bytes.Buffer
@@ -115,7 +114,7 @@ func backupOf(t *testing.T, machine *fsm.Machine) *fsm.Machine {
 	return copied
 }
 
-// TestARestoreIsACut: what a restore took back may be gone, and nothing else.
+// TestARestoreIsACut: only what a restore took back may be missing.
 func TestARestoreIsACut(t *testing.T) {
 	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
 	if names := failed(RunSimulated(restored(t))); slices.ContainsFunc(names, func(name string) bool { return slices.Contains(about, name) }) {
@@ -144,7 +143,7 @@ func TestARestoreIsACut(t *testing.T) {
 	}
 }
 
-// TestARestoreAfterAReset: a restore takes a reset of the clock back too, in the state and in the books, and no time with it.
+// TestARestoreAfterAReset: a restore takes back a reset of the clock too, in the state and in the books, but no time.
 func TestARestoreAfterAReset(t *testing.T) {
 	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
 	if names := failed(RunSimulated(restoredRun(t, true))); slices.ContainsFunc(names, func(name string) bool {
@@ -169,8 +168,8 @@ func TestARestoreAfterAReset(t *testing.T) {
 	}
 }
 
-// TestARestoreWithoutAnAnswer: where the outcome was unknown the nodes' logs tell that the backup was restored, and nobody the epoch.
-// All is judged as after any other restore; one that the logs do not show is found.
+// TestARestoreWithoutAnAnswer: if the outcome of a restore is unknown, the nodes' logs show the restore, and its epoch is unknown. The
+// checkers judge as after any other restore, and find a restore that the logs do not show.
 func TestARestoreWithoutAnAnswer(t *testing.T) {
 	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
 	s := restored(t)
@@ -185,7 +184,7 @@ func TestARestoreWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestFencesOfBeforeARestore: the model lets no fence of before a restore free anything, nor be given again.
+// TestFencesOfBeforeARestore: the model accepts no use and no second grant of a fence from before a restore.
 func TestFencesOfBeforeARestore(t *testing.T) {
 	lines := restored(t).Applied["n1"]
 	for name, c := range map[string]struct {
@@ -234,8 +233,8 @@ func TestFencesOfBeforeARestore(t *testing.T) {
 	}
 }
 
-// TestUndated_ErrorsNextToARestore: an error names no index. One whose answer came after a restore began may be of the state behind it,
-// and one that was sent before an earlier restore ended may be of what that took back.
+// TestUndated_ErrorsNextToARestore: an error names no index. After a restore began, it may be of the state after it. If it was sent before
+// an earlier restore ended, it may be of the state that the restore took back.
 func TestUndated_ErrorsNextToARestore(t *testing.T) {
 	first, second := &history.Restore{Began: 10, Ended: 20}, &history.Restore{Began: 50, Ended: 60}
 	answered := []part{{meta: &quotav1.Meta{Index: 7}}}

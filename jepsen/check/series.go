@@ -5,19 +5,19 @@ import (
 	"sort"
 )
 
-// Series are what a picture of a run shows, second by second from its beginning.
+// Series are the curves of a run in the report, second by second from its beginning.
 type Series struct {
 	// Answered, Unknown and Refused count calls by the second in which they returned.
 	Answered []int `json:"answered"`
 	Unknown  []int `json:"unknown"`
-	// P50 and P99 are how long answered calls without a wait took, in milliseconds.
+	// P50 and P99 are latencies of answered calls without a wait, in milliseconds.
 	P50 []float64 `json:"p50"`
 	P99 []float64 `json:"p99"`
-	// Leaders are who led from which second on.
+	// Leaders are the leaders, each with its first second.
 	Leaders []Leadership `json:"leaders"`
 }
 
-// Leadership is the begin of a term, as the first answer shows it.
+// Leadership is the beginning of a term, as the first answer shows it.
 type Leadership struct {
 	Term   uint64  `json:"term"`
 	Node   string  `json:"node"`

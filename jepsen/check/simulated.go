@@ -18,22 +18,22 @@ import (
 
 // Simulated is a run that happened in one process: nodes without an API, clients that propose commands.
 type Simulated struct {
-	// Applied is what each node applied, over all its lives.
+	// Applied are the entries that each node applied, over all its lives.
 	Applied map[string][]*record.Line
-	// Calls are what clients did.
+	// Calls are the clients' calls.
 	Calls []SimulatedCall
-	// Seen are what streams of events told, each in its order.
+	// Seen are the events of watch streams, each stream in its order.
 	Seen []SimulatedSeen
-	// Members are who the members are by the changes that were acknowledged, Told who they are as each of them tells at the end.
+	// Members are the members after all acknowledged changes, Told the members as each of them reports them at the end.
 	Members []Member
 	Told    map[string][]Member
-	// Ended are nodes that ended by themselves, though nobody had removed them, and why.
+	// Ended are nodes that ended by themselves without having been removed, with the reason.
 	Ended []string
-	// Final is how the nodes were at the end.
+	// Final are the states of the nodes at the end.
 	Final []history.Final
 	// Healed is when the last fault ended.
 	Healed int64
-	// Restores are the backups that were restored.
+	// Restores are the restores of backups.
 	Restores []*history.Restore
 }
 
@@ -41,20 +41,20 @@ type Simulated struct {
 type SimulatedCall struct {
 	Client, Node   string
 	Sent, Returned int64
-	// Command is what was proposed; nil for a read, of which Shown is the API's answer, without where it comes from.
+	// Command is the proposed command; nil for a read. Shown is the API's answer to a read, without its Meta.
 	Command *logpb.Command
 	Shown   proto.Message
-	// Result, Term, Index and Now are the answer, that of a wait's end where it was waited for; Index is 0 where there is none.
+	// Result, Term, Index and Now are the answer, for a wait that of its end; Index is 0 if there is none.
 	Result      *logpb.Result
 	Term, Index uint64
 	Now         int64
-	// NotAccepted says that the command was certainly not accepted; otherwise, without an answer, its outcome is open.
+	// NotAccepted says that the command was certainly not accepted; otherwise, without an answer, its outcome is unknown.
 	NotAccepted bool
 }
 
-// SimulatedSeen is what a stream told of one index; without events that everything up to it was told.
+// SimulatedSeen is what a stream reported about one index. Without events it reports that everything up to the index was sent.
 type SimulatedSeen struct {
-	// Watcher is whose stream it was, Stream counts its streams, From is the index that it was asked to begin at.
+	// Watcher owns the stream, Stream counts its streams, From is the requested first index.
 	Watcher string
 	Stream  int
 	From    uint64
@@ -68,8 +68,7 @@ type Member struct {
 	Votes bool
 }
 
-// members checks that the changes of membership that were acknowledged, and no others, are what each member tells, and that no node
-// ended that had not been removed.
+// members checks that each member reports exactly the acknowledged changes of membership, and that only removed nodes ended.
 func (r *run) members() {
 	byID := func(a, b Member) int { return cmp.Compare(a.ID, b.ID) }
 	v := r.verdict("members", "A change of membership that was acknowledged stays; only who was removed ends.")
@@ -119,7 +118,7 @@ func RunSimulated(s *Simulated) *Result {
 	return &Result{Facts: facts, Verdicts: r.order, Stats: r.stats}
 }
 
-// call puts a simulated call into the checkers' form.
+// call converts a simulated call to the checkers' form.
 func (s *SimulatedCall) call() *call {
 	c := &call{Call: &history.Call{Client: s.Client, Target: s.Node, Sent: s.Sent, Returned: s.Returned}}
 	var p part
@@ -153,7 +152,7 @@ func (s *SimulatedCall) meta() *quotav1.Meta {
 	return &quotav1.Meta{Term: s.Term, Index: s.Index, ClusterTime: durationpb.New(time.Duration(s.Now)), Node: s.Node}
 }
 
-// show fills in what a read showed, and returns which call of the API that is.
+// show sets the response of a read, and returns the procedure of the API.
 func (s *SimulatedCall) show(c *call) string {
 	switch shown := s.Shown.(type) {
 	case *quotav1.GetQuotaResponse:
@@ -169,7 +168,7 @@ func (s *SimulatedCall) show(c *call) string {
 	return "GetQuota"
 }
 
-// countSimulated counts what the run was about.
+// countSimulated counts what the run covered.
 func (r *run) countSimulated(rep *replayed) {
 	r.stats.Judged = rep.judge
 	r.stats.Expired, r.stats.Stale = rep.judge.Expired, rep.judge.DeadFences

@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Checkers that look at more than words look at the API's messages. Of what a simulated client proposed, and was told, these
-// have what such checkers want to know.
+// Some checkers need the API's messages, not only their texts. These functions convert the proposals and results of simulated clients, with
+// the fields that such checkers read.
 
 func simulatedRequest(command *logpb.Command) proto.Message {
 	switch k := command.Kind.(type) {
@@ -88,7 +88,7 @@ func simulatedBegun(result *logpb.Result, now int64) proto.Message {
 	return answer
 }
 
-// message is what a stream told, as the API tells it.
+// message is the API's message of a simulated stream.
 func (s *SimulatedSeen) message() *quotav1.WatchResponse {
 	message := &quotav1.WatchResponse{Meta: &quotav1.Meta{Index: s.Index}}
 	for i := range s.Events {

@@ -11,18 +11,17 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Tasks are judged once more by what the clients saw alone: a budget that the log and its replay agree to have forgotten is
-// a budget forgotten all the same.
+// Tasks are judged once more by the clients' view alone: if the log and its replay agree to forget a budget, it is still forgotten.
 
-// seenTask is what clients saw of one task.
+// seenTask is one task as clients saw it.
 type seenTask struct {
 	name     string
 	attempts map[uint64]*seenAttempt
-	// counts are what was told of its failures, closed what was told of its end.
+	// counts are the reported counts of failures, closed the reports that it is shelved or done.
 	counts, closed []seenCount
-	// fresh are the calls that give it a fresh budget or make it anew.
+	// fresh are the calls that give it a fresh budget or create it again.
 	fresh []span
-	// failed are the fences of the attempts that were told to have failed.
+	// failed are the fences of the attempts that clients reported as failed.
 	failed map[uint64]bool
 	most   int32
 }
@@ -34,11 +33,11 @@ type span struct{ from, to int64 }
 type seenAttempt struct {
 	fence uint64
 	begun span
-	// alive is until when it surely was under way if nobody ended it, ended when somebody may first have.
+	// alive is until when it certainly ran if no call ended it, ended the earliest time at which a call may have ended it.
 	alive, ended int64
 }
 
-// seenCount is something that was told of a task.
+// seenCount is a reported count of failures.
 type seenCount struct {
 	span
 	failures int32
@@ -61,8 +60,8 @@ func (r *run) tasks() {
 	}
 }
 
-// seenTasks collects what was told of each task, by name, and apart what was told between restores: what comes after one knows nothing of what
-// was lost by it.
+// seenTasks collects the reports on each task, separately for each interval between restores: the state after a restore lacks what the
+// restore took back.
 func (r *run) seenTasks() []*seenTask {
 	var all []*seenTask
 	from := int64(math.MinInt64)
@@ -73,8 +72,8 @@ func (r *run) seenTasks() []*seenTask {
 	return append(all, r.seenTasksOf(from, math.MaxInt64)...)
 }
 
-// seenTasksOf collects what was told of each task between two moments. Calls that began before or ended after are evidence only of what they may
-// have made anew.
+// seenTasksOf collects the reports on each task between two moments. Of calls that began before or ended after, it uses only those that may
+// have renewed a task.
 func (r *run) seenTasksOf(from, to int64) []*seenTask {
 	known := map[string]*seenTask{}
 	task := func(name string) *seenTask {
@@ -127,7 +126,7 @@ func (r *run) seenTasksOf(from, to int64) []*seenTask {
 	return all
 }
 
-// renews says whether a request may give a task a fresh budget, or make it anew.
+// renews says whether a request may give a task a fresh budget, or create it again.
 func renews(request proto.Message) bool {
 	switch request.(type) {
 	case *quotav1.RetryTaskRequest, *quotav1.ForgetTaskRequest:
@@ -136,7 +135,7 @@ func renews(request proto.Message) bool {
 	return false
 }
 
-// firstSent is when each numbered request was sent first.
+// firstSent is when each numbered request was first sent.
 func (r *run) firstSent() map[requestID]int64 {
 	first := map[requestID]int64{}
 	for _, c := range r.calls { // in the order in which they were sent
@@ -156,7 +155,7 @@ func listed(c *call) []*quotav1.TaskStatus {
 	return nil
 }
 
-// renewed notes a call that makes a task begin anew; one that was sent again is one.
+// renewed records a call that gives a task a fresh start; attempts of one request count once.
 func (t *seenTask) renewed(at span) {
 	for i := range t.fresh {
 		if t.fresh[i].from == at.from {
@@ -190,7 +189,7 @@ func (t *seenTask) begin(at span, sent int64, answer *quotav1.BeginTaskResponse)
 	a.alive = max(a.alive, sent+drifted(told.ExpiresIn.AsDuration()))
 }
 
-// drifted is the least that a time of the cluster's takes by other clocks.
+// drifted is the shortest time that a duration of the cluster's clock takes by other clocks.
 func drifted(d time.Duration) int64 { return int64(d - d/100) }
 
 func (t *seenTask) renew(fence uint64, sent int64, answer *quotav1.RenewTaskResponse) {
@@ -199,7 +198,7 @@ func (t *seenTask) renew(fence uint64, sent int64, answer *quotav1.RenewTaskResp
 	}
 }
 
-// end notes an EndTask. One of which the outcome is open may have ended the attempt as well.
+// end records an EndTask. Even with an unknown outcome it may have ended the attempt.
 func (t *seenTask) end(at span, request *quotav1.EndTaskRequest, response any) {
 	if a := t.attempts[request.Fence]; a != nil {
 		a.ended = min(a.ended, at.from)
@@ -217,7 +216,7 @@ func (t *seenTask) end(at span, request *quotav1.EndTaskRequest, response any) {
 	}
 }
 
-// freshBetween tells whether a fresh budget may have come between two moments.
+// freshBetween says whether a fresh budget may have been given between two moments.
 func (t *seenTask) freshBetween(from, to int64) bool {
 	return slices.ContainsFunc(t.fresh, func(f span) bool { return f.from < to && f.to > from })
 }
@@ -245,7 +244,7 @@ func (t *seenTask) judgeCounts(v *Verdict) {
 	}
 }
 
-// judgeClosed checks that nothing begins of a task that is shelved or done.
+// judgeClosed checks that no attempt begins of a task that is shelved or done.
 func (t *seenTask) judgeClosed(v *Verdict) {
 	for _, a := range t.attempts {
 		for _, closed := range t.closed {
@@ -257,7 +256,7 @@ func (t *seenTask) judgeClosed(v *Verdict) {
 	}
 }
 
-// judgeAttempts checks that no attempt begins while another is under way.
+// judgeAttempts checks that no attempt begins while another runs.
 func (t *seenTask) judgeAttempts(v *Verdict) {
 	var all []*seenAttempt
 	for _, a := range t.attempts {

@@ -11,19 +11,19 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// ofTask is what clients saw of a task: calls that take a millisecond each.
+// ofTask is a task as clients saw it: calls that take a millisecond each.
 type ofTask struct {
 	calls []*call
 	seq   uint64
 }
 
-// at adds a call; without an answer its outcome stays open.
+// at adds a call; without an answer its outcome is unknown.
 func (o *ofTask) at(moment time.Duration, request, answer proto.Message) *ofTask {
 	o.seq++
 	return o.again(o.seq, moment, request, answer)
 }
 
-// again adds a call that is request number seq once more.
+// again adds another attempt of request number seq.
 func (o *ofTask) again(seq uint64, moment time.Duration, request, answer proto.Message) *ofTask {
 	c := &call{Call: &history.Call{Sent: int64(moment), Returned: int64(moment + time.Millisecond)}, request: request, response: answer}
 	if answer == nil {
@@ -50,7 +50,7 @@ func endedTask(phase quotav1.TaskPhase, failures int32) *quotav1.EndTaskResponse
 	return &quotav1.EndTaskResponse{Phase: phase, Failures: failures, MaxFailures: 2}
 }
 
-// TestTasksAsSeen: what clients may see of a task's budget and attempts, and what not.
+// TestTasksAsSeen: valid and invalid views of a task's budget and attempts.
 func TestTasksAsSeen(t *testing.T) {
 	const waiting, shelved, second = quotav1.TaskPhase_TASK_PHASE_WAITING, quotav1.TaskPhase_TASK_PHASE_SHELVED, time.Second
 	retry, forget := &quotav1.RetryTaskRequest{Task: "t"}, &quotav1.ForgetTaskRequest{Task: "t"}
@@ -94,7 +94,7 @@ func TestTasksAsSeen(t *testing.T) {
 	}
 }
 
-// TestSavedHistoriesOfTasks: what clients saw of one task each in builds with a planted defect.
+// TestSavedHistoriesOfTasks: the clients' view of one task each, in builds with a planted defect.
 func TestSavedHistoriesOfTasks(t *testing.T) {
 	for _, name := range []string{"two-attempts", "task-budget-forgotten"} {
 		r := newRun(history.Dir("testdata/" + name))

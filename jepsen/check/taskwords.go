@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// optional is a number that may be left out.
+// optional is the text of an optional number.
 func optional(n *int64) string {
 	if n == nil {
 		return "none"
@@ -85,7 +85,7 @@ func apiToldOfTask(response any) (told string, left time.Duration, meta *quotav1
 	return fmt.Sprintf("%T", response), 0, nil
 }
 
-// logHappened and apiHappened say what an event tells.
+// logHappened and apiHappened are the texts of an event.
 func logHappened(e *effect.Event) string {
 	return happened(int32(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, int32(e.Reason), time.Duration(e.Duration)) +
 		of(e.Task, int32(e.Outcome), e.Workflow, e.Step)
@@ -101,7 +101,7 @@ func happened(kind int32, quota, holder string, lease, fence, ticket uint64, n i
 		quotav1.EventKind(kind), quota, holder, lease, fence, ticket, n, quotav1.Reason(reason), length)
 }
 
-// of says which task or workflow an event is about.
+// of names the task or workflow of an event.
 func of(task string, outcome int32, workflow, step string) string {
 	words := ""
 	if task != "" {

@@ -15,8 +15,8 @@ import (
 	"github.com/quotad/quotad/raftnode/record"
 )
 
-// timeline is the log as it counts: a restore takes back what came after its backup. With a state machine and a judge that have come so far,
-// it keeps the steps that led there.
+// timeline is the valid log: a restore takes back the entries after its backup. It holds a state machine and a judge at its end, and the
+// steps that led there.
 type timeline struct {
 	machine *fsm.Machine
 	judge   *model.Judge
@@ -29,7 +29,7 @@ type logStep struct {
 	restore *rebase
 }
 
-// rebase is what a restore takes over from the cluster that it happens in.
+// rebase is the part of the state before a restore that the restore keeps.
 type rebase struct {
 	index   uint64
 	epoch   uint32
@@ -38,8 +38,8 @@ type rebase struct {
 	clock   fsm.Clock
 }
 
-// backup is where a restore continues from. The judge's books are a copy. A state machine carries the steps out again, so that a backup
-// that lacks something does not agree with itself: to judge takes several times as long.
+// backup is the point from which a restore continues. The judge's books are copied. The state machine is built again from the steps, so
+// that an incomplete backup is not compared with itself; to judge again would take several times as long.
 type backup struct {
 	judge *model.Judge
 	steps []logStep
@@ -47,7 +47,7 @@ type backup struct {
 
 func newTimeline() *timeline { return &timeline{machine: fsm.New(), judge: model.New()} }
 
-// apply carries an entry out.
+// apply applies an entry.
 func (t *timeline) apply(line *record.Line) (parsed *logpb.Entry, applied fsm.Applied, broken []model.Violation, err error) {
 	parsed = new(logpb.Entry)
 	if err := proto.Unmarshal(line.Payload, parsed); err != nil {
@@ -60,7 +60,7 @@ func (t *timeline) apply(line *record.Line) (parsed *logpb.Entry, applied fsm.Ap
 	return parsed, applied, broken, nil
 }
 
-// on carries a step out.
+// on applies a step to a machine.
 func (s logStep) on(machine *fsm.Machine) (applied fsm.Applied) {
 	if r := s.restore; r != nil {
 		machine.Rebase(r.index, machine.State().Term(), r.epoch, r.cluster, r.members, r.clock)
@@ -69,12 +69,12 @@ func (s logStep) on(machine *fsm.Machine) (applied fsm.Applied) {
 	return machine.Apply(s.line.Index, s.line.Term, s.line.Payload)
 }
 
-// backup returns what a restore needs of the present.
+// backup returns the current point for a later restore.
 func (t *timeline) backup() *backup {
 	return &backup{judge: t.judge.Fork(), steps: slices.Clip(t.steps)}
 }
 
-// restored returns the timeline after a restore: what led to the backup, and on from there.
+// restored returns the timeline after a restore: the steps up to the backup, then the restore.
 func (t *timeline) restored(from *backup, restore *history.Restore) (*timeline, *model.Violation, error) {
 	next := &timeline{machine: fsm.New(), steps: from.steps}
 	for _, s := range from.steps {
@@ -105,7 +105,7 @@ func restoresOf(faults []*history.Fault) []*history.Restore {
 	return all
 }
 
-// lost says which restore, counted from 1, took an index back; 0: none did.
+// lost is the number, from 1, of the restore that took back an index; 0: none did.
 func (r *run) lost(index uint64) int {
 	for i, restore := range r.restores {
 		if restore.Backup < index && index < restore.Index {
@@ -115,7 +115,7 @@ func (r *run) lost(index uint64) int {
 	return 0
 }
 
-// sameAsBackup says why a backup's file is not the state at its index.
+// sameAsBackup says how a backup's file differs from the state at its index.
 func sameAsBackup(machine *fsm.Machine, path string) string {
 	file, err := os.Open(path)
 	if err != nil {

@@ -12,8 +12,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// watches checks that each stream tells all events from where it began to where it ended: ordered, whole, unique, and
-// as they are in the log.
+// watches checks that each stream reports all events between its beginning and its end: in order, complete, once each, and as in the log.
 func (r *run) watches(rep *replayed) {
 	v := r.verdict("watch", "A watch stream tells every event of every index from where it began, in order, once; it resumes where it ended or says that this is gone.")
 	indices := make([]uint64, 0, len(rep.happened))
@@ -41,7 +40,7 @@ func (r *run) watches(rep *replayed) {
 	r.stats.Streams = len(streams)
 }
 
-// eachSeen calls fn with each message of each stream, in order; nil for the end of one.
+// eachSeen calls fn with each message of each stream, in order; nil for the end of a stream.
 func (r *run) eachSeen(fn func(watcher string, stream int, from uint64, message *quotav1.WatchResponse)) error {
 	if r.simulated != nil {
 		for i := range r.simulated.Seen {
@@ -72,13 +71,13 @@ type follower struct {
 	indices  []uint64
 	name     string
 	from     uint64
-	// at is the index of the last message, up to which all was told unless there is more; 0: nothing yet.
+	// at is the index of the last message; up to it all events were sent, unless told is above 0. 0: nothing was sent yet.
 	at uint64
-	// told is how many events of at were told, where there is more of them.
+	// told is the number of events of index at that were sent, if more follow.
 	told int
 }
 
-// next takes a message.
+// next checks a message.
 func (f *follower) next(message *quotav1.WatchResponse) {
 	index, got := message.Meta.Index, message.Events
 	want := f.rep.happened[index]
@@ -93,7 +92,7 @@ func (f *follower) next(message *quotav1.WatchResponse) {
 		f.v.violate("%s: index %d comes after %d", f.name, index, f.at)
 		return
 	case f.at == index:
-		want = nil // a bookmark of what was told already
+		want = nil // a bookmark of events that were sent already
 	default:
 		f.holes(index)
 	}
@@ -113,13 +112,13 @@ func (f *follower) next(message *quotav1.WatchResponse) {
 	}
 }
 
-// holes checks that nothing happened between what was told and an index.
+// holes checks that nothing happened between the sent events and an index.
 func (f *follower) holes(index uint64) {
 	begin := f.at + 1
 	if f.at == 0 {
 		begin = f.from
 		if begin == 0 {
-			begin = index // from now on: where that is, the first message says
+			begin = index // from now on: the first message says where that is
 		}
 	}
 	for _, restore := range f.restores {
@@ -136,7 +135,7 @@ func (f *follower) holes(index uint64) {
 	}
 }
 
-// takenBack says whether a restore before an index took another one's events back: who comes to the restored state need not hear of them.
+// takenBack says whether a restore before an index took back another index's events: a stream of the restored state does not carry them.
 func (f *follower) takenBack(index, before uint64) bool {
 	return slices.ContainsFunc(f.restores, func(restore *history.Restore) bool {
 		return restore.Backup < index && index < restore.Index && restore.Index <= before

@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// What a client asked and was told is compared with what is in the log as text: both sides are put into the same words,
-// by two functions that share nothing but the words. Where they differ, the text says how.
+// The checkers compare requests and answers with the log as text. Two functions that share nothing but these words convert both sides;
+// where they differ, the text says how.
 
 // amount is an amount of a quota, from either side.
 type amount struct {
@@ -30,7 +30,7 @@ func amounts(items []amount) string {
 	return "[" + strings.Join(words, " ") + "]"
 }
 
-// absent stands for an amount that a request leaves open.
+// absent stands for an amount that a request omits.
 const absent = -1
 
 func logAmounts(items []*logpb.Item) string {
@@ -71,7 +71,7 @@ func apiGranted(items []*quotav1.GrantedItem) string {
 	return amounts(list)
 }
 
-// logAsked says what a command in the log asks.
+// logAsked is the text of a command in the log.
 func logAsked(command *logpb.Command) string {
 	switch k := command.Kind.(type) {
 	case *logpb.Command_OpenSession:
@@ -113,7 +113,7 @@ func logAsked(command *logpb.Command) string {
 	return logAskedOfTask(command)
 }
 
-// apiAsked says what a request asks.
+// apiAsked is the text of a request.
 func apiAsked(request any) string {
 	switch r := request.(type) {
 	case *quotav1.OpenSessionRequest:
@@ -152,11 +152,10 @@ func apiAsked(request any) string {
 	return apiAskedOfTask(request)
 }
 
-// until is what is left until a moment, as an answer at the time now says it.
+// until is the remaining time until a moment, as an answer at time now states it.
 func until(moment, now int64) time.Duration { return time.Duration(max(moment-now, 0)) }
 
-// logTold says what a result in the log tells whoever asked, and how much time was left of it at a cluster time; 0:
-// time is no part of it.
+// logTold is the text of a result in the log, with the time left of it at a cluster time; 0 for results without one.
 func logTold(result *logpb.Result, now int64) (told string, left time.Duration) {
 	switch k := result.Kind.(type) {
 	case *logpb.Result_Failure:
@@ -199,7 +198,7 @@ func logTold(result *logpb.Result, now int64) (told string, left time.Duration) 
 	return "done", 0
 }
 
-// apiTold says what an answer tells, how much time it says is left, and where it comes from.
+// apiTold is the text of an answer, with its remaining time and its Meta.
 func apiTold(response any) (told string, left time.Duration, meta *quotav1.Meta) {
 	switch r := response.(type) {
 	case *quotav1.OpenSessionResponse:
@@ -251,7 +250,7 @@ func apiReserved(r *quotav1.ReserveResponse) string {
 	return told
 }
 
-// reservedLeft is the time that a lease or a wait has left.
+// reservedLeft is the remaining time of a lease or a wait.
 func reservedLeft(r *quotav1.ReserveResponse) time.Duration {
 	if waiting := r.GetWaiting(); waiting != nil {
 		return waiting.EndsIn.AsDuration()
@@ -265,7 +264,7 @@ func apiRefused(r *quotav1.Refusal) string {
 
 func sorted(names []string) []string { return slices.Sorted(slices.Values(names)) }
 
-// requestID is the identity of a request, and whether it has one.
+// requestID is the identity of a request; the zero value: it has none.
 type requestID struct {
 	session, seq uint64
 	key          string

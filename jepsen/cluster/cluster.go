@@ -1,5 +1,5 @@
-// Package cluster runs the nodes under test as processes: it starts, kills, pauses and stops them, keeps them running
-// as a supervisor would, and asks how they are.
+// Package cluster runs the nodes under test as processes: it starts, kills, pauses and stops them, restarts them as a supervisor does, and
+// reads their state.
 package cluster
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// The ports that every node listens on, at an address of its own.
+// The ports that every node listens on, each node at its own address.
 const (
 	APIPort  = 7450
 	RaftPort = 7451
@@ -31,9 +31,9 @@ const (
 // Ports are all of them.
 func Ports() []int { return []int{APIPort, RaftPort, OpsPort} }
 
-// Host is where a node lives. *network.Host is one.
+// Host is the machine of a node. *network.Host implements it.
 type Host interface {
-	// Name is the host's.
+	// Name is the host's name.
 	Name() string
 	// ListenIP is the address that its processes listen on.
 	ListenIP() string
@@ -45,20 +45,20 @@ type Host interface {
 	DialContext(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// apiAddress, raftAddress and opsAddress are where others reach a node that lives on a host.
+// apiAddress, raftAddress and opsAddress are the addresses at which others reach a node on a host.
 func apiAddress(host Host) string  { return net.JoinHostPort(host.IP(), fmt.Sprint(APIPort)) }
 func raftAddress(host Host) string { return net.JoinHostPort(host.IP(), fmt.Sprint(RaftPort)) }
 func opsAddress(host Host) string  { return net.JoinHostPort(host.IP(), fmt.Sprint(OpsPort)) }
 
-// Config is what a cluster is made of.
+// Config describes a cluster.
 type Config struct {
 	// Binary is the path of the quotad that all nodes begin with.
 	Binary string
-	// Hosts are the nodes' hosts; their names are the nodes' ids.
+	// Hosts are the nodes' hosts; their names are the nodes' IDs.
 	Hosts []Host
-	// Operator is the host from which the suite itself looks at the nodes.
+	// Operator is the host from which the suite itself calls the nodes.
 	Operator Host
-	// Guest is a host of no node's, for builds that ask to be added.
+	// Guest is a host without a node, for builds that ask to be added.
 	Guest Host
 	// History is the folder of the run.
 	History history.Dir
@@ -66,11 +66,11 @@ type Config struct {
 	Data func(node string) string
 	// Secret is the token that the suite's own calls carry; empty: none.
 	Secret string
-	// Certificates are those of the nodes, of both ports; nil: everything is in clear text.
+	// Certificates are the nodes' certificates for both ports; nil: all connections are in clear text.
 	Certificates *certs.Set
 	// Flags are further flags of every node.
 	Flags []string
-	// RestartAfter is how long the supervisor waits before it starts a node again that ended by itself.
+	// RestartAfter is how long the supervisor waits before it restarts a node that ended by itself.
 	RestartAfter time.Duration
 }
 
@@ -127,14 +127,14 @@ func (c *Cluster) Nodes() []*Node {
 	return append([]*Node(nil), c.order...)
 }
 
-// Node returns a node by its id.
+// Node returns a node by its ID.
 func (c *Cluster) Node(id string) *Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes[id]
 }
 
-// URLs are where the nodes' APIs are.
+// URLs are the URLs of the nodes' APIs.
 func (c *Cluster) URLs() []string {
 	var urls []string
 	for _, node := range c.Nodes() {
@@ -148,10 +148,10 @@ func (c *Cluster) URLs() []string {
 // Transport carries calls of the operator to the nodes.
 func (c *Cluster) Transport() http.RoundTripper { return c.http.Transport }
 
-// Certificates are those of the nodes; nil: everything is in clear text.
+// Certificates are the nodes' certificates; nil: all connections are in clear text.
 func (c *Cluster) Certificates() *certs.Set { return c.config.Certificates }
 
-// Start starts all nodes and waits until one leads and all are ready.
+// Start starts all nodes and waits until all are ready.
 func (c *Cluster) Start(ctx context.Context) error {
 	for _, node := range c.Nodes() {
 		if err := node.Start(); err != nil {
@@ -171,10 +171,10 @@ func (c *Cluster) AwaitReady(ctx context.Context) error {
 	return nil
 }
 
-// ErrNoLeader says that no node says that it leads.
+// ErrNoLeader says that no node claims to lead.
 var ErrNoLeader = errors.New("no node leads")
 
-// Leader returns the node that says it leads in the highest term.
+// Leader returns the node that claims to lead in the highest term.
 func (c *Cluster) Leader(ctx context.Context) (*Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -222,14 +222,14 @@ func (c *Cluster) AwaitLeader(ctx context.Context) (*Node, error) {
 	}
 }
 
-// Exits are the ends that nobody asked for, so far.
+// Exits are the unexpected ends of processes so far.
 func (c *Cluster) Exits() []history.Exit {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]history.Exit(nil), c.exits...)
 }
 
-// Close kills what still runs.
+// Close kills all running nodes.
 func (c *Cluster) Close() {
 	c.mu.Lock()
 	c.done = true

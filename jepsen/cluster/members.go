@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Retired says that the node was removed from the cluster and does not come back.
+// Retired says that the node was removed from the cluster for good.
 func (n *Node) Retired() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -27,7 +27,7 @@ func (n *Node) AwaitReady(ctx context.Context, limit time.Duration) error {
 	return n.awaitReady(ctx)
 }
 
-// Transfer hands leadership from this node to another.
+// Transfer transfers leadership from this node to another.
 func (n *Node) Transfer(ctx context.Context, to string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -35,8 +35,8 @@ func (n *Node) Transfer(ctx context.Context, to string) error {
 	return err
 }
 
-// Replace brings a node whose disk is lost back under the next name: it is removed, a node with an empty disk joins at
-// the same host, learns, and is promoted. The node must not run and its data must be gone.
+// Replace replaces a node that lost its disk by a node of the next name. It removes the old one, starts a node with an empty disk on the
+// same host, and waits until that node is promoted. The old node must not run and its data must be gone.
 func (c *Cluster) Replace(ctx context.Context, old *Node) (*Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -74,16 +74,16 @@ func (c *Cluster) Replace(ctx context.Context, old *Node) (*Node, error) {
 	return node, node.awaitReady(ctx)
 }
 
-// lacks tells whether a leader knows that a node is no member.
+// lacks says whether a leader reports that a node is no member.
 func (c *Cluster) lacks(ctx context.Context, leader *Node, id string) bool {
 	status, err := leader.Status(ctx)
 	return err == nil && !slices.ContainsFunc(status.Members, func(m *quotav1.Member) bool { return m.Id == id })
 }
 
-// restored is what a leader writes to its log when a backup took the state's place, before the index.
+// restored matches a leader's log line about a restored backup, with the index of the restore.
 var restored = regexp.MustCompile(`restored user snapshot: index=(\d+)`)
 
-// Restored returns the indices at which nodes restored backups, in their order, by what they wrote to their logs.
+// Restored returns the indices at which nodes restored backups, in ascending order, from the nodes' logs.
 func (c *Cluster) Restored() ([]uint64, error) {
 	var indices []uint64
 	for _, node := range c.Nodes() {
@@ -103,7 +103,7 @@ func (c *Cluster) Restored() ([]uint64, error) {
 	return indices, nil
 }
 
-// asLeader repeats a call at whoever leads until it succeeds.
+// asLeader repeats a call at the current leader until it succeeds.
 func (c *Cluster) asLeader(ctx context.Context, do func(*Node) error) error {
 	for {
 		leader, err := c.Leader(ctx)
@@ -121,7 +121,7 @@ func (c *Cluster) asLeader(ctx context.Context, do func(*Node) error) error {
 	}
 }
 
-// nextName is the name under which a node comes back: n2, then n2.1, n2.2, ...
+// nextName is the name of a node's replacement: n2, then n2.1, n2.2, ...
 func nextName(id string) string {
 	base, life, _ := strings.Cut(id, ".")
 	number, _ := strconv.Atoi(life) // no number: its first life

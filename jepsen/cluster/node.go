@@ -21,7 +21,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Node is a node and the process that it is at present.
+// Node is a node and its current process.
 type Node struct {
 	// ID is its name in the cluster; API, Raft and Ops are its addresses.
 	ID, API, Raft, Ops string
@@ -34,9 +34,9 @@ type Node struct {
 
 	mu   sync.Mutex
 	life *life
-	// binary is the quotad that its next process is.
+	// binary is the quotad that its next process runs.
 	binary string
-	// down says that somebody wants it not to run: the supervisor leaves it alone.
+	// down says that the node was stopped on purpose: the supervisor leaves it alone.
 	down bool
 	// retired says that it was removed from the cluster.
 	retired bool
@@ -46,14 +46,14 @@ type Node struct {
 type life struct {
 	process *os.Process
 	ended   chan struct{}
-	// asked says that its end was asked for.
+	// asked says that its end was requested.
 	asked bool
 }
 
-// URL is where its API is.
+// URL is the URL of its API.
 func (n *Node) URL() string { return n.scheme() + n.API }
 
-// OpsURL is where its port for operators is.
+// OpsURL is the URL of its port for operators.
 func (n *Node) OpsURL() string { return n.scheme() + n.Ops }
 
 func (n *Node) scheme() string {
@@ -102,7 +102,7 @@ func (n *Node) startLocked() error {
 	return nil
 }
 
-// flags are those of a process that serves on a host.
+// flags are the flags of a process that serves on a host.
 func (c *Cluster) flags(host Host, id, data string, how []string) ([]string, error) {
 	flags := append([]string{
 		"serve", "--node-id", id, "--data-dir", data,
@@ -111,7 +111,7 @@ func (c *Cluster) flags(host Host, id, data string, how []string) ([]string, err
 		"--ops-listen", net.JoinHostPort(host.ListenIP(), fmt.Sprint(OpsPort)),
 	}, how...)
 	if c.config.Certificates == nil {
-		flags = append(flags, "--api-insecure=true", "--raft-insecure=true") // hosts of the suite alone reach them
+		flags = append(flags, "--api-insecure=true", "--raft-insecure=true") // only the suite's hosts reach them
 	} else {
 		if err := c.config.Certificates.Add(context.Background(), id, host.IP()); err != nil {
 			return nil, err
@@ -121,7 +121,7 @@ func (c *Cluster) flags(host Host, id, data string, how []string) ([]string, err
 	return append(flags, c.config.Flags...), nil
 }
 
-// supervise waits for the end of a process, and starts the next as a supervisor of services does.
+// supervise waits for the end of a process, and restarts it as a service supervisor does.
 func (n *Node) supervise(cmd *exec.Cmd, l *life) {
 	err := cmd.Wait()
 	n.mu.Lock()
@@ -149,7 +149,7 @@ func (n *Node) supervise(cmd *exec.Cmd, l *life) {
 	done := n.cluster.done
 	n.cluster.mu.Unlock()
 	if n.life == nil && !n.down && !done {
-		_ = n.startLocked() // the next look at the node tells
+		_ = n.startLocked() // the next check of the node shows a failure
 	}
 }
 
@@ -160,7 +160,7 @@ func (n *Node) Running() bool {
 	return n.life != nil
 }
 
-// end marks the node as down and signals its process; it waits for the end.
+// end marks the node as down, signals its process, and waits for its end.
 func (n *Node) end(signal syscall.Signal, within time.Duration) bool {
 	n.mu.Lock()
 	n.down = true
@@ -181,19 +181,19 @@ func (n *Node) end(signal syscall.Signal, within time.Duration) bool {
 	}
 }
 
-// Kill kills the process with SIGKILL and keeps it down until Start. It says whether there was one.
+// Kill kills the process with SIGKILL and keeps it down until Start. It says whether there was a process.
 func (n *Node) Kill() bool { return n.end(syscall.SIGKILL, 10*time.Second) }
 
-// Stop asks the process to stop in order and keeps it down until Start. It says whether it did so within 15 s.
+// Stop stops the process with SIGTERM and keeps it down until Start. It says whether the process ended within 15 s.
 func (n *Node) Stop() bool { return n.end(syscall.SIGTERM, 15*time.Second) }
 
-// Pause stops the process with SIGSTOP, Resume lets it go on.
+// Pause stops the process with SIGSTOP; Resume continues it.
 func (n *Node) Pause() error { return n.signal(syscall.SIGSTOP) }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (n *Node) Resume() error { return n.signal(syscall.SIGCONT) }
 
-// Reload has the process read its files again, as SIGHUP does, and waits until it says that it did so.
+// Reload makes the process read its files again, by SIGHUP, and waits until its log confirms it.
 func (n *Node) Reload(ctx context.Context) error {
 	path := n.cluster.config.History.Log(n.ID)
 	before, err := countLines(path, reloaded)
@@ -216,13 +216,13 @@ func (n *Node) Reload(ctx context.Context) error {
 	}
 }
 
-// Said is all that the node wrote to its log.
+// Said is the node's whole log.
 func (n *Node) Said() ([]byte, error) { return os.ReadFile(n.cluster.config.History.Log(n.ID)) }
 
-// reloaded is what a node writes to its log when all its files were read again.
+// reloaded is in the log line of a node that has read all its files again.
 const reloaded = ": reloaded:"
 
-// countLines counts how often a word stands in a file.
+// countLines counts the occurrences of a word in a file.
 func countLines(path, word string) (int, error) {
 	text, err := os.ReadFile(path)
 	return strings.Count(string(text), word), err
@@ -237,7 +237,7 @@ func (n *Node) signal(signal syscall.Signal) error {
 	return n.life.process.Signal(signal)
 }
 
-// State is the process's state as the kernel tells it: R, S, D, T, Z, or "" without one.
+// State is the process's state in the kernel: R, S, D, T, Z, or "" without a process.
 func (n *Node) State() string {
 	n.mu.Lock()
 	l := n.life
@@ -256,33 +256,33 @@ func (n *Node) State() string {
 	return rest[:1]
 }
 
-// Status asks the node how it is.
+// Status returns the node's own status.
 func (n *Node) Status(ctx context.Context) (*quotav1.GetStatusResponse, error) {
 	return n.admin.GetStatus(ctx, &quotav1.GetStatusRequest{})
 }
 
-// Admin is the node's API for operators, Quota that for holders, both called from the operator's host.
+// Admin is the node's API for operators, called from the operator's host.
 func (n *Node) Admin() quotav1connect.AdminServiceClient { return n.admin }
 
-// Operators is the API for operators at their own port.
+// Operators is the API for operators at the separate port.
 func (n *Node) Operators() quotav1connect.AdminServiceClient { return n.operators }
 
 // Quota is the node's API for holders.
 func (n *Node) Quota() quotav1connect.QuotaServiceClient { return n.quota }
 
-// SetClock shifts the node's wall clock by an offset and runs its monotonic clock at a rate (millionths).
+// SetClock shifts the node's wall clock by an offset and sets the rate of its monotonic clock, in millionths.
 func (n *Node) SetClock(ctx context.Context, offset time.Duration, ratePPM int64) error {
 	_, err := n.admin.SetFault(ctx, &quotav1.SetFaultRequest{WallOffset: durationpb.New(offset), ClockRatePpm: &ratePPM})
 	return err
 }
 
-// CrashAt makes the process kill itself at a named point, at its count-th passing.
+// CrashAt makes the process kill itself when it passes a named point for the count-th time.
 func (n *Node) CrashAt(ctx context.Context, point string, count int32) error {
 	_, err := n.admin.SetFault(ctx, &quotav1.SetFaultRequest{CrashAt: &point, CrashCount: count})
 	return err
 }
 
-// awaitReady waits until the node says that it is ready.
+// awaitReady waits until the node reports that it is ready.
 func (n *Node) awaitReady(ctx context.Context) error {
 	for {
 		err := n.ready(ctx)

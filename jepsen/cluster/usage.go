@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// Usage reads from a node's metrics what its process uses.
+// Usage reads the resources of a node's process from its metrics.
 func (n *Node) Usage(ctx context.Context) (history.Usage, error) {
 	usage := history.Usage{Node: n.ID}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, n.URL()+"/metrics", nil)

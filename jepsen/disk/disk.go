@@ -1,13 +1,12 @@
 //go:build linux
 
-// Package disk is a file system that lies as disks do: it loses what was not synced when the power is cut, keeps parts
-// of it, is slow to sync, fails to sync, and is full. It stands under a node's data directory (FUSE, in the suite's
-// process, mounted without helpers) and passes everything else on to a directory.
+// Package disk is a file system with the faults of disks: it loses unsynced data when the power is cut, keeps parts of it, syncs slowly,
+// fails to sync, and runs full. It stands under a node's data directory (FUSE, in the suite's process, mounted by a system call) and passes
+// everything else to a directory.
 //
-// What is modelled: the content and size of files. A write is visible at once; until the file is synced it can be lost,
-// alone or in part, in any order. A sync that fails makes nothing durable, and what it was for can not be made durable
-// by a later one, as on Linux. What is not: names. A file that was created, renamed or removed is so for good, as with
-// a journal that is written in time; syncing directories is therefore not put to the test.
+// The model covers the content and size of files. A write is visible at once; until the file is synced it can be lost, completely or in
+// part, in any order. A failed sync makes nothing durable, and no later sync makes its data durable, as on Linux. The model does not cover
+// names: created, renamed and removed files stay so, as with a journal that is written in time. So syncs of directories are not tested.
 package disk
 
 import (
@@ -24,7 +23,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// ErrUnavailable says that file systems cannot be mounted here.
+// ErrUnavailable says that this machine cannot mount file systems.
 var ErrUnavailable = errors.New("file systems of the suite cannot be mounted here")
 
 // Disk is a mounted file system.
@@ -36,30 +35,30 @@ type Disk struct {
 	files  map[uint64]*unsynced
 	faults faults
 	counts Counters
-	// full is how many more bytes fit; below 0: there is no bound.
+	// full is the number of bytes that still fit; below 0: no bound.
 	full int64
-	// healed is closed when the present faults end: a sync that waits then waits no more.
+	// healed is closed when the current faults end; it releases delayed syncs.
 	healed chan struct{}
 }
 
-// faults are what is wrong at present.
+// faults are the current faults.
 type faults struct {
 	slowSync time.Duration
-	// errno is what syncs fail with, after so many more that work, so many times; below 0: for ever.
+	// errno is the error of failing syncs: after more syncs succeed, then times syncs fail; below 0: until Heal.
 	errno        syscall.Errno
 	after, times int
 }
 
-// Counters are what happened so far.
+// Counters count operations so far.
 type Counters struct {
 	Writes, Syncs uint64
-	// SlowSyncs, FailedSyncs and NoSpace are operations that were hurt.
+	// SlowSyncs, FailedSyncs and NoSpace count the operations that a fault hit.
 	SlowSyncs, FailedSyncs, NoSpace uint64
-	// Lost are bytes that were taken back by power cuts.
+	// Lost counts the bytes that power cuts took back.
 	Lost uint64
 }
 
-// Mount makes what lies in backing visible at mountpoint. Both are made if they are missing.
+// Mount makes the content of backing visible at mountpoint. It creates missing directories.
 func Mount(backing, mountpoint string) (*Disk, error) {
 	for _, dir := range []string{backing, mountpoint} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -78,7 +77,7 @@ func (d *Disk) mount() error {
 	data := &fs.LoopbackRoot{Path: d.backing, Dev: st.Dev}
 	root := &node{LoopbackNode: fs.LoopbackNode{RootData: data}, disk: d}
 	data.RootNode = root
-	// Attributes and names are not cached: after a power cut nothing may be remembered.
+	// Attributes and names are not cached: after a power cut the kernel must not remember any.
 	never := time.Duration(0)
 	server, err := fs.Mount(d.mountpoint, root, &fs.Options{
 		AttrTimeout: &never, EntryTimeout: &never,
@@ -93,7 +92,7 @@ func (d *Disk) mount() error {
 	return nil
 }
 
-// unmount takes the file system away. Who was killed a moment ago may hold it for another.
+// unmount unmounts the file system. A process that was just killed may hold it for another moment.
 func (d *Disk) unmount() error {
 	d.mu.Lock()
 	server := d.server
@@ -109,11 +108,11 @@ func (d *Disk) unmount() error {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	// Whoever still holds it keeps an orphan; the path is free.
+	// A process that still holds it keeps an orphan; the path is free.
 	return errors.Join(err, syscall.Unmount(d.mountpoint, syscall.MNT_DETACH))
 }
 
-// Close unmounts. What was written is in the backing directory.
+// Close unmounts. The written data is in the backing directory.
 func (d *Disk) Close() error {
 	d.Heal()
 	err := d.unmount()
@@ -125,28 +124,28 @@ func (d *Disk) Close() error {
 	return err
 }
 
-// SlowSync makes each sync take so much longer; 0: not at all.
+// SlowSync delays each sync by longer; 0: no delay.
 func (d *Disk) SlowSync(longer time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.faults.slowSync = longer
 }
 
-// FailSync makes syncs fail, after so many more that work, so many times (below 0: until Heal).
+// FailSync makes syncs fail: after more syncs succeed, then times syncs fail (below 0: until Heal).
 func (d *Disk) FailSync(errno syscall.Errno, after, times int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.faults.errno, d.faults.after, d.faults.times = errno, after, times
 }
 
-// Full leaves room for so many more bytes; below 0: as much as there is.
+// Full leaves room for free more bytes; below 0: no bound.
 func (d *Disk) Full(free int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.full = free
 }
 
-// Heal ends all faults. What a failed sync was for stays lost.
+// Heal ends all faults. The data of failed syncs stays lost.
 func (d *Disk) Heal() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -155,15 +154,15 @@ func (d *Disk) Heal() {
 	d.healed = make(chan struct{})
 }
 
-// Counters returns what happened so far.
+// Counters returns the counts so far.
 func (d *Disk) Counters() Counters {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.counts
 }
 
-// PowerCut takes back what was not synced: all of it, or with torn, of each write the sectors that chance picks. Whoever
-// used the file system must have been killed. It returns how many bytes were lost.
+// PowerCut takes back unsynced data: all of it or, with torn, a random part of each write's sectors. All users of the file system must have
+// been killed. It returns the number of lost bytes.
 func (d *Disk) PowerCut(r *rand.Rand, torn bool) (int64, error) {
 	if err := d.unmount(); err != nil {
 		return 0, err
@@ -182,7 +181,7 @@ func (d *Disk) PowerCut(r *rand.Rand, torn bool) (int64, error) {
 	return lost, errors.Join(err, d.mount())
 }
 
-// sync is what happens before a file is synced.
+// sync applies the faults before a file is synced.
 func (d *Disk) sync(ctx context.Context) syscall.Errno {
 	d.mu.Lock()
 	d.counts.Syncs++

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// write commits numbers for ever and says each when its commit has returned.
+// write commits ascending numbers until it fails, and prints each after its commit.
 func write(path string, noSync bool) error {
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{NoSync: noSync, NoGrowSync: noSync})
 	if err != nil {
@@ -60,7 +60,7 @@ func write(path string, noSync bool) error {
 	}
 }
 
-// read says the last number, having looked at all of them.
+// read checks all numbers and prints the last.
 func read(path string) error {
 	db, err := bbolt.Open(path, 0o600, nil)
 	if err != nil {
@@ -113,7 +113,7 @@ func mount(t *testing.T) (*Disk, string) {
 	return d, filepath.Join(dir, "data", "db")
 }
 
-// seed is the run's, from QUOTAD_SEED or drawn.
+// seed is the source of randomness of a test; its seed is QUOTAD_SEED or random.
 func seed(t *testing.T) *rand.Rand {
 	t.Helper()
 	number := rand.Uint64()
@@ -127,7 +127,7 @@ func seed(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(number, 0))
 }
 
-// writeUntil has a process write until it has said so many numbers, kills it, and returns the last that it said.
+// writeUntil starts a writer, kills it once it has printed count numbers, and returns the last one.
 func writeUntil(t *testing.T, path string, count int, environ ...string) uint64 {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
@@ -185,7 +185,7 @@ func TestWhatWasSyncedSurvivesAPowerCut(t *testing.T) {
 	}
 }
 
-// A writer that does not sync loses what it acknowledged, which shows that power cuts take something.
+// A writer that does not sync loses acknowledged data, which shows that power cuts take effect.
 func TestWhatWasNotSyncedIsLost(t *testing.T) {
 	r := seed(t)
 	d, path := mount(t)
@@ -228,7 +228,7 @@ func TestFaultsHit(t *testing.T) {
 	}
 }
 
-// A sync that is under way when the disk is healed is held up no longer: the fault's end in a run's history is its end.
+// Heal releases a delayed sync: the end of the fault in a run's history is its real end.
 func TestASlowSyncEndsWithItsFault(t *testing.T) {
 	d, path := mount(t)
 	writeUntil(t, path, 1)
@@ -280,7 +280,7 @@ func TestAFailedSyncIsNotMadeGoodByTheNext(t *testing.T) {
 	}
 }
 
-// What is written and synced where an earlier sync failed is durable: only what was not written again is lost.
+// Data that is written again and synced after a failed sync is durable: only data that was not written again is lost.
 func TestWhatIsWrittenAgainAfterAFailedSyncIsDurable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(path, []byte("abcdefgh"), 0o600); err != nil {
@@ -315,8 +315,8 @@ func TestWhatIsWrittenAgainAfterAFailedSyncIsDurable(t *testing.T) {
 	}
 }
 
-// A store that is used on after a failed sync keeps what it acknowledges: bbolt never builds on what that sync was for. It
-// is why a node whose disk failed may be started again as it is.
+// A store that continues after a failed sync keeps acknowledged data: bbolt never builds on the data of that sync. So a node whose disk
+// failed may be started again unchanged.
 func TestAStoreThatIsUsedOnAfterAFailedSyncSurvivesAPowerCut(t *testing.T) {
 	r := seed(t)
 	d, path := mount(t)

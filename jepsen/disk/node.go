@@ -27,7 +27,7 @@ var (
 	_ fs.NodeWrapChilder    = (*node)(nil)
 )
 
-// WrapChild implements fs.NodeWrapChilder: what lies in the directory is of this kind too.
+// WrapChild implements fs.NodeWrapChilder: children of the directory are of this type too.
 func (n *node) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
 	if inner, ok := ops.(*fs.LoopbackNode); ok {
 		return &node{LoopbackNode: fs.LoopbackNode{RootData: inner.RootData}, disk: n.disk}
@@ -35,7 +35,7 @@ func (n *node) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedd
 	return ops
 }
 
-// path is the file's in the backing directory.
+// path is the path of the file in the backing directory.
 func (n *node) path() string { return filepath.Join(n.RootData.Path, n.Path(n.Root())) }
 
 // Open implements fs.NodeOpener.
@@ -72,7 +72,7 @@ func (n *node) handle(inner fs.FileHandle) fs.FileHandle {
 	return inner
 }
 
-// Setattr implements fs.NodeSetattrer. A change of size is one that can be lost.
+// Setattr implements fs.NodeSetattrer. A change of size can be lost.
 func (n *node) Setattr(ctx context.Context, handle fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
 	if size, ok := in.GetSize(); ok {
 		if errno := n.truncate(int64(size)); errno != 0 {
@@ -95,7 +95,7 @@ func inner(handle fs.FileHandle) fs.FileHandle {
 	return handle
 }
 
-// truncate changes the size and remembers what that takes away.
+// truncate changes the size and remembers the removed content.
 func (n *node) truncate(size int64) syscall.Errno {
 	d := n.disk
 	d.mu.Lock()
@@ -121,7 +121,7 @@ func (n *node) Unlink(ctx context.Context, name string) syscall.Errno {
 	return n.LoopbackNode.Unlink(ctx, name)
 }
 
-// Statfs implements fs.NodeStatfser: a disk that is full says so.
+// Statfs implements fs.NodeStatfser: it reports a full disk.
 func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	errno := n.LoopbackNode.Statfs(ctx, out)
 	n.disk.mu.Lock()
@@ -133,12 +133,12 @@ func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	return errno
 }
 
-// CopyFileRange implements fs.NodeCopyFileRanger: it would go round what can be lost.
+// CopyFileRange implements fs.NodeCopyFileRanger: it fails, since a copy would bypass the record of unsynced data.
 func (n *node) CopyFileRange(context.Context, fs.FileHandle, uint64, *fs.Inode, fs.FileHandle, uint64, uint64, uint64) (uint32, syscall.Errno) {
 	return 0, syscall.ENOTSUP
 }
 
-// file is an open file. It hides what else the inner one can do, above all that the kernel could write round it.
+// file is an open file. It hides other abilities of inner, above all those by which the kernel would bypass Write.
 type file struct {
 	node  *node
 	inner *fs.LoopbackFile

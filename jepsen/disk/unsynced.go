@@ -10,34 +10,33 @@ import (
 	"slices"
 )
 
-// sector is what a disk writes whole or not at all.
+// sector is the unit that a disk writes completely or not at all.
 const sector = 512
 
-// unsynced is what a file would lose: what stood where it was written, in order.
+// unsynced is the data that a file would lose: the overwritten content, in order.
 type unsynced struct {
 	file *os.File
-	// before are the changes since the last sync that worked.
+	// before are the changes since the last successful sync.
 	before []change
-	// written is up to where the file was ever written, which takes room.
+	// written is the end of the data ever written to the file, for the bound of Full.
 	written int64
 }
 
-// change is what stood in a file before a write or a change of its size.
+// change is the overwritten content of a write, or of a change of the file's size.
 type change struct {
 	offset int64
 	old    []byte
-	// length is how much was written.
+	// length is the number of bytes written.
 	length int64
-	// size is how long the file was; unknown: that is durable already.
+	// size is the length of the file before; unknown: the new size is durable already.
 	size int64
-	// doomed says that a sync for it failed: no later one makes it durable. What is written there later is not doomed by
-	// that.
+	// doomed says that a sync of it failed: no later one makes it durable. Later writes to the same place are not affected.
 	doomed bool
 }
 
 const unknown = -1
 
-// without returns what is left of a change when what was written at from up to the end has become durable.
+// without returns the rest of a change after the bytes written between from and end have become durable.
 func (c change) without(from, end int64) []change {
 	has := c.offset + int64(len(c.old))
 	if end <= c.offset || from >= has {
@@ -53,7 +52,7 @@ func (c change) without(from, end int64) []change {
 	return left
 }
 
-// openLocked returns what a file would lose.
+// openLocked returns the unsynced data of a file, and opens the file if needed.
 func (d *Disk) openLocked(ino uint64, path string) (*unsynced, error) {
 	if f := d.files[ino]; f != nil {
 		return f, nil
@@ -78,7 +77,7 @@ func (d *Disk) forgetLocked(ino uint64) {
 	}
 }
 
-// remember keeps what stands where something is about to be written.
+// remember keeps the content that a write is about to replace.
 func (f *unsynced) remember(offset, length int64) error {
 	info, err := f.file.Stat()
 	if err != nil {
@@ -94,7 +93,7 @@ func (f *unsynced) remember(offset, length int64) error {
 	return nil
 }
 
-// synced forgets what is durable now: all but what is doomed and was not written again.
+// synced forgets durable changes: all except doomed ones that were not written again.
 func (f *unsynced) synced() {
 	var kept []change
 	for _, c := range f.before {
@@ -112,14 +111,14 @@ func (f *unsynced) synced() {
 	f.before = kept
 }
 
-// doom marks what a failed sync was for.
+// doom marks the changes of a failed sync.
 func (f *unsynced) doom() {
 	for i := range f.before {
 		f.before[i].doomed = true
 	}
 }
 
-// undo takes changes back, the newest first; with torn, chance keeps some sectors.
+// undo takes changes back, the newest first; with torn, some sectors remain at random.
 func (f *unsynced) undo(r *rand.Rand, torn bool) (lost int64, err error) {
 	for _, c := range slices.Backward(f.before) {
 		for at := 0; at < len(c.old); at += sector {
@@ -133,7 +132,7 @@ func (f *unsynced) undo(r *rand.Rand, torn bool) (lost int64, err error) {
 			lost += int64(len(piece))
 		}
 		if torn && r.IntN(2) == 0 {
-			continue // the new size was written, what it made room for perhaps not
+			continue // the new size was written, its content perhaps not
 		}
 		info, err := f.file.Stat()
 		if err != nil {

@@ -1,7 +1,6 @@
-// Package history is what a run leaves behind: what was asked and answered, what the provider saw, what was broken and
-// when. (What each node applied is package record's.) Files of JSON lines, one kind each, so that a run can be judged
-// long after it, by other tools too. All times are nanoseconds of the machine's monotonic clock, which all processes of
-// a run share.
+// Package history is the record of a run: requests and answers, the provider's view, and the faults with their times. (Package record has
+// the entries that each node applied.) It consists of files of JSON lines, one kind each, so that a run can be judged long after it, and by
+// other tools. All times are nanoseconds of the machine's monotonic clock, which all processes of a run share.
 package history
 
 import (
@@ -17,21 +16,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Now is the machine's monotonic clock in nanoseconds. Unlike that of package time it can be compared between
-// processes.
+// Now is the machine's monotonic clock in nanoseconds. Unlike that of package time, it can be compared between processes.
 func Now() int64 {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		panic(fmt.Sprintf("history: the monotonic clock cannot be read: %v", err)) // no Linux refuses it
+		panic(fmt.Sprintf("history: the monotonic clock cannot be read: %v", err)) // Linux never refuses it
 	}
 	return now.Nano()
 }
 
 // Call is one attempt of a client at one node.
 type Call struct {
-	// Client is who called. One client may have several calls under way.
+	// Client is the caller. One client may have several calls in flight.
 	Client string `json:"client"`
-	// Target is the address that was called, host:port.
+	// Target is the called address, host:port.
 	Target string `json:"target"`
 	// Procedure is the API's: Reserve, Consume, ...
 	Procedure string `json:"procedure"`
@@ -46,21 +44,20 @@ type Call struct {
 	Error *Error `json:"error,omitempty"`
 }
 
-// Error is why a call has no answer.
+// Error is the reason why a call has no answer.
 type Error struct {
 	// Code is Connect's.
 	Code string `json:"code,omitempty"`
-	// Reason is quotad's, by number; 0 where the error does not come from quotad (the connection broke, the time was
-	// up): then the outcome is unknown.
+	// Reason is quotad's, by number; 0 if the error does not come from quotad, such as a broken connection or a timeout: then the outcome is
+	// unknown.
 	Reason int32 `json:"reason,omitempty"`
-	// Budget is what callers share of which there was no more, where that is the reason.
+	// Budget is the exhausted shared budget, if that is the reason.
 	Budget string `json:"budget,omitempty"`
-	// NotAccepted is quotad's word that the command was not and will not be applied.
+	// NotAccepted is quotad's promise that the command was not and will not be applied.
 	NotAccepted bool `json:"not_accepted,omitempty"`
-	// NotSent says that nobody could be connected to.
+	// NotSent says that no connection was made.
 	NotSent bool `json:"not_sent,omitempty"`
-	// Canceled says that the caller itself ended the call, as who asks two nodes does with the slower one. That its time was
-	// up is no such end.
+	// Canceled says that the caller itself ended the call, such as the slower one of two attempts. A timeout is no such end.
 	Canceled bool `json:"canceled,omitempty"`
 	// Text is for people.
 	Text string `json:"text"`
@@ -68,21 +65,20 @@ type Error struct {
 
 // Spend is one call that the provider served.
 type Spend struct {
-	// Quota is what it is charged to.
+	// Quota is the charged quota.
 	Quota string `json:"quota"`
 	// Amount is how much.
 	Amount int64 `json:"amount"`
-	// Lease and Fence are what the caller says covers it.
+	// Lease and Fence are the grant that the caller names.
 	Lease uint64 `json:"lease,omitempty"`
 	Fence uint64 `json:"fence,omitempty"`
 	// By is the caller.
 	By string `json:"by"`
-	// ID is the request that it belongs to, Status what the provider answered, Whole that the answer was written to its end: of calls that
-	// come through a gateway.
+	// Of calls through a gateway, ID is the request, Status the provider's answer; Whole says that the answer was written to its end.
 	ID     string `json:"id,omitempty"`
 	Status int    `json:"status,omitempty"`
 	Whole  bool   `json:"whole,omitempty"`
-	// Began and Ended are when the provider had it.
+	// Began and Ended bound the time at the provider.
 	Began int64 `json:"began"`
 	Ended int64 `json:"ended"`
 }
@@ -95,20 +91,20 @@ type Asked struct {
 	// Sent and Returned bound the call.
 	Sent     int64 `json:"sent"`
 	Returned int64 `json:"returned"`
-	// Status is the answer's; 0: there was none. Whole says that it came to its end, Left that the agent left before that by intention.
+	// Status is the answer's; 0: there was none. Whole says that it was complete, Left that the agent left before that on purpose.
 	Status int  `json:"status"`
 	Whole  bool `json:"whole"`
 	Left   bool `json:"left"`
-	// Text is a refusal's body, or the error.
+	// Text is the body of a refusal, or the error.
 	Text string `json:"text,omitempty"`
 }
 
 // Seen is one event, or the end, of a watch stream.
 type Seen struct {
-	// Watcher is whose stream it was, Stream counts its streams.
+	// Watcher owns the stream, Stream counts its streams.
 	Watcher string `json:"watcher"`
 	Stream  int    `json:"stream"`
-	// From is the index that the stream was asked to begin at.
+	// From is the requested first index.
 	From uint64 `json:"from,omitempty"`
 	// Message is the encoded WatchResponse.
 	Message []byte `json:"message,omitempty"`
@@ -123,31 +119,31 @@ type Fault struct {
 	Kind string `json:"kind"`
 	// Targets are the nodes, links or hosts that it hit.
 	Targets []string `json:"targets,omitempty"`
-	// Began and Ended bound it; for a fault of one moment they are that moment's.
+	// Began and Ended bound it; for an instantaneous fault they are equal.
 	Began int64 `json:"began"`
 	Ended int64 `json:"ended"`
-	// Confirmed is what was seen of it from outside: a process that is gone, packets that were dropped.
+	// Confirmed is the effect seen from outside: a process that is gone, packets that were dropped.
 	Confirmed string `json:"confirmed,omitempty"`
-	// Broken says which promise was seen broken while it lasted, of those that only the fault itself can see.
+	// Broken is a promise seen broken while the fault lasted, of those that only the fault itself can see.
 	Broken string `json:"broken,omitempty"`
-	// Refused counts what was refused to a caller that was the fault, by the budget that the refusal names.
+	// Refused counts the refusals to a caller that was the fault, by the budget that they name.
 	Refused map[string]int64 `json:"refused,omitempty"`
 	// Full says that it asked for more of each kind than a caller can have, connections and streams included.
 	Full bool `json:"full,omitempty"`
-	// Damaged is the kind of the file that it damaged, one of FileKinds.
+	// Damaged is the kind of the damaged file, one of FileKinds.
 	Damaged string `json:"damaged,omitempty"`
-	// Failed says why it could not be done.
+	// Failed says why it could not be injected.
 	Failed string `json:"failed,omitempty"`
 	// Unavailable says that service cannot be expected while it lasts.
 	Unavailable bool `json:"unavailable,omitempty"`
 	// Ends says that it makes processes end by themselves.
 	Ends bool `json:"ends,omitempty"`
-	// Restores are the backups that it restored: more than one where an attempt has no answer, and did so all the same.
+	// Restores are the restored backups: several if attempts without an answer took effect.
 	Restores []*Restore `json:"restores,omitempty"`
 }
 
-// Kinds of files in a data directory: the log with the terms and votes, snapshots, the witness, and the small files that say whose disk it
-// is and what became of it.
+// Kinds of files in a data directory: the log with the terms and votes, snapshots, the witness, and the small files with the disk's
+// identity and state.
 const (
 	FileLog      = "log"
 	FileSnapshot = "snapshot"
@@ -158,13 +154,13 @@ const (
 // FileKinds are all of them.
 var FileKinds = []string{FileLog, FileSnapshot, FileWitness, FileSmall}
 
-// Restore is a backup that took the state's place. What is in the log after Backup and before Index is lost by it. If the leader was lost with
-// it, its successor gave Index to an entry, and nothing was restored.
+// Restore is the restore of a backup. It loses the log entries after Backup and before Index. If its leader was lost with it, the successor
+// gave Index to an entry, and nothing was restored.
 type Restore struct {
 	// Backup is the index of the backup, File its path in the run's folder; empty: it was not kept.
 	Backup uint64 `json:"backup"`
 	File   string `json:"file,omitempty"`
-	// Index is the restore's place in the log, Epoch that of the fences since then; 0: nobody was told.
+	// Index is the restore's place in the log, Epoch that of later fences; 0: unknown.
 	Index uint64 `json:"index"`
 	Epoch uint32 `json:"epoch,omitempty"`
 	// Began and Ended bound the restore.
@@ -172,11 +168,11 @@ type Restore struct {
 	Ended int64 `json:"ended"`
 }
 
-// Machine is what the names of machines with a gateway begin with. A gateway's own calls of the cluster are not written down: it is the
-// provider's log that judges them.
+// Machine begins the names of machines with a gateway. A gateway's own calls to the cluster are not recorded: the provider's log judges
+// them.
 const Machine = "machine-"
 
-// Unrecorded is what the idempotency keys and names of callers begin with whose calls are not written down: those that are faults.
+// Unrecorded begins the idempotency keys and names of callers whose calls are not recorded: those that are faults.
 const Unrecorded = "hostile-"
 
 // Writer writes lines of one kind. It is safe for concurrent use.
@@ -186,7 +182,7 @@ type Writer[T any] struct {
 	err  error
 }
 
-// Create makes a file for lines of one kind. It must not exist yet.
+// Create creates a file for lines of one kind. It must not exist yet.
 func Create[T any](path string) (*Writer[T], error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
@@ -198,8 +194,7 @@ func Create[T any](path string) (*Writer[T], error) {
 	return &Writer[T]{file: file}, nil
 }
 
-// Write writes a line, in one write to the file: a process that is killed loses no line that it has written. The first
-// error is kept for Close.
+// Write writes a line, in one write to the file: a killed process loses no line that it has written. Close returns the first error.
 func (w *Writer[T]) Write(line *T) {
 	data, err := json.Marshal(line)
 	if err != nil {
@@ -219,8 +214,8 @@ func (w *Writer[T]) Close() error {
 	return errors.Join(w.err, w.file.Close())
 }
 
-// Read calls fn with each line of the files that match a pattern, file by file. A last line that was cut off, as that
-// of a killed process may be, is left out; any other that cannot be read is an error.
+// Read calls fn with each line of the files that match a pattern, file by file. It ignores an incomplete last line, which a killed process
+// may leave; any other invalid line is an error.
 func Read[T any](pattern string, fn func(*T) error) error {
 	paths, err := filepath.Glob(pattern)
 	if err != nil {

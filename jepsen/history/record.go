@@ -17,12 +17,11 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Recorder is an http.RoundTripper that writes down each unary call to quotad as the wire carried it. What a client
-// library thinks of a call does not matter then.
+// Recorder is an http.RoundTripper that records each unary call to quotad as sent and received, whatever the client library makes of it.
 type Recorder struct {
 	// Next carries the calls.
 	Next http.RoundTripper
-	// Client is who calls.
+	// Client is the caller.
 	Client string
 	// To takes the calls.
 	To *Writer[Call]
@@ -41,7 +40,7 @@ func (r *Recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	_ = req.Body.Close()
 	sent := req.Clone(req.Context())
 	sent.Body = io.NopCloser(bytes.NewReader(body))
-	sent.GetBody = nil // a call that net/http repeats by itself would be two calls in one line
+	sent.GetBody = nil // if net/http repeated a call, two calls would be one line
 	sent.Header.Set("Accept-Encoding", "identity")
 	call := &Call{Client: r.Client, Target: req.URL.Host, Procedure: procedure, Sent: Now()}
 	if call.Request, err = canonical(procedure, req.Header.Get("Content-Type"), body, true); err != nil {
@@ -73,7 +72,7 @@ func (r *Recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// canceled says whether the caller ended a call before its time was up.
+// canceled says whether the caller ended a call before its timeout.
 func canceled(req *http.Request) bool { return errors.Is(req.Context().Err(), context.Canceled) }
 
 // wireError reads a Connect error from an answer.
@@ -112,7 +111,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// canonical returns a message in the binary encoding, whatever the wire had.
+// canonical returns a message in the binary encoding, whatever its encoding was.
 func canonical(procedure, contentType string, body []byte, request bool) ([]byte, error) {
 	if strings.HasPrefix(contentType, "application/proto") {
 		return body, nil

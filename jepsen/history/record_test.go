@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestARecordTellsWhoEndedACall: a call that its caller ended is told from one whose time was up.
+// TestARecordTellsWhoEndedACall: the record distinguishes a canceled call from one that timed out.
 func TestARecordTellsWhoEndedACall(t *testing.T) {
 	silent := roundTrip(func(req *http.Request) (*http.Response, error) {
 		<-req.Context().Done()

@@ -16,42 +16,42 @@ func (d Dir) Calls(worker string) string { return d.in("calls-" + worker + ".jso
 // Spends is the provider's file.
 func (d Dir) Spends() string { return d.in("spends.jsonl") }
 
-// Agents is the file of what a worker's agents asked of a model.
+// Agents is the file of the model requests of a worker's agents.
 func (d Dir) Agents(worker string) string { return d.in("agents-" + worker + ".jsonl") }
 
 // Seen is the file of a watcher.
 func (d Dir) Seen(worker string) string { return d.in("seen-" + worker + ".jsonl") }
 
-// Faults is the file of what was broken.
+// Faults is the file of the faults.
 func (d Dir) Faults() string { return d.in("faults.jsonl") }
 
-// Record is the folder into which a node writes what it applies; each life of the process makes a file of its own.
+// Record is the folder of the entries that a node applies; each life of the process writes a file of its own.
 func (d Dir) Record(node string) string { return d.in("applied", node) }
 
-// Log is the file that takes a node's or a worker's messages.
+// Log is the file of a node's or a worker's messages.
 func (d Dir) Log(process string) string { return d.in("logs", process+".log") }
 
-// Facts is the file of what the run was.
+// Facts is the file of the run's facts.
 func (d Dir) Facts() string { return d.in("facts.json") }
 
 func (d Dir) in(parts ...string) string {
 	return filepath.Join(append([]string{string(d)}, parts...)...)
 }
 
-// Facts are what a run was, for those who judge it.
+// Facts describe a run, for its judges.
 type Facts struct {
-	// Seed and Mix make the plan of faults and the workload again.
+	// Seed and Mix reproduce the plan of faults and the workload.
 	Seed uint64 `json:"seed"`
 	Mix  string `json:"mix"`
-	// Nodes are the ids of the nodes, whatever became of them.
+	// Nodes are the IDs of all nodes, including former ones.
 	Nodes []string `json:"nodes"`
-	// Faults are the faults that could be drawn, Demanded those of them that were asked for by name in a run long enough to have had each.
+	// Faults are the faults that could be drawn, Demanded those of them that the caller named, in a run long enough for each.
 	Faults   []string `json:"faults,omitempty"`
 	Demanded []string `json:"demanded,omitempty"`
 	// Network says how links were broken, Disk how disks were.
 	Network string `json:"network"`
 	Disk    string `json:"disk"`
-	// Version is the binary's; Defect the planted defect that it was built with, if any.
+	// Version is the binary's; Defect is the planted defect in it, if any.
 	Version string `json:"version"`
 	Defect  string `json:"defect,omitempty"`
 	// Began, Healed and Ended bound the run: faults happen before Healed.
@@ -60,22 +60,22 @@ type Facts struct {
 	Ended  int64 `json:"ended"`
 	// Start is the wall clock's time at Began, for people.
 	Start time.Time `json:"start"`
-	// Unhealed says what could not be mended at Healed; empty: all was.
+	// Unhealed says what could not be healed at Healed; empty: all was.
 	Unhealed string `json:"unhealed,omitempty"`
-	// Final is how each node looked at the end, Fresh what each used before the workload began.
+	// Final is the state of each node at the end, Fresh the usage of each before the workload.
 	Final []Final `json:"final"`
 	Fresh []Usage `json:"fresh"`
-	// Busy is how much of the machine's processors was in use while things were broken, by whatever ran on it, from 0 to 1.
+	// Busy is the used part of the machine's processors during the faults, by all processes, from 0 to 1.
 	Busy float64 `json:"busy"`
-	// Exits are the ends of nodes and gateways that nobody asked for.
+	// Exits are the unexpected ends of nodes and gateways.
 	Exits []Exit `json:"exits,omitempty"`
-	// Held is what the quotas of gateways still held when these had ended and their leases had expired; nil: there was no gateway.
+	// Held is what the quotas of gateways still held after these had ended and their leases had expired; nil: there was no gateway.
 	Held map[string]int64 `json:"held,omitempty"`
-	// Installed is how many snapshots nodes took from a leader.
+	// Installed is the number of snapshots that nodes installed from a leader.
 	Installed int `json:"installed"`
 }
 
-// Exit is the end of a node's process that nobody asked for.
+// Exit is the unexpected end of a node's process.
 type Exit struct {
 	Node string `json:"node"`
 	At   int64  `json:"at"`
@@ -83,16 +83,16 @@ type Exit struct {
 	How string `json:"how"`
 }
 
-// Final is how a node looked at the end.
+// Final is the state of a node at the end.
 type Final struct {
 	Node string `json:"node"`
-	// Index, Ledger and Whole are its state's; empty where it did not answer.
+	// Index, Ledger and Whole are those of its state; empty if it did not answer.
 	Index  uint64 `json:"index"`
 	Ledger string `json:"ledger"`
 	Whole  string `json:"whole"`
 	// Error says why it did not answer.
 	Error string `json:"error,omitempty"`
-	// Usage is what its process used when the workload had ended.
+	// Usage is the usage of its process after the workload.
 	Usage Usage `json:"usage"`
 }
 
@@ -101,7 +101,7 @@ type Usage struct {
 	Node        string  `json:"node"`
 	Goroutines  float64 `json:"goroutines"`
 	Descriptors float64 `json:"descriptors"`
-	// Heap is what is in use and what is not collected yet, in bytes.
+	// Heap is live and uncollected memory, in bytes.
 	Heap float64 `json:"heap"`
 }
 
@@ -114,7 +114,7 @@ func (d Dir) WriteFacts(facts *Facts) error {
 	return os.WriteFile(d.Facts(), append(data, '\n'), 0o600)
 }
 
-// ReadFacts reads them.
+// ReadFacts reads the facts of a run.
 func (d Dir) ReadFacts() (*Facts, error) {
 	data, err := os.ReadFile(d.Facts())
 	if err != nil {

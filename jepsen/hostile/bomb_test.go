@@ -18,7 +18,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestBombs: those that a node is to take are valid messages within its bounds, and small before they are unpacked.
+// TestBombs: the bombs that a node accepts are valid messages within its bounds, and small before they are unpacked.
 func TestBombs(t *testing.T) {
 	carried := 0
 	unpacked := map[*byte]bool{} // some are the same message
@@ -61,7 +61,7 @@ func TestBombs(t *testing.T) {
 	}
 }
 
-// taker serves the calls that bombs are, and counts them by name.
+// taker accepts the calls of bombs, and counts them by name.
 type taker struct {
 	quotav1connect.UnimplementedQuotaServiceHandler
 	taken map[string]int
@@ -85,7 +85,7 @@ func (t taker) ListQuotas(context.Context, *quotav1.ListQuotasRequest) (*quotav1
 	return &quotav1.ListQuotasResponse{}, nil
 }
 
-// TestBombs_AreReadByTheAPI: in each format the API's own code finds the message, unpacks it and takes it.
+// TestBombs_AreReadByTheAPI: in each format the API's own code finds the message, unpacks it and accepts it.
 func TestBombs_AreReadByTheAPI(t *testing.T) {
 	got, want := map[string]int{}, map[string]int{}
 	_, handler := quotav1connect.NewQuotaServiceHandler(taker{taken: got})
@@ -98,7 +98,7 @@ func TestBombs_AreReadByTheAPI(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.ProtoMajor, request.ProtoMinor = 2, 0 // as gRPC needs it
+		request.ProtoMajor, request.ProtoMinor = 2, 0 // gRPC needs it
 		answer := httptest.NewRecorder()
 		if handler.ServeHTTP(answer, request); answer.Code != http.StatusOK {
 			t.Errorf("%s %s: %d %s", bomb.path, bomb.format, answer.Code, answer.Body)

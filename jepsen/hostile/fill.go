@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Shared are the budgets of the state of which a caller takes its part, and is refused more.
+// Shared are the state budgets of which an attack takes the caller's part, until it is refused more.
 func Shared() []string {
 	var all []string
 	for _, k := range slices.Concat(sorts()...) {
@@ -24,24 +24,24 @@ func Shared() []string {
 	return all
 }
 
-// Crowded are the budgets of a node that only an attack of full size exhausts: streams by the token, watchers of health by the address.
+// Crowded are the node budgets that only an attack of full size exhausts: streams by token, health watchers by address.
 func Crowded() []string { return []string{"streams", "watchers"} }
 
-// holder is who holds what it takes, but for the names that it makes up.
+// holder is the holder of its leases, except where each needs a name of its own.
 const holder = history.Unrecorded + "filler"
 
-// Filling is how long an attack at most takes of what callers share before it does anything else.
+// Filling is the longest time for which an attack fills the state budgets before it does anything else.
 const Filling = 5 * time.Second
 
 const (
-	// atOnce is how many are taken in a call, manyAtOnce of what is small; calls is how many calls of those that take one each; inARow is how
-	// often, at the most, before the next kind has its turn.
+	// atOnce is the number of commands in a Batch, manyAtOnce that of small ones. calls is the number of concurrent calls of kinds that take
+	// one each. inARow bounds the rounds until the next kind has its turn.
 	atOnce, manyAtOnce = 256, 1024
 	calls              = 24
 	inARow             = 16
 )
 
-// await waits for all of a group, for a while.
+// await waits for a group, at most for a given time.
 func await(ctx context.Context, group *sync.WaitGroup, most time.Duration) {
 	done := make(chan struct{})
 	go func() {
@@ -55,7 +55,7 @@ func await(ctx context.Context, group *sync.WaitGroup, most time.Duration) {
 	}
 }
 
-// filler takes of what callers share, kind after kind.
+// filler fills the state budgets that callers share, kind after kind.
 type filler struct {
 	*Caller
 	quota quotav1connect.QuotaServiceClient
@@ -63,22 +63,22 @@ type filler struct {
 	// name begins the names that it makes up; taken numbers them.
 	name  string
 	taken uint64
-	// kinds are what it takes.
+	// kinds are the budgets that it fills.
 	kinds []kind
-	// session keeps results, 0: there is none yet. lease has an operation, for reports; nil: there is none yet.
+	// session keeps results, 0: none yet. lease has an operation, for reports; nil: none yet.
 	session uint64
 	lease   *quotav1.Lease
 }
 
-// kind is how a caller takes of one budget.
+// kind is a way for a caller to fill one budget.
 type kind struct {
 	budget string
-	// take takes some, and returns the budgets that it was refused for.
+	// take takes some of it, and returns the budgets of the refusals.
 	take func(f *filler, ctx context.Context) []string
 }
 
-// sorts are the kinds that are taken one after the other, in an order in which each can be filled: keys before what fills the results,
-// leases after what takes some.
+// sorts are groups of kinds. The kinds of a group are filled one after the other, in an order in which each can be filled: keys before
+// results, leases after the kinds that need some.
 func sorts() [][]kind {
 	return [][]kind{
 		{{"waiters", (*filler).waits}, {"keys", (*filler).keys}, {"result_bytes", (*filler).results}},
@@ -92,7 +92,7 @@ func sorts() [][]kind {
 	}
 }
 
-// filler takes of some kinds.
+// filler returns a filler for some kinds.
 func (a *Caller) filler(kinds []kind) *filler {
 	return &filler{
 		Caller: a, quota: quotav1connect.NewQuotaServiceClient(a.api, a.url()), task: quotav1connect.NewTaskServiceClient(a.api, a.url()),
@@ -100,8 +100,7 @@ func (a *Caller) filler(kinds []kind) *filler {
 	}
 }
 
-// fill takes of each kind until it is refused more by the budget's name, or has tried often enough. Kinds of which that has not happened
-// yet come first.
+// fill takes of each kind until a refusal names its budget, or for inARow rounds. Kinds without such a refusal so far come first.
 func (f *filler) fill(ctx context.Context) {
 	missing := slices.DeleteFunc(slices.Clone(f.kinds), func(k kind) bool { return f.wasRefused(k.budget) })
 	if len(missing) == 0 {
@@ -120,10 +119,10 @@ func (f *filler) next() uint64 {
 	return f.taken
 }
 
-// another is a name that nobody has used yet.
+// another is an unused name.
 func (f *filler) another() string { return fmt.Sprintf("%s-%d", f.name, f.next()) }
 
-// batch sends so many commands at once, and returns the budgets that some were refused for.
+// batch sends size commands at once, and returns the budgets of the refusals.
 func (f *filler) batch(ctx context.Context, size int, command func() *quotav1.Command) (budgets []string) {
 	request := &quotav1.BatchRequest{}
 	for range size {
@@ -135,7 +134,7 @@ func (f *filler) batch(ctx context.Context, size int, command func() *quotav1.Co
 		info := result.GetError().GetInfo()
 		switch info.GetReason() {
 		case quotav1.Reason_REASON_TOO_MANY_IN_FLIGHT, quotav1.Reason_REASON_UNKNOWN_SESSION:
-			f.session = 0 // a session has an eighth of all results at most
+			f.session = 0 // a session has at most an eighth of all results
 		case quotav1.Reason_REASON_STALE_FENCE:
 			f.lease = nil
 		default:
@@ -150,7 +149,7 @@ func (f *filler) batch(ctx context.Context, size int, command func() *quotav1.Co
 	return budgets
 }
 
-// numbered is the id of a request in the session, which is opened where there is none; nil where it cannot be.
+// numbered is the ID of a request in the session, which it opens if needed; nil if that fails.
 func (f *filler) numbered(ctx context.Context) *quotav1.RequestId {
 	if f.session == 0 {
 		res, err := f.quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: holder})
@@ -174,7 +173,7 @@ func inBatch(r *quotav1.ReserveRequest) *quotav1.Command {
 	return &quotav1.Command{Kind: &quotav1.Command_Reserve{Reserve: r}}
 }
 
-// leaseFor is how long what it takes is held.
+// leaseFor is the length of its leases and waits.
 const leaseFor = 10 * time.Second
 
 func (f *filler) waits(ctx context.Context) []string {
@@ -210,7 +209,7 @@ func (f *filler) keys(ctx context.Context) []string {
 	return f.batch(ctx, atOnce, func() *quotav1.Command { return releases(&quotav1.RequestId{IdempotencyKey: f.another()}) })
 }
 
-// releases gives a lease back that does not exist, which costs nothing but its result.
+// releases is a Release of a lease that does not exist: it costs nothing but its result.
 func releases(id *quotav1.RequestId) *quotav1.Command {
 	return &quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{RequestId: id, Lease: 1 << 40, Fence: 1 << 40}}}
 }
@@ -223,7 +222,7 @@ func (f *filler) operations(ctx context.Context) []string {
 	})
 }
 
-// holds tells whether there is a lease with an operation, for reports.
+// holds says whether there is a lease with an operation, for reports; it makes one if needed.
 func (f *filler) holds(ctx context.Context) bool {
 	if f.lease != nil {
 		return true
@@ -249,7 +248,7 @@ func (f *filler) reports(ctx context.Context) []string {
 }
 
 func (f *filler) sessions(ctx context.Context) []string {
-	_ = f.numbered(ctx) // which makes the connection that the many then share
+	_ = f.numbered(ctx) // this makes the connection that the concurrent calls share
 	return f.each(func(name string) error {
 		_, err := f.quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: name})
 		return err
@@ -263,7 +262,7 @@ func (f *filler) tasks(ctx context.Context) []string {
 	})
 }
 
-// each makes some calls at once, each with a name of its own, and returns the budgets that some were refused for.
+// each makes some concurrent calls, each with its own name, and returns the budgets of the refusals.
 func (f *filler) each(do func(name string) error) (budgets []string) {
 	var mu sync.Mutex
 	var working sync.WaitGroup

@@ -1,5 +1,5 @@
-// Package hostile is a caller who takes all that it can get, with a token that may use, report and read, and strangers beside it who have
-// none: what a cluster must bear without others noticing.
+// Package hostile is a caller that takes all that it can get, with a token that may use, report and read, and strangers without a token. A
+// cluster must bear both without effect on others.
 package hostile
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Quotas are what it takes, and waits for in vain; and what it consumes, and never settles.
+// Quotas are the slots that it takes and waits for, and the rate that it consumes without a Settle.
 func Quotas() []*quotav1.Quota {
 	return []*quotav1.Quota{
 		{Name: quotaName, Rule: &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: quotaSlots}}},
@@ -43,38 +43,38 @@ const (
 	rateLimit  = 1 << 40
 )
 
-// Caller is the caller, at one node.
+// Caller is the hostile caller, at one node.
 type Caller struct {
-	// Name tells its nodes apart, Address is this one's API.
+	// Name distinguishes its nodes, Address is this node's API.
 	Name, Address string
 	// Token is the secret of its calls.
 	Token string
 	// Dial connects to the node.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Bundle is the file of the CAs that sign for the API; empty: it is in clear text.
+	// Bundle is the file of the CAs that sign for the API; empty: clear text.
 	Bundle string
-	// Raft is the address of the port between nodes; empty: it is left alone.
+	// Raft is the address of the port between nodes; empty: it is not attacked.
 	Raft string
-	// Ops is the address of the port for operators; empty: it is left alone.
+	// Ops is the address of the port for operators; empty: it is not attacked.
 	Ops string
-	// Silent and Streams are how many silent connections and streams it asks for at once; 0: some hundreds.
+	// Silent and Streams are the numbers of concurrent silent connections and streams; 0: someSilent and someStreams.
 	Silent, Streams int
-	// Watchers is how many streams of health strangers ask for at once; 0: some hundreds.
+	// Watchers is the number of concurrent health streams of strangers; 0: someStreams.
 	Watchers int
-	// Bombers is how many bombs it sends at once; 0: one.
+	// Bombers is the number of concurrent bombs; 0: one.
 	Bombers int
-	// atOps says that Address is the port for operators, and ops is the caller there.
+	// atOps says that Address is the port for operators; ops is the caller there.
 	atOps bool
 	ops   *Caller
-	// Only is one thing that it does: fill (all that callers share of the state), wait, watch, health, read, bomb, silent, slow or raft;
-	// empty: all of them.
+	// Only restricts the attack to one part: fill (the shared state budgets), wait, watch, health, read, bomb, silent, slow or raft; empty:
+	// all of them.
 	Only string
 
-	// api sends the token, stranger none.
+	// api sends the token, stranger does not.
 	api, stranger  *http.Client
 	calls, refused atomic.Int64
 	strangers      atomic.Int64
-	// mostSilent, mostStreams and mostWatchers are the most that it had open, and asked for.
+	// mostSilent is the most silent connections open at once, mostStreams and mostWatchers are the most streams requested at once.
 	mostSilent, mostStreams, mostWatchers atomic.Int64
 
 	mu sync.Mutex
@@ -82,7 +82,7 @@ type Caller struct {
 	reasons, budgets map[string]int64
 }
 
-// What a caller asks for at once of which no more is wanted.
+// The numbers of concurrent connections and streams if the caller sets none.
 const (
 	someSilent  = 300
 	someStreams = 100
@@ -91,8 +91,8 @@ const (
 // held is how long silent connections and streams are held.
 const held = 2 * time.Second
 
-// Attack goes on until ctx ends. It first takes what callers share of the state: all that it does later takes turns of its own with that.
-// It returns how many calls were made, and how many of them a budget refused.
+// Attack runs until ctx ends. It first fills the shared state budgets: all later parts compete with that for turns. It returns the number
+// of calls, and how many of them a budget refused.
 func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	plain, short := &http.Transport{DialContext: a.Dial}, a.transport()
 	if a.Bundle != "" {
@@ -112,7 +112,7 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 				for n := 0; ctx.Err() == nil; n++ {
 					began := time.Now()
 					if work(ctx, n); time.Since(began) < restless {
-						pause(ctx, restless) // the node is down: there is nobody to attack
+						pause(ctx, restless) // the node is down: there is nothing to attack
 					}
 				}
 			})
@@ -146,7 +146,7 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	return a.calls.Load(), a.refused.Load()
 }
 
-// transport makes connections of HTTP/2 for calls with the token.
+// transport opens HTTP/2 connections for calls with the token.
 func (a *Caller) transport() *http.Transport {
 	http2 := new(http.Protocols)
 	http2.SetUnencryptedHTTP2(a.Bundle == "")
@@ -162,8 +162,8 @@ func (a *Caller) client(transport *http.Transport) *http.Client {
 	return &http.Client{Transport: &canary.Carry{Secret: a.Token, Next: transport}}
 }
 
-// onOne makes many calls at once on one connection. The first call, which takes a session, makes it: without it each of the many would make
-// one of its own, and under TLS the attack would consist of handshakes. A node lets in fewer than 250 streams on a connection.
+// onOne makes many concurrent calls on one connection. A first call, which opens a session, makes the connection: otherwise each of the
+// many would make its own, and under TLS the attack would consist of handshakes. A node accepts fewer than 250 streams on a connection.
 func (a *Caller) onOne(ctx context.Context, calls int, do func(quota quotav1connect.QuotaServiceClient, number int)) {
 	transport := a.transport()
 	defer transport.CloseIdleConnections()
@@ -177,10 +177,10 @@ func (a *Caller) onOne(ctx context.Context, calls int, do func(quota quotav1conn
 	working.Wait()
 }
 
-// restless is the least time that a round of the attack takes at a node that answers.
+// restless is the shortest round of the attack at a node that answers.
 const restless = time.Millisecond
 
-// pause waits, or until ctx ends.
+// pause waits for a time, at most until ctx ends.
 func pause(ctx context.Context, length time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -208,7 +208,7 @@ func (a *Caller) told(err error) {
 	switch reason {
 	case quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_BUDGET_FULL:
 		a.refusedFor(described.Budget)
-	default: // the fault's end, or another fault's
+	default: // the end of the fault, or another fault
 	}
 }
 
@@ -223,7 +223,7 @@ func (a *Caller) refusedFor(budget string) {
 	a.budgets[budget]++
 }
 
-// wasRefused tells whether any call was refused for a budget.
+// wasRefused says whether any call was refused for a budget.
 func (a *Caller) wasRefused(budget string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -237,7 +237,7 @@ func (a *Caller) url() string {
 	return "http://" + a.Address
 }
 
-// connect connects as a stranger does who speaks TLS where the node does.
+// connect connects as a stranger, with TLS if the node uses it.
 func (a *Caller) connect(ctx context.Context) (net.Conn, error) {
 	if a.Bundle != "" {
 		return certs.Secured(a.Dial, a.Bundle)(ctx, "tcp", a.Address)
@@ -245,7 +245,7 @@ func (a *Caller) connect(ctx context.Context) (net.Conn, error) {
 	return a.Dial(ctx, "tcp", a.Address)
 }
 
-// wait holds calls open, many at a time.
+// wait holds many concurrent Reserves open.
 func (a *Caller) wait(ctx context.Context, n int) {
 	a.onOne(ctx, perConnection, func(quota quotav1connect.QuotaServiceClient, number int) {
 		res, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
@@ -258,10 +258,10 @@ func (a *Caller) wait(ctx context.Context, n int) {
 	})
 }
 
-// perConnection is how many calls wait on one connection.
+// perConnection is the number of concurrent calls on one connection.
 const perConnection = 200
 
-// watch holds streams open, and asks again for those that are refused.
+// watch holds streams open, and repeats refused ones.
 func (a *Caller) watch(ctx context.Context, _ int) {
 	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Streams))
 	defer cancel()
@@ -282,7 +282,7 @@ func (a *Caller) watch(ctx context.Context, _ int) {
 	connections.Wait()
 }
 
-// watchOnce reads a stream until it ends. Only its end says that it was refused.
+// watchOnce reads a stream until it ends. Only the end shows a refusal.
 func watchOnce(ctx context.Context, quota quotav1connect.QuotaServiceClient) error {
 	stream, err := quota.Watch(ctx, &quotav1.WatchRequest{})
 	if err != nil {
@@ -294,7 +294,7 @@ func watchOnce(ctx context.Context, quota quotav1connect.QuotaServiceClient) err
 	return stream.Err()
 }
 
-// health has strangers watch a node's health on many streams.
+// health makes strangers watch a node's health on many streams.
 func (a *Caller) health(ctx context.Context, _ int) {
 	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Watchers))
 	defer cancel()
@@ -323,7 +323,7 @@ func (a *Caller) health(ctx context.Context, _ int) {
 	connections.Wait()
 }
 
-// watchHealth reads a stream of a node's health until it ends.
+// watchHealth reads a health stream until it ends.
 func watchHealth(ctx context.Context, client *connect.Client[emptypb.Empty, emptypb.Empty]) error {
 	stream, err := client.CallServerStream(ctx, connect.NewRequest(&emptypb.Empty{}))
 	if err != nil {
@@ -335,7 +335,7 @@ func watchHealth(ctx context.Context, client *connect.Client[emptypb.Empty, empt
 	return stream.Err()
 }
 
-// hold is how long what was asked for by number is held: until the end where it takes long to get it.
+// hold is how long connections and streams are held: with a requested number until the end, since opening them takes long.
 func (a *Caller) hold(asked int) time.Duration {
 	if asked > 0 {
 		return time.Hour
@@ -343,7 +343,7 @@ func (a *Caller) hold(asked int) time.Duration {
 	return held
 }
 
-// several is what was asked for, or else some.
+// several is the requested number, or else a default.
 func several(asked, some int) int {
 	if asked > 0 {
 		return asked
@@ -351,7 +351,7 @@ func several(asked, some int) int {
 	return some
 }
 
-// raise makes the most of two.
+// raise raises most to now, if that is larger.
 func raise(most *atomic.Int64, now int64) {
 	for {
 		before := most.Load()
@@ -361,7 +361,7 @@ func raise(most *atomic.Int64, now int64) {
 	}
 }
 
-// packed packs what has a size when it is unpacked.
+// packed compresses a message.
 func packed(unpacked []byte) []byte {
 	var packed bytes.Buffer
 	zip := gzip.NewWriter(&packed)
@@ -370,19 +370,18 @@ func packed(unpacked []byte) []byte {
 	return packed.Bytes()
 }
 
-// What a node unpacks of a call at the most, and of one that carries many things.
+// The most that a node unpacks of a call, and of a call that carries many things.
 const (
 	smallBody = 64 << 10
 	largeBody = 4 << 20
 )
 
-// spaces is JSON of a size that says nothing, fields the same as fields that no message has.
+// spaces is JSON of a size without content; fields is the same as Protobuf fields that no message has.
 func spaces(size int) []byte { return append(bytes.Repeat([]byte(" "), size-2), "{}"...) }
 
 func fields(size int) []byte { return bytes.Repeat([]byte{0xf8, 0x3f, 0x00}, size/3) } // number 1023, a varint: 0
 
-// aBomb is a call that is small until it is unpacked: without the token or with it, of a message that is refused for its size or taken
-// whole.
+// aBomb is a call that is small until it is unpacked: with or without the token, of a message that is refused for its size or accepted.
 type aBomb struct {
 	path, format string
 	carry        bool
@@ -390,7 +389,7 @@ type aBomb struct {
 	packed []byte
 }
 
-// Formats of bombs: what their message is sent in.
+// Formats of bombs: the encoding of their message.
 const (
 	asProto = "application/proto"
 	asJSON  = "application/json"
@@ -399,7 +398,7 @@ const (
 	asQuery = "query"
 )
 
-// bombs are all kinds. Those that are taken are valid: a node reads them to their end.
+// bombs are all kinds. Accepted ones are valid: a node reads them completely.
 var bombs = sync.OnceValue(func() []aBomb {
 	beyond, small, large := packed(make([]byte, 64<<20)), packed(fields(smallBody-1)), packed(fields(largeBody-1))
 	const health, reserve, batch = "/grpc.health.v1.Health/Check", "/quota.v1.QuotaService/Reserve", "/quota.v1.QuotaService/Batch"
@@ -441,7 +440,7 @@ func (b aBomb) request(ctx context.Context, api string) (*http.Request, error) {
 	return request, nil
 }
 
-// bomb sends what is large when it is unpacked: without a token, and with it what a node takes.
+// bomb sends a bomb: without the token, or with it for bombs that a node accepts.
 func (a *Caller) bomb(ctx context.Context, n int) {
 	kinds := bombs()
 	bomb := kinds[n%len(kinds)]
@@ -457,7 +456,7 @@ func (a *Caller) bomb(ctx context.Context, n int) {
 	if err == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
 		_ = response.Body.Close()
-		const exhausted = "8" // as gRPC has it
+		const exhausted = "8" // the code of gRPC
 		if response.StatusCode == http.StatusTooManyRequests || response.Header.Get("Grpc-Status") == exhausted ||
 			response.Trailer.Get("Grpc-Status") == exhausted {
 			a.refused.Add(1)
@@ -466,7 +465,7 @@ func (a *Caller) bomb(ctx context.Context, n int) {
 	a.told(err)
 }
 
-// silent holds connections on which nothing is ever sent. Which of them the node ends is its own affair.
+// silent holds connections on which nothing is ever sent. The node may close any of them.
 func (a *Caller) silent(ctx context.Context, _ int) {
 	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Silent))
 	defer cancel()
@@ -494,16 +493,16 @@ func (a *Caller) silent(ctx context.Context, _ int) {
 	working.Wait()
 }
 
-// dialers is how many connect at once.
+// dialers is the number of concurrent dials.
 const dialers = 16
 
-// prefaces are what strangers send to the port between nodes: nothing, noise, another protocol, the beginning of TLS and the end of it at once.
+// prefaces are what strangers send to the port between nodes: nothing, noise, another protocol, and the beginning of TLS before they close.
 var prefaces = []string{
 	"", "\x00\x00\x00\x00", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "quotad\xff\xff\xff\xff\xff\xff", strings.Repeat("\xff", 4096),
 }
 
-// raft connects to the port between nodes without a certificate: some hold on and say nothing, others send what is no preface, or make a
-// handshake and show nothing.
+// raft connects to the port between nodes without a certificate: some stay silent, others send an invalid preface, or make a handshake
+// without a certificate.
 func (a *Caller) raft(ctx context.Context, _ int) {
 	if a.Raft == "" {
 		pause(ctx, time.Second)
@@ -516,7 +515,7 @@ func (a *Caller) raft(ctx context.Context, _ int) {
 			continue
 		}
 		conns = append(conns, conn)
-		_, _ = io.WriteString(conn, prefaces[i%len(prefaces)]) // one that was cut off by then is refused
+		_, _ = io.WriteString(conn, prefaces[i%len(prefaces)]) // a connection that was cut off by then is refused
 		a.strangers.Add(1)
 	}
 	if a.Bundle != "" {

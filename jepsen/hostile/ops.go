@@ -11,10 +11,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// atOps is what the caller and strangers do at the port for operators, which serves no takes: they read, and hold what they can.
+// atOps are the parts of the attack on the port for operators, which serves no Reserve: they read, and hold connections.
 var atOps = []string{"watch", "health", "read", "bomb", "silent", "slow"}
 
-// served tells whether the port that is attacked serves something to do.
+// served says whether the attacked port serves a part of the attack.
 func (a *Caller) served(name string) bool {
 	if a.atOps {
 		return slices.Contains(atOps, name)
@@ -22,7 +22,7 @@ func (a *Caller) served(name string) bool {
 	return name != "read" // the API's port is busy enough
 }
 
-// beginAtOps attacks the port for operators as well, where it is known.
+// beginAtOps attacks the port for operators too, if it is known.
 func (a *Caller) beginAtOps(ctx context.Context, working *sync.WaitGroup) {
 	if a.Ops == "" {
 		return
@@ -31,10 +31,10 @@ func (a *Caller) beginAtOps(ctx context.Context, working *sync.WaitGroup) {
 	working.Go(func() { a.ops.Attack(ctx) })
 }
 
-// pages are what a stranger may ask a node for.
+// pages are the pages that a stranger may request from a node.
 var pages = []string{"/livez", "/readyz", "/healthz", "/metrics", "/"}
 
-// read asks for what a node shows, with the token and as a stranger.
+// read requests the status of a node, with the token and as a stranger.
 func (a *Caller) read(ctx context.Context, n int) {
 	admin := quotav1connect.NewAdminServiceClient(a.api, a.url())
 	quota := quotav1connect.NewQuotaServiceClient(a.api, a.url())
@@ -42,7 +42,7 @@ func (a *Caller) read(ctx context.Context, n int) {
 	a.told(err)
 	_, err = quota.ListQuotas(ctx, &quotav1.ListQuotasRequest{PageSize: 1000})
 	a.told(err)
-	_, err = admin.SetLimits(ctx, &quotav1.SetLimitsRequest{Limits: &quotav1.Limits{}}) // which it may not
+	_, err = admin.SetLimits(ctx, &quotav1.SetLimitsRequest{Limits: &quotav1.Limits{}}) // the token does not allow it
 	a.told(err)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url()+pages[n%len(pages)], http.NoBody)
 	if err != nil {

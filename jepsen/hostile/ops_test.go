@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestAttack_AtOps: the port for operators is attacked by what it serves, and its report stands apart.
+// TestAttack_AtOps: the parts that the port for operators serves attack it, and have a report of their own.
 func TestAttack_AtOps(t *testing.T) {
 	served := func(to *atomic.Int64) string {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { to.Add(1) }))

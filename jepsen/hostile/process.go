@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spec is an attack on some nodes by a process of its own; it comes as JSON.
+// Spec is an attack on some nodes by a separate process, in JSON.
 type Spec struct {
 	Nodes []Node `json:"nodes"`
-	// Token is the secret of the calls, Bundle the file of the CAs that sign for the API; empty: it is in clear text.
+	// Token is the secret of the calls, Bundle the file of the CAs that sign for the API; empty: clear text.
 	Token  string `json:"token"`
 	Bundle string `json:"bundle,omitempty"`
 	// LocalIP is the address to call from; empty: any.
 	LocalIP string `json:"local_ip,omitempty"`
-	// Silent and Streams are how many connections and streams are asked for of all nodes at once.
+	// Silent and Streams are the numbers of concurrent connections and streams, over all nodes.
 	Silent  int `json:"silent"`
 	Streams int `json:"streams"`
-	// Watchers is how many streams of health.
+	// Watchers is the number of concurrent health streams, over all nodes.
 	Watchers int `json:"watchers"`
 }
 
-// Node is a node as it is attacked.
+// Node is an attacked node.
 type Node struct {
 	Name string `json:"name"`
 	API  string `json:"api"`
@@ -37,24 +37,24 @@ type Node struct {
 	Ops string `json:"ops"`
 }
 
-// Report is what came of an attack.
+// Report is the outcome of an attack.
 type Report struct {
-	// Calls is how many ended, Refused how many of them for a budget. Reasons counts the errors by reason, or by code where they have none.
+	// Calls counts ended calls, Refused those of them that a budget refused. Reasons counts the errors by reason, or by code without one.
 	Calls   int64            `json:"calls"`
 	Refused int64            `json:"refused"`
 	Reasons map[string]int64 `json:"reasons"`
 	// Budgets counts the refusals that name a budget, by its name.
 	Budgets map[string]int64 `json:"budgets"`
-	// Strangers is how many connections to the port between nodes were made.
+	// Strangers counts the connections to the port between nodes.
 	Strangers int64 `json:"strangers"`
-	// Silent is how many silent connections were open at once, Streams how many streams were asked for at once, at the most.
+	// Silent is the most silent connections open at once, Streams the most streams requested at once.
 	Silent  int64 `json:"silent"`
 	Streams int64 `json:"streams"`
-	// Watchers is how many streams of health were asked for at once, at the most.
+	// Watchers is the most health streams requested at once.
 	Watchers int64 `json:"watchers"`
-	// Files is how many files the machine lets the process open.
+	// Files is the number of files that the machine lets the process open.
 	Files uint64 `json:"files"`
-	// Ops is what came of the attack on the ports for operators; nil: there was none. It counts for nothing else of the report.
+	// Ops is the outcome of the attack on the ports for operators; nil: there was none. The other counts leave it out.
 	Ops *Report `json:"ops,omitempty"`
 }
 
@@ -80,7 +80,7 @@ func Run(in io.Reader, out io.Writer) error {
 	return json.NewEncoder(out).Encode(report)
 }
 
-// attack has a caller at each node until ctx ends.
+// attack runs a caller at each node until ctx ends.
 func (s *Spec) attack(ctx context.Context) *Report {
 	dialer := &net.Dialer{}
 	if s.LocalIP != "" {
@@ -123,17 +123,17 @@ func (r *Report) add(other *Report) {
 
 func newReport() *Report { return &Report{Reasons: map[string]int64{}, Budgets: map[string]int64{}} }
 
-// niceness is the priority of the process: the attacker stands for another machine, and must not take this one's processors from the nodes.
+// niceness is the priority of the process: it stands for another machine, and must not take this one's processors from the nodes.
 const niceness = 10
 
-// asStranger lets the process open as many files as the machine allows, at a low priority.
+// asStranger lowers the process's priority and raises its limit of open files as far as the machine allows.
 func asStranger() (files uint64, err error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, err
 	}
 	more := unix.Rlimit{Cur: wantFiles, Max: max(wantFiles, limit.Max)}
-	if unix.Setrlimit(unix.RLIMIT_NOFILE, &more) == nil { // else it is no superuser
+	if unix.Setrlimit(unix.RLIMIT_NOFILE, &more) == nil { // only a superuser may
 		limit = more
 	}
 	return limit.Cur, errors.Join(unix.Setpriority(unix.PRIO_PROCESS, 0, niceness))
@@ -142,7 +142,7 @@ func asStranger() (files uint64, err error) {
 // wantFiles is enough for the largest attack.
 const wantFiles = 40_000
 
-// report is what came of the caller's attack.
+// report is the outcome of the caller's attack.
 func (a *Caller) report() *Report {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -32,8 +32,8 @@ func (budgeted) OpenSession(context.Context, *quotav1.OpenSessionRequest) (*quot
 	return nil, err
 }
 
-// TestAttack_ReachesBudgetsOverTLS: over TLS the caller's calls share connections of HTTP/2, also those of which many come at once, and
-// what is refused for a budget is counted.
+// TestAttack_ReachesBudgetsOverTLS: over TLS the caller's calls share HTTP/2 connections, also concurrent ones, and refusals for a budget
+// are counted.
 func TestAttack_ReachesBudgetsOverTLS(t *testing.T) {
 	path, handler := quotav1connect.NewQuotaServiceHandler(budgeted{})
 	mux := http.NewServeMux()

@@ -1,4 +1,4 @@
-// Package machine measures the machine that a run has to itself, or has not.
+// Package machine measures the use of the machine during a run.
 package machine
 
 import (
@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// Busy begins to measure how busy the machine is, and returns a function that tells how much of its processors' time was
-// in use since, from 0 to 1; 0 where that cannot be known.
+// Busy begins a measurement. The returned function returns the part of the processors' time that was in use since, from 0 to 1; 0 if that
+// is unknown.
 func Busy() func() float64 {
 	idle, all := processors()
 	return func() float64 {

@@ -11,9 +11,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// quota is an account. What counts is kept twice: surely counts what the rules demand, to the nanosecond; perhaps counts
-// what may still count, since the end of an exposure is rounded up, by a hundredth of a period at most. A grant is judged
-// by the first, a refusal by the second.
+// quota is an account. It counts charges twice: surely holds the charges that the rules demand, to the nanosecond. perhaps holds all that
+// may still count: the end of an exposure is rounded up, by a hundredth of a period at most. Grants are judged by surely, refusals by
+// perhaps.
 type quota struct {
 	number     int
 	name       string
@@ -22,35 +22,35 @@ type quota struct {
 	parent     *quota
 	children   int
 	deleted    bool
-	// leases and waiting count who has something to do with it.
+	// leases and waiting count its leases and waiters.
 	leases, waiting int
-	// held is what live leases hold in the window that takes holds now.
+	// held is the sum that live leases hold in the window to which new holds belong; window is that window.
 	held            int64
 	window          int64
 	surely, perhaps tally
-	recent          []*charge       // of a window, what was consumed lately
-	surelyIn        map[int64]int64 // by calendar window, what surely reached the provider in it
-	highest         int64           // the highest usable that it ever had
+	recent          []*charge       // of a window: recent charges
+	surelyIn        map[int64]int64 // by calendar window: amounts that surely reached the provider in it
+	highest         int64           // the highest usable so far
 	cap             reportedCap
 	others          others
-	total           int64 // of a rate, what was consumed in all since levelOvertaken
+	total           int64 // of a rate: all consumption since levelOvertaken
 	reset           reset
 	drawn           *big.Int // from the burst, in amounts x period
 	drawnAt         int64
-	draws           []*charge // from the burst since then, in the order in which they were consumed
+	draws           []*charge // later charges to the burst, in the order of their consumption
 	closedUntil     int64
 	closer          string
 	closerSince     int64
-	// over is a limit in place of its own; nil: none.
+	// over is the override of its limit; nil: none.
 	over *override
-	// reopened is when its last cooldown ended, ramped what was granted since.
+	// reopened is when its last cooldown ended, ramped the sum granted since.
 	reopened, ramped int64
 	// usages are by holder; unsure: some may be older than these books' policy.
 	usages map[string]*usage
 	unsure bool
-	// granted is what classes were granted in the present window at most, wanted when they last asked.
+	// granted is the most that each class was granted in the present window, wanted when the class last asked.
 	granted, wanted [3]int64
-	// pace is of a rate with shares; ageing is the shortest that it ever had, 0: none.
+	// pace is of a rate with shares; ageing is the shortest ageing time so far, 0: none.
 	pace   pacing
 	ageing int64
 }
@@ -59,7 +59,7 @@ type quota struct {
 type reportedCap struct {
 	total  int64
 	window int64
-	until  int64 // by the earlier view; of a rate by cluster time
+	until  int64 // by the early view; of a rate by cluster time
 	caller string
 	is     bool
 }
@@ -68,13 +68,13 @@ type reportedCap struct {
 type charge struct {
 	quota  *quota
 	amount int64
-	// end is when its exposure ends, latest when it does at the latest (a lease may end late); never: not known yet.
+	// end is the end of its exposure, latest the latest possible end (a lease may end late); never: unknown yet.
 	end, latest int64
 	began       int64 // when it was consumed (cluster time)
-	// before and beforeLeast are what counted when it was consumed, within rounding; told: a report of it may say something of a rate.
+	// before and beforeLeast bound the sum that counted when it was consumed; told: a report of it may tell something about a rate.
 	before, beforeLeast int64
 	told                bool
-	// total is what had been consumed of a rate in all; counted: since levelOvertaken.
+	// total is the rate's whole consumption up to then; counted: since levelOvertaken.
 	total   int64
 	counted bool
 	// surely and perhaps are its places in the quota's tallies.
@@ -91,7 +91,7 @@ type mark struct {
 	in    bool
 }
 
-// tally is a sum of charges until their time has come.
+// tally is a sum of charges, each until its own time.
 type tally struct {
 	sum    int64
 	order  marks
@@ -123,7 +123,7 @@ func (m *marks) Pop() any {
 	return x
 }
 
-// put enters a charge, or moves it; one that has stopped counting stays out.
+// put enters a charge, or moves it; a charge that has stopped counting stays out.
 func (t *tally) put(c *charge, m *mark, until int64, enter bool) {
 	if !enter && (!m.in || m.until == until) {
 		return
@@ -138,7 +138,7 @@ func (t *tally) put(c *charge, m *mark, until int64, enter bool) {
 	heap.Push(&t.order, marked{until: until, c: c, m: m})
 }
 
-// drop drops what stopped counting before a cutoff.
+// drop drops the charges that stopped counting before a cutoff.
 func (t *tally) drop(cutoff int64) {
 	t.cutoff = max(t.cutoff, cutoff)
 	for len(t.order) > 0 && t.order[0].until < t.cutoff {
@@ -151,7 +151,7 @@ func (t *tally) drop(cutoff int64) {
 	}
 }
 
-// counts tells how long a charge whose exposure ends then counts, in the time of the cutoff.
+// counts returns until when a charge counts if its exposure ends at end, in the time of the cutoff.
 func (q *quota) counts(end int64) int64 {
 	if end == never || q.rule.kind != windowKind || q.rule.anchored {
 		return end
@@ -160,7 +160,7 @@ func (q *quota) counts(end int64) int64 {
 	return end - 1
 }
 
-// countsPerhaps is the same with what rounding may add.
+// countsPerhaps is the same, with the most that rounding may add.
 func (q *quota) countsPerhaps(latest int64) int64 {
 	if latest == never || q.rule.kind == slotsKind || q.rule.kind == windowKind && !q.rule.anchored {
 		return q.counts(latest)
@@ -189,7 +189,7 @@ func (c *charge) move(end, latest int64) {
 	c.quota.perhaps.put(c, c.perhaps, c.quota.countsPerhaps(latest), false)
 }
 
-// lower takes an amount off a charge.
+// lower subtracts an amount from a charge.
 func (c *charge) lower(by int64) {
 	if c.surely.in {
 		c.quota.surely.sum -= by
@@ -203,7 +203,7 @@ func (c *charge) lower(by int64) {
 	c.amount -= by
 }
 
-// advance brings a quota to the present.
+// advance advances a quota to the present time.
 func (q *quota) advance(clock fsm.Clock) {
 	r := &q.rule
 	switch {
@@ -227,21 +227,21 @@ func (q *quota) advance(clock fsm.Clock) {
 	}
 }
 
-// uncap forgets a cap whose time is over: one caller's word has none that lasts for longer.
+// uncap ends a cap whose time is over: a single caller's report lasts no longer.
 func (q *quota) uncap(clock fsm.Clock) {
 	if q.cap.is && clock.WallEarly >= q.cap.until {
 		q.cap = reportedCap{}
 	}
 }
 
-// rolls tells whether the window to which holds belong has closed by the later view, and nobody said so yet. A view that
-// has fallen since may have been past it: that it closes is what counts with the first command that meets it.
+// rolls says whether the window of the current holds has closed by the late view, and no event has said so yet. A view that has fallen
+// since may have been past it: the first command that finds it closed counts.
 func (q *quota) rolls(clock fsm.Clock) bool {
 	return q.rule.kind == windowKind && !q.rule.anchored && q.takesHolds(clock) > q.window
 }
 
-// takesHolds is the calendar window, by its end, to which what is held now belongs: the one that the later view is in,
-// and a clock that is early by the skew.
+// takesHolds is the calendar window, by its end, to which current holds belong: the one of the late view plus the skew, by which the
+// provider's clock may be ahead.
 func (q *quota) takesHolds(clock fsm.Clock) int64 {
 	_, end := q.rule.windowAt(clock.WallLate + q.rule.skew)
 	return end
@@ -252,7 +252,7 @@ func (q *quota) drop(cutoff int64) {
 	q.perhaps.drop(cutoff)
 }
 
-// allowed is how much may be held and counted: usable, or less where a report lowered the window that takes holds now.
+// allowed is the most that may be held and counted: usable, or less if a report lowered the current window.
 func (q *quota) allowed() int64 {
 	if q.cap.is && (q.cap.window == q.window) {
 		return min(q.rule.usable, q.cap.total)
@@ -260,7 +260,7 @@ func (q *quota) allowed() int64 {
 	return q.rule.usable
 }
 
-// cooling tells whether the provider has closed the quota.
+// cooling says whether a cooldown has closed the quota.
 func (q *quota) cooling(now int64) bool { return q.closedUntil > now }
 
 // path is a quota and its ancestors.
@@ -272,15 +272,15 @@ func (q *quota) path() []*quota {
 	return path
 }
 
-// need is what a command needs of a quota: the sum over its items, those of descendants included.
+// need is the amount that a command needs of a quota: the sum over its items, those of descendants included.
 type need struct {
 	quota  *quota
 	amount int64
-	// own is what one item asks of this very quota.
+	// own is the amount of one item of this very quota.
 	own int64
 }
 
-// needs works out what items need; ok is false where a quota does not exist.
+// needs computes the amounts that items need; ok is false if a quota does not exist.
 func (j *Judge) needs(items []*logpb.Item) (needs []need, ok bool) {
 	for _, item := range items {
 		q := j.quotas[item.Quota]
@@ -301,7 +301,7 @@ func (j *Judge) needs(items []*logpb.Item) (needs []need, ok bool) {
 	return needs, true
 }
 
-// define takes quotas' definitions.
+// define applies definitions of quotas.
 func (j *Judge) define(definitions []*logpb.Quota) {
 	var created []*quota
 	for _, definition := range definitions {
@@ -340,7 +340,7 @@ func (j *Judge) define(definitions []*logpb.Quota) {
 	}
 }
 
-// setRule gives a quota a definition, under its override where it has one.
+// setRule gives a quota a definition, under its override if it has one.
 func (j *Judge) setRule(q *quota, definition *logpb.Quota) {
 	if q.definition != nil {
 		q.advance(j.clock)
@@ -360,8 +360,8 @@ func (j *Judge) setRule(q *quota, definition *logpb.Quota) {
 	j.repaced(q, was, &before)
 }
 
-// redrawn carries what was drawn from the burst over to another rule. A burst that is new begins whole, or, which is as
-// right, empty: until it has filled once, a refusal is not judged by it.
+// redrawn converts the amount drawn from the burst to another rule. A new burst begins full or, equally correct, empty: no refusal for a
+// burst is judged by it.
 func (q *quota) redrawn(before *rule, now int64) {
 	if before.burst == q.rule.burst && before.usable == q.rule.usable {
 		return
@@ -377,9 +377,9 @@ func (q *quota) redrawn(before *rule, now int64) {
 	q.draws, q.drawnAt = nil, now
 }
 
-// draw takes a new charge from the burst and tells whether it was there: no interval d may see more than burst + d x
-// usable / period, which is a bucket that drains at that rate. What a Settle takes off a charge was never drawn. A charge that
-// comes later than it was consumed counts from then on: these books permit more than there is.
+// draw draws a new charge from the burst and says whether the burst covers it. No interval d may see more than burst + d x usable / period,
+// which is a bucket that drains at that rate. Amounts that a Settle takes off a charge were never drawn. A charge that is entered later
+// than it was consumed counts from then on: these books permit more than the rule.
 func (q *quota) draw(now int64, c *charge) bool {
 	if q.rule.burst == 0 {
 		return true
@@ -397,7 +397,7 @@ func (q *quota) draw(now int64, c *charge) bool {
 	return had
 }
 
-// mayDraw tells whether a charge could be drawn from the burst.
+// mayDraw says whether the burst covers a charge.
 func (q *quota) mayDraw(now int64, c *charge) bool {
 	if q.rule.burst == 0 {
 		return true
@@ -406,7 +406,7 @@ func (q *quota) mayDraw(now int64, c *charge) bool {
 	return q.level(now, append(slices.Clip(q.draws), c)).Cmp(most) <= 0
 }
 
-// level is what is drawn from the burst at a moment, by some charges.
+// level is the amount drawn from the burst at a moment, with some charges.
 func (q *quota) level(now int64, draws []*charge) *big.Int {
 	level, at := new(big.Int).Set(q.drawn), q.drawnAt
 	drain := func(until int64) {

@@ -10,17 +10,16 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// capped plays commands on a calendar window of ten seconds that reports lower, as a provider does that others use up too. Its clocks
-// can be set
-// ahead, and a backup of it restored.
+// capped plays commands on a calendar window of ten seconds that reports lower, as with a provider whose quota others use too. Its clocks
+// can be set ahead, and a backup of it restored.
 type capped struct {
 	t       *testing.T
 	machine *fsm.Machine
 	judge   *Judge
-	entries []*logpb.Entry // all since the beginning that count
+	entries []*logpb.Entry // all valid ones since the beginning
 	index   uint64
 	now     int64 // cluster time
-	ahead   int64 // by which all members' clocks are
+	ahead   int64 // how far all members' clocks are ahead
 	found   []Violation
 }
 
@@ -57,7 +56,7 @@ func (c *capped) apply(entry *logpb.Entry) *logpb.Result {
 	return applied.Results[0]
 }
 
-// consumes is a call that the window must allow.
+// consumes makes one call, which the window must allow.
 func (c *capped) consumes() (lease, fence uint64) {
 	c.t.Helper()
 	lease, fence, ok := c.tries()
@@ -67,7 +66,7 @@ func (c *capped) consumes() (lease, fence uint64) {
 	return lease, fence
 }
 
-// tries consumes once, where the window allows it.
+// tries consumes once, if the window allows it.
 func (c *capped) tries() (lease, fence uint64, ok bool) {
 	c.t.Helper()
 	granted := c.do(0, &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
@@ -76,7 +75,7 @@ func (c *capped) tries() (lease, fence uint64, ok bool) {
 	return granted.GetLease(), granted.GetFence(), granted != nil
 }
 
-// reports is what the provider says of a call, and to what that lowers the window; nil: to nothing.
+// reports sends the provider's answer to a call, and returns the total to which that lowers the window; nil: it does not.
 func (c *capped) reports(after int64, lease, fence uint64, remaining int64) *int64 {
 	c.t.Helper()
 	result := c.do(after, &logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{
@@ -95,7 +94,7 @@ func (c *capped) reset() {
 	}
 }
 
-// restores sets machine and books back to the state after some entries.
+// restores resets machine and books to the state after some entries.
 func (c *capped) restores(count int) {
 	c.t.Helper()
 	back := &capped{t: c.t, machine: fsm.New(), judge: New()}
@@ -121,7 +120,7 @@ func (c *capped) restores(count int) {
 	c.machine, c.judge, c.entries = machine, judge, back.entries
 }
 
-// lowered has a report lower the window to the few that were consumed and remain, a second before the clocks go wrong.
+// lowered lowers the window by a report to the few units that were consumed and remain, a second before the clocks go wrong.
 func lowered(c *capped) {
 	c.t.Helper()
 	lease, fence := c.consumes()
@@ -131,9 +130,8 @@ func lowered(c *capped) {
 	c.now += sec
 }
 
-// TestCapsOverResets: a cap lasts for as long as one caller's word does, and a reset of the clock, with or without a restore before it,
-// moves
-// its end with the views and begins nothing again.
+// TestCapsOverResets: a cap lasts as long as a single caller's report counts. A reset of the clock, with or without a restore before it,
+// moves its end with the views and does not extend it.
 func TestCapsOverResets(t *testing.T) {
 	for name, play := range map[string]func(c *capped){
 		"a clock reset": func(c *capped) {

@@ -10,11 +10,11 @@ type span struct{ begin, end int64 }
 
 const (
 	widestSample = 2 * second
-	// longestExposure is longer than a lease and a call may last.
+	// longestExposure is longer than any lease plus its longest call.
 	longestExposure = 3 * 24 * 60 * minute
 )
 
-// resets tells whether a command of the entry reset the clock.
+// resets says whether a command of the entry reset the clock.
 func (e *entry) resets() bool {
 	for _, result := range e.results {
 		if result.GetClockReset() != nil {
@@ -24,8 +24,8 @@ func (e *entry) resets() bool {
 	return false
 }
 
-// resetClock judges a reset of the clock: the views are where the sample is, as Unix time, and did not go back. Every window begins again.
-// What was consumed since the present one began, by cluster time, surely counts in it; what was consumed within a period perhaps does.
+// resetClock judges a reset of the clock: the views equal the sample, as Unix time, and do not go back. Every window begins again. Amounts
+// consumed since the present window began, by cluster time, surely count in it; amounts consumed within a period perhaps do.
 func (j *Judge) resetClock(reset *logpb.ClockReset) {
 	was, now, sample := j.clock, j.entry.reset, j.entry.sample
 	switch {
@@ -41,7 +41,7 @@ func (j *Judge) resetClock(reset *logpb.ClockReset) {
 	j.clock = now
 	for _, q := range j.quotas {
 		if q.rule.kind == windowKind {
-			q.advance(was) // what the wrong time had closed, a cap of it included, is closed
+			q.advance(was) // whatever the wrong time had closed is closed, a cap included
 			q.rule.shift = now.Shift
 			q.beginAgain(now, now.WallEarly-was.WallEarly)
 			continue
@@ -50,9 +50,8 @@ func (j *Judge) resetClock(reset *logpb.ClockReset) {
 	}
 }
 
-// beginAgain begins a window again after a reset of the clock, which moved the views on. A cap ends when it did before: what one caller
-// said
-// lasts no longer for it.
+// beginAgain begins a window again after a reset of the clock, which moved the views forward. A cap keeps its end: the reset does not
+// extend a single caller's report.
 func (q *quota) beginAgain(clock fsm.Clock, moved int64) {
 	since := clock.Now
 	until := plus(clock.WallLate, q.rule.period)

@@ -43,7 +43,7 @@ func (j *Judge) consume(asked *logpb.Consume, result *logpb.Result) {
 	j.charge(l, asked.Items, consumed)
 }
 
-// closedItem is an item of which something was held in a window that has closed; nil: there is none.
+// closedItem is an item with a held amount whose window has closed; nil: there is none.
 func (l *lease) closedItem(clock fsm.Clock) *item {
 	for _, it := range l.items {
 		if it.held > 0 && !it.quota.deleted && it.quota.rule.kind != slotsKind && it.isClosed(clock) {
@@ -53,7 +53,7 @@ func (l *lease) closedItem(clock fsm.Clock) *item {
 	return nil
 }
 
-// consumedAgain judges an operation that is asked for again: the same must be answered, and nothing happens.
+// consumedAgain judges a repeated operation: the answer must be the same, and nothing happens.
 func (j *Judge) consumedAgain(l *lease, o *operation, asked *logpb.Consume, consumed *logpb.Consumed) {
 	j.stats.Repeated++
 	if !sameAsked(o.asked, asked.Items) {
@@ -77,7 +77,7 @@ func sameAsked(a, b []*logpb.Item) bool {
 	})
 }
 
-// cooled judges a Consume by what is closed.
+// cooled judges a Consume by cooldowns and suspensions.
 func (j *Judge) cooled(l *lease, items []*logpb.Item) {
 	for _, it := range l.items {
 		if !asks(items, it, j) {
@@ -95,7 +95,7 @@ func (j *Judge) cooled(l *lease, items []*logpb.Item) {
 	}
 }
 
-// asks tells whether a Consume is of an item: without items, it is of all but slots.
+// asks says whether a Consume covers an item: without items, it covers all but slots.
 func asks(items []*logpb.Item, it *item, j *Judge) bool {
 	if len(items) == 0 {
 		return it.quota.rule.kind != slotsKind && it.left(j.clock) > 0
@@ -103,7 +103,7 @@ func asks(items []*logpb.Item, it *item, j *Judge) bool {
 	return slices.ContainsFunc(items, func(item *logpb.Item) bool { return item.Quota == it.quota.name && !it.quota.deleted })
 }
 
-// consumeAtOnce judges what a Reserve consumed with its grant, as operation 1: all but slots.
+// consumeAtOnce judges the consumption of a Reserve with its grant, as operation 1: of all but slots.
 func (j *Judge) consumeAtOnce(l *lease, ask *logpb.Reserve, granted *logpb.Granted) {
 	something := slices.ContainsFunc(l.items, func(it *item) bool { return it.quota.rule.kind != slotsKind })
 	if (granted.Consumed != nil) != (ask.Consume && something) {
@@ -114,7 +114,7 @@ func (j *Judge) consumeAtOnce(l *lease, ask *logpb.Reserve, granted *logpb.Grant
 	}
 }
 
-// charge enters an operation: what is consumed must be held, by a window that has not closed, and counts from now on.
+// charge enters an operation: its amounts must be held, in a window that has not closed, and count from now on.
 func (j *Judge) charge(l *lease, asked []*logpb.Item, consumed *logpb.Consumed) {
 	j.stats.Consumed++
 	o := &operation{
@@ -154,7 +154,7 @@ func (j *Judge) charge(l *lease, asked []*logpb.Item, consumed *logpb.Consumed) 
 	j.spendBy(l, o)
 }
 
-// chargePart turns an amount that is held into one that counts, with the quota and each ancestor.
+// chargePart turns a held amount into one that counts, for the quota and each ancestor.
 func (j *Judge) chargePart(it *item, amount int64, o *operation) *part {
 	p := &part{quota: it.quota, consumed: amount}
 	it.drop(amount)
@@ -185,8 +185,8 @@ func (j *Judge) chargePart(it *item, amount int64, o *operation) *part {
 	return p
 }
 
-// reaches enters into a calendar window what surely reaches the provider in it: consumed in it by the earlier view, and
-// spent in it by the later one.
+// reaches enters an amount into a calendar window if it surely reaches the provider in it: consumed in it by the early view, and spent in
+// it by the late one.
 func (j *Judge) reaches(q *quota, c *charge, o *operation) {
 	if q.rule.kind != windowKind || q.rule.anchored || c.end == never {
 		return
@@ -207,7 +207,7 @@ func (j *Judge) reaches(q *quota, c *charge, o *operation) {
 	}
 }
 
-// spendBy judges for how long an operation may be spent: no longer than the strictest of its quotas says.
+// spendBy judges how long an operation may be spent: no longer than the strictest of its quotas allows.
 func (j *Judge) spendBy(l *lease, o *operation) {
 	longest, windows := int64(never), false
 	for _, p := range o.parts {
@@ -225,7 +225,7 @@ func (j *Judge) spendBy(l *lease, o *operation) {
 	}
 }
 
-// doneBelow takes a client's mark: operations below it are finished there, and nothing of them can come back.
+// doneBelow applies a client's mark: the client has finished the operations below it, and nothing of them can return.
 func (j *Judge) doneBelow(l *lease, mark uint64) {
 	if mark <= l.doneBelow {
 		return
@@ -274,12 +274,12 @@ func (j *Judge) settle(asked *logpb.Settle, settled *logpb.Settled) {
 	}
 }
 
-// inTime tells whether an operation may still be spent, by either clock.
+// inTime says whether an operation may still be spent, by either clock.
 func (j *Judge) inTime(o *operation) bool {
 	return j.clock.Now <= o.spendBy && (o.spendByWall == 0 || j.clock.WallLate <= o.spendByWall)
 }
 
-// part returns what an operation consumed of a quota; nil: nothing.
+// part returns the part of an operation that consumed of a quota; nil: none.
 func (o *operation) part(quota string) *part {
 	for _, p := range o.parts {
 		if p.quota.name == quota && !p.quota.deleted {
@@ -289,7 +289,7 @@ func (o *operation) part(quota string) *part {
 	return nil
 }
 
-// unspend gives back what will not be spent: once, until the spend-by, from the very charges, whatever the provider counts.
+// unspend returns unspent amounts: once, until the spend-by, from their own charges, even if the provider charges at admission.
 func (j *Judge) unspend(l *lease, o *operation, items []*logpb.Item, inTime bool) (back []*logpb.GrantedItem) {
 	switch {
 	case o.didUnspent && !sameAsked(o.unspent, items), !o.didUnspent && o.didActual:
@@ -328,8 +328,8 @@ func (j *Judge) unspend(l *lease, o *operation, items []*logpb.Item, inTime bool
 	return back
 }
 
-// finish settles what was really used, once. Less than the estimate comes off the charges of quotas that count real use;
-// more is charged on top, from now on. It ends the exposure.
+// finish settles the real use, once. Less than the estimate reduces the charges of quotas that count real use; more is charged as an
+// overrun from now on. It ends the exposure.
 func (j *Judge) finish(l *lease, o *operation, items []*logpb.Item, inTime bool) (back, over []*logpb.GrantedItem) {
 	if o.didActual && !sameAsked(o.actual, items) {
 		j.violate("once", "the actual part of operation %d of lease %d was settled before", o.number, l.id)
@@ -380,7 +380,7 @@ func (j *Judge) finish(l *lease, o *operation, items []*logpb.Item, inTime bool)
 	return back, over
 }
 
-// overrun charges what was used on top, to the quota and to its ancestors.
+// overrun charges use beyond the estimate, to the quota and to its ancestors.
 func (j *Judge) overrun(p *part, amount int64) {
 	p.over = amount
 	for _, c := range p.charges {
@@ -389,14 +389,14 @@ func (j *Judge) overrun(p *part, amount int64) {
 			j.consumes(c.quota, amount)
 			c.quota.enter(&charge{amount: amount, end: now, latest: now, class: c.class}, j.clock.Now)
 			j.pays(c.quota, amount)
-			for class := range c.quota.granted { // whoever it is charged to
+			for class := range c.quota.granted { // any class may be charged with it
 				c.quota.granted[class] = plus(c.quota.granted[class], amount)
 			}
 		}
 	}
 }
 
-// settleEnded judges a Settle with the fence of a lease that has ended: it can only charge on top, once.
+// settleEnded judges a Settle with the fence of an ended lease: it can only charge an overrun, once.
 func (j *Judge) settleEnded(asked *logpb.Settle, settled *logpb.Settled) {
 	l := j.ended[asked.Lease]
 	var o *operation

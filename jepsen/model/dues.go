@@ -2,18 +2,18 @@ package model
 
 import "container/heap"
 
-// due is when something with a number ends by itself.
+// due is the time at which a numbered object ends by itself.
 type due struct {
 	at int64
 	id uint64
 }
 
-// dues are in the order of time. What ended otherwise, or later than it once said, stays in until its time has come.
+// dues are in order of time. An object that ended earlier, or was extended, keeps its entry until that time.
 type dues struct{ heap dueHeap }
 
 func (d *dues) add(at int64, id uint64) { heap.Push(&d.heap, due{at, id}) }
 
-// first returns the first that is due.
+// first returns the first entry whose time has come.
 func (d *dues) first(now int64) (due, bool) {
 	if len(d.heap) == 0 || d.heap[0].at > now {
 		return due{}, false

@@ -6,42 +6,42 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// What others use of a rate, by its provider's word (docs/policy/shares.md): these books know between what it lies. They are told what was
-// said and when the call was consumed, and know within rounding what counted then.
+// The use of a rate by others, as its provider reports it (docs/policy/shares.md): these books know bounds of it. They know the report and
+// when the call was consumed and, within rounding, the sum that counted then.
 
 const (
-	// levelReports is the version of entries from which on reports tell a rate something.
+	// levelReports is the first version of entries at which reports change a rate's state.
 	levelReports = 7
-	// levelOvertaken is that from which on what was consumed after the operation of a report is not taken for what others use.
+	// levelOvertaken is the first at which consumption after the operation of a report does not count as use by others.
 	levelOvertaken = 8
-	// levelOneWord is that from which on one caller's word holds a rate back for a bounded time.
+	// levelOneWord is the first at which a single caller's report holds a rate back only for a bounded time.
 	levelOneWord = 8
-	// levelHeard is that from which on a report is stale only next to a later one of the same caller.
+	// levelHeard is the first at which a report is stale only after a later one of the same caller.
 	levelHeard = 9
 	// lowerPeriods is for how many periods a lower limit lowers a rate.
 	lowerPeriods = 2
 )
 
-// others is what others use of a rate.
+// others is the use of a rate by others.
 type others struct {
-	// most was said at mostAt, or what is left of it by then; least surely was at leastAt.
+	// most is the upper bound reported at mostAt, or its faded rest; least is the lower bound of leastAt.
 	most, mostAt, least, leastAt int64
-	// heard is the latest consume of which there was a report before levelHeard, or when an operator ended what was known; heardBy are the
-	// latest since then, by the caller that reported.
+	// heard is the time of the latest consume that was reported before levelHeard, or of an operator's reopening; heardBy are the latest since
+	// then, by reporting caller.
 	heard   int64
 	heardBy map[string]int64
 	// lowered is until when a lower limit may lower the rate.
 	lowered int64
-	// early: something was said before levelOneWord.
+	// early: there was a report before levelOneWord.
 	early bool
-	// alone is the only caller who has said anything since levelOneWord, which was not refused: first at from, if it was more than
-	// rounding at sure; many: there are others, or it was.
+	// alone is the only caller that has reported since levelOneWord, without refusals: first at from, and at sure with more than rounding
+	// explains. many: other callers reported, or a call was refused.
 	alone      string
 	from, sure int64
 	many       bool
 }
 
-// span is how long at most what is held back takes to fade.
+// span is the longest time in which a held-back amount fades.
 func (q *quota) span() int64 {
 	if q.others.early {
 		return q.rule.period
@@ -49,10 +49,10 @@ func (q *quota) span() int64 {
 	return q.shortSpan()
 }
 
-// shortSpan is how long at least it does.
+// shortSpan is the shortest such time.
 func (q *quota) shortSpan() int64 { return min(q.rule.period, longestClosing) }
 
-// faded is what is left of an amount after a time.
+// faded is the rest of an amount after a time.
 func faded(amount, passed, period int64) int64 {
 	if passed >= period {
 		return 0
@@ -60,7 +60,7 @@ func faded(amount, passed, period int64) int64 {
 	return amount - mulDiv(amount, passed, period)
 }
 
-// keptAtMost is what may be held back for others: six fifths, in steps of the log.
+// keptAtMost is the most that may be held back for others: six fifths, in steps of the log.
 func (q *quota) keptAtMost(now int64) int64 {
 	o, period := &q.others, q.span()
 	if o.most == 0 || now-o.mostAt >= period {
@@ -70,7 +70,7 @@ func (q *quota) keptAtMost(now int64) int64 {
 	return mulDiv(6*o.most, period-passed, 5*period) + 1
 }
 
-// keptAtLeast is what surely is.
+// keptAtLeast is the amount that surely is.
 func (q *quota) keptAtLeast(now int64) int64 {
 	o, period := &q.others, q.shortSpan()
 	if o.least == 0 || now-o.leastAt >= period {
@@ -79,7 +79,7 @@ func (q *quota) keptAtLeast(now int64) int64 {
 	return mulDiv(6*o.least, period-(now-o.leastAt), 5*period)
 }
 
-// hear takes what a provider said of a rate.
+// hear applies a provider's report about a rate.
 func (j *Judge) hear(q *quota, o *operation, caller string, signal *logpb.Signal, reported *logpb.ReportedQuota) {
 	lower := signal.Limit != nil && *signal.Limit < q.rule.limit
 	if reported.CappedTo != nil {
@@ -128,8 +128,8 @@ func (j *Judge) hear(q *quota, o *operation, caller string, signal *logpb.Signal
 	}
 }
 
-// heeds tells whether what a caller says of others may be believed, and must be: of one alone for as long as it could close the rate, and
-// then not for as long again. Between these nobody knows, since rounding decides when it began.
+// heeds says whether a caller's report about others may be believed, and whether it must be. A single caller is believed for as long as it
+// could close the rate, and then ignored for as long. Between these both are possible, since rounding decides when it began.
 func (j *Judge) heeds(q *quota, caller string, signal *logpb.Signal, most int64, surely bool) (may, must bool) {
 	now, of, bound := j.clock.Now, &q.others, j.closingBound(q)
 	if j.level < levelOneWord {
@@ -160,7 +160,7 @@ func (j *Judge) loweredFor(q *quota) int64 {
 	return min(lowerPeriods*q.rule.period, longestClosing)
 }
 
-// consumes enters what is consumed of a rate into its total, and tells whether it has one.
+// consumes adds to the total consumption of a rate, and says whether the quota has one.
 func (j *Judge) consumes(q *quota, amount int64) bool {
 	if q.rule.kind != rateKind || j.level < levelOvertaken {
 		return false
@@ -169,7 +169,7 @@ func (j *Judge) consumes(q *quota, amount int64) bool {
 	return true
 }
 
-// since is what was consumed of a rate after an operation, whose first charge to it this is, by other ones.
+// since is the consumption of a rate by other operations after an operation; first is that operation's first charge to it.
 func (j *Judge) since(q *quota, o *operation, first *charge) int64 {
 	own := int64(0)
 	for _, p := range o.parts {
@@ -185,14 +185,14 @@ func (j *Judge) since(q *quota, o *operation, first *charge) int64 {
 	return max(q.total-first.total-own, 0)
 }
 
-// lowerRate judges a rate that is lowered: to what the limit leaves that was named, and never up.
+// lowerRate judges the lowering of a rate: to the rest that the reported limit leaves, and never up.
 func (j *Judge) lowerRate(q *quota, o *operation, lower bool, signal *logpb.Signal, total int64) {
 	j.stats.Caps++
 	named := mulDiv(signal.GetLimit(), millionth-int64(q.definition.HeadroomPpm), millionth)
 	switch {
 	case o == nil || !lower:
 		j.violate("cap", "%s is lowered to %d by a report of %v", q.name, total, signal)
-	case total < named || total > named && j.level < levelOneWord: // of one caller's word a part may be believed
+	case total < named || total > named && j.level < levelOneWord: // a single caller's report may be believed in part
 		j.violate("cap", "%s is lowered to %d by a limit of %d", q.name, total, *signal.Limit)
 	case total >= q.allowed():
 		j.violate("cap", "%s is lowered to %d, it had %d", q.name, total, q.allowed())
@@ -216,11 +216,11 @@ func (o *operation) chargedTo(q *quota) (first *charge, amount int64) {
 	return first, amount
 }
 
-// retryFrom is how long after a cooldown each class comes back at the earliest (docs/policy/ramp.md).
+// retryFrom is the earliest retry of each class after a cooldown (docs/policy/ramp.md).
 var retryFrom = [3]int64{0, second / 2, 7 * second / 2}
 
-// comesBack judges when a refusal for a cooldown says to come back: after its end, and not before the classes above. Later it may be for
-// other reasons.
+// comesBack judges the retry time of a refusal for a cooldown: after its end, and after those of higher classes. Other reasons may put it
+// off further.
 func (j *Judge) comesBack(q *quota, refusal *logpb.Refusal, class int32) {
 	switch {
 	case refusal.ReopensAtNs == 0:
@@ -234,7 +234,7 @@ func (j *Judge) comesBack(q *quota, refusal *logpb.Refusal, class int32) {
 	}
 }
 
-// predicts judges a forecast of a rate: it is near, advises what can be followed, and parks nobody.
+// predicts judges a forecast of a rate: it is near, its advice can be followed, and it parks nobody.
 func (j *Judge) predicts(f *logpb.Forecast) {
 	q := j.quotas[f.GetQuota()]
 	if f == nil || q == nil || q.rule.kind != rateKind {
@@ -247,7 +247,7 @@ func (j *Judge) predicts(f *logpb.Forecast) {
 	}
 }
 
-// limitedUntil is until when a refusal limits a step of a workflow: until a cooldown is over, though callers come back later.
+// limitedUntil is until when a refusal limits a step of a workflow: until the end of a cooldown, though retries come later.
 func limitedUntil(refusal *logpb.Refusal) int64 {
 	return cmp.Or(refusal.ReopensAtNs, refusal.RetryAtNs)
 }

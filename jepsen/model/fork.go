@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// messagesAreShared tells the cloner once that a judge never changes a message of the log, so that copies share them.
+// messagesAreShared makes the cloner share messages of the log, once: a judge never changes them.
 var messagesAreShared = sync.OnceFunc(func() {
 	var share func(all protoreflect.MessageDescriptors)
 	share = func(all protoreflect.MessageDescriptors) {
@@ -25,11 +25,11 @@ var messagesAreShared = sync.OnceFunc(func() {
 	share(logpb.File_quotad_log_v1_log_proto.Messages())
 })
 
-// Fork returns a judge with the same books, which from then on are its own. A restore continues from the books of its backup, and what the
-// cluster did between the two is judged besides.
+// Fork returns a judge with a copy of the books. A restore continues from the books of its backup, while the original judges the entries
+// between backup and restore.
 func (j *Judge) Fork() *Judge {
 	messagesAreShared()
 	books := *j
-	books.entry = entry{index: j.entry.index} // the entry that was judged last is not judged again
+	books.entry = entry{index: j.entry.index} // the last entry is not judged again
 	return clone.Slowly(&books).(*Judge)      //nolint:errcheck // a clone has the type of what was cloned
 }

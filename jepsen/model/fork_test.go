@@ -6,8 +6,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAForkHasBooksOfItsOwn: a judge and its fork that judge the same entries come to the same, entry by entry. Books that both had in
-// common would count each entry twice.
+// TestAForkHasBooksOfItsOwn: a judge and its fork judge the same entries in the same way. Shared books would count each entry twice.
 func TestAForkHasBooksOfItsOwn(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := newDrive(fromRapid{rt}, rapid.Bool().Draw(rt, "policies"))

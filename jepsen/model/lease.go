@@ -9,15 +9,15 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// lease is a lease.
+// lease is the account of a lease.
 type lease struct {
 	id, fence uint64
 	holder    string
 	class     int32
 	deadline  int64
-	// soonest is the deadline in another reading of its turn's end, where these books cannot tell; 0: they can.
+	// soonest is the deadline if its baton ended earlier, where these books cannot tell; 0: they can.
 	soonest int64
-	// ttl is the longest length that was asked for.
+	// ttl is the longest requested length.
 	ttl int64
 	// tentative says that its first Consume or Renew gives it its full length.
 	tentative bool
@@ -26,17 +26,17 @@ type lease struct {
 	ops       map[uint64]*operation
 }
 
-// item is what a lease holds of a quota, and with it of the quota's ancestors.
+// item is the amount that a lease holds of a quota, and with it of the quota's ancestors.
 type item struct {
 	quota *quota
 	held  int64
-	// shares are the quota and its ancestors, as they were when this was granted.
+	// shares are the quota and its ancestors at the time of the grant.
 	shares []share
-	// closed says that the window of a share has closed and the rest went back.
+	// closed says that the window of a share has closed and the rest was returned.
 	closed bool
 }
 
-// share is a quota in which an item is held, and the window in which it is.
+// share is a quota in which an item is held, and its window at that time.
 type share struct {
 	quota  *quota
 	window int64
@@ -45,27 +45,27 @@ type share struct {
 // operation is one Consume.
 type operation struct {
 	number uint64
-	// asked, unspent and actual are what was asked of each part; the parts that were settled are not nil.
+	// asked, unspent and actual are the requested items of each part; those of settled parts are not nil.
 	asked, unspent, actual []*logpb.Item
 	didUnspent, didActual  bool
 	parts                  []*part
 	spendBy, spendByWall   int64
-	// began is when it was consumed, by the earlier view of Unix time.
+	// began is when it was consumed, by the early view of Unix time.
 	began int64
 	class int32
 }
 
-// part is what an operation consumed of one item.
+// part is the consumption of one item by an operation.
 type part struct {
 	quota             *quota
 	consumed, unspent int64
-	// over is what was used on top of it.
+	// over is its overrun.
 	over int64
 	// charges are those of the quota and its ancestors, the quota's first.
 	charges []*charge
 }
 
-// live returns the lease that a command may name: it has not ended, and this is its fence.
+// live returns the lease that a command may name: it has not ended, and the fence is its own.
 func (j *Judge) live(id, fence uint64) *lease {
 	l := j.leases[id]
 	if l == nil || l.fence != fence || l.deadline <= j.clock.Now {
@@ -84,8 +84,8 @@ func (j *Judge) named(id, fence uint64, what string) *lease {
 	return l
 }
 
-// closeItems gives back the rest of items of which one share's window has closed. The state machine does that when the
-// lease is named, and so must these books, or they would differ in between.
+// closeItems returns the rest of items with a share whose window has closed. The state machine does that when a command names the lease,
+// and these books must follow, or they would differ in between.
 func (j *Judge) closeItems(l *lease) {
 	for _, it := range l.items {
 		if !it.isClosed(j.clock) || it.closed {
@@ -101,7 +101,7 @@ func (j *Judge) closeItems(l *lease) {
 	}
 }
 
-// isClosed tells whether the window of any share has closed.
+// isClosed says whether the window of any share has closed.
 func (it *item) isClosed(clock fsm.Clock) bool {
 	closed := it.closed
 	for _, s := range it.shares {
@@ -113,10 +113,10 @@ func (it *item) isClosed(clock fsm.Clock) bool {
 	return closed
 }
 
-// holds tells whether what is held in a share is held still.
+// holds says whether a share still holds its amount.
 func (s share) holds() bool { return !s.quota.deleted && s.window == s.quota.window }
 
-// left is what an item holds.
+// left is the amount that an item holds.
 func (it *item) left(clock fsm.Clock) int64 {
 	if it.quota.deleted || it.isClosed(clock) {
 		return 0
@@ -124,7 +124,7 @@ func (it *item) left(clock fsm.Clock) int64 {
 	return it.held
 }
 
-// drop takes from what an item holds.
+// drop subtracts from the amount that an item holds.
 func (it *item) drop(amount int64) {
 	for _, s := range it.shares {
 		if s.holds() && !it.closed {
@@ -182,7 +182,7 @@ func (j *Judge) grant(ask *logpb.Reserve, granted *logpb.Granted, class int32, w
 	j.consumeAtOnce(l, ask, granted)
 }
 
-// allOrNothing compares what was granted with what was asked.
+// allOrNothing compares the granted items with the requested ones.
 func (j *Judge) allOrNothing(ask *logpb.Reserve, granted *logpb.Granted) {
 	for steps, names := range j.chains(ask) {
 		if j.isAsked(ask, names, granted) {
@@ -193,7 +193,7 @@ func (j *Judge) allOrNothing(ask *logpb.Reserve, granted *logpb.Granted) {
 	j.violate("all-or-nothing", "asked for %v, granted %v", ask.Items, granted.Items)
 }
 
-// isAsked tells whether a grant is of what was asked, of quotas that may be others than those asked for.
+// isAsked says whether a grant covers the requested items, from the quotas in names: the requested ones or their fallbacks.
 func (j *Judge) isAsked(ask *logpb.Reserve, names []string, granted *logpb.Granted) bool {
 	same := len(ask.Items) == len(granted.Items)
 	for i := 0; same && i < len(ask.Items); i++ {
@@ -231,7 +231,7 @@ func (j *Judge) room(ask *logpb.Reserve, granted *logpb.Granted, needs []need, c
 	}
 }
 
-// wanting says what stands in the way of a grant.
+// wanting names the first obstacle to a grant; empty: none.
 func (j *Judge) wanting(ask *logpb.Reserve, needs []need, class int32) (name, detail string) {
 	asked, _ := j.needs(j.asked(ask))
 	rank := min(j.rank(ask.Holder, class, needs), j.rank(ask.Holder, class, asked))
@@ -269,7 +269,7 @@ func (j *Judge) wanting(ask *logpb.Reserve, needs []need, class int32) (name, de
 	return j.keptBack(ask.Holder, needs)
 }
 
-// hold enters what a lease holds.
+// hold enters the items of a lease.
 func (j *Judge) hold(l *lease, items []*logpb.GrantedItem) {
 	for _, granted := range items {
 		q := j.quotas[granted.Quota]
@@ -287,7 +287,7 @@ func (j *Judge) hold(l *lease, items []*logpb.GrantedItem) {
 	}
 }
 
-// noteMost remembers the fullest that a quota was.
+// noteMost records the highest use of a quota, in percent of what it allows.
 func (j *Judge) noteMost(needs []need) {
 	for _, n := range needs {
 		if allowed := n.quota.allowed(); allowed > 0 && allowed < 1<<53 {
@@ -296,7 +296,7 @@ func (j *Judge) noteMost(needs []need) {
 	}
 }
 
-// expire takes the end of a lease whose time is up.
+// expire handles the end of a lease by its deadline.
 func (j *Judge) expire(event *effect.Event) {
 	j.stats.Expired++
 	j.entry.expired++
@@ -314,8 +314,7 @@ func (j *Judge) expire(event *effect.Event) {
 	j.end(l, true)
 }
 
-// end ends a lease. What it held goes back; with grace, its slots stay in use for a while. It returns what it held of
-// each item.
+// end ends a lease and returns its held amounts; with grace, its slots stay in use for a while. It returns the sum of each item.
 func (j *Judge) end(l *lease, withGrace bool) (held []*logpb.GrantedItem) {
 	for _, it := range l.items {
 		for i, s := range it.shares {
@@ -344,7 +343,7 @@ func (j *Judge) end(l *lease, withGrace bool) (held []*logpb.GrantedItem) {
 	return held
 }
 
-// orphan keeps those operations of a lease that has ended of which an overrun can still come.
+// orphan keeps those operations of an ended lease for which an overrun can still be settled.
 func (j *Judge) orphan(l *lease) {
 	now := j.clock.Now
 	var left int64
@@ -362,14 +361,14 @@ func (j *Judge) orphan(l *lease) {
 	}
 	l.items = nil
 	if len(l.ops) > 0 {
-		// Longer than the state machine remembers them: it looks again at what does not count any more, a thousand an
-		// entry, and forgets the rest after a day.
+		// This is longer than the state machine remembers them: it checks again whether they count, a thousand per entry, and forgets the rest
+		// after a day.
 		j.ended[l.id] = l
 		j.forget.add(now+min(left+left/20, 2*24*60*minute)+10*minute, l.id)
 	}
 }
 
-// counts tells whether anything of a lease that has ended may count still.
+// counts says whether anything of an ended lease may still count.
 func (l *lease) counts(clock fsm.Clock) bool {
 	for _, o := range l.ops {
 		for _, p := range o.parts {
@@ -386,8 +385,7 @@ func (l *lease) counts(clock fsm.Clock) bool {
 	return false
 }
 
-// endOpen gives exposures whose end is not known the latest that they can have: one longest call after the lease's
-// deadline.
+// endOpen gives exposures with an unknown end the latest possible one: one longest call after the lease's deadline.
 func (o *operation) endOpen(clock fsm.Clock, deadline int64) {
 	for _, p := range o.parts {
 		for _, c := range p.charges {
@@ -442,7 +440,7 @@ func (j *Judge) release(asked *logpb.Release, released *logpb.Released) {
 	}
 }
 
-// item returns what a lease has of a quota; nil: nothing.
+// item returns a lease's item of a quota; nil: none.
 func (l *lease) item(quota string) *item {
 	for _, it := range l.items {
 		if it.quota.name == quota && !it.quota.deleted {

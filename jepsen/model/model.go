@@ -1,57 +1,57 @@
-// Package model is the rules of quota a second time: plain, slow and without a line of package fsm's decisions. It does
-// not predict. It is given each entry of a log and what its commands came to, keeps its own books, and says what was not
-// allowed. These are the rules, with the promises of docs/consistency.md that they guard:
+// Package model states the rules of quota a second time: plainly, slowly, and without code of package fsm. It does not predict. It reads
+// each entry of a log with the results of its commands, keeps its own books, and reports violations. These are the rules, with the promises
+// of docs/consistency.md that they guard:
 //
-//   - ceiling (1): with a grant, what a quota and each of its ancestors has held and counted is at most usable, or what a
-//     report lowered it to; so nothing is granted after a limit was lowered until it is under again.
-//   - clamp (1): no hold is larger than the largest hold, and none of a quota that is suspended.
-//   - all-or-nothing (1): a grant is of all that was asked, and of nothing else.
-//   - conservation (1): no operation consumes more than is held; what comes back is what was not used, once; overruns are
-//     what was used on top; the refusals' "available" is the sum over leases and operations.
-//   - unexplained (1): nothing happens that no command, deadline or turn explains.
-//   - window (2): what surely falls into one calendar window is at most usable.
-//   - burst (2): no interval has more than the burst and what refills in it.
-//   - spend-by (2): what was consumed may not be spent for longer than the definition says.
-//   - cooldown (2): between a provider's word and its end nothing is granted or consumed; the end is the later of old and
-//     new, and within what one caller's word can do.
-//   - reset (2): a reset that comes less than a period after the last one frees and closes nothing on one caller's word.
-//   - cap (2): a report only lowers a window, and only where somebody else uses the key.
-//   - fence-order (3): fences and lease ids grow with every grant, for ever.
-//   - dead-fence (3): a lease that has ended, or another's fence, changes nothing; an overrun alone is still taken, once.
+//   - ceiling (1): with a grant, the held and counted amounts of a quota and of each of its ancestors are at most usable, or the total to
+//     which a report lowered it. So after a limit was lowered nothing is granted until they are below it again.
+//   - clamp (1): no hold exceeds the largest hold, and nothing of a suspended quota is granted.
+//   - all-or-nothing (1): a grant covers all requested items, and nothing else.
+//   - conservation (1): no operation consumes more than is held; only unused amounts return, once. An overrun is the use beyond the
+//     estimate. A refusal's "available" is usable without the sum over leases and operations.
+//   - unexplained (1): a command, a deadline or a baton explains every event.
+//   - window (2): the amounts that surely fall into one calendar window are at most usable.
+//   - burst (2): no interval has more than the burst and its refill.
+//   - spend-by (2): consumed amounts may not be spent for longer than the definition says.
+//   - cooldown (2): between a provider's report and its end nothing is granted or consumed. The end is the later of the old and the new
+//     one, and within the bound of a single caller's report.
+//   - reset (2): a reset less than a period after the last one frees and closes nothing by a single caller's report.
+//   - cap (2): a report only lowers a window, and only if others use the key.
+//   - fence-order (3): fences and lease IDs rise with every grant, without exception.
+//   - dead-fence (3): an ended lease, or another's fence, changes nothing, except that an overrun is still charged, once.
 //   - once (5): a numbered request has one effect and one answer, an operation is consumed and settled once.
-//   - session (5): a session that is closed or idle for too long carries nothing out; one in use does not end.
+//   - session (5): a session that is closed or idle for too long applies nothing; one in use does not end.
 //   - clock (6): cluster time is that of the entries and never goes back.
-//   - deadline (6): a lease has the length that was asked for, and a Renew never shortens it.
-//   - early-expiry, late-expiry (6): a lease ends by itself at its deadline, with the first entry that is due. Of what is
-//     due, a thousand things an entry.
-//   - grace (6): a slot of a lease that ended by itself counts until its grace is over.
-//   - item-closed (6): what was held in a window that has closed cannot be consumed; no window closes early.
-//   - override (2): a limit in place of a quota's own counts from its command to its end, and not for longer.
+//   - deadline (6): a lease has the requested length, and a Renew never shortens it.
+//   - early-expiry, late-expiry (6): a lease expires with the first entry at or after its deadline. Each entry ends at most a thousand
+//     expired objects of a kind.
+//   - grace (6): a slot of an expired lease counts until its grace is over.
+//   - item-closed (6): amounts held in a closed window cannot be consumed; no window closes early.
+//   - override (2): an override of a limit counts from its command to its end.
 //   - zone, share, ramp, breaker (8): nothing is granted that the quota's policy withholds.
-//   - turn (8): while a workflow goes one at a time, nothing is granted to a step but the one that has the turn, no two have it
-//     at once, and no lease of a turn outlives it.
-//   - sequential (8): a workflow goes one at a time when enough of its steps were limited, and not before; all go again when
-//     it was calm for long enough, and not before.
-//   - back-pressure (8): who is kept back for a step that is limited is granted nothing.
-//   - task-attempt (5): a task's attempts come one after the other, when they may, and end once.
-//   - task-budget (5): a task's failures are counted, and it is shelved, once, when it has failed as often as it may.
-//   - class (8): who asks is judged in its own class or a lower one.
-//   - class-order (8): nobody of a lower class is granted what somebody of a higher one waits for.
-//   - fifo (8): who waits for the same quotas in the same class is served in the order in which it asked.
-//   - late-wait, early-wait-end (9): a wait ends when its time is up, and not before without a reason.
-//   - false-refusal (9): the reason of a "no" is true.
+//   - turn (8): while a workflow runs one step at a time, only the step with the baton is granted something. No two steps have it at
+//     once, and no lease outlives its baton.
+//   - sequential (8): a workflow runs one step at a time when enough of its steps were limited, and not before. It runs in parallel
+//     again when it was calm for long enough, and not before.
+//   - back-pressure (8): a step that is held back for a limited step is granted nothing.
+//   - task-attempt (5): a task's attempts run one after the other, begin when they may, and end once.
+//   - task-budget (5): a task's failures are counted, and it is shelved, once, when they reach its budget.
+//   - class (8): a request is judged in its own class or a lower one.
+//   - class-order (8): no request overtakes a waiting request of a higher class.
+//   - fifo (8): requests of the same holder and class for the same quotas are served in the order of their arrival.
+//   - late-wait, early-wait-end (9): a wait ends when its time is up, and before that only for a reason.
+//   - false-refusal (9): the reason of a refusal is true.
 //
-// Where the state machine rounds to the safe side (ends of exposures, by a hundredth of a period) or the rules leave a
-// choice, the model allows both; it is exact where a mistake would hurt.
+// Where the state machine rounds to the safe side (ends of exposures, by a hundredth of a period) or the rules leave a choice, the model
+// allows both. It is exact where an error would do harm.
 //
-// Policies and workflows are judged from one side: what is granted must have been permissible, by the reading of the rules
-// that permits more where these books cannot tell. Shares of rates are judged from both: what is refused for them must have been
-// kept, by the reading that keeps more.
+// Policies and workflows are judged from one side: grants must have been permissible, by the reading of the rules that permits more where
+// these books cannot tell. Shares of rates are judged from both: refusals for them must be for kept amounts, by the reading that keeps
+// more.
 //
-// Not judged: turns between holders, retry times, whom a policy refuses (but for shares of rates), the order of waiters for quotas with a
-// policy and of steps, predictions, caps and floors of shares of windows, shares of single holders, to whom a workflow's turn goes next,
-// what is told as CANNOT_SERVE_IN_TIME, refusals for want of room in a window that is anchored at its provider's reset, limits in bytes,
-// and whether definitions are possible. Stats counts the refusals among these.
+// Not judged: virtual time of holders, retry times, refusals for policies (except shares of rates), the order of waiters for quotas with a
+// policy and of steps, predictions, caps and floors of shares of windows, shares of single holders, the choice of the next step with a
+// workflow's baton, refusals with CANNOT_SERVE_IN_TIME, refusals for lack of room in a window anchored at its provider's reset, limits in
+// bytes, and whether definitions are valid. Stats counts the refusals among these.
 package model
 
 import (
@@ -62,7 +62,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// promises are the promises of docs/consistency.md by rule.
+// promises are the promises of docs/consistency.md, by rule.
 var promises = map[string]int{
 	"ceiling": 1, "clamp": 1, "all-or-nothing": 1, "conservation": 1, "unexplained": 1,
 	"window": 2, "burst": 2, "spend-by": 2, "cooldown": 2, "cap": 2, "reset": 2, "override": 2,
@@ -74,19 +74,19 @@ var promises = map[string]int{
 	"late-wait": 9, "early-wait-end": 9, "false-refusal": 9,
 }
 
-// Violation is something that was not allowed.
+// Violation is a violation of a rule.
 type Violation struct {
-	// Promise is the promise of docs/consistency.md that was broken.
+	// Promise is the broken promise of docs/consistency.md.
 	Promise int
-	// Name is the rule's, from the list above.
+	// Name is the rule's name, from the list above.
 	Name string
-	// Index is the entry's, Command the command's position in it; -1: none of them.
+	// Index is the entry's, Command the command's position in it; -1: no single command.
 	Index   uint64
 	Command int
 	Detail  string
 }
 
-// Stats are what a log had, to see that it tried something.
+// Stats count the events of a log, to show what it covered.
 type Stats struct {
 	Granted      int `json:"granted"`
 	Refused      int `json:"refused"`
@@ -106,44 +106,44 @@ type Stats struct {
 	WaitsEnded   int `json:"waits_ended"`
 	Cooldowns    int `json:"cooldowns"`
 	Resets       int `json:"resets"`
-	Reopened     int `json:"reopened"` // on an operator's word
+	Reopened     int `json:"reopened"` // by an operator's command
 	Caps         int `json:"caps"`
 	Overruns     int `json:"overruns"`
 	ItemsClosed  int `json:"items_closed"`
-	Lowered      int `json:"lowered"` // limits that were lowered below what was out
-	// SessionsEnded are those that were found to have expired.
+	Lowered      int `json:"lowered"` // limits that were lowered below the amounts in use
+	// SessionsEnded counts sessions found to have expired.
 	SessionsEnded int `json:"sessions_ended"`
-	// Attempts are those of tasks that began, Lost those that were, Shelved and PutBack are tasks.
+	// Attempts counts the attempts of tasks, Lost the lost ones; Shelved and PutBack count tasks.
 	Attempts int `json:"attempts"`
 	Lost     int `json:"lost"`
 	Shelved  int `json:"shelved"`
 	PutBack  int `json:"put_back"`
-	// Overrides were set, OverridesEnded ended by themselves. Breakers opened. Instead are grants of fallbacks.
+	// Overrides counts overrides set, OverridesEnded those that ended by themselves, Breakers opened ones, Instead grants of fallbacks.
 	Overrides      int `json:"overrides"`
 	OverridesEnded int `json:"overrides_ended"`
 	Breakers       int `json:"breakers"`
 	Forecasts      int `json:"forecasts"`
 	Instead        int `json:"instead"`
-	// Pooled are grants of members of pools.
+	// Pooled counts grants of members of pools.
 	Pooled int `json:"pooled"`
-	// Withheld are refusals and waits for a policy's or a workflow's sake.
+	// Withheld counts refusals and waits because of a policy or a workflow.
 	Withheld int `json:"withheld"`
-	// Lent are grants of rates with shares to a class below one that asks, Kept the refusals and waits there for these shares.
+	// Lent counts grants of rates with shares to a class below one that asks, Kept the refusals and waits there because of these shares.
 	Lent int `json:"lent"`
 	Kept int `json:"kept"`
-	// Sequentials and Parallels are how often a workflow began to go one at a time, and ended, Turns what was told of turns.
+	// Sequentials and Parallels count the changes of workflows to one step at a time and back, Turns the events of batons.
 	Sequentials int `json:"sequentials"`
 	Parallels   int `json:"parallels"`
 	Turns       int `json:"turns"`
-	// Restores are how often a backup took the state's place.
+	// Restores counts the restores of backups.
 	Restores int `json:"restores"`
-	// Unjudged counts the refusals and failures of which the model cannot tell whether they are true.
+	// Unjudged counts the refusals and failures that the model cannot judge.
 	Unjudged int `json:"unjudged"`
-	// Most is the largest share of usable that a grant left in use, in percent, over all quotas.
+	// Most is the largest part of usable that a grant left in use, in percent, over all quotas.
 	Most int64 `json:"most"`
 }
 
-// mostDue is how much of what is due of a kind the state machine carries out with one entry.
+// mostDue is how many expired objects of a kind the state machine ends with one entry.
 const mostDue = 1000
 
 // Judge judges a log from its first entry on.
@@ -152,7 +152,7 @@ type Judge struct {
 	level  uint32
 	quotas map[string]*quota
 	leases map[uint64]*lease
-	// ended are leases that have ended and left operations that can still be settled upward; forget says until when.
+	// ended are ended leases with operations that may still settle an overrun; forget holds their ends.
 	ended   map[uint64]*lease
 	forget  dues
 	due     dues
@@ -185,19 +185,19 @@ type Judge struct {
 	entry entry
 }
 
-// entry is what is being judged.
+// entry is the entry under judgment.
 type entry struct {
 	index    uint64
 	command  int
 	commands []*logpb.Command
 	results  []*logpb.Result
-	// fresh says of each command whether it was carried out, and did not only get the answer of an earlier one.
+	// fresh says of each command whether it was applied, and did not only get the answer of an earlier one.
 	fresh []bool
 	// next is the first command whose effect is not in the books yet.
 	next int
-	// granting is, by lease, the command that was granted it; waits, by ticket, the one that waits.
+	// granting is, by lease, the command that was granted it; waits, by ticket, the waiting one.
 	granting, waits map[uint64]int
-	// items counts, by lease, the items that events named as granted; made are the grants.
+	// items counts, by lease, the granted items of events; made are the grants.
 	items map[uint64]int
 	made  map[uint64]*logpb.Granted
 	// closing are quotas that a report must have closed.
@@ -212,24 +212,23 @@ type entry struct {
 	expired     int
 	waitsOver   int
 	lost        int
-	// taskEnds and shelved count, by task, the ends of attempts and budgets that events have not told yet, broken the
-	// breakers, by quota and holder.
+	// taskEnds and shelved count, by task, the ends of attempts and budgets without an event so far, broken the breakers, by quota and holder.
 	taskEnds, shelved, broken map[string]int
-	// began are the workflows that began to go one at a time, with when they last changed; dropped those that ended.
+	// began are the workflows that changed to one step at a time, with their previous change; dropped are the deleted ones.
 	began   map[*workflow]int64
 	dropped map[string]bool
-	// perhaps are turns of which it cannot be told whether they ended before this entry's commands, since all went again, or with
-	// one of them, that changed the workflow.
+	// perhaps are batons of which these books cannot tell whether they ended before this entry's commands, as the workflow became calm, or
+	// with a command that changed the workflow.
 	perhaps []turn
-	// defined are the definitions that events have told.
+	// defined are the definitions that events have reported.
 	defined    map[definedBy]bool
 	violations []Violation
-	// sample is the entry's of Unix time, reset the clock after it where a command reset the clock.
+	// sample is the entry's sample of Unix time, reset the clock after the entry if a command reset it.
 	sample span
 	reset  fsm.Clock
-	// closings are how many events say that a window closed, and are still to come.
+	// closings counts the events of closed windows that are still to be handled.
 	closings int
-	// saved: who is granted something now may have been saved up for.
+	// saved: the present grant may be to a waiter for which quotas were reserved.
 	saved bool
 }
 
@@ -239,7 +238,7 @@ type definedBy struct {
 	quota  string
 }
 
-// New returns a judge of a log that begins with the cluster's birth.
+// New returns a judge of a log that begins with the formation of the cluster.
 func New() *Judge {
 	return &Judge{
 		quotas: map[string]*quota{}, leases: map[uint64]*lease{}, ended: map[uint64]*lease{},
@@ -249,7 +248,7 @@ func New() *Judge {
 	}
 }
 
-// Stats returns what the log had so far.
+// Stats returns the counts so far.
 func (j *Judge) Stats() Stats { return j.stats }
 
 func (j *Judge) violate(name, format string, args ...any) {
@@ -285,22 +284,22 @@ func (j *Judge) Entry(parsed *logpb.Entry, applied *fsm.Applied) []Violation {
 	return j.entry.violations
 }
 
-// time takes the entry's clock.
+// time applies the entry's clock.
 func (j *Judge) time(parsed *logpb.Entry, clock fsm.Clock) {
 	if now := max(j.clock.Now, parsed.StampNs); clock.Now != now {
 		j.violate("clock", "cluster time is %d, it was %d and the entry's stamp is %d", clock.Now, j.clock.Now, parsed.StampNs)
 	}
 	early, late := j.views(parsed, clock)
 	clock.Now = max(clock.Now, j.clock.Now)
-	if j.entry.resets() { // until the command is carried out
+	if j.entry.resets() { // until the command is applied
 		clock.WallEarly, clock.WallLate, clock.Shift = early, late, j.clock.Shift
 	}
 	j.clock = clock
 }
 
-// views judges the views of Unix time. The earlier one is where the entry's sample is, or waits there until samples come up to it: it goes
-// neither back nor on by itself. The later one is where the sample is, and where there is none goes on as cluster time does. It returns
-// both, as they are before the entry's commands.
+// views judges the views of Unix time. The early one is at the entry's sample, or waits there until samples reach it: it neither goes back
+// nor advances by itself. The late one is at the sample, and without one advances with cluster time. It returns both, as they are before
+// the entry's commands.
 func (j *Judge) views(parsed *logpb.Entry, clock fsm.Clock) (early, late int64) {
 	early, late = j.clock.WallEarly, j.clock.WallLate
 	j.entry.sample = span{parsed.WallEarlyNs, parsed.WallLateNs}
@@ -323,7 +322,7 @@ func (j *Judge) views(parsed *logpb.Entry, clock fsm.Clock) (early, late int64) 
 	return early, late
 }
 
-// complete looks for what commands say and nothing came of.
+// complete finds effects that results announce and events lack.
 func (j *Judge) complete() {
 	for lease, granted := range j.entry.made {
 		if got := j.entry.items[lease]; got != len(granted.Items) {
@@ -339,8 +338,7 @@ func (j *Judge) complete() {
 	j.overruled()
 }
 
-// overdue looks for leases and waits whose time was up with this entry and that are still there, unless so much was due
-// that the rest follows with the next entry.
+// overdue finds leases and waits that should have ended with this entry, unless so many ended that the rest follows with the next entry.
 func (j *Judge) overdue() {
 	now := j.clock.Now
 	for first, ok := j.due.first(now); ok && j.entry.expired < mostDue; first, ok = j.due.first(now) {

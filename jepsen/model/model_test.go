@@ -14,7 +14,7 @@ import (
 
 const ms = int64(time.Millisecond)
 
-// step is an entry of a story: some time passes, then one command.
+// step is an entry of a story: some time passes, then one command follows.
 type step struct {
 	after   int64
 	command *logpb.Command
@@ -43,7 +43,7 @@ func nothing() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: "n"}}}
 }
 
-// story is one in which every rule has its part. Leases are numbered as they are granted.
+// story has a part for every rule. Leases are numbered in the order of their grants.
 func story() []step {
 	rate := func(name, parent string, limit int64) *logpb.Quota {
 		return &logpb.Quota{Name: name, Parent: parent, Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: limit, PerNs: int64(2 * time.Second)}}}
@@ -85,7 +85,7 @@ func story() []step {
 	}
 }
 
-// play runs the story through the state machine and lets spoil change what an entry came to before it is judged.
+// play applies the story to the state machine. Before an entry is judged, spoil may change its outcome.
 func play(t *testing.T, spoil func(index uint64, entry *logpb.Entry, applied *fsm.Applied)) ([]Violation, Stats) {
 	t.Helper()
 	machine, judge := fsm.New(), New()
@@ -100,7 +100,7 @@ func play(t *testing.T, spoil func(index uint64, entry *logpb.Entry, applied *fs
 		}
 		index := uint64(i + 1)
 		applied := machine.Apply(index, 1, payload)
-		// Results may be those that the machine keeps.
+		// The machine may keep these results.
 		for k := range applied.Results {
 			applied.Results[k] = proto.CloneOf(applied.Results[k])
 		}
@@ -123,7 +123,7 @@ func TestTheStoryIsAllowed(t *testing.T) {
 
 func granted(applied *fsm.Applied) *logpb.Granted { return applied.Results[0].GetGranted() }
 
-// TestEachLieIsFound: one entry of the story is told otherwise than it was.
+// TestEachLieIsFound: the judge finds each change to one entry of the story.
 func TestEachLieIsFound(t *testing.T) {
 	type lie struct {
 		rule  string
@@ -204,10 +204,10 @@ func serve(a *fsm.Applied, ticket uint64) fsm.Applied {
 	return served
 }
 
-// TestAWaitThatDoesNotEnd: nobody serves the waiters, and their time passes.
+// TestAWaitThatDoesNotEnd: the waiters are not served, and their time passes.
 func TestAWaitThatDoesNotEnd(t *testing.T) {
 	violations, _ := play(t, func(index uint64, entry *logpb.Entry, applied *fsm.Applied) {
-		if index >= 14 { // as if nothing happened, but six seconds
+		if index >= 14 { // as if nothing happened for six seconds
 			entry.StampNs += int64(6 * time.Second)
 			applied.Clock.Now = entry.StampNs
 			applied.Events = nil

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// ownLine is a command of a token of reach *, in an entry of a version, and what came of it.
+// ownLine is a command of a token of reach *, in an entry of a version, and its outcome.
 type ownLine struct {
 	version uint32
 	caller  string
@@ -21,7 +21,7 @@ type ownLine struct {
 	broken  string
 }
 
-// TestSessions_BelongToTheirCallers: the model and the state machine have the same rule at each level, and the model notices another one.
+// TestSessions_BelongToTheirCallers: the model and the state machine have the same rule at each level, and the model finds a deviation.
 func TestSessions_BelongToTheirCallers(t *testing.T) {
 	opens := &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "x"}}}
 	closes := &logpb.Command{Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}

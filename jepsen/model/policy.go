@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Policies are judged from one side: what was granted must have been permissible. Where their rules round, or go by what
-// these books do not keep (what a class gave back), the more permissive reading counts.
+// Policies are judged from one side: each grant must have been permissible. Where their rules round, or use amounts that these books do not
+// keep (what a class returned), the more permissive reading counts.
 
 const millionth = 1_000_000
 
@@ -21,29 +21,29 @@ var zonesEnd = map[logpb.Zones][2]int64{
 const (
 	// shrinking: thresholds shrink over the last tenth of a window.
 	shrinking = 10
-	// farthest is how far apart a holder's background calls are where amber ends, redApart its standard calls in red.
+	// farthest is the distance of a holder's background calls where amber ends, redApart that of its standard calls in red.
 	farthest = 2 * second
 	redApart = second
-	// remembered is for how long what a holder did is surely remembered.
+	// remembered is for how long a holder's usage is surely remembered.
 	remembered = 50 * minute
-	// defaultClosed is for how long a breaker that says nothing is open, defaultQuiet after how long nobody wants a share.
+	// defaultClosed is for how long a breaker without a time is open, defaultQuiet how long after its last request a class loses its share.
 	defaultClosed = minute
 	defaultQuiet  = 15 * minute
 )
 
-// usage is what one holder did with one quota.
+// usage is the usage of one quota by one holder.
 type usage struct {
-	// granted is when it was granted something last; 0: never since the policy is what it is.
+	// granted is the time of its last grant; 0: none since the policy was defined.
 	granted int64
-	// refusals are the provider's in a row, closedUntil is when its breaker lets one try.
+	// refusals counts the provider's consecutive refusals, closedUntil is when its breaker lets one call try.
 	refusals    int32
 	closedUntil int64
 	seen        int64
-	// unsure says that its row may have begun before these books know of it.
+	// unsure says that its consecutive refusals may have begun before these books.
 	unsure bool
 }
 
-// override is a limit in place of a quota's own.
+// override is a temporary limit of a quota.
 type override struct{ limit, until int64 }
 
 // under is a definition with an override's limit.
@@ -63,7 +63,7 @@ func under(definition *logpb.Quota, o *override) *logpb.Quota {
 	return other
 }
 
-// usageOf returns what a holder did with a quota.
+// usageOf returns a holder's usage of a quota.
 func (j *Judge) usageOf(holder string, q *quota) *usage {
 	u := q.usages[holder]
 	switch {
@@ -77,7 +77,7 @@ func (j *Judge) usageOf(holder string, q *quota) *usage {
 	return u
 }
 
-// policies says what of a grant a policy should have withheld.
+// policies names the policy that should have withheld a grant; empty: none.
 func (j *Judge) policies(ask *logpb.Reserve, class, rank int32, n need) (name, detail string) {
 	q := n.quota
 	policy := q.definition.GetPolicy()
@@ -99,8 +99,8 @@ func (j *Judge) policies(ask *logpb.Reserve, class, rank int32, n need) (name, d
 	return "", ""
 }
 
-// rank is the highest class as which a grant may have counted: background work that was granted nothing for long enough, of
-// a quota in which it ages, counts as standard.
+// rank is the highest class in which a grant may have counted: background work that waited for its ageing time since its last grant counts
+// as standard.
 func (j *Judge) rank(holder string, class int32, needs []need) int32 {
 	for _, n := range needs {
 		ageing := n.quota.ageing
@@ -111,7 +111,7 @@ func (j *Judge) rank(holder string, class int32, needs []need) int32 {
 	return class
 }
 
-// closing returns in how long a calendar window closes and its length; ok is false for any other quota.
+// closing returns the time until a calendar window closes, and its length; ok is false for any other quota.
 func (q *quota) closing(clock fsm.Clock) (left, length int64, ok bool) {
 	if q.rule.kind != windowKind || q.rule.anchored {
 		return 0, 0, false
@@ -120,7 +120,7 @@ func (q *quota) closing(clock fsm.Clock) (left, length int64, ok bool) {
 	return max(end-q.rule.skew-clock.WallLate, 0), end - start, true
 }
 
-// zoned says why a zone should have kept a grant back.
+// zoned says why a zone should have withheld a grant; empty: it should not.
 func (j *Judge) zoned(ask *logpb.Reserve, rank int32, q *quota) string {
 	zones := q.definition.GetPolicy().GetZones()
 	ends, ok := zonesEnd[zones]
@@ -159,8 +159,8 @@ func (j *Judge) zoned(ask *logpb.Reserve, rank int32, q *quota) string {
 	return ""
 }
 
-// keptFor says for whom something should have been kept back: for the classes above, what they surely have not used of
-// their shares. What was granted to a class in this window is the most that it can have used.
+// keptFor says why a share should have withheld a grant: higher classes have a claim to the part of their shares that they surely have not
+// used. The amount granted to a class in this window is the most that it can have used.
 func (j *Judge) keptFor(class, rank int32, n need) string {
 	q := n.quota
 	shares := q.definition.GetPolicy().GetShares()
@@ -178,7 +178,7 @@ func (j *Judge) keptFor(class, rank int32, n need) string {
 	if quiet == 0 {
 		quiet = defaultQuiet
 	}
-	// An attempt may be noted for a sixteenth of the quiet time earlier than it was.
+	// An attempt may be recorded earlier than it was, by at most a sixteenth of the quiet time.
 	if last := max(q.wanted[0], q.wanted[1]); class == 2 && (last == 0 || j.clock.Now-last >= quiet-quiet/16) {
 		return ""
 	}
@@ -194,8 +194,8 @@ func (j *Judge) keptFor(class, rank int32, n need) string {
 	return ""
 }
 
-// letsThrough returns how much a quota that reopens after a cooldown has let through by now at most; ok is false where it
-// does not. It begins with a tenth of its rate, and the rate climbs evenly; the first unit goes at once.
+// letsThrough returns the most that a quota may have granted by now while it reopens after a cooldown; ok is false if it does not reopen.
+// It begins with a tenth of its rate, and the rate rises linearly; the first unit goes at once.
 func (q *quota) letsThrough(now int64) (amount int64, ok bool) {
 	ramp := q.definition.GetPolicy().GetRampNs()
 	since := now - q.reopened
@@ -205,12 +205,12 @@ func (q *quota) letsThrough(now int64) (amount int64, ok bool) {
 	if q.rule.kind == slotsKind {
 		return max(1, mulDiv(q.rule.usable, ramp+9*since, 10*ramp)+1), true
 	}
-	// A tenth of the time, and nine tenths of it times the part of the ramp that has passed, on average half of it.
+	// A tenth of the time, and nine tenths of it times the passed part of the ramp, on average half of it.
 	worth := since/10 + mulDiv(9*since, since, 20*ramp) + 2
 	return max(1, mulDiv(q.rule.usable, worth, q.rule.period)+1), true
 }
 
-// inRamp is what a quota that reopens has let through, or of slots what is in use.
+// inRamp is the amount granted by a quota while it reopens or, of slots, the amount in use.
 func (q *quota) inRamp() int64 {
 	if q.rule.kind == slotsKind {
 		return q.held + q.surely.sum
@@ -218,7 +218,7 @@ func (q *quota) inRamp() int64 {
 	return q.ramped
 }
 
-// noteGrant enters a grant for the policies.
+// noteGrant records a grant for the policies.
 func (j *Judge) noteGrant(holder string, class int32, needs []need) {
 	for _, n := range needs {
 		q := n.quota
@@ -231,7 +231,7 @@ func (j *Judge) noteGrant(holder string, class int32, needs []need) {
 		u := j.usageOf(holder, q)
 		u.granted = max(j.clock.Now, 1)
 		if breaker := q.definition.Policy.Breaker; breaker != nil && u.refusals >= breaker.Failures {
-			u.closedUntil = j.clock.Now + closedFor(breaker) // this is the one that tries
+			u.closedUntil = j.clock.Now + closedFor(breaker) // this is the call that tries
 		}
 	}
 }
@@ -243,7 +243,7 @@ func closedFor(breaker *logpb.Breaker) int64 {
 	return breaker.ClosedNs
 }
 
-// wants notes that a class asked for quotas.
+// wants records that a class asked for quotas.
 func (j *Judge) wants(ask *logpb.Reserve, result *logpb.Result) {
 	j.asksFor(ask, result)
 	needs, _ := j.needs(j.asked(ask))
@@ -252,7 +252,7 @@ func (j *Judge) wants(ask *logpb.Reserve, result *logpb.Result) {
 	}
 }
 
-// answered notes how the provider answered a holder.
+// answered records a provider's answer to a holder.
 func (j *Judge) answered(holder string, q *quota, cause logpb.Cause) {
 	switch cause {
 	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_ACCOUNT, logpb.Cause_CAUSE_PLAN:
@@ -275,7 +275,7 @@ func (j *Judge) answered(holder string, q *quota, cause logpb.Cause) {
 	}
 }
 
-// happenBreaker takes the opening of a holder's breaker.
+// happenBreaker handles the opening of a holder's breaker.
 func (j *Judge) happenBreaker(event *effect.Event) {
 	j.stats.Breakers++
 	key := event.Quota + " for " + event.Holder
@@ -302,7 +302,7 @@ func (j *Judge) happenBreaker(event *effect.Event) {
 	u.closedUntil = j.clock.Now + event.Duration
 }
 
-// unbroken looks for breakers that should have opened.
+// unbroken finds breakers that should have opened.
 func (j *Judge) unbroken() {
 	for key, count := range j.entry.broken {
 		if count > 0 {
@@ -311,7 +311,7 @@ func (j *Judge) unbroken() {
 	}
 }
 
-// tells says whether a command told what a provider said to a holder.
+// tells says whether a command reported a provider's answer to a holder.
 func (j *Judge) tells(command *logpb.Command, result *logpb.Result, holder string) bool {
 	if end := command.GetEndTask(); end != nil {
 		t := j.tasks[end.Task]
@@ -326,7 +326,7 @@ func (j *Judge) tells(command *logpb.Command, result *logpb.Result, holder strin
 	return l != nil && l.holder == holder
 }
 
-// setOverride judges a limit that is put in place of a quota's own, or ended.
+// setOverride judges an override of a quota's limit, or its end.
 func (j *Judge) setOverride(asked *logpb.SetOverride) {
 	q := j.quotas[asked.Quota]
 	if q == nil {
@@ -341,7 +341,7 @@ func (j *Judge) setOverride(asked *logpb.SetOverride) {
 	j.overrule(q, &override{limit: *asked.Limit, until: plus(j.clock.Now, asked.ForNs)})
 }
 
-// overrides tells whether a command changes a quota's limit: there may be no override to end.
+// overrides says whether a command changes a quota's limit: there may be no override to end.
 func (j *Judge) overrides(asked *logpb.SetOverride) bool {
 	if asked == nil {
 		return false
@@ -350,7 +350,7 @@ func (j *Judge) overrides(asked *logpb.SetOverride) bool {
 	return asked.Limit != nil || q != nil && q.over != nil
 }
 
-// overrule gives a quota another limit; nil: its own.
+// overrule gives a quota an override; nil: its own limit.
 func (j *Judge) overrule(q *quota, to *override) {
 	q.over = to
 	delete(j.overridden, q)
@@ -360,7 +360,7 @@ func (j *Judge) overrule(q *quota, to *override) {
 	j.setRule(q, q.definition)
 }
 
-// happenOverride takes the begin or the end of an override. It ends by itself when its time is up, and not before.
+// happenOverride handles the beginning or the end of an override. It ends by itself when its time is up, and not before.
 func (j *Judge) happenOverride(event *effect.Event) {
 	q := j.quotas[event.Quota]
 	if q != nil && event.Duration == 0 && q.over != nil && q.over.until <= j.clock.Now {
@@ -377,7 +377,7 @@ func (j *Judge) happenOverride(event *effect.Event) {
 	}
 }
 
-// overruled looks for overrides whose time is up.
+// overruled finds overrides that should have ended.
 func (j *Judge) overruled() {
 	for q := range j.overridden {
 		if q.over.until <= j.clock.Now {
@@ -386,8 +386,8 @@ func (j *Judge) overruled() {
 	}
 }
 
-// chains returns what a Reserve asks for, and what it asks for instead, step by step along the fallback chains: all items
-// that have a fallback move on together.
+// chains returns the quotas that a Reserve asks for, and the alternatives, step by step along the fallback chains: all items with a
+// fallback move together.
 func (j *Judge) chains(ask *logpb.Reserve) [][]string {
 	names := make([]string, len(ask.Items))
 	for i, item := range ask.Items {

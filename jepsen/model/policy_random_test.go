@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// policiesOf is quotas with every policy, alone and together.
+// policiesOf are quotas with every policy, alone and together.
 func policiesOf() []*logpb.Quota {
 	with := func(q *logpb.Quota, policy *logpb.Policy) *logpb.Quota {
 		q.Policy = policy
@@ -41,7 +41,7 @@ func policiesOf() []*logpb.Quota {
 	}
 }
 
-// workflowsOf are two, which share a step.
+// workflowsOf are two workflows that share a step.
 func workflowsOf() []*logpb.Workflow {
 	step := func(holder string, after ...string) *logpb.WorkflowStep {
 		return &logpb.WorkflowStep{Holder: holder, After: after}
@@ -56,7 +56,7 @@ func workflowsOf() []*logpb.Workflow {
 	}
 }
 
-// often is a number where there are policies, which are about quotas that are used a lot, and 0 otherwise.
+// often is n in histories with policies, which need much use of a few quotas, and 0 otherwise.
 func (d *drive) often(n int) int {
 	if d.withPolicy {
 		return n
@@ -64,7 +64,7 @@ func (d *drive) often(n int) int {
 	return 0
 }
 
-// learnTasks remembers the attempts that began.
+// learnTasks records the attempts that began.
 func (d *drive) learnTasks() {
 	for _, e := range d.last.Events {
 		if e.Task != "" && e.Fence != 0 {
@@ -73,7 +73,7 @@ func (d *drive) learnTasks() {
 	}
 }
 
-// ofPolicy draws a command of a task, an override or a workflow.
+// ofPolicy draws a command for a task, an override or a workflow.
 func (d *drive) ofPolicy() *logpb.Command {
 	name := fmt.Sprint("task-", d.intn(6, "task"))
 	attempt := &logpb.EndTask{Task: name}
@@ -119,7 +119,7 @@ func (d *drive) ofPolicy() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: set}}
 }
 
-// seldom draws what ends tasks and workflows.
+// seldom draws a command that ends tasks or workflows.
 func (d *drive) seldom(task string) *logpb.Command {
 	switch d.intn(6, "seldom") {
 	case 0:
@@ -134,10 +134,10 @@ func (d *drive) seldom(task string) *logpb.Command {
 	}}}
 }
 
-// TestRandomPolicies: as TestRandomHistories, with policies, workflows, tasks and overrides.
+// TestRandomPolicies is TestRandomHistories with policies, workflows, tasks and overrides.
 func TestRandomPolicies(t *testing.T) { checkRandom(t, true) }
 
-// TestLongPolicies: as TestLongHistories, and each rule had something to say.
+// TestLongPolicies is TestLongHistories with policies, and each rule must have had cases.
 func TestLongPolicies(t *testing.T) {
 	sum := checkLong(t, true)
 	for what, count := range map[string]int{

@@ -22,8 +22,8 @@ func endTask(fence uint64, outcome logpb.TaskOutcome) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_EndTask{EndTask: &logpb.EndTask{Task: "t", Fence: fence, Outcome: outcome}}}
 }
 
-// policyStory is one in which policies, an override, a task and a workflow have their parts. The quotas have no policies:
-// what a machine does that knows of none is what each of them forbids.
+// policyStory has parts for policies, an override, a task and a workflow. Its quotas have no policies: a machine without them grants what
+// each of them forbids.
 func policyStory() []step {
 	const failed, finished = logpb.TaskOutcome_TASK_OUTCOME_FAILED, logpb.TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED
 	apply := &logpb.ApplyQuotas{Quotas: []*logpb.Quota{
@@ -41,7 +41,7 @@ func policyStory() []step {
 		{100 * ms, reserve("std", "win", 20, sec, consumes)},
 		// 6: too little is left for background work
 		{10 * sec, reserve("back", "win", 1, sec, consumes, inClass(2))},
-		// 7, 8: lease 6 is refused by the provider, and 9: lease 7 comes after the cooldown
+		// 7, 8: the provider refuses lease 6, and 9: lease 7 is granted after the cooldown
 		{ms, reserve("limited", "plain", 10, 10*sec, consumes)},
 		{ms, &logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{Lease: 6, Fence: 6, Op: 1, Signals: []*logpb.Signal{
 			{Quota: "plain", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(300 * ms)},
@@ -50,7 +50,7 @@ func policyStory() []step {
 		// 10: an override, which ends with 11
 		{ms, &logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: &logpb.SetOverride{Quota: "plain", Limit: new(int64(50)), ForNs: 2 * sec}}}},
 		{3 * sec, nothing()},
-		// 12: attempt 1 (fence 8) fails, as it is told twice; 15: it is too early
+		// 12: attempt 1 (fence 8) fails, reported twice; 15: it is too early
 		{ms, beginTask(1)},
 		{ms, endTask(8, failed)},
 		{ms, endTask(8, failed)},
@@ -59,28 +59,28 @@ func policyStory() []step {
 		{5 * minute, beginTask(2)},
 		{2 * sec, nothing()},
 		{ms, beginTask(0)},
-		// 19: it is put back; 20: attempt 3 (fence 10) is done, though it was limited then
+		// 19: it is put back; 20: attempt 3 (fence 10) is done, and limited afterwards
 		{ms, &logpb.Command{Kind: &logpb.Command_RetryTask{RetryTask: &logpb.RetryTask{Task: "t"}}}},
 		{ms, beginTask(0)},
 		{ms, endTask(10, finished)},
 		{ms, beginTask(0)},
-		// 23: a workflow goes one at a time with 25: its step is limited, and the turn is taken with 26
+		// 23: a workflow runs one step at a time from 25: its step is limited, and another takes the baton with 26
 		{ms, &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Workflows: []*logpb.Workflow{workflow}, ReplaceWorkflows: true}}}},
 		{ms, reserve("z", "plain", 100, sec, consumes)},
 		{ms, reserve("a", "plain", 1, sec)},
 		{ms, reserve("b", "seats", 1, 10*sec)},
 		{ms, reserve("a", "seats", 1, 10*sec)},
-		// 28: the turn is over, 29: all go again
+		// 28: the baton expires, 29: all steps run again
 		{3 * sec, nothing()},
 		{20 * sec, nothing()},
-		// 30: a step of another workflow, which this machine does not know, is limited, and one above it goes on
+		// 30: a step of another workflow, unknown to this machine, is limited, and a step above it continues
 		{ms, reserve("z", "plain", 100, sec, consumes)},
 		{ms, reserve("d", "plain", 1, sec)},
 		{ms, reserve("c", "seats", 1, sec)},
 	}
 }
 
-// playPolicies is play for the story of policies; it has a time of day.
+// playPolicies is play for policyStory; it has a time of day.
 func playPolicies(t *testing.T, spoil func(index uint64, entry *logpb.Entry, applied *fsm.Applied)) ([]Violation, Stats) {
 	t.Helper()
 	machine, judge := fsm.New(), New()
@@ -116,8 +116,7 @@ func TestThePolicyStoryIsAllowed(t *testing.T) {
 	}
 }
 
-// TestEachLieAboutPoliciesIsFound: one entry of the story is judged by another rule than the machine had, or told otherwise
-// than it was.
+// TestEachLieAboutPoliciesIsFound: the judge finds each deviation: a rule that the machine did not have, or a changed outcome.
 func TestEachLieAboutPoliciesIsFound(t *testing.T) {
 	type spoil = func(entry *logpb.Entry, applied *fsm.Applied)
 	with := func(quota int, policy *logpb.Policy) spoil {
@@ -133,7 +132,7 @@ func TestEachLieAboutPoliciesIsFound(t *testing.T) {
 	}
 	for name, l := range map[string]struct {
 		rule string
-		// spoilt is the entry that is, found the first at which that can be seen.
+		// spoilt is the changed entry, found the first entry that shows it.
 		spoilt, found uint64
 		tell          spoil
 	}{

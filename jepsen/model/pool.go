@@ -6,10 +6,10 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// poolShares is how many items a waiting item of a pool counts as: a quota with as many ancestors as there can be.
+// poolShares is the number of items as which a waiting item of a pool counts: a quota with the most possible ancestors.
 const poolShares = 9
 
-// members are those of a pool; nil: the quota is none, or does not exist.
+// members are the members of a pool; nil: the quota is no pool, or does not exist.
 func (j *Judge) members(name string) []*logpb.PoolMember {
 	q := j.quotas[name]
 	if q == nil {
@@ -18,8 +18,8 @@ func (j *Judge) members(name string) []*logpb.PoolMember {
 	return q.definition.GetPool().GetMembers()
 }
 
-// drawsOn returns what one item may need: of a quota, that and its ancestors; of a pool, the pool and all that its members need, each as
-// much as the one that needs most of it.
+// drawsOn returns the most that one item may need. For a quota, it is that quota and its ancestors. For a pool, it is the pool and the
+// quotas of its members, each with the largest need of any member.
 func (j *Judge) drawsOn(q *quota, asked *int64) (needs []need) {
 	if q.rule.kind == poolKind {
 		needs = append(needs, need{quota: q})
@@ -49,7 +49,7 @@ func (j *Judge) drawsOn(q *quota, asked *int64) (needs []need) {
 	return needs
 }
 
-// asked returns what a Reserve asks for: where it pins a member of pools, that member's quotas in their place.
+// asked returns the items of a Reserve: if it pins a member of pools, that member's quotas instead of the pools.
 func (j *Judge) asked(ask *logpb.Reserve) []*logpb.Item {
 	if ask.Member == "" {
 		return ask.Items
@@ -66,7 +66,7 @@ func (j *Judge) asked(ask *logpb.Reserve) []*logpb.Item {
 	return items
 }
 
-// isMember tells whether a granted item is the member of a pool that was asked for, and the same member as the other items of its lease.
+// isMember says whether a granted item is a member of the requested pool, and the same member as the other items of its lease.
 func (j *Judge) isMember(ask *logpb.Reserve, pool string, got *logpb.GrantedItem, granted *logpb.Granted) bool {
 	if ask.Member != "" && got.Member != ask.Member || got.Pool != pool || got.InsteadOf != "" {
 		return false
@@ -81,7 +81,7 @@ func (j *Judge) isMember(ask *logpb.Reserve, pool string, got *logpb.GrantedItem
 	})
 }
 
-// isPooled tells whether a quota is a member of a pool.
+// isPooled says whether a quota is a member of a pool.
 func (j *Judge) isPooled(name string) bool {
 	for pool := range j.quotas {
 		if slices.ContainsFunc(j.members(pool), func(member *logpb.PoolMember) bool { return member.Quota == name }) {
@@ -91,8 +91,7 @@ func (j *Judge) isPooled(name string) bool {
 	return false
 }
 
-// freeMember returns a member of the pools that a Reserve asks for, by which it certainly could have been granted; empty: there is none, or
-// these books cannot tell.
+// freeMember returns a member of the requested pools that certainly had room for a Reserve; empty: none, or these books cannot tell.
 func (j *Judge) freeMember(ask *logpb.Reserve) string {
 	first := slices.IndexFunc(ask.Items, func(item *logpb.Item) bool { return j.members(item.Quota) != nil })
 	if first < 0 {
@@ -122,7 +121,7 @@ func (j *Judge) freeMember(ask *logpb.Reserve) string {
 	return ""
 }
 
-// certainlyFree tells whether there is enough of a quota for everybody who asks, and nothing else that these books know less well.
+// certainlyFree says whether a quota certainly has room, apart from anything that these books know less well.
 func (j *Judge) certainlyFree(n need) bool {
 	q := n.quota
 	return q.definition.GetPolicy() == nil && !j.overridden[q] && !q.cooling(j.clock.Now) && j.clock.Now >= q.others.lowered && !q.cap.is &&
@@ -130,8 +129,8 @@ func (j *Judge) certainlyFree(n need) bool {
 		n.amount <= q.rule.usable-q.held-q.perhaps.sum-q.keptAtMost(j.clock.Now)
 }
 
-// passesInPool judges a grant of a pool's member by those who wait for that pool alone: no member that is open had room for the first of
-// them, so that all were kept for it. It cannot tell where members differ, or something else may keep a waiter back.
+// passesInPool judges a grant of a pool's member against waiters for that pool alone: no open member had room for the first of them, so all
+// were reserved for it. It does not judge pools whose members differ, or where something else may withhold the waiter's grant.
 func (j *Judge) passesInPool(granted *logpb.Granted) {
 	if slices.ContainsFunc(granted.Items, func(item *logpb.GrantedItem) bool { return item.Pool != "" }) {
 		j.stats.Pooled++
@@ -154,7 +153,7 @@ func (j *Judge) passesInPool(granted *logpb.Granted) {
 	}
 	for _, l := range j.lanesOf[pool] {
 		if len(l.quotas) != 1+len(j.members(pool.name)) {
-			continue // for something else as well
+			continue // it waits for something else too
 		}
 		for class := range granted.Class {
 			if l.byClass[class] > 0 {

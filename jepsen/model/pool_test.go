@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// poolStory has two keys with requests and slots each, and a pool of both. Leases are numbered as they are granted.
+// poolStory has two keys with requests and slots each, and a pool of both. Leases are numbered in the order of their grants.
 func poolStory() []*logpb.Command {
 	both := func(holder, member string) *logpb.Command {
 		return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
@@ -35,7 +35,7 @@ func poolStory() []*logpb.Command {
 	}
 }
 
-// playPool runs the story through the state machine and lets spoil change what an entry came to before it is judged.
+// playPool applies the story to the state machine. Before an entry is judged, spoil may change its outcome.
 func playPool(t *testing.T, spoil func(index uint64, applied *fsm.Applied)) (all []Violation) {
 	t.Helper()
 	machine, judge := fsm.New(), New()
@@ -67,7 +67,7 @@ func TestThePoolStoryIsAllowed(t *testing.T) {
 	}
 }
 
-// TestEachLieOfAPoolIsFound: one entry of the story is told otherwise than it was.
+// TestEachLieOfAPoolIsFound: the judge finds each change to one entry of the story.
 func TestEachLieOfAPoolIsFound(t *testing.T) {
 	for name, lie := range map[string]struct {
 		rule  string

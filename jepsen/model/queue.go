@@ -21,11 +21,11 @@ type waiter struct {
 	session uint64
 	answer  *answer
 	lane    *lane
-	// isStep says that a workflow may keep it back.
+	// isStep says that a workflow may hold it back.
 	isStep bool
 }
 
-// lane is all waiters that need the same quotas, ancestors included.
+// lane is a wait set: all waiters that need the same quotas, ancestors included.
 type lane struct {
 	key     string
 	quotas  []*quota
@@ -34,14 +34,14 @@ type lane struct {
 	length  int
 }
 
-// line is those of one holder and class in a lane; its tickets are in their order.
+// line is the waiters of one holder and class in a wait set; its tickets are in their order.
 type line struct {
 	holder string
 	class  int32
 }
 
-// classOf returns the class in which a Reserve is judged: that of the first rule that its holder fits, 1 without one; a
-// caller may lower it.
+// classOf returns the class in which a Reserve is judged: that of the first rule that matches its holder, 1 without one; a caller may lower
+// it.
 func (j *Judge) classOf(ask *logpb.Reserve) int32 {
 	class := int32(1)
 	for _, rule := range j.rules {
@@ -94,7 +94,7 @@ func (j *Judge) wait(ask *logpb.Reserve, waiting *logpb.Waiting) {
 	j.line(w)
 }
 
-// line puts a waiter into its lane.
+// line puts a waiter into its wait set.
 func (j *Judge) line(w *waiter) {
 	var quotas []*quota
 	var key []byte
@@ -124,7 +124,7 @@ func (j *Judge) line(w *waiter) {
 	l.lines[at] = append(l.lines[at], w.ticket)
 }
 
-// leave takes a waiter out.
+// leave removes a waiter.
 func (j *Judge) leave(w *waiter) {
 	delete(j.waiting, w.ticket)
 	l := w.lane
@@ -164,7 +164,7 @@ func (j *Judge) firstOf(l *lane, at line) uint64 {
 	return tickets[0]
 }
 
-// relane puts all waiters into lanes anew: what they need has changed.
+// relane puts all waiters into wait sets again: their needs have changed.
 func (j *Judge) relane() {
 	clear(j.lanes)
 	clear(j.lanesOf)
@@ -181,12 +181,12 @@ func (j *Judge) relane() {
 	}
 }
 
-// order judges a grant by those who wait. Where somebody waits for some of the same quotas and for no others, one of
-// these is short for him, or for somebody before him, and with that set aside; or one is closed, for all. So nobody of
-// a lower class, and nobody later of the same holder and class, passes.
+// order judges a grant against the waiters. If a waiter needs only quotas that the grant needs too, one of them is closed to all, has too
+// little for it, or is reserved for an earlier waiter. So no grant may overtake a waiter of a higher class, or an earlier one of the same
+// holder and class.
 func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
 	if len(j.waiting) == 0 || slices.ContainsFunc(needs, func(n need) bool { return n.quota.definition.GetPolicy().GetAgeingNs() > 0 }) {
-		return // who has grown old, or was saved up for, goes before others
+		return // waiters that aged, or have quotas reserved, overtake others
 	}
 	needed := map[*quota]bool{}
 	for _, n := range needs {
@@ -195,7 +195,7 @@ func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
 	for _, n := range needs {
 		for _, l := range j.lanesOf[n.quota] {
 			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas, func(q *quota) bool { return !needed[q] || q.definition.GetPolicy() != nil || j.overridden[q] }) {
-				continue // seen with another quota, or may be short of something else, or passed over for a policy or an override
+				continue // met at another quota, or may lack something else, or overtaken for a policy or an override
 			}
 			for class := range granted.Class {
 				if l.byClass[class] > 0 {
@@ -214,7 +214,7 @@ func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
 	}
 }
 
-// grantToWaiter takes a grant at the end of a wait.
+// grantToWaiter handles a grant at the end of a wait.
 func (j *Judge) grantToWaiter(event *effect.Event) {
 	w := j.waiting[event.Ticket]
 	granted := event.Result.GetGranted()
@@ -233,20 +233,20 @@ func (j *Judge) grantToWaiter(event *effect.Event) {
 	j.entry.saved = false
 }
 
-// mayBeSaved tells whether a waiter may have been first in line for so long that it goes before all others.
+// mayBeSaved says whether a waiter may have been first in line for so long that quotas are reserved for it, before all others.
 func (j *Judge) mayBeSaved(w *waiter) bool {
 	waited := j.clock.Now - (w.until - w.ask.WaitNs)
 	return w.class > 0 && slices.ContainsFunc(w.lane.quotas, func(q *quota) bool { return q.ageing > 0 && waited >= q.ageing })
 }
 
-// final keeps how a wait ended: this is what a repeated request is told from now on.
+// final keeps how a wait ended: repeated requests get this answer from now on.
 func (w *waiter) final(told uint64) {
 	if w.answer != nil && w.answer.ticket == w.ticket {
 		w.answer.told, w.answer.ticket = told, 0
 	}
 }
 
-// waitEnded takes the end of a wait without a grant.
+// waitEnded handles the end of a wait without a grant.
 func (j *Judge) waitEnded(event *effect.Event) {
 	j.entry.waitsOver++
 	j.stats.WaitsEnded++

@@ -19,12 +19,12 @@ import (
 const (
 	sec = int64(time.Second)
 	mil = int64(time.Millisecond)
-	// birth is the Unix time at which a random cluster is born: half an hour before the end of a month, of a day, and of
-	// an hour, so that all of these pass.
+	// birth is the Unix time at which a random cluster is formed. Half an hour later a month, a day and an hour end, so that histories cross
+	// all of them.
 	birth = int64(1_795_995_000) * sec // 2026-11-29 23:30 UTC
 )
 
-// draws is where random histories come from: rapid, or a generator of numbers where they are long.
+// draws is the source of random histories: rapid or, for long ones, a random number generator.
 type draws interface {
 	intn(n int, what string) int
 }
@@ -33,14 +33,14 @@ type fromRapid struct{ t *rapid.T }
 
 func (d fromRapid) intn(n int, what string) int { return rapid.IntRange(0, n-1).Draw(d.t, what) }
 
-// drive draws commands that mostly make sense, has the state machine apply them, and the model judge what came of it.
+// drive draws commands that mostly make sense, applies them to the state machine, and has the model judge the results.
 type drive struct {
 	draws
 	machine *fsm.Machine
 	judge   *Judge
 	index   uint64
 	now     int64
-	wall    int64 // by how much Unix time differs from the cluster's
+	wall    int64 // Unix time minus cluster time
 	leases  []*logpb.Granted
 	tickets []uint64
 	opened  []uint64
@@ -53,10 +53,10 @@ type drive struct {
 	// defined are the quotas' definitions, names their names.
 	defined func() []*logpb.Quota
 	names   []string
-	// withPolicy says that there are policies, workflows, tasks and overrides as well; attempts are those of tasks.
+	// withPolicy says that there are policies, workflows, tasks and overrides too; attempts are those of tasks.
 	withPolicy bool
 	attempts   []*logpb.EndTask
-	// version is that of entries: some histories begin with the one before the newest.
+	// version is that of entries: some histories begin with the version before the newest.
 	version uint32
 }
 
@@ -87,7 +87,7 @@ func (d *drive) found() []Violation {
 
 func pick[T any](d draws, from []T, what string) T { return from[d.intn(len(from), what)] }
 
-// oneIn is true once in so many times.
+// oneIn is true once in n draws.
 func (d *drive) oneIn(n int, what string) bool { return d.intn(n, what) == n-1 }
 
 func (d *drive) between(least, most int64, what string) int64 {
@@ -123,7 +123,7 @@ func (d *drive) apply(commands ...*logpb.Command) []Violation {
 	return violations
 }
 
-// learn remembers what results and events name.
+// learn records the objects that results and events name.
 func (d *drive) learn() {
 	for _, r := range d.last.Results {
 		if g := r.GetGranted(); g != nil {
@@ -156,7 +156,7 @@ func slots(name, parent string, limit, grace int64) *logpb.Quota {
 	return &logpb.Quota{Name: name, Parent: parent, Rule: &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: limit, GraceNs: grace}}}
 }
 
-// quotasOf is every kind, alone and in trees, mixed ones too.
+// quotasOf are quotas of every kind, alone and in trees, mixed ones included.
 func quotasOf() []*logpb.Quota {
 	burst := rate("burst", "", 600, 60*sec)
 	burst.GetRate().Burst = 40
@@ -225,7 +225,7 @@ next:
 	return items
 }
 
-// named draws a lease, mostly a young one, sometimes with a wrong fence.
+// named draws a lease, mostly a recent one, sometimes with a wrong fence.
 func (d *drive) named() (g *logpb.Granted, fence uint64) {
 	if len(d.leases) == 0 {
 		return &logpb.Granted{Lease: 1}, 1
@@ -257,7 +257,7 @@ func (d *drive) op() uint64 {
 	return uint64(d.intn(2, "first op")) + 1
 }
 
-// some draws items of a grant, with amounts from 0 to a little above.
+// some draws items of a grant, with amounts from 0 to slightly too many.
 func (d *drive) some(items []*logpb.GrantedItem) []*logpb.Item {
 	var some []*logpb.Item
 	for _, it := range items {
@@ -291,7 +291,7 @@ func (d *drive) reserve() *logpb.Command {
 	return d.charged(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: r}})
 }
 
-// charged charges somebody with a command, or nobody.
+// charged gives a command a caller, or none.
 func (d *drive) charged(command *logpb.Command) *logpb.Command {
 	command.Caller = pick(d, []string{"", "token:a", "token:b", "address:192.0.2.1"}, "caller")
 	command.PerHolder = command.Caller == "address:192.0.2.1"
@@ -330,7 +330,7 @@ func (d *drive) report(g *logpb.Granted, fence uint64) *logpb.Command {
 	for _, it := range g.Items {
 		s := &logpb.Signal{Quota: it.Quota, Cause: logpb.Cause(d.intn(7, "cause") + 1)}
 		if d.intn(3+d.often(-1), "ok") > 0 {
-			s.Cause = logpb.Cause_CAUSE_OK // or everything would be closed all the time
+			s.Cause = logpb.Cause_CAUSE_OK // otherwise everything would be closed all the time
 		}
 		if d.oneIn(3, "remaining") {
 			s.Remaining = new(d.between(0, 60, "left"))
@@ -459,7 +459,7 @@ func (d *drive) identified(command *logpb.Command) *logpb.Command {
 	return command
 }
 
-// again sends a request again, sometimes with other content.
+// again repeats a request, sometimes with other content.
 func (d *drive) again() *logpb.Command {
 	old := d.sent[len(d.sent)-1-min(d.intn(20, "again"), len(d.sent)-1)]
 	if d.oneIn(8, "changed") {
@@ -486,7 +486,7 @@ func (d *drive) step() []Violation {
 	return d.apply(commands...)
 }
 
-// audit compares the model's books with what the state machine says of its quotas.
+// audit compares the model's books with the state machine's view of its quotas.
 func (d *drive) audit() error {
 	for name, q := range d.judge.quotas {
 		view, ok := d.machine.State().Quota(name, d.machine.State().Clock())
@@ -502,9 +502,9 @@ func (d *drive) audit() error {
 		q.advance(d.judge.clock)
 		held := q.held
 		if q.rolls(d.judge.clock) {
-			held = 0 // the look at it closes it
+			held = 0 // the view closes it
 		}
-		if view.Held != held && !q.rule.anchored { // whose holds end with the next look at it
+		if view.Held != held && !q.rule.anchored { // its holds end with the next view
 			return fmt.Errorf("%s has %d held, the model %d", name, view.Held, held)
 		}
 		if view.Consumed < q.surely.sum || view.Consumed > q.perhaps.sum && !q.rule.anchored {
@@ -520,7 +520,7 @@ func (d *drive) audit() error {
 	return nil
 }
 
-// told writes the last entries down.
+// told formats the last entries.
 func (d *drive) told(most int) string {
 	var b bytes.Buffer
 	for i := max(0, len(d.entries)-most); i < len(d.entries); i++ {
@@ -531,7 +531,7 @@ func (d *drive) told(most int) string {
 	return b.String()
 }
 
-// TestRandomHistories: whatever the state machine makes of random commands is allowed.
+// TestRandomHistories: the model allows all results of the state machine for random commands.
 func TestRandomHistories(t *testing.T) { checkRandom(t, false) }
 
 func checkRandom(t *testing.T, withPolicy bool) {
@@ -553,13 +553,12 @@ func checkRandom(t *testing.T, withPolicy bool) {
 	})
 }
 
-// seeded draws from a generator of numbers.
+// seeded draws from a random number generator.
 type seeded struct{ *rand.Rand }
 
 func (s seeded) intn(n int, _ string) int { return s.IntN(n) }
 
-// TestLongHistories: as above, for so long that quotas fill up, windows close and sessions expire, and each rule has
-// something to say.
+// TestLongHistories: as above, for so long that quotas fill up, windows close and sessions expire, and each rule has cases.
 func TestLongHistories(t *testing.T) { checkLong(t, false) }
 
 func checkLong(t *testing.T, withPolicy bool) (sum Stats) {

@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestSharesOfARate_AfterAnOverrun: one counting period after an overrun, however large, a rate lends as it usually does.
+// TestSharesOfARate_AfterAnOverrun: one counting period after an overrun, however large, a rate lends as usual.
 func TestSharesOfARate_AfterAnOverrun(t *testing.T) {
 	asks := func(holder string) step { return step{0, reserve(holder, "shared", 600, 20*minute, consumes)} }
 	steps := []step{asks("boss"), {0, &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{

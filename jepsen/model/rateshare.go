@@ -7,40 +7,40 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Shares of a rate (docs/policy/shares.md): while a higher class asks, something is kept for it, and its share is lent at the pace at which
-// what was granted comes back. These books know between what each of it lies: a grant is judged by what surely asks, a refusal by
-// what perhaps does.
+// Shares of a rate (docs/policy/shares.md): while a higher class asks, a reserve is kept for it, and its share is lent at the pace at which
+// granted amounts return. These books know bounds of both: grants are judged by the demand that is certain, refusals by the demand that is
+// possible.
 
 const (
-	// leadPart: what is lent is at most a leadPart-th of a period ahead.
+	// leadPart: lending is at most a leadPart-th of a period ahead.
 	leadPart = 50
-	// The reserve is the largest call of a higher class, a leastReserve-th of usable at least and a mostReserve-th at most.
+	// The reserve is the largest call of a higher class, at least a leastReserve-th and at most a mostReserve-th of usable.
 	leastReserve, mostReserve = 100, 20
-	// leastRoom: shares are of a leastRoom-th of usable at least, whatever others use.
+	// leastRoom: shares are of at least a leastRoom-th of usable, whatever others use.
 	leastRoom = 10
 	// defaultCap is the part of a rate that critical calls may use while others ask.
 	defaultCap = 900_000
-	// levelShortLead is the version of entries from which on what was granted comes back within as long as a grant counts.
+	// levelShortLead is the first version of entries at which granted amounts return within the time that a grant counts.
 	levelShortLead = 12
 )
 
-// pacing is what these books keep of a rate's shares.
+// pacing is the account of a rate's shares.
 type pacing struct {
 	// surely and perhaps are the demand of each class. Aged background work is perhaps standard.
 	surely, perhaps [3]demand
-	// least is what has been lent for at least, as the moment until which it comes back; most is the same at most.
+	// least is the earliest time until which lent amounts return; most is the latest.
 	least int64
 	most  pacer
 	// shut and perhapsShut are until when nothing is free after a cooldown.
 	shut, perhapsShut int64
-	// unsized: the period has changed, so that nobody knows which calls were in the present one.
+	// unsized: the period has changed, so that the calls of the present one are unknown.
 	unsized bool
-	// whole: these books know all that critical calls use. critical are their charges.
+	// whole: these books know all use by critical calls. critical are their charges.
 	whole    bool
 	critical []*charge
 }
 
-// demand is what one class asked for: when it did last (0: never), and its calls of late, each larger than all after it.
+// demand is the demand of one class: its last request (0: none), and its recent calls, each larger than all later ones.
 type demand struct {
 	last  int64
 	calls []call
@@ -48,7 +48,7 @@ type demand struct {
 
 type call struct{ at, amount int64 }
 
-// note enters a call. What is older than two periods is in neither of the present one and the one before.
+// note records a call. It drops calls older than two periods: they are neither in the present period nor in the one before.
 func (d *demand) note(now, amount, period int64) {
 	d.last = max(now, 1)
 	for len(d.calls) > 0 && d.calls[len(d.calls)-1].amount <= amount {
@@ -61,7 +61,7 @@ func (d *demand) note(now, amount, period int64) {
 	d.calls = append(d.calls[old:], call{now, amount})
 }
 
-// largest returns the largest call of less than so long ago.
+// largest returns the largest call within a time before now.
 func (d *demand) largest(now, within int64) int64 {
 	for _, c := range d.calls {
 		if now-c.at < within {
@@ -71,21 +71,21 @@ func (d *demand) largest(now, within int64) int64 {
 	return 0
 }
 
-// lately tells whether a class asked less than so long ago.
+// lately says whether a class asked within a time before now.
 func (d *demand) lately(now, within int64) bool { return d.last != 0 && now-d.last < within }
 
-// pacer is the latest moment until which what was granted may be coming back. These books may learn of a return after a grant that
-// it preceded in the same entry. So it is reckoned before all grants of its entry, which gives the latest moment.
+// pacer is the latest time until which granted amounts return. These books may learn of a return after a grant that it preceded in the same
+// entry. So a return counts before all grants of its entry, which gives the latest time.
 type pacer struct {
 	entry      uint64
 	now        int64
 	before     int64
 	paid, back int64
-	// latest bounds it, where it is not 0.
+	// latest bounds the result, if it is not 0.
 	latest int64
 }
 
-// until returns that moment.
+// until returns the latest time.
 func (p *pacer) until() int64 {
 	left := p.before - p.back
 	if p.paid != 0 {
@@ -97,7 +97,7 @@ func (p *pacer) until() int64 {
 	return left
 }
 
-// at brings it to an entry.
+// at advances the pacer to an entry.
 func (p *pacer) at(entry uint64, now int64) *pacer {
 	if p.entry != entry || p.now != now {
 		*p = pacer{entry: entry, now: now, before: p.until()}
@@ -105,20 +105,20 @@ func (p *pacer) at(entry uint64, now int64) *pacer {
 	return p
 }
 
-// paced tells whether the quota is a rate with shares.
+// paced says whether the quota is a rate with shares.
 func (q *quota) paced() bool {
 	return q.rule.kind == rateKind && q.definition.GetPolicy().GetShares() != nil
 }
 
-// countsFor is how long a grant counts at most that is consumed at once.
+// countsFor is the longest time for which a grant that is consumed at once counts.
 func (r *rule) countsFor() int64 {
 	return plus(r.period, r.spendBy+max(r.period/rounding, second/1000))
 }
 
-// roomAtLeast is what shares are of at least: what others leave, of which a report that was not judged yet may know more.
+// roomAtLeast is the least amount to which shares apply: the part that others leave. A report that is not judged yet may change it.
 func (j *Judge) roomAtLeast(q *quota) int64 { return j.roomOf(q, q.rule.usable) }
 
-// roomOf is the same where so much is usable.
+// roomOf is the same for a given usable.
 func (j *Judge) roomOf(q *quota, usable int64) int64 {
 	least := min(max(usable/leastRoom, 1), usable)
 	unheard := j.find(j.entry.next, func(command *logpb.Command, _ *logpb.Result) bool { return command.GetReport() != nil }) >= 0
@@ -128,7 +128,7 @@ func (j *Judge) roomOf(q *quota, usable int64) int64 {
 	return max(least, usable-q.keptAtMost(j.clock.Now))
 }
 
-// lastsAtLeast is for how long an amount is coming back at least, lastsAtMost at most.
+// lastsAtLeast is the shortest time in which an amount returns, lastsAtMost the longest.
 func (q *quota) lastsAtLeast(amount int64) int64 {
 	if q.rule.usable == 0 {
 		return 0
@@ -155,7 +155,7 @@ func mulDivUp(a, b, c int64) int64 {
 	return product.Int64()
 }
 
-// pays enters what is granted of a quota, or was used on top.
+// pays records an amount that is granted of a quota, or an overrun.
 func (j *Judge) pays(q *quota, amount int64) {
 	if !q.paced() {
 		return
@@ -167,8 +167,8 @@ func (j *Judge) pays(q *quota, amount int64) {
 	j.boundLead(q, true)
 }
 
-// boundLead bounds until when what was granted comes back, where something surely or perhaps changes it: nothing counts for longer,
-// whatever was used.
+// boundLead bounds the time until which granted amounts return, at an event that surely or perhaps changes it: nothing counts for longer,
+// however much was used.
 func (j *Judge) boundLead(q *quota, surely bool) {
 	if j.level < levelShortLead {
 		return
@@ -180,7 +180,7 @@ func (j *Judge) boundLead(q *quota, surely bool) {
 	}
 }
 
-// givenBack enters what comes back early, surely or perhaps.
+// givenBack records an early return, a certain or a possible one.
 func (j *Judge) givenBack(q *quota, amount int64, surely bool) {
 	if !q.paced() {
 		return
@@ -192,7 +192,7 @@ func (j *Judge) givenBack(q *quota, amount int64, surely bool) {
 	}
 }
 
-// lowers takes off a charge what was not used of it.
+// lowers subtracts the unused part from a charge.
 func (j *Judge) lowers(c *charge, by int64) {
 	if !c.quota.deleted {
 		c.quota.advance(j.clock)
@@ -201,7 +201,7 @@ func (j *Judge) lowers(c *charge, by int64) {
 	c.lower(by)
 }
 
-// repaced carries what is lent over to another rule. Without shares nothing is known of it any more.
+// repaced converts the lent amounts to another rule. Without shares it drops them.
 func (j *Judge) repaced(q *quota, was bool, before *rule) {
 	p, now := &q.pace, j.clock.Now
 	switch {
@@ -229,7 +229,7 @@ func (j *Judge) repaced(q *quota, was bool, before *rule) {
 	j.boundLead(q, true)
 }
 
-// reopens begins what follows a cooldown that ended at a time.
+// reopens begins the time after a cooldown that ended at a given time.
 func (q *quota) reopens(at int64) {
 	q.reopened, q.ramped = at, 0
 	if !q.paced() {
@@ -242,8 +242,8 @@ func (q *quota) reopens(at int64) {
 	}
 }
 
-// asksFor notes what a Reserve asked of rates with shares: surely of what it named, unless it was refused before anybody looked, and
-// perhaps of what stands in for that.
+// asksFor records the demand of a Reserve for rates with shares: surely for its quotas, unless a budget refused it first, and perhaps for
+// their fallbacks.
 func (j *Judge) asksFor(ask *logpb.Reserve, result *logpb.Result) {
 	class, reason := j.classOf(ask), result.GetRefusal().GetReason()
 	items := j.asked(ask)
@@ -273,14 +273,14 @@ func (j *Judge) noteDemand(n need, holder string, class int32, needs []need, sur
 	}
 	switch {
 	case !surely:
-	case pooled: // which member it needs how much of is not known
+	case pooled: // the member and its need are unknown
 		p.surely[class].last = max(now, 1)
 	default:
 		p.surely[class].note(now, n.amount, period)
 	}
 }
 
-// mayBeAged tells whether background work of a holder may count as standard.
+// mayBeAged says whether background work of a holder may count as standard.
 func (j *Judge) mayBeAged(holder string, needs []need) bool {
 	return slices.ContainsFunc(needs, func(n need) bool {
 		u, ageing := n.quota.usages[holder], n.quota.ageing
@@ -288,7 +288,7 @@ func (j *Judge) mayBeAged(holder string, needs []need) bool {
 	})
 }
 
-// wantedFor is how long after a class asked it counts as asking.
+// wantedFor is how long after its last request a class counts as asking.
 func (q *quota) wantedFor() int64 {
 	quiet := q.definition.GetPolicy().GetShares().GetQuietNs()
 	if quiet == 0 {
@@ -297,14 +297,13 @@ func (q *quota) wantedFor() int64 {
 	return max(quiet, q.rule.period)
 }
 
-// surelyAsks tells whether a class surely asks for a rate: it did not long ago, or critical calls wait, which nothing makes another
-// class.
+// surelyAsks says whether a class surely asks for a rate: it did recently, or critical calls wait, whose class never changes.
 func (j *Judge) surelyAsks(q *quota, class int32) bool {
 	return q.pace.surely[class].lately(j.clock.Now, q.wantedFor()) ||
 		class == 0 && slices.ContainsFunc(j.lanesOf[q], func(l *lane) bool { return l.byClass[0] > 0 })
 }
 
-// perhapsAsks tells whether it may.
+// perhapsAsks says whether a class may be asking.
 func (j *Judge) perhapsAsks(q *quota, class int32) bool {
 	if q.pace.perhaps[class].lately(j.clock.Now, q.wantedFor()) {
 		return true
@@ -326,12 +325,12 @@ func (q *quota) shareOf(class int32) int64 {
 	return int64([]int32{shares.GetCriticalPpm(), shares.GetStandardPpm()}[class])
 }
 
-// lentTo says what of a rate should have been kept from a class at a grant: a reserve while a higher class asks, and of its share what is
-// not coming back yet.
+// lentTo says why a rate should have withheld a grant from a class: for the reserve while a higher class asks, or for the part of its share
+// that does not return yet.
 func (j *Judge) lentTo(rank int32, n need) string {
 	q, now := n.quota, j.clock.Now
 	if j.entry.saved {
-		return "" // nothing is kept from one that was saved up for
+		return "" // nothing is withheld from a waiter with reservations
 	}
 	room, asks := j.roomAtLeast(q), false
 	var share, largest int64
@@ -360,7 +359,7 @@ func (j *Judge) lentTo(rank int32, n need) string {
 	return ""
 }
 
-// keptFrom tells whether a rate may keep back what a Reserve below critical asks for.
+// keptFrom says whether a rate may withhold the amount of a Reserve below critical.
 func (j *Judge) keptFrom(ask *logpb.Reserve, n need) bool {
 	q, now, class := n.quota, j.clock.Now, j.classOf(ask)
 	j.stats.Kept++
@@ -388,7 +387,7 @@ func (j *Judge) keptFrom(ask *logpb.Reserve, n need) bool {
 	return left < reserve || !free && q.pace.most.until()-q.rule.period/leadPart > now
 }
 
-// capOf is the most that critical calls may use of some room while others ask.
+// capOf is the most that critical calls may use of a room while others ask.
 func (q *quota) capOf(room int64) int64 {
 	part := int64(q.definition.GetPolicy().GetShares().GetCapPpm())
 	if part == 0 {
@@ -397,7 +396,7 @@ func (q *quota) capOf(room int64) int64 {
 	return mulDiv(room, part, millionth)
 }
 
-// lowerAsk tells whether a class below critical waits, or asked less than a period ago.
+// lowerAsk says whether a class below critical waits, or asked less than a period ago.
 func (j *Judge) lowerAsk(q *quota, asked *[3]demand) bool {
 	if asked[1].lately(j.clock.Now, q.rule.period) || asked[2].lately(j.clock.Now, q.rule.period) {
 		return true
@@ -412,7 +411,7 @@ func (j *Judge) lowerAsk(q *quota, asked *[3]demand) bool {
 	})
 }
 
-// usedByCritical is what critical calls hold and have counted of a rate, at least and at most.
+// usedByCritical is the least and the most that critical calls hold and have counted of a rate.
 func (j *Judge) usedByCritical(q *quota) (least, most int64) {
 	q.advance(j.clock)
 	for _, c := range q.pace.critical {
@@ -435,7 +434,7 @@ func (j *Judge) usedByCritical(q *quota) (least, most int64) {
 	return least, most
 }
 
-// capped says that a critical grant of a rate is above the cap while others ask.
+// capped says why the cap should have withheld a critical grant of a rate while others ask.
 func (j *Judge) capped(n need) string {
 	q := n.quota
 	most := q.capOf(q.rule.usable)
@@ -449,7 +448,7 @@ func (j *Judge) capped(n need) string {
 	return sprint("critical calls have %d of %s, %d more are granted, and %d are the most while others ask", used, q.name, n.amount, most)
 }
 
-// mayCap tells whether a rate may keep back what a critical Reserve asks for.
+// mayCap says whether a rate may withhold the amount of a critical Reserve.
 func (j *Judge) mayCap(ask *logpb.Reserve, n need) bool {
 	q := n.quota
 	if j.classOf(ask) != 0 || q.rule.observe || !j.lowerAsk(q, &q.pace.perhaps) {

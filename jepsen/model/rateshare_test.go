@@ -16,15 +16,15 @@ func fleetShares() *logpb.Policy {
 	return &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 400_000, StandardPpm: 350_000, BackgroundPpm: 250_000}}
 }
 
-// rateStory is one of a rate of 60,000 a minute. The books know of shares; the machine may not, and grants then what they forbid. All but
-// its last entry are allowed.
+// rateStory is a story about a rate of 60,000 a minute. The books know of shares; the machine may not, and then grants what they forbid.
+// All but the last entry are allowed.
 type rateStory struct {
-	// rule is what the last entry breaks; empty: nothing.
+	// rule is the rule that the last entry breaks; empty: none.
 	rule  string
 	steps []step
 	// shared: the machine knows of the shares too.
 	shared bool
-	// forged is what the last entry is said to have come to instead, when so much is available.
+	// forged replaces the reason of the last entry's refusal; left is the available amount in it.
 	forged logpb.Reason
 	left   int64
 }
@@ -69,8 +69,8 @@ func (s *rateStory) play(t *testing.T) {
 	}
 }
 
-// TestSharesOfARate: each clause of what is kept on a rate, as the machine without shares breaks it and as it is at the very moment from
-// which on it is kept; and each refusal that is not true.
+// TestSharesOfARate: each clause of the rule, once broken by a machine without shares and once at the first moment at which it applies; and
+// each false refusal.
 func TestSharesOfARate(t *testing.T) {
 	asks := func(holder string, amount int64) *logpb.Command {
 		return reserve(holder, "shared", amount, 20*minute, consumes)
@@ -84,7 +84,7 @@ func TestSharesOfARate(t *testing.T) {
 	then := func(steps []step, more ...step) []step { return append(slices.Clip(steps), more...) }
 	boss := []step{{0, asks("boss", 600)}}
 	free := then(boss, many("std", 59)...)
-	// What was granted of the boss's and 59 others comes back until 37.56 s, and the next is lent a fiftieth of a period before.
+	// The amounts granted to the boss and 59 others return until 37.56 s, and the next is lent a fiftieth of a period earlier.
 	lends := 36_360 * mil
 	back := &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{
 		Lease: 60, Fence: 60, Op: 1, Unspent: []*logpb.Item{{Quota: "shared", Amount: new(int64(600))}},

@@ -10,7 +10,7 @@ import (
 // mostOperations is how many operations of a lease may have records.
 const mostOperations = 1024
 
-// judgeRefusal judges whether a "no" to a Reserve is true.
+// judgeRefusal judges whether the refusal of a Reserve is true.
 func (j *Judge) judgeRefusal(ask *logpb.Reserve, refusal *logpb.Refusal) {
 	if lie := j.lie(ask, refusal.Reason, refusal.Quota, refusal.RetryAtNs); lie != "" {
 		j.violate("false-refusal", "%s is refused %v: %s", ask.Holder, ask.Items, lie)
@@ -40,8 +40,7 @@ func (j *Judge) judgeWaiting(k int, event *effect.Event) {
 	j.entry.command = was
 }
 
-// available judges what a refusal says to be available: usable without all that single leases hold and single operations
-// have counted.
+// available judges the available amount of a refusal: usable without the sum that leases hold and operations have counted.
 func (j *Judge) available(q *quota, told int64) {
 	q.advance(j.clock)
 	if q.rule.anchored || q.cap.is || j.clock.Now < q.others.lowered {
@@ -56,7 +55,7 @@ func (j *Judge) available(q *quota, told int64) {
 	}
 }
 
-// lie says in which way the reason of a refusal is not true; empty: it may be.
+// lie says why the reason of a refusal is not true; empty: it may be.
 func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retryAt int64) string {
 	needs, ok := j.needs(j.asked(ask))
 	if !ok {
@@ -106,7 +105,7 @@ func (j *Judge) lie(ask *logpb.Reserve, reason logpb.Reason, quota string, retry
 		reason, quota, n.amount, n.own, r.usable, q.held, q.surely.sum, q.perhaps.sum, q.closedUntil, q.waiting)
 }
 
-// short tells whether there may be too little of a quota.
+// short says whether a quota may have too little.
 func (j *Judge) short(n need, consume bool) bool {
 	q := n.quota
 	switch {
@@ -128,7 +127,7 @@ func (j *Judge) waitersOf(holder string) (count int) {
 	return count
 }
 
-// consumeRefused judges a "no" to a Consume: of what is held, only a provider, an operator or a burst withholds it.
+// consumeRefused judges the refusal of a Consume: only a provider, an operator or a burst withholds held amounts.
 func (j *Judge) consumeRefused(asked *logpb.Consume, refusal *logpb.Refusal) {
 	l := j.live(asked.Lease, asked.Fence)
 	if l == nil {
@@ -166,7 +165,7 @@ func (j *Judge) consumeRefused(asked *logpb.Consume, refusal *logpb.Refusal) {
 	j.denied(l.holder, refusal.Reason, refusal.Quota, limitedUntil(refusal))
 }
 
-// failed judges whether what a command is said to have done wrong is true.
+// failed judges whether the error of a command is true.
 func (j *Judge) failed(command *logpb.Command, failure *logpb.Failure) {
 	j.stats.Failed++
 	if failure.Reason == logpb.Reason_REASON_STALE_FENCE {
@@ -231,7 +230,7 @@ func (j *Judge) isTrue(command *logpb.Command, failure *logpb.Failure) (isTrue, 
 	return j.isTrueOf(l, command, failure)
 }
 
-// isEmpty tells whether a Settle asks for nothing.
+// isEmpty says whether a Settle asks for nothing.
 func isEmpty(settle *logpb.Settle) bool {
 	return settle != nil && len(settle.Unspent)+len(settle.Actual) == 0 && !settle.Final && !settle.Release
 }
@@ -253,7 +252,7 @@ func names(command *logpb.Command) (lease, fence uint64, ok bool) {
 	return 0, 0, false
 }
 
-// isStale judges what is said of a fence.
+// isStale judges an error about a fence.
 func (j *Judge) isStale(command *logpb.Command, failure *logpb.Failure) (isTrue, judged bool) {
 	if failure.Reason == logpb.Reason_REASON_FOREIGN_LEASE {
 		holder := ""
@@ -277,7 +276,7 @@ func (j *Judge) isStale(command *logpb.Command, failure *logpb.Failure) (isTrue,
 	return l == nil || l.fence != fence || l.deadline <= j.clock.Now, true
 }
 
-// inUse judges why a quota cannot be deleted. Why one cannot move is not judged.
+// inUse judges why a quota cannot be deleted. Why a quota cannot move is not judged.
 func (j *Judge) inUse(command *logpb.DeleteQuota) (isTrue, judged bool) {
 	if command == nil {
 		return false, false
@@ -291,7 +290,7 @@ func (j *Judge) inUse(command *logpb.DeleteQuota) (isTrue, judged bool) {
 	return q.children > 0 || j.isPooled(q.name) || (used || j.standsIn(q)) && !command.Force, true
 }
 
-// standsIn tells whether a quota is another's fallback.
+// standsIn says whether a quota is another's fallback.
 func (j *Judge) standsIn(q *quota) bool {
 	for _, other := range j.quotas {
 		if other.definition.Fallback == q.name {
@@ -329,7 +328,7 @@ func (j *Judge) isTrueOf(l *lease, command *logpb.Command, failure *logpb.Failur
 	}
 }
 
-// notHeld tells whether a command names more than a lease or an operation has, or what it has not.
+// notHeld says whether a command names more than a lease or an operation has, or another quota.
 func (j *Judge) notHeld(l *lease, o *operation, command *logpb.Command) bool {
 	if report := command.GetReport(); report != nil {
 		return slices.ContainsFunc(report.Signals, func(s *logpb.Signal) bool { return l.share(s.Quota) == nil })
@@ -364,7 +363,7 @@ func (l *lease) share(name string) *quota {
 	return nil
 }
 
-// withheld tells whether a policy or a workflow may withhold what a Reserve asks for.
+// withheld says whether a policy or a workflow may withhold the items of a Reserve.
 func (j *Judge) withheld(ask *logpb.Reserve, reason logpb.Reason, n need) bool {
 	q := n.quota
 	policy := q.definition.GetPolicy()
@@ -394,7 +393,7 @@ func (j *Judge) withheld(ask *logpb.Reserve, reason logpb.Reason, n need) bool {
 	}
 }
 
-// aboveCap tells whether a critical Reserve is larger than all that critical ones may use of a window. On a rate they may use everything.
+// aboveCap says whether a critical Reserve is larger than all that critical ones may use of a window. On a rate there is no such bound.
 func (j *Judge) aboveCap(ask *logpb.Reserve, n need) bool {
 	shares := n.quota.definition.GetPolicy().GetShares()
 	if shares == nil || j.classOf(ask) != 0 || n.quota.rule.kind != windowKind {

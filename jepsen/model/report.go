@@ -8,14 +8,14 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// What one caller's word can close: a rate for two periods, at least five minutes; a window for an hour.
+// The longest closing by a single caller's report: of a rate two periods, at least five minutes; of a window an hour.
 const (
 	closingPeriods = 2
 	leastClosing   = 5 * minute
 	longestClosing = 60 * minute
 )
 
-// callerOf is whose word a command of a holder is: that of its token, which may speak for many, or else its own.
+// callerOf is the source of a holder's command: its token, which may act for many, or else the holder itself.
 func callerOf(command *logpb.Command, holder string) string {
 	if command.By != "" {
 		return command.By
@@ -23,7 +23,7 @@ func callerOf(command *logpb.Command, holder string) string {
 	return holder
 }
 
-// report takes what a provider answered. It is judged by what comes of it.
+// report handles a provider's answer. Its effects are judged.
 func (j *Judge) report(command *logpb.Command, reported *logpb.Reported) {
 	asked := command.GetReport()
 	l := j.named(asked.Lease, asked.Fence, "Report")
@@ -55,8 +55,8 @@ func (j *Judge) report(command *logpb.Command, reported *logpb.Reported) {
 	}
 }
 
-// lower takes a total to which a report lowered a window: it falls only, and only where what remains and what was
-// consumed here do not add up to the limit. Another caller's word may leave it where it is, and lets it last.
+// lower handles a total to which a report lowered a window: it only falls, and only if the remaining and the locally consumed amounts do
+// not add up to the limit. Another caller's report may keep it unchanged and extend it.
 func (j *Judge) lower(caller string, q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
 	if reported.CappedTo == nil {
 		return
@@ -78,8 +78,8 @@ func (j *Judge) lower(caller string, q *quota, o *operation, signal *logpb.Signa
 	q.cap.is, q.cap.total, q.cap.window = true, total, q.window
 }
 
-// cappedFor is how long one caller's word lowers a window: an hour at most. A shorter one ends before that, by a few times its skew; of
-// one that ends at the provider's reset less is certain.
+// cappedFor is for how long a single caller's report lowers a window: an hour at most. A shorter window ends before that, by a few times
+// its skew; for one that ends at the provider's reset less is certain.
 func (q *quota) cappedFor() int64 {
 	switch {
 	case q.rule.period > longestClosing:
@@ -90,7 +90,7 @@ func (q *quota) cappedFor() int64 {
 	return q.rule.period + 4*q.rule.skew
 }
 
-// closes remembers whose word closes a quota, and from when on.
+// closes records whose report closes a quota, and from when on.
 func (j *Judge) closes(caller string, q *quota, signal *logpb.Signal) {
 	switch signal.Cause {
 	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_PLAN:
@@ -109,7 +109,7 @@ func (j *Judge) closes(caller string, q *quota, signal *logpb.Signal) {
 	}
 }
 
-// mayClose tells whether a command tells a quota something that closes it.
+// mayClose says whether a command reports something that closes a quota.
 func (j *Judge) mayClose(command *logpb.Command, event *effect.Event) bool {
 	signals := command.GetReport().GetSignals()
 	if end := command.GetEndTask(); end != nil && j.tasks[end.Task] != nil {
@@ -136,9 +136,9 @@ type closing struct {
 	until int64
 }
 
-// closingBound is for how long one caller's word may close a quota: a window until its reset, but for an hour at most, so
-// for as long as the shorter of its length and an hour, or, where a better sample of Unix time says that it is earlier, for
-// as long as it is until then.
+// closingBound is for how long a single caller's report may close a quota. A window closes until its reset, an hour at most: for the
+// shorter of its length and an hour. If a better sample of Unix time says that it is earlier, the window closes for the time left until the
+// reset.
 func (j *Judge) closingBound(q *quota) int64 {
 	if q.rule.kind == windowKind {
 		left, _, _ := q.closing(j.clock)
@@ -151,7 +151,7 @@ func (j *Judge) closingBound(q *quota) int64 {
 	return min(bound, longestClosing)
 }
 
-// cooldown takes the close of a quota.
+// cooldown handles the closing of a quota.
 func (j *Judge) cooldown(event *effect.Event) {
 	q := j.quotas[event.Quota]
 	if q == nil {
@@ -166,7 +166,7 @@ func (j *Judge) cooldown(event *effect.Event) {
 	q.closedUntil = max(until, q.closedUntil)
 }
 
-// windowClosed takes the end of a window to which holds belonged.
+// windowClosed handles the end of the window of current holds.
 func (j *Judge) windowClosed(name string) {
 	q := j.quotas[name]
 	if q == nil {

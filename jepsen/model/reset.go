@@ -7,49 +7,48 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// reset is what is known of the end of a window that is anchored at its provider's reset: an interval, and whose word it
-// is. What a reset frees is judged from one side: these books free no later than the rules say.
+// reset is the known end of a window anchored at its provider's reset: an interval, and its source. The effect of a reset is judged from
+// one side: these books free no later than the rules say.
 type reset struct {
 	known      bool
 	begin, end int64
-	first      int64 // the earliest begin that any report named
-	opened     int64 // the boundary that was passed last and was believed
-	passed     bool  // a reset was passed, and the holds before it have not been seen to end yet
-	// since is the boundary that was passed last, or the quota's first moment: one caller's word frees nothing before one
-	// period later.
+	first      int64 // the earliest beginning of any report
+	opened     int64 // the last boundary that passed and was believed
+	passed     bool  // a reset passed, and no event has ended the holds before it yet
+	// since is the last boundary that passed, or the quota's first moment: a single caller's report frees nothing before one period later.
 	since int64
-	// latest is where the boundary was that was passed last, believed or not.
+	// latest is the last boundary that passed, believed or not.
 	latest int64
-	// caller named it first; sure: a second one did too, or the operator. closing: its boundary has begun. disputed: another
-	// one was named.
+	// caller reported it first; sure: a second caller or the operator confirmed it. closing: its boundary has begun. disputed: a report named
+	// another one.
 	caller                  string
 	sure, closing, disputed bool
-	// later is the end of a later one that one caller named in its place, since levelResets; 0: nobody did.
+	// later is the end of a later reset that a single caller reported instead, since levelResets; 0: none.
 	later int64
-	// other is one that was named and is not known.
+	// other is a reported reset that is not the known one.
 	other named
 }
 
-// named is a reset that a caller named.
+// named is a reset that a caller reported.
 type named struct {
 	begin, end int64
 	caller     string
 	sure       bool
 }
 
-// levelResets is that from which on one caller's word neither moves another one's reset nor keeps it from freeing for long.
+// levelResets is the first version at which a single caller's report neither moves another caller's reset nor delays its effect for long.
 const levelResets = 10
 
-// slack is how much earlier than a period after the last reset the next one may seem to be.
+// slack is how much earlier than a period after the last reset the next one may appear.
 func (q *quota) slack() int64 { return min(4*q.rule.skew+second, q.rule.period/8) }
 
-// narrow tells whether an interval is narrow enough that it confirms another.
+// narrow says whether an interval is narrow enough to confirm another.
 func (q *quota) narrow(begin, end int64) bool {
 	return end-begin <= min(max(8*q.rule.skew+2*second, q.rule.period/60), q.rule.period/8)
 }
 
-// learn takes a reset. The provider counted from its answer, which it gave at some moment since the operation was consumed.
-// All reports of one window bound its reset. What one caller names too early is not believed.
+// learn handles a reported reset. The provider counted from its answer, given at some moment since the operation was consumed. All reports
+// of one window bound its reset. A single caller's reset that is too early is not believed.
 func (j *Judge) learn(caller string, q *quota, o *operation, signal *logpb.Signal, reported *logpb.ReportedQuota) {
 	after := signal.GetResetAfterNs()
 	resolution := min(signal.ResetResolutionNs, q.rule.period/8)
@@ -79,13 +78,13 @@ func (j *Judge) learn(caller string, q *quota, o *operation, signal *logpb.Signa
 	j.stats.Resets++
 	if !r.known || was.known && !r.sure {
 		j.violate("reset", "a reset of %s between %d and %d is believed on the word of %s; the last one was at %d", q.name, said.begin, said.end, caller, r.since)
-		// These books go on as the state does.
+		// These books follow the state.
 		q.know(said)
 	}
 }
 
-// with returns a reset that was named together with what a caller says of the same one: it lies in both intervals. From levelResets on,
-// one that comes so soon that it takes two callers lies in either, and moves for nobody else.
+// with returns a reported reset combined with another caller's report of it: it lies in both intervals. From levelResets on, a reset so
+// early that it takes two callers lies in either, and only a second caller moves it.
 func (n named) with(q *quota, said named, level uint32) named {
 	both := named{begin: max(n.begin, said.begin), end: min(n.end, said.end), caller: n.caller, sure: n.sure}
 	second := !n.sure && n.caller != said.caller && q.narrow(n.begin, n.end) && q.narrow(said.begin, said.end)
@@ -100,7 +99,7 @@ func (n named) with(q *quota, said named, level uint32) named {
 	return n
 }
 
-// sameReset takes a report that names the known reset.
+// sameReset handles a report of the known reset.
 func (q *quota) sameReset(said named, level uint32) {
 	r := &q.reset
 	known := named{begin: r.begin, end: r.end, caller: r.caller, sure: r.sure}.with(q, said, level)
@@ -115,8 +114,8 @@ func (q *quota) sameReset(said named, level uint32) {
 	}
 }
 
-// otherReset takes a report that names another one than the known reset. In the boundary it may be the next one.
-// Without a second caller for either, the known one frees later, from levelResets on.
+// otherReset handles a report of another reset than the known one. During the boundary it may be the next one. From levelResets on, if no
+// second caller confirms either, the known one frees later.
 func (q *quota) otherReset(clock fsm.Clock, said named, level uint32) {
 	r := &q.reset
 	q.remember(clock, said, level)
@@ -132,13 +131,13 @@ func (q *quota) otherReset(clock fsm.Clock, said named, level uint32) {
 	}
 }
 
-// resetOver is when the known reset is: an hour or an eighth of the period after its end at the latest, where a caller names a later one.
+// resetOver is when the known reset is over: at most an hour or an eighth of the period after its end, if a caller reports a later one.
 func (q *quota) resetOver() int64 {
 	r := &q.reset
 	return max(r.end, min(r.later, r.end+min(int64(time.Hour), q.rule.period/8)))
 }
 
-// remember keeps a reset that was named until there is more to go by.
+// remember keeps a reported reset until more is known.
 func (q *quota) remember(clock fsm.Clock, said named, level uint32) {
 	o := &q.reset.other
 	past := o.begin <= clock.WallLate
@@ -152,7 +151,7 @@ func (q *quota) remember(clock fsm.Clock, said named, level uint32) {
 	}
 }
 
-// believe takes what was named for the reset where it is the first one, comes late enough or is sure, and lies after now.
+// believe makes the reported reset the known one if it is the first, late enough or sure, and after now.
 func (q *quota) believe(now int64) {
 	r := &q.reset
 	switch {
@@ -163,7 +162,7 @@ func (q *quota) believe(now int64) {
 	}
 }
 
-// know takes a reset for the known one.
+// know makes a reset the known one.
 func (q *quota) know(said named) {
 	r := &q.reset
 	r.known, r.begin, r.end, r.first = true, said.begin, said.end, said.begin
@@ -171,7 +170,7 @@ func (q *quota) know(said named) {
 	q.opens()
 }
 
-// opens frees what ended before the opening that the known reset implies, where that is believed.
+// opens frees the charges that ended before the opening that the known reset implies, if that is believed.
 func (q *quota) opens() {
 	r := &q.reset
 	opening := r.begin - q.rule.period
@@ -181,14 +180,14 @@ func (q *quota) opens() {
 	}
 }
 
-// advanceAnchored: once a reset that is believed has surely passed, what ended before it is gone. Until the next one is
-// known the quota is a rate that began empty there. In these books it is one all the time: no window is longer.
+// advanceAnchored advances an anchored window: once a believed reset has surely passed, earlier charges stop counting. Until the next one
+// is known the quota is a rate that began empty there. These books always treat it so: no window is longer.
 func (q *quota) advanceAnchored(clock fsm.Clock) {
 	r := &q.reset
 	for r.known && clock.WallEarly >= q.resetOver() {
 		passed := q.resetOver()
 		r.latest = max(r.latest, r.begin)
-		// A sum is judged when it is granted, so that a reset frees it here even if the state looked at it later.
+		// A sum is judged at a grant: a reset frees it here even if the state noticed the reset later.
 		if !r.disputed && (r.sure || r.end >= r.since+q.rule.period-q.slack()) {
 			r.opened = max(r.opened, r.begin)
 		}
@@ -204,7 +203,7 @@ func (q *quota) advanceAnchored(clock fsm.Clock) {
 	q.uncap(clock)
 }
 
-// confirm takes the operator's word for what was reported.
+// confirm confirms the reported reset at an operator's command.
 func (q *quota) confirm(clock fsm.Clock) {
 	r := &q.reset
 	q.advance(clock)
@@ -222,7 +221,7 @@ func (q *quota) confirm(clock fsm.Clock) {
 	q.surely.drop(r.opened)
 }
 
-// reopen judges an operator's word that ends what reports closed.
+// reopen judges an operator's command that ends the effects of reports.
 func (j *Judge) reopen(command *logpb.ReopenQuota, reopened *logpb.QuotaReopened) {
 	q := j.quotas[command.Quota]
 	if q == nil || reopened == nil {

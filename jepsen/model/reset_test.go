@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// teller plays commands on an anchored window of a minute, a calendar hour and a rate, one an entry.
+// teller plays commands on an anchored window of a minute, a calendar hour and a rate, one per entry.
 type teller struct {
 	t       *testing.T
 	machine *fsm.Machine
@@ -30,7 +30,7 @@ func newTeller(t *testing.T) *teller {
 	return l
 }
 
-// do applies one command after a while, and lets spoil change what it came to before it is judged.
+// do applies one command after a while. Before it is judged, spoil may change its outcome.
 func (l *teller) do(after int64, command *logpb.Command, spoil func(*fsm.Applied)) *logpb.Result {
 	l.t.Helper()
 	l.now += after
@@ -70,7 +70,7 @@ func used(lease uint64) *logpb.Command {
 
 func isLearned(a *fsm.Applied) { a.Results[0].GetReported().Quotas[0].ResetLearned = true }
 
-// TestResetsAreJudged: what one caller's word, a second one's and an operator's free is allowed; what frees more is found.
+// TestResetsAreJudged: the model allows what one caller's report, a second one's and an operator's command free, and finds any excess.
 func TestResetsAreJudged(t *testing.T) {
 	grants := func(lease uint64, amount int64) func(*fsm.Applied) {
 		return func(a *fsm.Applied) {

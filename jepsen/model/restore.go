@@ -2,9 +2,9 @@ package model
 
 import "github.com/quotad/quotad/fsm"
 
-// Restored returns the judge of what comes after a restore. Its books are those of backup, which has judged the log up to the backup and is
-// used up; j has judged it up to the restore. What came between is lost, which is what a restore means, but for three things that no restore
-// takes back: time, the cluster's id, and the numbers of fences, leases, tickets and sessions, which all go on above those of before.
+// Restored returns the judge of the log after a restore. It takes over the books of backup, which has judged the log up to the backup; j
+// has judged it up to the restore. The entries in between are lost, which is the meaning of a restore. Three things no restore takes back:
+// time, the cluster's ID, and the numbers of fences, leases, tickets and sessions, which continue above the earlier ones.
 func (j *Judge) Restored(backup *Judge, epoch uint32) (next *Judge, broken *Violation) {
 	next = backup
 	if counter := uint64(epoch) << 48; counter <= max(j.lastFence, backup.lastFence) {
@@ -16,7 +16,7 @@ func (j *Judge) Restored(backup *Judge, epoch uint32) (next *Judge, broken *Viol
 	next.lastTicket = max(j.lastTicket, backup.lastTicket, above)
 	next.lastOpened = max(j.lastOpened, backup.lastOpened, above)
 	next.clusterID = j.clusterID
-	shift := backup.clock.Shift // each state counts its views with its own
+	shift := backup.clock.Shift // each state counts its views with its own shift
 	next.clock = fsm.Clock{
 		Now: max(j.clock.Now, backup.clock.Now), WallEarly: max(plus(j.clock.WallEarly-j.clock.Shift, shift), backup.clock.WallEarly),
 		WallLate: max(plus(j.clock.WallLate-j.clock.Shift, shift), backup.clock.WallLate), Shift: shift,

@@ -25,9 +25,9 @@ const (
 	minute = 60 * second
 	// defaultTTL is the length of a lease that names none.
 	defaultTTL = 5 * minute
-	// firstTTL is the length that a lease from the queue has until its holder shows itself.
+	// firstTTL is the length of a lease from the queue until its holder confirms it.
 	firstTTL = 5 * second
-	// longestSpendBy is the spend-by of a window that names none; a rate's is a thirtieth of its period, within bounds.
+	// longestSpendBy is the spend-by of a window without one; a rate's is a thirtieth of its period, within bounds.
 	longestSpendBy  = minute
 	rateSpendByMin  = 250 * int64(time.Millisecond)
 	rateSpendByMost = 2 * second
@@ -36,7 +36,7 @@ const (
 	never    = math.MaxInt64
 )
 
-// rule is what a definition means (concepts.md, "Quotas").
+// rule is the meaning of a definition (concepts.md, "Quotas").
 type rule struct {
 	kind   kind
 	limit  int64
@@ -55,9 +55,9 @@ type rule struct {
 	openEnded bool
 	maxCall   int64
 	settleMax bool
-	// burst is what may be consumed at once: the burst without what can pile up between consuming and spending. 0: any.
+	// burst is the most that may be consumed at once: the burst less what accumulates until it is spent. 0: no bound.
 	burst int64
-	// shift is by how much moments of windows are ahead of Unix time, since the clock was reset.
+	// shift is the distance of windows' times from Unix time, since the clock was reset.
 	shift int64
 }
 
@@ -117,7 +117,7 @@ func (r *rule) setWindow(w *logpb.Window) {
 	}
 }
 
-// setBurst: the spend-by is at most burst x period / (2 x usable), and what comes back in one spend-by is not admitted.
+// setBurst: the spend-by is at most burst x period / (2 x usable), and the burst excludes the amount that returns within one spend-by.
 func (r *rule) setBurst(burst int64, chosen bool) {
 	if burst == 0 || r.usable == 0 {
 		return
@@ -150,8 +150,8 @@ func plus(a, b int64) int64 {
 	return a + b
 }
 
-// later returns the moment at which what begins now has ended at the latest, in the rule's own time: the later view of
-// Unix time for windows, cluster time for all else.
+// later returns the latest end of something that lasts for in from now, in the rule's own time: the late view of Unix time for windows,
+// cluster time otherwise.
 func (r *rule) later(clock fsm.Clock, in int64) int64 {
 	if r.kind == windowKind {
 		return plus(clock.WallLate, in)
@@ -167,7 +167,7 @@ func (r *rule) graceOf(ttl int64) int64 {
 	return max(second, ttl/10)
 }
 
-// windowAt returns the calendar window in which a moment of Unix time lies.
+// windowAt returns the calendar window that contains a moment of Unix time.
 func (r *rule) windowAt(t int64) (start, end int64) {
 	start, end = r.unixWindowAt(t - r.shift)
 	return start + r.shift, end + r.shift
@@ -186,7 +186,7 @@ func (r *rule) unixWindowAt(t int64) (start, end int64) {
 	return start, start + r.period
 }
 
-// matches tells whether a name fits a pattern, in which * stands for any run of characters.
+// matches says whether a name matches a pattern, in which * stands for any run of characters.
 func matches(pattern, name string) bool {
 	if pattern == "" {
 		return name == ""

@@ -12,7 +12,7 @@ import (
 // limits are the bounds that commands can change.
 type limits struct {
 	sessions, idle, keyLife, waiters, taskLife, tasks, keys, leases, reports, resultBytes int64
-	// operators and least are millionths of each: what is kept for operators, and what each caller may have.
+	// operators and least are millionths of each: the part reserved for operators, and the guaranteed part of each caller.
 	operators, least int64
 }
 
@@ -23,16 +23,15 @@ func defaultLimits() limits {
 	}
 }
 
-// levelOwn is the version of entries from which on sessions and idempotency keys belong to a caller, not to all of the same reach.
+// levelOwn is the first version of entries at which sessions and idempotency keys belong to a caller, not to all of the same reach.
 const levelOwn = 9
 
-// owner is who made a session, or used an idempotency key.
+// owner is the caller that opened a session, or used an idempotency key.
 type owner struct{ by, caller string }
 
 func ownerOf(command *logpb.Command) owner { return owner{by: command.By, caller: command.Caller} }
 
-// mayUse tells whether a command's caller may use what an owner made. A caller that came without a token is known by its reach, which is
-// any.
+// mayUse says whether a command's caller may use an owner's session or key. A caller without a token is known by its reach alone.
 func (j *Judge) mayUse(command *logpb.Command, of owner) bool {
 	if j.level < levelOwn || of.by == "" || command.By == "" || of.caller == "" {
 		return of.by == command.By
@@ -40,7 +39,7 @@ func (j *Judge) mayUse(command *logpb.Command, of owner) bool {
 	return of.caller == command.Caller
 }
 
-// session is a client's numbered requests.
+// session is the numbered requests of a client.
 type session struct {
 	owner owner
 	acked uint64
@@ -50,13 +49,13 @@ type session struct {
 	answers map[uint64]*answer
 }
 
-// answer is what a numbered request was told, and what it was.
+// answer is a numbered request and its answer, as digests.
 type answer struct {
 	asked, told uint64
-	// ticket is the one under which it waits; 0: its answer does not change any more.
+	// ticket is the one of its wait; 0: its answer is final.
 	ticket uint64
 	index  uint64
-	// made is when an idempotency key's life began, owner who used it.
+	// made is when an idempotency key's life began, owner its user.
 	made  int64
 	owner owner
 }
@@ -65,13 +64,13 @@ type answer struct {
 func (j *Judge) digest(message proto.Message) uint64 {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
 	if err != nil {
-		return 0 // a result that cannot be encoded was never sent to anybody
+		return 0 // a result that cannot be encoded was never sent
 	}
 	return maphash.Bytes(j.seed, encoded)
 }
 
-// dedupe judges a command's identity, and tells whether it was carried out: a numbered request is, the first time, and a
-// session that is over carries nothing out.
+// dedupe judges a command's identity, and says whether the command was applied: a numbered request is, the first time, and an ended session
+// applies nothing.
 func (j *Judge) dedupe(command *logpb.Command, result *logpb.Result) (fresh bool) {
 	switch {
 	case command.GetCloseSession() != nil:
@@ -106,7 +105,7 @@ func (j *Judge) setLimits(set *logpb.SetLimits) {
 			s.over = j.idleFor(s, false)
 		}
 	}
-	if set.KeyLifeNs != nil { // a key whose life was over when the entry began does not come back with a longer one
+	if set.KeyLifeNs != nil { // a key that was over when the entry began does not return with a longer life
 		for name, key := range j.keys {
 			if plus(key.made, j.entry.keyLife) <= j.clock.Now {
 				delete(j.keys, name)
@@ -136,12 +135,12 @@ func (j *Judge) setLimits(set *logpb.SetLimits) {
 	}
 }
 
-// idleFor tells whether a session has not been used for its idle time.
+// idleFor says whether a session has not been used for its idle time.
 func (j *Judge) idleFor(s *session, surely bool) bool {
 	return j.clock.Now-s.used >= j.entry.idle || s.over && !surely
 }
 
-// sessionMayBeOver tells whether a session is closed or may have expired.
+// sessionMayBeOver says whether a session is closed or may have expired.
 func (j *Judge) sessionMayBeOver(id uint64) bool {
 	s := j.sessions[id]
 	return id != 0 && (s == nil || j.idleFor(s, false))
@@ -149,7 +148,7 @@ func (j *Judge) sessionMayBeOver(id uint64) bool {
 
 func reasonOf(result *logpb.Result) logpb.Reason { return result.GetFailure().GetReason() }
 
-// closeSession judges the close of a session. A second one finds it closed.
+// closeSession judges the closing of a session. A second one finds it closed.
 func (j *Judge) closeSession(command *logpb.Command, result *logpb.Result) bool {
 	s := j.sessions[command.Session]
 	switch {
@@ -165,7 +164,7 @@ func (j *Judge) closeSession(command *logpb.Command, result *logpb.Result) bool 
 	return false
 }
 
-// gone judges that a session is said not to exist any more.
+// gone judges an answer that a session does not exist any more.
 func (j *Judge) gone(id uint64, s *session) {
 	j.stats.SessionsEnded++
 	if !j.idleFor(s, false) {
@@ -247,7 +246,7 @@ func (j *Judge) keyed(command *logpb.Command, result *logpb.Result) (fresh bool)
 	return true
 }
 
-// keyName returns under which name a command's idempotency key is kept: two callers have two keys, as two reaches had before levelOwn.
+// keyName returns the name of a command's idempotency key in the books: each caller has its own keys; before levelOwn, each reach.
 func (j *Judge) keyName(command *logpb.Command) string {
 	of := ownerOf(command)
 	if j.level < levelOwn || of.by == "" {
@@ -258,7 +257,7 @@ func (j *Judge) keyName(command *logpb.Command) string {
 	return of.by + "\x00" + of.caller + "\x00" + command.IdempotencyKey
 }
 
-// keyOf returns what is remembered of a command's idempotency key. Its caller may have used it before levelOwn.
+// keyOf returns the answer to a command's idempotency key. Its caller may have used the key before levelOwn.
 func (j *Judge) keyOf(command *logpb.Command) *answer {
 	for _, name := range []string{j.keyName(command), command.By + "\x00\x00" + command.IdempotencyKey} {
 		known := j.keys[name]
@@ -269,14 +268,14 @@ func (j *Judge) keyOf(command *logpb.Command) *answer {
 	return nil
 }
 
-// notKept tells whether a caller had no room left for the answer itself: then it was not carried out.
+// notKept says whether a caller had no room left for the answer itself: then the command was not applied.
 func notKept(command *logpb.Command, result *logpb.Result) bool {
 	budget := result.GetFailure().GetBudget()
 	return reasonOf(result) == logpb.Reason_REASON_CALLER_BUDGET && command.Caller != "" && (budget == "result_bytes" || budget == "keys")
 }
 
-// atBudget judges whether a command's caller may have had its part of something that callers share, or all theirs: whoever has
-// less than the least part of it has not, and all together have no more than it.
+// atBudget judges whether a command's caller may have used up its part of a shared budget, or all callers together theirs. A caller below
+// its guaranteed part has not, and all together have no more than the budget.
 func (j *Judge) atBudget(command *logpb.Command, reason logpb.Reason, budget string) (isTrue, judged bool) {
 	if command.Caller == "" && reason == logpb.Reason_REASON_CALLER_BUDGET {
 		return false, true
@@ -301,13 +300,13 @@ func (j *Judge) atBudget(command *logpb.Command, reason logpb.Reason, budget str
 	return weighAtLeast(bound, count, weigh), true
 }
 
-// weighAtLeast tells whether so many things, each of which counts as one at least, count as much as a bound together. They are weighed one by
-// one only where their number does not tell: a caller at its part is refused again and again.
+// weighAtLeast says whether count objects, each with a weight of at least one, weigh at least bound together. It weighs them only if their
+// number does not decide: a caller at its part is refused again and again.
 func weighAtLeast(bound, count int64, weigh func() int64) bool {
 	return count >= bound || weigh() >= bound
 }
 
-// weight returns as how many leases one of so many items counts, its ancestors' shares included: each four are one.
+// weight is the number of leases as which one with a number of shares counts, ancestors included: four shares are one.
 func weight(shares int) int64 { return int64(shares+3) / 4 }
 
 func (j *Judge) weightOfLeases() (all int64) {
@@ -338,7 +337,7 @@ func (j *Judge) weightOfWaiters() (all int64) {
 	return all
 }
 
-// open returns what of something that callers share is not kept for operators, at least.
+// open returns the part of a shared budget that is not reserved for operators, at least.
 func (j *Judge) open(all int64) int64 {
 	return all - all/1_000_000*j.limits.operators - all%1_000_000*j.limits.operators/1_000_000
 }
@@ -349,7 +348,7 @@ func (j *Judge) newAnswer(command *logpb.Command, result *logpb.Result) *answer 
 	}
 }
 
-// answerOf returns what is remembered of a command's identity.
+// answerOf returns the answer to a command's identity.
 func (j *Judge) answerOf(command *logpb.Command) *answer {
 	switch {
 	case command.Session != 0 && j.sessions[command.Session] != nil:
@@ -360,8 +359,8 @@ func (j *Judge) answerOf(command *logpb.Command) *answer {
 	return nil
 }
 
-// again judges a request that was there before: the same is told the same, and nothing is done. One whose wait ended with
-// this very entry may be told either.
+// again judges a repeated request: the answer must be the same, and nothing happens. If the wait ended with this very entry, either answer
+// is right.
 func (j *Judge) again(known *answer, command *logpb.Command, result *logpb.Result) {
 	j.stats.Repeated++
 	if known.asked != j.digest(&logpb.Command{Kind: command.Kind}) {

@@ -6,8 +6,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestAtBudget_WeighsWhereTheCountDoesNotTell: a refusal for leases is judged by their weight, and where there are as many of them as the
-// bound by their number alone.
+// TestAtBudget_WeighsWhereTheCountDoesNotTell: a refusal for leases is judged by their weight, or by their number if that reaches the
+// bound.
 func TestAtBudget_WeighsWhereTheCountDoesNotTell(t *testing.T) {
 	weighed := 0
 	weigh := func() int64 { weighed++; return 7 }
@@ -25,7 +25,7 @@ func TestAtBudget_WeighsWhereTheCountDoesNotTell(t *testing.T) {
 	}
 }
 
-// TestAtBudget_CountsItemsOfLeases: four items count as one lease, and a caller below the least part of all is refused nothing.
+// TestAtBudget_CountsItemsOfLeases: four items count as one lease, and a caller below its guaranteed part is not refused.
 func TestAtBudget_CountsItemsOfLeases(t *testing.T) {
 	leaseOf := func(shares int) *lease { return &lease{items: []*item{{shares: make([]share, shares)}}} }
 	j := &Judge{limits: defaultLimits(), leases: map[uint64]*lease{}}
@@ -34,7 +34,7 @@ func TestAtBudget_CountsItemsOfLeases(t *testing.T) {
 	for _, c := range []struct {
 		shares int
 		atPart bool
-	}{{4, false}, {5, true}} { // the least part is two
+	}{{4, false}, {5, true}} { // the guaranteed part is two
 		j.leases[1] = leaseOf(c.shares)
 		if isTrue, judged := j.atBudget(command, logpb.Reason_REASON_CALLER_BUDGET, "leases"); isTrue != c.atPart || !judged {
 			t.Errorf("a lease of %d: at the part: %t, judged: %t", c.shares, isTrue, judged)

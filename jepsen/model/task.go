@@ -5,17 +5,16 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// How long a task waits (docs/tasks.md): after its first, second and later failures, and after a limit where the provider
-// did not say.
+// The wait of a task (docs/tasks.md): after its first, second and later failures, and after a limit for which the provider gave no time.
 var retryAfter = [...]int64{5 * minute, 15 * minute, 30 * minute}
 
 const (
 	afterLimit = minute
 	afterPlan  = 30 * minute
-	// Of several limits in a row each waits longer, from a minute for the second on.
+	// Each of several consecutive limits waits longer than the one before, from a minute for the second on.
 	secondLimit = minute
 	lastLimit   = 30 * minute
-	// attemptTTL is how long an attempt lives that names no time, mostFailures how often a task fails that names no number.
+	// attemptTTL is the life of an attempt without a given time, mostFailures the budget of a task without a given number.
 	attemptTTL   = 10 * minute
 	mostFailures = 3
 )
@@ -26,7 +25,7 @@ type task struct {
 	name, holder string
 	quotas       []string
 	phase        logpb.TaskPhase
-	// at is the attempt's deadline, when the next one may begin, or since when it is over.
+	// at is the attempt's deadline, the earliest next beginning, or the end of the task.
 	at                      int64
 	failures, most, limited int32
 	attempts                int64
@@ -51,19 +50,18 @@ func (j *Judge) task(name string) *task {
 	return nil
 }
 
-// isForgotten tells whether a task that is done, or that nobody begins, is so for too long, by the bound with which the
-// entry began.
+// isForgotten says whether a task has been done, or ready to begin, for too long, by the bound at the beginning of the entry.
 func (j *Judge) isForgotten(t *task) bool {
 	return (t.phase == waitingTask || t.phase == doneTask) && plus(t.at, j.entry.taskLife) <= j.clock.Now
 }
 
-// rest puts a task that is done, or waits for somebody to begin it, in its place.
+// rest enters a task that is done, or waits to be begun.
 func (j *Judge) rest(t *task, phase logpb.TaskPhase, at int64) {
 	t.phase, t.at = phase, at
 	j.taskRest.add(at, t.number)
 }
 
-// forgetTasks forgets the tasks of which nobody wants to know any more.
+// forgetTasks forgets the tasks whose life is over.
 func (j *Judge) forgetTasks() {
 	for first, ok := j.taskRest.first(j.clock.Now); ok && plus(first.at, j.entry.taskLife) <= j.clock.Now; first, ok = j.taskRest.first(j.clock.Now) {
 		j.taskRest.take()
@@ -73,7 +71,7 @@ func (j *Judge) forgetTasks() {
 	}
 }
 
-// beginTask judges a BeginTask that was answered.
+// beginTask judges the answer to a BeginTask.
 func (j *Judge) beginTask(asked *logpb.BeginTask, result *logpb.Result) {
 	t := j.task(asked.Task)
 	if refusal := result.GetRefusal(); refusal != nil {
@@ -96,7 +94,7 @@ func (j *Judge) beginTask(asked *logpb.BeginTask, result *logpb.Result) {
 	}
 }
 
-// begin judges the begin of an attempt: the task waits for nothing, and its budget is what it was.
+// begin judges the beginning of an attempt: the task need not wait, and its budget is unchanged.
 func (j *Judge) begin(t *task, asked *logpb.BeginTask, begun *logpb.TaskBegun) {
 	j.stats.Attempts++
 	if t == nil {
@@ -139,7 +137,7 @@ func (j *Judge) begin(t *task, asked *logpb.BeginTask, begun *logpb.TaskBegun) {
 	j.taskDue.add(t.at, t.number)
 }
 
-// keepsBack tells whether the reason for which an attempt does not begin is true.
+// keepsBack says whether the reason for which an attempt does not begin is true.
 func (j *Judge) keepsBack(t *task, asked *logpb.BeginTask, refusal *logpb.Refusal) bool {
 	switch refusal.Reason {
 	case logpb.Reason_REASON_TASK_SHELVED:
@@ -161,7 +159,7 @@ func (j *Judge) keepsBack(t *task, asked *logpb.BeginTask, refusal *logpb.Refusa
 	return false
 }
 
-// working returns the task of which a command names the present attempt, under way or ended; nil: the fence is dead.
+// working returns the task of which a command names the present attempt, running or ended; nil: the fence is dead.
 func (j *Judge) working(name string, fence uint64) *task {
 	t := j.task(name)
 	if t == nil || fence == 0 || t.fence != fence || t.outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST && t.phase != taskUnderWay {
@@ -186,7 +184,7 @@ func (j *Judge) renewTask(asked *logpb.RenewTask, renewed *logpb.Renewed) {
 	j.taskDue.add(t.at, t.number)
 }
 
-// endTask judges how an attempt is said to have ended. Told again it changes nothing.
+// endTask judges the reported end of an attempt. A repeated report changes nothing.
 func (j *Judge) endTask(command *logpb.Command, ended *logpb.TaskEnded) {
 	asked := command.GetEndTask()
 	t := j.working(asked.Task, asked.Fence)
@@ -237,7 +235,7 @@ func (j *Judge) finishTask(t *task, outcome logpb.TaskOutcome, at int64, wait *i
 	}
 }
 
-// limitDelay is how long a task waits after so many limits in a row.
+// limitDelay is the wait of a task after a number of consecutive limits.
 func limitDelay(outcome logpb.TaskOutcome, asked *int64, limited int32) int64 {
 	wait := afterLimit
 	if outcome == logpb.TaskOutcome_TASK_OUTCOME_PLAN_EXHAUSTED {
@@ -253,7 +251,7 @@ func limitDelay(outcome logpb.TaskOutcome, asked *int64, limited int32) int64 {
 	return max(wait, least)
 }
 
-// tellQuotas takes what the provider said to an attempt: as a Report of each of its task's quotas.
+// tellQuotas applies the provider's answer to an attempt: as a Report on each of its task's quotas.
 func (j *Judge) tellQuotas(caller string, t *task, asked *logpb.EndTask) {
 	if asked.Report == logpb.Cause_CAUSE_UNSPECIFIED {
 		return
@@ -290,7 +288,7 @@ func (j *Judge) forgetTask(asked *logpb.ForgetTask) {
 	delete(j.tasks, asked.Task)
 }
 
-// taskCommand judges a command about a task that was carried out.
+// taskCommand judges an applied command about a task.
 func (j *Judge) taskCommand(command *logpb.Command, result *logpb.Result) {
 	switch k := command.Kind.(type) {
 	case *logpb.Command_BeginTask:
@@ -306,7 +304,7 @@ func (j *Judge) taskCommand(command *logpb.Command, result *logpb.Result) {
 	}
 }
 
-// happenTask takes an event of a task.
+// happenTask handles an event of a task.
 func (j *Judge) happenTask(event *effect.Event) {
 	lost := event.Kind == effect.EventTaskEnded && event.Outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST
 	switch {
@@ -334,7 +332,7 @@ func (t *task) failed() int32 {
 	return t.failures
 }
 
-// aboutTask tells whether a command explains an event of a task.
+// aboutTask says whether a command explains an event of a task.
 func aboutTask(event *effect.Event, command *logpb.Command, result *logpb.Result) bool {
 	switch event.Kind {
 	case effect.EventTaskBegun:
@@ -350,7 +348,7 @@ func aboutTask(event *effect.Event, command *logpb.Command, result *logpb.Result
 	}
 }
 
-// loseTask takes the end of an attempt of which nothing was heard: at its deadline, and not before.
+// loseTask handles the loss of an attempt without a report: at its deadline, and not before.
 func (j *Judge) loseTask(event *effect.Event) {
 	j.stats.Lost++
 	j.entry.lost++
@@ -362,7 +360,7 @@ func (j *Judge) loseTask(event *effect.Event) {
 	j.finishTask(t, event.Outcome, t.at, nil)
 }
 
-// overdueTasks looks for attempts whose deadline has passed and that are not lost.
+// overdueTasks finds attempts whose deadline has passed and that are not lost.
 func (j *Judge) overdueTasks() {
 	j.forgetTasks()
 	for first, ok := j.taskDue.first(j.clock.Now); ok && j.entry.lost < mostDue; first, ok = j.taskDue.first(j.clock.Now) {
@@ -415,7 +413,7 @@ func (j *Judge) taskFailure(command *logpb.Command, failure *logpb.Failure) (isT
 	}
 }
 
-// isOfTask tells whether a command is about a task.
+// isOfTask says whether a command is about a task.
 func isOfTask(command *logpb.Command) bool {
 	switch command.Kind.(type) {
 	case *logpb.Command_BeginTask, *logpb.Command_RenewTask, *logpb.Command_EndTask, *logpb.Command_RetryTask, *logpb.Command_ForgetTask:

@@ -7,12 +7,11 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// An entry's results stand in the order of its commands, its events in the order in which things happened, and many
-// commands have no event. The events lead: what belongs to a command is judged after all commands before it. A grant to
-// a waiter may come of any command; it is judged against the books as they stand, and where it does not fit, commands
-// without an event are taken before it until it does.
+// An entry's results are in the order of its commands, its events in the order of their occurrence, and many commands have no event. The
+// events lead: an event of a command is judged after all earlier commands. Any command may lead to the grant of a waiter: it is judged
+// against the books as they are. If it does not fit, commands without an event are applied before it until it does.
 
-// read looks at an entry as a whole: which commands were carried out, and which events are theirs.
+// read examines an entry as a whole: the applied commands, and their grants, waits and results.
 func (j *Judge) read(events []effect.Event) {
 	e := &j.entry
 	e.granting, e.waits, e.items, e.finals = map[uint64]int{}, map[uint64]int{}, map[uint64]int{}, map[uint64]uint64{}
@@ -44,8 +43,8 @@ func (j *Judge) read(events []effect.Event) {
 	e.command = -1
 }
 
-// resetsHere carries out the command that resets the clock where its events begin: it closes every window, and after it none closes in the same
-// entry. What is granted behind them goes by the new views.
+// resetsHere applies the command that resets the clock where its events begin: it closes every window, and no window closes after it in the
+// same entry. Later grants of the entry count by the new views.
 func (j *Judge) resetsHere() {
 	e := &j.entry
 	reset := j.find(0, func(_ *logpb.Command, result *logpb.Result) bool { return result.GetClockReset() != nil })
@@ -70,7 +69,7 @@ func (j *Judge) carryOut(before int) {
 	}
 }
 
-// silent tells whether the next command may have no event, and carries it out if so.
+// silent says whether the next command may have no event, and applies it if so.
 func (j *Judge) silent() bool {
 	e := &j.entry
 	if e.next >= len(e.commands) {
@@ -118,7 +117,7 @@ func (j *Judge) silent() bool {
 	return true
 }
 
-// find returns the first command from one on that was carried out and fits; -1: none.
+// find returns the first applied command at or after from that fits; -1: none.
 func (j *Judge) find(from int, fits func(command *logpb.Command, result *logpb.Result) bool) int {
 	e := &j.entry
 	for i := max(from, 0); i < len(e.commands); i++ {
@@ -129,8 +128,8 @@ func (j *Judge) find(from int, fits func(command *logpb.Command, result *logpb.R
 	return -1
 }
 
-// belongs carries out the commands up to the one that an event belongs to, if it has not been, and says so where there is
-// none. The last command that was carried out may have more than one event, unless it was refused or overrides.
+// belongs applies the commands up to the one that explains an event, if that is not done yet, and records a violation if there is none. The
+// last applied command may have several events, unless it was refused or is an override.
 func (j *Judge) belongs(event *effect.Event, fits func(command *logpb.Command, result *logpb.Result) bool) {
 	from := j.entry.next - 1
 	if event.Kind == effect.EventRefused || event.Kind == effect.EventOverride {
@@ -144,7 +143,7 @@ func (j *Judge) belongs(event *effect.Event, fits func(command *logpb.Command, r
 	j.carryOut(k + 1)
 }
 
-// happen takes one event.
+// happen handles one event.
 func (j *Judge) happen(event *effect.Event) {
 	switch event.Kind {
 	case effect.EventGranted:
@@ -199,7 +198,7 @@ func (j *Judge) happen(event *effect.Event) {
 		})
 	case effect.EventWindowClosed:
 		j.resetsHere()
-	case effect.EventResetLearned: // a report's result says so, or it was named inside the last boundary
+	case effect.EventResetLearned: // a report's result says so, or it was reported during the last boundary
 	case effect.EventForecast:
 		j.stats.Forecasts++
 		if q := j.quotas[event.Quota]; q == nil || q.definition.GetPolicy().GetPrediction() == nil {
@@ -216,7 +215,7 @@ func (j *Judge) happen(event *effect.Event) {
 	}
 }
 
-// happenReopened takes the end of a cooldown, by time or by a command, which has an event of its own.
+// happenReopened handles the end of a cooldown, by time or by a command, which has an event of its own.
 func (j *Judge) happenReopened(event *effect.Event) {
 	if j.reopens(event.Quota) {
 		return
@@ -229,7 +228,7 @@ func (j *Judge) happenReopened(event *effect.Event) {
 	}
 }
 
-// reopens tells whether the entry has a command that reopens a quota and was not judged yet, while the quota is closed.
+// reopens says whether the entry has a command, not judged yet, that reopens a closed quota.
 func (j *Judge) reopens(quota string) bool {
 	q := j.quotas[quota]
 	return q != nil && q.closedUntil > j.clock.Now && j.find(j.entry.next, func(command *logpb.Command, result *logpb.Result) bool {
@@ -246,7 +245,7 @@ func reportsOn(result *logpb.Result, quota string) bool {
 	return false
 }
 
-// happenApplied takes the definition of a quota; each command tells one of each quota.
+// happenApplied handles the definition of a quota; each command has one such event for each quota.
 func (j *Judge) happenApplied(event *effect.Event) {
 	var by definedBy
 	j.belongs(event, func(command *logpb.Command, result *logpb.Result) bool {
@@ -268,7 +267,7 @@ func applies(command *logpb.Command, result *logpb.Result, quota string) bool {
 	return false
 }
 
-// happenGranted takes a grant with its first item; the others only have to fit.
+// happenGranted handles a grant with its first item; the other items only have to match.
 func (j *Judge) happenGranted(event *effect.Event) {
 	e := &j.entry
 	e.items[event.Lease]++
@@ -287,7 +286,7 @@ func (j *Judge) happenGranted(event *effect.Event) {
 	}
 }
 
-// happenReleased takes the end of a lease that its holder gave back.
+// happenReleased handles the end of a lease that its holder released.
 func (j *Judge) happenReleased(event *effect.Event) {
 	k := j.find(0, func(command *logpb.Command, result *logpb.Result) bool {
 		release, settle := command.GetRelease(), command.GetSettle()
@@ -301,7 +300,7 @@ func (j *Judge) happenReleased(event *effect.Event) {
 	j.carryOut(k + 1)
 }
 
-// happenRevoked takes the end of a lease by an operator's word or by its holder's next life.
+// happenRevoked handles the end of a lease by an operator's command, or by a Reserve of its holder that resumes.
 func (j *Judge) happenRevoked(event *effect.Event) {
 	j.stats.Revoked++
 	k := j.find(0, func(command *logpb.Command, result *logpb.Result) bool {
@@ -325,11 +324,11 @@ func (j *Judge) happenRevoked(event *effect.Event) {
 	j.end(l, false)
 }
 
-// neverReasons are those of what can never be granted as things are configured.
+// neverReasons are the reasons of requests that can never be granted as configured.
 var neverReasons = []logpb.Reason{logpb.Reason_REASON_SUSPENDED, logpb.Reason_REASON_NEVER_FITS, logpb.Reason_REASON_ABOVE_CLAMP}
 
-// endsNothing tells whether a Reserve that resumes came to nothing before it ended the leases of its holder's last life: it was not
-// understood, or can never be granted. What only an operator's override rules out has a time.
+// endsNothing says whether a Reserve that resumes failed before it ended the older leases of its holder: it was invalid, or can never be
+// granted. A refusal that only an operator's override causes has a retry time.
 func endsNothing(reserve *logpb.Reserve, result *logpb.Result) bool {
 	if refusal := result.GetRefusal(); slices.Contains(neverReasons, refusal.GetReason()) {
 		return refusal.RetryAtNs == 0 && !reserve.Fallback
@@ -337,7 +336,7 @@ func endsNothing(reserve *logpb.Reserve, result *logpb.Result) bool {
 	return result.GetFailure() != nil
 }
 
-// command judges a command that was carried out, and enters its effect.
+// command judges an applied command, and enters its effect.
 func (j *Judge) command(command *logpb.Command, result *logpb.Result) {
 	if failure := result.GetFailure(); failure != nil {
 		j.failed(command, failure)

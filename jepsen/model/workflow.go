@@ -9,20 +9,20 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Workflows are followed by their events (docs/workflows.md). Judged is that one at a time goes when enough steps were
-// limited and not before, that a turn is one step's alone and nothing granted in it outlives it, that all go again only when
-// it was calm, and that who is kept back is granted nothing. Not judged: to whom a turn goes next.
+// Workflows are followed by their events (docs/workflows.md). The model judges that a workflow runs one step at a time if and only if
+// enough steps were limited, and in parallel again only when it was calm. Only one step has the baton, and no lease outlives it. Steps that
+// are held back are granted nothing. The model does not judge which step gets the baton next.
 
 const (
-	// headStart is how long those upstream are kept back after a limit, longestLimit for how long one denial counts.
+	// headStart is how long steps upstream are held back after a limit, longestLimit for how long one refusal counts.
 	headStart    = 5 * second
 	longestLimit = 60 * minute
 )
 
-// workflow is a workflow and how it stands.
+// workflow is the state of a workflow.
 type workflow struct {
 	definition *logpb.Workflow
-	// above has, by step, all that come before it.
+	// above holds, by step, all steps that come before it.
 	above                      map[string]map[string]bool
 	threshold                  int
 	within, calm, turns, pause int64
@@ -30,25 +30,25 @@ type workflow struct {
 	steps      map[string]*member
 	sequential bool
 	changed    int64
-	// turn is the present turn; its zero value: nobody has it.
+	// turn is the present baton; the zero value: no step has it.
 	turn turn
 }
 
-// member is how a step stands.
+// member is the state of a step.
 type member struct {
-	// surely and perhaps are when it was limited last: what is told names the reason, but not always.
+	// surely and perhaps are when it was last limited: refusals name the reason, but not always.
 	surely, perhaps int64
-	// until is until when it is limited at least, quotas are those of which one may be the one by which.
+	// until is until when it is limited at least; quotas are possible causes.
 	until  int64
 	quotas []string
-	// kept is since when it may be kept back without a grant; 0: it is not.
+	// kept is since when it may be held back without a grant; 0: it is not.
 	kept int64
 }
 
-// turn is the right of one step to be granted something.
+// turn is the baton: the right of one step to be granted something.
 type turn struct {
 	holder string
-	// after is the newest fence when it began, taken says that it was; until is its end, of an offer at the earliest.
+	// after is the newest fence at its beginning, taken says that it was accepted; until is its end, for an offer the earliest one.
 	after uint64
 	taken bool
 	until int64
@@ -86,7 +86,7 @@ func newWorkflow(definition *logpb.Workflow, now int64) *workflow {
 	return w
 }
 
-// replaceWorkflows puts these in the place of all workflows. One that is defined as before goes on as it stands.
+// replaceWorkflows replaces all workflows. A workflow with an unchanged definition keeps its state.
 func (j *Judge) replaceWorkflows(definitions []*logpb.Workflow) {
 	before := j.workflows
 	j.workflows = map[string]*workflow{}
@@ -114,7 +114,7 @@ func (j *Judge) deleteWorkflow(name string) {
 	j.relane()
 }
 
-// isStep tells whether a holder is a step of a workflow.
+// isStep says whether a holder is a step of a workflow.
 func (j *Judge) isStep(holder string) bool {
 	for _, w := range j.workflows {
 		if w.steps[holder] != nil {
@@ -124,7 +124,7 @@ func (j *Judge) isStep(holder string) bool {
 	return false
 }
 
-// limited notes that a holder is limited by a quota until a time at least; 0: it is not said until when.
+// limited records that a holder is limited by a quota, at least until a time; 0: the time is unknown.
 func (j *Judge) limited(holder, quota string, until int64) {
 	now := j.clock.Now
 	for _, w := range j.workflows {
@@ -141,7 +141,7 @@ func (j *Judge) limited(holder, quota string, until int64) {
 	}
 }
 
-// keepBack notes that those above a step may be kept back for it.
+// keepBack records that the steps above one may be held back for it.
 func (w *workflow) keepBack(holder string, now int64) {
 	for above := range w.above[holder] {
 		if w.steps[above].kept == 0 && !w.sequential {
@@ -150,7 +150,7 @@ func (w *workflow) keepBack(holder string, now int64) {
 	}
 }
 
-// denied notes why a holder is denied what it needs.
+// denied records why a holder is refused.
 func (j *Judge) denied(holder string, reason logpb.Reason, quota string, retryAt int64) {
 	switch reason {
 	case logpb.Reason_REASON_EXHAUSTED, logpb.Reason_REASON_COOLDOWN:
@@ -162,7 +162,7 @@ func (j *Judge) denied(holder string, reason logpb.Reason, quota string, retryAt
 				w.keepBack(holder, j.clock.Now)
 			}
 		}
-	default: // a limit, if there was one, does not stand in its way any more
+	default: // an earlier limit does not hold it back any more
 		for _, w := range j.workflows {
 			if s := w.steps[holder]; s != nil {
 				s.until = min(s.until, j.clock.Now)
@@ -171,7 +171,7 @@ func (j *Judge) denied(holder string, reason logpb.Reason, quota string, retryAt
 	}
 }
 
-// keptBack says why a workflow should have kept a grant back. What only observes lets everybody through.
+// keptBack says why a workflow should have withheld a grant. Quotas that only observe withhold nothing.
 func (j *Judge) keptBack(holder string, needs []need) (name, detail string) {
 	if !slices.ContainsFunc(needs, func(n need) bool { return !n.quota.rule.observe }) {
 		return "", ""
@@ -205,13 +205,13 @@ func (j *Judge) noteStep(holder string, needs []need) (latest int64) {
 			s.kept = max(j.clock.Now, 1)
 		}
 		if slices.ContainsFunc(needs, func(n need) bool { return slices.Contains(s.quotas, n.quota.name) }) {
-			s.until = 0 // of several it may not have been this one, and be that one still when it is limited again
+			s.until = 0 // another of its quotas may have been the cause, and may be again with the next limit
 		}
 	}
 	return latest
 }
 
-// pressing returns a step below one that is limited and keeps it back; empty: none surely does.
+// pressing returns a limited step below one that surely holds it back; empty: none.
 func (w *workflow) pressing(holder string, now int64) string {
 	for below, s := range w.steps {
 		if w.above[below][holder] && s.until != 0 && s.until+headStart > now {
@@ -221,7 +221,7 @@ func (w *workflow) pressing(holder string, now int64) string {
 	return ""
 }
 
-// turnEnd returns the latest deadline that a lease may be given: the end of the turn in which it was granted.
+// turnEnd returns the latest possible deadline of a lease: the end of the baton under which it was granted.
 func (j *Judge) turnEnd(l *lease) (latest int64) {
 	latest = never
 	for _, w := range j.workflows {
@@ -232,7 +232,7 @@ func (j *Judge) turnEnd(l *lease) (latest int64) {
 	return latest
 }
 
-// perhapsUntil returns the deadline that a lease was given instead of one, if a turn was over only after this entry's commands.
+// perhapsUntil returns the deadline of a lease instead of the given one, if a baton ended only after this entry's commands.
 func (j *Judge) perhapsUntil(l *lease, deadline int64) int64 {
 	for _, t := range j.entry.perhaps {
 		if t.taken && t.holder == l.holder && l.fence > t.after {
@@ -242,7 +242,7 @@ func (j *Judge) perhapsUntil(l *lease, deadline int64) int64 {
 	return deadline
 }
 
-// busy tells whether a turn is somebody's: it is offered still, or a lease that was granted in it lives.
+// busy says whether a step has the baton: it is still offered, or a lease that was granted under it lives.
 func (j *Judge) busy(w *workflow) bool {
 	switch {
 	case w.turn.holder == "" || w.turn.until <= j.clock.Now:
@@ -258,7 +258,7 @@ func (j *Judge) busy(w *workflow) bool {
 	return false
 }
 
-// happenWorkflow takes an event of a workflow.
+// happenWorkflow handles an event of a workflow.
 func (j *Judge) happenWorkflow(event *effect.Event) {
 	for j.workflows[event.Workflow] == nil && j.silent() {
 		continue // a command of this entry may define it
@@ -300,7 +300,7 @@ func (j *Judge) happenWorkflow(event *effect.Event) {
 	}
 }
 
-// droppedNow tells whether a workflow ends with this entry: some command deletes it or states it anew.
+// droppedNow says whether a workflow ends with this entry: a command deletes or redefines it.
 func (j *Judge) droppedNow(name string) bool {
 	if j.entry.dropped[name] {
 		return true
@@ -326,7 +326,7 @@ func (j *Judge) droppedNow(name string) bool {
 	return j.entry.dropped[name]
 }
 
-// isCalm tells whether nobody was surely limited for so long that all may go again.
+// isCalm says whether no step was surely limited for so long that all may run again.
 func (w *workflow) isCalm(now int64) bool {
 	for _, s := range w.steps {
 		if s.surely != 0 && s.surely+w.calm > now {
@@ -336,7 +336,7 @@ func (w *workflow) isCalm(now int64) bool {
 	return true
 }
 
-// happenTurn takes the offer of a turn, or its begin.
+// happenTurn handles the offer of a baton, or its beginning.
 func (j *Judge) happenTurn(w *workflow, event *effect.Event) {
 	j.stats.Turns++
 	taken := event.Fence != 0
@@ -346,7 +346,7 @@ func (j *Judge) happenTurn(w *workflow, event *effect.Event) {
 		j.violate("turn", "%s has a turn in workflow %s, and all go", event.Holder, w.definition.Name)
 	case event.Duration > w.turns && taken || event.Duration <= 0:
 		j.violate("turn", "the turn of %s in workflow %s is %d long, the longest is %d", event.Holder, w.definition.Name, event.Duration, w.turns)
-	case taken && !w.turn.taken && w.turn.holder == event.Holder: // it takes what it was offered
+	case taken && !w.turn.taken && w.turn.holder == event.Holder: // the step takes the offered baton
 		next.after = w.turn.after
 	case j.busy(w):
 		j.violate("turn", "%s has a turn in workflow %s, and %s has it: %+v", event.Holder, w.definition.Name, w.turn.holder, w.turn)
@@ -354,7 +354,7 @@ func (j *Judge) happenTurn(w *workflow, event *effect.Event) {
 	w.turn = next
 }
 
-// oneAtATime judges, when the entry is over, whether workflows went one at a time for a reason, and all that had to.
+// oneAtATime judges, at the end of the entry, whether workflows run one step at a time for a reason, and whether all that must do.
 func (j *Judge) oneAtATime() {
 	for w, changed := range j.entry.began {
 		if count := w.limitedLately(j.clock.Now, changed, false); count < w.threshold {
@@ -383,7 +383,7 @@ func (w *workflow) limitedLately(now, from int64, surely bool) (count int) {
 	return count
 }
 
-// standsBack tells whether a workflow may keep a holder back: with another's turn, or for a step that was limited.
+// standsBack says whether a workflow may hold a step back: for another step's baton, or for a limited step.
 func (j *Judge) standsBack(holder string, reason logpb.Reason) bool {
 	for _, w := range j.workflows {
 		if w.steps[holder] == nil {
@@ -401,7 +401,7 @@ func (j *Judge) standsBack(holder string, reason logpb.Reason) bool {
 	return false
 }
 
-// unlimit ends the limits of steps that may rest on a quota that an operator reopened, or on one below it.
+// unlimit ends the limits of steps that may be due to a quota that an operator reopened, or to one below it.
 func (j *Judge) unlimit(reopened *quota) {
 	for _, w := range j.workflows {
 		for _, s := range w.steps {

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/jepsen/cluster"
 )
 
-// Builds are the builds that a run has besides each other.
+// Builds are the builds that a run mixes.
 type Builds struct {
 	// New is the build under test, Previous the one before it, of the same feature level.
 	New, Previous string
@@ -23,13 +23,13 @@ type Builds struct {
 func newBuild(b *Builds) string      { return b.New }
 func previousBuild(b *Builds) string { return b.Previous }
 
-// Upgrade is the mix of builds: it needs a previous and an unfit one.
+// Upgrade is the mix that changes builds: it needs a previous and an unfit build.
 const Upgrade = "upgrade"
 
-// unfitFault is the fault that asks for a build that does not fit.
+// unfitFault is the fault that asks to add a build that does not fit.
 const unfitFault = "unfit-build"
 
-// upgrade gives nodes another build one at a time, as an operator does: the followers alone, or whoever has the old one still.
+// upgrade gives nodes another build one at a time, as an operator does: only the followers, or all that still have the other one.
 func upgrade(name string, followers bool, to func(*Builds) string) Fault {
 	return Fault{Name: name, do: func(ctx context.Context, e *Env, _ *rand.Rand, _ func(context.Context)) (hit, error) {
 		binary := to(&e.Builds)
@@ -64,7 +64,7 @@ func upgrade(name string, followers bool, to func(*Builds) string) Fault {
 	}}
 }
 
-// exchange stops a node in order, after it has handed leadership over if it leads, and starts it with another build.
+// exchange stops a node in order and starts it with another build. A leader transfers leadership first.
 func (e *Env) exchange(ctx context.Context, node *cluster.Node, binary string) error {
 	leader, others, err := e.leader(ctx)
 	if err != nil {
@@ -96,7 +96,7 @@ func (e *Env) running(binary string) int {
 	return count
 }
 
-// levels returns the cluster's feature level as its leader knows it.
+// levels returns the cluster's feature level as reported by its leader.
 func (e *Env) levels(ctx context.Context) (uint32, error) {
 	var level uint32
 	err := within(ctx, 10*time.Second, func(ctx context.Context) error {
@@ -111,8 +111,8 @@ func (e *Env) levels(ctx context.Context) (uint32, error) {
 	return level, err
 }
 
-// unfit has a build that applies other versions of log entries come twice: on a member's own disk, and as a new member. It must
-// take part neither way, and say why.
+// unfit starts a build that applies other versions of log entries: on a member's own disk, and as a new member. Neither may take part, and
+// both must say why.
 func unfit() Fault {
 	return Fault{Name: unfitFault, do: func(ctx context.Context, e *Env, r *rand.Rand, _ func(context.Context)) (hit, error) {
 		node, err := e.follower(ctx, r)
@@ -129,7 +129,7 @@ func unfit() Fault {
 		if startErr := node.Start(); startErr != nil {
 			return h, startErr
 		}
-		// The unfit build may have left nothing behind that keeps the node's own from starting.
+		// The unfit build must leave nothing that keeps the node's own build from starting.
 		if readyErr := node.AwaitReady(ctx, 30*time.Second); err == nil {
 			err = readyErr
 		}
@@ -173,13 +173,13 @@ func refusesDisk(code int, said string) string {
 	return ""
 }
 
-// unfitWords is how a node says of a build that it cannot take part, newerWords that a snapshot is beyond its build.
+// unfitWords are in the log of a build that cannot take part, newerWords in that of one whose snapshot is too new for it.
 const (
 	unfitWords = "does not fit the cluster"
 	newerWords = "newer"
 )
 
-// unfitNewcomer has the unfit build wait to be added, and the leader add it: it must be refused, with the reason.
+// unfitNewcomer starts the unfit build as a node to be added, and asks the leader to add it: the leader must refuse, with the reason.
 func (e *Env) unfitNewcomer(ctx context.Context) (seen string, err error) {
 	const id = "unfit"
 	visitor, err := e.Cluster.Invite(ctx, e.Builds.Unfit, id, filepath.Join(e.Folder, id))

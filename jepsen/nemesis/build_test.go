@@ -24,7 +24,7 @@ func TestRefusesDisk_TellsHowABuildEnded(t *testing.T) {
 	}
 }
 
-// TestUpgrade_MixesBuildsWhileFaultsCome: the mix ends with the build that it began with, and kills leaders while builds are mixed.
+// TestUpgrade_MixesBuildsWhileFaultsCome: the mix ends with its first build, and kills leaders while builds are mixed.
 func TestUpgrade_MixesBuildsWhileFaultsCome(t *testing.T) {
 	mix, err := MixNamed(Upgrade)
 	if err != nil {

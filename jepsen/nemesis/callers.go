@@ -20,12 +20,12 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// endsWithin is how long a call that was handed on to a leader may go on once that has stopped: the pings of its connection (ten
-// seconds), or an election and the hold for a new leader, and what a busy machine adds.
+// endsWithin is how long a forwarded call may last after its leader has stopped, on a busy machine. It covers the pings of its connection
+// (ten seconds), or an election and the hold for a new leader.
 const endsWithin = 20 * time.Second
 
-// stoppedLeader stops the leader with SIGSTOP while calls through the other nodes are under way, which have all the time in the world:
-// each has to end all the same.
+// stoppedLeader stops the leader with SIGSTOP while calls without a deadline are in flight through the other nodes: each must end
+// nevertheless.
 func stoppedLeader() Fault {
 	return Fault{Name: "stopped-leader-with-forwarded-calls", do: func(ctx context.Context, e *Env, _ *rand.Rand, hold func(context.Context)) (hit, error) {
 		leader, others, err := e.leader(ctx)
@@ -55,7 +55,7 @@ func stoppedLeader() Fault {
 				})
 			}
 		}
-		wait(ctx, 200*time.Millisecond) // all of them are at it
+		wait(ctx, 200*time.Millisecond) // all of them are in flight
 		if err := leader.Pause(); err != nil {
 			return h, err
 		}
@@ -74,7 +74,7 @@ func stoppedLeader() Fault {
 			stop()
 			<-ended
 		}
-		_ = leader.Resume() // it may have been killed meanwhile by another fault
+		_ = leader.Resume() // another fault may have killed it meanwhile
 		h.seen = fmt.Sprintf("%d calls in flight, the longest took %v", under, longest.Round(time.Millisecond))
 		if under == 0 {
 			return h, errNotSeen
@@ -83,11 +83,11 @@ func stoppedLeader() Fault {
 	}}
 }
 
-// neverIssued is a call that goes through the log and changes nothing.
+// neverIssued is a call that is applied through the log and changes nothing.
 var neverIssued = &quotav1.ReleaseRequest{Lease: 1 << 40, Fence: 1 << 40}
 
-// SmallBudgets are bounds that a hostile caller reaches within a fault's time, and the workload does not: it has less than a third of each,
-// and a caller may have half of what another leaves.
+// SmallBudgets are bounds that a hostile caller reaches during a fault, and the workload does not: it uses less than a third of each. A
+// caller may have half of the part that another leaves.
 func SmallBudgets() *quotav1.Limits {
 	return &quotav1.Limits{
 		MaxSessions: new(int64(600)), MaxTasks: new(int64(600)), MaxKeys: new(int64(200)), MaxLeases: new(int64(6000)),
@@ -96,20 +96,20 @@ func SmallBudgets() *quotav1.Limits {
 	}
 }
 
-// operatorWithin is ten times what an operator is promised while callers fill everything: the machine is busy besides.
+// operatorWithin is ten times an operator's promised latency while callers fill everything: the machine is busy too.
 const operatorWithin = 10 * time.Second
 
-// A full attack, of all nodes together: as many connections as one node lets in, and streams far beyond what one token may have. It takes
-// fullFor longer than another.
+// A full attack, over all nodes: as many connections as one node accepts, and far more streams than one token may have. It takes fullFor
+// longer than other attacks.
 const (
 	fullSilent  = 10_000
 	fullStreams = 17_500
-	fullWatched = 2_000 // streams of health
+	fullWatched = 2_000 // health streams
 	fullFor     = 8 * time.Second
 )
 
-// hostileCaller has a process be a hostile caller at every node, once in a run at full size. The service's verdict says whether others were served; here an operator's command is
-// carried out again and again meanwhile.
+// hostileCaller runs a hostile caller against every node in a separate process, once per run at full size. The checkers judge whether
+// others were served; this fault itself repeats an operator's command meanwhile.
 func hostileCaller() Fault {
 	return Fault{Name: "hostile-caller", do: func(ctx context.Context, e *Env, _ *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, nil)
@@ -124,7 +124,7 @@ func hostileCaller() Fault {
 		}
 		for _, node := range nodes {
 			attacked := hostile.Node{Name: node.ID, API: node.API, Raft: node.Raft}
-			if !h.full { // a full attack needs all that its process can do for the API's ports
+			if !h.full { // a full attack needs all of its process for the API's ports
 				attacked.Ops = node.Ops
 			}
 			spec.Nodes = append(spec.Nodes, attacked)
@@ -140,7 +140,7 @@ func hostileCaller() Fault {
 		hold(ctx)
 		longer := hostile.Filling
 		if h.full {
-			longer += fullFor // to connect so often takes a while
+			longer += fullFor // it takes a while to connect so often
 		}
 		wait(context.WithoutCancel(ctx), longer)
 		stop()
@@ -162,7 +162,7 @@ func hostileCaller() Fault {
 	}}
 }
 
-// ofOps says what came of an attack on the ports for operators, empty: there was none.
+// ofOps is the text on an attack on the ports for operators, empty: there was none.
 func ofOps(report *hostile.Report) string {
 	if report == nil {
 		return ""
@@ -171,7 +171,7 @@ func ofOps(report *hostile.Report) string {
 		"%d streams at once; ", report.Calls, report.Refused, report.Budgets, report.Reasons, report.Silent, report.Streams)
 }
 
-// port is a port of a node that serves operators: the API's and their own.
+// port is a port of a node that serves operators: the API's or their own.
 type port struct {
 	name  string
 	url   func(*cluster.Node) string
@@ -182,8 +182,8 @@ var servingOperators = []port{
 	{"the API's port", (*cluster.Node).URL, (*cluster.Node).Admin}, {"the operators' port", (*cluster.Node).OpsURL, (*cluster.Node).Operators},
 }
 
-// atBothPorts has an operator's command carried out and /livez asked again and again until ctx ends, at each of the nodes' ports. wait says
-// what was seen of it, and returns a brokenError where a port did not answer in time, or errNotSeen.
+// atBothPorts repeats an operator's command and a request for /livez at both ports of the nodes until ctx ends. wait returns a text of the
+// results, and a brokenError if a port did not answer in time, or errNotSeen.
 func atBothPorts(ctx context.Context, e *Env, nodes []*cluster.Node) (wait func() (seen string, err error)) {
 	var working sync.WaitGroup
 	seen, failed := make([]string, len(servingOperators)), make([]error, len(servingOperators))
@@ -208,8 +208,8 @@ func atBothPorts(ctx context.Context, e *Env, nodes []*cluster.Node) (wait func(
 	}
 }
 
-// operate carries an operator's command out at a port again and again, and says how often it did and how long one took at most. It returns
-// a brokenError when one took too long.
+// operate repeats an operator's command at a port, and returns how often it succeeded and the longest time. It returns a brokenError if one
+// took too long.
 func operate(ctx context.Context, e *Env, at port) (carried int, longest time.Duration, err error) {
 	for ; ctx.Err() == nil; carried++ {
 		began := time.Now()
@@ -235,23 +235,23 @@ func operate(ctx context.Context, e *Env, at port) (carried int, longest time.Du
 	return carried, longest, nil
 }
 
-// life is what /livez of the nodes came to.
+// life is the result of requests for /livez of the nodes.
 type life struct {
 	answered int
 	longest  time.Duration
 	err      error
 }
 
-// String says it in words.
+// String formats the result.
 func (l *life) String() string {
 	return fmt.Sprintf("/livez answered %d times, after %v at the most", l.answered, l.longest.Round(time.Millisecond))
 }
 
-// livesWithin is how long /livez may take: what a supervisor of services waits before it ends a process, and what a busy machine adds.
+// livesWithin is how long /livez may take: the patience of a service supervisor, and the delay of a busy machine.
 const livesWithin = 10 * time.Second
 
-// watchLife asks /livez of each node's port in turn, each time on a new connection of a stranger's. A node that answers no look within its
-// time is broken, unless it was gone at the end of it: another fault may have it.
+// watchLife requests /livez of each node's port in turn, each time on a new connection of a stranger. A node that does not answer within
+// livesWithin has broken a promise, unless it is down at the end of that time: another fault may be the cause.
 func (e *Env) watchLife(ctx context.Context, nodes []*cluster.Node, at port) (l life) {
 	transport := &http.Transport{DialContext: e.Dial, DisableKeepAlives: true}
 	if bundle := e.bundle(); bundle != "" {
@@ -276,7 +276,7 @@ func (e *Env) watchLife(ctx context.Context, nodes []*cluster.Node, at port) (l 
 	return l
 }
 
-// alive asks one node's /livez, again until it answers or its time is up.
+// alive requests one node's /livez until it answers or its time is up.
 func alive(ctx context.Context, client *http.Client, node *cluster.Node, at port) error {
 	ctx, cancel := context.WithTimeout(ctx, livesWithin)
 	defer cancel()

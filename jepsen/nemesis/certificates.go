@@ -14,12 +14,12 @@ import (
 	"github.com/quotad/quotad/jepsen/cluster"
 )
 
-// Rotation is the name of the fault that rotates certificates: runs that have it need some.
+// Rotation is the name of the fault that rotates certificates: runs with it need TLS.
 const Rotation = "tls-rotation"
 
 var errClearText = errors.New("the cluster speaks clear text")
 
-// bundle is the file of the CAs that sign for the nodes; empty: they speak clear text.
+// bundle is the file of the CAs that sign for the nodes; empty: clear text.
 func (e *Env) bundle() string {
 	if set := e.Cluster.Certificates(); set != nil {
 		return set.Bundle()
@@ -32,13 +32,13 @@ type rotation struct {
 	env      *Env
 	set      *certs.Set
 	old, new int
-	// reloads counts how often a node read its files again, refused how often the dropped CA's word was.
+	// reloads counts the reloads of nodes, refused the refusals of certificates of the dropped CA.
 	reloads, refused int
 }
 
-// rotate has all nodes change to another CA and to certificates by it, one node after the other and step by step, as the runbook has it:
-// while they change some have the new ones and others not. Calls must go on, which the service's verdict says, and the nodes must see each
-// other all the time. Afterwards the dropped CA must be worth nothing.
+// rotate changes all nodes to another CA and its certificates, node by node and step by step, as in the runbook: meanwhile some nodes have
+// the new ones and others do not. Calls must continue, which the checkers judge, and the nodes must reach each other throughout. Afterwards
+// the dropped CA must have no effect.
 func rotate() Fault {
 	return Fault{Name: Rotation, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (h hit, err error) {
 		set := e.Cluster.Certificates()
@@ -48,8 +48,8 @@ func rotate() Fault {
 		nodes, _ := all(ctx, e, r)
 		r.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
 		h.targets = names(nodes...)
-		ctx = context.WithoutCancel(ctx)               // half a rotation would be no run of the runbook
-		if err := finishRotation(ctx, e); err != nil { // one that was cut off
+		ctx = context.WithoutCancel(ctx)               // the runbook knows no half rotation
+		if err := finishRotation(ctx, e); err != nil { // an earlier one that was cut off
 			return h, err
 		}
 		o := &rotation{env: e, set: set, old: set.Generation()}
@@ -66,7 +66,7 @@ func rotate() Fault {
 		if err == nil {
 			err = o.step(ctx, nodes, func(id string) error { return set.Trust(id, o.new) })
 		}
-		if err == nil { // else nodes may show what the old one signed, until Heal has finished this
+		if err == nil { // otherwise nodes may show old certificates until Heal completes the rotation
 			err = set.TrustCallers(o.new)
 		}
 		if err == nil {
@@ -80,7 +80,7 @@ func rotate() Fault {
 	}}
 }
 
-// finishRotation finishes a rotation that was cut off: what is half rotated is no state in which a cluster is left.
+// finishRotation completes a rotation that was cut off: no cluster is left in the middle of one.
 func finishRotation(ctx context.Context, e *Env) error {
 	set := e.Cluster.Certificates()
 	if set == nil {
@@ -96,10 +96,10 @@ func finishRotation(ctx context.Context, e *Env) error {
 	return set.Finish(ids, func(id string) error { return within(ctx, 30*time.Second, nodes[id].Reload) })
 }
 
-// seesOthersWithin is how long a node may take to be in touch with all others after it read its files again; more than two elections.
+// seesOthersWithin is how long a node may take to reach all others after a reload; more than two elections.
 const seesOthersWithin = 10 * time.Second
 
-// step changes files of one node after the other, has it read them again, and looks whether the others can still be reached.
+// step changes files of one node after the other, reloads it, and checks that it can still reach the others.
 func (o *rotation) step(ctx context.Context, nodes []*cluster.Node, change func(id string) error) error {
 	for _, node := range nodes {
 		if err := change(node.ID); err != nil {
@@ -119,8 +119,8 @@ func (o *rotation) step(ctx context.Context, nodes []*cluster.Node, change func(
 	return nil
 }
 
-// dropped sees that what the dropped CA signed is refused: as a node on the port between nodes, though it says the name of a member, and as an
-// API. What the new one signed must be let in by the same means, or a refusal would mean nothing.
+// dropped checks that certificates of the dropped CA are refused: of a node on the port between nodes, even with a member's name, and of an
+// API. Certificates of the new CA must be accepted in the same way, or a refusal would prove nothing.
 func (o *rotation) dropped(ctx context.Context, nodes []*cluster.Node) error {
 	for i, node := range nodes {
 		member := nodes[(i+1)%len(nodes)].ID
@@ -146,8 +146,8 @@ func (o *rotation) dropped(ctx context.Context, nodes []*cluster.Node) error {
 	return o.outside(ctx, nodes[len(nodes)-1])
 }
 
-// asNode connects to a node's port for nodes with a member's pair of a generation. A server says only after the client's part of the handshake
-// what it thinks of it; one that lets a node in waits for it to speak first.
+// asNode connects to a node's port for nodes with a member's pair of a generation. A server reports its verdict only after the client's
+// part of the handshake; one that accepts waits for the client to speak first.
 func (o *rotation) asNode(ctx context.Context, node *cluster.Node, member string, generation int) error {
 	config, err := o.set.AsNode(member, generation, o.set.CA(o.new))
 	if err != nil {
@@ -170,7 +170,7 @@ func (o *rotation) asNode(ctx context.Context, node *cluster.Node, member string
 	return err
 }
 
-// refusedByTLS says whether the other side ended a connection over the certificate that it was shown.
+// refusedByTLS says whether the other side ended a connection because of the certificate.
 func refusedByTLS(err error) bool {
 	_, ok := errors.AsType[tls.AlertError](err)
 	if op, is := errors.AsType[*net.OpError](err); is && op.Op == "remote error" {
@@ -179,7 +179,7 @@ func refusedByTLS(err error) bool {
 	return ok
 }
 
-// outside restarts a node with what it had before the rotation: it must find nobody. With the present files it must be back.
+// outside restarts a node with its files from before the rotation: it must reach no other. With the present files it must return.
 func (o *rotation) outside(ctx context.Context, node *cluster.Node) error {
 	if !node.Stop() {
 		return fmt.Errorf("%s did not stop within 15 s", node.ID)

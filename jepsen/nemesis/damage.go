@@ -16,7 +16,7 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// startAgain starts a stopped node. It returns how many nodes had ended by then, and how much this one had said: what it comes to follows.
+// startAgain starts a stopped node. It returns the number of ends of nodes and the length of its log before the start.
 func startAgain(e *Env, node *cluster.Node) (ends, said int, err error) {
 	ends = len(e.Cluster.Exits())
 	before, err := node.Said()
@@ -26,9 +26,9 @@ func startAgain(e *Env, node *cluster.Node) (ends, said int, err error) {
 	return ends, len(before), node.Start()
 }
 
-// loseHalf removes or empties a file or a folder of a stopped node's data directory. Without one that a node cannot do without, it must
-// refuse to start, in words and with an exit code; what it lost is then given back, or the node replaced. Whatever it does with less of
-// another, all nodes must end alike.
+// loseHalf removes or empties a file or a folder of a stopped node's data directory. If the part is needed, the node must refuse to start,
+// with an exit code and a reason; then the part is put back, or the node replaced. Without another part all nodes must still reach one
+// state.
 func loseHalf() Fault {
 	return Fault{Name: "half-lost-disk", Ends: true, do: func(
 		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
@@ -57,7 +57,7 @@ func loseHalf() Fault {
 		ctx = context.WithoutCancel(ctx)
 		if lost.needed {
 			if err := refusedToStart(ctx, e, node, &lost, before, said); err != nil {
-				_ = e.makeWell(ctx, node) // what comes next is about other faults
+				_ = e.makeWell(ctx, node) // the next faults need a node that works
 				return h, brokenError(fmt.Sprintf("%s, %s: %v", node.ID, h.seen, err))
 			}
 			if r.IntN(2) == 0 {
@@ -73,8 +73,8 @@ func loseHalf() Fault {
 	}}
 }
 
-// refusedToStart sees that a node ended by itself, with the exit code, the place and the words of its damage, and neither served nor voted.
-// before are the ends of nodes, and from is the place in its log, where the damage was done.
+// refusedToStart checks that a node ended by itself, with the exit code, the place and the reason of its damage, and neither served nor
+// voted. before is the number of ends of nodes, and from the length of its log, at the time of the damage.
 func refusedToStart(ctx context.Context, e *Env, node *cluster.Node, lost *part, before, from int) error {
 	if node.AwaitReady(ctx, 5*time.Second) == nil {
 		return errors.New("it serves")
@@ -86,7 +86,7 @@ func refusedToStart(ctx context.Context, e *Env, node *cluster.Node, lost *part,
 	return lost.refused(ends, said, e.Data(node.ID))
 }
 
-// endsOf returns how a node ended each time since so many ends of nodes, and what it has said since a place in its log.
+// endsOf returns how a node ended each time after the first before ends of nodes, and the part of its log after from.
 func endsOf(e *Env, node *cluster.Node, before, from int) (ends []string, said string, err error) {
 	for _, exit := range e.Cluster.Exits()[before:] {
 		if exit.Node == node.ID {
@@ -97,18 +97,18 @@ func endsOf(e *Env, node *cluster.Node, before, from int) (ends []string, said s
 	return ends, string(all[min(from, len(all)):]), err
 }
 
-// What nodes do and say of a disk that they refuse: the exit code, and the words for a part that is missing and for damage.
+// A node's refusal of its disk: the exit code, and the words for a missing part and for damage.
 const (
 	refusal      = "exit status 4"
 	lostWords    = "a part of this node's data is lost"
 	damagedWords = "the data directory is damaged"
 )
 
-// votes is what raft writes to a node's log as soon as it takes part in elections.
+// votes is raft's log line when a node begins to take part in elections.
 const votes = "entering follower state"
 
-// refused judges how a node that lost the part ended each time that it was started, and what it said of its directory. A part that is
-// missing is called lost; an empty one may be called damaged, since it can be a write that was cut off.
+// refused judges each end of a node that lost the part, and its log about the directory. A missing part is reported as lost; an empty one
+// may be reported as damaged, since a write may have been cut off.
 func (p *part) refused(ends []string, said, dir string) error {
 	if len(ends) == 0 {
 		return errors.New("it did not end")
@@ -134,18 +134,18 @@ type part struct {
 	path string
 	// needed says that no node starts without it.
 	needed bool
-	// emptied says that an empty one was left in its place, what says what was done to it.
+	// emptied says that an empty part was left in its place; what describes the damage.
 	emptied bool
-	// later says that the damage may be found when the node takes part already.
+	// later says that the damage may be found after the node takes part.
 	later bool
 	what  string
 }
 
-// needed are the parts, by their place in the data directory, without which none takes part again. The snapshots belong to them once there
-// is one, and of the log's files the last one, which has what was synced last.
+// needed are the parts, by their place in the data directory, without which no node takes part again. The snapshots are needed too once
+// there is one, and the log's last file, which has the entries synced last.
 var needed = []string{"raft.db", "wal", filepath.Join("wal", "wal-meta.db"), "node", "formation", "formed", "joined", "cluster", "witness"}
 
-// partsOf returns all files of a data directory, and the folders that are parts by themselves.
+// partsOf returns all files of a data directory, and its top-level folders.
 func partsOf(dir string) (parts []part, err error) {
 	const snapshots = "snapshots"
 	made, err := filepath.Glob(filepath.Join(dir, snapshots, "*", "meta.json"))
@@ -177,7 +177,7 @@ func partsOf(dir string) (parts []part, err error) {
 	return parts, err
 }
 
-// lose moves a part away, and leaves an empty one where that is asked for. It returns where it is kept.
+// lose moves a part away, and with empty leaves an empty one there. It returns the path of the kept part.
 func (p *part) lose(to string, empty bool) (kept string, err error) {
 	info, err := os.Stat(p.path)
 	if err != nil {
@@ -206,7 +206,7 @@ func (p *part) lose(to string, empty bool) (kept string, err error) {
 	return kept, os.WriteFile(p.path, nil, 0o600)
 }
 
-// giveBack puts a part back where it was, so that it survives a later power cut as what the node itself had written did.
+// giveBack puts a part back in its place and syncs it, so that it survives a power cut as the node's own writes do.
 func (p *part) giveBack(kept string) error {
 	if err := os.RemoveAll(p.path); err != nil {
 		return err
@@ -246,7 +246,7 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, data, 0o600)
 }
 
-// makeWell replaces a node that does not come up.
+// makeWell replaces a node that does not become ready.
 func (e *Env) makeWell(ctx context.Context, node *cluster.Node) error {
 	if node.AwaitReady(ctx, 10*time.Second) == nil {
 		return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/jepsen/disk"
 )
 
-// TestRefused_TellsDamageByCodeAndWords: a node that lost a part of its disk has to end with one exit code and to say so, and nothing else will do.
+// TestRefused_TellsDamageByCodeAndWords: a node that lost a part of its disk must end with this exit code and this reason.
 func TestRefused_TellsDamageByCodeAndWords(t *testing.T) {
 	const lost, damaged = "quotad: /d: node: missing: " + lostWords, "quotad: /d: " + damagedWords + ": node"
 	for name, c := range map[string]struct {
@@ -46,7 +46,7 @@ func TestRefused_TellsDamageByCodeAndWords(t *testing.T) {
 	}
 }
 
-// TestLose_TakesAndGivesBack: what a part lost comes back as it was, and the fault knows which parts no node starts without.
+// TestLose_TakesAndGivesBack: a lost part is restored unchanged, and the fault knows which parts a node needs.
 func TestLose_TakesAndGivesBack(t *testing.T) {
 	for _, empty := range []bool{false, true} {
 		at, kept := t.TempDir(), t.TempDir()
@@ -98,7 +98,7 @@ func TestLose_TakesAndGivesBack(t *testing.T) {
 	}
 }
 
-// TestPartsOf_NamesWhatIsNeeded: the last file of the log and, once there is one, the snapshots belong to it; older files do not.
+// TestPartsOf_NamesWhatIsNeeded: the log's last file is needed and, once there is one, the snapshots; older files are not.
 func TestPartsOf_NamesWhatIsNeeded(t *testing.T) {
 	dir := t.TempDir()
 	write := func(place string) {

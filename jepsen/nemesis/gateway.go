@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Gateway is the process through which programs of a machine call a model. *gateway of the suite is one.
+// Gateway is the process through which programs of a machine call a model. The suite's *gateway implements it.
 type Gateway interface {
 	// Host is the name of its host.
 	Host() string
@@ -19,15 +19,14 @@ type Gateway interface {
 	Kill() bool
 	// Start starts it and waits until it listens.
 	Start(ctx context.Context) error
-	// SwapKey puts another key of the provider in the place of the present one. The provider takes both during overlap, and only the new one
-	// from then on.
+	// SwapKey replaces the provider's key. The provider accepts both keys during overlap, and only the new one afterwards.
 	SwapKey(overlap func()) error
 }
 
-// gatewayFaults is what the names of faults of a gateway begin with.
+// gatewayFaults begins the names of gateway faults.
 const gatewayFaults = "gateway-"
 
-// Gateway says whether the mix has faults of a gateway, and so needs one.
+// Gateway says whether the mix has gateway faults, and so needs a gateway.
 func (m Mix) Gateway() bool {
 	for _, name := range m.Names() {
 		if strings.HasPrefix(name, gatewayFaults) {
@@ -48,7 +47,7 @@ func gatewayKilled() Fault {
 	})
 }
 
-// awayFor is how long no node can be reached, or what is left of the run.
+// awayFor is how long no node can be reached, at most until the end of the run.
 const awayFor = 30 * time.Second
 
 // gatewayCutOff cuts the gateway off from all nodes, but not from the provider.
@@ -73,7 +72,7 @@ func gatewayCutOff() Fault {
 	})
 }
 
-// gatewayUpstreamCuts has the provider break streams off in the middle.
+// gatewayUpstreamCuts makes the provider break streams off in the middle.
 func gatewayUpstreamCuts() Fault {
 	return onGateway("upstream-cuts", func(ctx context.Context, e *Env, hold func(context.Context)) (string, error) {
 		before := e.Cut()
@@ -88,8 +87,8 @@ func gatewayUpstreamCuts() Fault {
 	})
 }
 
-// swapWithin is how long a key that was replaced may be used: a look at the file each five seconds, and calls that had chosen it before and
-// waited for their turn and for the provider's cooldown.
+// swapWithin is how long a replaced key may be used. The file is checked every five seconds. Calls may have chosen the key before they
+// waited for a grant and for the provider's cooldown.
 const swapWithin = 15 * time.Second
 
 // gatewayKeySwapped swaps the file of the provider's key, as Kubernetes swaps a secret.

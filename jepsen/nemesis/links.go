@@ -26,7 +26,7 @@ func between(a, b []*cluster.Node) []link {
 	return links
 }
 
-// partition drops all packets on links, which a choice names, and mends them.
+// partition drops all packets on the links that which chooses, and heals them.
 func partition(name string, unavailable bool, which func(ctx context.Context, e *Env, r *rand.Rand) ([]link, error)) Fault {
 	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		links, err := which(ctx, e, r)
@@ -85,7 +85,7 @@ func without(nodes []*cluster.Node, one *cluster.Node) []*cluster.Node {
 	return rest
 }
 
-// leaderDeaf cuts what the leader would hear, leaderMute what it says.
+// leaderDeaf cuts all links to the leader, leaderMute all links from it.
 func leaderDeaf(ctx context.Context, e *Env, _ *rand.Rand) ([]link, error) {
 	leader, others, err := e.leader(ctx)
 	var links []link
@@ -104,8 +104,8 @@ func leaderMute(ctx context.Context, e *Env, _ *rand.Rand) ([]link, error) {
 	return links, err
 }
 
-// ring leaves every node a majority that it sees, but no two the same: each loses the link to one other. With three
-// nodes one link is cut, which makes a bridge of the third.
+// ring leaves every node a majority of reachable nodes, each a different one: each node loses the link to one other. With three nodes one
+// link is cut, so that the third node is a bridge.
 func ring(ctx context.Context, e *Env, r *rand.Rand) ([]link, error) {
 	nodes, _ := all(ctx, e, r)
 	r.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
@@ -119,7 +119,7 @@ func ring(ctx context.Context, e *Env, r *rand.Rand) ([]link, error) {
 	return links, nil
 }
 
-// halves cuts the cluster in two at random.
+// halves cuts the cluster into two random halves.
 func halves(ctx context.Context, e *Env, r *rand.Rand) ([]link, error) {
 	nodes, _ := all(ctx, e, r)
 	r.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
@@ -136,7 +136,7 @@ func everyone(ctx context.Context, e *Env, r *rand.Rand) ([]link, error) {
 	return links, nil
 }
 
-// flapping cuts and mends links faster than elections are over.
+// flapping cuts and heals links faster than an election takes.
 func flapping() Fault {
 	return Fault{Name: "flapping-links", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		links, err := leaderAlone(ctx, e, r)
@@ -195,7 +195,7 @@ func loss(percent int) Fault {
 	}
 }
 
-// slowLink bounds what leaves a node.
+// slowLink bounds the bandwidth from a node.
 func slowLink(bytesPerSecond int64) Fault {
 	return Fault{Name: "slow-link", Unavailable: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, err := theLeader(ctx, e, r)
@@ -211,7 +211,7 @@ func slowLink(bytesPerSecond int64) Fault {
 	}}
 }
 
-// delay holds all streams between nodes up.
+// delay delays all streams between nodes.
 func delay(mean, jitter time.Duration) Fault {
 	return Fault{Name: "delay", Unavailable: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		links, err := everyone(ctx, e, r)
@@ -226,7 +226,7 @@ func delay(mean, jitter time.Duration) Fault {
 	}}
 }
 
-// halfCut resets streams between nodes in the middle of a message, again and again.
+// halfCut resets streams between nodes in the middle of a message.
 func halfCut() Fault {
 	return Fault{Name: "half-cut-streams", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		links, err := leaderAlone(ctx, e, r)
@@ -238,7 +238,7 @@ func halfCut() Fault {
 	}}
 }
 
-// stallStream keeps connections open and delivers nothing: a reader that reads no more.
+// stallStream keeps connections open and delivers nothing, like a reader that stopped reading.
 func stallStream() Fault {
 	return Fault{Name: "stalled-streams", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		links, err := followerAlone(ctx, e, r)
@@ -253,7 +253,7 @@ func stallStream() Fault {
 	}}
 }
 
-// isolateClients cuts the holders that check fences off from all nodes or from some.
+// isolateClients cuts the holders that check fences off from some or all nodes.
 func isolateClients() Fault {
 	return Fault{Name: "isolate-clients", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		host := e.Sleepers[r.IntN(len(e.Sleepers))].Host()

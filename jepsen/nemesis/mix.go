@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Mix says what is broken, how often and for how long.
+// Mix is a set of faults with their frequency and length.
 type Mix struct {
 	Name string
 	// Faults are the names of single faults, Pairs those of faults that come together.
 	Faults []string
 	Pairs  [][2]string
-	// Script has the faults come once each, in their order, and as long as Longest: a short run that meets all it must.
+	// Script injects the faults once each, in their order, each for Longest: a short run that covers all of them.
 	Script bool
-	// Each has every fault come once, in an order from the seed, before any is drawn: a run that is long enough for that misses none.
+	// Each injects every fault once, in an order from the seed, before random ones: a run of sufficient length misses none.
 	Each bool
-	// Shortest and Longest bound how long a fault lasts, Quiet is the least time between two.
+	// Shortest and Longest bound the length of a fault, Quiet is the shortest time between two.
 	Shortest, Longest, Quiet time.Duration
 }
 
@@ -58,8 +58,8 @@ func Named(name string) (Fault, error) {
 	return Fault{}, fmt.Errorf("there is no fault %q", name)
 }
 
-// steps are what a run draws from: each seed gives each fault a weight of its own, so that some runs have much of one
-// and nothing of another; a quarter of the time is quiet. A fault of the mix is there at least once in the list.
+// steps are the choices of a run. Each seed gives each fault its own weight, so that some runs have much of one and nothing of another. A
+// quarter of the time is quiet. Every fault of the mix is in the list at least once.
 func (m Mix) steps(r *rand.Rand) [][]Fault {
 	var steps [][]Fault
 	add := func(names ...string) {
@@ -91,20 +91,20 @@ func (m Mix) steps(r *rand.Rand) [][]Fault {
 	return steps
 }
 
-// first are the steps that come before any is drawn, in an order from the seed.
+// first are the steps before random ones, in an order from the seed.
 func (m Mix) first(r *rand.Rand) [][]Fault {
 	if !m.Each {
 		return nil
 	}
 	once := m
-	once.Script = true // each once
+	once.Script = true
 	steps := once.steps(r)
 	r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 	return steps
 }
 
-// Without leaves out faults that a kind of network or disk cannot do: delays need proxies, torn writes
-// need disks of the suite. unfit are beginnings of names.
+// Without returns the mix without faults that a kind of network or disk does not support: delays need proxies, torn writes need disks of
+// the suite. unfit are prefixes of names.
 func (m Mix) Without(unfit ...string) Mix {
 	fit := func(name string) bool {
 		return !slices.ContainsFunc(unfit, func(word string) bool { return strings.HasPrefix(name, word) })
@@ -124,7 +124,7 @@ func (m Mix) Without(unfit ...string) Mix {
 	return kept
 }
 
-// Only returns the mix with faults that are asked for by name in place of its own.
+// Only returns the mix with the named faults instead of its own.
 func (m Mix) Only(names ...string) (Mix, error) {
 	for _, name := range names {
 		if _, err := Named(name); err != nil {
@@ -148,10 +148,10 @@ func (m Mix) Names() []string {
 	return slices.Compact(names)
 }
 
-// overhead is what a fault takes beyond its length at the most, as a rule: a node that refuses its disk and is replaced, a rotation.
+// overhead is the usual bound of a fault's time beyond its length: a node that refuses its disk and is replaced, or a rotation.
 const overhead = 10 * time.Second
 
-// Demanded are the faults that a run of a length must have had: all, where each comes once before any is drawn and there is time for that.
+// Demanded are the faults that a run of a length must have had: all, if each comes once before random ones and the time suffices.
 func (m Mix) Demanded(length time.Duration) []string {
 	if !m.Each && !m.Script || length < time.Duration(len(m.Faults))*((m.Shortest+m.Longest)/2+m.Quiet*3/2+overhead) {
 		return nil
@@ -159,7 +159,7 @@ func (m Mix) Demanded(length time.Duration) []string {
 	return m.Names()
 }
 
-// Mixes are what can be run by name.
+// Mixes are the mixes that can be run by name.
 func Mixes() []Mix {
 	processes := []string{
 		"kill-leader", "kill-follower", "kill-majority", "kill-all", "crash-loop", "crash-point", "kill-storm", "starve-leader", "pause-leader",
@@ -219,7 +219,7 @@ func Mixes() []Mix {
 		{Name: "slow-disks", Faults: []string{"slow-sync"}, Shortest: 2 * time.Second, Longest: 4 * time.Second, Quiet: 1500 * time.Millisecond},
 		script("short", "kill-leader", "partition-follower", "pause-leader", "pause-clients", "partition-leader", "clock-jump",
 			"kill-all", "stop-leader"),
-		// Builds lead each other in turn, and faults come while they are mixed.
+		// Builds lead each other in turn, with faults while they are mixed.
 		script(Upgrade, "upgrade-followers", "partition-follower", "kill-leader", "upgrade-others", unfitFault,
 			"downgrade-followers", "partition-follower", "kill-leader", "downgrade-others"),
 		mix("none", nil, nil),

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestEachFaultComesOnce: in a mix that has each come once none is missed before the first is drawn, and only a run with time for all of
-// them must have had them.
+// TestEachFaultComesOnce: a mix with Each injects every fault once before random ones, and only a run of sufficient length must have had
+// all.
 func TestEachFaultComesOnce(t *testing.T) {
 	mix, err := Mix{Name: "none"}.Only("kill-leader", "hostile-caller", "clock-ahead-once")
 	if err != nil {
@@ -35,7 +35,7 @@ func TestEachFaultComesOnce(t *testing.T) {
 	}
 }
 
-// TestMixesNameFaults: each mix can be drawn from.
+// TestMixesNameFaults: each mix has steps.
 func TestMixesNameFaults(t *testing.T) {
 	for _, mix := range Mixes() {
 		if steps := mix.steps(rand.New(rand.NewPCG(1, 2))); len(steps) == 0 && mix.Name != "none" {
@@ -44,7 +44,7 @@ func TestMixesNameFaults(t *testing.T) {
 	}
 }
 
-// TestFaults_AreInAMix: a fault that no mix has never comes. One needs a build of its own.
+// TestFaults_AreInAMix: a fault outside of every mix is never injected. One fault needs its own build.
 func TestFaults_AreInAMix(t *testing.T) {
 	var drawn []string
 	for _, mix := range Mixes() {

@@ -1,5 +1,5 @@
-// Package nemesis breaks a cluster: processes, links, clocks, disks and members, alone, in pairs and at random from a
-// seed. Each fault says who it hit and how that was seen from outside; one that could not be confirmed has failed.
+// Package nemesis breaks a cluster: processes, links, clocks, disks and members, alone, in pairs and at random from a seed. Each fault
+// records its targets and its effect as seen from outside; a fault without a visible effect has failed.
 package nemesis
 
 import (
@@ -20,41 +20,41 @@ import (
 	"github.com/quotad/quotad/jepsen/hostile"
 )
 
-// Links breaks what is between hosts. *network.Network is one.
+// Links breaks links between hosts. *network.Network implements it.
 type Links interface {
-	// Cut drops all that one host sends to another; Mend ends it, and Loss.
+	// Cut drops all packets from one host to another; Mend ends Cut and Loss.
 	Cut(from, to string) error
 	// Mend lets everything through again.
 	Mend(from, to string) error
-	// Loss drops some percent.
+	// Loss drops a percentage of the packets.
 	Loss(from, to string, percent int) error
-	// Rate bounds what leaves a host; 0: no bound.
+	// Rate bounds the bandwidth from a host; 0: no bound.
 	Rate(host string, bytesPerSecond int64) error
-	// Delay holds up what one host sends to another.
+	// Delay delays streams from one host to another.
 	Delay(from, to string, mean, jitter time.Duration) error
-	// ResetAfter resets the next stream after so many bytes.
+	// ResetAfter resets the next stream after a number of bytes.
 	ResetAfter(from, to string, bytes int64) error
 	// Stall keeps streams open and delivers nothing.
 	Stall(from, to string, on bool) error
-	// Heal ends everything.
+	// Heal ends all faults.
 	Heal() error
-	// Dropped is how many packets or pieces of streams were kept back so far, to see that a fault hit.
+	// Dropped counts the packets or pieces of streams kept back so far, to confirm a fault.
 	Dropped() uint64
 }
 
-// Disk breaks the disk under a node. *disk.Disk is one.
+// Disk breaks the disk under a node. faultyDisk implements it with *disk.Disk.
 type Disk interface {
 	// SlowSync makes each sync take longer.
 	SlowSync(longer time.Duration)
-	// Full leaves room for so many more bytes.
+	// Full leaves room for free more bytes.
 	Full(free int64)
 	// FailSyncs makes the next syncs fail; below 0: all.
 	FailSyncs(times int)
-	// Heal ends everything.
+	// Heal ends all faults.
 	Heal()
-	// PowerCut drops what was not synced, or tears it. The process must be gone.
+	// PowerCut drops unsynced data, or tears it. The process must be gone.
 	PowerCut(r *rand.Rand, torn bool) (lost int64, err error)
-	// Injected is how many operations were slowed or refused so far.
+	// Injected counts the operations slowed or refused so far.
 	Injected() int64
 }
 
@@ -64,51 +64,51 @@ type Worker interface {
 	Host() string
 	// Pause stops it with SIGSTOP.
 	Pause() error
-	// Resume lets it go on.
+	// Resume continues it.
 	Resume() error
 }
 
 // Trouble makes the provider refuse calls, or stops that.
 type Trouble func(on bool)
 
-// Env is what can be broken.
+// Env is the part of a run that can be broken.
 type Env struct {
 	Cluster *cluster.Cluster
 	Links   Links
-	// Disk returns the disk under a node; nil where the disks are plain ones.
+	// Disk returns the disk under a node; nil for plain disks.
 	Disk func(node string) Disk
 	// Sleepers are the workers that may be paused and cut off: they check fences, not clocks.
 	Sleepers []Worker
 	// Clients are the hosts of all workers.
 	Clients []string
 	Trouble Trouble
-	// Gateway is where programs of a machine call a model; nil: there is none. CutStreams makes the provider break streams off, or stops that,
-	// Cut is how many it broke off.
+	// Gateway is the process through which programs of a machine call a model; nil: there is none. CutStreams makes the provider break streams
+	// off, or stops that; Cut counts the broken streams.
 	Gateway    Gateway
 	CutStreams func(on bool)
 	Cut        func() int64
-	// Builds are those that nodes can be given.
+	// Builds are the available builds.
 	Builds Builds
-	// Dial connects as a host of no node's and no worker's does.
+	// Dial connects from a host without a node or a worker.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Attack starts a hostile caller on another such host, and end ends it. Hostile is the token there. Roomy says that the links take an attack
-	// of full size: the suite's process carries nothing of it.
+	// Attack starts a hostile caller on another such host; end ends it. Hostile is its token. Roomy says that the links take an attack of full
+	// size: the suite's process carries none of its traffic.
 	Attack  func(spec *hostile.Spec) (end func() (*hostile.Report, error), err error)
 	Hostile string
 	Roomy   bool
-	// Recorded returns a transport to the cluster that writes a client's calls down, Folder is the run's.
+	// Recorded returns a transport to the cluster that records a client's calls; Folder is the run's.
 	Recorded func(client string) http.RoundTripper
 	Folder   string
-	// Data returns a node's data directory as the suite sees it.
+	// Data returns the path of a node's data directory for the suite.
 	Data func(node string) string
 
 	// attacked says that there was an attack of full size.
 	attacked atomic.Bool
-	// turns are those of the kinds of files that are damaged.
+	// turns choose the next kind of file to damage.
 	turns turns
 }
 
-// Fault is something that can be done to a cluster.
+// Fault is a fault that can be injected into a cluster.
 type Fault struct {
 	// Name is its name, such as kill-leader.
 	Name string
@@ -116,20 +116,20 @@ type Fault struct {
 	Unavailable bool
 	// Ends says that it makes processes end by themselves.
 	Ends bool
-	// do breaks something, waits with hold, and mends it. It returns whom it hit and what was seen of it.
+	// do breaks something, waits with hold, and heals it. It returns its targets and its visible effect.
 	do func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error)
 }
 
-// hit is whom a fault hit, and what was seen of it.
+// hit is the targets of a fault, and its visible effect.
 type hit struct {
 	targets []string
 	seen    string
-	// restores are the backups that were restored.
+	// restores are the restores of backups.
 	restores []*history.Restore
-	// refused counts what was refused, by budget; full says that the attack was of full size.
+	// refused counts refusals by budget; full says that the attack was of full size.
 	refused map[string]int64
 	full    bool
-	// damaged is the kind of the file that was damaged.
+	// damaged is the kind of the damaged file.
 	damaged string
 }
 
@@ -139,10 +139,10 @@ type brokenError string
 // Error implements error.
 func (e brokenError) Error() string { return string(e) }
 
-// errNotSeen says that a fault left no trace.
+// errNotSeen says that a fault had no visible effect.
 var errNotSeen = errors.New("nothing was seen of it")
 
-// Nemesis runs faults and writes them down.
+// Nemesis injects faults and records them.
 type Nemesis struct {
 	env    *Env
 	rand   *rand.Rand
@@ -155,7 +155,7 @@ func New(env *Env, seed uint64, faults *history.Writer[history.Fault], tell func
 	return &Nemesis{env: env, rand: rand.New(rand.NewPCG(seed, 0xfa017)), faults: faults, tell: tell} //nolint:gosec // no secret
 }
 
-// Run breaks things by a mix until ctx ends, then mends all.
+// Run injects the faults of a mix until ctx ends, then heals all.
 func (n *Nemesis) Run(ctx context.Context, mix Mix) error {
 	steps := mix.steps(n.rand)
 	first := mix.first(n.rand)
@@ -219,7 +219,7 @@ func (n *Nemesis) once(ctx context.Context, fault Fault, r *rand.Rand, length ti
 		float64(line.Ended-line.Began)/1e9, line.Confirmed, apart(line.Failed, line.Broken)))
 }
 
-// apart sets what went wrong apart from what was seen.
+// apart separates a failure from the visible effect.
 func apart(failed, broken string) string {
 	if failed+broken == "" {
 		return ""
@@ -227,7 +227,7 @@ func apart(failed, broken string) string {
 	return "; " + failed + broken
 }
 
-// Heal mends everything: links, disks, clocks, processes, certificates.
+// Heal heals everything: links, disks, clocks, processes, certificates.
 func (n *Nemesis) Heal(ctx context.Context) error {
 	e := n.env
 	err := e.Links.Heal()
@@ -244,7 +244,7 @@ func (n *Nemesis) Heal(ctx context.Context) error {
 	}
 	for _, node := range e.Cluster.Nodes() {
 		if node.Running() {
-			_ = node.Resume() // one that is not paused takes no notice
+			_ = node.Resume() // it has no effect on a node that is not paused
 		} else if !node.Retired() {
 			err = errors.Join(err, node.Start())
 		}
@@ -261,7 +261,7 @@ func (n *Nemesis) Heal(ctx context.Context) error {
 			err = errors.Join(err, e.Gateway.Start(ctx))
 		}
 	}
-	return errors.Join(err, finishRotation(ctx, e)) // by nodes that serve: one that starts does not know the signal yet
+	return errors.Join(err, finishRotation(ctx, e)) // the nodes must serve: one that starts does not handle the signal yet
 }
 
 // within repeats a call until it succeeds or the time is up.
@@ -290,7 +290,7 @@ func (n *Nemesis) pause(ctx context.Context, length time.Duration) {
 	}
 }
 
-// leader returns the leader and the others that run.
+// leader returns the leader and the other running nodes.
 func (e *Env) leader(ctx context.Context) (*cluster.Node, []*cluster.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -307,7 +307,7 @@ func (e *Env) leader(ctx context.Context) (*cluster.Node, []*cluster.Node, error
 	return leader, others, nil
 }
 
-// follower returns some node that does not lead.
+// follower returns a random node that does not lead.
 func (e *Env) follower(ctx context.Context, r *rand.Rand) (*cluster.Node, error) {
 	_, others, err := e.leader(ctx)
 	if err != nil {

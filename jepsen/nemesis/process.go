@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/jepsen/cluster"
 )
 
-// choose returns the nodes that a fault is for.
+// choose returns the targets of a fault.
 type choose func(ctx context.Context, e *Env, r *rand.Rand) ([]*cluster.Node, error)
 
 func theLeader(ctx context.Context, e *Env, _ *rand.Rand) ([]*cluster.Node, error) {
@@ -74,7 +74,7 @@ func kill(name string, whom choose, unavailable bool) Fault {
 	}}
 }
 
-// crashLoop kills a node again and again, before it is quite back.
+// crashLoop kills a node again and again, each time before it has fully started.
 func crashLoop() Fault {
 	return Fault{Name: "crash-loop", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		node, err := e.follower(ctx, r)
@@ -139,7 +139,7 @@ func storm() Fault {
 	}}
 }
 
-// starve gives the leader's process only some of the time: it runs for a while in each tenth of a second.
+// starve lets the leader's process run for only a part of each tenth of a second.
 func starve() Fault {
 	return Fault{Name: "starve-leader", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, err := theLeader(ctx, e, r)
@@ -163,7 +163,7 @@ func starve() Fault {
 		hold(ctx)
 		stop()
 		times := <-done
-		_ = nodes[0].Resume() // it may have been killed meanwhile by another fault
+		_ = nodes[0].Resume() // another fault may have killed it meanwhile
 		h := hit{targets: names(nodes...), seen: fmt.Sprintf("ran %v of 100 ms, %d times", share, times)}
 		if times == 0 {
 			return h, errNotSeen
@@ -172,7 +172,7 @@ func starve() Fault {
 	}}
 }
 
-// wait waits, or until ctx ends.
+// wait waits for a time, at most until ctx ends.
 func wait(ctx context.Context, length time.Duration) {
 	select {
 	case <-ctx.Done():
@@ -180,7 +180,7 @@ func wait(ctx context.Context, length time.Duration) {
 	}
 }
 
-// pause stops nodes with SIGSTOP and lets them go on.
+// pause stops nodes with SIGSTOP and continues them.
 func pause(name string, whom choose, unavailable bool) Fault {
 	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, err := whom(ctx, e, r)
@@ -202,7 +202,7 @@ func pause(name string, whom choose, unavailable bool) Fault {
 		}
 		hold(ctx)
 		for _, node := range nodes {
-			_ = node.Resume() // it may have been killed meanwhile by another fault
+			_ = node.Resume() // another fault may have killed it meanwhile
 		}
 		h := hit{targets: names(nodes...), seen: "states " + states.String()}
 		for _, state := range states.String() {
@@ -214,7 +214,7 @@ func pause(name string, whom choose, unavailable bool) Fault {
 	}}
 }
 
-// errSlowStop says that a node did not end when it was asked to.
+// errSlowStop says that a node did not end in order.
 var errSlowStop = errors.New("it did not stop within 15 s")
 
 // stop stops a node in order and starts it again: an orderly restart.
@@ -241,7 +241,7 @@ func stop(name string, whom choose) Fault {
 	}}
 }
 
-// rolling stops and starts every node in turn, each when the one before is ready.
+// rolling restarts every node in turn, each when the one before is ready.
 func rolling() Fault {
 	return Fault{Name: "rolling-restart", do: func(ctx context.Context, e *Env, _ *rand.Rand, _ func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, nil)
@@ -262,12 +262,12 @@ func rolling() Fault {
 	}}
 }
 
-// crashPoints are the places in the code at which a node can kill itself.
+// crashPoints are the points in the code at which a node can kill itself.
 var crashPoints = []string{
 	"before-apply", "after-apply", "before-store", "after-store", "in-delete-range", "before-witness", "after-vote", "in-restore", "in-snapshot", "before-answer",
 }
 
-// crashAt has a node kill itself at a place in the code.
+// crashAt makes a node kill itself at a point in the code.
 func crashAt() Fault {
 	return Fault{Name: "crash-point", Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, err := theLeader(ctx, e, r)
@@ -285,7 +285,7 @@ func crashAt() Fault {
 		hold(ctx)
 		h := hit{targets: append(names(nodes...), point), seen: fmt.Sprintf("%d exits", len(e.Cluster.Exits())-before)}
 		if nodes[0].Running() {
-			_ = nodes[0].CrashAt(context.WithoutCancel(ctx), "", 0) // the point may never have been passed
+			_ = nodes[0].CrashAt(context.WithoutCancel(ctx), "", 0) // the node may never have passed the point
 		}
 		return h, nil
 	}}
@@ -303,7 +303,7 @@ func pauseWorker() Fault {
 	}}
 }
 
-// transfer hands leadership over while calls go on.
+// transfer transfers leadership while calls continue.
 func transfer() Fault {
 	return Fault{Name: "transfer", do: func(ctx context.Context, e *Env, r *rand.Rand, _ func(context.Context)) (hit, error) {
 		leader, others, err := e.leader(ctx)

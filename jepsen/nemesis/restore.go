@@ -19,14 +19,14 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// chunk is how much of a backup is sent at a time.
+// chunk is the size of a message of a backup, in bytes.
 const chunk = 256 << 10
 
 // restoreWithin bounds all attempts of a restore.
 const restoreWithin = 30 * time.Second
 
-// restoreWorking takes a backup while calls run, and restores it while they run. A runbook stops the holders for that; nothing may break where
-// nobody does: the epoch of the fences rises, and what was handed out in between is worth nothing.
+// restoreWorking takes a backup while calls run, and restores it while they run. A runbook stops the holders first; without that nothing
+// may break either: the epoch of the fences rises, and grants from in between are void.
 func restoreWorking() Fault {
 	return Fault{Name: "restore-while-working", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (h hit, err error) {
 		leader, _, err := e.leader(ctx)
@@ -75,7 +75,7 @@ func restoreWorking() Fault {
 	}}
 }
 
-// settle waits until no node has restored a backup for a while: an attempt that nobody waits for any more may still be carried out.
+// settle waits until no node has restored a backup for a while: an attempt that timed out may still be applied.
 func settle(ctx context.Context, e *Env) {
 	const quiet, most = 5 * time.Second, 30 * time.Second
 	began, changed, seen := time.Now(), time.Now(), 0
@@ -87,8 +87,8 @@ func settle(ctx context.Context, e *Env) {
 	}
 }
 
-// placesOf returns where in the log backups were restored since before, by what the nodes wrote to their logs: the last one below the index that
-// the answer names.
+// placesOf returns the indices at which backups were restored since before, from the nodes' logs. below is the index of the answer; if it
+// is set, placesOf waits until the last restore is below it.
 func (e *Env) placesOf(ctx context.Context, before []uint64, below uint64) (places []uint64, err error) {
 	for {
 		after, err := e.Cluster.Restored()
@@ -124,7 +124,7 @@ func takeBackup(ctx context.Context, leader *cluster.Node) (backup []byte, index
 	return backup, index, err
 }
 
-// giveBackup has the leader restore a backup, again until it says that it did so, as the runbook has it.
+// giveBackup makes the leader restore a backup, and repeats that until it succeeds, as in the runbook.
 func giveBackup(ctx context.Context, e *Env, backup []byte) (done *quotav1.RestoreResponse, attempts int, err error) {
 	for attempts = 1; ; attempts++ {
 		if done, err = attemptRestore(ctx, e, backup); err == nil || ctx.Err() != nil {
@@ -146,7 +146,7 @@ func attemptRestore(ctx context.Context, e *Env, backup []byte) (*quotav1.Restor
 	for from := 0; from < len(backup) && err == nil; from += chunk {
 		err = stream.Send(&quotav1.RestoreRequest{Chunk: backup[from:min(from+chunk, len(backup))]})
 	}
-	done, closeErr := stream.CloseAndReceive() // which tells why a Send failed
+	done, closeErr := stream.CloseAndReceive() // it says why a Send failed
 	if closeErr != nil {
 		return nil, closeErr
 	}
@@ -159,10 +159,10 @@ type lostThings struct {
 	session, lease, fence uint64
 }
 
-// restorer is who holds them.
+// restorer is their holder.
 const restorer = "restorer"
 
-// takeLost opens a session and takes a lease, after the backup and before the restore. Its calls are recorded and judged like the workload's.
+// takeLost opens a session and takes a lease, between backup and restore. Its calls are recorded and judged like the workload's.
 func (e *Env) takeLost(ctx context.Context) (lost lostThings, err error) {
 	leader, err := e.Cluster.AwaitLeader(ctx)
 	if err != nil {
@@ -179,7 +179,7 @@ func (e *Env) takeLost(ctx context.Context) (lost lostThings, err error) {
 	return lost, err
 }
 
-// reserve takes a lease of the quota of which there is enough; seq 0: without a request id.
+// reserve takes a lease of a quota with enough room; seq 0: without a request ID.
 func (l *lostThings) reserve(ctx context.Context, seq uint64) (*quotav1.Lease, error) {
 	ask := &quotav1.ReserveRequest{Holder: restorer, Items: []*quotav1.Item{{Quota: "renewed"}}, Ttl: durationpb.New(time.Minute)}
 	if seq != 0 {
@@ -192,8 +192,8 @@ func (l *lostThings) reserve(ctx context.Context, seq uint64) (*quotav1.Lease, e
 	return answer.GetLease(), err
 }
 
-// lookBack sees that what a restore took back is worth nothing: the fence frees and renews nothing, the session is unknown, and new fences are
-// above it, in the epoch that the restore told.
+// lookBack checks that everything that a restore took back is void: the fence frees and renews nothing, and the session is unknown. New
+// fences are higher, in the epoch that the restore returned.
 func (e *Env) lookBack(ctx context.Context, lost lostThings, restore *history.Restore) error {
 	reason := func(err error) quotav1.Reason {
 		if err == nil {
@@ -220,7 +220,7 @@ func (e *Env) lookBack(ctx context.Context, lost lostThings, restore *history.Re
 		switch got := reason(is.err); {
 		case got == is.want:
 		case is.err != nil && (got == 0 || got >= quotav1.Reason_REASON_NO_LEADER):
-			return fmt.Errorf("%s: %w", is.what, is.err) // another fault had the call
+			return fmt.Errorf("%s: %w", is.what, is.err) // another fault hit the call
 		default:
 			return brokenError(fmt.Sprintf("%s ended with %v, not with %v", is.what, is.err, is.want))
 		}

@@ -16,8 +16,8 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// rot damages a file of a node that is stopped; it must repair itself, or refuse its disk in words and with an exit code, and is then
-// replaced. The kinds of files have their turns, so that none is left out of a long run.
+// rot damages a file of a stopped node. The node must repair itself, or refuse its disk with an exit code and a reason, and is then
+// replaced. The kinds of files take turns, so that a long run covers all.
 func rot(name string, end func(*cluster.Node) error, damage func(path string, r *rand.Rand) (string, error)) Fault {
 	return Fault{Name: name, Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		node, err := e.follower(ctx, r)
@@ -46,12 +46,12 @@ func rot(name string, end func(*cluster.Node) error, damage func(path string, r 
 		if node.AwaitReady(ctx, 10*time.Second) == nil {
 			return h, nil
 		}
-		refused := part{emptied: true, later: true} // it may be called lost, where the file says that it is older, and be found late
+		refused := part{emptied: true, later: true} // it may be reported as lost, if the file shows that it is older, and found late
 		if ends, words, err := endsOf(e, node, before, said); err != nil {
 			return h, err
 		} else if len(ends) > 0 { // else it is only slow
 			if err := refused.refused(ends, words, e.Data(node.ID)); err != nil {
-				_ = e.replace(ctx, node) // what comes next is about other faults
+				_ = e.replace(ctx, node) // the next faults need a node that works
 				return h, brokenError(fmt.Sprintf("%s, %s: %v", node.ID, h.seen, err))
 			}
 			h.seen += ", refused"
@@ -66,8 +66,8 @@ func killed(node *cluster.Node) error {
 	return nil
 }
 
-// stopped ends a node in order: its witness then knows how far its log goes, and a cut that loses any of it must be found. After a crash
-// the witness may be a second behind, and the end of a torn append looks the same.
+// stopped ends a node in order: its witness then has the end of its log, and a cut that loses any of it must be found. After a crash the
+// witness may be a second behind, and the end of a torn append looks the same.
 func stopped(node *cluster.Node) error {
 	if !node.Stop() {
 		node.Kill()
@@ -76,13 +76,13 @@ func stopped(node *cluster.Node) error {
 	return nil
 }
 
-// turns are those of the kinds of files, by fault.
+// turns are the next kinds of files to damage, by fault.
 type turns struct {
 	mu   sync.Mutex
 	next map[string]int
 }
 
-// file returns a file of the kind whose turn it is, or of the next one where there is none: nothing of it was written yet.
+// file returns a file of the kind whose turn it is, or of the next kind that has files.
 func (t *turns) file(fault, dir string, r *rand.Rand) (path, kind string, err error) {
 	files, err := filesByKind(dir)
 	if err != nil {
@@ -94,7 +94,7 @@ func (t *turns) file(fault, dir string, r *rand.Rand) (path, kind string, err er
 		if t.next == nil {
 			t.next = map[string]int{}
 		}
-		t.next[fault] = r.IntN(len(history.FileKinds)) // a short run ends before all had their turns
+		t.next[fault] = r.IntN(len(history.FileKinds)) // a short run ends before each kind had its turn
 	}
 	for range history.FileKinds {
 		kind := history.FileKinds[t.next[fault]%len(history.FileKinds)]
@@ -106,7 +106,7 @@ func (t *turns) file(fault, dir string, r *rand.Rand) (path, kind string, err er
 	return "", "", errors.New("there is no file to damage")
 }
 
-// filesByKind returns the files of a data directory that have content.
+// filesByKind returns the non-empty files of a data directory.
 func filesByKind(dir string) (map[string][]string, error) {
 	files := map[string][]string{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -136,7 +136,7 @@ func kindOf(place string) string {
 	return history.FileSmall
 }
 
-// placeOf is a file's place in a data directory.
+// placeOf is a file's path relative to the data directory.
 func placeOf(dir, path string) string {
 	place, err := filepath.Rel(dir, path)
 	if err != nil {
@@ -170,7 +170,7 @@ func flip(path string, r *rand.Rand) (done string, err error) {
 	return fmt.Sprintf("%d bits in", bits), nil
 }
 
-// cut cuts the end of a file off: a little, or anything up to all of it.
+// cut cuts off the end of a file: a little, or up to all of it.
 func cut(path string, r *rand.Rand) (done string, err error) {
 	info, err := os.Stat(path)
 	if err != nil {

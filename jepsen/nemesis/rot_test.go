@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// dataOf makes a data directory with files of content, by their places.
+// dataOf makes a data directory with non-empty files at some places.
 func dataOf(t *testing.T, places ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -24,8 +24,7 @@ func dataOf(t *testing.T, places ...string) string {
 	return dir
 }
 
-// TestTurns_EachKindOfFile: however many files a kind has, all kinds are damaged alike often, by each fault, and one without files has no
-// turn.
+// TestTurns_EachKindOfFile: each fault damages all kinds equally often, however many files a kind has, and skips a kind without files.
 func TestTurns_EachKindOfFile(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -59,7 +58,7 @@ func TestTurns_EachKindOfFile(t *testing.T) {
 	}
 }
 
-// TestDamage_ChangesTheFile: bits change and the length stays, or the end is gone and the beginning stays.
+// TestDamage_ChangesTheFile: bits change and the length stays, or the end is cut off and the beginning stays.
 func TestDamage_ChangesTheFile(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -26,7 +26,7 @@ func jump() Fault {
 			return hit{targets: names(node)}, err
 		}
 		hold(ctx)
-		_ = node.SetClock(context.WithoutCancel(ctx), 0, 1_000_000) // one that died meanwhile has a true clock again
+		_ = node.SetClock(context.WithoutCancel(ctx), 0, 1_000_000) // one that was restarted meanwhile has a correct clock
 		return hit{targets: names(node), seen: fmt.Sprintf("by %v", size)}, nil
 	}}
 }
@@ -59,7 +59,7 @@ func strobe() Fault {
 	}}
 }
 
-// drift runs one node's clock a little wrong, within what the promises allow for.
+// drift runs one node's clock slightly wrong, within the bound of the promises.
 func drift() Fault {
 	return Fault{Name: "clock-drift", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, r)
@@ -74,7 +74,7 @@ func drift() Fault {
 	}}
 }
 
-// wrongRate runs the leader's monotonic clock by so much wrong that its guard must end it.
+// wrongRate runs the leader's monotonic clock so wrong that its guard must end it.
 func wrongRate() Fault {
 	return Fault{Name: "clock-rate", Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, err := theLeader(ctx, e, r)
@@ -102,19 +102,19 @@ func wrongRate() Fault {
 	}}
 }
 
-// comeBackWithin is how long after the clocks are right again a node may go on to say that the cluster's view of the time of day is ahead:
-// as long as it was ahead, and what a sample and a look at it take on a busy machine.
+// comeBackWithin is how long a node may still report that the cluster's view of the time of day is ahead, beyond the time that it was
+// ahead. It covers the delay of a sample and of the status on a busy machine.
 const comeBackWithin = 15 * time.Second
 
-// A far step of the clocks never comes back by itself: farAhead is beyond every window. resetWithin is how long an operator's reset may take while
-// the workload goes on.
+// A far step of the clocks never disappears by itself: farAhead is beyond every window. resetWithin is how long an operator's reset may
+// take under the workload.
 const (
 	farAhead    = 365 * 24 * time.Hour
 	resetWithin = 15 * time.Second
 )
 
-// aheadOnce has all clocks ahead for a moment, as after a wrong step of time, and then right again. What the cluster believes of the time of day
-// must come back: by itself where it was some seconds, and by an operator's reset where it was a year.
+// aheadOnce sets all clocks ahead for a moment, like a wrong step of time, and then right again. The cluster's view of the time of day must
+// recover: by itself after a step of some seconds, and by an operator's reset after a year.
 func aheadOnce() Fault {
 	return Fault{Name: "clock-ahead-once", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		nodes, _ := all(ctx, e, r)
@@ -131,10 +131,10 @@ func aheadOnce() Fault {
 			return err
 		}
 		err := set(ctx, ahead)
-		wait(ctx, 3*time.Second) // a leader compares clocks each second, and stamps an entry with what it finds
+		wait(ctx, 3*time.Second) // a leader compares clocks each second, and stamps an entry with the result
 		hold(ctx)
 		ctx = context.WithoutCancel(ctx)
-		err = errors.Join(err, set(ctx, 0)) // one that died meanwhile has a true clock again
+		err = errors.Join(err, set(ctx, 0)) // one that was restarted meanwhile has a correct clock
 		if !far {
 			if err != nil {
 				return h, err
@@ -154,9 +154,9 @@ func aheadOnce() Fault {
 	}}
 }
 
-// resetClock carries out an operator's reset of the clock, again while the members do not agree yet or no node leads. A leader compares
-// clocks each second: it may still have the wrong ones, by which nothing is ahead, when another node sees that the view is. A reset whose
-// answer was lost may have been carried out: then no node sees that.
+// resetClock runs an operator's reset of the clock, and repeats it while members disagree or no node leads. A leader compares clocks each
+// second: it may still have the wrong ones, so that nothing is ahead, when another node reports the view as ahead. If the answer to a reset
+// was lost, the reset may have taken effect: then no node reports that.
 func (e *Env) resetClock(ctx context.Context, nodes []*cluster.Node) (answer *quotav1.ResetClockResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, resetWithin)
 	defer cancel()
@@ -177,8 +177,8 @@ func (e *Env) resetClock(ctx context.Context, nodes []*cluster.Node) (answer *qu
 	}
 }
 
-// awaitViews waits until some node has said that the cluster's view of the time of day is ahead, has the operator reset it if he has to, and
-// then waits until no node says so.
+// awaitViews waits until a node reports that the cluster's view of the time of day is ahead, calls reset if it is set, and then waits until
+// no node reports that.
 func (e *Env) awaitViews(ctx context.Context, nodes []*cluster.Node, ahead time.Duration, reset func(context.Context) error) error {
 	began, seen := time.Now(), false
 	for {
@@ -192,7 +192,7 @@ func (e *Env) awaitViews(ctx context.Context, nodes []*cluster.Node, ahead time.
 			if err := reset(ctx); err != nil {
 				return err
 			}
-			began = time.Now().Add(-ahead) // it has no time of its own to come back
+			began = time.Now().Add(-ahead) // after a reset there is no time to wait for
 		case seen && wrong.what == "":
 			return nil
 		case seen && took > ahead+comeBackWithin:
@@ -204,7 +204,7 @@ func (e *Env) awaitViews(ctx context.Context, nodes []*cluster.Node, ahead time.
 	}
 }
 
-// views is what a look at the nodes' views of the time of day found: what is wrong, and whether a view is ahead.
+// views is the nodes' status of the time of day: the problem, and whether a view is ahead.
 type views struct {
 	what  string
 	ahead bool
@@ -228,7 +228,7 @@ func (e *Env) viewsOf(ctx context.Context, nodes []*cluster.Node) (wrong views) 
 
 var errNoDisks = errors.New("the nodes' disks are plain ones")
 
-// onDisk does something to a node's disk.
+// onDisk breaks a node's disk.
 func onDisk(name string, ends bool, whom choose, do func(d Disk, r *rand.Rand)) Fault {
 	return Fault{Name: name, Ends: ends, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		if e.Disk == nil {
@@ -252,7 +252,7 @@ func onDisk(name string, ends bool, whom choose, do func(d Disk, r *rand.Rand)) 
 	}}
 }
 
-// powerCut kills nodes and takes from their disks what was not synced.
+// powerCut kills nodes and drops the unsynced data of their disks.
 func powerCut(name string, whom choose, unavailable bool) Fault {
 	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		if e.Disk == nil {
@@ -280,7 +280,7 @@ func powerCut(name string, whom choose, unavailable bool) Fault {
 	}}
 }
 
-// wipe replaces a node whose disk is lost: it is removed and comes back under another name, as the runbook says.
+// wipe replaces a node whose disk is lost: it removes the node and adds one of another name, as in the runbook.
 func wipe() Fault {
 	return Fault{Name: "replace-node", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
 		node, err := e.follower(ctx, r)
@@ -290,7 +290,7 @@ func wipe() Fault {
 		h := hit{targets: names(node)}
 		node.Kill()
 		hold(ctx)
-		ctx = context.WithoutCancel(ctx) // a half-done replacement would be no run of the runbook
+		ctx = context.WithoutCancel(ctx) // the runbook knows no half replacement
 		if err := os.RemoveAll(e.Data(node.ID)); err != nil {
 			return h, err
 		}
@@ -303,7 +303,7 @@ func wipe() Fault {
 	}}
 }
 
-// trouble has the provider refuse calls for its own reasons.
+// trouble makes the provider refuse calls for its own reasons.
 func trouble() Fault {
 	return Fault{Name: "provider-trouble", do: func(ctx context.Context, e *Env, _ *rand.Rand, hold func(context.Context)) (hit, error) {
 		e.Trouble(true)

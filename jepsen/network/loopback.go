@@ -9,8 +9,8 @@ import (
 	"os/exec"
 )
 
-// loopback is the fabric of addresses of 127/8. Hosts listen on 127.77.0.N; others reach them at 127.77.1.N, where a
-// proxy listens that tells callers apart by the address they speak from.
+// loopback is the fabric of addresses of 127/8. Hosts listen on 127.77.0.N; others reach them at 127.77.1.N, where a proxy listens. It
+// identifies callers by their source address.
 type loopback struct{}
 
 func (loopback) add(h *Host) error {
@@ -40,7 +40,7 @@ func (loopback) rate(_ *Host, bytesPerSecond int64) error {
 
 func (loopback) dropped() (map[Link]uint64, error) { return nil, nil }
 
-// route: a host's port is reached through its proxy's address already.
+// route does nothing: callers use the proxy's address already.
 func (loopback) route(_, _ *Host, _ int, _ net.Addr) error { return nil }
 
 func (loopback) close() error { return nil }

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// proxyMark is on the packets of proxies, which are not led through a proxy again.
+// proxyMark marks the packets of proxies, which are not redirected again.
 const proxyMark = 0x51
 
 // namespaces is the fabric of network namespaces on a bridge.
@@ -35,7 +35,7 @@ type namespaces struct {
 type space struct {
 	host   *Host
 	handle netns.NsHandle
-	// rules talks to the kernel's packet filter there, link to its devices.
+	// rules manages the packet filter of the namespace, links its devices.
 	rules        *nftables.Conn
 	table        *nftables.Table
 	input, nat   *nftables.Chain
@@ -45,7 +45,7 @@ type space struct {
 	droppedSoFar map[*Host]uint64
 }
 
-// inNew runs f on a thread that is in a new namespace, and returns that namespace.
+// inNew runs f on a thread in a new namespace, and returns that namespace.
 func inNew(f func() error) (netns.NsHandle, error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -60,12 +60,12 @@ func inNew(f func() error) (netns.NsHandle, error) {
 	}
 	err = f()
 	if back := netns.Set(home); back != nil {
-		panic(fmt.Sprintf("network: the thread cannot leave a namespace: %v", back)) // it would serve other goroutines there
+		panic(fmt.Sprintf("network: the thread cannot leave a namespace: %v", back)) // it would run other goroutines there
 	}
 	return made, err
 }
 
-// inside runs f on a thread that is in a namespace.
+// inside runs f on a thread in a namespace.
 func inside(space netns.NsHandle, f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -79,7 +79,7 @@ func inside(space netns.NsHandle, f func() error) error {
 	}
 	err = f()
 	if back := netns.Set(home); back != nil {
-		panic(fmt.Sprintf("network: the thread cannot leave a namespace: %v", back)) // it would serve other goroutines there
+		panic(fmt.Sprintf("network: the thread cannot leave a namespace: %v", back)) // it would run other goroutines there
 	}
 	return err
 }
@@ -101,7 +101,7 @@ func openNamespaces() (*namespaces, error) {
 	return &namespaces{bridge: handle}, nil
 }
 
-// add makes a namespace with a leg on the bridge. Addresses are of 198.18.0.0/15, which RFC 2544 keeps for benchmarks.
+// add makes a namespace with a port on the bridge. Addresses are of 198.18.0.0/15, which RFC 2544 reserves for benchmarks.
 func (f *namespaces) add(h *Host) error {
 	h.listenIP = fmt.Sprintf("198.18.0.%d", h.number)
 	h.ip = h.listenIP
@@ -191,7 +191,7 @@ func (f *namespaces) dial(ctx context.Context, h *Host, network, address string,
 		}
 	}
 	var conn net.Conn
-	// An address without a name is dialled by this goroutine, so the socket is made on this thread.
+	// This goroutine dials an address without a name itself, so the socket is made on this thread.
 	err := inside(h.space.handle, func() error {
 		var err error
 		conn, err = dialer.DialContext(ctx, network, address)
@@ -210,7 +210,7 @@ func (f *namespaces) listen(h *Host, address string) (net.Listener, error) {
 	return listener, err
 }
 
-// drop writes the rules of the receiving namespace anew.
+// drop replaces the rules of the receiving namespace.
 func (f *namespaces) drop(from, to *Host, d dropping) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -233,7 +233,7 @@ func (f *namespaces) drop(from, to *Host, d dropping) error {
 	return s.rules.Flush()
 }
 
-// rule is the rule that drops what comes from a host.
+// rule is the rule that drops packets from a host.
 func (d dropping) rule(from *Host) []expr.Any {
 	match := []expr.Any{
 		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: 12, Len: 4}, // the source address
@@ -252,7 +252,7 @@ func (d dropping) rule(from *Host) []expr.Any {
 	return append(match, &expr.Verdict{Kind: expr.VerdictDrop})
 }
 
-// count adds the counters of the rules, which end with them.
+// count adds up the counters of the rules, which are lost with them.
 func (s *space) count() error {
 	rules, err := s.rules.GetRules(s.table, s.input)
 	if err != nil {
@@ -298,12 +298,12 @@ func (f *namespaces) dropped() (map[Link]uint64, error) {
 	return all, nil
 }
 
-// rate bounds what leaves a host by a token bucket of the kernel's.
+// rate bounds the bandwidth from a host by a token bucket of the kernel.
 func (f *namespaces) rate(h *Host, bytesPerSecond int64) error {
 	attributes := netlink.QdiscAttrs{LinkIndex: h.space.device, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT}
 	bucket := &netlink.Tbf{QdiscAttrs: attributes}
 	if bytesPerSecond > 0 {
-		// The kernel drops packets above the burst, and hands the bucket packets of up to 64 KiB.
+		// The kernel drops packets above the burst, and passes packets of up to 64 KiB to the bucket.
 		const burst, queue = 96 << 10, 512 << 10
 		bucket.Rate, bucket.Limit = uint64(bytesPerSecond), queue
 		bucket.Buffer = netlink.Xmittime(bucket.Rate, burst)
@@ -315,7 +315,7 @@ func (f *namespaces) rate(h *Host, bytesPerSecond int64) error {
 	return nil
 }
 
-// route redirects connections of a host to another's port into a proxy that listens on the host.
+// route redirects connections of a host to another's port to a proxy that listens on the host.
 func (f *namespaces) route(h, to *Host, port int, proxy net.Addr) error {
 	s := h.space
 	tcp, ok := proxy.(*net.TCPAddr)

@@ -1,12 +1,10 @@
 //go:build linux
 
-// Package network gives each process of a run a host of its own, and breaks what is between hosts: cuts in one or both
-// directions, loss, bounded bandwidth in the kernel, and, through proxies on each link, delay, streams that are reset
-// half-way and streams that stand still.
+// Package network gives each process of a run its own host, and breaks the links between hosts: cuts in one or both directions, loss, and
+// bounded bandwidth in the kernel. Proxies on each link add delay, streams that are reset midway, and streams that stall.
 //
-// Hosts are network namespaces, made through netlink, on a bridge that lies in a namespace too: nothing of it is seen
-// from outside, and all of it is gone when the process is. Where namespaces are not allowed, hosts are addresses of
-// 127/8 and each link is a proxy.
+// Hosts are network namespaces, made through netlink, on a bridge in a namespace of its own: nothing of it is visible outside, and all of
+// it disappears with the process. Where namespaces are not allowed, hosts are addresses of 127/8 and each link is a proxy.
 package network
 
 import (
@@ -19,7 +17,7 @@ import (
 	"time"
 )
 
-// Kind says what hosts are.
+// Kind is the kind of hosts.
 type Kind string
 
 // The kinds.
@@ -28,29 +26,29 @@ const (
 	Loopback   Kind = "loopback"
 )
 
-// ErrUnsupported says that this kind of network cannot do what was asked.
+// ErrUnsupported says that this kind of network does not support the operation.
 var ErrUnsupported = errors.New("this kind of network cannot do it")
 
-// Options say what network is wanted.
+// Options select a network.
 type Options struct {
-	// Kind is namespaces or loopback; empty: namespaces, or loopback where they are not allowed.
+	// Kind is namespaces or loopback; empty: namespaces, or loopback if those are not allowed.
 	Kind Kind
-	// Proxied puts a proxy on each link to a port that a host serves. On loopback links are always proxied.
+	// Proxied puts a proxy on each link to a port that a host serves. Loopback links are always proxied.
 	Proxied bool
 }
 
 // Link is one direction between two hosts, by name.
 type Link struct{ From, To string }
 
-// Hits are what a link kept back so far, to see from outside that a fault was there.
+// Hits count the traffic that a link kept back so far, to confirm a fault from outside.
 type Hits struct {
-	// Dropped are packets (namespaces) or pieces of streams (proxies) that were dropped or kept back.
+	// Dropped counts packets (namespaces) or pieces of streams (proxies) that were dropped or kept back.
 	Dropped uint64
-	// Delayed are pieces that were delayed, Reset streams that were reset.
+	// Delayed counts delayed pieces, Reset the reset streams.
 	Delayed, Reset uint64
 }
 
-// Network is a set of hosts and what is between them. Its methods may be called from several goroutines.
+// Network is a set of hosts and the links between them. Its methods are safe for concurrent use.
 type Network struct {
 	kind    Kind
 	reason  string
@@ -62,26 +60,26 @@ type Network struct {
 	hosts map[string]*Host
 }
 
-// fabric is what differs between the kinds.
+// fabric is the part that differs between the kinds.
 type fabric interface {
-	// add makes a host with a number.
+	// add makes a numbered host.
 	add(h *Host) error
 	start(h *Host, cmd *exec.Cmd) error
 	dial(ctx context.Context, h *Host, network, address string, mark bool) (net.Conn, error)
 	listen(h *Host, address string) (net.Listener, error)
-	// drop sets what is dropped of what comes from one host to another.
+	// drop sets the share of packets from one host to another to drop.
 	drop(from, to *Host, d dropping) error
 	rate(h *Host, bytesPerSecond int64) error
 	// dropped returns how many packets were dropped by link.
 	dropped() (map[Link]uint64, error)
-	// route leads connections from a host to an address through a proxy's listener, where that is not so already.
+	// route leads connections from a host to an address through a proxy's listener, if that is needed.
 	route(h, to *Host, port int, proxy net.Addr) error
 	close() error
 }
 
-// dropping is what becomes of packets between two hosts.
+// dropping is the fate of packets between two hosts.
 type dropping struct {
-	// percent is how many of a hundred are dropped.
+	// percent is the percentage of dropped packets.
 	percent int
 	// reject answers with a reset instead of silence.
 	reject bool
@@ -112,10 +110,10 @@ func Open(o Options) (*Network, error) {
 	return n, nil
 }
 
-// Kind says what hosts are; Reason says why they are not namespaces, if those were tried.
+// Kind is the kind of hosts.
 func (n *Network) Kind() Kind { return n.kind }
 
-// Reason says why hosts are no namespaces; empty where they are, or were not wanted.
+// Reason says why hosts are no namespaces; empty if they are, or if loopback was requested.
 func (n *Network) Reason() string { return n.reason }
 
 // Host is an endpoint with addresses of its own.
@@ -123,13 +121,13 @@ type Host struct {
 	network *Network
 	name    string
 	number  int
-	// listenIP is where its processes listen, ip where others reach them.
+	// listenIP is the address on which its processes listen, ip the one at which others reach them.
 	listenIP, ip string
 	serves       []int
 	space        *space
 }
 
-// AddHost makes a host. serves are the TCP ports at which it can be called through proxies.
+// AddHost makes a host. serves are the TCP ports at which others can call it through proxies.
 func (n *Network) AddHost(name string, serves ...int) (*Host, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -173,7 +171,7 @@ func (n *Network) pair(from, to string) (*Host, *Host, error) {
 // Name is the host's name.
 func (h *Host) Name() string { return h.name }
 
-// ListenIP is the address that its processes listen on, and speak from.
+// ListenIP is the address on which its processes listen, and from which they connect.
 func (h *Host) ListenIP() string { return h.listenIP }
 
 // IP is the address at which others reach it.
@@ -192,13 +190,13 @@ func (h *Host) Listen(port int) (net.Listener, error) {
 	return h.network.fabric.listen(h, net.JoinHostPort(h.listenIP, fmt.Sprint(port)))
 }
 
-// Cut drops everything that one host sends to another, silently, that of established connections too.
+// Cut drops everything that one host sends to another, silently, including packets of established connections.
 func (n *Network) Cut(from, to string) error { return n.setDrop(from, to, dropping{percent: 100}) }
 
 // Mend ends Cut, Reject and Loss.
 func (n *Network) Mend(from, to string) error { return n.setDrop(from, to, dropping{}) }
 
-// Reject answers what one host sends to another with a reset.
+// Reject answers packets from one host to another with a reset.
 func (n *Network) Reject(from, to string) error {
 	return n.setDrop(from, to, dropping{percent: 100, reject: true})
 }
@@ -223,7 +221,7 @@ func (n *Network) setDrop(from, to string, d dropping) error {
 	return n.fabric.drop(a, b, d)
 }
 
-// Rate bounds what leaves a host, in bytes a second; 0: no bound.
+// Rate bounds the bandwidth from a host, in bytes a second; 0: no bound.
 func (n *Network) Rate(host string, bytesPerSecond int64) error {
 	h, err := n.host(host)
 	if err != nil {
@@ -243,7 +241,7 @@ func (n *Network) proxiedLink(from, to string) (*link, error) {
 	return n.proxies.link(Link{from, to}), nil
 }
 
-// Delay holds what one host sends to another up, by mean ± jitter, in order; 0: not at all.
+// Delay delays streams from one host to another, by mean ± jitter, in order; 0: no delay.
 func (n *Network) Delay(from, to string, mean, jitter time.Duration) error {
 	l, err := n.proxiedLink(from, to)
 	if err == nil {
@@ -252,7 +250,7 @@ func (n *Network) Delay(from, to string, mean, jitter time.Duration) error {
 	return err
 }
 
-// ResetAfter resets the next stream on a link after so many bytes.
+// ResetAfter resets the next stream on a link after a number of bytes.
 func (n *Network) ResetAfter(from, to string, bytes int64) error {
 	l, err := n.proxiedLink(from, to)
 	if err == nil {
@@ -291,7 +289,7 @@ func (n *Network) Heal() error {
 	return err
 }
 
-// Hits returns what each link kept back so far.
+// Hits returns the counts of each link so far.
 func (n *Network) Hits() (map[Link]Hits, error) {
 	hits := n.proxies.hits()
 	dropped, err := n.fabric.dropped()

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// open makes a network with two hosts, of which b serves a port that sends back each line.
+// open makes a network with two hosts, of which b serves a port that returns each line.
 func open(t *testing.T, o Options) (*Network, *Host, *Host, string) {
 	t.Helper()
 	n, err := Open(o)
@@ -96,14 +96,14 @@ func dial(t *testing.T, h *Host, address string) net.Conn {
 	return conn
 }
 
-// How long a line is waited for: one that must come back may take as long as a busy machine needs, the second after which a
-// first packet that got lost is sent again included; one that must not has had the time.
+// The time to wait for a line. A line that must return may take as long as a busy machine needs, including the second after which a lost
+// first packet is sent again. A line that must not return would have returned within shortly.
 const (
 	patience = time.Minute
 	shortly  = time.Second
 )
 
-// echo sends a line and says whether it came back within a time.
+// echo sends a line and says whether it returns within a time.
 func echo(t *testing.T, conn net.Conn, line string, within time.Duration) bool {
 	t.Helper()
 	if err := conn.SetDeadline(time.Now().Add(within)); err != nil {
@@ -175,8 +175,8 @@ func TestLossDropsSome(t *testing.T) {
 	}
 }
 
-// TestDelayHoldsUp: what is sent over a delayed link is no earlier there than it may be. How late it is on a busy machine says
-// nothing; TestDelayIsBoundedAndKeepsOrder has it exactly.
+// TestDelayHoldsUp: data on a delayed link never arrives early. A late arrival on a busy machine proves nothing;
+// TestDelayIsBoundedAndKeepsOrder tests the bounds exactly.
 func TestDelayHoldsUp(t *testing.T) {
 	n, a, _, address := open(t, Options{Kind: Namespaces, Proxied: true})
 	conn := dial(t, a, address)
@@ -209,8 +209,8 @@ func TestDelayHoldsUp(t *testing.T) {
 	}
 }
 
-// TestDelayIsBoundedAndKeepsOrder: a delayed link delivers each piece between the shortest and the longest delay after it was
-// sent, in the order in which they were sent, whatever the jitter says. In virtual time, so exactly.
+// TestDelayIsBoundedAndKeepsOrder: a delayed link delivers each piece between the shortest and the longest delay after it was sent, and in
+// the order of sending, whatever the jitter is. In virtual time, so exactly.
 func TestDelayIsBoundedAndKeepsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mean, jitter, pause, pieces = 100 * time.Millisecond, 90 * time.Millisecond, 10 * time.Millisecond, 40

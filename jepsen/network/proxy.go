@@ -30,15 +30,15 @@ func newProxies(n *Network) *proxies {
 	return &proxies{network: n, ctx: ctx, stop: stop, links: map[Link]*link{}}
 }
 
-// link is what a proxy does to the bytes of one direction.
+// link is the treatment of the bytes of one direction.
 type link struct {
 	mu     sync.Mutex
 	mean   time.Duration
 	jitter time.Duration
-	// held is closed while bytes pass; a new one is made when they are to stand still.
+	// pass is closed while bytes pass; a stall replaces it by an open channel.
 	pass chan struct{}
 	open bool
-	// reset is after how many bytes the next stream is reset; 0: never.
+	// reset is the number of bytes after which the next stream is reset; 0: never.
 	reset int64
 	hits  Hits
 }
@@ -66,7 +66,7 @@ func (l *link) resetAfter(bytes int64) {
 	l.reset = bytes
 }
 
-// hold makes bytes stand still, or lets them pass again.
+// hold stalls the bytes of a link, or lets them pass again.
 func (l *link) hold(on bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *proxies) connect(h *Host, others map[string]*Host) error {
 	return err
 }
 
-// serveAll accepts on a host, at an address, what is meant for the ports that another serves.
+// serveAll accepts connections on a host, at an address, to the ports that another host serves.
 func (p *proxies) serveAll(on, to *Host, ip string) error {
 	for _, port := range to.serves {
 		address := net.JoinHostPort(ip, "0")
@@ -129,7 +129,7 @@ func (p *proxies) serveAll(on, to *Host, ip string) error {
 	return nil
 }
 
-// serve accepts on a host what is meant for a port of another.
+// serve accepts connections on a host to a port of another.
 func (p *proxies) serve(on, to *Host, port int, address string) error {
 	listener, err := p.network.fabric.listen(on, address)
 	if err != nil {
@@ -209,7 +209,7 @@ func (l *link) await(ctx context.Context) bool {
 	}
 }
 
-// piece is some bytes and when they are due.
+// piece is some bytes and their delivery time.
 type piece struct {
 	data []byte
 	due  time.Time
@@ -241,7 +241,7 @@ func (l *link) pump(ctx context.Context, from io.Reader, to net.Conn) {
 	}
 }
 
-// due is when bytes that come now are to be delivered.
+// due is the delivery time of bytes that arrive now.
 func (l *link) due() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -271,7 +271,7 @@ func (l *link) deliver(ctx context.Context, queue <-chan piece, to net.Conn) {
 		_, err := to.Write(data)
 		if cut {
 			if tcp, ok := to.(*net.TCPConn); ok {
-				_ = tcp.SetLinger(0) // closing it resets it then
+				_ = tcp.SetLinger(0) // closing it then resets it
 			}
 		}
 		if err != nil || cut {
@@ -283,7 +283,7 @@ func (l *link) deliver(ctx context.Context, queue <-chan piece, to net.Conn) {
 	}
 }
 
-// cut returns how much of some bytes is delivered, and whether the stream ends there.
+// cut returns the bytes to deliver, and whether the stream ends after them.
 func (l *link) cut(data []byte) ([]byte, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package planted has defects as edits of quotad's own source. Each is built with `go build -overlay`, so production
-// code has no switch for it, and names the checkers or the quick tests that must catch it. An edit that does not fit its place any more is
-// an error: a defect that cannot be planted proves nothing.
+// Package planted has defects as edits of quotad's own source, each with the checkers or the quick tests that must catch it. Each is built
+// with `go build -overlay`, so production code has no switch for it. An edit that no longer matches its place is an error: a defect that
+// cannot be planted proves nothing.
 package planted
 
 import (
@@ -24,12 +24,12 @@ import (
 //go:embed defects/*.txtar
 var files embed.FS
 
-// Defect is one.
+// Defect is a planted defect.
 type Defect struct {
 	Name string
-	// About says what is wrong, in a sentence.
+	// About describes the defect in one sentence.
 	About string
-	// Caught are the checkers of which at least one must fail; or tests that must all fail, where Tests is set.
+	// Caught are the checkers of which at least one must fail; or, if Tests is set, tests that must all fail.
 	Caught []string
 	// Tests is the package whose quick tests show it; empty: a run or the simulation does.
 	Tests string
@@ -37,13 +37,13 @@ type Defect struct {
 	Mix    string
 	Length time.Duration
 	Flags  []string
-	// Seeds is within how many seeds the simulation shows it; 0: it does not.
+	// Seeds is the number of seeds within which the simulation shows it; 0: it does not.
 	Seeds int
 
 	edits []edit
 }
 
-// edit replaces a piece of a file, which must be there once.
+// edit replaces a piece of a file, which must occur exactly once.
 type edit struct{ path, old, new string }
 
 // All returns all defects, by name.
@@ -110,7 +110,7 @@ func parse(name string, data []byte) (Defect, error) {
 	return defect, nil
 }
 
-// shown says whether a defect has one way to be shown: checkers judge runs and simulations, and tests are of a package.
+// shown says whether a defect has one way to be shown: checkers judge runs and simulations, and tests belong to a package.
 func (d Defect) shown() bool {
 	tests := 0
 	for _, caught := range d.Caught {
@@ -141,8 +141,8 @@ func blocks(file txtar.File) ([]edit, error) {
 	return edits, nil
 }
 
-// Overlay writes the edited files (under names that ./... passes over) and the overlay file for the go command into a folder, and returns the latter's path.
-// root is the module's.
+// Overlay writes the edited files (under names that ./... ignores) and the overlay file for the go command into a folder, and returns the
+// path of the overlay file. root is the module's.
 func (d Defect) Overlay(root, folder string) (string, error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return "", err
@@ -177,8 +177,8 @@ func (d Defect) Overlay(root, folder string) (string, error) {
 	return path, os.WriteFile(path, overlay, 0o600)
 }
 
-// Build builds quotad and the suite with the defect, into a folder. The suite is built with it too, since its workers
-// use the client, and since its replay must agree with what the nodes did for the other checkers to have the word.
+// Build builds quotad and the suite with the defect, into a folder. The suite has the defect too: its workers use the client, and its
+// replay must agree with the nodes so that the other checkers decide.
 func (d Defect) Build(ctx context.Context, root, folder string) (quotad, suite string, err error) {
 	overlay, err := d.Overlay(root, folder)
 	if err != nil {
@@ -210,11 +210,11 @@ func (d Defect) BuildSimulation(ctx context.Context, root, folder string) (path 
 	return path, nil
 }
 
-// failedTest is how go test names a test that failed.
+// failedTest matches the line of a failed test.
 var failedTest = regexp.MustCompile(`(?m)^--- FAIL: (Test\w+)`)
 
-// RunTests runs the quick tests that must catch the defect, built with it, and returns those that failed. An error says that they did
-// not run.
+// RunTests runs the quick tests that must catch the defect, built with it, and returns the failed ones. An error means that they did not
+// run.
 func (d Defect) RunTests(ctx context.Context, root, folder string) (failed []string, err error) {
 	overlay, err := d.Overlay(root, folder)
 	if err != nil {
@@ -243,7 +243,7 @@ func (d Defect) RunTests(ctx context.Context, root, folder string) (failed []str
 }
 
 // leavesNoExamples returns a function that removes the failing examples that random tests of a package have written since: those of a
-// defect are nobody's.
+// defect are useless.
 func leavesNoExamples(pkg string) (tidy func()) {
 	inputs := filepath.Join(pkg, "testdata")
 	examples := filepath.Join(inputs, "rapid")
@@ -252,11 +252,11 @@ func leavesNoExamples(pkg string) (tidy func()) {
 	}
 	return func() {
 		_ = os.RemoveAll(examples)
-		_ = os.Remove(inputs) // stays where it has anything else
+		_ = os.Remove(inputs) // it stays if it has other files
 	}
 }
 
-// Catches says whether a run's verdicts, by checker, catch the defect.
+// Catches says whether the failed checkers of a run catch the defect.
 func (d Defect) Catches(failed []string) bool {
 	return slices.ContainsFunc(d.Caught, func(checker string) bool { return slices.Contains(failed, checker) })
 }

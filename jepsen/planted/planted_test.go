@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// declared is how a test begins.
+// declared matches the declaration of a test.
 var declared = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
 // missingTests returns the tests that must catch a defect and are not in its package.
@@ -34,7 +34,7 @@ func missingTests(t *testing.T, defect Defect) (missing []string) {
 	return slices.DeleteFunc(slices.Clone(defect.Caught), func(test string) bool { return slices.Contains(found, test) })
 }
 
-// TestEveryDefectFitsItsPlace: an edit that the code has outgrown fails here, and not in the night.
+// TestEveryDefectFitsItsPlace: an edit that no longer matches the code fails here, not in a nightly run.
 func TestEveryDefectFitsItsPlace(t *testing.T) {
 	all, err := All()
 	if err != nil {
@@ -53,7 +53,7 @@ func TestEveryDefectFitsItsPlace(t *testing.T) {
 	}
 }
 
-// TestADefectThatDoesNotFitIsAnError: with an edit that fits, so that each is refused for its own reason.
+// TestADefectThatDoesNotFitIsAnError: each case also has an edit that fits, so that it is refused for its own reason.
 func TestADefectThatDoesNotFitIsAnError(t *testing.T) {
 	const fits = "-- go.mod --\n<<<<\nmodule github.com/quotad/quotad\n====\n>>>>\n"
 	const run, tests = "mix: c\nlength: 1s\n", "tests: ./a\n"

@@ -31,22 +31,22 @@ func Write(dir history.Dir, result *check.Result) (string, error) {
 	return path, file.Close()
 }
 
-// The picture's measures, in its own units.
+// The picture's dimensions, in its own units.
 const (
 	width, left  = 1200.0, 60.0
 	plotHeight   = 140.0
 	lane, gutter = 14.0, 34.0
 )
 
-// drawing is an SVG that is being made.
+// drawing is an SVG under construction.
 type drawing struct {
 	strings.Builder
-	// second is how wide a second is.
+	// second is the width of a second; y is the current position.
 	second float64
 	y      float64
 }
 
-// picture draws a run over time: answers and unknown outcomes, latency, who led, what was broken.
+// picture draws a run over time: answers and unknown outcomes, latency, leaders, faults.
 func picture(r *check.Result) template.HTML {
 	seconds := float64(len(r.Series.Answered))
 	d := &drawing{second: (width - left - 10) / max(seconds, 1)}
@@ -137,7 +137,7 @@ func (d *drawing) leaders(all []check.Leadership, seconds float64) {
 	d.y += lane + gutter
 }
 
-// digit keeps the digit of a node's name, which picks its colour.
+// digit keeps the digit of a node's name, which selects its colour.
 func digit(r rune) rune {
 	if r >= '0' && r <= '9' {
 		return r

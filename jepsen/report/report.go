@@ -1,4 +1,4 @@
-// Package report tells what became of a run: verdicts on the terminal, one page with a picture, one line in a summary.
+// Package report presents the result of a run: verdicts on the terminal, one page with a picture, one line in a summary.
 package report
 
 import (
@@ -72,7 +72,7 @@ type Line struct {
 	Seed  uint64    `json:"seed"`
 	Mix   string    `json:"mix"`
 	Nodes int       `json:"nodes"`
-	// Hosts is how many nodes there are at a time: one that is replaced lives on under another name.
+	// Hosts is the number of concurrent nodes: the successor of a replaced node runs on its host.
 	Hosts   int                      `json:"hosts"`
 	Network string                   `json:"network"`
 	Disk    string                   `json:"disk"`
@@ -83,7 +83,7 @@ type Line struct {
 	Stats   check.Stats              `json:"stats"`
 }
 
-// hosts counts where nodes live.
+// hosts counts the hosts of nodes.
 func hosts(nodes []string) int {
 	at := map[string]bool{}
 	for _, node := range nodes {

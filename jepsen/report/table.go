@@ -32,7 +32,7 @@ func ReadSummary(path string) ([]*Line, error) {
 	}
 }
 
-// sums are what runs of one kind come to.
+// sums are the totals of runs of one kind.
 type sums struct {
 	mix, how                       string
 	runs, passed                   int
@@ -41,7 +41,7 @@ type sums struct {
 	faults                         int
 }
 
-// Table writes runs, and what their faults cost, as Markdown.
+// Table writes runs, and the outages of their faults, as Markdown.
 func Table(w io.Writer, lines []*Line) {
 	of := map[string]*sums{}
 	total := &sums{mix: "all", how: ""}

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// TestTable: runs of one mix on links of one kind are added up, and the faults of all.
+// TestTable: the runs of one mix on links of one kind are added up, and the faults of all.
 func TestTable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "summary.jsonl")
 	for i, nodes := range [][]string{{"n1", "n2", "n3"}, {"n1", "n2", "n3", "n3.1"}, {"n1", "n2", "n3", "n4", "n5"}} {

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// chainSteps is how many steps the workflow has, one after the other; a step's holder is stepName.
+// chainSteps is the number of steps in the workflow, one after the other; a step's holder is stepName.
 const chainSteps = 4
 
 func stepName(number int) string { return fmt.Sprintf("step-%d", number) }
@@ -33,10 +33,10 @@ func chain() *logpb.Workflow {
 	return w
 }
 
-// surge is how long the steps want more than there is, and then for as long nothing.
+// surge is how long the steps ask for more than the limit, and then for as long for nothing.
 const surge = 4 * time.Second
 
-// step works as one of the workflow's steps.
+// step acts as one of the workflow's steps.
 func (c *client) step(ctx context.Context) {
 	if c.rand.IntN(8) == 0 {
 		c.read(ctx, func(state *fsm.State, clock fsm.Clock) proto.Message {

@@ -16,7 +16,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// client is a holder that numbers its requests and sends what has no answer again, elsewhere.
+// client is a holder that numbers its requests and repeats unanswered ones at other nodes.
 type client struct {
 	w       *world
 	name    string
@@ -29,14 +29,14 @@ type client struct {
 	old     []*logpb.Command
 }
 
-// newClient makes a client that draws from the seed and its name.
+// newClient makes a client with its own source of randomness, from the seed and its name.
 func (w *world) newClient(seed uint64, name string) *client {
 	drawn := fnv.New64a()
 	_, _ = drawn.Write([]byte(name))
 	return &client{w: w, name: name, rand: rand.New(rand.NewPCG(seed, drawn.Sum64())), nextOp: 2} //nolint:gosec // no secret
 }
 
-// busy has a client do one thing after the other until its context ends.
+// busy makes a client act until its context ends.
 func (c *client) busy(ctx context.Context, act func(context.Context)) {
 	for ctx.Err() == nil {
 		if rest := time.Until(c.w.restsUntil()); rest > 0 {
@@ -51,7 +51,7 @@ func (c *client) busy(ctx context.Context, act func(context.Context)) {
 	}
 }
 
-// open opens a session, in which numbers begin again.
+// open opens a session, in which numbers start again.
 func (c *client) open(ctx context.Context) {
 	opened := c.do(ctx, openSession(c.name))
 	c.session, c.seq = opened.GetSessionOpened().GetSession(), 0
@@ -61,7 +61,7 @@ func openSession(holder string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: holder}}}
 }
 
-// draw reserves and uses what it has, like an agent that waits for nothing.
+// draw reserves and uses leases, like an agent that never waits.
 func (c *client) draw(ctx context.Context) {
 	at := c.rand.IntN(100)
 	switch {
@@ -78,7 +78,7 @@ func (c *client) draw(ctx context.Context) {
 	}
 }
 
-// repeat sends an old request once more, somewhere.
+// repeat sends an old request again, to any node.
 func (c *client) repeat(ctx context.Context) {
 	if len(c.old) > 0 {
 		c.attempt(ctx, c.old[c.rand.IntN(len(c.old))], c.anyNode(), prompt)
@@ -87,7 +87,7 @@ func (c *client) repeat(ctx context.Context) {
 
 func (c *client) anyNode() string { return c.w.any(c.rand) }
 
-// numbered gives a command the next number and keeps it to be sent again.
+// numbered gives a command the next number and keeps it for repetition.
 func (c *client) numbered(command *logpb.Command) *logpb.Command {
 	c.seq++
 	command.Session, command.Seq = c.session, c.seq
@@ -116,7 +116,7 @@ func (c *client) reserve(ctx context.Context) {
 	c.keep(c.do(ctx, c.numbered(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: ask}})))
 }
 
-// keep remembers a lease, and leaves the oldest one where there are many: it is used again when it is dead.
+// keep keeps a lease, and with many drops the oldest one: dead leases are used again.
 func (c *client) keep(result *logpb.Result) {
 	granted := result.GetGranted()
 	if granted == nil {
@@ -131,7 +131,7 @@ func (c *client) keep(result *logpb.Result) {
 	}
 }
 
-// probe asks once for what there is enough of, unless it is too late: whoever is of its class is served again.
+// probe makes one request that can be granted, unless late comes first: it shows that its class is served again.
 func (c *client) probe(late <-chan struct{}) {
 	ctx := context.Background()
 	for c.open(ctx); c.session == 0; c.open(ctx) {
@@ -146,7 +146,7 @@ func (c *client) probe(late <-chan struct{}) {
 	c.do(ctx, c.numbered(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: ask}}))
 }
 
-// use does something with a lease, dead or alive.
+// use makes a request with a lease, dead or alive.
 func (c *client) use(ctx context.Context, lease *logpb.Granted) {
 	command := &logpb.Command{}
 	switch c.rand.IntN(5) {
@@ -169,21 +169,21 @@ func (c *client) use(ctx context.Context, lease *logpb.Granted) {
 	c.do(ctx, c.numbered(command))
 }
 
-// manner is how one attempt goes.
+// manner is the way of one attempt.
 type manner struct {
-	// block has a Reserve that waits answered when its wait ends.
+	// block makes a waiting Reserve return at the end of its wait.
 	block bool
-	// within is how long the caller stays, beside the wait.
+	// within is the caller's timeout, in addition to the wait.
 	within time.Duration
 }
 
-// prompt asks for the answer that is there at once, patient also for the end of a wait.
+// prompt takes the first answer, patient also waits for the end of a wait.
 var (
 	prompt  = manner{within: 2 * time.Second}
 	patient = manner{within: 2 * time.Second, block: true}
 )
 
-// do sends a command until it has an answer, that at the end where it waits, for a while; nil: its outcome stays open.
+// do sends a command until it has an answer, for a wait the final one, or until a timeout; nil: its outcome is unknown.
 func (c *client) do(ctx context.Context, command *logpb.Command) *logpb.Result {
 	return c.persist(ctx, command, patient)
 }
@@ -199,7 +199,7 @@ func (c *client) persist(ctx context.Context, command *logpb.Command, how manner
 			return result
 		}
 		if command.Seq == 0 && command.IdempotencyKey == "" {
-			return nil // sent again, it would be another one
+			return nil // a repetition would be another request
 		}
 		at = c.anyNode()
 		time.Sleep(time.Duration(10+c.rand.IntN(100)) * time.Millisecond)
@@ -207,7 +207,7 @@ func (c *client) persist(ctx context.Context, command *logpb.Command, how manner
 	return nil
 }
 
-// learn forgets a session that is over.
+// learn forgets an ended session.
 func (c *client) learn(command *logpb.Command, result *logpb.Result) {
 	reason := result.GetFailure().GetReason()
 	gone := reason == logpb.Reason_REASON_UNKNOWN_SESSION || reason == logpb.Reason_REASON_TOO_MANY_IN_FLIGHT
@@ -220,7 +220,7 @@ func waitOf(command *logpb.Command) time.Duration {
 	return time.Duration(command.GetReserve().GetWaitNs())
 }
 
-// attempt sends a command to a node once and writes down what came of it.
+// attempt sends a command to a node once and records the result.
 func (c *client) attempt(ctx context.Context, command *logpb.Command, id string, how manner) *logpb.Result {
 	node := c.w.node(id)
 	if node == nil {
@@ -255,7 +255,7 @@ func propose(ctx context.Context, node *raftnode.Node, command *logpb.Command) (
 	return results[0], position, nil
 }
 
-// await waits for the end of a Reserve that is in line, as the API does.
+// await waits for the end of a waiting Reserve, as the API does.
 func await(ctx context.Context, node *raftnode.Node, command *logpb.Command, ticket uint64) (*logpb.Result, raftnode.Position, error) {
 	result, position, err := node.Await(ctx, ticket)
 	if !errors.Is(err, raftnode.ErrNoTicket) {
@@ -268,7 +268,7 @@ func await(ctx context.Context, node *raftnode.Node, command *logpb.Command, tic
 	return nil, position, &raftnode.UnknownError{Err: errors.New("the request was accepted, and its end is not known here")}
 }
 
-// look reads a quota at some node, which leaves no trace in the log.
+// look reads a quota at any node, which leaves no trace in the log.
 func (c *client) look(ctx context.Context, quotas []string) {
 	name := quotas[c.rand.IntN(len(quotas))]
 	c.read(ctx, func(state *fsm.State, clock fsm.Clock) proto.Message {
@@ -283,7 +283,7 @@ func (c *client) look(ctx context.Context, quotas []string) {
 	})
 }
 
-// read reads at some node; shown makes the API's answer of it, nil for none.
+// read reads at any node; shown makes the API's answer, nil for none.
 func (c *client) read(ctx context.Context, shown func(*fsm.State, fsm.Clock) proto.Message) {
 	id := c.anyNode()
 	node := c.w.node(id)

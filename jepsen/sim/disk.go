@@ -9,15 +9,14 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// errPowerCut is what a write ends with whose node was killed meanwhile.
+// errPowerCut is the error of a write whose node was killed meanwhile.
 var errPowerCut = errors.New("the node was killed while it wrote")
 
-// disk is what one life of a node has its log on: each append takes a while, and one that is under way when the node is killed is
-// lost.
+// disk is the log disk of one life of a node: each append takes a while, and one in flight when the node is killed is lost.
 type disk struct {
 	mu   sync.Mutex
 	rand *rand.Rand
-	// slowest is how long a write takes at most.
+	// slowest is the longest time of a write.
 	slowest time.Duration
 	// cut is closed when the node is killed.
 	cut chan struct{}
@@ -44,14 +43,14 @@ func (d *disk) latency() time.Duration {
 	return time.Duration(d.rand.Int64N(int64(d.slowest) + 1))
 }
 
-// drawDisk draws how long a write may take in a run: no time, or a part of a heartbeat's timeout, up to so much that leaders are lost
-// by it. From a stream of its own, so that the seed's other draws keep their meaning.
+// drawDisk draws the longest time of a write in a run: none, or a part of a heartbeat's timeout, up to a half, which costs leaders. It uses
+// its own stream, so that the seed's other draws stay the same.
 func drawDisk(seed uint64, heartbeat time.Duration) time.Duration {
 	parts := []time.Duration{0, heartbeat / 20, heartbeat / 5, heartbeat / 2}
 	return parts[rand.New(rand.NewPCG(seed, 0x53)).IntN(len(parts))] //nolint:gosec // no secret
 }
 
-// newDisk gives a node's next life a disk.
+// newDisk makes the disk of a node's next life.
 func (w *world) newDisk(id string) *disk {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -61,7 +60,7 @@ func (w *world) newDisk(id string) *disk {
 	return d
 }
 
-// takeDown is take, and loses what the node is writing.
+// takeDown is take, and drops the writes in flight.
 func (w *world) takeDown(id string) *raftnode.Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// breakThings breaks one thing after the other, for as long as the plan says.
+// breakThings injects one fault after the other, for the length of the plan.
 func (w *world) breakThings() {
 	type fault struct {
 		name   string
@@ -54,10 +54,10 @@ func (w *world) breakThings() {
 	}
 }
 
-// taskWait is a little longer than the first failure of a task keeps it waiting.
+// taskWait is a little longer than the wait of a task after its first failure.
 const taskWait = 5*time.Minute + 10*time.Second
 
-// rest lets time pass in which only the cluster does something.
+// rest lets time pass without requests.
 func (w *world) rest() {
 	w.mu.Lock()
 	w.resting = time.Now().Add(taskWait)
@@ -76,7 +76,7 @@ func (w *world) pause(least, most int) {
 	time.Sleep(time.Duration(least+w.rand.IntN(most-least)) * time.Millisecond)
 }
 
-// any draws a node that belongs to the cluster.
+// any draws a node of the cluster.
 func (w *world) any(r *rand.Rand) string {
 	all := w.all()
 	return all[r.IntN(len(all))]
@@ -84,7 +84,7 @@ func (w *world) any(r *rand.Rand) string {
 
 // crash kills a node and starts it again a little later.
 func (w *world) crash(id string) {
-	w.starts <- struct{}{} // nobody starts a node that is being killed
+	w.starts <- struct{}{} // no node is started while it is killed
 	killed := id != "" && w.kill(id)
 	<-w.starts
 	if !killed {
@@ -94,7 +94,7 @@ func (w *world) crash(id string) {
 	w.again(id)
 }
 
-// again starts a node, unless it runs or belongs to the cluster no more.
+// again starts a node, unless it runs or no longer belongs to the cluster.
 func (w *world) again(id string) {
 	w.starts <- struct{}{}
 	defer func() { <-w.starts }()
@@ -118,7 +118,7 @@ func (w *world) crashAll() {
 	}
 }
 
-// isolate cuts what a node hears, what it says, or both.
+// isolate cuts the links to a node, from it, or both, for a while.
 func (w *world) isolate(id string, hears, says bool) {
 	if id == "" {
 		return
@@ -126,12 +126,12 @@ func (w *world) isolate(id string, hears, says bool) {
 	w.cut(id, hears, says)
 	w.pause(100, 3000)
 	if w.rand.IntN(3) == 0 {
-		w.crash(id) // most defects need two faults near each other
+		w.crash(id) // most defects need two faults close together
 	}
 	w.mesh.mend()
 }
 
-// cut cuts what a node hears, what it says, or both.
+// cut cuts the links to a node, from it, or both.
 func (w *world) cut(id string, hears, says bool) {
 	if hears {
 		w.mesh.sever(link{to: hostOf(id)})
@@ -141,7 +141,7 @@ func (w *world) cut(id string, hears, says bool) {
 	}
 }
 
-// flap cuts and mends the leader's links about as fast as elections go.
+// flap cuts and heals the leader's links about as fast as elections take.
 func (w *world) flap() {
 	id := w.leader()
 	for range 2 + w.rand.IntN(5) {
@@ -161,7 +161,7 @@ func (w *world) slow() {
 	w.mesh.setLatency(200*time.Microsecond, 200*time.Microsecond)
 }
 
-// clockJump shifts a node's wall clock; its monotonic clock runs true.
+// clockJump shifts a node's wall clock; its monotonic clock runs correctly.
 func (w *world) clockJump() {
 	if node := w.node(w.any(w.rand)); node != nil {
 		offset := time.Duration(w.rand.Int64N(int64(2*time.Hour))) - time.Hour
@@ -177,7 +177,7 @@ func (w *world) transfer() {
 	}
 }
 
-// heal mends all links and starts what does not run.
+// heal heals all links and starts all stopped nodes.
 func (w *world) heal() {
 	w.mesh.mend()
 	w.mesh.setLatency(200*time.Microsecond, 200*time.Microsecond)

@@ -13,25 +13,25 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// mostNodes is how many nodes a cluster grows to.
+// mostNodes is the largest size of a cluster.
 const mostNodes = 6
 
-// hostOf is where a node lives: n2:1 is there in its first life, n2:1.1 in its next one, with an empty disk.
+// hostOf is the host of a node: n2:1 runs there first, then n2:1.1, with an empty disk.
 func hostOf(id string) string {
 	host, _, _ := strings.Cut(id, ".")
 	return host
 }
 
-// operator changes who is a member, while other things break. It repeats a change until that is acknowledged: one that is given
-// up may be carried out or not.
+// operator changes the membership during faults. It repeats a change until the change is acknowledged: a canceled attempt may take effect
+// or not.
 type operator struct {
 	*client
-	// voters and learners are the members, by the changes that were acknowledged.
+	// voters and learners are the members after all acknowledged changes.
 	voters, learners []string
-	// lives counts the disks that each host has had beside the first, hosts the hosts.
+	// lives counts the replaced disks of each host; hosts counts the hosts.
 	lives map[string]int
 	hosts int
-	// patience ends when the change that is under way should long have been acknowledged.
+	// patience ends when the current change should have been acknowledged long ago.
 	patience <-chan struct{}
 }
 
@@ -41,7 +41,7 @@ func (w *world) newOperator(seed uint64, patience <-chan struct{}) *operator {
 	}
 }
 
-// work makes one change after the other, until its context ends or one is never acknowledged.
+// work makes one change after the other, until its context ends or a change is never acknowledged.
 func (o *operator) work(ctx context.Context) {
 	for {
 		time.Sleep(max(time.Until(o.w.restsUntil()), time.Duration(100+o.rand.IntN(2500))*time.Millisecond))
@@ -51,7 +51,7 @@ func (o *operator) work(ctx context.Context) {
 	}
 }
 
-// act makes one change to its end. It says whether that was acknowledged.
+// act makes one change. It says whether the change was acknowledged.
 func (o *operator) act() bool {
 	switch n := o.rand.IntN(10); {
 	case n < 2:
@@ -70,7 +70,7 @@ func (o *operator) act() bool {
 	return true
 }
 
-// persist asks whoever leads for a change, again and again until it is acknowledged.
+// persist requests a change from the current leader until it is acknowledged.
 func (o *operator) persist(what, id string, change func(context.Context, *raftnode.Node) error) bool {
 	o.w.say("%s %s begins", what, id)
 	for {
@@ -88,7 +88,7 @@ func (o *operator) persist(what, id string, change func(context.Context, *raftno
 	}
 }
 
-// ask asks for a change once, and waits a while for the answer. What it does not wait for may be carried out all the same.
+// ask requests a change once, and waits a while for the answer. Without an answer the change may still take effect.
 func (o *operator) ask(node *raftnode.Node, change func(context.Context, *raftnode.Node) error) bool {
 	answered := make(chan error, 1)
 	go func() {
@@ -104,7 +104,7 @@ func (o *operator) ask(node *raftnode.Node, change func(context.Context, *raftno
 	}
 }
 
-// handOver hands leadership to some voter; where that cannot be, it stays.
+// handOver transfers leadership to a random voter, if possible.
 func (o *operator) handOver() {
 	if node := o.w.node(o.w.leader()); node != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
@@ -113,7 +113,7 @@ func (o *operator) handOver() {
 	}
 }
 
-// grow adds a node on a new host, which learns, and has it vote or not.
+// grow adds a learner on a new host and, with votes, promotes it.
 func (o *operator) grow(votes bool) bool {
 	id := address(o.hosts)
 	o.hosts++
@@ -136,7 +136,7 @@ func (o *operator) promote(id string) bool {
 	return done
 }
 
-// remove removes a node, which must find out and end by itself.
+// remove removes a node, which must notice and end by itself.
 func (o *operator) remove(id string) bool {
 	done := o.expel(id)
 	o.w.retire(id)
@@ -147,7 +147,7 @@ func (o *operator) expel(id string) bool {
 	done := o.persist("remove", id, func(ctx context.Context, leader *raftnode.Node) error {
 		err := leader.Remove(ctx, id, false)
 		if unfit, ok := errors.AsType[*raftnode.MemberError](err); ok && unfit.Absent {
-			return nil // by an attempt before, whose outcome was open
+			return nil // by an earlier attempt with an unknown outcome
 		}
 		return err
 	})
@@ -155,8 +155,8 @@ func (o *operator) expel(id string) bool {
 	return done
 }
 
-// replace has a voter whose disk is lost come back on its host under the next name. No disk is lost for good while a voter lacks the
-// last change: see TestAVoterThatLacksAPromotionIsNeededForGood.
+// replace replaces a voter whose disk is lost by the next one on its host. It loses no disk while a voter lacks the last change: see
+// TestAVoterThatLacksAPromotionIsNeededForGood.
 func (o *operator) replace(id string) bool {
 	if eventually(5*time.Second, o.informed) != nil {
 		return true
@@ -192,7 +192,7 @@ func without(ids []string, id string) []string {
 	return slices.DeleteFunc(slices.Clone(ids), func(other string) bool { return other == id })
 }
 
-// enlist starts a node that waits to be added, which belongs to the cluster from now on.
+// enlist starts a node that waits to be added; from now on it belongs to the cluster.
 func (w *world) enlist(id string) {
 	w.mu.Lock()
 	w.ids = append(w.ids, id)
@@ -200,17 +200,17 @@ func (w *world) enlist(id string) {
 	w.again(id)
 }
 
-// lose ends a node, with its disk, for good.
+// lose ends a node, with its disk, permanently.
 func (w *world) lose(id string) {
 	w.mu.Lock()
 	w.ids = without(w.ids, id)
 	w.mu.Unlock()
-	w.starts <- struct{}{} // whoever starts it is done, or finds that it belongs to the cluster no more
+	w.starts <- struct{}{} // a start in progress completes, or finds that the node no longer belongs to the cluster
 	w.kill(id)
 	<-w.starts
 }
 
-// retire takes a node that was removed from the cluster. It runs on until it finds out.
+// retire takes a removed node out of the cluster. It runs until it notices its removal.
 func (w *world) retire(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -218,7 +218,7 @@ func (w *world) retire(id string) {
 	w.retired = append(w.retired, id)
 }
 
-// disband has nobody belong to the cluster any more, so that nobody is started again, and returns all nodes that ever ran.
+// disband takes all nodes out of the cluster, so that none is started again, and returns all nodes that ever ran.
 func (w *world) disband() []string {
 	w.starts <- struct{}{}
 	defer func() { <-w.starts }()
@@ -242,14 +242,14 @@ func (w *world) all() []string {
 	return slices.Clone(w.ids)
 }
 
-// end is that of a node that ended by itself.
+// end is the end of a node that ended by itself.
 type end struct {
 	id  string
 	err error
 }
 
-// attend waits until a node ends. One that ends by itself ends as a process does, and is started again by whoever watches over
-// processes, as long as it belongs to the cluster.
+// attend waits until a node ends. A node that ends by itself is started again, as by a supervisor of processes, while it belongs to the
+// cluster.
 func (w *world) attend(id string, node *raftnode.Node) {
 	<-node.Done()
 	w.starts <- struct{}{}
@@ -268,13 +268,13 @@ func (w *world) attend(id string, node *raftnode.Node) {
 	}
 }
 
-// gone says whether all nodes that were removed have ended.
+// gone says whether all removed nodes have ended.
 func (w *world) gone() bool {
 	return !slices.ContainsFunc(w.retired, func(id string) bool { return w.node(id) != nil })
 }
 
-// noteMembers notes who each node says the members are, beside what was acknowledged, and which nodes ended though they had not
-// been removed. One whose transfer of leadership hangs ends on purpose, so that others can go on.
+// noteMembers records the members as each node reports them, the acknowledged ones, and the nodes that ended without having been removed. A
+// node whose transfer of leadership hangs ends on purpose, so that others can continue.
 func (w *world) noteMembers(o *operator) {
 	for _, id := range o.voters {
 		w.result.Members = append(w.result.Members, check.Member{ID: id, Votes: true})

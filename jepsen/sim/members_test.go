@@ -42,8 +42,8 @@ func withLearner(t *testing.T, fn func(t *testing.T, w *world, leader, learner s
 	})
 }
 
-// TestAPromotionIsAcknowledgedOnceItIsCommitted: a leader that is cut off from the other voters has the promotion in its log. Whoever
-// asks again is not told that it is done, since the other voters know nothing of it.
+// TestAPromotionIsAcknowledgedOnceItIsCommitted: a leader that is cut off from the other voters has the promotion in its log. A second
+// request must not be acknowledged, since the other voters know nothing of it.
 func TestAPromotionIsAcknowledgedOnceItIsCommitted(t *testing.T) {
 	withLearner(t, func(t *testing.T, w *world, old, learner string, others []string) {
 		for _, other := range others {
@@ -64,10 +64,10 @@ func TestAPromotionIsAcknowledgedOnceItIsCommitted(t *testing.T) {
 	})
 }
 
-// TestAVoterThatLacksAPromotionIsNeededForGood: raft's voters refuse a candidate that they do not know as a voter. Where one lacks a
-// promotion, another one what came after, and the leader is away, nobody is elected though three of four are well: the promoted node
-// has the longest log, and the first refuses it. It ends when the leader comes back. If this fails, raft has changed, and an operator
-// need not wait for all voters before a disk may be lost (docs/operations.md).
+// TestAVoterThatLacksAPromotionIsNeededForGood: raft's voters refuse a candidate that they do not know as a voter. If one voter lacks a
+// promotion, another one the entries after it, and the leader is away, no node can be elected although three of four run. The promoted node
+// has the longest log, and the first voter refuses it. The block ends when the leader returns. If this test fails, raft has changed, and an
+// operator need not wait for all voters before a disk may be lost (docs/operations.md).
 func TestAVoterThatLacksAPromotionIsNeededForGood(t *testing.T) {
 	withLearner(t, func(t *testing.T, w *world, old, learner string, others []string) {
 		w.cut(others[0], true, true)

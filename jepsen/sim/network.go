@@ -1,10 +1,9 @@
-// Package sim runs clusters of real nodes in one process in virtual time (testing/synctest): the production transport
-// over connections in memory, real logs and snapshots on a file system in memory, faults and a workload from a seed, and
-// the checkers of the fault suite.
+// Package sim runs clusters of real nodes in one process in virtual time (testing/synctest). They use the production transport over
+// connections in memory, and real logs and snapshots on a file system in memory. Faults and workload come from a seed. The checkers are
+// those of the fault suite.
 //
-// A seed fixes the faults and the workload. It does not fix the order in which goroutines run, nor what raft draws from
-// its own random source: what happened is therefore recorded, and a seed that failed is run again several times to see
-// how often it fails. The state machine and the model alone replay exactly.
+// A seed determines the faults and the workload, but not the order in which goroutines run, nor raft's own random draws. So all events are
+// recorded, and a failed seed runs again several times to measure how often it fails. Only the state machine and the model replay exactly.
 package sim
 
 import (
@@ -46,7 +45,7 @@ func (m *mesh) sever(l link) {
 	m.cut[l] = true
 }
 
-// mend mends all directions. What was sent meanwhile comes now, as TCP would send it again.
+// mend heals all directions. Data sent meanwhile arrives now, as by a TCP retransmission.
 func (m *mesh) mend() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,7 +55,7 @@ func (m *mesh) mend() {
 	}
 }
 
-// isCut says whether a direction is cut. The lock is held.
+// isCut says whether a direction is cut. The caller holds the lock.
 func (m *mesh) isCut(l link) bool {
 	return m.cut[l] || m.cut[link{from: l.from}] || m.cut[link{to: l.to}]
 }
@@ -67,7 +66,7 @@ func (m *mesh) setLatency(latency, jitter time.Duration) {
 	m.latency, m.jitter = latency, jitter
 }
 
-// reset breaks all connections of a host, as its crash does, or those between two.
+// reset breaks all connections of a host, as its crash does, or those between two hosts.
 func (m *mesh) reset(host, other string) {
 	m.mu.Lock()
 	var broken []*stream
@@ -84,7 +83,7 @@ func (m *mesh) reset(host, other string) {
 
 var errReset = errors.New("connection reset")
 
-// delay is how long a segment takes on a link now; held says that the link is cut. The lock is held.
+// delay is the delay of a segment on a link now; held says that the link is cut. The caller holds the lock.
 func (m *mesh) delay(l link) (d time.Duration, held bool) {
 	if m.isCut(l) {
 		return 0, true
@@ -141,7 +140,7 @@ func (e endpoint) Dial(address string, timeout time.Duration) (net.Conn, error) 
 	return nil, errors.New("connection refused")
 }
 
-// listener accepts what is dialled to its address.
+// listener accepts connections to its address.
 type listener struct {
 	mesh     *mesh
 	address  string
@@ -183,13 +182,13 @@ func (hostAddress) Network() string { return "mesh" }
 // String implements net.Addr.
 func (a hostAddress) String() string { return string(a) }
 
-// segment is some bytes and when they arrive; held until the link is mended where due is zero.
+// segment is some bytes and their time of arrival; a zero due means that they are held until the link is healed.
 type segment struct {
 	data []byte
 	due  time.Time
 }
 
-// stream is one direction of a connection: ordered bytes that take time.
+// stream is one direction of a connection: ordered bytes with a delay.
 type stream struct {
 	mesh *mesh
 	link link
@@ -212,7 +211,7 @@ func newStream(m *mesh, l link) *stream {
 }
 
 func (s *stream) send(data []byte) (int, error) {
-	s.mesh.mu.Lock() // so that a cut which is mended now releases this, too
+	s.mesh.mu.Lock() // so that a concurrent mend releases this segment too
 	defer s.mesh.mu.Unlock()
 	wait, held := s.mesh.delay(s.link)
 	s.mu.Lock()
@@ -232,7 +231,7 @@ func (s *stream) send(data []byte) (int, error) {
 	return len(data), nil
 }
 
-// release lets segments go that a cut held back. The mesh's lock is held.
+// release releases the segments that a cut held back. The caller holds the mesh's lock.
 func (s *stream) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,7 +265,7 @@ func (s *stream) receive(into []byte) (int, error) {
 	}
 }
 
-// wakeAt arranges to look again when something is due.
+// wakeAt arranges the next check, when a segment arrives or the deadline passes.
 func (s *stream) wakeAt(now time.Time) {
 	next := s.deadline
 	if len(s.segments) > 0 && !s.segments[0].due.IsZero() && (next.IsZero() || s.segments[0].due.Before(next)) {
@@ -287,7 +286,7 @@ func (s *stream) setDeadline(t time.Time) {
 	s.changed.Broadcast()
 }
 
-// close ends a stream. Its end comes after what a cut holds back, but for a reset.
+// close ends a stream. The end follows the segments that a cut holds back, except for a reset.
 func (s *stream) close(err error) {
 	s.mesh.mu.Lock()
 	defer s.mesh.mu.Unlock()

@@ -7,14 +7,13 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// queued is what those who wait draw from: more is wanted than there is.
+// queued are the quotas of the waiting clients: demand exceeds their limits.
 var queued = []string{"line", "seats"}
 
-// longestWait is the longest that somebody waits.
+// longestWait is the longest wait.
 const longestWait = 4 * time.Second
 
-// stand waits in line with others, of three classes: to the end, or it goes away and comes back, leaves the line, or is never
-// heard of again.
+// stand waits in line with clients of three classes. It waits to the end, leaves and returns, withdraws, or never asks again.
 func (c *client) stand(ctx context.Context) {
 	at := c.rand.IntN(100)
 	switch {
@@ -50,22 +49,22 @@ func (c *client) wait(ctx context.Context) {
 	}
 	command := c.numbered(&logpb.Command{Kind: &logpb.Command_Reserve{Reserve: ask}})
 	switch c.rand.IntN(10) {
-	case 0, 1: // it takes its place, and comes back for it later
+	case 0, 1: // it takes its ticket, and returns later
 		c.takePlace(ctx, command)
-	case 2: // it goes away while it waits, and comes back
+	case 2: // it leaves while it waits, and returns
 		if result := c.attempt(ctx, command, c.w.leader(), manner{block: true, within: -time.Duration(c.rand.Int64N(ask.WaitNs))}); result == nil {
 			c.keep(c.do(ctx, command))
 		} else {
 			c.keep(result)
 		}
-	case 3: // nobody hears of it again
+	case 3: // it never asks again
 		c.attempt(ctx, command, c.w.leader(), prompt)
 	default:
 		c.keep(c.do(ctx, command))
 	}
 }
 
-// takePlace takes a ticket, and then gives it back or waits with it.
+// takePlace takes a ticket, and then withdraws it or waits with it.
 func (c *client) takePlace(ctx context.Context, command *logpb.Command) {
 	result := c.persist(ctx, command, prompt)
 	waiting := result.GetWaiting()
@@ -77,10 +76,10 @@ func (c *client) takePlace(ctx context.Context, command *logpb.Command) {
 	if c.rand.IntN(2) == 0 {
 		c.do(ctx, c.numbered(&logpb.Command{Kind: &logpb.Command_Withdraw{Withdraw: &logpb.Withdraw{Ticket: waiting.Ticket}}}))
 	}
-	c.keep(c.do(ctx, command)) // withdrawn or not, its end can be asked for
+	c.keep(c.do(ctx, command)) // withdrawn or not, its end can be requested
 }
 
-// leaveSession closes the session, which ends what waits in it.
+// leaveSession closes the session, which ends the waits in it.
 func (c *client) leaveSession(ctx context.Context) {
 	c.attempt(ctx, &logpb.Command{Session: c.session, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}, c.w.leader(), prompt)
 	c.session = 0

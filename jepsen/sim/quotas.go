@@ -7,13 +7,13 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// classNames are what holders of the classes are called.
+// classNames begin the names of the holders of each class.
 var classNames = []string{"critical", "standard", "background"}
 
-// sessionIdle is how long a session lives that is not used: short, so that some end.
+// sessionIdle is the idle time after which a session expires: short, so that some expire.
 const sessionIdle = 6 * time.Second
 
-// rate is a quota of so many in three seconds.
+// rate is a quota of limit in three seconds.
 func rate(name, parent string, limit int64) *logpb.Quota {
 	return &logpb.Quota{Name: name, Parent: parent, Rule: &logpb.Quota_Rate{Rate: &logpb.Rate{Limit: limit, PerNs: int64(3 * time.Second)}}}
 }
@@ -22,7 +22,7 @@ func slots(name string, limit int64) *logpb.Quota {
 	return &logpb.Quota{Name: name, Rule: &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: limit, GraceNs: int64(300 * time.Millisecond)}}}
 }
 
-// define creates the quotas and says who is of which class.
+// define creates the quotas and the classes of holders.
 func (w *world) define() bool {
 	command := &logpb.Command{IdempotencyKey: "define", Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{
 		Quotas: []*logpb.Quota{
@@ -37,7 +37,7 @@ func (w *world) define() bool {
 	}}}
 	operator := w.newClient(0, "operator")
 	limits := &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{SessionIdleNs: new(int64(sessionIdle))}}}
-	for range 10 { // set twice they are the same
+	for range 10 { // setting them twice changes nothing
 		if operator.do(context.Background(), limits) != nil {
 			return operator.do(context.Background(), command) != nil
 		}

@@ -9,9 +9,9 @@ import (
 )
 
 // TestAFollowerGoesOnAfterASnapshot: the answer to the first entries after a snapshot gets lost, and the leader sends them again. The
-// follower has them, and of the entry before them it has no more than the snapshot's word.
+// follower has them, but of the preceding entry it has only the term and index in the snapshot.
 func TestAFollowerGoesOnAfterASnapshot(t *testing.T) {
-	for range 5 { // a leader that takes another snapshot in time hides it
+	for range 5 { // a leader that takes another snapshot in time hides the defect
 		dir := folder(t)
 		synctest.Test(t, func(t *testing.T) { losesTheAnswer(t, dir) })
 	}

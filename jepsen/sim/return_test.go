@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestANodeThatComesBackCountsAtOnce: raft waits up to ten seconds before it tries a follower again that was away for
-// long, and while it does, that follower is no part of a majority. (Found by the fault suite: mix default, seed 22: three
-// seconds without service when the other follower paused.)
+// TestANodeThatComesBackCountsAtOnce: raft waits up to ten seconds before it contacts a follower again that was away for long, and
+// meanwhile that follower counts towards no majority. (Found by the fault suite: mix default, seed 22: three seconds without service when
+// the other follower paused.)
 func TestANodeThatComesBackCountsAtOnce(t *testing.T) {
 	dir := folder(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -55,8 +55,7 @@ func TestANodeThatComesBackCountsAtOnce(t *testing.T) {
 	})
 }
 
-// TestAFailoverDoesNotWaitForWhoIsCutOff: a new leader needs the wall clocks of a majority, not that of the leader which
-// was cut off and does not answer.
+// TestAFailoverDoesNotWaitForWhoIsCutOff: a new leader needs the wall clocks of a majority, not that of the old leader, which is cut off.
 func TestAFailoverDoesNotWaitForWhoIsCutOff(t *testing.T) {
 	for seed := range uint64(5) {
 		dir := folder(t)
@@ -78,7 +77,7 @@ func TestAFailoverDoesNotWaitForWhoIsCutOff(t *testing.T) {
 			if eventually(30*time.Second, func() bool { return w.leader() != "" }) != nil || !w.define() {
 				t.Fatal("no leader")
 			}
-			// The last node takes part a moment after the others: until then it refuses to speak raft.
+			// The last node takes part a moment after the others: until then it refuses raft's messages.
 			if eventually(30*time.Second, w.alike) != nil {
 				t.Fatal("a node never caught up")
 			}
@@ -88,7 +87,7 @@ func TestAFailoverDoesNotWaitForWhoIsCutOff(t *testing.T) {
 			if eventually(time.Minute, func() bool { leader := w.leader(); return leader != "" && leader != old }) != nil {
 				t.Fatal("nobody leads")
 			}
-			// Two elections of the slowest kind, and far less than the patience with a peer that does not answer.
+			// Two of the slowest elections, and far less than the timeout for a silent peer.
 			if took := time.Since(began); took > 10*heartbeat {
 				t.Errorf("seed %d: the new leader was ready after %v", seed, took)
 			}

@@ -21,22 +21,22 @@ import (
 	"github.com/quotad/quotad/raftnode/record"
 )
 
-// Outcome is what became of a seed.
+// Outcome is the result of a seed.
 type Outcome struct {
 	Result *check.Result
-	// Events are what was broken and what happened, with virtual times, to read after a failure.
+	// Events are the faults and other events with their virtual times, to read after a failure.
 	Events []string
 	// Faults counts faults by kind.
 	Faults map[string]int
 	// Changed counts changes of membership.
 	Changed int
-	// Installed counts snapshots that nodes took from a leader.
+	// Installed counts the snapshots that nodes installed from a leader.
 	Installed int
-	// Stuck says what did not come back after the last fault; empty: all did.
+	// Stuck says what did not recover after the last fault; empty: everything did.
 	Stuck string
 }
 
-// Failed names the checkers that the seed failed; stuck stands for what did not come back.
+// Failed names the checkers that the seed failed; "stuck" stands for a missing recovery.
 func (o *Outcome) Failed() []string {
 	var names []string
 	if o.Result != nil {
@@ -52,7 +52,7 @@ func (o *Outcome) Failed() []string {
 	return names
 }
 
-// plan is what a seed draws: each run has faults of its own.
+// plan is drawn from a seed: each run has its own faults.
 type plan struct {
 	nodes    int
 	length   time.Duration
@@ -61,15 +61,15 @@ type plan struct {
 	runners  int
 	watchers int
 	events   int
-	// rests: half-way all clients rest for longer than a failure keeps a task waiting.
+	// rests: midway all clients rest for longer than a task waits after a failure.
 	rests     bool
 	heartbeat time.Duration
 	threshold uint64
 	// weights of the faults.
 	crash, cut, flap, slow, reset, clock, transfer, all int
-	// members: who is a member changes.
+	// members: the membership changes.
 	members bool
-	// disk is how long a write may take at most.
+	// disk is the longest time of a write.
 	disk time.Duration
 }
 
@@ -99,19 +99,18 @@ type world struct {
 	logs  installs
 	mu    sync.Mutex
 	nodes map[string]*raftnode.Node
-	// disk is of each node's last life; disks is where they are drawn from.
+	// disk is the disk of each node's last life; disks is the source of their randomness.
 	disk  map[string]*disk
 	disks *rand.Rand
-	// starts is held by whoever starts a node, or ends one for good.
+	// starts is held while a node is started, or ended permanently.
 	starts chan struct{}
-	// ids are the nodes that belong to the cluster, retired those that were removed from it; ends are of those that ended by
-	// themselves.
+	// ids are the nodes of the cluster, retired the removed ones; ends are the nodes that ended by themselves.
 	ids, retired []string
 	ends         []end
 	result       *check.Simulated
 	// resting is until when clients rest.
 	resting time.Time
-	// told is up to which index each watcher was told of everything.
+	// told is the index up to which each watcher has seen all events.
 	told map[string]uint64
 	out  Outcome
 }
@@ -133,7 +132,7 @@ func Run(seed uint64, dir string) *Outcome {
 	for _, id := range w.disband() {
 		w.stop(id)
 	}
-	// Virtual time ends with this function, and calls of raft that nobody waits for end by their deadlines.
+	// Virtual time ends with this function, and raft's abandoned calls end by their deadlines.
 	time.Sleep(time.Minute)
 	w.out.Installed = w.logs.count()
 	w.out.Result = check.RunSimulated(w.result)
@@ -165,8 +164,7 @@ func (w *world) say(format string, args ...any) {
 	w.out.Events = append(w.out.Events, fmt.Sprintf("%9.3f  %s", float64(w.now())/1e9, fmt.Sprintf(format, args...)))
 }
 
-// start starts a node. One of the first lives has its address for a name, and forms the cluster with the others; any other one
-// waits to be added.
+// start starts a node. A founder is named by its address, and forms the cluster with the others; any other node waits to be added.
 func (w *world) start(id string) error {
 	c := raftnode.DefaultConfig()
 	c.ID, c.RaftAddress, c.APIAddress, c.DataDir = id, hostOf(id), hostOf(id), filepath.Join(w.dir, id)
@@ -206,14 +204,14 @@ func (w *world) start(id string) error {
 	return nil
 }
 
-// node returns a running node, nil where it does not run.
+// node returns a running node, nil if it does not run.
 func (w *world) node(id string) *raftnode.Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.nodes[id]
 }
 
-// take returns a running node, nil where it does not run, which counts as ended from now on.
+// take returns a running node, nil if it does not run, and marks it as ended.
 func (w *world) take(id string) *raftnode.Node {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -226,7 +224,7 @@ func (w *world) takeLocked(id string) *raftnode.Node {
 	return node
 }
 
-// kill ends nodes as a loss of power does, at once. It says whether one of them ran.
+// kill ends nodes at once, as a loss of power does. It says whether one of them ran.
 func (w *world) kill(ids ...string) bool {
 	var nodes []*raftnode.Node
 	for _, id := range ids {
@@ -235,8 +233,7 @@ func (w *world) kill(ids ...string) bool {
 			w.mesh.reset(hostOf(id), "")
 		}
 	}
-	// All that is under way comes to its end before virtual time goes on: raft, when it is stopped, forgets to answer what it was
-	// about to apply.
+	// Work in flight completes before virtual time advances: a stopped raft does not answer entries that it was about to apply.
 	time.Sleep(time.Nanosecond)
 	for _, node := range nodes {
 		node.Kill()
@@ -264,7 +261,7 @@ func (w *world) leader() string {
 	return ""
 }
 
-// errNever says that something did not come about.
+// errNever says that a condition never held.
 var errNever = errors.New("it did not come about")
 
 // eventually waits until a condition holds, in virtual time.
@@ -277,7 +274,7 @@ func eventually(within time.Duration, holds func() bool) error {
 	return errNever
 }
 
-// stuck notes what did not come about, the first of all.
+// stuck records the first missing recovery.
 func (w *world) stuck(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -286,10 +283,10 @@ func (w *world) stuck(format string, args ...any) {
 	}
 }
 
-// patience is how long after the last fault something may take.
+// patience is the longest recovery after the last fault.
 const patience = 60 * time.Second
 
-// play runs workload and faults, heals, and waits until all nodes are alike.
+// play runs workload and faults, heals, and waits until all nodes have one state.
 func (w *world) play(seed uint64) {
 	if eventually(30*time.Second, func() bool { return w.leader() != "" }) != nil {
 		w.stuck("no leader within 30 s of the start")
@@ -328,7 +325,7 @@ func (w *world) play(seed uint64) {
 	watchers.Wait()
 }
 
-// describe says how each node is.
+// describe reports the state of each node.
 func (w *world) describe() {
 	for _, id := range append(w.all(), w.retired...) {
 		if node := w.node(id); node != nil {
@@ -363,7 +360,7 @@ func (w *world) employ(ctx context.Context, clients *sync.WaitGroup, seed uint64
 	}
 }
 
-// settle waits until nothing goes on any more that should not.
+// settle waits until all recovery is complete.
 func (w *world) settle(o *operator) {
 	if eventually(30*time.Second, w.gone) != nil {
 		w.stuck("a node that was removed runs on")
@@ -381,7 +378,7 @@ func (w *world) settle(o *operator) {
 	}
 }
 
-// awaited says whether the leader knows of a Reserve that waits, or there is no leader to ask.
+// awaited says whether the leader has a waiting Reserve, or no leader answers.
 func (w *world) awaited() bool {
 	node := w.node(w.leader())
 	if node == nil {
@@ -394,7 +391,7 @@ func (w *world) awaited() bool {
 	return awaited || err != nil
 }
 
-// alike says whether all nodes show one index, and notes their states.
+// alike says whether all nodes show one index, and records their states.
 func (w *world) alike() bool {
 	var finals []history.Final
 	for _, id := range w.all() {
@@ -419,7 +416,7 @@ func (w *world) alike() bool {
 	return true
 }
 
-// installs counts snapshots that were installed, by what raft says of it.
+// installs counts installed snapshots, by raft's log lines.
 type installs struct {
 	mu sync.Mutex
 	n  int

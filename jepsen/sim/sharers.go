@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// shared is a rate with shares, of which the lower classes want more than there is.
+// shared is a rate with shares, of which the lower classes want more than the limit.
 const shared = "shared"
 
 func sharedRate() *logpb.Quota {
@@ -19,10 +19,10 @@ func sharedRate() *logpb.Quota {
 	return q
 }
 
-// calm is for how long critical calls come, and then for as long do not: longer than the rate's period, so that they count as gone.
+// calm is how long critical calls run, and then for as long pause: longer than the rate's period, so that the class stops asking.
 const calm = 5 * time.Second
 
-// share draws on the rate as one of a class.
+// share draws on the rate in the client's class.
 func (c *client) share(ctx context.Context) {
 	critical := strings.HasPrefix(c.name, classNames[0])
 	at := c.rand.IntN(100)

@@ -27,7 +27,7 @@ func number(t *testing.T, name string, fallback uint64) uint64 {
 	return value
 }
 
-// folder is a place for the nodes' files that costs no disk.
+// folder is a folder in memory for the nodes' files.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "quotad-sim-") //nolint:usetesting // t.TempDir is on a disk
@@ -38,7 +38,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// TestSeeds runs seeds: QUOTAD_SIM_SEEDS of them (4, with -short 2) from QUOTAD_SEED (1) on, one on each processor at a time. make sim runs thousands.
+// TestSeeds runs QUOTAD_SIM_SEEDS seeds (4, with -short 2) from QUOTAD_SEED (1) on, one per processor at a time. make sim runs thousands.
 func TestSeeds(t *testing.T) {
 	few := uint64(4)
 	if testing.Short() {
@@ -68,11 +68,11 @@ func TestSeeds(t *testing.T) {
 	}
 }
 
-// totals are what all seeds did together.
+// totals are the sums over all seeds.
 type totals struct {
 	calls, answered, unknown, terms, installed, changed, expired, deadFences, repeated, waited, waitsGranted, waitsEnded, streams int
 	sessionsEnded, attempts, lost, shelved, putBack, sequentials, parallels, turns, lent, kept                                    int
-	// weak counts seeds without a leader change, an expiry, an open outcome or a wait of each end.
+	// weak counts seeds without a leader change, an expiry, an unknown outcome or a wait of each end.
 	weak int
 }
 
@@ -110,7 +110,7 @@ func (s *totals) add(o *Outcome) {
 	}
 }
 
-// judge fails the test where a seed broke a promise, and tells what happened.
+// judge fails the test if a seed broke a promise, and prints its events.
 func judge(t *testing.T, seed uint64, out *Outcome) {
 	t.Helper()
 	failed := out.Failed()

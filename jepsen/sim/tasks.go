@@ -12,13 +12,13 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// taskNames is how many tasks there are, which all runners share.
+// taskNames is the number of tasks, which all runners share.
 const taskNames = 8
 
-// runner begins attempts of tasks and says how they ended, or crashes and does not.
+// runner begins attempts of tasks and reports their ends, or crashes.
 type runner struct {
 	*client
-	// begun are attempts that it works on, over are those that ended or that it was lost in.
+	// begun are the running attempts, over those that ended or were lost.
 	begun, over []*attempted
 }
 
@@ -29,7 +29,7 @@ type attempted struct {
 	outcome logpb.TaskOutcome
 }
 
-// outcomes are how attempts end.
+// outcomes are possible outcomes of attempts.
 var outcomes = []logpb.TaskOutcome{
 	logpb.TaskOutcome_TASK_OUTCOME_FAILED, logpb.TaskOutcome_TASK_OUTCOME_FAILED, logpb.TaskOutcome_TASK_OUTCOME_SATURATED,
 	logpb.TaskOutcome_TASK_OUTCOME_SATURATED, logpb.TaskOutcome_TASK_OUTCOME_PLAN_EXHAUSTED, logpb.TaskOutcome_TASK_OUTCOME_DONE,
@@ -52,7 +52,7 @@ func (r *runner) act(ctx context.Context) {
 	case n < 62 && under != nil:
 		r.end(ctx, under, outcomes[r.rand.IntN(len(outcomes))])
 		r.leave(under)
-	case n < 67 && under != nil: // it crashes: nothing more is heard of the attempt, or only when it is too late
+	case n < 67 && under != nil: // it crashes: the attempt is never reported, or too late
 		r.leave(under)
 	case n < 72 && after != nil:
 		r.renew(ctx, after)
@@ -70,7 +70,7 @@ func (r *runner) act(ctx context.Context) {
 		r.send(ctx, &logpb.Command{Kind: &logpb.Command_ForgetTask{ForgetTask: &logpb.ForgetTask{Task: r.task()}}})
 	case n < 97:
 		r.repeat(ctx)
-	case n < 98: // it oversleeps its session, and goes on in it
+	case n < 98: // it sleeps longer than its session lives, and continues in it
 		time.Sleep(sessionIdle * 3 / 2)
 		r.repeat(ctx)
 		r.begin(ctx)
@@ -79,7 +79,7 @@ func (r *runner) act(ctx context.Context) {
 
 func (r *runner) task() string { return fmt.Sprintf("task-%d", r.rand.IntN(taskNames)) }
 
-// send sends a command under the next number, and now and then the same once more.
+// send sends a command under the next number, and sometimes repeats it.
 func (r *runner) send(ctx context.Context, command *logpb.Command) *logpb.Result {
 	result := r.do(ctx, r.numbered(command))
 	if r.rand.IntN(7) == 0 {
@@ -108,7 +108,7 @@ func (r *runner) renew(ctx context.Context, a *attempted) {
 	r.send(ctx, &logpb.Command{Kind: &logpb.Command_RenewTask{RenewTask: &logpb.RenewTask{Task: a.task, Fence: a.fence}}})
 }
 
-// end says how an attempt ended, now and then twice as two requests.
+// end reports the end of an attempt, sometimes twice as two requests.
 func (r *runner) end(ctx context.Context, a *attempted, outcome logpb.TaskOutcome) {
 	a.outcome = outcome
 	end := &logpb.EndTask{Task: a.task, Fence: a.fence, Outcome: outcome, Detail: "of " + r.name}
@@ -138,7 +138,7 @@ func (r *runner) leave(a *attempted) {
 	}
 }
 
-// list reads how some tasks stand.
+// list reads the state of some tasks.
 func (r *runner) list(ctx context.Context) {
 	r.read(ctx, func(state *fsm.State, clock fsm.Clock) proto.Message {
 		answer := &quotav1.ListTasksResponse{}

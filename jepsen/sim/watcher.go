@@ -12,12 +12,12 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// watcher follows the events at whatever node takes it, and resumes where its last stream ended, or a little before.
+// watcher follows the events at any node, and resumes where its last stream ended, or a little before.
 type watcher struct {
 	w    *world
 	name string
 	rand *rand.Rand
-	// stream counts its streams, next is where it would resume; 0: from now on.
+	// stream counts its streams, next is the index at which it resumes; 0: from now on.
 	stream int
 	next   uint64
 }
@@ -39,11 +39,11 @@ func (v *watcher) watch(ctx context.Context) {
 	}
 }
 
-// follow reads one stream: to its end, or until it has had enough of it.
+// follow reads one stream: to its end, or to a random number of messages.
 func (v *watcher) follow(ctx context.Context, node *raftnode.Node) {
 	from := v.next
 	if back := v.rand.Uint64N(40); from > back && v.rand.IntN(3) == 0 {
-		from -= back // what was told before is told again
+		from -= back // earlier events are sent again
 	}
 	subscription, err := node.Watch(from)
 	if err == nil {
@@ -70,7 +70,7 @@ func (v *watcher) follow(ctx context.Context, node *raftnode.Node) {
 	}
 }
 
-// saw notes what a stream told.
+// saw records a message of a stream.
 func (w *world) saw(seen check.SimulatedSeen) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,7 +78,7 @@ func (w *world) saw(seen check.SimulatedSeen) {
 	w.told[seen.Watcher] = max(w.told[seen.Watcher], seen.Index)
 }
 
-// allTold says whether every watcher was told of everything up to an index.
+// allTold says whether every watcher has seen all events up to an index.
 func (w *world) allTold(index uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -9,33 +9,32 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// habits are how an actor behaves. Weights are relative.
+// habits are the behaviour of an actor. Weights are relative.
 type habits struct {
-	// quotas are what it draws from; each Reserve takes 1 to items of them, 1 to amount of each.
+	// quotas are those it uses; each Reserve takes 1 to items of them, 1 to amount of each.
 	quotas []string
 	items  int
 	amount int64
-	// ttl bounds the length of its leases.
+	// ttlMin and ttlMax bound the length of its leases.
 	ttlMin, ttlMax time.Duration
-	// consume is how often (of 100) a Reserve consumes at once, wait how often it waits in the queue, bare how often it
-	// carries no request id.
+	// consume is the percentage of Reserves that consume at once, wait of those that wait in the queue, bare of those without a request ID.
 	consume, wait, bare int
 	waitMax             time.Duration
-	// gone is how often (of 100) the caller of a Reserve without a request id goes away before it has an answer: out of the line too.
+	// gone is the percentage of Reserves without a request ID whose caller leaves before the answer, and so leaves the line too.
 	gone int
-	// twice is how often (of 100) a request is sent once more to another node, late how often some old one is.
+	// twice is the percentage of requests that are repeated at another node, late that of actions that repeat an old request.
 	twice, late int
-	// The weights of what it does with its leases; abandon forgets a lease without a word, stale uses a dead one.
+	// The weights of its uses of leases; abandon forgets a lease silently, stale uses a dead one.
 	reserve, consumeLease, settle, renew, release, abandon, stale, report, read, batch int
-	// withdraw is how often (of 100) a wait is not stood through: its ticket is taken, and given back a little later.
+	// withdraw is the percentage of waits that take a ticket and withdraw it a little later.
 	withdraw int
-	// most is how many leases it has at once.
+	// most is the largest number of leases at a time.
 	most int
-	// limited is how often (of 100) a report says that the provider refused.
+	// limited is the percentage of reports that tell of a refusal by the provider.
 	limited int
-	// fallback is how often (of 100) a Reserve allows other quotas, emergency how often it is one.
+	// fallback is the percentage of Reserves that allow other quotas, emergency that of emergencies.
 	fallback, emergency int
-	// workflow is one that it looks at; empty: none.
+	// workflow is the workflow that it reads; empty: none.
 	workflow string
 }
 
@@ -45,7 +44,7 @@ type held struct {
 	items     map[string]int64
 	open      []uint64
 	nextOp    uint64
-	// ends is when it ends by the caller's clock.
+	// ends is the deadline by the caller's clock.
 	ends time.Time
 }
 
@@ -55,7 +54,7 @@ type actor struct {
 	habits
 	leases []*held
 	dead   []*held
-	// old are requests that may be sent again.
+	// old are requests that may be repeated.
 	old []func(context.Context)
 }
 
@@ -71,7 +70,7 @@ func raw(h habits) func(context.Context, *worker, int) {
 	}
 }
 
-// act does one thing, drawn by weight.
+// act makes one action, drawn by weight.
 func (a *actor) act(ctx context.Context) {
 	a.bury()
 	if len(a.old) > 0 && a.chance(a.late) {
@@ -116,7 +115,7 @@ func (a *actor) act(ctx context.Context) {
 
 func (a *actor) chance(percent int) bool { return a.rand.IntN(100) < percent }
 
-// bury moves leases that ended by the clock to the dead.
+// bury moves leases past their deadline to the dead.
 func (a *actor) bury() {
 	now := time.Now()
 	kept := a.leases[:0]
@@ -138,7 +137,7 @@ func (a *actor) died(lease *held) {
 	a.dead = append(a.dead, lease)
 }
 
-// drop takes a lease from the living.
+// drop moves a lease from the living to the dead.
 func (a *actor) drop(lease *held) {
 	for i := range a.leases {
 		if a.leases[i] == lease {
@@ -149,7 +148,7 @@ func (a *actor) drop(lease *held) {
 	}
 }
 
-// send makes a call under a number, sometimes twice, and keeps it to be sent again later.
+// send makes a numbered call, sometimes twice, and keeps it for later repetition.
 func send[Req, Res any](ctx context.Context, a *actor, m method[Req, Res], request *Req, wait time.Duration) (*Res, error) {
 	res, err := call(ctx, a.caller, m, request, wait)
 	if a.chance(a.twice) {
@@ -186,7 +185,7 @@ func (a *actor) reservation(ctx context.Context) *quotav1.ReserveRequest {
 	return request
 }
 
-// ask reserves, and remembers what was granted.
+// ask reserves, and keeps the granted lease.
 func (a *actor) ask(ctx context.Context) {
 	request := a.reservation(ctx)
 	var wait time.Duration
@@ -217,13 +216,13 @@ func (a *actor) ask(ctx context.Context) {
 	}
 }
 
-// askAndLeave reserves without a request id, and mostly goes away before the answer: nobody can ask for it any more.
+// askAndLeave reserves without a request ID, and mostly leaves before the answer: it cannot be requested again.
 func (a *actor) askAndLeave(ctx context.Context, request *quotav1.ReserveRequest) {
 	if a.waitMax > 0 {
 		request.Wait = durationpb.New(time.Duration(a.rand.Int64N(int64(a.waitMax))))
 	}
 	sent := time.Now()
-	ctx, leave := context.WithCancel(context.WithoutCancel(ctx)) // it goes away: that is no time of a call that is up
+	ctx, leave := context.WithCancel(context.WithoutCancel(ctx)) // the caller leaves: this is no timeout
 	defer time.AfterFunc(time.Duration(a.rand.Int64N(int64(a.waitMax/2+100*time.Millisecond))), leave).Stop()
 	defer leave()
 	if res, err := a.services[a.at].Reserve(ctx, request); err == nil {
@@ -231,7 +230,7 @@ func (a *actor) askAndLeave(ctx context.Context, request *quotav1.ReserveRequest
 	}
 }
 
-// leaveLine takes a waiting Reserve out of the queue, or learns that it was granted meanwhile.
+// leaveLine withdraws a waiting Reserve, or learns that it was granted meanwhile.
 func (a *actor) leaveLine(ctx context.Context, request *quotav1.ReserveRequest, ticket uint64) {
 	_, err := send(ctx, a, service.Withdraw, &quotav1.WithdrawRequest{RequestId: a.id(ctx), Ticket: ticket}, 0)
 	if err == nil {
@@ -293,7 +292,7 @@ func (a *actor) settleOne(ctx context.Context, lease *held) {
 	lease.open = append(lease.open[:at], lease.open[at+1:]...)
 	res, err := send(ctx, a, service.Settle, request, 0)
 	if a.chance(a.twice) {
-		// The same once more as another request: its operation's number makes that safe too.
+		// The same Settle as another request: its operation's number makes that safe too.
 		request.RequestId = a.id(ctx)
 		_, _ = send(ctx, a, service.Settle, request, 0)
 	}
@@ -322,19 +321,19 @@ func (a *actor) releaseLease(ctx context.Context, lease *held) {
 	a.ended(lease, err)
 }
 
-// leave forgets a lease, as a holder does that crashed. Its number is kept, to come back with it later.
+// leave forgets a lease, as a crashed holder does. Its number is kept for later use.
 func (a *actor) leave(_ context.Context, lease *held) { a.drop(lease) }
 
-// ended drops a lease of which the cluster says that it is over.
+// ended drops a lease that the cluster reports as ended.
 func (a *actor) ended(lease *held, err error) {
 	if reasonOf(err) == quotav1.Reason_REASON_STALE_FENCE {
 		a.drop(lease)
 	}
 }
 
-// useDead comes back with a lease that ended, as a holder does that slept.
+// useDead uses an ended lease, as a holder does after a pause.
 func (a *actor) useDead(ctx context.Context) {
-	if len(a.leases) > 0 && a.chance(20) { // a lease that lives, with a fence that is another's
+	if len(a.leases) > 0 && a.chance(20) { // a live lease, with another's fence
 		lease := *a.leases[a.rand.IntN(len(a.leases))]
 		lease.fence++
 		a.renewLease(ctx, &lease)
@@ -350,7 +349,7 @@ func (a *actor) useDead(ctx context.Context) {
 	case 2:
 		a.settleOne(ctx, &lease)
 	case 3:
-		lease.fence += uint64(a.rand.IntN(3)) // somebody else's, or none yet
+		lease.fence += uint64(a.rand.IntN(3)) // another's fence, or one not issued yet
 		a.releaseLease(ctx, &lease)
 	default:
 		a.releaseLease(ctx, &lease)
@@ -377,7 +376,7 @@ func (a *actor) reportOn(ctx context.Context, lease *held) {
 	a.ended(lease, err)
 }
 
-// look reads, which leaves no trace in the log but in the history.
+// look reads, which leaves no trace in the log, but in the history.
 func (a *actor) look(ctx context.Context) {
 	a.at = a.rand.IntN(len(a.services))
 	if len(a.leases) > 0 && a.chance(30) {

@@ -13,16 +13,16 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// Agents is the profile of programs that know nothing of quotad: they call a model by the base URL of a gateway.
+// Agents is the profile of programs without knowledge of quotad: they call a model by the base URL of a gateway.
 func Agents() Profile { return Profile{Name: "agents", Actors: 12, Pace: 8, Workers: 1} }
 
-// agentWait is how long a call waits for its turn; AgentPatience bounds the whole call, work and repeats included.
+// agentWait is how long a call waits for a grant; AgentPatience bounds the whole call, work and repetitions included.
 const (
 	agentWait     = 5 * time.Second
 	AgentPatience = 20 * time.Second
 )
 
-// agents call a model, as one stream or at once, and now and then leave in the middle of an answer.
+// agents call a model, streamed or not, and sometimes leave in the middle of an answer.
 func agents(ctx context.Context, w *worker, number int) {
 	r := w.rand(number)
 	for count := 0; w.rest(ctx, r); count++ {
@@ -69,7 +69,7 @@ func (w *worker) askModel(r *rand.Rand, number, count int) (asked history.Asked)
 	case asked.Status != http.StatusOK:
 		asked.Text = string(said)
 	default:
-		// What ends without an error counts as whole: whether it was, the provider's log tells.
+		// An answer without an error counts as complete; the provider's log tells whether it was.
 		asked.Whole = true
 	}
 	return asked

@@ -14,17 +14,17 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// attemptTimeout bounds one attempt that waits for nothing; short, so that outcomes become unknown.
+// attemptTimeout bounds one attempt without a wait; short, so that outcomes become unknown.
 const attemptTimeout = 2 * time.Second
 
 // giveUpAfter bounds all attempts of one request.
 const giveUpAfter = 15 * time.Second
 
-// errGaveUp says that a request's outcome stayed unknown.
+// errGaveUp says that a request's outcome remained unknown.
 var errGaveUp = errors.New("gave up: the outcome is unknown")
 
-// caller calls the cluster without the Go client: it numbers requests in a session and sends what has no answer again,
-// under the same number, elsewhere.
+// caller calls the cluster without the Go client: it numbers requests in a session and repeats unanswered ones, under the same number, at
+// other nodes.
 type caller struct {
 	holder   string
 	services []service
@@ -62,8 +62,7 @@ func (w *worker) caller(number int) *caller {
 // method is a call of the service.
 type method[Req, Res any] func(service, context.Context, *Req) (*Res, error)
 
-// call makes a call, and makes it again elsewhere while its outcome is open. An error is the cluster's last word, or
-// errGaveUp.
+// call makes a call, and repeats it at other nodes while its outcome is unknown. It returns the cluster's final error, or errGaveUp.
 func call[Req, Res any](ctx context.Context, c *caller, m method[Req, Res], request *Req, wait time.Duration) (*Res, error) {
 	deadline := time.Now().Add(giveUpAfter + wait)
 	for {
@@ -91,22 +90,20 @@ func call[Req, Res any](ctx context.Context, c *caller, m method[Req, Res], requ
 	}
 }
 
-// attempt makes one attempt at the present node. The actor's end does not cut it off: an outcome that is open at the
-// end is worth less.
+// attempt makes one attempt at the present node. The end of the actor does not cancel it: an unknown outcome at the end is of less value.
 func attempt[Req, Res any](ctx context.Context, c *caller, m method[Req, Res], request *Req, wait time.Duration) (*Res, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout+wait)
 	defer cancel()
 	return m(c.services[c.at], ctx, request)
 }
 
-// again sends a request once more to another node and forgets the answer: the checkers compare it with the first.
+// again repeats a request at another node and ignores the answer: the checkers compare it with the first.
 func again[Req, Res any](ctx context.Context, c *caller, m method[Req, Res], request *Req) {
 	c.at = c.rand.IntN(len(c.services))
 	_, _ = attempt(ctx, c, m, request, 0)
 }
 
-// id numbers the next request; it opens a session first where there is none. A request without a number is one that
-// must not be sent twice.
+// id numbers the next request, and opens a session first if there is none. A request without a number must not be sent twice.
 func (c *caller) id(ctx context.Context) *quotav1.RequestId {
 	if c.session == 0 {
 		res, err := call(ctx, c, service.OpenSession, &quotav1.OpenSessionRequest{Holder: c.holder}, 0)
@@ -123,10 +120,10 @@ func (c *caller) id(ctx context.Context) *quotav1.RequestId {
 	return id
 }
 
-// keptResults is how many of the latest requests of a session may be sent again.
+// keptResults is how many of the latest requests of a session may be repeated.
 const keptResults = 64
 
-// reasonOf is the reason of an error that is quotad's.
+// reasonOf is the reason of an error from quotad.
 func reasonOf(err error) quotav1.Reason {
 	if err == nil {
 		return quotav1.Reason_REASON_UNSPECIFIED

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// governed uses the Go client as an agent does, and calls the provider, which counts by itself. A third of the actors
-// share a limiter's batches, a third go through the transport, a third take one of few slots.
+// governed uses the Go client as an agent does, and calls the provider, which counts by itself. A third of the actors share a limiter's
+// batches, a third use the transport, a third take one of few slots.
 func governed(ctx context.Context, w *worker, number int) {
 	recorder := &history.Recorder{Next: w.cluster, Client: w.holder(number), To: w.calls}
 	c, err := client.New(w.Nodes, client.WithHolder(w.holder(number)), client.WithHTTPClient(&http.Client{Transport: recorder}))
@@ -36,7 +36,7 @@ func limited(ctx context.Context, c *client.Client, w *worker, number int) {
 	}
 }
 
-// transported makes calls that ask by themselves.
+// transported makes calls through a transport that reserves for them.
 func transported(ctx context.Context, c *client.Client, w *worker, number int) {
 	item := client.Item{Quota: ProviderRate, Amount: 1}
 	governing := client.NewTransport(c, w.transport, client.QueueWait(5*time.Second), client.RetryWait(5*time.Second),
@@ -66,7 +66,7 @@ func (w *worker) providerClient(transport http.RoundTripper) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// visit makes one call to the provider, which takes work there. timeout 0 bounds it by work and a second.
+// visit makes one call to the provider, which takes work there. With timeout 0 the bound is work and a second.
 func (w *worker) visit(ctx context.Context, timeout time.Duration, c *http.Client, quota string, number int, work time.Duration) {
 	if timeout == 0 {
 		timeout = work + time.Second
@@ -80,7 +80,7 @@ func (w *worker) visit(ctx context.Context, timeout time.Duration, c *http.Clien
 	}
 	response, err := c.Do(request)
 	if err != nil {
-		return // the cluster or the provider could not be reached in time: nothing was spent, or the provider saw it
+		return // the cluster or the provider was not reached in time: nothing was spent, or the provider recorded it
 	}
 	_, _ = io.Copy(io.Discard, response.Body)
 	_ = response.Body.Close()

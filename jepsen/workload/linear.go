@@ -13,10 +13,10 @@ import (
 
 // The quotas whose short histories are searched for a linear order.
 const (
-	// LinearQuotas is how many there are, LinearSlots how many slots each has.
+	// LinearQuotas is their number, LinearSlots the number of slots of each.
 	LinearQuotas = 100
 	LinearSlots  = 3
-	// LinearTTL is the length of each lease on them, LinearGrace how long an expired one still counts.
+	// LinearTTL is the length of each of their leases, LinearGrace how long an expired one still counts.
 	LinearTTL   = 2 * time.Second
 	LinearGrace = 200 * time.Millisecond
 	// linearSpan is how long a quota is in use: long enough for leases to expire, short enough for the search.
@@ -26,14 +26,14 @@ const (
 // Linear is the name of such a quota.
 func Linear(number int) string { return fmt.Sprintf("linear/%03d", number) }
 
-// linear takes, gives back and looks at one quota after the other, all actors at the same one.
+// linear takes, releases and reads one quota after the other, all actors the same one.
 func linear(ctx context.Context, w *worker, number int) {
 	c := w.caller(number)
 	var leases []*quotav1.Lease
 	for w.rest(ctx, c.rand) {
 		name := Linear(int(history.Now()/int64(linearSpan)) % LinearQuotas)
 		if len(leases) > 0 && leases[0].Items[0].Quota != name {
-			leases = nil // their ends are the business of their own quota's history
+			leases = nil // their ends belong to the history of their own quota
 		}
 		switch {
 		case c.rand.IntN(100) < 35:

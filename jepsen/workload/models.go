@@ -20,13 +20,13 @@ import (
 // ModelsPath is where the provider serves models: the base of a gateway's upstream.
 const ModelsPath = "/llm"
 
-// The quotas of the model, which gateways draw on, and the provider's limits of them.
+// The quotas of the model, which gateways use, and the provider's limits for them.
 const (
 	ModelRequests = "openai/m/requests"
 	ModelTokens   = "openai/m/tokens"
 	ModelStreams  = "openai/m/streams"
 
-	// ModelLimit is how many calls a period of ModelPeriod holds, ModelSlots how many are served at once.
+	// ModelLimit is the limit per ModelPeriod, ModelSlots the number of concurrent calls.
 	ModelLimit  = 60
 	ModelPeriod = 5 * time.Second
 	ModelSlots  = 6
@@ -44,16 +44,16 @@ func ModelQuotas() []*quotav1.Quota {
 	}
 }
 
-// The headers by which an agent tells the provider what it is to write down and to do.
+// The headers by which an agent tells the provider what to record and how long to work.
 const (
 	agentHeader = "X-Agent"
 	callHeader  = "X-Agent-Call"
 	workHeader  = "X-Agent-Work"
 )
 
-// models is the part of the provider that serves a model to those who have a key.
+// models is the part of the provider that serves a model to callers with a key.
 type models struct {
-	// cutting makes it break streams off in the middle; cut counts them.
+	// cutting makes it break streams off in the middle; cut counts these.
 	cutting atomic.Bool
 	cut     atomic.Int64
 
@@ -61,7 +61,7 @@ type models struct {
 	keys []string
 }
 
-// Accept says which keys are good from now on.
+// Accept sets the valid keys.
 func (p *Provider) Accept(keys ...string) {
 	p.models.mu.Lock()
 	defer p.models.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *Provider) Accept(keys ...string) {
 // CutStreams makes the provider break streams off in the middle, or stops that.
 func (p *Provider) CutStreams(on bool) { p.models.cutting.Store(on) }
 
-// Cut is how many streams it broke off.
+// Cut is the number of streams that it broke off.
 func (p *Provider) Cut() int64 { return p.models.cut.Load() }
 
 func (m *models) accepts(authorization string) bool {
@@ -88,10 +88,10 @@ type completion struct {
 	} `json:"stream_options"`
 }
 
-// modelUsage is what each answer says that it used; less than any estimate.
+// modelUsage is the usage in each answer; less than any estimate.
 const modelUsage = `"usage":{"prompt_tokens":9,"completion_tokens":5,"total_tokens":14}`
 
-// serveModel serves a call of the model from its first byte here to its end, and writes it down as a request and as a stream.
+// serveModel serves a call of the model from its first byte here to its end, and records it as a request and as a stream.
 func (p *Provider) serveModel(w http.ResponseWriter, r *http.Request) {
 	spend := history.Spend{
 		Quota: ModelRequests, Amount: 1, By: r.Header.Get(agentHeader), ID: r.Header.Get(callHeader), Began: history.Now(), Status: http.StatusOK,
@@ -147,7 +147,7 @@ func working(r *http.Request, length time.Duration) bool {
 	}
 }
 
-// pieces is how many pieces a stream has.
+// pieces is the number of pieces of a stream.
 const pieces = 5
 
 // stream answers in pieces, and says whether all were written.

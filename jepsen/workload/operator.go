@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// operator changes limits up and down while leases are out, overrides one for a while, reopens it, applies pools, and revokes leases.
+// operator raises and lowers limits while leases exist, overrides one for a while, reopens a quota, applies pools, and revokes leases.
 func operator(ctx context.Context, w *worker, number int) {
 	c := w.caller(number)
 	var changed []*quotav1.Quota
@@ -42,7 +42,7 @@ func operator(ctx context.Context, w *worker, number int) {
 	}
 }
 
-// revokeOne ends some lease on an operator's word.
+// revokeOne revokes one lease.
 func (c *caller) revokeOne(ctx context.Context) {
 	list, err := attempt(ctx, c, service.ListLeases, &quotav1.ListLeasesRequest{Quota: "many/007"}, 0)
 	if err != nil || len(list.Leases) == 0 {
@@ -52,7 +52,7 @@ func (c *caller) revokeOne(ctx context.Context) {
 	_, _ = attempt(ctx, c, service.RevokeLease, &quotav1.RevokeLeaseRequest{RequestId: c.id(ctx), Lease: lease.Id}, 0)
 }
 
-// override puts another limit in a quota's place for some seconds, none at all now and then, or ends that.
+// override overrides a quota's limit for some seconds, sometimes with 0, or ends the override.
 func (c *caller) override(ctx context.Context) {
 	if c.rand.IntN(4) == 0 {
 		_, _ = call(ctx, c, service.ReopenQuota, &quotav1.ReopenQuotaRequest{RequestId: c.id(ctx), Name: overridden}, 0)

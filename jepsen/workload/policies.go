@@ -9,26 +9,26 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// SessionIdle is how long a session lives that is not used: short, so that some end in each run.
+// SessionIdle is the idle time after which a session expires: short, so that some expire in each run.
 const SessionIdle = 10 * time.Second
 
-// foretold is the quota of which the provider says what is left: it is used up by others too.
+// foretold is the quota of which the provider reports the rest: others use it too.
 const (
 	foretold      = "policy/foretold"
 	foretoldLimit = 200
 	windowLength  = 10 * time.Second
 )
 
-// lent is a rate of which each class has a share and that no provider closes: its lower classes want more than is free all the time.
+// lent is a rate with a share for each class that no provider closes: its lower classes always want more than is free.
 const lent = "policy/lent"
 
-// remaining is what the provider says is left of foretold at a time: all of it is used up before its window closes.
+// remaining is the provider's report of the rest of foretold at a time: it reaches 0 before its window closes.
 func remaining(now time.Time) int64 {
 	passed := now.UnixNano() % int64(windowLength)
 	return max(foretoldLimit-foretoldLimit*passed*5/int64(windowLength)/4, 0)
 }
 
-// policies are quotas of which something is withheld before they are used up.
+// policies are quotas with policies that withhold grants before the quota is exhausted.
 func policies() []*quotav1.Quota {
 	window := func(name string, limit int64, policy *quotav1.Policy) *quotav1.Quota {
 		return &quotav1.Quota{Name: name, Policy: policy, Rule: &quotav1.Quota_Window{
@@ -63,13 +63,13 @@ func policies() []*quotav1.Quota {
 	}
 }
 
-// overridden is the quota that operators override, taskQuota the one that tasks live on.
+// overridden is the quota that operators override, taskQuota the one of tasks.
 const (
 	overridden = "policy/changed"
 	taskQuota  = "tasks"
 )
 
-// ChainSteps is how many steps the workflow has.
+// ChainSteps is the number of steps of the workflow.
 const ChainSteps = 5
 
 // Workflows are the workflows of a run: the actors of the profile chain, one after the other.

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// poolMembers are the quotas of two keys: what each may ask for in three seconds, and at once.
+// poolMembers are the quotas of two keys: a rate per three seconds and slots for each.
 func poolMembers() []*quotav1.Quota {
 	var quotas []*quotav1.Quota
 	for _, key := range []string{"a", "b"} {
@@ -23,7 +23,7 @@ func poolMembers() []*quotav1.Quota {
 	return quotas
 }
 
-// pools are those of both keys. The operator applies them while the run goes on: a cluster takes them once it knows that every member does.
+// pools are the pools of both keys. The operator applies them during the run: a cluster accepts them once all members support them.
 func pools() []*quotav1.Quota {
 	pool := func(name, members string, sticky bool) *quotav1.Quota {
 		return &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Pool{Pool: &quotav1.Pool{Sticky: sticky, Members: []*quotav1.PoolMember{

@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Profile is how many workers of a kind take part in a run, and how they act.
+// Profile is a kind of worker: the number of workers in a run, and their behaviour.
 type Profile struct {
 	Name    string
 	Actors  int
@@ -18,7 +18,7 @@ type Profile struct {
 	Workers int
 }
 
-// Profiles are what a run of the default mix consists of.
+// Profiles are the profiles of a run of the default mix.
 func Profiles() []Profile {
 	return []Profile{
 		{Name: "hot", Actors: 16, Pace: 6, Workers: 1},
@@ -38,9 +38,9 @@ func Profiles() []Profile {
 	}
 }
 
-// profiles are what an actor of each profile does until its context ends.
+// profiles are the actions of an actor of each profile until its context ends.
 var profiles = map[string]func(context.Context, *worker, int){
-	// hot: all on one quota and its children, small amounts, much in flight, everything sent twice now and then.
+	// hot: all on one quota and its children, small amounts, much in flight, sometimes repeated.
 	"hot": raw(habits{
 		quotas: []string{"hot", "tree/a", "tree/b"}, items: 2, amount: 3, ttlMin: time.Second, ttlMax: 6 * time.Second, consume: 50,
 		bare: 10, gone: 30, twice: 10, late: 10, reserve: 40, consumeLease: 15, settle: 15, renew: 5, release: 15, abandon: 5, stale: 8, report: 2, read: 15,
@@ -51,7 +51,7 @@ var profiles = map[string]func(context.Context, *worker, int){
 		quotas: Many(), items: 4, amount: 5, ttlMin: time.Second, ttlMax: 20 * time.Second, consume: 30, bare: 5, twice: 5, late: 5,
 		reserve: 30, consumeLease: 15, settle: 15, renew: 5, release: 10, abandon: 5, stale: 5, report: 5, read: 10, batch: 10, most: 12, limited: 30,
 	}),
-	// queue: more is wanted than there is, in three classes; they wait.
+	// queue: demand above the limit, in three classes; they wait.
 	"queue": raw(habits{
 		quotas: []string{"queue"}, items: 1, amount: 3, ttlMin: 2 * time.Second, ttlMax: 5 * time.Second, consume: 80, wait: 80,
 		bare: 15, gone: 70, waitMax: 4 * time.Second, withdraw: 15, twice: 5, late: 5, reserve: 60, settle: 20, release: 20, abandon: 5, read: 5, most: 3,
@@ -61,31 +61,31 @@ var profiles = map[string]func(context.Context, *worker, int){
 		quotas: []string{"slots"}, items: 1, amount: 1, ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 100, wait: 50, waitMax: 3 * time.Second,
 		bare: 15, gone: 70, twice: 5, late: 5, reserve: 50, settle: 20, renew: 20, release: 30, abandon: 10, stale: 10, read: 5, most: 1,
 	}),
-	// renewers: many leases of equal length that are always about to end.
+	// renewers: many leases of equal length that are always close to their deadline.
 	"renewers": raw(habits{
 		quotas: []string{"renewed"}, items: 1, amount: 1, ttlMin: 2 * time.Second, ttlMax: 2 * time.Second, reserve: 30, renew: 60, abandon: 2,
 		stale: 3, batch: 2, most: 40,
 	}),
-	// sleepers: their worker is paused and cut off; they come back with what they had.
+	// sleepers: their worker is paused and cut off; they return with their old leases.
 	"sleepers": raw(habits{
 		quotas: []string{"sleepers", "window"}, items: 2, amount: 4, ttlMin: time.Second, ttlMax: 4 * time.Second, consume: 40, reserve: 30,
 		consumeLease: 25, settle: 20, renew: 15, release: 10, abandon: 5, stale: 20, late: 10, twice: 5, most: 5,
 	}),
-	// policy: quotas of which something is withheld before they are used up, in three classes.
+	// policy: quotas with policies that withhold grants before the quota is exhausted, in three classes.
 	"policy": raw(habits{
 		quotas: []string{"policy/hour", "policy/strict", "policy/rate", "policy/slots", "policy/changed", foretold, lent}, items: 2, amount: 3,
 		ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 80, wait: 40, waitMax: 3 * time.Second, withdraw: 5, twice: 5, late: 5,
 		reserve: 50, settle: 10, renew: 3, release: 15, abandon: 5, stale: 3, report: 25,
 		read: 5, most: 3, limited: 40, fallback: 30, emergency: 20,
 	}),
-	// pools: more of two keys than there is, of both together, in three classes; they wait.
+	// pools: demand above the limits of two keys and of both together, in three classes; they wait.
 	"pools": raw(habits{
 		quotas: []string{"keys", "seats"}, items: 2, amount: 2, ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 80, wait: 60,
 		waitMax:  3 * time.Second,
 		withdraw: 10, twice: 5, late: 5, reserve: 50, settle: 15, renew: 5, release: 20, abandon: 5, stale: 5, report: 3, read: 5, most: 3,
 		limited: 30,
 	}),
-	// chain: the steps of a workflow, which want more than there is.
+	// chain: the steps of a workflow, which want more than the limit.
 	"chain": raw(habits{
 		quotas: []string{"chain"}, items: 1, amount: 3, ttlMin: time.Second, ttlMax: 6 * time.Second, consume: 60, wait: 40, waitMax: 4 * time.Second,
 		withdraw: 5, twice: 5, late: 5, reserve: 50, settle: 10, renew: 10, release: 30, abandon: 5, stale: 5, read: 5, report: 5, most: 2, limited: 20, workflow: "chain",
@@ -107,15 +107,15 @@ func Many() []string {
 	return names
 }
 
-// The provider's limits, which it knows by itself.
+// The provider's limits, which it enforces by itself.
 const (
 	// ProviderRate and ProviderSlotsQuota are the quotas of its calls.
 	ProviderRate       = "provider/rate"
 	ProviderSlotsQuota = "provider/slots"
-	// ProviderLimit is how much a rate's period of ProviderPeriod holds.
+	// ProviderLimit is the limit of a rate per ProviderPeriod.
 	ProviderLimit  = 300
 	ProviderPeriod = 5 * time.Second
-	// ProviderSlots is how many calls it serves at once.
+	// ProviderSlots is the number of concurrent calls.
 	ProviderSlots = 3
 )
 

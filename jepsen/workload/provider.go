@@ -10,13 +10,13 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// Provider is the service whose limits the fleet must not trip. It knows nothing of quotad; it writes down each call
-// that reaches it, and the checkers count.
+// Provider is the service whose limits the fleet must not exceed. It knows nothing of quotad; it records each call that reaches it, and the
+// checkers count.
 type Provider struct {
 	server *http.Server
 	spends *history.Writer[history.Spend]
 	served atomic.Int64
-	// trouble makes it answer 429, though nobody is over any limit, as providers do.
+	// trouble makes it answer 429 below any limit, as providers do.
 	trouble atomic.Bool
 	models  models
 }
@@ -36,7 +36,7 @@ func StartProvider(listener net.Listener, to history.Dir) (*Provider, error) {
 	return p, nil
 }
 
-// serve counts a call from its first byte here to its end, whatever comes of it.
+// serve counts a call from its first byte here to its end, whatever its result.
 func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 	began := history.Now()
 	query := r.URL.Query()
@@ -54,7 +54,7 @@ func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 	if work, err := strconv.ParseInt(query.Get("work"), 10, 64); err == nil && work > 0 {
 		select {
 		case <-time.After(time.Duration(work)):
-		case <-r.Context().Done(): // the caller gave up; a provider stops its work then
+		case <-r.Context().Done(): // the caller canceled; a provider stops its work then
 		}
 	}
 	w.WriteHeader(http.StatusOK)
@@ -63,10 +63,10 @@ func (p *Provider) serve(w http.ResponseWriter, r *http.Request) {
 // Trouble makes the provider refuse calls, or stops that.
 func (p *Provider) Trouble(on bool) { p.trouble.Store(on) }
 
-// Served is how many calls it had.
+// Served is the number of served calls.
 func (p *Provider) Served() int64 { return p.served.Load() }
 
-// Close stops it.
+// Close stops the server and closes its log.
 func (p *Provider) Close() error {
 	_ = p.server.Close()
 	return p.spends.Close()

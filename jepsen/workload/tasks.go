@@ -11,20 +11,20 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// What is worked on: some new tasks in each span, which all runners share, and those of the spans before.
+// The tasks: some new ones in each span, which all runners share, and those of earlier spans.
 const (
 	taskSpan    = 10 * time.Second
 	tasksOfSpan = 8
-	// taskMemory is how far back a runner looks for work: a first failure keeps a task waiting for five minutes.
+	// taskMemory is how far back a runner looks for work: a task waits for five minutes after its first failure.
 	taskMemory = 8 * time.Minute
-	// doze is how long a runner sleeps now and then, longer than its session lives; then it sends what it sent before.
+	// doze is how long a runner sometimes sleeps, longer than its session lives; then it repeats an earlier request.
 	doze = SessionIdle * 3 / 2
 )
 
-// runner begins attempts of tasks and says how they ended, or crashes and does not.
+// runner begins attempts of tasks and reports their ends, or crashes.
 type runner struct {
 	*actor
-	// begun are attempts that it works on, over are those that ended or that it was lost in.
+	// begun are the running attempts, over those that ended or were lost.
 	begun, over []*attempted
 }
 
@@ -59,7 +59,7 @@ func (r *runner) act(ctx context.Context) {
 	case n < 62 && under != nil:
 		r.end(ctx, under, outcomes[r.rand.IntN(len(outcomes))])
 		r.leaveAttempt(under)
-	case n < 67 && under != nil: // it crashes: nothing more is heard of the attempt, or only when it is too late
+	case n < 67 && under != nil: // it crashes: the attempt is never reported, or too late
 		r.leaveAttempt(under)
 	case n < 72 && after != nil:
 		r.renew(ctx, after)
@@ -81,14 +81,14 @@ func (r *runner) act(ctx context.Context) {
 	}
 }
 
-// outcomes are how attempts end.
+// outcomes are possible outcomes of attempts.
 var outcomes = []quotav1.TaskOutcome{
 	quotav1.TaskOutcome_TASK_OUTCOME_FAILED, quotav1.TaskOutcome_TASK_OUTCOME_FAILED, quotav1.TaskOutcome_TASK_OUTCOME_SATURATED,
 	quotav1.TaskOutcome_TASK_OUTCOME_SATURATED, quotav1.TaskOutcome_TASK_OUTCOME_PLAN_EXHAUSTED, quotav1.TaskOutcome_TASK_OUTCOME_DONE,
 	quotav1.TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED,
 }
 
-// task is the name of some task, most often one of the present span.
+// task is the name of a task, most often one of the present span.
 func (r *runner) task() string {
 	spans := history.Now() / int64(taskSpan)
 	if r.chance(30) {
@@ -118,7 +118,7 @@ func (r *runner) renew(ctx context.Context, a *attempted) {
 	_, _ = send(ctx, r.actor, service.RenewTask, &quotav1.RenewTaskRequest{RequestId: r.id(ctx), Task: a.task, Fence: a.fence}, 0)
 }
 
-// end says how an attempt ended, now and then twice as two requests.
+// end reports the end of an attempt, sometimes twice as two requests.
 func (r *runner) end(ctx context.Context, a *attempted, outcome quotav1.TaskOutcome) {
 	a.outcome = outcome
 	request := &quotav1.EndTaskRequest{RequestId: r.id(ctx), Task: a.task, Fence: a.fence, Outcome: outcome, Detail: "of " + r.holder}
@@ -151,7 +151,7 @@ func (r *runner) leaveAttempt(a *attempted) {
 	r.over[r.rand.IntN(len(r.over))] = a
 }
 
-// sleep outlives the session, and goes on in it.
+// sleep outlives the session, and continues in it.
 func (r *runner) sleep(ctx context.Context) {
 	select {
 	case <-ctx.Done():

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// watcher follows the events of all quotas over whatever node answers, and resumes where its last stream ended.
+// watcher follows the events of all quotas at any node that answers, and resumes where its last stream ended.
 func watcher(ctx context.Context, w *worker, number int) {
 	r := w.rand(number)
 	var next uint64
@@ -29,7 +29,7 @@ func watcher(ctx context.Context, w *worker, number int) {
 	}
 }
 
-// follow reads one stream to its end and returns where to resume; 0 where that is gone.
+// follow reads one stream to its end and returns the index at which to resume; 0 if that is gone.
 func (w *worker) follow(ctx context.Context, service quotav1connect.QuotaServiceClient, name string, number int, from uint64) uint64 {
 	stream, err := service.Watch(ctx, &quotav1.WatchRequest{FromIndex: from})
 	next := from

@@ -1,6 +1,5 @@
-// Package workload is what clients of the cluster under test do. A worker is a process of its own, so that it can be
-// paused, cut off and killed; it runs several actors, and each call that they make goes into the history as the wire
-// carried it.
+// Package workload is the clients of the cluster under test. A worker is a separate process, so that it can be paused, cut off and killed.
+// It runs several actors, and records each of their calls in the history as sent and received.
 package workload
 
 import (
@@ -20,28 +19,28 @@ import (
 	"github.com/quotad/quotad/jepsen/history"
 )
 
-// Spec is what a worker is to do; it comes as JSON.
+// Spec is the specification of a worker, in JSON.
 type Spec struct {
-	// Name is the worker's; it begins the names of its holders and files.
+	// Name is the worker's name; it begins the names of its holders and files.
 	Name string `json:"name"`
-	// Profile names what its actors do.
+	// Profile names the behaviour of its actors.
 	Profile string `json:"profile"`
-	// Actors is how many there are.
+	// Actors is their number.
 	Actors int `json:"actors"`
-	// Pace is how many actions an actor begins in a second, about.
+	// Pace is the approximate number of actions per actor and second.
 	Pace float64 `json:"pace"`
-	// Nodes are the URLs of the cluster's API, Bundle is the file of the CAs that sign for them; empty: clear text. Provider is the provider's
+	// Nodes are the URLs of the cluster's API; Bundle is the file of the CAs that sign for them; empty: clear text. Provider is the provider's
 	// address.
 	Nodes    []string `json:"nodes"`
 	Bundle   string   `json:"bundle,omitempty"`
 	Provider string   `json:"provider"`
 	// Gateway is the address of the gateway on the worker's host; empty: there is none.
 	Gateway string `json:"gateway,omitempty"`
-	// Secret is the token that calls of the cluster carry.
+	// Secret is the token of calls to the cluster.
 	Secret string `json:"secret"`
 	// LocalIP is the address to call from; empty: any.
 	LocalIP string `json:"local_ip,omitempty"`
-	// Seed makes the choices.
+	// Seed determines the choices.
 	Seed uint64 `json:"seed"`
 	// History is the folder of the run.
 	History history.Dir `json:"history"`
@@ -55,12 +54,12 @@ type worker struct {
 	cluster http.RoundTripper
 	calls   *history.Writer[history.Call]
 	seen    *history.Writer[history.Seen]
-	// local makes calls to the gateway of the worker's own host, asked takes them.
+	// local makes calls to the gateway on the worker's host, asked records them.
 	local *http.Client
 	asked *history.Writer[history.Asked]
 }
 
-// Run reads a Spec from in, does what it says until in ends, and lets calls under way finish within a few seconds.
+// Run reads a Spec from in, runs it until in ends, and lets calls in flight finish within a few seconds.
 func Run(in io.Reader) error {
 	decoder := json.NewDecoder(in)
 	w := &worker{}
@@ -119,7 +118,7 @@ func (w *worker) open() error {
 	return err
 }
 
-// holder is the name under which an actor asks.
+// holder is the holder name of an actor.
 func (w *worker) holder(number int) string { return fmt.Sprintf("%s-%d", w.Name, number) }
 
 // rand returns an actor's own source.
@@ -127,7 +126,7 @@ func (w *worker) rand(number int) *rand.Rand {
 	return rand.New(rand.NewPCG(w.Seed, uint64(number)+1)) //nolint:gosec // a workload's choices are no secret
 }
 
-// rest waits about as long as the pace asks. It returns false when the worker is to end.
+// rest waits about as long as the pace requires. It returns false when the worker should end.
 func (w *worker) rest(ctx context.Context, r *rand.Rand) bool {
 	length := time.Duration(r.ExpFloat64() / w.Pace * float64(time.Second))
 	select {
