@@ -174,8 +174,8 @@ func (s *stage) env() *nemesis.Env {
 // links gives the nemesis hosts by the names of their nodes.
 type links struct{ network *network.Network }
 
-func (l links) Cut(from, to string) error  { return l.network.Cut(hostOf(from), hostOf(to)) }
-func (l links) Mend(from, to string) error { return l.network.Mend(hostOf(from), hostOf(to)) }
+func (l links) Cut(from, to string) error      { return l.network.Cut(hostOf(from), hostOf(to)) }
+func (l links) HealLink(from, to string) error { return l.network.HealLink(hostOf(from), hostOf(to)) }
 func (l links) Loss(from, to string, percent int) error {
 	return l.network.Loss(hostOf(from), hostOf(to), percent)
 }

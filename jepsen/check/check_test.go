@@ -179,7 +179,7 @@ func again(s *Simulated) *SimulatedCall {
 // shownHeld is a read that shows a held slot, which is free at the end.
 var shownHeld = &quotav1.GetQuotaResponse{Quota: &quotav1.QuotaStatus{Definition: &quotav1.Quota{Name: "slot"}, Usable: 1, Held: 1, Leases: 7}}
 
-// begunBeside is another attempt of a task under its own request, concurrent with one that began.
+// begunBeside is a second attempt of a task, concurrent with a first one, under a request of its own.
 func begunBeside(first SimulatedCall) SimulatedCall {
 	first.Command, first.Result = proto.CloneOf(first.Command), proto.CloneOf(first.Result)
 	first.Command.Seq = 99

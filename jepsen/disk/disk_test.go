@@ -269,7 +269,7 @@ func TestAFailedSyncIsNotMadeGoodByTheNext(t *testing.T) {
 	if _, err := f.file.WriteAt([]byte("lost"), 0); err != nil {
 		t.Fatal(err)
 	}
-	f.doom()
+	f.fail()
 	f.synced()
 	if _, err := d.PowerCut(seed(t), false); err != nil {
 		t.Fatal(err)
@@ -301,7 +301,7 @@ func TestWhatIsWrittenAgainAfterAFailedSyncIsDurable(t *testing.T) {
 		}
 	}
 	put("BCDEFG", 1)
-	f.doom()
+	f.fail()
 	put("xy", 3)
 	put("longer", 8)
 	f.synced()

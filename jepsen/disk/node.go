@@ -198,7 +198,7 @@ func (f *file) Fsync(ctx context.Context, _ uint32) syscall.Errno {
 	later := append([]change(nil), u.before[min(upTo, len(u.before)):]...)
 	u.before = u.before[:min(upTo, len(u.before))]
 	if errno != 0 {
-		u.doom()
+		u.fail()
 	} else {
 		u.synced()
 	}

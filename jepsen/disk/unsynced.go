@@ -30,8 +30,8 @@ type change struct {
 	length int64
 	// size is the length of the file before; unknown: the new size is durable already.
 	size int64
-	// doomed says that a sync of it failed: no later one makes it durable. Later writes to the same place are not affected.
-	doomed bool
+	// failed says that a sync of it failed: no later one makes it durable. Later writes to the same place are not affected.
+	failed bool
 }
 
 const unknown = -1
@@ -44,10 +44,10 @@ func (c change) without(from, end int64) []change {
 	}
 	var left []change
 	if from > c.offset {
-		left = append(left, change{offset: c.offset, old: c.old[:from-c.offset], size: c.size, doomed: c.doomed})
+		left = append(left, change{offset: c.offset, old: c.old[:from-c.offset], size: c.size, failed: c.failed})
 	}
 	if end < has {
-		left = append(left, change{offset: end, old: c.old[end-c.offset:], size: c.size, doomed: c.doomed})
+		left = append(left, change{offset: end, old: c.old[end-c.offset:], size: c.size, failed: c.failed})
 	}
 	return left
 }
@@ -93,11 +93,11 @@ func (f *unsynced) remember(offset, length int64) error {
 	return nil
 }
 
-// synced forgets durable changes: all except doomed ones that were not written again.
+// synced forgets durable changes: all except failed ones that were not written again.
 func (f *unsynced) synced() {
 	var kept []change
 	for _, c := range f.before {
-		if c.doomed {
+		if c.failed {
 			c.size = unknown
 			kept = append(kept, c)
 			continue
@@ -111,10 +111,10 @@ func (f *unsynced) synced() {
 	f.before = kept
 }
 
-// doom marks the changes of a failed sync.
-func (f *unsynced) doom() {
+// fail marks the changes of a failed sync.
+func (f *unsynced) fail() {
 	for i := range f.before {
-		f.before[i].doomed = true
+		f.before[i].failed = true
 	}
 }
 

@@ -290,7 +290,7 @@ func (j *Judge) inUse(command *logpb.DeleteQuota) (isTrue, judged bool) {
 	return q.children > 0 || j.isPooled(q.name) || (used || j.standsIn(q)) && !command.Force, true
 }
 
-// standsIn says whether a quota is another's fallback.
+// standsIn reports whether a quota is the fallback of some other quota.
 func (j *Judge) standsIn(q *quota) bool {
 	for _, other := range j.quotas {
 		if other.definition.Fallback == q.name {

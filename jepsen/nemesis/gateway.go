@@ -63,7 +63,7 @@ func gatewayCutOff() Fault {
 		}
 		err := each(e.Links.Cut)
 		wait(ctx, awayFor)
-		err = errors.Join(err, each(e.Links.Mend))
+		err = errors.Join(err, each(e.Links.HealLink))
 		dropped := e.Links.Dropped() - before
 		if err == nil && dropped == 0 {
 			err = errNotSeen

@@ -40,7 +40,7 @@ func partition(name string, unavailable bool, which func(ctx context.Context, e 
 		hold(ctx)
 		dropped := e.Links.Dropped() - before
 		for _, l := range links {
-			err = errors.Join(err, e.Links.Mend(l.from, l.to))
+			err = errors.Join(err, e.Links.HealLink(l.from, l.to))
 		}
 		h := hit{targets: words(links), seen: fmt.Sprintf("%d packets dropped", dropped)}
 		if err == nil && dropped == 0 {
@@ -153,7 +153,7 @@ func flapping() Fault {
 					if cut {
 						err = errors.Join(err, e.Links.Cut(l.from, l.to))
 					} else {
-						err = errors.Join(err, e.Links.Mend(l.from, l.to))
+						err = errors.Join(err, e.Links.HealLink(l.from, l.to))
 					}
 				}
 				times++
@@ -168,7 +168,7 @@ func flapping() Fault {
 		stop()
 		err = <-failed
 		for _, l := range links {
-			err = errors.Join(err, e.Links.Mend(l.from, l.to))
+			err = errors.Join(err, e.Links.HealLink(l.from, l.to))
 		}
 		return hit{targets: words(links), seen: fmt.Sprintf("%d turns, %d packets dropped", times, e.Links.Dropped()-before)}, err
 	}}
@@ -269,7 +269,7 @@ func isolateClients() Fault {
 		hold(ctx)
 		h := hit{targets: append(names(nodes...), host), seen: fmt.Sprintf("%d packets dropped", e.Links.Dropped()-before)}
 		for _, node := range nodes {
-			err = errors.Join(err, e.Links.Mend(host, node.ID), e.Links.Mend(node.ID, host))
+			err = errors.Join(err, e.Links.HealLink(host, node.ID), e.Links.HealLink(node.ID, host))
 		}
 		return h, err
 	}}

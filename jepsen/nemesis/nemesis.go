@@ -22,10 +22,10 @@ import (
 
 // Links breaks links between hosts. *network.Network implements it.
 type Links interface {
-	// Cut drops all packets from one host to another; Mend ends Cut and Loss.
+	// Cut drops all packets from one host to another; HealLink ends Cut and Loss.
 	Cut(from, to string) error
-	// Mend lets everything through again.
-	Mend(from, to string) error
+	// HealLink lets everything through again.
+	HealLink(from, to string) error
 	// Loss drops a percentage of the packets.
 	Loss(from, to string, percent int) error
 	// Rate bounds the bandwidth from a host; 0: no bound.

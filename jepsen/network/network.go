@@ -193,8 +193,8 @@ func (h *Host) Listen(port int) (net.Listener, error) {
 // Cut drops everything that one host sends to another, silently, including packets of established connections.
 func (n *Network) Cut(from, to string) error { return n.setDrop(from, to, dropping{percent: 100}) }
 
-// Mend ends Cut, Reject and Loss.
-func (n *Network) Mend(from, to string) error { return n.setDrop(from, to, dropping{}) }
+// HealLink ends Cut, Reject and Loss.
+func (n *Network) HealLink(from, to string) error { return n.setDrop(from, to, dropping{}) }
 
 // Reject answers packets from one host to another with a reset.
 func (n *Network) Reject(from, to string) error {

@@ -141,7 +141,7 @@ func TestACutKeepsWhatIsSentInOneDirectionBack(t *testing.T) {
 			if err != nil || hits[Link{direction[0], direction[1]}].Dropped == 0 {
 				t.Errorf("%v: nothing was counted: %v, %v", direction, hits, err)
 			}
-			if err := n.Mend(direction[0], direction[1]); err != nil {
+			if err := n.HealLink(direction[0], direction[1]); err != nil {
 				t.Fatal(err)
 			}
 			if after := dial(t, a, address); !echo(t, after, "three", patience) {

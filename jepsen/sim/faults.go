@@ -128,7 +128,7 @@ func (w *world) isolate(id string, hears, says bool) {
 	if w.rand.IntN(3) == 0 {
 		w.crash(id) // most defects need two faults close together
 	}
-	w.mesh.mend()
+	w.mesh.heal()
 }
 
 // cut cuts the links to a node, from it, or both.
@@ -149,7 +149,7 @@ func (w *world) flap() {
 			w.cut(id, true, true)
 		}
 		time.Sleep(time.Duration(w.rand.Int64N(int64(3 * w.plan.heartbeat))))
-		w.mesh.mend()
+		w.mesh.heal()
 		time.Sleep(time.Duration(w.rand.Int64N(int64(2 * w.plan.heartbeat))))
 	}
 }
@@ -179,7 +179,7 @@ func (w *world) transfer() {
 
 // heal heals all links and starts all stopped nodes.
 func (w *world) heal() {
-	w.mesh.mend()
+	w.mesh.heal()
 	w.mesh.setLatency(200*time.Microsecond, 200*time.Microsecond)
 	for _, id := range w.all() {
 		w.again(id)

@@ -15,7 +15,7 @@ func withLearner(t *testing.T, fn func(t *testing.T, w *world, leader, learner s
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(plan{nodes: 3, heartbeat: 350 * time.Millisecond, threshold: 10_000}, rand.New(rand.NewPCG(1, 1)), dir)
 		defer func() {
-			w.mesh.mend()
+			w.mesh.heal()
 			for _, id := range w.disband() {
 				w.stop(id)
 			}
@@ -82,7 +82,7 @@ func TestAVoterThatLacksAPromotionIsNeededForGood(t *testing.T) {
 			t.Fatal("the learner has no longer log than the others")
 		}
 		w.kill(old)
-		w.mesh.mend()
+		w.mesh.heal()
 		led := func() bool { return w.leader() != "" }
 		if eventually(5*time.Minute, led) == nil {
 			t.Errorf("%s leads", w.leader())

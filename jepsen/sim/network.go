@@ -45,8 +45,8 @@ func (m *mesh) sever(l link) {
 	m.cut[l] = true
 }
 
-// mend heals all directions. Data sent meanwhile arrives now, as by a TCP retransmission.
-func (m *mesh) mend() {
+// heal opens all directions. Data sent meanwhile arrives now, as by a TCP retransmission.
+func (m *mesh) heal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	clear(m.cut)
@@ -211,7 +211,7 @@ func newStream(m *mesh, l link) *stream {
 }
 
 func (s *stream) send(data []byte) (int, error) {
-	s.mesh.mu.Lock() // so that a concurrent mend releases this segment too
+	s.mesh.mu.Lock() // so that a concurrent heal releases this segment too
 	defer s.mesh.mu.Unlock()
 	wait, held := s.mesh.delay(s.link)
 	s.mu.Lock()

@@ -20,7 +20,7 @@ func TestAFollowerGoesOnAfterASnapshot(t *testing.T) {
 func losesTheAnswer(t *testing.T, dir string) {
 	w := newWorld(plan{nodes: 3, heartbeat: 350 * time.Millisecond, threshold: 20}, rand.New(rand.NewPCG(1, 1)), dir)
 	defer func() {
-		w.mesh.mend()
+		w.mesh.heal()
 		for _, id := range w.disband() {
 			w.stop(id)
 		}
@@ -58,7 +58,7 @@ func losesTheAnswer(t *testing.T, dir string) {
 	go c.do(context.Background(), openSession(c.name))
 	soon("entries after the snapshot", func() bool { return node.Status().LastIndex > has })
 	w.mesh.reset(away, "")
-	w.mesh.mend()
+	w.mesh.heal()
 	if eventually(time.Minute, w.alike) != nil {
 		t.Errorf("it never caught up, and was given %d snapshots", w.logs.count()-before)
 	}

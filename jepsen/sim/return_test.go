@@ -68,7 +68,7 @@ func TestAFailoverDoesNotWaitForWhoIsCutOff(t *testing.T) {
 				}
 			}
 			defer func() {
-				w.mesh.mend()
+				w.mesh.heal()
 				for i := range 3 {
 					w.stop(address(i))
 				}

@@ -31,7 +31,7 @@ const (
 // walLog is the store of kind WAL: raft-wal plus what it lacks.
 //
 //   - Entries have a checksum that is verified on reads.
-//   - Damage in the middle of the last file is told apart from a write that a power cut tore.
+//   - Damage in the middle of the last file is distinguished from a write that a power cut tore.
 //   - If the last file was full at a power cut, a new one follows.
 //   - A file that cannot be created ends the node.
 //   - One process at a time has the store open.

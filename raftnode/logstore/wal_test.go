@@ -117,7 +117,7 @@ func intactUpTo(t *testing.T, log raft.LogStore) (last uint64, err error) {
 }
 
 // TestADamagedWALIsNotRead: after any flipped bit of a file, the damage is reported, or reads return what was written. In the last append a
-// flipped bit cannot be told from a torn write, so that append is dropped.
+// flipped bit looks like a torn write, so that append is dropped.
 func TestADamagedWALIsNotRead(t *testing.T) {
 	onceForBoth(t)
 	dir := t.TempDir()
