@@ -18,15 +18,15 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/cli"
 )
 
-// advisedCommand is a command in the message of a refusal, up to what ends it there; unfilled is a value in it that its user has to
+// advisedCommand matches a command in the message of a refusal. unfilled matches a placeholder in it that the user has to
 // fill in.
 var (
 	advisedCommand = regexp.MustCompile(`quotad quota apply [^;"\\]+`)
 	unfilled       = regexp.MustCompile(`=[A-Z]+\b`)
 )
 
-// TestAdvice_CommandsOfTheGatewayWorkAsPrinted: a call is refused for its quotas, its user runs the command that the refusal prints, with
-// figures in the place of what is in capitals, and the same call passes.
+// TestAdvice_CommandsOfTheGatewayWorkAsPrinted: the gateway refuses a call because of its quotas. The user runs the command
+// that the refusal prints, with figures for the placeholders in capitals, and the same call passes.
 func TestAdvice_CommandsOfTheGatewayWorkAsPrinted(t *testing.T) {
 	cluster := quotatest.New(t)
 	cluster.Clock().Run()
@@ -93,7 +93,7 @@ func TestAdvice_CommandsOfTheGatewayWorkAsPrinted(t *testing.T) {
 			waitUntil(t, "the call passes", func() bool { status, _ := ask(path, body); return status == http.StatusOK })
 		})
 	}
-	// The commands without a figure.
+	// Commands without placeholders.
 	for _, command := range []string{"quotad quota apply --help", "quotad preset show prices", "quotad token new --holder *@m"} {
 		if code, out := runAdvised(t, server, command); code != cli.ExitOK {
 			t.Errorf("%s: exit code %d: %s", command, code, out)
@@ -101,12 +101,12 @@ func TestAdvice_CommandsOfTheGatewayWorkAsPrinted(t *testing.T) {
 	}
 }
 
-// runAdvised runs a command line, whose words have no spaces.
+// runAdvised runs a command line whose words contain no spaces.
 func runAdvised(t *testing.T, server, command string) (cli.ExitCode, string) {
 	t.Helper()
 	var out bytes.Buffer
 	app := newApp(strings.NewReader(""), &out, &out)
-	app.Environ = []string{"QUOTAD_SERVER=" + server} // and nothing of what other tests set
+	app.Environ = []string{"QUOTAD_SERVER=" + server} // and no settings of other tests
 	return app.Run(t.Context(), strings.Fields(command)[1:]), out.String()
 }
 

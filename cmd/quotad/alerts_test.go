@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// TestAlertsNameMetricsThatExist: each metric that docs/alerts.yaml asks for is one that the code makes.
+// TestAlertsNameMetricsThatExist: the code exports each metric that docs/alerts.yaml queries.
 func TestAlertsNameMetricsThatExist(t *testing.T) {
 	text, err := os.ReadFile("../../docs/alerts.yaml")
 	if err != nil {

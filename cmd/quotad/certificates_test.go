@@ -16,8 +16,8 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// scriptCertificates makes a fresh CA and a certificate for both sides of connections on loopback; and, for each name, a pair NAME.pem
-// and NAME-key.pem that bears it.
+// scriptCertificates makes a new CA and a certificate for both sides of connections on loopback. For each name it also
+// makes a pair NAME.pem and NAME-key.pem that carries the name.
 func scriptCertificates(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, "certificates DIR [NAME...]")
 	dir := ts.MkAbs(args[0])

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestDecisions_ListHasEveryRecord: records are numbered without gaps, and the list has each with its own date.
+// TestDecisions_ListHasEveryRecord: records are numbered without gaps, and the list has a row for each, with the record's
+// date.
 func TestDecisions_ListHasEveryRecord(t *testing.T) {
 	t.Parallel()
 	const folder = "../../docs/decisions"
@@ -25,7 +26,7 @@ func TestDecisions_ListHasEveryRecord(t *testing.T) {
 		t.Errorf("the list has %d rows for %d records", rows, len(records))
 	}
 	head := regexp.MustCompile(`^# (\d+)\. .+\n\n(\d{4}-\d\d-\d\d), accepted`)
-	for i, path := range records { // in the order of their names
+	for i, path := range records { // sorted by name
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

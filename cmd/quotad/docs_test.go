@@ -19,12 +19,13 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 )
 
-// Every console block of README.md and of the pages below docs/ is run as it stands, in one shell per document, against the binary. A
-// block's lines that begin with "$ " are commands (continued by "> "); what follows is their output. A command must
-// succeed. Where its output is shown, it must be the same, apart from numbers, identifiers, durations and the width of
-// columns; a line "..." stands for any lines, "..." in a line for any text. Ports 74xx of loopback are replaced by free ones.
+// Every console block of README.md and of the pages below docs/ runs unchanged, in one shell per document, against the
+// binary. A block's lines that begin with "$ " are commands (continued by "> "); the lines after them are their output. A
+// command must succeed. Where the page shows its output, the output must be the same, apart from numbers, identifiers,
+// durations and the width of columns; a line "..." stands for any lines, "..." in a line for any text. Ports 74xx of
+// loopback become free ones.
 //
-// A document gets a `quotad dev` on port 7450, unless it holds the comment below: then it starts nodes itself.
+// A document gets a `quotad dev` on port 7450, unless it contains the comment below: such a page starts its own nodes.
 const startsNodes = "<!-- this page starts its own nodes -->"
 
 func TestDocuments(t *testing.T) {
@@ -66,7 +67,7 @@ func documents(t *testing.T) []string {
 	return pages
 }
 
-// TestDocuments_GoProgramsBuild: each whole program that a page shows builds against this module as it stands.
+// TestDocuments_GoProgramsBuild: each whole program that a page shows builds against this module.
 func TestDocuments_GoProgramsBuild(t *testing.T) {
 	t.Parallel()
 	built := 0
@@ -96,7 +97,7 @@ func TestDocuments_GoProgramsBuild(t *testing.T) {
 	}
 }
 
-// consoleCommand is one command of a document.
+// consoleCommand is one command of a document, with the output that the page shows.
 type consoleCommand struct {
 	line int
 	text string
@@ -175,7 +176,7 @@ func runDocument(t *testing.T, commands []consoleCommand, startsItsNodes bool) {
 	}
 }
 
-// shellFor makes a shell that finds quotad, and everything that it starts ends with the test.
+// shellFor makes a shell with quotad in its PATH. All processes that it starts end with the test.
 func shellFor(t *testing.T, dir, server string) *exec.Cmd {
 	t.Helper()
 	for _, program := range []string{"bash", "curl"} {
@@ -205,7 +206,7 @@ func shellFor(t *testing.T, dir, server string) *exec.Cmd {
 	return shell
 }
 
-// documentEnv is an environment with the quotad that runs documents' commands.
+// documentEnv is an environment whose PATH starts with the quotad that runs documents' commands.
 func documentEnv(t *testing.T, extra ...string) []string {
 	t.Helper()
 	bin := t.TempDir()
@@ -255,12 +256,12 @@ var (
 	blanks = regexp.MustCompile(`\s+`)
 )
 
-// normal takes out of a line what differs from run to run.
+// normal replaces the parts of a line that differ from run to run.
 func normal(line string) string {
 	return strings.TrimSpace(blanks.ReplaceAllString(varies.ReplaceAllString(line, "N"), " "))
 }
 
-// sameOutput compares output with what a page shows.
+// sameOutput compares output with the output that a page shows.
 func sameOutput(got, want []string) bool {
 	if len(want) == 0 {
 		return len(got) == 0
@@ -305,7 +306,8 @@ func TestSameOutput(t *testing.T) {
 	}
 }
 
-// The reference of the settings in docs/operations.md is the table of package config, row by row.
+// TestSettingsReference: the reference of the settings in docs/operations.md equals the table of package config, row by
+// row.
 func TestSettingsReference(t *testing.T) {
 	const path, begin, end = "../../docs/operations.md", "<!-- settings -->\n", "<!-- end of settings -->"
 	page, err := os.ReadFile(path)

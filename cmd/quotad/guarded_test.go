@@ -50,15 +50,16 @@ func apisOf(token, address string) apis {
 	}
 }
 
-// guardedNodes are three nodes' processes whose callers need tokens: one of an operator, and many of users. The first node leads.
+// guardedNodes are the processes of three nodes that require tokens: one token of an operator and many of users. The first
+// node leads.
 type guardedNodes struct {
-	// addresses are of the API, ops of the operators' ports.
+	// addresses are those of the API, ops those of the operators' ports.
 	addresses, ops []string
 	dir            string
 	env            []string
 	operator       apis
 	users          []apis
-	// tokens are the users', operatorToken the operator's.
+	// tokens are the users', operatorToken is the operator's.
 	tokens        []string
 	operatorToken string
 }
@@ -144,13 +145,13 @@ func (n *guardedNodes) serve(t *testing.T, args ...string) *sayings {
 	return said
 }
 
-// run carries an operator's command out, which must end well within the bound.
+// run runs an operator's command, which must end within operatorsBound.
 func (n *guardedNodes) run(t *testing.T, args ...string) string {
 	t.Helper()
 	return n.fails(t, 0, args...)
 }
 
-// fails is run for a command that ends with a code.
+// fails runs a command that must end with a given exit code.
 func (n *guardedNodes) fails(t *testing.T, code int, args ...string) string {
 	t.Helper()
 	out, ended := n.soon(t, args...)
@@ -160,7 +161,7 @@ func (n *guardedNodes) fails(t *testing.T, code int, args ...string) string {
 	return out
 }
 
-// soon runs a command, which has to end soon, and returns what it printed and its exit code.
+// soon runs a command, which must end within operatorsBound, and returns its output and exit code.
 func (n *guardedNodes) soon(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
 	began := time.Now()
@@ -176,24 +177,24 @@ func (n *guardedNodes) soon(t *testing.T, args ...string) (out string, code int)
 	return string(printed), cmd.ProcessState.ExitCode()
 }
 
-// occupied is what one caller holds at the leader's API port: all streams that it can get.
+// occupied is the caller that holds all the streams that it can get at the leader's API port.
 type occupied struct {
 	apis
 	client *http.Client
 	url    string
-	// refused counts by budget how often it was refused one more.
+	// refused counts, by budget, how often the leader refused the caller one more stream.
 	refused map[string]*atomic.Int64
 	working sync.WaitGroup
 }
 
 const (
-	// perConnection is how many streams of HTTP/2 share a connection at most.
+	// perConnection is the maximum number of HTTP/2 streams that share a connection.
 	perConnection = 250
-	// mostAtOnce is more than a caller can get of streams.
+	// mostAtOnce exceeds the number of streams that a caller can get.
 	mostAtOnce = rpc.DefaultMaxInFlight / 2
 )
 
-// occupy takes all of some budgets that a token can get at the leader, and goes on asking for more.
+// occupy takes all of some budgets that a token can get at the leader, and keeps asking for more.
 func (n *guardedNodes) occupy(t *testing.T, token string, rooms map[string]func(*occupied, context.Context)) *occupied {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -216,8 +217,8 @@ func (n *guardedNodes) occupy(t *testing.T, token string, rooms map[string]func(
 	return o
 }
 
-// fromElsewhere connects from another host than everybody else, where the system has more than one address of loopback: a client that
-// wants many streams at once opens many connections, and nodes share those that nobody was let in on yet by address.
+// fromElsewhere dials from a host address of its own, where the system has more than one loopback address. A client that
+// wants many streams opens many connections, and nodes divide unauthenticated connections among source addresses.
 func fromElsewhere() *net.Dialer {
 	elsewhere := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}
 	if listener, err := net.ListenTCP("tcp", elsewhere); err == nil {
@@ -227,8 +228,8 @@ func fromElsewhere() *net.Dialer {
 	return &net.Dialer{}
 }
 
-// more has another one begun, as fast as connections take them, until it is refused; then now and then, and more the longer none is
-// refused: then some were cut off.
+// more starts streams as fast as connections take them, until one is refused. Then it starts one now and then, and more the
+// longer none is refused, because then some streams were cut off.
 func (o *occupied) more(ctx context.Context, refused *atomic.Int64, one func(context.Context)) {
 	pace := time.NewTicker(poll)
 	defer pace.Stop()
@@ -269,7 +270,7 @@ func (o *occupied) watch(ctx context.Context) {
 	}
 }
 
-// untilFull waits until it was refused one more of each budget.
+// untilFull waits until the leader has refused one more of each budget.
 func (o *occupied) untilFull(t *testing.T) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -286,7 +287,7 @@ func (o *occupied) untilFull(t *testing.T) {
 	}
 }
 
-// status asks the leader for its status until it is answered: a connection may be cut off on a busy machine.
+// status queries the leader's status until it answers: on a busy machine a connection may be cut off.
 func (n *guardedNodes) status(t *testing.T) *quotav1.GetStatusResponse {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; {
@@ -301,8 +302,8 @@ func (n *guardedNodes) status(t *testing.T) *quotav1.GetStatusResponse {
 	}
 }
 
-// checkOccupied waits until the leader knows of a caller at its part of some budgets: on a busy machine streams that are not read are cut
-// off, and begin again.
+// checkOccupied waits until the leader counts a caller at its part of some budgets. On a busy machine streams that nobody
+// reads are cut off, and start again.
 func (n *guardedNodes) checkOccupied(t *testing.T, caller string, rooms map[string]func(*occupied, context.Context)) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -321,7 +322,7 @@ func (n *guardedNodes) checkOccupied(t *testing.T, caller string, rooms map[stri
 	}
 }
 
-// occupied says of which budgets a caller has less than nine tenths of its part, as the leader knows it; empty: of none.
+// occupied names the budgets of which the caller has less than nine tenths of its part by the leader's count; empty: none.
 func (n *guardedNodes) occupied(t *testing.T, caller string, rooms map[string]func(*occupied, context.Context)) (said string) {
 	t.Helper()
 	status := n.status(t)

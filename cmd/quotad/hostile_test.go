@@ -21,31 +21,33 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// operatorsBound is ten times what is promised of an operator's command while everything is full: other tests run beside this.
+// operatorsBound is ten times the promised bound of an operator's command while all budgets are full: other tests run at
+// the same time.
 const operatorsBound = 10 * time.Second
 
-// greedy is one caller, that takes of what callers share.
+// greedy is one caller that fills the budgets that callers share.
 type greedy struct {
 	apis
 	name string
-	// taken numbers what it takes.
+	// taken numbers the things it takes.
 	taken int
-	// answered is the session whose results it acknowledges, kept the one whose results it does not; 0: it has none yet.
+	// answered is the session whose results it acknowledges, kept the one whose results it does not acknowledge; 0: not
+	// opened yet.
 	answered, kept uint64
 	lease          *quotav1.Lease
 }
 
-// taking is how a caller takes one more of a budget.
+// taking takes one more of a budget.
 type taking struct {
 	budget string
-	// one takes one, and returns the budget that it was refused for; empty: it got it.
+	// one takes one, and returns the budget that refused it; empty: granted.
 	one func(ctx context.Context, g *greedy) string
 }
 
-// notTaken stands for whatever kept a caller from taking something that is no budget.
+// notTaken stands for any reason other than a budget.
 const notTaken = "no budget"
 
-// refusedFor returns the budget that a call was refused for, empty where it got what it asked for.
+// refusedFor returns the budget that refused a call; empty: the call succeeded.
 func refusedFor(err error, outcome *quotav1.ReserveResponse) string {
 	if refusal := outcome.GetRefusal(); refusal != nil {
 		return cmp.Or(refusal.Budget, notTaken)
@@ -56,7 +58,7 @@ func refusedFor(err error, outcome *quotav1.ReserveResponse) string {
 	return cmp.Or(infoOf(err).GetBudget(), notTaken)
 }
 
-// infoOf returns what an error says of itself, nil where it says nothing.
+// infoOf returns the ErrorInfo of an error; nil: it has none.
 func infoOf(err error) *quotav1.ErrorInfo {
 	var failed *connect.Error
 	if !errors.As(err, &failed) {
@@ -78,7 +80,7 @@ func (g *greedy) another() string {
 	return fmt.Sprintf("%s-%d", g.name, g.taken)
 }
 
-// open opens a session for an own use of it, unless there is one.
+// open opens a session, unless the caller has one for this purpose.
 func (g *greedy) open(ctx context.Context, session *uint64) error {
 	if *session != 0 {
 		return nil
@@ -90,7 +92,7 @@ func (g *greedy) open(ctx context.Context, session *uint64) error {
 	return err
 }
 
-// reserve reserves one of a quota for an hour.
+// reserve reserves one unit of a quota for an hour.
 func (g *greedy) reserve(ctx context.Context, holder, quota string, with func(*quotav1.ReserveRequest)) string {
 	request := &quotav1.ReserveRequest{Holder: holder, Items: []*quotav1.Item{{Quota: quota}}, Ttl: durationpb.New(time.Hour)}
 	if with != nil {
@@ -100,7 +102,7 @@ func (g *greedy) reserve(ctx context.Context, holder, quota string, with func(*q
 	return refusedFor(err, res)
 }
 
-// release gives a lease back that does not exist, which costs nothing but the request's result.
+// release releases a lease that does not exist, which costs nothing except the request's result.
 func (g *greedy) release(ctx context.Context, id *quotav1.RequestId) string {
 	_, err := g.quota.Release(ctx, &quotav1.ReleaseRequest{RequestId: id, Lease: 1 << 40, Fence: 1})
 	if info := infoOf(err); info.GetReason() == quotav1.Reason_REASON_STALE_FENCE {
@@ -109,8 +111,9 @@ func (g *greedy) release(ctx context.Context, id *quotav1.RequestId) string {
 	return refusedFor(err, nil)
 }
 
-// takings are all that callers share, in an order in which each can be filled: who has its part of the leases gets as far as to no
-// other budget with a Reserve, and who has its part of the results no key. The wait is a session's that has room for results.
+// takings covers all shared budgets, in an order in which a caller can fill each. A caller that has its part of the leases
+// cannot reach any other budget with a Reserve. One that has its part of the results cannot get a key. The waiting Reserve
+// uses a session that has room for results.
 func takings() []taking {
 	return []taking{
 		{"waiters", func(ctx context.Context, g *greedy) string {
@@ -160,19 +163,19 @@ func takings() []taking {
 	}
 }
 
-// hostile are callers that take all they can get, and go on trying.
+// hostile are callers that take all they can get and keep trying.
 type hostile struct {
 	stop    context.CancelFunc
 	working sync.WaitGroup
 	full    []*filling
 }
 
-// filling tells how far one of them is.
+// filling is the progress of one of them.
 type filling struct {
 	mu sync.Mutex
-	// at is the budget that it fills now, last what the last refusal was for; empty at: it was refused for each of them.
+	// at is the budget that it fills now; empty: each budget has refused it. last is the reason for the last refusal.
 	at, last string
-	// rounds counts how often it was refused again since, for each of them.
+	// rounds counts how often each budget has refused it again since.
 	rounds atomic.Int64
 }
 
@@ -188,7 +191,8 @@ func (f *filling) String() string {
 	return fmt.Sprintf("fills %s, last refused for %q, tried in vain %d times since", f.at, f.last, f.rounds.Load())
 }
 
-// flood has each user fill one budget after the other, until it is refused more of it by the budget's name, and then try again and again.
+// flood lets each user fill one budget after the other until the budget refuses it by name. Then each user tries again and
+// again.
 func (n *guardedNodes) flood(t *testing.T, users int, lease *quotav1.Lease) *hostile {
 	ctx, cancel := context.WithCancel(t.Context())
 	h := &hostile{stop: cancel}
@@ -217,7 +221,7 @@ func (h *hostile) end() {
 	h.working.Wait()
 }
 
-// untilFull waits until each of them was refused for each budget by name, and has tried again.
+// untilFull waits until each budget has refused each caller by name, and each caller has tried again.
 func (h *hostile) untilFull(t *testing.T) {
 	t.Helper()
 	deadline := time.After(patience)
@@ -234,7 +238,7 @@ func (h *hostile) untilFull(t *testing.T) {
 	}
 }
 
-// refusals returns how many were refused for each budget by now, as the nodes' metrics have it.
+// refusals returns the number of refusals so far by budget, from the nodes' metrics.
 func (n *guardedNodes) refusals(t *testing.T) map[string]int64 {
 	t.Helper()
 	counts := map[string]int64{}
@@ -259,7 +263,8 @@ func (n *guardedNodes) refusals(t *testing.T) map[string]int64 {
 	return counts
 }
 
-// checkFull checks that the node knows of callers at their part of each budget that there is, and that these are the ones that are taken.
+// checkFull checks that the node counts callers at their part of each budget, and that takings covers exactly these
+// budgets.
 func (n *guardedNodes) checkFull(t *testing.T, users int) {
 	t.Helper()
 	status := n.status(t)
@@ -276,7 +281,7 @@ func (n *guardedNodes) checkFull(t *testing.T, users int) {
 		if refused[b.Name] < int64(users) {
 			t.Errorf("%s: %d refusals, there are %d callers at their part", b.Name, refused[b.Name], users)
 		}
-		if b.CallersAtBudget == 0 && b.Name != "reports" { // reports are counted by the minute
+		if b.CallersAtBudget == 0 && b.Name != "reports" { // the budget of reports is per minute
 			t.Errorf("%s: no caller has its part", b.Name)
 		}
 	}
@@ -285,9 +290,10 @@ func (n *guardedNodes) checkFull(t *testing.T, users int) {
 	}
 }
 
-// TestOperators_WorkWhileCallersFillEverything: callers that take what they can of all that callers share, every stream that one can get
-// at the leader too, and go on asking for more, keep no operator's command from being carried out soon; and those who take little are
-// served. Calls are taken up in rpc's TestCalls_OfOneCallerLeaveRoom: a node ends a call whose body does not come after 10 s.
+// TestOperators_WorkWhileCallersFillEverything: callers fill every shared budget, hold every stream that a caller can get
+// at the leader, and keep asking for more. All operators' commands still end soon, and callers that take little are served.
+// In-flight calls are the subject of rpc's TestCalls_OfOneCallerLeaveRoom: a node ends a call whose body does not arrive
+// within 10 s.
 func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 	users := 10
 	if testing.Short() {
@@ -302,7 +308,8 @@ func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.run(t, "quota", "apply", "-f", "quotas.yaml")
-	// A caller's part of leases is more than those of what takes leases besides, its part of results more than those of its keys.
+	// A caller's part of the leases exceeds its parts of the other budgets that need leases; its part of the results
+	// exceeds that of its keys.
 	n.run(t, "limits", "--max-sessions", "80", "--max-keys", "160", "--max-tasks", "80", "--max-leases", "500", "--max-waiters", "80",
 		"--max-reports", "80", "--max-result-bytes", "100000", "--max-holder-bytes", "10000", "--max-operation-bytes", "15000",
 		"--caller-min", "0.01")
@@ -343,7 +350,7 @@ func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 	callers.end()
 }
 
-// operate carries every operator's command out that leaves the state as full as it is. held is a lease to be revoked.
+// operate runs every operator's command that leaves the state as full as it is. held is a lease to revoke.
 func (n *guardedNodes) operate(t *testing.T, held uint64) {
 	t.Helper()
 	for _, args := range [][]string{
@@ -371,7 +378,8 @@ func (n *guardedNodes) operate(t *testing.T, held uint64) {
 		n.run(t, args...)
 	}
 	n.fails(t, 3, "member", "remove", "n9")
-	// On a busy machine a follower may be without a leader for a moment, which it has to say: what counts is that it is soon answered.
+	// On a busy machine a follower may have no leader for a moment, and reports it. This checks only that the answer
+	// arrives soon.
 	if out, code := n.soon(t, "status", "--check", "--cluster"); code > 1 || !strings.Contains(out, "n3 is ") {
 		t.Errorf("status --check --cluster ended with %d\n%s", code, out)
 	}

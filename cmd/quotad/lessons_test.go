@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestEveryLessonIsGuarded: each row of docs/lessons.md names a test and the folder in which it is, and each defect of another
-// project says where it was told. That the tests exist is checked with the links (.ci/links).
+// TestEveryLessonIsGuarded: each row of docs/lessons.md names a test and its folder, and each defect of another project
+// cites its source. .ci/links checks that the tests exist.
 func TestEveryLessonIsGuarded(t *testing.T) {
 	page, err := os.ReadFile("../../docs/lessons.md")
 	if err != nil {

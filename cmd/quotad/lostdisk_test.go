@@ -16,7 +16,7 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback"
 )
 
-// diskNode is a node as a process, with a data directory that a test spoils.
+// diskNode is a node's process, with a data directory that a test damages.
 type diskNode struct {
 	dir, api string
 	args     []string
@@ -87,7 +87,7 @@ func (n *diskNode) ready(t *testing.T) {
 	waitFor(t, n.said, func() bool { code, _ := fetch(n.api + "/readyz"); return code == http.StatusOK })
 }
 
-// refuses starts a node and expects that it ends by itself, says what is lost, and serves nobody.
+// refuses starts a node and expects that it exits without ever serving, and that it names the lost part.
 func (n *diskNode) refuses(t *testing.T, words ...string) {
 	t.Helper()
 	n.start(t)
@@ -108,7 +108,7 @@ func (n *diskNode) refuses(t *testing.T, words ...string) {
 	}
 }
 
-// gone says whether the process has ended.
+// gone reports whether the process has ended with an error.
 func (n *diskNode) gone() bool {
 	select {
 	case err := <-n.ended:
@@ -135,7 +135,7 @@ func (n *diskNode) call(method string, request any) map[string]any {
 	return answer
 }
 
-// applies gives the cluster a quota of 400 slots, safe to repeat.
+// applies sends a quota of 400 slots to the cluster; this is safe to repeat.
 func (n *diskNode) applies(t *testing.T) {
 	t.Helper()
 	waitFor(t, n.said, n.tryToApply)
@@ -145,7 +145,7 @@ func (n *diskNode) tryToApply() bool {
 	return n.call("AdminService/ApplyQuotas", map[string]any{"quotas": []any{map[string]any{"name": "q", "slots": map[string]any{"limit": 400}}}}) != nil
 }
 
-// grants takes 20 times 20, and returns what was granted and the fences.
+// grants reserves 20 times 20, and returns the granted amount and the fences.
 func (n *diskNode) grants() (granted int, fences []string) {
 	for i := range 20 {
 		answer := n.call("QuotaService/Reserve", map[string]any{
@@ -159,8 +159,8 @@ func (n *diskNode) grants() (granted int, fences []string) {
 	return granted, fences
 }
 
-// Two of three nodes lose only their raft.db, identity and snapshots stay. Were they let vote, they would grant the whole limit again,
-// under the same fences: 800 of 400, and the fences 1 to 20 twice.
+// Two of three nodes lose only their raft.db; identity and snapshots stay. If they could vote, they would grant the whole
+// limit again under the same fences: 800 of 400, and the fences 1 to 20 twice.
 func TestNodesThatLostTheirLogDoNotGrantAgain(t *testing.T) {
 	for _, store := range []struct{ name, file string }{{"boltdb", "raft.db"}, {"wal", "wal"}} {
 		t.Run(store.name, func(t *testing.T) {
@@ -200,7 +200,8 @@ func TestNodesThatLostTheirLogDoNotGrantAgain(t *testing.T) {
 	}
 }
 
-// A node that lost any one part of its data directory does not start, and says which part, and what to do; put back, it starts.
+// A node that lost any one part of its data directory does not start, and says which part it lost and what to do. With the
+// part restored, it starts.
 func TestANodeThatLostAPartOfItsDiskRefusesToStart(t *testing.T) {
 	for _, store := range []string{"boltdb", "wal"} {
 		t.Run(store, func(t *testing.T) {
@@ -209,7 +210,7 @@ func TestANodeThatLostAPartOfItsDiskRefusesToStart(t *testing.T) {
 			n.applies(t)
 			n.grants()
 			waitFor(t, n.said, func() bool {
-				found, _ := filepath.Glob(filepath.Join(n.dir, "snapshots", "*[0-9]", "meta.json")) // not one that is being made
+				found, _ := filepath.Glob(filepath.Join(n.dir, "snapshots", "*[0-9]", "meta.json")) // not one that is being written
 				return len(found) > 0
 			})
 			n.kill()
@@ -257,8 +258,8 @@ func TestANodeThatLostAPartOfItsDiskRefusesToStart(t *testing.T) {
 	}
 }
 
-// flipsOf returns places in files at which a flipped bit once ended a node with a panic, or went unseen: a meta page, and the version in a
-// snapshot's description.
+// flipsOf returns positions in files at which a flipped bit once caused a panic or went unnoticed: a meta page, and the
+// version in a snapshot's description.
 func flipsOf(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	found := map[string]int64{}

@@ -1,4 +1,5 @@
-// Command quotad is a node of a replicated quota store, the tool to operate a cluster of them, and a holder for shells.
+// Command quotad is a node of a replicated quota store, the tool that operates a cluster of such nodes, and a holder for
+// shells.
 package main
 
 import (
@@ -8,7 +9,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	// Zones in the messages of tools must be known on machines without a table of their own, too.
+	// Embeds the time zone database: messages of tools name zones, and some machines have no database.
 	_ "time/tzdata"
 
 	"github.com/spf13/cobra"
@@ -22,23 +23,23 @@ import (
 
 func main() { os.Exit(run()) }
 
-// run carries the command line out and returns the exit code.
+// run runs the command line and returns the exit code.
 func run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// The first signal asks to stop in order; after it the default is back, so that a second one ends the process.
+	// The first signal requests an orderly stop and restores the default action, so that a second signal ends the process.
 	context.AfterFunc(ctx, stop)
 	return int(newApp(os.Stdin, os.Stdout, os.Stderr).Run(ctx, os.Args[1:]))
 }
 
-// newApp joins the product's commands and the laboratory's. Nothing else of the product knows the laboratory.
+// newApp joins the product's commands and the laboratory's. No other part of the product depends on the laboratory.
 func newApp(in io.Reader, out, err io.Writer) *cli.App {
 	return &cli.App{
 		In: in, Out: out, Err: err, Environ: os.Environ(), Extra: []*cobra.Command{demo.Command(), measures(), plan.Command()},
 	}
 }
 
-// measures is quotad bench, with what it measures besides the cluster.
+// measures is quotad bench with its subcommand for the gateway.
 func measures() *cobra.Command {
 	cmd := bench.Command()
 	cmd.AddCommand(gatewaybench.Command())

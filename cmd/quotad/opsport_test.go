@@ -16,19 +16,19 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// crowd are clients of many addresses at one port.
+// crowd are clients with many source addresses at one port.
 type crowd struct {
 	ctx     context.Context
 	port    string
 	working sync.WaitGroup
 }
 
-// from dials from another address of this machine each time.
+// from returns a dialer with its own source address for each i, 200 in all.
 func (c *crowd) from(i int) net.Dialer {
 	return net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 2, byte(1+i%200))}}
 }
 
-// keepsSilent opens connections on which nothing is sent, again whenever one is ended.
+// keepsSilent holds connections on which it sends nothing, and reopens each that the node ends.
 func (c *crowd) keepsSilent(connections int) {
 	for i := range connections {
 		c.working.Go(func() {
@@ -47,7 +47,7 @@ func (c *crowd) keepsSilent(connections int) {
 	}
 }
 
-// watchesHealth opens streams of health, and returns how many were let in when all were answered.
+// watchesHealth opens streams of health, and returns how many the node admitted once all were answered.
 func (c *crowd) watchesHealth(streams int) (watching int) {
 	const each = 25
 	answered := make(chan bool, streams)
@@ -96,9 +96,10 @@ func (c *crowd) asks(path string, clients int) {
 	}
 }
 
-// TestOpsPort_AnswersWhileCallersFloodTheOther: strangers of many addresses hold more silent connections than their pool of the leader's
-// API port takes, watch health on as many streams as they can get, and ask for readiness as fast as they can. Health answers at both
-// ports; metrics, profiles and operators' commands at the operators' one; and no election comes of it.
+// TestOpsPort_AnswersWhileCallersFloodTheOther: unauthenticated clients with many addresses attack the leader's API port.
+// They hold more silent connections than their pool takes, watch health on as many streams as they can get, and request
+// readiness as fast as they can. Health answers at both ports; metrics, profiles and operators' commands answer at the
+// operators' port. No election results.
 func TestOpsPort_AnswersWhileCallersFloodTheOther(t *testing.T) {
 	n := startGuarded(t, 1)
 	before := n.settled(t)
@@ -108,7 +109,7 @@ func TestOpsPort_AnswersWhileCallersFloodTheOther(t *testing.T) {
 		cancel()
 		c.working.Wait()
 	})
-	const watchers, silent = 2000, 2500 // strangers' pool is 2,000 connections
+	const watchers, silent = 2000, 2500 // unauthenticated callers share a pool of 2,000 connections
 	if watching := c.watchesHealth(watchers); watching < 100 || watching == watchers {
 		t.Errorf("%d of %d watch", watching, watchers)
 	}
@@ -145,7 +146,7 @@ func TestOpsPort_AnswersWhileCallersFloodTheOther(t *testing.T) {
 	}
 }
 
-// terms tells who leads in which term, as the operators' port of each node has it.
+// terms returns leader and term as the operators' port of each node reports them.
 func (n *guardedNodes) terms(t *testing.T) string {
 	t.Helper()
 	var all []string
@@ -159,7 +160,7 @@ func (n *guardedNodes) terms(t *testing.T) string {
 	return strings.Join(all, ", ")
 }
 
-// settled waits until all nodes say the same of leader and term.
+// settled waits until all nodes report the same leader and term.
 func (n *guardedNodes) settled(t *testing.T) (terms string) {
 	t.Helper()
 	waitFor(t, new(sayings), func() bool {
@@ -170,7 +171,7 @@ func (n *guardedNodes) settled(t *testing.T) (terms string) {
 	return terms
 }
 
-// profile asks for a short one with a token, if any.
+// profile requests /debug/pprof/cmdline with a token, if any, and returns the status code.
 func (n *guardedNodes) profile(t *testing.T, address, token string) int {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/debug/pprof/cmdline", nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 )
 
-// knobs returns the rows of the tables of knobs of a page, by the knob's name: unit, default, in fleet, bounds, and the last cell.
+// knobs returns the rows of a page's table of knobs by the knob's name: unit, default, in fleet, bounds, and the last cell.
 func knobs(t *testing.T, path string) map[string][]string {
 	t.Helper()
 	page, err := os.ReadFile(path)
@@ -33,8 +33,8 @@ func knobs(t *testing.T, path string) map[string][]string {
 	return rows
 }
 
-// TestPolicyPages: each mechanism's page states its knobs as docs/policy.md does (whose defaults and bounds a test of fsm compares
-// with the code), every knob has its page, and every page its picture.
+// TestPolicyPages: each mechanism's page states its knobs as docs/policy.md does, every knob has its page, and every page
+// has its picture. A test of fsm compares defaults and bounds in docs/policy.md with the code.
 func TestPolicyPages(t *testing.T) {
 	all := knobs(t, "../../docs/policy.md")
 	if len(all) < 15 {
@@ -66,7 +66,7 @@ func TestPolicyPages(t *testing.T) {
 	}
 }
 
-// TestTheFleetProfileIsAsThePageSays.
+// TestTheFleetProfileIsAsThePageSays: the values of profile fleet are those of docs/policy.md.
 func TestTheFleetProfileIsAsThePageSays(t *testing.T) {
 	file, err := quotafile.Parse("f", []byte("quotas: [{name: q, window: {limit: 100, every: hour}, policy: {profile: fleet}}]"))
 	if err != nil {

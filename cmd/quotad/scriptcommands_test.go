@@ -20,13 +20,13 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback"
 )
 
-// patience bounds every wait in a script; nothing is concluded from how long something took.
+// patience bounds every wait in a script; no test concludes anything from a duration.
 const patience = 60 * time.Second
 
-// poll is how often something is looked at while it is waited for.
+// poll is the interval at which a wait checks its condition.
 const poll = 20 * time.Millisecond
 
-// scriptCommands are the commands that our scripts have besides those of testscript.
+// scriptCommands are our scripts' commands in addition to those of testscript.
 func scriptCommands() map[string]func(*testscript.TestScript, bool, []string) {
 	return map[string]func(*testscript.TestScript, bool, []string){
 		// ports NAME...: sets each variable to a free port of loopback.
@@ -45,18 +45,19 @@ func scriptCommands() map[string]func(*testscript.TestScript, bool, []string) {
 		"logged": scriptLogged,
 		// capture NAME PATTERN: sets a variable to the pattern's first group in the last standard output.
 		"capture": scriptCapture,
-		// exits CODE PROGRAM ARG...: runs a program that must end with this code; stdout and stderr look at its output.
+		// exits CODE PROGRAM ARG...: runs a program that must end with this code; stdout and stderr match its output.
 		"exits": scriptExits,
 		// get URL PATTERN: fetches a URL until its body matches.
 		"get": scriptGet,
-		// certificates DIR: makes a CA and a certificate for loopback: ca.pem, cert.pem, key.pem.
+		// certificates DIR [NAME...]: makes a CA and a certificate for loopback: ca.pem, cert.pem, key.pem; and for each
+		// name NAME.pem, NAME-key.pem.
 		"certificates": scriptCertificates,
-		// What files are like, and how they break: see each.
+		// Commands that check files and damage them: see each.
 		"mode": scriptMode, "glob-gone": scriptGlobGone, "damage": scriptDamage, "secret": scriptSecret, "tokenfile": scriptTokenFile,
 	}
 }
 
-// processes are the ones that a script started, by name.
+// processes are the processes that a script started, by name.
 type processes struct{ all map[string]*process }
 
 type process struct {
@@ -74,12 +75,12 @@ func setupScript(env *testscript.Env) error {
 	if err := separateCommands(env); err != nil {
 		return err
 	}
-	// A time of day that is two to three hours ahead, as a provider's message has it.
+	// A time of day two to three hours ahead, in the form that a provider's message has.
 	env.Setenv("AHEAD", time.Now().Add(3*time.Hour).Format("3pm"))
 	return nil
 }
 
-// startPath is the variable with the path by which processes are started that go on: PATH but for commandLine.
+// startPath is the variable with the PATH for long-running processes: PATH without commandLine.
 const startPath = "STARTPATH"
 
 func separateCommands(env *testscript.Env) error {
@@ -113,7 +114,7 @@ func need(ts *testscript.TestScript, neg bool, args []string, least int, usage s
 	}
 }
 
-// freePort finds a port that no other script of this run was given.
+// freePort finds a port that no other script of this run uses.
 func freePort() (int, error) {
 	addresses, err := loopback.Free(1)
 	if err != nil {
@@ -161,7 +162,7 @@ func scriptStart(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	all.all[name] = p
 	ts.Defer(func() {
-		_ = cmd.Process.Kill() // ended already, mostly
+		_ = cmd.Process.Kill() // usually it has ended already
 		<-p.done
 		if text, err := os.ReadFile(stderr.Name()); err == nil && len(text) > 0 {
 			ts.Logf("[%s wrote to stderr]\n%s", name, text)
@@ -180,7 +181,7 @@ func lookPath(ts *testscript.TestScript, variable, program string) (string, erro
 	return "", fmt.Errorf("%s is not in PATH", program)
 }
 
-// environment is what the scripts' processes get: nothing of the machine's own settings.
+// environment is the environment of the scripts' processes: it contains none of the machine's own settings.
 func environment(ts *testscript.TestScript) []string {
 	names := []string{"PATH", "HOME", "TMPDIR", "WORK", "GOCOVERDIR", "GORACE", "QUOTAD_CONFIG", "QUOTAD_SERVER", "QUOTAD_LOG_LEVEL", "QUOTAD_TOKEN_FILE"}
 	var all []string
@@ -218,7 +219,7 @@ func scriptEnded(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// eventually looks until fine says yes, and fails with what it said last.
+// eventually polls until fine returns true; on timeout it fails with the last text that fine returned.
 func eventually(ts *testscript.TestScript, what string, fine func() (bool, string)) {
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()

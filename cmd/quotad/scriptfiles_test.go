@@ -20,7 +20,7 @@ func scriptMode(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// scriptGlobGone checks that nothing matches a pattern: glob-gone PATTERN.
+// scriptGlobGone checks that no file matches a pattern: glob-gone PATTERN.
 func scriptGlobGone(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 1, "glob-gone PATTERN")
 	found, err := filepath.Glob(ts.MkAbs(args[0]))
@@ -60,8 +60,8 @@ func scriptSecret(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(args[1]+"\n"), 0o600))
 }
 
-// scriptTokenFile writes a tokens_file: what the last `token new` printed for it (or nothing), and an operator's token
-// by its hash. tokenfile FILE stdout|nothing ID SHA256.
+// scriptTokenFile writes a tokens_file: the stanza that the last `token new` printed (or none), and an operator's token by
+// its hash: tokenfile FILE stdout|nothing ID SHA256.
 func scriptTokenFile(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 4, "tokenfile FILE stdout|nothing ID SHA256")
 	content := "tokens:\n"

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// sayings collects what a process writes.
+// sayings collects the output of a process.
 type sayings struct {
 	mu  sync.Mutex
 	all bytes.Buffer
@@ -31,7 +31,7 @@ func (s *sayings) String() string {
 	return s.all.String()
 }
 
-// startStuck starts a node in which one call is under way that never ends by itself: a restore of which nothing comes.
+// startStuck starts a node with one call in flight that never ends: a restore whose body never arrives.
 func startStuck(t *testing.T) (*exec.Cmd, *sayings, <-chan error) {
 	t.Helper()
 	port, err := freePort()
@@ -84,7 +84,7 @@ func waitFor(t *testing.T, said *sayings, fine func() bool) {
 	}
 }
 
-// One call that hangs does not keep a node from an orderly end.
+// TestStuckCallDoesNotHoldUpTheEnd: one call that hangs does not keep a node from an orderly end.
 func TestStuckCallDoesNotHoldUpTheEnd(t *testing.T) {
 	node, said, ended := startStuck(t)
 	if err := node.Process.Signal(syscall.SIGTERM); err != nil {
@@ -100,7 +100,7 @@ func TestStuckCallDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-// The second signal ends a node at once, whatever it still waits for.
+// TestSecondSignalEndsAtOnce: the second signal ends a node at once, whatever it still waits for.
 func TestSecondSignalEndsAtOnce(t *testing.T) {
 	node, said, ended := startStuck(t)
 	if err := node.Process.Signal(syscall.SIGTERM); err != nil {
@@ -111,7 +111,7 @@ func TestSecondSignalEndsAtOnce(t *testing.T) {
 	defer ticker.Stop()
 	deadline := time.After(patience)
 	for {
-		_ = node.Process.Signal(syscall.SIGTERM) // it may be gone
+		_ = node.Process.Signal(syscall.SIGTERM) // the process may be gone
 		select {
 		case err := <-ended:
 			if err == nil {

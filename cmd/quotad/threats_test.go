@@ -38,8 +38,8 @@ var (
 	threatsHeader = regexp.MustCompile(`^\| who \| .* \| test \|$`)
 )
 
-// TestThreats_NameTheirTests: each row of the threat table in SECURITY.md names tests, and each of them is a test of the package that
-// stands before it.
+// TestThreats_NameTheirTests: each row of the threat table in SECURITY.md names tests, and each test exists in the package
+// named before it.
 func TestThreats_NameTheirTests(t *testing.T) {
 	text, err := os.ReadFile("../../SECURITY.md")
 	if err != nil {

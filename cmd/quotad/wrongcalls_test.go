@@ -13,15 +13,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// placeholder is an argument in a usage line; what stands in brackets may be left out.
+// placeholder is an argument in a usage line; a part in brackets is optional.
 var placeholder = regexp.MustCompile(`^[A-Z][A-Z0-9|=]*(\[[:=]?[A-Z=]+\])?(\.\.\.)?$`)
 
-// signature is what the usage line of a command says that it takes.
+// signature is the arguments that a command's usage line declares.
 type signature struct {
-	// required are placeholders that must be there; open: there is no most of them.
+	// required are the mandatory placeholders; open: the number of arguments has no maximum.
 	required []string
 	open     bool
-	// flags: there is a flag that must be there.
+	// flags: at least one flag is mandatory.
 	flags bool
 }
 
@@ -30,7 +30,7 @@ func signatureOf(use string) (s signature) {
 	for _, word := range words {
 		if strings.HasPrefix(word, "-") {
 			s.flags = true
-			break // what follows are values of flags
+			break // flags' values follow
 		}
 		if placeholder.MatchString(word) {
 			s.required = append(s.required, word)
@@ -40,8 +40,8 @@ func signatureOf(use string) (s signature) {
 	return s
 }
 
-// wrongCall calls quotad wrongly and holds what it says against what every command promises: exit code 2, what is wrong, a way out,
-// and nothing on standard output.
+// wrongCall calls quotad wrongly and checks what every command promises: exit code 2, a message that names the mistake, a
+// hint, and nothing on standard output.
 func wrongCall(t *testing.T, args ...string) {
 	t.Helper()
 	said := run2(t, args...)
@@ -67,7 +67,7 @@ func wrongCall(t *testing.T, args ...string) {
 	}
 }
 
-// run2 runs quotad, which must end with 2, and returns what it says on standard error.
+// run2 runs quotad, which must end with 2, and returns its standard error.
 func run2(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -79,7 +79,8 @@ func run2(t *testing.T, args ...string) string {
 	return said.String()
 }
 
-// everyCommand calls a function for each command, the hidden ones too, with its path. Topics, which only print their text, are left out.
+// everyCommand calls a function for each command, hidden ones included, with its path. It omits topics, which only print
+// their text.
 func everyCommand(each func(path []string, command *cobra.Command)) {
 	var walk func(path []string, command *cobra.Command)
 	walk = func(path []string, command *cobra.Command) {
@@ -121,7 +122,7 @@ func TestCommands_RefuseWrongCalls(t *testing.T) {
 	}
 }
 
-// The command that waits for what follows "--" keeps it to itself.
+// TestCommands_LeaveTheirCommandsFlagsAlone: `task run` ignores -o after "--": that flag belongs to the command it runs.
 func TestCommands_LeaveTheirCommandsFlagsAlone(t *testing.T) {
 	said := run2(t, "task", "run", "--", "echo", "-o", "json")
 	if !strings.HasPrefix(said, "quotad: ") {

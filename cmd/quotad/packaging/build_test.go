@@ -1,4 +1,4 @@
-// Package packaging tests what is released: the binaries and the Debian package.
+// Package packaging tests the release: the binaries and the Debian package.
 package packaging
 
 import (
@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestBuild_NamesItsCommit: `make build` in a plain clone makes a quotad that says from which commit it is, whatever GOFLAGS the machine
-// has, and that a file was changed where one was.
+// TestBuild_NamesItsCommit: `make build` in a plain clone makes a quotad that names its commit, whatever the machine's
+// GOFLAGS, and says whether a file was changed.
 func TestBuild_NamesItsCommit(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it builds twice")

@@ -15,17 +15,17 @@ import (
 	"testing"
 )
 
-// deb is a Debian package, read.
+// deb is the contents of a Debian package.
 type deb struct {
-	// control has the files that dpkg itself reads.
+	// control has the files for dpkg itself.
 	control map[string]string
-	// modes are those of the files that it installs.
+	// modes are the modes of the files that it installs.
 	modes map[string]os.FileMode
-	// root is a folder into which they were unpacked.
+	// root is the folder with the unpacked files.
 	root string
 }
 
-// unpack reads the release's package of this machine's architecture as dpkg would.
+// unpack reads the release's package for this machine's architecture, as dpkg would.
 func unpack(t *testing.T) *deb {
 	t.Helper()
 	data, err := os.ReadFile(packagePath(t))
@@ -62,7 +62,7 @@ func unpack(t *testing.T) *deb {
 	return d
 }
 
-// packagePath is where the package for this machine's architecture is.
+// packagePath is the path of the package for this machine's architecture.
 func packagePath(t *testing.T) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(released(t), "quotad_*_"+runtime.GOARCH+".deb"))
@@ -119,7 +119,7 @@ func each(t *testing.T, compressed []byte, do func(header *tar.Header, body []by
 	}
 }
 
-// TestArchived_ReadsMembers: members of odd length are padded, and one that is cut off is an error.
+// TestArchived_ReadsMembers: members of odd length are padded, and a truncated one is an error.
 func TestArchived_ReadsMembers(t *testing.T) {
 	member := func(name, body string) string { return fmt.Sprintf("%-16s%-32s%-10d`\n%s", name, "", len(body), body) }
 	whole := "!<arch>\n" + member("one/", "odd") + "\n" + member("two", "even")

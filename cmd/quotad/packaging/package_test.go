@@ -19,17 +19,18 @@ import (
 	"time"
 )
 
-// patience is how long a node may take to start or to end on a busy machine.
+// patience bounds the start or end of a node on a busy machine.
 const patience = 2 * time.Minute
 
-// The places of the package's parts.
+// The paths of the package's parts.
 const (
 	binaryPath = "/usr/bin/quotad"
 	configPath = "/etc/quotad/quotad.yaml"
 	unitPath   = "/usr/lib/systemd/system/quotad.service"
 )
 
-// TestPackage_InstallsWhatANodeNeeds: the files are at their places, the configuration survives an upgrade, and no script starts a node.
+// TestPackage_InstallsWhatANodeNeeds: the files are in their places, the configuration survives an upgrade, and no script
+// starts a node.
 func TestPackage_InstallsWhatANodeNeeds(t *testing.T) {
 	d := unpack(t)
 	for path, mode := range map[string]os.FileMode{
@@ -86,7 +87,7 @@ func TestPackage_IsOneForDpkg(t *testing.T) {
 	}
 }
 
-// TestPackage_UnitVerifies: systemd finds nothing wrong with the unit.
+// TestPackage_UnitVerifies: systemd finds no mistake in the unit.
 func TestPackage_UnitVerifies(t *testing.T) {
 	d := unpack(t)
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
@@ -96,7 +97,7 @@ func TestPackage_UnitVerifies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The unit's program is not installed: it is where it was unpacked.
+	// The unit's program is not installed; use the unpacked one.
 	unit := filepath.Join(t.TempDir(), "quotad.service")
 	text := strings.ReplaceAll(string(shipped), binaryPath, filepath.Join(d.root, binaryPath))
 	if err := os.WriteFile(unit, []byte(text), 0o600); err != nil {
@@ -108,7 +109,7 @@ func TestPackage_UnitVerifies(t *testing.T) {
 	}
 }
 
-// execStart returns the words of the unit's command, of the files that were unpacked.
+// execStart returns the words of the unit's command, with the paths of the unpacked files.
 func execStart(t *testing.T, d *deb) []string {
 	t.Helper()
 	unit, err := os.ReadFile(filepath.Join(d.root, unitPath))
@@ -130,8 +131,9 @@ func execStart(t *testing.T, d *deb) []string {
 	return nil
 }
 
-// TestPackage_CommandOfTheUnitServes: what ExecStart says, with the shipped configuration, tells systemd that it is ready, serves,
-// and ends in order. Only the places that need a system's directories or may be taken by another node are others.
+// TestPackage_CommandOfTheUnitServes: the command of ExecStart, with the shipped configuration, notifies systemd that it is
+// ready, serves, and ends in order. The test replaces only the directories of a system, and addresses that another node may
+// use.
 func TestPackage_CommandOfTheUnitServes(t *testing.T) {
 	d := unpack(t)
 	socket := filepath.Join(t.TempDir(), "notify")
@@ -197,7 +199,7 @@ func awaitReady(ctx context.Context, t *testing.T, api string, said *output) {
 	}
 }
 
-// freeAddress returns an address of loopback on which nobody listens.
+// freeAddress returns an unused loopback address.
 func freeAddress(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -208,7 +210,7 @@ func freeAddress(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// output collects what a process writes.
+// output collects the output of a process.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -226,8 +228,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// TestPackage_StartsUnderSystemd installs the package where systemd runs: that starts nothing. Started, the node serves, and goes on
-// while the package is upgraded.
+// TestPackage_StartsUnderSystemd installs the package where systemd runs, which starts nothing. Once started, the node
+// serves, and continues to run while the package is upgraded.
 func TestPackage_StartsUnderSystemd(t *testing.T) {
 	path := packagePath(t)
 	if _, err := os.Stat("/run/systemd/system"); errors.Is(err, fs.ErrNotExist) {
@@ -257,7 +259,7 @@ func TestPackage_StartsUnderSystemd(t *testing.T) {
 	})
 	run("dpkg", "--install", path)
 	state := func() string {
-		said, _ := exec.CommandContext(context.Background(), "systemctl", "is-active", "quotad").Output() // it fails where it says no
+		said, _ := exec.CommandContext(context.Background(), "systemctl", "is-active", "quotad").Output() // it fails for an inactive unit
 		return strings.TrimSpace(string(said))
 	}
 	if got := state(); got != "inactive" {

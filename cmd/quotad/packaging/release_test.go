@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// released returns the folder of a release that was built; `make test-release` names one.
+// released returns the folder of a built release; `make test-release` names one.
 func released(t *testing.T) string {
 	t.Helper()
 	dir := os.Getenv("QUOTAD_TEST_RELEASE")
@@ -26,7 +26,7 @@ func released(t *testing.T) string {
 	return dir
 }
 
-// binaryName is the name of a binary: its version, system and processor.
+// binaryName matches the name of a binary: its version, system and processor.
 var binaryName = regexp.MustCompile(`^quotad-(\d+\.\d+\.\d+)-(?:(linux|darwin)-(amd64|arm64)|(windows)-(amd64|arm64)\.exe)$`)
 
 // binaries returns the names of a release's binaries, by platform.
@@ -45,7 +45,7 @@ func binaries(t *testing.T, dir string) map[string]string {
 	return found
 }
 
-// TestRelease_SumsCoverEveryFile: SHA256SUMS has each file of the release, and nothing else.
+// TestRelease_SumsCoverEveryFile: SHA256SUMS lists each file of the release, and nothing else.
 func TestRelease_SumsCoverEveryFile(t *testing.T) {
 	dir := released(t)
 	text, err := os.ReadFile(filepath.Join(dir, "SHA256SUMS"))
@@ -79,8 +79,8 @@ func TestRelease_SumsCoverEveryFile(t *testing.T) {
 	}
 }
 
-// TestRelease_HasABinaryForEachPlatform: each is static, built from one commit without changes, and names no folder of the machine
-// that built it.
+// TestRelease_HasABinaryForEachPlatform: each binary is static, built from one commit without changes, and names no folder
+// of the build machine.
 func TestRelease_HasABinaryForEachPlatform(t *testing.T) {
 	dir := released(t)
 	want := []string{"darwin/amd64", "darwin/arm64", "linux/amd64", "linux/arm64", "windows/amd64", "windows/arm64"}
@@ -116,7 +116,7 @@ func TestRelease_HasABinaryForEachPlatform(t *testing.T) {
 	}
 }
 
-// wantStatic fails where a binary needs a loader or a library.
+// wantStatic fails if a binary needs a loader or a library.
 func wantStatic(t *testing.T, path string) {
 	t.Helper()
 	file, err := elf.Open(path)
@@ -131,7 +131,8 @@ func wantStatic(t *testing.T, path string) {
 	}
 }
 
-// TestRelease_ListsWhatEachBinaryIsMadeOf: the bill of materials of each binary has the modules that the toolchain recorded in it.
+// TestRelease_ListsWhatEachBinaryIsMadeOf: the bill of materials of each binary lists the modules that the toolchain
+// recorded in it.
 func TestRelease_ListsWhatEachBinaryIsMadeOf(t *testing.T) {
 	dir := released(t)
 	for _, name := range binaries(t, dir) {
@@ -165,7 +166,7 @@ func TestRelease_ListsWhatEachBinaryIsMadeOf(t *testing.T) {
 	}
 }
 
-// TestRelease_HasPagesAndCompletions: each command has its manual page, and each shell what completes it.
+// TestRelease_HasPagesAndCompletions: each command has its manual page, and each shell its completions.
 func TestRelease_HasPagesAndCompletions(t *testing.T) {
 	dir := released(t)
 	for name, word := range map[string]string{

@@ -1,5 +1,5 @@
-// Package authority is a small certificate authority in a directory, for clusters whose operators have none: one CA, a pair of
-// certificate and key for each node, and one for each client.
+// Package authority is a small certificate authority in a directory, for clusters whose operators have none. It has one CA,
+// a pair of certificate and key for each node, and one for each client.
 package authority
 
 import (
@@ -22,7 +22,7 @@ import (
 	"time"
 )
 
-// How long certificates are good. They begin an hour early, for clocks that are behind.
+// The lifetime of certificates. They begin an hour early, for clocks that are behind.
 const (
 	caYears   = 10
 	leafYears = 1
@@ -35,7 +35,7 @@ const (
 	keyFile = "ca-key.pem"
 )
 
-// MistakeError says what is wrong with what was asked for, and what to do.
+// MistakeError names the mistake in a request and the way out.
 type MistakeError struct{ Message, Hint string }
 
 // Error implements error.
@@ -43,12 +43,12 @@ func (e *MistakeError) Error() string { return e.Message }
 
 // Issued is a certificate that was written.
 type Issued struct {
-	// CertFile and KeyFile are its files, NotAfter is its end.
+	// CertFile and KeyFile are its files; NotAfter is its expiry.
 	CertFile, KeyFile string
 	NotAfter          time.Time
 }
 
-// Authority is a CA, opened to sign.
+// Authority is a CA that is open for signing.
 type Authority struct {
 	dir   string
 	force bool
@@ -56,7 +56,8 @@ type Authority struct {
 	key   *ecdsa.PrivateKey
 }
 
-// Init makes a CA in a directory. Files that are there already are replaced only by force: what the old CA signed is then worth nothing.
+// Init makes a CA in a directory. It replaces existing files only with force: that invalidates every certificate of the old
+// CA.
 func Init(dir, name string, force bool, now time.Time) (*Issued, error) {
 	if len(name) == 0 || len(name) > 64 {
 		return nil, &MistakeError{Message: fmt.Sprintf("the name %q must have 1 to 64 bytes", name)}
@@ -68,7 +69,7 @@ func Init(dir, name string, force bool, now time.Time) (*Issued, error) {
 	if err != nil {
 		return nil, err
 	}
-	// It signs leaves only: MaxPathLenZero.
+	// MaxPathLenZero: it signs leaves only.
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, NotBefore: now.Add(-early), NotAfter: now.AddDate(caYears, 0, 0),
@@ -77,8 +78,8 @@ func Init(dir, name string, force bool, now time.Time) (*Issued, error) {
 	return a.write(template, key, CAFile, keyFile)
 }
 
-// Open opens the CA of a directory. A key that others may read is refused where the file's mode tells: a copy of it is enough to act as
-// every node.
+// Open opens the CA of a directory. Where file modes show it, Open refuses a key that other users can read: a copy of the
+// key is enough to act as any node.
 func Open(dir string, force bool) (*Authority, error) {
 	info, err := os.Stat(filepath.Join(dir, keyFile))
 	switch {
@@ -108,7 +109,8 @@ var (
 	dnsName  = regexp.MustCompile(`^([A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?\.)*[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?$`)
 )
 
-// Node makes a node's certificate: for both sides of connections, for its id, and for the hosts at which the others reach it.
+// Node makes a node's certificate: for both sides of connections, for its id, and for the hosts at which other nodes reach
+// it.
 func (a *Authority) Node(id string, hosts []string, now time.Time) (*Issued, error) {
 	template := a.leaf(id, now)
 	template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
@@ -135,12 +137,12 @@ func (a *Authority) Node(id string, hosts []string, now time.Time) (*Issued, err
 	return a.issue(id, template)
 }
 
-// Client makes the certificate of a caller. It has no DNS name, so that it stands for no node.
+// Client makes the certificate of a caller. It has no DNS name, so that it cannot stand for a node.
 func (a *Authority) Client(name string, now time.Time) (*Issued, error) {
 	return a.issue(name, a.leaf(name, now))
 }
 
-// leaf begins a certificate of a caller; it ends no later than the CA.
+// leaf makes the template of a caller's certificate, which ends no later than the CA.
 func (a *Authority) leaf(name string, now time.Time) *x509.Certificate {
 	end := now.AddDate(leafYears, 0, 0)
 	if end.After(a.cert.NotAfter) {
@@ -171,7 +173,8 @@ func (a *Authority) issue(name string, template *x509.Certificate) (*Issued, err
 	return a.write(template, key, name+".pem", name+"-key.pem")
 }
 
-// write signs a certificate and writes it and its key, or neither.
+// write signs a certificate and writes its key and then the certificate. Without force it writes neither if one of them
+// exists.
 func (a *Authority) write(template *x509.Certificate, key *ecdsa.PrivateKey, certFile, keyFile string) (*Issued, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -198,7 +201,7 @@ func (a *Authority) write(template *x509.Certificate, key *ecdsa.PrivateKey, cer
 	return issued, writeFile(issued.CertFile, "CERTIFICATE", der, a.force)
 }
 
-// writeFile writes a file that only its owner may read. It follows no link and, but by force, replaces nothing.
+// writeFile writes a file that only its owner can read. It follows no link, and replaces a file only with force.
 func writeFile(path, kind string, der []byte, force bool) (err error) {
 	target := path
 	if force {

@@ -30,7 +30,7 @@ func verify(t *testing.T, dir string, issued *Issued, host string, usage x509.Ex
 	return pair.Leaf, err
 }
 
-// TestAuthority_SignsForWhatWasAsked: who a certificate stands for, for which usage, and for how long.
+// TestAuthority_SignsForWhatWasAsked checks the subject, usage and lifetime of certificates.
 func TestAuthority_SignsForWhatWasAsked(t *testing.T) {
 	dir, now := filepath.Join(t.TempDir(), "certs"), time.Now()
 	if _, err := Init(dir, "a CA", false, now); err != nil {
@@ -84,7 +84,7 @@ func TestAuthority_SignsForWhatWasAsked(t *testing.T) {
 	}
 }
 
-// TestAuthority_RefusesWhatIsUnsafe, each with a typed error; and then nothing was written.
+// TestAuthority_RefusesWhatIsUnsafe: unsafe requests fail with a typed error and write nothing.
 func TestAuthority_RefusesWhatIsUnsafe(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	if _, err := Open(dir, false); !isMistake(err) {

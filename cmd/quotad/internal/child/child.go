@@ -1,5 +1,5 @@
-// Package child runs a command as a child process: it passes signals on, stops the command when asked to, and makes an exit code
-// of how it ended.
+// Package child runs a command as a child process: it relays signals, stops the command on request, and turns its end into
+// an exit code.
 package child
 
 import (
@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// stopGrace is how long a command that is stopped has from SIGTERM to SIGKILL.
+	// stopGrace is the time between SIGTERM and SIGKILL for a command that is stopped.
 	stopGrace = 10 * time.Second
-	// drain is how long the streams of a command that has ended are read on, where something it started holds them open.
+	// drain is how long Run reads the streams of a command that has ended, where a process that it started holds them open.
 	drain = 2 * time.Second
 )
 
@@ -28,18 +28,18 @@ type Command struct {
 	Args []string
 	// Env is its environment; nil: this process's own.
 	Env []string
-	// In, Out and Err are its streams. An *os.File is handed over as it is.
+	// In, Out and Err are its streams. The command inherits an *os.File directly.
 	In       io.Reader
 	Out, Err io.Writer
-	// OwnGroup gives the command a process group of its own where there is no terminal, and passes signals to all of it. Otherwise they go
-	// to the command alone. In a terminal it stays in this process's group, so that keys reach both and it can read. Windows has no such
-	// groups.
+	// OwnGroup gives the command its own process group where there is no terminal, and signals reach the whole group.
+	// Otherwise they reach the command alone. In a terminal the command stays in this process's group, so that keys reach
+	// both and it can read. Windows has no such groups.
 	OwnGroup bool
-	// Stop ends the command when it is closed: SIGTERM, and SIGKILL ten seconds later; on Windows at once. Nil: nothing does.
+	// Stop ends the command when it is closed: SIGTERM, and SIGKILL ten seconds later; on Windows at once. Nil: never.
 	Stop <-chan struct{}
 }
 
-// NotStartedError says that a program cannot be started.
+// NotStartedError is the error for a program that cannot be started.
 type NotStartedError struct{ Err error }
 
 // Error implements error.
@@ -48,14 +48,14 @@ func (e *NotStartedError) Error() string { return "the command cannot be started
 // Unwrap returns the cause.
 func (e *NotStartedError) Unwrap() error { return e.Err }
 
-// MissingError says that there is no such program.
+// MissingError is the error for a program that does not exist.
 type MissingError struct{ Name string }
 
 // Error implements error.
 func (e *MissingError) Error() string { return e.Name + ": no such command" }
 
-// Find looks for a program as the shell does, before anything is reserved for it. The error is a *MissingError or a
-// *NotStartedError.
+// Find looks for a program as the shell does; callers check before they reserve anything for it. The error is a
+// *MissingError or a *NotStartedError.
 func Find(name string) error {
 	switch _, err := exec.LookPath(name); {
 	case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
@@ -66,8 +66,8 @@ func Find(name string) error {
 	return nil
 }
 
-// Run starts the command and waits for its end. The command does not start, and the error is the context's, where that has ended
-// before; afterwards the context does not matter, since a signal that ends it is passed on to the command.
+// Run starts the command and waits for its end. If the context has ended before, the command does not start and the error
+// is the context's cause. Later the context has no effect, because Run relays to the command the signal that ends it.
 func (c *Command) Run(ctx context.Context) (*os.ProcessState, error) {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...) //nolint:noctx // its end is not this process's context, which a signal ends
 	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Env, c.In, c.Out, c.Err
@@ -93,7 +93,7 @@ func (c *Command) Run(ctx context.Context) (*os.ProcessState, error) {
 	return cmd.ProcessState, nil
 }
 
-// watch passes signals on until the command has ended, and stops it when it is asked to.
+// watch relays signals until the command has ended, and stops it on request.
 func (c *Command) watch(to *target, arriving <-chan os.Signal, ended <-chan error) error {
 	stop := c.Stop
 	var kill <-chan time.Time
@@ -114,10 +114,10 @@ func (c *Command) watch(to *target, arriving <-chan os.Signal, ended <-chan erro
 	}
 }
 
-// signalBase is what a shell adds to the number of a signal that ended a process, to make an exit code of it.
+// signalBase is what a shell adds to the number of the signal that ended a process, to form its exit code.
 const signalBase = 128
 
-// ExitOf returns the code and the words of how a process ended.
+// ExitOf returns the exit code of an ended process, and a description of its end.
 func ExitOf(state *os.ProcessState) (code int, words string) {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return signalBase + int(status.Signal()), "signal: " + status.Signal().String()
@@ -125,5 +125,5 @@ func ExitOf(state *os.ProcessState) (code int, words string) {
 	return state.ExitCode(), ExitWords(state.ExitCode())
 }
 
-// ExitWords says an exit code.
+// ExitWords describes an exit code.
 func ExitWords(code int) string { return fmt.Sprintf("exit code %d", code) }

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience bounds every wait; nothing is concluded from how long something took.
+// patience bounds every wait; no test concludes anything from a duration.
 const patience = 60 * time.Second
 
 // waitFor waits until a file has the text.
@@ -54,11 +54,12 @@ func waitFor(t *testing.T, path, text string) {
 	}
 }
 
-// Without a terminal a signal reaches all that the command started, and the command's end is the parent's.
+// TestCommand_PassesSignalsToItsGroup: without a terminal a signal reaches all processes that the command started, and the
+// parent ends with the command's exit code.
 func TestCommand_PassesSignalsToItsGroup(t *testing.T) {
 	for name, number := range map[string]syscall.Signal{"HUP": syscall.SIGHUP, "INT": syscall.SIGINT, "TERM": syscall.SIGTERM} {
 		dir := t.TempDir()
-		// A shell that is not interactive starts background jobs with SIGINT ignored, so the grandchild is a foreground one.
+		// A non-interactive shell starts background jobs with SIGINT ignored, so the grandchild is a foreground one.
 		grandchild := `trap 'echo got >> ` + dir + `/grandchild; exit 0' ` + name + `; echo ready >> ` + dir +
 			`/grandchild; while :; do sleep 0.05; done`
 		script := `trap 'echo got >> ` + dir + `/child; exit 7' ` + name + `; sh -c "$0"; exit 8`
@@ -83,7 +84,7 @@ func TestCommand_PassesSignalsToItsGroup(t *testing.T) {
 	}
 }
 
-// A command that is stopped gets SIGTERM, and its own exit code counts.
+// TestCommand_StopsWhenAsked: a command that is stopped gets SIGTERM, and its own exit code counts.
 func TestCommand_StopsWhenAsked(t *testing.T) {
 	dir := t.TempDir()
 	stop := make(chan struct{})
@@ -108,7 +109,7 @@ func TestCommand_StopsWhenAsked(t *testing.T) {
 	}
 }
 
-// How a command ends is an exit code as a shell has it, and its streams and environment are those that were given.
+// TestCommand_EndsAsAShellSays: exit codes are those of a shell, and the command gets the given streams and environment.
 func TestCommand_EndsAsAShellSays(t *testing.T) {
 	for script, want := range map[string]int{"exit 0": 0, "exit 42": 42, "kill -KILL $$": 137, "kill -TERM $$": 143} {
 		state, err := (&Command{Args: []string{"sh", "-c", script}}).Run(t.Context())
@@ -129,7 +130,8 @@ func TestCommand_EndsAsAShellSays(t *testing.T) {
 	}
 }
 
-// A command that cannot run is told apart from one that is not there, and one whose parent was interrupted does not start.
+// TestCommand_SaysWhyItDidNotStart: the errors distinguish a program that cannot run from one that does not exist, and a
+// command whose parent was interrupted does not start.
 func TestCommand_SaysWhyItDidNotStart(t *testing.T) {
 	dir := t.TempDir()
 	plain, broken := filepath.Join(dir, "plain"), filepath.Join(dir, "broken")

@@ -2,6 +2,6 @@ package child
 
 import "syscall"
 
-// dieWithParent makes the kernel end the child when this process dies, however it dies: nobody would renew its lease or attempt any
-// more, and the next one may begin.
+// dieWithParent makes the kernel end the child when this process dies, however it dies: nobody would renew the child's
+// lease or attempt, and the next holder or attempt may begin.
 func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} }

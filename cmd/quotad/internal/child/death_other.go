@@ -4,5 +4,5 @@ package child
 
 import "syscall"
 
-// dieWithParent does nothing here: a child whose parent is killed goes on.
+// dieWithParent does nothing here: a child continues after its parent is killed.
 func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{} }

@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// relayed are the signals that are passed on to the command. SIGPIPE is among those that are taken so that a reader that goes
-// away ends the command as it would without us, and not this process before it has told how it went.
+// relayed are the signals that this process relays to the command. SIGPIPE is among the captured ones: a reader that goes
+// away then ends the command as it would without us, and this process lives to report how the command ended.
 var relayed = []os.Signal{
 	syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE,
 }
 
-// target is what signals are sent to: a process, or its group.
+// target is the recipient of signals: a process or its group.
 type target struct {
 	process *os.Process
 	group   bool
 }
 
-// prepare makes a target of a command that does not run yet.
+// prepare makes the target of a command that does not run yet.
 func prepare(cmd *exec.Cmd, ownGroup bool) *target {
 	cmd.SysProcAttr = dieWithParent()
 	cmd.SysProcAttr.Setpgid = ownGroup && !hasTerminal()
@@ -33,7 +33,7 @@ func (t *target) started(process *os.Process) { t.process = process }
 
 func (*target) close() {}
 
-// relay passes a signal on, unless the command has it already or it concerns this process only.
+// relay sends a signal to the command, unless the command has received it already or it concerns this process only.
 func (t *target) relay(s os.Signal) {
 	if s == syscall.SIGPIPE || fromTerminal(s) && !t.group && inForeground() {
 		return
@@ -41,10 +41,10 @@ func (t *target) relay(s os.Signal) {
 	t.send(s)
 }
 
-// stop asks the command to end.
+// stop requests the command's end.
 func (t *target) stop() { t.send(syscall.SIGTERM) }
 
-// kill ends it.
+// kill ends it at once.
 func (t *target) kill() { t.send(syscall.SIGKILL) }
 
 // send sends a signal; the command may have ended.
@@ -66,11 +66,11 @@ func hasTerminal() bool {
 	return true
 }
 
-// fromTerminal tells whether a terminal's keys make a signal: it goes to every process in the foreground, so that the child
-// has had it.
+// fromTerminal reports whether a terminal's keys can raise a signal. Such a signal goes to every process in the foreground,
+// so the child has received it.
 func fromTerminal(s os.Signal) bool { return s == syscall.SIGINT || s == syscall.SIGQUIT }
 
-// inForeground tells whether this process's group is the one that its terminal listens to.
+// inForeground reports whether this process's group is the foreground group of its terminal.
 func inForeground() bool {
 	terminal, err := os.Open("/dev/tty")
 	if err != nil {

@@ -9,20 +9,21 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// relayed are the signals that package os/signal makes of what a console tells its processes: Ctrl-C and Ctrl-Break are SIGINT; a closed
-// window, the end of the session and a shutdown are SIGTERM. The console tells the command as well. They are taken here, so that
-// this process lives until it has told how the command ended.
+// relayed are the signals that package os/signal makes of console events: Ctrl-C and Ctrl-Break are SIGINT; a closed
+// window, the end of the session and a shutdown are SIGTERM. The console notifies the command as well. This process
+// captures them so that it lives to report how the command ended.
 var relayed = []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 
-// target is the job that the command, and all that it starts, belongs to. Windows ends a job when its last handle is closed, by a process
-// that was killed as well: nobody would renew its lease or attempt any more, and the next one may begin.
+// target is the job object of the command and of everything that it starts. Windows ends a job when its last handle is
+// closed, also that of a killed process: nobody would renew the child's lease or attempt, and the next holder or attempt
+// may begin.
 type target struct {
 	process *os.Process
-	// job is 0 where none could be made: then only the command itself is ended.
+	// job is 0 if none could be created; then only the command itself is ended.
 	job windows.Handle
 }
 
-// prepare makes a target of a command that does not run yet. There are no groups to give it.
+// prepare makes the target of a command that does not run yet. Windows has no process groups.
 func prepare(*exec.Cmd, bool) *target {
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
@@ -40,7 +41,7 @@ func prepare(*exec.Cmd, bool) *target {
 	return &target{job: job}
 }
 
-// started puts the command into the job. What it started before, which takes it longer than this, would stay outside.
+// started puts the command into the job. Processes that the command starts before this call remain outside.
 func (t *target) started(process *os.Process) {
 	t.process = process
 	if t.job == 0 {
@@ -53,7 +54,7 @@ func (t *target) started(process *os.Process) {
 	}
 }
 
-// close ends what the command left behind.
+// close ends the processes that the command left behind.
 func (t *target) close() {
 	if t.job != 0 {
 		_ = windows.CloseHandle(t.job)
@@ -61,10 +62,11 @@ func (t *target) close() {
 	}
 }
 
-// relay does nothing: the console has told the command.
+// relay does nothing: the console has notified the command.
 func (*target) relay(os.Signal) {}
 
-// stop ends the command at once, with all that it started: Windows has no signal that asks. The exit code is that of SIGTERM elsewhere.
+// stop ends the command at once, with all that it started: Windows has no signal that requests an end. The exit code is
+// that of SIGTERM elsewhere.
 func (t *target) stop() {
 	if t.job == 0 || windows.TerminateJobObject(t.job, signalBase+uint32(syscall.SIGTERM)) != nil {
 		_ = t.process.Kill() // it may have ended

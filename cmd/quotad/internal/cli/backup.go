@@ -19,13 +19,13 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// chunkBytes is how much of a backup travels at a time; the server takes at most 1 MiB.
+// chunkBytes is the size of a chunk of a backup; the server takes at most 1 MiB.
 const chunkBytes = 256 << 10
 
-// transferPatience is how long the whole state may travel.
+// transferPatience bounds the transfer of the whole state.
 const transferPatience = time.Hour
 
-// backupResult is what backup prints.
+// backupResult is the output of backup.
 type backupResult struct {
 	File   string `json:"file"`
 	Index  uint64 `json:"index"`
@@ -84,7 +84,7 @@ loss of a majority: take the directory with the highest index ("quotad verify").
 	return a.clientFlags(cmd)
 }
 
-// backup lets fill write to a temporary file beside path and renames it at the end.
+// backup lets fill write to a temporary file next to path, and renames it at the end.
 func backup(path string, fill func(*os.File) (*backupResult, error)) (*backupResult, error) {
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -92,7 +92,7 @@ func backup(path string, fill func(*os.File) (*backupResult, error)) (*backupRes
 	}
 	defer func() {
 		_ = file.Close()
-		_ = os.Remove(file.Name()) // gone already where the rename went well
+		_ = os.Remove(file.Name()) // after a rename the file is gone already
 	}()
 	result, err := fill(file)
 	if err != nil {
@@ -104,7 +104,7 @@ func backup(path string, fill func(*os.File) (*backupResult, error)) (*backupRes
 	if err := file.Sync(); err != nil {
 		return nil, err
 	}
-	if err := file.Close(); err != nil { // what is open cannot be renamed everywhere
+	if err := file.Close(); err != nil { // an open file cannot be renamed everywhere
 		return nil, err
 	}
 	if err := renameDurably(file.Name(), path); err != nil {
@@ -116,7 +116,7 @@ func backup(path string, fill func(*os.File) (*backupResult, error)) (*backupRes
 
 // rescue writes the state of a stopped node's data directory to the file.
 func rescue(dir string, file *os.File) (*backupResult, error) {
-	if _, err := summarizeDir(dir); err != nil { // first of all: it applies nothing that it cannot read
+	if _, err := summarizeDir(dir); err != nil { // read all of it first, and apply nothing if a part is unreadable
 		return nil, err
 	}
 	offline, err := openOffline(dir)
@@ -236,7 +236,7 @@ func send(ctx context.Context, n node, path string, fromOther bool) (*quotav1.Re
 		count, err := io.ReadFull(file, chunk)
 		if count > 0 {
 			if sendErr := stream.Send(&quotav1.RestoreRequest{Chunk: chunk[:count], FromOtherCluster: fromOther}); errors.Is(sendErr, io.EOF) {
-				break // the node has answered already; CloseAndReceive says what
+				break // the node has answered already; CloseAndReceive returns its answer
 			} else if sendErr != nil {
 				return nil, sendErr
 			}

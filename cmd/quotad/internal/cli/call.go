@@ -16,33 +16,34 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// repeat says when a call may be sent to another node after an attempt that failed.
+// repeat says when a call may be sent to another node after a failed attempt.
 type repeat int
 
 const (
-	// reads changes nothing.
+	// reads: the call changes nothing.
 	reads repeat = 1
-	// withID carries a session's number: an attempt that may have been applied is answered, not applied again.
+	// withID: the call carries the number of a session's request. A repeated request gets the first answer and is not
+	// applied again.
 	withID repeat = 2
 	// ifNotAccepted: only after an attempt that certainly changed nothing.
 	ifNotAccepted repeat = 3
-	// byNature: applied twice, it comes to the same.
+	// byNature: the call is idempotent.
 	byNature repeat = 4
-	// removes: as byNature; what is not there any more after an attempt that may have been applied was removed by it.
+	// removes: as byNature. If an earlier attempt may have been applied and the object is gone, that attempt removed it.
 	removes repeat = 5
-	// withRoom: as byNature, but not after a refusal for want of room, which may last.
+	// withRoom: as byNature, but not after a refusal for lack of room, which may last.
 	withRoom repeat = 6
 )
 
-// pauseBetweenRounds is how long to wait for an election before all nodes are asked again. An attempt that has less than
-// shortest is not begun where there is an answer already: cut off, it would leave open what is known.
+// pauseBetweenRounds is how long to wait for an election before the next round over all nodes. If a node has answered
+// already, no attempt begins with less than shortest left: a cut-off attempt would make a known outcome unknown.
 const (
 	pauseBetweenRounds = 200 * time.Millisecond
 	shortest           = 250 * time.Millisecond
 )
 
-// call asks the nodes in turn until one answers, the timeout passes, or no node can be reached at all. Patience is how
-// long an answer may take by its nature (a waiting Reserve), on top of the command's timeout.
+// call tries the nodes in turn until one answers, the timeout passes, or no node can be reached at all. patience is how
+// long an answer may take by its nature (a waiting Reserve), in addition to the command's timeout.
 func call[Answer any](ctx context.Context, c *cluster, again repeat, patience time.Duration,
 	ask func(context.Context, node) (*Answer, error),
 ) (*Answer, error) {
@@ -74,11 +75,11 @@ func call[Answer any](ctx context.Context, c *cluster, again repeat, patience ti
 	}
 }
 
-// How much a failed attempt tells.
+// How much a failed attempt reveals.
 const (
 	unreached  = 1 // no connection
-	unanswered = 2 // the answer did not come
-	answered   = 3 // the node said why
+	unanswered = 2 // no answer arrived
+	answered   = 3 // the node gave a reason
 )
 
 func telling(err error) int {
@@ -94,10 +95,10 @@ func telling(err error) int {
 	return answered
 }
 
-// tries is what the attempts of a call came to.
+// tries collects the outcomes of a call's attempts.
 type tries struct {
 	again repeat
-	// told is what each node's most telling attempt said, open the newest attempt that may have changed something.
+	// told holds each node's most telling error; open is the error of the newest attempt that may have changed something.
 	told []error
 	open error
 }
@@ -121,8 +122,8 @@ func (t *tries) best() (best int) {
 	return best
 }
 
-// failure is the error of the whole call: that something may have happened, else the most telling answer, else a line for
-// each node.
+// failure is the error of the whole call. It is one of these, in this order: the outcome is unknown; the most telling
+// answer; a line for each node.
 func (t *tries) failure(c *cluster) error {
 	if t.open != nil {
 		return settled(t.open, t.again)
@@ -149,8 +150,8 @@ func (t *tries) failure(c *cluster) error {
 	return fail(ExitUnavailable, hint, "%s\n%w", message, errors.Join(lines...))
 }
 
-// rootCause is why a connection failed, in the system's own words, without the code of an API that nobody spoke to and without the
-// address, which the message has already.
+// rootCause is the reason for a failed connection in the system's words. It omits the API's code, because no API answered,
+// and the address, which the message already contains.
 func rootCause(err error) error {
 	if system, ok := errors.AsType[*os.SyscallError](err); ok {
 		return system.Err
@@ -170,7 +171,7 @@ func (c *cluster) addresses() string {
 	return strings.Join(all, ", ")
 }
 
-// attempt asks one node, bounded so that a node that hangs leaves time for the others.
+// attempt calls one node. The bound leaves time for other nodes if this one hangs.
 func attempt[Answer any](ctx context.Context, n node, bound time.Duration,
 	ask func(context.Context, node) (*Answer, error),
 ) (*Answer, error) {
@@ -179,7 +180,7 @@ func attempt[Answer any](ctx context.Context, n node, bound time.Duration,
 	return ask(ctx, n)
 }
 
-// mayRepeat says whether another attempt is safe and could do better.
+// mayRepeat reports whether another attempt is safe and may succeed.
 func mayRepeat(err error, again repeat) bool {
 	var rpc *connect.Error
 	if !errors.As(err, &rpc) {
@@ -200,7 +201,7 @@ func mayRepeat(err error, again repeat) bool {
 	return again != ifNotAccepted && lost(rpc)
 }
 
-// lacksRoom says that the cluster had no room for a session, or for the result of a session's request.
+// lacksRoom reports whether the cluster had no room for a session or for the result of a session's request.
 func lacksRoom(err error) bool {
 	var rpc *connect.Error
 	if !errors.As(err, &rpc) {
@@ -217,7 +218,7 @@ func lacksRoom(err error) bool {
 	}
 }
 
-// isGone says that what was to be removed is not there.
+// isGone reports whether the object to remove does not exist.
 func isGone(err error) bool {
 	var rpc *connect.Error
 	if !errors.As(err, &rpc) || infoOf(rpc) == nil {
@@ -232,7 +233,7 @@ func isGone(err error) bool {
 	}
 }
 
-// lost says that no answer came back. The library for RPCs takes a connection that the node reset for a call that was canceled here.
+// lost reports whether no answer arrived. The RPC library reports a connection that the node reset as a call canceled here.
 func lost(err *connect.Error) bool {
 	if err.Code() == connect.CodeCanceled {
 		return neterr.Reset(err)
@@ -240,7 +241,7 @@ func lost(err *connect.Error) bool {
 	return err.Code() == connect.CodeUnavailable || err.Code() == connect.CodeDeadlineExceeded
 }
 
-// settled is the final error of a call: where no answer came back, it says what that means for this call.
+// settled is the final error of a call: where no answer arrived, it says whether the call may have happened.
 func settled(err error, again repeat) error {
 	var rpc *connect.Error
 	if !errors.As(err, &rpc) || neverSent(err) {
@@ -255,7 +256,7 @@ func settled(err error, again repeat) error {
 	return fail(ExitUnknown, "it may have happened: check before you repeat it", "no answer: %w", err)
 }
 
-// sleep waits and says whether the context still lives.
+// sleep waits for length; it returns false if the context ends first.
 func sleep(ctx context.Context, length time.Duration) bool {
 	timer := time.NewTimer(length)
 	defer timer.Stop()

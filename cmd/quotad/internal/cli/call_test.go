@@ -22,14 +22,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeNode answers status and deletes with the errors that it is given, then with success.
+// fakeNode answers status and deletes with the given errors, then with success.
 type fakeNode struct {
 	quotav1connect.UnimplementedAdminServiceHandler
 
 	mu     sync.Mutex
 	errors []error
 	keys   []string
-	// always is the answer when errors are used up; where it hangs, there is none.
+	// always is the answer when errors are used up. With hangs there is no answer then.
 	always error
 	hangs  bool
 }
@@ -60,7 +60,7 @@ func (f *fakeNode) RemoveMember(context.Context, *quotav1.RemoveMemberRequest) (
 	return &quotav1.RemoveMemberResponse{}, f.next("")
 }
 
-// typed is an error as a node sends it.
+// typed returns an error as a node sends it.
 func typed(code connect.Code, info *quotav1.ErrorInfo) error {
 	err := connect.NewError(code, errors.New("from the node"))
 	detail, detailErr := connect.NewErrorDetail(info)
@@ -134,7 +134,7 @@ func TestCallGoesOnOnlyWhereItIsSafe(t *testing.T) {
 	}
 }
 
-// TestCall_TakesAResetConnectionForALostAnswer: a node that takes a request and resets the connection may have carried it out.
+// TestCall_TakesAResetConnectionForALostAnswer: a node that takes a request and resets the connection may have executed it.
 func TestCall_TakesAResetConnectionForALostAnswer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -177,8 +177,8 @@ func TestCall_TakesAResetConnectionForALostAnswer(t *testing.T) {
 	}
 }
 
-// What an attempt that may have been applied was to remove, and is not there at the next one, was removed. What was never
-// there is not.
+// TestCall_RemovesOnce: if an attempt may have been applied and the next one does not find the object, the first attempt
+// removed it. An object that never existed is an error.
 func TestCall_RemovesOnce(t *testing.T) {
 	gone := typed(connect.CodeNotFound, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_QUOTA})
 	unknown := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME})
@@ -204,7 +204,7 @@ func TestCall_RemovesOnce(t *testing.T) {
 	}
 }
 
-// An election is waited out: all nodes are asked again until one leads.
+// TestCallWaitsForALeader: call waits for an election and tries all nodes again until one leads.
 func TestCallWaitsForALeader(t *testing.T) {
 	none := func() error {
 		return typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
@@ -219,7 +219,7 @@ func TestCallWaitsForALeader(t *testing.T) {
 	}
 }
 
-// What nodes said is not lost in what came later: a cut-off attempt, or another node that is not there.
+// TestCallKeepsTheMostTellingAnswer: a later cut-off attempt or an unreachable node does not hide an earlier answer.
 func TestCallKeepsTheMostTellingAnswer(t *testing.T) {
 	none := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
 	lostAnswer := connect.NewError(connect.CodeUnavailable, errors.New("cut off"))
@@ -277,7 +277,7 @@ func TestCallKeepsTheMostTellingAnswer(t *testing.T) {
 	})
 }
 
-// Each code of the API has its exit code; the table names all, so that a new one is thought about.
+// TestExitCodes lists all codes of the API with their exit codes, so that a new code needs a decision.
 func TestExitCodes(t *testing.T) {
 	for code, want := range map[connect.Code]ExitCode{
 		connect.CodeCanceled: ExitFailure, connect.CodeUnknown: ExitFailure, connect.CodeInvalidArgument: ExitUsage,
@@ -296,7 +296,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// What a node says cannot steer the terminal of who reads its error.
+// TestErrorsAreVisible: a node's error text cannot send control sequences to the reader's terminal.
 func TestErrorsAreVisible(t *testing.T) {
 	var out strings.Builder
 	f := &failure{message: "bad\x1b[2J name", hint: "\x1b]0;title\a", info: &quotav1.ErrorInfo{Quota: "a\x1b[31m"}}
@@ -306,7 +306,7 @@ func TestErrorsAreVisible(t *testing.T) {
 	}
 }
 
-// TestRootCause_IsTheSystemsOwnWord: what a user reads of a failed connection names neither its address again nor a code of the API.
+// TestRootCause_IsTheSystemsOwnWord: the text for a failed connection repeats neither its address nor a code of the API.
 func TestRootCause_IsTheSystemsOwnWord(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{Port: 1}, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	unknown := &net.DNSError{Err: "no such host", Name: "none.example"}

@@ -111,7 +111,7 @@ act as a node. The caller's token decides what the caller may do.`,
 	return cmd
 }
 
-// printIssued prints what was written, or says what was wrong.
+// printIssued prints the issued certificates, or returns the error.
 func (a *App) printIssued(cmd *cobra.Command, err error, all ...*authority.Issued) error {
 	if mistake, ok := errors.AsType[*authority.MistakeError](err); ok {
 		return usagef(cmd, mistake.Hint, "%w", err)

@@ -1,5 +1,5 @@
-// Package cli is quotad's command line: one file per group of commands. Commands translate flags to API calls and
-// answers to tables; they decide nothing. Only Run turns errors into exit codes, and only main ends the process.
+// Package cli is quotad's command line: one file per group of commands. Commands translate flags to API calls and answers
+// to tables; they contain no policy. Only Run turns errors into exit codes, and only main ends the process.
 package cli
 
 import (
@@ -22,16 +22,16 @@ type App struct {
 	// In, Out and Err are the standard streams.
 	In       io.Reader
 	Out, Err io.Writer
-	// Environ is the environment as os.Environ gives it.
+	// Environ is the environment in the form of os.Environ.
 	Environ []string
-	// Extra are commands that live in packages of their own.
+	// Extra are commands from packages of their own.
 	Extra []*cobra.Command
 
 	connection connectionFlags
 	format     string
 }
 
-// Run carries the arguments (without the program's name) out and returns the exit code. Errors are on Err by then.
+// Run runs the command of args, which omit the program's name, and returns the exit code. It has printed errors to Err.
 func (a *App) Run(ctx context.Context, args []string) ExitCode {
 	root := a.Root()
 	root.SetArgs(args)
@@ -51,7 +51,7 @@ func (a *App) Run(ctx context.Context, args []string) ExitCode {
 	return failure.code
 }
 
-// asksForJSON reports whether a command line asks for JSON, also where a flag before it is wrong and ended the parsing.
+// asksForJSON reports whether a command line requests JSON, even where a wrong flag before it ended the parsing.
 func asksForJSON(command *cobra.Command, args []string) bool {
 	short := "-o"
 	if o := command.Flags().ShorthandLookup("o"); o != nil && o.Name != "output" {
@@ -115,7 +115,7 @@ Start with "quotad dev": one node, throw-away data, and a command to try.`,
 	return root
 }
 
-// checkOwn has the commands that cobra adds refuse wrong calls as all others do.
+// checkOwn makes the commands that cobra adds reject wrong calls as all others do.
 func checkOwn(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -132,7 +132,7 @@ func checkOwn(root *cobra.Command) {
 	}
 }
 
-// knownTopic demands the path of a command or topic.
+// knownTopic requires the path of a command or topic.
 func knownTopic(help *cobra.Command, path []string) error {
 	at := help.Root()
 	for _, word := range path {
@@ -161,7 +161,8 @@ func inGroup(root *cobra.Command, group string, commands ...*cobra.Command) {
 	}
 }
 
-// group is a command that only holds others: alone it prints its help, and a wrong word gets the nearest right one.
+// group is a command that only holds subcommands: alone it prints its help, and for a wrong word it suggests the nearest
+// right one.
 func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{
 		Use: use, Short: short, Args: noArguments,
@@ -171,20 +172,20 @@ func group(use, short string, commands ...*cobra.Command) *cobra.Command {
 	return command
 }
 
-// Commands refuse wrong calls in the words of all.
+// All commands reject wrong calls with the messages of package usage.
 var (
 	usagef      = usage.Errorf
 	arguments   = usage.Arguments
 	noArguments = usage.NoArguments
 )
 
-// flagError adds the nearest known flag to what pflag says.
+// flagError adds the nearest known flag to pflag's message.
 func flagError(cmd *cobra.Command, err error) error {
 	if errors.Is(err, pflag.ErrHelp) {
 		return err
 	}
 	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
-		return noArguments(cmd, words) // the flag was meant for the subcommand whose name is wrong
+		return noArguments(cmd, words) // the flag belongs to the subcommand whose name is wrong
 	}
 	hint := ""
 	var unknown *pflag.NotExistError

@@ -41,7 +41,8 @@ func (a *App) resetClock(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	// It has no request id: a clock that is right is not reset again, and it must work while no keys are left.
+	// The request has no id: resetting a clock that is right changes nothing, and the command must work while no keys are
+	// left.
 	request := &quotav1.ResetClockRequest{}
 	answer, err := call(cmd.Context(), c, byNature, 0, func(ctx context.Context, n node) (*quotav1.ResetClockResponse, error) {
 		return n.admin.ResetClock(ctx, request)
@@ -63,7 +64,7 @@ func (a *App) resetClock(cmd *cobra.Command) error {
 	return err
 }
 
-// isRight says that a clock was not reset because it is right, as it is after a reset whose answer was lost.
+// isRight reports whether the cluster refused because its clock is right, as it is after a reset whose answer was lost.
 func isRight(err error) bool {
 	var rpc *connect.Error
 	return errors.As(err, &rpc) && infoOf(rpc).GetReason() == quotav1.Reason_REASON_CLOCK_NOT_AHEAD

@@ -32,7 +32,7 @@ func settingFlags(cmd *cobra.Command) {
 	}
 }
 
-// settingValue is a flag's text; the settings' table parses it, so that every layer says the same about a mistake.
+// settingValue is a flag's text; the table of settings parses it, so that mistakes get the same message in every layer.
 type settingValue struct{ text, unit string }
 
 func (v *settingValue) String() string { return v.text }
@@ -42,7 +42,7 @@ func (v *settingValue) Set(text string) error {
 	return nil
 }
 
-// Type is what help prints behind the flag.
+// Type is the word that help prints after the flag.
 func (v *settingValue) Type() string {
 	switch v.unit {
 	case "true, false", "boltdb, wal", "lan, wan", "text, json", "trace, debug, info, warn, error":
@@ -55,7 +55,7 @@ func (v *settingValue) Type() string {
 	return v.unit
 }
 
-// loadConfig reads the configuration of a command with settingFlags. It can be called again, to read the file anew.
+// loadConfig reads the configuration of a command with settingFlags. Calling it again reads the file again.
 func (a *App) loadConfig(cmd *cobra.Command) (*config.Loaded, error) {
 	in := config.Input{Environ: a.Environ, Flags: map[string]string{}}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
@@ -97,7 +97,7 @@ other nodes do. If something is wrong, it prints every mistake with file and lin
 	return a.outputFlag(cmd)
 }
 
-// checkFiles reads the files that a configuration names, as a start would.
+// checkFiles reads the files that a configuration names, as a node does at its start.
 func checkFiles(c config.Config) error {
 	var mistakes []error
 	if c.TokensFile != "" {

@@ -23,7 +23,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// The forms of output.
+// The output formats.
 const (
 	formatTable = "table"
 	formatJSON  = "json"
@@ -33,14 +33,14 @@ const (
 // defaultServer is the address of `quotad dev` and of a server without configuration.
 const defaultServer = "127.0.0.1:7450"
 
-// connectionFlags say how to reach a cluster.
+// connectionFlags are the flags for reaching a cluster.
 type connectionFlags struct {
 	servers                              []string
 	tokenFile, caFile, certFile, keyFile string
 	timeout                              string
 }
 
-// clientFlags gives a command the flags of all commands that call a cluster. Each has an environment variable.
+// clientFlags gives a command the flags common to all commands that call a cluster. Each has an environment variable.
 func (a *App) clientFlags(cmd *cobra.Command, formats ...string) *cobra.Command {
 	flags := cmd.Flags()
 	flags.SortFlags = false
@@ -55,7 +55,7 @@ func (a *App) clientFlags(cmd *cobra.Command, formats ...string) *cobra.Command 
 	return a.outputFlag(cmd, formats...)
 }
 
-// outputFlag gives a command --output with table, json and what else it can.
+// outputFlag gives a command --output with table, json and further formats.
 func (a *App) outputFlag(cmd *cobra.Command, formats ...string) *cobra.Command {
 	all := append([]string{formatTable, formatJSON}, formats...)
 	short := "o"
@@ -81,7 +81,7 @@ func (a *App) outputFlag(cmd *cobra.Command, formats ...string) *cobra.Command {
 	return cmd
 }
 
-// cluster is the nodes that a command may ask.
+// cluster is the nodes that a command may call.
 type cluster struct {
 	nodes   []node
 	timeout time.Duration
@@ -98,7 +98,7 @@ type node struct {
 // defaultTimeout bounds one command; an election takes less than two seconds of it.
 const defaultTimeout = 10 * time.Second
 
-// connect reads the connection's flags and environment. It opens nothing yet.
+// connect reads the connection's flags and environment. It opens no connection yet.
 func (a *App) connect(cmd *cobra.Command) (*cluster, error) {
 	flags, timeout, err := a.readConnection(cmd)
 	if err != nil {
@@ -107,7 +107,7 @@ func (a *App) connect(cmd *cobra.Command) (*cluster, error) {
 	return newCluster(cmd, flags, timeout)
 }
 
-// goClient makes a Go client of the connection's flags and environment. It opens nothing yet.
+// goClient makes a Go client from the connection's flags and environment. It opens no connection yet.
 func (a *App) goClient(cmd *cobra.Command, holder string, options ...client.Option) (*client.Client, error) {
 	flags, timeout, err := a.readConnection(cmd)
 	if err != nil {
@@ -142,7 +142,7 @@ func (a *App) goClient(cmd *cobra.Command, holder string, options ...client.Opti
 	return made, nil
 }
 
-// readConnection reads the connection's flags, and from the environment what they do not say.
+// readConnection reads the connection's flags, and takes missing ones from the environment.
 func (a *App) readConnection(cmd *cobra.Command) (connectionFlags, time.Duration, error) {
 	flags := a.connection
 	if err := config.CheckEnvironment(a.Environ); err != nil {
@@ -244,7 +244,8 @@ func newTransport(flags connectionFlags) (*http.Transport, error) {
 		}
 		settings.Certificates = []tls.Certificate{pair}
 	}
-	// A proxy from the environment is left out on purpose: a node is asked directly, as the Go client does.
+	// The transport deliberately ignores a proxy from the environment: it connects to nodes directly, as the Go client
+	// does.
 	return &http.Transport{
 		DialContext:       (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
 		TLSClientConfig:   settings,
@@ -252,7 +253,7 @@ func newTransport(flags connectionFlags) (*http.Transport, error) {
 	}, nil
 }
 
-// notReadable is an error of a file that a user named.
+// notReadable is the error for a file that the user named and that cannot be read.
 func notReadable(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return fail(ExitNotFound, "", "%w", err)
@@ -292,12 +293,12 @@ func (b bearer) WrapStreamingClient(next connect.StreamingClientFunc) connect.St
 	}
 }
 
-// WrapStreamingHandler implements connect.Interceptor; no handler runs here.
+// WrapStreamingHandler implements connect.Interceptor; this process runs no handler.
 func (b bearer) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return next
 }
 
-// durationFlag reads a flag that holds a length of time; an empty one is absent.
+// durationFlag parses a flag that holds a duration; an empty one is absent.
 func durationFlag(cmd *cobra.Command, name, text string) (*durationpb.Duration, error) {
 	if text == "" {
 		return nil, nil

@@ -70,7 +70,7 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 			err = removed
 		}
 	}()
-	raftAddress, err := loopback.Free(1) // to which nobody but this node ever speaks
+	raftAddress, err := loopback.Free(1) // no other node ever connects to it
 	if err != nil {
 		return err
 	}
@@ -83,7 +83,7 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 				"api-insecure": strconv.FormatBool(f.insecure), "node-id": "dev", "log-level": f.level, "disk-refuse-below": "0B", "disk-stop-below": "0B",
 			}}
 			if host, port, err := net.SplitHostPort(f.listen); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
-				in.Flags["api-advertise"] = net.JoinHostPort("127.0.0.1", port) // nobody else is told of this node
+				in.Flags["api-advertise"] = net.JoinHostPort("127.0.0.1", port) // no other node learns of this one
 			}
 			if f.testing {
 				in.Flags["testing"] = "true"
@@ -100,12 +100,12 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 		},
 	})
 	if cause := context.Cause(ctx); err == nil && cmd.Context().Err() == nil {
-		return cause // the quotas did not work
+		return cause // the quotas could not be applied
 	}
 	return startError(err)
 }
 
-// welcome prints what to try.
+// welcome prints commands to try.
 func (a *App) welcome(address, dir string, file *quotafile.File) {
 	name := "t/core"
 	if len(file.Quotas) > 0 {

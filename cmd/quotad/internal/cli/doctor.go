@@ -29,7 +29,7 @@ what to do. The exit code is 0 if no check failed (warnings may be there), and 1
 	return a.clientFlags(cmd)
 }
 
-// lookTimeout bounds each single look: ten of them should not take a minute where nothing answers.
+// lookTimeout bounds each check: ten of them should not take a minute where nothing answers.
 const lookTimeout = 3 * time.Second
 
 func (a *App) doctor(cmd *cobra.Command, quotas []string) error {

@@ -21,7 +21,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// ExitCode is what a process ends with. The numbers are promised to scripts: they never change.
+// ExitCode is the exit code of a process. Scripts depend on the numbers, so they never change.
 type ExitCode int
 
 // The exit codes.
@@ -36,16 +36,16 @@ const (
 	ExitNotAllowed  ExitCode = 7
 	ExitInterrupted ExitCode = 130
 
-	// Of task run alone, beside the codes of its command.
+	// Only of task run, in addition to the codes of its command.
 	ExitShelved ExitCode = 90
 	ExitLater   ExitCode = 91
 	ExitLimited ExitCode = 92
 
-	// Of run alone, as those of timeout and env.
+	// Only of run; the same codes as timeout and env use.
 	ExitNotGranted ExitCode = 124
 	ExitFailed     ExitCode = 125
 
-	// Of both.
+	// Of both commands.
 	ExitLost       ExitCode = 93
 	ExitNotStarted ExitCode = 126
 	ExitNoCommand  ExitCode = 127
@@ -80,7 +80,7 @@ type failure struct {
 	code    ExitCode
 	message string
 	hint    string
-	// info is the cluster's typed detail, nil for errors of our own.
+	// info is the cluster's typed detail; nil for errors of our own.
 	info *quotav1.ErrorInfo
 	err  error
 }
@@ -88,13 +88,13 @@ type failure struct {
 func (f *failure) Error() string { return f.message }
 func (f *failure) Unwrap() error { return f.err }
 
-// fail makes an error with a code and a hint (may be empty).
+// fail makes an error with a code and a hint, which may be empty.
 func fail(code ExitCode, hint, format string, values ...any) error {
 	err := fmt.Errorf(format, values...)
 	return &failure{code: code, message: err.Error(), hint: hint, err: errors.Unwrap(err)}
 }
 
-// describe finds the code, words and hint of any error that a command can end with.
+// describe returns the code, message and hint of any error that a command can end with.
 func describe(ctx context.Context, err error) *failure {
 	var known *failure
 	var rpc *connect.Error
@@ -124,7 +124,7 @@ func describe(ctx context.Context, err error) *failure {
 	return &failure{code: ExitFailure, message: err.Error()}
 }
 
-// describeRPC reads an error of the API by its code and its typed detail.
+// describeRPC describes an error of the API by its code and its typed detail.
 func describeRPC(err *connect.Error) *failure {
 	info := infoOf(err)
 	f := &failure{code: exitOf(err.Code(), info), message: err.Message(), info: info, err: err}
@@ -139,8 +139,8 @@ func describeRPC(err *connect.Error) *failure {
 	return f
 }
 
-// exitOf maps an API error to an exit code. A deadline that passes leaves the outcome open: what was only read is
-// mapped by its caller.
+// exitOf maps an API error to an exit code. A deadline that passes leaves the outcome unknown; callers that only read map
+// it themselves.
 func exitOf(code connect.Code, info *quotav1.ErrorInfo) ExitCode {
 	if info != nil && info.Reason == quotav1.Reason_REASON_UNKNOWN_OUTCOME {
 		return ExitUnknown
@@ -165,7 +165,7 @@ func exitOf(code connect.Code, info *quotav1.ErrorInfo) ExitCode {
 	}
 }
 
-// infoOf returns the typed detail of an error, nil where it has none.
+// infoOf returns the typed detail of an error; nil: it has none.
 func infoOf(err *connect.Error) *quotav1.ErrorInfo {
 	for _, detail := range err.Details() {
 		if value, valueErr := detail.Value(); valueErr == nil {
@@ -177,13 +177,13 @@ func infoOf(err *connect.Error) *quotav1.ErrorInfo {
 	return nil
 }
 
-// neverSent says that no connection was made, so that nothing can have happened.
+// neverSent reports whether no connection was made, so that nothing can have happened.
 func neverSent(err error) bool {
 	var operation *net.OpError
 	return errors.As(err, &operation) && operation.Op == "dial"
 }
 
-// print writes the error: for people a line, the details and a hint; for programs one JSON object.
+// print writes the error: for people a message, the details and a hint; for programs one JSON object.
 func (f *failure) print(w io.Writer, format string) {
 	if format == formatJSON {
 		f.printJSON(w)
@@ -248,7 +248,7 @@ func (f *failure) printJSON(w io.Writer) {
 	}
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(object) // there is nobody left to tell
+	_ = encoder.Encode(object) // nobody is left to report an error to
 }
 
 // reasonWord is a reason without its prefix: EXHAUSTED.

@@ -49,7 +49,7 @@ calls are answered with 503, running ones continue for limits.drain.`,
 	return cmd
 }
 
-// gatewayPath returns the file of the configuration.
+// gatewayPath returns the path of the configuration file.
 func (a *App) gatewayPath(path string) string {
 	if path != "" {
 		return path
@@ -81,7 +81,7 @@ func loadGateway(path string) (config.Config, *gatewayTokens, error) {
 	return conf, out, nil
 }
 
-// gatewayTokens are those of a token file, which has the form of the cluster's. A reload replaces them.
+// gatewayTokens are the tokens of a file, which has the form of the cluster's token file. A reload replaces them.
 type gatewayTokens struct{ file atomic.Pointer[rpc.Tokens] }
 
 // Find implements identity.Tokens.
@@ -109,7 +109,7 @@ func gatewayOptions(tokens *gatewayTokens, logger *slog.Logger) gateway.Options 
 	return options
 }
 
-// newGateway makes a gateway of a file.
+// newGateway makes a gateway from a file.
 func newGateway(path string, logger *slog.Logger) (*gateway.Gateway, *gatewayTokens, error) {
 	conf, tokens, err := loadGateway(path)
 	if err != nil {
@@ -122,7 +122,7 @@ func newGateway(path string, logger *slog.Logger) (*gateway.Gateway, *gatewayTok
 	return g, tokens, nil
 }
 
-// gatewayError gives an error of the configuration its code.
+// gatewayError adds exit code and hint to an error of the configuration.
 func gatewayError(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return fail(ExitUsage, `write one, or name it with --config; docs/gateway.md begins with the shortest one`, "%w", err)
@@ -173,7 +173,7 @@ func (a *App) runGateway(cmd *cobra.Command, path, format string) error {
 	return server.Serve(ctx)
 }
 
-// reloadGateway takes a changed configuration with its tokens and certificate, whole or not at all.
+// reloadGateway applies a changed configuration with its tokens and certificate, all or nothing.
 func reloadGateway(server *gateway.Server, tokens *gatewayTokens, path string, logger *slog.Logger) {
 	conf, changed, err := loadGateway(path)
 	if err == nil {

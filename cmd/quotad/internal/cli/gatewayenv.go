@@ -20,11 +20,12 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/suggest"
 )
 
-// defaultGateway is where a gateway listens unless it is told otherwise.
+// defaultGateway is the address of a gateway unless a flag names another.
 const defaultGateway = "http://127.0.0.1:7452"
 
-// toolSettings are the shell lines that point a tool at a gateway. .G is the gateway's URL with the holder in the path where the
-// tool can send no header, .URL the same without it, .Holder who asks, quoted. Their sources stand in docs/gateway.md.
+// toolSettings are the shell lines that point a tool at a gateway. .URL is the gateway's URL. .G is the same with the
+// holder in the path, for tools that cannot send headers. .Holder is the holder's name, and .Socket the gateway's socket.
+// docs/gateway.md cites the sources.
 var toolSettings = map[string]string{
 	"claude": `export ANTHROPIC_BASE_URL={{.URL}}/anthropic
 {{if .Holder}}export ANTHROPIC_CUSTOM_HEADERS={{quote (printf "X-Quotad-Holder: %s" .Holder)}}
@@ -134,7 +135,7 @@ func toolNames() []string {
 	return names
 }
 
-// shellQuote writes a text as one word of a shell.
+// shellQuote quotes a text as one word of a shell.
 func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 func (a *App) gatewayStatus() *cobra.Command {
@@ -240,7 +241,7 @@ func printGatewayStatus(out io.Writer, s gateway.Status) error {
 	return nil
 }
 
-// gatewayTables are what a gateway shows, each part of it a table.
+// gatewayTables returns a gateway's status as one table for each part.
 func gatewayTables(s gateway.Status) []output.Table {
 	quotas := output.Table{Header: []string{"UPSTREAM", "QUOTA", "AVAILABLE", "OF", "STATE"}}
 	batches := output.Table{Header: []string{"UPSTREAM", "BATCHES OF", "CLASS", "LEFT", "CONSUMED", "SPENT", "RETURNED"}}

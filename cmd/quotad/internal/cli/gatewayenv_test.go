@@ -22,7 +22,7 @@ func gatewayEnvOf(t *testing.T, environ []string, args ...string) (string, error
 	return out.String(), err
 }
 
-// TestGatewayEnv_WritesCodexsProvider: the user's own settings stay, and writing twice changes nothing.
+// TestGatewayEnv_WritesCodexsProvider: the user's own settings stay, and a second write changes nothing.
 func TestGatewayEnv_WritesCodexsProvider(t *testing.T) {
 	const own = "model = \"gpt-5\"\napproval_policy = \"never\"\n\n[model_providers.other]\nname = \"other\"\nmodel_provider = \"x\"\n"
 	for name, before := range map[string]string{"no file": "", "own settings": own, "no last newline": strings.TrimRight(own, "\n")} {
@@ -134,7 +134,8 @@ func TestGatewayEnv_HasGhKeepTheSocket(t *testing.T) {
 	}
 }
 
-// TestGatewayEnv_NamesTheTokenOfASingleCall: gh takes the gateway's address for an Enterprise server, whose token has its own variable.
+// TestGatewayEnv_NamesTheTokenOfASingleCall: gh treats the gateway's address as an Enterprise server, whose token has its
+// own variable.
 func TestGatewayEnv_NamesTheTokenOfASingleCall(t *testing.T) {
 	printed, err := gatewayEnvOf(t, nil, "gh")
 	if err != nil || !strings.Contains(printed, `GH_ENTERPRISE_TOKEN="$(gh auth token)" gh api http://127.0.0.1:7452/github/user`) {

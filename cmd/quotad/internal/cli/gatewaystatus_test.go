@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 )
 
-// TestGatewayStatus_PrintsWhatItsHelpPromises: upstreams, queue, batches, seats, keys and last refusals.
+// TestGatewayStatus_PrintsWhatItsHelpPromises: it prints upstreams, queue, batches, seats, keys and last refusals.
 func TestGatewayStatus_PrintsWhatItsHelpPromises(t *testing.T) {
 	shown := gateway.Status{
 		Machine: "node-7", Loaded: true, Away: true, InFlight: 3, Waiting: 1,
@@ -75,7 +75,7 @@ func TestGatewayStatus_PrintsWhatItsHelpPromises(t *testing.T) {
 	}
 }
 
-// TestGatewayStatus_ReachesSocketsTokensAndOwnCAs: a gateway without a port, and one away from loopback.
+// TestGatewayStatus_ReachesSocketsTokensAndOwnCAs: it reaches a gateway without a port, and one beyond loopback.
 func TestGatewayStatus_ReachesSocketsTokensAndOwnCAs(t *testing.T) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS != nil && r.Header.Get("X-Quotad-Token") != "qtd_made-up" {

@@ -26,7 +26,8 @@ func (a *App) gatewaySocket() string {
 	return serviceSocket
 }
 
-// writeTool writes the settings of a tool that reads them from a file of its own; done is false where its settings are to be printed.
+// writeTool writes the settings of a tool that reads them from a file of its own. done is false where the caller has to
+// print the settings.
 func (a *App) writeTool(ctx context.Context, write bool, tool string, values map[string]string) (done bool, err error) {
 	switch {
 	case write && tool == "codex":
@@ -37,7 +38,8 @@ func (a *App) writeTool(ctx context.Context, write bool, tool string, values map
 	return false, nil
 }
 
-// writeGh has gh keep the socket: it alone knows where its configuration is. Without a socket there, every later command of gh would fail.
+// writeGh lets gh store the socket, because only gh knows where its configuration is. If no gateway served the socket,
+// every later command of gh would fail.
 func (a *App) writeGh(ctx context.Context, socket string) error {
 	if info, err := os.Stat(socket); err != nil || info.Mode()&fs.ModeSocket == 0 {
 		return fail(ExitUsage, "set listen.unix in gateway.yaml, start the gateway, and name the socket with --socket",
@@ -52,23 +54,23 @@ func (a *App) writeGh(ctx context.Context, socket string) error {
 	return err
 }
 
-// The lines around what quotad has written, by which it finds that again.
+// The lines around a block that quotad wrote, by which it finds the block again.
 const (
 	blockBegin = "# quotad gateway env: begin"
 	blockEnd   = "# quotad gateway env: end"
 )
 
 var (
-	// written is a block between those lines.
+	// written matches a block between those lines.
 	written = regexp.MustCompile(`(?s)` + blockBegin + `\n.*?` + blockEnd + `\n`)
-	// ownProvider is another provider that is set at the top, ownTable one of the name that quotad uses.
+	// ownProvider matches another provider at the top; ownTable matches a table with the name that quotad uses.
 	ownProvider = regexp.MustCompile(`(?m)^[ \t]*["']?model_provider["']?[ \t]*=.*$`)
 	ownTable    = regexp.MustCompile(`(?m)^[ \t]*\[[ \t]*model_providers[ \t]*\.[ \t]*["']?quotad["']?[ \t]*\]`)
 	table       = regexp.MustCompile(`(?m)^[ \t]*\[`)
 )
 
-// codexSettings returns the text of Codex's configuration with the gateway as its provider. What quotad wrote before is replaced, and
-// everything else stays as it is.
+// codexSettings returns the text of Codex's configuration with the gateway as its provider. It replaces quotad's earlier
+// lines and leaves all other lines unchanged.
 func codexSettings(text, gateway string) (string, error) {
 	text = strings.TrimRight(written.ReplaceAllString(text, ""), "\n")
 	top := text
@@ -102,7 +104,7 @@ func (a *App) writeCodex(gateway string) error {
 	}
 	path := filepath.Join(dir, "config.toml")
 	if target, err := filepath.EvalSymlinks(path); err == nil {
-		path = target // a link stays one
+		path = target // a link stays a link
 	}
 	mode := fs.FileMode(0o600)
 	text, err := os.ReadFile(path)
@@ -127,7 +129,7 @@ func (a *App) writeCodex(gateway string) error {
 	return err
 }
 
-// replaceFile writes a file whole or not at all.
+// replaceFile replaces a file atomically.
 func replaceFile(path, text string, mode fs.FileMode) error {
 	file, err := os.CreateTemp(filepath.Dir(path), ".quotad-*")
 	if err != nil {

@@ -25,7 +25,7 @@ func (f *leaseFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.fence, "fence", "", "fence of the lease, from reserve (env "+leaserun.FenceVariable+")")
 }
 
-// readLease reads the flags, or what "quotad run" told the command in its environment. A lease and its fence come from the same place.
+// readLease reads the flags, or the environment that "quotad run" set. A lease and its fence come from the same source.
 func (a *App) readLease(cmd *cobra.Command, f *leaseFlags) (lease, fence uint64, err error) {
 	if f.lease == "" && f.fence == "" {
 		f.lease, _ = a.lookup(leaserun.LeaseVariable)
@@ -175,7 +175,7 @@ func (a *App) reserve(cmd *cobra.Command, request *quotav1.ReserveRequest) error
 	return table.Write(a.Out)
 }
 
-// addOperation adds what may be spent and until when.
+// addOperation adds the spendable amounts and their deadline.
 func addOperation(table *output.Table, operation *quotav1.Operation) {
 	if operation == nil {
 		return
@@ -185,7 +185,7 @@ func addOperation(table *output.Table, operation *quotav1.Operation) {
 	table.Add("spend within", output.Duration(operation.SpendIn))
 }
 
-// refused is a refusal as an error: an ordinary "no" with a code of its own.
+// refused turns a refusal into an error with an exit code of its own.
 func refused(refusal *quotav1.Refusal) error {
 	info := &quotav1.ErrorInfo{
 		Reason: refusal.Reason, Quota: refusal.Quota, RetryAfter: refusal.RetryAfter, Hint: refusal.Advice, Budget: refusal.Budget,
@@ -241,15 +241,15 @@ func (a *App) consume(cmd *cobra.Command, request *quotav1.ConsumeRequest) error
 	})
 }
 
-// protoAnswer is an answer as a message.
+// protoAnswer is an answer that is a protobuf message.
 type protoAnswer[Answer any] interface {
 	*Answer
 	proto.Message
 }
 
-// oneRequest opens a session for one request of a holder (empty: it is not known), which makes that safe to send again, also to
-// another node. end forgets the session, and with it a wait whose outcome nobody would hear of. A session is gone after its
-// idle time where the end does not get through.
+// oneRequest opens a session for one request of a holder (empty: unknown), so that the request is safe to send again, also
+// to another node. end closes the session and cancels a wait whose outcome nobody would receive. If end fails, the session
+// ends after its idle time.
 func oneRequest(ctx context.Context, c *cluster, holder string, again repeat) (id *quotav1.RequestId, end func(), err error) {
 	opened, err := call(ctx, c, again, 0, func(ctx context.Context, n node) (*quotav1.OpenSessionResponse, error) {
 		return n.quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: holder})
@@ -266,18 +266,18 @@ func oneRequest(ctx context.Context, c *cluster, holder string, again repeat) (i
 	}, nil
 }
 
-// endSessionWithin bounds how long a command that is done goes on for its session's sake.
+// endSessionWithin bounds how long a finished command waits to close its session.
 const endSessionWithin = time.Second
 
 // requestIdentity makes a request safe to repeat.
 type requestIdentity[Request any] struct {
-	// set gives the request the id of a session's request; nil: it needs none.
+	// set sets the request's id to that of a session's request; nil: the request needs none.
 	set func(*Request, *quotav1.RequestId)
 	// without says when the request may be sent again without an id.
 	without repeat
 }
 
-// holderCall sends a request, prints the answer as JSON or as the table that rows fills, and ends with the error that rows returns.
+// holderCall sends a request, prints the answer as JSON or as the table that rows fills, and returns the error of rows.
 func holderCall[Request, Answer any, A protoAnswer[Answer]](
 	a *App, cmd *cobra.Command, request *Request, once requestIdentity[Request], send func(context.Context, node, *Request) (*Answer, error),
 	rows func(*Answer, *output.Table) error,
@@ -303,10 +303,11 @@ func holderCall[Request, Answer any, A protoAnswer[Answer]](
 	return err
 }
 
-// sendOnce sends a request under the id of a session, so that it may be sent again. What returns something must not depend on what may be
-// full: where the cluster has no room for the session or the request's result, it is sent without an id. A Settle, and a Release of a whole
-// lease, remain safe to repeat: the lease, its fence and the operation's number identify them. A Release of items or a Report is then not
-// sent again after an attempt that may have been applied.
+// sendOnce sends a request under the id of a session, so that it is safe to send again. Returning amounts must not depend
+// on a budget that may be full: if the cluster has no room for the session or the request's result, sendOnce sends the
+// request without an id. A Settle, and a Release of a whole lease, remain safe to repeat: the lease, its fence and the
+// operation's number identify them. A Release of items or a Report is then not sent again after an attempt that may have
+// been applied.
 func sendOnce[Request, Answer any](ctx context.Context, c *cluster, request *Request, once requestIdentity[Request],
 	send func(context.Context, node, *Request) (*Answer, error),
 ) (*Answer, error) {
@@ -430,7 +431,7 @@ func (a *App) releaseCommand() *cobra.Command {
 				set: func(r *quotav1.ReleaseRequest, id *quotav1.RequestId) { r.RequestId = id }, without: byNature,
 			}
 			if len(items) > 0 {
-				once.without = ifNotAccepted // it releases them again
+				once.without = ifNotAccepted // repeated, it releases the items again
 			}
 			return holderCall(a, cmd, request, once, func(ctx context.Context, n node, r *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
 				return n.quota.Release(ctx, r)

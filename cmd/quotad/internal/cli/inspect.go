@@ -18,7 +18,7 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// summary is what verify prints of a snapshot or backup.
+// summary is the output of verify.
 type summary struct {
 	Path      string `json:"path"`
 	ClusterID string `json:"clusterId"`
@@ -28,7 +28,7 @@ type summary struct {
 	Quotas    int64  `json:"quotas"`
 	Leases    int64  `json:"leases"`
 	Sessions  int64  `json:"sessions"`
-	// LogEntries counts the entries of a data directory's log; absent for a backup.
+	// LogEntries is the number of entries in a data directory's log; absent for a backup.
 	LogEntries *int64 `json:"logEntries,omitempty"`
 }
 
@@ -105,7 +105,7 @@ func summaryOf(path string, state *fsm.State) *summary {
 	}
 }
 
-// ofANode is what to do about a data directory that cannot be used.
+// ofANode is the hint for a data directory that cannot be used.
 const ofANode = "replace the node: its peers have the data"
 
 // summarizeDir verifies a stopped node's data directory.
@@ -127,7 +127,7 @@ func summarizeDir(dir string) (*summary, error) {
 	if err != nil {
 		return nil, damaged(dir, err, ofANode)
 	}
-	// All of them can be decoded, so that they can be applied.
+	// All entries can be decoded, so State can apply them.
 	state, err := offline.State()
 	if err == nil {
 		err = state.Verify()
@@ -145,7 +145,7 @@ func openOffline(dir string) (*logstore.Offline, error) {
 	return offline, offlineError(err)
 }
 
-// offlineError gives the usual troubles with a stopped node's data directory a hint and a code.
+// offlineError adds hint and exit code to the usual errors of a stopped node's data directory.
 func offlineError(err error) error {
 	switch {
 	case errors.Is(err, logstore.ErrDataDirInUse):
@@ -160,19 +160,19 @@ func offlineError(err error) error {
 	return err
 }
 
-// whatToDo is the hint to a data directory that cannot be used.
+// whatToDo is the hint for a data directory that cannot be used.
 func whatToDo(err error) string {
 	var place *logstore.DamageError
 	switch {
 	case errors.Is(err, logstore.ErrWiped), errors.Is(err, logstore.ErrUncommittedRestore):
 		return "see \"quotad member replace --help\""
 	case errors.As(err, &place) && place.Advice != "":
-		return "" // it says so itself
+		return "" // the error contains the advice
 	}
 	return ofANode
 }
 
-// damaged says what to do about a file that cannot be used.
+// damaged is the error for a file that cannot be used, with a hint.
 func damaged(path string, err error, hint string) error {
 	if errors.Is(err, fsm.ErrNewerSnapshot) {
 		hint = "use the quotad version that wrote it, or a later one"
@@ -180,7 +180,7 @@ func damaged(path string, err error, hint string) error {
 	return fail(ExitFailure, hint, "%s: %w", path, err)
 }
 
-// decode reads the payload of an entry that carries commands; nil for other kinds.
+// decode decodes the payload of an entry that carries commands; it returns nil for other kinds.
 func decode(entry logstore.Entry) (*logpb.Entry, error) {
 	if entry.Kind != "command" {
 		return nil, nil
@@ -199,7 +199,7 @@ func (a *App) inspectCommand() *cobra.Command {
 	return group("inspect", "Show log entries and snapshots of a stopped node as JSON", a.inspectLog(), a.inspectSnapshot())
 }
 
-// logLine is one entry as inspect prints it.
+// logLine is the form in which inspect prints an entry.
 type logLine struct {
 	Index uint64          `json:"index"`
 	Term  uint64          `json:"term"`
@@ -273,7 +273,7 @@ func (a *App) inspectSnapshot() *cobra.Command {
 	return cmd
 }
 
-// snapshotPath finds the newest snapshot of a data directory; a file is taken as it is.
+// snapshotPath returns the path of a data directory's newest snapshot; it returns the path of a file unchanged.
 func snapshotPath(path string) (string, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -70,7 +70,7 @@ func listLeases(ctx context.Context, c *cluster, request *quotav1.ListLeasesRequ
 	}
 }
 
-// itemsText writes granted items as github/core=7 openai/tokens=500.
+// itemsText formats granted items: github/core=7 openai/tokens=500.
 func itemsText(items []*quotav1.GrantedItem) string {
 	words := make([]string, len(items))
 	for i, item := range items {
@@ -79,7 +79,7 @@ func itemsText(items []*quotav1.GrantedItem) string {
 	return output.Or(strings.Join(words, " "))
 }
 
-// plainItemsText writes items that were given back or charged.
+// plainItemsText formats returned or charged items.
 func plainItemsText(items []*quotav1.Item) string {
 	words := make([]string, len(items))
 	for i, item := range items {
@@ -122,7 +122,7 @@ next Consume or Renew is refused.`,
 	return a.clientFlags(cmd)
 }
 
-// number reads an id or fence.
+// number parses an id or fence.
 func number(cmd *cobra.Command, what, text string) (uint64, error) {
 	value, err := strconv.ParseUint(text, 10, 64)
 	if err != nil || value == 0 {

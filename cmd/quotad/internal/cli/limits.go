@@ -74,14 +74,14 @@ have while there is room.`,
 	return a.clientFlags(cmd)
 }
 
-// countFlag is a limit that is a number.
+// countFlag is the flag of a numeric limit.
 type countFlag struct {
 	flag  string
 	field **int64
 	help  string
 }
 
-// countsOf returns the limits that are numbers.
+// countsOf returns the numeric limits.
 func countsOf(l *quotav1.Limits) []countFlag {
 	return []countFlag{
 		{"max-sessions", &l.MaxSessions, "maximum of sessions"},
@@ -154,7 +154,7 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 	return errors.Join(a.printBudgets("BUDGET", status.Budgets), a.printBudgets("AT "+output.Visible(status.Node), status.NodeBudgets))
 }
 
-// printBudgets shows what callers share, and of each who has most.
+// printBudgets shows the shared budgets and the largest user of each.
 func (a *App) printBudgets(title string, budgets []*quotav1.Budget) error {
 	if len(budgets) == 0 {
 		return nil
@@ -172,7 +172,7 @@ func (a *App) printBudgets(title string, budgets []*quotav1.Budget) error {
 	return table.Write(a.Out)
 }
 
-// budgetsText says which budgets are full, and at which ones callers are; empty: none.
+// budgetsText names the budgets that are full, and those with callers at their part; empty: none.
 func budgetsText(budgets []*quotav1.Budget) string {
 	var words []string
 	for _, b := range budgets {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// manCommand writes what packages have as manual pages.
+// manCommand writes the manual pages of the packages.
 func manCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "man DIR", Hidden: true, Short: "Write a manual page for each command into a folder", Args: arguments("DIR"),
@@ -16,7 +16,7 @@ func manCommand() *cobra.Command {
 				return err
 			}
 			root := cmd.Root()
-			root.DisableAutoGenTag = true // its date would be the day on which the page was made
+			root.DisableAutoGenTag = true // its date would be the day of the build
 			return doc.GenManTree(root, &doc.GenManHeader{Section: "1", Source: "quotad " + version, Manual: "quotad"}, args[0])
 		},
 	}

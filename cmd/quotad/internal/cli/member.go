@@ -18,7 +18,7 @@ func (a *App) memberCommand() *cobra.Command {
 		a.memberAdd(), a.memberPromote(), a.memberRemove(), a.memberReplace(), a.memberTransfer())
 }
 
-// addresses are a new node's.
+// addresses are the addresses of a new node.
 type addresses struct{ raft, api string }
 
 func (f *addresses) register(cmd *cobra.Command) {
@@ -33,7 +33,7 @@ func (f *addresses) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// done prints what a command without an answer of its own did.
+// done prints the result of a command whose answer is empty.
 func (a *App) done(format string, values ...any) error {
 	message := fmt.Sprintf(format, values...)
 	if a.format == formatJSON {
@@ -100,8 +100,8 @@ func (a *App) memberPromote() *cobra.Command {
 	return a.clientFlags(cmd)
 }
 
-// promoteWhenReady tries until the learner has caught up or the timeout passes. A member that is not there at all is
-// not waited for.
+// promoteWhenReady tries until the learner has caught up or the timeout passes. It does not wait for a member that does not
+// exist.
 func promoteWhenReady(ctx context.Context, c *cluster, id string) error {
 	deadline := time.Now().Add(c.timeout)
 	for {
@@ -117,13 +117,13 @@ func promoteWhenReady(ctx context.Context, c *cluster, id string) error {
 	}
 }
 
-// unfit says that a change of membership was refused because of the member.
+// unfit reports whether a change of membership failed because of the member's state.
 func unfit(err error) bool {
 	var rpc *connect.Error
 	return errors.As(err, &rpc) && (rpc.Code() == connect.CodeFailedPrecondition || rpc.Code() == connect.CodeInvalidArgument)
 }
 
-// absent says in the command's words that there is no such member, where that is why a change was refused.
+// absent replaces a refusal for an unknown member by noMember, and returns other errors unchanged.
 func absent(id string, refusal error) error {
 	var rpc *connect.Error
 	if errors.As(refusal, &rpc) && infoOf(rpc).GetReason() == quotav1.Reason_REASON_UNKNOWN_MEMBER {

@@ -41,7 +41,7 @@ in the file is an error with its line, and no input is read.`,
 	return cmd
 }
 
-// readTexts returns the rules that quotad comes with, and before them those of a file, if one is named.
+// readTexts returns the built-in rules, preceded by those of a file, if path names one.
 func readTexts(path string) (*signals.Texts, error) {
 	texts := signals.BuiltinTexts()
 	if path == "" {
@@ -58,7 +58,7 @@ func readTexts(path string) (*signals.Texts, error) {
 	return texts, nil
 }
 
-// ruleProblems tells mistakes in a file of rules as those in every other file are told.
+// ruleProblems gives mistakes in a file of rules the form that mistakes in other files have.
 func ruleProblems(path string, err error) error {
 	var problems strictyaml.Problems
 	joined, ok := err.(interface{ Unwrap() []error })

@@ -91,7 +91,7 @@ func circuitWord(circuit quotav1.Circuit) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(circuit.String(), "CIRCUIT_")), "_", "-")
 }
 
-// forecastText says what is predicted and what is done about it.
+// forecastText describes the forecast and the measures that follow from it.
 func forecastText(quota *quotav1.QuotaStatus) string {
 	f, by := quota.Forecast, fmt.Sprintf("by the last %d reports", quota.Samples)
 	if quota.Definition.GetRate() != nil {

@@ -66,12 +66,12 @@ func setFlag(cmd *cobra.Command, set *map[string]string) {
 	cmd.Flags().Var((*setValue)(set), "set", "parameter of the preset, NAME=VALUE; repeatable")
 }
 
-// setValue is a flag that sets one parameter each time.
+// setValue is a flag that adds one parameter each time it is set.
 type setValue map[string]string
 
 func (v *setValue) String() string { return "" }
 
-// Type is what help prints behind the flag.
+// Type is the word that help prints after the flag.
 func (v *setValue) Type() string { return "name=value" }
 
 func (v *setValue) Set(text string) error {
@@ -99,7 +99,7 @@ func showPreset(name string, set map[string]string) ([]byte, error) {
 	return preset.Prices, nil
 }
 
-// renderPreset renders the preset that name:tier means.
+// renderPreset renders the preset of name:tier.
 func renderPreset(name string, set map[string]string) ([]byte, error) {
 	p, tier, err := preset.Find(name)
 	if err != nil {
@@ -119,7 +119,7 @@ func presetFailed(err error) error {
 	return err
 }
 
-// readPreset renders a preset and reads it as the file that it is.
+// readPreset renders a preset and parses it as a quotas.yaml.
 func readPreset(name string, set map[string]string) (*quotafile.File, error) {
 	text, err := renderPreset(name, set)
 	if err != nil {

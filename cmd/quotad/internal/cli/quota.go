@@ -212,7 +212,7 @@ func (a *App) printQuota(quota *quotav1.QuotaStatus) error {
 	return table.Write(a.Out)
 }
 
-// addObserved adds what the provider's answers tell of the quota.
+// addObserved adds the values that the provider's answers revealed about the quota.
 func addObserved(table *output.Table, quota *quotav1.QuotaStatus) {
 	if quota.ObservedLimit != nil {
 		table.Add("observed limit", fmt.Sprintf("%d, %s ago", *quota.ObservedLimit, output.Duration(quota.ObservedAgo)))
@@ -225,7 +225,7 @@ func addObserved(table *output.Table, quota *quotav1.QuotaStatus) {
 	}
 }
 
-// classText says what a class has of a quota: of a rate, what one call of it could take now.
+// classText describes a class's use of a quota; for a rate, the amount that one call of it could take now.
 func classText(use *quotav1.ClassUse) string {
 	if use.Takes != nil {
 		return fmt.Sprintf("could take %d now, share %d", *use.Takes, use.Share)
@@ -237,7 +237,7 @@ func zoneWord(zone quotav1.Zone) string {
 	return strings.ToLower(strings.TrimPrefix(zone.String(), "ZONE_"))
 }
 
-// paceText says how fast a rate lends to lower classes.
+// paceText says when a rate lends to lower classes.
 func paceText(pacer *quotav1.Pacer) string {
 	if pacer.LendsIn.AsDuration() == 0 {
 		return output.Duration(pacer.Ahead) + " ahead, lends now"
@@ -245,7 +245,7 @@ func paceText(pacer *quotav1.Pacer) string {
 	return fmt.Sprintf("%s ahead, lends in %s", output.Duration(pacer.Ahead), output.Duration(pacer.LendsIn))
 }
 
-// addPolicy adds what the quota's policy does now; nothing where it has none.
+// addPolicy adds the current state of the quota's policy; nothing if it has none.
 func (a *App) addPolicy(table *output.Table, quota *quotav1.QuotaStatus) {
 	policy := quota.Definition.Policy
 	if policy.GetZones() != quotav1.Zones_ZONES_UNSPECIFIED {
@@ -274,7 +274,7 @@ func (a *App) addPolicy(table *output.Table, quota *quotav1.QuotaStatus) {
 	}
 }
 
-// ruleText says a quota's rule in a few words: "window: 5000 per hour".
+// ruleText describes a quota's rule in a few words: "window: 5000 per hour".
 func ruleText(quota *quotav1.Quota) string {
 	text := ""
 	switch rule := quota.Rule.(type) {
@@ -306,7 +306,7 @@ func ruleText(quota *quotav1.Quota) string {
 	return text
 }
 
-// pageSize is how many rows one call asks for; lists go on until the last page.
+// pageSize is the number of rows in one call; lists read all pages.
 const pageSize = 1000
 
 func (a *App) quotaList() *cobra.Command {
@@ -362,7 +362,7 @@ func listQuotas(ctx context.Context, c *cluster, prefix string, mode quotav1.Rea
 	}
 }
 
-// rulesAndWorkflows reads what a file holds besides quotas.
+// rulesAndWorkflows reads the holder rules and workflows for a file.
 func rulesAndWorkflows(ctx context.Context, c *cluster, mode quotav1.ReadMode) (*quotafile.File, error) {
 	request := &quotav1.ListHolderRulesRequest{Read: mode}
 	rules, err := call(ctx, c, reads, 0, func(ctx context.Context, n node) (*quotav1.ListHolderRulesResponse, error) {
@@ -382,7 +382,7 @@ func rulesAndWorkflows(ctx context.Context, c *cluster, mode quotav1.ReadMode) (
 	return file, nil
 }
 
-// printQuotas prints quotas, as YAML with what else the file holds.
+// printQuotas prints quotas; as YAML, together with the rules and workflows of file.
 func (a *App) printQuotas(all *quotav1.ListQuotasResponse, file *quotafile.File) error {
 	switch a.format {
 	case formatJSON:

@@ -14,7 +14,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestStartError_RefusedDisksAreOneExitCode: a service that runs a node stops restarting it by this code, and each says what to do.
+// TestStartError_RefusedDisksAreOneExitCode: a refused disk always gives the same exit code, by which a service stops
+// restarting the node, and each error has a hint.
 func TestStartError_RefusedDisksAreOneExitCode(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
@@ -39,7 +40,8 @@ func TestStartError_RefusedDisksAreOneExitCode(t *testing.T) {
 	}
 }
 
-// TestErrors_SayWhereNodesRun: on a system without nodes every command that needs one, or a data directory, says why and what to do.
+// TestErrors_SayWhereNodesRun: on a system without nodes, every command that needs a node or a data directory says why it
+// fails and what to do.
 func TestErrors_SayWhereNodesRun(t *testing.T) {
 	unsupported := fmt.Errorf("cannot open: %w", &logstore.UnsupportedError{System: "windows"})
 	for name, err := range map[string]error{
@@ -53,7 +55,8 @@ func TestErrors_SayWhereNodesRun(t *testing.T) {
 	}
 }
 
-// TestRemoveMember_IsSafeToRepeat: a removal whose answer was lost is done when the member is gone; a second one says that it is.
+// TestRemoveMember_IsSafeToRepeat: a removal whose answer was lost succeeds once the member is gone; a second command
+// reports that the member is gone.
 func TestRemoveMember_IsSafeToRepeat(t *testing.T) {
 	unknown := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME})
 	gone := typed(connect.CodeNotFound, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_MEMBER, NotAccepted: true})
@@ -66,7 +69,7 @@ func TestRemoveMember_IsSafeToRepeat(t *testing.T) {
 	}
 }
 
-// TestIsRight tells a clock that needs no reset from one that could not be reset.
+// TestIsRight distinguishes a clock that needs no reset from one that could not be reset.
 func TestIsRight(t *testing.T) {
 	for _, c := range []struct {
 		reason quotav1.Reason

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// renameDurably gives a file another file's name. Once it returns, a power cut does not undo it.
+// renameDurably renames a file. After it returns, a power cut does not undo the rename.
 func renameDurably(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// renameDurably gives a file another file's name, and waits until the disk has it: a directory cannot be synced here.
+// renameDurably renames a file and waits until the rename is on disk: Windows cannot sync a directory.
 func renameDurably(from, to string) error {
 	source, err := windows.UTF16PtrFromString(from)
 	if err != nil {

@@ -31,7 +31,7 @@ func (a *App) reopenQuota(cmd *cobra.Command, name string) error {
 	if err != nil {
 		return err
 	}
-	// It has no request id: it is safe to repeat by nature, and must work while no keys are left.
+	// The request has no id: it is idempotent, and must work while no keys are left.
 	request := &quotav1.ReopenQuotaRequest{Name: name}
 	answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.ReopenQuotaResponse, error) {
 		return n.admin.ReopenQuota(ctx, request)
@@ -46,7 +46,7 @@ func (a *App) reopenQuota(cmd *cobra.Command, name string) error {
 	return err
 }
 
-// reopenedText says what was ended.
+// reopenedText lists what the command ended.
 func reopenedText(answer *quotav1.ReopenQuotaResponse) string {
 	var ended []string
 	if answer.CooldownLeft != nil {

@@ -117,7 +117,7 @@ func (a *App) report(cmd *cobra.Command, request *quotav1.ReportRequest) error {
 	})
 }
 
-// causeWords are the causes as they are typed, in the order of their numbers from 1.
+// causeWords are the causes as users type them, in the order of their numbers from 1.
 func causeWords() []string {
 	words := make([]string, 0, len(quotav1.Cause_name))
 	for number := int32(1); quotav1.Cause_name[number] != ""; number++ {

@@ -52,7 +52,7 @@ Exit codes in addition to the command's own (128 plus the signal's number, if a 
   130  interrupted before the command started`,
 		Example: `  quotad run --quota anthropic/streams=1 --wait 10m -- claude -p "fix issue 117"
   quotad run --quota github/core --quota github/concurrent=1 --holder ci -- gh pr list`,
-		DisableFlagsInUseLine: true, // the command comes last
+		DisableFlagsInUseLine: true, // the command is the last argument
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.run(cmd, &f, args)
 		},
@@ -76,14 +76,14 @@ func (a *App) run(cmd *cobra.Command, f *runFlags, args []string) error {
 	if err := child.Find(args[0]); err != nil {
 		return notStarted(err)
 	}
-	// What the client would log, the errors of this command say.
+	// This command's own errors cover what the client would log.
 	connected, err := a.goClient(cmd, f.holder, client.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err
 	}
 	runner.Client = connected
 	result, err := runner.Run(cmd.Context())
-	_ = connected.Close() // what it held was returned by now, or returns at its deadline
+	_ = connected.Close() // held amounts have been returned by now, or return at the deadline
 	switch {
 	case err != nil:
 		return runError(err)
@@ -95,7 +95,7 @@ func (a *App) run(cmd *cobra.Command, f *runFlags, args []string) error {
 	return nil
 }
 
-// leaseRunner makes a runner of what the flags say.
+// leaseRunner makes a runner from the flags.
 func (a *App) leaseRunner(cmd *cobra.Command, f *runFlags, args []string) (*leaserun.Runner, error) {
 	switch {
 	case len(f.quotas) == 0:
@@ -142,7 +142,8 @@ func (a *App) leaseRunner(cmd *cobra.Command, f *runFlags, args []string) (*leas
 	return r, nil
 }
 
-// childExit ends this process with the code of the command that it ran. There is nothing more to say: the command said it.
+// childExit ends this process with the exit code of the command that it ran. It prints no message: the command has reported
+// its failure.
 type childExit struct{ code ExitCode }
 
 // Error implements error.
@@ -173,7 +174,7 @@ func runError(err error) error {
 	return fail(ExitFailed, "try again, or ask another node with --server", "%s", said(err))
 }
 
-// roughly writes a length of time as people read it.
+// roughly formats a duration for people.
 func roughly(d time.Duration) string {
 	return max(d.Round(100*time.Millisecond), 100*time.Millisecond).String()
 }

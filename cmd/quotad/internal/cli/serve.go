@@ -46,7 +46,7 @@ Every setting can come from a flag, an environment variable (QUOTAD_RAFT_HEARTBE
 	return cmd
 }
 
-// startError gives the usual troubles of a node's start a hint and a code.
+// startError adds hint and exit code to the usual errors of a node's start.
 func startError(err error) error {
 	var unsafe *daemon.UnsafeDirError
 	var operation *net.OpError

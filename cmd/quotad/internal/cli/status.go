@@ -66,7 +66,7 @@ func getStatus(ctx context.Context, c *cluster) (*quotav1.GetStatusResponse, err
 	})
 }
 
-// checkStatus judges a node for a health check.
+// checkStatus checks one node's health.
 func (a *App) checkStatus(status *quotav1.GetStatusResponse) error {
 	if wrong := wrongIn(status); len(wrong) > 0 {
 		return fail(ExitFailure, "", "%s is not healthy: %s", status.Node, strings.Join(wrong, "; "))
@@ -75,7 +75,7 @@ func (a *App) checkStatus(status *quotav1.GetStatusResponse) error {
 	return err
 }
 
-// checkCluster judges all members that a node knows, each by its own word.
+// checkCluster checks all members that a node knows, each by its own status.
 func (a *App) checkCluster(cmd *cobra.Command, known *quotav1.GetStatusResponse) error {
 	flags, timeout, err := a.readConnection(cmd)
 	if err != nil {
@@ -111,7 +111,7 @@ func (a *App) checkCluster(cmd *cobra.Command, known *quotav1.GetStatusResponse)
 	return nil
 }
 
-// wrongMember asks a member what is wrong with it. The address may be an old one, where another node answers or none.
+// wrongMember returns a member's failed checks. A stale address may lead to another node or to none.
 func wrongMember(
 	cmd *cobra.Command, flags connectionFlags, timeout time.Duration, known *quotav1.GetStatusResponse, member *quotav1.Member,
 ) []string {
@@ -136,7 +136,7 @@ func wrongMember(
 	return wrong
 }
 
-// wrongIn returns what a node says is wrong with it.
+// wrongIn returns a node's failed checks.
 func wrongIn(status *quotav1.GetStatusResponse) (wrong []string) {
 	for _, check := range status.Checks {
 		if !check.Ok {
@@ -195,7 +195,7 @@ func (a *App) printStatus(status *quotav1.GetStatusResponse) error {
 	return checks.Write(a.Out)
 }
 
-// levels are the versions of log entries that a build applies.
+// levels formats the range of log entry versions that a build applies.
 func levels(oldest, newest uint32) string {
 	if newest == 0 {
 		return output.Dash
@@ -219,7 +219,7 @@ func (a *App) printMembers(status *quotav1.GetStatusResponse) error {
 		}
 		contact := output.Duration(member.LastContact)
 		if member.LastContact == nil && status.Role == "leader" {
-			contact = "no answer" // a leader asks all; others do not know
+			contact = "no answer" // a leader contacts all members; other nodes have no such data
 		}
 		table.Add(member.Id, role, member.RaftAddress, output.Or(member.ApiAddress), contact, index, output.Or(member.Version), levels(member.OldestLevel, member.NewestLevel))
 	}

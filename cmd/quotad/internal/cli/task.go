@@ -60,7 +60,7 @@ func (a *App) taskList() *cobra.Command {
 	return a.clientFlags(cmd)
 }
 
-// nextText is when the next attempt may begin.
+// nextText says when the next attempt may begin.
 func nextText(t *quotav1.TaskStatus) string {
 	if t.Phase == quotav1.TaskPhase_TASK_PHASE_READY {
 		return "now"
@@ -68,7 +68,7 @@ func nextText(t *quotav1.TaskStatus) string {
 	return output.Duration(t.RetryAfter)
 }
 
-// phaseWord writes a phase as it is typed: in-flight.
+// phaseWord formats a phase as users type it: in-flight.
 func phaseWord(phase quotav1.TaskPhase) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(phase.String(), "TASK_PHASE_")), "_", "-")
 }
@@ -152,7 +152,7 @@ func (a *App) taskForget() *cobra.Command {
 	return a.clientFlags(cmd)
 }
 
-// taskWord sends an operator's word about a task and says that it was done.
+// taskWord sends an operator's command about a task and prints its success.
 func taskWord[Answer any, A protoAnswer[Answer]](a *App, cmd *cobra.Command, again repeat, did, task string, ask func(context.Context, node) (*Answer, error)) error {
 	c, err := a.connect(cmd)
 	if err != nil {

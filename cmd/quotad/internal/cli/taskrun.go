@@ -56,7 +56,7 @@ Otherwise the attempt failed, and the code is the command's own (128 plus the si
 the command exited with 0 without the done pattern. Errors before the attempt have the codes of every command.`,
 		Example: `  quotad task run --task issue-117 -- claude -p "fix issue 117"
   quotad task run --task issue-117 --done-pattern '^TASK_COMPLETE$' --quota anthropic/plan --wait 6h --until-done -- ./agent.sh`,
-		DisableFlagsInUseLine: true, // the command comes last
+		DisableFlagsInUseLine: true, // the command is the last argument
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.runTask(cmd, &f, args)
 		},
@@ -90,7 +90,7 @@ func (a *App) runTask(cmd *cobra.Command, f *taskRunFlags, args []string) error 
 	}
 	runner.Client = connected
 	result, err := runner.Run(cmd.Context())
-	_ = connected.Close() // the attempt has ended, or its end is known to be unknown
+	_ = connected.Close() // the attempt has ended, or its end is reported as unknown
 	switch {
 	case errors.Is(err, client.ErrTaskDone):
 		runner.Tell("task %s is done", f.task)
@@ -101,7 +101,7 @@ func (a *App) runTask(cmd *cobra.Command, f *taskRunFlags, args []string) error 
 	return taskVerdict(f.task, result)
 }
 
-// notStarted is the error of a command that did not start, with the exit code that a shell has for it.
+// notStarted is the error for a command that did not start, with a shell's exit code for that.
 func notStarted(err error) error {
 	if errors.As(err, new(*child.MissingError)) {
 		return fail(ExitNoCommand, "", "%w", err)
@@ -109,7 +109,7 @@ func notStarted(err error) error {
 	return fail(ExitNotStarted, "", "%w", err)
 }
 
-// taskRunner makes a runner of what the flags say.
+// taskRunner makes a runner from the flags.
 func (a *App) taskRunner(cmd *cobra.Command, f *taskRunFlags, args []string) (*taskrun.Runner, error) {
 	switch {
 	case f.task == "":
@@ -159,7 +159,7 @@ func (a *App) taskRunner(cmd *cobra.Command, f *taskRunFlags, args []string) (*t
 	return r, nil
 }
 
-// taskVerdict makes an exit code of how the last attempt went.
+// taskVerdict turns the outcome of the last attempt into an exit code.
 func taskVerdict(task string, result taskrun.Result) error {
 	code := ExitCode(cmp.Or(result.Code, int(ExitFailure)))
 	hint := ""
@@ -176,10 +176,11 @@ func taskVerdict(task string, result taskrun.Result) error {
 	return fail(code, hint, "task %s: %s", task, result.Words())
 }
 
-// taskError is an error of the Go client, or of the command's start, with the code and words of this program.
+// taskError turns an error of the Go client, or of the command's start, into one with an exit code and message of this
+// program.
 func taskError(task string, err error) error {
 	if errors.Is(err, context.Canceled) {
-		return context.Canceled // a signal, before anything began
+		return context.Canceled // a signal before anything began
 	}
 	if refusal, ok := errors.AsType[*client.RefusalError](err); ok {
 		code := ExitLater
@@ -209,10 +210,10 @@ func taskError(task string, err error) error {
 	return err
 }
 
-// said is an error's text without the name of the package that it comes from.
+// said is an error's text without the prefix of its package.
 func said(err error) string { return strings.TrimPrefix(err.Error(), "quotad: ") }
 
-// exitOfReason maps the reasons for which the cluster does not take a call about a task.
+// exitOfReason maps the reasons for which the cluster refuses a task call to exit codes.
 func exitOfReason(reason client.Reason) ExitCode {
 	switch reason { //nolint:exhaustive // the others have no code of their own
 	case client.ReasonInvalid:

@@ -18,7 +18,7 @@ func (a *App) tokenCommand() *cobra.Command {
 	return group("token", "Mint tokens for a tokens_file", a.tokenNew())
 }
 
-// tokenVerbs are what a token can allow, and what holders usually get.
+// tokenVerbs are the verbs that a token can allow; holderVerbs are the default for holders.
 var (
 	tokenVerbs = []string{
 		string(rpc.VerbUse), string(rpc.VerbReport), string(rpc.VerbRead), string(rpc.VerbAdminQuota),
@@ -86,7 +86,7 @@ func (a *App) mint(cmd *cobra.Command, id, holder, class string, verbs []string)
 	return err
 }
 
-// tokenStanza is an entry of the tokens_file without what was not given.
+// tokenStanza is an entry of the tokens_file without optional fields.
 type tokenStanza struct {
 	ID       string     `yaml:"id"`
 	SHA256   string     `yaml:"sha256"`

@@ -72,18 +72,18 @@ func (a *App) top(cmd *cobra.Command, f *topFlags) error {
 	return t.live(cmd.Context(), pause)
 }
 
-// top looks at a cluster.
+// top shows the state of a cluster.
 type top struct {
 	app     *App
 	cmd     *cobra.Command
 	prefix  string
 	cluster *cluster
-	// leader is the leader's node where it is not among those that were named.
+	// leader is the leader's node if the flags do not name it.
 	leader        *node
 	leaderAddress string
 }
 
-// look asks the named nodes, and the leader that they name.
+// look queries the named nodes, and the leader that they report.
 func (t *top) look(ctx context.Context) view.Cluster {
 	seen := view.Look(ctx, t.nodes(), t.prefix)
 	address := seen.Status.GetLeaderAddress()
@@ -117,7 +117,7 @@ func (t *top) nodes() []view.Node {
 	return nodes
 }
 
-// once prints one picture. It asks more patiently than a live one, and says why there is none.
+// once prints one picture. It waits longer for an answer than a live picture does, and returns the reason if there is none.
 func (t *top) once(ctx context.Context) error {
 	until := time.Now().Add(t.cluster.timeout)
 	for {
@@ -140,7 +140,7 @@ func (t *top) once(ctx context.Context) error {
 	}
 }
 
-// live shows pictures until the context ends, which is no error.
+// live redraws the picture until the context ends, which is no error.
 func (t *top) live(ctx context.Context, every time.Duration) error {
 	queue := &view.Queue{}
 	var background sync.WaitGroup
@@ -167,7 +167,7 @@ func (t *top) live(ctx context.Context, every time.Duration) error {
 	}
 }
 
-// follow keeps the queue, as long as that goes: without the right to read events only counts are shown.
+// follow keeps the queue up to date. Without the right to read events, top shows only counts.
 func (t *top) follow(ctx context.Context, queue *view.Queue) {
 	for {
 		follower := &follow.Follower{
@@ -182,7 +182,7 @@ func (t *top) follow(ctx context.Context, queue *view.Queue) {
 		case connect.CodePermissionDenied, connect.CodeUnauthenticated, connect.CodeUnimplemented:
 			return
 		}
-		queue.Forget() // some events may have been missed
+		queue.Forget() // the stream may have missed events
 		if !sleep(ctx, t.cluster.timeout) {
 			return
 		}
@@ -196,7 +196,7 @@ func (t *top) print(seen view.Cluster, queue *view.Queue) error {
 	}
 	text := strings.Join(view.Top(seen, queue, time.Now()), "\n") + "\n"
 	if queue != nil {
-		text += "\n" // the next picture follows
+		text += "\n" // separates it from the next picture
 	}
 	_, err := fmt.Fprint(t.app.Out, text)
 	return err

@@ -13,13 +13,14 @@ import (
 	"github.com/quotad/quotad/rpc"
 )
 
-// version is that of the source. A release's tag is the same with a "v" before it.
+// version is the version of the source. A release's tag is "v" and this version.
 const version = "0.1.0"
 
-// versionInfo is what version prints.
+// versionInfo is the output of version.
 type versionInfo struct {
 	Version string `json:"version"`
-	// Commit is what the binary was built from, Modified says that the tree had changes besides; empty: the toolchain did not record it.
+	// Commit is the commit of the build, empty if the toolchain did not record it. Modified says that the tree had
+	// uncommitted changes.
 	Commit          string `json:"commit,omitempty"`
 	Modified        bool   `json:"modified,omitempty"`
 	Go              string `json:"go"`
@@ -30,10 +31,10 @@ type versionInfo struct {
 	APIVersion      int    `json:"apiVersion"`
 }
 
-// Version names this build for people: 0.1.0, and the commit where it is known, as in 0.1.0+c3e09ce8a1b2.
+// Version names this build for people: 0.1.0, or with a known commit 0.1.0+c3e09ce8a1b2.
 func Version() string { return describeVersion(buildInfo()).name() }
 
-// name tells builds of one version apart, in the form of semantic versions.
+// name distinguishes builds of one version, in the form of semantic versions.
 func (v *versionInfo) name() string {
 	name := v.Version
 	if v.Commit != "" {
@@ -45,10 +46,10 @@ func (v *versionInfo) name() string {
 	return name
 }
 
-// shortCommit is how many digits of a commit tell it apart, as in the versions of Go modules.
+// shortCommit is the number of digits that identify a commit, as in the versions of Go modules.
 const shortCommit = 12
 
-// buildInfo returns what the toolchain recorded of this binary.
+// buildInfo returns the toolchain's record of this binary.
 func buildInfo() *debug.BuildInfo {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return info
@@ -56,7 +57,7 @@ func buildInfo() *debug.BuildInfo {
 	return new(debug.BuildInfo)
 }
 
-// atCommit finds the commit in the version of a module that was installed between two releases.
+// atCommit matches the commit in a pseudo-version: that of a module installed between two releases.
 var atCommit = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})(?:\+|$)`)
 
 func describeVersion(info *debug.BuildInfo) *versionInfo {

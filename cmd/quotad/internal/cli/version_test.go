@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestDescribeVersion_NamesTheCommit: a build says from which commit it is, however it was made.
+// TestDescribeVersion_NamesTheCommit: a build names its commit, whether it was built from a checkout or installed as a
+// module.
 func TestDescribeVersion_NamesTheCommit(t *testing.T) {
 	const commit = "c3e09ce8a1b20d94a1c0a2f1b7f7a9b9c1d2e3f4"
 	built := func(modified string) []debug.BuildSetting {

@@ -51,7 +51,7 @@ those of the index are gone, the command says from which index on there are even
 	return a.clientFlags(cmd)
 }
 
-// errEnough ends a watch that has printed what was asked for.
+// errEnough ends a watch that has printed --count events.
 var errEnough = errors.New("enough events")
 
 func (a *App) watch(cmd *cobra.Command, f *watchFlags) error {
@@ -93,7 +93,7 @@ func (a *App) watch(cmd *cobra.Command, f *watchFlags) error {
 	return watchError(c, follower.Run(cmd.Context()))
 }
 
-// followed are the nodes to read events from.
+// followed returns the nodes to read events from.
 func (c *cluster) followed() []follow.Node {
 	nodes := make([]follow.Node, len(c.nodes))
 	for i, n := range c.nodes {
@@ -102,7 +102,7 @@ func (c *cluster) followed() []follow.Node {
 	return nodes
 }
 
-// watchError is how a watch ends.
+// watchError maps the end of a watch to the command's error.
 func watchError(c *cluster, err error) error {
 	rpc, ok := errors.AsType[*connect.Error](err)
 	switch {
@@ -135,7 +135,7 @@ type eventLine struct {
 	Event       json.RawMessage `json:"event"`
 }
 
-// printEvent prints an event: for people a line of words, for programs a JSON object on a line.
+// printEvent prints an event: for people one line of words, for programs one JSON object on a line.
 func (a *App) printEvent(meta *quotav1.Meta, event *quotav1.Event) error {
 	if a.format == formatJSON {
 		raw, err := output.Raw(event)
@@ -151,7 +151,7 @@ func (a *App) printEvent(meta *quotav1.Meta, event *quotav1.Event) error {
 	return err
 }
 
-// eventWords says what an event is about, as name=value.
+// eventWords lists an event's fields as name=value.
 func eventWords(e *quotav1.Event) []string {
 	var words []string
 	add := func(name, value string) {
@@ -176,7 +176,7 @@ func eventWords(e *quotav1.Event) []string {
 	return words
 }
 
-// kindWord writes a kind as it is typed: wait-ended.
+// kindWord formats a kind as users type it: wait-ended.
 func kindWord(kind quotav1.EventKind) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(kind.String(), "EVENT_KIND_")), "_", "-")
 }

@@ -87,7 +87,7 @@ func stateWord(state quotav1.WorkflowState) string {
 	return strings.ToLower(strings.TrimPrefix(state.String(), "WORKFLOW_STATE_"))
 }
 
-// batonText says which step has the baton, and for how long.
+// batonText names the step with the baton and the time it has left.
 func batonText(baton *quotav1.WorkflowBaton) string {
 	if baton == nil {
 		return output.Dash
@@ -99,7 +99,7 @@ func batonText(baton *quotav1.WorkflowBaton) string {
 	return text + ", fence " + output.Int(baton.Fence)
 }
 
-// pressureText says how a holder's workflow stands.
+// pressureText describes the state of a holder's workflow.
 func pressureText(pressure *quotav1.BackPressure) string {
 	text := "workflow " + pressure.Workflow + " is " + stateWord(pressure.State)
 	if pressure.Step == "" {
@@ -149,7 +149,7 @@ func (a *App) workflowList() *cobra.Command {
 	return a.clientFlags(cmd)
 }
 
-// limitedSteps names the holders that are limited now.
+// limitedSteps returns the holders that are limited now.
 func limitedSteps(workflow *quotav1.WorkflowStatus) []string {
 	var names []string
 	for _, step := range workflow.Steps {

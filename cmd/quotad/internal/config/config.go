@@ -1,8 +1,8 @@
-// Package config is quotad's configuration: one table of settings from which the file's keys, the environment's
-// variables, the flags, the defaults, `quotad config check` and the reference in docs/operations.md all come.
+// Package config is quotad's configuration. One table of settings is the source of the file's keys, the environment
+// variables, the flags, the defaults, `quotad config check` and the reference in docs/operations.md.
 //
-// Precedence: flag, then environment, then file, then default. Everything unknown is an error with a place and a
-// suggestion; a mistake in a layer that is overridden is an error as well, since the layer above may be gone tomorrow.
+// Precedence: flag, then environment, then file, then default. Every unknown name is an error with a place and a
+// suggestion. A mistake in an overridden layer is an error as well, because the layer above it may be gone tomorrow.
 package config
 
 import (
@@ -14,69 +14,70 @@ import (
 type Config struct {
 	// NodeID is this node's stable name in the cluster.
 	NodeID string
-	// DataDir holds everything that must survive.
+	// DataDir holds all durable data.
 	DataDir string
-	// LogStore is what the node keeps its log in: boltdb or wal.
+	// LogStore is the storage engine of the log: boltdb or wal.
 	LogStore string
-	// API is where holders and operators call.
+	// API is the listener for holders and operators.
 	API Listener
-	// Ops is where operators alone call; not set: nowhere.
+	// Ops is the listener for operators alone; zero: none.
 	Ops Ops
-	// Raft is where the other nodes call.
+	// Raft is the listener for other nodes.
 	Raft Listener
-	// RaftNames maps names of certificates to the node ids that they stand for.
+	// RaftNames maps names in certificates to the node ids that they stand for.
 	RaftNames map[string][]string
-	// Profile is lan or wan: which times of Raft apply where they are not set one by one.
+	// Profile is lan or wan: it selects the Raft times that are not set one by one.
 	Profile string
-	// Times are Raft's, taken from the profile where not set.
+	// Times are Raft's times; unset ones have the profile's values.
 	Times Times
 	// Peers is the static list that forms the cluster, this node included.
 	Peers []Peer
-	// Join says that this node forms no cluster: it waits until `quotad member add` names it.
+	// Join says that this node forms no cluster: it waits until `quotad member add` adds it.
 	Join bool
-	// TokensFile maps tokens to what they allow; empty: every caller is believed.
+	// TokensFile maps tokens to permissions; empty: every caller is trusted.
 	TokensFile string
-	// QuotasFile is applied when the cluster has no quota yet; empty: none.
+	// QuotasFile is applied if the cluster has no quota yet; empty: none.
 	QuotasFile string
-	// Log says what is logged and how.
+	// Log is the level and format of the log.
 	Log Log
-	// Disk are the watermarks of free space.
+	// Disk holds the watermarks of free space.
 	Disk Disk
-	// MemoryLimit is how much memory the process may have, in bytes; 0: what the system allows it; -1: no limit.
+	// MemoryLimit is the process's memory limit in bytes; 0: the system's limit; -1: no limit.
 	MemoryLimit int64
-	// Snapshots say when the log is cut.
+	// Snapshots say when to take a snapshot and truncate the log.
 	Snapshots Snapshots
-	// Testing opens the doors that only a fault suite needs.
+	// Testing enables test-only endpoints.
 	Testing bool
-	// TestingRecord takes every entry that is applied; empty: none.
+	// TestingRecord is the directory for a copy of every applied entry; empty: none.
 	TestingRecord string
 }
 
-// Snapshots say when the state is written out and the log is cut.
+// Snapshots say when to take a snapshot and truncate the log.
 type Snapshots struct {
-	// Entries is after how many log entries a snapshot is taken, Trailing how many stay in the log behind it.
+	// Entries is the number of log entries between snapshots; Trailing is the number of entries kept in the log after a
+	// snapshot.
 	Entries, Trailing uint64
-	// Interval is how often is looked whether one is due.
+	// Interval is how often to check whether a snapshot is due.
 	Interval time.Duration
 }
 
-// Listener is an address to listen on, and what the others are told.
+// Listener is an address to listen on, and the address that other nodes use.
 type Listener struct {
 	// Listen is host:port.
 	Listen string
-	// Advertise is host:port as others reach it; Listen where it was not set.
+	// Advertise is host:port as other nodes reach it; Listen if it was not set.
 	Advertise string
-	// TLS are the files; zero: plain TCP.
+	// TLS names the certificate files; zero: plain TCP.
 	TLS TLSFiles
-	// Insecure allows what Insecurities lists of this port.
+	// Insecure allows what Insecurities lists for this port.
 	Insecure bool
 }
 
-// Ops is the port of operators.
+// Ops is the operators' port.
 type Ops struct {
-	// Listen is host:port; empty: there is no such port. It has the certificate of the API.
+	// Listen is host:port; empty: there is no such port. The port uses the API's certificate.
 	Listen string
-	// Pprof says that it serves profiles of the process.
+	// Pprof enables profiles of the process at this port.
 	Pprof bool
 }
 
@@ -84,13 +85,14 @@ type Ops struct {
 type TLSFiles struct {
 	// Cert and Key are this node's chain and private key.
 	Cert, Key string
-	// CA verifies the other side. For the API it may be empty (callers need no certificate), for Raft it may not.
+	// CA verifies the other side. It is optional for the API (callers then need no certificate) and required for Raft.
 	CA string
-	// PeerCA verifies other nodes' API certificates; empty: CA does, or the system's. Raft has none: there CA does.
+	// PeerCA verifies other nodes' API certificates; empty: CA verifies them, or the system's CAs. Raft does not use it:
+	// there CA verifies peers.
 	PeerCA string
 }
 
-// Enabled says whether TLS is on.
+// Enabled reports whether TLS is on.
 func (f TLSFiles) Enabled() bool { return f.Cert != "" }
 
 // Times are Raft's times.
@@ -99,7 +101,7 @@ type Times struct {
 	Heartbeat time.Duration
 	// Election is how long a candidate waits for votes.
 	Election time.Duration
-	// Lease is how long a leader without a majority goes on before it steps down; at most Heartbeat.
+	// Lease is how long a leader without a majority leads before it steps down; at most Heartbeat.
 	Lease time.Duration
 }
 
@@ -111,7 +113,7 @@ type Peer struct {
 	Raft, API string
 }
 
-// Log says what is logged and how.
+// Log is the level and format of the log.
 type Log struct {
 	// Level is trace, debug, info, warn or error.
 	Level string
@@ -121,20 +123,20 @@ type Log struct {
 
 // Disk are watermarks of free space on the file system of the data directory, in bytes.
 type Disk struct {
-	// RefuseBelow is where new grants are refused; giving back still works.
+	// RefuseBelow is the free space below which new grants are refused; releases still work.
 	RefuseBelow int64
-	// StopBelow is where the node stops; at most RefuseBelow.
+	// StopBelow is the free space below which the node stops; at most RefuseBelow.
 	StopBelow int64
 }
 
-// profiles are Raft's times by name. On a LAN a leader is missed within a third of a second; a WAN's round trips and
-// losses need more patience.
+// profiles are Raft's times by name. On a LAN followers notice a lost leader within a third of a second; the round trips
+// and losses of a WAN need more patience.
 var profiles = map[string]Times{
 	"lan": {Heartbeat: 300 * time.Millisecond, Election: 300 * time.Millisecond, Lease: 200 * time.Millisecond},
 	"wan": {Heartbeat: 1500 * time.Millisecond, Election: 1500 * time.Millisecond, Lease: 1000 * time.Millisecond},
 }
 
-// Same says whether two configurations mean the same, apart from the log's level, which may change while a node runs.
+// Same reports whether two configurations are equal, apart from the log's level, which may change while a node runs.
 func (c Config) Same(other Config) bool {
 	c.Log.Level, other.Log.Level = "", ""
 	return reflect.DeepEqual(c, other)

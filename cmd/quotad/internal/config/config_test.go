@@ -55,7 +55,7 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// Every setting can be set in every layer, under the name that the table promises.
+// TestEverySettingInEveryLayer: every layer accepts every setting, under the name that the table gives it.
 func TestEverySettingInEveryLayer(t *testing.T) {
 	samples := map[string]string{
 		"name": "n1", "path": "/x", "host:port": "10.0.0.1:99", "duration": "2s", "count": "512", "size": "1GiB", "true, false": "true",
@@ -93,7 +93,7 @@ func TestEverySettingInEveryLayer(t *testing.T) {
 	}
 }
 
-// TestRaftTLSNames_AreParsed: a name may hold any character of a URI, and may stand for more than one node.
+// TestRaftTLSNames_AreParsed: a name may contain any character of a URI, and may stand for several nodes.
 func TestRaftTLSNames_AreParsed(t *testing.T) {
 	for value, want := range map[string]map[string][]string{
 		"node.example=n1":                      {"node.example": {"n1"}},
@@ -214,7 +214,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestInsecurities_NeedTheirOwnKey: what is secured, or listens on loopback, needs no key; and a key allows its own port only.
+// TestInsecurities_NeedTheirOwnKey: a secured port, or one on loopback, needs no key, and a key allows its own port only.
 func TestInsecurities_NeedTheirOwnKey(t *testing.T) {
 	for name, flags := range map[string]map[string]string{
 		"loopback":            {"api-listen": "127.0.0.9:7450", "raft-listen": "[::1]:7451"},

@@ -5,16 +5,17 @@ import (
 	"net"
 )
 
-// Insecurity is a port that accepts anyone who reaches it from beyond this machine.
+// Insecurity is a port that accepts anyone who reaches it from another machine.
 type Insecurity struct {
-	// Key is the setting that allows it, Allowed whether it does.
+	// Key is the setting that allows it; Allowed says whether that setting is true.
 	Key     string
 	Allowed bool
-	// Message says what the port lacks, and what follows from that.
+	// Message names the missing protection and its consequence.
 	Message string
 }
 
-// Insecurities lists what the ports of a configuration lack beyond loopback: on the port for peers TLS, on the API TLS and tokens.
+// Insecurities lists the missing protection of ports beyond loopback: TLS on the Raft port; TLS and tokens on the API and
+// operators' ports.
 func (c Config) Insecurities() []Insecurity {
 	var all []Insecurity
 	if address := c.Raft.Listen; !Loopback(address) && !c.Raft.TLS.Enabled() {
@@ -38,7 +39,7 @@ func (c Config) Insecurities() []Insecurity {
 	return all
 }
 
-// Loopback tells whether an address is reached from this machine only.
+// Loopback reports whether an address can be reached from this machine only.
 func Loopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/suggest"
 )
 
-// ClientVariables are the environment variables that quotad's commands read besides the settings.
+// ClientVariables are the environment variables that quotad's commands read in addition to the settings.
 var ClientVariables = []string{
 	EnvPrefix + "CONFIG", EnvPrefix + "SERVER", EnvPrefix + "TOKEN_FILE", EnvPrefix + "CA_FILE",
 	EnvPrefix + "CERT_FILE", EnvPrefix + "KEY_FILE", EnvPrefix + "TIMEOUT", EnvPrefix + "OUTPUT",
@@ -22,20 +22,21 @@ var ClientVariables = []string{
 	EnvPrefix + "LEASE", EnvPrefix + "FENCE",
 }
 
-// Kubernetes gives every container such variables for a Service that is called quotad; nobody set them on purpose.
+// injected matches variables that Kubernetes sets in every container for a Service named quotad; nobody set them on
+// purpose.
 var injected = regexp.MustCompile(`^QUOTAD_(SERVICE_(HOST|PORT(_.*)?)|PORT(_.*)?)$`)
 
-// Input is where values come from.
+// Input names the sources of values.
 type Input struct {
 	// File is the path of a config file; empty: none.
 	File string
-	// Environ is the environment as os.Environ gives it.
+	// Environ is the environment in the form of os.Environ.
 	Environ []string
-	// Flags are the flags that were given, by name without dashes.
+	// Flags are the given flags, by name without dashes.
 	Flags map[string]string
 }
 
-// Value is the effective value of a setting and where it comes from.
+// Value is the effective value of a setting and its source.
 type Value struct {
 	Setting Setting
 	// Text is the value; empty: not set.
@@ -44,22 +45,22 @@ type Value struct {
 	Source string
 }
 
-// Loaded is a configuration with the origin of each value, in the order of Settings.
+// Loaded is a configuration with the source of each value, in the order of Settings.
 type Loaded struct {
 	Config Config
 	Values []Value
 }
 
-// Error is a configuration with mistakes: one error for each. Mistakes of the file are strictyaml.Problems.
+// Error is a configuration's mistakes, one error each. Mistakes in the file are strictyaml.Problems.
 type Error struct{ Mistakes []error }
 
 // Error returns one line per mistake.
 func (e *Error) Error() string { return errors.Join(e.Mistakes...).Error() }
 
-// Unwrap gives the mistakes to errors.As.
+// Unwrap returns the mistakes.
 func (e *Error) Unwrap() []error { return e.Mistakes }
 
-// loader applies layer after layer.
+// loader applies one layer after another.
 type loader struct {
 	loaded   *Loaded
 	mistakes []error
@@ -89,7 +90,7 @@ func Load(in Input) (*Loaded, error) {
 	return l.loaded, nil
 }
 
-// apply sets one value and remembers its source; the source also starts the message of a mistake.
+// apply sets one value and records its source; the source also starts the message of a mistake.
 func (l *loader) apply(key, text, source string) {
 	value := l.value(key)
 	if err := value.Setting.set(&l.loaded.Config, text); err != nil {
@@ -148,7 +149,7 @@ func (l *loader) fileMapping(doc *strictyaml.Document, n *yaml.Node, path, prefi
 	}
 }
 
-// fileText returns a value of the file in the form that flags and the environment have.
+// fileText returns a value of the file in the form of flags and the environment.
 func (l *loader) fileText(doc *strictyaml.Document, n *yaml.Node, key string) (text string, fine bool) {
 	if key != "peers" || n.Kind == yaml.ScalarNode {
 		if n.Kind != yaml.ScalarNode {
@@ -174,7 +175,7 @@ func (l *loader) fileText(doc *strictyaml.Document, n *yaml.Node, key string) (t
 	return strings.Join(elements, ","), len(elements) > 0 && before == nil && doc.Err() == nil
 }
 
-// keysBelow lists the next parts of all keys that start with prefix, without repeats.
+// keysBelow lists the next parts of all keys that start with prefix, without duplicates.
 func keysBelow(prefix string) []string {
 	var all []string
 	for _, setting := range settings {
@@ -203,8 +204,8 @@ func (l *loader) environment(environ []string) {
 	l.mistakes = append(l.mistakes, unknownVariables(environ)...)
 }
 
-// CheckEnvironment returns an *Error that names each variable that starts with EnvPrefix and means nothing to quotad:
-// a mistyped name would otherwise be ignored in silence.
+// CheckEnvironment returns an *Error that names each variable that starts with EnvPrefix and is unknown to quotad:
+// otherwise a mistyped name would have no effect and cause no error.
 func CheckEnvironment(environ []string) error {
 	if mistakes := unknownVariables(environ); len(mistakes) > 0 {
 		return &Error{Mistakes: mistakes}

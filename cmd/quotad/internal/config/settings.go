@@ -12,13 +12,13 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/suggest"
 )
 
-// Setting is one value that can be configured.
+// Setting is one configurable value.
 type Setting struct {
-	// Key is its name in the file; a dot stands for a mapping: api.listen.
+	// Key is its name in the file; a dot separates nested mappings: api.listen.
 	Key string
 	// Default is its value as text; empty: none.
 	Default string
-	// Unit says what kind of text it takes.
+	// Unit is the kind of text that it takes.
 	Unit string
 	// Help is one sentence.
 	Help string
@@ -39,7 +39,7 @@ func (s Setting) Flag() string {
 	return strings.NewReplacer(".", "-", "_", "-").Replace(s.Key)
 }
 
-// Settings returns all settings in the order in which they are explained.
+// Settings returns all settings in the order of their documentation.
 func Settings() []Setting { return slices.Clone(settings) }
 
 var settings = []Setting{
@@ -263,7 +263,7 @@ func count(field func(*Config) *uint64) func(*Config, string) error {
 	}
 }
 
-// sizeUnits are tried in this order, so that B comes after all that end with it.
+// sizeUnits are tried in this order: B must follow the suffixes that end with it.
 var sizeUnits = []struct {
 	suffix string
 	bytes  int64
@@ -289,7 +289,7 @@ func size(field func(*Config) *int64) func(*Config, string) error {
 	}
 }
 
-// limitSize reads a size of which 0 means that there is no limit.
+// limitSize parses a size of which 0 means no limit.
 func limitSize(field func(*Config) *int64) func(*Config, string) error {
 	read := size(field)
 	return func(c *Config, value string) error {
@@ -303,7 +303,7 @@ func limitSize(field func(*Config) *int64) func(*Config, string) error {
 	}
 }
 
-// setPeers reads the list's form for flags and the environment: n1=host:7451/host:7450,n2=...
+// setPeers parses the list's form for flags and the environment: n1=host:7451/host:7450,n2=...
 func setPeers(c *Config, value string) error {
 	c.Peers = nil
 	for element := range strings.SplitSeq(value, ",") {
@@ -323,11 +323,11 @@ func setPeers(c *Config, value string) error {
 	return nil
 }
 
-// setNames reads name=id,name=id. A name may stand for several nodes, while their certificates are exchanged.
+// setNames parses name=id,name=id. A name may stand for several nodes while their certificates are being replaced.
 func setNames(c *Config, value string) error {
 	c.RaftNames = map[string][]string{}
 	for element := range strings.SplitSeq(value, ",") {
-		at := strings.LastIndex(element, "=") // a URI may hold one
+		at := strings.LastIndex(element, "=") // a URI may contain =
 		if at <= 0 || !nodeID.MatchString(strings.TrimSpace(element[at+1:])) {
 			return fmt.Errorf("%q is not name=id", element)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
 )
 
-// complete fills what follows from other settings: times from the profile, advertised from listening addresses, and
-// the list of a node that is alone.
+// complete derives unset values: times from the profile, advertised addresses from listening addresses, and the peer list
+// of a single node.
 func (l *loader) complete() {
 	c := &l.loaded.Config
 	times := profiles[c.Profile]
@@ -41,7 +41,7 @@ func (l *loader) complete() {
 	}
 }
 
-// advertise fills an advertised address that is not set: from the list of peers, or else the one listened on.
+// advertise fills an unset advertised address: from the list of peers, or else from the listening address.
 func (l *loader) advertise(name string, listener *Listener, listed string) {
 	switch {
 	case listener.Advertise != "":
@@ -61,7 +61,7 @@ func (l *loader) derived(key, text, source string) {
 
 var nodeID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
-// validate judges what several settings say together.
+// validate checks rules that involve several settings.
 func (l *loader) validate() []error {
 	c := &l.loaded.Config
 	var mistakes []error
@@ -126,7 +126,7 @@ func validateTLS(c *Config, wrong func(key, format string, values ...any)) {
 }
 
 func validateTimes(c *Config, wrong func(key, format string, values ...any)) {
-	const shortest = 5 * time.Millisecond // what hashicorp/raft accepts
+	const shortest = 5 * time.Millisecond // the minimum of hashicorp/raft
 	if c.Times.Lease < shortest {
 		wrong("raft.lease", "is %s; the least is %s", c.Times.Lease, shortest)
 	}
@@ -155,7 +155,7 @@ func validatePeers(c *Config, wrong func(key, format string, values ...any)) {
 		for _, at := range []struct{ what, address string }{{"raft address", peer.Raft}, {"api address", peer.API}} {
 			other, taken := addresses[at.address]
 			switch {
-			case unreachable(at.address): // another complaint, or a free port that differs
+			case unreachable(at.address): // validate reports a wildcard; port 0 gives each a different free port
 			case taken && other == at.what:
 				wrong("peers", "duplicate %s %s", at.what, at.address)
 			case taken:
@@ -176,13 +176,14 @@ func validatePeers(c *Config, wrong func(key, format string, values ...any)) {
 	}
 }
 
-// unreachable says that an address means "all interfaces" or "any free port" and so cannot be called from outside.
+// unreachable reports whether an address means "all interfaces" or "any free port", so that nobody can call it from
+// outside.
 func unreachable(address string) bool {
 	_, port, err := net.SplitHostPort(address)
 	return err == nil && (port == "0" || wildcard(address))
 }
 
-// wildcard says that an address means "all interfaces": good to listen on, and nothing that others could call.
+// wildcard reports whether an address means "all interfaces": a listener accepts it, but nobody can call it.
 func wildcard(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

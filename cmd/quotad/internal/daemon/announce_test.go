@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 )
 
-// TestAnnounce_WarnsOfEachInsecurePort: each start of a node that anybody from beyond this machine may use says so, port by port, with the
-// setting that allows it. A node on loopback, or one that is secured, says nothing of the kind.
+// TestAnnounce_WarnsOfEachInsecurePort: a node that other machines can use without protection warns at each start, once for
+// each port, and names the setting that allows it. A node on loopback, or a secured one, logs no such warning.
 func TestAnnounce_WarnsOfEachInsecurePort(t *testing.T) {
 	type warning struct{ says, allowedBy string }
 	wire, peers, tokens := warning{"api.listen 10.0.0.1:7450 is beyond loopback and api.tls_cert is not set", "api.insecure"},

@@ -15,8 +15,8 @@ import (
 	"github.com/quotad/quotad/raftnode/chain"
 )
 
-// certificates are a listener's pair and pools, which can be read again while connections come in. Files that do not
-// load leave the old ones in use.
+// certificates are a listener's key pair and CA pools, which can be reloaded while connections arrive. If files do not
+// load, the old ones stay in use.
 type certificates struct {
 	files config.TLSFiles
 	now   atomic.Pointer[loadedFiles]
@@ -25,11 +25,11 @@ type certificates struct {
 type loadedFiles struct {
 	pair tls.Certificate
 	// pool verifies the other side; nil where no CA is configured. peers verifies other nodes' API certificates; nil: the
-	// system's CAs do.
+	// system's CAs verify them.
 	pool, peers *x509.CertPool
 }
 
-// loadCertificates reads the files; nil where TLS is off.
+// loadCertificates reads the files; it returns nil if TLS is off.
 func loadCertificates(files config.TLSFiles) (*certificates, error) {
 	if !files.Enabled() {
 		return nil, nil
@@ -69,7 +69,7 @@ func readFiles(files config.TLSFiles) (*loadedFiles, error) {
 	return fresh, nil
 }
 
-// readPool reads a bundle of CAs; nil where none is configured.
+// readPool reads a bundle of CAs; it returns nil if path is empty.
 func readPool(path string) (*x509.CertPool, error) {
 	if path == "" {
 		return nil, nil
@@ -85,7 +85,7 @@ func readPool(path string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// expires is when the present certificate ends.
+// expires returns the expiry of the current certificate.
 func (c *certificates) expires() time.Time {
 	if leaf := c.now.Load().pair.Leaf; leaf != nil {
 		return leaf.NotAfter
@@ -93,7 +93,7 @@ func (c *certificates) expires() time.Time {
 	return time.Time{}
 }
 
-// apiServer is the API's side towards callers. Pair and pool are looked up for each connection.
+// apiServer returns the API's configuration for callers; each connection uses the current pair and pool.
 func (c *certificates) apiServer() *tls.Config {
 	if c == nil {
 		return nil
@@ -112,13 +112,13 @@ func (c *certificates) apiServer() *tls.Config {
 			}
 			return settings, nil
 		},
-		// http.Server wants to see where certificates come from; GetConfigForClient answers before this is asked.
+		// http.Server requires a source of certificates; GetConfigForClient takes precedence.
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &c.now.Load().pair, nil },
 	}
 }
 
-// apiClient returns this node's side towards other nodes' APIs, to which it forwards calls; nil without TLS. It shows its own
-// certificate, and verifies theirs by what trust names.
+// apiClient returns the configuration for calls that this node forwards to other nodes' APIs; nil without TLS. It presents
+// this node's certificate, and verifies theirs with the CA that trust names.
 func (c *certificates) apiClient() func() *tls.Config {
 	if c == nil {
 		return nil
@@ -132,7 +132,7 @@ func (c *certificates) apiClient() func() *tls.Config {
 	}
 }
 
-// trust names what other nodes' API certificates are verified by, as the end of "is not signed by".
+// trust names the CA that verifies other nodes' API certificates, as the end of "is not signed by".
 func trust(files config.TLSFiles) string {
 	switch {
 	case files.PeerCA != "":
@@ -143,8 +143,8 @@ func trust(files config.TLSFiles) string {
 	return "a CA of the system, and api.tls_ca is not set"
 }
 
-// peers returns both sides of the connections between nodes: each verifies the other. Pair and pool are looked up for each
-// connection.
+// peers returns the configuration for both sides of peer connections: each verifies the other. Each connection uses the
+// current pair and pool.
 func (c *certificates) peers() (func() *tls.Config, error) {
 	if c == nil {
 		return nil, nil
@@ -156,14 +156,14 @@ func (c *certificates) peers() (func() *tls.Config, error) {
 		files := c.now.Load()
 		return &tls.Config{
 			MinVersion: tls.VersionTLS13, RootCAs: files.pool, ClientCAs: files.pool, ClientAuth: tls.RequireAndVerifyClientCert,
-			Certificates: []tls.Certificate{files.pair}, SessionTicketsDisabled: true, // each connection verifies anew
+			Certificates: []tls.Certificate{files.pair}, SessionTicketsDisabled: true, // no resumption: each connection is verified
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &files.pair, nil },
 		}
 	}, nil
 }
 
-// CheckCertificates reads the certificates of a configuration and judges them as the other nodes would. It returns all that is
-// wrong: files that do not load, and certificates that the others will refuse.
+// CheckCertificates reads the certificates of a configuration and verifies them as other nodes would. It returns all
+// mistakes: files that do not load, and certificates that other nodes will reject.
 func CheckCertificates(c config.Config) []error {
 	var mistakes []error
 	if c.API.TLS.Enabled() {
@@ -171,7 +171,7 @@ func CheckCertificates(c config.Config) []error {
 		switch {
 		case err != nil:
 			mistakes = append(mistakes, fmt.Errorf("api.tls_cert: %w", err))
-		case len(c.Peers) != 1: // others forward calls to this node, and it calls them with its own certificate
+		case len(c.Peers) != 1: // other nodes forward calls to this node, and it calls them with its own certificate
 			err := verifyAs(files.pair, files.peers, c.API.Advertise, x509.ExtKeyUsageServerAuth)
 			mistakes = appendRefusal(mistakes, "api.tls_cert", c.API, trust(c.API.TLS), err)
 			if files.pool != nil {
@@ -197,7 +197,7 @@ func CheckCertificates(c config.Config) []error {
 	return mistakes
 }
 
-// verifyAs verifies a pair for one usage; for a server's, with its address.
+// verifyAs verifies a pair for one usage; for a server, together with its address.
 func verifyAs(pair tls.Certificate, pool *x509.CertPool, address string, usage x509.ExtKeyUsage) error {
 	host := ""
 	if address != "" {
@@ -212,7 +212,7 @@ func verifyAs(pair tls.Certificate, pool *x509.CertPool, address string, usage x
 	return chain.Verify(certificates, pool, usage, host, time.Time{})
 }
 
-// appendRefusal words why the other nodes will refuse a certificate.
+// appendRefusal appends the reason why other nodes will reject a certificate.
 func appendRefusal(mistakes []error, key string, listener config.Listener, trust string, err error) []error {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError

@@ -1,5 +1,5 @@
-// Package daemon runs one node as a process: it wires the Raft node, the API, the log, certificates, tokens and
-// systemd together, and takes them apart in order. It decides nothing about quotas.
+// Package daemon runs one node as a process. It connects the Raft node, the API, the log, certificates, tokens and systemd,
+// and shuts them down in order. It makes no decisions about quotas.
 package daemon
 
 import (
@@ -30,32 +30,33 @@ import (
 	"github.com/quotad/quotad/rpc/links"
 )
 
-// stopWithin bounds an orderly stop: draining, handing leadership over, closing files.
+// stopWithin bounds an orderly stop: drain, transfer leadership, close files.
 const stopWithin = 9 * time.Second
 
-// drainWithin is the part of it that calls under way may take.
+// drainWithin is the part of stopWithin for calls in flight.
 const drainWithin = 4 * time.Second
 
-// Options are what Run needs.
+// Options are the inputs of Run.
 type Options struct {
-	// Load reads the configuration; it is called again at each Reload.
+	// Load reads the configuration; Run calls it again at each Reload.
 	Load func() (*config.Loaded, error)
-	// LogTo takes the log.
+	// LogTo receives the log.
 	LogTo io.Writer
-	// Version is the binary's.
+	// Version is the binary's version.
 	Version string
-	// Reload asks to read tokens, certificates and the log level anew; nil: never.
+	// Reload requests a reload of tokens, certificates and the log level; nil: never.
 	Reload <-chan os.Signal
-	// Quotas is applied as the configuration's quotas file would be, which it replaces; nil: none.
+	// Quotas replaces the configuration's quotas file, and is applied in the same way; nil: none.
 	Quotas *quotafile.File
-	// Ready is called once, when calls are taken and the quotas (if any) are applied or failed to be; nil: nobody asks.
+	// Ready is called once, when the node accepts calls and the quotas (if any) are applied or have failed; nil: no
+	// callback.
 	Ready func(apiAddress string, quotas error)
 }
 
-// ErrStopped says that the node stopped by itself; it wraps why.
+// ErrStopped says that the node stopped because of an error, which follows it in the chain.
 var ErrStopped = errors.New("the node stopped because of an error")
 
-// process is what a running node consists of.
+// process is the parts of a running node.
 type process struct {
 	options Options
 	config  config.Config
@@ -63,23 +64,23 @@ type process struct {
 	node    *raftnode.Node
 	api     *rpc.Server
 	http    *http.Server
-	// ops serves operators at opsListener; both nil: nowhere.
+	// ops serves operators at opsListener; both nil: no such port.
 	ops         *http.Server
 	opsListener net.Listener
 	tokens      *rpc.Tokens
-	// callers are the open connections with TLS of both ports of the API.
+	// callers are the open TLS connections of both ports of the API.
 	callers links.Set
-	// apiCertificates and raftCertificates are nil where TLS is off.
+	// apiCertificates and raftCertificates are nil if TLS is off.
 	apiCertificates, raftCertificates *certificates
 }
 
-// heapFloor is memory that is never touched, and so takes none. With it the collector works as if the heap were larger by as
-// much: without it a node with a small state collects many times a second under load. A busy node takes about twice as much
-// more memory for that; GOGC and GOMEMLIMIT act as always.
+// heapFloor is memory that is never touched, and so occupies none. The collector works as if the heap were larger by that
+// amount: without it a node with a small state collects many times a second under load. In return a busy node takes about
+// twice that amount of additional memory. GOGC and GOMEMLIMIT act as always.
 func heapFloor() []byte { return make([]byte, 64<<20) }
 
-// Run runs a node until ctx ends, then stops it in order and returns nil. It returns an error if the node cannot start
-// or stops by itself (ErrStopped), a *logstore.UnsupportedError where no node can run.
+// Run runs a node until ctx ends, then stops it in order and returns nil. It returns an error if the node cannot start or
+// stops because of an error (ErrStopped), and a *logstore.UnsupportedError where no node can run.
 func Run(ctx context.Context, options Options) error {
 	if err := logstore.Supported(); err != nil {
 		return err
@@ -117,8 +118,8 @@ func Run(ctx context.Context, options Options) error {
 	return errors.Join(err, p.stop())
 }
 
-// start opens everything in an order in which the cheap and common mistakes are found before anything is written: the
-// files, the API's address, then the data.
+// start opens everything in an order that finds cheap and common mistakes before it writes anything: first the files, then
+// the API's address, then the data.
 func (p *process) start(registry *prometheus.Registry) (net.Listener, error) {
 	if p.config.Testing {
 		p.logger.Warn("STARTED FOR TESTING: every caller can dump the log, shift clocks and crash this node; never use this in production")
@@ -147,7 +148,7 @@ func (p *process) start(registry *prometheus.Registry) (net.Listener, error) {
 	return listener, nil
 }
 
-// loadFiles reads certificates and tokens.
+// loadFiles reads certificates, tokens and the quotas file.
 func (p *process) loadFiles() error {
 	var err error
 	if p.apiCertificates, err = loadCertificates(p.config.API.TLS); err != nil {
@@ -197,7 +198,7 @@ func (p *process) open(registry *prometheus.Registry, listener *rpc.Listener) er
 	return nil
 }
 
-// closeOps ends the operators' port.
+// closeOps closes the operators' port.
 func (p *process) closeOps() error {
 	switch {
 	case p.ops != nil:
@@ -208,7 +209,7 @@ func (p *process) closeOps() error {
 	return nil
 }
 
-// nodeConfig translates the configuration. An API address with port 0 is known only now.
+// nodeConfig translates the configuration. The port of an API address with port 0 is known only now.
 func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (raftnode.Config, error) {
 	peerTLS, err := p.raftCertificates.peers()
 	if err != nil {
@@ -246,7 +247,7 @@ func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (
 	return c, nil
 }
 
-// watermark translates "0 bytes", which means off, to what the node takes for off.
+// watermark translates 0 bytes, which means off, to -1, which means off for the node.
 func watermark(bytes int64) int64 {
 	if bytes == 0 {
 		return -1
@@ -254,15 +255,15 @@ func watermark(bytes int64) int64 {
 	return bytes
 }
 
-// collectAbove is the share of the memory limit, in percent, above which the collector works harder: below raftnode.MemoryMark, so that
-// garbage alone never stops grants.
+// collectAbove is the percentage of the memory limit above which the collector works harder. It is below
+// raftnode.MemoryMark, so that garbage alone never stops grants.
 const collectAbove = 80
 
-// leastMemory is the limit below which a state with all budgets full does not fit: a node grants nothing more before its callers are at
-// their parts.
+// leastMemory is the minimum limit, in bytes, at which a state with all budgets full fits. With less, a node stops granting
+// before its callers reach their parts.
 const leastMemory = 2 << 30
 
-// memoryLimit returns how much memory this process may have, 0 for any, and makes the collector keep to it.
+// memoryLimit returns the memory limit of this process, 0 for none, and sets the collector's limit accordingly.
 func (p *process) memoryLimit() int64 {
 	limit := p.config.MemoryLimit
 	if limit == 0 {
@@ -285,8 +286,8 @@ func (p *process) memoryLimit() int64 {
 	return limit
 }
 
-// requestBytes is how much of a memory limit requests may take: a sixteenth, which fits below raftnode.MemoryMark next to the state's budgets,
-// and always enough for one of the longest requests.
+// requestBytes is the part of a memory limit for requests: a sixteenth, which fits below raftnode.MemoryMark next to the
+// state's budgets, and always enough for one of the longest requests.
 func requestBytes(limit int64) int64 {
 	const least, most = 64 << 20, 512 << 20
 	if limit <= 0 {
@@ -295,7 +296,7 @@ func requestBytes(limit int64) int64 {
 	return min(max(limit/16, least), most)
 }
 
-// openFiles returns how many files this process may have open, 0 where that is not known or not limited.
+// openFiles returns the process's limit of open files, 0 if unknown or unlimited.
 func (p *process) openFiles() int64 {
 	limit, err := openFilesLimit()
 	if err != nil {
@@ -308,7 +309,7 @@ func (p *process) openFiles() int64 {
 	return int64(limit)
 }
 
-// reportSyncTime warns of a disk on which every grant would be slow.
+// reportSyncTime warns if the disk is so slow that every grant would be slow.
 func (p *process) reportSyncTime() {
 	median, err := measureSync(p.config.DataDir)
 	switch {
@@ -328,7 +329,7 @@ func serve(server *http.Server, listener net.Listener) error {
 	return server.Serve(listener)
 }
 
-// announce says that calls are taken, to the log and to systemd.
+// announce reports to the log and to systemd that the node accepts calls.
 func (p *process) announce(apiAddress string) {
 	p.logger.Info("serving", "node", p.config.NodeID, "api", apiAddress, "raft", p.config.Raft.Listen,
 		"data_dir", p.config.DataDir, "tls", p.apiCertificates != nil, "tokens", p.tokens != nil, "version", p.options.Version)
@@ -346,7 +347,7 @@ func (p *process) announce(apiAddress string) {
 	p.notify(daemon.SdNotifyReady)
 }
 
-// wait returns nil when ctx ends, and an error when something ends that should not.
+// wait returns nil when ctx ends, and an error when a part ends unexpectedly.
 func (p *process) wait(ctx context.Context, served <-chan error) error {
 	for {
 		select {
@@ -363,8 +364,8 @@ func (p *process) wait(ctx context.Context, served <-chan error) error {
 	}
 }
 
-// stop takes the node apart. The order matters: first waits and streams end, leadership is handed over and calls under
-// way finish (rpc.Server.Drain); then the port closes; last the files.
+// stop shuts the node down. The order matters: first waits and streams end, leadership is transferred and calls in flight
+// finish (rpc.Server.Drain); then the ports close; last the files.
 func (p *process) stop() error {
 	p.notify(daemon.SdNotifyStopping)
 	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
@@ -375,7 +376,7 @@ func (p *process) stop() error {
 		p.logger.Warn("aborted calls in flight", "error", err)
 	}
 	if err := p.http.Shutdown(drain); err != nil {
-		_ = p.http.Close() // what is left is idle connections and callers that do not read
+		_ = p.http.Close() // only idle connections and callers that do not read remain
 	}
 	_ = p.closeOps()
 	if err := p.node.Close(ctx); err != nil {
@@ -385,7 +386,7 @@ func (p *process) stop() error {
 	return nil
 }
 
-// closeLog waits a moment for the last lines; a reader that is stuck must not keep the process.
+// closeLog waits up to 500 ms for the last lines: a reader that is stuck must not keep the process alive.
 func closeLog(lines *logging.AsyncWriter) {
 	giveUp := make(chan struct{})
 	timer := time.AfterFunc(500*time.Millisecond, func() { close(giveUp) })
@@ -393,7 +394,7 @@ func closeLog(lines *logging.AsyncWriter) {
 	lines.Close(giveUp)
 }
 
-// newRegistry makes the registry of /metrics, with the process's own.
+// newRegistry makes the registry of /metrics, with the metrics of the process.
 func newRegistry(lines *logging.AsyncWriter) *prometheus.Registry {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(

@@ -25,10 +25,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds every wait; nothing is concluded from how long something took.
+// patience bounds every wait; no test concludes anything from a duration.
 const patience = 60 * time.Second
 
-// load returns what reads a configuration of one node in a directory.
+// load returns a loader of the configuration of one node in a directory.
 func load(dir string, flags map[string]string) func() (*config.Loaded, error) {
 	all := map[string]string{
 		"data-dir": dir, "api-listen": "127.0.0.1:0", "raft-listen": "127.0.0.1:0",
@@ -38,7 +38,7 @@ func load(dir string, flags map[string]string) func() (*config.Loaded, error) {
 	return func() (*config.Loaded, error) { return config.Load(config.Input{Flags: all}) }
 }
 
-// A node that is asked to stop tells systemd what it does and leaves nothing behind.
+// TestRunTellsSystemdAndLeavesNothing: a node reports its start and stop to systemd, and leaves nothing behind.
 func TestRunTellsSystemdAndLeavesNothing(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	listener, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
@@ -123,9 +123,10 @@ func TestStartRefuses(t *testing.T) {
 	}
 }
 
-// TestMemoryLimit_WarnsWhereTheBudgetsDoNotFit: with less than the default budgets need, callers can stop all grants, each within its part.
+// TestMemoryLimit_WarnsWhereTheBudgetsDoNotFit: with less memory than the default budgets need, callers can stop all
+// grants, each within its part.
 func TestMemoryLimit_WarnsWhereTheBudgetsDoNotFit(t *testing.T) {
-	t.Setenv("GOMEMLIMIT", "off") // the limit of the process that tests is its own
+	t.Setenv("GOMEMLIMIT", "off") // leave the limit of the test process unchanged
 	for limit, warned := range map[int64]bool{1 << 30: true, 2<<30 - 1: true, 2 << 30: false, 8 << 30: false, -1: false} {
 		var log bytes.Buffer
 		p := &process{config: config.Config{MemoryLimit: limit}, logger: hclog.New(&hclog.LoggerOptions{Output: &log})}
@@ -153,7 +154,8 @@ func TestMeasureSyncCleansUp(t *testing.T) {
 	}
 }
 
-// TestRequestBytes_FitBelowTheMark: next to a full state (docs/operations.md) requests stay below the mark, and one of the longest fits.
+// TestRequestBytes_FitBelowTheMark: next to a full state (docs/operations.md) requests stay below the mark, and one of the
+// longest fits.
 func TestRequestBytes_FitBelowTheMark(t *testing.T) {
 	const fullState, longest = 1_600_000_000, 8 * 4 << 20
 	for _, limit := range []int64{-1, 0, 256 << 20, 1 << 30, 2 << 30, 64 << 30} {

@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// UnsafeDirError says that others could change what the node trusts.
+// UnsafeDirError says that other users can change data that the node trusts.
 type UnsafeDirError struct{ Dir, Message, Hint string }
 
 // Error implements error.
 func (e *UnsafeDirError) Error() string { return "data directory " + e.Dir + ": " + e.Message }
 
-// prepareDataDir makes the directory for the owner alone, and refuses one that others may write or own.
+// prepareDataDir makes the directory for its owner alone, and refuses one that other users can write or own.
 func prepareDataDir(dir string) error {
-	makePrivate() // the libraries below make files and folders by umask
+	makePrivate() // the libraries below create files and folders with the umask's mode
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func prepareDataDir(dir string) error {
 	return nil
 }
 
-// The disk's speed is measured with a few writes as the log makes them.
+// The disk's speed is measured with a few writes like those of the log.
 const (
 	syncWrites    = 9
 	syncBytes     = 4096

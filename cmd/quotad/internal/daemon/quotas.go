@@ -14,10 +14,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// quotasRetry is how often a leader is looked for until the first quotas are applied.
+// quotasRetry is how often to check for a leader until the first quotas are applied.
 const quotasRetry = 100 * time.Millisecond
 
-// settleIn applies the configured quotas and then tells whoever started Run.
+// settleIn applies the configured quotas and then calls Ready.
 func (p *process) settleIn(ctx context.Context, apiAddress string) {
 	err := p.applyQuotasOnce(ctx)
 	if err != nil {
@@ -28,8 +28,8 @@ func (p *process) settleIn(ctx context.Context, apiAddress string) {
 	}
 }
 
-// applyQuotasOnce applies the configured quotas if the cluster has none. Only the leader does it; a node that follows
-// leaves it to the leader's own file.
+// applyQuotasOnce applies the configured quotas if the cluster has none. Only the leader does so; a follower leaves it to
+// the leader's own file.
 func (p *process) applyQuotasOnce(ctx context.Context) error {
 	if p.options.Quotas == nil {
 		return nil
@@ -66,7 +66,7 @@ func (p *process) countQuotas(ctx context.Context) (count int64, err error) {
 	return count, err
 }
 
-// applyQuotas sends the quotas through the API's own checks, as the operator of this process: without a token.
+// applyQuotas sends the quotas through the API with its checks, as the operator of this process: without a token.
 func (p *process) applyQuotas(ctx context.Context) error {
 	trusted, err := rpc.New(rpc.Config{Node: p.node, Logger: p.logger.Named("quotas"), Version: p.options.Version})
 	if err != nil {
@@ -81,7 +81,7 @@ func (p *process) applyQuotas(ctx context.Context) error {
 	return nil
 }
 
-// inProcess carries a call to a handler without a network.
+// inProcess passes a call to a handler without a network.
 type inProcess struct{ handler http.Handler }
 
 // RoundTrip implements http.RoundTripper.
@@ -97,7 +97,7 @@ func (t inProcess) RoundTrip(request *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// recorded is a response that is kept in memory.
+// recorded keeps a response in memory.
 type recorded struct {
 	header http.Header
 	status int

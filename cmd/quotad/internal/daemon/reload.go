@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// reload reads tokens, certificates and the log level anew. What does not load is logged and stays as it was: a
-// mistake in a file must not take a running node down. Everything else needs a restart.
+// reload reloads tokens, certificates and the log level. If a file does not load, it logs that and keeps the old state: a
+// mistake in a file must not stop a running node. All other settings need a restart.
 func (p *process) reload() {
 	p.notify(daemon.SdNotifyReloading)
 	defer p.notify(daemon.SdNotifyReady)
@@ -59,7 +59,7 @@ func (p *process) reload() {
 	p.logger.Warn("reloaded in part: the errors are above", read...)
 }
 
-// checkCallers closes the connections of callers whose certificates no CA of now signs.
+// checkCallers closes the connections of callers whose certificates no current CA signs.
 func (p *process) checkCallers() {
 	pool := p.apiCertificates.now.Load().pool
 	if pool == nil {
@@ -70,14 +70,14 @@ func (p *process) checkCallers() {
 	})
 }
 
-// warnOfNoTokens warns of a file that lets nobody in.
+// warnOfNoTokens warns of a file that admits nobody.
 func (p *process) warnOfNoTokens() {
 	if p.tokens != nil && p.tokens.Len() == 0 {
 		p.logger.Warn("the tokens_file has no token: every caller is refused", "tokens_file", p.config.TokensFile)
 	}
 }
 
-// expiryWarning is how long before its end a certificate is complained about.
+// expiryWarning is how long before its expiry the log warns of a certificate.
 const expiryWarning = 30 * 24 * time.Hour
 
 func (p *process) warnOfExpiry() {
@@ -91,7 +91,7 @@ func (p *process) warnOfExpiry() {
 	}
 }
 
-// registerExpiry adds the metric that says how long each certificate is still good.
+// registerExpiry adds the metric of each certificate's remaining lifetime.
 func (p *process) registerExpiry(registry *prometheus.Registry) {
 	for port, files := range map[string]*certificates{"api": p.apiCertificates, "raft": p.raftCertificates} {
 		if files == nil {
@@ -104,14 +104,14 @@ func (p *process) registerExpiry(registry *prometheus.Registry) {
 	}
 }
 
-// notify tells systemd, if it started this process.
+// notify notifies systemd, if systemd started this process.
 func (p *process) notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		p.logger.Warn("cannot notify systemd", "state", state, "error", err)
 	}
 }
 
-// feedWatchdog tells systemd that the node lives, as long as its own checks of process and disk say so.
+// feedWatchdog notifies systemd's watchdog while the node's own checks of process and disk pass.
 func (p *process) feedWatchdog(ctx context.Context) {
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || interval == 0 {
@@ -127,7 +127,7 @@ func (p *process) feedWatchdog(ctx context.Context) {
 		}
 		alive := true
 		for _, check := range p.node.Checks() {
-			// A missing leader or a full disk does not heal by a restart; a stuck process does.
+			// A restart does not fix a missing leader or a full disk; it does fix a stuck process.
 			if (check.Name == "running" || check.Name == "disk" || check.Name == "applied") && !check.OK {
 				alive = false
 			}

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 )
 
-// Nothing of this is used: Run refuses to run a node here.
+// These are unused: Run refuses to run a node here.
 
 func makePrivate() {}
 

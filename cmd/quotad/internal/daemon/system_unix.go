@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makePrivate makes all files of this process its user's alone, unless a file's own mode says more.
+// makePrivate makes new files of this process accessible to its user alone. Group and others get no access, whatever mode a
+// file is created with.
 func makePrivate() { unix.Umask(0o077) }
 
-// otherOwner returns the owner of a file that belongs to another user than this process's. To root it may belong to anybody.
+// otherOwner returns the owner of a file that belongs to a user other than this process's. For root, any owner is accepted.
 func otherOwner(info fs.FileInfo) (owner uint32, other bool) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || int(stat.Uid) == os.Geteuid() || os.Geteuid() == 0 {
@@ -22,7 +23,7 @@ func otherOwner(info fs.FileInfo) (owner uint32, other bool) {
 	return stat.Uid, true
 }
 
-// openFilesLimit returns how many files this process may have open.
+// openFilesLimit returns the process's limit of open files.
 func openFilesLimit() (uint64, error) {
 	var limit unix.Rlimit
 	err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit)

@@ -1,5 +1,5 @@
-// Package doctor finds out why a client cannot use a cluster: it looks at each layer from the address up to the quotas, and says of
-// each what is wrong and what to do.
+// Package doctor finds out why a client cannot use a cluster. It checks each layer from the address up to the quotas, and
+// says for each what is wrong and what to do.
 package doctor
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// State is how a check ended.
+// State is the result of a check.
 type State string
 
 // The states.
@@ -30,17 +30,17 @@ const (
 	Failed  State = "failed"
 )
 
-// Finding is what a check found.
+// Finding is one result of a check.
 type Finding struct {
-	// Check names what was looked at, State how it is.
+	// Check names the check; State is its result.
 	Check string `json:"check"`
 	State State  `json:"state"`
-	// Message says what was found, Hint what to do; a hint is empty where nothing has to be done.
+	// Message describes the result; Hint says what to do, and is empty if nothing has to be done.
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
 }
 
-// Server is a node's address, as the client was given it.
+// Server is a node's address, as configured in the client.
 type Server struct {
 	Address string
 	URL     *url.URL
@@ -54,16 +54,16 @@ type Client struct {
 	Servers []Server
 	// Transport is how it reaches them. Required.
 	Transport *http.Transport
-	// Quotas are names that have to be there; empty: any.
+	// Quotas are the names of quotas that must exist; empty: no particular ones.
 	Quotas []string
-	// Timeout bounds each single look. Required.
+	// Timeout bounds each single check. Required.
 	Timeout time.Duration
 	// Now is this machine's clock. Required.
 	Now func() time.Time
 }
 
-// Examine looks at everything and returns what it found, in the order of the layers. What cannot be looked at because of an earlier
-// failure is left out.
+// Examine runs all checks and returns their findings, in the order of the layers. It omits checks that an earlier failure
+// makes impossible.
 func (c *Client) Examine(ctx context.Context) []Finding {
 	e := &examination{Client: c, http: &http.Client{Transport: c.Transport}}
 	for _, server := range c.Servers {
@@ -79,13 +79,13 @@ func (c *Client) Examine(ctx context.Context) []Finding {
 	return e.findings
 }
 
-// examination is one run.
+// examination is one run of Examine.
 type examination struct {
 	*Client
 
 	http     *http.Client
 	findings []Finding
-	// answering are the servers whose API answers, statuses what they say.
+	// answering are the servers whose API answers; statuses are their answers, in the same order.
 	answering []Server
 	statuses  []*quotav1.GetStatusResponse
 }
@@ -94,7 +94,7 @@ func (e *examination) add(check string, state State, hint, format string, values
 	e.findings = append(e.findings, Finding{Check: check, State: state, Message: fmt.Sprintf(format, values...), Hint: hint})
 }
 
-// server looks at one address: name and port, TLS, HTTP and clock, API.
+// server checks one address: name and port, TLS, HTTP and clock, API.
 func (e *examination) server(ctx context.Context, s Server) {
 	if !e.endpoint(ctx, "endpoint "+s.Address, s.URL.Host) || s.URL.Scheme == "https" && !e.tls(ctx, s) || !e.clock(ctx, s) {
 		return
@@ -132,7 +132,7 @@ func tokenHint(err error) string {
 	return "name the file with the token by --token-file or QUOTAD_TOKEN_FILE; an operator mints one with quotad token new"
 }
 
-// sameCluster compares whom the servers belong to.
+// sameCluster checks that all servers belong to one cluster.
 func (e *examination) sameCluster() {
 	for i, status := range e.statuses {
 		if status.ClusterId != e.statuses[0].ClusterId {
@@ -143,7 +143,7 @@ func (e *examination) sameCluster() {
 	}
 }
 
-// leader looks for the leader, and whether it can be reached without another node.
+// leader checks that a leader is known, and that this machine can reach it without another node.
 func (e *examination) leader(ctx context.Context) {
 	known := slices.IndexFunc(e.statuses, func(s *quotav1.GetStatusResponse) bool { return s.Leader != "" })
 	if known < 0 {
@@ -169,7 +169,7 @@ func (e *examination) leader(ctx context.Context) {
 	e.add("leader", OK, "", "%s leads at %s, which can be reached from here", status.Leader, status.LeaderAddress)
 }
 
-// requests sends a request that has to be committed, and takes it back.
+// requests sends a request that has to be committed, and undoes it.
 func (e *examination) requests(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, e.Timeout)
 	defer cancel()
@@ -189,7 +189,7 @@ func (e *examination) requests(ctx context.Context) {
 		e.notCommitted(err)
 		return
 	}
-	_, _ = e.answering[0].Quota.CloseSession(ctx, &quotav1.CloseSessionRequest{Session: opened.Session}) // it would end by itself
+	_, _ = e.answering[0].Quota.CloseSession(ctx, &quotav1.CloseSessionRequest{Session: opened.Session}) // else it ends after its idle time
 	e.add("requests", OK, "", "a request was committed in %s", took.Round(time.Millisecond))
 }
 
@@ -201,7 +201,7 @@ func (e *examination) notCommitted(err error) {
 	e.add("requests", Failed, hint, "a request cannot be committed: %s", message(err))
 }
 
-// fullFor says what is full where a session was refused for want of room; empty: that is not why, or there is no error.
+// fullFor names what is full if a session was refused for lack of room; empty: no error, or another reason.
 func fullFor(err error) string {
 	switch info := infoOf(err); info.GetReason() {
 	case quotav1.Reason_REASON_SESSIONS_FULL:
@@ -215,10 +215,11 @@ func fullFor(err error) string {
 	}
 }
 
-// noSession is a number that no session has: they are counted from 1.
+// noSession is a number that no session has: numbers start at 1.
 const noSession = math.MaxUint64
 
-// withoutRoom sends a request that needs no room where a session was refused for want of it: an answer to it was committed.
+// withoutRoom sends a request that needs no room, after a session was refused for lack of it. An answer proves that the
+// request was committed.
 func (e *examination) withoutRoom(ctx context.Context, full string, refused error) {
 	began := time.Now()
 	_, err := e.answering[0].Quota.CloseSession(ctx, &quotav1.CloseSessionRequest{Session: noSession})
@@ -232,7 +233,7 @@ func (e *examination) withoutRoom(ctx context.Context, full string, refused erro
 		took.Round(time.Millisecond), message(refused))
 }
 
-// quotas looks for the names.
+// quotas checks the quotas of the cluster.
 func (e *examination) quotas(ctx context.Context) {
 	all, err := e.listQuotas(ctx)
 	switch connect.CodeOf(err) { //nolint:exhaustive // the others are said as they are
@@ -270,7 +271,7 @@ func (e *examination) listQuotas(ctx context.Context) (all []*quotav1.QuotaStatu
 	}
 }
 
-// quota looks for one quota, and whether anything is available of it.
+// quota checks that a quota exists and that some of it is available.
 func (e *examination) quota(name string, all []*quotav1.QuotaStatus) {
 	check := "quota " + name
 	names := make([]string, len(all))
@@ -303,7 +304,7 @@ func (e *examination) quota(name string, all []*quotav1.QuotaStatus) {
 	}
 }
 
-// infoOf returns the cluster's typed detail of an error, nil where there is none; its getters take that.
+// infoOf returns the cluster's typed detail of an error; nil: it has none, which the getters accept.
 func infoOf(err error) *quotav1.ErrorInfo {
 	rpc, ok := errors.AsType[*connect.Error](err)
 	if !ok {
@@ -319,7 +320,7 @@ func infoOf(err error) *quotav1.ErrorInfo {
 	return nil
 }
 
-// message is an error of the API without its code.
+// message returns the text of an API error without its code.
 func message(err error) string {
 	if rpc, ok := errors.AsType[*connect.Error](err); ok {
 		return strings.TrimSpace(rpc.Message())

@@ -25,15 +25,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node is a cluster's node as far as it is asked here.
+// node is a fake node with the calls that doctor makes.
 type node struct {
 	quotav1connect.UnimplementedQuotaServiceHandler
 	quotav1connect.UnimplementedAdminServiceHandler
 	status *quotav1.GetStatusResponse
 	quotas []*quotav1.QuotaStatus
-	// denied refuses everything, noLeader what has to be committed.
+	// denied refuses every call; noLeader refuses those that have to be committed.
 	denied, noLeader bool
-	// full is why no session is opened.
+	// full is the reason why no session is opened.
 	full *quotav1.ErrorInfo
 }
 
@@ -54,7 +54,7 @@ func (n *node) OpenSession(context.Context, *quotav1.OpenSessionRequest) (*quota
 	return &quotav1.OpenSessionResponse{Session: 1}, nil
 }
 
-// typed is an error with its detail.
+// typed returns an error with a typed detail.
 func typed(info *quotav1.ErrorInfo) error {
 	err := connect.NewError(connect.CodeResourceExhausted, errors.New("from the node"))
 	detail, detailErr := connect.NewErrorDetail(info)
@@ -133,7 +133,7 @@ func serve(t *testing.T, n *node) *httptest.Server {
 	return server
 }
 
-// says checks that findings name something, and hold no failure unless one of the texts is about it.
+// says checks that findings contain the texts, and that they contain no other failure.
 func says(t *testing.T, found string, texts ...string) {
 	t.Helper()
 	failures := 0
@@ -150,7 +150,7 @@ func says(t *testing.T, found string, texts ...string) {
 	}
 }
 
-// Each layer's trouble is told with what to do, and what is well is said to be well.
+// TestExamine_TellsEachTrouble: each layer's failure comes with a hint, and each passed check is reported as ok.
 func TestExamine_TellsEachTrouble(t *testing.T) {
 	good := serve(t, healthy())
 	says(t, examine(t, nil, time.Now, nil, good.URL), ": ok: this machine and the node agree",
@@ -197,7 +197,8 @@ func TestExamine_TellsEachTrouble(t *testing.T) {
 	says(t, examine(t, nil, time.Now, nil, gone.URL, good.URL), ": failed: cannot be reached", "leader: ok")
 }
 
-// A cluster that has no room for a session commits requests all the same: what is full is told, and nothing failed for it.
+// TestExamine_TellsWhatIsFull: a cluster without room for a session still commits requests. Doctor names what is full, as a
+// warning.
 func TestExamine_TellsWhatIsFull(t *testing.T) {
 	for name, c := range map[string]struct {
 		full *quotav1.ErrorInfo
@@ -225,7 +226,7 @@ func TestExamine_TellsWhatIsFull(t *testing.T) {
 	}
 }
 
-// What is wrong with TLS is told by whose side it is on.
+// TestExamine_TellsTroubleOfTLS: the message says which side causes a TLS failure.
 func TestExamine_TellsTroubleOfTLS(t *testing.T) {
 	secure := httptest.NewTLSServer(healthy().handler())
 	defer secure.Close()
@@ -249,7 +250,7 @@ func TestExamine_TellsTroubleOfTLS(t *testing.T) {
 
 	asking := httptest.NewUnstartedServer(healthy().handler())
 	asking.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS13}
-	asking.Config.ErrorLog = log.New(io.Discard, "", 0) // each handshake without a certificate
+	asking.Config.ErrorLog = log.New(io.Discard, "", 0) // discards an error for each handshake without a certificate
 	asking.StartTLS()
 	defer asking.Close()
 	says(t, examine(t, trusting(), time.Now, nil, asking.URL), ": failed: no answer over HTTP: ", "the node asks for a certificate")

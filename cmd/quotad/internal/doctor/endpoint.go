@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	// maxSkew is how far this machine's clock and a node's may be apart without a word. A Date header has whole seconds.
+	// maxSkew is the largest difference between this machine's clock and a node's without a warning. A Date header has
+	// whole seconds.
 	maxSkew = 5 * time.Second
-	// expiresSoon is how long before its end a certificate is worth a word.
+	// expiresSoon is the remaining lifetime of a certificate below which doctor warns.
 	expiresSoon = 14 * 24 * time.Hour
-	// maxBody is how much of an answer is read, in bytes.
+	// maxBody is the largest part of an answer to read, in bytes.
 	maxBody = 4 << 10
 )
 
@@ -33,7 +34,7 @@ func (e *examination) dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// endpoint looks whether something listens at an address. What is well is not said: a later check says it.
+// endpoint checks that something listens at an address. It adds no finding for success, because a later check does.
 func (e *examination) endpoint(ctx context.Context, check, address string) bool {
 	err := e.dial(ctx, address)
 	if err == nil {
@@ -53,7 +54,7 @@ func (e *examination) endpoint(ctx context.Context, check, address string) bool 
 	return false
 }
 
-// tls looks at a node's certificate as the client does.
+// tls verifies a node's certificate as the client does.
 func (e *examination) tls(ctx context.Context, s Server) bool {
 	check := "tls " + s.Address
 	settings := e.Transport.TLSClientConfig.Clone()
@@ -103,7 +104,7 @@ func tlsHint(err error) string {
 	return "check --ca-file, --cert-file and --key-file against the node's api.tls_ca"
 }
 
-// clock asks a node for anything over HTTP, and compares its time of day with this machine's.
+// clock sends a node a request over HTTP, and compares its time of day with this machine's.
 func (e *examination) clock(ctx context.Context, s Server) bool {
 	ctx, cancel := context.WithTimeout(ctx, e.Timeout)
 	defer cancel()
@@ -119,7 +120,7 @@ func (e *examination) clock(ctx context.Context, s Server) bool {
 		return false
 	}
 	defer func() { _ = response.Body.Close() }()
-	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBody)) // what came of it is enough
+	body, _ := io.ReadAll(io.LimitReader(response.Body, maxBody)) // a partial body is enough
 	ended := e.Now()
 	if response.StatusCode == http.StatusBadRequest && strings.Contains(string(body), "HTTPS server") {
 		e.add("tls "+s.Address, Failed, "name the CA with --ca-file (QUOTAD_CA_FILE), which enables TLS", "the node speaks TLS only")
@@ -127,7 +128,7 @@ func (e *examination) clock(ctx context.Context, s Server) bool {
 	}
 	date, err := http.ParseTime(response.Header.Get("Date"))
 	if err != nil {
-		return true // something on the way took it out
+		return true // something between client and node removed it
 	}
 	skew := date.Add(time.Second / 2).Sub(began.Add(ended.Sub(began) / 2))
 	if skew.Abs() > maxSkew+ended.Sub(began) {
@@ -140,14 +141,15 @@ func (e *examination) clock(ctx context.Context, s Server) bool {
 }
 
 func httpHint(err error) string {
-	// An alert of TLS, which has no type of its own: after the handshake a node sends it where it wants another certificate, or one at all.
+	// A TLS alert has no type of its own. A node sends it after the handshake if it requires a certificate or rejects the
+	// one it got.
 	if operation, ok := errors.AsType[*net.OpError](err); ok && operation.Op == "remote error" {
 		return "the node asks for a certificate: --cert-file and --key-file"
 	}
 	return "is that the API port of a quotad node? 7450 by default, 7451 is Raft's"
 }
 
-// rootCause is why a connection failed, in the system's own words.
+// rootCause is the reason for a failed connection in the system's words.
 func rootCause(err error) string {
 	if system, ok := errors.AsType[*os.SyscallError](err); ok {
 		return system.Err.Error()

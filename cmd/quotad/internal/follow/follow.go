@@ -1,4 +1,5 @@
-// Package follow reads a cluster's events one after the other, over lost connections and lost nodes, and misses none.
+// Package follow reads a cluster's events in order. It continues after lost connections and nodes, without a gap once it
+// has an index.
 package follow
 
 import (
@@ -12,38 +13,39 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Node is one to read from.
+// Node is a node to read from.
 type Node struct {
-	// Address is its name for people.
+	// Address is the node's name for people.
 	Address string
 	Quota   quotav1connect.QuotaServiceClient
 }
 
 // Follower reads events.
 type Follower struct {
-	// Nodes are asked in turn until one answers. Required.
+	// Nodes are tried in turn until one answers. Required.
 	Nodes []Node
-	// From is the first index wanted; 0: from now. QuotaPrefix and Holder keep only events of these; empty: all.
+	// From is the first index to read; 0: from now. QuotaPrefix and Holder select events; empty: all.
 	From                uint64
 	QuotaPrefix, Holder string
-	// Patience is how long to go on while no node answers. Required.
+	// Patience is how long to keep trying while no node answers. Required.
 	Patience time.Duration
-	// Each takes the events. An error of it ends Run.
+	// Each receives the events. Its error ends Run.
 	Each func(meta *quotav1.Meta, event *quotav1.Event) error
-	// Tell takes what happens to the connection: from is the index that is read next, err why the connection before ended (nil at
-	// first).
+	// Tell receives each new connection: from is the next index to read, err is why the connection before ended (nil for
+	// the first).
 	Tell func(node string, from uint64, err error)
 
-	// done is how many events of index From were taken, while there are more of it; position counts them within one stream.
+	// done is the number of events of index From passed to Each, while the index has more; position counts the events of
+	// the index within one stream.
 	done, position int
 	last           error
 }
 
-// pause is how long to wait before all nodes are asked again.
+// pause is how long to wait before the next round over all nodes.
 const pause = 200 * time.Millisecond
 
-// Run reads until the context ends, which is no error, or Each returns one. Other errors are the cluster's, such as COMPACTED, or that
-// no node answers.
+// Run reads until the context ends, which is no error, or Each returns an error. Other errors are the cluster's, such as
+// COMPACTED, or mean that no node answers.
 func (f *Follower) Run(ctx context.Context) error {
 	alive := time.Now()
 	for {
@@ -77,7 +79,7 @@ type stopError struct{ err error }
 func (e *stopError) Error() string { return e.err.Error() }
 func (e *stopError) Unwrap() error { return e.err }
 
-// mayResume reports whether another node, or the same one later, may go on where this one ended.
+// mayResume reports whether reading can continue after this error, at another node or later at the same one.
 func mayResume(err error) bool {
 	if _, stopped := errors.AsType[*stopError](err); stopped {
 		return false
@@ -93,7 +95,7 @@ func mayResume(err error) bool {
 	return false
 }
 
-// errEnded is what a stream that ended without an error means.
+// errEnded is the error for a stream that ended without one.
 var errEnded = connect.NewError(connect.CodeUnavailable, errors.New("the stream ended"))
 
 // follow reads one node's events. stood reports whether the node answered.
@@ -106,7 +108,7 @@ func (f *Follower) follow(ctx context.Context, node Node) (stood bool, err error
 		return false, err
 	}
 	defer func() { _ = stream.Close() }()
-	stood = len(stream.ResponseHeader()) > 0 // waits until the subscription stands, or is refused
+	stood = len(stream.ResponseHeader()) > 0 // blocks until the node accepts or refuses the subscription
 	silent.Stop()
 	if stood {
 		f.Tell(node.Address, f.From, f.last)
@@ -123,7 +125,7 @@ func (f *Follower) follow(ctx context.Context, node Node) (stood bool, err error
 	return stood, errEnded
 }
 
-// take hands the events of a response to Each, without those that were taken before a connection was lost.
+// take passes the events of a response to Each, except those passed before a connection was lost.
 func (f *Follower) take(response *quotav1.WatchResponse) error {
 	meta := response.GetMeta()
 	if meta.GetIndex() != f.From {

@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// log is a node's events: how many each index has, from 1. A node sends them in responses of at most `most`, and drops each connection
-// after so many responses as cuts says.
+// log is a node's events: the number of events of each index, from 1. A node sends at most `most` of them in a response. It
+// drops each connection after the next number of responses in cuts.
 type log struct {
 	quotav1connect.UnimplementedQuotaServiceHandler
 	events []int
@@ -70,7 +70,7 @@ func (l *log) Watch(_ context.Context, request *quotav1.WatchRequest, stream *co
 	return connect.NewError(connect.CodeOutOfRange, errors.New("the end of the log"))
 }
 
-// read follows a node until the end of its log, and returns what was read and from where it went on.
+// read follows a node to the end of its log. It returns the events and the number of times it resumed.
 func read(tb testing.TB, l *log) (got []string, resumed int) {
 	tb.Helper()
 	mux := http.NewServeMux()
@@ -97,7 +97,7 @@ func read(tb testing.TB, l *log) (got []string, resumed int) {
 	return got, resumed
 }
 
-// However a connection is cut, each event is read once, in order.
+// TestFollower_ReadsEachEventOnce: wherever connections are cut, the follower reads each event once, in order.
 func TestFollower_ReadsEachEventOnce(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		l := &log{
@@ -116,7 +116,7 @@ func TestFollower_ReadsEachEventOnce(t *testing.T) {
 	})
 }
 
-// A cut within one index is seen, and told.
+// TestFollower_TellsOfALostConnection: the follower resumes after a cut within one index, and reports it.
 func TestFollower_TellsOfALostConnection(t *testing.T) {
 	got, resumed := read(t, &log{events: []int{1, 5, 1}, most: 2, cuts: []int{2}})
 	if strings.Join(got, " ") != "1/0 2/0 2/1 2/2 2/3 2/4 3/0" || resumed != 1 {
@@ -124,7 +124,8 @@ func TestFollower_TellsOfALostConnection(t *testing.T) {
 	}
 }
 
-// An error of the reader, a refusal of the cluster and the end of the context each end it; no node at all does once the patience is over.
+// TestFollower_Ends: an error of the reader, a refusal by the cluster and the end of the context each end Run. If no node
+// answers, Run ends when Patience is over.
 func TestFollower_Ends(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.Handle(quotav1connect.NewQuotaServiceHandler(&log{events: []int{1, 1}, most: 1}))

@@ -1,5 +1,5 @@
-// Package gatewayfile reads the configuration file of quotad gateway. It is strict: each problem is told with its line, and all of
-// them at once.
+// Package gatewayfile reads the configuration file of quotad gateway. It is strict: it reports all problems at once, each
+// with its line.
 package gatewayfile
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/strictyaml"
 )
 
-// Load reads a file and completes it with the defaults. The error is a strictyaml.Problems where the file is wrong.
+// Load reads a file and adds the defaults. If the file has mistakes, the error is a strictyaml.Problems.
 func Load(path string) (config.Config, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -26,7 +26,7 @@ func Load(path string) (config.Config, error) {
 	return Parse(path, data)
 }
 
-// Parse is Load for data, which came from the named file.
+// Parse is Load for data, which was read from the named file.
 func Parse(file string, data []byte) (config.Config, error) {
 	d, err := strictyaml.Parse(file, data)
 	if err != nil {
@@ -53,14 +53,14 @@ func Parse(file string, data []byte) (config.Config, error) {
 	return conf, d.Err()
 }
 
-// socketName is the socket below the folder that the system gives this process for its sockets.
+// socketName is the socket's name in the folder that the system gives this process for its sockets.
 const socketName = "gateway.sock"
 
-// maxSocket is the longest path that each system takes for a socket, in bytes.
+// maxSocket is the longest path of a socket, in bytes, that every system accepts.
 const maxSocket = 100
 
-// defaultSocket returns where a gateway listens besides its ports, if its file does not say: in the folder that systemd makes for a
-// service, or in quotad of the user's own. Empty: the system gives none.
+// defaultSocket returns the socket on which a gateway listens in addition to its ports, if its file names no listener. It
+// is in the folder that systemd makes for a service, or in quotad below the user's own. Empty: the system provides none.
 func defaultSocket() string {
 	dir, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
 	if own := os.Getenv("XDG_RUNTIME_DIR"); dir == "" && own != "" {
@@ -77,14 +77,14 @@ func defaultSocket() string {
 // reader reads a document's nodes into a configuration.
 type reader struct {
 	*strictyaml.Document
-	// dir is the folder of the file, on which paths of further files are based.
+	// dir is the folder of the file; relative paths of prices and state start there.
 	dir string
 }
 
-// key is what keys and tokens look like; they must not stand in the file.
+// key matches keys and tokens, which must not be in the file.
 var key = regexp.MustCompile(`^(sk-|sk_|qtd_|gh[pousr]_|github_pat_|AIza|xox[abp]-|ABSK|Bearer )`)
 
-// secrets refuses values that look like keys.
+// secrets rejects values that look like keys.
 func (r *reader) secrets(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && key.MatchString(n.Value) {
 		r.Fail(n, "name where it comes from: {file: PATH}, {env: NAME} or {credential: NAME}", "this file must not have secrets in it")
@@ -94,7 +94,7 @@ func (r *reader) secrets(n *yaml.Node) {
 	}
 }
 
-// each calls the function of each key that is there.
+// each calls the function of each key that is present.
 func each(values map[string]*yaml.Node, keys map[string]func(*yaml.Node)) {
 	for name, read := range keys {
 		if n, ok := values[name]; ok {
@@ -103,7 +103,7 @@ func each(values map[string]*yaml.Node, keys map[string]func(*yaml.Node)) {
 	}
 }
 
-// path reads the path of a file. A relative one is based on the configuration's folder.
+// path reads the path of a file. A relative path starts at the configuration's folder.
 func (r *reader) path(n *yaml.Node, what string) string {
 	path := os.ExpandEnv(r.Text(n, what))
 	if path == "" || filepath.IsAbs(path) {
@@ -197,7 +197,7 @@ func (r *reader) source(n *yaml.Node, what string) (s config.Source) {
 	return s
 }
 
-// machine is a name, or the environment variable that has it.
+// machine reads a name, or the environment variable that contains it.
 func (r *reader) machine(n *yaml.Node) string {
 	if n.Kind != yaml.MappingNode {
 		return r.Text(n, "machine")
@@ -253,7 +253,7 @@ func (r *reader) limits(n *yaml.Node) (l config.Limits) {
 
 var sizes = map[string]int64{"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
-// size reads bytes, such as 32MiB.
+// size parses a number of bytes, such as 32MiB.
 func (r *reader) size(n *yaml.Node, what string) int64 {
 	text := r.Text(n, what)
 	digits := strings.TrimRight(text, "KMGiB")

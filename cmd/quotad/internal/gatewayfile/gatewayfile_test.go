@@ -53,7 +53,8 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	}
 }
 
-// TestParse_ListensOnASocketOfTheSystemAsWell: without listen, and where there is a folder for sockets.
+// TestParse_ListensOnASocketOfTheSystemAsWell: without listen, the gateway also uses a socket in the system's folder for
+// sockets, if there is one.
 func TestParse_ListensOnASocketOfTheSystemAsWell(t *testing.T) {
 	const silent, said = "cluster: {nodes: [a:1]}\nupstreams: {openai: {}}\n", "listen: {tcp: [\"127.0.0.1:1\"]}\n"
 	own := t.TempDir()

@@ -25,7 +25,7 @@ func (r *reader) prices(n *yaml.Node) []price.Line {
 	return lines
 }
 
-// ParsePrices reads a file of prices. The error is a strictyaml.Problems where it is wrong.
+// ParsePrices parses a file of prices. If the file has mistakes, the error is a strictyaml.Problems.
 func ParsePrices(file string, data []byte) ([]price.Line, error) {
 	d, err := strictyaml.Parse(file, data)
 	if err != nil {
@@ -49,7 +49,7 @@ func ParsePrices(file string, data []byte) ([]price.Line, error) {
 	return out, d.Err()
 }
 
-// pers are the counts of tokens that a price may be for.
+// pers are the numbers of tokens to which a price may apply.
 var pers = map[string]int64{"1M": 1_000_000, "1K": 1_000}
 
 func (r *reader) price(n *yaml.Node) (l price.Line) {

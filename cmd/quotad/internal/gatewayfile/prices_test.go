@@ -67,7 +67,8 @@ func TestParse_FindsThePricesNextToTheConfiguration(t *testing.T) {
 	}
 }
 
-// The prices that quotad prints are a file that the gateway takes, and each figure has its source and day.
+// TestParsePrices_TakesThePresetsFile: the gateway accepts the prices that quotad prints, and each figure has a source and
+// a date.
 func TestParsePrices_TakesThePresetsFile(t *testing.T) {
 	lines, err := ParsePrices("prices.yaml", preset.Prices)
 	if err != nil || len(lines) == 0 {

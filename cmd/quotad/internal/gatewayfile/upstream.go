@@ -44,7 +44,7 @@ func (r *reader) upstream(n *yaml.Node, what string) (u config.Upstream) {
 	return u
 }
 
-// upstreamKeys are the keys of an upstream, in the order in which they are told.
+// upstreamKeys are the keys of an upstream, in the order of messages.
 var upstreamKeys = []string{
 	"dialect", "base", "plain", "quotas", "auth", "keys", "pool", "parts", "also", "secondary", "batch", "unknown", "unpriced", "paths",
 	"fail_open", "on_disconnect", "stream_usage", "overloaded", "rules", "hosts", "first_byte",
@@ -121,7 +121,7 @@ func (r *reader) retries(n *yaml.Node, what string) int {
 	return int(r.Int(values["retries"], what+".retries", 0, 5))
 }
 
-// periods are those of a rate.
+// periods are the units of a rate's period.
 var periods = map[string]time.Duration{"s": time.Second, "m": time.Minute, "h": time.Hour}
 
 func (r *reader) failOpen(n *yaml.Node, what string) *config.FailOpen {

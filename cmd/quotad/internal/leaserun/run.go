@@ -1,5 +1,5 @@
-// Package leaserun runs a command while it holds a lease: it reserves, starts the command, renews the lease, and gives back what the
-// command held.
+// Package leaserun runs a command while it holds a lease: it reserves, starts the command, renews the lease, and returns
+// the held amounts.
 package leaserun
 
 import (
@@ -18,44 +18,46 @@ import (
 
 // Runner runs a command under a lease.
 type Runner struct {
-	// Client asks the cluster. Required, as are Request.Items and Args.
+	// Client is the client of the cluster. Required, as are Request.Items and Args.
 	Client *client.Client
-	// Request is what to reserve. Its Wait and Consume are set by Run.
+	// Request is the reservation. Run sets its Wait and Consume.
 	Request client.ReserveRequest
-	// Wait is how long to wait for the grant, 0: not at all. It may be longer than client.MaxWait.
+	// Wait is how long to wait for the grant; 0: no wait. It may be longer than client.MaxWait.
 	Wait time.Duration
 	// StopOnLoss stops the command when the lease is lost.
 	StopOnLoss bool
-	// Args are the command and its arguments, Environ its environment, to which the lease's number and fence are added.
+	// Args are the command and its arguments. Environ is its environment; Run adds the lease's id and fence.
 	Args, Environ []string
 	// In, Out and Err are its streams.
 	In       io.Reader
 	Out, Err io.Writer
-	// Tell takes what happens, line by line.
+	// Tell receives messages for the user, line by line.
 	Tell func(format string, values ...any)
 }
 
-// The variables by which a command knows its lease. Later settings of the same name win.
+// The variables with which a command finds its lease. Later settings of the same name win.
 const (
 	LeaseVariable = "QUOTAD_LEASE"
 	FenceVariable = "QUOTAD_FENCE"
 )
 
-// Result is how the command ended.
+// Result is the command's end.
 type Result struct {
-	// Code is its exit code, 128 and the signal's number where a signal ended it.
+	// Code is its exit code; if a signal ended it, 128 plus the signal's number.
 	Code int
 	// Lost is why the lease was lost while the command ran; nil: it was not.
 	Lost error
 }
 
-// endTimeout bounds how long to go on giving back what was held. What the cluster does not hear of returns at the lease's deadline.
+// endTimeout bounds the attempts to return held amounts. If they fail, the amounts return at the lease's deadline.
 const endTimeout = 10 * time.Second
 
-// Run reserves, runs the command, and gives back. Slots are held while the command runs. Everything else is consumed before the
-// command starts and counts as used, unless the command settles it itself; it goes back if the command cannot be started.
+// Run reserves, runs the command, and returns the held amounts. Slots are held while the command runs. All other amounts
+// are consumed before the command starts and count as used, unless the command settles them itself. They return if the
+// command cannot be started.
 //
-// A *client.RefusalError is the cluster's no; a *child.NotStartedError says that the command could not be started.
+// The error is a *client.RefusalError if the cluster refused, and a *child.NotStartedError if the command could not be
+// started.
 func (r *Runner) Run(ctx context.Context) (Result, error) {
 	lease, err := r.begin(ctx)
 	if err != nil {
@@ -77,7 +79,7 @@ func (r *Runner) Run(ctx context.Context) (Result, error) {
 	state, err := command.Run(ctx)
 	close(over)
 	<-watched
-	// A signal that ended this process's context must not keep the cluster from hearing of the end.
+	// A signal that ended this process's context must not prevent the report to the cluster.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
 	r.end(ctx, lease, state != nil, result.Lost)
@@ -89,13 +91,13 @@ func (r *Runner) Run(ctx context.Context) (Result, error) {
 }
 
 const (
-	// maxAsked is how often to ask for an allowance that is young enough when it arrives.
+	// maxAsked is the maximum number of grants to request until one arrives in time.
 	maxAsked = 3
-	// shortestPause keeps a quota that may be free any moment from being asked for all the time.
+	// shortestPause bounds the rate of requests for a quota that may be free at any moment.
 	shortestPause = 200 * time.Millisecond
 )
 
-// begin reserves and consumes, as soon as that can be had within Wait.
+// begin reserves and consumes, as soon as the cluster grants it within Wait.
 func (r *Runner) begin(ctx context.Context) (*client.Lease, error) {
 	until := time.Now().Add(r.Wait)
 	late := 0
@@ -126,7 +128,7 @@ func (r *Runner) begin(ctx context.Context) (*client.Lease, error) {
 	}
 }
 
-// ended prefers why a context has ended to what came of it.
+// ended returns the cause of an ended context instead of the error that followed from it.
 func ended(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -134,8 +136,8 @@ func ended(ctx context.Context, err error) error {
 	return err
 }
 
-// watch waits until the command or the lease has ended, and returns why the lease was lost. A lease that holds nothing besides what it
-// consumed cannot be lost: what is consumed stays so.
+// watch waits until the command or the lease has ended, and returns why the lease was lost. A lease that holds nothing
+// except consumed amounts cannot be lost, because these stay consumed.
 func (r *Runner) watch(lease *client.Lease, over <-chan struct{}, stop chan<- struct{}) error {
 	held := heldBy(lease)
 	if len(held) == 0 {
@@ -157,8 +159,8 @@ func (r *Runner) watch(lease *client.Lease, over <-chan struct{}, stop chan<- st
 	return lost
 }
 
-// end gives back what a lease holds, and what it consumed if the command did not start. The command may have settled and released
-// already. What the cluster does not hear of returns at the deadline.
+// end returns the held amounts of a lease, and the consumed ones if the command did not start. The command may have settled
+// and released already. If the cluster cannot be reached, the amounts return at the deadline.
 func (r *Runner) end(ctx context.Context, lease *client.Lease, started bool, lost error) {
 	if lost != nil {
 		return
@@ -175,7 +177,7 @@ func (r *Runner) end(ctx context.Context, lease *client.Lease, started bool, los
 	}
 }
 
-// heldBy returns what a lease holds as long as it lives: slots.
+// heldBy returns the amounts that a lease holds as long as it lives: slots.
 func heldBy(lease *client.Lease) []client.Item {
 	held := lease.Items()
 	if op := lease.Operation(); op != nil {
@@ -187,7 +189,7 @@ func heldBy(lease *client.Lease) []client.Item {
 	return held
 }
 
-// itemsText writes items as anthropic/streams=1.
+// itemsText formats items: anthropic/streams=1.
 func itemsText(items []client.Item) string {
 	words := make([]string, len(items))
 	for i, item := range items {
@@ -196,10 +198,10 @@ func itemsText(items []client.Item) string {
 	return strings.Join(words, " ")
 }
 
-// said is an error's text without the name of the package that it comes from.
+// said is an error's text without the prefix of its package.
 func said(err error) string { return strings.TrimPrefix(err.Error(), "quotad: ") }
 
-// sleep waits and says whether the context still lives.
+// sleep waits for length; it returns false if the context ends first.
 func sleep(ctx context.Context, length time.Duration) bool {
 	timer := time.NewTimer(length)
 	defer timer.Stop()

@@ -6,15 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// queueLines bounds how many lines wait for a slow terminal, pipe or disk.
+// queueLines is the maximum number of lines that wait for a slow terminal, pipe or disk.
 const queueLines = 4096
 
-// maxLine bounds one line in bytes; what is longer is cut, so that the queue is bounded in bytes as well.
+// maxLine bounds one line, in bytes. A longer line is cut, so that the queue is bounded in bytes as well.
 const maxLine = 16 << 10
 
-// AsyncWriter writes lines to another writer from a goroutine of its own. The logger writes under its lock: with a
-// plain writer one blocked pipe would stop every goroutine that logs, Raft's among them. When the queue is full, lines
-// are dropped and counted. Safe for concurrent use.
+// AsyncWriter writes lines to another writer from a goroutine of its own. The logger writes under its lock: with a plain
+// writer one blocked pipe would stop every goroutine that logs, Raft's included. When the queue is full, lines are dropped
+// and counted. It is safe for concurrent use.
 type AsyncWriter struct {
 	to      io.Writer
 	lines   chan []byte
@@ -33,7 +33,7 @@ func NewAsyncWriter(to io.Writer) *AsyncWriter {
 	return w
 }
 
-// Write queues one line and never blocks. It always reports success: a logger has nobody to tell.
+// Write queues one line and never blocks. It always reports success, because a logger has nobody to report an error to.
 func (w *AsyncWriter) Write(line []byte) (int, error) {
 	kept := line
 	if len(kept) > maxLine {
@@ -49,10 +49,10 @@ func (w *AsyncWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Dropped is how many lines were lost since the start.
+// Dropped returns the number of lines lost since the start.
 func (w *AsyncWriter) Dropped() uint64 { return w.dropped.Load() }
 
-// Close writes what is queued and ends the goroutine. It gives up when giveUp is closed first: a blocked pipe must not
+// Close writes the queued lines and ends the goroutine. It returns early if giveUp is closed first: a blocked pipe must not
 // keep the process alive.
 func (w *AsyncWriter) Close(giveUp <-chan struct{}) {
 	w.once.Do(func() { close(w.stop) })

@@ -1,5 +1,5 @@
-// Package logging makes the server's logger: levelled lines as text or JSON, written from a goroutine of its own so
-// that a stuck reader of the log never stops the server.
+// Package logging makes the server's logger: levelled lines as text or JSON. A goroutine of its own writes them, so that a
+// stuck reader of the log never stops the server.
 package logging
 
 import (

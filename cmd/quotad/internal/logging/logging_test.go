@@ -32,10 +32,10 @@ func TestBlockedReaderStopsNobody(t *testing.T) {
 	logger := New(w, "info", "text")
 	const lines = queueLines + 500
 	for range lines {
-		logger.Info("one line") // would hang here with a plain writer
+		logger.Info("one line") // with a plain writer this would block
 	}
 	dropped := w.Dropped()
-	if dropped < 499 || dropped > 500 { // the goroutine may hold one line besides the queue
+	if dropped < 499 || dropped > 500 { // the goroutine may hold one line in addition to the queue
 		t.Errorf("%d lines dropped", dropped)
 	}
 	close(g.open)

@@ -1,5 +1,5 @@
-// Package neterr tells what a failed system call of the network means. Windows has numbers of its own for it, which package syscall does
-// not take for those of the same name.
+// Package neterr classifies failed system calls of the network. Windows has error numbers of its own, which package syscall
+// does not equate with those of the same name.
 package neterr
 
 import (

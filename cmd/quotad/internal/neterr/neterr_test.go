@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestNetwork_FailuresAreRecognized: each is made by the system that runs the test, not written down.
+// TestNetwork_FailuresAreRecognized: the errors come from the system that runs the test, not from constants.
 func TestNetwork_FailuresAreRecognized(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

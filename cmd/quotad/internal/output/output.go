@@ -1,5 +1,5 @@
-// Package output prints answers for people (tables) and for programs (JSON). Names come from the network: what could
-// steer a terminal is made visible before it is printed.
+// Package output prints answers for people (tables) and for programs (JSON). Names come from the network, so it escapes
+// terminal control sequences before it prints them.
 package output
 
 import (
@@ -18,9 +18,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Table is rows under a header.
+// Table is a header with rows.
 type Table struct {
-	// Header names the columns; empty: none is printed.
+	// Header names the columns; empty: no header is printed.
 	Header []string
 	// Rows are cells by column; a row may be shorter than the header.
 	Rows [][]string
@@ -29,7 +29,7 @@ type Table struct {
 // Add appends a row.
 func (t *Table) Add(cells ...string) { t.Rows = append(t.Rows, cells) }
 
-// Write prints the table with columns two blanks apart.
+// Write prints the table with two spaces between columns.
 func (t *Table) Write(w io.Writer) error {
 	rows := t.Rows
 	if len(t.Header) > 0 {
@@ -61,8 +61,8 @@ func (t *Table) Write(w io.Writer) error {
 	return err
 }
 
-// Visible returns text with everything that is not printable (escape sequences, line breaks, direction marks, broken
-// UTF-8) written as an escape.
+// Visible returns text with everything that is not printable (escape sequences, line breaks, direction marks, invalid
+// UTF-8) as escapes.
 func Visible(text string) string {
 	clean := func(r rune) bool { return r != utf8.RuneError && (unicode.IsPrint(r) || r == ' ') }
 	if strings.IndexFunc(text, func(r rune) bool { return !clean(r) }) < 0 {
@@ -72,7 +72,7 @@ func Visible(text string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// JSON prints a message as the API's JSON, indented, zero values included, so that a script finds every field.
+// JSON prints a message as the API's JSON, indented, with zero values, so that a script finds every field.
 func JSON(w io.Writer, message proto.Message) error {
 	compact, err := Raw(message)
 	if err != nil {
@@ -87,14 +87,14 @@ func JSON(w io.Writer, message proto.Message) error {
 	return err
 }
 
-// Raw is a message as the API's JSON on one line, zero values included.
+// Raw returns a message as the API's JSON on one line, with zero values.
 func Raw(message proto.Message) (json.RawMessage, error) {
 	varied, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(message)
 	if err != nil {
 		return nil, err
 	}
 	var out bytes.Buffer
-	if err := json.Compact(&out, varied); err != nil { // removes the blanks that protojson varies from build to build
+	if err := json.Compact(&out, varied); err != nil { // removes the spaces that protojson varies from build to build
 		return nil, err
 	}
 	return out.Bytes(), nil
@@ -115,13 +115,13 @@ func Value(w io.Writer, value any) error {
 	return encoder.Encode(value)
 }
 
-// Dash is what a table shows for "none" and "not known".
+// Dash is the cell of a table for "none" and "unknown".
 const Dash = "-"
 
-// Int writes a number.
+// Int formats a number.
 func Int[N ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n N) string { return fmt.Sprint(n) }
 
-// Duration writes a length of time with as many digits as people read; Dash for an absent one.
+// Duration formats a duration with as many digits as people read; Dash if it is absent.
 func Duration(d *durationpb.Duration) string {
 	if d == nil {
 		return Dash
@@ -137,7 +137,7 @@ func Duration(d *durationpb.Duration) string {
 	}
 }
 
-// Or writes text, or Dash where it is empty.
+// Or returns text, or Dash if it is empty.
 func Or(text string) string {
 	if text == "" {
 		return Dash

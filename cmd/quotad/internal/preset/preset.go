@@ -1,6 +1,6 @@
-// Package preset has ready quotas for the common providers: data files with the figures that a provider publishes, where
-// they were read and when. A preset renders to a quotas.yaml with that in its comments. What a provider does not publish,
-// or no source has for a tier, its user has to give; nothing is guessed.
+// Package preset has ready quotas for the common providers: data files with the figures that a provider publishes, their
+// sources and dates. A preset renders to a quotas.yaml with these in its comments. Figures that a provider does not
+// publish, or that no source has for a tier, must come from the user; nothing is guessed.
 package preset
 
 import (
@@ -25,7 +25,8 @@ import (
 //go:embed presets/*.yaml
 var files embed.FS
 
-// PricesName is what the prices of models are asked for by. They are no quotas, but the gateway's file of prices.
+// PricesName is the name under which users request the prices of models. They are not quotas, but the gateway's file of
+// prices.
 const PricesName = "prices"
 
 // Prices is the gateway's file of prices, with the source and date of each figure.
@@ -33,23 +34,23 @@ const PricesName = "prices"
 //go:embed prices.yaml
 var Prices []byte
 
-// Preset is one provider's.
+// Preset is the preset of one provider.
 type Preset struct {
-	// Name is what it is asked for by.
+	// Name is the name under which users request it.
 	Name string `yaml:"-"`
-	// About says what it is for, Console where a user finds the limits that are really theirs.
+	// About is its purpose; Console is where a user finds the actual limits of an account.
 	About   string `yaml:"about"`
 	Console string `yaml:"console"`
-	// Source and Date are where the rules were read and when, where tiers do not say it.
+	// Source and Date are the source of the rules and the day on which it was read, unless a tier has its own.
 	Source string `yaml:"source"`
 	Date   string `yaml:"date"`
-	// Default is the tier that counts when none is named; empty: one has to be.
+	// Default is the tier if none is named; empty: the user must name one.
 	Default string `yaml:"tier"`
-	// Tiers are the provider's, by name; none: it has none that matter here.
+	// Tiers are the provider's tiers by name; none: tiers do not matter here.
 	Tiers map[string]Tier `yaml:"tiers"`
-	// Parameters are what the quotas depend on, by name.
+	// Parameters are the values on which the quotas depend, by name.
 	Parameters map[string]Parameter `yaml:"parameters"`
-	// Quotas is the template of the list.
+	// Quotas is the template of the list of quotas.
 	Quotas string `yaml:"quotas"`
 }
 
@@ -58,40 +59,40 @@ type Tier struct {
 	About  string `yaml:"about"`
 	Source string `yaml:"source"`
 	Date   string `yaml:"date"`
-	// Figures are parameters' values; Models those that hold for one value of the parameter model.
+	// Figures are values of parameters; Models are those for one value of the parameter model.
 	Figures map[string]int64            `yaml:"figures"`
 	Models  map[string]map[string]int64 `yaml:"models"`
 }
 
 // Parameter is a value that a preset needs.
 type Parameter struct {
-	// Kind is limit, a whole number, or name, a part of a quota's name.
+	// Kind is limit (an integer) or name (a part of a quota's name).
 	Kind  string `yaml:"kind"`
 	About string `yaml:"about"`
-	// Published: the provider publishes it, also where no figure is here. From others headroom is taken.
+	// Published: the provider publishes it, even if the preset has no figure. Other limits get headroom.
 	Published bool `yaml:"published"`
 	// Least is the smallest limit that works; 0: 1.
 	Least int64 `yaml:"least"`
-	// Default is a template of the value where none is given; empty: there is none.
+	// Default is a template of the default value; empty: none.
 	Default string `yaml:"default"`
-	// Assumed: the default is an assumption about the provider, for which there is no source.
+	// Assumed: the default is an assumption about the provider, without a source.
 	Assumed bool `yaml:"assumed"`
 }
 
-// UnpublishedHeadroom is the part of a limit that is left alone where the provider does not publish it.
+// UnpublishedHeadroom is the headroom of a limit that the provider does not publish.
 const UnpublishedHeadroom = "0.35"
 
-// headroom and prefix are the parameters that every preset has. prefix is what its quotas' names begin with: its own name, where none is
-// given.
+// headroom and prefix are the parameters of every preset. prefix starts the names of its quotas; its default is the
+// preset's name.
 const (
 	headroom = "headroom"
 	prefix   = "prefix"
 )
 
-// Error says why a preset cannot be rendered, and what would help.
+// Error is the reason why a preset cannot be rendered, and the way out.
 type Error struct{ Message, Hint string }
 
-// Error returns both.
+// Error returns message and hint.
 func (e *Error) Error() string {
 	if e.Hint == "" {
 		return e.Message
@@ -103,7 +104,7 @@ func failf(hint, format string, values ...any) *Error {
 	return &Error{Message: fmt.Sprintf(format, values...), Hint: hint}
 }
 
-// All returns the presets by name.
+// All returns the presets, sorted by name.
 var All = sync.OnceValue(func() []*Preset {
 	names, err := files.ReadDir("presets")
 	if err != nil {
@@ -124,7 +125,7 @@ var All = sync.OnceValue(func() []*Preset {
 	return all
 })
 
-// Find returns the preset that name:tier means, and its tier. The error is an *Error.
+// Find returns the preset and tier of name:tier. The error is an *Error.
 func Find(name string) (p *Preset, tier string, err error) {
 	name, tier, _ = strings.Cut(name, ":")
 	var names []string
@@ -159,16 +160,16 @@ func or(text, other string) string {
 	return text
 }
 
-// rendering is one preset on its way to a quotas.yaml.
+// rendering is the state of rendering one preset.
 type rendering struct {
 	preset *Preset
 	name   string
 	tier   Tier
-	// values are what the parameters have; origins say where from.
+	// values are the values of the parameters, origins their sources.
 	values, origins map[string]string
 }
 
-// Render returns the quotas.yaml of a preset and tier as Find found them, with parameters set. The error is an *Error.
+// Render returns the quotas.yaml of a preset and a tier from Find, with parameters set. The error is an *Error.
 func (p *Preset) Render(tier string, set map[string]string) ([]byte, error) {
 	r := &rendering{
 		preset: p, name: p.Name, tier: p.Tiers[tier],
@@ -196,10 +197,10 @@ func (p *Preset) Render(tier string, set map[string]string) ([]byte, error) {
 	return []byte(text), nil
 }
 
-// quotaName is what may be a part of a quota's name.
+// quotaName matches a valid part of a quota's name.
 var quotaName = regexp.MustCompile(`^[A-Za-z0-9._@:-]+(?:/[A-Za-z0-9._@:-]+)*$`)
 
-// set takes a value that the user gave.
+// set sets a value from the user.
 func (r *rendering) set(name, value string) error {
 	p, known := r.preset.Parameters[name]
 	names := append(slices.Sorted(maps.Keys(r.preset.Parameters)), headroom, prefix)
@@ -219,7 +220,7 @@ func (r *rendering) set(name, value string) error {
 	return nil
 }
 
-// complete fills in figures and defaults, and says what is still missing.
+// complete fills in figures and defaults, and returns an error for missing values.
 func (r *rendering) complete() error {
 	p := r.preset
 	names := slices.Sorted(maps.Keys(p.Parameters))
@@ -262,15 +263,15 @@ func (r *rendering) complete() error {
 	return nil
 }
 
-// execute fills a template.
+// execute executes a template.
 func (r *rendering) execute(text string) (string, error) {
 	number := func(name string) (int64, error) { return strconv.ParseInt(r.values[name], 10, 64) }
 	t, err := template.New(r.name).Option("missingkey=error").Funcs(template.FuncMap{
-		// from says what a parameter is and where its value is from.
+		// from describes a parameter and the source of its value.
 		"from": func(name string) string {
 			return capital(r.preset.Parameters[name].About) + ", " + r.origins[name] + "."
 		},
-		// headroom leaves a part of a limit alone that the provider does not publish.
+		// headroom adds headroom to a limit that the provider does not publish.
 		headroom: func(name string) string {
 			if r.preset.Parameters[name].Published && r.origins[headroom] == "" || r.values[headroom] == "0" {
 				return ""
@@ -311,7 +312,7 @@ func (r *rendering) head() string {
 	return out.String()
 }
 
-// capital makes a sentence begin as one.
+// capital capitalises a sentence.
 func capital(text string) string {
 	if text == "" {
 		return ""
@@ -319,7 +320,7 @@ func capital(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// indented moves lines under "quotas:".
+// indented indents lines below "quotas:".
 func indented(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {

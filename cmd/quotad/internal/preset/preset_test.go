@@ -13,10 +13,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// given are values for every parameter that some preset has no figure for.
+// given are values for every parameter for which some preset has no figure.
 var given = map[string]string{"model": "m-1.5", "deployment": "prod", "rpm": "60", "tpm": "90000", "itpm": "50000", "otpm": "10000", "rpd": "1000"}
 
-// render renders a preset with all of the values above that it has.
+// render renders a preset with those of the given values that it uses.
 func render(t *testing.T, p *Preset, tier string) *quotafile.File {
 	t.Helper()
 	set := map[string]string{}
@@ -53,7 +53,7 @@ func TestEveryTierRenders(t *testing.T) {
 	}
 }
 
-// TestPrefix_NamesQuotasOfAnotherUpstream: a preset serves each upstream that speaks as its provider.
+// TestPrefix_NamesQuotasOfAnotherUpstream: a preset serves each upstream that is compatible with its provider.
 func TestPrefix_NamesQuotasOfAnotherUpstream(t *testing.T) {
 	for _, p := range All() {
 		tier := p.Default
@@ -86,7 +86,8 @@ func TestPrefix_NamesQuotasOfAnotherUpstream(t *testing.T) {
 	}
 }
 
-// Each figure names its source and a day; each parameter that is not published has headroom, and no other.
+// TestFiguresHaveTheirSource: each figure names its source and a day; unpublished parameters, and only these, have
+// headroom.
 func TestFiguresHaveTheirSource(t *testing.T) {
 	url := regexp.MustCompile(`[a-z]+\.[a-z]+/`)
 	for _, p := range All() {
@@ -142,7 +143,7 @@ func TestGitHubsKinds(t *testing.T) {
 	}
 }
 
-// TestRatesHaveShares: critical calls do not wait a period of a provider's sliding limit for what others took at once.
+// TestRatesHaveShares: critical calls do not wait a period of a provider's sliding limit because of other calls' bursts.
 func TestRatesHaveShares(t *testing.T) {
 	for _, p := range All() {
 		for _, tier := range append(slices.Sorted(maps.Keys(p.Tiers)), "") {
@@ -184,7 +185,7 @@ func TestHeadroomIsTakenFromWhatIsNotPublished(t *testing.T) {
 	}
 }
 
-// TestRender_MarksAssumptions: a figure without a source is called what it is, until its user gives one.
+// TestRender_MarksAssumptions: a figure without a source is marked as an assumption, until the user sets it.
 func TestRender_MarksAssumptions(t *testing.T) {
 	p, tier, err := Find("copilot")
 	if err != nil {

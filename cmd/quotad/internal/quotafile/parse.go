@@ -13,15 +13,15 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// parser translates the tree of one file. Problems gather in doc; a value with a problem is replaced by one that does
-// no further harm, so that the rest is judged as well.
+// parser translates the tree of one file. It collects problems in doc, and replaces a wrong value by a harmless one, so
+// that it can check the rest as well.
 type parser struct {
 	doc *strictyaml.Document
-	// lines are the lines on which quotas are named, to find names that stand twice.
+	// lines are the lines on which quotas are named, to find duplicates.
 	lines map[string]int
 }
 
-// The keys of each mapping, in the order in which they are written.
+// The keys of each mapping, in the usual order.
 var (
 	fileKeys  = []string{"quotas", "holders", "workflows"}
 	quotaKeys = []string{
@@ -68,7 +68,7 @@ func (p *parser) file() *File {
 	return file
 }
 
-// needsAList is the hint for a file that says nothing.
+// needsAList is the hint for an empty file.
 const needsAList = `write a list "quotas:", "holders:" or "workflows:"`
 
 // quotas reads the list of quotas.
@@ -138,7 +138,7 @@ func (p *parser) quota(n *yaml.Node) *quotav1.Quota {
 	return quota
 }
 
-// policy reads a quota's policy: that of a profile, if it names one, and what it sets besides.
+// policy reads a quota's policy: that of a profile, if it names one, and the settings that override it.
 func (p *parser) policy(n *yaml.Node, quota *quotav1.Quota) {
 	policy := &quotav1.Policy{}
 	quota.Policy = policy
@@ -174,7 +174,7 @@ func (p *parser) policy(n *yaml.Node, quota *quotav1.Quota) {
 	}
 }
 
-// prediction reads a prediction; {} is one with the defaults.
+// prediction reads a prediction; {} has the defaults.
 func (p *parser) prediction(n *yaml.Node) *quotav1.Prediction {
 	prediction := &quotav1.Prediction{}
 	values := p.doc.Mapping(n, "prediction", "samples", "ahead")
@@ -187,8 +187,8 @@ func (p *parser) prediction(n *yaml.Node) *quotav1.Prediction {
 	return prediction
 }
 
-// applyFleet gives a quota what a fleet of agents on one key needs (docs/policy.md). Zones are a window's; a rate's
-// times go with its period.
+// applyFleet gives a quota the policy for a fleet of agents on one key (docs/policy.md). Only windows get zones; a rate's
+// times depend on its period.
 func applyFleet(quota *quotav1.Quota) {
 	quota.Policy.Ramp, quota.Policy.Ageing = durationpb.New(time.Minute), durationpb.New(5*time.Minute)
 	quota.Policy.Breaker = &quotav1.Breaker{Failures: 5, Closed: durationpb.New(time.Minute)}
@@ -247,7 +247,7 @@ func (p *parser) breaker(n *yaml.Node) *quotav1.Breaker {
 	return breaker
 }
 
-// times reads the lengths of time that every kind of quota may have.
+// times reads the durations that every kind of quota may have.
 func (p *parser) times(values map[string]*yaml.Node, quota *quotav1.Quota) {
 	if v, ok := values["spend_by"]; ok {
 		quota.SpendBy = p.duration(v, "spend_by", shortestTime, maxPeriod)
@@ -278,7 +278,7 @@ func (p *parser) name(n *yaml.Node, values map[string]*yaml.Node) string {
 	return name
 }
 
-// once notes on which line something is named, and a name that stands twice.
+// once records the line of a name, and reports a duplicate.
 func (p *parser) once(lines map[string]int, what, name string, at *yaml.Node) {
 	if line, twice := lines[name]; twice {
 		p.doc.Fail(at, "", "duplicate %s %q; already on line %d", what, name, line)
@@ -287,7 +287,7 @@ func (p *parser) once(lines map[string]int, what, name string, at *yaml.Node) {
 	lines[name] = at.Line
 }
 
-// checkName says what is wrong with a quota's name, nothing for a good one.
+// checkName returns the mistake in a quota's name; empty: none.
 func checkName(name string) string {
 	switch {
 	case name == "" || len(name) > maxName:
@@ -447,7 +447,7 @@ func (p *parser) headroom(n *yaml.Node) float64 {
 	return steps / millionths
 }
 
-// part reads a part of a whole.
+// part reads a fraction.
 func (p *parser) part(n *yaml.Node, what string) float64 {
 	value := p.doc.Float(n, what)
 	steps := math.Round(value * millionths)
@@ -462,7 +462,7 @@ func (p *parser) part(n *yaml.Node, what string) float64 {
 	return steps / millionths
 }
 
-// findCycles notes quotas that are their own ancestors. Parents outside the file may exist in the cluster.
+// findCycles reports quotas that are their own ancestors. Parents outside the file may exist in the cluster.
 func (p *parser) findCycles(elements []*yaml.Node, quotas []*quotav1.Quota) {
 	parents := map[string]string{}
 	for _, quota := range quotas {

@@ -1,8 +1,8 @@
-// Package quotafile reads and writes quotas.yaml: the file in which an operator says what providers promise. It knows
-// the file's grammar and what can be judged from the file alone (kinds, ranges, names that stand twice, cycles);
-// whether a quota can work beside those that the cluster already has, the cluster decides.
+// Package quotafile reads and writes quotas.yaml: the file in which an operator states the providers' limits. It knows the
+// file's grammar and checks what the file alone can show (kinds, ranges, duplicate names, cycles). The cluster decides
+// whether a quota fits its existing ones.
 //
-// Absent and 0 differ: a limit of 0 suspends a quota, a limit that is not there is an error.
+// Absent and 0 differ: a limit of 0 suspends a quota, and a missing limit is an error.
 package quotafile
 
 import (
@@ -15,10 +15,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// MaxAmount is the largest limit or amount: what every JSON reader can hold exactly.
+// MaxAmount is the largest limit or amount: every JSON reader can represent it exactly.
 const MaxAmount = 1<<53 - 1
 
-// MaxQuotas is how many quotas one file may state, MaxWorkflows how many workflows.
+// MaxQuotas and MaxWorkflows are the maximum numbers of quotas and workflows in one file.
 const (
 	MaxQuotas    = 4096
 	MaxWorkflows = 1000
@@ -40,24 +40,25 @@ const (
 type File struct {
 	// Quotas are in the file's order.
 	Quotas []*quotav1.Quota
-	// Holders are the holder rules in their order; the first that matches counts.
+	// Holders are the holder rules in their order; the first match counts.
 	Holders []*quotav1.HolderRule
-	// HasHolders tells a file with an empty list of rules (which removes all rules) from one without (which leaves
-	// them alone).
+	// HasHolders distinguishes a file with an empty list of rules, which removes all rules, from one without a list, which
+	// leaves them unchanged.
 	HasHolders bool
-	// Workflows are the workflows; HasWorkflows tells an empty list of them (which removes all) from none.
+	// Workflows are the workflows; HasWorkflows distinguishes an empty list, which removes all workflows, from a missing
+	// one.
 	Workflows    []*quotav1.Workflow
 	HasWorkflows bool
 }
 
-// Request is the file as a request to apply it.
+// Request returns the request that applies the file.
 func (f *File) Request() *quotav1.ApplyQuotasRequest {
 	return &quotav1.ApplyQuotasRequest{
 		Quotas: f.Quotas, Holders: f.Holders, ReplaceHolders: f.HasHolders, Workflows: f.Workflows, ReplaceWorkflows: f.HasWorkflows,
 	}
 }
 
-// Read reads and parses the file at path. A file with mistakes gives strictyaml.Problems.
+// Read reads and parses the file at path. If the file has mistakes, the error is strictyaml.Problems.
 func Read(path string) (*File, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -66,7 +67,7 @@ func Read(path string) (*File, error) {
 	return Parse(path, data)
 }
 
-// Parse parses data; name is how problems call the file. Problems come as strictyaml.Problems, all at once.
+// Parse parses data; name is the file's name in problems. It returns all problems at once, as strictyaml.Problems.
 func Parse(name string, data []byte) (*File, error) {
 	doc, err := strictyaml.Parse(name, data)
 	if err != nil {
@@ -80,12 +81,12 @@ func Parse(name string, data []byte) (*File, error) {
 	return file, nil
 }
 
-// Workflows reads a list of workflows that stands in another file. Problems are noted in its document.
+// Workflows reads a list of workflows in another file, and reports problems to its document.
 func Workflows(doc *strictyaml.Document, list *yaml.Node) []*quotav1.Workflow {
 	return (&parser{doc: doc, lines: map[string]int{}}).workflows(list)
 }
 
-// Quotas reads a list of quotas that stands in another file. Problems are noted in its document.
+// Quotas reads a list of quotas in another file, and reports problems to its document.
 func Quotas(doc *strictyaml.Document, list *yaml.Node) []*quotav1.Quota {
 	return (&parser{doc: doc, lines: map[string]int{}}).quotas(list)
 }

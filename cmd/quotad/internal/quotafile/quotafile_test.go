@@ -69,7 +69,8 @@ func requireSameWhenWritten(t interface {
 	}
 }
 
-// Each refused sample has its problems in a golden file: file, line, key and suggestion are part of what is promised.
+// TestRefusedSamplesSayWhereAndWhy: each refused sample has its problems in a golden file: file, line, key and suggestion
+// are promised.
 func TestRefusedSamplesSayWhereAndWhy(t *testing.T) {
 	for _, folder := range []string{"reject", "meaning"} {
 		samples(t, folder, func(t *testing.T, path string, data []byte) {
@@ -94,7 +95,7 @@ func TestRefusedSamplesSayWhereAndWhy(t *testing.T) {
 	}
 }
 
-// An editor that uses the schema and the parser agree on what has the right form.
+// TestSchemaAgrees: the schema, which editors use, and the parser accept the same forms.
 func TestSchemaAgrees(t *testing.T) {
 	data, err := os.ReadFile("../../../../docs/quotas.schema.json")
 	if err != nil {
@@ -175,7 +176,7 @@ func TestTranslation(t *testing.T) {
 	}
 }
 
-// A profile is what it stands for; explicit settings override it.
+// TestProfiles: a profile has its documented settings, and explicit settings override them.
 func TestProfiles(t *testing.T) {
 	file, err := Parse("f", []byte(`quotas:
   - {name: hourly, window: {limit: 100, every: hour}, policy: {profile: fleet, ramp: 2m}}
@@ -214,7 +215,7 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// Whatever quota the API can hold, `get -o yaml` writes it so that `apply` reads the same.
+// TestAnyQuotaSurvivesWriting: `get -o yaml` writes any quota of the API so that `apply` reads the same.
 func TestAnyQuotaSurvivesWriting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		file := &File{Quotas: []*quotav1.Quota{drawQuota(t)}}
@@ -226,7 +227,7 @@ func TestAnyQuotaSurvivesWriting(t *testing.T) {
 	})
 }
 
-// drawWorkflow draws a workflow in which a step comes after any of those before it.
+// drawWorkflow draws a workflow in which a step follows any of the steps before it.
 func drawWorkflow(t *rapid.T) *quotav1.Workflow {
 	workflow := &quotav1.Workflow{Name: "w", Threshold: int32(rapid.IntRange(0, 2).Draw(t, "threshold"))}
 	for _, to := range []**durationpb.Duration{&workflow.Within, &workflow.Calm, &workflow.BatonTime, &workflow.Pause} {
@@ -324,7 +325,7 @@ func TestTooManyQuotas(t *testing.T) {
 	}
 }
 
-// Any input is either refused with problems or means something that survives writing.
+// FuzzParse: any input is either refused with problems or survives writing.
 func FuzzParse(f *testing.F) {
 	for _, folder := range []string{"accept", "reject", "meaning"} {
 		paths, err := filepath.Glob(filepath.Join("testdata", folder, "*.yaml"))

@@ -2,7 +2,7 @@ package quotafile
 
 import "github.com/quotad/quotad/rpc/quotav1"
 
-// The file's words for what the API numbers.
+// The file's words for the API's enum values.
 var (
 	chargedWords = map[string]quotav1.Charged{
 		"start": quotav1.Charged_CHARGED_START, "end": quotav1.Charged_CHARGED_END, "during": quotav1.Charged_CHARGED_DURING,
@@ -22,7 +22,7 @@ var (
 	}
 )
 
-// wordOf returns the word for a value, empty for one that has none (the default, which the file leaves out).
+// wordOf returns the word for a value, empty for a value without one (the default, which the file omits).
 func wordOf[V comparable](words map[string]V, value V) string {
 	for word, v := range words { // the order does not matter: each value has one word
 		if v == value {
@@ -32,11 +32,11 @@ func wordOf[V comparable](words map[string]V, value V) string {
 	return ""
 }
 
-// ParseClass returns the class that a word names, and whether it names one.
+// ParseClass returns the class with a name, and whether there is one.
 func ParseClass(word string) (quotav1.Class, bool) {
 	class, ok := classWords[word]
 	return class, ok
 }
 
-// ClassWord returns the word for a class, empty for the unspecified one.
+// ClassWord returns the name of a class, empty for the unspecified one.
 func ClassWord(class quotav1.Class) string { return wordOf(classWords, class) }

@@ -61,7 +61,7 @@ func (p *parser) workflow(n *yaml.Node, lines map[string]int) *quotav1.Workflow 
 	return workflow
 }
 
-// steps reads a workflow's steps, and judges what they say of each other.
+// steps reads a workflow's steps, and checks their references to each other.
 func (p *parser) steps(n *yaml.Node) []*quotav1.WorkflowStep {
 	elements := p.doc.Sequence(n, "steps")
 	if len(elements) < 2 || len(elements) > maxSteps {
@@ -112,7 +112,7 @@ func (p *parser) stepName(n *yaml.Node, what string) string {
 	return name
 }
 
-// CycleOf names a cycle among steps, in their order; empty: there is none.
+// CycleOf returns a cycle among steps, in their order; empty: none.
 func CycleOf(steps []*quotav1.WorkflowStep) string {
 	after := map[string][]string{}
 	for _, step := range steps {

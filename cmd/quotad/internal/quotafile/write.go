@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Write returns the file as YAML that Parse reads back to the same. Values that were left to their default stay away.
+// Write returns the file as YAML from which Parse reads the same file. It omits default values.
 func Write(file *File) ([]byte, error) {
 	top := mapping()
 	if len(file.Quotas) > 0 {
@@ -211,7 +211,7 @@ func putDuration(n *yaml.Node, key string, d *durationpb.Duration) {
 	}
 }
 
-// text is a string; the tag makes the writer quote what would otherwise read as a number or a word of YAML.
+// text returns a string node; its tag makes the writer quote a value that would otherwise be a number or a YAML keyword.
 func text(value string) *yaml.Node {
 	n := &yaml.Node{}
 	n.SetString(value)

@@ -9,10 +9,11 @@ import (
 
 const day = 24 * time.Hour
 
-// maxDays keeps days within what a time.Duration can count.
+// maxDays bounds days to the range of a time.Duration.
 const maxDays = int64(1<<63-1) / int64(day)
 
-// ParseDuration reads what time.ParseDuration does ("1h30m", "250ms") and whole days in front ("31d", "1d12h").
+// ParseDuration parses the syntax of time.ParseDuration ("1h30m", "250ms"), optionally after a number of days ("31d",
+// "1d12h").
 func ParseDuration(text string) (time.Duration, error) {
 	days, rest, found := strings.Cut(text, "d")
 	if !found {
@@ -36,7 +37,7 @@ func ParseDuration(text string) (time.Duration, error) {
 	return sum + more, nil
 }
 
-// FormatDuration writes a duration as ParseDuration reads it, without empty units: 1h, not 1h0m0s; 7d, not 168h.
+// FormatDuration formats a duration for ParseDuration, without empty units: 1h, not 1h0m0s; 7d, not 168h.
 func FormatDuration(d time.Duration) string {
 	if d >= day && d%time.Second == 0 {
 		rest := ""

@@ -1,8 +1,8 @@
-// Package strictyaml reads YAML that people write by hand: every key must be known, every value of its kind, and each
-// problem is told with file, line and the nearest known word. All problems of a file are gathered, not only the first.
+// Package strictyaml reads YAML that people write by hand. Every key must be known, and every value must have the right
+// kind. It reports each problem with file, line and the nearest known word, and all problems of a file, not only the first.
 //
-// It walks the parsed tree instead of decoding into structs, since only the tree knows lines and tells "absent" from
-// "zero". One Document belongs to one goroutine.
+// It walks the parsed tree instead of decoding into structs, because only the tree has line numbers and distinguishes
+// "absent" from "zero". One Document belongs to one goroutine.
 package strictyaml
 
 import (
@@ -23,15 +23,15 @@ import (
 // MaxSize bounds a file in bytes: 4,096 quotas with long notes take less.
 const MaxSize = 8 << 20
 
-// maxProblems bounds what is told at once; the rest is rarely worth reading before the first are repaired.
+// maxProblems bounds the reported problems; more are rarely worth reading before the first ones are fixed.
 const maxProblems = 20
 
-// Problem is one thing that is wrong at one place of a file.
+// Problem is one mistake at one place of a file.
 type Problem struct {
-	// File and Line (from 1; 0: the file as a whole) say where.
+	// File and Line (from 1; 0: the file as a whole) are its place.
 	File string
 	Line int
-	// Message says what is wrong, Hint what would help (may be empty).
+	// Message describes the mistake; Hint is the way out and may be empty.
 	Message, Hint string
 }
 
@@ -47,7 +47,7 @@ func (p *Problem) Error() string {
 	return text
 }
 
-// Problems are all things that are wrong in a file, in the order of their lines.
+// Problems are all mistakes in a file, sorted by line.
 type Problems []*Problem
 
 // Error returns one line per problem.
@@ -59,7 +59,7 @@ func (p Problems) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Unwrap lets errors.As find the single problems.
+// Unwrap returns the single problems.
 func (p Problems) Unwrap() []error {
 	all := make([]error, len(p))
 	for i, problem := range p {
@@ -68,7 +68,7 @@ func (p Problems) Unwrap() []error {
 	return all
 }
 
-// Document is a file that is being read.
+// Document is a file while it is read.
 type Document struct {
 	// Root is the top node; nil for a file without content.
 	Root     *yaml.Node
@@ -76,7 +76,7 @@ type Document struct {
 	problems Problems
 }
 
-// Parse parses data, which came from the named file. The error is a Problems.
+// Parse parses data, which was read from the named file. The error is a Problems.
 func Parse(file string, data []byte) (*Document, error) {
 	d := &Document{file: file}
 	if len(data) > MaxSize {
@@ -102,7 +102,7 @@ func (d *Document) syntax(err error) *Problem {
 	return &Problem{File: d.file, Message: "is not YAML: " + err.Error()}
 }
 
-// Fail notes a problem at a node (nil: the file as a whole).
+// Fail records a problem at a node (nil: the file as a whole).
 func (d *Document) Fail(at *yaml.Node, hint, format string, values ...any) {
 	line := 0
 	if at != nil {
@@ -111,7 +111,7 @@ func (d *Document) Fail(at *yaml.Node, hint, format string, values ...any) {
 	d.problems = append(d.problems, &Problem{File: d.file, Line: line, Message: fmt.Sprintf(format, values...), Hint: hint})
 }
 
-// Err returns the problems noted so far as Problems, nil for none.
+// Err returns the problems recorded so far as Problems; nil: none.
 func (d *Document) Err() error {
 	if len(d.problems) == 0 {
 		return nil
@@ -124,8 +124,8 @@ func (d *Document) Err() error {
 	return all
 }
 
-// Mapping returns the values of a mapping by key. Keys outside known (none given: any key is known), keys that stand twice, keys without a value (half a
-// thought: absent or zero?) and nodes of another kind are noted.
+// Mapping returns the values of a mapping by key. It records unknown keys (if known is empty, any key is known), duplicate
+// keys, keys without a value, which could mean absent or zero, and nodes of another kind.
 func (d *Document) Mapping(n *yaml.Node, what string, known ...string) map[string]*yaml.Node {
 	n = resolve(n)
 	values := map[string]*yaml.Node{}
@@ -151,7 +151,7 @@ func (d *Document) Mapping(n *yaml.Node, what string, known ...string) map[strin
 	return values
 }
 
-// hintOr falls back to the list of what is known, where that is short enough to be read.
+// hintOr returns the hint, or if there is none, the list of known words.
 func hintOr(hint string, known []string) string {
 	if hint == "" {
 		return "known: " + strings.Join(known, ", ")
@@ -173,7 +173,7 @@ func (d *Document) Sequence(n *yaml.Node, what string) []*yaml.Node {
 	return all
 }
 
-// Text returns a scalar as it is written.
+// Text returns a scalar as written.
 func (d *Document) Text(n *yaml.Node, what string) string {
 	n = resolve(n)
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -183,7 +183,7 @@ func (d *Document) Text(n *yaml.Node, what string) string {
 	return n.Value
 }
 
-// Int returns a whole number between least and most.
+// Int returns an integer from least to most.
 func (d *Document) Int(n *yaml.Node, what string, least, most int64) int64 {
 	n = resolve(n)
 	value, err := strconv.ParseInt(n.Value, 10, 64)
@@ -229,7 +229,7 @@ func (d *Document) Choice(n *yaml.Node, what string, choices ...string) string {
 	return n.Value
 }
 
-// Duration returns a length of time between least and most.
+// Duration returns a duration from least to most.
 func (d *Document) Duration(n *yaml.Node, what string, least, most time.Duration) time.Duration {
 	n = resolve(n)
 	value, err := ParseDuration(n.Value)
@@ -244,7 +244,7 @@ func (d *Document) Duration(n *yaml.Node, what string, least, most time.Duration
 	return value
 }
 
-// resolve follows an alias (*name) to what it stands for.
+// resolve follows an alias (*name) to its anchor.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode && n.Alias != nil {
 		return n.Alias

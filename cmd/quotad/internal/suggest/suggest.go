@@ -1,10 +1,10 @@
-// Package suggest finds what somebody probably meant: the known word that is nearest to a mistyped one. Configuration
-// keys, environment variables, flags and choices all ask it, so that every "unknown" names a way out.
+// Package suggest finds the known word that is nearest to a mistyped one. Configuration keys, environment variables, flags
+// and choices use it, so that every "unknown" error names a way out.
 package suggest
 
-// Nearest returns the candidate with the fewest edits (insert, delete, replace, swap of neighbours) from word, and
-// whether it is near enough to be worth naming: at most one edit more than one in three letters. Of equally near ones the
-// first counts.
+// Nearest returns the candidate with the fewest edits (insert, delete, replace, swap of neighbours) from word, and whether
+// it is near enough to suggest. That is at most one edit more than a third of word's length. Of equally near candidates the
+// first wins.
 func Nearest(word string, candidates []string) (string, bool) {
 	if len(word) > longest {
 		return "", false
@@ -18,7 +18,7 @@ func Nearest(word string, candidates []string) (string, bool) {
 	return best, best != ""
 }
 
-// Hint is Nearest as the end of a sentence: `did you mean "limit"?`, empty where nothing is near.
+// Hint is Nearest as the end of a sentence: `did you mean "limit"?`; it is empty if no candidate is near.
 func Hint(word string, candidates []string) string {
 	if best, ok := Nearest(word, candidates); ok {
 		return `did you mean "` + best + `"?`
@@ -26,10 +26,10 @@ func Hint(word string, candidates []string) string {
 	return ""
 }
 
-// longest bounds the work for hostile input, in bytes: longer words have no neighbours.
+// longest bounds the work for hostile input, in bytes: longer words get no suggestion.
 const longest = 64
 
-// distance counts edits between two words by rows of the usual table; three rows are enough to see swaps.
+// distance counts the edits between two words, row by row of the usual table; three rows are enough to detect swaps.
 func distance(a, b string) int {
 	before, above, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range above {

@@ -5,11 +5,11 @@ import (
 	"io"
 )
 
-// maxLine is how much of a line is looked at, in bytes. The rest of a longer one is passed through unread.
+// maxLine is the part of a line that is matched, in bytes. The rest of a longer line is relayed unread.
 const maxLine = 64 << 10
 
-// tee passes what a child writes through as it comes, and hands each line to each. What cannot be passed through any more
-// is an error, which the child then meets as well.
+// tee relays a child's output at once, and passes each line to each. If the output cannot be relayed, Write returns the
+// error, which then reaches the child as well.
 type tee struct {
 	to   io.Writer
 	each func(line []byte)
@@ -23,7 +23,7 @@ func (t *tee) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// read cuts text into lines. A carriage return ends one too: progress is drawn with it.
+// read splits text into lines. A carriage return ends a line too, because progress displays use it.
 func (t *tee) read(p []byte) {
 	for len(p) > 0 {
 		end := bytes.IndexAny(p, "\r\n")
@@ -41,7 +41,7 @@ func (t *tee) keep(p []byte) {
 	t.line = append(t.line, p[:min(len(p), maxLine-len(t.line))]...)
 }
 
-// end ends a line. One without a character on it is none.
+// end ends a line. It drops blank lines.
 func (t *tee) end() {
 	if len(bytes.TrimSpace(t.line)) > 0 {
 		t.each(t.line)

@@ -10,34 +10,34 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// lastLines is how many lines of the same stream may follow a message about a limit for it to be what ended a run. One that
-// the agent got over, and worked on after, is not.
+// lastLines is the maximum number of lines on the same stream after a message about a limit that ended a run. If more
+// follow, the agent has continued to work, and something else ended the run.
 const lastLines = 20
 
-// listener reads along what a child says on both its streams.
+// listener reads a child's output on both streams.
 type listener struct {
 	texts *signals.Texts
-	// done is what a finished task prints on standard output; nil: its exit code says so.
+	// done matches a line of standard output of a finished task; nil: the exit code decides.
 	done *regexp.Regexp
 	now  func() time.Time
 
-	// mu: the streams are read apart.
+	// mu: two goroutines read the streams.
 	mu       sync.Mutex
 	finished bool
 	out, err stream
 }
 
-// stream is what is remembered of one stream.
+// stream is the state of one stream.
 type stream struct {
 	last    string
 	message signals.Message
 	line    string
-	// at is when the message was said, since how many lines followed.
+	// at is when the message was printed; since is the number of lines after it.
 	at    time.Time
 	since int
 }
 
-// hearOut takes a line of standard output, hearErr one of standard error.
+// hearOut processes a line of standard output, hearErr one of standard error.
 func (l *listener) hearOut(line []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -62,7 +62,7 @@ func (l *listener) hear(s *stream, line string) {
 
 func isLimit(m signals.Message) bool { return m.Class.Limited() || m.Class == signals.Overloaded }
 
-// heard returns what was made out of a run that has ended.
+// heard returns the findings about a run that has ended.
 func (l *listener) heard() heard {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,8 +73,8 @@ func (l *listener) heard() heard {
 	return h
 }
 
-// limitLocked returns the last message about a limit that is near enough to the end of its stream, nil: there is none. Its
-// wait counts from now on.
+// limitLocked returns the last message about a limit that is close enough to the end of its stream; nil: none. The wait
+// that it returns counts from now.
 func (l *listener) limitLocked() *limit {
 	var last *stream
 	for _, s := range []*stream{&l.out, &l.err} {
@@ -93,20 +93,20 @@ func (l *listener) limitLocked() *limit {
 	return found
 }
 
-// limit is what a child said of one.
+// limit is a child's message about a limit.
 type limit struct {
 	message signals.Message
 	line    string
 	wait    *time.Duration
 }
 
-// maxTold is how much of a line is told to the cluster, in bytes.
+// maxTold is the part of a line that is reported to the cluster, in bytes.
 const maxTold = 200
 
-// colours are a terminal's escape sequences.
+// colours matches a terminal's escape sequences.
 var colours = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]`)
 
-// tidy makes a line fit for a table: no control characters, no more than is read.
+// tidy makes a line fit for a table: it drops control characters, and all beyond maxTold bytes.
 func tidy(line string) string {
 	line = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

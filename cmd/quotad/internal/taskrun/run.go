@@ -17,7 +17,7 @@ import (
 
 // Runner runs a command under a task's retry budget.
 type Runner struct {
-	// Client asks the cluster. Required, as are Request.Task and Args.
+	// Client is the client of the cluster. Required, as are Request.Task and Args.
 	Client  *client.Client
 	Request client.TaskRequest
 	// Args are the command and its arguments.
@@ -27,31 +27,31 @@ type Runner struct {
 	Out, Err io.Writer
 	// Texts are the messages about limits. Required.
 	Texts *signals.Texts
-	// Done is what a finished task prints on a line of standard output; nil: a task is finished when it ends with 0.
+	// Done matches a line of standard output of a finished task; nil: a task is finished when its command exits with 0.
 	Done *regexp.Regexp
-	// Wait is how long to wait until an attempt may begin, 0: not at all.
+	// Wait is how long to wait until an attempt may begin; 0: no wait.
 	Wait time.Duration
-	// UntilDone goes on with the next attempt, as long as there may be one within Wait.
+	// UntilDone continues with the next attempt, as long as one may begin within Wait.
 	UntilDone bool
-	// Tell takes what happens, line by line.
+	// Tell receives messages for the user, line by line.
 	Tell func(format string, values ...any)
 
-	// blind: this holder may not read quotas.
+	// blind: this holder's token does not allow reading quotas.
 	blind bool
 }
 
-// Result is what became of the last attempt.
+// Result is the result of the last attempt.
 type Result struct {
-	// Code is its child's exit code, 128 and the signal's number where a signal ended it.
+	// Code is its child's exit code; if a signal ended it, 128 plus the signal's number.
 	Code int
-	// Ending is how it went, Ended where its task stands now.
+	// Ending is its outcome, Ended the state of its task afterwards.
 	Ending client.Ending
 	Ended  client.Ended
 	// Attempt is its number.
 	Attempt int64
 }
 
-// LostError says that the attempt was lost while the command ran, which was stopped then.
+// LostError says that the attempt was lost while the command ran, and that the command was stopped.
 type LostError struct{ Err error }
 
 // Error implements error.
@@ -62,15 +62,16 @@ func (e *LostError) Error() string {
 // Unwrap returns the cause.
 func (e *LostError) Unwrap() error { return e.Err }
 
-// Run begins an attempt, runs the command and tells the cluster how it went; with UntilDone again, until the task is done
-// or shelved. A *client.RefusalError says why an attempt may not begin; client.ErrTaskDone that none is needed.
+// Run begins an attempt, runs the command and reports the outcome to the cluster; with UntilDone repeatedly, until the task
+// is done or shelved. The error is a *client.RefusalError if an attempt may not begin, and client.ErrTaskDone if none is
+// needed.
 func (r *Runner) Run(ctx context.Context) (Result, error) {
 	var last Result
 	for {
 		attempt, err := r.begin(ctx)
 		if err != nil {
 			if _, refused := errors.AsType[*client.RefusalError](err); refused && last.Attempt > 0 {
-				return last, nil // the last attempt's end says more, and when to come back
+				return last, nil // the last attempt's result is more informative, and says when to retry
 			}
 			return last, err
 		}
@@ -86,11 +87,12 @@ func (r *Runner) Run(ctx context.Context) (Result, error) {
 }
 
 const (
-	// lookAgain is how soon to ask again for a task of which an attempt is under way: it may end long before its deadline.
+	// lookAgain is the longest pause before another request for a task with an attempt in flight: it may end long before
+	// its deadline.
 	lookAgain = 15 * time.Second
-	// refillPoll is how often to look for what comes back bit by bit.
+	// refillPoll is the interval of requests for amounts that return bit by bit.
 	refillPoll = 2 * time.Second
-	// shortestWait keeps one that may begin any moment from being asked for all the time.
+	// shortestWait bounds the rate of requests for an attempt that may begin at any moment.
 	shortestWait = 200 * time.Millisecond
 )
 
@@ -122,8 +124,8 @@ func (r *Runner) begin(ctx context.Context) (*client.Attempt, error) {
 	}
 }
 
-// ask begins an attempt, unless nothing is available of a quota: the attempt would meet the limit at once. The cluster itself refuses
-// only for quotas that are closed.
+// ask begins an attempt, unless nothing is available of a quota: the attempt would hit the limit at once. The cluster
+// itself refuses only for quotas that are closed.
 func (r *Runner) ask(ctx context.Context) (*client.Attempt, error) {
 	for _, name := range r.Request.Quotas {
 		if r.blind {
@@ -146,8 +148,8 @@ func (r *Runner) ask(ctx context.Context) (*client.Attempt, error) {
 	return r.Client.BeginTask(ctx, r.Request)
 }
 
-// refill is when it is worth looking again at a quota of which nothing is available: at the end of its window, or soon, since a rate and
-// slots come back bit by bit.
+// refill is the time after which to check again a quota of which nothing is available: the end of its window, or soon,
+// because a rate and slots return bit by bit.
 func refill(quota client.Quota) time.Duration {
 	if quota.WindowClosesIn > 0 {
 		return quota.WindowClosesIn
@@ -155,7 +157,7 @@ func refill(quota client.Quota) time.Duration {
 	return refillPoll
 }
 
-// Why says a refusal in a few words.
+// Why describes a refusal in a few words.
 func Why(refusal *client.RefusalError) string {
 	at := ""
 	if refusal.RetryAfter >= 0 {
@@ -170,7 +172,7 @@ func Why(refusal *client.RefusalError) string {
 		return "not yet" + at
 	case client.ReasonExhausted:
 		if refusal.RetryAfter <= refillPoll {
-			at = "" // it may be free any moment
+			at = "" // it may be free at any moment
 		}
 		return "nothing is available of " + refusal.Quota + at
 	}
@@ -184,7 +186,7 @@ func round(d time.Duration) string {
 	return d.Round(100 * time.Millisecond).String()
 }
 
-// tellTimeout is how long to go on telling the cluster how an attempt went. What it does not hear counts as a failure.
+// tellTimeout bounds the attempts to report an outcome to the cluster. An attempt without a report counts as a failure.
 const tellTimeout = time.Minute
 
 // attempt runs the command once.
@@ -193,7 +195,7 @@ func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, 
 	hears := &listener{texts: r.Texts, done: r.Done, now: time.Now}
 	out, errs := &tee{to: r.Out, each: hears.hearOut}, &tee{to: r.Err, each: hears.hearErr}
 	command := child.Command{Args: r.Args, In: r.In, Out: out, Err: errs, Stop: attempt.Over()}
-	state, err := command.Run(context.WithoutCancel(ctx)) // an attempt that has begun runs: its end is told either way
+	state, err := command.Run(context.WithoutCancel(ctx)) // an attempt that has begun runs to its end, which is then reported
 	out.end()
 	errs.end()
 	lost := attempt.Err()
@@ -208,7 +210,7 @@ func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, 
 	if len(r.Request.Quotas) == 0 {
 		result.Ending.Report = 0
 	}
-	// A signal that stops this process must not keep the cluster from hearing how it went.
+	// A signal that stops this process must not prevent the report to the cluster.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tellTimeout)
 	defer cancel()
 	result.Ended, lost = r.end(ctx, attempt, result.Ending, lost)
@@ -221,7 +223,7 @@ func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, 
 	return result, nil
 }
 
-// end tells the cluster how an attempt went, also one that was lost: that may have been a mistake of the clocks.
+// end reports an attempt's outcome to the cluster, even for a lost attempt: differing clocks may have caused the loss.
 func (r *Runner) end(ctx context.Context, attempt *client.Attempt, how client.Ending, lost error) (client.Ended, error) {
 	ended, err := attempt.End(ctx, how)
 	if errors.Is(err, client.ReasonNotAllowed) && how.Report != 0 {
@@ -240,7 +242,7 @@ func (r *Runner) end(ctx context.Context, attempt *client.Attempt, how client.En
 	return ended, err
 }
 
-// Words says what became of an attempt.
+// Words describes the result of an attempt.
 func (r Result) Words() string {
 	var how string
 	switch r.Ending.Outcome {
@@ -268,7 +270,7 @@ func (r Result) Words() string {
 	return strings.Join(parts, "; ")
 }
 
-// sleep waits and says whether the context still lives.
+// sleep waits for length; it returns false if the context ends first.
 func sleep(ctx context.Context, length time.Duration) bool {
 	timer := time.NewTimer(length)
 	defer timer.Stop()

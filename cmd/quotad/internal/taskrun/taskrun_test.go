@@ -29,7 +29,7 @@ const (
 
 var newYear = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// said runs what a child printed through a listener and judges it. Lines that begin with 2> are standard error.
+// said classifies the given output of a child through a listener. Lines that begin with 2> are standard error.
 func said(code int, pattern string, lines ...string) client.Ending {
 	l := &listener{texts: signals.BuiltinTexts(), now: func() time.Time { return newYear }}
 	if pattern != "" {
@@ -48,7 +48,7 @@ func said(code int, pattern string, lines ...string) client.Ending {
 	return verdict(code, fmt.Sprintf("exit code %d", code), l.heard())
 }
 
-// TestVerdicts: what is made of exit codes, messages about limits and the done pattern.
+// TestVerdicts: exit codes, messages about limits and the done pattern determine the outcome.
 func TestVerdicts(t *testing.T) {
 	const done = "^TASK_COMPLETE$"
 	work := strings.Split(strings.Repeat("work,", 30), ",")[:25]
@@ -58,7 +58,7 @@ func TestVerdicts(t *testing.T) {
 		pattern string
 		lines   []string
 		want    client.Outcome
-		wait    time.Duration // -1: not said
+		wait    time.Duration // -1: unknown
 		report  client.Cause
 	}{
 		{"ended with 0", 0, "", []string{"hello"}, client.OutcomeDone, -1, 0},
@@ -94,7 +94,7 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestAWaitCountsFromItsLine: what has passed since is not waited for again.
+// TestAWaitCountsFromItsLine: the time that has passed since the message is subtracted from the wait.
 func TestAWaitCountsFromItsLine(t *testing.T) {
 	now := newYear
 	l := &listener{texts: signals.BuiltinTexts(), now: func() time.Time { return now }}
@@ -109,7 +109,7 @@ func TestAWaitCountsFromItsLine(t *testing.T) {
 	}
 }
 
-// failingWriter takes so many bytes.
+// failingWriter accepts left bytes.
 type failingWriter struct{ left int }
 
 func (w *failingWriter) Write(p []byte) (int, error) {
@@ -120,7 +120,7 @@ func (w *failingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestTeePassesEverythingThrough: whatever comes in whatever pieces goes on unchanged, and its lines are what they are.
+// TestTeePassesEverythingThrough: output in any pieces is relayed unchanged, and split into the right lines.
 func TestTeePassesEverythingThrough(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.SliceOfN(rapid.SampledFrom([]byte("ab \r\n\x1b\xff")), 0, 200).Draw(rt, "text")
@@ -147,7 +147,7 @@ func TestTeePassesEverythingThrough(t *testing.T) {
 	})
 }
 
-// TestALongLineIsBounded: its beginning is looked at, its memory is bounded, and all of it passes.
+// TestALongLineIsBounded: only its beginning is read, its memory is bounded, and all of it is relayed.
 func TestALongLineIsBounded(t *testing.T) {
 	var seen []int
 	out := new(bytes.Buffer)
@@ -167,7 +167,7 @@ func TestALongLineIsBounded(t *testing.T) {
 	}
 }
 
-// TestAReaderThatGoesAwayIsTold to the child, by the error that it gets too.
+// TestAReaderThatGoesAwayIsTold: if the reader goes away, the write error reaches the child.
 func TestAReaderThatGoesAwayIsTold(t *testing.T) {
 	through := &tee{to: &failingWriter{left: 3}, each: func([]byte) {}}
 	if n, err := through.Write([]byte("four")); n != 3 || err == nil {
@@ -175,7 +175,7 @@ func TestAReaderThatGoesAwayIsTold(t *testing.T) {
 	}
 }
 
-// FuzzTidy: whatever a child prints becomes a short line of whole characters that steers no terminal.
+// FuzzTidy: any output of a child becomes a short line of valid characters without control sequences.
 func FuzzTidy(f *testing.F) {
 	for _, seed := range []string{"", plan, "\x1b[31mred\x1b[0m", strings.Repeat("ä", 150), "\xff\x00\u202e"} {
 		f.Add(seed)

@@ -9,8 +9,8 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// Judge says how an attempt went whose child printed these lines on standard output at one moment, and then ended with an
-// exit code: what Run makes of a child, for who has no child. done is what a finished task prints.
+// Judge returns the outcome of an attempt whose child printed these lines on standard output at one moment, and then exited
+// with a code. It classifies as Run does, for callers without a child. done matches the output of a finished task.
 func Judge(texts *signals.Texts, done *regexp.Regexp, lines []string, code int, at time.Time) client.Ending {
 	l := &listener{texts: texts, done: done, now: func() time.Time { return at }}
 	for _, line := range lines {
@@ -19,16 +19,17 @@ func Judge(texts *signals.Texts, done *regexp.Regexp, lines []string, code int, 
 	return verdict(code, child.ExitWords(code), l.heard())
 }
 
-// heard is what a listener made out of a run.
+// heard is a listener's findings about a run.
 type heard struct {
-	// wanted: a done pattern was set. finished: it was seen.
+	// wanted: there is a done pattern. finished: it has matched.
 	wanted, finished bool
 	limit            *limit
 	last             string
 }
 
-// verdict says how an attempt went, by its child's exit code, that in words, and what was heard. Where a done pattern is
-// wanted, it alone says that the task is finished; a child that failed after it, with no limit to blame, failed all the same.
+// verdict returns the outcome of an attempt from its child's exit code, a description of that, and the listener's findings.
+// If there is a done pattern, it alone decides whether the task is finished. A child that failed after it, without a limit
+// as the cause, has failed all the same.
 func verdict(code int, words string, h heard) client.Ending {
 	limited := h.limit != nil && h.limit.explains(code, h.wanted && !h.finished)
 	switch {
@@ -49,8 +50,8 @@ func verdict(code int, words string, h heard) client.Ending {
 	return client.Ending{Outcome: client.OutcomeFailed, Detail: words}
 }
 
-// explains tells whether a limit is what ended a run. It is believed of a child that failed. Of one that ended with 0 it has
-// to be sure, and of a kind that no run gets over, unless the run did not finish.
+// explains reports whether a limit is the cause of a run's end. For a child that failed, it always is. For one that exited
+// with 0, the match must be sure, and the limit must be one that no run survives, unless the run did not finish.
 func (l *limit) explains(code int, unfinished bool) bool {
 	if code != 0 {
 		return true
@@ -59,8 +60,8 @@ func (l *limit) explains(code int, unfinished bool) bool {
 	return l.message.Confidence == signals.Sure && (lasting || unfinished)
 }
 
-// ending says what a limit makes of an attempt. A plan that is not paid comes back only if somebody pays: each try is a
-// failure, unless the provider named a time.
+// ending returns the outcome that follows from a limit. A plan that is not paid returns only with a payment: each attempt
+// is a failure, unless the provider named a time.
 func (l *limit) ending() client.Ending {
 	how := client.Ending{Wait: l.wait, Detail: l.line, Report: l.cause()}
 	switch {
@@ -74,7 +75,7 @@ func (l *limit) ending() client.Ending {
 	return how
 }
 
-// cause is what the task's quotas are told.
+// cause is the cause in the report to the task's quotas.
 func (l *limit) cause() client.Cause {
 	switch l.message.Class {
 	case signals.Throttled:

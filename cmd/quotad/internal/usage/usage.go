@@ -1,5 +1,5 @@
-// Package usage refuses wrong calls of commands: every command of every package says in the same words what is wrong with
-// its arguments or flags, and how to go on.
+// Package usage rejects wrong calls of commands: every command of every package reports mistakes in its arguments or flags
+// with the same messages, and with a way out.
 package usage
 
 import (
@@ -13,7 +13,7 @@ import (
 
 // Error is a wrong call of a command.
 type Error struct {
-	// Hint says how to go on.
+	// Hint is the way out.
 	Hint string
 	err  error
 }
@@ -21,10 +21,10 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.err.Error() }
 
-// Unwrap returns what was wrong.
+// Unwrap returns the mistake.
 func (e *Error) Unwrap() error { return e.err }
 
-// Errorf returns an error of a wrong call. Without a hint of its own it points to the command's help.
+// Errorf returns the error for a wrong call. Without a hint of its own it refers to the command's help.
 func Errorf(cmd *cobra.Command, hint, format string, values ...any) error {
 	if hint == "" {
 		hint = `"` + cmd.CommandPath() + ` --help" shows how`
@@ -32,12 +32,12 @@ func Errorf(cmd *cobra.Command, hint, format string, values ...any) error {
 	return WithHint(hint, format, values...)
 }
 
-// WithHint returns an error of a wrong call, found where the command itself is not at hand.
+// WithHint returns the error for a wrong call, for code that has no access to the command.
 func WithHint(hint, format string, values ...any) error {
 	return &Error{Hint: hint, err: fmt.Errorf(format, values...)}
 }
 
-// Arguments demands exactly the named arguments, which are named as in the command's usage line: [NAME] may be left out, and a
+// Arguments requires exactly the named arguments, with the names of the command's usage line: [NAME] is optional, and a
 // last NAME... stands for one or more.
 func Arguments(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
@@ -54,7 +54,7 @@ func Arguments(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// NoArguments refuses words after a command. Where it has subcommands, one of them was meant.
+// NoArguments rejects words after a command. If it has subcommands, the error suggests one of them.
 func NoArguments(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -16,26 +16,26 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Node is one to look at.
+// Node is a node to query.
 type Node struct {
-	// ID is its name.
+	// ID is the node's name.
 	ID    string
 	Admin quotav1connect.AdminServiceClient
 	Quota quotav1connect.QuotaServiceClient
 }
 
-// Cluster is what the nodes of a cluster say.
+// Cluster is the state of a cluster according to its nodes.
 type Cluster struct {
 	// IDs are the nodes' names.
 	IDs []string
-	// Nodes are their roles, by position: leader, follower and so on; Down where none answers.
+	// Nodes are their roles, by position: leader, follower and so on; Down for a node that does not answer.
 	Nodes []string
-	// Leader is the position of the leader, -1 where none is known.
+	// Leader is the position of the leader; -1: unknown.
 	Leader int
 	Term   uint64
-	// Leases and Waiting are how many leases live and Reserves wait.
+	// Leases is the number of live leases, Waiting that of waiting Reserves.
 	Leases, Waiting int64
-	// Status is what the leader says, or else one of the others; nil: none answers.
+	// Status is the status of the leader, or else of another node; nil: no node answers.
 	Status *quotav1.GetStatusResponse
 	Quotas []*quotav1.QuotaStatus
 }
@@ -43,11 +43,11 @@ type Cluster struct {
 // Down is the role of a node that does not answer.
 const Down = "down"
 
-// LookTimeout bounds one look at one node.
+// LookTimeout bounds each request to a node.
 const LookTimeout = 400 * time.Millisecond
 
-// Look asks all nodes how they are, and for the quotas whose names start with the prefix. Of several that think that they lead, the
-// one with the highest term does.
+// Look queries the status of all nodes, and the quotas whose names start with the prefix. If several nodes believe that
+// they lead, the one with the highest term counts.
 func Look(ctx context.Context, nodes []Node, prefix string) Cluster {
 	v := Cluster{IDs: make([]string, len(nodes)), Nodes: make([]string, len(nodes)), Leader: -1}
 	answers := make([]*quotav1.GetStatusResponse, len(nodes))
@@ -79,7 +79,8 @@ func Look(ctx context.Context, nodes []Node, prefix string) Cluster {
 	return v
 }
 
-// lookAtQuotas asks the leader for what it has applied, or where it is not among the nodes another one, which asks the leader.
+// lookAtQuotas reads the leader's applied state. If the leader is not among the nodes, it queries another node, which
+// forwards to the leader.
 func lookAtQuotas(ctx context.Context, nodes []Node, v Cluster, prefix string) []*quotav1.QuotaStatus {
 	ctx, cancel := context.WithTimeout(ctx, LookTimeout)
 	defer cancel()
@@ -94,12 +95,12 @@ func lookAtQuotas(ctx context.Context, nodes []Node, v Cluster, prefix string) [
 	}
 	list, err := nodes[from].Quota.ListQuotas(ctx, request)
 	if err != nil {
-		return nil // shown again at the next look
+		return nil // the next picture tries again
 	}
 	return list.GetQuotas()
 }
 
-// Line tells of the nodes and of what they hold in one line.
+// Line describes the nodes and their load in one line.
 func (v Cluster) Line() string {
 	var words []string
 	for i, role := range v.Nodes {
@@ -113,7 +114,7 @@ func (v Cluster) Line() string {
 	return fmt.Sprintf("cluster         %s   leases %d   waiting %d", strings.Join(words, "   "), v.Leases, v.Waiting)
 }
 
-// QuotaTable tells of the quotas, a row each.
+// QuotaTable describes the quotas, one row each.
 func (v Cluster) QuotaTable() string {
 	if len(v.Quotas) == 0 {
 		return "no leader: calls wait, and spend what they have consumed\n"
@@ -130,7 +131,7 @@ func (v Cluster) QuotaTable() string {
 	return out.String()
 }
 
-// zoneWord writes a zone: green.
+// zoneWord formats a zone: green.
 func zoneWord(zone quotav1.Zone) string {
 	if zone == quotav1.Zone_ZONE_UNSPECIFIED {
 		return output.Dash
@@ -145,7 +146,7 @@ func seconds(d *durationpb.Duration) string {
 	return fmt.Sprintf("%.0f s", d.AsDuration().Seconds())
 }
 
-// closedFor is why and how long a quota does not let all calls pass.
+// closedFor says why and for how long a quota is not fully open.
 func closedFor(q *quotav1.QuotaStatus) string {
 	switch {
 	case q.GetCooldownLeft() != nil:

@@ -4,5 +4,5 @@ package view
 
 import "os"
 
-// takesEscapes reports whether a terminal takes escape sequences.
+// takesEscapes reports whether a terminal accepts escape sequences.
 func takesEscapes(*os.File) bool { return true }

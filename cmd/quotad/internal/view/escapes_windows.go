@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// takesEscapes has a console take escape sequences, as those of Windows 10 and later can, and reports whether it does.
+// takesEscapes makes a console accept escape sequences, which Windows 10 and later support, and reports whether it does.
 func takesEscapes(terminal *os.File) bool {
 	handle := windows.Handle(terminal.Fd())
 	var mode uint32

@@ -13,12 +13,12 @@ import (
 // Waiter is a Reserve in the cluster's queue.
 type Waiter struct {
 	Holder, Quota string
-	// Since is when its event arrived here.
+	// Since is the arrival time of its event.
 	Since time.Time
 }
 
-// Queue knows who waits and what happened lately, from a cluster's events. Who waited before the first event is not in it. It is safe
-// for concurrent use.
+// Queue tracks waiting Reserves and recent events, from a cluster's events. It does not contain Reserves that began to wait
+// before the first event. It is safe for concurrent use.
 type Queue struct {
 	mu      sync.Mutex
 	waiting map[uint64]Waiter
@@ -26,13 +26,13 @@ type Queue struct {
 }
 
 const (
-	// maxWaiters bounds what a queue remembers: a picture shows a few.
+	// maxWaiters bounds the remembered Reserves: a picture shows a few.
 	maxWaiters = 10_000
-	// maxLatest is how many of the latest events are kept.
+	// maxLatest is the number of recent events to keep.
 	maxLatest = 5
 )
 
-// Take takes an event that arrived at a moment.
+// Take processes an event that arrived at now.
 func (q *Queue) Take(event *quotav1.Event, now time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -69,7 +69,7 @@ func (q *Queue) Take(event *quotav1.Event, now time.Time) {
 	}
 }
 
-// Waiting returns who waits, the longest first.
+// Waiting returns the waiting Reserves, the longest wait first.
 func (q *Queue) Waiting() []Waiter {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,14 +86,14 @@ func (q *Queue) Waiting() []Waiter {
 	return all
 }
 
-// Latest returns the latest events that are news, oldest first.
+// Latest returns the recent notable events, oldest first.
 func (q *Queue) Latest() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return slices.Clone(q.latest)
 }
 
-// Forget drops who waits: events were missed.
+// Forget drops the waiting Reserves, because events may have been missed.
 func (q *Queue) Forget() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

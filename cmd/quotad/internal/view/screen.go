@@ -1,4 +1,4 @@
-// Package view shows in a terminal how a cluster is, over and over. It knows nothing of who runs the cluster.
+// Package view shows the state of a cluster in a terminal, repeatedly. It does not depend on how the cluster runs.
 package view
 
 import (
@@ -13,12 +13,12 @@ import (
 	"golang.org/x/term"
 )
 
-// Screen shows what goes on: a picture that is drawn over and over in a terminal, lines elsewhere.
+// Screen shows progress: in a terminal a picture that it redraws, elsewhere lines.
 type Screen struct {
 	out io.Writer
-	// size returns the terminal's size; nil: it is none.
+	// size returns the terminal's size; nil: no terminal.
 	size func() (width, height int)
-	// lineEvery is how often lines are written where there is no terminal.
+	// lineEvery is the shortest interval between lines if there is no terminal.
 	lineEvery time.Duration
 
 	mu       sync.Mutex
@@ -27,7 +27,7 @@ type Screen struct {
 	lastLine time.Duration
 }
 
-// maxNotes is how many of the latest notes the picture shows.
+// maxNotes is the number of recent notes in the picture.
 const maxNotes = 6
 
 // NewScreen returns a screen that writes to out.
@@ -50,7 +50,7 @@ func NewScreen(out io.Writer) *Screen {
 // Terminal reports whether the screen is a terminal.
 func (v *Screen) Terminal() bool { return v.size != nil }
 
-// The escape sequences that it takes: hide and show the cursor, go home, clear to the end of the line and the screen.
+// The escape sequences in use: hide and show the cursor, move home, clear to the end of the line and of the screen.
 const (
 	hideCursor  = "\x1b[?25l"
 	showCursor  = "\x1b[?25h"
@@ -59,7 +59,7 @@ const (
 	clearScreen = "\x1b[J"
 )
 
-// Say writes something down that happened.
+// Say adds a note about an event.
 func (v *Screen) Say(passed time.Duration, format string, values ...any) {
 	note := Clock(passed) + " " + fmt.Sprintf(format, values...)
 	v.mu.Lock()
@@ -70,7 +70,7 @@ func (v *Screen) Say(passed time.Duration, format string, values ...any) {
 	}
 }
 
-// Show draws a picture under which the latest notes stand; where there is no terminal it now and then writes plain lines.
+// Show draws a picture with the latest notes below it. Without a terminal it writes plain lines now and then.
 func (v *Screen) Show(passed time.Duration, picture func(notes []string) []string, plain func() []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -100,16 +100,16 @@ func (v *Screen) Show(passed time.Duration, picture func(notes []string) []strin
 		drawing.WriteString(cut(line, width) + clearLine)
 	}
 	drawing.WriteString(clearScreen)
-	_, _ = io.WriteString(v.out, drawing.String()) // a terminal that is gone ends the process otherwise
+	_, _ = io.WriteString(v.out, drawing.String()) // if the terminal is gone, the process ends otherwise
 }
 
-// Clock writes a time as 1:05.
+// Clock formats a duration as 1:05.
 func Clock(d time.Duration) string {
 	seconds := int(d.Seconds())
 	return fmt.Sprintf("%d:%02d", seconds/60, seconds%60)
 }
 
-// cut shortens a line to the width, a column for each character.
+// cut shortens a line to the width, with one column for each character.
 func cut(line string, width int) string {
 	if utf8.RuneCountInString(line) > width {
 		return string([]rune(line)[:width])
@@ -117,7 +117,7 @@ func cut(line string, width int) string {
 	return line
 }
 
-// End leaves the terminal as it was.
+// End restores the terminal.
 func (v *Screen) End() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 )
 
-// maxShown is how many waiters the picture names.
+// maxShown is the number of waiting Reserves in the picture.
 const maxShown = 8
 
-// Top returns a picture of any cluster, line by line: its members, who waits, what happened lately, and its quotas. A nil queue is
-// left out.
+// Top returns a picture of any cluster, line by line: its members, waiting Reserves, recent events, and quotas. A nil queue
+// is omitted.
 func Top(v Cluster, queue *Queue, now time.Time) []string {
 	var out strings.Builder
 	out.WriteString(v.summary() + "\n\n")
@@ -50,7 +50,7 @@ func (v Cluster) summary() string {
 		output.Or(output.Visible(v.Status.GetClusterId())), leader, v.Leases, v.Waiting, v.Status.GetSessions())
 }
 
-// memberTable tells of the members as the leader knows them, or the node that answered.
+// memberTable lists the members as the leader knows them, or else the node that answered.
 func (v Cluster) memberTable() string {
 	var out strings.Builder
 	rows := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)
@@ -68,7 +68,7 @@ func (v Cluster) memberTable() string {
 		case m.GetLeader() && m.GetLastContact() == nil:
 			contact = output.Dash
 		case m.GetLastContact() == nil && v.Leader >= 0:
-			contact = "no answer" // a leader asks all; others do not know
+			contact = "no answer" // a leader contacts all members; other nodes have no such data
 		}
 		if m.GetMatchIndex() > 0 {
 			index = output.Int(m.GetMatchIndex())
@@ -81,7 +81,7 @@ func (v Cluster) memberTable() string {
 	return out.String()
 }
 
-// waiters names who waits, as far as that is known.
+// waiters lists the known waiting Reserves, and counts the others.
 func waiters(v Cluster, queue *Queue, now time.Time) string {
 	known := queue.Waiting()
 	if len(known) == 0 && v.Waiting == 0 {

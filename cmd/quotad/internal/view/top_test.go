@@ -12,7 +12,8 @@ import (
 
 var noon = time.Date(2026, 11, 25, 12, 0, 0, 0, time.UTC)
 
-// A picture names members, waiters, news and quotas, with zones and cooldowns; names steer no terminal.
+// TestTop_ShowsACluster: a picture lists members, waiting Reserves, recent events and quotas, with zones and cooldowns.
+// Names cannot send control sequences to the terminal.
 func TestTop_ShowsACluster(t *testing.T) {
 	queue := &Queue{}
 	take := func(event *quotav1.Event, ago time.Duration) { queue.Take(event, noon.Add(-ago)) }
@@ -64,7 +65,7 @@ func TestTop_ShowsACluster(t *testing.T) {
 	}
 }
 
-// Nothing is made up where nobody answers, or where there is no leader.
+// TestTop_SaysWhatIsNotKnown: the picture invents nothing if no node answers or there is no leader.
 func TestTop_SaysWhatIsNotKnown(t *testing.T) {
 	nobody := strings.Join(Top(Cluster{IDs: []string{"127.0.0.1:1"}, Nodes: []string{Down}, Leader: -1}, nil, noon), "\n")
 	if !strings.Contains(nobody, "no node answers: 127.0.0.1:1") {
@@ -79,7 +80,7 @@ func TestTop_SaysWhatIsNotKnown(t *testing.T) {
 	}
 }
 
-// What a queue remembers is bounded, however much happens.
+// TestQueue_IsBounded: a queue remembers a bounded number of events.
 func TestQueue_IsBounded(t *testing.T) {
 	queue := &Queue{}
 	for i := range uint64(2 * maxWaiters) {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// In a terminal the picture fits it, and at the end the cursor is back. Elsewhere there are lines now and then.
+// TestScreen_FitsTheTerminal: in a terminal the picture fits, and at the end the cursor is visible again. Elsewhere the
+// screen writes lines now and then.
 func TestScreen_FitsTheTerminal(t *testing.T) {
 	cluster := Cluster{IDs: []string{"n1", "n2"}, Nodes: []string{"leader", Down}, Leader: 0, Term: 3}
 	show := func(s *Screen, passed time.Duration) {

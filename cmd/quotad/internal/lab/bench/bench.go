@@ -1,7 +1,7 @@
-// Package bench measures durable decisions of servers that run as processes of their own on this machine: what callers
-// that wait reach, how long decisions take when calls arrive whether or not the last one was answered, and what a
-// decision costs in processor time, bytes written and syncs of the disk. quotad is measured with it by `quotad bench`,
-// and beside its peers by the program in the folder tool.
+// Package bench measures durable decisions of servers that run as separate processes on this machine. It measures the rate
+// that closed-loop callers reach, the latency when calls arrive independently of earlier answers, and the cost of a
+// decision in processor time, bytes written and disk syncs. `quotad bench` measures quotad with it, and the program in the
+// folder tool compares quotad with its peers.
 package bench
 
 import (
@@ -16,19 +16,19 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
-// System is what is measured: a server, or a cluster of them, always begun with an empty folder.
+// System is a system to measure: a server, or a cluster of them. It always starts with an empty folder.
 type System struct {
 	// Name is its name in tables.
 	Name string
-	// Version tells which one it is, in its own words.
+	// Version returns the system's own description of its version.
 	Version func(ctx context.Context) (string, error)
-	// Start starts its processes with their data below dir, and returns when it serves.
+	// Start starts its processes with their data below dir, and returns once the system serves.
 	Start func(ctx context.Context, dir string) (Running, error)
 }
 
 // Running is a system that serves.
 type Running interface {
-	// Works are what it can be asked to do.
+	// Works are the works that it supports.
 	Works() []Work
 	// PIDs are its processes.
 	PIDs() []int
@@ -36,23 +36,24 @@ type Running interface {
 	Stop()
 }
 
-// Work is one thing that is measured.
+// Work is one thing to measure.
 type Work struct {
-	// Name is the row of the table; systems that do the same have it in common.
+	// Name is the row of the table; systems with the same work share the name.
 	Name string
-	// Callers is how many ask at the same time.
+	// Callers is the number of concurrent callers.
 	Callers int
-	// Batch is how many decisions one call makes; 0: one.
+	// Batch is the number of decisions per call; 0: one.
 	Batch int
-	// Rates are the arrivals per second (decisions) of the open loop; none: the work is measured with callers that wait only.
+	// Rates are the open loop's arrival rates in decisions per second; none: closed loop only.
 	Rates []float64
-	// Quick says that a call costs less than making it at a given time: half of what the closed loop reached is no rate to ask for.
+	// Quick says that scheduling a call costs more than the call. An open loop at half of the closed loop's rate would be
+	// meaningless, so none runs.
 	Quick bool
 	// Do makes a caller's n-th call.
 	Do func(ctx context.Context, caller, n int) error
 }
 
-// Work names that several systems have.
+// Names of works that several systems share.
 const (
 	OneCaller   = "one caller"
 	Hot64       = "64 callers, one quota"
@@ -64,14 +65,14 @@ const (
 	Leased256   = "256 callers, leased batches"
 	Agents64    = "64 agents, a batch each"
 	QuotaCount  = 1000
-	hotRate     = 50.0   // what a read and compare-and-swap loop on one key can keep up with
-	SpreadRate  = 500.0  // what one disk can keep up with, a sync for each
+	hotRate     = 50.0   // a read and compare-and-swap loop on one key can sustain it
+	SpreadRate  = 500.0  // one disk can sustain it with a sync for each decision
 	AgentRate   = 3200.0 // of all agents together
 	batchLength = 2000
 )
 
-// Standard returns the works that every system has, by how one of its callers decides on a quota: -1 is the hot one, others
-// are 0 to QuotaCount-1.
+// Standard returns the works that every system supports. decide makes one decision of a caller on a quota: -1 is the hot
+// one, others are 0 to QuotaCount-1.
 func Standard(decide func(ctx context.Context, caller, quota int) error) []Work {
 	hot := func(ctx context.Context, caller, _ int) error { return decide(ctx, caller, -1) }
 	spread := func(ctx context.Context, caller, n int) error { return decide(ctx, caller, (caller*31+n*7)%QuotaCount) }
@@ -85,7 +86,7 @@ func Standard(decide func(ctx context.Context, caller, quota int) error) []Work 
 	}
 }
 
-// QuotaName names a quota as Standard numbers it.
+// QuotaName returns the name of a quota by its number in Standard.
 func QuotaName(quota int) string {
 	if quota < 0 {
 		return "bench/hot"
@@ -139,7 +140,7 @@ func WriteResults(path string, r *Results) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644) //nolint:gosec // results are for everybody
 }
 
-// wait waits, or until ctx ends.
+// wait waits for length or until ctx ends.
 func wait(ctx context.Context, length time.Duration) {
 	if length <= 0 {
 		return

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// stalls answers in a millisecond, but for one second from the third on, in which nobody is answered.
+// stalls is a work whose calls take a millisecond, except that no call is answered between the third and the fourth second.
 func stalls(started time.Time) Work {
 	return Work{Name: "stalls", Callers: 1, Do: func(context.Context, int, int) error {
 		if at := time.Since(started); at > 3*time.Second && at < 4*time.Second {
@@ -26,7 +26,8 @@ func stalls(started time.Time) Work {
 	}}
 }
 
-// TestAStallShowsInEveryCallOfAnOpenLoop: a tenth of ten seconds is a tenth of the calls, which a closed loop hides.
+// TestAStallShowsInEveryCallOfAnOpenLoop: a stall of one second in ten affects a tenth of the calls, which a closed loop
+// hides.
 func TestAStallShowsInEveryCallOfAnOpenLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 1))
@@ -56,11 +57,12 @@ func TestAStallShowsInEveryCallOfAnOpenLoop(t *testing.T) {
 	})
 }
 
-// TestWhoCannotKeepUpIsCutOff: what had no answer counts with what it had waited, and is told.
+// TestWhoCannotKeepUpIsCutOff: if a system cannot keep up, unanswered calls are counted, with the time that they had
+// waited.
 func TestWhoCannotKeepUpIsCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turn := make(chan struct{}, 1)
-		w := Work{Callers: 1, Do: func(ctx context.Context, _, _ int) error { // ten a second
+		w := Work{Callers: 1, Do: func(ctx context.Context, _, _ int) error { // ten calls a second
 			select {
 			case turn <- struct{}{}:
 			case <-ctx.Done():
@@ -90,7 +92,7 @@ func TestWhoCannotKeepUpIsCutOff(t *testing.T) {
 	})
 }
 
-// TestALoopEndsWithAnError that a call made.
+// TestALoopEndsWithAnError: both loops return the error of a call.
 func TestALoopEndsWithAnError(t *testing.T) {
 	broken := errors.New("broken")
 	var calls atomic.Int64
@@ -109,7 +111,7 @@ func TestALoopEndsWithAnError(t *testing.T) {
 	}
 }
 
-// TestSyncsAreCounted, those of another thread too, and nothing else.
+// TestSyncsAreCounted: the counter counts syncs, also those of other threads, and nothing else.
 func TestSyncsAreCounted(t *testing.T) {
 	m, err := newMeter([]int{os.Getpid()})
 	if err != nil {
@@ -148,7 +150,7 @@ func TestSyncsAreCounted(t *testing.T) {
 	}
 }
 
-// run makes a Run as it is measured.
+// run returns a Run with the given measurements.
 func run(system, work string, round int, offered, perSecond float64, latencies ...time.Duration) Run {
 	r := newRecorder()
 	for i, l := range latencies {
@@ -169,7 +171,7 @@ func half(r Run) Run {
 	return r
 }
 
-// TestSummaries: medians of the rounds, costs by decision, and open loops apart from closed ones.
+// TestSummaries: a summary has medians of the rounds and costs per decision, and separates open loops from closed ones.
 func TestSummaries(t *testing.T) {
 	ms := time.Millisecond
 	r := &Results{

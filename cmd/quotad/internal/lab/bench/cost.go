@@ -7,23 +7,23 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// Cost is what processes spent.
+// Cost is the resources that processes used.
 type Cost struct {
 	// CPUSeconds is processor time, user and system.
 	CPUSeconds float64 `json:"cpu_seconds"`
-	// WriteBytes is what they caused to be written to the disk.
+	// WriteBytes is the number of bytes that they caused to be written to the disk.
 	WriteBytes uint64 `json:"write_bytes"`
-	// Syncs are their calls of fsync and fdatasync; nil: this machine does not let us count them.
+	// Syncs is the number of their calls of fsync and fdatasync; nil: this machine does not permit counting.
 	Syncs *int64 `json:"syncs"`
 }
 
-// meter reads what processes spend.
+// meter reads the resource use of processes.
 type meter struct {
 	processes []procfs.Proc
 	syncs     *syncCounter
 }
 
-// newMeter begins to watch processes. Syncs are counted where the kernel's tracepoints may be used.
+// newMeter starts to measure processes. It counts syncs where it may use the kernel's tracepoints.
 func newMeter(pids []int) (*meter, error) {
 	m := &meter{}
 	for _, pid := range pids {
@@ -39,7 +39,7 @@ func newMeter(pids []int) (*meter, error) {
 
 func (m *meter) close() { m.syncs.close() }
 
-// read returns what was spent so far.
+// read returns the cost so far.
 func (m *meter) read() (Cost, error) {
 	var total Cost
 	for _, p := range m.processes {
@@ -64,7 +64,7 @@ func (m *meter) read() (Cost, error) {
 	return total, nil
 }
 
-// since returns what was spent after an earlier reading.
+// since returns the cost since an earlier reading.
 func (c Cost) since(before Cost) Cost {
 	spent := Cost{CPUSeconds: c.CPUSeconds - before.CPUSeconds, WriteBytes: c.WriteBytes - before.WriteBytes}
 	if c.Syncs != nil && before.Syncs != nil {
@@ -74,7 +74,7 @@ func (c Cost) since(before Cost) Cost {
 	return spent
 }
 
-// own returns what this process, the callers, spent of the processors.
+// own returns the processor time of this process, which runs the callers.
 func own() (time.Duration, error) {
 	p, err := procfs.Self()
 	if err != nil {

@@ -2,7 +2,7 @@
 
 package bench
 
-// kernel is not known here.
+// kernel is unknown here.
 func kernel() string { return "" }
 
 // flushDisks does nothing: no cluster is measured here.

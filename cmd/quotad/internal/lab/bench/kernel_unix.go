@@ -4,7 +4,7 @@ package bench
 
 import "golang.org/x/sys/unix"
 
-// kernel names the system's kernel; empty: not known.
+// kernel returns name and release of the kernel; empty: unknown.
 func kernel() string {
 	var name unix.Utsname
 	if err := unix.Uname(&name); err != nil {
@@ -13,5 +13,5 @@ func kernel() string {
 	return unix.ByteSliceToString(name.Sysname[:]) + " " + unix.ByteSliceToString(name.Release[:])
 }
 
-// flushDisks writes all that the kernel keeps for later.
+// flushDisks writes the kernel's dirty pages to disk.
 func flushDisks() { unix.Sync() }

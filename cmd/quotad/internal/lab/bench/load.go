@@ -10,7 +10,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Latencies are kept in microseconds, from 1 to a minute, with three digits.
+// Latencies are recorded in microseconds, from 1 µs to a minute, with three significant digits.
 const (
 	mostMicroseconds = 60_000_000
 	digits           = 3
@@ -18,7 +18,7 @@ const (
 
 func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, mostMicroseconds, digits) }
 
-// recorder takes latencies from many goroutines.
+// recorder records latencies from many goroutines.
 type recorder struct {
 	shards [8]struct {
 		mu   sync.Mutex
@@ -51,20 +51,19 @@ func (r *recorder) merged() *hdrhistogram.Histogram {
 	return all
 }
 
-// load is what one run of a work came to.
+// load is the measurement of one run of a work.
 type load struct {
 	calls   int64
 	took    time.Duration
 	latency *hdrhistogram.Histogram
-	// late is how long after its time each call of an open loop began: the generator's own part of the latency.
+	// late is how long after its scheduled time each call of an open loop began: the generator's own part of the latency.
 	late *hdrhistogram.Histogram
-	// unanswered counts an open loop's calls that had no answer when it was cut off; their latencies are what they had
-	// waited until then.
+	// unanswered counts an open loop's calls without an answer at its cut-off; their latencies are the time until then.
 	unanswered int64
 }
 
-// closedLoop runs callers that ask anew as soon as they were answered. It tells how much a system decides, and how long
-// who waits has to wait; a stall shows in few of its latencies, since meanwhile nobody asks.
+// closedLoop runs callers that send the next call as soon as the last one is answered. It measures the maximum rate, and
+// the latency at that rate. A stall shows in few of its latencies, because the callers send nothing meanwhile.
 func closedLoop(ctx context.Context, w Work, length time.Duration) (load, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -89,13 +88,13 @@ func closedLoop(ctx context.Context, w Work, length time.Duration) (load, error)
 	return load{calls: calls.Load(), took: time.Since(started), latency: latency.merged()}, context.Cause(ctx)
 }
 
-// mostOutstanding bounds the calls of an open loop that are not answered yet. Those beyond wait, and their latencies
-// count from when they should have begun.
+// mostOutstanding bounds the unanswered calls of an open loop. Further calls wait, and their latencies count from their
+// scheduled times.
 const mostOutstanding = 10_000
 
-// openLoop makes calls at random times, so many a second on average (a Poisson process), whether or not earlier ones were
-// answered. Latency counts from when a call should have begun, so that a stall shows in every call that falls into it. Who
-// cannot keep up is cut off as long again after the last arrival.
+// openLoop makes calls at random times, perSecond on average (a Poisson process), independently of earlier answers. Latency
+// counts from a call's scheduled time, so that a stall shows in every call during it. The loop cuts off unanswered calls at
+// twice its length.
 func openLoop(ctx context.Context, w Work, perSecond float64, length time.Duration, random *rand.Rand) (load, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

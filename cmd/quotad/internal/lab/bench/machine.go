@@ -8,22 +8,22 @@ import (
 	"time"
 )
 
-// Machine is where was measured.
+// Machine describes the machine of a measurement.
 type Machine struct {
 	CPU    string `json:"cpu"`
 	Cores  int    `json:"cores"`
 	Memory uint64 `json:"memory_bytes"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
-	// DiskP50 and DiskP99 are how long a write of 4 KiB with its sync takes when nothing else runs, in microseconds: what
-	// every durable decision costs at least, divided by how many share it.
+	// DiskP50 and DiskP99 are the times of a write of 4 KiB with its sync on an idle machine, in microseconds. They bound
+	// the cost of a durable decision from below, divided by the number of decisions that share a sync.
 	DiskP50 int64 `json:"disk_sync_p50"`
 	DiskP99 int64 `json:"disk_sync_p99"`
-	// Load is the load average of the last minute before: another program on the machine spoils the figures.
+	// Load is the load average of the minute before: other programs on the machine spoil the figures.
 	Load float64 `json:"load"`
 }
 
-// inspectMachine tells where this is, and how fast the disk of a folder is.
+// inspectMachine describes this machine, and measures the disk of a folder.
 func inspectMachine(dir string) (Machine, error) {
 	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version()}
 	if err := m.readProc(); err != nil {
@@ -38,7 +38,7 @@ func inspectMachine(dir string) (Machine, error) {
 	return m, nil
 }
 
-// syncTimes measures writes of 4 KiB to the end of a file with their syncs, sorted.
+// syncTimes measures appends of 4 KiB with their syncs, and returns the times sorted.
 func syncTimes(path string, n int) (_ []time.Duration, err error) {
 	file, err := os.Create(path)
 	if err != nil {

@@ -2,7 +2,7 @@ package bench
 
 import "github.com/prometheus/procfs"
 
-// readProc fills in what the kernel says of processor, memory and load.
+// readProc reads processor, memory and load from /proc.
 func (m *Machine) readProc() error {
 	fs, err := procfs.NewDefaultFS()
 	if err != nil {

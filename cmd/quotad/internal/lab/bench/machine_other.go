@@ -2,5 +2,5 @@
 
 package bench
 
-// readProc has nothing to read: only Linux tells processor, memory and load in /proc.
+// readProc does nothing: only Linux reports processor, memory and load in /proc.
 func (m *Machine) readProc() error { return nil }

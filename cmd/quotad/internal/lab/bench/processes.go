@@ -10,17 +10,17 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/local"
 )
 
-// startIn is how long a system may take to serve.
+// startIn bounds the time until a system serves.
 const startIn = 30 * time.Second
 
-// Processes are those of a system.
+// Processes are the processes of a system.
 type Processes struct {
-	// nurseries started them, one each, since the binaries of a system may differ.
+	// nurseries started them, one nursery each, because the binaries of a system may differ.
 	nurseries []*local.Nursery
 	all       []*local.Child
 }
 
-// Start starts a process, whose output goes into a file of the folder.
+// Start starts a process; its output goes to a file in the folder.
 func (p *Processes) Start(dir, name, binary string, args ...string) error {
 	nursery := local.NewNursery(binary, dir)
 	p.nurseries = append(p.nurseries, nursery)
@@ -32,7 +32,7 @@ func (p *Processes) Start(dir, name, binary string, args ...string) error {
 	return nil
 }
 
-// PIDs are the processes' numbers.
+// PIDs returns the process ids.
 func (p *Processes) PIDs() []int {
 	pids := make([]int, len(p.all))
 	for i, child := range p.all {
@@ -41,10 +41,10 @@ func (p *Processes) PIDs() []int {
 	return pids
 }
 
-// stopGrace is how long processes may take to end in order.
+// stopGrace is the time that processes have for an orderly end.
 const stopGrace = 12 * time.Second
 
-// Stop ends all processes, in order if they can.
+// Stop ends all processes, in order if possible.
 func (p *Processes) Stop() {
 	local.Stop(stopGrace, p.all...)
 	for _, nursery := range p.nurseries {
@@ -53,7 +53,7 @@ func (p *Processes) Stop() {
 	p.nurseries, p.all = nil, nil
 }
 
-// Retry tries until it works or a system has had its time to start.
+// Retry calls try until it succeeds or startIn is over.
 func Retry(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startIn)
 	defer cancel()

@@ -19,7 +19,7 @@ import (
 	"github.com/quotad/quotad/rpc/wire"
 )
 
-// Quotad is three nodes that keep their log in a store, called through the Go client.
+// Quotad is three nodes with the given storage engine of the log, called through the Go client.
 func Quotad(binary, logStore string) System {
 	name := "quotad"
 	if logStore != "boltdb" {
@@ -40,7 +40,7 @@ type quotad struct {
 	addresses []string
 	client    *client.Client
 	batch     quotav1connect.QuotaServiceClient
-	// limiter is the client's, agents those of clients of their own.
+	// limiter belongs to client; each of agents belongs to a client of its own.
 	limiter *client.Limiter
 	agents  []*client.Limiter
 	clients []*client.Client
@@ -86,7 +86,7 @@ func startQuotad(ctx context.Context, dir, binary, logStore string) (_ *quotad, 
 	return q, q.findLeader(ctx)
 }
 
-// agentCount is how many agents with a client of their own there are.
+// agentCount is the number of agents with a client of their own.
 const agentCount = 64
 
 func (q *quotad) connect(holder string) (*client.Client, error) {
@@ -105,11 +105,11 @@ func (q *quotad) Stop() {
 	q.Processes.Stop()
 }
 
-// mostLeases and operationBytes are room for what a minute at full speed leaves: the defaults are for a fleet, not for a load that releases
-// and settles nothing.
+// mostLeases and operationBytes leave room for the leases and operations of a minute at full speed. The defaults suit a
+// fleet, not a load that releases and settles nothing.
 const mostLeases, operationBytes = 4_000_000, 1 << 31
 
-// applyQuotas waits for the cluster and applies quotas with limits that are never reached.
+// applyQuotas waits for the cluster and applies quotas whose limits are never reached.
 func (q *quotad) applyQuotas(ctx context.Context) error {
 	request := &quotav1.ApplyQuotasRequest{}
 	for i := -1; i < QuotaCount; i++ {
@@ -133,7 +133,7 @@ func (q *quotad) applyQuotas(ctx context.Context) error {
 	})
 }
 
-// findLeader makes the client of whole batches, which goes straight to the leader, as package client does.
+// findLeader makes the client for whole batches, which calls the leader directly, as package client does.
 func (q *quotad) findLeader(ctx context.Context) error {
 	transport := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 	admin := quotav1connect.NewAdminServiceClient(transport, "http://"+q.addresses[0])
@@ -150,8 +150,8 @@ func (q *quotad) findLeader(ctx context.Context) error {
 	})
 }
 
-// Works implements Running: a decision is Reserve and Consume in one commit, of a lease that lasts for a second, so that
-// expiry takes part. Where batches are leased it is a take from a batch that was consumed, durably, before.
+// Works implements Running. A decision is Reserve and Consume in one commit, with a lease of one second, so that expiry
+// takes part. With leased batches a decision is a take from a batch that was consumed durably before.
 func (q *quotad) Works() []Work {
 	works := Standard(func(ctx context.Context, _, quota int) error {
 		_, err := q.client.Reserve(ctx, client.ReserveRequest{
@@ -189,13 +189,13 @@ func (q *quotad) reserveMany(ctx context.Context, n int) error {
 	return nil
 }
 
-// LocalLimiter is a limiter of a cluster that runs.
+// LocalLimiter is a limiter of a running cluster.
 type LocalLimiter struct {
 	*client.Limiter
 	cluster *quotad
 }
 
-// StartLocal starts three nodes and returns a limiter of a quota that is never reached.
+// StartLocal starts three nodes and returns a limiter of a quota whose limit is never reached.
 func StartLocal(ctx context.Context, binary, dir string) (*LocalLimiter, error) {
 	q, err := startQuotad(ctx, dir, binary, "boltdb")
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Results are what was measured, as it goes into a file.
+// Results are the measurements, in the form of their file.
 type Results struct {
 	Machine Machine      `json:"machine"`
 	Started time.Time    `json:"started"`
@@ -24,7 +24,7 @@ type Results struct {
 	Local   []Local      `json:"local,omitempty"`
 }
 
-// SystemInfo is a system that was measured.
+// SystemInfo is a measured system.
 type SystemInfo struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -37,23 +37,23 @@ type Run struct {
 	System string `json:"system"`
 	Work   string `json:"work"`
 	Round  int    `json:"round"`
-	// Callers is how many asked at the same time, Batch how many decisions one call made.
+	// Callers is the number of concurrent callers; Batch is the number of decisions per call.
 	Callers int `json:"callers"`
 	Batch   int `json:"batch"`
-	// Offered is how many decisions a second an open loop asked for, whatever became of them; 0: a closed loop.
+	// Offered is the open loop's rate in decisions per second, whether or not the system reached it; 0: a closed loop.
 	Offered float64 `json:"offered,omitempty"`
-	// Half says that this was half of what the closed loop before reached.
+	// Half says that the rate is half of the rate of the closed loop before.
 	Half bool `json:"half,omitempty"`
-	// Decisions is how many were made in Took seconds, PerSecond their rate.
+	// Decisions is the number of decisions in Took seconds; PerSecond is their rate.
 	Decisions int64 `json:"decisions"`
-	// Unanswered counts the calls of an open loop that had no answer when it was cut off, as long again after its last call.
+	// Unanswered is the number of calls of an open loop without an answer when it was cut off, at twice its length.
 	Unanswered int64   `json:"unanswered,omitempty"`
 	Took       float64 `json:"took"`
 	PerSecond  float64 `json:"per_second"`
-	// Latency are those of calls; Late is how late an open loop's generator made them, which latency includes.
+	// Latency is the latency of calls. Late is how late the open loop's generator made them, which Latency includes.
 	Latency Latency  `json:"latency"`
 	Late    *Latency `json:"late,omitempty"`
-	// Cost is what the servers' processes spent, CallerCPUSeconds what this one did.
+	// Cost is the cost of the servers' processes; CallerCPUSeconds is the processor time of this process.
 	Cost             Cost    `json:"cost"`
 	CallerCPUSeconds float64 `json:"caller_cpu_seconds"`
 }
@@ -65,21 +65,21 @@ type Latency struct {
 	P99  int64 `json:"p99"`
 	P999 int64 `json:"p99.9"`
 	Max  int64 `json:"max"`
-	// Histogram is all of it: HdrHistogram's V2 compressed encoding.
+	// Histogram is the whole histogram in HdrHistogram's V2 compressed encoding.
 	Histogram string `json:"histogram,omitempty"`
 }
 
-// Local is what one take costs in the caller's own process.
+// Local is the cost of a take in the caller's own process.
 type Local struct {
 	Name       string `json:"name"`
 	Goroutines int    `json:"goroutines"`
 	Round      int    `json:"round"`
-	// NanosecondsPerTake is time on the clock over takes of all goroutines, AllocsPerTake allocations.
+	// NanosecondsPerTake is wall-clock time divided by the takes of all goroutines; AllocsPerTake is allocations per take.
 	NanosecondsPerTake float64 `json:"ns_per_take"`
 	AllocsPerTake      float64 `json:"allocs_per_take"`
 }
 
-// count fills what follows from the load.
+// count computes the fields that follow from the load.
 func (r *Run) count(w Work, offered float64) {
 	r.Offered = offered
 	r.Decisions = r.calls * int64(max(w.Batch, 1))
@@ -103,7 +103,7 @@ func latencyOf(h *hdrhistogram.Histogram) Latency {
 	return l
 }
 
-// ReadResults reads what WriteResults wrote.
+// ReadResults reads a file of WriteResults.
 func ReadResults(path string) (*Results, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -116,7 +116,7 @@ func ReadResults(path string) (*Results, error) {
 	return r, nil
 }
 
-// Merge makes one histogram of several.
+// Merge merges several histograms.
 func Merge(all []Latency) (*hdrhistogram.Histogram, error) {
 	merged := newHistogram()
 	for _, l := range all {
@@ -139,15 +139,15 @@ type Summary struct {
 	PerSecond, Least, Most float64
 	// P50, P99 and P999 are medians of the rounds' latencies.
 	P50, P99, P999 time.Duration
-	// CPU is seconds of the servers' processors for a million decisions, CallerCPU of the callers'; Bytes and Syncs are for
-	// one decision. Syncs below 0: not counted.
+	// CPU is the servers' processor seconds per million decisions, CallerCPU that of the callers. Bytes and Syncs are per
+	// decision. Syncs below 0: not counted.
 	CPU, CallerCPU, Bytes, Syncs float64
-	// Unanswered is the part of an open loop's calls that had no answer when it was cut off.
+	// Unanswered is the fraction of an open loop's calls without an answer when it was cut off.
 	Unanswered float64
 }
 
-// Summarize returns the summary of a work on a system: of closed loops, or of open ones at a rate. Open loops at half of
-// what their round's closed loop reached, each at its own rate, are asked for with OwnHalf.
+// Summarize returns the summary of a work on a system: of closed loops (offered is 0), or of open loops at a rate. OwnHalf
+// selects the open loops at half of the rate of their round's closed loop.
 func (r *Results) Summarize(system, work string, offered float64) (Summary, bool) {
 	s := Summary{System: system, Work: work}
 	for _, run := range r.Runs {
@@ -189,10 +189,10 @@ func (r *Results) Summarize(system, work string, offered float64) (Summary, bool
 	return s, true
 }
 
-// OwnHalf asks Summarize for open loops at half of what the closed loop of the same round reached.
+// OwnHalf makes Summarize select open loops at half of the rate of the same round's closed loop.
 const OwnHalf = -1.0
 
-// matches tells whether a run is of the loops that Summarize was asked for.
+// matches reports whether a run belongs to the loops that Summarize selects.
 func (r *Run) matches(offered float64) bool {
 	if offered == OwnHalf {
 		return r.Half
@@ -208,7 +208,7 @@ func (s *Summary) median(of func(Run) float64) float64 {
 	return Median(values)
 }
 
-// Median returns the middle one, or the mean of the middle two.
+// Median returns the middle value, or the mean of the two middle ones; 0 for none.
 func Median(values []float64) float64 {
 	if len(values) == 0 {
 		return 0
@@ -221,7 +221,7 @@ func Median(values []float64) float64 {
 	return sorted[middle]
 }
 
-// Works returns the names of all works in the order in which they ran first.
+// Works returns the names of all works in the order of their first runs.
 func (r *Results) Works() []string {
 	var names []string
 	for _, run := range r.Runs {

@@ -15,20 +15,20 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// Plan says what is measured, and for how long.
+// Plan says what to measure, and for how long.
 type Plan struct {
-	// Systems take turns in each round.
+	// Systems run alternately in each round.
 	Systems []System
-	// Rounds is how many there are.
+	// Rounds is the number of rounds.
 	Rounds int
-	// Duration is how long each work runs in each round, Warm how long it runs before, and Pause how long nothing runs
-	// between two.
+	// Duration is how long each work is measured in each round, Warm how long it runs before, and Pause how long nothing
+	// runs between two works.
 	Duration, Warm, Pause time.Duration
-	// Dir is where the data goes; empty: a new folder in the working directory.
+	// Dir is the folder for data; empty: a new folder in the working directory.
 	Dir string
-	// Only, if not empty, is a part of the names of the works that run.
+	// Only, if not empty, selects works whose names contain it.
 	Only string
-	// Seed begins the arrival times of open loops.
+	// Seed is the seed of the arrival times of open loops.
 	Seed uint64
 }
 
@@ -43,8 +43,8 @@ func (p *Plan) Flags(flags *pflag.FlagSet) {
 	flags.Uint64Var(&p.Seed, "seed", 1, "seed of the arrival times")
 }
 
-// Run measures. In each round each system is started alone with an empty folder, does its works one after the other, and is
-// stopped.
+// Run measures. In each round it starts each system alone with an empty folder, runs its works one after the other, and
+// stops it.
 func (p *Plan) Run(ctx context.Context) (_ *Results, err error) {
 	if p.Rounds < 1 || p.Duration <= 0 {
 		return nil, errors.New("there must be at least one round, and a duration above 0")
@@ -94,7 +94,7 @@ func orHere(dir string) string {
 	return dir
 }
 
-// turn is one system's turn in a round.
+// turn measures one system in a round.
 func (p *Plan) turn(ctx context.Context, s System, dir string, round int, into *Results) (err error) {
 	below, err := os.MkdirTemp(dir, "turn-")
 	if err != nil {
@@ -107,7 +107,7 @@ func (p *Plan) turn(ctx context.Context, s System, dir string, round int, into *
 	defer func() {
 		running.Stop()
 		err = errors.Join(withLogs(below, err), os.RemoveAll(below))
-		flushDisks() // what this system left to be written must not slow the next one down
+		flushDisks() // this system's unwritten pages must not slow the next one
 	}()
 	for i, w := range running.Works() {
 		if !strings.Contains(w.Name, p.Only) {
@@ -128,7 +128,7 @@ func (p *Plan) turn(ctx context.Context, s System, dir string, round int, into *
 	return nil
 }
 
-// withLogs adds the last lines that processes wrote to an error.
+// withLogs adds the last lines of the processes' logs to an error.
 func withLogs(dir string, err error) error {
 	if err == nil {
 		return nil
@@ -148,8 +148,7 @@ func withLogs(dir string, err error) error {
 	return err
 }
 
-// measure runs a work: as a closed loop, and then as an open one at its given rates and at half of what the closed loop
-// reached.
+// measure runs a work as a closed loop, and then as an open loop at its given rates and at half of the closed loop's rate.
 func (p *Plan) measure(ctx context.Context, pids []int, w Work, random *rand.Rand) ([]Run, error) {
 	m, err := newMeter(pids)
 	if err != nil {
@@ -184,7 +183,7 @@ func (p *Plan) measure(ctx context.Context, pids []int, w Work, random *rand.Ran
 	return runs, nil
 }
 
-// metered runs something and tells what came of it, and what it cost.
+// metered runs a load and returns its measurements and cost.
 func (p *Plan) metered(ctx context.Context, m *meter, run func() (load, error)) (Run, error) {
 	wait(ctx, p.Pause)
 	before, err := m.read()

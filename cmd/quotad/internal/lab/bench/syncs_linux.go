@@ -13,12 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncCounter counts the calls of fsync and fdatasync of processes in the kernel, by its tracepoints: exact, the same for
-// every program, and without slowing it down as a tracer that stops it at each call would.
+// syncCounter counts the calls of fsync and fdatasync of processes by the kernel's tracepoints. The count is exact and
+// works for any program, and it slows nothing down. A tracer would stop the program at each call.
 type syncCounter struct{ events []int }
 
-// countSyncs begins to count, in all threads of the processes and those that they will begin. It needs root, or
-// CAP_PERFMON.
+// countSyncs starts to count, in all existing and future threads of the processes. It needs root or CAP_PERFMON.
 func countSyncs(pids []int) (*syncCounter, error) {
 	c := &syncCounter{}
 	for _, name := range []string{"sys_enter_fsync", "sys_enter_fdatasync"} {
@@ -52,7 +51,7 @@ func (c *syncCounter) watch(id uint64, pid int) error {
 		attr.Size = uint32(unsafe.Sizeof(*attr))
 		event, err := unix.PerfEventOpen(attr, tid, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
 		if errors.Is(err, unix.ESRCH) {
-			continue // it ended meanwhile
+			continue // it has ended since
 		}
 		if err != nil {
 			return err
@@ -62,7 +61,7 @@ func (c *syncCounter) watch(id uint64, pid int) error {
 	return nil
 }
 
-// count returns how many there were since the counter was made.
+// count returns the number of calls since the counter was made.
 func (c *syncCounter) count() (int64, error) {
 	var total uint64
 	for _, event := range c.events {
@@ -85,8 +84,7 @@ func (c *syncCounter) close() {
 	c.events = nil
 }
 
-// tracepoint returns the number of a system call's tracepoint. Where no file system of the kernel's tracing is mounted, one
-// is, for as long as the number is read.
+// tracepoint returns the id of a system call's tracepoint. If no tracefs is mounted, it mounts one while it reads the id.
 func tracepoint(name string) (uint64, error) {
 	number := func(root string) (uint64, error) {
 		data, err := os.ReadFile(filepath.Join(root, "events", "syscalls", name, "id"))

@@ -33,7 +33,7 @@ func (r *Results) Table(out io.Writer) error {
 	return rows.Flush()
 }
 
-// offered returns the loops that a work ran in: closed (0), open at given rates, open at half.
+// offered returns the loops of a work: closed (0), open at given rates, open at half.
 func (r *Results) offered(system, work string) []float64 {
 	rates := []float64{0}
 	for _, run := range r.Runs {
@@ -44,7 +44,7 @@ func (r *Results) offered(system, work string) []float64 {
 	return append(rates, OwnHalf)
 }
 
-// Brief writes a latency with about three digits.
+// Brief formats a latency with about three digits.
 func Brief(d time.Duration) string {
 	switch {
 	case d < time.Millisecond:
@@ -58,7 +58,7 @@ func Brief(d time.Duration) string {
 	}
 }
 
-// Syncs writes how many syncs a decision took; below 0: not counted.
+// Syncs formats the number of syncs per decision; below 0: not counted.
 func Syncs(each float64) string {
 	if each < 0 {
 		return "-"

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// agentConfig is what an agent process is told.
+// agentConfig is the configuration of an agent process.
 type agentConfig struct {
 	role     string
 	mode     mode
 	provider string   // the provider's URL
 	servers  []string // the cluster's nodes, for the mode governed
-	// speaks is what its calls are made with, through the gateway at this URL; empty: Go, without one.
+	// speaks is the program that makes its calls, through the gateway at this URL; empty: Go, without a gateway.
 	speaks  language
 	gateway string
-	node    string // the folder of Node's packages, if it speaks that
+	node    string // the folder of Node's packages, if it speaks node
 	seed    uint64
 }
 
-// agent is one agent at work.
+// agent is a running agent.
 type agent struct {
 	role   role
 	events *eventWriter
@@ -33,13 +33,13 @@ type agent struct {
 	calls  atomic.Uint64
 }
 
-// caller makes one call, however often it has to try, and returns the status of the last answer.
+// caller makes one call, with as many attempts as necessary, and returns the status of the last answer.
 type caller interface {
 	do(ctx context.Context, w wish) (status int, err error)
 	close() error
 }
 
-// runAgent is the agent process: it works until ctx ends and tells on out what it does.
+// runAgent is the agent process: it works until ctx ends, and writes events to out.
 func runAgent(ctx context.Context, cfg agentConfig, out io.Writer) error {
 	r, known := roleOf(cfg.role)
 	if !known {
@@ -82,7 +82,7 @@ func (a *agent) work(ctx context.Context) {
 	lines.Wait()
 }
 
-// every does some work whenever it is due, never twice at once, until ctx ends.
+// every does some work at each tick, never twice at once, until ctx ends.
 func (a *agent) every(ctx context.Context, pace time.Duration, work func(context.Context) bool) {
 	due := time.NewTicker(pace)
 	defer due.Stop()
@@ -91,7 +91,7 @@ func (a *agent) every(ctx context.Context, pace time.Duration, work func(context
 		if work(ctx) {
 			a.events.write(event{Kind: taskEnded})
 		}
-		// The ticker keeps one of the ticks that passed meanwhile; with it the next work begins at once.
+		// The ticker keeps one of the ticks that passed meanwhile: the next work begins at once.
 		for missed := int(time.Since(began)/pace) - 1; missed > 0; missed-- {
 			a.events.write(event{Kind: taskMissed})
 		}
@@ -102,7 +102,7 @@ func (a *agent) every(ctx context.Context, pace time.Duration, work func(context
 	}
 }
 
-// task does one task and reports whether it was finished.
+// task does one task and reports whether it succeeded.
 func (a *agent) task(ctx context.Context) bool {
 	ok := a.reads(ctx)
 	for range a.role.Writes {
@@ -111,7 +111,7 @@ func (a *agent) task(ctx context.Context) bool {
 	return ok
 }
 
-// reads makes the task's reads, some of them at once.
+// reads makes the task's reads, Parallel at a time.
 func (a *agent) reads(ctx context.Context) bool {
 	var workers sync.WaitGroup
 	var left, wrong atomic.Int64
@@ -138,7 +138,7 @@ func (a *agent) completion() wish {
 	}
 }
 
-// call makes one call, tells what became of it, and reports whether it succeeded.
+// call makes one call, writes its outcome as an event, and reports whether it succeeded.
 func (a *agent) call(ctx context.Context, w wish) bool {
 	w.id = fmt.Sprintf("%s-%d", a.role.Name, a.calls.Add(1))
 	began := time.Now()
@@ -156,7 +156,7 @@ func (a *agent) call(ctx context.Context, w wish) bool {
 	return e.Outcome == done
 }
 
-// dice are random numbers that are the same in each run of a seed.
+// dice are random numbers that are the same in each run with the same seed.
 type dice struct {
 	mu     sync.Mutex
 	random *rand.Rand
@@ -164,11 +164,11 @@ type dice struct {
 
 func newDice(seed uint64, name string) *dice {
 	own := fnv.New64a()
-	_, _ = own.Write([]byte(name)) // a hash takes everything
+	_, _ = own.Write([]byte(name)) // a hash never fails
 	return &dice{random: rand.New(rand.NewPCG(seed, own.Sum64()))}
 }
 
-// between returns a number from 0 up to n.
+// between returns a number from 0 to n.
 func (d *dice) between(n int64) int64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -21,7 +21,7 @@ type wish struct {
 	id                 string
 }
 
-// provider is how an agent reaches the provider.
+// provider is an agent's access to the provider.
 type provider struct {
 	url, key, holder string
 	base             *http.Transport
@@ -34,7 +34,8 @@ func newProvider(url, key, holder string) *provider {
 	return &provider{url: url, key: key, holder: holder, base: base}
 }
 
-// RoundTrip sends one attempt and notes when. Below whatever governs or repeats calls, it sees each of them.
+// RoundTrip sends one attempt and records its time. It is below everything that governs or repeats calls, so it sees every
+// attempt.
 func (p *provider) RoundTrip(r *http.Request) (*http.Response, error) {
 	if s, ok := r.Context().Value(sendingKey{}).(*sending); ok {
 		s.note(time.Now())
@@ -42,7 +43,7 @@ func (p *provider) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.base.RoundTrip(r)
 }
 
-// send sends a call once through the client and returns the answer's status and headers; the body is read and dropped.
+// send sends a call once through the client and returns the answer's status and headers; it reads and discards the body.
 func (p *provider) send(ctx context.Context, through *http.Client, w wish) (int, http.Header, error) {
 	r, err := http.NewRequestWithContext(ctx, w.method, p.url+w.path, strings.NewReader(w.body))
 	if err != nil {
@@ -63,7 +64,7 @@ func (p *provider) send(ctx context.Context, through *http.Client, w wish) (int,
 	return response.StatusCode, response.Header, errors.Join(err, response.Body.Close())
 }
 
-// sending tells when a call was sent to the provider, and how often.
+// sending records when a call was last sent to the provider, and how often.
 type sending struct {
 	mu    sync.Mutex
 	at    time.Time
@@ -90,7 +91,7 @@ func (s *sending) last() (at time.Time, times int) {
 	return s.at, s.times
 }
 
-// judge says what became of a call.
+// judge returns the outcome of a call.
 func judge(ctx context.Context, status int, err error) (outcome, string) {
 	var refusal *client.RefusalError
 	switch {
@@ -108,12 +109,12 @@ func judge(ctx context.Context, status int, err error) (outcome, string) {
 	return failed, fmt.Sprintf("status %d", status)
 }
 
-// limited reports whether a status says that a limit was hit. The provider has no other use for these two.
+// limited reports whether a status means that a limit was hit. The provider uses these two for nothing else.
 func limited(status int) bool {
 	return status == http.StatusForbidden || status == http.StatusTooManyRequests
 }
 
-// pause waits, and reports whether it waited to the end.
+// pause waits for d, and returns false if the context ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -15,8 +15,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
-// Command returns `quotad demo`. Run returns an error, which is exit code 1, if the fleet through quotad met a limit of
-// the provider or did not work.
+// Command returns `quotad demo`. It fails, with exit code 1, if the fleet through quotad hit a limit of the provider or did
+// no work.
 func Command() *cobra.Command {
 	o := options{}
 	fleet, duration, noKill := fleetFlag("both"), durationFlag(115*time.Second), false
@@ -104,8 +104,8 @@ func providerCommand() *cobra.Command {
 	return cmd
 }
 
-// untilInputEnds returns a context that ends with the input, which is the parent's: a child without its parent ends. It
-// ends on a polite signal, too.
+// untilInputEnds returns a context that ends with the input, which the parent holds open: a child ends with its parent. The
+// context also ends on SIGTERM.
 func untilInputEnds(ctx context.Context, in io.Reader) (context.Context, context.CancelFunc) {
 	ctx, unsubscribe := signal.NotifyContext(ctx, syscall.SIGTERM)
 	ctx, cancel := context.WithCancel(ctx)

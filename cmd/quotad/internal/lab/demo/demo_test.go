@@ -18,7 +18,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// What the cluster is told is what the provider enforces, for the hours of the demo.
+// TestQuotasAreTheProvidersLimits: the cluster's quotas equal the provider's limits, for the hours of the demo.
 func TestQuotasAreTheProvidersLimits(t *testing.T) {
 	file, err := quotafile.Parse("quotas.yaml", quotasYAML)
 	if err != nil {
@@ -59,7 +59,7 @@ func TestQuotasAreTheProvidersLimits(t *testing.T) {
 	}
 }
 
-// The demo shows nothing where demand is below the limits.
+// TestDemandExceedsTheLimits: with demand below the limits the demo would show nothing.
 func TestDemandExceedsTheLimits(t *testing.T) {
 	requests, completions := 0.0, 0.0
 	for _, r := range roles {
@@ -113,7 +113,7 @@ func TestJain(t *testing.T) {
 	}
 }
 
-// seen makes records: one for each time in milliseconds.
+// seen returns one record for each time in milliseconds.
 func seen(m mode, which api, verdict providertest.Verdict, window int64, ms ...int) (records []providertest.Record) {
 	status, resource := http.StatusOK, model
 	if verdict.Limited() {
@@ -166,7 +166,7 @@ func TestHoursUsedLeavesOutTheOneThatJustBegan(t *testing.T) {
 	}
 }
 
-// good is a run in which everything is as promised.
+// good is a run that keeps all promises.
 func good() *report {
 	tally := newTally()
 	for _, r := range roles {
@@ -178,7 +178,7 @@ func good() *report {
 	return &report{Killed: "n1", Restarted: true, Fleets: []fleetReport{newFleetReport(governed, hour, records, tally.all())}}
 }
 
-// Whatever is not as promised is found.
+// TestVerdict: the verdict finds every broken promise.
 func TestVerdict(t *testing.T) {
 	fleet := func(change func(f *fleetReport)) func(r *report) { return func(r *report) { change(&r.Fleets[0]) } }
 	for name, c := range map[string]struct {
@@ -212,7 +212,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// The fleet on its own backoff is shown, and judged by nobody.
+// TestVerdictIsNotOnTheFleetOnItsOwn: the table shows the fleet on its own backoff, but the verdict ignores it.
 func TestVerdictIsNotOnTheFleetOnItsOwn(t *testing.T) {
 	r := good()
 	r.Fleets = append(r.Fleets, newFleetReport(own, hour, seen(own, github, providertest.LimitPrimary, 60, 1), newTally().all()))
@@ -308,7 +308,7 @@ func TestFolder(t *testing.T) {
 	}
 }
 
-// The picture and the plain lines tell of the cluster and of both fleets.
+// TestDemo_ShowsClusterAndFleets: the picture and the plain lines show the cluster and both fleets.
 func TestDemo_ShowsClusterAndFleets(t *testing.T) {
 	d := &demo{options: options{Fleet: "both", Duration: time.Minute}, tallies: map[mode]*tally{own: newTally(), governed: newTally()}}
 	s := scene{agents: d.tallies, cluster: &view.Cluster{IDs: []string{"n1", "n2"}, Nodes: []string{"leader", "down"}, Leader: 0, Term: 3}}
@@ -323,7 +323,7 @@ func TestDemo_ShowsClusterAndFleets(t *testing.T) {
 	}
 }
 
-// A run in which the limits hardly bite says that it compares nothing.
+// TestDemo_SaysWhenItIsTooShortToCompare: a run in which the limits have little effect says that it compares nothing.
 func TestDemo_SaysWhenItIsTooShortToCompare(t *testing.T) {
 	for _, c := range []struct {
 		fleet    string

@@ -10,7 +10,7 @@ import (
 // event is one line that an agent writes to its parent.
 type event struct {
 	Kind eventKind `json:"kind"`
-	// The rest is about a call.
+	// The following fields describe a call.
 	API     api           `json:"api,omitempty"`
 	Outcome outcome       `json:"outcome,omitempty"`
 	Wait    time.Duration `json:"wait,omitempty"` // from the wish to call to the sending of the last attempt
@@ -24,11 +24,11 @@ type eventKind string
 const (
 	callEnded  eventKind = "call"
 	taskEnded  eventKind = "task"
-	taskMissed eventKind = "missed" // it was due while the last one still ran
+	taskMissed eventKind = "missed" // a tick passed while the last task still ran
 	agentReady eventKind = "ready"
 )
 
-// api is one of the provider's two.
+// api is one of the provider's two APIs.
 type api string
 
 // The APIs.
@@ -39,10 +39,10 @@ const (
 
 type outcome string
 
-// What becomes of a call.
+// The outcomes of a call.
 const (
 	done    outcome = "ok"
-	gaveUp  outcome = "gave up" // the provider refused it to the end
+	gaveUp  outcome = "gave up" // the provider refused every attempt
 	refused outcome = "refused" // the cluster refused it
 	failed  outcome = "failed"  // anything else
 	cutOff  outcome = "cut off" // the demo ended first
@@ -54,7 +54,7 @@ type eventWriter struct {
 	out io.Writer
 }
 
-// write writes an event. A parent that is gone ends the agent by other ways.
+// write writes an event. It ignores errors: if the parent is gone, the agent's input ends and so does the agent.
 func (w *eventWriter) write(e event) {
 	line, err := json.Marshal(e)
 	if err != nil {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// The flags check their values themselves, so that a wrong one is a wrong use of the command line, with its exit code,
-// and not a failure of the demo.
+// The flags check their values themselves, so that a wrong value is wrong usage, with its exit code, and not a failure of
+// the demo.
 
-// fleetFlag is which fleets work.
+// fleetFlag selects the fleets that run.
 type fleetFlag string
 
 // fleets are its values.
@@ -31,14 +31,14 @@ func (f *fleetFlag) String() string { return string(*f) }
 // Type implements pflag.Value.
 func (f *fleetFlag) Type() string { return "fleet" }
 
-// The bounds of --duration: enough for every agent to get something done, and not so long that the provider's records
-// become unwieldy.
+// The bounds of --duration: long enough for every agent to get something done, short enough for a manageable number of the
+// provider's records.
 const (
 	shortestDemo = 10 * time.Second
 	longestDemo  = 10 * time.Minute
 )
 
-// durationFlag is how long a demo works.
+// durationFlag is the duration of a demo.
 type durationFlag time.Duration
 
 // Set implements pflag.Value.

@@ -7,16 +7,16 @@ import (
 	"path/filepath"
 )
 
-// folder is where a demo keeps everything. One demo at a time has it.
+// folder holds all files of a demo. One demo at a time uses it.
 type folder struct {
 	path   string
 	marker *os.File
 }
 
-// markerName is the file that tells a demo's folder from all others. It is locked while a demo runs.
+// markerName is the file that identifies a demo's folder. It is locked while a demo runs.
 const markerName = ".quotad-demo"
 
-// openFolder makes the folder, emptied of what an earlier demo left there. It touches no folder that is not a demo's.
+// openFolder creates the folder, or empties it if an earlier demo made it. It changes no other folder.
 func openFolder(path string) (*folder, error) {
 	dir, err := filepath.Abs(path)
 	if err != nil {
@@ -48,7 +48,7 @@ func openFolder(path string) (*folder, error) {
 	return f, nil
 }
 
-// empty removes what was there and makes what has to be there.
+// empty removes the entries and creates the folder's initial contents.
 func (f *folder) empty(entries []os.DirEntry) error {
 	for _, entry := range entries {
 		if entry.Name() == markerName {
@@ -64,5 +64,5 @@ func (f *folder) empty(entries []os.DirEntry) error {
 	return os.Mkdir(filepath.Join(f.path, "logs"), 0o700)
 }
 
-// close lets another demo have the folder.
+// close releases the folder for another demo.
 func (f *folder) close() { _ = f.marker.Close() }

@@ -23,19 +23,20 @@ import (
 	"github.com/quotad/quotad/client/providertest"
 )
 
-// Some agents of the governed fleet know nothing of quotad: they make their calls in another language, at the base URL of a gateway.
+// Some agents of the governed fleet do not use quotad's client: they make their calls in another language, at the base URL
+// of a gateway.
 
-// language is what an agent's calls are made with: a program of the machine.
+// language is the program of the machine that makes an agent's calls.
 type language string
 
-// The languages. Go is the client's own, without a gateway.
+// The languages. Go is missing: it uses the client, without a gateway.
 const (
 	python language = "python3"
 	curl   language = "curl"
 	node   language = "node"
 )
 
-// found reports whether the machine has it; Node's packages are in a folder, if they are anywhere.
+// found reports whether the machine has the program; packages is the folder of Node's packages, empty if there is none.
 func (l language) found(packages string) bool {
 	if l == node && packages == "" {
 		return false
@@ -50,7 +51,7 @@ var agentPy string
 //go:embed node/agent.mjs
 var agentJS []byte
 
-// writeNodeAgent writes the program in JavaScript next to the packages that it imports, which are installed before.
+// writeNodeAgent writes the JavaScript program next to the packages that it imports, which must be installed already.
 func writeNodeAgent(packages string) error {
 	if _, err := exec.LookPath(string(node)); err != nil {
 		return err
@@ -63,16 +64,17 @@ func writeNodeAgent(packages string) error {
 	return os.WriteFile(filepath.Join(packages, nodeAgent), agentJS, 0o600)
 }
 
-// nodeAgent is the name of its file there.
+// nodeAgent is the name of the program's file there.
 const nodeAgent = "agent.mjs"
 
-// foreign makes calls in another language, whose programs get statuses and headers of answers. It is safe for concurrent use.
+// foreign makes calls in another language. Its programs return the statuses and headers of answers. It is safe for
+// concurrent use.
 type foreign interface {
 	call(ctx context.Context, c foreignCall) (foreignAnswer, error)
 	close() error
 }
 
-// foreignCall is a call, and a line to a program that makes them all.
+// foreignCall is a call, and the line that requests it from a program that makes all calls.
 type foreignCall struct {
 	ID     string            `json:"id"`
 	Method string            `json:"method"`
@@ -81,7 +83,7 @@ type foreignCall struct {
 	Header map[string]string `json:"header"`
 }
 
-// foreignAnswer is what became of it, and a line from such a program.
+// foreignAnswer is the outcome of a call, and the line with which such a program returns it.
 type foreignAnswer struct {
 	ID     string      `json:"id"`
 	Status int         `json:"status"`
@@ -95,7 +97,7 @@ type foreignCaller struct {
 	by       foreign
 }
 
-// newForeignCaller starts what makes calls at a gateway. Node's packages are in a folder.
+// newForeignCaller starts the program that makes calls at a gateway. packages is the folder of Node's packages.
 func newForeignCaller(p *provider, by language, gateway, packages string) (*foreignCaller, error) {
 	var args []string
 	switch by {
@@ -115,7 +117,7 @@ func newForeignCaller(p *provider, by language, gateway, packages string) (*fore
 	return &foreignCaller{provider: p, by: started}, nil
 }
 
-// do makes the call. A refusal of the gateway is not the end: the agent comes back when it says.
+// do makes the call. If the gateway refuses, it tries again after the time that the gateway names.
 func (f *foreignCaller) do(ctx context.Context, w wish) (int, error) {
 	began := time.Now()
 	c := foreignCall{
@@ -152,7 +154,7 @@ func (f *foreignCaller) close() error { return f.by.close() }
 
 var waited = regexp.MustCompile(`\bwait=(\d+)ms`)
 
-// waitedIn returns how long an answer says that its call waited in the gateway.
+// waitedIn returns the time that a call waited in the gateway, from its answer.
 func waitedIn(header http.Header) time.Duration {
 	found := waited.FindStringSubmatch(header.Get("X-Quotad"))
 	if found == nil {
@@ -165,7 +167,7 @@ func waitedIn(header http.Header) time.Duration {
 	return time.Duration(millis) * time.Millisecond
 }
 
-// curlProgram makes each call by a process of its own.
+// curlProgram makes each call in a process of its own.
 type curlProgram struct{ gateway string }
 
 func (p curlProgram) call(ctx context.Context, c foreignCall) (foreignAnswer, error) {
@@ -188,7 +190,7 @@ func (p curlProgram) call(ctx context.Context, c foreignCall) (foreignAnswer, er
 
 func (p curlProgram) close() error { return nil }
 
-// readHead reads the head of an answer, after those of 1xx answers.
+// readHead reads the head of an answer, and skips those of 1xx answers.
 func readHead(id string, from io.Reader) (foreignAnswer, error) {
 	in := textproto.NewReader(bufio.NewReader(from))
 	for {
@@ -214,7 +216,8 @@ func readHead(id string, from io.Reader) (foreignAnswer, error) {
 	}
 }
 
-// lineProgram is one process that makes all calls of an agent, of which it reads a line each.
+// lineProgram is one process that makes all calls of an agent. It reads one line for each call, and writes one for each
+// answer.
 type lineProgram struct {
 	by    language
 	cmd   *exec.Cmd
@@ -245,7 +248,7 @@ func startProgram(by language, args ...string) (*lineProgram, error) {
 	return p, nil
 }
 
-// read gives answers to those that wait for them.
+// read delivers answers to the waiting calls.
 func (p *lineProgram) read(out io.Reader) {
 	defer close(p.ended)
 	for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -281,7 +284,7 @@ func (p *lineProgram) call(ctx context.Context, c foreignCall) (foreignAnswer, e
 		if answer.Error != "" {
 			return answer, fmt.Errorf("%s: %s", p.by, answer.Error)
 		}
-		// Names of headers come as they were sent.
+		// The program keeps the case of header names as sent.
 		header := http.Header{}
 		for name, values := range answer.Header {
 			header[http.CanonicalHeaderKey(name)] = values

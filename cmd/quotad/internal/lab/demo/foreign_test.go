@@ -26,7 +26,8 @@ func TestReadHead_SkipsInterimAnswers(t *testing.T) {
 	}
 }
 
-// A call in another language reaches the gateway as it is, comes back after a refusal, and tells when it was sent.
+// TestForeignCaller_ComesBackAfterARefusal: a call in another language reaches the gateway unchanged. It is repeated after
+// a refusal, and reports when it was sent.
 func TestForeignCaller_ComesBackAfterARefusal(t *testing.T) {
 	for _, by := range []language{python, curl, node} {
 		t.Run(string(by), func(t *testing.T) {

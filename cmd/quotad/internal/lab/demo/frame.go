@@ -48,7 +48,7 @@ func (d *demo) agentTable(s scene) string {
 	return out.String()
 }
 
-// providerLine says what the provider counted of a fleet.
+// providerLine describes the provider's counts of a fleet.
 func providerLine(s scene, m mode) string {
 	requests, completions := s.totals[m][api("github")], s.totals[m][api("openai")]
 	return fmt.Sprintf("answered %d, refused %d (403: %d, 429: %d); requests %d of %d, new hour in %.0f s; completions %d of %d, tokens %d of %d",
@@ -57,7 +57,7 @@ func providerLine(s scene, m mode) string {
 		min(completions.Used, completionLimit), completionLimit, completions.UsedTokens, tokenLimit)
 }
 
-// plain returns the picture in a few lines that can stand below each other.
+// plain returns the picture as a few lines, for outputs that are not a terminal.
 func (d *demo) plain(s scene, passed time.Duration) []string {
 	var lines []string
 	if s.cluster != nil {

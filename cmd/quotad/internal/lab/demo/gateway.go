@@ -24,7 +24,7 @@ upstreams:
   openai: {base: %q, plain: true}
 `
 
-// speaks are the governed agents whose calls are made in another language, where the machine has it.
+// speaks returns the governed agents whose calls another language makes, if the machine has its program.
 func speaks(packages string) map[string]language {
 	out := map[string]language{}
 	for _, r := range roles {
@@ -35,7 +35,7 @@ func speaks(packages string) map[string]language {
 	return out
 }
 
-// startGateway starts a gateway for agents that cannot use the Go client, and waits until it serves. It returns its URL.
+// startGateway starts a gateway for agents that cannot use the Go client, waits until it serves, and returns its URL.
 func (d *demo) startGateway(ctx context.Context, provider string, names []string) (string, error) {
 	addresses, err := loopback.Free(1)
 	if err != nil {

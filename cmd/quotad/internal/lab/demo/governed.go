@@ -15,7 +15,7 @@ type governedCaller struct {
 	client   *client.Client
 	github   *http.Client
 	openai   *http.Client
-	// reads paces reads by a local batch, for agents that make many in a row; nil: each asks the cluster.
+	// reads limits reads by a local batch, for agents that make many in a row; nil: each read asks the cluster.
 	reads *client.Limiter
 }
 
@@ -24,9 +24,9 @@ func newGovernedCaller(p *provider, r role, servers []string) (*governedCaller, 
 	if err != nil {
 		return nil, err
 	}
-	// No call waits for longer than an hour of the provider, since then the next one has begun.
+	// No call waits for longer than an hour of the provider, because the next hour has begun by then.
 	wait := client.QueueWait(hour)
-	// The demo's providers are on this machine.
+	// The demo's providers run on this machine.
 	here := client.Hosts("*")
 	g := &governedCaller{
 		provider: p,
@@ -40,8 +40,8 @@ func newGovernedCaller(p *provider, r role, servers []string) (*governedCaller, 
 	return g, nil
 }
 
-// matchGitHub has a request that creates content draw on that limit as well. GitHub's limits on points and on requests
-// at once are far above what nine agents can do, and are left out.
+// matchGitHub makes a request that creates content also draw on the content limit. It omits GitHub's limits on points and
+// on concurrent requests: nine agents stay far below them.
 func matchGitHub(r *http.Request) client.Call {
 	items := []client.Item{{Quota: "github/core", Amount: 1}}
 	if r.Method == http.MethodPost {
@@ -50,11 +50,11 @@ func matchGitHub(r *http.Request) client.Call {
 	return client.Call{Items: items}
 }
 
-// retryAway is how long an agent waits before it asks a cluster again that did not answer.
+// retryAway is the pause before an agent tries again when the cluster did not answer.
 const retryAway = 200 * time.Millisecond
 
-// do makes the call when the cluster allows it. A no is not the end: the agent asks again when the cluster says that it
-// is worth it, as it would after the provider's, only that the provider never hears of it.
+// do makes the call when the cluster allows it. After a refusal the agent tries again when the cluster says so, as it would
+// after the provider's refusal; but the provider never sees the refused call.
 func (g *governedCaller) do(ctx context.Context, w wish) (int, error) {
 	for {
 		status, err := g.once(ctx, w)

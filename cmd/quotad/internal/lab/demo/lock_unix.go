@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// lock takes a demo's folder for this process, until it closes the marker.
+// lock claims a demo's folder for this process, until it closes the marker.
 func lock(marker *os.File) error {
 	if err := syscall.Flock(int(marker.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("another demo runs in %s: choose another --dir", filepath.Dir(marker.Name()))

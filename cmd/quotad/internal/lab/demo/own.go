@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// A fleet on its own backoff does what the usual retry libraries do: it waits 1 s, then twice as long each time up to a
-// minute, with full jitter, and as long as a Retry-After asks where there is one. The times are the provider's, scaled.
+// A fleet on its own backoff does what the usual retry libraries do. It waits 1 s, then twice as long each time up to a
+// minute, with full jitter, or as long as a Retry-After says. The times are the provider's, scaled.
 const (
 	firstBackoff = time.Second / scale
 	lastBackoff  = time.Minute / scale
-	// mostTries is when a call is given up. An hour of lock-out takes about seventy.
+	// mostTries is the number of attempts after which a call is cancelled. A lock-out of an hour takes about seventy.
 	mostTries = 100
 )
 
@@ -35,7 +35,7 @@ func (c *ownCaller) do(ctx context.Context, w wish) (int, error) {
 	}
 }
 
-// backoff returns how long to wait after the try.
+// backoff returns the pause after an attempt.
 func (c *ownCaller) backoff(try int, header http.Header) time.Duration {
 	if ms, err := strconv.ParseInt(header.Get("Retry-After-Ms"), 10, 64); err == nil {
 		return time.Duration(ms) * time.Millisecond

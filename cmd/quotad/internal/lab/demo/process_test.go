@@ -25,7 +25,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/demo"
 )
 
-// TestMain is quotad itself when it is called like it: the demo starts its own binary, which here is this one.
+// TestMain runs quotad if the arguments are those of quotad: the demo starts its own binary, which is this test binary.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == "demo" || os.Args[1] == "serve" || os.Args[1] == "gateway") {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -37,12 +37,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// running is a demo that runs.
+// running is a running demo.
 type running struct {
 	cmd  *exec.Cmd
 	dir  string
 	said bytes.Buffer
-	// nodes are where the nodes listen.
+	// nodes are the addresses of the nodes.
 	nodes []string
 	ended chan struct{}
 	err   error
@@ -50,7 +50,7 @@ type running struct {
 
 var nodesLine = regexp.MustCompile(`three nodes run \(([^)]*)\)`)
 
-// start starts a demo and returns when its agents work.
+// start starts a demo and returns once its agents work.
 func start(t *testing.T, args ...string) *running {
 	t.Helper()
 	if testing.Short() {
@@ -138,7 +138,7 @@ func (r *running) gone(t *testing.T) {
 	}
 }
 
-// The main job, in short: nine agents, a killed leader, no refusal, and nothing left behind.
+// TestDemoThroughQuotad is the main case, shortened: nine agents, a killed leader, no refusal, and nothing left behind.
 func TestDemoThroughQuotad(t *testing.T) {
 	r := start(t, "--duration", "16s", "--seed", "11")
 	if code := r.wait(t); code != 0 {
@@ -215,7 +215,7 @@ func TestNoProcessOutlivesAKilledDemo(t *testing.T) {
 	r.gone(t)
 }
 
-// A wrong use has the exit code of one, and touches no folder.
+// TestWrongUse: wrong usage has its own exit code, and creates no folder.
 func TestWrongUse(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "demo")
 	for name, args := range map[string][]string{

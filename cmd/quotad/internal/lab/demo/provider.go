@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/client/providertest"
 )
 
-// providerReady is the line with which the provider process says where it listens.
+// providerReady is the line with which the provider process reports its URL.
 type providerReady struct {
 	URL string `json:"url"`
 }
@@ -32,7 +32,7 @@ func runProvider(ctx context.Context, seed uint64, out io.Writer) error {
 	return server.Close()
 }
 
-// referee asks the provider what it counted.
+// referee reads the provider's counts.
 type referee struct {
 	url  string
 	http *http.Client

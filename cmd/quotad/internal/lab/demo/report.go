@@ -12,15 +12,16 @@ import (
 	"github.com/quotad/quotad/client/providertest"
 )
 
-// report is what came of a run. It is written as JSON into the demo's folder.
+// report is the result of a run. It is written as JSON to the demo's folder.
 type report struct {
 	Seed     uint64        `json:"seed"`
 	Scale    int           `json:"scale"`
 	Began    time.Time     `json:"began"`
 	Duration time.Duration `json:"duration"`
-	// Killed and Restarted tell of the leader's end; Failover is how long no node led.
+	// Killed is the id of the killed leader.
 	Killed string `json:"killed,omitempty"`
-	// Mended is how often a node was started again that had ended by itself.
+	// Mended counts restarts of nodes that had ended unexpectedly. Restarted says that the killed leader was started again.
+	// Failover is the time without a leader.
 	Mended    int           `json:"mended,omitempty"`
 	Restarted bool          `json:"restarted,omitempty"`
 	Failover  time.Duration `json:"failover,omitempty"`
@@ -30,19 +31,18 @@ type report struct {
 	Reasons []string `json:"reasons,omitempty"`
 }
 
-// fleetReport is what came of one fleet. What the provider counted, and not what the agents say, stands under Requests
-// and Completions.
+// fleetReport is the result of one fleet. Requests and Completions are the provider's counts, not the agents' reports.
 type fleetReport struct {
 	Mode        mode      `json:"mode"`
 	Requests    apiReport `json:"requests"`
 	Completions apiReport `json:"completions"`
-	// PeakTokens is the most tokens that any hour of the provider saw, refused calls included.
+	// PeakTokens is the highest number of tokens in any hour of the provider, refused calls included.
 	PeakTokens int64 `json:"peakTokens"`
-	// Retries is the share of what the provider saw that it had seen before.
+	// Retries is the fraction of the provider's requests that repeat an earlier one.
 	Retries float64 `json:"retries"`
-	// Waves is how often refusals came in a row, 2 s or more apart from each other.
+	// Waves is the number of sequences of refusals that are at least 2 s apart.
 	Waves int `json:"waves"`
-	// LongestChain is the most refusals in a row that one call met.
+	// LongestChain is the highest number of consecutive refusals of one call.
 	LongestChain int           `json:"longestChain"`
 	Tasks        int           `json:"tasks"`
 	Missed       int           `json:"missed"`
@@ -55,25 +55,26 @@ type fleetReport struct {
 	Agents map[string]agentTally `json:"agents"`
 }
 
-// apiReport is what the provider counted of one fleet's calls to one API.
+// apiReport is the provider's counts of one fleet's calls to one API.
 type apiReport struct {
-	// Arrived is every attempt, Admitted what was served.
+	// Arrived is the number of attempts, Admitted the number of served ones.
 	Arrived  int64 `json:"arrived"`
 	Admitted int64 `json:"admitted"`
-	// Limited403 and Limited429 were refused by a limit.
+	// Limited403 and Limited429 are the numbers of attempts that a limit refused, by status.
 	Limited403 int64 `json:"limited403"`
 	Limited429 int64 `json:"limited429"`
-	// Peak is the most attempts that one window saw: GitHub's own windows, any period of OpenAI's. Limit is its limit.
+	// Peak is the highest number of attempts in one window: GitHub's own windows, any period for OpenAI. Limit is its
+	// limit.
 	Peak  int64 `json:"peak"`
 	Limit int64 `json:"limit"`
-	// Utilisation is what was served, as a share of what the limit allows: for GitHub in the windows of which the run saw
-	// at least a half, for OpenAI in the hours since the first call, counted alike.
+	// Utilisation is the served calls as a fraction of the limit. For GitHub it covers the first window and those of which
+	// the run saw at least half; for OpenAI, the hours since the first call, selected in the same way.
 	Utilisation float64 `json:"utilisation"`
 }
 
 func (r apiReport) limited() int64 { return r.Limited403 + r.Limited429 }
 
-// classReport is what came of the agents of one class.
+// classReport is the result of the agents of one class.
 type classReport struct {
 	Class       string     `json:"class"`
 	Calls       int        `json:"calls"`
@@ -81,15 +82,15 @@ type classReport struct {
 	Completions waitReport `json:"completions"`
 }
 
-// waitReport is how long calls waited, from the wish to the sending of the last attempt. Calls that the end of the demo
-// cut off count with what they had waited by then.
+// waitReport is the time that calls waited, from the wish to the sending of the last attempt. Calls that the end of the
+// demo cut off count with their wait until then.
 type waitReport struct {
 	Calls int           `json:"calls"`
 	P50   time.Duration `json:"p50"`
 	P99   time.Duration `json:"p99"`
 }
 
-// newFleetReport judges a fleet from the provider's records and its agents' tallies.
+// newFleetReport computes a fleet's report from the provider's records and its agents' tallies.
 func newFleetReport(m mode, ran time.Duration, records []providertest.Record, agents map[string]agentTally) fleetReport {
 	f := fleetReport{Mode: m, Agents: agents}
 	byAPI := make(map[api][]providertest.Record)
@@ -136,8 +137,8 @@ func newAPIReport(records []providertest.Record, limit int64) apiReport {
 	return r
 }
 
-// hoursUsed returns how much of a limit that slides was used: of the run's hours since the first call, the last of which
-// counts if the run saw at least a half of it, and the first in any case.
+// hoursUsed returns the used fraction of a sliding limit over the run's hours since the first call. The last hour counts if
+// the run saw at least half of it, and the first one always.
 func hoursUsed(records []providertest.Record, limit int64, ran time.Duration) float64 {
 	if len(records) == 0 {
 		return 0
@@ -153,8 +154,8 @@ func hoursUsed(records []providertest.Record, limit int64, ran time.Duration) fl
 	return float64(sum) / float64(limit*hours)
 }
 
-// windowsUsed returns how much of GitHub's windows was used: of the first one, and of the others of which the run saw
-// at least a half. A window that has just begun says nothing yet.
+// windowsUsed returns the used fraction of GitHub's windows: the first one, and those of which the run saw at least half. A
+// window that has just begun proves nothing.
 func windowsUsed(records []providertest.Record, limit int64) float64 {
 	if len(records) == 0 {
 		return 0
@@ -187,7 +188,7 @@ func windowsUsed(records []providertest.Record, limit int64) float64 {
 	return float64(sum) / float64(limit*windows)
 }
 
-// waveGap is how long no refusal comes between two waves: two minutes of the provider.
+// waveGap is the shortest time without refusals between two waves: two minutes of the provider.
 const waveGap = 2 * time.Minute / scale
 
 func waves(records []providertest.Record) int {
@@ -204,7 +205,7 @@ func waves(records []providertest.Record) int {
 	return count
 }
 
-// addAgents adds up what the agents told.
+// addAgents adds up the agents' reports.
 func (f *fleetReport) addAgents(agents map[string]agentTally) {
 	specialists := []int{}
 	for _, c := range classes {
@@ -240,7 +241,7 @@ func newWaitReport(waits []time.Duration) waitReport {
 	return waitReport{Calls: len(waits), P50: quantile(waits, 0.5), P99: quantile(waits, 0.99)}
 }
 
-// judge fills in the verdict: whether the fleet through quotad kept within every limit and really worked.
+// judge fills in the verdict: whether the fleet through quotad stayed within every limit and did its work.
 func (r *report) judge(kill bool) {
 	object := func(format string, values ...any) { r.Reasons = append(r.Reasons, fmt.Sprintf(format, values...)) }
 	for _, f := range r.Fleets {

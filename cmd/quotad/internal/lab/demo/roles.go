@@ -7,23 +7,23 @@ import (
 	"github.com/quotad/quotad/client/providertest"
 )
 
-// scale is how much faster than life the provider's hours pass: one lasts a minute.
+// scale is how much faster than real time the provider's hours pass: one lasts a minute.
 const scale = 60
 
-// hour is the provider's hour on our clock.
+// hour is the provider's hour in real time.
 const hour = time.Hour / scale
 
-// The provider's limits for each key, per hour of its own. quotas.yaml states the same ones to the cluster.
+// The provider's limits for each key, per hour of the provider. quotas.yaml gives the cluster the same limits.
 const (
 	requestLimit    = 5_000
 	completionLimit = 80
 	tokenLimit      = 40_000
 )
 
-// model is what the agents ask for completions.
+// model is the model that the agents use for completions.
 const model = "gpt-5"
 
-// providerConfig is the provider, the same for both fleets.
+// providerConfig is the provider's configuration, the same for both fleets.
 func providerConfig(seed uint64) providertest.Config {
 	return providertest.Config{
 		Scale:  scale,
@@ -33,28 +33,27 @@ func providerConfig(seed uint64) providertest.Config {
 	}
 }
 
-// role is what one agent does: tasks of some reads and writes over and over, and beside them, at its own pace, thinking,
+// role is the work of one agent: repeated tasks of some reads and writes, and, in parallel and at its own pace, thinking,
 // which is one completion each time.
 type role struct {
-	// Name is the agent's, and the holder's.
+	// Name is the name of the agent and of its holder.
 	Name string
-	// Class is its priority. quotas.yaml maps the names to classes; this one is for the report.
+	// Class is its priority, for the report. quotas.yaml maps the names to classes for the cluster.
 	Class client.Class
-	// Every is how often a task begins, ThinkEvery how often a completion; 0: it does not think. One that is due while the
-	// last still runs is left out.
+	// Every is the interval of tasks, ThinkEvery that of completions; 0: none. A tick that passes while the last task still
+	// runs is skipped.
 	Every, ThinkEvery time.Duration
-	// Reads and Writes are the requests of one task.
+	// Reads and Writes are the numbers of requests of one task.
 	Reads, Writes int
-	// Parallel is how many reads are in flight at once.
+	// Parallel is the number of concurrent reads.
 	Parallel int
 	// Paced: reads take from a local batch of a Limiter; otherwise every call goes through a Transport.
 	Paced bool
-	// Speaks is what its governed calls are made with, through a gateway, where the machine has it; empty: Go.
+	// Speaks is the program that makes its governed calls, through a gateway, if the machine has it; empty: Go.
 	Speaks language
 }
 
-// roles are the nine agents. Together they want about 115 requests and 2.2 completions a second, where the limits allow
-// 83 and 1.3.
+// roles are the nine agents. Their demand is about 115 requests and 2.2 completions a second; the limits allow 83 and 1.3.
 var roles = []role{
 	{Name: "architect", Class: client.Critical, Every: 2 * time.Second, Reads: 6, Parallel: 2, ThinkEvery: 2 * time.Second, Speaks: curl},
 	{Name: "specialist-1", Class: client.Standard, Every: time.Second, Reads: 13, Writes: 1, Parallel: 3},
@@ -73,7 +72,7 @@ var roles = []role{
 	},
 }
 
-// classes are the classes in their order, with their words.
+// classes are the classes in descending order of priority, with their names.
 var classes = []struct {
 	class client.Class
 	name  string
@@ -88,7 +87,7 @@ func roleOf(name string) (role, bool) {
 	return role{}, false
 }
 
-// mode is how a fleet shares its key.
+// mode is the way in which a fleet shares its key.
 type mode string
 
 // The modes.
@@ -104,5 +103,5 @@ func (m mode) title() string {
 	return "own backoff"
 }
 
-// key is the API key of the mode's fleet. Each has its own, and so limits of its own.
+// key is the API key of the mode's fleet. Each fleet has its own key, and so its own limits.
 func (m mode) key() string { return "key-of-" + string(m) }

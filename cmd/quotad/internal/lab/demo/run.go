@@ -25,18 +25,18 @@ import (
 //go:embed quotas.yaml
 var quotasYAML []byte
 
-// options are what a user may set.
+// options are the user's settings.
 type options struct {
 	// Fleet is both, own or governed.
 	Fleet    string
 	Duration time.Duration
 	Dir      string
-	// Kill: the leader is killed half-way.
+	// Kill: the leader is killed midway.
 	Kill bool
 	Seed uint64
-	// Node is a folder with Node's packages of two providers; empty: no agent uses them.
+	// Node is a folder with Node's packages for the two APIs; empty: no agent uses them.
 	Node string
-	// Binary is what is started; empty: this program.
+	// Binary is the binary to start; empty: this program.
 	Binary string
 }
 
@@ -50,7 +50,7 @@ func (o options) modes() []mode {
 	return []mode{own, governed}
 }
 
-// governs reports whether a cluster is needed.
+// governs reports whether the run needs a cluster.
 func (o options) governs() bool { return o.Fleet != string(own) }
 
 // demo is one run.
@@ -66,10 +66,10 @@ type demo struct {
 	report  report
 }
 
-// errNotKept is the failure of a run in which a promise was not kept.
+// errNotKept is the failure of a run that broke a promise.
 var errNotKept = errors.New("the fleet through quotad did not stay within the limits, or did not work")
 
-// run is the whole demo. It returns errNotKept, wrapped, if quotad did not do what it promises.
+// run runs the whole demo. It returns errNotKept, wrapped, if quotad broke a promise.
 func run(ctx context.Context, o options, out io.Writer) (err error) {
 	if err := logstore.Supported(); err != nil {
 		return err
@@ -85,7 +85,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	defer folder.close()
 	o.Dir = folder.path
-	// Whatever hangs, the demo ends.
+	// The demo ends even if a part hangs.
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Duration+2*local.StartTimeout, errors.New("the demo hangs"))
 	defer cancel()
 	d := &demo{options: o, screen: view.NewScreen(out), agents: make(map[mode][]*local.Child), tallies: make(map[mode]*tally), began: time.Now()}
@@ -105,8 +105,8 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	return d.finish(ctx, out)
 }
 
-// tooShort says that a run is too short to compare its fleets; empty: it is not, or there is nothing to compare. A limit bites once its
-// hour is used up, and the leader is killed in the second one.
+// tooShort says that a run is too short to compare its fleets; empty: it is long enough, or there is nothing to compare. A
+// limit has an effect once its hour is used up, and the leader is killed in the second hour.
 func (o options) tooShort() string {
 	if o.Duration >= hour+hour/2 || len(o.modes()) < 2 {
 		return ""
@@ -171,7 +171,7 @@ func (d *demo) start(ctx context.Context) error {
 	return nil
 }
 
-// foreigners returns the governed agents that speak another language, and the URL of the gateway that they call through.
+// foreigners returns the governed agents that use another language, and the URL of their gateway.
 func (d *demo) foreigners(ctx context.Context, provider string) (by map[string]language, gateway string, err error) {
 	if by = speaks(d.options.Node); d.cluster == nil || len(by) == 0 {
 		return nil, "", nil
@@ -219,7 +219,7 @@ func (d *demo) startProvider(ctx context.Context) (string, error) {
 	return ready.URL, nil
 }
 
-// play lets the fleets work for the duration, with what happens to the cluster meanwhile.
+// play lets the fleets work for the duration, and kills and restarts the leader meanwhile.
 func (d *demo) play(ctx context.Context) error {
 	playing, end := context.WithDeadline(ctx, d.began.Add(d.options.Duration))
 	defer end()
@@ -249,12 +249,12 @@ func (d *demo) play(ctx context.Context) error {
 	return trouble
 }
 
-// show shows a scene.
+// show draws a scene.
 func (d *demo) show(s scene, passed time.Duration) {
 	d.screen.Show(passed, func(notes []string) []string { return d.frame(s, passed, notes) }, func() []string { return d.plain(s, passed) })
 }
 
-// mend sees to it that the nodes run.
+// mend restarts nodes that have ended unexpectedly.
 func (d *demo) mend() error {
 	if d.cluster == nil {
 		return nil
@@ -267,8 +267,8 @@ func (d *demo) mend() error {
 	return err
 }
 
-// accident kills the leader half-way, a little after a new hour of the provider has begun and the calls flow again. It
-// starts it again when a tenth of the run has passed since.
+// accident kills the leader after 11/20 of the run. With the default duration a new hour of the provider has just begun,
+// and calls flow again. It restarts the node a tenth of the run later.
 func (d *demo) accident(ctx context.Context) error {
 	half := d.began.Add(d.options.Duration * 11 / 20)
 	if !pause(ctx, time.Until(half)) {
@@ -301,7 +301,7 @@ func (d *demo) accident(ctx context.Context) error {
 	return nil
 }
 
-// finish stops everything and tells how it went.
+// finish stops everything and reports the result.
 func (d *demo) finish(ctx context.Context, out io.Writer) error {
 	d.screen.End()
 	d.report.Duration = time.Since(d.began)
@@ -338,7 +338,7 @@ func (d *demo) finish(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// died names the agents that ended before they were asked to.
+// died names the agents that ended unexpectedly.
 func (d *demo) died() []string {
 	var names []string
 	for _, fleet := range d.agents {

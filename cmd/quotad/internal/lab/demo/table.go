@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// table returns the report for people: the fleets side by side.
+// table formats the report for people: the fleets side by side.
 func (r *report) table() string {
 	var out strings.Builder
 	rows := tabwriter.NewWriter(&out, 0, 0, 3, ' ', 0)
@@ -44,7 +44,7 @@ func (r *report) table() string {
 	return out.String()
 }
 
-// verdict says in a sentence or more how it went.
+// verdict describes the result in a sentence or more.
 func (r *report) verdict() string {
 	switch {
 	case !r.includes(governed):
@@ -55,7 +55,7 @@ func (r *report) verdict() string {
 	return "Not as promised:\n  - " + strings.Join(r.Reasons, "\n  - ") + "\n"
 }
 
-// although tells what the cluster went through meanwhile.
+// although describes what the cluster survived meanwhile.
 func (r *report) although() string {
 	var blows []string
 	if r.Killed != "" {
@@ -83,7 +83,7 @@ func (r *report) includes(m mode) bool {
 	return false
 }
 
-// String writes both quantiles.
+// String formats p50 and p99.
 func (w waitReport) String() string {
 	if w.Calls == 0 {
 		return "-"
@@ -95,7 +95,7 @@ func percent(share float64) string { return fmt.Sprintf("%.1f%%", share*100) }
 
 func ofLimit(n, limit int64) string { return fmt.Sprintf("%d of %d", n, limit) }
 
-// short writes a duration in three digits or so.
+// short formats a duration with about three digits.
 func short(d time.Duration) string {
 	switch {
 	case d < 10*time.Millisecond:

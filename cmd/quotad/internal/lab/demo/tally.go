@@ -8,25 +8,25 @@ import (
 	"time"
 )
 
-// tally adds up what the agents of one fleet tell. It is safe for concurrent use.
+// tally adds up the events of one fleet's agents. It is safe for concurrent use.
 type tally struct {
 	mu     sync.Mutex
 	agents map[string]*agentTally
 }
 
-// agentTally is what one agent told.
+// agentTally adds up the events of one agent.
 type agentTally struct {
 	Ready    bool                    `json:"ready"`
 	Outcomes map[api]map[outcome]int `json:"outcomes"`
 	Waits    map[api][]time.Duration `json:"-"`
-	// Tasks were finished, Missed were due while the last one still ran.
+	// Tasks is the number of finished tasks, Missed the number of skipped ones.
 	Tasks  int `json:"tasks"`
 	Missed int `json:"missed"`
-	// MostTries is the most that one call took.
+	// MostTries is the highest number of attempts of one call.
 	MostTries int `json:"mostTries"`
-	// Failure is what went wrong last that is no limit.
+	// Failure is the last failure that was not a limit.
 	Failure string `json:"failure,omitempty"`
-	// Garbled is how many lines could not be read.
+	// Garbled is the number of lines that could not be parsed.
 	Garbled int `json:"garbled,omitempty"`
 }
 
@@ -42,7 +42,7 @@ func newTally() *tally {
 	return t
 }
 
-// hear takes in one line of an agent.
+// hear adds one line of an agent.
 func (t *tally) hear(agent string, line []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,7 +75,7 @@ func (t *tally) hear(agent string, line []byte) {
 	}
 }
 
-// count returns how many calls of the agent ended so.
+// count returns the number of the agent's calls with an outcome.
 func (a agentTally) count(o outcome) int {
 	return a.Outcomes[github][o] + a.Outcomes[openai][o]
 }
@@ -102,7 +102,8 @@ func (t *tally) all() map[string]agentTally {
 	return all
 }
 
-// quantile returns the smallest wait that a share q of all does not exceed; 0 if there are none. It sorts the waits.
+// quantile returns the smallest wait that at least a fraction q of the waits does not exceed; 0 if there are none. It sorts
+// the waits.
 func quantile(waits []time.Duration, q float64) time.Duration {
 	if len(waits) == 0 {
 		return 0
@@ -112,7 +113,7 @@ func quantile(waits []time.Duration, q float64) time.Duration {
 	return waits[min(max(at, 1), len(waits))-1]
 }
 
-// jain is Jain's fairness index: 1 where all have the same, 1/n where one has everything.
+// jain is Jain's fairness index: 1 if all shares are equal, 1/n if one has everything.
 func jain(shares []int) float64 {
 	var sum, squares float64
 	for _, s := range shares {

@@ -8,14 +8,14 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/view"
 )
 
-// scene is what is going on at a moment.
+// scene is the state of the demo at one moment.
 type scene struct {
 	cluster *view.Cluster // nil: no fleet needs one
 	totals  map[mode]map[api]providertest.Totals
 	agents  map[mode]*tally
 }
 
-// watch looks at everything.
+// watch reads the state of cluster and provider.
 func (d *demo) watch(ctx context.Context) scene {
 	s := scene{agents: d.tallies}
 	var looks sync.WaitGroup
@@ -28,7 +28,7 @@ func (d *demo) watch(ctx context.Context) scene {
 	looks.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, 2*view.LookTimeout)
 		defer cancel()
-		s.totals, _ = d.referee.totals(ctx) // shown again at the next look
+		s.totals, _ = d.referee.totals(ctx) // the next scene tries again
 	})
 	looks.Wait()
 	return s

@@ -8,18 +8,18 @@ import (
 	"github.com/netresearch/go-cron"
 )
 
-// Cron is when tasks begin, by the minute, in UTC: the five fields of crontab. The zero Cron never comes.
+// Cron is a schedule of tasks, by the minute, in UTC: the five fields of crontab. The zero Cron never fires.
 type Cron struct {
 	schedule cron.Schedule
 	text     string
 }
 
-// String returns the text that it was read from.
+// String returns the text from which it was parsed.
 func (c Cron) String() string { return c.text }
 
-// parseCron reads the five fields, or a word such as @hourly.
+// parseCron parses the five fields, or a word such as @hourly.
 func parseCron(text string) (Cron, error) {
-	// Time zones and @every would make something else of it, and some such texts end the parser.
+	// Time zones and @every would change the meaning, and some texts with them panic in the parser.
 	if strings.Contains(text, "=") || strings.HasPrefix(text, "@every") {
 		return Cron{}, fmt.Errorf("%q must have five fields", text)
 	}
@@ -30,7 +30,7 @@ func parseCron(text string) (Cron, error) {
 	return Cron{schedule: schedule, text: text}, nil
 }
 
-// Next returns the first moment after one, and whether there is one.
+// Next returns the first moment after a given one, and whether there is one.
 func (c Cron) Next(after time.Time) (time.Time, bool) {
 	if c.schedule == nil {
 		return time.Time{}, false
@@ -39,8 +39,8 @@ func (c Cron) Next(after time.Time) (time.Time, bool) {
 	return next, !next.IsZero()
 }
 
-// Within returns the moments from one on, as lengths of time since then, that lie within a length of time: the first ones
-// up to a bound. It returns as well how far it looked.
+// Within returns up to most moments in [from, from+length), as durations since from. looked is the part of length that it
+// covers.
 func (c Cron) Within(from time.Time, length time.Duration, most int) (moments []time.Duration, looked time.Duration) {
 	for at := from.Add(-time.Nanosecond); ; {
 		next, ok := c.Next(at)

@@ -1,7 +1,7 @@
-// Package fleet describes a fleet of agents that share quotas: who calls what, how often, in which class, and what is
-// expected of it. A description is a file (fleet.yaml); package sim runs it in virtual time, package plan judges it.
+// Package fleet describes a fleet of agents that share quotas: what each agent calls, how often, in which class, and what
+// the run must show. A description is a file (fleet.yaml); package sim runs it in virtual time, and package plan judges it.
 //
-// It knows the file's grammar and nothing of how a fleet is run.
+// It knows the file's grammar and nothing about running a fleet.
 package fleet
 
 import (
@@ -13,130 +13,134 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Forever is the patience of a call that is made until it succeeds.
+// Forever is the patience of a call that is repeated until it succeeds.
 const Forever = time.Duration(math.MaxInt64)
 
 // Fleet is the content of a fleet.yaml.
 type Fleet struct {
 	// Title names it in one line.
 	Title string
-	// Quotas are what is stated to quotad, as in a quotas.yaml.
+	// Quotas are the quotas in quotad, as in a quotas.yaml.
 	Quotas []*quotav1.Quota
-	// Workflows are what is stated to quotad of who works for whom; their steps are agents.
+	// Workflows are the workflows in quotad; their steps are agents.
 	Workflows []*quotav1.Workflow
-	// Begins is the moment of Unix time at which the run begins, For how long it lasts.
+	// Begins is the time of day at which the run begins; For is its length.
 	Begins time.Time
 	For    time.Duration
-	// Network is how long a call takes to the provider, and an answer back.
+	// Network is the one-way delay between a caller and the provider.
 	Network Span
 	Cluster Cluster
-	// Provider has what the provider does otherwise than the quotas say.
+	// Provider lists the provider's deviations from the quotas.
 	Provider Provider
-	// Alone is how callers behave on their own.
+	// Alone is the behaviour of callers without quotad.
 	Alone  Alone
 	Agents []*Agent
-	// Expect is what must hold; nil: nothing is expected.
+	// Expect is what the run must show; nil: nothing.
 	Expect *Expect
 }
 
-// Cluster is how quotad's cluster behaves.
+// Cluster is the behaviour of quotad's cluster.
 type Cluster struct {
-	// Commit is how long an entry takes from its stamp to its being applied, Hop how long a request to the leader.
+	// Commit is the time from an entry's stamp until it is applied; Hop is the delay of a request to the leader.
 	Commit, Hop Span
-	// Kills are the moments at which the leader is killed; Failover is how long nobody leads then.
+	// Kills are the moments at which the leader is killed; Failover is the time without a leader afterwards.
 	Kills    []time.Duration
 	Failover Span
 }
 
-// Provider is how the provider differs from what the quotas state.
+// Provider is the provider's deviations from the quotas.
 type Provider struct {
-	// Limits replace what is stated, by quota.
+	// Limits replace the rules of quotas, by quota.
 	Limits map[string]Limit
-	// Outages are times in which every call is refused, whatever the limits say.
+	// Outages are periods in which the provider refuses every call, whatever its limits allow.
 	Outages []Outage
-	// Silent: refusals name no time to come back.
+	// Silent: refusals do not say when to retry.
 	Silent bool
 }
 
 // Limit replaces parts of a quota's rule at the provider.
 type Limit struct {
-	// Limit replaces the limit where it is at least 0.
+	// Limit replaces the limit if it is at least 0.
 	Limit int64
-	// NoBurst: the provider knows no burst; it is the fleet's own.
+	// NoBurst: the provider has no burst limit; the quota's burst is the fleet's own.
 	NoBurst bool
-	// Others is how much of a rate others use who have the same key, as a part of the provider's limit; 0: nobody. The answers of such a
-	// provider say what remains.
+	// Others is the use of a rate by other users of the same key, as a fraction of the provider's limit; 0: none. The
+	// answers of such a provider report the remaining amount.
 	Others float64
 }
 
-// Outage refuses all calls on a quota for a while: what a limit does that nobody announced.
+// Outage refuses all calls on a quota for a while, like a limit that nobody announced.
 type Outage struct {
 	Quota   string
 	At, For time.Duration
-	// Says is what a tool prints that meets it, with {left} for the time that is left of it: an attempt of a task with a
-	// retry budget ends with that. Empty: the call alone is refused.
+	// Says is the output of a tool that is refused, with {left} for the outage's remaining time; it ends an attempt of a
+	// task with a retry budget. Empty: only the call is refused.
 	Says string
-	// Means is what an attempt that it ends has to be taken for; empty: nothing is expected.
+	// Means is the expected classification of an attempt that it ends; empty: nothing is expected.
 	Means Outcome
 }
 
-// Alone is how a caller without quotad meets a refusal: as the usual clients do.
+// Alone is how a caller without quotad reacts to a refusal: as the usual clients do.
 type Alone struct {
-	// Retries is how often one call is sent again.
+	// Retries is the maximum number of retries of one call.
 	Retries int
-	// First and Most bound the backoff, which doubles; Jitter is the part of it that chance takes off.
+	// First and Most bound the backoff, which doubles; Jitter is the largest fraction by which chance shortens it.
 	First, Most time.Duration
 	Jitter      float64
-	// Obeys: a Retry-After of at most a minute counts instead of the backoff.
+	// Obeys: a Retry-After of at most a minute replaces the backoff.
 	Obeys bool
-	// Pause is how long a call rests whose retries are used up, where it is made until it succeeds.
+	// Pause is the time until a call starts again after its last retry, if its patience is forever.
 	Pause time.Duration
-	// Again is how soon a task with a retry budget is begun again whose tool ended with another code than 0: nobody counts.
+	// Again is the delay until a task with a retry budget starts again, after its tool ended with a code other than 0.
+	// Without quotad no failures are counted.
 	Again Span
 }
 
-// Agent is one agent, or Count of the same kind.
+// Agent is one agent, or Count agents of the same kind.
 type Agent struct {
 	Name   string
 	Count  int
 	Class  quotav1.Class
 	Weight int
-	// Uses are what one call draws on, in the order of the quotas.
+	// Uses are the amounts that one call draws, in the order of the quotas.
 	Uses []Use
 
-	// Start is when the first task begins at the earliest. Every is how often one begins, Cron when; with neither, one
-	// follows the other. Jitter delays each by up to so much. Tasks is how many there are in all, 0: no end.
+	// Start is the earliest begin of the first task. Every is the interval of tasks, Cron their schedule; with neither,
+	// each task follows the one before. Jitter delays each task by up to that time. Tasks is the total number; 0:
+	// unlimited.
 	Start  Span
 	Every  time.Duration
 	Cron   Cron
 	Jitter time.Duration
 	Tasks  int
-	// Overlap is how many tasks may be under way at once; one that is due beyond them is missed.
+	// Overlap is the maximum number of concurrent tasks; a task that is due beyond it is missed.
 	Overlap int
-	// Follows are the agents that hand their work on to it: its nth task begins when each of them has finished its nth.
+	// Follows are the agents whose work it continues: its nth task begins when each of them has finished its nth.
 	Follows []string
-	// Retry keeps each task to a retry budget; nil: a task is worked on once.
+	// Retry gives each task a retry budget; nil: each task is attempted once.
 	Retry *Retry
 
-	// Calls is how many calls a task makes, Parallel of them at once; Think is the rest after each.
+	// Calls is the number of calls of a task, Parallel the number of concurrent ones; Think is the pause after each.
 	Calls, Parallel int
 	Think           Span
-	// Latency is how long the provider works on a call.
+	// Latency is the provider's processing time of a call.
 	Latency Span
-	// Patience is how long a call waits until it is given up.
+	// Patience is how long a call waits before it is cancelled.
 	Patience time.Duration
 
-	// Hold reserves so many calls ahead and consumes them one by one, with leases of this length; 0: each call asks.
+	// Hold is the number of calls to reserve ahead and consume one by one, with leases of length HoldTTL; 0: each call
+	// asks.
 	Hold    int
 	HoldTTL time.Duration
 	// Batch takes calls from a batch that is consumed ahead.
 	Batch bool
 
-	// Crashes are when it dies; Cuts when it cannot reach the cluster. They are of the first of several.
+	// Crashes are the agent's crashes, Cuts its losses of the connection to the cluster. With a Count, only the first agent
+	// has them.
 	Crashes, Cuts []Absence
 }
 
-// Holders returns the names of the agents that the description stands for.
+// Holders returns the names of the agents that the description covers.
 func (a *Agent) Holders() []string {
 	if a.Count == 1 {
 		return []string{a.Name}
@@ -148,30 +152,30 @@ func (a *Agent) Holders() []string {
 	return names
 }
 
-// Scheduled tells whether tasks begin by the clock.
+// Scheduled reports whether tasks begin by the clock.
 func (a *Agent) Scheduled() bool { return a.Every > 0 || a.Cron.schedule != nil }
 
-// Absence is a time during which an agent is away; For is 0 where it does not come back.
+// Absence is a period during which an agent is away; For is 0 if it does not return.
 type Absence struct{ At, For time.Duration }
 
 // Use is what one call draws on a quota.
 type Use struct {
 	Quota string
-	// Estimate is what is reserved, Actual what the call really uses; the zero Range: as much as estimated.
+	// Estimate is the reserved amount, Actual the amount that the call really uses; the zero Range: the estimate.
 	Estimate int64
 	Actual   Range
 }
 
-// Range is a range of whole numbers, both ends included.
+// Range is a range of integers, both ends included.
 type Range struct{ Least, Most int64 }
 
-// Span is a range of lengths of time.
+// Span is a range of durations.
 type Span struct{ Least, Most time.Duration }
 
 // Mid returns the middle of a span.
 func (s Span) Mid() time.Duration { return s.Least + (s.Most-s.Least)/2 }
 
-// Limits returns those of the quotas that are a provider's limits, in their order: all but pools.
+// Limits returns the quotas that are a provider's limits, in their order: all except pools.
 func (f *Fleet) Limits() (limits []*quotav1.Quota) {
 	for _, q := range f.Quotas {
 		if q.GetPool() == nil {
@@ -181,7 +185,7 @@ func (f *Fleet) Limits() (limits []*quotav1.Quota) {
 	return limits
 }
 
-// Draws returns the descriptions whose calls draw on a limit, be it as the member of a pool; empty: all.
+// Draws returns the descriptions whose calls draw on a limit, directly or as the member of a pool; empty: all descriptions.
 func (f *Fleet) Draws(limit string) map[string]bool {
 	kinds := map[string]bool{}
 	for _, a := range f.Agents {
@@ -190,12 +194,12 @@ func (f *Fleet) Draws(limit string) map[string]bool {
 	return kinds
 }
 
-// On reports whether calls of a use draw on a limit: it names the limit, or a pool of which that is a member.
+// On reports whether calls of a use draw on a limit: the use names the limit, or a pool that has it as a member.
 func (f *Fleet) On(use Use, limit string) bool {
 	return use.Quota == limit || slices.ContainsFunc(f.Members(use.Quota), func(m *quotav1.PoolMember) bool { return m.Quota == limit })
 }
 
-// Members returns the members of a pool; none where the quota is no pool.
+// Members returns the members of a pool; none if the quota is no pool.
 func (f *Fleet) Members(quota string) []*quotav1.PoolMember {
 	for _, q := range f.Quotas {
 		if q.Name == quota {
@@ -205,44 +209,45 @@ func (f *Fleet) Members(quota string) []*quotav1.PoolMember {
 	return nil
 }
 
-// Expect is what must hold of a run through quotad, and what the run alone has to show. That the provider refuses nothing,
-// unless Refused says otherwise, and that nobody starves is always expected.
+// Expect is what a run through quotad, and the run alone, must show. In every run, no agent may starve, and the provider
+// must refuse nothing unless Refused allows it.
 type Expect struct {
-	// Binding is the quota that holds the fleet up: whose use and waits are looked at. Empty: of waits all are.
+	// Binding is the quota that limits the fleet: its use and waits are judged. Empty: the waits for all quotas are judged.
 	Binding string
-	// Utilisation is the least use of the binding quota while demand exceeds it, as a part of the ideal; 0: no bound.
+	// Utilisation is the minimum use of the binding quota while demand exceeds it, as a fraction of the ideal; 0: no bound.
 	Utilisation float64
-	// Classes is what must hold of the classes' 99th percentiles of waits for the binding quota.
+	// Classes is the required order of the classes' 99th percentiles of waits for the binding quota.
 	Classes ClassOrder
 	// LongestWait bounds the longest wait of a call, by class.
 	LongestWait map[quotav1.Class]time.Duration
-	// P99 bounds the 99th percentile of the waits of an agent's calls.
+	// P99 bounds the 99th percentile of the waits of an agent's calls, by agent.
 	P99 map[string]time.Duration
-	// Finish bounds the time to finish all tasks that are counted, as a multiple of the ideal; 0: no bound.
+	// Finish bounds the time to finish all tasks of limited number, as a multiple of the ideal; 0: no bound.
 	Finish float64
-	// Refused is how many of the calls that were sent a limit may refuse, as a part of them: 0 unless others use the key.
+	// Refused is the maximum fraction of sent calls that a limit may refuse: 0 unless others use the key.
 	Refused float64
-	// Retries is the most calls that may be sent again; -1: any number.
+	// Retries is the maximum number of calls that are sent again; -1: any number.
 	Retries int64
-	// Outage is the most calls that outages may refuse; -1: any number.
+	// Outage is the maximum number of calls that outages refuse; -1: any number.
 	Outage int64
-	// Reclaimed bounds how long what a dead agent held stays held; 0: no bound.
+	// Reclaimed bounds the time for which a dead agent's amounts stay held; 0: no bound.
 	Reclaimed time.Duration
-	// StaleFences is the least number of commands that must have been refused for a dead fence.
+	// StaleFences is the minimum number of commands refused for a stale fence.
 	StaleFences int64
-	// AloneRefused is the least number of refusals that the fleet meets alone: what happened must be seen to happen.
+	// AloneRefused is the minimum number of refusals of the fleet alone: the scenario must show its problem.
 	AloneRefused int64
-	// Tasks is what must hold of tasks with retry budgets, Chain of agents that hand work on; nil: nothing more.
+	// Tasks is what tasks with retry budgets must show, Chain what agents that continue each other's work must show; nil:
+	// nothing more.
 	Tasks *ExpectTasks
 	Chain *ExpectChain
 }
 
-// ClassOrder says how the waits of classes must compare.
+// ClassOrder is the required order of the waits of classes.
 type ClassOrder string
 
 // The orders.
 const (
-	// AnyOrder demands nothing.
+	// AnyOrder requires nothing.
 	AnyOrder ClassOrder = "any"
 	// Ordered: a higher class waits no longer.
 	Ordered ClassOrder = "ordered"

@@ -83,7 +83,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// Mistakes are named with their line and what would help.
+// TestMistakes: the parser names each mistake with its line and a way out.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ replace, by, want string }{
 		{"for: 2h", "fore: 2h", `fleet.yaml:4: unknown key "fore"`},
@@ -102,9 +102,9 @@ func TestMistakes(t *testing.T) {
 		{"  binding: requests\n", "", "utilisation needs binding"},
 		{"crashes: [{at: 2m}]", "cuts: [{at: 2m}]", "a cut has no for"},
 		{"name: report", "name: feed-1", "fleet.yaml:27: two agents are called"},
-		// Slots are had by one call as long as it lasts.
+		// A call occupies its slots as long as it lasts.
 		{"rate: {limit: 30000, per: 1m}", "slots: {limit: 30000}", "actual of tokens: slots are not settled"},
-		// Others are simulated where the log slides.
+		// Others are simulated only for rates.
 		{"requests: {limit: 18}", "requests: {others: 0.95}", "others is 0.95; it must be 0.01 to 0.9"},
 		{
 			"rate: {limit: 20, per: 1m}\n  - name: tokens\n    rate: {limit: 30000, per: 1m}\nprovider:\n  limits:\n    requests: {limit: 18}",
@@ -113,13 +113,13 @@ func TestMistakes(t *testing.T) {
 			"others are simulated on rates only, and requests is none",
 		},
 		{"utilisation: 0.95", "refused: 2", "refused is 2; it must be 0 to 1"},
-		// What is drawn and printed.
+		// Text that is drawn and printed.
 		{"title: a fleet", `title: "a\u0001fleet"`, "title has control characters"},
-		// A name goes into holder rules, where * is anything, and a call without items is none.
+		// A name becomes a holder rule, where * matches anything. A call without items does not exist.
 		{"name: report", `name: "re*"`, `the name "re*" has blanks, control characters or *`},
 		{"name: report", `name: "re\nport"`, "has blanks, control characters or *"},
 		{"    use: {requests: 1}\n", "    use: {}\n", `the use of the agent "report" names no quota`},
-		// What is expected of nobody, or cannot fail.
+		// Expectations that match no agent or that cannot fail.
 		{"utilisation: 0.95", "utilisation: -1", "utilisation is -1; it must be 0.01 to 2"},
 		{"utilisation: 0.95", "finish: 0.5", "finish is 0.5; it must be 1 to 1000"},
 		{"class: background", "class: standard", "only one class draws on the binding quota"},
@@ -143,7 +143,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// Whatever the bytes, a file is read or refused.
+// FuzzParse: any bytes are parsed or refused, without a panic.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole))
 	f.Add([]byte(works))
@@ -155,7 +155,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// An editor that uses the schema and the parser agree on what has the right form.
+// TestSchema: the schema, which editors use, and the parser accept the same forms.
 func TestSchema(t *testing.T) {
 	data, err := os.ReadFile("../../../../../docs/fleet.schema.json")
 	if err != nil {
@@ -186,7 +186,7 @@ func TestSchema(t *testing.T) {
 		if err := yaml.Load([]byte(text), &value); err != nil {
 			t.Fatal(err)
 		}
-		plain, err := json.Marshal(value) // a moment becomes text again
+		plain, err := json.Marshal(value) // a time becomes text again
 		if err != nil {
 			t.Fatal(err)
 		}

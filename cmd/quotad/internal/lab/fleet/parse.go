@@ -17,7 +17,7 @@ import (
 
 // Bounds of a file.
 const (
-	// MaxAgents is how many agents a fleet may have.
+	// MaxAgents is the maximum number of agents in a fleet.
 	MaxAgents = 10_000
 	// MaxFor is the longest run.
 	MaxFor   = 366 * 24 * time.Hour
@@ -25,7 +25,7 @@ const (
 	maxCalls = 1_000_000
 )
 
-// The keys of each mapping, in the order in which they are written.
+// The keys of each mapping, in the usual order.
 var (
 	fleetKeys    = []string{"title", "quotas", "workflows", "begins", "for", "network", "cluster", "provider", "alone", "agents", "expect"}
 	clusterKeys  = []string{"commit", "hop", "kill", "failover"}
@@ -41,7 +41,7 @@ var (
 	absenceKeys = []string{"at", "for"}
 )
 
-// Read reads and parses the file at path. A file with mistakes gives strictyaml.Problems.
+// Read reads and parses the file at path. If the file has mistakes, the error is strictyaml.Problems.
 func Read(path string) (*Fleet, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -50,7 +50,7 @@ func Read(path string) (*Fleet, error) {
 	return Parse(path, data)
 }
 
-// Parse parses data; name is how problems call the file. Problems come as strictyaml.Problems, all at once.
+// Parse parses data; name is the file's name in problems. It returns all problems at once, as strictyaml.Problems.
 func Parse(name string, data []byte) (*Fleet, error) {
 	doc, err := strictyaml.Parse(name, data)
 	if err != nil {
@@ -64,12 +64,12 @@ func Parse(name string, data []byte) (*Fleet, error) {
 	return fleet, nil
 }
 
-// parser translates the tree of one file. Problems gather in doc.
+// parser translates the tree of one file. It collects problems in doc.
 type parser struct {
 	doc *strictyaml.Document
-	// quotas are the names that the file states, limits those that are no pools.
+	// quotas are the names of the file's quotas; limits are those that are not pools.
 	quotas, limits []string
-	// slots are those of them that are slots.
+	// slots has the quotas that are slots.
 	slots  map[string]bool
 	rates  map[string]bool
 	agents []string
@@ -113,7 +113,7 @@ func (p *parser) fleet() *Fleet {
 		}
 	}
 	for _, quota := range f.Quotas {
-		if members := f.Members(quota.Name); len(members) > 0 { // which are of one kind
+		if members := f.Members(quota.Name); len(members) > 0 { // its members are of one kind
 			p.slots[quota.Name] = p.slots[members[0].Quota]
 		}
 	}
@@ -142,7 +142,7 @@ func (p *parser) fleet() *Fleet {
 	return f
 }
 
-// setting reads what concerns the run as a whole.
+// setting reads the keys that concern the run as a whole.
 func (p *parser) setting(f *Fleet, values map[string]*yaml.Node) {
 	if n, ok := values["title"]; ok {
 		f.Title = p.doc.Text(n, "title")
@@ -236,7 +236,7 @@ func (p *parser) limit(n *yaml.Node, quota string) Limit {
 	return limit
 }
 
-// quota reads the name of a limit that the file states.
+// quota reads the name of one of the file's limits.
 func (p *parser) quota(n *yaml.Node, values map[string]*yaml.Node) string {
 	v, ok := values["quota"]
 	if !ok {
@@ -294,7 +294,7 @@ func (p *parser) alone(n *yaml.Node, a *Alone) {
 	}
 }
 
-// span reads a length of time, or two with a dash between: 100ms-2s.
+// span reads a duration, or two with a dash between: 100ms-2s.
 func (p *parser) span(n *yaml.Node, what string, most time.Duration) Span {
 	from, to, isRange := strings.Cut(n.Value, "-")
 	if !isRange {
@@ -315,7 +315,7 @@ func (p *parser) span(n *yaml.Node, what string, most time.Duration) Span {
 	return Span{Least: least, Most: last}
 }
 
-// amounts reads a whole number, or two with a dash between: 200-480.
+// amounts reads an integer, or two with a dash between: 200-480.
 func (p *parser) amounts(n *yaml.Node, what string) Range {
 	from, to, isRange := strings.Cut(n.Value, "-")
 	if !isRange {

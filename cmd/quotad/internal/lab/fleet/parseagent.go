@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// defaultPatience is how long a call waits where nothing is said: as long as a governed HTTP call does.
+// defaultPatience is the default patience of a call, the same as that of a governed HTTP call.
 const defaultPatience = 30 * time.Second
 
 // agent reads one agent.
@@ -67,7 +67,7 @@ func (p *parser) agent(n *yaml.Node) *Agent {
 	return a
 }
 
-// agentName reads a name, which has to be a holder's: no pattern, since holder rules are made from it.
+// agentName reads a name. Holder rules are made from it, so it must be a valid holder name and no pattern.
 func (p *parser) agentName(n *yaml.Node) string {
 	name := p.doc.Text(n, "name")
 	if name == "" || len(name) > 100 {
@@ -81,7 +81,7 @@ func (p *parser) agentName(n *yaml.Node) string {
 	return name
 }
 
-// use reads what a call draws on.
+// use reads the amounts that a call draws.
 func (p *parser) use(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 	v, ok := values["use"]
 	if !ok {
@@ -123,7 +123,7 @@ func (p *parser) uses(v *yaml.Node, what string) (all []Use) {
 	return all
 }
 
-// times reads when an agent works, and how long its calls take.
+// times reads the agent's schedule and the duration of its calls.
 func (p *parser) times(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 	for _, span := range []struct {
 		key string
@@ -167,7 +167,7 @@ func (p *parser) times(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 	}
 }
 
-// absences reads when an agent is away.
+// absences reads the periods in which an agent is away.
 func (p *parser) absences(values map[string]*yaml.Node, key string) []Absence {
 	v, ok := values[key]
 	if !ok {
@@ -189,7 +189,7 @@ func (p *parser) absences(values map[string]*yaml.Node, key string) []Absence {
 	return all
 }
 
-// checkAgents checks what concerns all agents.
+// checkAgents checks rules that concern all agents.
 func (p *parser) checkAgents(f *Fleet, at []*yaml.Node) {
 	if len(f.Agents) == 0 {
 		p.doc.Fail(p.doc.Root, `it needs a list "agents:"`, "the fleet has no agents")

@@ -9,13 +9,13 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// expectKeys are the keys of what is expected.
+// expectKeys are the keys of expectations.
 var expectKeys = []string{
 	"binding", "utilisation", "classes", "longest_wait", "p99", "finish", "refused", "retries", "outage", "reclaimed", "stale_fences",
 	"alone_refused", "tasks", "chain",
 }
 
-// expect reads what is expected.
+// expect reads the expectations.
 func (p *parser) expect(n *yaml.Node) *Expect {
 	e := &Expect{
 		Classes: AnyOrder, LongestWait: make(map[quotav1.Class]time.Duration), P99: make(map[string]time.Duration), Retries: -1, Outage: -1,
@@ -70,7 +70,7 @@ func (p *parser) expect(n *yaml.Node) *Expect {
 	return e
 }
 
-// part reads a part of something.
+// part reads a fraction.
 func (p *parser) part(n *yaml.Node, what string, least, most float64) float64 {
 	part := p.doc.Float(n, what)
 	if part < least || part > most {
@@ -79,7 +79,7 @@ func (p *parser) part(n *yaml.Node, what string, least, most float64) float64 {
 	return part
 }
 
-// canFail refuses what is expected of nobody: it would hold whatever happens.
+// canFail rejects an expectation that matches no agent: it would always hold.
 func (p *parser) canFail(n *yaml.Node, f *Fleet) {
 	e, drawn := f.Expect, f.Draws(f.Expect.Binding)
 	there, budgets := make(map[quotav1.Class]bool), false
@@ -110,7 +110,7 @@ var (
 	expectChainKeys = []string{"complete", "sequential", "kept_back", "alone_wave"}
 )
 
-// expectTasks reads what is expected of tasks with retry budgets.
+// expectTasks reads the expectations of tasks with retry budgets.
 func (p *parser) expectTasks(n *yaml.Node) *ExpectTasks {
 	e := &ExpectTasks{Unfinished: -1, Attempts: -1, Shelved: map[string]int64{}, Outcomes: make(map[Outcome]int64)}
 	values := p.doc.Mapping(n, "tasks", expectTasksKeys...)
@@ -152,7 +152,7 @@ func (p *parser) burnt(values map[string]*yaml.Node, key string) map[string]int6
 	return amounts
 }
 
-// expectChain reads what is expected of agents that hand work on.
+// expectChain reads the expectations of agents that continue each other's work.
 func (p *parser) expectChain(n *yaml.Node) *ExpectChain {
 	e := &ExpectChain{}
 	values := p.doc.Mapping(n, "chain", expectChainKeys...)

@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Bounds and defaults of retry budgets, as the cluster has them.
+// Bounds and defaults of retry budgets, the same as the cluster's.
 const (
 	defaultFailures = 3
 	mostFailures    = 100
@@ -32,7 +32,7 @@ func outcomeWords(outcomes []Outcome) []string {
 	return words
 }
 
-// message reads what a tool prints, and what that means.
+// message reads a tool's output and its meaning.
 func (p *parser) message(n *yaml.Node, values map[string]*yaml.Node) (says string, means Outcome) {
 	if v, ok := values["says"]; ok {
 		if says = p.doc.Text(v, "says"); len(says) == 0 || len(says) > mostSaid {
@@ -80,7 +80,7 @@ func (p *parser) retry(n *yaml.Node, a *Agent) *Retry {
 	return r
 }
 
-// end reads how attempts end.
+// end reads the end of some attempts.
 func (p *parser) end(n *yaml.Node) End {
 	e := End{Exit: 1}
 	values := p.doc.Mapping(n, "an end", endKeys...)
@@ -103,7 +103,7 @@ func (p *parser) end(n *yaml.Node) End {
 	return e
 }
 
-// follows reads who hands work on to an agent.
+// follows reads the agents whose work an agent continues.
 func (p *parser) follows(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 	v, ok := values["follows"]
 	if !ok {
@@ -129,7 +129,7 @@ func (p *parser) follows(n *yaml.Node, values map[string]*yaml.Node, a *Agent) {
 	}
 }
 
-// agent returns a description by its name; nil: there is none.
+// agent returns a description by its name; nil: unknown.
 func (f *Fleet) agent(name string) *Agent {
 	if i := slices.IndexFunc(f.Agents, func(a *Agent) bool { return a.Name == name }); i >= 0 {
 		return f.Agents[i]
@@ -137,7 +137,7 @@ func (f *Fleet) agent(name string) *Agent {
 	return nil
 }
 
-// countHandedOn counts the tasks of agents that follow others: as many as all of these have.
+// countHandedOn counts the tasks of agents that follow others: the minimum of the numbers of these.
 func (p *parser) countHandedOn(f *Fleet) {
 	if p.doc.Err() != nil {
 		return
@@ -161,7 +161,7 @@ func (p *parser) countHandedOn(f *Fleet) {
 	}
 }
 
-// workflows reads workflows, whose steps have to be agents.
+// workflows reads workflows, whose steps must be agents.
 func (p *parser) workflows(n *yaml.Node, f *Fleet) []*quotav1.Workflow {
 	all := quotafile.Workflows(p.doc, n)
 	holders := map[string]bool{}

@@ -2,56 +2,57 @@ package fleet
 
 import "time"
 
-// Outcome says how an attempt of a task with a retry budget ended, in the words of docs/tasks.md.
+// Outcome is how an attempt of a task with a retry budget ended, in the terms of docs/tasks.md.
 type Outcome string
 
 // The outcomes.
 const (
 	// Done: the task is done.
 	Done Outcome = "done"
-	// Failed: one failure of its budget is used up.
+	// Failed: it used up one failure of its budget.
 	Failed Outcome = "failed"
-	// Saturated: the provider had too much to do, or was called too fast.
+	// Saturated: the provider was overloaded, or was called too fast.
 	Saturated Outcome = "saturated"
 	// PlanExhausted: the plan is used up.
 	PlanExhausted Outcome = "plan_exhausted"
-	// FinishedThenLimited: the work was finished before a limit was met.
+	// FinishedThenLimited: the work was finished before the attempt hit a limit.
 	FinishedThenLimited Outcome = "finished_then_limited"
-	// Lost: nothing was heard of it until its deadline.
+	// Lost: it was not renewed before its deadline.
 	Lost Outcome = "lost"
 )
 
-// Outcomes are all of them; what a tool says can mean all but the last.
+// Outcomes are all outcomes; a tool's output can mean all except the last.
 var Outcomes = []Outcome{Done, Failed, Saturated, PlanExhausted, FinishedThenLimited, Lost}
 
-// Retry is a task's retry budget: its attempts are begun by permission, and end with an outcome.
+// Retry is a task's retry budget: an attempt begins only with permission, and ends with an outcome.
 type Retry struct {
-	// MaxFailures is at how many failures a task is shelved.
+	// MaxFailures is the number of failures at which a task is shelved.
 	MaxFailures int
-	// TTL is how long an attempt lives after its runner's last word.
+	// TTL is how long an attempt lives after its last renewal.
 	TTL time.Duration
-	// Quotas are told of the limits that an attempt meets; while one is closed nothing begins.
+	// Quotas are the quotas to which the limits of an attempt are reported; while one is closed no attempt begins.
 	Quotas []string
-	// Load is what each attempt draws before it does anything: its prompt.
+	// Load is what each attempt draws before it does anything else: its prompt.
 	Load []Use
-	// Ends are the ends of some tasks' attempts. All others are done when their calls are made.
+	// Ends are the ends of some tasks' attempts. All other attempts are done when they have made their calls.
 	Ends []End
 }
 
-// End is how attempts of one task end that made all their calls.
+// End is the end of some attempts that made all their calls.
 type End struct {
-	// Task is the task's number, from 1, or 0 for all; Times how many of its attempts end so, the first ones; 0: all.
+	// Task is the task's number, from 1; 0: all tasks. Times is the number of its first attempts that end in this way; 0:
+	// all.
 	Task, Times int
-	// Finished: the work was finished, and the tool said so.
+	// Finished: the work was finished, and the tool's output said so.
 	Finished bool
-	// Says is what the tool prints then, Exit its exit code.
+	// Says is the tool's output then, Exit its exit code.
 	Says string
 	Exit int
-	// Means is what the attempt has to be taken for; empty: nothing is expected.
+	// Means is the expected classification of the attempt; empty: nothing is expected.
 	Means Outcome
 }
 
-// Of returns how the nth attempt of a task ends; nil: it is done.
+// Of returns the end of a task's nth attempt; nil: it is done.
 func (r *Retry) Of(task, attempt int) *End {
 	for i := range r.Ends {
 		if e := &r.Ends[i]; (e.Task == 0 || e.Task == task) && (e.Times == 0 || attempt <= e.Times) {
@@ -61,34 +62,37 @@ func (r *Retry) Of(task, attempt int) *End {
 	return nil
 }
 
-// ExpectTasks is what must hold of tasks with retry budgets. Always expected is that none fails more often than its budget
-// says, and that what an attempt met is taken for what the file says that it means.
+// ExpectTasks is what tasks with retry budgets must show. In every run, no task may fail more often than its budget allows,
+// and each attempt must be classified as the file says.
 type ExpectTasks struct {
-	// Delays are the pauses after a task's first failure, its second, and so on; the last one holds for all later ones.
+	// Delays are the pauses after a task's first failure, its second, and so on; the last one applies to all later
+	// failures.
 	Delays []time.Duration
-	// Shelved is how many tasks are shelved in the end, by agent; of others none may be.
+	// Shelved is the number of shelved tasks at the end, by agent; for other agents 0.
 	Shelved map[string]int64
-	// Unfinished is the most tasks that may be neither done nor shelved in the end; -1: any number.
+	// Unfinished is the maximum number of tasks that are neither done nor shelved at the end; -1: any number.
 	Unfinished int64
-	// Outcomes is how many attempts must end so, at least: what is expected of them must be seen to happen.
+	// Outcomes is the minimum number of attempts with each outcome: expected outcomes must occur.
 	Outcomes map[Outcome]int64
-	// Attempts is the most attempts of one task; -1: any number. AloneAttempts is how many, at least, the task with the
-	// most makes alone.
+	// Attempts is the maximum number of attempts of one task; -1: any number. AloneAttempts is the minimum, alone, for the
+	// task with the most attempts.
 	Attempts, AloneAttempts int64
-	// Burnt is the most, by quota, that attempts may draw which did not finish their task; AloneBurnt the least that
-	// they must draw alone.
+	// Burnt is the maximum amount, by quota, that attempts draw without finishing their task; AloneBurnt is the minimum of
+	// that amount alone.
 	Burnt, AloneBurnt map[string]int64
 }
 
-// ExpectChain is what must hold of agents that hand work on. Always expected is that, while a workflow goes one at a time,
-// no two of its steps call at once, and that nobody upstream of a step that the provider refused is granted a call before it.
+// ExpectChain is what agents that continue each other's work must show. In every run, while a workflow runs one step at a
+// time, no two of its steps may call at once. No step upstream of one that the provider refused may be granted a call
+// before it.
 type ExpectChain struct {
-	// Complete: all tasks that are counted are finished.
+	// Complete: all tasks of limited number are finished.
 	Complete bool
-	// Sequential is how often, at least, a workflow goes one at a time. In the end none may.
+	// Sequential is the minimum number of times that a workflow switches to one step at a time. At the end none may be in
+	// that state.
 	Sequential int64
-	// KeptBack is how many calls, at least, back-pressure keeps back.
+	// KeptBack is the minimum number of calls that back-pressure delays.
 	KeptBack int64
-	// AloneWave is the least that a period of the binding quota sees alone after an outage: the second wave.
+	// AloneWave is the minimum peak of the binding quota in one period after an outage, alone: the second wave.
 	AloneWave int64
 }

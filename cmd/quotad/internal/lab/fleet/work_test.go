@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// works has tasks with retry budgets, and agents that hand work on.
+// works has tasks with retry budgets, and agents that continue each other's work.
 const works = `
 quotas:
   - name: requests

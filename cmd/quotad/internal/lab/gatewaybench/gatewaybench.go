@@ -1,5 +1,5 @@
-// Package gatewaybench measures what the gateway adds to a call: next to the provider alone and a plain reverse proxy, in one run, with
-// the same load generator and the same fake provider. `quotad bench gateway` runs it.
+// Package gatewaybench measures what the gateway adds to a call, compared with the provider alone and with a plain reverse
+// proxy. All run in one process, with the same load generator and the same fake provider. `quotad bench gateway` runs it.
 package gatewaybench
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
-// The names of what is measured.
+// The names of the works.
 const (
 	Direct      = "provider alone"
 	Proxy       = "httputil.ReverseProxy"
@@ -29,7 +29,7 @@ const (
 	EventPassed = "event of a stream, gateway"
 )
 
-// Sizes of a call, in bytes, and the callers of the closed loop.
+// Sizes of a call, in bytes, and the number of callers of the closed loop.
 const (
 	requestSize = 4 << 10
 	answerSize  = 1 << 10
@@ -37,7 +37,7 @@ const (
 	callers     = 32
 )
 
-// Results are the measurements, with what a waiting call takes.
+// Results are the measurements, with the cost of a waiting call.
 type Results struct {
 	*bench.Results
 
@@ -102,19 +102,20 @@ reach; takes arrive at 5,000 per second, but at most at 70 % of what callers tha
 	return cmd
 }
 
-// Rates are the arrivals per second of the open loops, the same in all rounds. What is 0 is chosen when the first round starts.
+// Rates are the arrivals per second of the open loops, the same in all rounds. Zero rates are chosen when the first round
+// starts.
 type Rates struct{ Calls, Takes float64 }
 
 const (
-	// calibration is how long each path is measured to choose a rate.
+	// calibration is how long each path is measured in order to choose a rate.
 	calibration = 2 * time.Second
-	// ofProxy, ofCommits and ofTakes are how much of the most that is reached arrives: the machine must not be busy, since busy ones show
-	// queues and not what a path adds.
+	// ofProxy, ofCommits and ofTakes are the fractions of the maximum rates that arrive. The machine must not be busy: a
+	// busy one shows queues, and not what a path adds.
 	ofProxy, ofCommits, ofTakes = 0.25, 0.5, 0.7
 	mostTakes                   = 5_000
 )
 
-// choose chooses the rates that are not given.
+// choose chooses the missing rates.
 func (r *Rates) choose(ctx context.Context, p *paths) error {
 	if r.Calls == 0 {
 		proxy, err := p.reached(ctx, Proxy, calibration)
@@ -140,7 +141,7 @@ func (r *Rates) choose(ctx context.Context, p *paths) error {
 // rounded rounds a rate down to tens.
 func rounded(rate float64) float64 { return max(10*float64(int(rate/10)), 10) }
 
-// System is what is measured, with nodes of a binary.
+// System is the system to measure, with nodes of a binary.
 func System(binary string, rates *Rates) bench.System {
 	return bench.System{
 		Name:    "gateway",

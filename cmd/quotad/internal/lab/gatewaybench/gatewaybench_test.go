@@ -12,7 +12,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/local/localtest"
 )
 
-// TestMain is quotad itself when it is called like it: the nodes, and the gateway whose memory is read, are processes of this binary.
+// TestMain runs quotad if the arguments are those of quotad: the nodes, and the gateway whose memory is read, are processes
+// of this binary.
 func TestMain(m *testing.M) { localtest.Main(m) }
 
 // names are all works, in the order in which they run.
@@ -38,7 +39,7 @@ func start(t *testing.T) bench.Running {
 	return running
 }
 
-// Each path that is measured answers, also several callers at once.
+// TestA33_EachPathAnswers: each measured path answers, also with concurrent callers.
 func TestA33_EachPathAnswers(t *testing.T) {
 	running := start(t)
 	if n := len(running.PIDs()); n != 3 {
@@ -66,7 +67,7 @@ func TestA33_EachPathAnswers(t *testing.T) {
 	}
 }
 
-// Calls wait, and the memory of the process that holds them is read.
+// TestHold_ReadsMemoryWhileCallsWait: Hold reads the memory of the process that holds the waiting calls.
 func TestHold_ReadsMemoryWhileCallsWait(t *testing.T) {
 	if testing.Short() {
 		t.Skip("four processes")
@@ -84,7 +85,8 @@ func TestHold_ReadsMemoryWhileCallsWait(t *testing.T) {
 	}
 }
 
-// What the gateway adds is the difference to what it is compared with; what was not measured is no row.
+// TestGoals_CompareWithTheReverseProxy: the gateway adds the difference to the path that it is compared with. Paths without
+// measurements have no row.
 func TestGoals_CompareWithTheReverseProxy(t *testing.T) {
 	run := func(work string, offered, perSecond float64, p50, p99 int64) bench.Run {
 		return bench.Run{

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
 )
 
-// What is aimed at. None of it is a condition: a machine that does something else misses it, and a faster one proves nothing.
+// The goals. None is a condition: a busy machine misses them, and a faster one proves nothing.
 const (
 	ungovernedP50 = 25 * time.Microsecond
 	batchedP50    = 80 * time.Microsecond
@@ -22,7 +22,8 @@ const (
 	waitingBytes  = 40_000
 )
 
-// Goals prints what the gateway adds to the paths that it is compared with, and what is aimed at. What was not measured is left out.
+// Goals prints what the gateway adds to the paths that it is compared with, and the goals. It omits paths without
+// measurements.
 func (r *Results) Goals(out io.Writer, rates Rates) error {
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	_, _ = fmt.Fprintln(rows, "\nCOMPARED\tMEASURED\tGOAL")
@@ -58,8 +59,8 @@ func (r *Results) Goals(out io.Writer, rates Rates) error {
 	return rows.Flush()
 }
 
-// delay returns how late the generator began a call of an open loop, in the middle: timers wake up to a millisecond late, which is more
-// than a take lasts.
+// delay returns the median of how late the generator began the calls of an open loop. Timers fire up to a millisecond late,
+// which is longer than a take.
 func delay(s bench.Summary) time.Duration {
 	var late []float64
 	for _, run := range s.Runs {
@@ -70,7 +71,7 @@ func delay(s bench.Summary) time.Duration {
 	return time.Duration(bench.Median(late)) * time.Microsecond
 }
 
-// most writes a goal; 0: there is none.
+// most formats a goal; 0: none.
 func most(d time.Duration) string {
 	if d == 0 {
 		return "-"

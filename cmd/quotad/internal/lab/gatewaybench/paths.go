@@ -25,12 +25,12 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// paths are the ways that serve.
+// paths are the running paths of a call.
 type paths struct {
 	nursery *local.Nursery
 	cluster *local.Cluster
 	gateway *gateway.Gateway
-	// child is the gateway that is a process of its own; nil: none is.
+	// child is a gateway in a process of its own; nil: none.
 	child   *local.Child
 	servers []*http.Server
 	through *http.Client
@@ -63,7 +63,7 @@ func start(ctx context.Context, binary, dir string) (_ *paths, err error) {
 	plain := &httputil.ReverseProxy{
 		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
 		FlushInterval: -1, Transport: &http.Transport{MaxIdleConnsPerHost: 1_000, DisableCompression: true},
-		ErrorLog: log.New(io.Discard, "", 0), // streams break off when all stops
+		ErrorLog: log.New(io.Discard, "", 0), // streams break off when everything stops
 	}
 	if p.proxy, err = p.serve(ctx, plain); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func start(ctx context.Context, binary, dir string) (_ *paths, err error) {
 	return p, bench.Retry(ctx, func(ctx context.Context) error { return p.call(ctx, http.MethodGet, p.door+"/readyz", nil) })
 }
 
-// startCluster starts three nodes with the quotas. What was started stops with the nursery.
+// startCluster starts three nodes with the quotas. The nursery stops them.
 func startCluster(ctx context.Context, nursery *local.Nursery, dir string) (*local.Cluster, error) {
 	c, err := local.NewCluster(nursery, dir)
 	if err != nil {
@@ -102,8 +102,8 @@ func startCluster(ctx context.Context, nursery *local.Nursery, dir string) (*loc
 	return c, c.Ready(ctx, quotas())
 }
 
-// The quotas besides those of models: of calls and of takes out of a batch. The limit is far above what can be asked for here: nothing is
-// refused.
+// The quotas other than those of models: one of calls and one of takes from a batch. The limit is far above any rate here,
+// so nothing is refused.
 const (
 	batched = "bench/calls"
 	taken   = "bench/take"
@@ -117,7 +117,7 @@ func quotas() *quotav1.ApplyQuotasRequest {
 	for _, name := range []string{"openai/m/requests", "openai/m/tokens", batched, taken} {
 		quota := &quotav1.Quota{
 			Name: name, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: limit, Per: durationpb.New(time.Minute)}},
-			Settle: quotav1.SettleMode_SETTLE_MODE_MAX, // no batch serves what answers settle
+			Settle: quotav1.SettleMode_SETTLE_MODE_MAX, // batches do not serve quotas that answers settle
 		}
 		if strings.HasSuffix(name, "/tokens") {
 			quota.Settle, quota.DefaultEstimate = quotav1.SettleMode_SETTLE_MODE_ACTUAL, 1
@@ -140,7 +140,7 @@ func (p *paths) serve(ctx context.Context, handler http.Handler) (string, error)
 	return "http://" + listener.Addr().String(), nil
 }
 
-// prompt returns the body of a call of about so many bytes.
+// prompt returns the body of a call of about size bytes.
 func prompt(size int) []byte {
 	return []byte(`{"model":"m","max_tokens":100,"messages":[{"role":"user","content":"` + strings.Repeat("word ", size/5) + `"}]}`)
 }
@@ -153,7 +153,7 @@ var (
 		`"}}],"usage":{"prompt_tokens":1024,"completion_tokens":100,"total_tokens":1124}}`)
 )
 
-// answer is the provider: it reads the call and answers, or sends the events of a stream.
+// answer is the provider's handler: it reads the call and answers, or sends the events of a stream.
 func (p *paths) answer(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	if id := r.URL.Query().Get(streamID); id != "" {
@@ -227,10 +227,10 @@ func (p *paths) Works() []bench.Work {
 	}
 }
 
-// longRate bounds the arrivals of calls with long prompts, which are 50 times as much to copy.
+// longRate bounds the arrivals of calls with long prompts, which are 50 times as long to copy.
 const longRate = 100
 
-// reached returns how many calls a second a path serves for callers that wait, measured for a length of time.
+// reached returns the calls per second of a path in a closed loop of the given length.
 func (p *paths) reached(ctx context.Context, name string, length time.Duration) (float64, error) {
 	for _, w := range p.Works() {
 		if w.Name != name {
@@ -260,7 +260,7 @@ func (p *paths) reached(ctx context.Context, name string, length time.Duration) 
 	return 0, fmt.Errorf("unknown work %q", name)
 }
 
-// PIDs implements bench.Running: those of the nodes.
+// PIDs implements bench.Running: it returns those of the nodes.
 func (p *paths) PIDs() []int { return p.cluster.PIDs() }
 
 // Stop implements bench.Running.
@@ -274,7 +274,7 @@ func (p *paths) Stop() {
 	}
 	p.through.CloseIdleConnections()
 	if p.child != nil {
-		local.Stop(5*time.Second, p.child) // before the nodes, at which it settles what is over
+		local.Stop(5*time.Second, p.child) // before the nodes, because it settles calls there
 	}
 	if p.cluster != nil {
 		p.cluster.Stop()

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Calls from a batch ask the cluster for none of their own, and what a path reaches is known.
+// TestPaths_BatchServesCalls: calls from a batch send no requests of their own to the cluster, and reached measures a path.
 func TestPaths_BatchServesCalls(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three processes")

@@ -11,18 +11,18 @@ import (
 	"sync/atomic"
 )
 
-// streamID is the parameter by which the provider knows a stream.
+// streamID is the query parameter with the id of a stream.
 const streamID = "stream"
 
 // event is one event of a chat's stream.
 const event = "data: {\"object\":\"chat.completion.chunk\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"word word\"}}]}\n\n"
 
-// asking returns the body that asks a model for a stream.
+// asking returns the body of a request to a model for a stream.
 func asking(model string) []byte {
 	return []byte(`{"model":"` + model + `","max_tokens":100,"stream":true,"messages":[]}`)
 }
 
-// events are the streams of the provider, which sends an event when it is asked for one.
+// events are the provider's streams. The provider sends an event on each request for one.
 type events struct {
 	ctx  context.Context
 	stop context.CancelFunc
@@ -37,7 +37,7 @@ func newEvents() *events {
 	return &events{ctx: ctx, stop: stop, asks: map[string]chan struct{}{}}
 }
 
-// add returns a new stream's id, and what asks for its events.
+// add returns a new stream's id, and the channel that requests its events.
 func (e *events) add() (id string, ask chan struct{}) {
 	id, ask = strconv.FormatInt(e.next.Add(1), 10), make(chan struct{})
 	e.mu.Lock()
@@ -71,7 +71,7 @@ type streams struct {
 	through *http.Client
 	at      string
 	body    []byte
-	// idle has the streams that carry none; nil: one to open.
+	// idle has the streams without an event in flight; nil: one to open.
 	idle chan *stream
 }
 
@@ -88,7 +88,7 @@ func newStreams(e *events, through *http.Client, at string, body []byte) *stream
 	return s
 }
 
-// event has the provider send an event on an idle stream and reads it.
+// event makes the provider send an event on an idle stream, and reads it.
 func (s *streams) event(ctx context.Context) error {
 	var on *stream
 	select {
@@ -109,7 +109,7 @@ func (s *streams) event(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	for range 2 { // its line, and the empty one
+	for range 2 { // the event's line and an empty one
 		if _, err := on.in.ReadSlice('\n'); err != nil {
 			return fmt.Errorf("%s: a stream broke off: %w", s.at, err)
 		}
@@ -117,7 +117,7 @@ func (s *streams) event(ctx context.Context) error {
 	return nil
 }
 
-// open opens a stream, which outlives the call that needed it first.
+// open opens a stream, which outlives the call that opened it.
 func (s *streams) open() (*stream, error) {
 	id, ask := s.events.add()
 	r, err := newCall(s.events.ctx, http.MethodPost, s.at+"?"+streamID+"="+id, s.body)

@@ -18,18 +18,19 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback"
 )
 
-// narrow is the model of which one call at a time is granted.
+// narrow is the model with one concurrent call.
 const narrow = "narrow"
 
-// Waiting is what calls that wait in the queue take.
+// Waiting is the memory of calls that wait in the queue.
 type Waiting struct {
-	// Calls is how many waited; Before and After are the resident bytes of the gateway's process without and with them.
+	// Calls is the number of waiting calls; Before and After are the resident bytes of the gateway's process without and
+	// with them.
 	Calls  int   `json:"calls"`
 	Before int64 `json:"before"`
 	After  int64 `json:"after"`
 }
 
-// Each returns the bytes of one waiting call.
+// Each returns the bytes per waiting call.
 func (w Waiting) Each() int64 { return (w.After - w.Before) / int64(max(w.Calls, 1)) }
 
 // waitingYAML is the configuration of the gateway whose memory is read: its address, the nodes, and the provider.
@@ -41,8 +42,8 @@ upstreams:
   openai: {base: %q, plain: true}
 `
 
-// Hold has so many calls wait at a gateway in a process of its own, and reads its memory before and meanwhile. Callers are in this
-// process.
+// Hold makes calls wait at a gateway in a process of its own, and reads its memory before and during the wait. The callers
+// are in this process.
 func Hold(ctx context.Context, binary, dir string, calls int) (w Waiting, err error) {
 	below, err := os.MkdirTemp(dir, "waiting-")
 	if err != nil {
@@ -63,7 +64,7 @@ func Hold(ctx context.Context, binary, dir string, calls int) (w Waiting, err er
 	if err != nil {
 		return w, err
 	}
-	// A stream has the one slot, and calls of another model show what the process needs anyway.
+	// A stream occupies the only slot. Calls of another model warm the process up, so that its own needs are in Before.
 	if _, err = newStreams(p.events, p.through, p.door+"/openai"+chat, asking(narrow)).open(); err != nil {
 		return w, err
 	}
@@ -80,7 +81,7 @@ func Hold(ctx context.Context, binary, dir string, calls int) (w Waiting, err er
 	return w, err
 }
 
-// startGateway starts a gateway as a process, and returns its number when it serves.
+// startGateway starts a gateway as a process, and returns its process id once it serves.
 func (p *paths) startGateway(ctx context.Context, dir string) (pid int, err error) {
 	addresses, err := loopback.Free(1)
 	if err != nil {
@@ -103,7 +104,7 @@ func (p *paths) startGateway(ctx context.Context, dir string) (pid int, err erro
 	return child.PID(), bench.Retry(ctx, func(ctx context.Context) error { return p.call(ctx, http.MethodGet, p.door+"/readyz", nil) })
 }
 
-// held has calls wait, and returns the resident bytes of the gateway while they do.
+// held makes calls wait, and returns the gateway's resident bytes during the wait.
 func (p *paths) held(ctx context.Context, pid, calls int) (bytes int64, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup

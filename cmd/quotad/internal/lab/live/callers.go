@@ -20,19 +20,19 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// callers are a fleet's agents towards the outside: one client of quotad for each, as each is a process of its own in life.
+// callers are the outside of a fleet's agents. Each agent has its own client of quotad, as if it were a process of its own.
 type callers struct {
 	server *server
 	base   *http.Transport
 	quotad []*client.Client
-	// through calls through quotad, by holder; straight does without it.
+	// through has clients that call through quotad, by holder; straight calls without quotad.
 	through  map[string]*http.Client
 	straight *http.Client
-	// numbers are those of attempts.
+	// numbers is the counter that numbers attempts.
 	numbers atomic.Int64
 }
 
-// newCallers returns the callers of a fleet; without nodes of quotad they only call straight.
+// newCallers returns the callers of a fleet; without nodes of quotad they call the provider directly.
 func newCallers(f *fleet.Fleet, nodes []string) (*callers, error) {
 	base := &http.Transport{MaxIdleConnsPerHost: fleet.MaxAgents, DisableCompression: true}
 	c := &callers{base: base, through: map[string]*http.Client{}}
@@ -54,7 +54,7 @@ func newCallers(f *fleet.Fleet, nodes []string) (*callers, error) {
 	return c, nil
 }
 
-// close closes the clients, which gives back what was not spent.
+// close closes the clients, which returns unspent amounts.
 func (c *callers) close() error {
 	var errs []error
 	for _, q := range c.quotad {
@@ -64,7 +64,7 @@ func (c *callers) close() error {
 	return errors.Join(errs...)
 }
 
-// outgoingKey is the key of a request's call in its context.
+// outgoingKey is the context key of a request's call.
 type outgoingKey struct{}
 
 func outgoing(r *http.Request) *sim.Outgoing {
@@ -72,7 +72,7 @@ func outgoing(r *http.Request) *sim.Outgoing {
 	return out
 }
 
-// match says what a request draws on.
+// match returns the amounts that a request draws.
 func (c *callers) match(r *http.Request) client.Call {
 	out := outgoing(r)
 	call := client.Call{Resources: map[string]string{}, Usage: map[string]string{}}
@@ -96,14 +96,14 @@ func (c *callers) Send(ctx context.Context, out *sim.Outgoing) (provider.Answer,
 	return c.post(ctx, c.straight, out)
 }
 
-// How long a caller waits before it asks quotad again.
+// The pauses before a caller asks quotad again.
 const (
-	// afterNothing is the pause where no answer came, leastPause how long a refusal is believed at least.
+	// afterNothing is the pause if no answer arrived; leastPause is the minimum pause after a refusal.
 	afterNothing = 200 * time.Millisecond
 	leastPause   = 250 * time.Millisecond
 )
 
-// Call implements sim.Outside. A refusal by quotad is not the end: the agent asks again when it is worth it.
+// Call implements sim.Outside. After a refusal by quotad the agent asks again when that may succeed.
 func (c *callers) Call(ctx context.Context, out *sim.Outgoing) (bool, error) {
 	if !out.GiveUp.IsZero() {
 		var cancel context.CancelFunc
@@ -116,9 +116,9 @@ func (c *callers) Call(ctx context.Context, out *sim.Outgoing) (bool, error) {
 			return true, nil
 		}
 		if ctx.Err() != nil {
-			return false, nil // its time is up
+			return false, nil // its time is over
 		}
-		// The transport has sent again what the provider refused, as often as it does.
+		// The transport has made its own retries after refusals of the provider.
 		wait, again := said.RetryAfter, out.GiveUp.IsZero()
 		if err != nil {
 			if wait, again = worthAnother(err); !again && !errors.As(err, new(*client.RefusalError)) {
@@ -131,7 +131,7 @@ func (c *callers) Call(ctx context.Context, out *sim.Outgoing) (bool, error) {
 	}
 }
 
-// worthAnother says when a call that quotad did not allow is worth another try, if ever.
+// worthAnother reports whether a call that quotad did not allow should be tried again, and after which pause.
 func worthAnother(err error) (wait time.Duration, again bool) {
 	var refusal *client.RefusalError
 	var unknown *client.UnknownOutcomeError
@@ -139,7 +139,7 @@ func worthAnother(err error) (wait time.Duration, again bool) {
 	case errors.As(err, &refusal) && refusal.RetryAfter < 0:
 		return 0, false
 	case errors.Is(err, client.ReasonCannotServeInTime), errors.Is(err, client.ReasonWaitExpired):
-		// Longer than one Reserve can wait: back in the queue a while before.
+		// The wait exceeds that of one Reserve: return to the queue some time before.
 		return max(min(refusal.RetryAfter, client.MaxWait)-client.MaxWait/2, leastPause), true
 	case refusal != nil:
 		return max(refusal.RetryAfter, leastPause), true
@@ -149,7 +149,7 @@ func worthAnother(err error) (wait time.Duration, again bool) {
 	return 0, false
 }
 
-// post sends a call and returns what the provider answers in the end.
+// post sends a call and returns the provider's last answer.
 func (c *callers) post(ctx context.Context, through *http.Client, out *sim.Outgoing) (said provider.Answer, err error) {
 	body, err := json.Marshal(order{Holder: out.Holder, Amounts: out.Charged, Work: out.Work})
 	if err != nil {
@@ -174,7 +174,8 @@ func (c *callers) post(ctx context.Context, through *http.Client, out *sim.Outgo
 	return said, fmt.Errorf("the provider answered %s to %s", response.Status, body)
 }
 
-// answerOf returns what a response says. A provider's refusal without a time to come back has its reset instead.
+// answerOf returns the content of a response. If a refusal has no Retry-After, RetryAfter is the time until the provider's
+// reset.
 func answerOf(response *http.Response) provider.Answer {
 	said := provider.Answer{Refused: response.StatusCode != http.StatusOK, Outage: response.Header.Get(outageHeader) != ""}
 	if !said.Refused {
@@ -188,7 +189,7 @@ func answerOf(response *http.Response) provider.Answer {
 	return said
 }
 
-// attempts is the way to the provider below quotad's transport: each attempt that is really written is told to the run.
+// attempts is the transport to the provider, below quotad's transport: it reports each written attempt to the run.
 type attempts struct{ *callers }
 
 // RoundTrip implements http.RoundTripper.
@@ -207,7 +208,7 @@ func (a attempts) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	sent() // the base may tell of it late
+	sent() // the base may report the write later than the answer
 	out.Answered(answerOf(response))
 	return response, nil
 }

@@ -19,7 +19,8 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback"
 )
 
-// loops are programs that make call after call at a base URL, in four languages: those of make test-clients, by the names of their agents.
+// loops are programs that make call after call at a base URL, in four languages: those of make test-clients, by the names
+// of their agents.
 var loops = map[string][]string{
 	"node-1": {"node", "loop.mjs"}, "node-2": {"node", "loop.mjs"}, "node-3": {"node", "loop.mjs"},
 	"go-1": {"./openai-go", "loop"}, "go-2": {"./openai-go", "loop"},
@@ -36,7 +37,7 @@ upstreams:
   openai: {base: %q, plain: true}
 `
 
-// lostCalls are the lines of programs that were not served a call.
+// lostCalls are the output lines for calls that were not served.
 type lostCalls struct {
 	mu    sync.Mutex
 	lines []string
@@ -51,8 +52,9 @@ func (l *lostCalls) hear(name string, line []byte) {
 	l.lines = append(l.lines, name+": "+string(line))
 }
 
-// TestClients_NineOnOneKeyForFiveMinutes: nine clients in four languages share a key through one gateway, whose provider allows 60 requests
-// and 60,000 tokens in any minute, and the leader is killed. The provider refuses nothing, its limit is used, and no call is lost.
+// TestClients_NineOnOneKeyForFiveMinutes: nine clients in four languages share a key through one gateway. The provider
+// allows 60 requests and 60,000 tokens in any minute, and the leader is killed. The provider refuses nothing, its limit is
+// used, and no call is lost.
 func TestClients_NineOnOneKeyForFiveMinutes(t *testing.T) {
 	clients := os.Getenv("QUOTAD_CLIENTS")
 	if clients == "" {
@@ -102,7 +104,7 @@ func TestClients_NineOnOneKeyForFiveMinutes(t *testing.T) {
 	}
 }
 
-// startLoopGateway starts a gateway and returns its URL when it serves.
+// startLoopGateway starts a gateway and returns its URL once it serves.
 func startLoopGateway(t *testing.T, dir string, cluster *local.Cluster, provider string) (url string, stop func()) {
 	t.Helper()
 	addresses, err := loopback.Free(1)

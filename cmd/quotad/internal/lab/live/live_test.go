@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// TestMain is quotad itself when it is called like it: a run starts its own binary, which here is this one.
+// TestMain runs quotad if the arguments are those of quotad: a run starts its own binary, which is this test binary.
 func TestMain(m *testing.M) { localtest.Main(m) }
 
 func writers(t *testing.T) *fleet.Fleet {
@@ -35,8 +35,8 @@ func play(t *testing.T, f *fleet.Fleet, side sim.Side) *live.Outcome {
 	return o
 }
 
-// Real nodes, of which the leader is killed, a real provider and real clients: everything gets done, and the provider never
-// sees more than its limit.
+// TestSixWritersWhoseLeaderIsKilled: with real nodes whose leader is killed, a real provider and real clients, all work
+// gets done, and the provider never sees more than its limit.
 func TestSixWritersWhoseLeaderIsKilled(t *testing.T) {
 	f := writers(t)
 	o := play(t, f, sim.Governed)
@@ -58,11 +58,11 @@ func TestSixWritersWhoseLeaderIsKilled(t *testing.T) {
 	}
 }
 
-// The same provider refuses who asks nobody: so a run without refusals means something.
+// TestSixWritersAlone: the same provider refuses calls without quotad, so a run without refusals is meaningful.
 func TestSixWritersAlone(t *testing.T) {
 	f := writers(t)
 	for _, a := range f.Agents {
-		a.Calls, a.Parallel = 4, 4 // 24 calls at once
+		a.Calls, a.Parallel = 4, 4 // 24 concurrent calls
 	}
 	f.Alone.First, f.Alone.Pause = f.Network.Most, f.Network.Most
 	o := play(t, f, sim.Alone)
@@ -75,8 +75,8 @@ func TestSixWritersAlone(t *testing.T) {
 	}
 }
 
-// Calls on quotas of every kind, whose use is other than estimated: what the client settles, holds and reports leaves room for
-// the rest.
+// TestEveryKindOfQuota: calls on quotas of every kind use less than estimated. The client's settlements and reports leave
+// room for the remaining calls.
 func TestEveryKindOfQuota(t *testing.T) {
 	f, err := fleet.Parse("kinds", []byte(`
 for: 5m
@@ -107,7 +107,7 @@ agents:
 	}
 }
 
-// What cannot be run is said at once.
+// TestNotInRealTime: Run rejects a fleet that it cannot run at once.
 func TestNotInRealTime(t *testing.T) {
 	f := writers(t)
 	f.Agents[0].Hold = 3

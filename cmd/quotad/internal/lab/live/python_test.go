@@ -25,34 +25,36 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// examples is where the fleet's program and its quotas are: what users read is what is tested.
+// examples is the folder of the fleet's program and its quotas: the test runs the files that users read.
 const examples = "../../../../../client/examples"
 
-// The provider's limits in a minute, as the example has them.
+// The provider's limits per minute in the example.
 const (
 	requestsLimit = 300
 	tokensLimit   = 60_000
 )
 
-// pythonFleet is a run of the Python fleet: three nodes, whose leader is killed once, and a provider that counts by itself.
+// pythonFleet is the plan of a run of the Python fleet: three nodes, whose leader is killed once, and a provider with its
+// own count.
 type pythonFleet struct {
-	// period is that of the limits, part what they are divided by.
+	// period is the period of the limits; part is their divisor.
 	period time.Duration
 	part   int64
-	// requests is another limit of requests than the example's.
+	// requests replaces the example's limit of requests; 0: unchanged.
 	requests int64
-	// latency is the mean time of a call. Agents make one call at a time, so that it decides what each class asks for.
+	// latency is the mean time of a call. Agents make one call at a time, so that latency determines the demand of each
+	// class.
 	latency time.Duration
-	// seconds is how long the agents call, kill when the leader is killed after they began.
+	// seconds is how long the agents call; kill is the time from their start to the leader's kill.
 	seconds int
 	kill    time.Duration
 	// edit changes the example's quotas.
 	edit *strings.Replacer
-	// fault is what the provider does wrong.
+	// fault is a fault of the provider.
 	fault *providertest.Fault
 }
 
-// pythonCall is what an agent prints of a call.
+// pythonCall is an agent's output line for a call.
 type pythonCall struct {
 	Holder  string  `json:"holder"`
 	Call    int     `json:"call"`
@@ -65,19 +67,19 @@ type pythonCall struct {
 // class is the first word of the agent's name.
 func (c pythonCall) class() string { return c.Holder[:strings.IndexByte(c.Holder, '-')] }
 
-// pythonOutcome is what came of a run. Times are since the provider began.
+// pythonOutcome is the result of a run. Times count from the provider's start.
 type pythonOutcome struct {
 	fleet      pythonFleet
 	calls      []pythonCall
 	records    []providertest.Record
 	born       time.Time
 	start, end time.Duration
-	// killed is when the leader was killed, back when another one led.
+	// killed is the time of the leader's kill; back is when another node led.
 	killed, back time.Duration
-	// limited is how many refusals of the provider agents reported.
+	// limited is the number of the provider's refusals that agents reported.
 	limited int64
-	// terms is how many elections there were, and lost how much time passed that the cluster's clock did not count: both tell a
-	// machine that lets nodes wait.
+	// terms is the number of elections. lost is the time that the cluster's clock did not count. Both show that the machine
+	// delayed the nodes.
 	terms uint64
 	lost  time.Duration
 }
@@ -86,7 +88,7 @@ func (o *pythonOutcome) at(unix float64) time.Duration {
 	return time.Duration(unix*float64(time.Second)) - time.Duration(o.born.UnixNano())
 }
 
-// run starts everything, lets the agents call, and ends everything.
+// run starts everything, lets the agents call, and stops everything.
 func (f pythonFleet) run(ctx context.Context, dir string) (*pythonOutcome, error) {
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -110,7 +112,7 @@ func (f pythonFleet) run(ctx context.Context, dir string) (*pythonOutcome, error
 	return o, o.read(printed.Bytes())
 }
 
-// measure starts nodes and a provider, and what calls it; kills the leader; and ends all when those that call have ended.
+// measure starts nodes, a provider and callers, kills the leader, and stops everything once the callers have ended.
 func (f pythonFleet) measure(
 	ctx context.Context, dir string, begin func(cluster *local.Cluster, provider string) (callers []*local.Child, stop func(), err error),
 ) (*pythonOutcome, error) {
@@ -172,14 +174,15 @@ func (f pythonFleet) measure(
 	return o, nil
 }
 
-// limits are those of the provider.
+// limits returns the provider's limits.
 func (f pythonFleet) limits() providertest.OpenAI {
 	return providertest.OpenAI{
 		Requests: cmp.Or(f.requests, requestsLimit) / f.part, Tokens: tokensLimit / f.part, Per: f.period, Latency: f.latency,
 	}
 }
 
-// startCluster starts nodes with the example's quotas, a few times: somebody else may take an address that was free.
+// startCluster starts nodes with the example's quotas, in up to three attempts: another process may take an address that
+// was free.
 func (f pythonFleet) startCluster(ctx context.Context, nursery *local.Nursery, dir string) (*local.Cluster, error) {
 	text, err := os.ReadFile(filepath.Join(examples, "fleet.yaml"))
 	if err != nil {
@@ -213,7 +216,7 @@ func (f pythonFleet) startCluster(ctx context.Context, nursery *local.Nursery, d
 	return nil, failed
 }
 
-// killLeader kills the leader as a power cut would, and starts it again when another leads.
+// killLeader kills the leader with SIGKILL, and restarts it once another node leads.
 func (f pythonFleet) killLeader(ctx context.Context, cluster *local.Cluster, o *pythonOutcome) error {
 	timer := time.NewTimer(f.kill)
 	defer timer.Stop()
@@ -235,7 +238,7 @@ func (f pythonFleet) killLeader(ctx context.Context, cluster *local.Cluster, o *
 	return cluster.Start(victim)
 }
 
-// usage asks what each agent used, and with it for the cluster's term and time.
+// usage reads the agents' usage, which comes with the cluster's term and time.
 func usage(ctx context.Context, cluster *local.Cluster) (*quotav1.ListUsageResponse, error) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
@@ -243,7 +246,7 @@ func usage(ctx context.Context, cluster *local.Cluster) (*quotav1.ListUsageRespo
 	return quotad.ListUsage(ctx, &quotav1.ListUsageRequest{PageSize: 1000})
 }
 
-// read reads what the agents printed.
+// read parses the agents' output.
 func (o *pythonOutcome) read(printed []byte) error {
 	for line := range bytes.Lines(printed) {
 		var c pythonCall
@@ -261,7 +264,7 @@ func (o *pythonOutcome) read(printed []byte) error {
 	return nil
 }
 
-// refused counts the provider's answers 429, without those of faults.
+// refused counts the provider's 429 answers, without those of faults.
 func (o *pythonOutcome) refused() (n int) {
 	for _, r := range o.records {
 		if r.Verdict.Limited() {
@@ -271,7 +274,7 @@ func (o *pythonOutcome) refused() (n int) {
 	return n
 }
 
-// served counts the calls of each class that were granted from a moment on and that the provider served.
+// served counts, by class, the calls granted at or after a time and served by the provider.
 func (o *pythonOutcome) served(from time.Duration) map[string]int {
 	served := map[string]int{}
 	for _, c := range o.calls {
@@ -282,14 +285,14 @@ func (o *pythonOutcome) served(from time.Duration) map[string]int {
 	return served
 }
 
-// uncut takes the outage out of time.
+// uncut removes the outage from a time.
 func (o *pythonOutcome) uncut(at time.Duration) time.Duration {
 	return at - max(min(at, o.back)-o.killed, 0)
 }
 
-// use is what the provider's sliding period held on average, as a part of the limit: of all periods that lie after the first one,
-// the outage cut out. Time averages, and not a sum over some minutes: a fleet that calls in bursts would have more or less by
-// where those begin.
+// use is the average fill of the provider's sliding period, as a fraction of the limit, over all periods after the first
+// one, without the outage. It is an average over time, not a sum over some minutes: the sum of a fleet that calls in bursts
+// depends on when the bursts begin.
 func (o *pythonOutcome) use(limit int64, weigh func(providertest.Record) int64) float64 {
 	period := o.fleet.period
 	from := o.start + period
@@ -303,7 +306,7 @@ func (o *pythonOutcome) use(limit int64, weigh func(providertest.Record) int64) 
 	return sum / (float64(limit) * (end - from - period).Seconds())
 }
 
-// waits are how long calls of a class waited for their grant, from the second period on, the outage apart, shortest first.
+// waits returns the sorted waits of a class's calls for their grants, from the second period on, without the outage.
 func (o *pythonOutcome) waits(class string) (waits []time.Duration) {
 	for _, c := range o.calls {
 		asked, granted := o.at(c.Asked), o.at(c.Granted)
@@ -315,7 +318,7 @@ func (o *pythonOutcome) waits(class string) (waits []time.Duration) {
 	return waits
 }
 
-// lateness is how long calls took from their grant to the provider, shortest first: what the machine adds.
+// lateness returns the sorted times from grants to arrivals at the provider: the delay that the machine adds.
 func (o *pythonOutcome) lateness() (late []time.Duration) {
 	arrived := map[string]time.Duration{}
 	for _, r := range o.records {
@@ -330,7 +333,7 @@ func (o *pythonOutcome) lateness() (late []time.Duration) {
 	return late
 }
 
-// quantile is the value below which the part p of sorted values lies, rounded up.
+// quantile returns the value at fraction p of sorted values; 0 if there are none.
 func quantile(sorted []time.Duration, p float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -364,8 +367,8 @@ func needsPython(t *testing.T) {
 	}
 }
 
-// Nine Python agents in a few seconds: no call is refused by a limit, all classes are served, and calls continue after the leader
-// was killed. One answer is a 429 on purpose: it is reported.
+// TestPythonFleet_MeetsNo429: nine Python agents run for a few seconds. No limit refuses a call, all classes are served,
+// and calls continue after the leader's kill. One deliberate 429 is reported.
 func TestPythonFleet_MeetsNo429(t *testing.T) {
 	if testing.Short() {
 		t.Skip("its leader is killed in real time")
@@ -399,7 +402,8 @@ func TestPythonFleet_MeetsNo429(t *testing.T) {
 	}
 }
 
-// The same agents for minutes, with policy and without at the same time, so that both have the same machine.
+// TestPythonFleet_CriticalCallsDoNotWait: the same agents run for minutes, with and without policy at the same time, so
+// that both have the same machine.
 func TestPythonFleet_CriticalCallsDoNotWait(t *testing.T) {
 	if testing.Short() {
 		t.Skip("six minutes of real time")

@@ -1,6 +1,6 @@
-// Package live runs a fleet in real time, with real processes: three nodes of quotad on loopback, a provider that is an
-// HTTP server and counts by itself, and agents that call it, through the Go client or straight. Who does what, and what is
-// noted of it, is package sim's; here is what is real.
+// Package live runs a fleet in real time, with real processes: three nodes of quotad on loopback, and a provider that is an
+// HTTP server with its own count. Agents call the provider through the Go client or directly. Package sim decides the
+// agents' work and records it; this package makes it real.
 package live
 
 import (
@@ -19,32 +19,32 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// Setting is where a run takes place.
+// Setting is the environment of a run.
 type Setting struct {
-	// Binary is quotad's, Dir a folder for data and logs.
+	// Binary is quotad's binary; Dir is a folder for data and logs.
 	Binary, Dir string
 	Seed        uint64
 }
 
-// Outcome is what came of a run.
+// Outcome is the result of a run.
 type Outcome struct {
 	*sim.Result
 	// Seen are all attempts that the provider saw, in order.
 	Seen []Attempt
-	// Kills are what was done to the leader.
+	// Kills are the kills of the leader.
 	Kills []Kill
-	// Mended is how often a node ended by itself and was started again.
+	// Mended counts restarts of nodes that ended unexpectedly.
 	Mended int
 }
 
 // Kill is one kill of the leader.
 type Kill struct {
-	// Node was killed At a moment since the run began, and Heir led after Failover.
+	// Node is the killed node, At the time of the kill since the run began. Heir led after Failover.
 	Node, Heir   string
 	At, Failover time.Duration
 }
 
-// Run runs a fleet on one side. It ends by itself: at the latest when the fleet's time is up, after a minute to come up.
+// Run runs a fleet on one side. It ends at the latest after the fleet's time and twice local.StartTimeout.
 func Run(ctx context.Context, f *fleet.Fleet, side sim.Side, setting Setting) (*Outcome, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.For+2*local.StartTimeout, errors.New("the run hangs"))
 	defer cancel()
@@ -75,7 +75,7 @@ func Run(ctx context.Context, f *fleet.Fleet, side sim.Side, setting Setting) (*
 	return outcome, writeLines(filepath.Join(setting.Dir, "provider-"+string(side)+".jsonl"), outcome.Seen)
 }
 
-// writeLines writes what the provider saw, one attempt to a line.
+// writeLines writes the provider's attempts, one to a line.
 func writeLines(path string, seen []Attempt) error {
 	var lines bytes.Buffer
 	for _, attempt := range seen {
@@ -86,8 +86,7 @@ func writeLines(path string, seen []Attempt) error {
 	return os.WriteFile(path, lines.Bytes(), 0o600)
 }
 
-// LongestWay returns the longest time that an attempt took to the provider, of those that arrived in an interval, its end
-// included.
+// LongestWay returns the longest delay between caller and provider of the attempts that arrived in (from, to].
 func (o *Outcome) LongestWay(from, to time.Duration) (longest time.Duration) {
 	for _, a := range o.Seen {
 		if a.At > from && a.At <= to {
@@ -108,11 +107,10 @@ type run struct {
 	mended int
 }
 
-// starts is how often a cluster is started until it comes up: somebody may have taken an address that was free when it was
-// looked for.
+// starts is the maximum number of attempts to start a cluster: another process may have taken an address that was free.
 const starts = 3
 
-// startCluster starts the nodes and states the fleet's quotas. stop ends what was started, also after an error.
+// startCluster starts the nodes and applies the fleet's quotas. stop stops what was started, also after an error.
 func (r *run) startCluster(ctx context.Context, f *fleet.Fleet, setting Setting) (stop func(), err error) {
 	nursery := local.NewNursery(setting.Binary, setting.Dir)
 	for start := 1; ; start++ {
@@ -132,7 +130,7 @@ func (r *run) startCluster(ctx context.Context, f *fleet.Fleet, setting Setting)
 	}, err
 }
 
-// tryCluster starts nodes whose data are in a folder of their own.
+// tryCluster starts nodes with their data in a folder of their own.
 func (r *run) tryCluster(ctx context.Context, f *fleet.Fleet, nursery *local.Nursery, dir string) (err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -173,11 +171,11 @@ func (r *run) play(ctx context.Context, f *fleet.Fleet, side sim.Side, seed uint
 	return &Outcome{Result: r.live.Result(), Seen: r.server.attempts, Kills: r.kills, Mended: r.mended}, nil
 }
 
-// KillLeader implements sim.Outside: the process is killed as a power cut would, and started again when another leads.
+// KillLeader implements sim.Outside: it kills the process with SIGKILL, and restarts it once another node leads.
 func (r *run) KillLeader(ctx context.Context) error {
 	victim, found := r.cluster.Leader(ctx)
 	if !found {
-		return nil // the run is over
+		return nil // the run has ended
 	}
 	killed := time.Now()
 	victim.Kill()
@@ -192,7 +190,7 @@ func (r *run) KillLeader(ctx context.Context) error {
 	return r.cluster.Start(victim)
 }
 
-// mend starts nodes again that end by themselves, as an init system would.
+// mend restarts nodes that end unexpectedly, as an init system would.
 func (r *run) mend(ctx context.Context, fail context.CancelCauseFunc) {
 	for pause(ctx, 500*time.Millisecond) {
 		mended, err := r.cluster.Mend()

@@ -18,15 +18,16 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 )
 
-// order is the body of a request: what it costs and how long it takes, as the size of a prompt says of a real one.
+// order is the body of a request: its cost and its processing time, which in a real request follow from the size of the
+// prompt.
 type order struct {
 	Holder  string            `json:"holder"`
 	Amounts []provider.Amount `json:"amounts"`
 	Work    time.Duration     `json:"work"`
 }
 
-// server is the provider as an HTTP server with GitHub's headers and statuses. It counts by what arrives and by its own
-// clock; a request is as long on its way as the fleet's network has it.
+// server is the provider as an HTTP server with GitHub's headers and statuses. It counts on arrival and by its own clock;
+// requests are delayed as the fleet's network says.
 type server struct {
 	url     string
 	began   time.Time
@@ -38,32 +39,32 @@ type server struct {
 	mu       sync.Mutex
 	provider *provider.Provider
 	dice     *rand.Rand
-	// written are the moments at which attempts that have not arrived were written, by their numbers.
+	// written are the times, by number, at which attempts that have not arrived yet were written.
 	written  map[string]int64
 	attempts []Attempt
 }
 
-// Attempt is one attempt at a call as the provider saw it.
+// Attempt is one attempt of a call as the provider saw it.
 type Attempt struct {
-	// At is when it arrived, since the run began, and Way the time since it was written; 0: its writer had not told yet.
+	// At is its arrival since the run began; Way is the time since it was written, 0 if its writer had not reported yet.
 	At  time.Duration `json:"at"`
 	Way time.Duration `json:"way"`
-	// Holder sent it, for amounts of limits.
+	// Holder sent it; Amounts are its amounts of limits.
 	Holder  string            `json:"holder"`
 	Amounts []provider.Amount `json:"amounts"`
-	// Refused: by the limit of that index, or by its outage.
+	// Refused: the limit with the index Limit, or its outage, refused it.
 	Refused bool `json:"refused,omitempty"`
 	Outage  bool `json:"outage,omitempty"`
 	Limit   int  `json:"limit,omitempty"`
 }
 
-// Headers of a request and of an answer that no provider has: they are for whoever judges it.
+// Headers that no real provider has: they serve the evaluation of a run.
 const (
 	attemptHeader = "X-Run-Attempt"
 	outageHeader  = "X-Run-Outage"
 )
 
-// serve starts a provider on loopback, with the time of a run that began at a moment.
+// serve starts a provider on loopback; its times count from began.
 func serve(ctx context.Context, p *provider.Provider, began time.Time, network fleet.Span, seed uint64) (*server, error) {
 	var listen net.ListenConfig
 	listener, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -75,11 +76,11 @@ func serve(ctx context.Context, p *provider.Provider, began time.Time, network f
 		dice: rand.New(rand.NewPCG(seed, 0)), written: map[string]int64{},
 	}
 	s.http = &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, ErrorLog: log.New(io.Discard, "", 0)}
-	s.serving.Go(func() { _ = s.http.Serve(listener) }) // it ends with an error always; a broken one is met by its callers
+	s.serving.Go(func() { _ = s.http.Serve(listener) }) // it always ends with an error; callers notice a broken one
 	return s, nil
 }
 
-// close stops the server; when it returns nil, nothing is counted any more.
+// close stops the server; after it returns nil, nothing is counted any more.
 func (s *server) close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
@@ -88,7 +89,7 @@ func (s *server) close(ctx context.Context) error {
 	return err
 }
 
-// resources returns the provider's names of its limits: the quotas', in the letters that GitHub's have.
+// resources returns the provider's names of its limits: the quotas' names, reduced to letters that GitHub's names use.
 func resources(p *provider.Provider) []string {
 	var names []string
 	for _, m := range p.Meters() {
@@ -110,7 +111,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !pause(r.Context(), s.way()) {
-		return // it never arrived
+		return // it never arrives
 	}
 	answer := s.arrive(o, r.Header.Get(attemptHeader))
 	if !answer.Refused {
@@ -123,7 +124,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.answer(w, o, answer)
 }
 
-// has reports whether there are limits that amounts draw on.
+// has reports whether the amounts are valid and name existing limits.
 func (s *server) has(amounts []provider.Amount) bool {
 	for _, a := range amounts {
 		if a.Limit < 0 || a.Limit >= len(s.names) || a.N < 0 {
@@ -135,21 +136,21 @@ func (s *server) has(amounts []provider.Amount) bool {
 
 func (s *server) now() int64 { return int64(time.Since(s.began)) }
 
-// way draws how long something is under way in the fleet's network.
+// way returns a random delay of the fleet's network.
 func (s *server) way() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.network.Least + time.Duration(s.dice.Int64N(int64(s.network.Most-s.network.Least)+1))
 }
 
-// wrote notes the moment at which an attempt is written.
+// wrote records the time at which an attempt was written.
 func (s *server) wrote(attempt string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.written[attempt] = s.now()
 }
 
-// arrive counts an attempt at the moment of its arrival.
+// arrive counts an attempt on its arrival.
 func (s *server) arrive(o order, attempt string) provider.Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,8 +167,8 @@ func (s *server) arrive(o order, attempt string) provider.Answer {
 	return said
 }
 
-// answer answers as GitHub does: a window that is used up is a 403 with nothing remaining, everything else a secondary
-// limit with a time to come back.
+// answer answers as GitHub does: an exhausted window is a 403 with nothing remaining, any other refusal a secondary limit
+// with a Retry-After.
 func (s *server) answer(w http.ResponseWriter, o order, said provider.Answer) {
 	header := w.Header()
 	header.Set("Content-Type", "application/json; charset=utf-8")
@@ -181,7 +182,7 @@ func (s *server) answer(w http.ResponseWriter, o order, said provider.Answer) {
 		header.Set("X-Ratelimit-Used", strconv.FormatInt(limit-count.Left, 10))
 		header.Set("X-Ratelimit-Reset", strconv.FormatInt(wholeSecond(s.began.Add(time.Duration(count.ResetAt))), 10))
 		header.Set("X-Ratelimit-Resource", s.names[count.Limit])
-		break // GitHub speaks of one limit in an answer
+		break // GitHub reports one limit in an answer
 	}
 	switch {
 	case !said.Refused:
@@ -205,13 +206,13 @@ func (s *server) answer(w http.ResponseWriter, o order, said provider.Answer) {
 	}
 }
 
-// usageField is the field of an answer's body that says what was used of a limit.
+// usageField is the field of an answer's body with the amount used of a limit.
 func usageField(resource string) string { return "total_" + resource }
 
-// wholeSecond rounds a moment up to a second of Unix time.
+// wholeSecond rounds a time up to a second of Unix time.
 func wholeSecond(t time.Time) int64 { return t.Add(time.Second - 1).Unix() }
 
-// pause waits; false: the context ended first.
+// pause waits for d; it returns false if the context ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// The provider speaks so that the client understands it as GitHub.
+// TestServerSpeaksAsGitHub: the client recognises the provider's answers as GitHub's.
 func TestServerSpeaksAsGitHub(t *testing.T) {
 	began := time.Now()
 	hour := int64(time.Hour)
@@ -31,7 +31,7 @@ func TestServerSpeaksAsGitHub(t *testing.T) {
 		amounts string
 		status  int
 		class   signals.Class
-		known   bool // when to come back
+		known   bool // whether the answer says when to retry
 		body    string
 	}{
 		{core, 200, none, false, `{"total_github_core":1}`},

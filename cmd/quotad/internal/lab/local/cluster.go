@@ -21,10 +21,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// clusterSize is how many nodes a cluster has.
+// clusterSize is the number of nodes in a cluster.
 const clusterSize = 3
 
-// StartTimeout is how long the cluster may take to have a leader.
+// StartTimeout bounds the time until the cluster has a leader.
 const StartTimeout = 30 * time.Second
 
 // Cluster is three nodes as processes.
@@ -36,9 +36,9 @@ type Cluster struct {
 	http    *http.Client
 }
 
-// Node is one of them.
+// Node is a node of a Cluster.
 type Node struct {
-	// ID is its name.
+	// ID is its node id.
 	ID string
 
 	api, raft, config string
@@ -47,12 +47,12 @@ type Node struct {
 
 	mu      sync.Mutex
 	process *Child
-	// wanted: it should run. mended is how often it had to be started again although it was.
+	// wanted: it should run. mended is the number of restarts after unexpected ends.
 	wanted bool
 	mended int
 }
 
-// NewCluster writes the configuration of nodes that keep their data below dir.
+// NewCluster writes the configuration of nodes with their data below dir. It starts none.
 func NewCluster(n *Nursery, dir string) (*Cluster, error) {
 	if err := logstore.Supported(); err != nil {
 		return nil, err
@@ -94,7 +94,7 @@ func (c *Cluster) startLocked(n *Node) (err error) {
 	return err
 }
 
-// Kill ends a node at once, as a power cut would.
+// Kill ends a node at once with SIGKILL.
 func (n *Node) Kill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,11 +102,11 @@ func (n *Node) Kill() {
 	n.process.Kill()
 }
 
-// mostMended is how often a node is started again that ends by itself.
+// mostMended is the maximum number of restarts of a node that ends unexpectedly.
 const mostMended = 10
 
-// Mend starts nodes again that ended by themselves, as an init system would: a node whose disk stalls ends on purpose,
-// and recovers by reading its disk anew. It names those that it started.
+// Mend restarts nodes that ended unexpectedly, as an init system would: a node whose disk stalls ends deliberately, and
+// recovers by reading its disk again. It returns the restarted nodes.
 func (c *Cluster) Mend() (mended []*Node, err error) {
 	for _, n := range c.Nodes {
 		n.mu.Lock()
@@ -126,7 +126,7 @@ func (c *Cluster) Mend() (mended []*Node, err error) {
 	return mended, nil
 }
 
-// Servers are the nodes' API addresses.
+// Servers returns the nodes' API addresses.
 func (c *Cluster) Servers() []string {
 	var servers []string
 	for _, n := range c.Nodes {
@@ -135,8 +135,8 @@ func (c *Cluster) Servers() []string {
 	return servers
 }
 
-// Ready waits until the cluster has a leader and all nodes answer, and applies quotas. Quotas that are wrong, and a node that
-// ends, end it at once.
+// Ready waits until the cluster has a leader and all nodes answer, and applies quotas. It fails at once if the quotas are
+// wrong or a node ends.
 func (c *Cluster) Ready(ctx context.Context, quotas *quotav1.ApplyQuotasRequest) error {
 	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
 	defer cancel()
@@ -165,10 +165,10 @@ func (c *Cluster) Ready(ctx context.Context, quotas *quotav1.ApplyQuotasRequest)
 	}
 }
 
-// lookAgain is the time between two looks for something that is waited for.
+// lookAgain is the interval between two polls.
 const lookAgain = 50 * time.Millisecond
 
-// Leader returns the node that leads, waiting for one as long as it takes; false: the context ended before.
+// Leader returns the leader, waiting for one without a time limit; false: the context ended first.
 func (c *Cluster) Leader(ctx context.Context) (*Node, bool) {
 	for {
 		if v := c.Look(ctx); v.Leader >= 0 {
@@ -191,7 +191,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Look asks all nodes how they are.
+// Look reads the status of all nodes.
 func (c *Cluster) Look(ctx context.Context) view.Cluster {
 	nodes := make([]view.Node, len(c.Nodes))
 	for i, n := range c.Nodes {
@@ -200,7 +200,7 @@ func (c *Cluster) Look(ctx context.Context) view.Cluster {
 	return view.Look(ctx, nodes, "")
 }
 
-// PIDs are the numbers of the processes that run.
+// PIDs returns the process ids of the running nodes.
 func (c *Cluster) PIDs() []int {
 	var pids []int
 	for _, n := range c.Nodes {
@@ -213,7 +213,7 @@ func (c *Cluster) PIDs() []int {
 	return pids
 }
 
-// Stop ends the nodes in order: what is left of them writes and hands over.
+// Stop ends the nodes in order: they write their state, and transfer leadership where possible.
 func (c *Cluster) Stop() {
 	var running []*Child
 	for _, n := range c.Nodes {

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// newCluster returns a cluster that is not started, of this binary.
+// newCluster returns a cluster of this binary that is not started.
 func newCluster(t *testing.T) *Cluster {
 	t.Helper()
 	binary, err := os.Executable()
@@ -30,7 +30,8 @@ func newCluster(t *testing.T) *Cluster {
 	return c
 }
 
-// A cluster is not ready without all of its nodes: one whose address somebody else has ends the start.
+// TestClusterIsNotReadyWithoutANode: a cluster is not ready without all of its nodes. If another process has the address of
+// one, the start fails.
 func TestClusterIsNotReadyWithoutANode(t *testing.T) {
 	c := newCluster(t)
 	taken, err := net.Listen("tcp", c.Nodes[2].api)
@@ -49,7 +50,8 @@ func TestClusterIsNotReadyWithoutANode(t *testing.T) {
 	}
 }
 
-// A node that ends by itself, as it does when its disk stalls, is started again; one that was killed on purpose is not.
+// TestCluster_RestartsAStoppedNode: Mend restarts a node that ends unexpectedly, as one does whose disk stalls, but not one
+// that was killed deliberately.
 func TestCluster_RestartsAStoppedNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("three processes for some seconds")

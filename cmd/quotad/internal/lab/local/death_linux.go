@@ -2,11 +2,11 @@ package local
 
 import "syscall"
 
-// politeSignal asks a process to end in order.
+// politeSignal requests an orderly end of a process.
 const politeSignal = syscall.SIGTERM
 
-// dieWithParent has the kernel kill the child when this process dies, however it dies. The child gets a process group of
-// its own, so that Ctrl-C reaches this process only, which then stops the others in their order.
+// dieWithParent makes the kernel kill the child when this process dies, however it dies. The child gets its own process
+// group, so that Ctrl-C reaches only this process, which then stops the children in order.
 func dieWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

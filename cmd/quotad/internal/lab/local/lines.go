@@ -2,7 +2,7 @@ package local
 
 import "bytes"
 
-// maxLine is the longest line that a child may write, in bytes. What goes beyond is dropped.
+// maxLine is the longest incomplete line that is buffered, in bytes. Of a longer one, only the part written later is kept.
 const maxLine = 64 << 10
 
 // lineReader is an io.Writer that calls fn for each whole line.

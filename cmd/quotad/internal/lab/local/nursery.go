@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Nursery starts child processes and sees to it that none outlives this one.
+// Nursery starts child processes and ensures that none outlives this one.
 type Nursery struct {
 	binary string
 	logs   string
@@ -25,14 +25,14 @@ type Nursery struct {
 	children []*Child
 }
 
-// NewNursery returns a nursery for children of the binary, whose standard errors go into files in the folder logs. Close
+// NewNursery returns a nursery for children of the binary, whose standard error goes to files in the folder logs. Close
 // ends it.
 func NewNursery(binary, logs string) *Nursery {
 	n := &Nursery{binary: binary, logs: logs, starts: make(chan func()), done: make(chan struct{})}
 	go func() {
 		defer close(n.done)
-		// Linux kills a child when the thread that started it ends, not the process: so one thread starts them all, and
-		// lives as long as they do.
+		// Linux kills a child when the thread that started it ends, not when the process ends. So one thread starts all
+		// children, and lives as long as they do.
 		runtime.LockOSThread()
 		for start := range n.starts {
 			start()
@@ -41,13 +41,13 @@ func NewNursery(binary, logs string) *Nursery {
 	return n
 }
 
-// Child is a process that was started.
+// Child is a started process.
 type Child struct {
 	name  string
 	cmd   *exec.Cmd
 	stdin io.Closer
 	log   *os.File
-	// ended is closed when the process has ended; err says how.
+	// ended is closed when the process has ended; err is then the result of its end.
 	ended chan struct{}
 	err   error
 }
@@ -88,7 +88,7 @@ func (n *Nursery) Start(name string, lines func([]byte), args ...string) (*Child
 	return c, nil
 }
 
-// withoutQuotad removes what would configure a node behind the demo's back.
+// withoutQuotad removes the variables that would configure a node.
 func withoutQuotad(environ []string) []string {
 	var kept []string
 	for _, variable := range environ {
@@ -99,10 +99,10 @@ func withoutQuotad(environ []string) []string {
 	return kept
 }
 
-// Name returns what it was started as.
+// Name returns the name given to Start.
 func (c *Child) Name() string { return c.name }
 
-// PID returns its number.
+// PID returns the process id.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
 // Log returns the path of its log.
@@ -121,21 +121,21 @@ func (c *Child) Alive() bool {
 	}
 }
 
-// ask asks the process to end: by the end of its input, and by a signal.
+// ask requests the process's end, by the end of its input and by a signal.
 func (c *Child) ask() {
-	_ = c.stdin.Close() // it may have ended by itself
+	_ = c.stdin.Close() // the process may have ended
 	if err := c.cmd.Process.Signal(politeSignal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		_ = c.cmd.Process.Kill()
 	}
 }
 
-// Kill ends the process at once, as a power cut would, and waits for it.
+// Kill ends the process at once with SIGKILL, and waits for its end.
 func (c *Child) Kill() {
-	_ = c.cmd.Process.Kill() // it may have ended by itself
+	_ = c.cmd.Process.Kill() // the process may have ended
 	<-c.ended
 }
 
-// Stop asks processes to end and kills those that have not ended after the grace.
+// Stop requests the end of processes, and kills those that have not ended after grace.
 func Stop(grace time.Duration, children ...*Child) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -153,7 +153,7 @@ func Stop(grace time.Duration, children ...*Child) {
 	}
 }
 
-// Close stops all that still runs.
+// Close stops all running children, and then the nursery.
 func (n *Nursery) Close(grace time.Duration) {
 	n.mu.Lock()
 	children := n.children

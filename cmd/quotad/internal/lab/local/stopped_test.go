@@ -12,17 +12,17 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// stop stops a node's process as SIGSTOP does, until the test's end.
+// stop stops a node's process with SIGSTOP until the end of the test.
 func (n *Node) stop(t *testing.T) {
 	t.Helper()
 	process := n.process.cmd.Process
 	if err := process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) }) // it may have been killed
+	t.Cleanup(func() { _ = process.Signal(syscall.SIGCONT) }) // the process may have been killed
 }
 
-// startedWith starts a cluster, whose one slot is taken.
+// startedWith starts a cluster, whose only slot is taken.
 func startedWith(t *testing.T) (leader *Node, others []*Node) {
 	t.Helper()
 	c := newCluster(t)
@@ -56,7 +56,8 @@ func startedWith(t *testing.T) (leader *Node, others []*Node) {
 	return leader, others
 }
 
-// forwarded makes calls through a node that does not lead, before and after stop: one that waits, one that changes and one that looks.
+// forwarded makes calls through a follower, before and after stop: one that waits, one that changes state and one that
+// reads.
 func forwarded(t *testing.T, through *Node, stop func()) (waited, changed, looked <-chan error) {
 	t.Helper()
 	call := func(do func(context.Context) error) <-chan error {
@@ -91,7 +92,7 @@ func forwarded(t *testing.T, through *Node, stop func()) (waited, changed, looke
 	return waited, changed, looked
 }
 
-// ends waits for the end of a call, which may take a tenth of what its own deadline would let it take.
+// ends waits a minute for the end of a call, about a tenth of the longest deadline of a call.
 func ends(t *testing.T, what string, call <-chan error) error {
 	t.Helper()
 	select {
@@ -121,8 +122,8 @@ func reasonOf(err error) quotav1.Reason {
 	return 0
 }
 
-// TestForward_OutlivesAStoppedLeader: calls that a node forwarded to a leader that then stops end as soon as another one leads: as
-// unknown what may have been carried out, while what only looks is asked again.
+// TestForward_OutlivesAStoppedLeader: if a leader stops, calls that a node forwarded to it end as soon as another node
+// leads. Calls that may have been executed end with an unknown outcome; reads are sent again.
 func TestForward_OutlivesAStoppedLeader(t *testing.T) {
 	leader, others := startedWith(t)
 	waited, changed, looked := forwarded(t, others[0], func() { leader.stop(t) })
@@ -132,13 +133,13 @@ func TestForward_OutlivesAStoppedLeader(t *testing.T) {
 	if err := ends(t, "the call that waits", waited); reasonOf(err) != quotav1.Reason_REASON_UNKNOWN_OUTCOME {
 		t.Errorf("the call that waits: %v", err)
 	}
-	// It may have come so late that the new leader got it.
+	// It may have arrived so late that the new leader executed it.
 	if err := ends(t, "the call that changes", changed); err != nil && reasonOf(err) != quotav1.Reason_REASON_UNKNOWN_OUTCOME {
 		t.Errorf("the call that changes: %v", err)
 	}
 }
 
-// TestForward_OutlivesAMajority: where no other leader can be elected, calls that the stopped one has end all the same.
+// TestForward_OutlivesAMajority: if no other leader can be elected, calls at the stopped leader end as well.
 func TestForward_OutlivesAMajority(t *testing.T) {
 	if testing.Short() {
 		t.Skip("pings take ten seconds to find a stopped node")

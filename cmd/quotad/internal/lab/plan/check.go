@@ -18,7 +18,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
-// checkOptions are what a user may set.
+// checkOptions are the user's settings.
 type checkOptions struct {
 	seed  uint64
 	seeds int
@@ -49,7 +49,7 @@ table has the worst figure of all seeds. The exit code is 1 if an expectation fa
 	return cmd
 }
 
-// scenario is one file and what came of it.
+// scenario is one file and its runs.
 type scenario struct {
 	name  string
 	path  string
@@ -57,7 +57,7 @@ type scenario struct {
 	runs  []Runs
 }
 
-// wrong returns what did not hold, seed by seed.
+// wrong returns the failed expectations, seed by seed.
 func (s *scenario) wrong() (all []string) {
 	for _, run := range s.runs {
 		for _, wrong := range run.Wrong {
@@ -83,7 +83,7 @@ func readScenarios(files []string) ([]*scenario, error) {
 	return all, nil
 }
 
-// onBinding returns runs whose classes are those of the binding quota's calls.
+// onBinding returns runs whose classes contain only the calls on the binding quota.
 func (s *scenario) onBinding(runs []Runs) []Runs {
 	kinds := s.fleet.Draws(s.fleet.Expect.Binding)
 	narrowed := make([]Runs, len(runs))
@@ -95,7 +95,7 @@ func (s *scenario) onBinding(runs []Runs) []Runs {
 	return narrowed
 }
 
-// run is the whole command.
+// run runs the command.
 func (o *checkOptions) run(ctx context.Context, files []string, out io.Writer) error {
 	all, err := readScenarios(files)
 	if err != nil {
@@ -130,7 +130,7 @@ func (o *checkOptions) run(ctx context.Context, files []string, out io.Writer) e
 	return nil
 }
 
-// comparison is one table of all scenarios on both sides: the worst figure of some runs each.
+// comparison is one table of all scenarios on both sides, with the worst figure of each one's runs.
 func comparison(all []*scenario, of func(*scenario) []Runs) *output.Table {
 	table := &output.Table{Header: []string{
 		"SCENARIO", "SIDE", "REFUSED", "PEAK OF LIMIT", "RETRIES", "FINISHED", "OF IDEAL", "P99 CRITICAL", "STANDARD", "BACKGROUND", "GIVEN UP", "FAIR",
@@ -157,7 +157,7 @@ func refusedText(r *sim.Result) string {
 	return fmt.Sprintf("%d (+%d)", r.Refused, r.Outage)
 }
 
-// peakText shows the binding quota, or else the one that came nearest to its limit.
+// peakText shows the peak of the binding quota, or else of the quota closest to its limit.
 func peakText(f *fleet.Fleet, r *sim.Result) string {
 	q := &r.Quotas[nearest(r, 1)[0]]
 	for i := range r.Quotas {
@@ -168,7 +168,7 @@ func peakText(f *fleet.Fleet, r *sim.Result) string {
 	return fmt.Sprintf("%d of %d", q.Peak, q.Limit)
 }
 
-// finishText says when counted tasks were finished, where there are any.
+// finishText shows when all tasks of limited number were finished, if there are any.
 func finishText(f *fleet.Fleet, r *sim.Result) string {
 	if !slices.ContainsFunc(f.Agents, func(a *fleet.Agent) bool { return a.Tasks > 0 }) {
 		return output.Dash
@@ -207,7 +207,7 @@ func classText(c *sim.ClassResult) string {
 	return waitText(c.P99)
 }
 
-// fairText shows the least of the classes' fairness.
+// fairText shows the lowest fairness of the classes.
 func fairText(r *sim.Result) string {
 	least := 1.0
 	for i := range r.Classes {
@@ -216,13 +216,13 @@ func fairText(r *sim.Result) string {
 	return fmt.Sprintf("%.2f", least)
 }
 
-// The places of a page that are made anew.
+// The marks around the generated parts of a page.
 const (
 	firstBegin, firstEnd = "<!-- first seed -->\n", "<!-- end of first seed -->"
 	worstBegin, worstEnd = "<!-- all seeds -->\n", "<!-- end of all seeds -->"
 )
 
-// writePage makes the tables of a page anew, and the plots beside the files.
+// writePage regenerates the tables of a page, and the plots next to the files.
 func (o *checkOptions) writePage(all []*scenario) error {
 	page, err := os.ReadFile(o.write)
 	if err != nil {
@@ -240,10 +240,10 @@ func (o *checkOptions) writePage(all []*scenario) error {
 	return os.WriteFile(o.write, []byte(text), 0o644) //nolint:gosec // a page is for everybody
 }
 
-// plotPath is where a file's plot stands.
+// plotPath is the path of a file's plot.
 func plotPath(path string) string { return strings.TrimSuffix(path, ".yaml") + ".svg" }
 
-// pageOf returns a page with its tables made anew.
+// pageOf returns a page with its tables regenerated.
 func pageOf(page string, all []*scenario, seed uint64, seeds int) (string, error) {
 	first := fmt.Sprintf("\nSeed %d.\n\n%s", seed, markdown(tables(all, firstSeed)))
 	worst := fmt.Sprintf("\nThe worst of %d seeds, figure by figure.\n\n%s", seeds, markdown(tables(all, allSeeds)))
@@ -254,7 +254,7 @@ func pageOf(page string, all []*scenario, seed uint64, seeds int) (string, error
 	return between(page, worstBegin, worstEnd, worst)
 }
 
-// between replaces what stands between two marks.
+// between replaces the text between two marks.
 func between(page, begin, end, text string) (string, error) {
 	before, rest, found := strings.Cut(page, begin)
 	_, after, closed := strings.Cut(rest, end)
@@ -264,7 +264,7 @@ func between(page, begin, end, text string) (string, error) {
 	return before + begin + text + end + after, nil
 }
 
-// markdown writes tables as Markdown, an empty line after each.
+// markdown formats tables as Markdown, each followed by an empty line.
 func markdown(tables []*output.Table) string {
 	var out strings.Builder
 	for _, table := range tables {

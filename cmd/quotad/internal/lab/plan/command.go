@@ -16,13 +16,13 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
-// What a fleet that does not work ends with: exit code 1.
+// The errors for a fleet that does not work: exit code 1.
 var (
 	errInfeasible = errors.New("the fleet cannot work with these quotas")
 	errNotMet     = errors.New("what is expected of the fleet does not hold")
 )
 
-// usagef is a wrong call of a plan.
+// usagef is the error for a wrong call of a plan command.
 func usagef(format string, values ...any) error {
 	return usage.WithHint(`"quotad plan --help" shows how`, format, values...)
 }
@@ -36,7 +36,7 @@ func readFleet(path string) (*fleet.Fleet, error) {
 	return f, err
 }
 
-// options are what a user may set.
+// options are the user's settings.
 type options struct {
 	file, length, format, plot string
 	seed                       uint64
@@ -80,7 +80,7 @@ the limits allow, or if the run through quotad fails an expectation of the file.
 // maxSeeds bounds one command.
 const maxSeeds = 100_000
 
-// run is the whole command.
+// run runs the command.
 func (o *options) run(ctx context.Context, out io.Writer) error {
 	if o.file == "" {
 		return usagef("-f FILE is missing")
@@ -128,7 +128,7 @@ func (o *options) print(report *Report, out io.Writer) error {
 	return report.Write(out)
 }
 
-// verdict returns an error where the fleet does not work.
+// verdict returns an error if the fleet does not work.
 func (r *Report) verdict() error {
 	if !r.Paper.Feasible {
 		return fmt.Errorf("%w: %s", errInfeasible, join(r.Paper.names()))

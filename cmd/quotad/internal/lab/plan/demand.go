@@ -8,40 +8,41 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// demands works out how much agents want, if nobody ever waits, is refused or dies. What it has worked out it remembers.
+// demands computes the agents' demand, provided that no agent ever waits, is refused or dies. It caches its results.
 type demands struct {
 	fleet  *fleet.Fleet
 	quotas map[string]*quotav1.Quota
 	agents map[string]*fleet.Agent
 	work   map[*fleet.Agent]*work
-	// moments are those of crontabs, by their text.
+	// moments caches the moments of crontabs, by their text.
 	moments map[string]moments
 }
 
-// draws is how much all agents of a description want of a quota: in one period in the long run, and at most. Of slots, which
-// have no period, it is how much is under way at once.
+// draws is the demand of all agents of a description on a quota in one period: the long-run mean, and the maximum. For
+// slots, which have no period, it is the amount in use at once.
 type draws struct {
 	mean, peak float64
-	// call is what one call draws at most.
+	// call is the maximum that one call draws.
 	call float64
-	// scheduled: it does not adapt to what it gets.
+	// scheduled: the demand does not adapt to the amount granted.
 	scheduled bool
 }
 
 // work is when one agent of a description makes its calls.
 type work struct {
-	// tasks is how many it begins in the whole run.
+	// tasks is the number of tasks that it begins in the whole run.
 	tasks float64
-	// scheduled: tasks begin by the clock, its own or that of who hands them on to it, and it can keep up with that.
+	// scheduled: tasks begin by the clock, its own or that of the agents it follows, and it can keep up with that.
 	scheduled bool
-	// workers is how many calls are under way at once, at most.
+	// workers is the maximum number of concurrent calls.
 	workers float64
-	// call is the middle length of one, at the provider and on the way; round is the shortest time from one call of a worker
-	// to its next.
+	// call is the mean duration of a call, at the provider and in the network. round is the shortest time between the
+	// starts of two calls of a worker.
 	call, round float64
 }
 
-// moments are those of a crontab, as lengths of time since the run began, as far as they were looked at.
+// moments are the first moments of a crontab, as durations since the run began. looked is the part of the run that they
+// cover.
 type moments struct {
 	at     []time.Duration
 	looked time.Duration
@@ -61,7 +62,7 @@ func newDemands(f *fleet.Fleet) *demands {
 	return d
 }
 
-// of returns what a description's agents want of a quota.
+// of returns the demand of a description's agents on a quota.
 func (d *demands) of(kind *fleet.Agent, q *quotav1.Quota) draws {
 	mean, high, most := d.amounts(kind, q)
 	if most == 0 {
@@ -78,8 +79,9 @@ func (d *demands) of(kind *fleet.Agent, q *quotav1.Quota) draws {
 	}
 }
 
-// amounts returns how much of a limit calls draw, through descendants too: each in the middle of what is counted in the end, and at most at
-// any time; and the most that one of them draws. Calls of a pool draw on all members alike, as long as none is closed.
+// amounts returns the amounts of a limit that calls draw, directly and through descendants. mean is the mean that finally
+// counts, high the maximum at any time, and most the maximum of one call. Calls on a pool draw on all members alike, as
+// long as none is closed.
 func (d *demands) amounts(kind *fleet.Agent, q *quotav1.Quota) (mean, high, most float64) {
 	for _, use := range kind.Uses {
 		estimate := float64(use.Estimate)
@@ -114,7 +116,7 @@ func (d *demands) amounts(kind *fleet.Agent, q *quotav1.Quota) (mean, high, most
 	return mean, high, most
 }
 
-// workOf works out when an agent of a description works.
+// workOf computes when an agent of a description works.
 func (d *demands) workOf(kind *fleet.Agent) *work {
 	if known, ok := d.work[kind]; ok {
 		return known
@@ -125,7 +127,7 @@ func (d *demands) workOf(kind *fleet.Agent) *work {
 		call:    float64(kind.Latency.Mid() + 2*network.Mid()),
 		round:   math.Max(float64(kind.Latency.Least+2*network.Least+kind.Think.Least), 1),
 	}
-	// One call after the other: more than that nobody can make.
+	// An agent cannot make more calls than one after the other in each worker.
 	able := length / math.Max(w.call+float64(kind.Think.Mid()), 1) * w.workers / float64(kind.Calls)
 	begun, byClock := d.begun(kind)
 	w.tasks, w.scheduled = math.Min(able, begun), byClock && begun <= able
@@ -136,8 +138,8 @@ func (d *demands) workOf(kind *fleet.Agent) *work {
 	return w
 }
 
-// begun returns how many tasks are there for an agent to begin in the whole run, and whether the clock says so; one that
-// begins a task when the last one is over has infinitely many.
+// begun returns how many tasks an agent is to begin in the whole run, and whether the clock decides that. The number is
+// infinite for an agent that begins each task after the last one.
 func (d *demands) begun(kind *fleet.Agent) (tasks float64, byClock bool) {
 	length := d.fleet.For
 	switch {
@@ -155,7 +157,7 @@ func (d *demands) begun(kind *fleet.Agent) (tasks float64, byClock bool) {
 	return tasks, byClock
 }
 
-// mostMoments bounds how many moments of a crontab are looked at; the rest of a run is taken to be like its beginning.
+// mostMoments bounds the moments of a crontab that are computed; the rest of a run is assumed to be like its beginning.
 const mostMoments = 10_000
 
 func (d *demands) momentsOf(c fleet.Cron) moments {
@@ -167,12 +169,12 @@ func (d *demands) momentsOf(c fleet.Cron) moments {
 	return known
 }
 
-// callsIn returns how many calls an agent makes in any length of time, at most.
+// callsIn returns the maximum number of calls that an agent makes in any interval of a length.
 func (d *demands) callsIn(kind *fleet.Agent, length time.Duration) float64 {
 	w := d.workOf(kind)
 	calls := (math.Floor(float64(length)/w.round) + 1) * w.workers
 	if kind.Scheduled() {
-		// A task that began before may have calls left, and each may be late.
+		// A task that began earlier may have calls left, and each may be late.
 		rounds := math.Ceil(float64(kind.Calls) / float64(min(kind.Parallel, kind.Calls)))
 		lasts := rounds * float64(kind.Latency.Most+2*d.fleet.Network.Most+kind.Think.Most)
 		calls = math.Min(calls, d.begunIn(kind, float64(length+kind.Jitter)+lasts)*float64(kind.Calls))
@@ -183,7 +185,7 @@ func (d *demands) callsIn(kind *fleet.Agent, length time.Duration) float64 {
 	return calls
 }
 
-// begunIn returns how many tasks begin by the clock in any length of time, at most.
+// begunIn returns the maximum number of tasks that begin by the clock in any interval of a length.
 func (d *demands) begunIn(kind *fleet.Agent, length float64) float64 {
 	if kind.Every > 0 {
 		return math.Floor(length/float64(kind.Every)) + 1
@@ -198,7 +200,7 @@ func (d *demands) begunIn(kind *fleet.Agent, length float64) float64 {
 	return float64(most)
 }
 
-// whole returns an amount as a whole number, as far as there are such.
+// whole returns an amount as an integer, at most 2^62.
 func whole(amount float64) int64 {
 	const most = 1 << 62
 	return int64(math.Min(amount, most))

@@ -12,15 +12,15 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Fit says what would make a quota fit the fleet. Either is enough.
+// Fit is two changes, either of which makes a quota fit the fleet.
 type Fit struct {
 	Quota string `json:"quota"`
-	// Why says what does not fit: overloaded, starved, saturated or bursts.
+	// Why is the reason: overloaded, starved, saturated or bursts.
 	Why string `json:"why"`
-	// Limit is the smallest limit with which it fits; Now is the present one.
+	// Limit is the smallest limit that fits; Now is the present one.
 	Limit int64 `json:"limit"`
 	Now   int64 `json:"now"`
-	// Pace is the part of its present demand with which the fleet fits the present limit.
+	// Pace is the fraction of the present demand that fits the present limit.
 	Pace float64 `json:"pace"`
 }
 
@@ -32,8 +32,8 @@ const (
 	whyBursts     = "bursts"
 )
 
-// fits returns what would make the fleet fit: for each quota that is overloaded or leaves a class nothing, and, where calls were given
-// up, for each that is not enough at times.
+// fits returns the changes that would make the fleet fit. It covers each quota that is overloaded or leaves a class
+// nothing. If calls were cancelled, it also covers each quota that is too small at times.
 func (r *Report) fits() []Fit {
 	gaveUp := slices.ContainsFunc(r.Runs, func(run Runs) bool { return run.Governed.GivenUp > 0 })
 	var all []Fit
@@ -58,7 +58,7 @@ func (r *Report) fits() []Fit {
 	return all
 }
 
-// starvedNeed is what all classes want, where one of them gets nothing.
+// starvedNeed returns the demand of all classes if one of them gets nothing, and otherwise 0.
 func (one *PaperQuota) starvedNeed(starved bool) float64 {
 	if starved {
 		return one.Mean
@@ -66,7 +66,7 @@ func (one *PaperQuota) starvedNeed(starved bool) float64 {
 	return 0
 }
 
-// fit returns the smallest limit of which so much is usable, and at which pace the demand would fit as it is.
+// fit returns the smallest limit of which need is usable, and the fraction of the demand that fits the present limit.
 func (one *PaperQuota) fit(why string, need float64) Fit {
 	return Fit{
 		Quota: one.Quota, Why: why, Now: limitOf(one.definition), Limit: smallestLimit(one.definition, whole(math.Ceil(need))),
@@ -74,10 +74,10 @@ func (one *PaperQuota) fit(why string, need float64) Fit {
 	}
 }
 
-// smallestLimit searches the smallest limit of a quota of which so much is usable.
+// smallestLimit returns the smallest limit of a quota of which need is usable.
 func smallestLimit(definition *quotav1.Quota, need int64) int64 {
 	q := proto.CloneOf(definition)
-	least, most := int64(0), int64(quotafile.MaxAmount) // so much is not usable of least, as far as known it is of most
+	least, most := int64(0), int64(quotafile.MaxAmount) // need exceeds the usable part of least, and presumably not that of most
 	for least+1 < most {
 		middle := least + (most-least)/2
 		setLimit(q, middle)
@@ -90,7 +90,7 @@ func smallestLimit(definition *quotav1.Quota, need int64) int64 {
 	return most
 }
 
-// String says it in a sentence.
+// String describes both changes in a sentence.
 func (f Fit) String() string {
 	percent := math.Floor(100 * f.Pace)
 	switch f.Why {
@@ -120,7 +120,7 @@ func setLimit(q *quotav1.Quota, limit int64) {
 	}
 }
 
-// limitOf is the limit that a quota's definition names.
+// limitOf returns the limit in a quota's definition.
 func limitOf(q *quotav1.Quota) int64 {
 	switch rule := q.Rule.(type) {
 	case *quotav1.Quota_Window:

@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// What would make a fleet fit does: with the named limit it is not overloaded any more, with one less it is.
+// TestFits_AreTheSmallestThatFit: with the suggested limit a fleet is no longer overloaded, and with one less it is.
 func TestFits_AreTheSmallestThatFit(t *testing.T) {
 	seen := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -42,7 +42,7 @@ func TestFits_AreTheSmallestThatFit(t *testing.T) {
 	t.Logf("%d overloaded quotas were judged", seen)
 }
 
-// The report says what would make a fleet fit, and which classes gave calls up.
+// TestReport_SaysWhatWouldFit: the report says which changes make a fleet fit, and which classes cancelled calls.
 func TestReport_SaysWhatWouldFit(t *testing.T) {
 	for _, c := range []struct{ name, fleet, want string }{
 		{

@@ -12,9 +12,9 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 )
 
-// Judge holds two runs of one seed against what the fleet's file expects, and returns what is not so. Always expected of
-// the run through quotad: no limit refuses anything or sees more than it allows, no call arrives late, nobody is left without
-// a call, nothing that a client sent was an error, retry budgets are kept, and workflows go in order.
+// Judge compares two runs of one seed with the expectations of the fleet's file, and returns the failed ones. Some
+// expectations always apply to the run through quotad. No limit refuses a call or sees more than it allows, no call arrives
+// late, and every agent is served. No client's command is an error, retry budgets are kept, and workflows run in order.
 func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
 	wrong := JudgeCut(f, governed)
 	fail := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
@@ -45,8 +45,8 @@ func Judge(f *fleet.Fleet, alone, governed *sim.Result) []string {
 	return wrong
 }
 
-// JudgeCut is Judge for a run through quotad that was cut short: what must not happen at any time. What takes the whole
-// time of the file is left out: that everybody is served, use, waits, and what has to happen once.
+// JudgeCut is Judge for a run through quotad that was cut short: it checks what must never happen. It omits expectations
+// that need the whole time of the file: that every agent is served, use, waits, and required events.
 func JudgeCut(f *fleet.Fleet, governed *sim.Result) []string {
 	var wrong []string
 	fail := func(format string, values ...any) { wrong = append(wrong, fmt.Sprintf(format, values...)) }
@@ -85,7 +85,7 @@ func JudgeCut(f *fleet.Fleet, governed *sim.Result) []string {
 	return wrong
 }
 
-// mayRefuse returns how many calls the provider's limits may refuse.
+// mayRefuse returns the maximum number of calls that the provider's limits may refuse.
 func mayRefuse(e *fleet.Expect, governed *sim.Result) int64 {
 	if e == nil {
 		return 0
@@ -93,7 +93,7 @@ func mayRefuse(e *fleet.Expect, governed *sim.Result) int64 {
 	return int64(e.Refused * float64(governed.Attempts))
 }
 
-// starved names the holders that wanted something and got nothing.
+// starved returns the holders that made calls and were never served.
 func starved(r *sim.Result) []string {
 	var names []string
 	for i := range r.Holders {
@@ -128,8 +128,9 @@ func judgeUse(f *fleet.Fleet, governed *sim.Result, fail func(string, ...any)) {
 	}
 }
 
-// IdealFinish is when the counted tasks of a fleet could be finished: what they draw on each limit at the ideal pace of
-// whole calls, usable x P / (P + a call's median latency + one commit), or the time of the slowest agent, if that is longer.
+// IdealFinish is the earliest time at which a fleet could finish its tasks of limited number. It is the time for the
+// amounts that they draw on each limit at the ideal pace of whole calls: usable x P / (P + a call's median latency + one
+// commit). It is the time of the slowest agent, if that is longer.
 func IdealFinish(f *fleet.Fleet, r *sim.Result) time.Duration {
 	lag := float64(r.Latency + f.Cluster.Commit.Mid())
 	longest := 0.0
@@ -176,7 +177,7 @@ func judgeWaits(f *fleet.Fleet, governed *sim.Result, fail func(string, ...any))
 	}
 }
 
-// round leaves as many digits as people read.
+// round rounds to the digits that people read.
 func round(d time.Duration) time.Duration {
 	switch {
 	case d >= 100*time.Second:

@@ -9,12 +9,12 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// promptly is how much later than it may a task's next attempt begins at most, where no quota is in its way: a leader may
-// have been killed, and a runner looks again after a moment.
+// promptly is the maximum delay of a task's next attempt after it may begin, if no quota prevents it: a leader may have
+// been killed, and a runner polls.
 const promptly = 10 * time.Second
 
-// judgeBudgets holds attempts against what the file says of them, whatever is expected: what they met is taken for what it
-// is, a budget is not exceeded, who is shelved is listed so, and nothing begins before the provider's time.
+// judgeBudgets checks attempts, whatever the file expects. Outcomes are classified as the file says, no budget is exceeded,
+// shelved tasks are listed as shelved, and no attempt begins before the provider's time.
 func judgeBudgets(governed *sim.Result, fail func(string, ...any)) {
 	for i := range governed.Tasks {
 		t := &governed.Tasks[i]
@@ -35,7 +35,7 @@ func judgeBudgets(governed *sim.Result, fail func(string, ...any)) {
 	}
 }
 
-// judgeWorkflows holds workflows against what they promise.
+// judgeWorkflows checks that workflows keep their order.
 func judgeWorkflows(governed *sim.Result, fail func(string, ...any)) {
 	for i := range governed.Workflows {
 		w := &governed.Workflows[i]
@@ -48,7 +48,7 @@ func judgeWorkflows(governed *sim.Result, fail func(string, ...any)) {
 	}
 }
 
-// judgeTasks holds tasks against what is expected of them.
+// judgeTasks compares tasks with their expectations.
 func judgeTasks(e *fleet.ExpectTasks, alone, governed *sim.Result, fail func(string, ...any)) {
 	judgeDelays(e, governed, fail)
 	shelved, unfinished, outcomes := map[string]int64{}, int64(0), make(map[fleet.Outcome]int64)
@@ -93,7 +93,7 @@ func judgeTasks(e *fleet.ExpectTasks, alone, governed *sim.Result, fail func(str
 	}
 }
 
-// mostAttempts returns how often the task was begun that was begun most often.
+// mostAttempts returns the highest number of attempts of a task.
 func mostAttempts(r *sim.Result) (most int64) {
 	for i := range r.Tasks {
 		most = max(most, r.Tasks[i].Attempts)
@@ -101,7 +101,7 @@ func mostAttempts(r *sim.Result) (most int64) {
 	return most
 }
 
-// mostFailures returns how often the task failed that failed most often.
+// mostFailures returns the highest number of failures of a task.
 func mostFailures(r *sim.Result) (most int64) {
 	for i := range r.Tasks {
 		most = max(most, r.Tasks[i].Failures)
@@ -109,8 +109,8 @@ func mostFailures(r *sim.Result) (most int64) {
 	return most
 }
 
-// judgeDelays looks at the pauses after a task's failures. That of an attempt that was lost counts from its deadline, which
-// comes later than its end, and one that lives on a quota waits for that too.
+// judgeDelays checks the pauses after a task's failures. The pause after a lost attempt counts from its deadline, which is
+// later than its end. A task that depends on a quota waits for that as well.
 func judgeDelays(e *fleet.ExpectTasks, governed *sim.Result, fail func(string, ...any)) {
 	if len(e.Delays) == 0 {
 		return
@@ -135,7 +135,7 @@ func judgeDelays(e *fleet.ExpectTasks, governed *sim.Result, fail func(string, .
 	}
 }
 
-// judgeChain holds agents that hand work on against what is expected of them.
+// judgeChain compares agents that continue each other's work with their expectations.
 func judgeChain(e *fleet.Expect, alone, governed *sim.Result, fail func(string, ...any)) {
 	if e.Chain.Complete && governed.Finish == 0 {
 		fail("the chain did not finish its work")

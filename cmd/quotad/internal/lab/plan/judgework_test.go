@@ -9,14 +9,15 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// fails returns what a check finds wrong, in one line.
+// fails returns the messages of a check.
 func fails(check func(fail func(string, ...any))) string {
 	var wrong []string
 	check(func(format string, _ ...any) { wrong = append(wrong, format) })
 	return strings.Join(wrong, "\n")
 }
 
-// A workflow in which somebody is overtaken, or two call at once in one's turn, is told of without being expected.
+// TestWorkflowsThatGoWrong: judgeWorkflows reports an overtaken step, and a call during another step's baton, without any
+// expectation.
 func TestWorkflowsThatGoWrong(t *testing.T) {
 	for want, w := range map[string]sim.WorkflowResult{"": {Parallel: true}, "overtook": {Overtook: 1}, "another step's turn": {Together: 1}} {
 		got := fails(func(fail func(string, ...any)) {
@@ -28,7 +29,8 @@ func TestWorkflowsThatGoWrong(t *testing.T) {
 	}
 }
 
-// What a cluster that forgot budgets, or did not list what it shelved, or did not heed the provider's time would do.
+// TestBudgetsThatAreNotKept: judgeBudgets reports a cluster that forgets budgets, does not list a shelved task, or ignores
+// the provider's time.
 func TestBudgetsThatAreNotKept(t *testing.T) {
 	f, err := fleet.Parse("fleet.yaml", []byte(`
 for: 10h
@@ -46,7 +48,7 @@ agents:
 	if err != nil {
 		t.Fatal(err)
 	}
-	forgotten, err := sim.Run(t.Context(), f, sim.Alone, 1) // nobody counts
+	forgotten, err := sim.Run(t.Context(), f, sim.Alone, 1) // alone, no failures are counted
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,5 +1,5 @@
-// Package plan judges a fleet before it is deployed: on paper, and by running it in virtual time on its own and through
-// quotad. It also holds runs against what a file expects of them.
+// Package plan judges a fleet before it is deployed: on paper, and by runs in virtual time, alone and through quotad. It
+// also compares runs with the expectations of a file.
 package plan
 
 import (
@@ -14,77 +14,77 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Paper is what can be said of a fleet without running it.
+// Paper is the analysis of a fleet without a run.
 type Paper struct {
-	// Feasible: every agent can be served, and what is scheduled fits in the long run.
+	// Feasible: every agent can be served, and scheduled work fits in the long run.
 	Feasible bool `json:"feasible"`
-	// Unservable are agents whose calls can never be granted; Starved are classes that higher ones leave nothing.
+	// Unservable are agents whose calls can never be granted; Starved are classes to which higher ones leave nothing.
 	Unservable []sim.Unservable `json:"unservable,omitempty"`
 	Starved    []Starved        `json:"starved,omitempty"`
 	Quotas     []PaperQuota     `json:"quotas"`
 }
 
-// Starved is a class of agents to whom the higher classes leave nothing of a quota.
+// Starved is a class of agents to which the higher classes leave nothing of a quota.
 type Starved struct {
 	Class  string   `json:"class"`
 	Quota  string   `json:"quota"`
 	Agents []string `json:"agents"`
 }
 
-// Verdict says how demand and limit compare.
+// Verdict is the comparison of demand and limit.
 type Verdict string
 
 // The verdicts.
 const (
-	// Fits: the highest demand of one period is within what is usable.
+	// Fits: the highest demand of one period is within the usable amount.
 	Fits Verdict = "fits"
 	// Queues: bursts wait, and the queue empties again.
 	Queues Verdict = "queues"
-	// Saturated: callers that work one call after the other take all there is.
+	// Saturated: callers that make one call after the other use the whole limit.
 	Saturated Verdict = "saturated"
-	// Overloaded: what is scheduled is more than is usable, for ever.
+	// Overloaded: scheduled work permanently exceeds the usable amount.
 	Overloaded Verdict = "overloaded"
 )
 
-// PaperQuota is demand against one limit. Amounts are by period; those of slots are at once.
+// PaperQuota compares the demand with one limit. Amounts are per period; those of slots are at once.
 type PaperQuota struct {
 	Quota  string        `json:"quota"`
 	Rule   string        `json:"rule"`
 	Usable int64         `json:"usable"`
 	Period time.Duration `json:"period"`
-	// Mean is the demand in the long run, Peak the highest of one period: all bursts together.
+	// Mean is the long-run demand, Peak the highest demand of one period: all bursts together.
 	Mean    float64 `json:"mean"`
 	Peak    int64   `json:"peak"`
 	Verdict Verdict `json:"verdict"`
-	// Binds: of all quotas, this one is the nearest to its limit.
+	// Binds: of all quotas, this one is closest to its limit.
 	Binds   bool         `json:"binds"`
 	Classes []PaperClass `json:"classes"`
 
-	// largest is the most that one call draws.
+	// largest is the maximum that one call draws.
 	largest    int64
 	definition *quotav1.Quota
 }
 
-// PaperClass is one class's part in a quota.
+// PaperClass is one class's demand on a quota.
 type PaperClass struct {
 	Class string `json:"class"`
-	// Share is what the policy guarantees, in parts of usable; Mean and Peak as above; Gets is what the order of classes
-	// leaves it of its mean.
+	// Share is the policy's guarantee, as a fraction of usable; Mean and Peak are as above. Gets is the part of Mean that
+	// the order of classes leaves it.
 	Share float64 `json:"share"`
 	Mean  float64 `json:"mean"`
 	Peak  int64   `json:"peak"`
 	Gets  float64 `json:"gets"`
-	// WorstWait is about how long a call waits at worst, when all bursts come at once; 0: not at all. -1: nobody can say.
+	// WorstWait is an estimate of the longest wait of a call, when all bursts coincide; 0: none; -1: unbounded or unknown.
 	WorstWait time.Duration `json:"worstWait"`
-	// Ages: who waits long enough is served although the order of classes leaves nothing.
+	// Ages: ageing serves calls that wait for long, although the order of classes leaves nothing.
 	Ages bool `json:"ages,omitempty"`
 
 	agents []string
-	// scheduled is the part of Mean that does not adapt to what it gets.
+	// scheduled is the part of Mean that does not adapt to the amount granted.
 	scheduled float64
 }
 
-// OnPaper judges a fleet. An error says that its quotas cannot be applied.
+// OnPaper analyses a fleet. It returns an error if its quotas cannot be applied.
 func OnPaper(f *fleet.Fleet) (*Paper, error) {
 	unservable, err := sim.FindUnservable(f)
 	if err != nil {
@@ -157,7 +157,7 @@ func judgeQuota(wanted *demands, q *quotav1.Quota) PaperQuota {
 	return one
 }
 
-// divide says what the order of classes leaves to each, and how long a call waits at worst.
+// divide computes each class's part in the order of classes, and its longest wait.
 func (one *PaperQuota) divide(q *quotav1.Quota) {
 	left, above, backlog := float64(one.Usable), 0.0, 0.0
 	for i := range one.Classes {
@@ -180,7 +180,8 @@ func (one *PaperQuota) divide(q *quotav1.Quota) {
 	}
 }
 
-// heldUp reports whether a class waits although there is enough for all: for a burst, a zone, or what is kept for others.
+// heldUp reports whether a class waits although the limit suffices for all: because of a burst bound, a zone, or a share
+// for others.
 func (one *PaperQuota) heldUp(q *quotav1.Quota, c *PaperClass) bool {
 	zones := q.GetPolicy().GetZones()
 	switch {
@@ -192,13 +193,13 @@ func (one *PaperQuota) heldUp(q *quotav1.Quota, c *PaperClass) bool {
 	return q.GetPolicy().GetShares() != nil && float64(c.Peak) > capOf(q)*float64(one.Usable)
 }
 
-// worstWait estimates the longest wait of a class, when all bursts come at once: a period that was used up just before, then the
-// backlog of its own and the higher classes, at the pace that the higher classes' steady demand leaves.
+// worstWait estimates the longest wait of a class, when all bursts coincide. It is the rest of an exhausted period, plus
+// the time for the backlog of its own and the higher classes, at the pace that the higher classes' steady demand leaves.
 func (one *PaperQuota) worstWait(q *quotav1.Quota, backlog, above float64) time.Duration {
-	// Of what is usable, whole calls may leave almost one of the largest.
+	// Whole calls may leave unused almost one of the largest.
 	period, usable := float64(one.Period), float64(max(one.Usable-one.largest+1, 1))
 	if period == 0 || above >= usable {
-		return -1 // how long a slot is used is its callers' affair
+		return -1 // how long a slot is used depends on its callers
 	}
 	wait := period + math.Max(backlog-usable, 0)/(usable-above)*period
 	if q.GetRate().GetBurst() > 0 {
@@ -228,10 +229,10 @@ func shareOf(q *quotav1.Quota, class quotav1.Class) float64 {
 	return 0
 }
 
-// capOf is what critical calls may use of a window.
+// capOf is the fraction of a window that critical calls may use.
 func capOf(q *quotav1.Quota) float64 { return cmp.Or(q.GetPolicy().GetShares().GetCap(), 0.9) }
 
-// names lists what stands in the way, for one line.
+// names describes the obstacles, one line each.
 func (p *Paper) names() []string {
 	var all []string
 	for _, h := range p.Unservable {

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// judged puts a fleet's quotas and agents on paper.
+// judged analyses a fleet's quotas and agents.
 func judged(t *testing.T, text string) *Paper {
 	t.Helper()
 	f, err := fleet.Parse("fleet.yaml", []byte("network: 0-0\n"+text))
@@ -26,7 +26,7 @@ func judged(t *testing.T, text string) *Paper {
 	return p
 }
 
-// What agents want, worked out by hand.
+// TestDemand compares demands with values computed by hand.
 func TestDemand(t *testing.T) {
 	const minute, settled = "quotas: [{name: q, rate: {limit: 1000, per: 1m}}]", "quotas: [{name: q, settle: %s, rate: {limit: 1000, per: 1m}}]"
 	for _, c := range []struct {
@@ -35,24 +35,24 @@ func TestDemand(t *testing.T) {
 		peak                 int64
 		verdict              Verdict
 	}{
-		// One task of two calls each minute, and the one before may be under way still.
+		// One task of two calls each minute; the task before may still run.
 		{"by the clock", minute, "[{name: a, every: 1m, calls: 2, latency: 1s, use: {q: 3}}]", 6, 12, Fits},
 		{"late ones come together", minute, "[{name: a, every: 1m, jitter: 1m, latency: 1s, use: {q: 1}}]", 1, 3, Fits},
 		{"one after the other", minute, "[{name: a, latency: 5s, think: 1s, use: {q: 1}}]", 10, 11, Fits},
 		{"too slow for its clock", minute, "[{name: a, every: 10ms, latency: 10s, use: {q: 200}}]", 1200, 1400, Saturated},
 		{"fast enough for it", minute, "[{name: a, every: 10s, latency: 10s, use: {q: 200}}]", 1200, 1400, Overloaded},
-		// Who follows makes as many tasks as are handed on, not as many as it could.
+		// A follower makes as many tasks as it receives, not as many as it could.
 		{
 			"handed on", minute,
 			"[{name: a, every: 1m, latency: 1s, use: {q: 1}}, {name: b, follows: [a], calls: 2, latency: 1s, use: {q: 10}}, {name: c, follows: [b, a], latency: 30s, use: {q: 100}}]",
 			121, 2 + 610 + 300, Fits,
 		},
 		{"handed on without a clock", minute, "[{name: a, latency: 1m, use: {q: 1}}, {name: b, follows: [a], latency: 1s, use: {q: 1}}]", 2, 2 + 61, Fits},
-		// The estimate is what is taken at first, the actual amount what counts in the end.
+		// The estimate is taken at first, and the actual amount counts in the end.
 		{"gives back", minute, "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 400, 1200, Queues},
 		{"keeps", fmt.Sprintf(settled, "max"), "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 800, 1200, Queues},
 		{"overruns", minute, "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 100, actual: 100-300}}}]", 400, 900, Fits},
-		// Each of a pool's two members gets half of the calls, and their parent all.
+		// Each of a pool's two members gets half of the calls, and their parent gets all.
 		{
 			"a pool's member", minute[:len(minute)-1] + ", {name: r, rate: {limit: 1000, per: 1m}}" +
 				", {name: p, pool: {members: [{name: q, quota: q}, {name: r, quota: r}]}}]",
@@ -64,7 +64,7 @@ func TestDemand(t *testing.T) {
 				", {name: p, pool: {members: [{name: r, quota: r}, {name: s, quota: s}]}}]",
 			"[{name: a, every: 30s, latency: 1s, use: {p: {estimate: 400, actual: 100-300}}}]", 400, 1200, Queues,
 		},
-		// All that there is of a crontab, and where it is densest.
+		// A crontab's total, and its densest interval.
 		{"each minute for a year", "for: 366d\n" + minute, `[{name: a, cron: "* * * * *", latency: 1s, use: {q: 1}}]`, 1, 2, Fits},
 		{"around the hour", "begins: 2026-01-05T08:30:00Z\nfor: 1h\nquotas: [{name: q, rate: {limit: 10, per: 5m}}]", `[{name: a, cron: "0,30,58,59 * * * *", latency: 1s, use: {q: 1}}]`, 4. / 12, 3, Fits},
 		{"never", minute, `[{name: a, cron: "0 0 30 2 *", latency: 1s, use: {q: 1}}]`, 0, 0, Fits},
@@ -79,7 +79,7 @@ func TestDemand(t *testing.T) {
 	}
 }
 
-// No period sees more than the paper's peak of a fleet that is refused nothing.
+// TestPeakIsABound: if a fleet is refused nothing, no period sees more than the computed peak.
 func TestPeakIsABound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
@@ -108,7 +108,7 @@ func TestPeakIsABound(t *testing.T) {
 	})
 }
 
-// A wait of nothing is promised only where nothing can hold a call up.
+// TestWhoWaits: the analysis promises no wait only if nothing can delay a call.
 func TestWhoWaits(t *testing.T) {
 	const agents = `
 agents:

@@ -25,8 +25,8 @@ const (
 	mostPanels              = 3
 )
 
-// style has the colours; those of the dark scheme are brighter. The background is drawn, so that a viewer's own does not
-// matter.
+// style defines the colours; those of the dark scheme are brighter. The plot draws its own background, so that the viewer's
+// does not matter.
 const style = `<style>
 .paper{fill:#ffffff}.ink{fill:#1f2328}.soft{fill:#59636e}.axis{stroke:#59636e;stroke-width:1}.grid{stroke:#d1d9e0;stroke-width:.6}
 .limit{stroke:#1f2328;stroke-width:1.4;stroke-dasharray:6 4;fill:none}
@@ -40,8 +40,8 @@ text{font-family:system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;f
 </style>
 `
 
-// Plot draws two runs of one seed: what each limit's period saw beside the limit, with the zone below it, and how long
-// calls of each class waited. Of more than three limits the three nearest to theirs are drawn.
+// Plot draws two runs of one seed: the amount that each limit's period saw, with the limit and the zone below it, and the
+// waits of calls of each class. It draws at most three limits, the closest to being reached.
 func Plot(w io.Writer, f *fleet.Fleet, alone, governed *sim.Result) error {
 	quotas := nearest(governed, mostPanels)
 	height := marginTop + float64(len(quotas)+1)*(panelHeight+panelGap)
@@ -68,7 +68,7 @@ func Plot(w io.Writer, f *fleet.Fleet, alone, governed *sim.Result) error {
 	return err
 }
 
-// refusals says how often a side was refused.
+// refusals describes the refusals of a side.
 func refusals(r *sim.Result) string {
 	if r.Outage == 0 {
 		return fmt.Sprintf("%d refused", r.Refused)
@@ -104,7 +104,7 @@ func nearest(r *sim.Result, most int) []int {
 	return order
 }
 
-// drawing is an SVG that is being written.
+// drawing is an SVG under construction.
 type drawing struct{ strings.Builder }
 
 func (d *drawing) add(format string, values ...any) { fmt.Fprintf(d, format, values...) }
@@ -117,7 +117,7 @@ func (d *drawing) line(class string, x1, y1, x2, y2 float64) {
 	d.add(`<line class="%s" x1="%.1f" y1="%.1f" x2="%.1f" y2="%.1f"/>`+"\n", class, x1, y1, x2, y2)
 }
 
-// mark is a line of the legend: its class and what it stands for.
+// mark is a line of the legend: its class and its meaning.
 type mark struct{ class, words string }
 
 func (d *drawing) legend(x, y float64, marks []mark) {
@@ -128,7 +128,7 @@ func (d *drawing) legend(x, y float64, marks []mark) {
 	}
 }
 
-// frame draws a panel's axes and its words.
+// frame draws a panel's axes and its texts.
 func (d *drawing) frame(top float64, heading, below string) (left, right, bottom float64) {
 	left, right, bottom = marginLeft, plotWidth-marginRight, top+panelHeight
 	d.text(left, top-8, "ink", "start", heading)
@@ -138,7 +138,7 @@ func (d *drawing) frame(top float64, heading, below string) (left, right, bottom
 	return left, right, bottom
 }
 
-// quota draws what a limit's period saw on both sides.
+// quota draws the amounts that a limit's period saw on both sides.
 func (d *drawing) quota(top float64, length time.Duration, alone, governed *sim.QuotaResult) {
 	what := "in any " + strictyaml.FormatDuration(alone.Period)
 	switch alone.Kind {
@@ -150,7 +150,7 @@ func (d *drawing) quota(top float64, length time.Duration, alone, governed *sim.
 	heading := fmt.Sprintf("%s: amount sent %s, refused or not; limit %d, peak alone %d, through quotad %d",
 		alone.Quota, what, alone.Limit, alone.Peak, governed.Peak)
 	left, right, bottom := d.frame(top, heading, "time since the start")
-	// What goes far beyond the limit would leave no room for the rest: it is cut off at the top.
+	// Values far above the limit would leave no room for the rest: they are cut off at the top.
 	most := max(alone.Limit, slices.Max(governed.Peaks), min(slices.Max(alone.Peaks), 2*alone.Limit))
 	scale := niceCeil(float64(most))
 	y := func(v float64) float64 { return bottom - math.Min(v/scale, 1)*panelHeight }
@@ -178,7 +178,7 @@ func (d *drawing) curve(class string, left, right float64, values []int64, y fun
 	d.add(`"/>` + "\n")
 }
 
-// zones draws a strip with the zone of each moment; nothing where there are none.
+// zones draws a strip with the zone over time; nothing if there are no zones.
 func (d *drawing) zones(left, right, top float64, zones []logpb.Zone) {
 	colours := map[logpb.Zone]string{logpb.Zone_ZONE_GREEN: "green", logpb.Zone_ZONE_AMBER: "amber", logpb.Zone_ZONE_RED: "red"}
 	width := (right - left) / float64(len(zones))
@@ -195,7 +195,7 @@ func (d *drawing) zones(left, right, top float64, zones []logpb.Zone) {
 	}
 }
 
-// waits draws, for each class, which part of its calls waited no longer than so long.
+// waits draws, for each class, the fraction of its calls that waited no longer than a time.
 func (d *drawing) waits(top float64, f *fleet.Fleet, alone, governed *sim.Result) {
 	heading, binding := "part of the calls that waited no longer than", ""
 	if f.Expect != nil && f.Expect.Binding != "" {
@@ -263,7 +263,7 @@ func niceCeil(v float64) float64 {
 	return 10 * step
 }
 
-// niceStep divides a length of time into at most eight parts that people count in.
+// niceStep divides a duration into at most eight steps of a familiar length.
 func niceStep(length time.Duration) time.Duration {
 	for _, step := range []time.Duration{
 		100 * time.Millisecond, time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute,
@@ -287,7 +287,7 @@ func shortNumber(v float64) string {
 	return fmt.Sprintf("%g", math.Round(v*100)/100)
 }
 
-// shortDuration leaves two units at most.
+// shortDuration formats a duration with at most two units.
 func shortDuration(d time.Duration) string {
 	switch {
 	case d == 0:

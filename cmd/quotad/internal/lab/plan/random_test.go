@@ -13,9 +13,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Whatever the fleet, no limit refuses a call that asked quotad first, no call arrives late, and no client's command is an
-// error; retry budgets are kept, and workflows go in order: with every kind of quota, policies, holds, batches, crashes, cuts,
-// outages, and leaders that are killed.
+// TestNoFleetIsRefused: for any fleet, no limit refuses a call that quotad granted, no call arrives late, and no client's
+// command is an error. Retry budgets are kept, and workflows run in order. Fleets have every kind of quota, policies,
+// holds, batches, crashes, cuts, outages, and leaders that are killed.
 func TestNoFleetIsRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
@@ -65,7 +65,7 @@ func drawFleet(t *rapid.T) *fleet.Fleet {
 	return f
 }
 
-// said is what tools print, and what it means; none names a time that is not true.
+// said are outputs of tools with their meanings; none names a wrong time.
 var said = []fleet.Outage{
 	{Says: "You've hit your usage limit. Try again in {left}.", Means: fleet.PlanExhausted},
 	{Says: "API Error: Request rejected (429)", Means: fleet.Saturated},
@@ -82,7 +82,7 @@ func drawOutages(t *rapid.T, f *fleet.Fleet) {
 	}
 }
 
-// drawChain has the first agents hand work on, as a workflow.
+// drawChain makes the agents a chain, in which each continues the work of the one before, as a workflow.
 func drawChain(t *rapid.T, f *fleet.Fleet) {
 	workflow := &quotav1.Workflow{Name: "chain", Threshold: 1, Calm: durationpb.New(10 * time.Second)}
 	for i, a := range f.Agents {

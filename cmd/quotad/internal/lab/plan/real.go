@@ -21,7 +21,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/usage"
 )
 
-// realOptions are what a user may set.
+// realOptions are the user's settings.
 type realOptions struct {
 	length, dir, write string
 	seed               uint64
@@ -56,13 +56,13 @@ its kills occur at the same fractions of its time. The exit code is 1 if an expe
 // realScenario is a scenario in real time.
 type realScenario struct {
 	scenario
-	// whole is how long the file says that it runs, where it was cut short; 0: it was not.
+	// whole is the file's length of the run if the run was cut short; 0: it was not.
 	whole            time.Duration
 	alone, governed  *live.Outcome
 	errAlone, errGov error
 }
 
-// run is the whole command.
+// run runs the command.
 func (o *realOptions) run(ctx context.Context, files []string, out io.Writer) (err error) {
 	most, err := strictyaml.ParseDuration(o.length)
 	if err != nil || most < time.Second || most > 24*time.Hour {
@@ -106,7 +106,7 @@ func (o *realOptions) run(ctx context.Context, files []string, out io.Writer) (e
 	return nil
 }
 
-// folder returns an empty folder.
+// folder returns the path of an empty folder.
 func (o *realOptions) folder() (string, error) {
 	if o.dir == "" {
 		return os.MkdirTemp("", "quotad-real-")
@@ -121,8 +121,8 @@ func (o *realOptions) folder() (string, error) {
 	return o.dir, err
 }
 
-// shorten returns a scenario of at most some length. A fleet that ends by itself is as whole as before. Kills that would
-// lie beyond take place at the same parts of the time.
+// shorten returns a scenario of length most or less. A fleet that ends by itself still counts as whole. If kills would
+// occur after the end, all kills move to the same fractions of the time.
 func shorten(s *scenario, most time.Duration) *realScenario {
 	r := &realScenario{scenario: *s}
 	if s.fleet.For <= most {
@@ -177,7 +177,7 @@ func runReal(ctx context.Context, all []*realScenario, dir string, seed uint64) 
 	return fmt.Errorf("%w; data and logs are in %s", errors.Join(errs...), dir)
 }
 
-// wrongOf returns what did not hold.
+// wrongOf returns the failed expectations.
 func wrongOf(all []*realScenario) (wrong []string) {
 	for _, s := range all {
 		for _, w := range s.wrong() {
@@ -187,7 +187,8 @@ func wrongOf(all []*realScenario) (wrong []string) {
 	return wrong
 }
 
-// wrong returns what did not hold of a scenario. A run in which what should have happened to it did not proves nothing.
+// wrong returns a scenario's failed expectations. A run without its planned kills proves nothing, so their absence is a
+// failure as well.
 func (s *realScenario) wrong() (wrong []string) {
 	if s.whole > 0 {
 		wrong = JudgeCut(s.fleet, s.governed.Result)
@@ -205,8 +206,8 @@ func (s *realScenario) wrong() (wrong []string) {
 	return append(wrong, s.explained()...)
 }
 
-// explained tells of each refusal through quotad how long attempts were on their way in the period before it: one that comes
-// later than its spend-by is what no store can keep from being one too many.
+// explained adds to each refusal through quotad the longest delay of attempts in the period before it: no store can prevent
+// a refusal that an attempt after its spend-by causes.
 func (s *realScenario) explained() (all []string) {
 	for _, a := range s.governed.Seen {
 		if !a.Refused || a.Outage {
@@ -219,7 +220,7 @@ func (s *realScenario) explained() (all []string) {
 	return all
 }
 
-// report prints what came of all scenarios.
+// report prints the results of all scenarios.
 func report(all []*realScenario, out io.Writer) error {
 	if err := realTable(all).Write(out); err != nil {
 		return err
@@ -234,7 +235,7 @@ func report(all []*realScenario, out io.Writer) error {
 	return nil
 }
 
-// realTable is the comparison of both sides, as of virtual time.
+// realTable compares both sides, in the form used for virtual time.
 func realTable(all []*realScenario) *output.Table {
 	var plain []*scenario
 	for _, s := range all {
@@ -248,7 +249,7 @@ func realTable(all []*realScenario) *output.Table {
 	return comparison(plain, func(s *scenario) []Runs { return s.runs })
 }
 
-// processTable tells what only runs in real time have.
+// processTable has the figures that only runs in real time have.
 func processTable(all []*realScenario) *output.Table {
 	table := &output.Table{Header: []string{"SCENARIO", "CALLS SERVED", "P50 CRITICAL", "STANDARD", "BACKGROUND", "LONGEST WAY", "IDEAL FINISH", "LEADER KILLED AT", "ANOTHER LED AFTER"}}
 	for _, s := range all {

@@ -12,7 +12,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// A fleet whose work ends is as whole in less time; of another one the kills take place at the same parts of its time.
+// TestShorten: a fleet whose work ends is still whole in a shorter run; the kills of other fleets move to the same
+// fractions of the time.
 func TestShorten(t *testing.T) {
 	for _, c := range []struct {
 		file  string
@@ -40,7 +41,7 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// A run in which something did not happen, or happened unseen, does not hold.
+// TestRealRunsThatProveNothing: a run fails if a planned event did not happen, or if an event was not recorded.
 func TestRealRunsThatProveNothing(t *testing.T) {
 	all, err := readScenarios([]string{filepath.Join(scenarioFolder, "s9-s4-six-analysts.yaml")})
 	if err != nil {
@@ -78,7 +79,7 @@ func TestRealRunsThatProveNothing(t *testing.T) {
 	}
 }
 
-// The page's section of runs in real time was made from the files as they are.
+// TestRealSectionIsNotStale: the page's section of runs in real time was made from the current files.
 func TestRealSectionIsNotStale(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(scenarioFolder, "..", "scenarios.md"))
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 )
 
-// The place of a page that runs in real time have.
+// The marks around a page's section of runs in real time.
 const realBegin, realEnd = "<!-- real time -->\n", "<!-- end of real time -->"
 
-// writeReal makes the section of a page anew that tells of runs in real time.
+// writeReal regenerates a page's section of runs in real time.
 func writeReal(path string, all []*realScenario, day time.Time) error {
 	page, err := os.ReadFile(path)
 	if err != nil {
@@ -38,8 +38,8 @@ func writeReal(path string, all []*realScenario, day time.Time) error {
 	return os.WriteFile(path, []byte(made), 0o644) //nolint:gosec // a page is for everybody
 }
 
-// filesMark says which files a section was made from, by name and content, in a line that no reader sees: whether they are
-// still the same can be told without running them again.
+// filesMark identifies the files of a section, by name and content, in a line that readers do not see. A test compares it
+// with the current files without running them.
 func filesMark(paths []string) (string, error) {
 	var all strings.Builder
 	for _, path := range paths {

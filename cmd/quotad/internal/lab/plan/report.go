@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Runs are two runs of one seed, and what is wrong with them.
+// Runs are two runs of one seed, and their failed expectations.
 type Runs struct {
 	Seed     uint64      `json:"seed"`
 	Alone    *sim.Result `json:"alone"`
@@ -20,16 +20,16 @@ type Runs struct {
 	Wrong    []string    `json:"wrong,omitempty"`
 }
 
-// Report is what `quotad plan` says.
+// Report is the output of `quotad plan`.
 type Report struct {
 	Title string `json:"title"`
 	Paper *Paper `json:"paper"`
 	Runs  []Runs `json:"runs"`
-	// Fits is what would make the fleet fit; empty: it does.
+	// Fits are the changes that would make the fleet fit; empty: it fits.
 	Fits []Fit `json:"fits,omitempty"`
 }
 
-// Write prints a report for people. Of several seeds the first is shown, and then the worst of all.
+// Write prints a report for people. Of several seeds it shows the first, and then the worst of all.
 func (r *Report) Write(w io.Writer) error {
 	fmt.Fprintf(w, "%s\n\nOn paper\n", r.Title)
 	if err := r.writePaper(w); err != nil {
@@ -63,7 +63,7 @@ func (r *Report) Write(w io.Writer) error {
 	return nil
 }
 
-// writeFits says what would make the fleet fit.
+// writeFits prints the changes that would make the fleet fit.
 func (r *Report) writeFits(w io.Writer) {
 	if len(r.Fits) > 0 {
 		fmt.Fprintln(w, "\nTo make it fit")
@@ -152,7 +152,7 @@ func writeSides(w io.Writer, alone, governed *sim.Result) error {
 	return table.Write(w)
 }
 
-// addGivenUp splits the calls that were given up by class, where there are several.
+// addGivenUp splits cancelled calls by class, if there are several classes.
 func addGivenUp(add func(string, func(*sim.Result) string), alone, governed *sim.Result) {
 	called := 0
 	for i := range governed.Classes {
@@ -170,7 +170,7 @@ func addGivenUp(add func(string, func(*sim.Result) string), alone, governed *sim
 	}
 }
 
-// addWork adds what came of tasks with retry budgets, and of workflows.
+// addWork adds the results of tasks with retry budgets, and of workflows.
 func addWork(add func(string, func(*sim.Result) string), alone, governed *sim.Result) {
 	if len(alone.Tasks)+len(governed.Tasks) > 0 {
 		add("tasks done, shelved, open", func(r *sim.Result) string {
@@ -215,7 +215,7 @@ func finishedText(d time.Duration) string {
 	return waitText(d)
 }
 
-// waitText writes a wait.
+// waitText formats a wait.
 func waitText(d time.Duration) string {
 	switch {
 	case d >= 100*time.Second:
@@ -231,7 +231,7 @@ func waitText(d time.Duration) string {
 	return strictyaml.FormatDuration(d)
 }
 
-// worstOf returns the worst figure of all seeds, one by one.
+// worstOf returns the worst value of all seeds for each figure.
 func worstOf(all []Runs) Runs {
 	worst := Runs{Alone: worstSide(all, func(r *Runs) *sim.Result { return r.Alone }), Governed: worstSide(all, func(r *Runs) *sim.Result { return r.Governed })}
 	return worst
@@ -241,7 +241,7 @@ func worstSide(all []Runs, side func(*Runs) *sim.Result) *sim.Result {
 	w := *side(&all[0])
 	w.Quotas = append([]sim.QuotaResult(nil), w.Quotas...)
 	w.Classes = append([]sim.ClassResult(nil), w.Classes...)
-	// Tasks and workflows are no figures: the worst of them is in no seed (taskTable and workflowTable show theirs).
+	// Tasks and workflows are not figures: no seed has the worst of them (taskTable and workflowTable show theirs).
 	w.Tasks, w.Workflows = nil, nil
 	unfinished := w.Finish == 0
 	for i := range all[1:] {
@@ -276,7 +276,7 @@ func worstSide(all []Runs, side func(*Runs) *sim.Result) *sim.Result {
 
 func join(words []string) string { return strings.Join(words, ", ") }
 
-// ruleText says a quota's rule in a few words.
+// ruleText describes a quota's rule in a few words.
 func ruleText(q *quotav1.Quota) string {
 	switch rule := q.Rule.(type) {
 	case *quotav1.Quota_Window:

@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// RunSeeds runs a fleet on both sides for some seeds from a first one on, as many at once as there are processors. What
-// comes of it does not depend on how many that are.
+// RunSeeds runs a fleet on both sides for count seeds from first on, as many at once as there are processors. The results
+// do not depend on the number of processors.
 func RunSeeds(ctx context.Context, f *fleet.Fleet, first uint64, count int) ([]Runs, error) {
 	runs, errs := make([]Runs, count), make([]error, count)
 	var next atomic.Int64

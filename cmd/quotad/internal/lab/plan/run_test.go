@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// A run that is not wanted any more ends, on both sides, however much of it is left.
+// TestARunCanBeEnded: a cancelled run ends at once on both sides, however much of it remains.
 func TestARunCanBeEnded(t *testing.T) {
 	f, err := fleet.Parse("fleet.yaml", []byte(`for: 366d
 quotas: [{name: q, rate: {limit: 1000, per: 1s}}]
@@ -31,7 +31,7 @@ agents: [{name: a, count: 100, every: 10ms, overlap: 1000, use: {q: 1}}]
 	}
 }
 
-// BenchmarkManyKinds puts a fleet on paper in which every agent is described by itself.
+// BenchmarkManyKinds analyses a fleet in which every agent has its own description.
 func BenchmarkManyKinds(b *testing.B) {
 	var text strings.Builder
 	text.WriteString("quotas: [{name: q, rate: {limit: 10, per: 1m}}]\nagents:\n")
@@ -49,7 +49,7 @@ func BenchmarkManyKinds(b *testing.B) {
 	}
 }
 
-// The worst of several seeds does not show what came of the first one's tasks and workflows.
+// TestWorstHasNoTasksOfOneSeed: the worst of several seeds does not show the tasks and workflows of the first one.
 func TestWorstHasNoTasksOfOneSeed(t *testing.T) {
 	seed := func(attempts int64) Runs {
 		r := &sim.Result{Tasks: []sim.TaskResult{{Attempts: attempts}}, Workflows: []sim.WorkflowResult{{Workflow: "w"}}}

@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// seeds is how many seeds of each scenario a quick test runs; `make scenarios` runs more.
+// seeds is the number of seeds of each scenario in a quick test; `make scenarios` runs more.
 var seeds = flag.Int("seeds", 2, "how many seeds of each scenario are run")
 
 const scenarioFolder = "../../../../../docs/scenarios"
@@ -27,7 +27,7 @@ func scenarioFiles(t *testing.T) []string {
 	return files
 }
 
-// Every scenario holds what its file expects, for some seeds.
+// TestScenarios: every scenario meets its file's expectations, for some seeds.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	for _, path := range scenarioFiles(t) {
@@ -53,7 +53,7 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// The same seed gives the same result, to the last byte; another seed another one.
+// TestSameSeedSameResult: the same seed gives the same result, byte for byte; another seed gives a different one.
 func TestSameSeedSameResult(t *testing.T) {
 	for _, name := range []string{"s9-s2-six-writers", "s3-retry-loop", "s7-cascade"} {
 		f, err := fleet.Read(filepath.Join(scenarioFolder, name+".yaml"))
@@ -81,7 +81,8 @@ func TestSameSeedSameResult(t *testing.T) {
 	}
 }
 
-// What the files expect can fail: of a file in which one thing is otherwise, the run does not hold what is expected.
+// TestWhatScenariosExpectCanFail: the files' expectations can fail. After one change to a file, its run fails an
+// expectation.
 func TestWhatScenariosExpectCanFail(t *testing.T) {
 	t.Parallel()
 	const steps = `      - {holder: triage}
@@ -91,11 +92,11 @@ func TestWhatScenariosExpectCanFail(t *testing.T) {
       - {holder: announcement, after: [deployment]}
 `
 	for _, c := range []struct{ file, replace, by, want string }{
-		// Another limit is met than the file says.
+		// The limit differs from the one that the file expects.
 		{"s3-retry-loop", "You've hit your usage limit. Upgrade", "Request rejected (429). Upgrade", "was taken for saturated; it was plan_exhausted"},
 		{"s3-retry-loop", "Rate limit reached for gpt-5", "Something went wrong with gpt-5", "was taken for failed; it was saturated"},
 		{"s3-retry-loop", "finished: true, says", "says", "was taken for plan_exhausted; it was finished_then_limited"},
-		// Budgets and delays are others.
+		// Budgets and delays differ.
 		{"s3-retry-loop", "max_failures: 5", "max_failures: 4", "8 attempts were failed; 9 have to be"},
 		{"s3-retry-loop", "delays: [5m, 15m, 30m]", "delays: [5m, 15m, 31m]", "31m0s is the delay"},
 		{"s3-retry-loop", "delays: [5m, 15m, 30m]", "delays: [4m, 15m, 30m]", "4m0s is the delay"},
@@ -105,7 +106,7 @@ func TestWhatScenariosExpectCanFail(t *testing.T) {
 		{"s3-retry-loop", "burnt: {models/tokens: 450000}", "burnt: {models/tokens: 300000}", "were burnt"},
 		{"s3-retry-loop", "attempts: 5\n", "attempts: 4\n", "was begun 5 times"},
 		{"s3-retry-loop", "again: 78s-89s", "again: 5m", "make the incident"},
-		// The workflow is not told of, never one at a time, or the chain does not end.
+		// The workflow lacks steps, never runs one step at a time, or the chain does not end.
 		{"s7-cascade", steps, "      - {holder: triage}\n      - {holder: announcement}\n", "back-pressure kept 0 calls"},
 		{"s7-cascade", "    kept_back: 8", "    sequential: 9\n    kept_back: 8", "9 have to"},
 		{"s7-cascade", "name: release", "name: release\n    calm: 1h", "goes one at a time still"},
@@ -136,7 +137,7 @@ func TestWhatScenariosExpectCanFail(t *testing.T) {
 	}
 }
 
-// The page's table of the first seed, and the plots, are what the command makes now.
+// TestPageIsNotStale: the page's table of the first seed, and the plots, equal the command's present output.
 func TestPageIsNotStale(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(scenarioFolder, "..", "scenarios.md"))
 	if err != nil {

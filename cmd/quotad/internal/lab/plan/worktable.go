@@ -9,8 +9,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 )
 
-// tables are all tables of some scenarios, of the first seed or of all: calls, then tasks with retry budgets and workflows,
-// where there are any.
+// tables returns the tables of some scenarios, for the first seed or for all: calls, then tasks with retry budgets and
+// workflows, if there are any.
 func tables(all []*scenario, runs func(*scenario) []Runs) []*output.Table {
 	found := []*output.Table{comparison(all, runs)}
 	for _, table := range []*output.Table{taskTable(all, runs), workflowTable(all, runs)} {
@@ -36,7 +36,7 @@ func sides(runs []Runs, side sim.Side) []*sim.Result {
 	return results
 }
 
-// most returns the largest of some figures.
+// most returns the maximum of a figure.
 func most[T int64 | time.Duration](results []*sim.Result, figure func(*sim.Result) T) T {
 	largest := figure(results[0])
 	for _, r := range results[1:] {
@@ -45,7 +45,7 @@ func most[T int64 | time.Duration](results []*sim.Result, figure func(*sim.Resul
 	return largest
 }
 
-// least returns the smallest of some figures.
+// least returns the minimum of a figure.
 func least(results []*sim.Result, figure func(*sim.Result) int64) int64 {
 	return -most(results, func(r *sim.Result) int64 { return -figure(r) })
 }
@@ -67,7 +67,7 @@ func allAttempts(r *sim.Result) (sum int64) {
 	return sum
 }
 
-// overBudget counts the tasks that failed more often than their budgets say.
+// overBudget counts the tasks that failed more often than their budgets allow.
 func overBudget(r *sim.Result) (count int64) {
 	for i := range r.Tasks {
 		if r.Tasks[i].Failures > r.Tasks[i].Budget() {
@@ -77,7 +77,7 @@ func overBudget(r *sim.Result) (count int64) {
 	return count
 }
 
-// taskTable shows what came of tasks with retry budgets.
+// taskTable shows the results of tasks with retry budgets.
 func taskTable(all []*scenario, runs func(*scenario) []Runs) *output.Table {
 	table := &output.Table{Header: []string{"TASKS OF", "SIDE", "DONE", "SHELVED", "OPEN", "ATTEMPTS", "OF ONE", "FAILURES OF ONE", "OVER BUDGET", "BURNT"}}
 	for _, s := range all {
@@ -100,7 +100,7 @@ func taskTable(all []*scenario, runs func(*scenario) []Runs) *output.Table {
 	return table
 }
 
-// mostBurnt returns the quota of which the fleet burns most alone.
+// mostBurnt returns the quota of which the fleet alone burns most.
 func mostBurnt(s *scenario) (quota string) {
 	most := int64(-1)
 	for _, q := range s.fleet.Limits() {
@@ -111,7 +111,7 @@ func mostBurnt(s *scenario) (quota string) {
 	return quota
 }
 
-// workflowTable shows what came of workflows.
+// workflowTable shows the results of workflows.
 func workflowTable(all []*scenario, runs func(*scenario) []Runs) *output.Table {
 	table := &output.Table{Header: []string{"WORKFLOWS OF", "SIDE", "FINISHED", "PEAK AFTER OUTAGES", "LIMITED", "KEPT BACK", "ONE AT A TIME", "FOR", "TURNS", "OVERTOOK", "TOGETHER"}}
 	for _, s := range all {
@@ -134,7 +134,7 @@ func workflowTable(all []*scenario, runs func(*scenario) []Runs) *output.Table {
 	return table
 }
 
-// finishedOf says when all work was finished, where it was in every run.
+// finishedOf shows when all work was finished, if every run finished it.
 func finishedOf(results []*sim.Result) string {
 	for _, r := range results {
 		if r.Finish == 0 {
@@ -144,7 +144,7 @@ func finishedOf(results []*sim.Result) string {
 	return finishedText(most(results, func(r *sim.Result) time.Duration { return r.Finish }))
 }
 
-// waveText shows what a period of the binding quota saw after outages.
+// waveText shows the peak of the binding quota in a period after outages.
 func waveText(s *scenario, results []*sim.Result) string {
 	for i := range results[0].Quotas {
 		if q := &results[0].Quotas[i]; q.Quota == s.fleet.Expect.Binding {
@@ -154,7 +154,8 @@ func waveText(s *scenario, results []*sim.Result) string {
 	return output.Dash
 }
 
-// workflowFigures are the sums over all workflows of a fleet. Of what has to happen the least is shown, of the rest the most.
+// workflowFigures are sums over all workflows of a fleet. Figures that a run must reach show their minimum, the others
+// their maximum.
 func workflowFigures(results []*sim.Result) []string {
 	sum := func(of func(*sim.WorkflowResult) int64) func(*sim.Result) int64 {
 		return func(r *sim.Result) (total int64) {

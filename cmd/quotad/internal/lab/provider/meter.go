@@ -10,19 +10,19 @@ type Rule struct {
 	Quota string
 	Kind  Kind
 	Limit int64
-	// Period is a rate's, or a window's length; Month: calendar months instead.
+	// Period is the period of a rate, or the length of a window; Month: calendar months instead.
 	Period time.Duration
 	Month  bool
-	// Burst: no interval d sees more than Burst + d * Limit/Period. 0: no such limit.
+	// Burst: no interval d sees more than Burst + d * Limit/Period. 0: no burst limit.
 	Burst int64
-	// Tells: answers say what remains of a rate.
+	// Tells: answers report the remaining amount of a rate.
 	Tells bool
 }
 
-// Entry is an amount that was admitted at a moment.
+// Entry is an amount that was admitted at a time.
 type Entry struct {
 	At, N int64
-	// Others: somebody else with the same key used it.
+	// Others: another user of the same key used it.
 	Others bool
 }
 
@@ -37,19 +37,19 @@ type Meter struct {
 	rule   Rule
 	begins int64 // Unix time of moment 0
 
-	// admitted are all amounts that were admitted; from first on they count in a sliding period, and sum is their sum.
+	// admitted are all admitted amounts. Those from index first on count in a sliding period; sum is their sum.
 	admitted []Entry
 	first    int
 	sum      int64
-	// inFlight is what is being served.
+	// inFlight is the amount in service.
 	inFlight int64
-	// full is when the burst's bucket will be full again.
+	// full is when the burst bucket will be full again.
 	full float64
-	// windows are those that saw calls.
+	// windows are the windows that saw calls.
 	windows []Window
 
-	// arrivals are attempts, admitted or not, of the present period; since are those that came since an outage was over,
-	// while calm.
+	// arrivals are the attempts, admitted or not, of the present period. since are those since the end of an outage, while
+	// calm.
 	arrivals, since        recent
 	calm                   bool
 	peak, wave             int64
@@ -58,8 +58,8 @@ type Meter struct {
 	bucketPeaks            []int64
 }
 
-// NewMeter returns a meter. begins is the Unix time (nanoseconds) of moment 0; length is how long the run lasts, of which
-// the meter notes the peak of each of parts equal parts.
+// NewMeter returns a meter. begins is the Unix time (nanoseconds) of moment 0. length is the length of the run in
+// nanoseconds; the meter records the peak of each of parts equal parts.
 func NewMeter(rule Rule, begins, length int64, parts int) *Meter {
 	return &Meter{
 		rule: rule, begins: begins, bucket: max(length/int64(parts), 1),
@@ -70,36 +70,36 @@ func NewMeter(rule Rule, begins, length int64, parts int) *Meter {
 // Rule returns the limit.
 func (m *Meter) Rule() Rule { return m.rule }
 
-// Refused returns how many calls the limit refused, Outage how many an outage did.
+// Refused returns the number of calls that the limit refused.
 func (m *Meter) Refused() int64 { return m.refused }
 
-// Outage returns how many calls an outage refused.
+// Outage returns the number of calls that an outage refused.
 func (m *Meter) Outage() int64 { return m.outage }
 
-// Peak returns the largest amount of attempts, admitted or not, that any period of the provider's saw. For slots it is
-// the most that was served at once.
+// Peak returns the largest amount of attempts, admitted or not, in any period of the provider. For slots it is the largest
+// amount in service at once.
 func (m *Meter) Peak() int64 { return m.peak }
 
-// Calm notes that all outages are over for now, or that one begins.
+// Calm records that all outages are over for now, or that one begins.
 func (m *Meter) Calm(calm bool) { m.calm, m.since = calm, recent{} }
 
-// Wave returns the largest amount of attempts that any period saw which began when an outage was over, and ended before
-// the next one began.
+// Wave returns the largest amount of attempts in any period that begins after the end of an outage and ends before the next
+// outage.
 func (m *Meter) Wave() int64 { return m.wave }
 
 // Peaks returns the peak of each part of the run.
 func (m *Meter) Peaks() []int64 { return m.bucketPeaks }
 
-// Admitted returns what was admitted, in order, what others used included.
+// Admitted returns the admitted amounts in order, including others' use.
 func (m *Meter) Admitted() []Entry { return m.admitted }
 
-// Total returns the sum of what was admitted, without what others used.
+// Total returns the sum of the admitted amounts, without others' use.
 func (m *Meter) Total() int64 { return m.total }
 
 // Windows returns the windows that saw calls.
 func (m *Meter) Windows() []Window { return m.windows }
 
-// Look notes what counts at a moment, so that parts of a run in which nothing arrives have their peak too.
+// Look records the present count, so that parts of a run without arrivals have a peak too.
 func (m *Meter) Look(now int64) {
 	if m.rule.Kind == Slots {
 		m.notePeak(now, m.inFlight)
@@ -109,7 +109,7 @@ func (m *Meter) Look(now int64) {
 	m.notePeak(now, m.arrivals.sum)
 }
 
-// arrived notes an attempt.
+// arrived records an attempt.
 func (m *Meter) arrived(now, n int64) {
 	if m.rule.Kind == Slots {
 		return
@@ -123,7 +123,7 @@ func (m *Meter) arrived(now, n int64) {
 	m.notePeak(now, m.arrivals.sum)
 }
 
-// forget drops the attempts that the present period or window does not see.
+// forget drops the attempts before the present period or window.
 func (m *Meter) forget(now int64) {
 	from := now - int64(m.rule.Period)
 	if m.rule.Kind.window() {
@@ -139,7 +139,7 @@ func (m *Meter) notePeak(now, count int64) {
 	m.bucketPeaks[part] = max(m.bucketPeaks[part], count)
 }
 
-// wait returns in how long an amount would fit; 0: now.
+// wait returns the time in nanoseconds until an amount fits; 0: now.
 func (m *Meter) wait(now, n int64) int64 {
 	switch m.rule.Kind {
 	case Slots:
@@ -173,7 +173,7 @@ func (m *Meter) slidingWait(now, n int64) int64 {
 	return 0
 }
 
-// slide drops what a period that ends now does not see: an amount of the moment t counts in [t, t + period).
+// slide drops the amounts before the period that ends now: an amount of time t counts in [t, t + period).
 func (m *Meter) slide(now int64) {
 	for m.first < len(m.admitted) && m.admitted[m.first].At+int64(m.rule.Period) <= now {
 		m.sum -= m.admitted[m.first].N
@@ -181,12 +181,12 @@ func (m *Meter) slide(now int64) {
 	}
 }
 
-// flow is how long an amount takes to flow into the burst's bucket.
+// flow returns how long an amount takes to flow into the burst bucket.
 func (m *Meter) flow(n int64) float64 {
 	return float64(n) * float64(m.rule.Period) / float64(max(m.rule.Limit, 1))
 }
 
-// burstWait returns in how long the burst's bucket has enough. It errs by less than a microsecond, in favour of the call.
+// burstWait returns the time until the burst bucket has enough. It errs by less than a microsecond, in favour of the call.
 func (m *Meter) burstWait(now, n int64) int64 {
 	if m.rule.Burst == 0 {
 		return 0
@@ -222,7 +222,7 @@ func (m *Meter) admit(now, n int64) {
 	}
 }
 
-// enter notes what was admitted.
+// enter records an admitted amount.
 func (m *Meter) enter(now, n int64, others bool) {
 	m.admitted = append(m.admitted, Entry{At: now, N: n, Others: others})
 	if m.rule.Kind == Sliding {
@@ -231,14 +231,14 @@ func (m *Meter) enter(now, n int64, others bool) {
 	}
 }
 
-// Others counts what somebody else uses of a sliding limit, unless it does not fit.
+// Others counts another user's use of a sliding limit, unless it does not fit.
 func (m *Meter) Others(now, n int64) {
 	if m.slidingWait(now, n) == 0 {
 		m.enter(now, n, true)
 	}
 }
 
-// left returns what remains of a sliding limit.
+// left returns the remaining amount of a sliding limit.
 func (m *Meter) left(now int64) int64 {
 	m.slide(now)
 	return max(m.rule.Limit-m.sum, 0)
@@ -251,7 +251,7 @@ func (m *Meter) done(_, n int64) {
 	}
 }
 
-// windowAt returns the window that contains a moment; one that saw no call yet has admitted nothing.
+// windowAt returns the window that contains a time; a window without calls has admitted nothing.
 func (m *Meter) windowAt(now int64) Window {
 	if len(m.windows) > 0 {
 		if last := m.windows[len(m.windows)-1]; now < last.To {

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// What others use counts, and is told by what remains; it is nobody's attempt, and no part of the fleet's use.
+// TestOthers: others' use counts against the limit and reduces the remaining amount that answers report. It is not an
+// attempt, and not part of the fleet's use.
 func TestOthers(t *testing.T) {
 	m := NewMeter(Rule{Quota: "tokens", Kind: Sliding, Limit: 10, Period: time.Second, Tells: true}, 0, 10*sec, 10)
 	p := New([]*Meter{m}, nil, false)

@@ -1,7 +1,7 @@
-// Package provider is an API provider in virtual time: it enforces its limits and counts by itself, the calls of
-// everybody who has the key. It shares nothing with the state machine that it is used to judge.
+// Package provider is an API provider in virtual time. It enforces its limits with its own count of the calls of all users
+// of the key. It shares nothing with the state machine that it is used to judge.
 //
-// Moments are nanoseconds since the run began. A Provider belongs to one goroutine.
+// Times are nanoseconds since the run began. A Provider belongs to one goroutine.
 package provider
 
 import (
@@ -10,43 +10,43 @@ import (
 	"time"
 )
 
-// Amount is so much of a limit, by the limit's index.
+// Amount is an amount of a limit, which is named by its index.
 type Amount struct {
 	Limit int
 	N     int64
 }
 
-// Answer is how the provider answers a call that has just arrived.
+// Answer is the provider's answer to a call that has just arrived.
 type Answer struct {
 	// Refused: the call was not served.
 	Refused bool
-	// Outage: it was refused for an outage, not for a limit.
+	// Outage: an outage refused it, not a limit.
 	Outage bool
-	// Says is what a tool prints that meets the outage, empty: nothing is known of that; Means is what the file says of
-	// it. Until is when the outage ends, where what is said names that.
+	// Says is the output of a tool that hits the outage; empty: unknown. Means is its meaning according to the file. Until
+	// is the end of the outage, if Says names it.
 	Says, Means string
 	Until       int64
-	// Limit is the index of the limit that refused it, Exhausted says that it is used up until its reset.
+	// Limit is the index of the limit that refused it. Exhausted says that the limit is used up until its reset.
 	Limit     int
 	Exhausted bool
-	// RetryAfter is the time to come back in whole seconds; 0: the provider does not say.
+	// RetryAfter is the time until a retry, in whole seconds; 0: the provider does not say.
 	RetryAfter time.Duration
-	// Counts are what its headers say of the windows that the call drew on, and of rates that tell.
+	// Counts are the headers' counts of the windows that the call drew on, and of rates that report theirs.
 	Counts []Count
 }
 
-// Count is what is left of a window, and the moment at which it resets; of a rate 0.
+// Count is the remaining amount of a window and the time of its reset; the time is 0 for a rate.
 type Count struct {
 	Limit   int
 	Left    int64
 	ResetAt int64
 }
 
-// Outage is a time in which every call on a limit is refused.
+// Outage is a period in which every call on a limit is refused.
 type Outage struct {
 	Limit    int
 	From, To int64
-	// Says is what a tool prints that meets it, with {left} for what is left of it in whole seconds.
+	// Says is the output of a tool that hits it, with {left} for the remaining time in whole seconds.
 	Says, Means string
 }
 
@@ -57,16 +57,16 @@ type Provider struct {
 	silent  bool
 }
 
-// New returns a provider. silent: its refusals name no time to come back.
+// New returns a provider. silent: its refusals do not say when to retry.
 func New(meters []*Meter, outages []Outage, silent bool) *Provider {
 	return &Provider{meters: meters, outages: outages, silent: silent}
 }
 
-// Meters returns what counts, by index.
+// Meters returns the meters of the limits, by index.
 func (p *Provider) Meters() []*Meter { return p.meters }
 
-// Arrive takes a call in. What is refused is not counted against a limit. A call that was served and draws on slots must
-// be followed by Done.
+// Arrive judges and counts a call on its arrival. A refused call counts against no limit. A served call that draws on slots
+// must be followed by Done.
 func (p *Provider) Arrive(now int64, amounts []Amount) Answer {
 	for _, a := range amounts {
 		p.meters[a.Limit].arrived(now, a.N)
@@ -103,7 +103,7 @@ func (p *Provider) out(o *Outage, now int64) Answer {
 	return a
 }
 
-// counts returns what the headers of an answer say.
+// counts returns the counts in the headers of an answer.
 func (p *Provider) counts(now int64, amounts []Amount) (all []Count) {
 	for _, a := range amounts {
 		switch m := p.meters[a.Limit]; {
@@ -117,7 +117,7 @@ func (p *Provider) counts(now int64, amounts []Amount) (all []Count) {
 	return all
 }
 
-// Done ends a call that was served.
+// Done ends a served call.
 func (p *Provider) Done(now int64, amounts []Amount) {
 	for _, a := range amounts {
 		p.meters[a.Limit].done(now, a.N)
@@ -136,24 +136,24 @@ func wholeSeconds(wait int64) time.Duration {
 	return (time.Duration(wait) + time.Second - 1).Truncate(time.Second)
 }
 
-// Kind is how a limit is counted.
+// Kind is the way in which a limit counts.
 type Kind int
 
 // The kinds.
 const (
 	// Calendar windows begin at multiples of their length, hours, days and months of UTC.
 	Calendar Kind = 0
-	// Anchored windows begin with the first call after the last one's end, and end at a whole second.
+	// Anchored windows begin with the first call after the end of the last window, and end at a whole second.
 	Anchored Kind = 1
 	// Sliding limits hold in any period, wherever it begins.
 	Sliding Kind = 2
-	// Slots limit how many calls are served at once.
+	// Slots limit the number of calls in service at once.
 	Slots Kind = 3
 )
 
 func (k Kind) window() bool { return k == Calendar || k == Anchored }
 
-// String returns the kind's word.
+// String returns the kind's name.
 func (k Kind) String() string {
 	switch k {
 	case Calendar:

@@ -12,7 +12,7 @@ const (
 	sec = int64(time.Second)
 )
 
-// attempt is one call of a hand-worked case.
+// attempt is one call of a case computed by hand.
 type attempt struct {
 	at, n   int64
 	refused bool
@@ -30,7 +30,7 @@ func run(t *testing.T, p *Provider, attempts []attempt) {
 	}
 }
 
-// Nine hundred milliseconds into a second in which five were taken, the sixth waits for the first one's second to end.
+// TestSliding: if five were taken within a second, the sixth waits until the first ones are a second old.
 func TestSliding(t *testing.T) {
 	m := NewMeter(Rule{Quota: "writes", Kind: Sliding, Limit: 5, Period: time.Second}, 0, 10*sec, 10)
 	run(t, New([]*Meter{m}, nil, false), []attempt{
@@ -41,18 +41,18 @@ func TestSliding(t *testing.T) {
 		{at: 1100 * ms, n: 2}, // [100, 1100) is over
 		{at: 1399 * ms, n: 1, refused: true, retry: time.Second}, // 3 + 2 count
 		{at: 1400 * ms, n: 3},
-		{at: 1401 * ms, n: 6, refused: true, retry: time.Second}, // more than there can ever be
+		{at: 1401 * ms, n: 6, refused: true, retry: time.Second}, // more than the limit
 	})
 	if m.Refused() != 4 || m.Total() != 10 {
 		t.Errorf("refused %d, admitted %d; want 4 and 10", m.Refused(), m.Total())
 	}
-	// What arrived in (401, 1401]: 1 + 1 + 2 + 1 + 3 + 6.
+	// Arrivals in (401, 1401]: 1 + 1 + 2 + 1 + 3 + 6.
 	if m.Peak() != 14 {
 		t.Errorf("peak %d, want 14", m.Peak())
 	}
 }
 
-// A burst of 3 at one a second: three at once, then one for each second that passed.
+// TestBurst: with a burst of 3 at one a second, three pass at once, then one for each second.
 func TestBurst(t *testing.T) {
 	m := NewMeter(Rule{Kind: Sliding, Limit: 60, Period: time.Minute, Burst: 3}, 0, 100*sec, 10)
 	run(t, New([]*Meter{m}, nil, false), []attempt{
@@ -65,7 +65,8 @@ func TestBurst(t *testing.T) {
 	})
 }
 
-// A window that begins with its first call ends at a whole second of Unix time; a calendar window knows no first call.
+// TestWindows: a window that begins with its first call ends at a whole second of Unix time; a calendar window does not
+// depend on its first call.
 func TestWindows(t *testing.T) {
 	begins := 300 * ms // 0.3 s after a whole second, and after the epoch
 	anchored := NewMeter(Rule{Kind: Anchored, Limit: 3, Period: time.Minute}, begins, 300*sec, 10)
@@ -78,7 +79,7 @@ func TestWindows(t *testing.T) {
 	calendar := NewMeter(Rule{Kind: Calendar, Limit: 3, Period: time.Minute}, begins, 300*sec, 10)
 	run(t, New([]*Meter{calendar}, nil, true), []attempt{
 		{at: 58 * sec, n: 3},
-		{at: 59 * sec, n: 1, refused: true}, // silent: it does not say when to come back
+		{at: 59 * sec, n: 1, refused: true}, // silent: no time to retry
 		{at: 59*sec + 700*ms, n: 3},
 	})
 	if w := calendar.Windows(); len(w) != 2 || w[0].To != 59*sec+700*ms || w[1].Admitted != 3 {
@@ -92,12 +93,12 @@ func TestMonth(t *testing.T) {
 	hour := int64(time.Hour)
 	run(t, New([]*Meter{m}, nil, false), []attempt{
 		{at: 0, n: 1},
-		{at: 35 * hour, n: 1, refused: true, retry: time.Hour}, // the 29th, 23:00, of a leap year
+		{at: 35 * hour, n: 1, refused: true, retry: time.Hour}, // 23:00 on the 29th of a leap year
 		{at: 36 * hour, n: 1},
 	})
 }
 
-// Slots are in use from the call's arrival to its end.
+// TestSlots: slots are in use from the call's arrival to its end.
 func TestSlots(t *testing.T) {
 	m := NewMeter(Rule{Kind: Slots, Limit: 2}, 0, 10*sec, 10)
 	p := New([]*Meter{m}, nil, false)
@@ -109,7 +110,7 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// What one limit of a call refuses is counted against none, and an outage is counted apart.
+// TestOneCallOnSeveralLimits: a call that one limit refuses counts against none, and outages count separately.
 func TestOneCallOnSeveralLimits(t *testing.T) {
 	requests := NewMeter(Rule{Kind: Sliding, Limit: 10, Period: time.Minute}, 0, 100*sec, 10)
 	tokens := NewMeter(Rule{Kind: Sliding, Limit: 100, Period: time.Minute}, 0, 100*sec, 10)
@@ -129,7 +130,7 @@ func TestOneCallOnSeveralLimits(t *testing.T) {
 	}
 }
 
-// A wave is what comes when an outage is over: what was refused before does not count.
+// TestWave: a wave consists of attempts after an outage: refused ones before do not count.
 func TestWave(t *testing.T) {
 	m := NewMeter(Rule{Kind: Sliding, Limit: 10, Period: time.Minute}, 0, 1000*sec, 10)
 	p := New([]*Meter{m}, []Outage{{From: 30 * sec, To: 40 * sec, Says: "try again in {left}", Means: "saturated"}}, false)
@@ -152,8 +153,8 @@ func TestWave(t *testing.T) {
 	}
 }
 
-// Whatever is asked, no period of a sliding limit admits more than the limit, by a count that is made anew for each; what
-// is refused would not have fitted; and who waits as long as it is told is served.
+// TestSlidingAgainstARecount: for any calls, no period of a sliding limit admits more than the limit, by an independent
+// recount. A refused call would not have fitted, and a call that waits for the given time is served.
 func TestSlidingAgainstARecount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.Int64Range(1, 20).Draw(t, "limit")

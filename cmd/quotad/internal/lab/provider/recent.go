@@ -1,6 +1,6 @@
 package provider
 
-// recent is what arrived lately, oldest first, and its sum.
+// recent holds recent arrivals, oldest first, and their sum.
 type recent struct {
 	entries []Entry
 	oldest  int
@@ -12,7 +12,7 @@ func (r *recent) add(now, n int64) {
 	r.sum += n
 }
 
-// forget drops what arrived up to a moment.
+// forget drops the arrivals up to a time.
 func (r *recent) forget(upTo int64) {
 	for r.oldest < len(r.entries) && r.entries[r.oldest].At <= upTo {
 		r.sum -= r.entries[r.oldest].N

@@ -10,38 +10,38 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// agent is one agent at work.
+// agent is one running agent.
 type agent struct {
 	*world
 	kind *fleet.Agent
 	name string
 	dice dice
-	// number is its place among all agents.
+	// number is its index among all agents.
 	number int
-	// settleMax tells, by limit, whether the provider keeps what it charged at admission.
+	// settleMax says, by limit, whether the provider keeps the amount charged at admission.
 	settleMax []bool
 	caller    caller
 	runner    runner
-	// jobs are its tasks with retry budgets; chains the workflows of which it is a step.
+	// jobs are its tasks with retry budgets; chains are the workflows in which it is a step.
 	jobs   []*job
 	chains []*chain
-	// followers take over its work. handed is how much each of those that it follows has handed on, by their numbers.
+	// followers continue its work. handed is the number of finished tasks of each agent that it follows, by their indexes.
 	followers []*agent
 	handed    map[int]int
-	// life is raised by each crash: what an earlier life had under way is nobody's any more.
+	// life increases with each crash: the calls of an earlier life have no owner any more.
 	life    int
 	dead    bool
 	running int
-	// begun counts tasks; left is how many counted ones are not finished.
+	// begun counts tasks; left is the number of unfinished tasks, if their number is limited.
 	begun, left int
 	nextEvery   int64
 
 	tally Holder
-	// sentCalls is how many calls were sent, however often.
+	// sentCalls counts the calls that were sent, retries excluded.
 	sentCalls int64
 }
 
-// caller makes one call and says when it is over.
+// caller makes one call and reports its end.
 type caller interface {
 	call(c *call)
 }
@@ -51,33 +51,34 @@ type call struct {
 	agent *agent
 	life  int
 	task  *task
-	// uses are what it draws on; load: it is the prompt of an attempt, before its calls.
+	// uses are the amounts that it draws; load: it is the prompt of an attempt, before its calls.
 	uses []fleet.Use
 	load bool
-	// asked is when it was wanted, granted when quotad let it, sent when it was sent last.
+	// asked is when the agent wanted it, granted when quotad granted it, sent when it was last sent.
 	asked, granted, sent int64
 	tries                int
-	// actual is what it really uses, by use.
+	// actual is the real amount, by use.
 	actual []int64
-	// member is that of the pools on which it draws; empty: none. drawn are its uses there, charged what the provider counts.
+	// member is the pool member on which it draws; empty: none. drawn are its uses at that member, charged is what the
+	// provider counts.
 	member  string
 	drawn   []fleet.Use
 	charged []provider.Amount
-	// wants are the limits for which it waits while waiting.
+	// wants are the limits for which it waits while waiting is set.
 	wants   []int
 	waiting bool
 }
 
-// task is some calls in a row, or some at once.
+// task is a number of calls, one after the other or in parallel.
 type task struct {
 	left    int
 	workers int
 	failed  bool
-	// attempt is set where it is an attempt of a task with a retry budget.
+	// attempt is set for an attempt of a task with a retry budget.
 	attempt *attempt
 }
 
-// addAgent makes an agent and arranges its life.
+// addAgent makes an agent and schedules its first task, crashes and cuts.
 func (w *world) addAgent(kind *fleet.Agent, name string, first bool, seed uint64) {
 	a := &agent{world: w, kind: kind, name: name, number: len(w.agents), dice: newDice(seed, name), left: kind.Tasks, handed: map[int]int{}}
 	a.tally = Holder{Name: name, Class: classWord(kind.Class), Weight: kind.Weight}
@@ -110,20 +111,20 @@ func (w *world) addAgent(kind *fleet.Agent, name string, first bool, seed uint64
 	}
 }
 
-// cutOff cuts the process that lives now off from the cluster, or ends that.
+// cutOff cuts the present process off from the cluster, or reconnects it.
 func (a *agent) cutOff(cut bool) {
 	if governed, ok := a.caller.(interface{ reach(cut bool) }); ok {
 		governed.reach(cut)
 	}
 }
 
-// born gives the agent what a new process has.
+// born gives the agent the state of a new process.
 func (a *agent) born() {
 	a.caller = a.newCaller(a)
 	a.runner, _ = a.caller.(runner)
 }
 
-// newCaller returns what makes an agent's calls in virtual time.
+// newCaller returns the caller of an agent in virtual time.
 func newCaller(a *agent) caller {
 	switch {
 	case a.cluster == nil:
@@ -136,14 +137,14 @@ func newCaller(a *agent) caller {
 	return newGoverned(a)
 }
 
-// crash ends the process: what it had under way is lost.
+// crash ends the process: its calls in flight are lost.
 func (a *agent) crash() {
 	if a.dead {
 		return
 	}
 	a.life++
 	if len(a.kind.Follows) > 0 && a.kind.Retry == nil {
-		a.begun -= a.running // what was handed on is there still
+		a.begun -= a.running // the work is still there for the next process
 	}
 	a.dead, a.running = true, 0
 	a.book.died(a)
@@ -155,7 +156,7 @@ func (a *agent) crash() {
 	}
 }
 
-// revive starts it anew.
+// revive starts the agent again.
 func (a *agent) revive() {
 	if !a.dead {
 		return
@@ -176,7 +177,7 @@ func (a *agent) revive() {
 	}
 }
 
-// arrangeNext arranges when the next task begins. Without a schedule that is once; each task arranges the next.
+// arrangeNext schedules the next task. Without a schedule it does so once: each task then starts the next.
 func (a *agent) arrangeNext() {
 	var at int64
 	switch {
@@ -204,7 +205,7 @@ func (a *agent) arrangeNext() {
 	}
 }
 
-// begin begins a task, if there is room for it.
+// begin begins a task, if the overlap allows one more.
 func (a *agent) begin() {
 	if a.dead || a.kind.Tasks > 0 && a.begun >= a.kind.Tasks && a.kind.Scheduled() {
 		return
@@ -224,7 +225,7 @@ func (a *agent) begin() {
 	a.work(&task{left: a.kind.Calls})
 }
 
-// work makes a task's calls.
+// work starts a task's calls.
 func (a *agent) work(t *task) {
 	for range min(a.kind.Parallel, a.kind.Calls) {
 		t.workers++
@@ -245,7 +246,7 @@ func (a *agent) nextCall(t *task) {
 	a.want(&call{agent: a, life: a.life, task: t, asked: a.now, uses: a.kind.Uses})
 }
 
-// want makes a call.
+// want starts a call.
 func (a *agent) want(c *call) {
 	c.actual = a.draw(c)
 	if c.wants = a.anyLimit(c); len(a.membersOf(c.uses)) == 0 {
@@ -256,7 +257,7 @@ func (a *agent) want(c *call) {
 	a.caller.call(c)
 }
 
-// finished ends a call. A task that is not made at any price ends with its first call that was given up.
+// finished ends a call. A task whose calls do not wait forever ends with the first cancelled call.
 func (a *agent) finished(c *call, ok bool) {
 	if c.life != a.life {
 		return
@@ -275,7 +276,7 @@ func (a *agent) cutShort(c *call) {
 	a.goOn(c)
 }
 
-// goOn has a task's next call made, after a rest.
+// goOn starts a task's next call, after a pause.
 func (a *agent) goOn(c *call) {
 	a.in(a.dice.span(a.kind.Think), func() {
 		switch {
@@ -298,7 +299,7 @@ func (a *agent) ended(t *task) {
 	a.over(!t.failed)
 }
 
-// over ends a task: who follows takes it over, and the next one may begin.
+// over ends a task: its followers continue the work, and the next task may begin.
 func (a *agent) over(done bool) {
 	a.running--
 	if done {
@@ -326,7 +327,7 @@ func (a *agent) over(done bool) {
 	}
 }
 
-// takeOver begins what all that it follows have handed on, as much as there is room for.
+// takeOver begins the tasks that all the agents it follows have finished, as far as the overlap allows.
 func (a *agent) takeOver() {
 	least := math.MaxInt
 	for _, count := range a.handed { // the order does not matter
@@ -337,7 +338,7 @@ func (a *agent) takeOver() {
 	}
 }
 
-// patienceLeft returns how long a call goes on waiting.
+// patienceLeft returns how long a call can still wait.
 func (c *call) patienceLeft() int64 {
 	if c.agent.kind.Patience == fleet.Forever {
 		return int64(fleet.Forever)

@@ -7,15 +7,15 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 )
 
-// longestObeyed is the longest Retry-After that the usual clients wait for.
+// longestObeyed is the longest Retry-After that the usual clients obey.
 const longestObeyed = time.Minute
 
-// alone is a caller that knows of nobody else.
+// alone is a caller without coordination.
 type alone struct{ *agent }
 
 func (a *alone) call(c *call) { a.try(c, 0) }
 
-// try sends a call for the nth time of a row.
+// try sends a call for the nth time in a sequence of retries.
 func (a *alone) try(c *call, nth int) {
 	a.pick(c)
 	a.transmit(c, 0, func(said provider.Answer) {
@@ -42,10 +42,10 @@ func (a *alone) again(c *call, nth int) {
 	}
 }
 
-// next begins a task's next attempt: nobody has to be asked.
+// next begins a task's next attempt: no permission is needed.
 func (a *alone) next(j *job) { j.begin(0) }
 
-// told has a task begun again whose tool ended with another code than 0, however often that was so.
+// told begins a task again if its tool ended with a code other than 0, however often that has happened.
 func (a *alone) told(t *attempt, _ []string, code int) {
 	if code == 0 {
 		t.outcome = fleet.Done
@@ -56,7 +56,7 @@ func (a *alone) told(t *attempt, _ []string, code int) {
 	a.in(a.dice.span(a.fleet.Alone.Again), a.alive(func() { a.next(t.job) }))
 }
 
-// backoff returns how long a caller waits before it sends a call again.
+// backoff returns the pause before a call is sent again.
 func (a *alone) backoff(nth int, told time.Duration) int64 {
 	setting := &a.fleet.Alone
 	if setting.Obeys && told > 0 && told <= longestObeyed {

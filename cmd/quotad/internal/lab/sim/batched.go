@@ -11,34 +11,34 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// batched is a caller that takes its calls from batches that were consumed ahead. It sizes, fetches and gives back as the Go
-// client's limiter does, whose rules are in client/pacing. A unit is one call.
+// batched is a caller that takes its calls from batches that are consumed ahead. It sizes, fetches and returns batches as
+// the Go client's limiter does, by the rules of client/pacing. A unit is one call.
 type batched struct {
 	*governed
 	demand pacing.Demand
 	life   time.Duration
-	// share is the most that a batch may have; it is looked up again when it is old.
+	// share is the maximum size of a batch; it is computed again when it is old.
 	share   int64
 	shareAt int64
 
-	// current is spent, next takes its place.
+	// current is the batch in use; next replaces it.
 	current, next *batch
 	fetching      bool
 	// queue waits for the batch that is being fetched.
 	queue []*call
-	// refusedUntil: as many units as were refused, or more, are not asked for before.
+	// refusedUntil: until then, no batch of refusedUnits or more is requested.
 	refusedUntil, refusedUnits int64
 }
 
-// batch is some calls that were consumed ahead.
+// batch is a number of calls that were consumed ahead.
 type batch struct {
 	permit
 	size, left int64
-	// accounted is how much of what was spent is counted as demand already.
+	// accounted is the spent part that the demand already includes.
 	accounted int64
-	// anticipated: the next batch was thought of.
+	// anticipated: the next batch has been considered.
 	anticipated bool
-	// stopped: a refusal was heard of, and what is left goes back.
+	// stopped: the provider refused a call, and the rest is returned.
 	stopped bool
 }
 
@@ -62,7 +62,7 @@ func (b *batched) call(c *call) {
 	b.queue = append(b.queue, c)
 }
 
-// take makes a call from the batch at hand, or from the next one.
+// take makes a call from the current batch, or from the next one.
 func (b *batched) take(c *call) bool {
 	for {
 		if p := b.current; p != nil && !p.stopped && p.left > 0 && b.now < p.lastTake {
@@ -93,7 +93,7 @@ func (b *batched) sendFrom(p *batch, c *call) {
 	})
 }
 
-// advance replaces the batch at hand by the next one, if there is one.
+// advance replaces the current batch by the next one, if there is one.
 func (b *batched) advance() bool {
 	if b.next == nil {
 		return false
@@ -105,7 +105,7 @@ func (b *batched) advance() bool {
 	return true
 }
 
-// size returns how many calls a batch should have now.
+// size returns the size that a batch should have now.
 func (b *batched) size() int64 {
 	b.lookUpShare()
 	atHand := int64(0)
@@ -115,7 +115,7 @@ func (b *batched) size() int64 {
 	return pacing.Batch(b.demand.Units(time.Duration(b.now), b.life), b.share, atHand, pacing.MostUnits, 1)
 }
 
-// lookUpShare learns the most calls that this agent may have ahead, the least of all quotas, where what is known is old.
+// lookUpShare updates share if it is old: the number of calls that this agent may have ahead, the minimum over all quotas.
 func (b *batched) lookUpShare() {
 	if b.now-b.shareAt < int64(pacing.FactsAge) {
 		return
@@ -134,7 +134,7 @@ func (b *batched) lookUpShare() {
 	}
 }
 
-// spendable returns the uses at each member of the pools: a batch may come from any of them.
+// spendable returns the uses at each member of the pools, because a batch may come from any of them.
 func (b *batched) spendable() []fleet.Use {
 	members := b.membersOf(b.kind.Uses)
 	if len(members) == 0 {
@@ -160,8 +160,8 @@ func (b *batched) anticipateIfLow() {
 	b.fetch(b.size())
 }
 
-// fetch consumes a batch, unless one is on its way or there already, there is no use in it, or the answer was just no. Calls that wait for
-// it take from it, or ask for themselves.
+// fetch consumes a batch, unless one is in flight or ready, it would be useless, or the cluster has just refused. Calls
+// that wait for the batch then take from it, or ask individually.
 func (b *batched) fetch(size int64) {
 	if size <= 0 || b.fetching || b.next != nil || b.now < b.refusedUntil && size >= b.refusedUnits {
 		return
@@ -193,7 +193,7 @@ func (b *batched) fetch(size int64) {
 	})
 }
 
-// adopt takes over a batch that was asked for at a moment. Its last take is a little early, as the client's.
+// adopt adopts a batch that was requested at a given time. Its last take is a little early, as in the client.
 func (b *batched) adopt(p permit, size, asked int64, a answer) {
 	p.lastTake -= int64(pacing.Margin(time.Duration(p.deadline - a.from)))
 	b.life = pacing.Life(time.Duration(asked), time.Duration(p.lastTake))
@@ -208,7 +208,7 @@ func (b *batched) adopt(p permit, size, asked int64, a answer) {
 	b.at(p.lastTake, func() { b.end(fresh) })
 }
 
-// end ends a batch that is over.
+// end ends a batch whose time is over.
 func (b *batched) end(p *batch) {
 	switch p {
 	case b.current:
@@ -221,7 +221,7 @@ func (b *batched) end(p *batch) {
 	}
 }
 
-// giveUp gives back what is left of a batch and ends its lease. What was taken last may still be on its way.
+// giveUp returns the rest of a batch and ends its lease. The last calls may still be in flight.
 func (b *batched) giveUp(p *batch) {
 	b.demand.Add(time.Duration(b.now), p.size-p.left-p.accounted, b.life)
 	switch {

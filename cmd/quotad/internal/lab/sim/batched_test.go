@@ -10,14 +10,14 @@ import (
 	"github.com/quotad/quotad/fsm/effect"
 )
 
-// The Go client's limiter replays the same traces.
+// TestBatched_ConsumesAheadAsTheClientDoes replays the traces that the Go client's limiter replays.
 func TestBatched_ConsumesAheadAsTheClientDoes(t *testing.T) {
 	for _, trace := range pacingtest.Traces {
 		t.Run(trace.Name, func(t *testing.T) { pacingtest.Replay(t, trace, newReplay(t, trace).take) })
 	}
 }
 
-// replay is a fleet of one agent that makes its calls when it is told to. Nothing in its cluster takes time.
+// replay is a fleet of one agent that makes its calls on request. Its cluster takes no time.
 type replay struct {
 	*world
 	caller *batched
@@ -53,15 +53,15 @@ agents: [{name: picard, start: 1h, every: 1h, use: {%[1]s: 1}, batch: true}]
 	return r
 }
 
-// take makes one call at a moment.
+// take makes one call at a time.
 func (r *replay) take(at time.Duration) (grants int, left int64) {
-	for r.step(int64(at)) { // what is due is carried out
+	for r.step(int64(at)) { // process all events until then
 	}
 	r.now = int64(at)
 	a := r.agents[0]
 	a.running++
 	a.want(&call{agent: a, life: a.life, task: &task{workers: 1}, asked: r.now, uses: a.kind.Uses})
-	for r.step(int64(at)) { // what is due is carried out
+	for r.step(int64(at)) { // process all events until then
 	}
 	for _, b := range []*batch{r.caller.current, r.caller.next} {
 		if b != nil {

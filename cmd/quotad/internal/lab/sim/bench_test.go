@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 )
 
-// One day of a hundred agents, on each side.
+// BenchmarkDay runs one day of a hundred agents, on each side.
 func BenchmarkDay(b *testing.B) {
 	f, err := fleet.Read("testdata/week.yaml")
 	if err != nil {

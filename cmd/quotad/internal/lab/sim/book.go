@@ -9,16 +9,16 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// stretch is a time from one moment to another.
+// stretch is an interval of time.
 type stretch struct{ from, to int64 }
 
-// book notes what happens in a run.
+// book records the events of a run.
 type book struct {
 	w *world
-	// backlog is how many calls want something of a limit and are not sent; wanting are the times in which there are any.
+	// backlog is the number of unsent calls that want some of a limit; wanting are the times in which there are any.
 	backlog []int
 	wanting [][]stretch
-	closed  [][]stretch // by cooldowns and what follows them
+	closed  [][]stretch // by cooldowns and their ramps
 	zones   [][]logpb.Zone
 	held    [][]int64
 	open    map[*call]struct{}
@@ -30,7 +30,8 @@ type book struct {
 	refusals                            map[logpb.Reason]int64
 	latencies                           []int64
 	finish                              int64
-	// holders are the agents that hold leases ahead; orphans are the leases of the dead, with the moment of the death.
+	// holders are the agents that hold leases ahead, by lease. orphans are the leases of dead agents, with the times of the
+	// deaths.
 	holders map[uint64]*agent
 	orphans map[uint64]int64
 	reclaim int64
@@ -51,7 +52,7 @@ func newBook(w *world) *book {
 	return b
 }
 
-// wanted notes that a call is wanted.
+// wanted records that an agent wants a call.
 func (b *book) wanted(c *call) {
 	b.open[c] = struct{}{}
 	b.opened = append(b.opened, c)
@@ -68,10 +69,10 @@ func (b *book) wanted(c *call) {
 	b.wait(c, true)
 }
 
-// wantedAgain notes that a call that was refused wants to be sent again.
+// wantedAgain records that a refused call waits to be sent again.
 func (b *book) wantedAgain(c *call) { b.wait(c, true) }
 
-// wait notes that a call waits for its limits, or does so no more.
+// wait records that a call starts or stops waiting for its limits.
 func (b *book) wait(c *call, waits bool) {
 	if c.waiting == waits {
 		return
@@ -93,7 +94,7 @@ func (b *book) wait(c *call, waits bool) {
 	}
 }
 
-// sent notes that a call is sent.
+// sent records that a call is sent.
 func (b *book) sent(c *call) {
 	b.attempts++
 	b.wait(c, false)
@@ -102,14 +103,14 @@ func (b *book) sent(c *call) {
 	}
 }
 
-// limited notes that the provider refused an agent's call, which the cluster knows since a moment, and for how long.
+// limited records that the provider refused an agent's call, when the cluster learned of it, and for how long.
 func (b *book) limited(a *agent, since, length int64) {
 	for _, chain := range a.chains {
 		chain.limited(a.name, since, length)
 	}
 }
 
-// answered notes an answer.
+// answered records an answer.
 func (b *book) answered(c *call, said provider.Answer) {
 	switch {
 	case said.Outage:
@@ -128,7 +129,7 @@ func (b *book) answered(c *call, said provider.Answer) {
 	}
 }
 
-// ended notes that a call was made, or given up.
+// ended records that a call was made or cancelled.
 func (b *book) ended(c *call, ok bool) {
 	b.wait(c, false)
 	delete(b.open, c)
@@ -137,7 +138,7 @@ func (b *book) ended(c *call, ok bool) {
 		c.agent.tally.Served++
 	} else {
 		c.agent.tally.GivenUp++
-		// It could not be served for as long as it was patient, whenever it learnt that; nobody is so longer than a run lasts.
+		// It could not be served within its patience, whenever it learned that. No patience exceeds the run.
 		patience := c.agent.kind.Patience
 		if patience == fleet.Forever {
 			patience = b.w.fleet.For - time.Duration(c.asked)
@@ -147,18 +148,18 @@ func (b *book) ended(c *call, ok bool) {
 	c.agent.noteWait(waited)
 }
 
-// lost notes that a call is over with what it was made for.
+// lost records that a call ended together with its purpose.
 func (b *book) lost(c *call) {
 	b.wait(c, false)
 	delete(b.open, c)
 	c.agent.tally.Lost++
 }
 
-// gaveUp notes that a call used up its retries and begins anew.
+// gaveUp records that a call used up its retries and starts again.
 func (b *book) gaveUp(*call) { b.gaveUps++ }
 
-// failed notes an error that the state machine answered; nil: none. A dead fence, a window that closed over what was held, or
-// to give back too late, is what a holder has to expect.
+// failed records an error of the state machine; nil: none. A stale fence, a window that closed while amounts were held, and
+// a return after the spend-by are normal for a holder.
 func (b *book) failed(failure *logpb.Failure) {
 	if failure == nil {
 		return
@@ -173,13 +174,13 @@ func (b *book) failed(failure *logpb.Failure) {
 	}
 }
 
-// refusedBy notes a refusal by quotad.
+// refusedBy records a refusal by quotad.
 func (b *book) refusedBy(refusal *logpb.Refusal) { b.refusals[refusal.Reason]++ }
 
-// holds notes which lease an agent holds.
+// holds records that an agent holds a lease.
 func (b *book) holds(a *agent, lease uint64) { b.holders[lease] = a }
 
-// died notes an agent's end: what it holds is nobody's now, and its calls are over.
+// died records an agent's death: its leases become orphans, and its calls are lost.
 func (b *book) died(a *agent) {
 	for lease, holder := range b.holders { // the order does not matter
 		if holder == a {
@@ -193,7 +194,7 @@ func (b *book) died(a *agent) {
 	}
 }
 
-// hear takes in what the state machine tells.
+// hear records an event of the state machine.
 func (b *book) hear(event effect.Event) {
 	for _, chain := range b.chains {
 		chain.hear(event)
@@ -213,7 +214,7 @@ func (b *book) hear(event effect.Event) {
 	}
 }
 
-// close notes that a quota is closed for a while, and not fully open before its ramp is over.
+// close records that a quota is closed, and not fully open before its ramp is over.
 func (b *book) close(quota string, length int64) {
 	i := b.w.limits[quota]
 	until := b.w.now + length + int64(b.w.quotas[i].GetPolicy().GetRamp().AsDuration())
@@ -224,7 +225,7 @@ func (b *book) close(quota string, length int64) {
 	b.closed[i] = append(b.closed[i], stretch{from: b.w.now, to: until})
 }
 
-// lookAtQuotas notes the quotas' zones, and what is held, in the middle of one part of the run.
+// lookAtQuotas records the quotas' zones and held amounts, in the middle of one part of the run.
 func (b *book) lookAtQuotas(part int) {
 	for i, q := range b.w.quotas {
 		if view, ok := b.w.cluster.machine.State().Quota(q.Name, b.w.cluster.present()); ok {

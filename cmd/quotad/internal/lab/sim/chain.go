@@ -8,39 +8,40 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// defaultPause is how long back-pressure keeps a step back without a grant, where its workflow does not say.
+// defaultPause is the maximum time for which back-pressure delays a step without a grant, if its workflow names none.
 const defaultPause = 5 * time.Minute
 
-// chain watches a workflow from outside: what the provider refuses its steps, and which of their calls are let through.
+// chain observes a workflow from outside: the provider's refusals of its steps, and which of their calls are granted.
 type chain struct {
 	world *world
-	// upstream has, by step, all whose work it takes over, directly or not.
+	// upstream has, by step, all steps whose work it continues, directly or not.
 	upstream map[string]map[string]bool
 	steps    []string
 	pause    int64
 	// limits are the steps that the provider refused, until they are granted a call.
 	limits map[string]stretch
-	// sequential is since when one at a time goes; -1: all go. underWay are the calls that were granted since, and caller is
-	// whose they are.
+	// sequential is since when the workflow runs one step at a time; -1: it does not. underWay are the calls granted and
+	// sent since; caller is the agent that sent the last of them.
 	sequential int64
 	caller     *agent
 	underWay   map[*call]struct{}
 	result     WorkflowResult
 }
 
-// WorkflowResult is what came of a workflow.
+// WorkflowResult is the result of a workflow.
 type WorkflowResult struct {
 	Workflow string `json:"workflow"`
-	// Limited is how often the provider refused a step, KeptBack how often back-pressure kept a call of one back.
+	// Limited counts the provider's refusals of a step, KeptBack the calls that back-pressure delayed.
 	Limited  int64 `json:"limited"`
 	KeptBack int64 `json:"keptBack"`
-	// Sequential is how often it went one at a time, for InSequence in all, in so many Turns. Parallel: all go in the end.
+	// Sequential counts the switches to one step at a time, InSequence is their total time, and Turns counts the batons
+	// taken. Parallel: at the end, all steps run together.
 	Sequential int64         `json:"sequential"`
 	InSequence time.Duration `json:"inSequence"`
 	Turns      int64         `json:"turns"`
 	Parallel   bool          `json:"parallel"`
-	// Overtook is how many calls upstream of a step that the provider had refused were let through before it, Together how
-	// many while another step called and one at a time had to.
+	// Overtook counts calls that were granted upstream of a step refused by the provider, before that step was granted one.
+	// Together counts calls of a step while another step called although only one may.
 	Overtook int64 `json:"overtook"`
 	Together int64 `json:"together"`
 }
@@ -70,7 +71,7 @@ func newChain(w *world, workflow *quotav1.Workflow) *chain {
 	return c
 }
 
-// hear takes in what the state machine tells of its workflow, and of its steps.
+// hear records an event of the state machine about the workflow or its steps.
 func (c *chain) hear(event effect.Event) {
 	_, ours := c.upstream[event.Holder]
 	switch event.Kind {
@@ -97,7 +98,7 @@ func (c *chain) hear(event effect.Event) {
 	}
 }
 
-// limited notes that the provider refused a step, which the cluster knows since a moment, and for how long that holds.
+// limited records that the provider refused a step, when the cluster learned of it, and for how long.
 func (c *chain) limited(step string, since, length int64) {
 	c.result.Limited++
 	until := since + min(length, c.pause)
@@ -108,7 +109,7 @@ func (c *chain) limited(step string, since, length int64) {
 	c.limits[step] = stretch{from: since, to: until}
 }
 
-// sent notes that a call of a step is sent.
+// sent records that a call of a step is sent.
 func (c *chain) sent(one *call) {
 	a := one.agent
 	if limit, ok := c.limits[a.name]; ok && one.granted > limit.from {
@@ -132,10 +133,10 @@ func (c *chain) sent(one *call) {
 	}
 }
 
-// answered notes that a call of a step is over.
+// answered records that a call of a step is over.
 func (c *chain) answered(one *call) { delete(c.underWay, one) }
 
-// end adds it up.
+// end computes the result.
 func (c *chain) end() WorkflowResult {
 	r := c.result
 	if r.Parallel = c.sequential < 0; !r.Parallel {

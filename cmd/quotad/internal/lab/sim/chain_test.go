@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// watched is a chain of three that is watched.
+// watched returns the observer of a chain of three steps, and a function that makes their calls.
 func watched() (c *chain, makes func(step string, granted int64) *call) {
 	w := &world{schedule: &schedule{}}
 	c = newChain(w, &quotav1.Workflow{Name: "release", Steps: []*quotav1.WorkflowStep{
@@ -23,8 +23,8 @@ func watched() (c *chain, makes func(step string, granted int64) *call) {
 	}
 }
 
-// Who is upstream of a limited step, however far, and is let through before it overtakes it; until the limit is over, or
-// the limited one was let through.
+// TestOvertaking: a step upstream of a limited one, at any distance, overtakes it with a call granted before it. That ends
+// with the limit, or when the limited step is granted a call.
 func TestOvertaking(t *testing.T) {
 	c, call := watched()
 	c.limited("deploy", 10*second, 60*second)
@@ -33,11 +33,11 @@ func TestOvertaking(t *testing.T) {
 		granted  int64
 		overtook int64
 	}{
-		{"triage", 9 * second, 0}, // granted before anybody knew
+		{"triage", 9 * second, 0}, // granted before the limit was known
 		{"triage", 11 * second, 1},
 		{"build", 69 * second, 2},
 		{"build", 71 * second, 2},  // the limit is over
-		{"deploy", 12 * second, 2}, // it goes itself
+		{"deploy", 12 * second, 2}, // the limited step itself
 		{"triage", 13 * second, 2},
 	} {
 		c.sent(call(step.holder, step.granted))
@@ -45,7 +45,7 @@ func TestOvertaking(t *testing.T) {
 			t.Fatalf("%+v: %d overtook", step, got)
 		}
 	}
-	// Longer than a pause nobody is kept back.
+	// Back-pressure delays no step for longer than the pause.
 	c.limited("deploy", 100*second, 3600*second)
 	c.sent(call("triage", 100*second+int64(defaultPause)+1))
 	if got := c.end(); got.Overtook != 2 || got.Limited != 2 {
@@ -53,7 +53,8 @@ func TestOvertaking(t *testing.T) {
 	}
 }
 
-// While one at a time goes, two steps that call at once are noted; what was granted before is not.
+// TestTogether: while a workflow runs one step at a time, concurrent calls of two steps are counted, except those granted
+// before.
 func TestTogether(t *testing.T) {
 	c, call := watched()
 	tell := func(at int64, kind effect.EventKind) {
@@ -70,7 +71,7 @@ func TestTogether(t *testing.T) {
 		t.Fatalf("one step's turn: %+v", got)
 	}
 	c.answered(first)
-	c.sent(call("deploy", 13*second)) // the other call of triage is under way still
+	c.sent(call("deploy", 13*second)) // triage's other call is still in flight
 	if got := c.end().Together; got != 1 {
 		t.Fatalf("two at once: %d", got)
 	}

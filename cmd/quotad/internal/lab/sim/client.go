@@ -13,19 +13,19 @@ type client struct {
 	holder  string
 	session uint64
 	opening bool
-	// parked wait for the session.
+	// parked are requests that wait for the session.
 	parked []*request
 	next   uint64
 	// open are the numbers without an answer, ascending.
 	open []uint64
-	// cut: the cluster cannot be reached; stuck are the requests that wait for that.
+	// cut: the client cannot reach the cluster; stuck are the requests that wait until it can.
 	cut   bool
 	stuck []*request
 	// gone: the process has died.
 	gone bool
 }
 
-// do sends a command until it is answered. answer is not called when the process dies before.
+// do sends a command until it is answered. then is not called if the process dies first.
 func (c *client) do(command *logpb.Command, then func(answer)) {
 	r := &request{from: c, command: command, answer: then}
 	if c.session == 0 {
@@ -36,7 +36,7 @@ func (c *client) do(command *logpb.Command, then func(answer)) {
 	c.number(r)
 }
 
-// number gives a request its number and sends it.
+// number numbers a request and sends it.
 func (c *client) number(r *request) {
 	c.next++
 	r.seq = c.next
@@ -45,7 +45,7 @@ func (c *client) number(r *request) {
 	c.cluster.send(r)
 }
 
-// openSession opens a session for what is parked.
+// openSession opens a session for the parked requests.
 func (c *client) openSession() {
 	if c.opening {
 		return
@@ -62,7 +62,7 @@ func (c *client) openSession() {
 	}})
 }
 
-// heard takes an answer in.
+// heard processes an answer.
 func (c *client) heard(r *request, a answer) {
 	if r.seq == 0 {
 		r.answer(a)
@@ -74,7 +74,7 @@ func (c *client) heard(r *request, a answer) {
 		}
 	}
 	if a.result.GetFailure().GetReason() == logpb.Reason_REASON_UNKNOWN_SESSION {
-		// It was idle for too long: a new one, and the request under a new number.
+		// The session was idle for too long: open a new one, and send the request under a new number.
 		if r.command.Session == c.session {
 			c.session = 0
 		}
@@ -84,7 +84,7 @@ func (c *client) heard(r *request, a answer) {
 	r.answer(a)
 }
 
-// heal sends again what could not be sent or heard.
+// heal reconnects the client, and sends again requests whose sending or answer was cut off.
 func (c *client) heal() {
 	c.cut = false
 	stuck := c.stuck

@@ -14,31 +14,31 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// As a node has them by default.
+// The same as a node's defaults.
 const (
 	entriesInFlight = 2
 	tick            = int64(time.Second)
-	// clockError is how far the views of Unix time are from the true time, on both sides.
+	// clockError is the distance of the views of Unix time from the true time, on both sides.
 	clockError = int64(2 * time.Millisecond)
-	// reconnect bounds how long a client takes to find a new leader.
+	// reconnect bounds the time in which a client finds a new leader.
 	reconnect = int64(100 * time.Millisecond)
 )
 
-// cluster is quotad in virtual time: one leader that stamps entries and has them applied to the state machine after a
-// commit. Commands that come while entries are on their way go into the next one, as in a node.
+// cluster is quotad in virtual time: one leader stamps entries, and the state machine applies them after a commit. Commands
+// that arrive while entries are in flight go into the next one, as in a node.
 type cluster struct {
 	*schedule
 	setting fleet.Cluster
 	dice    dice
 	machine *fsm.Machine
 	begins  int64
-	// hear is told every event.
+	// hear receives every event.
 	hear func(effect.Event)
 
 	index, term uint64
-	// commands and entries are how many were applied.
+	// commands and entries are the numbers of applied ones.
 	commands, entries int64
-	// base and since make stamps: the state's time when the leader began, and when that was.
+	// base and since determine stamps: the state's time when the leader began, and the time of that.
 	base, since int64
 	leading     bool
 	queue       []*request
@@ -46,13 +46,13 @@ type cluster struct {
 	lastApply   int64
 	// waiting are the Reserves in the state's queue, by ticket.
 	waiting map[uint64]*request
-	// lost are requests without an answer whose leader is gone; they are sent again under their numbers.
+	// lost are unanswered requests whose leader is gone; clients send them again under their numbers.
 	lost []*request
-	// tickAt is when the state is looked at next; 0: never.
+	// tickAt is when the cluster next checks for due timers; 0: never.
 	tickAt int64
 }
 
-// entry is a log entry on its way.
+// entry is a log entry in flight.
 type entry struct {
 	data     []byte
 	requests []*request
@@ -60,12 +60,12 @@ type entry struct {
 	gone bool
 }
 
-// request is a command under way.
+// request is a command in flight.
 type request struct {
 	from    *client
 	command *logpb.Command
 	seq     uint64
-	// up is how long it took to the leader.
+	// up is the time that it took to reach the leader.
 	up     int64
 	answer func(answer)
 }
@@ -73,11 +73,10 @@ type request struct {
 // answer is a command's result.
 type answer struct {
 	result *logpb.Result
-	// clock is the leader's present moment when it answered; from is the moment at the client from which lengths of time
-	// in the answer count.
+	// clock is the leader's time when it answered. from is the client's time from which durations in the answer count.
 	clock fsm.Clock
 	from  int64
-	// at is the moment of the run at which it was applied or refused.
+	// at is the time of the run at which the command was applied or refused.
 	at int64
 }
 
@@ -88,12 +87,12 @@ func newCluster(s *schedule, setting fleet.Cluster, begins time.Time, d dice) *c
 	}
 }
 
-// present is the moment as the leader sees it.
+// present is the present time as the leader sees it.
 func (c *cluster) present() fsm.Clock {
 	return fsm.Clock{Now: c.base + c.now - c.since, WallEarly: c.begins + c.now - clockError, WallLate: c.begins + c.now + clockError}
 }
 
-// send takes a request to the leader.
+// send sends a request to the leader.
 func (c *cluster) send(r *request) {
 	r.up = c.dice.span(c.setting.Hop)
 	c.in(r.up, func() { c.arrive(r) })
@@ -111,7 +110,7 @@ func (c *cluster) arrive(r *request) {
 	}
 }
 
-// propose makes entries of what is queued.
+// propose makes entries from the queued requests.
 func (c *cluster) propose() {
 	for c.leading && len(c.queue) > 0 && len(c.flight) < entriesInFlight {
 		requests := c.queue
@@ -120,7 +119,7 @@ func (c *cluster) propose() {
 	}
 }
 
-// write stamps an entry, encodes it and has it applied.
+// write stamps and encodes an entry, and schedules its application.
 func (c *cluster) write(requests []*request) {
 	now := c.present()
 	stamped := &logpb.Entry{
@@ -148,7 +147,7 @@ func (c *cluster) write(requests []*request) {
 	})
 }
 
-// applied applies an entry.
+// applied applies an entry and returns the results and events.
 func (c *cluster) applied(e *entry) fsm.Applied {
 	c.index++
 	c.entries++
@@ -179,7 +178,7 @@ func (c *cluster) apply(e *entry) {
 	}
 }
 
-// reply takes a result back to who asked. A client that is cut off does not get it, and asks again later.
+// reply returns a result to the client. A client that is cut off does not receive it, and sends the request again later.
 func (c *cluster) reply(r *request, result *logpb.Result) {
 	if r.from.gone {
 		return
@@ -196,7 +195,7 @@ func (c *cluster) reply(r *request, result *logpb.Result) {
 	})
 }
 
-// look arranges the next look at what is due in the state: as soon as it is, and every tick while anything is pending.
+// look schedules the next check for due timers: when the first timer is due, and every tick while anything is pending.
 func (c *cluster) look() {
 	if !c.leading {
 		return
@@ -214,7 +213,7 @@ func (c *cluster) look() {
 	c.at(at, func() { c.ticked(at) })
 }
 
-// ticked writes an entry without commands where something is due, unless entries are on their way: they carry the time.
+// ticked writes an entry without commands if a timer is due, unless entries are in flight: they carry the time.
 func (c *cluster) ticked(at int64) {
 	if at != c.tickAt || !c.leading {
 		return
@@ -231,8 +230,8 @@ func (c *cluster) ticked(at int64) {
 	c.look()
 }
 
-// kill ends the leader. Of the entries on their way the first ones may survive it, which nobody was told; a new leader
-// is there after a while, and its clock goes on where the state's was.
+// kill ends the leader. The first of the entries in flight may survive it, without an answer. A new leader follows after a
+// while, and its clock continues at the state's time.
 func (c *cluster) kill() {
 	if !c.leading {
 		return
@@ -258,7 +257,7 @@ func (c *cluster) kill() {
 	c.in(c.dice.span(c.setting.Failover), func() { c.lead(survivors) })
 }
 
-// lead begins a new leader's time.
+// lead starts a new leader.
 func (c *cluster) lead(survivors []*entry) {
 	c.term++
 	for _, e := range survivors {
@@ -277,7 +276,7 @@ func (c *cluster) lead(survivors []*entry) {
 	c.look()
 }
 
-// restore goes on with what a snapshot has: the new leader may be a node that was restarted.
+// restore continues with the state of a snapshot: the new leader may be a node that was restarted.
 func (c *cluster) restore() {
 	var snapshot bytes.Buffer
 	err := c.machine.State().WriteSnapshot(&snapshot)

@@ -10,26 +10,26 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// As the Go client has them by default.
+// The same as the Go client's defaults.
 const (
 	maxWait = int64(10 * time.Minute)
-	// leastPause is how long a refusal is believed.
+	// leastPause is the minimum pause after a refusal.
 	leastPause = int64(250 * time.Millisecond)
-	// reportEvery is how often the ordinary counts of one quota are reported.
+	// reportEvery is the shortest time between two reports of a quota's ordinary counts.
 	reportEvery = int64(time.Second)
-	// resetResolution is that of the resets that are reported.
+	// resetResolution is the resolution of reported resets.
 	resetResolution = int64(time.Second)
-	// retries is how often a call is sent again that the provider refused, in one row.
+	// retries is the maximum number of retries of a call that the provider refuses, in one sequence.
 	retries = 3
 )
 
-// governed is a caller that asks quotad before each call: Reserve and consume in one, call, settle, report.
+// governed is a caller that asks quotad before each call: Reserve and consume in one step, call, settle, report.
 type governed struct {
 	*agent
 	client *client
-	// items are what one call reserves.
+	// items are the amounts that one call reserves.
 	items []*logpb.Item
-	// reported is when the counts of a limit were reported last.
+	// reported is when the counts of a limit were last reported.
 	reported map[int]int64
 }
 
@@ -39,7 +39,7 @@ func newGoverned(a *agent) *governed {
 	}
 }
 
-// itemsFor returns the items of some calls.
+// itemsFor returns the items of a number of calls.
 func itemsFor(uses []fleet.Use, calls int64) []*logpb.Item {
 	items := make([]*logpb.Item, len(uses))
 	for i, use := range uses {
@@ -48,7 +48,7 @@ func itemsFor(uses []fleet.Use, calls int64) []*logpb.Item {
 	return items
 }
 
-// reach cuts the agent off from the cluster, or ends that.
+// reach cuts the agent off from the cluster, or reconnects it.
 func (g *governed) reach(cut bool) {
 	if cut {
 		g.client.cut = true
@@ -59,21 +59,21 @@ func (g *governed) reach(cut bool) {
 
 func (g *governed) die() { g.client.gone = true }
 
-// permit is what a call may be sent under.
+// permit is the grant under which a call may be sent.
 type permit struct {
 	lease, fence, op uint64
-	// slotsOnly: there is nothing that is consumed, and so no operation.
+	// slotsOnly: nothing is consumed, so there is no operation.
 	slotsOnly bool
 	// deadline is when it must have reached the provider, lastTake when it must be sent.
 	deadline, lastTake int64
 	class              quotav1.Class
-	// member is that of the pools which was granted; empty: there was no pool.
+	// member is the granted member of the pools; empty: no pool.
 	member string
 }
 
 func (g *governed) call(c *call) { g.ask(c, 0) }
 
-// ask asks for one call, after so many refusals by the provider in this row.
+// ask asks for one call, after a number of refusals by the provider in this sequence.
 func (g *governed) ask(c *call, refusals int) {
 	if c.life != g.life {
 		return
@@ -102,7 +102,7 @@ func (g *governed) ask(c *call, refusals int) {
 	})
 }
 
-// permitOf returns what a grant permits.
+// permitOf returns the permit of a grant.
 func permitOf(granted *logpb.Granted, consumed *logpb.Consumed, a answer) permit {
 	p := permit{lease: granted.Lease, fence: granted.Fence, class: quotav1.Class(granted.Class + 1), member: memberOf(granted)}
 	if consumed == nil {
@@ -115,7 +115,7 @@ func permitOf(granted *logpb.Granted, consumed *logpb.Consumed, a answer) permit
 	return p
 }
 
-// spendUntil returns until when an operation may arrive at the provider, and until when it may be sent.
+// spendUntil returns the deadlines for an operation's arrival at the provider and for its sending.
 func spendUntil(consumed *logpb.Consumed, a answer) (deadline, lastTake int64) {
 	left := consumed.SpendByNs - a.clock.Now
 	if consumed.SpendByWallNs != 0 {
@@ -124,7 +124,7 @@ func spendUntil(consumed *logpb.Consumed, a answer) (deadline, lastTake int64) {
 	return a.from + left, a.from + left - consumed.TransitNs
 }
 
-// denied waits for as long as a refusal says, or gives up.
+// denied waits as long as a refusal says, or cancels the call.
 func (g *governed) denied(c *call, a answer, again func()) {
 	refusal := a.result.GetRefusal()
 	if refusal == nil {
@@ -135,7 +135,7 @@ func (g *governed) denied(c *call, a answer, again func()) {
 	g.book.refusedBy(refusal)
 	pause := refusal.RetryAtNs - a.clock.Now
 	if refusal.Reason == logpb.Reason_REASON_CANNOT_SERVE_IN_TIME || refusal.Reason == logpb.Reason_REASON_WAIT_EXPIRED {
-		// Longer than one Reserve can wait: back in the queue a while before.
+		// The wait exceeds that of one Reserve: return to the queue some time before.
 		pause = min(pause, maxWait) - maxWait/2
 	}
 	pause = max(pause, leastPause)
@@ -150,7 +150,7 @@ func (g *governed) denied(c *call, a answer, again func()) {
 	})
 }
 
-// giveBack gives back a permit that came too late to be used.
+// giveBack returns a permit that arrived too late to be used.
 func (g *governed) giveBack(p permit, uses []fleet.Use) {
 	switch {
 	case p.slotsOnly:
@@ -162,7 +162,7 @@ func (g *governed) giveBack(p permit, uses []fleet.Use) {
 	}
 }
 
-// unspent leaves out what cannot be consumed: slots.
+// unspent omits slots, which cannot be consumed.
 func unspent(g *governed, items []*logpb.Item) []*logpb.Item {
 	var all []*logpb.Item
 	for _, item := range items {
@@ -173,7 +173,7 @@ func unspent(g *governed, items []*logpb.Item) []*logpb.Item {
 	return all
 }
 
-// said carries on when the provider has answered.
+// said processes the provider's answer.
 func (g *governed) said(c *call, p permit, said provider.Answer, refusals int) {
 	if c.stops(said) {
 		g.cutShort(c)
@@ -192,7 +192,7 @@ func (g *governed) said(c *call, p permit, said provider.Answer, refusals int) {
 	g.done(c, p)
 }
 
-// done settles a call that was served.
+// done settles a served call.
 func (g *governed) done(c *call, p permit) {
 	if p.slotsOnly {
 		g.release(p)
@@ -210,7 +210,7 @@ func (g *governed) end(p permit) {
 	g.settle(p, &logpb.Settle{Final: true, Release: true})
 }
 
-// actual returns what a call really used, where that is another amount than estimated.
+// actual returns the amounts that a call really used, where they may differ from the estimate.
 func (g *governed) actual(c *call) []*logpb.Item {
 	var items []*logpb.Item
 	for i, use := range c.drawn {
@@ -226,7 +226,7 @@ func (g *governed) settle(p permit, settle *logpb.Settle) {
 	g.client.do(&logpb.Command{Kind: &logpb.Command_Settle{Settle: settle}}, func(a answer) {
 		failure := a.result.GetFailure()
 		g.book.failed(failure)
-		if failure.GetReason() == logpb.Reason_REASON_PAST_SPEND_BY { // the leader was away: it is forfeited, and the lease still has to end
+		if failure.GetReason() == logpb.Reason_REASON_PAST_SPEND_BY { // the leader was away: the amount is forfeited, but the lease must end
 			g.release(p)
 		}
 	})
@@ -245,7 +245,7 @@ func (g *governed) report(p permit, signals []*logpb.Signal, then func(answer)) 
 	})
 }
 
-// refused reports a refusal by the provider, and has the call come back in its class's window after the cooldown.
+// refused reports a refusal by the provider, and schedules the call again in its class's window after the cooldown.
 func (g *governed) refused(c *call, p permit, said provider.Answer, refusals int) {
 	g.book.wantedAgain(c)
 	g.report(p, []*logpb.Signal{g.signal(said)}, func(a answer) {
@@ -267,8 +267,8 @@ func (g *governed) refused(c *call, p permit, said provider.Answer, refusals int
 	})
 }
 
-// comeBack returns when a call comes back that was refused under a permit, after a cooldown that lasts for so long. One of a pool does at
-// once: another member may serve it.
+// comeBack returns the delay after which a call refused under a permit is made again, after the given cooldown. The delay
+// is 0 for a call on a pool: another member may serve it.
 func (g *governed) comeBack(cooldown int64, p permit) int64 {
 	if p.member != "" {
 		return 0
@@ -277,7 +277,7 @@ func (g *governed) comeBack(cooldown int64, p permit) int64 {
 	return int64(pacing.DefaultWindows.Delay(time.Duration(cooldown), p.class, draw))
 }
 
-// signal says what a refusal meant.
+// signal describes a refusal.
 func (g *governed) signal(said provider.Answer) *logpb.Signal {
 	signal := &logpb.Signal{Quota: g.quotaOf(said.Limit), Cause: logpb.Cause_CAUSE_SATURATED}
 	if said.RetryAfter > 0 {
@@ -294,8 +294,7 @@ func (g *governed) signal(said provider.Answer) *logpb.Signal {
 	return signal
 }
 
-// counts returns what the provider's headers say of the windows that a call drew on, where that is worth a report: when
-// nothing is left, or after a while.
+// counts returns the counts in the provider's headers that are worth a report: when nothing is left, or after a while.
 func (g *governed) counts(said provider.Answer) []*logpb.Signal {
 	var signals []*logpb.Signal
 	for _, count := range said.Counts {
@@ -313,7 +312,7 @@ func (g *governed) counts(said provider.Answer) []*logpb.Signal {
 
 func (g *governed) quotaOf(limit int) string { return g.provider.Meters()[limit].Rule().Quota }
 
-// addCount adds a count to a signal. A reset is told as a whole second of Unix time.
+// addCount adds a count to a signal. A reset is reported as a whole second of Unix time.
 func (g *governed) addCount(signal *logpb.Signal, count provider.Count) {
 	signal.Limit, signal.Remaining = new(g.provider.Meters()[count.Limit].Rule().Limit), new(count.Left)
 	if count.ResetAt > g.now {

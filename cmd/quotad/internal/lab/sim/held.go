@@ -5,18 +5,19 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// renewPart: a lease is renewed when two fifths of it have passed, as a lease of 5 min every 2 min.
+// renewPart: a lease is renewed when two fifths of it have passed, such as every 2 min for a lease of 5 min.
 const renewParts, renewOf = 2, 5
 
-// held is a caller that reserves some calls ahead and consumes them one by one, as a holder with a round of work to do.
+// held is a caller that reserves some calls ahead and consumes them one by one, as a holder with a round of work does.
 type held struct {
 	*governed
 	lease, fence uint64
-	// member is that of the pools which was granted; empty: there was no pool.
+	// member is the granted member of the pools; empty: no pool.
 	member string
 	// ends is the lease's deadline by the agent's own clock.
 	ends int64
-	// left is how many calls are still held, underWay how many are consumed and not known to be settled.
+	// left is the number of held calls; underWay is the number of operations that are consumed and not yet known to be
+	// settled.
 	left, underWay int
 	op             uint64
 	asking         bool
@@ -30,7 +31,7 @@ func (h *held) call(c *call) {
 	h.pump()
 }
 
-// pump consumes for who waits, and sees to it that there is something to consume.
+// pump consumes for the queued calls, and reserves the next round when nothing is left.
 func (h *held) pump() {
 	for len(h.queue) > 0 {
 		switch {
@@ -48,7 +49,7 @@ func (h *held) pump() {
 	}
 }
 
-// reserve asks for the next round, on behalf of the first that waits.
+// reserve asks for the next round, on behalf of the first queued call.
 func (h *held) reserve() {
 	if h.asking {
 		return
@@ -79,17 +80,17 @@ func (h *held) reserve() {
 		h.ends = a.from + granted.DeadlineNs - a.clock.Now
 		h.book.holds(h.agent, h.lease)
 		if granted.AskedTtlNs > granted.DeadlineNs-a.clock.Now+int64(h.kind.HoldTTL)/10 {
-			h.renew(h.lease, h.fence) // given to a waiter: it shows itself
+			h.renew(h.lease, h.fence) // provisional after a wait: confirm it
 		}
 		h.renewLater(h.lease, life)
 		h.pump()
 	})
 }
 
-// drop forgets the lease; it ends by itself where it was not released.
+// drop forgets the lease; unless released, it ends at its deadline.
 func (h *held) drop() { h.lease, h.left = 0, 0 }
 
-// renewLater renews the lease again and again, while it is this process's.
+// renewLater renews the lease repeatedly, while it is this process's.
 func (h *held) renewLater(lease uint64, life int) {
 	h.in(int64(h.kind.HoldTTL)*renewParts/renewOf, func() {
 		if h.life == life && h.lease == lease {
@@ -109,7 +110,7 @@ func (h *held) renew(lease, fence uint64) {
 	})
 }
 
-// ended notes that a lease is over where an answer says so, and reports whether it does.
+// ended drops a lease that an answer reports as ended, and reports whether it does.
 func (h *held) ended(a answer, lease uint64) bool {
 	failure := a.result.GetFailure()
 	if failure == nil {
@@ -130,7 +131,7 @@ func (h *held) consume(c *call) {
 	c.draws(h.member)
 	mark := op
 	if h.underWay > 1 {
-		mark = 0 // there are earlier ones that are not settled
+		mark = 0 // earlier operations are not settled
 	}
 	consume := &logpb.Consume{Lease: lease, Fence: fence, Op: op, Items: itemsFor(c.drawn, 1), DoneBelow: mark}
 	h.client.do(&logpb.Command{Kind: &logpb.Command_Consume{Consume: consume}}, func(a answer) {
@@ -159,7 +160,7 @@ func (h *held) consume(c *call) {
 	})
 }
 
-// answered settles a call, or has it come back where it was refused.
+// answered settles a served call, and repeats a refused one later.
 func (h *held) answered(c *call, p permit, said provider.Answer) {
 	if !said.Refused {
 		h.finished(c, true)
@@ -177,7 +178,7 @@ func (h *held) answered(c *call, p permit, said provider.Answer) {
 	})
 }
 
-// finish settles an operation; when that is answered, its record can go.
+// finish settles an operation; after the answer its record can go.
 func (h *held) finish(p permit, settle *logpb.Settle) {
 	settle.Lease, settle.Fence, settle.Op = p.lease, p.fence, p.op
 	h.client.do(&logpb.Command{Kind: &logpb.Command_Settle{Settle: settle}}, func(a answer) {

@@ -5,7 +5,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 )
 
-// complete is what a tool prints that has finished its work.
+// complete is the output of a tool that has finished its work.
 const complete = "TASK_COMPLETE"
 
 // terminated is the exit code of a tool that its runner stopped.
@@ -14,45 +14,45 @@ const terminated = 143
 // job is a task with a retry budget, as its runner sees it.
 type job struct {
 	*agent
-	// number is its place among the agent's tasks, from 1.
+	// number is its number among the agent's tasks, from 1.
 	number int
 	name   string
 	log    []*attempt
-	// phase is how it came out: done, or failed for what is shelved; empty while it is open.
+	// phase is its end: done, or failed for a shelved task; empty while it is open.
 	phase fleet.Outcome
-	// worked: an attempt has finished the work. Whatever comes after that is in vain.
+	// worked: an attempt has finished the work. All later attempts are in vain.
 	worked bool
 }
 
-// attempt is one try at a job: a tool that loads its prompt, makes its calls, and ends.
+// attempt is one attempt at a job: a tool that loads its prompt, makes its calls, and ends.
 type attempt struct {
 	job        *job
 	number     int
 	begun, end int64
 	open       bool
-	// fence is the cluster's, expires when the attempt is lost unless it is renewed, by the runner's own clock.
+	// fence is the cluster's fence. expires is when the attempt is lost unless it is renewed, by the runner's own clock.
 	fence   uint64
 	expires int64
 	task    *task
-	// met is the outage that ended it; stopped: its runner did, since it was lost.
+	// met is the outage that ended it; stopped: its runner stopped it because it was lost.
 	met     provider.Answer
 	stopped bool
-	// outcome is what it was taken for, means what it is by the file, where that says.
+	// outcome is its classification; means is its true outcome, if the file states it.
 	outcome, means fleet.Outcome
-	// finished: it is the one that finished the work.
+	// finished: this attempt finished the work.
 	finished bool
-	// drawn is what its calls drew, by limit.
+	// drawn are the amounts that its calls drew, by limit.
 	drawn []int64
 }
 
-// runner begins attempts of a job, when they may begin, and takes how they ended.
+// runner begins attempts of a job, when permitted, and processes their ends.
 type runner interface {
 	next(j *job)
-	// told takes what a tool printed last, and its exit code.
+	// told processes a tool's last output and its exit code.
 	told(t *attempt, lines []string, code int)
 }
 
-// alive returns a function that does nothing once the process of now has died.
+// alive returns a function that does nothing once the present process has died.
 func (a *agent) alive(run func()) func() {
 	life := a.life
 	return func() {
@@ -76,7 +76,8 @@ func (j *job) begin(fence uint64) *attempt {
 	return t
 }
 
-// stops tells whether an answer ends the tool that works on a task: one that it takes for more than a refused call.
+// stops reports whether an answer ends the tool that works on a task, because the tool does not treat it as a mere refused
+// call.
 func (c *call) stops(said provider.Answer) bool {
 	if c.task.attempt == nil || said.Says == "" {
 		return false
@@ -85,7 +86,7 @@ func (c *call) stops(said provider.Answer) bool {
 	return true
 }
 
-// ended has the tool say its last words.
+// ended produces the tool's last output.
 func (t *attempt) ended(calls *task) {
 	j := t.job
 	t.open = false
@@ -113,7 +114,7 @@ func (t *attempt) ended(calls *task) {
 	j.runner.told(t, lines, code)
 }
 
-// toldUntil returns until when a limit lasts that ended an attempt; 0: there is none, or nobody said.
+// toldUntil returns the end of the limit that ended an attempt; 0: no limit, or no known end.
 func (t *attempt) toldUntil() int64 {
 	if t.means == fleet.Saturated || t.means == fleet.PlanExhausted {
 		return t.met.Until
@@ -127,7 +128,7 @@ func (j *job) close(phase fleet.Outcome) {
 	j.over(phase == fleet.Done)
 }
 
-// die loses the attempt that is under way with the process.
+// die marks the running attempt as lost with the process.
 func (j *job) die() {
 	if n := len(j.log); n > 0 && j.log[n-1].open {
 		t := j.log[n-1]
@@ -135,7 +136,7 @@ func (j *job) die() {
 	}
 }
 
-// drew notes what a call of an attempt drew.
+// drew records the amounts that a call of an attempt drew.
 func (t *attempt) drew(c *call) {
 	for _, amount := range c.charged {
 		t.drawn[amount.Limit] += amount.N

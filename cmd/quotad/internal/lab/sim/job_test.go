@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 )
 
-// run runs a fleet that is written down here, through quotad.
+// run runs a fleet given as text.
 func run(t *testing.T, side Side, text string) *Result {
 	t.Helper()
 	f, err := fleet.Parse("fleet.yaml", []byte(text))
@@ -35,14 +35,14 @@ agents:
     cuts: [{at: 60s, for: 2m}]
 `
 
-// A runner that cannot reach the cluster until its attempt's deadline stops its tool; the attempt is lost, and the next one
-// begins five minutes after the deadline.
+// TestAnAttemptThatIsCutOff: a runner that cannot reach the cluster until its attempt's deadline stops its tool. The
+// attempt is lost, and the next one begins five minutes after the deadline.
 func TestAnAttemptThatIsCutOff(t *testing.T) {
 	task := run(t, Governed, cutOff).Tasks[0]
 	if task.Phase != PhaseDone || task.Attempts != 2 || task.Failures != 1 || task.Log[0].Outcome != fleet.Lost {
 		t.Fatalf("%+v", task)
 	}
-	// The last renewal was 48 s after the begin at the latest: the deadline is 78 s after it at most.
+	// The last renewal was at most 48 s after the begin, so the deadline is at most 78 s after it.
 	if begun := task.Log[1].Begun; begun < 60*time.Second+5*time.Minute || begun > 78*time.Second+5*time.Minute+10*time.Second {
 		t.Errorf("the next one begins after %v", begun)
 	}
@@ -62,8 +62,8 @@ agents:
     crashes: [{at: 20s, for: 5s}, {at: 6m40s, for: 5s}, {at: 22m40s, for: 5s}]
 `
 
-// A machine that is restarted in the midst of each attempt uses the budget up, whatever leads the cluster meanwhile; the
-// agent goes on with its next task. Alone it would try for ever.
+// TestAttemptsThatDie: a machine that restarts during each attempt uses the budget up, whichever node leads meanwhile. The
+// agent continues with its next task. Alone it would try indefinitely.
 func TestAttemptsThatDie(t *testing.T) {
 	r := run(t, Governed, dying)
 	first, second := r.Tasks[0], r.Tasks[1]
@@ -88,8 +88,8 @@ agents:
   - {name: last, follows: [both], use: {tokens: 1}}
 `
 
-// Work is handed on: who follows two waits for both, as many tasks as all have reach the end, and what the dead had under
-// way is done anew.
+// TestHandingOn: an agent that follows two others waits for both. All tasks reach the end of the chain, and tasks that a
+// crash interrupted are repeated.
 func TestHandingOn(t *testing.T) {
 	for _, side := range []Side{Alone, Governed} {
 		r := run(t, side, handing)

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 )
 
-// Live is a run in real time: the same agents, the same books, the same provider's count, but moments are real, and calls
-// are made by somebody else. All of it belongs to the goroutine of Run; what happens elsewhere is told to it.
+// Live is a run in real time: the agents, the records and the provider's count are the same, but times are real, and an
+// Outside makes the calls. All state belongs to the goroutine of Run; other goroutines send it events.
 type Live struct {
 	*world
 	side    Side
@@ -20,7 +20,7 @@ type Live struct {
 	outside Outside
 	began   time.Time
 
-	// told are what happened elsewhere; over is closed when nobody listens any more.
+	// told carries events of other goroutines; over is closed when nobody receives them any more.
 	told chan func()
 	over chan struct{}
 	// elsewhere are the goroutines that Run started; errand starts one of them.
@@ -28,34 +28,35 @@ type Live struct {
 	errand    func(func(context.Context) error)
 }
 
-// Outside makes what is real about a run. Its methods are called by many goroutines at once. An error ends the run; what
-// they return once the context has ended counts for nothing.
+// Outside performs the real part of a run. Many goroutines call its methods concurrently. An error ends the run; results
+// after the end of the context are ignored.
 type Outside interface {
-	// Send sends a call straight to the provider, once.
+	// Send sends a call directly to the provider, once.
 	Send(context.Context, *Outgoing) (provider.Answer, error)
-	// Call makes a call through quotad, with as many attempts as it takes; false: it was given up.
+	// Call makes a call through quotad, with as many attempts as necessary; false: it was cancelled.
 	Call(context.Context, *Outgoing) (bool, error)
 	// KillLeader kills the cluster's leader.
 	KillLeader(context.Context) error
 }
 
-// Outgoing is a call for somebody else to make.
+// Outgoing is a call for an Outside to make.
 type Outgoing struct {
 	Holder string
 	Agent  *fleet.Agent
-	// Charged is what the provider counts for it, Actual what it really uses, by use; Work is how long the provider works.
+	// Charged is the amount that the provider counts, Actual the real amount by use; Work is the provider's processing
+	// time.
 	Charged []provider.Amount
 	Actual  []int64
 	Work    time.Duration
-	// GiveUp is the moment at which it is given up; the zero time: never.
+	// GiveUp is the time at which the call is cancelled; the zero time: never.
 	GiveUp time.Time
 
 	live *Live
 	call *call
 }
 
-// NewLive returns a run that begins now. Agents that crash, are cut off, hold calls ahead, hand work on, keep to a retry budget or use
-// pools are not its kind.
+// NewLive returns a run that begins now. It returns an error for agents that crash, are cut off, hold calls ahead, follow
+// others, have a retry budget or use pools.
 func NewLive(f *fleet.Fleet, side Side, seed uint64, outside Outside) (*Live, error) {
 	for _, kind := range f.Agents {
 		if kind.Hold > 0 || kind.Batch || len(kind.Crashes)+len(kind.Cuts)+len(kind.Follows) > 0 || kind.Retry != nil {
@@ -82,15 +83,15 @@ func NewLive(f *fleet.Fleet, side Side, seed uint64, outside Outside) (*Live, er
 	return l, nil
 }
 
-// Provider returns the provider, which the run itself does not touch before Result.
+// Provider returns the provider, which the run itself does not access before Result.
 func (l *Live) Provider() *provider.Provider { return l.provider }
 
-// Began is the moment at which the run began.
+// Began is when the run began.
 func (l *Live) Began() time.Time { return l.began }
 
 func (l *Live) elapsed() int64 { return int64(time.Since(l.began)) }
 
-// Run runs the fleet until its tasks are done or its time is up, and returns when nothing is under way any more.
+// Run runs the fleet until its tasks are done or its time is over, and returns when nothing is in flight any more.
 func (l *Live) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer l.elsewhere.Wait()
@@ -99,7 +100,7 @@ func (l *Live) Run(ctx context.Context) error {
 	l.errand = func(do func(context.Context) error) {
 		l.elsewhere.Go(func() {
 			if err := do(ctx); err != nil {
-				cancel(err) // after the run's end it says nothing
+				cancel(err) // after the run's end it has no effect
 			}
 		})
 	}
@@ -127,10 +128,10 @@ func (l *Live) Run(ctx context.Context) error {
 	return nil
 }
 
-// Result adds the run up. Whoever lets the provider count must have ended.
+// Result computes the result. The goroutines that use the provider must have ended.
 func (l *Live) Result() *Result { return l.book.result(l.side, l.seed) }
 
-// tell has the run learn of something, unless it is over.
+// tell sends an event to the run, unless the run is over.
 func (l *Live) tell(happened func()) {
 	select {
 	case l.told <- happened:
@@ -138,7 +139,7 @@ func (l *Live) tell(happened func()) {
 	}
 }
 
-// outgoing hands a call out.
+// outgoing prepares a call for the Outside.
 func (l *Live) outgoing(c *call) *Outgoing {
 	out := &Outgoing{
 		Holder: c.agent.name, Agent: c.agent.kind, Charged: c.charged, Actual: c.actual,
@@ -150,10 +151,10 @@ func (l *Live) outgoing(c *call) *Outgoing {
 	return out
 }
 
-// Sent tells that an attempt at the call has set out.
+// Sent reports that an attempt at the call has been written.
 func (o *Outgoing) Sent() { o.live.tell(func() { o.live.noteSent(o.call) }) }
 
-// Answered tells what the provider answered to an attempt.
+// Answered reports the provider's answer to an attempt.
 func (o *Outgoing) Answered(said provider.Answer) {
 	o.live.tell(func() {
 		o.live.book.answered(o.call, said)

@@ -10,8 +10,8 @@ import (
 
 const second = int64(time.Second)
 
-// Ten calls a period of 10 s, wanted from 0 to 40 s, with 2 s from a grant to a call's end: the ideal counts
-// 10 x 10/12 at any moment. What was sent at 0, 12, 24 and 36 s is exactly that but for the edges.
+// TestUseOfARate: ten calls a period of 10 s, wanted from 0 to 40 s, with 2 s from a grant to a call's end. The ideal
+// counts 10 x 10/12 at any time. Calls at 0, 12, 24 and 36 s are exactly that, except at the edges.
 func TestUseOfARate(t *testing.T) {
 	m := provider.NewMeter(provider.Rule{Kind: provider.Sliding, Limit: 10, Period: 10 * time.Second}, 0, 100*second, 10)
 	p := provider.New([]*provider.Meter{m}, nil, false)
@@ -20,17 +20,17 @@ func TestUseOfARate(t *testing.T) {
 	}
 	u := use{rule: m.Rule(), whole: 10, lag: 2 * second, wanting: []stretch{{0, 40 * second}}, end: 100 * second}
 	part, measured := u.measure(m)
-	// Looked at from 10 to 40 s, of which 12-22, 24-34 and 36-40 have ten: 24 s of 30, 10 x 24/30 = 8 of 8.33.
+	// Measured from 10 to 40 s, of which 12-22, 24-34 and 36-40 have ten: 24 s of 30, 10 x 24/30 = 8 of 8.33.
 	if measured != 30*time.Second || part < 0.9599 || part > 0.9601 {
 		t.Errorf("%.4f in %v; want 0.96 in 30s", part, measured)
 	}
-	u.closed = []stretch{{20 * second, 25 * second}} // nothing is looked at for a period after a cooldown
+	u.closed = []stretch{{20 * second, 25 * second}} // nothing is measured for a period after a cooldown
 	if part, measured = u.measure(m); measured != 15*time.Second {
 		t.Errorf("%.4f in %v; want 10-20 s and 35-40 s", part, measured)
 	}
 }
 
-// Of a window is looked at what was used by its end, if somebody wanted more then.
+// TestUseOfAWindow: a window is measured by its use at its end, if there is demand then.
 func TestUseOfAWindow(t *testing.T) {
 	m := provider.NewMeter(provider.Rule{Kind: provider.Calendar, Limit: 10, Period: 100 * time.Second}, 0, 1000*second, 10)
 	p := provider.New([]*provider.Meter{m}, nil, false)
@@ -38,7 +38,7 @@ func TestUseOfAWindow(t *testing.T) {
 		p.Arrive(call.at*second, []provider.Amount{{N: call.n}})
 	}
 	u := use{rule: m.Rule(), whole: 10, wanting: []stretch{{98 * second, 201 * second}, {290 * second, 299 * second}}, end: 390 * second}
-	// The first two windows end in demand, with 4 and 9 used; the third does not, the fourth is not over.
+	// The first two windows end in demand, with 4 and 9 used; the third does not, and the fourth is not over.
 	if part, measured := u.measure(m); part != 0.65 || measured != 200*time.Second {
 		t.Errorf("%.4f in %v; want 0.65 in 200s", part, measured)
 	}
@@ -77,7 +77,7 @@ func TestJainAndQuantile(t *testing.T) {
 	}
 }
 
-// A call that is on its way when the run ends has waited until it was sent, on both sides.
+// TestACallOnItsWayWaitsNoMore: a call in flight when the run ends has waited until it was sent, on both sides.
 func TestACallOnItsWayWaitsNoMore(t *testing.T) {
 	f, err := fleet.Parse("fleet.yaml", []byte(`for: 1m
 quotas: [{name: q, rate: {limit: 10, per: 1m}}]
@@ -97,7 +97,8 @@ agents: [{name: a, use: {q: 1}, latency: 1h}]
 	}
 }
 
-// A call that can never be granted, and would wait for ever, waits for as long as the run lasts.
+// TestAnUnservableCallWaitsToTheEnd: a call that can never be granted and has no limit to its patience waits for the rest
+// of the run.
 func TestAnUnservableCallWaitsToTheEnd(t *testing.T) {
 	f, err := fleet.Parse("fleet.yaml", []byte(`for: 10m
 quotas: [{name: q, rate: {limit: 10, per: 1m}}]
@@ -115,8 +116,8 @@ agents: [{name: a, start: 4m, tasks: 1, use: {q: 11}, patience: forever}]
 	}
 }
 
-// What a fleet asks of the cluster is counted: a call is two commands where each asks, a fraction of one where they come from batches,
-// and none where everybody is on their own.
+// TestWhatTheClusterIsAskedFor: the number of commands is counted. A call needs two if each asks, a fraction of one from
+// batches, and none alone.
 func TestWhatTheClusterIsAskedFor(t *testing.T) {
 	for _, c := range []struct {
 		side        Side

@@ -2,11 +2,11 @@ package sim
 
 import "github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 
-// othersCalls is how many calls others make in a period, on average.
+// othersCalls is the mean number of calls that others make in a period.
 const othersCalls = 100
 
-// others uses a rate with the same key, and knows nothing of the fleet: calls of one size, at random moments, so that a part of the limit
-// is used. What does not fit is refused, and is not sent again.
+// others uses a rate with the same key, independently of the fleet: calls of one size, at random times, so that a fraction
+// of the limit is used. Calls that do not fit are refused and not sent again.
 type others struct {
 	*world
 	meter *provider.Meter
@@ -14,7 +14,7 @@ type others struct {
 	dice  dice
 }
 
-// use makes one call, and arranges the next.
+// use makes one call, and schedules the next.
 func (o *others) use() {
 	rule := o.meter.Rule()
 	o.meter.Others(o.now, int64(o.part*float64(rule.Limit)/othersCalls))

@@ -7,8 +7,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// membersOf returns the names of the members that calls of some uses may draw on: those that all pools among the uses have; none: there
-// is no pool.
+// membersOf returns the members on which calls of some uses may draw: those that all pools among the uses have in common.
+// None: there is no pool.
 func (w *world) membersOf(uses []fleet.Use) (names []string) {
 	pools := 0
 	for _, use := range uses {
@@ -28,7 +28,7 @@ func (w *world) membersOf(uses []fleet.Use) (names []string) {
 	return names
 }
 
-// usesAt returns what uses of pools are at one member: its quotas replace the pools.
+// usesAt returns the uses at one member: the member's quotas replace the pools.
 func (w *world) usesAt(uses []fleet.Use, member string) []fleet.Use {
 	if member == "" {
 		return uses
@@ -44,7 +44,7 @@ func (w *world) usesAt(uses []fleet.Use, member string) []fleet.Use {
 	return at
 }
 
-// draws has a call draw on a member of the pools that it uses; empty: it uses none.
+// draws makes a call draw on a member of the pools that it uses; empty: it uses none.
 func (c *call) draws(member string) {
 	if member != c.member || c.charged == nil {
 		c.member = member
@@ -53,7 +53,7 @@ func (c *call) draws(member string) {
 	}
 }
 
-// anyLimit returns the limits for which a call waits: each on which it may draw.
+// anyLimit returns the limits for which a call waits: all on which it may draw.
 func (w *world) anyLimit(c *call) (limits []int) {
 	members := w.membersOf(c.uses)
 	if len(members) == 0 {
@@ -69,14 +69,14 @@ func (w *world) anyLimit(c *call) (limits []int) {
 	return limits
 }
 
-// pick has a call of a caller that knows of nobody else draw on any member, as simple balancers do.
+// pick makes a call without quotad draw on a random member, as simple balancers do.
 func (a *agent) pick(c *call) {
 	if members := a.membersOf(c.uses); len(members) > 0 {
 		c.draws(members[a.dice.below(int64(len(members)))])
 	}
 }
 
-// memberOf returns the member of the pools that was granted; empty: there was no pool.
+// memberOf returns the granted member of the pools; empty: no pool.
 func memberOf(granted *logpb.Granted) string {
 	for _, item := range granted.Items {
 		if item.Member != "" {

@@ -31,7 +31,8 @@ agents:
 	return f
 }
 
-// A call draws on one member in all pools, and everything about it names that member's quotas.
+// TestPools_CallsDrawOnOneMember: a call draws on one member in all pools, and all of its commands name that member's
+// quotas.
 func TestPools_CallsDrawOnOneMember(t *testing.T) {
 	for name, how := range map[string]string{"call by call": "", "batches": ", batch: true", "held": ", hold: 5, hold_ttl: 1m"} {
 		t.Run(name, func(t *testing.T) {
@@ -63,7 +64,8 @@ func TestPools_CallsDrawOnOneMember(t *testing.T) {
 	}
 }
 
-// Alone, callers draw a member for each attempt, and meet each key's limits and its outage.
+// TestPools_AloneDrawsAnyMember: alone, callers choose a random member for each attempt, and hit each key's limits and its
+// outage.
 func TestPools_AloneDrawsAnyMember(t *testing.T) {
 	r, err := Run(t.Context(), pooled(t, ""), Alone, 7)
 	if err != nil {
@@ -79,14 +81,14 @@ func TestPools_AloneDrawsAnyMember(t *testing.T) {
 	}
 }
 
-// Calls with pools are for virtual time only: nobody outside tells which member was granted.
+// TestPools_AreNotLive: calls with pools work in virtual time only, because an Outside does not report the granted member.
 func TestPools_AreNotLive(t *testing.T) {
 	if _, err := NewLive(pooled(t, ""), Governed, 1, nil); err == nil || !strings.Contains(err.Error(), "pools") {
 		t.Errorf("%v", err)
 	}
 }
 
-// A call of a pool waits for each limit that could serve it, until it is sent.
+// TestPools_CallsWaitForEachMember: a call on a pool waits for each limit that could serve it, until it is sent.
 func TestPools_CallsWaitForEachMember(t *testing.T) {
 	f := pooled(t, "")
 	w := newWorld(f, 1)

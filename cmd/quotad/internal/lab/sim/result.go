@@ -10,74 +10,78 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Result is what came of a run. Lengths of time are nanoseconds in JSON. What the provider counted, and not what callers
-// think, stands under Refused and Quotas.
+// Result is the result of a run. Durations are nanoseconds in JSON. Refused and Quotas are the provider's counts, not the
+// callers' view.
 type Result struct {
 	Side Side   `json:"side"`
 	Seed uint64 `json:"seed"`
-	// Length is how long the run lasted, Finish when the last counted task was finished; 0: not all were.
+	// Length is the length of the run. Finish is when the last task of limited number was finished; 0: not all were.
 	Length time.Duration `json:"length"`
 	Finish time.Duration `json:"finish"`
-	// Attempts is what was sent. Refused is what a limit refused, Outage what was refused for nothing that was announced.
+	// Attempts is the number of sent attempts. A limit refused Refused of them, an unannounced outage Outage of them.
 	Attempts int64 `json:"attempts"`
 	Refused  int64 `json:"refused"`
 	Outage   int64 `json:"outage"`
-	// Retries is how many attempts had been sent before; LongestChain the most attempts of one call.
+	// Retries is the number of attempts that repeat an earlier one.
 	Retries int64 `json:"retries"`
-	// Served is how many calls were made, GivenUp how many were not; Missed is how many tasks found no room.
+	// Served is the number of served calls, GivenUp that of cancelled ones; Missed is the number of tasks beyond an agent's
+	// overlap.
 	Served  int64 `json:"served"`
 	GivenUp int64 `json:"givenUp"`
 	Missed  int64 `json:"missed"`
-	// GaveUps is how often a call used its retries up and began anew.
+	// GaveUps counts how often a call used up its retries and started again.
 	GaveUps int64 `json:"gaveUps,omitempty"`
-	// Late is how many calls arrived after they should have; TooLate how many grants came too late to be used.
+	// Late is the number of calls that arrived after their deadline; TooLate is the number of grants that arrived too late
+	// to be used.
 	Late    int64 `json:"late"`
 	TooLate int64 `json:"tooLate"`
-	// StaleFences is how many commands were refused for a dead fence.
+	// StaleFences is the number of commands refused for a stale fence.
 	StaleFences int64 `json:"staleFences"`
-	// Commands is what the cluster was asked for, in so many Entries of its log; some carry the time only.
+	// Commands is the number of commands to the cluster, Entries that of entries in its log; some entries carry only the
+	// time.
 	Commands int64 `json:"commands,omitempty"`
 	Entries  int64 `json:"entries,omitempty"`
-	// Reclaimed is how long what a dead agent held was held after its death, at most.
+	// Reclaimed is the longest time for which a lease outlived its dead agent.
 	Reclaimed time.Duration `json:"reclaimed,omitempty"`
-	// Unclaimed is how many leases of the dead were still held at the end.
+	// Unclaimed is the number of dead agents' leases that were still held at the end.
 	Unclaimed int `json:"unclaimed,omitempty"`
-	// Latency is the median of the calls that were served.
+	// Latency is the median latency of served calls.
 	Latency time.Duration `json:"latency"`
-	// Refusals and Failures are what quotad answered, by reason.
+	// Refusals and Failures are quotad's refusals and errors, by reason.
 	Refusals map[string]int64 `json:"refusals,omitempty"`
 	Failures map[string]int64 `json:"failures,omitempty"`
 
 	Quotas  []QuotaResult `json:"quotas"`
 	Classes []ClassResult `json:"classes"`
 	Holders []Holder      `json:"holders"`
-	// Tasks are those with retry budgets, Workflows those that quotad was told of.
+	// Tasks are the tasks with retry budgets, Workflows the workflows in quotad.
 	Tasks     []TaskResult     `json:"tasks,omitempty"`
 	Workflows []WorkflowResult `json:"workflows,omitempty"`
 }
 
-// QuotaResult is what the provider counted of one quota.
+// QuotaResult is the provider's count of one quota.
 type QuotaResult struct {
 	Quota  string        `json:"quota"`
 	Kind   string        `json:"kind"`
 	Limit  int64         `json:"limit"`
 	Period time.Duration `json:"period"`
-	// Total was admitted; Peak is the most that any period saw, refused attempts included.
+	// Total is the admitted amount; Peak is the largest amount in any period, refused attempts included.
 	Total   int64 `json:"total"`
 	Peak    int64 `json:"peak"`
 	Refused int64 `json:"refused"`
-	// Wave is the most that any period saw which began after an outage and ended before the next; 0 where there are none.
+	// Wave is the largest amount in any period that began after an outage and ended before the next; 0: no outages.
 	Wave int64 `json:"wave,omitempty"`
-	// Utilisation is what was used while demand exceeded the limit, as a part of the ideal; Measured is how long that was.
+	// Utilisation is the use while demand exceeded the limit, as a fraction of the ideal; Measured is the length of that
+	// time.
 	Utilisation float64       `json:"utilisation"`
 	Measured    time.Duration `json:"measured"`
-	// Peaks is the largest count of each part of the run, Zones its zone.
+	// Peaks is the largest count in each part of the run, Zones the zone in each part.
 	Peaks []int64      `json:"-"`
 	Zones []logpb.Zone `json:"-"`
 }
 
-// ClassResult is what came of the calls of one class. A wait is from the wish to the sending of the attempt that was
-// served; a call that was given up counts with its whole patience, one that the end cut off with what it had waited.
+// ClassResult is the result of the calls of one class. A wait lasts from the wish to the sending of the served attempt. A
+// cancelled call counts with its whole patience, and one that the end of the run cut off with its wait until then.
 type ClassResult struct {
 	Class   string        `json:"class"`
 	Calls   int           `json:"calls"`
@@ -86,24 +90,25 @@ type ClassResult struct {
 	P50     time.Duration `json:"p50"`
 	P99     time.Duration `json:"p99"`
 	Longest time.Duration `json:"longest"`
-	// Fairness is Jain's index of the calls served, by weight: 1 where all have the same.
+	// Fairness is Jain's index of the served calls, by weight: 1 if all agents have the same.
 	Fairness float64 `json:"fairness"`
 	// Waits are all waits, in ascending order.
 	Waits []int64 `json:"-"`
 }
 
-// Holder is what came of one agent.
+// Holder is the result of one agent.
 type Holder struct {
 	Name   string `json:"name"`
 	Class  string `json:"class"`
 	Weight int    `json:"weight"`
-	// Calls were wanted, Served made, GivenUp not; Lost died with the agent or with its attempt. Refused is how often the provider refused.
+	// Calls is the number of wanted calls, Served and GivenUp those of served and cancelled ones. Lost calls ended with the
+	// agent or with their attempt. Refused is the number of the provider's refusals.
 	Calls   int64 `json:"calls"`
 	Served  int64 `json:"served"`
 	GivenUp int64 `json:"givenUp"`
 	Lost    int64 `json:"lost,omitempty"`
 	Refused int64 `json:"refused"`
-	// Tasks were finished, TasksFailed given up, Missed found no room.
+	// Tasks were finished, TasksFailed cancelled, and Missed were beyond the overlap.
 	Tasks       int64         `json:"tasks"`
 	TasksFailed int64         `json:"tasksFailed"`
 	Missed      int64         `json:"missed"`
@@ -114,10 +119,10 @@ type Holder struct {
 	waits []int64
 }
 
-// Kind is the name of the description that the agent was made from.
+// Kind is the name of the agent's description.
 func (h *Holder) Kind() string { return h.kind }
 
-// waitedBy returns how long a call that is not over had waited by a moment: what was sent last is on its way, and waits no more.
+// waitedBy returns the wait of an open call until a time: a call in flight has waited until it was last sent.
 func (c *call) waitedBy(now int64) int64 {
 	if c.waiting {
 		return now - c.asked
@@ -127,10 +132,10 @@ func (c *call) waitedBy(now int64) int64 {
 
 func (a *agent) noteWait(waited int64) { a.tally.waits = append(a.tally.waits, waited) }
 
-// Classes are the classes' words, the highest first.
+// Classes are the names of the classes, the highest first.
 var Classes = []string{"critical", "standard", "background"}
 
-// result adds a run up.
+// result computes the result of a run.
 func (b *book) result(side Side, seed uint64) *Result {
 	w := b.w
 	r := &Result{
@@ -175,7 +180,7 @@ func (b *book) result(side Side, seed uint64) *Result {
 	return r
 }
 
-// ClassesOf returns what came of the calls of some descriptions, by class.
+// ClassesOf returns the results of some descriptions' calls, by class.
 func (r *Result) ClassesOf(kinds map[string]bool) []ClassResult {
 	var all []ClassResult
 	for _, class := range Classes {
@@ -220,7 +225,7 @@ func (b *book) quotaResult(i int, latency time.Duration) QuotaResult {
 	return q
 }
 
-// wholeCalls returns how much of what is usable of a quota whole calls can use, where all calls draw the same.
+// wholeCalls returns the part of a quota's usable amount that whole calls can use, if all calls draw the same amount.
 func (w *world) wholeCalls(i int) int64 {
 	q := w.quotas[i]
 	usable := Usable(q)
@@ -246,7 +251,7 @@ func (w *world) wholeCalls(i int) int64 {
 	return usable / amount * amount
 }
 
-// Usable returns how much of a quota's limit quotad gives out: floor(limit x (1 - headroom)).
+// Usable returns the part of a quota's limit that quotad grants: floor(limit x (1 - headroom)).
 func Usable(q *quotav1.Quota) int64 {
 	limit := max(q.GetWindow().GetLimit(), q.GetRate().GetLimit(), q.GetSlots().GetLimit())
 	const million = 1_000_000
@@ -262,7 +267,7 @@ func reasonWords(counts map[logpb.Reason]int64) map[string]int64 {
 	return words
 }
 
-// quantile returns the smallest of sorted waits that a part of all does not exceed; 0 where there are none.
+// quantile returns the smallest of sorted waits that at least a fraction part of them does not exceed; 0 if there are none.
 func quantile(sorted []int64, part float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -276,7 +281,7 @@ func median(all []int64) int64 {
 	return int64(quantile(all, 0.5))
 }
 
-// jain is Jain's fairness index: 1 where all have the same, 1/n where one has everything.
+// jain is Jain's fairness index: 1 if all shares are equal, 1/n if one has everything.
 func jain(shares []float64) float64 {
 	var sum, squares float64
 	for _, s := range shares {
@@ -289,21 +294,21 @@ func jain(shares []float64) float64 {
 	return sum * sum / (float64(len(shares)) * squares)
 }
 
-// use is what is known of the demand for one limit.
+// use describes the demand for one limit.
 type use struct {
 	rule provider.Rule
-	// whole is what whole calls can use of a period, lag what passes between a call's grant and its end.
+	// whole is the amount of a period that whole calls can use; lag is the time from a call's grant to its end.
 	whole, lag int64
 	wanting    []stretch
 	closed     []stretch
 	end        int64
-	// held is what was reserved and not consumed in the middle of each part of the run: nobody else's to use.
+	// held is the amount reserved and not consumed in the middle of each part of the run: no other caller can use it.
 	held []int64
 	part int64
 }
 
-// measure returns what was used while demand exceeded the limit, as a part of the ideal, and for how long it did; 0, 0:
-// never. The ideal of a period P is what whole calls can use of it, times P / (P + lag).
+// measure returns the use while demand exceeded the limit, as a fraction of the ideal, and the length of that time; 0, 0:
+// never. The ideal of a period P is the amount that whole calls can use of it, times P / (P + lag).
 func (u *use) measure(m *provider.Meter) (part float64, measured time.Duration) {
 	period := int64(u.rule.Period)
 	if period == 0 || u.whole == 0 {
@@ -313,8 +318,8 @@ func (u *use) measure(m *provider.Meter) (part float64, measured time.Duration) 
 	if u.rule.Kind != provider.Sliding {
 		return u.measureWindows(m.Windows(), ideal)
 	}
-	// A period sees no more than could be used where somebody wanted some all through it: so what counts at a moment is
-	// looked at when that was so for a whole period.
+	// The count at a time shows the use only if there was demand throughout the period before. So measurement begins a
+	// whole period after the demand does.
 	var looked []stretch
 	for _, s := range without(u.wanting, u.closed) {
 		if s.from+period < s.to {
@@ -326,7 +331,7 @@ func (u *use) measure(m *provider.Meter) (part float64, measured time.Duration) 
 		length += s.to - s.from
 	}
 	if length < period {
-		return 0, 0 // a moment says nothing
+		return 0, 0 // less than a period proves nothing
 	}
 	ideal *= 1 - u.meanHeld(looked)/float64(u.whole)
 	var ours, others []provider.Entry
@@ -337,12 +342,12 @@ func (u *use) measure(m *provider.Meter) (part float64, measured time.Duration) 
 			ours = append(ours, e)
 		}
 	}
-	// What others use is nobody's of the fleet.
+	// The fleet cannot use what others use.
 	ideal *= 1 - occupied(others, period, looked)/float64(length)/float64(u.rule.Limit)
 	return occupied(ours, period, looked) / float64(length) / ideal, time.Duration(length)
 }
 
-// meanHeld returns how much was held in the middle of the parts that some stretches touch, on average.
+// meanHeld returns the mean of the amounts held in the middle of the parts that some stretches touch.
 func (u *use) meanHeld(looked []stretch) float64 {
 	sum, count := int64(0), 0
 	for i, held := range u.held {
@@ -354,7 +359,7 @@ func (u *use) meanHeld(looked []stretch) float64 {
 	return float64(sum) / float64(max(count, 1))
 }
 
-// occupied returns the integral, over some stretches, of what counts in a sliding period.
+// occupied returns the integral, over some stretches, of the amount that counts in a sliding period.
 func occupied(admitted []provider.Entry, period int64, looked []stretch) (sum float64) {
 	first := 0
 	for _, e := range admitted {
@@ -369,7 +374,7 @@ func occupied(admitted []provider.Entry, period int64, looked []stretch) (sum fl
 	return sum
 }
 
-// measureWindows looks at the windows that ended within the run and at whose end somebody wanted more.
+// measureWindows measures the windows that ended within the run and with demand.
 func (u *use) measureWindows(windows []provider.Window, ideal float64) (part float64, measured time.Duration) {
 	var used float64
 	count := 0
@@ -388,7 +393,7 @@ func (u *use) measureWindows(windows []provider.Window, ideal float64) (part flo
 	return used / (float64(count) * ideal), measured
 }
 
-// merged joins stretches that touch.
+// merged joins adjacent stretches.
 func merged(all []stretch) []stretch {
 	var out []stretch
 	for _, s := range all {
@@ -401,7 +406,7 @@ func merged(all []stretch) []stretch {
 	return out
 }
 
-// without takes stretches out of others; both are in order.
+// without removes stretches from others; both are in order.
 func without(all, gone []stretch) []stretch {
 	var out []stretch
 	for _, s := range all {

@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 )
 
-// schedule is virtual time: what is to happen, in the order of moments and, at one moment, of asking. Moments are
-// nanoseconds since the run began.
+// schedule is virtual time: events in the order of their times and, at one time, of their scheduling. Times are nanoseconds
+// since the run began.
 type schedule struct {
 	now    int64
 	asked  uint64
@@ -22,16 +22,16 @@ type event struct {
 	run func()
 }
 
-// at has something happen at a moment, at once where that is past.
+// at schedules an event at a time, or now if that is past.
 func (s *schedule) at(moment int64, run func()) {
 	s.asked++
 	heap.Push(&s.events, event{at: max(moment, s.now), seq: s.asked, run: run})
 }
 
-// in has something happen after a while.
+// in schedules an event after a duration.
 func (s *schedule) in(after int64, run func()) { s.at(s.now+after, run) }
 
-// step carries the next event out that is not after a moment; false: there is none.
+// step runs the next event that is not after last; false: there is none.
 func (s *schedule) step(last int64) bool {
 	next, ok := s.next()
 	if !ok || next > last {
@@ -42,7 +42,7 @@ func (s *schedule) step(last int64) bool {
 	return true
 }
 
-// next returns the moment of the next event; false: there is none.
+// next returns the time of the next event; false: there is none.
 func (s *schedule) next() (int64, bool) {
 	if len(s.events) == 0 {
 		return 0, false
@@ -50,7 +50,7 @@ func (s *schedule) next() (int64, bool) {
 	return s.events[0].at, true
 }
 
-// run carries the next event out, now.
+// run runs the next event.
 func (s *schedule) run() {
 	next, _ := heap.Pop(&s.events).(event)
 	next.run()
@@ -61,7 +61,7 @@ type eventHeap []event
 
 func (h *eventHeap) Len() int { return len(*h) }
 
-// Less orders events by their moments and, at one moment, as they were asked for.
+// Less orders events by their times and, at one time, by their scheduling.
 func (h *eventHeap) Less(i, j int) bool {
 	a, b := &(*h)[i], &(*h)[j]
 	return a.at < b.at || a.at == b.at && a.seq < b.seq
@@ -69,7 +69,7 @@ func (h *eventHeap) Less(i, j int) bool {
 
 func (h *eventHeap) Swap(i, j int) { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
 
-// Push is for package heap; so is Pop.
+// Push is for package heap.
 func (h *eventHeap) Push(x any) {
 	if e, ok := x.(event); ok {
 		*h = append(*h, e)
@@ -85,16 +85,16 @@ func (h *eventHeap) Pop() any {
 	return e
 }
 
-// dice are the randomness of one actor: the same for a seed and a name, whatever others do.
+// dice are the random numbers of one actor. They depend only on the seed and its name.
 type dice struct{ *rand.Rand }
 
 func newDice(seed uint64, name string) dice {
 	own := fnv.New64a()
-	_, _ = own.Write([]byte(name)) // a hash takes everything
+	_, _ = own.Write([]byte(name)) // a hash never fails
 	return dice{rand.New(rand.NewPCG(seed, own.Sum64()))}
 }
 
-// span draws a length of time, in nanoseconds.
+// span draws a duration, in nanoseconds.
 func (d dice) span(s fleet.Span) int64 {
 	return int64(s.Least) + d.below(int64(s.Most-s.Least)+1)
 }
@@ -102,7 +102,7 @@ func (d dice) span(s fleet.Span) int64 {
 // amount draws a number.
 func (d dice) amount(r fleet.Range) int64 { return r.Least + d.below(r.Most-r.Least+1) }
 
-// below draws a number from 0 up to but not including n.
+// below draws a number from 0 to n-1; 0 for an n below 1.
 func (d dice) below(n int64) int64 {
 	if n <= 1 {
 		return 0

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// As `quotad task run` has them.
+// The same as in `quotad task run`.
 const (
 	lookAgain    = int64(15 * time.Second)
 	shortestWait = int64(200 * time.Millisecond)
@@ -20,13 +20,13 @@ const (
 // completed is the done pattern of every task.
 var completed = regexp.MustCompile("^" + complete + "$")
 
-// outcomes are the words of what an attempt is taken for.
+// outcomes maps the classifications of attempts.
 var outcomes = map[api.Outcome]fleet.Outcome{
 	api.OutcomeDone: fleet.Done, api.OutcomeFailed: fleet.Failed, api.OutcomeSaturated: fleet.Saturated,
 	api.OutcomePlanExhausted: fleet.PlanExhausted, api.OutcomeFinishedThenLimited: fleet.FinishedThenLimited,
 }
 
-// next asks the cluster for a task's next attempt, until it may begin or never will.
+// next requests a task's next attempt, until it may begin or never will.
 func (g *governed) next(j *job) {
 	retry := g.kind.Retry
 	begin := &logpb.BeginTask{
@@ -47,10 +47,10 @@ func (g *governed) next(j *job) {
 			g.book.refusedBy(refusal)
 			pause := refusal.RetryAtNs - a.clock.Now
 			if refusal.Reason == logpb.Reason_REASON_TASK_IN_FLIGHT {
-				pause = min(pause, lookAgain) // it may end long before its deadline
+				pause = min(pause, lookAgain) // the attempt in flight may end long before its deadline
 			}
 			g.askIn(j, pause)
-		case refusal != nil: // suspended, and nobody knows until when
+		case refusal != nil: // suspended, for an unknown time
 			g.book.refusedBy(refusal)
 		default:
 			g.book.failed(a.result.GetFailure())
@@ -58,7 +58,7 @@ func (g *governed) next(j *job) {
 	})
 }
 
-// askIn asks again after a while.
+// askIn requests the attempt again after a pause.
 func (g *governed) askIn(j *job, pause int64) {
 	g.in(max(pause, shortestWait)+g.dice.below(shortestWait), g.alive(func() { g.next(j) }))
 }
@@ -85,7 +85,7 @@ func (g *governed) keep(t *attempt) {
 	}))
 }
 
-// told tells the cluster how an attempt went, by what its tool printed.
+// told classifies the end of an attempt by its tool's output, and reports it to the cluster.
 func (g *governed) told(t *attempt, lines []string, code int) {
 	now := time.Unix(0, g.fleet.Begins.UnixNano()+g.now).UTC()
 	how := taskrun.Judge(signals.BuiltinTexts(), completed, lines, code, now)

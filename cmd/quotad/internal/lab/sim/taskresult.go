@@ -9,16 +9,16 @@ import (
 	fsmtask "github.com/quotad/quotad/fsm/task"
 )
 
-// TaskResult is what came of one task with a retry budget.
+// TaskResult is the result of one task with a retry budget.
 type TaskResult struct {
 	Task   string `json:"task"`
 	Holder string `json:"holder"`
-	// Phase is how its runner saw it in the end: done, shelved or open. Listed is how quotad lists it then.
+	// Phase is its runner's view at the end: done, shelved or open. Listed is quotad's.
 	Phase    string `json:"phase"`
 	Listed   string `json:"listed,omitempty"`
 	Failures int64  `json:"failures"`
 	Attempts int64  `json:"attempts"`
-	// Burnt is what was drawn, by quota, by attempts that did not finish the work, or after it was finished.
+	// Burnt is the amount, by quota, that attempts drew without finishing the work or after it was finished.
 	Burnt map[string]int64 `json:"burnt,omitempty"`
 	// Log are its attempts.
 	Log []AttemptResult `json:"-"`
@@ -26,22 +26,22 @@ type TaskResult struct {
 	kind *fleet.Agent
 }
 
-// Kind is the name of the description that the task's agent was made from.
+// Kind is the name of its agent's description.
 func (t *TaskResult) Kind() string { return t.kind.Name }
 
-// Budget is at how many failures it has to be shelved.
+// Budget is the number of failures at which it must be shelved.
 func (t *TaskResult) Budget() int64 { return int64(t.kind.Retry.MaxFailures) }
 
-// Free tells whether it lives on no quota: nothing but its own delays is in the way of its next attempt.
+// Free reports whether it depends on no quota: only its own delays can defer its next attempt.
 func (t *TaskResult) Free() bool { return len(t.kind.Retry.Quotas) == 0 }
 
-// AttemptResult is how one attempt went. Times are since the run began.
+// AttemptResult is the result of one attempt. Times count from the begin of the run.
 type AttemptResult struct {
-	// Begun and End are when its tool began and ended, as the runner saw it; End is 0 where it was under way in the end.
+	// Begun and End are the tool's start and end, as the runner saw them; End is 0 if it still ran at the end.
 	Begun, End time.Duration
-	// Outcome is what it was taken for, Means what it was by the file, empty where that does not say.
+	// Outcome is its classification, Means its true outcome according to the file; empty: the file does not say.
 	Outcome, Means fleet.Outcome
-	// Until is when the limit is over that ended it, where it named that time; else 0.
+	// Until is the end of the limit that ended it, if the limit named that time; else 0.
 	Until time.Duration
 }
 
@@ -52,7 +52,7 @@ const (
 	PhaseOpen    = "open"
 )
 
-// taskResults adds up the tasks with retry budgets, in the order of agents and of beginning.
+// taskResults returns the results of the tasks with retry budgets, in the order of agents and then of begins.
 func (b *book) taskResults() []TaskResult {
 	listed := b.listed()
 	var all []TaskResult
@@ -68,7 +68,7 @@ func (b *book) taskResults() []TaskResult {
 	return all
 }
 
-// listed returns what quotad lists in the end, by task.
+// listed returns quotad's list at the end, by task.
 func (b *book) listed() map[string]fsmtask.View {
 	all := map[string]fsmtask.View{}
 	if b.w.cluster == nil {
@@ -93,7 +93,7 @@ func phaseWord(phase logpb.TaskPhase) string {
 	return PhaseOpen
 }
 
-// result adds a job up.
+// result computes a job's result.
 func (j *job) result() TaskResult {
 	r := TaskResult{Task: j.name, Holder: j.agent.name, Phase: PhaseOpen, Attempts: int64(len(j.log)), Burnt: map[string]int64{}, kind: j.kind}
 	switch j.phase {
@@ -122,7 +122,7 @@ func (j *job) result() TaskResult {
 	return r
 }
 
-// Burnt adds up what tasks drew in vain of a quota.
+// Burnt returns the amount of a quota that tasks drew in vain.
 func (r *Result) Burnt(quota string) (sum int64) {
 	for i := range r.Tasks {
 		sum += r.Tasks[i].Burnt[quota]

@@ -5,9 +5,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Unservable is an agent whose call quotad can never grant as the quotas are stated.
+// Unservable is an agent whose call quotad can never grant with the given quotas.
 type Unservable struct {
-	// Agent is the description's name, Quota what stands in the way.
+	// Agent is the description's name; Quota is the obstacle.
 	Agent  string `json:"agent"`
 	Quota  string `json:"quota"`
 	Reason string `json:"reason"`
@@ -15,7 +15,7 @@ type Unservable struct {
 }
 
 // FindUnservable asks the state machine itself, with nothing in use, for one call of each agent, and for the prompt that an
-// attempt loads. An error says that the quotas cannot be applied.
+// attempt loads. It returns an error if the quotas cannot be applied.
 func FindUnservable(f *fleet.Fleet) ([]Unservable, error) {
 	if _, err := fresh(f); err != nil {
 		return nil, err
@@ -40,8 +40,8 @@ func FindUnservable(f *fleet.Fleet) ([]Unservable, error) {
 	return all, nil
 }
 
-// refusalOf returns how one Reserve of an agent is refused of which alone there are rules, in a state that nothing was taken
-// from; nil: it is not.
+// refusalOf returns the refusal of one Reserve in a state in which nothing is used and only this agent has holder rules;
+// nil: it is granted.
 func refusalOf(f *fleet.Fleet, kind *fleet.Agent, reserve *logpb.Reserve) (*logpb.Refusal, error) {
 	alone, only := *kind, *f
 	alone.Name, alone.Count = reserve.Holder, 1
@@ -54,7 +54,7 @@ func refusalOf(f *fleet.Fleet, kind *fleet.Agent, reserve *logpb.Reserve) (*logp
 	return result.GetRefusal(), err
 }
 
-// fresh returns a cluster that a fleet was stated to, and nothing else.
+// fresh returns a cluster with a fleet's quotas, workflows and rules, and nothing else.
 func fresh(f *fleet.Fleet) (*world, error) {
 	s := &schedule{}
 	w := &world{schedule: s, fleet: f, cluster: newCluster(s, f.Cluster, f.Begins, newDice(1, "cluster"))}

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-// TestRetryWindows_AreOne: the state machine sends callers back into the windows that the Go client uses.
+// TestRetryWindows_AreOne: the state machine and the Go client use the same retry windows.
 func TestRetryWindows_AreOne(t *testing.T) {
 	for class, window := range pacing.DefaultWindows {
 		from, to := fsm.RetryWindow(int32(class))

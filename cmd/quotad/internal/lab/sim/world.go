@@ -1,9 +1,9 @@
-// Package sim runs a fleet in virtual time: its agents, a provider that enforces its limits and counts by itself, and, on
-// one of two sides, quotad's own state machine behind a leader that stamps, encodes and commits as a node does. The other
-// side has every caller on its own, with retries, backoff and jitter.
+// Package sim runs a fleet in virtual time: its agents and a provider that enforces its limits with its own count. On one
+// of two sides, agents use quotad's own state machine behind a leader that stamps, encodes and commits as a node does. On
+// the other side, each caller is alone, with retries, backoff and jitter.
 //
-// A run is the same for a seed, to the last byte: one goroutine, no clock, no order of maps. Live runs the same agents and
-// keeps the same books in real time, and has others make the calls.
+// A run is the same for a seed, byte for byte: it has one goroutine, no clock, and no dependence on map order. Live runs
+// the same agents and keeps the same records in real time, and leaves the calls to an Outside.
 package sim
 
 import (
@@ -23,7 +23,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Parts is into how many parts a run is divided for its series.
+// Parts is the number of parts of a run for its time series.
 const Parts = 240
 
 // Side is how a fleet shares its quotas.
@@ -31,7 +31,7 @@ type Side string
 
 // The sides.
 const (
-	// Alone: every caller for itself.
+	// Alone: each caller on its own.
 	Alone Side = "alone"
 	// Governed: through quotad.
 	Governed Side = "quotad"
@@ -42,25 +42,25 @@ type world struct {
 	*schedule
 	fleet    *fleet.Fleet
 	provider *provider.Provider
-	// quotas are the fleet's limits, as they are stated to quotad.
+	// quotas are the fleet's limits, in the form that quotad has.
 	quotas []*quotav1.Quota
-	// limits are their indices, parents that of each one's parent, -1 for none.
+	// limits are their indexes by name; parents are the indexes of their parents, -1 for none.
 	limits  map[string]int
 	parents []int
 	cluster *cluster
 	agents  []*agent
 	book    *book
 	network dice
-	// unfinished counts agents that have tasks left; endless agents never end.
+	// unfinished is the number of agents with tasks left; endless: some agents never end.
 	unfinished int
 	endless    bool
-	// outages counts those that last.
+	// outages is the number of present outages.
 	outages int
 
-	// transmit sends one attempt of a call to the provider, which it has to reach by a deadline; 0: whenever. The last
-	// argument is told the answer when it is back.
+	// transmit sends one attempt of a call to the provider, which it must reach by a deadline; 0: none. The last argument
+	// receives the answer.
 	transmit func(*call, int64, func(provider.Answer))
-	// newCaller makes what makes an agent's calls.
+	// newCaller makes an agent's caller.
 	newCaller func(*agent) caller
 }
 
@@ -83,13 +83,14 @@ func (w *world) populate(seed uint64) {
 	w.link()
 }
 
-// allDone reports whether all that there is to do is done.
+// allDone reports whether all tasks are done.
 func (w *world) allDone() bool { return w.unfinished == 0 && !w.endless }
 
-// lookEvery is how many events pass between two looks at whether a run is wanted still.
+// lookEvery is the number of events between two checks of the context.
 const lookEvery = 4096
 
-// Run runs a fleet on one side. An error says that the quotas cannot be applied, or is the context's cause: it ends a run.
+// Run runs a fleet on one side. It returns an error if the quotas cannot be applied, and the context's cause if that ends
+// the run.
 func Run(ctx context.Context, f *fleet.Fleet, side Side, seed uint64) (*Result, error) {
 	w := newWorld(f, seed)
 	if side == Governed {
@@ -115,7 +116,7 @@ func Run(ctx context.Context, f *fleet.Fleet, side Side, seed uint64) (*Result, 
 	return w.book.result(side, seed), nil
 }
 
-// link tells agents who takes over their work, and of which workflows they are steps.
+// link tells agents their followers and the workflows in which they are steps.
 func (w *world) link() {
 	for _, a := range w.agents {
 		for _, before := range w.agents {
@@ -139,7 +140,8 @@ func (w *world) link() {
 	}
 }
 
-// arrange arranges what happens at set times: kills of the leader, and looks at the provider's counts and the quotas.
+// arrange schedules the events at fixed times: outages, others' use, kills of the leader, and readings of the provider's
+// counts and the quotas.
 func (w *world) arrange(seed uint64) {
 	part := int64(w.fleet.For) / Parts
 	for _, o := range w.fleet.Provider.Outages {
@@ -170,7 +172,7 @@ func (w *world) arrange(seed uint64) {
 	}
 }
 
-// outage notes that outages begin, or end.
+// outage records that outages begin or end.
 func (w *world) outage(more int) {
 	w.outages += more
 	for _, m := range w.provider.Meters() {
@@ -178,7 +180,7 @@ func (w *world) outage(more int) {
 	}
 }
 
-// Request is what is stated to quotad for a fleet: its quotas and workflows, and holder rules for its classes and weights.
+// Request is the request that applies a fleet: its quotas and workflows, and holder rules for its classes and weights.
 func Request(f *fleet.Fleet) *quotav1.ApplyQuotasRequest {
 	return &quotav1.ApplyQuotasRequest{
 		Quotas: f.Quotas, Holders: rulesOf(f), ReplaceHolders: true, Workflows: f.Workflows, ReplaceWorkflows: true,
@@ -201,7 +203,7 @@ func (w *world) found() error {
 	return nil
 }
 
-// enter writes one command at once, as an entry of its own.
+// enter applies one command at once, as an entry of its own.
 func (w *world) enter(command *logpb.Command) (*logpb.Result, error) {
 	now := w.cluster.present()
 	data, err := proto.Marshal(&logpb.Entry{
@@ -214,7 +216,7 @@ func (w *world) enter(command *logpb.Command) (*logpb.Result, error) {
 	return w.cluster.machine.Apply(w.cluster.index, w.cluster.term, data).Results[0], nil
 }
 
-// rulesOf returns the holder rules that a fleet's classes and weights come to. Who is standard with weight 1 needs none.
+// rulesOf returns the holder rules for a fleet's classes and weights. A standard agent with weight 1 needs none.
 func rulesOf(f *fleet.Fleet) []*quotav1.HolderRule {
 	var rules []*quotav1.HolderRule
 	for _, kind := range f.Agents {
@@ -228,7 +230,7 @@ func rulesOf(f *fleet.Fleet) []*quotav1.HolderRule {
 	return rules
 }
 
-// buildProvider makes the provider that the quotas describe, with what the file says otherwise.
+// buildProvider makes the provider that the quotas describe, with the deviations in the file.
 func (w *world) buildProvider() {
 	meters := make([]*provider.Meter, len(w.quotas))
 	for i, q := range w.quotas {
@@ -249,7 +251,7 @@ func (w *world) buildProvider() {
 	w.provider = provider.New(meters, outages, w.fleet.Provider.Silent)
 }
 
-// ruleOf returns what the provider enforces of a quota.
+// ruleOf returns the provider's rule for a quota.
 func ruleOf(q *quotav1.Quota, limits map[string]fleet.Limit) provider.Rule {
 	rule := provider.Rule{Quota: q.Name}
 	switch r := q.Rule.(type) {
@@ -277,7 +279,7 @@ func ruleOf(q *quotav1.Quota, limits map[string]fleet.Limit) provider.Rule {
 	return rule
 }
 
-// WindowLength returns how long a window is; a month counts as 30 days.
+// WindowLength returns the length of a window; a month counts as 30 days.
 func WindowLength(every string) time.Duration {
 	switch every {
 	case "hour":
@@ -289,12 +291,12 @@ func WindowLength(every string) time.Duration {
 	}
 	length, err := time.ParseDuration(every)
 	if err != nil {
-		return 0 // the parser of the file lets no other through
+		return 0 // the file's parser accepts no other value
 	}
 	return length
 }
 
-// draw draws what a call really uses.
+// draw draws the real amounts of a call.
 func (w *world) draw(c *call) (actual []int64) {
 	actual = make([]int64, len(c.uses))
 	for i, use := range c.uses {
@@ -306,7 +308,8 @@ func (w *world) draw(c *call) (actual []int64) {
 	return actual
 }
 
-// charge returns what the provider counts of a call that has these uses, none of which is of a pool: of their limits and the ancestors.
+// charge returns the amounts that the provider counts for a call with these uses, on their limits and the ancestors. None
+// of the uses is a pool.
 func (w *world) charge(c *call, uses []fleet.Use) (charged []provider.Amount) {
 	for i, use := range uses {
 		counted := c.actual[i]
@@ -325,7 +328,7 @@ func (w *world) charge(c *call, uses []fleet.Use) (charged []provider.Amount) {
 	return charged
 }
 
-// noteSent notes that an attempt of a call sets out.
+// noteSent records that an attempt of a call is sent.
 func (w *world) noteSent(c *call) {
 	c.sent = w.now
 	if c.tries++; c.tries == 1 {
@@ -344,7 +347,7 @@ func (w *world) pretend(c *call, deadline int64, then func(provider.Answer)) {
 		}
 		answer := w.provider.Arrive(w.now, charged)
 		if answer.Refused {
-			served = 0 // no work is done for it
+			served = 0 // the provider does no work for it
 		}
 		w.in(served, func() {
 			if !answer.Refused {

@@ -21,16 +21,16 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
 )
 
-// comparison is a benchmark that is watched. What is kept of it is its ratio to a reference that owes nothing to quotad and
-// runs in the same process just before or after, so that a baseline made on one machine says something on another.
+// comparison is a watched benchmark. Its stored figure is the ratio to a reference that is independent of quotad and runs
+// in the same process just before or after. So a baseline from one machine is meaningful on another.
 type comparison struct {
 	pkg, name, unit    string
 	reference, refUnit string
-	// slack is by how much a ratio may grow before it is told.
+	// slack is the tolerated growth of the ratio.
 	slack float64
 }
 
-// watched are the comparisons. Those that sync a disk get more slack than those that compute.
+// watched are the comparisons. Those that sync a disk get more slack than those that only compute.
 var watched = []comparison{
 	{"./client", "Allow/quotad", "sec/op", "Allow/x-time-rate", "sec/op", 0.15},
 	{"./client", "Allow/quotad-two-goroutines", "sec/op", "Allow/x-time-rate-two-goroutines", "sec/op", 0.25},
@@ -46,13 +46,13 @@ var watched = []comparison{
 	{"./raftnode", "Propose/callers=64", "sec/op", "ReferenceSync", "sec/op", 0.25},
 }
 
-// key names a comparison in the file of baselines.
+// key identifies a comparison in the file of baselines.
 func (c comparison) key() string { return c.pkg + " " + c.name + " " + c.unit }
 
-// baseline is what a comparison was.
+// baseline is the stored result of a comparison.
 type baseline struct {
 	Ratio float64 `json:"ratio"`
-	// Least and Most are the extremes of its rounds: what lies between them is no news.
+	// Least and Most are the extremes of its rounds: a value between them is noise.
 	Least float64 `json:"least"`
 	Most  float64 `json:"most"`
 }
@@ -91,7 +91,7 @@ The result has no meaning on a machine that does other work.`,
 	return cmd
 }
 
-// runner runs the benchmarks of a package once and returns what go test printed.
+// runner runs the benchmarks of a package once and returns the output of go test.
 type runner func(ctx context.Context, pkg string) ([]byte, error)
 
 func goBenchmarks(root, benchtime string) runner {
@@ -108,7 +108,7 @@ func goBenchmarks(root, benchtime string) runner {
 	}
 }
 
-// pattern names a package's benchmarks for go test, without their parts.
+// pattern matches a package's benchmarks for go test, without sub-benchmarks.
 func pattern(pkg string) string {
 	var names []string
 	for _, c := range watched {
@@ -122,7 +122,7 @@ func pattern(pkg string) string {
 	return strings.Join(names, "|")
 }
 
-// measureRatios runs all packages once a round, and returns the median and the extremes of each ratio.
+// measureRatios runs all packages once in each round, and returns the median and the extremes of each ratio.
 func measureRatios(ctx context.Context, all []comparison, rounds int, run runner) (map[string]baseline, error) {
 	if rounds < 1 {
 		return nil, errors.New("there must be at least one round")
@@ -155,7 +155,7 @@ func measureRatios(ctx context.Context, all []comparison, rounds int, run runner
 	return medians, nil
 }
 
-// round3 keeps four digits: the rest is noise in a stored file.
+// round3 rounds to four significant digits: more would be noise in a stored file.
 func round3(x float64) float64 {
 	if x == 0 {
 		return 0
@@ -164,7 +164,7 @@ func round3(x float64) float64 {
 	return math.Round(x*scale) / scale
 }
 
-// ratio is a benchmark's figure over its reference's.
+// ratio returns a benchmark's figure divided by its reference's.
 func (c comparison) ratio(measured map[string]float64) (float64, error) {
 	value, found := measured[c.name+" "+c.unit]
 	if !found {
@@ -180,10 +180,10 @@ func (c comparison) ratio(measured map[string]float64) (float64, error) {
 	return value / reference, nil
 }
 
-// processors is what go test puts behind a name.
+// processors is the suffix that go test adds to a name.
 var processors = regexp.MustCompile(`-\d+$`)
 
-// parse reads what go test printed: figures by name and unit.
+// parse parses the output of go test: figures by name and unit.
 func parse(out []byte) (map[string]float64, error) {
 	measured := map[string]float64{}
 	reader := benchfmt.NewReader(bytes.NewReader(out), "go test")
@@ -220,8 +220,9 @@ func writeBaselines(path string, ratios map[string]baseline) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644) //nolint:gosec // baselines are for everybody
 }
 
-// judge prints all ratios, and fails if one grew by more than its slack and beyond the baseline's rounds, or has no baseline. The
-// same build, measured twice within the hour, had medians of 78 and 91 for a ratio whose rounds lay between 62 and 99.
+// judge prints all ratios. It fails if one grew by more than its slack and beyond the baseline's rounds, or has no
+// baseline. The same build, measured twice within an hour, had medians of 78 and 91 for a ratio whose rounds lay between 62
+// and 99.
 func judge(out io.Writer, all []comparison, stored, now map[string]baseline) error {
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	_, _ = fmt.Fprintln(rows, "BENCHMARK\tREFERENCE\tBASELINE\tNOW\tCHANGE\t")

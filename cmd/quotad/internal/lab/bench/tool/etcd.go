@@ -16,32 +16,32 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback"
 )
 
-// etcdKind is what is done with etcd.
+// etcdKind is a way to use etcd.
 type etcdKind struct {
 	name string
-	// works are what callers do.
+	// works are the works of the callers.
 	works func(e *etcd) []bench.Work
 }
 
 var (
-	// etcdLoop counts on a key as one does by hand: read it, and swap it if nobody was faster. A swap that fails reads what
-	// is there, so that the next try needs no read of its own.
+	// etcdLoop counts on a key as an application would: read it, and swap it unless another caller was faster. A failed
+	// swap returns the current value, so that the next try needs no read of its own.
 	etcdLoop = etcdKind{"etcd", func(e *etcd) []bench.Work { return bench.Standard(e.decide) }}
-	// etcdPut decides nothing: it is what one durable write of a majority costs, the least that a decision through etcd takes.
+	// etcdPut decides nothing: it is the cost of one durable write of a majority, the minimum for a decision through etcd.
 	etcdPut = etcdKind{"etcd, plain put", func(e *etcd) []bench.Work {
 		return append(bench.Standard(e.put), bench.Work{Name: bench.Batches, Callers: 64, Batch: mostOfATxn, Do: e.putMany})
 	}}
 )
 
 const (
-	// mostOfATxn is how many operations a transaction may have by default (--max-txn-ops).
+	// mostOfATxn is the default maximum of operations in a transaction (--max-txn-ops).
 	mostOfATxn = 128
-	// callersOfAConnection share one; a client's calls share its HTTP/2 connection.
+	// callersOfAConnection is the number of callers of a client; a client's calls share its HTTP/2 connection.
 	callersOfAConnection = 16
 	connections          = 64
 )
 
-// etcdSystem is three nodes, called at their leader, so that none hands a call on.
+// etcdSystem is three nodes, called at their leader, so that no node forwards a call.
 func etcdSystem(kind etcdKind) bench.System {
 	return bench.System{
 		Name:    kind.name,
@@ -160,7 +160,7 @@ func (e *etcd) client(caller int) *clientv3.Client {
 	return e.clients[caller/callersOfAConnection%len(e.clients)]
 }
 
-// decide adds one to a key's count. The first read may be stale (serializable): the swap finds out, and it is cheaper.
+// decide adds one to a key's count. The first read may be stale (serializable), which is cheaper: the swap detects it.
 func (e *etcd) decide(ctx context.Context, caller, quota int) error {
 	c, key := e.client(caller), bench.QuotaName(quota)
 	read, err := c.Get(ctx, key, clientv3.WithSerializable())

@@ -23,18 +23,18 @@ import (
 )
 
 const (
-	// probeEvery is the time between two requests to one survivor, and so the resolution of what is measured.
+	// probeEvery is the time between two requests to one survivor, and so the resolution of the measurement.
 	probeEvery = 5 * time.Millisecond
-	// probeTimeout ends a request that a survivor keeps. A new one is sent: what is measured is when the cluster serves, not the patience
-	// of one request.
+	// probeTimeout ends a request that a survivor does not answer, and a new one follows. The measurement is when the
+	// cluster serves, not how long one request can wait.
 	probeTimeout = 250 * time.Millisecond
 	// rejoin is how long a killed node runs again before the next kill, so that it has the log and takes part in elections.
 	rejoin = 2 * time.Second
-	// longestFailover ends a measurement in which the cluster does not come back.
+	// longestFailover ends a measurement in which the cluster does not recover.
 	longestFailover = 60 * time.Second
 )
 
-// failoverRun is what is measured.
+// failoverRun is the plan of a measurement.
 type failoverRun struct {
 	builds        []string
 	kills, rounds int
@@ -73,7 +73,7 @@ func (r *failoverRun) run(ctx context.Context, out io.Writer) error {
 	return tabulateFailover(out, r.builds, took)
 }
 
-// tabulateFailover prints the quantiles of each build, and their ratio to those of the first one.
+// tabulateFailover prints the quantiles of each build, and the ratio of its p99 to that of the first one.
 func tabulateFailover(out io.Writer, builds []string, took [][]time.Duration) error {
 	quantiles := []float64{0.5, 0.9, 0.99, 1}
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
@@ -90,13 +90,14 @@ func tabulateFailover(out io.Writer, builds []string, took [][]time.Duration) er
 	return rows.Flush()
 }
 
-// quantile returns the smallest value that at least a part q of the sorted values does not exceed, rounded to milliseconds.
+// quantile returns the smallest value that at least a fraction q of the sorted values does not exceed, rounded to
+// milliseconds.
 func quantile(sorted []time.Duration, q float64) time.Duration {
 	at := max(0, int(float64(len(sorted))*q+0.999999)-1)
 	return sorted[min(at, len(sorted)-1)].Round(time.Millisecond)
 }
 
-// cluster starts a fresh cluster of a build and kills its leaders.
+// cluster starts a new cluster of a build and kills its leaders.
 func (r *failoverRun) cluster(ctx context.Context, build string) (took []time.Duration, err error) {
 	dir, err := os.MkdirTemp(".", "bench-failover-")
 	if err != nil {
@@ -134,7 +135,7 @@ func (r *failoverRun) cluster(ctx context.Context, build string) (took []time.Du
 	return took, nil
 }
 
-// killLeader kills the leader, measures until a survivor grants, and lets the killed node rejoin.
+// killLeader kills the leader, measures the time until a survivor grants, and lets the killed node rejoin.
 func killLeader(ctx context.Context, c *local.Cluster, quotas *quotav1.ApplyQuotasRequest) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, longestFailover)
 	defer cancel()
@@ -171,7 +172,7 @@ func killLeader(ctx context.Context, c *local.Cluster, quotas *quotav1.ApplyQuot
 	}
 }
 
-// firstGrant returns when one of the nodes has granted something; false: the context ended before.
+// firstGrant returns true once one of the nodes has granted something; false: the context ended first.
 func firstGrant(ctx context.Context, nodes []string) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -187,7 +188,7 @@ func firstGrant(ctx context.Context, nodes []string) bool {
 	return false
 }
 
-// probe asks a node until it grants.
+// probe sends requests to a node until it grants one.
 func probe(ctx context.Context, node string) bool {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()

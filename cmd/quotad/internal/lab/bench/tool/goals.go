@@ -2,11 +2,11 @@ package main
 
 import "github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
 
-// goal is what is to be reached, as a ratio to a peer in the same run.
+// goal is a goal for the ratio to a peer in the same run.
 type goal struct {
 	what, beside string
 	goal         float64
-	// least says that the ratio must be the goal at least, and not at most.
+	// least says that the goal is a minimum, not a maximum.
 	least   bool
 	measure func(*bench.Results) (ratio float64, found bool)
 }
@@ -65,8 +65,8 @@ func ratesOf(work, peer, peerWork string) func(*bench.Results) (float64, bool) {
 	}
 }
 
-// besideBestOfEtcd compares with the most that etcd reached, whatever was done with it, a call at a time: what its own batches
-// reach, which decide nothing, stands in the tables.
+// besideBestOfEtcd compares with the highest rate that etcd reached with single calls, in any of its works. The tables show
+// etcd's own batches, which decide nothing.
 func besideBestOfEtcd(r *bench.Results) (float64, bool) {
 	own, found := r.Summarize("quotad", bench.Batches, 0)
 	best := 0.0

@@ -34,20 +34,20 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// The nodes and the other callers have one processor, the hostile caller and a program that only spins have the other.
+// The nodes and the other callers have one processor. The hostile caller and a program that only spins have the other.
 const (
 	servedOn  = 0
 	hostileOn = 1
 )
 
-// There are so many callers besides the hostile one, each with a token and a client of its own, and each makes so many calls at once, of
-// which each waits for its answer.
+// In addition to the hostile caller there are others, each with a token and a client of its own. Each has atOnce concurrent
+// calls and waits for their answers.
 const (
 	others = 8
 	atOnce = 8
 )
 
-// hostileRun is what is measured.
+// hostileRun is the plan of a measurement.
 type hostileRun struct {
 	quotad, only, profiles, memory string
 	rounds, bombers                int
@@ -86,19 +86,19 @@ its mark.`,
 	return cmd
 }
 
-// phase is what one phase came to.
+// phase is the result of one phase.
 type phase struct {
-	// PerSecond, P50 and P99 (milliseconds) are of the other callers.
+	// PerSecond, P50 and P99 (milliseconds) are those of the other callers.
 	PerSecond, P50, P99 float64
-	// Operator is the longest command of the operator, in milliseconds; Memory the most that a node used, in MiB, and MemoryPart the most
-	// that one used of what its mark allows it.
+	// Operator is the longest operator command, in milliseconds. Memory is the highest use of a node, in MiB. MemoryPart is
+	// the highest use as a fraction of the node's mark.
 	Operator, Memory, MemoryPart float64 `json:",omitempty"`
-	// Commands counts the operator's commands, Failed are those that failed.
+	// Commands is the number of operator commands; Failed are the errors of failed ones.
 	Commands int     `json:",omitempty"`
 	Failed   []error `json:"-"`
-	// Processor is what all nodes used of one processor, in percent.
+	// Processor is the processor time of all nodes, in percent of one processor.
 	Processor float64 `json:",omitempty"`
-	// Attack tells what the hostile caller did.
+	// Attack describes the hostile caller's calls.
 	Attack string `json:",omitempty"`
 }
 
@@ -121,14 +121,14 @@ func (r *hostileRun) run(ctx context.Context, out io.Writer) error {
 	return errors.Join(tabulate(out, measured), judgeHostile(out, measured))
 }
 
-// hostileColumns are what the table shows of a phase.
+// hostileColumns are the columns of the table.
 var hostileColumns = []func(phase) float64{
 	func(p phase) float64 { return p.PerSecond }, func(p phase) float64 { return p.P50 }, func(p phase) float64 { return p.P99 },
 	func(p phase) float64 { return p.Operator }, func(p phase) float64 { return p.Memory },
 	func(p phase) float64 { return 100 * p.MemoryPart }, func(p phase) float64 { return p.Processor },
 }
 
-// sortedOf returns what phases came to, in ascending order, and the median of it.
+// sortedOf returns a figure of the phases in ascending order, and its median.
 func sortedOf(phases []phase, get func(phase) float64) (all []float64, median float64) {
 	for _, p := range phases {
 		all = append(all, get(p))
@@ -158,7 +158,7 @@ func tabulate(out io.Writer, measured map[string][]phase) error {
 	return rows.Flush()
 }
 
-// phase starts a fresh cluster and measures the others beside a role.
+// phase starts a new cluster and measures the others during a role.
 func (r *hostileRun) phase(ctx context.Context, round int, role string) (_ phase, err error) {
 	dir, err := os.MkdirTemp(".", "bench-hostile-")
 	if err != nil {
@@ -173,7 +173,7 @@ func (r *hostileRun) phase(ctx context.Context, round int, role string) (_ phase
 	ctx, cancel := context.WithTimeout(ctx, 2*(r.warm+r.duration)+time.Minute)
 	defer cancel()
 	whole := r.warm + r.duration
-	// A processor that has nothing to do slows a virtual machine's others down, or speeds them up: it never has.
+	// An idle processor changes the speed of a virtual machine's other processors, so this one never idles.
 	spun, err := c.role(ctx, hostileOn, "spin", "", whole+2*time.Second, 0)
 	if err != nil {
 		return phase{}, err
@@ -198,7 +198,7 @@ func (r *hostileRun) phase(ctx context.Context, round int, role string) (_ phase
 	if err := errors.Join(err, profiled(), c.remember(ctx, &p)); err != nil {
 		return phase{}, err
 	}
-	if err := json.Unmarshal(said, &p); err != nil { // what it leaves out stays
+	if err := json.Unmarshal(said, &p); err != nil { // fields that the answer omits stay unchanged
 		return phase{}, err
 	}
 	said, err = beside()
@@ -206,11 +206,11 @@ func (r *hostileRun) phase(ctx context.Context, round int, role string) (_ phase
 	return p, err
 }
 
-// guarded is a cluster whose callers need tokens.
+// guarded is a cluster that requires tokens.
 type guarded struct {
 	dir, only, memory string
 	bombers           int
-	// addresses are those of the nodes' API ports, ops of their ports for operators.
+	// addresses are those of the nodes' API ports, ops those of the operators' ports.
 	addresses, ops []string
 	tokens         map[string]string
 	processes      bench.Processes
@@ -267,17 +267,17 @@ func (c *guarded) start(ctx context.Context, quotad string) (err error) {
 	})
 }
 
-// admin calls a node as the operator, by its number.
+// admin returns a client of the operator for a node, by its number.
 func (c *guarded) admin(node int) quotav1connect.AdminServiceClient {
 	return quotav1connect.NewAdminServiceClient(c.operator(), "http://"+c.addresses[node])
 }
 
-// operator is a client that carries the operator's token.
+// operator is an HTTP client that sends the operator's token.
 func (c *guarded) operator() *http.Client {
 	return &http.Client{Transport: &canary.Carry{Secret: c.tokens["operator"], Next: http.DefaultTransport}}
 }
 
-// role starts this program again, on one processor, to play a role. wait returns what it said.
+// role starts this program again, on one processor, to play a role. wait returns its output.
 func (c *guarded) role(ctx context.Context, processor int, name, token string, length, warm time.Duration) (wait func() ([]byte, error), err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -315,7 +315,7 @@ func onProcessor(number int, start func() error) error {
 	return errors.Join(start(), unix.SchedSetaffinity(0, &before))
 }
 
-// operate carries an operator's command out five times a second, at each node in turn and at each once at least.
+// operate runs an operator command five times a second, at each node in turn, and at each node at least once.
 func (c *guarded) operate(ctx context.Context, length time.Duration) (p phase) {
 	goesOn := func(began time.Time) bool { return time.Since(began) < length || p.Commands < len(c.addresses) }
 	for began := time.Now(); goesOn(began) && ctx.Err() == nil; time.Sleep(200 * time.Millisecond) {
@@ -333,7 +333,7 @@ func (c *guarded) operate(ctx context.Context, length time.Duration) (p phase) {
 	return p
 }
 
-// remember records how much memory the nodes had at most, and how much of what their marks allow them.
+// remember records the nodes' peak memory, and its highest fraction of a node's mark.
 func (c *guarded) remember(ctx context.Context, p *phase) error {
 	for i, pid := range c.processes.PIDs() {
 		mark, err := c.memoryMark(ctx, i)
@@ -349,7 +349,7 @@ func (c *guarded) remember(ctx context.Context, p *phase) error {
 	return nil
 }
 
-// memoryMark returns the memory in use, in bytes, above which a node refuses new grants.
+// memoryMark returns the memory use, in bytes, above which a node refuses new grants.
 func (c *guarded) memoryMark(ctx context.Context, node int) (float64, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.ops[node]+"/metrics", http.NoBody)
 	if err != nil {
@@ -371,7 +371,7 @@ func (c *guarded) memoryMark(ctx context.Context, node int) (float64, error) {
 	return mark, nil
 }
 
-// used is the processor time that the nodes have had.
+// used is the processor time of the nodes so far.
 func (c *guarded) used() (all time.Duration) {
 	for _, pid := range c.processes.PIDs() {
 		all += processorTime(pid)
@@ -379,9 +379,9 @@ func (c *guarded) used() (all time.Duration) {
 	return all
 }
 
-// processorTime is what a process has had.
+// processorTime is the processor time of a process so far.
 func processorTime(pid int) time.Duration {
-	const user, perTick = 11, 10 * time.Millisecond // where it stands behind the name, in brackets, which may hold blanks
+	const user, perTick = 11, 10 * time.Millisecond // position after the name, which is in brackets and may contain spaces
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0
@@ -395,7 +395,7 @@ func processorTime(pid int) time.Duration {
 	return time.Duration(inUser+inSystem) * perTick
 }
 
-// profile has each node profile its processor's time after a while, and writes that into a folder; wait waits for it.
+// profile makes each node profile its processor time after warm, and writes the profiles to a folder; wait waits for them.
 func (c *guarded) profile(ctx context.Context, dir, name string, warm, length time.Duration) (wait func() error) {
 	if dir == "" {
 		return func() error { return nil }
@@ -437,7 +437,7 @@ func (c *guarded) profileOne(ctx context.Context, address, file string, length t
 	return errors.Join(err, into.Close())
 }
 
-// peakMiB is the most memory that a process has had.
+// peakMiB is the peak memory of a process.
 func peakMiB(pid int) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -452,7 +452,7 @@ func peakMiB(pid int) float64 {
 	return kibibytes / 1024
 }
 
-// play is a role.
+// play plays a role.
 func play(ctx context.Context, name string, bombers int, length, warm time.Duration, out io.Writer) error {
 	nodes, token := strings.Split(os.Getenv("BENCH_NODES"), ","), os.Getenv("BENCH_TOKEN")
 	switch name {
@@ -492,7 +492,7 @@ func play(ctx context.Context, name string, bombers int, length, warm time.Durat
 	return fmt.Errorf("there is no role %q", name)
 }
 
-// playOthers calls as the benchmark of 64 callers and one quota does, with a client for each token, and says what it came to.
+// playOthers calls as the benchmark of 64 callers and one quota does, with a client for each token, and writes the result.
 func playOthers(ctx context.Context, nodes, tokens []string, length, warm time.Duration, out io.Writer) error {
 	latency := hdrhistogram.New(1, 60_000_000, 3)
 	var mu sync.Mutex

@@ -14,8 +14,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestJudgeHostile_MissesAreErrors: each goal can be missed, by the median of the rounds, and a failed operator command is an error
-// whatever the numbers are.
+// TestJudgeHostile_MissesAreErrors: missing a goal by the median of the rounds is an error, and so is a failed operator
+// command, whatever the figures are.
 func TestJudgeHostile_MissesAreErrors(t *testing.T) {
 	fine := phase{PerSecond: 1000, P99: 10, Operator: 50, MemoryPart: 0.5, Commands: 5}
 	with := func(change func(*phase)) phase {
@@ -52,7 +52,7 @@ func TestJudgeHostile_MissesAreErrors(t *testing.T) {
 	}
 }
 
-// overrides is a node whose operator's commands succeed.
+// overrides is a node whose operator commands succeed.
 type overrides struct {
 	quotav1connect.UnimplementedAdminServiceHandler
 }
@@ -61,7 +61,7 @@ func (overrides) OverrideQuota(_ context.Context, _ *quotav1.OverrideQuotaReques
 	return &quotav1.OverrideQuotaResponse{}, nil
 }
 
-// TestOperate_AsksEachNode: and remembers that the command failed at one of them.
+// TestOperate_AsksEachNode: operate sends commands to every node, and records the failure at one of them.
 func TestOperate_AsksEachNode(t *testing.T) {
 	c := &guarded{tokens: map[string]string{"operator": "secret"}}
 	for range 2 {

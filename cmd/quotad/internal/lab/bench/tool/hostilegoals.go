@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// hostileGoal is what a hostile caller must leave to others. Measured is what its rounds came to.
+// hostileGoal is a goal for the others' service during an attack. measured computes its figure from the rounds.
 type hostileGoal struct {
 	what     string
 	goal     float64
@@ -14,7 +14,7 @@ type hostileGoal struct {
 	measured func(rest, attack []phase) float64
 }
 
-// hostileGoals are by medians of the rounds, except for memory: a node above its mark refuses grants, be it in one round.
+// hostileGoals use medians of the rounds, except for memory: a node above its mark refuses grants, even in a single round.
 var hostileGoals = []hostileGoal{
 	{"rate of others with the hostile caller, ratio", 0.8, true, medianRatio(func(p phase) float64 { return p.PerSecond })},
 	{"p99 of others with the hostile caller, ratio", 2, false, medianRatio(func(p phase) float64 { return p.P99 })},
@@ -41,7 +41,7 @@ func medianRatio(get func(phase) float64) func(rest, attack []phase) float64 {
 	}
 }
 
-// reached reports whether a measured value is a number that reaches the goal: nothing measured reaches none.
+// reached reports whether a measured value reaches the goal. NaN, which means that nothing was measured, never does.
 func (g hostileGoal) reached(value float64) bool {
 	if g.least {
 		return value >= g.goal
@@ -49,7 +49,7 @@ func (g hostileGoal) reached(value float64) bool {
 	return value <= g.goal
 }
 
-// judgeHostile says which goals are reached, and returns an error where one is missed or an operator's command failed.
+// judgeHostile prints the verdict on each goal, and returns an error if one is missed or an operator command failed.
 func judgeHostile(out io.Writer, measured map[string][]phase) (err error) {
 	rest, attack := measured["rest"], measured["attack"]
 	for _, g := range hostileGoals {

@@ -16,18 +16,19 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
 )
 
-// A limiter of one process.
+// limiter is a limiter in one process.
 type limiter struct {
 	name string
-	// take takes one, and says whether it got it.
+	// take takes one, and reports whether it was granted.
 	take func() bool
 }
 
 // neverReached is a rate per second that no loop reaches.
 const neverReached = 1 << 40
 
-// measureLocal measures takes from a batch that quotad's limiter holds, beside limiters that know of no other process, in
-// turn, by one goroutine and by two. quotad's is that of a cluster that runs: it fetches its batches while it is measured.
+// measureLocal measures takes from a batch that quotad's limiter holds, and takes from limiters of a single process,
+// alternately, by one goroutine and by two. quotad's limiter belongs to a running cluster, from which it fetches batches
+// during the measurement.
 func measureLocal(ctx context.Context, binary string, rounds int, length time.Duration) (_ []bench.Local, err error) {
 	dir, err := os.MkdirTemp(".", "bench-")
 	if err != nil {
@@ -63,16 +64,16 @@ func measureLocal(ctx context.Context, binary string, rounds int, length time.Du
 	return all, nil
 }
 
-// takesAtOnce is how many takes go between two looks at the clock.
+// takesAtOnce is the number of takes between two reads of the clock.
 const takesAtOnce = 10_000
 
-// takes measures a limiter. Takes that were refused (quotad's, while a batch is on its way) are tried again and count into the
-// time, not into the takes.
+// takes measures a limiter. Refused takes are repeated; they count towards the time and not towards the takes. Only quotad
+// refuses takes, while a batch is in flight.
 func takes(ctx context.Context, l limiter, goroutines int, length time.Duration) (bench.Local, error) {
 	var before, after runtime.MemStats
 	var got atomic.Int64
 	var wg sync.WaitGroup
-	for started := time.Now(); !l.take(); { // the first batch comes when it is asked for
+	for started := time.Now(); !l.take(); { // the first take requests the first batch
 		if time.Since(started) > 10*time.Second || ctx.Err() != nil {
 			return bench.Local{}, fmt.Errorf("%s grants nothing", l.name)
 		}

@@ -1,6 +1,6 @@
-// Command tool measures quotad beside etcd and Redis (the same work in turn, on one machine, one disk, in one run), and its own
-// benchmarks against stored ratios. It is a module of its own, so that the clients of others are no part of what quotad's
-// users build.
+// Command tool compares quotad with etcd and Redis (the same works alternately, on one machine and one disk, in one run),
+// and its own benchmarks with stored ratios. It is a separate module, so that quotad's users do not build the clients of
+// other systems.
 package main
 
 import (
@@ -71,7 +71,7 @@ func runCommand() *cobra.Command {
 	return cmd
 }
 
-// choose returns the systems of these names; none: all.
+// choose returns the systems with the given names; none: all.
 func choose(quotad string, names []string) ([]bench.System, error) {
 	all := []bench.System{
 		bench.Quotad(quotad, "boltdb"), bench.Quotad(quotad, "wal"), etcdSystem(etcdLoop), etcdSystem(etcdPut), redisSystem(0), redisSystem(2),

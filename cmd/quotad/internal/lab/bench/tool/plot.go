@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
 )
 
-// colours can be told apart by those who see no red or green too (Okabe and Ito).
+// colours are distinguishable without red-green vision (Okabe and Ito).
 var colours = []color.Color{
 	color.RGBA{0, 114, 178, 255},
 	color.RGBA{86, 180, 233, 255},
@@ -36,7 +36,7 @@ func newPlot(title string) *plot.Plot {
 	return p
 }
 
-// save writes a plot as SVG, with room around it for who shows its text in a wider font than it was measured in.
+// save writes a plot as SVG. Its margin leaves room for viewers whose font is wider than the one used for the layout.
 func save(p *plot.Plot, width, height vg.Length, path string) error {
 	const room = vg.Length(12)
 	image := vgsvg.New(width, height)
@@ -51,14 +51,14 @@ func save(p *plot.Plot, width, height vg.Length, path string) error {
 	return os.WriteFile(path, text.Bytes(), 0o644) //nolint:gosec // a picture for everybody
 }
 
-// spread is a median and the extremes of the rounds.
+// spread is medians with the extremes of the rounds.
 type spread struct {
 	plotter.XYs
 	plotter.XErrors
 }
 
-// drawRates draws the rates of all works that ask for each decision: one line of dots for each work, one colour for each system.
-// Takes from leased batches are so many more that the others would be one heap.
+// drawRates draws the rates of all works with a request per decision: one line of dots for each work, one colour for each
+// system. It omits takes from leased batches: they are so many that the other dots would coincide.
 func drawRates(r *bench.Results, path string) (drawn bool, err error) {
 	works := slices.DeleteFunc(r.Works(), func(work string) bool { return work == bench.Leased256 || work == bench.Agents64 })
 	if len(works) == 0 {
@@ -96,15 +96,15 @@ func drawRates(r *bench.Results, path string) (drawn bool, err error) {
 		p.Legend.Add(system, dots)
 	}
 	if !drawn {
-		return false, nil // a logarithmic scale of nothing has no ends
+		return false, nil // a logarithmic scale without values has no range
 	}
-	p.Legend.Left, p.Legend.Top = true, false // nobody is that slow with many callers
+	p.Legend.Left, p.Legend.Top = true, false // that corner is empty: no system is that slow with many callers
 	p.Legend.XOffs = vg.Points(24)
 	p.X.Min, p.X.Max, p.Y.Min, p.Y.Max = p.X.Min/1.5, p.X.Max*1.5, -0.5, float64(len(works))-0.5
 	return true, save(p, vg.Points(720), vg.Points(90+45*float64(len(works))), path)
 }
 
-// drawLatencies draws latencies by percentile, of calls that arrive at the same rate for every system.
+// drawLatencies draws latencies by percentile, for calls that arrive at the same rate for every system.
 func drawLatencies(r *bench.Results, path string) (drawn bool, err error) {
 	const rate = 500
 	p := newPlot(fmt.Sprintf("Latency at %d decisions/s, %s", rate, bench.Spread64))
@@ -132,12 +132,12 @@ func drawLatencies(r *bench.Results, path string) (drawn bool, err error) {
 	}
 	p.Legend.Left = true
 	if !drawn {
-		return false, nil // a logarithmic scale of nothing has no ends
+		return false, nil // a logarithmic scale without values has no range
 	}
 	return true, save(p, vg.Points(720), vg.Points(360), path)
 }
 
-// nines is where a percentile is drawn: each nine more is as wide as the one before.
+// nines is the position of a percentile: each further nine takes the same width.
 func nines(percent float64) float64 { return -math.Log10(1 - percent/100) }
 
 // percentiles is the line of the latencies of all rounds together.
@@ -155,7 +155,7 @@ func percentiles(s bench.Summary) (*plotter.Line, error) {
 	var points plotter.XYs
 	for percent := 1.0; percent < 100; percent += (100 - percent) / 20 {
 		if (100-percent)/100*float64(calls) < 1 {
-			break // fewer calls than that are no percentile
+			break // fewer than one call lies above this percentile
 		}
 		points = append(points, plotter.XY{X: nines(percent), Y: max(float64(h.ValueAtQuantile(percent)), 1) / 1000})
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback"
 )
 
-// tokenBucket is the limiter that one finds in most places that keep one in Redis: what the bucket holds and when it was
-// looked at last, by Redis's own clock. KEYS[1] is the bucket, ARGV its rate (tokens a second), its size, and what is taken.
+// tokenBucket is the usual limiter in Redis: the bucket's tokens and the time of the last access, by Redis's own clock.
+// KEYS[1] is the bucket; ARGV is its rate (tokens a second), its size, and the tokens to take.
 const tokenBucket = `
 local rate, size, take = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local time = redis.call('TIME')
@@ -32,17 +32,17 @@ redis.call('EXPIRE', KEYS[1], math.ceil(size / rate) + 60)
 return granted and 1 or 0`
 
 const (
-	// pipelined is how many decisions go in one pipeline.
+	// pipelined is the number of decisions in one pipeline.
 	pipelined = 2000
 	// replicaPatience bounds how long a WAIT waits for a replica.
 	replicaPatience = 2 * time.Second
 )
 
-// Buckets that are never empty: a million a second each.
+// bucket are the arguments of buckets that are never empty: a million tokens a second each.
 var bucket = []any{1_000_000, 1_000_000, 1}
 
-// redisSystem is one Redis that syncs its log after every write, and so many replicas that do the same. With replicas a
-// decision counts when one of them has it in memory, which is as much as WAIT can tell.
+// redisSystem is one Redis that syncs its log after every write, and replicas that do the same. With replicas a decision
+// counts once one of them has it in memory, which is all that WAIT reports.
 func redisSystem(replicas int) bench.System {
 	name := "redis"
 	if replicas > 0 {
@@ -55,7 +55,7 @@ func redisSystem(replicas int) bench.System {
 	}
 }
 
-// redisServers is one that is called, and its replicas.
+// redisServers is a master and its replicas.
 type redisServers struct {
 	bench.Processes
 	client   *redis.Client
@@ -100,7 +100,7 @@ func startRedis(ctx context.Context, dir string, replicas int) (_ *redisServers,
 	return r, bench.Retry(ctx, r.ready)
 }
 
-// ready loads the script, and waits until all replicas have what the master has.
+// ready loads the script, and waits until all replicas have the master's writes.
 func (r *redisServers) ready(ctx context.Context) (err error) {
 	if r.script, err = r.client.ScriptLoad(ctx, tokenBucket).Result(); err != nil {
 		return err
@@ -140,7 +140,7 @@ func (r *redisServers) Stop() {
 	r.Processes.Stop()
 }
 
-// decide takes a token of each bucket, in one pipeline, and with replicas waits until one of them has it.
+// decide takes a token from each bucket, in one pipeline. With replicas it waits until one of them has the writes.
 func (r *redisServers) decide(ctx context.Context, names ...string) error {
 	pipe := r.client.Pipeline()
 	takes := make([]*redis.Cmd, len(names))

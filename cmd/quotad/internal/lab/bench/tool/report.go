@@ -13,13 +13,13 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
 )
 
-// What is between the marks is written by the command, and by nobody else.
+// Only this command writes the text between the marks.
 const (
 	beginMark = "<!-- begin of bench-peers: written by `make bench-peers-report` -->"
 	endMark   = "<!-- end of bench-peers -->"
 )
 
-// The pages with these marks, from the repository's root.
+// The pages with these marks, relative to the repository's root.
 const (
 	defaultPage    = "docs/performance-tables.md"
 	defaultScaling = "docs/scaling.md"
@@ -58,7 +58,7 @@ func reportCommand() *cobra.Command {
 	return cmd
 }
 
-// proper refuses the results of a run that proves nothing: too short, or on a machine that did other work.
+// proper rejects the results of a run that proves nothing: too short, or on a machine that did other work.
 func proper(r *bench.Results) error {
 	const leastRounds, leastSeconds, mostLoad = 3, 3, 0.25
 	if r.Rounds < leastRounds || r.Seconds < leastSeconds || r.Machine.Load > mostLoad*float64(r.Machine.Cores) {
@@ -68,7 +68,7 @@ func proper(r *bench.Results) error {
 	return nil
 }
 
-// writePage replaces what is between a page's marks, and writes the plots beside it.
+// writePage replaces the text between a page's marks, and writes the plots next to the page.
 func writePage(path string, r *bench.Results) error {
 	plots := []struct {
 		file, says string
@@ -92,7 +92,7 @@ func writePage(path string, r *bench.Results) error {
 	})
 }
 
-// replaceMarked replaces what is between a page's marks.
+// replaceMarked replaces the text between a page's marks.
 func replaceMarked(path string, write func(*bytes.Buffer) error) error {
 	page, err := os.ReadFile(path)
 	if err != nil {
@@ -114,10 +114,10 @@ func replaceMarked(path string, write func(*bytes.Buffer) error) error {
 	return os.WriteFile(path, out.Bytes(), 0o644) //nolint:gosec // a page for everybody
 }
 
-// places are the flags that say where something lay on the machine that measured.
+// places matches the flags that name local paths of the measuring machine.
 var places = regexp.MustCompile(` --(dir|results|quotad)[ =]\S+`)
 
-// writeTables writes everything but the plots.
+// writeTables writes everything except the plots.
 func writeTables(out *bytes.Buffer, r *bench.Results) {
 	m := r.Machine
 	fmt.Fprintf(out, "Made on %s by `%s`", r.Started.Format("2006-01-02"), places.ReplaceAllString(r.Command, ""))
@@ -170,7 +170,7 @@ func systemNames(r *bench.Results) []string {
 	return names
 }
 
-// goalsTable compares with what was to be reached.
+// goalsTable compares the results with the goals.
 func goalsTable(out *bytes.Buffer, r *bench.Results) {
 	var rows [][]string
 	for _, g := range goals {
@@ -207,7 +207,7 @@ func ratesTable(out *bytes.Buffer, r *bench.Results) {
 	table(out, append([]string{"work"}, systemNames(r)...), rows)
 }
 
-// latencyTable shows p50, p99 and p99.9 of callers that wait, and of calls that arrive by themselves.
+// latencyTable shows p50, p99 and p99.9 of closed and open loops.
 func latencyTable(out *bytes.Buffer, r *bench.Results) {
 	out.WriteString("## Latency\n\np50 / p99 / p99.9 of a call. Open: calls arrive at random times at the given rate, whether or not earlier ones were\n" +
 		"answered, and latency counts from the time at which each should have begun. A system that cannot keep up is stopped after\n" +
@@ -291,7 +291,7 @@ func localTable(out *bytes.Buffer, r *bench.Results) {
 	table(out, []string{"limiter", "one goroutine", "two goroutines"}, rows)
 }
 
-// rounded writes a rate with three digits.
+// rounded formats a rate with three digits.
 func rounded(rate float64) string {
 	switch {
 	case rate < 100:

@@ -7,13 +7,13 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
 )
 
-// The rates of an agent's calls and the lengths of its batches that the table of scaling has.
+// The rates of an agent's calls and the lengths of its batches in the scaling table.
 var (
 	callsPerSecond = []float64{0.1, 1, 10}
 	batchLengths   = []float64{1, 10, 100}
 )
 
-// writeScaling writes how many agents one cluster has room for, at half of what it reached: what is above that waits in line.
+// writeScaling writes how many agents one cluster can serve at half of its maximum rate: above that, calls queue.
 func writeScaling(out *bytes.Buffer, r *bench.Results) {
 	single, found := r.Summarize("quotad", bench.Spread256, 0)
 	if !found {

@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/bench"
 )
 
-// result makes a run of a work.
+// result returns a run of a work.
 func result(t *testing.T, system, work string, round int, offered, perSecond float64, microseconds int64) bench.Run {
 	t.Helper()
 	h := hdrhistogram.New(1, 60_000_000, 3)
@@ -51,7 +51,7 @@ func results(t *testing.T) *bench.Results {
 	return r
 }
 
-// TestThePageIsWritten between its marks, again and again the same, with the plots beside it.
+// TestThePageIsWritten: the report goes between the page's marks, identically each time, with the plots next to the page.
 func TestThePageIsWritten(t *testing.T) {
 	dir := t.TempDir()
 	page := filepath.Join(dir, "page.md")
@@ -94,7 +94,7 @@ func TestThePageIsWritten(t *testing.T) {
 	}
 }
 
-// TestTheTableOfScaling: agents are what half of the measured rate leaves room for.
+// TestTheTableOfScaling: the numbers of agents follow from half of the measured rate.
 func TestTheTableOfScaling(t *testing.T) {
 	r := results(t)
 	r.Runs = append(r.Runs,
@@ -124,7 +124,7 @@ func TestThePagesOfTheDocumentationHaveMarks(t *testing.T) {
 	}
 }
 
-// TestAPageWithoutMarksIsLeftAlone.
+// TestAPageWithoutMarksIsLeftAlone: a page without marks is an error and stays unchanged.
 func TestAPageWithoutMarksIsLeftAlone(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
 	if err := os.WriteFile(page, []byte("text\n"), 0o600); err != nil {
@@ -138,7 +138,7 @@ func TestAPageWithoutMarksIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestImproperRunsAreNotPublished: neither a trial run's figures nor those of a busy machine get into the documentation.
+// TestImproperRunsAreNotPublished: the figures of a trial run or of a busy machine never reach the documentation.
 func TestImproperRunsAreNotPublished(t *testing.T) {
 	for name, c := range map[string]struct {
 		rounds        int
@@ -154,7 +154,7 @@ func TestImproperRunsAreNotPublished(t *testing.T) {
 	}
 }
 
-// TestNothingMeasuredIsNoPlot, and no crash.
+// TestNothingMeasuredIsNoPlot: without measurements there is no plot and no crash.
 func TestNothingMeasuredIsNoPlot(t *testing.T) {
 	for _, draw := range []func(*bench.Results, string) (bool, error){drawRates, drawLatencies} {
 		path := filepath.Join(t.TempDir(), "plot.svg")
@@ -164,12 +164,12 @@ func TestNothingMeasuredIsNoPlot(t *testing.T) {
 	}
 }
 
-// printed is what go test prints, with a benchmark so many times as slow as its reference.
+// printed is the output of go test for a benchmark that takes twice the time of its reference.
 func printed(name, reference string) string {
 	return "goos: linux\npkg: example\n" + name + "-2 \t 1000\t 200.0 ns/op\t 350.0 ns/command\n" + reference + "-2 \t 1000\t 100.0 ns/op\nPASS\n"
 }
 
-// TestCheck: a ratio that grew is told, one that did not is not, and neither is a slower machine.
+// TestCheck: check reports a ratio that grew. It does not report an unchanged ratio, nor a slower machine.
 func TestCheck(t *testing.T) {
 	all := []comparison{
 		{"./a", "Work/size=10", "sec/op", "Reference", "sec/op", 0.1}, {"./a", "Work/size=10", "sec/command", "Reference", "sec/op", 0.1},
@@ -219,7 +219,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestWhatIsWatchedExists: the benchmarks are in the sources.
+// TestWhatIsWatchedExists: the watched benchmarks are in the sources.
 func TestWhatIsWatchedExists(t *testing.T) {
 	const root = "../../../../../.."
 	for _, c := range watched {
@@ -246,7 +246,7 @@ func TestWhatIsWatchedExists(t *testing.T) {
 	}
 }
 
-// TestSystemsAreChosenByName, and a wrong one is told those that there are.
+// TestSystemsAreChosenByName: names select systems, and the error for an unknown name lists the known ones.
 func TestSystemsAreChosenByName(t *testing.T) {
 	if all, err := choose("q", nil); err != nil || len(all) != 6 {
 		t.Errorf("%d, %v", len(all), err)

@@ -1,4 +1,4 @@
-// Package localtest lets a test binary be quotad itself, so that what starts its own binary as nodes starts that one.
+// Package localtest makes a test binary act as quotad, for tests of code that starts its own binary as nodes.
 package localtest
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/cli"
 )
 
-// Main is a TestMain: quotad where it is called like `quotad serve` or `quotad gateway`, and the tests, which must leave no goroutine,
-// otherwise.
+// Main is a TestMain. With the arguments of `quotad serve` or `quotad gateway` it runs quotad. Otherwise it runs the tests,
+// which must leak no goroutine.
 func Main(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == "serve" || os.Args[1] == "gateway") {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
