@@ -55,7 +55,7 @@ func (a *App) Run(ctx context.Context, args []string) ExitCode {
 func asksForJSON(command *cobra.Command, args []string) bool {
 	short := "-o"
 	if o := command.Flags().ShorthandLookup("o"); o != nil && o.Name != "output" {
-		short = "--output" // -o is another flag here
+		short = "--output" // -o is a different flag here
 	}
 	for i, arg := range args {
 		switch arg {

@@ -239,8 +239,8 @@ func TestVerdictTellsWhatTheClusterWentThrough(t *testing.T) {
 			func() { r.Failover = 520 * time.Millisecond },
 			"no call was refused, although the leader (n1) was killed midway and no node led for 520 ms.\n",
 		},
-		{func() { r.Mended = 2 }, "for 520 ms, and nodes ended by themselves and were started again (2 times"},
-		{func() { r.Killed, r.Mended = "", 0 }, "no call was refused.\n"},
+		{func() { r.Revived = 2 }, "for 520 ms, and nodes ended by themselves and were started again (2 times"},
+		{func() { r.Killed, r.Revived = "", 0 }, "no call was refused.\n"},
 		{func() { r.OK, r.Reasons = false, []string{"bad", "worse"} }, "  - bad\n  - worse\n"},
 		{func() { r.Fleets = nil }, "nothing to judge"},
 	} {

@@ -20,9 +20,9 @@ type report struct {
 	Duration time.Duration `json:"duration"`
 	// Killed is the id of the killed leader.
 	Killed string `json:"killed,omitempty"`
-	// Mended counts restarts of nodes that had ended unexpectedly. Restarted says that the killed leader was started again.
+	// Revived counts restarts of nodes that had ended unexpectedly. Restarted says that the killed leader was started again.
 	// Failover is the time without a leader.
-	Mended    int           `json:"mended,omitempty"`
+	Revived    int           `json:"revived,omitempty"`
 	Restarted bool          `json:"restarted,omitempty"`
 	Failover  time.Duration `json:"failover,omitempty"`
 	Fleets    []fleetReport `json:"fleets"`

@@ -231,7 +231,7 @@ func (d *demo) play(ctx context.Context) error {
 	look := time.NewTicker(500 * time.Millisecond)
 	defer look.Stop()
 	for playing.Err() == nil {
-		if err := d.mend(); err != nil {
+		if err := d.revive(); err != nil {
 			end()
 			accident.Wait()
 			return err
@@ -254,14 +254,14 @@ func (d *demo) show(s scene, passed time.Duration) {
 	d.screen.Show(passed, func(notes []string) []string { return d.frame(s, passed, notes) }, func() []string { return d.plain(s, passed) })
 }
 
-// mend restarts nodes that have ended unexpectedly.
-func (d *demo) mend() error {
+// revive restarts nodes that have ended unexpectedly.
+func (d *demo) revive() error {
 	if d.cluster == nil {
 		return nil
 	}
-	mended, err := d.cluster.Mend()
-	for _, n := range mended {
-		d.report.Mended++
+	revived, err := d.cluster.Revive()
+	for _, n := range revived {
+		d.report.Revived++
 		d.screen.Say(time.Since(d.began), "%s had ended by itself, and is started again: its log says why", n.ID)
 	}
 	return err

@@ -65,8 +65,8 @@ func (r *report) although() string {
 		}
 		blows = append(blows, fmt.Sprintf("the leader (%s) was killed midway and %s", r.Killed, led))
 	}
-	if r.Mended > 0 {
-		blows = append(blows, fmt.Sprintf("nodes ended by themselves and were started again (%d times: the logs say why)", r.Mended))
+	if r.Revived > 0 {
+		blows = append(blows, fmt.Sprintf("nodes ended by themselves and were started again (%d times: the logs say why)", r.Revived))
 	}
 	if len(blows) == 0 {
 		return ""

@@ -33,8 +33,8 @@ type Outcome struct {
 	Seen []Attempt
 	// Kills are the kills of the leader.
 	Kills []Kill
-	// Mended counts restarts of nodes that ended unexpectedly.
-	Mended int
+	// Revived counts restarts of nodes that ended unexpectedly.
+	Revived int
 }
 
 // Kill is one kill of the leader.
@@ -104,7 +104,7 @@ type run struct {
 
 	mu     sync.Mutex
 	kills  []Kill
-	mended int
+	revived int
 }
 
 // starts is the maximum number of attempts to start a cluster: another process may have taken an address that was free.
@@ -156,19 +156,19 @@ func (r *run) play(ctx context.Context, f *fleet.Fleet, side sim.Side, seed uint
 		return nil, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	var mending sync.WaitGroup
+	var reviving sync.WaitGroup
 	if r.cluster != nil {
-		mending.Go(func() { r.mend(ctx, cancel) })
+		reviving.Go(func() { r.revive(ctx, cancel) })
 	}
 	err = r.live.Run(ctx)
 	cancel(nil)
-	mending.Wait()
+	reviving.Wait()
 	if err = errors.Join(err, r.server.close(ctx)); err != nil {
 		return nil, err
 	}
 	r.server.mu.Lock()
 	defer r.server.mu.Unlock()
-	return &Outcome{Result: r.live.Result(), Seen: r.server.attempts, Kills: r.kills, Mended: r.mended}, nil
+	return &Outcome{Result: r.live.Result(), Seen: r.server.attempts, Kills: r.kills, Revived: r.revived}, nil
 }
 
 // KillLeader implements sim.Outside: it kills the process with SIGKILL, and restarts it once another node leads.
@@ -190,11 +190,11 @@ func (r *run) KillLeader(ctx context.Context) error {
 	return r.cluster.Start(victim)
 }
 
-// mend restarts nodes that end unexpectedly, as an init system would.
-func (r *run) mend(ctx context.Context, fail context.CancelCauseFunc) {
+// revive restarts nodes that end unexpectedly, as an init system would.
+func (r *run) revive(ctx context.Context, fail context.CancelCauseFunc) {
 	for pause(ctx, 500*time.Millisecond) {
-		mended, err := r.cluster.Mend()
-		r.mended += len(mended)
+		revived, err := r.cluster.Revive()
+		r.revived += len(revived)
 		if err != nil {
 			fail(fmt.Errorf("the cluster is broken: %w", err))
 		}

@@ -47,9 +47,9 @@ type Node struct {
 
 	mu      sync.Mutex
 	process *Child
-	// wanted: it should run. mended is the number of restarts after unexpected ends.
+	// wanted: it should run. revived is the number of restarts after unexpected ends.
 	wanted bool
-	mended int
+	revived int
 }
 
 // NewCluster writes the configuration of nodes with their data below dir. It starts none.
@@ -102,28 +102,28 @@ func (n *Node) Kill() {
 	n.process.Kill()
 }
 
-// mostMended is the maximum number of restarts of a node that ends unexpectedly.
-const mostMended = 10
+// mostRevivals is the maximum number of restarts of a node that ends unexpectedly.
+const mostRevivals = 10
 
-// Mend restarts nodes that ended unexpectedly, as an init system would: a node whose disk stalls ends deliberately, and
+// Revive restarts nodes that ended unexpectedly, as an init system would: a node whose disk stalls ends deliberately, and
 // recovers by reading its disk again. It returns the restarted nodes.
-func (c *Cluster) Mend() (mended []*Node, err error) {
+func (c *Cluster) Revive() (revived []*Node, err error) {
 	for _, n := range c.Nodes {
 		n.mu.Lock()
 		if n.wanted && !n.process.Alive() {
-			if n.mended == mostMended {
-				err = fmt.Errorf("node %s ended by itself %d times: see %s", n.ID, mostMended, n.process.Log())
+			if n.revived == mostRevivals {
+				err = fmt.Errorf("node %s ended by itself %d times: see %s", n.ID, mostRevivals, n.process.Log())
 			} else if err = c.startLocked(n); err == nil {
-				n.mended++
-				mended = append(mended, n)
+				n.revived++
+				revived = append(revived, n)
 			}
 		}
 		n.mu.Unlock()
 		if err != nil {
-			return mended, err
+			return revived, err
 		}
 	}
-	return mended, nil
+	return revived, nil
 }
 
 // Servers returns the nodes' API addresses.

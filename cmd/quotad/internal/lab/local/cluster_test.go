@@ -50,7 +50,7 @@ func TestClusterIsNotReadyWithoutANode(t *testing.T) {
 	}
 }
 
-// TestCluster_RestartsAStoppedNode: Mend restarts a node that ends unexpectedly, as one does whose disk stalls, but not one
+// TestCluster_RestartsAStoppedNode: Revive restarts a node that ends unexpectedly, as one does whose disk stalls, but not one
 // that was killed deliberately.
 func TestCluster_RestartsAStoppedNode(t *testing.T) {
 	if testing.Short() {
@@ -72,12 +72,12 @@ func TestCluster_RestartsAStoppedNode(t *testing.T) {
 	}
 	c.Nodes[0].Kill()
 	c.Nodes[1].process.Kill()
-	mended, err := c.Mend()
-	if err != nil || len(mended) != 1 || mended[0] != c.Nodes[1] {
-		t.Fatalf("mended %v, %v", mended, err)
+	revived, err := c.Revive()
+	if err != nil || len(revived) != 1 || revived[0] != c.Nodes[1] {
+		t.Fatalf("revived %v, %v", revived, err)
 	}
-	if mended, err := c.Mend(); err != nil || len(mended) != 0 {
-		t.Fatalf("mended twice: %v, %v", mended, err)
+	if revived, err := c.Revive(); err != nil || len(revived) != 0 {
+		t.Fatalf("revived twice: %v, %v", revived, err)
 	}
 	if err := c.Start(c.Nodes[0]); err != nil {
 		t.Fatal(err)
@@ -106,14 +106,14 @@ func TestClusterGivesUpOnANodeThatEndsAgainAndAgain(t *testing.T) {
 	if err := c.Start(n); err != nil {
 		t.Fatal(err)
 	}
-	for range mostMended {
+	for range mostRevivals {
 		<-n.process.ended
-		if mended, err := c.Mend(); err != nil || len(mended) != 1 {
-			t.Fatalf("%v, %v", mended, err)
+		if revived, err := c.Revive(); err != nil || len(revived) != 1 {
+			t.Fatalf("%v, %v", revived, err)
 		}
 	}
 	<-n.process.ended
-	if _, err := c.Mend(); err == nil {
+	if _, err := c.Revive(); err == nil {
 		t.Error("it is started for ever")
 	}
 }
