@@ -65,6 +65,9 @@ func call[Answer any](ctx context.Context, c *cluster, again repeat, patience ti
 				return new(Answer), nil
 			}
 			if !mayRepeat(err, again) {
+				if tries.open != nil && wasNotAccepted(err) {
+					err = tries.open // this refusal says nothing of the attempt that may have been applied
+				}
 				return nil, settled(err, again)
 			}
 			tries.add(i, err)
@@ -199,6 +202,12 @@ func mayRepeat(err error, again repeat) bool {
 		return again != ifNotAccepted && info.Reason == quotav1.Reason_REASON_UNKNOWN_OUTCOME
 	}
 	return again != ifNotAccepted && lost(rpc)
+}
+
+// wasNotAccepted reports whether a node refused an attempt before it was proposed.
+func wasNotAccepted(err error) bool {
+	var rpc *connect.Error
+	return errors.As(err, &rpc) && infoOf(rpc).GetNotAccepted()
 }
 
 // lacksRoom reports whether the cluster had no room for a session or for the result of a session's request.

@@ -134,6 +134,31 @@ func TestCallGoesOnOnlyWhereItIsSafe(t *testing.T) {
 	}
 }
 
+// TestCall_KeepsAnUnknownOutcome: a later attempt that is refused says nothing of an earlier one that may have been applied. What the state
+// machine answers under the same id does.
+func TestCall_KeepsAnUnknownOutcome(t *testing.T) {
+	unknown := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME})
+	denied := typed(connect.CodePermissionDenied, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NOT_ALLOWED, NotAccepted: true})
+	full := typed(connect.CodeResourceExhausted, &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "result_bytes", NotAccepted: true,
+	})
+	gone := typed(connect.CodeNotFound, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_QUOTA})
+	for name, c := range map[string]struct {
+		then error
+		code ExitCode
+	}{
+		"a token that one node does not know": {denied, ExitUnknown}, "no room": {full, ExitUnknown}, "an answer": {gone, ExitNotFound},
+	} {
+		_, err := call(t.Context(), fakeCluster(t, &fakeNode{errors: []error{unknown}}, &fakeNode{always: c.then}), withID, 0,
+			func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
+				return n.admin.DeleteQuota(ctx, &quotav1.DeleteQuotaRequest{Name: "a"})
+			})
+		if err == nil || describe(t.Context(), err).code != c.code || lacksRoom(err) {
+			t.Errorf("%s: exit code %d, want %d (%v)", name, describe(t.Context(), err).code, c.code, err)
+		}
+	}
+}
+
 // TestCall_TakesAResetConnectionForALostAnswer: a node that takes a request and resets the connection may have executed it.
 func TestCall_TakesAResetConnectionForALostAnswer(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -33,7 +33,7 @@ func (a *App) reopenQuota(cmd *cobra.Command, name string) error {
 	}
 	// The request has no id: it is idempotent, and must work while no keys are left.
 	request := &quotav1.ReopenQuotaRequest{Name: name}
-	answer, err := call(cmd.Context(), c, withID, 0, func(ctx context.Context, n node) (*quotav1.ReopenQuotaResponse, error) {
+	answer, err := call(cmd.Context(), c, byNature, 0, func(ctx context.Context, n node) (*quotav1.ReopenQuotaResponse, error) {
 		return n.admin.ReopenQuota(ctx, request)
 	})
 	if err != nil {

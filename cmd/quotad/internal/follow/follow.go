@@ -1,5 +1,4 @@
-// Package follow reads a cluster's events in order. It continues after lost connections and nodes, without a gap once it
-// has an index.
+// Package follow reads a cluster's events in order. It continues after lost connections and nodes, without a gap.
 package follow
 
 import (
@@ -103,6 +102,11 @@ func (f *Follower) follow(ctx context.Context, node Node) (stood bool, err error
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silent := time.AfterFunc(f.Patience, cancel)
+	if f.From == 0 {
+		if f.From, err = next(ctx, node); err != nil {
+			return false, err
+		}
+	}
 	stream, err := node.Quota.Watch(ctx, &quotav1.WatchRequest{FromIndex: f.From, QuotaPrefix: f.QuotaPrefix, Holder: f.Holder})
 	if err != nil {
 		return false, err
@@ -123,6 +127,16 @@ func (f *Follower) follow(ctx context.Context, node Node) (stood bool, err error
 		return stood, err
 	}
 	return stood, errEnded
+}
+
+// next returns the index after the last one that a node has applied: reading begins there also if the connection is lost before the first
+// event.
+func next(ctx context.Context, node Node) (uint64, error) {
+	now, err := node.Quota.ListQuotas(ctx, &quotav1.ListQuotasRequest{PageSize: 1, Read: quotav1.ReadMode_READ_MODE_STALE})
+	if err != nil {
+		return 0, err
+	}
+	return now.GetMeta().GetIndex() + 1, nil
 }
 
 // take passes the events of a response to Each, except those passed before a connection was lost.

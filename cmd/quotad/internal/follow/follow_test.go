@@ -28,6 +28,8 @@ type log struct {
 	quotav1connect.UnimplementedQuotaServiceHandler
 	events []int
 	most   int
+	// applied is the last index that the node has applied when reading begins.
+	applied uint64
 
 	mu   sync.Mutex
 	cuts []int
@@ -42,6 +44,11 @@ func (l *log) nextCut() int {
 	cut := l.cuts[0]
 	l.cuts = l.cuts[1:]
 	return cut
+}
+
+// ListQuotas implements QuotaService.
+func (l *log) ListQuotas(context.Context, *quotav1.ListQuotasRequest) (*quotav1.ListQuotasResponse, error) {
+	return &quotav1.ListQuotasResponse{Meta: &quotav1.Meta{Index: l.applied}}, nil
 }
 
 // Watch implements QuotaService.
@@ -70,8 +77,8 @@ func (l *log) Watch(_ context.Context, request *quotav1.WatchRequest, stream *co
 	return connect.NewError(connect.CodeOutOfRange, errors.New("the end of the log"))
 }
 
-// read follows a node to the end of its log. It returns the events and the number of times it resumed.
-func read(tb testing.TB, l *log) (got []string, resumed int) {
+// read follows a node from an index (0: from now) to the end of its log. It returns the events and the number of times it resumed.
+func read(tb testing.TB, l *log, from uint64) (got []string, resumed int) {
 	tb.Helper()
 	mux := http.NewServeMux()
 	mux.Handle(quotav1connect.NewQuotaServiceHandler(l))
@@ -80,7 +87,7 @@ func read(tb testing.TB, l *log) (got []string, resumed int) {
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	f := &Follower{
-		Nodes: []Node{{Address: "n1", Quota: quotav1connect.NewQuotaServiceClient(client, server.URL)}}, From: 1, Patience: time.Minute,
+		Nodes: []Node{{Address: "n1", Quota: quotav1connect.NewQuotaServiceClient(client, server.URL)}}, From: from, Patience: time.Minute,
 		Each: func(meta *quotav1.Meta, event *quotav1.Event) error {
 			got = append(got, fmt.Sprintf("%d/%d", meta.GetIndex(), event.GetAmount()))
 			return nil
@@ -110,7 +117,7 @@ func TestFollower_ReadsEachEventOnce(t *testing.T) {
 				want = append(want, fmt.Sprintf("%d/%d", i+1, k))
 			}
 		}
-		if got, _ := read(t, l); !slices.Equal(got, want) {
+		if got, _ := read(t, l, 1); !slices.Equal(got, want) {
 			rt.Fatalf("it read %v, want %v", got, want)
 		}
 	})
@@ -118,8 +125,16 @@ func TestFollower_ReadsEachEventOnce(t *testing.T) {
 
 // TestFollower_TellsOfALostConnection: the follower resumes after a cut within one index, and reports it.
 func TestFollower_TellsOfALostConnection(t *testing.T) {
-	got, resumed := read(t, &log{events: []int{1, 5, 1}, most: 2, cuts: []int{2}})
+	got, resumed := read(t, &log{events: []int{1, 5, 1}, most: 2, cuts: []int{2}}, 1)
 	if strings.Join(got, " ") != "1/0 2/0 2/1 2/2 2/3 2/4 3/0" || resumed != 1 {
+		t.Errorf("it read %v, resumed %d times", got, resumed)
+	}
+}
+
+// TestFollower_FromNowMissesNothing: reading continues from where it began if the connection is lost before the first event.
+func TestFollower_FromNowMissesNothing(t *testing.T) {
+	got, resumed := read(t, &log{events: []int{1, 1, 1, 1}, most: 1, applied: 2, cuts: []int{0}}, 0)
+	if strings.Join(got, " ") != "3/0 4/0" || resumed != 1 {
 		t.Errorf("it read %v, resumed %d times", got, resumed)
 	}
 }

@@ -77,7 +77,7 @@ func defaultSocket() string {
 // reader reads a document's nodes into a configuration.
 type reader struct {
 	*strictyaml.Document
-	// dir is the folder of the file; relative paths of prices and state start there.
+	// dir is the folder of the file; relative paths of files start there.
 	dir string
 }
 
@@ -129,7 +129,7 @@ func (r *reader) top(n *yaml.Node) (c config.Config) {
 		"listen":   func(n *yaml.Node) { c.Listen = r.listen(n) },
 		"hosts":    func(n *yaml.Node) { c.Hosts = r.texts(n, "hosts") },
 		"origins":  func(n *yaml.Node) { c.Origins = r.texts(n, "origins") },
-		"tokens":   func(n *yaml.Node) { c.Tokens = r.Text(n, "tokens") },
+		"tokens":   func(n *yaml.Node) { c.Tokens = r.path(n, "tokens") },
 		"trust":    func(n *yaml.Node) { c.Trust = r.Choice(n, "trust", "everyone-on-this-machine") != "" },
 		"cluster":  func(n *yaml.Node) { c.Cluster = r.cluster(n) },
 		"machine":  func(n *yaml.Node) { c.Machine = r.machine(n) },
@@ -168,8 +168,8 @@ func (r *reader) listen(n *yaml.Node) (l config.Listen) {
 		"insecure": func(n *yaml.Node) { l.Insecure = r.Bool(n, "listen.insecure") },
 		"tls": func(n *yaml.Node) {
 			each(r.Mapping(n, "listen.tls", "cert", "key"), map[string]func(*yaml.Node){
-				"cert": func(n *yaml.Node) { l.Cert = r.Text(n, "listen.tls.cert") },
-				"key":  func(n *yaml.Node) { l.Key = r.Text(n, "listen.tls.key") },
+				"cert": func(n *yaml.Node) { l.Cert = r.path(n, "listen.tls.cert") },
+				"key":  func(n *yaml.Node) { l.Key = r.path(n, "listen.tls.key") },
 			})
 		},
 	})
@@ -183,7 +183,7 @@ func (r *reader) cluster(n *yaml.Node) (c config.Cluster) {
 			source := r.source(n, "cluster.token")
 			c.Token = &source
 		},
-		"ca": func(n *yaml.Node) { c.CA = r.Text(n, "cluster.ca") },
+		"ca": func(n *yaml.Node) { c.CA = r.path(n, "cluster.ca") },
 	})
 	return c
 }
@@ -191,7 +191,7 @@ func (r *reader) cluster(n *yaml.Node) (c config.Cluster) {
 func (r *reader) source(n *yaml.Node, what string) (s config.Source) {
 	each(r.Mapping(n, what, "env", "file", "credential"), map[string]func(*yaml.Node){
 		"env":        func(n *yaml.Node) { s.Env = r.Text(n, what+".env") },
-		"file":       func(n *yaml.Node) { s.File = r.Text(n, what+".file") },
+		"file":       func(n *yaml.Node) { s.File = r.path(n, what+".file") },
 		"credential": func(n *yaml.Node) { s.Credential = r.Text(n, what+".credential") },
 	})
 	return s

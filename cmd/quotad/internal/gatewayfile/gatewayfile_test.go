@@ -53,6 +53,30 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	}
 }
 
+// TestParse_FilesAreRelativeToItsFolder: a service has another working directory than a shell.
+func TestParse_FilesAreRelativeToItsFolder(t *testing.T) {
+	t.Setenv("QUOTAD_TEST_SECRETS", "/run/secrets")
+	const text = `
+listen: {tcp: ["127.0.0.1:7452"], tls: {cert: gw.pem, key: "$QUOTAD_TEST_SECRETS/gw-key.pem"}}
+cluster: {nodes: [a:1], token: {file: token}, ca: ../ca.pem}
+tokens: tokens.yaml
+state: learnt.json
+upstreams: {openai: {}}
+`
+	c, err := Parse("/etc/quotad/gateway.yaml", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for got, want := range map[string]string{
+		c.Listen.Cert: "/etc/quotad/gw.pem", c.Listen.Key: "/run/secrets/gw-key.pem", c.Cluster.Token.File: "/etc/quotad/token",
+		c.Cluster.CA: "/etc/ca.pem", c.Tokens: "/etc/quotad/tokens.yaml", c.State: "/etc/quotad/learnt.json",
+	} {
+		if got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
 // TestParse_ListensOnASocketOfTheSystemAsWell: without listen, the gateway also uses a socket in the system's folder for
 // sockets, if there is one.
 func TestParse_ListensOnASocketOfTheSystemAsWell(t *testing.T) {

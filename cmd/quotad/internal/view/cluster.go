@@ -93,12 +93,22 @@ func lookAtQuotas(ctx context.Context, nodes []Node, v Cluster, prefix string) [
 	if from < 0 {
 		return nil
 	}
-	list, err := nodes[from].Quota.ListQuotas(ctx, request)
-	if err != nil {
-		return nil // the next picture tries again
+	request.PageSize = quotaPage
+	var all []*quotav1.QuotaStatus
+	for {
+		page, err := nodes[from].Quota.ListQuotas(ctx, request)
+		if err != nil {
+			return nil // the next picture tries again
+		}
+		all = append(all, page.GetQuotas()...)
+		if request.PageToken = page.GetNextPageToken(); request.PageToken == "" {
+			return all
+		}
 	}
-	return list.GetQuotas()
 }
+
+// quotaPage is how many quotas are read in one request, the most that a node sends.
+const quotaPage = 1_000
 
 // Line describes the nodes and their load in one line.
 func (v Cluster) Line() string {

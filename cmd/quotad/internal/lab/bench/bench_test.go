@@ -145,8 +145,12 @@ func TestSyncsAreCounted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if spent := after.since(before); spent.Syncs == nil || *spent.Syncs != 5 {
-		t.Errorf("%v syncs of 5 were counted", *spent.Syncs)
+	spent := after.since(before).Syncs
+	if spent == nil {
+		t.Fatal("no syncs were counted")
+	}
+	if *spent != 5 {
+		t.Errorf("%d syncs of 5 were counted", *spent)
 	}
 }
 

@@ -22,7 +22,7 @@ type report struct {
 	Killed string `json:"killed,omitempty"`
 	// Revived counts restarts of nodes that had ended unexpectedly. Restarted says that the killed leader was started again.
 	// Failover is the time without a leader.
-	Revived    int           `json:"revived,omitempty"`
+	Revived   int           `json:"revived,omitempty"`
 	Restarted bool          `json:"restarted,omitempty"`
 	Failover  time.Duration `json:"failover,omitempty"`
 	Fleets    []fleetReport `json:"fleets"`

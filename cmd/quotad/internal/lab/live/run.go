@@ -102,8 +102,8 @@ type run struct {
 	cluster *local.Cluster
 	live    *sim.Live
 
-	mu     sync.Mutex
-	kills  []Kill
+	mu      sync.Mutex
+	kills   []Kill
 	revived int
 }
 

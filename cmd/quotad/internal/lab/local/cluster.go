@@ -48,7 +48,7 @@ type Node struct {
 	mu      sync.Mutex
 	process *Child
 	// wanted: it should run. revived is the number of restarts after unexpected ends.
-	wanted bool
+	wanted  bool
 	revived int
 }
 
