@@ -53,8 +53,8 @@ func applyQuotasCommand(req *quotav1.ApplyQuotasRequest) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: apply}}
 }
 
-// ApplyQuotasCommand returns the log's command for a request to apply quotas, or what is wrong with the request: for who
-// runs a state machine without a node around it.
+// ApplyQuotasCommand returns the log command for a request to apply quotas, or an error if the request is invalid. It serves programs
+// that run a state machine without a node.
 func ApplyQuotasCommand(req *quotav1.ApplyQuotasRequest) (*logpb.Command, error) {
 	if wrong := validate(req); wrong != nil {
 		return nil, wrong
@@ -266,16 +266,16 @@ func (s *adminService) TransferLeadership(ctx context.Context, req *quotav1.Tran
 	}, leader.TransferLeadership)
 }
 
-// here is where this node's state is.
+// here returns the position of this node's state.
 func (s *Server) here() (at raftnode.Position) {
 	_ = s.node.Read(context.Background(), raftnode.Stale, func(_ *fsm.State, _ fsm.Clock, position raftnode.Position) { at = position })
 	return at
 }
 
-// backupChunk is how much of a backup travels in one message.
+// backupChunk is the size of one message of a backup, in bytes.
 const backupChunk = 256 << 10
 
-// Backup implements AdminService. Only the leader answers: a backup shows everything that was acknowledged.
+// Backup implements AdminService. Only the leader answers, so that a backup has everything that was acknowledged.
 func (s *adminService) Backup(ctx context.Context, req *quotav1.BackupRequest, stream *connect.ServerStream[quotav1.BackupResponse]) error {
 	if err := requestOf(ctx).who.may(VerbAdminCluster); err != nil {
 		return err
@@ -332,15 +332,15 @@ func (s *adminService) Restore(ctx context.Context, stream *connect.ClientStream
 	return &quotav1.RestoreResponse{Meta: s.meta(r, at), Epoch: epoch}, nil
 }
 
-// chunkReader reads the pieces of a backup as one.
+// chunkReader reads the chunks of a backup as one stream.
 type chunkReader struct {
 	from *connect.ClientStream[quotav1.RestoreRequest]
 	rest []byte
-	// fromOther is set by the first piece that says so.
+	// fromOther is set once a message has from_other_cluster.
 	fromOther bool
 }
 
-// fill receives the next piece, if nothing is left of the last one.
+// fill receives the next chunk once the last one is used up.
 func (c *chunkReader) fill() error {
 	for len(c.rest) == 0 {
 		if !c.from.Receive() {

@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// ofHolding are the calls about what is held already. They find room where those that take more, and may wait for it, do not.
+// ofHolding are calls about something that is already held. A part of the budget admits them when calls that take more find no room.
 var ofHolding = map[string]bool{
 	quotav1connect.QuotaServiceConsumeProcedure: true, quotav1connect.QuotaServiceSettleProcedure: true,
 	quotav1connect.QuotaServiceReleaseProcedure: true, quotav1connect.QuotaServiceRenewProcedure: true,
@@ -24,7 +24,7 @@ var ofHolding = map[string]bool{
 	quotav1connect.TaskServiceRenewTaskProcedure: true, quotav1connect.TaskServiceEndTaskProcedure: true,
 }
 
-// ofOperators are the calls that need a verb of operators. Where there are no tokens they alone tell an operator from others.
+// ofOperators are the calls that need an operator's verb. Without tokens, the call alone tells an operator from other callers.
 var ofOperators = map[string]bool{
 	quotav1connect.AdminServiceApplyQuotasProcedure: true, quotav1connect.AdminServiceDeleteQuotaProcedure: true,
 	quotav1connect.AdminServiceDeleteWorkflowProcedure: true, quotav1connect.AdminServiceRevokeLeaseProcedure: true,
@@ -37,13 +37,13 @@ var ofOperators = map[string]bool{
 	quotav1connect.TaskServiceRetryTaskProcedure: true, quotav1connect.TaskServiceForgetTaskProcedure: true,
 }
 
-// takesMore are the calls by which an operator is a caller like any other.
+// takesMore are the calls in which an operator counts as an ordinary caller.
 var takesMore = map[string]bool{
 	quotav1connect.QuotaServiceReserveProcedure: true, quotav1connect.QuotaServiceBatchProcedure: true,
 	quotav1connect.TaskServiceBeginTaskProcedure: true,
 }
 
-// operates tells whether a call may use what is kept for operators.
+// operates tells whether a call may use the part of the budgets that is kept for operators.
 func operates(who *caller, procedure string) bool {
 	if who.id == "" {
 		return ofOperators[procedure]
@@ -51,7 +51,7 @@ func operates(who *caller, procedure string) bool {
 	return slices.ContainsFunc(who.verbs, isOperators) && !takesMore[procedure]
 }
 
-// enter takes the room that a call needs.
+// enter takes a call's place in the budgets of a port; leave returns it.
 func (b *portBudgets) enter(key, procedure string, operator, stream bool) (leave func(), refused *budget.FullError) {
 	first, then := b.calls, (*budget.Budget)(nil)
 	if stream {
@@ -69,8 +69,8 @@ func (b *portBudgets) enter(key, procedure string, operator, stream bool) (leave
 	return nil, refused
 }
 
-// admitted serves calls of a caller who is known, has room for them, and has its turn. All that is found out before a byte of the body is
-// read: whoever has no token, or too much under way, makes a node unpack and decode nothing.
+// admitted serves calls of known callers that have room and get their turn. It checks all of that before it reads a byte of the body. So
+// a caller without a token, or with too much in flight, costs the node no unpacking or decoding.
 func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, turn, leave, err := s.admit(b, procedure, stream, r)
@@ -103,14 +103,14 @@ func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next ht
 	})
 }
 
-// roomOf begins what a call takes of the budget of request bytes: nothing yet.
+// roomOf starts a call's account of request bytes, at zero.
 func (s *Server) roomOf(known *request, procedure string) *requestBytes {
 	return &requestBytes{
 		from: s.requestBytes, account: known.budget, operator: operates(known.who, procedure), refused: s.overBudget, turn: known.turn,
 	}
 }
 
-// receive takes the room for a body of a known length before any of it is read, and returns the request with its messages unpacked.
+// receive takes room for a body of known length before it reads any of it. It returns the request with its messages unpacked.
 func (s *Server) receive(room *requestBytes, procedure string, r *http.Request) (*http.Request, error) {
 	longest := longestMessage(procedure)
 	if err := room.require(min(max(r.ContentLength, 0), longest)); err != nil {
@@ -119,7 +119,7 @@ func (s *Server) receive(room *requestBytes, procedure string, r *http.Request) 
 	return unpacked(r, room, longest)
 }
 
-// admit says who calls and takes the room that the call needs.
+// admit identifies the caller and takes the room that the call needs.
 func (s *Server) admit(b *portBudgets, procedure string, stream bool, r *http.Request) (context.Context, *processor.Call, func(), error) {
 	ctx, err := s.identify(r.Context(), r.Header, r.RemoteAddr)
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *Server) admit(b *portBudgets, procedure string, stream bool, r *http.Re
 	return ctx, known.turn, leave, nil
 }
 
-// turnOf begins a caller's use of the processor. Operators have theirs whenever they come.
+// turnOf starts a caller's use of the processor. Operators never wait for a turn.
 func (s *Server) turnOf(account, procedure string, operator, stream bool) *processor.Call {
 	switch {
 	case operator:
@@ -156,8 +156,8 @@ func (s *Server) turnOf(account, procedure string, operator, stream bool) *proce
 	return s.shares.Enter(account, processor.Taking)
 }
 
-// turnOfAddress begins the use of the processor of somebody who sends no token, or none that is known. At the operators' port strangers do
-// not share the turns of those at the API.
+// turnOfAddress starts the use of the processor for a caller without a known token. At the operators' port such callers do not share
+// turns with those of the API port.
 func (s *Server) turnOfAddress(b *portBudgets, r *http.Request) *processor.Call {
 	if b.ownTurns {
 		return nil
@@ -168,8 +168,8 @@ func (s *Server) turnOfAddress(b *portBudgets, r *http.Request) *processor.Call 
 	return s.shares.Enter(accountOfAddress(r.RemoteAddr), processor.Taking)
 }
 
-// charge has what is read and written for a call charged to its caller; room, if not nil, also takes what is read. It returns what its
-// answer is written to.
+// charge charges what a call reads and writes to its caller; room, if not nil, is charged for reads too. It returns the writer of the
+// answer.
 func charge(turn *processor.Call, room *requestBytes, w http.ResponseWriter, r *http.Request) *answerWriter {
 	answer, _ := w.(*answerWriter)
 	if answer != nil {
@@ -181,7 +181,7 @@ func charge(turn *processor.Call, room *requestBytes, w http.ResponseWriter, r *
 	return answer
 }
 
-// outOfTurn counts and makes the error of a call that waited for its turn in vain.
+// outOfTurn counts a call that did not get its turn, and makes its error.
 func (s *Server) outOfTurn(err error) error {
 	busy, ok := errors.AsType[*processor.BusyError](err)
 	if !ok {
@@ -194,28 +194,28 @@ func (s *Server) outOfTurn(err error) error {
 	})
 }
 
-// refuseInTurn refuses a request when it is its caller's turn: who is refused and asks again at once is no cheaper than who is served. Where
-// too many wait for that already, the answer ends the connection.
+// refuseInTurn refuses a request when it is its caller's turn: a caller that repeats a refused request at once waits as long as for a
+// served one. Where too many refusals wait already, the answer closes the connection.
 func (s *Server) refuseInTurn(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request, err error) {
 	s.awaitRefusal(b, turn, w, r)
 	_ = s.errors.Write(w, r, err)
 }
 
-// awaitRefusal waits for the turn of a refusal. The connection makes room for a new one meanwhile.
+// awaitRefusal waits for the turn of a refusal. Meanwhile the connection may be closed for a new one.
 func (s *Server) awaitRefusal(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request) {
 	if c := connectionOf(r.Context()); c != nil {
 		defer c.yield()()
 	}
 	key := accountOfAddress(r.RemoteAddr)
 	if full := b.refusals.Take(key, 1, false); full == nil {
-		_ = turn.Wait(r.Context()) // it is refused anyhow
+		_ = turn.Wait(r.Context()) // the request is refused in any case
 		b.refusals.Give(key, 1)
 	} else {
 		w.Header().Set("Connection", "close")
 	}
 }
 
-// turnOfVisit begins the use of the processor of a visit. An operator's is an operator's.
+// turnOfVisit starts the use of the processor for a request that needs no token. An operator's token gives it an operator's turn.
 func (s *Server) turnOfVisit(b *portBudgets, r *http.Request) *processor.Call {
 	if header := r.Header.Get("Authorization"); header != "" && s.config.Tokens != nil {
 		if who, err := s.config.Tokens.identify(header); err == nil && slices.ContainsFunc(who.verbs, isOperators) {
@@ -225,8 +225,8 @@ func (s *Server) turnOfVisit(b *portBudgets, r *http.Request) *processor.Call {
 	return s.turnOfAddress(b, r)
 }
 
-// judged serves health and metrics: so many at once, and so many for each address, but in nobody's turn. It is worked out once a second
-// whoever asks, and what tells whether a node works must not depend on what others do.
+// judged serves health and metrics: bounded in total and per address, but without turns. The answers are computed at most once a second,
+// and a check of the node's health must not depend on the load of other callers.
 func (s *Server) judged(b *portBudgets, from *budget.Budget, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := accountOfAddress(r.RemoteAddr)
@@ -241,7 +241,7 @@ func (s *Server) judged(b *portBudgets, from *budget.Budget, next http.Handler) 
 	})
 }
 
-// visited serves what needs no token: so many at once, and so many for each address, in its turn.
+// visited serves requests that need no token, in their turn, bounded in total and per address.
 func (s *Server) visited(b *portBudgets, from *budget.Budget, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := accountOfAddress(r.RemoteAddr)

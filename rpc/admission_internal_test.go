@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestOperates_TakesLikeAnyOther: an operator's token uses what is kept for operators, but not for what takes quota.
+// TestOperates_TakesLikeAnyOther: an operator's token uses the part that is kept for operators, but not for calls that take quota.
 func TestOperates_TakesLikeAnyOther(t *testing.T) {
 	operator := &caller{id: "ops", verbs: verbs}
 	user := &caller{id: "user", verbs: []Verb{VerbUse, VerbRead, VerbReport}}
@@ -49,7 +49,7 @@ func TestRefuseInTurn_GivesItsPlaceBack(t *testing.T) {
 	}
 }
 
-// TestPortBudgets_LeaveStrangersRoom: what strangers may hold, each on a connection of its own, is at most half of their connections.
+// TestPortBudgets_LeaveStrangersRoom: requests of strangers that may hold a connection each hold at most half of their connections.
 func TestPortBudgets_LeaveStrangersRoom(t *testing.T) {
 	for _, connections := range []int{DefaultMaxConnections, DefaultMaxOpsConnections} {
 		b := newPortBudgets(int64(connections), 16, 16)
@@ -63,7 +63,7 @@ func TestPortBudgets_LeaveStrangersRoom(t *testing.T) {
 	}
 }
 
-// TestAdmit_StrangersAtTheOperatorsPort share no turns with those at the API: their refusals wait for nobody.
+// TestAdmit_StrangersAtTheOperatorsPort: they share no turns with strangers at the API port, so their refusals wait for nobody.
 func TestAdmit_StrangersAtTheOperatorsPort(t *testing.T) {
 	shares := processor.New(t.Context(), func() int { return 0 }, processor.ReadClocks)
 	tokens := new(Tokens)

@@ -22,7 +22,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// tokensFor has a token with some verbs for each name.
+// tokensFor makes a token with the given verbs for each name.
 func tokensFor(t *testing.T, verbs map[string][]rpc.Verb) (*rpc.Tokens, map[string]string) {
 	t.Helper()
 	text, secrets := "tokens:\n", map[string]string{}
@@ -49,7 +49,7 @@ func tokensFor(t *testing.T, verbs map[string][]rpc.Verb) (*rpc.Tokens, map[stri
 	return tokens, secrets
 }
 
-// guarded is a node with tokens for two callers and an operator, and little room.
+// guarded starts a node with tokens for two callers and an operator, and little room.
 func guarded(t *testing.T, change func(*rpc.Config)) (n *testNode, secrets map[string]string) {
 	t.Helper()
 	use := []rpc.Verb{rpc.VerbUse, rpc.VerbRead, rpc.VerbReport}
@@ -65,7 +65,7 @@ func guarded(t *testing.T, change func(*rpc.Config)) (n *testNode, secrets map[s
 	return n, secrets
 }
 
-// withToken is a client for HTTP/2 whose calls carry a token.
+// withToken adds a token to each request.
 type withToken struct {
 	next   http.RoundTripper
 	secret string
@@ -85,8 +85,8 @@ func apisAs(t *testing.T, url, secret string) (quotav1connect.QuotaServiceClient
 	return quotav1connect.NewQuotaServiceClient(client, url), quotav1connect.NewAdminServiceClient(client, url)
 }
 
-// TestCalls_OfOneCallerLeaveRoom: a caller that has as many calls waiting as it can get is told which budget is used up; others are served,
-// and the operator is while all others together take what they can.
+// TestCalls_OfOneCallerLeaveRoom: a caller with as many waiting calls as it can get learns which budget is used up. Others are served,
+// and so is the operator while all others together take what they can.
 func TestCalls_OfOneCallerLeaveRoom(t *testing.T) {
 	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxInFlight = 64 })
 	hostile, _ := apisAs(t, n.url, secrets["hostile"])
@@ -112,7 +112,7 @@ func TestCalls_OfOneCallerLeaveRoom(t *testing.T) {
 		return refused
 	}
 	refused := flood(hostile)
-	for range 60 { // of 100 not even half stay
+	for range 60 { // fewer than half of 100 stay
 		info := infoOf(<-refused)
 		if info.GetReason() != quotav1.Reason_REASON_CALLER_BUDGET || info.Budget != "calls" || !info.NotAccepted {
 			t.Fatalf("beyond its part: %v", info)
@@ -147,8 +147,8 @@ func changeMembers(t *testing.T, operator quotav1connect.AdminServiceClient) {
 		t.Fatal(err)
 	}
 	t.Cleanup(joining.Kill)
-	// Of two voters one may be without the other for a moment, and a member that was just added has not caught up: what counts is that no
-	// budget keeps the operator's call out.
+	// One of two voters may miss the other for a moment, and a member that was just added has not caught up. What counts is that no budget
+	// keeps the operator's call out.
 	done := func(what string, err error) bool {
 		keptOut := []quotav1.Reason{quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_BUDGET_FULL, quotav1.Reason_REASON_OVERLOADED}
 		if slices.Contains(keptOut, reasonOf(t, err)) {
@@ -171,7 +171,8 @@ func changeMembers(t *testing.T, operator quotav1connect.AdminServiceClient) {
 }
 
 // TestCalls_StalledOfOneCallerLeaveRoom: a caller whose calls stall in the middle of their bodies fills its part of the budget of calls,
-// and is told so; others and the operator are served. All of it is given back when those calls end, whoever ends them.
+// and learns so. Others and the operator are served. All of it is returned when those calls end, whether the caller or the node ends
+// them.
 func TestCalls_StalledOfOneCallerLeaveRoom(t *testing.T) {
 	for name, within := range map[string]time.Duration{"the caller leaves": time.Hour, "their time is over": 100 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {
@@ -201,7 +202,7 @@ func TestCalls_StalledOfOneCallerLeaveRoom(t *testing.T) {
 			}
 			left := cap(answers)
 			if within == time.Hour {
-				for range 60 { // of 100 not even half stay
+				for range 60 { // fewer than half of 100 stay
 					left--
 					if got := <-answers; !strings.HasPrefix(got, "429 ") || !strings.Contains(got, `"budget":"calls"`) {
 						t.Fatalf("beyond its part: %s", got)
@@ -219,12 +220,12 @@ func TestCalls_StalledOfOneCallerLeaveRoom(t *testing.T) {
 			for range left {
 				<-answers
 			}
-			eventually(t, "all is given back", func() bool { return inUse(t, n, secrets["operator"], "calls") == 1 }) // the look itself
+			eventually(t, "all is given back", func() bool { return inUse(t, n, secrets["operator"], "calls") == 1 }) // this call itself
 		})
 	}
 }
 
-// watches opens a stream of events from an index on, which has one, and leaves it open until the test's end.
+// watches opens a stream of events from an index that has one, and leaves it open until the test's end.
 func watches(t *testing.T, api quotav1connect.QuotaServiceClient, from uint64) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -261,7 +262,7 @@ func TestStreams_OfOneCallerLeaveRoom(t *testing.T) {
 			t.Fatalf("beyond its part: %v", err)
 		}
 	}
-	if served != 14 { // half of what is not the operators'
+	if served != 14 { // half of the part that is not the operators'
 		t.Errorf("%d streams of one caller", served)
 	}
 	for _, name := range []string{"other", "operator"} {
@@ -274,8 +275,8 @@ func TestStreams_OfOneCallerLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestGateway_HoldersOfOneTokenAreServed: a thousand holders whose calls come with one token and wait at the same time, in a tenth of the
-// room that a node has by default.
+// TestGateway_HoldersOfOneTokenAreServed: a thousand holders wait at the same time with calls of one token, in a tenth of a node's
+// default room.
 func TestGateway_HoldersOfOneTokenAreServed(t *testing.T) {
 	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxInFlight = rpc.DefaultMaxInFlight / 10 })
 	api, _ := apisAs(t, n.url, secrets["hostile"])
@@ -286,7 +287,7 @@ func TestGateway_HoldersOfOneTokenAreServed(t *testing.T) {
 	if err != nil || held.GetLease() == nil {
 		t.Fatalf("%v %v", held, err)
 	}
-	answers := make(chan error, 1000) // what ten thousand are of 24,000
+	answers := make(chan error, 1000) // the same part as ten thousand of 24,000
 	for i := range cap(answers) {
 		go func() {
 			_, err := api.Reserve(ctx, &quotav1.ReserveRequest{
@@ -312,7 +313,7 @@ func TestGateway_HoldersOfOneTokenAreServed(t *testing.T) {
 	}
 }
 
-// TestBodies_AreReadForKnownCallers: a body without a token is not even unpacked.
+// TestBodies_AreReadForKnownCallers: a body without a token is not even decompressed.
 func TestBodies_AreReadForKnownCallers(t *testing.T) {
 	n, _ := guarded(t, func(*rpc.Config) {})
 	bomb := zipped(t, make([]byte, 3<<20))
@@ -322,7 +323,7 @@ func TestBodies_AreReadForKnownCallers(t *testing.T) {
 			for range 20 {
 				sendForm(t, client, http.MethodPost, n.url+"/quota.v1.QuotaService/Batch", f, true, strings.NewReader(string(f.body(bomb, true))))
 			}
-			if took := allocated() - before; took > 20<<20 { // unpacked they are three times as much
+			if took := allocated() - before; took > 20<<20 { // decompressed they take three times as much
 				t.Errorf("as %s: %d MiB were allocated", f.contentType, took>>20)
 			}
 		}

@@ -18,14 +18,14 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// maxAnswerHeaders bounds the headers of a provider's answer, maxAnswerRead how much of its body is looked at.
+// maxAnswerHeaders bounds the headers of a provider's answer, maxAnswerRead the bytes of its body that are read.
 const (
 	maxAnswerHeaders = 128
 	maxAnswerRead    = 32 << 10
 )
 
-// readReport returns the command of a report and the signals that were read from its answer, if it has one. It is for the node that leads,
-// which knows all leases.
+// readReport returns a report's command and the signals read from its answer, if it has one. It runs on the leader, which knows all
+// leases.
 func (s *Server) readReport(ctx context.Context, r *quotav1.ReportRequest, who *caller) (*logpb.Command, []*quotav1.Signal, error) {
 	if r.GetAnswer() == nil {
 		return reportCommand(r, r.Signals, 0, who), nil, nil
@@ -43,8 +43,8 @@ func (s *Server) readReport(ctx context.Context, r *quotav1.ReportRequest, who *
 	return reportCommand(r, read, digest, who), read, nil
 }
 
-// answerDigest returns a digest of a provider's answer, never 0: the state machine recognizes by it a report that is sent again. Other
-// signals may be read from it then: they depend on the lease.
+// answerDigest returns a digest of a provider's answer, never 0. The state machine recognizes a repeated report by it: the signals depend
+// on the lease, so a repeat may yield others.
 func answerDigest(a *quotav1.Answer) uint64 {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(a)
 	if err != nil {
@@ -54,8 +54,8 @@ func answerDigest(a *quotav1.Answer) uint64 {
 	return max(binary.BigEndian.Uint64(digest[:]), 1)
 }
 
-// signalsIn reads an answer that was validated, of a call that draws on these quotas. It always says something of the first: of a lease
-// that has ended there is none, and the state machine refuses the report for that.
+// signalsIn reads a validated answer to a call that draws on these quotas. It always returns a signal for the first one. A lease that has
+// ended has no quotas: the state machine refuses that report.
 func signalsIn(a *quotav1.Answer, quotas []string, now time.Time) []*quotav1.Signal {
 	if len(quotas) == 0 {
 		quotas = []string{""}
@@ -86,7 +86,7 @@ func signalsIn(a *quotav1.Answer, quotas []string, now time.Time) []*quotav1.Sig
 	return []*quotav1.Signal{{Quota: quotas[0], Cause: cause}}
 }
 
-// apiSignal makes a signal of the API. Counts that the cluster cannot hold are left out.
+// apiSignal converts a signal to the API's form. It omits counts above the cluster's largest amount.
 func apiSignal(of signals.Of) *quotav1.Signal {
 	out := &quotav1.Signal{Quota: of.Quota, Cause: causeOf(of.Signal)}
 	if of.Limit.Known && of.Limit.N <= maxAmount {

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// sending is a stream on which only what is sent counts.
+// sending is a stream that only counts what is sent.
 type sending struct {
 	connect.StreamingHandlerConn
 	kind connect.StreamType
@@ -23,8 +23,8 @@ func (s *sending) Send(any) error {
 	return nil
 }
 
-// TestSend_WhereThereIsNoRoom: a message of a stream that is read is refused; the answer to a stream of messages, as of a Restore that was
-// done, is sent all the same. Nothing stays taken.
+// TestSend_WhereThereIsNoRoom: without room, a message of a server stream is refused. The answer to a client stream, such as a Restore
+// that took effect, is sent all the same. Nothing stays taken.
 func TestSend_WhereThereIsNoRoom(t *testing.T) {
 	for _, kind := range []connect.StreamType{connect.StreamTypeServer, connect.StreamTypeClient} {
 		want := 0

@@ -16,13 +16,13 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// schemaOf are the versions of the API with a hash of the schema that each has now.
+// schemaOf maps each version of the API to the hash of its schema.
 var schemaOf = map[int]string{
 	5: "e1ca6f7f3d8234a7",
 }
 
-// TestAPIVersion_RisesWithTheSchema: a changed schema needs a decision. Where a call means something else, or refuses what it took, the
-// version rises and gets the new hash. Where only something is added, the version keeps its number and gets the new hash.
+// TestAPIVersion_RisesWithTheSchema: a changed schema needs a decision. If a call changes its meaning, or refuses what it accepted, the
+// version rises and gets the new hash. If something is only added, the version keeps its number and gets the new hash.
 func TestAPIVersion_RisesWithTheSchema(t *testing.T) {
 	var files []protoreflect.FileDescriptor
 	protoregistry.GlobalFiles.RangeFilesByPackage(quotav1.File_quota_v1_quota_proto.Package(), func(file protoreflect.FileDescriptor) bool {

@@ -16,16 +16,16 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// auditing writes one line to the log for each call that changes the cluster or takes its whole state out: the call, its target, the
-// caller and its address, and the outcome. A forwarded call has a line at both nodes; the leader's names the node that forwarded it.
-// Refused calls of a token without a verb of operators could fill the disk: they share one line per call and interval.
+// auditing logs one line for each call that changes the cluster or reads its whole state: the call, its target, the caller and its
+// address, and the outcome. A forwarded call has a line at both nodes; the leader's names the forwarding node. Refused calls of a token
+// without an operator's verb could fill the disk, so they share one line per call, token and interval.
 type auditing struct {
 	s *Server
-	// refused are the lines of tokens without a verb of operators.
+	// refused limits the lines of tokens without an operator's verb.
 	refused *raftnode.LoggedLines
 }
 
-// audited are the calls that have a line.
+// audited are the calls that are logged.
 var audited = map[string]bool{
 	quotav1connect.AdminServiceApplyQuotasProcedure: true, quotav1connect.AdminServiceDeleteQuotaProcedure: true,
 	quotav1connect.AdminServiceOverrideQuotaProcedure: true, quotav1connect.AdminServiceSetLimitsProcedure: true,
@@ -97,14 +97,14 @@ func (a auditing) write(ctx context.Context, procedure, target, address string, 
 	a.s.logger.Log(level, "an operator's call", fields...)
 }
 
-// maxAudited bounds what a line says of each thing, and leaves room for maxTargets of the longest valid names: a caller chooses the names,
-// and a message has up to 4 MiB. maxTargets is how many quotas of one call are named.
+// maxAudited bounds each field of a line, in bytes, and leaves room for maxTargets of the longest valid names. Callers choose the names,
+// and a message has up to 4 MiB. maxTargets bounds the quotas that the line of one call names.
 const (
 	maxAudited = 2 << 10
 	maxTargets = 10
 )
 
-// target names what a call is about.
+// target names the object of a call.
 func target(message any) string {
 	switch m := message.(type) {
 	case *quotav1.ApplyQuotasRequest:

@@ -15,8 +15,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestAudited_IsWhatOperatorsMayDo: each call that needs a verb of operators has a line in the log, but for those that only look, and no
-// other call has one.
+// TestAudited_IsWhatOperatorsMayDo: each call that needs an operator's verb has a line in the log, except reads; no other call has one.
 func TestAudited_IsWhatOperatorsMayDo(t *testing.T) {
 	want := maps.Clone(ofOperators)
 	for _, looks := range []string{quotav1connect.AdminServiceGetStateHashProcedure, quotav1connect.AdminServiceDumpLogProcedure} {

@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// lines keeps what servers log.
+// lines records what servers log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -57,8 +57,8 @@ func oneToken(t *testing.T, id string, verbs ...rpc.Verb) (secret string, tokens
 	return secret, tokens
 }
 
-// TestTheLogSaysWhoDidWhat: one line per node that an operator's call passes, with the token that allowed it and what came of
-// it; none for what only looks.
+// TestTheLogSaysWhoDidWhat: an operator's call leaves one line on each node that it passes, with the token that allowed it and the
+// outcome. A read leaves none.
 func TestTheLogSaysWhoDidWhat(t *testing.T) {
 	t.Parallel()
 	secret, tokens := oneToken(t, "op", rpc.VerbAdminQuota, rpc.VerbRead)
@@ -97,7 +97,7 @@ func TestTheLogSaysWhoDidWhat(t *testing.T) {
 	}
 }
 
-// TestAudit_HasALineOfEachCall: each of an operator's calls leaves one line, streams as well, also where the token does not allow it.
+// TestAudit_HasALineOfEachCall: each of an operator's calls leaves one line, also a stream, and also where the token does not allow it.
 func TestAudit_HasALineOfEachCall(t *testing.T) {
 	t.Parallel()
 	secret, tokens := oneToken(t, "looker", rpc.VerbRead)
@@ -123,7 +123,7 @@ func TestAudit_HasALineOfEachCall(t *testing.T) {
 	}
 }
 
-// TestAudit_CallersDoNotFillTheLog: a token without an operator's verb leaves one line of each call in a while, however often it calls and
+// TestAudit_CallersDoNotFillTheLog: a token without an operator's verb leaves one line per call and interval, however often it calls and
 // whatever it sends. An operator leaves a line each time. No line is long.
 func TestAudit_CallersDoNotFillTheLog(t *testing.T) {
 	t.Parallel()

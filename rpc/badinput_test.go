@@ -20,8 +20,8 @@ func ledgerHash(t *testing.T, n *testNode) string {
 	return res.Ledger
 }
 
-// TestBadInputIsRefusedAndChangesNothing sends what is malformed, hostile or extreme, as curl would. Each has its own
-// reason and status, and the ledger stays as it is.
+// TestBadInputIsRefusedAndChangesNothing sends malformed, hostile and extreme requests, as curl would. Each has its own reason and
+// status, and the ledger stays as it is.
 func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -83,7 +83,7 @@ func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
 		"a leader that is not":         {admin + "TransferLeadership", `{"id":"n9"}`, 404, "UNKNOWN_MEMBER"},
 		"no JSON":                      {quota + "Reserve", `hello`, 400, "INVALID"},
 		"broken UTF-8":                 {quota + "Reserve", "{\"holder\":\"\xff\",\"items\":[{\"quota\":\"t/core\"}]}", 400, "INVALID"},
-		// Of a body much larger than that the rest is not read, and the connection is reset, perhaps before the answer is seen.
+		// The rest of a much larger body is not read, and the connection is reset, perhaps before the answer is seen.
 		"a body of 200 KiB":            {quota + "Reserve", `{"holder":"` + strings.Repeat("a", 200<<10) + `"}`, 413, "TOO_LARGE"},
 		"a dead fence":                 {quota + "Consume", `{"lease":1,"fence":0,"op":1}`, 400, "INVALID"},
 		"a fence never issued":         {quota + "Consume", `{"lease":1,"fence":"18446744073709551615","op":1}`, 400, "NEVER_ISSUED"},

@@ -14,23 +14,23 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Batch implements QuotaService: any mix of commands, results by position, each judged alone.
+// Batch implements QuotaService: any mix of commands, each judged alone, with results by position.
 func (s *quotaService) Batch(ctx context.Context, req *quotav1.BatchRequest) (*quotav1.BatchResponse, error) {
 	return call(ctx, s.Server, verbOfEach, req, s.batch, leader.Batch)
 }
 
-// How long the answer of a command counts before it is known: an error has about commandAnswer bytes, a result without items and an item
-// without its name have less than resultAnswer and itemAnswer.
+// Bytes to count for the answer to a command before it is known. An error has about commandAnswer bytes. A result without items has less
+// than resultAnswer, an item without its name less than itemAnswer.
 const (
 	commandAnswer = 168
 	resultAnswer  = 64
 	itemAnswer    = 48
-	// answersAtOnce bounds for how many commands the state stays locked.
+	// answersAtOnce bounds the commands that are counted under one lock of the state.
 	answersAtOnce = 256
 )
 
-// reserveAnswer finds room for the answer of a Batch before any of it is carried out: then it can still be refused. A few bytes of commands
-// ask for many times as many bytes of results, also commands that are refused one by one.
+// reserveAnswer takes room for the answer of a Batch before any command runs, while the Batch can still be refused. Results may be many
+// times as long as their commands, even where each command is refused.
 func (s *Server) reserveAnswer(ctx context.Context, r *request, req proto.Message) error {
 	batch, ok := req.(*quotav1.BatchRequest)
 	if !ok || r.room == nil {
@@ -44,7 +44,7 @@ func (s *Server) reserveAnswer(ctx context.Context, r *request, req proto.Messag
 		}
 		n += max(commandAnswer, resultAnswer+grantAnswer(c.GetReserve()))
 	}
-	for some := range slices.Chunk(leases, answersAtOnce) { // most have none: the state is not locked for them
+	for some := range slices.Chunk(leases, answersAtOnce) { // most batches name no lease: they never lock the state
 		err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
 			for _, named := range some {
 				n += max(commandAnswer, resultAnswer+named.answer(state))
@@ -57,18 +57,18 @@ func (s *Server) reserveAnswer(ctx context.Context, r *request, req proto.Messag
 	return r.room.reserve(n)
 }
 
-// grantAnswer returns how long the items in the result of a Reserve may be, 0 without one.
+// grantAnswer bounds the bytes of the items in the result of a Reserve; 0 without one.
 func grantAnswer(r *quotav1.ReserveRequest) (n int) {
 	for _, item := range r.GetItems() {
 		n += itemAnswer + len(item.GetQuota())
 	}
 	if r.GetConsume() {
-		return 2 * n // those of the lease and of the operation
+		return 2 * n // items of the lease and of the operation
 	}
 	return n
 }
 
-// namedLease is a lease that a command names, and how many times its items may stand in the result.
+// namedLease is a lease that a command names; times is how often its items may appear in the result.
 type namedLease struct {
 	lease uint64
 	times int
@@ -79,18 +79,18 @@ func leaseOf(c *quotav1.Command) namedLease {
 	case *quotav1.Command_Consume:
 		return namedLease{kind.Consume.GetLease(), 1}
 	case *quotav1.Command_Settle:
-		return namedLease{kind.Settle.GetLease(), 2} // what is returned, and overruns
+		return namedLease{kind.Settle.GetLease(), 2} // returned items, and overruns
 	case *quotav1.Command_Release:
 		return namedLease{kind.Release.GetLease(), 1}
 	case *quotav1.Command_Renew:
 		return namedLease{kind.Renew.GetLease(), 1}
 	case *quotav1.Command_Report:
-		return namedLease{kind.Report.GetLease(), 2} // what became of the quotas, and the signals that were read
+		return namedLease{kind.Report.GetLease(), 2} // the outcome of each quota, and the signals that were read
 	}
 	return namedLease{}
 }
 
-// answer returns how long the lease's items in the result may be. What this node does not know of a lease the leader does.
+// answer bounds the bytes of the lease's items in the result. The leader counts leases that this node does not know.
 func (l namedLease) answer(state *fsm.State) (n int) {
 	for _, name := range state.ItemsOf(l.lease) {
 		n += itemAnswer + len(name)
@@ -102,7 +102,7 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 	res := &quotav1.BatchResponse{Results: make([]*quotav1.CommandResult, len(req.Commands))}
 	commands := make([]*logpb.Command, 0, len(req.Commands))
 	positions := make([]int, 0, len(req.Commands))
-	read := map[int][]*quotav1.Signal(nil) // what was read from reports' answers
+	read := map[int][]*quotav1.Signal(nil) // signals read from the answers of reports
 	for i, c := range req.Commands {
 		command, err := batchCommand(c, r.who, i)
 		if report := c.GetReport(); err == nil && report.GetAnswer() != nil {
@@ -137,7 +137,7 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 	return res, nil
 }
 
-// withoutReserves answers each Reserve with an error and returns what is left, and its positions.
+// withoutReserves answers each Reserve with an error and returns the other commands with their positions.
 func withoutReserves(
 	res *quotav1.BatchResponse, commands []*logpb.Command, positions []int, err error,
 ) (left []*logpb.Command, at []int) {
@@ -151,7 +151,7 @@ func withoutReserves(
 	return left, at
 }
 
-// batchCommand checks and translates one command of a Batch, by its position.
+// batchCommand checks and translates the command at a position of a Batch.
 func batchCommand(c *quotav1.Command, who *caller, position int) (*logpb.Command, error) {
 	var request proto.Message
 	var command *logpb.Command
@@ -206,7 +206,7 @@ func batchCommand(c *quotav1.Command, who *caller, position int) (*logpb.Command
 	return command, nil
 }
 
-// batchResult makes the result of one command of a Batch. What it has in common with the others, the Batch's meta says.
+// batchResult makes the result of one command of a Batch, without the meta that the Batch has for all.
 func (s *Server) batchResult(c *quotav1.Command, result *logpb.Result, clock fsm.Clock, d *durations) *quotav1.CommandResult {
 	if f := result.GetFailure(); f != nil {
 		return commandError(failed(f))

@@ -12,10 +12,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// given are the numbers that the cluster gives out: a caller that makes one up finds nothing under it, however large it is.
+// given are the numbers that the cluster assigns: a caller that invents one finds nothing under it, however large it is.
 var given = map[protoreflect.Name]bool{"session": true, "lease": true, "fence": true, "ticket": true, "from_index": true, "at_least_index": true, "to_index": true}
 
-// filled are requests that are right, by type, with all messages that have numbers in them.
+// filled are valid requests, by type, with all messages that have numbers in them.
 var filled = map[protoreflect.Name]string{
 	"CloseSessionRequest": `{"session":1}`,
 	"ReserveRequest":      `{"requestId":{"session":1,"seq":2,"ackedBelow":1},"holder":"a","items":[{"quota":"q","amount":1}]}`,
@@ -44,8 +44,8 @@ var filled = map[protoreflect.Name]string{
 	"SetFaultRequest":       `{"clockRatePpm":1}`,
 }
 
-// TestValidate_BoundsEveryNumber: whatever a caller numbers or counts has a largest value, of each field that the schema has, and what is
-// beyond it is refused as a malformed field.
+// TestValidate_BoundsEveryNumber: each number of the schema that a caller chooses or counts has a largest value. A number beyond it is
+// refused as a malformed field.
 func TestValidate_BoundsEveryNumber(t *testing.T) {
 	for name := range rules {
 		found, err := protoregistry.GlobalTypes.FindMessageByName(protoreflect.FullName("quota.v1").Append(name))
@@ -82,7 +82,7 @@ func TestValidate_BoundsEveryNumber(t *testing.T) {
 	}
 }
 
-// outOfBounds returns what no field of a caller's may be.
+// outOfBounds returns values that no number of a caller may have.
 func outOfBounds(field protoreflect.FieldDescriptor) []protoreflect.Value {
 	if field.Kind() == protoreflect.Uint64Kind {
 		return []protoreflect.Value{

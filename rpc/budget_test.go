@@ -51,8 +51,8 @@ func from(t *testing.T, address string) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// TestCallers_KeepTheirAddressThroughAFollower: a call that a follower forwards is charged to where it came from; what a
-// stranger says in the follower's header is not believed, by the leader or by the follower.
+// TestCallers_KeepTheirAddressThroughAFollower: a call that a follower forwards is charged to the address that it came from. Neither the
+// leader nor the follower believes what a stranger writes into the follower's header.
 func TestCallers_KeepTheirAddressThroughAFollower(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -112,8 +112,8 @@ func TestCallers_AreTheirTokens(t *testing.T) {
 	}
 }
 
-// TestBudgets_AreNamedAlikeAtEveryNode: a refusal and an error for a budget name it and say when to come back, also through
-// a follower; and GetStatus shows whose it is.
+// TestBudgets_AreNamedAlikeAtEveryNode: a refusal and an error for a budget name it and say when to retry, also through a follower.
+// GetStatus shows which caller has it.
 func TestBudgets_AreNamedAlikeAtEveryNode(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -168,7 +168,7 @@ func TestBudgets_AreNamedAlikeAtEveryNode(t *testing.T) {
 		if b.Name == "connections" && (b.Capacity != 8000 || b.Used == 0 || b.Callers == 0) {
 			t.Errorf("%v", b)
 		}
-		if b.Name == "calls" && (b.Used != 1 || b.Callers != 1 || len(b.Top) != 1 || b.Top[0].Caller != "address:127.0.0.1") { // this one
+		if b.Name == "calls" && (b.Used != 1 || b.Callers != 1 || len(b.Top) != 1 || b.Top[0].Caller != "address:127.0.0.1") { // this call
 			t.Errorf("%v", b)
 		}
 	}

@@ -11,22 +11,22 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// portBudgets are what callers share of one port.
+// portBudgets are the budgets that the callers of one port share.
 type portBudgets struct {
-	// calls in flight; holding are those kept for calls about what is held already, which find no room in calls.
+	// calls: calls in flight. holding: calls about something that is already held and that found no room in calls.
 	calls, holding *budget.Budget
-	// streams that are open.
+	// streams: open streams.
 	streams *budget.Budget
-	// What needs no token: health, lives (/livez) and scrapes (/metrics) are requests of what is worked out once a second at most, served in
-	// nobody's turn; watchers those that watch health; visits all others.
+	// Requests that need no token. health, lives (/livez) and scrapes (/metrics): their answers are computed at most once a second and wait
+	// for no turn. watchers: requests that watch health. visits: all others.
 	visits, health, lives, scrapes, watchers *budget.Budget
 	// ownTurns is set at the operators' port, which waits for no turn of the API port's callers.
 	ownTurns bool
-	// refusals are those that wait to be told.
+	// refusals: refused requests that wait for their turn.
 	refusals *budget.Budget
 }
 
-// newPortBudgets makes the budgets of a port that takes so many connections.
+// newPortBudgets makes the budgets of a port that takes this many connections, calls and streams.
 func newPortBudgets(connections, calls, streams int64) *portBudgets {
 	named := func(name string) *budget.Budget { return budget.New(name, 0, 0, 0) }
 	b := &portBudgets{
@@ -37,8 +37,9 @@ func newPortBudgets(connections, calls, streams int64) *portBudgets {
 	return b
 }
 
-// resize sizes the budgets of a port that takes so many connections. What strangers may hold, each on a connection of its own, never holds
-// more than half of theirs: visits, watchers, scrapes and refusals. Health and liveness have short answers, which hold none.
+// resize sets the budgets of a port that takes this many connections. Visits, watchers, scrapes and refusals may each occupy a connection
+// of a stranger, a caller without a known token. Together they occupy at most half of the strangers' connections. Answers to health and
+// liveness are short and occupy none.
 func (b *portBudgets) resize(connections, calls, streams int64) {
 	strangers := strangersOf(connections)
 	visits, watchers, refusals, health := strangers/8, strangers*3/16, strangers/8, strangers/4
@@ -55,12 +56,12 @@ func (b *portBudgets) resize(connections, calls, streams int64) {
 	b.watchers.Resize(watchers, 0, smallest(watchers, 16))
 }
 
-// all returns the budgets, each name once.
+// all returns one budget of each name.
 func (b *portBudgets) all() []*budget.Budget {
 	return []*budget.Budget{b.calls, b.streams, b.visits, b.health, b.lives, b.scrapes, b.watchers}
 }
 
-// budgetError makes the error of the API.
+// budgetError converts the refusal of a budget to an error of the API.
 func budgetError(e *budget.FullError) *connect.Error {
 	info := &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_BUDGET_FULL, Budget: e.Budget, NotAccepted: true,
@@ -78,7 +79,7 @@ func (s *Server) overBudget(e *budget.FullError) error {
 	return budgetError(e)
 }
 
-// apiBudget shows a budget of this node, with the few callers that have most of it.
+// apiBudget converts a budget of this node, with the few callers that use most of it.
 func apiBudget(b shared) *quotav1.Budget {
 	v := b.View()
 	res := &quotav1.Budget{

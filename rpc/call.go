@@ -18,34 +18,34 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Headers of our own.
+// Headers of quotad.
 const (
-	// HeaderForwarded marks a call that another node handed on; it is not handed on again.
+	// HeaderForwarded marks a call that another node forwarded; it is not forwarded again.
 	HeaderForwarded = "Quotad-Forwarded-By"
-	// HeaderCaller says on a forwarded call for which address it came, after the forwarding member's proof of that.
+	// HeaderCaller names the account of the address that a forwarded call came from, after the forwarding member's proof of it.
 	HeaderCaller = "Quotad-Caller"
-	// HeaderNoForward asks a node that does not lead to say who does, in place of handing the call on.
+	// HeaderNoForward asks a node that does not lead to name the leader instead of forwarding the call.
 	HeaderNoForward = "Quotad-No-Forward"
 	// HeaderRefusalStatus, with the value 429, asks for refusals as errors with HTTP status 429 and Retry-After.
 	HeaderRefusalStatus = "Quotad-Refusal-Status"
 )
 
-// holdForLeader is how long a call waits for a leader to be known.
+// holdForLeader bounds how long a call waits until a leader is known.
 const holdForLeader = 2 * time.Second
 
-// request is what a handler needs to know besides the message.
+// request is what a handler needs to know apart from the message.
 type request struct {
 	who *caller
-	// received is when this attempt came in, on the monotonic clock.
+	// received is when this attempt arrived, on the monotonic clock.
 	received time.Time
 	header   http.Header
-	// budget names whose budgets the call is charged to.
+	// budget names the account that pays for the call.
 	budget string
 	// turn is the call's use of the processor; nil in calls within this process.
 	turn *processor.Call
-	// answer is written to; nil where turn is.
+	// answer is the writer of the answer; nil where turn is nil.
 	answer *answerWriter
-	// room is what the request takes of the budget of request bytes; nil in calls within this process.
+	// room is the request's part of the budget of request bytes; nil in calls within this process.
 	room *requestBytes
 	// waited is set where the call waits for quota.
 	waited bool
@@ -60,8 +60,8 @@ func requestOf(ctx context.Context) *request {
 	return &request{who: &caller{ceiling: -1, account: addressAccount + "unknown"}, received: time.Now(), header: http.Header{}}
 }
 
-// call checks a request, carries it out here if this node leads, and hands it on to the leader otherwise. It is the one
-// place where calls are handed on, and it does so once: a call that came from another node is not handed on again.
+// call checks a request, then executes it here if this node leads and forwards it to the leader otherwise. All calls are forwarded here,
+// once: a call from another node is not forwarded again.
 func call[Req, Res proto.Message](
 	ctx context.Context, s *Server, verb Verb, req Req,
 	local func(context.Context, *request, Req) (Res, error),
@@ -94,7 +94,7 @@ func call[Req, Res proto.Message](
 		} else if away = unreachable(err); away != nil && away.lasting {
 			return none, s.notForwarded(away)
 		} else if errors.Is(err, errLeaderReplaced) {
-			hold = holdUntil(ctx) // there is another leader to ask
+			hold = holdUntil(ctx) // wait for the new leader
 		}
 		if !s.pauseForLeader(ctx, hold) {
 			return none, s.notForwarded(away)
@@ -102,7 +102,7 @@ func call[Req, Res proto.Message](
 	}
 }
 
-// holdUntil says until when a call waits for a leader: never so long that the caller gives up first, and does not know then
+// holdUntil returns the time until which a call waits for a leader. It is before the caller's deadline, so that the caller still learns
 // that nothing happened.
 func holdUntil(ctx context.Context) time.Time {
 	hold := holdForLeader
@@ -112,12 +112,13 @@ func holdUntil(ctx context.Context) time.Time {
 	return time.Now().Add(hold)
 }
 
-// final tells whether a call is not to be handed on.
+// final tells whether a call must not be forwarded.
 func (r *request) final() bool {
 	return r.header.Get(HeaderForwarded) != "" || r.header.Get(HeaderNoForward) != ""
 }
 
-// forward hands a call on to the leader. tried is false where it was certainly not sent; then the error, if any, says why.
+// forward forwards a call to the leader. tried is false where the call certainly had no effect; then the error, if any, says why it was
+// not sent.
 func forward[Req, Res proto.Message](
 	ctx context.Context, s *Server, r *request, req Req, remote func(leader, context.Context, Req) (Res, error),
 ) (res Res, tried bool, err error) {
@@ -137,7 +138,7 @@ func forward[Req, Res proto.Message](
 			info.RequestHeader().Set(name, value)
 		}
 	}
-	if r.who.sharesAddress() { // a token the leader identifies itself
+	if r.who.sharesAddress() { // the leader identifies a token itself
 		info.RequestHeader().Set(HeaderCaller, s.node.Vouch(r.who.account)+" "+r.who.account)
 	}
 	s.metrics.forwarded.Inc()
@@ -152,7 +153,7 @@ func forward[Req, Res proto.Message](
 	case !sent.Load():
 		s.metrics.forwardFailures.Inc()
 		if ctx.Err() != nil {
-			return res, false, ctx.Err() // it may be the caller's haste alone
+			return res, false, ctx.Err() // the caller's deadline or cancellation says nothing about the leader
 		}
 		if errors.Is(context.Cause(there), errLeaderReplaced) {
 			return res, false, errLeaderReplaced
@@ -160,7 +161,7 @@ func forward[Req, Res proto.Message](
 		return res, false, s.notReached(id, address, err)
 	case errors.Is(context.Cause(there), errLeaderReplaced) && ctx.Err() == nil:
 		return res, true, &raftnode.UnknownError{Err: errLeaderReplaced}
-	case ctx.Err() != nil: // the leader, whose part ends too, may have answered differently
+	case ctx.Err() != nil: // the leader's part ends too, and its answer may differ
 		return res, true, nodeError(ctx.Err())
 	case isNotLeader(err):
 		return res, false, nil
@@ -174,7 +175,7 @@ func forward[Req, Res proto.Message](
 	return res, true, nodeError(&raftnode.UnknownError{Err: errors.New("the leader did not answer")})
 }
 
-// handedOn makes an error of the leader one of this node: headers of an answer do not travel by themselves.
+// handedOn converts an error of the leader to one of this node. It sets headers again, because forwarding does not copy them.
 func handedOn(err error) error {
 	info := infoOf(err)
 	again := connect.NewError(connect.CodeOf(err), errors.New(messageOf(err)))
@@ -195,7 +196,7 @@ func messageOf(err error) string {
 	return err.Error()
 }
 
-// unreachable returns why a call could not be sent, nil where that is not why.
+// unreachable returns why a call could not be sent, and nil for other errors.
 func unreachable(err error) *unreachableError {
 	failure, _ := errors.AsType[*unreachableError](err)
 	return failure
@@ -210,7 +211,7 @@ func isNotLeader(err error) bool {
 	return info != nil && info.NotAccepted && info.Reason == quotav1.Reason_REASON_NO_LEADER
 }
 
-// outcomeUnknown tells whether nobody knows what became of a call. One that only looks may then simply be made again.
+// outcomeUnknown tells whether the outcome of a call is unknown. A read may then be repeated.
 func outcomeUnknown(err error) bool {
 	if errors.Is(err, errLeaderReplaced) {
 		return true
@@ -219,7 +220,7 @@ func outcomeUnknown(err error) bool {
 	return info != nil && info.Reason == quotav1.Reason_REASON_UNKNOWN_OUTCOME
 }
 
-// pauseForLeader waits a little for a leader to be known. It returns false where that takes too long.
+// pauseForLeader waits a moment for a leader to be known. It returns false where the call must not wait any longer.
 func (s *Server) pauseForLeader(ctx context.Context, until time.Time) bool {
 	if !time.Now().Before(until) {
 		return false
@@ -281,7 +282,7 @@ type leader struct {
 
 // leaders keeps a client for each address that led.
 type leaders struct {
-	// http speaks to other nodes' APIs; whether with TLS is a matter of dialer, which makes its connections.
+	// http calls other nodes' APIs. dialer makes its connections, with or without TLS.
 	http   *http.Client
 	dialer *apiDialer
 

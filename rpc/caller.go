@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// What the names of accounts begin with: the kind of caller.
+// Prefixes of account names, by kind of caller.
 const (
 	tokenAccount   = "token:"
 	addressAccount = "address:"
 )
 
-// budget returns the name of the account that a caller's budgets belong to: its token's, else its address's. Where it is an
-// address's (sharesAddress), each holder there has an account of its own within it.
+// budget returns the name of the account that pays for a caller: its token's, else its address's. Within an address's account
+// (sharesAddress) each holder has an account of its own.
 func (c *caller) budget() string { return c.account }
 
-// sharesAddress tells whether the caller is known by nothing but its address, which many holders may share.
+// sharesAddress tells whether only the address identifies the caller; many holders may share it.
 func (c *caller) sharesAddress() bool { return strings.HasPrefix(c.account, addressAccount) }
 
-// operates tells whether a call with a verb is an operator's: it may use what is kept for operators. With tokens the token
-// decides, whatever the call; without tokens everybody may do everything, so the call decides.
+// operates tells whether a call with a verb is an operator's, which may use the part kept for operators. With tokens, the token decides
+// for all calls. Without tokens every caller may make every call, so the verb decides.
 func (c *caller) operates(verb Verb) bool {
 	if c.id == "" {
 		return isOperators(verb)
@@ -30,20 +30,20 @@ func (c *caller) operates(verb Verb) bool {
 	return slices.ContainsFunc(c.verbs, isOperators)
 }
 
-// isOperators tells whether a verb is one of operators.
+// isOperators tells whether a verb is an operator's.
 func isOperators(verb Verb) bool {
 	return verb == VerbAdminQuota || verb == VerbAdminCluster || verb == VerbDebug
 }
 
-// at returns a caller without a token as one of an address's account.
+// at returns a caller without a token, in the account of an address.
 func (c *caller) at(account string) *caller {
 	at := *c
 	at.account = account
 	return &at
 }
 
-// callerAddress returns the account of the address from which a call came. Of a forwarded call it is the address that the
-// forwarding node vouches for; a header that no member vouches for is ignored.
+// callerAddress returns the account of the address from which a call came. Of a forwarded call it is the address that the forwarding node
+// vouches for; a header that no member vouches for is ignored.
 func (s *Server) callerAddress(ctx context.Context, header http.Header, peer string) string {
 	from := accountOfAddress(peer)
 	if proof, account, ok := strings.Cut(header.Get(HeaderCaller), " "); ok && isAddressAccount(account) &&
@@ -53,18 +53,18 @@ func (s *Server) callerAddress(ctx context.Context, header http.Header, peer str
 	return from
 }
 
-// maxAddressAccount is longer than any address is written.
+// maxAddressAccount bounds the name of an address's account, in bytes; every valid one is shorter.
 const maxAddressAccount = 64
 
 func isAddressAccount(account string) bool {
 	return strings.HasPrefix(account, addressAccount) && len(account) <= maxAddressAccount
 }
 
-// wholeNetwork is how much of an IPv6 address tells networks apart: within it a machine takes what address it likes.
+// wholeNetwork is the length in bits of the prefix that tells IPv6 networks apart: a machine can use any address in its network.
 const wholeNetwork = 64
 
-// accountOfAddress returns the account of a peer's host:port. Where no address can be read, as in calls within this
-// process, all share one.
+// accountOfAddress returns the account of a peer's host:port. Peers without a readable address, such as calls within this process, share
+// one account.
 func accountOfAddress(peer string) string {
 	parsed, err := netip.ParseAddrPort(peer)
 	if err != nil {

@@ -2,8 +2,8 @@ package rpc
 
 import "testing"
 
-// TestAccountOfAddress_IsAMachines: what tells one machine from another, and not its connections or the addresses that it
-// may choose for itself.
+// TestAccountOfAddress_IsAMachines: an account tells machines apart, but not one machine's connections or the addresses that it can
+// choose.
 func TestAccountOfAddress_IsAMachines(t *testing.T) {
 	for peer, want := range map[string]string{
 		"192.0.2.7:4711":            "address:192.0.2.7",
@@ -21,7 +21,7 @@ func TestAccountOfAddress_IsAMachines(t *testing.T) {
 	}
 }
 
-// TestOperates_ByTokenOrByCall: a token is an operator's by its verbs; where there are none, the call decides.
+// TestOperates_ByTokenOrByCall: a token is an operator's by its verbs; without tokens, the call decides.
 func TestOperates_ByTokenOrByCall(t *testing.T) {
 	user := &caller{id: "agent", verbs: []Verb{VerbUse, VerbReport, VerbRead}}
 	operator := &caller{id: "ops", verbs: []Verb{VerbUse, VerbAdminQuota}}

@@ -10,17 +10,17 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// countEvery is how old what is shown of callers may be: to count them is to look at all accounts, and at all who have something of a node.
+// countEvery bounds the age of the callers' counts: a count reads all accounts, and all callers that use something of the node.
 const countEvery = time.Second
 
-// counted is something that is counted once in a while, however many ask.
+// counted caches a count, so that its cost does not grow with the requests for it.
 type counted[T any] struct {
 	mu    sync.Mutex
 	at    time.Time
 	value T
 }
 
-// of returns the last count, or a new one.
+// of returns the last count, or a new one if that is older than countEvery.
 func (c *counted[T]) of(count func() (T, error)) (T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -35,7 +35,7 @@ func (c *counted[T]) of(count func() (T, error)) (T, error) {
 	return value, nil
 }
 
-// countCallers counts what callers have of the state's budgets. The state is not locked meanwhile.
+// countCallers counts what callers use of the state's budgets. It does not lock the state meanwhile.
 func (s *Server) countCallers(ctx context.Context) ([]accounts.View, error) {
 	return s.callers.of(func() ([]accounts.View, error) {
 		state, _, _, err := s.node.Frozen(ctx, raftnode.Stale)
@@ -46,7 +46,7 @@ func (s *Server) countCallers(ctx context.Context) ([]accounts.View, error) {
 	})
 }
 
-// countNodeBudgets counts what callers have of this node.
+// countNodeBudgets counts what callers use of this node's budgets.
 func (s *Server) countNodeBudgets() []*quotav1.Budget {
 	all, _ := s.nodeCounts.of(func() (all []*quotav1.Budget, _ error) {
 		for _, b := range s.nodeBudgets() {
@@ -57,7 +57,7 @@ func (s *Server) countNodeBudgets() []*quotav1.Budget {
 	return all
 }
 
-// withCallers returns present totals with what was counted of callers. Both are in the order of budgets.
+// withCallers adds the counts of callers to current totals. Both are in the order of budgets.
 func withCallers(totals, counted []accounts.View) []accounts.View {
 	for i := range totals {
 		totals[i].Callers, totals[i].AtBudget, totals[i].Top = counted[i].Callers, counted[i].AtBudget, counted[i].Top

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestCounted: who asks again within a second counts nothing; what failed is counted anew, and so is what is older.
+// TestCounted: a request within a second gets the last count. A failed count is repeated, and so is an older one.
 func TestCounted(t *testing.T) {
 	var c counted[int]
 	times := 0
@@ -32,16 +32,16 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// TestNodeBudgetsAreCountedOnceASecond: a table of callers is not sorted for each who asks.
+// TestNodeBudgetsAreCountedOnceASecond: a table of callers is not sorted for each request.
 func TestNodeBudgetsAreCountedOnceASecond(t *testing.T) {
 	s := &Server{}
 	s.nodeCounts.value, s.nodeCounts.at = []*quotav1.Budget{{Name: "calls", Used: 7}}, time.Now().Add(time.Hour)
-	if all := s.countNodeBudgets(); len(all) != 1 || all[0].Used != 7 { // there is no node to look at
+	if all := s.countNodeBudgets(); len(all) != 1 || all[0].Used != 7 { // there is no node to count
 		t.Errorf("%v", all)
 	}
 }
 
-// TestWithCallers_KeepsTotals: what is counted of callers does not hide what is used now.
+// TestWithCallers_KeepsTotals: the counts of callers do not hide current totals.
 func TestWithCallers_KeepsTotals(t *testing.T) {
 	got := withCallers([]accounts.View{{Name: "leases", Used: 9, Capacity: 10}}, []accounts.View{
 		{Name: "leases", Used: 1, Capacity: 2, Callers: 3, AtBudget: 1, Top: []accounts.Use{{Caller: "token:a", Used: 1}}},

@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/rpc"
 )
 
-// These are tests of what callers without protobuf see: curl, a script, any language's HTTP library.
+// These tests check what callers without protobuf see: curl, a script, any language's HTTP library.
 
 // fields reads JSON as such a caller does.
 func fields(t *testing.T, body string) map[string]any {
@@ -25,7 +25,7 @@ func fields(t *testing.T, body string) map[string]any {
 	return all
 }
 
-// at follows a path of names through JSON; nil: there is nothing.
+// at follows a path of names through JSON; nil if there is nothing.
 func at(value any, path ...string) any {
 	for _, name := range path {
 		object, ok := value.(map[string]any)
@@ -40,7 +40,7 @@ func at(value any, path ...string) any {
 const applyTwo = `{"quotas":[{"name":"t/core","rate":{"limit":10,"per":"60s"}},{"name":"o/m/requests","rate":{"limit":100,"per":"1m"}},
 	{"name":"o/m/tokens","rate":{"limit":1000,"per":"1m"}},{"name":"github/core","window":{"limit":5000,"every":"1h","anchor":"provider"}}]}`
 
-// called reserves and consumes, and returns the beginning of what names the lease afterwards.
+// called reserves and consumes, and returns the JSON fields that name the operation afterwards.
 func called(t *testing.T, n *testNode, holder string, quotas ...string) string {
 	t.Helper()
 	var items []string
@@ -56,7 +56,7 @@ func called(t *testing.T, n *testNode, holder string, quotas ...string) string {
 	return fmt.Sprintf(`"lease":%q,"fence":%q,"op":1`, at(lease, "id"), at(lease, "fence"))
 }
 
-// TestReport_Answer: an answer as it came is read by the node, and one 429 closes the quota for all.
+// TestReport_Answer: the node reads a provider's unchanged answer, and one 429 closes the quota for all.
 func TestReport_Answer(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyTwo); status != http.StatusOK {
@@ -66,7 +66,7 @@ func TestReport_Answer(t *testing.T) {
 	for name, c := range map[string]struct {
 		quotas []string
 		answer string
-		// want is what was read: quota, cause, what is left and the wait. closed is the quota that is closed then.
+		// want is what was read: quota, cause, remaining and the wait. closed is the quota that is closed afterwards.
 		want, closed string
 	}{
 		"a plain 429": {
@@ -132,7 +132,7 @@ func TestReport_Answer(t *testing.T) {
 	}
 }
 
-// signalsTold writes signals down in short.
+// signalsTold formats signals in short.
 func signalsTold(list any) string {
 	all, _ := list.([]any)
 	var told []string
@@ -150,8 +150,8 @@ func signalsTold(list any) string {
 	return strings.Join(told, "; ")
 }
 
-// TestReport_AnswerSentAgain: a report of the same answer under the same id is the same request, also where nothing can be read from it any
-// more, as of a lease that has ended since. One of another answer is another request.
+// TestReport_AnswerSentAgain: a report of the same answer under the same id is the same request, even if nothing can be read from it any
+// more because the lease has ended. A report of a different answer is a different request.
 func TestReport_AnswerSentAgain(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyTwo); status != http.StatusOK {
@@ -184,7 +184,7 @@ func TestReport_AnswerSentAgain(t *testing.T) {
 	}
 }
 
-// TestReport_AnswerOfAnEndedLease is refused like any other report of it.
+// TestReport_AnswerOfAnEndedLease: it is refused like any other report of that lease.
 func TestReport_AnswerOfAnEndedLease(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyTwo); status != http.StatusOK {
@@ -201,7 +201,7 @@ func TestReport_AnswerOfAnEndedLease(t *testing.T) {
 	}
 }
 
-// TestErrors_InOnePlace: error has reason, hint and outcome in every error, whoever made it.
+// TestErrors_InOnePlace: the field error has reason, hint and outcome in every error, whichever layer made it.
 func TestErrors_InOnePlace(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	const service = "/quota.v1.QuotaService/"
@@ -295,7 +295,7 @@ func TestErrors_InOnePlace(t *testing.T) {
 	}
 }
 
-// TestErrors_WithoutAToken have the same form, though no handler saw the call.
+// TestErrors_WithoutAToken: these errors have the same form, though no handler saw the call.
 func TestErrors_WithoutAToken(t *testing.T) {
 	n, _ := guarded(t, func(*rpc.Config) {})
 	status, body := post(t, n.url, "/quota.v1.QuotaService/GetQuota", `{"name":"q"}`)
@@ -309,7 +309,7 @@ func TestErrors_WithoutAToken(t *testing.T) {
 	}
 }
 
-// TestJSON_AsPeopleWriteIt: 5m is a duration, background a class, and what is 0 is there.
+// TestJSON_AsPeopleWriteIt: 5m is a duration, background a class, and a field with the value 0 is present.
 func TestJSON_AsPeopleWriteIt(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyTwo); status != http.StatusOK {
@@ -337,7 +337,7 @@ func TestJSON_AsPeopleWriteIt(t *testing.T) {
 // event is a server-sent event.
 type event struct{ id, name, data string }
 
-// eventsFrom opens a stream of events, and returns what reads the next one: bookmarks among them have an id alone.
+// eventsFrom opens a stream of events, and returns a function that reads the next one. A bookmark has only an id.
 func eventsFrom(t *testing.T, url, last string) func() event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -380,7 +380,7 @@ func eventsFrom(t *testing.T, url, last string) func() event {
 	}
 }
 
-// nextNamed reads on to an event with a name.
+// nextNamed reads until an event with a name.
 func nextNamed(t *testing.T, next func() event) event {
 	t.Helper()
 	for {
@@ -390,7 +390,7 @@ func nextNamed(t *testing.T, next func() event) event {
 	}
 }
 
-// TestWatch_ServerSentEvents: events by name, resumed behind the last id, filtered, and the reason of the end.
+// TestWatch_ServerSentEvents: events have names, resume after the last id, and are filtered; the end has its reason.
 func TestWatch_ServerSentEvents(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	next := eventsFrom(t, n.url+"/watch?quota_prefix=t/&holder=me", "")
@@ -421,14 +421,14 @@ func TestWatch_ServerSentEvents(t *testing.T) {
 	}
 }
 
-// TestWatch_Compacted: who comes back for what is gone is told so, and hears what happens from then on.
+// TestWatch_Compacted: a reader that resumes at a compacted index learns so, and receives what happens from then on.
 func TestWatch_Compacted(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	n.kill()
-	n.config.EventEntries = 16 // as few as there can be
+	n.config.EventEntries = 16 // the smallest valid number
 	n.again(t)
 	for i := range 20 {
 		eventually(t, "an event", func() bool {

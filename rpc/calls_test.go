@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// procedures are all calls of the API by their names without the service, which no two share.
+// procedures returns the paths of all calls by their names without the service, which no two share.
 func procedures(t *testing.T) map[string]string {
 	t.Helper()
 	paths := map[string]string{}
@@ -28,12 +28,12 @@ func procedures(t *testing.T) map[string]string {
 	return paths
 }
 
-// TestCallsAreToldApart: what a call needs room for, and on which port it is served, follows from its verb. A call that is in none of the
-// lists would be a holder's that finds no room while the node is full, or an operator's that does not get in.
+// TestCallsAreToldApart: a call's verb decides what the call needs room for, and which port serves it. A call in none of the lists would
+// count as a holder's that finds no room on a full node, or as an operator's that is not admitted.
 func TestCallsAreToldApart(t *testing.T) {
-	// Sessions neither take quota nor are about a lease. An operator's shell needs them too.
+	// Sessions neither take quota nor concern a lease. An operator's shell needs them too.
 	sessions := map[string]bool{"OpenSession": true, "CloseSession": true}
-	// These find room like the calls about what is held, although they are of no holder's verb, or no lease's.
+	// These find room like calls about held amounts, although their verb is not a holder's, or they concern no lease.
 	holding := map[string]bool{"CloseSession": true, "GetStatus": true, "Report": true}
 	paths := procedures(t)
 	for name, verb := range verbOf {

@@ -16,14 +16,14 @@ import (
 	"github.com/quotad/quotad/rpc/wire"
 )
 
-// Connect answers a message that it cannot decode before any code of ours runs, without an ErrorInfo and before it is
-// known who calls. So our codecs never fail: they leave a message empty but for a mark, and the interceptor decoding
-// turns the mark into a typed error once the caller is known.
+// Connect refuses a message that it cannot decode before any code of quotad runs: without an ErrorInfo, and before the caller is known.
+// So these codecs never fail. They leave such a message empty except for a mark, which the interceptor decoding turns into a typed error
+// once the caller is known.
 
-// malformedField is the number of the unknown field that marks a message which could not be decoded.
+// malformedField is the number of the unknown field that marks a message that could not be decoded.
 const malformedField = protowire.MaxValidNumber
 
-// markMalformed empties a message and notes why it could not be decoded.
+// markMalformed empties a message and records why it could not be decoded.
 func markMalformed(m proto.Message, cause error) {
 	proto.Reset(m)
 	text := cause.Error()
@@ -34,7 +34,7 @@ func markMalformed(m proto.Message, cause error) {
 	m.ProtoReflect().SetUnknown(protowire.AppendString(mark, text))
 }
 
-// markSeparator stands between the parts of a mark that names a field. No JSON has it unescaped.
+// markSeparator separates the parts of a mark that names a field. JSON never has it unescaped.
 const markSeparator = "\x00"
 
 // malformed returns the error of a message that could not be decoded, nil for others.
@@ -63,8 +63,8 @@ func malformed(message any) *connect.Error {
 
 var errNotProto = errors.New("not a protobuf message")
 
-// binaryCodec is protobuf's binary form. Fields that this node does not know are dropped: a client of a newer version is served, and nothing
-// is kept or forwarded that nobody has looked at.
+// binaryCodec is protobuf's binary form. It drops fields that this node does not know: clients of a newer version are served, and no
+// unchecked field is kept or forwarded.
 type binaryCodec struct{ wire.Codec }
 
 // Unmarshal implements connect.Codec.
@@ -84,8 +84,8 @@ func (c binaryCodec) Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// jsonCodec is JSON as people write it and read it. A field that does not exist is an error: a misspelt amount or request id must
-// not quietly mean something else. Answers have every field that is not optional: who reads available as 0 must find it.
+// jsonCodec is JSON for people. An unknown field is an error: a misspelt amount or request id must not quietly mean something else.
+// Answers have every field that is not optional, so that a reader finds an available of 0.
 type jsonCodec struct{ name string }
 
 // Name implements connect.Codec.
@@ -129,7 +129,7 @@ func (jsonCodec) Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// codecs are the handlers' codecs and compression. Requests are unpacked before (unpacked).
+// codecs are the handlers' codecs and compression. unpacked has decompressed the requests before.
 func codecs() connect.HandlerOption {
 	return connect.WithHandlerOptions(
 		connect.WithCodec(binaryCodec{wire.Codec{DiscardUnknown: true}}), connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
@@ -167,11 +167,12 @@ func (decoding) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.
 
 type decodingConn struct {
 	connect.StreamingHandlerConn
-	// room is what the request takes: nothing once a message has been received.
+	// room is what the request takes; it is empty once a message has been received.
 	room *requestBytes
 }
 
-// Send implements connect.StreamingHandlerConn. What a stream of a caller's messages did is done, so its answer is charged, not refused.
+// Send implements connect.StreamingHandlerConn. The messages of a client stream have taken effect, so its answer is charged, never
+// refused.
 func (c decodingConn) Send(message any) error {
 	if message, ok := message.(proto.Message); ok {
 		if err := c.room.answer(proto.Size(message), c.Spec().StreamType == connect.StreamTypeClient); err != nil {

@@ -14,37 +14,37 @@ import (
 	"github.com/quotad/quotad/raftnode/budget"
 )
 
-// DefaultMaxConnections is how many connections the API port takes at once unless limits say something else.
+// DefaultMaxConnections is the default for how many connections the API port takes at once.
 const DefaultMaxConnections = accounts.DefaultMaxConnections
 
-// Listener takes so many connections at once. One on which nobody was let in yet, by a token where there are tokens, is a stranger.
-// Strangers have a fifth of the room, shared by address; the others have the rest, shared by caller. Where there is no room, the
-// connection that has been idle for longest ends: of the same address or caller where that has its part, of all otherwise. A connection is
-// idle while no request on it is being served, however much of one has come; those whose requests wait to be refused end first.
+// Listener bounds the connections of a port. A connection is a stranger until a caller is admitted on it, by a token where there are
+// tokens. Strangers have a fifth of the room, shared by address; the others have the rest, shared by caller. Where there is no room, the
+// connection that has been idle for longest is closed. It is one of the same address or caller if that has used up its part, and any one
+// otherwise. A connection is idle while no request on it is being served, even if part of one has arrived. Connections whose requests all
+// wait for their refusal are closed first.
 //
-// A new connection that finds no room waits for some, behind those of its address that came before it. So the many connections that a
-// client opens at once, of which it will use one, do not end that one, and nobody of another address waits for them.
+// A new connection without room waits, behind older ones of its address. So a client that opens many connections at once, to use one of
+// them, does not lose that one, and no other address waits for them.
 type Listener struct {
 	net.Listener
-	// settleIn is how long a connection may take for its first or next request before it makes room for others, and how long a new one
-	// waits for room.
+	// settleIn is how long a connection may take for its first or next request before it makes room for others. A new connection waits for
+	// room as long.
 	settleIn time.Duration
-	// accepted hands over what has joined; done is closed when the listener is.
+	// accepted passes admitted connections to Accept; done is closed with the listener.
 	accepted chan accepted
 	done     chan struct{}
 	close    func() error
 
 	mu                 sync.Mutex
 	strangers, callers connectionPool
-	// waiting are the new ones that found no room, the first one first; waits is their part for each address. ushering is set while a
-	// goroutine looks after them.
+	// waiting are the new connections without room, oldest first; waits bounds them per address. ushering is set while usher runs.
 	waiting          *list.List
 	waits            *budget.Budget
 	ushering         bool
 	evicted, refused float64
 }
 
-// accepted is what Accept returns.
+// accepted is a result of Accept.
 type accepted struct {
 	conn net.Conn
 	err  error
@@ -53,7 +53,7 @@ type accepted struct {
 // connectionPool is a part of a listener's connections.
 type connectionPool struct {
 	shares *budget.Budget
-	// idle are the idle ones, those that have been so for longest first; idleOf are the same by owner.
+	// idle are the idle connections, those idle for longest first; idleOf are the same by owner.
 	idle   *list.List
 	idleOf map[string]*list.List
 }
@@ -62,7 +62,7 @@ func newConnectionPool(shares *budget.Budget) connectionPool {
 	return connectionPool{shares: shares, idle: list.New(), idleOf: map[string]*list.List{}}
 }
 
-// Listen listens for at most so many connections at once, and takes them until it is closed.
+// Listen listens on address and takes at most this many connections at once, until it is closed.
 func Listen(address string, most int) (*Listener, error) {
 	listener, err := (&net.ListenConfig{KeepAlive: keepAlive}).Listen(context.Background(), "tcp", address)
 	if err != nil {
@@ -73,8 +73,8 @@ func Listen(address string, most int) (*Listener, error) {
 	return l, nil
 }
 
-// settleIn is long beside what a client needs for a first request, so that each of many that connect at once gets to it, and short beside
-// the patience of a health check.
+// settleIn is long compared with a client's time until its first request, so that each of many that connect at once gets there. It is
+// short compared with the patience of a health check.
 const settleIn = time.Second
 
 func newListener(listener net.Listener, most int, settleIn time.Duration) *Listener {
@@ -91,8 +91,8 @@ func newListener(listener net.Listener, most int, settleIn time.Duration) *Liste
 	return l
 }
 
-// resize changes how many connections it takes at once. Those that there are stay. Where they are too many, idle ones end for new ones, and
-// while none is idle new ones wait or are refused.
+// resize changes the maximum of connections. Open ones stay. Where they are too many, idle ones are closed for new ones; while none is
+// idle, new ones wait or are refused.
 func (l *Listener) resize(most int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,7 +103,7 @@ func (l *Listener) resize(most int64) {
 	l.waits.Resize(strangers, 0, max(1, min(16, strangers/16)))
 }
 
-// strangersOf is the part of a port's connections that strangers have.
+// strangersOf returns how many of a port's connections strangers may have.
 func strangersOf(most int64) int64 { return max(1, most/5) }
 
 // Accept implements net.Listener.
@@ -116,10 +116,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener. New connections that still wait for room end.
+// Close implements net.Listener. New connections that still wait for room are closed.
 func (l *Listener) Close() error { return l.close() }
 
-// hand gives a connection or an error to Accept, and tells whether it was still open for that.
+// hand passes a connection or an error to Accept. It returns false, and closes the connection, if the listener is closed.
 func (l *Listener) hand(a accepted) bool {
 	select {
 	case l.accepted <- a:
@@ -137,7 +137,7 @@ func (l *Listener) take() {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
-			if !l.hand(accepted{err: err}) { // of an error that passes http.Server makes a pause
+			if !l.hand(accepted{err: err}) { // http.Server pauses after a temporary error
 				return
 			}
 			continue
@@ -155,7 +155,7 @@ func (l *Listener) take() {
 	}
 }
 
-// enter finds room for a new connection, or lets it wait for some.
+// enter admits a new connection, or queues it to wait for room.
 func (l *Listener) enter(c *connection) (joined, waits bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,7 +163,7 @@ func (l *Listener) enter(c *connection) (joined, waits bool) {
 		return true, false
 	}
 	if l.waits.Take(c.owner, 1, false) != nil {
-		// More than a client opens for itself: among so many a health check gets in only if silence gives no right to stay.
+		// More than a client opens for itself: among so many, a health check gets in only if a silent connection has no right to stay.
 		if l.joinLocked(c, &l.strangers, c.owner, false, 0) == nil {
 			return true, false
 		}
@@ -178,13 +178,13 @@ func (l *Listener) enter(c *connection) (joined, waits bool) {
 	return false, true
 }
 
-// waiter is a new connection that waits for room until a time.
+// waiter is a new connection that waits for room until a deadline.
 type waiter struct {
 	c     *connection
 	until time.Time
 }
 
-// usher finds room for those that wait, or sends them away when they have waited long enough, until nobody waits.
+// usher admits waiting connections as room appears, and closes those that waited until their deadline. It ends when none waits.
 func (l *Listener) usher() {
 	const steps = 50
 	look := time.NewTicker(l.settleIn / steps)
@@ -204,8 +204,7 @@ func (l *Listener) usher() {
 	}
 }
 
-// seat looks once through those that wait. Those that have waited until now and found no room end, all of them where the listener is
-// closed.
+// seat tries all waiting connections once. It closes those past their deadline without room, and all of them if the listener is closed.
 func (l *Listener) seat(now time.Time) (joined []*connection, left int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -243,25 +242,25 @@ func (l *Listener) closed() bool {
 	}
 }
 
-// connection is one of a listener's.
+// connection is a connection of a Listener.
 type connection struct {
 	net.Conn
 	listener *Listener
 
-	// All below is the listener's, under its lock. pool is nil before it has joined one and after it has ended.
+	// The listener's lock guards all fields below. pool is nil before the connection joins one and after it ends.
 	pool  *connectionPool
 	owner string
-	// let is set when a caller was let in.
+	// let is set once a caller has been admitted.
 	let bool
-	// serving is how many requests are being served; while there are none it is in two lists. yielding is set where all that there are wait
-	// to be refused.
+	// serving counts the requests being served; while it is 0 the connection is in two lists. yielding is set where all its requests wait
+	// for their refusal.
 	serving          int
 	yielding         bool
 	inIdle, inIdleOf *list.Element
 	idleSince        time.Time
 }
 
-// joinLocked puts a connection into a pool, out of the one that it was in. It makes room by ending one that has been idle for so long at least.
+// joinLocked moves a connection to a pool. It makes room by closing connections that have been idle for at least idleFor.
 func (l *Listener) joinLocked(c *connection, to *connectionPool, owner string, operator bool, idleFor time.Duration) *budget.FullError {
 	refused := to.shares.Take(owner, 1, operator)
 	for refused != nil {
@@ -291,7 +290,7 @@ func (l *Listener) evictLocked(c *connection) {
 	_ = c.Conn.Close()
 }
 
-// leaveLocked takes a connection out of its pool.
+// leaveLocked removes a connection from its pool.
 func (c *connection) leaveLocked() {
 	if c.pool == nil {
 		return
@@ -301,7 +300,7 @@ func (c *connection) leaveLocked() {
 	c.pool = nil
 }
 
-// restLocked lists a connection as idle if no request on it is being served.
+// restLocked adds a connection to the lists of idle ones if no request on it is being served.
 func (c *connection) restLocked() {
 	if c.pool == nil || c.serving > 0 || c.inIdle != nil {
 		return
@@ -311,14 +310,14 @@ func (c *connection) restLocked() {
 		of = list.New()
 		c.pool.idleOf[c.owner] = of
 	}
-	if c.yielding { // before all others, without the time that a new one has for its first request
+	if c.yielding { // the first to be closed, without a new connection's time for its first request
 		c.inIdle, c.inIdleOf, c.idleSince = c.pool.idle.PushFront(c), of.PushFront(c), time.Time{}
 		return
 	}
 	c.inIdle, c.inIdleOf, c.idleSince = c.pool.idle.PushBack(c), of.PushBack(c), time.Now()
 }
 
-// stirLocked takes a connection off the lists of idle ones.
+// stirLocked removes a connection from the lists of idle ones.
 func (c *connection) stirLocked() {
 	if c.inIdle == nil {
 		return
@@ -331,7 +330,7 @@ func (c *connection) stirLocked() {
 	c.inIdle, c.inIdleOf = nil, nil
 }
 
-// serve notes that a request is being served, until done is called.
+// serve records that a request is being served, until done is called.
 func (c *connection) serve() (done func()) {
 	l := c.listener
 	l.mu.Lock()
@@ -347,8 +346,8 @@ func (c *connection) serve() (done func()) {
 	}
 }
 
-// yield notes that a request waits for nothing but its refusal, until resume is called. Where all requests of a connection do, it is the
-// first to make room: otherwise those that are refused would hold all connections for as long as they wait.
+// yield records that a request waits only for its refusal, until resume is called. A connection with only such requests is the first to
+// be closed: otherwise refused requests would occupy all connections while they wait.
 func (c *connection) yield() (resume func()) {
 	l := c.listener
 	l.mu.Lock()
@@ -364,7 +363,7 @@ func (c *connection) yield() (resume func()) {
 	}
 }
 
-// letIn makes a connection one of a caller's: of the first one that was let in on it.
+// letIn moves a connection to the pool of callers, under the first caller admitted on it.
 func (c *connection) letIn(key string, operator bool) *budget.FullError {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
@@ -386,7 +385,7 @@ func (c *connection) Close() error {
 
 type connectionKey struct{}
 
-// withConnection is for http.Server: requests find their connection by connectionOf.
+// withConnection is http.Server's ConnContext: connectionOf finds the connection of a request.
 func withConnection(ctx context.Context, c net.Conn) context.Context {
 	if secured, ok := c.(*tls.Conn); ok {
 		c = secured.NetConn()
@@ -397,7 +396,7 @@ func withConnection(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// connectionOf returns the connection of a request, nil where it has none of a Listener.
+// connectionOf returns the connection of a request, nil if it is not of a Listener.
 func connectionOf(ctx context.Context) *connection {
 	c, _ := ctx.Value(connectionKey{}).(*connection)
 	return c

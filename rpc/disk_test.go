@@ -15,9 +15,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestAFullDiskIsNoAnswer: a grant that a full disk keeps from the log is not accepted. It is no refusal: that is an
-// answer for good, and an earlier attempt of the same request may have been carried out. What frees quota goes on, in a
-// Batch too.
+// TestAFullDiskIsNoAnswer: a grant that a full disk keeps from the log is not accepted. That is not a refusal: a refusal is final, and an
+// earlier attempt of the same request may have taken effect. Calls that free quota still work, in a Batch too.
 func TestAFullDiskIsNoAnswer(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	n.kill()
@@ -50,7 +49,7 @@ func TestAFullDiskIsNoAnswer(t *testing.T) {
 		t.Errorf("%v: %v", err, info)
 	}
 	lease := granted.GetLease()
-	// What is wrong in itself has no place in the log, nor have the Reserves: results stay with their commands all the same.
+	// Neither invalid commands nor the Reserves are in the log: results stay with their commands all the same.
 	batch, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: []*quotav1.Command{
 		{},
 		{Kind: &quotav1.Command_Renew{Renew: &quotav1.RenewRequest{Lease: lease.Id, Fence: lease.Fence}}},
@@ -83,8 +82,8 @@ func TestAFullDiskIsNoAnswer(t *testing.T) {
 	}
 }
 
-// TestFullMemory_IsNoAnswer: above the mark no grant, nothing that waits and no session is accepted, typed; what gives back and what
-// operators do goes on, the check is red, and grants come back well below the mark.
+// TestFullMemory_IsNoAnswer: above the mark, grants, waits and sessions are not accepted, with a typed error. Calls that release quota
+// and operators' calls still work, and the check is red. Grants return well below the mark.
 func TestFullMemory_IsNoAnswer(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	n.kill()
@@ -161,7 +160,7 @@ func TestFullMemory_IsNoAnswer(t *testing.T) {
 	})
 }
 
-// keepsUsing checks that a holder goes on with a lease whose first operation has consumed: it reports, renews and settles.
+// keepsUsing checks that a holder can still use a lease whose first operation has consumed: it reports, renews and settles.
 func keepsUsing(t *testing.T, api quotav1connect.QuotaServiceClient, lease *quotav1.Lease) {
 	t.Helper()
 	if _, err := api.Report(t.Context(), &quotav1.ReportRequest{
@@ -177,8 +176,8 @@ func keepsUsing(t *testing.T, api quotav1connect.QuotaServiceClient, lease *quot
 	}
 }
 
-// TestFullMemory_AFollowerHoldsNoWaits: a node that does not lead and has little memory left forwards a Reserve without its wait: one with
-// an id keeps its place in the queue, another one is refused at once. A take does not count as granted meanwhile.
+// TestFullMemory_AFollowerHoldsNoWaits: a follower with little memory left forwards a Reserve without its wait. One with an id keeps its
+// place in the queue; one without is refused at once. A take does not count as granted meanwhile.
 func TestFullMemory_AFollowerHoldsNoWaits(t *testing.T) {
 	nodes := newNodes(t, 3)
 	follower := nodes[2]

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// codes says with which Connect code an error of each reason travels. Refusals are ordinary answers and have none.
+// codes maps the reason of an error to its Connect code. Refusals are ordinary answers and have none.
 var codes = map[quotav1.Reason]connect.Code{ //nolint:exhaustive // refusals have none
 	quotav1.Reason_REASON_INVALID:             connect.CodeInvalidArgument,
 	quotav1.Reason_REASON_UNKNOWN_QUOTA:       connect.CodeNotFound,
@@ -68,7 +68,7 @@ var codes = map[quotav1.Reason]connect.Code{ //nolint:exhaustive // refusals hav
 	quotav1.Reason_REASON_INTERNAL:            connect.CodeInternal,
 }
 
-// newError makes an error with its detail.
+// newError makes an error with info as its detail, and sets the outcome in info.
 func newError(message string, info *quotav1.ErrorInfo) *connect.Error {
 	code, known := codes[info.Reason]
 	if !known {
@@ -83,14 +83,14 @@ func newError(message string, info *quotav1.ErrorInfo) *connect.Error {
 	return err
 }
 
-// setStatus has an error answered with the status that is meant where Connect's code would give another one.
+// setStatus sets an error's HTTP status where Connect's code would give the wrong one.
 func setStatus(err *connect.Error, info *quotav1.ErrorInfo) {
 	if info.Reason == quotav1.Reason_REASON_TOO_LARGE {
 		err.Meta().Set(statusHeader, "413")
 	}
 }
 
-// outcomeOf says what became of a command that was answered with an error.
+// outcomeOf returns the outcome of a command that was answered with an error.
 func outcomeOf(info *quotav1.ErrorInfo) quotav1.Outcome {
 	switch {
 	case info.NotAccepted:
@@ -111,14 +111,14 @@ func invalid(field, message, hint string) *connect.Error {
 	})
 }
 
-// tooLargeError makes the error of a message that the server does not take.
+// tooLargeError makes the error of a message above the server's limit.
 func tooLargeError(message string) *connect.Error {
 	return newError(message, &quotav1.ErrorInfo{
 		Reason: quotav1.Reason_REASON_TOO_LARGE, Hint: "split the request", NotAccepted: true,
 	})
 }
 
-// failed turns a failure of the state machine into an error.
+// failed converts a failure of the state machine to an error.
 func failed(f *logpb.Failure) *connect.Error {
 	info := &quotav1.ErrorInfo{
 		Reason: quotav1.Reason(f.Reason), Hint: hintFor(f.Reason, f.Hint), Quota: f.Quota, FenceCounter: f.FenceCounter, Budget: f.Budget,
@@ -132,20 +132,20 @@ func failed(f *logpb.Failure) *connect.Error {
 	return err
 }
 
-// ofBudget tells whether a reason is that callers share something. It is that of refusals and of errors.
+// ofBudget tells whether a reason is a used-up budget that callers share. Refusals and errors have the same two reasons.
 func ofBudget(reason quotav1.Reason) bool {
 	return reason == quotav1.Reason_REASON_CALLER_BUDGET || reason == quotav1.Reason_REASON_BUDGET_FULL
 }
 
-// retrySoon is when it is worth trying again after an election or a full queue, retryFullDisk when somebody may have made
-// room, retryBudget when something of a caller's may have ended.
+// When a retry is worthwhile: retrySoon after an election or a full queue, retryFullDisk when an operator may have made room, retryBudget
+// when something of the caller's may have ended.
 const (
 	retrySoon     = 250 * time.Millisecond
 	retryBudget   = time.Second
 	retryFullDisk = 5 * time.Second
 )
 
-// nodeError turns an error of the node into one of the API.
+// nodeError converts an error of the node to one of the API.
 func nodeError(err error) *connect.Error {
 	var notAccepted *raftnode.NotAcceptedError
 	var unknown *raftnode.UnknownError

@@ -15,26 +15,26 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// watchPath serves Watch as server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), for tools that know
-// HTTP only. An event's name is that of its kind, its data the Event as JSON. The last event of an index carries the index as its id, so
-// that Last-Event-ID resumes behind it; a bookmark is an id alone, which readers keep and do not show.
+// watchPath serves Watch as server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html), for tools that know HTTP
+// only. An event's name is its kind, its data the Event as JSON. The last event of an index has the index as its id, so that
+// Last-Event-ID resumes after it. A bookmark is only an id, which readers store and do not show.
 const watchPath = "/watch"
 
 // reconnectAfter is how long a reader waits before it connects again.
 const reconnectAfter = time.Second
 
-// Names of events that are none of the log's: they carry an ErrorInfo.
+// Names of events that do not come from the log. Their data is an ErrorInfo.
 const (
-	// eventCompacted says that events are missing before those that follow: read the state.
+	// eventCompacted says that events before the following ones are missing: the reader must read the state.
 	eventCompacted = "compacted"
-	// eventEnded is the last one: why the stream ends.
+	// eventEnded is the last event: why the stream ends.
 	eventEnded = "ended"
 )
 
 // serveWatch is Watch for GET.
 func (s *Server) serveWatch(w http.ResponseWriter, r *http.Request) {
 	started, known := time.Now(), requestOf(r.Context())
-	known.room.giveBack() // all of the request is read
+	known.room.giveBack() // the whole request has been read
 	err := s.watchEvents(w, r, known)
 	s.metrics.call(quotav1connect.QuotaServiceWatchProcedure, err, time.Since(started))
 }
@@ -57,7 +57,7 @@ func (s *Server) watchEvents(w http.ResponseWriter, r *http.Request, known *requ
 	subscription, err := s.node.Watch(req.FromIndex)
 	compacted := infoOf(apiError(err))
 	if compacted.GetReason() == quotav1.Reason_REASON_COMPACTED {
-		// A reader that is refused comes back for the same index, again and again. So it hears of it, and continues from now.
+		// A refused reader retries the same index, again and again. So it gets an event about it, and continues from now.
 		subscription, err = s.node.Watch(0)
 	}
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Server) watchEvents(w http.ResponseWriter, r *http.Request, known *requ
 	return err
 }
 
-// watchRequest reads what is asked for from a query, and where a reader that was there before goes on.
+// watchRequest reads the request from a query, and the index where a reconnecting reader resumes.
 func watchRequest(r *http.Request) (*quotav1.WatchRequest, error) {
 	query, err := queryOf(r, "quota_prefix", "holder", "from_index")
 	if err != nil {
@@ -106,14 +106,14 @@ func watchRequest(r *http.Request) (*quotav1.WatchRequest, error) {
 	return req, nil
 }
 
-// keptEvents is how much memory a stream keeps between two writes.
+// keptEvents bounds the memory that a stream keeps between two writes, in bytes.
 const keptEvents = 64 << 10
 
 // eventStream writes server-sent events.
 type eventStream struct {
 	to      http.ResponseWriter
 	flusher *http.ResponseController
-	// next is what is written with the next flush.
+	// next is what the next flush writes.
 	next bytes.Buffer
 }
 
@@ -133,16 +133,16 @@ func (e *eventStream) send(res *quotav1.WatchResponse) error {
 	return e.flush()
 }
 
-// eventName is a kind's name without its prefix, in lower case.
+// eventName returns a kind's name without its prefix, in lower case.
 func eventName(kind quotav1.EventKind) string {
 	return strings.ToLower(strings.TrimPrefix(kind.String(), "EVENT_KIND_"))
 }
 
-// add appends an event; its id is left out where it is empty.
+// add appends an event, without an id if that is empty.
 func (e *eventStream) add(id, name string, message proto.Message) {
 	data, err := protojson.Marshal(message)
 	if err != nil {
-		return // names and numbers of ours, so there is none
+		return // cannot happen: names and numbers are quotad's own
 	}
 	if id != "" {
 		fmt.Fprintf(&e.next, "id: %s\n", id)

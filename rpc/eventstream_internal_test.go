@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestEventStream_KeepsNoLargeBuffer: what one large message needed is not kept for as long as the stream is open.
+// TestEventStream_KeepsNoLargeBuffer: the buffer of one large message is not kept while the stream is open.
 func TestEventStream_KeepsNoLargeBuffer(t *testing.T) {
 	to := httptest.NewRecorder()
 	e := &eventStream{to: to, flusher: http.NewResponseController(to)}

@@ -11,20 +11,20 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// jsonType is the content type of JSON, that of Connect's errors among it.
+// jsonType is the content type of JSON, also of Connect's errors.
 const jsonType = "application/json"
 
-// plainError is an error of Connect in JSON, with what callers without protobuf need in one place.
+// plainError is an error of Connect in JSON, with the ErrorInfo in one place for callers without protobuf.
 type plainError struct {
 	Code    string `json:"code"`
 	Message string `json:"message,omitempty"`
-	// Error is the ErrorInfo. Connect has it only among the details, where its JSON is called debug.
+	// Error is the ErrorInfo. Connect has it only among the details, under the name debug.
 	Error   json.RawMessage   `json:"error"`
 	Details []json.RawMessage `json:"details,omitempty"`
 }
 
 // explain puts an error's ErrorInfo where callers without protobuf find it. Errors that connect makes itself have none: they get one.
-// What is no error of Connect stays as it is.
+// Other bodies stay as they are.
 func explain(body []byte) []byte {
 	var e plainError
 	if json.Unmarshal(body, &e) != nil || e.Code == "" || e.Error != nil {
@@ -65,13 +65,13 @@ func infoOfCode(code string) *quotav1.ErrorInfo {
 func infoJSON(info *quotav1.ErrorInfo) json.RawMessage {
 	text, err := protojson.Marshal(info)
 	if err != nil {
-		return json.RawMessage("null") // hints are ours, and UTF-8
+		return json.RawMessage("null") // cannot happen: hints are quotad's own, in UTF-8
 	}
 	return text
 }
 
-// unfit returns the body of a refusal that connect gives without one: of a content type or a method that a call does not have. nil: it
-// is none.
+// unfit returns the body of a refusal that connect sends without one: of a content type or a method that a call does not support. It
+// returns nil for other answers.
 func (w *answerWriter) unfit(status int) []byte {
 	header := w.Header()
 	if header.Get("Content-Type") != "" || status != http.StatusUnsupportedMediaType && status != http.StatusMethodNotAllowed {

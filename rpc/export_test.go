@@ -15,7 +15,8 @@ import (
 // Audited are the calls that leave a line in the log.
 func Audited() []string { return slices.Sorted(maps.Keys(audited)) }
 
-// OfOperators, OfHolding and TakesMore are the calls that admission tells apart; NotOfOperators those that the operators' port leaves out.
+// OfOperators, OfHolding and TakesMore are the calls that admission tells apart; NotOfOperators those that the operators' port does not
+// serve.
 func OfOperators() map[string]bool { return ofOperators }
 
 // OfHolding see OfOperators.
@@ -27,7 +28,7 @@ func TakesMore() map[string]bool { return takesMore }
 // NotOfOperators see OfOperators.
 func NotOfOperators() map[string]bool { return notOfOperators }
 
-// AlwaysBusy has a server find its processors busy, whatever they do.
+// AlwaysBusy makes a server find its processors busy, whatever they do.
 func AlwaysBusy(c *Config) {
 	began := time.Now()
 	c.clocks = func() processor.Clocks {
@@ -35,15 +36,15 @@ func AlwaysBusy(c *Config) {
 	}
 }
 
-// NeverBusy has a server find its processors idle, whatever else the machine does.
+// NeverBusy makes a server find its processors idle, whatever else the machine does.
 func NeverBusy(c *Config) {
 	c.clocks = func() processor.Clocks { return processor.Clocks{} }
 }
 
-// Await is await, for tests of what only happens between two steps.
+// Await is await, for tests of states that exist only between two steps.
 var Await = (*Server).await
 
-// Taken answers a take of anybody's that was granted a lease.
+// Taken makes the answer to a take without a token that was granted a lease.
 func Taken(ctx context.Context, s *Server, lease *quotav1.Lease) error {
 	who := anybody.at(accountOfAddress(""))
 	_, err := s.taken(context.WithValue(ctx, requestKey{}, &request{who: who, received: time.Now(), header: http.Header{}}), lease)

@@ -15,8 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// exposition serves metrics in Prometheus' text format. They are gathered and written out once a second at most, however many ask: all
-// who ask meanwhile get the same bytes.
+// exposition serves metrics in Prometheus' text format. It gathers and formats them at most once a second: requests in between get the
+// same bytes.
 type exposition struct {
 	from http.Handler
 	last atomic.Pointer[metricsPage]
@@ -24,7 +24,7 @@ type exposition struct {
 	gathering sync.Mutex
 }
 
-// metricsPage is what metrics were at one moment.
+// metricsPage holds the metrics of one moment.
 type metricsPage struct {
 	at     time.Time
 	status int
@@ -54,7 +54,7 @@ func (e *exposition) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// current returns the metrics, no older than healthEvery and the time of one look: a request that comes during a look gets what is known.
+// current returns the metrics, at most as old as healthEvery plus one gathering: a request during a gathering gets the last page.
 func (e *exposition) current() *metricsPage {
 	known := e.last.Load()
 	switch {
@@ -80,7 +80,7 @@ func (e *exposition) gather() *metricsPage {
 	page.packed = sync.OnceValue(func() []byte {
 		var packed bytes.Buffer
 		to := gzip.NewWriter(&packed)
-		_, _ = to.Write(page.plain) // a buffer takes everything
+		_, _ = to.Write(page.plain) // a buffer never fails
 		_ = to.Close()
 		return packed.Bytes()
 	})
@@ -101,7 +101,7 @@ func acceptsGzip(r *http.Request) bool {
 	return false
 }
 
-// keptAnswer keeps an answer as a page.
+// keptAnswer stores an answer in a page.
 type keptAnswer struct {
 	page *metricsPage
 	body bytes.Buffer

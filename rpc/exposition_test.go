@@ -16,8 +16,8 @@ import (
 	"github.com/quotad/quotad/rpc"
 )
 
-// TestMetrics_GatheredOnceASecond: a flood of requests gathers metrics no more often than health is judged, and another address has them
-// meanwhile without a token.
+// TestMetrics_GatheredOnceASecond: a flood of requests gathers metrics no more often than health is checked. Meanwhile another address
+// gets them without a token.
 func TestMetrics_GatheredOnceASecond(t *testing.T) {
 	var gathered atomic.Int64
 	n, _ := guarded(t, func(c *rpc.Config) {
@@ -56,7 +56,7 @@ func TestMetrics_GatheredOnceASecond(t *testing.T) {
 	eventually(t, "the flood is served often", func() bool { return asked.Load() > 50*gathered.Load() })
 }
 
-// TestMetrics_Packed are the same for those who ask for gzip, and refuse it.
+// TestMetrics_Packed: metrics are the same for requests that accept gzip and for those that refuse it.
 func TestMetrics_Packed(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	for accepts, packed := range map[string]bool{"gzip": true, "deflate, gzip;q=0.5": true, "gzip;q=0": false, "br": false, "": false} {

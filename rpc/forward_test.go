@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestACallIsHandedOnOnce: what comes from another node, or asks not to be handed on, is told who leads instead.
+// TestACallIsHandedOnOnce: a call that another node forwarded, or that asks not to be forwarded, gets the name of the leader instead.
 func TestACallIsHandedOnOnce(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -45,7 +45,7 @@ func TestACallIsHandedOnOnce(t *testing.T) {
 	})
 }
 
-// TestNoLeaderIsSaidInTime: a caller with little patience hears that nothing happened before it gives up.
+// TestNoLeaderIsSaidInTime: a caller with a short deadline learns before it that nothing happened.
 func TestNoLeaderIsSaidInTime(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -53,7 +53,7 @@ func TestNoLeaderIsSaidInTime(t *testing.T) {
 		n.kill()
 	}
 	eventually(t, "there is no leader", func() bool { id, _, _ := nodes[0].node.Leader(); return id == "" })
-	// The node is told of little patience; this test has more, for an answer that is late on a busy machine.
+	// The node gets a short deadline; this test waits longer, for an answer that is late on a busy machine.
 	_, body := postOnce(t, nodes[0].url, "/quota.v1.AdminService/DeleteQuota", `{"name":"a"}`,
 		"Connect-Protocol-Version", "1", "Connect-Timeout-Ms", "1500")
 	if !strings.Contains(body, `"REASON_NO_LEADER"`) || !strings.Contains(body, `"notAccepted":true`) || strings.Contains(body, `"leader"`) ||
@@ -62,14 +62,14 @@ func TestNoLeaderIsSaidInTime(t *testing.T) {
 	}
 }
 
-// TestHandedOnErrorsAreTheLeaders: status, reason, hint and headers of an answer do not depend on the node that is asked.
+// TestHandedOnErrorsAreTheLeaders: status, reason, hint and headers of an answer do not depend on the node that is called.
 func TestHandedOnErrorsAreTheLeaders(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
-	leader, follower := leaderAndFollower(t, nodes) // should leadership move, one of them forwards all the same
+	leader, follower := leaderAndFollower(t, nodes) // if leadership moves, one of them still forwards
 	for name, body := range map[string]string{
 		"an unknown quota": `{"holder":"a","items":[{"quota":"nowhere"}]}`,
 		"a refusal":        `{"holder":"a","items":[{"quota":"t/core","amount":11}]}`,
@@ -108,14 +108,14 @@ func TestARefusalAs429(t *testing.T) {
 			t.Errorf("%d, Retry-After %v, exactly %v", res.StatusCode, after, exact)
 		}
 	}
-	// A Consume that is refused says so in the same way.
+	// A refused Consume answers in the same way.
 	if status, body := post(t, nodes[0].url, reservePath, all, rpc.HeaderRefusalStatus, "200"); status != http.StatusOK || !strings.Contains(body, "refusal") {
 		t.Errorf("%d %s", status, body)
 	}
 }
 
-// TestACallerNoticesNoLostLeader: a look through a node whose leader is gone is answered by the next leader. Where the others take longer to
-// elect one than a call is held, the caller hears so no sooner than that, and asks again.
+// TestACallerNoticesNoLostLeader: the next leader answers a read through a node whose leader is gone. If the election takes longer than a
+// call is held, the caller learns so no sooner than that, and asks again.
 func TestACallerNoticesNoLostLeader(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -139,7 +139,7 @@ func TestACallerNoticesNoLostLeader(t *testing.T) {
 	t.Fatal("the two others elected no leader")
 }
 
-// TestTheCallersDeadlineTravels: a wait that is handed on ends when its caller's time is up, and leaves the queue.
+// TestTheCallersDeadlineTravels: a forwarded wait ends at its caller's deadline, and leaves the queue.
 func TestTheCallersDeadlineTravels(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)

@@ -23,7 +23,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// form is a way to send a message: its content type and where its packing is named.
+// form is a way to send a message: its content type, and the header that names its compression.
 type form struct {
 	contentType, encodingHeader string
 	enveloped                   bool
@@ -49,7 +49,7 @@ func (f form) body(message []byte, packed bool) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message))), message...) //nolint:gosec // a few MiB
 }
 
-// sendForm sends one request and reads its whole answer, within a time. It returns its status, 0 where the connection ended without one.
+// sendForm sends one request and reads its whole answer, within a minute. It returns its status, 0 if the connection ended without one.
 func sendForm(t *testing.T, client *http.Client, method, url string, f form, packed bool, body io.Reader) int {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -76,7 +76,7 @@ func sendForm(t *testing.T, client *http.Client, method, url string, f form, pac
 	return res.StatusCode
 }
 
-// clients speak HTTP/1.1 and HTTP/2.
+// clients returns a client for HTTP/1.1 and one for HTTP/2.
 func clients(t *testing.T) []*http.Client {
 	t.Helper()
 	h1 := &http.Client{Transport: &http.Transport{}}
@@ -90,14 +90,14 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
-// mostForOne is how much one request may make a node allocate, wide: several times the largest message.
+// mostForOne generously bounds what one request may make a node allocate, in bytes: several times the largest message.
 const mostForOne = 64 << 20
 
-// bombed sends a path what unpacks to a thousand times as much, in each form, and what is large without that.
+// bombed sends to a path, in each form, a message that decompresses to a thousand times its size, and a large one without compression.
 func bombed(t *testing.T, url, path string, bomb []byte, as []form, by ...*http.Client) {
 	t.Helper()
 	plain := make([]byte, 5<<20)
-	if testing.Short() { // with the race detector megabytes take their time
+	if testing.Short() { // with the race detector megabytes take long
 		plain = plain[:1<<20]
 	}
 	for _, client := range by {
@@ -118,7 +118,7 @@ func bombed(t *testing.T, url, path string, bomb []byte, as []form, by ...*http.
 	}
 }
 
-// TestBombs_WithoutAToken: what anybody may call takes no more memory for a bomb than for anything else.
+// TestBombs_WithoutAToken: calls that need no token take no more memory for a bomb than for anything else.
 func TestBombs_WithoutAToken(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	bomb, by := bombOf(t, 128), clients(t)
@@ -130,8 +130,8 @@ func TestBombs_WithoutAToken(t *testing.T) {
 	}
 }
 
-// TestRoutes_AreBounded: each path that is served takes a bounded body in a bounded time, in each form and by each method; and each call
-// of each schema is among them.
+// TestRoutes_AreBounded: each served path takes a bounded body in a bounded time, in each form and by each method. Each call of each
+// schema is among the paths.
 func TestRoutes_AreBounded(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpc.Config) { c.ReadBody = 100 * time.Millisecond })[0]
 	routes := rpc.Routes(n.server)
@@ -179,7 +179,7 @@ func TestRoutes_BoundHeaderFields(t *testing.T) {
 	}
 }
 
-// trickle is a body that never ends, and of which next to nothing comes.
+// trickle is a body that never ends, and arrives very slowly.
 type trickle struct{ done <-chan struct{} }
 
 // Read implements io.Reader.
@@ -192,13 +192,13 @@ func (b trickle) Read(p []byte) (int, error) {
 	}
 }
 
-// TestRoutes_EndSlowBodies: by whichever method and whatever path, a body that trickles ends.
+// TestRoutes_EndSlowBodies: whatever the method and the path, a body that trickles ends.
 func TestRoutes_EndSlowBodies(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpc.Config) { c.ReadBody = 100 * time.Millisecond })[0]
 	ends := make(chan int)
 	count := 0
 	for path, limits := range rpc.Routes(n.server) { // in any order
-		if limits.Endless { // as long as it goes on coming
+		if limits.Endless { // as long as it keeps arriving
 			continue
 		}
 		if strings.HasSuffix(path, "/") {
@@ -221,7 +221,7 @@ func TestRoutes_EndSlowBodies(t *testing.T) {
 	}
 }
 
-// TestPages_TakeNoBody: what is only looked at answers GET and HEAD, and nothing with a body.
+// TestPages_TakeNoBody: pages answer GET and HEAD, and nothing with a body.
 func TestPages_TakeNoBody(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	for _, client := range clients(t) {
@@ -240,7 +240,7 @@ func TestPages_TakeNoBody(t *testing.T) {
 	}
 }
 
-// TestAnswers_LeaveNoBodyBehindAsRequests: what is left of a body that was refused before its end is never served as a request of its own.
+// TestAnswers_LeaveNoBodyBehindAsRequests: the rest of a body that was refused before its end is never served as a request of its own.
 func TestAnswers_LeaveNoBodyBehindAsRequests(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	const smuggled = "GET /livez HTTP/1.1\r\nHost: b\r\n\r\n"
@@ -248,7 +248,7 @@ func TestAnswers_LeaveNoBodyBehindAsRequests(t *testing.T) {
 	for path := range rpc.Routes(n.server) { // in any order
 		for _, size := range []int{2 << 10, 300 << 10, 6 << 20} {
 			if testing.Short() && size > 1<<20 && rand.IntN(4) > 0 {
-				continue // of the longest, those of some paths in each run
+				continue // of the longest bodies, only some paths in each run
 			}
 			conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
 			if err != nil {

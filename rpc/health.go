@@ -16,13 +16,13 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// serveLive says that the process lives. It needs no leader: a node that waits for its majority must not be killed.
+// serveLive reports that the process lives. It needs no leader: a node that waits for its majority must not be killed.
 func (s *Server) serveLive(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	_, _ = fmt.Fprintln(w, "[+]process ok")
 }
 
-// serveReady says whether the node can serve, check by check. ?exclude=NAME leaves one out.
+// serveReady reports whether the node can serve, check by check. ?exclude=NAME leaves one out.
 func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	excluded := r.URL.Query()["exclude"]
 	var text strings.Builder
@@ -45,7 +45,7 @@ func (s *Server) serveReady(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprint(w, text.String())
 }
 
-// checks are what readiness depends on.
+// checks returns the checks that readiness depends on.
 func (s *Server) checks() []raftnode.Check {
 	checks := s.health.checks(s)
 	if s.isDraining() {
@@ -54,25 +54,25 @@ func (s *Server) checks() []raftnode.Check {
 	return checks
 }
 
-// healthEvery is how often health is judged at most, however many ask.
+// healthEvery is the shortest time between two checks of health, however many requests ask for it.
 const healthEvery = time.Second
 
-// health is what all who ask for it share: the checks as they last were, and those who want to hear of a change.
+// health is what all requests for it share: the last checks, and the watchers of changes.
 type health struct {
 	mu   sync.Mutex
 	last []raftnode.Check
 	at   time.Time
-	// looking is set while a caller looks anew: that may take as long as a leader does not answer.
+	// looking is set while a caller checks again, which may take as long as a leader does not answer.
 	looking bool
 
 	watchMu  sync.Mutex
 	watchers map[*func()]struct{}
-	// stop ends the goroutine that looks for changes; nil while nobody watches.
+	// stop ends the goroutine that checks for changes; nil without watchers.
 	stop chan struct{}
 }
 
-// checks returns the node's checks, no older than healthEvery and the time of one look: who asks while another one looks gets those that
-// are known.
+// checks returns the node's checks, at most as old as healthEvery plus the time of one check. A caller that arrives during a check gets
+// the previous result.
 func (h *health) checks(s *Server) []raftnode.Check {
 	if last, known := h.known(); known {
 		return last
@@ -85,7 +85,7 @@ func (h *health) checks(s *Server) []raftnode.Check {
 	return checks
 }
 
-// known returns the checks as they last were, or says that the caller is to look.
+// known returns the last checks, or false if the caller must check again.
 func (h *health) known() (last []raftnode.Check, known bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -102,7 +102,7 @@ func (h *health) looked() {
 	h.looking = false
 }
 
-// watch calls onChange when the health may have changed, until stop is called. All who watch share one ticker.
+// watch calls onChange when the health may have changed, until stop is called. All watchers share one ticker.
 func (h *health) watch(s *Server, onChange func()) (stop func()) {
 	h.watchMu.Lock()
 	defer h.watchMu.Unlock()
@@ -125,7 +125,7 @@ func (h *health) watch(s *Server, onChange func()) (stop func()) {
 	}
 }
 
-// tick looks for changes until it is stopped.
+// tick checks for changes until it is stopped.
 func (h *health) tick(s *Server, stop <-chan struct{}) {
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
@@ -137,7 +137,7 @@ func (h *health) tick(s *Server, stop <-chan struct{}) {
 			return
 		}
 		is := s.healthy()
-		if is == was && !first { // at first: whoever came between a change and the first look
+		if is == was && !first { // at first always: a watcher may have come between a change and the first check
 			continue
 		}
 		was = is
@@ -149,12 +149,12 @@ func (h *health) tick(s *Server, stop <-chan struct{}) {
 	}
 }
 
-// healthy tells whether all checks are good.
+// healthy tells whether all checks pass.
 func (s *Server) healthy() bool {
 	return !slices.ContainsFunc(s.checks(), func(c raftnode.Check) bool { return !c.OK })
 }
 
-// grpcHealth answers gRPC's health protocol, for the whole node and each service, with what /readyz says.
+// grpcHealth answers gRPC's health protocol, for the whole node and each service, as /readyz does.
 type grpcHealth struct{ s *Server }
 
 // Check implements grpchealth.Checker.
@@ -178,7 +178,7 @@ func (h grpcHealth) Watch(ctx context.Context, req *grpchealth.CheckRequest, onC
 	return h.s.health.watch(h.s, onChange), nil
 }
 
-// untilDrained ends what a handler streams when the node drains.
+// untilDrained ends a handler's stream when the node drains.
 func (s *Server) untilDrained(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := s.untilDrain(r.Context())

@@ -12,7 +12,7 @@ import (
 	"connectrpc.com/grpchealth"
 )
 
-// TestHealthWatchers_HearOfChanges: all of many, over one shared look.
+// TestHealthWatchers_HearOfChanges: all of many watchers learn of a change, through one shared check.
 func TestHealthWatchers_HearOfChanges(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	n.kill()
@@ -58,8 +58,8 @@ func TestHealthWatchers_HearOfChanges(t *testing.T) {
 	ended.Wait()
 }
 
-// TestReady_TellsWhereCallersAreFailed: a node that has no majority any more, and answers every caller that it knows no leader, says so; one
-// whose callers are refused for what they sent does not.
+// TestReady_TellsWhereCallersAreFailed: a node without a majority, which answers every caller that no leader is known, is unready. One
+// whose callers are refused for their input is ready.
 func TestReady_TellsWhereCallersAreFailed(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -6,9 +6,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// hints translates hints and advice of the state machine, by reason. They are part of its results, and a node that applies the same entries
-// must make the same results, by which recorded histories are compared: so a text is improved here, and not there. Names and numbers
-// within a text stay.
+// hints rewrites hints and advice of the state machine, by reason. They are part of its results: nodes that apply the same entries must
+// make the same results, and recorded histories are compared by them. So a text is improved here and not there. Names and numbers within
+// a text stay.
 var hints = map[logpb.Reason]*strings.Replacer{ //nolint:exhaustive // other texts stay as they are
 	logpb.Reason_REASON_STALE_FENCE: strings.NewReplacer(
 		"stop using it and reserve anew", "stop using it and reserve again",
@@ -35,7 +35,7 @@ var forgetTasks = strings.NewReplacer(
 	"forget shelved tasks that are no longer needed; done tasks are forgotten after 7 days by default",
 )
 
-// hintFor returns the text for callers of a hint of the state machine.
+// hintFor returns a hint of the state machine in its wording for callers.
 func hintFor(reason logpb.Reason, text string) string {
 	if replacer, ok := hints[reason]; ok {
 		return replacer.Replace(text)

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// story is a state machine that commands are done on, two seconds apart.
+// story is a state machine that applies commands two seconds apart.
 type story struct {
 	machine *fsm.Machine
 	entries uint64
@@ -60,13 +60,13 @@ func storyBegin(task string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_BeginTask{BeginTask: &logpb.BeginTask{Task: task, Holder: "h", MaxFailures: 1}}}
 }
 
-// later returns a command behind so many others that change nothing.
+// later returns a command after n others that change nothing.
 func later(n int, c *logpb.Command) []*logpb.Command {
 	return append(slices.Repeat([]*logpb.Command{storyQuotas()}, n), c)
 }
 
-// TestHint_TranslatesWhatTheStateMachineSays: each text is what a caller gets for a result of the state machine, so that a text that
-// changes there is noticed here.
+// TestHint_TranslatesWhatTheStateMachineSays: each text is what a caller gets for a result of the state machine. A text that changes
+// there is noticed here.
 func TestHint_TranslatesWhatTheStateMachineSays(t *testing.T) {
 	end := func(fence uint64) *logpb.Command {
 		return &logpb.Command{Kind: &logpb.Command_EndTask{EndTask: &logpb.EndTask{

@@ -22,15 +22,15 @@ const (
 	defaultReadBody = 10 * time.Second
 	defaultWrite    = 30 * time.Second
 	maxHeader       = 16 << 10
-	maxFields       = 100   // of a header, repeated ones too, where clients and proxies send thirty: a short one takes many times its bytes
-	maxStreams      = 1_000 // calls on one connection: a client has hundreds that wait, and its budget bounds them
+	maxFields       = 100   // of a header, repeated ones too; clients and proxies send thirty. A short field takes many times its bytes
+	maxStreams      = 1_000 // calls on one connection: a client has hundreds of waiting ones, and its budget bounds them
 	idleTimeout     = 120 * time.Second
 	readHeaderIn    = 5 * time.Second
 	keepAlive       = 15 * time.Second
 )
 
-// What a connection of HTTP/2 buffers of bodies that nobody has read yet. It is in no budget: a call that waits for its turn has not read
-// its body, and a node has thousands of connections. Two whole streams fill it, so that one stalled body leaves room for the others. A
+// Bytes that an HTTP/2 connection buffers of unread bodies. No budget covers them: a call that waits for its turn has not read its body,
+// and a node has thousands of connections. Two whole streams fill the buffer, so that one stalled body leaves room for the others. A
 // frame is read into a buffer of its length before anything is known of it.
 const (
 	receivePerConnection = 128 << 10
@@ -38,9 +38,8 @@ const (
 	receivePerFrame      = 16 << 10
 )
 
-// NewHTTPServer makes a server for HTTP/1.1 and HTTP/2, without TLS as well, whose slow and idle clients are bounded.
-// Reading a body and writing each piece of an answer have deadlines of their own (Server.Handler); those of the server
-// would end streams and waits.
+// NewHTTPServer makes a server for HTTP/1.1 and HTTP/2, with or without TLS, that bounds slow and idle clients. Reading a body and
+// writing each piece of an answer have deadlines of their own (Server.Handler): the server's deadlines would end streams and waits.
 func NewHTTPServer(handler http.Handler, conf *tls.Config, logger hclog.Logger) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -57,8 +56,8 @@ func NewHTTPServer(handler http.Handler, conf *tls.Config, logger hclog.Logger) 
 	}
 }
 
-// boundedBody says in typed errors what is wrong with a body, and lifts its deadline when it was read: the connection is
-// watched on while the call is under way.
+// boundedBody returns typed errors for a faulty body. It removes the deadline once the body is read, because the server still reads from
+// the connection while the call is in flight.
 type boundedBody struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -66,7 +65,7 @@ type boundedBody struct {
 	// rolling gives each read a deadline of its own.
 	rolling bool
 	lifted  bool
-	// room, if set, is what the body takes of the budget of request bytes; declared is how much of the body is still to come, below 0: unknown.
+	// room, if set, is the body's part of the budget of request bytes. declared is how many bytes are still to come; below 0: unknown.
 	room     *requestBytes
 	declared int64
 }
@@ -106,7 +105,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// read reads what there is room for.
+// read takes room for the next bytes and reads them.
 func (b *boundedBody) read(p []byte) (int, error) {
 	if b.room == nil {
 		return b.ReadCloser.Read(p)
@@ -125,30 +124,29 @@ func (b *boundedBody) read(p []byte) (int, error) {
 	return n, err
 }
 
-// statusHeader carries a status of HTTP that Connect's code alone does not give from an error to answerWriter.
+// statusHeader carries an HTTP status from an error to answerWriter, where Connect's code alone does not give it.
 const statusHeader = "Quotad-Status"
 
-// answerWriter gives each piece of an answer a deadline: a caller that does not read ends its call. It answers with status 413
-// what Connect would with 429: what is too large is not to be sent again. It explains errors in JSON (explain). And it ends the
-// connection of HTTP/1 behind an answer that was given before the whole body was read: what is left of the body must never be taken
-// for a request.
+// answerWriter gives each piece of an answer a deadline: a caller that does not read ends its call. It answers too large requests with
+// status 413 instead of Connect's 429, because a retry is useless. It explains errors in JSON (explain). On HTTP/1 it closes the
+// connection after an answer that was sent before the whole body was read. Otherwise the rest of the body could be taken for a request.
 type answerWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	within  time.Duration
-	// body is that of a request of HTTP/1; nil: it has none.
+	// body is the body of an HTTP/1 request; nil if it has none.
 	body  *watchedBody
 	begun bool
-	// turn, if set, is charged with what is written.
+	// turn, if set, is charged for what is written.
 	turn *processor.Call
-	// gathering leaves what is written until a later Flush.
+	// gathering buffers writes until a later Flush.
 	gathering bool
-	// contentType is the request's. failed says that what is written next is the body of an error in JSON.
+	// contentType is the request's. failed says that the next write is the body of an error in JSON.
 	contentType string
 	failed      bool
 }
 
-// watchedBody knows whether it was read to its end.
+// watchedBody records whether it was read to its end.
 type watchedBody struct {
 	io.ReadCloser
 	ended bool
@@ -161,7 +159,7 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// begin is called before anything of an answer is written.
+// begin runs before each piece of an answer is written.
 func (w *answerWriter) begin() {
 	if !w.begun && w.body != nil && !w.body.ended {
 		w.Header().Set("Connection", "close")

@@ -39,14 +39,14 @@ func zipped(t *testing.T, text []byte) []byte {
 	return packed.Bytes()
 }
 
-// bombOf is gzip that unpacks to so many MiB of zeros. Its members are one and the same: to pack all of it takes longer than all that is
-// done with it.
+// bombOf returns gzip that decompresses to so many MiB of zeros. It repeats one member: to compress everything would take longer than its
+// use.
 func bombOf(t *testing.T, mebibytes int) []byte {
 	t.Helper()
 	return bytes.Repeat(zipped(t, make([]byte, 1<<20)), mebibytes)
 }
 
-// TestBodiesThatCannotBeRead: whatever a body is, the answer is a typed error in the form that the caller speaks.
+// TestBodiesThatCannotBeRead: whatever the body, the answer is a typed error in the caller's protocol.
 func TestBodiesThatCannotBeRead(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	good := []byte(`{"holder":"a","items":[{"quota":"nowhere"}]}`)
@@ -96,8 +96,8 @@ func h2c(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// TestSlowBodiesAreCutOff: a body that does not come ends with a typed error over both versions of HTTP, in the time
-// that the server has for it.
+// TestSlowBodiesAreCutOff: a body that does not arrive ends with a typed error over both versions of HTTP, within the server's time for
+// it.
 func TestSlowBodiesAreCutOff(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpc.Config) { c.ReadBody = 100 * time.Millisecond })[0]
 	h1 := &http.Client{Transport: &http.Transport{}}
@@ -127,7 +127,7 @@ func TestSlowBodiesAreCutOff(t *testing.T) {
 	}
 }
 
-// TestCutOffBody: a caller that goes away in the middle of its body does nothing, and the server lives.
+// TestCutOffBody: a caller that disconnects in the middle of its body changes nothing, and the server continues.
 func TestCutOffBody(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -157,8 +157,7 @@ func TestCutOffBody(t *testing.T) {
 	}
 }
 
-// TestStreamsOutliveTheTimeouts: a stream and a wait go on for longer than any of the timeouts for headers, bodies and
-// idle connections.
+// TestStreamsOutliveTheTimeouts: a stream and a wait last longer than any of the timeouts for headers, bodies and idle connections.
 func TestStreamsOutliveTheTimeouts(t *testing.T) {
 	const short = 100 * time.Millisecond
 	n := newNodes(t, 1, func(c *rpc.Config) { c.ReadBody = short })[0]
@@ -194,8 +193,8 @@ func TestStreamsOutliveTheTimeouts(t *testing.T) {
 	}
 }
 
-// TestConnections_SilentOnesMakeRoom: while many more silent connections are held than there is room for, a new one is served, and those on
-// which a caller was let in stay.
+// TestConnections_SilentOnesMakeRoom: while many more silent connections are open than there is room for, a new one is served. Those on
+// which a caller was admitted stay.
 func TestConnections_SilentOnesMakeRoom(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	listener, err := rpc.Listen("127.0.0.1:0", 100)
@@ -203,7 +202,7 @@ func TestConnections_SilentOnesMakeRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	server := rpc.NewHTTPServer(n.server.Handler(), nil, hclog.NewNullLogger())
-	server.ReadHeaderTimeout = time.Hour // silence alone ends none
+	server.ReadHeaderTimeout = time.Hour // silence alone closes none
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	url := "http://" + listener.Addr().String()
@@ -246,7 +245,8 @@ func TestConnections_SilentOnesMakeRoom(t *testing.T) {
 	}
 }
 
-// TestConnections_OfOneCallerLeaveRoom: a caller that holds connections under way is refused by name beyond its part, and others are not.
+// TestConnections_OfOneCallerLeaveRoom: a caller that keeps its connections busy is refused beyond its part, with the budget's name.
+// Others are not.
 func TestConnections_OfOneCallerLeaveRoom(t *testing.T) {
 	n, secrets := guarded(t, func(*rpc.Config) {})
 	listener, err := rpc.Listen("127.0.0.1:0", 60)
@@ -275,7 +275,7 @@ func TestConnections_OfOneCallerLeaveRoom(t *testing.T) {
 			t.Fatalf("beyond its part: %v", err)
 		}
 	}
-	if held != 21 { // half of what is neither strangers' nor the operators'
+	if held != 21 { // half of the part that is neither strangers' nor the operators'
 		t.Errorf("%d connections of one caller", held)
 	}
 	for _, name := range []string{"other", "operator"} {
@@ -285,7 +285,7 @@ func TestConnections_OfOneCallerLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestNewHTTPServer_StrangersDoNotFillTheLog: however many handshakes of an address fail, the server logs that once in a while.
+// TestNewHTTPServer_StrangersDoNotFillTheLog: however many handshakes of an address fail, the server logs that once per interval.
 func TestNewHTTPServer_StrangersDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	secured := httptest.NewTLSServer(http.NotFoundHandler())

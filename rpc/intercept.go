@@ -18,14 +18,14 @@ import (
 // maxCall bounds every unary call, waits included.
 const maxCall = maxWait + 30*time.Second
 
-// interceptors are what every call passes that was admitted (Server.admitted), the outermost first: count and time it, write down what
-// operators do, find room for its answer, and only then whether it could be read.
+// interceptors apply to every admitted call (Server.admitted), the outermost first: count and time the call, log operators' calls, take
+// room for the answer, and refuse a message that could not be decoded.
 func (s *Server) interceptors() []connect.Interceptor {
 	return []connect.Interceptor{measuring{s}, auditing{s, new(raftnode.LoggedLines)}, answering(), decoding{}}
 }
 
-// answering finds room for answers: who does not read what it asked for would fill the memory. What a call did that does not only read is
-// done, and it is answered whatever room there is.
+// answering takes room for answers: callers that do not read theirs would fill the memory. A call with side effects has taken effect, so
+// it is answered even without room.
 func answering() connect.UnaryInterceptorFunc {
 	return func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -78,7 +78,7 @@ func (m measuring) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 	}
 }
 
-// identify says who calls.
+// identify finds the caller of a request. It fails for a missing or unknown token.
 func (s *Server) identify(ctx context.Context, header http.Header, peer string) (context.Context, error) {
 	received := time.Now()
 	who, err := s.config.Tokens.identify(header.Get("Authorization"))
@@ -91,7 +91,7 @@ func (s *Server) identify(ctx context.Context, header http.Header, peer string) 
 	return context.WithValue(ctx, requestKey{}, &request{who: who, received: received, header: header, budget: who.account}), nil
 }
 
-// recovered turns a handler's panic into a typed error. A panic of the state machine is elsewhere, and stops the node.
+// recovered turns a handler's panic into a typed error. A panic of the state machine happens elsewhere, and stops the node.
 func (s *Server) recovered(_ context.Context, spec connect.Spec, _ http.Header, cause any) error {
 	s.metrics.panics.Inc()
 	s.logger.Error("panic in the handler of a call", "procedure", spec.Procedure, "cause", cause, "stack", string(debug.Stack()))

@@ -16,7 +16,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// longLease is a lease on 64 quotas with names of 200 bytes, the largest that there is.
+// longLease makes a lease on 64 quotas with names of 200 bytes: no lease is larger.
 func longLease(t *testing.T, n *testNode) *quotav1.Lease {
 	t.Helper()
 	const quotas = 64
@@ -38,16 +38,16 @@ func longLease(t *testing.T, n *testNode) *quotav1.Lease {
 	return granted.GetLease()
 }
 
-// TestTheLargestAnswer is of a Batch that names 64 quotas with names of 200 bytes in each result, where a caller may have that much memory.
-// One whose answer was too large would have had its effect, and its caller would not know which. A third of what a Batch may have tells how
-// large the whole would be.
+// TestTheLargestAnswer: a Batch that names 64 quotas with names of 200 bytes in each result is answered, where a caller may have that
+// much memory. If the answer were too large, the Batch would have taken effect and its caller would not know what it did. A third of the
+// largest Batch shows how large the whole would be.
 func TestTheLargestAnswer(t *testing.T) {
 	const quotas, commands, most = 64, 1400, 4096
 	n := newNodes(t, 1, func(c *rpc.Config) { c.RequestBytes = 2 << 30 })[0]
 	granted := longLease(t, n)
 	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, connect.WithAcceptCompression("gzip", nil, nil))
 	batch := &quotav1.BatchRequest{Commands: make([]*quotav1.Command, commands)}
-	for i := range batch.Commands { // the same operation again and again is answered as at first
+	for i := range batch.Commands { // a repeated operation gets its first answer again
 		batch.Commands[i] = &quotav1.Command{Kind: &quotav1.Command_Consume{Consume: &quotav1.ConsumeRequest{
 			Lease: granted.Id, Fence: granted.Fence, Op: 1,
 		}}}

@@ -8,13 +8,13 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// listLeases makes a page of leases that the caller may see. A page may be short, even empty, and not the last.
+// listLeases makes a page of leases that the caller may see. A page may be short, or even empty, without being the last one.
 func (s *Server) listLeases(
 	state *fsm.State, clock fsm.Clock, r *request, at raftnode.Position, req *quotav1.ListLeasesRequest,
 ) *quotav1.ListLeasesResponse {
 	after, _ := parsePage(req.PageToken)
 	res := &quotav1.ListLeasesResponse{Meta: s.meta(r, at)}
-	present := s.node.Clock() // what is left is told by it: a lease may end with the next entry
+	present := s.node.Clock() // remaining times count from it: a lease may end with the next entry
 	present.Now = max(present.Now, clock.Now)
 	filter := fsm.LeaseFilter{Holder: req.Holder, Quota: req.Quota, Shown: r.who.covers}
 	views, next := state.LeasePage(filter, after, pageSize(req.PageSize), clock)

@@ -21,7 +21,7 @@ func dialFrom(t *testing.T, from string, to *Listener) net.Conn {
 	return c
 }
 
-// listenFor is a listener for 50 connections, ten of them strangers', that waits for so long before a silent one makes room.
+// listenFor makes a listener for 50 connections, ten of them strangers'. A silent connection makes room after settleIn.
 func listenFor(t *testing.T, settleIn time.Duration) *Listener {
 	t.Helper()
 	tcp, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -34,10 +34,10 @@ func listenFor(t *testing.T, settleIn time.Duration) *Listener {
 	return l
 }
 
-// TestListener_ABurstKeepsNobodyWaiting: of many connections that one address opens at once the first ones stay, as the client is about to
-// use one of them; those without room wait, and a connection of another address passes them.
+// TestListener_ABurstKeepsNobodyWaiting: of many connections that one address opens at once the first ones stay, because the client is
+// about to use one of them. Those without room wait, and a connection of another address overtakes them.
 func TestListener_ABurstKeepsNobodyWaiting(t *testing.T) {
-	l := listenFor(t, time.Hour) // nothing makes room by itself
+	l := listenFor(t, time.Hour) // silence makes no room
 	var first []net.Conn
 	for range 5 { // half of what is free
 		dialFrom(t, "127.0.0.1", l)
@@ -66,12 +66,12 @@ func TestListener_ABurstKeepsNobodyWaiting(t *testing.T) {
 	if waiting := l.waiters(); waiting != 5 {
 		t.Errorf("%d wait", waiting)
 	}
-	// Room that is given back goes to those that wait. Beside the other address a half of nine is free.
+	// Released room goes to waiting connections. Next to the other address, half of nine is free.
 	_, _ = first[0].Close(), first[1].Close()
 	if joined, left := l.seat(time.Now()); len(joined) != 1 || left != 4 {
 		t.Errorf("%d joined, %d wait", len(joined), left)
 	}
-	// One more than may wait has the place of the oldest silent one.
+	// One more than may wait takes the place of the oldest silent one.
 	for range 2 {
 		dialFrom(t, "127.0.0.1", l)
 	}
@@ -89,7 +89,7 @@ func (l *Listener) waiters() int {
 	return l.waiting.Len()
 }
 
-// TestListener_SilentOnesMakeRoom: a connection that has been silent for long enough ends for one that waits.
+// TestListener_SilentOnesMakeRoom: a connection that has been silent for long enough is closed for a waiting one.
 func TestListener_SilentOnesMakeRoom(t *testing.T) {
 	l := listenFor(t, 10*time.Millisecond)
 	var silent []net.Conn
@@ -111,7 +111,7 @@ func TestListener_SilentOnesMakeRoom(t *testing.T) {
 	}
 }
 
-// TestListener_ClosesThoseThatWait: closing a listener ends Accept and what waits for room.
+// TestListener_ClosesThoseThatWait: closing a listener ends Accept and the connections that wait for room.
 func TestListener_ClosesThoseThatWait(t *testing.T) {
 	l := listenFor(t, time.Hour)
 	var last net.Conn
@@ -137,7 +137,7 @@ func TestListener_ClosesThoseThatWait(t *testing.T) {
 	}
 }
 
-// TestListener_ThoseSentAwayMayComeAgain: who waited in vain takes no part of those that wait any more.
+// TestListener_ThoseSentAwayMayComeAgain: a connection that waited without success no longer counts as waiting.
 func TestListener_ThoseSentAwayMayComeAgain(t *testing.T) {
 	l := listenFor(t, time.Hour)
 	for range 5 {
@@ -148,7 +148,7 @@ func TestListener_ThoseSentAwayMayComeAgain(t *testing.T) {
 	}
 	dialFrom(t, "127.0.0.1", l)
 	dialFrom(t, "127.0.0.2", l)
-	if _, err := l.Accept(); err != nil { // the one before it waits by now
+	if _, err := l.Accept(); err != nil { // the previous one waits by now
 		t.Fatal(err)
 	}
 	if waiting := l.waiters(); waiting != 1 {
@@ -162,7 +162,8 @@ func TestListener_ThoseSentAwayMayComeAgain(t *testing.T) {
 	}
 }
 
-// TestListener_AnAddressMakesRoomForItself: where it has its part, its own oldest connection ends, and not that of another that is older.
+// TestListener_AnAddressMakesRoomForItself: an address that has its part loses its own oldest connection, not an older one of another
+// address.
 func TestListener_AnAddressMakesRoomForItself(t *testing.T) {
 	l := listenFor(t, 10*time.Millisecond)
 	dialFrom(t, "127.0.0.2", l)
@@ -181,8 +182,8 @@ func TestListener_AnAddressMakesRoomForItself(t *testing.T) {
 	}
 }
 
-// TestListener_RefusedOnesMakeRoom: connections whose requests all wait to be refused end for a new one at once, and one on which another
-// request is served, or on which the refusal is written, does not.
+// TestListener_RefusedOnesMakeRoom: connections whose requests all wait for their refusal are closed for a new one at once. One on which
+// another request is served, or the refusal is written, is not.
 func TestListener_RefusedOnesMakeRoom(t *testing.T) {
 	l := listenFor(t, time.Hour) // silence makes no room
 	accept := func() *connection {
@@ -204,7 +205,7 @@ func TestListener_RefusedOnesMakeRoom(t *testing.T) {
 		c.serve()
 		all = append(all, c)
 	}
-	all[0].serve() // and another one
+	all[0].serve() // and a second request
 	all[0].yield()
 	all[1].yield()()
 	all[2].yield()

@@ -9,8 +9,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestMain checks that no goroutine outlives the tests, but for those that wait for a future which raft forgot when it shut
-// down (hashicorp/raft issues 145, 498).
+// TestMain checks that no goroutine outlives the tests, except those that wait for a future that raft forgot when it shut down
+// (hashicorp/raft issues 145, 498).
 func TestMain(m *testing.M) {
 	code := m.Run()
 	http.DefaultClient.CloseIdleConnections()

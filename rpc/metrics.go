@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/raftnode/budget"
 )
 
-// maxQuotaLabels bounds how many quotas have a label of their own; the rest are "other".
+// maxQuotaLabels bounds how many quotas have a label of their own; the rest share "other".
 const maxQuotaLabels = 200
 
 type metrics struct {
@@ -25,7 +25,7 @@ type metrics struct {
 	inFlight  prometheus.Gauge
 	waiting   prometheus.Gauge
 	forwarded prometheus.Counter
-	// forwardFailures counts calls for which no connection to the leader was had.
+	// forwardFailures counts calls that found no connection to the leader.
 	forwardFailures prometheus.Counter
 	panics          prometheus.Counter
 	overspent       *prometheus.CounterVec
@@ -94,8 +94,7 @@ var (
 		[]string{"budget"}, nil)
 )
 
-// stateCounts tells how much the state holds, and where its tasks stand: nothing but those that are shelved asks for somebody to
-// look.
+// stateCounts exports how many records the state holds, and its tasks by phase. Only shelved tasks need an operator's attention.
 type stateCounts struct{ node *raftnode.Node }
 
 // Describe implements prometheus.Collector.
@@ -109,7 +108,7 @@ func (stateCounts) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c stateCounts) Collect(to chan<- prometheus.Metric) {
-	state, _, _, err := c.node.Frozen(context.Background(), raftnode.Stale) // all accounts are looked at, without the state's lock
+	state, _, _, err := c.node.Frozen(context.Background(), raftnode.Stale) // reads all accounts, without the state's lock
 	if err != nil {
 		return
 	}
@@ -141,7 +140,7 @@ var (
 		"Callers that use some of a budget of this node.", []string{"budget"}, nil)
 )
 
-// budgetCounts tells how far budgets are used.
+// budgetCounts exports how far budgets are used.
 type budgetCounts []shared
 
 // Describe implements prometheus.Collector.
@@ -169,7 +168,7 @@ func (m *metrics) call(procedure string, err error, took time.Duration) {
 	m.seconds.WithLabelValues(name).Observe(took.Seconds())
 }
 
-// overBudget counts a request that a budget of this node had no room for.
+// overBudget counts a request that a budget of this node refused.
 func (m *metrics) overBudget(e *budget.FullError) {
 	room := "full"
 	if e.Own {
@@ -178,7 +177,7 @@ func (m *metrics) overBudget(e *budget.FullError) {
 	m.overspent.WithLabelValues(e.Budget, room).Inc()
 }
 
-// queueFull counts commands that the proposer's queue had no room for.
+// queueFull counts commands that the proposer's queue refused.
 func (m *metrics) queueFull(err error) {
 	if refused, ok := errors.AsType[*raftnode.NotAcceptedError](err); ok && refused.Full != nil {
 		m.overBudget(refused.Full)

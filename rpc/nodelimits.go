@@ -14,19 +14,19 @@ import (
 // followEvery is how often a node compares the sizes of its budgets with the limits of its state.
 const followEvery = time.Second
 
-// filesKept is how many open files are not for connections to the API port: those of the operators' port, of the log and of peers.
+// filesKept is how many open files are kept for other uses than connections to the API port: the operators' port, the log and peers.
 const filesKept = DefaultMaxOpsConnections + 256
 
 // nodeLimits are the limits of what callers share of a node.
 type nodeLimits struct{ calls, streams, connections int64 }
 
-// FollowLimits keeps the budgets of the API port, and of its Listener if there is one, at the limits that this node's state has, until ctx
-// ends. The operators' port has budgets of its own, which stay.
+// FollowLimits applies the limits in this node's state to the budgets of the API port, and to its Listener if there is one, until ctx
+// ends. The operators' port has budgets of its own, which do not change.
 func (s *Server) FollowLimits(ctx context.Context) {
 	look := time.NewTicker(followEvery)
 	defer look.Stop()
 	for {
-		_ = s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) { // it fails when ctx has ended
+		_ = s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) { // fails once ctx has ended
 			l := state.Limits()
 			s.resize(nodeLimits{l.GetMaxCalls(), l.GetMaxStreams(), l.GetMaxConnections()})
 		})
@@ -56,7 +56,7 @@ func (s *Server) resize(to nodeLimits) {
 	}
 }
 
-// ofEachNode checks limits of what callers share of a node.
+// ofEachNode checks the limits of what callers share of each node.
 func (c *checker) ofEachNode(l *quotav1.Limits) {
 	for _, of := range []struct {
 		field string

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestPortBudgets_ResizedAsMade: budgets that change their sizes have those of new ones, and each has room.
+// TestPortBudgets_ResizedAsMade: resized budgets have the sizes of new ones, and each has room.
 func TestPortBudgets_ResizedAsMade(t *testing.T) {
 	b := newPortBudgets(DefaultMaxConnections, DefaultMaxInFlight, accounts.DefaultMaxStreams)
 	for _, to := range []nodeLimits{
@@ -40,10 +40,10 @@ func TestPortBudgets_ResizedAsMade(t *testing.T) {
 	}
 }
 
-// TestListener_Resized: connections that there are stay when a listener takes fewer, new ones find no room until it fits, and find some as
-// soon as it takes more again.
+// TestListener_Resized: open connections stay when the maximum drops. New ones find no room until the number fits, and find some as soon
+// as the maximum rises again.
 func TestListener_Resized(t *testing.T) {
-	l := listenFor(t, time.Minute) // silence makes no room meanwhile, and waits are looked at each fiftieth of it
+	l := listenFor(t, time.Minute) // silence makes no room meanwhile; waiting connections are tried each fiftieth of it
 	var first []net.Conn
 	for _, from := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2"} {
 		dialFrom(t, from, l)
@@ -84,7 +84,7 @@ func TestListener_Resized(t *testing.T) {
 	}
 }
 
-// TestServer_ResizesWithinOpenFiles: a node that may open too few files takes fewer connections than the limits say, and warns.
+// TestServer_ResizesWithinOpenFiles: a node that may open too few files takes fewer connections than the limits allow, and warns.
 func TestServer_ResizesWithinOpenFiles(t *testing.T) {
 	for name, c := range map[string]struct {
 		files, limit, want int64
@@ -115,7 +115,7 @@ func TestServer_ResizesWithinOpenFiles(t *testing.T) {
 	}
 }
 
-// TestValidate_LimitsOfEachNode: limits of a node are within their bounds, and at both ends of them.
+// TestValidate_LimitsOfEachNode: limits of a node are valid within their bounds, both ends included.
 func TestValidate_LimitsOfEachNode(t *testing.T) {
 	for field, c := range map[string]struct {
 		set   func(*quotav1.Limits, *int64)

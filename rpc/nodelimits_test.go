@@ -18,7 +18,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// follows has a node follow the limits of its state until the test's end, as a process does.
+// follows makes a node follow the limits of its state until the test's end, as a process does.
 func follows(t *testing.T, n *testNode) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -33,7 +33,7 @@ func follows(t *testing.T, n *testNode) {
 	})
 }
 
-// capacities are those of budgets of a node.
+// capacities are those of a node's budgets.
 type capacities struct{ calls, streams, connections int64 }
 
 func capacitiesOf(t *testing.T, admin quotav1connect.AdminServiceClient) capacities {
@@ -49,14 +49,14 @@ func capacitiesOf(t *testing.T, admin quotav1connect.AdminServiceClient) capacit
 	return capacities{of("calls"), of("streams"), of("connections")}
 }
 
-// The lowest limits, and what the budgets that are shown then have: a sixteenth of the calls is for what is held, a fifth of the
-// connections is strangers'.
+// The lowest limits, and the sizes that their budgets show: a sixteenth of the calls is for calls about held amounts, a fifth of the
+// connections for strangers.
 var (
 	lowest      = &quotav1.Limits{MaxCalls: new(int64(64)), MaxStreams: new(int64(16)), MaxConnections: new(int64(64))}
 	lowestSizes = capacities{60, 16, 52}
 )
 
-// TestFollowLimits_AtEveryNode: all nodes follow limits that were set at one of them, and so does one that starts with them.
+// TestFollowLimits_AtEveryNode: all nodes follow limits that were set at one of them, also a node that starts later.
 func TestFollowLimits_AtEveryNode(t *testing.T) {
 	nodes := newNodes(t, 3)
 	var admins []quotav1connect.AdminServiceClient
@@ -82,8 +82,8 @@ func TestFollowLimits_AtEveryNode(t *testing.T) {
 	eventually(t, "a node follows that starts again", func() bool { return capacitiesOf(t, admins[1]) == lowestSizes })
 }
 
-// TestFollowLimits_LeaveOperatorsAWayIn: at the lowest limits an operator can raise them next to a caller that has its part of all, or of
-// what there was before; with tokens, and without where it comes from the same address.
+// TestFollowLimits_LeaveOperatorsAWayIn: at the lowest limits an operator can raise them, next to a caller that has its part of
+// everything, or its part of larger budgets from before. That holds with tokens, and without them from the same address.
 func TestFollowLimits_LeaveOperatorsAWayIn(t *testing.T) {
 	for name, c := range map[string]struct{ tokens, filledBefore bool }{
 		"with tokens":               {true, false},
@@ -131,8 +131,8 @@ func TestFollowLimits_LeaveOperatorsAWayIn(t *testing.T) {
 	}
 }
 
-// fillNode has a caller make so many calls that wait, or as many as it can get, open streams until it gets none, and open more connections
-// than it can have, on which nothing comes.
+// fillNode makes a caller send that many waiting calls, or as many as it can get. It opens streams until none is left, and more silent
+// connections than the caller may have.
 func fillNode(t *testing.T, n *testNode, secret string, calls int) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -156,12 +156,12 @@ func fillNode(t *testing.T, n *testNode, secret string, calls int) {
 			return err == nil && status.Waiting >= int64(calls-1)
 		})
 	} else {
-		for beyond := 0; beyond < 60; { // of a hundred not even half stay
+		for beyond := 0; beyond < 60; { // fewer than half of a hundred stay
 			err := <-refused
 			switch info := infoOf(err); {
 			case info == nil && (connect.CodeOf(err) == connect.CodeUnavailable || connect.CodeOf(err) == connect.CodeCanceled),
 				info.GetBudget() == "processor":
-				// Its connection ended for another one, perhaps while it was written to, or the machine is busy: neither is the node's bound.
+				// Its connection was closed for another one, perhaps during a write, or the machine is busy: neither is the node's bound.
 				go waits(refused)
 			case info.GetReason() != quotav1.Reason_REASON_CALLER_BUDGET || info.Budget != "calls" && info.Budget != "connections":
 				t.Fatalf("beyond its part: %v", err)

@@ -20,7 +20,7 @@ import (
 
 const onceWorkers = 16
 
-// onceOf returns how many commands are sent, and how many leaders are killed meanwhile.
+// onceOf returns how many commands to send, and how many leaders to kill meanwhile.
 func onceOf() (commands, kills int64) {
 	if testing.Short() {
 		return 1_600, 2
@@ -28,12 +28,12 @@ func onceOf() (commands, kills int64) {
 	return 10_000, 5
 }
 
-// TestEachCommandIsAppliedOnce: sixteen callers send thousands of commands of every kind that takes or gives back, to any node,
-// while leaders die. Each is sent until its outcome is known, and then once more to another node: both answers are the
-// same, and the ledger counts each once.
+// TestEachCommandIsAppliedOnce: sixteen callers send thousands of commands of every kind that takes or returns quota, to any node, while
+// leaders die. Each is sent until its outcome is known, and then once more to another node. Both answers are the same, and the ledger
+// counts each command once.
 func TestEachCommandIsAppliedOnce(t *testing.T) {
 	nodes := newNodes(t, 3)
-	// What goes back has to be there by the spend-by, however long the nodes take.
+	// Returned amounts must arrive by the spend-by, however long the nodes take.
 	const quotas = `{"quotas":[{"name":"w","rate":{"limit":1000000000,"per":"86400s"},"spendBy":"3600s"},
 		{"name":"busy","slots":{"limit":1,"grace":"1s"}},{"name":"mine","slots":{"limit":1000}}]}`
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", quotas); status != http.StatusOK {
@@ -63,7 +63,7 @@ func TestEachCommandIsAppliedOnce(t *testing.T) {
 		}
 		return res.Quota
 	}
-	// A slot that was granted to a waiter that took too long to come for it, as on a busy machine, counts for a grace after that.
+	// A slot that a waiter fetched too late, as on a busy machine, counts for a grace after that.
 	eventually(t, "no slot is in its grace", func() bool { return show("busy").Consumed == 0 })
 	for _, name := range []string{"w", "busy", "mine"} {
 		want := int64(0)
@@ -79,7 +79,7 @@ func TestEachCommandIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// killLeaders kills leaders one after the other, at even distances in the work, and starts each again.
+// killLeaders kills leaders one after the other, evenly spread over the work, and restarts each.
 func killLeaders(t *testing.T, nodes []*testNode, done *atomic.Int64, finished <-chan struct{}) {
 	t.Helper()
 	commands, kills := onceOf()
@@ -105,11 +105,11 @@ type resender struct {
 	apis   []quotav1connect.QuotaServiceClient
 	done   *atomic.Int64
 	name   string
-	// session and seq number its requests; nothing is acknowledged before its last answer was compared.
+	// session and seq number its requests. A request is acknowledged only after its last answer was compared.
 	session, seq uint64
 }
 
-// run works until the commands of all are done, and returns what it consumed and did not take back.
+// run works until all commands are done, and returns what it consumed and did not return.
 func (w *resender) run() (spent int64) {
 	w.open()
 	for commands, _ := onceOf(); w.done.Load() < commands; {
@@ -119,7 +119,7 @@ func (w *resender) run() (spent int64) {
 	return spent
 }
 
-// open opens a session. One of which the answer was lost stays open, unused.
+// open opens a session. A session whose answer was lost stays open, unused.
 func (w *resender) open() {
 	for {
 		res, err := w.any().OpenSession(w.t.Context(), &quotav1.OpenSessionRequest{Holder: w.name})
@@ -165,7 +165,7 @@ func (w *resender) life() int64 {
 	return used - back
 }
 
-// wait asks for the one slot, and leaves the queue or gives the slot back.
+// wait asks for the one slot, and leaves the queue or releases the slot.
 func (w *resender) wait() {
 	ask := &quotav1.ReserveRequest{
 		RequestId: w.id(), Holder: w.name, Ttl: durationpb.New(time.Hour), Items: []*quotav1.Item{{Quota: "busy"}},
@@ -180,7 +180,7 @@ func (w *resender) wait() {
 		w.send(func(api quotav1connect.QuotaServiceClient) (proto.Message, error) {
 			return api.Withdraw(w.t.Context(), withdraw)
 		})
-		// The queue has moved meanwhile: whether it was withdrawn or granted, the first request's id now tells.
+		// The queue has moved meanwhile: the first request's id now tells whether it was withdrawn or granted.
 		res = w.send(func(api quotav1connect.QuotaServiceClient) (proto.Message, error) {
 			return api.Reserve(w.t.Context(), ask)
 		})
@@ -194,7 +194,7 @@ func (w *resender) wait() {
 	}
 }
 
-// id numbers the next request. All before it are done with.
+// id numbers the next request. All earlier ones are done.
 func (w *resender) id() *quotav1.RequestId {
 	w.seq++
 	w.done.Add(1)
@@ -241,7 +241,7 @@ func (w *resender) any() quotav1connect.QuotaServiceClient { return w.apis[w.ran
 
 func (w *resender) pause() { <-time.After(time.Duration(1+w.random.IntN(10)) * time.Millisecond) }
 
-// decision is what an answer says, without where and when, and without what is left of it.
+// decision returns the content of an answer, without place and time, and without remaining durations.
 func decision(message proto.Message) string {
 	message = proto.Clone(message)
 	strip(message.ProtoReflect())

@@ -9,16 +9,16 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// What the operators' port has room for. DefaultMaxOpsConnections is for its Listener.
+// Capacity of the operators' port. DefaultMaxOpsConnections is for its Listener.
 const (
 	DefaultMaxOpsConnections = 256
 	maxOpsCalls              = 256
 	maxOpsStreams            = 64
-	// profileWithin is how long a profile may take.
+	// profileWithin bounds how long a profile may take.
 	profileWithin = 2 * time.Minute
 )
 
-// notOfOperators are the calls by which holders take, use and give back. The operators' port does not serve them.
+// notOfOperators are the calls by which holders take, use and release quota. The operators' port does not serve them.
 var notOfOperators = map[string]bool{
 	quotav1connect.QuotaServiceReserveProcedure: true, quotav1connect.QuotaServiceConsumeProcedure: true,
 	quotav1connect.QuotaServiceSettleProcedure: true, quotav1connect.QuotaServiceReleaseProcedure: true,
@@ -57,7 +57,7 @@ func newOpsBudgets() *portBudgets {
 	return b
 }
 
-// debugging serves those who have the verb debug.
+// debugging serves callers with the verb debug.
 func (s *Server) debugging(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, err := s.config.Tokens.identify(r.Header.Get("Authorization"))

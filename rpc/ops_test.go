@@ -17,8 +17,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestOps_AnswersWhileTheAPIIsFlooded: with all calls of the API port taken and silent connections held there, the operators' port answers
-// health and a command of an operator. It serves no calls of holders, and profiles to those only who may.
+// TestOps_AnswersWhileTheAPIIsFlooded: while all calls of the API port are taken and silent connections are open there, the operators'
+// port answers health and an operator's command. It serves no calls of holders, and profiles only to tokens with the verb debug.
 func TestOps_AnswersWhileTheAPIIsFlooded(t *testing.T) {
 	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxInFlight = 32 })
 	listener, err := rpc.Listen("127.0.0.1:0", rpc.DefaultMaxOpsConnections)
@@ -71,7 +71,7 @@ func TestOps_AnswersWhileTheAPIIsFlooded(t *testing.T) {
 	}
 }
 
-// TestOps_WatchersLeaveRoom: the watchers of health of many addresses, each on a connection of its own, leave room for who asks once.
+// TestOps_WatchersLeaveRoom: watchers of health from many addresses, each on a connection of its own, leave room for single requests.
 func TestOps_WatchersLeaveRoom(t *testing.T) {
 	n, _ := guarded(t, func(*rpc.Config) {})
 	listener, err := rpc.Listen("127.0.0.1:0", rpc.DefaultMaxOpsConnections)

@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// failedFor is for how long most callers must have been failed until health says so, and how long it is remembered when nobody calls.
+	// failedFor is how long calls of most callers must fail until health reports it. Without calls, the failure is remembered as long.
 	failedFor = 10 * time.Second
-	// outcomesEvery is how often callers are counted: in each such time, those who were failed, and the others.
+	// outcomesEvery is the interval in which callers are counted: those whose calls failed, and the others.
 	outcomesEvery = time.Second
-	// gaveUpAfter is how long a call must have been under way for its end, by the caller's own time, to be the node's failure.
+	// gaveUpAfter: a call that its caller ends after at least this time in flight counts as a failure of the node.
 	gaveUpAfter = time.Second
-	// maxCounted bounds how many callers are counted at once.
+	// maxCounted bounds the callers that are counted in one interval.
 	maxCounted = 4096
 )
 
-// outcomes tells whether most callers are failed. Callers are counted, not calls: one caller that finds a way to have its own calls fail
-// does not turn a node red that serves others.
+// outcomes tells whether calls of most callers fail. It counts callers, not calls: one caller that makes its own calls fail must not turn
+// a node red that serves others.
 type outcomes struct {
 	mu sync.Mutex
-	// by is, of each caller, how many calls more were failed than not, since from.
+	// by is, for each caller, the number of its failed calls since from, minus that of its other calls.
 	by   map[string]int
 	from time.Time
-	// since is when it began that most were failed, zero where they are not; last is until when that is known.
+	// since is when calls of most callers began to fail, zero while they do not; last is the end of the last interval in which they failed.
 	since, last time.Time
 }
 
@@ -57,7 +57,7 @@ func (o *outcomes) record(account string, failed bool, now time.Time) {
 	o.by[account] = balance
 }
 
-// turnLocked judges what was counted where outcomesEvery has passed.
+// turnLocked evaluates and clears the counts once outcomesEvery has passed.
 func (o *outcomes) turnLocked(now time.Time) {
 	if now.Sub(o.from) < outcomesEvery {
 		return
@@ -85,7 +85,7 @@ func (o *outcomes) turnLocked(now time.Time) {
 	o.from = now
 }
 
-// failing tells for how long most callers have been failed.
+// failing returns for how long calls of most callers have failed.
 func (o *outcomes) failing(now time.Time) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -96,7 +96,7 @@ func (o *outcomes) failing(now time.Time) time.Duration {
 	return o.last.Sub(o.since)
 }
 
-// answersCheck tells whether callers are served. It is red where most of them were failed for failedFor.
+// answersCheck tells whether callers are served. It turns red once calls of most callers have failed for failedFor.
 func (s *Server) answersCheck(now time.Time) raftnode.Check {
 	check := raftnode.Check{Name: "answers", OK: true}
 	if failing := s.outcomes.failing(now); failing >= failedFor {
@@ -107,35 +107,35 @@ func (s *Server) answersCheck(now time.Time) raftnode.Check {
 	return check
 }
 
-// recordOutcome counts a call of a caller, where its outcome says something of the node.
+// recordOutcome counts a caller's call if its outcome says something about the node.
 func (s *Server) recordOutcome(ctx context.Context, procedure string, err error, now time.Time) {
 	if strings.HasPrefix(procedure, "/"+quotav1connect.AdminServiceName+"/") {
-		return // of an operator, or answered by the node alone
+		return // an operator's call, or one that the node alone answers
 	}
 	r := requestOf(ctx)
 	switch {
 	case s.isDraining():
-		return // a node that stops says so itself
+		return // a node that stops reports that itself
 	case operates(r.who, procedure):
-		return // who looks at a node that fails its callers must not make it look good
+		return // an operator who inspects a failing node must not make it look good
 	case r.header.Get(HeaderForwarded) != "" && err != nil:
-		return // the node that the caller asked counts it
+		return // the node that the caller called counts it
 	case r.header.Get(HeaderNoForward) != "" && isNotLeader(err):
 		return // the caller looks for the leader itself
 	case ctx.Err() != nil && (r.waited || now.Sub(r.received) < gaveUpAfter):
-		return // the caller gave up, or waited for quota as long as it wanted to
+		return // the caller canceled, or waited for quota as long as it wanted to
 	}
 	s.outcomes.record(r.budget, ctx.Err() != nil || failedByNode(err), now)
 }
 
-// What failures of the node or its cluster are answered with: by reason, and by code where an error has none.
+// Answers that mean a failure of the node or its cluster: by reason, and by code for errors without one.
 var (
 	nodeReasons = []quotav1.Reason{quotav1.Reason_REASON_INTERNAL, quotav1.Reason_REASON_UNKNOWN_OUTCOME, quotav1.Reason_REASON_NO_LEADER}
 	nodeCodes   = []connect.Code{connect.CodeInternal, connect.CodeUnavailable, connect.CodeUnknown, connect.CodeDataLoss}
 )
 
-// failedByNode tells whether an error is a failure of the node or its cluster. Budgets, bad input and refusals are not: callers can bring
-// them about whenever they like.
+// failedByNode tells whether an error is a failure of the node or its cluster. Budgets, bad input and refusals are not: callers can cause
+// them at will.
 func failedByNode(err error) bool {
 	if err == nil {
 		return false

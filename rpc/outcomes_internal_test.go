@@ -14,7 +14,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestOutcomes_RedWhereMostCallersAreFailed: for as long as failedFor, and most callers, whatever number of calls one of them makes.
+// TestOutcomes_RedWhereMostCallersAreFailed: health turns red once calls of most callers have failed for failedFor, however many calls
+// one of them makes.
 func TestOutcomes_RedWhereMostCallersAreFailed(t *testing.T) {
 	type calls struct {
 		caller         string
@@ -64,7 +65,7 @@ func boolInt(yes bool) int {
 	return 0
 }
 
-// TestOutcomes_CountSoMany: a flood of names takes no more room than a bound.
+// TestOutcomes_CountSoMany: a flood of names takes no more room than maxCounted callers.
 func TestOutcomes_CountSoMany(t *testing.T) {
 	var o outcomes
 	now := time.Now()
@@ -76,7 +77,7 @@ func TestOutcomes_CountSoMany(t *testing.T) {
 	}
 }
 
-// TestRecordOutcome_NotWhatCallersBringAbout: what a caller can have for the asking says nothing of a node's health.
+// TestRecordOutcome_NotWhatCallersBringAbout: outcomes that a caller can cause at will say nothing about a node's health.
 func TestRecordOutcome_NotWhatCallersBringAbout(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -134,7 +135,7 @@ func TestRecordOutcome_NotWhatCallersBringAbout(t *testing.T) {
 	}
 }
 
-// TestHandedOn_KeepsTheStatus: what is too large for the leader is not to be sent again through a follower either.
+// TestHandedOn_KeepsTheStatus: a request that is too large for the leader gets 413 through a follower too, so that it is not sent again.
 func TestHandedOn_KeepsTheStatus(t *testing.T) {
 	for _, reason := range []quotav1.Reason{
 		quotav1.Reason_REASON_TOO_LARGE, quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_INVALID,

@@ -13,13 +13,13 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// reserveUnder is a Reserve under an identity.
+// reserveUnder makes a Reserve with a request id.
 func reserveUnder(id *quotav1.RequestId) *quotav1.ReserveRequest {
 	return &quotav1.ReserveRequest{RequestId: id, Holder: "h", Items: []*quotav1.Item{{Quota: "t/core"}}, Ttl: durationpb.New(time.Minute)}
 }
 
-// TestSessions_AreTheirTokens: of two tokens that may act for the same holders none can use, acknowledge in or close the other's session,
-// and none uses up the other's idempotency keys.
+// TestSessions_AreTheirTokens: two tokens may act for the same holders. Neither can use, acknowledge in or close the other's session, or
+// use up the other's idempotency keys.
 func TestSessions_AreTheirTokens(t *testing.T) {
 	n, secrets := guarded(t, func(*rpc.Config) {})
 	hostile, _ := apisAs(t, n.url, secrets["hostile"])
@@ -52,8 +52,8 @@ func TestSessions_AreTheirTokens(t *testing.T) {
 	}
 }
 
-// TestSessions_OutliveASecret: a client whose token was replaced, with another secret and another reach under the same id, gets its
-// answers under the numbers and keys that it used before.
+// TestSessions_OutliveASecret: a client's token was replaced under the same id, with another secret and another pattern of holders. The
+// client still gets its answers under the numbers and keys that it used before.
 func TestSessions_OutliveASecret(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
 	mint := func(holder string) (secret string) {

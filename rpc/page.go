@@ -2,10 +2,10 @@ package rpc
 
 import "google.golang.org/protobuf/proto"
 
-// maxPageBytes is when a page of a list ends, encoded, however many records were asked for. A lease of 64 items has some 10 KB.
+// maxPageBytes ends a page of a list, encoded, at the record that reaches it. A lease of 64 items has about 10 KB.
 const maxPageBytes = 512 << 10
 
-// pageSize returns how many records a page has at most.
+// pageSize returns the maximum number of records of a page.
 func pageSize(asked int32) int {
 	if asked == 0 {
 		return 100
@@ -13,7 +13,7 @@ func pageSize(asked int32) int {
 	return int(asked)
 }
 
-// pageOf makes a page of records, of fewer than there are where these are large: then the next page begins behind the last one.
+// pageOf makes a page of the first records. Large records end it early: the next page begins after the last one in it.
 func pageOf[V any, M proto.Message](records []V, record func(*V) M) (page []M) {
 	for i, size := 0, 0; i < len(records) && size < maxPageBytes; i++ {
 		page = append(page, record(&records[i]))

@@ -39,13 +39,13 @@ func largeLeases(t *testing.T, operator quotav1connect.AdminServiceClient, holde
 	return leases
 }
 
-// TestPages_EndByBytes: a page of large records ends before it has as many as were asked for, and the next ones have all the others.
+// TestPages_EndByBytes: a page of large records ends before it has the requested number, and the next pages have all the others.
 func TestPages_EndByBytes(t *testing.T) {
 	n, secrets := guarded(t, func(*rpc.Config) {})
 	quotas, _ := apisAs(t, n.url, secrets["hostile"])
 	_, operator := apisAs(t, n.url, secrets["operator"])
 	leases := largeLeases(t, operator, quotas)
-	const most = 512<<10 + 16<<10 // a record beyond, at most
+	const most = 512<<10 + 16<<10 // at most one record beyond
 	seen, pages := map[uint64]bool{}, 0
 	for token := ""; pages == 0 || token != ""; pages++ {
 		page, err := quotas.ListLeases(t.Context(), &quotav1.ListLeasesRequest{PageSize: 1000, PageToken: token})
@@ -68,7 +68,7 @@ func TestPages_EndByBytes(t *testing.T) {
 	}
 }
 
-// TestAnswers_TakeRequestBytes: an answer to a call that only reads takes memory from its caller's part, or is refused by that name.
+// TestAnswers_TakeRequestBytes: the answer to a read takes memory from its caller's part, or is refused with that budget's name.
 func TestAnswers_TakeRequestBytes(t *testing.T) {
 	n, secrets := guarded(t, func(c *rpc.Config) { c.RequestBytes = 1 << 20 })
 	quotas, _ := apisAs(t, n.url, secrets["hostile"])

@@ -7,18 +7,18 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// tooManyParts tells whether an encoded message of a type has more parts than most: messages within it, and elements of lists.
+// tooManyParts tells whether an encoded message of a type has more than most parts: messages within it, and elements of lists.
 func tooManyParts(data []byte, of protoreflect.MessageDescriptor, most int) bool {
-	const shortest = 2 // of a part: a tag and a length
+	const shortest = 2 // bytes of a part: a tag and a length
 	return len(data) > shortest*most && partsLeft(data, of, most) < 0
 }
 
-// partsLeft returns how many parts of some are left by a message, below 0 where they do not suffice.
+// partsLeft returns how many of left parts remain after those of a message; below 0 if they do not suffice.
 func partsLeft(data []byte, of protoreflect.MessageDescriptor, left int) int {
 	for len(data) > 0 && left >= 0 {
 		number, wire, tag := protowire.ConsumeTag(data)
 		if tag < 0 {
-			return left // decoding it tells what is wrong
+			return left // decoding reports what is wrong
 		}
 		size := protowire.ConsumeFieldValue(number, wire, data[tag:])
 		if size < 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestOverrideOverTheWire: another limit for a while, seen, refused where it cannot work, and ended.
+// TestOverrideOverTheWire: an override changes the limit for a time, is shown, is refused where it cannot work, and ends.
 func TestOverrideOverTheWire(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	admin := quotav1connect.NewAdminServiceClient(h2c(t), n.url)
@@ -81,8 +81,8 @@ const applyChain = `{"quotas":[
 	{"name":"big","rate":{"limit":"1","per":"3600s"},"fallback":"small","policy":{"metering":true}},
 	{"name":"small","window":{"limit":"1000","every":"month"},"policy":{"metering":true,"prediction":{"samples":3}}}]}`
 
-// TestFallbackAndForecastOverTheWire: what stands in is named, what is predicted is told with each answer, and what holders
-// did is listed and shown to Prometheus.
+// TestFallbackAndForecastOverTheWire: answers name the fallback and carry the forecast. The usage of holders is listed, and exported to
+// Prometheus.
 func TestFallbackAndForecastOverTheWire(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)

@@ -23,8 +23,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestProcessor_HoldsWhoCallsMost: on a busy node one caller's many calls at once leave another one, and the operator, nearly as many as it
-// has itself.
+// TestProcessor_HoldsWhoCallsMost: on a busy node, a caller with many calls at once leaves another caller, and the operator, nearly as
+// many as it gets itself.
 func TestProcessor_HoldsWhoCallsMost(t *testing.T) {
 	n, secrets := guarded(t, rpc.AlwaysBusy)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
@@ -35,7 +35,7 @@ func TestProcessor_HoldsWhoCallsMost(t *testing.T) {
 	call := func(name string, counted *atomic.Int64, may bool) {
 		api, _ := apisAs(t, n.url, secrets[name])
 		for ctx.Err() == nil {
-			// Without the deadline: the node would end a call for it a little before this side knows.
+			// Without the deadline: the node would end a call by it a little before this side notices.
 			_, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: name, Items: []*quotav1.Item{{Quota: "t/core"}}, Consume: true})
 			if err != nil && !may {
 				t.Error(err)
@@ -62,7 +62,7 @@ func TestProcessor_HoldsWhoCallsMost(t *testing.T) {
 		<-pace.C
 	}
 	wg.Wait()
-	// Besides what the other one makes, a caller has a fiftieth of the processors' time: at most 800 calls a second of two.
+	// In addition, a caller has a fiftieth of the processors' time: at most 800 calls a second with two of them.
 	least := int64(2 * 0.02 * float64(runtime.GOMAXPROCS(0)) / 50e-6)
 	if hostile.Load() > 4*other.Load()+least {
 		t.Errorf("the hostile caller had %d calls, the other one %d", hostile.Load(), other.Load())
@@ -78,8 +78,8 @@ func TestProcessor_HoldsWhoCallsMost(t *testing.T) {
 	}
 }
 
-// TestOps_HealthWhileStrangersFlood: what would have to wait for too long for its turn is told so after a while, and when to come back. Health
-// and metrics are told to everybody at both ports meanwhile.
+// TestOps_HealthWhileStrangersFlood: a call that would wait too long for its turn is refused after a while, with the time for a retry.
+// Meanwhile both ports answer health and metrics to everybody.
 func TestOps_HealthWhileStrangersFlood(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	n, secrets := guarded(t, rpc.AlwaysBusy)
@@ -94,7 +94,7 @@ func TestOps_HealthWhileStrangersFlood(t *testing.T) {
 	look()
 	var refused atomic.Int64
 	var wg sync.WaitGroup
-	// Many calls on few connections: what is flooded is the processors. An address with many connections would be cut off some of them.
+	// Many calls on few connections flood the processors. An address with many connections would lose some of them.
 	flood := func() {
 		strangers := h2c(t)
 		for range 200 {
@@ -118,7 +118,7 @@ func TestOps_HealthWhileStrangersFlood(t *testing.T) {
 	flood()
 	pace := time.NewTicker(10 * time.Millisecond)
 	defer pace.Stop()
-	// How many have to wait for longer than a call may depends on what a call costs here: more come until one does.
+	// How many calls wait for longer than they may depends on the cost of a call here: floods are added until one does.
 	const most = 10
 	for began, floods := time.Now(), 1; refused.Load() == 0; {
 		if floods < most && time.Since(began) > time.Duration(floods)*processor.Patience {
@@ -126,7 +126,7 @@ func TestOps_HealthWhileStrangersFlood(t *testing.T) {
 			floods++
 		}
 		if time.Since(began) > 2*most*processor.Patience {
-			refused.Add(1) // the others end
+			refused.Add(1) // ends the others
 			t.Error("none was refused")
 		}
 		look()
@@ -162,8 +162,7 @@ func fetch(t *testing.T, client *http.Client, url string) (status int, body stri
 	return res.StatusCode, string(all), err
 }
 
-// TestWatch_SendsWhatItGathered: events that are sent together with others are sent also where nothing comes after them that the caller
-// wants.
+// TestWatch_SendsWhatItGathered: events that are gathered for one write are sent even if no event that the caller wants follows.
 func TestWatch_SendsWhatItGathered(t *testing.T) {
 	for name, change := range map[string][]func(*rpc.Config){"idle": nil, "busy": {rpc.AlwaysBusy}} { // in any order
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +209,7 @@ func TestWatch_SendsWhatItGathered(t *testing.T) {
 	}
 }
 
-// oldest is the first index whose events a node has.
+// oldest returns the first index whose events a node has.
 func oldest(t *testing.T, n *testNode) uint64 {
 	t.Helper()
 	_, err := n.node.Watch(1)

@@ -24,7 +24,7 @@ func (s *Server) propose(ctx context.Context, command *logpb.Command) (*logpb.Re
 	return single(s.node.Propose(ctx, command))
 }
 
-// single is the outcome of one command that went through the log.
+// single returns the result of one command that went through the log; a failure becomes an error.
 func single(results []*logpb.Result, at raftnode.Position, err error) (*logpb.Result, raftnode.Position, error) {
 	if err != nil {
 		return nil, at, err
@@ -78,7 +78,7 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 	propose := s.node.Propose
 	if anonymous(command) {
 		propose = s.node.ProposeThrough
-		s.waits.enter() // until it is undone, where that is needed, this node goes on to lead
+		s.waits.enter() // until the command is undone, if it must be, Drain keeps the leadership here
 		defer s.waits.leave()
 	}
 	result, at, err := single(propose(ctx, command))
@@ -242,7 +242,7 @@ func (s *quotaService) Report(ctx context.Context, req *quotav1.ReportRequest) (
 	}, leader.Report)
 }
 
-// reported makes the answer of a report, with what was read from the answer in it.
+// reported makes the answer to a report, with the signals that were read from the provider's answer.
 func reported(result *logpb.Result, read []*quotav1.Signal, clock fsm.Clock) *quotav1.ReportResponse {
 	return &quotav1.ReportResponse{Quotas: apiReported(result.GetReported(), clock), Signals: read}
 }
@@ -361,7 +361,7 @@ func readMode(mode quotav1.ReadMode) raftnode.ReadMode {
 	return raftnode.Linearizable
 }
 
-// unlessStale keeps a stale read on the asked node.
+// unlessStale keeps a stale read on the called node.
 func unlessStale[Req, Res any](mode quotav1.ReadMode, remote func(leader, context.Context, Req) (Res, error)) func(leader, context.Context, Req) (Res, error) {
 	if mode == quotav1.ReadMode_READ_MODE_STALE {
 		return nil

@@ -23,9 +23,9 @@ import (
 // Bounds of connections to another node's API.
 const (
 	connectWithin = 5 * time.Second
-	// reachFor is for how long the outcome of the last attempt to reach the leader counts as known.
+	// reachFor is how long the outcome of the last attempt to reach the leader counts as current.
 	reachFor = time.Second
-	// reachAgain is for how long a lasting failure is answered without another attempt, reachLogEvery how often it is logged.
+	// reachAgain is how long calls fail with a known lasting failure, without another attempt; reachLogEvery is how often it is logged.
 	reachAgain    = 250 * time.Millisecond
 	reachLogEvery = 10 * time.Second
 )
@@ -44,11 +44,11 @@ func (e *unreachableError) Error() string { return e.message }
 // Unwrap returns the cause.
 func (e *unreachableError) Unwrap() error { return e.err }
 
-// apiDialer connects to other nodes' APIs. A connection counts as made when the other side has answered in HTTP/2: with TLS 1.3 a
-// client's handshake ends before the server has judged the client's certificate, and a call would be sent into a connection that
+// apiDialer connects to other nodes' APIs. A connection is ready once the other side has answered in HTTP/2. With TLS 1.3 a client's
+// handshake ends before the server has judged the client's certificate. Without that wait, a call would be sent into a connection that
 // the server refuses.
 type apiDialer struct {
-	// tls returns the settings of the next connection; nil: clear text. trust names what verifies certificates.
+	// tls returns the settings of the next connection; nil: clear text. trust names the setting of the CAs that verify certificates.
 	tls   func() *tls.Config
 	trust string
 	// open are the connections with TLS.
@@ -97,10 +97,10 @@ func (d *apiDialer) settings(address string) *tls.Config {
 	return conf
 }
 
-// errNoHTTP2 says that something else than the API answers.
+// errNoHTTP2 means that something other than the API answers.
 var errNoHTTP2 = errors.New("no answer in HTTP/2")
 
-// explain says what a failed connection means, and what to do.
+// explain converts the error of a failed connection to its meaning and a remedy.
 func (d *apiDialer) explain(address string, err error) error {
 	e := &unreachableError{
 		message: fmt.Sprintf("%s does not answer: %v", address, err), hint: "start the node, or correct its api.advertise",
@@ -135,7 +135,8 @@ func (d *apiDialer) explain(address string, err error) error {
 	return e
 }
 
-// greetedConn is a connection on which the client's greeting was sent already: skip bytes of what is written next are that.
+// greetedConn is a connection on which greet has sent the client's preface: the next skip bytes written are that preface again, and are
+// dropped.
 type greetedConn struct {
 	net.Conn
 	reader *bufio.Reader
@@ -149,7 +150,7 @@ func (c *greetedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// greet sends the client's greeting of HTTP/2 and waits for the first frame of the server, its settings.
+// greet sends the client's preface of HTTP/2 and waits for the first frame of the server, its settings.
 func (c *greetedConn) greet() error {
 	if _, err := io.WriteString(c.Conn, http2Preface); err != nil {
 		return err
@@ -179,8 +180,8 @@ func (c *greetedConn) Write(b []byte) (int, error) {
 	return skipped + n, err
 }
 
-// peerTransport carries calls to the leader: many streams on few connections. It is always HTTP/2 with prior knowledge, also
-// inside TLS, which the dialer adds.
+// peerTransport carries calls to the leader: many streams on few connections. It always uses HTTP/2 with prior knowledge, also inside
+// TLS, which the dialer adds.
 func peerTransport(dialer *apiDialer) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -190,7 +191,7 @@ func peerTransport(dialer *apiDialer) *http.Transport {
 	}
 }
 
-// CheckPeerTLS closes the open connections to other nodes' APIs whose certificates are not good by the present settings (Config.PeerTLS).
+// CheckPeerTLS closes open connections to other nodes' APIs whose certificates are not valid under the current settings (Config.PeerTLS).
 // Calls on them end with an unknown outcome.
 func (s *Server) CheckPeerTLS() {
 	if s.config.PeerTLS == nil {
@@ -201,15 +202,15 @@ func (s *Server) CheckPeerTLS() {
 	})
 }
 
-// tracked makes a context for one call to another node. sent tells whether the call got a connection: without one, nothing was sent.
+// tracked makes a context for one call to another node. sent is set once the call has a connection: before that, nothing was sent.
 func tracked(ctx context.Context) (_ context.Context, sent *atomic.Bool) {
 	sent = new(atomic.Bool)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }}), sent
 }
 
-// reach is what this node knows of whether it can call the leader's API: from calls that it forwarded, and from its own looks.
+// reach records whether this node can call the leader's API: from calls that it forwarded, and from its own probes.
 type reach struct {
-	// probing is held by whoever looks, so that one does at a time.
+	// probing is held during a probe, so that one runs at a time.
 	probing sync.Mutex
 
 	mu      sync.Mutex
@@ -221,7 +222,7 @@ type reach struct {
 	dropped int
 }
 
-// lately returns the outcome of the last attempt to reach an address, if it is no older than that.
+// lately returns the outcome of the last attempt to reach an address, if it is no older than within.
 func (r *reach) lately(address string, within time.Duration) (failure *unreachableError, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -231,7 +232,7 @@ func (r *reach) lately(address string, within time.Duration) (failure *unreachab
 	return r.failure, true
 }
 
-// record keeps an outcome. It returns how many like it were not logged since the last, and whether this one is to be.
+// record stores an outcome. It returns whether to log it, and how many failures were not logged since the last line.
 func (r *reach) record(address string, failure *unreachableError) (dropped int, log bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -267,8 +268,8 @@ func (s *Server) notReached(id, address string, err error) *unreachableError {
 	return failure
 }
 
-// forwardingCheck tells whether this node could forward a call now. It connects to the leader's API at most once in reachFor, and
-// only where no forwarded call told.
+// forwardingCheck tells whether this node could forward a call now. It connects to the leader's API at most once in reachFor, and only if
+// no forwarded call has shown it.
 func (s *Server) forwardingCheck() raftnode.Check {
 	check := raftnode.Check{Name: "forwarding", OK: true}
 	id, address, self := s.node.Leader()
@@ -285,7 +286,7 @@ func (s *Server) forwardingCheck() raftnode.Check {
 	return check
 }
 
-// probeLeader asks the leader's API whether it lives.
+// probeLeader checks whether the leader's API is alive.
 func (s *Server) probeLeader(id, address string) *unreachableError {
 	s.reach.probing.Lock()
 	defer s.reach.probing.Unlock()

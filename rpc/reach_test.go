@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// serveForDial serves on loopback with TLS or without and returns the address.
+// serveForDial serves on loopback, with or without TLS, and returns the address.
 func serveForDial(t *testing.T, conf *tls.Config) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -36,8 +36,8 @@ func serveForDial(t *testing.T, conf *tls.Config) string {
 	return listener.Addr().String()
 }
 
-// TestDial_NothingIsSentIntoARefusedConnection: whatever refuses a connection is known before a request is written, also a server that
-// refuses the client's certificate, which TLS 1.3 tells after the client's handshake has ended.
+// TestDial_NothingIsSentIntoARefusedConnection: any refusal of a connection is known before a request is written. That includes a
+// server's refusal of the client's certificate, which TLS 1.3 reports after the client's handshake has ended.
 func TestDial_NothingIsSentIntoARefusedConnection(t *testing.T) {
 	pki := httptest.NewUnstartedServer(nil)
 	pki.StartTLS()
@@ -60,7 +60,7 @@ func TestDial_NothingIsSentIntoARefusedConnection(t *testing.T) {
 	for name, c := range map[string]struct {
 		server *tls.Config
 		client func() *tls.Config
-		want   string // of the reason; "": it connects
+		want   string // part of the reason; "": it connects
 	}{
 		"clear text":       {nil, nil, ""},
 		"TLS":              {server(nothing), client(nothing), ""},
@@ -109,8 +109,7 @@ func TestDial_NothingIsSentIntoARefusedConnection(t *testing.T) {
 	}
 }
 
-// TestDial_ConnectionsAreJudgedAgain: of the open connections to other nodes, those are closed whose certificate the present CAs do not
-// sign.
+// TestDial_ConnectionsAreJudgedAgain: an open connection to another node is closed if the present CAs do not sign its certificate.
 func TestDial_ConnectionsAreJudgedAgain(t *testing.T) {
 	pki := httptest.NewUnstartedServer(nil)
 	pki.StartTLS()
@@ -149,7 +148,7 @@ func TestDial_ConnectionsAreJudgedAgain(t *testing.T) {
 	if closed != 1 {
 		t.Fatalf("%d connections were closed", closed)
 	}
-	// The transport notices the end by itself, in a moment; until then it may use the connection, and the call fails.
+	// The transport notices the end after a moment; until then it may use the connection, and the call fails.
 	for another := false; !another; {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/", nil)
 		if err != nil {

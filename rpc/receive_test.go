@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/rpc"
 )
 
-// Frames of HTTP/2, as a client writes them that heeds nothing but windows.
+// Frames of HTTP/2, as written by a client that obeys only windows.
 const (
 	frameData, frameHeaders, frameSettings, framePing, frameWindow = 0, 1, 4, 6, 8
 
@@ -29,7 +29,7 @@ const (
 // rawConn is a connection of HTTP/2 whose frames a test writes and reads.
 type rawConn struct {
 	net.Conn
-	// window is what the connection takes of bodies that nobody reads, stream what each body does, frame how long a frame may be.
+	// window is how many bytes of unread bodies the connection takes, stream how many each body may have, frame the longest frame.
 	window, stream, frame int
 }
 
@@ -40,7 +40,7 @@ func (c *rawConn) send(kind, flags byte, stream uint32, payload []byte) error {
 	return err
 }
 
-// until reads frames up to one of a kind that acknowledges, and notes windows.
+// until reads frames up to an acknowledgement of a kind, and records windows.
 func (c *rawConn) until(kind byte) error {
 	for {
 		var head [frameHead]byte
@@ -82,7 +82,7 @@ func dialRaw(t *testing.T, address string) *rawConn {
 	_, err = io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	err = errors.Join(err, c.send(frameSettings, 0, 0, nil), c.send(framePing, 0, 0, make([]byte, 8)))
 	if err == nil {
-		err = c.until(framePing) // which is answered after all that the server says at first
+		err = c.until(framePing) // the server answers it after its first frames
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func dialRaw(t *testing.T, address string) *rawConn {
 	return c
 }
 
-// fill begins requests and writes bodies until the connection takes no more, and returns how many requests that were.
+// fill starts requests and writes bodies until the connection takes no more. It returns the number of requests.
 func (c *rawConn) fill() (requests int, err error) {
 	head := []byte{0x83, 0x86, 0x84, 0x41, 1, 'x'} // POST http / x
 	for stream, left := uint32(1), c.window; left > 0; stream += 2 {
@@ -105,8 +105,8 @@ func (c *rawConn) fill() (requests int, err error) {
 	return requests, errors.Join(err, c.send(framePing, 0, 0, make([]byte, 8)), c.until(framePing))
 }
 
-// TestReceive_UnreadBodiesOfManyConnections: what connections buffer of bodies that nobody reads is little, also where there are many,
-// and one such body leaves room for others of its connection.
+// TestReceive_UnreadBodiesOfManyConnections: many connections buffer little of unread bodies, and one such body leaves room for others of
+// its connection.
 func TestReceive_UnreadBodiesOfManyConnections(t *testing.T) {
 	const connections, most = 100, 128 << 10 // for each
 	var begun atomic.Int64
@@ -140,7 +140,7 @@ func TestReceive_UnreadBodiesOfManyConnections(t *testing.T) {
 		requests += n
 	}
 	eventually(t, "all requests are there", func() bool { return begun.Load() == int64(requests) })
-	// What tests before this one have left may go meanwhile: so what is held is at least what came, and at most what goes with its end.
+	// Memory of earlier tests may be freed meanwhile: so the memory held is at least the growth until now, and at most what the end frees.
 	full := live()
 	if held := (full - before) / connections; held > 2*most {
 		t.Errorf("%d KiB are held for each connection", held>>10)
@@ -150,8 +150,7 @@ func TestReceive_UnreadBodiesOfManyConnections(t *testing.T) {
 	eventually(t, "what was held goes", func() bool { return (full-live())/connections >= most/2 })
 }
 
-// TestIdleConnections_End: a connection on which nothing is asked ends after a time, in both versions of HTTP, and so does one after
-// requests.
+// TestIdleConnections_End: a connection without requests ends after a time, in both versions of HTTP, and so does one after its requests.
 func TestIdleConnections_End(t *testing.T) {
 	server := rpc.NewHTTPServer(http.NotFoundHandler(), nil, hclog.NewNullLogger())
 	if server.IdleTimeout <= 0 || server.IdleTimeout > 10*time.Minute {
@@ -185,7 +184,7 @@ func TestIdleConnections_End(t *testing.T) {
 	}
 }
 
-// live is how much memory is in use.
+// live returns how much memory is in use, in bytes.
 func live() int64 {
 	runtime.GC()
 	var m runtime.MemStats

@@ -14,11 +14,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Tests named after what they guard: defects that users of other rate limiters met, named with where they were told.
+// Tests named after the defects that they guard against: users of other rate limiters met them, and reported them where named.
 
-// TestThreeNodesAtOnceGrantTheLimitOnce: callers spread over all nodes get the limit between them, not the limit at each
-// node (maximhq/bifrost 3547, BerriAI/litellm 40291); and it is all theirs, without a policy for anybody
-// (BerriAI/litellm 19092).
+// TestThreeNodesAtOnceGrantTheLimitOnce: callers spread over all nodes share one limit, instead of a limit at each node (maximhq/bifrost
+// 3547, BerriAI/litellm 40291). Without a policy they can use all of it (BerriAI/litellm 19092).
 func TestThreeNodesAtOnceGrantTheLimitOnce(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -33,8 +32,8 @@ func TestThreeNodesAtOnceGrantTheLimitOnce(t *testing.T) {
 	}
 }
 
-// TestTwoBottlenecksBindTogether: concurrent requests for two quotas get no more than either has left, and a refused one
-// takes nothing of the other (envoyproxy/ai-gateway 680, BerriAI/litellm 34732).
+// TestTwoBottlenecksBindTogether: concurrent requests for two quotas get no more than either has left. A refused request takes nothing of
+// the other quota (envoyproxy/ai-gateway 680, BerriAI/litellm 34732).
 func TestTwoBottlenecksBindTogether(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)

@@ -7,33 +7,33 @@ import (
 	"time"
 )
 
-// errLeaderReplaced ends a forwarded call whose leader is another one by now.
+// errLeaderReplaced ends a forwarded call whose leader has been replaced.
 var errLeaderReplaced = errors.New("the leader changed, and the old leader did not answer the call")
 
 const (
-	// lookForLeader is how often to look whether the leader is another one, while calls are forwarded.
+	// lookForLeader is how often to check for a new leader, while calls are forwarded.
 	lookForLeader = 50 * time.Millisecond
-	// replacedGrace is how long a leader that was replaced may take to answer the calls that it has. One that handed leadership over
-	// is about to; one that is stopped never does.
+	// replacedGrace is how long a replaced leader may take to answer the calls that it has. After a transfer of leadership it is about to
+	// answer; a stopped one never does.
 	replacedGrace = 250 * time.Millisecond
 )
 
 // followers are forwarded calls, by the leader that has them. They end when that leader is replaced: the deadline of a call can be
-// minutes away, and nothing else tells of a leader that is stopped or cut off.
+// minutes away, and nothing else shows that a leader is stopped or cut off.
 type followers struct {
-	// leader returns the node that leads, "" where none is known.
+	// leader returns the node that leads, "" if none is known.
 	leader func() string
 
 	mu sync.Mutex
 	of map[string]*followed
-	// looking tells whether somebody looks for another leader.
+	// looking is set while a goroutine checks for a new leader.
 	looking bool
 }
 
 // followed are the calls that one leader has.
 type followed struct {
 	calls map[*context.CancelCauseFunc]struct{}
-	// since is when another leader was first seen, zero: this one leads, or nobody does.
+	// since is when another leader was first seen; zero while this one leads, or none is known.
 	since time.Time
 }
 
@@ -41,7 +41,7 @@ func newFollowers(leader func() string) *followers {
 	return &followers{leader: leader, of: map[string]*followed{}}
 }
 
-// follow returns a context for a call that is forwarded to a leader; release ends it. Its cause is errLeaderReplaced where another node
+// follow returns a context for a call that is forwarded to a leader; release ends it. Its cause is errLeaderReplaced if another node
 // leads and the call was not answered.
 func (f *followers) follow(ctx context.Context, leader string) (followed context.Context, release func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -75,7 +75,7 @@ func (f *followers) remove(leader string, call *context.CancelCauseFunc) {
 	}
 }
 
-// look looks for another leader for as long as there are calls.
+// look checks for a new leader for as long as there are calls.
 func (f *followers) look() {
 	ticker := time.NewTicker(lookForLeader)
 	defer ticker.Stop()
@@ -86,7 +86,7 @@ func (f *followers) look() {
 	}
 }
 
-// endReplaced ends the calls of leaders that were replaced. It returns false where there are no calls any more; then the looking is over.
+// endReplaced ends the calls of replaced leaders. It returns false once no calls are left, which ends look.
 func (f *followers) endReplaced(leader string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// TestFollowers_EndReplaced: calls end when their leader has been replaced for the grace, and not while nobody is known to lead, or
-// after another one led for a moment only. Calls of the present leader go on.
+// TestFollowers_EndReplaced: calls end once their leader has been replaced for the grace. They do not end while no leader is known, or
+// after another node led for a moment only. Calls of the present leader continue.
 func TestFollowers_EndReplaced(t *testing.T) {
 	f := newFollowers(func() string { return "" })
-	f.looking = true // this test looks
+	f.looking = true // this test calls endReplaced
 	old, releaseOld := f.follow(t.Context(), "a")
 	defer releaseOld()
 	present, releasePresent := f.follow(t.Context(), "b")

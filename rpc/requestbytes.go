@@ -11,29 +11,29 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// DefaultRequestBytes is the memory that requests may take where no other is configured.
+// DefaultRequestBytes is the default for the memory that requests may take, in bytes.
 const DefaultRequestBytes = 256 << 20
 
 const (
-	// smallMessage is the longest message of most procedures: the longest valid ones have some 20 KB.
+	// smallMessage is the longest message of most procedures, in bytes: the longest valid ones have about 20 KB.
 	smallMessage = 64 << 10
-	// perByte is how much memory a byte of a request counts as: it is read into a buffer that doubles, and decoded. A message of no more than
-	// mostParts parts takes no more, and an answer, with its text as JSON, takes no more either.
+	// perByte is how many bytes of memory one byte of a request counts as: it is read into a buffer that doubles, and decoded. A message of
+	// at most mostParts parts takes no more, nor does an answer with its text as JSON.
 	perByte = 8
-	// unpackerBytes is what an unpacker takes besides.
+	// unpackerBytes is the memory of an unpacker itself.
 	unpackerBytes = 64 << 10
-	// readStep is how much is read at once.
+	// readStep is how many bytes are read at once.
 	readStep = 4 << 10
 )
 
-// longMessages are the procedures with longer messages: many commands, a whole configuration, and a piece of a backup.
+// longMessages are the procedures with longer messages: many commands, a whole configuration, and a chunk of a backup.
 var longMessages = map[string]int64{
 	quotav1connect.QuotaServiceBatchProcedure:       maxMessage,
 	quotav1connect.AdminServiceApplyQuotasProcedure: maxMessage,
 	quotav1connect.AdminServiceRestoreProcedure:     maxMessage,
 }
 
-// longestMessage returns how long a message of a procedure may be, unpacked.
+// longestMessage returns the maximum length of a procedure's message, unpacked, in bytes.
 func longestMessage(procedure string) int64 {
 	if longest, ok := longMessages[procedure]; ok {
 		return longest
@@ -41,7 +41,7 @@ func longestMessage(procedure string) int64 {
 	return smallMessage
 }
 
-// Messages within a message take more memory than bytes: an empty one has two bytes. These bound how many there may be in one request.
+// A message within a message takes more memory than its bytes: an empty one has two bytes. These bound the parts of one request.
 const (
 	mostParts     = 1024
 	mostLongParts = maxBatch * (maxItems + 8)
@@ -58,29 +58,29 @@ func partsOf(of protoreflect.MessageDescriptor) int {
 	return mostParts
 }
 
-// newRequestBytes makes the budget of the memory that requests take while they are read and served, and answers to those that only read
-// until they are written. An eighth is kept for operators.
+// newRequestBytes makes the budget of the memory that requests take while they are read and served, and answers until they are written.
+// An eighth is kept for operators.
 func newRequestBytes(capacity int64) *budget.Budget {
 	return budget.New("request_bytes", capacity, capacity/8, capacity/64)
 }
 
-// requestBytes is what one call has of the budget. It takes memory before that is used, and gives all of it back when the call ends, or, of
-// a stream, when a message has been received or sent.
+// requestBytes is what one call has of the budget. It takes memory before that is used. It returns all of it when the call ends, or, in a
+// stream, when a message has been received or sent.
 type requestBytes struct {
 	from     *budget.Budget
 	account  string
 	operator bool
 	// refused makes the error of a refusal.
 	refused func(*budget.FullError) error
-	// turn is charged with what is read.
+	// turn is charged for what is read.
 	turn *processor.Call
 
 	mu sync.Mutex // a handler may read a stream in another goroutine
-	// has is what was taken, used what of it was needed.
+	// has is the memory that was taken, used the part of it that was needed.
 	has, used int64
 }
 
-// require takes what is missing for so many bytes more.
+// require takes the memory that is missing for n more bytes.
 func (b *requestBytes) require(n int64) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -95,7 +95,7 @@ func (b *requestBytes) require(n int64) error {
 	return nil
 }
 
-// use counts bytes for which room was required.
+// use counts n bytes for which room was required.
 func (b *requestBytes) use(n int) {
 	b.mu.Lock()
 	b.used += int64(n) * perByte
@@ -103,8 +103,8 @@ func (b *requestBytes) use(n int) {
 	b.turn.ChargeRead(n)
 }
 
-// reserve takes room for an answer of so many bytes before anything is done for it. A request and an answer that a caller has no room for
-// even if it is alone are too large: to retry would not help.
+// reserve takes room for an answer of n bytes before the call does anything. A request and answer without room even for a caller that is
+// alone are too large: a retry would not help.
 func (b *requestBytes) reserve(n int) error {
 	b.mu.Lock()
 	fits := b.used+int64(n)*perByte <= b.from.Alone()
@@ -115,8 +115,8 @@ func (b *requestBytes) reserve(n int) error {
 	return b.require(int64(n))
 }
 
-// answer takes what an answer of so many bytes needs, encoded, and returns what was reserved beyond that. It stays until all is returned.
-// An answer that must be given is charged whatever room there is.
+// answer takes the memory for an encoded answer of n bytes, and returns what was reserved beyond that. The memory stays taken until
+// giveBack. An answer that must be sent is charged even without room.
 func (b *requestBytes) answer(n int, must bool) error {
 	if b == nil {
 		return nil
@@ -137,7 +137,7 @@ func (b *requestBytes) answer(n int, must bool) error {
 	return nil
 }
 
-// trim gives back what was required and is not used.
+// trim returns memory that was required and is not used.
 func (b *requestBytes) trim() {
 	if b == nil {
 		return
@@ -147,7 +147,7 @@ func (b *requestBytes) trim() {
 	b.giveLocked(b.has - b.used)
 }
 
-// giveBack gives all back.
+// giveBack returns all memory.
 func (b *requestBytes) giveBack() {
 	if b == nil {
 		return

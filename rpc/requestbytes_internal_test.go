@@ -20,7 +20,7 @@ import (
 	"github.com/quotad/quotad/rpc/wire"
 )
 
-// roomIn begins what a call takes of a budget.
+// roomIn starts a call's part of a budget.
 func roomIn(from *budget.Budget) *requestBytes {
 	return &requestBytes{from: from, account: "token:a", refused: func(full *budget.FullError) error { return budgetError(full) }}
 }
@@ -38,12 +38,12 @@ func packed(t *testing.T, message []byte) []byte {
 	return into.Bytes()
 }
 
-// enveloped is a body of one message in its envelope.
+// enveloped returns a body of one message in its envelope.
 func enveloped(flags byte, message []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(message))), message...) //nolint:gosec // a few KiB
 }
 
-// packedRequests are requests that carry a packed message, by protocol.
+// packedRequests returns requests with a compressed message, by protocol.
 func packedRequests(t *testing.T, message []byte) map[string]*http.Request {
 	t.Helper()
 	all, zipped := map[string]*http.Request{}, packed(t, message)
@@ -65,7 +65,7 @@ func packedRequests(t *testing.T, message []byte) map[string]*http.Request {
 	return all
 }
 
-// readAs reads the message of a request as it is without packing.
+// readAs reads the message of a request that is not compressed any more.
 func readAs(t *testing.T, name string, r *http.Request) ([]byte, error) {
 	t.Helper()
 	if r.Method == http.MethodGet {
@@ -81,8 +81,8 @@ func readAs(t *testing.T, name string, r *http.Request) ([]byte, error) {
 	return got[envelopeHead:], nil
 }
 
-// TestCharge_PackedInEveryProtocol: what a request unpacks to is charged, and required of the budget, whichever protocol says that it is
-// packed; and connect gets it as it is without packing.
+// TestCharge_PackedInEveryProtocol: the decompressed size of a request is required of the budget and charged, whichever protocol declares
+// the compression. connect gets the message without compression.
 func TestCharge_PackedInEveryProtocol(t *testing.T) {
 	message := bytes.Repeat([]byte("quota"), 10_000)
 	for name, r := range packedRequests(t, message) { // in any order
@@ -107,7 +107,7 @@ func TestCharge_PackedInEveryProtocol(t *testing.T) {
 	}
 }
 
-// TestUnpacked_IsBounded: no request unpacks to more than its procedure's messages may have, nor to more than there is room for.
+// TestUnpacked_IsBounded: no request decompresses to more than its procedure's messages may have, or to more than there is room for.
 func TestUnpacked_IsBounded(t *testing.T) {
 	bomb := make([]byte, 8<<20)
 	for what, most := range map[string]struct {
@@ -138,7 +138,8 @@ func TestUnpacked_IsBounded(t *testing.T) {
 	}
 }
 
-// TestRequestBytes_AreGivenBack: in whatever order a call requires, uses and gives back, it has what it uses, and nothing is left of it.
+// TestRequestBytes_AreGivenBack: in whatever order a call requires, uses and returns memory, it has what it uses, and none is left at the
+// end.
 func TestRequestBytes_AreGivenBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from := newRequestBytes(1 << 20)
@@ -176,7 +177,7 @@ func TestRequestBytes_AreGivenBack(t *testing.T) {
 	})
 }
 
-// TestCodec_DropsUnknownFields: a field that this node does not know is not kept, wherever it stands, and its message is read.
+// TestCodec_DropsUnknownFields: a field that this node does not know is dropped at any depth, and its message is read.
 func TestCodec_DropsUnknownFields(t *testing.T) {
 	unknown := protowire.AppendString(protowire.AppendTag(nil, 1000, protowire.BytesType), "later")
 	request := &quotav1.BatchRequest{Commands: []*quotav1.Command{{Kind: &quotav1.Command_Reserve{Reserve: &quotav1.ReserveRequest{
@@ -197,8 +198,8 @@ func TestCodec_DropsUnknownFields(t *testing.T) {
 	}
 }
 
-// TestCodec_BoundsParts: a request of so many messages that decoding takes many times its bytes is refused before it is decoded, and as many
-// as a request may have are read.
+// TestCodec_BoundsParts: a request with so many messages that decoding takes many times its bytes is refused before it is decoded. One
+// with as many as it may have is read.
 func TestCodec_BoundsParts(t *testing.T) {
 	repeated := func(part []byte, n int) []byte { return bytes.Repeat(part, n) }
 	batch := &quotav1.BatchRequest{Commands: make([]*quotav1.Command, maxBatch)}

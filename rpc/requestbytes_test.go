@@ -17,14 +17,14 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestBombs_OfAKnownCaller: a token buys no memory: what is small when it is packed is refused or dropped, in every protocol, also where it
-// is a valid message of nothing but a field that nobody knows.
+// TestBombs_OfAKnownCaller: a token buys no memory. A small compressed bomb is refused or dropped in every protocol, even if it is a
+// valid message of one unknown field.
 func TestBombs_OfAKnownCaller(t *testing.T) {
 	n, secrets := guarded(t, func(*rpc.Config) {})
 	message := protowire.AppendBytes(protowire.AppendTag(nil, 100, protowire.BytesType), make([]byte, 3_900_000))
 	bomb := zipped(t, message)
 	client := &http.Client{Transport: withToken{h2c(t).Transport, secrets["hostile"]}}
-	const rounds, most = 20, 1 << 20 // for each; unpacked it is four times as much
+	const rounds, most = 20, 1 << 20 // for each; decompressed it is four times as much
 	for _, path := range []string{"/quota.v1.QuotaService/ListQuotas", "/quota.v1.QuotaService/Watch", "/quota.v1.QuotaService/Reserve"} {
 		for _, f := range forms {
 			before := allocated()
@@ -60,7 +60,7 @@ func TestPacked_IsServed(t *testing.T) {
 			}
 			path := "/quota.v1.QuotaService/ListQuotas"
 			if f.contentType == "application/connect+proto" {
-				continue // of streams alone
+				continue // for streams only
 			}
 			if status := sendForm(t, client, http.MethodPost, n.url+path, f, true, strings.NewReader(string(f.body(message, true)))); status != http.StatusOK {
 				t.Errorf("%s: %d", f.contentType, status)
@@ -74,7 +74,7 @@ func TestPacked_IsServed(t *testing.T) {
 	}
 }
 
-// inUse is how much of one of a node's budgets is used.
+// inUse returns how much of one of a node's budgets is used.
 func inUse(t *testing.T, n *testNode, secret, name string) int64 {
 	t.Helper()
 	_, operator := apisAs(t, n.url, secret)
@@ -91,11 +91,11 @@ func inUse(t *testing.T, n *testNode, secret, name string) int64 {
 	return 0
 }
 
-// TestRequestBytes_OfOneCallerLeaveRoom: a caller whose large requests are under way finds no room for another one, and is told which budget
-// that is; others and the operator do.
+// TestRequestBytes_OfOneCallerLeaveRoom: a caller with large requests in flight finds no room for another one, and learns which budget is
+// used up. Others and the operator find room.
 func TestRequestBytes_OfOneCallerLeaveRoom(t *testing.T) {
 	n, secrets := guarded(t, func(c *rpc.Config) { c.RequestBytes = 64 << 20 })
-	// Only its head is sent: a body that nobody reads would be reset before the answer is seen.
+	// Only the head and one byte are sent: a body that nobody reads would be reset before the answer is seen.
 	begin := func(bytes int) net.Conn {
 		conn, err := net.Dial("tcp", n.config.APIAddress)
 		if err != nil {

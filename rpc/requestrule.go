@@ -11,7 +11,7 @@ type requestRule struct {
 	check func(*checker, proto.Message)
 }
 
-// rule makes one of a typed check.
+// rule makes a requestRule of a typed check.
 func rule[T proto.Message](check func(*checker, T)) requestRule {
 	var request T
 	return requestRule{request.ProtoReflect().Descriptor().Name(), func(c *checker, m proto.Message) {

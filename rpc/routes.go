@@ -16,7 +16,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Bounds of what anybody may call without a token.
+// Bounds of calls that need no token.
 const (
 	maxHealthBody  = 4 << 10
 	maxReflectBody = 16 << 10
@@ -24,36 +24,35 @@ const (
 	reflectWithin  = time.Minute
 )
 
-// route is one path that a port serves. All that a port serves stands in one list of them (Server.routes): what is not in it is not
-// served, and what is in it is bounded.
+// route is one path that a port serves. One list has all of them (Server.routes): no other path is served, and those in it are bounded.
 type route struct {
-	// pattern is a path as http.ServeMux takes it.
+	// pattern is a path in the form of http.ServeMux.
 	pattern string
 	handler http.Handler
 	limits  limits
 }
 
-// limits bound the requests of a route. The zero value takes no body and has the time of any other answer.
+// limits bound the requests of a route. The zero value allows no body, and bounds only the writes of the answer.
 type limits struct {
-	// methods are those that are served; none: any.
+	// methods are the allowed ones; none: any.
 	methods []string
-	// body is how many bytes of a body are read, as they were sent; 0: a request with a body is refused. What a packed body unpacks to has the
-	// same bound (unpacked), or is refused (bare).
+	// body is how many bytes of a body are read, as they were sent; 0: a request with a body is refused. An unpacked body has the same
+	// bound (unpacked), or packed bodies are refused (bare).
 	body int64
-	// endless lifts the bound of the whole body, for one that is read in pieces which have bounds of their own; each piece has the time of
-	// a body.
+	// endless lifts the bound of the whole body, for one that is read in pieces with bounds of their own; each piece has the time of a
+	// body.
 	endless bool
-	// whole is how long the whole call may take; 0: as long as its caller reads what it is sent.
+	// whole bounds how long the whole call may take; 0: as long as its caller keeps reading.
 	whole time.Duration
 }
 
-// pageMethods are the methods of what is only looked at.
+// pageMethods are the methods of pages, which are only read.
 var pageMethods = []string{http.MethodGet, http.MethodHead}
 
-// procedureMethods are those of Connect: GET for what changes nothing, which its handlers know.
+// procedureMethods are those of Connect: GET is for calls without side effects, which its handlers check.
 var procedureMethods = []string{http.MethodPost, http.MethodGet}
 
-// page makes the route of something that is only looked at.
+// page makes the route of something that is only read.
 func page(path string, handler http.Handler) route {
 	return route{pattern: path, handler: handler, limits: limits{methods: pageMethods, whole: healthWithin}}
 }
@@ -89,7 +88,7 @@ func (s *Server) routesOf(b *portBudgets) []route {
 	)
 }
 
-// procedures makes the routes of a schema's services: calls of callers who are known.
+// procedures makes the routes of a schema's services: calls of known callers.
 func (s *Server) procedures(b *portBudgets, file protoreflect.FileDescriptor, handler http.Handler) (all []route) {
 	for i := range file.Services().Len() {
 		service := file.Services().Get(i)
@@ -114,7 +113,7 @@ func limitsOf(procedure string, method protoreflect.MethodDescriptor) limits {
 	return l
 }
 
-// bare are the options of handlers that anybody may call: small messages, never packed.
+// bare returns the options of handlers that need no token: small messages, never packed.
 func bare(most int) []connect.HandlerOption {
 	return []connect.HandlerOption{connect.WithReadMaxBytes(most), connect.WithCompression("gzip", nil, nil)}
 }
@@ -157,10 +156,10 @@ func (s *Server) serveRoutes(b *portBudgets, all []route) http.Handler {
 			defer c.serve()()
 		}
 		control := http.NewResponseController(w)
-		// Of an answer that is nothing but a header, too, the end is written within a time.
+		// Bounds the write of an answer's end, also of an answer that is only a header.
 		defer func() { _ = control.SetWriteDeadline(time.Now().Add(s.config.WriteAnswer)) }()
 		answer := &answerWriter{ResponseWriter: w, control: control, within: s.config.WriteAnswer, contentType: r.Header.Get("Content-Type")}
-		if hasBody(r) { // also one that nobody reads: the server drops what is left of it
+		if hasBody(r) { // also one that no handler reads: the server drops the rest of it
 			_ = control.SetReadDeadline(time.Now().Add(s.config.ReadBody))
 			if r.ProtoMajor == 1 {
 				answer.body = &watchedBody{ReadCloser: r.Body}
@@ -175,7 +174,7 @@ func hasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
 }
 
-// fieldsOf counts the fields of a header, each time that one is repeated.
+// fieldsOf counts the fields of a header, each repetition of one as well.
 func fieldsOf(header http.Header) (n int) {
 	for _, values := range header {
 		n += len(values)
@@ -215,7 +214,7 @@ func (s *Server) bounded(b *portBudgets, to route) http.Handler {
 	})
 }
 
-// refuse answers with a status alone when it is the turn of who asked, and does not wait for the rest of a body.
+// refuse answers with a status alone, when it is the caller's turn, and does not wait for the rest of a body.
 func (s *Server) refuse(b *portBudgets, w http.ResponseWriter, r *http.Request, status int) {
 	turn := s.turnOfVisit(b, r)
 	defer turn.Leave()

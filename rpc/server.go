@@ -21,7 +21,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// APIVersion is the version of what the API's calls mean. It rises when one of them means something else, or refuses what it took.
+// APIVersion is the version of what the API's calls mean. It rises when a call changes its meaning, or refuses what it accepted before.
 const APIVersion = 5
 
 // Config configures a Server.
@@ -36,29 +36,30 @@ type Config struct {
 	Logger hclog.Logger
 	// Version is the binary's, for GetStatus.
 	Version string
-	// PeerTLS, if set, returns the settings with which other nodes' APIs are called. It is asked for each connection.
+	// PeerTLS, if set, returns the settings for calls to other nodes' APIs. It is called for each connection.
 	PeerTLS func() *tls.Config
-	// PeerTrust names what PeerTLS verifies other nodes' certificates by, such as api.tls_ca, for errors.
+	// PeerTrust names the setting by which PeerTLS verifies other nodes' certificates, such as api.tls_ca, for errors.
 	PeerTrust string
 	// Listener, if set, is the API port's: its connections are shown with the other budgets.
 	Listener *Listener
-	// MaxInFlight is how many calls may be under way at once, until FollowLimits is called. Default 24,000.
+	// MaxInFlight is how many calls may be in flight at once, until FollowLimits is called. Default 24,000.
 	MaxInFlight int64
 	// MaxStreams is how many streams may be open at once, until FollowLimits is called. Default 4,096.
 	MaxStreams int64
-	// OpenFiles is how many files the process may have open: FollowLimits leaves some for what are no connections to this port. Default: any.
+	// OpenFiles is how many files the process may have open: FollowLimits keeps some for other uses than connections to this port. Default:
+	// any.
 	OpenFiles int64
 	// RequestBytes is how much memory requests may take while they are read and served. Default: DefaultRequestBytes.
 	RequestBytes int64
-	// ReadBody is how long the body of a call may take to come; for Restore, each piece of it. Default 10 s.
+	// ReadBody is how long the body of a call may take to arrive; for Restore, each piece of it. Default 10 s.
 	ReadBody time.Duration
 	// WriteAnswer is how long a caller may take to read an answer; for streams, each message. Default 30 s.
 	WriteAnswer time.Duration
-	// clocks reads those of the processors that callers share. Default: the machine's.
+	// clocks reads the clocks of the processors that callers share. Default: the machine's.
 	clocks func() processor.Clocks
 }
 
-// DefaultMaxInFlight is how many calls may be under way at once: ten thousand of one caller, and as many of others.
+// DefaultMaxInFlight is how many calls may be in flight at once: ten thousand of one caller, and as many of others.
 const DefaultMaxInFlight = accounts.DefaultMaxCalls
 
 // Server serves the API.
@@ -71,19 +72,19 @@ type Server struct {
 	reach   reach
 	started time.Time
 	health  health
-	// exposition is what both ports tell of metrics.
+	// exposition serves metrics at both ports.
 	exposition *exposition
-	// outcomes are those of callers' calls, for health.
+	// outcomes counts the outcomes of callers' calls, for health.
 	outcomes outcomes
-	// followers are the calls that other nodes have from here.
+	// followers are calls that were forwarded to other nodes.
 	followers *followers
 
-	// budgets are those of the API port, errors writes what is refused before a body is read.
+	// budgets are those of the API port; errors writes refusals before a body is read.
 	budgets *portBudgets
 	// followed are the limits that FollowLimits applied last.
 	followed nodeLimits
 	errors   *connect.ErrorWriter
-	// callers is what they have of the state's budgets, nodeCounts of this node's.
+	// callers is what callers use of the state's budgets, nodeCounts of this node's.
 	callers    counted[[]accounts.View]
 	nodeCounts counted[[]*quotav1.Budget]
 	// requestBytes is the memory that requests at both ports take.
@@ -91,7 +92,7 @@ type Server struct {
 	// shares divide the processor's time among callers.
 	shares  *processor.Shares
 	running underWay
-	// drain ends when the node drains, by startDrain: waits and streams end with it. refusing is set when that is done.
+	// drain ends when startDrain drains the node: waits and streams end with it. refusing is set after they have ended.
 	drain      context.Context
 	startDrain context.CancelFunc
 	waits      underWay
@@ -144,11 +145,11 @@ func New(config Config) (*Server, error) {
 		if _, _, leads := s.node.Leader(); leads {
 			return 0
 		}
-		return 1 // whoever has the leader write the log that this node follows
+		return 1 // writing the leader's log is work for others
 	}, config.clocks)
 	s.errors = connect.NewErrorWriter(codecs())
 	budgets := s.nodeBudgets()
-	for _, b := range budgets { // each count is 0 before it is anything else
+	for _, b := range budgets { // each counter exists from the start, at 0
 		s.metrics.overspent.WithLabelValues(b.Name(), "caller")
 		s.metrics.overspent.WithLabelValues(b.Name(), "full")
 	}
@@ -156,15 +157,15 @@ func New(config Config) (*Server, error) {
 	return s, nil
 }
 
-// shared is something of this node that callers share.
+// shared is a resource of this node that callers share.
 type shared interface {
 	Name() string
 	InUse() (used int64, callers int)
 	View() budget.View
 }
 
-// nodeBudgets returns what callers share of this node: of its API port and its connections, of the queue in which commands wait for the
-// log, and the processor's time.
+// nodeBudgets returns what callers share of this node: of its API port and connections, of the queue in which commands wait for the log,
+// and of the processor's time.
 func (s *Server) nodeBudgets() (all []shared) {
 	for _, b := range slices.Concat(s.budgets.all(), []*budget.Budget{s.requestBytes}, s.node.QueueBudgets()) {
 		all = append(all, b)
@@ -175,30 +176,30 @@ func (s *Server) nodeBudgets() (all []shared) {
 	return append(all, s.shares)
 }
 
-// A connection to another node on which nothing comes for pingAfter is asked whether anybody is there, and ends when nothing comes for
-// pingWithin more: with it end the calls of a leader that is stopped or cut off, also where no other one is elected.
+// A connection to another node that receives nothing for pingAfter is pinged, and closed if it receives nothing for pingWithin more. So
+// the calls of a leader that is stopped or cut off end, also if no other leader is elected.
 const (
 	pingAfter  = 5 * time.Second
 	pingWithin = 5 * time.Second
 )
 
-// compressFrom is how long an answer is that is worth packing for a caller that asks for it. A quarter of a leader's processor
-// time in batches went into packing answers for callers next to it.
+// compressFrom is the shortest answer, in bytes, that is packed for a caller that asks for it. A quarter of a leader's processor time in
+// batches went into packing answers for callers next to it.
 const compressFrom = 1 << 20
 
-// Handler returns all that the API port serves.
+// Handler returns the handler of everything that the API port serves.
 func (s *Server) Handler() http.Handler { return s.serveRoutes(s.budgets, s.routes()) }
 
-// OpsHandler returns what the operators' port serves: what is looked at, health, and the calls of operators, with room of their own. With
-// profiles, those of the process are served too: to tokens with the verb debug, where there are tokens.
+// OpsHandler returns the handler of the operators' port: pages, health, and the calls of operators, with room of their own. With profiles
+// it also serves those of the process: to tokens with the verb debug, where there are tokens.
 func (s *Server) OpsHandler(profiles bool) http.Handler {
 	b := newOpsBudgets()
 	return s.serveRoutes(b, s.opsRoutes(b, profiles))
 }
 
-// Drain makes the node unready and ends what waits and streams, each with a typed error, while the node can still take
-// their places out of the queue. Then a leader hands leadership over: calls that others hand on to it find the next one.
-// From then on calls are refused, and Drain waits for those under way, bounded by ctx.
+// Drain makes the node unready and ends waits and streams, each with a typed error, while the node can still take them out of the queue.
+// Then a leader transfers leadership, so that calls forwarded to it find the next one. From then on Drain refuses calls and waits for
+// those in flight, bounded by ctx.
 func (s *Server) Drain(ctx context.Context) error {
 	s.startDrain()
 	err := s.waits.wait(ctx)
@@ -209,7 +210,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	return s.running.wait(ctx)
 }
 
-// handOverWithin bounds how long a node that stops waits for another one to lead; there may be none that can.
+// handOverWithin bounds how long a stopping node waits for another leader; perhaps no node can lead.
 const handOverWithin = 2 * time.Second
 
 func (s *Server) handOver(ctx context.Context) {
@@ -223,11 +224,11 @@ func (s *Server) handOver(ctx context.Context) {
 	s.logger.Info("transferred leadership", "to", to)
 }
 
-// underWay counts calls that are under way.
+// underWay counts calls in flight.
 type underWay struct {
 	mu    sync.Mutex
 	calls int
-	// none, if set, is closed when there are none.
+	// none, if set, is closed when no call is in flight.
 	none chan struct{}
 }
 
@@ -246,7 +247,7 @@ func (u *underWay) leave() {
 	}
 }
 
-// wait waits until none is under way.
+// wait waits until no call is in flight.
 func (u *underWay) wait(ctx context.Context) error {
 	u.mu.Lock()
 	if u.calls == 0 {

@@ -91,7 +91,7 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		conf := raftnode.DefaultConfig()
 		conf.ID, conf.RaftAddress, conf.APIAddress = peers[i].ID, peers[i].RaftAddress, peers[i].APIAddress
 		conf.DataDir, conf.Peers, conf.Testing = t.TempDir(), peers, true
-		// Patient: what other tests take of the machine ends no node, and makes no other leader.
+		// Long timeouts: the load of other tests must neither stop a node nor change the leader.
 		conf.ApplyTimeout, conf.StallLimit = time.Minute, 30*time.Second
 		if size > 1 {
 			conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = time.Second, time.Second, 900*time.Millisecond
@@ -99,7 +99,7 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		var nobodys nobodysCommands
 		conf.Applied = nobodys.record
 		n := &testNode{config: conf, api: rpc.Config{Version: "test", WriteAnswer: 5 * time.Minute}, url: "http://" + peers[i].APIAddress}
-		rpc.NeverBusy(&n.api) // what other tests take of the machine holds nobody back
+		rpc.NeverBusy(&n.api) // the load of other tests delays nobody
 		for _, fn := range change {
 			fn(&n.api)
 		}
@@ -132,8 +132,8 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 	return nodes
 }
 
-// nobodysCommands are the kinds of commands that came through the API and are charged to no caller. There may be none: every node of
-// these tests looks for them.
+// nobodysCommands are the kinds of commands that passed through the API and are charged to no caller. There must be none: every node of
+// these tests checks for them.
 type nobodysCommands struct {
 	mu    sync.Mutex
 	kinds map[string]int
@@ -181,13 +181,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// leadershipMoved tells whether a call was refused because the node that got it led no more, or not yet: a busy machine elects others at
+// leadershipMoved tells whether a call was refused because its node did not lead any more, or not yet: a busy machine elects others at
 // any time. The call had no effect.
 func leadershipMoved(info *quotav1.ErrorInfo) bool {
 	return info.GetReason() == quotav1.Reason_REASON_NO_LEADER && info.GetNotAccepted()
 }
 
-// persistent has a client repeat calls that were refused because leadership moved.
+// persistent makes a client repeat calls that were refused because leadership moved.
 var persistent = connect.WithInterceptors(connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
 		for deadline := time.Now().Add(time.Minute); ; {
@@ -204,8 +204,7 @@ var persistent = connect.WithInterceptors(connect.UnaryInterceptorFunc(func(next
 	}
 }))
 
-// atLeader makes a call at the node that leads, and again at the next one where it was refused because leadership moved. It returns what
-// came of it.
+// atLeader makes a call at the leader, and again at the next one if it was refused because leadership moved. It returns the call's error.
 func atLeader(t *testing.T, nodes []*testNode, call func(leader int) error) (err error) {
 	t.Helper()
 	eventually(t, "a leader takes or refuses a call", func() bool {
@@ -216,7 +215,7 @@ func atLeader(t *testing.T, nodes []*testNode, call func(leader int) error) (err
 	return err
 }
 
-// undisturbed makes a check while all nodes follow one leader, and again where that changed meanwhile.
+// undisturbed makes a check while all nodes follow one leader, and again if that changed meanwhile.
 func undisturbed(t *testing.T, nodes []*testNode, check func(leader, follower int) error) {
 	t.Helper()
 	var err error
@@ -248,14 +247,14 @@ func followed(nodes []*testNode) (term uint64) {
 	return term
 }
 
-// post sends JSON as curl would, again where it was refused because leadership moved, and returns status and body.
+// post sends JSON as curl would, again if it was refused because leadership moved, and returns status and body.
 func post(t *testing.T, url, path, body string, headers ...string) (status int, answer string) {
 	t.Helper()
 	head, answer := postBy(t, http.DefaultClient, url+path, body, headers...)
 	return head.StatusCode, answer
 }
 
-// postBy is post by a client of one's own. It returns the answer's head and body.
+// postBy is post with a given client. It returns the answer's head and body.
 func postBy(t *testing.T, client *http.Client, url, body string, headers ...string) (head *http.Response, answer string) {
 	t.Helper()
 	eventually(t, "a leader takes or refuses a call", func() bool {
@@ -277,7 +276,7 @@ func postOnce(t *testing.T, url, path, body string, headers ...string) (int, str
 	return head.StatusCode, answer
 }
 
-// requestOf is a POST of JSON.
+// requestOf makes a POST of JSON.
 func requestOf(t *testing.T, url, body string, headers ...string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))

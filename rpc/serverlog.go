@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// serverLog is the log of an HTTP server. Anybody who connects has the server say something, such as that a handshake failed, so each kind
-// of line is logged once in a while of each address, and the rest is debug: strangers could fill the disk with it.
+// serverLog is the log of an HTTP server. Strangers that connect can make the server log lines, such as that a handshake failed, and
+// could fill the disk. So each kind of line is logged once in an interval for each address; the rest is debug.
 type serverLog struct {
 	logger hclog.Logger
 	said   raftnode.LoggedLines
@@ -21,11 +21,11 @@ type serverLog struct {
 
 func newServerLog(logger hclog.Logger) *log.Logger { return log.New(&serverLog{logger: logger}, "", 0) }
 
-// lineKind is how much of a line, and of what follows the address, tells its kind: net/http and crypto/tls begin each with words of their
-// own, and no caller chooses so few of them.
+// lineKind is how many bytes of a line, and of its part after the address, tell its kind. net/http and crypto/tls begin each kind with
+// words of their own, and callers do not control so early a part.
 const lineKind = 24
 
-// lineAddress finds whose connection a line is about.
+// lineAddress finds the address of the connection that a line is about.
 var lineAddress = regexp.MustCompile(` (?:from|client|serving) (\S+:\d+): `)
 
 // Write implements io.Writer, of one line.

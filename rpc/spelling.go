@@ -15,17 +15,17 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// People write "5m" for a duration and "background" for CLASS_BACKGROUND. Protobuf's JSON has neither. What it cannot read is spelled as it
-// has it, and read again.
+// People write "5m" for a duration and "background" for CLASS_BACKGROUND; protobuf's JSON has neither. JSON that protobuf cannot read is
+// rewritten in its form, and read again.
 
-// spellingError says which field of a message cannot be read, and how it is written.
+// spellingError says which field of a message cannot be read, and how to write it.
 type spellingError struct{ field, message, hint string }
 
 // Error implements error.
 func (e *spellingError) Error() string { return e.field + ": " + e.message }
 
-// spell returns a message's JSON with durations and names as protobuf's JSON has them. The error is a *spellingError where one of them is
-// neither. What is no JSON of the message in another way stays as it is, for protobuf to judge.
+// spell returns a message's JSON with durations and names in the form of protobuf's JSON. The error is a *spellingError if one of them
+// cannot be read. Values of a wrong type stay as they are, for protobuf to reject.
 func spell(data []byte, of protoreflect.MessageDescriptor) ([]byte, error) {
 	var s speller
 	if err := s.message(data, of, ""); err != nil {
@@ -36,10 +36,10 @@ func spell(data []byte, of protoreflect.MessageDescriptor) ([]byte, error) {
 
 type speller struct{ out bytes.Buffer }
 
-// message writes a message. Keys keep their order, and keys that stand twice stay: they are an error.
+// message writes a message. It keeps the order of keys, and also repeated keys, which protobuf rejects.
 func (s *speller) message(data []byte, of protoreflect.MessageDescriptor, path string) error {
 	from := json.NewDecoder(bytes.NewReader(data))
-	if token, _ := from.Token(); token != json.Delim('{') { // nor is what cannot be read
+	if token, _ := from.Token(); token != json.Delim('{') { // also if it cannot be read
 		_, _ = s.out.Write(data)
 		return nil
 	}
@@ -49,7 +49,7 @@ func (s *speller) message(data []byte, of protoreflect.MessageDescriptor, path s
 		if err != nil {
 			return err
 		}
-		name, _ := token.(string) // a key is one
+		name, _ := token.(string) // every key is a string
 		var value json.RawMessage
 		if err := from.Decode(&value); err != nil {
 			return err
@@ -71,7 +71,7 @@ func (s *speller) message(data []byte, of protoreflect.MessageDescriptor, path s
 	return ended(from)
 }
 
-// ended reads the end of an object or a list, behind which nothing may follow.
+// ended reads the end of an object or a list. Nothing may follow it.
 func ended(from *json.Decoder) error {
 	if _, err := from.Token(); err != nil {
 		return err
@@ -84,7 +84,7 @@ func ended(from *json.Decoder) error {
 
 var errMoreJSON = errors.New("more data follows the message")
 
-// fieldOf finds a field by either of its names; nil: there is none.
+// fieldOf finds a field by either of its names; nil if there is none.
 func fieldOf(of protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
 	if field := of.Fields().ByJSONName(name); field != nil {
 		return field
@@ -141,10 +141,10 @@ func (s *speller) value(value []byte, field protoreflect.FieldDescriptor, path s
 	return nil
 }
 
-// plainDuration is a duration as protobuf's JSON has it.
+// plainDuration matches a duration in the form of protobuf's JSON.
 var plainDuration = regexp.MustCompile(`^"[-+]?[0-9.]+s"$`)
 
-// spelledDuration reads a duration as Go writes it.
+// spelledDuration converts a duration from Go's form.
 func spelledDuration(value []byte, path string) ([]byte, error) {
 	if plainDuration.Match(value) {
 		return value, nil
@@ -164,7 +164,7 @@ func spelledDuration(value []byte, path string) ([]byte, error) {
 	return protojson.Marshal(durationpb.New(d))
 }
 
-// spelledName reads the name of an enumeration's value without its prefix, in any case.
+// spelledName converts the name of an enumeration's value without its prefix, in any case.
 func spelledName(value []byte, of protoreflect.EnumDescriptor, path string) ([]byte, error) {
 	var text string
 	if !bytes.HasPrefix(value, []byte{'"'}) {
@@ -190,7 +190,7 @@ func spelledName(value []byte, of protoreflect.EnumDescriptor, path string) ([]b
 	return nil, &spellingError{path, shortened(value) + " is unknown", "use one of " + strings.Join(known, ", ")}
 }
 
-// maxNamed bounds the names that an error lists, maxShown how much of a value it repeats.
+// maxNamed bounds the names that an error lists, maxShown the bytes of a value that it repeats.
 const (
 	maxNamed = 20
 	maxShown = 40
@@ -199,7 +199,7 @@ const (
 // shortened returns the beginning of a value, for an error.
 func shortened(value []byte) string { return beginning(string(value), maxShown) }
 
-// beginning returns so many bytes of a text, and says where more were cut off.
+// beginning returns at most most bytes of a text, and marks where more were cut off.
 func beginning(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestSpell_Table: what people write, and what protobuf reads.
+// TestSpell_Table: JSON as people write it, and as protobuf reads it.
 func TestSpell_Table(t *testing.T) {
 	for in, want := range map[string]string{
 		`{"ttl":"5m"}`:                                         `{"ttl":"300s"}`,
@@ -30,7 +30,7 @@ func TestSpell_Table(t *testing.T) {
 	}
 }
 
-// TestSpell_KeepsWhatIsWrong: only durations and names are spelled differently. All else is protobuf's to refuse.
+// TestSpell_KeepsWhatIsWrong: only durations and names are rewritten. Other errors are left for protobuf to refuse.
 func TestSpell_KeepsWhatIsWrong(t *testing.T) {
 	for _, in := range []string{
 		`{"ttl":"5m"} {"holder":"b"}`, `{"ttl":"5m"}]`, `{"ttl":"5m","holder":`,
@@ -44,7 +44,7 @@ func TestSpell_KeepsWhatIsWrong(t *testing.T) {
 	}
 }
 
-// FuzzSpell: whatever protobuf reads is spelled as it is, and what is spelled differently never panics.
+// FuzzSpell: JSON that protobuf reads keeps its meaning, and no input panics.
 func FuzzSpell(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `[]`, `{"commands":[{"reserve":{"holder":"a","items":[{"quota":"q"}],"ttl":"5m","class":"background"}},null]}`,

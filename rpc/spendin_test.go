@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestSpendIn_CountsTimeWithoutALeader: cluster time stands still while nobody leads, and a provider's window does not. What is left
-// to spend an operation of a window, asked again after an election, is less by the whole time that has passed.
+// TestSpendIn_CountsTimeWithoutALeader: cluster time stands still while nobody leads, and a provider's window does not. A window's
+// operation that is asked for again after an election has less time to be spent, by all the time that has passed.
 func TestSpendIn_CountsTimeWithoutALeader(t *testing.T) {
 	nodes := newNodes(t, 3)
 	const quotas = `{"quotas":[{"name":"w","window":{"limit":100,"every":"day"}}]}`
@@ -52,7 +52,7 @@ func TestSpendIn_CountsTimeWithoutALeader(t *testing.T) {
 		return err == nil
 	})
 	nodes[leader].again(t)
-	// The views of Unix time are a round trip wide; what the cluster's own time lacks is more by far.
+	// The views of Unix time are a round trip wide; cluster time lacks far more.
 	const slack = time.Second
 	if left, was := again.GetSpendIn().AsDuration(), first.SpendIn.AsDuration(); left > was-alone+slack {
 		t.Errorf("%v are left %v after %v were", left, time.Since(answered), was)

@@ -14,8 +14,8 @@ import (
 	"github.com/quotad/quotad/rpc"
 )
 
-// TestConnections_RefusedStrangersLeaveRoom: while strangers of many addresses, each on a connection of its own, wait for their refusals
-// at a busy node, a new connection is served.
+// TestConnections_RefusedStrangersLeaveRoom: strangers of many addresses, each on a connection of its own, wait for their refusals at a
+// busy node. Meanwhile a new connection is served.
 func TestConnections_RefusedStrangersLeaveRoom(t *testing.T) {
 	const room, attackers = 100, 20 // a fifth of the room is strangers'
 	n, _ := guarded(t, rpc.AlwaysBusy)
@@ -38,7 +38,7 @@ func TestConnections_RefusedStrangersLeaveRoom(t *testing.T) {
 		cancel()
 		all.Wait()
 	})
-	for range 100 { // then they have used up their turns
+	for range 100 { // by then they have used up their turns
 		<-answered
 	}
 	for range 5 {
@@ -49,7 +49,7 @@ func TestConnections_RefusedStrangersLeaveRoom(t *testing.T) {
 	}
 }
 
-// callsWithoutToken makes a connection and calls on it until it ends.
+// callsWithoutToken opens a connection and calls on it until it ends.
 func callsWithoutToken(ctx context.Context, from net.Dialer, address string, answered chan<- struct{}) {
 	conn, err := from.DialContext(ctx, "tcp", address)
 	if err != nil {

@@ -35,7 +35,7 @@ func reserveAs(t *testing.T, n *testNode, holder string) *quotav1.ReserveRespons
 	return res
 }
 
-// TestWatchTellsWhatHappens at every node and in every protocol, once, in order, filtered; and again from an index on.
+// TestWatchTellsWhatHappens: every node sends events in every protocol, once, in order, filtered; and again from an index on.
 func TestWatchTellsWhatHappens(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -68,7 +68,7 @@ func TestWatchTellsWhatHappens(t *testing.T) {
 	}
 }
 
-// nextEvent reads on to the next event, past bookmarks, whose indices never fall.
+// nextEvent reads until the next event, past bookmarks, whose indices never fall.
 func nextEvent(t *testing.T, stream *connect.ServerStreamForClient[quotav1.WatchResponse]) (*quotav1.Event, *quotav1.Meta) {
 	t.Helper()
 	last := uint64(0)
@@ -86,8 +86,8 @@ func nextEvent(t *testing.T, stream *connect.ServerStreamForClient[quotav1.Watch
 	return nil, nil
 }
 
-// TestManyEventsOfOneIndex: they come in several responses, each below what a client takes, and all but the last say that there is
-// more. Whoever asks for the index again is told all of them again.
+// TestManyEventsOfOneIndex: they arrive in several responses, each below a client's limit, and all but the last say that there is more. A
+// caller that asks for the index again receives all of them again.
 func TestManyEventsOfOneIndex(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
@@ -142,7 +142,7 @@ func TestManyEventsOfOneIndex(t *testing.T) {
 	}
 }
 
-// TestWatchEndsTyped when its node drains.
+// TestWatchEndsTyped: a watch ends with a typed error when its node drains.
 func TestWatchEndsTyped(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
@@ -164,7 +164,7 @@ func TestWatchEndsTyped(t *testing.T) {
 	_ = stream.Close()
 }
 
-// TestAWatcherThatDoesNotReadEnds: its call does not stay for ever, and the node can drain.
+// TestAWatcherThatDoesNotReadEnds: its call ends after a time, and the node can drain.
 func TestAWatcherThatDoesNotReadEnds(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpc.Config) { c.WriteAnswer = 50 * time.Millisecond })[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
@@ -197,7 +197,7 @@ func TestAWatcherThatDoesNotReadEnds(t *testing.T) {
 	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url, persistent)
 	eventually(t, "the end of the stream", func() bool {
 		if _, err := api.Batch(t.Context(), &quotav1.BatchRequest{Commands: commands}); err != nil {
-			t.Log(err) // on a busy machine an answer to a caller who reads takes as long
+			t.Log(err) // on a busy machine an answer to a caller that reads takes as long
 		}
 		shown := httptest.NewRecorder()
 		n.server.Handler().ServeHTTP(shown, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -206,13 +206,12 @@ func TestAWatcherThatDoesNotReadEnds(t *testing.T) {
 	})
 }
 
-// TestBackupAndRestoreOverTheAPI: a backup holds what was acknowledged; a restore brings it back under a new epoch, so
-// that what was granted since is dead and its fence is never given out again. Both want the leader; what is damaged is
-// refused, and changes nothing.
+// TestBackupAndRestoreOverTheAPI: a backup holds what was acknowledged. A restore brings it back under a new epoch: grants made since are
+// dead, and their fences are never issued again. Both need the leader. A damaged backup is refused, and changes nothing.
 func TestBackupAndRestoreOverTheAPI(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
-	_, follower := leaderAndFollower(t, nodes) // should leadership move, it serves all the same
+	_, follower := leaderAndFollower(t, nodes) // if leadership moves, it still serves
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
@@ -276,7 +275,7 @@ func TestBackupAndRestoreOverTheAPI(t *testing.T) {
 	}
 }
 
-// TestARestoreOfAnotherClustersBackup needs to be meant: the word for it travels with the first piece.
+// TestARestoreOfAnotherClustersBackup: it needs an explicit flag, which the first chunk carries.
 func TestARestoreOfAnotherClustersBackup(t *testing.T) {
 	here, there := newNodes(t, 1)[0], newNodes(t, 1)[0]
 	if status, body := post(t, there.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {

@@ -20,7 +20,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestLooksCanBeGets: each call without side effects answers a GET, at any node; no other does.
+// TestLooksCanBeGets: each call without side effects answers a GET, at any node; other calls do not.
 func TestLooksCanBeGets(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -62,7 +62,7 @@ func TestLooksCanBeGets(t *testing.T) {
 	}
 }
 
-// TestStaleLooksStayAtTheirNode: they need no leader.
+// TestStaleLooksStayAtTheirNode: stale reads need no leader.
 func TestStaleLooksStayAtTheirNode(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -75,8 +75,8 @@ func TestStaleLooksStayAtTheirNode(t *testing.T) {
 	}
 }
 
-// TestHealthWithAndWithoutALeader: a process that lives is live though it has no majority, and then is not ready; each
-// check has a name by which it can be left out.
+// TestHealthWithAndWithoutALeader: a process without a majority is alive, but not ready. Each check has a name by which it can be left
+// out.
 func TestHealthWithAndWithoutALeader(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -113,7 +113,7 @@ func TestHealthWithAndWithoutALeader(t *testing.T) {
 	}
 }
 
-// TestHealthOfGRPC: for load balancers that ask by its own protocol.
+// TestHealthOfGRPC: load balancers can use gRPC's own health protocol.
 func TestHealthOfGRPC(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	client := grpchealth.NewClient(h2c(t), n.url, connect.WithGRPC())
@@ -150,7 +150,7 @@ func TestHealthOfGRPC(t *testing.T) {
 	}
 }
 
-// TestReflection lists the services and their schema, for grpcurl and its like.
+// TestReflection lists the services and their schema, for grpcurl and similar tools.
 func TestReflection(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	stream := grpcreflect.NewClient(h2c(t), n.url).NewStream(t.Context())
@@ -170,7 +170,7 @@ func TestReflection(t *testing.T) {
 	}
 }
 
-// TestMetricsSayWhatWasCalled, whatever came of it, and keep to the names of procedures.
+// TestMetricsSayWhatWasCalled: calls count whatever their outcome, under names of procedures only.
 func TestMetricsSayWhatWasCalled(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	for _, body := range []string{`{`, `{"holder":"a","items":[{"quota":"nowhere"}]}`} {
@@ -194,7 +194,7 @@ func TestMetricsSayWhatWasCalled(t *testing.T) {
 	}
 }
 
-// TestFaultsAreForTestingOnly: what a fault suite needs is refused by a process that was not started for testing.
+// TestFaultsAreForTestingOnly: a process that was not started for testing refuses the calls of fault suites.
 func TestFaultsAreForTestingOnly(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	n.kill()

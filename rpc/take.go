@@ -27,22 +27,22 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// A call for those who have nothing but an HTTP client: POST /take?quota=Q answers 200 when the call may be made now and 429 with
-// Retry-After when not, which curl --retry obeys. POST /report says what the provider answered. A gateway has both as well, from batches.
+// Paths for callers that have only an HTTP client. POST /take?quota=Q answers 200 if the call may be made now, and otherwise 429 with
+// Retry-After, which curl --retry obeys. POST /report takes the provider's answer. A gateway serves both as well, from batches.
 const (
 	takePath   = "/take"
 	reportPath = "/report"
 )
 
-// takeWait is how long a take waits where nothing is said, takeTTL how long its lease lives, for a report.
+// takeWait is the default wait of a take, takeTTL the life of its lease, for a report.
 const (
 	takeWait = 30 * time.Second
 	takeTTL  = time.Minute
-	// takeReleaseWithin bounds how long it takes to release what is no take.
+	// takeReleaseWithin bounds the release of a lease that cannot be a take.
 	takeReleaseWithin = 5 * time.Second
 )
 
-// takeRoutes serve takes and reports of a port.
+// takeRoutes returns the routes of a port's takes and reports.
 func (s *Server) takeRoutes(b *portBudgets) []route {
 	post := limits{methods: []string{http.MethodPost}, body: smallMessage, whole: maxCall}
 	plain := func(path, procedure string, serve func(*http.Request) (proto.Message, error)) route {
@@ -54,7 +54,8 @@ func (s *Server) takeRoutes(b *portBudgets) []route {
 	}
 }
 
-// plain serves a call in JSON that is none of Connect's. Web pages of elsewhere may not make it: a simple POST asks them for no leave.
+// plain serves a call in JSON outside Connect. Web pages of other origins must not make it: browsers send a simple POST without a
+// preflight.
 func (s *Server) plain(procedure string, serve func(*http.Request) (proto.Message, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		started := time.Now()
@@ -108,13 +109,13 @@ func (s *Server) take(r *http.Request) (proto.Message, error) {
 	if refusal := res.GetRefusal(); refusal != nil {
 		return nil, refusalError(refusal)
 	}
-	if res.GetWaiting() != nil { // a node without memory for it does not wait
+	if res.GetWaiting() != nil { // a node without memory for waits does not wait
 		return nil, apiError(&raftnode.UnknownError{Err: errors.New("the request still waits")})
 	}
 	return s.taken(r.Context(), res.GetLease())
 }
 
-// taken is the answer to a take. A lease that holds slots, of which this node did not know when it looked, ends here: its caller would not
+// taken makes the answer to a take. A lease with slots, which this node did not know when it checked, ends here: its caller would not
 // release them.
 func (s *Server) taken(ctx context.Context, lease *quotav1.Lease) (proto.Message, error) {
 	op := lease.GetOperation()
@@ -124,7 +125,7 @@ func (s *Server) taken(ctx context.Context, lease *quotav1.Lease) (proto.Message
 		if op != nil {
 			_, _ = (&quotaService{s}).Settle(ctx, &quotav1.SettleRequest{Lease: lease.Id, Fence: lease.Fence, Op: op.Op, Unspent: itemsOf(op)})
 		}
-		_, _ = (&quotaService{s}).Release(ctx, &quotav1.ReleaseRequest{Lease: lease.Id, Fence: lease.Fence}) // else it ends with its ttl
+		_, _ = (&quotaService{s}).Release(ctx, &quotav1.ReleaseRequest{Lease: lease.Id, Fence: lease.Fence}) // otherwise it ends with its ttl
 		return nil, slotsError("quota")
 	}
 	return &quotav1.TakeResponse{
@@ -133,7 +134,7 @@ func (s *Server) taken(ctx context.Context, lease *quotav1.Lease) (proto.Message
 	}, nil
 }
 
-// itemsOf are the amounts of an operation.
+// itemsOf returns the amounts of an operation.
 func itemsOf(op *quotav1.Operation) []*quotav1.Item {
 	items := make([]*quotav1.Item, len(op.Items))
 	for i, item := range op.Items {
@@ -146,15 +147,15 @@ func slotsError(field string) error {
 	return invalid(field, "is of kind slots, which cannot be taken", "hold slots with Reserve, or with /slots of a gateway")
 }
 
-// noSlots refuses takes of slots, which are held and not taken, and of pools of slots.
+// noSlots refuses takes of slots, which are held and not consumed, and of pools of slots.
 func (s *Server) noSlots(ctx context.Context, items []*quotav1.Item) (refused error) {
 	err := s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, clock fsm.Clock, _ raftnode.Position) {
 		for i, item := range items {
 			v, ok := state.Quota(item.GetQuota(), clock)
 			if !ok {
-				continue // the leader knows
+				continue // the leader decides
 			}
-			if members := v.Definition.GetPool().GetMembers(); len(members) > 0 { // which are of one kind
+			if members := v.Definition.GetPool().GetMembers(); len(members) > 0 { // all are of one kind
 				v, _ = state.Quota(members[0].Quota, clock)
 			}
 			if _, slots := v.Definition.GetRule().(*logpb.Quota_Slots); slots {
@@ -214,7 +215,7 @@ func takeRequest(r *http.Request, known *request) (*quotav1.ReserveRequest, erro
 	return req, nil
 }
 
-// holderOf names a caller who gave no holder: by its token, or else by its address.
+// holderOf names a caller without a holder: by its token, or else by its address.
 func holderOf(known *request, address string) string {
 	if known.who.id != "" {
 		return known.who.id
@@ -222,7 +223,7 @@ func holderOf(known *request, address string) string {
 	return "take@" + strings.TrimPrefix(accountOfAddress(address), addressAccount)
 }
 
-// setText sets a field from a word of a query, as JSON has it.
+// setText sets a field from a word of a query, read as in JSON.
 func setText(to proto.Message, field protoreflect.FieldDescriptor, text string) error {
 	word, err := json.Marshal(text)
 	if err != nil {
@@ -237,7 +238,7 @@ func setText(to proto.Message, field protoreflect.FieldDescriptor, text string) 
 	return nil
 }
 
-// reportPlain is POST /report: the answer of the provider as the body, and which take it belongs to in the query.
+// reportPlain is POST /report: the provider's answer as the body, and the take that it belongs to in the query.
 func (s *Server) reportPlain(r *http.Request) (proto.Message, error) {
 	req := &quotav1.ReportRequest{Answer: &quotav1.Answer{}}
 	if err := readBody(r, req.Answer); err != nil {
@@ -260,7 +261,7 @@ func (s *Server) reportPlain(r *http.Request) (proto.Message, error) {
 	return (&quotaService{s}).Report(r.Context(), req)
 }
 
-// queryOf reads a query that has no other names than these.
+// queryOf parses a query, which may have only these names.
 func queryOf(r *http.Request, names ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {

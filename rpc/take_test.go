@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// taken sends a take or a report as a script does, again where it was refused because leadership moved, and returns status, Retry-After and
+// taken sends a take or a report as a script does, again if it was refused because leadership moved. It returns status, Retry-After and
 // body.
 func taken(t *testing.T, n *testNode, path, body string, headers ...string) (status int, retryAfter, answer string) {
 	t.Helper()
@@ -46,7 +46,7 @@ func takenOnce(t *testing.T, n *testNode, path, body string, headers ...string) 
 
 const asJSON = "application/json"
 
-// TestTake_AtAnyNode: 200 is the permission to call, 429 says when to come back, and a report of the answer closes the quota.
+// TestTake_AtAnyNode: 200 is the permission to call, 429 says when to retry, and a report of the answer closes the quota.
 func TestTake_AtAnyNode(t *testing.T) {
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyTwo); status != http.StatusOK {
@@ -82,7 +82,7 @@ func TestTake_AtAnyNode(t *testing.T) {
 	}
 }
 
-// TestTake_Table: what is asked in the query and as JSON, and what is wrong with it.
+// TestTake_Table: takes in the query and as JSON, and their errors.
 func TestTake_Table(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
@@ -144,7 +144,7 @@ func TestTake_Table(t *testing.T) {
 	}
 }
 
-// TestTake_SaysWhatItTook: the answer names the pool's member whose key the call is for, and what is predicted, as a refusal does.
+// TestTake_SaysWhatItTook: the answer names the pool's member whose key the call is for, and has the forecast, as a refusal does.
 func TestTake_SaysWhatItTook(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[`+
@@ -176,7 +176,8 @@ func TestTake_SaysWhatItTook(t *testing.T) {
 	}
 }
 
-// TestTake_ReleasesWhatItCannotTake: a node that does not know yet that a quota has slots is granted some, which nobody would release.
+// TestTake_ReleasesWhatItCannotTake: a node that does not know yet that a quota has slots is granted some, and releases them: its caller
+// would not.
 func TestTake_ReleasesWhatItCannotTake(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",

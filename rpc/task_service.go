@@ -67,7 +67,7 @@ func (s *taskService) RenewTask(ctx context.Context, req *quotav1.RenewTaskReque
 	}, leader.RenewTask)
 }
 
-// EndTask implements TaskService. What it tells quotas is a report, and needs that verb too.
+// EndTask implements TaskService. Its cause for the quotas is a report, and needs that verb too.
 func (s *taskService) EndTask(ctx context.Context, req *quotav1.EndTaskRequest) (*quotav1.EndTaskResponse, error) {
 	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.EndTaskRequest) (*quotav1.EndTaskResponse, error) {
 		if req.Report != quotav1.Cause_CAUSE_UNSPECIFIED {
@@ -132,7 +132,7 @@ func (s *taskService) ListTasks(ctx context.Context, req *quotav1.ListTasksReque
 	}, unlessStale(req.Read, leader.ListTasks))
 }
 
-// listTasks makes a page of tasks that the caller may see. A page may be short, even empty, and not the last.
+// listTasks makes a page of tasks that the caller may see. A page may be short, or even empty, without being the last one.
 func listTasks(state *fsm.State, clock fsm.Clock, who *caller, req *quotav1.ListTasksRequest) (page []*quotav1.TaskStatus, next string) {
 	views, next := state.TaskPage(task.Filter{
 		Prefix: req.Prefix, Holder: req.Holder, Phase: logpb.TaskPhase(req.Phase), Shown: who.covers,

@@ -18,7 +18,7 @@ import (
 
 const taskPath = "/quota.v1.TaskService/"
 
-// TestTasksAtAnyNode: begun at one node, renewed and ended at the others, and seen by all.
+// TestTasksAtAnyNode: a task is begun at one node, renewed and ended at the others, and seen by all.
 func TestTasksAtAnyNode(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -76,7 +76,7 @@ func TestTasksAtAnyNode(t *testing.T) {
 	}
 }
 
-// TestWhatATaskRequestMustBe: the door names the field.
+// TestWhatATaskRequestMustBe: the error names the invalid field.
 func TestWhatATaskRequestMustBe(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	for _, c := range []struct{ call, body, field string }{
@@ -110,7 +110,7 @@ func TestWhatATaskRequestMustBe(t *testing.T) {
 	}
 }
 
-// TestTokensAndTasks: a token acts for the tasks of its holders, closes quotas only with the verb report, and sees no others'.
+// TestTokensAndTasks: a token acts for the tasks of its holders and sees no others. It closes quotas only with the verb report.
 func TestTokensAndTasks(t *testing.T) {
 	path, secrets := tokenFile(t) // all for ralph*
 	both, entry, err := rpc.NewToken("both", "picard*", "standard", []rpc.Verb{rpc.VerbUse, rpc.VerbReport, rpc.VerbRead, rpc.VerbAdminQuota})
@@ -177,7 +177,7 @@ func TestTokensAndTasks(t *testing.T) {
 	}
 }
 
-// TestTasksArePaged, and counted for whoever watches over them.
+// TestTasksArePaged: tasks are listed in pages, and counted in metrics.
 func TestTasksArePaged(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	api := quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url, persistent)

@@ -26,9 +26,9 @@ type Verb string
 // The verbs.
 const (
 	VerbUse          Verb = "use"           // reserve, consume, settle, release, renew, withdraw, sessions, attempts of tasks
-	VerbReport       Verb = "report"        // report what a provider said
-	VerbRead         Verb = "read"          // look at quotas, leases, tasks and events
-	VerbAdminQuota   Verb = "admin-quota"   // apply and delete quotas, revoke leases, put back and forget tasks
+	VerbReport       Verb = "report"        // report a provider's answers
+	VerbRead         Verb = "read"          // read quotas, leases, tasks and events
+	VerbAdminQuota   Verb = "admin-quota"   // apply and delete quotas, revoke leases, retry and forget tasks
 	VerbAdminCluster Verb = "admin-cluster" // members, backup, restore
 	VerbDebug        Verb = "debug"         // hashes, log dumps, faults
 )
@@ -38,10 +38,10 @@ var verbs = []Verb{VerbUse, VerbReport, VerbRead, VerbAdminQuota, VerbAdminClust
 // verbOfEach stands for a Batch: each of its commands needs its own verb.
 const verbOfEach Verb = ""
 
-// tokenPrefix lets secret scanners find our tokens.
+// tokenPrefix lets secret scanners find quotad's tokens.
 const tokenPrefix = "qtd_"
 
-// Token is one entry of a token file. The secret itself is nowhere: only its SHA-256.
+// Token is one entry of a token file. It has only the SHA-256 of the secret, never the secret itself.
 type Token struct {
 	// ID is the token's public name.
 	ID string `yaml:"id"`
@@ -51,16 +51,16 @@ type Token struct {
 	Holder string `yaml:"holder"`
 	// MaxClass is the highest class that it may ask for: critical, standard (default) or background.
 	MaxClass string `yaml:"max_class"`
-	// Verbs are what it allows.
+	// Verbs name the calls that it allows.
 	Verbs []Verb `yaml:"verbs"`
-	// NotAfter is when it ends; zero: never.
+	// NotAfter is when it expires; zero: never.
 	NotAfter time.Time `yaml:"not_after"`
 
 	hash    []byte
 	ceiling int32
 }
 
-// Tokens are the known tokens, which may be reloaded while they are used.
+// Tokens are the known tokens, which Reload may replace while they are in use.
 type Tokens struct {
 	path string
 	now  func() time.Time
@@ -73,7 +73,7 @@ func LoadTokens(path string) (*Tokens, error) {
 	return t, t.Reload()
 }
 
-// Reload reads the file anew. When it cannot be read, the old tokens stay.
+// Reload reads the file again. If that fails, the old tokens stay.
 func (t *Tokens) Reload() error {
 	data, err := os.ReadFile(t.path)
 	if err != nil {
@@ -150,7 +150,7 @@ func NewToken(id, holder, maxClass string, allowed []Verb) (secret string, entry
 	return secret, entry, entry.check()
 }
 
-// caller is who calls, as far as that is known.
+// caller is what is known of a caller.
 type caller struct {
 	// id is the token's; empty where there are no tokens.
 	id string
@@ -159,7 +159,7 @@ type caller struct {
 	// ceiling is the highest class; -1: any.
 	ceiling int32
 	verbs   []Verb
-	// account names whose budgets this caller's requests are charged to; empty: nobody's.
+	// account names the account that pays for this caller's requests; empty: none.
 	account string
 }
 
@@ -197,7 +197,7 @@ func (t *Tokens) Find(secret string) (*Token, bool) {
 	return token, true
 }
 
-// may checks that a caller may do something.
+// may checks that a caller has a verb.
 func (c *caller) may(verb Verb) error {
 	if verb == verbOfEach || slices.Contains(c.verbs, verb) {
 		return nil
@@ -217,10 +217,10 @@ func (c *caller) mayActFor(holder string) error {
 	})
 }
 
-// covers tells whether the caller may act for a holder, and see what is its.
+// covers tells whether the caller may act for a holder, and see what belongs to it.
 func (c *caller) covers(holder string) bool { return c.pattern == "" || fsm.Match(c.pattern, holder) }
 
-// classFor returns the class to ask for: never above the caller's ceiling. ok is false where the holder's own counts.
+// classFor returns the class to request: never above the caller's ceiling. ok is false if the holder's own class applies.
 func (c *caller) classFor(asked quotav1.Class) (class int32, ok bool) {
 	if asked == quotav1.Class_CLASS_UNSPECIFIED {
 		return c.ceiling, c.ceiling > 0

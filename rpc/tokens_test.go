@@ -20,8 +20,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// verbOf says which verb each call needs; none for a Batch, whose commands need one each. A call that is added must be
-// added here.
+// verbOf maps each call to the verb that it needs; none for a Batch, whose commands need one each. A new call must be added here.
 var verbOf = map[string]rpc.Verb{
 	"OpenSession": rpc.VerbUse, "CloseSession": rpc.VerbUse, "Reserve": rpc.VerbUse, "Consume": rpc.VerbUse,
 	"Settle": rpc.VerbUse, "Release": rpc.VerbUse, "Renew": rpc.VerbUse, "Withdraw": rpc.VerbUse, "Batch": "",
@@ -59,7 +58,7 @@ func tokenFile(t *testing.T) (path string, secrets map[rpc.Verb]string) {
 	return path, secrets
 }
 
-// TestTokensAllowWhatTheySay goes through every unary call with every token and with none.
+// TestTokensAllowWhatTheySay makes every unary call with every token and with none.
 func TestTokensAllowWhatTheySay(t *testing.T) {
 	path, secrets := tokenFile(t)
 	tokens, err := rpc.LoadTokens(path)
@@ -141,7 +140,7 @@ func TestTokensCoverHolders(t *testing.T) {
 	}
 }
 
-// TestEachCommandOfABatchNeedsItsVerb: a token that may only report reports in a Batch too, and nothing else.
+// TestEachCommandOfABatchNeedsItsVerb: a token that may only report can report in a Batch too, and do nothing else.
 func TestEachCommandOfABatchNeedsItsVerb(t *testing.T) {
 	path, secrets := tokenFile(t)
 	tokens, err := rpc.LoadTokens(path)
@@ -181,7 +180,7 @@ func TestEachCommandOfABatchNeedsItsVerb(t *testing.T) {
 	}
 }
 
-// bearer is the context of a call with a token.
+// bearer returns the context of a call with a token.
 func bearer(t *testing.T, secret string) context.Context {
 	t.Helper()
 	ctx, info := connect.NewClientContext(t.Context())
@@ -189,7 +188,7 @@ func bearer(t *testing.T, secret string) context.Context {
 	return ctx
 }
 
-// holderTokens has a token for each holder with what else begins with its name, and any verb.
+// holderTokens makes a token for each name, with the verbs use, read and admin-quota, for all holders that begin with the name.
 func holderTokens(t *testing.T, holders ...string) (*rpc.Tokens, map[string]string) {
 	t.Helper()
 	text, secrets := "tokens:\n", map[string]string{}
@@ -212,7 +211,7 @@ func holderTokens(t *testing.T, holders ...string) (*rpc.Tokens, map[string]stri
 	return tokens, secrets
 }
 
-// TestSessionsAreTheirOpeners: nobody else can use, number or close a session, nor open one for a foreign holder.
+// TestSessionsAreTheirOpeners: no other token can use, number or close a session, or open one for a foreign holder.
 func TestSessionsAreTheirOpeners(t *testing.T) {
 	tokens, secrets := holderTokens(t, "ralph", "picard")
 	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
@@ -241,7 +240,7 @@ func TestSessionsAreTheirOpeners(t *testing.T) {
 	}
 }
 
-// TestTokenFileMistakes: what is wrong is said, and nothing panics.
+// TestTokenFileMistakes: each mistake is an error, and nothing panics.
 func TestTokenFileMistakes(t *testing.T) {
 	for name, text := range map[string]string{
 		"an empty entry": "tokens: [null]\n", "an unknown key": "tokens: [{id: a, hash: b}]\n",
@@ -257,7 +256,8 @@ func TestTokenFileMistakes(t *testing.T) {
 	}
 }
 
-// TestListLeases_PagesOfWhatATokenCovers: every lease that the caller may see is on one of the pages, between however many of others.
+// TestListLeases_PagesOfWhatATokenCovers: every lease that the caller may see is on one of the pages, however many of others are between
+// them.
 func TestListLeases_PagesOfWhatATokenCovers(t *testing.T) {
 	secret, entry, err := rpc.NewToken("mine", "mine-*", "standard", []rpc.Verb{rpc.VerbUse, rpc.VerbRead})
 	if err != nil {

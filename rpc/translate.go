@@ -16,7 +16,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// identified gives a command its request's identity, its caller's reach, and who is charged with it.
+// identified sets a command's request id, the holders that its caller may act for, and the account that pays for it.
 func identified(command *logpb.Command, id *quotav1.RequestId, who *caller) *logpb.Command {
 	if id != nil {
 		command.Session, command.Seq, command.AckedBelow = id.Session, id.Seq, id.AckedBelow
@@ -27,7 +27,7 @@ func identified(command *logpb.Command, id *quotav1.RequestId, who *caller) *log
 	return command
 }
 
-// verbOf returns the verb of a command: what is not for users is for operators.
+// verbOf returns the verb of a command: commands that are not for users are for operators.
 func verbOf(command *logpb.Command) Verb {
 	switch command.Kind.(type) {
 	case *logpb.Command_OpenSession, *logpb.Command_CloseSession, *logpb.Command_Reserve, *logpb.Command_Consume, *logpb.Command_Settle,
@@ -55,7 +55,7 @@ func optionalNanos(d *durationpb.Duration) *int64 {
 	return &n
 }
 
-// left returns what is left until a cluster time, at least 0.
+// left returns the time that is left until a cluster time, at least 0.
 func left(until, now int64) *durationpb.Duration {
 	return durationpb.New(time.Duration(max(until-now, 0)))
 }
@@ -68,7 +68,7 @@ func logItems(items []*quotav1.Item) []*logpb.Item {
 	return converted
 }
 
-// reserving is what a Reserve takes, made at once: of one item, the usual case, all of it.
+// reserving holds the parts of a Reserve's command in one allocation: with one item, the usual case, all of them.
 type reserving struct {
 	command logpb.Command
 	kind    logpb.Command_Reserve
@@ -127,7 +127,8 @@ func withdrawCommand(r *quotav1.WithdrawRequest, who *caller) *logpb.Command {
 	return identified(&logpb.Command{Kind: &logpb.Command_Withdraw{Withdraw: &logpb.Withdraw{Ticket: r.Ticket}}}, r.RequestId, who)
 }
 
-// reportCommand makes the command of a report of these signals; digest is that of the answer from which they were read, 0: they were given.
+// reportCommand makes the command of a report of these signals. digest is that of the answer from which they were read; 0: the caller
+// gave them.
 func reportCommand(r *quotav1.ReportRequest, said []*quotav1.Signal, digest uint64, who *caller) *logpb.Command {
 	report := &logpb.Report{Lease: r.Lease, Fence: r.Fence, Op: r.Op, AnswerDigest: digest}
 	for _, s := range said {
@@ -140,7 +141,7 @@ func reportCommand(r *quotav1.ReportRequest, said []*quotav1.Signal, digest uint
 	return identified(&logpb.Command{Kind: &logpb.Command_Report{Report: report}}, r.RequestId, who)
 }
 
-// leaseAnswer is what the answer of a grant takes, made at once: of one item, the usual case, all of it but its durations.
+// leaseAnswer holds the parts of a grant's answer in one allocation: with one item, the usual case, all except its durations.
 type leaseAnswer struct {
 	response  quotav1.ReserveResponse
 	outcome   quotav1.ReserveResponse_Lease
@@ -149,14 +150,14 @@ type leaseAnswer struct {
 	items     grantedItems
 }
 
-// operationAnswer is what an operation takes.
+// operationAnswer holds the parts of an operation.
 type operationAnswer struct {
 	operation quotav1.Operation
 	items     grantedItems
 }
 
-// durations are the durations of answers that go together, which mostly have the same ones: of each kind the last one, and room for the
-// first.
+// durations holds durations for answers that are sent together, which mostly have the same ones. It keeps the last one of each kind, and
+// room for the first.
 type durations struct {
 	last [durationKinds]*durationpb.Duration
 	room [durationKinds]durationpb.Duration
@@ -172,7 +173,7 @@ const (
 	durationKinds = 5
 )
 
-// of returns a duration in nanoseconds, which may be one that it returned before.
+// of returns a duration of n nanoseconds, which may be one that it returned before.
 func (d *durations) of(kind int, n int64) *durationpb.Duration {
 	seconds, rest := n/int64(time.Second), int32(n%int64(time.Second))
 	last := d.last[kind]
@@ -189,13 +190,13 @@ func (d *durations) of(kind int, n int64) *durationpb.Duration {
 	return last
 }
 
-// grantedItems begin a list of items with room for one.
+// grantedItems starts a list of items, with room for one.
 type grantedItems struct {
 	list   [1]*quotav1.GrantedItem
 	single quotav1.GrantedItem
 }
 
-// leaseResponse makes the answer of a grant, with durations that it shares with others (nil: it goes alone).
+// leaseResponse makes the answer of a grant, with durations that it shares with other answers (nil: it shares none).
 func leaseResponse(g *logpb.Granted, clock fsm.Clock, d *durations) *quotav1.ReserveResponse {
 	var a *leaseAnswer
 	if d == nil {
@@ -237,8 +238,8 @@ func apiOperation(c *logpb.Consumed, clock fsm.Clock) *quotav1.Operation {
 	return new(operationAnswer).fill(c, clock, new(durations))
 }
 
-// fill says how long an operation may be spent: until the earlier of its spend-by in cluster time and, where a window takes
-// part, in Unix time, of which an election lets more pass.
+// fill sets how long an operation may be spent: until the earlier of its spend-by in cluster time and, where a window takes part, in Unix
+// time. Cluster time stands still while nobody leads; Unix time does not.
 func (a *operationAnswer) fill(c *logpb.Consumed, clock fsm.Clock, d *durations) *quotav1.Operation {
 	spend := c.SpendByNs - clock.Now
 	if c.SpendByWallNs != 0 {
@@ -252,7 +253,7 @@ func (a *operationAnswer) fill(c *logpb.Consumed, clock fsm.Clock, d *durations)
 	return &a.operation
 }
 
-// convert makes items, but for when they expire.
+// convert converts items, without their expiry.
 func (g *grantedItems) convert(items []*logpb.GrantedItem) []*quotav1.GrantedItem {
 	converted := g.list[:0]
 	for i, item := range items {
@@ -321,7 +322,7 @@ func apiReported(r *logpb.Reported, clock fsm.Clock) []*quotav1.ReportedQuota {
 	return quotas
 }
 
-// parseEvery reads a window's length.
+// parseEvery parses a window's length.
 func parseEvery(text string) (logpb.Every, int64, error) {
 	switch text {
 	case "hour":
@@ -400,7 +401,7 @@ func logQuota(q *quotav1.Quota) *logpb.Quota {
 	return def
 }
 
-// ppm and part translate parts of a whole; the log has millionths.
+// ppm and part convert parts of a whole; the log has millionths.
 func ppm(part float64) int32 { return int32(math.Round(part * 1e6)) }
 
 func part(ppm int32) float64 { return float64(ppm) / 1e6 }
@@ -548,7 +549,7 @@ func optionalPPM(part *float64) *int64 {
 	return new(int64(ppm(*part)))
 }
 
-// maxTopCallers is how many callers are shown of each budget.
+// maxTopCallers bounds the callers that are shown of each budget.
 const maxTopCallers = 5
 
 func apiBudgets(views []accounts.View) []*quotav1.Budget {
@@ -580,7 +581,7 @@ func apiUsage(v *fsm.UsageView) *quotav1.Usage {
 	return u
 }
 
-// apiLeaseStatus tells of a lease as a read showed it, and what is left of it at present.
+// apiLeaseStatus converts a lease as a read showed it, with the time that is left of it at present.
 func apiLeaseStatus(v *fsm.LeaseView, shown, present fsm.Clock) *quotav1.LeaseStatus {
 	return &quotav1.LeaseStatus{
 		Id: v.ID, Fence: v.Fence, Holder: v.Holder, Class: quotav1.Class(v.Class + 1),

@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// populated sets every field of a message, and of those in it, to something that is not its default. Each list has two items.
+// populated sets every field of a message, at any depth, to a value that is not its default. Each list has two items.
 func populated[M proto.Message](message M) M {
 	populate(message.ProtoReflect())
 	return message
@@ -42,7 +42,7 @@ func populate(m protoreflect.Message) {
 	}
 }
 
-// something returns a value of a field that is not its default, in place of an empty one.
+// something returns a value of a field that is not its default, to replace an empty one.
 func something(empty protoreflect.Value, field protoreflect.FieldDescriptor) protoreflect.Value {
 	switch field.Kind() {
 	case protoreflect.MessageKind:
@@ -67,7 +67,7 @@ func something(empty protoreflect.Value, field protoreflect.FieldDescriptor) pro
 	}
 }
 
-// missing names the fields of a message, and of those in it, that are not set. Of a oneof one is enough.
+// missing names the fields of a message that are not set, at any depth. One field of a oneof is enough.
 func missing(m protoreflect.Message) (names []string) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -90,7 +90,7 @@ func missing(m protoreflect.Message) (names []string) {
 	return slices.Compact(names)
 }
 
-// TestCommands_CarryEveryField: what a request says stands in its log entry, in each field that there is for it.
+// TestCommands_CarryEveryField: everything in a request is in its log entry, in each field that there is for it.
 func TestCommands_CarryEveryField(t *testing.T) {
 	who := &caller{id: "ops", pattern: "*", ceiling: 1, verbs: verbs, account: "token:ops"}
 	for _, command := range []*logpb.Command{
@@ -103,9 +103,9 @@ func TestCommands_CarryEveryField(t *testing.T) {
 		withdrawCommand(populated(&quotav1.WithdrawRequest{}), who),
 		reportCommand(populated(&quotav1.ReportRequest{}), populated(&quotav1.ReportRequest{}).Signals, 1, who),
 	} {
-		command.PerHolder = true // an address's, which no token is
+		command.PerHolder = true // set for an address's account, which no token has
 		names := slices.DeleteFunc(missing(command.ProtoReflect()),
-			func(name string) bool { return name == "Item.pool" }) // the state machine's own
+			func(name string) bool { return name == "Item.pool" }) // set by the state machine
 		if len(names) > 0 {
 			t.Errorf("%T lacks %v", command.Kind, names)
 		}
@@ -117,7 +117,7 @@ func with[T any](value T, change func(T)) T {
 	return value
 }
 
-// TestAnswers_CarryEveryField: what the state decided reaches the caller. Of an answer's own fields the meta is left to its call.
+// TestAnswers_CarryEveryField: the state's decision reaches the caller in every field. The call itself sets the meta of its answer.
 func TestAnswers_CarryEveryField(t *testing.T) {
 	clock := fsm.Clock{Now: 1, WallEarly: 1, WallLate: 1}
 	notOfFailures := []string{
@@ -146,7 +146,7 @@ func TestAnswers_CarryEveryField(t *testing.T) {
 	}
 }
 
-// metaFields are those of a Meta, which only a call knows.
+// metaFields are those of a Meta, which only a call sets.
 var metaFields = missing((&quotav1.Meta{}).ProtoReflect())
 
 // TestLease_EachItemSaysItsOwnEnd: items of one lease may end at different times, and none after its lease.

@@ -14,13 +14,14 @@ import (
 	"connectrpc.com/connect"
 )
 
-// Requests are unpacked here and not by connect, which knows no bound of all that is unpacked at once and does not tell how much it was: what
-// a request unpacks to is required of the budget of request bytes before it is unpacked, and charged to the caller, in every protocol alike.
+// Requests are decompressed here and not by connect, which neither bounds what all of them decompress to at once nor tells how much it
+// was. Here each request takes room in the budget of request bytes before it is decompressed, and its caller is charged, in every
+// protocol alike.
 
-// gzipName is the one packing.
+// gzipName is the only compression.
 const gzipName = "gzip"
 
-// packedBody returns the header that names how a body is packed, and whether each of its messages is packed by itself.
+// packedBody returns the header that names the compression of a body, and whether each of its messages is compressed separately.
 func packedBody(contentType string) (header string, enveloped bool) {
 	switch {
 	case strings.HasPrefix(contentType, "application/grpc"):
@@ -31,7 +32,7 @@ func packedBody(contentType string) (header string, enveloped bool) {
 	return "Content-Encoding", false
 }
 
-// unpacked returns a request whose messages are not packed: what is packed is unpacked as it is read, up to a length.
+// unpacked returns a request without compression: compressed messages are decompressed as they are read, up to longest bytes each.
 func unpacked(r *http.Request, room *requestBytes, longest int64) (*http.Request, error) {
 	if r.Method == http.MethodGet {
 		return unpackedQuery(r, room, longest)
@@ -49,7 +50,7 @@ func unpacked(r *http.Request, room *requestBytes, longest int64) (*http.Request
 	return r, nil
 }
 
-// unpackedQuery is unpacked for a message that stands in the query.
+// unpackedQuery is unpacked for a message in the query.
 func unpackedQuery(r *http.Request, room *requestBytes, longest int64) (*http.Request, error) {
 	size := len(r.URL.RawQuery)
 	if err := room.require(int64(size)); err != nil {
@@ -79,7 +80,7 @@ func unpackedQuery(r *http.Request, room *requestBytes, longest int64) (*http.Re
 	return r, nil
 }
 
-// unpacker unpacks one message. The zero value but for from, room and longest is ready.
+// unpacker decompresses one message. It is ready once from, room and longest are set.
 type unpacker struct {
 	from    io.Reader
 	room    *requestBytes
@@ -115,7 +116,8 @@ func (u *unpacker) Read(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// unpackError makes the error of what cannot be unpacked. The end is none, and what went wrong with the body itself is told already.
+// unpackError makes the error of a message that cannot be decompressed. The end of the body is not an error, and errors of the body
+// itself are typed already.
 func unpackError(err error, what, hint string) error {
 	if _, ok := errors.AsType[*connect.Error](err); ok || errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
@@ -123,26 +125,26 @@ func unpackError(err error, what, hint string) error {
 	return invalid("body", what, hint)
 }
 
-// unpackedBody is a body that is one packed message.
+// unpackedBody is a body of one compressed message.
 type unpackedBody struct {
 	io.Closer
 	unpacker
 }
 
-// envelopeHead is what stands before each message of a body with many: flags, and a length of four bytes.
+// envelopeHead is the length of the head before each message of a body with many: flags, and a length of four bytes.
 const (
 	envelopeHead   = 5
 	envelopePacked = 1
 )
 
-// unpackedEnvelopes is a body of messages, each in an envelope that says whether it is packed.
+// unpackedEnvelopes is a body of messages, each in an envelope that says whether it is compressed.
 type unpackedEnvelopes struct {
 	io.Closer
 	from    io.Reader
 	room    *requestBytes
 	longest int64
 
-	// ready is what was unpacked and not read, plain how much of the message that follows it is not packed.
+	// ready is data that was decompressed and not read, plain how many bytes follow it that are not compressed.
 	ready bytes.Buffer
 	plain int64
 }
@@ -162,9 +164,9 @@ func (e *unpackedEnvelopes) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// next reads the head of the next envelope, and unpacks what is packed.
+// next reads the head of the next envelope, and decompresses a compressed message.
 func (e *unpackedEnvelopes) next() error {
-	e.ready = bytes.Buffer{} // what one message needed is not kept for the next
+	e.ready = bytes.Buffer{} // the memory of one message is not kept for the next
 	var head [envelopeHead]byte
 	if _, err := io.ReadFull(e.from, head[:]); err != nil {
 		if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -184,7 +186,7 @@ func (e *unpackedEnvelopes) next() error {
 	if _, err := e.ready.ReadFrom(&unpacker{from: packed, room: e.room, longest: e.longest}); err != nil {
 		return err
 	}
-	if _, err := io.Copy(io.Discard, packed); err != nil { // gzip reads to its end, unless the length is a lie
+	if _, err := io.Copy(io.Discard, packed); err != nil { // more is left after gzip's end only if the length was wrong
 		return err
 	}
 	whole := e.ready.Bytes()

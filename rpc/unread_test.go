@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// opsPort serves the port of operators of a node, and returns its URL.
+// opsPort serves the operators' port of a node, and returns its URL.
 func opsPort(t *testing.T, n *testNode) (url string) {
 	t.Helper()
 	listener, err := rpc.Listen("127.0.0.1:0", rpc.DefaultMaxOpsConnections)
@@ -30,7 +30,7 @@ func opsPort(t *testing.T, n *testNode) (url string) {
 	return "http://" + listener.Addr().String()
 }
 
-// heldBody is a body whose last byte waits.
+// heldBody is a body whose last byte waits for release.
 type heldBody struct {
 	first, last io.Reader
 	release     <-chan struct{}
@@ -96,11 +96,11 @@ func unreadBatches(
 	return statuses, refusals
 }
 
-// TestAnswers_UnreadOfOneCallerLeaveRoom: a caller that leaves the answers of many Batches unread, each of many commands that name
-// nothing, is refused beyond its part before anything is carried out. Others are served, and an operator is at both ports.
+// TestAnswers_UnreadOfOneCallerLeaveRoom: a caller leaves the answers of many Batches of many empty commands unread. Beyond its part, a
+// Batch is refused before any command runs. Others are served, and so is an operator at both ports.
 func TestAnswers_UnreadOfOneCallerLeaveRoom(t *testing.T) {
 	const batches, commands = 64, 4096
-	n, secrets := guarded(t, func(c *rpc.Config) { c.RequestBytes = 128 << 20 }) // of a node with 2 GiB
+	n, secrets := guarded(t, func(c *rpc.Config) { c.RequestBytes = 128 << 20 }) // as on a node with 2 GiB
 	ops := opsPort(t, n)
 	empty := bytes.Repeat([]byte{1<<3 | 2, 0}, commands)
 	statuses, refusals := unreadBatches(t, n, secrets["hostile"], batches, func() {
@@ -135,8 +135,8 @@ func TestAnswers_UnreadOfOneCallerLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestBatch_TooLargeAnAnswerIsNotCarriedOut: a Batch whose answer takes more memory than its caller may have is refused as too large before
-// any of it is carried out, however short it is itself; smaller ones are served.
+// TestBatch_TooLargeAnAnswerIsNotCarriedOut: a Batch whose answer takes more memory than its caller may have is refused as too large
+// before any command runs, however short it is. Smaller ones are served.
 func TestBatch_TooLargeAnAnswerIsNotCarriedOut(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpc.Config) { c.RequestBytes = 64 << 20 })[0]
 	granted := longLease(t, n)

@@ -13,23 +13,23 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// maxQuotaGauges bounds how many quotas, by name, have gauges.
+// maxQuotaGauges bounds the quotas that have gauges: the first ones by name.
 const maxQuotaGauges = 200
 
-// maxWorkflowGauges bounds how many workflows, by name, have gauges.
+// maxWorkflowGauges bounds the workflows that have gauges: the first ones by name.
 const maxWorkflowGauges = 200
 
-// maxUsageLabels bounds how many holders and quotas have series of their own; the rest are summed by quota, without a
-// holder: a name that nobody can have.
+// maxUsageLabels bounds how many pairs of holder and quota have series of their own. The rest are summed by quota, with an empty holder:
+// no holder can have that name.
 const maxUsageLabels = 500
 
-// usageCollector shows how quotas stand, and what holders do with those that are metered. It reads the replicated state,
-// so every node shows the same numbers: take the maximum over nodes, not their sum.
+// usageCollector exports the state of quotas, and what holders do with metered ones. It reads the replicated state, so every node shows
+// the same numbers: take the maximum over nodes, not their sum.
 type usageCollector struct {
 	node *raftnode.Node
 
 	usable, held, consumed, waiting, classUsed, longestWait *prometheus.Desc
-	// For those who start and stop agents by them.
+	// For programs that start and stop agents by them.
 	available, zone, cooldown, forecast, limit, observedLimit *prometheus.Desc
 
 	sequential, limitedSteps, keptBack *prometheus.Desc
@@ -124,7 +124,7 @@ func (c *usageCollector) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// quotas shows how quotas stand.
+// quotas exports the state of quotas.
 func (c *usageCollector) quotas(state *fsm.State, clock fsm.Clock, to chan<- prometheus.Metric) {
 	views := state.Quotas("", "", maxQuotaGauges, clock)
 	for i := range views {
@@ -138,7 +138,7 @@ func (c *usageCollector) quotas(state *fsm.State, clock fsm.Clock, to chan<- pro
 		c.outlook(v, clock, to)
 		for _, use := range v.Classes {
 			if v.Pacer != nil && use.Class != 0 {
-				continue // it is not known of a rate
+				continue // a rate does not know it
 			}
 			to <- prometheus.MustNewConstMetric(c.classUsed, prometheus.GaugeValue, float64(use.Used), v.Definition.Name, classLabel(use.Class))
 		}
@@ -148,7 +148,7 @@ func (c *usageCollector) quotas(state *fsm.State, clock fsm.Clock, to chan<- pro
 	}
 }
 
-// outlook shows whether it is worth starting agents for a quota.
+// outlook exports whether it is worth starting agents for a quota.
 func (c *usageCollector) outlook(v *fsm.QuotaView, clock fsm.Clock, to chan<- prometheus.Metric) {
 	put := func(desc *prometheus.Desc, value float64) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, v.Definition.Name)
@@ -175,7 +175,7 @@ func (c *usageCollector) outlook(v *fsm.QuotaView, clock fsm.Clock, to chan<- pr
 	}
 }
 
-// limitOf is the limit that a quota has now.
+// limitOf returns the limit that a quota has now.
 func limitOf(v *fsm.QuotaView) (limit int64, ok bool) {
 	switch rule := v.Definition.GetRule().(type) {
 	case *logpb.Quota_Rate:
@@ -193,7 +193,7 @@ func limitOf(v *fsm.QuotaView) (limit int64, ok bool) {
 	return limit, true
 }
 
-// workflows shows which chains of holders are slowed down.
+// workflows exports which workflows are slowed down.
 func (c *usageCollector) workflows(state *fsm.State, clock fsm.Clock, to chan<- prometheus.Metric) {
 	views := state.Workflows("", "", maxWorkflowGauges, clock)
 	for i := range views {
@@ -220,7 +220,7 @@ func classLabel(class int32) string {
 	return strings.ToLower(strings.TrimPrefix(quotav1.Class(class+1).String(), "CLASS_"))
 }
 
-// addCounts adds what one holder did to what all others did with the same quota.
+// addCounts adds the counts of one holder to the sum of others with the same quota.
 func addCounts(sum, counts *fsm.MeterCounts) {
 	sum.Answered += counts.Answered
 	sum.Limited += counts.Limited

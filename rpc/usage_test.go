@@ -23,8 +23,8 @@ func reserveOneOf(holder string) *quotav1.Command {
 	}}}
 }
 
-// TestManyHoldersShareASeries: beyond 500 pairs of holder and quota the rest are one series without a holder, which no
-// name of a holder can clash with, however plausible. What they have is counted.
+// TestManyHoldersShareASeries: beyond 500 pairs of holder and quota, the rest are counted in one series without a holder. No holder's
+// name, however plausible, can clash with it.
 func TestManyHoldersShareASeries(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyMetered); status != http.StatusOK {
@@ -65,7 +65,7 @@ func TestManyHoldersShareASeries(t *testing.T) {
 	}
 }
 
-// TestUsageIsForWhoMaySeeIt: a token shows what those holders did that it may act for, and pages go past the others.
+// TestUsageIsForWhoMaySeeIt: a token shows the usage of holders that it may act for, and pages skip the others.
 func TestUsageIsForWhoMaySeeIt(t *testing.T) {
 	tokens, secrets := holderTokens(t, "picard", "ralph")
 	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
@@ -102,7 +102,7 @@ func TestUsageIsForWhoMaySeeIt(t *testing.T) {
 	}
 }
 
-// TestMetrics_ForAutoscalers: a quota that is closed or used up shows it, and for how long.
+// TestMetrics_ForAutoscalers: metrics show that a quota is closed or used up, and for how long.
 func TestMetrics_ForAutoscalers(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",

@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// Bounds at the door.
+// Bounds of requests.
 const (
 	maxAmount    = 1<<53 - 1
 	maxHolder    = 128
@@ -42,7 +42,7 @@ const (
 	maxDuration  = 10 * 365 * 24 * time.Hour
 )
 
-// rules is the one table of what a request must be: by request type, the checks in their order.
+// rules is the one table of valid requests: by request type, the checks in their order.
 var rules = tableOf(
 	rule(func(c *checker, r *quotav1.OpenSessionRequest) { c.holder("holder", r.Holder, true) }),
 	rule(func(c *checker, r *quotav1.CloseSessionRequest) { c.positive("session", r.Session) }),
@@ -177,7 +177,7 @@ var rules = tableOf(
 			"limits.max_sessions": l.MaxSessions, "limits.max_result_bytes": l.MaxResultBytes, "limits.max_waiters": l.MaxWaiters, "limits.max_tasks": l.MaxTasks,
 			"limits.max_keys": l.MaxKeys, "limits.max_leases": l.MaxLeases, "limits.max_reports": l.MaxReports,
 			"limits.max_holder_bytes": l.MaxHolderBytes, "limits.max_operation_bytes": l.MaxOperationBytes,
-		} { // any one will do
+		} { // any first error will do
 			c.check(limit == nil || *limit > 0 && *limit <= maxAmount, name, "must be 1 to 2^53-1", "")
 		}
 		c.check(l.GetOperatorsPart() >= 0 && l.GetOperatorsPart() <= 0.5, "limits.operators_part", "must be 0 to 0.5", "0.0625 is a sixteenth")
@@ -206,10 +206,10 @@ var rules = tableOf(
 	rule(func(*checker, *quotav1.DumpLogRequest) {}),
 )
 
-// validate checks a request against the table. It returns the first thing that is wrong, nil for nothing.
+// validate checks a request against the table. It returns the first error, nil if there is none.
 func validate(request proto.Message) *connect.Error { return (&checker{}).all(request) }
 
-// validateCommand checks a command of a Batch by its position; the names of fields begin with it.
+// validateCommand checks a command of a Batch. The names of fields begin with its position.
 func validateCommand(position int, request proto.Message) *connect.Error {
 	return (&checker{inBatch: true, position: position}).all(request)
 }
@@ -217,10 +217,9 @@ func validateCommand(position int, request proto.Message) *connect.Error {
 // commandPath names a command of a Batch.
 func commandPath(position int) string { return fmt.Sprintf("commands[%d]", position) }
 
-// checker collects the first thing that is wrong. Thousands of commands a second are right, so nothing is written out before
-// something is not.
+// checker records the first error. Thousands of commands a second are valid, so it formats nothing before an error.
 type checker struct {
-	// inBatch says that it checks the command at a position of a Batch.
+	// inBatch says that it checks the command at position of a Batch.
 	inBatch  bool
 	position int
 	err      *connect.Error
@@ -258,7 +257,7 @@ func (c *checker) positive(field string, number uint64) {
 	c.check(number > 0, field, "is missing", "use a number of 1 or more")
 }
 
-// bounded checks a number that the caller counts up: none that counts from 1 ever comes to its largest value.
+// bounded checks a number that the caller counts up: no count from 1 ever reaches its largest value.
 func (c *checker) bounded(field string, number uint64) {
 	c.check(number <= maxAmount, field, "must not be above 2^53-1", "count from 1")
 }
@@ -345,7 +344,7 @@ func (c *checker) items(field string, items []*quotav1.Item, fewest int, least i
 	}
 }
 
-// wrongItem says which part of an item is wrong, and why; an empty message: none.
+// wrongItem returns the invalid part of an item, and why; an empty message if it is valid.
 func wrongItem(item *quotav1.Item, before []*quotav1.Item, least int64) (part, message, hint string) {
 	name := item.GetQuota()
 	switch {
@@ -432,7 +431,7 @@ func (c *checker) report(r *quotav1.ReportRequest) {
 	}
 }
 
-// answer checks what a provider answered; what it says is not for the caller to answer for.
+// answer checks the form of a provider's answer; the caller is not responsible for its content.
 func (c *checker) answer(a *quotav1.Answer) {
 	c.check(a.Status >= 100 && a.Status <= 599, "answer.status", "must be 100 to 599", "use the HTTP status of the provider's answer")
 	c.check(len(a.Headers) <= maxAnswerHeaders, "answer.headers", fmt.Sprintf("has more than %d entries", maxAnswerHeaders),
@@ -499,7 +498,7 @@ func (c *checker) applyQuotas(r *quotav1.ApplyQuotasRequest) {
 	}
 }
 
-// workflow checks what a workflow looks like; whether it can work is the state machine's to say.
+// workflow checks the form of a workflow; the state machine decides whether it can work.
 func (c *checker) workflow(path string, w *quotav1.Workflow) {
 	c.check(w != nil, path, "is missing", "")
 	if c.err != nil {
@@ -522,22 +521,22 @@ func (c *checker) workflow(path string, w *quotav1.Workflow) {
 	}
 }
 
-// shares checks what parts of a window look like.
+// shares checks the form of a quota's shares.
 func (c *checker) shares(path string, s *quotav1.Shares) {
 	for name, part := range map[string]float64{
 		"critical": s.GetCritical(), "standard": s.GetStandard(), "background": s.GetBackground(), "cap": s.GetCap(), "floor": s.GetFloor(),
-	} { // any one will do
+	} { // any first error will do
 		c.check(part >= 0 && part <= 1, path+"."+name, "must be 0 to 1", "0.4 is 40 %")
 	}
 	c.length(path+".quiet", s.GetQuiet(), 0, maxDuration)
 	c.count(path+".holders", len(s.GetHolders()), 0, 64)
-	for name, part := range s.GetHolders() { // any one will do
+	for name, part := range s.GetHolders() { // any first error will do
 		c.holder(path+".holders", name, false)
 		c.check(part > 0 && part <= 1, path+".holders", "must have shares above 0 and at most 1", "0.1 is 10 %")
 	}
 }
 
-// definition checks what a definition looks like; whether it can work is the state machine's to say.
+// definition checks the form of a definition; the state machine decides whether it can work.
 func (c *checker) definition(path string, q *quotav1.Quota) {
 	c.quotaName(path+".name", q.Name)
 	c.text(path+".parent", q.Parent, maxQuotaName)

@@ -14,8 +14,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestForward_EndsWhereTheLeaderVanishes: a call that was forwarded to a node of which nothing is heard any more, not even the end of its
-// connections, ends by a ping, long before the call may; one at a node that answers pings waits as long as it may.
+// TestForward_EndsWhereTheLeaderVanishes: a call was forwarded to a node that sends nothing any more, not even the end of its
+// connections. It ends by a ping, long before its deadline. A call at a node that answers pings waits until its deadline.
 func TestForward_EndsWhereTheLeaderVanishes(t *testing.T) {
 	for name, vanishes := range map[string]bool{"it vanishes": true, "it is slow": false} {
 		t.Run(name, func(t *testing.T) {

@@ -13,18 +13,18 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// clearWithin bounds how long a call goes on to undo what its caller does not wait for any more.
+// clearWithin bounds how long a call cleans up after its caller stopped waiting.
 const clearWithin = 2 * time.Second
 
-// cleanupPause is the first pause before such an undoing is tried again.
+// cleanupPause is the first pause before undoing is tried again.
 const cleanupPause = 10 * time.Millisecond
 
-// anonymous tells whether a command has no id under which its outcome could be asked for.
+// anonymous tells whether a command has no id by which its outcome could be asked for.
 func anonymous(command *logpb.Command) bool {
 	return command.Session == 0 && command.IdempotencyKey == ""
 }
 
-// untilDrain ends a context when the node drains.
+// untilDrain returns a context that also ends when the node drains.
 func (s *Server) untilDrain(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.drain, cancel)
@@ -34,8 +34,8 @@ func (s *Server) untilDrain(ctx context.Context) (context.Context, context.Cance
 	}
 }
 
-// reserveThere hands a Reserve on. A wait ends when this node drains, as it does when its caller goes away. Where the memory of this node
-// is nearly used up it holds no waits: they take as much here as at the leader, whose mark is another one.
+// reserveThere forwards a Reserve. A wait ends when this node drains, as it does when its caller disconnects. While the memory of this
+// node is nearly used up, it holds no waits. They take as much memory here as at the leader, and each node has a mark of its own.
 func (s *quotaService) reserveThere( //nolint:revive // the order is that of a method expression of leader
 	to leader, ctx context.Context, req *quotav1.ReserveRequest,
 ) (*quotav1.ReserveResponse, error) {
@@ -58,7 +58,8 @@ func (s *quotaService) reserveThere( //nolint:revive // the order is that of a m
 // waits tells whether a call waits for quota.
 func waits(req *quotav1.ReserveRequest) bool { return req.Wait.AsDuration() > 0 && !req.NoBlock }
 
-// atOnce makes a Reserve that is answered at once: it keeps its place in the queue if its caller can ask again, and else it does not wait.
+// atOnce makes a Reserve that is answered at once: it keeps its place in the queue if its caller can ask again, and otherwise does not
+// wait.
 func atOnce(req *quotav1.ReserveRequest) *quotav1.ReserveRequest {
 	req = proto.CloneOf(req)
 	if id := req.RequestId; id.GetSession() != 0 || id.GetIdempotencyKey() != "" {
@@ -69,8 +70,8 @@ func atOnce(req *quotav1.ReserveRequest) *quotav1.ReserveRequest {
 	return req
 }
 
-// await waits for the outcome of a Reserve in the queue. A caller without a request id that goes away takes its place
-// in the queue with it; with one, it may come back and find its place.
+// await waits for the outcome of a Reserve in the queue. If the caller disconnects, a Reserve without a request id leaves the queue; with
+// one it stays, and the caller may return and find its place.
 func (s *Server) await(
 	ctx context.Context, command *logpb.Command, waiting *logpb.Waiting, at raftnode.Position,
 ) (*logpb.Result, raftnode.Position, error) {
@@ -91,11 +92,11 @@ func (s *Server) await(
 			err = &raftnode.UnknownError{Err: errors.New("the request still waits")}
 		}
 		if refused, ok := errors.AsType[*raftnode.NotAcceptedError](err); ok {
-			err = &raftnode.UnknownError{Err: refused} // the first time it was accepted
+			err = &raftnode.UnknownError{Err: refused} // it was accepted the first time
 		}
 		return again, at, err
 	}
-	// To resume ends older leases, whatever becomes of the new one.
+	// Resume ends older leases, whatever happens to the new one.
 	left := !anonymous(command) || !s.giveUp(context.WithoutCancel(ctx), waiting.Ticket) || command.GetReserve().GetResume()
 	switch {
 	case s.isDraining():
@@ -106,7 +107,7 @@ func (s *Server) await(
 	return nil, at, err
 }
 
-// waitStopped is the error of a wait that the node's end cut short. Nothing is left of it where it was withdrawn.
+// waitStopped is the error of a wait that ended because the node stops. withdrawn says that nothing of it is left.
 func waitStopped(withdrawn bool) error {
 	if withdrawn {
 		return stoppingError()
@@ -116,8 +117,8 @@ func waitStopped(withdrawn bool) error {
 	})
 }
 
-// giveUp takes a Reserve whose caller went away out of the queue, or gives back what it was granted meanwhile. It tells
-// whether nothing is left of it.
+// giveUp takes a Reserve whose caller disconnected out of the queue, or releases what it was granted meanwhile. It tells whether nothing
+// of it is left.
 func (s *Server) giveUp(ctx context.Context, ticket uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, clearWithin)
 	defer cancel()
@@ -134,8 +135,8 @@ func (s *Server) giveUp(ctx context.Context, ticket uint64) bool {
 	return err == nil && s.giveBack(ctx, result.GetGranted())
 }
 
-// proposeCleanup proposes what undoes something of a caller who went away. It is charged to that caller, whose part of the queue may be
-// used up: then it is tried again until ctx ends.
+// proposeCleanup proposes a command that undoes something of a disconnected caller. That caller is charged for it, and its part of the
+// queue may be used up: then it tries again until ctx ends.
 func (s *Server) proposeCleanup(ctx context.Context, command *logpb.Command) ([]*logpb.Result, raftnode.Position, error) {
 	for pause := cleanupPause; ; pause *= 2 {
 		results, at, err := s.node.Propose(ctx, command)
@@ -152,8 +153,8 @@ func (s *Server) proposeCleanup(ctx context.Context, command *logpb.Command) ([]
 	}
 }
 
-// giveBack ends a lease that nobody will ever hear of. It tells whether nothing is left of it: what was consumed stays, and so do the
-// slots, for a while, of a lease that had expired by then.
+// giveBack ends a lease that its caller never learned of. It tells whether nothing of it is left: consumed amounts stay, and so do, for a
+// while, the slots of a lease that has expired already.
 func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) bool {
 	if granted == nil {
 		return true
@@ -166,8 +167,8 @@ func (s *Server) giveBack(ctx context.Context, granted *logpb.Granted) bool {
 	return err == nil && granted.Consumed == nil
 }
 
-// keepSlots gives a lease with slots, whose caller is still there, the length that was asked for. The result is the
-// state's own: it is copied before it is changed.
+// keepSlots extends a lease with slots to the requested length, while its caller is still connected. The result belongs to the state: it
+// is copied before it is changed.
 func (s *Server) keepSlots(ctx context.Context, result *logpb.Result, req *quotav1.ReserveRequest, r *request) *logpb.Result {
 	if result.GetGranted() == nil || req.Consume || ctx.Err() != nil || !s.hasSlots(result.GetGranted()) {
 		return result
@@ -181,7 +182,7 @@ func (s *Server) keepSlots(ctx context.Context, result *logpb.Result, req *quota
 		old := granted.DeadlineNs
 		granted.DeadlineNs = renewed.GetRenewed().GetDeadlineNs()
 		for _, item := range granted.Items {
-			if item.UntilNs == old { // one that ends with its window does so still
+			if item.UntilNs == old { // an item that ends with its window still does
 				item.UntilNs = granted.DeadlineNs
 			}
 		}

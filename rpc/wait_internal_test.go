@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestWaits_OnlyWhereTheAnswerMay: a Reserve waits with its call if it has a wait and is not to be answered at once.
+// TestWaits_OnlyWhereTheAnswerMay: a Reserve waits with its call if it has a wait and does not ask for an answer at once.
 func TestWaits_OnlyWhereTheAnswerMay(t *testing.T) {
 	for _, test := range []struct {
 		name    string

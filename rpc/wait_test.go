@@ -21,7 +21,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// reasonOf returns the reason of a typed error; unspecified for anything else.
+// reasonOf returns the reason of a typed error; unspecified for other errors.
 func reasonOf(t *testing.T, err error) quotav1.Reason {
 	t.Helper()
 	return infoOf(err).GetReason()
@@ -42,7 +42,7 @@ func infoOf(err error) *quotav1.ErrorInfo {
 	return nil
 }
 
-// oneSlot makes a quota with one slot and returns clients of all nodes and who holds the slot.
+// oneSlot makes a quota with one slot, and returns clients of all nodes and the lease that holds the slot.
 func oneSlot(t *testing.T, nodes []*testNode) (apis []quotav1connect.QuotaServiceClient, held *quotav1.Lease) {
 	t.Helper()
 	const slots = `{"quotas":[{"name":"s","slots":{"limit":1}}]}`
@@ -75,7 +75,7 @@ type reserved struct {
 	err error
 }
 
-// waitFor sends a Reserve that waits, and returns when it stands in the queue.
+// waitFor sends a Reserve that waits, and returns once it is in the queue.
 func waitFor(
 	t *testing.T, ctx context.Context, api quotav1connect.QuotaServiceClient, id *quotav1.RequestId, //nolint:revive // t first
 ) <-chan reserved {
@@ -109,8 +109,8 @@ func leaderAndFollower(t *testing.T, nodes []*testNode) (leader, follower int) {
 	return leader, follower
 }
 
-// TestAWaitEndsWhenQuotaComesFree, at the leader and through a node that hands it on; a lease with slots has the length
-// that was asked for.
+// TestAWaitEndsWhenQuotaComesFree: a wait is granted at the leader and through a node that forwards it. A lease with slots has the
+// requested length.
 func TestAWaitEndsWhenQuotaComesFree(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -131,7 +131,8 @@ func TestAWaitEndsWhenQuotaComesFree(t *testing.T) {
 	}
 }
 
-// TestACallerThatGoesAwayLeavesTheQueue, at the leader and through another node, unless the cluster loses its leader meanwhile.
+// TestACallerThatGoesAwayLeavesTheQueue: a caller that disconnects leaves the queue, at the leader and through another node, unless the
+// cluster loses its leader meanwhile.
 func TestACallerThatGoesAwayLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -155,8 +156,9 @@ func TestACallerThatGoesAwayLeavesTheQueue(t *testing.T) {
 	}
 }
 
-// TestACallerThatGoesAwayMeanwhile goes while the entry with its Reserve is applied, before the node hears what that came to. Without a
-// request id nothing is left of it, and it is called not accepted only where that is all; with one, what it got is kept for it.
+// TestACallerThatGoesAwayMeanwhile: it disconnects while the entry with its Reserve is applied, before the node learns the result.
+// Without a request id nothing of it is left, and it counts as not accepted only if it had no other effect. With a request id its result
+// is kept.
 func TestACallerThatGoesAwayMeanwhile(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	var leave context.CancelFunc
@@ -180,7 +182,7 @@ func TestACallerThatGoesAwayMeanwhile(t *testing.T) {
 		}
 		return len(res.Leases)
 	}
-	for round := range 20 { // whether its end or the entry's is seen first is the scheduler's choice
+	for round := range 20 { // the scheduler decides whether the caller's end or the entry's is seen first
 		for ask, withdrawn := range map[string]bool{
 			`"items":[{"quota":"s"}],"wait":"60s"`: true, `"items":[{"quota":"s"}],"wait":"60s","resume":true`: false,
 			`"items":[{"quota":"free"}]`: false, `"items":[{"quota":"free"}],"consume":true`: false,
@@ -205,7 +207,7 @@ func TestACallerThatGoesAwayMeanwhile(t *testing.T) {
 	}
 }
 
-// reserveHere sends a Reserve to a node, not over the network, from a caller that goes away when ctx ends.
+// reserveHere sends a Reserve to a node, not over the network, from a caller that disconnects when ctx ends.
 func reserveHere(ctx context.Context, n *testNode, ask string) (status int, body string) {
 	req := httptest.NewRequestWithContext(ctx, http.MethodPost, "/quota.v1.QuotaService/Reserve", strings.NewReader(ask))
 	req.Header.Set("Content-Type", "application/json")
@@ -214,8 +216,8 @@ func reserveHere(ctx context.Context, n *testNode, ask string) (status int, body
 	return answer.Code, answer.Body.String()
 }
 
-// TestACallerWithARequestIDMayComeBack: its place stays, and the outcome is told under the same id at any node; a
-// Withdraw takes it out.
+// TestACallerWithARequestIDMayComeBack: its place stays, and any node returns the outcome under the same id. A Withdraw removes it from
+// the queue.
 func TestACallerWithARequestIDMayComeBack(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -240,7 +242,7 @@ func TestACallerWithARequestIDMayComeBack(t *testing.T) {
 	if got.err != nil || got.res.GetLease() == nil {
 		t.Fatalf("%v %v", got.res, got.err)
 	}
-	// The next one is taken out by its ticket.
+	// The next one is withdrawn by its ticket.
 	ticket, err := apis[0].Reserve(t.Context(), &quotav1.ReserveRequest{
 		RequestId: &quotav1.RequestId{IdempotencyKey: "next"}, Holder: "third", Items: []*quotav1.Item{{Quota: "s"}},
 		Wait: durationpb.New(time.Minute), NoBlock: true,
@@ -256,8 +258,8 @@ func TestACallerWithARequestIDMayComeBack(t *testing.T) {
 	}
 }
 
-// TestDrainEndsWaitsTyped: a wait without a request id leaves the queue and was not accepted; one with an id keeps its
-// place, and goes on elsewhere. Others that call through the node that stops notice nothing.
+// TestDrainEndsWaitsTyped: a wait without a request id leaves the queue and was not accepted. One with an id keeps its place, and
+// continues elsewhere. Other callers of the stopping node notice nothing.
 func TestDrainEndsWaitsTyped(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -305,7 +307,7 @@ func TestDrainEndsWaitsTyped(t *testing.T) {
 	}
 }
 
-// TestWaitsLeaveRoomForWhatFrees: however many wait, a Release finds room.
+// TestWaitsLeaveRoomForWhatFrees: however many calls wait, a Release finds room.
 func TestWaitsLeaveRoomForWhatFrees(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpcConfig) { c.MaxInFlight = 16 })
 	apis, held := oneSlot(t, n)
@@ -317,7 +319,7 @@ func TestWaitsLeaveRoomForWhatFrees(t *testing.T) {
 	}
 	seventh := make(chan reserved, 1)
 	go func() {
-		for { // a look at the quota may take the last room for a moment
+		for { // a read of the quota may take the last room for a moment
 			res, err := apis[0].Reserve(ctx, &quotav1.ReserveRequest{
 				Holder: "second", Items: []*quotav1.Item{{Quota: "s"}}, Wait: durationpb.New(time.Minute),
 			})
@@ -360,7 +362,7 @@ func get(t *testing.T, url string, headers ...string) (int, string) {
 	return head.StatusCode, body
 }
 
-// TestForwardedWaitOutlivesNoDrainOfItsNode: the node that handed a wait on drains; the wait ends typed and leaves the
+// TestForwardedWaitOutlivesNoDrainOfItsNode: when the node that forwarded a wait drains, the wait ends with a typed error and leaves the
 // queue at the leader.
 func TestForwardedWaitOutlivesNoDrainOfItsNode(t *testing.T) {
 	t.Parallel()
@@ -379,7 +381,7 @@ func TestForwardedWaitOutlivesNoDrainOfItsNode(t *testing.T) {
 	eventually(t, "an empty queue", func() bool { return waiting(t, apis[leader]) == 0 })
 }
 
-// TestALeaderThatNobodyCanFollowStopsInTime: it hands leadership over to nobody, and does not wait for that.
+// TestALeaderThatNobodyCanFollowStopsInTime: no node can take its leadership, and it does not wait for one.
 func TestALeaderThatNobodyCanFollowStopsInTime(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -400,8 +402,8 @@ func TestALeaderThatNobodyCanFollowStopsInTime(t *testing.T) {
 	}
 }
 
-// TestAWaitThatLostItsNodeIsUnknown: a node that ceased to lead between the grant of a waiter and its answer asks for the
-// result under the request's id, and is not accepted. The Reserve was accepted before, and may have been granted.
+// TestAWaitThatLostItsNodeIsUnknown: a node that stops leading between a waiter's grant and its answer asks for the result under the
+// request's id, and is not accepted. But the Reserve was accepted before, and may have been granted.
 func TestAWaitThatLostItsNodeIsUnknown(t *testing.T) {
 	t.Parallel()
 	for _, n := range newNodes(t, 3) {

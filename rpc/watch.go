@@ -15,11 +15,11 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// bookmarkEvery is how often a watcher hears how far the log is while nothing that it wants happens.
+// bookmarkEvery is how often a watcher learns the position in the log while no event matches its filter.
 const bookmarkEvery = time.Second
 
-// maxEventsTold bounds the events of one response, however many an entry has, and however long their names are: 1,024 of up to
-// 700 bytes are below 1 MiB.
+// maxEventsTold bounds the events of one response, whatever their number in an entry and the length of their names: 1,024 of up to 700
+// bytes are below 1 MiB.
 const maxEventsTold = 1024
 
 // Watch implements QuotaService. Any node serves it, from what it has applied.
@@ -36,14 +36,14 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 		return apiError(err)
 	}
 	defer subscription.Close()
-	if err := stream.Send(nil); err != nil { // headers: the subscription stands
+	if err := stream.Send(nil); err != nil { // headers: the subscription exists
 		return err
 	}
 	w := watching{r: r, send: stream.Send, told: time.Now()}
 	return s.tell(ctx, &w, req, subscription)
 }
 
-// tell sends the events that are wanted until the stream ends.
+// tell sends the events that match the request until the stream ends.
 func (s *Server) tell(ctx context.Context, w *watching, req *quotav1.WatchRequest, subscription *raftnode.Subscription) error {
 	ctx, cancel := s.untilDrain(ctx)
 	defer cancel()
@@ -87,17 +87,17 @@ type watching struct {
 	r *request
 	// send sends one response.
 	send func(*quotav1.WatchResponse) error
-	// told is when something was sent last.
+	// told is when the last response was sent.
 	told time.Time
 	// gathered is how many entries' events were taken together.
 	gathered int
 }
 
-// maxGathered is of how many entries the events are sent with one write: a stream that is behind does not keep a processor to itself.
+// maxGathered is how many entries' events are sent with one write: a stream that lags must not keep a processor to itself.
 const maxGathered = 64
 
-// next returns the next entry's events when it is the caller's turn. What happens until then is sent with one write: on a busy node a
-// stream comes later, and costs less. One that comes too late ends as one that is read too slowly does.
+// next returns the next entry's events when it is the caller's turn. Events until then are sent with one write: on a busy node a stream
+// is later, and cheaper. A stream that falls too far behind ends, as one that is read too slowly does.
 func (w *watching) next(ctx context.Context, from *raftnode.Subscription) (raftnode.Position, []effect.Event, error) {
 	if w.gathered++; w.gathered < maxGathered && from.More() {
 		w.gather(true)
@@ -116,7 +116,7 @@ func (w *watching) next(ctx context.Context, from *raftnode.Subscription) (raftn
 	return at, events, err
 }
 
-// gather leaves what is sent until gather(false) sends it.
+// gather buffers what is sent, until gather(false) sends it.
 func (w *watching) gather(on bool) {
 	answer := w.r.answer
 	if answer == nil || answer.gathering == on {
@@ -128,7 +128,7 @@ func (w *watching) gather(on bool) {
 	}
 }
 
-// wanted tells whether an event fits a filter, and its caller may see it.
+// wanted tells whether an event matches a filter and its caller may see it.
 func wanted(e *effect.Event, req *quotav1.WatchRequest, who *caller) bool {
 	return (req.QuotaPrefix == "" || strings.HasPrefix(e.Quota, req.QuotaPrefix)) &&
 		(req.Holder == "" || e.Holder == req.Holder) &&

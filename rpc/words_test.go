@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestWordsOfLogAndAPIAgree: enumerations are carried over by number, so each must mean the same on both sides.
+// TestWordsOfLogAndAPIAgree: enumerations are converted by number, so each number must mean the same on both sides.
 func TestWordsOfLogAndAPIAgree(t *testing.T) {
 	for name, c := range map[string]struct{ log, api protoreflect.EnumDescriptor }{
 		"reasons": {logpb.Reason(0).Descriptor(), quotav1.Reason(0).Descriptor()},
@@ -67,7 +67,7 @@ func TestEveryErrorHasACode(t *testing.T) {
 	}
 }
 
-// TestNoLeaderSaysWhetherThereIsOne: who is told to ask the leader must be told who that is.
+// TestNoLeaderSaysWhetherThereIsOne: an error whose hint is to ask the leader must name the leader.
 func TestNoLeaderSaysWhetherThereIsOne(t *testing.T) {
 	for leader, want := range map[string]string{"": "no leader is known", "n2": "this node does not lead"} {
 		err := notAcceptedError(&raftnode.NotAcceptedError{Cause: raftnode.NotLeader, Leader: leader})
@@ -79,9 +79,9 @@ func TestNoLeaderSaysWhetherThereIsOne(t *testing.T) {
 	}
 }
 
-// TestEveryRequestHasARule: what the door lets in, the table names.
+// TestEveryRequestHasARule: each type of request has a rule in the table.
 func TestEveryRequestHasARule(t *testing.T) {
-	requests := map[protoreflect.Name]bool{"RestoreRequest": true} // pieces of a file, which the state machine judges
+	requests := map[protoreflect.Name]bool{"RestoreRequest": true} // chunks of a backup, which the state machine checks
 	for _, file := range []protoreflect.FileDescriptor{quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto, quotav1.File_quota_v1_task_proto} {
 		methods := file.Services().Get(0).Methods()
 		for i := range methods.Len() {
@@ -99,8 +99,7 @@ func TestEveryRequestHasARule(t *testing.T) {
 	}
 }
 
-// FuzzDoor: whatever comes as JSON is let in or refused with a typed error; nothing panics, and what is let in becomes a
-// command of the log.
+// FuzzDoor: any JSON is accepted or refused with a typed error. Nothing panics, and an accepted request becomes a command of the log.
 func FuzzDoor(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"holder":"a","items":[{"quota":"q","amount":1}],"ttl":"30s","wait":"1s","class":"CLASS_CRITICAL"}`,
@@ -146,7 +145,7 @@ func FuzzDoor(f *testing.F) {
 	})
 }
 
-// decoded reads a message as the JSON codec does; one that it cannot read is empty but for its mark.
+// decoded reads a message as the JSON codec does; one that it cannot read is empty except for its mark.
 func decoded[T any, M interface {
 	*T
 	protoreflect.ProtoMessage

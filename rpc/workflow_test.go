@@ -17,8 +17,7 @@ import (
 const applyRelease = `{"workflows":[{"name":"release","threshold":2,"within":"20s","calm":"30s","batonTime":"40s","pause":"50s","steps":[
 	{"holder":"triage"},{"holder":"build","after":["triage"]},{"holder":"deploy","after":["build"]}]}],"replaceWorkflows":true}`
 
-// TestWorkflowsOverTheAPI: what is applied is read back, and what stands in a holder's way is told in its answers, in
-// reads and in events, at any node.
+// TestWorkflowsOverTheAPI: an applied workflow is read back. Answers, reads and events at any node show what holds a holder back.
 func TestWorkflowsOverTheAPI(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)

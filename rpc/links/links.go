@@ -1,5 +1,5 @@
-// Package links keeps the open TLS connections of a port or of a client, so that those whose other side is not trusted any more can be
-// closed when the CAs change.
+// Package links keeps the open TLS connections of a port or of a client. When the CAs change, it closes those whose other side is not
+// trusted any more.
 package links
 
 import (
@@ -14,13 +14,13 @@ import (
 	"github.com/quotad/quotad/raftnode/chain"
 )
 
-// Set has open connections whose handshake is over. Its zero value is empty.
+// Set holds open connections whose handshake is complete. Its zero value is empty.
 type Set struct {
 	mu   sync.Mutex
 	open map[*tls.Conn]time.Time
 }
 
-// Add adds a connection, as of now. A connection that is in the set already keeps its time.
+// Add adds a connection, with the present time. A connection that is already in the set keeps its time.
 func (s *Set) Add(conn *tls.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,14 +33,14 @@ func (s *Set) Add(conn *tls.Conn) {
 	s.open[conn] = time.Now()
 }
 
-// Remove takes a connection out.
+// Remove removes a connection.
 func (s *Set) Remove(conn *tls.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, conn)
 }
 
-// Watch adds the connections of a server to the set for as long as they are open. It takes the server's ConnState.
+// Watch keeps the open connections of a server in the set. It replaces the server's ConnState.
 func (s *Set) Watch(server *http.Server) {
 	server.ConnState = func(conn net.Conn, state http.ConnState) {
 		secured, ok := conn.(*tls.Conn)
@@ -54,14 +54,14 @@ func (s *Set) Watch(server *http.Server) {
 	}
 }
 
-// Judge closes the connections whose other side showed a certificate that roots (nil: the system's) do not sign for a usage, and tells of
-// each. A certificate that has ended since the handshake is no reason: nodes whose certificates were forgotten would stop at the next
-// reload.
+// Judge closes the connections whose other side showed a certificate that roots (nil: the system's) do not sign for a usage, and calls
+// closing for each. A certificate that expired after the handshake is no reason: otherwise nodes whose certificates were forgotten would
+// stop at the next reload.
 func (s *Set) Judge(roots *x509.CertPool, usage x509.ExtKeyUsage, closing func(address net.Addr, reason error)) {
 	for conn, since := range s.all() {
 		shown := conn.ConnectionState().PeerCertificates
 		if len(shown) == 0 {
-			continue // the settings of the handshake asked for none
+			continue // the handshake did not ask for one
 		}
 		if err := chain.Verify(shown, roots, usage, "", since); err != nil {
 			closing(conn.RemoteAddr(), err)

@@ -9,10 +9,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// callCost is a call's, so that some hundred a tenth of a second are a real part of what this machine's processors have.
+// callCost is a call's cost: some hundred calls in a tenth of a second take a real part of this machine's processor time.
 var callCost = 100 * time.Microsecond * time.Duration(min(runtime.GOMAXPROCS(0), 16))
 
-// window is what is seen of a busy node in a tenth of a second: so many calls of the one who makes most, of the next one, and of all.
+// window is a busy node's observation of a tenth of a second: the calls of the largest caller, of the next one, and of all.
 func window(top, second, all float64, callers int) seen {
 	return seen{
 		time: 100 * time.Millisecond, used: time.Duration(all * float64(callCost)), callers: callers,
@@ -20,7 +20,7 @@ func window(top, second, all float64, callers int) seen {
 	}
 }
 
-// settled returns the level that comes of many windows alike.
+// settled returns the level after many equal windows.
 func settled(s seen) level {
 	l := newLevel()
 	for range 100 {
@@ -54,7 +54,7 @@ func TestLevel(t *testing.T) {
 	}
 }
 
-// TestLevel_Rises: when the node is not busy any more, the level rises until nobody has to wait.
+// TestLevel_Rises: once the node is not busy any more, the level rises until nobody has to wait.
 func TestLevel_Rises(t *testing.T) {
 	l := settled(window(500, 200, 1000, 8))
 	idle := window(200, 200, 800, 8)
@@ -71,7 +71,7 @@ func TestLevel_Rises(t *testing.T) {
 	}
 }
 
-// TestLevel_TimesAdd: whether calls look often or seldom, the level goes the same way.
+// TestLevel_TimesAdd: the level changes alike whether calls set it often or seldom.
 func TestLevel_TimesAdd(t *testing.T) {
 	often, seldom := settled(window(500, 200, 1000, 8)), settled(window(500, 200, 1000, 8))
 	for _, idle := range []float64{1, 0} {
@@ -89,8 +89,8 @@ func TestLevel_TimesAdd(t *testing.T) {
 	}
 }
 
-// TestLevel_NeverStarves: whatever is seen, a caller that makes no more calls than there is time for a fiftieth of has its turn, and so
-// has each that makes no more than the one who makes the second most.
+// TestLevel_NeverStarves: whatever is observed, a caller gets its turn if its calls take no more than a fiftieth of the time. So does
+// each that makes no more calls than the second-largest caller.
 func TestLevel_NeverStarves(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLevel()

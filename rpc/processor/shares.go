@@ -1,4 +1,4 @@
-// Package processor divides a node's processor time among its callers where there is not enough of it.
+// Package processor divides a node's processor time among its callers where it is scarce.
 package processor
 
 import (
@@ -13,11 +13,12 @@ import (
 	"github.com/quotad/quotad/raftnode/budget"
 )
 
-// Name is what callers share here, for refusals, metrics and status.
+// Name is the name of this budget in refusals, metrics and status.
 const Name = "processor"
 
-// What is charged, in calls: each call is one, which costs a node some hundred microseconds whatever it asks for, one more if it is forwarded,
-// and each time that a stream goes on a quarter. Besides, so many bytes that are read are one, sixty commands of a batch, and so many that are written.
+// Charges, in calls. Each call is one, which costs a node some hundred microseconds whatever it asks for. A forwarded call is one more,
+// and each round of a stream a quarter. In addition 4 KiB that are read are one, which is sixty commands of a batch, and so are 16 KiB
+// that are written.
 const (
 	perForward = 1.0
 	perRound   = 0.25
@@ -25,24 +26,24 @@ const (
 	perWritten = 1.0 / (16 << 10)
 )
 
-// Patience is for how long a call waits for its turn before it is refused.
+// Patience is how long a call waits for its turn before it is refused.
 const Patience = 5 * time.Second
 
 const (
-	// judgeEvery is how often the level is set while calls come.
+	// judgeEvery is how often the level is set while calls arrive.
 	judgeEvery = 100 * time.Millisecond
-	// quietAfter is for how long a caller counts that has called.
+	// quietAfter is how long a caller counts after its last call.
 	quietAfter = time.Second
-	// saved is how much a caller may have saved up, in time at its level, and never less than leastSaved calls.
+	// saved bounds how much a caller may save, in time at its level; it may always save leastSaved calls.
 	saved      = 20 * time.Millisecond
 	leastSaved = 16
-	// leastAfter is how soon a call that was refused may come again.
+	// leastAfter is the shortest time after which a refused call may be repeated.
 	leastAfter = 100 * time.Millisecond
 )
 
-// BusyError says that a caller had its part of the processor's time for as long as a call of it could wait.
+// BusyError says that a caller used up its part of the processor's time for longer than its call can wait.
 type BusyError struct {
-	// RetryAfter is when the caller's part has room again, as it looks now.
+	// RetryAfter is when the caller's part should have room again.
 	RetryAfter time.Duration
 }
 
@@ -52,12 +53,13 @@ func (e *BusyError) Error() string {
 		e.RetryAfter.Round(time.Millisecond))
 }
 
-// Shares divides processor time. While the node is not busy, or a caller is alone, nobody waits. Otherwise no caller may make more calls a
-// second than a level, which falls until the node is not busy: at most to what the caller makes who makes the second most, and never below a
-// fiftieth of the processors' time. So who calls less than that never waits, however much others call. It may be used by several goroutines.
+// Shares divides processor time. While the node is not busy, or a caller is alone, nobody waits. Otherwise no caller may make more calls
+// a second than a level, which falls until the node is not busy. It does not fall below the rate of the second-largest caller, or below a
+// fiftieth of the processors' time. So a caller with fewer calls never waits, however much others call. Shares is safe for concurrent
+// use.
 type Shares struct {
-	// until ends when nobody has to wait any more. others tells how many have work here besides those who call; read reads the processors'
-	// clocks.
+	// Nobody has to wait any more once until ends. others returns how many have work here in addition to the callers; read reads the
+	// processors' clocks.
 	until  context.Context //nolint:containedctx // it is the server's end, not a call's
 	others func() int
 	read   func() Clocks
@@ -65,30 +67,30 @@ type Shares struct {
 	mu      sync.Mutex
 	level   level
 	callers map[string]*caller
-	// operated is when an operator called last.
+	// operated is the time of an operator's last call.
 	operated time.Time
 	seen     sample
 }
 
-// New makes shares of processors whose clocks are read. others tells how many have work here besides those who call. When until ends, nobody
-// has to wait any more.
+// New makes shares of the processors whose clocks read returns. others returns how many have work here in addition to the callers. Once
+// until ends, nobody has to wait any more.
 func New(until context.Context, others func() int, read func() Clocks) *Shares {
 	return &Shares{until: until, others: others, read: read, callers: map[string]*caller{}, level: newLevel(), seen: sample{since: time.Now(), at: read()}}
 }
 
 // caller is one caller's account.
 type caller struct {
-	// calls are how many are under way; called is when the last one was charged.
+	// calls counts the calls in flight; called is when the last one was charged.
 	calls  int
 	called time.Time
-	// has are the calls that it has saved up in each type, or below 0 those that it made ahead, as of at.
+	// has is how many calls it has saved of each type, or below 0 how many it made in advance, as of at.
 	has [callTypes]float64
 	at  time.Time
-	// charged is what it was charged with since the level was set, and perSecond what it was charged with in the time before.
+	// charged is its charge since the level was set, and perSecond its rate in the time before.
 	charged, perSecond float64
 }
 
-// settled tells whether the caller has made nothing ahead.
+// settled tells whether the caller has made no calls in advance.
 func (c *caller) settled() bool {
 	for _, has := range c.has {
 		if has < 0 {
@@ -98,41 +100,41 @@ func (c *caller) settled() bool {
 	return true
 }
 
-// CallType is what a call is about. All that a caller does is within its part, and a call waits for its own type only: a caller that has
-// its part by what takes more can still give back.
+// CallType is the purpose of a call. All that a caller does is within its part, but a call waits for its own type only. So a caller that
+// has used up its part with calls that take more can still release.
 type CallType int
 
 // The types of calls.
 const (
-	// Taking calls want more, or look.
+	// Taking calls want more, or read.
 	Taking CallType = iota
-	// Holding calls give back, renew, or tell.
+	// Holding calls release, renew, or report.
 	Holding
-	// Streaming calls are told what happens.
+	// Streaming calls receive events.
 	Streaming
-	// Unknown are those of nobody who is known.
+	// Unknown calls are those of callers that are not known.
 	Unknown
 	callTypes
 )
 
-// partOf is what a type of call has of a caller's part.
+// partOf is how much of a caller's part each type of call has.
 var partOf = [callTypes]float64{Taking: 1, Holding: 0.25, Streaming: 0.1, Unknown: 0.1}
 
-// strangers is the name of all callers who are not known. They have together what one caller has in that type. With fewer than
-// strangersCount calls in judgeEvery, a few health checks, they are nobody for whose sake others wait.
+// strangers is the name of all unknown callers. Together they have what one caller has in that type. With fewer than strangersCount calls
+// in judgeEvery, such as a few health checks, nobody waits for their sake.
 const (
 	strangers      = ""
 	strangersCount = 4
 )
 
-// Call is one call that is under way. A nil one is free: it never waits and is charged to nobody.
+// Call is one call in flight. A nil one is free: it never waits and is charged to nobody.
 type Call struct {
 	shares   *Shares
 	of       *caller
 	callType CallType
 }
 
-// Enter begins a call of a caller.
+// Enter starts a call of a caller.
 func (s *Shares) Enter(name string, callType CallType) *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,10 +151,10 @@ func (s *Shares) Enter(name string, callType CallType) *Call {
 	return &Call{shares: s, of: of, callType: callType}
 }
 
-// EnterStranger begins a call of somebody who is not known.
+// EnterStranger starts a call of an unknown caller.
 func (s *Shares) EnterStranger() *Call { return s.Enter(strangers, Unknown) }
 
-// EnterOperator begins a call of an operator, which is free. Others may have to wait for its sake.
+// EnterOperator starts a call of an operator, which is free. Others may have to wait for its sake.
 func (s *Shares) EnterOperator() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,8 +173,8 @@ func (c *Call) Leave() {
 	c.of.calls--
 }
 
-// Wait charges a call, or a stream that goes on, once it is the caller's turn. A *BusyError: it was not for as long as Patience, and nothing
-// was charged.
+// Wait charges a call, or one round of a stream, once it is the caller's turn. It returns a *BusyError after Patience if the turn is
+// later than that, and charges nothing.
 func (c *Call) Wait(ctx context.Context) error {
 	if c == nil {
 		return nil
@@ -193,7 +195,7 @@ func (c *Call) Wait(ctx context.Context) error {
 	}
 }
 
-// take charges the caller and returns how long it has to wait for that, or until it is refused.
+// take charges the caller and returns how long the call has to wait, or how long until it is refused.
 func (c *Call) take() (wait time.Duration, refused error) {
 	cost := 1.0
 	if c.callType == Streaming {
@@ -215,7 +217,7 @@ func (c *Call) take() (wait time.Duration, refused error) {
 	return wait, nil
 }
 
-// refill gives a caller what came to it since it was last looked at.
+// refill gives a caller what it gained since its last refill.
 func (s *Shares) refill(of *caller) {
 	now := time.Now()
 	passed := now.Sub(of.at)
@@ -225,13 +227,13 @@ func (s *Shares) refill(of *caller) {
 	}
 }
 
-// ChargeForward charges the caller with a call to another node for its sake.
+// ChargeForward charges the caller for a call to another node on its behalf.
 func (c *Call) ChargeForward() { c.charge(perForward) }
 
-// ChargeRead charges the caller with bytes of a request that are read or unpacked.
+// ChargeRead charges the caller for bytes of a request that are read or decompressed.
 func (c *Call) ChargeRead(bytes int) { c.charge(float64(bytes) * perRead) }
 
-// ChargeWritten charges the caller with bytes of an answer.
+// ChargeWritten charges the caller for bytes of an answer.
 func (c *Call) ChargeWritten(bytes int) { c.charge(float64(bytes) * perWritten) }
 
 func (c *Call) charge(cost float64) {
@@ -251,7 +253,7 @@ func (c *Call) chargeLocked(cost float64) {
 	c.of.charged += cost
 }
 
-// sample is what was seen since a moment.
+// sample holds what was observed since a moment.
 type sample struct {
 	since time.Time
 	at    Clocks
@@ -259,22 +261,23 @@ type sample struct {
 	waited bool
 }
 
-// Clocks are times of processors since any moment.
+// Clocks are times of processors, counted from any moment.
 type Clocks struct {
-	// Used is what this process has used, Unused for how long the processors that it may run on had nothing to do, summed up.
+	// Used is what this process has used. Unused is how long the processors that it may run on were idle, summed up.
 	Used, Unused time.Duration
-	// HasUsed and HasUnused are false where the system does not tell.
+	// HasUsed and HasUnused are false if the system does not report them.
 	HasUsed, HasUnused bool
 }
 
-// ReadClocks reads those of the machine.
+// ReadClocks reads the machine's clocks.
 func ReadClocks() (c Clocks) {
 	c.Used, c.HasUsed = used()
 	c.Unused, c.HasUnused = unused()
 	return c
 }
 
-// idle is the part of some time for which a processor had nothing to do. This process is bounded, too, by how many it may use at once.
+// idle returns the part of some time in which processors were idle. A process that uses all the processors that it may use at once leaves
+// none idle.
 func (c Clocks) idle(until Clocks, passed time.Duration) float64 {
 	all := passed.Seconds() * float64(runtime.GOMAXPROCS(0))
 	idle := 1.0
@@ -287,7 +290,7 @@ func (c Clocks) idle(until Clocks, passed time.Duration) float64 {
 	return max(idle, 0)
 }
 
-// look sets the level where that is due. Only who calls looks: where nobody does there is nothing to divide.
+// look sets the level once judgeEvery has passed. Only calls do that: without calls there is nothing to divide.
 func (s *Shares) look() {
 	if time.Since(s.seen.since) >= judgeEvery {
 		s.judge()
@@ -308,13 +311,13 @@ func (s *Shares) judge() {
 	}
 	var known []float64
 	for name, of := range s.callers { // in any order
-		s.refill(of) // at the level that was
+		s.refill(of) // at the old level
 		seen.charged += of.charged
 		seen.top = max(seen.top, of.charged)
 		if name != strangers {
 			known = append(known, of.charged)
 		}
-		// Whoever has made calls ahead has called: all of them may wait for their turn at this moment.
+		// A caller that has made calls in advance has called: all of its calls may be waiting for their turn now.
 		ahead := !of.settled()
 		seen.waited = seen.waited || ahead
 		if ahead || next.since.Sub(of.called) < quietAfter {
@@ -329,13 +332,13 @@ func (s *Shares) judge() {
 	}
 	seen.second = secondOf(known)
 	s.level.judge(seen)
-	if !called { // nothing is owed where nobody calls
+	if !called { // nothing is owed without callers
 		s.level = newLevel()
 		maps.DeleteFunc(s.callers, func(_ string, of *caller) bool { return of.calls == 0 })
 	}
 }
 
-// secondOf returns the second largest of some numbers, 0 where there is none.
+// secondOf returns the second largest of some numbers, 0 if there is none.
 func secondOf(all []float64) (second float64) {
 	top := 0.0
 	for _, each := range all {
@@ -344,7 +347,7 @@ func secondOf(all []float64) (second float64) {
 	return second
 }
 
-// Name implements what other budgets have.
+// Name returns the constant Name, as other budgets return theirs.
 func (s *Shares) Name() string { return Name }
 
 // InUse returns how many calls a second are made, and by how many callers.
@@ -353,7 +356,7 @@ func (s *Shares) InUse() (used int64, callers int) {
 	return v.Used, len(v.Uses)
 }
 
-// View returns how many calls a second are made now, of as many as there is processor time for, and the most that each caller may make.
+// View returns how many calls a second are made now, for how many there is processor time, and the most that each caller may make.
 func (s *Shares) View() budget.View {
 	s.mu.Lock()
 	defer s.mu.Unlock()

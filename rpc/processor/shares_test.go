@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // pass waits for virtual time.
 func pass(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // virtual time
 
-// machine is processors of which each call takes a time, and which have nothing else to do.
+// machine has processors that each call occupies for a time, and that have nothing else to do.
 type machine struct {
 	began      time.Time
 	processors chan struct{}
@@ -30,7 +30,7 @@ type machine struct {
 
 const callTakes = time.Millisecond
 
-// serve takes the time of a call on one of the processors.
+// serve occupies one of the processors for the time of a call.
 func (m *machine) serve() {
 	m.processors <- struct{}{}
 	pass(callTakes)
@@ -47,7 +47,7 @@ func (m *machine) read() Clocks {
 	return Clocks{Used: m.used, Unused: max(all-m.used, 0), HasUsed: true, HasUnused: true}
 }
 
-// closedLoop calls again as soon as it was served or refused, so many calls at once, until ctx ends. It counts.
+// closedLoop makes atOnce calls at once until ctx ends, each again as soon as it was served or refused. It counts them.
 type closedLoop struct {
 	name            string
 	callType        CallType
@@ -87,10 +87,10 @@ func (c *closedLoop) run(ctx context.Context, s *Shares, m *machine, wg *sync.Wa
 	}
 }
 
-// levelled is how long it takes until the level is where it belongs.
+// levelled is how long the level takes to settle.
 const levelled = 10 * time.Second
 
-// calls has callers call for some seconds of a machine's, when the level is where it belongs.
+// calls runs callers on a machine for some seconds after the level has settled.
 func calls(t *testing.T, seconds, others int, callers ...*closedLoop) *Shares {
 	t.Helper()
 	m := &machine{began: time.Now(), processors: make(chan struct{}, runtime.GOMAXPROCS(0))}
@@ -113,7 +113,7 @@ func few(names ...string) (all []*closedLoop) {
 	return all
 }
 
-// alone returns how many calls one of few has served where nobody else calls.
+// alone returns how many calls of one of few are served if nobody else calls.
 func alone(t *testing.T, seconds int) int {
 	t.Helper()
 	c := few("token:a")
@@ -121,7 +121,7 @@ func alone(t *testing.T, seconds int) int {
 	return c[0].served
 }
 
-// TestShares_FewCallsNeverWait: a caller that could keep the machine busy alone has what the others leave, and they never wait for it.
+// TestShares_FewCallsNeverWait: a caller that could keep the machine busy alone gets what the others leave, and they never wait for it.
 func TestShares_FewCallsNeverWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hostile, others := &closedLoop{name: "token:hostile", atOnce: 500}, few("token:a", "token:b")
@@ -141,7 +141,7 @@ func TestShares_FewCallsNeverWait(t *testing.T) {
 	})
 }
 
-// TestShares_AreAlikeWhereAllWantMore: where there is not enough for anybody, many calls at once are worth no more than a few.
+// TestShares_AreAlikeWhereAllWantMore: where nobody gets enough, many calls at once are worth no more than a few.
 func TestShares_AreAlikeWhereAllWantMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		callers := []*closedLoop{{name: "token:hostile", atOnce: 500}}
@@ -162,7 +162,7 @@ func TestShares_AreAlikeWhereAllWantMore(t *testing.T) {
 	})
 }
 
-// TestShares_LeaveOneAlone: a caller that is alone never waits, but where others have work here.
+// TestShares_LeaveOneAlone: a caller that is alone never waits, unless others have work here.
 func TestShares_LeaveOneAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alone := &closedLoop{name: "token:a", atOnce: 50}
@@ -175,7 +175,7 @@ func TestShares_LeaveOneAlone(t *testing.T) {
 	})
 }
 
-// busyWith makes shares of a follower whose processors others keep busy all the time.
+// busyWith makes shares of a follower whose processors are always busy with the work of others.
 func busyWith(t *testing.T) *Shares {
 	began := time.Now()
 	return New(t.Context(), func() int { return 1 }, func() Clocks {
@@ -183,8 +183,8 @@ func busyWith(t *testing.T) *Shares {
 	})
 }
 
-// TestShares_PausesLetNobodyLoose: where a node is busy with others' work, a caller whose calls all wait for their turn, and strangers who
-// came seldom for a moment, have no more than the level gives them.
+// TestShares_PausesLetNobodyLoose: a node is busy with the work of others. A caller whose calls all wait for their turn, and strangers
+// that call seldom for a moment, have no more than the level gives them.
 func TestShares_PausesLetNobodyLoose(t *testing.T) {
 	const length = 30 * time.Second
 	for _, tc := range []struct {
@@ -227,7 +227,7 @@ func TestShares_PausesLetNobodyLoose(t *testing.T) {
 				wg.Wait()
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				// Each call that waits may be charged once ahead.
+				// Each waiting call may be charged once in advance.
 				most := 2*s.level.lowest()*partOf[tc.callType]*length.Seconds() + float64(tc.atOnce)*(1+float64(tc.bytes)*perWritten)
 				if charged > most {
 					t.Errorf("%.0f calls' worth was had in %v, want %.0f at most", charged, length, most)
@@ -237,7 +237,7 @@ func TestShares_PausesLetNobodyLoose(t *testing.T) {
 	}
 }
 
-// TestShares_StrangersAreNobodysMeasure: what strangers make is no measure of what a caller may make.
+// TestShares_StrangersAreNobodysMeasure: the calls of strangers do not raise what a caller may make.
 func TestShares_StrangersAreNobodysMeasure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := busyWith(t)
@@ -258,7 +258,7 @@ func TestShares_StrangersAreNobodysMeasure(t *testing.T) {
 	})
 }
 
-// TestShares_HealthChecksAreNoCompany: a few of them do not have a caller wait; many have themselves wait.
+// TestShares_HealthChecksAreNoCompany: a few of them make no caller wait; many make themselves wait.
 func TestShares_HealthChecksAreNoCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy, checks := &closedLoop{name: "token:a", atOnce: 50}, &closedLoop{name: strangers, callType: Unknown, atOnce: 1, think: time.Second}
@@ -274,7 +274,7 @@ func TestShares_HealthChecksAreNoCompany(t *testing.T) {
 	})
 }
 
-// TestShares_WhatIsHeldFindsItsTurn: a caller that has its part of what takes more can still give back.
+// TestShares_WhatIsHeldFindsItsTurn: a caller that has used up its part with calls that take more can still release.
 func TestShares_WhatIsHeldFindsItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taking := &closedLoop{name: "token:a", atOnce: 500}
@@ -286,8 +286,8 @@ func TestShares_WhatIsHeldFindsItsTurn(t *testing.T) {
 	})
 }
 
-// TestShares_CallTypesAreWithinAPart: what a caller gives back, and is told, it does not take besides; but it does not give back less for
-// what it took.
+// TestShares_CallTypesAreWithinAPart: releases and events count against a caller's part for taking. Taking does not reduce its part for
+// releasing.
 func TestShares_CallTypesAreWithinAPart(t *testing.T) {
 	for _, tc := range []struct {
 		first, then CallType
@@ -309,7 +309,8 @@ func TestShares_CallTypesAreWithinAPart(t *testing.T) {
 	}
 }
 
-// TestShares_ChargeBytes: whose calls are large makes fewer of them; a large one made ahead is made up for, also by who keeps silent then.
+// TestShares_ChargeBytes: a caller with large calls makes fewer of them. A large call in advance is paid off, also by a caller that is
+// silent afterwards.
 func TestShares_ChargeBytes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(t.Context(), func() int { return 0 }, func() Clocks { return Clocks{HasUsed: true, HasUnused: true} })
@@ -345,7 +346,7 @@ func TestCall_NilIsFree(t *testing.T) {
 	call.Leave()
 }
 
-// TestShares_WaitEndsWithItsContext: a caller who goes away does not wait.
+// TestShares_WaitEndsWithItsContext: a caller that disconnects does not wait.
 func TestShares_WaitEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(t.Context(), func() int { return 0 }, func() Clocks { return Clocks{} })
@@ -363,7 +364,7 @@ func TestShares_WaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestReadClocks: what the machine tells goes on.
+// TestReadClocks: the machine's clocks advance.
 func TestReadClocks(t *testing.T) {
 	before := ReadClocks()
 	for began := time.Now(); time.Since(began) < 30*time.Millisecond; { // it takes processor time
@@ -380,7 +381,8 @@ func TestReadClocks(t *testing.T) {
 	}
 }
 
-// TestShares_ACallTypeWaitsByItsPart: what a call lacks comes at its type's part of the level, so that is how long it waits.
+// TestShares_ACallTypeWaitsByItsPart: the amount that a call lacks arrives at its type's part of the level, which decides how long it
+// waits.
 func TestShares_ACallTypeWaitsByItsPart(t *testing.T) {
 	for callType := range callTypes {
 		synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 // tick is the unit of /proc/stat.
 const tick = time.Second / 100
 
-// allowed are the processors that this process may run on, as /proc/stat names them.
+// allowed are the processors that this process may run on, by their names in /proc/stat.
 var allowed = sync.OnceValue(func() map[string]bool {
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -29,8 +29,8 @@ var allowed = sync.OnceValue(func() map[string]bool {
 	return names
 })
 
-// unused returns for how long the processors that this process may run on had nothing to do, each since the machine began; ok is false where
-// the system does not tell.
+// unused returns how long the processors that this process may run on were idle, each since the machine started, summed up. ok is false
+// if the system does not report it.
 func unused() (idle time.Duration, ok bool) {
 	stat, err := os.ReadFile("/proc/stat")
 	if err != nil {

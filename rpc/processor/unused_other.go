@@ -4,5 +4,5 @@ package processor
 
 import "time"
 
-// unused returns nothing where it cannot be asked for; whether the node is busy is told by timers alone then.
+// unused reports nothing on this system: only the time that this process uses then tells whether the node is busy.
 func unused() (idle time.Duration, ok bool) { return 0, false }

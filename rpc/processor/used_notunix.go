@@ -4,5 +4,5 @@ package processor
 
 import "time"
 
-// used returns nothing where it cannot be asked for; a call costs what it is taken to cost at first then.
+// used reports nothing on this system: a call then keeps its first cost.
 func used() (busy time.Duration, ok bool) { return 0, false }

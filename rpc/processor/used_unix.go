@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// used returns the processor time that this process has had; ok is false where the system does not tell.
+// used returns the processor time that this process has used; ok is false if the system does not report it.
 func used() (busy time.Duration, ok bool) {
 	var usage unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &usage); err != nil {

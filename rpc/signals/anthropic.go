@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Anthropic is the dialect of Anthropic's API, with a key or with a plan. A plan's traffic has headers of its own; where
-// a refusal has none of them, the plan is not what refused it.
+// Anthropic is the dialect of Anthropic's API, with a key or with a plan. A plan's traffic has headers of its own: a refusal without them
+// is not the plan's.
 var Anthropic = Dialect{name: "anthropic", observe: observeAnthropic}
 
-// anthropicFamilies are the limits that the headers speak of, by what stands in the headers' names.
+// anthropicFamilies are the limits in the headers, by the part of the header's name that stands for them.
 var anthropicFamilies = []struct{ header, resource string }{
 	{"Ratelimit-Requests", "requests"},
 	{"Ratelimit-Tokens", "tokens"},
@@ -39,8 +39,8 @@ func observeAnthropic(r *response) []Signal {
 	return out
 }
 
-// anthropicCounts reads one family of headers. A reset is the moment at which the limit is full again; one in the past is
-// common and means that it is. Tokens are rounded to thousands.
+// anthropicCounts reads one family of headers. A reset is the moment at which the limit is full again; one in the past is common and
+// means that it is full now. Tokens are rounded to thousands.
 func anthropicCounts(r *response, prefix, resource string) (Signal, bool) {
 	s := Signal{
 		Class:     OK,
@@ -84,7 +84,7 @@ func anthropicWindows(r *response) []Signal {
 	return out
 }
 
-// inWindow takes what a window that has ended had used for what it is: of no use.
+// inWindow sets the resolution of a reset, and drops the usage of a window that has ended.
 func inWindow(s Signal) Signal {
 	if s.ResetIn.Known {
 		s.ResetResolution = time.Second
@@ -118,7 +118,7 @@ func anthropicVerdict(r *response, windows []Signal) Signal {
 	s := Signal{NoRetry: r.noRetry()}
 	switch {
 	case said.Details.ErrorCode == "enforced_spend_limit_reached":
-		// It ends with the calendar's month, which no retry waits for.
+		// It ends with the calendar month; no retry waits that long.
 		s.Class, s.Scope, s.NoRetry, s.Rule = Billing, ScopeOrg, true, "anthropic/spend_limit"
 		r.moments = true
 		utc := r.now.UTC()
@@ -144,7 +144,7 @@ func anthropicVerdict(r *response, windows []Signal) Signal {
 	return s
 }
 
-// anthropicPlanUsedUp is the verdict that a plan's window is used up.
+// anthropicPlanUsedUp returns the verdict that a plan's window is used up.
 func anthropicPlanUsedUp(r *response, s Signal, asked wait, windows []Signal) Signal {
 	s.Class, s.Scope, s.Rule = Exhausted, ScopePlan, "anthropic/plan"
 	for _, w := range windows {

@@ -2,16 +2,16 @@ package signals
 
 import "strings"
 
-// Of is a signal and the quota that it speaks of.
+// Of is a signal and the quota that it is about.
 type Of struct {
 	Quota string
 	Signal
 }
 
-// Attribute says which of a call's quotas the signals of its answer speak of, each quota at most once. A limit belongs to the quota
-// with its name, or whose name ends with it: core to github/core. Counts of other limits are left out, except those that name no
-// limit where the call draws on one quota. A refusal always counts, if need be against the first quota, and against all of them
-// where nothing is paid for. What is not a limit is left out.
+// Attribute assigns the signals of an answer to the quotas of its call, each quota at most once. A limit belongs to the quota with its
+// name, or whose name ends with it: core to github/core. Counts of other limits are left out, except unnamed ones where the call draws on
+// one quota. A refusal always counts, if need be against the first quota, and against all of them if it is about payment. Errors that are
+// not a limit are left out.
 func Attribute(said []Signal, quotas []string) []Of {
 	if len(quotas) == 0 {
 		return nil
@@ -37,7 +37,7 @@ func Attribute(said []Signal, quotas []string) []Of {
 	return out
 }
 
-// named returns the quota that a limit's name belongs to; empty: none.
+// named returns the quota that a limit's name belongs to; empty if there is none.
 func named(resource string, quotas []string) string {
 	for _, quota := range quotas {
 		if resource != "" && (quota == resource || strings.HasSuffix(quota, "/"+resource)) {
@@ -47,7 +47,7 @@ func named(resource string, quotas []string) string {
 	return ""
 }
 
-// join adds a signal: what refuses a call joins the counts of the same quota.
+// join adds a signal: a refusal joins the counts of the same quota.
 func join(all []Of, s Of) []Of {
 	for i := range all {
 		if all[i].Quota != s.Quota {

@@ -63,7 +63,7 @@ func TestAttribute(t *testing.T) {
 	}
 }
 
-// TestAttribute_Answer: a real refusal, from its headers on.
+// TestAttribute_Answer: a real refusal, read from its headers on.
 func TestAttribute_Answer(t *testing.T) {
 	header := http.Header{
 		"Date":                  {"Mon, 02 Jan 2006 15:04:05 GMT"},

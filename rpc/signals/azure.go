@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Azure is the dialect of OpenAI's models on Azure, and of the API Management in front of them. It has OpenAI's headers
-// with resets in whole seconds, and says unknown by -1 and 0.
+// Azure is the dialect of OpenAI's models on Azure, and of the API Management in front of them. It has OpenAI's headers with resets in
+// whole seconds; -1 and 0 mean unknown.
 var Azure = Dialect{name: "azure", observe: observeAzure}
 
 func observeAzure(r *response) []Signal {
 	if r.status != http.StatusForbidden {
 		return observeOpenAI(r)
 	}
-	// API Management answers 403 where a quota is used up, and 429 where a rate is.
+	// API Management answers 403 to a used-up quota, and 429 to a used-up rate.
 	asked := r.retryAfter()
 	var said struct {
 		Message string       `json:"message"`

@@ -36,8 +36,8 @@ func observeBedrock(r *response) []Signal {
 	return []Signal{asked.on(s)}
 }
 
-// bedrockSaid returns the name of the error and its message. The name is in a header, which may add an address, or in
-// the body, which may put a package in front of it.
+// bedrockSaid returns the name of the error and its message. The name is in a header, which may append an address, or in the body, which
+// may put a package in front of it.
 func bedrockSaid(r *response) (kind, message string) {
 	var said struct {
 		Type    string `json:"__type"`

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// Codex is the dialect of OpenAI's models on a ChatGPT plan, which the Codex tools speak: shares of two windows, for
-// each family of limits.
+// Codex is the dialect of OpenAI's models on a ChatGPT plan, as the Codex tools use it: shares of two windows, for each family of limits.
 var Codex = Dialect{name: "codex", observe: observeCodex}
 
-// codexWindow is a header's name: the family of limits, and the window.
+// codexWindow matches a header's name: the family of limits, and the window.
 var codexWindow = regexp.MustCompile(`^X-(Codex(?:-[A-Za-z0-9]{1,32}){0,4}?)-(Primary|Secondary)-(?:Used-Percent|Window-Minutes|Reset-At|Reset-After-Seconds)$`)
 
 func observeCodex(r *response) []Signal {
@@ -57,7 +56,7 @@ func codexWindows(r *response) []Signal {
 	return out
 }
 
-// codexUsedUp is the verdict that a window is used up.
+// codexUsedUp returns the verdict that a window is used up.
 func codexUsedUp(r *response, windows []Signal) Signal {
 	s := Signal{Class: Exhausted, Scope: ScopePlan, NoRetry: r.noRetry(), Rule: "codex/usage_limit"}
 	active := strings.ToLower(strings.ReplaceAll(word(r.header.Get("X-Codex-Active-Limit")), "-", "_"))

@@ -7,7 +7,7 @@ import (
 )
 
 // TestObserve_CountsFromTheAnswersOwnDate: an agent whose clock is 20 minutes ahead, or behind, finds the same reset and the same wait as
-// all others; without a Date neither a reset nor a wait that is a moment is told.
+// all others. Without a Date, neither a reset nor a wait that is a moment is known.
 func TestObserve_CountsFromTheAnswersOwnDate(t *testing.T) {
 	sent := time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)
 	dated := func(pairs ...string) http.Header {
@@ -29,7 +29,7 @@ func TestObserve_CountsFromTheAnswersOwnDate(t *testing.T) {
 		header      http.Header
 		status      int
 		body        string
-		reset, wait time.Duration // 0: not told
+		reset, wait time.Duration // 0: unknown
 	}{
 		"GitHub":                    {GitHub, dated(some...), 200, "", time.Hour, 0},
 		"GitHub, used up":           {GitHub, dated(github...), 403, "", time.Hour, time.Hour + githubResetMargin},

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Auto is the dialect that finds out, response by response, which of the others a provider speaks. It knows them by
-// headers and bodies that only they have, and takes what it does not know for Generic.
+// Auto is the dialect that detects, response by response, which of the others a provider speaks. It recognizes them by headers and bodies
+// that only they have, and uses Generic for the rest.
 var Auto = Dialect{name: "auto", detect: detect}
 
 // Dialects returns all dialects, the default first.
@@ -15,10 +15,10 @@ func Dialects() []Dialect {
 	return []Dialect{Auto, Anthropic, Azure, Bedrock, Codex, Gemini, Generic, GitHub, OpenAI}
 }
 
-// DialectError says that a dialect's name is not known.
+// DialectError says that a dialect's name is unknown.
 type DialectError struct{ Name string }
 
-// Error names the dialects that there are.
+// Error names the known dialects.
 func (e *DialectError) Error() string {
 	var names []string
 	for _, d := range Dialects() {
@@ -37,7 +37,7 @@ func DialectNamed(name string) (Dialect, error) {
 	return Dialect{}, &DialectError{Name: name}
 }
 
-// resolve returns the dialect that reads a response: d itself, or the one that it finds out.
+// resolve returns the dialect that reads a response: d itself, or the one that it detects.
 func (d Dialect) resolve(r *response) Dialect {
 	if d.detect == nil {
 		return d
@@ -45,8 +45,8 @@ func (d Dialect) resolve(r *response) Dialect {
 	return d.detect(r)
 }
 
-// marks are what only one provider's responses have. The more special ones stand first: Azure and Codex use OpenAI's
-// headers as well.
+// marks are headers that only one provider's responses have. The more specific ones are first: Azure and Codex use OpenAI's headers as
+// well.
 var marks = []struct {
 	dialect *Dialect
 	headers []string
@@ -61,7 +61,7 @@ var marks = []struct {
 	{&Bedrock, []string{"X-Amzn-Errortype", "X-Amzn-Requestid"}},
 }
 
-// detect finds out who speaks.
+// detect returns the dialect of a response.
 func detect(r *response) Dialect {
 	for name := range r.header {
 		if strings.HasPrefix(name, "Anthropic-") {
@@ -78,7 +78,7 @@ func detect(r *response) Dialect {
 	return detectByBody(r)
 }
 
-// detectByBody knows an error by its shape.
+// detectByBody recognizes an error by its shape.
 func detectByBody(r *response) Dialect {
 	if r.status < http.StatusBadRequest {
 		return Generic

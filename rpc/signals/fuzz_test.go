@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// fuzzDialect throws responses at one dialect: a status, two headers of any name, one of those that it knows, a body.
+// fuzzDialect sends responses to one dialect: a status, a header that it knows, one of any name, and a body.
 func fuzzDialect(f *testing.F, dialect Dialect, names ...string) {
 	f.Helper()
 	values := []string{
@@ -33,7 +33,7 @@ func fuzzDialect(f *testing.F, dialect Dialect, names ...string) {
 		header.Add(names[int(which)%len(names)], value)
 		header.Add(name, other)
 		for _, s := range dialect.Observe(received, status, header, []byte(body)) {
-			// The end of a month or of California's day is the calendar's, and no number that was said.
+			// The end of a month or of California's day comes from the calendar, not from a number in the response.
 			if s.Rule != "anthropic/spend_limit" && s.Rule != "gemini/day" {
 				checkSignal(t, s, strings.Join([]string{name, value, other, body}, " ")+header.Get("Date"))
 			}

@@ -11,10 +11,11 @@ import (
 // types.
 var Gemini = Dialect{name: "gemini", observe: observeGemini}
 
-// geminiPatience is the longest wait for what is merely too fast: a minute's limit heals within it.
+// geminiPatience is the longest wait after a rate was exceeded: a limit per minute recovers within it.
 const geminiPatience = 5 * time.Minute
 
-// geminiPacific is where the days of Gemini's limits end, as its documentation says: ai.google.dev/gemini-api/docs/rate-limits.
+// geminiPacific is the time zone in which the days of Gemini's limits end, by its documentation:
+// ai.google.dev/gemini-api/docs/rate-limits.
 const geminiPacific = "America/Los_Angeles"
 
 func observeGemini(r *response) []Signal {
@@ -38,10 +39,10 @@ func observeGemini(r *response) []Signal {
 	return []Signal{asked.on(s)}
 }
 
-// geminiNone is a limit of 0: the tier has nothing of it, and no wait changes that.
+// geminiNone matches a limit of 0: the tier has nothing of it, and no wait changes that.
 var geminiNone = regexp.MustCompile(`\blimit: 0\b`)
 
-// geminiLimited tells the kinds of refusals apart.
+// geminiLimited distinguishes the kinds of refusals.
 func geminiLimited(r *response, s Signal, said rpcError, reason string, asked wait) Signal {
 	s.Class, s.Scope, s.Rule = Throttled, ScopeModel, "gemini/rate_limit"
 	daily := false
@@ -77,13 +78,13 @@ func geminiLimited(r *response, s Signal, said rpcError, reason string, asked wa
 	case reason == "QUOTA_EXHAUSTED" || asked.d > geminiPatience:
 		s.Class, s.NoRetry, s.Rule = Exhausted, true, "gemini/exhausted"
 	case s.Window.Known:
-		// Nothing of a sliding limit lasts longer than its period.
+		// A sliding limit needs no longer wait than its period.
 		asked = asked.or(waitFor(s.Window.D))
 	}
 	return asked.on(s)
 }
 
-// geminiResource names the limit that a quota's id means, as the presets do, and its period.
+// geminiResource returns the presets' name of the limit in a quota's id, and its period.
 func geminiResource(id string) (resource string, window Span) {
 	switch {
 	case strings.Contains(id, "Token"):

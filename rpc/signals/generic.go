@@ -5,14 +5,14 @@ import (
 	"strings"
 )
 
-// Generic is the dialect of a provider that is not known, by what does not belong to any: statuses, Retry-After, the
-// usual X-RateLimit headers and Envoy's form of them, the IETF's RateLimit fields and problem types, the RetryInfo of
-// gRPC services, and what another quotad answers.
+// Generic is the dialect of an unknown provider. It reads what belongs to no single one: statuses, Retry-After, the usual X-RateLimit
+// headers and Envoy's form of them, the IETF's RateLimit fields and problem types, the RetryInfo of gRPC services, and answers of another
+// quotad.
 var Generic = Dialect{name: "generic", observe: observeGeneric}
 
 func observeGeneric(r *response) []Signal {
 	if r.status == http.StatusUnauthorized {
-		// The counts of a call that was not let in are those of its address, not of the caller's key.
+		// The counts of an unauthorized call are those of its address, not of the caller's key.
 		return []Signal{{Class: NotALimit, NoRetry: r.noRetry(), Rule: "generic/unauthorized"}}
 	}
 	counts := append(ietfSignals(r), usualCounts(r)...)
@@ -26,7 +26,7 @@ func observeGeneric(r *response) []Signal {
 		}
 		return counts
 	case len(counts) == 1 && verdict.Resource == "" && verdict.Class != NotALimit:
-		// One limit, and it is the one that refused: its verdict has the counts.
+		// The one limit is the one that refused: its verdict has the counts.
 		s := counts[0]
 		s.Class, s.Rule, s.NoRetry, s.RetryAfter, s.Clamped = verdict.Class, verdict.Rule, verdict.NoRetry, verdict.RetryAfter, verdict.Clamped
 		if verdict.Scope != ScopeUnknown {
@@ -37,8 +37,8 @@ func observeGeneric(r *response) []Signal {
 	return append(counts, verdict)
 }
 
-// usualCounts reads the X-RateLimit headers, which have no standard: whole numbers, and a reset in a unit that has to be
-// guessed. Envoy lists policies in the first.
+// usualCounts reads the X-RateLimit headers, which have no standard: whole numbers, and a reset whose unit must be guessed. Envoy lists
+// policies in the first one.
 func usualCounts(r *response) []Signal {
 	if strings.Contains(r.header.Get("X-Ratelimit-Limit"), ";") {
 		s, policies := r.threeHeaders("X-Ratelimit-", "envoy/counts")
@@ -86,7 +86,7 @@ func genericVerdict(r *response, counts []Signal) Signal {
 	return Signal{}
 }
 
-// refillWait is the wait for a limit of which nothing is left: until it has more, or its window ends.
+// refillWait returns the wait for a used-up limit: until it has more, or its window ends.
 func refillWait(r *response, counts []Signal) (most wait) {
 	envoy := r.header.Get("X-Envoy-Ratelimited") != ""
 	for _, s := range counts {
@@ -102,7 +102,7 @@ func refillWait(r *response, counts []Signal) (most wait) {
 	return most
 }
 
-// genericSaid reads an error body as that of a gRPC service: by itself, or under "error".
+// genericSaid reads an error body in the form of a gRPC service: at the top, or under "error".
 func genericSaid(body []byte) rpcError {
 	if said, ok := geminiSaid(body); ok {
 		return said

@@ -18,7 +18,7 @@ const (
 
 func observeGitHub(r *response) []Signal {
 	if r.status == http.StatusUnauthorized {
-		// The counts of a call that was not let in are those of its address, not of the caller's key.
+		// The counts of an unauthorized call are those of its address, not of the caller's key.
 		return []Signal{{Class: NotALimit, Rule: "github/unauthorized"}}
 	}
 	counts, said := githubCounts(r)
@@ -57,7 +57,7 @@ func githubCounts(r *response) (s Signal, said bool) {
 	return s, s.Limit.Known || s.Remaining.Known || s.Used.Known || s.ResetIn.Known
 }
 
-// githubResource lets through what can be the name of one of GitHub's buckets.
+// githubResource returns a name that can be that of one of GitHub's buckets, and "" for others.
 func githubResource(name string) string {
 	name = strings.TrimSpace(name)
 	if len(name) > 64 {
@@ -71,7 +71,7 @@ func githubResource(name string) string {
 	return name
 }
 
-// githubVerdict says why a call was refused. merged: the verdict carries the counts as well.
+// githubVerdict returns why a call was refused. merged: the verdict has the counts as well.
 func githubVerdict(r *response, counts Signal) (verdict Signal, merged bool) {
 	asked := r.retryAfter()
 	switch {
@@ -96,7 +96,7 @@ func githubVerdict(r *response, counts Signal) (verdict Signal, merged bool) {
 	return Signal{}, false
 }
 
-// githubExhausted turns the counts into the verdict that they are used up.
+// githubExhausted converts the counts to the verdict that they are used up.
 func githubExhausted(counts Signal, asked wait, rule string) Signal {
 	counts.Class, counts.Rule = Exhausted, rule
 	if !asked.known && counts.ResetIn.Known {
@@ -105,7 +105,7 @@ func githubExhausted(counts Signal, asked wait, rule string) Signal {
 	return asked.on(counts)
 }
 
-// githubSecondary reports whether an error body speaks of a secondary limit.
+// githubSecondary reports whether an error body is about a secondary limit.
 func githubSecondary(body []byte) bool {
 	var said struct {
 		Message          string `json:"message"`
@@ -119,7 +119,7 @@ func githubSecondary(body []byte) bool {
 		strings.HasSuffix(said.DocumentationURL, "secondary-rate-limits") || strings.HasSuffix(said.DocumentationURL, "#abuse-rate-limits")
 }
 
-// githubNeedsBody: an answer that used the last of a limit may be a GraphQL one that was refused.
+// githubNeedsBody reports whether to read the body: an answer that used the last of a limit may be a refused GraphQL call.
 func githubNeedsBody(header http.Header) bool { return header.Get("X-Ratelimit-Remaining") == "0" }
 
 // githubGraphQLLimited reports whether a GraphQL answer, whose status is 200 either way, was refused.

@@ -6,9 +6,9 @@ import (
 	"github.com/dunglas/httpsfv"
 )
 
-// ietfSignals reads the RateLimit fields of the IETF's draft in each form that it has had: a list of named policies
-// (from -08), one dictionary (-07), and three headers (to -06). A field that is not as it should be is left out as a
-// whole. The fields of an answer out of a cache were those of another call.
+// ietfSignals reads the RateLimit fields of the IETF's draft in each of its forms: a list of named policies (from -08), one dictionary
+// (-07), and three headers (up to -06). A malformed field is left out as a whole. The fields of a cached answer belong to an earlier call
+// and are left out.
 func ietfSignals(r *response) []Signal {
 	if age := r.header.Get("Age"); age != "" && age != "0" {
 		return nil
@@ -33,7 +33,7 @@ func ietfSignals(r *response) []Signal {
 	}), policies...)
 }
 
-// counted is a signal with counts, if it has any.
+// counted returns s if it has counts, and nothing otherwise.
 func counted(s Signal) []Signal {
 	if !s.Limit.Known && !s.Remaining.Known && !s.Used.Known && !s.ResetIn.Known {
 		return nil
@@ -42,7 +42,7 @@ func counted(s Signal) []Signal {
 	return []Signal{inWindow(s)}
 }
 
-// threeHeaders reads Limit, Remaining and Reset, of which the first may list policies as well: 10, 10;w=1, 50;w=60.
+// threeHeaders reads Limit, Remaining and Reset. The first one may list policies as well: 10, 10;w=1, 50;w=60.
 func (r *response) threeHeaders(prefix, rule string) (s Signal, policies []Signal) {
 	s = Signal{Class: OK, Rule: rule, Remaining: r.count(prefix + "Remaining"), ResetIn: r.longest(prefix+"Reset", r.guessed)}
 	fields := r.header.Values(prefix + "Limit")
@@ -69,7 +69,7 @@ func (r *response) policies() []Signal {
 	return listedPolicies(list, "ietf/policy")
 }
 
-// listedPolicies reads the items of a list as policies: a limit for a window. What is none is left out.
+// listedPolicies reads the items of a list as policies: a limit for a window. Other items are left out.
 func listedPolicies(list httpsfv.List, rule string) []Signal {
 	var out []Signal
 	for _, m := range list {
@@ -81,7 +81,7 @@ func listedPolicies(list httpsfv.List, rule string) []Signal {
 		case !s.Limit.Known:
 			s.Limit = parameter(m, "q")
 		case !s.Window.Known:
-			continue // a number without a window is no policy: 30,000 is no list of two
+			continue // a number without a window is not a policy: 30,000 is not a list of two
 		}
 		if name, ok := parameterText(m, "name"); ok {
 			s.Resource = word(name)
@@ -93,7 +93,7 @@ func listedPolicies(list httpsfv.List, rule string) []Signal {
 	return out
 }
 
-// named reads what is left of named policies, and joins it with what the policies promise.
+// named reads what remains of named policies, and joins it with the limits and windows of the policies.
 func (r *response) named(list httpsfv.List, policies []Signal) []Signal {
 	var out []Signal
 	for _, m := range list {
@@ -172,7 +172,7 @@ func countOf(value any) Count {
 	return Count{N: n, Known: true}
 }
 
-// inSeconds takes a count for a number of seconds.
+// inSeconds converts a count of seconds.
 func inSeconds(c Count) Span {
 	if !c.Known || c.N > int64(maxSpan/time.Second) {
 		return Span{}

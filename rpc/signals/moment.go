@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// momentForm is a time of day, with or without a weekday or a date before it and a zone after it.
+// momentForm matches a time of day, with or without a weekday or a date before it and a zone after it.
 var momentForm = regexp.MustCompile(`(?i)^(?:on\s+)?` +
 	`(?:(?P<weekday>mon|tue|wed|thu|fri|sat|sun)[a-z]*,?\s+(?:at\s+)?)?` +
 	`(?:(?:(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?(?:,?\s+(?P<year>[0-9]{4}))?` +
@@ -15,13 +15,13 @@ var momentForm = regexp.MustCompile(`(?i)^(?:on\s+)?` +
 	`(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}))?)?(?:\s*(?P<half>am|pm)\b)?` +
 	`(?:\s*\((?P<zone>[A-Za-z0-9_+/-]+)\)|\s*(?P<letters>(?-i:[A-Z]{1,5}))\b|(?P<offset>[+-][0-9]{2}:[0-9]{2}))?`)
 
-// momentGoesOn finds what would be more of the moment, or a zone that is none: then it was not read as it was meant.
+// momentGoesOn matches a continuation of the moment, or an invalid zone: the moment was then misread.
 var momentGoesOn = regexp.MustCompile(`^(?:[A-Za-z0-9:]|\s*\()`)
 
-// moment reads a point in time at the beginning of text and returns how long it is until then: 3:45pm, 10:10pm
-// (Europe/Moscow), Mon 12:00am, Aug 29 at 11am, Jul 22nd, 2026 10:42 AM, 2026-01-02 00:00 UTC. What is not said of it is
-// that of its next occurrence; without a zone it is in that of now. The past is 0. A zone that is not known, or an
-// abbreviation other than UTC, makes it unreadable: it would be hours off.
+// moment reads a point in time at the beginning of text and returns the time until then: 3:45pm, 10:10pm (Europe/Moscow), Mon 12:00am,
+// Aug 29 at 11am, Jul 22nd, 2026 10:42 AM, 2026-01-02 00:00 UTC. Missing parts are those of its next occurrence; without a zone it is in
+// that of now. The past is 0. An unknown zone, or an abbreviation other than UTC, GMT and Z, makes it unreadable: the result would be
+// hours off.
 func moment(text string, now time.Time) (time.Duration, bool) {
 	found := momentForm.FindStringSubmatch(text)
 	if found == nil || momentGoesOn.MatchString(text[len(found[0]):]) {
@@ -63,7 +63,7 @@ func moment(text string, now time.Time) (time.Duration, bool) {
 	return max(left, 0), true
 }
 
-// timeOfDay reads hours on either clock. An hour alone is none: it needs minutes, or its half of the day.
+// timeOfDay reads hours of a 12-hour or 24-hour clock. An hour alone is not a time: it needs minutes, or am or pm.
 func timeOfDay(hours, minutes, seconds, half string) (hour, minute, second int, ok bool) {
 	hour, _ = strconv.Atoi(hours)
 	minute, _ = strconv.Atoi(minutes)
@@ -83,7 +83,7 @@ func timeOfDay(hours, minutes, seconds, half string) (hour, minute, second int, 
 	return hour, minute, second, true
 }
 
-// zoneOf returns the zone that was named, or the machine's where none was.
+// zoneOf returns the named zone, or that of now if none is named.
 func zoneOf(name, letters, offset string, now time.Time) (*time.Location, bool) {
 	switch {
 	case name != "":
@@ -98,7 +98,7 @@ func zoneOf(name, letters, offset string, now time.Time) (*time.Location, bool) 
 	return now.Location(), letters == ""
 }
 
-// dated finds a day of a month: in the year that is named, or else the next one that has such a day.
+// dated finds a day of a month: in the named year, or else the next one that exists.
 func dated(
 	month, day, year string, local time.Time, on func(int, time.Month, int) (time.Time, bool), past func(time.Time) bool,
 ) (time.Time, bool) {
@@ -111,7 +111,7 @@ func dated(
 		y, _ := strconv.Atoi(year)
 		return on(y, name.Month(), number)
 	}
-	// Eight years hold a 29th of February, wherever they begin.
+	// Eight years contain a 29th of February, whatever the first one is.
 	for y := local.Year(); y <= local.Year()+8; y++ {
 		if t, ok := on(y, name.Month(), number); ok && !past(t) {
 			return t, true
@@ -120,7 +120,7 @@ func dated(
 	return time.Time{}, false
 }
 
-// nextDay finds the next day on which the time of day is still to come, of all days or of one weekday.
+// nextDay finds the next day on which the time of day is not past: any day, or one weekday.
 func nextDay(
 	weekday string, local time.Time, on func(int, time.Month, int) (time.Time, bool), past func(time.Time) bool,
 ) (time.Time, bool) {

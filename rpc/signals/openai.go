@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// OpenAI is the dialect of OpenAI's API and of those that copy its headers.
+// OpenAI is the dialect of OpenAI's API and of APIs that copy its headers.
 var OpenAI = Dialect{name: "openai", observe: observeOpenAI}
 
-// openaiFamilies are the limits that the headers speak of, in the order of the signals.
+// openaiFamilies are the limits in the headers, in the order of the signals.
 var openaiFamilies = [...]string{"requests", "tokens", "project-tokens"}
 
 func observeOpenAI(r *response) []Signal {
@@ -37,7 +37,7 @@ func openaiCounts(r *response, family string) (Signal, bool) {
 		Rule:      "openai/counts",
 	}
 	if s.Limit.N == 0 {
-		// No limit, 0 and -1 are all ways to say unknown; then the family's other numbers are no better.
+		// A limit of 0 or -1 means unknown; then the family's other numbers are no better.
 		if s.Limit.Known || strings.TrimSpace(r.header.Get("X-Ratelimit-Limit-"+family)) == "-1" {
 			return Signal{}, false
 		}
@@ -114,7 +114,7 @@ var (
 	openaiAskedPattern  = regexp.MustCompile(`\bRequested:? ([0-9,]+)\b`)
 )
 
-// openaiThrottled reads the numbers of the message, the only place where the refused call's own size comes back.
+// openaiThrottled reads the numbers of the message, the only place that states the size of the refused call.
 func openaiThrottled(s Signal, asked wait, said openaiError) Signal {
 	s.Class, s.Rule = Throttled, "openai/rate_limit"
 	if found := openaiFamilyPattern.FindStringSubmatch(said.Message); found != nil {

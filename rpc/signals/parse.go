@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// count reads a header that holds a whole number. Of several lines the smallest counts. -1 is a common way to say
-// unknown and is not malformed.
+// count reads a header with a whole number. Of several lines the smallest counts. -1 is a common form of unknown and is not malformed.
 func (r *response) count(name string) Count {
 	var least Count
 	for _, value := range r.header.Values(name) {
@@ -33,7 +32,8 @@ func (r *response) count(name string) Count {
 	return least
 }
 
-// longest reads a header with parse, which returns an unknown span for a moment that cannot be told. Of several lines the longest counts.
+// longest reads a header with parse, which returns an unknown span for a moment that cannot be determined. Of several lines the longest
+// counts.
 func (r *response) longest(name string, parse func(string) (Span, bool)) Span {
 	var most Span
 	for _, value := range r.header.Values(name) {
@@ -81,7 +81,7 @@ func (r *response) guessed(value string) (Span, bool) {
 	return lengths(seconds)(value)
 }
 
-// left returns how long it is until a moment; the past is 0. Every moment of a response goes through here: an undated answer's is unknown.
+// left returns the time until a moment; the past is 0. Every moment of a response is converted here: an undated answer's is unknown.
 func (r *response) left(at time.Time) Span {
 	if r.undated {
 		return Span{}
@@ -89,12 +89,12 @@ func (r *response) left(at time.Time) Span {
 	return Span{D: max(0, at.Sub(r.now)), Known: true}
 }
 
-// until turns a moment, counted in units since 1970, into a time from now.
+// until converts a moment, counted in units since 1970, to a time from now.
 func (r *response) until(n int64, unit time.Duration) (Span, bool) {
 	r.moments = true
 	perSecond := int64(time.Second / unit)
 	whole, rest := n/perSecond, n%perSecond
-	// Outside of these bounds neither the subtraction nor the result makes sense.
+	// Outside these bounds neither the subtraction nor the result makes sense.
 	if apart := whole - r.now.Unix(); apart > int64(maxSpan/time.Second) || whole > 1<<40 {
 		return Span{}, false
 	}
@@ -124,10 +124,10 @@ func (r *response) retryAfter() wait {
 	return most
 }
 
-// asks finds the words in front of the wait that a message names.
+// asks matches the words before the wait in a message.
 var asks = regexp.MustCompile(`(?i)\b(?:(?:try again|retry) in|retry after|please wait) `)
 
-// messageWait reads the wait that a message names.
+// messageWait reads the wait in a message.
 func messageWait(message string) wait {
 	for _, at := range asks.FindAllStringIndex(message, 8) {
 		if d, ok := spoken(message[at[1]:]); ok {
@@ -144,8 +144,8 @@ func (r *response) rfc3339(value string) (Span, bool) {
 	return r.left(at), err == nil
 }
 
-// readJSON reads the fields that value has from JSON. A field of another type than expected is left out and does no
-// harm to the others; false: it is no whole JSON.
+// readJSON reads the fields of value from JSON. A field of an unexpected type is left out and does not affect the others. It returns
+// false if body is not a complete JSON value.
 func readJSON(body []byte, value any) bool {
 	err := json.Unmarshal(body, value)
 	_, odd := errors.AsType[*json.UnmarshalTypeError](err)
@@ -205,8 +205,8 @@ func parseCount(value string) (int64, bool) {
 // seconds reads a plain decimal number of seconds.
 func seconds(value string) (time.Duration, bool) { return decimal(value, time.Second) }
 
-// decimal reads digits with at most one point, counted in units. Signs, exponents, NaN and infinities are no numbers
-// here. What is too large for a Duration becomes the largest one, for the caller to bound.
+// decimal reads digits with at most one point, counted in units. Signs, exponents, NaN and infinities are invalid. A value too large for
+// a Duration becomes the largest one, for the caller to bound.
 func decimal(value string, unit time.Duration) (time.Duration, bool) {
 	whole, fraction, pointed := strings.Cut(value, ".")
 	if len(value) > 40 || !digits(whole) || (pointed && !digits(fraction)) {
@@ -260,7 +260,7 @@ const (
 	tenThousandth = time.Duration(10_000)
 )
 
-// share reads the used part of a limit. More than a hundred times the whole is no share.
+// share reads the used part of a limit. More than a hundred times the whole is invalid.
 func share(value string, unit time.Duration) Count {
 	d, ok := decimal(strings.TrimSpace(value), unit)
 	if !ok || d > 100*millionth {
@@ -284,7 +284,7 @@ func (r *response) share(name string, unit time.Duration) Count {
 	return most
 }
 
-// word lets through what can be a provider's name of a limit.
+// word returns a name that can be a provider's name of a limit, and "" for others.
 func word(name string) string {
 	name = strings.TrimSpace(name)
 	if len(name) > 64 {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Other people's bugs: what junk in headers did to limiters that believed it.
+// Bugs of others: what junk in headers did to limiters that believed it.
 func TestJunkInHeadersIsNoLimit(t *testing.T) {
 	for name, values := range map[string][2]string{
 		"booleans":     {"true", "false"},
@@ -31,7 +31,7 @@ func TestJunkInHeadersIsNoLimit(t *testing.T) {
 	}
 }
 
-// Other people's bugs: a wait that stands in the body alone was not found, and became a guess.
+// Bugs of others: a wait that is only in the body was not found, and became a guess.
 func TestWaitsThatStandInTheBodyAlone(t *testing.T) {
 	for name, tt := range map[string]struct {
 		dialect Dialect

@@ -34,7 +34,7 @@ func gemini(message string, details ...string) string {
 	return fmt.Sprintf(`{"error":{"code":429,"message":%q,"status":"RESOURCE_EXHAUSTED","details":[%s]}}`, message, list)
 }
 
-// refusal is what quotad answers to a caller that asked for a status.
+// refusal makes quotad's answer to a caller that asked for refusals as a status.
 func refusal(t *testing.T, info *quotav1.ErrorInfo) string {
 	t.Helper()
 	raw, err := proto.Marshal(info)
@@ -192,7 +192,7 @@ func TestMoreResponseVectors(t *testing.T) {
 	}
 }
 
-// retryInfoMessage is a google.rpc.RetryInfo.
+// retryInfoMessage makes a google.rpc.RetryInfo.
 func retryInfoMessage(delay time.Duration) []byte {
 	raw, err := proto.Marshal(durationpb.New(delay))
 	if err != nil {
@@ -201,7 +201,7 @@ func retryInfoMessage(delay time.Duration) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), raw)
 }
 
-// statusMessage is a google.rpc.Status with a RetryInfo.
+// statusMessage makes a google.rpc.Status with a RetryInfo.
 func statusMessage(delay time.Duration) []byte {
 	detail := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), "type.googleapis.com/google.rpc.RetryInfo")
 	detail = protowire.AppendBytes(protowire.AppendTag(detail, 2, protowire.BytesType), retryInfoMessage(delay))
@@ -249,7 +249,7 @@ func TestCountsOfTheStandardFields(t *testing.T) {
 	}
 }
 
-// One number has at least four meanings, and 403 has three: each must not be taken for another.
+// One status has at least four meanings, and 403 has three: none must be taken for another.
 func TestOneStatusManyMeanings(t *testing.T) {
 	github := func(remaining string) http.Header {
 		return headers("X-Github-Request-Id", "1", "X-Ratelimit-Limit", "5000", "X-Ratelimit-Remaining", remaining, "X-Ratelimit-Reset", "1767229200")

@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// rpcError is an error of a gRPC service as JSON: google.rpc.Status, which Google's APIs put under "error" and grpc-gateway
-// does not, or an error of Connect, whose details are encoded.
+// rpcError is an error of a gRPC service as JSON: google.rpc.Status, which Google's APIs put under "error" and grpc-gateway does not, or
+// an error of Connect, whose details are encoded.
 type rpcError struct {
 	// Code is a number, or a word with Connect.
 	Code    any         `json:"code"`
@@ -18,7 +18,7 @@ type rpcError struct {
 	Details []rpcDetail `json:"details"`
 }
 
-// rpcDetail is one detail: its type, and of its fields those of RetryInfo, ErrorInfo and QuotaFailure.
+// rpcDetail is one detail: its type, and the fields of RetryInfo, ErrorInfo and QuotaFailure.
 type rpcDetail struct {
 	AtType     string            `json:"@type"`
 	RetryDelay string            `json:"retryDelay"`
@@ -36,11 +36,11 @@ type rpcDetail struct {
 const (
 	typeRetryInfo = "google.rpc.RetryInfo"
 	typeErrorInfo = "google.rpc.ErrorInfo"
-	// typeOurs is what quotad's own errors carry.
+	// typeOurs is the detail of quotad's own errors.
 	typeOurs = "quota.v1.ErrorInfo"
 )
 
-// reason returns the reason of an ErrorInfo; empty: there is none.
+// reason returns the reason of an ErrorInfo; empty if there is none.
 func (e rpcError) reason() string {
 	for _, detail := range e.Details {
 		if strings.HasSuffix(detail.AtType, typeErrorInfo) {
@@ -50,7 +50,7 @@ func (e rpcError) reason() string {
 	return ""
 }
 
-// retryDelay returns the wait that a detail names.
+// retryDelay returns the wait in a detail.
 func (e rpcError) retryDelay() wait {
 	for _, detail := range e.Details {
 		switch {
@@ -72,7 +72,7 @@ func (e rpcError) retryDelay() wait {
 	return wait{}
 }
 
-// ours returns the quota and the wait that another quotad names.
+// ours returns the quota and the wait in an error of another quotad.
 func (e rpcError) ours() (quota string, asked wait, ok bool) {
 	for _, detail := range e.Details {
 		if detail.Type != typeOurs {
@@ -104,14 +104,14 @@ func (r *response) trailerDelay() (asked wait) {
 	return asked
 }
 
-// protoJSONDuration reads a duration as protobuf's JSON has it: seconds with up to nine decimals, and an s.
+// protoJSONDuration reads a duration in the form of protobuf's JSON: seconds with up to nine decimals, and an s.
 func protoJSONDuration(value string) (time.Duration, bool) {
 	number, ok := strings.CutSuffix(value, "s")
 	d, readable := seconds(number)
 	return d, ok && readable
 }
 
-// decodeBase64 takes base64 with or without padding, in either alphabet.
+// decodeBase64 accepts base64 with or without padding, in either alphabet. It returns nil for other values.
 func decodeBase64(value string) []byte {
 	value = strings.TrimRight(strings.NewReplacer("-", "+", "_", "/").Replace(value), "=")
 	raw, err := base64.RawStdEncoding.DecodeString(value)
@@ -135,7 +135,7 @@ func durationIn(message []byte, field protowire.Number) (time.Duration, bool) {
 	return time.Duration(whole)*time.Second + time.Duration(nanos), true
 }
 
-// bytesIn returns a field of a message that has a length; the last one counts.
+// bytesIn returns a field of a message with a length; the last one counts.
 func bytesIn(message []byte, field protowire.Number) (value []byte, found bool) {
 	ok := eachField(message, func(number protowire.Number, kind protowire.Type, raw []byte) {
 		if number == field && kind == protowire.BytesType {
@@ -146,7 +146,7 @@ func bytesIn(message []byte, field protowire.Number) (value []byte, found bool) 
 	return value, ok && found
 }
 
-// numberIn returns a field of a message that is a number; 0 where it is left out. Negative ones are huge here.
+// numberIn returns a numeric field of a message; 0 if it is left out. Negative ones are huge here.
 func numberIn(message []byte, field protowire.Number) (value uint64, ok bool) {
 	ok = eachField(message, func(number protowire.Number, kind protowire.Type, raw []byte) {
 		if number == field && kind == protowire.VarintType {
@@ -156,7 +156,7 @@ func numberIn(message []byte, field protowire.Number) (value uint64, ok bool) {
 	return value, ok
 }
 
-// eachField visits the fields of a message; false: it is none.
+// eachField visits the fields of a message. It returns false if the message is malformed.
 func eachField(message []byte, visit func(protowire.Number, protowire.Type, []byte)) bool {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)

@@ -1,12 +1,11 @@
 // Package signals reads what an API provider says about its rate limits: response headers, statuses and error bodies.
 //
-// It is pure: no clock, no network, no state. A [Dialect] turns one response into signals, one for each limit that the
-// provider spoke of and, where the response was refused, one that says why. What a provider did not say, or said in a
-// form that cannot be read, is unknown: unknown is never zero, and no number is ever made up. Every duration that comes
-// out is at least 0 and at most 366 days, and what a caller is asked to wait is at most [MaxWait], or [MaxPlanWait] for the
-// window of a plan.
+// It is pure: no clock, no network, no state. A [Dialect] turns one response into signals: one for each limit that the provider named
+// and, for a refused response, one that says why. What a provider did not say, or said in an unreadable form, is unknown. Unknown is
+// never zero, and no number is invented. Every returned duration is at least 0 and at most 366 days. A wait is at most [MaxWait], or
+// [MaxPlanWait] for the window of a plan.
 //
-// What agent tools say in words is read by [Texts].
+// [Texts] reads the messages of agent tools.
 //
 // To add a provider, write a file with its observe function and one Dialect value, and name it in [Dialects].
 package signals
@@ -23,10 +22,10 @@ const MaxWait = 24 * time.Hour
 // MaxPlanWait is the longest wait for a plan's window, the longest of which is a week. Longer ones are cut to it.
 const MaxPlanWait = 8 * 24 * time.Hour
 
-// MaxBody is how much of an error body a caller should offer, in bytes. More is not looked at.
+// MaxBody is how much of an error body a caller should offer, in bytes. More is ignored.
 const MaxBody = 64 << 10
 
-// maxSpan is the longest time that is believed at all, in either direction.
+// maxSpan is the longest time that is credible, in either direction.
 const maxSpan = 366 * 24 * time.Hour
 
 // Class says what a response means for the caller's limits.
@@ -36,13 +35,13 @@ type Class int
 const (
 	// OK is an ordinary answer: only its counts matter.
 	OK Class = 1
-	// Throttled is too fast or too many at once. It heals within seconds or minutes.
+	// Throttled means too fast, or too many at once. It recovers within seconds or minutes.
 	Throttled Class = 2
-	// Exhausted is used up until the window resets.
+	// Exhausted means used up until the window resets.
 	Exhausted Class = 3
-	// Overloaded is the provider's own trouble: slow down, but no limit of ours is used up.
+	// Overloaded is the provider's own overload: slow down, but no limit of the caller is used up.
 	Overloaded Class = 4
-	// Billing is not paid for or not in the plan: waiting does not help.
+	// Billing means not paid for, or not in the plan: waiting does not help.
 	Billing Class = 5
 	// NotALimit is an error that has nothing to do with rate limits.
 	NotALimit Class = 6
@@ -75,7 +74,7 @@ type Scope int
 
 // The scopes.
 const (
-	// ScopeUnknown is not said.
+	// ScopeUnknown means that the provider did not say.
 	ScopeUnknown Scope = 0
 	// ScopeResource is the resource that the signal names.
 	ScopeResource Scope = 1
@@ -85,7 +84,7 @@ const (
 	ScopeProject Scope = 3
 	// ScopeOrg is the key's organisation.
 	ScopeOrg Scope = 4
-	// ScopeProvider is everybody.
+	// ScopeProvider is everybody who uses the provider.
 	ScopeProvider Scope = 5
 	// ScopePlan is a subscription's window.
 	ScopePlan Scope = 6
@@ -141,9 +140,9 @@ type Signal struct {
 	Remaining Count
 	// Used is what was used of it.
 	Used Count
-	// Requested is what the provider thinks the refused call would have taken.
+	// Requested is what the refused call would have taken, as the provider estimates it.
 	Requested Count
-	// UsedShare is how much of the limit is used, in millionths, where the provider says that.
+	// UsedShare is the used part of the limit, in millionths, where the provider states it.
 	UsedShare Count
 	// Window is how long the limit's window or period is.
 	Window Span
@@ -151,37 +150,37 @@ type Signal struct {
 	ResetIn Span
 	// ResetResolution is the precision of ResetIn.
 	ResetResolution time.Duration
-	// RefillIn is how long until the limit is full again, or has more. It is no wait: a call may fit long before.
+	// RefillIn is how long until the limit is full again, or has more. It is not a wait: a call may fit long before.
 	RefillIn Span
 	// RetryAfter is how long to wait before the next attempt, at most MaxWait, or MaxPlanWait in the scope of a plan.
 	RetryAfter Span
 	// Clamped: RetryAfter was longer and was cut.
 	Clamped bool
-	// NoRetry: the provider asked not to try again, or trying again cannot help.
+	// NoRetry: the provider asked not to retry, or a retry cannot help.
 	NoRetry bool
 	// Exact: Remaining was a whole, plain number, not one the provider is known to round.
 	Exact bool
-	// Malformed is how many values of the response could not be read and were left out. It stands on the first signal.
+	// Malformed is how many values of the response could not be read and were left out. Only the first signal has it.
 	Malformed int
-	// Rule names the rule that classified the response, so that a drift in the provider's words shows in a metric.
+	// Rule names the rule that classified the response: a metric of it shows when the provider's words change.
 	Rule string
 }
 
-// Dialect is the way one provider speaks. The zero Dialect says nothing.
+// Dialect is the way one provider reports its limits. The zero Dialect reads nothing.
 type Dialect struct {
 	name    string
 	observe func(*response) []Signal
-	// detect finds the dialect of a response; nil: it is this one.
+	// detect finds the dialect of a response; nil: this one.
 	detect func(*response) Dialect
-	// needsBody reports whether an answer without an error may be a refusal by its body; nil: none is.
+	// needsBody reports whether the body of an answer without an error may show a refusal; nil: it never does.
 	needsBody func(http.Header) bool
 }
 
 // Name returns the provider's name.
 func (d Dialect) Name() string { return d.name }
 
-// NeedsBody reports whether what a response means may depend on its body: that of an error, and of an answer whose
-// status does not tell that it was refused.
+// NeedsBody reports whether the meaning of a response may depend on its body. It may for an error, and for an answer whose status does
+// not show a refusal.
 func (d Dialect) NeedsBody(status int, header http.Header) bool {
 	switch {
 	case d.observe == nil && d.detect == nil:
@@ -193,21 +192,21 @@ func (d Dialect) NeedsBody(status int, header http.Header) bool {
 	return d.needsBody != nil && d.needsBody(header)
 }
 
-// Observe reads one response that arrived at now. body is the beginning of its body, at most MaxBody bytes of it are
-// looked at; it may be empty or cut off anywhere. Counts come first, the verdict on a refused call last. Moments that the
-// provider names are compared with the response's own Date, so that the two machines' clocks need not agree; without one,
-// with now. ObserveAnswer leaves out what comes of that.
+// Observe reads one response that arrived at now. body is the beginning of its body: at most MaxBody bytes are read, and it may be empty
+// or cut off anywhere. Counts come first, the verdict on a refused call last. Moments that the provider names are compared with the
+// response's own Date, so that the clocks of the two machines need not agree; without one, with now. ObserveAnswer leaves out the results
+// of the latter.
 func (d Dialect) Observe(now time.Time, status int, header http.Header, body []byte) []Signal {
 	return d.read(&response{now: now, status: status, header: header, body: body})
 }
 
-// ObserveAnswer is Observe for callers that report resets and waits: those that the provider named as moments in a response without a Date
-// are unknown, since they would be wrong by as much as this machine's clock is.
+// ObserveAnswer is Observe for callers that report resets and waits. Those that a response without a Date names as moments are unknown,
+// because they would be wrong by the error of this machine's clock.
 func (d Dialect) ObserveAnswer(now time.Time, status int, header http.Header, body []byte) []Signal {
 	return d.read(&response{now: now, undated: true, status: status, header: header, body: body})
 }
 
-// read reads a response.
+// read applies a dialect to a response, in the time of its own Date if it has one.
 func (d Dialect) read(r *response) []Signal {
 	r.body = r.body[:min(len(r.body), MaxBody)]
 	dated := false
@@ -246,10 +245,10 @@ func Verdict(signals []Signal) (Signal, bool) {
 // dateResolution is the precision of a Date.
 const dateResolution = time.Second
 
-// response is one response and how much of it could not be read.
+// response is one response, with the number of its values that could not be read.
 type response struct {
-	// now is the response's own Date where it has one, or else when it arrived. moments: something was compared with it. undated: nothing
-	// may be, since the response has no Date and its waits are reported.
+	// now is the response's own Date, or else its arrival. moments: something was compared with now. undated: nothing may be, because the
+	// response has no Date and its waits are reported.
 	now              time.Time
 	undated, moments bool
 	status           int
@@ -258,7 +257,7 @@ type response struct {
 	malformed        int
 }
 
-// wait is what the provider asked the caller to wait. said and not known: it named a moment that cannot be told.
+// wait is the wait that the provider asked for. said and not known: it named a moment that cannot be determined.
 type wait struct {
 	d           time.Duration
 	said, known bool

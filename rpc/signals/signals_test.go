@@ -288,7 +288,7 @@ func TestOrdinaryAnswersWithoutHeadersSayNothing(t *testing.T) {
 	}
 }
 
-// checkSignal checks what must hold of every signal, and that its numbers were really said.
+// checkSignal checks what must hold for every signal, and that the response contains its numbers.
 func checkSignal(t *testing.T, s Signal, said string) {
 	t.Helper()
 	for _, span := range []Span{s.ResetIn, s.RefillIn, s.RetryAfter, s.Window} {

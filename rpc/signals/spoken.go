@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// spokenPart is one number with its unit. The longer words come first, since the first that fits is taken.
+// spokenPart matches one number with its unit. Longer words come first, because the first match counts.
 var spokenPart = regexp.MustCompile(`(?i)^\s*(?:,\s*)?(?:and\s+)?([0-9]+(?:\.[0-9]+)?)\s*` +
 	`(milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)`)
 
-// spoken reads a length of time at the beginning of text, as Go and people write it: 41.724s, 6m0s, 2 minutes, 587 hours
-// 33 minutes, 1 day and 2 h. Parts are summed as long as their units grow smaller; what follows is not looked at. What is
-// longer than 366 days is cut to that.
+// spoken reads a length of time at the beginning of text, as Go and people write it: 41.724s, 6m0s, 2 minutes, 587 hours 33 minutes, 1
+// day and 2 h. Parts are summed as long as their units grow smaller; the rest is ignored. More than 366 days are cut to that.
 func spoken(text string) (sum time.Duration, ok bool) {
 	above := maxSpan
 	for {
@@ -22,7 +21,7 @@ func spoken(text string) (sum time.Duration, ok bool) {
 		}
 		unit := spokenUnit(text[at[4]:at[5]])
 		rest := text[at[1]:]
-		// A letter after it makes it another word: 5months.
+		// A letter after the unit makes it another word: 5months.
 		if unit >= above || (rest != "" && isLetter(rest[0])) {
 			return min(sum, maxSpan), ok
 		}

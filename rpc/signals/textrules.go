@@ -23,13 +23,13 @@ const (
 	maxExamples = 20
 )
 
-// RuleError is one thing that is wrong in a file of rules.
+// RuleError is one error in a file of rules.
 type RuleError struct {
-	// Line is where, from 1; 0: the file as a whole.
+	// Line is its line, from 1; 0: the file as a whole.
 	Line int
-	// Rule is the id of the rule, where it has one that can be read.
+	// Rule is the id of the rule, if it can be read.
 	Rule string
-	// Message says what is wrong, Hint what would help.
+	// Message says what is wrong, Hint how to correct it.
 	Message, Hint string
 }
 
@@ -60,12 +60,11 @@ var builtinTexts = sync.OnceValue(func() *Texts {
 	return t
 })
 
-// BuiltinTexts returns the rules that come with this package, for the common agent tools.
+// BuiltinTexts returns the rules of this package, for the common agent tools.
 func BuiltinTexts() *Texts { return builtinTexts() }
 
-// With returns rules that try those of a file first, in their order, and then those of t. A rule of the file replaces one
-// of t with the same id. The file is YAML, in the form of the built-in one, texts.yaml. Errors join a *RuleError for each
-// problem; nothing of a file with a problem is taken.
+// With returns the rules of a file, in their order, before those of t. A rule of the file replaces one of t with the same id. The file is
+// YAML, in the form of the built-in one, texts.yaml. Errors join a *RuleError for each problem; a file with a problem has no effect.
 func (t *Texts) With(file []byte) (*Texts, error) {
 	in := &ruleReader{lines: map[string]int{}}
 	rules := in.file(file)
@@ -80,10 +79,10 @@ func (t *Texts) With(file []byte) (*Texts, error) {
 	return &Texts{rules: rules}, nil
 }
 
-// ruleReader reads a file of rules and gathers what is wrong in it.
+// ruleReader reads a file of rules and collects its errors.
 type ruleReader struct {
 	problems []error
-	// lines are where rules stand, by id; rule is the id of the one that is being read.
+	// lines are the lines of rules, by id; rule is the id of the one being read.
 	lines map[string]int
 	rule  string
 }
@@ -181,13 +180,13 @@ func (in *ruleReader) one(n *yaml.Node) *textRule {
 	return rule
 }
 
-// pattern compiles a pattern for the beginning of lines.
+// pattern compiles a pattern for the beginning of a line.
 func (in *ruleReader) pattern(n *yaml.Node) *regexp.Regexp {
 	if n.Kind != yaml.ScalarNode || n.Value == "" || len(n.Value) > maxPattern {
 		in.fail(n, "", "pattern must be a text of 1 to %d bytes", maxPattern)
 		return nil
 	}
-	// By itself first: parentheses that do not match could end the group that keeps it at the beginning.
+	// Alone first: unbalanced parentheses could end the group that anchors it to the beginning.
 	_, err := regexp.Compile(n.Value)
 	if err != nil {
 		in.fail(n, "use the syntax of RE2 (https://pkg.go.dev/regexp/syntax), which has no lookahead or lookbehind", "pattern: %v", err)
@@ -248,16 +247,16 @@ func (in *ruleReader) fields(n *yaml.Node) map[string]string {
 	return paths
 }
 
-// examples checks that a rule fits what it was made for.
+// examples checks that a rule matches its examples.
 func (in *ruleReader) examples(n, list *yaml.Node, rule *textRule) {
 	if list == nil || list.Kind != yaml.SequenceNode || len(list.Content) == 0 || len(list.Content) > maxExamples {
 		in.fail(n, "lines as the tool prints them", "needs a list of 1 to %d examples", maxExamples)
 		return
 	}
 	if rule.pattern == nil && len(rule.object) == 0 {
-		return // what is wrong with it was told
+		return // its error is already reported
 	}
-	// Without its fields, so that one that refers to a text for people is judged by itself.
+	// Without its fields, so that a rule that refers to a text for people is checked alone.
 	alone := &Texts{rules: []*textRule{{id: rule.id, pattern: rule.pattern, long: rule.long, object: rule.object}}}
 	for _, example := range list.Content {
 		if _, ok := alone.Match(example.Value, time.Unix(0, 0)); !ok {
@@ -267,7 +266,7 @@ func (in *ruleReader) examples(n, list *yaml.Node, rule *textRule) {
 	}
 }
 
-// text reads a field that must be there.
+// text reads a required field.
 func (in *ruleReader) text(n *yaml.Node, f map[string]*yaml.Node, key, hint string) string {
 	v := f[key]
 	switch {

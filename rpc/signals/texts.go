@@ -10,26 +10,25 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what is looked at.
+// Bounds of what is read.
 const (
-	// maxLine is the longest line for people that is matched, in characters. What limits say is short; longer lines are
-	// about limits.
+	// maxLine is the longest line for people that is matched, in characters. Messages of limits are short; longer lines talk about limits.
 	maxLine = 300
-	// maxLong is the longest line that a rule for long lines is tried on, in characters: a program that prints the body of a refusal
-	// behind its own words.
+	// maxLong is the longest line, in characters, for a rule for long lines: a program that prints the body of a refusal after its own
+	// words.
 	maxLong = 2_000
-	// maxObject is the longest line that is read as a JSON object, in bytes. Objects are matched by their fields and
-	// not by what they talk about, so they may be longer.
+	// maxObject is the longest line that is read as a JSON object, in bytes. Objects are matched by their fields and not by their texts, so
+	// they may be longer.
 	maxObject = 16 << 10
 )
 
-// Confidence says how far a message is to be believed.
+// Confidence says how reliable a message is.
 type Confidence int
 
 // The degrees.
 const (
-	// Likely is a broad phrase, which may as well be somebody's talk about limits: believe it beside other evidence,
-	// such as a program that failed.
+	// Likely is a broad phrase, which may also be somebody's talk about limits: believe it only with other evidence, such as a failed
+	// program.
 	Likely Confidence = 1
 	// Sure is a tool's own sentence or event.
 	Sure Confidence = 2
@@ -37,18 +36,18 @@ const (
 
 // Message is what a line of an agent tool's output says about a limit.
 type Message struct {
-	// Rule is the id of the rule that matched, so that a drift in a tool's words shows in a metric.
+	// Rule is the id of the rule that matched: a metric of it shows when a tool's words change.
 	Rule string
 	// Class is what the line means. OK is a warning: a limit is near, nothing was refused.
 	Class Class
 	// Scope says what the limit covers.
 	Scope Scope
-	// Confidence says how far to believe it.
+	// Confidence says how reliable the message is.
 	Confidence Confidence
 	// Resource names the limit in the tool's words, in small letters: session, weekly, opus. Empty: not said.
 	Resource string
-	// Wait is how long until it is worth trying again, from now; at most MaxPlanWait where a plan or a model is used
-	// up, else at most MaxWait. Unknown: not said, or not readable.
+	// Wait is how long until a retry is worthwhile, from now: at most MaxPlanWait if Class is Exhausted, otherwise at most MaxWait.
+	// Unknown: not said, or not readable.
 	Wait Span
 	// Clamped: Wait was longer and was cut.
 	Clamped bool
@@ -56,7 +55,7 @@ type Message struct {
 	UsedShare Count
 }
 
-// Texts are rules for what agent tools print. They do not change and may be used by several goroutines.
+// Texts are rules for the output of agent tools. They do not change and are safe for concurrent use.
 type Texts struct{ rules []*textRule }
 
 // textRule is one rule: a pattern for lines, or conditions on the fields of an object.
@@ -68,13 +67,13 @@ type textRule struct {
 	// pattern is matched at the beginning of a line; nil: the rule is for objects. long: the line may have maxLong characters.
 	pattern *regexp.Regexp
 	long    bool
-	// object are the values that fields must have, by path; one of each.
+	// object has the values of which a field must have one, by the field's path.
 	object map[string][]string
 	// fields are the paths of an object's parts, by the name of the part.
 	fields map[string]string
 }
 
-// The parts that a pattern's groups or an object's fields may be named for.
+// The parts: names of a pattern's groups and of an object's fields.
 const (
 	partFor      = "for"      // a length of time
 	partAt       = "at"       // a point in time, for people
@@ -85,10 +84,9 @@ const (
 	partText     = "text"     // a text for people, which is matched by the patterns
 )
 
-// Match reads one line of a tool's output that was printed at now, whose Location is the machine's zone. The first rule
-// that fits counts. Only the beginning of a line is matched, after a spinner, a bullet or "API Error:"; a line that
-// quotes or talks about a message does not fit, and one of more than 300 characters is not looked at, unless it is a JSON
-// object, or a rule is for long lines.
+// Match reads one line of a tool's output that was printed at now, whose Location is the machine's zone. The first matching rule counts.
+// Only the beginning of a line is matched, after a spinner, a bullet or "API Error:". A line that quotes or discusses a message does not
+// match. A line of more than 300 characters is ignored, unless it is a JSON object, or the rule is for long lines.
 func (t *Texts) Match(line string, now time.Time) (Message, bool) {
 	if len(line) > maxObject {
 		return Message{}, false
@@ -141,7 +139,7 @@ func (t *Texts) matchObject(line string, now time.Time) (Message, bool) {
 	return Message{}, false
 }
 
-// inText returns the parts of a line, if the rule fits it.
+// inText returns the parts of a line that matches the rule.
 func (r *textRule) inText(line string) (map[string]string, bool) {
 	if r.pattern == nil {
 		return nil, false
@@ -159,7 +157,7 @@ func (r *textRule) inText(line string) (map[string]string, bool) {
 	return parts, true
 }
 
-// inObject returns the parts of an object, if the rule fits it.
+// inObject returns the parts of an object that matches the rule.
 func (r *textRule) inObject(object map[string]any) (map[string]string, bool) {
 	if r.pattern != nil {
 		return nil, false
@@ -176,8 +174,7 @@ func (r *textRule) inObject(object map[string]any) (map[string]string, bool) {
 	return parts, true
 }
 
-// fieldAt returns a field of an object as text, by its path of names with dots between; empty: it is not there, or has
-// parts of its own.
+// fieldAt returns a field of an object as text, by its path of names with dots between; empty if it is absent, or has fields of its own.
 func fieldAt(object map[string]any, path string) string {
 	name, rest, deeper := strings.Cut(path, ".")
 	switch value := object[name].(type) {
@@ -204,7 +201,7 @@ func fieldAt(object map[string]any, path string) string {
 	return ""
 }
 
-// message makes the message of a line that the rule fits.
+// message makes the message of a line that matches the rule.
 func (r *textRule) message(parts map[string]string, now time.Time) Message {
 	m := Message{
 		Rule: r.id, Class: r.class, Scope: r.scope, Confidence: r.confidence,
@@ -220,7 +217,7 @@ func (r *textRule) message(parts map[string]string, now time.Time) Message {
 	return m
 }
 
-// waitIn reads the wait that a line names.
+// waitIn reads the wait in the parts of a line.
 func waitIn(parts map[string]string, now time.Time) (time.Duration, bool) {
 	switch {
 	case parts[partFor] != "":
@@ -235,13 +232,13 @@ func waitIn(parts map[string]string, now time.Time) (time.Duration, bool) {
 	return decimal(parts[partMillis], time.Millisecond)
 }
 
-// escapes are the terminal's control sequences: colours, cursor movements, titles.
+// escapes matches the terminal's control sequences: colours, cursor movements, titles.
 var escapes = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)`)
 
-// undressed takes off what a terminal does not show, and writes apostrophes, spaces and dots in one way.
+// undressed removes what a terminal does not show, and unifies apostrophes, spaces and dots.
 func undressed(line string) string {
 	line = strings.TrimRight(escapes.ReplaceAllString(line, ""), "\r\n")
-	// What stands before a carriage return was overwritten.
+	// The terminal overwrites text before a carriage return.
 	line = line[strings.LastIndexByte(line, '\r')+1:]
 	return strings.TrimSpace(alike.Replace(line))
 }
@@ -254,11 +251,11 @@ var alike = strings.NewReplacer(
 
 var errorPrefix = regexp.MustCompile(`(?i)^(?:api )?error:\s*`)
 
-// withoutPrefix takes off what tools put before a message: spinners, bullets, warning signs, "API Error:".
+// withoutPrefix removes what tools put before a message: spinners, bullets, warning signs, "API Error:".
 func withoutPrefix(line string) string {
 	for {
 		shorter := strings.TrimLeftFunc(line, func(r rune) bool {
-			// U+FE0F makes a sign colourful.
+			// U+FE0F selects the emoji form of a sign.
 			return unicode.IsSpace(r) || unicode.Is(unicode.So, r) || r == '\u00b7' || r == '\ufe0f'
 		})
 		if bullet, ok := cutBullet(shorter); ok {
@@ -272,7 +269,7 @@ func withoutPrefix(line string) string {
 	}
 }
 
-// cutBullet takes off a bullet with its space. Without the space it is emphasis, or a line that was taken out of a file.
+// cutBullet removes a bullet with its space. Without the space it is emphasis, or a line that a diff removes.
 func cutBullet(line string) (string, bool) {
 	if rest, ok := strings.CutPrefix(line, "- "); ok {
 		return rest, true

@@ -11,7 +11,7 @@ import (
 
 const day = 24 * time.Hour
 
-// said is the message of a vector without the rule's confidence, which is Sure unless told.
+// said makes the message of a vector, with the confidence Sure.
 func said(rule string, class Class, scope Scope, resource string, wait Span) Message {
 	return Message{Rule: rule, Class: class, Scope: scope, Confidence: Sure, Resource: resource, Wait: wait}
 }

@@ -12,13 +12,13 @@ import (
 // appender appends the fields of a Batch's messages.
 type appender struct {
 	field.Appender
-	// lately are durations that were appended, each with what it became; the next one takes place next. Results that go together mostly
-	// have the same ones.
+	// lately are the durations that were appended last, with their encodings; next is the place of the next one. Results of one Batch
+	// mostly have the same ones.
 	lately [4]appended
 	next   int
 }
 
-// appended is a duration and its encoding, length and content.
+// appended is a duration and its encoding: length and content.
 type appended struct {
 	duration *durationpb.Duration
 	size     int
@@ -70,7 +70,7 @@ func (a *appender) item(m *quotav1.Item) {
 	at := a.Open(3)
 	if m != nil {
 		a.Text(1, m.Quota)
-		if m.Amount != nil { // 0 is not the same as none
+		if m.Amount != nil { // 0 is not the same as absent
 			a.Present(2, uint64(*m.Amount))
 		}
 		a.unknown(m)
@@ -104,7 +104,7 @@ func (a *appender) result(m *quotav1.CommandResult) {
 	a.Close(result)
 }
 
-// leaseOf returns what a result of the usual shape grants, nil of others.
+// leaseOf returns the lease of a result of the usual shape, nil for others.
 func leaseOf(m *quotav1.CommandResult) *quotav1.Lease {
 	kind, ok := m.GetKind().(*quotav1.CommandResult_Reserve)
 	if !ok || kind == nil || kind.Reserve == nil || kind.Reserve.Meta != nil {
@@ -185,7 +185,7 @@ func (a *appender) duration(field byte, m *durationpb.Duration) {
 	}
 }
 
-// other appends a field that is a message in the library's way.
+// other appends a field that is a message, through the library.
 func (a *appender) other(field byte, m proto.Message) {
 	at := a.Open(field)
 	b, err := proto.MarshalOptions{}.MarshalAppend(a.B, m)
@@ -197,5 +197,5 @@ func (a *appender) other(field byte, m proto.Message) {
 	a.Close(at)
 }
 
-// unknown appends what was read from somebody who knows more fields.
+// unknown appends the unknown fields of a message, which a newer version sent.
 func (a *appender) unknown(m proto.Message) { a.B = append(a.B, m.ProtoReflect().GetUnknown()...) }

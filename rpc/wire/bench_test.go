@@ -24,7 +24,7 @@ func usualRequest(n int) *quotav1.BatchRequest {
 	return m
 }
 
-// usualResponse is what a Batch of Reserves that consume is answered with where all is granted.
+// usualResponse is the answer to a Batch of Reserves that consume, all of them granted.
 func usualResponse(n int) *quotav1.BatchResponse {
 	m := &quotav1.BatchResponse{
 		Meta:    &quotav1.Meta{Term: 2, Index: 12_345, ClusterTime: durationpb.New(time.Hour), Node: "n1"},
@@ -47,7 +47,7 @@ func usualResponse(n int) *quotav1.BatchResponse {
 	return m
 }
 
-// batch is a message in both forms.
+// batch is a message with a name.
 type batch struct {
 	name    string
 	message proto.Message
@@ -57,7 +57,7 @@ func usual(n int) []batch {
 	return []batch{{"request", usualRequest(n)}, {"response", usualResponse(n)}}
 }
 
-// BenchmarkAppend appends a batch to a buffer that has room, as those of connect have.
+// BenchmarkAppend appends a batch to a buffer that has room, as connect's buffers have.
 func BenchmarkAppend(b *testing.B) {
 	for _, m := range usual(2_000) {
 		to := make([]byte, 0, 2*proto.Size(m.message))

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/rpc/wire"
 )
 
-// scalar is a number, of the kind that a field has.
+// scalar returns a number as a value of a field's kind.
 func scalar(fd protoreflect.FieldDescriptor, n int64) protoreflect.Value {
 	switch fd.Kind() {
 	case protoreflect.BoolKind:
@@ -38,7 +38,7 @@ func scalar(fd protoreflect.FieldDescriptor, n int64) protoreflect.Value {
 	}
 }
 
-// fill sets a field to something that is not zero, and all that is in it.
+// fill sets a field, at any depth, to a value that is not zero.
 func fill(m protoreflect.Message, fd protoreflect.FieldDescriptor) {
 	value := func(fd protoreflect.FieldDescriptor, empty protoreflect.Value) protoreflect.Value {
 		switch fd.Kind() {
@@ -48,10 +48,10 @@ func fill(m protoreflect.Message, fd protoreflect.FieldDescriptor) {
 		case protoreflect.StringKind:
 			return protoreflect.ValueOfString("text of " + string(fd.Name()))
 		default:
-			return scalar(fd, 1001+2*int64(fd.Number())) // odd, and a number of its own
+			return scalar(fd, 1001+2*int64(fd.Number())) // odd, and different for each field
 		}
 	}
-	if fd.IsMap() { // one entry: the order of more differs from time to time
+	if fd.IsMap() { // one entry: the order of several varies
 		entries := m.Mutable(fd).Map()
 		entries.Set(value(fd.MapKey(), protoreflect.Value{}).MapKey(), value(fd.MapValue(), entries.NewValue()))
 		return
@@ -66,7 +66,7 @@ func fill(m protoreflect.Message, fd protoreflect.FieldDescriptor) {
 	}
 }
 
-// fillAll sets all fields of a message, and of several kinds the first.
+// fillAll sets all fields of a message, and of a oneof the first one.
 func fillAll(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -77,7 +77,7 @@ func fillAll(m protoreflect.Message) {
 	}
 }
 
-// target is a message that is written by hand, in a usual batch.
+// target is a message that wire encodes itself, in a usual batch.
 type target struct{ batch, message proto.Message }
 
 func targets() map[string]func() target {
@@ -117,8 +117,8 @@ func targets() map[string]func() target {
 	}
 }
 
-// TestEveryField: each field of the messages that are written by hand gets through, beside what is usual and alone, and so
-// do fields that are not known. One that the schema gets later and append.go does not know fails here.
+// TestEveryField: each field of the messages that wire encodes itself survives, next to the usual ones and alone, and so do unknown
+// fields. A field that the schema gets later and append.go does not know fails here.
 func TestEveryField(t *testing.T) {
 	for name, draw := range targets() {
 		t.Run(name, func(t *testing.T) {
@@ -143,7 +143,7 @@ func TestEveryField(t *testing.T) {
 	}
 }
 
-// getsThrough checks that a message is the same after it was written by one and read by the other.
+// getsThrough checks that a message is the same after wire wrote it and the library read it, and the other way round.
 func getsThrough(t *testing.T, m proto.Message) {
 	t.Helper()
 	byHand, err := wire.Codec{}.MarshalAppend(nil, m)
@@ -163,8 +163,8 @@ func getsThrough(t *testing.T, m proto.Message) {
 	}
 }
 
-// TestReadInPlace: usual commands and results are read into what is made for each at once. Where a field that is set there
-// takes the library's way, as one does that the schema gets later and parse.go does not know, it takes more.
+// TestReadInPlace: usual commands and results are read into one allocation each. A field in them that goes through the library takes
+// more, as does one that the schema gets later and parse.go does not know.
 func TestReadInPlace(t *testing.T) {
 	const n = 100
 	request, response := usualRequest(n), usualResponse(n)
@@ -194,7 +194,7 @@ func TestReadInPlace(t *testing.T) {
 	}
 }
 
-// TestWrittenByHand: usual commands and results do not take the library's way, which notes the size of what it writes.
+// TestWrittenByHand: usual commands and results do not go through the library, which records the size of what it writes.
 func TestWrittenByHand(t *testing.T) {
 	request, response := usualRequest(1), usualResponse(1)
 	to := make([]byte, 0, 1_000)
@@ -214,14 +214,14 @@ func TestWrittenByHand(t *testing.T) {
 	}
 }
 
-// TestNoMoreThanSent: small fields that are many take not much more memory than the library takes for them.
+// TestNoMoreThanSent: many small fields take not much more memory than the library takes for them.
 func TestNoMoreThanSent(t *testing.T) {
 	const many = 20_000
 	request, response := new(quotav1.BatchRequest), new(quotav1.BatchResponse)
 	for _, test := range []struct {
 		empty proto.Message
 		field []byte
-		first []byte // what goes before, and makes all of it unusual
+		first []byte // precedes the field, and makes all of it unusual
 	}{
 		{request, sized(1), nil},
 		{request, sized(1), number(2, 1)},

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// fuzz reads any bytes as a message of the type.
+// fuzz reads any bytes as a message of empty's type.
 func fuzz(f *testing.F, empty proto.Message) {
 	f.Helper()
 	for _, p := range places() {
@@ -36,8 +36,8 @@ func fuzz(f *testing.F, empty proto.Message) {
 	f.Fuzz(func(t *testing.T, data []byte) { parsesAlike(t, empty, data) })
 }
 
-// FuzzRequest: any bytes are the BatchRequest that the library reads, or none.
+// FuzzRequest: wire reads from any bytes the BatchRequest that the library reads, or none.
 func FuzzRequest(f *testing.F) { fuzz(f, new(quotav1.BatchRequest)) }
 
-// FuzzResponse: any bytes are the BatchResponse that the library reads, or none.
+// FuzzResponse: wire reads from any bytes the BatchResponse that the library reads, or none.
 func FuzzResponse(f *testing.F) { fuzz(f, new(quotav1.BatchResponse)) }

@@ -11,18 +11,17 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// What is here reads messages of the usual shape. It gives up, with false or nil, on others: a field that it does not know or
-// that is of another type, a message that the library reads and would have to merge with one before, and what cannot be read
-// at all. What was read of those is to be thrown away.
+// These functions read messages of the usual shape. They return false or nil for others: an unknown field or type, a message that the
+// library would merge with an earlier one, and data that cannot be read. The caller then discards what was read.
 
-// A tag is a field's number and one of these: its content has a length, or it is a number.
+// A tag is a field's number and one of these types: content with a length, or a number.
 const (
 	sized  = byte(protowire.BytesType)
 	number = byte(protowire.VarintType)
 )
 
-// next returns a message's first field and what follows. The tag is 0 of one that cannot be read. A tag that takes more than
-// a byte is taken for its first one, which is none of those that are known here.
+// next returns a message's first field and what follows. The tag of an unreadable field is 0. Of a tag of several bytes it returns the
+// first one, which equals no tag that is known here.
 func next(b []byte) (tag byte, value uint64, content, rest []byte) {
 	tag = b[0]
 	size := 1
@@ -43,7 +42,7 @@ func next(b []byte) (tag byte, value uint64, content, rest []byte) {
 	return 0, 0, nil, nil
 }
 
-// each calls fn for a message's fields until it returns false, and returns whether it took all.
+// each calls fn for a message's fields until it returns false, and tells whether it took all.
 func each(b []byte, fn func(tag byte, value uint64, content []byte) bool) bool {
 	for len(b) > 0 {
 		tag, value, content, rest := next(b)
@@ -55,7 +54,7 @@ func each(b []byte, fn func(tag byte, value uint64, content []byte) bool) bool {
 	return true
 }
 
-// only returns the content of a message's only field.
+// only returns the content of a message's only field; false if that has another tag or is not alone.
 func only(b []byte, tag byte) ([]byte, bool) {
 	if len(b) == 0 {
 		return nil, false
@@ -64,8 +63,8 @@ func only(b []byte, tag byte) ([]byte, bool) {
 	return content, first == tag && len(rest) == 0
 }
 
-// count returns how often a message has a field that is a message. Two bytes make one, so that a list takes no more than four
-// times the bytes that it comes from.
+// count returns how often a message has a field that is a message. Each takes at least two bytes, so a list of pointers takes at most
+// four times the bytes that it is read from.
 func count(b []byte, field byte) (n int) {
 	for len(b) > 0 {
 		tag, _, _, rest := next(b)
@@ -77,13 +76,13 @@ func count(b []byte, field byte) (n int) {
 	return n
 }
 
-// recent is what was read last of what those that go together mostly have in common, to be used again.
+// recent holds the values read last, which messages of one Batch mostly share, to use them again.
 type recent struct {
 	holder    string
 	durations [durationKinds]parsed
 }
 
-// parsed is a duration and what it was read from.
+// parsed is a duration and the bytes that it was read from.
 type parsed struct {
 	content  []byte
 	duration *durationpb.Duration
@@ -101,7 +100,7 @@ const (
 	durationKinds = 7
 )
 
-// reserving is all that a usual Reserve in a Batch takes, made at once.
+// reserving holds the parts of a usual Reserve in a Batch, in one allocation.
 type reserving struct {
 	command quotav1.Command
 	kind    quotav1.Command_Reserve
@@ -203,7 +202,7 @@ func parseItem(b []byte, c *reserving) bool {
 	})
 }
 
-// granting is all that a usual lease in the results of a Batch takes, made at once.
+// granting holds the parts of a usual lease in the results of a Batch, in one allocation.
 type granting struct {
 	result    quotav1.CommandResult
 	kind      quotav1.CommandResult_Reserve
@@ -241,7 +240,7 @@ func parseResponse(b []byte, m *quotav1.BatchResponse) bool {
 	return true
 }
 
-// parseResult reads a result that is a lease and nothing else.
+// parseResult reads a result that is only a lease.
 func parseResult(b []byte, lately *recent) *quotav1.CommandResult {
 	b, ok := only(b, 1<<3|sized)
 	if ok {
@@ -288,7 +287,7 @@ func parseLease(b []byte, g *granting, lately *recent) bool {
 	})
 }
 
-// parseOperation reads an operation to where room is made for it. One that comes twice is merged, there.
+// parseOperation reads an operation into its place in g. An operation that appears twice is merged there.
 func parseOperation(b []byte, g *granting, lately *recent) bool {
 	m := &g.operation
 	g.lease.Operation = m
@@ -309,7 +308,7 @@ func parseOperation(b []byte, g *granting, lately *recent) bool {
 	})
 }
 
-// parseGranted appends an item to a lease's list (which 0) or its operation's (1).
+// parseGranted appends an item to the list of a lease (which is 0) or of its operation (1).
 func parseGranted(b []byte, items *[]*quotav1.GrantedItem, g *granting, which int, lately *recent) bool {
 	m := &g.granted[which]
 	if len(*items) == 0 {
@@ -342,7 +341,7 @@ func parseGranted(b []byte, items *[]*quotav1.GrantedItem, g *granting, which in
 	})
 }
 
-// parseText sets a string, or leaves it where it is the same already.
+// parseText sets a string, and leaves an equal one in place.
 func parseText(b []byte, to *string) bool {
 	if !utf8.Valid(b) {
 		return false
@@ -353,7 +352,7 @@ func parseText(b []byte, to *string) bool {
 	return true
 }
 
-// duration sets a duration, to that of the kind that was read last where it is the same.
+// duration sets a duration. It uses the last one of its kind again if that has the same bytes.
 func (r *recent) duration(kind int, b []byte, to **durationpb.Duration) bool {
 	if *to != nil {
 		return false
@@ -386,7 +385,7 @@ func parseDuration(b []byte, m *durationpb.Duration) bool {
 	return true
 }
 
-// parseOther reads a message in the library's way.
+// parseOther reads a message through the library.
 func parseOther[T any, M interface {
 	*T
 	proto.Message

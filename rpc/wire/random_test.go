@@ -14,10 +14,10 @@ import (
 // drawer draws messages of any type.
 type drawer struct{ *rapid.T }
 
-// one is true in one of n cases.
+// one is true once in n cases.
 func (d drawer) one(n int, what string) bool { return rapid.IntRange(1, n).Draw(d.T, what) == n }
 
-// message fills a message: each field in every other case, the first kind of several mostly, unknown fields seldom.
+// message fills a message: each field in half of the cases, mostly the first one of a oneof, and seldom unknown fields.
 func (d drawer) message(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -25,7 +25,7 @@ func (d drawer) message(m protoreflect.Message) {
 		if fd.ContainingOneof() != nil && !fd.HasOptionalKeyword() || !d.one(2, string(fd.Name())) {
 			continue
 		}
-		if fd.IsMap() { // one entry: the order of more differs from time to time
+		if fd.IsMap() { // one entry: the order of several varies
 			entries := m.Mutable(fd).Map()
 			entries.Set(d.value(fd.MapKey(), protoreflect.Value{}).MapKey(), d.value(fd.MapValue(), entries.NewValue()))
 			continue
@@ -61,7 +61,7 @@ func (d drawer) text() string {
 	return rapid.SampledFrom([]string{"", "a", "github/core", "ünïcode", string(make([]byte, 200))}).Draw(d.T, "text")
 }
 
-// value draws a field's value or an element of its list. Messages are filled where they are.
+// value draws a field's value or an element of its list. It fills messages in place.
 func (d drawer) value(fd protoreflect.FieldDescriptor, empty protoreflect.Value) protoreflect.Value {
 	switch fd.Kind() {
 	case protoreflect.MessageKind:
@@ -74,7 +74,7 @@ func (d drawer) value(fd protoreflect.FieldDescriptor, empty protoreflect.Value)
 	}
 }
 
-// holes takes some elements and what some kinds have away: nil is where a message should be.
+// holes removes some elements and the values of some oneofs: nil is left where a message should be.
 func (d drawer) holes(m proto.Message) {
 	switch m := m.(type) {
 	case *quotav1.BatchRequest:

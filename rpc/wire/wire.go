@@ -1,6 +1,6 @@
-// Package wire is protobuf's binary form of the API's messages, as the library google.golang.org/protobuf has it, with a
-// shorter way for those that come by the thousand: a Batch of Reserves, and what it grants. Whatever is not of their usual
-// shape goes through the library, which also judges what cannot be read or written.
+// Package wire is protobuf's binary form of the API's messages, as in the library google.golang.org/protobuf. It has a faster path for
+// the most frequent ones: a Batch of Reserves, and its grants. All other shapes go through the library, which also rejects what cannot be
+// read or written.
 package wire
 
 import (
@@ -16,14 +16,14 @@ var errNotProto = errors.New("not a protobuf message")
 
 // Codec implements connect.Codec.
 type Codec struct {
-	// DiscardUnknown drops fields that are not known when a message is read.
+	// DiscardUnknown drops unknown fields when a message is read.
 	DiscardUnknown bool
 }
 
 // Name implements connect.Codec.
 func (Codec) Name() string { return "proto" }
 
-// Marshal implements connect.Codec. What comes by the thousand does not come here: connect prefers MarshalAppend.
+// Marshal implements connect.Codec. The most frequent messages do not pass here: connect prefers MarshalAppend.
 func (Codec) Marshal(message any) ([]byte, error) {
 	m, ok := message.(proto.Message)
 	if !ok {
@@ -32,7 +32,7 @@ func (Codec) Marshal(message any) ([]byte, error) {
 	return proto.Marshal(m)
 }
 
-// MarshalAppend appends a message, which lets connect use its buffers again.
+// MarshalAppend appends a message, so that connect can reuse its buffers.
 func (Codec) MarshalAppend(to []byte, message any) ([]byte, error) {
 	m, ok := message.(proto.Message)
 	if !ok {
@@ -53,8 +53,8 @@ func (Codec) MarshalAppend(to []byte, message any) ([]byte, error) {
 	return proto.MarshalOptions{}.MarshalAppend(to, m)
 }
 
-// Unmarshal implements connect.Codec. The message keeps nothing of data. Commands and results of one Batch may share durations that are
-// the same: who changes one makes a copy first.
+// Unmarshal implements connect.Codec. The message keeps no reference to data. Commands and results of one Batch may share equal
+// durations: copy one before you change it.
 func (c Codec) Unmarshal(data []byte, message any) error {
 	m, ok := message.(proto.Message)
 	if !ok {

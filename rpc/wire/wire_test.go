@@ -20,18 +20,18 @@ import (
 
 var _ connect.Codec = wire.Codec{}
 
-// Texts that a string may have: one that is none, and one whose length takes three bytes.
+// Texts for strings: one that is not UTF-8, and one whose length takes three bytes.
 const bad = "\xff"
 
 var long = strings.Repeat("long", 5_000)
 
-// tester is a test or a property's.
+// tester is a test, or a check of a property.
 type tester interface {
 	Helper()
 	Fatalf(format string, args ...any)
 }
 
-// parsesAlike checks that wire reads data as the library does, into a message of the type, and keeps nothing of it.
+// parsesAlike checks that wire reads data as the library does, into a message of empty's type, and keeps no reference to data.
 func parsesAlike(t tester, empty proto.Message, data []byte) {
 	t.Helper()
 	want, got := fresh(empty), usualOf(empty)
@@ -53,7 +53,7 @@ func parsesAlike(t tester, empty proto.Message, data []byte) {
 	appendsAlike(t, got)
 }
 
-// appendsAlike checks that wire's form of a message and the library's are the same to both.
+// appendsAlike checks that wire's encoding of a message and the library's mean the same to both.
 func appendsAlike(t tester, m proto.Message) {
 	t.Helper()
 	want, wrong := proto.Marshal(m)
@@ -84,7 +84,7 @@ func appendsAlike(t tester, m proto.Message) {
 	}
 }
 
-// usualOf returns a message of the same type that has something, which is to be gone when it is read into.
+// usualOf returns a message of the same type that has content, which must be gone after a read.
 func usualOf(m proto.Message) proto.Message {
 	if _, ok := m.(*quotav1.BatchRequest); ok {
 		return usualRequest(1)
@@ -92,7 +92,7 @@ func usualOf(m proto.Message) proto.Message {
 	return usualResponse(1)
 }
 
-// listed tells an empty list from none.
+// listed tells an empty list from nil.
 func listed(m proto.Message) bool {
 	switch m := m.(type) {
 	case *quotav1.BatchRequest:
@@ -103,17 +103,17 @@ func listed(m proto.Message) bool {
 	return false
 }
 
-// sized is a field with a length, made of parts.
+// sized returns a field with a length, made of parts.
 func sized(number protowire.Number, parts ...[]byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), slices.Concat(parts...))
 }
 
-// number is a field that is a number.
+// number returns a field that is a number.
 func number(number protowire.Number, n int64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), uint64(n))
 }
 
-// odd are fields of any message that somebody may send: each is tried in all the messages that are read by hand.
+// odd returns fields that somebody may send in any message: each is tried in all the messages that wire reads itself.
 func odd() [][]byte {
 	list := [][]byte{
 		{},
@@ -157,7 +157,7 @@ func odd() [][]byte {
 	return list
 }
 
-// place is a message that is read by hand: what is around its content.
+// place is a message that wire reads itself, with the messages around its content.
 type place struct {
 	name  string
 	empty proto.Message
@@ -195,7 +195,7 @@ func places() []place {
 	}
 }
 
-// within puts a message's content into those around it, innermost first.
+// within wraps a message's content in the messages around it, innermost first.
 func (p place) within(content []byte) []byte {
 	for _, number := range p.in {
 		content = sized(number, content)
@@ -203,7 +203,7 @@ func (p place) within(content []byte) []byte {
 	return content
 }
 
-// TestOddFields reads odd fields in each message: alone, before what is usual, after it, and what is usual twice.
+// TestOddFields reads odd fields in each message: alone, before the usual content, and after it. It also reads the usual content twice.
 func TestOddFields(t *testing.T) {
 	for _, p := range places() {
 		t.Run(p.name, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestOddFields(t *testing.T) {
 	}
 }
 
-// TestOrder reads the fields of each message from the last to the first, which is as good.
+// TestOrder reads the fields of each message from the last to the first, which is as valid.
 func TestOrder(t *testing.T) {
 	for _, p := range places() {
 		t.Run(p.name, func(t *testing.T) {
@@ -232,7 +232,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestDamage reads usual batches that end too early or have a byte that is another.
+// TestDamage reads usual batches that end too early or have a wrong byte.
 func TestDamage(t *testing.T) {
 	for _, m := range usual(2) {
 		data, err := proto.Marshal(m.message)
@@ -250,7 +250,7 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestHolders reads a batch of commands of several holders, and of none: each has its own.
+// TestHolders reads a batch of commands of several holders, and of none: each command has its own.
 func TestHolders(t *testing.T) {
 	command := func(holder string) []byte { return sized(1, sized(1, sized(2, []byte(holder)))) }
 	same, none := command("a"), sized(1, sized(1))
@@ -258,7 +258,7 @@ func TestHolders(t *testing.T) {
 	parsesAlike(t, new(quotav1.BatchRequest), slices.Concat(same, command(bad), same))
 }
 
-// TestKeptOfMany: an application that keeps one lease keeps nothing else of the batch.
+// TestKeptOfMany: an application that keeps one lease keeps no other part of the batch in memory.
 func TestKeptOfMany(t *testing.T) {
 	data, err := proto.Marshal(usualResponse(3))
 	if err != nil {
@@ -279,7 +279,7 @@ func TestKeptOfMany(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// TestNoMessage: what is no message is an error, and no message is an empty one.
+// TestNoMessage: a value that is not a message is an error, and a nil message is an empty one.
 func TestNoMessage(t *testing.T) {
 	for _, nothing := range []any{nil, 5, "text", struct{}{}} {
 		if _, err := (wire.Codec{}).Marshal(nothing); err == nil {
@@ -307,7 +307,7 @@ func TestNoMessage(t *testing.T) {
 	}
 }
 
-// TestOtherMessages: messages of other types are the library's.
+// TestOtherMessages: messages of other types go through the library.
 func TestOtherMessages(t *testing.T) {
 	want := usualRequest(1).Commands[0].GetReserve()
 	data, err := wire.Codec{}.MarshalAppend(nil, want)
@@ -323,7 +323,7 @@ func TestOtherMessages(t *testing.T) {
 	}
 }
 
-// TestAppendOddRequests appends commands that nobody sends on purpose: with nothing where something is usual, and with bad text.
+// TestAppendOddRequests appends commands that nobody sends on purpose: with nil where a value is usual, and with bad text.
 func TestAppendOddRequests(t *testing.T) {
 	list := []*quotav1.Command{
 		nil,
@@ -353,7 +353,7 @@ func TestAppendOddRequests(t *testing.T) {
 	}
 }
 
-// TestAppendOddResponses is the same of results.
+// TestAppendOddResponses is the same for results.
 func TestAppendOddResponses(t *testing.T) {
 	none := []*quotav1.GrantedItem{nil, {}, nil}
 	responses := []*quotav1.ReserveResponse{
@@ -396,7 +396,7 @@ func TestAppendOddResponses(t *testing.T) {
 	appendsAlike(t, &quotav1.BatchResponse{Meta: &quotav1.Meta{Node: bad}})
 }
 
-// durationResults are results whose durations are some of a few, in many orders.
+// durationResults returns results that use a few durations, in many orders.
 func durationResults(few []*durationpb.Duration) *quotav1.BatchResponse {
 	response := &quotav1.BatchResponse{}
 	for i := range 100 {
@@ -422,7 +422,7 @@ func fewDurations() []*durationpb.Duration {
 	return few
 }
 
-// TestSharedDurations: results that have durations together are written as the library writes them, whatever the lengths around.
+// TestSharedDurations: results that share durations are written as the library writes them, whatever the lengths around them.
 func TestSharedDurations(t *testing.T) {
 	shared := fewDurations()
 	shared[6].ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 9, protowire.BytesType), strings.Repeat("x", 200)))
@@ -440,7 +440,7 @@ func TestSharedDurations(t *testing.T) {
 	}
 }
 
-// TestDurationsAreReadOnce: a duration that is the one before is read as the same object, and any other is its own.
+// TestDurationsAreReadOnce: a duration equal to the one before is read as the same object, and any other is its own.
 func TestDurationsAreReadOnce(t *testing.T) {
 	written := durationResults(fewDurations())
 	data, err := proto.Marshal(written)
