@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// response returns the refusal as the provider would say it. Only the message is quotad's.
+// response returns the refusal in the provider's own form. Only the message text is quotad's.
 func (e *RefusalError) response(request *http.Request, dialect signals.Dialect, holder string) *http.Response {
 	closeBody(request)
 	header := http.Header{
@@ -27,7 +27,7 @@ func (e *RefusalError) response(request *http.Request, dialect signals.Dialect, 
 	}
 	content, err := json.Marshal(e.body(dialect, holder, header))
 	if err != nil {
-		content = nil // strings and numbers only, so there is none
+		content = nil // never: only strings and numbers
 	}
 	return &http.Response{
 		Status: "429 Too Many Requests", StatusCode: http.StatusTooManyRequests, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -35,7 +35,7 @@ func (e *RefusalError) response(request *http.Request, dialect signals.Dialect, 
 	}
 }
 
-// body returns the body in a provider's form, and sets the headers that belong to it.
+// body returns the body in the provider's form and sets the headers that belong to it.
 func (e *RefusalError) body(dialect signals.Dialect, holder string, header http.Header) any {
 	type object = map[string]any
 	text := fmt.Sprintf("%s is %s (quotad, holder %s).", e.Quota, e.Reason, holder)

@@ -17,7 +17,8 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// call returns what a request draws on, and the request that is to be sent: with a body that can be read again, if possible.
+// call returns the quotas that a request draws on, and the request to send: if possible, with a body that can be read
+// again.
 func (t *Transport) call(request *http.Request) (*http.Request, Call, error) {
 	s := &t.settings
 	if s.match == nil && len(s.providers) == 0 {
@@ -43,7 +44,7 @@ func (t *Transport) call(request *http.Request) (*http.Request, Call, error) {
 	if len(call.Items) == 0 {
 		return request, call, nil
 	}
-	call.Items = slices.Clone(call.Items) // which may be the matcher's own
+	call.Items = slices.Clone(call.Items) // these may be the matcher's own
 	call.Dialect = s.dialectOf(call, provider)
 	t.appraise(request.Context(), &call)
 	if s.adjust != nil {
@@ -52,11 +53,11 @@ func (t *Transport) call(request *http.Request) (*http.Request, Call, error) {
 	return request, call, nil
 }
 
-// errNothingGoverned says that a Transport was made without anything to govern.
+// errNothingGoverned reports a Transport without providers and without a matcher.
 var errNothingGoverned = errors.New(
 	"quotad: the transport has no provider: pass one such as client.OpenAI() to NewTransport, or use client.Match")
 
-// providerOf returns the provider whose host a request goes to, nil: it goes elsewhere.
+// providerOf returns the provider whose host a request goes to; nil for other hosts.
 func (s *transportSettings) providerOf(request *http.Request) *upstream {
 	for _, p := range s.providers {
 		if p.takes(request) {
@@ -66,7 +67,7 @@ func (s *transportSettings) providerOf(request *http.Request) *upstream {
 	return nil
 }
 
-// dialectOf returns how the answer to a call is read.
+// dialectOf returns the dialect for reading the answer to a call.
 func (s *transportSettings) dialectOf(call Call, p *upstream) signals.Dialect {
 	switch {
 	case s.dialect.Name() != "":
@@ -79,7 +80,8 @@ func (s *transportSettings) dialectOf(call Call, p *upstream) signals.Dialect {
 	return signals.Auto
 }
 
-// warnUngoverned says once that requests pass, where none was governed so far: then the hosts are probably wrong.
+// warnUngoverned warns once about requests that pass without a quota, if none was governed so far: the hosts are
+// probably wrong.
 func (t *Transport) warnUngoverned(request *http.Request) {
 	if t.calls.Load() > 0 {
 		return
@@ -100,7 +102,7 @@ func closeBody(request *http.Request) {
 	}
 }
 
-// repeatable returns the request with GetBody, having read its body if it is not too long.
+// repeatable returns the request with GetBody set. It reads the body for that, unless the body is too long.
 func (t *Transport) repeatable(request *http.Request) (*http.Request, error) {
 	most := t.settings.maxBody
 	if request.Body == nil || request.Body == http.NoBody || request.GetBody != nil || request.ContentLength > most || most == 0 {
@@ -127,18 +129,18 @@ func (t *Transport) repeatable(request *http.Request) (*http.Request, error) {
 	copied.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(start)), nil }
 	copied.Body, _ = copied.GetBody()
 	if request.ContentLength <= 0 {
-		// Its length is known now, and providers refuse some bodies without one.
+		// The length is known now, and some providers refuse a body without one.
 		copied.ContentLength, copied.TransferEncoding = int64(len(start)), nil
 	}
 	return copied, nil
 }
 
-// key names the calls that are like this one.
+// key returns the key under which similar calls are learnt.
 func (t *Transport) key(call *Call) estimate.Key {
 	return estimate.Key{Upstream: call.Prefix, Model: call.Model, Holder: call.holder(t.client)}
 }
 
-// appraise estimates a call of a model by what earlier ones used.
+// appraise estimates the use of a call to a model from earlier calls.
 func (t *Transport) appraise(ctx context.Context, call *Call) {
 	if call.Request == nil || len(call.Parts) == 0 {
 		return
@@ -153,10 +155,12 @@ func (t *Transport) appraise(ctx context.Context, call *Call) {
 	call.appraise(a)
 }
 
-// maxCuts is how often an estimate that no quota ever grants is cut: to what is usable, and then in halves.
+// maxCuts bounds how often to cut an estimate that can never be granted: first to the usable amount, then to half each
+// time.
 const maxCuts = 8
 
-// reserve asks the cluster. An estimate that a quota never grants is cut, since the provider may take the call all the same.
+// reserve asks the cluster. It cuts an estimate that can never be granted, since the provider may accept the call all
+// the same.
 func (t *Transport) reserve(ctx context.Context, call *Call, wait time.Duration) (*Lease, error) {
 	for cuts := 0; ; cuts++ {
 		lease, err := t.client.Reserve(ctx, ReserveRequest{
@@ -169,7 +173,7 @@ func (t *Transport) reserve(ctx context.Context, call *Call, wait time.Duration)
 	}
 }
 
-// shorten cuts the estimate that was refused, and reports whether it did.
+// shorten cuts the refused estimate and reports whether it did.
 func (t *Transport) shorten(ctx context.Context, call *Call, refusal *RefusalError, cuts int) bool {
 	if refusal.Reason != ReasonNeverFits && refusal.Reason != ReasonAboveClamp || refusal.RetryAfter >= 0 {
 		return false
@@ -203,7 +207,7 @@ func (t *Transport) draws(ctx context.Context, named, quota string) bool {
 	return err == nil && slices.ContainsFunc(pool.Members, func(m PoolMember) bool { return m.Quota == quota })
 }
 
-// quotaMemory remembers the default estimates of quotas.
+// quotaMemory caches the default estimates of quotas.
 type quotaMemory struct {
 	mu    sync.Mutex
 	known map[string]quotaFact
@@ -215,13 +219,13 @@ type quotaFact struct {
 }
 
 const (
-	// factLife is how long a default estimate is remembered, maxFacts how many are; factWait bounds how long a call waits to learn one.
+	// factLife is how long a default estimate is cached, maxFacts how many are; factWait bounds how long a call waits for one.
 	factLife = 10 * time.Minute
 	maxFacts = 1_000
 	factWait = time.Second
 )
 
-// estimate returns a quota's default estimate; 0: it has none, or it could not be read.
+// estimate returns a quota's default estimate; 0 if it has none or it could not be read.
 func (m *quotaMemory) estimate(ctx context.Context, c *Client, name string) int64 {
 	m.mu.Lock()
 	fact, ok := m.known[name]
@@ -235,7 +239,7 @@ func (m *quotaMemory) estimate(ctx context.Context, c *Client, name string) int6
 	if err != nil {
 		return 0
 	}
-	// 1 is what a quota has that names none.
+	// A quota without a default estimate reports 1.
 	if fact = (quotaFact{quota.DefaultEstimate, time.Now().Add(factLife)}); fact.estimate <= 1 {
 		fact.estimate = 0
 	}
@@ -248,7 +252,7 @@ func (m *quotaMemory) estimate(ctx context.Context, c *Client, name string) int6
 	return fact.estimate
 }
 
-// refusedWith learns from the body of a refusal.
+// refusedWith learns from the body of a refused call.
 func (g *governed) refusedWith(body []byte) {
 	g.unused = true
 	if g.call.Request == nil {
@@ -259,7 +263,7 @@ func (g *governed) refusedWith(body []byte) {
 	}
 }
 
-// brokeOff tells the cluster of a limit that ended an answer in its middle. Its status was good, so only the error itself says so.
+// brokeOff reports a limit that cut an answer off in its middle. The status was a success, so only the error in the body shows it.
 func (g *governed) brokeOff(said usage.Said) {
 	if said.Failure == nil || g.unused {
 		return
@@ -282,11 +286,11 @@ func (g *governed) brokeOff(said usage.Said) {
 	}
 }
 
-// statusOverloaded is the status with which Anthropic says that it has too much to do.
+// statusOverloaded is Anthropic's status for an overloaded provider.
 const statusOverloaded = 529
 
-// measured adds to used what the answer of a model says was used, by quota, and learns from it. Of an answer that was not read to its
-// end more may have been used than it said, so nothing goes back.
+// measured adds to used, by quota, the use that a model's answer states, and learns from it. An answer that was not read to its end may
+// have used more than it stated, so nothing returns.
 func (g *governed) measured(said usage.Said, whole bool, used map[string]int64) {
 	call := &g.call
 	if whole && said.Known() && call.Request != nil && !g.unused {
@@ -315,7 +319,7 @@ func (g *governed) measured(said usage.Said, whole bool, used map[string]int64) 
 	}
 }
 
-// learn remembers what a call used.
+// learn records what a call used.
 func (g *governed) learn(said usage.Said) {
 	l, call := g.transport.settings.learner, &g.call
 	input := said.Input
@@ -337,8 +341,8 @@ func (g *governed) learn(said usage.Said) {
 	}
 }
 
-// said returns the amount of a part by what the answer said, if it said so. burndown is what a token of the output counts where the
-// provider counts input and output as one.
+// said returns the amount of a part that the answer states, if it does. burndown is the weight of an output token where the provider
+// counts input and output together.
 func (p Part) said(s usage.Said, burndown int64) (n int64, known bool) {
 	switch p {
 	case PartTokens, PartCharged:
@@ -354,7 +358,7 @@ func (p Part) said(s usage.Said, burndown int64) (n int64, known bool) {
 	return s.Input.N, s.Input.Known
 }
 
-// floor returns the least amount of a part by what passed of the answer.
+// floor returns the least amount of a part, from the portion of the answer that passed.
 func (p Part) floor(s usage.Said, burndown int64) int64 {
 	switch p {
 	case PartTokens, PartCharged:

@@ -16,19 +16,19 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// The three ways an attempt can end.
+// outcome is how an attempt ended.
 type outcome int
 
 const (
-	// answered: the cluster decided, for good; the error, if any, is its answer.
+	// answered: the cluster made a final decision; the error, if any, is its answer.
 	answered outcome = 1
-	// notAccepted: this attempt certainly had no effect.
+	// notAccepted: the attempt certainly had no effect.
 	notAccepted outcome = 2
-	// unknown: it may have had one.
+	// unknown: the attempt may have had an effect.
 	unknown outcome = 3
 )
 
-// classify tells how an attempt that ended with err ended, and returns the error as one of this package's types.
+// classify returns the outcome of an attempt that ended with err, and the error as one of this package's types.
 func classify(err error) (outcome, error) {
 	if err == nil {
 		return answered, nil
@@ -42,21 +42,21 @@ func classify(err error) (outcome, error) {
 	}
 	if errors.Is(err, proto.Error) {
 		if failed.Code() == connect.CodeInternal {
-			// It could not be encoded: it was not sent, and never can be.
+			// The request could not be encoded: it was not sent, and never can be.
 			return answered, &RequestError{Reason: ReasonInvalid, Message: failed.Message(), Hint: "check that all names are UTF-8", local: true}
 		}
-		// There was an answer, which cannot be read.
+		// An answer arrived but cannot be decoded.
 		return unknown, &UnknownOutcomeError{Err: err}
 	}
 	switch failed.Code() {
 	case connect.CodeInvalidArgument, connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound:
-		// A proxy, or a server that is not quotad: it did not carry anything out, and will not.
+		// A proxy or another server answered, not quotad: it carried nothing out, and never will.
 		return answered, &RequestError{
 			Reason: ReasonInvalid, Message: failed.Message(), Hint: "check that this is the API address of a quotad node",
 			door: true,
 		}
 	default:
-		// What is left may come from anywhere on the way, before or after the request was carried out.
+		// Other codes may come from anything on the path, before or after the request was carried out.
 	}
 	var dial *net.OpError
 	if errors.As(err, &dial) && dial.Op == "dial" {
@@ -65,26 +65,29 @@ func classify(err error) (outcome, error) {
 	return unknown, &UnknownOutcomeError{Err: err}
 }
 
-// noRoom tells whether the leader's disk or memory is full: it stays so for long, and nobody else will take the command.
+// noRoom reports whether the leader's disk or memory is full. That lasts, and no other node accepts the command
+// meanwhile.
 func noRoom(err error) bool {
 	return errors.Is(err, ReasonDiskFull) || errors.Is(err, ReasonMemoryFull)
 }
 
-// classifyInfo does the same for an error that carries quotad's own detail.
+// classifyInfo is classify for an error with quotad's own detail.
 func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 	reason := Reason(info.GetReason())
 	switch reason {
 	case ReasonNoLeader, ReasonOverloaded, ReasonTooManyInFlight, ReasonDiskFull, ReasonMemoryFull:
 		return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message), leader: info.GetLeaderAddress()}
 	case ReasonStopping, ReasonCanceled:
-		// Both are said of what never began, with a mark, and of what may go on, without.
+		// Nodes report both for requests that never began, with NotAccepted set, and for requests that may still run,
+		// without it.
 		if info.GetNotAccepted() {
 			return notAccepted, &NotAcceptedError{Reason: reason, Err: errors.New(message)}
 		}
 		return unknown, &UnknownOutcomeError{Reason: reason, Err: errors.New(message)}
 	case ReasonCallerBudget, ReasonBudgetFull:
-		// Of calls, and of stored results, which acknowledgements free, there may be some again at once. A session's number
-		// keeps any other such answer, and a session that cannot be opened now cannot be in a moment.
+		// Budgets of calls, and of stored results, which acknowledgements free, may have room again at once. Any other
+		// such answer is stored under the request's session number, and a failed OpenSession would fail again if
+		// repeated now.
 		refused := &NotAcceptedError{Reason: reason, Err: errors.New(message)}
 		if info.GetNotAccepted() || info.GetBudget() == resultBudget {
 			return notAccepted, refused
@@ -101,8 +104,8 @@ func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 	}
 }
 
-// withoutPlace cuts off a command's place in its Batch, which begins the names of its fields: which commands travel together is the
-// client's own choice, and nothing that its caller knows.
+// withoutPlace removes a command's index in its Batch, which precedes its field names. The client chooses which commands travel
+// together; the caller does not know the index.
 func withoutPlace(text string) string {
 	rest, ok := strings.CutPrefix(text, "commands[")
 	if !ok {
@@ -117,7 +120,7 @@ func withoutPlace(text string) string {
 // resultBudget is the name of the budget of stored results.
 const resultBudget = "result_bytes"
 
-// errorInfo returns an error's detail, nil where it has none.
+// errorInfo returns an error's detail; nil if it has none.
 func errorInfo(err *connect.Error) *quotav1.ErrorInfo {
 	for _, detail := range err.Details() {
 		if value, valueErr := detail.Value(); valueErr == nil {
@@ -129,7 +132,7 @@ func errorInfo(err *connect.Error) *quotav1.ErrorInfo {
 	return nil
 }
 
-// sender sends one attempt to one node.
+// sender makes one attempt at one node.
 type sender[T any] func(ctx context.Context, to *node) (T, error)
 
 // attempt is one try at one node, and how it ended.
@@ -141,20 +144,19 @@ type attempt[T any] struct {
 	sent, received time.Time
 }
 
-// patience says when to ask the next node as well.
+// patience is when to ask the next node as well.
 type patience struct {
-	// leader is how long the known leader is waited for before anybody else is asked.
+	// leader is how long to wait for the known leader before asking other nodes.
 	leader time.Duration
-	// others is the time between further nodes.
+	// others is the interval between further nodes.
 	others time.Duration
-	// each is the longest that one attempt may take.
+	// each bounds one attempt.
 	each time.Duration
 }
 
-// race asks the known leader first, others after a while, and follows every hint to a leader at once, until one of
-// them answers. No node is asked twice, so that two nodes that each point at the other end in an error; but where a hinted leader
-// cannot be reached from here, as through a tunnel or a load balancer, the node that hinted at it is asked again, to forward.
-// doubt says that an attempt besides the one returned may have had an effect.
+// race asks the known leader first, other nodes after a while, and each hinted leader at once, until one answers. It asks no node
+// twice, so two nodes that point at each other end in an error. Exception: if a hinted leader is unreachable, as through a tunnel or a
+// load balancer, race asks the hinting node to forward. doubt: another attempt than the returned one may have had an effect.
 func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (last attempt[T], doubt bool) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -181,7 +183,7 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 				c.nodes.lead(a.node)
 			}
 			if a.outcome == answered || errors.Is(a.err, ReasonOverloaded) || noRoom(a.err) || errors.Is(a.err, ReasonCallerBudget) {
-				// A leader that takes nothing more is the leader all the same: nobody else will take it.
+				// A leader without room is still the leader: no other node accepts the command.
 				return a, doubt || r.running > 0
 			}
 			doubt = doubt || a.outcome == unknown
@@ -206,7 +208,7 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 	return last, doubt
 }
 
-// racing is one race.
+// racing is the state of one race.
 type racing[T any] struct {
 	ctx      context.Context
 	client   *Client
@@ -215,7 +217,7 @@ type racing[T any] struct {
 	results  chan attempt[T]
 	running  int
 	asked    map[*node]bool
-	// hints has the nodes that hinted at a leader, by that leader.
+	// hints has the hinting node of each hinted leader.
 	hints map[*node]*node
 }
 
@@ -228,8 +230,8 @@ func (r *racing[T]) ask(n *node) {
 	r.client.tasks.Go(func() { r.results <- try(r.ctx, n, r.patience.each, r.send) })
 }
 
-// follow asks the leader at which a failed attempt hints, and reports whether it did. Where that one cannot be reached, the node
-// that hinted at it forwards.
+// follow asks the leader that a failed attempt hints at, and reports whether it did. If that leader cannot be reached, it asks the
+// hinting node to forward.
 func (r *racing[T]) follow(a attempt[T]) bool {
 	if by := r.hints[a.node]; by != nil && !a.node.reachable() {
 		r.ask(by)
@@ -251,7 +253,7 @@ func (r *racing[T]) follow(a attempt[T]) bool {
 	return true
 }
 
-// forward asks those to forward who hinted at a leader that has not answered so far.
+// forward asks the nodes that hinted at a still unreachable leader to forward the request.
 func (r *racing[T]) forward() {
 	for hinted, by := range r.hints {
 		if !hinted.reachable() {
@@ -264,7 +266,7 @@ func (r *racing[T]) forward() {
 func try[T any](ctx context.Context, n *node, limit time.Duration, send sender[T]) attempt[T] {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	// Without a connection nothing was sent. What carries no httptrace does not say.
+	// Without a connection nothing was sent. A transport without httptrace calls neither hook.
 	var told, connected atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GetConn: func(string) { told.Store(true) }, GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
@@ -289,7 +291,7 @@ func try[T any](ctx context.Context, n *node, limit time.Duration, send sender[T
 	return a
 }
 
-// spoke reports whether an error is a node's own word.
+// spoke reports whether an error came from a quotad node itself.
 func spoke(err error) bool {
 	failed, ok := errors.AsType[*connect.Error](err)
 	return ok && errorInfo(failed) != nil

@@ -82,7 +82,7 @@ func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
 	}
 }
 
-// TestRequestError_NamesNoPlaceInABatch: which commands travel together is the client's choice.
+// TestRequestError_NamesNoPlaceInABatch: the client chooses which commands travel together.
 func TestRequestError_NamesNoPlaceInABatch(t *testing.T) {
 	for given, want := range map[string]string{
 		"commands[5].items[0].amount": "items[0].amount", "commands[17].items is empty": "items is empty", "items[0].amount": "items[0].amount",

@@ -7,43 +7,43 @@ import (
 	"github.com/quotad/quotad/client/pacing"
 )
 
-// batch is an amount, counted in units of a limiter, that was consumed ahead and is spent here.
+// batch is an amount, in units of a limiter, that was consumed ahead and is spent locally.
 type batch struct {
-	// generation tells takes from this batch from those of others.
+	// generation distinguishes takes of this batch from those of other batches.
 	generation uint64
 	op         *Operation
 	size       int64
-	// accounted is how much of what was spent is counted as demand already.
+	// accounted is the part of the spent units that is already recorded as demand.
 	accounted int64
-	// until is the last take, in nanoseconds since the store's base.
+	// until is the time of the last take, in nanoseconds since the store's base.
 	until int64
-	// anticipated: the next batch was thought of.
+	// anticipated: fetching the next batch was already considered.
 	anticipated bool
 	timer       *time.Timer
-	// keeps is how many takes need its lease, over says that nothing is taken of it any more, settling that what is left is on its way back.
+	// keeps counts the takes that need its lease. over: nothing more is taken. settling: the rest is being returned.
 	keeps          int
 	over, settling bool
 }
 
-// keepLocked keeps the lease of the batch for one more take.
+// keepLocked keeps the batch's lease alive for one more take.
 func (b *batch) keepLocked(l *Limiter) {
 	if b.keeps++; b.keeps == 1 {
 		l.client.keeper.keep(b.op.lease, nil)
 	}
 }
 
-// store holds the batch that is being spent. A take is one atomic addition and reads the clock once; everything else
-// happens under the limiter's lock.
+// store holds the batch being spent. A take is one atomic addition and reads the clock once; everything else holds the
+// limiter's lock.
 //
-// The word is generation<<48 | (zero + units left). A take subtracts what it wants without looking first, which two
-// goroutines can do without waiting for each other. One that drives the word below zero has failed and undoes it, but
-// only under the lock and if the generation is still its own: so nothing is ever added behind the back of whoever swaps
-// the word against an empty one, and what that yields was taken by nobody.
+// The word is generation<<48 | (zero + units left). A take subtracts its units without a check first, so that
+// concurrent takes need not wait for each other. A take that drives the word below zero has failed and undoes the
+// subtraction, but only under the lock and if the generation is unchanged. So nothing is added behind a goroutine that
+// swaps in an empty word, and the units in the old word were taken by nobody.
 type store struct {
 	base time.Time
-	// deadline, low and looked are read by every take and seldom written: nanoseconds since base until which units may
-	// be taken, the number of units left at which to think of the next batch, and when the wall clock was last looked
-	// at.
+	// Every take reads these; writes are rare. deadline is until when units may be taken, looked when the wall clock
+	// was last read, both in nanoseconds since base. low is the number of units left at which to consider the next
+	// batch.
 	deadline, low, looked atomic.Int64
 
 	_    [64]byte
@@ -55,11 +55,11 @@ const (
 	generationShift = 48
 	unitsMask       = 1<<generationShift - 1
 	zeroUnits       = 1 << (generationShift - 1)
-	// mostUnits bounds one take and one batch, so that no number of takes that fail at once can reach into the
+	// mostUnits bounds one take and one batch, so that any number of concurrent failed takes cannot borrow from the
 	// generation.
 	mostUnits = pacing.MostUnits
-	// lookEvery is how often a take looks at the wall clock: the monotonic one stands still while a machine sleeps. To look
-	// each time would double what a take costs.
+	// lookEvery is how often a take reads the wall clock: the monotonic one stops while a machine sleeps. Reading it
+	// each time would double the cost of a take.
 	lookEvery = int64(10 * time.Millisecond)
 )
 
@@ -71,25 +71,25 @@ func unitsOf(word uint64) int64 { return int64(word&unitsMask) - zeroUnits }
 
 func (s *store) now() int64 { return int64(s.elapsed()) }
 
-// elapsed is the time since base, by the monotonic clock.
+// elapsed is the monotonic time since base.
 func (s *store) elapsed() time.Duration { return time.Since(s.base) }
 
-// fill makes units of a generation available until a moment.
+// fill makes units of a generation available until a deadline.
 func (s *store) fill(generation uint64, units, until int64) {
 	s.low.Store(pacing.RefillAt(units))
 	s.word.Store(packed(generation, units))
 	s.deadline.Store(until)
 }
 
-// empty takes everything away and returns what was left. What it leaves has a generation that is no batch's. The order
-// matters: once a later deadline can be read, nothing of this batch may be there.
+// empty removes all units and returns how many were left. The generation that it leaves belongs to no batch. Order
+// matters: no unit of this batch may be left once a later deadline is readable.
 func (s *store) empty(generation uint64) int64 {
 	left := unitsOf(s.word.Swap(packed(generation+1, 0)))
 	s.deadline.Store(0)
 	return max(0, left)
 }
 
-// takeExactly takes n units if they are there. It is called under the lock.
+// takeExactly takes n units if there are that many. The caller holds the lock.
 func (s *store) takeExactly(n int64) bool {
 	for {
 		word := s.word.Load()
@@ -102,5 +102,5 @@ func (s *store) takeExactly(n int64) bool {
 	}
 }
 
-// left returns how many units are there.
+// left returns the number of units left.
 func (s *store) left() int64 { return max(0, unitsOf(s.word.Load())) }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// atHand returns a limiter with a batch that lasts for the whole benchmark.
+// atHand returns a limiter whose batch lasts for the whole benchmark.
 func atHand() *Limiter {
 	c, err := New([]string{"127.0.0.1:1"})
 	if err != nil {

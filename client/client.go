@@ -15,8 +15,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Client is a holder's connection to a cluster. It is safe for concurrent use; a process needs one for each holder that
-// it speaks for.
+// Client is a holder's connection to a cluster. It is safe for concurrent use; a process needs one Client for each
+// holder name it uses.
 type Client struct {
 	settings
 	nodes    *nodes
@@ -26,13 +26,13 @@ type Client struct {
 	closures *closures
 	counters counters
 
-	// ctx ends when the client stops for good.
+	// ctx ends when the client is closed.
 	ctx    context.Context
 	cancel context.CancelFunc
-	// tasks are all goroutines of the client; calls are the calls in progress, which may start tasks.
+	// tasks counts all goroutines of the client, calls the calls in progress, which may start tasks.
 	tasks sync.WaitGroup
 
-	// away is why the cluster did not answer the last time; nil: it did.
+	// away is why the cluster did not answer the last request; nil: it did.
 	away atomic.Pointer[absence]
 
 	mu       sync.Mutex
@@ -42,8 +42,8 @@ type Client struct {
 	over     chan struct{}
 }
 
-// New returns a client of the cluster whose nodes' API addresses (host:port, or URLs) are given; one that answers is
-// enough to find the leader. It does not touch the network: the first request does.
+// New returns a client of the cluster with nodes at these API addresses (host:port, or URLs). One node that answers is
+// enough to find the leader. New makes no connection: the first request does.
 func New(addresses []string, options ...Option) (*Client, error) {
 	s := defaults()
 	for _, option := range options {
@@ -53,7 +53,7 @@ func New(addresses []string, options ...Option) (*Client, error) {
 	}
 	if s.http == nil {
 		s.own = newReacher()
-		// A node never redirects; whatever does is not one.
+		// A quotad node never redirects; a server that does is not one.
 		s.http = &http.Client{Transport: s.own, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
 	known, err := newNodes(addresses, s.http, s.token)
@@ -67,12 +67,11 @@ func New(addresses []string, options ...Option) (*Client, error) {
 	return c, nil
 }
 
-// Holder returns the name under which the client asks.
+// Holder returns the client's holder name.
 func (c *Client) Holder() string { return c.holder }
 
-// Close gives back what limiters hold and did not spend, closes the sessions and ends all goroutines, within the close
-// timeout. Leases that callers hold are left alone: they end when released or at their deadlines. Calls in progress
-// end with ErrClosed.
+// Close returns the unspent amounts of limiters, closes the sessions and ends all goroutines, within the close timeout.
+// Leases that callers hold stay: they end by Release or at their deadlines. Calls in progress fail with ErrClosed.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -81,7 +80,7 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	// A limiter that its owner closes meanwhile leaves the map.
+	// Closing a limiter meanwhile removes it from the map.
 	limiters := maps.Clone(c.limiters)
 	c.mu.Unlock()
 	defer close(c.over)
@@ -104,7 +103,7 @@ func (c *Client) Close() error {
 	return err
 }
 
-// flush waits until nothing is queued or on its way.
+// flush waits until no command is queued or in flight.
 func (c *Client) flush(ctx context.Context) error {
 	look := time.NewTicker(5 * time.Millisecond)
 	defer look.Stop()
@@ -129,8 +128,8 @@ func (c *Client) closeSessions(ctx context.Context) {
 	}
 }
 
-// begin lets a call in, unless the client is closed. The call ends with the returned function, and its context by its
-// own deadline, after the call timeout and extra where it has none, or with the client.
+// begin admits a call, unless the client is closed. The returned function ends the call. The context ends at its own
+// deadline, or without one after the call timeout plus extra, and when the client closes.
 func (c *Client) begin(ctx context.Context, extra time.Duration) (context.Context, func(), error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,12 +153,12 @@ func (c *Client) begin(ctx context.Context, extra time.Duration) (context.Contex
 	return bounded, func() { cancelBounded(); release() }, nil
 }
 
-// prompt is how long nodes are waited for in calls that are answered at once.
+// prompt returns how long to wait for nodes in calls that they answer at once.
 func (c *Client) prompt() patience {
 	return patience{leader: 250 * time.Millisecond, others: 50 * time.Millisecond, each: c.attemptTimeout}
 }
 
-// openSession opens a session. Should its answer get lost, the session expires unused.
+// openSession opens a session. If the answer is lost, the session expires unused.
 func (c *Client) openSession(ctx context.Context) (uint64, error) {
 	a, _ := race(ctx, c, c.prompt(), func(ctx context.Context, to *node) (*quotav1.OpenSessionResponse, error) {
 		return to.api.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: c.holder})
@@ -171,13 +170,13 @@ func (c *Client) openSession(ctx context.Context) (uint64, error) {
 	return a.value.GetSession(), nil
 }
 
-// absence is since when the cluster is away, and the last reason.
+// absence is when the cluster went away, and the latest reason.
 type absence struct {
 	since time.Time
 	err   error
 }
 
-// note remembers whether the cluster answered.
+// note records whether the cluster answered.
 func (c *Client) note(err error) {
 	if err == nil {
 		if c.away.Swap(nil) != nil {
@@ -194,7 +193,7 @@ func (c *Client) note(err error) {
 	}
 }
 
-// absent says that the cluster is away: nobody answers, or those who do say why.
+// absent returns the error for an absent cluster: the nodes' reason, or that no node answers.
 func (c *Client) absent(err error) error {
 	if reasonIn(err) != 0 {
 		return joined(ErrClusterAway, err)
@@ -203,7 +202,7 @@ func (c *Client) absent(err error) error {
 	return away
 }
 
-// trouble returns why the cluster is away; nil: it is there, as far as the client knows.
+// trouble returns why the cluster is away; nil if it answers, as far as the client knows.
 func (c *Client) trouble() error {
 	if away := c.away.Load(); away != nil {
 		return away.err
@@ -211,7 +210,7 @@ func (c *Client) trouble() error {
 	return nil
 }
 
-// Away returns for how long the cluster has been away; 0: it is there, as far as the client knows.
+// Away returns for how long the cluster has been away; 0 if it answers, as far as the client knows.
 func (c *Client) Away() time.Duration {
 	if away := c.away.Load(); away != nil {
 		return time.Since(away.since)
@@ -219,8 +218,8 @@ func (c *Client) Away() time.Duration {
 	return 0
 }
 
-// probe notes whether the cluster answers at all, for a caller that waits for something else. What it reads does not
-// matter.
+// probe records whether the cluster answers at all, for a caller that waits for another answer. The content of the
+// answer is ignored.
 func (c *Client) probe(ctx context.Context) {
 	a, _ := race(ctx, c, c.prompt(), func(ctx context.Context, to *node) (*quotav1.CheckFenceResponse, error) {
 		return to.api.CheckFence(ctx, &quotav1.CheckFenceRequest{Lease: 1, Fence: 1})
@@ -233,24 +232,24 @@ func (c *Client) probe(ctx context.Context) {
 	}
 }
 
-// counters count what happened since the client was made.
+// counters count events since the client was made.
 type counters struct {
 	batches, commands, retries, redirects, unknown, sessions, returned atomic.Uint64
 }
 
 // Stats are a client's counters since it was made.
 type Stats struct {
-	// Batches is how many batches were sent, Commands how many requests travelled in them, repeats included.
+	// Batches: batches sent. Commands: requests sent in them, repeats included.
 	Batches, Commands uint64
-	// Retries is how often a batch had to be sent again, in part or whole.
+	// Retries: batches sent again, in part or whole.
 	Retries uint64
-	// Redirects is how often a node pointed at another one as the leader.
+	// Redirects: hints of a node that another one is the leader.
 	Redirects uint64
-	// UnknownOutcomes is how many requests ended without a known outcome.
+	// UnknownOutcomes: requests that ended without a known outcome.
 	UnknownOutcomes uint64
-	// Sessions is how many sessions were opened.
+	// Sessions: sessions opened.
 	Sessions uint64
-	// Returned is how many leases were given back because their caller had left before they were granted.
+	// Returned: leases released because the caller had left before the grant.
 	Returned uint64
 }
 

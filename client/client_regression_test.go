@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
 
-// Regression: a string that the wire cannot carry was sent again for ever, and with it the batch that it travelled in.
+// Regression: a string that cannot be encoded was retried indefinitely, and with it its whole batch.
 func TestAStringThatIsNotUTF8StopsNobodyElse(t *testing.T) {
 	const bad = "t/\xff"
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
@@ -36,7 +36,7 @@ func TestAStringThatIsNotUTF8StopsNobodyElse(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		// What nobody waits for is not looked at before: the batch that it spoils is halved.
+		// Commands without a waiting caller are not checked first: the batch that one spoils is halved.
 		for range maxPipelines {
 			c.send(time.Hour, (&Operation{lease: lease, number: 1}).settlement(Settlement{Actual: one(bad, 1)}))
 			synctest.Wait()
@@ -47,7 +47,7 @@ func TestAStringThatIsNotUTF8StopsNobodyElse(t *testing.T) {
 	})
 }
 
-// refusing is a door before the nodes: it refuses the next so many requests.
+// refusing is a proxy in front of the nodes: it refuses the next requests, next of them.
 type refusing struct {
 	*fakequota.Cluster
 	next *atomic.Int64
@@ -62,8 +62,8 @@ func (r refusing) Do(request *http.Request) (*http.Response, error) {
 	return r.Cluster.Do(request)
 }
 
-// Regression: a Reserve that may have been granted, and then met a proxy without a backend or a token that was rotated,
-// was said to have had no effect.
+// Regression: a Reserve that may have been granted was reported as without effect, once a retry met a proxy without a
+// backend or a rotated token.
 func TestARefusalAtTheDoorDoesNotEndADoubt(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestARefusalAtTheDoorDoesNotEndADoubt(t *testing.T) {
 				time.AfterFunc(5*time.Second, func() { cluster.Break(0, fakequota.Healthy) })
 			}
 			if waits {
-				// It stands in the queue when its probe and its next long poll meet the door.
+				// Reserve waits in the queue when the proxy refuses its probe and its next long poll.
 				cluster.Set("t/core", fakequota.Quota{Usable: 10})
 				request.Wait = time.Minute
 				time.AfterFunc(9*time.Second, refuse)
@@ -98,7 +98,7 @@ func TestARefusalAtTheDoorDoesNotEndADoubt(t *testing.T) {
 	}
 }
 
-// Regression: a Release of some of a lease whose answer and session were lost was carried out twice.
+// Regression: a partial Release was carried out twice after its answer and session were lost.
 func TestAPartialReleaseIsCarriedOutOnce(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 10), TTL: time.Hour})
@@ -116,7 +116,7 @@ func TestAPartialReleaseIsCarriedOutOnce(t *testing.T) {
 	})
 }
 
-// TestExpiredSession_RepeatsWhatIsSafeToRepeat: a Renew whose answer and session were lost is carried out under a new session's number.
+// TestExpiredSession_RepeatsWhatIsSafeToRepeat: a Renew whose answer and session were lost is repeated under a new session.
 func TestExpiredSession_RepeatsWhatIsSafeToRepeat(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 10), TTL: time.Hour})
@@ -133,8 +133,8 @@ func TestExpiredSession_RepeatsWhatIsSafeToRepeat(t *testing.T) {
 	})
 }
 
-// Regression: after a Consume of unknown outcome the cluster was told for ever that an operation was not finished, and
-// kept the records of all those after it.
+// Regression: after a Consume of unknown outcome the client reported its operation as unfinished indefinitely, so the
+// cluster kept the records of all later operations.
 func TestAnUnknownConsumeDoesNotHoldUpTheOperationsAfterIt(t *testing.T) {
 	for name, fault := range map[string]fakequota.Fault{"not carried out": fakequota.Silent, "carried out": fakequota.Mute} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {

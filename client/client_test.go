@@ -124,7 +124,7 @@ func TestAnAnswerThatGotLostIsAskedForAgainUnderTheSameNumber(t *testing.T) {
 	})
 }
 
-// TestSession_AcknowledgesNoRequestInFlight: a request whose answer got lost is still asked for when a later one has come and gone.
+// TestSession_AcknowledgesNoRequestInFlight: a request whose answer was lost is still repeated after later requests have completed.
 func TestSession_AcknowledgesNoRequestInFlight(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.AfterBatch(0, func() { cluster.Break(0, fakequota.Mute) })
@@ -138,7 +138,7 @@ func TestSession_AcknowledgesNoRequestInFlight(t *testing.T) {
 			t.Fatal("the first request was not carried out")
 		}
 		cluster.Break(0, fakequota.Healthy)
-		for range 3 { // each acknowledges what is done with
+		for range 3 { // each acknowledges the finished ones
 			if _, err := c.Reserve(within(t, 30*time.Second), ReserveRequest{Items: one("t/core", 1)}); err != nil {
 				t.Fatal(err)
 			}
@@ -257,8 +257,8 @@ func TestExpiredSessions(t *testing.T) {
 	})
 }
 
-// TestBudgets_AreToldAtOnce: a caller that has its part hears of it at once, by name, and not that the cluster is away; what it
-// has it can give back.
+// TestBudgets_AreToldAtOnce: a caller whose budget is full receives that error at once, by name, and not that the cluster is away. It
+// can still release its lease.
 func TestBudgets_AreToldAtOnce(t *testing.T) {
 	t.Run("no session", func(t *testing.T) {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
@@ -295,8 +295,8 @@ func TestBudgets_AreToldAtOnce(t *testing.T) {
 	})
 }
 
-// TestAFullDisk: a caller hears at once that nothing new is granted, but not while an earlier attempt may have been
-// carried out: what it got would be nobody's.
+// TestAFullDisk: a caller learns at once that no new lease is granted, unless an earlier attempt may have been carried
+// out: nobody would hold its lease.
 func TestAFullDisk(t *testing.T) {
 	t.Run("without doubt", func(t *testing.T) {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
@@ -397,7 +397,7 @@ func TestWhatACallerThatLeftGetsGoesBack(t *testing.T) {
 	}
 }
 
-// Regression: callers of a limiter whose store was gone hung for ever, and their requests piled up.
+// Regression: callers of a limiter whose cluster was gone hung indefinitely, and their requests accumulated.
 func TestClusterGoneEveryCallReturnsWithinItsOwnDeadline(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 10), TTL: time.Hour, Consume: true})
@@ -516,7 +516,7 @@ func TestNewRefusesBadSettings(t *testing.T) {
 	}
 }
 
-// TestASecondPipelineIsAsLargeAsTheFirst: with one command on its way the next one goes at once; beside many, few wait for them.
+// TestASecondPipelineIsAsLargeAsTheFirst: with one command in flight the next leaves at once; with many in flight, a few wait for them.
 func TestASecondPipelineIsAsLargeAsTheFirst(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		var wg sync.WaitGroup
@@ -541,7 +541,7 @@ func TestASecondPipelineIsAsLargeAsTheFirst(t *testing.T) {
 		first := hold
 		hold = make(chan struct{})
 		cluster.AfterBatch(0, func() { <-hold })
-		close(first) // both pipelines come back; one of them takes all
+		close(first) // both pipelines return; one takes all commands
 		synctest.Wait()
 		reserve(3)
 		if sizes := cluster.BatchSizes(); len(sizes) != 3 || sizes[2] != 100 {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Regression: Close walked the map that a limiter's own Close deletes from, which ends the process.
+// Regression: Close iterated over the map that a limiter's own Close deletes from, which crashes the process.
 func TestAClientAndItsLimitersMayBeClosedAtTheSameTime(t *testing.T) {
 	for range 20 {
 		c := connected(t, full())
@@ -27,7 +27,7 @@ func TestAClientAndItsLimitersMayBeClosedAtTheSameTime(t *testing.T) {
 	}
 }
 
-// Regression: a body that was closed while the client was started goroutines behind the back of Close, or panicked.
+// Regression: a body closed during Client.Close started goroutines that Close did not wait for, or panicked.
 func TestABodyMayBeClosedWhileTheClientIs(t *testing.T) {
 	for range 20 {
 		c := connected(t, full())
@@ -53,7 +53,7 @@ func TestABodyMayBeClosedWhileTheClientIs(t *testing.T) {
 	}
 }
 
-// What a batch still had when its client was closed is counted, though nobody can be told.
+// Units that a batch still had when its client was closed are counted as forfeited, though no node can be asked.
 func TestAfterCloseWhatCannotGoBackIsForfeited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := connected(t, full(), WithCloseTimeout(time.Second))

@@ -6,13 +6,12 @@ import (
 	"time"
 )
 
-// What a lease holds of a window ends with the window, while the lease lives on (docs/consistency.md, 6). The holder is
-// told, so that it takes a new lease before it needs what is gone: by the time that the grant named, by each renewal, and by
-// the cluster's answer to a Consume.
+// Amounts of a window that a lease holds end with the window, while the lease lives on (docs/consistency.md, 6). The
+// holder learns of it from the time in the grant, from each renewal, and from the answer to a Consume. So it can take a
+// new lease before it needs the amount.
 
-// ItemClosed returns a channel that is closed when something that the lease held is void, because its window has closed,
-// or when the lease has ended. A Consume without items fails from then on with [ReasonItemClosed]; reserve again, or name the items
-// that are left.
+// ItemClosed returns a channel that is closed once an item of the lease is void because its window has closed, or the lease has ended.
+// From then on a Consume without items fails with [ReasonItemClosed]; reserve again, or name the remaining items.
 func (l *Lease) ItemClosed() <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -25,7 +24,7 @@ func (l *Lease) ItemClosed() <-chan struct{} {
 	return l.itemClosed
 }
 
-// ClosedItems returns the quotas of which the lease held something that is void now, because its window has closed.
+// ClosedItems returns the quotas whose items of the lease are void because their windows have closed.
 func (l *Lease) ClosedItems() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -33,13 +32,13 @@ func (l *Lease) ClosedItems() []string {
 	return slices.Clone(l.closed)
 }
 
-// itemEnd is when an item ends that does not last as long as its lease.
+// itemEnd is the end of an item that ends before its lease.
 type itemEnd struct {
 	quota string
 	at    moment
 }
 
-// closeItems notes that items have closed. What the first operation consumed is held no more.
+// closeItems records that items have closed. Amounts that the first operation consumed are no longer held.
 func (l *Lease) closeItems(quotas ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -63,7 +62,7 @@ func (l *Lease) tellClosedLocked() {
 	}
 }
 
-// closedByTimeLocked notes the items whose time is up.
+// closedByTimeLocked records the items whose end has passed.
 func (l *Lease) closedByTimeLocked() {
 	now := time.Now()
 	for _, end := range l.itemEnds {
@@ -73,7 +72,7 @@ func (l *Lease) closedByTimeLocked() {
 	}
 }
 
-// nextItemEndLocked returns in how long the next item ends, as far as the grant said.
+// nextItemEndLocked returns the time until the next item ends, among the ends that the grant named.
 func (l *Lease) nextItemEndLocked() (next time.Duration, ok bool) {
 	now := time.Now()
 	for _, end := range l.itemEnds {
@@ -84,7 +83,7 @@ func (l *Lease) nextItemEndLocked() (next time.Duration, ok bool) {
 	return min(max(next, time.Millisecond), longestNap), ok
 }
 
-// itemsEnd looks whether an item's time is up, and looks again later where it is not.
+// itemsEnd checks whether an item has ended, and reschedules itself if none has.
 func (l *Lease) itemsEnd() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +96,7 @@ func (l *Lease) itemsEnd() {
 	}
 }
 
-// closedItemOf returns the quota of which the cluster says that its item has closed.
+// closedItemOf returns the quota whose item has closed, according to the cluster's error.
 func closedItemOf(err error) (quota string, ok bool) {
 	failed, isRequest := errors.AsType[*RequestError](err)
 	if !isRequest || failed.Reason != ReasonItemClosed {

@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestLease_TellsThatAnItemClosed: by the next renewal, by the answer to a Consume, and by the end of the lease.
+// TestLease_TellsThatAnItemClosed: by the next renewal, by the answer to a Consume, and when the lease ends.
 func TestLease_TellsThatAnItemClosed(t *testing.T) {
 	reserved := func(t *testing.T, cluster *fakequota.Cluster, c *Client) *Lease {
 		t.Helper()
@@ -77,7 +77,7 @@ func TestLease_TellsThatAnItemClosed(t *testing.T) {
 	})
 }
 
-// TestItemClosed_AtTheFirstEnd: of several items that end before their lease the first one tells.
+// TestItemClosed_AtTheFirstEnd: the channel closes at the first end of several items that end before their lease.
 func TestItemClosed_AtTheFirstEnd(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 		item := func(quota string, left time.Duration) *quotav1.GrantedItem {

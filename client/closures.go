@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// closures remembers which quotas are closed by a cooldown, as far as this client has heard, and tells who spends them.
+// closures records the cooldowns of quotas that this client has learnt of, and notifies the limiters that spend them.
 type closures struct {
 	mu      sync.Mutex
 	until   map[string]time.Time
@@ -16,7 +16,7 @@ func newClosures() *closures {
 	return &closures{until: map[string]time.Time{}, spender: map[string]map[*Limiter]struct{}{}}
 }
 
-// learn notes that a quota is closed for a while and makes its spenders give back what they have.
+// learn records that a quota is closed for a while, and makes its limiters return their units.
 func (s *closures) learn(quota string, left time.Duration) {
 	if left <= 0 {
 		return
@@ -28,7 +28,7 @@ func (s *closures) learn(quota string, left time.Duration) {
 		s.until[quota] = until
 	}
 	for name, end := range s.until {
-		// The table holds what is closed now, not all that ever was.
+		// Drop the ends that have passed, so that the table stays small.
 		if !end.After(now) {
 			delete(s.until, name)
 		}
@@ -43,11 +43,11 @@ func (s *closures) learn(quota string, left time.Duration) {
 	}
 }
 
-// LearnCooldown tells the client that a quota is closed for so long, where another client of the same program has heard of it: its
-// limiters return what they have of the quota.
+// LearnCooldown tells the client that a quota is closed for the time left, as another client of the same program has learnt. Its
+// limiters return their units of the quota.
 func (c *Client) LearnCooldown(quota string, left time.Duration) { c.closures.learn(quota, left) }
 
-// left returns for how long some of the items' quotas are still closed; 0: none is.
+// left returns for how long any of the items' quotas stay closed; 0 if none is.
 func (s *closures) left(items []Item) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *closures) left(items []Item) time.Duration {
 	return most
 }
 
-// register makes a limiter a spender of its quotas.
+// register adds a limiter to the spenders of its quotas.
 func (s *closures) register(l *Limiter, items []Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,7 @@ func (s *closures) register(l *Limiter, items []Item) {
 	}
 }
 
-// unregister forgets a limiter.
+// unregister removes a limiter.
 func (s *closures) unregister(l *Limiter, items []Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

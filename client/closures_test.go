@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
 
-// TestClosures_TheLaterEndCounts: what was said to be closed for a minute is not opened by who heard of a second.
+// TestClosures_TheLaterEndCounts: learning of a second does not open a quota that is closed for a minute.
 func TestClosures_TheLaterEndCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := newClosures()
@@ -21,7 +21,7 @@ func TestClosures_TheLaterEndCounts(t *testing.T) {
 	})
 }
 
-// TestReservation_DelayLastsAsLongAsACooldown: before that it is no use to ask again.
+// TestReservation_DelayLastsAsLongAsACooldown: asking earlier is useless.
 func TestReservation_DelayLastsAsLongAsACooldown(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core")

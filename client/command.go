@@ -15,49 +15,49 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// The states of a command, as its caller and the pipeline that carries it see them.
+// The states of a command, as seen by its caller and the pipeline that carries it.
 const (
-	// pending: it is certainly not carried out: it was not sent, or nothing came of that.
+	// pending: certainly not carried out: not sent, or sent without effect.
 	pending  = 0
 	finished = 1
-	// left: the caller's context ended first; nobody waits for the outcome.
+	// left: the caller's context ended first; no caller waits for the outcome.
 	left = 2
-	// flying: it may be carried out at any moment, or was.
+	// flying: it may have been carried out, or may be at any moment.
 	flying = 3
-	// withdrawn: the caller's context ended while it was pending; it is never sent.
+	// withdrawn: the caller's context ended while it was pending; it is never sent again.
 	withdrawn = 4
 )
 
-// command is one request on its way through the queue.
+// command is one request in the queue or in flight.
 type command struct {
-	// pb is the request; it is not changed once it was sent.
+	// pb is the request; immutable once sent.
 	pb       *quotav1.Command
 	numbered bool
-	// size is its length on the wire, in bytes, with room for its identity.
+	// size is the encoded length in bytes, with room for the identity.
 	size int
-	// session, seq and id are its identity, set before it is first sent.
+	// session, seq and id are the identity, set before the first send.
 	session *session
 	seq     uint64
 	id      *quotav1.RequestId
 	// doubt: an earlier attempt may have been carried out.
 	doubt bool
-	// expires is when a command that nobody waits for is dropped.
+	// expires is when to drop a command without a waiting caller.
 	expires time.Time
-	// then is called by the pipeline when the command is finished and nobody waits for it; nil: nothing is to be done. It starts
-	// no goroutine: the client may be closed by then, and not wait for it any more.
+	// then runs in the pipeline when the command finishes without a waiting caller; nil: nothing to do. It must not start a goroutine:
+	// the client may be closed by then and no longer wait for it.
 	then func(*command)
 
 	state atomic.Int32
 	done  chan struct{}
-	// previous and next are its neighbours in the queue, queued says that it stands there; under the queue's lock.
+	// previous and next are the neighbours in the queue; queued: it is in the queue. Guarded by the queue's lock.
 	previous, next *command
 	queued         bool
 
-	// What it came to; set before done is closed.
+	// The outcome; set before done is closed.
 	result *quotav1.CommandResult
 	stamp  stamp
 	err    error
-	// trouble is the last failure that did not finish it; the pipeline's own.
+	// trouble is the last failure that did not finish it; only the pipeline uses it.
 	trouble error
 }
 
@@ -65,7 +65,7 @@ func newCommand(pb *quotav1.Command) *command {
 	return &command{pb: pb, size: proto.Size(pb) + 64, done: make(chan struct{})}
 }
 
-// finish hands the outcome to the caller, or to then where nobody waits for it.
+// finish delivers the outcome to the caller, or to then if no caller waits.
 func (cmd *command) finish(result *quotav1.CommandResult, at stamp, err error) {
 	cmd.result, cmd.stamp, cmd.err = result, at, err
 	waited := cmd.state.CompareAndSwap(flying, finished) || cmd.state.CompareAndSwap(pending, finished)
@@ -75,13 +75,13 @@ func (cmd *command) finish(result *quotav1.CommandResult, at stamp, err error) {
 	close(cmd.done)
 }
 
-// repeatable reports whether the command may be carried out again under a new identity: what it does is idempotent by
-// lease, fence and operation. A Reserve is not, nor is a Release of some of what is held: it would give back as much again.
+// repeatable reports whether the command may be carried out again under a new identity, being idempotent by lease,
+// fence and operation. A Reserve is not, nor is a partial Release: the repeat would release the items a second time.
 func (cmd *command) repeatable() bool {
 	return cmd.pb.GetReserve() == nil && len(cmd.pb.GetRelease().GetItems()) == 0
 }
 
-// live reports whether the command is worth sending (again).
+// live reports whether to send the command (again).
 func (cmd *command) live(now time.Time) bool {
 	switch cmd.state.Load() {
 	case pending, flying:
@@ -92,14 +92,14 @@ func (cmd *command) live(now time.Time) bool {
 	return now.Before(cmd.expires)
 }
 
-// land notes that an attempt has ended. Where none may have had an effect, the caller may withdraw it again.
+// land records the end of an attempt. If no attempt can have had an effect, the caller may withdraw the command again.
 func (cmd *command) land() {
 	if !cmd.doubt {
 		cmd.state.CompareAndSwap(flying, pending)
 	}
 }
 
-// checkText refuses a command with a string that is not UTF-8, which nothing on the wire can carry.
+// checkText rejects a command with a string that is not UTF-8, since protobuf cannot encode it.
 func checkText(pb *quotav1.Command) error {
 	var items []*quotav1.Item
 	switch kind := pb.GetKind().(type) {
@@ -127,10 +127,10 @@ func checkText(pb *quotav1.Command) error {
 	return nil
 }
 
-// orphanLife is how long the client goes on with a Reserve that its caller has left, to give back what it may get.
+// orphanLife is how long the client pursues a Reserve whose caller has left, to release its lease if it is granted.
 const orphanLife = 10 * time.Second
 
-// do sends a command and waits for its outcome, as long as ctx allows.
+// do sends a command and waits for its outcome until ctx ends.
 func (c *Client) do(ctx context.Context, cmd *command) error {
 	if err := checkText(cmd.pb); err != nil {
 		return err
@@ -158,8 +158,8 @@ func (c *Client) do(ctx context.Context, cmd *command) error {
 	return cmd.err
 }
 
-// send sends commands that nobody waits for; each is tried until life is over. All of them travel together. What cannot
-// even be queued is finished before send returns.
+// send sends commands without a waiting caller, all in one batch, and retries each until life is over. Commands that
+// cannot be queued are finished before send returns.
 func (c *Client) send(life time.Duration, commands ...*command) {
 	if err := c.post(life, commands...); err != nil {
 		for _, cmd := range commands {
@@ -168,7 +168,8 @@ func (c *Client) send(life time.Duration, commands ...*command) {
 	}
 }
 
-// post is send for whoever holds a lock that then needs: what cannot be queued is not finished, and then not called.
+// post is send for callers that hold a lock which then takes: commands that cannot be queued are not finished, so their
+// then is not called.
 func (c *Client) post(life time.Duration, commands ...*command) error {
 	expires := time.Now().Add(life)
 	for _, cmd := range commands {
@@ -178,7 +179,7 @@ func (c *Client) post(life time.Duration, commands ...*command) error {
 	return c.queue.push(commands...)
 }
 
-// joinedError is a cause and what else is known of it; errors.Is finds both.
+// joinedError is a cause and a second error about it; errors.Is finds both.
 type joinedError struct{ first, second error }
 
 func joined(first, second error) error {
@@ -202,5 +203,5 @@ func (e *joinedError) detail() string {
 	return first + ": " + second
 }
 
-// Unwrap returns both.
+// Unwrap returns both errors.
 func (e *joinedError) Unwrap() []error { return []error{e.first, e.second} }

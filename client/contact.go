@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// firstContact is how long a client that has never heard of a node waits for one to which connections fail, silentContact for one
-	// that says nothing at all.
+	// firstContact is how long a client that no node has ever answered waits while connections fail; silentContact, while nodes stay
+	// silent.
 	firstContact  = 800 * time.Millisecond
 	silentContact = 3 * time.Second
 	// pingWait bounds a Ping whose context has no deadline.
 	pingWait = time.Second
 )
 
-// UnreachableError says that no node answered, with the result of the last attempt at each. It is ErrClusterAway to errors.Is.
+// UnreachableError reports that no node answered, with the result of the last attempt at each. errors.Is matches it to ErrClusterAway.
 type UnreachableError struct{ nodes []contact }
 
 // contact is the result of the last attempt at a node.
@@ -51,10 +51,10 @@ func (e *UnreachableError) detail() string {
 	return fmt.Sprintf("no quotad node answers (%s)", strings.Join(parts, "; "))
 }
 
-// Is says that the cluster is away.
+// Is matches ErrClusterAway.
 func (e *UnreachableError) Is(target error) bool { return target == ErrClusterAway }
 
-// brief returns the innermost words of a failure to reach a node.
+// brief returns the innermost message of a failure to reach a node.
 func brief(err error) string {
 	var named *net.DNSError
 	var number syscall.Errno
@@ -75,7 +75,7 @@ func brief(err error) string {
 	return err.Error()
 }
 
-// failed keeps what an attempt at the node came to. An attempt that was ended from here says nothing of the node.
+// failed records a failed attempt at the node. A cancellation by this client says nothing about the node.
 func (n *node) failed(err error) {
 	if errors.Is(err, context.Canceled) && n.trouble.Load() != nil {
 		return
@@ -83,7 +83,7 @@ func (n *node) failed(err error) {
 	n.trouble.Store(&contact{strings.TrimPrefix(strings.TrimPrefix(n.base, "http://"), "https://"), err})
 }
 
-// unreachable returns why no node answers. refused: none of them is waited for any more.
+// unreachable returns why no node answers. refused: no node is worth waiting for.
 func (n *nodes) unreachable() (refused bool, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -100,8 +100,8 @@ func (n *nodes) unreachable() (refused bool, err error) {
 	return refused, e
 }
 
-// introduce ends a call of a client that has never reached anybody, since its endpoints are probably wrong. The returned function
-// ends the watch.
+// introduce cancels a call of a client that has never reached a node, since its endpoints are probably wrong. The returned function
+// stops the timers.
 func (c *Client) introduce(cancel context.CancelCauseFunc) (stop func()) {
 	if c.nodes.met.Load() {
 		return func() {}
@@ -116,13 +116,13 @@ func (c *Client) introduce(cancel context.CancelCauseFunc) (stop func()) {
 	return func() { first.Stop(); second.Stop() }
 }
 
-// Ping reports whether a node of the cluster answers, within a second or the context's deadline. The error names what was tried.
+// Ping reports whether a node of the cluster answers within a second, or the context's deadline. The error names the nodes tried.
 func (c *Client) Ping(ctx context.Context) error {
 	_, err := c.greet(ctx)
 	return err
 }
 
-// Ready reports whether the cluster can take requests now: a node answers, and there is a leader.
+// Ready reports whether the cluster can take requests now: a node answers and there is a leader.
 func (c *Client) Ready(ctx context.Context) error {
 	a, err := c.greet(ctx)
 	if err != nil {
@@ -134,7 +134,7 @@ func (c *Client) Ready(ctx context.Context) error {
 	return nil
 }
 
-// greet asks the nodes something harmless. The error is that none of them answers.
+// greet sends the nodes a harmless request. It returns an error if no quotad node answers.
 func (c *Client) greet(ctx context.Context) (attempt[*quotav1.CheckFenceResponse], error) {
 	ctx, done, err := c.begin(ctx, 0)
 	if err != nil {
@@ -157,7 +157,7 @@ func (c *Client) greet(ctx context.Context) (attempt[*quotav1.CheckFenceResponse
 	return a, err
 }
 
-// reasonIn returns the cluster's reason in an error, 0 where it did not say any.
+// reasonIn returns the cluster's reason in an error; 0 if there is none.
 func reasonIn(err error) Reason {
 	reason, _ := errors.AsType[Reason](err)
 	return reason

@@ -20,7 +20,7 @@ import (
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
 
-// unused returns an address at which nobody listens.
+// unused returns an address without a listener.
 func unused(t *testing.T) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,7 +73,7 @@ func TestClient_NamesAWrongEndpoint(t *testing.T) {
 	}
 }
 
-// A client that has reached its cluster waits for it as before.
+// A client that has reached its cluster before waits until the call timeout.
 func TestClient_WaitsForAClusterThatItKnows(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		if err := c.Ready(context.Background()); err != nil {
@@ -147,7 +147,7 @@ func TestErrors_ReadWell(t *testing.T) {
 	}
 }
 
-// Regression: Allow always answered no where the quota was misspelt, and nothing said why.
+// Regression: Allow always returned false for a misspelt quota, without a reason anywhere.
 func TestLimiter_SaysWhyItCanTakeNothing(t *testing.T) {
 	var log bytes.Buffer
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
@@ -175,7 +175,7 @@ func TestLimiter_SaysWhyItCanTakeNothing(t *testing.T) {
 				t.Errorf("%s: %d warnings, want 1: %s", name, got, &log)
 			}
 		}
-		// As soon as there is such a quota, it can.
+		// Once the quota exists, takes succeed.
 		limiter := c.Limiter("t/later")
 		if limiter.Allow() {
 			t.Error("allowed")
@@ -197,7 +197,7 @@ func TestLimiter_Limit(t *testing.T) {
 		if err := limiter.Wait(context.Background()); err != nil {
 			t.Fatal(err)
 		}
-		// 1,000 a minute are 100 calls a minute.
+		// 1,000 units a minute are 100 calls a minute.
 		if got := fmt.Sprintf("%.3f %d", limiter.Limit(), limiter.Burst()); got != "1.667 100" {
 			t.Errorf("limit and burst %s, want 1.667 100", got)
 		}

@@ -5,50 +5,49 @@
 // Most callers should use [NewTransport] or [Client.Limiter].
 //
 //   - Calls over HTTP to a provider: [NewTransport]. It is an http.RoundTripper that asks before each request, settles
-//     after it, tells the cluster what the provider's headers say, and sends what was refused for a limit again when it
-//     is its class's turn. It works under any vendor's SDK that takes an http.Client. Turn the SDK's own retries off.
+//     after it, and reports the provider's headers to the cluster. It retries calls that were refused for a limit, higher
+//     classes first. It works under any vendor's SDK that takes an http.Client. Turn the SDK's own retries off.
 //     Options name the providers ([GitHub], [OpenAI] and the others), each bound to its hosts.
-//   - Calls that are not HTTP, or a loop that has to be paced: [Client.Limiter]. Wait and Allow work as those of
-//     golang.org/x/time/rate, for a whole fleet; [Limiter.TryTake] stands for its Reserve, and there are no At forms, since the
+//   - Calls that are not HTTP, or a loop that has to be paced: [Client.Limiter]. Wait and Allow work like those of
+//     golang.org/x/time/rate, for a whole fleet; [Limiter.TryTake] corresponds to Reserve. There are no At forms, since the
 //     time is the cluster's. Under load most takes are an atomic addition.
-//   - Something that is held while work is done, such as one of so many slots: [Do]. It reserves, keeps the lease alive
-//     while a function runs, ends the function's context if the lease is lost, and releases.
+//   - Something held during work, such as one of several slots: [Do]. It reserves, keeps the lease alive while a function
+//     runs, cancels the function's context if the lease is lost, and releases.
 //   - Anything else: [Client.Reserve] and the methods of [Lease] and [Operation].
 //
-// # What is promised
+// # Guarantees
 //
-// An amount has to be consumed before it is spent, and what is consumed should reach the provider by the operation's
-// spend-by; so a call should start by [Operation.LastTake]. Deadlines are kept on this machine's monotonic clock, counted
-// from before the request that was answered, and a little early; leases are compared with the wall clock as well, since
-// the monotonic one stands still while a machine sleeps.
+// Consume an amount before you spend it. A consumed amount should reach the provider by the operation's spend-by, so
+// start the call by [Operation.LastTake]. Deadlines follow this machine's monotonic clock, count from before the
+// answered request was sent, and are a little early. Leases are compared with the wall clock as well, since the
+// monotonic one stops while a machine sleeps.
 //
-// A request has three outcomes. It is applied: there is a result, or a [*RefusalError], which is the cluster's no, or a
-// [*RequestError], which says that the request itself is wrong. It is not accepted, [*NotAcceptedError]: it had no effect.
-// Or its outcome is unknown, [*UnknownOutcomeError]. The client repeats requests by itself, each under its own number, so
-// that none is carried out twice; the last two errors are what remains when the caller's context has ended. Errors
-// answer to errors.Is with a [Reason], such as errors.Is(err, client.ReasonCooldown), and with [ErrClusterAway] or the
-// context's error.
+// A request has three outcomes. It is applied: the answer is a result, a [*RefusalError] (the cluster says no), or a
+// [*RequestError] (the request itself is wrong). It is not accepted, [*NotAcceptedError]: it had no effect. Or its
+// outcome is unknown, [*UnknownOutcomeError]. The client repeats requests, each under its own number, so that none is
+// carried out twice; the last two errors remain when the caller's context has ended. errors.Is matches errors with a
+// [Reason], such as client.ReasonCooldown, with [ErrClusterAway] and with the context's error.
 //
-// A client that has never heard of a node takes its addresses for wrong: where connections to all of them fail, calls end within a
-// second with an error that names them ([Client.Ping] and [Client.Ready] ask on purpose). Once a node has answered, calls wait for the
-// cluster as long as they may. A node that is not the leader forwards where the leader cannot be reached from here, as through a
-// tunnel or a load balancer. All calls share one or two connections to each node, over HTTP/2.
+// A client that no node has ever answered suspects its addresses: if connections to all of them fail, calls fail within a second with
+// an error that names them ([Client.Ping] and [Client.Ready] check this explicitly). Once a node has answered, calls wait for the
+// cluster until their deadline. If the leader is unreachable from here, as through a tunnel or a load balancer, another node forwards.
+// All calls share one or two HTTP/2 connections to each node.
 //
-// Every call returns within its context's deadline, or without one within the call timeout ([WithCallTimeout]) and what
-// it waits in the cluster's queue. While the cluster is away, what was consumed before may be spent until its spend-by;
-// then everything fails, closed by default.
+// Every call returns within its context's deadline; without one, within the call timeout ([WithCallTimeout]) plus its
+// wait in the cluster's queue. While the cluster is away, amounts consumed before may be spent until their spend-by.
+// After that all calls fail, unless a limiter fails open.
 //
-// # What it tells
+// # Logs, metrics and traces
 //
-// [WithHooks] calls back on waits, refusals, retries, cooldowns and batches. Package metrics makes Prometheus counters of them, and package
-// tracing spans of OpenTelemetry (quotad.wait). Warnings go to [log/slog]'s default logger, unless [WithLogger] says otherwise.
-// A refused call is an error; [AnswerRefusals] makes it the provider's own 429 instead.
+// [WithHooks] registers callbacks for waits, refusals, retries, cooldowns and batches. Package metrics turns them into Prometheus
+// counters, and package tracing into spans of OpenTelemetry (quotad.wait). Warnings go to the default logger of [log/slog], unless
+// [WithLogger] is set. A refused call is an error; with [AnswerRefusals] it is the provider's own 429.
 //
-// # What it is not
+// # Limits
 //
-// It governs calls; it does not make them safe. A process that is stopped between a take and the call, or a network that
-// is slower than the quota's transit, can bring a call to the provider after its spend-by.
+// The client governs calls; it does not make them safe. A process that is stopped between a take and the call, or a network slower than
+// the quota's transit, can deliver a call to the provider after its spend-by.
 //
-// All types are safe for concurrent use. A [Client] has goroutines while there is something to do, and none after
-// [Client.Close], which returns what limiters have not spent.
+// All types are safe for concurrent use. A [Client] has goroutines while there is work, and none after [Client.Close], which
+// returns the unspent amounts of limiters.
 package client

@@ -8,35 +8,35 @@ import (
 	"time"
 )
 
-// ErrClosed says that the client was closed.
+// ErrClosed: the client was closed.
 var ErrClosed = errors.New("quotad: the client is closed")
 
-// ErrLeaseExpired is the cause with which a lease ends at its deadline.
+// ErrLeaseExpired is the cause of a lease that ended at its deadline.
 var ErrLeaseExpired = errors.New("quotad: the lease's deadline has passed")
 
-// ErrLeaseReleased is the cause with which a lease ends when its holder releases it.
+// ErrLeaseReleased is the cause of a lease that ended because its holder released it.
 var ErrLeaseReleased = errors.New("quotad: the lease was released")
 
-// ErrClusterAway says that no node took the request in time. The last reason is wrapped with it.
+// ErrClusterAway: no node accepted the request in time. It wraps the last reason.
 var ErrClusterAway = errors.New("quotad: the cluster is away")
 
-// ErrSlots says that a quota of kind slots was given to a limiter. A slot is in use as long as it is held, so it needs
-// a lease: see Client.Reserve and Do.
+// ErrSlots: a limiter was given a quota of kind slots. A slot is in use as long as it is held, so it needs a lease: see Client.Reserve
+// and Do.
 var ErrSlots = errors.New("quotad: a limiter cannot use quotas of kind slots; use Reserve")
 
-// ErrLate says that every allowance was too old to be spent when it arrived: the cluster takes longer to answer than the
-// quota's spend-by allows. Nothing was sent to the provider.
+// ErrLate: each grant was past its last take when it arrived, since the cluster takes longer to answer than the quota's spend-by
+// allows. Nothing was sent to the provider.
 var ErrLate = errors.New("quotad: grants arrive after their spend-by: the cluster is slow, or the quota's spend_by is too short")
 
-// NotAcceptedError says that the request certainly had no effect. It is safe to send it again, anywhere.
+// NotAcceptedError reports that the request certainly had no effect. Sending it again is safe, to any node.
 type NotAcceptedError struct {
-	// Reason is the cluster's reason, 0 where the request never got there.
+	// Reason is the cluster's reason; 0 if the request reached no node.
 	Reason Reason
-	// Err is why it was given up, such as the context's error.
+	// Err is why the client stopped trying, such as the context's error.
 	Err error
 
 	leader string
-	// final: the cluster answered so, and would again: nothing is to be gained by sending it once more at once.
+	// final: a repeat would get the same answer, so the client does not retry at once.
 	final bool
 }
 
@@ -47,16 +47,15 @@ func (e *NotAcceptedError) Error() string {
 
 func (e *NotAcceptedError) detail() string { return detailOf(e.Reason, e.Err) }
 
-// Unwrap returns what errors.Is may ask for: the reason and the error below.
+// Unwrap returns the reason and the wrapped error, for errors.Is.
 func (e *NotAcceptedError) Unwrap() []error { return unwrap(e.Reason, e.Err) }
 
-// UnknownOutcomeError says that the request may or may not have had an effect. The client repeats such requests under
-// their own identity as long as the caller's context allows; this is what is left when it ran out, or when the session
-// that made repeats safe has expired.
+// UnknownOutcomeError reports that the request may or may not have had an effect. The client repeats such a request under its identity
+// while the caller's context allows. This error remains when the context ends, or when the session that made repeats safe has expired.
 type UnknownOutcomeError struct {
-	// Reason is the cluster's reason, 0 where none was heard.
+	// Reason is the cluster's reason; 0 if no node gave one.
 	Reason Reason
-	// Err is why it was given up.
+	// Err is why the client stopped trying.
 	Err error
 }
 
@@ -67,13 +66,13 @@ func (e *UnknownOutcomeError) Error() string {
 
 func (e *UnknownOutcomeError) detail() string { return detailOf(e.Reason, e.Err) }
 
-// Unwrap returns what errors.Is may ask for: the reason and the error below. That the last attempt was not accepted is not
-// among it: who looks for a *NotAcceptedError asks whether there was no effect.
+// Unwrap returns the reason and the wrapped error, for errors.Is. It leaves out a *NotAcceptedError of the last attempt: a caller that
+// looks for one wants to know that there was no effect.
 func (e *UnknownOutcomeError) Unwrap() []error {
 	return append(unwrap(e.Reason, nil), doubtful(e.Err)...)
 }
 
-// doubtful returns an error, or where a *NotAcceptedError is in it, what stands beside and below that.
+// doubtful returns err; if err contains a *NotAcceptedError, the other errors in it and those that the *NotAcceptedError wraps.
 func doubtful(err error) (rest []error) {
 	var parts interface{ Unwrap() []error }
 	if _, refused := errors.AsType[*NotAcceptedError](err); !refused || !errors.As(err, &parts) {
@@ -85,30 +84,29 @@ func doubtful(err error) (rest []error) {
 	return rest
 }
 
-// RefusalError is the cluster's answer "no", which changed nothing.
+// RefusalError is the cluster's answer "no". The request changed nothing.
 type RefusalError struct {
 	// Reason says why.
 	Reason Reason
 	// Quota is the binding quota.
 	Quota string
-	// RetryAfter is when it is worth asking again, from now; -1: waiting does not help.
+	// RetryAfter is the time from now until a retry is useful; -1: waiting does not help.
 	RetryAfter time.Duration
-	// ReopensIn is what is left of the quota's cooldown, from now; 0: it has none. RetryAfter is later, by a time of the class's retry
-	// window.
+	// ReopensIn is the remaining cooldown of the quota, from now; 0: none. RetryAfter is later, by a time in the class's retry window.
 	ReopensIn time.Duration
 	// Zone is the quota's zone.
 	Zone Zone
-	// Advice says what would help, for people.
+	// Advice is a text for people: what would help.
 	Advice string
-	// Available is what is available of the quota; below 0 after an overrun.
+	// Available is the amount available of the quota; negative after an overrun.
 	Available int64
-	// Ahead is how many Reserves stand before this one.
+	// Ahead is the number of Reserves in the queue before this one.
 	Ahead int64
-	// Forecast is what is predicted of the quotas that were asked for; nil: nothing.
+	// Forecast is the prediction for the requested quotas; nil: none.
 	Forecast *Forecast
-	// BackPressure is how the holder's workflow stands; nil: it is in none, or nothing in it is limited.
+	// BackPressure is the state of the holder's workflow; nil: it has none, or nothing in it is limited.
 	BackPressure *BackPressure
-	// Budget is what callers share of which there is no more, with ReasonCallerBudget and ReasonBudgetFull.
+	// Budget is the exhausted budget that callers share, with ReasonCallerBudget and ReasonBudgetFull.
 	Budget string
 }
 
@@ -130,25 +128,24 @@ func (e *RefusalError) Error() string {
 // Unwrap returns the reason.
 func (e *RefusalError) Unwrap() error { return e.Reason }
 
-// RequestError says that something is wrong with the request itself. It had no effect, and sending it again cannot
-// help.
+// RequestError reports an error in the request itself. The request had no effect, and a repeat cannot help.
 type RequestError struct {
-	// Reason says what is wrong.
+	// Reason is what is wrong.
 	Reason Reason
-	// Message says it for people.
+	// Message describes it for people.
 	Message string
-	// Hint says what would help, for people.
+	// Hint is a text for people: what would help.
 	Hint string
-	// Quota is the quota that it is about, if any.
+	// Quota is the quota in question, if any.
 	Quota string
-	// Field is the field that it is about, if any.
+	// Field is the field in question, if any.
 	Field string
 	// FenceCounter is the cluster's present fence, with ReasonStaleFence and ReasonNeverIssued.
 	FenceCounter uint64
 
-	// door: it was refused before the replicated state saw it, which says nothing of earlier attempts.
+	// door: rejected before the replicated state saw it, so earlier attempts may still have had an effect.
 	door bool
-	// local: it could not even be sent.
+	// local: the request could not be sent at all.
 	local bool
 }
 
@@ -164,7 +161,7 @@ func (e *RequestError) Error() string {
 // Unwrap returns the reason.
 func (e *RequestError) Unwrap() error { return e.Reason }
 
-// detailOf says what failed: a reason where there is one, and what else is known.
+// detailOf describes a failure: the reason, if there is one, and the error's own text.
 func detailOf(reason Reason, err error) string {
 	text := detail(err)
 	switch name := reason.String(); {
@@ -177,7 +174,7 @@ func detailOf(reason Reason, err error) string {
 	}
 }
 
-// detail returns what an error says, without what the error around it says already.
+// detail returns an error's text without the prefix that the wrapping error already has.
 func detail(err error) string {
 	switch e := err.(type) { //nolint:errorlint // each level adds its own words
 	case nil:
@@ -189,7 +186,7 @@ func detail(err error) string {
 	}
 }
 
-// rounded returns a duration as people read it.
+// rounded returns a duration in a precision for people.
 func rounded(d time.Duration) time.Duration {
 	switch {
 	case d >= 10*time.Second:

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAnUnknownOutcomeIsNotTakenForNone: the last of several attempts was not accepted, an earlier one may have been carried out.
-// Whoever looks for a *NotAcceptedError, to send the request elsewhere, must not find it; the reasons stay.
+// TestAnUnknownOutcomeIsNotTakenForNone: the last of several attempts was not accepted, but an earlier one may have been carried out. A
+// caller that looks for a *NotAcceptedError, to send the request elsewhere, must not find one; the reasons stay.
 func TestAnUnknownOutcomeIsNotTakenForNone(t *testing.T) {
 	last := &NotAcceptedError{Reason: ReasonNoLeader, Err: context.DeadlineExceeded}
 	for name, err := range map[string]error{

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/client/quotatest"
 )
 
-// cluster starts a cluster for an example. A program connects to its nodes by their addresses, with client.New.
+// cluster starts a cluster for an example. A real program connects to nodes by address, with client.New.
 func cluster() *quotatest.Cluster {
 	return quotatest.Start(
 		quotatest.Window("github/core", 5_000), quotatest.Rate("t/core", 10, time.Minute), quotatest.Slots("t/streams", 2),
@@ -29,7 +29,7 @@ func Example() {
 	nodes := cluster()
 	defer nodes.Close()
 	c := nodes.Client()
-	// Without Hosts, calls to api.github.com are governed.
+	// Without Hosts, the provider's host is api.github.com.
 	github := &http.Client{Transport: client.NewTransport(c, nil, client.GitHub(client.Hosts("127.0.0.1")))}
 
 	response, err := github.Get(provider.URL + "/repos/a/b")
@@ -43,7 +43,7 @@ func Example() {
 	// Output: hello, and 4999 of 5000 are left
 }
 
-// Quotas of several clusters: the first part of a name says which of them has it.
+// Quotas of several clusters: the first part of a quota's name selects the cluster.
 func Example_severalClusters() {
 	nodes := map[string]*quotatest.Cluster{"github": cluster(), "t": cluster()}
 	clusters := map[string]*client.Client{}
@@ -115,7 +115,7 @@ func ExampleClient_Reserve() {
 		fmt.Println(err)
 		return
 	}
-	// Here 5 calls would be made, no later than op.LastTake(). Two of them were not.
+	// A program makes up to 5 calls here, no later than op.LastTake(). This one made 3.
 	if _, err := op.Settle(ctx, client.Settlement{Unspent: []client.Item{{Quota: "t/core", Amount: 2}}}); err != nil {
 		fmt.Println(err)
 		return
@@ -135,7 +135,7 @@ func ExampleClient_Reserve() {
 	// EXHAUSTED 7 true
 }
 
-// Several providers under one transport: each call draws on the quotas of the provider whose host it goes to.
+// Several providers under one transport: each call draws on the quotas of the provider that owns its host.
 func ExampleNewTransport() {
 	nodes := cluster()
 	defer nodes.Close()

@@ -1,17 +1,17 @@
 package client
 
-// fieldUsage is what a body says was used of one quota, by one field.
+// fieldUsage is the use of one quota that a field of a body states.
 type fieldUsage struct {
 	fieldScan
 	quota string
 }
 
-// fieldScan looks for the last number of a field in a body as it passes, without keeping any of it: in a JSON body, or in the
-// last events of a stream. Inside a JSON string the key's quotes would be escaped, so a model cannot speak it by accident.
+// fieldScan finds the last number of a field in a body as it passes: in JSON, or in the last events of a stream. It stores none of the
+// body. Inside a JSON string the key's quotes would be escaped, so a model's text cannot imitate it by accident.
 type fieldScan struct {
-	// key is the field's name as it stands in JSON, with its colon.
+	// key is the field's name in JSON form, quoted and with its colon.
 	key string
-	// matched is how much of the key was seen, or all of it while its number is read.
+	// matched is how many bytes of the key have matched; all of them while the number is read.
 	matched int
 	number  int64
 	digits  int
@@ -19,7 +19,7 @@ type fieldScan struct {
 	found   bool
 }
 
-// scanFor looks for a field.
+// scanFor returns a scan for a field.
 func scanFor(field string) fieldScan { return fieldScan{key: `"` + field + `":`} }
 
 func (u *fieldScan) scan(p []byte) {

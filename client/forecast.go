@@ -7,18 +7,18 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Forecast says that a window will be used up before it closes, and what would help.
+// Forecast predicts that a window will be exhausted before it closes, with possible remedies.
 type Forecast struct {
 	// Quota is the window's name.
 	Quota string
-	// ExhaustedIn is how long it lasts at the present pace, from the answer on.
+	// ExhaustedIn is how long the window lasts at the present pace, from the answer on.
 	ExhaustedIn time.Duration
-	// Smaller is the part of their size to which calls would have to shrink for it to last, 0.1 to 1: a factor for the
-	// tokens that a call may use.
+	// Smaller is the factor by which calls would have to shrink for the window to last, 0.1 to 1. It applies to the tokens that a call
+	// may use, for example.
 	Smaller float64
-	// Fallback is the next quota of its fallback chain, once it should be used; empty: not yet, or there is none.
+	// Fallback is the next quota of the fallback chain, once it should be used; empty: not yet, or there is none.
 	Fallback string
-	// Parks says that background work waits.
+	// Parks: background work waits.
 	Parks bool
 }
 
@@ -31,7 +31,7 @@ func forecastOf(f *quotav1.Forecast) *Forecast {
 	}
 }
 
-// standIns returns the items that stand in for another quota, or for a pool, by that one's name; nil: none does.
+// standIns returns the items granted of another quota or of a pool's member, by the requested name; nil: there are none.
 func standIns(granted []*quotav1.GrantedItem) map[string]Item {
 	var instead map[string]Item
 	for _, item := range granted {

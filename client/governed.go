@@ -15,23 +15,22 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// settleLife is how long the client tries to settle a call that is over.
+// settleLife is how long the client tries to settle a finished call.
 const settleLife = 30 * time.Second
 
-// allowance is the permission to write one request once.
+// allowance permits writing one request once.
 type allowance struct {
 	lease   *Lease
 	written bool
-	// handed: a connection has it. From here on it may be written at any time, also after the base has returned: what
-	// HTTP/2 writes, another goroutine does.
+	// handed: a connection has it. It may be written from now on, even after the base has returned: HTTP/2 writes in another goroutine.
 	handed bool
-	// assumed: there was a response before the write was told of. The base tells of it late, or never.
+	// assumed: a response arrived before the write was reported. The base reports the write late, or never.
 	assumed bool
-	// retired: it was settled before the call was over, because the call needed another one.
+	// retired: settled before the end of the call, because the call needed another allowance.
 	retired bool
 }
 
-// live reports whether a request that is written now still reaches the provider in time.
+// live reports whether a request written now still reaches the provider in time.
 func (a *allowance) live() bool {
 	if op := a.lease.Operation(); op != nil {
 		return op.Left() > 0
@@ -39,37 +38,38 @@ func (a *allowance) live() bool {
 	return a.lease.Left() > 0
 }
 
-// governed is one attempt at a call, as often as net/http writes it.
+// governed is one attempt at a call, including net/http's own rewrites of it.
 type governed struct {
 	transport *Transport
 	call      Call
 	ctx       context.Context
 	cancel    context.CancelCauseFunc
 
-	// began is when it began, busy how many wait for it, idleSince when the last of them did, since it began.
+	// began is the start. busy counts the goroutines that wait for the call. idleSince is when the last of them stopped waiting, after
+	// began.
 	began     time.Time
 	busy      atomic.Int32
 	idleSince atomic.Int64
 
 	mu         sync.Mutex
 	allowances []*allowance
-	// surplus counts writes that had no allowance.
+	// surplus counts writes without an allowance.
 	surplus int64
-	// refusal is why a write was prevented, severed says that its connection was closed for it.
+	// refusal is why a write was prevented; severed: its connection was closed for that.
 	refusal error
 	severed bool
 	settled bool
-	// unused: the provider refused the call, so no tokens of it were used.
+	// unused: the provider refused the call, so it used no tokens.
 	unused bool
-	// called: the base has the request. told: it carries httptrace, so that what it hands to no connection was not written. A
-	// base that tells nothing may have written whatever it was given.
+	// called: the base has the request. told: the base supports httptrace, so a request that it handed to no connection was not
+	// written. A base without httptrace may have written any request that it received.
 	called, told bool
-	// reporting: a report is on its way. It names the lease, so what ends the lease is parked until it has arrived.
+	// reporting: a report is in flight. It names the lease, so the commands that end the lease are parked until the report has arrived.
 	reporting bool
 	parked    []*command
 }
 
-// attempt makes one attempt. A limit says that the response was refused for one.
+// attempt makes one attempt. It returns a limit if the provider refused the call for one.
 func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *limit, error) {
 	ctx, cancel := context.WithCancelCause(request.Context())
 	g := &governed{transport: t, call: call, ctx: ctx, cancel: cancel, began: time.Now()}
@@ -94,7 +94,7 @@ func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *
 		}
 		return nil, nil, err
 	}
-	// The caller gets its own request back, not the traced copy.
+	// The caller gets its own request, not the traced copy.
 	response.Request = request
 	g.answered()
 	l := g.observe(response)
@@ -102,7 +102,7 @@ func (t *Transport) attempt(request *http.Request, call Call) (*http.Response, *
 	return response, l, nil
 }
 
-// send sends the request, as Granted would have it.
+// send sends the request, as changed by the Granted option.
 func (g *governed) send(request *http.Request) (*http.Response, error) {
 	if granted := g.transport.settings.granted; granted != nil {
 		changed, err := granted(request, g.last().lease)
@@ -117,7 +117,7 @@ func (g *governed) send(request *http.Request) (*http.Response, error) {
 	return g.roundTrip(request)
 }
 
-// roundTrip has the base send the request, and hooks what tells whether it was written.
+// roundTrip sends the request through the base, with hooks that observe whether it is written.
 func (g *governed) roundTrip(request *http.Request) (*http.Response, error) {
 	if g.ctx.Err() != nil {
 		if request.Body != nil {
@@ -137,7 +137,7 @@ func (g *governed) roundTrip(request *http.Request) (*http.Response, error) {
 	return g.transport.base.RoundTrip(traced)
 }
 
-// sentBody notes that a base reads the body of a request.
+// sentBody records that the base reads the request's body.
 type sentBody struct {
 	io.ReadCloser
 	governed *governed
@@ -149,12 +149,12 @@ func (b sentBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// ask gets an allowance from the cluster.
+// ask reserves an allowance from the cluster.
 func (g *governed) ask() error {
 	t := g.transport
 	wait := t.settings.wait
 	if end, ok := g.ctx.Deadline(); ok {
-		// The answer has to come back before the caller's deadline.
+		// The answer has to arrive before the caller's deadline.
 		wait = min(wait, max(time.Until(end)*9/10, 0))
 	}
 	lease, err := t.reserve(g.ctx, &g.call, wait)
@@ -172,14 +172,14 @@ func (g *governed) ask() error {
 	return nil
 }
 
-// lost ends the call when the lease of its slots ends by itself: the slots are somebody else's from then on.
+// lost cancels the call when its lease of slots ends early: another holder may have the slots from then on.
 func (g *governed) lost(cause error) {
 	if !errors.Is(cause, ErrLeaseReleased) {
 		g.cancel(cause)
 	}
 }
 
-// begin and end enclose what somebody waits for: the answer, or more of the body.
+// begin and end enclose the time in which a caller waits for the answer, or for more of the body.
 func (g *governed) begin() { g.busy.Add(1) }
 
 func (g *governed) end() {
@@ -187,7 +187,7 @@ func (g *governed) end() {
 	g.busy.Add(-1)
 }
 
-// abandoned reports whether nobody has wanted anything of the call for so long that its body will hardly be closed.
+// abandoned reports whether the call has been idle for so long that its body will hardly be closed.
 func (g *governed) abandoned(now time.Time) bool {
 	return g.busy.Load() == 0 && now.Sub(g.began)-time.Duration(g.idleSince.Load()) > g.transport.settings.maxCall
 }
@@ -199,15 +199,15 @@ func (g *governed) last() *allowance {
 	return g.allowances[len(g.allowances)-1]
 }
 
-// getConn runs before a connection is looked for: the base carries httptrace.
+// getConn runs before the base looks for a connection. It shows that the base supports httptrace.
 func (g *governed) getConn(string) {
 	g.mu.Lock()
 	g.told = true
 	g.mu.Unlock()
 }
 
-// bodyRead runs when the base reads the request's body. Once it has looked for a connection, it reads to write, whether or
-// not it tells of the connection; before that it may only buffer.
+// bodyRead runs when the base reads the request's body. Once the base has looked for a connection, it reads in order to write, whether
+// or not it reports the connection. Before that it may only buffer.
 func (g *governed) bodyRead() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -216,7 +216,7 @@ func (g *governed) bodyRead() {
 	}
 }
 
-// wroteRequest runs when a request was written, or could not be written whole.
+// wroteRequest runs when a request was written, or a write failed partway.
 func (g *governed) wroteRequest(info httptrace.WroteRequestInfo) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -227,9 +227,9 @@ func (g *governed) wroteRequest(info httptrace.WroteRequestInfo) {
 	}
 }
 
-// gotConn runs before each write, in the goroutine that is about to write: the first one, and any that net/http adds
-// because a kept connection had died. A write whose allowance is used up or too old needs another one first; if there is
-// none that arrives in time, the connection is closed, so that nothing can be written.
+// gotConn runs before each write, in the writing goroutine: the first write, and each that net/http adds after a kept-alive connection
+// died. A write whose allowance is used up or too old needs another one first. If none arrives in time, gotConn closes the connection,
+// so that nothing can be written.
 func (g *governed) gotConn(info httptrace.GotConnInfo) {
 	err := g.prevented()
 	for asked := 0; err == nil; asked++ {
@@ -241,8 +241,7 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 			err = ErrLate
 			break
 		}
-		// First of all what the write before this one took: a call that held a slot while it asks for the next would wait
-		// for itself.
+		// Settle the previous write's allowance first: a call that held a slot while it asks for the next one would wait for itself.
 		g.retire(a)
 		err = g.ask()
 	}
@@ -251,7 +250,8 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 	g.mu.Unlock()
 	g.cancel(err)
 	if secure, ok := info.Conn.(*tls.Conn); ok && secure.ConnectionState().NegotiatedProtocol == "h2" {
-		// Others use this connection as well. HTTP/2 repeats only what the provider said that it did not take.
+		// Other calls share this connection, so it stays open. HTTP/2 repeats only requests that the provider reported as not
+		// processed.
 		return
 	}
 	g.mu.Lock()
@@ -260,10 +260,10 @@ func (g *governed) gotConn(info httptrace.GotConnInfo) {
 	_ = info.Conn.Close()
 }
 
-// maxAsked is how often one write, or one take, asks for an allowance that is young enough when it arrives.
+// maxAsked bounds how often one write or one take asks for an allowance that is still fresh when it arrives.
 const maxAsked = 3
 
-// ready hands an allowance to a connection, if it lets a request be written now.
+// ready hands the allowance to a connection, if a request may be written with it now.
 func (g *governed) ready(a *allowance) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -275,7 +275,7 @@ func (g *governed) ready(a *allowance) bool {
 	return true
 }
 
-// retire settles an allowance whose write is over, or never came.
+// retire settles an allowance after its write ended or did not happen.
 func (g *governed) retire(a *allowance) {
 	g.mu.Lock()
 	a.retired = true
@@ -284,14 +284,14 @@ func (g *governed) retire(a *allowance) {
 	g.transport.client.send(settleLife, cmd)
 }
 
-// wroteHeaders runs after each write. From here on the provider may have counted the call.
+// wroteHeaders runs after each write. From now on the provider may have counted the call.
 func (g *governed) wroteHeaders() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	a := g.allowances[len(g.allowances)-1]
 	switch {
 	case g.severed:
-		return // into a buffer, of a connection that was closed before
+		return // written to the buffer of a connection that was closed before
 	case a.assumed:
 		a.assumed = false
 		return
@@ -304,7 +304,7 @@ func (g *governed) wroteHeaders() {
 	a.written = true
 }
 
-// answered notes that there is a response: then something was written, even if nobody was told yet.
+// answered records that there is a response: so the request was written, even if no hook has reported that yet.
 func (g *governed) answered() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -324,8 +324,8 @@ func (g *governed) prevented() error {
 	return g.refusal
 }
 
-// settle ends the call: what may have been written is final, what was never handed goes back. used is what the provider
-// says was used of those of the quotas of which it said it.
+// settle ends the call: allowances that may have been written are final, allowances never handed to a connection return. used is the
+// use that the provider stated, for the quotas that it covered.
 func (g *governed) settle(used []Item) {
 	g.mu.Lock()
 	if g.settled {
@@ -353,13 +353,13 @@ func (g *governed) settle(used []Item) {
 	g.transport.client.send(settleLife, commands...)
 }
 
-// report tells the cluster in the background what the provider said. What it returns is done when the cluster has answered.
+// report reports the provider's answer to the cluster in the background. The returned command is done once the cluster has answered.
 func (g *governed) report(lease *Lease, op uint64, signals []Signal) *command {
 	c := g.transport.client
 	g.mu.Lock()
 	g.reporting = true
 	g.mu.Unlock()
-	for i, signal := range signals { // of what was granted: a pool's member, or the quota that stands in
+	for i, signal := range signals { // name the granted quotas: a pool's member, or the stand-in
 		if granted, ok := lease.For(signal.Quota); ok {
 			signals[i].Quota = granted.Quota
 		}
@@ -404,7 +404,7 @@ func (g *governed) settlement(a *allowance, used []Item, surplus int64) *command
 	}
 	cmd := op.settlement(s)
 	cmd.then = func(cmd *command) {
-		// What cannot be settled must not keep its lease, and with it a slot.
+		// If settling fails, release the lease all the same: it may hold a slot.
 		if cmd.err != nil {
 			g.transport.client.send(settleLife, a.lease.release())
 		}
@@ -412,7 +412,7 @@ func (g *governed) settlement(a *allowance, used []Item, surplus int64) *command
 	return cmd
 }
 
-// observe reads what the provider said, tells the cluster, and returns the limit that refused the call, if one did.
+// observe reads the provider's answer, reports it to the cluster, and returns the limit that refused the call, if any.
 func (g *governed) observe(response *http.Response) *limit {
 	t := g.transport
 	body := peek(response, g.call.Dialect)
@@ -447,8 +447,8 @@ func (g *governed) observe(response *http.Response) *limit {
 // reportTimeout bounds how long a refused call waits to learn the cluster's cooldown.
 const reportTimeout = 2 * time.Second
 
-// cooldown reports a refusal and returns how long the cluster keeps its quotas closed. If it does not say by the caller's
-// deadline, the provider's own word counts, or else a second; the report goes on without the caller.
+// cooldown reports a refusal and returns how long the cluster keeps its quotas closed. Without an answer by the caller's deadline, it
+// returns the provider's Retry-After, or else a second; the report continues in the background.
 func (g *governed) cooldown(lease *Lease, op uint64, report []Signal, verdict signals.Signal) time.Duration {
 	ctx, cancel := context.WithTimeout(g.ctx, reportTimeout)
 	defer cancel()

@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Hooks are called when something happens in a client, such as for metrics and traces: see the packages client/metrics and
-// client/tracing. Those that are nil are left out. They are called where it happens, several at a time, and should return at once;
-// they must not call the client.
+// Hooks are callbacks for events of a client, such as for metrics and traces: see the packages client/metrics and client/tracing. Nil
+// callbacks are skipped. The client calls them synchronously and concurrently, so they should return at once, and they must not call
+// the client.
 type Hooks struct {
-	// Wait is called when a lease is asked for, with the caller's context and the holder filled in. What it returns, unless nil, is called
-	// when there is an answer: what lies between is the wait in the cluster's queue.
+	// Wait is called before a lease is requested, with the caller's context and with the holder filled in. The function that it
+	// returns, unless nil, is called with the answer; the time between is the wait in the cluster's queue.
 	Wait func(ctx context.Context, request ReserveRequest) func(*Lease, error)
-	// Refusal is called with each no of the cluster.
+	// Refusal is called with each refusal of the cluster.
 	Refusal func(*RefusalError)
-	// Retry is called when a Transport will send a call again that the provider refused for a limit, after so long.
+	// Retry is called when a Transport will retry a call, after the given time, that the provider refused for a limit.
 	Retry func(request *http.Request, after time.Duration)
-	// Cooldown is called when a report that this client made found a quota closed, or closed it.
+	// Cooldown is called when a report by this client closed a quota, or found it closed.
 	Cooldown func(Reported)
-	// Batch is called when a limiter has fetched a batch of so many units ahead.
+	// Batch is called when a limiter has fetched a batch ahead, with its size in units.
 	Batch func(unit []Item, units int64)
 }
 
-// WithHooks adds hooks. Given several times, all of them are called.
+// WithHooks adds hooks. If given several times, all of them are called.
 func WithHooks(hooks Hooks) Option {
 	return func(s *settings) error {
 		s.hooks = append(s.hooks, hooks)
@@ -33,7 +33,7 @@ func WithHooks(hooks Hooks) Option {
 
 type hookList []Hooks
 
-// wait calls the hooks of a wait that begins, and returns what is to be called when it has ended.
+// wait calls the Wait hooks and returns the function to call when the wait ends.
 func (h hookList) wait(ctx context.Context, request ReserveRequest) func(*Lease, error) {
 	var ends []func(*Lease, error)
 	for i := range h {

@@ -82,7 +82,7 @@ func TestHooks(t *testing.T) {
 	}, WithHooks(Hooks{}), WithHooks(hooks))
 }
 
-// A refusal in a provider's own form is read as such by who knows the provider.
+// A refusal in a provider's own form parses as a refusal in that provider's dialect.
 func TestAnswerRefusals(t *testing.T) {
 	for _, tt := range []struct {
 		option TransportOption

@@ -6,31 +6,31 @@ import (
 )
 
 const (
-	// renewAt is the share of a lease, in percent, after which it is renewed: of 5 min, every 2.
+	// renewAt is the share of a lease, in percent, after which to renew it: a lease of 5 min every 2 min.
 	renewAt = 40
-	// renewWith is the share within which other leases join a renewal that is on its way anyway.
+	// renewWith is the share, in percent, by which other leases are renewed early, together with a due one.
 	renewWith = 25
 )
 
-// keeper renews the leases that are kept alive, all that are nearly due in one batch.
+// keeper renews leases that are kept alive. It renews all that are nearly due in one batch.
 type keeper struct {
 	client *Client
 	wake   chan struct{}
 
 	mu   sync.Mutex
 	kept map[*Lease]*keeping
-	// next is when the keeper looks at its leases again; only what is due earlier has to wake it.
+	// next is when the keeper checks its leases again; only an earlier due time has to wake it.
 	next    time.Time
 	running bool
 	stopped bool
 }
 
-// keeping is how one lease is kept.
+// keeping is the state of one lease that is kept alive.
 type keeping struct {
 	due time.Time
-	// over reports whether nobody needs the lease any more; nil: it is kept as long as it lives.
+	// over reports whether the lease is no longer needed; nil: it is kept until it ends.
 	over func(now time.Time) bool
-	// renewing: a renewal is on its way.
+	// renewing: a renewal is in flight.
 	renewing bool
 }
 
@@ -38,7 +38,7 @@ func newKeeper(c *Client) *keeper {
 	return &keeper{client: c, wake: make(chan struct{}, 1), kept: map[*Lease]*keeping{}}
 }
 
-// keep begins to renew a lease, until over says so or the lease ends. over is called under the keeper's lock.
+// keep renews a lease until over returns true or the lease ends. over is called under the keeper's lock.
 func (k *keeper) keep(l *Lease, over func(now time.Time) bool) {
 	l.mu.Lock()
 	dead, due := l.cause != nil, l.dueLocked()
@@ -67,7 +67,7 @@ func (k *keeper) nudge() {
 	}
 }
 
-// dueLocked returns when the lease should be renewed.
+// dueLocked returns when to renew the lease.
 func (l *Lease) dueLocked() time.Time {
 	left := l.deadline.mono.Sub(l.renewed)
 	return l.renewed.Add(left * renewAt / 100)
@@ -93,7 +93,7 @@ func (k *keeper) stop() {
 	k.nudge()
 }
 
-// run renews what is due, until nothing is kept any more.
+// run renews due leases until no lease is kept.
 func (k *keeper) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -113,8 +113,8 @@ func (k *keeper) run() {
 	}
 }
 
-// collect returns renewals for all leases that are due or nearly so, if at least one is due, and when the next one will
-// be. With nothing kept the keeper has ended.
+// collect returns renewals of all leases that are due or nearly due, if at least one is due, and when the next one will be. more is
+// false when no lease is kept: the keeper has ended.
 func (k *keeper) collect(now time.Time) (commands []*command, next time.Time, more bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,7 +147,7 @@ func (l *Lease) span() time.Duration {
 	return l.ttl
 }
 
-// renewal returns a command that renews a lease and tells the keeper what it came to.
+// renewal returns a command that renews a lease and informs the keeper of its outcome.
 func (k *keeper) renewal(l *Lease) *command {
 	cmd := l.renewal(0)
 	cmd.then = func(cmd *command) {
@@ -160,7 +160,7 @@ func (k *keeper) renewal(l *Lease) *command {
 	return cmd
 }
 
-// renewed sets when a lease is due again. After a failure that is soon, and then it ends at its deadline.
+// renewed sets when a lease is due again: soon after a failure. A lease that cannot be renewed ends at its deadline.
 func (k *keeper) renewed(l *Lease) {
 	l.mu.Lock()
 	due := l.dueLocked()

@@ -11,12 +11,12 @@ import (
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
 
-// saturated is what a provider says that refuses a call for a while.
+// saturated is a provider's signal that refuses calls for a while.
 func saturated(after time.Duration) Signal {
 	return Signal{Quota: "t/core", Cause: CauseSaturated, RetryAfter: &after}
 }
 
-// takeFromBatches takes units until one comes out of a batch.
+// takeFromBatches makes n takes, at least one of them from a batch.
 func takeFromBatches(t *testing.T, limiter *Limiter, n int) []*Taken {
 	t.Helper()
 	var all []*Taken
@@ -33,12 +33,12 @@ func takeFromBatches(t *testing.T, limiter *Limiter, n int) []*Taken {
 	return all
 }
 
-// batchLeases returns how many leases of batches live; those of single takes never end in this cluster.
+// batchLeases returns how many leases of batches live. Leases of single takes never end in this cluster.
 func batchLeases(cluster *fakequota.Cluster, limiter *Limiter) int {
 	return cluster.Leases() - int(limiter.Stats().Single)
 }
 
-// TestLimiter_KeepLeasesLetsAnswersBeReported: also after the batch, and the lease, have lasted for their time.
+// TestLimiter_KeepLeasesLetsAnswersBeReported: even after the batch has ended and the lease's first deadline has passed.
 func TestLimiter_KeepLeasesLetsAnswersBeReported(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1), KeepLeases())
@@ -55,7 +55,7 @@ func TestLimiter_KeepLeasesLetsAnswersBeReported(t *testing.T) {
 				t.Errorf("a report on take %d, from a batch: %v: %v", i, one.FromBatch(), err)
 			}
 			one.Done()
-			one.Done() // counts once
+			one.Done() // idempotent
 		}
 		pass(time.Minute)
 		synctest.Wait()
@@ -68,7 +68,7 @@ func TestLimiter_KeepLeasesLetsAnswersBeReported(t *testing.T) {
 	})
 }
 
-// TestLimiter_KeptLeaseEndsWithItsLastCall, and not before its batch does.
+// TestLimiter_KeptLeaseEndsWithItsLastCall: not before its batch ends.
 func TestLimiter_KeptLeaseEndsWithItsLastCall(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1), KeepLeases())
@@ -84,7 +84,7 @@ func TestLimiter_KeptLeaseEndsWithItsLastCall(t *testing.T) {
 		if got := batchLeases(cluster, limiter); got != 1 || last.Lease().Err() != nil {
 			t.Errorf("%d leases while one call runs (%v)", got, last.Lease().Err())
 		}
-		last.Cancel() // too late to give back, but it ends the lease
+		last.Cancel() // too late to return units, but it ends the lease
 		synctest.Wait()
 		if got := batchLeases(cluster, limiter); got != 0 || !errors.Is(last.Lease().Err(), ErrLeaseReleased) {
 			t.Errorf("%d leases are left (%v)", got, last.Lease().Err())
@@ -95,7 +95,7 @@ func TestLimiter_KeptLeaseEndsWithItsLastCall(t *testing.T) {
 	})
 }
 
-// TestLimiter_WithoutKeepLeasesBatchesEndTheirs: Done is then nothing.
+// TestLimiter_WithoutKeepLeasesBatchesEndTheirs: Done has no effect then.
 func TestLimiter_WithoutKeepLeasesBatchesEndTheirs(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
@@ -111,7 +111,7 @@ func TestLimiter_WithoutKeepLeasesBatchesEndTheirs(t *testing.T) {
 	})
 }
 
-// TestClient_LearnsACooldownOfAnother: what is at hand goes back at once, and nothing is taken before the quota is open.
+// TestClient_LearnsACooldownOfAnother: the units at hand return at once, and none are taken before the quota opens.
 func TestClient_LearnsACooldownOfAnother(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Lease is a reservation of amounts until a deadline. Its fence goes with every command about it; once the lease has
-// ended, for whatever reason, Done is closed and Err says why. It is safe for concurrent use.
+// Lease is a reservation of amounts until a deadline. Each command about it carries its fence. Once the lease has ended, for any
+// reason, Done is closed and Err returns the cause. It is safe for concurrent use.
 type Lease struct {
 	client *Client
 	id     uint64
@@ -20,27 +20,27 @@ type Lease struct {
 	class  Class
 	ttl    time.Duration
 	items  []Item
-	// instead are the items that stand in for another quota, or for a pool, by that one's name.
+	// instead has the items granted of another quota, or of a pool's member, by the requested name.
 	instead map[string]Item
-	// member is the member of the pools that were asked for.
+	// member is the granted member of the requested pools.
 	member   string
 	forecast *Forecast
 	first    *Operation
-	// pressure is how its holder's workflow stood when it was granted.
+	// pressure is the state of the holder's workflow at the grant.
 	pressure *BackPressure
 
-	// mu comes after the keeper's lock where both are held.
+	// Lock order: the keeper's lock, then mu.
 	mu       sync.Mutex
 	deadline moment
 	renewed  time.Time
 	nextOp   uint64
-	// doneBelow is the low-water mark of operations, settled those above it that are finished.
+	// doneBelow is the low-water mark of operations; settled holds the finished ones above it.
 	doneBelow uint64
 	settled   map[uint64]struct{}
 	dead      chan struct{}
 	cause     error
 	watch     *time.Timer
-	// itemClosed is closed when the first item has, closed names them, itemEnds are those of which the grant named the end.
+	// itemClosed is closed at the first closed item; closed names them; itemEnds has the ends that the grant named.
 	itemClosed chan struct{}
 	anyClosed  bool
 	closed     []string
@@ -81,22 +81,21 @@ func (l *Lease) moment(mono time.Time) moment { return at(mono, time.Now(), l.cl
 // ID returns the lease's id.
 func (l *Lease) ID() uint64 { return l.id }
 
-// Fence returns the lease's fencing token. Fences only grow; a resource that remembers the largest one it saw can
-// refuse whoever comes with a smaller one.
+// Fence returns the lease's fencing token. Fences only grow: a resource that remembers the largest one that it saw can reject a smaller
+// one.
 func (l *Lease) Fence() uint64 { return l.fence }
 
-// Class returns the class in which the lease was granted.
+// Class returns the class of the grant.
 func (l *Lease) Class() Class { return l.class }
 
-// Items returns what was granted.
+// Items returns the granted items.
 func (l *Lease) Items() []Item { return slices.Clone(l.items) }
 
-// Member returns the name of the member on which the lease draws where pools were asked for, such as the key to use; empty: none were.
+// Member returns the name of the pool member that the lease draws on, such as the key to use; empty: no pool was requested.
 func (l *Lease) Member() string { return l.member }
 
-// For returns the item that was granted for a quota or a pool that was asked for: of that quota, of the pool's member, or, where the
-// Reserve allowed it, of the quota that stands in for it. What stands in for a member that the Reserve named is found by the quota of that
-// member.
+// For returns the item granted for a requested quota or pool: an item of that quota, of the pool's member, or of the stand-in that the
+// Reserve allowed. To find the stand-in for a member that the Reserve named, pass that member's quota.
 func (l *Lease) For(quota string) (Item, bool) {
 	if item, ok := l.instead[quota]; ok {
 		return item, true
@@ -109,14 +108,13 @@ func (l *Lease) For(quota string) (Item, bool) {
 	return Item{}, false
 }
 
-// Forecast returns what was predicted of the quotas that were asked for when the lease was granted; nil: nothing.
+// Forecast returns the prediction for the requested quotas at the grant; nil: none.
 func (l *Lease) Forecast() *Forecast { return l.forecast }
 
-// Operation returns the operation that a Reserve with Consume made; nil without it.
+// Operation returns the operation of a Reserve with Consume; nil without it.
 func (l *Lease) Operation() *Operation { return l.first }
 
-// BackPressure returns how the holder's workflow stood when the lease was granted; nil: it is in none, or nothing in it was
-// limited.
+// BackPressure returns the state of the holder's workflow at the grant; nil: it has none, or nothing in it was limited.
 func (l *Lease) BackPressure() *BackPressure { return l.pressure }
 
 // Deadline returns the moment by which the lease has ended, on this machine's clock and a little early.
@@ -126,8 +124,8 @@ func (l *Lease) Deadline() time.Time {
 	return l.deadline.mono
 }
 
-// Left returns what is left until the deadline, 0 if it has passed. It looks at the wall clock as well, so that a
-// machine that slept does not believe in a lease that is over.
+// Left returns the time until the deadline, 0 if it has passed. It reads the wall clock as well, so that a machine that slept does not
+// trust an expired lease.
 func (l *Lease) Left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,8 +147,8 @@ func (l *Lease) Done() <-chan struct{} {
 	return l.dead
 }
 
-// Err returns why the lease has ended, nil while it lives: ErrLeaseExpired, ErrLeaseReleased, or a *RequestError with
-// ReasonStaleFence.
+// Err returns why the lease has ended; nil while it lives. The causes are ErrLeaseExpired, ErrLeaseReleased, and an error with
+// ReasonStaleFence or ReasonNeverIssued.
 func (l *Lease) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -160,8 +158,8 @@ func (l *Lease) Err() error {
 	return l.cause
 }
 
-// Context returns a context that ends with the lease, with the reason as its cause. While the lease is not kept alive,
-// the context has its deadline.
+// Context returns a context that ends with the lease, with the same cause. While the lease is not kept alive, the context has its
+// deadline.
 func (l *Lease) Context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	kept := l.client.keeper.keeps(l)
@@ -172,7 +170,7 @@ func (l *Lease) Context(parent context.Context) (context.Context, context.Cancel
 		return ctx, func() { cancel(nil) }
 	}
 	if l.leftLocked() == 0 {
-		cancel(ErrLeaseExpired) // at once: who keeps it alive would learn of it a moment later
+		cancel(ErrLeaseExpired) // at once: the keeper would notice it a moment later
 	}
 	key := l.tellLocked(cancel)
 	stop := func() {
@@ -188,7 +186,7 @@ func (l *Lease) Context(parent context.Context) (context.Context, context.Cancel
 	return bounded, func() { cancelBounded(); stop() }
 }
 
-// tellLocked has f called when the lease ends, with why.
+// tellLocked registers f to be called with the cause when the lease ends.
 func (l *Lease) tellLocked(f func(error)) (key int) {
 	l.watchLocked()
 	key = l.nextDeath
@@ -197,7 +195,7 @@ func (l *Lease) tellLocked(f func(error)) (key int) {
 	return key
 }
 
-// tell has f called when the lease ends, with why; at once if it has.
+// tell registers f to be called with the cause when the lease ends; at once if it has ended.
 func (l *Lease) tell(f func(error)) {
 	l.mu.Lock()
 	cause := l.cause
@@ -210,25 +208,25 @@ func (l *Lease) tell(f func(error)) {
 	}
 }
 
-// holds reports whether the lease still holds something besides what its first operation consumed: slots, which are in
-// use as long as they are held.
+// holds reports whether the lease holds items that its first operation did not consume: slots, which are in use as long as they are
+// held.
 func (l *Lease) holds() bool {
 	return slices.ContainsFunc(l.items, func(item Item) bool {
 		return l.first == nil || !slices.ContainsFunc(l.first.items, func(spent Item) bool { return spent.Quota == item.Quota })
 	})
 }
 
-// longestNap bounds how long nobody compares a watched lease with the wall clock.
+// longestNap bounds the interval between checks of a watched lease against the wall clock.
 const longestNap = time.Second
 
-// watchLocked makes sure that the lease's end is noticed at its deadline.
+// watchLocked starts the timer that notices the end of the lease.
 func (l *Lease) watchLocked() {
 	if l.watch == nil && l.cause == nil {
 		l.watch = time.AfterFunc(min(l.leftLocked(), longestNap), l.look)
 	}
 }
 
-// look ends the lease if its deadline has passed, and looks again later if not.
+// look ends the lease if its deadline has passed, and otherwise reschedules itself.
 func (l *Lease) look() {
 	l.mu.Lock()
 	left := l.leftLocked()
@@ -241,7 +239,7 @@ func (l *Lease) look() {
 	}
 }
 
-// die ends the lease here. Only the first cause counts.
+// die ends the lease locally. Only the first cause counts.
 func (l *Lease) die(cause error) {
 	l.client.keeper.forget(l)
 	l.mu.Lock()
@@ -266,9 +264,9 @@ func (l *Lease) die(cause error) {
 	}
 }
 
-// Consume makes held amounts spendable as one operation; without items, all that is held. Consume before you spend. A
-// *RefusalError is the cluster's no. Once the window of an item has closed, a Consume without items consumes nothing and
-// fails with [ReasonItemClosed]: what was held of it is void. Take a new lease then.
+// Consume makes held amounts spendable as one operation; without items, all held amounts. Consume before you spend. A refusal is a
+// *RefusalError. Once the window of an item has closed, a Consume without items consumes nothing and fails with [ReasonItemClosed]: the
+// amount held of that window is void. Take a new lease then.
 func (l *Lease) Consume(ctx context.Context, items ...Item) (*Operation, error) {
 	ctx, done, err := l.client.begin(ctx, 0)
 	if err != nil {
@@ -300,8 +298,8 @@ func (l *Lease) Consume(ctx context.Context, items ...Item) (*Operation, error) 
 	return newOperation(l, response.GetOperation(), cmd.stamp), nil
 }
 
-// abandon ends an operation that nobody will spend and that may have been carried out or not. Until it is finished, the
-// cluster keeps the records of all operations after it as well.
+// abandon finishes an operation that nobody will spend and that may have been carried out. Until it is finished, the cluster keeps the
+// records of all later operations.
 func (l *Lease) abandon(op uint64) {
 	settle := (&Operation{lease: l, number: op}).settlement(Settlement{Final: true})
 	settle.then = func(settle *command) {
@@ -313,7 +311,7 @@ func (l *Lease) abandon(op uint64) {
 	l.client.send(settleLife, settle)
 }
 
-// extend moves the deadline to where a Consume has moved it: an item never ends later than its lease.
+// extend moves the deadline if a Consume moved it: an item never ends later than its lease.
 func (l *Lease) extend(op *quotav1.Operation, at stamp) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -324,7 +322,7 @@ func (l *Lease) extend(op *quotav1.Operation, at stamp) {
 	}
 }
 
-// Renew moves the deadline to ttl from now; 0: the length that the Reserve asked for.
+// Renew moves the deadline to ttl from now; 0: the ttl that the Reserve asked for.
 func (l *Lease) Renew(ctx context.Context, ttl time.Duration) error {
 	ctx, done, err := l.client.begin(ctx, 0)
 	if err != nil {
@@ -345,7 +343,7 @@ func (l *Lease) renewal(ttl time.Duration) *command {
 	}}})
 }
 
-// prolong takes over the deadline that a renewal answered. A shorter one than before is taken, too: it was asked for.
+// prolong adopts the deadline of a renewal, even an earlier one than before: the caller asked for it.
 func (l *Lease) prolong(cmd *command) {
 	left := durationOf(cmd.result.GetRenew().GetExpiresIn(), 0)
 	if closed := cmd.result.GetRenew().GetClosed(); len(closed) > 0 {
@@ -360,11 +358,11 @@ func (l *Lease) prolong(cmd *command) {
 	l.deadline = l.moment(cmd.stamp.deadline(left))
 }
 
-// KeepAlive renews the lease in the background until it is released or the client is closed. All leases of a process
-// that are kept alive are renewed together.
+// KeepAlive renews the lease in the background until it is released or the client is closed. One batch renews all leases of a client
+// that are kept alive.
 func (l *Lease) KeepAlive() { l.client.keeper.keep(l, nil) }
 
-// Release gives held amounts back; without items, all of them, and the lease ends. It returns what went back.
+// Release returns held amounts to their quotas; without items, all of them, and the lease ends. It returns the released items.
 func (l *Lease) Release(ctx context.Context, items ...Item) ([]Item, error) {
 	ctx, done, err := l.client.begin(ctx, 0)
 	if err != nil {
@@ -402,7 +400,7 @@ func (l *Lease) run(ctx context.Context, cmd *command) error {
 	return err
 }
 
-// learn ends the lease where the cluster says that its fence is dead, and notes an item that has closed.
+// learn ends the lease if the cluster reports its fence as dead, and records an item that has closed.
 func (l *Lease) learn(err error) {
 	if quota, ok := closedItemOf(err); ok {
 		l.closeItems(quota)
@@ -412,7 +410,7 @@ func (l *Lease) learn(err error) {
 	}
 }
 
-// finish notes that an operation is over here, so that the cluster may forget it.
+// finish records that an operation is over, so that the cluster may forget it.
 func (l *Lease) finish(op uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -432,9 +430,9 @@ func (l *Lease) lowWater() uint64 {
 	return l.doneBelow
 }
 
-// Do reserves, keeps the lease alive while f runs with a context that ends with the lease, and releases it. What f
-// consumed, it settles itself. A lease that is over when it arrives, because a leader was lost on the way, is asked for
-// again; [ErrLate] says that all came too late, and that f did not run.
+// Do reserves, keeps the lease alive while f runs, and releases it. The context of f ends with the lease. f settles its own operations.
+// If a lease arrives after its end, because a leader was lost on the way, Do asks again; after the last attempt it returns [ErrLate]
+// without running f.
 func Do[T any](ctx context.Context, c *Client, request ReserveRequest, f func(context.Context, *Lease) (T, error)) (T, error) {
 	var none T
 	lease, err := c.Reserve(ctx, request)
@@ -449,7 +447,7 @@ func Do[T any](ctx context.Context, c *Client, request ReserveRequest, f func(co
 	}
 	lease.KeepAlive()
 	defer func() {
-		// Also after a panic in f, and when ctx has ended: what is held goes back.
+		// Release also after a panic in f, and when ctx has ended.
 		lease.die(ErrLeaseReleased)
 		c.send(orphanLife, lease.release())
 	}()

@@ -39,7 +39,7 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// However long an answer travels and is served, the deadline here is not after the one at the node.
+// However long an answer travels and is served, the local deadline is not after the node's.
 func TestTheDeadlineHereIsNeverAfterTheNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		span := rapid.Int64Range(0, int64(time.Hour))
@@ -84,7 +84,7 @@ func TestALeaseThatIsKeptAliveOutlivesItsDeadline(t *testing.T) {
 	})
 }
 
-// TestRenew_AnOlderAnswerChangesNothing: of two renewals under way the later one counts, whichever is answered first.
+// TestRenew_AnOlderAnswerChangesNothing: of two renewals in flight the later one counts, in any order of answers.
 func TestRenew_AnOlderAnswerChangesNothing(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1), TTL: time.Minute})
@@ -181,8 +181,8 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// TestALeaseThatIsOverWhenItArrives: its answer was lost, and told again when its time was up. What it was for does not run
-// with it: somebody else may have it by now. (Found by the fault suite: mix processes, seed 506, four calls in three slots.)
+// TestALeaseThatIsOverWhenItArrives: the first answer was lost, and a repeat arrives after the lease's end. f must not run with it:
+// another holder may have the amount by now. (Found by the fault suite: mix processes, seed 506, four calls in three slots.)
 func TestALeaseThatIsOverWhenItArrives(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lost := func() {
@@ -237,7 +237,7 @@ func TestOperationsAreFinishedFromBelow(t *testing.T) {
 	})
 }
 
-// Numbers of a session are finished in any order, and its low-water mark is always the lowest unfinished one.
+// Requests of a session finish in any order, and its low-water mark is always the lowest unfinished number.
 func TestSessionLowWater(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 200).Draw(t, "n")

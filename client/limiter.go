@@ -12,19 +12,19 @@ import (
 	"github.com/quotad/quotad/client/pacing"
 )
 
-// State is what a limiter has in its hands.
+// State is the state of a limiter's batch.
 type State int
 
 // The states.
 const (
-	// NoLease: it has not had a batch yet. It ends with the first take for which one is worth it.
+	// NoLease: it has not had a batch yet, until the first take that makes a batch worthwhile.
 	NoLease State = 1
-	// Live: it has a batch. It ends at the last take of that batch at the latest, which is the spend-by less transit.
+	// Live: it has a batch, until the batch's last take at the latest: the spend-by less the transit.
 	Live State = 2
-	// Expired: its last batch is over or spent, and none was needed since.
+	// Expired: its last batch has ended or is spent, and it has needed none since.
 	Expired State = 3
-	// ClusterAway: the cluster did not take its last request. It ends with the first answer; the client asks at least
-	// every 250 ms while anybody waits.
+	// ClusterAway: the cluster did not accept its last request, until the first answer. The client asks at least every 250 ms while a
+	// call waits.
 	ClusterAway State = 4
 )
 
@@ -51,42 +51,41 @@ type limiterSettings struct {
 	failOpen bool
 	holders  int64
 	maxBatch int64
-	// keep: a lease lives until all that was taken of it is done.
+	// keep: a lease lives until Done or Cancel was called for all its takes.
 	keep bool
 }
 
 // LimiterClass lowers the class of a limiter's takes; the default is the client's.
 func LimiterClass(class Class) LimiterOption { return func(s *limiterSettings) { s.class = class } }
 
-// FailOpen lets takes pass uncounted while the cluster is away. The default is to fail closed: only what was consumed
-// before may be spent. Uncounted takes can break the provider's limit; Stats counts them.
+// FailOpen lets takes pass uncounted while the cluster is away. The default is to fail closed: only amounts consumed before may be
+// spent. Uncounted takes can break the provider's limit; Stats counts them.
 func FailOpen() LimiterOption { return func(s *limiterSettings) { s.failOpen = true } }
 
-// Holders says how many holders spend the quota at the same time. A batch is at most usable / (2 x holders). The
-// default is what the cluster sees: its live leases of the quota.
+// Holders sets how many holders spend the quota at the same time. A batch is at most usable / (2 x holders). The default is the number
+// of live leases of the quota in the cluster.
 func Holders(n int) LimiterOption {
 	return func(s *limiterSettings) { s.holders = int64(max(n, 1)) }
 }
 
-// MaxBatch bounds a batch, in units; 1: every take asks the cluster. The default is no bound besides those of demand,
-// spend-by and share.
+// MaxBatch bounds a batch, in units; with 1, every take asks the cluster. By default only demand, spend-by and share bound it.
 func MaxBatch(units int64) LimiterOption {
 	return func(s *limiterSettings) { s.maxBatch = min(max(units, 1), mostUnits) }
 }
 
-// KeepLeases keeps a lease alive until Done was called for every Taken that came out of it, also when its batch is over: what
-// the provider answers can be reported on it (Taken.Lease). Every Taken then needs a Done or a Cancel.
+// KeepLeases keeps a lease alive until Done was called for every Taken of it, even after its batch has ended. So answers of the
+// provider can be reported on it (Taken.Lease). Every Taken then needs a Done or a Cancel.
 func KeepLeases() LimiterOption { return func(s *limiterSettings) { s.keep = true } }
 
-// Limiter paces calls by a quota that a whole fleet shares. It spends a batch that it has consumed ahead where demand
-// makes one worth it, at the cost of an atomic addition; without one, each take asks the cluster. It is safe for
-// concurrent use. Make one per quota, not one per call.
+// Limiter paces calls by a quota that a whole fleet shares. If demand makes it worthwhile, it consumes a batch ahead and spends it, at
+// the cost of an atomic addition per take; otherwise each take asks the cluster. It is safe for concurrent use. Make one per quota, not
+// one per call.
 //
-// It has the forms of golang.org/x/time/rate without a time of the caller's (AllowN at t, TokensAt): when a take counts, the cluster's
-// clock decides. Nor does it have SetLimit: the limit is the quota's, for all holders.
+// It has the methods of golang.org/x/time/rate except those with a time (AllowN at t, TokensAt): the cluster's clock decides when a
+// take counts. Nor does it have SetLimit: the limit is the quota's, for all holders.
 //
-// A take that succeeds is a permission to call the provider now: the call should be on its way within the quota's
-// transit time. After a sleep of the machine, takes of the first 10 ms may still come from a batch from before.
+// A successful take permits calling the provider now: start the call within the quota's transit time. After the machine slept, takes
+// may use a batch from before for up to 10 ms.
 type Limiter struct {
 	store
 	client   *Client
@@ -96,38 +95,38 @@ type Limiter struct {
 	mu      sync.Mutex
 	current *batch
 	next    *batch
-	// fetching is closed when the batch that is being fetched is there or was refused; nil: none is.
+	// fetching is closed when the batch being fetched has arrived or was refused; nil: no fetch is in flight.
 	fetching   chan struct{}
 	generation uint64
 	closed     bool
-	// over is closed when the limiter is.
+	// over is closed when the limiter is closed.
 	over   chan struct{}
 	demand pacing.Demand
 	known  quotaFacts
-	// learning is held by whoever reads what is known.
+	// learning is held by the goroutine that reads the quotas.
 	learning chan struct{}
-	// lastWall and lastMono are the clocks at the last look.
+	// lastWall and lastMono are the clocks at the last check.
 	lastWall time.Time
 	lastMono int64
-	// refusedUntil, refusal and refusedUnits are the last no, which is remembered for a moment for as many units or more.
+	// refusedUntil, refusal and refusedUnits are the last refusal, which also answers takes of as many units or more for a moment.
 	refusedUntil int64
 	refusal      error
 	refusedUnits int64
 	triedAt      int64
-	// unusable is why no take can succeed, warned says that it was logged.
+	// unusable is why no take can succeed; warned: it was logged.
 	unusable error
 	warned   bool
 	hadBatch bool
 	stats    LimiterStats
 }
 
-// Limiter returns a limiter of one quota; a unit is one of the quota's own.
+// Limiter returns a limiter of one quota; a unit of the limiter is one unit of the quota.
 func (c *Client) Limiter(quota string, options ...LimiterOption) *Limiter {
 	return c.LimiterOf([]Item{{Quota: quota, Amount: 1}}, options...)
 }
 
-// LimiterOf returns a limiter of several quotas together: each unit takes all the items' amounts, or none. An amount of
-// 0 is the quota's default estimate.
+// LimiterOf returns a limiter of several quotas together: each unit takes the amounts of all items, or none. An amount of 0 is the
+// quota's default estimate.
 func (c *Client) LimiterOf(unit []Item, options ...LimiterOption) *Limiter {
 	l := &Limiter{client: c, unit: append([]Item(nil), unit...), learning: make(chan struct{}, 1), over: make(chan struct{}), settings: limiterSettings{class: c.class, maxBatch: mostUnits}}
 	for _, option := range options {
@@ -146,12 +145,12 @@ func (c *Client) LimiterOf(unit []Item, options ...LimiterOption) *Limiter {
 	return l
 }
 
-// Allow reports whether one call may be made now. With a batch at hand it takes nanoseconds; without one it asks the
-// cluster and waits for its answer, one second at most. While the quota was just refused or the cluster is away, it
-// says no at once. Where no take can succeed, Err says why.
+// Allow reports whether one call may be made now. With a batch at hand it takes nanoseconds. Without one it asks the cluster and waits
+// for the answer, at most one second. Shortly after a refusal, or while the cluster is away, it returns false at once. If no take can
+// succeed, Err returns why.
 func (l *Limiter) Allow() bool { return l.take(1) || l.allowSlow(1) != nil }
 
-// AllowN is Allow for n units. 0 units are always allowed, fewer never.
+// AllowN is Allow for n units. It is true for 0 units and false for fewer.
 func (l *Limiter) AllowN(n int) bool {
 	if n <= 0 {
 		return n == 0
@@ -159,7 +158,7 @@ func (l *Limiter) AllowN(n int) bool {
 	return l.take(int64(n)) || l.allowSlow(int64(n)) != nil
 }
 
-// AllowTake is AllowN for a call that has to know what was taken. It is nil where AllowN is false.
+// AllowTake is AllowN for a caller that needs the Taken. It returns nil if AllowN returns false.
 func (l *Limiter) AllowTake(n int) *Taken {
 	switch {
 	case n < 0:
@@ -173,13 +172,13 @@ func (l *Limiter) AllowTake(n int) *Taken {
 	return l.allowSlow(int64(n))
 }
 
-// Wait waits until one call may be made: in the cluster's queue, by class and turn. It returns nil then, a
-// *RefusalError where waiting does not help or ctx ends too early for it, ErrLate where units arrive too late to be spent,
-// and an error that is ErrClusterAway where the cluster did not answer in time. With a context without a deadline it waits as long as it takes, but not for a cluster
-// that is away for longer than the call timeout.
+// Wait waits in the cluster's queue until one call may be made, and then returns nil. The error is a *RefusalError if waiting does not
+// help or ctx ends too early, and ErrLate if units arrive too late to be spent. It is ErrClusterAway to errors.Is if the cluster did
+// not answer in time. Without a deadline in ctx it waits without bound, but not for a cluster that is away for longer than the call
+// timeout.
 func (l *Limiter) Wait(ctx context.Context) error { return l.WaitN(ctx, 1) }
 
-// WaitN is Wait for n units. For 0 units it returns at once; fewer are an error.
+// WaitN is Wait for n units. For 0 units it returns at once; a negative n is an error.
 func (l *Limiter) WaitN(ctx context.Context, n int) error {
 	if n < 0 {
 		return &RequestError{Reason: ReasonInvalid, Message: fmt.Sprintf("%d units were requested", n)}
@@ -194,7 +193,7 @@ func (l *Limiter) WaitN(ctx context.Context, n int) error {
 	return err
 }
 
-// WaitTake is WaitN for a call that has to know what was taken: of pools, Member names the key, the deployment or the region to use.
+// WaitTake is WaitN for a caller that needs the Taken. With pools, Member names the key, the deployment or the region to use.
 func (l *Limiter) WaitTake(ctx context.Context, n int) (*Taken, error) {
 	if n < 0 {
 		return nil, &RequestError{Reason: ReasonInvalid, Message: fmt.Sprintf("%d units were requested", n)}
@@ -211,7 +210,7 @@ func (l *Limiter) WaitTake(ctx context.Context, n int) (*Taken, error) {
 	return l.waitSlow(ctx, int64(n))
 }
 
-// takeAtHand takes units of the batch at hand, or of the next one; nil: there are not as many.
+// takeAtHand takes units of the current batch, or of the next one; nil: neither has enough.
 func (l *Limiter) takeAtHand(n int64) *Taken {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -224,7 +223,7 @@ func (l *Limiter) takeAtHand(n int64) *Taken {
 	return l.takenLocked(n)
 }
 
-// takenLocked says that units of the batch at hand were taken.
+// takenLocked returns the Taken of n units of the current batch.
 func (l *Limiter) takenLocked(n int64) *Taken {
 	taken := &Taken{
 		limiter: l, generation: l.current.generation, until: l.current.until, units: n, ok: true, lease: l.current.op.lease,
@@ -236,20 +235,20 @@ func (l *Limiter) takenLocked(n int64) *Taken {
 	return taken
 }
 
-// uncounted is a take that draws on nothing.
+// uncounted returns a take that draws on no quota.
 func (l *Limiter) uncounted() *Taken { return &Taken{limiter: l, until: math.MaxInt64, ok: true} }
 
-// Taken is what TryTake, AllowTake and WaitTake return.
+// Taken is the result of TryTake, AllowTake and WaitTake.
 type Taken struct {
 	limiter    *Limiter
 	generation uint64
-	// single is the operation of a take without a batch; nil: it came out of a batch.
+	// single is the operation of a take without a batch; nil: the units are from a batch.
 	single *Operation
-	// until is the last take of the batch, in nanoseconds since the limiter's base.
+	// until is the batch's last take, in nanoseconds since the limiter's base.
 	until int64
-	// lease is what the units draw on; nil: nothing counts them.
+	// lease is the lease that the units draw on; nil: they are not counted.
 	lease *Lease
-	// kept is the batch whose lease is kept for the call; nil: none is.
+	// kept is the batch whose lease is kept alive for the call; nil: none.
 	kept     *batch
 	units    int64
 	ok       bool
@@ -259,11 +258,11 @@ type Taken struct {
 	done     atomic.Bool
 }
 
-// OK reports whether the units were taken: the call may be made now. Otherwise nothing was taken.
+// OK reports whether the units were taken: the call may be made now. If not, nothing was taken.
 func (t *Taken) OK() bool { return t.ok }
 
-// Left returns what is left until the call must be made at the latest, 0 if that has passed or nothing was taken. It is the longest
-// duration where nothing counts the call: 0 units, or one that FailOpen let pass.
+// Left returns the time until the latest start of the call; 0 if that has passed or nothing was taken. It is the maximum duration for
+// calls that are not counted: 0 units, or a call that FailOpen let pass.
 func (t *Taken) Left() time.Duration {
 	switch {
 	case !t.ok:
@@ -276,14 +275,13 @@ func (t *Taken) Left() time.Duration {
 	return time.Duration(max(t.until-t.limiter.now(), 0))
 }
 
-// Delay returns 0 if OK, and otherwise when it is worth trying again; where it never is, the longest duration.
+// Delay returns 0 if OK, and otherwise the time after which to try again; the maximum duration: never.
 func (t *Taken) Delay() time.Duration { return t.delay }
 
-// Err returns why it is never worth trying again, such as a quota that does not exist; nil: it may be.
+// Err returns why trying again is useless, such as an unknown quota; nil: it may help.
 func (t *Taken) Err() error { return t.err }
 
-// Member returns the name of the member on which the units draw where the limiter's quotas are pools, such as the key to use; empty: none
-// is.
+// Member returns the name of the pool member that the units draw on, such as the key to use; empty: the limiter has no pool.
 func (t *Taken) Member() string {
 	if t.lease == nil {
 		return ""
@@ -291,14 +289,14 @@ func (t *Taken) Member() string {
 	return t.lease.Member()
 }
 
-// FromBatch reports whether the units came out of a batch: then the cluster was not asked for this call alone.
+// FromBatch reports whether the units are from a batch: then the cluster was not asked for this call alone.
 func (t *Taken) FromBatch() bool { return t.ok && t.lease != nil && t.single == nil }
 
-// Lease returns the lease that the units draw on, and with it the operation to report on; nil: nothing counts them. It belongs to the
-// limiter, which ends it: see KeepLeases.
+// Lease returns the lease that the units draw on, and with it the operation to report on; nil: they are not counted. The lease belongs
+// to the limiter, which ends it: see KeepLeases.
 func (t *Taken) Lease() *Lease { return t.lease }
 
-// Heard returns when the cluster was last heard of about the lease of the units; the zero time: nothing counts them.
+// Heard returns when the cluster last confirmed the lease of the units; the zero time: they are not counted.
 func (t *Taken) Heard() time.Time {
 	if t.lease == nil {
 		return time.Time{}
@@ -308,7 +306,7 @@ func (t *Taken) Heard() time.Time {
 	return t.lease.renewed
 }
 
-// Done says that nothing more will be reported on the lease of the units.
+// Done declares that no more reports on the lease of the units will follow.
 func (t *Taken) Done() {
 	if !t.limiter.settings.keep || t.lease == nil || !t.done.CompareAndSwap(false, true) {
 		return
@@ -317,10 +315,10 @@ func (t *Taken) Done() {
 		t.limiter.letGo(t.kept)
 		return
 	}
-	t.limiter.client.keeper.forget(t.lease) // of a take without a batch: it ends by itself
+	t.limiter.client.keeper.forget(t.lease) // a take without a batch: its lease expires
 }
 
-// Forecast returns what was predicted of the limiter's quotas when the batch that the units came out of was leased; nil: nothing.
+// Forecast returns the prediction for the limiter's quotas at the grant of the units' lease; nil: none.
 func (t *Taken) Forecast() *Forecast {
 	if t.lease == nil {
 		return nil
@@ -328,8 +326,8 @@ func (t *Taken) Forecast() *Forecast {
 	return t.lease.Forecast()
 }
 
-// Cancel gives the units back, for a call that certainly was not made. It should come early: what comes back after the
-// batch's last take is forfeited. It is a Done as well.
+// Cancel returns the units, for a call that certainly was not made. Call it early: units returned after the batch's last take are
+// forfeited. Cancel implies Done.
 func (t *Taken) Cancel() {
 	defer t.Done()
 	switch {
@@ -341,12 +339,12 @@ func (t *Taken) Cancel() {
 	}
 }
 
-// TryTake takes one unit from the batch at hand. It never waits and never asks the cluster itself, but where there is
-// nothing at hand, it sees to it that there will be. It is not the Reserve of golang.org/x/time/rate, which takes from the future:
-// only the cluster's queue does that, and Wait stands in it.
+// TryTake takes one unit from the batch at hand. It never waits and never asks the cluster itself; if no unit is at hand, it starts to
+// fetch a batch. Unlike Reserve of golang.org/x/time/rate it takes nothing from the future: only the cluster's queue does that, which
+// Wait uses.
 func (l *Limiter) TryTake() *Taken { return l.TryTakeN(1) }
 
-// TryTakeN is TryTake for n units. 0 units are OK; fewer, and more than a batch may have (MaxBatch), never.
+// TryTakeN is TryTake for n units. 0 units are OK; negative numbers, and more than a batch may have (MaxBatch), never.
 func (l *Limiter) TryTakeN(n int) *Taken {
 	if n == 0 {
 		return l.uncounted()
@@ -370,19 +368,19 @@ func (l *Limiter) TryTakeN(n int) *Taken {
 	return &Taken{limiter: l, delay: max(delay, time.Duration(l.refusedUntil-now), shortestBackoff)}
 }
 
-// Err returns why no take can succeed: a quota that does not exist, or is of kind slots; nil: there is no such reason, as far as the
-// cluster has been asked.
+// Err returns why no take can succeed: a quota that does not exist, or is of kind slots; nil: the cluster has reported no such reason
+// so far.
 func (l *Limiter) Err() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unusable
 }
 
-// Tokens returns how many units are at hand, without asking the cluster. Waiting calls may get more.
+// Tokens returns the number of units at hand, without asking the cluster. A Wait may get more.
 func (l *Limiter) Tokens() float64 { return float64(max(l.Stats().Left, 0)) }
 
-// Limit returns how many units a second the whole fleet may use, the least of all quotas; +Inf: none of them counts over time, or
-// the cluster was not asked so far.
+// Limit returns the units per second that the whole fleet may use, the least of all quotas; +Inf: none of them has a period, or the
+// cluster was not asked so far.
 func (l *Limiter) Limit() float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -392,14 +390,14 @@ func (l *Limiter) Limit() float64 {
 	return l.known.perSecond
 }
 
-// Burst returns the most units that one take can have, 0 where the cluster was not asked so far.
+// Burst returns the most units of one take; 0 if the cluster was not asked so far.
 func (l *Limiter) Burst() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return int(l.known.burst)
 }
 
-// Close gives back what is not spent. Later takes fail with ErrClosed.
+// Close returns unspent units. Later takes fail with ErrClosed.
 func (l *Limiter) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), l.client.closeTimeout)
 	defer cancel()
@@ -421,7 +419,7 @@ func (l *Limiter) endLocked() {
 	}
 }
 
-// shut ends the limiter and waits for a batch that is being fetched, so that it goes back as well.
+// shut ends the limiter and waits for a batch that is being fetched, so that it is returned as well.
 func (l *Limiter) shut(ctx context.Context) {
 	l.mu.Lock()
 	l.endLocked()
@@ -436,27 +434,26 @@ func (l *Limiter) shut(ctx context.Context) {
 	l.giveBack()
 }
 
-// LimiterStats are a limiter's counters since it was made, in units where nothing else is said.
+// LimiterStats are a limiter's counters since it was made, in units except where noted.
 type LimiterStats struct {
-	// State is the present state, Entered how often each state was entered (by State).
+	// State is the present state; Entered counts the entries into each state, indexed by State.
 	State   State
 	Entered [5]uint64
-	// Batches is how many batches were had, Consumed how much was in them and in single takes, Single how many takes had
-	// no batch.
+	// Batches: batches fetched. Consumed: units in them and in single takes. Single: takes without a batch.
 	Batches, Consumed, Single uint64
-	// Spent is what was taken. It does not count what is being spent from the batch at hand.
+	// Spent: units taken, except those of the current batch so far.
 	Spent uint64
-	// Returned is what went back unspent, Forfeited what was neither spent nor went back in time.
+	// Returned: units returned unspent. Forfeited: units neither spent nor returned in time.
 	Returned, Forfeited uint64
-	// Refused is how many takes were refused, Failed how many found no answer.
+	// Refused: takes refused. Failed: takes that got no answer.
 	Refused, Failed uint64
-	// Uncounted is what FailOpen let pass.
+	// Uncounted: units that FailOpen let pass.
 	Uncounted uint64
-	// Left is what is left of the batch at hand, and in the next one if that is there already.
+	// Left: units left of the current batch and of a next one that has arrived.
 	Left int64
 }
 
-// State returns what the limiter has in its hands.
+// State returns the present state.
 func (l *Limiter) State() State {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -29,12 +29,12 @@ func atWork(t *testing.T, c *Client, options ...LimiterOption) *Limiter {
 	return limiter
 }
 
-// Regression: a take that lost its batch between its look at the deadline and its subtraction was undone in the batch
-// after it, so that units were spent that nobody had consumed.
+// Regression: a take that lost its batch between reading the deadline and subtracting was undone in the following batch, so that units
+// were spent that nobody had consumed.
 func TestABatchNeverGrowsByASwap(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := atWork(t, c)
-		// The take has seen the deadline of a batch that ends now.
+		// The take has read the deadline of a batch that ends now.
 		limiter.giveBack()
 		n := int64(7)
 		word := limiter.word.Add(-uint64(n))
@@ -71,8 +71,8 @@ func (s slow) Do(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// Regression: a caller that left was taken for a cluster that is away, so that limiters that fail open passed calls by the
-// thousand uncounted while the cluster was well.
+// Regression: a caller that left counted as an absent cluster, so that limiters that fail open passed thousands of uncounted calls
+// while the cluster was healthy.
 func TestACallerThatGivesUpOpensNothing(t *testing.T) {
 	for name, leave := range map[string]func(*testing.T) context.Context{
 		"cancelled": func(*testing.T) context.Context {
@@ -121,7 +121,7 @@ func TestACallerThatGivesUpIsNoRefusalOfTheOthers(t *testing.T) {
 	})
 }
 
-// A limiter that fails open opens for a caller whom no node answered by its deadline, also if it is the first.
+// A limiter that fails open lets a caller pass that no node answered by its deadline, even the first caller.
 func TestNodesThatSayNothingAreAway(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Break(0, fakequota.Silent)
@@ -132,7 +132,7 @@ func TestNodesThatSayNothingAreAway(t *testing.T) {
 	})
 }
 
-// Regression: a batch whose answer was on its way when a cooldown was heard of was spent during the cooldown.
+// Regression: a batch in flight while the client learnt of a cooldown was spent during the cooldown.
 func TestABatchThatArrivesInACooldownGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := full()
@@ -157,7 +157,7 @@ func TestABatchThatArrivesInACooldownGoesBack(t *testing.T) {
 	})
 }
 
-// Regression: Reserve did not look at the wall clock.
+// Regression: Reserve did not check the wall clock.
 func TestABatchFromBeforeASleepIsNotReservedFrom(t *testing.T) {
 	var slept atomic.Int64
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
@@ -170,7 +170,7 @@ func TestABatchFromBeforeASleepIsNotReservedFrom(t *testing.T) {
 	}, WithWallClock(func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }))
 }
 
-// Regression: where units arrived too late to be spent, Wait asked for more at full speed and for ever.
+// Regression: when units arrived too late to be spent, Wait asked for more at full speed and without end.
 func TestAWaitForUnitsThatArriveTooLateEnds(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 1_000, Available: 1_000, SpendBy: 90 * time.Millisecond, Transit: 45 * time.Millisecond})
@@ -193,7 +193,7 @@ func TestAWaitForUnitsThatArriveTooLateEnds(t *testing.T) {
 	})
 }
 
-// Regression: a Wait that stood in the cluster's queue waited on for ten minutes after the cluster had gone.
+// Regression: a Wait in the cluster's queue continued for ten minutes after the cluster had gone away.
 func TestAWaitDoesNotOutliveTheCluster(t *testing.T) {
 	for name, fault := range map[string]fakequota.Fault{"refusing": fakequota.Refusing, "silent": fakequota.Silent} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
@@ -208,7 +208,7 @@ func TestAWaitDoesNotOutliveTheCluster(t *testing.T) {
 	}
 }
 
-// A cluster that is there is waited for, however long its queue is.
+// A Wait waits for a healthy cluster, however long its queue is.
 func TestAWaitOutlivesItsLongPolls(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 10})
@@ -222,7 +222,7 @@ func TestAWaitOutlivesItsLongPolls(t *testing.T) {
 	})
 }
 
-// Regression: a Wait that paused before it asked again heard neither its limiter's Close nor its client's.
+// Regression: a Wait that paused before asking again ignored Close of its limiter and of its client.
 func TestAPauseEndsWithClose(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {

@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
 
-// taken returns how much of t/core is gone from a pot of 1,000.
+// taken returns how many of t/core's 1,000 units are taken.
 func taken(cluster *fakequota.Cluster) int64 { return 1_000 - cluster.Available("t/core") }
 
 func TestASingleTakeHasNoBatch(t *testing.T) {
@@ -240,8 +240,8 @@ func TestReservation(t *testing.T) {
 	})
 }
 
-// TestReservation_CancelAddsToNoOtherBatch: units go back to the batch that they are of. Where that is over, another batch must
-// not grow by them: they were never consumed as part of it.
+// TestReservation_CancelAddsToNoOtherBatch: units return to their own batch. Once it has ended, no other batch may grow by them: they
+// were never consumed as part of it.
 func TestReservation_CancelAddsToNoOtherBatch(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
@@ -302,7 +302,7 @@ func TestWaitersAreServedInTheClustersOrderWhenItIsExhausted(t *testing.T) {
 	})
 }
 
-// Regression: fail closed was honoured when reserving only, and the other calls passed while the store was gone.
+// Regression: fail closed applied to Reserve only; other calls passed while the cluster was away.
 func TestFailClosedCoversReserveRenewConsumeAndSettle(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
@@ -350,7 +350,7 @@ func TestFailClosedCoversReserveRenewConsumeAndSettle(t *testing.T) {
 	})
 }
 
-// Regression: a missing estimate held nothing at all, and a settle that failed kept its hold for ever.
+// Regression: a missing estimate held nothing at all, and a failed settle kept its hold permanently.
 func TestNoEstimateTakesTheDefaultAndAFailedSettleStillReleases(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.LimiterOf([]Item{{Quota: "t/core"}})
@@ -361,7 +361,7 @@ func TestNoEstimateTakesTheDefaultAndAFailedSettleStillReleases(t *testing.T) {
 		for range 40 {
 			_ = busy.Wait(context.Background())
 		}
-		// Nothing gets through until the spend-by is over, so that giving back fails.
+		// No request succeeds until the spend-by has passed, so returning units fails.
 		cluster.Break(0, fakequota.Silent)
 		pass(4 * time.Second)
 		cluster.Break(0, fakequota.Healthy)
@@ -416,8 +416,7 @@ func TestABatchIsNotSpentAfterAMachineSlept(t *testing.T) {
 	}, WithWallClock(func() time.Time { return time.Now().Add(time.Duration(slept.Load())) }))
 }
 
-// Whatever happens, in whatever order: what the limiter allowed, gave back and lost is what it consumed, and the
-// cluster counts the same.
+// After any sequence of events, allowed, returned and forfeited units add up to the consumed ones, and the cluster's counts agree.
 func TestConservation(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.IntRange(0, 6), 1, 80).Draw(rt, "steps")
@@ -536,7 +535,7 @@ func TestMaxBatchOfOneAsksEachTime(t *testing.T) {
 	})
 }
 
-// TestAllow_ARefusalAnswersTheNextTakeToo: a caller in a loop does not ask the cluster each time round, but for a moment.
+// TestAllow_ARefusalAnswersTheNextTakeToo: for a moment, a caller in a loop does not ask the cluster in each iteration.
 func TestAllow_ARefusalAnswersTheNextTakeToo(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 10})
@@ -557,7 +556,7 @@ func TestAllow_ARefusalAnswersTheNextTakeToo(t *testing.T) {
 	})
 }
 
-// TestABatchGoesBackInTheQuotasUnits: where a unit of the limiter is several of a quota's, all of them come back.
+// TestABatchGoesBackInTheQuotasUnits: if a unit of the limiter is several units of a quota, all of them return.
 func TestABatchGoesBackInTheQuotasUnits(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.LimiterOf(one("t/core", 3), Holders(1))

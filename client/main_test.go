@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// virtual runs a test with a cluster and a client in virtual time. The client is closed at its end.
+// virtual runs a test with a cluster and a client in virtual time, and closes the client at the end.
 func virtual(t *testing.T, nodes int, f func(t *testing.T, cluster *fakequota.Cluster, c *Client), options ...Option) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {

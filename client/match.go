@@ -12,35 +12,33 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// Call says what one HTTP request draws on.
+// Call is what one HTTP request draws on.
 type Call struct {
 	// Items are the quotas and estimates of one attempt; an amount of 0 is the quota's default estimate. No items: the
 	// request is not governed.
 	Items []Item
 	// Class lowers the class of this request; 0: the client's.
 	Class Class
-	// Holder asks for somebody else than the client's holder; empty: for the client's.
+	// Holder is the holder to ask for; empty: the client's.
 	Holder string
-	// Emergency marks a critical call that may use the last of a window with strict zones. Fallback takes the next quotas of the
-	// fallback chains as well: see Granted.
+	// Emergency marks a critical call that may use the last of a window with strict zones. Fallback allows the next quotas of the
+	// fallback chains: see Granted.
 	Emergency, Fallback bool
-	// Dialect is how the answer is read; the zero Dialect: as the Transport's options say.
+	// Dialect is the dialect of the answer; the zero Dialect: the one of the Transport's options.
 	Dialect signals.Dialect
-	// Resources maps the provider's names of limits to the quotas among Items that they speak of. What is not in it
-	// belongs to the item whose name ends with it: core to github/core.
+	// Resources maps the provider's names of limits to quotas among Items. A name that is missing belongs to the item whose name ends
+	// with it: core to github/core.
 	Resources map[string]string
-	// Usage maps fields of the response's body that say what was used, such as total_tokens, to the quotas among Items
-	// that are settled by them. The last value of a field counts; fields of the same quota are added up. It is for providers that are
-	// not known: calls of models have Parts.
+	// Usage maps fields of the response's body that state the use, such as total_tokens, to the quotas among Items that they settle.
+	// The last value of a field counts; fields of the same quota are added up. It is for unknown providers: calls to models have Parts.
 	Usage map[string]string
-	// UsageAtEnd: the fields also stand in the middle of the body, with less. They are believed only of a body that was
-	// read to its end.
+	// UsageAtEnd: the fields also occur in the middle of the body, with lower values. They count only if the body was read to its end.
 	UsageAtEnd bool
-	// Parts says which quotas among Items count tokens of a model, and which. They are estimated by what the request sends and what
-	// earlier calls of the same Prefix, Model and holder used, and settled by what the answer says.
+	// Parts says which quotas among Items count which tokens of a model. The estimate follows from the request and from earlier calls
+	// of the same Prefix, Model and holder; the settlement follows from the answer.
 	Parts map[string]Part
-	// Prefix is what the quotas' names begin with, Model the model as their names have it, Request what the call asks for; nil: it is
-	// no call of a model.
+	// Prefix begins the quotas' names, Model is the model in those names, Request is the content of the call; nil: it is no call to a
+	// model.
 	Prefix, Model string
 	Request       *estimate.Request
 }
@@ -50,19 +48,19 @@ type Part int
 
 // The parts.
 const (
-	// PartTokens is the input and the most that the call may produce, as OpenAI and Bedrock count when a call arrives. It is settled by
-	// what was used.
+	// PartTokens is the input plus the most output that the call may produce, as OpenAI and Bedrock count on arrival. It is settled by
+	// the actual use.
 	PartTokens Part = 1
-	// PartCharged is the same for a provider that gives nothing back, such as Azure: it is settled only where more was used.
+	// PartCharged is PartTokens for a provider that returns nothing, such as Azure: it is settled only if more was used.
 	PartCharged Part = 2
 	// PartInput is the input.
 	PartInput Part = 3
-	// PartUncached is the input without what was read from a cache.
+	// PartUncached is the input except tokens read from a cache.
 	PartUncached Part = 4
-	// PartOutput is the output that is likely, as Anthropic counts while it is produced: max_tokens bounds it, and does not count.
+	// PartOutput is the likely output, as Anthropic counts it during production. max_tokens bounds it and does not count itself.
 	PartOutput Part = 5
-	// PartTokensUncached is PartTokens that is settled without what was read from a cache, as Bedrock counts, and with the output as
-	// often as estimate.Request.Burndown says.
+	// PartTokensUncached is PartTokens, settled without tokens read from a cache, as Bedrock counts, and with the output multiplied by
+	// estimate.Request.Burndown.
 	PartTokensUncached Part = 6
 )
 
@@ -87,7 +85,7 @@ func (c *Call) appraise(a estimate.Amounts) {
 	}
 }
 
-// quota returns the item that the provider's name of a limit belongs to; empty: none.
+// quota returns the item that the provider's name of a limit refers to; empty: none.
 func (c *Call) quota(resource string) string {
 	if name, ok := c.Resources[resource]; ok {
 		return name
@@ -100,15 +98,15 @@ func (c *Call) quota(resource string) string {
 	return ""
 }
 
-// holder returns for whom the call asks.
+// holder returns the holder of the call.
 func (c *Call) holder(of *Client) string { return cmp.Or(c.Holder, of.holder) }
 
-// GitHub governs calls of GitHub's API: each is one unit of github/core, github/search, github/code_search or
-// github/graphql, by its path. The cluster needs to have those quotas. Reading /rate_limit costs nothing and is not
-// governed. GitHub's secondary limits are not drawn on: see GitHubSecondary. An Enterprise server has hosts of its own: see Hosts.
+// GitHub governs calls of GitHub's API. Each is one unit of github/core, github/search, github/code_search or github/graphql, by its
+// path. The cluster needs those quotas. Reading /rate_limit is free and not governed. For GitHub's secondary limits see
+// GitHubSecondary. For an Enterprise server set its hosts: see Hosts.
 func GitHub(options ...ProviderOption) TransportOption { return govern(&github, options) }
 
-// MatchGitHub returns what a call of GitHub's API draws on, for a matcher of one's own.
+// MatchGitHub returns what a call of GitHub's API draws on, for use in a custom matcher.
 func MatchGitHub(request *http.Request, options ...ProviderOption) Call {
 	return github.with(options).call(request)
 }
@@ -134,19 +132,19 @@ func matchGitHub(p *upstream, request *http.Request) Call {
 	return Call{Items: []Item{{Quota: p.prefix + "/" + resource, Amount: 1}}}
 }
 
-// GitHubSecondary governs calls of GitHub's API as GitHub does, and by its secondary limits as well, of which it does not say
-// how much is left. A call also holds one of github/concurrent until its body is read or closed. It draws on github/points, 1
-// for GET, HEAD and OPTIONS and 5 for all else, or if it is one of GraphQL on github/graphql-points, 1 for a query and 5 for a
-// mutation. All that writes and is no DELETE counts as created content: one unit of github/content. What cannot be read, such as
-// a body without GetBody, is taken for a mutation. The cluster needs to have all quotas of the preset github.
+// GitHubSecondary governs calls like GitHub, and also by the secondary limits, whose remaining amounts GitHub does not report. A call
+// also holds one of github/concurrent until its body is read or closed. A REST call draws on github/points: 1 for GET, HEAD and
+// OPTIONS, 5 for other methods. A GraphQL call draws on github/graphql-points: 1 for a query, 5 for a mutation. Every write except
+// DELETE counts as created content: one unit of github/content. A call that cannot be read, such as a body without GetBody, counts as a
+// mutation. The cluster needs all quotas of the preset github.
 //
-// The figures are those of docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api and
-// docs.github.com/graphql/overview, 2026-11-20.
+// The figures are those of docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api and docs.github.com/graphql/overview,
+// 2026-11-20.
 func GitHubSecondary(options ...ProviderOption) TransportOption {
 	return govern(&githubSecondary, options)
 }
 
-// MatchGitHubSecondary returns what a call of GitHub's API draws on, secondary limits included, for a matcher of one's own.
+// MatchGitHubSecondary returns what a call of GitHub's API draws on, secondary limits included, for use in a custom matcher.
 func MatchGitHubSecondary(request *http.Request, options ...ProviderOption) Call {
 	return githubSecondary.with(options).call(request)
 }
@@ -170,7 +168,7 @@ func matchGitHubSecondary(p *upstream, request *http.Request) Call {
 	if writes && request.Method != http.MethodDelete {
 		call.Items = append(call.Items, Item{Quota: p.prefix + "/content", Amount: 1})
 	}
-	// Counts that name no limit are those of the primary one.
+	// Counts without a limit's name are those of the primary limit.
 	call.Resources = map[string]string{"": primary}
 	return call
 }
@@ -185,10 +183,10 @@ func reads(method string) bool {
 
 var mutation = regexp.MustCompile(`\bmutation\b`)
 
-// maxQueryRead is how much of a request's body is read to find its query, in bytes.
+// maxQueryRead is how much of a request's body to read for its query, in bytes.
 const maxQueryRead = 1 << 20
 
-// mutates tells whether a request of GraphQL may change anything.
+// mutates reports whether a GraphQL request may change anything.
 func mutates(request *http.Request) bool {
 	if request.Body == nil || request.Body == http.NoBody {
 		return mutation.MatchString(request.URL.Query().Get("query"))

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// What a call draws on of GitHub's secondary limits, besides its primary one.
+// The quotas that a call draws on for GitHub's secondary limits, in addition to its primary one.
 func TestGitHubSecondary(t *testing.T) {
 	post := func(method, path, body string) *http.Request {
 		r := httptest.NewRequest(method, "https://host.example"+path, strings.NewReader(body))

@@ -10,14 +10,13 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// OpenAI governs calls of OpenAI's API that generate or embed: each is one unit of openai/<model>/requests and an estimate of
-// openai/<model>/tokens, which is settled by the usage that the response names. The estimate is the input, by its content, and the
-// most tokens that the call may produce; without such a bound, what earlier calls of the model produced, or else the quota's default
-// estimate, or 4,000. Other calls, such as listing models, are not governed; one whose model cannot be read counts as
-// openai/requests.
+// OpenAI governs calls of OpenAI's API that generate or embed. Each is one unit of openai/<model>/requests and an estimate of
+// openai/<model>/tokens, which the response's usage settles. The estimate is the input, by its content, plus the most tokens that the
+// call may produce. Without such a bound it uses the output of earlier calls to the model, or the quota's default estimate, or 4,000.
+// Other calls, such as listing models, are not governed. A call whose model cannot be read counts as openai/requests.
 func OpenAI(options ...ProviderOption) TransportOption { return govern(&openAI, options) }
 
-// MatchOpenAI returns what a call of OpenAI's API draws on, for a matcher of one's own.
+// MatchOpenAI returns what a call of OpenAI's API draws on, for use in a custom matcher.
 func MatchOpenAI(request *http.Request, options ...ProviderOption) Call {
 	return openAI.with(options).call(request)
 }
@@ -27,12 +26,12 @@ var openAI = upstream{
 	match: func(p *upstream, request *http.Request) Call { return p.modelCall(request, whole(PartTokens)) },
 }
 
-// Azure governs calls of OpenAI's models on Azure: each is one unit of azure/<deployment>/requests and an estimate of
-// azure/<deployment>/tokens, as OpenAI's. Azure charges the estimate and gives nothing back, so less is never settled. The
-// deployment is the path's, or else the body's model.
+// Azure governs calls of OpenAI's models on Azure. Each is one unit of azure/<deployment>/requests and an estimate of
+// azure/<deployment>/tokens, computed as for OpenAI. Azure charges the estimate and returns nothing, so a call is never settled below
+// it. The deployment comes from the path, or else from the body's model.
 func Azure(options ...ProviderOption) TransportOption { return govern(&azure, options) }
 
-// MatchAzure returns what a call of a model on Azure draws on, for a matcher of one's own.
+// MatchAzure returns what a call of a model on Azure draws on, for use in a custom matcher.
 func MatchAzure(request *http.Request, options ...ProviderOption) Call {
 	return azure.with(options).call(request)
 }
@@ -42,14 +41,13 @@ var azure = upstream{
 	match: func(p *upstream, request *http.Request) Call { return p.modelCall(request, whole(PartCharged)) },
 }
 
-// Anthropic governs calls of Anthropic's Messages API: each is one unit of anthropic/<model>/requests, an estimate of
-// anthropic/<model>/input-tokens by its content, and of anthropic/<model>/output-tokens by what earlier calls produced, at most
-// max_tokens. max_tokens itself does not count: Anthropic counts output as it is produced. Both are settled by the usage that the
-// response names. What is read from a cache does not count as input. Other calls, such as counting tokens or batches, have limits of
-// their own and are not governed.
+// Anthropic governs calls of Anthropic's Messages API. Each is one unit of anthropic/<model>/requests, an estimate of
+// anthropic/<model>/input-tokens by its content, and one of anthropic/<model>/output-tokens from the output of earlier calls, at most
+// max_tokens. max_tokens itself does not count: Anthropic counts output as it is produced. The response's usage settles both. Tokens
+// read from a cache do not count as input. Other calls, such as counting tokens or batches, have separate limits and are not governed.
 func Anthropic(options ...ProviderOption) TransportOption { return govern(&anthropic, options) }
 
-// MatchAnthropic returns what a call of Anthropic's API draws on, for a matcher of one's own.
+// MatchAnthropic returns what a call of Anthropic's API draws on, for use in a custom matcher.
 func MatchAnthropic(request *http.Request, options ...ProviderOption) Call {
 	return anthropic.with(options).call(request)
 }
@@ -61,12 +59,11 @@ var anthropic = upstream{
 	},
 }
 
-// Gemini governs calls of Google's Gemini API that generate or embed: each is one unit of gemini/<model>/requests and of
-// gemini/<model>/requests-per-day, and an estimate of gemini/<model>/tokens, which counts input and is settled by the usage that the
-// response names.
+// Gemini governs calls of Google's Gemini API that generate or embed. Each is one unit of gemini/<model>/requests and of
+// gemini/<model>/requests-per-day, and an estimate of gemini/<model>/tokens, which counts input and is settled by the response's usage.
 func Gemini(options ...ProviderOption) TransportOption { return govern(&gemini, options) }
 
-// MatchGemini returns what a call of Gemini's API draws on, for a matcher of one's own.
+// MatchGemini returns what a call of Gemini's API draws on, for use in a custom matcher.
 func MatchGemini(request *http.Request, options ...ProviderOption) Call {
 	return gemini.with(options).call(request)
 }
@@ -82,12 +79,12 @@ var gemini = upstream{
 	},
 }
 
-// Bedrock governs calls of models on Amazon Bedrock: each is one unit of bedrock/<model>/requests and an estimate of
-// bedrock/<model>/tokens, as OpenAI's, which is settled by the usage that the response names. Of Claude from version 4 on, each token
-// of the output is settled as five, as Bedrock counts it.
+// Bedrock governs calls of models on Amazon Bedrock. Each is one unit of bedrock/<model>/requests and an estimate of
+// bedrock/<model>/tokens, computed as for OpenAI and settled by the response's usage. For Claude from version 4 on, each output token
+// is settled as five, as Bedrock counts it.
 func Bedrock(options ...ProviderOption) TransportOption { return govern(&bedrock, options) }
 
-// MatchBedrock returns what a call of a model on Bedrock draws on, for a matcher of one's own.
+// MatchBedrock returns what a call of a model on Bedrock draws on, for use in a custom matcher.
 func MatchBedrock(request *http.Request, options ...ProviderOption) Call {
 	return bedrock.with(options).call(request)
 }
@@ -97,7 +94,7 @@ var bedrock = upstream{
 	match: func(p *upstream, request *http.Request) Call { return p.modelCall(request, whole(PartTokensUncached)) },
 }
 
-// counted is a quota of a model that counts a part of its tokens.
+// counted is a quota of a model, and the part of its tokens that it counts.
 type counted struct {
 	suffix string
 	part   Part
@@ -105,7 +102,7 @@ type counted struct {
 
 func whole(part Part) []counted { return []counted{{"/tokens", part}} }
 
-// modelCall returns what a call of a model draws on: a request, and the parts of its tokens.
+// modelCall returns what a call of a model draws on: one request, and the parts of its tokens.
 func (p *upstream) modelCall(request *http.Request, parts []counted) Call {
 	route := estimate.RouteOf(p.dialect, request.URL)
 	if route.Operation == estimate.Other || request.Body == nil || request.Body == http.NoBody {
@@ -126,10 +123,10 @@ func (p *upstream) modelCall(request *http.Request, parts []counted) Call {
 	return call
 }
 
-// maxModelBody is how much of a request's body is read to estimate it, in bytes.
+// maxModelBody is how much of a request's body to read for its estimate, in bytes.
 const maxModelBody = 32 << 20
 
-// readRequest reads a copy of the request's body. Where there is none, its length is what is known.
+// readRequest reads a copy of the request's body. Without a copy, only the length is known.
 func readRequest(dialect signals.Dialect, route estimate.Route, request *http.Request) *estimate.Request {
 	unread := &estimate.Request{Dialect: dialect, Route: route, Size: max(request.ContentLength, 0)}
 	unread.Content.Unread = unread.Size

@@ -70,7 +70,7 @@ data: {"type":"message_delta","usage":{"output_tokens":77}}
 
 `
 
-// Anthropic names the output so far at the beginning of a stream: a stream that breaks off must not be settled by it.
+// Anthropic states the output so far at the start of a stream. A stream that breaks off must not be settled by it.
 func TestAnthropicIsSettledByAStreamReadToItsEnd(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
@@ -102,7 +102,7 @@ func TestAnthropicIsSettledByAStreamReadToItsEnd(t *testing.T) {
 	}
 }
 
-// Bedrock counts a token of the output of Claude 4 as five, of other models as one, also of an answer that is not read to its end.
+// Bedrock counts an output token of Claude 4 as five, of other models as one, even if the answer is not read to its end.
 func TestBedrock_SettlesTheOutputOfClaude4Fivefold(t *testing.T) {
 	const answer = `{"output":{},"usage":{"inputTokens":30,"outputTokens":100,"totalTokens":130}}`
 	for _, tt := range []struct {
@@ -141,7 +141,7 @@ func TestBedrock_SettlesTheOutputOfClaude4Fivefold(t *testing.T) {
 	}
 }
 
-// Without being told, a Transport finds out who speaks, and each kind of refusal becomes its cause.
+// Without an option a Transport detects the dialect, and each kind of refusal becomes its cause.
 func TestRefusalsBecomeCauses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status int

@@ -17,50 +17,50 @@ import (
 	"github.com/quotad/quotad/rpc/wire"
 )
 
-// maxNodes bounds the nodes that are known, so that hints from a confused cluster cannot grow the list for ever.
+// maxNodes bounds the known nodes, so that hints from a misconfigured cluster cannot grow the list without bound.
 const maxNodes = 32
 
-// noForward asks a node that does not lead to say who does, instead of forwarding the call.
+// noForward asks a follower to name the leader instead of forwarding the call.
 const noForward = "Quotad-No-Forward"
 
 // node is one member's API.
 type node struct {
 	base string
 	api  quotav1connect.QuotaServiceClient
-	// tasks is the part of it that keeps retry budgets.
+	// tasks is the node's API for retry budgets.
 	tasks quotav1connect.TaskServiceClient
-	// relay is the same member, asked to forward what it does not lead; nil: this is that one.
+	// relay is the same member, asked to forward as a follower; nil: this is the relay.
 	relay *node
-	// heard is when it last answered, in nanoseconds since 1970; 0: never.
+	// heard is when the node last answered, in nanoseconds since 1970; 0: never.
 	heard atomic.Int64
-	// trouble is what the last attempt came to that got no answer; nil: there was none.
+	// trouble is the failure of the last unanswered attempt; nil: there was none.
 	trouble atomic.Pointer[contact]
 	// met is set once any node has answered.
 	met *atomic.Bool
 }
 
-// reachable reports whether a node has answered lately.
+// reachable reports whether the node has answered recently.
 func (n *node) reachable() bool { return time.Since(time.Unix(0, n.heard.Load())) < reachLife }
 
 const (
-	// reachLife is how long a node that answered counts as reachable, relayLife how long calls go through another one before the
+	// reachLife is how long a node counts as reachable after an answer; relayLife is how long calls go through another node before the
 	// leader is tried again.
 	reachLife = 10 * time.Second
 	relayLife = time.Minute
 )
 
-// nodes knows the cluster's members and which of them led last.
+// nodes has the cluster's members, and the last known leader.
 type nodes struct {
 	http   connect.HTTPClient
 	token  string
 	scheme string
-	// met: some node has answered.
+	// met: a node has answered.
 	met atomic.Bool
 
 	mu     sync.Mutex
 	all    []*node
 	leader *node
-	// led is when the leader was found out.
+	// led is when the leader was determined.
 	led time.Time
 }
 
@@ -72,7 +72,7 @@ func newNodes(addresses []string, httpClient connect.HTTPClient, token string) (
 			return nil, err
 		}
 		if i == 0 {
-			// Leaders are hinted at as host:port only; they are reached as the first address is.
+			// Hints name leaders as host:port only; use the scheme of the first address.
 			n.scheme = scheme
 		}
 		n.add(base)
@@ -101,7 +101,7 @@ func baseURL(address, scheme string) (base, used string, err error) {
 	return strings.TrimRight(u.Scheme+"://"+u.Host+u.Path, "/"), u.Scheme, nil
 }
 
-// add returns the node at base, a new one where it was not known; nil where there are too many.
+// add returns the node at base, and adds it if it is unknown; nil: there are too many.
 func (n *nodes) add(base string) *node {
 	for _, known := range n.all {
 		if known.base == base {
@@ -117,7 +117,7 @@ func (n *nodes) add(base string) *node {
 	return added
 }
 
-// connect returns the API at base, whose node forwards what it does not lead or says who does.
+// connect returns the API at base. As a follower, the node forwards calls, or names the leader.
 func (n *nodes) connect(base string, forward bool) *node {
 	headers := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 		return func(ctx context.Context, request connect.AnyRequest) (connect.AnyResponse, error) {
@@ -133,7 +133,7 @@ func (n *nodes) connect(base string, forward bool) *node {
 	options := []connect.ClientOption{
 		connect.WithCodec(wire.Codec{}),
 		connect.WithInterceptors(headers),
-		// Answers are small, and the nodes are near: compressing them costs more than it saves.
+		// Answers are small and nodes are near: compression costs more than it saves.
 		connect.WithAcceptCompression("gzip", nil, nil),
 		connect.WithReadMaxBytes(maxAnswer),
 	}
@@ -143,10 +143,10 @@ func (n *nodes) connect(base string, forward bool) *node {
 	}
 }
 
-// maxAnswer is the largest answer that is read, in bytes: as large as a node sends one.
+// maxAnswer bounds the size of an answer, in bytes; it equals the nodes' own bound.
 const maxAnswer = 128 << 20
 
-// order returns the nodes in the order in which to ask them, and whether the first of them is known to have led.
+// order returns the nodes in the order in which to ask them, and whether the first one led last.
 func (n *nodes) order() (order []*node, led bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -164,7 +164,7 @@ func (n *nodes) order() (order []*node, led bool) {
 	return order, n.leader != nil
 }
 
-// lead remembers who answered as the leader.
+// lead records the node that answered as the leader.
 func (n *nodes) lead(leader *node) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -173,8 +173,8 @@ func (n *nodes) lead(leader *node) {
 	}
 }
 
-// Leader returns the address of the node that answered last as the leader, or through which the leader is reached, as a URL; empty: none
-// is known now.
+// Leader returns the URL of the node that last answered as the leader, or through which the leader is reached; empty: none is known
+// now.
 func (c *Client) Leader() string {
 	c.nodes.mu.Lock()
 	defer c.nodes.mu.Unlock()
@@ -184,7 +184,7 @@ func (c *Client) Leader() string {
 	return c.nodes.leader.base
 }
 
-// follow learns from a failed attempt: the asked node does not lead, and perhaps it knows who does.
+// follow learns from a failed attempt that the asked node does not lead, and returns the leader that it names, if any.
 func (n *nodes) follow(asked *node, err error) *node {
 	n.mu.Lock()
 	defer n.mu.Unlock()

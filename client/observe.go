@@ -13,11 +13,11 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// reportEvery is how often the ordinary counts of one quota are reported.
+// reportEvery is the shortest interval between reports of a quota's ordinary counts.
 const reportEvery = time.Second
 
-// peek returns the beginning of an error's body as plain bytes, and the caller still gets the body whole and as it came. A GraphQL answer
-// says in its body that it was refused, under status 200.
+// peek returns the beginning of an error's body, decompressed; the caller still reads the whole body as it came. A GraphQL answer
+// states a refusal in its body, under status 200.
 func peek(response *http.Response, dialect signals.Dialect) []byte {
 	if response.Body == nil || response.StatusCode == http.StatusSwitchingProtocols || !dialect.NeedsBody(response.StatusCode, response.Header) {
 		return nil
@@ -26,7 +26,7 @@ func peek(response *http.Response, dialect signals.Dialect) []byte {
 	rest := response.Body
 	unread := io.MultiReader(bytes.NewReader(start), rest)
 	if err != nil {
-		// The caller meets the same error at the same place.
+		// The caller gets the same error at the same offset.
 		unread = io.MultiReader(bytes.NewReader(start), failing{err})
 	}
 	response.Body = struct {
@@ -41,9 +41,8 @@ type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
-// signalsFor turns what a provider said into what the cluster is told. Counts of a limit that the call does not draw on
-// are left out. A refusal always counts against something: where the provider names no limit that the call draws on,
-// against the call's first item.
+// signalsFor converts the provider's statements into signals for the cluster. It omits counts of limits that the call does not draw on.
+// A refusal always counts: if the provider names no limit of the call, against the call's first item.
 func (t *Transport) signalsFor(call Call, said []signals.Signal, limited bool) []Signal {
 	var out []Signal
 	for _, s := range said {
@@ -62,7 +61,7 @@ func (t *Transport) signalsFor(call Call, said []signals.Signal, limited bool) [
 			continue
 		}
 		if cause == CausePlan {
-			// Nothing that the call draws on is paid for.
+			// No quota of the call is paid for.
 			for _, item := range call.Items {
 				out = append(out, Signal{Quota: item.Quota, Cause: cause})
 			}
@@ -75,7 +74,7 @@ func (t *Transport) signalsFor(call Call, said []signals.Signal, limited bool) [
 
 func signalOf(quota string, cause Cause, s signals.Signal) Signal {
 	out := Signal{Quota: quota, Cause: cause}
-	// The cluster refuses a report with a count that it cannot hold, and would not learn of the cooldown in it.
+	// The cluster rejects a report with a count above its maximum, and would miss the cooldown in it.
 	if s.Limit.Known && s.Limit.N <= maxAmount {
 		out.Limit = &s.Limit.N
 	}
@@ -91,7 +90,7 @@ func signalOf(quota string, cause Cause, s signals.Signal) Signal {
 	return out
 }
 
-// merged keeps one signal for each quota: a refusal's counts join it.
+// merged keeps one signal per quota: a refusal merges with its counts.
 func merged(all []Signal) []Signal {
 	var out []Signal
 	at := map[string]int{}
@@ -109,7 +108,7 @@ func merged(all []Signal) []Signal {
 	return out
 }
 
-// due reports whether ordinary counts of a quota are worth a report now: when nothing is left, or after a while.
+// due reports whether ordinary counts of a quota are worth a report now: when nothing is left, or after reportEvery.
 func (t *Transport) due(quota string, s signals.Signal) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,11 +140,11 @@ func causeOf(s signals.Signal) Cause {
 	return CauseOK
 }
 
-// govern makes the call end when its body does.
+// govern ties the end of the call to the end of its body.
 func (g *governed) govern(response *http.Response) {
 	if response.Body == nil || response.Body == http.NoBody {
 		g.settle(nil)
-		// Nobody closes nothing: the caller's context would keep this one.
+		// Nobody closes an empty body, so cancel here: the caller's context would keep this one alive.
 		g.cancel(nil)
 		return
 	}
@@ -157,7 +156,7 @@ func (g *governed) govern(response *http.Response) {
 		body.usage = append(body.usage, fieldUsage{fieldScan: scanFor(field), quota: quota})
 	}
 	if writer, ok := response.Body.(io.Writer); ok {
-		// The connection of an upgraded protocol is written to as well.
+		// The connection of an upgraded protocol is also written to.
 		response.Body = struct {
 			*settlingBody
 			io.Writer
@@ -172,10 +171,10 @@ type settlingBody struct {
 	io.ReadCloser
 	governed *governed
 
-	// mu: a body may be closed while it is read.
+	// mu: a body may be closed during a read.
 	mu    sync.Mutex
 	usage []fieldUsage
-	// meter reads what a model's answer says was used; nil: it is none. ended: all that there is to say was said.
+	// meter reads the use that a model's answer states; nil: not a model's answer. ended: the call is settled.
 	meter *usage.Meter
 	ended bool
 }
@@ -207,7 +206,7 @@ func (b *settlingBody) Close() error {
 	return err
 }
 
-// end settles the call, by what the body said was used. whole: the body was read to its end.
+// end settles the call by the use that the body stated. whole: the body was read to its end.
 func (b *settlingBody) end(whole bool) {
 	b.mu.Lock()
 	ended := b.ended
@@ -232,7 +231,7 @@ func (b *settlingBody) end(whole bool) {
 	b.governed.settle(actual)
 }
 
-// counted returns what the fields of Call.Usage said, by quota.
+// counted returns the use by quota, from the fields of Call.Usage.
 func (b *settlingBody) counted(whole bool) map[string]int64 {
 	used := map[string]int64{}
 	if !whole && b.governed.call.UsageAtEnd {

@@ -135,8 +135,8 @@ func TestABodyThatFailsReadsToTheSamePlace(t *testing.T) {
 	})
 }
 
-// TestObserve_ReadsErrorsInGzip: a caller that asks for gzip itself gets the answer as it came, and its limit is read all the same. An
-// answer that unpacks to more is read as far as errors go.
+// TestObserve_ReadsErrorsInGzip: a caller that requests gzip itself gets the answer as it came, and the limit is still read. An answer
+// that decompresses to more is read up to the bound for errors.
 func TestObserve_ReadsErrorsInGzip(t *testing.T) {
 	const said = `{"error":{"message":"Rate limit reached. Please try again in 20s.","type":"requests","code":"rate_limit_exceeded"}}`
 	inGzip := func(text string) string {
@@ -182,7 +182,7 @@ func TestObserve_ReadsErrorsInGzip(t *testing.T) {
 			}
 			synctest.Wait()
 			var after time.Duration
-			for _, report := range cluster.Reports() { // before the body is read, which tells its error once more
+			for _, report := range cluster.Reports() { // before the body is read, which reports its error once more
 				for _, signal := range report.GetSignals() {
 					after = max(after, signal.GetRetryAfter().AsDuration())
 				}
@@ -199,7 +199,7 @@ func TestObserve_ReadsErrorsInGzip(t *testing.T) {
 	}
 }
 
-// TestReport_ThatNothingIsLeftIsNotPutOff: ordinary counts of a quota are reported once a second, and its end at once.
+// TestReport_ThatNothingIsLeftIsNotPutOff: ordinary counts of a quota are reported once a second, exhaustion at once.
 func TestReport_ThatNothingIsLeftIsNotPutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		transport := NewTransport(nil, nil)
@@ -219,7 +219,7 @@ func TestReport_ThatNothingIsLeftIsNotPutOff(t *testing.T) {
 	})
 }
 
-// TestReport_ARefusalKeepsItsTime: counts and a refusal of one quota become one signal, with when to come back.
+// TestReport_ARefusalKeepsItsTime: counts and a refusal of one quota become one signal, with the Retry-After.
 func TestReport_ARefusalKeepsItsTime(t *testing.T) {
 	n, wait := int64(7), time.Minute
 	got := merged([]Signal{{Quota: "q", Cause: CauseOK, Remaining: &n}, {Quota: "other", Cause: CauseOK}, {Quota: "q", Cause: CauseSaturated, RetryAfter: &wait}})
@@ -228,7 +228,7 @@ func TestReport_ARefusalKeepsItsTime(t *testing.T) {
 	}
 }
 
-// TestReserve_SendsEveryField: what a caller sets of a request reaches the cluster, and what the API gets to know is set by somebody.
+// TestReserve_SendsEveryField: each field of a ReserveRequest reaches the cluster, and each field of the API's request is set.
 func TestReserve_SendsEveryField(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 		sent := c.reserveMessage(ReserveRequest{
@@ -244,7 +244,7 @@ func TestReserve_SendsEveryField(t *testing.T) {
 	})
 }
 
-// TestReportAnswer_SendsWhatCanBeRead: all lines of a header, no cookies, and a body that is cut and made UTF-8.
+// TestReportAnswer_SendsWhatCanBeRead: all lines of a header, no cookies, and a body truncated and converted to UTF-8.
 func TestReportAnswer_SendsWhatCanBeRead(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(t.Context(), ReserveRequest{Items: one("t/core", 1), Consume: true})

@@ -34,41 +34,41 @@ func (o *Operation) Number() uint64 { return o.number }
 // Lease returns the operation's lease.
 func (o *Operation) Lease() *Lease { return o.lease }
 
-// Items returns what may be spent.
+// Items returns the amounts that may be spent.
 func (o *Operation) Items() []Item { return slices.Clone(o.items) }
 
-// SpendBy returns the last moment at which it may reach the provider, on this machine's clock and a little early.
+// SpendBy returns the last moment at which the call may reach the provider, on this machine's clock and a little early.
 func (o *Operation) SpendBy() time.Time { return o.spendBy.mono }
 
-// LastTake returns the last moment at which a call should start, so that it still arrives by the spend-by.
+// LastTake returns the last moment to start a call so that it still arrives by the spend-by.
 func (o *Operation) LastTake() time.Time { return o.lastTake.mono }
 
-// Left returns what is left until the last take, 0 if it has passed.
+// Left returns the time until the last take, 0 if it has passed.
 func (o *Operation) Left() time.Duration {
 	return max(0, o.lastTake.left(time.Now(), o.lease.client.wall()))
 }
 
-// Settlement says what an operation did not spend, or really used.
+// Settlement is what an operation did not spend, or actually used.
 type Settlement struct {
-	// Unspent is what will certainly not be spent: given back. Once, until the spend-by.
+	// Unspent will certainly not be spent and is returned. Once, until the spend-by.
 	Unspent []Item
-	// Actual is what was really used; items that are not named were used as consumed. Once; it makes the operation final.
+	// Actual is the actual use; missing items count as used in full. Once; it makes the operation final.
 	Actual []Item
-	// Final makes the operation final even where Actual names nothing: its exposure ends.
+	// Final makes the operation final even if Actual is empty: its exposure ends.
 	Final bool
 	// Release ends the lease as well.
 	Release bool
 }
 
-// Settled says what a Settle did.
+// Settled is the effect of a Settle.
 type Settled struct {
-	// Returned is what went back.
+	// Returned is the amounts returned to their quotas.
 	Returned []Item
-	// Overrun is what was charged above the estimate.
+	// Overrun is the amounts charged above the estimate.
 	Overrun []Item
 }
 
-// Settle tells the cluster what became of the operation. It may be repeated with the same amounts.
+// Settle reports the use of the operation to the cluster. It may be repeated with the same amounts.
 func (o *Operation) Settle(ctx context.Context, s Settlement) (Settled, error) {
 	c := o.lease.client
 	ctx, done, err := c.begin(ctx, 0)
@@ -97,26 +97,24 @@ func (o *Operation) settlement(s Settlement) *command {
 	}}})
 }
 
-// Report tells the cluster what the provider answered to a call of this operation, so that one holder's 429 protects
-// all.
+// Report reports the provider's answer to a call of this operation, so that one holder's 429 protects all holders.
 func (o *Operation) Report(ctx context.Context, signals ...Signal) ([]Reported, error) {
 	return o.report(ctx, &quotav1.ReportRequest{Signals: signalsOf(signals)})
 }
 
-// Answer is what a provider answered to a call, as it came.
+// Answer is a provider's raw answer to a call.
 type Answer struct {
-	// Status is the status of HTTP.
+	// Status is the HTTP status.
 	Status int
-	// Header is that of the answer. Cookies do not leave this process.
+	// Header is the answer's header. Cookies do not leave this process.
 	Header http.Header
-	// Body is its beginning. Only refusals need one, and the cluster looks at 32 KiB.
+	// Body is the beginning of the body. Only refusals need one, and the cluster reads 32 KiB.
 	Body []byte
-	// Dialect says how the provider speaks, such as github or openai; empty: the cluster finds out.
+	// Dialect is the provider's dialect, such as github or openai; empty: the cluster detects it.
 	Dialect string
 }
 
-// ReportAnswer is Report by the answer itself: the cluster finds in it what the provider says of its limits, and of which of the
-// lease's quotas.
+// ReportAnswer is Report for a raw answer: the cluster finds the provider's limits in it, and which of the lease's quotas they concern.
 func (o *Operation) ReportAnswer(ctx context.Context, answer Answer) ([]Reported, error) {
 	headers := make(map[string]string, len(answer.Header))
 	for name, lines := range answer.Header {
@@ -130,7 +128,7 @@ func (o *Operation) ReportAnswer(ctx context.Context, answer Answer) ([]Reported
 	}})
 }
 
-// maxAnswerBody is how much of an answer's body is sent, in bytes: what the cluster looks at.
+// maxAnswerBody is how much of an answer's body is sent, in bytes: as much as the cluster reads.
 const maxAnswerBody = 32 << 10
 
 func (o *Operation) report(ctx context.Context, report *quotav1.ReportRequest) ([]Reported, error) {

@@ -54,8 +54,8 @@ func defaultHolder() string {
 	return strings.ToValidUTF8(filepath.Base(os.Args[0])+"@"+host, "?")
 }
 
-// WithHolder sets the holder: a stable name of 1 to 128 bytes of UTF-8, such as picard or ralph@node-7. The default is the
-// program's name and the machine's.
+// WithHolder sets the holder: a stable name of 1 to 128 bytes of UTF-8, such as picard or ralph@node-7. The default is the program's
+// name and the machine's.
 func WithHolder(holder string) Option {
 	return func(s *settings) error {
 		if holder == "" || len(holder) > 128 || !utf8.ValidString(holder) {
@@ -66,7 +66,7 @@ func WithHolder(holder string) Option {
 	}
 }
 
-// WithClass lowers the class of all requests that do not name one. The default is the holder's own.
+// WithClass lowers the class of all requests that do not name one. The default is the holder's own class.
 func WithClass(class Class) Option {
 	return func(s *settings) error {
 		if class < ClassDefault || class > Background {
@@ -77,7 +77,7 @@ func WithClass(class Class) Option {
 	}
 }
 
-// WithTTL sets the length of leases that do not name one, 1 s to 24 h. The default is the cluster's, 5 min.
+// WithTTL sets the ttl of leases that do not name one, 1 s to 24 h. The default is the cluster's, 5 min.
 func WithTTL(ttl time.Duration) Option {
 	return func(s *settings) error {
 		if ttl < time.Second || ttl > 24*time.Hour {
@@ -96,9 +96,9 @@ func WithToken(token string) Option {
 	}
 }
 
-// WithHTTPClient sets how nodes are reached, for TLS, proxies or tests. It must not follow redirects into the unknown,
-// and must not be governed by a Transport of this client. The default speaks HTTP/2, without TLS as well, over one or two connections
-// to each node, and HTTP/1.1 where something on the way speaks nothing else.
+// WithHTTPClient sets the HTTP client for nodes, such as for TLS, proxies or tests. It must not follow redirects to unknown hosts, and
+// no Transport of this client may govern it. The default uses HTTP/2, with or without TLS, over one or two connections to each node. It
+// uses HTTP/1.1 if a server or proxy on the path supports nothing else.
 func WithHTTPClient(client connect.HTTPClient) Option {
 	return func(s *settings) error {
 		if client == nil {
@@ -109,7 +109,7 @@ func WithHTTPClient(client connect.HTTPClient) Option {
 	}
 }
 
-// warnings hands warnings and errors to the process's logger, whichever that is when they come.
+// warnings forwards warnings and errors to slog.Default, as it is at that time.
 type warnings struct {
 	change []func(slog.Handler) slog.Handler
 }
@@ -146,7 +146,7 @@ func (w warnings) WithGroup(name string) slog.Handler {
 	return w.with(func(h slog.Handler) slog.Handler { return h.WithGroup(name) })
 }
 
-// WithLogger sets where the client tells what happens to it. The default is slog.Default, for warnings only.
+// WithLogger sets the client's logger. The default is slog.Default, for warnings only.
 func WithLogger(logger *slog.Logger) Option {
 	return func(s *settings) error {
 		if logger == nil {
@@ -157,8 +157,7 @@ func WithLogger(logger *slog.Logger) Option {
 	}
 }
 
-// WithCallTimeout bounds calls whose context has no deadline, besides what they wait in the cluster's queue. The
-// default is 10 s.
+// WithCallTimeout bounds calls whose context has no deadline, in addition to their wait in the cluster's queue. The default is 10 s.
 func WithCallTimeout(timeout time.Duration) Option {
 	return positive(timeout, func(s *settings) { s.callTimeout = timeout })
 }
@@ -168,12 +167,12 @@ func WithAttemptTimeout(timeout time.Duration) Option {
 	return positive(timeout, func(s *settings) { s.attemptTimeout = timeout })
 }
 
-// WithCloseTimeout bounds Close, which gives back what was not spent. The default is 3 s.
+// WithCloseTimeout bounds Close, which returns unspent amounts. The default is 3 s.
 func WithCloseTimeout(timeout time.Duration) Option {
 	return positive(timeout, func(s *settings) { s.closeTimeout = timeout })
 }
 
-// WithWallClock replaces the wall clock that leases are compared with besides the monotonic one, for tests of a machine
+// WithWallClock replaces the wall clock, which leases are compared with in addition to the monotonic one. It is for tests of a machine
 // that slept or whose clock was set. The default is time.Now.
 func WithWallClock(now func() time.Time) Option {
 	return func(s *settings) error {

@@ -63,7 +63,7 @@ func TestWithAttemptTimeout_BoundsEachAttempt(t *testing.T) {
 	}
 }
 
-// heard is an HTTP client that keeps who said that they called.
+// heard is an HTTP client that records the Authorization header of callers.
 type heard struct {
 	*fakequota.Cluster
 	said atomic.Value
@@ -91,7 +91,7 @@ func TestWithLogger_TellsThatALimitWasNotAcknowledged(t *testing.T) {
 	logger := slog.New(slog.NewTextHandler(&lines, nil))
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		base := roundTrip(func(*http.Request) (*http.Response, error) {
-			cluster.Break(0, fakequota.Silent) // the cluster goes away before it can be told
+			cluster.Break(0, fakequota.Silent) // the cluster goes away before the report
 			return respond(http.StatusTooManyRequests, nil, ""), nil
 		})
 		request := httptest.NewRequest(http.MethodGet, "http://provider.example", nil).WithContext(context.Background())

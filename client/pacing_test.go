@@ -30,7 +30,7 @@ func TestLimiter_ConsumesAheadAsTheSimulationDoes(t *testing.T) {
 	}
 }
 
-// A take that looks at the clocks first, as those at a slow pace all do, fetches the next batch as early as any other.
+// A take that reads the clocks first, as all do at a slow pace, fetches the next batch as early as any other.
 func TestLimiter_RefillsAtASlowPaceToo(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
@@ -46,7 +46,7 @@ func TestLimiter_RefillsAtASlowPaceToo(t *testing.T) {
 			}
 			synctest.Wait()
 			if after := limiter.Stats(); after.Batches > before.Batches {
-				return // there is more before the last one is spent
+				return // the next batch arrived before the last unit was spent
 			}
 		}
 		t.Errorf("a batch was spent to its last unit without the next: %+v", limiter.Stats())

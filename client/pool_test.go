@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// keyed is a provider that knows three keys, of which some are limited for half a minute.
+// keyed is a provider with three keys, some of them limited for half a minute.
 type keyed struct {
 	limited map[string]bool
 	used    []string
@@ -28,7 +28,7 @@ func (p *keyed) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// TestTransport_OfAPoolTriesTheNextMember: what one key is refused, another one serves at once: the cluster knows which are closed.
+// TestTransport_OfAPoolTriesTheNextMember: if one key is refused, another serves the call at once: the cluster knows the closed ones.
 func TestTransport_OfAPoolTriesTheNextMember(t *testing.T) {
 	cluster := quotatest.New(t,
 		quotatest.Rate("p/a", 10, time.Minute), quotatest.Rate("p/b", 9, time.Minute), quotatest.Rate("p/c", 8, time.Minute),
@@ -65,8 +65,8 @@ func TestTransport_OfAPoolTriesTheNextMember(t *testing.T) {
 	}
 }
 
-// TestTransport_OfAPoolCutsEstimatesThatNeverFit: an estimate above what any member grants is cut to what the largest one grants, and the
-// call is made.
+// TestTransport_OfAPoolCutsEstimatesThatNeverFit: an estimate above every member's maximum is cut to the largest member's, and the call
+// is made.
 func TestTransport_OfAPoolCutsEstimatesThatNeverFit(t *testing.T) {
 	clamped := quotatest.Rate("b/tokens", 1000, time.Minute)
 	clamped.ClampHold = true

@@ -14,7 +14,7 @@ type ProviderOption func(*upstream)
 
 // upstream is one API that a Transport governs.
 type upstream struct {
-	// name is how it is known, prefix what its quotas' names begin with.
+	// name is the provider's name; prefix begins the names of its quotas.
 	name, prefix string
 	// hosts are the patterns of its hosts.
 	hosts   []string
@@ -23,21 +23,21 @@ type upstream struct {
 	match   func(*upstream, *http.Request) Call
 }
 
-// alias is the name under which models have their quotas.
+// alias names the model whose quotas the matching models draw on.
 type alias struct{ pattern, name string }
 
-// Hosts sets which hosts are the provider's, instead of its own: an Enterprise server's, or a proxy's. A pattern has the form of
-// path.Match, such as *.corp.example; with a port it fits that port only. "*" is any host. What another host says, such as one to
-// which a provider redirects, changes nothing in the provider's quotas.
+// Hosts sets the provider's hosts, instead of the default ones: an Enterprise server's, or a proxy's. A pattern has the form of
+// path.Match, such as *.corp.example; with a port it matches that port only. "*" is any host. Answers of other hosts, such as the
+// target of a redirect, change nothing in the provider's quotas.
 func Hosts(patterns ...string) ProviderOption {
 	return func(p *upstream) { p.hosts = slices.Clone(patterns) }
 }
 
-// Prefix sets what the names of the provider's quotas begin with: openai-prod instead of openai.
+// Prefix sets the beginning of the names of the provider's quotas: openai-prod instead of openai.
 func Prefix(prefix string) ProviderOption { return func(p *upstream) { p.prefix = prefix } }
 
-// Alias draws calls of the models that fit a pattern, in the form of path.Match, on the quotas of a model with another name. Models
-// that share one limit need it, and a * makes one quota for all. The first that fits counts.
+// Alias makes models that match a pattern, in the form of path.Match, draw on the quotas of another model's name. Use it for models
+// that share one limit, or with * for one quota for all. The first match counts.
 func Alias(pattern, model string) ProviderOption {
 	return func(p *upstream) { p.aliases = append(p.aliases, alias{pattern, model}) }
 }
@@ -48,7 +48,7 @@ func govern(p *upstream, options []ProviderOption) TransportOption {
 	return func(s *transportSettings) { s.providers = append(s.providers, added) }
 }
 
-// with returns a copy that options have changed.
+// with returns a copy of the provider with options applied.
 func (p *upstream) with(options []ProviderOption) *upstream {
 	changed := *p
 	changed.prefix = p.name
@@ -65,7 +65,7 @@ func (p *upstream) call(request *http.Request) Call {
 	return call
 }
 
-// takes tells whether a request goes to one of the provider's hosts.
+// takes reports whether a request goes to one of the provider's hosts.
 func (p *upstream) takes(request *http.Request) bool {
 	if request.URL == nil {
 		return false
@@ -81,7 +81,7 @@ func (p *upstream) takes(request *http.Request) bool {
 	})
 }
 
-// fits tells whether a name fits a pattern of path.Match, in which a * is for any characters.
+// fits reports whether a name matches a pattern of path.Match in which a * also matches slashes.
 func fits(pattern, name string) bool {
 	const slash = "\x00"
 	fits, err := path.Match(strings.ReplaceAll(pattern, "/", slash), strings.ReplaceAll(name, "/", slash))

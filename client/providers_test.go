@@ -17,14 +17,14 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// plenty sets quotas of so many units.
+// plenty sets quotas of n units each.
 func plenty(cluster *fakequota.Cluster, n int64, names ...string) {
 	for _, name := range names {
 		cluster.Set(name, fakequota.Quota{Usable: n, Available: n})
 	}
 }
 
-// post sends a body through a Transport, and reads the answer.
+// post sends a body through a Transport and reads the answer.
 func post(t *testing.T, transport http.RoundTripper, url, body string) {
 	t.Helper()
 	response, err := (&http.Client{Transport: transport}).Post(url, "application/json", strings.NewReader(body))
@@ -145,7 +145,7 @@ func TestTransport_CutsEstimatesThatNeverFit(t *testing.T) {
 	})
 }
 
-// A redirect to a blob store that answers 429 closed github/core for the whole fleet.
+// Regression: a redirect to a blob store that answers 429 closed github/core for the whole fleet.
 func TestTransport_BelievesOnlyTheProvidersHosts(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		plenty(cluster, 5_000, "github/core")
@@ -239,7 +239,7 @@ func TestNewTransport_FailsWhereItGovernsNothing(t *testing.T) {
 	})
 }
 
-// A body of a pipe could not be sent again, and its model could not be read.
+// Regression: a body from a pipe could not be repeated, and its model could not be read.
 func TestTransport_MakesBodiesRepeatable(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		plenty(cluster, 100_000, "openai/m/requests", "openai/m/tokens")
@@ -330,7 +330,7 @@ func TestGranted(t *testing.T) {
 	})
 }
 
-// The dialect of an answer is the host's, whatever else the Transport governs.
+// The dialect of an answer is that of the provider that owns the host, whatever other providers the Transport governs.
 func TestTransport_ReadsAnswersAsTheHostSpeaks(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		plenty(cluster, 5_000, "github/core")
@@ -359,7 +359,7 @@ func TestTransport_ReadsAnswersAsTheHostSpeaks(t *testing.T) {
 	})
 }
 
-// A stream can meet a limit after its status was sent.
+// A stream can reach a limit after its status was sent.
 func TestTransport_ReportsLimitsWithinStreams(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		plenty(cluster, 100_000, "openai/m/requests", "openai/m/tokens")

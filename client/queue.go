@@ -12,37 +12,37 @@ import (
 )
 
 const (
-	// maxPipelines is how many batches may be on their way at once. What queues up meanwhile makes the next batch, so fewer
-	// pipelines mean larger batches, and two keep one on the way while another is being answered.
+	// maxPipelines is how many batches may be in flight at once. Commands queued meanwhile make up the next batch, so fewer pipelines
+	// mean larger batches. Two keep one batch in flight while another is being answered.
 	maxPipelines = 2
-	// largeBatch is what is worth a second pipeline whatever the first one carries: more make a command hardly cheaper.
+	// largeBatch is the batch size worth a second pipeline at any time: larger batches make a command hardly cheaper.
 	largeBatch = 256
-	// maxBatch is how many commands one batch carries.
+	// maxBatch is the most commands in one batch.
 	maxBatch = 2_000
-	// maxBatchBytes bounds one batch, well below what a node reads; a larger command travels alone.
+	// maxBatchBytes bounds one batch, well below a node's read limit; a larger command travels alone.
 	maxBatchBytes = 1 << 20
-	// maxQueued bounds what waits to be sent.
+	// maxQueued bounds the queued commands.
 	maxQueued = 65_536
-	// shortestBackoff and longestBackoff bound the pause after all nodes were asked in vain.
+	// shortestBackoff and longestBackoff bound the pause after an attempt failed at all nodes.
 	shortestBackoff = 10 * time.Millisecond
 	longestBackoff  = 250 * time.Millisecond
 )
 
-// queue gathers commands into batches. There is no timer in it: a pipeline takes all that is there, and what comes while it
-// is on its way goes with the next one. A second pipeline starts when there is as much to carry as is on its way: with little
-// to do nobody waits for the answers of others, and with much to do batches are large.
+// queue gathers commands into batches, without a timer: a pipeline takes all queued commands, and commands that arrive while it is in
+// flight leave with the next one. A second pipeline starts when as many commands are queued as are in flight. So under low load no
+// command waits for the answers to others, and under high load batches are large.
 type queue struct {
 	client *Client
 
 	mu          sync.Mutex
 	first, last *command
 	length      int
-	// pipelines are under way, with so many commands away.
+	// pipelines are running, with away commands in flight.
 	pipelines, away int
 	closed          bool
 }
 
-// push appends commands, all or none, and starts a pipeline if one is free.
+// push appends all commands or none, and starts a pipeline if one is free.
 func (q *queue) push(commands ...*command) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -59,7 +59,7 @@ func (q *queue) push(commands ...*command) error {
 	return nil
 }
 
-// startLocked starts a pipeline if one is free, and what is queued is worth it.
+// startLocked starts a pipeline if one is free and the queue is worth it.
 func (q *queue) startLocked() {
 	if q.length > 0 && q.pipelines < maxPipelines && q.worthLocked() {
 		q.pipelines++
@@ -67,7 +67,7 @@ func (q *queue) startLocked() {
 	}
 }
 
-// worthLocked tells whether what is queued is worth a pipeline beside what is on its way.
+// worthLocked reports whether the queue is worth another pipeline, compared with the commands in flight.
 func (q *queue) worthLocked() bool { return q.length >= min(q.away, largeBatch) }
 
 func (q *queue) appendLocked(cmd *command) {
@@ -97,7 +97,7 @@ func (q *queue) removeLocked(cmd *command) {
 	q.length--
 }
 
-// remove takes a command out that was never sent.
+// remove takes a never sent command out of the queue.
 func (q *queue) remove(cmd *command) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -108,8 +108,8 @@ func (q *queue) remove(cmd *command) bool {
 	return true
 }
 
-// fill adds what has queued up to what a pipeline still carries. With nothing to carry, or nothing that is worth a pipeline of its
-// own, the pipeline has ended.
+// fill adds queued commands to those that a pipeline still carries. With none to carry, or a queue not worth a pipeline, it ends the
+// pipeline.
 func (q *queue) fill(batch []*command) []*command {
 	now := time.Now()
 	kept, size := batch[:0], 0
@@ -140,7 +140,7 @@ func (q *queue) fill(batch []*command) []*command {
 	return kept
 }
 
-// pipeline carries batches until there is nothing left.
+// pipeline sends batches until the queue is empty or not worth a pipeline.
 func (q *queue) pipeline() {
 	var batch []*command
 	var pause backoff
@@ -160,13 +160,13 @@ func (q *queue) pipeline() {
 			pause.wait(q.client.ctx)
 			continue
 		}
-		// Who was answered runs first: what it asks next goes with this pipeline.
+		// Callers that just got an answer run first: their next commands leave with this pipeline.
 		runtime.Gosched()
 	}
 }
 
-// back notes that so many commands are not on their way any more. If some of them are left, their pipeline pauses, and what is
-// queued need not wait for that.
+// back records that commands are no longer in flight. If some are left, their pipeline pauses, and queued commands need not wait for
+// that.
 func (q *queue) back(commands, left int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -175,14 +175,14 @@ func (q *queue) back(commands, left int) {
 	}
 }
 
-// close refuses further commands.
+// close rejects further commands.
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
 }
 
-// idle reports whether nothing is queued or on its way.
+// idle reports whether no command is queued or in flight.
 func (q *queue) idle() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -202,7 +202,7 @@ func (b *backoff) wait(ctx context.Context) {
 	}
 }
 
-// drop finishes a command that is not worth sending any more.
+// drop finishes a command that is no longer worth sending.
 func (c *Client) drop(cmd *command) {
 	err := cmd.trouble
 	if err == nil {
@@ -217,7 +217,7 @@ func (c *Client) drop(cmd *command) {
 	cmd.finish(nil, stamp{}, err)
 }
 
-// exchange sends one batch and returns the commands that are still to be decided.
+// exchange sends one batch and returns the undecided commands.
 func (c *Client) exchange(ctx context.Context, batch []*command) []*command {
 	if ctx.Err() != nil {
 		c.finishAll(batch, func(cmd *command) error { return c.closedError(cmd) })
@@ -256,7 +256,7 @@ func (c *Client) exchange(ctx context.Context, batch []*command) []*command {
 	return undecided
 }
 
-// launch notes that commands are about to be sent, and returns those that were not withdrawn.
+// launch marks commands as about to be sent, and returns those that were not withdrawn.
 func (c *Client) launch(batch []*command) []*command {
 	kept := batch[:0]
 	for _, cmd := range batch {
@@ -269,7 +269,7 @@ func (c *Client) launch(batch []*command) []*command {
 	return kept
 }
 
-// failed deals with an error of a whole batch.
+// failed handles an error of a whole batch, and returns the undecided commands.
 func (c *Client) failed(ctx context.Context, batch []*command, how outcome, doubt bool, err error) []*command {
 	var wrong *RequestError
 	if refused, ok := errors.AsType[*NotAcceptedError](err); ok && refused.final {
@@ -296,7 +296,7 @@ func (c *Client) failed(ctx context.Context, batch []*command, how outcome, doub
 		cmd.doubt = cmd.doubt || doubt
 	}
 	if wrong.Reason == ReasonInvalid && len(batch) > 1 {
-		// One malformed command must not take the others with it: halve until it stands alone.
+		// One malformed command must not fail the others: halve the batch until it is alone.
 		half := len(batch) / 2
 		undecided := c.exchange(ctx, append([]*command(nil), batch[:half]...))
 		return append(undecided, c.exchange(ctx, append([]*command(nil), batch[half:]...))...)
@@ -310,14 +310,14 @@ func (c *Client) failed(ctx context.Context, batch []*command, how outcome, doub
 	return nil
 }
 
-// inDoubt is what a refusal at the door comes to where an earlier attempt may have been carried out: the refusal itself
-// would say that there was no effect.
+// inDoubt is the error for a command that was rejected early while a previous attempt may have been carried out: the rejection itself
+// would mean that there was no effect.
 func (c *Client) inDoubt(wrong *RequestError) error {
 	c.counters.unknown.Add(1)
 	return &UnknownOutcomeError{Reason: wrong.Reason, Err: errors.New(wrong.Error())}
 }
 
-// decide finishes a command with its result, or reports that it has to be sent again.
+// decide finishes a command with its result, and reports false if it has to be sent again.
 func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) bool {
 	failure := result.GetError()
 	if failure == nil {
@@ -328,8 +328,8 @@ func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) b
 		return true
 	}
 	how, err := classifyInfo(failure.GetInfo(), failure.GetMessage())
-	// A full disk stays full for long, and its leader leads all the same: the caller hears of it at once, unless an earlier
-	// attempt may have had an effect.
+	// A full disk stays full for long, and its node remains the leader: report it to the caller at once, unless an earlier attempt may
+	// have had an effect.
 	if final := noRoom(err) && !cmd.doubt; how != answered && !final {
 		cmd.trouble = err
 		cmd.doubt = cmd.doubt || how == unknown
@@ -362,7 +362,7 @@ func (c *Client) finishAll(batch []*command, why func(*command) error) {
 	}
 }
 
-// closedError is what a command ends with when the client is closed under it.
+// closedError is the error of a command whose client is closed.
 func (c *Client) closedError(cmd *command) error {
 	if cmd.doubt {
 		return &UnknownOutcomeError{Err: ErrClosed}

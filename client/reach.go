@@ -13,26 +13,26 @@ import (
 )
 
 const (
-	// nodeConns is the most connections to one node, connCalls how many calls share one before the next is opened: a little less than
-	// a node allows.
+	// nodeConns is the most connections to one node; connCalls is how many calls share one before the next is opened: a little less
+	// than a node allows.
 	nodeConns = 4
 	connCalls = 900
-	// probeWait bounds the first exchange with a node, oldLife is how long a node is believed to speak HTTP/1.1 only.
+	// probeWait bounds the first exchange with a node; oldLife is how long the result that a node speaks only HTTP/1.1 is valid.
 	probeWait = time.Second
 	oldLife   = time.Minute
-	// quiet is after how long without a word a shared connection is checked, and how long the check may take: what is dead must not hold
-	// up all calls until TCP gives up.
+	// quiet is after how much silence a shared connection is checked, and the bound of the check: a dead connection must not block all
+	// calls until TCP times out.
 	quiet = 2 * time.Second
 )
 
-// reacher sends requests to nodes over HTTP/2, so that calls that wait share connections. It is the default http.RoundTripper of a
-// client. Without TLS nothing negotiates the protocol, and a proxy on the way may speak HTTP/1.1 only; so the first request to each
-// host finds out.
+// reacher sends requests to nodes over HTTP/2, so that waiting calls share connections. It is the default http.RoundTripper of a
+// client. Without TLS there is no protocol negotiation, and a proxy on the path may speak only HTTP/1.1, so the first request to each
+// host probes it.
 type reacher struct {
-	// plain speak HTTP/2 without TLS, each over one connection to each node. Which of them has room is for the reacher to say: left to
-	// itself, http.Transport opens connections by the dozen when many calls come at once.
+	// plain are transports for HTTP/2 without TLS, each with one connection to each node. The reacher chooses one with room: by itself,
+	// http.Transport opens dozens of connections when many calls start at once.
 	plain [nodeConns]*http.Transport
-	// old speaks HTTP/1.1, and secure what TLS agrees on.
+	// old speaks HTTP/1.1; secure, the protocol that TLS negotiates.
 	old, secure *http.Transport
 
 	// ctx ends with the client.
@@ -43,9 +43,9 @@ type reacher struct {
 	hosts map[string]*spoken
 }
 
-// spoken is what a host speaks. known is closed when that is found out.
+// spoken is a host's protocol. known is closed once it is determined.
 type spoken struct {
-	// calls are those in progress on each connection.
+	// calls counts the calls in progress on each connection.
 	calls [nodeConns]atomic.Int64
 	known chan struct{}
 	http2 bool
@@ -69,7 +69,7 @@ func newReacher() *reacher {
 		r.plain[i].HTTP2 = &http.HTTP2Config{StrictMaxConcurrentRequests: true, SendPingTimeout: quiet, PingTimeout: quiet}
 	}
 	r.old = transport(func(p *http.Protocols) { p.SetHTTP1(true) })
-	// What has agreed on HTTP/1.1 needs a connection for each call that waits.
+	// A host that negotiated HTTP/1.1 needs a connection for each waiting call.
 	r.secure = transport(func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
 	r.secure.HTTP2 = &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: quiet}
 	return r
@@ -82,7 +82,7 @@ func (r *reacher) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	ctx := request.Context()
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GetConn != nil {
-		// What ends before there is a connection sent nothing.
+		// A call that ends before there is a connection sent nothing.
 		trace.GetConn(request.URL.Host)
 	}
 	s, err := r.speaks(ctx, request.URL.Host)
@@ -105,7 +105,7 @@ func (r *reacher) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// way takes the first connection that has room, or else the one with the fewest calls.
+// way returns the first connection with room, or else the one with the fewest calls.
 func (s *spoken) way() int {
 	best := 0
 	for i := range s.calls {
@@ -120,7 +120,7 @@ func (s *spoken) way() int {
 	return best
 }
 
-// callBody is the body of a call that counts until it is closed.
+// callBody is the body of a call, which counts as in progress until the body is closed.
 type callBody struct {
 	io.ReadCloser
 	calls *atomic.Int64
@@ -133,7 +133,7 @@ func (b *callBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// Close closes what is not in use.
+// Close closes idle connections.
 func (r *reacher) Close() {
 	r.close()
 	for _, t := range append(r.plain[:], r.old, r.secure) {
@@ -141,7 +141,7 @@ func (r *reacher) Close() {
 	}
 }
 
-// speaks finds out what a host speaks. The first to ask does, and others wait for that.
+// speaks returns a host's protocol. The first caller starts the probe, and others wait for it.
 func (r *reacher) speaks(ctx context.Context, host string) (*spoken, error) {
 	r.mu.Lock()
 	s, ok := r.hosts[host]
@@ -159,7 +159,7 @@ func (r *reacher) speaks(ctx context.Context, host string) (*spoken, error) {
 	}
 }
 
-// over reports whether what was found out is to be found out again.
+// over reports whether to probe again.
 func (s *spoken) over() bool {
 	select {
 	case <-s.known:
@@ -169,7 +169,7 @@ func (s *spoken) over() bool {
 	}
 }
 
-// probe finds out what a host speaks, by a request that changes nothing. Any answer will do.
+// probe determines a host's protocol by a request that changes nothing. Any answer will do.
 func (r *reacher) probe(host string, s *spoken) {
 	defer close(s.known)
 	ctx, cancel := context.WithTimeout(r.ctx, probeWait)
@@ -192,7 +192,7 @@ func (r *reacher) probe(host string, s *spoken) {
 		_ = response.Body.Close()
 		s.http2 = true
 	case ctx.Err() != nil:
-		// Nothing was sent but the question.
+		// Nothing but the probe was sent.
 		s.err = &net.OpError{Op: "dial", Net: "tcp", Err: errNoAnswer}
 	case dialed && !connected.Load():
 		s.err = err

@@ -58,7 +58,7 @@ func TestClient_ReachesTheLeaderThroughAnotherNode(t *testing.T) {
 	}
 }
 
-// listen serves a cluster's first node on a port of this machine, and counts its connections.
+// listen serves a cluster's first node on a local port, and counts its connections.
 func listen(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols)) (server *httptest.Server, most *atomic.Int64) {
 	t.Helper()
 	var conns atomic.Int64
@@ -141,7 +141,7 @@ func TestClient_KnowsThatNothingWasSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	// The connection is made, and nobody ever answers on it.
+	// The connection is established, but nobody answers on it.
 	c, err := New([]string{listener.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
@@ -169,7 +169,7 @@ func TestClient_ConnectsAgain(t *testing.T) {
 	}
 }
 
-// What was sent over a shared connection and got no answer may have been carried out, whatever the protocol.
+// A request sent over a shared connection without an answer may have been carried out, in any protocol.
 func TestClient_DoubtsWhatWasSent(t *testing.T) {
 	for name, set := range map[string]func(*http.Protocols){
 		"HTTP/2":   func(p *http.Protocols) { p.SetHTTP1(true); p.SetUnencryptedHTTP2(true) },

@@ -14,31 +14,30 @@ import (
 const (
 	// allowTimeout bounds an Allow that has to ask the cluster.
 	allowTimeout = time.Second
-	// refusalMemory bounds how long a refusal is taken for the answer to the next take as well.
+	// refusalMemory bounds how long a refusal also answers the next takes.
 	refusalMemory = pacing.RefusalMemory
-	// singleTTL is the length of a lease that is consumed at once and needed no more.
+	// singleTTL is the ttl of a lease that is consumed at once and then no longer needed.
 	singleTTL = 10 * time.Second
 )
 
-// quotaFacts is what a limiter knows of its quotas.
+// quotaFacts is a limiter's knowledge of its quotas.
 type quotaFacts struct {
 	// at is when they were read; 0: never.
 	at int64
-	// unit is the limiter's unit with the default estimates filled in.
+	// unit is the limiter's unit, with default estimates filled in.
 	unit []Item
-	// share is the most units that this holder may have ahead, the least of all quotas (pacing.Quota).
+	// share is the most units that this holder may consume ahead, the least of all quotas (pacing.Quota).
 	share int64
-	// life is what a batch has from consume to its last take, as last seen.
+	// life is a batch's time from Consume to its last take, as last observed.
 	life time.Duration
-	// perSecond is how many units the whole fleet may use a second, burst the most in one take.
+	// perSecond is how many units per second the whole fleet may use, burst the most of one take.
 	perSecond float64
 	burst     int64
-	// members are the quotas of the members of pools.
+	// members are the quotas of pool members.
 	members []Item
 }
 
-// learnFacts makes sure that what is needed to size a batch is known, and refreshes it in the background when it is
-// old.
+// learnFacts ensures that the facts for sizing a batch are known. It refreshes old ones in the background.
 func (l *Limiter) learnFacts(ctx context.Context) error {
 	l.mu.Lock()
 	at, now := l.known.at, l.now()
@@ -75,8 +74,7 @@ func (l *Limiter) learnFacts(ctx context.Context) error {
 	return nil
 }
 
-// readFacts reads the quotas, unless somebody else just did. A limiter cannot work for a quota that does not exist or
-// has slots.
+// readFacts reads the quotas, unless another goroutine just did. It fails for a quota that does not exist or is of kind slots.
 func (l *Limiter) readFacts(ctx context.Context) error {
 	l.mu.Lock()
 	fresh := l.known.at != 0 && l.now()-l.known.at < int64(pacing.FactsAge)
@@ -115,7 +113,7 @@ func (l *Limiter) readFacts(ctx context.Context) error {
 	return nil
 }
 
-// spendable returns what a quota's name stands for: the quota, or those of a pool's members.
+// spendable returns the quota of that name, or for a pool the quotas of its members.
 func (l *Limiter) spendable(ctx context.Context, name string) ([]Quota, error) {
 	quota, err := l.client.Quota(ctx, name)
 	if err != nil {
@@ -140,7 +138,7 @@ func (l *Limiter) spendable(ctx context.Context, name string) ([]Quota, error) {
 	return quotas, nil
 }
 
-// factsOf returns what a limiter knows of a quota, or of the members of a pool together: a batch comes from one of them, whichever that is.
+// factsOf returns the facts of a quota, or of a pool's members together: a batch comes from any one of them.
 func (l *Limiter) factsOf(quotas []Quota, amount int64) quotaFacts {
 	facts := quotaFacts{share: mostUnits}
 	for _, quota := range quotas {
@@ -157,7 +155,7 @@ func (l *Limiter) factsOf(quotas []Quota, amount int64) quotaFacts {
 	return facts
 }
 
-// recordUnusable keeps why no take can succeed, and says it once.
+// recordUnusable records why no take can succeed, and logs it once.
 func (l *Limiter) recordUnusable(err error) {
 	if !errors.Is(err, ReasonUnknownQuota) && !errors.Is(err, ErrSlots) {
 		return
@@ -172,7 +170,7 @@ func (l *Limiter) recordUnusable(err error) {
 	}
 }
 
-// share is the most units that this holder may have ahead of a quota.
+// share returns the most units of a quota that this holder may consume ahead.
 func (l *Limiter) share(quota Quota, amount int64) int64 {
 	holders := l.settings.holders
 	if holders == 0 {
@@ -183,7 +181,7 @@ func (l *Limiter) share(quota Quota, amount int64) int64 {
 	}.Share(amount)
 }
 
-// sizeLocked returns how many units a batch should have now that n are asked for; less than two calls of n: none.
+// sizeLocked returns the size of the next batch for a take of n units; 0: no batch, since it would not last for two such takes.
 func (l *Limiter) sizeLocked(n int64) int64 {
 	if l.known.at == 0 {
 		return 0
@@ -195,14 +193,14 @@ func (l *Limiter) sizeLocked(n int64) int64 {
 	return pacing.Batch(l.demand.Units(l.elapsed(), l.known.life), l.known.share, atHand, l.settings.maxBatch, n)
 }
 
-// anticipateIfLowLocked is what a take under the lock does at the mark at which the others do it.
+// anticipateIfLowLocked fetches the next batch at the same mark as a take without the lock.
 func (l *Limiter) anticipateIfLowLocked() {
 	if l.left() <= l.low.Load() {
 		l.anticipateLocked()
 	}
 }
 
-// anticipateLocked fetches the next batch when most of the present one is spent.
+// anticipateLocked fetches the next batch when most of the current one is spent.
 func (l *Limiter) anticipateLocked() {
 	b := l.current
 	if b == nil || b.anticipated {
@@ -217,7 +215,7 @@ func (l *Limiter) anticipateLocked() {
 	l.fetchLocked(l.sizeLocked(1))
 }
 
-// fetchLocked starts to fetch a batch, unless one is on its way, there is no use in it, or the answer was just no.
+// fetchLocked starts to fetch a batch, unless one is in flight or already there, the limiter is closed, or a refusal is recent.
 func (l *Limiter) fetchLocked(size int64) {
 	now := l.now()
 	if size <= 0 || l.fetching != nil || l.next != nil || l.closed || l.refusedLocked(size, now) {
@@ -293,11 +291,11 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 	return op, nil
 }
 
-// maxAmount is the largest amount that the cluster takes.
+// maxAmount is the largest amount that the cluster accepts.
 const maxAmount = 1<<53 - 1
 
-// rememberLocked keeps a refusal for a moment, so that a caller in a loop does not ask the cluster each time round. That
-// one caller did not wait any longer is no answer to the others.
+// rememberLocked records a failure for a moment, so that a caller in a loop does not ask the cluster in each iteration. If only this
+// caller's context ended, it records nothing: that is no answer to other callers.
 func (l *Limiter) rememberLocked(ctx context.Context, err error, units int64) {
 	memory := refusalMemory
 	if refusal, ok := errors.AsType[*RefusalError](err); ok {
@@ -320,7 +318,7 @@ func (l *Limiter) refusedLocked(units, now int64) bool {
 	return now < l.refusedUntil && units >= l.refusedUnits
 }
 
-// allowSlow answers an Allow that found nothing at hand.
+// allowSlow serves an Allow that found too few units at hand.
 func (l *Limiter) allowSlow(n int64) *Taken {
 	l.mu.Lock()
 	now := l.now()
@@ -347,7 +345,7 @@ func (l *Limiter) allowSlow(n int64) *Taken {
 	return l.passUncountedLocked(err, n)
 }
 
-// passUncountedLocked lets a take without an answer pass where the caller chose so; nil: it does not pass.
+// passUncountedLocked lets a take pass that got no answer, if the limiter fails open; nil: it does not pass.
 func (l *Limiter) passUncountedLocked(err error, n int64) *Taken {
 	if !l.settings.failOpen || closedError(err) || !errors.Is(err, ErrClusterAway) {
 		return nil
@@ -356,13 +354,13 @@ func (l *Limiter) passUncountedLocked(err error, n int64) *Taken {
 	return l.uncounted()
 }
 
-// waitSlow answers a Wait that found nothing at hand.
+// waitSlow serves a Wait that found too few units at hand.
 func (l *Limiter) waitSlow(ctx context.Context, n int64) (*Taken, error) {
 	for {
 		wait := MaxWait
 		end, bounded := ctx.Deadline()
 		if bounded {
-			// The answer has to come back before the caller's deadline.
+			// The answer has to arrive before the caller's deadline.
 			wait = min(wait, max(time.Until(end)*9/10, 0))
 		}
 		taken, err := l.obtain(ctx, n, wait)
@@ -381,7 +379,7 @@ func (l *Limiter) waitSlow(ctx context.Context, n int64) (*Taken, error) {
 		if bounded || refusal.RetryAfter < 0 || (refusal.Reason != ReasonCannotServeInTime && refusal.Reason != ReasonWaitExpired) {
 			return nil, err
 		}
-		// Longer than one Reserve can wait: come back, for as long as the caller likes.
+		// The wait is longer than one Reserve can wait: ask again, until the caller's context ends.
 		pause := time.NewTimer(max(min(refusal.RetryAfter, MaxWait)-MaxWait/2, refusalMemory))
 		select {
 		case <-pause.C:
@@ -395,7 +393,7 @@ func (l *Limiter) waitSlow(ctx context.Context, n int64) (*Taken, error) {
 	}
 }
 
-// obtain gets n units from the cluster: out of a batch that is shared with whoever else asks now, or alone.
+// obtain gets n units from the cluster, out of a batch shared with other callers, or alone.
 func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) (*Taken, error) {
 	l.mu.Lock()
 	if l.closed {
@@ -412,7 +410,7 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) (*Tak
 	}
 	l.mu.Lock()
 	if n <= l.known.share {
-		// What is above the share never comes out of a batch, so it is no demand for one.
+		// A take above the share never uses a batch, so it is no demand for one.
 		l.demand.Add(l.elapsed(), n, l.known.life)
 	}
 	l.mu.Unlock()
@@ -435,7 +433,7 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) (*Tak
 			}
 			return &Taken{limiter: l, single: op, lease: op.lease, units: n, ok: true}, nil
 		}
-		// The answer was so slow that nothing of it can be spent any more.
+		// The answer was so slow that its units can no longer be spent.
 		l.settleLocked(&batch{op: op, size: n}, n)
 		if asked == maxAsked {
 			l.rememberLocked(ctx, ErrLate, 0)
@@ -449,7 +447,7 @@ func (l *Limiter) obtain(ctx context.Context, n int64, wait time.Duration) (*Tak
 	}
 }
 
-// obtainShared takes units out of a batch that is fetched now or on its way; nil: there are not as many.
+// obtainShared takes units out of a batch that is fetched now or in flight; nil: it has too few.
 func (l *Limiter) obtainShared(ctx context.Context, n int64) *Taken {
 	l.mu.Lock()
 	if l.takeCountedLocked(n) {
@@ -477,7 +475,7 @@ func (l *Limiter) obtainShared(ctx context.Context, n int64) *Taken {
 	return l.takenLocked(n)
 }
 
-// takeCountedLocked is takeLocked for units that are counted as demand already.
+// takeCountedLocked is takeLocked for units already recorded as demand.
 func (l *Limiter) takeCountedLocked(n int64) bool {
 	if !l.takeLocked(n, l.now()) {
 		return false

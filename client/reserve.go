@@ -12,41 +12,41 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// MaxWait is the longest that a Reserve can wait in the cluster's queue.
+// MaxWait is the longest wait of a Reserve in the cluster's queue.
 const MaxWait = 10 * time.Minute
 
-// longPoll is how long one attempt waits for a Reserve that stands in the queue, before the client asks again. It
-// bounds how long a node that died without a word goes unnoticed.
+// longPoll is how long one attempt waits for a queued Reserve before the client asks again. It bounds how long a silently failed node
+// goes unnoticed.
 const longPoll = 10 * time.Second
 
 // ReserveRequest asks for a lease.
 type ReserveRequest struct {
-	// Items are what is asked, 1 to 64, no quota twice: all are granted or none.
+	// Items are the requested items, 1 to 64, each quota once: all are granted or none.
 	Items []Item
-	// TTL is the length of the lease, 1 s to 24 h; 0: the client's (WithTTL).
+	// TTL is the lease's time to live, 1 s to 24 h; 0: the client's (WithTTL).
 	TTL time.Duration
-	// Consume makes everything spendable at once, as the lease's first operation.
+	// Consume makes all items spendable at once, as the lease's first operation.
 	Consume bool
 	// Class lowers the class of this request; 0: the client's (WithClass).
 	Class Class
-	// Wait is how long to wait in the queue for what cannot be granted now, at most MaxWait; 0: not at all.
+	// Wait is how long to wait in the queue if the items cannot be granted now, at most MaxWait; 0: not at all.
 	Wait time.Duration
-	// Resume ends all of the holder's older leases first: a restarted holder takes back what its former life held.
+	// Resume ends all older leases of the holder first, such as those from before the holder's restart.
 	Resume bool
 	// Emergency marks a critical call that may use the last of a window with strict zones.
 	Emergency bool
-	// Fallback takes the next quotas of the fallback chains as well, where the ones asked for are refused or will be used
-	// up soon: Lease.For tells what was granted in whose place.
+	// Fallback allows the next quotas of the fallback chains, if requested ones are refused or will be exhausted soon: Lease.For
+	// returns the item granted instead.
 	Fallback bool
-	// Member names the member of the pools among the items that is meant, such as a key; empty: the one with the most room. Lease.Member tells
-	// which one was granted.
+	// Member selects the member of the requested pools, such as a key; empty: the one with the most room. Lease.Member returns the
+	// granted one.
 	Member string
-	// Holder asks for somebody else than the client's holder; empty: for the client's.
+	// Holder is the holder to ask for; empty: the client's.
 	Holder string
 }
 
-// Reserve asks for a lease on all items or none. A *RefusalError is the cluster's no. If ctx ends while the request is
-// on its way, the error is an *UnknownOutcomeError, and what it may still get is given back in the background.
+// Reserve requests a lease on all items or none. A refusal is a *RefusalError. If ctx ends while the request is in flight, the error is
+// an *UnknownOutcomeError, and the client releases a lease that is granted later in the background.
 func (c *Client) Reserve(ctx context.Context, request ReserveRequest) (*Lease, error) {
 	if len(c.hooks) == 0 {
 		return c.reserve(ctx, request)
@@ -70,7 +70,7 @@ func (c *Client) reserve(ctx context.Context, request ReserveRequest) (*Lease, e
 	cmd := newCommand(&quotav1.Command{Kind: &quotav1.Command_Reserve{Reserve: c.reserveMessage(request, wait)}})
 	cmd.expires = time.Now().Add(c.callTimeout + orphanLife)
 	cmd.then = c.returnOrphan
-	// The wait in the queue must not become a wait for a cluster that is away.
+	// A wait in the queue must not become a wait for an absent cluster.
 	prompt := ctx
 	if wait > 0 && !bounded {
 		var cancel context.CancelFunc
@@ -118,19 +118,19 @@ func (c *Client) reserveMessage(request ReserveRequest, wait time.Duration) *quo
 	return message
 }
 
-// refused turns a refusal into an error, and learns of the cooldown that it may tell of.
+// refused converts a refusal to an error, and learns the cooldown in it.
 func (c *Client) refused(r *quotav1.Refusal) error {
 	refusal := refusalOf(r)
 	if refusal.Reason == ReasonCooldown {
-		c.closures.learn(refusal.Quota, cmp.Or(refusal.ReopensIn, refusal.RetryAfter)) // an older node does not tell them apart
+		c.closures.learn(refusal.Quota, cmp.Or(refusal.ReopensIn, refusal.RetryAfter)) // older nodes send only RetryAfter
 	}
 	c.hooks.refusal(refusal)
 	return refusal
 }
 
-// await waits for a Reserve that stands in the queue. It asks again under the same identity, which attaches to the
-// waiting one, so that neither a lost connection nor a new leader loses its place or grants it twice. Where the caller set
-// no bound, it gives up once the cluster has been away for the call timeout.
+// await waits for a queued Reserve. It asks again under the same identity, which attaches to the waiting Reserve. So neither a lost
+// connection nor a new leader loses its place or grants it twice. If the caller set no bound, await stops once the cluster has been
+// away for the call timeout.
 func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiting, bounded bool) (*quotav1.ReserveResponse, stamp, error) {
 	request := proto.CloneOf(cmd.pb.GetReserve())
 	request.NoBlock = false
@@ -149,7 +149,7 @@ func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiti
 			return a.value, stamp{sent: a.sent, received: a.received, servedIn: durationOf(a.value.GetMeta().GetServedIn(), 0)}, nil
 		case a.outcome == answered && a.err != nil:
 			if wrong, ok := errors.AsType[*RequestError](a.err); ok && wrong.door {
-				// It stands in the queue all the same.
+				// The Reserve is still in the queue.
 				c.withdraw(cmd, waiting.GetTicket())
 				return nil, stamp{}, c.inDoubt(wrong)
 			}
@@ -162,13 +162,13 @@ func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiti
 			return nil, stamp{}, a.err
 		}
 		if time.Since(a.sent) > longestBackoff {
-			// It waited, and was not told the outcome: ask again at once.
+			// It waited without an outcome: ask again at once.
 			pause = backoff{}
 		} else {
 			pause.wait(ctx)
 		}
 		if a.err != nil {
-			// A long poll that ran out looks like a node that fell silent.
+			// A long poll that timed out looks like a node that fell silent.
 			c.probe(ctx)
 		}
 		if ctx.Err() != nil {
@@ -182,7 +182,7 @@ func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiti
 	}
 }
 
-// returnOrphan gives back what a Reserve got after its caller had left.
+// returnOrphan releases the lease of a Reserve whose caller has left.
 func (c *Client) returnOrphan(cmd *command) {
 	response := cmd.result.GetReserve()
 	if waiting := response.GetWaiting(); waiting != nil {
@@ -199,7 +199,7 @@ func (c *Client) returnOrphan(cmd *command) {
 		c.send(orphanLife, release)
 		return
 	}
-	// What was consumed at once is not held any more: it goes back as unspent, unless it is too late for that.
+	// Amounts consumed at once are no longer held: settle them as unspent, unless it is too late for that.
 	settle := &quotav1.SettleRequest{Lease: lease.GetId(), Fence: lease.GetFence(), Op: op.GetOp(), Release: true}
 	for _, item := range op.GetItems() {
 		amount := item.GetAmount()
@@ -214,8 +214,8 @@ func (c *Client) returnOrphan(cmd *command) {
 	c.send(orphanLife, settlement)
 }
 
-// withdraw takes a Reserve out of the queue whose caller has left. It may have been granted meanwhile: asking once more
-// under its identity tells, and gives the lease back. Both travel together, in this order.
+// withdraw removes a Reserve from the queue whose caller has left. It may have been granted meanwhile: a repeat under its identity
+// shows that, and the lease is released. Both commands travel in one batch, in this order.
 func (c *Client) withdraw(cmd *command, ticket uint64) {
 	withdrawal := newCommand(&quotav1.Command{Kind: &quotav1.Command_Withdraw{Withdraw: &quotav1.WithdrawRequest{Ticket: ticket}}})
 	again := newCommand(cmd.pb)
@@ -232,7 +232,7 @@ func (c *Client) reportCommand(lease *Lease, op uint64, report *quotav1.ReportRe
 	report.Lease, report.Fence, report.Op = lease.id, lease.fence, op
 	cmd := newCommand(&quotav1.Command{Kind: &quotav1.Command_Report{Report: report}})
 	cmd.then = func(cmd *command) {
-		// Nobody waits for the answer, but the cooldown that it may tell of counts all the same.
+		// No caller waits for the answer, but a cooldown in it still counts.
 		if cmd.err == nil {
 			c.reported(cmd.result.GetReport())
 		}
@@ -253,7 +253,7 @@ func (c *Client) report(ctx context.Context, lease *Lease, op uint64, report *qu
 	return c.reported(cmd.result.GetReport()), nil
 }
 
-// reported learns of the cooldowns that a report began.
+// reported learns the cooldowns that a report started.
 func (c *Client) reported(response *quotav1.ReportResponse) []Reported {
 	out := reportedOf(response.GetQuotas())
 	for _, quota := range out {
@@ -263,7 +263,7 @@ func (c *Client) reported(response *quotav1.ReportResponse) []Reported {
 	return out
 }
 
-// Quota shows a quota as it is now: the read sees everything acknowledged before it began.
+// Quota returns a quota's current state. The read is linearizable: it sees everything acknowledged before it began.
 func (c *Client) Quota(ctx context.Context, name string) (Quota, error) {
 	ctx, done, err := c.begin(ctx, 0)
 	if err != nil {
@@ -304,7 +304,7 @@ func (c *Client) Quotas(ctx context.Context, prefix string) ([]Quota, error) {
 	}
 }
 
-// CheckFence tells a resource whether the lease that a caller shows still lives and has this fence, and for how long.
+// CheckFence reports to a resource whether the lease that a caller presents still lives and has this fence, and for how long.
 func (c *Client) CheckFence(ctx context.Context, lease, fence uint64) (valid bool, left time.Duration, err error) {
 	ctx, done, err := c.begin(ctx, 0)
 	if err != nil {
@@ -346,8 +346,8 @@ func read[T any](ctx context.Context, c *Client, send sender[T]) (T, error) {
 	}
 }
 
-// nodesAreSilent reports whether a race that ended with its context shows that the cluster is away: its nodes were waited
-// for until the caller's deadline, and for so long that the client asked others as well. That a caller left shows nothing.
+// nodesAreSilent reports whether a race that ended with its context shows that the cluster is away: the context reached its deadline,
+// and the race lasted long enough to ask other nodes too. A caller that leaves shows nothing.
 func nodesAreSilent(ctx context.Context, c *Client, took time.Duration) bool {
 	return errors.Is(ctx.Err(), context.DeadlineExceeded) && took >= c.prompt().leader
 }

@@ -10,24 +10,24 @@ import (
 )
 
 const (
-	// sessionSpan is how far a session's numbers may run ahead of its oldest unfinished request. The cluster keeps at
-	// most 16,384 results of a session; half of that leaves room for what is on its way.
+	// sessionSpan is how far a session's numbers may run ahead of its oldest unfinished request. The cluster keeps at most 16,384
+	// results of a session; half of that leaves room for requests in flight.
 	sessionSpan = 8_192
-	// maxSessions bounds the sessions of one client. More than one is needed only where requests wait for long while
-	// thousands of others pass them.
+	// maxSessions bounds the sessions of one client. It needs more than one only if requests wait for long while thousands of later
+	// ones finish.
 	maxSessions = 16
 )
 
-// session numbers requests, so that the cluster carries each of them out once however often it is sent.
+// session numbers requests, so that the cluster carries each out once however often it is sent.
 type session struct {
 	id uint64
 	// next is the next number, low the lowest unfinished one.
 	next, low uint64
-	// finished are the numbers above low that are finished.
+	// finished has the finished numbers above low.
 	finished map[uint64]struct{}
 }
 
-// finish notes that a number will never be sent again.
+// finish records that a number will never be sent again.
 func (s *session) finish(seq uint64) {
 	if seq != s.low {
 		s.finished[seq] = struct{}{}
@@ -43,7 +43,7 @@ func (s *session) finish(seq uint64) {
 
 // sessions are a client's sessions. The first is opened with the first request.
 type sessions struct {
-	// opening is held while a session is opened, by one goroutine at a time.
+	// opening is held by the goroutine that opens a session.
 	opening chan struct{}
 
 	mu   sync.Mutex
@@ -52,7 +52,7 @@ type sessions struct {
 
 func newSessions() *sessions { return &sessions{opening: make(chan struct{}, 1)} }
 
-// number gives every command of a batch its request id, opening a session where there is none with room.
+// number gives every command of a batch its request id, and opens a session if none has room.
 func (s *sessions) number(ctx context.Context, batch []*command, open func(context.Context) (uint64, error)) error {
 	for {
 		if s.numberOpen(batch) {
@@ -64,7 +64,7 @@ func (s *sessions) number(ctx context.Context, batch []*command, open func(conte
 	}
 }
 
-// numberOpen numbers what it can and reports whether that was all.
+// numberOpen numbers as many commands as have room, and reports whether those were all.
 func (s *sessions) numberOpen(batch []*command) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *sessions) withRoomLocked() *session {
 	return nil
 }
 
-// add opens a session, unless somebody else just did.
+// add opens a session, unless another goroutine just did.
 func (s *sessions) add(ctx context.Context, open func(context.Context) (uint64, error)) error {
 	select {
 	case s.opening <- struct{}{}:
@@ -119,7 +119,7 @@ func (s *sessions) add(ctx context.Context, open func(context.Context) (uint64, 
 	return nil
 }
 
-// finish notes that a command will never be sent again.
+// finish records that a command will never be sent again.
 func (s *sessions) finish(cmd *command) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *sessions) finish(cmd *command) {
 	}
 }
 
-// forget drops a session that the cluster does not know any more.
+// forget drops a session that the cluster no longer knows.
 func (s *sessions) forget(gone *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +140,7 @@ func (s *sessions) forget(gone *session) {
 	}
 }
 
-// drain takes all sessions away and returns their ids.
+// drain removes all sessions and returns their ids.
 func (s *sessions) drain() []uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,8 +152,7 @@ func (s *sessions) drain() []uint64 {
 	return ids
 }
 
-// identify puts a request id into the command. The message is copied first: an attempt that was given up may still be
-// encoding the old one.
+// identify sets the command's request id. It copies a numbered message first: an abandoned attempt may still be encoding the old one.
 func (cmd *command) identify(id *quotav1.RequestId) {
 	if cmd.numbered {
 		cmd.pb = proto.CloneOf(cmd.pb)

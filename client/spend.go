@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// take takes units from the batch at hand, without a lock where there are enough.
+// take takes units from the current batch, without a lock if there are enough.
 func (l *Limiter) take(n int64) bool {
 	now := l.now()
 	if now >= l.deadline.Load() || now-l.looked.Load() >= lookEvery || n > mostUnits {
@@ -19,7 +19,7 @@ func (l *Limiter) take(n int64) bool {
 	return l.takeLow(n, word)
 }
 
-// takeLow is the rest of a take that left little or nothing.
+// takeLow completes a take that left few units or too few.
 func (l *Limiter) takeLow(n int64, word uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,7 +30,7 @@ func (l *Limiter) takeLow(n int64, word uint64) bool {
 	if b := l.current; b != nil && b.generation == word>>generationShift {
 		l.word.Add(uint64(n))
 	} else if got := unitsOf(word) + n; got > 0 {
-		// The batch ended meanwhile, and the last units of it were in this take.
+		// The batch ended meanwhile, and this take had its last units.
 		l.forfeitLocked(got)
 	}
 	return l.takeLocked(n, l.now())
@@ -49,8 +49,8 @@ func (l *Limiter) takeSlow(n int64) bool {
 	return true
 }
 
-// sleepTolerance is by how much the wall clock may run ahead of the monotonic one between two looks. More is a machine
-// that slept, or a clock that was set; either way the batch is not trusted any more.
+// sleepTolerance is how far the wall clock may run ahead of the monotonic one between two checks. More means that the machine slept or
+// its clock was set; in both cases the batch is no longer valid.
 const sleepTolerance = 50 * time.Millisecond
 
 // lookLocked compares the clocks.
@@ -67,7 +67,7 @@ func (l *Limiter) lookLocked(now int64) {
 	}
 }
 
-// takeLocked takes units of the batch at hand, or of the next one.
+// takeLocked takes units of the current batch, or of the next one.
 func (l *Limiter) takeLocked(n, now int64) bool {
 	if n > mostUnits {
 		return false
@@ -82,7 +82,7 @@ func (l *Limiter) takeLocked(n, now int64) bool {
 	}
 }
 
-// advanceLocked replaces the batch at hand by the next one, if there is one. What is left at hand goes back.
+// advanceLocked replaces the current batch by the next one and settles the rest of the current one; false: no usable one.
 func (l *Limiter) advanceLocked(now int64) bool {
 	b := l.next
 	if b == nil {
@@ -94,8 +94,8 @@ func (l *Limiter) advanceLocked(now int64) bool {
 		l.settleLocked(b, b.size)
 		return false
 	}
-	// By two: the one between is that of the empty word that takes this batch's place. If it were the next batch's as well,
-	// a take that failed at the empty word would be undone in that batch, which would grow by what nobody consumed.
+	// Advance by two: the number between belongs to the empty word before this batch. With the same number, a take that failed at the
+	// empty word would be undone in this batch, which would grow by units that nobody consumed.
 	l.generation += 2
 	b.generation = l.generation & (1<<(64-generationShift) - 1)
 	l.current = b
@@ -103,7 +103,7 @@ func (l *Limiter) advanceLocked(now int64) bool {
 	return true
 }
 
-// closeLocked takes the batch at hand away and returns it with what is left of it; nil: there is none.
+// closeLocked removes the current batch and returns it with the number of units left; nil: there is none.
 func (l *Limiter) closeLocked() (*batch, int64) {
 	b := l.current
 	if b == nil {
@@ -115,8 +115,7 @@ func (l *Limiter) closeLocked() (*batch, int64) {
 	return b, left
 }
 
-// putBack returns units to the batch that they were taken from. Where that is over they are forfeited: they were not in
-// what went back.
+// putBack returns units to the batch that they came from. If that has ended they are forfeited: its settlement did not include them.
 func (l *Limiter) putBack(generation uint64, units int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +126,7 @@ func (l *Limiter) putBack(generation uint64, units int64) {
 	l.forfeitLocked(units)
 }
 
-// settleSingle gives back what a take without a batch did not spend.
+// settleSingle settles the unspent units of a take without a batch.
 func (l *Limiter) settleSingle(op *Operation, units int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -135,19 +134,19 @@ func (l *Limiter) settleSingle(op *Operation, units int64) {
 	l.settleLocked(&batch{op: op, size: units}, units)
 }
 
-// forfeitLocked corrects the counts by units that were counted as spent, and were not.
+// forfeitLocked corrects the counters for units that were counted as spent but were not.
 func (l *Limiter) forfeitLocked(units int64) {
 	l.stats.Forfeited += uint64(units)
 	l.stats.Spent -= uint64(units)
 }
 
-// adoptLocked takes over a batch that was just consumed.
+// adoptLocked adopts a batch that was just consumed.
 func (l *Limiter) adoptLocked(op *Operation, units int64) {
 	b := &batch{op: op, size: units, until: int64(op.LastTake().Sub(l.base))}
 	l.stats.Batches++
 	l.stats.Consumed += uint64(units)
 	l.hadBatch = true
-	// A cooldown that was heard of while the answer was on its way closes what it brings, too.
+	// A cooldown learnt while the answer was in flight applies to this batch, too.
 	if l.closed || op.Left() == 0 || l.client.closures.left(op.items) > 0 {
 		l.settleLocked(b, units)
 		return
@@ -178,7 +177,7 @@ func (l *Limiter) expire(b *batch) {
 	l.stateLocked()
 }
 
-// giveBackOf ends what is at hand of a quota that was closed, and gives back what is left of it. Of a pool another member may be at hand.
+// giveBackOf ends the batches of a closed quota and settles their rest. With a pool, a batch may be of another member.
 func (l *Limiter) giveBackOf(quota string) {
 	of := func(b *batch) bool {
 		return b != nil && slices.ContainsFunc(b.op.items, func(item Item) bool { return item.Quota == quota })
@@ -196,7 +195,7 @@ func (l *Limiter) giveBackOf(quota string) {
 	l.stateLocked()
 }
 
-// giveBack ends what is at hand and gives back what is left of it.
+// giveBack ends both batches and settles their rest as unspent.
 func (l *Limiter) giveBack() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -212,8 +211,8 @@ func (l *Limiter) giveBackLocked() {
 	l.stateLocked()
 }
 
-// settleLocked gives back what is left of a batch that is over and ends its lease, unless takes need it. The operation does not
-// become final: what was taken last may still be on its way to the provider.
+// settleLocked settles the rest of an ended batch as unspent and ends its lease, unless takes need it. The operation does not become
+// final: calls of the last takes may still be on the way to the provider.
 func (l *Limiter) settleLocked(b *batch, left int64) {
 	if b == nil {
 		return
@@ -248,7 +247,7 @@ func (l *Limiter) settleLocked(b *batch, left int64) {
 	}
 }
 
-// settled counts what became of what was given back. Where it was too late for that, the lease still has to end.
+// settled counts the outcome of a settlement. If it was too late to return units, the lease still has to end.
 func (l *Limiter) settled(err error, left int64, b *batch, release bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -264,7 +263,7 @@ func (l *Limiter) settled(err error, left int64, b *batch, release bool) {
 	l.endLeaseLocked(b)
 }
 
-// letGo ends the lease of a batch that is over when the last of its takes does not need it any more.
+// letGo drops one take's need for the batch's lease, and ends the lease after the last one.
 func (l *Limiter) letGo(b *batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -272,8 +271,8 @@ func (l *Limiter) letGo(b *batch) {
 	l.endLeaseLocked(b)
 }
 
-// endLeaseLocked ends the lease of a batch that is over and that no take needs, unless that was done. What is left of the batch goes back
-// before: commands that are sent one after the other can arrive in another order.
+// endLeaseLocked ends the lease of an ended batch that no take needs, unless that was done. The units left are returned before:
+// commands sent one after the other can arrive in another order.
 func (l *Limiter) endLeaseLocked(b *batch) {
 	if b.keeps > 0 || !b.over || b.settling || b.op.lease.Err() != nil {
 		return

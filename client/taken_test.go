@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
 
-// TestTaken_Left: who took has so long as the batch, or its own lease, can be spent; nothing counts a call that draws on nothing.
+// TestTaken_Left: a take may be used as long as its batch or its own lease; a take of 0 units has no bound.
 func TestTaken_Left(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))

@@ -14,72 +14,70 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// ErrTaskDone says that a task needs no attempt any more: it is done.
+// ErrTaskDone: the task is done and needs no further attempt.
 var ErrTaskDone = errors.New("quotad: the task is done")
 
-// ErrAttemptEnded is the cause with which an attempt ends when its runner says how it went.
+// ErrAttemptEnded is the cause of an attempt whose outcome was reported with End.
 var ErrAttemptEnded = errors.New("quotad: the attempt has ended")
 
-// ErrAttemptExpired is the cause with which an attempt is lost when its deadline passes.
+// ErrAttemptExpired is the cause of an attempt that was lost at its deadline.
 var ErrAttemptExpired = errors.New("quotad: the attempt's deadline has passed")
 
-// TaskRequest asks to begin an attempt of a task.
+// TaskRequest requests the next attempt of a task.
 type TaskRequest struct {
-	// Task is its name, 1 to 128 bytes without blanks. One that is not known is new.
+	// Task is the task's name, 1 to 128 bytes without blanks. An unknown name is a new task.
 	Task string
-	// Quotas are the quotas that it lives on, at most 16. While one is closed, nothing begins.
+	// Quotas are the quotas that the task depends on, at most 16. While one is closed, no attempt begins.
 	Quotas []string
-	// MaxFailures is at how many failures it is shelved, 1 to 100; 0: as before, 3 for a new one.
+	// MaxFailures is the number of failures at which the task is shelved, 1 to 100; 0: as before, 3 for a new task.
 	MaxFailures int
-	// TTL is how long the attempt lives after the last word of its runner, 1 s to 24 h; 0: the cluster's 10 min. The
-	// client gives that word by itself, in time.
+	// TTL is how long the attempt lives after its last renewal, 1 s to 24 h; 0: the cluster's 10 min. The client renews it in time.
 	TTL time.Duration
-	// Holder asks for somebody else than the client's holder; empty: for the client's.
+	// Holder is the holder to ask for; empty: the client's.
 	Holder string
 }
 
-// Outcome says how an attempt of a task ended.
+// Outcome is how an attempt of a task ended.
 type Outcome int32
 
 // The outcomes.
 const (
 	// OutcomeDone: the task is done.
 	OutcomeDone Outcome = 1
-	// OutcomeFailed: one failure of the task's budget is used up.
+	// OutcomeFailed: it uses up one failure of the task's budget.
 	OutcomeFailed Outcome = 2
-	// OutcomeSaturated: the provider had too much to do, or was called too fast. The budget stays.
+	// OutcomeSaturated: the provider was overloaded, or called too fast. The budget is unchanged.
 	OutcomeSaturated Outcome = 3
-	// OutcomePlanExhausted: the plan is used up. The budget stays.
+	// OutcomePlanExhausted: the plan is used up. The budget is unchanged.
 	OutcomePlanExhausted Outcome = 4
-	// OutcomeFinishedThenLimited: the work was finished before a limit was hit. The task is done.
+	// OutcomeFinishedThenLimited: the work was finished before a limit was reached. The task is done.
 	OutcomeFinishedThenLimited Outcome = 5
 )
 
-// Ending says how an attempt went.
+// Ending is the outcome of an attempt, with details.
 type Ending struct {
-	// Outcome is how.
 	Outcome Outcome
-	// Wait is how long the provider asked to wait, at most 31 days; nil: it did not say.
+	// Wait is the provider's requested wait, at most 31 days; nil: none.
 	Wait *time.Duration
-	// Detail is what happened, for people. It is cut after 300 bytes.
+	// Detail is a text for people; it is truncated to 300 bytes.
 	Detail string
-	// Report is what the provider said, for all the task's quotas; 0: they are not told.
+	// Report is the cause to report for all of the task's quotas; 0: no report.
 	Report Cause
 }
 
-// Ended says where a task stands after an attempt.
+// Ended is the state of a task after an attempt.
 type Ended struct {
-	// OutcomeDone: nothing is left to do. Shelved: it failed as often as it may, and waits for an operator.
+	// Done: nothing is left to do. Shelved: the task used up its failures, and needs an operator.
 	Done, Shelved bool
-	// Failures are those so far, of MaxFailures.
+	// Failures are the failures so far, of MaxFailures.
 	Failures, MaxFailures int
-	// RetryAfter is when the next attempt may begin; -1: none will by itself.
+	// RetryAfter is when the next attempt may begin; -1: none will without an operator.
 	RetryAfter time.Duration
 }
 
-// BeginTask begins the next attempt of a task, and keeps it alive until it has ended. A *RefusalError is the cluster's no:
-// [ReasonTaskShelved], [ReasonTaskInFlight] or [ReasonTaskLater], or [ReasonCooldown] or [ReasonSuspended] of one of its quotas.
-// ErrTaskDone says that there is nothing to do.
+// BeginTask begins the next attempt of a task, and keeps it alive until it has ended. A refusal is a *RefusalError:
+// [ReasonTaskShelved], [ReasonTaskInFlight] or [ReasonTaskLater], or [ReasonCooldown] or [ReasonSuspended] of one of its quotas. If the
+// task is done, the error is ErrTaskDone.
 func (c *Client) BeginTask(ctx context.Context, request TaskRequest) (*Attempt, error) {
 	ctx, done, err := c.begin(ctx, 0)
 	if err != nil {
@@ -108,8 +106,7 @@ func (c *Client) BeginTask(ctx context.Context, request TaskRequest) (*Attempt, 
 	return newAttempt(c, request.Task, a.value.GetAttempt(), a.stamp(a.value.GetMeta())), nil
 }
 
-// beginOnce sends a BeginTask under a number of the session: an answer that is lost must not leave an attempt behind that
-// counts as a failure.
+// beginOnce sends a BeginTask under a number of the session: a lost answer must not leave an attempt behind that counts as a failure.
 func (c *Client) beginOnce(ctx context.Context, message *quotav1.BeginTaskRequest) (attempt[*quotav1.BeginTaskResponse], error) {
 	for {
 		cmd, err := c.identity(ctx)
@@ -126,11 +123,11 @@ func (c *Client) beginOnce(ctx context.Context, message *quotav1.BeginTaskReques
 		if !isWrong || wrong.Reason != ReasonUnknownSession {
 			return a, err
 		}
-		c.sessions.forget(cmd.session) // it was idle for too long, and nothing was begun
+		c.sessions.forget(cmd.session) // it was idle for too long, so nothing was begun
 	}
 }
 
-// identity takes a number of the session for a request that travels alone, until ctx ends.
+// identity takes a number of the session for a request that travels alone. It retries until ctx ends.
 func (c *Client) identity(ctx context.Context) (*command, error) {
 	var pause backoff
 	for {
@@ -148,9 +145,9 @@ func (c *Client) identity(ctx context.Context) (*command, error) {
 	}
 }
 
-// Attempt is one try at a task. It is kept alive in the background until End; if that fails for too long, or the cluster
-// says that the attempt is another's, it is lost: then whoever works on it has to stop, since the next one may begin. It is
-// safe for concurrent use.
+// Attempt is one try at a task. The client keeps it alive in the background until End. If that fails for too long, or the cluster
+// reports that another attempt has replaced it, the attempt is lost: its work has to stop, since the next attempt may begin. It is safe
+// for concurrent use.
 type Attempt struct {
 	client      *Client
 	task        string
@@ -158,7 +155,7 @@ type Attempt struct {
 	fence       uint64
 	failures    int
 	maxFailures int
-	// ctx ends with the attempt, and its cause says why.
+	// ctx ends with the attempt, with the same cause.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -184,17 +181,17 @@ func (a *Attempt) Task() string { return a.task }
 // Number returns the attempt's number, from 1.
 func (a *Attempt) Number() int64 { return a.number }
 
-// Fence returns the attempt's fencing token, from the counter of leases: a later attempt has a higher one.
+// Fence returns the attempt's fencing token, from the leases' counter: a later attempt has a higher one.
 func (a *Attempt) Fence() uint64 { return a.fence }
 
-// Failures returns how often the task failed before, and at how many failures it is shelved.
+// Failures returns the task's failures before this attempt, and the number at which it is shelved.
 func (a *Attempt) Failures() (failed, most int) { return a.failures, a.maxFailures }
 
 // Over returns a channel that is closed when the attempt has ended or is lost.
 func (a *Attempt) Over() <-chan struct{} { return a.ctx.Done() }
 
-// Err returns why the attempt is over: ErrAttemptEnded, ErrAttemptExpired, ErrClosed, or a *RequestError with ReasonStaleFence;
-// nil while it is under way.
+// Err returns why the attempt is over: ErrAttemptEnded, ErrAttemptExpired, ErrClosed, or a *RequestError, such as one with
+// ReasonStaleFence; nil while it runs.
 func (a *Attempt) Err() error {
 	switch cause := context.Cause(a.ctx); {
 	case a.client.ctx.Err() != nil && errors.Is(cause, context.Canceled):
@@ -204,7 +201,7 @@ func (a *Attempt) Err() error {
 	}
 }
 
-// End tells the cluster how the attempt went. The same end may be told again.
+// End reports the attempt's outcome to the cluster. The same outcome may be reported again.
 func (a *Attempt) End(ctx context.Context, how Ending) (Ended, error) {
 	c := a.client
 	ctx, done, err := c.begin(ctx, 0)
@@ -233,13 +230,13 @@ func (a *Attempt) End(ctx context.Context, how Ending) (Ended, error) {
 	}, nil
 }
 
-// Bounds of what the cluster takes.
+// Bounds that the cluster enforces.
 const (
 	maxDetail   = 300
 	maxTaskWait = 31 * 24 * time.Hour
 )
 
-// cut shortens a text to so many bytes of whole characters.
+// cut truncates a text to at most so many bytes, at a character boundary.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -250,7 +247,7 @@ func cut(text string, most int) string {
 	return text[:most]
 }
 
-// keep renews the attempt as leases are renewed, and ends it here when its deadline passes.
+// keep renews the attempt like a lease, and ends it locally when its deadline passes.
 func (a *Attempt) keep() {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -274,7 +271,7 @@ func (a *Attempt) keep() {
 	}
 }
 
-// times returns what is left until the deadline, and until the next renewal.
+// times returns the time until the deadline, and until the next renewal.
 func (a *Attempt) times() (left, due time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -282,7 +279,7 @@ func (a *Attempt) times() (left, due time.Duration) {
 	return a.deadline.left(now, a.client.wall()), a.due.Sub(now)
 }
 
-// renew asks for a later deadline, no longer than until the present one.
+// renew requests a later deadline, and tries until the present one at the latest.
 func (a *Attempt) renew(left time.Duration) {
 	ctx, cancel := context.WithTimeout(a.ctx, min(left, a.client.callTimeout))
 	defer cancel()
@@ -303,7 +300,7 @@ func (a *Attempt) prolong(left time.Duration, stamp stamp) {
 	a.due = stamp.sent.Add(left * renewAt / 100)
 }
 
-// learn ends the attempt here where the cluster says that it is over.
+// learn ends the attempt locally if the cluster reports that it is over.
 func (a *Attempt) learn(err error) {
 	for _, reason := range []Reason{ReasonStaleFence, ReasonNeverIssued, ReasonStaleAttempt, ReasonForeignTask} {
 		if errors.Is(err, reason) {
@@ -312,12 +309,12 @@ func (a *Attempt) learn(err error) {
 	}
 }
 
-// stamp places the attempt's answer on this machine's clocks.
+// stamp places the attempt's answer on this machine's clock.
 func (a attempt[T]) stamp(meta *quotav1.Meta) stamp {
 	return stamp{sent: a.sent, received: a.received, servedIn: durationOf(meta.GetServedIn(), 0)}
 }
 
-// insist sends a request that may be repeated as it is, until it is answered or ctx ends.
+// insist sends a request that may be repeated unchanged, until it is answered or ctx ends.
 func insist[T any](ctx context.Context, c *Client, send sender[T]) (attempt[T], error) {
 	var pause backoff
 	var failed error

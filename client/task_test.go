@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestLifeOfAnAttempt: it is kept alive until it is told how it went.
+// TestLifeOfAnAttempt: it is kept alive until its outcome is reported.
 func TestLifeOfAnAttempt(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		ctx := context.Background()
@@ -69,7 +69,7 @@ func TestTasksThatNeedNoAttempt(t *testing.T) {
 	})
 }
 
-// TestAnAttemptIsLost: by the cluster's word at the next renewal, by the clock while the cluster is away, and with the client.
+// TestAnAttemptIsLost: by the cluster's answer to the next renewal, by the clock while the cluster is away, and with the client.
 func TestAnAttemptIsLost(t *testing.T) {
 	begin := func(t *testing.T, c *Client) *Attempt {
 		t.Helper()
@@ -128,7 +128,7 @@ func TestAnAttemptIsLost(t *testing.T) {
 	})
 }
 
-// TestALostAnswerBeginsNoSecondAttempt, nor does it count as one that nobody works on.
+// TestALostAnswerBeginsNoSecondAttempt: nor does the first one count as abandoned.
 func TestALostAnswerBeginsNoSecondAttempt(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		if _, err := c.BeginTask(context.Background(), TaskRequest{Task: "s"}); err != nil { // opens the session
@@ -158,7 +158,7 @@ func TestALostAnswerBeginsNoSecondAttempt(t *testing.T) {
 	})
 }
 
-// TestAnIdleClientBeginsAgain: the session of one that waited for hours has expired, and nothing was begun under it.
+// TestAnIdleClientBeginsAgain: after hours of idling its session has expired, and nothing was begun under it.
 func TestAnIdleClientBeginsAgain(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		for _, task := range []string{"t", "u"} {
@@ -177,7 +177,7 @@ func TestAnIdleClientBeginsAgain(t *testing.T) {
 	})
 }
 
-// TestNobodyBeginsWithoutACluster: the outcome says that nothing happened.
+// TestNobodyBeginsWithoutACluster: the error says that nothing happened.
 func TestNobodyBeginsWithoutACluster(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Break(0, fakequota.Refusing)

@@ -23,9 +23,9 @@ import (
 type TransportOption func(*transportSettings)
 
 type transportSettings struct {
-	// dialect is what Speak said; the zero Dialect: nothing.
+	// dialect was set with Speak; the zero Dialect: not set.
 	dialect signals.Dialect
-	// match is what Match said; nil: nothing.
+	// match was set with Match; nil: not set.
 	match     func(*http.Request) Call
 	providers []*upstream
 	adjust    func(*http.Request, *Call)
@@ -40,109 +40,106 @@ type transportSettings struct {
 	maxCall   time.Duration
 }
 
-// RetryWindow is when a class comes back after a cooldown: between From and To after its end.
+// RetryWindow is when the retries of a class start after a cooldown: between From and To after its end.
 type RetryWindow = pacing.Window
 
-// Match sets which quotas a request draws on, to any host. It comes before the providers, which are asked about requests for which it
-// names no items. It is called once per request, and must not read its body; GetBody may be used. MatchOpenAI and its like are
-// parts for it.
+// Match sets the quotas that a request draws on, for any host. It precedes the providers, which handle requests for which it returns no
+// items. It is called once per request and must not read the body; it may use GetBody. MatchOpenAI and similar functions are building
+// blocks for it.
 func Match(match func(*http.Request) Call) TransportOption {
 	return func(s *transportSettings) { s.match = match }
 }
 
-// Speak sets how responses are read, where a Call does not say. The default is the dialect of the provider whose host it is, and else
-// signals.Auto, which finds it out.
+// Speak sets the dialect for reading responses, if the Call has none. The default is the dialect of the provider that owns the host, or
+// else signals.Auto, which detects it.
 func Speak(dialect signals.Dialect) TransportOption {
 	return func(s *transportSettings) { s.dialect = dialect }
 }
 
-// Adjust is called with each call before the cluster is asked, estimates included. It may change all of it: another holder, other
-// quotas, other amounts, none.
+// Adjust is called with each call before the cluster is asked, with its estimates. It may change the holder, the quotas and the
+// amounts, or remove all items.
 func Adjust(adjust func(*http.Request, *Call)) TransportOption {
 	return func(s *transportSettings) { s.adjust = adjust }
 }
 
-// Granted is called with each lease before its request is sent, and returns the request to be sent: the same, or a changed copy.
-// That is where a call gets smaller by Lease.Forecast, and where it goes to the model whose quota a fallback was granted of, by
-// Lease.For. If it returns an error, nothing is sent, and everything goes back.
+// Granted is called with each lease before its request is sent. It returns the request to send, unchanged or as a changed copy. It is
+// the place to shrink a call according to Lease.Forecast, or to choose the model of a granted fallback, see Lease.For. If it returns an
+// error, nothing is sent and all amounts are returned.
 func Granted(granted func(*http.Request, *Lease) (*http.Request, error)) TransportOption {
 	return func(s *transportSettings) { s.granted = granted }
 }
 
-// AnswerRefusals answers a call that the cluster refuses with status 429 in the provider's own form, instead of a *RefusalError, for
-// programs that know what to do with that. Its header X-Quotad-Refusal has the reason and the quota.
+// AnswerRefusals answers a refused call with status 429 in the provider's own form, instead of a *RefusalError, for programs that
+// handle that form. The header X-Quotad-Refusal has the reason and the quota.
 func AnswerRefusals() TransportOption { return func(s *transportSettings) { s.answers = true } }
 
-// Learner sets where the Transport learns what calls of models use, to share it with others or to keep it. The default is one of
-// its own.
+// Learner sets the learner of models' token use, to share it with other Transports or to save it. By default each Transport has its
+// own.
 func Learner(learner *estimate.Learner) TransportOption {
 	return func(s *transportSettings) { s.learner = learner }
 }
 
-// MaxBody bounds how much of a request's body without GetBody is read into memory, in bytes, so that the call can be estimated and
-// sent again. A longer one is sent once, and counts by its length. The default is 32 MiB.
+// MaxBody bounds, in bytes, how much of a request's body without GetBody is read into memory, in order to estimate and repeat the call.
+// A longer body is sent once and counts by its length. The default is 32 MiB.
 func MaxBody(bytes int64) TransportOption {
 	return func(s *transportSettings) { s.maxBody = max(bytes, 0) }
 }
 
-// QueueWait bounds how long a request waits in the cluster's queue, besides its context; 0: it does not wait. The
-// default is 30 s.
+// QueueWait bounds a request's wait in the cluster's queue, in addition to its context; 0: no wait. The default is 30 s.
 func QueueWait(d time.Duration) TransportOption {
 	return func(s *transportSettings) { s.wait = min(max(d, 0), MaxWait) }
 }
 
-// Retries sets how often a request that the provider refused for its limits is sent again; 0: never. The default is 3.
+// Retries sets how often to retry a request that the provider refused for its limits; 0: never. The default is 3.
 func Retries(n int) TransportOption { return func(s *transportSettings) { s.retries = max(n, 0) } }
 
-// RetryWait bounds how long a retry is waited for. Where the provider's limit lasts longer, the response is passed
-// through. The default is 1 min.
+// RetryWait bounds the wait for a retry. If the provider's limit lasts longer, the response is passed through. The default is 1 min.
 func RetryWait(d time.Duration) TransportOption {
 	return func(s *transportSettings) { s.retryWait = min(max(d, 0), signals.MaxWait) }
 }
 
-// RetryWindows sets when the classes critical, standard and background come back after a cooldown. They should not
-// overlap. The default is 0 to 0.5 s, 0.5 to 3.5 s, and 3.5 to 9.5 s.
+// RetryWindows sets when the classes critical, standard and background retry after a cooldown. They should not overlap. The default is
+// 0 to 0.5 s, 0.5 to 3.5 s, and 3.5 to 9.5 s.
 func RetryWindows(critical, standard, background RetryWindow) TransportOption {
 	return func(s *transportSettings) { s.windows = pacing.Windows{critical, standard, background} }
 }
 
-// MaxCall bounds how long a call keeps what it holds, slots for instance, while nobody reads its body or closes it. The
-// default is 10 min.
+// MaxCall bounds how long a call keeps its held amounts, such as slots, while nobody reads or closes its body. The default is 10 min.
 func MaxCall(d time.Duration) TransportOption {
 	return func(s *transportSettings) { s.maxCall = max(d, time.Second) }
 }
 
-// Transport is an http.RoundTripper that asks the cluster before each call, settles after it, tells the cluster what the
-// provider said, and sends what was refused for a limit again when it is its turn. Each time that a request is really
-// written has an allowance of its own, also where net/http repeats it by itself or a redirect is followed.
+// Transport is an http.RoundTripper that asks the cluster before each call, settles after it, and reports the provider's answer to the
+// cluster. It retries calls that were refused for a limit, in the retry window of their class. Each actual write of a request has its
+// own allowance, also when net/http repeats it or a redirect is followed.
 //
-// It hides no response: what it does not send again, it passes through. A response that was refused for a limit then
-// says X-Should-Retry: false, which clients of the common vendors obey, and Retry-After in the cluster's own time.
+// It hides no response: one that is not retried is passed through. A response that was refused for a limit then has X-Should-Retry:
+// false, which clients of the common vendors obey, and Retry-After according to the cluster.
 //
-// A call on slots ends with them: where their lease is lost, because the cluster was away for too long or ended it, the
-// request's context ends with the reason as its cause.
+// A call on slots ends with them: if their lease is lost, because the cluster was away for too long or ended it, the request's context
+// is cancelled with that cause.
 //
-// An attempt that ended before it had a connection goes back. One that had a connection counts as spent, whatever became
-// of it. A base with HTTP2.StrictMaxConcurrentRequests is not supported: a request then waits for its turn on a connection
-// that it already has, and may be written after its allowance's spend-by.
+// An attempt that ended before it had a connection is returned. One that had a connection counts as spent, in any case. A base with
+// HTTP2.StrictMaxConcurrentRequests is not supported: a request then waits on a connection that it already has, and may be written
+// after its allowance's spend-by.
 type Transport struct {
 	client   *Client
 	base     http.RoundTripper
 	settings transportSettings
 
 	mu sync.Mutex
-	// reported is when ordinary counts of a quota were reported last.
+	// reported is when ordinary counts of each quota were last reported.
 	reported map[string]time.Time
 	facts    quotaMemory
-	// warned: it was said that a request is not governed.
+	// warned: the warning about ungoverned requests was logged.
 	warned sync.Once
 
 	calls, ungoverned, written, refused, limited, retried, passed, overrun, malformed, cut atomic.Uint64
 }
 
-// NewTransport returns a Transport over base; nil: http.DefaultTransport. It governs the calls to the hosts of the providers among
-// options, such as GitHub and OpenAI, of which there may be several, and those that Match says. Everything else passes. One that
-// has neither fails all calls, since it would govern nothing.
+// NewTransport returns a Transport over base; nil: http.DefaultTransport. It governs calls to the hosts of the given providers, such as
+// GitHub and OpenAI, and calls that Match selects. Other calls pass ungoverned. Without providers and Match it fails all calls, since
+// it would govern nothing.
 func NewTransport(c *Client, base http.RoundTripper, options ...TransportOption) *Transport {
 	if base == nil {
 		base = http.DefaultTransport
@@ -162,20 +159,19 @@ func NewTransport(c *Client, base http.RoundTripper, options ...TransportOption)
 
 // TransportStats are a Transport's counters since it was made.
 type TransportStats struct {
-	// Calls is how many requests were governed, Ungoverned how many were not.
+	// Calls: governed requests. Ungoverned: the others.
 	Calls, Ungoverned uint64
-	// Written is how many attempts were really written to the provider.
+	// Written: attempts actually written to the provider.
 	Written uint64
-	// Refused is how many attempts the cluster did not allow.
+	// Refused: attempts that the cluster refused.
 	Refused uint64
-	// Limited is how many responses were refused for a limit, Retried how many of those were sent again, Passed how many
-	// were passed through.
+	// Limited: responses refused for a limit. Retried: those that were retried. Passed: those that were passed through.
 	Limited, Retried, Passed uint64
-	// Overrun is how many writes had no allowance; those were settled as overruns.
+	// Overrun: writes without an allowance, settled as overruns.
 	Overrun uint64
-	// Malformed is how many values in responses could not be read and were left out.
+	// Malformed: values in responses that could not be parsed and were ignored.
 	Malformed uint64
-	// Cut is how many estimates were above what a quota ever grants, and were cut to it.
+	// Cut: estimates above what a quota can ever grant, which were reduced.
 	Cut uint64
 }
 
@@ -188,7 +184,7 @@ func (t *Transport) Stats() TransportStats {
 	}
 }
 
-// RoundTrip implements http.RoundTripper. A *RefusalError is the cluster's no; then nothing was sent.
+// RoundTrip implements http.RoundTripper. If the cluster refuses the call, the error is a *RefusalError and nothing was sent.
 func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	repeatable, call, err := t.call(request)
 	if err != nil {
@@ -203,7 +199,7 @@ func (t *Transport) RoundTrip(request *http.Request) (*http.Response, error) {
 		response, err = t.carry(repeatable, call)
 	}
 	if err == nil && response.Request == repeatable {
-		// The caller gets its own request back.
+		// The caller gets its own request.
 		response.Request = request
 	}
 	return response, err
@@ -239,14 +235,14 @@ func (t *Transport) carry(request *http.Request, call Call) (*http.Response, err
 	}
 }
 
-// limit is what a response that was refused for a limit comes to.
+// limit is the limit that refused a response.
 type limit struct {
 	verdict signals.Signal
-	// delay is how long until it is this caller's turn again.
+	// delay is the time until this caller's retry.
 	delay time.Duration
 }
 
-// mark tells whoever gets the response when to come back, and that it is no use to come back by itself before.
+// mark sets in the response when to retry, and that an earlier retry is useless.
 func (l limit) mark(response *http.Response) {
 	if response.StatusCode < 400 {
 		return
@@ -263,13 +259,13 @@ func (l limit) mark(response *http.Response) {
 	response.Header.Set("Retry-After-Ms", strconv.FormatInt(delay.Milliseconds(), 10))
 }
 
-// delay returns when a class comes back after a cooldown that lasts for so long.
+// delay returns when a class may retry after a cooldown of this length.
 func (s *transportSettings) delay(cooldown time.Duration, class Class) time.Duration {
 	return min(s.windows.Delay(cooldown, quotav1.Class(class), rand.N[time.Duration]), signals.MaxWait)
 }
 
-// replay returns the request for another try, if there may be one: the provider did not forbid it, the wait is within
-// its bound and the caller's deadline, and the body can be had again.
+// replay returns the request for a retry, if one is possible: the provider did not forbid it, the wait is within its bound and the
+// caller's deadline, and the body can be read again.
 func (t *Transport) replay(request *http.Request, response *http.Response, l limit, tries int) (*http.Request, bool) {
 	if l.verdict.Class == signals.Billing || l.verdict.NoRetry || tries >= t.settings.retries || l.delay > t.settings.retryWait || response.StatusCode < 400 {
 		return nil, false
@@ -292,10 +288,10 @@ func (t *Transport) replay(request *http.Request, response *http.Response, l lim
 	return again, true
 }
 
-// discard reads what is left of a short body, so that its connection can be used again, and closes it.
+// discard reads the rest of a short body, so that its connection can be reused, and closes it.
 func discard(body io.ReadCloser) {
 	if body == nil {
-		return // a base of one's own may leave it out
+		return // a custom base may leave it out
 	}
 	_, _ = io.CopyN(io.Discard, body, signals.MaxBody)
 	_ = body.Close()

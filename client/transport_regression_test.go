@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// stalled is a connection whose next write, once armed, waits to be let go.
+// stalled is a connection whose next write, once armed, blocks until letGo is closed.
 type stalled struct {
 	net.Conn
 	armed          *atomic.Bool
@@ -32,8 +32,8 @@ func (s stalled) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// Regression: over HTTP/2 a call that was given up while its headers were being written went back as unspent, and the
-// provider got it all the same.
+// Regression: over HTTP/2 a call cancelled while its headers were being written was returned as unspent, although the provider received
+// it.
 func TestACallThatIsGivenUpWhileItIsWrittenIsSpent(t *testing.T) {
 	cluster := full()
 	c := connected(t, cluster)
@@ -90,7 +90,7 @@ func TestACallThatIsGivenUpWhileItIsWrittenIsSpent(t *testing.T) {
 	}
 }
 
-// streams is a base whose answers' bodies never end, and the last request that it got.
+// streams returns a base whose response bodies never end, and a pointer to its last request.
 func streams() (http.RoundTripper, **http.Request) {
 	var last *http.Request
 	return roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -101,7 +101,7 @@ func streams() (http.RoundTripper, **http.Request) {
 	}), &last
 }
 
-// Regression: a stream ran on after its slot was gone, beside the one that had the slot next.
+// Regression: a stream continued after its slot was lost, while the slot's next holder already used it.
 func TestAStreamEndsWithItsSlot(t *testing.T) {
 	both := []Item{{Quota: "t/core", Amount: 1}, {Quota: "t/streams", Amount: 1}}
 	for _, tt := range []struct {
@@ -135,7 +135,7 @@ func TestAStreamEndsWithItsSlot(t *testing.T) {
 	}
 }
 
-// Regression: the keeping of a slot ended after ten minutes, also under a stream that somebody read.
+// Regression: a slot was kept alive for at most ten minutes, even while its stream was being read.
 func TestASlotIsKeptAsLongAsItsStreamIsRead(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/streams", fakequota.Quota{Usable: 1, Available: 1, Slots: true})
@@ -165,7 +165,7 @@ func TestASlotIsKeptAsLongAsItsStreamIsRead(t *testing.T) {
 	})
 }
 
-// A call whose slot is lost before there is an answer fails with the reason.
+// A call whose slot is lost before there is an answer fails with that reason.
 func TestACallThatLosesItsSlotSaysWhy(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/streams", fakequota.Quota{Usable: 1, Available: 1, Slots: true})
@@ -185,7 +185,7 @@ func TestACallThatLosesItsSlotSaysWhy(t *testing.T) {
 	})
 }
 
-// Regression: a refused call reported to a cluster that was away for two seconds, whatever its caller's deadline.
+// Regression: a refused call waited two seconds for an absent cluster to take its report, whatever the caller's deadline.
 func TestAReportDoesNotOutliveTheCallersDeadline(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) {
@@ -210,7 +210,7 @@ func TestAReportDoesNotOutliveTheCallersDeadline(t *testing.T) {
 	})
 }
 
-// Regression: a count beyond what the cluster takes made it refuse the whole report, and the cooldown in it got lost.
+// Regression: a count above the cluster's maximum made it reject the whole report, and the cooldown in it was lost.
 func TestAnAbsurdCountIsLeftOutOfTheReport(t *testing.T) {
 	header := http.Header{"X-Ratelimit-Limit": {"999999999999999999"}, "X-Ratelimit-Remaining": {"9007199254740992"}, "Retry-After": {"30"}}
 	report := NewTransport(nil, nil).signalsFor(Call{Items: one("t/core", 1)}, signals.Generic.Observe(time.Now(), 429, header, nil), true)
@@ -219,7 +219,7 @@ func TestAnAbsurdCountIsLeftOutOfTheReport(t *testing.T) {
 	}
 }
 
-// watched is a context that counts what hangs on it.
+// watched is a context that counts the functions registered with it.
 type watched struct {
 	context.Context
 	hanging *atomic.Int64
@@ -232,7 +232,7 @@ func (w watched) AfterFunc(func()) func() bool {
 	return func() bool { w.hanging.Add(-1); return true }
 }
 
-// Regression: the context of a call without a body hung on the caller's for as long as that lived.
+// Regression: the context of a call without a body stayed registered with the caller's context for the lifetime of that one.
 func TestACallWithoutABodyLeavesNothingBehind(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) {
@@ -257,7 +257,7 @@ func TestACallWithoutABodyLeavesNothingBehind(t *testing.T) {
 	})
 }
 
-// endless is a body that goes on until it is closed.
+// endless is a body that does not end until it is closed.
 type endless struct{ closed *atomic.Bool }
 
 func (e endless) Read(p []byte) (int, error) {
@@ -305,7 +305,7 @@ func TestABodyMayBeClosedWhileItIsRead(t *testing.T) {
 	})
 }
 
-// open counts bodies that are open.
+// open is a body that counts as open until it is closed.
 type open struct {
 	io.Reader
 	count *atomic.Int64
@@ -316,7 +316,7 @@ func (o open) Close() error {
 	return nil
 }
 
-// Regression: the body for a retry was left open where the caller left before it was time.
+// Regression: the body for a retry stayed open if the caller left before the retry.
 func TestTheBodyOfARetryThatDoesNotComeIsClosed(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		base, _ := answers(tooMany("5"))

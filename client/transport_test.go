@@ -25,7 +25,7 @@ import (
 // core governs every request by one unit of t/core.
 func core(*http.Request) Call { return Call{Items: one("t/core", 1)} }
 
-// roundTrip is a base that answers by itself.
+// roundTrip is a base that answers without a network.
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
@@ -37,7 +37,7 @@ func respond(status int, header http.Header, body string) *http.Response {
 	return &http.Response{StatusCode: status, Header: header, Body: io.NopCloser(strings.NewReader(body)), ProtoMajor: 1, ProtoMinor: 1}
 }
 
-// provider is a real provider and a governed client of it.
+// provider starts an HTTP server as the provider, and returns a governed client of it.
 func provider(t *testing.T, cluster *fakequota.Cluster, handler http.Handler, options ...TransportOption) (*httptest.Server, *Transport, *http.Client) {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -123,8 +123,8 @@ func TestARedirectAsksAgain(t *testing.T) {
 	}
 }
 
-// closing is a provider that answers the first request on each connection, and closes it after it has read the second.
-// net/http takes that for a kept connection that had died, and repeats the request by itself.
+// closing is a provider that answers the first request on each connection, and closes the connection after reading the second one.
+// net/http treats that as a dead kept-alive connection and repeats the request.
 func closing(t *testing.T) (address string, reads *atomic.Int64) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -266,7 +266,7 @@ func TestALeaseIsHeldUntilTheBodyIsClosed(t *testing.T) {
 	}
 }
 
-// answers returns a base that gives one answer after the other, and how often it was asked.
+// answers returns a base that gives one answer after the other, and the times at which it was called.
 func answers(give ...func(*http.Request) *http.Response) (http.RoundTripper, *[]time.Time) {
 	var asked []time.Time
 	return roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -409,7 +409,7 @@ func TestWhatGitHubSaysIsReported(t *testing.T) {
 			s.GetResetAfter().AsDuration() != time.Hour || s.GetResetResolution().AsDuration() != 2*time.Second {
 			t.Errorf("reported %v", s)
 		}
-		// Without a Date nobody knows by whose clock the reset is that moment.
+		// Without a Date header it is unknown by whose clock the reset is given.
 		counts.Del("Date")
 		<-time.After(2 * time.Second) // of virtual time
 		response, err := client.Get("https://api.github.com/repos/a/b")
@@ -427,7 +427,7 @@ func TestWhatGitHubSaysIsReported(t *testing.T) {
 	})
 }
 
-// Regression: headers of a call that was not let in, or of another resource, closed the wrong quota.
+// Regression: headers of an unauthorised call, or of another resource, closed the wrong quota.
 func TestCountsOfAnotherResourceAreNotReported(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("github/core", fakequota.Quota{Usable: 5_000, Available: 5_000})
@@ -483,8 +483,8 @@ func TestAnAllowanceThatGotTooOldWhileConnectingIsReplaced(t *testing.T) {
 	}
 }
 
-// TestAnAllowanceThatComesTooLateIsNotSpent: where the cluster takes longer to answer than an allowance may be spent,
-// nothing is written. (Found by the fault suite: mix default, seed 3, a leader whose disk was slow.)
+// TestAnAllowanceThatComesTooLateIsNotSpent: if the cluster's answer takes longer than the allowance may be spent, nothing is written.
+// (Found by the fault suite: mix default, seed 3, a leader whose disk was slow.)
 func TestAnAllowanceThatComesTooLateIsNotSpent(t *testing.T) {
 	cluster := fakequota.New(1)
 	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 10, SpendBy: time.Nanosecond, Transit: time.Nanosecond})

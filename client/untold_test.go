@@ -14,8 +14,8 @@ import (
 
 var errLost = errors.New("the answer was lost")
 
-// TestTransport_ABaseThatTellsNothingHasWritten: where a base that carries no httptrace loses the answer, the provider may
-// have counted the call; where it tells that it found no connection, or was never asked, the call goes back.
+// TestTransport_ABaseThatTellsNothingHasWritten: if a base without httptrace loses the answer, the provider may have counted the call.
+// If the base reports that it found no connection, or was never called, the amounts are returned.
 func TestTransport_ABaseThatTellsNothingHasWritten(t *testing.T) {
 	var served atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

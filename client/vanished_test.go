@@ -15,8 +15,8 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback/deadpeer"
 )
 
-// TestReacher_EndsWhereTheNodeVanishes: a call at a node of which nothing is heard any more, not even the end of its connections, ends by a
-// ping, with TLS and without; one at a node that answers pings goes on.
+// TestReacher_EndsWhereTheNodeVanishes: a call at a node that vanishes, without closing its connections, fails by a ping timeout, with
+// and without TLS. A call at a slow node that answers pings continues.
 func TestReacher_EndsWhereTheNodeVanishes(t *testing.T) {
 	pki := httptest.NewUnstartedServer(nil)
 	pki.EnableHTTP2 = true
@@ -32,7 +32,7 @@ func TestReacher_EndsWhereTheNodeVanishes(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				network, received := deadpeer.New(), make(chan struct{})
 				server := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-					if r.Method == http.MethodHead { // which protocol is spoken
+					if r.Method == http.MethodHead { // the probe of the protocol
 						return
 					}
 					close(received)

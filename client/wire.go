@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// ask turns items into the wire's form, where 0 means that the amount is left to the cluster.
+// askItems converts items to messages in which an amount of 0 is left to the cluster.
 func askItems(items []Item) []*quotav1.Item {
 	out := make([]*quotav1.Item, len(items))
 	for i, item := range items {
@@ -20,7 +20,7 @@ func askItems(items []Item) []*quotav1.Item {
 	return out
 }
 
-// exactItems turns items into the wire's form, where 0 is 0.
+// exactItems converts items to messages in which 0 is 0.
 func exactItems(items []Item) []*quotav1.Item {
 	out := make([]*quotav1.Item, len(items))
 	for i, item := range items {
@@ -45,7 +45,7 @@ func grantedOf(items []*quotav1.GrantedItem) []Item {
 	return out
 }
 
-// durationOf returns a duration of the wire, or otherwise where it is absent.
+// durationOf returns a message's duration, or otherwise if it is absent.
 func durationOf(d *durationpb.Duration, otherwise time.Duration) time.Duration {
 	if d == nil {
 		return otherwise
@@ -108,7 +108,7 @@ func quotaOf(q *quotav1.QuotaStatus) Quota {
 	return out
 }
 
-// periodOf returns the length of a window.
+// periodOf returns the length of a window; 0 if it is unknown.
 func periodOf(every string) time.Duration {
 	switch every {
 	case "hour":

@@ -7,27 +7,27 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Item names an amount of one quota, in whole units of it (requests, tokens, slots, micro-dollars).
+// Item is an amount of one quota, in whole units of it (requests, tokens, slots, micro-dollars).
 type Item struct {
 	// Quota is the quota's name, such as github/core.
 	Quota string
-	// Amount is 1 to 2^53-1. In a ReserveRequest 0 stands for the quota's default estimate, and for all that is held in
-	// Consume and Release. In a Settlement 0 is 0.
+	// Amount is 1 to 2^53-1. In a ReserveRequest 0 means the quota's default estimate, in Consume and Release all that is held. In a
+	// Settlement 0 is 0.
 	Amount int64
 }
 
-// Class is a priority. A holder's class is set by the operator; a caller may lower it, never raise it.
+// Class is a priority. The operator sets a holder's class; a caller may lower it, never raise it.
 type Class int32
 
 // The classes, highest first.
 const (
 	// ClassDefault is the class that the operator gave the holder.
 	ClassDefault Class = 0
-	// Critical is class 0.
+	// Critical is the highest class.
 	Critical Class = 1
-	// Standard is class 1, that of holders nobody mapped.
+	// Standard is the class of holders without a mapping.
 	Standard Class = 2
-	// Background is class 2.
+	// Background is the lowest class.
 	Background Class = 3
 )
 
@@ -74,20 +74,20 @@ func (z Zone) String() string {
 	return "none"
 }
 
-// Side says where a holder stands in its workflow as seen from one that is limited.
+// Side is a holder's position in its workflow, relative to a limited holder.
 type Side int32
 
 // The sides.
 const (
 	// SideNone: no holder is limited now.
 	SideNone Side = 0
-	// Upstream: its work ends up at the limited one. It should begin nothing new.
+	// Upstream: its work flows to the limited holder. It should begin nothing new.
 	Upstream Side = 1
-	// Downstream: its work comes from the limited one.
+	// Downstream: its work comes from the limited holder.
 	Downstream Side = 2
-	// Self: it is the limited one.
+	// Self: it is the limited holder.
 	Self Side = 3
-	// OtherBranch: it stands on another branch.
+	// OtherBranch: it is on another branch.
 	OtherBranch Side = 4
 )
 
@@ -107,25 +107,25 @@ func (s Side) String() string {
 	return "none"
 }
 
-// BackPressure says how a holder's workflow stands, so that it slows down before it is stopped.
+// BackPressure is the state of a holder's workflow, so that the holder slows down before it is stopped.
 type BackPressure struct {
-	// Workflow is the workflow.
+	// Workflow is the workflow's name.
 	Workflow string
-	// Sequential: its holders go one at a time.
+	// Sequential: its steps run one at a time.
 	Sequential bool
-	// Step is the holder that is limited and concerns this one most; empty: none any more, it is only not calm yet.
+	// Step is the limited holder that concerns this one most; empty: none is limited any more, but the workflow has not recovered yet.
 	Step string
-	// Quota is by which it is limited, LimitedFor for how long as far as known.
+	// Quota is the quota that limits it; LimitedFor is for how long, as far as known.
 	Quota      string
 	LimitedFor time.Duration
-	// Side is where this holder stands as seen from that one.
+	// Side is this holder's position relative to Step.
 	Side Side
 	// Baton is the holder with the baton, while one step at a time runs; empty: none.
 	Baton string
 }
 
-// Reason is the code of a refusal (1 to 99), of an error (100 and above), or of either ([ReasonCallerBudget], [ReasonBudgetFull]), with the
-// API's names. It is an error itself: errors.Is(err, client.ReasonCooldown) asks for it wherever it sits.
+// Reason is the code of a refusal (1 to 99), of an error (100 and above), or of either ([ReasonCallerBudget], [ReasonBudgetFull]), with
+// the API's names. It is an error itself: errors.Is(err, client.ReasonCooldown) finds it at any depth.
 type Reason int32
 
 // Reasons of refusals, in their order of precedence.
@@ -153,7 +153,7 @@ const (
 	ReasonBackPressure      Reason = 18
 )
 
-// Reasons of refusals and of errors: what callers share has a part for each, and their name says what it is.
+// Reasons of both refusals and errors: the caller's part of a shared budget is used up, or the whole budget.
 const (
 	ReasonCallerBudget Reason = 172
 	ReasonBudgetFull   Reason = 173
@@ -195,7 +195,7 @@ const (
 	ReasonInternal          Reason = 199
 )
 
-// String returns the reason as the API writes it, without its prefix: STALE_FENCE.
+// String returns the reason's API name without its prefix: STALE_FENCE.
 func (r Reason) String() string {
 	return strings.TrimPrefix(quotav1.Reason(r).String(), "REASON_")
 }
@@ -208,115 +208,111 @@ type QuotaKind int
 
 // The kinds.
 const (
-	// KindWindow allows so many per fixed window.
+	// KindWindow allows a number of units per fixed window.
 	KindWindow QuotaKind = 1
-	// KindRate allows so many per period, wherever the period starts.
+	// KindRate allows a number of units per period, wherever the period starts.
 	KindRate QuotaKind = 2
-	// KindSlots allows so many at the same time.
+	// KindSlots allows a number of units at the same time.
 	KindSlots QuotaKind = 3
-	// KindPool is several quotas of one of the other kinds, of which a Reserve is granted one.
+	// KindPool is several quotas of one of the other kinds; a Reserve is granted one of them.
 	KindPool QuotaKind = 4
 )
 
-// Quota is a quota as the cluster saw it when it answered.
+// Quota is a quota's state when the cluster answered.
 type Quota struct {
-	// Name is its name.
 	Name string
-	// Kind is its kind.
 	Kind QuotaKind
-	// Usable is what may be used per window or period, or at once.
+	// Usable is the usable amount per window or period, or at the same time.
 	Usable int64
 	// Period is the length of its window or period, 30 days for a month; 0: it has none, or the client does not know it.
 	Period time.Duration
 	// Held is reserved and not spendable yet.
 	Held int64
-	// Consumed is spendable or spent, and still counting.
+	// Consumed is spendable or spent, and still counts.
 	Consumed int64
-	// Available is neither; below 0 after an overrun.
+	// Available is neither held nor consumed; negative after an overrun.
 	Available int64
-	// AvailableWithParents is the least that is available here and in all ancestors.
+	// AvailableWithParents is the least available amount of this quota and all its ancestors.
 	AvailableWithParents int64
-	// Zone is its zone.
-	Zone Zone
-	// CooldownLeft is what is left of a cooldown; 0: none.
+	Zone                 Zone
+	// CooldownLeft is the remaining cooldown; 0: none.
 	CooldownLeft time.Duration
-	// WindowClosesIn is what is left until the window closes; -1: no window, or its end is not known.
+	// WindowClosesIn is the time until the window closes; -1: no window, or its end is unknown.
 	WindowClosesIn time.Duration
-	// Waiting is how many Reserves wait for it.
+	// Waiting is the number of Reserves that wait for it.
 	Waiting int64
-	// Leases is how many live leases have an item of it.
+	// Leases is the number of live leases with an item of it.
 	Leases int64
-	// Overrun is what was used above its estimates in the present window or period.
+	// Overrun is the use above estimates in the present window or period.
 	Overrun int64
-	// DefaultEstimate is the amount of an item that names none.
+	// DefaultEstimate is the amount of an item without one.
 	DefaultEstimate int64
-	// ReopensIn is what is left until it is fully open again after a cooldown; 0: it is.
+	// ReopensIn is the time until it is fully open again after a cooldown; 0: it is.
 	ReopensIn time.Duration
-	// Observes: it grants everything, and only counts. Observed is how many grants it would have refused.
+	// Observes: it grants every request and only counts. Observed is the number of grants that it would have refused.
 	Observes bool
 	Observed int64
-	// Members are those of a pool, in their order. A pool's amounts are the sums of theirs, but for AvailableWithParents, which is the most
-	// that one of those has that are open; CooldownLeft is that of the first to open where all are closed.
+	// Members are a pool's members, in order. A pool's amounts are the sums of theirs, except AvailableWithParents: the most that one
+	// open member has. If all members are closed, CooldownLeft is that of the first to open.
 	Members []PoolMember
 }
 
 // PoolMember is a member of a pool.
 type PoolMember struct {
-	// Name is the member's name, such as a key's, Quota its quota's.
+	// Name is the member's name, such as that of a key; Quota is the name of its quota.
 	Name, Quota string
-	// Usable is what may count at most of its quota, Available what is available there and in all ancestors, the least.
+	// Usable is the usable amount of its quota; Available is the least available amount of that quota and its ancestors.
 	Usable, Available int64
-	// CooldownLeft is what is left of a cooldown; 0: none.
+	// CooldownLeft is the remaining cooldown; 0: none.
 	CooldownLeft time.Duration
 }
 
-// Cause classifies what a provider said.
+// Cause classifies a provider's answer.
 type Cause int32
 
 // The causes.
 const (
-	// CauseOK is an ordinary answer; only its counts matter.
+	// CauseOK: an ordinary answer; only its counts matter.
 	CauseOK Cause = 1
-	// CauseSaturated is too fast or too many at once.
+	// CauseSaturated: too fast, or too many at once.
 	CauseSaturated Cause = 2
-	// CauseExhausted is used up until its reset.
+	// CauseExhausted: used up until its reset.
 	CauseExhausted Cause = 3
-	// CauseAccount is a limit on the whole account.
+	// CauseAccount: a limit on the whole account.
 	CauseAccount Cause = 4
-	// CausePlan is not in the plan or not paid.
+	// CausePlan: not in the plan, or not paid.
 	CausePlan Cause = 5
-	// CauseOverloaded is the provider's own trouble.
+	// CauseOverloaded: the provider's own overload.
 	CauseOverloaded Cause = 6
-	// CauseNotALimit is no rate limit at all.
+	// CauseNotALimit: not a rate limit.
 	CauseNotALimit Cause = 7
 )
 
-// Signal is what a provider said about one quota. A nil pointer is unknown, which is not 0.
+// Signal is a provider's statement about one quota. A nil pointer is unknown, which differs from 0.
 type Signal struct {
-	// Quota is an item of the lease that is reported on, or an ancestor of one.
+	// Quota is an item of the reported lease, or an ancestor of one.
 	Quota string
 	// Cause classifies the answer.
 	Cause Cause
-	// Limit is the limit that the provider named.
+	// Limit is the stated limit.
 	Limit *int64
-	// Remaining is what it said is left.
+	// Remaining is the stated remaining amount.
 	Remaining *int64
-	// ResetAfter is how long until the window resets, counted from the answer's arrival.
+	// ResetAfter is the time until the window resets, from the answer's arrival.
 	ResetAfter *time.Duration
 	// ResetResolution is the precision of the reset.
 	ResetResolution time.Duration
-	// RetryAfter is how long it asked to wait.
+	// RetryAfter is the requested wait.
 	RetryAfter *time.Duration
 }
 
-// Reported says what a report did to one quota.
+// Reported is the effect of a report on one quota.
 type Reported struct {
-	// Quota is the quota.
 	Quota string
-	// CooldownLeft is what is left of the cooldown for which it grants nothing; 0: none, or it only observes.
+	// CooldownLeft is the remaining cooldown, in which the quota grants nothing; 0: none, or the quota only observes.
 	CooldownLeft time.Duration
-	// Attempt counts cooldowns in a row.
+	// Attempt counts consecutive cooldowns.
 	Attempt int
-	// ResetLearned: the report taught the window's reset.
+	// ResetLearned: the window's reset was learnt from the report.
 	ResetLearned bool
 }

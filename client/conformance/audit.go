@@ -8,16 +8,16 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// number is a request's place in a session.
+// number identifies a request in a session.
 type number struct{ session, seq uint64 }
 
-// audit judges what holds in every case, whatever was asked: a number stands for one command, and no answer is asked for that was
-// acknowledged without having arrived.
+// audit checks the rules of every case: a number belongs to one command, and no answer is requested again that was acknowledged without
+// having arrived.
 func audit(all []sighting) error {
 	commands := map[number]*quotav1.Command{}
 	arrived := map[number]bool{}
 	marks := map[uint64]uint64{}
-	// early are numbers that were below a session's mark before an answer to them had arrived.
+	// early are numbers below their session's mark that had no answer when the mark passed them.
 	early := map[number]bool{}
 	for _, s := range all {
 		id := idOf(s.command)
@@ -52,7 +52,7 @@ func audit(all []sighting) error {
 	return nil
 }
 
-// plain is a command without what may differ when it is sent again.
+// plain returns a command without the fields that may differ in a repeat.
 func plain(c *quotav1.Command) *quotav1.Command {
 	c = proto.CloneOf(c)
 	if id := idOf(c); id != nil {

@@ -10,17 +10,17 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// testCase is one rule that a client keeps.
+// testCase is one rule for clients.
 type testCase struct {
 	name string
-	// rule is what is tested, source where the documentation says it.
+	// rule is the tested rule, source its place in the documentation.
 	rule, source string
 	// slow cases wait for seconds.
 	slow bool
 	run  func(*kit, *driver) error
 }
 
-// cases are all of them, in the order in which a new client is best tried.
+// cases returns all cases, in the order recommended for a new client.
 func cases() []testCase {
 	return []testCase{
 		{
@@ -155,7 +155,7 @@ func repeating(k *kit, d *driver) error {
 		return errNoLeader
 	}
 	old.kill()
-	defer func() { _ = old.start() }() // the next case needs a majority only
+	defer func() { _ = old.start() }() // the next case needs only a majority
 	if err := eventually("another node leads", func() bool { return k.cluster.leader() != nil }); err != nil {
 		return err
 	}
@@ -255,7 +255,7 @@ func fullDisk(k *kit, d *driver) error {
 	}
 	for i, outcome := range want {
 		if outcome == notAccepted && a.Results[i].Outcome == unknown && unanswered(k.seen.of(reservesOf(quota))) {
-			outcome = unknown // its time ended while one more attempt was on its way
+			outcome = unknown // its time ended with another attempt in flight
 		}
 		if err := expect(a.Results[i], outcome, fmt.Sprintf("command %d of reserve, release, reserve, renew on a full disk", i+1)); err != nil {
 			return err
@@ -272,12 +272,12 @@ func fullDisk(k *kit, d *driver) error {
 	return err
 }
 
-// unanswered tells whether an attempt was given up before its answer arrived.
+// unanswered reports whether an attempt was abandoned before its answer arrived.
 func unanswered(all []sighting) bool {
 	return slices.ContainsFunc(all, func(s sighting) bool { return !s.delivered })
 }
 
-// probe waits until the cluster grants, or grants nothing, for want of room on disks. What it gets it gives back.
+// probe waits until the cluster grants leases again, or refuses them because its disks are full. It releases its own leases.
 func (k *kit) probe(quota string, grants bool) error {
 	return eventually(fmt.Sprintf("the cluster grants: %v", grants), func() bool {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
@@ -300,7 +300,7 @@ func outcomes(k *kit, d *driver) error {
 	if err != nil {
 		return err
 	}
-	// Rejected: the lease is gone.
+	// Rejected: the lease was released.
 	a, err := reserve(d, quota, applied)
 	if err != nil {
 		return err
@@ -317,7 +317,7 @@ func outcomes(k *kit, d *driver) error {
 			return err
 		}
 	}
-	// Unknown: it is carried out, and no answer comes.
+	// Unknown: it is carried out, and no answer arrives.
 	takes := reservesOf(quota)
 	k.seen.set(func(e *exchange) fate { return fate{lost: e.carries(takes), silent: e.carries(takes)} })
 	a, err = d.call(request{Do: doReserve, Items: []item{{quota, 1}}, TTL: 600_000, Within: 3_000})

@@ -18,10 +18,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// size is how many nodes the cluster has.
+// size is the number of nodes.
 const size = 3
 
-// member is one node, with a proxy before its API.
+// member is one node, with a proxy in front of its API.
 type member struct {
 	config  raftnode.Config
 	proxy   *proxy
@@ -34,13 +34,13 @@ type member struct {
 	full atomic.Bool
 }
 
-// cluster is three nodes in this process, on loopback addresses. Others know their APIs by the addresses of the proxies.
+// cluster is three nodes in this process, on loopback addresses. Clients and peers know their APIs by the proxies' addresses.
 type cluster struct {
 	members []*member
 	http    *http.Client
 }
 
-// nearlyFull is the free space of a disk on which nothing is granted, and roomy one on which it is.
+// nearlyFull is the free space of a disk with which the cluster grants nothing, roomy one with which it does.
 const (
 	nearlyFull = 128 << 20
 	roomy      = 1 << 40
@@ -106,7 +106,7 @@ func (m *member) start() (err error) {
 	return nil
 }
 
-// kill stops the node without a farewell.
+// kill stops the node abruptly.
 func (m *member) kill() {
 	if m.node == nil {
 		return
@@ -116,7 +116,7 @@ func (m *member) kill() {
 	m.node.Kill()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	_ = m.api.Drain(ctx) // what is still on its way has lost its connection
+	_ = m.api.Drain(ctx) // requests in flight have lost their connections
 	m.node = nil
 }
 
@@ -132,7 +132,7 @@ func (c *cluster) leader() *member {
 	return nil
 }
 
-// addresses are those that clients are given.
+// addresses returns the addresses for clients.
 func (c *cluster) addresses() (all []string) {
 	for _, m := range c.members {
 		all = append(all, m.config.APIAddress)
@@ -140,7 +140,7 @@ func (c *cluster) addresses() (all []string) {
 	return all
 }
 
-// setFull fills the disks of all nodes, or gives them room.
+// setFull fills the disks of all nodes, or frees them.
 func (c *cluster) setFull(full bool) {
 	for _, m := range c.members {
 		m.full.Store(full)
@@ -158,10 +158,10 @@ func (c *cluster) stop() {
 	c.http.CloseIdleConnections()
 }
 
-// errNoLeader says that nobody leads at the moment.
+// errNoLeader: no node leads at the moment.
 var errNoLeader = errors.New("no node leads")
 
-// quotas and admin reach the leader past the proxies.
+// quotas and admin connect to the leader directly, bypassing the proxies.
 func (c *cluster) quotas() (quotav1connect.QuotaServiceClient, error) {
 	leader := c.leader()
 	if leader == nil {

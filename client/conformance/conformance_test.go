@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// asDriver makes the test's program the Go client's driver.
+// asDriver makes the test binary act as the Go client's driver.
 const asDriver = "QUOTAD_CONFORMANCE_DRIVER"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func start(t *testing.T) *kit {
 	return k
 }
 
-// python returns a command of a Python program in this folder.
+// python returns the command line of a Python program in this folder.
 func python(t *testing.T, args ...string) []string {
 	t.Helper()
 	path, err := exec.LookPath("python3")
@@ -71,7 +71,7 @@ func try(t *testing.T, command []string) {
 	}
 }
 
-// Each defect of a client is found by the case that it belongs to.
+// Each defect of a client is found by its case.
 func TestBrokenDriversAreCaught(t *testing.T) {
 	k := start(t)
 	for _, c := range cases() {
@@ -91,7 +91,7 @@ func TestBrokenDriversAreCaught(t *testing.T) {
 	}
 }
 
-// defects are what broken.py can do, by the case that finds it, and what that says.
+// defects are the defects of broken.py, by the case that finds them, with text of its error.
 var defects = map[string][]struct{ name, says string }{
 	"numbering":   {{"sends-no-ids", "needs session and seq"}},
 	"acked_below": {{"forgets-acked-below", "keeps their results"}},

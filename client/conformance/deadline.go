@@ -15,7 +15,8 @@ func deadlines(k *kit, d *driver) error {
 	if err := late(k, d); err != nil {
 		return err
 	}
-	// A busy machine may lose the second that a deadline may be short. A client that forgets served_in is short each time.
+	// A deadline may be up to a second short, and a busy machine may lose that time. A client that ignores served_in is short every
+	// time.
 	var err error
 	for try := range 3 {
 		if err = waited(k, d, fmt.Sprintf("waited-%d", try)); err == nil || !errors.Is(err, errShort) {
@@ -25,10 +26,10 @@ func deadlines(k *kit, d *driver) error {
 	return err
 }
 
-// errShort says that a client ends a lease long before it is over.
+// errShort: a client ends a lease long before it is over.
 var errShort = errors.New("the client counts the lease as over too early")
 
-// late tells whether a deadline is counted from before the send: an answer that comes late makes it no later.
+// late checks that a deadline counts from before the send: a late answer does not move it.
 func late(k *kit, d *driver) error {
 	const onTheWay = 1500 * time.Millisecond
 	quota, err := k.rate("late", 1_000)
@@ -55,7 +56,7 @@ func late(k *kit, d *driver) error {
 	if err != nil {
 		return err
 	}
-	var end time.Time // of the lease, at the latest
+	var end time.Time // the lease's latest end
 	for _, s := range k.seen.of(takes) {
 		if lease := s.result.GetReserve().GetLease(); lease != nil {
 			if at := s.answered.Add(lease.GetExpiresIn().AsDuration()); at.After(end) {
@@ -70,7 +71,7 @@ func late(k *kit, d *driver) error {
 	return nil
 }
 
-// waited tells whether served_in is added: a Reserve that waited in the queue has all of its lease before it.
+// waited checks that served_in is added: a Reserve that waited in the queue has its whole lease left.
 func waited(k *kit, d *driver, name string) error {
 	const inTheQueue, short = 5 * time.Second, 2 * time.Second
 	quota, err := k.apply(name, func(q *quotav1.Quota) { q.Rule = &quotav1.Quota_Slots{Slots: &quotav1.Slots{Limit: 1}} })
@@ -119,7 +120,7 @@ func waited(k *kit, d *driver, name string) error {
 	return nil
 }
 
-// hold takes all of a quota of slots, until the returned function gives it back.
+// hold takes all of a quota of slots, until the returned function releases it.
 func (k *kit) hold(quota string) (free func() error, err error) {
 	var lease *quotav1.Lease
 	err = k.retry("take the slot", func(ctx context.Context) error {

@@ -22,10 +22,10 @@ type goDriver struct {
 	leases map[string]*client.Lease
 }
 
-// maxLine bounds a line of the protocol.
+// maxLine bounds a line of the protocol, in bytes.
 const maxLine = 1 << 20
 
-// serveDriver answers commands until there are no more. Commands run at the same time.
+// serveDriver answers commands until the input ends. Commands run concurrently.
 func serveDriver(in io.Reader, out io.Writer) error {
 	d := &goDriver{leases: map[string]*client.Lease{}}
 	var writing sync.Mutex
@@ -43,19 +43,19 @@ func serveDriver(in io.Reader, out io.Writer) error {
 			a.ID = r.ID
 			writing.Lock()
 			defer writing.Unlock()
-			_ = encoder.Encode(a) // nobody reads it any more
+			_ = encoder.Encode(a) // the reader may have gone
 		})
 	}
 	running.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.client != nil {
-		_ = d.client.Close() // leases end by themselves
+		_ = d.client.Close() // leases expire
 	}
 	return lines.Err()
 }
 
-// do carries a command out.
+// do carries out a command.
 func (d *goDriver) do(r request) answer {
 	within := time.Duration(r.Within) * time.Millisecond
 	if within <= 0 {
@@ -103,7 +103,7 @@ func (d *goDriver) connect(r request) answer {
 	d.client = c
 	d.mu.Unlock()
 	if before != nil {
-		_ = before.Close() // leases end by themselves
+		_ = before.Close() // leases expire
 	}
 	return answer{Outcome: applied}
 }
@@ -132,7 +132,7 @@ func (d *goDriver) reserve(ctx context.Context, r request) answer {
 	return answer{Outcome: applied, Lease: id, Left: lease.Left().Milliseconds()}
 }
 
-// batch runs commands at the same time: what a process asks at once travels together.
+// batch runs commands concurrently: concurrent requests of a process travel together.
 func (d *goDriver) batch(r request) answer {
 	a := answer{Outcome: applied, Results: make([]answer, len(r.Commands))}
 	var running sync.WaitGroup
@@ -146,7 +146,7 @@ func (d *goDriver) batch(r request) answer {
 	return a
 }
 
-// outcomeOf says what an error of the client means.
+// outcomeOf converts an error of the client to its outcome.
 func outcomeOf(err error) answer {
 	if err == nil {
 		return answer{Outcome: applied}

@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// kit is the cluster, and what passes between it and the client under test.
+// kit is the cluster, and the recorder between it and the client under test.
 type kit struct {
 	cluster *cluster
 	seen    *recorder
@@ -28,7 +28,7 @@ func newKit(dir string) (*kit, error) {
 
 func (k *kit) close() { k.cluster.stop() }
 
-// run runs a case with a new process of the driver.
+// run runs a case with a new driver process.
 func (k *kit) run(c testCase, command []string) error {
 	k.runs++
 	k.seen.reset()
@@ -66,10 +66,10 @@ func connect(d *driver, addresses []string) error {
 	return expect(a, applied, "connect")
 }
 
-// operating bounds what the kit itself asks of the cluster.
+// operating bounds the kit's own requests to the cluster.
 const operating = time.Minute
 
-// apply creates a quota for one case, so that cases do not meet.
+// apply creates a quota for one case, so that cases do not affect each other.
 func (k *kit) apply(name string, set func(*quotav1.Quota)) (string, error) {
 	quota := &quotav1.Quota{Name: fmt.Sprintf("kit/%d/%s", k.runs, name)}
 	set(quota)
@@ -83,14 +83,14 @@ func (k *kit) apply(name string, set func(*quotav1.Quota)) (string, error) {
 	})
 }
 
-// rate creates a quota of so many an hour.
+// rate creates a quota with a limit per hour.
 func (k *kit) rate(name string, limit int64) (string, error) {
 	return k.apply(name, func(q *quotav1.Quota) {
 		q.Rule = &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: limit, Per: durationpb.New(time.Hour)}}
 	})
 }
 
-// quota reads a quota past the proxies.
+// quota reads a quota, bypassing the proxies.
 func (k *kit) quota(name string) (quota *quotav1.QuotaStatus, err error) {
 	err = k.retry("read a quota", func(ctx context.Context) error {
 		quotas, err := k.cluster.quotas()
@@ -104,7 +104,7 @@ func (k *kit) quota(name string) (quota *quotav1.QuotaStatus, err error) {
 	return quota, err
 }
 
-// retry repeats what is safe to repeat, while the cluster elects a leader.
+// retry repeats an idempotent request while the cluster elects a leader.
 func (k *kit) retry(what string, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), operating)
 	defer cancel()
@@ -121,7 +121,7 @@ func (k *kit) retry(what string, f func(context.Context) error) error {
 	return nil
 }
 
-// held checks how much of a quota leases hold.
+// held checks the amount of a quota that leases hold.
 func (k *kit) held(name string, want int64) error {
 	quota, err := k.quota(name)
 	if err != nil {
@@ -141,7 +141,7 @@ func expect(a answer, outcome, what string) error {
 	return nil
 }
 
-// reserve asks for one of a quota and expects an outcome.
+// reserve requests one unit of a quota and expects an outcome.
 func reserve(d *driver, quota, outcome string) (answer, error) {
 	a, err := d.call(request{Do: doReserve, Items: []item{{quota, 1}}, TTL: 600_000, Within: 60_000})
 	if err == nil {

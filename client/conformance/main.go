@@ -58,7 +58,7 @@ func command(args []string) error {
 	return runAll(chosen, program)
 }
 
-// runAll runs cases and says how each went.
+// runAll runs cases and prints the result of each.
 func runAll(chosen []testCase, program []string) error {
 	dir, err := os.MkdirTemp("", "conformance")
 	if err != nil {

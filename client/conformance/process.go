@@ -25,12 +25,12 @@ type driver struct {
 	err     error
 }
 
-// patience is how long a driver may take beyond the time that a command gives it.
+// patience is how long a driver may take in addition to a command's time.
 const patience = time.Minute
 
-// startDriver starts a driver. What it writes to its standard error goes to ours.
+// startDriver starts a driver. Its standard error goes to this process's.
 func startDriver(command []string) (*driver, error) {
-	process := exec.CommandContext(context.Background(), command[0], command[1:]...) // stop ends it
+	process := exec.CommandContext(context.Background(), command[0], command[1:]...) // stopped by stop
 	process.Stderr = os.Stderr
 	in, err := process.StdinPipe()
 	if err != nil {
@@ -48,7 +48,7 @@ func startDriver(command []string) (*driver, error) {
 	return d, nil
 }
 
-// read hands answers to those who wait for them.
+// read delivers answers to their waiting commands.
 func (d *driver) read(out io.Reader) {
 	defer close(d.done)
 	lines := bufio.NewScanner(out)
@@ -80,7 +80,7 @@ func (d *driver) end(err error) {
 	}
 }
 
-// pending is a command on its way.
+// pending is a command in flight.
 type pending struct {
 	of     *driver
 	do     string
@@ -88,7 +88,7 @@ type pending struct {
 	within time.Duration
 }
 
-// begin sends a command and does not wait for its answer.
+// begin sends a command without waiting for its answer.
 func (d *driver) begin(r request) (*pending, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *pending) wait() (answer, error) {
 		return a, nil
 	case <-p.of.done:
 		select {
-		case a := <-p.result: // its last one
+		case a := <-p.result: // the last answer
 			return a, nil
 		default:
 		}
@@ -136,11 +136,11 @@ func (d *driver) call(r request) (answer, error) {
 	return p.wait()
 }
 
-// stop ends the driver: by the end of its input, and by force if it goes on.
+// stop ends the driver: by the end of its input, and by force if it keeps running.
 func (d *driver) stop() {
 	_ = d.in.Close()
 	kill := time.AfterFunc(10*time.Second, func() { _ = d.process.Process.Kill() })
 	defer kill.Stop()
 	<-d.done
-	_ = d.process.Wait() // how it ends says nothing of the client
+	_ = d.process.Wait() // its exit status says nothing about the client
 }

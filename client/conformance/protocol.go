@@ -1,6 +1,6 @@
 package main
 
-// request is one command to a driver: a line of JSON on its standard input. README.md says what each of them asks for.
+// request is one command to a driver: a line of JSON on its standard input. README.md describes the commands.
 type request struct {
 	ID       int64     `json:"id"`
 	Do       string    `json:"do"`
@@ -21,7 +21,7 @@ type item struct {
 	Amount int64  `json:"amount"`
 }
 
-// answer is what a command came to: a line of JSON on the driver's standard output.
+// answer is the outcome of a command: a line of JSON on the driver's standard output.
 type answer struct {
 	ID         int64    `json:"id"`
 	Outcome    string   `json:"outcome"`
@@ -47,11 +47,11 @@ const (
 
 // The outcomes.
 const (
-	// applied: it was done.
+	// applied: it was carried out.
 	applied = "applied"
 	// refused: the answer is "no"; nothing changed.
 	refused = "refused"
-	// rejected: something is wrong with the command, for good; nothing changed.
+	// rejected: the command itself is wrong, permanently; nothing changed.
 	rejected = "rejected"
 	// notAccepted: it certainly had no effect.
 	notAccepted = "not_accepted"

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// proxy stands before one node's API. It records what passes, and does to it what a case asks for.
+// proxy is in front of one node's API. It records exchanges, and loses or delays answers as a case requires.
 type proxy struct {
 	member  int
 	seen    *recorder
@@ -38,11 +38,11 @@ func (p *proxy) serve(listener net.Listener) *http.Server {
 		Handler: p, Protocols: protocols, ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog: log.New(io.Discard, "", 0), // connections are broken on purpose here
 	}
-	go func() { _ = server.Serve(listener) }() // it ends with the cluster
+	go func() { _ = server.Serve(listener) }() // ends with the cluster
 	return server
 }
 
-// maxBody bounds what is read of a request or an answer.
+// maxBody bounds how much of a request or an answer is read.
 const maxBody = 64 << 20
 
 // forwardedBy marks a call that one node forwards to another. The client did not make these calls.
@@ -68,10 +68,10 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header()[http.TrailerPrefix+name] = values
 	}
 	w.WriteHeader(response.StatusCode)
-	_, _ = w.Write(data) // the client has gone
+	_, _ = w.Write(data) // fails if the client has gone
 }
 
-// forward sends a request on. A request with a fate of its own reaches its node even if its caller leaves.
+// forward forwards a request. If its answer is to be lost, the request reaches its node even if its caller leaves.
 func (p *proxy) forward(r *http.Request, body []byte, e *exchange) (*http.Response, []byte) {
 	backend := p.backend.Load()
 	if backend == nil || *backend == "" {
@@ -101,15 +101,15 @@ func (p *proxy) forward(r *http.Request, body []byte, e *exchange) (*http.Respon
 	return response, data
 }
 
-// fate is what becomes of an answer.
+// fate is the treatment of an answer.
 type fate struct {
-	// lost: it does not arrive; silent: nor does the caller notice.
+	// lost: it does not arrive. silent: nor does the connection close.
 	lost, silent bool
-	// late is how much later it arrives.
+	// late is the delay of its arrival.
 	late time.Duration
 }
 
-// deliver waits as long as an answer is on its way, and tells whether it arrives.
+// deliver waits while an answer is delayed, and reports whether it arrives.
 func (f fate) deliver(ctx context.Context) bool {
 	switch {
 	case f.silent:

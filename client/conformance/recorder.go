@@ -18,41 +18,41 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// exchange is a request of the client and the node's answer to it, as the proxy saw them.
+// exchange is a request of the client and the node's answer, as the proxy saw them.
 type exchange struct {
 	member  int
 	method  string
 	arrived time.Time
-	// commands are those of a Batch, or the one of another call.
+	// commands are those of a Batch, or the single one of another call.
 	commands []*quotav1.Command
-	// fate is what becomes of its answer.
+	// fate is the treatment of its answer.
 	fate fate
 
-	// The fields below are set when the node has answered: results by position, empty where the call failed as a whole.
+	// The following fields are set once the node has answered: results by position, empty if the call failed as a whole.
 	answered time.Time
 	results  []*quotav1.CommandResult
 	servedIn time.Duration
-	// delivered: the answer was given to the client.
+	// delivered: the answer was sent to the client.
 	delivered bool
 }
 
-// recorder keeps what passed, and decides the fate of each exchange.
+// recorder records exchanges, and decides the fate of each.
 type recorder struct {
 	mu   sync.Mutex
 	all  []*exchange
 	rule func(*exchange) fate
-	// unread says which request could not be read, if one could not.
+	// unread is the error of a request that could not be decoded.
 	unread error
 }
 
-// reset forgets what passed.
+// reset discards the records.
 func (r *recorder) reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all, r.rule, r.unread = nil, nil, nil
 }
 
-// set gives each exchange from now on its fate; nil: all arrive.
+// set decides the fate of each exchange from now on; nil: all answers arrive.
 func (r *recorder) set(rule func(*exchange) fate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -80,7 +80,7 @@ func (r *recorder) request(member int, method string, header http.Header, body [
 	return e
 }
 
-// answer records an answer and returns what becomes of it.
+// answer records an answer and returns its fate.
 func (r *recorder) answer(e *exchange, response *http.Response, data []byte) fate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -95,7 +95,7 @@ func (r *recorder) answer(e *exchange, response *http.Response, data []byte) fat
 	return e.fate
 }
 
-// deliver notes that an answer is given to the client, before it is.
+// deliver records the delivery of an answer to the client, before it happens.
 func (r *recorder) deliver(e *exchange) {
 	if e == nil {
 		return
@@ -109,11 +109,11 @@ func (r *recorder) deliver(e *exchange) {
 type sighting struct {
 	*exchange
 	command *quotav1.Command
-	// result is nil as long as there is none.
+	// result is nil until there is one.
 	result *quotav1.CommandResult
 }
 
-// of returns what passed of commands that a filter takes, in order of arrival.
+// of returns the sightings of commands that match a filter, in order of arrival.
 func (r *recorder) of(takes func(*quotav1.Command) bool) (out []sighting) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +133,7 @@ func (r *recorder) of(takes func(*quotav1.Command) bool) (out []sighting) {
 	return out
 }
 
-// reservesOf takes Reserves of one quota.
+// reservesOf matches Reserves of one quota.
 func reservesOf(quota string) func(*quotav1.Command) bool {
 	return func(c *quotav1.Command) bool {
 		items := c.GetReserve().GetItems()
@@ -141,12 +141,12 @@ func reservesOf(quota string) func(*quotav1.Command) bool {
 	}
 }
 
-// carries tells whether an exchange carries a command that a filter takes.
+// carries reports whether an exchange has a command that matches a filter.
 func (e *exchange) carries(takes func(*quotav1.Command) bool) bool {
 	return slices.ContainsFunc(e.commands, takes)
 }
 
-// decode reads a message in whichever form it travels.
+// decode decodes a message in any of its encodings.
 func decode(header http.Header, body []byte, into proto.Message) error {
 	if strings.EqualFold(header.Get("Content-Encoding"), "gzip") {
 		unpacked, err := gzip.NewReader(bytes.NewReader(body))
@@ -164,7 +164,7 @@ func decode(header http.Header, body []byte, into proto.Message) error {
 	case "application/proto":
 		return proto.Unmarshal(body, into)
 	case "application/grpc", "application/grpc+proto":
-		const prefix = 5 // a flag and a length before each message
+		const prefix = 5 // a flag and a length precede each message
 		if len(body) < prefix || body[0] != 0 {
 			return errors.New("a gRPC message that is compressed or cut off")
 		}

@@ -10,25 +10,25 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// Key names whose calls are alike.
+// Key identifies similar calls.
 type Key struct {
-	// Upstream is the provider or its quotas' prefix, Model the model as its quotas are named, Holder who asks.
+	// Upstream is the provider or its quotas' prefix, Model the model in the quotas' names, Holder the caller's holder.
 	Upstream, Model, Holder string
 }
 
-// Bounds of what is learnt.
+// Bounds of learning.
 const (
-	// minCalls is from how many calls on a figure is believed; lastCalls is how many of them it is taken from.
+	// minCalls is the number of calls from which a figure is trusted; lastCalls is how many of the latest calls it covers.
 	minCalls  = 20
 	lastCalls = 200
-	// minFactor and maxLearnt bound the factor between what was counted and what the provider says; minCachedFactor is the lower
-	// bound for bodies that mark parts for a cache, since what is read from there does not count.
+	// minFactor and maxLearntFactor bound the ratio of the provider's count to the estimator's. minCachedFactor is the lower bound for
+	// bodies with cache marks, since tokens read from a cache do not count.
 	minFactor       = 0.25
 	maxLearntFactor = 4
 	minCachedFactor = 0.02
-	// DefaultOutput is the output of a call of which nothing is known, in tokens.
+	// DefaultOutput is the output of a call without any history, in tokens.
 	DefaultOutput = 4_000
-	// maxHolders and maxModels bound the tables, priorLife and maxPriors what is remembered of answers by their id.
+	// maxHolders and maxModels bound the tables; maxPriors and priorLife bound what is recorded of answers by their id.
 	maxHolders = 2_000
 	maxModels  = 500
 	maxPriors  = 10_000
@@ -37,27 +37,26 @@ const (
 
 // Amounts is the estimate of one call, in tokens.
 type Amounts struct {
-	// Input is the input.
 	Input int64
-	// Bound is the output for providers that count its bound when the call arrives: the bound, or where there is none Likely.
+	// Bound is the output for providers that count its bound when the call arrives: the bound, or without one Likely.
 	Bound int64
-	// Likely is the output as it was with earlier calls, at most the bound.
+	// Likely is the output according to earlier calls, at most the bound.
 	Likely int64
 	// Learnt: Likely is learnt, not a default.
 	Learnt bool
 }
 
-// AtArrival returns what OpenAI, Azure and Bedrock count when a call arrives.
+// AtArrival returns the amount that OpenAI, Azure and Bedrock count when a call arrives.
 func (a Amounts) AtArrival() int64 { return a.Input + a.Bound }
 
-// Said is what a provider said that a call used.
+// Said is the use of a call that a provider stated.
 type Said struct {
-	// Input is the input that counts against the limit: for Anthropic and Bedrock without what was read from a cache. Output is all
-	// output. Negative: not said.
+	// Input is the input that counts against the limit: for Anthropic and Bedrock without tokens read from a cache. Output is all
+	// output. Negative: not stated.
 	Input, Output int64
 }
 
-// Learner remembers what calls used. It is safe for concurrent use.
+// Learner learns the use of calls. It is safe for concurrent use.
 type Learner struct {
 	now func() time.Time
 
@@ -67,7 +66,7 @@ type Learner struct {
 	priors  *simplelru.LRU[priorKey, prior]
 }
 
-// priorKey names an earlier answer; prior is what it and its input came to, until when.
+// priorKey identifies an earlier answer; prior is the size of the answer and its input, with an expiry.
 type priorKey struct{ upstream, id string }
 
 type prior struct {
@@ -75,7 +74,7 @@ type prior struct {
 	until  time.Time
 }
 
-// NewLearner returns a Learner that knows nothing. now is a clock for what is forgotten after a day; nil: time.Now.
+// NewLearner returns an empty Learner. now is the clock for records that expire after a day; nil: time.Now.
 func NewLearner(now func() time.Time) *Learner {
 	if now == nil {
 		now = time.Now
@@ -85,7 +84,7 @@ func NewLearner(now func() time.Time) *Learner {
 	}
 }
 
-// table returns a table that forgets what was not used for longest.
+// table returns a table that evicts the least recently used entry.
 func table[K comparable, V any](size int) *simplelru.LRU[K, V] {
 	t, err := simplelru.NewLRU[K, V](size, nil)
 	if err != nil {
@@ -94,9 +93,9 @@ func table[K comparable, V any](size int) *simplelru.LRU[K, V] {
 	return t
 }
 
-// history is what calls of one key used.
+// history is the use of calls of one key.
 type history struct {
-	// factors are those of said to counted input; cached the same of bodies with marks for a cache.
+	// factors are the ratios of stated to counted input; cached the same for bodies with cache marks.
 	factors, cached, inputs, outputs window
 }
 
@@ -114,7 +113,7 @@ func find(t *simplelru.LRU[Key, *history], k Key) *history {
 	return h
 }
 
-// believed returns the first of a key's windows that enough calls stand behind, nil: none.
+// believed returns the first of a key's windows with enough calls; nil: none has.
 func (l *Learner) believed(k Key, of func(*history) *window) *window {
 	if h, ok := l.holders.Get(k); ok && of(h).size() >= minCalls {
 		return of(h)
@@ -125,7 +124,7 @@ func (l *Learner) believed(k Key, of func(*history) *window) *window {
 	return nil
 }
 
-// Estimate returns what a call will use. otherwise is the output of a call of which nothing is known, such as the quota's default
+// Estimate returns the expected use of a call. otherwise is the output of a call without any history, such as the quota's default
 // estimate; 0: DefaultOutput.
 func (l *Learner) Estimate(k Key, r *Request, otherwise int64) Amounts {
 	l.mu.Lock()
@@ -137,7 +136,7 @@ func (l *Learner) Estimate(k Key, r *Request, otherwise int64) Amounts {
 	return r.bounded(a, otherwise)
 }
 
-// input estimates the input of a call, with what it goes on from.
+// input estimates the input of a call, including the earlier answer that it continues.
 func (l *Learner) input(k Key, r *Request) int64 {
 	counted := float64(r.Counted()) * l.factor(k, r.Cached)
 	if r.Prior != "" {
@@ -149,7 +148,7 @@ func (l *Learner) input(k Key, r *Request) int64 {
 	return int64(math.Round(min(counted, MaxCount)))
 }
 
-// factor returns what counted input is multiplied by.
+// factor returns the factor to multiply counted input by.
 func (l *Learner) factor(k Key, cached bool) float64 {
 	of, least := func(h *history) *window { return &h.factors }, minFactor
 	if cached {
@@ -161,7 +160,7 @@ func (l *Learner) factor(k Key, cached bool) float64 {
 	return 1
 }
 
-// factorOf returns the factor that a window teaches, 1 where it is too short to teach any.
+// factorOf returns the factor that a window teaches; 1 if it is too short.
 func factorOf(w *window, least float64) float64 {
 	if w.size() < minCalls {
 		return 1
@@ -169,7 +168,7 @@ func factorOf(w *window, least float64) float64 {
 	return min(max(w.p95(), least), maxLearntFactor)
 }
 
-// prior returns what an earlier answer came to, or else what input usually does.
+// prior returns the tokens of an earlier answer, or else the usual input.
 func (l *Learner) prior(k Key, id string) int64 {
 	if p, ok := l.priors.Get(priorKey{k.Upstream, id}); ok && l.now().Before(p.until) {
 		return p.tokens
@@ -180,7 +179,7 @@ func (l *Learner) prior(k Key, id string) int64 {
 	return 0
 }
 
-// Learn takes what the provider said that a call used, whose request was r.
+// Learn records the provider's stated use of a call with request r.
 func (l *Learner) Learn(k Key, r *Request, said Said) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -195,8 +194,8 @@ func (l *Learner) Learn(k Key, r *Request, said Said) {
 	}
 }
 
-// LearnRequested takes what the provider said that it counted for a call that it refused: the "Requested 8172" of OpenAI's 429, which
-// is the input and the bound.
+// LearnRequested records the provider's count for a call that it refused: the "Requested 8172" of OpenAI's 429, which is the input plus
+// the bound.
 func (l *Learner) LearnRequested(k Key, r *Request, requested int64) {
 	input := min(requested, MaxCount) - r.Bound
 	if input <= 0 {
@@ -209,7 +208,7 @@ func (l *Learner) LearnRequested(k Key, r *Request, requested int64) {
 	}
 }
 
-// teach learns the factor of one call. Of a call that goes on from an earlier one, its own part is not known.
+// teach learns the factor of one call. If the call continues an earlier one, its own part is unknown.
 func (h *history) teach(r *Request, input int64) {
 	counted := r.Counted()
 	if counted == 0 || r.Prior != "" {
@@ -223,7 +222,7 @@ func (h *history) teach(r *Request, input int64) {
 	h.factors.add(factor)
 }
 
-// Remember notes what an answer and its input came to, under the answer's id or that of its conversation, for calls that go on from it.
+// Remember records the tokens of an answer and its input, under the answer's or its conversation's id, for calls that continue it.
 func (l *Learner) Remember(upstream, id string, tokens int64) {
 	if id == "" || tokens < 0 || len(id) > maxName {
 		return
@@ -233,10 +232,10 @@ func (l *Learner) Remember(upstream, id string, tokens int64) {
 	l.priors.Add(priorKey{upstream, id}, prior{min(tokens, MaxCount), l.now().Add(priorLife)})
 }
 
-// requested is how OpenAI's refusals say what they counted. Those for the number of requests say so as well.
+// requested matches the count in OpenAI's refusals for tokens. Refusals for the number of requests have such a count as well.
 var requested = regexp.MustCompile(`(?i)\btokens?(?:_|\b)[^:]{0,200}: Limit \d+, Used \d+, Requested (\d{1,12})`)
 
-// Requested returns what the text of a refusal says that the provider counted for the call, in tokens, for LearnRequested.
+// Requested returns the provider's count for the call, in tokens, from the text of a refusal, for LearnRequested.
 func Requested(text []byte) (tokens int64, said bool) {
 	found := requested.FindSubmatch(text)
 	if found == nil {

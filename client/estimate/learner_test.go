@@ -152,7 +152,7 @@ func TestLearner_KeepsWhatItLearnt(t *testing.T) {
 	}
 }
 
-// What is learnt is the 95th percentile of the last 200 calls, whatever came before.
+// The learnt figure is the 95th percentile of the last 200 calls, independent of earlier ones.
 func TestLearner_TakesThePercentileOfTheLastCalls(t *testing.T) {
 	r := request(t, "")
 	rapid.Check(t, func(t *rapid.T) {

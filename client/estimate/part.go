@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// value is the string at hand: what it counts, and how it begins.
+// value is the current string: its counts, and its beginning.
 type value struct {
 	open         bool
 	ascii, other int64
@@ -29,20 +29,20 @@ func (v *value) add(piece []byte) {
 // text returns its beginning.
 func (v *value) text() string { return strings.ToValidUTF8(string(v.head[:v.headSize]), "") }
 
-// frame is a value that is open: perhaps a part of a message, such as a picture.
+// frame is an open value: perhaps a part of a message, such as an image.
 type frame struct {
 	array bool
-	// opaque: nothing in it is a part.
+	// opaque: nothing inside is a part.
 	opaque bool
-	// name is the key under which it stands; an array's elements stand under the array's. key is the last key in it.
+	// name is the frame's key; elements of an array have the array's key. key is the last key inside.
 	name, key string
-	// kind is what its keys say that it is.
+	// kind is the kind of part, according to its keys.
 	kind kind
-	// blob is what it carries until it is known what that is.
+	// blob is the content until its kind is known.
 	blob blob
 }
 
-// kind is what a part is.
+// kind is the medium of a part.
 type kind uint8
 
 const (
@@ -53,15 +53,15 @@ const (
 	plain       kind = 4
 )
 
-// blob is what a part carries that is not text.
+// blob is the non-text content of a part.
 type blob struct {
 	form form
-	// ascii and other are its bytes as it stands, base64 as a rule.
+	// ascii and other are its bytes as sent, usually base64.
 	ascii, other int64
 	kind         kind
 }
 
-// form is how a part carries what it carries.
+// form is how a part carries its content.
 type form uint8
 
 const (
@@ -78,10 +78,10 @@ var blobKeys = map[string]form{
 	"file_id": byID, "fileId": byID,
 }
 
-// mediaKeys are the keys whose strings name a media type or a file's format.
+// mediaKeys are the keys whose strings name a media type or a file format.
 var mediaKeys = map[string]bool{"media_type": true, "mimeType": true, "mime_type": true, "format": true}
 
-// kindNames are what the type of a part, or the key under which it stands, say of it.
+// kindNames maps a part's type, or its key, to a kind.
 var kindNames = map[string]kind{
 	"image": image, "image_url": image, "input_image": image,
 	"input_audio": audio, "audio": audio, "video": audio, "video_url": audio,
@@ -91,7 +91,7 @@ var kindNames = map[string]kind{
 // opaque are the keys of JSON that belongs to a tool.
 var opaque = map[string]bool{"input": true, "args": true, "arguments": true, "json": true, "response": true}
 
-// known interns the keys that mean something, so that others cost no memory.
+// known interns the meaningful keys, so that other keys take no memory.
 var known = func() map[string]string {
 	names := map[string]string{
 		"type": "type", "cache_control": "cache_control", "cachePoint": "cachePoint", "prompt": "prompt", "id": "id",
@@ -114,7 +114,7 @@ var known = func() map[string]string {
 
 func internKey(name []byte) string { return known[string(name)] }
 
-// partText takes a string below a section of prose.
+// partText handles a string below a section of prose.
 func (h *handler) partText(v *value) {
 	f := h.frame()
 	if f == nil || f.array || f.opaque {
@@ -146,7 +146,7 @@ func (h *handler) partText(v *value) {
 	f.blob = b
 }
 
-// mediaKind returns what a media type or a file's format is.
+// mediaKind returns the kind of a media type or a file format.
 func mediaKind(media string) kind {
 	major, minor, _ := strings.Cut(strings.ToLower(media), "/")
 	switch {
@@ -171,7 +171,7 @@ var (
 	documentFormats = map[string]bool{"pdf": true, "docx": true, "doc": true, "xlsx": true, "xls": true}
 )
 
-// endPart counts what a value carries, or leaves that to the one around it: a picture's data is known by keys of either.
+// endPart counts a part's content, or leaves that to the enclosing value: keys of either may identify an image's data.
 func (h *handler) endPart(f *frame) {
 	if f.blob.form == noBlob {
 		return
@@ -200,7 +200,7 @@ func (h *handler) endPart(f *frame) {
 	}
 }
 
-// countBlob counts what a part carries.
+// countBlob counts the content of a part.
 func (h *handler) countBlob(b blob, what kind) {
 	c := &h.request.Content
 	decoded := b.ascii / 4 * 3
@@ -221,7 +221,7 @@ func (h *handler) countBlob(b blob, what kind) {
 	}
 }
 
-// countText counts a string that reaches the model as it is.
+// countText counts a string that reaches the model unchanged.
 func (h *handler) countText(v *value) {
 	h.request.Content.ASCII += v.ascii
 	h.request.Content.Other += v.other

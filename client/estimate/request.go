@@ -12,54 +12,53 @@ import (
 // maxName is how much of a model's name or of an id is kept, in bytes.
 const maxName = 256
 
-// MaxCount is the largest count of tokens that is believed: no sensible call has more, and products of two do not overflow.
+// MaxCount is the largest count of tokens that is accepted: real calls have fewer, and products of two counts do not overflow.
 const MaxCount = 1 << 30
 
-// Content is what a request's body holds, by kind. Sizes are in bytes.
+// Content is the content of a request's body, by kind. Sizes are in bytes.
 type Content struct {
-	// ASCII and Other are the bytes of text: one token for four, and one for two.
+	// ASCII and Other are the bytes of text: four and two for one token.
 	ASCII, Other int64
-	// Schema is the JSON of tool definitions and response schemas: one token for four.
+	// Schema is the JSON of tool definitions and response schemas: four bytes for one token.
 	Schema int64
-	// Unread is what is not JSON, or not JSON any more: one token for four.
+	// Unread is data that cannot be parsed as JSON: four bytes for one token.
 	Unread int64
-	// Images counts pictures, Files documents and whatever else is known by an id only.
+	// Images counts images, Files documents and other content known only by an id or a URL.
 	Images, Files int64
-	// Audio is the decoded size of sound and film: one token for 500. Documents are the tokens of documents inline.
+	// Audio is the decoded size of audio and video: 500 bytes for one token. Documents are the tokens of inline documents.
 	Audio, Documents int64
-	// Numbers counts tokens that came as numbers.
+	// Numbers counts tokens given as numbers.
 	Numbers int64
 }
 
-// Request is what one call asks for.
+// Request describes one call.
 type Request struct {
-	// Dialect is the provider's.
+	// Dialect is the provider's dialect.
 	Dialect signals.Dialect
 	Route
-	// Content is what it sends.
 	Content Content
-	// Bound is the most tokens that it may produce, over all its choices; 0: not said.
+	// Bound is the most tokens that the call may produce, over all its choices; 0: not stated.
 	Bound int64
-	// Stream: the answer is asked for in pieces. StreamOptions: the caller has sent stream_options itself, be it as null.
+	// Stream: the answer is requested as a stream. StreamOptions: the body has stream_options, even if null.
 	Stream, StreamOptions bool
-	// Cached: parts of it are marked for a cache, so much of it may not count.
+	// Cached: parts have cache marks, so much of the input may not count.
 	Cached bool
-	// Prior is the id of an earlier answer, conversation or cached content that this call goes on from, whose tokens count as input
-	// again; empty: none.
+	// Prior is the id of an earlier answer, conversation or cached content that the call continues, whose tokens count as input again;
+	// empty: none.
 	Prior string
-	// Tier is the service tier that it asks for; empty: not said.
+	// Tier is the requested service tier; empty: not stated.
 	Tier string
 	// Size is the size of the body, in bytes.
 	Size int64
-	// Repeated is a member at the top of the body that it has twice, so that another reader may take the other one; empty: there is none.
+	// Repeated is a top-level member that the body has twice, so that another reader may use the other one; empty: none.
 	Repeated string
 }
 
-// Tokens of content whose bytes do not say how many, of documents for each pdfPart bytes.
+// Tokens of content whose size in bytes does not determine its tokens; fileTokens is for each pdfPart bytes of a document.
 const (
 	imageOpenAI    = 1_200
 	imageAnthropic = 1_600
-	// imageLarge is an image's for models of Anthropic from 4.7 on, which take more pixels.
+	// imageLarge is for models of Anthropic from 4.7 on, which accept more pixels.
 	imageLarge  = 4_784
 	imageGemini = 1_100
 	fileTokens  = 2_400
@@ -67,7 +66,7 @@ const (
 	audioPart   = 500
 )
 
-// Counted returns the input tokens by content, before anything was learnt; at least 1 for a body.
+// Counted returns the input tokens by content, without any learning; at least 1 for a body.
 func (r *Request) Counted() int64 {
 	c := r.Content
 	tokens := c.ASCII/4 + c.Other/2 + c.Schema/4 + c.Unread/4 + c.Audio/audioPart + c.Documents + c.Numbers +
@@ -78,7 +77,7 @@ func (r *Request) Counted() int64 {
 	return min(tokens, MaxCount)
 }
 
-// Amounts returns what the call will use, as far as the request tells; see Learner.Estimate for what earlier calls tell.
+// Amounts returns the expected use of the call from the request alone; see Learner.Estimate for one that includes earlier calls.
 func (r *Request) Amounts(otherwise int64) Amounts {
 	return r.bounded(Amounts{Input: r.Counted()}, otherwise)
 }
@@ -113,7 +112,7 @@ func (r *Request) image() int64 {
 	return imageOpenAI
 }
 
-// largeImages tells whether a model is Claude 4.7 or a later one: claude-opus-4-7, claude-sonnet-5.
+// largeImages reports whether a model is Claude 4.7 or later: claude-opus-4-7, claude-sonnet-5.
 func largeImages(model string) bool {
 	_, version, found := strings.Cut(model, "claude-")
 	if !found {
@@ -142,11 +141,11 @@ func largeImages(model string) bool {
 	return numbers[0] > 4 || numbers[0] == 4 && numbers[1] >= 7
 }
 
-// claude finds the version in names of Claude: claude-opus-4-1, claude-3-5-sonnet, claude-sonnet-4-20250514.
+// claude matches the version in names of Claude: claude-opus-4-1, claude-3-5-sonnet, claude-sonnet-4-20250514.
 var claude = regexp.MustCompile(`claude-(?:[a-z]+-)?(\d{1,2})(?:\D|$)`)
 
-// Burndown returns how many tokens of the limit a token of the output counts once the call is settled. Bedrock counts five for Claude
-// from version 4 on: docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html, 2026-11-20.
+// Burndown returns how many tokens of the limit an output token counts when the call is settled. Bedrock counts five for Claude from
+// version 4 on: docs.aws.amazon.com/bedrock/latest/userguide/quotas-token-burndown.html, 2026-11-20.
 func (r *Request) Burndown() int64 {
 	if r.Dialect.Name() != signals.Bedrock.Name() {
 		return 1
@@ -159,7 +158,7 @@ func (r *Request) Burndown() int64 {
 	return 1
 }
 
-// Read reads a request's body to its end. Errors of body end it early: what was read counts.
+// Read reads a request's body to its end. An error of body ends it early: the bytes read so far count.
 func Read(dialect signals.Dialect, route Route, body io.Reader) *Request {
 	scanner := NewScanner(dialect, route)
 	_, _ = io.Copy(scanner, body)

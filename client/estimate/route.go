@@ -13,33 +13,33 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// Operation is what a call asks for.
+// Operation is the kind of a call.
 type Operation int
 
 // The operations.
 const (
-	// Other generates nothing: lists of models, files, moderations, counting of tokens. Also what is not known.
+	// Other generates nothing: lists of models, files, moderations, counting of tokens, and unknown calls.
 	Other Operation = 0
-	// Generate produces text, pictures or sound from a prompt.
+	// Generate produces text, images or audio from a prompt.
 	Generate Operation = 1
-	// Embed turns text into vectors or ranks: it has input and no output.
+	// Embed turns text into vectors or ranks it: it has input and no output.
 	Embed Operation = 2
 )
 
-// Route is what a URL says about a call.
+// Route is the information that a URL gives about a call.
 type Route struct {
 	Operation Operation
-	// Model is the model or deployment that the path names; empty: the body names it.
+	// Model is the model or deployment in the path; empty: the body names it.
 	Model string
 }
 
-// RouteOf reads the path of a call to a provider's API. The path may have prefixes, such as a proxy's. A dialect whose paths are
-// not known, such as signals.Generic, is read as OpenAI's, which many copy.
+// RouteOf reads the path of a call to a provider's API. The path may have prefixes, such as a proxy's. A dialect without known paths,
+// such as signals.Generic, is read as OpenAI's, which many providers copy.
 func RouteOf(dialect signals.Dialect, path *url.URL) Route {
 	escaped := CanonicalPath(path.EscapedPath())
 	route := routeOf(dialect, Segments(escaped))
 	if plain, err := url.PathUnescape(escaped); route.Operation == Other && err == nil && plain != escaped {
-		// Some servers take an escaped slash for a slash: a call that may generate counts as one that does.
+		// Some servers treat an escaped slash as a slash: a call that may generate counts as one that does.
 		if alike := routeOf(dialect, Segments(plain)); alike.Operation != Other {
 			return alike
 		}
@@ -47,8 +47,8 @@ func RouteOf(dialect signals.Dialect, path *url.URL) Route {
 	return route
 }
 
-// CanonicalPath returns an escaped path with only those bytes escaped that have to be: letters that need no escape are as in any
-// other spelling of the path, and an escaped slash stays one. What is not a path is returned as it is.
+// CanonicalPath returns an escaped path in which only the necessary bytes are escaped, so that all spellings of a path are equal. An
+// escaped slash stays escaped. An invalid path is returned unchanged.
 func CanonicalPath(escaped string) string {
 	segments := strings.Split(escaped, "/")
 	for i, segment := range segments {
@@ -61,8 +61,8 @@ func CanonicalPath(escaped string) string {
 	return strings.Join(segments, "/")
 }
 
-// Segments returns the segments of an escaped path as the most lenient servers read them: decoded, without the parameters behind a
-// semicolon, without blanks and dots at the end, and without empty ones. A backslash is a slash.
+// Segments returns the segments of an escaped path as the most lenient servers read them: decoded, without the parameters after a
+// semicolon, without trailing blanks and dots, and without empty segments. A backslash is a slash.
 func Segments(escaped string) []string {
 	var out []string
 	for segment := range strings.FieldsFuncSeq(escaped, func(r rune) bool { return r == '/' || r == '\\' }) {
@@ -78,14 +78,14 @@ func Segments(escaped string) []string {
 	return out
 }
 
-// pathOf is a path for comparisons: Azure and others take letters of any case.
+// pathOf is a path for comparisons without regard to case: Azure and others accept letters of any case.
 type pathOf struct {
 	segments []string
-	// folded are the segments in small letters, each behind a slash.
+	// folded are the segments in lower case, each after a slash.
 	folded string
 }
 
-// ends reports whether a path ends in one of several ends. A star in them stands for one segment.
+// ends reports whether a path ends in one of several endings. A star in an ending stands for one segment.
 func (p pathOf) ends(all ...string) bool {
 	for _, end := range all {
 		if !strings.Contains(end, "*") {
@@ -105,7 +105,7 @@ func (p pathOf) ends(all ...string) bool {
 	return false
 }
 
-// after returns the segments that follow one of a name; none: there is no such segment, or it is the last.
+// after returns the segments after one with such a name; none: there is no such segment, or it is the last.
 func (p pathOf) after(names ...string) []string {
 	for i, segment := range p.segments {
 		if slices.Contains(names, strings.ToLower(segment)) {
@@ -135,8 +135,8 @@ func routeOf(dialect signals.Dialect, segments []string) Route {
 	}
 }
 
-// notGenerating are Gemini's methods of models that generate nothing, or later and under other limits, in small letters. Any other one
-// may generate.
+// notGenerating are the methods of Gemini's models, in lower case, that generate nothing, or later and under other limits. Any other
+// method may generate.
 var notGenerating = []string{
 	"", "counttokens", "computetokens", "counttexttokens", "countmessagetokens", "batchgeneratecontent", "asyncbatchembedcontent",
 	"fetchpredictoperation", "transferownership",
@@ -202,10 +202,10 @@ func openAIRoute(path pathOf) Route {
 	return route
 }
 
-// MultipartHead is how much of a multipart body ModelOfMultipart looks at, in bytes.
+// MultipartHead is how much of a multipart body ModelOfMultipart reads, in bytes.
 const MultipartHead = 64 << 10
 
-// ModelOfMultipart returns the part named model of a multipart/form-data body, of which head is the beginning; empty: none there.
+// ModelOfMultipart returns the part named model of a multipart/form-data body, of which head is the beginning; empty: head has none.
 func ModelOfMultipart(contentType string, head []byte) string {
 	kind, params, err := mime.ParseMediaType(contentType)
 	if err != nil || kind != "multipart/form-data" || params["boundary"] == "" {
@@ -222,7 +222,7 @@ func ModelOfMultipart(contentType string, head []byte) string {
 		}
 		name, err := io.ReadAll(io.LimitReader(part, maxName))
 		if err != nil {
-			return "" // the beginning ends within it
+			return "" // the head ends within it
 		}
 		return strings.TrimSpace(string(name))
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// section is what a key at the top of a body leads to; 0: nothing that reaches the model, such as its name, flags and metadata.
+// section is the meaning of a top-level key; 0: its value does not reach the model, such as the model's name, flags and metadata.
 type section uint8
 
 const (
@@ -22,7 +22,7 @@ const (
 	conversation section = 4
 )
 
-// sections maps keys at the top of a body. The keys of all providers are in one table, since bodies do not say whose they are.
+// sections maps top-level keys. One table has the keys of all providers, since bodies do not name their provider.
 var sections = map[string]section{
 	"messages": prose, "input": prose, "instructions": prose, "prompt": prose, "suffix": prose, "prediction": prose, // OpenAI
 	"system":   prose,                                                                            // Anthropic, Converse
@@ -38,43 +38,43 @@ var sections = map[string]section{
 	"conversation": conversation,
 }
 
-// bounds are the keys of the most tokens of one answer, at the top and in a config.
+// bounds are the keys that bound the tokens of one answer, at the top and in a config.
 var bounds = map[string]bool{
 	"max_tokens": true, "max_completion_tokens": true, "max_output_tokens": true, "max_tokens_to_sample": true, "max_gen_len": true,
 	"maxOutputTokens": true, "maxTokens": true, "maxTokenCount": true,
 }
 
-// choices are the keys of how many answers are asked for.
+// choices are the keys for the number of answers.
 var choices = map[string]bool{"n": true, "best_of": true, "candidateCount": true, "candidate_count": true}
 
-// maxFrames bounds how many nested values are looked at as parts. Text counts at any depth.
+// maxFrames bounds the nesting in which parts are recognised. Text counts at any depth.
 const maxFrames = 64
 
 // Scanner reads the body of one request as it passes. It is an io.Writer that never fails.
 type Scanner struct {
 	json    *jsonscan.Scanner
 	request Request
-	// depth is how many values are open, frames those of them that are looked at.
+	// depth is the number of open values; frames are the outermost of them, up to maxFrames.
 	depth  int
 	frames [maxFrames]frame
 
-	// object: the body is an object, as all that are known.
+	// object: the body is an object, as in all known APIs.
 	object  bool
 	section section
 	key     string
-	// session is the model of a session that the body asks for, which counts where no model stands at the top.
+	// session is the model of a session that the body requests; it counts if there is no model at the top.
 	session string
-	// members are the names at the top so far.
+	// members are the top-level names so far.
 	members []string
-	// began is where the schema at hand began, at the depth below schemaDepth.
+	// began is the offset at which the current schema began, at the depth below schemaDepth.
 	began       int64
 	schemaDepth int
-	// bound and choices are the largest that were named.
+	// bound and choices are the largest values found.
 	bound, choices int64
 	value          value
 }
 
-// NewScanner returns a Scanner of a request of a provider, with what its URL says.
+// NewScanner returns a Scanner of a request in a provider's dialect, with the information from its URL.
 func NewScanner(dialect signals.Dialect, route Route) *Scanner {
 	s := &Scanner{request: Request{Dialect: dialect, Route: route}}
 	s.json = jsonscan.New((*handler)(s))
@@ -84,7 +84,7 @@ func NewScanner(dialect signals.Dialect, route Route) *Scanner {
 // Write reads the next bytes of the body. It returns len(p) and no error.
 func (s *Scanner) Write(p []byte) (int, error) { return s.json.Write(p) }
 
-// Request returns what was read, with the body's end where it is now. The Scanner takes no bytes after that.
+// Request ends the body at the current position and returns the result. The Scanner accepts no bytes after that.
 func (s *Scanner) Request() *Request {
 	s.json.Finish()
 	at, broken := s.json.Broken()
@@ -110,7 +110,7 @@ func (s *Scanner) Request() *Request {
 	return &r
 }
 
-// endAll ends what is open, of a body that is cut off.
+// endAll closes the open values of a truncated body.
 func (s *Scanner) endAll() {
 	h := (*handler)(s)
 	if s.value.open {
@@ -121,7 +121,7 @@ func (s *Scanner) endAll() {
 	}
 }
 
-// handler has the methods that a Scanner's caller must not see.
+// handler has the methods that callers of a Scanner must not see.
 type handler Scanner
 
 // Key implements jsonscan.Handler.
@@ -151,14 +151,14 @@ func (h *handler) Key(name []byte) {
 	}
 }
 
-// cacheMark notices the marks of a prompt's cache.
+// cacheMark detects cache marks of a prompt.
 func (h *handler) cacheMark(key string) {
 	if key == "cache_control" || key == "cachePoint" {
 		h.request.Cached = true
 	}
 }
 
-// frame returns the value that is open, nil where it is nested too deep or none is.
+// frame returns the innermost open value; nil if it is nested too deep or there is none.
 func (h *handler) frame() *frame {
 	if h.depth == 0 || h.depth > maxFrames {
 		return nil
@@ -178,7 +178,7 @@ func (h *handler) Open(array bool) {
 		case outer.array:
 			f.name, f.opaque = outer.name, outer.opaque
 		default:
-			// What a model gave to a tool is JSON of the tool's own.
+			// A model's input to a tool is JSON of the tool.
 			f.name, f.opaque = outer.key, outer.opaque || h.depth > 2 && opaque[outer.key]
 		}
 	}
@@ -224,11 +224,11 @@ func (h *handler) TextEnd() {
 	h.endSchema()
 }
 
-// mostMembers is how many members at the top of a body are told apart, mostName how long a name that counts is: no API has as many, or
-// such.
+// mostMembers bounds the top-level members that are told apart, mostName the length of their names: no API has as many, or names as
+// long.
 const mostMembers, mostName = 256, 64
 
-// noteMember notes a member at the top of the body.
+// noteMember records a top-level member of the body.
 func (h *handler) noteMember() {
 	switch {
 	case h.request.Repeated != "" || len(h.key) > mostName:
@@ -239,7 +239,7 @@ func (h *handler) noteMember() {
 	}
 }
 
-// sessionModel takes the model of a session. One that stands twice counts as a member that does.
+// sessionModel records the model of a session. A second one counts as a repeated member.
 func (h *handler) sessionModel(name string) {
 	if h.session != "" {
 		h.request.Repeated = "session"
@@ -247,7 +247,7 @@ func (h *handler) sessionModel(name string) {
 	h.session = name
 }
 
-// modelKey is the member that names the model.
+// modelKey returns the name of the member with the model.
 func (h *handler) modelKey() string {
 	if h.request.Dialect.Name() == signals.Bedrock.Name() {
 		return "modelId"
@@ -255,7 +255,7 @@ func (h *handler) modelKey() string {
 	return "model"
 }
 
-// topText takes a string at the top of the body.
+// topText handles a string at the top of the body.
 func (h *handler) topText(v *value) {
 	switch {
 	case h.key == h.modelKey():
@@ -279,7 +279,7 @@ func (h *handler) Literal(text []byte) {
 	case top || h.depth == 2 && h.section == config:
 		h.bounds(text)
 	case h.section == prose && text[0] >= '0' && text[0] <= '9':
-		// Prompts may be given as tokens.
+		// A prompt may be given as tokens.
 		if f := h.frame(); f != nil && f.array && (f.name == "input" || f.name == "prompt") {
 			h.request.Content.Numbers++
 		}
@@ -287,7 +287,7 @@ func (h *handler) Literal(text []byte) {
 	h.endSchema()
 }
 
-// bounds takes a number that may bound the output.
+// bounds handles a number that may bound the output.
 func (h *handler) bounds(text []byte) {
 	switch {
 	case bounds[h.key]:
@@ -300,7 +300,7 @@ func (h *handler) bounds(text []byte) {
 // maxFactor bounds a bound and the number of answers, so that their product does not overflow.
 const maxFactor = 1 << 24
 
-// count reads a whole number; 0 where it is none. Larger ones are cut.
+// count parses a whole number, capped at maxFactor; 0 if it is none.
 func count(text []byte) int64 {
 	var n int64
 	for _, c := range text {

@@ -93,7 +93,7 @@ func TestScanner_Counts(t *testing.T) {
 	}
 }
 
-// TestModel_IsReadWhereTheProviderReadsIt: another member must not name another model than the one that answers.
+// TestModel_IsReadWhereTheProviderReadsIt: another member must not name a different model than the one that answers.
 func TestModel_IsReadWhereTheProviderReadsIt(t *testing.T) {
 	for name, want := range map[string]string{"bedrock": "b", "openai": "a", "anthropic": "a"} {
 		dialect, err := signals.DialectNamed(name)
@@ -107,7 +107,7 @@ func TestModel_IsReadWhereTheProviderReadsIt(t *testing.T) {
 	}
 }
 
-// TestModel_OfASessionIsReadWhereNoneStandsAtTheTop: a key of a realtime session is asked for by the session's model.
+// TestModel_OfASessionIsReadWhereNoneStandsAtTheTop: a request for a realtime session's key names the model in the session.
 func TestModel_OfASessionIsReadWhereNoneStandsAtTheTop(t *testing.T) {
 	for body, want := range map[string]estimate.Request{
 		`{"session":{"type":"realtime","model":"a","audio":{"output":{"voice":"b"}}}}`: {Route: estimate.Route{Model: "a"}},
@@ -124,7 +124,7 @@ func TestModel_OfASessionIsReadWhereNoneStandsAtTheTop(t *testing.T) {
 	}
 }
 
-// TestScanner_SeesStreamOptionsOfAnyKind: who adds the member to a body that has it, as null perhaps, sends it twice.
+// TestScanner_SeesStreamOptionsOfAnyKind: adding the member to a body that has it, even as null, would repeat it.
 func TestScanner_SeesStreamOptionsOfAnyKind(t *testing.T) {
 	for body, want := range map[string]bool{
 		`{"stream_options":{"include_usage":false}}`: true, `{"stream_options":null,"stream":true}`: true, `{"stream_options":[]}`: true,

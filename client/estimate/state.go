@@ -7,22 +7,22 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// Learnt is what is known of the calls of one key, for a page that shows it and for a file that keeps it. It has numbers only.
+// Learnt is the knowledge about calls of one key, for a page or a file. It has numbers only.
 type Learnt struct {
-	// Upstream, Model and Holder are the key's. Holder is empty where all holders count.
+	// Upstream, Model and Holder are the key's. Holder is empty for all holders together.
 	Upstream, Model string
 	Holder          string `json:",omitempty"`
-	// Calls is how many calls Output and Input stand on, of the last 200; Output and Input are the tokens that 95 of a hundred calls
-	// do not exceed.
+	// Calls is how many of the last 200 calls Output and Input are based on. Output and Input are the tokens that 95 % of the calls do
+	// not exceed.
 	Calls         int
 	Output, Input int64
-	// Factor is what counted input is multiplied by, CachedFactor the same of bodies that mark parts for a cache.
+	// Factor is the factor applied to counted input, CachedFactor the same for bodies with cache marks.
 	Factor, CachedFactor float64
 	// Factors, CachedFactors, Inputs and Outputs are the figures themselves, the oldest first.
 	Factors, CachedFactors, Inputs, Outputs []float32 `json:",omitempty"`
 }
 
-// Models returns what is known of models, without the figures themselves.
+// Models returns the knowledge about models, without the figures themselves.
 func (l *Learner) Models() []Learnt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,7 +34,7 @@ func (l *Learner) Models() []Learnt {
 	return all
 }
 
-// learnt returns what is known of one key.
+// learnt returns the knowledge about one key.
 func (h *history) learnt(k Key) Learnt {
 	return Learnt{
 		Upstream: k.Upstream, Model: k.Model, Holder: k.Holder, Calls: h.outputs.size(),
@@ -43,7 +43,7 @@ func (h *history) learnt(k Key) Learnt {
 	}
 }
 
-// Learnt returns what is known, of models first, each part with the least recently used first.
+// Learnt returns all knowledge, first about models, then about holders, each with the least recently used first.
 func (l *Learner) Learnt() []Learnt {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *Learner) Learnt() []Learnt {
 	return all
 }
 
-// Restore adds what Learnt returned before, of another process for instance. Figures that make no sense are left out.
+// Restore adds the result of an earlier call of Learnt, such as of another process. It ignores invalid figures.
 func (l *Learner) Restore(all []Learnt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -4,14 +4,14 @@ import "slices"
 
 // window is the last figures of a kind.
 type window struct {
-	// ring has them in order of arrival, the next at at; sorted in order of size.
+	// ring has them in order of arrival, the next at index at; sorted has them in order of size.
 	ring, sorted []float32
 	at           int
 }
 
 func (w *window) size() int { return len(w.ring) }
 
-// add takes a figure, and forgets the oldest one where there are enough.
+// add adds a figure, and drops the oldest one once there are lastCalls.
 func (w *window) add(figure float64) {
 	f := float32(figure)
 	if len(w.ring) < lastCalls {
@@ -26,7 +26,7 @@ func (w *window) add(figure float64) {
 	w.sorted = slices.Insert(w.sorted, place, f)
 }
 
-// p95 returns the figure that 95 of a hundred do not exceed, 0 where there is none.
+// p95 returns the 95th percentile of the figures; 0 if there are none.
 func (w *window) p95() float64 {
 	if len(w.sorted) == 0 {
 		return 0

@@ -12,24 +12,24 @@ import (
 	"github.com/quotad/quotad/client/gateway/keys"
 )
 
-// grant is the permission to send one attempt of a call; its lease is nil where nothing is asked.
+// grant is the permission to send one attempt of a call. Its lease is nil if nothing was requested.
 type grant struct {
 	call  *call
 	lease *client.Lease
-	// taken is what came out of a batch, whose lease it then is; nil: the lease is the attempt's own. away: it was consumed before calls
-	// found the cluster away, and says nothing of now.
+	// taken is the take from a batch that owns the lease; nil: the lease is the attempt's own. away: it was consumed before calls found
+	// the cluster away, and says nothing about the present.
 	taken *client.Taken
 	away  bool
-	// key is the one with which the attempt is sent: of pools, that of the granted member. nil: the caller's own credential passes.
+	// key is the key to send the attempt with: for a pool, that of the granted member. nil: the caller's own credential passes.
 	key *keys.Key
-	// reports are those of this attempt that are on their way: they name the lease, so they precede the settlement.
+	// reports counts this attempt's reports in flight: they name the lease, so they precede the settlement.
 	reports sync.WaitGroup
 }
 
-// maxLate is how often an allowance may be too old when it arrives.
+// maxLate is how many allowances in a row may be too old when they arrive.
 const maxLate = 3
 
-// acquire asks the cluster for what the call draws on and waits for it.
+// acquire asks the cluster for the call's amounts and waits for the grant.
 func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) {
 	if c.ungoverned != "" {
 		return c.unasked(), nil
@@ -42,7 +42,7 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 		g.waiting.remove(c)
 		c.record(func(o *outcome) { o.waited += time.Since(began) })
 	}()
-	// Waiting ends when the gateway stops as well; what is granted meanwhile is given back.
+	// The wait ends when the gateway stops as well; an allowance granted meanwhile is returned.
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(g.ctx, func() { cancel(errStopping) })()
@@ -56,7 +56,7 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 	return c.reserve(ctx, until)
 }
 
-// reserve asks for the call alone.
+// reserve makes a Reserve for this call alone.
 func (c *call) reserve(ctx context.Context, until time.Time) (*grant, error) {
 	g := c.gateway
 	for late := 0; ; late++ {
@@ -85,10 +85,10 @@ func (c *call) reserve(ctx context.Context, until time.Time) (*grant, error) {
 	}
 }
 
-// unasked returns the permission of an attempt of which the cluster is not asked.
+// unasked returns the permission of an attempt without a request to the cluster.
 func (c *call) unasked() *grant { return &grant{call: c, key: c.key} }
 
-// live reports whether the attempt may still be sent: what was consumed for it has to arrive by its spend-by.
+// live reports whether the attempt may still be sent: its consumed amounts have to arrive by their spend-by.
 func (p *grant) live() bool {
 	switch {
 	case p.lease == nil:
@@ -100,7 +100,7 @@ func (p *grant) live() bool {
 	return op == nil || op.Left() > 0
 }
 
-// context returns a context for sending the attempt. A call on slots ends with them: from then on they are somebody else's.
+// context returns a context for sending the attempt. A call on slots ends with them: another holder may have them from then on.
 func (p *grant) context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	if p.lease == nil || !p.call.holdsSlots() {
@@ -110,7 +110,7 @@ func (p *grant) context(parent context.Context) (context.Context, context.Cancel
 	return running, func() { stop(); cancel() }
 }
 
-// holdsSlots reports whether the call draws on something that is held while it is under way.
+// holdsSlots reports whether the call holds anything while it is in flight.
 func (c *call) holdsSlots() bool {
 	return slices.ContainsFunc(c.draws, func(d draw) bool { return d.quota.Slots })
 }
@@ -118,18 +118,18 @@ func (c *call) holdsSlots() bool {
 // classOf returns the API's class.
 func classOf(class config.Class) client.Class { return client.Class(class) }
 
-// settlement says what became of an attempt.
+// settlement is the outcome of an attempt.
 type settlement struct {
 	// unsent: it certainly never reached the provider.
 	unsent bool
-	// actual is what was really used, by quota; what is not named was used as asked.
+	// actual is the actual use by quota; a missing quota was used as requested.
 	actual map[string]int64
 }
 
 // settleWithin is how long the gateway tries to settle an attempt.
 const settleWithin = 30 * time.Second
 
-// settle ends an attempt in the background: it gives back or corrects what was consumed, and frees slots.
+// settle ends an attempt in the background: it returns or corrects the consumed amounts, and frees slots.
 func (p *grant) settle(s settlement) {
 	switch {
 	case p.lease == nil:
@@ -152,14 +152,14 @@ func (p *grant) settle(s settlement) {
 		if err == nil {
 			return
 		}
-		// What cannot be settled must not keep its lease, and with it a slot.
+		// If settling fails, release the lease all the same: it may hold a slot.
 		g.logger.Debug("could not settle a call", "holder", p.call.caller.Holder, "error", err)
 		_, _ = p.lease.Release(ctx)
 	})
 }
 
-// handOver ends the lease of a permission that a process outside spends. Only that process knows when, so what it got counts as
-// spent at its spend-by: a final settlement would end that early.
+// handOver ends the lease of a permission that another process spends. Only that process knows when, so the amounts count as spent at
+// their spend-by: a final settlement would end that early.
 func (p *grant) handOver() {
 	g := p.call.gateway
 	g.tasks.Go(func() {
@@ -171,7 +171,7 @@ func (p *grant) handOver() {
 	})
 }
 
-// quota returns what was granted of a quota that was asked for: of a pool, the member's.
+// quota returns the quota granted for a requested one: for a pool, the member's.
 func (p *grant) quota(asked string) string {
 	if p.lease != nil {
 		if item, ok := p.lease.For(asked); ok {

@@ -8,17 +8,17 @@ import (
 	"github.com/quotad/quotad/client/gateway/dialect"
 )
 
-// preset is a set of ready quotas, which "quotad quota apply" makes.
+// preset is a set of predefined quotas, which "quotad quota apply" creates.
 type preset struct {
-	// name is that of the preset, with its lowest tier where it needs one; prefix is what its quotas' names begin with by default.
+	// name is the preset's name, with its lowest tier if it needs one; prefix begins its quotas' names by default.
 	name, prefix string
-	// model is the parameter that names the model; empty: it is not for models.
+	// model is the parameter that names the model; empty: the preset is not for models.
 	model string
-	// limits are those that only the user of the account knows.
+	// limits are the limits that only the owner of the account knows.
 	limits []string
 }
 
-// presets are those for each dialect. A test of the command line applies all of them as refusals advise.
+// presets has the preset of each dialect. A test of the command line applies all of them as refusals advise.
 var presets = map[dialect.Name]preset{ //nolint:exhaustive // Generic has none
 	dialect.OpenAI:    {"openai:tier1", "openai", "model", []string{"rpm", "tpm"}},
 	dialect.Codex:     {"openai:tier1", "openai", "model", []string{"rpm", "tpm"}},
@@ -29,10 +29,10 @@ var presets = map[dialect.Name]preset{ //nolint:exhaustive // Generic has none
 	dialect.GitHub:    {"github", "github", "", nil},
 }
 
-// applyHelp is the advice where no preset has the quota.
+// applyHelp is the advice if no preset has the quota.
 const applyHelp = "Apply one: quotad quota apply --help"
 
-// adviseModel says how the call's model gets a quota. Its name is that of a quota, so nothing in it means anything to a shell.
+// adviseModel tells how to create a quota for the call's model. The model's name is a valid quota name, so shells read it literally.
 func (c *call) adviseModel() string {
 	p, ok := presets[c.upstream.dialect]
 	if !ok || p.model == "" {
@@ -41,7 +41,7 @@ func (c *call) adviseModel() string {
 	return "Apply one, with your account's limits: " + p.command(c.prefixOfQuotas, cmp.Or(cut(c.target.Model), catalog.AnyModel))
 }
 
-// adviseQuota says how a quota comes to be that the cluster does not have.
+// adviseQuota tells how to create a quota that the cluster lacks.
 func (c *call) adviseQuota(quota string) string {
 	if c.upstream != nil {
 		p, ok := presets[c.upstream.dialect]
@@ -52,7 +52,7 @@ func (c *call) adviseQuota(quota string) string {
 	return applyHelp
 }
 
-// command returns the command that applies a preset. What its user has to fill in is in capitals.
+// command returns the command that applies a preset. Values for the user to fill in are in capitals.
 func (p preset) command(prefix, model string) string {
 	words := []string{"quotad quota apply --preset", p.name}
 	set := func(parameter, value string) { words = append(words, "--set", parameter+"="+value) }

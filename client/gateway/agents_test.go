@@ -13,9 +13,9 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// The agents' requests are made up from their published documentation and source, 2026-08 to 2026-11:
-// Claude Code: code.claude.com/docs llm-gateway-protocol and env-vars. Codex: openai/codex codex-rs/model-provider-info.
-// Copilot CLI: github/copilot-cli issue 3679. gemini-cli: google-gemini/gemini-cli utils/fetch.ts.
+// The agents' requests follow their published documentation and source, 2026-08 to 2026-11: Claude Code: code.claude.com/docs
+// llm-gateway-protocol and env-vars. Codex: openai/codex codex-rs/model-provider-info. Copilot CLI: github/copilot-cli issue 3679.
+// gemini-cli: google-gemini/gemini-cli utils/fetch.ts.
 
 func TestA7_CodexIsServedByItsCustomProvider(t *testing.T) {
 	const said = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"id\":\"resp_1\"," +
@@ -55,14 +55,14 @@ func TestA8_ClaudeCodeSessionsHaveSeatsAndSubagentsShareThem(t *testing.T) {
 }
 
 func TestA10_CopilotNeverSeesALimitThatPasses(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	c := startCluster(t, ratePer("openai/gpt-5/requests", 1, 3*time.Second))
 	p := startProvider(t, speak(200, chatAnswer))
 	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
 	ask := func() answer {
 		return f.do(http.MethodPost, "/as/worf/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`, "User-Agent", "copilot/1.0")
 	}
-	// The second call waits for its turn instead of being refused: a client that retries at once has nothing to retry.
+	// The second call waits instead of being refused: a client that retries at once has nothing to retry.
 	for i := range 2 {
 		if got := ask(); got.status != 200 {
 			t.Fatalf("call %d: %d %s", i, got.status, got.body)
@@ -84,7 +84,7 @@ func TestA9_GeminiIsAnsweredBeforeItsClientGivesUp(t *testing.T) {
 	if got := ask(); got.status != 200 || p.one(t).header.Get("X-Goog-Api-Key") != "made-up" {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
-	// It would wait for 90 s, its client stands 60 s: the cluster knows at once that its turn cannot come in time.
+	// The wait would be 90 s, but its client stays for 60 s: the cluster knows at once that it cannot serve the call in time.
 	if got := ask(); got.status != 429 || !strings.Contains(got.body, "RetryInfo") {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
@@ -152,7 +152,7 @@ func TestA17_PromptsWithoutABoundStayBelowTheProvidersLimit(t *testing.T) {
 	for range 20 {
 		count(<-statuses)
 	}
-	// How many of those pass depends on how soon the first are settled. What is left of the limit serves further ones.
+	// How many of those pass depends on how soon the first are settled. The rest of the limit serves further calls.
 	eventually(t, "five calls pass", func() bool { return passed >= 5 || count(ask()) })
 	if refused.Load() > 0 {
 		t.Errorf("the provider refused %d calls, %d passed", refused.Load(), passed)

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// aheadPiece is how many bytes are read ahead at once.
+// aheadPiece is the size of one read ahead, in bytes.
 const aheadPiece = 4 << 10
 
-// aheadBody is a body of which a goroutine still reads the beginning.
+// aheadBody is a body whose beginning another goroutine may still be reading.
 type aheadBody struct {
 	io.ReadCloser
-	// pieces are what the goroutine reads; it is closed at the end of the beginning.
+	// pieces delivers the goroutine's reads; it is closed at the end of the beginning.
 	pieces chan piece
-	// left is what was not read of the last piece, failed its error.
+	// left is the unread rest of the last piece, failed is its error.
 	left   []byte
 	failed error
 	closed chan struct{}
@@ -27,8 +27,8 @@ type piece struct {
 	err  error
 }
 
-// readAhead reads up to so many bytes of a body, for so long, and returns them with the rest of the body. The error is that of the body;
-// nil: it has ended, or there is a rest.
+// readAhead reads up to most bytes of a body, for at most within, and returns them with the rest of the body. It returns the body's
+// error; nil: the body has ended, or there is a rest.
 func readAhead(body io.ReadCloser, most int64, within time.Duration) (start []byte, rest io.ReadCloser, err error) {
 	ahead := &aheadBody{ReadCloser: body, pieces: make(chan piece), closed: make(chan struct{})}
 	go ahead.fetch(most)
@@ -40,7 +40,7 @@ func readAhead(body io.ReadCloser, most int64, within time.Duration) (start []by
 			start = append(start, next.data...)
 			switch {
 			case errors.Is(next.err, io.EOF):
-				return start, body, nil // which says EOF again
+				return start, body, nil // its next Read returns EOF again
 			case next.err != nil || !more:
 				return start, body, next.err
 			}
@@ -89,7 +89,7 @@ func (a *aheadBody) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close implements io.Closer. It ends a read that waits.
+// Close implements io.Closer. It ends a blocked Read.
 func (a *aheadBody) Close() error {
 	a.once.Do(func() { close(a.closed) })
 	return a.ReadCloser.Close()

@@ -11,13 +11,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestReadAhead_ChangesNothingOfABody: what was read ahead and the rest are the body, however it comes in pieces and ends.
+// TestReadAhead_ChangesNothingOfABody: the bytes read ahead and the rest make up the body, for any sizes of pieces and any end.
 func TestReadAhead_ChangesNothingOfABody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		data := rapid.SliceOfN(rapid.Byte(), 0, 3*aheadPiece).Draw(t, "body")
 		most := rapid.Int64Range(0, 4*aheadPiece).Draw(t, "most")
 		ends := rapid.SampledFrom([]error{io.EOF, io.ErrUnexpectedEOF}).Draw(t, "end")
-		// Without a time, the goroutine and the reader take turns as they come.
+		// With a time of 0, the goroutine and the reader interleave in any order.
 		within := rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "within")
 		pieces := io.MultiReader(bytes.NewReader(data), iotest.ErrReader(ends))
 		if rapid.Bool().Draw(t, "halves") {

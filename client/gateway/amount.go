@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// read looks at a body that is in memory: its model, its size in tokens, and what it bounds. A body in gzip is unpacked as it is
-// read, up to the bound of bodies.
+// read scans a body in memory for its model, its size in tokens, and its bounds. A gzip body is decompressed meanwhile, up to the bound
+// of bodies.
 func (c *call) read() error {
 	if !c.op.Generates() {
 		return nil
@@ -35,10 +35,11 @@ func (c *call) read() error {
 	return err
 }
 
-// errRepeated says that a body has a member twice: the provider might take the other one, and another model than is governed.
+// errRepeated rejects a body with a repeated member: the provider might use the other one, and thus another model than the governed
+// one.
 var errRepeated = errors.New("a member is repeated at the top of the body; send each once")
 
-// errEncoding says that a body is packed in a way that the gateway does not read.
+// errEncoding rejects a body with an encoding that the gateway cannot decode.
 var errEncoding = errors.New("the Content-Encoding of the body is not supported; send it plain or in gzip")
 
 func (c *call) scan(to io.Writer) error {
@@ -68,12 +69,12 @@ func (c *call) scan(to io.Writer) error {
 	return nil
 }
 
-// likeness names the calls that are like this one, for what is learnt.
+// likeness returns the key under which similar calls are learnt.
 func (c *call) likeness() estimate.Key {
 	return estimate.Key{Upstream: c.prefixOfQuotas, Model: c.target.Model, Holder: c.caller.Holder}
 }
 
-// estimate returns what the call will use, in tokens. It is asked once the call's quotas are known.
+// estimate estimates the call's use in tokens. It is called once the call's quotas are known.
 func (c *call) estimate() {
 	c.ask.Model = c.model
 	otherwise := int64(0)
@@ -85,7 +86,7 @@ func (c *call) estimate() {
 	c.amounts = c.gateway.learner.Estimate(c.likeness(), c.ask, otherwise)
 }
 
-// amountOf returns what a call asks of a part.
+// amountOf returns the amount to request of a part.
 func (c *call) amountOf(part string) int64 {
 	a := c.amounts
 	switch part {
@@ -111,7 +112,7 @@ func (c *call) amountOf(part string) int64 {
 	return 1
 }
 
-// used returns what a call really used of a part; ok is false where the answer did not say it.
+// used returns the call's actual use of a part; ok is false if the answer did not state it.
 func (c *call) used(part string, said usage.Said) (n int64, ok bool) {
 	input, output := said.Input, said.Output
 	if c.uncached() {
@@ -136,13 +137,12 @@ func (c *call) used(part string, said usage.Said) (n int64, ok bool) {
 	return 0, false
 }
 
-// uncached reports whether what is read from a cache does not count as input.
+// uncached reports whether tokens read from a cache do not count as input.
 func (c *call) uncached() bool {
 	return c.op.Dialect == dialect.Anthropic || c.op.Dialect == dialect.Bedrock
 }
 
-// floor returns the least that a call used of a part that was cut off: input as it was estimated or said, output as it was said or
-// passed.
+// floor returns the least use of a part by a truncated answer: input as estimated or stated, output as stated or passed.
 func (c *call) floor(part string, said usage.Said) (n int64, ok bool) {
 	input := max(c.amounts.Input, said.Input.N)
 	if c.uncached() && said.Input.Known {
@@ -165,7 +165,7 @@ func (c *call) floor(part string, said usage.Said) (n int64, ok bool) {
 	return 0, false
 }
 
-// burndown is how many tokens of the limit a token of the output counts.
+// burndown returns how many tokens of the limit an output token counts.
 func (c *call) burndown() int64 {
 	if c.ask == nil {
 		return 1
@@ -173,7 +173,7 @@ func (c *call) burndown() int64 {
 	return c.ask.Burndown()
 }
 
-// learn takes what an answer said for later estimates.
+// learn uses the answer's stated use for later estimates.
 func (c *call) learn(said usage.Said) {
 	if c.ask == nil || !said.Known() {
 		return
@@ -200,7 +200,7 @@ func (c *call) learn(said usage.Said) {
 	}
 }
 
-// learnRefused takes what a refusal said that the provider counted for the call. Only tokens teach: of a limit on requests it is 1.
+// learnRefused learns from the provider's count in a refusal. Only counts of tokens teach: for a limit on requests the count is 1.
 func (c *call) learnRefused(verdict signals.Signal) {
 	if verdict.Requested.Known && verdict.Resource == "tokens" && c.ask != nil {
 		c.gateway.learner.LearnRequested(c.likeness(), c.ask, verdict.Requested.N)

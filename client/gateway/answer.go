@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// answerBody passes an answer's body through, reads a copy of it for what it says was used, and settles its attempt at the end.
+// answerBody passes an answer's body through, reads its stated use from a copy, and settles its attempt at the end.
 type answerBody struct {
 	call   *call
 	grant  *grant
@@ -24,22 +24,22 @@ type answerBody struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	status int
-	// writes is how often the request was written, net/http's own repeats included.
+	// writes is how often the request was written, including net/http's own repeats.
 	writes int64
 	// limited: the provider refused the call for a limit.
 	limited atomic.Bool
-	// meter reads what was used; nil: nothing is settled by it.
+	// meter reads the stated use; nil: the use is not settled by it.
 	meter *usage.Meter
-	// filter withholds the one event that the client did not ask for; nil: nothing.
+	// filter withholds the one event that the client did not request; nil: no filter.
 	filter *usageFilter
 
-	// silence ends the call when the provider sends nothing any more, which silent then says.
+	// silence ends the call once the provider has sent nothing for slowUpstream, and sets silent.
 	silence *time.Timer
 	silent  atomic.Bool
-	// drained: its client has left, and the rest is read in the background.
+	// drained: the client has left, and the rest is read in the background.
 	drained atomic.Bool
 
-	// head is what was read ahead, failed how that ended.
+	// head was read ahead; failed is the error that ended that.
 	head   *bytes.Reader
 	failed error
 
@@ -66,7 +66,7 @@ func (c *call) govern(
 	return b
 }
 
-// peekWithin is how long the beginning of a refusal is waited for, and with it the status line is held.
+// peekWithin bounds the wait for the beginning of a refusal; the status line is delayed as long.
 const peekWithin = 2 * time.Second
 
 // peek reads up to n bytes ahead.
@@ -84,7 +84,7 @@ func (b *answerBody) Read(p []byte) (int, error) {
 	return b.filter.read(p, b.read)
 }
 
-// read reads what the provider sends.
+// read reads the provider's data.
 func (b *answerBody) read(p []byte) (int, error) {
 	if b.head != nil && b.head.Len() > 0 {
 		n, err := b.head.Read(p)
@@ -110,8 +110,8 @@ func (b *answerBody) measure(p []byte) {
 	}
 }
 
-// Close implements io.Closer. A client that leaves before the end of an answer that is paid for in any case leaves it to be read
-// in the background. Of a refusal nothing is paid for.
+// Close implements io.Closer. If a client leaves an answer that is paid for in any case, the rest is read in the background. A refusal
+// costs nothing.
 func (b *answerBody) Close() error {
 	if b.status < http.StatusBadRequest && b.call.drains() && b.drain() {
 		return nil
@@ -126,10 +126,10 @@ func (b *answerBody) close() error {
 	return err
 }
 
-// errGone says that the client has left.
+// errGone: the client has left.
 var errGone = errors.New("the client disconnected")
 
-// end settles the attempt: how is how the body ended.
+// end settles the attempt. how is the error that ended the body.
 func (b *answerBody) end(how error) {
 	b.once.Do(func() {
 		b.ended.Store(true)
@@ -149,7 +149,7 @@ func (b *answerBody) end(how error) {
 		b.grant.settle(settlement{actual: actual})
 		b.correctSpent(said, ended)
 		if b.drained.Load() {
-			ended = endGone // whatever its provider did after that
+			ended = endGone // whatever the provider did after that
 		}
 		b.call.record(func(o *outcome) { o.end, o.said = ended, said })
 	})
@@ -158,15 +158,15 @@ func (b *answerBody) end(how error) {
 // The ends of an answer.
 const (
 	endComplete = "complete"
-	// endGone is that the client left, endSilent that the provider sent nothing for slowUpstream, endLost that the call's slot went to
-	// somebody else.
+	// endGone: the client left. endSilent: the provider sent nothing for slowUpstream. endLost: the call's slot was lost to another
+	// holder.
 	endGone   = "gone"
 	endSilent = "silent"
 	endLost   = "lost"
 	endBroken = "broken"
 )
 
-// endOf names the end of an answer.
+// endOf classifies the end of an answer.
 func (b *answerBody) endOf(how error) string {
 	cause := context.Cause(b.ctx)
 	switch {
@@ -184,12 +184,12 @@ func (b *answerBody) endOf(how error) string {
 	return endBroken
 }
 
-// actual returns what the attempt really used, by quota; a quota that is not in it was used as asked.
+// actual returns the attempt's actual use by quota; a missing quota was used as requested.
 func (b *answerBody) actual(said usage.Said, ended string) map[string]int64 {
 	used := map[string]int64{}
 	for _, d := range b.call.draws {
 		if !settles(d.part) {
-			// What is counted by calls, such as GitHub's limits, was used by each of them.
+			// Parts counted per call, such as GitHub's limits, were used by each write.
 			if b.writes > 1 && !d.quota.Slots {
 				used[d.quota.Name] = d.amount * b.writes
 			}
@@ -203,7 +203,7 @@ func (b *answerBody) actual(said usage.Said, ended string) map[string]int64 {
 	return used
 }
 
-// correctSpent corrects what is remembered of a call that passed while the cluster was away.
+// correctSpent corrects the record of a call that passed while the cluster was away.
 func (b *answerBody) correctSpent(said usage.Said, ended string) {
 	for key, amount := range b.call.spent {
 		if !settles(key.part) {
@@ -215,11 +215,11 @@ func (b *answerBody) correctSpent(said usage.Said, ended string) {
 	}
 }
 
-// amount returns what the attempt used of a part that answers tell of; ok is false where it is not known.
+// amount returns the attempt's use of a part that answers state; ok is false if it is unknown.
 func (b *answerBody) amount(part string, said usage.Said, ended string) (n int64, ok bool) {
 	switch {
 	case b.status >= http.StatusBadRequest && b.status < http.StatusInternalServerError && !said.Known():
-		return 0, true // the provider refused it: nothing was generated
+		return 0, true // the provider refused it, so it generated nothing
 	case b.limited.Load() && !said.Known():
 		return 0, true
 	case ended != endComplete, said.Failure != nil && said.Known():
@@ -228,7 +228,7 @@ func (b *answerBody) amount(part string, said usage.Said, ended string) (n int64
 	return b.call.used(part, said)
 }
 
-// learned teaches the estimates, and reports a limit that an answer told of after its status.
+// learned teaches the estimates, and reports a limit that the answer stated after its status.
 func (c *call) learned(b *answerBody, said usage.Said, ended string) {
 	if ended == endComplete && said.Failure == nil && b.status < http.StatusBadRequest {
 		c.learn(said)
@@ -252,7 +252,7 @@ func (c *call) learned(b *answerBody, said usage.Said, ended string) {
 	}
 }
 
-// settles reports whether answers tell what was used of a part.
+// settles reports whether answers state the use of a part.
 func settles(part string) bool { return config.SettledByAnswer(part) }
 
 func isTokens(part string) bool {

@@ -21,7 +21,7 @@ func (b silentBody) Read([]byte) (int, error) {
 
 func (silentBody) Close() error { return nil }
 
-// TestAnswer_SaysWhyItEnded: a provider that falls silent and a slot that is lost end a call as well as its client does.
+// TestAnswer_SaysWhyItEnded: a silent provider, a lost slot and a leaving client are distinct ends of a call.
 func TestAnswer_SaysWhyItEnded(t *testing.T) {
 	for want, end := range map[string]func(client, slot context.CancelCauseFunc){
 		"gone":   func(gone, _ context.CancelCauseFunc) { gone(nil) },

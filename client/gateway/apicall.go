@@ -26,24 +26,24 @@ import (
 // apiCall is a call of the cluster's API.
 type apiCall struct {
 	header http.Header
-	// data is the body as it came.
+	// data is the body as received.
 	data []byte
-	// repeats: it may be sent again where an attempt may have been carried out. looks: it changes nothing.
+	// repeats: it may be sent again even if an attempt may have been carried out. looks: it is a read.
 	repeats, looks bool
-	// prompt: it waits for nothing, so that a node which does not answer it is silent.
+	// prompt: it never waits, so a node that does not answer it is unresponsive.
 	prompt bool
 	// numbers: it is a command without a request id, and may get one. packed: its body is protobuf, otherwise JSON.
 	numbers, packed bool
-	// session and seq are the request id that it got; nil: none. acked is what goes with it.
+	// session and seq are the request id that it got; nil: none. acked is the acked_below that goes with it.
 	session    *apiSession
 	seq, acked uint64
 }
 
-// requestIDField is the field of a command's request id, in all commands.
+// requestIDField is the number of the request id's field, in all commands.
 const requestIDField = 1
 
-// apiCommands are the calls that can have a request id. The value is a field with which they get none here, by its name and number: a
-// Reserve that waits keeps its place in the queue under an id, also where its caller has left.
+// apiCommands are the calls that can have a request id. The value is a field, by name and number; a call with that field gets no id
+// from the gateway. A Reserve that waits would keep its place in the queue under an id, even after its caller has left.
 var apiCommands = map[string]struct {
 	name   string
 	number protowire.Number
@@ -54,13 +54,13 @@ var apiCommands = map[string]struct {
 	"TaskService/ForgetTask": {},
 }
 
-// readAPICall finds out whether a call may be repeated. One whose body cannot be read here may not.
+// readAPICall determines whether a call may be repeated. A call whose body cannot be decoded may not.
 func readAPICall(r *http.Request, body []byte) *apiCall {
 	c := &apiCall{header: r.Header, data: body}
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	c.packed = kind == "application/proto"
 	if r.Method == http.MethodGet {
-		c.repeats, c.looks, c.prompt = true, true, true // no call that changes something is served by it
+		c.repeats, c.looks, c.prompt = true, true, true // the cluster serves only reads by GET
 		return c
 	}
 	if !c.packed && kind != "application/json" || r.Header.Get("Content-Encoding") != "" {
@@ -84,19 +84,19 @@ func readAPICall(r *http.Request, body []byte) *apiCall {
 		return c
 	}
 	id, named := fields.requestID()
-	c.repeats = id.GetSession() != 0 || id.GetIdempotencyKey() != "" // an empty one is none to the cluster
+	c.repeats = id.GetSession() != 0 || id.GetIdempotencyKey() != "" // the cluster treats an empty id as none
 	c.prompt = without.name == "" || !fields.has(without.name, without.name, without.number)
 	c.numbers = c.prompt && !named
 	return c
 }
 
-// apiFields are the fields that a message has: of JSON by their names, of protobuf by their numbers.
+// apiFields are the fields present in a message: of JSON by name, of protobuf by number.
 type apiFields struct {
 	names   map[string]json.RawMessage
 	numbers map[protowire.Number][]byte
 }
 
-// requestID returns the request id that a message names, nil where that cannot be read; named: it has the field, and gets no other one.
+// requestID returns the message's request id, nil if it cannot be decoded. named: the field is present, so the gateway adds no id.
 func (f apiFields) requestID() (id *quotav1.RequestId, named bool) {
 	id = &quotav1.RequestId{}
 	var err error
@@ -150,7 +150,7 @@ func (c *apiCall) protoFields() (f apiFields, err error) {
 		if kind == protowire.BytesType {
 			value, _ = protowire.ConsumeBytes(value)
 		}
-		f.numbers[number] = append(f.numbers[number], value...) // parts of a message are merged
+		f.numbers[number] = append(f.numbers[number], value...) // occurrences of a message field are merged
 		rest = rest[tag+length:]
 	}
 	return f, nil
@@ -180,44 +180,43 @@ func (c *apiCall) body() []byte {
 	return append(append(bytes.Clone(c.data[:at]), member...), c.data[at:]...)
 }
 
-// finish notes that the call will not be sent again.
+// finish records that the call will not be sent again.
 func (c *apiCall) finish() {
 	if c.numbered() {
 		c.session.finish(c.seq)
 	}
 }
 
-// apiSessions are the sessions whose numbers are the request ids of commands that have none, by the token with which they are sent: a
-// session belongs to a token.
+// apiSessions are the sessions that number commands without a request id, by the commands' token: a session belongs to a token.
 type apiSessions struct {
 	mu      sync.Mutex
 	byToken map[string]*apiSession
 }
 
-// apiSession is one. It ends when nobody has used it for an hour.
+// apiSession is a session of one token. It ends after an hour without use.
 type apiSession struct {
 	opened chan struct{}
-	// id is 0 where it could not be opened.
+	// id is 0 if it could not be opened.
 	id uint64
 
 	mu       sync.Mutex
 	next     uint64
 	inFlight map[uint64]bool
-	// used is when it was used last.
+	// used is the time of the last use.
 	used time.Time
 }
 
 const (
-	// maxAPISessions and maxAPINumbers bound the sessions, and the calls in flight of one.
+	// maxAPISessions bounds the sessions, maxAPINumbers the calls in flight of one session.
 	maxAPISessions = 1_000
 	maxAPINumbers  = 1_000
-	// apiSessionLife is how long a session is kept that nobody uses: less than it lives at the cluster.
+	// apiSessionLife is how long an unused session is kept: less than its life at the cluster.
 	apiSessionLife = 50 * time.Minute
 	// openWithin is how long a call waits for a session to be opened.
 	openWithin = 2 * time.Second
 )
 
-// number gives a call a request id, if it is to have one. Where none can be had now it is sent without one, and once.
+// number gives a call a request id, if it may have one. If none is available now, the call is sent without one, and only once.
 func (a *apiSessions) number(ctx context.Context, g *Gateway, c *apiCall, token string) {
 	if !c.numbers {
 		return
@@ -292,7 +291,7 @@ func (a *apiSessions) sweepLocked() {
 	}
 }
 
-// forget drops the session of a call, which the cluster does not know any more.
+// forget drops the session of a call, which the cluster no longer knows.
 func (a *apiSessions) forget(c *apiCall, token string) {
 	c.finish()
 	a.drop(token, c.session)
@@ -306,7 +305,7 @@ func (a *apiSessions) drop(token string, s *apiSession) {
 	}
 }
 
-// openSession opens a session with a token and returns its id; 0: no node did.
+// openSession opens a session with a token and returns its id; 0: every node failed.
 func (g *Gateway) openSession(token string) uint64 {
 	ctx, cancel := context.WithTimeout(g.ctx, openWithin)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestAPICommands_AreThoseOfTheSchema: a call of callers that can have a request id is one whose lost answer is asked for again.
+// TestAPICommands_AreThoseOfTheSchema: calls that can have a request id are exactly those that are repeated after a lost answer.
 func TestAPICommands_AreThoseOfTheSchema(t *testing.T) {
 	calls := 0
 	for _, file := range []protoreflect.FileDescriptor{quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_task_proto} {

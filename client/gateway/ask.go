@@ -15,9 +15,10 @@ import (
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
-// What the gateway's own routes are asked is read strictly: a misspelt amount must not become 1, nor a misspelt quota be left out.
+// The gateway's own routes parse requests strictly: a misspelt amount must not become 1, nor a misspelt quota be ignored.
 
-// readQuery reads a query that may have the given names, each once unless it is one of several. A key may be the caller's token.
+// readQuery parses a query with the known names, each at most once unless it is in several. The name key is allowed: it may be the
+// token.
 func readQuery(r *http.Request, known []string, several ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -34,10 +35,10 @@ func readQuery(r *http.Request, known []string, several ...string) (url.Values, 
 	return query, nil
 }
 
-// errNoBody says that a request has no body.
+// errNoBody: a request has no body.
 var errNoBody = errors.New("the body is empty")
 
-// readAsk reads a body as JSON of a form, whatever its type: curl -d says that it sends a form.
+// readAsk decodes a JSON body, whatever its media type, since curl -d declares a form. form describes the expected JSON for errors.
 func readAsk(r *http.Request, into any, most int64, form string) error {
 	data, err := io.ReadAll(io.LimitReader(r.Body, most+1))
 	if err != nil || int64(len(data)) > most {

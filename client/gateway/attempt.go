@@ -19,11 +19,11 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// maxRetries is how often a call is sent again that the provider refused for its limits.
+// maxRetries is how often a call is retried that the provider refused for its limits.
 const maxRetries = 3
 
-// sender is the Transport below the proxy: it asks, sends and reports, and sends again what the provider refused for a limit when
-// it is the turn of its class.
+// sender is the Transport below the proxy: it asks, sends and reports, and retries calls that the provider refused for a limit in the
+// retry window of their class.
 type sender struct{}
 
 // RoundTrip implements http.RoundTripper.
@@ -49,8 +49,8 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 		response, err := c.send(request, granted)
 		if err != nil {
 			c.wasOutside(sent)
-			once := errors.Is(err, errUnsent) && try == 0           // more on another connection
-			late := errors.Is(err, client.ErrLate) && try < maxLate // while a connection was looked for
+			once := errors.Is(err, errUnsent) && try == 0           // retry on another connection
+			late := errors.Is(err, client.ErrLate) && try < maxLate // while looking for a connection
 			if (once || late) && c.replayable(request) {
 				continue
 			}
@@ -69,12 +69,12 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 }
 
-// wasOutside notes that a call waited for its provider since a time.
+// wasOutside records that a call waited for its provider since a time.
 func (c *call) wasOutside(since time.Time) {
 	c.record(func(o *outcome) { o.outside += time.Since(since) })
 }
 
-// pause waits for the turn of the call's class. It ends when the client leaves or the gateway stops.
+// pause waits for the call's retry. It ends early when the client leaves or the gateway stops.
 func (c *call) pause(ctx context.Context, d time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -82,23 +82,23 @@ func (c *call) pause(ctx context.Context, d time.Duration) error {
 	return sleep(ctx, d)
 }
 
-// errSwitched says that a provider left HTTP: no request asks for that, and what follows is no answer.
+// errSwitched: a provider left HTTP. No request asks for that, and the following data is no answer.
 var errSwitched = errors.New("the provider switched to another protocol (101), which no request asks for")
 
-// errUnsent says that nothing reached the provider.
+// errUnsent: nothing reached the provider.
 var errUnsent = errors.New("nothing was sent")
 
-// upstreamError is that a provider was not reached or did not answer.
+// upstreamError: a provider was not reached or did not answer.
 type upstreamError struct {
 	err error
-	// sent: it may have been written.
+	// sent: the request may have been written.
 	sent bool
 }
 
 // Error implements error.
 func (e *upstreamError) Error() string { return e.err.Error() }
 
-// Unwrap returns what errors.Is may ask for.
+// Unwrap returns the error, and errUnsent if nothing was sent, for errors.Is.
 func (e *upstreamError) Unwrap() []error {
 	if e.sent {
 		return []error{e.err}
@@ -111,7 +111,7 @@ func (c *call) replayable(request *http.Request) bool {
 	return c.body != nil || request.Body == nil || request.Body == http.NoBody
 }
 
-// send makes one attempt. Where it fails, the grant is settled.
+// send makes one attempt. If the attempt fails, send settles the grant.
 func (c *call) send(request *http.Request, granted *grant) (*http.Response, error) {
 	var handed atomic.Bool
 	var writes atomic.Int64
@@ -142,7 +142,8 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 		attempt.Body = io.NopCloser(bytes.NewReader(c.body.data))
 		attempt.ContentLength = int64(len(c.body.data))
 		if !repeatable(attempt.Method) {
-			// net/http may need it again where nothing of the request was written. Where something was, it sends no body again.
+			// net/http may need it to repeat a request of which it wrote nothing. Once something was written, it does not repeat a
+			// request with a body.
 			attempt.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(c.body.data)), nil }
 		}
 	}
@@ -160,7 +161,7 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 		return nil, &upstreamError{err: err, sent: handed.Load()}
 	}
 	if response.StatusCode == http.StatusSwitchingProtocols {
-		// The body is the connection itself, which nobody else closes. What the provider did is not known: nothing goes back.
+		// The body is the connection itself, which nobody else closes. The provider's use is unknown, so nothing is returned.
 		_ = response.Body.Close()
 		prevent(nil)
 		cancel()
@@ -175,18 +176,18 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 	return response, nil
 }
 
-// repeatable reports whether net/http sends a request of a method again by itself, although the provider may have read it: where it can get
-// the body once more, that too.
+// repeatable reports whether net/http itself repeats requests of this method although the provider may have read them. It does so even
+// with a body, if it can get the body again.
 func repeatable(method string) bool {
 	return method == http.MethodGet || method == http.MethodHead || method == http.MethodOptions
 }
 
-// onceOnly returns a header with which net/http does not take a request for one that may be sent again. It does so by the canonical names
-// of these fields. A name means the same in small letters, which is how HTTP/2 writes it anyway.
+// onceOnly returns a header that does not make net/http treat the request as idempotent. net/http recognises the canonical names of
+// these fields. Lower-case names mean the same, and HTTP/2 sends them in lower case anyway.
 func onceOnly(header http.Header) http.Header {
 	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
 		if values, ok := header[name]; ok {
-			header = maps.Clone(header) // the request's own may be sent once more
+			header = maps.Clone(header) // the request's own header may be sent again
 			delete(header, name)
 			header[strings.ToLower(name)] = values
 		}
@@ -194,8 +195,8 @@ func onceOnly(header http.Header) http.Header {
 	return header
 }
 
-// closeUnlessShared closes a connection on which nothing may be written, unless others use it as well: over HTTP/2 the end of the attempt's
-// context is enough.
+// closeUnlessShared closes a connection on which nothing may be written, unless other calls share it: over HTTP/2 the end of the
+// attempt's context is enough.
 func closeUnlessShared(conn net.Conn) {
 	if secure, ok := conn.(*tls.Conn); ok && secure.ConnectionState().NegotiatedProtocol == "h2" {
 		return
@@ -203,7 +204,7 @@ func closeUnlessShared(conn net.Conn) {
 	_ = conn.Close()
 }
 
-// observe reports what the provider said of its limits, and returns whether to send the call again, and in how long.
+// observe reports the provider's statements about its limits, and returns whether and when to retry the call.
 func (c *call) observe(response *http.Response, granted *grant, try int) (again bool, delay time.Duration) {
 	reads := c.op.Signals()
 	start := peek(response, reads)
@@ -221,7 +222,8 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 	delay = retryIn(cooldown, c.caller.Class)
 	noRetry := verdict.Class == signals.Billing || verdict.NoRetry || response.Header.Get("X-Should-Retry") == "false"
 	passes := noRetry || try >= maxRetries || c.ungoverned == "fail_open" || response.StatusCode < http.StatusBadRequest
-	// What one member's key was refused, another one may serve at once: the cluster knows which are closed, and has the call wait if all are.
+	// If one member's key was refused, another may serve the call at once: the cluster knows the closed ones, and queues the call if
+	// all are.
 	moves := granted.moves()
 	if passes || !c.replayable(response.Request) || !moves && time.Now().Add(delay).After(c.until) {
 		c.gateway.metrics.limited(c, verdict.Rule, "passed")
@@ -236,7 +238,7 @@ func (c *call) observe(response *http.Response, granted *grant, try int) (again 
 	return true, delay
 }
 
-// overloaded decides whether a call is sent again that the provider was too busy for.
+// overloaded decides whether to retry a call after the provider reported an overload.
 func (c *call) overloaded(response *http.Response, verdict signals.Signal, try int) (again bool, delay time.Duration) {
 	if verdict.Class != signals.Overloaded || try >= c.upstream.config.Overloaded || c.ungoverned == "fail_open" ||
 		!c.replayable(response.Request) {
@@ -253,7 +255,7 @@ func (c *call) overloaded(response *http.Response, verdict signals.Signal, try i
 	return true, delay
 }
 
-// peek returns the beginning of a body that says what the answer means; the client still gets it whole.
+// peek returns the beginning of a body that determines the meaning of the answer; the client still gets the whole body.
 func peek(response *http.Response, reads signals.Dialect) []byte {
 	body, ok := response.Body.(*answerBody)
 	if !ok || !reads.NeedsBody(response.StatusCode, response.Header) {
@@ -262,7 +264,7 @@ func peek(response *http.Response, reads signals.Dialect) []byte {
 	return unpack.Start(response.Header, body.peek(signals.MaxBody), signals.MaxBody)
 }
 
-// discard reads what is left of a short body, so that its connection can be used again, and closes it.
+// discard reads the rest of a short body, so that its connection can be reused, and closes it.
 func discard(body io.ReadCloser) {
 	if answer, ok := body.(*answerBody); ok {
 		answer.peek(signals.MaxBody)

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/client"
 )
 
-// TestAwayRefusal_SaysItOnce: one sentence, without the client's own words around it.
+// TestAwayRefusal_SaysItOnce: one sentence, without the client's own prefixes.
 func TestAwayRefusal_SaysItOnce(t *testing.T) {
 	c := &call{gateway: &Gateway{cluster: &nodes{addresses: []string{"a:1", "b:2"}}}}
 	for _, of := range []struct {

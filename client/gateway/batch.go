@@ -15,21 +15,22 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// A call that draws on one quota, by an amount that its answer does not change, needs no Reserve of its own: with batch: true it is taken
-// out of what the gateway has consumed ahead for all callers of its machine. docs/decisions/0042-batches-of-calls.md has the reasons.
+// A call that draws on one quota, by an amount that its answer does not change, needs no Reserve of its own: with batch: true it takes
+// its amount from units that the gateway consumed ahead for all callers of its machine. docs/decisions/0042-batches-of-calls.md has the
+// reasons.
 
-// BatchError says that calls of an upstream with batch: true cannot be taken out of batches of a quota. They ask for themselves.
+// BatchError reports that calls of an upstream with batch: true cannot use batches of a quota. Each of them asks the cluster.
 type BatchError struct {
-	// Upstream and Quota are their names.
+	// Upstream and Quota are names.
 	Upstream, Quota string
-	// Message says why, Hint what to do.
+	// Message is the reason, Hint the way out.
 	Message, Hint string
 }
 
 // Error implements error.
 func (e *BatchError) Error() string { return "upstreams." + e.Upstream + ".batch: " + e.Message }
 
-// unbatchable returns why calls cannot be taken out of batches of a quota; empty: they can.
+// unbatchable returns why calls cannot use batches of a quota; empty: they can.
 func unbatchable(q catalog.Quota) string {
 	switch {
 	case q.Slots:
@@ -42,8 +43,8 @@ func unbatchable(q catalog.Quota) string {
 	return ""
 }
 
-// batchOf returns the draw that the call takes out of a batch. ok is false where the call asks for itself; why is the reason, where the
-// configuration would have it otherwise.
+// batchOf returns the draw that the call takes from a batch. ok is false if the call asks the cluster itself; why is the reason, if the
+// configuration says batch: true.
 func (c *call) batchOf() (d draw, why string, ok bool) {
 	if c.upstream == nil || !c.upstream.config.Batch || len(c.draws) == 0 {
 		return draw{}, "", false
@@ -75,7 +76,7 @@ func batchHolder(class config.Class, machine string) string {
 	return class.String() + "@" + machine
 }
 
-// acquireAhead takes what the call draws on out of a batch. nil without an error: there is nothing at hand now, and the cluster says why.
+// acquireAhead takes the call's amount from a batch. nil without an error: none is at hand now, and the call has to ask the cluster.
 func (c *call) acquireAhead(ctx context.Context, d draw, until time.Time) (*grant, error) {
 	for late := 0; ; late++ {
 		taken, err := c.takeAhead(ctx, d, until)
@@ -107,11 +108,10 @@ func (c *call) acquireAhead(ctx context.Context, d draw, until time.Time) (*gran
 	}
 }
 
-// errWaited is the cause with which a wait ends.
+// errWaited is the cause of a wait that reached its deadline.
 var errWaited = errors.New("the wait is over")
 
-// takeAhead takes an amount out of the batches of the call's class. nil without an error: there is nothing at hand, and the call does not
-// wait.
+// takeAhead takes an amount from the batches of the call's class. nil without an error: none is at hand, and the call does not wait.
 func (c *call) takeAhead(ctx context.Context, d draw, until time.Time) (*client.Taken, error) {
 	limiter, asks, err := c.gateway.batches.limiter(c.gateway, c.state.machine, c.caller.Class, d.quota.Name)
 	if err != nil {
@@ -126,23 +126,23 @@ func (c *call) takeAhead(ctx context.Context, d draw, until time.Time) (*client.
 	defer done()
 	taken, err := limiter.WaitTake(ctx, int(d.amount))
 	if errors.Is(err, errWaited) && asks.Away() == 0 {
-		// The cluster is there, and its answer came a moment too late.
+		// The cluster is reachable, but its answer came a moment too late.
 		err = &client.RefusalError{Reason: client.ReasonWaitExpired, Quota: d.quota.Name, RetryAfter: retrySoon}
 	}
 	return taken, err
 }
 
-// unlessAway ends a wait in which the cluster turns out to be away: the wait is for quota.
+// unlessAway ends a wait when the cluster turns out to be away: the wait is meant for quota only.
 func unlessAway(ctx context.Context, asks *client.Client) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var look *time.Timer
-	var mu sync.Mutex // look is set when it is held
+	var mu sync.Mutex // held until look is set
 	mu.Lock()
 	defer mu.Unlock()
 	look = time.AfterFunc(awayAfter, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		// An attempt takes a moment to fail, and an election does not last as long.
+		// An attempt takes a moment to fail, and an election is shorter than this.
 		if asks.Away() > awayAfter/2 {
 			cancel(client.ErrClusterAway)
 			return
@@ -152,8 +152,8 @@ func unlessAway(ctx context.Context, asks *client.Client) (context.Context, func
 	return ctx, func() { look.Stop(); cancel(nil) }
 }
 
-// settleTaken ends an attempt that came out of a batch. What was not sent goes back to the batch; what was sent stays spent, and is
-// charged once more for each time that it was sent again.
+// settleTaken ends an attempt with an amount from a batch. If it was not sent, the amount returns to the batch. If it was sent, the
+// amount stays spent, and each further write is charged in addition.
 func (p *grant) settleTaken(s settlement) {
 	if s.unsent {
 		p.taken.Cancel()
@@ -170,7 +170,7 @@ func (p *grant) settleTaken(s settlement) {
 	}
 }
 
-// batches are what the gateway has consumed ahead, by class and quota. Batches are leased as <class>@<machine>.
+// batches are the units that the gateway has consumed ahead, by class and quota. Their holder is <class>@<machine>.
 type batches struct {
 	mu       sync.Mutex
 	clients  map[config.Class]*client.Client
@@ -182,7 +182,7 @@ type batchKey struct {
 	quota string
 }
 
-// limiter returns what a class takes of a quota, and its client.
+// limiter returns a class's limiter of a quota, and its client.
 func (b *batches) limiter(g *Gateway, machine string, class config.Class, quota string) (*client.Limiter, *client.Client, error) {
 	if class == config.ClassNone {
 		class = config.Standard
@@ -209,13 +209,13 @@ func (b *batches) limiter(g *Gateway, machine string, class config.Class, quota 
 	return l, asks, nil
 }
 
-// hooks tell all classes of a cooldown of which a client of the gateway hears: what they have at hand of the quota goes back.
+// hooks tell all classes of a cooldown that any client of the gateway learns: they return their units of the quota.
 func (b *batches) hooks() client.Hooks {
 	return client.Hooks{
 		Cooldown: func(r client.Reported) { b.closed(r.Quota, r.CooldownLeft) },
 		Refusal: func(no *client.RefusalError) {
 			if no.Reason == client.ReasonCooldown {
-				b.closed(no.Quota, cmp.Or(no.ReopensIn, no.RetryAfter)) // an older node does not tell them apart
+				b.closed(no.Quota, cmp.Or(no.ReopensIn, no.RetryAfter)) // older nodes send only RetryAfter
 			}
 		},
 	}
@@ -233,7 +233,7 @@ func (b *batches) closed(quota string, left time.Duration) {
 func (b *batches) close() error {
 	b.mu.Lock()
 	clients := slices.Collect(maps.Values(b.clients))
-	b.mu.Unlock() // a client that closes may still hear of a cooldown
+	b.mu.Unlock() // a closing client may still learn of a cooldown
 	var all error
 	for _, c := range clients {
 		all = errors.Join(all, c.Close())
@@ -241,12 +241,12 @@ func (b *batches) close() error {
 	return all
 }
 
-// BatchStatus is what a class has consumed ahead of a quota, in the quota's own amounts.
+// BatchStatus is what a class has consumed ahead of a quota, in the quota's units.
 type BatchStatus struct {
 	Class string `json:"class"`
 	Quota string `json:"quota"`
-	// Left is at hand now, Batches how many were fetched. Consumed is how much was in them and in single takes, Spent what calls took or is
-	// on its way back, and Returned what went back.
+	// Left: at hand now. Batches: batches fetched. Consumed: units in them and in single takes. Spent: taken by calls or being
+	// returned. Returned: units returned.
 	Left     int64  `json:"left"`
 	Batches  uint64 `json:"batches"`
 	Consumed uint64 `json:"consumed"`
@@ -263,7 +263,7 @@ func (b *batches) status(quotas []PartStatus) []BatchStatus {
 		for class := config.Critical; class <= config.Background; class++ {
 			if l := b.limiters[batchKey{class, q.Quota}]; l != nil {
 				stats := l.Stats()
-				// The limiter counts what is taken of the batch at hand when that is over.
+				// The limiter counts takes from the current batch only once that has ended.
 				spent := stats.Consumed - uint64(stats.Left) - stats.Returned - stats.Forfeited
 				out = append(out, BatchStatus{class.String(), q.Quota, stats.Left, stats.Batches, stats.Consumed, spent, stats.Returned})
 			}
@@ -272,8 +272,8 @@ func (b *batches) status(quotas []PartStatus) []BatchStatus {
 	return out
 }
 
-// CheckBatches compares the quotas of the cluster with the upstreams that have batch: true. The error names every *BatchError; or the
-// cluster did not list its quotas.
+// CheckBatches checks the cluster's quotas against the upstreams with batch: true. The error joins every *BatchError, or reports that
+// the cluster did not list its quotas.
 func (g *Gateway) CheckBatches(ctx context.Context) error {
 	return g.checkUpstreams(ctx, func(u *upstream) (all error) {
 		if !u.config.Batch {
@@ -293,7 +293,7 @@ func (g *Gateway) CheckBatches(ctx context.Context) error {
 	})
 }
 
-// warnUnbatched says once for each upstream and reason that its calls ask for themselves although it has batch: true.
+// warnUnbatched warns once for each upstream and reason that its calls ask the cluster themselves despite batch: true.
 func (g *Gateway) warnUnbatched(c *call, why string) {
 	if _, said := g.unbatched.LoadOrStore([2]string{c.upstream.name, why}, true); !said {
 		g.logger.Warn("calls are not taken out of batches: each asks the cluster", "upstream", c.upstream.name, "why", why)

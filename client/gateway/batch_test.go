@@ -18,7 +18,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// batchLife is longer than anything that is consumed ahead lasts, and shorter than the period of a quota here.
+// batchLife is longer than any batch here lasts, and shorter than the period of the quotas.
 const batchLife = 12 * time.Second
 
 // batched sets batch: true on all upstreams.
@@ -29,7 +29,7 @@ func batched(conf *config.Config) {
 	}
 }
 
-// inBatches is a gateway before GitHub, whose quota allows much, with batch: true.
+// inBatches tests a gateway for GitHub with batch: true and a generous quota.
 func inBatches(t *testing.T, answer http.HandlerFunc, test func(*testing.T, *bubble)) {
 	t.Helper()
 	inBubble(t, setting{
@@ -38,7 +38,7 @@ func inBatches(t *testing.T, answer http.HandlerFunc, test func(*testing.T, *bub
 	}, test)
 }
 
-// calls makes so many calls, one each 20 ms, which have to be answered with a status.
+// calls makes n calls, one each 20 ms, and expects the status of each answer.
 func (b *bubble) calls(n, status int, headers ...string) {
 	b.t.Helper()
 	for i := range n {
@@ -49,7 +49,7 @@ func (b *bubble) calls(n, status int, headers ...string) {
 	}
 }
 
-// batches returns what the status has of the batches of an upstream, by class, and the status.
+// batches returns an upstream's batches in the status, by class, and the status.
 func (b *bubble) batches(upstream string) (map[string]gateway.BatchStatus, gateway.Status) {
 	b.t.Helper()
 	var said gateway.Status
@@ -67,7 +67,7 @@ func (b *bubble) batches(upstream string) (map[string]gateway.BatchStatus, gatew
 	return out, said
 }
 
-// metric returns the value of a line of the metrics; 0: there is none.
+// metric returns the value of a line of the metrics; 0 if it is missing.
 func (b *bubble) metric(line string) (value int) {
 	b.t.Helper()
 	for said := range strings.Lines(b.do(http.MethodGet, "/metrics", "").body) {
@@ -78,7 +78,7 @@ func (b *bubble) metric(line string) (value int) {
 	return value
 }
 
-// TestBatch_CallsAreTakenOutOfOne: most of them ask nobody, each class has its own, and what is left over goes back.
+// TestBatch_CallsAreTakenOutOfOne: most calls ask nobody, each class has its own batch, and unspent units are returned.
 func TestBatch_CallsAreTakenOutOfOne(t *testing.T) {
 	inBatches(t, speak(200, `{}`), func(t *testing.T, b *bubble) {
 		const each = 60
@@ -115,7 +115,7 @@ func TestBatch_CallsAreTakenOutOfOne(t *testing.T) {
 	})
 }
 
-// TestBatch_OneRefusalClosesAllClasses: what each class has at hand goes back at once, and none of it is sent before the cooldown is over.
+// TestBatch_OneRefusalClosesAllClasses: each class returns its units at once, and sends none before the cooldown is over.
 func TestBatch_OneRefusalClosesAllClasses(t *testing.T) {
 	limited := false
 	answers := func(w http.ResponseWriter, r *http.Request) {
@@ -140,7 +140,7 @@ func TestBatch_OneRefusalClosesAllClasses(t *testing.T) {
 		if got.status != 429 || got.header.Get("Retry-After") == "" || !strings.Contains(got.body, "secondary rate limit") {
 			t.Errorf("the refused call: %d %s, %v", got.status, got.body, got.header)
 		}
-		// Long before the batches would end by themselves.
+		// Long before the batches would end.
 		b.until("what was at hand has gone back", 50*time.Millisecond, func() bool {
 			q := b.cluster.Quota("github/core")
 			return q.CooldownLeft > 5*time.Second && q.Consumed == int64(sent+1)
@@ -157,7 +157,7 @@ func TestBatch_OneRefusalClosesAllClasses(t *testing.T) {
 		if n := len(b.provider.seen()); n != sent+1 {
 			t.Errorf("%d calls were sent in the cooldown", n-sent-1)
 		}
-		// One that may wait for it is sent when it is over.
+		// A call that may wait is sent after the cooldown.
 		began := time.Now()
 		b.calls(1, 200, "X-Quotad-Class", "critical", "X-Quotad-Wait", "2m")
 		if took := time.Since(began); took < 5*time.Second || took > 20*time.Second {
@@ -168,9 +168,9 @@ func TestBatch_OneRefusalClosesAllClasses(t *testing.T) {
 	})
 }
 
-// TestBatch_ASlowAnswerStillReports: its batch was over long before.
+// TestBatch_ASlowAnswerStillReports: its batch has ended long before.
 func TestBatch_ASlowAnswerStillReports(t *testing.T) {
-	var slow chan struct{} // of the bubble
+	var slow chan struct{} // created in the bubble
 	answers := func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Slow") != "" {
 			<-slow
@@ -198,7 +198,7 @@ func TestBatch_ASlowAnswerStillReports(t *testing.T) {
 	}
 }
 
-// TestBatch_WhatWasNotSentGoesBack, and what may have been sent does not.
+// TestBatch_WhatWasNotSentGoesBack: amounts of calls that may have been sent do not.
 func TestBatch_WhatWasNotSentGoesBack(t *testing.T) {
 	breaks := false
 	answers := func(w http.ResponseWriter, r *http.Request) {
@@ -213,7 +213,7 @@ func TestBatch_WhatWasNotSentGoesBack(t *testing.T) {
 			inBatches(t, answers, func(t *testing.T, b *bubble) {
 				b.calls(before, 200)
 				b.reaches.cut(true)
-				b.after(20 * time.Millisecond) // until it is seen that kept connections have ended
+				b.after(20 * time.Millisecond) // until the end of kept-alive connections is noticed
 				for range 5 {
 					got := b.do(http.MethodGet, "/github/user", "")
 					if got.status != http.StatusBadGateway || !strings.Contains(got.body, "nothing was sent") {
@@ -234,7 +234,7 @@ func TestBatch_WhatWasNotSentGoesBack(t *testing.T) {
 	}
 }
 
-// TestBatch_WhatIsSentTwiceCountsTwice: net/http sends a GET again whose connection broke.
+// TestBatch_WhatIsSentTwiceCountsTwice: net/http repeats a GET whose connection broke.
 func TestBatch_WhatIsSentTwiceCountsTwice(t *testing.T) {
 	url, read := startDying(t)
 	c := startCluster(t, rate("github/core", 100))
@@ -248,11 +248,11 @@ func TestBatch_WhatIsSentTwiceCountsTwice(t *testing.T) {
 	if n := len(read()); n != 3 {
 		t.Fatalf("the provider read %d requests, want 3", n)
 	}
-	// Without a wait for the ends of leases, which those of single takes do not bring about.
+	// Do not wait until no lease is left: leases of single takes outlive the takes.
 	eventually(t, "three are consumed", func() bool { return c.quota("github/core").Consumed == 3 })
 }
 
-// TestBatch_IsSpentWhileTheClusterIsAway, and not a call more; what fail_open lets pass is charged later.
+// TestBatch_IsSpentWhileTheClusterIsAway: and no call beyond it; calls that fail_open lets pass are charged later.
 func TestBatch_IsSpentWhileTheClusterIsAway(t *testing.T) {
 	for name, open := range map[string]*config.FailOpen{"closed": nil, "open": {Count: 3, Per: time.Minute, For: time.Hour}} {
 		t.Run(name, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestBatch_IsSpentWhileTheClusterIsAway(t *testing.T) {
 				conf.Upstreams["github"] = u
 			}
 			quota := quotatest.Rate("github/core", 6_000, 10*time.Minute)
-			quota.SpendBy = durationpb.New(time.Minute) // longer than it takes to learn that the cluster is away
+			quota.SpendBy = durationpb.New(time.Minute) // longer than it takes to notice that the cluster is away
 			inBubble(t, setting{
 				dialects: []string{"github"}, quotas: []*quotav1.Quota{quota}, answer: speak(200, `{}`), change: change,
 			}, func(t *testing.T, b *bubble) {
@@ -296,7 +296,7 @@ func TestBatch_IsSpentWhileTheClusterIsAway(t *testing.T) {
 				if _, status := b.batches("github"); passed != want || !status.Away {
 					t.Errorf("%d calls passed, want %d; away: %v", passed, want, status.Away)
 				}
-				b.calls(1, 200, "X-Quotad-Class", "critical") // of what was consumed before: it says nothing of the cluster
+				b.calls(1, 200, "X-Quotad-Class", "critical") // from units consumed before: it says nothing about the cluster
 				if _, status := b.batches("github"); !status.Away || strings.Contains(b.log.String(), "the cluster is back") {
 					t.Error("the cluster counts as back")
 				}
@@ -313,7 +313,7 @@ func TestBatch_IsSpentWhileTheClusterIsAway(t *testing.T) {
 	}
 }
 
-// TestBatch_OfNothingLeftWaitsAndRefuses, in the provider's form; a client that leaves draws nothing.
+// TestBatch_OfNothingLeftWaitsAndRefuses: in the provider's form; a client that leaves draws nothing.
 func TestBatch_OfNothingLeftWaitsAndRefuses(t *testing.T) {
 	inBatches(t, speak(200, `{}`), func(t *testing.T, b *bubble) {
 		b.cluster.Exhaust("github/core")
@@ -337,7 +337,7 @@ func TestBatch_OfNothingLeftWaitsAndRefuses(t *testing.T) {
 	})
 }
 
-// TestBatch_ALateAnswerEndsTheWait: the cluster is there, so that it is the quota which refuses, and nothing passes for want of a cluster.
+// TestBatch_ALateAnswerEndsTheWait: the cluster is reachable, so the quota refuses, and no call passes for want of a cluster.
 func TestBatch_ALateAnswerEndsTheWait(t *testing.T) {
 	change := func(conf *config.Config) {
 		batched(conf)
@@ -357,11 +357,11 @@ func TestBatch_ALateAnswerEndsTheWait(t *testing.T) {
 		}
 		b.nodes.delay(0)
 		b.after(batchLife)
-		b.consumed("github/core", 1) // what was granted too late is given back
+		b.consumed("github/core", 1) // the late grant is returned
 	})
 }
 
-// TestBatch_IsNotTakenOfWhatCallsHoldOrCorrect: such calls ask for themselves, and explain and the status say why.
+// TestBatch_IsNotTakenOfWhatCallsHoldOrCorrect: such calls ask the cluster, and explain and the status say why.
 func TestBatch_IsNotTakenOfWhatCallsHoldOrCorrect(t *testing.T) {
 	actual, later := quotatest.Rate("github/core", 100, 10*time.Minute), quotatest.Rate("github/core", 100, 10*time.Minute)
 	actual.Settle, later.Charged = quotav1.SettleMode_SETTLE_MODE_ACTUAL, quotav1.Charged_CHARGED_END
@@ -395,7 +395,7 @@ func TestBatch_IsNotTakenOfWhatCallsHoldOrCorrect(t *testing.T) {
 	}
 }
 
-// TestBatch_IsExplained: by the holder of the class, where nothing is in the way.
+// TestBatch_IsExplained: with the class's holder, if nothing prevents a batch.
 func TestBatch_IsExplained(t *testing.T) {
 	inBatches(t, speak(200, `{}`), func(t *testing.T, b *bubble) {
 		for class, want := range map[string]string{"": "standard@node-7", "background": "background@node-7"} {
@@ -416,7 +416,7 @@ func TestBatch_IsExplained(t *testing.T) {
 	})
 }
 
-// TestBatch_OfAPoolSendsTheMembersKey, and the next member's when that one is closed.
+// TestBatch_OfAPoolSendsTheMembersKey: and the next member's once that one is closed.
 func TestBatch_OfAPoolSendsTheMembersKey(t *testing.T) {
 	keys := newAccount()
 	pool := &quotav1.Quota{Name: "github/core", Rule: &quotav1.Quota_Pool{Pool: &quotav1.Pool{Members: []*quotav1.PoolMember{

@@ -31,24 +31,24 @@ func mediaType(header http.Header) string {
 	return strings.ToLower(strings.TrimSpace(kind))
 }
 
-// isJSON reports whether a body is JSON by its type. Tools that say nothing send JSON.
+// isJSON reports whether a body is JSON by its type. Tools that declare no type send JSON.
 func isJSON(header http.Header) bool {
 	kind := mediaType(header)
 	return kind == "" || kind == "application/json" || strings.HasSuffix(kind, "+json")
 }
 
-// isText reports whether a body is text by its type. It may be JSON all the same: curl -d says that it sends a form.
+// isText reports whether a body is text by its type. It may still be JSON: curl -d declares a form.
 func isText(header http.Header) bool {
 	kind := mediaType(header)
 	return strings.HasPrefix(kind, "text/") || kind == "application/x-www-form-urlencoded"
 }
 
-// maxBlank is how many bytes of white space may stand before JSON in a text body. A body with more is taken for JSON, so that white
-// space hides nothing from the scan.
+// maxBlank is how many bytes of white space may precede JSON in a text body. A body with more is treated as JSON, so that white space
+// hides nothing from the scan.
 const maxBlank = 512
 
-// beginsAsJSON reports whether a text body is JSON by its beginning, and returns the whole body to read. It waits for one byte that is no
-// white space.
+// beginsAsJSON reports whether a text body is JSON by its beginning, and returns the whole body to read. It waits for the first byte
+// that is not white space.
 func beginsAsJSON(body io.ReadCloser) (io.ReadCloser, bool) {
 	in := bufio.NewReaderSize(body, maxBlank)
 	whole := splice{in, body}
@@ -68,15 +68,15 @@ func beginsAsJSON(body io.ReadCloser) (io.ReadCloser, bool) {
 	return whole, true
 }
 
-// errBodyTooLarge and errMemory say why a body was not read.
+// errBodyTooLarge and errMemory are reasons for not reading a body.
 var (
 	errBodyTooLarge = errors.New("the body is larger than limits.body")
 	errMemory       = errors.New("all buffered bodies together would be larger than limits.memory")
 )
 
-// readBody reads a JSON body into memory, and each body that decides what the call draws on, whatever type its sender gives it: a
-// provider may read it as JSON all the same. Other bodies are streamed and never sent again; of the forms of models, the beginning is
-// looked at for the model.
+// readBody reads JSON bodies into memory, and all bodies that determine the call's draws, whatever their declared type: a provider may
+// read them as JSON all the same. Other bodies are streamed and never sent again. Of multipart requests to models, it reads the
+// beginning for the model's name.
 func (c *call) readBody(r *http.Request) error {
 	if err := c.takeBody(r); err != nil {
 		return err
@@ -85,7 +85,7 @@ func (c *call) readBody(r *http.Request) error {
 	return c.read()
 }
 
-// drawsByBody reports whether the body decides what the call draws on.
+// drawsByBody reports whether the body determines what the call draws on.
 func (c *call) drawsByBody() bool {
 	return c.op.Generates() || c.upstream.dialect == dialect.GitHub && estimate.CanonicalPath(c.path) == "/graphql"
 }
@@ -100,7 +100,7 @@ func (c *call) takeBody(r *http.Request) error {
 	whole := isJSON(r.Header)
 	switch {
 	case whole && c.apart != nil:
-		whole = false // an upload is content, whatever its type, and may be larger than any call
+		whole = false // an upload is content, whatever its type, and may exceed the bound of calls
 	case whole:
 	case strings.HasPrefix(mediaType(r.Header), "multipart/") && unpack.Encoding(r.Header) == "":
 		if !c.drawsByBody() {
@@ -108,7 +108,7 @@ func (c *call) takeBody(r *http.Request) error {
 		}
 		r.Body, whole = beginsAsJSON(r.Body)
 	case c.drawsByBody():
-		whole = true // what is no JSON counts by its bytes
+		whole = true // a body that is not JSON counts by its bytes
 	case isText(r.Header):
 		r.Body, whole = beginsAsJSON(r.Body)
 	}
@@ -140,13 +140,13 @@ func (c *call) takeBody(r *http.Request) error {
 	return nil
 }
 
-// splice reads from one and closes another.
+// splice reads from one value and closes another.
 type splice struct {
 	io.Reader
 	io.Closer
 }
 
-// accountant counts bytes of a body in what all bodies may take.
+// accountant counts a body's bytes against the memory for all bodies.
 type accountant struct {
 	gateway *Gateway
 	most    int64
@@ -169,7 +169,7 @@ func (a *accountant) release() {
 	a.taken = 0
 }
 
-// bodyRefusal says why a body was not taken.
+// bodyRefusal returns the refusal for a body that was not accepted.
 func bodyRefusal(err error) dialect.Refusal {
 	refusal := dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: could not receive the body: " + err.Error()}
 	switch {

@@ -16,9 +16,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// The tests of this file hold how long something may take, by a virtual clock.
+// The tests of this file bound durations exactly, by a virtual clock.
 
-// TestA13_ClusterAwayForHalfAMinute: each dialect says so in time, nothing is sent meanwhile, and calls pass by themselves soon after.
+// TestA13_ClusterAwayForHalfAMinute: each dialect reports it in time, nothing is sent meanwhile, and calls pass soon afterwards.
 func TestA13_ClusterAwayForHalfAMinute(t *testing.T) {
 	const within, backWithin = 6 * time.Second, 3 * time.Second
 	dialects := make([]string, 0, len(forms))
@@ -64,15 +64,15 @@ func TestA13_ClusterAwayForHalfAMinute(t *testing.T) {
 	})
 }
 
-// TestA22_ClientThatLeavesAStreamEndsIt: of each form of stream the provider sees the end at once, the slot is free, and what is charged
-// is at least what was seen.
+// TestA22_ClientThatLeavesAStreamEndsIt: with each form of stream the provider sees the end at once, the slot is freed, and the charge
+// is at least what the client saw.
 func TestA22_ClientThatLeavesAStreamEndsIt(t *testing.T) {
 	const within = 100 * time.Millisecond
 	text := strings.Repeat("four", 100)
 	for name, c := range map[string]struct {
 		path, body, model string
 		events            []string
-		// charged is what of each part counts in the end.
+		// charged is the final charge of each part.
 		charged map[string]int64
 	}{
 		"anthropic": {
@@ -98,7 +98,7 @@ func TestA22_ClientThatLeavesAStreamEndsIt(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var ended chan time.Time // of the bubble
+			var ended chan time.Time // created in the bubble
 			quotas := []*quotav1.Quota{quotatest.Slots(name+"/"+c.model+"/streams", 2)}
 			for part := range c.charged {
 				quota := quotatest.Rate(name+"/"+c.model+"/"+part, 100_000, time.Minute)
@@ -136,7 +136,7 @@ func TestA22_ClientThatLeavesAStreamEndsIt(t *testing.T) {
 	}
 }
 
-// TestA22_DrainedCallIsLoggedAtItsEnd: its line has what it used, once, and its client counts as one that left.
+// TestA22_DrainedCallIsLoggedAtItsEnd: its one log line has the use, and its client counts as having left.
 func TestA22_DrainedCallIsLoggedAtItsEnd(t *testing.T) {
 	first := frame("contentBlockDelta", `{"contentBlockIndex":0,"delta":{"text":"Hi"}}`)
 	last := frame("metadata", `{"usage":{"inputTokens":12,"outputTokens":7,"totalTokens":19}}`)
@@ -145,7 +145,7 @@ func TestA22_DrainedCallIsLoggedAtItsEnd(t *testing.T) {
 		for _, piece := range []string{first, first, first, first, last} {
 			_, _ = io.WriteString(w, piece)
 			_ = http.NewResponseController(w).Flush()
-			<-time.After(time.Second) // of the bubble's clock
+			<-time.After(time.Second) // by the bubble's clock
 		}
 	}
 	quota := quotatest.Rate("bedrock/m/tokens", 100_000, time.Minute)
@@ -181,7 +181,7 @@ func TestA26_ClientThatLeavesTheQueueDrawsNothing(t *testing.T) {
 		quotatest.Slots("anthropic/m/streams", 1), quotatest.Rate("anthropic/m/requests", 100, time.Minute),
 		quotatest.Rate("anthropic/m/input-tokens", 100_000, time.Minute),
 	}
-	var release chan struct{} // of the bubble
+	var release chan struct{} // created in the bubble
 	answers := func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-release:
@@ -218,7 +218,8 @@ func TestA26_ClientThatLeavesTheQueueDrawsNothing(t *testing.T) {
 	})
 }
 
-// TestA9_GeminiWaitsAsLongAsItsClientStands: 30 s are waited for. What takes 90 s is refused, with the time, before the client gives up.
+// TestA9_GeminiWaitsAsLongAsItsClientStands: a wait of 30 s is waited out. One of 90 s is refused, with the time, before the client
+// leaves.
 func TestA9_GeminiWaitsAsLongAsItsClientStands(t *testing.T) {
 	const stands = 60 * time.Second
 	for _, c := range []struct {
@@ -270,7 +271,7 @@ func TestA10_CopilotWaitsInsteadOfRetryingAtOnce(t *testing.T) {
 	})
 }
 
-// TestA14_FailOpenIsBoundedByRateAndTime: without the cluster no second sees more than two calls, and none passes when the time is over.
+// TestA14_FailOpenIsBoundedByRateAndTime: without the cluster at most two calls pass in any second, and none after the time limit.
 func TestA14_FailOpenIsBoundedByRateAndTime(t *testing.T) {
 	const length = 20 * time.Second
 	var mu sync.Mutex
@@ -317,8 +318,8 @@ func TestA14_FailOpenIsBoundedByRateAndTime(t *testing.T) {
 	})
 }
 
-// TestFailOpen_EndsWithoutACall: what passed is charged when the quotas can be listed again, though nobody calls, and the next outage has
-// its own time.
+// TestFailOpen_EndsWithoutACall: uncounted calls are charged once the quotas can be listed again, even without a new call, and the next
+// outage has its own time limit.
 func TestFailOpen_EndsWithoutACall(t *testing.T) {
 	const length = 40 * time.Second
 	with := setting{
@@ -347,7 +348,7 @@ func TestFailOpen_EndsWithoutACall(t *testing.T) {
 	})
 }
 
-// TestAway_OnlyAnswersOfTheClusterEndIt: a client that leaves, while its call waits for a cluster that does not answer, says nothing of it.
+// TestAway_OnlyAnswersOfTheClusterEndIt: a client that leaves, while its call waits for an unresponsive cluster, proves nothing.
 func TestAway_OnlyAnswersOfTheClusterEndIt(t *testing.T) {
 	with := setting{
 		dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Rate("openai/gpt-5/requests", 1000, time.Hour)},
@@ -385,14 +386,14 @@ func TestA15_QuotaOfAModelIsFoundInTime(t *testing.T) {
 		}
 		b.after(time.Minute)
 		b.cluster.Apply(quotatest.Rate("openai/gpt-6/requests", 10, time.Minute))
-		b.after(10 * time.Second) // in which nobody calls, so that no call has the quotas listed
+		b.after(10 * time.Second) // without a call, so that no call triggers the listing
 		if got := ask(); got.status != 200 {
 			t.Errorf("10 s after the quota was applied: %d %s", got.status, got.body)
 		}
 	})
 }
 
-// TestA27_OldKeyIsNotUsedForLong: the gateway notices by itself that a key was replaced.
+// TestA27_OldKeyIsNotUsedForLong: the gateway notices a replaced key without a restart.
 func TestA27_OldKeyIsNotUsedForLong(t *testing.T) {
 	path := secret(t, "key", "old")
 	with := setting{
@@ -426,7 +427,7 @@ func TestA27_OldKeyIsNotUsedForLong(t *testing.T) {
 	})
 }
 
-// TestA32_SlotIsFreeSoonAfterItsConnection: also where its holder said nothing before it was gone.
+// TestA32_SlotIsFreeSoonAfterItsConnection: even if its holder vanished silently.
 func TestA32_SlotIsFreeSoonAfterItsConnection(t *testing.T) {
 	const within = 2 * time.Second
 	with := setting{dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Slots("t/slots", 1)}, answer: speak(200, `{}`)}
@@ -453,8 +454,8 @@ func TestA32_SlotIsFreeSoonAfterItsConnection(t *testing.T) {
 	})
 }
 
-// TestA11_NineClientsOnOneKeyForFiveMinutes: the provider, which counts each minute that there is, refuses none of their calls and is used.
-// In the second run the cluster is away for 20 s (A12), which costs no more than that time.
+// TestA11_NineClientsOnOneKeyForFiveMinutes: the provider, which checks every interval of a minute, refuses none of their calls and is
+// well used. In the second run the cluster is away for 20 s (A12), which costs no more than that time.
 func TestA11_NineClientsOnOneKeyForFiveMinutes(t *testing.T) {
 	const limit, clients, length, away = 60, 9, 5 * time.Minute, 20 * time.Second
 	for name, outage := range map[string]time.Duration{"in peace": 0, "without the cluster for a while": away} {
@@ -496,7 +497,7 @@ func TestA11_NineClientsOnOneKeyForFiveMinutes(t *testing.T) {
 	}
 }
 
-// slidingMinute is a provider that allows so many calls in any minute.
+// slidingMinute is a provider that admits limit calls in any minute.
 type slidingMinute struct {
 	limit    int
 	mu       sync.Mutex
@@ -517,7 +518,7 @@ func (s *slidingMinute) answer(w http.ResponseWriter, r *http.Request) {
 	speak(200, chatAnswer)(w, r)
 }
 
-// within counts the calls of a time, and all that were refused.
+// within counts the calls admitted in an interval, and all refused ones.
 func (s *slidingMinute) within(began time.Time, length time.Duration) (admitted, refused int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -529,7 +530,7 @@ func (s *slidingMinute) within(began time.Time, length time.Duration) (admitted,
 	return admitted, s.refused
 }
 
-// TestClose_SavesWhatWasLearntBeforeItSettles: a supervisor may end a gateway whose cluster is away while it tries to settle.
+// TestClose_SavesWhatWasLearntBeforeItSettles: a supervisor may kill a gateway that tries to settle while its cluster is away.
 func TestClose_SavesWhatWasLearntBeforeItSettles(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "learnt.json")
 	var nodes *links

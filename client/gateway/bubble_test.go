@@ -22,8 +22,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// bubble is a gateway with its cluster, its provider and its clients in one bubble of testing/synctest. They share a virtual clock and
-// connections in memory, so that how long something takes is exact, on any machine, and half a minute takes a moment.
+// bubble is a gateway with its cluster, provider and clients in one bubble of testing/synctest. They share a virtual clock and
+// in-memory connections, so that durations are exact on any machine, and half a minute takes a moment.
 type bubble struct {
 	t       *testing.T
 	cluster *quotatest.Cluster
@@ -36,18 +36,18 @@ type bubble struct {
 	log      lines
 }
 
-// setting is what a test in a bubble begins with.
+// setting is the initial state of a test in a bubble.
 type setting struct {
-	// dialects are those of the upstreams, and their names.
+	// dialects are the dialects and the names of the upstreams.
 	dialects []string
 	quotas   []*quotav1.Quota
-	// answer is the provider's.
+	// answer is the provider's handler.
 	answer http.HandlerFunc
-	// change changes the configuration; nil: nothing does.
+	// change changes the configuration; nil: no change.
 	change func(*config.Config)
 }
 
-// inBubble runs a test in a bubble. Its channels are made there: time stands still while somebody waits for another one.
+// inBubble runs a test in a bubble. Create the test's channels inside: waiting on a channel from outside stops the bubble's clock.
 func inBubble(t *testing.T, with setting, test func(*testing.T, *bubble)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,7 +100,7 @@ func serve(t *testing.T, on net.Listener, handler http.Handler) {
 	t.Cleanup(func() { _ = server.Close(); _ = on.Close(); <-ended })
 }
 
-// until waits until something holds, and fails if that takes too long.
+// until waits for a condition, and fails if that takes too long.
 func (b *bubble) until(what string, within time.Duration, holds func() bool) {
 	b.t.Helper()
 	began := time.Now()
@@ -112,10 +112,10 @@ func (b *bubble) until(what string, within time.Duration, holds func() bool) {
 	}
 }
 
-// after moves the clock.
+// after advances the clock.
 func (b *bubble) after(d time.Duration) { time.Sleep(d) } //nolint:forbidigo // of the bubble's clock
 
-// do makes a call on a connection of its own, and returns when the whole answer is there.
+// do makes a call on a new connection, and returns the complete answer.
 func (b *bubble) do(method, path, body string, headers ...string) answer {
 	b.t.Helper()
 	connection := b.send(method, path, body, headers...)
@@ -132,7 +132,7 @@ func (b *bubble) do(method, path, body string, headers ...string) answer {
 	return answer{response.StatusCode, response.Header, string(data)}
 }
 
-// send begins a call, which its caller leaves by closing the connection.
+// send starts a call; close the connection to leave it.
 func (b *bubble) send(method, path, body string, headers ...string) net.Conn {
 	b.t.Helper()
 	connection, err := b.clients.dial(context.Background(), "tcp", "gateway")
@@ -148,7 +148,7 @@ func (b *bubble) send(method, path, body string, headers ...string) net.Conn {
 	return connection
 }
 
-// consumed waits until so much of a quota is consumed and nothing of it is held.
+// consumed waits until want units of a quota are consumed and none are held.
 func (b *bubble) consumed(name string, want int64) {
 	b.t.Helper()
 	b.until(fmt.Sprintf("%d of %s consumed", want, name), time.Second, func() bool {
@@ -157,7 +157,7 @@ func (b *bubble) consumed(name string, want int64) {
 	})
 }
 
-// pipes is a listener in memory.
+// pipes is an in-memory listener.
 type pipes struct {
 	incoming chan net.Conn
 	closed   chan struct{}
@@ -197,7 +197,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// pipe is the server's end of a connection, from an address as a caller of this machine has it.
+// pipe is the server's end of a connection, with an address like that of a local caller.
 type pipe struct {
 	net.Conn
 	from net.Addr
@@ -216,14 +216,14 @@ type links struct {
 	late time.Duration
 }
 
-// delay holds back each write for so long.
+// delay delays each write.
 func (l *links) delay(by time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.late = by
 }
 
-// slowed is a connection whose writes may be held back.
+// slowed is a connection whose writes may be delayed.
 type slowed struct {
 	net.Conn
 	links *links
@@ -255,7 +255,7 @@ func (l *links) connect(ctx context.Context, network, address string) (net.Conn,
 	return slowed{made, l}, nil
 }
 
-// cut ends all connections and refuses further ones, until they are allowed again.
+// cut closes all connections and refuses new ones, until it is called with false.
 func (l *links) cut(down bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,15 +26,15 @@ import (
 // draw is one quota that a call draws on.
 type draw struct {
 	quota catalog.Quota
-	// part is what it counts: requests, tokens, or the name of one of GitHub's limits.
+	// part is what the quota counts: requests, tokens, or the name of one of GitHub's limits.
 	part string
-	// amount is what is asked; 0: the quota's default estimate.
+	// amount is the requested amount; 0: the quota's default estimate.
 	amount int64
 	// cut: the estimate was above what can ever be granted.
 	cut bool
 }
 
-// call is one request on its way through the gateway.
+// call is one request in the gateway.
 type call struct {
 	gateway *Gateway
 	state   *state
@@ -45,51 +45,51 @@ type call struct {
 	op     dialect.Operation
 	query  string
 	header http.Header
-	// scheme and clientHost are how the client reaches this gateway.
+	// scheme and clientHost are how the client addresses this gateway.
 	scheme, clientHost string
-	// model is as the caller wrote it, target its quotas.
+	// model is the name that the caller sent, target the model's quotas.
 	model  string
 	target catalog.Target
 	body   *body
 	// streamed is the beginning of a body that is not in memory.
 	streamed []byte
-	// ask is what the call asks of a model, amounts what it will use; nil: it asks nothing of one.
+	// ask describes a call to a model, amounts is its estimated use; nil: it is no call to a model.
 	ask     *estimate.Request
 	amounts estimate.Amounts
-	// prefixOfQuotas is what its quotas' names begin with.
+	// prefixOfQuotas begins its quotas' names.
 	prefixOfQuotas string
-	// insteadOf is the model that the caller asked for, where another one answers; empty: its own does.
+	// insteadOf is the requested model, if another one answers; empty: the requested one does.
 	insteadOf string
-	// keys are those that it may use; none: the caller's own credential passes. key is the one that was chosen before the cluster is asked;
-	// nil: that of the pools' granted member.
+	// keys are the keys that it may use; none: the caller's own credential passes. key is the one chosen before the cluster is asked;
+	// nil: use that of the granted pool member.
 	keys []*keys.Key
 	key  *keys.Key
-	// injected: the gateway asked for usage that the client did not ask for.
+	// injected: the gateway added a request for usage that the client did not make.
 	injected bool
 	draws    []draw
-	// ungoverned says why nothing is asked: path, observe or fail_open; empty: it is governed.
+	// ungoverned is why the cluster is not asked: path, observe or fail_open; empty: the call is governed.
 	ungoverned string
-	// spent is what it draws on where it passes while the cluster is away, in which outage.
+	// spent are the amounts of a call that passes while the cluster is away; outage is the number of that outage.
 	spent  map[spentKey]int64
 	outage int
-	// until is when waiting ends.
+	// until is when to stop waiting.
 	until time.Time
-	// release gives back what the body took of the memory for bodies; nil: nothing.
+	// release releases the body's share of the memory for bodies; nil: it has none.
 	release func()
-	// open is how many of its answers are drained; negative: its handler has returned, and none is.
+	// open counts its drained answers; negative: its handler has returned, and none is left.
 	open atomic.Int32
 
 	mu      sync.Mutex
 	outcome outcome
 }
 
-// outcome is what became of a call, for the log and the metrics.
+// outcome is the result of a call, for the log and the metrics.
 type outcome struct {
 	code   int
 	waited time.Duration
 	first  time.Duration
-	// received is when the request was here, body included. outside is how long the provider had it since then, or a limit of the provider
-	// held it; overhead is the rest of the time until the status line, without the wait. 0: there was no answer.
+	// received is when the whole request had arrived, body included. outside is the time since then in which the provider, or one of
+	// its limits, held the call. overhead is the rest of the time until the status line, without the wait; 0: there was no answer.
 	received time.Time
 	outside  time.Duration
 	overhead time.Duration
@@ -97,11 +97,11 @@ type outcome struct {
 	end      string
 	refusal  string
 	said     usage.Said
-	// key is the name of the key with which it was sent last.
+	// key is the name of the key of the last attempt.
 	key string
-	// cost is what it cost, in micro-dollars.
+	// cost is in micro-dollars.
 	cost int64
-	// batch is the holder of the batch that it came out of; empty: it asked for itself.
+	// batch is the holder of the batch that served it; empty: it asked the cluster itself.
 	batch string
 }
 
@@ -111,7 +111,7 @@ func (c *call) record(change func(*outcome)) {
 	change(&c.outcome)
 }
 
-// waitBound returns how long a call may wait in all: for its class, or as the caller asks, and no longer than its client stands.
+// waitBound returns the longest total wait of a call: its class's, or the requested one, and at most its client's patience.
 func (s *state) waitBound(header http.Header, class config.Class) time.Duration {
 	bound := s.config.Wait[cmp.Or(class, config.Standard)]
 	if text := header.Get(identity.WaitHeader); text != "" {
@@ -125,7 +125,7 @@ func (s *state) waitBound(header http.Header, class config.Class) time.Duration 
 	return min(bound, client.MaxWait)
 }
 
-// parseWait reads 30s, 5m or plain seconds.
+// parseWait parses 30s, 5m or plain seconds.
 func parseWait(text string) (time.Duration, bool) {
 	if seconds, err := strconv.ParseUint(text, 10, 20); err == nil {
 		return time.Duration(seconds) * time.Second, true
@@ -134,7 +134,7 @@ func parseWait(text string) (time.Duration, bool) {
 	return d, err == nil && d >= 0
 }
 
-// prepare finds what a call draws on. The answer is a refusal where it must not be sent.
+// prepare determines what a call draws on. It returns a refusal if the call must not be sent.
 func (c *call) prepare(r *http.Request) (dialect.Refusal, bool) {
 	if refusal, refused := c.findKeys(); refused {
 		return refusal, true
@@ -183,7 +183,7 @@ func (c *call) add(q catalog.Quota, part string, amount int64) {
 	c.draws = append(c.draws, d)
 }
 
-// required adds a draw on a quota that has to exist: where the list has no such quota, the cluster says so.
+// required adds a draw on a quota that has to exist: if the list lacks it, the cluster's refusal reports that.
 func (c *call) required(name, part string, amount int64) {
 	if !c.existing(name, part, amount) {
 		c.draws = append(c.draws, draw{quota: catalog.Quota{Name: name}, part: part, amount: amount})
@@ -215,16 +215,17 @@ func (c *call) ruleDraws(r *http.Request) {
 	}
 }
 
-// maxModel is the longest name of a model, in bytes. It is far above real ones, and bounds the work of finding a name's quotas.
+// maxModel bounds the length of a model's name, in bytes. It is far above real names, and bounds the work of finding the model's
+// quotas.
 const maxModel = 256
 
-// modelDraws adds what a call of a model draws on.
+// modelDraws adds the draws of a call to a model.
 func (c *call) modelDraws(ctx context.Context) (dialect.Refusal, bool) {
 	if !c.op.Generates() {
 		return dialect.Refusal{}, false
 	}
 	if n := len(c.model); n > maxModel {
-		c.model = "" // it is not looked at, nor shown
+		c.model = "" // neither parsed nor shown
 		return dialect.Refusal{
 			Status: http.StatusBadRequest, Final: true,
 			Message: fmt.Sprintf("quotad: the model's name has %d bytes; at most %d are allowed", n, maxModel),
@@ -247,7 +248,7 @@ func (c *call) modelDraws(ctx context.Context) (dialect.Refusal, bool) {
 	return dialect.Refusal{}, false
 }
 
-// addDraws adds what a call draws on whose quotas and amounts are known.
+// addDraws adds the draws of a call whose quotas and amounts are known.
 func (c *call) addDraws() (dialect.Refusal, bool) {
 	conf := c.upstream.config
 	refusal, refused, free := c.unpriced()
@@ -286,7 +287,7 @@ func (c *call) addDraws() (dialect.Refusal, bool) {
 	return dialect.Refusal{}, false
 }
 
-// unknownModel refuses a model without a quota, or lets it pass uncounted where the configuration says so.
+// unknownModel refuses a model without a quota, or lets it pass uncounted if the configuration says so.
 func (c *call) unknownModel() (dialect.Refusal, bool) {
 	conf := c.upstream.config
 	if conf.Unknown == "observe" {
@@ -308,7 +309,7 @@ func (c *call) unknownModel() (dialect.Refusal, bool) {
 	}, true
 }
 
-// items are what a Reserve asks.
+// items returns the items of the Reserve.
 func (c *call) items() []client.Item {
 	out := make([]client.Item, len(c.draws))
 	for i, d := range c.draws {
@@ -317,7 +318,7 @@ func (c *call) items() []client.Item {
 	return out
 }
 
-// drawOf returns the draw on a quota, or on a pool of which it is a member.
+// drawOf returns the draw on a quota, or on a pool with that quota as a member.
 func (c *call) drawOf(quota string) (draw, bool) {
 	for _, d := range c.draws {
 		if d.quota.Name == quota {

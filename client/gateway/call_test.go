@@ -22,7 +22,7 @@ func speak(status int, body string) http.HandlerFunc {
 	}
 }
 
-// openAI starts a gateway before a fake OpenAI, with quotas for gpt-5.
+// openAI starts a gateway for a fake OpenAI, with quotas for gpt-5.
 func openAI(t *testing.T, answer http.HandlerFunc, change func(*config.Config)) *fixture {
 	t.Helper()
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), tokens("openai/gpt-5/tokens", 100_000))

@@ -15,10 +15,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// The tests of this file use the providers' own clients, which "make test-clients" fetches. They run each program twice: against the fake
-// provider itself, and through the gateway. Keys are made up, and nothing leaves the machine.
+// The tests of this file use the providers' own clients, which "make test-clients" downloads. They run each program twice: directly
+// against the fake provider, and through the gateway. Keys are made up, and nothing leaves the machine.
 
-// installed returns the path of something that make test-clients fetched.
+// installed returns the path of a file that make test-clients downloaded.
 func installed(t *testing.T, path string) string {
 	t.Helper()
 	folder := os.Getenv("QUOTAD_CLIENTS")
@@ -32,7 +32,7 @@ func installed(t *testing.T, path string) string {
 	return found
 }
 
-// run runs a program in an environment of its own and returns what it prints.
+// run runs a program in its own environment and returns its output.
 func run(t *testing.T, environment []string, program string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), program, args...)
@@ -46,7 +46,7 @@ func run(t *testing.T, environment []string, program string, args ...string) str
 	return string(out)
 }
 
-// before starts a gateway before a fake provider of one dialect.
+// before starts a gateway for a fake provider of one dialect.
 func before(t *testing.T, name string, answer http.HandlerFunc, quotas ...*quotav1.Quota) *fixture {
 	t.Helper()
 	c := startCluster(t, quotas...)
@@ -56,7 +56,7 @@ func before(t *testing.T, name string, answer http.HandlerFunc, quotas ...*quota
 	return startGateway(t, c, p, conf, gateway.Options{})
 }
 
-// sameAsDirect compares what a program prints before the provider and through the gateway.
+// sameAsDirect compares a program's output against the provider with that through the gateway.
 func sameAsDirect(t *testing.T, direct, through string) {
 	t.Helper()
 	if direct != through || direct == "" {
@@ -64,8 +64,8 @@ func sameAsDirect(t *testing.T, direct, through string) {
 	}
 }
 
-// TestClients_A1_OpenAI: both SDKs print the same, twice a whole answer and once a stream. The last line is the refusal of a model that
-// has no quota, which the one with retries does not repeat.
+// TestClients_A1_OpenAI: both SDKs print the same, twice a whole answer and once a stream. The last line is the refusal of a model
+// without a quota, which the SDK with retries does not repeat.
 func TestClients_A1_OpenAI(t *testing.T) {
 	programs := map[string][]string{"js": {"node", installed(t, "openai.mjs")}, "go": {installed(t, "openai-go")}}
 	for name, program := range programs {
@@ -165,7 +165,7 @@ func TestClients_A3_GenAI(t *testing.T) {
 	}
 }
 
-// pages answers with five pages, each with a link to the next one below a base.
+// pages serves five pages, each with a link to the next one below a base.
 func pages(base func(*http.Request) string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		page := 1
@@ -191,8 +191,8 @@ func TestClients_A4_Octokit(t *testing.T) {
 	f.cluster.consumed("github/core", 5)
 }
 
-// TestClients_A4_GoGitHub: go-github with enterprise URLs adds /api/v3 to the gateway's address. The provider sees the paths without it,
-// page by page, and the token unchanged.
+// TestClients_A4_GoGitHub: go-github with enterprise URLs appends /api/v3 to the gateway's address. The provider receives the paths
+// without it, page by page, and the token unchanged.
 func TestClients_A4_GoGitHub(t *testing.T) {
 	program := installed(t, "github-go")
 	f := before(t, "github", pages(ownOrigin), rate("github/core", 5000))
@@ -253,7 +253,7 @@ func TestClients_A6_Python(t *testing.T) {
 		return run(t, []string{
 			"GITHUB_API_URL=" + github, "ENTERPRISE=" + enterprise, "OPENAI_BASE_URL=" + openai + "/v1", "PYTHONPATH=" + packages,
 			"PYTHONDONTWRITEBYTECODE=1",
-		}, "/usr/bin/python3", script) // Debian's, as the packages are
+		}, "/usr/bin/python3", script) // Debian's, like the packages
 	}
 	sameAsDirect(t, python(p.URL, "", p.URL), python(f.url+"/github", "/api/v3", f.url+"/openai"))
 	c.consumed("github/core", 1)

@@ -37,15 +37,15 @@ type cluster struct {
 	node   *raftnode.Node
 	api    *rpc.Server
 	server *http.Server
-	// closing counts reports of refusals: those that say more than an ordinary answer's counts.
+	// closing counts reports of refusals, as opposed to ordinary counts.
 	closing atomic.Int64
-	// tokens are needed by callers; nil: none is.
+	// tokens are required of callers; nil: none are.
 	tokens *rpc.Tokens
-	// loses says whether the answer of a call gets lost on its way, which is carried out all the same; nil: none does.
+	// loses selects calls whose answers are lost after they were carried out; nil: none.
 	loses atomic.Pointer[func(path, body string) bool]
 }
 
-// observed counts what clients ask of the node, which travels in batches.
+// observed counts clients' commands to the node, which travel in batches.
 func (c *cluster) observed(api http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == quotav1connect.QuotaServiceBatchProcedure && r.Header.Get("Content-Type") == "application/proto" {
@@ -113,7 +113,7 @@ func (c *cluster) start() {
 	eventually(c.tb, "a leader", func() bool { _, _, self := node.Leader(); return self })
 }
 
-// stop ends the node: its API at once, and then the rest.
+// stop stops the node: its API at once, and then the rest.
 func (c *cluster) stop() {
 	if c.node == nil {
 		return
@@ -141,7 +141,7 @@ func (c *cluster) apply(quotas ...*quotav1.Quota) {
 	}
 }
 
-// quota returns a quota as it is now.
+// quota returns a quota's current state.
 func (c *cluster) quota(name string) client.Quota {
 	c.tb.Helper()
 	asks, err := client.New([]string{c.config.APIAddress})
@@ -156,7 +156,7 @@ func (c *cluster) quota(name string) client.Quota {
 	return q
 }
 
-// consumed waits until so much of a quota is consumed and nothing is held.
+// consumed waits until want units of a quota are consumed and none are held.
 func (c *cluster) consumed(name string, want int64) {
 	c.tb.Helper()
 	eventually(c.tb, fmt.Sprintf("%d of %s consumed", want, name), func() bool {
@@ -199,14 +199,14 @@ func eventually(tb testing.TB, what string, holds func() bool) {
 	}
 }
 
-// provider is a fake provider: it records what arrives and answers as the test says.
+// provider is a fake provider: it records requests and answers with the test's handler.
 type provider struct {
 	*httptest.Server
 	mu       sync.Mutex
 	requests []received
 }
 
-// received is a request as the provider saw it.
+// received is a request as the provider received it.
 type received struct {
 	method, uri, host string
 	header            http.Header
@@ -221,7 +221,7 @@ func startProvider(tb testing.TB, answer http.HandlerFunc) *provider {
 	return p
 }
 
-// records notes what arrives before it is answered.
+// records records each request before it is answered.
 func (p *provider) records(answer http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -239,7 +239,7 @@ func (p *provider) seen() []received {
 	return append([]received(nil), p.requests...)
 }
 
-// one returns the only request that the provider saw.
+// one returns the only request that the provider received.
 func (p *provider) one(tb testing.TB) received {
 	tb.Helper()
 	seen := p.seen()
@@ -249,7 +249,7 @@ func (p *provider) one(tb testing.TB) received {
 	return seen[0]
 }
 
-// lines is a log that a test reads.
+// lines is a log for a test to read.
 type lines struct {
 	mu sync.Mutex
 	b  strings.Builder
@@ -278,12 +278,12 @@ type fixture struct {
 	url      string
 }
 
-// upstreamOf is an upstream at a provider.
+// upstreamOf returns an upstream at a provider.
 func upstreamOf(p *provider, dialect string) config.Upstream {
 	return config.Upstream{Dialect: dialect, Base: p.URL, Plain: true}
 }
 
-// configOf is a configuration with upstreams.
+// configOf returns a configuration with upstreams.
 func configOf(c *cluster, upstreams map[string]config.Upstream) config.Config {
 	return config.Config{
 		Machine: "node-7", Cluster: config.Cluster{Nodes: []string{c.config.APIAddress}}, Upstreams: upstreams,
@@ -333,14 +333,14 @@ func (f *fixture) ready() {
 	})
 }
 
-// logs waits until the gateway has logged a text at least so many times. A call's line is written when the call ends, which is after
-// its caller has the whole answer.
+// logs waits until the log contains a text at least so many times. A call's line is written when the call ends, after its caller has
+// the whole answer.
 func (f *fixture) logs(tb testing.TB, text string, times int) {
 	tb.Helper()
 	eventually(tb, fmt.Sprintf("%q is logged %d times", text, times), func() bool { return strings.Count(f.log.String(), text) >= times })
 }
 
-// answer is a whole answer.
+// answer is a complete answer.
 type answer struct {
 	status int
 	header http.Header

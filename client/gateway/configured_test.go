@@ -19,7 +19,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
-// metric waits until the gateway's metrics have a line. A call is counted when it ends, which is after its caller has the whole answer.
+// metric waits until the metrics have a line. A call is counted when it ends, after its caller has the whole answer.
 func (f *fixture) metric(tb testing.TB, line string) {
 	tb.Helper()
 	eventually(tb, line, func() bool { return strings.Contains(f.do(http.MethodGet, "/metrics", "").body, line+"\n") })
@@ -55,7 +55,7 @@ func TestPaths_RefuseTakesGovernedCallsAlone(t *testing.T) {
 	f.metric(t, `quotad_gateway_ungoverned_total{upstream="open",why="path"} 1`)
 }
 
-// TestRules_OfPathsAndMethods: the first rule that fits says what a call draws on.
+// TestRules_OfPathsAndMethods: the first matching rule determines the draws of a call.
 func TestRules_OfPathsAndMethods(t *testing.T) {
 	c := startCluster(t, rate("billing/requests", 100), rate("billing/writes", 100))
 	p := startProvider(t, speak(200, `{}`))
@@ -147,7 +147,7 @@ func TestUnknown_ObservedModelsDrawOnTheQuotaForThem(t *testing.T) {
 	c.consumed("openai/gpt-5/requests", 0)
 }
 
-// TestModels_AreMappedByTheirUpstreamsRules: the first rule that fits a model and its upstream names its quotas.
+// TestModels_AreMappedByTheirUpstreamsRules: the first rule that matches a model and its upstream names its quotas.
 func TestModels_AreMappedByTheirUpstreamsRules(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), rate("openai/o/requests", 100), rate("other/gpt-5/requests", 100))
 	p := startProvider(t, speak(200, chatAnswer))
@@ -179,9 +179,9 @@ func TestModels_AreMappedByTheirUpstreamsRules(t *testing.T) {
 	c.consumed("other/gpt-5/requests", 1)
 }
 
-// TestOverloaded_IsSentAgainAsOftenAsConfigured: what a busy provider answers passes unless the configuration has it sent again.
+// TestOverloaded_IsSentAgainAsOftenAsConfigured: an overload answer passes through unless the configuration allows retries.
 func TestOverloaded_IsSentAgainAsOftenAsConfigured(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	const busy = `{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}`
 	for _, of := range []struct {
 		name            string
@@ -219,7 +219,7 @@ func TestOverloaded_IsSentAgainAsOftenAsConfigured(t *testing.T) {
 	}
 }
 
-// TestRoot_ServesOneUpstreamWithoutItsName: the gateway's own paths and the other upstreams come first.
+// TestRoot_ServesOneUpstreamWithoutItsName: the gateway's own paths and the other upstreams have precedence.
 func TestRoot_ServesOneUpstreamWithoutItsName(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), rate("github/core", 100))
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
@@ -259,7 +259,7 @@ func TestRoot_ServesOneUpstreamWithoutItsName(t *testing.T) {
 	}
 }
 
-// TestSecondary_LimitsOfGitHub: calls draw on the limits beyond the hourly ones where the configuration says so.
+// TestSecondary_LimitsOfGitHub: calls draw on the limits beyond the hourly ones if configured.
 func TestSecondary_LimitsOfGitHub(t *testing.T) {
 	secondary := []string{"points", "graphql-points", "content"}
 	c := startCluster(t, rate("github/core", 100), rate("github/graphql", 100), slots("github/concurrent", 2))
@@ -268,7 +268,7 @@ func TestSecondary_LimitsOfGitHub(t *testing.T) {
 	}
 	release := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(release) })
-	defer letGo() // also where the test fails: its servers wait for their handlers
+	defer letGo() // also if the test fails: the servers wait for their handlers
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
 			<-release
@@ -319,7 +319,7 @@ func TestSecondary_LimitsOfGitHub(t *testing.T) {
 	eventually(t, "both places are free", func() bool { return c.quota("github/concurrent").Available == 2 })
 }
 
-// TestExplain_HeaderIsForCallersThatAsk: only they see the answer changed.
+// TestExplain_HeaderIsForCallersThatAsk: only their answers have it.
 func TestExplain_HeaderIsForCallersThatAsk(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
 	ask := func(headers ...string) answer {
@@ -342,7 +342,7 @@ func TestExplain_HeaderIsForCallersThatAsk(t *testing.T) {
 	}
 }
 
-// TestListen_BeyondLoopbackTakesTokensOverTLS: a client that trusts the certificate and shows a token is served, others are not.
+// TestListen_BeyondLoopbackTakesTokensOverTLS: only clients that trust the certificate and present a token are served.
 func TestListen_BeyondLoopbackTakesTokensOverTLS(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100))
 	p := startProvider(t, speak(200, chatAnswer))

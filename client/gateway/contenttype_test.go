@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// contentTypes are types that a client may give a body of JSON; each value is a header of its own.
+// contentTypes are types that a client may declare for a JSON body; each value is a separate header line.
 var contentTypes = [][]string{
 	nil,
 	{"application/json"},
@@ -26,7 +26,7 @@ var contentTypes = [][]string{
 	{"application/octet-stream", "application/json"},
 }
 
-// TestBody_ItsTypeHidesNothing: a provider may read a body as JSON whatever its type says, so it counts as that on each path of a model.
+// TestBody_ItsTypeHidesNothing: a provider may read a body as JSON whatever its type, so it counts as JSON on each path of a model.
 func TestBody_ItsTypeHidesNothing(t *testing.T) {
 	c := startCluster(t)
 	p := startProvider(t, speak(200, `{}`))
@@ -62,7 +62,7 @@ func TestBody_ItsTypeHidesNothing(t *testing.T) {
 			t.Errorf("%s in two encodings: %+v", name, explained)
 		}
 	}
-	// What is no JSON counts by its bytes.
+	// A body that is not JSON counts by its bytes.
 	binary := strings.Repeat("\x00\x01\x02\x03", 100_000)
 	explained := f.explain(t, forms["azure"].path, binary, http.Header{"Content-Type": {"application/x-protobuf"}})
 	if len(explained.Draws) != 1 || explained.Draws[0].Amount < 100_000 {

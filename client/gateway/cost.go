@@ -15,13 +15,13 @@ import (
 	"github.com/quotad/quotad/client/usage"
 )
 
-// A quota of money counts micro-dollars. What a call asks of it is what its estimate costs; it is settled by what the answer says was
-// used, at the same prices. That brakes; it is no invoice.
+// A quota of money counts micro-dollars. A call requests the price of its estimate, and is settled by the use that the answer states,
+// at the same prices. This limits spending; it is no invoice.
 
 // partCost is the part of a quota that counts money.
 const partCost = "cost"
 
-// Warnings says what about a configuration works but should be looked at: prices that are old.
+// Warnings returns problems of a valid configuration that need attention: old prices.
 func Warnings(conf config.Config) []string {
 	var out []string
 	for _, model := range price.Old(conf.Prices, time.Now()) {
@@ -31,7 +31,7 @@ func Warnings(conf config.Config) []string {
 	return out
 }
 
-// price returns the line of prices of the call's model for so much input; nil: there is none.
+// price returns the price line of the call's model for an input of this size; nil: there is none.
 func (c *call) price(input int64) *price.Line {
 	names := []string{c.model, catalog.Plain(c.model), catalog.Canonical(c.model), c.target.Model}
 	line, _ := price.Find(c.state.config.Prices, func(l price.Line) bool {
@@ -63,8 +63,8 @@ func (c *call) money() bool {
 	return false
 }
 
-// unpriced refuses a call that draws on a quota of money and has no price. Where the configuration has it pass, free is true: it draws
-// on no money.
+// unpriced refuses a call that draws on a quota of money but has no price. If the configuration lets it pass, free is true: it draws on
+// no money.
 func (c *call) unpriced() (refusal dialect.Refusal, refused, free bool) {
 	if !c.money() || c.price(c.amounts.Input) != nil {
 		return dialect.Refusal{}, false, false
@@ -79,7 +79,7 @@ func (c *call) unpriced() (refusal dialect.Refusal, refused, free bool) {
 	}, true, false
 }
 
-// likelyCost returns what the call will cost, in micro-dollars; 0: it has no price.
+// likelyCost returns the call's estimated cost, in micro-dollars; 0: it has no price.
 func (c *call) likelyCost() int64 {
 	line := c.price(c.amounts.Input)
 	if line == nil {
@@ -88,7 +88,7 @@ func (c *call) likelyCost() int64 {
 	return line.Cost(line.Ahead(c.amounts.Input, c.amounts.Likely, c.ask.Cached), c.ask.Tier)
 }
 
-// cost returns what the call cost by what its answer said; ok is false where that is not known, or the call has no price.
+// cost returns the cost of the use that the answer stated; ok is false if that is unknown, or the call has no price.
 func (c *call) cost(said usage.Said) (microDollars int64, ok bool) {
 	if c.op.Operation == estimate.Embed && !said.Output.Known {
 		said.Output.Known = said.Input.Known
@@ -99,7 +99,7 @@ func (c *call) cost(said usage.Said) (microDollars int64, ok bool) {
 	return c.costOf(tokensOf(said), said)
 }
 
-// leastCost returns the least that the call cost which was cut off.
+// leastCost returns the least cost of a call whose answer was truncated.
 func (c *call) leastCost(said usage.Said) (microDollars int64, ok bool) {
 	used := price.Tokens{Input: c.amounts.Input}
 	if said.Input.Known {
@@ -122,7 +122,7 @@ func (c *call) costOf(used price.Tokens, said usage.Said) (microDollars int64, o
 	return line.Cost(used, tier), true
 }
 
-// spentMoney counts what a call with a price cost, whether a quota counts it or not.
+// spentMoney counts the cost of a call with a price, whether or not a quota counts it.
 func (c *call) spentMoney(b *answerBody, said usage.Said, ended string) {
 	n, ok := b.amount(partCost, said, ended)
 	if !ok {
@@ -132,12 +132,12 @@ func (c *call) spentMoney(b *answerBody, said usage.Said, ended string) {
 	c.record(func(o *outcome) { o.cost += n })
 }
 
-// dollars writes micro-dollars as dollars.
+// dollars formats micro-dollars as dollars.
 func dollars(microDollars int64) string {
 	return fmt.Sprintf("%d.%06d", microDollars/1_000_000, microDollars%1_000_000)
 }
 
-// tokensOf takes the kinds of input apart that an answer counted.
+// tokensOf splits the input that an answer stated into its kinds.
 func tokensOf(said usage.Said) price.Tokens {
 	hour := min(said.Written1h.N, said.Written.N)
 	return price.Tokens{

@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// money is a quota of micro-dollars a day.
+// money returns a quota of micro-dollars per day.
 func money(name string, limit int64) *quotav1.Quota {
 	return &quotav1.Quota{
 		Name: name, Rule: &quotav1.Quota_Window{Window: &quotav1.Window{Limit: limit, Every: "day"}},
@@ -32,7 +32,7 @@ func rateOf(t *testing.T, text string) price.Rate {
 	return r
 }
 
-// priced starts a gateway before a fake OpenAI whose gpt-5 has a price and a quota of money.
+// priced starts a gateway for a fake OpenAI whose gpt-5 has a price and a quota of money.
 func priced(t *testing.T, answer http.HandlerFunc, change func(*config.Config), quotas ...*quotav1.Quota) *fixture {
 	t.Helper()
 	c := startCluster(t, append(quotas, rate("openai/gpt-5/requests", 100), money("openai/gpt-5/cost", 100_000_000))...)
@@ -121,7 +121,7 @@ func TestCost_IsAskedAheadByTheEstimate(t *testing.T) {
 	if got := explain(body, "red-1"); got["openai/gpt-5/cost"] != 2125 || got["team/red/cost"] != 2125 {
 		t.Errorf("red-1 draws %v", got)
 	}
-	// A team that has spent its budget is refused as a provider says that there is no money left.
+	// A team that has spent its budget is refused in the provider's form for an exhausted budget.
 	dear := `{"model":"gpt-5","max_output_tokens":900,"input":"x"}`
 	if got := f.do(http.MethodPost, "/openai/v1/chat/completions", dear, "X-Quotad-Holder", "red-1"); got.status != http.StatusOK {
 		t.Fatalf("got %d %s", got.status, got.body)
@@ -135,7 +135,7 @@ func TestCost_IsAskedAheadByTheEstimate(t *testing.T) {
 	}
 }
 
-// TestCost_SpentBudgetIsSaidAsItsProviderDoes: agents stop at a budget, and do not retry for hours.
+// TestCost_SpentBudgetIsSaidAsItsProviderDoes: agents stop at a budget, instead of retrying for hours.
 func TestCost_SpentBudgetIsSaidAsItsProviderDoes(t *testing.T) {
 	c := startCluster(t)
 	p := startProvider(t, speak(200, `{}`))
@@ -219,6 +219,6 @@ func TestCost_OfAnAnswerThatBrokeOffIsAFloor(t *testing.T) {
 			break
 		}
 	}
-	// 25 tokens were said to have gone in, and 400 bytes of text came out.
+	// The answer stated 25 input tokens, and 400 bytes of text passed.
 	c.consumed("anthropic/claude-opus-5/cost", 25*5+100*25)
 }

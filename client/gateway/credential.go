@@ -12,15 +12,15 @@ import (
 	"github.com/quotad/quotad/client/gateway/keys"
 )
 
-// affinity remembers which of several keys a holder used last, and which one an answer came from: caches, and what a later call may
-// continue, live with a key's organisation.
+// affinity records the last key of each holder, and the key of each answer: caches, and answers that later calls continue, belong to a
+// key's organisation.
 type affinity struct {
 	mu sync.Mutex
 	// last are the newest, older those before them.
 	last, older map[string]string
 }
 
-// maxAffinity bounds how many holders and answers are remembered, and as many older ones.
+// maxAffinity bounds the newest records, and the older ones.
 const maxAffinity = 10_000
 
 func (a *affinity) get(of string) string {
@@ -41,10 +41,10 @@ func (a *affinity) set(of, key string) {
 	a.last[of] = key
 }
 
-// answerOf is what affinity remembers an answer by; no holder has such a name.
+// answerOf returns the name that affinity has for an answer; no holder has such a name.
 func answerOf(id string) string { return "\x00" + id }
 
-// findKeys finds the keys that a call may use. The answer is a refusal where none is meant for it.
+// findKeys determines the keys that a call may use. It returns a refusal if there are none.
 func (c *call) findKeys() (dialect.Refusal, bool) {
 	c.prefixOfQuotas = c.upstream.config.Quotas
 	if c.upstream.keys == nil {
@@ -66,9 +66,9 @@ func (c *call) findKeys() (dialect.Refusal, bool) {
 	return dialect.Refusal{}, false
 }
 
-// aim sets below which prefix the call draws, and by which key. Of pools of several keys it is the upstream's prefix, and the cluster
-// chooses: the key is that of the member that is granted, unless the call is bound to one. Otherwise it is the prefix of the one key that
-// the gateway chooses.
+// aim sets the prefix of the call's quotas, and its key. With pools of several keys it is the upstream's prefix, and the cluster
+// chooses: the key is the granted member's, unless the call is bound to one. Otherwise the gateway chooses a key, and uses that key's
+// prefix.
 func (c *call) aim(pooled bool) {
 	c.prefixOfQuotas = c.upstream.config.Quotas
 	switch {
@@ -96,11 +96,11 @@ func (c *call) find(prefix, model string) catalog.Target {
 	return c.gateway.catalog.Find(c.state.config.Models, c.upstream.name, prefix, model)
 }
 
-// encryptedThoughts is in calls that bring what a model thought, encrypted for the organisation of the key that got it.
+// encryptedThoughts occurs in calls with a model's reasoning, encrypted for the organisation of the key that received it.
 var encryptedThoughts = []byte(`"encrypted_content"`)
 
-// bound returns the key that the call must use, since it continues what belongs to that key's organisation: the key of the answer that it
-// names, or else the one that its holder used last. nil: every key can serve it.
+// bound returns the key that the call must use because it continues data of that key's organisation: the key of the answer that it
+// names, or else the holder's last key. nil: any key can serve it.
 func (c *call) bound() *keys.Key {
 	if c.ask == nil || c.ask.Prior == "" && (c.body == nil || !bytes.Contains(c.body.data, encryptedThoughts)) {
 		return nil
@@ -111,14 +111,14 @@ func (c *call) bound() *keys.Key {
 	return keys.Named(c.keys, c.upstream.affinity.get(c.caller.Holder))
 }
 
-// usedKey remembers which of several keys served the holder, or made an answer.
+// usedKey records which of several keys served the holder, or made an answer.
 func (c *call) usedKey(of string, k *keys.Key) {
 	if len(c.keys) > 1 && k != nil {
 		c.upstream.affinity.set(of, k.Name)
 	}
 }
 
-// pick returns the key that the call is bound to, or that the holder used last, if it has room, else the one with the largest free share.
+// pick returns the key that the call is bound to, or the holder's last key if it has room, else the one with the largest free share.
 func (c *call) pick() *keys.Key {
 	if len(c.keys) == 1 {
 		return c.keys[0]
@@ -140,10 +140,10 @@ func (c *call) pick() *keys.Key {
 	return best
 }
 
-// roomShare is the free share from which a key has room.
+// roomShare is the free share above which a key has room.
 const roomShare = 0.02
 
-// freeShare returns the least free share of a model's quotas of a key, from 0 to 1; 1 where none are known.
+// freeShare returns the least free share, from 0 to 1, of a key's quotas for the model; 1 if none are known.
 func (c *call) freeShare(k *keys.Key) float64 {
 	least := 1.0
 	for _, q := range c.find(k.Quotas, c.model).Parts {
@@ -155,13 +155,13 @@ func (c *call) freeShare(k *keys.Key) float64 {
 	return least
 }
 
-// inject sets a key in the header of an attempt, which has no other credential.
+// inject sets a key in the header of an attempt and removes all other credentials.
 func (c *call) inject(header http.Header, key *keys.Key) {
 	identity.StripCredentials(header)
 	value := key.Value()
 	switch c.op.Dialect {
 	case dialect.Anthropic:
-		if !strings.HasPrefix(value, "sk-ant-oat") { // the token of a login is a bearer
+		if !strings.HasPrefix(value, "sk-ant-oat") { // a login token is a bearer token
 			header.Set("X-Api-Key", value)
 			return
 		}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// metadata are addresses at which clouds serve credentials to the machine itself, besides the link-local ones: AWS, Google, Alibaba, Azure
-// and Oracle.
+// metadata are addresses at which clouds serve credentials to the machine, in addition to the link-local ones: AWS, Google, Alibaba,
+// Azure and Oracle.
 var metadata = []netip.Addr{
 	netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("fd20:ce::254"), netip.MustParseAddr("100.100.100.200"),
 	netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("192.0.0.192"),
@@ -23,8 +23,8 @@ func isMetadata(ip netip.Addr) bool {
 	return ip.IsLinkLocalUnicast() || slices.Contains(metadata, ip)
 }
 
-// dialUpstream connects to a provider. A name that leads to an address of metadata is not followed: whoever answers for the name would
-// read the machine's credentials through the gateway. An address that is written out in the configuration is meant.
+// dialUpstream connects to a provider. It refuses a name that resolves to a metadata address: the owner of the name would read the
+// machine's credentials through the gateway. A literal address in the configuration is intended.
 func dialUpstream(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}
 	host, _, err := net.SplitHostPort(address)

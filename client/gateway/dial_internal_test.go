@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// answerNames serves one connection of DNS, on which each name has one address of version 4.
+// answerNames serves one DNS connection on which each name has one IPv4 address.
 func answerNames(server net.Conn, ip [4]byte) {
 	defer func() { _ = server.Close() }()
 	for {
@@ -40,7 +40,7 @@ func answerNames(server net.Conn, ip [4]byte) {
 	}
 }
 
-// TestUpstream_NoNameLeadsToMetadata: an upstream's transport refuses a name that leads there, and follows other ones.
+// TestUpstream_NoNameLeadsToMetadata: an upstream's transport refuses a name that resolves to one, and follows other names.
 func TestUpstream_NoNameLeadsToMetadata(t *testing.T) {
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -84,7 +84,7 @@ func TestIsMetadata(t *testing.T) {
 	}
 }
 
-// TestModelLabels_AreBounded: the first models have their own, all others one.
+// TestModelLabels_AreBounded: the first models have their own labels, all others share one.
 func TestModelLabels_AreBounded(t *testing.T) {
 	var labels modelLabels
 	for range 2 {

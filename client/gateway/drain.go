@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// What is read of answers after their clients have left: for how long, and of how many at once.
+// Bounds of reading answers after their clients have left: for how long, and how many at the same time.
 const (
 	drainFor   = time.Minute
 	mostDrains = 64
@@ -14,7 +14,7 @@ const (
 // drains reports whether the provider bills the whole answer even if nobody reads it.
 func (c *call) drains() bool { return c.upstream.config.OnDisconnect == "drain" }
 
-// drain reads the rest of an answer in the background, so that it says what it used; false: too many are drained already.
+// drain reads the rest of an answer in the background, to learn its use; false: too many are being drained.
 func (b *answerBody) drain() bool {
 	g := b.call.gateway
 	if b.ended.Load() {
@@ -37,7 +37,7 @@ func (b *answerBody) drain() bool {
 	return true
 }
 
-// readerOf is a reader that is a function.
+// readerOf makes a reader of a function.
 type readerOf func([]byte) (int, error)
 
 // Read implements io.Reader.

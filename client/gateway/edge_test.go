@@ -25,7 +25,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// frame is one message of an Amazon event stream.
+// frame returns one message of an Amazon event stream.
 func frame(event, payload string) string {
 	var header bytes.Buffer
 	for _, pair := range [][2]string{{":message-type", "event"}, {":event-type", event}} {
@@ -45,7 +45,7 @@ func frame(event, payload string) string {
 	return out.String()
 }
 
-// TestBody_WhatStandsTwiceIsRefused: another reader might take the other model, and that one is governed by nothing.
+// TestBody_WhatStandsTwiceIsRefused: another reader might use the other model, which nothing governs.
 func TestBody_WhatStandsTwiceIsRefused(t *testing.T) {
 	c := startCluster(t, tokens("openai/small/tokens", 100_000))
 	p := startProvider(t, speak(200, `{}`))
@@ -59,8 +59,8 @@ func TestBody_WhatStandsTwiceIsRefused(t *testing.T) {
 	}
 }
 
-// TestSend_WhatArrivedTooLateIsNotSent: a connection that takes longer than the spend-by is closed unused, and another allowance is asked
-// for.
+// TestSend_WhatArrivedTooLateIsNotSent: a connection that takes longer than the spend-by is closed unused, and the gateway asks for
+// another allowance.
 func TestSend_WhatArrivedTooLateIsNotSent(t *testing.T) {
 	quota := rate("openai/gpt-5/requests", 10)
 	quota.SpendBy, quota.Transit = durationpb.New(2*time.Second), durationpb.New(time.Second)
@@ -171,8 +171,8 @@ func TestMultipart_IsGovernedByItsModelAndStreamed(t *testing.T) {
 	c.consumed("openai/whisper/requests", 1)
 }
 
-// TestBody_TextIsStreamedAndJSONInItIsRead: the provider has the first bytes of a text before the client sends the last. JSON that is
-// labelled as text, as curl -d does, is governed by what it says.
+// TestBody_TextIsStreamedAndJSONInItIsRead: the provider receives the first bytes of a text before the client sends the last. JSON
+// declared as text, as by curl -d, is governed by its content.
 func TestBody_TextIsStreamedAndJSONInItIsRead(t *testing.T) {
 	c := startCluster(t, rate("github/core", 100), rate("openai/gpt-5/requests", 10))
 	const first, last = "first line\n", "last line\n"
@@ -249,7 +249,7 @@ func TestStop_EndsWaitingCallsAndLetsRunningOnesFinish(t *testing.T) {
 	c := startCluster(t, slots("anthropic/m/streams", 1))
 	release := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(release) })
-	defer letGo() // also where the test fails: its servers wait for their handlers
+	defer letGo() // also if the test fails: the servers wait for their handlers
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		<-release
 		speak(200, `{}`)(w, r)
@@ -283,7 +283,7 @@ func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
 	c := startCluster(t, slots("anthropic/m/streams", 1))
 	release := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(release) })
-	defer letGo() // also where the test fails: its servers wait for their handlers
+	defer letGo() // also if the test fails: the servers wait for their handlers
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		<-release
 		speak(200, `{}`)(w, r)
@@ -315,7 +315,7 @@ func TestA31_WaitingCallsShareConnectionsToTheNodes(t *testing.T) {
 	if now := sockets(t, c.config.APIAddress); now > before+4 {
 		t.Errorf("%d connections to the node, %d before", now, before)
 	}
-	// Both ends of the clients' connections are this test's.
+	// Both ends of the clients' connections belong to this test.
 	if now := descriptors(t) - open; now > 2*waiting+100 {
 		t.Errorf("%d descriptors more for %d waiting calls", now, waiting)
 	}
@@ -344,7 +344,7 @@ func sockets(t *testing.T, address string) int {
 	_, port, _ := strings.Cut(address, ":")
 	var number int
 	_, _ = fmt.Sscan(port, &number)
-	remote := fmt.Sprintf("0100007F:%04X 01", number) // connected to it
+	remote := fmt.Sprintf("0100007F:%04X 01", number) // established connections to it
 	return strings.Count(string(table), remote)
 }
 
@@ -387,7 +387,7 @@ func TestA21_LimitWithinAStreamClosesTheQuota(t *testing.T) {
 		t.Fatalf("got %d %q", got.status, got.body)
 	}
 	eventually(t, "the quota is closed", func() bool { return f.cluster.quota("openai/gpt-5/requests").CooldownLeft > 5*time.Second })
-	// What was used is not known: nothing goes back.
+	// The use is unknown, so nothing is returned.
 	eventually(t, "the call is settled", func() bool { return f.cluster.quota("openai/gpt-5/tokens").Leases == 0 })
 	if q := f.cluster.quota("openai/gpt-5/tokens"); q.Consumed < 4_000 {
 		t.Errorf("%d tokens are consumed: some went back", q.Consumed)

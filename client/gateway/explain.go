@@ -8,46 +8,46 @@ import (
 	"github.com/quotad/quotad/client/gateway/dialect"
 )
 
-// Explanation is what a call comes to, without sending it.
+// Explanation describes how a call would be treated, without sending it.
 type Explanation struct {
-	// Upstream and URL are where it goes.
+	// Upstream and URL are its destination.
 	Upstream string `json:"upstream,omitempty"`
 	URL      string `json:"url,omitempty"`
-	// Holder and Class are who asks, Source is what named the holder. An empty class is the holder's own.
+	// Holder and Class are the caller's; Source is what named the holder. An empty class is the holder's own.
 	Holder string `json:"holder,omitempty"`
 	Class  string `json:"class,omitempty"`
 	Source string `json:"source,omitempty"`
-	// Model is the model as the caller wrote it, QuotaModel as quotas name it.
+	// Model is the name that the caller sent, QuotaModel the one in the quotas' names.
 	Model      string `json:"model,omitempty"`
 	QuotaModel string `json:"quotaModel,omitempty"`
-	// Draws are the quotas and what is asked of each.
+	// Draws are the quotas and the amount requested of each.
 	Draws []ExplainedDraw `json:"draws,omitempty"`
-	// Ungoverned says why it draws on nothing: path or observe; empty: it draws on something.
+	// Ungoverned is why it draws on nothing: path or observe; empty: it draws on something.
 	Ungoverned string `json:"ungoverned,omitempty"`
-	// Wait is the longest that it waits.
+	// Wait is its longest wait.
 	Wait Length `json:"wait"`
-	// Key is the name of the key that would be injected; empty, where it draws on pools: that of the granted member.
+	// Key is the name of the key to inject; empty for pools: the key is that of the granted member.
 	Key string `json:"key,omitempty"`
-	// Batch is the holder of the batches that the call is taken out of, Unbatched why it asks for itself although batch: true is set.
+	// Batch is the holder of the batches that serve the call; Unbatched is why it asks the cluster itself although batch: true is set.
 	Batch     string `json:"batch,omitempty"`
 	Unbatched string `json:"unbatched,omitempty"`
-	// Status and Refusal are the answer where it would not be sent at all.
+	// Status and Refusal are the answer if the call would not be sent.
 	Status  int    `json:"status,omitempty"`
 	Refusal string `json:"refusal,omitempty"`
 }
 
-// ExplainedDraw is what a call asks of a quota.
+// ExplainedDraw is a call's draw on a quota.
 type ExplainedDraw struct {
 	Quota  string `json:"quota"`
 	Part   string `json:"part"`
 	Amount int64  `json:"amount"`
 	// Cut: the estimate is above what can ever be granted.
 	Cut bool `json:"cut,omitempty"`
-	// Members are those of a pool: each has the name of the key whose quota it is.
+	// Members are a pool's members: each has the name of the key whose quota it is.
 	Members []MemberStatus `json:"members,omitempty"`
 }
 
-// Explain says what a request would come to. Its URL is the gateway's own path and query. The list of quotas is read first.
+// Explain describes how a request would be treated. Its URL is the gateway's own path and query. It lists the quotas first.
 func (g *Gateway) Explain(ctx context.Context, r *http.Request) (Explanation, error) {
 	if err := g.readCatalog(ctx); err != nil {
 		return Explanation{}, err

@@ -5,7 +5,7 @@ import (
 	"net"
 )
 
-// ReachNodesBy has a gateway reach its nodes by connections of a function.
+// ReachNodesBy sets the function that dials the nodes.
 func (o *Options) ReachNodesBy(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
 	o.dial = dial
 }

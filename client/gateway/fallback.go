@@ -14,12 +14,12 @@ import (
 	"github.com/quotad/quotad/client/internal/unpack"
 )
 
-// insteadOfHeader names the model that a caller asked for, where another one of its provider answers.
+// insteadOfHeader names the requested model, if another model of the provider answers.
 const insteadOfHeader = "X-Quotad-Instead-Of"
 
-// fallbacks returns the models that may answer instead of the call's, in order. There are none where the configuration names none for
-// the caller, where the body cannot be changed, and where the call continues what one model said: its id or its signed thoughts
-// are that model's own.
+// fallbacks returns the models that may answer instead of the call's, in order. There are none if the configuration names none for the
+// caller, or if the body cannot be changed. Nor are there any if the call continues another answer: its id or signed reasoning belongs
+// to one model.
 func (c *call) fallbacks() []string {
 	if c.insteadOf != "" || c.ask == nil || c.ask.Prior != "" || c.body == nil || unpack.Encoding(c.header) != "" {
 		return nil
@@ -39,9 +39,8 @@ func (c *call) fallbacks() []string {
 	return rule.Fallback
 }
 
-// acquireAny asks for what the call draws on. Where the cluster refuses that, or foresees that it will soon be used up, and the
-// configuration names other models, the first of them that is granted at once answers instead. Where none is, the call waits for its
-// own.
+// acquireAny asks for the call's amounts. If the cluster refuses them, or predicts that they will soon be exhausted, the first
+// configured fallback model that is granted at once answers instead. If none is, the call waits for its own model.
 func (c *call) acquireAny(ctx context.Context) (*grant, error) {
 	wait := max(time.Until(c.until), 0)
 	others := c.fallbacks()
@@ -69,7 +68,7 @@ func (c *call) acquireAny(ctx context.Context) (*grant, error) {
 	return c.acquire(ctx, wait)
 }
 
-// fallBack asks for another model, without a wait. nil: it is not granted, and the call is as it was.
+// fallBack asks for another model, without a wait. nil: it is not granted, and the call is unchanged.
 func (c *call) fallBack(ctx context.Context, model string) *grant {
 	path, data, ok := c.renamed(model)
 	if !ok {
@@ -96,7 +95,7 @@ func (c *call) fallBack(ctx context.Context, model string) *grant {
 	return nil
 }
 
-// renamed returns the call's path and body with another model in the place of its own; nothing else of them changes.
+// renamed returns the call's path and body with another model's name; the rest is unchanged.
 func (c *call) renamed(model string) (path string, data []byte, ok bool) {
 	if c.op.Model != "" {
 		path, ok = renamedPath(c.path, model)
@@ -127,7 +126,7 @@ func renamedPath(path, model string) (string, bool) {
 	return "", false
 }
 
-// renamedBody replaces the values of the members model at the top of an object.
+// renamedBody replaces the values of top-level members named model.
 func renamedBody(data []byte, model string) ([]byte, bool) {
 	text, err := json.Marshal(model)
 	if err != nil {

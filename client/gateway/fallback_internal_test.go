@@ -47,7 +47,7 @@ func FuzzRenamedBody(f *testing.F) {
 		}
 		var before, after map[string]any
 		if json.Unmarshal(body, &before) != nil {
-			return // what follows the object is not looked at
+			return // data after the object is not checked
 		}
 		if err := json.Unmarshal(out, &after); err != nil || after["model"] != "mini" {
 			t.Fatalf("%q becomes %q: %v", body, out, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// falling starts a gateway whose background calls of gpt-5 fall back to gpt-5-mini. An hour has one call of gpt-5.
+// falling starts a gateway whose background calls of gpt-5 fall back to gpt-5-mini. An hour allows one call of gpt-5.
 func falling(t *testing.T) *fixture {
 	t.Helper()
 	c := startCluster(t, ratePer("openai/gpt-5/requests", 1, time.Hour), rate("openai/gpt-5-mini/requests", 100))

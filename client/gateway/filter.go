@@ -12,10 +12,10 @@ import (
 	"github.com/quotad/quotad/client/internal/unpack"
 )
 
-// A chat stream of OpenAI says what it used only if stream_options.include_usage is set. Where something is settled by it, the
-// gateway adds that, and withholds exactly the one event that comes of it: clients that did not ask fall over its empty choices.
+// A chat stream of OpenAI states its use only if stream_options.include_usage is set. If a settlement needs the use, the gateway sets
+// that, and withholds exactly the one event that results: clients that did not request it fail on its empty choices.
 
-// asksUsage reports whether the gateway has to ask for usage itself.
+// asksUsage reports whether the gateway has to request usage itself.
 func (c *call) asksUsage() bool {
 	mode := c.upstream.config.StreamUsage
 	if mode == "off" || c.ask == nil || !c.ask.Stream || c.ask.StreamOptions || c.body == nil || unpack.Encoding(c.header) != "" {
@@ -36,7 +36,7 @@ func (c *call) asksUsage() bool {
 	return false
 }
 
-// injectUsage adds the member to the body that is sent.
+// injectUsage adds the member to the body to send.
 func (c *call) injectUsage() {
 	at := bytes.IndexByte(c.body.data, '{')
 	if at < 0 {
@@ -53,26 +53,26 @@ func (c *call) injectUsage() {
 	c.injected = true
 }
 
-// maxEvent is the longest event that is looked at; a longer one passes.
+// maxEvent is the longest event that is parsed, in bytes; a longer one passes.
 const maxEvent = 1 << 20
 
-// usageFilter passes a stream of server-sent events and withholds those that are nothing but usage. An event passes as soon as it
-// is whole, which is also when a client can first make use of it.
+// usageFilter passes a stream of server-sent events and withholds events with usage alone. An event passes once it is complete, which
+// is also when a client can first use it.
 type usageFilter struct {
 	in  []byte
 	out bytes.Buffer
-	// event is what was read of the present event; passing: it is too long to be looked at.
+	// event is the current event so far; passing: it is too long to parse.
 	event   []byte
 	passing bool
-	// line is the length of the present line, without its end; after: the last byte was CR.
+	// line is the length of the current line; after: the last byte was CR.
 	line  int
 	after bool
-	// withheld: the last event did not pass.
+	// withheld: the last event was withheld.
 	withheld bool
 	err      error
 }
 
-// filterFor returns a filter for an answer; nil: it is no stream that can be read.
+// filterFor returns a filter for an answer; nil: it is not a readable stream.
 func filterFor(header http.Header) *usageFilter {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
 	if err != nil || kind != "text/event-stream" || unpack.Encoding(header) != "" {
@@ -91,7 +91,7 @@ func (f *usageFilter) read(p []byte, from func([]byte) (int, error)) (int, error
 		n, err := from(f.in)
 		f.take(f.in[:n])
 		if err != nil {
-			// What is left is no whole event: it passes as it is.
+			// The rest is an incomplete event: it passes unchanged.
 			f.out.Write(f.event)
 			f.event, f.err = nil, err
 		}
@@ -110,7 +110,7 @@ func (f *usageFilter) take(p []byte) {
 		ended := false
 		switch {
 		case b == '\n' && f.after:
-			f.after = false // the second byte of a line's end
+			f.after = false // the second byte of a line ending
 			f.joinEnd()
 			continue
 		case b == '\n' || b == '\r':
@@ -129,7 +129,7 @@ func (f *usageFilter) take(p []byte) {
 	}
 }
 
-// joinEnd passes the LF of a CR LF that ended an event which has passed already.
+// joinEnd passes the LF of a CR LF whose event has already passed.
 func (f *usageFilter) joinEnd() {
 	if !f.passing && len(f.event) == 1 {
 		if !f.withheld {
@@ -139,7 +139,7 @@ func (f *usageFilter) joinEnd() {
 	}
 }
 
-// finish passes or withholds a whole event.
+// finish passes or withholds a complete event.
 func (f *usageFilter) finish() {
 	f.withheld = !f.passing && onlyUsage(f.event)
 	if !f.withheld {
@@ -148,7 +148,7 @@ func (f *usageFilter) finish() {
 	f.event, f.passing = f.event[:0], false
 }
 
-// onlyUsage reports whether an event is usage and nothing else: no choices, and an object as usage.
+// onlyUsage reports whether an event has usage alone: no choices, and an object as usage.
 func onlyUsage(event []byte) bool {
 	if !bytes.Contains(event, []byte(`"usage"`)) {
 		return false

@@ -13,9 +13,9 @@ import (
 	"github.com/quotad/quotad/client/providertest"
 )
 
-// TestA11_FleetIsNeverRefusedByItsProvider: nine clients on one key want more than the provider allows, which counts apart, over
-// any period, and use at least 95 % of what it allows. A period is shorter than in life, and the node restarts in the middle (A12): what
-// is lost then is time alone.
+// TestA11_FleetIsNeverRefusedByItsProvider: nine clients on one key want more than the provider allows. The provider counts
+// independently, over any period; the clients use at least 95 % of what it allows. A period is shorter than in production, and the node
+// restarts midway (A12), which costs only time.
 func TestA11_FleetIsNeverRefusedByItsProvider(t *testing.T) {
 	if testing.Short() {
 		t.Skip("several periods")
@@ -68,7 +68,7 @@ func TestA11_FleetIsNeverRefusedByItsProvider(t *testing.T) {
 			t.Errorf("got %+v; %d calls passed, %d failed", total, passed.Load(), failed.Load())
 		}
 	}
-	// Calls pass in bursts of a period, so that the first one is ahead of the pace, and what passed after it says what it is.
+	// Calls pass in a burst per period, so the first burst is ahead of the pace; only the calls after it show the pace.
 	pace := limit * (time.Unix(0, last.Load()).Sub(began) - away).Seconds() / period.Seconds()
 	n := float64(inTime.Load())
 	t.Logf("%.0f calls passed in time: %.1f %% of what could, at %.1f %% of the pace", n, 100*n/ideal, 100*(n-limit)/pace)

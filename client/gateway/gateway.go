@@ -1,9 +1,9 @@
-// Package gateway governs calls by base URL: a tool that is pointed at it instead of its provider needs to know nothing of quotad.
-// For each call it names the caller, finds the quotas that the call draws on, reserves and consumes them at once, sends the call
-// on unchanged, reports what the provider says of its limits, and settles the call by the usage that the answer names.
+// Package gateway governs calls by base URL: a tool that uses the gateway's URL instead of its provider's needs to know nothing of
+// quotad. For each call it identifies the caller, finds the quotas to draw on, and reserves and consumes them in one step. It forwards
+// the call unchanged, reports the provider's statements about its limits, and settles the call by the usage in the answer.
 //
-// Its rules: ask, then send; what the provider did not say was used is not given back; bytes pass unchanged; waiting happens here;
-// a refusal has the provider's own form; and while the cluster is away nothing is sent, unless the configuration says how much.
+// Its rules: ask, then send; a sent call's amount is returned only if the provider states a lower use; bytes pass unchanged; waiting
+// happens here; a refusal has the provider's own form; while the cluster is away nothing is sent, except as the configuration allows.
 //
 // All methods are safe for concurrent use.
 package gateway
@@ -29,20 +29,20 @@ import (
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
-// Options are what a gateway needs besides its configuration.
+// Options are a gateway's dependencies, in addition to its configuration.
 type Options struct {
-	// Tokens are those that callers must show; nil: names are taken on trust. They go with Config.Tokens.
+	// Tokens are the tokens that callers must present; nil: names are trusted. They go with Config.Tokens.
 	Tokens identity.Tokens
-	// Logger takes one line for each call; nil: nobody.
+	// Logger receives one line for each call; nil: no log.
 	Logger *slog.Logger
-	// Registerer takes the metrics; nil: a registry of its own, which /metrics serves.
+	// Registerer receives the metrics; nil: a new registry, which /metrics serves.
 	Registerer *prometheus.Registry
-	// Transport reaches the providers; nil: one that obeys HTTPS_PROXY and follows no redirect.
+	// Transport sends to the providers; nil: one that obeys HTTPS_PROXY and follows no redirect.
 	Transport http.RoundTripper
 	// Version is shown on the status page.
 	Version string
 
-	// dial reaches the nodes; nil: by the network.
+	// dial connects to the nodes; nil: by the network.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -56,7 +56,7 @@ type Gateway struct {
 	seats   *identity.Seats
 	secret  identity.Secret
 	metrics *metrics
-	// state is what the configuration comes to; calls under way keep theirs over a reload.
+	// state is built from the configuration; calls in flight keep theirs over a reload.
 	state atomic.Pointer[state]
 	// buffered is the bytes of bodies in memory.
 	buffered atomic.Int64
@@ -66,11 +66,11 @@ type Gateway struct {
 	refusals refusals
 	reports  reportClock
 	learner  *estimate.Learner
-	// learnt: something was learnt since the file of state was written.
+	// learnt: something was learnt since the state file was written.
 	learnt  atomic.Bool
 	wrong   wrongTokens
 	batches batches
-	// unbatched are the upstreams and reasons of which it was said that calls are not taken out of batches.
+	// unbatched are the upstreams and reasons that were logged for calls without batches.
 	unbatched sync.Map
 	takes     takes
 	api       apiSessions
@@ -82,10 +82,10 @@ type Gateway struct {
 	away atomic.Bool
 	// awayAt is when a call last found the cluster away, in nanoseconds of Unix time.
 	awayAt atomic.Int64
-	// drains is how many answers are read after their clients have left.
+	// drains counts the answers read after their clients have left.
 	drains atomic.Int64
 
-	// stopping is set when no further calls are taken; ctx ends when waiting calls are to give up.
+	// stopping is set once no further calls are admitted; ctx ends when waiting calls have to stop.
 	stopping atomic.Bool
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -94,7 +94,7 @@ type Gateway struct {
 	refresh chan struct{}
 }
 
-// New returns a gateway of a configuration. It reads keys and certificates, but does not touch the network. The error of a wrong
+// New returns a gateway with a configuration. It reads keys and certificates, but makes no connection. The error of an invalid
 // configuration names every problem.
 func New(conf config.Config, options Options) (*Gateway, error) {
 	g := &Gateway{
@@ -114,7 +114,7 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Its own name is one that a token for the holders of this machine covers.
+	// A token for the holders of this machine covers this name.
 	g.client, err = g.cluster.client("gateway@"+built.machine, g.logger, g.batches.hooks())
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	for _, warning := range Warnings(conf) {
 		g.logger.Warn(warning)
 	}
-	g.state.Store(built) // of which metrics tell
+	g.state.Store(built) // the metrics read it
 	g.metrics = newMetrics(g)
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.tasks.Go(g.keepCatalog)
@@ -132,7 +132,7 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	return g, nil
 }
 
-// Check returns what is wrong with a configuration, with the keys, certificates and the token that it names. It starts nothing.
+// Check returns the problems of a configuration, including the keys, certificates and token that it names. It starts nothing.
 func Check(conf config.Config, options Options) error {
 	conf = conf.Complete()
 	g := &Gateway{options: options, logger: slog.New(slog.DiscardHandler), seats: identity.NewSeats(1), secret: identity.NewSecret()}
@@ -145,8 +145,8 @@ func Check(conf config.Config, options Options) error {
 	return errors.Join(nodes, (&Server{}).loadCertificate(conf.Listen))
 }
 
-// Reload takes a new configuration, whole or not at all. Listeners, the cluster, its token and the machine's name stay as they are until a
-// restart. So the configuration has to be right as it is, for then, and with the listeners that are open.
+// Reload adopts a new configuration, entirely or not at all. Listeners, the cluster, its token and the machine's name stay unchanged
+// until a restart. So the configuration has to be valid both as it is, for the restart, and with the open listeners.
 func (g *Gateway) Reload(conf config.Config) error {
 	conf = conf.Complete()
 	if err := checked(conf); err != nil {
@@ -160,7 +160,7 @@ func (g *Gateway) Reload(conf config.Config) error {
 		return errors.New("tokens: adding or removing the file takes a restart of the gateway")
 	}
 	old := g.state.Load()
-	conf.Machine = old.machine // the cluster's token and the batches that are at hand are for its holders
+	conf.Machine = old.machine // the cluster's token and the current batches belong to its holders
 	built, err := g.build(conf)
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (g *Gateway) Reload(conf config.Config) error {
 	return nil
 }
 
-// state is what a configuration comes to.
+// state is the form of a configuration that calls use.
 type state struct {
 	config    config.Config
 	machine   string
@@ -195,7 +195,7 @@ type state struct {
 	root      *upstream
 }
 
-// checked returns all that is wrong with a completed configuration.
+// checked returns all problems of a completed configuration.
 func checked(conf config.Config) error {
 	problems := conf.Check()
 	all := make([]error, len(problems))
@@ -236,8 +236,8 @@ func (g *Gateway) build(conf config.Config) (*state, error) {
 	return s, nil
 }
 
-// choosesKeys reports whether the gateway chooses a key by what is left of its quotas: an upstream has several, and the cluster no pools
-// of them.
+// choosesKeys reports whether the gateway chooses keys by the remaining amounts of their quotas: an upstream has several keys, and the
+// cluster has no pools for them.
 func (g *Gateway) choosesKeys() bool {
 	for _, u := range g.state.Load().upstreams {
 		if len(u.config.Pool) > 1 && len(g.catalog.Pools(u.config.Quotas)) == 0 {
@@ -247,10 +247,10 @@ func (g *Gateway) choosesKeys() bool {
 	return false
 }
 
-// keysEvery is how often the files of keys are looked at.
+// keysEvery is how often the key files are checked.
 const keysEvery = 5 * time.Second
 
-// keepKeys reads keys again whose files have changed.
+// keepKeys rereads keys whose files have changed.
 func (g *Gateway) keepKeys() {
 	look := time.NewTicker(keysEvery)
 	defer look.Stop()
@@ -264,7 +264,7 @@ func (g *Gateway) keepKeys() {
 	}
 }
 
-// RefreshKeys reads the keys whose files have changed. Calls under way keep theirs.
+// RefreshKeys rereads keys whose files have changed. Calls in flight keep theirs.
 func (g *Gateway) RefreshKeys() {
 	for _, u := range g.state.Load().upstreams {
 		if u.keys != nil {
@@ -279,16 +279,16 @@ func (s *state) retire() {
 	}
 }
 
-// catalogEvery is how often the list of quotas is read.
+// catalogEvery is how often the quotas are listed.
 const catalogEvery = 10 * time.Second
 
-// choiceEvery is how often it is read where keys are chosen by it.
+// choiceEvery is how often they are listed if keys are chosen by the list.
 const choiceEvery = time.Second
 
-// catalogSoon is how long after a call met an unknown quota the list is read.
+// catalogSoon is how soon after a call with an unknown quota the quotas are listed.
 const catalogSoon = 500 * time.Millisecond
 
-// keepCatalog reads the list of quotas again and again.
+// keepCatalog lists the quotas periodically.
 func (g *Gateway) keepCatalog() {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -298,7 +298,7 @@ func (g *Gateway) keepCatalog() {
 			return
 		case <-pause.C:
 		case <-g.refresh:
-			// Callers that ask for unknown models must not make the nodes list their quotas all the time.
+			// Calls with unknown models must not make the nodes list their quotas all the time.
 			if err := sleep(g.ctx, catalogSoon); err != nil {
 				return
 			}
@@ -329,7 +329,7 @@ func (g *Gateway) readCatalog(ctx context.Context) error {
 	return nil
 }
 
-// refreshCatalog asks for the list of quotas soon: a quota is not known any more.
+// refreshCatalog requests a listing soon: a quota is unknown.
 func (g *Gateway) refreshCatalog() {
 	select {
 	case g.refresh <- struct{}{}:
@@ -337,13 +337,13 @@ func (g *Gateway) refreshCatalog() {
 	}
 }
 
-// Stop lets no further call in and ends those that wait. Calls that are under way go on; Drained tells when they are over.
+// Stop admits no further call and ends waiting ones. Calls in flight continue; Drained waits for them.
 func (g *Gateway) Stop() {
 	g.stopping.Store(true)
 	g.cancel()
 }
 
-// Drained waits until no call is under way, or ctx ends.
+// Drained waits until no call is in flight, or ctx ends.
 func (g *Gateway) Drained(ctx context.Context) error {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
@@ -357,11 +357,11 @@ func (g *Gateway) Drained(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the gateway: what calls still hold is settled, and the client of the cluster is closed.
+// Close ends the gateway: it settles what calls still hold, and closes the client of the cluster.
 func (g *Gateway) Close() error {
 	g.Stop()
 	g.takes.close()
-	g.saveLearnt() // before settlements, which a cluster that is away holds up for longer than a supervisor may wait
+	g.saveLearnt() // before settlements, for which an absent cluster may take longer than a supervisor waits
 	g.tasks.Wait()
 	g.saveLearnt()
 	err := errors.Join(g.batches.close(), g.client.Close())

@@ -16,15 +16,15 @@ import (
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
-// connection is what is known of the connection that a request came on.
+// connection describes the connection of a request.
 type connection struct {
-	// unix: it came over the unix socket, whose mode is the proof of who may use it.
+	// unix: it came over the unix socket, whose file mode controls who may use it.
 	unix bool
-	// secure: it is one of TLS.
+	// secure: it uses TLS.
 	secure bool
 	// peer names the process at its other end.
 	peer string
-	// head keeps the head of the present request as it came; nil: it is not kept.
+	// head records the raw head of the current request; nil: it is not recorded.
 	head *headConn
 }
 
@@ -35,8 +35,8 @@ func connectionOf(ctx context.Context) connection {
 	return c
 }
 
-// guard refuses what no proper client sends: requests from web pages, to other hosts, or in forms that proxies disagree about.
-// Nothing was sent anywhere then.
+// guard refuses requests that no proper client sends: from web pages, to other hosts, or in forms that proxies interpret differently.
+// Nothing has been sent anywhere at that point.
 func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, bad bool) {
 	no := func(status int, format string, values ...any) (dialect.Refusal, bool) {
 		return dialect.Refusal{Status: status, Message: "quotad: " + fmt.Sprintf(format, values...)}, true
@@ -68,8 +68,8 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 	host := hostOf(r.Host)
 	known := config.IsLoopback(host) || slices.Contains(s.config.Hosts, host) || s.hosts[host] != nil || path == "/livez" || path == "/readyz"
 	if connectionOf(r.Context()).unix {
-		// What clients call the socket is theirs to choose. But a client that sends everything to it, as gh does, means the host that it
-		// names: the path /openai/codex of github.com is not the upstream openai, which must not see GitHub's token.
+		// Clients may use any host name for the socket. But a client that sends everything to it, such as gh, means the host that it
+		// names: the path /openai/codex of github.com is not the upstream openai, which must not receive GitHub's token.
 		if !known && strings.Contains(host, ".") {
 			return no(http.StatusForbidden, "the host %s is not served here; served: %s. Send calls of other hosts without this socket "+
 				"(gh: gh config set http_unix_socket \"\")", identity.Quote(host), cmp.Or(s.served(), "none"))
@@ -89,7 +89,7 @@ func (s *state) guard(r *http.Request, path string) (refusal dialect.Refusal, ba
 	return refusal, false
 }
 
-// isLocalEnd reports whether a host is the address at which the request's connection arrived, written out: no name of a web page can stand
+// isLocalEnd reports whether a host is the literal address at which the request's connection arrived: no name of a web page can stand
 // for it.
 func isLocalEnd(ctx context.Context, host string) bool {
 	local, ok := ctx.Value(http.LocalAddrContextKey).(*net.TCPAddr)
@@ -100,15 +100,14 @@ func isLocalEnd(ctx context.Context, host string) bool {
 	return err == nil && ip.Unmap() == local.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// methodHeaders and methodParameters are where some servers look for another method than that of the request's line. The parameters are
-// those of Google's APIs, which also take headers in the query.
+// methodHeaders and methodParameters are where some servers look for another method than that of the request line. The parameters are
+// those of Google's APIs, which also accept headers in the query.
 var (
 	methodHeaders    = []string{"X-Http-Method-Override", "X-Http-Method", "X-Method-Override"}
 	methodParameters = []string{"$httpMethod", "$httpHeaders"}
 )
 
-// otherMethod returns where a request asks its provider to take it for one of another method; empty: nowhere. What a call draws on goes by
-// its method.
+// otherMethod returns where a request tells its provider to use another method; empty: nowhere. A call's draws depend on its method.
 func otherMethod(r *http.Request) string {
 	for _, name := range methodHeaders {
 		for _, method := range r.Header[name] {
@@ -127,9 +126,9 @@ func otherMethod(r *http.Request) string {
 	return ""
 }
 
-// upgrade reports whether a request asks for a protocol that is not HTTP, such as a WebSocket. It is refused with 426: of all answers
-// only that makes agents fall back to HTTP at once. An offer of HTTP/2 (h2c), which curl --http2 and Java's client make with every
-// request, is removed and the request answered as it came: a server may ignore it, and a provider must not see it.
+// upgrade reports whether a request asks for a protocol other than HTTP, such as a WebSocket. It is refused with 426: only that answer
+// makes agents fall back to HTTP at once. An offer of HTTP/2 (h2c), which curl --http2 and Java's client send with every request, is
+// removed, and the request is served: a server may ignore the offer, and a provider must not see it.
 func upgrade(r *http.Request) bool {
 	for protocol := range strings.SplitSeq(strings.Join(r.Header.Values("Upgrade"), ","), ",") {
 		if protocol = strings.TrimSpace(protocol); protocol != "" && !strings.EqualFold(protocol, "h2c") {

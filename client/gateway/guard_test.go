@@ -16,10 +16,10 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// listen serves the fixture's gateway with its own listeners and returns the first address.
+// listen serves the fixture's gateway on its own listeners and returns the first address.
 func (f *fixture) listen() string { return f.serve().Addresses()[0] }
 
-// serve serves the fixture's gateway with its own listeners.
+// serve serves the fixture's gateway on its own listeners.
 func (f *fixture) serve() *gateway.Server {
 	f.tb.Helper()
 	server, err := f.gateway.Listen(context.Background())
@@ -38,7 +38,7 @@ func (f *fixture) serve() *gateway.Server {
 	return server
 }
 
-// raw sends bytes over a connection of its own and returns the statuses of the answers to n requests.
+// raw sends bytes over a new connection and returns the statuses of the answers to n requests.
 func raw(tb testing.TB, network, address, request string, n int) []string {
 	tb.Helper()
 	connection, err := net.Dial(network, address)
@@ -101,7 +101,8 @@ func TestA29_HostileRequestsAreRefusedAndNothingIsSent(t *testing.T) {
 	}
 }
 
-// TestMethod_WhatShowsKeysOrHidesAnotherMethodIsRefused: a call is governed by its method, so nothing may tell the provider another one.
+// TestMethod_WhatShowsKeysOrHidesAnotherMethodIsRefused: a call is governed by its method, so nothing may tell the provider a different
+// one.
 func TestMethod_WhatShowsKeysOrHidesAnotherMethodIsRefused(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100))
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
@@ -190,7 +191,7 @@ func TestA7_WebSocketsAreRefusedWith426(t *testing.T) {
 	f.cluster.consumed("openai/gpt-5/requests", 0)
 }
 
-// TestUpgrade_OfferOfHTTP2IsIgnored: curl --http2 and Java's client offer h2c with every request in the clear. It is answered over
+// TestUpgrade_OfferOfHTTP2IsIgnored: curl --http2 and Java's client offer h2c with every plaintext request. The gateway answers over
 // HTTP/1.1, and the provider does not see the offer.
 func TestUpgrade_OfferOfHTTP2IsIgnored(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
@@ -247,7 +248,7 @@ func TestA5_SocketRoutesByHostAndNamesThePeer(t *testing.T) {
 	c.consumed("github/core", 1)
 }
 
-// captured is a transport that records where requests go.
+// captured is a transport that records the URLs of requests.
 type captured struct{ urls chan string }
 
 func (c captured) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -258,7 +259,7 @@ func (c captured) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// TestHost_OfGitHub: uploads have an address of their own, and draw on the limits of the API.
+// TestHost_OfGitHub: uploads have a separate host, and draw on the limits of the API.
 func TestHost_OfGitHub(t *testing.T) {
 	c := startCluster(t, rate("github/core", 100))
 	sent := captured{make(chan string, 10)}
@@ -295,8 +296,8 @@ func TestHost_OfGitHub(t *testing.T) {
 	}
 }
 
-// TestSocket_RefusesHostsThatAreNotServed: gh sends calls of all hosts to its socket. A path of one of them that begins as an upstream is
-// not that upstream's, whose provider must not see the token.
+// TestSocket_RefusesHostsThatAreNotServed: gh sends calls of all hosts to its socket. A path of such a host that begins like an
+// upstream does not belong to that upstream, whose provider must not receive the token.
 func TestSocket_RefusesHostsThatAreNotServed(t *testing.T) {
 	c := startCluster(t, rate("github/core", 100))
 	p := startProvider(t, speak(200, `{}`))
@@ -371,8 +372,8 @@ func TestA4_PagesStayOnTheGateway(t *testing.T) {
 	f.logs(t, "class=background", 5)
 }
 
-// TestSend_ProviderThatSwitchesProtocolsIsRefused: such an answer has no body that ends, so it must hold neither slot nor lease, and
-// the client must not read that nothing was sent.
+// TestSend_ProviderThatSwitchesProtocolsIsRefused: the body of such an answer never ends, so it must hold neither slot nor lease. The
+// error must not claim that nothing was sent.
 func TestSend_ProviderThatSwitchesProtocolsIsRefused(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -406,8 +407,8 @@ func TestSend_ProviderThatSwitchesProtocolsIsRefused(t *testing.T) {
 	c.consumed("anthropic/m/requests", 2)
 }
 
-// TestGuard_TakesTheConnectionsOwnAddressAsHost: pods reach the gateway of their node by its address. No name can lead there, so a web page
-// of another site cannot either.
+// TestGuard_TakesTheConnectionsOwnAddressAsHost: pods reach the gateway of their node by its address. No name can match it, so a web
+// page of another site cannot either.
 func TestGuard_TakesTheConnectionsOwnAddressAsHost(t *testing.T) {
 	c := startCluster(t)
 	p := startProvider(t, speak(200, chatAnswer))

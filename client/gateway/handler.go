@@ -13,10 +13,10 @@ import (
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
-// Handler returns what a server serves. Requests count as having come over TCP, unless Serve's own listeners say otherwise.
+// Handler returns the HTTP handler. Requests count as TCP requests, except those of Serve's own listeners.
 func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 
-// newID returns an id of a request.
+// newID returns the id of a request.
 func newID() string { return "qgw_" + rand.Text() }
 
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
@@ -24,7 +24,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	defer patient.begin()
 	w = patient
 	if r.Body != nil && r.Body != http.NoBody {
-		// Of a copy: the server looks at its own request's body for whether the client still waits to be told to go on with it.
+		// Use a copy: the server checks its own request's body for whether the client still waits for 100 Continue.
 		r = r.WithContext(r.Context())
 		r.Body = patientBody{r.Body, patient.control, slowBody}
 	}
@@ -76,20 +76,20 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	g.serveCall(w, r, c)
 }
 
-// tooManyWrong is for a peer that has shown too many wrong tokens.
+// tooManyWrong is for a peer that has presented too many wrong tokens.
 var tooManyWrong = dialect.Refusal{
 	Status: http.StatusTooManyRequests, Message: "quotad: too many wrong tokens; retry later",
 	RetryAfter: time.Second,
 }
 
-// identify names the caller of a request with a header. The answer is a refusal where it may not have the name that it claims.
+// identify determines the caller of a request from a header. It returns a refusal if the caller may not use the name that it claims.
 func (c *call) identify(r *http.Request, header http.Header) (dialect.Refusal, bool) {
 	caller, err := c.state.resolver.Resolve(c.asked(r, header))
 	c.caller = caller
 	return c.deniedBy(r, err)
 }
 
-// admit checks the token of a request before more of it than its head is read.
+// admit checks the token of a request before reading more than its head.
 func (c *call) admit(r *http.Request) (dialect.Refusal, bool) {
 	return c.deniedBy(r, c.state.resolver.Admit(c.asked(r, r.Header)))
 }
@@ -109,14 +109,14 @@ func (c *call) deniedBy(r *http.Request, err error) (dialect.Refusal, bool) {
 	if !errors.As(err, &denied) {
 		return dialect.Refusal{}, false
 	}
-	// Who has a right token is never kept out by others' wrong ones: callers behind one address share it.
+	// Wrong tokens of other callers never lock out a caller with a valid one: callers behind one address share it.
 	if denied.Status == http.StatusUnauthorized && c.gateway.wrong.tooMany(hostOf(r.RemoteAddr)) {
 		return tooManyWrong, true
 	}
 	return dialect.Refusal{Status: denied.Status, Message: denied.Message, Final: true}, true
 }
 
-// enter counts a call as under way until leave; false: it was refused, since too many are, or the gateway is stopping.
+// enter counts a call as in flight until leave; false: it was refused, since there are too many calls, or the gateway is stopping.
 func (g *Gateway) enter(w http.ResponseWriter, c *call) bool {
 	if n := g.calls.Add(1); !g.stopping.Load() && n <= int64(c.state.config.Limits.Calls) {
 		return true
@@ -132,7 +132,7 @@ func (g *Gateway) enter(w http.ResponseWriter, c *call) bool {
 
 func (g *Gateway) leave() { g.calls.Add(-1) }
 
-// serveCall takes a call to a provider.
+// serveCall serves a call to a provider.
 func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 	if !g.enter(w, c) {
 		g.finished(c)
@@ -168,15 +168,15 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 	proxy.ServeHTTP(newFinalWriter(w, r), r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 }
 
-// provenCaller reports whether a caller may use keys that are injected: it has shown a token, it reached the unix socket, whose mode says
-// who may, or everyone is trusted. A configuration that would inject keys for others is not taken; a program that serves Handler at an
-// address which is not configured comes to this check alone.
+// provenCaller reports whether a caller may use injected keys: it presented a token, it used the unix socket, whose file mode controls
+// access, or everyone is trusted. A configuration that would inject keys for other callers is rejected; for a program that serves
+// Handler at an address outside the configuration, this check is the only one.
 func (g *Gateway) provenCaller(r *http.Request, c *call) bool {
 	return g.options.Tokens != nil || c.state.config.Trust || connectionOf(r.Context()).unix
 }
 
-// proxy carries calls. It removes hop-by-hop headers, flushes every write, passes trailers and 1xx answers, and breaks the
-// client's connection off where the provider's broke off.
+// proxy forwards calls. It removes hop-by-hop headers, flushes every write, passes trailers and 1xx answers, and breaks the client's
+// connection when the provider's breaks.
 var proxy = &httputil.ReverseProxy{
 	Rewrite:        rewrite,
 	Transport:      sender{},
@@ -186,7 +186,7 @@ var proxy = &httputil.ReverseProxy{
 	ErrorLog:       discardLog,
 }
 
-// rewrite addresses a request to its upstream. What is added or removed is a closed list.
+// rewrite addresses a request to its upstream. It adds and removes a fixed list of fields.
 func rewrite(p *httputil.ProxyRequest) {
 	c := callOf(p.In.Context())
 	out := p.Out
@@ -205,7 +205,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// reduceEncodings leaves gzip alone of what the client accepts: a copy of the answer has to be read.
+// reduceEncodings leaves only gzip of the encodings that the client accepts: the gateway has to read a copy of the answer.
 func reduceEncodings(header http.Header) {
 	accepted := strings.ToLower(strings.Join(header.Values("Accept-Encoding"), ","))
 	for part := range strings.SplitSeq(accepted, ",") {
@@ -218,7 +218,7 @@ func reduceEncodings(header http.Header) {
 	header.Set("Accept-Encoding", "identity")
 }
 
-// modifyAnswer changes what has to change in an answer's headers.
+// modifyAnswer makes the necessary changes to an answer's headers.
 func modifyAnswer(response *http.Response) error {
 	c := callOf(response.Request.Context())
 	c.record(func(o *outcome) {

@@ -8,11 +8,11 @@ import (
 	"sync"
 )
 
-// net/http reads a request with both a Content-Length and a Transfer-Encoding, or with equal lengths twice, in the one safe way, and
-// hides that it was ambiguous. A proxy refuses such requests: what stands before it may have read them otherwise. So the head of each
-// request of HTTP/1 is kept as it came until its handler has looked at it.
+// net/http accepts a request with both a Content-Length and a Transfer-Encoding, or with equal lengths twice, reads it in the one safe
+// way, and hides the ambiguity. A proxy must refuse such requests: another proxy in front of it may have read them differently. So the
+// raw head of each HTTP/1 request is recorded until its handler has checked it.
 
-// headListener keeps the heads of its connections' requests.
+// headListener records the heads of its connections' requests.
 type headListener struct{ net.Listener }
 
 // Accept implements net.Listener.
@@ -24,13 +24,13 @@ func (l headListener) Accept() (net.Conn, error) {
 	return &headConn{Conn: c}, nil
 }
 
-// headConn is a connection that keeps the head of its present request.
+// headConn is a connection that records the head of its current request.
 type headConn struct {
 	net.Conn
 
 	mu   sync.Mutex
 	head []byte
-	// whole: the head has ended.
+	// whole: the head is complete.
 	whole bool
 }
 
@@ -52,7 +52,7 @@ func (c *headConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// headEnd returns where a head ends: after its last header's line, before the empty line. -1: not yet.
+// headEnd returns the end of a head: after its last header line, before the empty line. -1: not yet.
 func headEnd(data []byte) int {
 	for i := range data {
 		if data[i] != '\n' {
@@ -65,7 +65,7 @@ func headEnd(data []byte) int {
 	return -1
 }
 
-// headState forgets a head when its request is over: what is read next belongs to the next one.
+// headState discards a head when its request is over: the following bytes belong to the next request.
 func headState(c net.Conn, state http.ConnState) {
 	if head, ok := c.(*headConn); ok && state == http.StateIdle {
 		head.mu.Lock()
@@ -74,7 +74,7 @@ func headState(c net.Conn, state http.ConnState) {
 	}
 }
 
-// wrong says why the head of the present request must be refused; empty: it is fine.
+// wrong returns why the head of the current request must be refused; empty: it is fine.
 func (c *headConn) wrong() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +84,7 @@ func (c *headConn) wrong() string {
 	return wrongHead(c.head)
 }
 
-// wrongHead says what is ambiguous in a head.
+// wrongHead returns what is ambiguous in a head; empty: nothing.
 func wrongHead(head []byte) string {
 	_, lines, _ := strings.Cut(string(head), "\n")
 	var lengths, encodings int

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestIDs_OfProviderAndGatewayAreApart: the provider's id and the caller's trace pass, and the gateway's own id is the one in its log. A
-// refusal has the gateway's id where SDKs look for the provider's.
+// TestIDs_OfProviderAndGatewayAreApart: the provider's id and the caller's trace pass through, and the gateway's own id is in its log.
+// A refusal has the gateway's id where SDKs expect the provider's.
 func TestIDs_OfProviderAndGatewayAreApart(t *testing.T) {
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", "req_provider")

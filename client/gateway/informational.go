@@ -2,12 +2,12 @@ package gateway
 
 import "net/http"
 
-// finalWriter passes a provider's informational answers as they may pass, and keeps the gateway's own headers: the proxy clears all of them
-// after an informational answer.
+// finalWriter filters a provider's informational answers, and keeps the gateway's own headers: the proxy clears all headers after an
+// informational answer.
 type finalWriter struct {
 	http.ResponseWriter
 	own http.Header
-	// informs: the client's version of HTTP has informational answers.
+	// informs: the client's HTTP version has informational answers.
 	informs bool
 }
 
@@ -15,8 +15,8 @@ func newFinalWriter(w http.ResponseWriter, r *http.Request) finalWriter {
 	return finalWriter{ResponseWriter: w, own: w.Header().Clone(), informs: r.ProtoAtLeast(1, 1)}
 }
 
-// WriteHeader implements http.ResponseWriter. 100 Continue is between a client and the server that it speaks to: the gateway has sent its
-// own.
+// WriteHeader implements http.ResponseWriter. 100 Continue is between a client and the server that it talks to: the gateway has sent
+// its own.
 func (w finalWriter) WriteHeader(status int) {
 	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
 		if status != http.StatusContinue && w.informs {
@@ -33,5 +33,5 @@ func (w finalWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// Unwrap lets http.ResponseController find the writer below.
+// Unwrap lets http.ResponseController find the underlying writer.
 func (w finalWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// whole sends a request that closes its connection, and returns all that comes back.
+// whole sends a request that closes its connection, and returns the whole response.
 func whole(tb testing.TB, address, request string) string {
 	tb.Helper()
 	connection, err := net.Dial("tcp", address)
@@ -30,7 +30,8 @@ func whole(tb testing.TB, address, request string) string {
 	return string(data)
 }
 
-// TestInformational_AnswersPassAndTheFinalOneIsWhole: 103 passes, 100 is the gateway's own, and neither costs the last answer its headers.
+// TestInformational_AnswersPassAndTheFinalOneIsWhole: 103 passes, 100 is the gateway's own, and neither removes headers of the final
+// answer.
 func TestInformational_AnswersPassAndTheFinalOneIsWhole(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100))
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {

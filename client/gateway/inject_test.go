@@ -27,7 +27,7 @@ func secret(t *testing.T, name, value string) string {
 	return path
 }
 
-// someTokens are tokens by their secrets. They have the verbs of a new token where a test names none.
+// someTokens are tokens by their secrets. By default they have the verbs of a new token.
 type someTokens map[string]identity.Right
 
 func (s someTokens) Find(secret string) (identity.Right, bool) {
@@ -83,7 +83,7 @@ func TestInject_SetsExactlyOneCredential(t *testing.T) {
 	f.logs(t, "holder=red-red", 1)
 }
 
-// TestFor_CallWithoutAClassIsStandard: keys and fallbacks that are meant for standard calls serve callers that name no class.
+// TestFor_CallWithoutAClassIsStandard: keys and fallbacks for standard calls serve callers without a class.
 func TestFor_CallWithoutAClassIsStandard(t *testing.T) {
 	c := startCluster(t, rate("standard/gpt-5/requests", 100), rate("background/gpt-5/requests", 100), ratePer("standard/gone/requests", 1,
 		time.Hour))
@@ -122,10 +122,10 @@ func TestFor_CallWithoutAClassIsStandard(t *testing.T) {
 	}
 }
 
-// TestA27_KeyFileIsSwappedUnderLoad: the gateway finds out by itself, while the provider still takes both keys, so that no answer makes it
-// look. An empty file is no key.
+// TestA27_KeyFileIsSwappedUnderLoad: the gateway notices it while the provider still accepts both keys, so that no answer makes it
+// reread the file. An empty file is no key.
 func TestA27_KeyFileIsSwappedUnderLoad(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	var oldIsRevoked atomic.Bool
 	path := secret(t, "key", "old")
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
@@ -163,7 +163,7 @@ func TestA27_KeyFileIsSwappedUnderLoad(t *testing.T) {
 		}
 		return n
 	}
-	// more waits for calls that began after now.
+	// more waits for the end of calls that begin after now.
 	more := func() {
 		least := calls.Load() + 20
 		eventually(t, "further calls end", func() bool { return calls.Load() >= least })
@@ -172,12 +172,12 @@ func TestA27_KeyFileIsSwappedUnderLoad(t *testing.T) {
 	if used("old") == 0 || used("new") != 0 {
 		t.Fatalf("%d calls had the old key, %d the new one", used("old"), used("new"))
 	}
-	// A new file replaces the old one, as Kubernetes swaps a link.
+	// A new file replaces the old one, as when Kubernetes swaps a link.
 	if err := os.Rename(secret(t, "key", "new"), path); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the new key is used", func() bool { return used("new") > 0 })
-	more() // no call that chose its key before is under way now
+	more() // no call that chose the old key is in flight any more
 	oldIsRevoked.Store(true)
 	more()
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -230,7 +230,7 @@ func TestPool_TakesTheKeyWithRoomAndStaysWithIt(t *testing.T) {
 		return f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-5","input":"x"}`, "X-Quotad-Holder", holder, "X-Quotad-Wait",
 			"0").status
 	}
-	// The first key's limit closes its own quotas alone: from the next list on, calls take the other one.
+	// The first key's limit closes only its own quotas: from the next listing on, calls use the other key.
 	if status := ask("one"); status != 429 {
 		t.Fatalf("the first key: %d", status)
 	}
@@ -243,7 +243,7 @@ func TestPool_TakesTheKeyWithRoomAndStaysWithIt(t *testing.T) {
 }
 
 func TestA14_FailOpenIsBounded(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	f := openAI(t, speak(200, chatAnswer), func(conf *config.Config) {
 		u := conf.Upstreams["openai"]
 		u.FailOpen = &config.FailOpen{Count: 2, Per: 3600e9, For: 3600e9}
@@ -272,7 +272,7 @@ func TestA14_FailOpenIsBounded(t *testing.T) {
 	if passed != 2 || len(f.provider.seen()) != 2 {
 		t.Fatalf("%d calls passed, the provider saw %d; want 2", passed, len(f.provider.seen()))
 	}
-	// A call is counted when it ends, which is after its caller has the whole answer.
+	// A call is counted when it ends, after its caller has the whole answer.
 	eventually(t, "the metric counts both", func() bool {
 		return strings.Contains(f.do(http.MethodGet, "/metrics", "").body,
 			`quotad_gateway_ungoverned_total{upstream="openai",why="fail_open"} 2`)
@@ -283,7 +283,7 @@ func TestA14_FailOpenIsBounded(t *testing.T) {
 	f.logs(t, "calls need quotas again", 1)
 }
 
-// withTwoKeys is the configuration of a pool of two keys, each with quotas of its own.
+// withTwoKeys returns a configuration with a pool of two keys, each with its own quotas.
 func withTwoKeys(t *testing.T, c *cluster, p *provider) config.Config {
 	t.Helper()
 	u := upstreamOf(p, "openai")

@@ -7,5 +7,5 @@ import (
 	"syscall"
 )
 
-// inUse reports whether something else listens at an address.
+// inUse reports whether another process listens at an address.
 func inUse(err error) bool { return errors.Is(err, syscall.EADDRINUSE) }

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// inUse reports whether something else listens at an address.
+// inUse reports whether another process listens at an address.
 func inUse(err error) bool {
 	return errors.Is(err, windows.WSAEADDRINUSE) || errors.Is(err, windows.WSAEACCES)
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/quotad/quotad/client/estimate"
 )
 
-// What is learnt of calls is kept in a file, so that a restarted gateway does not estimate as if it had never seen a call. It has
-// names of models and holders, and numbers.
+// Learnt figures are stored in a file, so that a restarted gateway does not estimate without history. The file has names of models and
+// holders, and numbers.
 
 const (
 	// stateVersion is the format of the file.
 	stateVersion = 1
-	// maxState bounds what is read of it, in bytes; all that can be learnt is less.
+	// maxState bounds how much of it is read, in bytes, above the size of all that can be learnt.
 	maxState = 64 << 20
 	// stateEvery is how often it is written.
 	stateEvery = time.Minute
@@ -30,7 +30,7 @@ type learntFile struct {
 	Learnt  []estimate.Learnt `json:"learnt"`
 }
 
-// loadLearnt reads the file. One that is not there, or cannot be read, is no reason not to start.
+// loadLearnt reads the file. A missing or unreadable file does not prevent the start.
 func (g *Gateway) loadLearnt(path string) {
 	if path == "" {
 		return
@@ -61,11 +61,11 @@ func readLearnt(path string) ([]estimate.Learnt, error) {
 	return kept.Learnt, nil
 }
 
-// saveLearnt writes the file: whole, or not at all.
+// saveLearnt replaces the file atomically.
 func (g *Gateway) saveLearnt() {
 	path := g.state.Load().config.State
 	if path == "" || !g.learnt.Swap(false) {
-		return // also a gateway that only explains calls must not overwrite what another one keeps
+		return // a gateway that only explains calls must not overwrite another one's file
 	}
 	if err := writeLearnt(path, g.learner.Learnt()); err != nil {
 		g.logger.Warn("could not write the state file: learned estimates are lost at a restart", "path", path, "error", err)
@@ -91,7 +91,7 @@ func writeLearnt(path string, learnt []estimate.Learnt) error {
 	return err
 }
 
-// keepLearnt writes the file again and again.
+// keepLearnt writes the file periodically.
 func (g *Gateway) keepLearnt() {
 	due := time.NewTicker(stateEvery)
 	defer due.Stop()

@@ -9,14 +9,14 @@ import (
 
 // Bounds of silence.
 const (
-	// slowClient is how long a client may take no byte, slowBody how long a request's body may bring none, slowUpstream how long an
-	// answer's.
+	// slowClient is how long a client may accept no byte. slowBody and slowUpstream are how long a request's and an answer's body may
+	// be silent.
 	slowClient   = time.Minute
 	slowBody     = time.Minute
 	slowUpstream = 10 * time.Minute
 )
 
-// patientWriter gives each write to a client a deadline of its own. Between writes there is none: HTTP/2 would reset a stream on which the
+// patientWriter gives each write to a client its own deadline. Between writes there is none: HTTP/2 would reset a stream on which the
 // provider is silent.
 type patientWriter struct {
 	http.ResponseWriter
@@ -24,7 +24,7 @@ type patientWriter struct {
 	patience time.Duration
 }
 
-// newPatientWriter returns a writer for an answer. The connection may have a deadline from the answer before.
+// newPatientWriter returns a writer for an answer. It clears the deadline that the previous answer on the connection left.
 func newPatientWriter(w http.ResponseWriter, patience time.Duration) *patientWriter {
 	patient := &patientWriter{w, http.NewResponseController(w), patience}
 	patient.lift()
@@ -38,22 +38,22 @@ func (w *patientWriter) Write(p []byte) (int, error) {
 	return w.ResponseWriter.Write(p)
 }
 
-// FlushError sends what is buffered.
+// FlushError sends buffered data.
 func (w *patientWriter) FlushError() error {
 	w.begin()
 	defer w.lift()
 	return w.control.Flush()
 }
 
-// Unwrap lets http.ResponseController find the writer below.
+// Unwrap lets http.ResponseController find the underlying writer.
 func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// begin sets the deadline of a write, and at the end that of what the server writes after the handler.
+// begin sets the deadline of a write; called last, that of the server's writes after the handler.
 func (w *patientWriter) begin() { _ = w.control.SetWriteDeadline(time.Now().Add(w.patience)) }
 
 func (w *patientWriter) lift() { _ = w.control.SetWriteDeadline(time.Time{}) }
 
-// patientBody gives each read of a request's body a deadline of its own.
+// patientBody gives each read of a request's body its own deadline.
 type patientBody struct {
 	io.ReadCloser
 	control  *http.ResponseController
@@ -67,17 +67,17 @@ func (b patientBody) Read(p []byte) (int, error) {
 	return b.ReadCloser.Read(p)
 }
 
-// wrongTokens counts wrong tokens by peer, so that nobody can try many.
+// wrongTokens counts wrong tokens by peer, so that no peer can try many.
 type wrongTokens struct {
 	mu    sync.Mutex
 	since time.Time
 	count map[string]int
 }
 
-// mostWrong is how many wrong tokens a peer may show in a second.
+// mostWrong is how many wrong tokens a peer may present per second.
 const mostWrong = 10
 
-// tooMany counts a wrong token of a peer, and reports whether it has shown too many lately.
+// tooMany counts a wrong token of a peer, and reports whether it has recently presented too many.
 func (t *wrongTokens) tooMany(peer string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// TestPatience_AStreamMayBeSilent: a client's deadline is one of each write and read. Longer silence, as of a model that thinks, ends no
-// stream, over either protocol.
+// TestPatience_AStreamMayBeSilent: a client's deadline applies to single writes and reads. Longer silence, as while a model reasons,
+// ends no stream, over either protocol.
 func TestPatience_AStreamMayBeSilent(t *testing.T) {
 	const patience = 300 * time.Millisecond
 	for _, protocol := range []int{1, 2} {
@@ -88,8 +88,8 @@ func TestIsAway(t *testing.T) {
 	}
 }
 
-// TestReload_AnOutageContinues: a reload keeps the start of an outage, what was spent in it, and the calls that passed; the new bounds hold
-// at once.
+// TestReload_AnOutageContinues: a reload keeps the start of an outage, its spent amounts, and its passed calls; the new bounds apply at
+// once.
 func TestReload_AnOutageContinues(t *testing.T) {
 	began := time.Now()
 	f := newFailOpen(&config.FailOpen{Count: 2, Per: time.Minute, For: 10 * time.Minute})
@@ -119,7 +119,8 @@ func TestReload_AnOutageContinues(t *testing.T) {
 	}
 }
 
-// TestChargeAll_WaitsForQuotasThatAreClosed: what calls spent without the cluster is charged when it can be, however long a cooldown lasts.
+// TestChargeAll_WaitsForQuotasThatAreClosed: amounts spent without the cluster are charged once possible, however long a cooldown
+// lasts.
 func TestChargeAll_WaitsForQuotasThatAreClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// urlHeaders are the headers of answers that have one URL, which the client follows.
+// urlHeaders are headers of answers that hold one URL for the client to follow.
 var urlHeaders = []string{"Location", "Content-Location", "Operation-Location", "X-Goog-Upload-Url"}
 
-// link is one target of a Link header.
+// link matches one target of a Link header.
 var link = regexp.MustCompile(`<([^<>]*)>`)
 
-// rebase turns URLs of the upstream's own origin in an answer's headers into URLs of the gateway: GitHub's next page is an
-// absolute URL, which would otherwise leave the gateway. Of a call that was routed by its host, they come back anyway.
+// rebase replaces URLs of the upstream's own origin in an answer's headers by URLs of the gateway: GitHub's next page is an absolute
+// URL, which would bypass the gateway. If the call was routed by its host, such URLs already lead to the gateway.
 func (c *call) rebase(header http.Header) {
 	if c.host {
 		return
@@ -52,7 +52,7 @@ func (c *call) rebased(text string) string {
 	return out
 }
 
-// explainHeader says who the caller is taken for, and how long the call waited, for callers that asked.
+// explainHeader describes the caller as identified and the call's wait, for callers that request it.
 func (c *call) explainHeader() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

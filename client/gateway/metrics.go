@@ -14,13 +14,13 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// discardLog takes what net/http's proxy says of broken connections: each call's line in the log says it already.
+// discardLog drops messages of net/http's proxy about broken connections: each call's log line has them already.
 var discardLog = log.New(io.Discard, "", 0)
 
-// maxModelLabels bounds the models that have metrics of their own.
+// maxModelLabels bounds the models with their own label.
 const maxModelLabels = 200
 
-// modelLabels are the models that have metrics of their own: the first ones that were called.
+// modelLabels are the models with their own label: the first ones called.
 type modelLabels struct {
 	mu   sync.Mutex
 	seen map[string]bool
@@ -69,7 +69,7 @@ type metrics struct {
 
 const namespace = "quotad_gateway"
 
-// overheadBuckets are those of what a gateway adds, which is below a millisecond.
+// overheadBuckets are for the time that a gateway adds, which is below a millisecond.
 var overheadBuckets = []float64{2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.1, 0.5, 2.5}
 
 var secondsBuckets = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160, 320, 640}
@@ -131,7 +131,7 @@ func newMetrics(g *Gateway) *metrics {
 	return m
 }
 
-// keyAges collects the ages of the keys that are injected now: a reload may change them.
+// keyAges collects the ages of the injected keys on each scrape: a reload may change the keys.
 type keyAges struct {
 	gateway *Gateway
 	age     *prometheus.Desc
@@ -158,7 +158,7 @@ func (m *metrics) limited(c *call, rule, action string) {
 	m.limits.WithLabelValues(c.upstream.name, rule, action).Inc()
 }
 
-// modelLabel is the model of a call if it has a quota, so that callers cannot make labels.
+// modelLabel returns the label of a call's model if it has a quota, so that callers cannot create labels.
 func (c *call) modelLabel() string {
 	if c.target.Has() {
 		return c.gateway.metrics.models.label(c.target.Model)
@@ -166,7 +166,7 @@ func (c *call) modelLabel() string {
 	return otherModel
 }
 
-// codeLabel writes a status.
+// codeLabel returns the label of a status.
 func codeLabel(code int) string {
 	if code >= 200 && code < 300 {
 		return "200"
@@ -174,7 +174,7 @@ func codeLabel(code int) string {
 	return strconv.Itoa(code)
 }
 
-// finished counts a call that is over and writes its line: when its handler has returned, and its answer is drained.
+// finished counts a finished call and logs it, once its handler has returned and its answer is drained.
 func (g *Gateway) finished(c *call) {
 	if c.open.Add(-1) >= 0 {
 		return
@@ -239,7 +239,7 @@ func (g *Gateway) finished(c *call) {
 		slog.String("end", o.end), slog.String("id", c.id))
 }
 
-// used counts what an answer said.
+// used counts the use that an answer stated.
 func (m *metrics) used(c *call, said usage.Said, actual map[string]int64) {
 	name, model := c.upstream.name, c.modelLabel()
 	if !said.Known() {
@@ -260,7 +260,7 @@ func (m *metrics) used(c *call, said usage.Said, actual map[string]int64) {
 	}
 }
 
-// counts writes a count for the log; what is not known is left out.
+// counts returns the known counts for the log.
 func counts(said usage.Said, asked int64) []any {
 	var out []any
 	for _, n := range []struct {
@@ -277,7 +277,7 @@ func counts(said usage.Said, asked int64) []any {
 	return out
 }
 
-// cut shortens what a caller said, for the log and for messages.
+// cut truncates a caller's text for the log and for messages.
 func cut(text string) string {
 	if len(text) > 128 {
 		return text[:128]

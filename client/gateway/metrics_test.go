@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// sample returns a metric's value; ok is false where there is no such metric.
+// sample returns a metric's value; ok is false if there is no such metric.
 func (f *fixture) sample(tb testing.TB, name string) (value float64, ok bool) {
 	tb.Helper()
 	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name) + ` (\S+)$`).FindStringSubmatch(f.do(http.MethodGet, "/metrics", "").body)
@@ -29,10 +29,10 @@ func (f *fixture) sample(tb testing.TB, name string) (value float64, ok bool) {
 	return value, true
 }
 
-// TestMetrics_OverheadLeavesOutQueueAndProvider: what a call spent waiting for its turn, at its provider, or for the end of a provider's
-// limit is not the gateway's.
+// TestMetrics_OverheadLeavesOutQueueAndProvider: a call's time in the queue, at its provider, or waiting for the end of a provider's
+// limit is not overhead.
 func TestMetrics_OverheadLeavesOutQueueAndProvider(t *testing.T) {
-	const outside = 1.0 // seconds: each call below is held longer than that
+	const outside = 1.0 // seconds: each call below takes longer than that
 	c := startCluster(t, rate("openai/slow/requests", 100), ratePer("openai/queued/requests", 1, 2*time.Second),
 		rate("openai/limited/requests", 100))
 	var limits atomic.Int64
@@ -77,7 +77,7 @@ func TestMetrics_OverheadLeavesOutQueueAndProvider(t *testing.T) {
 	}
 }
 
-// TestMetrics_KeyAgeFollowsKeysAndConfiguration: each key that is injected has one, by its name.
+// TestMetrics_KeyAgeFollowsKeysAndConfiguration: each injected key has an age, by its name.
 func TestMetrics_KeyAgeFollowsKeysAndConfiguration(t *testing.T) {
 	c := startCluster(t)
 	p := startProvider(t, speak(200, chatAnswer))
@@ -106,7 +106,7 @@ func TestMetrics_KeyAgeFollowsKeysAndConfiguration(t *testing.T) {
 	}
 }
 
-// TestMetrics_CountEachRefusalByItsReason: also those of the gateway's own. None of them is a grant, and none was sent without a quota.
+// TestMetrics_CountEachRefusalByItsReason: also the gateway's own refusals. None of them counts as a grant or as an ungoverned call.
 func TestMetrics_CountEachRefusalByItsReason(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), rate("openai/gpt-5/cost", 1_000_000))
 	release := make(chan struct{})

@@ -25,17 +25,17 @@ import (
 // awayAfter is how long the cluster is tried before a call is refused.
 const awayAfter = 5 * time.Second
 
-// nodes is how the gateway reaches the cluster.
+// nodes is the gateway's access to the cluster.
 type nodes struct {
 	addresses []string
 	token     string
 	transport *http.Transport
 	http      *http.Client
-	// dialed: connections are a function's, for the client as well.
+	// dialed: a custom function makes connections, for the client as well.
 	dialed bool
 }
 
-// How long a node may take to be connected to, and how long it may be silent before it is asked whether it lives.
+// Bounds for connecting to a node, and for its silence before a ping.
 const (
 	nodeDial  = 2 * time.Second
 	nodeQuiet = 2 * time.Second
@@ -49,7 +49,7 @@ func newNodes(conf config.Cluster, dial func(context.Context, string, string) (n
 	if !n.dialed {
 		n.transport.DialContext = (&net.Dialer{Timeout: nodeDial, KeepAlive: 30 * time.Second}).DialContext
 	}
-	// All that waits shares a connection or two: HTTP/2, in the clear where there is no TLS.
+	// Waiting calls share one or two HTTP/2 connections, in plaintext without TLS.
 	n.transport.Protocols = new(http.Protocols)
 	secure := conf.CA != "" || strings.HasPrefix(conf.Nodes[0], "https://")
 	n.transport.Protocols.SetUnencryptedHTTP2(!secure)
@@ -104,7 +104,7 @@ func base(address string) string {
 }
 
 // list reads all quotas from the first node that answers. The read sees everything acknowledged before it began: a node that has just
-// started has not replayed its log, and a list without a quota has its calls refused for good.
+// started has not replayed its log, and calls would be refused permanently for quotas missing from its list.
 func (n *nodes) list(ctx context.Context) ([]*quotav1.QuotaStatus, error) {
 	var failed error
 	for _, address := range n.addresses {

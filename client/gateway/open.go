@@ -12,23 +12,23 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// failOpen lets calls of an upstream pass while the cluster is away: so many per time, and so long.
+// failOpen lets calls of an upstream pass while the cluster is away: a number per period, for a limited time.
 type failOpen struct {
 	mu   sync.Mutex
 	conf config.FailOpen
-	// since is when the cluster was first found away; zero: it is there.
+	// since is when the cluster was first found away; zero: it is not away.
 	since time.Time
-	// passed are when the last calls passed, as a ring of conf.Count.
+	// passed are the times of the last passed calls, as a ring of conf.Count.
 	passed []time.Time
 	next   int
 	count  int
-	// spent is what passed calls used, to be charged when the cluster is back. outage counts the times that it was away.
+	// spent is the use of passed calls, to be charged when the cluster is back. outage counts outages.
 	spent  map[spentKey]int64
 	outage int
 }
 
-// spentKey is a quota that passed calls of a holder drew on, or, where its name is not known, a part of a model below a prefix. Of a pool
-// it is the member of the key with which they were sent.
+// spentKey identifies a quota that passed calls of a holder drew on, or, if its name is unknown, a part of a model below a prefix. For
+// a pool it is the member of the key that the calls used.
 type spentKey struct{ holder, quota, prefix, model, part, key string }
 
 func newFailOpen(conf *config.FailOpen) *failOpen {
@@ -38,7 +38,7 @@ func newFailOpen(conf *config.FailOpen) *failOpen {
 	return &failOpen{conf: *conf, passed: make([]time.Time, conf.Count), spent: map[spentKey]int64{}}
 }
 
-// reconfigure has an outage that goes on while the configuration is replaced go on: with what was spent in it, and for no longer. nil:
+// reconfigure replaces the configuration, also during an outage, which then continues with its start and its spent amounts. nil:
 // nothing more passes.
 func (f *failOpen) reconfigure(conf *config.FailOpen) {
 	f.mu.Lock()
@@ -46,14 +46,14 @@ func (f *failOpen) reconfigure(conf *config.FailOpen) {
 	if conf == nil {
 		conf = &config.FailOpen{}
 	}
-	// The newest of the last calls stand last in the new ring; what is missing is long ago.
+	// The newest of the last calls are last in the new ring; missing entries count as long ago.
 	last := append(slices.Clone(f.passed[f.next:]), f.passed[:f.next]...)
 	passed := make([]time.Time, conf.Count)
 	copy(passed[max(0, len(passed)-len(last)):], last[max(0, len(last)-len(passed)):])
 	f.conf, f.passed, f.next = *conf, passed, 0
 }
 
-// allow reports whether a call may pass now, and whether it is the first since the cluster went away.
+// allow reports whether a call may pass now, and whether it is the first of this outage.
 func (f *failOpen) allow(now time.Time) (ok, first bool) {
 	if f == nil {
 		return false, false
@@ -76,7 +76,7 @@ func (f *failOpen) allow(now time.Time) (ok, first bool) {
 	return true, f.count == 1
 }
 
-// passing reports whether calls have passed since the cluster went away.
+// passing reports whether calls have passed in this outage.
 func (f *failOpen) passing() bool {
 	if f == nil {
 		return false
@@ -86,10 +86,10 @@ func (f *failOpen) passing() bool {
 	return f.count > 0
 }
 
-// maxSpent bounds what is remembered of passed calls.
+// maxSpent bounds the records of passed calls.
 const maxSpent = 10_000
 
-// spend remembers what a passed call draws on. It returns what to tell correct.
+// spend records the draws of a passed call. It returns the outage, for correct.
 func (f *failOpen) spend(spends map[spentKey]int64) (outage int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -101,7 +101,7 @@ func (f *failOpen) spend(spends map[spentKey]int64) (outage int) {
 	return f.outage
 }
 
-// correct replaces the estimate of what a passed call used, as long as it was not charged.
+// correct replaces the estimate of a passed call's use, unless it was already charged.
 func (f *failOpen) correct(outage int, key spentKey, by int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,7 +110,7 @@ func (f *failOpen) correct(outage int, key spentKey, by int64) {
 	}
 }
 
-// back notes that the cluster answers, and returns what passed meanwhile and how many calls that were.
+// back records that the cluster answers, and returns the amounts of the calls that passed meanwhile, and their number.
 func (f *failOpen) back() (spent map[spentKey]int64, count int) {
 	if f == nil {
 		return nil, 0
@@ -127,14 +127,16 @@ func (f *failOpen) back() (spent map[spentKey]int64, count int) {
 	return spent, count
 }
 
-// isAway reports whether an error says that the cluster did not answer; nothing of the call was sent then. One that has no room answers.
+// isAway reports whether an error means that the cluster did not answer; nothing of the call was sent then. A cluster without room
+// answers.
 func isAway(err error) bool {
 	return !errors.As(err, new(*client.RefusalError)) && !errors.As(err, new(*client.RequestError)) && !errors.Is(err, errStopping) &&
 		!errors.As(err, new(*PoolError)) &&
 		!errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrLate) && !hasNoRoom(err)
 }
 
-// heard notes what an attempt to get a grant says of the cluster. A client that left, or a grant that was too late, says nothing.
+// heard records what an attempt to get a grant shows about the cluster. A client that left, or a grant that was too late, shows
+// nothing.
 func (g *Gateway) heard(err error, away bool) {
 	switch {
 	case err == nil:
@@ -146,14 +148,14 @@ func (g *Gateway) heard(err error, away bool) {
 	}
 }
 
-// foundAway notes that the cluster did not answer a call.
+// foundAway records that the cluster did not answer a call.
 func (g *Gateway) foundAway() {
 	g.awayAt.Store(time.Now().UnixNano())
 	g.away.Store(true)
 }
 
-// listedAt ends outages in which nobody calls: the cluster has listed its quotas, which was asked at a time. A cluster that lists them and
-// grants nothing is found away by calls, so the list counts only where none did lately.
+// listedAt ends outages without a new call: a listing of quotas, requested at the given time, has succeeded. Calls detect a cluster
+// that lists quotas but grants nothing, so the listing counts only if no call found the cluster away recently.
 func (g *Gateway) listedAt(asked time.Time) {
 	if asked.Sub(time.Unix(0, g.awayAt.Load())) < awayAfter {
 		return
@@ -165,12 +167,12 @@ func (g *Gateway) listedAt(asked time.Time) {
 	}
 }
 
-// awaySince reports whether the cluster is away, as far as is known from something that it said at a moment.
+// awaySince reports whether the cluster is away, as far as known, given its last answer about a lease.
 func (g *Gateway) awaySince(heard time.Time) bool {
 	return g.away.Load() && heard.UnixNano() <= g.awayAt.Load()
 }
 
-// hasNoRoom reports whether the cluster answered that it has no room for what was asked, for this caller or at all.
+// hasNoRoom reports whether the cluster answered that it has no room for the request, for this caller or for all.
 func hasNoRoom(err error) bool {
 	for _, reason := range []client.Reason{
 		client.ReasonCallerBudget, client.ReasonBudgetFull, client.ReasonOverloaded, client.ReasonTooManyInFlight,
@@ -196,14 +198,14 @@ func (c *call) passOpen() bool {
 			"for", bounds.For)
 	}
 	if c.key == nil && len(c.keys) > 0 {
-		c.key = c.pick() // nobody grants a member
+		c.key = c.pick() // no grant chooses a member
 	}
 	c.ungoverned, c.spent = "fail_open", c.spends()
 	c.outage = c.upstream.open.spend(c.spent)
 	return true
 }
 
-// clusterBack tells the cluster what was spent without it: each quota is charged with one unit, and with the rest as an overrun.
+// clusterBack charges the amounts spent without the cluster: each quota with one unit, and with the rest as an overrun.
 func (u *upstream) clusterBack(g *Gateway, s *state) {
 	spent, count := u.open.back()
 	if count == 0 {
@@ -213,16 +215,16 @@ func (u *upstream) clusterBack(g *Gateway, s *state) {
 	u.charge(g, s, spent)
 }
 
-// charge charges in the background what calls of the upstream spent besides what was reserved for them.
+// charge charges in the background what calls of the upstream spent beyond their reservations.
 func (u *upstream) charge(g *Gateway, s *state, spent map[spentKey]int64) {
-	charging := &call{gateway: g, state: s, route: route{upstream: u}} // not the call itself, whose body would stay in memory
+	charging := &call{gateway: g, state: s, route: route{upstream: u}} // not the call itself, which would keep its body in memory
 	g.tasks.Go(func() { g.chargeAll(spent, charging.charge) })
 }
 
-// charges is how many quotas are charged at once: one that is closed holds its place for settleWithin.
+// charges is how many quotas are charged concurrently: a closed one occupies its place for settleWithin.
 const charges = 16
 
-// chargeAll charges what was spent. A quota that is closed or full is charged once it is open, unless the gateway stops before.
+// chargeAll charges spent amounts. A closed or full quota is charged once it opens, unless the gateway stops before.
 func (g *Gateway) chargeAll(spent map[spentKey]int64, charge func(context.Context, spentKey, int64) error) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -247,10 +249,10 @@ func (g *Gateway) chargeAll(spent map[spentKey]int64, charge func(context.Contex
 	}
 }
 
-// longestPause is the longest pause before a closed quota is tried again: an operator may have opened it.
+// longestPause bounds the pause before a closed quota is tried again: an operator may have opened it.
 const longestPause = time.Minute
 
-// chargeAgain reports whether a quota can be charged later, and in how long: it is closed or full, or the cluster is away again.
+// chargeAgain reports whether and when charging can be retried: the quota is closed or full, or the cluster is away again.
 func chargeAgain(err error) (again bool, pause time.Duration) {
 	if no, ok := errors.AsType[*client.RefusalError](err); ok {
 		return true, min(max(no.RetryAfter, time.Second), longestPause)
@@ -258,7 +260,7 @@ func chargeAgain(err error) (again bool, pause time.Duration) {
 	return isAway(err) || hasNoRoom(err), retrySoon
 }
 
-// charge charges a quota with an amount that was spent. The error is nil where there is no quota to charge.
+// charge charges a spent amount to a quota. The error is nil if there is no quota to charge.
 func (c *call) charge(ctx context.Context, key spentKey, amount int64) error {
 	quota, ok := c.chargedTo(key)
 	if !ok || amount == 0 {
@@ -279,7 +281,7 @@ func (c *call) charge(ctx context.Context, key spentKey, amount int64) error {
 	item, _ := lease.For(quota)
 	item.Amount = amount
 	if _, err := lease.Operation().Settle(ctx, client.Settlement{Actual: []client.Item{item}, Release: true}); err != nil {
-		// It may have been settled: a second charge could count it twice.
+		// The settlement may have been carried out: a second charge could count the amount twice.
 		c.gateway.logger.Warn("could not settle amounts that were spent", "quota", quota, "amount", amount, "error", err)
 	}
 	return nil

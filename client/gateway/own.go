@@ -13,10 +13,10 @@ import (
 	"github.com/quotad/quotad/client/gateway/dialect"
 )
 
-// ownPaths are the gateway's own, which no upstream may have.
+// ownPaths are the gateway's own paths, which are not allowed as names of upstreams.
 var ownPaths = []string{"livez", "readyz", "metrics", "status", "take", "slots", "report"}
 
-// serveOwn answers what is not proxied.
+// serveOwn serves the gateway's own paths.
 func (g *Gateway) serveOwn(w http.ResponseWriter, r *http.Request, c *call) {
 	w.Header().Set("Cache-Control", "no-store")
 	if r.Method != http.MethodPost && slices.Contains([]string{"take", "take/settle", "slots", "report"}, c.own) {
@@ -61,7 +61,7 @@ func (g *Gateway) serveOwn(w http.ResponseWriter, r *http.Request, c *call) {
 	}
 }
 
-// serveEntered serves what may wait, or takes memory, as one of the calls that are under way.
+// serveEntered serves requests that may wait or take memory; they count as calls in flight.
 func (g *Gateway) serveEntered(w http.ResponseWriter, r *http.Request, c *call, serve func(http.ResponseWriter, *http.Request, *call)) {
 	if !g.enter(w, c) {
 		return
@@ -70,11 +70,11 @@ func (g *Gateway) serveEntered(w http.ResponseWriter, r *http.Request, c *call, 
 	serve(w, r, c)
 }
 
-// settleMemory is what settlements may take of memory beyond limits.memory, in bytes.
+// settleMemory is how much memory settlements may take beyond limits.memory, in bytes.
 const settleMemory = 1 << 20
 
-// serveSettling serves a settlement. It gives back, so neither calls that wait nor a stop keep it out: settlements are counted apart, up
-// to limits.calls.
+// serveSettling serves a settlement. It returns amounts, so neither waiting calls nor a stop may block it: settlements have a separate
+// counter, also bounded by limits.calls.
 func (g *Gateway) serveSettling(w http.ResponseWriter, r *http.Request, c *call) {
 	defer g.settling.Add(-1)
 	if g.settling.Add(1) > int64(c.state.config.Limits.Calls) {
@@ -86,8 +86,8 @@ func (g *Gateway) serveSettling(w http.ResponseWriter, r *http.Request, c *call)
 	g.admitted(maxAsk, settleMemory, g.serveSettle)(w, r, c)
 }
 
-// admitted serves callers with a right token alone, where tokens are asked for, and reads bodies within limits.memory, and what is beyond
-// it: nothing of a stranger's body is read.
+// admitted serves only callers with a valid token, if tokens are required, before it reads any of the body. It reads bodies within
+// limits.memory plus beyond.
 func (g *Gateway) admitted(most, beyond int64, serve func(http.ResponseWriter, *http.Request, *call)) func(
 	http.ResponseWriter, *http.Request, *call) {
 	return func(w http.ResponseWriter, r *http.Request, c *call) {

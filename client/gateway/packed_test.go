@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// inGzip packs a text.
+// inGzip compresses a text.
 func inGzip(text string) string {
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
@@ -23,8 +23,8 @@ func inGzip(text string) string {
 	return out.String()
 }
 
-// said are answers by which providers refuse a call for a limit, all of them known by their body. Each closes
-// its quota. Rule is how it is read, after the least Retry-After that the client gets, in seconds; 0: waiting does not help.
+// said are answers by which providers refuse a call for a limit, all of them identified by their body. Each closes its quota. rule is
+// the recognised rule; after is the least Retry-After for the client, in seconds; 0: waiting does not help.
 var said = map[string]struct {
 	dialect string
 	status  int
@@ -88,8 +88,8 @@ var said = map[string]struct {
 	},
 }
 
-// TestLimit_IsReadInEachEncoding: what a provider says of its limits in the body counts the same plain and packed, and the client gets it
-// byte for byte. The provider sees one call: none of these limits ends within the wait.
+// TestLimit_IsReadInEachEncoding: a provider's limit in the body counts the same with and without compression, and the client gets it
+// byte for byte. The provider receives one call: none of these limits ends within the wait.
 func TestLimit_IsReadInEachEncoding(t *testing.T) {
 	c := startCluster(t)
 	encodings := map[string]string{"plain": "", "packed": "gzip", "old": "x-gzip"}
@@ -127,7 +127,7 @@ func TestLimit_IsReadInEachEncoding(t *testing.T) {
 	}
 }
 
-// limitIsRead makes the call that is refused at an upstream.
+// limitIsRead makes the refused call at an upstream.
 func (f *fixture) limitIsRead(t *testing.T, name, which, encoding string) {
 	t.Helper()
 	says, body := said[which], said[which].body

@@ -22,14 +22,13 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// maxAPI is the largest request of the cluster's API that is passed on, in bytes: that of the API itself.
+// maxAPI is the largest forwarded request of the cluster's API, in bytes: the API's own bound.
 const maxAPI = 4 << 20
 
-// serveAPI passes a call of quota.v1.* to the cluster, as it came, except that a command without a request id gets one. A caller's own
-// token goes with it. Where this gateway asks for no tokens, the gateway's own stands in for it, which covers the holders of this machine
-// alone.
+// serveAPI forwards a call of quota.v1.* to the cluster unchanged, except that a command without a request id gets one. A caller's own
+// token goes with it. If this gateway requires no tokens, it adds its own token, which covers only the holders of this machine.
 func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
-	// What the caller sent decides: the proxy removes the headers that Connection names before it rewrites the request.
+	// Check the header as the caller sent it: the proxy removes headers named by Connection before it rewrites the request.
 	nothing := r.Header.Get("Authorization") == ""
 	if g.options.Tokens != nil && nothing {
 		c.refuse(w, dialect.Refusal{Status: http.StatusUnauthorized, Message: "quotad: send a token of the cluster as Authorization: Bearer"})
@@ -65,19 +64,19 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 	passes.ServeHTTP(newFinalWriter(w, r), r)
 }
 
-// apiSender sends a call to the nodes, the leader first, until one of them has decided it, or the cluster is away. A node that does not
-// lead forwards it. What may have been carried out is sent again only where that is safe.
+// apiSender sends a call to the nodes, the leader first, until one of them has decided it, or the cluster is away. A follower forwards
+// it. A call that may have been carried out is sent again only if that is safe.
 type apiSender struct {
 	gateway *Gateway
 	call    *apiCall
-	// token is the Authorization with which it is sent.
+	// token is the Authorization header that it is sent with.
 	token string
-	// doubt: an attempt may have been carried out. unknown is an answer that says so; nil: none did.
+	// doubt: an attempt may have been carried out. unknown is an answer that reports that; nil: none did.
 	doubt   bool
 	unknown *http.Response
 }
 
-// apiPause is how long all nodes are left alone after none of them took the call.
+// apiPause is the pause after all nodes failed to take the call.
 const apiPause = 50 * time.Millisecond
 
 // RoundTrip implements http.RoundTripper.
@@ -106,10 +105,10 @@ func (s *apiSender) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// errSilent says that no node answered a call in time that waits for nothing.
+// errSilent: no node answered in time, for a call that does not wait.
 var errSilent = fmt.Errorf("no answer within %v", awayAfter)
 
-// closeAlso closes a body, and ends what it was read in.
+// closeAlso closes a body and then calls end.
 type closeAlso struct {
 	io.Closer
 	end func()
@@ -121,7 +120,7 @@ func (c closeAlso) Close() error {
 	return c.Closer.Close()
 }
 
-// askUntil asks the nodes again and again, as long as none has decided it.
+// askUntil asks the nodes repeatedly until one has decided the call.
 func (s *apiSender) askUntil(request *http.Request) (*http.Response, error) {
 	ctx := request.Context()
 	until := time.Now().Add(awayAfter)
@@ -132,7 +131,7 @@ func (s *apiSender) askUntil(request *http.Request) (*http.Response, error) {
 			return response, err
 		}
 		if time.Since(began) > awayAfter {
-			until = time.Now().Add(awayAfter) // it waited there, which says nothing of the cluster
+			until = time.Now().Add(awayAfter) // the call waited there, which shows nothing about the cluster
 		}
 		if time.Now().After(until) || sleep(ctx, apiPause) != nil {
 			return response, err
@@ -140,8 +139,8 @@ func (s *apiSender) askUntil(request *http.Request) (*http.Response, error) {
 	}
 }
 
-// askAll asks one node after the other. It is decided where an answer stands, or nothing more may be sent. Otherwise it returns what to
-// answer if nothing else becomes of the call.
+// askAll asks one node after the other. The call is decided if an answer is final, or if it must not be sent again. Otherwise askAll
+// returns the answer to give if later attempts bring nothing better.
 func (s *apiSender) askAll(request *http.Request) (undecided *http.Response, decided bool, failed error) {
 	for _, address := range s.gateway.nodesInOrder() {
 		response, err := s.ask(request, address)
@@ -178,10 +177,10 @@ func (s *apiSender) askAll(request *http.Request) (undecided *http.Response, dec
 	return nil, false, failed
 }
 
-// errUndecided says that no node takes a call again that may have been carried out.
+// errUndecided: no node accepts a repeat of a call that may have been carried out.
 var errUndecided = errors.New("no node takes it now")
 
-// nodesInOrder returns the addresses of the nodes, that of the leader first where it is known.
+// nodesInOrder returns the addresses of the nodes, with the leader's first if it is known.
 func (g *Gateway) nodesInOrder() []string {
 	leader := g.client.Leader()
 	if leader == "" {
@@ -207,7 +206,7 @@ func (s *apiSender) ask(request *http.Request, address string) (*http.Response, 
 	return s.gateway.cluster.transport.RoundTrip(attempt)
 }
 
-// What an answer says became of a call.
+// apiOutcome is the outcome of a call according to an answer.
 type apiOutcome int
 
 const (
@@ -216,10 +215,10 @@ const (
 	apiUnknown
 )
 
-// maxAPIError is how much of an error is read to find out what became of the call, in bytes.
+// maxAPIError bounds how much of an error is read to determine the call's outcome, in bytes.
 const maxAPIError = 64 << 10
 
-// outcome reads what an answer says became of the call. Where the call is not sent again, any answer stands.
+// outcome determines the call's outcome from an answer. If the call may not be sent again, any answer is final.
 func (s *apiSender) outcome(response *http.Response) apiOutcome {
 	if response.StatusCode < http.StatusBadRequest || !s.call.repeats || s.call.header.Get("Quotad-No-Forward") != "" {
 		return apiDecided
@@ -234,7 +233,7 @@ func (s *apiSender) outcome(response *http.Response) apiOutcome {
 	info := errorInfoOf(start)
 	switch {
 	case info.GetReason() == quotav1.Reason_REASON_UNKNOWN_SESSION && s.call.numbered():
-		// The session of this gateway ended. Another number is another request, so nothing may have become of this one.
+		// The gateway's session ended. A new number is a new request, so it may be sent only if this one certainly had no effect.
 		s.gateway.api.forget(s.call, s.token)
 		if s.doubt {
 			return apiUnknown
@@ -249,7 +248,7 @@ func (s *apiSender) outcome(response *http.Response) apiOutcome {
 	return apiDecided
 }
 
-// errorInfoOf reads the detail of a node's error; nil: it has none.
+// errorInfoOf returns the detail of a node's error; nil if it has none.
 func errorInfoOf(body []byte) *quotav1.ErrorInfo {
 	var said struct {
 		Details []struct {

@@ -21,8 +21,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// startNode starts a fake node that answers each call of the API with {}, and returns its address and the Authorization headers of the
-// GetQuota calls that it saw.
+// startNode starts a fake node that answers each call of the API with {}. It returns its address and the Authorization headers of the
+// GetQuota calls that it received.
 func startNode(tb testing.TB) (address string, seen func() [][]string) {
 	tb.Helper()
 	var mu sync.Mutex
@@ -42,13 +42,13 @@ func startNode(tb testing.TB) (address string, seen func() [][]string) {
 	}
 }
 
-// TestAPI_NeverLendsTheGatewaysTokenWhereCallersNeedTheirOwn: a proxy removes the headers that Connection names, so a caller could show a
-// credential here that no node ever sees.
+// TestAPI_NeverLendsTheGatewaysTokenWhereCallersNeedTheirOwn: a proxy removes headers named by Connection, so a caller could present a
+// credential to the gateway that no node ever sees.
 func TestAPI_NeverLendsTheGatewaysTokenWhereCallersNeedTheirOwn(t *testing.T) {
 	const own = "qtd_gw_made-up"
 	for _, asksTokens := range []bool{true, false} {
 		for headers, want := range map[string]struct {
-			tokens, trust string // the status and what the node sees, with tokens and without
+			tokens, trust string // the status, and the headers at the node, with tokens and without
 		}{
 			"":                                    {"401", "200 [Bearer " + own + "]"},
 			"Authorization: Bearer qtd_red_x\r\n": {"200 [Bearer qtd_red_x]", "200 [Bearer qtd_red_x]"},
@@ -80,7 +80,7 @@ func TestAPI_NeverLendsTheGatewaysTokenWhereCallersNeedTheirOwn(t *testing.T) {
 	}
 }
 
-// lost has the answers of one call of a procedure get lost, and counts those that arrive.
+// lost makes the first answer of a procedure get lost, and counts the calls that arrive.
 func (c *cluster) lost(procedure string) (arrived *atomic.Int64) {
 	arrived = &atomic.Int64{}
 	loses := func(path, _ string) bool { return path == "/quota.v1."+procedure && arrived.Add(1) == 1 }
@@ -88,8 +88,8 @@ func (c *cluster) lost(procedure string) (arrived *atomic.Int64) {
 	return arrived
 }
 
-// TestAPI_IsSentAgainWhereThatIsSafe: a command that was carried out, and whose answer got lost, is asked for again under the request id
-// that the gateway or its caller gave it, and so is a read. What has no id is sent once.
+// TestAPI_IsSentAgainWhereThatIsSafe: a command whose answer was lost is repeated under the request id from the gateway or its caller;
+// a read is repeated as well. A command without an id is sent once.
 func TestAPI_IsSentAgainWhereThatIsSafe(t *testing.T) {
 	reserve := &quotav1.ReserveRequest{Holder: "x@node-7", Items: []*quotav1.Item{{Quota: "t/core"}}, Consume: true}
 	packed, err := proto.Marshal(reserve)
@@ -134,7 +134,7 @@ func TestAPI_IsSentAgainWhereThatIsSafe(t *testing.T) {
 	}
 }
 
-// TestAPI_OpensAnotherSession: where that of the gateway has ended, commands have a new one, and a caller notices nothing.
+// TestAPI_OpensAnotherSession: when the gateway's session has ended, commands get a new one, and callers notice nothing.
 func TestAPI_OpensAnotherSession(t *testing.T) {
 	f := tier(t)
 	const reserve = `{"holder":"x@node-7","items":[{"quota":"t/core"}],"consume":true}`
@@ -161,10 +161,10 @@ func TestAPI_OpensAnotherSession(t *testing.T) {
 	}
 }
 
-// TestAPI_SessionsAreOfTheirTokens: a command of a caller that shows a token has a number of a session of that token.
+// TestAPI_SessionsAreOfTheirTokens: a command with a token is numbered in a session of that token.
 func TestAPI_SessionsAreOfTheirTokens(t *testing.T) {
 	var mu sync.Mutex
-	opened := map[string]string{} // the session, by token
+	opened := map[string]string{} // session by token
 	var seen []string
 	address := startAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
@@ -217,7 +217,7 @@ func startAPI(tb testing.TB, answer http.HandlerFunc) string {
 	return strings.TrimPrefix(node.URL, "http://")
 }
 
-// TestAPI_GoesToTheLeaderAtOnce: the node that led last is asked first, and another one where that has gone.
+// TestAPI_GoesToTheLeaderAtOnce: the node that led last is asked first, and another one after it has gone.
 func TestAPI_GoesToTheLeaderAtOnce(t *testing.T) {
 	c := startCluster(t, rate("t/core", 100))
 	var passed atomic.Int64

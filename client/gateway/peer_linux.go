@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerOf names the user at the other end of a unix socket, or else its number; empty: not known.
+// peerOf returns the name of the user at the other end of a unix socket, or else the uid; empty: unknown.
 func peerOf(c net.Conn) string {
 	socket, ok := c.(*net.UnixConn)
 	if !ok {

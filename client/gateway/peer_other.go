@@ -4,5 +4,5 @@ package gateway
 
 import "net"
 
-// peerOf names nobody: only Linux tells who is at the other end of a unix socket in a way that is read here.
+// peerOf returns no name: peer credentials are read only on Linux.
 func peerOf(net.Conn) string { return "" }

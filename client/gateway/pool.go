@@ -14,18 +14,18 @@ import (
 	"github.com/quotad/quotad/client/gateway/keys"
 )
 
-// A quota of kind pool connects the keys of an upstream with the cluster: its members have the names of the keys. The gateway reserves on
-// the pool, and sends the call with the key of the member that was granted. So the cluster chooses, a call waits on all keys at once, and
-// everything that a Reserve draws on comes from one key. docs/decisions/0037-pools-of-keys.md has the reasons.
+// A quota of kind pool connects the keys of an upstream with the cluster: its members have the names of the keys. The gateway reserves
+// on the pool, and sends the call with the key of the granted member. So the cluster chooses, a call waits for all keys at once, and
+// all items of a Reserve belong to one key. docs/decisions/0037-pools-of-keys.md has the reasons.
 
-// maxPoolItems is how many quotas a Reserve may draw on that names a pool.
+// maxPoolItems bounds the quotas of a Reserve that names a pool.
 const maxPoolItems = 8
 
-// PoolError says that a pool of the cluster does not fit the keys of an upstream.
+// PoolError reports a mismatch between a pool of the cluster and the keys of an upstream.
 type PoolError struct {
-	// Upstream and Pool are their names.
+	// Upstream and Pool are names.
 	Upstream, Pool string
-	// Message says what is wrong, Hint what to do.
+	// Message is the problem, Hint the way out.
 	Message, Hint string
 }
 
@@ -43,7 +43,7 @@ func (c *call) onPool() bool {
 	return slices.ContainsFunc(c.draws, func(d draw) bool { return len(d.quota.Members) > 0 })
 }
 
-// member is the member of its pools that the call must draw on; empty: any, or it draws on none.
+// member returns the pool member that the call must draw on; empty: any, or the call draws on no pool.
 func (c *call) member() string {
 	if c.key == nil || !c.onPool() {
 		return ""
@@ -51,7 +51,7 @@ func (c *call) member() string {
 	return c.key.Name
 }
 
-// checkPools returns why the pools that a call draws on do not fit the keys that it may use; nil: they do, or there are none.
+// checkPools returns why the call's pools do not match the keys that it may use; nil: they match, or there are none.
 func (c *call) checkPools() error {
 	if !c.onPool() {
 		return nil
@@ -84,7 +84,7 @@ func (c *call) checkPools() error {
 	return nil
 }
 
-// noMember says that a pool has no member of a key.
+// noMember reports that a pool has no member for a key.
 func (u *upstream) noMember(pool catalog.Quota, k *keys.Key) error {
 	return &PoolError{
 		u.name, pool.Name, fmt.Sprintf("the pool %s has no member for the key %s: %s", pool.Name, k.Name, memberNames(pool)),
@@ -92,7 +92,7 @@ func (u *upstream) noMember(pool catalog.Quota, k *keys.Key) error {
 	}
 }
 
-// fits checks that a key is there for what a member of a pool may grant, and that both draw on the same quotas.
+// fits checks that a pool member has a key, and that both draw on the same quotas.
 func (u *upstream) fits(pool catalog.Quota, member catalog.Member, usable []*keys.Key) error {
 	k := keys.Named(usable, member.Name)
 	if k == nil {
@@ -118,8 +118,7 @@ func memberNames(pool catalog.Quota) string {
 	return "its members are " + strings.Join(names, ", ")
 }
 
-// granted returns the permission that a lease gives, of its own or of a batch: to send the call with the key of the member that was
-// granted.
+// granted returns the permission of a lease, of the call's own or of a batch: to send the call with the granted member's key.
 func (c *call) granted(lease *client.Lease, taken *client.Taken) (*grant, error) {
 	granted := &grant{call: c, lease: lease, taken: taken, key: c.key}
 	if c.upstream == nil || c.upstream.keys == nil && lease.Member() == "" {
@@ -131,7 +130,7 @@ func (c *call) granted(lease *client.Lease, taken *client.Taken) (*grant, error)
 	if granted.key != nil && (c.key == nil || granted.key == c.key) {
 		return granted, nil
 	}
-	// The pools have changed since the list of quotas was read.
+	// The pools have changed since the quotas were listed.
 	granted.settle(settlement{unsent: true})
 	c.gateway.refreshCatalog()
 	return nil, &PoolError{
@@ -141,10 +140,10 @@ func (c *call) granted(lease *client.Lease, taken *client.Taken) (*grant, error)
 	}
 }
 
-// moves reports whether another member of the pools may serve the call instead.
+// moves reports whether another pool member may serve the call.
 func (p *grant) moves() bool { return p.lease != nil && p.lease.Member() != "" && p.call.key == nil }
 
-// authorize sets the credential of an attempt: the key of what was granted, and no other.
+// authorize sets the credential of an attempt: the granted key, and no other.
 func (c *call) authorize(attempt *http.Request, granted *grant) {
 	if len(c.keys) == 0 {
 		return
@@ -155,8 +154,8 @@ func (c *call) authorize(attempt *http.Request, granted *grant) {
 	c.record(func(o *outcome) { o.key = granted.key.Name })
 }
 
-// CheckPools compares the pools of the cluster with the keys of the configuration. The error names every *PoolError; or the cluster did
-// not list its quotas.
+// CheckPools checks the cluster's pools against the keys of the configuration. The error joins every *PoolError, or reports that the
+// cluster did not list its quotas.
 func (g *Gateway) CheckPools(ctx context.Context) error {
 	return g.checkUpstreams(ctx, func(u *upstream) (all error) {
 		for _, pool := range g.poolsOf(u) {
@@ -166,7 +165,7 @@ func (g *Gateway) CheckPools(ctx context.Context) error {
 	})
 }
 
-// checkUpstreams compares each upstream with the cluster's quotas, which it reads first.
+// checkUpstreams lists the cluster's quotas and checks each upstream against them.
 func (g *Gateway) checkUpstreams(ctx context.Context, check func(*upstream) error) error {
 	if err := g.readCatalog(ctx); err != nil {
 		return err
@@ -179,7 +178,7 @@ func (g *Gateway) checkUpstreams(ctx context.Context, check func(*upstream) erro
 	return all
 }
 
-// poolsOf returns the pools on which calls of an upstream may draw: those below its prefix, and those that its rules name.
+// poolsOf returns the pools that calls of an upstream may draw on: those below its prefix, and those that its rules name.
 func (g *Gateway) poolsOf(u *upstream) []catalog.Quota {
 	pools := g.catalog.Pools(u.config.Quotas)
 	var named []string
@@ -199,7 +198,7 @@ func (g *Gateway) poolsOf(u *upstream) []catalog.Quota {
 	return pools
 }
 
-// compare returns what does not fit between a pool and the keys of the upstream's pool.
+// compare returns all mismatches between a pool and the keys of the upstream's pool.
 func (u *upstream) compare(pool catalog.Quota) (all error) {
 	var pooled []*keys.Key
 	if u.keys != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// poolOf is a pool of a quota of some keys: openai/gpt-5/requests of openai-a/gpt-5/requests and so on.
+// poolOf returns a pool of a quota of several keys: openai/gpt-5/requests of openai-a/gpt-5/requests and so on.
 func poolOf(name string, keys ...string) *quotav1.Quota {
 	pool := &quotav1.Pool{}
 	upstream, rest, _ := strings.Cut(name, "/")
@@ -25,10 +25,10 @@ func poolOf(name string, keys ...string) *quotav1.Quota {
 	return &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Pool{Pool: pool}}
 }
 
-// account is a provider that knows the keys a and b, and what each of them was asked.
+// account is a provider that has the keys a and b, and records the calls of each.
 type account struct {
 	mu sync.Mutex
-	// limited are keys that it refuses for an hour, asked the bodies by key, answered how many it answered with 200.
+	// limited are keys that it refuses for an hour, asked the bodies by key, answered the number of answers with 200.
 	limited  map[string]bool
 	asked    map[string][]string
 	answered map[string]int
@@ -73,14 +73,14 @@ func (a *account) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	speak(200, fmt.Sprintf(`{"object":"response","id":%q,"status":"completed","usage":{"input_tokens":9,"output_tokens":2}}`, id))(w, r)
 }
 
-// limit has the provider refuse a key from now on.
+// limit makes the provider refuse a key from now on.
 func (a *account) limit(key string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.limited[key] = true
 }
 
-// calls returns how many calls a key made, in the order of the keys.
+// calls returns the number of calls of each key, in the given order.
 func (a *account) calls(keys ...string) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -110,7 +110,7 @@ func pooled(t *testing.T, change func(*config.Config), quotas ...*quotav1.Quota)
 	return startGateway(t, c, p, conf, gateway.Options{}), keys
 }
 
-// ask makes a call that does not wait, with credentials of its own, which must not go on.
+// ask makes a call that does not wait, with its own credentials, which must not be forwarded.
 func (f *fixture) ask(body string, headers ...string) answer {
 	f.tb.Helper()
 	usual := []string{"X-Quotad-Holder", "picard", "X-Quotad-Wait", "0", "Authorization", "Bearer mine", "X-Api-Key", "mine"}
@@ -130,7 +130,7 @@ func TestPool_AUsedUpKeyIsNotWaitedFor(t *testing.T) {
 	if got := keys.calls("a", "b"); got != "a 1, b 3" {
 		t.Errorf("calls of keys: %s", got)
 	}
-	// Both are used up: the refusal is the cluster's, about one member's quota, and says when.
+	// Both are used up: the refusal comes from the cluster, names one member's quota, and has a Retry-After.
 	got := f.ask(plainCall)
 	if got.status != http.StatusTooManyRequests || !strings.Contains(got.header.Get("X-Quotad-Refusal"), "/gpt-5/requests") ||
 		got.header.Get("Retry-After") == "" {
@@ -138,7 +138,8 @@ func TestPool_AUsedUpKeyIsNotWaitedFor(t *testing.T) {
 	}
 }
 
-// TestPool_ALimitedKeyIsClosedAlone: the call that met the limit is sent again at once with the other key, and the report names the member.
+// TestPool_ALimitedKeyIsClosedAlone: a call that reached the limit is retried at once with the other key, and the report names the
+// member.
 func TestPool_ALimitedKeyIsClosedAlone(t *testing.T) {
 	f, keys := pooled(t, nil, rate("openai-a/gpt-5/requests", 100), rate("openai-b/gpt-5/requests", 100),
 		tokens("openai-a/gpt-5/tokens", 100_000), tokens("openai-b/gpt-5/tokens", 100_000),
@@ -156,13 +157,13 @@ func TestPool_ALimitedKeyIsClosedAlone(t *testing.T) {
 	if a.CooldownLeft == 0 || b.CooldownLeft != 0 {
 		t.Errorf("cooldowns of %v and %v", a.CooldownLeft, b.CooldownLeft)
 	}
-	// A refused call used its request, and no tokens.
+	// A refused call used its request, but no tokens.
 	f.cluster.consumed("openai-a/gpt-5/requests", 1)
 	f.cluster.consumed("openai-a/gpt-5/tokens", 0)
 	f.cluster.consumed("openai-b/gpt-5/requests", 3)
 	f.cluster.consumed("openai-b/gpt-5/tokens", 33)
 	f.logs(t, "key=b", 3)
-	// With both closed the provider is not asked any more.
+	// With both closed the provider receives no more calls.
 	keys.limit("b")
 	if got := f.ask(plainCall); got.status != http.StatusTooManyRequests {
 		t.Errorf("with both limited: %d %s", got.status, got.body)
@@ -175,7 +176,7 @@ func TestPool_ALimitedKeyIsClosedAlone(t *testing.T) {
 	}
 }
 
-// TestPool_WaitsForWhicheverKeyOpensFirst: with both keys taken one Reserve waits, and the call is sent with the key that comes free.
+// TestPool_WaitsForWhicheverKeyOpensFirst: while both keys are taken one Reserve waits, and the call is sent with the first free key.
 func TestPool_WaitsForWhicheverKeyOpensFirst(t *testing.T) {
 	for _, first := range []string{"a", "b"} {
 		t.Run(first, func(t *testing.T) {
@@ -205,7 +206,7 @@ func TestPool_WaitsForWhicheverKeyOpensFirst(t *testing.T) {
 	}
 }
 
-// TestPool_EverythingOfACallIsOfOneKey: what the provider saw of each key is what the cluster counted of it, requests and tokens.
+// TestPool_EverythingOfACallIsOfOneKey: for each key, the cluster's counts match the provider's, for requests and tokens.
 func TestPool_EverythingOfACallIsOfOneKey(t *testing.T) {
 	f, keys := pooled(t, nil, rate("openai-a/gpt-5/requests", 90), rate("openai-b/gpt-5/requests", 100),
 		tokens("openai-a/gpt-5/tokens", 2_000_000), tokens("openai-b/gpt-5/tokens", 900_000), rate("team/requests", 1000),
@@ -243,7 +244,7 @@ func TestPool_EverythingOfACallIsOfOneKey(t *testing.T) {
 	}
 }
 
-// TestPool_ACallThatContinuesAnAnswerStaysWithItsKey, also when the other key has room and its own has none.
+// TestPool_ACallThatContinuesAnAnswerStaysWithItsKey: even if the other key has room and its own has none.
 func TestPool_ACallThatContinuesAnAnswerStaysWithItsKey(t *testing.T) {
 	f, keys := pooled(t, nil, rate("openai-a/gpt-5/requests", 100), rate("openai-b/gpt-5/requests", 100),
 		poolOf("openai/gpt-5/requests", "a", "b"))
@@ -268,14 +269,14 @@ func TestPool_ACallThatContinuesAnAnswerStaysWithItsKey(t *testing.T) {
 				t.Fatalf("of %s: %d %s", key, got.status, got.body)
 			}
 		}
-		// What a key thought is encrypted for its organisation: the holder stays with the key that it used last, which is b.
+		// A key's reasoning is encrypted for its organisation: the holder stays with its last key, which is b.
 		thoughts := `{"model":"gpt-5","input":"next of b","include":["x"],"encrypted_content":"gAAA"}`
 		if got := f.ask(thoughts); got.status != http.StatusOK {
 			t.Fatalf("with thoughts: %d %s", got.status, got.body)
 		}
 	}
 	keys.limit("a")
-	for _, refusal := range []string{"", "COOLDOWN"} { // the provider's, then the cluster's
+	for _, refusal := range []string{"", "COOLDOWN"} { // the provider's refusal, then the cluster's
 		if got := next("a"); got.status != http.StatusTooManyRequests || !strings.Contains(got.header.Get("X-Quotad-Refusal"), refusal) {
 			t.Errorf("the key of the answer is limited: %d %s", got.status, got.body)
 		}
@@ -292,7 +293,7 @@ func TestPool_ACallThatContinuesAnAnswerStaysWithItsKey(t *testing.T) {
 	}
 }
 
-// TestPool_MustFitTheKeys: a member without a key is never granted, and everything says why.
+// TestPool_MustFitTheKeys: a member without a key is never granted, and every error says why.
 func TestPool_MustFitTheKeys(t *testing.T) {
 	crossed := poolOf("openai/gpt-6/requests", "a", "b")
 	members := crossed.GetPool().Members
@@ -318,7 +319,7 @@ func TestPool_MustFitTheKeys(t *testing.T) {
 	if got := keys.calls("a", "b"); got != "a 0, b 0" {
 		t.Errorf("calls of keys: %s", got)
 	}
-	// A key whose member is still to come is not used for the pool. A model without a pool takes the key that the gateway chooses.
+	// A key that has no member yet is not used for the pool. A model without a pool uses the key that the gateway chooses.
 	for _, model := range []string{"gpt-7", "gpt-8"} {
 		if got := f.ask(`{"model":"` + model + `","input":"x"}`); got.status != http.StatusOK {
 			t.Errorf("%s: %d %s", model, got.status, got.body)
@@ -384,9 +385,9 @@ func TestPool_IsExplainedAndShown(t *testing.T) {
 	}
 }
 
-// TestPool_WithoutTheClusterOneKeyPassesAndIsCharged: what passed is charged to the member of the key that was sent.
+// TestPool_WithoutTheClusterOneKeyPassesAndIsCharged: passed calls are charged to the member of the key that was used.
 func TestPool_WithoutTheClusterOneKeyPassesAndIsCharged(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	f, keys := pooled(t, func(conf *config.Config) {
 		u := conf.Upstreams["openai"]
 		u.FailOpen = &config.FailOpen{Count: 2, Per: time.Hour, For: time.Hour}
@@ -410,7 +411,7 @@ func TestPool_WithoutTheClusterOneKeyPassesAndIsCharged(t *testing.T) {
 	}
 }
 
-// TestPool_AFallbackMayHaveNoPool: the fallback's quotas are then those of the key that the gateway chooses, and that key is sent.
+// TestPool_AFallbackMayHaveNoPool: the gateway then chooses a key, draws on its quotas, and sends it.
 func TestPool_AFallbackMayHaveNoPool(t *testing.T) {
 	f, keys := pooled(t, func(conf *config.Config) {
 		for i := range conf.Upstreams["openai"].Keys {
@@ -426,13 +427,13 @@ func TestPool_AFallbackMayHaveNoPool(t *testing.T) {
 		}
 	}
 	f.cluster.consumed("openai-a/gpt-5/requests", 1)
-	f.cluster.consumed("openai-a/mini/requests", 1) // the holder stays with the key that it used last
+	f.cluster.consumed("openai-a/mini/requests", 1) // the holder stays with its last key
 	if got := keys.calls("a", "b"); got != "a 2, b 0" {
 		t.Errorf("calls of keys: %s", got)
 	}
 }
 
-// TestPool_ATakeNamesTheMember, also from a batch; a report names the member's quota.
+// TestPool_ATakeNamesTheMember: also from a batch; a report names the member's quota.
 func TestPool_ATakeNamesTheMember(t *testing.T) {
 	f, _ := pooled(t, nil, rate("openai-a/gpt-5/requests", 100), tokens("openai-a/gpt-5/tokens", 1000),
 		poolOf("openai/gpt-5/requests", "a"), poolOf("openai/gpt-5/tokens", "a"))

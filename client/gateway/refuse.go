@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
-// retrySoon is when to come back where nobody knows better.
+// retrySoon is the default Retry-After.
 const retrySoon = 5 * time.Second
 
 var (
@@ -28,7 +28,7 @@ var (
 // slotLost is the reason of calls that were granted and sent, and then lost their slot.
 const slotLost = "SLOT_LOST"
 
-// refusalOf turns an error of a call into an answer; gone: there is nobody to answer.
+// refusalOf converts an error of a call to an answer; gone: the client has left.
 func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 	var no *client.RefusalError
 	var wrong *client.RequestError
@@ -75,7 +75,7 @@ func (c *call) refusalOf(err error) (refusal dialect.Refusal, gone bool) {
 	return c.awayRefusal(err), false
 }
 
-// withoutQuery returns an error's text; URLs in it could carry a key in their query.
+// withoutQuery returns an error's text without URL queries, which could contain a key.
 func withoutQuery(err error) string {
 	text := err.Error()
 	for {
@@ -91,7 +91,7 @@ func withoutQuery(err error) string {
 	}
 }
 
-// awayRefusal says that the cluster did not answer.
+// awayRefusal is the refusal when the cluster did not answer.
 func (c *call) awayRefusal(err error) dialect.Refusal {
 	nodes := strings.Join(c.gateway.cluster.addresses, ", ")
 	why := fmt.Sprintf("quotad: no quotad node answered in time (%s)", nodes)
@@ -106,7 +106,7 @@ func (c *call) awayRefusal(err error) dialect.Refusal {
 	}
 }
 
-// wrongRequest is for what the cluster will not do at all.
+// wrongRequest is the refusal of requests that the cluster rejects for good.
 func (c *call) wrongRequest(err *client.RequestError) dialect.Refusal {
 	refusal := dialect.Refusal{
 		Status: http.StatusForbidden, Message: "quotad: " + err.Message, Reason: err.Reason.String(),
@@ -126,10 +126,10 @@ func (c *call) wrongRequest(err *client.RequestError) dialect.Refusal {
 	return refusal
 }
 
-// finalAfter is from which wait on clients are told not to come back by themselves.
+// finalAfter is the Retry-After above which clients are told not to retry.
 const finalAfter = time.Minute
 
-// quotaRefusal is the cluster's no, in the words of 5.3 of the contract.
+// quotaRefusal converts the cluster's refusal to the provider's form.
 func (c *call) quotaRefusal(no *client.RefusalError) dialect.Refusal {
 	d, _ := c.drawOf(no.Quota)
 	part := d.part
@@ -157,7 +157,7 @@ func primary(part string) bool {
 	return part == "core" || part == "search" || part == "code_search" || part == "graphql"
 }
 
-// says is the message of a refusal, in the provider's manner of speaking.
+// says returns the message of a refusal, in the provider's style.
 func (c *call) says(no *client.RefusalError, r dialect.Refusal) string {
 	who := "quotad, holder " + c.caller.Holder
 	until := ""
@@ -187,8 +187,8 @@ func (c *call) says(no *client.RefusalError, r dialect.Refusal) string {
 	return said + advice
 }
 
-// reasonOf is the reason of a refusal that names none: its status in the manner of the cluster's reasons. A provider that did not answer
-// is no refusal.
+// reasonOf returns the reason of a refusal without one: its status, in the form of the cluster's reasons. A provider that did not
+// answer has refused nothing.
 func reasonOf(status int) string {
 	if status == http.StatusBadGateway {
 		return ""
@@ -196,7 +196,7 @@ func reasonOf(status int) string {
 	return strings.ToUpper(strings.ReplaceAll(http.StatusText(status), " ", "_"))
 }
 
-// refuse writes an answer of the gateway's own and counts it.
+// refuse writes an answer of the gateway itself and counts it.
 func (c *call) refuse(w http.ResponseWriter, r dialect.Refusal) {
 	if r.Status == statusGone {
 		c.record(func(o *outcome) { o.code, o.end = statusGone, endGone })
@@ -244,11 +244,11 @@ type PastRefusal struct {
 	Message  string    `json:"message"`
 }
 
-// refusals remembers the last refusals, and which of them were logged lately.
+// refusals records the last refusals, and which of them were logged recently.
 type refusals struct {
 	mu   sync.Mutex
 	last []PastRefusal
-	// warned is when a quota and reason were last logged, and how many came since.
+	// warned is when a quota and reason were last logged, and how many refusals followed.
 	warned map[[2]string]*warning
 }
 
@@ -257,7 +257,7 @@ type warning struct {
 	count int
 }
 
-// note remembers a refusal, and logs it at most once a minute for each quota and reason.
+// note records a refusal, and logs it at most once a minute for each quota and reason.
 func (r *refusals) note(c *call, refusal dialect.Refusal) {
 	now := time.Now()
 	past := PastRefusal{

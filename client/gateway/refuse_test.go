@@ -16,7 +16,7 @@ import (
 )
 
 func TestA24_ProviderLimitIsRetriedWithinTheWait(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	var calls atomic.Int64
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
 		if calls.Add(1) == 1 {
@@ -34,7 +34,7 @@ func TestA24_ProviderLimitIsRetriedWithinTheWait(t *testing.T) {
 	if n := f.cluster.closing.Load(); n != 1 {
 		t.Errorf("the provider's limit was reported %d times, want once", n)
 	}
-	// The refused call counts against the requests, its tokens do not.
+	// The refused call counts against the requests, but its tokens do not.
 	f.cluster.consumed("openai/gpt-5/requests", 2)
 	f.cluster.consumed("openai/gpt-5/tokens", 11)
 }
@@ -74,7 +74,7 @@ func TestA25_ErrorsOfTheProviderPassByteForByte(t *testing.T) {
 	}
 }
 
-// forms are the paths by which each dialect is asked, and what its refusals contain.
+// forms are the paths of calls in each dialect, and what their refusals contain.
 var forms = map[string]struct{ path, body, quota, away, refused string }{
 	"openai": {
 		"/openai/v1/responses", `{"model":"m","input":"x"}`, "openai/m/requests", `"type":"server_error"`, `"code":"rate_limit_exceeded"`,
@@ -130,7 +130,7 @@ func TestRefusal_HasTheFormOfItsProvider(t *testing.T) {
 }
 
 func TestA13_ClusterAwayIsSaidInEachDialectAndEndsByItself(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	c := startCluster(t)
 	p := startProvider(t, speak(200, `{}`))
 	upstreams := map[string]config.Upstream{}
@@ -173,7 +173,7 @@ func TestA26_LeavingWhileWaitingDrawsNothing(t *testing.T) {
 	c := startCluster(t, slots("anthropic/m/streams", 1))
 	release := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(release) })
-	defer letGo() // also where the test fails: its servers wait for their handlers
+	defer letGo() // also if the test fails: the servers wait for their handlers
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		<-release
 		speak(200, `{}`)(w, r)
@@ -202,9 +202,9 @@ func TestA26_LeavingWhileWaitingDrawsNothing(t *testing.T) {
 	}
 }
 
-// TestRefusal_OfTheProviderIsNotHeldByItsOpenBody: the beginning says what the refusal means. The rest may come much later.
+// TestRefusal_OfTheProviderIsNotHeldByItsOpenBody: the beginning determines the meaning of the refusal. The rest may come much later.
 func TestRefusal_OfTheProviderIsNotHeldByItsOpenBody(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	release := make(chan struct{})
 	const start, rest = `{"error":{"message":"`, `no such parameter"}}`
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
@@ -228,9 +228,9 @@ func TestRefusal_OfTheProviderIsNotHeldByItsOpenBody(t *testing.T) {
 	}
 }
 
-// TestA24_ProviderLimitWithAnOpenBodyIsRetried: a retry waits for no body that nobody reads.
+// TestA24_ProviderLimitWithAnOpenBodyIsRetried: a retry does not wait for a body that nobody reads.
 func TestA24_ProviderLimitWithAnOpenBodyIsRetried(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	var calls atomic.Int64
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
 		if calls.Add(1) > 1 {
@@ -248,7 +248,7 @@ func TestA24_ProviderLimitWithAnOpenBodyIsRetried(t *testing.T) {
 	}
 }
 
-// TestRefuse_LongNamesOfModels: in a path. That of a body is read no further. What is not refused stands cut in messages and the log.
+// TestRefuse_LongNamesOfModels: refused in a path, truncated in a body. Messages and the log truncate allowed names.
 func TestRefuse_LongNamesOfModels(t *testing.T) {
 	c := startCluster(t)
 	p := startProvider(t, speak(200, chatAnswer))

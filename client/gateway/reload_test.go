@@ -45,7 +45,7 @@ func certificate(t *testing.T, name string) config.Listen {
 	}
 }
 
-// injecting is an upstream whose key is injected.
+// injecting returns an upstream whose key is injected.
 func injecting(t *testing.T, p *provider) config.Upstream {
 	t.Helper()
 	u := upstreamOf(p, "openai")
@@ -53,8 +53,8 @@ func injecting(t *testing.T, p *provider) config.Upstream {
 	return u
 }
 
-// TestReload_InjectsNothingForWhomTheOpenListenersLetIn: the listeners stay as they are until a restart, so a configuration with others is
-// judged by those that are open.
+// TestReload_InjectsNothingForWhomTheOpenListenersLetIn: the listeners stay until a restart, so a configuration with others is checked
+// against the open ones.
 func TestReload_InjectsNothingForWhomTheOpenListenersLetIn(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100))
 	p := startProvider(t, speak(200, chatAnswer))
@@ -100,7 +100,7 @@ func TestReload_InjectsNothingForWhomTheOpenListenersLetIn(t *testing.T) {
 	}
 }
 
-// A program that serves the handler at an address of its own does not come past the configuration.
+// A program that serves the handler at another address does not bypass the configuration.
 func TestInject_NeedsProofOnTheConnection(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100))
 	p := startProvider(t, speak(200, chatAnswer))
@@ -120,7 +120,7 @@ func TestInject_NeedsProofOnTheConnection(t *testing.T) {
 	}
 }
 
-// shows returns the last name of the certificate that an address shows.
+// shows returns the last name in the certificate that a server presents.
 func shows(t *testing.T, address string) string {
 	t.Helper()
 	connection, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // only looked at
@@ -171,7 +171,7 @@ func TestReload_TakesConfigurationAndCertificateOrNeither(t *testing.T) {
 		t.Error(err)
 	}
 	is("with both right", "third.example", "/other")
-	// Without a certificate in the file, that which is open keeps its own, and reads it again later.
+	// Without a certificate in the configuration, the open listener keeps its own, and rereads it later.
 	plain := conf
 	plain.Listen = config.Listen{TCP: conf.Listen.TCP}
 	if err := server.Reload(plain); err != nil {
@@ -187,8 +187,8 @@ func TestReload_TakesConfigurationAndCertificateOrNeither(t *testing.T) {
 	is("gone", "third.example", "/openai")
 }
 
-// TestReload_KeepsWhichKeyMadeAnAnswer: a call that continues an answer goes to the key that made it, also after a reload, and where its
-// holder used another one since.
+// TestReload_KeepsWhichKeyMadeAnAnswer: a call that continues an answer uses that answer's key, even after a reload, and after its
+// holder used another key.
 func TestReload_KeepsWhichKeyMadeAnAnswer(t *testing.T) {
 	c := startCluster(t, rate("openai-a/gpt-5/requests", 100), rate("openai-b/gpt-5/requests", 100))
 	var made atomic.Int64
@@ -225,8 +225,8 @@ func TestReload_KeepsWhichKeyMadeAnAnswer(t *testing.T) {
 	}
 }
 
-// TestReload_SaysWhatNeedsARestart: a token file that is added or removed is refused, and the machine's name stays: the cluster's token and
-// what is consumed ahead are for the old one. The number of seats changes.
+// TestReload_SaysWhatNeedsARestart: adding or removing the token file is refused, and the machine's name stays: the cluster's token and
+// the batches are for the old one. The number of seats changes.
 func TestReload_SaysWhatNeedsARestart(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100))
 	p := startProvider(t, speak(200, chatAnswer))

@@ -16,20 +16,20 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// reportEvery is how often the ordinary counts of one quota are reported, reportWithin how long a refused call waits to learn of
-// the cluster's cooldown.
+// reportEvery is the shortest interval between reports of a quota's ordinary counts. reportWithin is how long a refused call waits to
+// learn the cluster's cooldown.
 const (
 	reportEvery  = time.Second
 	reportWithin = 2 * time.Second
 )
 
-// reportClock remembers when the counts of a quota were reported last.
+// reportClock records when the counts of each quota were last reported.
 type reportClock struct {
 	mu   sync.Mutex
 	last map[string]time.Time
 }
 
-// due reports whether ordinary counts of a quota are worth a report now: when nothing is left, or after a while.
+// due reports whether ordinary counts of a quota are worth a report now: when nothing is left, or after reportEvery.
 func (r *reportClock) due(quota string, s signals.Signal, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -43,8 +43,8 @@ func (r *reportClock) due(quota string, s signals.Signal, now time.Time) bool {
 	return true
 }
 
-// report tells the cluster what the provider said. Of a refusal it returns how long its quotas are closed: as long as the cluster
-// keeps them so, which has a bound, and not shorter than the provider asks; else a second.
+// report reports the provider's statements to the cluster. For a refusal it returns how long the quotas are closed: the cluster's
+// bounded cooldown, and at least the provider's Retry-After; without either, a second.
 func (c *call) report(granted *grant, said []signals.Signal, verdict signals.Signal, limited bool) time.Duration {
 	otherwise := time.Second
 	if verdict.RetryAfter.Known {
@@ -92,7 +92,7 @@ func reportOn(ctx context.Context, lease *client.Lease, report []client.Signal) 
 	return lease.Report(ctx, report...)
 }
 
-// quotaOf returns the quota of the call that a provider's name of a limit belongs to; empty: none.
+// quotaOf returns the quota of the call that the provider's name of a limit refers to; empty: none.
 func (c *call) quotaOf(resource string) string {
 	if resource == "" {
 		return ""
@@ -105,8 +105,8 @@ func (c *call) quotaOf(resource string) string {
 	return ""
 }
 
-// signalsOf turns what a provider said into what the cluster is told. Counts of limits that the call does not draw on are left
-// out; a refusal always counts, if need be against the call's first quota.
+// signalsOf converts the provider's statements into signals for the cluster. It omits counts of limits that the call does not draw on.
+// A refusal always counts, if need be against the call's first quota.
 func (c *call) signalsOf(granted *grant, said []signals.Signal, limited bool) []client.Signal {
 	if len(c.draws) == 0 {
 		return nil
@@ -128,7 +128,7 @@ func (c *call) signalsOf(granted *grant, said []signals.Signal, limited bool) []
 			continue
 		}
 		if s.Class == signals.Billing {
-			// Nothing that the call draws on is paid for.
+			// No quota of the call is paid for.
 			for _, d := range c.draws {
 				out = append(out, client.Signal{Quota: granted.quota(d.quota.Name), Cause: client.CausePlan})
 			}
@@ -139,7 +139,7 @@ func (c *call) signalsOf(granted *grant, said []signals.Signal, limited bool) []
 	return merged(out)
 }
 
-// maxAmount is the largest count that the cluster takes.
+// maxAmount is the largest count that the cluster accepts.
 const maxAmount = 1<<53 - 1
 
 func signalOf(quota string, s signals.Signal) client.Signal {
@@ -179,7 +179,7 @@ func causeOf(s signals.Signal) client.Cause {
 	return client.CauseOK
 }
 
-// merged keeps one signal for each quota: a refusal's counts join it.
+// merged keeps one signal per quota: a refusal merges with its counts.
 func merged(all []client.Signal) []client.Signal {
 	var out []client.Signal
 	at := map[string]int{}
@@ -196,12 +196,12 @@ func merged(all []client.Signal) []client.Signal {
 	return out
 }
 
-// retryIn returns when a class comes back after a cooldown that lasts for so long from now.
+// retryIn returns when a class may retry after a cooldown of this length.
 func retryIn(cooldown time.Duration, class config.Class) time.Duration {
 	return min(pacing.DefaultWindows.Delay(cooldown, quotav1.Class(class), rand.N[time.Duration]), signals.MaxWait)
 }
 
-// markRetryAfter tells the client when to come back, where the provider did not say or the cluster's cooldown is longer.
+// markRetryAfter sets Retry-After for the client, if the provider did not, or if the cluster's cooldown is longer.
 func markRetryAfter(response *http.Response, verdict signals.Signal, cooldown, delay time.Duration) {
 	if verdict.Class == signals.Billing || verdict.RetryAfter.Known && verdict.RetryAfter.D >= cooldown &&
 		response.Header.Get("Retry-After") != "" {

@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// startDying starts a provider that answers the first request of each connection, and reads the second one whole and closes the connection.
-// It returns its URL and what it has read.
+// startDying starts a provider that answers the first request of each connection, then reads the second one entirely and closes the
+// connection. It returns its URL and the requests that it has read.
 func startDying(tb testing.TB) (url string, read func() []received) {
 	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,10 +58,10 @@ func startDying(tb testing.TB) (url string, read func() []received) {
 	}
 }
 
-// TestSend_WhatWasReadIsNotSentAgain: the provider has read the request when the connection breaks, so it may have done what was asked, and
-// nobody but the client can know whether to ask again. A GET without a body changes nothing: it is sent again, and counted each time.
+// TestSend_WhatWasReadIsNotSentAgain: the provider has read the request when the connection breaks, so it may have carried it out. Only
+// the client can know whether to repeat it. A GET without a body changes nothing: it is repeated, and each write counts.
 func TestSend_WhatWasReadIsNotSentAgain(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	const body = `{"model":"gpt-5","messages":[]}`
 	for name, ask := range map[string]struct {
 		method, path, body, header string
@@ -83,7 +83,7 @@ func TestSend_WhatWasReadIsNotSentAgain(t *testing.T) {
 			f := startGateway(t, c, nil, configOf(c, map[string]config.Upstream{
 				"openai": {Dialect: "openai", Base: url, Plain: true}, "github": {Dialect: "github", Base: url, Plain: true},
 			}), gateway.Options{})
-			// Each upstream has connections of its own, so the first call is one of the same upstream.
+			// Each upstream has separate connections, so the first call goes to the same upstream.
 			first := f.do(ask.method, ask.path, ask.body)
 			second := f.do(ask.method, ask.path, ask.body, ask.header, "k1")
 			if first.status != 200 || second.status != ask.status {

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/dialect"
 )
 
-// shouldRetry returns the X-Should-Retry of a refusal that a client gets.
+// shouldRetry returns the X-Should-Retry of a refusal for a client.
 func shouldRetry(name dialect.Name, agent, part string, no *client.RefusalError) string {
 	c := &call{header: http.Header{"User-Agent": {agent}}, op: dialect.Operation{Dialect: name}}
 	c.draws = []draw{{part: part}}
@@ -17,8 +17,8 @@ func shouldRetry(name dialect.Name, agent, part string, no *client.RefusalError)
 	return name.Refuse(c.quotaRefusal(no)).Header.Get("X-Should-Retry")
 }
 
-// TestQuotaRefusal_SaysWhetherToRetry: clients come back by themselves where that can help within a minute, whatever the reason. Claude
-// Code waits for longer by itself, but for money.
+// TestQuotaRefusal_SaysWhetherToRetry: clients may retry if that can help within a minute, whatever the reason. Claude Code waits
+// longer by itself, except for money.
 func TestQuotaRefusal_SaysWhetherToRetry(t *testing.T) {
 	const claude, other = "claude-cli/2.1.0 (external, cli)", "python-httpx/1.0"
 	reasons := map[client.Reason]bool{ //nolint:exhaustive // of refusals; true: no wait helps

@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// route is where a request goes.
+// route is the destination of a request.
 type route struct {
 	upstream *upstream
-	// apart is the base of the host that was asked, where it is not the upstream's; nil: it is.
+	// apart is the base of the requested host, if it differs from the upstream's; nil: it does not.
 	apart *url.URL
-	// path is escaped, from the upstream's base on, as it was received.
+	// path is the received path below the upstream's base, escaped.
 	path string
-	// prefix is what stood before it, on which the answer's URLs are rebased; host: the upstream was chosen by the Host header, so
-	// they stay as they are.
+	// prefix is the path before it, which rebased URLs of the answer get. host: the Host header selected the upstream, so URLs stay
+	// unchanged.
 	prefix string
 	host   bool
 	// holder is <holder>[~class] of /as/, escaped.
 	holder string
-	// own is the gateway's own path, such as take; empty: it is a call to a provider.
+	// own is a path of the gateway itself, such as take; empty: it is a call to a provider.
 	own string
 }
 
-// route finds where a request goes; ok is false where nowhere.
+// route determines the destination of a request; ok is false if there is none.
 func (s *state) route(r *http.Request) (out route, ok bool) {
 	path := r.URL.EscapedPath()
 	if u := s.hosts[hostOf(r.Host)]; u != nil {
@@ -60,7 +60,7 @@ func (s *state) route(r *http.Request) (out route, ok bool) {
 	return out, false
 }
 
-// prefixes are the paths that there are, for callers that mistook one.
+// prefixes lists the existing paths, for callers with a wrong one.
 func (s *state) prefixes() string {
 	names := slices.Sorted(maps.Keys(s.upstreams))
 	for i, name := range names {
@@ -69,7 +69,7 @@ func (s *state) prefixes() string {
 	return strings.Join(names, ", ")
 }
 
-// served are the hosts that lead to upstreams, for callers that mistook one.
+// served lists the hosts of upstreams, for callers with a wrong one.
 func (s *state) served() string { return strings.Join(slices.Sorted(maps.Keys(s.hosts)), ", ") }
 
 // hostOf returns the host of a Host header in lower case, without its port.
@@ -80,7 +80,7 @@ func hostOf(host string) string {
 	return strings.ToLower(strings.Trim(host, "[]"))
 }
 
-// dotted reports whether a path has a segment . or .., plain or escaped, also behind an escaped slash or a backslash.
+// dotted reports whether a path has a segment . or .., plain or escaped, also after an escaped slash or a backslash.
 func dotted(escaped string) bool {
 	plain, err := url.PathUnescape(escaped)
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// TestA30_WhereKeysAreInjectedNothingSecretIsShown: neither the keys and tokens of the gateway nor what callers send is in its log, its
-// metrics, its status or any answer of its own, however a call ends.
+// TestA30_WhereKeysAreInjectedNothingSecretIsShown: the log, the metrics, the status and the gateway's own answers contain neither keys
+// and tokens of the gateway nor content of callers, however a call ends.
 func TestA30_WhereKeysAreInjectedNothingSecretIsShown(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	secrets := []string{"sk-injected", "sk-changed", "qtd_red_right", "qtd_red_wrong", "qtd_gw_cluster", "sk-caller", "words of the prompt"}
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), ratePer("openai/spent/requests", 1, time.Hour))
 	var status atomic.Int64
@@ -48,7 +48,7 @@ func TestA30_WhereKeysAreInjectedNothingSecretIsShown(t *testing.T) {
 	ask(415, "qtd_red_right", "gpt-5", "Content-Encoding", "zstd")
 	ask(200, "qtd_red_right", "spent")
 	ask(429, "qtd_red_right", "spent")
-	status.Store(401) // the key is read again
+	status.Store(401) // the gateway rereads the key
 	if err := os.WriteFile(path, []byte("sk-changed\nsecond line"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -77,5 +77,5 @@ func TestA30_WhereKeysAreInjectedNothingSecretIsShown(t *testing.T) {
 			t.Errorf("the provider saw %q at %s", got, sent.uri)
 		}
 	}
-	c.start() // a gateway gives back what it has not spent when it closes
+	c.start() // on close, a gateway returns unspent amounts
 }

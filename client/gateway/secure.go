@@ -9,12 +9,12 @@ import (
 	"sync"
 )
 
-// protocolHTTP2 is the name by which TLS agrees on HTTP/2.
+// protocolHTTP2 is the ALPN name of HTTP/2.
 const protocolHTTP2 = "h2"
 
-// secureListener makes connections of TLS of those that it accepts. It ends their handshakes itself: a connection of HTTP/1 keeps the
-// heads of its requests as they came, for which net/http must not know that it is one of TLS, and one of HTTP/2, whose frames are not
-// ambiguous, is net/http's own.
+// secureListener makes TLS connections of the accepted ones. It completes their handshakes itself. An HTTP/1 connection records the raw
+// heads of its requests, so net/http must not know that it uses TLS. An HTTP/2 connection, whose frames are not ambiguous, is left to
+// net/http.
 type secureListener struct {
 	net.Listener
 	config   *tls.Config
@@ -50,8 +50,8 @@ func (l *secureListener) Close() error {
 	return l.Listener.Close()
 }
 
-// acceptAll accepts connections until the listener is closed. An error waits until it is taken, so a server that pauses after one pauses
-// this as well.
+// acceptAll accepts connections until the listener is closed. It blocks on an error until Accept returns it, so a server that pauses
+// after an error pauses acceptAll as well.
 func (l *secureListener) acceptAll() {
 	for {
 		connection, err := l.Listener.Accept()
@@ -64,7 +64,7 @@ func (l *secureListener) acceptAll() {
 	}
 }
 
-// hand gives Accept its answer; false: the listener is closed.
+// hand delivers a result to Accept; false: the listener is closed.
 func (l *secureListener) hand(connection net.Conn, err error) bool {
 	select {
 	case l.accepted <- acceptance{connection, err}:
@@ -74,7 +74,7 @@ func (l *secureListener) hand(connection net.Conn, err error) bool {
 	}
 }
 
-// shake ends a handshake and hands the connection on.
+// shake completes a handshake and delivers the connection.
 func (l *secureListener) shake(raw net.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), headerWithin)
 	defer cancel()

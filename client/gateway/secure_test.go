@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// TestSecure_AmbiguousRequestsAreRefusedAsInClearText: net/http hides what proxies disagree about, over TLS as well.
+// TestSecure_AmbiguousRequestsAreRefusedAsInClearText: net/http hides what proxies interpret differently, over TLS as well.
 func TestSecure_AmbiguousRequestsAreRefusedAsInClearText(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), func(c *config.Config) { c.Listen = certificate(t, "a.example") })
 	address := f.listen()
@@ -70,7 +70,7 @@ func TestSecure_ServesBothVersionsAndTellsOthersWhatItSpeaks(t *testing.T) {
 		speak(200, chatAnswer)(w, r)
 	}, func(c *config.Config) { c.Listen = certificate(t, "a.example") })
 	address := f.listen()
-	silent, err := net.Dial("tcp", address) // its handshake keeps nobody waiting
+	silent, err := net.Dial("tcp", address) // its handshake blocks nobody else
 	if err != nil {
 		t.Fatal(err)
 	}

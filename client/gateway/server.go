@@ -15,7 +15,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// Bounds of connections of clients.
+// Bounds of client connections.
 const (
 	headerWithin = 10 * time.Second
 	maxHeader    = 64 << 10
@@ -62,7 +62,7 @@ func (g *Gateway) Listen(ctx context.Context) (*Server, error) {
 	return s, nil
 }
 
-// listenUnix opens a unix socket and replaces one that a dead process left.
+// listenUnix opens a unix socket, and replaces one that a dead process left.
 func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
 		if connection, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "unix", path); err == nil {
@@ -86,21 +86,21 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// add serves a listener later.
+// add prepares a server for a listener.
 func (s *Server) add(listener net.Listener, unix bool) {
 	conf := s.gateway.state.Load().config.Listen
 	secure := !unix && conf.Cert != ""
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(secure)
-	// In the clear, HTTP/2 is for the machine itself, or a network that is trusted.
+	// Plaintext HTTP/2 is for the local machine, or a trusted network.
 	protocols.SetUnencryptedHTTP2(!secure && (unix || conf.Insecure || loopbackOnly(listener)))
 	server := &http.Server{
 		Handler: s.gateway.Handler(), Protocols: protocols, ReadHeaderTimeout: headerWithin, IdleTimeout: idleFor,
 		MaxHeaderBytes: maxHeader, ErrorLog: discardLog,
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context { return withConnection(ctx, c, unix) },
 	}
-	// The heads of requests are looked at as they came: net/http hides what proxies disagree about.
+	// Raw request heads are checked: net/http hides what proxies interpret differently.
 	server.ConnState = headState
 	if secure {
 		server.TLSConfig = &tls.Config{
@@ -129,7 +129,7 @@ func (s *Server) loadCertificate(conf config.Listen) error {
 	return err
 }
 
-// readCertificate returns the certificate of a configuration; nil: it names none.
+// readCertificate returns the certificate of a configuration; nil if it names none.
 func readCertificate(conf config.Listen) (*tls.Certificate, error) {
 	if conf.Cert == "" {
 		return nil, nil //nolint:nilnil // no certificate is no error
@@ -141,7 +141,7 @@ func readCertificate(conf config.Listen) (*tls.Certificate, error) {
 	return &pair, nil
 }
 
-// Reload takes a new configuration, as Gateway.Reload does, and with it the server's certificate: both or neither.
+// Reload adopts a new configuration, like Gateway.Reload, together with the server's certificate: both or neither.
 func (s *Server) Reload(conf config.Config) error {
 	pair, err := readCertificate(conf.Listen)
 	if err != nil {
@@ -156,7 +156,7 @@ func (s *Server) Reload(conf config.Config) error {
 	return nil
 }
 
-// Addresses returns where it listens.
+// Addresses returns the addresses of the listeners.
 func (s *Server) Addresses() []string {
 	var out []string
 	for _, listener := range s.listeners {
@@ -165,8 +165,8 @@ func (s *Server) Addresses() []string {
 	return out
 }
 
-// Serve serves until ctx ends. Then it takes no further calls, answers waiting ones with 503, lets running ones go on for as long
-// as limits.drain says, and returns nil.
+// Serve serves until ctx ends. Then it admits no further calls, answers waiting ones with 503, lets running ones continue for at most
+// limits.drain, and returns nil.
 func (s *Server) Serve(ctx context.Context) error {
 	failed := make(chan error, len(s.servers))
 	for i, server := range s.servers {
@@ -196,7 +196,7 @@ func (s *Server) close() {
 	}
 }
 
-// withConnection tells the calls of a connection where it comes from.
+// withConnection adds a description of the connection to its calls' context.
 func withConnection(ctx context.Context, c net.Conn, unix bool) context.Context {
 	known := connection{unix: unix}
 	if head, ok := c.(*headConn); ok {

@@ -9,11 +9,11 @@ import (
 	"github.com/quotad/quotad/client"
 )
 
-// signOfLife is how often an empty line says that slots are still held.
+// signOfLife is the interval of empty lines that show that slots are still held.
 const signOfLife = 10 * time.Second
 
-// serveSlots answers /slots: the lease lives as long as the connection, also while the gateway drains. Its first line names it, empty lines
-// follow, and a last line says when it was lost.
+// serveSlots serves /slots: the lease lives as long as the connection, even while the gateway drains. The first line describes the
+// lease, empty lines follow, and a last line reports its loss.
 func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 	_, _, refusal, refused := c.prepareTake(r, slotsQuery)
 	if !refused {
@@ -29,7 +29,7 @@ func (g *Gateway) serveSlots(w http.ResponseWriter, r *http.Request, c *call) {
 		return
 	}
 	lease := granted.lease
-	if lease.Operation() != nil { // what was not listed yet is consumed, and no slot
+	if lease.Operation() != nil { // a quota that was not listed yet was consumed, so it is no slot
 		granted.settle(settlement{unsent: true})
 		c.refuse(w, refusedKind(c.draws[0], true))
 		return

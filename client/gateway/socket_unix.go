@@ -7,5 +7,5 @@ import "os"
 // socketMode lets the owner and the group connect.
 const socketMode = 0o660
 
-// protectSocket keeps all others away from a socket.
+// protectSocket restricts access to a socket.
 func protectSocket(path string) error { return os.Chmod(path, socketMode) }

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// A provider reads a percent-encoded letter as the letter, so it must not take a call out of its quotas.
+// A provider decodes a percent-encoded letter, so encoding must not free a call of its quotas.
 func TestPath_IsGovernedInEachSpelling(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), rate("jira/searches", 100))
 	p := startProvider(t, speak(200, `{}`))
@@ -32,7 +32,7 @@ func TestPath_IsGovernedInEachSpelling(t *testing.T) {
 	c.consumed("jira/searches", 1)
 }
 
-// TestPath_ThatGeneratesIsGoverned: a model without a quota is refused at each path by which a provider generates.
+// TestPath_ThatGeneratesIsGoverned: a model without a quota is refused on each path that generates.
 func TestPath_ThatGeneratesIsGoverned(t *testing.T) {
 	c := startCluster(t)
 	p := startProvider(t, speak(200, `{}`))
@@ -66,8 +66,8 @@ func TestPath_ThatGeneratesIsGoverned(t *testing.T) {
 	}
 }
 
-// TestRealtime_KeysOfSessionsAreGovernedByTheirModel: such a key opens a session at the provider itself, so making it is a call of the
-// session's model.
+// TestRealtime_KeysOfSessionsAreGovernedByTheirModel: such a key opens a session at the provider itself, so creating it counts as a
+// call to the session's model.
 func TestRealtime_KeysOfSessionsAreGovernedByTheirModel(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-realtime/requests", 100))
 	p := startProvider(t, speak(200, `{"value":"ek_made_up"}`))

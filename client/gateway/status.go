@@ -16,10 +16,10 @@ import (
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
-// Length is a duration that JSON has as text, such as 1.2s.
+// Length is a duration with a text form in JSON, such as 1.2s.
 type Length time.Duration
 
-// String returns the duration as people write it.
+// String returns the duration rounded to 0.1 s.
 func (l Length) String() string { return time.Duration(l).Round(100 * time.Millisecond).String() }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -32,53 +32,52 @@ func (l *Length) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Status is what a gateway shows of itself. It has no secrets and no content of calls.
+// Status is the gateway's state as shown to people. It has no secrets and no content of calls.
 type Status struct {
 	Version string    `json:"version"`
 	Machine string    `json:"machine"`
 	At      time.Time `json:"at"`
-	// Loaded: the cluster's quotas are known. Away: it did not answer the last call. Stopping: no further calls are taken.
+	// Loaded: the cluster's quotas are known. Away: it did not answer the last call. Stopping: no further calls are admitted.
 	Loaded   bool `json:"loaded"`
 	Away     bool `json:"away"`
 	Stopping bool `json:"stopping"`
-	// InFlight is how many calls are, Waiting how many of them wait, Buffered the bytes of bodies in memory.
+	// InFlight counts the calls in flight, Waiting the waiting ones of them. Buffered is the bytes of bodies in memory.
 	InFlight  int64            `json:"inFlight"`
 	Waiting   int64            `json:"waiting"`
 	Buffered  int64            `json:"buffered"`
 	Upstreams []UpstreamStatus `json:"upstreams"`
-	// Classes are how many calls wait in each class. Queue is the calls that have waited for the longest time, by class.
+	// Classes has the number of waiting calls in each class. Queue has the longest waiting calls, by class.
 	Classes []ClassStatus `json:"classes"`
 	Queue   []Waiter      `json:"queue"`
 	Seats   []SeatStatus  `json:"seats"`
-	// Refusals are the last ones, newest first.
+	// Refusals are the last refusals, newest first.
 	Refusals []PastRefusal `json:"refusals"`
 }
 
-// UpstreamStatus is one upstream.
 type UpstreamStatus struct {
 	Name    string `json:"name"`
 	Dialect string `json:"dialect"`
 	Base    string `json:"base"`
 	Auth    string `json:"auth"`
-	// Passing: calls pass while the cluster is away, as far as fail_open allows. Closed are the quotas of its calls that a cooldown closes,
-	// theirs or that of a quota above them.
+	// Passing: calls pass while the cluster is away, as far as fail_open allows. Closed are the quotas of its calls that a cooldown of
+	// theirs or of an ancestor closes.
 	Passing bool          `json:"passing"`
 	Closed  []string      `json:"closed,omitempty"`
 	Keys    []KeyStatus   `json:"keys,omitempty"`
 	Models  []ModelStatus `json:"models,omitempty"`
-	// Quotas are those that calls draw on besides the ones of a model: GitHub's limits, and what rules and also name.
+	// Quotas are the quotas of its calls other than those of models: GitHub's limits, and quotas named by rules and also.
 	Quotas []PartStatus `json:"quotas,omitempty"`
-	// Batch: calls are taken out of batches. Batches are those that are or were fetched.
+	// Batch: calls use batches. Batches are the present and past ones.
 	Batch   bool          `json:"batch,omitempty"`
 	Batches []BatchStatus `json:"batches,omitempty"`
 }
 
-// KeyStatus is a key by its name.
+// KeyStatus describes a key by its name.
 type KeyStatus struct {
 	Name   string `json:"name"`
 	Quotas string `json:"quotas"`
 	Age    Length `json:"age"`
-	// Free is the least free share of the quotas of its models, in percent.
+	// Free is the least free share of its models' quotas, in percent.
 	Free int64 `json:"free"`
 }
 
@@ -86,38 +85,38 @@ type KeyStatus struct {
 type ModelStatus struct {
 	Name  string       `json:"name"`
 	Parts []PartStatus `json:"parts"`
-	// NoTokens: its requests are counted, its tokens are not.
+	// NoTokens: its requests are counted, but not its tokens.
 	NoTokens bool `json:"noTokens"`
-	// Learnt is what its calls used, from which the next ones are estimated; nil: nothing was learnt.
+	// Learnt is the use of its past calls, the basis of estimates; nil: nothing was learnt.
 	Learnt *LearntStatus `json:"learnt,omitempty"`
 }
 
-// LearntStatus is what the last calls of a model used: 95 of a hundred had no more input and output, in tokens.
+// LearntStatus is the use of a model's last calls: 95 % had no more input and output, in tokens.
 type LearntStatus struct {
 	Calls  int   `json:"calls"`
 	Input  int64 `json:"input"`
 	Output int64 `json:"output"`
-	// Factor is what counted input is multiplied by, CachedFactor the same of bodies that mark parts for a cache.
+	// Factor is the factor applied to counted input, CachedFactor the same for bodies with cache marks.
 	Factor       float64 `json:"factor"`
 	CachedFactor float64 `json:"cachedFactor"`
 }
 
-// ClassStatus is how many calls of a class wait.
+// ClassStatus is the number of waiting calls of a class.
 type ClassStatus struct {
 	Class   string `json:"class"`
 	Waiting int    `json:"waiting"`
 }
 
-// PartStatus is a quota as it was listed last.
+// PartStatus is a quota as last listed.
 type PartStatus struct {
 	Part      string `json:"part"`
 	Quota     string `json:"quota"`
 	Usable    int64  `json:"usable"`
 	Available int64  `json:"available"`
 	Open      bool   `json:"open"`
-	// Unbatched is why calls ask for this quota themselves although their upstream has batch: true.
+	// Unbatched is why calls ask the cluster for this quota although their upstream has batch: true.
 	Unbatched string `json:"unbatched,omitempty"`
-	// Members are those of a pool: each has the name of the key whose quota it is.
+	// Members are a pool's members: each has the name of the key whose quota it is.
 	Members []MemberStatus `json:"members,omitempty"`
 }
 
@@ -138,7 +137,7 @@ type SeatStatus struct {
 	Silent  Length `json:"silent"`
 }
 
-// Status returns what the gateway shows of itself.
+// Status returns the gateway's state.
 func (g *Gateway) Status() Status {
 	s := g.state.Load()
 	now := time.Now()
@@ -215,7 +214,7 @@ func (g *Gateway) upstreamStatus(u *upstream, learnt map[string]*LearntStatus, n
 	return out
 }
 
-// prefixes are what the names of the upstream's quotas begin with: its own prefix, and those of its keys.
+// prefixes returns the beginnings of the names of the upstream's quotas: its own prefix, and those of its keys.
 func (u *upstream) prefixes() []string {
 	out := []string{u.config.Quotas}
 	if u.keys != nil {
@@ -228,14 +227,14 @@ func (u *upstream) prefixes() []string {
 	return out
 }
 
-// close notes that a quota is closed, once.
+// close records that a quota is closed, once.
 func (u *UpstreamStatus) close(quota string) {
 	if !slices.Contains(u.Closed, quota) {
 		u.Closed = append(u.Closed, quota)
 	}
 }
 
-// otherQuotas returns the names of the quotas that calls of the upstream draw on besides those of models, where the cluster has them.
+// otherQuotas returns the names of the quotas that calls of the upstream draw on, other than those of models.
 func (u *upstream) otherQuotas(prefix string) []string {
 	names := map[string]bool{}
 	switch u.dialect {
@@ -259,7 +258,7 @@ func (u *upstream) otherQuotas(prefix string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// otherStatus adds a quota unless it is shown already.
+// otherStatus adds a quota unless it is already shown.
 func (g *Gateway) otherStatus(out *UpstreamStatus, name string) {
 	named := func(p PartStatus) bool { return p.Quota == name }
 	q, ok := g.catalog.Get(name)
@@ -281,7 +280,7 @@ func (g *Gateway) partStatus(part string, q catalog.Quota) PartStatus {
 	return PartStatus{Part: part, Quota: q.Name, Usable: q.Usable, Available: q.Available, Open: g.catalog.Open(q), Members: g.membersOf(q)}
 }
 
-// share returns how much of a quota is free, in percent.
+// share returns the free share of a quota, in percent.
 func (p PartStatus) share() int64 { return share(p.Available, p.Usable) }
 
 func (m MemberStatus) share() int64 { return share(m.Available, m.Usable) }
@@ -290,7 +289,7 @@ func share(available, usable int64) int64 {
 	return min(int64(100*(float64(max(available, 0))/float64(max(usable, 1)))), 100)
 }
 
-// membersOf returns the members of a pool; nil: the quota is none.
+// membersOf returns the members of a pool; nil: the quota is not a pool.
 func (g *Gateway) membersOf(q catalog.Quota) []MemberStatus {
 	var out []MemberStatus
 	for _, member := range q.Members {
@@ -324,7 +323,7 @@ var statusTemplate = template.Must(template.New("status").Funcs(template.FuncMap
 	},
 }).Parse(statusPage))
 
-// group writes a number with its digits in threes.
+// group formats a number with its digits in threes.
 func group(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for at := len(text) - 3; at > 0 && text[at-1] != '-'; at -= 3 {
@@ -333,7 +332,7 @@ func group(n int64) string {
 	return text
 }
 
-// size writes bytes in their unit.
+// size formats a number of bytes with a unit.
 func size(n int64) string {
 	switch {
 	case n >= 1<<20:
@@ -344,7 +343,7 @@ func size(n int64) string {
 	return strconv.FormatInt(n, 10) + " B"
 }
 
-// serveStatus shows the gateway to people, or as JSON.
+// serveStatus serves the status as a page, or as JSON.
 func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
 	if may, wrong := g.mayLook(r); !may {
 		if wrong && g.wrong.tooMany(hostOf(r.RemoteAddr)) {
@@ -369,7 +368,7 @@ func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
 	}
 }
 
-// mayLook reports whether a caller may see the status; wrong: the token that it shows is not known.
+// mayLook reports whether a caller may see the status; wrong: it presented an unknown token.
 func (g *Gateway) mayLook(r *http.Request) (may, wrong bool) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if connectionOf(r.Context()).unix || err == nil && config.IsLoopback(host) {

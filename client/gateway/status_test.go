@@ -64,9 +64,9 @@ func TestStatus_ShowsUpstreamsQueueSessionsModelsAndRefusals(t *testing.T) {
 	}
 }
 
-// TestStatus_ShowsEveryQuotaThatCallsDrawOn, and that one is closed, whatever kind of upstream it belongs to.
+// TestStatus_ShowsEveryQuotaThatCallsDrawOn: and which are closed, for each kind of upstream.
 func TestStatus_ShowsEveryQuotaThatCallsDrawOn(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	child := rate("bedrock/m/tokens", 1000)
 	child.Parent = "bedrock/m/tokens-per-day"
 	c := startCluster(t, rate("github/core", 100), rate("github/search", 100), rate("ghe/core", 100), rate("ghe/points", 100),
@@ -110,7 +110,7 @@ func TestStatus_ShowsEveryQuotaThatCallsDrawOn(t *testing.T) {
 		now := status()
 		for quota, upstream := range closed {
 			if quota == "bedrock/m/tokens-per-day" {
-				quota = child.Name // which is charged with it
+				quota = child.Name // whose charges include it
 			}
 			if !slices.Contains(now[upstream].Closed, quota) {
 				return false
@@ -123,7 +123,7 @@ func TestStatus_ShowsEveryQuotaThatCallsDrawOn(t *testing.T) {
 		t.Errorf("the page calls an upstream open, or counts the closed quotas of openai wrong: %s", page[strings.Index(page, "<h1>"):])
 	}
 	for quota := range closed {
-		model, _ := strings.CutSuffix(quota, "/requests") // the part stands in a column of its own
+		model, _ := strings.CutSuffix(quota, "/requests") // the part has a separate column
 		if quota != "bedrock/m/tokens-per-day" && !strings.Contains(page, model) {
 			t.Errorf("the page has no %s", quota)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// events answers with server-sent events, each flushed. Between them it waits for a value of next, if there is one.
+// events answers with server-sent events and flushes each. Between events it receives from next, unless next is nil.
 func events(next chan struct{}, all ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -46,7 +46,7 @@ var messageEvents = []string{
 	"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
 }
 
-// messages starts a gateway before a fake Anthropic.
+// messages starts a gateway for a fake Anthropic.
 func messages(t *testing.T, answer http.HandlerFunc, change func(*config.Config)) *fixture {
 	t.Helper()
 	c := startCluster(t, rate("anthropic/claude-opus-4/requests", 100), tokens("anthropic/claude-opus-4/input-tokens", 100_000),
@@ -91,7 +91,7 @@ func TestA2_StreamPassesEventByEventAndSettles(t *testing.T) {
 			t.Fatalf("event %d: %q, %v", i, got, err)
 		}
 		if i+1 < len(messageEvents) {
-			next <- struct{}{} // the provider sends the next one only now: this one was not held back
+			next <- struct{}{} // only now does the provider send the next one: this one was not delayed
 		}
 	}
 	if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
@@ -106,7 +106,7 @@ func TestA2_StreamPassesEventByEventAndSettles(t *testing.T) {
 func TestA18_OutputIsReservedAsItWillBeAndNotAsItIsBounded(t *testing.T) {
 	release := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(release) })
-	defer letGo() // also where the test fails: its servers wait for their handlers
+	defer letGo() // also if the test fails: the servers wait for their handlers
 	f := messages(t, func(w http.ResponseWriter, r *http.Request) {
 		<-release
 		events(nil, messageEvents...)(w, r)

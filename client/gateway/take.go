@@ -16,7 +16,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
-// maxAsk is the largest body of /take and /slots, in bytes; maxItems how many quotas one may name.
+// maxAsk is the largest body of /take and /slots, in bytes; maxItems bounds the quotas of a request.
 const (
 	maxAsk   = 64 << 10
 	maxItems = 64
@@ -35,24 +35,24 @@ func (i takeItem) amount() int64 {
 	return *i.Amount
 }
 
-// takeRequest is what /take and /slots are asked, in the query or as JSON.
+// takeRequest is a request of /take or /slots, in the query or as JSON.
 type takeRequest struct {
 	takeItem
 	Items  []takeItem `json:"items"`
 	Wait   string     `json:"wait"`
 	Holder string     `json:"holder"`
 	Class  string     `json:"class"`
-	// Settle: what was really used will be told.
+	// Settle: the actual use will be reported.
 	Settle bool `json:"settle"`
 }
 
-// The names that the queries of /take and /slots may have.
+// The query parameters of /take and /slots.
 var (
 	takeQuery  = []string{"quota", "amount", "wait", "holder", "class", "settle"}
 	slotsQuery = []string{"quota", "amount", "wait", "holder", "class"}
 )
 
-// readTake reads a request of /take or /slots. What the body says counts more than the query.
+// readTake reads a request of /take or /slots. The body overrides the query.
 func readTake(r *http.Request, known []string) (takeRequest, error) {
 	var ask takeRequest
 	query, err := readQuery(r, known)
@@ -92,7 +92,8 @@ func readTake(r *http.Request, known []string) (takeRequest, error) {
 	return ask, nil
 }
 
-// prepareTake names the caller of /take or /slots and finds what it asks. The answer is a refusal where it must not.
+// prepareTake identifies the caller of /take or /slots and adds its draws. It returns a refusal if the request is invalid or not
+// allowed.
 func (c *call) prepareTake(r *http.Request, known []string) (ask takeRequest, named bool, refusal dialect.Refusal, refused bool) {
 	ask, err := readTake(r, known)
 	if err != nil {
@@ -114,13 +115,14 @@ func (c *call) prepareTake(r *http.Request, known []string) (ask takeRequest, na
 	for _, item := range ask.Items {
 		c.required(item.Quota, "", item.amount())
 		d := &c.draws[len(c.draws)-1]
-		d.amount = item.amount() // a caller who names an amount means it
+		d.amount = item.amount() // an amount that the caller names is not cut
 	}
 	named = caller.Source == "header" || caller.Source == "path" || caller.Source == "token"
 	return ask, named, dialect.Refusal{}, false
 }
 
-// identifyAs names the caller of one of the gateway's own routes, who may say holder and class in the request; empty: by its headers.
+// identifyAs identifies the caller of one of the gateway's own routes. The request may name holder and class; if empty, the headers
+// count.
 func (c *call) identifyAs(r *http.Request, holder, class string) (dialect.Refusal, bool) {
 	header := r.Header.Clone()
 	if holder != "" {
@@ -132,7 +134,7 @@ func (c *call) identifyAs(r *http.Request, holder, class string) (dialect.Refusa
 	return c.identify(r, header)
 }
 
-// serveTake answers /take: 200 is the permission to call now.
+// serveTake serves /take: 200 permits making the call now.
 func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 	ask, named, refusal, refused := c.prepareTake(r, takeQuery)
 	if !refused {
@@ -173,8 +175,8 @@ func (g *Gateway) serveTake(w http.ResponseWriter, r *http.Request, c *call) {
 	writeJSON(w, said)
 }
 
-// takeFromBatch answers a take of one quota from what the gateway has consumed ahead for all processes of its machine; false: the
-// quota is not known, or nothing is at hand without a wait, so that the cluster has to say what is wrong.
+// takeFromBatch serves a take of one quota from units that the gateway has consumed ahead for all processes of its machine. false: the
+// quota is unknown, or none is at hand without a wait, so the cluster has to give the reason.
 func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call) bool {
 	d := c.draws[0]
 	if _, known := g.catalog.Get(d.quota.Name); !known || d.quota.Slots || d.amount > config.MostBatched {
@@ -188,12 +190,12 @@ func (g *Gateway) takeFromBatch(w http.ResponseWriter, r *http.Request, c *call)
 	if taken == nil {
 		return false
 	}
-	taken.Done() // who reports on it has a unit of its own
+	taken.Done() // reporting on it uses a separate unit
 	writeJSON(w, permission(taken.Left(), taken.Member(), taken.Forecast()))
 	return true
 }
 
-// permission says how long is left to make a call, rounded down, of pools on which member it draws, and what is predicted.
+// permission returns the answer to a take: the time left to make the call, rounded down, the pool member, and the forecast.
 func permission(left time.Duration, member string, forecast *client.Forecast) map[string]any {
 	said := map[string]any{"spendIn": spendIn(left)}
 	if member != "" {
@@ -205,7 +207,7 @@ func permission(left time.Duration, member string, forecast *client.Forecast) ma
 	return said
 }
 
-// predicted writes a forecast as an answer has it; nil: there is none.
+// predicted converts a forecast to its form in answers; nil: there is none.
 func predicted(f *client.Forecast) *dialect.Forecast {
 	if f == nil {
 		return nil
@@ -215,11 +217,11 @@ func predicted(f *client.Forecast) *dialect.Forecast {
 	}
 }
 
-// wrongKind refuses a take of slots, and slots of what is no slot: those would be consumed and not held.
+// wrongKind refuses a take of slots, and slots of other kinds: those would be consumed instead of held.
 func (c *call) wrongKind(slots bool) (dialect.Refusal, bool) {
 	for _, d := range c.draws {
 		_, known := c.gateway.catalog.Get(d.quota.Name)
-		if known && d.quota.Slots != slots && len(d.quota.Members) == 0 { // of a pool, the lease tells
+		if known && d.quota.Slots != slots && len(d.quota.Members) == 0 { // a pool's kind shows in the lease
 			return refusedKind(d, slots), true
 		}
 	}
@@ -234,10 +236,10 @@ func refusedKind(d draw, slots bool) dialect.Refusal {
 	return dialect.Refusal{Status: http.StatusBadRequest, Message: "quotad: " + d.quota.Name + message}
 }
 
-// spendIn writes how long is left to make a call, rounded down.
+// spendIn formats the time left to make a call, rounded down.
 func spendIn(left time.Duration) string { return left.Truncate(time.Millisecond).String() }
 
-// refuseTake answers a take that the cluster did not allow.
+// refuseTake answers a take that failed.
 func (g *Gateway) refuseTake(w http.ResponseWriter, c *call, err error) {
 	refusal, gone := c.refusalOf(err)
 	switch {
@@ -249,15 +251,15 @@ func (g *Gateway) refuseTake(w http.ResponseWriter, c *call, err error) {
 	c.refuse(w, refusal)
 }
 
-// maxTakes bounds how many takes wait for their settlement.
+// maxTakes bounds the takes that wait for a settlement.
 const maxTakes = 10_000
 
-// takeLife is how long a take waits for its settlement; without one it counts as it was asked.
+// takeLife is how long a take waits for a settlement; without one it counts as requested.
 const takeLife = 10 * time.Minute
 
 const noSuchTake = "quotad: unknown take: it was settled, or is older than 10m"
 
-// takes are those that wait for their settlement, by id.
+// takes are the takes that wait for a settlement, by id.
 type takes struct {
 	mu   sync.Mutex
 	kept map[string]*keptTake
@@ -268,7 +270,7 @@ type keptTake struct {
 	timer *time.Timer
 }
 
-// keep remembers a take and returns its id; empty: too many are remembered.
+// keep records a take and returns its id; empty: there are too many.
 func (t *takes) keep(granted *grant) string {
 	id := rand.Text()
 	t.mu.Lock()
@@ -287,7 +289,7 @@ func (t *takes) keep(granted *grant) string {
 	return id
 }
 
-// remove returns a take and forgets it, where it named all quotas of actual; foreign is one that it did not. nil: there is none.
+// remove removes and returns a take, if it named all quotas of actual; foreign is one that it did not. nil: there is no such take.
 func (t *takes) remove(id string, actual map[string]int64) (granted *grant, foreign string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -305,8 +307,8 @@ func (t *takes) remove(id string, actual map[string]int64) (granted *grant, fore
 	return kept.grant, ""
 }
 
-// reporting returns a take that still waits for its settlement, which is not made before the caller calls Done of its reports;
-// nil: there is none.
+// reporting returns a take that still waits for its settlement, which is delayed until the caller calls Done of its reports; nil: there
+// is none.
 func (t *takes) reporting(id string) *grant {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -318,7 +320,7 @@ func (t *takes) reporting(id string) *grant {
 	return kept.grant
 }
 
-// close releases what nobody will settle any more.
+// close releases takes that can no longer be settled.
 func (t *takes) close() {
 	t.mu.Lock()
 	kept := t.kept
@@ -330,7 +332,7 @@ func (t *takes) close() {
 	}
 }
 
-// settleForm is what /take/settle is asked.
+// settleForm is the form of a request of /take/settle.
 const settleForm = `{"id":"...","actual":[{"quota":"t/core","amount":1}]}`
 
 // readSettle reads a request of /take/settle.
@@ -361,7 +363,7 @@ func readSettle(r *http.Request) (id string, actual map[string]int64, err error)
 	return ask.ID, actual, nil
 }
 
-// serveSettle answers /take/settle. A take that is settled by another quota than it named waits on for its settlement.
+// serveSettle serves /take/settle. A settlement with a quota that the take did not name is refused, and the take stays.
 func (g *Gateway) serveSettle(w http.ResponseWriter, r *http.Request, c *call) {
 	id, actual, err := readSettle(r)
 	if err != nil {

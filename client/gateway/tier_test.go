@@ -22,13 +22,13 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// tier starts a gateway for what is not proxied.
+// tier starts a gateway for tests of its own routes.
 func tier(t *testing.T) *fixture {
 	t.Helper()
 	return tierOf(t, 0)
 }
 
-// tierOf is tier with leases of a length; 0: that of the default.
+// tierOf is tier with a lease length; 0: the default.
 func tierOf(t *testing.T, lease time.Duration) *fixture {
 	t.Helper()
 	c := startCluster(t, rate("t/core", 100), tokens("t/tokens", 10_000), slots("t/slots", 2), ratePer("t/small", 1, time.Hour))
@@ -90,15 +90,15 @@ func TestTake_SaysWhenTheCallOfABatchMustBeMade(t *testing.T) {
 		if err := json.Unmarshal([]byte(got.body), &said); err != nil || got.status != 200 {
 			t.Fatalf("%s: got %d %s", path, got.status, got.body)
 		}
-		// The call must reach the provider within the spend-by, and may be on its way for as long as the transit.
+		// The call must reach the provider within the spend-by, and may take as long as the transit.
 		if left, err := time.ParseDuration(said.SpendIn); err != nil || left > 2*time.Second {
 			t.Errorf("%s: the call may be made within %s (%v), of a spend-by of 10s less a transit of 8s", path, said.SpendIn, err)
 		}
 	}
 }
 
-// TestOwnRoutes_SayWhatIsPredicted: a take, out of a batch or alone, has the cluster's forecast. A refusal has it as a header too, for
-// callers to whom it answers in their provider's form.
+// TestOwnRoutes_SayWhatIsPredicted: a take, from a batch or alone, has the cluster's forecast. A refusal also has it in a header, for
+// callers that get the provider's form.
 func TestOwnRoutes_SayWhatIsPredicted(t *testing.T) {
 	quota := rate("openai/gpt-5/requests", 600)
 	quota.Policy = &quotav1.Policy{Prediction: &quotav1.Prediction{}}
@@ -149,7 +149,7 @@ func TestTake_IsSettledByWhatWasUsed(t *testing.T) {
 	}
 }
 
-// TestOwnRoutes_RefuseWhatTheyDoNotKnow: a misspelt name is said, and nothing is taken, held or settled by the rest of the request.
+// TestOwnRoutes_RefuseWhatTheyDoNotKnow: the error names a misspelt name, and the rest of the request takes, holds or settles nothing.
 func TestOwnRoutes_RefuseWhatTheyDoNotKnow(t *testing.T) {
 	f := tier(t)
 	kept := f.do(http.MethodPost, "/take", `{"quota":"t/tokens","amount":900,"settle":true}`)
@@ -206,7 +206,7 @@ func TestOwnRoutes_RefuseWhatTheyDoNotKnow(t *testing.T) {
 	if q := f.cluster.quota("t/slots"); q.Available != 2 {
 		t.Errorf("%d slots are available", q.Available)
 	}
-	// The take still waits for its settlement, and JSON is JSON whatever its type and white space.
+	// The take still waits for its settlement, and JSON is accepted with any type and white space.
 	got := f.do(http.MethodPost, "/take/settle?key=made-up", "\n "+settles(`{"quota":"t/tokens","amount":40}`), "Content-Type", "text/plain")
 	if got.status != http.StatusOK {
 		t.Fatalf("settling: %d %s", got.status, got.body)
@@ -256,7 +256,7 @@ func TestAPI_IsPassedToTheCluster(t *testing.T) {
 	if got.status != 200 || !strings.Contains(got.body, `"usable"`) {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
-	// A Go client needs no more than the gateway's address.
+	// A Go client needs only the gateway's address.
 	asks, err := client.New([]string{strings.TrimPrefix(f.url, "http://")}, client.WithHolder("x@node-7"))
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +297,7 @@ func TestTake_CountsUntilItsSpendBy(t *testing.T) {
 		t.Fatalf("got %d %s", got.status, got.body)
 	}
 	eventually(t, "the lease has ended", func() bool { return c.quota("t/core").Leases == 0 })
-	// The process may spend what it got until its spend-by, and the period counts from there.
+	// The process may spend its amount until the spend-by, and the period counts from then.
 	got := f.do(http.MethodPost, path, "")
 	seconds, err := strconv.Atoi(got.header.Get("Retry-After"))
 	if got.status != http.StatusTooManyRequests || err != nil || seconds <= 11*60 {
@@ -305,8 +305,8 @@ func TestTake_CountsUntilItsSpendBy(t *testing.T) {
 	}
 }
 
-// TestOwnRoutes_AreCallsInFlight: what waits or takes memory counts under limits.calls, giving back does not; slots are held while the
-// gateway drains, and nothing new is taken.
+// TestOwnRoutes_AreCallsInFlight: requests that wait or take memory count under limits.calls, settlements do not. Slots stay held while
+// the gateway drains, and no new ones are taken.
 func TestOwnRoutes_AreCallsInFlight(t *testing.T) {
 	c := startCluster(t, rate("t/core", 100), slots("t/slots", 2))
 	conf := configOf(c, map[string]config.Upstream{"t": upstreamOf(startProvider(t, speak(200, `{}`)), "generic")})
@@ -349,7 +349,7 @@ func TestOwnRoutes_AreCallsInFlight(t *testing.T) {
 	eventually(t, "the slot is free", func() bool { return c.quota("t/slots").Available == 2 })
 }
 
-// TestOwnRoutes_ReadNothingOfStrangers: a client that waits for 100 Continue shows whether its body was asked for.
+// TestOwnRoutes_ReadNothingOfStrangers: a client that waits for 100 Continue shows whether its body was requested.
 func TestOwnRoutes_ReadNothingOfStrangers(t *testing.T) {
 	conf := configOf(startCluster(t), map[string]config.Upstream{"openai": {}})
 	conf.Tokens = "tokens.yaml"
@@ -357,7 +357,7 @@ func TestOwnRoutes_ReadNothingOfStrangers(t *testing.T) {
 	for _, path := range []string{"/take", "/take/settle", "/slots", "/report", "/quota.v1.QuotaService/ListQuotas", "/openai/v1/responses"} {
 		for token, want := range map[string]string{"qtd_red_x": "100", "qtd_red_y": "401"} {
 			if strings.HasPrefix(path, "/quota.v1.") && want == "100" {
-				continue // the cluster judges tokens of its API
+				continue // the cluster checks the tokens of its API
 			}
 			header := "X-Quotad-Token: " + token
 			got := raw(t, "tcp", strings.TrimPrefix(f.url, "http://"), "POST "+path+" HTTP/1.1\r\nHost: localhost\r\n"+header+
@@ -369,7 +369,7 @@ func TestOwnRoutes_ReadNothingOfStrangers(t *testing.T) {
 	}
 }
 
-// TestOwnRoutes_TakeMemoryThatIsThere: a settlement gives back, so it fits where nothing else does.
+// TestOwnRoutes_TakeMemoryThatIsThere: a settlement returns amounts, so it is served even without free memory.
 func TestOwnRoutes_TakeMemoryThatIsThere(t *testing.T) {
 	c := startCluster(t, rate("t/core", 100))
 	conf := configOf(c, map[string]config.Upstream{"t": upstreamOf(startProvider(t, speak(200, `{}`)), "generic")})
@@ -393,7 +393,7 @@ func TestOwnRoutes_TakeMemoryThatIsThere(t *testing.T) {
 	}
 }
 
-// TestOwnRoutes_SettlementsAreBounded: they are counted apart from calls, and as many of them may be under way.
+// TestOwnRoutes_SettlementsAreBounded: they have a counter apart from calls, with the same bound.
 func TestOwnRoutes_SettlementsAreBounded(t *testing.T) {
 	conf := configOf(startCluster(t), map[string]config.Upstream{"openai": {}})
 	conf.Limits.Calls = 1

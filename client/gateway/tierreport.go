@@ -16,11 +16,11 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// maxAnswer is the largest body of /report, in bytes: headers, and more of an answer's body than is looked at.
+// maxAnswer is the largest body of /report, in bytes: headers, and more of an answer's body than is parsed.
 const maxAnswer = 256 << 10
 
-// reportRequest is what /report is asked: what the provider answered as JSON, as a node's /report takes it, and in the query of what
-// it speaks.
+// reportRequest is a request of /report. The JSON is the provider's answer, in the form of a node's /report; the query selects a take,
+// quotas or an upstream.
 type reportRequest struct {
 	Status  int               `json:"status"`
 	Headers map[string]string `json:"headers"`
@@ -34,7 +34,7 @@ type reportRequest struct {
 	class    string
 }
 
-// reportQuery are the names that the query of /report may have.
+// reportQuery are the query parameters of /report.
 var reportQuery = []string{"id", "quota", "upstream", "holder", "class"}
 
 // readReport reads a request of /report.
@@ -62,7 +62,7 @@ func (s *state) readReport(r *http.Request) (ask reportRequest, err error) {
 	return ask, err
 }
 
-// answer returns what the provider answered, for the cluster, and the dialect in which this gateway reads it.
+// answer returns the provider's answer, for the cluster, and the dialect in which this gateway reads it.
 func (ask reportRequest) answer() (client.Answer, signals.Dialect) {
 	reads := signals.Auto
 	if ask.upstream != nil {
@@ -80,9 +80,9 @@ func (ask reportRequest) answer() (client.Answer, signals.Dialect) {
 	return client.Answer{Status: ask.Status, Header: header, Body: []byte(ask.Body), Dialect: reads.Name()}, reads
 }
 
-// serveReport answers /report: what a provider said of its limits, of a call that did not pass through the gateway, reaches the
-// cluster. A take that waits for its settlement is reported on by its id. Otherwise the gateway reserves one unit of the quotas for
-// the report, and gives it back.
+// serveReport serves /report, for calls that did not pass through the gateway: it reports the provider's answer to the cluster. A take
+// that waits for its settlement is reported on by its id. Otherwise the gateway reserves one unit of the quotas for the report, and
+// returns it afterwards.
 func (g *Gateway) serveReport(w http.ResponseWriter, r *http.Request, c *call) {
 	ask, err := c.state.readReport(r)
 	if err != nil {
@@ -138,7 +138,7 @@ func (g *Gateway) serveReport(w http.ResponseWriter, r *http.Request, c *call) {
 	c.tell(w, r, granted, answer)
 }
 
-// quotasOf returns the quotas of an upstream that have the names of the limits of which a provider spoke, each once.
+// quotasOf returns the quotas of an upstream named like the limits in a provider's statements, each once.
 func (g *Gateway) quotasOf(u *upstream, said []signals.Signal) (quotas []string) {
 	if u == nil {
 		return nil
@@ -153,8 +153,8 @@ func (g *Gateway) quotasOf(u *upstream, said []signals.Signal) (quotas []string)
 	return quotas
 }
 
-// worthReport reports whether an answer says something that the cluster should know now: a refusal, or counts of a quota that were not
-// reported a moment ago.
+// worthReport reports whether the cluster should learn of an answer now: a refusal, or counts of a quota that were not reported a
+// moment ago.
 func (g *Gateway) worthReport(said []signals.Signal, quotas []string) bool {
 	now := time.Now()
 	worth := false
@@ -164,7 +164,7 @@ func (g *Gateway) worthReport(said []signals.Signal, quotas []string) bool {
 	return worth
 }
 
-// reportedQuota is what a report did to a quota, as a node's /report says it.
+// reportedQuota is the effect of a report on a quota, in the form of a node's /report.
 type reportedQuota struct {
 	Quota        string `json:"quota"`
 	CooldownLeft string `json:"cooldownLeft,omitempty"`
@@ -172,7 +172,7 @@ type reportedQuota struct {
 	ResetLearned bool   `json:"resetLearned,omitempty"`
 }
 
-// tell reports an answer on a grant, and says what that did.
+// tell reports an answer on a grant, and writes the effect.
 func (c *call) tell(w http.ResponseWriter, r *http.Request, granted *grant, answer client.Answer) {
 	op := granted.lease.Operation()
 	if op == nil || granted.call.holdsSlots() {

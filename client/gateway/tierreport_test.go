@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// reporter starts a gateway for two providers, of which processes report what they heard.
+// reporter starts a gateway for two providers whose answers are reported by processes.
 func reporter(t *testing.T) *fixture {
 	t.Helper()
 	c := startCluster(t, rate("github/core", 100), rate("github/search", 30), rate("one/core", 100),
@@ -23,7 +23,7 @@ func reporter(t *testing.T) *fixture {
 	return startGateway(t, c, p, configOf(c, map[string]config.Upstream{"github": upstreamOf(p, "github"), "ghe": one}), gateway.Options{})
 }
 
-// exhaustedAnswer is GitHub's refusal, whose limit is full again in 30 s.
+// exhaustedAnswer is a refusal of GitHub whose limit resets in 30 s.
 func exhaustedAnswer(limit string) string {
 	at := time.Now()
 	header := map[string]string{
@@ -36,7 +36,7 @@ func exhaustedAnswer(limit string) string {
 	return string(said)
 }
 
-// reported reads what a report did.
+// reported decodes the effect of a report.
 func reported(t *testing.T, got answer) []struct{ Quota, CooldownLeft string } {
 	t.Helper()
 	var said struct {
@@ -49,7 +49,7 @@ func reported(t *testing.T, got answer) []struct{ Quota, CooldownLeft string } {
 }
 
 func TestReport_ClosesTheQuotaOfWhichTheAnswerSpeaks(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	for name, want := range map[string]struct{ path, answer, quota string }{
 		"by its upstream":                    {"/report?upstream=github", exhaustedAnswer("search"), "github/search"},
 		"by an upstream with another prefix": {"/report?upstream=ghe", exhaustedAnswer("core"), "one/core"},
@@ -70,7 +70,7 @@ func TestReport_ClosesTheQuotaOfWhichTheAnswerSpeaks(t *testing.T) {
 			if closed != 1 || len(quotas) != 1 {
 				t.Errorf("reported %+v, want a cooldown of %s alone", quotas, want.quota)
 			}
-			f.cluster.consumed(want.quota, 0) // the unit that was reserved for the report is given back
+			f.cluster.consumed(want.quota, 0) // the unit reserved for the report is returned
 			if got := f.do(http.MethodPost, "/take?wait=0&holder=riker&quota="+want.quota, ""); got.status != 429 {
 				t.Errorf("a take after it: %d %s", got.status, got.body)
 			}
@@ -80,7 +80,7 @@ func TestReport_ClosesTheQuotaOfWhichTheAnswerSpeaks(t *testing.T) {
 
 func TestReport_OfATakeThatWaitsForItsSettlement(t *testing.T) {
 	f := reporter(t)
-	got := f.do(http.MethodPost, "/take?quota=t/small&settle=1", "") // all that there is: nothing is left to reserve for a report
+	got := f.do(http.MethodPost, "/take?quota=t/small&settle=1", "") // the whole quota: nothing is left to reserve for a report
 	var taken struct{ ID string }
 	if err := json.Unmarshal([]byte(got.body), &taken); err != nil || taken.ID == "" {
 		t.Fatalf("got %d %s", got.status, got.body)

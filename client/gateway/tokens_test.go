@@ -23,7 +23,7 @@ func TestTokens_WrongOnesAreThrottledAndKeepNoRightOneOut(t *testing.T) {
 	for _, path := range []string{forms["openai"].path, "/status"} {
 		ask := func(token string) int {
 			request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"model":"gpt-5","input":"x"}`))
-			request.Host, request.RemoteAddr = "localhost", "192.0.2.1:1" // not of loopback, where the status is shown without a token
+			request.Host, request.RemoteAddr = "localhost", "192.0.2.1:1" // not loopback, where the status needs no token
 			request.Header.Set("Content-Type", "application/json")
 			request.Header.Set("X-Quotad-Token", token)
 			answer := httptest.NewRecorder()
@@ -43,7 +43,7 @@ func TestTokens_WrongOnesAreThrottledAndKeepNoRightOneOut(t *testing.T) {
 	}
 }
 
-// TestTokens_AllowTheirVerbsAlone: a token that may only look makes no call, and one that may only call sees no status.
+// TestTokens_AllowTheirVerbsAlone: a token for reading only makes no call, and one for calls only sees no status.
 func TestTokens_AllowTheirVerbsAlone(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), slots("t/slots", 10))
 	p := startProvider(t, speak(200, chatAnswer))
@@ -93,8 +93,8 @@ func TestTokens_AllowTheirVerbsAlone(t *testing.T) {
 	}
 }
 
-// TestCluster_TokenOfTheMachineIsEnough: a token of the cluster that covers the holders of this machine alone serves every caller, also one
-// that says nothing of itself, and takes.
+// TestCluster_TokenOfTheMachineIsEnough: a cluster token for the holders of this machine serves every caller, also one without a name,
+// and takes.
 func TestCluster_TokenOfTheMachineIsEnough(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), slots("t/slots", 2))
 	c.stop()

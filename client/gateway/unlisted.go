@@ -14,17 +14,17 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// A gateway that starts while the cluster is away knows no quotas, and so cannot tell which of them a model draws on. A call of a
-// model waits for the list as long as a call waits for a cluster that does not answer. Then it is refused, or passes as far as
-// fail_open allows; what it used is charged once its quotas are known.
+// A gateway that starts while the cluster is away knows no quotas, and so cannot tell which of them a model draws on. A call to a model
+// waits for the list as long as a call waits for an unresponsive cluster. Then it is refused, or passes as far as fail_open allows; its
+// use is charged once its quotas are known.
 
-// setCatalog takes the list of quotas.
+// setCatalog adopts a list of quotas.
 func (g *Gateway) setCatalog(list []*quotav1.QuotaStatus) {
 	g.catalog.Set(list)
 	g.listOnce.Do(func() { close(g.listed) })
 }
 
-// awaitList waits until the quotas of the cluster are known, no longer than a call waits for a cluster that is away.
+// awaitList waits until the cluster's quotas are known, at most as long as a call waits for an absent cluster.
 func (c *call) awaitList(ctx context.Context) error {
 	g := c.gateway
 	if g.catalog.Loaded() {
@@ -47,7 +47,7 @@ func (c *call) awaitList(ctx context.Context) error {
 	return errNotListed
 }
 
-// listKnown waits for the quotas of the cluster. Without them the answer is a refusal, or the call passes ungoverned.
+// listKnown waits for the cluster's quotas. Without them it returns a refusal, or lets the call pass ungoverned.
 func (c *call) listKnown(ctx context.Context) (refusal dialect.Refusal, refused bool) {
 	err := c.awaitList(ctx)
 	switch {
@@ -74,11 +74,11 @@ func (c *call) listKnown(ctx context.Context) (refusal dialect.Refusal, refused 
 	return c.awayRefusal(err), true
 }
 
-// statusGone is what the log has for a call whose client left before its answer.
+// statusGone is the logged status of a call whose client left before its answer.
 const statusGone = 499
 
-// spends returns what a call draws on that passes without the cluster. Of a call whose quotas are not known, that is all parts which
-// its model may have.
+// spends returns the draws of a call that passes without the cluster. If its quotas are unknown, they are all parts that its model may
+// have.
 func (c *call) spends() map[spentKey]int64 {
 	out := map[spentKey]int64{}
 	key := ""
@@ -99,7 +99,7 @@ func (c *call) spends() map[spentKey]int64 {
 	return out
 }
 
-// chargedTo returns the quota of what was spent, whose name may not have been known then; ok is false where there is none to charge.
+// chargedTo returns the quota of a spent amount, whose name may have been unknown then; ok is false if there is none to charge.
 func (c *call) chargedTo(key spentKey) (name string, ok bool) {
 	if key.quota != "" {
 		q, known := c.gateway.catalog.Get(key.quota)
@@ -107,7 +107,7 @@ func (c *call) chargedTo(key spentKey) (name string, ok bool) {
 	}
 	q, ok := c.find(key.prefix, key.model).Parts[key.part]
 	if !ok {
-		// The key has no quotas of its own, but perhaps those of its name in the upstream's pools.
+		// The key has no quotas of its own, but perhaps a member of that name in the upstream's pools.
 		q, ok = c.find(c.upstream.config.Quotas, key.model).Parts[key.part]
 		ok = ok && q.Has(key.key)
 	}

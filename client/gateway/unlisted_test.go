@@ -16,7 +16,7 @@ import (
 
 const responseBody = `{"model":"gpt-5-2025-08-07","max_output_tokens":500,"input":"Hello"}`
 
-// startAway starts a gateway before a fake OpenAI while its cluster is away.
+// startAway starts a gateway for a fake OpenAI while its cluster is away.
 func startAway(t *testing.T, open *config.FailOpen, answer http.HandlerFunc) *fixture {
 	t.Helper()
 	c := startCluster(t, rate("openai/gpt-5/requests", 100), tokens("openai/gpt-5/tokens", 100_000))
@@ -37,7 +37,7 @@ func (f *fixture) governedAgain(tb testing.TB) {
 }
 
 func TestA14_FailOpenHelpsAGatewayThatStartsWhileTheClusterIsAway(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	f := startAway(t, &config.FailOpen{Count: 2, Per: time.Hour, For: time.Hour}, speak(200,
 		`{"object":"response","status":"completed","usage":{"input_tokens":7000,"output_tokens":1186}}`))
 	results := make(chan answer, 4)
@@ -59,8 +59,8 @@ func TestA14_FailOpenHelpsAGatewayThatStartsWhileTheClusterIsAway(t *testing.T) 
 	}
 	f.cluster.start()
 	f.governedAgain(t)
-	// What passed is charged to the quotas that the model has, by what the answers said, though they were not known then. The call
-	// that was governed used 8186 as well.
+	// Passed calls are charged to the model's quotas, by the use in their answers, although the quotas were unknown then. The governed
+	// call used 8186 as well.
 	eventually(t, "what passed is charged", func() bool { return f.cluster.quota("openai/gpt-5/requests").Consumed >= 3 })
 	eventually(t, "its tokens are charged", func() bool {
 		calls := f.cluster.quota("openai/gpt-5/requests").Consumed
@@ -70,7 +70,7 @@ func TestA14_FailOpenHelpsAGatewayThatStartsWhileTheClusterIsAway(t *testing.T) 
 }
 
 func TestA13_AGatewayThatStartsWhileTheClusterIsAwayRefusesUntilItIsBack(t *testing.T) {
-	t.Parallel() // it waits, mostly
+	t.Parallel() // mostly waiting
 	f := startAway(t, nil, speak(200, chatAnswer))
 	if got := f.do(http.MethodGet, "/readyz", ""); got.status != http.StatusServiceUnavailable {
 		t.Errorf("/readyz says %d while the quotas are not known", got.status)
@@ -79,7 +79,7 @@ func TestA13_AGatewayThatStartsWhileTheClusterIsAwayRefusesUntilItIsBack(t *test
 	if got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") != "5" || len(f.provider.seen()) != 0 {
 		t.Fatalf("got %d %s, %v", got.status, got.body, got.header)
 	}
-	// A call that waits is served as soon as the quotas are known.
+	// A waiting call is served once the quotas are known.
 	waits := make(chan answer, 1)
 	go func() { waits <- f.do(http.MethodPost, "/openai/v1/responses", responseBody) }()
 	f.cluster.start()
@@ -91,7 +91,7 @@ func TestA13_AGatewayThatStartsWhileTheClusterIsAwayRefusesUntilItIsBack(t *test
 	}
 }
 
-// sluice passes connections on, and holds all that is written on them while it is shut, as a network does that drops packets.
+// sluice forwards connections, and while shut delays all writes, like a network that drops packets.
 type sluice struct {
 	address string
 	mu      sync.Mutex
@@ -161,8 +161,8 @@ func (h held) Write(p []byte) (int, error) {
 	return h.Conn.Write(p)
 }
 
-// TestA13_SilentNodesAreAwayToo: nodes that say nothing are given up as those that refuse connections, on every way to them, and once they
-// answer calls pass by themselves.
+// TestA13_SilentNodesAreAwayToo: silent nodes count as away like nodes that refuse connections, on every path to them, and calls pass
+// again once the nodes answer.
 func TestA13_SilentNodesAreAwayToo(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 1000), rate("t/core", 1000))
 	p := startProvider(t, speak(200, chatAnswer))
@@ -208,7 +208,7 @@ func TestA13_SilentNodesAreAwayToo(t *testing.T) {
 			t.Fatal("somebody waits for the cluster as if for quota")
 		}
 		if got.name == "a take" && got.status == 200 {
-			continue // what was consumed ahead needs no node
+			continue // units consumed ahead need no node
 		}
 		if got.status != 503 || !strings.Contains(got.body, calls[got.name].says) || got.header.Get("Retry-After") != "5" {
 			t.Errorf("%s: %d %s, %v", got.name, got.status, got.body, got.header)

@@ -16,22 +16,22 @@ import (
 	"github.com/quotad/quotad/client/gateway/keys"
 )
 
-// upstream is one provider, as it is configured.
+// upstream is one configured provider.
 type upstream struct {
 	name   string
 	config config.Upstream
 	base   *url.URL
-	// apart are the bases of hosts that are served at another one.
+	// apart are the bases of hosts that are served at a separate base.
 	apart   map[string]*url.URL
 	dialect dialect.Name
-	// transport reaches it; own is the same where this gateway made it.
+	// transport sends to the provider; own is the same if this gateway made it.
 	transport http.RoundTripper
 	own       *http.Transport
 	// keys are injected; nil: callers' own credentials pass.
 	keys *keys.Set
 	// affinity outlives a reload: a call that continues an answer never moves.
 	affinity *affinity
-	// open bounds what passes while the cluster is away; nil: nothing does.
+	// open bounds the calls that pass while the cluster is away; nil: none do.
 	open *failOpen
 }
 
@@ -67,7 +67,7 @@ func newUpstream(name string, conf config.Upstream, transport http.RoundTripper,
 			IdleConnTimeout:       90 * time.Second,
 			ForceAttemptHTTP2:     true,
 			HTTP2:                 pings(),
-			// The answer goes to the client as the provider packed it.
+			// The client gets the answer in the provider's encoding.
 			DisableCompression: true,
 		}
 		u.transport = u.own
@@ -75,8 +75,8 @@ func newUpstream(name string, conf config.Upstream, transport http.RoundTripper,
 	return u, nil
 }
 
-// pings has a connection that is silent asked whether it lives: a stream on which a model thinks is silent for minutes, on a dead
-// connection for as long as TCP takes.
+// pings makes a silent connection check that its peer lives: a stream is silent for minutes while a model reasons, and on a dead
+// connection until TCP times out.
 func pings() *http.HTTP2Config {
 	return &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second}
 }
@@ -96,19 +96,19 @@ func parseBase(text string) (*url.URL, error) {
 	return base, nil
 }
 
-// url returns the URL at the provider of a path, which is escaped, and of a query.
+// url returns the provider's URL of an escaped path and a query.
 func (r route) url(path, query string) *url.URL {
 	out := *cmp.Or(r.apart, r.upstream.base)
 	raw := out.EscapedPath() + path
 	plain, err := url.PathUnescape(raw)
 	if err != nil {
-		plain = raw // the server has refused such paths before
+		plain = raw // the server has refused such paths already
 	}
 	out.Path, out.RawPath, out.RawQuery = plain, raw, query
 	return &out
 }
 
-// isDial reports whether an error is that no connection was made, so that nothing was sent.
+// isDial reports whether an error means that no connection was made, so that nothing was sent.
 func isDial(err error) bool {
 	var failed *net.OpError
 	return errors.As(err, &failed) && failed.Op == "dial"

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// waiting is the calls that wait for the cluster.
+// waiting is the set of calls that wait for the cluster.
 type waiting struct {
 	mu    sync.Mutex
 	calls map[*call]time.Time
@@ -46,7 +46,7 @@ type Waiter struct {
 	Left     Length `json:"left"`
 }
 
-// classes returns how many calls of each class wait. Those that name no class count as standard.
+// classes returns the number of waiting calls in each class. Calls without a class count as standard.
 func (w *waiting) classes() []ClassStatus {
 	out := make([]ClassStatus, len(config.Classes))
 	for i, name := range config.Classes {
@@ -60,7 +60,7 @@ func (w *waiting) classes() []ClassStatus {
 	return out
 }
 
-// list returns those that have waited for the longest time, at most n of them, the highest class first.
+// list returns the n calls that have waited longest, the highest class first.
 func (w *waiting) list(n int) []Waiter {
 	now := time.Now()
 	w.mu.Lock()
@@ -82,7 +82,7 @@ func (w *waiting) list(n int) []Waiter {
 	return out
 }
 
-// rank orders classes. A call that names none is shown as its holder's, which is standard unless the cluster has it otherwise.
+// rank orders classes. A call without one has its holder's class, which is standard unless the cluster maps it.
 func rank(class string) int {
 	named, _ := config.ClassNamed(class)
 	return int(cmp.Or(named, config.Standard))

@@ -1,14 +1,14 @@
-// Package metrics counts what a quotad client does, for Prometheus.
+// Package metrics exports the events of a quotad client to Prometheus.
 //
-// It is a package of its own, so that who imports the client gets no Prometheus with it. A [Collector] comes first, since the client is
-// made with its hooks:
+// It is a separate package, so that importing the client does not import Prometheus. Create the [Collector] first, since the
+// client needs its hooks:
 //
 //	collector := metrics.New()
 //	c, err := client.New(addresses, client.WithHooks(collector.Hooks()))
 //	collector.Watch(c, transport)
 //	prometheus.MustRegister(collector)
 //
-// Holders are no label. Quotas are: a process uses few, and those of models carry the model's name.
+// Holders are not labels. Quotas are: a process uses few, and those of models contain the model's name.
 package metrics
 
 import (
@@ -25,7 +25,7 @@ import (
 
 const prefix = "quotad_client_"
 
-// Collector counts what clients and their transports do. It is safe for concurrent use.
+// Collector counts events of clients and their transports. It is safe for concurrent use.
 type Collector struct {
 	wait      *prometheus.HistogramVec
 	refusals  *prometheus.CounterVec
@@ -38,7 +38,7 @@ type Collector struct {
 	transports []*client.Transport
 }
 
-// New returns a Collector that watches nothing yet.
+// New returns a Collector without clients to watch.
 func New() *Collector {
 	return &Collector{
 		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -58,7 +58,7 @@ func counterVec(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
 }
 
-// Hooks returns the hooks by which a client tells of what happens.
+// Hooks returns the hooks by which a client reports its events.
 func (c *Collector) Hooks() client.Hooks {
 	return client.Hooks{
 		Wait: func(context.Context, client.ReserveRequest) func(*client.Lease, error) {
@@ -88,7 +88,7 @@ func outcome(err error) string {
 	return "failed"
 }
 
-// Watch adds a client's and its transports' own counters.
+// Watch adds the counters of a client and its transports.
 func (c *Collector) Watch(of *client.Client, transports ...*client.Transport) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +96,7 @@ func (c *Collector) Watch(of *client.Client, transports ...*client.Transport) {
 	c.transports = append(c.transports, transports...)
 }
 
-// stat is a counter that clients or transports keep themselves.
+// stat is a counter kept by clients or transports.
 type stat struct {
 	desc  *prometheus.Desc
 	value func([]client.Stats, []client.TransportStats) uint64

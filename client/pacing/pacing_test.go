@@ -32,7 +32,7 @@ func TestShare_IsInUnits(t *testing.T) {
 		{"green: 20 calls", Quota{Usable: 1_000_000, DefaultEstimate: 500, Holders: 1, Zone: green}, 500, 20},
 		{"amber: 5 calls", Quota{Usable: 1_000_000, DefaultEstimate: 500, Holders: 1, Zone: amber}, 500, 5},
 		{"red: 1 call", Quota{Usable: 1_000_000, DefaultEstimate: 500, Holders: 1, Zone: red}, 500, 1},
-		// A unit that takes less than the default estimate: more of them have the same amount.
+		// A unit below the default estimate: more units make up the same amount.
 		{"green, units of a tenth of a call", Quota{Usable: 1_000_000, DefaultEstimate: 500, Holders: 1, Zone: green}, 50, 200},
 		{"green, half of usable is less", Quota{Usable: 100, DefaultEstimate: 10, Holders: 1, Zone: green}, 10, 5},
 		{"no default estimate", Quota{Usable: 1_000, DefaultEstimate: 0, Holders: 1, Zone: amber}, 1, 5},
@@ -77,7 +77,7 @@ func TestDemand_FadesAtThePaceOfABatch(t *testing.T) {
 	if got := d.Units(2*time.Second, 2*time.Second); got != 36 {
 		t.Errorf("after one life: %d, want 36", got)
 	}
-	// While no batch was seen, FirstLife is taken for its life.
+	// Until a batch was observed, its life is FirstLife.
 	var early Demand
 	early.Add(0, 100, 0)
 	if got := early.Units(FirstLife, 0); got != 36 {
@@ -85,7 +85,7 @@ func TestDemand_FadesAtThePaceOfABatch(t *testing.T) {
 	}
 }
 
-// At a steady pace the demand is what one batch's life needs.
+// At a steady pace the demand is the need of one batch's life.
 func TestDemand_OfASteadyPaceIsOneBatch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		life := time.Duration(rapid.Int64Range(int64(200*time.Millisecond), int64(time.Minute)).Draw(t, "life"))

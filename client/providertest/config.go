@@ -10,87 +10,87 @@ import (
 const (
 	// HolderHeader names the caller.
 	HolderHeader = "X-Holder"
-	// CallHeader names the call: the same for each attempt of it.
+	// CallHeader names the call: the same for each of its attempts.
 	CallHeader = "X-Call-Id"
 )
 
-// Unlimited as a limit stands for none.
+// Unlimited means no limit.
 const Unlimited = -1
 
-// Config configures a Provider. The zero Config has the limits of an ordinary GitHub user and of a small OpenAI
-// organisation, in real time.
+// Config configures a Provider. The zero Config has the limits of an ordinary GitHub user and of a small OpenAI organisation, in real
+// time.
 type Config struct {
-	// Scale is how many times faster than life the hours and minutes of the limits pass. 0: 1.
+	// Scale is how many times faster than real time the hours and minutes of the limits pass. 0: 1.
 	Scale int
 	// GitHub has GitHub's limits.
 	GitHub GitHub
 	// OpenAI has OpenAI's limits.
 	OpenAI OpenAI
-	// Now is the clock. Absent: time.Now. Latencies are always real.
+	// Now is the clock. nil: time.Now. Latencies are always in real time.
 	Now func() time.Time
-	// Seed is where the jitter of latencies comes from.
+	// Seed seeds the jitter of latencies.
 	Seed uint64
-	// MaxRecords is how many requests are recorded in detail; later ones are only counted. 0: 1,000,000.
+	// MaxRecords bounds the requests that are recorded in detail; later ones are only counted. 0: 1,000,000.
 	MaxRecords int
 }
 
 // GitHub configures GitHub's limits, for each key. A limit of 0 is GitHub's own, [Unlimited] is none.
 type GitHub struct {
-	// Core is how many REST requests an hour may have. 0: 5,000.
+	// Core limits REST requests per hour. 0: 5,000.
 	Core int64
-	// GraphQL is how many GraphQL points an hour may have. 0: 5,000.
+	// GraphQL limits GraphQL points per hour. 0: 5,000.
 	GraphQL int64
-	// Search is how many searches a minute may have. 0: 30.
+	// Search limits searches per minute. 0: 30.
 	Search int64
-	// CodeSearch is how many code searches a minute may have. 0: 10.
+	// CodeSearch limits code searches per minute. 0: 10.
 	CodeSearch int64
-	// Concurrent is how many requests may be served at once, REST and GraphQL together. 0: 100.
+	// Concurrent limits concurrent requests, REST and GraphQL together. 0: 100.
 	Concurrent int64
-	// Points is how many points of REST requests a minute may have; reading costs 1, writing 5. 0: 900.
+	// Points limits points of REST requests per minute; reading costs 1, writing 5. 0: 900.
 	Points int64
-	// GraphQLPoints is how many points of GraphQL requests a minute may have; a query costs 1, a mutation 5. 0: 2,000.
+	// GraphQLPoints limits points of GraphQL requests per minute; a query costs 1, a mutation 5. 0: 2,000.
 	GraphQLPoints int64
-	// Content is how many requests that create content a minute may have. 0: 80.
+	// Content limits requests that create content, per minute. 0: 80.
 	Content int64
-	// ContentHour is how many requests that create content an hour may have. 0: 500.
+	// ContentHour limits requests that create content, per hour. 0: 500.
 	ContentHour int64
-	// Status is that of a refusal by a primary limit: 403 or 429. 0: 403.
+	// Status is the status of a refusal by a primary limit: 403 or 429. 0: 403.
 	Status int
-	// SecondaryStatus is that of a refusal by a secondary limit: 403 or 429. 0: 403.
+	// SecondaryStatus is the status of a refusal by a secondary limit: 403 or 429. 0: 403.
 	SecondaryStatus int
-	// OmitRetryAfter leaves the Retry-After of secondary limits out, as GitHub sometimes does.
+	// OmitRetryAfter omits the Retry-After of secondary limits, as GitHub sometimes does.
 	OmitRetryAfter bool
-	// Latency is how long an admitted request is served, give or take a half of it.
+	// Latency is the mean service time of an admitted request, with a jitter of ±50 %.
 	Latency time.Duration
 }
 
-// Algorithm is the way in which a limit per period is counted.
+// Algorithm is how a limit per period counts.
 type Algorithm int
 
 const (
-	// Sliding counts what arrived within the last period, wherever it began: the strictest reading of a limit.
+	// Sliding counts all requests of the last period, wherever it begins: the strictest reading of a limit.
 	Sliding Algorithm = 0
-	// Bucket is a token bucket that holds one period's worth and refills evenly.
+	// Bucket is a token bucket with the capacity of one period, which refills evenly.
 	Bucket Algorithm = 1
 )
 
 // OpenAI configures OpenAI's limits, for each key and model.
 type OpenAI struct {
-	// Requests is how many requests a period may have. 0: 500. [Unlimited]: any.
+	// Requests limits requests per period. 0: 500. [Unlimited]: no limit.
 	Requests int64
-	// Tokens is how many tokens a period may have. 0: 200,000. [Unlimited]: any.
+	// Tokens limits tokens per period. 0: 200,000. [Unlimited]: no limit.
 	Tokens int64
 	// Per is the period, before scaling. 0: 1 min.
 	Per time.Duration
-	// Algorithm is how both are counted.
+	// Algorithm is how both limits count.
 	Algorithm Algorithm
 	// RefusedFree: a refused request does not count against Requests. At OpenAI it does.
 	RefusedFree bool
-	// Latency is how long an admitted request is served, give or take a half of it.
+	// Latency is the mean service time of an admitted request, with a jitter of ±50 %.
 	Latency time.Duration
 }
 
-// withDefaults returns the configuration with every absent value filled in.
+// withDefaults returns the configuration with defaults filled in.
 func (c Config) withDefaults() Config {
 	c.Scale = cmp.Or(c.Scale, 1)
 	c.MaxRecords = cmp.Or(c.MaxRecords, 1_000_000)
@@ -116,5 +116,5 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// scaled returns a time of the limits as the caller sees it.
+// scaled returns a duration of the limits in real time.
 func (c Config) scaled(d time.Duration) time.Duration { return d / time.Duration(c.Scale) }

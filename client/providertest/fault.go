@@ -8,27 +8,27 @@ import (
 	"time"
 )
 
-// maxBody is the longest request body that is read, in bytes.
+// maxBody bounds the length of a request body, in bytes.
 const maxBody = 8 << 20
 
-// Fault is something that the provider does wrong on purpose. A request meets at most one: the first that fits and is
-// not used up. A fault with a Status or Close answers in place of the limits and charges nothing.
+// Fault is a deliberate fault of the provider. A request gets at most one: the first matching one that is not used up. A fault with a
+// Status or Close replaces the limits' answer and charges nothing.
 type Fault struct {
-	// Key, Holder and Path choose the requests, Path by its beginning; empty: any.
+	// Key, Holder and Path select the requests, Path by its prefix; empty: any.
 	Key    string `json:"key,omitempty"`
 	Holder string `json:"holder,omitempty"`
 	Path   string `json:"path,omitempty"`
-	// Times is how many requests meet it; 0: 1.
+	// Times is the number of requests that get it; 0: 1.
 	Times int `json:"times,omitempty"`
-	// Status is answered: 429, 403, 500 and so on.
+	// Status is the answer's status: 429, 403, 500 and so on.
 	Status int `json:"status,omitempty"`
-	// RetryAfter is answered along with it; 0: none.
+	// RetryAfter is the answer's Retry-After; 0: none.
 	RetryAfter time.Duration `json:"retryAfter,omitempty"`
-	// Body is answered along with it.
+	// Body is the answer's body.
 	Body string `json:"body,omitempty"`
-	// Close closes the connection after the request was read, without an answer.
+	// Close closes the connection without an answer, after reading the request.
 	Close bool `json:"close,omitempty"`
-	// Delay holds the request first; with neither Status nor Close, the limits judge it afterwards.
+	// Delay delays the request; with neither Status nor Close, the limits then apply.
 	Delay time.Duration `json:"delay,omitempty"`
 }
 
@@ -37,7 +37,7 @@ func (f Fault) fits(x *exchange) bool {
 		strings.HasPrefix(x.r.URL.Path, f.Path)
 }
 
-// Inject adds a fault behind those that are there.
+// Inject adds a fault after the present ones.
 func (p *Provider) Inject(f Fault) {
 	f.Times = max(f.Times, 1)
 	p.mu.Lock()
@@ -45,7 +45,7 @@ func (p *Provider) Inject(f Fault) {
 	p.faults = append(p.faults, f)
 }
 
-// takeFault returns the fault that the request meets, if any.
+// takeFault returns the fault for the request, if any.
 func (p *Provider) takeFault(x *exchange) (Fault, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +61,7 @@ func (p *Provider) takeFault(x *exchange) (Fault, bool) {
 	return Fault{}, false
 }
 
-// fail answers as the fault says.
+// fail answers according to the fault.
 func (x *exchange) fail(f Fault) {
 	status := f.Status
 	if f.Close {
@@ -71,7 +71,7 @@ func (x *exchange) fail(f Fault) {
 	x.recordLocked(x.p.cfg.Now(), "", 0, status, Injected, time.Time{})
 	x.p.mu.Unlock()
 	if f.Close {
-		// The server closes the connection and logs nothing: what net/http offers for this.
+		// This closes the connection without a log message, by net/http's own means.
 		panic(http.ErrAbortHandler)
 	}
 	if f.RetryAfter > 0 {
@@ -88,7 +88,7 @@ func (x *exchange) unauthorized() {
 	x.rejected(http.StatusUnauthorized, `{"message":"Requires authentication","documentation_url":"https://docs.github.com/rest","status":"401"}`)
 }
 
-// rejected answers a request that is wrong, and records it.
+// rejected answers and records an invalid request.
 func (x *exchange) rejected(status int, body string) {
 	x.p.mu.Lock()
 	x.recordLocked(x.p.cfg.Now(), "", 0, status, Rejected, time.Time{})
@@ -97,7 +97,7 @@ func (x *exchange) rejected(status int, body string) {
 }
 
 func (x *exchange) answer(status int, body string) {
-	// Resets are moments of the provider's clock, and so is its Date.
+	// Resets and the Date header both follow the provider's clock.
 	x.w.Header().Set("Date", x.p.cfg.Now().UTC().Format(http.TimeFormat))
 	x.w.WriteHeader(status)
 	if _, err := x.w.Write([]byte(body)); err != nil {
@@ -105,7 +105,7 @@ func (x *exchange) answer(status int, body string) {
 	}
 }
 
-// wholeSeconds rounds a wait up, as Retry-After has no fractions.
+// wholeSeconds formats a wait rounded up, since Retry-After has no fractions.
 func wholeSeconds(d time.Duration) string {
 	return strconv.FormatInt(int64((d+time.Second-1)/time.Second), 10)
 }

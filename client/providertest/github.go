@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// githubKey is what GitHub counts for one key.
+// githubKey is GitHub's state for one key.
 type githubKey struct {
 	windows     map[string]*fixedWindow
-	points      map[bool]*slidingLog // by: GraphQL
+	points      map[bool]*slidingLog // by whether the request is GraphQL
 	content     *slidingLog
 	contentHour *slidingLog
 	serving     int64
-	// penaltyEnds is until when a secondary limit that was hit stays in force.
+	// penaltyEnds is until when an exceeded secondary limit stays in force.
 	penaltyEnds time.Time
 }
 
@@ -54,7 +54,7 @@ func (k *githubKey) show(now time.Time, t *Totals) {
 	t.Limit = core.limit
 }
 
-// githubCall is what one request asks of GitHub.
+// githubCall is how one request counts at GitHub.
 type githubCall struct {
 	resource string
 	points   int64
@@ -131,8 +131,8 @@ func (x *exchange) serveGitHub() {
 	}
 }
 
-// judge charges the call to every limit, or says which one refuses it and, for a secondary one, how long it stays in
-// force. Nothing is charged for a refused call.
+// judge charges the call to every limit, or returns the limit that refuses it and, for a secondary one, how long it stays in force. A
+// refused call is charged nothing.
 func (k *githubKey) judge(now time.Time, call githubCall, cfg Config) (Verdict, time.Duration) {
 	if left := k.penaltyEnds.Sub(now); left > 0 {
 		return LimitPenalty, left
@@ -190,7 +190,7 @@ func (x *exchange) githubAnswer(call githubCall) {
 	}
 }
 
-// jsonOrNull returns the body if it is JSON.
+// jsonOrNull returns the body if it is JSON, else null.
 func jsonOrNull(body []byte) []byte {
 	if json.Valid(body) {
 		return bytes.TrimSpace(body)
@@ -215,7 +215,7 @@ func (x *exchange) githubSecondary(status int, wait time.Duration) {
 		`"documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api#about-secondary-rate-limits","status":"`+strconv.Itoa(status)+`"}`)
 }
 
-// rateLimit answers GET /rate_limit, which costs nothing.
+// rateLimit serves GET /rate_limit, which is free.
 func (x *exchange) rateLimit() {
 	type shown struct {
 		Limit     int64  `json:"limit"`

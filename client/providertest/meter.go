@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A meter counts amounts against a limit per period. Nothing in it refuses: callers ask wait before they take.
+// meter counts amounts against a limit per period. It refuses nothing: callers check wait before they take.
 type meter interface {
-	// used returns what counts now.
+	// used returns the amount that counts now.
 	used(now time.Time) int64
-	// take counts n from now on; a bucket gets no emptier than empty.
+	// take counts n from now on; a bucket does not fall below empty.
 	take(now time.Time, n int64)
-	// wait returns how long until n more would fit, 0 if they fit now. n must be at most the limit.
+	// wait returns how long until n more fit, 0 if they fit now. n must be at most the limit.
 	wait(now time.Time, n int64) time.Duration
 	// fullIn returns how long until nothing counts any more.
 	fullIn(now time.Time) time.Duration
 }
 
-// newMeter returns a meter of the kind.
+// newMeter returns a meter of that kind.
 func newMeter(kind Algorithm, limit int64, period time.Duration) meter {
 	if kind == Bucket {
 		return &bucket{limit: limit, period: period}
@@ -25,7 +25,7 @@ func newMeter(kind Algorithm, limit int64, period time.Duration) meter {
 	return &slidingLog{limit: limit, period: period}
 }
 
-// slidingLog remembers everything of the last period. An amount of the moment t counts in [t, t+period).
+// slidingLog has all amounts of the last period. An amount at the moment t counts in [t, t+period).
 type slidingLog struct {
 	limit   int64
 	period  time.Duration
@@ -76,14 +76,14 @@ func (l *slidingLog) fullIn(now time.Time) time.Duration {
 	return l.entries[len(l.entries)-1].at.Add(l.period).Sub(now)
 }
 
-// bucket is a token bucket, kept as the moment at which it will be full again.
+// bucket is a token bucket, represented by the moment at which it will be full.
 type bucket struct {
 	limit  int64
 	period time.Duration
 	full   time.Time
 }
 
-// refill returns how long n take to flow in.
+// refill returns how long n tokens take to refill.
 func (b *bucket) refill(n int64) time.Duration {
 	return time.Duration(math.Ceil(float64(n) * float64(b.period) / float64(b.limit)))
 }
@@ -104,8 +104,8 @@ func (b *bucket) wait(now time.Time, n int64) time.Duration {
 
 func (b *bucket) fullIn(now time.Time) time.Duration { return max(b.full.Sub(now), 0) }
 
-// fixedWindow is GitHub's primary limit: it begins with the first request after the last one's end, and ends at the
-// whole second that its reset names.
+// fixedWindow is GitHub's primary limit: it begins with the first request after the previous window's end, and ends at the whole second
+// of its reset.
 type fixedWindow struct {
 	limit  int64
 	length time.Duration
@@ -113,7 +113,7 @@ type fixedWindow struct {
 	used   int64
 }
 
-// roll begins a new window if the last one has ended. The end is counted on the wall clock, as its reset is.
+// roll begins a new window if the previous one has ended. The end is on the wall clock, like its reset.
 func (w *fixedWindow) roll(now time.Time) {
 	if now = now.Round(0); now.Before(w.ends) {
 		return

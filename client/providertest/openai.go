@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-// openaiKey is for whom OpenAI counts.
+// openaiKey is the subject of OpenAI's limits.
 type openaiKey struct{ key, model string }
 
-// openaiLimits is what OpenAI counts for one key and model.
+// openaiLimits are the counts for one key and model.
 type openaiLimits struct{ requests, tokens meter }
 
-// defaultMaxTokens is what a request is charged for that does not bound its completion.
+// defaultMaxTokens is the charge of a request that does not bound its completion.
 const defaultMaxTokens = 16
 
 func (p *Provider) openaiLocked(key, model string) *openaiLimits {
@@ -42,7 +42,7 @@ func (p *Provider) showOpenAI(now time.Time, t *Totals) {
 	t.Limit, t.LimitTokens = p.cfg.OpenAI.Requests, p.cfg.OpenAI.Tokens
 }
 
-// openaiCall is what one request asks of OpenAI.
+// openaiCall is how one request counts at OpenAI.
 type openaiCall struct {
 	Model               string          `json:"model"`
 	Messages            json.RawMessage `json:"messages"`
@@ -56,7 +56,7 @@ type openaiCall struct {
 // prompt estimates the tokens of the prompt, four characters each.
 func (c openaiCall) prompt() int64 { return int64(len(c.Messages)+len(c.Input)+3) / 4 }
 
-// charge is what the call is charged when it arrives: the greater of the most that it may answer and its prompt.
+// charge is the call's charge on arrival: the larger of the bound of its answer and its prompt.
 func (c openaiCall) charge() int64 {
 	return max(c.MaxTokens, c.MaxCompletionTokens, c.MaxOutputTokens, defaultMaxTokens, c.prompt())
 }
@@ -96,7 +96,7 @@ func (x *exchange) serveOpenAI() {
 	x.openaiAnswer(call)
 }
 
-// openaiRefusal is what OpenAI says about a limit that was hit.
+// openaiRefusal is OpenAI's information about an exceeded limit.
 type openaiRefusal struct {
 	family, unit           string
 	limit, used, requested int64
@@ -105,7 +105,7 @@ type openaiRefusal struct {
 	tooLarge bool
 }
 
-// judge charges a call to both limits, or says which one refuses it.
+// judge charges a call to both limits, or returns the limit that refuses it.
 func (l *openaiLimits) judge(now time.Time, tokens int64, cfg OpenAI) (Verdict, openaiRefusal) {
 	if cfg.Tokens >= 0 && tokens > cfg.Tokens {
 		return LimitTokens, openaiRefusal{
@@ -170,7 +170,7 @@ func (x *exchange) openaiRefuse(call openaiCall, r openaiRefusal) {
 		call.Model, r.unit, counts, openaiSeconds(wait)), r.family, "rate_limit_exceeded"))
 }
 
-// openaiSeconds writes a wait as OpenAI's messages do: 41.724s, 850ms.
+// openaiSeconds formats a wait as in OpenAI's messages: 41.724s, 850ms.
 func openaiSeconds(d time.Duration) string {
 	if d < time.Second {
 		return strconv.FormatInt(int64((d+time.Millisecond-1)/time.Millisecond), 10) + "ms"

@@ -43,7 +43,7 @@ func TestPeakWindow(t *testing.T) {
 	}
 }
 
-// The two pointers find what trying every interval finds.
+// The two pointers find the same peak as an exhaustive search.
 func TestPeakAgainstTryingAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var records []Record
@@ -67,8 +67,8 @@ func TestPeakAgainstTryingAll(t *testing.T) {
 	})
 }
 
-// Whatever is sent and whenever, no interval of a period admits more than a sliding limit, no bucket more than twice
-// its size, and a caller that waits as long as it is told is admitted.
+// For any requests at any times, no interval of a period admits more than a sliding limit, and no bucket more than twice its size. A
+// caller that waits as long as wait says is admitted.
 func TestMetersKeepTheirLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]Algorithm{Sliding, Bucket}).Draw(t, "kind")

@@ -16,8 +16,8 @@ type Provider struct {
 	cfg  Config
 	born time.Time
 
-	// mu guards everything below. A request is judged, counted and recorded under one hold of it, so that the records
-	// stand in the order in which the limits saw them.
+	// mu guards the fields below. A request is judged, counted and recorded under one hold of the lock, so that the records are in the
+	// order of judgement.
 	mu      sync.Mutex
 	random  *rand.Rand
 	github  map[string]*githubKey
@@ -29,7 +29,7 @@ type Provider struct {
 	ids     uint64
 }
 
-// New returns a provider of the configuration.
+// New returns a provider with the configuration.
 func New(cfg Config) *Provider {
 	cfg = cfg.withDefaults()
 	return &Provider{
@@ -43,7 +43,7 @@ func New(cfg Config) *Provider {
 	}
 }
 
-// The two APIs, as they stand in records.
+// The two APIs, by their names in records.
 const (
 	apiGitHub = "github"
 	apiOpenAI = "openai"
@@ -84,7 +84,7 @@ func (p *Provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.serveGitHub()
 }
 
-// exchange is one request on its way through the provider.
+// exchange is one request at the provider.
 type exchange struct {
 	p        *Provider
 	w        http.ResponseWriter
@@ -93,7 +93,7 @@ type exchange struct {
 	body     []byte
 }
 
-// recordLocked writes down what became of the request.
+// recordLocked records the request and its verdict.
 func (x *exchange) recordLocked(now time.Time, resource string, weight int64, status int, verdict Verdict, window time.Time) {
 	p := x.p
 	record := Record{
@@ -124,7 +124,7 @@ func (p *Provider) totalsLocked(key, api string) *Totals {
 	return p.totals[at]
 }
 
-// latencyLocked returns how long a request takes that takes mean on average.
+// latencyLocked returns a random service time with the given mean.
 func (p *Provider) latencyLocked(mean time.Duration) time.Duration {
 	if mean <= 0 {
 		return 0
@@ -132,7 +132,7 @@ func (p *Provider) latencyLocked(mean time.Duration) time.Duration {
 	return mean/2 + time.Duration(p.random.Int64N(int64(mean)))
 }
 
-// hold keeps the request for a while, or until its caller leaves.
+// hold delays the request, or until its caller leaves.
 func (x *exchange) hold(d time.Duration) {
 	if d <= 0 {
 		return
@@ -147,30 +147,30 @@ func (x *exchange) hold(d time.Duration) {
 
 // Totals counts the requests of one key to one API.
 type Totals struct {
-	// Key and API say whose.
+	// Key and API identify the requests.
 	Key string `json:"key"`
 	API string `json:"api"`
-	// Arrived is all of them.
+	// Arrived counts all of them.
 	Arrived int64 `json:"arrived"`
-	// Admitted were served.
+	// Admitted counts the served ones.
 	Admitted int64 `json:"admitted"`
-	// Weight is what the admitted ones weighed: points, or tokens.
+	// Weight is the sum of the admitted requests' weights: points, or tokens.
 	Weight int64 `json:"weight"`
-	// Limited were refused by a limit; Limited403 and Limited429 are those, by status.
+	// Limited counts refusals by a limit; Limited403 and Limited429 count them by status.
 	Limited    int64 `json:"limited"`
 	Limited403 int64 `json:"limited403"`
 	Limited429 int64 `json:"limited429"`
-	// Secondary are those of Limited that one of GitHub's secondary limits refused.
+	// Secondary counts those of Limited that one of GitHub's secondary limits refused.
 	Secondary int64 `json:"secondary"`
-	// Injected are faults that were asked for. Rejected were wrong.
+	// Injected counts injected faults, Rejected invalid requests.
 	Injected int64 `json:"injected"`
 	Rejected int64 `json:"rejected"`
-	// Repeats were sent before.
+	// Repeats counts repeated calls.
 	Repeats int64 `json:"repeats"`
-	// Used and Limit are those of GitHub's present core window, or of OpenAI's requests within the last period.
+	// Used and Limit describe GitHub's present core window, or OpenAI's requests within the last period.
 	Used  int64 `json:"used"`
 	Limit int64 `json:"limit"`
-	// UsedTokens and LimitTokens are those of OpenAI's tokens within the last period.
+	// UsedTokens and LimitTokens describe OpenAI's tokens within the last period.
 	UsedTokens  int64 `json:"usedTokens,omitempty"`
 	LimitTokens int64 `json:"limitTokens,omitempty"`
 	// ResetIn is how long until GitHub's core window ends, 0 if none is open.
@@ -206,7 +206,7 @@ func (t *Totals) add(r Record) {
 	}
 }
 
-// Totals returns the counts of every key and API, in the order of their names.
+// Totals returns the counts of every key and API, sorted by their names.
 func (p *Provider) Totals() []Totals {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +226,7 @@ func (p *Provider) Totals() []Totals {
 	return all
 }
 
-// Records returns a copy of the records, in the order of their judgement.
+// Records returns a copy of the records, in the order of judgement.
 func (p *Provider) Records() []Record {
 	p.mu.Lock()
 	defer p.mu.Unlock()

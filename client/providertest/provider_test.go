@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// handClock is a clock that stands still until it is moved.
+// handClock is a clock that only the test advances.
 type handClock struct {
 	mu  sync.Mutex
 	now time.Time
@@ -84,7 +84,7 @@ func TestGitHubPrimaryWindow(t *testing.T) {
 	}
 	expect(t, get(p, "other"), 200, map[string]string{"X-Ratelimit-Remaining": "1"})
 
-	// The window ends at the whole second that its reset names, and the next begins with the next request only.
+	// The window ends at the whole second of its reset, and the next one begins only with the next request.
 	clock.pass(30*time.Minute - 301*time.Millisecond)
 	expect(t, get(p, "k"), 403, nil)
 	clock.pass(time.Millisecond)
@@ -177,7 +177,7 @@ func TestGitHubConcurrent(t *testing.T) {
 	s := serve(t, Config{GitHub: GitHub{Concurrent: 3, Latency: time.Hour}})
 	for range 3 {
 		go func() {
-			// Served until the server closes: the answer is of no interest.
+			// Served until the server closes: the answer does not matter.
 			if response, err := call(s, "GET", "/repos/a/b", ""); err == nil {
 				_ = response.Body.Close()
 			}
@@ -249,7 +249,7 @@ func TestOpenAITokens(t *testing.T) {
 	expect(t, send(p, "POST", "/v1/chat/completions", "k", strings.Replace(completion(5_000), "gpt-5", "other", 1)), 200, nil)
 }
 
-// What OpenAI refuses counts as well, which is why resending at once keeps a caller locked out.
+// Requests that OpenAI refuses count as well, so a caller that retries at once stays locked out.
 func TestOpenAIRefusedRequestsCount(t *testing.T) {
 	clock := newHandClock()
 	p := New(Config{Now: clock.Now, OpenAI: OpenAI{Requests: 1}})
@@ -412,7 +412,7 @@ func TestRecordsTellRetriesAndHolders(t *testing.T) {
 	}
 }
 
-// However many callers there are, each key gets exactly its limit.
+// With any number of callers, each key gets exactly its limit.
 func TestConcurrentCallersShareTheLimitExactly(t *testing.T) {
 	s := serve(t, Config{
 		GitHub: GitHub{Core: 50, Concurrent: Unlimited, Points: Unlimited}, OpenAI: OpenAI{Requests: 30, RefusedFree: true},
@@ -461,7 +461,7 @@ func serve(t *testing.T, cfg Config) *Server {
 	return s
 }
 
-// call sends a request over the network, with a body that cannot be had again, so that net/http repeats nothing.
+// call sends a request over the network, with a body that cannot be read again, so that net/http repeats nothing.
 func call(s *Server, method, path, body string) (*http.Response, error) {
 	r, err := http.NewRequest(method, s.URL+path, io.NopCloser(strings.NewReader(body)))
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Verdict says what became of a request.
+// Verdict is the result of a request.
 type Verdict string
 
 // The verdicts.
@@ -17,7 +17,7 @@ const (
 	Admitted Verdict = "admitted"
 	// LimitPrimary is GitHub's limit per window.
 	LimitPrimary Verdict = "primary"
-	// LimitConcurrent is GitHub's limit of requests at once.
+	// LimitConcurrent is GitHub's limit of concurrent requests.
 	LimitConcurrent Verdict = "concurrent"
 	// LimitPoints is GitHub's limit of points per minute.
 	LimitPoints Verdict = "points"
@@ -29,9 +29,9 @@ const (
 	LimitRequests Verdict = "requests"
 	// LimitTokens is OpenAI's limit of tokens per period.
 	LimitTokens Verdict = "tokens"
-	// Rejected requests were wrong: no key, a bad body, an unknown path.
+	// Rejected requests were invalid: no key, a bad body, an unknown path.
 	Rejected Verdict = "rejected"
-	// Injected is a fault that was asked for by Inject.
+	// Injected is a fault added with Inject.
 	Injected Verdict = "injected"
 )
 
@@ -45,7 +45,7 @@ func (v Verdict) Limited() bool {
 	}
 }
 
-// Record is one request as the provider saw it.
+// Record is one request as seen by the provider.
 type Record struct {
 	// At is when it was judged, on the monotonic clock, since the Provider was made.
 	At time.Duration `json:"at"`
@@ -53,9 +53,9 @@ type Record struct {
 	API string `json:"api"`
 	// Key is the bearer token.
 	Key string `json:"key"`
-	// Holder is what HolderHeader said.
+	// Holder is the value of HolderHeader.
 	Holder string `json:"holder,omitempty"`
-	// Call is what CallHeader said.
+	// Call is the value of CallHeader.
 	Call string `json:"call,omitempty"`
 	// Repeat: the same key sent the same call before.
 	Repeat bool `json:"repeat,omitempty"`
@@ -66,24 +66,24 @@ type Record struct {
 	Resource string `json:"resource,omitempty"`
 	// Weight is GitHub's points (1 or 5), or OpenAI's tokens.
 	Weight int64 `json:"weight"`
-	// Status is that of the answer; 0: none was given, the connection was closed.
+	// Status is the status of the answer; 0: the connection was closed without one.
 	Status int `json:"status"`
-	// Verdict is why.
+	// Verdict is the reason.
 	Verdict Verdict `json:"verdict"`
-	// Window tells GitHub's windows apart: the Unix second at which the present one ends.
+	// Window identifies GitHub's window: the Unix second at which it ends.
 	Window int64 `json:"window,omitempty"`
 }
 
-// Interval is a stretch of time and what fell into it.
+// Interval is a time interval and the sum of its records.
 type Interval struct {
-	// From is its beginning, as Record.At. It is half open: what lies exactly one length later is outside.
+	// From is its beginning, as in Record.At. The interval is half open: a record exactly one length later is outside.
 	From time.Duration `json:"from"`
-	// Sum is what it saw.
+	// Sum is the sum of the weights of its records.
 	Sum int64 `json:"sum"`
 }
 
-// Peak returns the interval of the length that saw most, the first of them if there are several. weigh says what a
-// record counts; those of 0 do not count.
+// Peak returns the interval of this length with the largest sum, the first of several. weigh returns the weight of a record; records of
+// weight 0 do not count.
 func Peak(records []Record, length time.Duration, weigh func(Record) int64) Interval {
 	if !slices.IsSortedFunc(records, byTime) {
 		records = slices.SortedStableFunc(slices.Values(records), byTime)
@@ -104,7 +104,7 @@ func Peak(records []Record, length time.Duration, weigh func(Record) int64) Inte
 	return peak
 }
 
-// PeakWindow returns what GitHub's fullest window of one resource saw, by each window's own bounds.
+// PeakWindow returns the sum of GitHub's fullest window of one resource, by each window's own bounds.
 func PeakWindow(records []Record, resource string, weigh func(Record) int64) int64 {
 	sums := make(map[int64]int64)
 	var peak int64
@@ -136,7 +136,7 @@ func WriteRecords(w io.Writer, records []Record) error {
 	return nil
 }
 
-// ReadRecords reads what WriteRecords wrote.
+// ReadRecords reads records that WriteRecords wrote.
 func ReadRecords(r io.Reader) ([]Record, error) {
 	var records []Record
 	in := json.NewDecoder(r)

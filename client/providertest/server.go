@@ -14,7 +14,7 @@ import (
 // Server is a Provider that listens.
 type Server struct {
 	*Provider
-	// URL is where: http://127.0.0.1:port.
+	// URL is its address: http://127.0.0.1:port.
 	URL    string
 	server *http.Server
 	done   chan struct{}
@@ -30,8 +30,7 @@ func NewServer(cfg Config) (*Server, error) {
 	return Serve(listener, cfg), nil
 }
 
-// Serve starts a provider on a listener, which it then owns. Besides the provider's own paths it answers on those of
-// [Provider.Control].
+// Serve starts a provider on a listener, which it then owns. In addition to the provider's paths it serves those of [Provider.Control].
 func Serve(listener net.Listener, cfg Config) *Server {
 	p := New(cfg)
 	mux := http.NewServeMux()
@@ -43,13 +42,13 @@ func Serve(listener net.Listener, cfg Config) *Server {
 		server: &http.Server{
 			Handler:           mux,
 			ReadHeaderTimeout: 10 * time.Second,
-			ErrorLog:          log.New(io.Discard, "", 0), // broken connections are made on purpose here
+			ErrorLog:          log.New(io.Discard, "", 0), // broken connections are intentional here
 		},
 		done: make(chan struct{}),
 	}
 	go func() {
 		defer close(s.done)
-		// It always returns an error: that Close was called, or that the listener broke, which every caller then notices.
+		// It always returns an error: after Close, or when the listener breaks, which every caller then notices.
 		_ = s.server.Serve(listener)
 	}()
 	return s
@@ -62,11 +61,11 @@ func (s *Server) Close() error {
 	return err
 }
 
-// controlPrefix begins the paths that no provider has.
+// controlPrefix begins paths that no provider has.
 const controlPrefix = "/_provider/"
 
-// Control returns a handler for those who run the provider, not for its callers: GET /_provider/totals,
-// GET /_provider/records (JSON, one to a line), POST /_provider/faults with a [Fault].
+// Control returns a handler for operators of the provider, not for its callers: GET /_provider/totals, GET /_provider/records (JSON,
+// one to a line), POST /_provider/faults with a [Fault].
 func (p *Provider) Control() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+controlPrefix+"totals", func(w http.ResponseWriter, _ *http.Request) {

@@ -9,28 +9,28 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// start is the time of day at which a cluster begins: half past, so that no calendar window is about to end.
+// start is the initial time of day of a cluster: half past, so that no calendar window is about to end.
 var start = time.Date(2030, time.January, 7, 10, 30, 0, 0, time.UTC)
 
 // Clock is a cluster's clock.
 type Clock struct {
-	// node is the node that it belongs to.
+	// node is the node that uses the clock.
 	node *raftnode.Node
 	fail func(error)
 
 	mu sync.Mutex
-	// passed is what has passed since the start, besides what has run since running.
+	// passed is the time since the start, except the time since running.
 	passed time.Duration
-	// running is since when the clock runs with time; zero: it stands still.
+	// running is since when the clock runs in real time; zero: it is stopped.
 	running time.Time
-	// moving is held while Advance works.
+	// moving is held during Advance.
 	moving sync.Mutex
 }
 
 // Now returns the cluster's time of day. It starts at 10:30 UTC on a Monday.
 func (c *Clock) Now() time.Time { return start.Add(c.elapsed()) }
 
-// Advance lets time pass in the cluster and returns when everything that became due meanwhile has happened, each thing at its time.
+// Advance advances the cluster's time and returns once all timers due meanwhile have fired, each at its time.
 func (c *Clock) Advance(d time.Duration) {
 	c.moving.Lock()
 	defer c.moving.Unlock()
@@ -39,17 +39,17 @@ func (c *Clock) Advance(d time.Duration) {
 	}
 }
 
-// Run lets the clock run with time from now on, that of the bubble in a test with testing/synctest.
+// Run lets the clock run with real time from now on, or in a test with testing/synctest with the bubble's time.
 func (c *Clock) Run() {
 	c.mu.Lock()
 	if c.running.IsZero() {
 		c.running = time.Now()
 	}
 	c.mu.Unlock()
-	c.Advance(0) // timers of the node learn of it
+	c.Advance(0) // so that the node's timers notice it
 }
 
-// Stop makes the clock stand still again.
+// Stop stops the clock again.
 func (c *Clock) Stop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,11 +81,11 @@ func (c *Clock) add(d time.Duration) {
 	c.passed += d
 }
 
-// mostAtOnce bounds the entries that one moment may need: work that is due at once is done in parts, and what is not finished by then
-// is left to the node's own ticker.
+// mostAtOnce bounds the entries at one moment: work due at one moment is done in parts, and work left over after that is done by the
+// node's own ticker.
 const mostAtOnce = 1_000
 
-// advance steps from each moment at which something is due to the next one, as a node with a running clock does.
+// advance steps from the due time of one timer to that of the next, like a node with a running clock.
 func (c *Clock) advance(left time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()

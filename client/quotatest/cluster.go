@@ -29,7 +29,7 @@ type Cluster struct {
 	memory *listener
 	http   *http.Client
 	admin  quotav1connect.AdminServiceClient
-	// own is the client of the helpers below.
+	// own is the client that the helpers use.
 	own    *client.Client
 	dir    string
 	serves sync.WaitGroup
@@ -41,10 +41,11 @@ type Cluster struct {
 	url     string
 }
 
-// within bounds what the helpers do.
+// within bounds each step of the helpers.
 const within = 30 * time.Second
 
-// New starts a cluster with quotas, such as [Rate], [Window] and [Slots] make them. It ends with the test; its clients end before it.
+// New starts a cluster with quotas, such as those made by [Rate], [Window] and [Slots]. It ends with the test; its clients end before
+// it.
 func New(tb testing.TB, quotas ...*quotav1.Quota) *Cluster {
 	tb.Helper()
 	c, err := open()
@@ -57,7 +58,7 @@ func New(tb testing.TB, quotas ...*quotav1.Quota) *Cluster {
 	return c
 }
 
-// Start is New where there is no test, as in an example. What fails panics. Close ends it.
+// Start is New for use outside of tests, as in an example. Failures panic. Close ends the cluster.
 func Start(quotas ...*quotav1.Quota) *Cluster {
 	c, err := open()
 	if err != nil {
@@ -67,7 +68,7 @@ func Start(quotas ...*quotav1.Quota) *Cluster {
 	return c
 }
 
-// timeouts of raft: there is nobody else to wait for.
+// Raft timeouts: there are no other nodes to wait for.
 const (
 	electionTimeout = 20 * time.Millisecond
 	leaderLease     = 10 * time.Millisecond
@@ -96,7 +97,7 @@ func (c *Cluster) openNode() (err error) {
 	config.Peers = []raftnode.Peer{{ID: config.ID, RaftAddress: config.RaftAddress, APIAddress: config.APIAddress}}
 	config.DataDir, config.Network, config.Clock = c.dir, alone{}, c.clock
 	config.HeartbeatTimeout, config.ElectionTimeout, config.LeaderLease = electionTimeout, electionTimeout, leaderLease
-	// A test's machine may be busy, its disk full or slow: that is not what is tested.
+	// A test's machine may be busy, or its disk full or slow: that is not under test.
 	config.FreeLow, config.FreeStop, config.StallLimit = -1, -1, time.Minute
 	if c.node, err = raftnode.Open(config); err != nil {
 		return err
@@ -140,11 +141,11 @@ func (c *Cluster) serve() error {
 	}
 }
 
-// apiAddress names the node where it is reached in memory.
+// apiAddress is the node's in-memory address.
 const apiAddress = "quotatest:7450"
 
 func (c *Cluster) listen(on net.Listener) {
-	c.serves.Go(func() { _ = c.server.Serve(on) }) // it ends with Close
+	c.serves.Go(func() { _ = c.server.Serve(on) }) // ends with Close
 }
 
 // Close ends the cluster and all clients that it made.
@@ -155,12 +156,12 @@ func (c *Cluster) Close() {
 	c.mu.Unlock()
 	for _, made := range append(clients, c.own) {
 		if made != nil {
-			_ = made.Close() // what it held ends with the cluster
+			_ = made.Close() // its leases end with the cluster
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
-	_ = c.api.Drain(ctx) // calls that go on for longer end with their connections
+	_ = c.api.Drain(ctx) // longer calls end with their connections
 	c.http.CloseIdleConnections()
 	_ = c.server.Close()
 	_ = c.memory.Close()
@@ -176,7 +177,7 @@ func (c *Cluster) closeNode() error {
 	return c.node.Close(ctx)
 }
 
-// fail ends the test.
+// fail fails the test and ends it.
 func (c *Cluster) fail(err error) {
 	if c.tb == nil {
 		panic(err)
@@ -188,7 +189,7 @@ func (c *Cluster) fail(err error) {
 // Clock returns the cluster's clock.
 func (c *Cluster) Clock() *Clock { return c.clock }
 
-// Client returns a client of the cluster. It is closed with the cluster, if not before.
+// Client returns a client of the cluster. It is closed with the cluster at the latest.
 func (c *Cluster) Client(options ...client.Option) *client.Client {
 	made, err := client.New([]string{apiAddress}, append([]client.Option{client.WithHTTPClient(c.http)}, options...)...)
 	if err != nil {
@@ -200,11 +201,11 @@ func (c *Cluster) Client(options ...client.Option) *client.Client {
 	return made
 }
 
-// HTTPClient returns a client of HTTP that reaches the cluster's API under any host name, without a network.
+// HTTPClient returns an HTTP client that connects to the cluster's API under any host name, without a network.
 func (c *Cluster) HTTPClient() *http.Client { return c.http }
 
-// URL returns where the API listens for programs that bring a client of their own: http://127.0.0.1:port. It begins to listen when it
-// is called for the first time, which does not work in a bubble of testing/synctest.
+// URL returns the API's address for programs with their own client: http://127.0.0.1:port. The first call starts to listen, which does
+// not work in a bubble of testing/synctest.
 func (c *Cluster) URL() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

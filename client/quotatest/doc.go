@@ -1,5 +1,5 @@
-// Package quotatest has a quotad cluster of one node for tests of programs that use it: the real state machine behind the real
-// API, in the test's own process, with a clock that the test sets.
+// Package quotatest has a quotad cluster of one node for tests of programs that use quotad: the real state machine and API, in the
+// test's own process, with a clock that the test controls.
 //
 // [New] starts one with some quotas, and [Cluster.Client] connects a client to it:
 //
@@ -8,17 +8,16 @@
 //
 // # Time
 //
-// The cluster's clock stands still until the test moves it, so that a test comes to the same result on any machine.
-// [Clock.Advance] lets time pass and carries out everything that becomes due on the way, in order: leases end, rates refill,
-// cooldowns end, waiting requests are granted. Clients measure by the process's own clock: a lease that lasted 5 minutes when it was
-// granted still has 5 minutes in the client after Advance, while the cluster ended it. Its next command then fails with
-// [client.ReasonStaleFence], as it does for a program that was stopped for that long.
+// The cluster's clock stands still until the test advances it, so that a test has the same result on any machine. [Clock.Advance]
+// advances it and carries out everything that becomes due, in order: leases end, rates refill, cooldowns end, waiting requests are
+// granted. Clients use the process's own clock: after Advance, a lease of 5 minutes still has 5 minutes in the client, while the
+// cluster has ended it. Its next command then fails with [client.ReasonStaleFence], as for a program that was stopped for that long.
 //
-// [Clock.Run] lets the cluster's clock run with time. In a bubble of testing/synctest that is the bubble's time: then the client's
-// timers, the cluster and the program under test share one virtual clock, and an hour takes a moment.
+// [Clock.Run] lets the cluster's clock run with real time. In a bubble of testing/synctest that is the bubble's time: the client's
+// timers, the cluster and the program under test then share one virtual clock, and an hour takes a moment.
 //
-// # What it is not
+// # Limits
 //
-// There are no elections, followers or networks here, so no call meets an unknown outcome by itself. A program that has to
-// survive these is tested against three nodes.
+// There are no elections, followers or networks here, so no call gets an unknown outcome on its own. Test a program that must
+// survive these against three nodes.
 package quotatest

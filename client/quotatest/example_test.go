@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/client/quotatest"
 )
 
-// summarize stands for the program under test: it asks for one request before it calls a model.
+// summarize is the program under test: it reserves one request before it calls a model.
 func summarize(ctx context.Context, c *client.Client) (string, error) {
 	_, err := c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: "openai/requests", Amount: 1}}, Consume: true})
 	if refusal, ok := errors.AsType[*client.RefusalError](err); ok {
@@ -22,7 +22,7 @@ func summarize(ctx context.Context, c *client.Client) (string, error) {
 	return "a summary", nil
 }
 
-// In a test, quotatest.New(t, ...) takes the place of Start and Close.
+// In a test, use quotatest.New(t, ...) instead of Start and Close.
 func Example() {
 	cluster := quotatest.Start(quotatest.Rate("openai/requests", 60, time.Minute))
 	defer cluster.Close()

@@ -9,10 +9,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// lifeOfHelpers is the length of leases that the helpers hold.
+// lifeOfHelpers is the ttl of the helpers' leases.
 const lifeOfHelpers = 24 * time.Hour
 
-// Apply creates quotas, or changes those of the same names.
+// Apply creates or changes quotas.
 func (c *Cluster) Apply(quotas ...*quotav1.Quota) {
 	if len(quotas) == 0 {
 		return
@@ -24,7 +24,7 @@ func (c *Cluster) Apply(quotas ...*quotav1.Quota) {
 	}
 }
 
-// Quota returns a quota as it is now.
+// Quota returns a quota's current state.
 func (c *Cluster) Quota(name string) client.Quota {
 	quota, err := c.own.Quota(context.Background(), name)
 	if err != nil {
@@ -33,11 +33,11 @@ func (c *Cluster) Quota(name string) client.Quota {
 	return quota
 }
 
-// Available returns what may be reserved of a quota now.
+// Available returns the amount of a quota that can be reserved now.
 func (c *Cluster) Available(name string) int64 { return c.Quota(name).Available }
 
-// Exhaust uses up what is available of a quota, as other programs do: the next request is refused with [client.ReasonExhausted]. Slots are
-// held until the returned function is called; for other quotas it does nothing.
+// Exhaust uses up the available amount of a quota, like other programs: the next request is refused with [client.ReasonExhausted].
+// Slots are held until the returned function is called; for other quotas it does nothing.
 func (c *Cluster) Exhaust(name string) (free func()) {
 	quota := c.Quota(name)
 	if quota.Available <= 0 {
@@ -54,7 +54,7 @@ func (c *Cluster) Exhaust(name string) (free func()) {
 	return func() {}
 }
 
-// Cooldown closes a quota as a provider's refusal with Retry-After does. It takes one unit of the quota, for the call that was refused.
+// Cooldown closes a quota like a provider's refusal with Retry-After. It consumes one unit of the quota, for the refused call.
 func (c *Cluster) Cooldown(name string, d time.Duration) {
 	lease := c.reserve(name, 1, c.Quota(name).Kind != client.KindSlots)
 	report := client.Signal{Quota: name, Cause: client.CauseSaturated, RetryAfter: &d}

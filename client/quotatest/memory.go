@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// listener accepts connections in memory, which work in a bubble of testing/synctest as well.
+// listener accepts in-memory connections, which also work in a bubble of testing/synctest.
 type listener struct {
 	incoming chan net.Conn
 	closed   chan struct{}
@@ -51,10 +51,10 @@ func (l *listener) dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// address is that of both ends: what the API sees is a caller on this machine.
+// address is the address of both ends: to the API, the caller is on this machine.
 var address = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 7450}
 
-// conn is one end of a connection, with an address as a caller on the network has it.
+// conn is one end of a connection, with an address like that of a network caller.
 type conn struct{ net.Conn }
 
 // LocalAddr implements net.Conn.

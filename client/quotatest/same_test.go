@@ -20,10 +20,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// sample is something that a program may do, and says what it came to. pass lets time pass.
+// sample does something with a client and returns the result as text. pass advances time.
 type sample func(ctx context.Context, c *client.Client, pass func(time.Duration)) string
 
-// told says what an error is, by what programs may ask of it.
+// told describes an error by the parts that programs can inspect.
 func told(err error) string {
 	if err == nil {
 		return "ok"
@@ -104,7 +104,7 @@ func quotas() []*quotav1.Quota {
 	}
 }
 
-// What programs see of a cluster of this package is what they see of a node with the machine's clock, on a network.
+// Programs see the same behaviour of a cluster of this package as of a node with the machine's clock, on a network.
 func TestCluster_AnswersAsARealNode(t *testing.T) {
 	here := quotatest.New(t, quotas()...)
 	address := startNode(t)
@@ -116,7 +116,7 @@ func TestCluster_AnswersAsARealNode(t *testing.T) {
 	mine := here.Client(client.WithHolder("picard"))
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	wanted := map[string]chan string{} // all at once: some wait for real time
+	wanted := map[string]chan string{} // concurrently: some wait in real time
 	for name, run := range samples() {
 		want := make(chan string, 1)
 		wanted[name] = want
@@ -131,7 +131,7 @@ func TestCluster_AnswersAsARealNode(t *testing.T) {
 	}
 }
 
-// startNode starts a node as quotad does, and returns where its API listens.
+// startNode starts a node like quotad does, and returns its API's address.
 func startNode(t *testing.T) string {
 	t.Helper()
 	addresses, err := loopback.Free(2)

@@ -1,11 +1,11 @@
-// Package tracing shows waits for quotas as spans of OpenTelemetry.
+// Package tracing records waits for quotas as spans of OpenTelemetry.
 //
-// It is a package of its own, so that who imports the client gets no OpenTelemetry with it:
+// It is a separate package, so that importing the client does not import OpenTelemetry:
 //
 //	c, err := client.New(addresses, client.WithHooks(tracing.Hooks(otel.GetTracerProvider())))
 //
-// Each Reserve is a span quotad.wait, a child of the span in the caller's context. A call through a Transport has its request's context,
-// so its wait is a sibling of the call in the trace. Prompts and bodies are never in it.
+// Each Reserve is a span quotad.wait, a child of the span in the caller's context. A call through a Transport has its request's
+// context, so its wait is a sibling of the call in the trace. Spans never contain prompts or bodies.
 package tracing
 
 import (
@@ -31,8 +31,8 @@ const (
 	instruments = "github.com/quotad/quotad/client/tracing"
 )
 
-// Hooks returns the hooks by which a client's waits become spans of a provider. A span's class is the lease's, or else the one that was
-// asked for; its quota is the binding one of a refusal, or else all that were asked for.
+// Hooks returns hooks that record a client's waits as spans of a provider. A span's class is the lease's, or else the requested one;
+// its quota is a refusal's binding quota, or else all requested ones.
 func Hooks(provider trace.TracerProvider) client.Hooks {
 	tracer := provider.Tracer(instruments)
 	return client.Hooks{Wait: func(ctx context.Context, request client.ReserveRequest) func(*client.Lease, error) {

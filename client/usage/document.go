@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// maxString is how much of a string is kept, in bytes; maxDepth how deep values are looked at.
+	// maxString is how much of a string is kept, in bytes; maxDepth bounds the depth of values that are read.
 	maxString = 4 << 10
 	maxDepth  = 16
 )
@@ -17,12 +17,12 @@ const (
 type document struct {
 	json   *jsonscan.Scanner
 	values values
-	// strings are those of the document at hand, texts the bytes of output in all of them.
+	// strings are those of the current document, text is the bytes of output in all documents.
 	strings [fields - counts]string
 	text    int64
 
 	depth int
-	// places are where the open values stand, nil: at none that is read. at is where the next value stands.
+	// places are the nodes of the open values, nil for values that are not read. at is the node of the next value.
 	places [maxDepth]*node
 	at     *node
 	held   []byte
@@ -44,7 +44,7 @@ func (d *document) Write(p []byte) (int, error) {
 	return d.json.Write(p)
 }
 
-// end ends the document, adds what it said, and makes ready for the next one.
+// end ends the document, adds its information to said, and prepares for the next one.
 func (d *document) end(said *Said) {
 	d.json.Finish()
 	d.tell(said)
@@ -54,7 +54,7 @@ func (d *document) end(said *Said) {
 	d.held, d.head = d.held[:0], d.head[:0]
 }
 
-// tell adds what the document said besides counts.
+// tell adds the document's information other than counts.
 func (d *document) tell(said *Said) {
 	for _, s := range []struct {
 		to *string
@@ -75,7 +75,7 @@ func (d *document) tell(said *Said) {
 
 func (d *document) string(f field) string { return d.strings[f-counts] }
 
-// handler has the methods that are for the scanner.
+// handler has the methods for the scanner.
 type handler document
 
 // Key implements jsonscan.Handler.
@@ -86,7 +86,7 @@ func (h *handler) Key(name []byte) {
 	}
 }
 
-// place returns where the innermost open value stands.
+// place returns the node of the innermost open value.
 func (h *handler) place() *node {
 	if h.depth == 0 || h.depth > maxDepth {
 		return nil
@@ -119,7 +119,7 @@ func (h *handler) Close() {
 	h.endValue()
 }
 
-// endValue makes ready for the next element of an array; what stands in an object has a key first.
+// endValue prepares for the next element of an array; in an object, a key comes first.
 func (h *handler) endValue() {
 	if place := h.place(); place != nil && place.array {
 		h.at = place
@@ -166,7 +166,7 @@ func (h *handler) Literal(text []byte) {
 	h.endValue()
 }
 
-// whole reads a whole number of at least 0. Larger ones than MaxCount are cut.
+// whole parses a whole number of at least 0, capped at MaxCount.
 func whole(text []byte) (int64, bool) {
 	var n int64
 	for _, c := range text {
@@ -178,7 +178,7 @@ func whole(text []byte) (int64, bool) {
 	return n, true
 }
 
-// failure returns the error of the document, nil where it has none.
+// failure returns the error of the document; nil if it has none.
 func (d *document) failure() *Failure {
 	f := &Failure{Type: d.string(errorType), Code: d.string(errorCode), Message: d.string(errorMessage)}
 	switch {
@@ -195,7 +195,7 @@ func (d *document) failure() *Failure {
 	return f
 }
 
-// errorBody writes an error as it would be the body of a refusal.
+// errorBody returns an error in the form of a refusal's body.
 func (d *document) errorBody(f *Failure) []byte {
 	var whole struct {
 		Error    json.RawMessage `json:"error"`

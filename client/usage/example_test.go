@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/client/usage"
 )
 
-// A copy of the body goes through a Meter while somebody else reads it.
+// A Meter reads a copy of the body while another reader uses it.
 func ExampleMeter() {
 	response := &http.Response{
 		Header: http.Header{"Content-Type": {"text/event-stream"}},

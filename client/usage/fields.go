@@ -8,14 +8,14 @@ type field uint8
 // Counts. The first of each family is its input.
 const (
 	noField field = iota
-	// Of OpenAI's chat, and of those that copy it.
+	// OpenAI's chat, and compatible providers.
 	promptTokens
 	completionTokens
 	totalTokens
 	promptCached
 	promptWritten
 	completionReasoning
-	// Of OpenAI's Responses, pictures and transcriptions, and of Anthropic.
+	// OpenAI's Responses, images and transcriptions, and Anthropic.
 	inputTokens
 	outputTokens
 	inputCached
@@ -24,14 +24,14 @@ const (
 	cacheRead
 	cacheCreation5m
 	cacheCreation1h
-	// Of Gemini.
+	// Gemini.
 	promptCount
 	toolUseCount
 	cachedCount
 	candidatesCount
 	thoughtsCount
 	totalCount
-	// Of Bedrock: Converse, and what it adds to any stream.
+	// Bedrock: Converse, and what it adds to any stream.
 	converseInput
 	converseOutput
 	converseRead
@@ -55,22 +55,22 @@ const (
 	errorStatus
 	rootCode
 	rootMessage
-	// visible is text that the model wrote.
+	// visible is text from the model.
 	visible
 	// chunk is the payload of an event of InvokeModelWithResponseStream, in base64.
 	chunk
 	fields
 )
 
-// values are the counts that were read.
+// values are the counts read so far.
 type values [counts]signals.Count
 
-// set takes a number; the last value counts.
+// set sets a count; the last value counts.
 func (v *values) set(f field, n int64) {
 	v[f] = signals.Count{N: min(n, MaxCount), Known: true}
 }
 
-// usage adds the families up. Of several, the first that said anything counts: Bedrock's own counts are of what the model said as well.
+// usage returns the usage of the first family with a count: Bedrock's own counts cover the model's counts as well.
 func (v *values) usage() Usage {
 	switch {
 	case v[metricsInput].Known || v[metricsOutput].Known:
@@ -91,7 +91,7 @@ func (v *values) usage() Usage {
 	return u
 }
 
-// separate is a family whose input is without what a cache was read for and written with.
+// separate returns the usage of a family whose input excludes tokens read from and written to a cache.
 func (v *values) separate(input, read, write, output field) Usage {
 	u := Usage{Input: v[input], Cached: v[read], Written: v[write], Output: v[output]}
 	if u.Input.Known {
@@ -123,7 +123,7 @@ func (v *values) gemini() Usage {
 	return u
 }
 
-// rest is what is left of a total, as far as both are known.
+// rest returns the rest of a total, if both counts are known.
 func rest(total, part signals.Count) signals.Count {
 	if !total.Known || !part.Known || total.N < part.N {
 		return signals.Count{}

@@ -7,24 +7,23 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream"
 )
 
-// frames reads the messages of an Amazon event stream. It puts them together and leaves reading them to AWS's own decoder, which
-// checks their sums.
+// frames reads the messages of an Amazon event stream. It assembles them, and AWS's own decoder parses them and checks their checksums.
 type frames struct {
-	// take is given each message. It is valid during the call only.
+	// take receives each message, which is valid only during the call.
 	take func(eventstream.Message)
 	// skip is called for each message that is too large.
 	skip func()
 
 	decoder *eventstream.Decoder
 	frame   []byte
-	// left is how much of a message that is too large is still to come.
+	// left is the number of bytes still to come of a message that is too large.
 	left int64
-	// broken: a message could not be read, so where the next one begins is not known.
+	// broken: a message could not be parsed, so the beginning of the next one is unknown.
 	broken bool
 }
 
 const (
-	// lengthSize is the size of the length at the beginning of a message, minFrame the size of the smallest one.
+	// lengthSize is the size of the length at the beginning of a message, minFrame the size of the smallest message.
 	lengthSize = 4
 	minFrame   = 16
 )
@@ -54,14 +53,14 @@ func (f *frames) Write(p []byte) (int, error) {
 	return size, nil
 }
 
-// fill adds to the frame until it has a size, and returns what is left.
+// fill extends the frame up to a size, and returns the remaining bytes.
 func (f *frames) fill(p []byte, size int) []byte {
 	n := min(size-len(f.frame), len(p))
 	f.frame = append(f.frame, p[:n]...)
 	return p[n:]
 }
 
-// begin looks at the length of a message.
+// begin checks the length of a message.
 func (f *frames) begin() {
 	switch length := int64(binary.BigEndian.Uint32(f.frame)); {
 	case length < minFrame:

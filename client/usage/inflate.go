@@ -7,14 +7,14 @@ import (
 	"iter"
 )
 
-// maxInflated is how much of a compressed answer is read, in bytes, so that a small one cannot keep its reader busy.
+// maxInflated bounds the decompressed size of an answer, in bytes, so that a small answer cannot keep its reader busy.
 const maxInflated = 1 << 30
 
-// inflater decompresses what it is given, piece by piece. The decoder of the standard library asks for bytes, and here they arrive; so
-// it runs as a coroutine, which is resumed by each Write and returns to it when it wants more.
+// inflater decompresses data piece by piece. The standard library's decoder pulls bytes, while here they are pushed. So the decoder
+// runs as a coroutine: each Write resumes it, and it yields when it needs more.
 type inflater struct {
 	to io.Writer
-	// resume runs the decoder until it wants more; stop ends it.
+	// resume runs the decoder until it needs more input; stop ends it.
 	resume func() (struct{}, bool)
 	stop   func()
 
@@ -32,8 +32,8 @@ func newInflater(to io.Writer) *inflater {
 	return f
 }
 
-// run decompresses one member after the other. The decoder could do that as well, but it looks for the next one before it gives out the
-// end of the last. Where the input breaks off, what was read until then counts.
+// run decompresses one gzip member after the other. The decoder could do that itself, but it looks for the next member before it
+// returns the end of the last. If the input is truncated, the data read so far counts.
 func (f *inflater) run() {
 	input := bufio.NewReader(f)
 	decoder, err := gzip.NewReader(input)
@@ -59,14 +59,14 @@ func (f *inflater) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close ends the decoder. It may be called more than once.
+// Close ends the decoder. It is idempotent.
 func (f *inflater) Close() error {
 	f.ended = true
 	f.stop()
 	return nil
 }
 
-// Read is what the decoder reads from.
+// Read supplies the decoder with input.
 func (f *inflater) Read(p []byte) (int, error) {
 	for len(f.input) == 0 {
 		if !f.wait(struct{}{}) {

@@ -14,7 +14,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws/protocol/eventstream/eventstreamapi"
 )
 
-// Meter reads what one answer says was used. It is an io.Writer for a copy of the body, and safe for concurrent use.
+// Meter reads the usage that one answer states. It is an io.Writer for a copy of the body, and safe for concurrent use.
 type Meter struct {
 	mu       sync.Mutex
 	body     io.Writer
@@ -24,7 +24,7 @@ type Meter struct {
 	ended    bool
 }
 
-// NewMeter returns a Meter for an answer with a header. End has to be called when its body has ended.
+// NewMeter returns a Meter for an answer with this header. Call End when its body has ended.
 func NewMeter(header http.Header) *Meter {
 	m := &Meter{document: newDocument()}
 	m.readHeader(header)
@@ -48,7 +48,7 @@ func NewMeter(header http.Header) *Meter {
 	return m
 }
 
-// readHeader reads the counts that Bedrock names in a header.
+// readHeader reads the counts in Bedrock's headers.
 func (m *Meter) readHeader(header http.Header) {
 	for name, f := range map[string]field{
 		"X-Amzn-Bedrock-Input-Token-Count": metricsInput, "X-Amzn-Bedrock-Output-Token-Count": metricsOutput,
@@ -60,7 +60,7 @@ func (m *Meter) readHeader(header http.Header) {
 	}
 }
 
-// Write reads more of the body. It returns len(p) and no error, whatever it is given.
+// Write reads more of the body. It always returns len(p) and no error.
 func (m *Meter) Write(p []byte) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -70,7 +70,7 @@ func (m *Meter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// End says that nothing more comes, and frees what reading took. It may be called more than once.
+// End ends the body and frees the Meter's resources. It is idempotent.
 func (m *Meter) End() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +84,7 @@ func (m *Meter) End() {
 	m.document.end(&m.said)
 }
 
-// Said returns what the answer has said so far.
+// Said returns the information in the answer so far.
 func (m *Meter) Said() Said {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -147,7 +147,7 @@ func (m *Meter) takePayload(event string, payload []byte) {
 	}
 }
 
-// text reads a body that is JSON or server-sent events. Its first byte tells which, since not every provider's header does.
+// text reads a body that is JSON or server-sent events. It decides by the first byte, since some providers' headers are wrong.
 type text struct {
 	meter *Meter
 	to    io.Writer

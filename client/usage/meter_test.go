@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// find returns what the vector with a name says.
+// find returns the result of the vector with a name.
 func find(t *testing.T, name string) usage.Said {
 	t.Helper()
 	for _, v := range vectors {
@@ -110,7 +110,7 @@ func TestMeter_PassesLargeEvents(t *testing.T) {
 			t.Errorf("%s: %s with %d skipped, want 9 - - 2 with 1", c.name, said(got.Usage), got.Skipped)
 		}
 	}
-	// JSON needs not fit: it is not an event.
+	// JSON may be larger: it is not an event.
 	m := meter(t, vector{"json", asJSON, `{"a":"` + large + `","usage":{"prompt_tokens":9,"completion_tokens":2}}`, ""}, 4096)
 	if got := said(m.Said().Usage); got != "9 - - 2" {
 		t.Errorf("%s, want 9 - - 2", got)
@@ -159,7 +159,7 @@ func TestMeter_ReadsGzipOfSeveralMembers(t *testing.T) {
 	}
 }
 
-// However an answer is cut, it says the same.
+// An answer states the same in any pieces.
 func TestMeter_DoesNotDependOnPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := vectors[rapid.IntRange(0, len(vectors)-1).Draw(t, "vector")]

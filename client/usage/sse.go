@@ -5,18 +5,18 @@ import "bytes"
 // maxEvent is the largest event that is read, in bytes.
 const maxEvent = 1 << 20
 
-// events reads server-sent events as the HTML standard has them: lines end with LF, CR or CRLF, several lines of data are one text, and
-// what is not followed by an empty line does not count.
+// events reads server-sent events according to the HTML standard: lines end with LF, CR or CRLF, several lines of data are one text,
+// and an event without a final empty line does not count.
 type events struct {
-	// take is given the data of each event. It is valid during the call only.
+	// take receives the data of each event, which is valid only during the call.
 	take func(data []byte)
 	// skip is called for each event that is too large.
 	skip func()
 
 	line, data []byte
-	// lineSize and size are how much of the line and of the event was read, kept or not.
+	// lineSize and size are the sizes of the line and of the event so far, whether kept or not.
 	lineSize, size int
-	// started: the place for a byte order mark is past. returned: the last byte was a CR.
+	// started: the position of a byte order mark has passed. returned: the last byte was a CR.
 	started, returned bool
 }
 
@@ -66,7 +66,7 @@ func (e *events) endLine() {
 	}
 }
 
-// read reads one line. Only data matters: what a provider calls an event stands in the data as well.
+// read reads one line. Only data matters: providers repeat the event's name in the data.
 func (e *events) read(line []byte) {
 	value, found := bytes.CutPrefix(line, []byte("data"))
 	switch {
@@ -74,14 +74,14 @@ func (e *events) read(line []byte) {
 		return
 	case len(value) == 0:
 	case value[0] != ':':
-		return // another field, whose name only begins so
+		return // a different field with this prefix
 	default:
 		value = bytes.TrimPrefix(value[1:], []byte(" "))
 	}
 	e.data = append(append(e.data, value...), '\n')
 }
 
-// endEvent takes the event that an empty line ends.
+// endEvent handles the event that an empty line ends.
 func (e *events) endEvent() {
 	switch {
 	case e.size > maxEvent:

@@ -2,11 +2,11 @@ package usage
 
 import "maps"
 
-// node is a place in an answer at which something stands that is read.
+// node is a place in an answer with a value to read.
 type node struct {
 	field   field
 	members map[string]*node
-	// array: the value may be an array of such.
+	// array: the value may be an array of such values.
 	array bool
 }
 
@@ -66,7 +66,7 @@ var errorNode = object(members{
 	"type": leaf(errorType), "code": leaf(errorCode), "message": leaf(errorMessage), "status": leaf(errorStatus),
 })
 
-// messageMembers are what a message of OpenAI's chat, whole or in pieces, and a piece of Anthropic's and Converse's hold.
+// messageMembers are the members of a message of OpenAI's chat, whole or in pieces, and of pieces of Anthropic's and Converse's.
 var messageMembers = join(textMembers("content", "reasoning_content", "refusal", "text", "thinking", "partial_json"), members{
 	"tool_calls":       list(members{"function": texts("name", "arguments")}),
 	"function_call":    texts("name", "arguments"),
@@ -82,7 +82,7 @@ var root = list(members{
 	"service_tier": leaf(serviceTier),
 	"usage":        usageNode,
 	"error":        errorNode,
-	// An error of Responses' streams, and an exception of Bedrock's.
+	// An error in Responses' streams, and an exception of Bedrock's.
 	"code": leaf(rootCode), "message": messageOrText,
 	"response": object(members{
 		"id": leaf(answerID), "model": leaf(modelName), "service_tier": leaf(serviceTier),

@@ -2,19 +2,19 @@ package usage
 
 import "github.com/quotad/quotad/rpc/signals"
 
-// MaxCount is the largest count that is believed; larger ones are cut to it.
+// MaxCount is the largest count that is accepted; larger ones are capped.
 const MaxCount = 1 << 40
 
-// Usage is what an answer said was used, in tokens.
+// Usage is the use that an answer states, in tokens.
 type Usage struct {
-	// Input is all input, Cached the part of it that was read from a cache, Written the part that was written to one, Written1h the part of
-	// Written that stays for an hour.
+	// Input is all input, Cached the part of it read from a cache, Written the part written to one, Written1h the part of Written that
+	// stays for an hour.
 	Input, Cached, Written, Written1h signals.Count
-	// Output is all output, Reasoning the part of it that is not visible.
+	// Output is all output, Reasoning the invisible part of it.
 	Output, Reasoning signals.Count
 }
 
-// Known reports whether the answer said anything.
+// Known reports whether the answer stated any use.
 func (u Usage) Known() bool { return u.Input.Known || u.Output.Known }
 
 // Uncached returns the input that was not read from a cache, which is what Anthropic and Bedrock count.
@@ -22,30 +22,30 @@ func (u Usage) Uncached() signals.Count {
 	return signals.Count{N: max(u.Input.N-u.Cached.N, 0), Known: u.Input.Known}
 }
 
-// Said is what an answer said, as far as it has passed.
+// Said is the information in an answer, as far as it has passed.
 type Said struct {
 	Usage
-	// ID is the answer's id, Conversation that of its conversation, Model the model that answered; empty: not said.
+	// ID is the answer's id, Conversation its conversation's id, Model the model that answered; empty: not stated.
 	ID, Conversation, Model string
-	// Tier is the service tier that the call was served in, such as default, flex, priority or batch; empty: not said.
+	// Tier is the service tier of the call, such as default, flex, priority or batch; empty: not stated.
 	Tier string
-	// Text is how many bytes of the output passed: text, reasoning and arguments of tools.
+	// Text is the bytes of output that have passed: text, reasoning and arguments of tools.
 	Text int64
-	// Failure is the error that the answer ended with, nil: none. Answers with an error's status have it as well.
+	// Failure is the error that ended the answer; nil: none. An answer with an error status has it as well.
 	Failure *Failure
-	// Last: the stream said that nothing follows.
+	// Last: the stream announced its end.
 	Last bool
-	// Skipped is how many events were too large to be read.
+	// Skipped is the number of events that were too large to read.
 	Skipped int
 }
 
-// OutputFloor returns the least output that there was: what was said, or four bytes of the output that passed a token.
+// OutputFloor returns the least possible output: the stated one, or one token for four bytes of output that passed.
 func (s Said) OutputFloor() int64 { return max(s.Output.N, s.Text/4) }
 
 // Failure is an error within an answer.
 type Failure struct {
-	// Type and Code are the provider's names of it, such as overloaded_error and rate_limit_exceeded; Message says it for people.
+	// Type and Code are the provider's names for it, such as overloaded_error and rate_limit_exceeded; Message is for people.
 	Type, Code, Message string
-	// Body is the error as the provider writes it in the body of a refusal, for package signals; at most signals.MaxBody bytes.
+	// Body is the error in the form of a refusal's body, for package signals; at most signals.MaxBody bytes.
 	Body []byte
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/client/usage"
 )
 
-// vector is an answer and what it says: input, cached, written, output, "-" for what is not said.
+// vector is an answer and its statements: input, cached, written, output, with "-" for missing values.
 type vector struct {
 	name   string
 	header http.Header
@@ -99,7 +99,7 @@ var vectors = []vector{
 		strings.ReplaceAll(strings.ReplaceAll(chatStream, "data: [DONE]", ": ping\n\ndata: [DONE]"), "\n", "\r\n")), "9 - - 2"},
 }
 
-// textDeltas is a stream of pieces of text, of so many bytes in all.
+// textDeltas is a stream of pieces of text, of size bytes in all.
 func textDeltas(size int) string {
 	var b strings.Builder
 	for range size / 40 {
@@ -110,7 +110,7 @@ func textDeltas(size int) string {
 	return b.String()
 }
 
-// frame is a message of an Amazon event stream.
+// frame returns a message of an Amazon event stream.
 func frame(event, payload string) string {
 	message := eventstream.Message{Payload: []byte(payload)}
 	message.Headers.Set(":message-type", eventstream.StringValue("event"))
@@ -153,7 +153,7 @@ func said(u usage.Usage) string {
 	return strings.Join(parts, " ")
 }
 
-// meter reads a body in pieces of a size.
+// meter reads a body in pieces of the given size.
 func meter(t *testing.T, v vector, size int) *usage.Meter {
 	t.Helper()
 	m := usage.NewMeter(v.header)

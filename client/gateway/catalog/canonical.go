@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// endings are what names of models carry besides the model: dates, versions and context sizes.
+// endings match additions to models' names: dates, versions and context sizes.
 var endings = regexp.MustCompile(`(-v\d+:\d+|@20\d{6}|-20\d{2}-?[01]\d-?[0-3]\d|-latest|\[[0-9a-z]+\])$`)
 
-// bedrockPrefix is a region or area, and the vendor, before a model of Bedrock: us.anthropic. or meta.
+// bedrockPrefix matches a region or area, and the vendor, before a model of Bedrock: us.anthropic. or meta.
 var bedrockPrefix = regexp.MustCompile(`^([a-z]{2,6}(-[a-z]+)*\.)?` +
 	`(ai21|amazon|anthropic|cohere|deepseek|meta|mistral|openai|qwen|stability|writer)\.`)
 
-// Canonical returns a model's name without what providers add to it: a date, -latest, [1m], Bedrock's region, vendor and version.
-// Two spellings of a model must not be two limits.
+// Canonical returns a model's name without what providers add to it: a date, -latest, [1m], Bedrock's region, vendor and version. Two
+// spellings of a model must not be two limits.
 func Canonical(model string) string {
 	model = Plain(model)
 	model = bedrockPrefix.ReplaceAllString(model, "")
@@ -26,7 +26,7 @@ func Canonical(model string) string {
 	}
 }
 
-// Plain returns what names a model in a quota: of a path or an ARN what follows the last slash.
+// Plain returns the part of a name that identifies the model: of a path or an ARN, the part after the last slash.
 func Plain(model string) string {
 	if strings.HasPrefix(model, "arn:") || strings.HasPrefix(model, "models/") {
 		return model[strings.LastIndexByte(model, '/')+1:]
@@ -34,7 +34,7 @@ func Plain(model string) string {
 	return model
 }
 
-// Name returns a model's name with - for each character that no quota's name may have.
+// Name returns a model's name with - for each character that quota names exclude.
 func Name(model string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

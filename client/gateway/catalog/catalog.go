@@ -1,5 +1,5 @@
-// Package catalog knows the quotas of the cluster, and which of them a model draws on. It is refreshed from outside; a look-up
-// takes no lock.
+// Package catalog has the quotas of the cluster, and finds those that a model draws on. Its caller refreshes it; a look-up takes no
+// lock.
 package catalog
 
 import (
@@ -13,30 +13,30 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// AnyModel is the name below a prefix of the quotas of all models that have none of their own.
+// AnyModel stands for the model in quotas for all models without their own.
 const AnyModel = "@any"
 
-// Quota is what a call needs to know of a quota.
+// Quota is the part of a quota's definition and state that calls need.
 type Quota struct {
 	Name   string
 	Parent string
-	// Slots: it counts what is under way.
+	// Slots: it counts calls in flight.
 	Slots bool
-	// Actual: what a call really used counts in the end, not what was asked for.
+	// Actual: the actual use counts in the end, not the requested amount.
 	Actual bool
-	// ChargedLater: the provider charges during or at the end of a call, so that it counts until it is settled.
+	// ChargedLater: the provider charges during or at the end of a call, so the call counts until it is settled.
 	ChargedLater bool
 	// Daily: its window lasts a day or more.
 	Daily bool
-	// Limit is the provider's limit, Usable what may be used of it.
+	// Limit is the provider's limit, Usable the usable part of it.
 	Limit, Usable int64
 	// MaxHold is the largest amount of one hold that is consumed at once, MaxCritical that of a critical call.
 	MaxHold, MaxCritical int64
-	// Members are the quotas of a pool, which has the kind of its members; nil: it is none.
+	// Members are the members of a pool; nil: it is no pool. A pool has the kind of its members.
 	Members []Member
-	// Available is what was left when the list was read.
+	// Available is the available amount when the list was read.
 	Available int64
-	// DefaultEstimate is the amount of an item that names none.
+	// DefaultEstimate is the amount of an item without one.
 	DefaultEstimate int64
 	// Transit is how long a call may take to reach the provider.
 	Transit time.Duration
@@ -44,15 +44,15 @@ type Quota struct {
 	Open bool
 }
 
-// Member is a quota of a pool.
+// Member is a member of a pool.
 type Member struct{ Name, Quota string }
 
-// Has reports whether a pool has a member of a name.
+// Has reports whether a pool has a member of that name.
 func (q Quota) Has(member string) bool {
 	return slices.ContainsFunc(q.Members, func(m Member) bool { return m.Name == member })
 }
 
-// Catalog is the quotas of the cluster as they were listed last.
+// Catalog has the cluster's quotas as last listed.
 type Catalog struct {
 	quotas atomic.Pointer[map[string]Quota]
 }
@@ -72,7 +72,7 @@ func (c *Catalog) Set(list []*quotav1.QuotaStatus) {
 	c.quotas.Store(&quotas)
 }
 
-// likeMembers returns a pool with what its members have in common, and with all that is left of them.
+// likeMembers returns a pool with its members' properties, and the sum of their available amounts.
 func likeMembers(pool Quota, quotas map[string]Quota) Quota {
 	pool.Available = 0
 	for _, member := range pool.Members {
@@ -116,7 +116,7 @@ func quotaOf(status *quotav1.QuotaStatus) Quota {
 	return q
 }
 
-// day is the length from which a window counts as daily: tools take such limits as final.
+// day is the length from which a window counts as daily: tools treat such limits as final.
 const day = 24 * time.Hour
 
 // daily reports whether a window, by its text (hour, day, month, or a duration), lasts a day or more.
@@ -140,7 +140,8 @@ func maxHold(definition *quotav1.Quota, usable int64) int64 {
 	return most
 }
 
-// piledUp returns how much of a rate's burst is never granted: what is consumed within one spend-by may reach the provider together.
+// piledUp returns the part of a rate's burst that is never granted: all amounts consumed within one spend-by may reach the provider
+// together.
 func piledUp(definition *quotav1.Quota, usable int64) int64 {
 	rate := definition.GetRate()
 	period, n := big.NewInt(int64(rate.GetPer().AsDuration())), big.NewInt(usable)
@@ -157,10 +158,10 @@ func piledUp(definition *quotav1.Quota, usable int64) int64 {
 	return piled.Int64()
 }
 
-// defaultCap is the most that critical calls may use of a quota with shares, where they say nothing else.
+// defaultCap is the part of a quota with shares that critical calls may use, if its shares have no cap.
 const defaultCap = 0.9
 
-// capOf returns the most that critical calls may ever use at once.
+// capOf returns the most that critical calls may ever use at the same time.
 func capOf(definition *quotav1.Quota, usable int64) int64 {
 	shares := definition.GetPolicy().GetShares()
 	if shares == nil {
@@ -173,8 +174,8 @@ func capOf(definition *quotav1.Quota, usable int64) int64 {
 	return int64(float64(usable) * part)
 }
 
-// Most returns the largest amount of a quota that can ever be granted at once to a call of a class, by its own bounds and its ancestors',
-// or of a pool by those of the member that takes most; 0: nobody knows. A call without a class may be critical.
+// Most returns the largest amount of a quota that a single grant can ever have for a class, by its own bounds and its ancestors'. For a
+// pool it is the largest of its members; 0: unknown. A call without a class may be critical.
 func (c *Catalog) Most(name string, class config.Class) int64 {
 	q, known := c.Get(name)
 	if len(q.Members) > 0 {
@@ -214,7 +215,7 @@ func (c *Catalog) Get(name string) (Quota, bool) {
 	return q, ok
 }
 
-// Open reports whether a quota and all that it is charged with are in no cooldown.
+// Open reports whether a quota and its ancestors are in no cooldown.
 func (c *Catalog) Open(q Quota) bool {
 	for depth := 0; q.Open && q.Parent != "" && depth < 16; depth++ {
 		above, known := c.Get(q.Parent)
@@ -237,7 +238,7 @@ type Target struct {
 // Has reports whether the model has a quota.
 func (t Target) Has() bool { return len(t.Parts) > 0 }
 
-// Pooled reports whether any of them is a pool.
+// Pooled reports whether any of the quotas is a pool.
 func (t Target) Pooled() bool {
 	for _, q := range t.Parts {
 		if len(q.Members) > 0 {
@@ -258,8 +259,8 @@ func Rule(rules []config.Model, upstream, model string) (config.Model, bool) {
 	return config.Model{}, false
 }
 
-// Find returns the quotas of a model of an upstream below a prefix: by the rules of the configuration, the exact name, the
-// canonical name, or those of all models that have none of their own.
+// Find returns the quotas of a model of an upstream below a prefix: by the rules of the configuration, the exact name, the canonical
+// name, or the quotas for all models without their own.
 func (c *Catalog) Find(rules []config.Model, upstream, prefix, model string) Target {
 	names := make([]string, 0, 4)
 	plain := Plain(model)
@@ -271,7 +272,7 @@ func (c *Catalog) Find(rules []config.Model, upstream, prefix, model string) Tar
 	}
 	for _, name := range append(names, AnyModel) {
 		if name == AnyModel && model != "" && plain == AnyModel {
-			continue // no model is named so
+			continue // no model has that name
 		}
 		if parts := c.parts(prefix + "/" + name); len(parts) > 0 {
 			return Target{Model: name, Parts: parts}
@@ -280,8 +281,8 @@ func (c *Catalog) Find(rules []config.Model, upstream, prefix, model string) Tar
 	return Target{Model: Name(Canonical(model))}
 }
 
-// parts returns the quotas of a model by part. A quota that is charged with another one as its ancestor is left out: naming both
-// would charge it twice. Of pools that is so where it is of their first members.
+// parts returns the quotas of a model by part. It omits a quota that is an ancestor of another one: naming both would charge it twice.
+// For pools, their first members decide.
 func (c *Catalog) parts(base string) map[string]Quota {
 	parts := map[string]Quota{}
 	for _, part := range config.Parts {
@@ -325,7 +326,7 @@ func (c *Catalog) Pools(prefix string) []Quota {
 	return out
 }
 
-// Models returns the models below a prefix that have quotas, in order.
+// Models returns the models below a prefix that have quotas, by name.
 func (c *Catalog) Models(prefix string) []string {
 	var out []string
 	quotas := c.quotas.Load()

@@ -51,7 +51,7 @@ func TestFind_TakesTheFirstThatExists(t *testing.T) {
 	if got := c.Find(nil, "azure", "azure", "gpt-5"); got.Has() {
 		t.Errorf("an upstream without quotas gives %+v", got)
 	}
-	// A parent is charged with its child: naming both would charge it twice.
+	// A charge to a child also charges its parent: naming both would charge the parent twice.
 	if got := c.Find(nil, "bedrock", "bedrock", "m"); len(got.Parts) != 1 || got.Parts["tokens"].Name == "" {
 		t.Errorf("got %+v", got)
 	}
@@ -63,7 +63,8 @@ func TestFind_TakesTheFirstThatExists(t *testing.T) {
 	}
 }
 
-// TestMost: what an estimate is cut to is what the cluster would grant, by burst, clamp, the cap of critical calls, ancestors and members.
+// TestMost: estimates are cut to the most that the cluster can grant, by burst, clamp, the cap of critical calls, ancestors and
+// members.
 func TestMost(t *testing.T) {
 	rate := func(name string, limit, burst int64, change func(*quotav1.Quota)) *quotav1.QuotaStatus {
 		of := &quotav1.Rate{Limit: limit, Per: durationpb.New(time.Minute), Burst: burst}
@@ -100,7 +101,7 @@ func TestMost(t *testing.T) {
 	}
 }
 
-// TestFind_OfPools: a pool has the kind of its members, and is left out where its members are ancestors of another pool's.
+// TestFind_OfPools: a pool has the kind of its members, and is omitted if its members are ancestors of another pool's.
 func TestFind_OfPools(t *testing.T) {
 	pool := func(name string, of ...string) *quotav1.QuotaStatus {
 		members := make([]*quotav1.PoolMember, len(of))

@@ -12,22 +12,22 @@ import (
 	"time"
 )
 
-// reserved are the names that no upstream may have: the gateway's own paths.
+// reserved are names not allowed for upstreams: the gateway's own paths.
 var reserved = []string{"as", "take", "slots", "report", "livez", "readyz", "metrics", "status", "debug"}
 
-// Dialects are the known ways to speak.
+// Dialects are the known dialects.
 var Dialects = []string{"anthropic", "azure", "bedrock", "codex", "gemini", "generic", "github", "openai"}
 
-// Parts are what a model's quotas may count.
+// Parts are the parts that a model's quotas may count.
 var Parts = []string{"requests", "requests-per-day", "tokens", "input-tokens", "output-tokens", "cost", "streams"}
 
-// Problem is one thing that is wrong. Field is its place, as in upstreams.openai.base.
+// Problem is one error in a configuration. Field is its place, as in upstreams.openai.base.
 type Problem struct{ Field, Message string }
 
 // Error implements error.
 func (p Problem) Error() string { return p.Field + ": " + p.Message }
 
-// checker gathers problems.
+// checker collects problems.
 type checker struct{ problems []Problem }
 
 func (c *checker) fail(field, format string, values ...any) {
@@ -40,7 +40,7 @@ func (c *checker) oneOf(field, value string, known ...string) {
 	}
 }
 
-// Check returns what is wrong with a completed configuration; nothing: it can be served.
+// Check returns the problems of a completed configuration; none: it can be served.
 func (c Config) Check() []Problem {
 	var check checker
 	check.listen(c)
@@ -110,7 +110,7 @@ func (c *checker) listen(conf Config) {
 	}
 }
 
-// node checks the address of a node of the cluster: those that the client of the cluster takes.
+// node checks the address of a node by the rules of the cluster's client.
 func (c *checker) node(address string) {
 	if strings.Contains(address, "://") {
 		u, err := url.Parse(address)
@@ -124,7 +124,7 @@ func (c *checker) node(address string) {
 	}
 }
 
-// IsLoopback reports whether a host of an address is this machine's loopback.
+// IsLoopback reports whether the host of an address is this machine's loopback.
 func IsLoopback(host string) bool {
 	if strings.EqualFold(host, "localhost") {
 		return true
@@ -196,7 +196,7 @@ func (c *checker) upstream(name string, u Upstream, conf Config) {
 	c.keys(field, u, conf)
 }
 
-// also checks that an upstream's further quotas count something.
+// also checks that an upstream's additional quotas count something.
 func (c *checker) also(field string, u Upstream) {
 	const but = "only calls of models draw on it; those of the dialect "
 	switch {
@@ -243,10 +243,10 @@ func (c *checker) batch(field string, u Upstream) {
 // MostBatched is the largest amount of a call that a batch serves.
 const MostBatched = 1 << 31
 
-// PartOf returns what a quota counts: the last part of its name.
+// PartOf returns the part that a quota counts: the last segment of its name.
 func PartOf(quota string) string { return quota[strings.LastIndexByte(quota, '/')+1:] }
 
-// SettledByAnswer reports whether answers say what was used of a part.
+// SettledByAnswer reports whether answers state the use of a part.
 func SettledByAnswer(part string) bool {
 	return part == "tokens" || part == "input-tokens" || part == "output-tokens" || part == "cost"
 }
@@ -334,7 +334,7 @@ func (c *checker) limits(l Limits) {
 	}
 }
 
-// hosts checks that a host leads to one upstream only.
+// hosts checks that each host leads to one upstream only.
 func (c *checker) hosts(conf Config) {
 	owner := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(conf.Upstreams)) {

@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// TestCheck_Nodes: an address that the client of the cluster does not take is found before a start.
+// TestCheck_Nodes: an address that the cluster's client rejects is found before the start.
 func TestCheck_Nodes(t *testing.T) {
 	for node, wrong := range map[string]bool{
 		"10.0.0.5:7450": false, "quotad-headless.quotad.svc:7450": false, "https://10.0.0.5:7450": false, "[::1]:7450": false,

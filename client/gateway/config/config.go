@@ -1,5 +1,5 @@
-// Package config is what a gateway is told: addresses, callers, upstreams, models, waits and limits. It knows no file format;
-// Config.Check returns what is wrong with a configuration, and Config.Complete fills in what is absent.
+// Package config is the configuration of a gateway: addresses, callers, upstreams, models, waits and limits. It is independent of file
+// formats. Config.Check returns the problems of a configuration, and Config.Complete fills in defaults.
 package config
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/price"
 )
 
-// Class is a priority: 1 critical, 2 standard, 3 background; 0 is not given. The numbers are those of the API.
+// Class is a priority: 1 critical, 2 standard, 3 background; 0: not given. The numbers are those of the API.
 type Class int
 
 // The classes, highest first.
@@ -24,7 +24,7 @@ const (
 // Classes are the names of the classes, highest first.
 var Classes = []string{"critical", "standard", "background"}
 
-// ClassNamed returns the class of a name.
+// ClassNamed returns the class of that name.
 func ClassNamed(name string) (Class, bool) {
 	for i, known := range Classes {
 		if known == name {
@@ -34,7 +34,7 @@ func ClassNamed(name string) (Class, bool) {
 	return ClassNone, false
 }
 
-// String returns the class's name; empty: none is given.
+// String returns the class's name; empty: not given.
 func (c Class) String() string {
 	if c < Critical || c > Background {
 		return ""
@@ -44,54 +44,54 @@ func (c Class) String() string {
 
 // Config configures a gateway.
 type Config struct {
-	// Listen is where it listens.
+	// Listen has the addresses to listen on.
 	Listen Listen
-	// Hosts are further names in Host headers that are taken for this gateway, besides loopback addresses.
+	// Hosts are further Host headers that mean this gateway, in addition to loopback addresses.
 	Hosts []string
-	// Origins are the origins of pages that may call it; others are refused.
+	// Origins are the origins of web pages that may call it; others are refused.
 	Origins []string
-	// Tokens is a file of tokens that callers must show; empty: names are taken on trust.
+	// Tokens is a file of tokens that callers must present; empty: names are trusted.
 	Tokens string
 	// Trust allows injected keys on a TCP port without tokens: everyone on this machine may use them.
 	Trust bool
-	// Cluster is how to reach the nodes.
+	// Cluster has the nodes and the access to them.
 	Cluster Cluster
 	// Machine is this machine's name in holders; empty: the host's name.
 	Machine string
-	// Identity says how callers are named.
+	// Identity controls how callers are named.
 	Identity Identity
 	// Upstreams are the providers by name, which is the first segment of a path.
 	Upstreams map[string]Upstream
-	// State is a file that keeps what was learnt of calls over a restart; empty: none does.
+	// State is a file that keeps the learnt estimates over a restart; empty: none.
 	State string
 	// Root is the upstream that is also served at /; empty: none.
 	Root string
 	// Models map models to quotas, first match first.
 	Models []Model
-	// Prices are what calls cost, first match first.
+	// Prices are the prices of calls, first match first.
 	Prices []price.Line
 	// Wait is the longest wait in the queue by class.
 	Wait map[Class]time.Duration
-	// Lease is the length of a call's lease, which the gateway renews while the call is in flight. It is how long the slots of a call stay
-	// taken after the gateway was killed, and how long a call that holds slots lasts without the cluster.
+	// Lease is the ttl of a call's lease, which the gateway renews while the call is in flight. It is how long a call's slots stay
+	// taken after the gateway was killed, and how long a call with slots lasts without the cluster.
 	Lease time.Duration
-	// Limits bound what the gateway keeps and does at once.
+	// Limits bound the gateway's memory and concurrency.
 	Limits Limits
 }
 
-// Listen is where a gateway listens.
+// Listen has the addresses to listen on.
 type Listen struct {
-	// TCP are addresses host:port; none and no socket: 127.0.0.1:7452 and [::1]:7452.
+	// TCP are addresses host:port; without any and without a socket: 127.0.0.1:7452 and [::1]:7452.
 	TCP []string
 	// Unix is the path of a socket; empty: none.
 	Unix string
 	// Cert and Key are PEM files of the server's certificate; empty: plain HTTP.
 	Cert, Key string
-	// Insecure allows an address that is not loopback without TLS.
+	// Insecure allows a non-loopback address without TLS.
 	Insecure bool
 }
 
-// Reloaded returns what is open after a reload that names next: the same addresses. Only the files of a certificate may change.
+// Reloaded returns the listeners after a reload to next: the same addresses. Only the certificate's files may change.
 func (l Listen) Reloaded(next Listen) Listen {
 	if l.Cert != "" && next.Cert != "" {
 		l.Cert, l.Key = next.Cert, next.Key
@@ -99,17 +99,17 @@ func (l Listen) Reloaded(next Listen) Listen {
 	return l
 }
 
-// Cluster is how to reach quotad's nodes.
+// Cluster has quotad's nodes and the access to them.
 type Cluster struct {
 	// Nodes are host:port or URLs; one is enough.
 	Nodes []string
 	// Token is the gateway's own token; nil: none.
 	Token *Source
-	// CA is a PEM file of the authorities that sign the nodes' certificates; it turns TLS on.
+	// CA is a PEM file of the authorities that sign the nodes' certificates; it enables TLS.
 	CA string
 }
 
-// Source is where a secret comes from: exactly one of its fields is set.
+// Source is the origin of a secret: exactly one of its fields is set.
 type Source struct {
 	// Env is an environment variable.
 	Env string
@@ -119,7 +119,7 @@ type Source struct {
 	Credential string
 }
 
-// Identity says how callers are named.
+// Identity controls how callers are named.
 type Identity struct {
 	// Names are holders that may be claimed without the machine's name.
 	Names []string
@@ -129,20 +129,20 @@ type Identity struct {
 	Seats Seats
 }
 
-// Tool is what is said of a tool.
+// Tool is the configuration of a tool.
 type Tool struct{ Class Class }
 
-// Seats number sessions, so that fresh ids do not flood the cluster with holders.
+// Seats number sessions, so that new session ids do not flood the cluster with holders.
 type Seats struct {
-	// By is what a seat belongs to: session, agent or off.
+	// By is the owner of a seat: session, agent or off.
 	By string
-	// Count is how many seats a tool has.
+	// Count is the number of seats of each tool.
 	Count int
 }
 
 // Upstream is one provider.
 type Upstream struct {
-	// Dialect is how it speaks: anthropic, azure, bedrock, codex, gemini, generic, github or openai.
+	// Dialect is its dialect: anthropic, azure, bedrock, codex, gemini, generic, github or openai.
 	Dialect string
 	// Base is its URL without a trailing slash.
 	Base string
@@ -152,37 +152,37 @@ type Upstream struct {
 	Quotas string
 	// Auth is pass or inject.
 	Auth string
-	// Keys are the credentials that are injected, first match first.
+	// Keys are the credentials to inject, first match first.
 	Keys []Key
-	// Pool are keys by name of which each call takes one: that of the member which the cluster grants, where it has a quota of kind pool, and
-	// else the one with the most room.
+	// Pool names keys of which each call uses one: the granted member's, if the cluster has a quota of kind pool, and else the one with
+	// the most room.
 	Pool []string
 	// Parts are the parts that every model must have.
 	Parts []string
-	// Also are further quotas, by holder.
+	// Also are additional quotas, by holder.
 	Also []Also
 	// Secondary draws on GitHub's secondary limits as well.
 	Secondary bool
-	// Batch takes calls out of batches that are consumed ahead for all calls of a class on this machine. Their holder in the cluster is
+	// Batch serves calls from batches that are consumed ahead for all calls of a class on this machine. Their holder in the cluster is
 	// <class>@<machine>.
 	Batch bool
-	// Unknown is what happens to a model without a quota: refuse or observe.
+	// Unknown is the treatment of a model without a quota: refuse or observe.
 	Unknown string
-	// Unpriced is what happens to a call that draws on a quota of money and has no price: refuse or free.
+	// Unpriced is the treatment of a call that draws on a quota of money but has no price: refuse or free.
 	Unpriced string
-	// Paths is what happens to paths that generate nothing: pass or refuse.
+	// Paths is the treatment of paths that generate nothing: pass or refuse.
 	Paths string
 	// FailOpen bounds calls that pass while the cluster is away; nil: none do.
 	FailOpen *FailOpen
-	// OnDisconnect is what happens upstream when a client leaves in mid-stream: cancel or drain.
+	// OnDisconnect is the treatment of the provider's stream when a client leaves midway: cancel or drain.
 	OnDisconnect string
-	// StreamUsage asks for usage in streams that do not say it: auto, on or off.
+	// StreamUsage requests usage in streams that do not state it: auto, on or off.
 	StreamUsage string
-	// Overloaded is how often a call is sent again that the provider was too busy for.
+	// Overloaded is how often to retry a call after the provider reported an overload.
 	Overloaded int
-	// Rules say what calls of a generic upstream draw on.
+	// Rules are the draws of a generic upstream's calls.
 	Rules []Rule
-	// Hosts are the names in Host headers that lead here with their whole path; see BaseOf.
+	// Hosts are the Host headers that lead here with their whole path; see BaseOf.
 	Hosts []string
 	// FirstByte is the longest wait for the provider's status line.
 	FirstByte time.Duration
@@ -192,32 +192,32 @@ type Upstream struct {
 type Key struct {
 	// Name is shown in logs and on the status page.
 	Name string
-	// From is where its value comes from.
+	// From is the source of its value.
 	From Source
-	// For says who uses it; empty: everybody.
+	// For selects the calls that may use it; empty: all.
 	For Selector
 	// Quotas is the prefix of its quotas; empty: the upstream's.
 	Quotas string
 }
 
-// Selector chooses calls; an empty field chooses all.
+// Selector selects calls; an empty field selects all.
 type Selector struct {
 	Class Class
 	// Holder is a pattern, in which * stands for any run of characters.
 	Holder string
 }
 
-// Selects reports whether it chooses a call. One that names no class is standard, as its wait is: which class the holder has in the
-// cluster is not known here.
+// Selects reports whether it selects a call. A call without a class counts as standard, as for its wait: the gateway does not know the
+// holder's class in the cluster.
 func (s Selector) Selects(class Class, holder string) bool {
 	return (s.Class == ClassNone || s.Class == cmp.Or(class, Standard)) && (s.Holder == "" || Match(s.Holder, holder))
 }
 
-// Also is a set of further quotas for calls of some holders.
+// Also is a set of additional quotas for calls of some holders.
 type Also struct {
 	// Holder is a pattern; empty: all.
 	Holder string
-	// Use maps quotas to what they count: requests, tokens, input-tokens, output-tokens, cost.
+	// Use maps quotas to the parts that they count: requests, tokens, input-tokens, output-tokens, cost.
 	Use map[string]string
 }
 
@@ -226,11 +226,11 @@ type FailOpen struct {
 	// Count calls pass per Per.
 	Count int
 	Per   time.Duration
-	// For is how long after the cluster was last heard of.
+	// For is how long calls pass after the cluster was first found away.
 	For time.Duration
 }
 
-// Rule says what calls of a generic upstream draw on.
+// Rule is the draws of a generic upstream's calls.
 type Rule struct {
 	// Method is an HTTP method; empty: any.
 	Method string
@@ -242,27 +242,27 @@ type Rule struct {
 
 // Model maps models to quotas.
 type Model struct {
-	// Upstream is the upstream it holds for; empty: all.
+	// Upstream is the upstream that it applies to; empty: all.
 	Upstream string
 	// Match is a pattern of the model.
 	Match string
-	// As is the model's name in quotas; empty: as it is.
+	// As is the model's name in quotas; empty: unchanged.
 	As string
-	// Fallback are models of the same provider that answer instead, for the calls that For selects, while the cluster refuses the model
-	// or foresees that it will soon be used up.
+	// Fallback are models of the same provider that answer instead, for calls that For selects. They are used while the cluster refuses
+	// the model, or predicts that its quota will soon be exhausted.
 	Fallback []string
 	For      Selector
 }
 
-// Limits bound what the gateway keeps and does at once.
+// Limits bound the gateway's memory and concurrency.
 type Limits struct {
 	// Body is the largest JSON body, in bytes.
 	Body int64
-	// Memory is all buffered bodies together, in bytes.
+	// Memory bounds all buffered bodies together, in bytes.
 	Memory int64
-	// Drain is how long calls may go on after SIGTERM.
+	// Drain is how long calls may continue after SIGTERM.
 	Drain time.Duration
-	// Calls is how many may be under way.
+	// Calls bounds the calls in flight.
 	Calls int
 }
 
@@ -275,7 +275,7 @@ const (
 	DefaultPort   = "7452"
 )
 
-// builtin are the upstreams whose bases and hosts are known.
+// builtin are the upstreams with known bases and hosts.
 var builtin = map[string]Upstream{
 	"openai":    {Dialect: "openai", Base: "https://api.openai.com", Hosts: []string{"api.openai.com"}},
 	"anthropic": {Dialect: "anthropic", Base: "https://api.anthropic.com", Hosts: []string{"api.anthropic.com"}},
@@ -286,18 +286,18 @@ var builtin = map[string]Upstream{
 	"chatgpt":   {Dialect: "codex", Base: "https://chatgpt.com/backend-api"},
 }
 
-// apart are the hosts of a base that are no other names of it, but serve another part of its API under the same limits, each at a base of
-// its own.
+// apart are hosts that serve another part of a base's API under the same limits, each at a separate base, instead of being another name
+// of it.
 var apart = map[string]map[string]string{
 	"https://api.github.com": {"uploads.github.com": "https://uploads.github.com"},
 }
 
-// BaseOf returns the base of calls that were sent to one of the upstream's hosts.
+// BaseOf returns the base of calls sent to one of the upstream's hosts.
 func (u Upstream) BaseOf(host string) string {
 	return cmp.Or(apart[u.Base][host], u.Base)
 }
 
-// Complete returns the configuration with its defaults filled in. It changes nothing in c.
+// Complete returns the configuration with defaults filled in. It does not change c.
 func (c Config) Complete() Config {
 	if len(c.Listen.TCP) == 0 && c.Listen.Unix == "" {
 		c.Listen.TCP = []string{"127.0.0.1:" + DefaultPort, "[::1]:" + DefaultPort}

@@ -2,7 +2,7 @@ package config
 
 import "strings"
 
-// Match reports whether a name fits a pattern, in which * stands for any run of characters.
+// Match reports whether a name matches a pattern, in which * stands for any run of characters.
 func Match(pattern, name string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")
 	if !wild {

@@ -1,5 +1,5 @@
-// Package dialect knows how providers speak, as far as a proxy has to: which form a call at a path has, what a call of GitHub's
-// API draws on, and the form of refusals. It is pure: no network, no clock.
+// Package dialect has the parts of providers' APIs that a proxy needs: the form of a call at a path, the draws of calls of GitHub's
+// API, and the form of refusals. It is pure: no network, no clock.
 package dialect
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// Name is a dialect, by the name that configurations use.
+// Name is a dialect, by its name in configurations.
 type Name string
 
 // The dialects.
@@ -26,9 +26,9 @@ const (
 	OpenAI    Name = "openai"
 )
 
-// Operation is what a call does, by its method and path.
+// Operation is the kind of a call, by its method and path.
 type Operation struct {
-	// Dialect is the form of the call and of its refusals: that of the upstream, or another one that it speaks at this path.
+	// Dialect is the form of the call and of its refusals: that of the upstream, or another one that it supports at this path.
 	Dialect Name
 	estimate.Route
 }
@@ -36,7 +36,7 @@ type Operation struct {
 // Generates reports whether the call draws on the limits of a model.
 func (o Operation) Generates() bool { return o.Operation != estimate.Other }
 
-// Signals returns the dialect in which answers are read.
+// Signals returns the dialect for reading answers.
 func (o Operation) Signals() signals.Dialect {
 	if d, err := signals.DialectNamed(string(o.Dialect)); err == nil {
 		return d
@@ -44,13 +44,13 @@ func (o Operation) Signals() signals.Dialect {
 	return signals.Generic
 }
 
-// Operation returns what a call does. path is escaped, without the query.
+// Operation returns the kind of a call. path is escaped, without the query.
 func (n Name) Operation(method, path string) Operation {
 	op := Operation{Dialect: n}
 	if n == GitHub || n == Generic {
 		return op
 	}
-	path = estimate.CanonicalPath(path) // providers read each spelling of a path alike
+	path = estimate.CanonicalPath(path) // providers read all spellings of a path alike
 	plain, err := url.PathUnescape(path)
 	if err != nil {
 		return op
@@ -65,7 +65,7 @@ func (n Name) Operation(method, path string) Operation {
 	if op.Route = estimate.RouteOf(op.Signals(), at); op.Generates() {
 		return op
 	}
-	// Many providers take calls of OpenAI's and Anthropic's form as well, at these paths.
+	// Many providers also accept calls in OpenAI's and Anthropic's form, at these paths.
 	for _, other := range []Name{OpenAI, Anthropic} {
 		alike := Operation{Dialect: other}
 		alike.Route = estimate.RouteOf(alike.Signals(), at)
@@ -76,7 +76,7 @@ func (n Name) Operation(method, path string) Operation {
 	return op
 }
 
-// spokenAt returns the dialect that a provider speaks at a path: some have the whole API of another one below its name.
+// spokenAt returns a provider's dialect at a path: some have the whole API of another provider below its name.
 func (n Name) spokenAt(segments []string) Name {
 	for _, segment := range segments {
 		switch {
@@ -95,8 +95,8 @@ func isMessages(segments []string) bool {
 	return last >= 0 && strings.EqualFold(segments[last], "messages") && (last == 0 || strings.EqualFold(segments[last-1], "v1"))
 }
 
-// Rewrite maps a path to the provider's own. Clients that take the gateway for a GitHub Enterprise server put their calls below
-// /api/v3 and /api/graphql.
+// Rewrite maps a path to the provider's own. Clients that treat the gateway as a GitHub Enterprise server put their calls below /api/v3
+// and /api/graphql.
 func (n Name) Rewrite(path string) string {
 	if n != GitHub {
 		return path

@@ -71,7 +71,7 @@ func TestOperation_SaysWhatACallDoes(t *testing.T) {
 		"/v1/chatkit/sessions":                     {OpenAI, false, "", OpenAI},
 		"/v1/engines/davinci/completions":          {OpenAI, true, "davinci", OpenAI},
 		"/v1/experimental/generate_prompt":         {Anthropic, true, "", Anthropic},
-		// Models of Gemini that are not below /models/, and its other ways to generate.
+		// Models of Gemini outside of /models/, and its other ways to generate.
 		"/v1beta/tunedModels/t:generateContent":     {Gemini, true, "t", Gemini},
 		"/v1beta/dynamic/d:streamGenerateContent":   {Gemini, true, "d", Gemini},
 		"/v1beta/models/aqa:generateAnswer":         {Gemini, true, "aqa", Gemini},
@@ -85,7 +85,7 @@ func TestOperation_SaysWhatACallDoes(t *testing.T) {
 		"/model/m/invoke-with-bidirectional-stream": {Bedrock, true, "m", Bedrock},
 		"/async-invoke":                             {Bedrock, true, "", Bedrock},
 		"/guardrail/g/version/1/apply":              {Bedrock, false, "", Bedrock},
-		// Providers that speak another one's dialect as well.
+		// Providers that also support another one's dialect.
 		"/openai/v1/chat/completions":         {Bedrock, true, "", OpenAI},
 		"/openai/v1/models":                   {Bedrock, false, "", OpenAI},
 		"/anthropic/v1/messages":              {Azure, true, "", Anthropic},
@@ -94,7 +94,7 @@ func TestOperation_SaysWhatACallDoes(t *testing.T) {
 		"/v1/chat/completions/":               {Anthropic, true, "", OpenAI},
 		"/api/v1/messages":                    {OpenAI, true, "", Anthropic},
 		"/messages":                           {OpenAI, true, "", Anthropic},
-		// What lenient servers read alike.
+		// Spellings that lenient servers read alike.
 		"/OpenAI/deployments/Mine/Chat/Completions": {Azure, true, "Mine", Azure},
 		"/v1/chat/completions;x":                    {OpenAI, true, "", OpenAI},
 		"/v1/chat/completions;a=b/":                 {OpenAI, true, "", OpenAI},
@@ -175,7 +175,7 @@ func TestGitHubDraws_FollowThePublishedLimits(t *testing.T) {
 	}
 }
 
-// A refusal must be read as the provider's by what reads the provider: package signals knows all of them.
+// A reader of the provider must read a refusal as the provider's own: package signals knows all dialects.
 func TestRefuse_IsReadAsTheProviders(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := rapid.SampledFrom(names).Draw(t, "dialect")

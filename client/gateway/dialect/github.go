@@ -23,9 +23,9 @@ func GitHubLimits(secondary bool) []string {
 	return limits
 }
 
-// GitHubDraws returns what a call of GitHub's API draws on: one of core, search, code_search and graphql, first, and with
-// secondary limits also concurrent, points or graphql-points, and content. Reading /rate_limit costs nothing. body is the
-// request's, as far as it is known; a call of GraphQL that cannot be read counts as a mutation.
+// GitHubDraws returns the draws of a call of GitHub's API: first one of core, search, code_search and graphql, and with secondary
+// limits also concurrent, points or graphql-points, and content. Reading /rate_limit is free. body is the request's, as far as known; a
+// GraphQL call that cannot be read counts as a mutation.
 //
 // The figures are those of docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api and
 // docs.github.com/graphql/overview, 2026-11-20.
@@ -65,7 +65,7 @@ func reads(method string) bool {
 
 var mutation = regexp.MustCompile(`\bmutation\b`)
 
-// mutates tells whether a call of GraphQL may change anything.
+// mutates reports whether a GraphQL call may change anything.
 func mutates(query string, body []byte) bool {
 	if len(body) == 0 {
 		values, err := url.ParseQuery(query)

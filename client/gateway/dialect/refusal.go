@@ -9,41 +9,41 @@ import (
 	"time"
 )
 
-// Refusal is an answer of the gateway's own, which is written in the provider's form.
+// Refusal is an answer of the gateway itself, to be written in the provider's form.
 type Refusal struct {
 	// Status is the HTTP status.
 	Status int
-	// Message says it for people.
+	// Message is for people.
 	Message string
 	// RequestID is the gateway's id of the call.
 	RequestID string
 
-	// What follows is for refusals by a quota, with status 429.
+	// The following fields are for refusals by a quota, with status 429.
 
 	// Reason and Quota are the cluster's.
 	Reason, Quota string
-	// RetryAfter is when it is worth asking again; below 0: waiting does not help.
+	// RetryAfter is the time until a retry is useful; below 0: waiting does not help.
 	RetryAfter time.Duration
 	// Final: no retry can help soon, so clients should not try.
 	Final bool
-	// Part is the part of the model's quotas that refused: requests, tokens; for GitHub the limit's name.
+	// Part is the refusing part of the model's quotas: requests, tokens; for GitHub the limit's name.
 	Part string
-	// Budget: it is spent money, or what counts like it, and resets later.
+	// Budget: the limit is one of money, or is treated like one, and resets later.
 	Budget bool
-	// Primary: it is one of GitHub's primary limits. Limit is what it allows, Now the present.
+	// Primary: it is one of GitHub's primary limits. Limit is its amount, Now the present time.
 	Primary bool
 	Limit   int64
 	Now     time.Time
 	// Daily: the quota's window lasts a day or more.
 	Daily bool
-	// Forecast is what the cluster predicts of the quotas that were asked for; nil: nothing.
+	// Forecast is the cluster's prediction for the requested quotas; nil: none.
 	Forecast *Forecast
 }
 
-// Forecast says that a quota will be used up soon, and what would help.
+// Forecast predicts that a quota will be exhausted soon, with possible remedies.
 type Forecast struct {
 	Quota string `json:"quota"`
-	// ExhaustedIn is how long it lasts at the present pace, as 1m30s.
+	// ExhaustedIn is how long it lasts at the present pace, such as 1m30s.
 	ExhaustedIn string `json:"exhaustedIn"`
 	// Smaller is a factor for the size of calls, 0.1 to 1.
 	Smaller float64 `json:"smaller"`
@@ -53,7 +53,7 @@ type Forecast struct {
 	Parks bool `json:"parks,omitempty"`
 }
 
-// header writes a forecast as a header, for answers whose body is a provider's.
+// header formats a forecast as a header, for answers in a provider's form.
 func (f *Forecast) header() string {
 	said := fmt.Sprintf("quota=%s; exhausted-in=%s; smaller=%s", strconv.QuoteToASCII(f.Quota), f.ExhaustedIn,
 		strconv.FormatFloat(f.Smaller, 'f', -1, 64))
@@ -110,7 +110,7 @@ func (n Name) Refuse(r Refusal) Answer {
 // ceilSeconds returns whole seconds, rounded up.
 func ceilSeconds(d time.Duration) int64 { return int64((max(d, 0) + time.Second - 1) / time.Second) }
 
-// seconds writes a duration as providers do: 11.84s.
+// seconds formats a duration as providers do: 11.84s.
 func seconds(d time.Duration) string {
 	return strconv.FormatFloat(math.Ceil(max(d, 0).Seconds()*1000)/1000, 'f', -1, 64) + "s"
 }
@@ -118,12 +118,12 @@ func seconds(d time.Duration) string {
 func (a *Answer) write(value any) {
 	body, err := json.Marshal(value)
 	if err != nil {
-		body = []byte("{}") // the values are maps of strings and numbers: it cannot fail
+		body = []byte("{}") // never: the values are maps of strings and numbers
 	}
 	a.Body = body
 }
 
-// openAITypes are the types of errors by status.
+// openAITypes are the types and codes of errors by status.
 var openAITypes = map[int][2]string{
 	http.StatusUnauthorized:          {"invalid_request_error", "invalid_api_key"},
 	http.StatusForbidden:             {"invalid_request_error", "quotad_refused"},
@@ -251,7 +251,7 @@ func (a *Answer) bedrock(r Refusal) {
 	a.write(map[string]any{"message": message})
 }
 
-// gitHubDocs explains GitHub's limits; clients tell secondary limits by its fragment.
+// gitHubDocs explains GitHub's limits; clients recognise secondary limits by its fragment.
 const gitHubDocs = "https://docs.github.com/rest/overview/rate-limits-for-the-rest-api"
 
 func (a *Answer) github(r Refusal) {
@@ -277,7 +277,7 @@ func (a *Answer) github(r Refusal) {
 	a.write(said)
 }
 
-// generic is RFC 9457 and, for quotas, draft-ietf-httpapi-ratelimit-headers.
+// generic follows RFC 9457 and, for quotas, draft-ietf-httpapi-ratelimit-headers.
 func (a *Answer) generic(r Refusal) {
 	a.Header.Set("Content-Type", "application/problem+json")
 	said := map[string]any{"type": "about:blank", "title": http.StatusText(r.Status), "status": r.Status, "detail": r.Message}

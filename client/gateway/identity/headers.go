@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// tokenPrefix is what tokens of quotad begin with.
+// tokenPrefix begins tokens of quotad.
 const tokenPrefix = "qtd_"
 
-// keyHeaders and keyParameters are where clients put their keys. Google's APIs take a login's token in the query as well, Azure's a key.
+// keyHeaders and keyParameters are where clients send keys. Google's APIs also accept a login token in the query, Azure's a key.
 var (
 	keyHeaders    = []string{"Authorization", "X-Api-Key", "Api-Key", "X-Goog-Api-Key"}
 	keyParameters = []string{"key", "access_token", "oauth_token", "api-key"}
 )
 
-// KeyOf returns the caller's credential for its provider; empty: there is none.
+// KeyOf returns the caller's credential for its provider; empty: none.
 func KeyOf(header http.Header, rawQuery string) string {
 	for _, name := range keyHeaders {
 		if value := bare(header.Get(name)); value != "" && !strings.HasPrefix(value, tokenPrefix) {
@@ -33,7 +33,7 @@ func KeyOf(header http.Header, rawQuery string) string {
 	return ""
 }
 
-// TokenIn returns the caller's token of this gateway; empty: there is none.
+// TokenIn returns the caller's token of this gateway; empty: none.
 func TokenIn(header http.Header, rawQuery string) string {
 	if token := header.Get(TokenHeader); token != "" {
 		return token
@@ -60,7 +60,7 @@ func bare(value string) string {
 	return value
 }
 
-// queryKeys are the keys in a query.
+// queryKeys returns the keys in a query.
 func queryKeys(rawQuery string) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for part := range strings.SplitSeq(rawQuery, "&") {
@@ -71,7 +71,7 @@ func queryKeys(rawQuery string) iter.Seq[string] {
 	}
 }
 
-// keyIn returns the value of a query's parameter; ok is false where it is none for a key. Its name may be escaped.
+// keyIn returns the value of a query parameter; ok is false if it is not a key's parameter. The name may be escaped.
 func keyIn(parameter string) (value string, ok bool) {
 	name, value, _ := strings.Cut(parameter, "=")
 	if plain, err := url.QueryUnescape(name); err == nil {
@@ -80,16 +80,16 @@ func keyIn(parameter string) (value string, ok bool) {
 	if !slices.Contains(keyParameters, name) {
 		return "", false
 	}
-	plain, _ := url.QueryUnescape(value) // what is not escaped properly is no key that a provider knows
+	plain, _ := url.QueryUnescape(value) // a value with invalid escapes is no key that a provider accepts
 	return plain, true
 }
 
-// StripQueryKeys removes every key from a query and leaves the rest as it is.
+// StripQueryKeys removes every key from a query; the rest is unchanged.
 func StripQueryKeys(rawQuery string) string {
 	return stripQuery(rawQuery, func(string) bool { return true })
 }
 
-// StripQueryTokens removes this gateway's tokens from a query and leaves the rest as it is.
+// StripQueryTokens removes this gateway's tokens from a query; the rest is unchanged.
 func StripQueryTokens(rawQuery string) string {
 	return stripQuery(rawQuery, func(key string) bool { return strings.HasPrefix(key, tokenPrefix) })
 }
@@ -104,7 +104,7 @@ func stripQuery(rawQuery string, drops func(key string) bool) string {
 	return strings.Join(kept, "&")
 }
 
-// StripTokens removes this gateway's tokens and all X-Quotad headers, which never leave for a provider.
+// StripTokens removes this gateway's tokens and all X-Quotad headers, which are never sent to a provider.
 func StripTokens(header http.Header) {
 	for name := range header {
 		if strings.HasPrefix(name, "X-Quotad-") {
@@ -127,7 +127,7 @@ func StripCredentials(header http.Header) {
 	header.Del("Cookie")
 }
 
-// sessionOf returns the id of a tool's session; empty: it names none.
+// sessionOf returns the id of a tool's session; empty: none.
 func sessionOf(header http.Header) string {
 	// Codex writes its header with a dash or, formerly, an underscore.
 	for _, name := range []string{"X-Claude-Code-Session-Id", "Session-Id", "Session_id"} {
@@ -138,7 +138,7 @@ func sessionOf(header http.Header) string {
 	return ""
 }
 
-// retryCount returns how often an SDK says that it has sent this call before.
+// retryCount returns how often an SDK has already sent this call, according to its header.
 func retryCount(header http.Header) int {
 	n, err := strconv.Atoi(header.Get("X-Stainless-Retry-Count"))
 	if err != nil {

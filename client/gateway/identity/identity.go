@@ -1,5 +1,5 @@
-// Package identity says who makes a call: its holder and class, by a token, by what the caller said on purpose, by the session of
-// its tool, by its key, or by its process. It also knows how long clients wait before they give up.
+// Package identity determines the caller of a call: its holder and class, by a token, by an explicit name, by the session of its tool,
+// by its key, or by its process. It also knows how long clients wait for an answer.
 package identity
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// The headers by which callers name themselves. None of them leaves for a provider.
+// The headers by which callers name themselves. None of them is sent to a provider.
 const (
 	TokenHeader  = "X-Quotad-Token"
 	HolderHeader = "X-Quotad-Holder"
@@ -29,72 +29,72 @@ const (
 	WaitHeader   = "X-Quotad-Wait"
 )
 
-// Verb is something that a token allows. The names are those of the cluster's token files.
+// Verb is a permission of a token. The names are those of the cluster's token files.
 type Verb string
 
-// The verbs that this gateway asks for.
+// The verbs that this gateway checks.
 const (
 	// Use is for calls, takes, slots and settlements.
 	Use Verb = "use"
-	// Report is for telling what a provider said.
+	// Report is for reporting a provider's answers.
 	Report Verb = "report"
-	// Read is for looking at the gateway's status.
+	// Read is for reading the gateway's status.
 	Read Verb = "read"
 )
 
-// Right is what a token allows.
+// Right is the set of permissions of a token.
 type Right struct {
 	// ID is the token's public name.
 	ID string
-	// Pattern is of the holders that it may act for.
+	// Pattern matches the holders that it may act for.
 	Pattern string
-	// MaxClass is the highest class that it may ask for.
+	// MaxClass is the highest class that it may request.
 	MaxClass config.Class
-	// Verbs are what it may be used for; none: nothing.
+	// Verbs are its permissions; none: nothing is allowed.
 	Verbs []Verb
 }
 
 // May reports whether the token allows a verb.
 func (r Right) May(verb Verb) bool { return slices.Contains(r.Verbs, verb) }
 
-// Tokens finds what a token allows. It compares secrets by their hashes, in constant time.
+// Tokens finds the permissions of a token. It compares secrets by their hashes, in constant time.
 type Tokens interface {
-	// Find returns what a secret allows; false: it is not known, or not valid any more.
+	// Find returns the permissions of a secret; false: it is unknown, or no longer valid.
 	Find(secret string) (Right, bool)
 }
 
-// Caller is who makes a call.
+// Caller identifies the caller of a call.
 type Caller struct {
 	// Holder is the name in the cluster.
 	Holder string
 	// Class lowers the class of the call; none: the holder's own.
 	Class config.Class
-	// Source says what named the holder: token, header, path, session, key, peer or machine.
+	// Source is what named the holder: token, header, path, session, key, peer or machine.
 	Source string
-	// Tool, Session and Agent are what the tool said of itself; they grant nothing.
+	// Tool, Session and Agent are the tool's own statements; they grant nothing.
 	Tool, Session, Agent string
-	// Token is the id of the token that was shown; empty: none.
+	// Token is the id of the presented token; empty: none.
 	Token string
-	// Retry: the client says that it sends the call again.
+	// Retry: the client declares the call a retry.
 	Retry bool
 }
 
-// Request is what is known of a call before it is named.
+// Request is the information about a call before its caller is known.
 type Request struct {
 	Header http.Header
 	// RawQuery may have a token as its key.
 	RawQuery string
 	// PathHolder is <holder>[~class] of /as/..., escaped; empty: none.
 	PathHolder string
-	// Peer names the process at the other end of a unix socket; empty: not known.
+	// Peer names the process at the other end of a unix socket; empty: unknown.
 	Peer string
-	// At is when the call came.
+	// At is when the call arrived.
 	At time.Time
-	// Verb is what its token must allow; empty: Use.
+	// Verb is the permission that its token needs; empty: Use.
 	Verb Verb
 }
 
-// DeniedError says that the caller may not have the name that it claims, or that it is not known.
+// DeniedError reports that the caller may not use the name that it claims, or that it is unknown.
 type DeniedError struct {
 	// Status is 400, 401 or 403.
 	Status  int
@@ -115,25 +115,25 @@ type Resolver struct {
 	secret  Secret
 }
 
-// Secret keeps digests of keys from being looked up.
+// Secret keys the digests of keys, so that they cannot be looked up.
 type Secret []byte
 
-// NewSecret returns a secret.
+// NewSecret returns a random secret.
 func NewSecret() Secret {
 	secret := make(Secret, 32)
 	_, _ = rand.Read(secret) // it never fails
 	return secret
 }
 
-// New returns a resolver. Without tokens, names are taken on trust. Seats and secret outlive a reload of the configuration, so that its
-// callers keep their names.
+// New returns a resolver. Without tokens, names are trusted. Seats and secret outlive a reload of the configuration, so that callers
+// keep their names.
 func New(machine string, identity config.Identity, tokens Tokens, seats *Seats, secret Secret) *Resolver {
 	return &Resolver{
 		machine: machine, names: identity.Names, tools: identity.Tools, by: identity.Seats.By, tokens: tokens, seats: seats, secret: secret,
 	}
 }
 
-// Resolve names the caller. What was said on purpose comes before what a tool says by itself. The error is a *DeniedError.
+// Resolve identifies the caller. Explicit names precede what a tool sends by default. The error is a *DeniedError.
 func (r *Resolver) Resolve(request Request) (Caller, error) {
 	caller := Caller{Session: sessionOf(request.Header), Agent: request.Header.Get("X-Claude-Code-Agent-Id"), Tool: ToolOf(request.Header)}
 	caller.Retry = retryCount(request.Header) > 0
@@ -152,7 +152,7 @@ func (r *Resolver) Resolve(request Request) (Caller, error) {
 		return caller, err
 	}
 	caller.Class = class
-	// Who names no class has that of its holder. Its token lowers that, and raises nothing.
+	// A caller without a class has its holder's. A token lowers that class, and raises nothing.
 	if right != nil && (class != config.ClassNone || right.MaxClass > config.Critical) {
 		caller.Class = max(class, right.MaxClass)
 	}
@@ -165,7 +165,7 @@ func (r *Resolver) Admit(request Request) error {
 	return err
 }
 
-// rightOf returns what the caller's token allows; nil: tokens are not asked for.
+// rightOf returns the permissions of the caller's token; nil: no tokens are required.
 func (r *Resolver) rightOf(request Request) (*Right, error) {
 	if r.tokens == nil {
 		return nil, nil //nolint:nilnil // names are taken on trust
@@ -182,7 +182,7 @@ func (r *Resolver) rightOf(request Request) (*Right, error) {
 	return &right, nil
 }
 
-// name gives the caller its holder.
+// name sets the caller's holder.
 func (r *Resolver) name(caller *Caller, request Request, right *Right) error {
 	claimed, source, err := claim(request)
 	if err != nil {
@@ -205,7 +205,7 @@ func (r *Resolver) name(caller *Caller, request Request, right *Right) error {
 	}
 	seated := r.seatOf(caller, request.At)
 	if right != nil {
-		// The tool's own seat, where the token's pattern covers it, else the token's name.
+		// Use the tool's own seat if the token's pattern covers it, else the token's name.
 		caller.Holder, caller.Source = right.ID, "token"
 		for _, name := range []string{seated, right.ID, strings.ReplaceAll(right.Pattern, "*", right.ID)} {
 			if name != "" && config.Match(right.Pattern, name) {
@@ -260,7 +260,7 @@ func (r *Resolver) seatOf(caller *Caller, now time.Time) string {
 	return caller.Tool + "-" + strconv.Itoa(r.seats.Take(caller.Tool, session, now)) + "@" + r.machine
 }
 
-// classOf returns the lowest class that the caller and the configuration name.
+// classOf returns the class that the caller requests, or else that of its tool in the configuration.
 func (r *Resolver) classOf(caller Caller, request Request) (config.Class, error) {
 	text := request.Header.Get(ClassHeader)
 	if text == "" {
@@ -276,14 +276,14 @@ func (r *Resolver) classOf(caller Caller, request Request) (config.Class, error)
 	return class, nil
 }
 
-// Digest returns 8 hexadecimal digits that tell keys apart within the life of a process.
+// Digest returns 8 hexadecimal digits that distinguish keys within the life of a process.
 func (r *Resolver) Digest(key string) string {
 	mac := hmac.New(sha256.New, r.secret)
 	mac.Write([]byte(key))
 	return hex.EncodeToString(mac.Sum(nil)[:4])
 }
 
-// Quote writes what a caller said for messages and logs: quoted, and cut at 128 bytes.
+// Quote formats a caller's text for messages and logs: quoted, and truncated to 128 bytes.
 func Quote(text string) string {
 	if len(text) > 128 {
 		text = text[:128]

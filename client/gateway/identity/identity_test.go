@@ -116,7 +116,7 @@ func TestResolve_ByToken(t *testing.T) {
 	}
 }
 
-// TestResolve_NamesOutliveAReload: who is known by its key has the same name with the next configuration, and another one in another
+// TestResolve_NamesOutliveAReload: a caller identified by its key keeps its name after a reload, and has another name in another
 // process.
 func TestResolve_NamesOutliveAReload(t *testing.T) {
 	secret := NewSecret()
@@ -158,7 +158,7 @@ func TestResolve_ATokenAllowsItsVerbsAlone(t *testing.T) {
 	}
 }
 
-// TestResolve_ATokenRaisesNoClass: who names no class has that of its holder, whatever its token allows.
+// TestResolve_ATokenRaisesNoClass: a caller without a class has its holder's, whatever its token allows.
 func TestResolve_ATokenRaisesNoClass(t *testing.T) {
 	r := New("node-7", config.Identity{}, oneToken{Right{ID: "red", Pattern: "*", MaxClass: config.Critical}}, NewSeats(1), NewSecret())
 	for class, want := range map[string]config.Class{"": config.ClassNone, "critical": config.Critical, "background": config.Background} {
@@ -258,7 +258,7 @@ func TestStrip_LeavesNothingOfOurs(t *testing.T) {
 	}
 }
 
-// TestKeys_InTheQueryAreCredentials: each place in which a provider takes a key names its caller, or holds the gateway's token.
+// TestKeys_InTheQueryAreCredentials: each place in which a provider accepts a key identifies the caller, or holds the gateway's token.
 func TestKeys_InTheQueryAreCredentials(t *testing.T) {
 	for query, want := range map[string][2]string{
 		"access_token=ya29.x": {"ya29.x", ""}, "a=1&access%5ftoken=ya29%2Ex": {"ya29.x", ""}, "oauth_token=x": {"x", ""}, "api-key=x": {"x", ""},
@@ -298,7 +298,7 @@ func FuzzResolve(f *testing.F) {
 	})
 }
 
-// TestSeats_Resize: sessions of seats that are gone take other ones, and all others keep theirs.
+// TestSeats_Resize: sessions of removed seats take other seats, and all others keep theirs.
 func TestSeats_Resize(t *testing.T) {
 	seats, now := NewSeats(3), time.Now()
 	for i, session := range []string{"a", "b", "c"} {

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// client is a kind of client: how to know it, and how long it can be kept waiting before its status line.
+// client is a kind of client: how to recognise it, and how long it waits for a status line.
 type client struct {
 	// name is the tool's name; empty: it is a library.
 	name string
-	// agents are beginnings of its User-Agent, in lower case; header is one that only it sends.
+	// agents are prefixes of its User-Agent, in lower case; header is one that only it sends.
 	agents []string
 	header string
-	// most is its bound; 0: none is known.
+	// most bounds its wait; 0: unknown.
 	most time.Duration
 }
 
-// clients are those whose bounds are known, the more special ones first. Figures are a half or less of the client's own bound,
-// since the call itself takes its time as well. Sources, 2026-08 to 2026-11: code.claude.com/docs env-vars and
-// llm-gateway-protocol; openai/codex model-provider-info; github/copilot-cli issue 3679; google-gemini/gemini-cli utils/fetch.ts;
-// Aider-AI/aider models.py; nodejs/undici headersTimeout.
+// clients are those with known bounds, the more specific ones first. Figures are a half or less of the client's own bound, since the
+// call itself takes time as well. Sources, 2026-08 to 2026-11: code.claude.com/docs env-vars and llm-gateway-protocol; openai/codex
+// model-provider-info; github/copilot-cli issue 3679; google-gemini/gemini-cli utils/fetch.ts; Aider-AI/aider models.py; nodejs/undici
+// headersTimeout.
 var clients = []client{
 	{name: "claude", agents: []string{"claude-cli/", "claude-code/"}, header: "X-Claude-Code-Session-Id", most: 4 * time.Minute},
 	{name: "codex", agents: []string{"codex_cli_rs/", "codex_exec/", "codex-tui/", "codex_vscode/", "codex"}, most: 4 * time.Minute},
@@ -49,11 +49,11 @@ func lookup(header http.Header) client {
 	return client{}
 }
 
-// ToolOf returns the name of a known tool; empty: it is another client.
+// ToolOf returns the name of a known tool; empty: another client.
 func ToolOf(header http.Header) string { return lookup(header).name }
 
-// Patience returns the longest that a client can be kept waiting before its status line; 0: no bound is known. SDKs that were
-// made by Stainless say their own time-out, in seconds.
+// Patience returns the longest time that a client waits for its status line; 0: unknown. SDKs made by Stainless send their own timeout,
+// in seconds.
 func Patience(header http.Header) time.Duration {
 	if known := lookup(header); known.most > 0 {
 		return known.most

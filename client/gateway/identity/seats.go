@@ -8,9 +8,8 @@ import (
 // seatIdle is how long a session may be silent before its seat is free.
 const seatIdle = 30 * time.Minute
 
-// Seats number the sessions of each tool, so that ids that are fresh for each session become few and stable holders: a session
-// takes the lowest free number and gives it back after 30 min of silence. Where all are taken, the one that was silent for the
-// longest time is shared.
+// Seats number the sessions of each tool, so that new session ids become few and stable holders. A session takes the lowest free
+// number, which is freed after 30 min of silence. If all are taken, the seat with the longest silence moves to the new session.
 type Seats struct {
 	mu    sync.Mutex
 	count int
@@ -19,7 +18,7 @@ type Seats struct {
 
 type tool struct {
 	seats []seat
-	// at is the seat of a session.
+	// at has the seat index of each session.
 	at map[string]int
 }
 
@@ -31,7 +30,7 @@ type seat struct {
 // NewSeats returns seats, count of them for each tool.
 func NewSeats(count int) *Seats { return &Seats{count: count, tools: map[string]*tool{}} }
 
-// Resize sets how many seats each tool has. Sessions whose seats are gone take other ones with their next call.
+// Resize sets the number of seats of each tool. Sessions of removed seats take other ones with their next call.
 func (s *Seats) Resize(count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,7 +43,7 @@ func (s *Seats) Resize(count int) {
 	}
 }
 
-// Take returns the number of a session's seat, from 1, at now.
+// Take returns the number of a session's seat, from 1.
 func (s *Seats) Take(name, session string, now time.Time) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,7 +65,7 @@ func (s *Seats) Take(name, session string, now time.Time) int {
 	return i + 1
 }
 
-// free returns the lowest free seat, a new one where there is none, or the one that was silent for the longest time.
+// free returns the index of the lowest free seat, or of a new one, or of the one with the longest silence.
 func (t *tool) free(count int, now time.Time) int {
 	oldest := 0
 	for i, s := range t.seats {
@@ -91,7 +90,7 @@ type Seat struct {
 	Silent        time.Duration
 }
 
-// List returns the seats that are taken at now.
+// List returns the seats taken at now.
 func (s *Seats) List(now time.Time) []Seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()

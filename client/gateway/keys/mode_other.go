@@ -4,5 +4,5 @@ package keys
 
 import "io/fs"
 
-// openToOthers does not know: access is in a list that belongs to the file, and a file gets that of its folder.
+// openToOthers cannot tell: access depends on the file's ACL, which it inherits from its folder.
 func openToOthers(fs.FileInfo) bool { return false }

@@ -1,5 +1,5 @@
-// Package keys holds the credentials that a gateway injects: where they come from, and which one a call uses. Values never appear
-// in errors, logs or metrics: a key is shown by its name.
+// Package keys has the credentials that a gateway injects: it reads them, and selects the one for a call. Values never appear in
+// errors, logs or metrics: a key is shown by its name.
 package keys
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/config"
 )
 
-// maxSecret bounds a file of a secret, in bytes.
+// maxSecret bounds a secret's file, in bytes.
 const maxSecret = 64 << 10
 
 // Read returns the value of a source, without surrounding blanks.
@@ -49,7 +49,7 @@ func Read(s config.Source) (string, error) {
 	return value, checkValue(value)
 }
 
-// checkValue refuses what no header can carry.
+// checkValue rejects values that no header can carry.
 func checkValue(value string) error {
 	if strings.ContainsAny(value, "\r\n\x00") {
 		return errors.New("the value has more than one line; it must be the key only")
@@ -57,7 +57,7 @@ func checkValue(value string) error {
 	return nil
 }
 
-// Path returns the file of a source; empty: it is no file.
+// Path returns the file of a source; an error: it has none.
 func Path(s config.Source) (string, error) {
 	switch {
 	case s.File != "":

@@ -15,11 +15,11 @@ import (
 // Key is one credential.
 type Key struct {
 	config.Key
-	// Pooled: calls take it or another key of the pool.
+	// Pooled: calls use it or another key of the pool.
 	Pooled bool
 
 	value atomic.Pointer[string]
-	// mu is held while it is read; info is the file as it was then.
+	// mu is held while it is read; info describes the file that was read.
 	mu   sync.Mutex
 	info fs.FileInfo
 	read time.Time
@@ -78,7 +78,7 @@ func (k *Key) load() error {
 	return nil
 }
 
-// changed reports whether the file of a key is another one than the one that was read.
+// changed reports whether the file of a key differs from the one that was read.
 func (k *Key) changed() bool {
 	path, err := Path(k.From)
 	if err != nil {
@@ -91,7 +91,7 @@ func (k *Key) changed() bool {
 		info.Size() != k.info.Size())
 }
 
-// Refresh reads keys whose files have changed. One that cannot be read keeps its old value.
+// Refresh rereads keys whose files have changed. A key that cannot be read keeps its old value.
 func (s *Set) Refresh() {
 	for _, k := range s.keys {
 		if k.changed() {
@@ -100,7 +100,7 @@ func (s *Set) Refresh() {
 	}
 }
 
-// Reread reads a key again, because the provider does not know it.
+// Reread rereads a key, because the provider rejected it.
 func (s *Set) Reread(k *Key) { s.reread(k) }
 
 func (s *Set) reread(k *Key) {
@@ -109,7 +109,7 @@ func (s *Set) reread(k *Key) {
 	}
 }
 
-// Named returns the key of a name; nil: there is none among them.
+// Named returns the key of that name; nil: there is none.
 func Named(among []*Key, name string) *Key {
 	for _, k := range among {
 		if k.Name == name {
@@ -122,7 +122,7 @@ func Named(among []*Key, name string) *Key {
 // Keys returns all keys.
 func (s *Set) Keys() []*Key { return s.keys }
 
-// For returns the keys that a call may use: the first that is meant for it, and where that is of the pool, all of the pool that are.
+// For returns the keys that a call may use: the first that matches, or if that is in the pool, all matching keys of the pool.
 func (s *Set) For(class config.Class, holder string) []*Key {
 	var out []*Key
 	for _, k := range s.keys {

@@ -1,4 +1,4 @@
-// Package price computes what calls of models cost, in micro-dollars and exactly. It knows no figures, no file format and no clock.
+// Package price computes the exact cost of calls to models, in micro-dollars. It has no figures, file format or clock.
 package price
 
 import (
@@ -14,7 +14,7 @@ type Rate int64
 
 // Bounds of prices and costs.
 const (
-	// Scale is how many units of a Rate are a dollar for a million tokens, and how many units of a Times are 1.
+	// Scale is the Rate of one dollar for a million tokens, and the Times of the factor 1.
 	Scale = 1_000_000
 	// maxDollars is the largest price of a million tokens, and the largest factor.
 	maxDollars = 1_000_000
@@ -22,7 +22,7 @@ const (
 	MaxCost = 1<<53 - 1
 )
 
-// ParseRate reads dollars for so many tokens as a decimal number, such as 1.25 for 1000000.
+// ParseRate parses a decimal number of dollars for per tokens, such as 1.25 for 1000000.
 func ParseRate(text string, per int64) (Rate, error) {
 	n, err := decimal(text)
 	if err != nil {
@@ -41,7 +41,7 @@ func ParseRate(text string, per int64) (Rate, error) {
 // Times is a factor, in millionths.
 type Times int64
 
-// ParseTimes reads a factor as a decimal number, such as 0.5.
+// ParseTimes parses a factor as a decimal number, such as 0.5.
 func ParseTimes(text string) (Times, error) {
 	n, err := decimal(text)
 	if err != nil {
@@ -54,7 +54,7 @@ func ParseTimes(text string) (Times, error) {
 	return Times(n.Num().Int64()), nil
 }
 
-// decimal reads digits with at most one point. Other ways to write numbers are refused: an exponent is a mistake in a price.
+// decimal parses digits with at most one point. Other formats are rejected: an exponent is a mistake in a price.
 func decimal(text string) (*big.Rat, error) {
 	whole, part, _ := strings.Cut(text, ".")
 	if whole == "" || len(text) > 32 || strings.Trim(whole+part, "0123456789") != "" || strings.HasSuffix(text, ".") {
@@ -67,31 +67,31 @@ func decimal(text string) (*big.Rat, error) {
 	return n, nil
 }
 
-// Line is the price of a model. Where a rate is absent, the next more general one counts: CacheWrite for CacheWrite1h, Input for Cached
-// and CacheWrite.
+// Line is the price of a model. An absent rate defaults to the next more general one: CacheWrite for CacheWrite1h, Input for Cached and
+// CacheWrite.
 type Line struct {
 	// Upstream is a pattern of upstreams; empty: all. Model is a pattern of models, in which * stands for any run of characters.
 	Upstream, Model string
-	// Over: the line is for calls of more input tokens, cached ones included.
+	// Over: the line is for calls with more input tokens than this, cached ones included.
 	Over int64
-	// Input and Output are the rates of what is neither read from a cache nor written to one, and of all output.
+	// Input is the rate of input neither read from a cache nor written to one, Output the rate of all output.
 	Input, Output Rate
-	// Cached, CacheWrite and CacheWrite1h are those of input that is read from a cache, written to one, and written for an hour.
+	// Cached, CacheWrite and CacheWrite1h are the rates of input read from a cache, written to one, and written for an hour.
 	Cached, CacheWrite, CacheWrite1h *Rate
-	// Times are factors by service tier. A tier that is not named costs the rates.
+	// Times are factors by service tier. A missing tier has the factor 1.
 	Times map[string]Times
-	// Source and Date are where the figures were read, and when.
+	// Source and Date are the origin of the figures, and when they were read.
 	Source string
 	Date   time.Time
 }
 
-// Tokens are what a call used. All kinds are apart: none is a part of another.
+// Tokens is the use of a call. The kinds do not overlap.
 type Tokens struct{ Input, Cached, Written, Written1h, Output int64 }
 
 // All returns the input of all kinds.
 func (t Tokens) All() int64 { return t.Input + t.Cached + t.Written + t.Written1h }
 
-// Cost returns what tokens cost in a service tier, in micro-dollars, rounded up.
+// Cost returns the cost of tokens in a service tier, in micro-dollars, rounded up.
 func (l *Line) Cost(t Tokens, tier string) int64 {
 	cached, write := or(l.Cached, l.Input), or(l.CacheWrite, l.Input)
 	sum := new(big.Int)
@@ -103,7 +103,7 @@ func (l *Line) Cost(t Tokens, tier string) int64 {
 	} {
 		sum.Add(sum, new(big.Int).Mul(big.NewInt(max(part.tokens, 0)), big.NewInt(int64(part.rate))))
 	}
-	// A rate is 10^-6 micro-dollars.
+	// A rate is in units of 10^-6 micro-dollars.
 	scale := big.NewInt(Scale)
 	if times, ok := l.Times[tier]; ok {
 		sum.Mul(sum, big.NewInt(int64(times)))
@@ -116,8 +116,8 @@ func (l *Line) Cost(t Tokens, tier string) int64 {
 	return sum.Int64()
 }
 
-// Ahead returns what input counts as before the call, when it is not known what a cache holds: as written to one, where parts of it
-// are marked for a cache and that is dearer.
+// Ahead returns the kind that input counts as before the call, while the cache's content is unknown: as written to a cache, if parts
+// have cache marks and writing costs more.
 func (l *Line) Ahead(input, output int64, marked bool) Tokens {
 	if marked && or(l.CacheWrite, l.Input) > l.Input {
 		return Tokens{Written: input, Output: output}
@@ -132,7 +132,7 @@ func or(rate *Rate, otherwise Rate) Rate {
 	return *rate
 }
 
-// Find returns the first line that fits and whose Over is below the call's input.
+// Find returns the first matching line whose Over is below the call's input.
 func Find(lines []Line, fits func(Line) bool, input int64) (*Line, bool) {
 	for i := range lines {
 		if (lines[i].Over == 0 || lines[i].Over < input) && fits(lines[i]) {
@@ -142,10 +142,10 @@ func Find(lines []Line, fits func(Line) bool, input int64) (*Line, bool) {
 	return nil, false
 }
 
-// OldAfter is from which age on prices are warned of.
+// OldAfter is the age above which Old reports prices.
 const OldAfter = 180 * 24 * time.Hour
 
-// Old returns the models of the lines whose figures are old or have no date, in order.
+// Old returns the models of lines whose figures are old or have no date, in order.
 func Old(lines []Line, now time.Time) []string {
 	var out []string
 	for _, l := range lines {

@@ -16,12 +16,12 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// Cluster is a store behind some nodes, one of which leads. It is an HTTP client: requests to the nodes' addresses
-// reach it without a network, so that it can be used where time is virtual.
+// Cluster is a store behind some nodes, one of which leads. It is an HTTP client: requests to the nodes' addresses reach it without a
+// network, so that it works in virtual time.
 type Cluster struct {
 	state *state
 	nodes []*Node
-	// The fields below are under state.mu.
+	// Guarded by state.mu.
 	leader  int
 	batches [][]int
 }
@@ -33,28 +33,28 @@ type Node struct {
 	cluster *Cluster
 	index   int
 	handler http.Handler
-	// The fields below are under state.mu.
+	// Guarded by state.mu.
 	fault  Fault
 	asked  int
 	served func()
 }
 
-// Fault is what is wrong with a node.
+// Fault is a fault of a node.
 type Fault int
 
 // The faults.
 const (
-	// Healthy: nothing.
+	// Healthy: no fault.
 	Healthy Fault = 0
 	// Refusing: nobody listens at its address.
 	Refusing Fault = 1
-	// Silent: what is sent to it gets lost.
+	// Silent: requests to it are lost.
 	Silent Fault = 2
-	// Mute: it works, but its answers get lost.
+	// Mute: it works, but its answers are lost.
 	Mute Fault = 3
-	// Full: its disk is nearly full, so that it takes no Reserve.
+	// Full: its disk is nearly full, so it accepts no Reserve.
 	Full Fault = 4
-	// Spent: the caller has its part of sessions and leases.
+	// Spent: the caller's budget of sessions and leases is used up.
 	Spent Fault = 5
 )
 
@@ -83,7 +83,7 @@ func (c *Cluster) Addresses() []string {
 
 func (n *Node) address() string { return fmt.Sprintf("node%d.example:7450", n.index) }
 
-// Set creates a quota or replaces it, and serves who waits.
+// Set creates or replaces a quota, and serves waiting Reserves.
 func (c *Cluster) Set(name string, quota Quota) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -91,14 +91,14 @@ func (c *Cluster) Set(name string, quota Quota) {
 	c.state.serve()
 }
 
-// RefuseFor lets the cluster say of every Reserve that it cannot serve it for so long.
+// RefuseFor makes the cluster refuse every Reserve as not servable for this long.
 func (c *Cluster) RefuseFor(d time.Duration) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	c.state.refusedFor = d
 }
 
-// Add fills a quota.
+// Add adds units to a quota.
 func (c *Cluster) Add(name string, units int64) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -106,63 +106,63 @@ func (c *Cluster) Add(name string, units int64) {
 	c.state.serve()
 }
 
-// Available returns what is in a quota.
+// Available returns the units in a quota.
 func (c *Cluster) Available(name string) int64 {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return c.state.quotas[name].Available
 }
 
-// Executed returns how many commands of a kind were carried out; repeats are not counted.
+// Executed returns how many commands of a kind were carried out, without repeats.
 func (c *Cluster) Executed(kind string) int {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return c.state.executed[kind]
 }
 
-// Reports returns the reports that came in.
+// Reports returns the received reports.
 func (c *Cluster) Reports() []*quotav1.ReportRequest {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return append([]*quotav1.ReportRequest(nil), c.state.reports...)
 }
 
-// Holders returns for whom each Reserve asked.
+// Holders returns the holder of each Reserve.
 func (c *Cluster) Holders() []string {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return append([]string(nil), c.state.holders...)
 }
 
-// Leases returns how many leases live, Waiting how many Reserves wait, Sessions how many sessions are open.
+// Leases returns the number of live leases.
 func (c *Cluster) Leases() int {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return len(c.state.leases)
 }
 
-// Waiting returns how many Reserves wait.
+// Waiting returns the number of waiting Reserves.
 func (c *Cluster) Waiting() int {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return len(c.state.waiters)
 }
 
-// Sessions returns how many sessions are open.
+// Sessions returns the number of open sessions.
 func (c *Cluster) Sessions() int {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	return len(c.state.sessions)
 }
 
-// ForgetSessions lets all sessions expire.
+// ForgetSessions expires all sessions.
 func (c *Cluster) ForgetSessions() {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	clear(c.state.sessions)
 }
 
-// CloseWindow closes the window of a quota: what leases hold of it is void.
+// CloseWindow closes the window of a quota: what leases hold of it becomes void.
 func (c *Cluster) CloseWindow(quota string) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -205,7 +205,7 @@ func (c *Cluster) Asked(index int) int {
 	return c.nodes[index].asked
 }
 
-// BatchSizes returns how many commands each batch carried that the leader took.
+// BatchSizes returns the number of commands in each batch that the leader carried out.
 func (c *Cluster) BatchSizes() []int {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -216,14 +216,14 @@ func (c *Cluster) BatchSizes() []int {
 	return out
 }
 
-// AfterBatch sets what is called once after the next batch that a node carries out, before it is answered.
+// AfterBatch sets a function to call once after a node carries out its next batch, before the answer.
 func (c *Cluster) AfterBatch(index int, f func()) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
 	c.nodes[index].served = f
 }
 
-// Do sends a request to the node that its URL names.
+// Do sends a request to the node in its URL.
 func (c *Cluster) Do(request *http.Request) (*http.Response, error) {
 	for _, node := range c.nodes {
 		if node.address() == request.URL.Host {
@@ -241,7 +241,7 @@ func (n *Node) do(request *http.Request) (*http.Response, error) {
 		n.asked++
 	}
 	if leader := n.cluster.leader; leader >= 0 && request.Header.Get("Quotad-No-Forward") == "" {
-		// Nodes reach each other, whatever is wrong between them and the caller.
+		// Nodes reach each other in spite of faults between them and the caller.
 		handler = n.cluster.nodes[leader].handler
 	}
 	n.cluster.state.mu.Unlock()
@@ -274,7 +274,7 @@ func (n *Node) do(request *http.Request) (*http.Response, error) {
 	return recorder.Result(), nil
 }
 
-// lead returns an error unless the node leads. The store is locked if it does.
+// lead returns an error unless the node leads. If it leads, lead returns with the store locked.
 func (n *Node) lead() error {
 	n.cluster.state.mu.Lock()
 	if n.cluster.leader == n.index {
@@ -378,7 +378,7 @@ func (n *Node) Reserve(ctx context.Context, request *quotav1.ReserveRequest) (*q
 	}
 }
 
-// wait waits until a Reserve does not stand in the queue any more. The store is locked before and after.
+// wait waits until a Reserve leaves the queue. The store is locked before and after.
 func (n *Node) wait(ctx context.Context, ticket uint64) error {
 	s := n.cluster.state
 	for _, w := range s.waiters {

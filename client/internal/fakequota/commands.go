@@ -117,7 +117,7 @@ func (s *state) runSettle(request *quotav1.SettleRequest) *quotav1.CommandResult
 	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Settle{Settle: response}}
 }
 
-// giveBack returns n units of an operation, or charges them where n is below 0.
+// giveBack returns n units of an operation, or charges them if n is negative.
 func (s *state) giveBack(op *operation, quota string, n int64, response *quotav1.SettleResponse) {
 	op.amounts[quota] -= n
 	s.quotas[quota].Available += n
@@ -174,7 +174,7 @@ func (s *state) runWithdraw(request *quotav1.WithdrawRequest) *quotav1.CommandRe
 	return failure(quotav1.Reason_REASON_UNKNOWN_TICKET)
 }
 
-// runReport closes a quota for as long as the provider asked, and a second where it did not.
+// runReport closes a quota for the Retry-After, or for a second without one.
 func (s *state) runReport(request *quotav1.ReportRequest) *quotav1.CommandResult {
 	s.executed["report"]++
 	if _, bad := s.find(request.GetLease(), request.GetFence()); bad != nil {

@@ -1,7 +1,6 @@
-// Package fakequota is a small quota store in memory for the client's own tests and examples. It speaks the real API
-// and counts honestly: what it grants it takes, what comes back it adds, a request that is repeated under its number is
-// answered from memory, and who waits is served in order. It has none of the real rules of windows and sliding periods;
-// a quota here is a pot that a test fills.
+// Package fakequota is a small in-memory quota store for the client's own tests and examples. It implements the real API and conserves
+// units: a grant subtracts them, a return adds them. A request repeated under its number gets the stored answer, and waiting Reserves
+// are served in order. It has none of the real rules of windows and periods; a quota here is a pot that a test fills.
 package fakequota
 
 import (
@@ -17,23 +16,23 @@ import (
 
 // Quota is a pot of units.
 type Quota struct {
-	// Usable is what it is shown to have in all, Available what is in it now.
+	// Usable is the total that it reports, Available the units in it now.
 	Usable, Available int64
 	// SpendBy and Transit are those of its operations; 0: 2 s and 1 s.
 	SpendBy, Transit time.Duration
 	// Slots makes it a quota of kind slots.
 	Slots bool
-	// Leases is the number of leases that it is shown to have; 0: the true one.
+	// Leases is the number of leases that it reports; 0: the actual one.
 	Leases int64
 
 	closedUntil time.Time
 }
 
-// lease is what a holder has.
+// lease is a holder's lease.
 type lease struct {
 	id, fence uint64
 	held      map[string]int64
-	// closed are quotas of which it held something in a window that has closed.
+	// closed are quotas whose window closed while the lease held some of them.
 	closed   []string
 	ops      map[uint64]*operation
 	ttl      time.Duration
@@ -53,29 +52,29 @@ type waiter struct {
 	until   time.Time
 	done    chan struct{}
 	outcome *quotav1.ReserveResponse
-	// numbered is where the outcome is remembered.
+	// numbered is the key under which the outcome is stored.
 	numbered key
 }
 
 type key struct{ session, seq uint64 }
 
-// state is the store. All of it is under mu.
+// state is the store, guarded by mu.
 type state struct {
 	mu       sync.Mutex
 	quotas   map[string]*Quota
 	leases   map[uint64]*lease
 	sessions map[uint64]bool
-	// acked are the marks of the sessions below which they have acknowledged their requests.
+	// acked are the sessions' marks; requests below them are acknowledged.
 	acked   map[uint64]uint64
 	answers map[key]*quotav1.CommandResult
 	waiters []*waiter
 	counter uint64
-	// executed counts commands that were carried out, by kind; repeats are not among them.
+	// executed counts carried out commands by kind, without repeats.
 	executed map[string]int
 	reports  []*quotav1.ReportRequest
-	// holders are those for whom a Reserve asked.
+	// holders are the holders of Reserves.
 	holders []string
-	// refusedFor is for how long no Reserve can be served.
+	// refusedFor is how long no Reserve can be served.
 	refusedFor time.Duration
 	tasks      map[string]*task
 	// begun are the answers to BeginTasks.
@@ -94,7 +93,7 @@ func (s *state) next() uint64 {
 	return s.counter
 }
 
-// once carries a command out, or answers it from memory.
+// once carries out a command, or returns its stored answer.
 func (s *state) once(id *quotav1.RequestId, run func(key) *quotav1.CommandResult) *quotav1.CommandResult {
 	if id.GetSession() == 0 {
 		return run(key{})
@@ -115,7 +114,7 @@ func (s *state) once(id *quotav1.RequestId, run func(key) *quotav1.CommandResult
 	return s.refreshed(answer)
 }
 
-// acknowledge forgets the answers below a session's mark, as the real store does: a repeated request for one learns nothing.
+// acknowledge drops the answers below a session's mark, like the real store: a repeat of such a request gets no result.
 func (s *state) acknowledge(session, below uint64) {
 	if below <= s.acked[session] {
 		return
@@ -133,7 +132,7 @@ func (s *state) acknowledge(session, below uint64) {
 	}
 }
 
-// refreshed returns an answer with what is left now.
+// refreshed returns an answer with the remaining times as of now.
 func (s *state) refreshed(answer *quotav1.CommandResult) *quotav1.CommandResult {
 	answer = proto.CloneOf(answer)
 	granted := answer.GetReserve().GetLease()
@@ -268,7 +267,7 @@ func (s *state) consume(l *lease, number uint64, items []*quotav1.Item) *quotav1
 	return out
 }
 
-// serve grants what can be granted to those who wait, in order, and ends waits that are over.
+// serve grants waiting Reserves in order, as far as possible, and ends expired waits.
 func (s *state) serve() {
 	for len(s.waiters) > 0 {
 		w := s.waiters[0]
@@ -312,7 +311,7 @@ func (s *state) find(id, fence uint64) (*lease, *quotav1.CommandResult) {
 	return l, nil
 }
 
-// drop ends a lease; what it held goes back.
+// drop ends a lease and returns what it held.
 func (s *state) drop(l *lease) (returned []*quotav1.Item) {
 	for quota, held := range l.held {
 		s.quotas[quota].Available += held

@@ -10,18 +10,18 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// task is the one attempt at a time that the store knows of a task.
+// task is a task with its latest attempt.
 type task struct {
 	fence    uint64
 	number   int64
 	deadline time.Time
 	ttl      time.Duration
-	// phase is READY, IN_FLIGHT, SHELVED or DONE; ended is how the last attempt ended.
+	// phase is READY, IN_FLIGHT, SHELVED or DONE; ended is the End of the last attempt.
 	phase quotav1.TaskPhase
 	ended *quotav1.EndTaskRequest
 }
 
-// Task returns where a task stands, and how its last attempt ended.
+// Task returns a task's phase, the End of its last attempt, and the number of attempts.
 func (c *Cluster) Task(name string) (phase quotav1.TaskPhase, ended *quotav1.EndTaskRequest, attempts int64) {
 	c.state.mu.Lock()
 	defer c.state.mu.Unlock()
@@ -39,7 +39,7 @@ func (c *Cluster) ForgetTask(name string) {
 	delete(c.state.tasks, name)
 }
 
-// BeginTask implements the API, under one number once.
+// BeginTask implements the API, once per request number.
 func (n *Node) BeginTask(_ context.Context, request *quotav1.BeginTaskRequest) (*quotav1.BeginTaskResponse, error) {
 	if err := n.lead(); err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (s *state) beginTask(request *quotav1.BeginTaskRequest) *quotav1.BeginTaskR
 	}}
 }
 
-// attempt finds the attempt with a fence. The store is locked if there is one.
+// attempt returns the attempt with a fence. If there is one, attempt returns with the store locked.
 func (n *Node) attempt(name string, fence uint64) (*task, error) {
 	if err := n.lead(); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (n *Node) RenewTask(_ context.Context, request *quotav1.RenewTaskRequest) (
 	return &quotav1.RenewTaskResponse{ExpiresIn: durationpb.New(t.ttl)}, nil
 }
 
-// EndTask implements the API. A failure shelves at once.
+// EndTask implements the API. The first failure shelves the task.
 func (n *Node) EndTask(_ context.Context, request *quotav1.EndTaskRequest) (*quotav1.EndTaskResponse, error) {
 	t, err := n.attempt(request.GetTask(), request.GetFence())
 	if err != nil {

@@ -6,13 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// Handler receives what a Scanner reads, in the order of the document. Slices are valid during the call only.
+// Handler receives the content of a document in its order. Slices are valid only during the call.
 type Handler interface {
-	// Key names the next value of an object. Names are decoded, and cut after MaxKey bytes.
+	// Key names the next value of an object. Names are decoded, and truncated to MaxKey bytes.
 	Key(name []byte)
 	// Open begins an object or an array.
 	Open(array bool)
-	// Close ends what was opened last.
+	// Close ends the value opened last.
 	Close()
 	// Text is the next piece of a string value, decoded. An empty string has none.
 	Text(piece []byte)
@@ -22,13 +22,13 @@ type Handler interface {
 	Literal(text []byte)
 }
 
-// Bounds of what a Scanner holds.
+// Bounds of a Scanner's memory.
 const (
 	// MaxKey is how much of a key is kept, in bytes.
 	MaxKey = 128
-	// maxDepth is how deep values may be nested, as in encoding/json.
+	// maxDepth bounds the nesting of values, as in encoding/json.
 	maxDepth = 10_000
-	// maxLiteral is the longest number that is read.
+	// maxLiteral bounds the length of a number.
 	maxLiteral = 64
 )
 
@@ -41,13 +41,13 @@ const (
 	wantKey      state = 3
 	wantFirstKey state = 4
 	wantColon    state = 5
-	// wantNext is a comma or the end of what is open.
+	// wantNext is a comma or the end of the open value.
 	wantNext  state = 6
 	inString  state = 7
 	inEscape  state = 8
 	inUnicode state = 9
 	inLiteral state = 10
-	// complete: the value at the top has ended.
+	// complete: the top-level value has ended.
 	complete state = 11
 	broken   state = 12
 )
@@ -56,14 +56,13 @@ const (
 type Scanner struct {
 	handler Handler
 	state   state
-	// arrays holds one bit for each open value, set for an array; depth is how many are open.
+	// arrays holds one bit for each open value, set for an array; depth is the number of open values.
 	arrays []uint64
 	depth  int
-	// key: the string at hand is a key.
+	// key: the current string is a key.
 	key  bool
 	held []byte
-	// unit is the code unit of a \u escape as far as it was read, of which digits are left; high is a surrogate that waits for
-	// its other half.
+	// unit is the code unit of a \u escape read so far, with digits still missing. high is a surrogate that waits for its other half.
 	unit   rune
 	digits int
 	high   rune
@@ -71,26 +70,26 @@ type Scanner struct {
 	failed int64
 }
 
-// New returns a Scanner that tells handler what it reads.
+// New returns a Scanner that calls handler.
 func New(handler Handler) *Scanner {
 	return &Scanner{handler: handler, state: wantValue, held: make([]byte, 0, MaxKey)}
 }
 
-// Reset makes the Scanner ready for another value, for the same handler.
+// Reset makes the Scanner ready for another value, with the same handler.
 func (s *Scanner) Reset() {
 	*s = Scanner{handler: s.handler, state: wantValue, held: s.held[:0], arrays: s.arrays[:0]}
 }
 
-// Offset returns how many bytes were read before the one at hand.
+// Offset returns the number of bytes before the current one.
 func (s *Scanner) Offset() int64 { return s.offset }
 
 // Complete reports whether the value has ended.
 func (s *Scanner) Complete() bool { return s.state == complete }
 
-// Broken reports whether the bytes are not JSON, and from which one on.
+// Broken reports whether the bytes are not JSON, and from which offset on.
 func (s *Scanner) Broken() (at int64, is bool) { return s.failed, s.state == broken }
 
-// Finish says that nothing follows: a number at the top ends here.
+// Finish ends the document: a number at the top ends here.
 func (s *Scanner) Finish() {
 	if s.state == inLiteral {
 		s.endLiteral()
@@ -231,7 +230,7 @@ func (s *Scanner) beginString(key bool) {
 	s.state = inString
 }
 
-// readString reads up to the end of a string or its next escape, and that by itself, so that Offset is exact.
+// readString reads up to the end of a string or its next escape. It reads either of those separately, so that Offset is exact.
 func (s *Scanner) readString(p []byte) int {
 	end := 0
 	for end < len(p) && p[end] != '"' && p[end] != '\\' {
@@ -260,7 +259,7 @@ func (s *Scanner) endString() {
 	s.endValue()
 }
 
-// text passes on decoded bytes of a string.
+// text forwards decoded bytes of a string.
 func (s *Scanner) text(piece []byte) {
 	s.lone()
 	s.pass(piece)
@@ -274,7 +273,7 @@ func (s *Scanner) pass(piece []byte) {
 	s.held = append(s.held, piece[:min(len(piece), MaxKey-len(s.held))]...)
 }
 
-// lone ends a surrogate whose other half did not come.
+// lone replaces a surrogate without its other half.
 func (s *Scanner) lone() {
 	if s.high != 0 {
 		s.high = 0

@@ -67,7 +67,7 @@ func (r *recorder) add(v any) {
 	}
 }
 
-// scan reads a document in pieces of a size.
+// scan reads a document in pieces of the given size.
 func scan(document []byte, size int) (*recorder, *jsonscan.Scanner) {
 	r := &recorder{}
 	s := jsonscan.New(r)
@@ -142,7 +142,7 @@ func FuzzScanner(f *testing.F) {
 			t.Fatalf("%q is JSON, but was not read to its end (%d)", document, at)
 		}
 		if strings.Contains(string(document), strings.Repeat("x", jsonscan.MaxKey)) {
-			return // a key that is cut
+			return // a truncated key
 		}
 		a, b, c := fmt.Sprintf("%#v", got.value), fmt.Sprintf("%#v", want), fmt.Sprintf("%#v", whole.value)
 		if len(document) < jsonscan.MaxKey && (a != b || a != c) {

@@ -67,7 +67,7 @@ func TestLifeOfALease(t *testing.T) {
 	}
 }
 
-// Every Reserve is carried out once, though the leader goes away among them.
+// Every Reserve is carried out once, even though the leader stops meanwhile.
 func TestExactlyOnceAcrossALeaderThatStops(t *testing.T) {
 	cluster := start(t, 3)
 	cluster.apply(rate("t/core", 1_000_000, time.Hour))
@@ -144,7 +144,7 @@ func TestACallerThatLeavesIsWithdrawn(t *testing.T) {
 	})
 }
 
-// A limiter uses a sliding limit fully, and no period sees more than is usable.
+// A limiter uses a sliding limit fully, and no period sees more than the usable amount.
 func TestALimiterKeepsASlidingLimit(t *testing.T) {
 	const limit, period = 100, 2 * time.Second
 	cluster := start(t, 3)

@@ -80,7 +80,7 @@ func (c *cluster) run(m *member) {
 	go func() { _ = m.server.Serve(listener) }()
 }
 
-// stop ends a member: its API at once, and then its node.
+// stop stops a member: its API at once, and then its node.
 func (c *cluster) stop(m *member) {
 	if m.node == nil {
 		return
@@ -120,7 +120,7 @@ func (c *cluster) addresses() []string {
 	return out
 }
 
-// client returns a client of all nodes, which is closed at the test's end.
+// client returns a client of all nodes, which is closed at the end of the test.
 func (c *cluster) client(options ...client.Option) *client.Client {
 	c.tb.Helper()
 	made, err := client.New(c.addresses(), options...)
@@ -131,7 +131,7 @@ func (c *cluster) client(options ...client.Option) *client.Client {
 	return made
 }
 
-// admin calls the leader as an operator.
+// admin returns the leader's operator API.
 func (c *cluster) admin() quotav1connect.AdminServiceClient {
 	return quotav1connect.NewAdminServiceClient(http.DefaultClient, "http://"+c.leader().config.APIAddress)
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// A fleet that calls as fast as it is let sees no refusal of a provider that enforces GitHub's primary limit by itself,
-// over the end of a window, and while the leader stops.
+// A fleet calls as fast as its quota allows. A provider that independently enforces GitHub's primary limit refuses none of its calls,
+// over the end of a window and while the leader stops.
 func TestAFleetNeverMeetsGitHubsLimit(t *testing.T) {
-	// An hour of the provider's lasts 10 s.
+	// The provider's hour lasts 10 s.
 	const scale, limit, hour, runs = 360, 200, 10 * time.Second, 22 * time.Second
 	provider, err := providertest.NewServer(providertest.Config{Scale: scale, GitHub: providertest.GitHub{
 		Core: limit, Points: providertest.Unlimited, Concurrent: providertest.Unlimited,

@@ -14,9 +14,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// Tests named after what they guard: defects that users of other rate limiters met, named with where they were told.
+// Tests named after what they guard against: defects that users of other rate limiters reported, with the source of each.
 
-// governedBy returns a client whose every request holds a slot of t/streams.
+// governedBy returns an HTTP client whose every request holds a slot of t/streams.
 func governedBy(t *testing.T, c *client.Client) *http.Client {
 	t.Helper()
 	base := &http.Transport{}
@@ -33,8 +33,7 @@ func free(t *testing.T, c *client.Client) func() bool {
 	}
 }
 
-// TestAStreamThatDiesFreesItsSlotOnce: cancelled by its caller, or cut off by the provider (BerriAI/litellm 27955,
-// codex-lb 2470).
+// TestAStreamThatDiesFreesItsSlotOnce: cancelled by its caller, or cut off by the provider (BerriAI/litellm 27955, codex-lb 2470).
 func TestAStreamThatDiesFreesItsSlotOnce(t *testing.T) {
 	cluster := start(t, 1)
 	cluster.apply(slots("t/streams", 2))
@@ -74,8 +73,8 @@ func TestAStreamThatDiesFreesItsSlotOnce(t *testing.T) {
 	}
 }
 
-// TestBadGatewaysWedgeNothing: while the provider fails, all slots are busy with calls that fail; afterwards every slot
-// is there again (BerriAI/litellm 20256).
+// TestBadGatewaysWedgeNothing: while the provider fails, failing calls occupy all slots; afterwards every slot is free again
+// (BerriAI/litellm 20256).
 func TestBadGatewaysWedgeNothing(t *testing.T) {
 	cluster := start(t, 1)
 	cluster.apply(slots("t/streams", 2))
@@ -126,8 +125,8 @@ func TestBadGatewaysWedgeNothing(t *testing.T) {
 	}
 }
 
-// TestWhatObservesPausesNoLimiter: a refusal by the provider, of a quota that only observes, keeps no caller of this client waiting;
-// what enforcement would have refused is counted (envoyproxy/ratelimit 423).
+// TestWhatObservesPausesNoLimiter: a provider's refusal of a quota that only observes delays no caller of this client; refusals that
+// enforcement would have made are counted (envoyproxy/ratelimit 423).
 func TestWhatObservesPausesNoLimiter(t *testing.T) {
 	cluster := start(t, 1)
 	observing := rate("t/core", 1_000, time.Minute)

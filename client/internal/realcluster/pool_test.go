@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// keys makes two quotas of a kind and the pool of both, whose members are a and b.
+// keys returns two quotas of a kind and the pool of both, with the members a and b.
 func keys(name string, of func(name string) *quotav1.Quota) []*quotav1.Quota {
 	return []*quotav1.Quota{
 		of("a/" + name), of("b/" + name),
@@ -19,7 +19,7 @@ func keys(name string, of func(name string) *quotav1.Quota) []*quotav1.Quota {
 	}
 }
 
-// pools starts a node with pools of tokens (1,000 a minute) and streams (1 at once).
+// pools starts a node with pools of tokens (1,000 a minute) and streams (1 at a time).
 func pools(t *testing.T) (*cluster, *client.Client) {
 	t.Helper()
 	cluster := start(t, 1)
@@ -74,7 +74,7 @@ func TestPool_LeaseNamesItsMember(t *testing.T) {
 	}
 }
 
-// TestPool_LimiterNamesItsMember: each take says from which member it is, and all members are drawn on.
+// TestPool_LimiterNamesItsMember: each take names its member, and takes use all members.
 func TestPool_LimiterNamesItsMember(t *testing.T) {
 	_, c := pools(t)
 	ctx := t.Context()
@@ -98,7 +98,7 @@ func TestPool_LimiterNamesItsMember(t *testing.T) {
 	}
 }
 
-// TestPool_LimiterOfSlots: slots are not for a limiter, in a pool either.
+// TestPool_LimiterOfSlots: a limiter rejects slots, also in a pool.
 func TestPool_LimiterOfSlots(t *testing.T) {
 	_, c := pools(t)
 	if _, err := c.Limiter("streams").WaitTake(t.Context(), 1); !errors.Is(err, client.ErrSlots) {

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// tunnel reaches one address only, as kubectl port-forward does. To all others connections are lost.
+// tunnel connects to one address only, like kubectl port-forward. Connections to other addresses hang.
 type tunnel struct{ to string }
 
 func (u tunnel) dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -24,13 +24,13 @@ func (u tunnel) dial(ctx context.Context, network, address string) (net.Conn, er
 	return dialer.DialContext(ctx, network, address)
 }
 
-// TestClient_WorksThroughATunnelToAFollower: where the leader cannot be reached the answering node forwards, also without the waits.
+// TestClient_WorksThroughATunnelToAFollower: if the leader is unreachable, the answering node forwards, even when it accepts no waits.
 func TestClient_WorksThroughATunnelToAFollower(t *testing.T) {
 	t.Run("with memory", func(t *testing.T) { throughATunnel(t, 50) })
 	t.Run("with little memory", func(t *testing.T) { throughATunnel(t, 86) })
 }
 
-// throughATunnel takes and waits through a follower that uses so much of the memory that it may, in percent.
+// throughATunnel takes and waits through a follower that uses this percentage of its memory limit.
 func throughATunnel(t *testing.T, used int64) {
 	t.Helper()
 	cluster := start(t, 3)
@@ -68,7 +68,7 @@ func throughATunnel(t *testing.T, used int64) {
 			t.Fatalf("take %d: %v", i+1, err)
 		}
 	}
-	// A wait in the queue goes through it as well.
+	// A wait in the queue goes through the follower as well.
 	held, err := c.Reserve(ctx, client.ReserveRequest{Items: one("t/core", 80)})
 	if err != nil {
 		t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestBackPressureReachesTheChain: a holder learns from its answers that one downstream of it is limited, before it is.
+// TestBackPressureReachesTheChain: a holder learns from answers that a holder downstream of it is limited, before it is limited itself.
 func TestBackPressureReachesTheChain(t *testing.T) {
 	cluster := start(t, 1)
 	cluster.apply(rate("models", 10, time.Minute), slots("other", 9))

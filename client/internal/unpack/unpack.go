@@ -1,4 +1,5 @@
-// Package unpack reads bodies whose Content-Encoding is gzip: callers that ask for it themselves get them from net/http as they came.
+// Package unpack decompresses bodies with the Content-Encoding gzip: net/http passes them unchanged to callers that request gzip
+// themselves.
 package unpack
 
 import (
@@ -9,7 +10,7 @@ import (
 	"strings"
 )
 
-// Encoding returns how a body is packed, in lower case; empty: it is not.
+// Encoding returns a body's encoding, in lower case; empty: none.
 func Encoding(header http.Header) string {
 	encoding := strings.ToLower(strings.TrimSpace(strings.Join(header.Values("Content-Encoding"), ",")))
 	if encoding == "identity" {
@@ -18,8 +19,8 @@ func Encoding(header http.Header) string {
 	return encoding
 }
 
-// Start returns the beginning of a body as plain bytes, up to most. A body that breaks off, or was not read to its end, counts as far as it
-// can be unpacked. nil: it is packed in another way than gzip.
+// Start returns the decompressed beginning of a body, at most most bytes. A truncated body is decompressed as far as possible. nil: its
+// encoding is not gzip.
 func Start(header http.Header, start []byte, most int64) []byte {
 	switch Encoding(header) {
 	case "":

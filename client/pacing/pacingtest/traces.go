@@ -1,6 +1,6 @@
-// Package pacingtest has traces of takes that the Go client's limiter and the simulation of fleets both replay: where they
-// consume ahead at different moments or in different amounts, what is planned in virtual time is not what runs in real time. The
-// two cannot be in one test, since the limiter's cluster of tests is the client's alone and the simulation quotad's alone.
+// Package pacingtest has traces of takes that both the Go client's limiter and the simulation of fleets replay. If the two consumed
+// ahead at different moments or in different amounts, plans in virtual time would differ from runs in real time. They cannot share one
+// test: the fake cluster belongs to the client, and the simulation to quotad.
 package pacingtest
 
 import (
@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// Quota is the one that a trace draws on: a rate per minute, of which a batch may be spent for two seconds, and sent for one.
+// Quota is the quota of a trace: a rate per minute. A batch's spend-by is two seconds, and its transit one.
 const Quota = "t/core"
 
-// Pace is some takes at one pace.
+// Pace is a number of takes at one pace.
 type Pace struct {
 	Takes int
 	Every time.Duration
 }
 
-// Trace is takes of one unit each, and what one caller gets ahead for them. Answers take no time.
+// Trace is a series of takes of one unit each, and the expected grants to one caller. Answers take no time.
 type Trace struct {
 	Name string
-	// Usable is the quota's, per minute.
+	// Usable is the quota's usable amount per minute.
 	Usable int64
 	Paces  []Pace
-	// Want names each take at or before which something was granted, as take:grants/left: the grants since the one before, and
-	// the units at hand after the take.
+	// Want lists each take at or before which something was granted, as take:grants/left: the grants since the previous entry, and the
+	// units at hand after the take.
 	Want string
 }
 
-// Moments returns when the takes are, from the trace's begin on.
+// Moments returns the times of the takes, from the trace's beginning.
 func (t Trace) Moments() []time.Duration {
 	var all []time.Duration
 	var now time.Duration
@@ -43,8 +43,8 @@ func (t Trace) Moments() []time.Duration {
 	return all
 }
 
-// Replay takes as a trace does and compares what is granted. Take returns how much was granted and the units at hand after a take at a
-// moment.
+// Replay makes the takes of a trace and compares the grants. take makes a take at the given time, and returns the number of grants so
+// far and the units at hand afterwards.
 func Replay(t *testing.T, trace Trace, take func(at time.Duration) (grants int, left int64)) {
 	t.Helper()
 	var seen []string
@@ -61,7 +61,7 @@ func Replay(t *testing.T, trace Trace, take func(at time.Duration) (grants int, 
 	}
 }
 
-// Traces are those that both sides replay.
+// Traces are the traces that both sides replay.
 var Traces = []Trace{
 	{
 		Name: "a call a minute", Usable: 60_000, Paces: []Pace{{3, time.Minute}},

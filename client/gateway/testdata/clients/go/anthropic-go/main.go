@@ -1,5 +1,5 @@
-// Command anthropic-go makes a stream with Anthropic's SDK, event by event, and its whole message: ANTHROPIC_BASE_URL alone names the
-// gateway.
+// Command anthropic-go makes a stream with Anthropic's SDK, and prints each event and the whole message. Only ANTHROPIC_BASE_URL names
+// the gateway.
 package main
 
 import (

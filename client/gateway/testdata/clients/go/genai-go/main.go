@@ -1,4 +1,4 @@
-// Command genai-go makes a stream with Google's SDK: GOOGLE_GEMINI_BASE_URL alone names the gateway.
+// Command genai-go makes a stream with Google's SDK. Only GOOGLE_GEMINI_BASE_URL names the gateway.
 package main
 
 import (

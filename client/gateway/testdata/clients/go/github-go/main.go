@@ -1,5 +1,5 @@
-// Command github-go lists all pages of repositories with go-github, for which GITHUB_API_URL is an Enterprise server: the calls have the
-// prefix /api/v3.
+// Command github-go lists all pages of repositories with go-github, which treats GITHUB_API_URL as an Enterprise server: the calls have
+// the prefix /api/v3.
 package main
 
 import (

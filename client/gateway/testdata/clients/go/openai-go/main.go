@@ -1,5 +1,5 @@
-// Command openai-go makes a chat, plain and as a stream, with OpenAI's SDK, as an agent does: OPENAI_BASE_URL alone names the gateway. With
-// the argument loop it makes call after call until a time (UNTIL, in Unix seconds), and prints what became of each.
+// Command openai-go makes a chat, plain and as a stream, with OpenAI's SDK, like an agent. Only OPENAI_BASE_URL names the gateway. With
+// the argument loop it makes call after call until a time (UNTIL, in Unix seconds), and prints the outcome of each.
 package main
 
 import (
