@@ -30,7 +30,7 @@ type grant struct {
 const maxLate = 3
 
 // acquire asks the cluster for the call's amounts and waits for the grant.
-func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) {
+func (c *call) acquire(ctx context.Context, wait time.Duration) (granted *grant, err error) {
 	if c.ungoverned != "" {
 		return c.unasked(), nil
 	}
@@ -38,7 +38,9 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (*grant, error) 
 	until := began.Add(wait)
 	g := c.gateway
 	g.waiting.add(c)
+	waited := c.tracedWait(ctx)
 	defer func() {
+		waited(granted, err)
 		g.waiting.remove(c)
 		c.record(func(o *outcome) { o.waited += time.Since(began) })
 	}()

@@ -24,6 +24,9 @@ type answerBody struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	status int
+	// sent is when the request was sent, streams that the answer is a stream, begun that a part of it arrived.
+	sent           time.Time
+	streams, begun bool
 	// writes is how often the request was written, including net/http's own repeats.
 	writes int64
 	// limited: the provider refused the call for a limit.
@@ -50,11 +53,11 @@ type answerBody struct {
 
 // govern returns a body that settles the attempt when it ends.
 func (c *call) govern(
-	ctx context.Context, cancel context.CancelFunc, response *http.Response, granted *grant, writes int64,
+	ctx context.Context, cancel context.CancelFunc, response *http.Response, granted *grant, sent time.Time, writes int64,
 ) *answerBody {
 	b := &answerBody{
 		call: c, grant: granted, body: response.Body, header: response.Header, ctx: ctx, cancel: cancel, status: response.StatusCode,
-		writes: writes,
+		sent: sent, streams: isStream(response.Header), writes: writes,
 	}
 	b.silence = time.AfterFunc(slowUpstream, func() { b.silent.Store(true); cancel() })
 	if c.ask != nil {
@@ -104,8 +107,21 @@ func (b *answerBody) read(p []byte) (int, error) {
 	return n, err
 }
 
+// isStream reports whether an answer is a stream of events.
+func isStream(header http.Header) bool {
+	kind := mediaType(header)
+	return kind == "text/event-stream" || kind == "application/vnd.amazon.eventstream"
+}
+
 func (b *answerBody) measure(p []byte) {
-	if b.meter != nil && len(p) > 0 {
+	if len(p) == 0 {
+		return
+	}
+	if b.streams && !b.begun {
+		b.begun = true
+		b.call.record(func(o *outcome) { o.chunk = time.Since(b.sent) })
+	}
+	if b.meter != nil {
 		_, _ = b.meter.Write(p)
 	}
 }

@@ -34,7 +34,7 @@ func TestAnswer_SaysWhyItEnded(t *testing.T) {
 			defer gone(nil)
 			c := &call{gateway: &Gateway{}}
 			response := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: silentBody{ctx}}
-			b := c.govern(ctx, func() { slot(nil) }, response, c.unasked(), 1)
+			b := c.govern(ctx, func() { slot(nil) }, response, c.unasked(), time.Now(), 1)
 			time.AfterFunc(time.Second, func() { end(gone, slot) })
 			if _, err := io.ReadAll(b); err == nil {
 				t.Errorf("%s: the answer ended cleanly", want)

@@ -172,7 +172,7 @@ func (c *call) send(request *http.Request, granted *grant) (*http.Response, erro
 	if response.StatusCode == http.StatusUnauthorized && granted.key != nil {
 		c.upstream.keys.Reread(granted.key)
 	}
-	response.Body = c.govern(ctx, func() { prevent(nil); cancel() }, response, granted, max(writes.Load(), 1))
+	response.Body = c.govern(ctx, func() { prevent(nil); cancel() }, response, granted, sent, max(writes.Load(), 1))
 	return response, nil
 }
 

@@ -18,6 +18,7 @@ import (
 	"github.com/quotad/quotad/client/gateway/catalog"
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/gateway/dialect"
+	"github.com/quotad/quotad/client/gateway/genai"
 	"github.com/quotad/quotad/client/gateway/identity"
 	"github.com/quotad/quotad/client/gateway/keys"
 	"github.com/quotad/quotad/client/usage"
@@ -79,6 +80,9 @@ type call struct {
 	// open counts its drained answers; negative: its handler has returned, and none is left.
 	open atomic.Int32
 
+	// span records a call of a model; nil: nothing is recorded.
+	span *genai.Span
+
 	mu      sync.Mutex
 	outcome outcome
 }
@@ -88,6 +92,8 @@ type outcome struct {
 	code   int
 	waited time.Duration
 	first  time.Duration
+	// chunk is the time from sending the call until the first chunk of its stream; 0: the answer was no stream.
+	chunk time.Duration
 	// received is when the whole request had arrived, body included. outside is the time since then in which the provider, or one of
 	// its limits, held the call. overhead is the rest of the time until the status line, without the wait; 0: there was no answer.
 	received time.Time

@@ -26,6 +26,7 @@ import (
 	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/client/gateway/catalog"
 	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/genai"
 	"github.com/quotad/quotad/client/gateway/identity"
 )
 
@@ -41,6 +42,8 @@ type Options struct {
 	Transport http.RoundTripper
 	// Version is shown on the status page.
 	Version string
+	// Recorder records calls of models, and waits for quota, with OpenTelemetry; nil: nothing is recorded.
+	Recorder *genai.Recorder
 
 	// dial connects to the nodes; nil: by the network.
 	dial func(ctx context.Context, network, address string) (net.Conn, error)

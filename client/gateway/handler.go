@@ -28,6 +28,7 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(r.Context())
 		r.Body = patientBody{r.Body, patient.control, slowBody}
 	}
+	r = g.traced(r)
 	s := g.state.Load()
 	c := &call{
 		gateway: g, state: s, id: newID(), began: time.Now(), header: r.Header, query: r.URL.RawQuery, scheme: "http",
@@ -161,7 +162,9 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 		return
 	}
 	c.until = c.began.Add(c.state.waitBound(r.Header, c.caller.Class))
-	if refusal, refused := c.prepare(r); refused {
+	refusal, refused := c.prepare(r)
+	r = c.traced(r)
+	if refused {
 		c.refuse(w, refusal)
 		return
 	}

@@ -221,6 +221,7 @@ func (g *Gateway) finished(c *call) {
 	if c.caller.Retry {
 		g.metrics.repeats.WithLabelValues(c.upstream.name).Inc()
 	}
+	c.span.End(o.recorded())
 	said := counts(o.said, asked)
 	if o.cost > 0 {
 		said = append(said, slog.String("cost", dollars(o.cost)))

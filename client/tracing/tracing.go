@@ -36,28 +36,34 @@ const (
 func Hooks(provider trace.TracerProvider) client.Hooks {
 	tracer := provider.Tracer(instruments)
 	return client.Hooks{Wait: func(ctx context.Context, request client.ReserveRequest) func(*client.Lease, error) {
-		var quotas []string
-		for _, item := range request.Items {
-			quotas = append(quotas, item.Quota)
-		}
-		_, span := tracer.Start(ctx, SpanName, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-			KeyHolder.String(request.Holder), KeyQuota.String(strings.Join(quotas, " ")),
-		))
-		if request.Class != client.ClassDefault {
-			span.SetAttributes(KeyClass.String(request.Class.String()))
-		}
-		return func(lease *client.Lease, err error) {
-			defer span.End()
-			if lease != nil {
-				span.SetAttributes(KeyClass.String(lease.Class().String()))
-				return
-			}
-			if refusal, ok := errors.AsType[*client.RefusalError](err); ok {
-				span.SetAttributes(KeyReason.String(refusal.Reason.String()), KeyQuota.String(refusal.Quota), KeyZone.String(refusal.Zone.String()))
-			}
-			if err != nil {
-				span.SetStatus(codes.Error, err.Error())
-			}
-		}
+		return Wait(ctx, tracer, request)
 	}}
+}
+
+// Wait begins the span of a wait for quota and returns the function that ends it, with the lease or the error that ended the wait. Hooks
+// calls it for each Reserve of a client; programs that wait in other ways can call it too.
+func Wait(ctx context.Context, tracer trace.Tracer, request client.ReserveRequest) func(*client.Lease, error) {
+	var quotas []string
+	for _, item := range request.Items {
+		quotas = append(quotas, item.Quota)
+	}
+	_, span := tracer.Start(ctx, SpanName, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
+		KeyHolder.String(request.Holder), KeyQuota.String(strings.Join(quotas, " ")),
+	))
+	if request.Class != client.ClassDefault {
+		span.SetAttributes(KeyClass.String(request.Class.String()))
+	}
+	return func(lease *client.Lease, err error) {
+		defer span.End()
+		if lease != nil {
+			span.SetAttributes(KeyClass.String(lease.Class().String()))
+			return
+		}
+		if refusal, ok := errors.AsType[*client.RefusalError](err); ok {
+			span.SetAttributes(KeyReason.String(refusal.Reason.String()), KeyQuota.String(refusal.Quota), KeyZone.String(refusal.Zone.String()))
+		}
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+	}
 }

@@ -20,9 +20,11 @@ import (
 
 	"github.com/quotad/quotad/client/gateway"
 	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/gateway/genai"
 	"github.com/quotad/quotad/client/gateway/identity"
 	"github.com/quotad/quotad/cmd/quotad/internal/gatewayfile"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/cmd/quotad/internal/telemetry"
 	"github.com/quotad/quotad/rpc"
 )
 
@@ -35,7 +37,9 @@ func (a *App) gatewayCommand() *cobra.Command {
 cluster for a grant, waits for it, continues unchanged, and is settled by the usage in the provider's answer.
 
 SIGHUP reloads the configuration, keys, tokens and certificates, all or nothing. SIGTERM and SIGINT stop it: waiting
-calls are answered with 503, running ones continue for limits.drain.`,
+calls are answered with 503, running ones continue for limits.drain.
+
+With OTEL_EXPORTER_OTLP_ENDPOINT, such as http://127.0.0.1:4318, it sends spans and measurements of calls by OTLP.`,
 		Example: `  quotad gateway --config gateway.yaml
   quotad gateway check gateway.yaml
   eval "$(quotad gateway env claude --holder picard)"`,
@@ -110,12 +114,14 @@ func gatewayOptions(tokens *gatewayTokens, logger *slog.Logger) gateway.Options 
 }
 
 // newGateway makes a gateway from a file.
-func newGateway(path string, logger *slog.Logger) (*gateway.Gateway, *gatewayTokens, error) {
+func newGateway(path string, logger *slog.Logger, recorder *genai.Recorder) (*gateway.Gateway, *gatewayTokens, error) {
 	conf, tokens, err := loadGateway(path)
 	if err != nil {
 		return nil, nil, gatewayError(err)
 	}
-	g, err := gateway.New(conf, gatewayOptions(tokens, logger))
+	options := gatewayOptions(tokens, logger)
+	options.Recorder = recorder
+	g, err := gateway.New(conf, options)
 	if err != nil {
 		return nil, nil, gatewayError(err)
 	}
@@ -128,6 +134,28 @@ func gatewayError(err error) error {
 		return fail(ExitUsage, `write one, or name it with --config; docs/gateway.md begins with the shortest one`, "%w", err)
 	}
 	return fail(ExitUsage, `"quotad gateway check FILE" shows all that is wrong`, "%w", err)
+}
+
+// gatewayRecorder returns what records calls with OpenTelemetry, if the environment names a collector, and what sends the rest at the end.
+func (a *App) gatewayRecorder(ctx context.Context, logger *slog.Logger) (*genai.Recorder, func(), error) {
+	providers, err := telemetry.Start(ctx, a.lookup, "quotad-gateway", Version(), logger)
+	if err != nil {
+		return nil, nil, fail(ExitUsage, "correct the variable, or unset OTEL_EXPORTER_OTLP_ENDPOINT to send no telemetry", "%w", err)
+	}
+	stop := func() {
+		if err := providers.Stop(); err != nil {
+			logger.Warn("could not send telemetry", "error", err)
+		}
+	}
+	if providers == nil {
+		return nil, stop, nil
+	}
+	recorder, err := genai.New(providers.Traces, providers.Meters)
+	if err != nil {
+		stop()
+		return nil, nil, err
+	}
+	return recorder, stop, nil
 }
 
 func gatewayLogger(to io.Writer, format string) *slog.Logger {
@@ -143,7 +171,12 @@ func (a *App) runGateway(cmd *cobra.Command, path, format string) error {
 	}
 	path = a.gatewayPath(path)
 	logger := gatewayLogger(a.Err, format)
-	g, tokens, err := newGateway(path, logger)
+	recorder, stop, err := a.gatewayRecorder(cmd.Context(), logger)
+	if err != nil {
+		return err
+	}
+	defer stop() // after the gateway has closed
+	g, tokens, err := newGateway(path, logger, recorder)
 	if err != nil {
 		return err
 	}
@@ -226,7 +259,7 @@ quotas with batch: true; otherwise it asks no cluster.`,
 
 // checkCluster compares the quotas of the cluster with a file.
 func checkCluster(ctx context.Context, path string) error {
-	g, _, err := newGateway(path, slog.New(slog.DiscardHandler))
+	g, _, err := newGateway(path, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		return err
 	}
@@ -262,7 +295,7 @@ reserved; the command only reads the cluster's quotas.`,
 			if err != nil {
 				return err
 			}
-			g, _, err := newGateway(a.gatewayPath(path), slog.New(slog.DiscardHandler))
+			g, _, err := newGateway(a.gatewayPath(path), slog.New(slog.DiscardHandler), nil)
 			if err != nil {
 				return err
 			}
