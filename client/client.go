@@ -51,13 +51,20 @@ func New(addresses []string, options ...Option) (*Client, error) {
 			return nil, err
 		}
 	}
-	if s.http == nil {
-		s.own = newReacher()
-		// A quotad node never redirects; a server that does is not one.
-		s.http = &http.Client{Transport: s.own, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if s.http != nil && s.tls != nil {
+		return nil, errors.New("quotad: WithTLS and WithHTTPClient exclude each other: set up TLS in the HTTP client")
 	}
-	known, err := newNodes(addresses, s.http, s.token)
+	if s.http == nil {
+		var own *reacher
+		own, s.leave = useReacher(s.tls)
+		// A quotad node never redirects; a server that does is not one.
+		s.http = &http.Client{Transport: own, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}
+	known, err := newNodes(addresses, s.scheme(), s.http, s.token)
 	if err != nil {
+		if s.leave != nil {
+			s.leave()
+		}
 		return nil, err
 	}
 	c := &Client{settings: s, nodes: known, sessions: newSessions(), closures: newClosures(), limiters: map[*Limiter]struct{}{}, over: make(chan struct{})}
@@ -97,8 +104,8 @@ func (c *Client) Close() error {
 	c.cancel()
 	c.calls.Wait()
 	c.tasks.Wait()
-	if c.own != nil {
-		c.own.Close()
+	if c.leave != nil {
+		c.leave()
 	}
 	return err
 }

@@ -64,8 +64,8 @@ type nodes struct {
 	led time.Time
 }
 
-func newNodes(addresses []string, httpClient connect.HTTPClient, token string) (*nodes, error) {
-	n := &nodes{http: httpClient, token: token, scheme: "http"}
+func newNodes(addresses []string, scheme string, httpClient connect.HTTPClient, token string) (*nodes, error) {
+	n := &nodes{http: httpClient, token: token, scheme: scheme}
 	for i, address := range addresses {
 		base, scheme, err := baseURL(address, n.scheme)
 		if err != nil {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,12 +21,14 @@ type Option func(*settings) error
 
 // settings are what options change.
 type settings struct {
-	holder         string
-	class          Class
-	ttl            time.Duration
-	token          string
-	http           connect.HTTPClient
-	own            *reacher
+	holder string
+	class  Class
+	ttl    time.Duration
+	token  string
+	http   connect.HTTPClient
+	tls    *tls.Config
+	// leave ends the use of the process's connections; nil: http is the user's.
+	leave          func()
 	logger         *slog.Logger
 	hooks          hookList
 	callTimeout    time.Duration
@@ -96,9 +99,30 @@ func WithToken(token string) Option {
 	}
 }
 
-// WithHTTPClient sets the HTTP client for nodes, such as for TLS, proxies or tests. It must not follow redirects to unknown hosts, and
-// no Transport of this client may govern it. The default uses HTTP/2, with or without TLS, over one or two connections to each node. It
-// uses HTTP/1.1 if a server or proxy on the path supports nothing else.
+// WithTLS sets the TLS configuration for nodes: RootCAs if a CA of your own signed their certificates, Certificates for mutual TLS.
+// Addresses without a scheme are then reached by https. The default is http for these, and the system's CAs for https URLs. Clients with
+// the same configuration share connections. It must not be changed afterwards.
+func WithTLS(config *tls.Config) Option {
+	return func(s *settings) error {
+		if config == nil {
+			return errors.New("quotad: the TLS configuration is nil")
+		}
+		s.tls = config
+		return nil
+	}
+}
+
+// scheme returns the scheme of addresses without one.
+func (s *settings) scheme() string {
+	if s.tls != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// WithHTTPClient sets the HTTP client for nodes, such as for proxies or tests. It must not follow redirects to unknown hosts, and
+// no Transport of this client may govern it. The default uses HTTP/2, with or without TLS, over one or two connections to each node that
+// all clients of the process share. It uses HTTP/1.1 if a server or proxy on the path supports nothing else.
 func WithHTTPClient(client connect.HTTPClient) Option {
 	return func(s *settings) error {
 		if client == nil {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -17,35 +18,39 @@ const (
 	// than a node allows.
 	nodeConns = 4
 	connCalls = 900
-	// probeWait bounds the first exchange with a node; oldLife is how long the result that a node speaks only HTTP/1.1 is valid.
-	probeWait = time.Second
-	oldLife   = time.Minute
+	// probeWait bounds the first exchange with a node, secureWait that with TLS. oldLife is how long the result that a node speaks only
+	// HTTP/1.1 is valid.
+	probeWait  = time.Second
+	secureWait = 3 * time.Second
+	oldLife    = time.Minute
 	// quiet is after how much silence a shared connection is checked, and the bound of the check: a dead connection must not block all
 	// calls until TCP times out.
 	quiet = 2 * time.Second
 )
 
-// reacher sends requests to nodes over HTTP/2, so that waiting calls share connections. It is the default http.RoundTripper of a
-// client. Without TLS there is no protocol negotiation, and a proxy on the path may speak only HTTP/1.1, so the first request to each
-// host probes it.
+// reacher sends requests to nodes over HTTP/2, so that waiting calls share connections. It is the default http.RoundTripper of clients.
+// Without TLS there is no protocol negotiation, and a proxy on the path may speak only HTTP/1.1, so the first request to each host
+// probes it.
 type reacher struct {
-	// plain are transports for HTTP/2 without TLS, each with one connection to each node. The reacher chooses one with room: by itself,
+	// shared are transports for HTTP/2, each with one connection to each node. The reacher chooses one with room: by itself,
 	// http.Transport opens dozens of connections when many calls start at once.
-	plain [nodeConns]*http.Transport
-	// old speaks HTTP/1.1; secure, the protocol that TLS negotiates.
-	old, secure *http.Transport
+	shared [nodeConns]*http.Transport
+	// old speaks HTTP/1.1, over one connection for each call in flight.
+	old *http.Transport
 
-	// ctx ends with the client.
 	ctx   context.Context
 	close context.CancelFunc
 
 	mu    sync.Mutex
-	hosts map[string]*spoken
+	hosts map[host]*spoken
 }
+
+// host is where a node is reached.
+type host struct{ scheme, address string }
 
 // spoken is a host's protocol. known is closed once it is determined.
 type spoken struct {
-	// calls counts the calls in progress on each connection.
+	// calls counts the calls in flight on each connection.
 	calls [nodeConns]atomic.Int64
 	known chan struct{}
 	http2 bool
@@ -53,39 +58,67 @@ type spoken struct {
 	until time.Time
 }
 
-func newReacher() *reacher {
-	transport := func(set func(*http.Protocols)) *http.Transport {
-		protocols := new(http.Protocols)
-		set(protocols)
-		return &http.Transport{
-			Protocols: protocols, MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+// reachers are shared by all clients of the process with the same TLS configuration: many clients, each with its own holder, need no more
+// connections than one.
+var reachers = struct {
+	mu  sync.Mutex
+	all map[*tls.Config]*sharedReacher
+}{all: map[*tls.Config]*sharedReacher{}}
+
+// sharedReacher is a reacher that some clients use.
+type sharedReacher struct {
+	*reacher
+	users int
+}
+
+// useReacher returns the process's reacher for a TLS configuration (nil: the default), and a function to call when the client closes.
+func useReacher(settings *tls.Config) (r *reacher, done func()) {
+	reachers.mu.Lock()
+	defer reachers.mu.Unlock()
+	shared := reachers.all[settings]
+	if shared == nil {
+		shared = &sharedReacher{reacher: newReacher(settings)}
+		reachers.all[settings] = shared
+	}
+	shared.users++
+	return shared.reacher, func() {
+		reachers.mu.Lock()
+		defer reachers.mu.Unlock()
+		if shared.users--; shared.users == 0 {
+			delete(reachers.all, settings)
+			shared.Close()
 		}
 	}
-	r := &reacher{hosts: map[string]*spoken{}}
+}
+
+func newReacher(settings *tls.Config) *reacher {
+	transport := func(set func(*http.Protocols)) *http.Transport {
+		t := &http.Transport{
+			Protocols: new(http.Protocols), MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+			TLSClientConfig: settings.Clone(), // to which a transport adds its protocols
+		}
+		set(t.Protocols)
+		return t
+	}
+	r := &reacher{hosts: map[host]*spoken{}}
 	r.ctx, r.close = context.WithCancel(context.Background())
-	for i := range r.plain {
-		r.plain[i] = transport(func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) })
-		r.plain[i].MaxConnsPerHost = 1
-		r.plain[i].HTTP2 = &http.HTTP2Config{StrictMaxConcurrentRequests: true, SendPingTimeout: quiet, PingTimeout: quiet}
+	for i := range r.shared {
+		r.shared[i] = transport(func(p *http.Protocols) { p.SetHTTP2(true); p.SetUnencryptedHTTP2(true) })
+		r.shared[i].MaxConnsPerHost = 1
+		r.shared[i].HTTP2 = &http.HTTP2Config{StrictMaxConcurrentRequests: true, SendPingTimeout: quiet, PingTimeout: quiet}
 	}
 	r.old = transport(func(p *http.Protocols) { p.SetHTTP1(true) })
-	// A host that negotiated HTTP/1.1 needs a connection for each waiting call.
-	r.secure = transport(func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
-	r.secure.HTTP2 = &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: quiet}
 	return r
 }
 
 // RoundTrip implements http.RoundTripper.
 func (r *reacher) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.URL.Scheme != "http" {
-		return r.secure.RoundTrip(request)
-	}
 	ctx := request.Context()
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GetConn != nil {
 		// A call that ends before there is a connection sent nothing.
 		trace.GetConn(request.URL.Host)
 	}
-	s, err := r.speaks(ctx, request.URL.Host)
+	s, err := r.speaks(ctx, host{request.URL.Scheme, request.URL.Host})
 	if err != nil {
 		if request.Body != nil {
 			_ = request.Body.Close()
@@ -96,7 +129,7 @@ func (r *reacher) RoundTrip(request *http.Request) (*http.Response, error) {
 		return r.old.RoundTrip(request)
 	}
 	way := s.way()
-	response, err := r.plain[way].RoundTrip(request)
+	response, err := r.shared[way].RoundTrip(request)
 	if err != nil {
 		s.calls[way].Add(-1)
 		return nil, err
@@ -136,19 +169,19 @@ func (b *callBody) Close() error {
 // Close closes idle connections.
 func (r *reacher) Close() {
 	r.close()
-	for _, t := range append(r.plain[:], r.old, r.secure) {
+	for _, t := range append(r.shared[:], r.old) {
 		t.CloseIdleConnections()
 	}
 }
 
 // speaks returns a host's protocol. The first caller starts the probe, and others wait for it.
-func (r *reacher) speaks(ctx context.Context, host string) (*spoken, error) {
+func (r *reacher) speaks(ctx context.Context, at host) (*spoken, error) {
 	r.mu.Lock()
-	s, ok := r.hosts[host]
+	s, ok := r.hosts[at]
 	if !ok || s.over() {
 		s = &spoken{known: make(chan struct{})}
-		r.hosts[host] = s
-		go r.probe(host, s)
+		r.hosts[at] = s
+		go r.probe(at, s)
 	}
 	r.mu.Unlock()
 	select {
@@ -170,9 +203,13 @@ func (s *spoken) over() bool {
 }
 
 // probe determines a host's protocol by a request that changes nothing. Any answer will do.
-func (r *reacher) probe(host string, s *spoken) {
+func (r *reacher) probe(at host, s *spoken) {
 	defer close(s.known)
-	ctx, cancel := context.WithTimeout(r.ctx, probeWait)
+	most := probeWait
+	if at.scheme == "https" {
+		most = secureWait
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, most)
 	defer cancel()
 	var connected atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
@@ -180,17 +217,18 @@ func (r *reacher) probe(host string, s *spoken) {
 			connected.Store(true)
 		}
 	}})
-	request, err := http.NewRequestWithContext(traced, http.MethodHead, "http://"+host+"/livez", http.NoBody)
+	request, err := http.NewRequestWithContext(traced, http.MethodHead, at.scheme+"://"+at.address+"/livez", http.NoBody)
 	if err != nil {
 		s.err = err
 		return
 	}
-	response, err := r.plain[0].RoundTrip(request)
+	response, err := r.shared[0].RoundTrip(request)
 	_, dialed := errors.AsType[*net.OpError](err)
 	switch {
 	case err == nil:
 		_ = response.Body.Close()
-		s.http2 = true
+		// A TLS server that negotiates no protocol is asked in HTTP/1.1, whatever was offered.
+		s.http2, s.until = response.ProtoMajor == 2, time.Now().Add(oldLife)
 	case ctx.Err() != nil:
 		// Nothing but the probe was sent.
 		s.err = &net.OpError{Op: "dial", Net: "tcp", Err: errNoAnswer}

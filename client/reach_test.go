@@ -2,13 +2,17 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
+	"log"
 	"log/slog"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -61,6 +65,32 @@ func TestClient_ReachesTheLeaderThroughAnotherNode(t *testing.T) {
 // listen serves a cluster's first node on a local port, and counts its connections.
 func listen(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols)) (server *httptest.Server, most *atomic.Int64) {
 	t.Helper()
+	server, most = prepare(t, cluster, set)
+	server.Start()
+	return server, most
+}
+
+// listenSecure is listen with TLS. It returns the option with which a client trusts the server as well.
+func listenSecure(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols)) (
+	server *httptest.Server, most *atomic.Int64, trust Option,
+) {
+	t.Helper()
+	server, most = prepare(t, cluster, set)
+	return server, most, startSecure(server)
+}
+
+// startSecure starts a server with TLS, and returns the option with which a client trusts it.
+func startSecure(server *httptest.Server) Option {
+	server.EnableHTTP2 = server.Config.Protocols.HTTP2()
+	server.StartTLS()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	return WithTLS(&tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12})
+}
+
+// prepare returns a server of a cluster's first node that counts its connections, to be started.
+func prepare(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols)) (server *httptest.Server, most *atomic.Int64) {
+	t.Helper()
 	var conns atomic.Int64
 	most = &atomic.Int64{}
 	server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,6 +104,7 @@ func listen(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols))
 		w.WriteHeader(response.StatusCode)
 		_, _ = io.Copy(w, response.Body)
 	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that find out what is spoken
 	server.Config.Protocols = new(http.Protocols)
 	set(server.Config.Protocols)
 	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1_000}
@@ -86,52 +117,151 @@ func listen(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols))
 		default:
 		}
 	}
-	server.Start()
 	t.Cleanup(server.Close)
 	return server, most
 }
 
+// TestClient_SharesConnections: calls that wait share connections, also those of several clients, and with TLS. So many calls at once find
+// no connection yet.
 func TestClient_SharesConnections(t *testing.T) {
 	const waiters = 1_500
-	cluster := fakequota.New(1)
-	cluster.Set("t/core", fakequota.Quota{Usable: waiters})
-	server, most := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true); p.SetUnencryptedHTTP2(true) })
-	c, err := New([]string{server.Listener.Addr().String()}, WithHolder("picard"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close() }()
-	var calls sync.WaitGroup
-	var failed atomic.Int64
-	for range waiters {
-		calls.Go(func() {
-			lease, err := c.Reserve(within(t, time.Minute), ReserveRequest{Items: one("t/core", 1), Wait: time.Minute})
-			if err != nil {
-				failed.Add(1)
-				t.Log(err)
-				return
+	for name, c := range map[string]struct {
+		clients int
+		secure  bool
+	}{
+		"one client": {clients: 1}, "one with TLS": {clients: 1, secure: true},
+		"several": {clients: 5}, "several with TLS": {clients: 5, secure: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := fakequota.New(1)
+			cluster.Set("t/core", fakequota.Quota{Usable: waiters})
+			both := func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(c.secure); p.SetUnencryptedHTTP2(!c.secure) }
+			options := []Option{WithHolder("picard")}
+			var server *httptest.Server
+			var most *atomic.Int64
+			if c.secure {
+				var trust Option
+				server, most, trust = listenSecure(t, cluster, both)
+				options = append(options, trust)
+			} else {
+				server, most = listen(t, cluster, both)
 			}
-			_, _ = lease.Release(within(t, time.Minute))
+			clients := make([]*Client, c.clients)
+			for i := range clients {
+				made, err := New([]string{server.Listener.Addr().String()}, options...)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = made.Close() }()
+				clients[i] = made
+			}
+			var calls sync.WaitGroup
+			var failed atomic.Int64
+			for i := range waiters {
+				calls.Go(func() {
+					lease, err := clients[i%len(clients)].Reserve(within(t, time.Minute), ReserveRequest{Items: one("t/core", 1), Wait: time.Minute})
+					if err != nil {
+						failed.Add(1)
+						t.Log(err)
+						return
+					}
+					_, _ = lease.Release(within(t, time.Minute))
+				})
+			}
+			eventually(t, "all wait", func() bool { return cluster.Waiting() == waiters })
+			cluster.Add("t/core", waiters)
+			calls.Wait()
+			if failed.Load() > 0 || most.Load() > 4 {
+				t.Errorf("%d of %d calls failed, over %d connections, want 0 over at most 4", failed.Load(), waiters, most.Load())
+			}
 		})
-	}
-	eventually(t, "all wait", func() bool { return cluster.Waiting() == waiters })
-	cluster.Add("t/core", waiters)
-	calls.Wait()
-	if failed.Load() > 0 || most.Load() > 4 {
-		t.Errorf("%d of %d calls failed, over %d connections, want 0 over at most 4", failed.Load(), waiters, most.Load())
 	}
 }
 
-func TestClient_SpeaksHTTP1WhereNothingElseIsSpoken(t *testing.T) {
+// TestClient_ClosesSharedConnectionsWithItsLastUser: a client that closes takes no connection away from others. The last one closes them.
+func TestClient_ClosesSharedConnectionsWithItsLastUser(t *testing.T) {
 	cluster := full()
-	server, _ := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
-	c, err := New([]string{server.Listener.Addr().String()}, WithHolder("picard"))
+	server, _ := prepare(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
+	var closed atomic.Int64
+	count := server.Config.ConnState
+	server.Config.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			closed.Add(1)
+		}
+		count(conn, state)
+	}
+	trust := startSecure(server)
+	made := func() *Client {
+		c, err := New([]string{server.Listener.Addr().String()}, WithHolder("picard"), trust)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	first, second := made(), made()
+	for _, c := range []*Client{first, second} {
+		if err := c.Limiter("t/core").Wait(within(t, 10*time.Second)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := first.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := second.Limiter("t/core", MaxBatch(1)).Wait(within(t, 10*time.Second)); err != nil || closed.Load() > 0 {
+		t.Errorf("after the first client closed: %v, %d connections closed", err, closed.Load())
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+	eventually(t, "the connection is closed", func() bool { return closed.Load() > 0 })
+}
+
+func TestClient_SpeaksHTTP1WhereNothingElseIsSpoken(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		cluster := full()
+		options := []Option{WithHolder("picard")}
+		var server *httptest.Server
+		if secure {
+			var trust Option
+			server, _, trust = listenSecure(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
+			options = append(options, trust)
+		} else {
+			server, _ = listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
+		}
+		c, err := New([]string{server.Listener.Addr().String()}, options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Limiter("t/core").Wait(within(t, 10*time.Second)); err != nil {
+			t.Errorf("with TLS %v: %v", secure, err)
+		}
+		_ = c.Close()
+	}
+}
+
+// TestClient_NamesACertificateThatItDoesNotTrust: nothing was sent, and the error says what is wrong, not that nobody answers.
+func TestClient_NamesACertificateThatItDoesNotTrust(t *testing.T) {
+	server, _, _ := listenSecure(t, full(), func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
+	c, err := New([]string{"https://" + server.Listener.Addr().String()}, WithHolder("picard"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = c.Close() }()
-	if err := c.Limiter("t/core").Wait(within(t, 10*time.Second)); err != nil {
-		t.Error(err)
+	_, err = c.Reserve(within(t, 5*time.Second), ReserveRequest{Items: one("t/core", 1)})
+	if _, ok := errors.AsType[*NotAcceptedError](err); !ok || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("%v, want that it was not accepted for a certificate", err)
+	}
+}
+
+// TestNew_TakesOneWayOfTLS: two would contradict each other.
+func TestNew_TakesOneWayOfTLS(t *testing.T) {
+	for name, options := range map[string][]Option{
+		"nil":  {WithTLS(nil)},
+		"both": {WithTLS(&tls.Config{MinVersion: tls.VersionTLS12}), WithHTTPClient(http.DefaultClient)},
+	} {
+		if c, err := New([]string{"127.0.0.1:7450"}, options...); err == nil || c != nil {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

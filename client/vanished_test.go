@@ -41,14 +41,12 @@ func TestReacher_EndsWhereTheNodeVanishes(t *testing.T) {
 				server.Protocols.SetHTTP2(true)
 				server.Protocols.SetUnencryptedHTTP2(true)
 				url, serve := "http://node/", server.Serve
-				r := newReacher()
-				for _, plain := range r.plain {
-					plain.DialContext = network.Dial
+				r := newReacher(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool})
+				for _, shared := range r.shared {
+					shared.DialContext = network.Dial
 				}
-				r.secure.DialContext = network.Dial
 				if c.secure {
 					server.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}}
-					r.secure.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool}
 					url, serve = "https://example.com/", func(l net.Listener) error { return server.ServeTLS(l, "", "") }
 				}
 				go func() { _ = serve(network) }()

@@ -31,6 +31,8 @@ type nodes struct {
 	token     string
 	transport *http.Transport
 	http      *http.Client
+	// tls is the CA of the configuration; nil: the system's.
+	tls *tls.Config
 	// dialed: a custom function makes connections, for the client as well.
 	dialed bool
 }
@@ -63,7 +65,8 @@ func newNodes(conf config.Cluster, dial func(context.Context, string, string) (n
 		if !roots.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("cluster.ca: %s holds no PEM certificate", conf.CA)
 		}
-		n.transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		n.tls = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		n.transport.TLSClientConfig = n.tls.Clone()
 	}
 	if secure {
 		for i, address := range conf.Nodes {
@@ -89,8 +92,11 @@ func (n *nodes) client(holder string, logger *slog.Logger, hooks client.Hooks) (
 		client.WithToken(n.token), client.WithHolder(holder), client.WithCallTimeout(awayAfter), client.WithLogger(logger),
 		client.WithHooks(hooks),
 	}
-	if n.transport.TLSClientConfig != nil || n.dialed {
+	switch {
+	case n.dialed:
 		options = append(options, client.WithHTTPClient(n.http))
+	case n.tls != nil:
+		options = append(options, client.WithTLS(n.tls))
 	}
 	return client.New(n.addresses, options...)
 }
