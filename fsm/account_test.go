@@ -11,7 +11,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// chargedTo charges a caller with a command. One that is known by its address has holders with accounts of their own.
+// chargedTo charges a caller with a command. Holders of a caller that is known by its address have accounts of their
+// own.
 func chargedTo(caller string, command *logpb.Command) *logpb.Command {
 	command = proto.CloneOf(command)
 	command.Caller, command.PerHolder = caller, len(caller) > 8 && caller[:8] == "address:"
@@ -24,7 +25,7 @@ func operators(command *logpb.Command) *logpb.Command {
 	return command
 }
 
-// filling returns commands of one caller that take of one budget, the n-th of them.
+// filling returns a function that makes the n-th command of a caller that takes one of a budget.
 func filling(b accounts.Budget) func(caller string, n int) *logpb.Command {
 	return map[accounts.Budget]func(string, int) *logpb.Command{
 		accounts.Sessions: func(caller string, _ int) *logpb.Command { return chargedTo(caller, opens()) },
@@ -55,7 +56,7 @@ func filling(b accounts.Budget) func(caller string, n int) *logpb.Command {
 	}[b]
 }
 
-// sharedWorld has small budgets, a quota of plenty, one of which nothing is left, and a lease that reports may name.
+// sharedWorld has small budgets, a large quota, an exhausted one, and a lease that reports may name.
 func sharedWorld(t tester) *world {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1<<40, minute), rateOf("none", 1, day))
@@ -71,7 +72,7 @@ func sharedWorld(t tester) *world {
 	return w
 }
 
-// takes has callers take of a budget in turn until nobody gets more, and returns how much each got.
+// takes makes callers take of a budget in turn until none gets more, and returns how much each got.
 func takes(t tester, w *world, b accounts.Budget, callers ...string) map[string]int {
 	t.Helper()
 	got, next := map[string]int{}, filling(b)
@@ -98,8 +99,8 @@ func takes(t tester, w *world, b accounts.Budget, callers ...string) map[string]
 	return got
 }
 
-// TestBudgets_LeaveRoomForOthers: of each budget a caller alone gets half of what is not kept for operators; who comes after
-// it gets half of what is left, and so on; each gets the least; and operators find room when all others find none.
+// TestBudgets_LeaveRoomForOthers: of each budget a single caller gets half of the callers' part. The next caller gets
+// half of the rest, and so on; each gets the minimum; and operators find room when all others find none.
 func TestBudgets_LeaveRoomForOthers(t *testing.T) {
 	for b := range accounts.Budget(accounts.Budgets) {
 		t.Run(accounts.Names[b], func(t *testing.T) {
@@ -115,7 +116,7 @@ func TestBudgets_LeaveRoomForOthers(t *testing.T) {
 					accounts.Results: &l.MaxResultBytes, accounts.Holders: &l.MaxHolderBytes,
 					accounts.Operations: &l.MaxOperationBytes,
 				}
-				if limit := bytes[b]; limit != nil { // the others are counted
+				if limit := bytes[b]; limit != nil { // the other budgets are counts
 					*limit = new(int64(100_000))
 				}
 			}))
@@ -147,12 +148,12 @@ func TestBudgets_LeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestBudgets_ServeManyHoldersOfOneCaller: a gateway's token speaks for 10,000 holders, beside callers that took what they
-// could.
+// TestBudgets_ServeManyHoldersOfOneCaller: a gateway's token acts for 10,000 holders, together with callers that took
+// as much as they could.
 func TestBudgets_ServeManyHoldersOfOneCaller(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1<<40, minute))
-	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(100_000) })) // a fifth of what it is at first
+	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(100_000) })) // a fifth of the default
 	hold := func(caller string, n int) *logpb.Command {
 		return chargedTo(caller, asks(fmt.Sprintf("agent-%d", n), hour, itemOf("r", 1)))
 	}
@@ -179,7 +180,7 @@ func TestBudgets_ServeManyHoldersOfOneCaller(t *testing.T) {
 	}
 }
 
-// TestBudgets_HoldersOfOneAddress: without tokens a holder that runs wild leaves room for the others at its address, and its
+// TestBudgets_HoldersOfOneAddress: without tokens a runaway holder leaves room for the others at its address, and its
 // address for other addresses.
 func TestBudgets_HoldersOfOneAddress(t *testing.T) {
 	w := sharedWorld(t)
@@ -213,8 +214,8 @@ func TestBudgets_HoldersOfOneAddress(t *testing.T) {
 	}
 }
 
-// TestAccounts_AreBoundedAndDropped: names cost nothing to make up, so their number is bounded; and nothing is left of those
-// that have nothing.
+// TestAccounts_AreBoundedAndDropped: callers can make up any number of names, so accounts are bounded; empty accounts
+// are dropped.
 func TestAccounts_AreBoundedAndDropped(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1<<40, minute))
@@ -245,7 +246,7 @@ func TestAccounts_AreBoundedAndDropped(t *testing.T) {
 	for w.m.State().Counts().Leases > 0 {
 		w.raw()
 	}
-	w.now += 2 * hour // its holder is forgotten last
+	w.now += 2 * hour // its holder's record is dropped last
 	w.raw()
 	w.raw()
 	if s = w.m.State(); s.accounts.ByNumber.Len() != 0 || s.accounts.Names.Len() != 0 {
@@ -253,7 +254,7 @@ func TestAccounts_AreBoundedAndDropped(t *testing.T) {
 	}
 }
 
-// TestAccounts_OfOneAddressAreBounded: one address cannot take all accounts with names of holders.
+// TestAccounts_OfOneAddressAreBounded: one address cannot take all accounts with made-up holder names.
 func TestAccounts_OfOneAddressAreBounded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1<<40, minute))
@@ -270,7 +271,7 @@ func TestAccounts_OfOneAddressAreBounded(t *testing.T) {
 	}
 }
 
-// TestKeyLife_AppliesToStoredKeys: a shorter life frees what is there, a longer one keeps it for longer.
+// TestKeyLife_AppliesToStoredKeys: a shorter life expires stored keys, a longer one keeps them longer.
 func TestKeyLife_AppliesToStoredKeys(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
@@ -292,8 +293,8 @@ func TestKeyLife_AppliesToStoredKeys(t *testing.T) {
 	}
 }
 
-// TestResults_OfOneCallerFillNobodyElses: a caller that acknowledges nothing, in as many sessions as it likes, takes no
-// other's room for results.
+// TestResults_OfOneCallerFillNobodyElses: a caller that acknowledges nothing, in any number of sessions, takes no other
+// caller's room for results.
 func TestResults_OfOneCallerFillNobodyElses(t *testing.T) {
 	w := sharedWorld(t)
 	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes = proto.Int64(160_000) }))
@@ -314,13 +315,14 @@ func TestResults_OfOneCallerFillNobodyElses(t *testing.T) {
 			t.Fatalf("request %d of another caller: %v", seq, r)
 		}
 	}
-	// What it acknowledges is its own again.
+	// What it acknowledges is available to it again.
 	if r := w.raw(chargedTo("token:hostile", numbered(1, 6000, 6000, withdraw(1<<40))))[0]; r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET {
 		t.Fatalf("after an acknowledgement: %v", r)
 	}
 }
 
-// TestResults_OfOneAddressLeaveRoomForOthers: an address that makes up holders takes no more room for results than one caller may.
+// TestResults_OfOneAddressLeaveRoomForOthers: an address that makes up holders takes no more room for results than one
+// caller.
 func TestResults_OfOneAddressLeaveRoomForOthers(t *testing.T) {
 	const all, address = 160_000, "address:192.0.2.1"
 	w := sharedWorld(t)
@@ -338,7 +340,7 @@ func TestResults_OfOneAddressLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// TestReports_AreCountedByTheMinute: at its budget a caller reports again in the next minute.
+// TestReports_AreCountedByTheMinute: a caller at its budget can report again in the next minute.
 func TestReports_AreCountedByTheMinute(t *testing.T) {
 	w := sharedWorld(t)
 	takes(t, w, accounts.Reports, "token:a")
@@ -357,7 +359,7 @@ func TestReports_AreCountedByTheMinute(t *testing.T) {
 	}
 }
 
-// TestReports_EndOfAnAttempt: with no report left an attempt still ends, and its report is left out.
+// TestReports_EndOfAnAttempt: without a report left an attempt still ends, and its report is left out.
 func TestReports_EndOfAnAttempt(t *testing.T) {
 	w := sharedWorld(t)
 	w.quotas(rateOf("told", 10, minute))
@@ -367,7 +369,7 @@ func TestReports_EndOfAnAttempt(t *testing.T) {
 	takes(t, w, accounts.Reports, "token:a")
 	end := ends("job", fence, logpb.TaskOutcome_TASK_OUTCOME_SATURATED)
 	end.GetEndTask().Report = logpb.Cause_CAUSE_SATURATED
-	for range 2 { // told again, it has ended as well
+	for range 2 { // a repeat ends it as well
 		if r := w.do(chargedTo("token:a", end)).GetTaskEnded(); r.GetPhase() != logpb.TaskPhase_TASK_PHASE_WAITING {
 			t.Fatalf("%v", r)
 		}
@@ -377,7 +379,7 @@ func TestReports_EndOfAnAttempt(t *testing.T) {
 	}
 }
 
-// TestBudgets_WaitersBecomeLeases: whoever waits has its lease already counted, so that no grant is over a budget.
+// TestBudgets_WaitersBecomeLeases: a waiter's lease is already counted, so that no grant exceeds a budget.
 func TestBudgets_WaitersBecomeLeases(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
@@ -398,7 +400,7 @@ func TestBudgets_WaitersBecomeLeases(t *testing.T) {
 	}
 }
 
-// refusedTo asks on a caller's behalf for what a budget must refuse.
+// refusedTo sends a command of a caller that a budget must refuse.
 func (w *world) refusedTo(caller string, command *logpb.Command, budget string) {
 	w.t.Helper()
 	r := w.do(chargedTo(caller, command))
@@ -407,7 +409,7 @@ func (w *world) refusedTo(caller string, command *logpb.Command, budget string) 
 	}
 }
 
-// TestRestore_RefusesAccountsThatCannotBe: what names an account that is not there, or that fits no other.
+// TestRestore_RefusesAccountsThatCannotBe: records that name an unknown account, and accounts that contradict others.
 func TestRestore_RefusesAccountsThatCannotBe(t *testing.T) {
 	for name, record := range map[string]*logpb.SnapshotRecord{
 		"number 0":             accountRecord(&logpb.SnapshotAccount{Name: "x"}),
@@ -444,8 +446,8 @@ func accountRecord(a *logpb.SnapshotAccount) *logpb.SnapshotRecord {
 	return &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Account{Account: a}}
 }
 
-// TestResults_OfSessionsLeaveTheOperatorsPart: callers that acknowledge nothing fill what is for callers, and operators find room for
-// theirs.
+// TestResults_OfSessionsLeaveTheOperatorsPart: callers that acknowledge nothing fill the callers' part, and operators
+// find room for theirs.
 func TestResults_OfSessionsLeaveTheOperatorsPart(t *testing.T) {
 	w := sharedWorld(t)
 	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes = proto.Int64(200_000) }))
@@ -457,7 +459,7 @@ func TestResults_OfSessionsLeaveTheOperatorsPart(t *testing.T) {
 		}
 		for seq := uint64(1); ; seq++ {
 			r := w.raw(chargedTo(caller, numbered(opened.Session, seq, 0, withdraw(1<<40))))[0]
-			if r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET { // it has its session's part, or its own, or all have theirs
+			if r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET { // its session's part, its own, or the callers' part is full
 				break
 			}
 		}

@@ -13,15 +13,15 @@ import (
 	"github.com/quotad/quotad/fsm/workflow"
 )
 
-// Bounds of the operator's commands.
+// Bounds of operator commands.
 const (
 	maxRules  = 10_000
 	maxWeight = 1000
 	maxDepth  = 8
 )
 
-// applyQuotas creates or changes quotas, holder rules and workflows, all or nothing. Leases keep what they hold; nothing new is
-// granted until what counts is under the new limit again.
+// applyQuotas creates or changes quotas, holder rules and workflows, all or nothing. Leases keep their holdings. New
+// grants wait until the counted amount is below the new limit.
 func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 	defined, failure := m.checkQuotas(command.Quotas)
 	if failure == nil {
@@ -72,7 +72,7 @@ func (m *Machine) applyQuotas(command *logpb.ApplyQuotas) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_QuotasApplied{QuotasApplied: applied}}
 }
 
-// checkQuotas works definitions out and checks them against each other and the state.
+// checkQuotas compiles definitions and checks them against each other and the state.
 func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]ledger.Rule, *logpb.Failure) {
 	rules := make([]ledger.Rule, len(definitions))
 	parents := make(map[string]string, len(definitions))
@@ -133,7 +133,7 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]ledger.Rule, *logpb
 	return rules, nil
 }
 
-// checkDescendants checks the ancestors of all quotas, as they will be: one that moves takes its descendants along.
+// checkDescendants checks the ancestors of all quotas after the change: a quota that moves takes its descendants along.
 func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]ledger.Kind) (failure *logpb.Failure) {
 	m.quotas.byNumber.Scan(func(_ uint32, q *quota) bool {
 		if _, defined := parents[q.name]; !defined {
@@ -144,13 +144,13 @@ func (m *Machine) checkDescendants(parents map[string]string, kinds map[string]l
 	return failure
 }
 
-// sameKind tells whether what counts under one rule can go on counting under the other.
+// sameKind reports whether an amount counted under one rule stays valid under the other.
 func sameKind(a, b *ledger.Rule) bool {
 	return a.Kind == b.Kind && a.Period == b.Period && a.Every == b.Every && a.Anchored == b.Anchored
 }
 
-// checkAncestors checks that a definition's ancestors exist, form no cycle, and are of a kind with it: slots are in use
-// for as long as a lease lasts, anything else once.
+// checkAncestors checks that a definition's ancestors exist, form no cycle, and are of a compatible kind: slots stay in
+// use while a lease lasts, other amounts are used once.
 func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]string, kinds map[string]ledger.Kind) *logpb.Failure {
 	name := definition.Parent
 	kindOf := func(name string) ledger.Kind {
@@ -204,7 +204,7 @@ func checkRules(rules []*logpb.HolderRule) *logpb.Failure {
 	return nil
 }
 
-// define creates a quota or changes its definition, and tells whether some of its meters have to go.
+// define creates a quota or changes its definition. It reports whether some of the quota's meters must be dropped.
 func (m *Machine) define(definition *logpb.Quota, worked ledger.Rule) (unmetered bool) {
 	q := m.quotas.named(definition.Name)
 	switch {
@@ -232,8 +232,8 @@ func (m *Machine) define(definition *logpb.Quota, worked ledger.Rule) (unmetered
 	return unmetered
 }
 
-// setParent links a quota to its parent. Live leases keep the shares that they were granted with. Nobody waits for one that moves: what is
-// waited for is in use.
+// setParent links a quota to its parent. Live leases keep the shares that they were granted with. A quota that moves
+// has no waiters, because waiters count as use and a quota in use cannot move.
 func (m *Machine) setParent(q *quota, name string) {
 	var number uint32
 	if name != "" {
@@ -251,8 +251,8 @@ func (m *Machine) setParent(q *quota, name string) {
 	}
 }
 
-// deleteQuota deletes a quota. By force, its items in leases end and its waiters are refused. What these leases hold of
-// its ancestors stays held until they end.
+// deleteQuota deletes a quota. With force, it ends the quota's items in leases and refuses its waiters. Amounts that
+// these leases hold of its ancestors stay held until the leases end.
 func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	q := m.quotas.named(command.Quota)
 	if q == nil {
@@ -289,7 +289,7 @@ func (m *Machine) deleteQuota(command *logpb.DeleteQuota) *logpb.Result {
 	}}
 }
 
-// inUse tells whether anything is held, waits for or counts against a quota.
+// inUse reports whether a quota has held amounts, waiters, or counted amounts.
 func (q *quota) inUse() bool {
 	return q.leases > 0 || q.waiting > 0 || q.ledger.Held > 0 || q.ledger.Consumed() > 0
 }
@@ -301,7 +301,7 @@ func quotaInUse(q *quota, message, hint string) *logpb.Failure {
 	}
 }
 
-// found writes the cluster's id, once.
+// found sets the cluster's id, once.
 func (m *Machine) found(command *logpb.Found) *logpb.Result {
 	switch m.clusterID {
 	case "", command.ClusterId:
@@ -312,7 +312,7 @@ func (m *Machine) found(command *logpb.Found) *logpb.Result {
 		fmt.Sprintf("this cluster was founded as %q", m.clusterID), "two clusters are connected to each other")
 }
 
-// raiseEpoch raises the fence's epoch.
+// raiseEpoch raises the epoch of fences.
 func (m *Machine) raiseEpoch(command *logpb.RaiseEpoch) *logpb.Result {
 	if command.Epoch <= m.epoch || command.Epoch >= 1<<16 {
 		return effect.Fail(logpb.Reason_REASON_EPOCH_NOT_RAISED,
@@ -322,7 +322,7 @@ func (m *Machine) raiseEpoch(command *logpb.RaiseEpoch) *logpb.Result {
 	return effect.Done()
 }
 
-// setLimits changes the bounds that are part of the state's meaning.
+// setLimits changes the bounds that are part of the replicated state.
 func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 	if failure := checkLimits(command); failure != nil {
 		return effect.Failed(failure)
@@ -356,7 +356,7 @@ func (m *Machine) setLimits(command *logpb.SetLimits) *logpb.Result {
 	return effect.Done()
 }
 
-// checkLimits checks what limits are to be.
+// checkLimits validates new limits.
 func checkLimits(command *logpb.SetLimits) *logpb.Failure {
 	for _, bound := range []*int64{
 		command.MaxSessions, command.MaxResultBytes, command.SessionIdleNs, command.KeyLifeNs, command.MaxWaiters, command.MaxTasks,
@@ -389,9 +389,9 @@ func checkLimits(command *logpb.SetLimits) *logpb.Failure {
 	return nil
 }
 
-// Rebase fits a state that was read from a backup into a running cluster: the fence's epoch is raised, and leases,
-// tickets and sessions are numbered from above it, so that nothing given out since the backup meets its number again; the
-// cluster's id and members are the running cluster's, and neither time nor the index and term that readers are shown run back.
+// Rebase fits a state that was read from a backup into a running cluster. It raises the fence's epoch, and numbers
+// leases, tickets and sessions from above it, so that no number issued since the backup is issued again. The cluster's
+// id and members are those of the running cluster. Time, and the index and term that readers see, never go back.
 func (m *Machine) Rebase(index, term uint64, epoch uint32, clusterID string, members []MemberView, floor Clock) {
 	m.index, m.term = max(m.index, index), max(m.term, term)
 	m.epoch, m.grants = max(epoch, m.epoch+1), 0

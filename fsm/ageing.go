@@ -7,15 +7,15 @@ import (
 
 // priority is the priority of a Reserve in the queue.
 type priority struct {
-	// class is its own class: by the operator's rules, or lower on request. Caps and shares are those of this class.
+	// class is its own class: by the operator's rules, or lower on request. It selects caps and shares.
 	class int32
 	// rank is the class that orders it in the queue, in zones and against shares: its own, or standard once ageing
 	// promoted it.
 	rank int32
 }
 
-// promotesAt returns when background work of a holder counts as standard where it needs all of this; 0: never. What it needs
-// of several quotas that age it, the last one says.
+// promotesAt returns when a holder's background request counts as standard (cluster time); 0: never. Where several of
+// its quotas have ageing, the latest of their times counts.
 func (j *judge) promotesAt(name string, as priority, needs []need) (at int64) {
 	if as.rank != ledger.ClassBackground {
 		return 0
@@ -34,7 +34,7 @@ func (j *judge) promotesAt(name string, as priority, needs []need) (at int64) {
 	return at
 }
 
-// recordStarving records since when a holder of background work is granted nothing.
+// recordStarving records since when a background holder has been granted nothing.
 func (hs *holderTables) recordStarving(name string, as priority, needs []need) {
 	if as.class != ledger.ClassBackground {
 		return
@@ -43,7 +43,7 @@ func (hs *holderTables) recordStarving(name string, as priority, needs []need) {
 		if n.quota.rule.Policy.Ageing == 0 {
 			continue
 		}
-		hs.use(name) // who asks in vain is not forgotten
+		hs.use(name) // keeps the record of a holder whose requests fail
 		if hs.statsOf(name, n.quota).denied != 0 {
 			continue
 		}
@@ -51,7 +51,7 @@ func (hs *holderTables) recordStarving(name string, as priority, needs []need) {
 	}
 }
 
-// promote promotes background waiters to standard whose holders have waited for as long as ageing says.
+// promote raises background waiters to standard once their holders have waited as long as the ageing policy says.
 func (qu *queue) promote() {
 	for qu.bounds.waits.left > 0 {
 		w, ok := qu.takeDue(qu.promotions)
@@ -63,8 +63,9 @@ func (qu *queue) promote() {
 	}
 }
 
-// standardVirtualTime returns the virtual time of the first standard waiter for any quota that a waiter needs. A promoted waiter that
-// enters there goes behind older tickets of the same virtual time, and before waiters whose holders were granted more.
+// standardVirtualTime returns the virtual time of the first standard waiter for any quota that a waiter needs. A
+// promoted waiter that enters there goes behind older tickets of the same virtual time, and before waiters whose
+// holders were granted more.
 func (qu *queue) standardVirtualTime(w *waiter) (first uint64) {
 	l, _ := qu.waitSets.Get(w.waitSet)
 	for _, number := range l.quotas {
@@ -75,8 +76,8 @@ func (qu *queue) standardVirtualTime(w *waiter) (first uint64) {
 	return first
 }
 
-// demote demotes the promoted waiters of a holder that was granted something: now, or once the entry has used up its bound, after
-// its last command and once for all grants of the holder.
+// demote demotes the promoted waiters of a holder that was granted something. It does so at once, or, if the entry has
+// used up its bound, after the last command, once for all grants of the holder.
 func (qu *queue) demote(name string) {
 	h, ok := qu.holders.byName.Get(name)
 	switch {
@@ -88,8 +89,9 @@ func (qu *queue) demote(name string) {
 	}
 }
 
-// demoteNow puts the other background waiters of a holder back into their class after a grant in any class: the holder ages, not
-// each of its requests. A waiter for other quotas keeps its age. It returns how many items the holder's waiters have.
+// demoteNow puts the other background waiters of a holder back into their class after a grant in any class: ageing is
+// per holder, not per request. A waiter for other quotas keeps its age. It returns the number of items of the holder's
+// waiters.
 func (qu *queue) demoteNow(name string) (visited int) {
 	var waiting []*waiter
 	qu.eachOf(name, func(w *waiter) bool {

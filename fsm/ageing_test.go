@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestWhoAgedStandsBehindThoseItJoins: background work that grows old counts as standard; it must not come before standard
-// work that had asked earlier. Where standard work itself waits for longer than the ageing, it otherwise waits longer than
+// TestWhoAgedStandsBehindThoseItJoins: aged background work counts as standard, and must not come before standard work
+// that asked earlier. Otherwise, where standard work itself waits longer than the ageing, it would wait longer than
 // background work, call for call.
 func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
 	w := newWorld(t)
@@ -17,7 +17,7 @@ func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
 	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: ledger.ClassBackground}))
 	granted := func(r *logpb.Granted) { w.do(release(&logpb.Release{Lease: r.Lease, Fence: r.Fence})) }
 	names := []string{"std1", "std2", "std3"}
-	for _, name := range names { // each was served once, so that each has a virtual time
+	for _, name := range names { // each is served once, so that each has a virtual time
 		granted(w.granted(ask(name, itemOf("s", 1))))
 	}
 	long := ask("std0", itemOf("s", 1))
@@ -33,7 +33,7 @@ func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
 		}
 		tickets[r.GetWaiting().Ticket] = name
 	}
-	w.sleep(6 * minute) // background has grown old
+	w.sleep(6 * minute) // background work has aged
 	var order []string
 	for range 4 {
 		w.do(release(&logpb.Release{Lease: held.Lease, Fence: held.Fence}))
@@ -49,8 +49,8 @@ func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
 	}
 }
 
-// TestAHolderGrowsOldOnce: after a grant none of a holder's Reserves counts as standard any more, until it was refused for as
-// long again.
+// TestAHolderGrowsOldOnce: after a grant none of a holder's Reserves counts as standard, until the holder was refused
+// for as long again.
 func TestAHolderGrowsOldOnce(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(slotsOf("s", 1), &logpb.Policy{AgeingNs: 5 * minute}))
@@ -83,8 +83,8 @@ func TestAHolderGrowsOldOnce(t *testing.T) {
 	}
 }
 
-// TestWhatElseAHolderWaitsForStaysOld: a grant of one quota takes nothing from a Reserve of the same holder that has been
-// refused another one for as long, not even within the entry.
+// TestWhatElseAHolderWaitsForStaysOld: a grant of one quota does not change a Reserve of the same holder that has been
+// refused another quota for as long, not even within the entry.
 func TestWhatElseAHolderWaitsForStaysOld(t *testing.T) {
 	w := newWorld(t)
 	ages := &logpb.Policy{AgeingNs: 5 * minute}
@@ -110,8 +110,8 @@ func TestWhatElseAHolderWaitsForStaysOld(t *testing.T) {
 	}
 }
 
-// TestAGrantInAHigherClassKeepsAHolderYoung: a holder that was granted something as standard has not asked in vain, and what
-// it asks for as background work does not grow old for what was before.
+// TestAGrantInAHigherClassKeepsAHolderYoung: a holder that was granted something as standard has not starved. Its
+// background requests do not age by the time before the grant.
 func TestAGrantInAHigherClassKeepsAHolderYoung(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(hourly("w", 100), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, AgeingNs: 5 * minute}))

@@ -6,21 +6,22 @@ import (
 	"github.com/quotad/quotad/fsm/levels"
 )
 
-// amounts moves what is held and what counts from one place of a quota's ledger to another: what a lease holds, what an operation charges,
-// and what returns. It sees quotas and the meters of holders. Whatever it enters, it also enters in the usage of its class.
+// amounts moves held and counted amounts within a quota's ledger: lease holdings, operation charges, and returns. It
+// accesses quotas and the meters of holders, and keeps the usage of classes up to date.
 type amounts struct {
 	*moment
 	quotas  *quotaTable
 	holders *holderTables
-	// busyUntil is when the last entry of a sliding log, or grace of a slot, ends (cluster time).
+	// busyUntil is when the last entry of a sliding log, or the last slot grace, ends (cluster time).
 	busyUntil int64
 }
 
-// recordUsage records what a holder takes of the present window, or gives back: of what it holds (ledger.OpenEnd), or of what it consumed.
-// Where its caller's part of what is remembered of holders is used up nothing more is listed: that counts for the whole window.
+// recordUsage records that a holder's usage of the present window changed by amount. The end is ledger.OpenEnd for held
+// amounts. If the caller's budget for holder records is used up, the amount is not listed: it counts for the whole
+// window.
 func (am *amounts) recordUsage(q *quota, name string, class int32, window, end, amount int64) {
 	if q.rule.Paced() && class == ledger.ClassCritical && q.ledger.Counts(end) {
-		if u := &q.ledger.Used[class]; amount < 0 && am.featureLevel >= levels.Counted { // what its cap needs
+		if u := &q.ledger.Used[class]; amount < 0 && am.featureLevel >= levels.Counted { // its cap needs this
 			u.TakeBack(end, -amount)
 		} else {
 			u.Add(end, amount, true)
@@ -38,7 +39,7 @@ func (am *amounts) recordUsage(q *quota, name string, class int32, window, end, 
 	}
 }
 
-// moveUsage records that the exposure of what was used ends at another time.
+// moveUsage records that the exposure of a used amount ends at another time.
 func (am *amounts) moveUsage(q *quota, name string, c *charge, from int64) {
 	if q.rule.Paced() && c.class == int8(ledger.ClassCritical) {
 		if u := &q.ledger.Used[c.class]; am.featureLevel >= levels.Counted {
@@ -61,14 +62,15 @@ func (am *amounts) moveUsage(q *quota, name string, c *charge, from int64) {
 	}
 }
 
-// recordTotal records what is consumed of a rate.
+// recordTotal adds to the total consumed of a rate.
 func (am *amounts) recordTotal(q *quota, amount int64) {
 	if q.rule.Kind == ledger.KindRate && am.featureLevel >= levels.Overtaken {
 		q.ledger.Total += uint64(amount)
 	}
 }
 
-// count counts an amount, of whose exposure so much is left, until an end. While anything in cluster time counts, the state is busy.
+// count counts an amount until an end; left is the rest of its exposure (nanoseconds). The state is busy while anything
+// in cluster time counts.
 func (am *amounts) count(q *quota, end, left, amount, overrun int64) {
 	var until int64
 	if q.rule.Kind == ledger.KindWindow {
@@ -100,7 +102,7 @@ func (am *amounts) chargeFor(q *quota, l *lease, ancestor bool, amount, spendBy 
 	return c
 }
 
-// overrun charges what was used beyond an estimate.
+// overrun charges the use beyond an estimate.
 func (am *amounts) overrun(q *quota, name string, of *charge, amount int64) charge {
 	end := q.ledger.Key(&q.rule, q.rule.At(am.clock).Late)
 	am.recordTotal(q, amount)
@@ -118,7 +120,7 @@ func (am *amounts) overrun(q *quota, name string, of *charge, amount int64) char
 	}
 }
 
-// moveCharge moves what a charge counts to another end; so much of its exposure is left.
+// moveCharge moves the amount of a charge to another end; left is the rest of its exposure (nanoseconds).
 func (am *amounts) moveCharge(q *quota, name string, c *charge, end, left int64) {
 	if !q.ledger.Counts(c.end) || c.end == end {
 		return
@@ -137,7 +139,7 @@ func (am *amounts) moveCharge(q *quota, name string, c *charge, end, left int64)
 	am.moveUsage(q, name, c, from)
 }
 
-// stillCounts tells whether anything of an operation counts.
+// stillCounts reports whether anything of an operation counts.
 func (am *amounts) stillCounts(o *operation) bool {
 	for i := range o.charges {
 		if q := am.quotas.editNow(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) {
@@ -147,7 +149,7 @@ func (am *amounts) stillCounts(o *operation) bool {
 	return false
 }
 
-// closeRecord records that a record goes. What it charged goes on to count; nothing of it can come back.
+// closeRecord closes the charges of a record that is dropped. They still count, but nothing of them can return.
 func (am *amounts) closeRecord(o *operation) {
 	for i := range o.charges {
 		if q := am.quotas.editNow(o.charges[i].quota); q != nil {
@@ -156,8 +158,8 @@ func (am *amounts) closeRecord(o *operation) {
 	}
 }
 
-// endExposure gives charges whose exposure has no end one: their client said that it is finished with the operation,
-// though not what it used.
+// endExposure sets an end for charges whose exposure is open: the client reported that the operation is finished, but
+// not how much it used.
 func (am *amounts) endExposure(o *operation, left int64) {
 	for i := range o.charges {
 		c := &o.charges[i]
@@ -171,13 +173,13 @@ func (am *amounts) endExposure(o *operation, left int64) {
 	}
 }
 
-// longestLeft returns what is left of an exposure that was never settled: it ends one longest call after its lease, which has so much
-// left, but not before it may be spent.
+// longestLeft returns the rest of an exposure that was never settled. It ends one longest call (MaxCall) after its
+// lease, which has left nanoseconds to go, and not before the spend-by.
 func (am *amounts) longestLeft(o *operation, q *quota, left int64) int64 {
 	return max(left+q.rule.MaxCall, o.spendBy-am.clock.Now)
 }
 
-// shortLived tells whether a detached record, which has been kept for as long as was arranged, stops counting soon.
+// shortLived reports whether a detached record that has been kept for the agreed time stops counting soon.
 func (am *amounts) shortLived(o *operation) bool {
 	for i := range o.charges {
 		if q := am.quotas.get(o.charges[i].quota); q != nil && q.ledger.Counts(o.charges[i].end) &&
@@ -188,7 +190,7 @@ func (am *amounts) shortLived(o *operation) bool {
 	return true
 }
 
-// nextCheck returns when to look at a detached record again.
+// nextCheck returns when to check a detached record again.
 func (am *amounts) nextCheck(o *operation) int64 {
 	left := fixed.Second
 	for i := range o.charges {
@@ -199,5 +201,5 @@ func (am *amounts) nextCheck(o *operation) int64 {
 	return fixed.AddSaturated(am.clock.Now, min(left, maxDetached))
 }
 
-// staysOn tells whether a detached record that is due is kept for a while longer.
+// staysOn reports whether a detached record whose check is due is kept for a while longer.
 func (am *amounts) staysOn(o *operation) bool { return am.stillCounts(o) && am.shortLived(o) }

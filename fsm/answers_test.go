@@ -13,7 +13,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestRetryAfterIsThatOfAllThatStandsInTheWay: of a cooldown and of an exhausted quota the later counts.
+// TestRetryAfterIsThatOfAllThatStandsInTheWay: of a cooldown and an exhausted quota the later retry time counts.
 func TestRetryAfterIsThatOfAllThatStandsInTheWay(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("a", 10, minute), rateOf("b", 10, hour))
@@ -30,7 +30,7 @@ func TestRetryAfterIsThatOfAllThatStandsInTheWay(t *testing.T) {
 	}
 }
 
-// TestRetryAfterOfACappedWindow: is the end of its boundary.
+// TestRetryAfterOfACappedWindow: the retry time is the end of the window's boundary.
 func TestRetryAfterOfACappedWindow(t *testing.T) {
 	w := newWorld(t)
 	w.now = 10 * minute
@@ -50,7 +50,7 @@ func TestRetryAfterOfACappedWindow(t *testing.T) {
 	}
 }
 
-// TestRetryAfterOfADisputedReset: is when its amounts stop counting.
+// TestRetryAfterOfADisputedReset: the retry time is when its amounts stop counting.
 func TestRetryAfterOfADisputedReset(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(anchored("q", 10))
@@ -72,7 +72,8 @@ func TestRetryAfterOfADisputedReset(t *testing.T) {
 	}
 }
 
-// TestWhoComesBackWhenToldIsServed: with nobody else asking and nothing held, in any history.
+// TestWhoComesBackWhenToldIsServed: a retry at the given time is served if no other holder asks and nothing is held, in
+// any history.
 func TestWhoComesBackWhenToldIsServed(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -155,7 +156,7 @@ func TestAReportSaysWhatItClosed(t *testing.T) {
 	}
 }
 
-// TestARefusedConsumeChangesNothing: not even what its low-water mark would finish.
+// TestARefusedConsumeChangesNothing: it does not finish operations below its low-water mark either.
 func TestARefusedConsumeChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 10, minute))
@@ -212,7 +213,7 @@ func TestClosingIsNotAnsweredFromMemory(t *testing.T) {
 	}
 }
 
-// TestOneSessionDoesNotFillTheResults: that never acknowledges anything; others go on.
+// TestOneSessionDoesNotFillTheResults: one session never acknowledges anything, and others continue.
 func TestOneSessionDoesNotFillTheResults(t *testing.T) {
 	w := newWorld(t)
 	var items []*logpb.Item
@@ -242,7 +243,7 @@ func TestOneSessionDoesNotFillTheResults(t *testing.T) {
 	}
 }
 
-// TestFrozenStatesStandStillInAnyHistory: each is written again at the end, and is the same.
+// TestFrozenStatesStandStillInAnyHistory: each is written again at the end, and is equal.
 func TestFrozenStatesStandStillInAnyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -274,7 +275,7 @@ func TestFrozenStatesStandStillInAnyHistory(t *testing.T) {
 	})
 }
 
-// TestARestoreReusesNoNumber: what was given out since the backup names nothing of what comes after the restore.
+// TestARestoreReusesNoNumber: numbers issued since the backup identify nothing after the restore.
 func TestARestoreReusesNoNumber(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute), slotsOf("s", 1))
@@ -303,8 +304,8 @@ func TestARestoreReusesNoNumber(t *testing.T) {
 	}
 }
 
-// TestALeaseThatIsDueIsMetAsIfItHadEnded: a resume keeps the grace of its slot, and an overrun is answered alike before and
-// after the expiry is carried out.
+// TestALeaseThatIsDueIsMetAsIfItHadEnded: a resume keeps the grace of an expired lease's slot, and an overrun gets the
+// same answer before and after the expiry is carried out.
 func TestALeaseThatIsDueIsMetAsIfItHadEnded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("r", 1<<40, minute))
@@ -326,7 +327,8 @@ func TestALeaseThatIsDueIsMetAsIfItHadEnded(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoLimitTeachesNothing: a 401, or an overloaded provider, may carry another limit's numbers (PostHog limiter.py).
+// TestWhatIsNoLimitTeachesNothing: a 401, or an overloaded provider, may carry another limit's numbers (PostHog
+// limiter.py).
 func TestWhatIsNoLimitTeachesNothing(t *testing.T) {
 	for _, cause := range []logpb.Cause{logpb.Cause_CAUSE_NOT_A_LIMIT, logpb.Cause_CAUSE_OVERLOADED} {
 		w := newWorld(t)
@@ -338,7 +340,7 @@ func TestWhatIsNoLimitTeachesNothing(t *testing.T) {
 	}
 }
 
-// TestAResumeThatCannotBeServedEndsNothing.
+// TestAResumeThatCannotBeServedEndsNothing: a rejected Reserve with resume leaves the holder's leases.
 func TestAResumeThatCannotBeServedEndsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))

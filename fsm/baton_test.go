@@ -7,8 +7,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestALimitTakesNoTurnForSomethingElse: a step that is limited by one quota for long, while the others make use of every
-// baton, has batons for what does not limit it, and from when the limit is over in truth.
+// TestALimitTakesNoTurnForSomethingElse: one quota limits a step for long, while the other steps use every baton. The
+// step gets batons for needs that are not limited, and for the limited one once the limit is over.
 func TestALimitTakesNoTurnForSomethingElse(t *testing.T) {
 	low := with(chain("trio", "a", "b", "c"), func(w *logpb.Workflow) { w.Threshold = 1 })
 	quotas := []*logpb.Quota{rateOf("r", 10, hour), rateOf("s", 1000, minute)}
@@ -61,14 +61,15 @@ func TestALimitTakesNoTurnForSomethingElse(t *testing.T) {
 	})
 }
 
-// TestASharedHolderNeedsBothTurns: it takes them in the order of the workflows' names, and others go on meanwhile.
+// TestASharedHolderNeedsBothTurns: it takes them in the order of the workflows' names, and others continue meanwhile.
 func TestASharedHolderNeedsBothTurns(t *testing.T) {
 	low := func(w *logpb.Workflow) *logpb.Workflow {
 		w.Threshold, w.CalmNs = 1, hour
 		return w
 	}
 	quotas := []*logpb.Quota{rateOf("r", 10, minute), rateOf("s", 1000, minute)}
-	// begin has both workflows go one at a time, a the baton of one with lease 2, and another step that of two with lease 3.
+	// begin makes both workflows sequential: a has the baton of one with lease 2, and another step that of two with
+	// lease 3.
 	begin := func(two *logpb.Workflow, other string, then ...line) []line {
 		return append([]line{
 			{0, workflows(low(chain("one", "a", "shared")), two), "applied"},
@@ -87,7 +88,7 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 	}...)}, {"and it keeps the first while it waits for the second", quotas, begin(low(chain("two", "shared", "b")), "b", []line{
 		{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
 		{0, releases(2), "back s=1; ended"},                                  // the baton of one is offered to it
-		{minute, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m6s"}, // and kept, while it stands back in two
+		{minute, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m6s"}, // and kept, while it waits in two
 		{0, releases(3), "back s=1; ended"},
 		{0, renews(4, 0), "until 6m5s"},
 		{0, asks("b", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m6s"},
@@ -108,7 +109,7 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 		{0, asks("x", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
 		{0, releases(2), "back s=1; ended"}, // the baton of one is offered to shared, until 15 s
-		{0, releases(3), "back s=1; ended"}, // the baton of two to x, which does not come
+		{0, releases(3), "back s=1; ended"}, // the baton of two to x, which does not ask
 		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
 		{second + millisecond, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.001s"},
@@ -131,8 +132,9 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 	}...)}})
 }
 
-// TestAnOfferIsNotKeptInVain: a step that waits in one workflow for what limits it in another, which therefore never offers it a
-// baton, does not keep the first one's; limits are each workflow's own, and one that was changed knows of none.
+// TestAnOfferIsNotKeptInVain: a step may wait in one workflow for a quota that limits it in another, which therefore
+// never offers it a baton. It does not keep the first one's. Limits belong to each workflow, and a changed one has
+// none.
 func TestAnOfferIsNotKeptInVain(t *testing.T) {
 	low := func(w *logpb.Workflow) *logpb.Workflow {
 		w.Threshold, w.CalmNs = 1, hour

@@ -16,8 +16,8 @@ import (
 	"github.com/quotad/quotad/fsm/workflow"
 )
 
-// BenchmarkLongestEntry carries out, in one entry, what leaves most to do, and tells how long the longest entry took, that one and those
-// that go on with it.
+// BenchmarkLongestEntry carries out, in one entry, commands that leave the most work. It reports the longest time of an
+// entry, among that one and those that continue its work.
 func BenchmarkLongestEntry(b *testing.B) {
 	for name, prepare := range map[string]func(w *world) []*logpb.Command{
 		"CloseSessions":    func(w *world) []*logpb.Command { return closes(fullSessions(w, 60, asksInVain)...) },
@@ -48,7 +48,7 @@ func BenchmarkLongestEntry(b *testing.B) {
 			}
 			return commands
 		},
-		// Each grant moves all that its holder has waiting.
+		// Each grant moves all waiters of its holder.
 		"GrantsOfAHolderThatWaits": func(w *world) (commands []*logpb.Command) {
 			for range maxWaitersOfHolder / 1024 {
 				several := make([]*logpb.Command, 1024)
@@ -62,7 +62,7 @@ func BenchmarkLongestEntry(b *testing.B) {
 			}
 			return commands
 		},
-		// Each Reserve of a quota that is waited for has the queue tried, of which policy passes over many.
+		// Each Reserve of a quota with waiters runs a pass over the queue, in which policy passes over many.
 		"ReservesInLine": func(w *world) (commands []*logpb.Command) {
 			for range MaxEntryCommands {
 				commands = append(commands, reserve(ask("h", itemOf("s", 1))))
@@ -70,7 +70,7 @@ func BenchmarkLongestEntry(b *testing.B) {
 			fullSessions(w, 12, waitsForS)
 			return commands
 		},
-		// Each Release has the queue tried: all of it, since its wait sets are connected, and for nothing.
+		// Each Release runs a pass over the whole queue, since its wait sets are connected, without effect.
 		"ReleasesOverManyWaitSets": func(w *world) []*logpb.Command {
 			commands := releasesOfFree(w)
 			connectedWaitSets(w)
@@ -83,13 +83,13 @@ func BenchmarkLongestEntry(b *testing.B) {
 			}
 			return commands
 		},
-		// The same, where a workflow keeps all waiters back, so that each is tried.
+		// The same with a workflow that pauses all waiters, so that each is tried.
 		"ReleasesOverStepsKeptBack": func(w *world) []*logpb.Command {
 			commands := releasesOfFree(w)
 			stepsKeptBack(w, 1)
 			return commands
 		},
-		// Each grant ends a limit, and each denial begins one: of a step of as many workflows as one may be in.
+		// Each grant ends a limit, and each denial begins one, of a step of as many workflows as possible.
 		"GrantsAndDenialsInWorkflows": func(w *world) (commands []*logpb.Command) {
 			stepsKeptBack(w, workflow.MaxOfHolder)
 			return limitsAndGrants(w)
@@ -114,7 +114,7 @@ func BenchmarkLongestEntry(b *testing.B) {
 			}
 			return commands
 		},
-		// Each grant makes its holder's background waiters young again.
+		// Each grant demotes its holder's promoted background waiters.
 		"GrantsOfAHolderThatAges": func(w *world) (commands []*logpb.Command) {
 			ageing := &logpb.Policy{AgeingNs: minute}
 			w.raw(applyQuotas(policed(slotsOf("a", 1), ageing), policed(slotsOf("b", 1<<40), ageing)), holders(&logpb.HolderRule{Pattern: "h", Class: 2}))
@@ -144,10 +144,10 @@ func BenchmarkLongestEntry(b *testing.B) {
 			}
 			return commands
 		},
-		// A second begins, in which is found who is first in line.
+		// A second begins, in which the first waiters in line are searched.
 		"SavingUpOver4Quotas":  func(w *world) []*logpb.Command { return secondOverManyWaitSets(w, 4) },
 		"SavingUpOver64Quotas": func(w *world) []*logpb.Command { return secondOverManyWaitSets(w, 64) },
-		// Each Reserve needs as much as one may, and is refused: of plain quotas, and with a pool of as many members as one may have.
+		// Each Reserve needs the most it may, and is refused: of plain quotas, and with a pool of the most members.
 		"WideReserves":           func(w *world) []*logpb.Command { return wideReserves(w, maxItems, 0) },
 		"WideReservesOfAPool":    func(w *world) []*logpb.Command { return wideReserves(w, maxPoolItems-1, 1) },
 		"NarrowReservesOfAPool":  func(w *world) []*logpb.Command { return wideReserves(w, 0, 1) },
@@ -197,7 +197,7 @@ func BenchmarkLongestEntry(b *testing.B) {
 	}
 }
 
-// fullSessions returns sessions with as many results as one may have, of these commands.
+// fullSessions returns sessions with the most results that one may have, of these commands.
 func fullSessions(w *world, count int, command func(i int) *logpb.Command) (sessions []uint64) {
 	for range count {
 		session := w.raw(opens())[0].GetSessionOpened().GetSession()
@@ -231,8 +231,8 @@ func deletesByForce(name string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: name, Force: true}}}
 }
 
-// connectedWaitSets fills the queue with as much as one caller may have in it, each waiter in a wait set of its own, all connected by a
-// quota of which there is enough.
+// connectedWaitSets fills the queue with as many waiters as one caller may have, each in its own wait set, all
+// connected by a quota that has enough.
 func connectedWaitSets(w *world) {
 	const others = 100
 	for i := range others {
@@ -253,8 +253,8 @@ func connectedWaitSets(w *world) {
 	})
 }
 
-// secondOverManyWaitSets fills the queue with what one caller may have in it, of so many of 80 quotas that age, nearly each waiter in a
-// wait set of its own, just before a second begins.
+// secondOverManyWaitSets fills the queue with as many waiters as one caller may have, just before a second begins. Each
+// needs some of 80 quotas with ageing, and nearly each has its own wait set.
 func secondOverManyWaitSets(w *world, each int) []*logpb.Command {
 	const quotas = 80
 	for i := range quotas {
@@ -273,8 +273,8 @@ func secondOverManyWaitSets(w *world, each int) []*logpb.Command {
 	return nil
 }
 
-// fillQueue fills the queue with what one caller may have in it, half of what is not kept for operators. The waiters are put there directly: each
-// that comes by a command has the whole queue tried.
+// fillQueue fills the queue with as many waiters as one caller may have, half of the callers' part. It inserts them
+// directly, because each command would run a pass over the whole queue.
 func fillQueue(w *world, command func(n int) *logpb.Command) {
 	m := w.m
 	m.payer = accounts.Payer{Caller: "hostile"}
@@ -287,7 +287,7 @@ func fillQueue(w *world, command func(n int) *logpb.Command) {
 	m.payer = accounts.Payer{}
 }
 
-// releasesOfFree are Releases of as many leases as an entry can end.
+// releasesOfFree returns Releases of as many leases as an entry can end.
 func releasesOfFree(w *world) (commands []*logpb.Command) {
 	several := make([]*logpb.Command, MaxEntryCommands)
 	for i := range several {
@@ -301,7 +301,7 @@ func releasesOfFree(w *world) (commands []*logpb.Command) {
 
 const lastStep = "step-63"
 
-// longChains are workflows of as many steps as one may have, of the same holders.
+// longChains returns workflows of the most steps, all of the same holders.
 func longChains(count int) (chains []*logpb.Workflow) {
 	steps := make([]string, workflow.MaxSteps)
 	for i := range steps {
@@ -315,7 +315,8 @@ func longChains(count int) (chains []*logpb.Workflow) {
 	return chains
 }
 
-// stepsKeptBack fills the queue with what holders upstream of a limited one wait for, in wait sets of which each is as long as one pass looks at.
+// stepsKeptBack fills the queue with waiters of holders upstream of a limited one, in wait sets as long as one pass
+// examines.
 func stepsKeptBack(w *world, chains int) {
 	limits := limitsAndGrants(w)[0]
 	w.raw(workflows(longChains(chains)...))
@@ -338,7 +339,7 @@ func limitsAndGrants(w *world) (commands []*logpb.Command) {
 	return commands
 }
 
-// tight has an entry do so little of each kind of work.
+// tight returns bounds that allow an entry only most of each kind of work.
 func tight(most int) bounds {
 	one := bound{most: most, left: most}
 	return bounds{
@@ -347,8 +348,8 @@ func tight(most int) bounds {
 	}
 }
 
-// wideReserves makes the Reserves of one entry that need some plain quotas and some pools, each with as many ancestors and members as there
-// may be. The last item refuses them.
+// wideReserves returns the Reserves of one entry that need plain quotas and pools, each with the most ancestors and
+// members. The last item makes them refused.
 func wideReserves(w *world, plain, pools int) (commands []*logpb.Command) {
 	deep := func(name string, limit int64) {
 		above := ""

@@ -9,10 +9,10 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// breakFor has a provider refuse one call of a holder.
+// breakFor makes a provider refuse one call of a holder.
 func breakFor(w *world, holder, quota string) {
 	w.t.Helper()
-	w.now += 2 * second // the cooldown before is over
+	w.now += 2 * second // the previous cooldown is over
 	a := ask(holder, itemOf(quota, 1))
 	a.Consume = true
 	lease := w.granted(a)
@@ -21,8 +21,9 @@ func breakFor(w *world, holder, quota string) {
 	}}})
 }
 
-// TestBrokenHolders: a quota names those for whom it is closed, in order, and none of another quota; so does a restored state,
-// and who is forgotten with a quota is not named by the next one. Each entry is verified against the holder stats.
+// TestBrokenHolders: a quota names the holders for which it is closed, in order, and none of another quota; so does a
+// restored state. A holder dropped with a quota is not named by the next quota. Each entry is verified against the
+// holder stats.
 func TestBrokenHolders(t *testing.T) {
 	w := newWorld(t)
 	breaking := func(name string) *logpb.Quota {
@@ -60,8 +61,8 @@ func TestBrokenHolders(t *testing.T) {
 	named(w.m.State(), "p")
 }
 
-// TestABreakerThatIsTakenAway: a quota without a breaker closes for nobody, whatever it closed for before and whatever other
-// policy it has.
+// TestABreakerThatIsTakenAway: a quota without a breaker closes for nobody, whatever holders it was closed for before
+// and whatever other policy it has.
 func TestABreakerThatIsTakenAway(t *testing.T) {
 	w := newWorld(t)
 	const zones = logpb.Zones_ZONES_SMOOTH
@@ -73,7 +74,8 @@ func TestABreakerThatIsTakenAway(t *testing.T) {
 	w.granted(ask("a", itemOf("q", 1)))
 }
 
-// BenchmarkReadBroken reads a quota whose breaker is closed for nobody, beside as many holder stats as holders and quotas have.
+// BenchmarkReadBroken reads a quota whose breaker is open for nobody, among as many holder stats as holders and quotas
+// have.
 func BenchmarkReadBroken(b *testing.B) {
 	w := newWorld(b)
 	q := policed(rateOf("q", 1_000_000, minute), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})

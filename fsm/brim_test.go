@@ -19,8 +19,8 @@ import (
 	"github.com/quotad/quotad/fsm/workflow"
 )
 
-// assumedMemory is what a node is assumed to have, fullShare the share of it in percent that the state may take with every budget full of
-// the most expensive things: from 85% on a node grants nothing new (raftnode.MemoryMark).
+// assumedMemory is the assumed memory of a node. fullShare is the share of it, in percent, that the state may take with
+// every budget full of the most expensive objects: from 85% on a node grants nothing new (raftnode.MemoryMark).
 const (
 	assumedMemory = 2 << 30
 	fullShare     = 85
@@ -32,24 +32,24 @@ func longName(kind string, n, length int) string {
 	return name + strings.Repeat("x", length-len(name))
 }
 
-// expensive is one of the most expensive things that a budget can hold.
+// expensive is one of the most expensive objects that a budget can hold.
 type expensive struct {
 	name string
 	of   accounts.Budget
-	// command takes the n-th.
+	// command makes the n-th.
 	command func(n int) *logpb.Command
-	// then goes on when those from a number on and below another are there: leases end, a lease's operations follow.
+	// then runs once those from a number up to another exist: leases end, or a lease's operations follow.
 	then func(s *scale, from, to int)
-	// one is how many there are in the place of a thousand; 0: a thousand.
+	// each is how many there are instead of a thousand; 0: a thousand.
 	each int
 }
 
 const brimQuotas = 64
 
-// brimQuota returns the name of one of the quotas of a kind that brimmed states have.
+// brimQuota returns the name of one of the quotas of a kind in full states.
 func brimQuota(kind string, n int) string { return longName(kind, n, ledger.MaxNameLength) }
 
-// brimItems returns up to all of a kind's quotas, others for each n.
+// brimItems returns up to all of a kind's quotas, different ones for each n.
 func brimItems(kind string, n, count int) []*logpb.Item {
 	items := make([]*logpb.Item, count)
 	for i := range items {
@@ -111,7 +111,7 @@ func releaseAll(s *scale, _, _ int) {
 	}
 }
 
-// consumeOnce has each of the latest leases consume one, and be finished with those below a number.
+// consumeOnce makes each of the latest leases consume one, with a low-water mark.
 func consumeOnce(s *scale, op, doneBelow uint64, leases int) {
 	for id := s.m.lastLease - uint64(leases) + 1; id <= s.m.lastLease; id++ { //nolint:gosec // so many there are
 		l, _ := s.m.leases.Get(id)
@@ -121,14 +121,15 @@ func consumeOnce(s *scale, op, doneBelow uint64, leases int) {
 	}
 }
 
-// consumesEach has each of the latest leases consume a hundred times.
+// consumesEach makes each of the latest leases consume a hundred times.
 func consumesEach(s *scale, from, to int) {
 	for op := range uint64(100) {
 		consumeOnce(s, op+1, 0, to-from)
 	}
 }
 
-// listUses has each of the latest leases consume at a hundred moments, and so to as many ends, and its holder be refused for two reasons.
+// listUses makes each of the latest leases consume at a hundred moments, and so to as many ends, and its holder be
+// refused for two reasons.
 func listUses(s *scale, from, to int) {
 	for op := range uint64(100) {
 		s.now += second
@@ -141,10 +142,10 @@ func listUses(s *scale, from, to int) {
 	}
 }
 
-// thinned is how many records are more than those of a page: of so many, one is left.
+// thinned is how many records exceed those of a page: of that many, one is left.
 const thinned = 80
 
-// thinOut lets the leases end, and time pass until what was consumed of a minute is forgotten.
+// thinOut ends the leases, and lets time pass until their consumption of a minute is dropped.
 func thinOut(s *scale, from, to int) {
 	releaseAll(s, from, to)
 	s.now += 3 * minute
@@ -154,14 +155,15 @@ func thinOut(s *scale, from, to int) {
 	}
 }
 
-// longNamed is how many holders of long names take what has its cost by itself. longWaiting are others, of which so many may wait together
-// as there is room for: a grant to a holder that waits moves it in the queue.
+// longNamed is the number of holders with long names for objects that cost the same for any holder. longWaiting is the
+// number of other holders, of which as many wait at once as there is room for: a grant to a waiting holder moves it in
+// the queue.
 const (
 	longNamed   = 8
 	longWaiting = 64
 )
 
-// expensives are the most expensive things of each budget.
+// expensives returns the most expensive objects of each budget.
 func expensives() []expensive {
 	reserves := func(n int, consume bool, items ...*logpb.Item) *logpb.Command {
 		a := ask(longName("h", n, workflow.MaxHolder), items...)
@@ -297,7 +299,7 @@ func expensives() []expensive {
 	}
 }
 
-// inUse returns the bytes that objects take which something refers to.
+// inUse returns the bytes of reachable objects.
 func inUse() int64 {
 	var stats runtime.MemStats
 	runtime.GC()
@@ -306,13 +308,13 @@ func inUse() int64 {
 	return int64(stats.HeapAlloc) //nolint:gosec // far below
 }
 
-// forgetRoom forgets what a machine keeps besides its state, which has a bound of its own.
+// forgetRoom drops a machine's caches, which have their own bounds.
 func forgetRoom(m *Machine) {
 	m.freeList, m.quotas.cache, m.decoder = freeList{}, new(cache), entry.Decoder{}
 }
 
-// perUnit measures what one unit of a budget takes that is full of one kind of thing, in the state that took it and in one that is
-// restored from its snapshot, of which base is what it takes without these things: the larger.
+// perUnit measures the bytes of one unit of a budget that is full of one kind of object: in the state that took it and
+// in one restored from its snapshot, the larger. base is the size of the restored state without these objects.
 func (e expensive) perUnit(t *testing.T, scaled int, base int64) float64 {
 	t.Helper()
 	s := brimWorld()
@@ -357,7 +359,7 @@ func (e expensive) perUnit(t *testing.T, scaled int, base int64) float64 {
 	return float64(max(grown, again)) / float64(units)
 }
 
-// restoredBase returns what a restored state takes before anything is taken.
+// restoredBase returns the size of an empty restored state.
 func restoredBase(t *testing.T) int64 {
 	t.Helper()
 	s := brimWorld()
@@ -373,8 +375,8 @@ func restoredBase(t *testing.T) int64 {
 	return base
 }
 
-// TestBudgets_AllFullFitTheMemoryOfANode: with every budget full of the most expensive thing that it can hold, by what a thousand or more of
-// each kind take, the state stays below the mark of an assumed node.
+// TestBudgets_AllFullFitTheMemoryOfANode: with every budget full of its most expensive object, computed from a thousand
+// or more of each kind, the state stays below the mark of an assumed node.
 func TestBudgets_AllFullFitTheMemoryOfANode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("tens of seconds, and the race detector changes what it measures")
@@ -389,7 +391,7 @@ func TestBudgets_AllFullFitTheMemoryOfANode(t *testing.T) {
 	var all float64
 	for b := range accounts.Budget(accounts.Budgets) {
 		full := most[b] * float64(l.Of(b))
-		if b == accounts.Leases { // those that wait are among them
+		if b == accounts.Leases { // waiting ones are among them
 			full = most[b] * float64(l.Leases-l.Waiters)
 		}
 		t.Logf("%-16s %12d of %8.2f bytes: %5.0f MB", accounts.Names[b], l.Of(b), most[b], full/1e6)
@@ -407,17 +409,17 @@ func TestBudgets_AllFullFitTheMemoryOfANode(t *testing.T) {
 	}
 }
 
-// accountSize is what an account with a long name takes, about.
+// accountSize is roughly the size of an account with a long name, in bytes.
 const accountSize = 400
 
-// fillOrder is in which order a state is filled to all bounds: keys have results, what waits to consume needs room for its record, what
-// ends needs leases for a moment, and those that stay come last.
+// fillOrder is the order in which a state is filled to all bounds: keys have results, waiters that consume need room
+// for their records, ending ones need leases for a moment, and permanent ones come last.
 var fillOrder = []string{
 	"a key", "a session", "a task", "a large grant's result", "a holder with a short name",
 	"a waiting Reserve of four, long names, that consumes", "large operations of leases that ended", "a lease of a long name",
 }
 
-// fill takes one kind of thing until there is no room for more.
+// fill takes one kind of object until there is no room for more.
 func (e expensive) fill(t *testing.T, s *scale) {
 	t.Helper()
 	const step = 1000
@@ -437,7 +439,7 @@ func (e expensive) fill(t *testing.T, s *scale) {
 	}
 }
 
-// residentBytes returns how much memory the process takes.
+// residentBytes returns the resident memory of the process.
 func residentBytes(t *testing.T) int64 {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/statm")
@@ -451,8 +453,8 @@ func residentBytes(t *testing.T) int64 {
 	return resident * int64(os.Getpagesize())
 }
 
-// TestBudgets_AllFullAtFullSize fills a state to all of its bounds at once, under the memory limit that a node sets its collector, and has
-// the whole process stay below the mark of an assumed node, what is left to collect included.
+// TestBudgets_AllFullAtFullSize fills a state to all of its bounds at once, under the memory limit that a node sets its
+// collector. The whole process, including garbage, must stay below the mark of an assumed node.
 func TestBudgets_AllFullAtFullSize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes minutes and more than a gigabyte")
@@ -460,7 +462,7 @@ func TestBudgets_AllFullAtFullSize(t *testing.T) {
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(assumedMemory / 100 * collectShare))
 	s := brimWorld()
 	first := newState().accounts.Limits
-	for range 16 { // of which each may have an eighth of all results
+	for range 16 { // each may have an eighth of all results
 		s.apply(opens())
 	}
 	s.apply(limitsTo(func(l *logpb.SetLimits) {
@@ -496,5 +498,5 @@ func TestBudgets_AllFullAtFullSize(t *testing.T) {
 	}
 }
 
-// collectShare is from where on, in percent of its memory, a node's collector works harder.
+// collectShare is the percentage of its memory from which a node's collector works harder.
 const collectShare = 80

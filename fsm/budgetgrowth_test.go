@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestConsume_FinishingALittleMakesNoRoomForMuch: a record that is finished makes room for one that takes no more.
+// TestConsume_FinishingALittleMakesNoRoomForMuch: a finished record makes room only for one that is no larger.
 func TestConsume_FinishingALittleMakesNoRoomForMuch(t *testing.T) {
 	var quotas []*logpb.Quota
 	var items, ones []*logpb.Item
@@ -44,7 +44,7 @@ func TestConsume_FinishingALittleMakesNoRoomForMuch(t *testing.T) {
 	}
 }
 
-// TestSettle_OverrunsWereChargedAhead: an overrun takes what its record was charged with from the beginning.
+// TestSettle_OverrunsWereChargedAhead: an overrun needs no more than its record was charged for from the beginning.
 func TestSettle_OverrunsWereChargedAhead(t *testing.T) {
 	var quotas []*logpb.Quota
 	var items, ones, twos []*logpb.Item
@@ -69,7 +69,7 @@ func TestSettle_OverrunsWereChargedAhead(t *testing.T) {
 	}
 }
 
-// TestReports_OfTasksKeepToTheBudget: reports of tasks make holder stats of known holders as far as the budget goes.
+// TestReports_OfTasksKeepToTheBudget: reports of tasks make stats of known holders only within the budget.
 func TestReports_OfTasksKeepToTheBudget(t *testing.T) {
 	var quotas []*logpb.Quota
 	var names []string
@@ -103,7 +103,7 @@ func TestReports_OfTasksKeepToTheBudget(t *testing.T) {
 	}
 }
 
-// TestMeters_ListWithinTheBudget: what a meter lists is within its part of the budget.
+// TestMeters_ListWithinTheBudget: the lists of meters stay within their part of the budget.
 func TestMeters_ListWithinTheBudget(t *testing.T) {
 	var quotas []*logpb.Quota
 	var items, ones []*logpb.Item
@@ -134,7 +134,8 @@ func TestMeters_ListWithinTheBudget(t *testing.T) {
 	}
 }
 
-// TestSettle_OverrunsOfEndedLeasesWereChargedAhead: so does one that comes after its lease, with the largest numbers there are.
+// TestSettle_OverrunsOfEndedLeasesWereChargedAhead: the same holds for an overrun after its lease, with the largest
+// numbers.
 func TestSettle_OverrunsOfEndedLeasesWereChargedAhead(t *testing.T) {
 	for _, much := range []int64{2, 1 << 40, fixed.MaxAmount} {
 		w := smallBudget(t, plentyBytes, plentyBytes, rateOf("a", 1<<40, minute), rateOf("a/b", 1<<40, minute), rateOf("c", 1<<40, minute))

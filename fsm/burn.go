@@ -6,17 +6,18 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A rate is predicted by what was granted of it lately against what its log returns (docs/policy/prediction.md). It never parks
-// anybody: what is used up comes back within a period.
+// The prediction of a rate compares its recent grants with the amounts that its log returns
+// (docs/policy/prediction.md). It never parks a call, because used amounts return within a period.
 
 const (
-	// burnBuckets: what was granted counts for so many buckets of the log and the present one, a tenth of a period.
+	// burnBuckets is how many buckets of the log count as recent, besides the present one: a tenth of a period.
 	burnBuckets = ledger.BucketsPerPeriod / 10
-	// rateStages: in the first half of the time ahead calls are advised to become smaller, in the second to go elsewhere.
+	// rateStages is the number of stages of advice: in the first half of the time ahead, make calls smaller; in the
+	// second, use the fallback.
 	rateStages = 2
 )
 
-// burn is what was granted of a rate lately, less what came back unused, by buckets of the log.
+// burn is the recent grants of a rate, less unused returns, by buckets of the log.
 type burn struct {
 	// last is the number of the newest bucket.
 	last int64
@@ -24,7 +25,7 @@ type burn struct {
 	of [burnBuckets + 1]int64
 }
 
-// recordBurn records what was granted, or came back.
+// recordBurn records an amount that was granted, or that returned.
 func (q *quota) recordBurn(now, amount int64) {
 	if !q.rule.Burns() {
 		return
@@ -38,7 +39,7 @@ func (q *quota) recordBurn(now, amount int64) {
 	*slot = fixed.AddSaturated(*slot, amount)
 }
 
-// at returns what was granted up to a moment, and over how long.
+// at returns the amount granted up to a moment, and over how long (nanoseconds).
 func (b *burn) at(width, now int64) (sum, span int64) {
 	bucket := now / width
 	for i := range int64(len(b.of)) {
@@ -49,8 +50,8 @@ func (b *burn) at(width, now int64) (sum, span int64) {
 	return max(sum, 0), burnBuckets*width + now%width
 }
 
-// lasts returns how long what is left lasts if as much is granted as lately, while the log returns what was consumed a period ago;
-// 0: at least for as long as it is looked ahead. An entry returns from the beginning of its bucket on.
+// lasts returns how long the remaining amount lasts at the recent rate of grants, while the log returns the consumption
+// of a period ago; 0: at least as long as the prediction looks ahead. An entry returns from the start of its bucket.
 func (q *quota) lasts(g *ledger.Ledger, now int64) int64 {
 	r := &q.rule
 	sum, span := q.burn.at(r.Width, now)
@@ -75,7 +76,7 @@ func (q *quota) lasts(g *ledger.Ledger, now int64) int64 {
 	return 0
 }
 
-// lastingPart returns to what part of their size calls have to shrink for a rate to last a period, in millionths.
+// lastingPart returns the factor by which calls have to shrink for a rate to last a period, in millionths.
 func (q *quota) lastingPart(g *ledger.Ledger, now int64) int32 {
 	r := &q.rule
 	sum, span := q.burn.at(r.Width, now)
@@ -89,7 +90,7 @@ func (q *quota) lastingPart(g *ledger.Ledger, now int64) int32 {
 	return int32(min(max(fixed.MulDivFloor(there, fixed.Million, needed), leastFactor), fixed.Million))
 }
 
-// foreseesBurn returns how far a rate acts upon its prediction, and how long what it has will last.
+// foreseesBurn returns the stage of a rate's prediction, and how long its amount will last (nanoseconds).
 func (q *quota) foreseesBurn(g *ledger.Ledger, now int64) (s stage, left int64) {
 	if left = q.lasts(g, now); left == 0 {
 		return stageNone, 0
@@ -97,7 +98,7 @@ func (q *quota) foreseesBurn(g *ledger.Ledger, now int64) (s stage, left int64) 
 	return stageElsewhere - stage((left-1)*rateStages/min(q.rule.Policy.Prediction.Ahead, q.rule.Period)), left
 }
 
-// forecastBurn returns what a rate predicts; nil: nothing.
+// forecastBurn returns the forecast of a rate; nil: none.
 func (q *quota) forecastBurn(g *ledger.Ledger, now int64) *logpb.Forecast {
 	s, left := q.foreseesBurn(g, now)
 	if s == stageNone {

@@ -15,7 +15,7 @@ func predictedRate(w *world) {
 	w.quotas(with(predicted(rateOf("r", 60_000, minute)), func(q *logpb.Quota) { q.Fallback = "other" }), rateOf("other", 60_000, minute))
 }
 
-// burns has so much a second consumed in tenths of a second, each settled at once, until a moment.
+// burns consumes an amount a second in tenths of a second, each settled at once, until a moment.
 func (w *world) burns(each, until int64) {
 	w.t.Helper()
 	for ; w.now < until; w.now += 100 * millisecond {
@@ -29,7 +29,7 @@ func (w *world) burns(each, until int64) {
 	w.apply()
 }
 
-// TestBurn_EvenUseLasts: 1,000 a second with 2,000 left, of what was used evenly for 58 s: what was used first returns in time.
+// TestBurn_EvenUseLasts: 1,000 a second with 2,000 left, after even use for 58 s: the first amounts return in time.
 func TestBurn_EvenUseLasts(t *testing.T) {
 	w := newWorld(t)
 	predictedRate(w)
@@ -39,8 +39,8 @@ func TestBurn_EvenUseLasts(t *testing.T) {
 	}
 }
 
-// TestBurn_OfTheLastMoments: the same left and the same pace, but nothing returns for long: it lasts 2 s, calls get smaller and go
-// elsewhere, and nothing is parked.
+// TestBurn_OfTheLastMoments: the same remainder and pace, but nothing returns for long. It lasts 2 s, calls get smaller
+// and use the fallback, and nothing is parked.
 func TestBurn_OfTheLastMoments(t *testing.T) {
 	w := newWorld(t)
 	predictedRate(w)
@@ -69,7 +69,7 @@ func TestBurn_OfTheLastMoments(t *testing.T) {
 	w.granted(call("back", 10))
 }
 
-// TestBurn_Advice: twice as much as returns lasts with calls of half the size; what came back unused was not burnt.
+// TestBurn_Advice: twice as much as returns lasts with calls of half the size; amounts returned unused do not count.
 func TestBurn_Advice(t *testing.T) {
 	w := newWorld(t)
 	predictedRate(w)
@@ -89,7 +89,8 @@ func TestBurn_Advice(t *testing.T) {
 	}
 }
 
-// TestBurn_Definitions: a rate is predicted without samples, looks a fifth of its period ahead, and was not predicted before.
+// TestBurn_Definitions: the prediction of a rate has no samples, looks a fifth of its period ahead, and is new in
+// levels.Reports.
 func TestBurn_Definitions(t *testing.T) {
 	for name, c := range map[string]struct {
 		quota *logpb.Quota

@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestABurstIsNotPolled: the log is written to when something can happen, and not twenty times a second for as long as
-// somebody waits for a quota with a burst. The next of it is there in 45 s.
+// TestABurstIsNotPolled: an entry is written when something can happen, not twenty times a second while a Reserve waits
+// for a quota with a burst. The next amount of it is available in 45 s.
 func TestABurstIsNotPolled(t *testing.T) {
 	w := newWorld(t)
 	q := rateOf("r", 80, hour)
@@ -36,8 +36,8 @@ func TestABurstIsNotPolled(t *testing.T) {
 	}
 }
 
-// TestABurstIsGivenOutWhole: an amount as large as what may be consumed at once is granted as soon as nothing of the burst is
-// drawn, whatever the rate: also one whose single units come in no whole nanoseconds.
+// TestABurstIsGivenOutWhole: an amount as large as may be consumed at once is granted as soon as nothing of the burst
+// is drawn. This holds for any rate, even if a unit takes a fraction of a nanosecond.
 func TestABurstIsGivenOutWhole(t *testing.T) {
 	for _, c := range []struct{ limit, per, burst, most int64 }{
 		{60, minute, 4, 2}, {37, minute, 5, 3}, {7, minute, 2, 1}, {3, second, 2, 1}, {11, hour, 2, 1}, {999_983, minute, 100_000, 66_667},
@@ -53,7 +53,7 @@ func TestABurstIsGivenOutWhole(t *testing.T) {
 		}
 		w.refused(whole(c.most+1, 0), logpb.Reason_REASON_NEVER_FITS)
 		w.granted(whole(c.most, 0))
-		// And again when it is full again, told to the moment.
+		// And again, at the exact retry time, when it is full again.
 		again := w.refused(whole(c.most, 0), logpb.Reason_REASON_EXHAUSTED)
 		w.now = again.RetryAtNs
 		w.granted(whole(c.most, 0))
@@ -63,8 +63,8 @@ func TestABurstIsGivenOutWhole(t *testing.T) {
 	}
 }
 
-// No interval sees more than the burst and what flows in meanwhile, reckoned exactly; what is kept waiting has a reason; and who
-// comes when it is told to passes.
+// TestBurstAgainstExactNumbers: no interval sees more than the burst and the refill, computed exactly. Each wait has a
+// reason, and a retry at the given time passes.
 func TestBurstAgainstExactNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := &ledger.Rule{
@@ -98,7 +98,7 @@ func TestBurstAgainstExactNumbers(t *testing.T) {
 	})
 }
 
-// exceeds returns by how much charges go beyond a burst and what flows in, at most.
+// exceeds returns the most by which charges exceed a burst and its refill.
 func exceeds(charges []spend, burst, usable, period int64) (over int64) {
 	slices.SortFunc(charges, func(a, b spend) int { return cmp.Compare(a.at, b.at) })
 	for i := range charges {
@@ -111,8 +111,9 @@ func exceeds(charges []spend, burst, usable, period int64) (over int64) {
 	return over
 }
 
-// chargedBeyond draws calls on a rate with a burst, at a feature level, and returns by how much the charges of some interval exceed the
-// burst and what flows in meanwhile. Calls are large, mostly use what they asked for, and end together: that finds what goes wrong.
+// chargedBeyond draws calls on a rate with a burst, at a feature level. It returns by how much the charges of some
+// interval exceed the burst and the refill. Calls are large, mostly use their whole estimate, and end together: that
+// finds errors.
 func chargedBeyond(rt *rapid.T, charged logpb.Charged, level uint32) int64 {
 	const usable, burst = 6000, 1000
 	w := newWorld(rt)
@@ -169,9 +170,9 @@ func chargedBeyond(rt *rapid.T, charged logpb.Charged, level uint32) int64 {
 	return exceeds(charges, burst, usable, minute)
 }
 
-// TestBurstNeverExceeds_WhateverIsCharged: no interval is charged more than the burst and what flows in meanwhile, whether the provider
-// charges what was really used when a call starts, or when it ends: then a bucket that is full again is not given out again while the
-// first charge is still to come.
+// TestBurstNeverExceeds_WhateverIsCharged: no interval is charged more than the burst and the refill, whether the
+// provider charges the actual use at the start of a call or at its end. In the second case a bucket that is full again
+// is not granted again while the first charge is still to come.
 func TestBurstNeverExceeds_WhateverIsCharged(t *testing.T) {
 	for _, charged := range []logpb.Charged{logpb.Charged_CHARGED_START, logpb.Charged_CHARGED_END, logpb.Charged_CHARGED_DURING} {
 		t.Run(charged.String(), func(t *testing.T) {
@@ -184,8 +185,8 @@ func TestBurstNeverExceeds_WhateverIsCharged(t *testing.T) {
 	}
 }
 
-// TestBurstExceeds_ByTheRuleBefore: the same calls exceed the burst by the rule of before levels.Rates, which did not know when what is
-// open will be charged: so these draws find a rule that is wrong.
+// TestBurstExceeds_ByTheRuleBefore: the same calls exceed the burst by the rule before levels.Rates, which did not know
+// when open amounts will be charged. So these draws detect a wrong rule.
 func TestBurstExceeds_ByTheRuleBefore(t *testing.T) {
 	const tries = 100
 	wrong := 0
@@ -201,9 +202,8 @@ func TestBurstExceeds_ByTheRuleBefore(t *testing.T) {
 	}
 }
 
-// TestBurst_WhatIsNotUsedGoesBack: 1,000 at 100 a second: 500 at 0 of which 100 are used, 900 at 4.0 s; at 4.1 s,
-// when that is settled, 110 pass, and
-// not the 410 that there would be if the bucket had not been full meanwhile.
+// TestBurst_WhatIsNotUsedGoesBack: a burst of 1,000 at 100 a second. 500 are drawn at 0, of which 100 are used, and 900
+// at 4.0 s. When the first is settled at 4.1 s, 110 pass. The bucket was full meanwhile, so 410 do not.
 func TestBurst_WhatIsNotUsedGoesBack(t *testing.T) {
 	r := &ledger.Rule{Period: minute, Usable: 6000, Burst: 1000, Width: 600 * millisecond}
 	var g ledger.Ledger
@@ -223,7 +223,7 @@ func TestBurst_WhatIsNotUsedGoesBack(t *testing.T) {
 	}
 }
 
-// TestBurst_UseWithInexactEstimates: where calls use a fifth of what they ask for, what they do not use can be used.
+// TestBurst_UseWithInexactEstimates: where calls use a fifth of their estimate, the unused part can be used.
 func TestBurst_UseWithInexactEstimates(t *testing.T) {
 	w := newWorld(t)
 	def := rateOf("r", 60_000, minute)
@@ -247,9 +247,8 @@ func TestBurst_UseWithInexactEstimates(t *testing.T) {
 	}
 }
 
-// TestBurst_WhatIsChargedLaterCountsUntilThen: a call of 900 that is charged after 12 s leaves 100 of a burst of
-// 1,000, though the bucket is full
-// again after 9 s; also where its client goes away without a word.
+// TestBurst_WhatIsChargedLaterCountsUntilThen: a call of 900 that is charged after 12 s leaves 100 of a burst of 1,000,
+// though the bucket is full again after 9 s; also if its client leaves without a report.
 func TestBurst_WhatIsChargedLaterCountsUntilThen(t *testing.T) {
 	for _, charged := range []logpb.Charged{logpb.Charged_CHARGED_END, logpb.Charged_CHARGED_DURING} {
 		def := rateOf("r", 6000, minute)

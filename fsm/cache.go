@@ -2,16 +2,17 @@ package fsm
 
 import "github.com/quotad/quotad/fsm/entry"
 
-// cachedQuotas is a power of two: how many quotas are found without a search by number.
+// cachedQuotas is how many quotas the cache finds by number; a power of two.
 const cachedQuotas = 1 << 12
 
-// cache is what was looked up lately and may be changed. It decides nothing: a miss is looked up.
+// cache holds recently used quotas that may be changed. It never affects results: after a miss, the tables are
+// searched.
 type cache struct {
 	quotas [cachedQuotas]*quota
 	names  entry.Names
 }
 
-// find returns a quota that may be changed; nil: look it up.
+// find returns a quota that may be changed; nil: not cached.
 func (r *cache) find(number uint32, generation uint64) *quota {
 	if q := r.quotas[number%cachedQuotas]; q != nil && q.number == number && q.MadeIn(generation) {
 		return q
@@ -19,16 +20,16 @@ func (r *cache) find(number uint32, generation uint64) *quota {
 	return nil
 }
 
-// keep remembers a quota that may be changed.
+// keep caches a quota that may be changed.
 func (r *cache) keep(q *quota) { r.quotas[q.number%cachedQuotas] = q }
 
-// forget forgets a quota that is deleted.
+// forget removes a deleted quota.
 func (r *cache) forget(q *quota) {
 	r.quotas[q.number%cachedQuotas] = nil
 	r.names.Forget(q.name)
 }
 
-// cachedHolders is a power of two: of how many holders' names the digest is remembered.
+// cachedHolders is how many digests of holders' names are cached; a power of two.
 const cachedHolders = 1 << 10
 
 // digested is a holder's name and its digest.
@@ -37,7 +38,7 @@ type digested struct {
 	digest uint64
 }
 
-// digests are digests of holders' names that were looked up lately.
+// digests caches recently used digests of holders' names.
 type digests [cachedHolders]digested
 
 // of returns the digest of a holder's name.

@@ -10,8 +10,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestQuotasThatShareAPlace: what was asked for lately is found without a search, in one place for many numbers, and in a set of two
-// for many names. Quotas that share one do not meet, a frozen state keeps what it had, and a deleted quota is gone.
+// TestQuotasThatShareAPlace: recently used quotas are found without a search, in one slot for many numbers, and in a
+// set of two for many names. Quotas that share one do not interfere, a frozen state keeps its quotas, and a deleted
+// quota is gone.
 func TestQuotasThatShareAPlace(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("q%04d", i) }
 	t.Run("of numbers", func(t *testing.T) { sharePlace(t, name(0), name(cachedQuotas)) })
@@ -30,14 +31,14 @@ func TestNamesSpread(t *testing.T) {
 				}
 				places[entry.HashName(name)%entry.NameSets] = true
 			}
-			if len(places) < 700 { // 890 of 4,096 if they were drawn
+			if len(places) < 700 { // 890 of 4,096 if they were random
 				t.Errorf("names of %d bytes (differ at the end: %t) are in %d sets", length, last, len(places))
 			}
 		}
 	}
 }
 
-// ofOnePlace returns names, so many, that share a place in a table of so many.
+// ofOnePlace returns count names that share a slot in a table of a size.
 func ofOnePlace(t *testing.T, count int, size uint32) []string {
 	t.Helper()
 	at := map[uint32][]string{}
@@ -52,7 +53,7 @@ func ofOnePlace(t *testing.T, count int, size uint32) []string {
 	return nil
 }
 
-// TestHoldersThatShareAPlace: their leases are listed under each one's own name.
+// TestHoldersThatShareAPlace: their leases are listed under their own names.
 func TestHoldersThatShareAPlace(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute))
@@ -65,7 +66,7 @@ func TestHoldersThatShareAPlace(t *testing.T) {
 	}
 }
 
-// sharePlace asks for some quotas of many in turn.
+// sharePlace requests many quotas, and those that share a slot in turn.
 func sharePlace(t *testing.T, names ...string) {
 	t.Helper()
 	w := newWorld(t)

@@ -31,11 +31,11 @@ type cascading struct {
 	*rapid.T
 	w       *world
 	members []string
-	// since is the newest fence when each workflow went sequential; 0: it does not.
+	// since is the newest fence when each workflow became sequential; 0: it is parallel.
 	since  map[string]uint64
 	leases []*logpb.Granted
 	newest uint64
-	// granted counts grants by holder, batons and rounds what was met.
+	// granted counts grants by holder, switched the changes to sequential.
 	granted  map[string]int
 	switched int
 }
@@ -52,7 +52,7 @@ func newCascading(t *rapid.T) *cascading {
 	return c
 }
 
-// do carries a command out and checks what must hold after every entry.
+// do carries out commands and checks the invariants after the entry.
 func (c *cascading) do(commands ...*logpb.Command) []*logpb.Result {
 	results := c.w.apply(commands...)
 	for i := range c.w.last.Events {
@@ -81,7 +81,7 @@ func (c *cascading) do(commands ...*logpb.Command) []*logpb.Result {
 	return results
 }
 
-// check: in each workflow that goes one at a time, at most one member has live leases that were granted since the switch.
+// check: in each sequential workflow, at most one member has live leases granted since the switch.
 func (c *cascading) check() {
 	state := c.w.m.State()
 	for _, v := range state.Workflows("", "", 100, state.Clock()) {
@@ -102,7 +102,7 @@ func (c *cascading) check() {
 	checkCeiling(c.T, c.w, true)
 }
 
-// act has somebody do something with its leases, or ask for one.
+// act makes a random member use its leases, or ask for one.
 func (c *cascading) act() {
 	if rapid.IntRange(0, 9).Draw(c.T, "reborn") == 0 {
 		c.w.reborn()
@@ -139,9 +139,9 @@ func (c *cascading) act() {
 	}
 }
 
-// TestCascadeOverPolicies: with zones, shares, ageing, ramps, breakers and cooldowns, at most one member of a workflow that
-// goes one at a time has leases, totals are the sums of their parts, nothing goes beyond usable, and afterwards each member
-// that goes on asking is served again and again: nobody is blocked forever.
+// TestCascadeOverPolicies: with zones, shares, ageing, ramps, breakers and cooldowns, at most one member of a
+// sequential workflow has leases. Totals are the sums of their parts, and nothing exceeds usable. Afterwards each
+// member that continues to ask is served again and again: none is blocked permanently.
 func TestCascadeOverPolicies(t *testing.T) {
 	switched := 0
 	rapid.Check(t, func(rt *rapid.T) {
@@ -151,7 +151,7 @@ func TestCascadeOverPolicies(t *testing.T) {
 			c.act()
 		}
 		switched += c.switched
-		// Now all ask for what is plenty, wait or come back, and one of them is limited forever.
+		// Now all ask for a plentiful quota, wait or retry, and one of them stays limited.
 		patient := map[string]bool{}
 		for _, name := range c.members {
 			patient[name] = rapid.Bool().Draw(rt, name+" waits")
@@ -175,7 +175,7 @@ func TestCascadeOverPolicies(t *testing.T) {
 	}
 }
 
-// askAll gives back what is held, and has every member ask again; the victim for more than there is.
+// askAll releases some leases and makes every member ask again; the victim asks for more than there is.
 func (c *cascading) askAll(patient map[string]bool, victim string) {
 	var commands []*logpb.Command
 	state := c.w.m.State()
@@ -201,7 +201,7 @@ func (c *cascading) askAll(patient map[string]bool, victim string) {
 	c.do(commands...)
 }
 
-// waitsForPlain tells whether a holder waits for what is plenty; it may wait from before for what it is limited by.
+// waitsForPlain reports whether a holder waits for the plentiful quota; it may still wait for the one that limits it.
 func waitsForPlain(s *State, name string) (found bool) {
 	s.queue.eachOf(name, func(w *waiter) bool {
 		found = len(w.req.Items) == 1 && w.req.Items[0].Quota == "plain"
@@ -210,7 +210,7 @@ func waitsForPlain(s *State, name string) (found bool) {
 	return found
 }
 
-// TestRandomCascades replays the entries of random cascades on a twin that never saw a snapshot: same results, events and
+// TestRandomCascades replays the entries of random cascades on a twin without snapshots: same results, events and
 // hashes.
 func TestRandomCascades(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -12,17 +12,18 @@ import (
 	"github.com/quotad/quotad/fsm/workflow"
 )
 
-// release is the chain of the scenarios: each stage hands its work to the next.
+// releaseChain is the chain of the scenarios: each stage passes its work to the next.
 func releaseChain() *logpb.Workflow {
 	return chain("release", "triage", "architecture", "implementation", "deployment", "announcement")
 }
 
-// limitedBy has a holder call, and the provider refuse it for a time.
+// limitedBy makes the provider refuse a holder's call for a time.
 func limitedBy(lease uint64, quota string, wait int64) *logpb.Command {
 	return reports(lease, 1, signal(quota, logpb.Cause_CAUSE_SATURATED, retryAfter(wait)))
 }
 
-// TestReopen_EndsTheLimitsOfSteps: an operator who reopens a quota ends what steps are limited by because it was closed, and nothing else.
+// TestReopen_EndsTheLimitsOfSteps: an operator who reopens a quota ends the limits of steps caused by its closing, and
+// no others.
 func TestReopen_EndsTheLimitsOfSteps(t *testing.T) {
 	quotas := []*logpb.Quota{
 		rateOf("r", 100, minute), rateOf("s", 100, minute), rateOf("org", 100, minute),
@@ -72,7 +73,7 @@ func TestReopen_EndsTheLimitsOfSteps(t *testing.T) {
 	})
 }
 
-// TestUpstreamPauses: who is upstream of a limited holder is kept back, until that one was served, or had the time to be
+// TestUpstreamPauses: holders upstream of a limited one are paused until that one was served, or had the time to be
 // (design 6.9).
 func TestUpstreamPauses(t *testing.T) {
 	quotas := []*logpb.Quota{rateOf("r", 100, minute), rateOf("s", 100, minute)}
@@ -86,7 +87,7 @@ func TestUpstreamPauses(t *testing.T) {
 		{"before it meets the limit itself; downstream goes on", quotas, then([]line{
 			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
 			{0, asks("architecture", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
-			{0, asks("implementation", 0, itemOf("s", 1)), "lease 2: s=1 until 5m1s"}, // that quota is not what limits it
+			{0, asks("implementation", 0, itemOf("s", 1)), "lease 2: s=1 until 5m1s"}, // that quota does not limit it
 			{0, asks("deployment", 0, itemOf("s", 1)), "lease 3: s=1 until 5m1s"},
 			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 26s"},
 		}...)},
@@ -152,8 +153,8 @@ func TestUpstreamPauses(t *testing.T) {
 	})
 }
 
-// limitThree has three stages meet a closed quota within 30 s, which switches the chain to one at a time: the quota is
-// closed until 20 s.
+// limitThree limits three stages by a closed quota within 30 s, which makes the chain sequential. The quota is closed
+// until 20 s.
 func limitThree() []line {
 	return []line{
 		{0, workflows(releaseChain()), "applied"},
@@ -164,7 +165,8 @@ func limitThree() []line {
 	}
 }
 
-// TestOneAtATime: three limited within 30 s, and one goes at a time, in workflow order, until it is calm (design 6.9).
+// TestOneAtATime: three steps are limited within 30 s, and the workflow is sequential, in workflow order, until calm
+// (design 6.9).
 func TestOneAtATime(t *testing.T) {
 	quotas := []*logpb.Quota{rateOf("r", 1000, minute), rateOf("s", 1000, minute)}
 	then := func(lines ...line) []line { return append(limitThree(), lines...) }
@@ -177,7 +179,7 @@ func TestOneAtATime(t *testing.T) {
 			{0, releases(2), "back s=1; ended"},
 			{0, asks("triage", 0, itemOf("s", 1)), "SEQUENTIAL s again at 2s"},
 			{0, releases(3), "back s=1; ended"},
-			{0, asks("architecture", 0, itemOf("s", 1)), "SEQUENTIAL s again at 2s"}, // triage asked before, so it is offered to it
+			{0, asks("architecture", 0, itemOf("s", 1)), "SEQUENTIAL s again at 2s"}, // triage asked before, so it has the offer
 			{0, asks("triage", 0, itemOf("s", 1)), "lease 5: s=1 until 5m1s"},
 		}...)},
 		{"then it goes round in workflow order", quotas, then([]line{
@@ -205,13 +207,13 @@ func TestOneAtATime(t *testing.T) {
 			{0, waits("architecture", 0, minute, itemOf("r", 1)), "waits as 3 until 1m0s"},
 			{0, waits("triage", 0, minute, itemOf("r", 1)), "waits as 5 until 1m0s"},
 			{20 * second, renews(2, minute), "until 1m20s"},
-			{0, withdraw(1), "done"}, // it waits still
+			{0, withdraw(1), "done"}, // it still waits
 			{0, releases(2), "back r=1; ended"},
 			{0, renews(3, minute), "until 1m20s"},
 		}...)},
 		{"a turn ends at its deadline, and with it its leases, however they are renewed", quotas, []line{
 			{0, workflows(with(releaseChain(), func(w *logpb.Workflow) { w.BatonTimeNs, w.CalmNs = 10*second, hour })), "applied"},
-			{0, asks("deployment", hour, itemOf("s", 1)), "lease 1: s=1 until 1h0m0s"}, // before the switch: untouched
+			{0, asks("deployment", hour, itemOf("s", 1)), "lease 1: s=1 until 1h0m0s"}, // before the switch: not affected
 			{0, consumesAtOnce("implementation", itemOf("r", 1)), "lease 2: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 			{0, limitedBy(2, "r", 2*second), "reported: r closed until 2s"},
 			{0, asks("deployment", 0, itemOf("r", 1)), "COOLDOWN r again at 2s"},
@@ -283,7 +285,7 @@ func TestOneAtATime(t *testing.T) {
 	})
 }
 
-// sayEvent puts an event about a workflow into a few words.
+// sayEvent describes an event of a workflow in a few words.
 func sayEvent(e *effect.Event) string {
 	var word string
 	switch e.Kind {
@@ -301,7 +303,7 @@ func sayEvent(e *effect.Event) string {
 	return strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s %v", word, e.Holder, e.Step, e.Quota, time.Duration(e.Duration))), " ")
 }
 
-// TestTheChainHears: what is told to whom, and when: before the next call of those up- and downstream.
+// TestTheChainHears: which holders are notified of what, and when: those up- and downstream before their next call.
 func TestTheChainHears(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute), rateOf("s", 100, minute))
@@ -330,7 +332,7 @@ func TestTheChainHears(t *testing.T) {
 	heard("the same again")
 	for holder, side := range map[string]logpb.Side{
 		"triage": logpb.Side_SIDE_UPSTREAM, "implementation": logpb.Side_SIDE_SELF, "announcement": logpb.Side_SIDE_DOWNSTREAM,
-	} { // any order will do
+	} { // in any order
 		r := w.do(asks(holder, 0, itemOf("s", 1)))
 		p := r.GetRefusal().GetBackPressure()
 		if g := r.GetGranted(); g != nil {
@@ -360,8 +362,8 @@ func TestTheChainHears(t *testing.T) {
 	heard("calm", "parallel 0s")
 }
 
-// TestNoSecondWave: the whole chain waits for a quota that the provider closed; when it reopens, one goes at a time, and
-// an entry is wanted in time for each step of that, though nobody calls.
+// TestNoSecondWave: the whole chain waits for a quota that the provider closed. When it reopens, the workflow is
+// sequential, and an entry is due in time for each step, although there are no calls.
 func TestNoSecondWave(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute))
@@ -403,7 +405,7 @@ func TestNoSecondWave(t *testing.T) {
 	}
 }
 
-// TestViewsOfWorkflows: what an operator sees.
+// TestViewsOfWorkflows: the operator's view.
 func TestViewsOfWorkflows(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute), rateOf("s", 100, minute))
@@ -434,7 +436,7 @@ func TestViewsOfWorkflows(t *testing.T) {
 	}
 	w.do(asks("triage", 0, itemOf("s", 1)))
 	w.do(waits("architecture", 0, minute, itemOf("s", 1)))
-	w.now += second // the view is of a later moment than the state
+	w.now += second // the view is later than the state
 	v = view()
 	if !v.Sequential || v.StateFor != second || v.CalmIn != 74*second || v.Baton == nil ||
 		*v.Baton != (workflow.BatonView{Holder: "triage", Fence: 2, Left: 299 * second}) {
@@ -448,8 +450,8 @@ func TestViewsOfWorkflows(t *testing.T) {
 	}
 }
 
-// TestARestoreCarriesOutWhatCameDue: what comes due in a workflow between a backup and its restore is carried out with the first entry
-// that follows.
+// TestARestoreCarriesOutWhatCameDue: the first entry after a restore carries out the work of workflows that became due
+// since the backup.
 func TestARestoreCarriesOutWhatCameDue(t *testing.T) {
 	begins := func(t *testing.T) *world {
 		w := newWorld(t)
@@ -489,7 +491,7 @@ func TestARestoreCarriesOutWhatCameDue(t *testing.T) {
 	})
 }
 
-// TestWithoutWorkflowsNothingIsPending: off is free.
+// TestWithoutWorkflowsNothingIsPending: disabled workflows cost nothing.
 func TestWithoutWorkflowsNothingIsPending(t *testing.T) {
 	w := newWorld(t)
 	w.do(workflows(releaseChain()))
@@ -506,8 +508,8 @@ func TestWithoutWorkflowsNothingIsPending(t *testing.T) {
 	}
 }
 
-// TestAnOfferDoesNotWaitForWhoIsLimited: a step that is offered the baton, but stands back in another workflow, keeps the
-// offer only while it can take it. It was kept forever where the step became limited meanwhile, and nobody else went.
+// TestAnOfferDoesNotWaitForWhoIsLimited: a step with the offered baton that waits in another workflow keeps the offer
+// only while it can take it. It once kept it permanently when it became limited meanwhile, and all others were blocked.
 func TestAnOfferDoesNotWaitForWhoIsLimited(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("plain", 1000, 10*second), rateOf("gate", 10, minute), hourly("h", 5))
@@ -516,7 +518,7 @@ func TestAnOfferDoesNotWaitForWhoIsLimited(t *testing.T) {
 		return wf
 	}
 	w.do(workflows(turns(chain("one", "a", "b"), 3*second), turns(chain("two", "b", "x"), minute)))
-	for _, name := range []string{"a", "x"} { // each is limited for a moment: both workflows go one at a time
+	for _, name := range []string{"a", "x"} { // each is limited for a moment: both workflows become sequential
 		g := w.granted(with(ask(name, itemOf("gate", 1)), func(r *logpb.Reserve) { r.Consume = true }))
 		w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{signal("gate", logpb.Cause_CAUSE_SATURATED, retryAfter(second))}}))
 		w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
@@ -544,7 +546,7 @@ func TestAnOfferDoesNotWaitForWhoIsLimited(t *testing.T) {
 	}
 }
 
-// TestLacking_LooksAtAncestors: what is short above a quota is short below it.
+// TestLacking_LooksAtAncestors: a shortage of a quota is one of its descendants.
 func TestLacking_LooksAtAncestors(t *testing.T) {
 	for name, c := range map[string]struct {
 		first *logpb.Command

@@ -2,7 +2,7 @@ package fsm
 
 import "github.com/quotad/quotad/fsm/accounts"
 
-// eachCharge calls fn with each thing that an account is charged with.
+// eachCharge calls fn for each object that an account is charged with.
 func (s *State) eachCharge(fn func(number uint64, b accounts.Budget, amount int64)) {
 	s.requests.EachCharge(fn)
 	s.queue.waiters.Scan(func(_ uint64, w *waiter) bool {

@@ -9,19 +9,19 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A clock reset is the operator's way out where wrong clocks carried the views of Unix time far ahead: the earlier view would stand
-// still until real time has caught up, and calendar windows with it.
+// A clock reset repairs a cluster whose views of Unix time were carried far ahead by wrong clocks. Without it the
+// earlier view, and calendar windows with it, would stand still until real time has caught up.
 //
-// The views themselves go on: all that is kept in their time (ends, boundaries, claims, spend-bys) stays in order. What a reset moves is
-// how far ahead of Unix time they are counted. It moves them past everything that windows have kept, so that each window closes, with
-// what was held in it and every record of it, and begins again at the right time. There it is charged with what may lie in it: all that
-// was consumed, whichever window it was charged to, but for what cluster time proves to have ended before. Cluster time never runs faster
-// than real time, so what ended a time ago by cluster time ended at least as long ago.
+// The views themselves continue, so everything kept in their time (ends, boundaries, claims, spend-bys) stays in order.
+// A reset moves how far ahead of Unix time the views are. It moves them past everything that windows have kept: each
+// window closes, with its held amounts and records, and begins again at the right time. The new window is charged with
+// everything consumed that may lie in it, whichever window was charged first. Only amounts that ended before, proven by
+// cluster time, are left out: cluster time never runs faster than real time, so they ended at least as long ago.
 
 const (
-	// mostUnsure is by how much the two views of a sample may differ to which the clock is reset.
+	// mostUnsure is the largest difference between the two views of a sample that a reset accepts.
 	mostUnsure = 2 * fixed.Second
-	// leastAhead is by how much the earlier view must be ahead: less comes back by itself within that time.
+	// leastAhead is how far ahead the earlier view must be. A smaller lead disappears within that time.
 	leastAhead = fixed.Second
 )
 
@@ -61,7 +61,7 @@ func (m *Machine) resetClock() *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_ClockReset{ClockReset: &logpb.ClockReset{AheadNs: ahead, Windows: int64(len(windows))}}}
 }
 
-// windows returns all quotas that are windows, by number, brought to the present.
+// windows returns all window quotas, by number, advanced to the present.
 func (qs *quotaTable) windows() (windows []*quota) {
 	var numbers []uint32
 	qs.byNumber.Scan(func(number uint32, q *quota) bool {

@@ -18,7 +18,7 @@ func resetClock() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ResetClock{ResetClock: &logpb.ResetClock{}}}
 }
 
-// wrongBy applies an entry under clocks that are wrong by so much, and sets them right again.
+// wrongBy applies an entry under clocks that are wrong by an offset, and corrects them afterwards.
 func (w *world) wrongBy(by int64, commands ...*logpb.Command) []*logpb.Result {
 	w.t.Helper()
 	w.early, w.late = by, by
@@ -26,7 +26,7 @@ func (w *world) wrongBy(by int64, commands ...*logpb.Command) []*logpb.Result {
 	return w.apply(commands...)
 }
 
-// resets has the clock reset, which must be done.
+// resets resets the clock, which must succeed.
 func (w *world) resets() *logpb.ClockReset {
 	w.t.Helper()
 	r := w.do(resetClock())
@@ -36,14 +36,14 @@ func (w *world) resets() *logpb.ClockReset {
 	return r.GetClockReset()
 }
 
-// unix returns the state's views as Unix time.
+// unix returns the state's views converted to Unix time.
 func (w *world) unix() (early, late int64) {
 	c := w.m.State().Clock()
 	return c.WallEarly - c.Shift, c.WallLate - c.Shift
 }
 
-// TestResetClock_CountsInThePresentWindow: after a reset a window counts what was consumed in it, before clocks went wrong and since, and
-// nothing that ended before it began.
+// TestResetClock_CountsInThePresentWindow: after a reset a window counts all consumption in it, before clocks went
+// wrong and since, and nothing that ended before it began.
 func TestResetClock_CountsInThePresentWindow(t *testing.T) {
 	take := func(amount int64) func(*world) {
 		return func(w *world) { w.do(consumesAtOnce("a", itemOf("h", amount))) }
@@ -100,7 +100,7 @@ func TestResetClock_CountsInThePresentWindow(t *testing.T) {
 	}
 }
 
-// TestResetClock_NamesWhatIsMissing: without a time to trust, or where nothing is wrong, nothing changes.
+// TestResetClock_NamesWhatIsMissing: without a trusted time, or if the clock is right, nothing changes.
 func TestResetClock_NamesWhatIsMissing(t *testing.T) {
 	for _, c := range []struct {
 		name        string
@@ -133,7 +133,8 @@ func TestResetClock_NamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestResetClock_EndsWhatIsHeld of a window, and nothing else of its leases; what was consumed can be settled, and gives nothing back.
+// TestResetClock_EndsWhatIsHeld of a window, and no other items of its leases. Consumed amounts can be settled, and
+// return nothing.
 func TestResetClock_EndsWhatIsHeld(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 10), slotsOf("s", 5))
@@ -162,8 +163,8 @@ func TestResetClock_EndsWhatIsHeld(t *testing.T) {
 	}
 }
 
-// TestResetClock_ForgetsResets: a window that ends at its provider's reset begins as one of which nothing is known; what was consumed
-// counts for a whole period, and one caller's word frees none of it.
+// TestResetClock_ForgetsResets: a window that ends at its provider's reset begins without a known reset. What was
+// consumed counts for a whole period, and one caller's report frees none of it.
 func TestResetClock_ForgetsResets(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
@@ -171,7 +172,7 @@ func TestResetClock_ForgetsResets(t *testing.T) {
 	w.do(consumesAtOnce("a", itemOf("p", 30)))
 	w.wrongBy(year, consumesAtOnce("a", itemOf("p", 50)))
 	w.sleep(minute)
-	w.do(reports(2, 1, signal("p", ordinary, resetAfter(10*minute)))) // believed, in the time that stands still
+	w.do(reports(2, 1, signal("p", ordinary, resetAfter(10*minute)))) // believed, while time stands still
 	w.sleep(minute)
 	w.resets()
 	if left := w.available("p"); left != 20 {
@@ -191,7 +192,7 @@ func TestResetClock_ForgetsResets(t *testing.T) {
 	}
 }
 
-// TestResetClock_KeepsACap: what a report said of others' calls holds for as long as it would have.
+// TestResetClock_KeepsACap: a cap by a report lasts as long as it would have.
 func TestResetClock_KeepsACap(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 100))
@@ -209,7 +210,7 @@ func TestResetClock_KeepsACap(t *testing.T) {
 	}
 }
 
-// TestResetClock_ServesWhoWaits: what waits for a window is given the room that the reset brings.
+// TestResetClock_ServesWhoWaits: waiters for a window are granted the amounts that the reset frees.
 func TestResetClock_ServesWhoWaits(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 10))
@@ -228,7 +229,7 @@ func TestResetClock_ServesWhoWaits(t *testing.T) {
 	t.Fatalf("nothing was granted: %v", w.last.Events)
 }
 
-// TestResetClock_ViewsNeverGoBack, however often it is done, and at the end of time it is refused.
+// TestResetClock_ViewsNeverGoBack: however often the clock is reset; at the end of time a reset is refused.
 func TestResetClock_ViewsNeverGoBack(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 10), anchored("p", 10))
@@ -259,8 +260,9 @@ type arrival struct {
 	after bool
 }
 
-// TestResetClock_NoWindowSeesTooMuch: clocks are right, far ahead once, and right again; then the clock is reset. No window of the
-// provider's true time that anything reached that was consumed after the reset saw more than usable, whatever it saw before.
+// TestResetClock_NoWindowSeesTooMuch: clocks are right, once far ahead, and right again; then the clock is reset. A
+// window of the provider's true time that received amounts consumed after the reset never saw more than usable,
+// whatever it saw before.
 func TestResetClock_NoWindowSeesTooMuch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const usable = 10
@@ -279,7 +281,7 @@ func TestResetClock_NoWindowSeesTooMuch(t *testing.T) {
 		step := func(wrong, most int64) {
 			passed := rapid.Int64Range(0, most).Draw(t, "passed")
 			wall += passed
-			w.now += passed * rapid.SampledFrom([]int64{1, 1, 1, 0}).Draw(t, "time runs") // without a leader it does not
+			w.now += passed * rapid.SampledFrom([]int64{1, 1, 1, 0}).Draw(t, "time runs") // not without a leader
 			early, late := wall-rapid.Int64Range(0, second/5).Draw(t, "behind"), wall+rapid.Int64Range(0, second/5).Draw(t, "ahead")
 			if rapid.IntRange(0, 5).Draw(t, "restored") == 0 {
 				w.reborn()
@@ -365,7 +367,7 @@ func lengthOf(name string, length, limit int64) *logpb.Quota {
 	return &logpb.Quota{Name: name, Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: limit, EveryNs: length}}}
 }
 
-// TestPast_IsBounded: of a window whose clock runs wild the oldest amounts are taken together, and none is lost.
+// TestPast_IsBounded: for a window with a wildly wrong clock the oldest amounts are merged, and none is lost.
 func TestPast_IsBounded(t *testing.T) {
 	var g ledger.Ledger
 	for i := range int64(3 * ledger.MaxPast) {

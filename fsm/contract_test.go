@@ -20,17 +20,18 @@ import (
 	"github.com/quotad/quotad/fsm/snapshot"
 )
 
-// TestOnlyDeterministicImports keeps clocks, randomness, locks and I/O out: the list is what may be imported.
+// TestOnlyDeterministicImports keeps clocks, randomness, locks and I/O out: only listed imports are allowed.
 func TestOnlyDeterministicImports(t *testing.T) {
 	allowed := map[string]bool{
 		"bufio": true, "bytes": true, "cmp": true, "container/heap": true, "crypto/sha256": true, "encoding/binary": true, "errors": true, "fmt": true, "hash": true,
 		"hash/crc32": true, "hash/fnv": true, "io": true, "math": true, "math/big": true, "math/bits": true, "slices": true, "strings": true,
 		"unicode/utf8": true, "github.com/tidwall/btree": true,
 		"google.golang.org/protobuf/encoding/protowire": true, "google.golang.org/protobuf/proto": true,
-		// For the numbers of fields, once; Range, whose order is random, is not called (it would be a loop over a map).
+		// Reads the numbers of fields, once. Range has a random order and is not called (it would be a loop over a
+		// map).
 		"google.golang.org/protobuf/reflect/protoreflect": true,
 	}
-	const leaf = "github.com/quotad/quotad/fsm/" // of which the sources are looked at as well, or generated
+	const leaf = "github.com/quotad/quotad/fsm/" // its sources are checked as well, or generated
 	eachSource(t, func(fset *token.FileSet, file *ast.File) {
 		reflects := false
 		for _, spec := range file.Imports {
@@ -49,7 +50,7 @@ func TestOnlyDeterministicImports(t *testing.T) {
 	})
 }
 
-// TestMapsAreRangedOverKnowingly wants a comment beside every loop over a map: why its order does not matter.
+// TestMapsAreRangedOverKnowingly requires a comment at every loop over a map: why its order does not matter.
 func TestMapsAreRangedOverKnowingly(t *testing.T) {
 	for _, sources := range folders(t) {
 		rangesKnowingly(t, sources)
@@ -69,7 +70,7 @@ func rangesKnowingly(t *testing.T, sources []string) {
 	}
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
 	checker := types.Config{Importer: nil, Error: func(error) {}}
-	_, _ = checker.Check("fsm", fset, files, info) // what cannot be resolved has no type, and is no map of ours
+	_, _ = checker.Check("fsm", fset, files, info) // an unresolved expression has no type, and is not one of our maps
 	for _, file := range files {
 		commented := map[int]bool{}
 		for _, group := range file.Comments {
@@ -93,7 +94,7 @@ func rangesKnowingly(t *testing.T, sources []string) {
 	}
 }
 
-// folders returns the sources of the machine and of each of its leaves, but for what is generated.
+// folders returns the sources of the machine and of each of its leaves, except generated ones.
 func folders(t *testing.T) (all [][]string) {
 	t.Helper()
 	for _, folder := range []string{
@@ -134,7 +135,7 @@ func eachSource(t *testing.T, fn func(*token.FileSet, *ast.File)) {
 	}
 }
 
-// TestWhatIsNotUnderstoodStopsTheNode: going on would make replicas differ.
+// TestWhatIsNotUnderstoodStopsTheNode: to continue would make replicas differ.
 func TestWhatIsNotUnderstoodStopsTheNode(t *testing.T) {
 	newer, err := proto.Marshal(&logpb.Entry{Version: EntryVersion + 1})
 	if err != nil {
@@ -218,7 +219,7 @@ func richWorld(t *testing.T) *world {
 	return w
 }
 
-// TestGoldenSnapshot: a snapshot of version 1 restores forever, to the same state.
+// TestGoldenSnapshot: a snapshot of version 1 can always be restored, to the same state.
 func TestGoldenSnapshot(t *testing.T) {
 	path := filepath.Join("testdata", "snapshot-v1.bin")
 	data, err := os.ReadFile(path)
@@ -241,8 +242,8 @@ func TestGoldenSnapshot(t *testing.T) {
 	}
 }
 
-// TestDamagedSnapshots: cut off anywhere, or with any byte changed, a snapshot is refused as damaged; a newer one with
-// an error of its own. Beside its state any is refused that is not whole.
+// TestDamagedSnapshots: a snapshot that is cut off anywhere, or has any byte changed, is refused as damaged; a newer
+// one has its own error. Compared with its state, any incomplete one is refused.
 func TestDamagedSnapshots(t *testing.T) {
 	var buffer bytes.Buffer
 	state := richWorld(t).m.Freeze()
@@ -258,7 +259,7 @@ func TestDamagedSnapshots(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for n := 0; n < len(whole); n += 17 { // each is written up to the place
+	for n := 0; n < len(whole); n += 17 { // each is compared up to the changed byte
 		flipped := bytes.Clone(whole)
 		flipped[n] ^= 1
 		if err := compare(state, flipped); !errors.Is(err, ErrCorruptSnapshot) {
@@ -285,7 +286,7 @@ func TestDamagedSnapshots(t *testing.T) {
 	}
 }
 
-// compare is VerifyWritten without a look at the state.
+// compare is VerifyWritten without the check of the state.
 func compare(state *State, written []byte) error {
 	compared := &comparing{with: bytes.NewReader(written)}
 	if err := state.WriteSnapshot(compared); err != nil {
@@ -294,7 +295,7 @@ func compare(state *State, written []byte) error {
 	return compared.ended()
 }
 
-// TestVerifyWritten_LooksAtTheState: what was written as it is does not help where the state does not add up.
+// TestVerifyWritten_LooksAtTheState: an exact copy of an inconsistent state is refused.
 func TestVerifyWritten_LooksAtTheState(t *testing.T) {
 	w := richWorld(t)
 	w.m.lastLease--
@@ -307,7 +308,7 @@ func TestVerifyWritten_LooksAtTheState(t *testing.T) {
 	}
 }
 
-// TestFrozenStateStandsStill: what is frozen does not change, in whatever way the machine goes on.
+// TestFrozenStateStandsStill: a frozen state does not change, however the machine continues.
 func TestFrozenStateStandsStill(t *testing.T) {
 	w := richWorld(t)
 	frozen := w.m.Freeze()
@@ -343,7 +344,7 @@ func TestFrozenStateStandsStill(t *testing.T) {
 	}
 }
 
-// TestHostileValues: the door is not the only guard.
+// TestHostileValues: the API's checks are not the only guard.
 func TestHostileValues(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 100, minute), slotsOf("s", 1))
@@ -401,8 +402,7 @@ func TestHostileValues(t *testing.T) {
 	}
 }
 
-// FuzzApply: whatever can be decoded as an entry of known commands is answered, and the totals stay the sums of their
-// parts.
+// FuzzApply: any entry of known commands that can be decoded is answered, and the totals stay the sums of their parts.
 func FuzzApply(f *testing.F) {
 	w := newWorld(f)
 	w.quotas(randomWorldQuotas()...)

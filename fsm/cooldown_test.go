@@ -15,8 +15,8 @@ func windowOf(name string, limit int64, every logpb.Every) *logpb.Quota {
 	return &logpb.Quota{Name: name, Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: limit, Every: every}}}
 }
 
-// TestCooldown_OneCallerClosesForAnHour: a day's or a month's quota too. A second caller, or the same one's next 429 after it
-// reopened, closes it for longer.
+// TestCooldown_OneCallerClosesForAnHour: even a day's or a month's quota. A second caller, or the same one's next 429
+// after it reopened, closes it for longer.
 func TestCooldown_OneCallerClosesForAnHour(t *testing.T) {
 	month := windowOf("m", 1000, logpb.Every_EVERY_MONTH)
 	long := func(holder string) *logpb.Command {
@@ -54,7 +54,7 @@ func TestCooldown_OneCallerClosesForAnHour(t *testing.T) {
 	})
 }
 
-// TestReopen_EndsWhatReportsClosed: cooldown, breaker and cap, once, told by events; and the next report counts again.
+// TestReopen_EndsWhatReportsClosed: cooldown, breaker and cap, once, with events; and the next report counts again.
 func TestReopen_EndsWhatReportsClosed(t *testing.T) {
 	const exhausted = logpb.Cause_CAUSE_EXHAUSTED
 	w := newWorld(t)
@@ -90,7 +90,7 @@ func TestReopen_EndsWhatReportsClosed(t *testing.T) {
 	w.fails(reopens("none"), logpb.Reason_REASON_UNKNOWN_QUOTA)
 }
 
-// TestReopen_BeginsTheRamp: the operator's word opens it, not the provider.
+// TestReopen_BeginsTheRamp: the operator opens it, not the provider, so it ramps.
 func TestReopen_BeginsTheRamp(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
@@ -102,7 +102,7 @@ func TestReopen_BeginsTheRamp(t *testing.T) {
 	w.refused(ask("a", itemOf("r", 30)), logpb.Reason_REASON_REOPENING)
 }
 
-// TestReopen_ConfirmsTheReportedReset: of one that is still to come, that was disputed, or that passed and freed nothing.
+// TestReopen_ConfirmsTheReportedReset: a future reset, a disputed one, and one that passed and freed nothing.
 func TestReopen_ConfirmsTheReportedReset(t *testing.T) {
 	reset := func(after int64) *logpb.Command { return reports(1, 1, signal("p", ordinary, resetAfter(after))) }
 	for name, c := range map[string]struct {
@@ -136,8 +136,8 @@ func TestReopen_ConfirmsTheReportedReset(t *testing.T) {
 	}
 }
 
-// TestConsume_AllOfALeaseOfWhichAWindowClosed consumes nothing: a holder that names no items means all that it was granted,
-// and a call that went out on the rest would be counted nowhere in the new window.
+// TestConsume_AllOfALeaseOfWhichAWindowClosed consumes nothing: a holder that names no items means all that it was
+// granted. The new window would not count a call that used only the rest.
 func TestConsume_AllOfALeaseOfWhichAWindowClosed(t *testing.T) {
 	r, h := rateOf("r", 100, minute), hourly("h", 100)
 	long := reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("h", 5), itemOf("r", 5)}, TtlNs: 3 * hour})
@@ -162,7 +162,7 @@ func TestConsume_AllOfALeaseOfWhichAWindowClosed(t *testing.T) {
 	})
 }
 
-// TestRenew_NamesTheItemsThatClosed: a holder that keeps its lease alive learns of it.
+// TestRenew_NamesTheItemsThatClosed: a holder that keeps its lease alive learns which items closed.
 func TestRenew_NamesTheItemsThatClosed(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute), hourly("h", 100))
@@ -176,8 +176,8 @@ func TestRenew_NamesTheItemsThatClosed(t *testing.T) {
 	}
 }
 
-// TestCap_OneCallersWordLastsAnHour: what a report says to remain of a long window lowers it for an hour at most on one caller's word;
-// another caller's lets it last from then on, and the same one's does again when it has ended.
+// TestCap_OneCallersWordLastsAnHour: the remainder reported by one caller lowers a long window for an hour at most.
+// Another caller's report extends it from then on, and so does the same one's after the cap has ended.
 func TestCap_OneCallersWordLastsAnHour(t *testing.T) {
 	for name, isAnchored := range map[string]bool{"calendar": false, "anchored": true} {
 		t.Run(name, func(t *testing.T) {

@@ -13,21 +13,22 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// size is how much is in a state.
+// size is the size of a state.
 type size struct{ quotas, leases, holders, waiters int }
 
-// crowds are what one cluster is meant for, and a tenth of it: a command should cost about the same in both.
+// crowds are the sizes for which one cluster is meant, and a tenth of them: a command should cost about the same in
+// both.
 var crowds = []size{{10_000, 100_000, 10_000, 10_000}, {100_000, 1_000_000, 100_000, 100_000}}
 
 func (s size) String() string {
 	return fmt.Sprintf("quotas=%d,leases=%d,holders=%d,waiters=%d", s.quotas, s.leases, s.holders, s.waiters)
 }
 
-// crowd is a state in which every quota is taken to its limit, by leases of many holders, and waited for.
+// crowd is a state in which every quota is exhausted by leases of many holders, and has waiters.
 type crowd struct {
 	scale
 	of size
-	// tickets are those that wait.
+	// tickets are the waiting ones.
 	tickets []uint64
 }
 
@@ -51,12 +52,12 @@ func newCrowd(s size) *crowd {
 
 func (c *crowd) quota(i int) string { return fmt.Sprintf("team%d/q%d", i%100, i) }
 
-// wait is a request that waits for a quota.
+// wait returns a Reserve that waits for a quota.
 func (c *crowd) wait(i int) *logpb.Command {
 	return waits(fmt.Sprintf("w%d", i%c.of.holders), minute, maxWait, itemOf(c.quota(i%c.of.quotas), 1))
 }
 
-// many applies n commands, 500 in an entry.
+// many applies n commands, at 500 in an entry.
 func (c *crowd) many(n int, command func(i int) *logpb.Command) {
 	var commands []*logpb.Command
 	for i := range n {
@@ -68,7 +69,7 @@ func (c *crowd) many(n int, command func(i int) *logpb.Command) {
 	}
 }
 
-// results applies an entry, remembers the tickets of those who wait, and returns how long that took.
+// results applies an entry, records the tickets of waiters, and returns how long that took.
 func (c *crowd) results(commands ...*logpb.Command) (took time.Duration) {
 	c.index++
 	data, err := proto.Marshal(&logpb.Entry{
@@ -88,8 +89,8 @@ func (c *crowd) results(commands ...*logpb.Command) (took time.Duration) {
 	return took
 }
 
-// work returns commands as a busy fleet sends them: half renew a lease, a quarter is refused by a quota that is taken, and a
-// quarter comes to wait while another one that waits gives up.
+// work returns commands as a busy fleet sends them: half renew a lease, a quarter is refused by an exhausted quota, and
+// a quarter starts to wait while another waiter withdraws.
 func (c *crowd) work(n int) []*logpb.Command {
 	var commands []*logpb.Command
 	for len(commands) < n {
@@ -107,7 +108,7 @@ func (c *crowd) work(n int) []*logpb.Command {
 	return commands
 }
 
-// BenchmarkCrowd is the cost of a command in a state with many of everything, with uniform and with skewed access.
+// BenchmarkCrowd measures a command in a large state, with uniform and with skewed access.
 func BenchmarkCrowd(b *testing.B) {
 	for _, s := range crowds {
 		c, bytes := weighed(func() *crowd { return newCrowd(s) })
@@ -128,8 +129,8 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 }
 
-// BenchmarkCrowdEnds lets everything in such a state, and in one that nobody waits in, fall due at once, after it was written to
-// a snapshot and restored.
+// BenchmarkCrowdEnds makes everything in such a state, and in one without waiters, fall due at once, after a snapshot
+// and a restore.
 func BenchmarkCrowdEnds(b *testing.B) {
 	for _, s := range append(slices.Clone(crowds), size{100_000, 1_000_000, 100_000, 0}) {
 		b.Run(s.String(), func(b *testing.B) {
@@ -155,18 +156,18 @@ func BenchmarkCrowdEnds(b *testing.B) {
 	}
 }
 
-// end lets all time pass, and returns how many entries ended everything, and how long the longest one took.
+// end lets all time pass, and returns how many entries ended everything, and the time of the longest one.
 func (c *crowd) end() (entries int, longest time.Duration) {
 	c.now += 2 * day
 	for counts := c.m.State().Counts(); counts.Leases+counts.Waiting > 0; counts = c.m.State().Counts() {
 		entries++
-		longest = max(longest, c.results(withdraw(1<<60))) // a ticket that there never was
+		longest = max(longest, c.results(withdraw(1<<60))) // an unknown ticket
 	}
 	return entries, longest
 }
 
-// TestCrowd: the state that the benchmarks of scale begin with is what its name says, stays so under their work, adds up, and
-// ends in as many entries as it must: each carries out so much of what is due.
+// TestCrowd: the initial state of the scale benchmarks has the stated size, keeps it under their work, and is
+// consistent. It ends in the expected number of entries, since each carries out a bounded amount of due work.
 func TestCrowd(t *testing.T) {
 	c := newCrowd(size{quotas: 100, leases: 3000, holders: 50, waiters: 150})
 	check := func(when string) {
@@ -197,8 +198,8 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestServing_GoesOnWithTheNextEntries: of many waiters that are served at once one entry serves so many; the others follow in their order,
-// with entries that ask for nothing, whatever was restored between.
+// TestServing_GoesOnWithTheNextEntries: one entry serves a bounded number of waiters. The others follow in order with
+// empty entries, across restores.
 func TestServing_GoesOnWithTheNextEntries(t *testing.T) {
 	w := newWorld(t)
 	w.m.bounds.serves.most = 4
@@ -209,7 +210,7 @@ func TestServing_GoesOnWithTheNextEntries(t *testing.T) {
 	for i := range 15 {
 		quota := "s"
 		if i == 7 {
-			quota = "other" // it is no concern of theirs
+			quota = "other" // it is independent of them
 		}
 		waiting := w.do(waits(fmt.Sprint("h", i), 0, 5*minute, itemOf(quota, 1))).GetWaiting()
 		if quota == "s" {
@@ -233,7 +234,8 @@ func TestServing_GoesOnWithTheNextEntries(t *testing.T) {
 	}
 }
 
-// TestServing_ForgetsNoLine: what comes free of several quotas at once is served to all who wait, though one entry serves so few.
+// TestServing_ForgetsNoLine: amounts freed in several quotas at once reach all waiters, though one entry serves only a
+// few.
 func TestServing_ForgetsNoLine(t *testing.T) {
 	const quotas, waiting = 3, 5
 	w := newWorld(t)

@@ -75,7 +75,7 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// TestItemsHaveTheirOwnEnds: that of a window is when its boundary begins, if that is before the deadline.
+// TestItemsHaveTheirOwnEnds: a window's item ends when the window's boundary begins, if that is before the deadline.
 func TestItemsHaveTheirOwnEnds(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute), hourly("h", 10), anchored("p", 10))
@@ -92,7 +92,7 @@ func TestItemsHaveTheirOwnEnds(t *testing.T) {
 	}
 }
 
-// TestRefusalsHaveAPrecedence: of two quotas that stand in the way, in any order, the reason that goes first is told.
+// TestRefusalsHaveAPrecedence: of two obstacles, in any order, the refusal has the reason with precedence.
 func TestRefusalsHaveAPrecedence(t *testing.T) {
 	conditions := []struct {
 		item   *logpb.Item
@@ -136,7 +136,7 @@ func TestExpiryIsInTheOrderOfDeadlines(t *testing.T) {
 	}
 }
 
-// TestARaisedEpoch lets leases live with their fences, and every fence after it is above all before it.
+// TestARaisedEpoch keeps leases alive with their fences, and every later fence is above all earlier ones.
 func TestARaisedEpoch(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
@@ -168,8 +168,8 @@ func TestARaisedEpoch(t *testing.T) {
 	}
 }
 
-// TestAWaitersFirstDeadline: five seconds to show itself, unless its lease is shorter or already consumed; what shows it
-// gives the lease the length that was asked for.
+// TestAWaitersFirstDeadline: five seconds to confirm, unless its lease is shorter or already consumed. A confirmation
+// gives the lease the requested length.
 func TestAWaitersFirstDeadline(t *testing.T) {
 	for _, c := range []struct {
 		name        string

@@ -6,21 +6,21 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A quota that is deleted is gone at once: no command finds it, and none of those who wait for it is granted anything any more. They leave the
-// queue in steps, as many as an entry may refuse with the deletion itself, and the rest with the entries that follow. Until then the line in
-// which they stand has its number, which no other quota ever gets, also where another one has its name by then.
+// A deleted quota is gone at once: no command finds it, and its waiters are granted nothing. They leave the queue in
+// steps: some with the deletion itself, the rest with the following entries. Until then their wait set keeps the
+// quota's number. No other quota ever gets that number, not even one created under the same name.
 
-// maxRefusedPerEntry bounds how many waiters leave in one entry because of deleted quotas, leastRefused is how many a deletion refuses itself when
-// those before it have taken all of that.
+// maxRefusedPerEntry bounds how many waiters leave in one entry because of deleted quotas. leastRefused is how many a
+// deletion refuses itself when earlier commands of the entry have used up that bound.
 const (
 	maxRefusedPerEntry = maxDuePerEntry
 	leastRefused       = 16
 )
 
-// refuseWaiters refuses all who wait for a quota that is being deleted.
+// refuseWaiters refuses all waiters of a quota that is being deleted.
 func (m *Machine) refuseWaiters(q *quota) {
 	waiting := q.waiting
-	q.waiting = 0 // it is looked at no more
+	q.waiting = 0 // so that no pass examines it again
 	m.quotas.schedule(q)
 	if waiting > 0 {
 		m.quotas.deleted.Set(q.number, q.name)
@@ -28,7 +28,7 @@ func (m *Machine) refuseWaiters(q *quota) {
 	}
 }
 
-// refuseDeleted goes on with refusing those who wait for deleted quotas, in the order of their numbers.
+// refuseDeleted continues to refuse the waiters of deleted quotas, in the order of the quotas' numbers.
 func (m *Machine) refuseDeleted() {
 	for m.bounds.refusals.left > 0 {
 		number, name, ok := m.quotas.deleted.Min()
@@ -39,7 +39,7 @@ func (m *Machine) refuseDeleted() {
 	}
 }
 
-// refuseSome refuses up to most of those who wait for a deleted quota.
+// refuseSome refuses up to most waiters of a deleted quota.
 func (m *Machine) refuseSome(number uint32, name string, most int) {
 	waiting, more := m.queue.waitersFor(number, most)
 	if !more {
@@ -53,12 +53,13 @@ func (m *Machine) refuseSome(number uint32, name string, most int) {
 	}
 }
 
-// refuseFor refuses a waiter because a quota was deleted. Its meters are forgotten, and it is not another one's of that name to count it.
+// refuseFor refuses a waiter because a quota was deleted. The quota's meters are dropped, and no quota of the same name
+// counts the refusal.
 func (m *Machine) refuseFor(w *waiter, name string) {
 	m.finishWait(w, &logpb.Refusal{Reason: logpb.Reason_REASON_SUSPENDED, Quota: name, Advice: "the quota was deleted"})
 }
 
-// lostQuota returns the name of the deleted quota for which a waiter still stands in line, if there is one.
+// lostQuota returns the name of a deleted quota for which a waiter is still queued, if there is one.
 func (qu *queue) lostQuota(w *waiter) (name string, lost bool) {
 	if qu.quotas.deleted.Len() == 0 {
 		return "", false
@@ -72,14 +73,14 @@ func (qu *queue) lostQuota(w *waiter) (name string, lost bool) {
 	return "", false
 }
 
-// wasDeleted tells whether a number is that of a deleted quota for which some still stand in line.
+// wasDeleted reports whether a number belongs to a deleted quota that still has waiters.
 func (qs *quotaTable) wasDeleted(number uint32) bool {
 	_, deleted := qs.deleted.Get(number)
 	return deleted
 }
 
-// waitersFor returns waiters for a quota or one below it, by wait set and place, and whether there are more. They have up to most items,
-// but for the last one, which may exceed that.
+// waitersFor returns waiters for a quota or its descendants, by wait set and place, and whether there are more. They
+// have up to most items; only the last waiter may exceed that.
 func (qu *queue) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {
 	cost := 0
 	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
@@ -102,7 +103,8 @@ func (qu *queue) waitersFor(number uint32, most int) (waiting []*waiter, more bo
 	return waiting, more
 }
 
-// deletedRecords are the deleted quotas that are still waited for, and how far holder stats and meters were gone through.
+// deletedRecords are the deleted quotas that still have waiters, and the position of the sweep of holder stats and
+// meters.
 func (s *State) deletedRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.quotas.deleted.Scan(func(number uint32, name string) bool {
@@ -115,7 +117,7 @@ func (s *State) deletedRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// verifyDeleted looks at the numbers of deleted quotas, and that every line is for quotas that exist or were deleted.
+// verifyDeleted checks the numbers of deleted quotas, and that every wait set is for quotas that exist or were deleted.
 func (s *State) verifyDeleted() (err error) {
 	s.quotas.deleted.Scan(func(number uint32, name string) bool {
 		if _, exists := s.quotas.byNumber.Get(number); exists || number == 0 || number > s.quotas.last || name == "" {

@@ -9,19 +9,20 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 )
 
-// pageBytes is how much a page holds, unless one record takes more.
+// pageBytes is the size of a page, unless one record takes more.
 const pageBytes = 4096
 
-// page holds detached operations: records of operations whose leases have ended, as many as fit, in the order of leases and numbers.
-// All that was consumed and never settled becomes one and stays until it stops counting, which is a minute's calls or a day's.
-// So they are packed: a quarter of what they take as objects, nothing in them for the garbage collector, and listed together.
+// page holds detached operations: records of operations whose leases have ended, in the order of leases and numbers.
+// Each consumed amount that is never settled becomes one, and stays until it stops counting: a minute's calls, or a
+// day's. So they are packed: they take a quarter of the memory of objects, the garbage collector skips them, and they
+// are listed together.
 type page struct {
 	cow.Made
-	// from names the page: none of its detached records comes before.
+	// from is the page's key: none of its detached records comes before it.
 	from operationKey
-	// last is the last of them, or was.
+	// last is the key of its last record, or of one since dropped.
 	last operationKey
-	// check is when to look at them again (cluster time): the earliest of their moments.
+	// check is when to check its records again (cluster time): the earliest of their times.
 	check  int64
 	packed []byte
 }
@@ -33,7 +34,7 @@ func (k operationKey) less(than operationKey) bool {
 	return k.lease < than.lease || k.lease == than.lease && k.op < than.op
 }
 
-// keptPage is a page by its name, which is beside it: a search looks at no page but the one that it finds.
+// keptPage is a page with its key next to the pointer: a search reads only the page that it finds.
 type keptPage struct {
 	from operationKey
 	*page
@@ -41,7 +42,7 @@ type keptPage struct {
 
 func lessPage(a, b keptPage) bool { return a.from.less(b.from) }
 
-// pageDue says when to look at a page again.
+// pageDue says when to check a page again.
 type pageDue struct {
 	at   int64
 	from operationKey
@@ -49,7 +50,8 @@ type pageDue struct {
 
 func lessPageDue(a, b pageDue) bool { return a.at < b.at || a.at == b.at && a.from.less(b.from) }
 
-// pageOf returns the page where a detached record is, or would be; nil where it comes before all. It is mostly the last.
+// pageOf returns the page where a detached record is, or would be: mostly the last. It is nil if the record comes
+// before all pages.
 func (rs *records) pageOf(key operationKey) (found *page) {
 	if last, ok := rs.detached.Max(); !ok || !key.less(last.from) {
 		return last.page
@@ -61,7 +63,7 @@ func (rs *records) pageOf(key operationKey) (found *page) {
 	return found
 }
 
-// detachedOperation returns the record of an ended lease's operation, nil where there is none. A change takes effect by keepDetached.
+// detachedOperation returns the record of an ended lease's operation, nil if there is none. Changes need keepDetached.
 func (rs *records) detachedOperation(lease, op uint64) *operation {
 	key := operationKey{lease, op}
 	p := rs.pageOf(key)
@@ -90,7 +92,7 @@ func (s *State) eachOperation(fn func(*operation) bool) bool {
 	return going && attached.eachBelow(operationKey{math.MaxUint64, math.MaxUint64}, fn)
 }
 
-// keepDetached enters the record of an ended lease's operation, or replaces it by one with the same moment to be looked at.
+// keepDetached enters the record of an ended lease's operation, or replaces the record with the same check time.
 func (rs *records) keepDetached(o *operation) {
 	key := operationKey{o.lease, o.op}
 	rs.packing = pack(rs.packing[:0], o)
@@ -119,14 +121,14 @@ func (rs *records) keepDetached(o *operation) {
 	}
 }
 
-// What an overrun takes of a packed detached record at most, with the digest of the actual part that brings it.
+// The most that an overrun adds to a packed detached record, and the digest of the actual amounts.
 const (
 	overrunBytes = 48
 	actualBytes  = 16
 )
 
-// orphanBytes returns what the record of an ended lease's operation is charged with: its length and, until it is settled, what overruns may
-// add to it.
+// orphanBytes returns the charge for the record of an ended lease's operation: its length and, until it is settled, the
+// room that overruns may take.
 func orphanBytes(o *operation, packed []byte) int64 {
 	if o.actual != 0 {
 		return int64(len(packed))
@@ -134,7 +136,7 @@ func orphanBytes(o *operation, packed []byte) int64 {
 	return int64(len(packed)) + actualBytes + overrunBytes*int64(len(o.charges))
 }
 
-// chargedFor returns what a packed detached record, if any, is charged with.
+// chargedFor returns the charge for a packed detached record, 0 if it is empty.
 func (rs *records) chargedFor(packed []byte) int64 {
 	if len(packed) == 0 {
 		return 0
@@ -143,7 +145,7 @@ func (rs *records) chargedFor(packed []byte) int64 {
 	return orphanBytes(&rs.looked, packed)
 }
 
-// editPage returns the page of a detached record that is entered, that may be changed.
+// editPage returns, for update, the page for a detached record that is entered.
 func (rs *records) editPage(key operationKey, check int64) *page {
 	p := rs.pageOf(key)
 	if p != nil && p.MadeIn(rs.generation) {
@@ -155,7 +157,7 @@ func (rs *records) editPage(key operationKey, check int64) *page {
 	} else if first, ok := rs.detached.Min(); ok {
 		rs.dropPage(first.page)
 		*c = *first.page
-		c.from = key // comes before all
+		c.from = key // the record comes before all others
 	}
 	c.Made, c.packed = cow.In(rs.generation), slices.Clone(c.packed)
 	rs.enterPage(c)
@@ -203,7 +205,7 @@ func (rs *records) pageWith(from operationKey, packed []byte) *page {
 	return p
 }
 
-// expire forgets detached records that stopped counting.
+// expire drops detached records that stopped counting.
 func (rs *records) expire() {
 	for done := 0; done < maxForgottenPerEntry; {
 		first, ok := rs.checks.Min()
@@ -215,7 +217,7 @@ func (rs *records) expire() {
 	}
 }
 
-// expirePage forgets those detached records of a page that stopped counting, and returns how many.
+// expirePage drops the detached records of a page that stopped counting, and returns how many.
 func (rs *records) expirePage(p *page) (forgotten int) {
 	rs.dropPage(p)
 	kept := rs.packing[:0]
@@ -242,7 +244,7 @@ func (rs *records) expirePage(p *page) (forgotten int) {
 	if rs.packing = kept; len(kept) > 0 {
 		p := rs.pageWith(rs.joined(p.from))
 		rs.enterPage(p)
-		if len(p.packed) > pageBytes { // a later moment may take a byte more
+		if len(p.packed) > pageBytes { // a later check time may take a byte more
 			rs.split(p)
 		}
 	}
@@ -250,8 +252,8 @@ func (rs *records) expirePage(p *page) (forgotten int) {
 	return forgotten
 }
 
-// joined returns the packed records that replace a dropped page, together with those of a neighbouring page if both are few. Pages with one
-// record left each would take four times the bytes that are charged.
+// joined returns the packed records that replace a dropped page, together with those of a neighbour page if both are
+// small. Without this, pages with one record each would take four times the charged bytes.
 func (rs *records) joined(from operationKey) (first operationKey, packed []byte) {
 	few := func(p *page) bool { return p != nil && len(p.packed)+len(rs.packing) <= pageBytes/2 }
 	if before := rs.pageOf(from); few(before) {
@@ -266,7 +268,7 @@ func (rs *records) joined(from operationKey) (first operationKey, packed []byte)
 	return from, rs.packing
 }
 
-// pageAfter returns the first page that begins at a key or after it, nil where there is none.
+// pageAfter returns the first page at or after a key, nil if there is none.
 func (rs *records) pageAfter(key operationKey) (found *page) {
 	rs.detached.Ascend(keptPage{from: key}, func(p keptPage) bool {
 		found = p.page
@@ -275,7 +277,7 @@ func (rs *records) pageAfter(key operationKey) (found *page) {
 	return found
 }
 
-// runBill is what an account is charged with for a run of detached records: mostly a whole page's are one caller's.
+// runBill sums the charges of a run of detached records: mostly a whole page belongs to one caller.
 type runBill struct {
 	account uint64
 	bytes   int64
@@ -296,7 +298,7 @@ func (b *runBill) settle(rs *records) {
 	}
 }
 
-// liveDetached returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten.
+// liveDetached returns the record of an ended lease's operation, nil if there is none or it is due to be dropped.
 func (rs *records) liveDetached(lease, op uint64) *operation {
 	o := rs.detachedOperation(lease, op)
 	if o == nil || o.check <= rs.clock.Now && !rs.amounts.staysOn(o) {
@@ -305,7 +307,7 @@ func (rs *records) liveDetached(lease, op uint64) *operation {
 	return o
 }
 
-// seek returns where a detached record stands in a page, or would.
+// seek returns where a detached record is in a page, or where it would be inserted.
 func (p *page) seek(key operationKey) (from, to int, found bool) {
 	if p.last.less(key) {
 		return len(p.packed), len(p.packed), false
@@ -324,14 +326,14 @@ func (p *page) seek(key operationKey) (from, to int, found bool) {
 	return from, from, false
 }
 
-// cut returns the first of packed detached records and the others.
+// cut splits packed detached records into the first one and the rest.
 func cut(packed []byte) (first, rest []byte) {
 	size, n := binary.Uvarint(packed)
 	end := n + int(size)
 	return packed[:end], packed[end:]
 }
 
-// pack appends a detached record: its length, and what unpackDue and unpack read.
+// pack appends a detached record: its length, then the fields that unpackDue and unpack read.
 func pack(to []byte, o *operation) []byte {
 	var room [256]byte
 	b := room[:0]
@@ -364,7 +366,7 @@ func pack(to []byte, o *operation) []byte {
 	return append(binary.AppendUvarint(to, uint64(len(b))), b...)
 }
 
-// The bits of a packed charge; its class is above them.
+// Bits of a packed charge; its class is above them.
 const (
 	ancestorBit = 1
 	overrunBit  = 2
@@ -391,13 +393,14 @@ func (u *unpacker) signed() int64 {
 	return v
 }
 
-// keyOf returns the key of the first of packed detached records.
+// keyOf returns the key of the first packed detached record.
 func keyOf(packed []byte) operationKey {
 	u := open(packed)
 	return operationKey{u.unsigned(), u.unsigned()}
 }
 
-// unpackDue reads into o what its expiry needs: its names, whether it is settled, when to look at it, and its charges.
+// unpackDue reads into o the fields that expiry needs: lease and number, account, settled or not, check time, and
+// charges.
 func unpackDue(packed []byte, o *operation) unpacker {
 	u := open(packed)
 	o.lease, o.op, o.account, o.actual, o.check = u.unsigned(), u.unsigned(), u.unsigned(), u.unsigned(), u.signed()
@@ -414,7 +417,7 @@ func unpackDue(packed []byte, o *operation) unpacker {
 	return u
 }
 
-// unpack returns a detached record as it was packed.
+// unpack decodes a whole detached record.
 func unpack(packed []byte) *operation {
 	o := &operation{detached: true}
 	o.charges = o.single[:0]

@@ -37,7 +37,7 @@ func drawOrphan(rt *rapid.T, key operationKey, now int64) *operation {
 	return o
 }
 
-// shownOrphans are detached records as a state should show them.
+// shownOrphans are the expected detached records of a state.
 type shownOrphans map[operationKey]*operation
 
 func (want shownOrphans) check(rt *rapid.T, s *State) {
@@ -75,8 +75,8 @@ func (want shownOrphans) check(rt *rapid.T, s *State) {
 	}
 }
 
-// TestOrphansAreAsTheyWereKept: whatever is kept, replaced and forgotten in whatever order, each detached record is found as it was, all
-// come in order, pages are no larger than they should be and looked at in time, and frozen states go on to show what they showed.
+// TestOrphansAreAsTheyWereKept: records are kept, replaced and dropped in any order. Each detached record is found
+// unchanged, all are in order, pages are within their size and checked in time, and frozen states do not change.
 func TestOrphansAreAsTheyWereKept(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w, want := newWorld(rt), shownOrphans{}
@@ -127,7 +127,7 @@ func TestOrphansAreAsTheyWereKept(t *testing.T) {
 	})
 }
 
-// TestPagesFill: detached records that come in order fill their pages, and those that come in another at least a third of them.
+// TestPagesFill: detached records in order fill their pages, and in any other order at least a third of them.
 func TestPagesFill(t *testing.T) {
 	for name, c := range map[string]struct {
 		lease func(i int) uint64
@@ -152,7 +152,7 @@ func TestPagesFill(t *testing.T) {
 	}
 }
 
-// TestAFrozenMarkStays: what a holder is finished with stays so when its lease's records are copied.
+// TestAFrozenMarkStays: a low-water mark stays when its lease's records are copied.
 func TestAFrozenMarkStays(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
@@ -173,8 +173,8 @@ func TestAFrozenMarkStays(t *testing.T) {
 	}
 }
 
-// TestARestoredReplicaForgetsTheSame: when more detached records are due than one entry forgets, a replica that was restored forgets the
-// same ones as those that never were; and one that is due is gone for whoever names it, forgotten or not.
+// TestARestoredReplicaForgetsTheSame: when more detached records are due than one entry drops, a restored replica drops
+// the same ones as the others. A due one is gone for every command, dropped or not.
 func TestARestoredReplicaForgetsTheSame(t *testing.T) {
 	for stride := 1; stride <= 7; stride += 2 {
 		w := newWorld(t)
@@ -213,7 +213,7 @@ func TestARestoredReplicaForgetsTheSame(t *testing.T) {
 	}
 }
 
-// TestALaterMomentTakesMore: a full page whose detached records go on counting, until a time that takes a byte more in each, becomes two.
+// TestALaterMomentTakesMore: a full page is split if the next check time takes a byte more in each of its records.
 func TestALaterMomentTakesMore(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
@@ -237,7 +237,8 @@ func TestALaterMomentTakesMore(t *testing.T) {
 	}
 }
 
-// TestPagesOfFewAreJoined: where most detached records of all pages are forgotten, those that are left come together, in their order, and are found.
+// TestPagesOfFewAreJoined: when most detached records of all pages are dropped, the rest is joined in order, and is
+// found.
 func TestPagesOfFewAreJoined(t *testing.T) {
 	m := New()
 	const all, thinned = 30_000, 100
@@ -274,7 +275,7 @@ func TestPagesOfFewAreJoined(t *testing.T) {
 	}
 }
 
-// TestManyOrphansInManyEntries: what is due at once goes in portions, in which each page that is looked at counts too.
+// TestManyOrphansInManyEntries: due records leave in portions, in which each checked page counts too.
 func TestManyOrphansInManyEntries(t *testing.T) {
 	m := New()
 	const all = 5 * maxForgottenPerEntry
@@ -294,8 +295,8 @@ func TestManyOrphansInManyEntries(t *testing.T) {
 	}
 }
 
-// TestFullEntriesDoNotPileUp: entries of as many commands as they may have, each of which leaves a lease and two detached records, end as much as
-// falls due meanwhile.
+// TestFullEntriesDoNotPileUp: entries with the most commands, each leaving a lease and two detached records, end as
+// much as falls due meanwhile.
 func TestFullEntriesDoNotPileUp(t *testing.T) {
 	const step = second / 4
 	s := &scale{m: New(), follows: true}
@@ -323,7 +324,7 @@ func TestFullEntriesDoNotPileUp(t *testing.T) {
 	}
 }
 
-// TestAnOperationIsALeasesOrAnOrphan: a snapshot in which it is both, or neither, is not believed.
+// TestAnOperationIsALeasesOrAnOrphan: a snapshot in which it is both, or neither, is refused.
 func TestAnOperationIsALeasesOrAnOrphan(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
@@ -335,7 +336,7 @@ func TestAnOperationIsALeasesOrAnOrphan(t *testing.T) {
 	}
 }
 
-// TestALeaseThatThereCannotBe: ids are from 1 on, and time from 0.
+// TestALeaseThatThereCannotBe: ids start at 1, and times at 0.
 func TestALeaseThatThereCannotBe(t *testing.T) {
 	for _, l := range []*logpb.SnapshotLease{{Id: 0, DeadlineNs: 1}, {Id: 1, DeadlineNs: -1}} {
 		if err := (&restoring{m: New()}).takeLease(l); err == nil {
@@ -347,7 +348,7 @@ func TestALeaseThatThereCannotBe(t *testing.T) {
 	}
 }
 
-// BenchmarkOrphans is what the records of a million leases take that consumed, ended, and never settled.
+// BenchmarkOrphans measures the records of a million leases that consumed, ended, and never settled.
 func BenchmarkOrphans(b *testing.B) {
 	const records, entry, quotas = 1_000_000, 500, 1000
 	var s *scale
@@ -373,8 +374,8 @@ func BenchmarkOrphans(b *testing.B) {
 	b.ReportMetric(size/records, "bytes/record")
 }
 
-// TestSettle_AfterTheLeaseChargesItsHolder: what a call used beyond its estimate costs its holder as much in the queue's order when it is told
-// with a dead fence.
+// TestSettle_AfterTheLeaseChargesItsHolder: an overrun costs its holder as much virtual time when it is settled with a
+// stale fence.
 func TestSettle_AfterTheLeaseChargesItsHolder(t *testing.T) {
 	turns := map[bool]uint64{}
 	for _, ended := range []bool{false, true} {

@@ -9,12 +9,12 @@ import (
 	"github.com/quotad/quotad/fsm/levels"
 )
 
-// What an operation draws from bursts stands with its charges, so that it goes back where less was used.
+// Each charge records what an operation draws from a burst, so that unused amounts return to it.
 
-// exactBurst tells whether what is drawn from bursts is remembered by when it was consumed.
+// exactBurst reports whether burst draws are recorded by the time of consumption.
 func (at *moment) exactBurst() bool { return at.featureLevel >= levels.Rates }
 
-// burstLeft returns in how long an amount passes the quota's burst; 0: now.
+// burstLeft returns how long until an amount passes the quota's burst (nanoseconds); 0: now.
 func (q *quota) burstLeft(at *moment, amount int64) int64 {
 	if q.rule.Burst == 0 {
 		return 0
@@ -35,7 +35,8 @@ func (q *quota) burstLeft(at *moment, amount int64) int64 {
 	return left
 }
 
-// drawCharge takes a new charge out of a quota's burst; one that the provider charges later is drawn when it is settled.
+// drawCharge draws a new charge from a quota's burst. A charge that the provider makes later is drawn when it is
+// settled.
 func (q *quota) drawCharge(at *moment, c *charge) {
 	switch {
 	case q.rule.Burst == 0:
@@ -43,13 +44,13 @@ func (q *quota) drawCharge(at *moment, c *charge) {
 		q.ledger.PassBurst(&q.rule, at.clock.Now, c.amount)
 	case c.end != ledger.OpenEnd:
 		if q.ledger.DrawnFrom == 0 && q.ledger.Arrival != 0 {
-			q.ledger.DrawnFrom = c.end // what stands under ends up to this one may have been drawn before a level that remembers
+			q.ledger.DrawnFrom = c.end // charges with ends up to this one may predate the level that records draws
 		}
 		q.ledger.Draw(c.end, at.clock.Now, c.amount)
 	}
 }
 
-// drawOpen takes a charge that was open out of a quota's burst, now that its exposure ends, or will in so long.
+// drawOpen draws an open charge from a quota's burst when its exposure ends: now, or in left nanoseconds.
 func (q *quota) drawOpen(at *moment, end, left, amount int64) {
 	switch {
 	case q.rule.Burst == 0 || !at.exactBurst():

@@ -12,13 +12,14 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestNothingIsConsumedAfterAParentsWindowClosed: what was held in a window of a parent that has closed is void, though its own quota has no window.
+// TestNothingIsConsumedAfterAParentsWindowClosed: an amount held in a closed window of a parent is void, even if its
+// own quota has no window.
 func TestNothingIsConsumedAfterAParentsWindowClosed(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("budget", 10), under(rateOf("budget/rpm", 10, minute), "budget"))
 	w.now = hour - 60*second
 	g := w.granted(ask("a", itemOf("budget/rpm", 10)))
-	w.now = hour + 10*second // the boundary is past; lease lives (5 min)
+	w.now = hour + 10*second // the boundary has passed; the lease lives (5 min)
 	a := ask("b", itemOf("budget", 10))
 	a.Consume = true
 	w.granted(a) // the new hour is fully used
@@ -50,7 +51,8 @@ func TestAParentMayRollASecondEarlier(t *testing.T) {
 	}
 }
 
-// TestAClosedItemsSharesComeBack: where an item's window has closed, what its ancestors hold of it goes back as soon as its lease is touched.
+// TestAClosedItemsSharesComeBack: when an item's window has closed, its ancestors' shares return as soon as its lease
+// is used.
 func TestAClosedItemsSharesComeBack(t *testing.T) {
 	w := newWorld(t)
 	p := &logpb.Quota{Name: "p", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 10, Every: logpb.Every_EVERY_DAY}}}
@@ -66,7 +68,8 @@ func TestAClosedItemsSharesComeBack(t *testing.T) {
 	}
 }
 
-// TestWhatIsAcceptedCanBeRestored: a quota that moves takes its descendants along, and no tree gets deeper than a snapshot may have.
+// TestWhatIsAcceptedCanBeRestored: a moved quota takes its descendants along, and no tree exceeds the depth allowed in
+// snapshots.
 func TestWhatIsAcceptedCanBeRestored(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []string{"a", "b"} {
@@ -100,7 +103,7 @@ func TestABurstIsJudgedOverAllItems(t *testing.T) {
 	}
 }
 
-// TestABurstOutlivesAChangeOfItsLimit: what was drawn stays drawn.
+// TestABurstOutlivesAChangeOfItsLimit: drawn amounts stay drawn.
 func TestABurstOutlivesAChangeOfItsLimit(t *testing.T) {
 	w := newWorld(t)
 	def := func(limit int64) *logpb.Quota {
@@ -130,7 +133,7 @@ func TestABurstOutlivesAChangeOfItsLimit(t *testing.T) {
 	}
 }
 
-// TestAnExposureDoesNotEndBeforeItsSpendBy: however short the lease and the longest call are.
+// TestAnExposureDoesNotEndBeforeItsSpendBy: even if the lease and the longest call are short.
 func TestAnExposureDoesNotEndBeforeItsSpendBy(t *testing.T) {
 	w := newWorld(t)
 	q := rateOf("q", 10, minute)
@@ -148,7 +151,7 @@ func TestAnExposureDoesNotEndBeforeItsSpendBy(t *testing.T) {
 	}
 }
 
-// TestOverrunsDoNotOverflow: absurd actual amounts are refused before sums wrap.
+// TestOverrunsDoNotOverflow: excessive actual amounts are refused before sums wrap.
 func TestOverrunsDoNotOverflow(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 2000, hour))
@@ -171,7 +174,7 @@ func TestOverrunsDoNotOverflow(t *testing.T) {
 	}
 }
 
-// TestAChangedSkewMovesNoCount: a window that is used up does not count in the next one.
+// TestAChangedSkewMovesNoCount: an exhausted window does not count in the next one.
 func TestAChangedSkewMovesNoCount(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("q", 10))
@@ -188,7 +191,7 @@ func TestAChangedSkewMovesNoCount(t *testing.T) {
 	}
 }
 
-// TestACapWithoutAResetEnds: after one period, where nobody knows when the window does.
+// TestACapWithoutAResetEnds: after one period, if the end of the window is unknown.
 func TestACapWithoutAResetEnds(t *testing.T) {
 	for name, signal := range map[string]*logpb.Signal{
 		"limit 0":     {Quota: "q", Cause: logpb.Cause_CAUSE_OK, Limit: proto.Int64(0)},
@@ -212,7 +215,7 @@ func TestACapWithoutAResetEnds(t *testing.T) {
 	}
 }
 
-// TestAReportedLimitAloneLowersNothing: only what remains proves that something else uses the key.
+// TestAReportedLimitAloneLowersNothing: only the remainder proves that something else uses the key.
 func TestAReportedLimitAloneLowersNothing(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("q", 100))
@@ -227,12 +230,12 @@ func TestAReportedLimitAloneLowersNothing(t *testing.T) {
 	}
 }
 
-// TestACapOfANewWindowIsKept: also where it was learned within the boundary.
+// TestACapOfANewWindowIsKept: even if it was learned within the boundary.
 func TestACapOfANewWindowIsKept(t *testing.T) {
 	w := newWorld(t)
 	w.now = 10 * minute
 	w.quotas(hourly("q", 100))
-	w.now = hour + 500*millisecond // within [B-skew, B+skew]; the provider's new window runs
+	w.now = hour + 500*millisecond // within [B-skew, B+skew]; the provider's new window has begun
 	a := ask("me", itemOf("q", 1))
 	a.Consume = true
 	g := w.granted(a)
@@ -246,7 +249,7 @@ func TestACapOfANewWindowIsKept(t *testing.T) {
 	}
 }
 
-// TestALateReportMovesNoReset: the provider counted from its answer, not from when the report came.
+// TestALateReportMovesNoReset: the provider counted from its answer, not from the arrival of the report.
 func TestALateReportMovesNoReset(t *testing.T) {
 	w := newWorld(t)
 	q := anchored("q", 30)
@@ -274,7 +277,7 @@ func TestALateReportMovesNoReset(t *testing.T) {
 	}
 }
 
-// TestARevokedSlotIsKeptUntilItsDeadline: its holder may not know.
+// TestARevokedSlotIsKeptUntilItsDeadline: its holder may not know of the revocation.
 func TestARevokedSlotIsKeptUntilItsDeadline(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
@@ -288,7 +291,7 @@ func TestARevokedSlotIsKeptUntilItsDeadline(t *testing.T) {
 	}
 }
 
-// TestGraceFollowsTheLongestLength: of a lease that was renewed for longer.
+// TestGraceFollowsTheLongestLength of a lease that was renewed for longer.
 func TestGraceFollowsTheLongestLength(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
@@ -302,7 +305,7 @@ func TestGraceFollowsTheLongestLength(t *testing.T) {
 	}
 }
 
-// TestAnOverdueLeaseIsGoneForAll: revoking one that is due, and not ended yet, finds nothing.
+// TestAnOverdueLeaseIsGoneForAll: revoking an expired lease that is not ended yet finds nothing.
 func TestAnOverdueLeaseIsGoneForAll(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 100_000, minute))
@@ -318,7 +321,7 @@ func TestAnOverdueLeaseIsGoneForAll(t *testing.T) {
 	}
 }
 
-// TestAnIdleClusterHasNothingPending: records of ended leases are kept for a day at most and ask for no entries.
+// TestAnIdleClusterHasNothingPending: records of ended leases are kept for a day at most and need no entries.
 func TestAnIdleClusterHasNothingPending(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(&logpb.Quota{Name: "m", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 100_000, Every: logpb.Every_EVERY_MONTH}}})

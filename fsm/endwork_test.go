@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// maxEndWork is how many charges of records one entry deals with because leases end, at most: its bound, and what each of its
-// commands may do beyond it.
+// maxEndWork is the most charges of records that one entry processes because leases end: its bound, and the work that
+// each of its commands may do beyond it.
 const maxEndWork = 64 << 10
 
 // pendingCharges counts the charges of records that have not left their lease.
@@ -26,8 +26,8 @@ func pendingCharges(m *Machine) (count int) {
 	return count
 }
 
-// withRecords makes leases of one holder that end at the same time, with as many records as a lease may have. Bounds of budgets
-// are out of the way.
+// withRecords makes leases of one holder that end at the same time, each with the most records. Budgets are large
+// enough.
 func withRecords(t tester, leases int) (w *world, granted []*logpb.Granted) {
 	w = newWorld(t)
 	unlimited := int64(1) << 40
@@ -49,15 +49,15 @@ func withRecords(t tester, leases int) (w *world, granted []*logpb.Granted) {
 	return w, granted
 }
 
-// consumesPart consumes 1 of what a lease holds, and is finished with the operations below a mark.
+// consumesPart consumes 1 of a lease's holdings, and finishes the operations below a mark.
 func consumesPart(g *logpb.Granted, op, doneBelow uint64) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_Consume{Consume: &logpb.Consume{
 		Lease: g.Lease, Fence: g.Fence, Op: op, DoneBelow: doneBelow, Items: []*logpb.Item{itemOf("r", 1)},
 	}}}
 }
 
-// TestEnds_AreBounded: however many records leases have that end together, one entry deals with some of them, and the entries that follow
-// with the rest, which is nobody's to use meanwhile.
+// TestEnds_AreBounded: however many records ending leases have, one entry processes some of them, and the following
+// entries the rest. No command can use these meanwhile.
 func TestEnds_AreBounded(t *testing.T) {
 	const leases = 80
 	for name, end := range map[string]func(w *world, granted []*logpb.Granted) []*logpb.Command{
@@ -99,7 +99,7 @@ func TestEnds_AreBounded(t *testing.T) {
 				if left-now > maxEndWork {
 					t.Fatalf("entry %d dealt with %d charges", entries, left-now)
 				}
-				if left = now; left <= 2*leases { // the last operation of each lease that lives
+				if left = now; left <= 2*leases { // the last operation of each live lease
 					break
 				}
 				if entries > leases*maxRecords {
@@ -117,7 +117,7 @@ func releasesOf(g *logpb.Granted) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: g.Lease, Fence: g.Fence}}}
 }
 
-// BenchmarkLongestEnd ends 416 leases with 1,024 records each at once, and tells how long the longest entry took.
+// BenchmarkLongestEnd ends 416 leases with 1,024 records each at once, and reports the time of the longest entry.
 func BenchmarkLongestEnd(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -141,7 +141,8 @@ func BenchmarkLongestEnd(b *testing.B) {
 	}
 }
 
-// recordsWithin makes one lease with some records under small bounds: operation 1 is settled, the mark is at 3, and the lease has ended.
+// recordsWithin makes one lease with some records under small bounds: operation 1 is settled, the mark is at 3, and the
+// lease has ended.
 func recordsWithin(t tester, ends int) (w *world, g *logpb.Granted) {
 	w = newWorld(t)
 	w.raw(applyQuotas(rateOf("r", 100, hour)))
@@ -155,16 +156,15 @@ func recordsWithin(t tester, ends int) (w *world, g *logpb.Granted) {
 	return w, g
 }
 
-// settles says that 1 operation used so much of r.
+// settles settles the actual amount of r of one operation.
 func settles(g *logpb.Granted, op uint64, amount int64) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{
 		Lease: g.Lease, Fence: g.Fence, Op: op, Actual: []*logpb.Item{itemOf("r", amount)},
 	}}}
 }
 
-// TestEnds_LeaveRecordsAsIfAtOnce: whatever has not left an ended lease yet answers as if it had: an upward Settle counts once,
-// and nothing is
-// taken for operations below the mark, settled ones, or downwards.
+// TestEnds_LeaveRecordsAsIfAtOnce: records that have not left an ended lease yet answer as if they had. An upward
+// Settle counts once. It is refused for operations below the mark, for settled ones, and downwards.
 func TestEnds_LeaveRecordsAsIfAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		op     uint64
@@ -208,7 +208,7 @@ func TestEnds_LeaveRecordsAsIfAtOnce(t *testing.T) {
 	}
 }
 
-// TestEnds_GoOnAfterARestore: what is left to do is part of snapshots, so replicas that restore one go on in the same way.
+// TestEnds_GoOnAfterARestore: unfinished work is part of snapshots, so restored replicas continue it in the same way.
 func TestEnds_GoOnAfterARestore(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		most := rapid.IntRange(0, 7).Draw(rt, "most")
@@ -252,9 +252,8 @@ func TestEnds_GoOnAfterARestore(t *testing.T) {
 	})
 }
 
-// TestConsume_FreesWhatItTakesAtItsBudget: a caller at its budget that finishes operations gets no more of it than these had,
-// also where the
-// entry has dealt with as many records as it may.
+// TestConsume_FreesWhatItTakesAtItsBudget: a caller at its budget that finishes operations gets no more of it than
+// these used, even if the entry has processed as many records as it may.
 func TestConsume_FreesWhatItTakesAtItsBudget(t *testing.T) {
 	w := newWorld(t)
 	w.raw(applyQuotas(rateOf("r", 1<<40, hour)))

@@ -18,14 +18,15 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// What Apply accepts, Restore takes. These tests walk the schema of entries, so that a new command or field joins by itself: each field goes
-// through the ends of its type and what lies between, in commands that are right otherwise, on a state that has some of everything. After
-// each entry the state adds up, and what is restored from its snapshot is the same state.
+// Restore accepts what Apply accepts. These tests walk the schema of entries, so that a new command or field is
+// included. Each field takes the extreme values of its type and some between them, in otherwise valid commands, on a
+// state that has some of everything. After each entry the state must be consistent, and equal to the state restored
+// from its snapshot.
 
-// lively has some of everything that a state can hold.
+// lively returns a world with some of everything that a state can hold.
 func lively(t tester) *world { return livelyAt(t, EntryVersion) }
 
-// livelyAt has so at a feature level: policies and pools that need a higher one are left out.
+// livelyAt is lively at a feature level: policies and pools that need a higher one are left out.
 func livelyAt(t tester, level uint32) *world {
 	w := newWorld(t)
 	w.version = level
@@ -51,7 +52,7 @@ func livelyAt(t tester, level uint32) *world {
 	short.TtlNs, short.Consume = second, true
 	w.raw(reserve(short))
 	w.now += 2 * second
-	w.raw() // its records are detached records now
+	w.raw() // its records are detached now
 	for i, name := range randomHolders {
 		w.now += 100 * millisecond
 		consumes := ask(name, itemOf("rate", 2), itemOf("hour", 1), itemOf("anchored", 2))
@@ -71,7 +72,7 @@ func livelyAt(t tester, level uint32) *world {
 	return w
 }
 
-// liveOne returns a lease that holds or consumed some of a quota; a lease that never was where there is none.
+// liveOne returns a lease that holds or consumed some of a quota; a fictitious lease if there is none.
 func (m *Machine) liveOne(name string) (found *lease) {
 	found = &lease{id: 1, fence: 1}
 	number, _ := m.quotas.names.Get(name)
@@ -84,7 +85,7 @@ func (m *Machine) liveOne(name string) (found *lease) {
 	return found
 }
 
-// sensible returns what a field usually has, in the present state.
+// sensible returns a usual value of a field, in the present state.
 func sensible(m *Machine, field protoreflect.FieldDescriptor) (any, bool) {
 	l := m.liveOne("rate")
 	in := field.ContainingMessage().Name()
@@ -138,7 +139,7 @@ func sensible(m *Machine, field protoreflect.FieldDescriptor) (any, bool) {
 	return int64(3), true
 }
 
-// fill sets a message's fields to what is sensible; of a oneof the chosen field. A flag is left off where off is set.
+// fill sets a message's fields to sensible values; of a oneof the chosen field. With off, flags stay off.
 func fill(m *Machine, to protoreflect.Message, kind protoreflect.Name, chosen int, off bool) {
 	fields := to.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -174,7 +175,7 @@ func set(to protoreflect.Message, field protoreflect.FieldDescriptor, value prot
 	to.Set(field, value)
 }
 
-// valueOf fits a number, a text or a flag into a field.
+// valueOf converts a number, a text or a flag to a field's type.
 func valueOf(field protoreflect.FieldDescriptor, value any) protoreflect.Value {
 	var signed int64
 	var unsigned uint64
@@ -206,7 +207,7 @@ func valueOf(field protoreflect.FieldDescriptor, value any) protoreflect.Value {
 	}
 }
 
-// extremes are what a field is tried with.
+// extremes are the values tried for a field.
 func extremes(field protoreflect.FieldDescriptor) (values []any) {
 	switch field.Kind() {
 	case protoreflect.StringKind:
@@ -246,14 +247,14 @@ func extremes(field protoreflect.FieldDescriptor) (values []any) {
 	return values
 }
 
-// change is one field of a message, and what it is set to.
+// change sets one field of a message.
 type change struct {
 	path  string
 	apply func()
 }
 
-// changesOf returns what can be changed in a message and those that are set in it. Each undoes what the one before it did, which began with
-// the message as it is.
+// changesOf returns the possible changes of a message and of the messages set in it. Each change reverts the one
+// before, and the first starts with the original message.
 func changesOf(in protoreflect.Message, path string) (changes []change) {
 	fields := in.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -294,7 +295,7 @@ func changesOf(in protoreflect.Message, path string) (changes []change) {
 	return changes
 }
 
-// listChanges are lists of messages that are too long, hold one twice, or one that is empty.
+// listChanges are lists of messages that are too long, have a duplicate, or have an empty message.
 func listChanges(in protoreflect.Message, field protoreflect.FieldDescriptor, at string) (changes []change) {
 	if in.Get(field).List().Len() == 0 {
 		return nil
@@ -315,7 +316,8 @@ func listChanges(in protoreflect.Message, field protoreflect.FieldDescriptor, at
 	}
 }
 
-// sound fails where a state does not add up, or what is restored from its snapshot is another one. It returns that machine.
+// sound fails if a state is inconsistent, or differs from the one restored from its snapshot. It returns the restored
+// machine.
 func sound(t tester, m *Machine, what string) *Machine {
 	t.Helper()
 	if err := m.State().Verify(); err != nil {
@@ -344,7 +346,7 @@ func sound(t tester, m *Machine, what string) *Machine {
 	return restored
 }
 
-// try applies an entry to a machine, and fails where that panics; the result is that of its first command.
+// try applies an entry to a machine, and fails if that panics. It returns the result of the first command.
 func try(t tester, m *Machine, entry *logpb.Entry, what string) (result *logpb.Result) {
 	t.Helper()
 	data, err := proto.Marshal(entry)
@@ -370,7 +372,7 @@ func next(m *Machine, after int64, commands ...*logpb.Command) *logpb.Entry {
 	}
 }
 
-// afterwards lets time pass on a machine and on one that was restored from it: what an entry left behind must come to the same in both.
+// afterwards lets time pass on a machine and on one restored from it: the remains of an entry must end alike in both.
 func afterwards(t tester, m *Machine, what string) {
 	t.Helper()
 	twin := sound(t, m, what)
@@ -390,7 +392,7 @@ func afterwards(t tester, m *Machine, what string) {
 	sound(t, m, what+"; at the end")
 }
 
-// livelySnapshot is what livelyAt made, once.
+// livelySnapshot returns a snapshot of livelyAt.
 func livelySnapshot(t tester, level uint32) []byte {
 	w := livelyAt(t, level)
 	c := w.m.State().Counts()
@@ -404,7 +406,7 @@ func livelySnapshot(t tester, level uint32) []byte {
 	return snapshotOf(t, w.m.Freeze())
 }
 
-// restoredFrom returns what a snapshot holds, with bounds of what its entries do.
+// restoredFrom returns the machine of a snapshot, with bounds of work.
 func restoredFrom(t tester, snapshot []byte, within bounds) *Machine {
 	t.Helper()
 	m, err := Restore(bytes.NewReader(snapshot))
@@ -415,11 +417,12 @@ func restoredFrom(t tester, snapshot []byte, within bounds) *Machine {
 	return m
 }
 
-// quickPart is into how many parts the values are divided with -short: each run takes one, by QUOTAD_SEED or by chance, and says which.
+// quickPart is the number of parts of the values with -short. Each run takes one, by QUOTAD_SEED or at random, and logs
+// which.
 const quickPart = 8
 
-// TestEveryField_OfEntriesKeepsTheStateSound takes each field of each command through its range, one at a time, at the newest feature
-// level; at earlier ones some values, by QUOTAD_SEED. With -short it takes some at one level.
+// TestEveryField_OfEntriesKeepsTheStateSound tries each field of each command with all its values, one at a time, at
+// the newest feature level; at earlier ones with some values, by QUOTAD_SEED. With -short it tries some at one level.
 func TestEveryField_OfEntriesKeepsTheStateSound(t *testing.T) {
 	seed := seedOf(t)
 	part, drawn := int(seed%quickPart), levelOf(seed/quickPart)
@@ -456,7 +459,7 @@ func everyField(t *testing.T, level uint32, part int, partly bool) {
 					if partly && (i%4 != variant || i/4%quickPart != part) {
 						continue
 					}
-					if i%40 >= 36 && i%4 == variant { // a state that has taken much is tried out, and made anew
+					if i%40 >= 36 && i%4 == variant { // a state with many changes is tested and replaced
 						afterwards(t, m, paths[i].path)
 						m = restoredFrom(t, snapshot, within)
 					}
@@ -479,7 +482,7 @@ func everyField(t *testing.T, level uint32, part int, partly bool) {
 	}
 }
 
-// TestEveryField_OfAnEntrysTimeKeepsTheStateSound does the same with what an entry says of itself.
+// TestEveryField_OfAnEntrysTimeKeepsTheStateSound does the same with an entry's own fields.
 func TestEveryField_OfAnEntrysTimeKeepsTheStateSound(t *testing.T) {
 	seed := seedOf(t)
 	t.Logf("QUOTAD_SEED=%d", seed)
@@ -501,14 +504,14 @@ func TestEveryField_OfAnEntrysTimeKeepsTheStateSound(t *testing.T) {
 	}
 }
 
-// picker decides, by a seed or by what a fuzzer gives.
+// picker decides, by a seed or by a fuzzer's input.
 type picker interface{ pick(n int) int }
 
 type seeded struct{ *rand.Rand }
 
 func (s seeded) pick(n int) int { return s.IntN(n) }
 
-// decided is decisions in bytes; where there are no more, the first.
+// decided takes decisions from bytes; 0 when there are no more.
 type decided struct{ data []byte }
 
 func (d *decided) pick(n int) int {
@@ -551,7 +554,7 @@ func play(t tester, snapshot []byte, p picker, entries int) {
 	afterwards(t, m, "at the end")
 }
 
-// TestEveryField_InRandomEntries plays random entries. QUOTAD_SEED repeats one game, which a failure names.
+// TestEveryField_InRandomEntries plays random entries. QUOTAD_SEED repeats one game; a failure names it.
 func TestEveryField_InRandomEntries(t *testing.T) {
 	games, seed := 60, seedOf(t)
 	if testing.Short() {
@@ -568,7 +571,7 @@ func TestEveryField_InRandomEntries(t *testing.T) {
 	}
 }
 
-// FuzzEveryField is its long form.
+// FuzzEveryField is the fuzz target of the same.
 func FuzzEveryField(f *testing.F) {
 	var snapshots [testedLevels][]byte
 	for i := range snapshots {

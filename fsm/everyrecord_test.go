@@ -19,13 +19,14 @@ import (
 	"github.com/quotad/quotad/fsm/snapshot"
 )
 
-// What Restore takes, Apply carries out, and the next snapshot restores. This test walks the schema of snapshots, so that a new record or
-// field joins by itself: each field of each record goes through the ends of its type and what lies between.
+// Apply works on what Restore accepts, and the next snapshot can be restored. This test walks the schema of snapshots,
+// so that a new record or field is included: each field of each record takes the extreme values of its type and some
+// between them.
 
-// testedLevels is how many feature levels a state can have whose entries this build applies.
+// testedLevels is the number of feature levels whose entries this build applies.
 const testedLevels = EntryVersion - OldestEntryVersion + 1
 
-// levelOf draws one of them.
+// levelOf returns one of them by a seed.
 func levelOf(seed uint64) uint32 { return OldestEntryVersion + uint32(seed%testedLevels) }
 
 // seedOf returns the seed in QUOTAD_SEED, or a random one.
@@ -42,7 +43,7 @@ func seedOf(t *testing.T) uint64 {
 	return given
 }
 
-// altered is a snapshot's record with one field changed.
+// altered is a snapshot with one field of one record changed.
 type altered struct {
 	at   int
 	nth  int
@@ -58,7 +59,7 @@ func recordsOf(m *Machine) (records []*logpb.SnapshotRecord) {
 	return records
 }
 
-// alterations returns what can be changed in the records: each change in so many records at most.
+// alterations returns the possible changes of the records, each change in at most most records.
 func alterations(records []*logpb.SnapshotRecord, most int) (all []altered) {
 	times := map[string]int{}
 	for i, record := range records {
@@ -81,11 +82,11 @@ func (a altered) snapshot(t *testing.T, records []*logpb.SnapshotRecord) []byte 
 	return encodedRecords(t, all)
 }
 
-// errRefused says that a backup was not restored.
+// errRefused means that a backup was not restored.
 var errRefused = errors.New("refused")
 
-// lives restores a backup as a cluster does: what is restored is fitted in, and every node restores what that is written as. Such a node
-// lives on, next to one that restored its next snapshot. The error says what is wrong.
+// lives restores a backup as a cluster does: the state is fitted in, and every node restores the snapshot of that. Such
+// a node then runs next to one that restored its next snapshot. The error describes a failure.
 func lives(backup []byte, within bounds, later [][]*logpb.Command) (err error) {
 	stage := "restore"
 	defer func() {
@@ -126,7 +127,7 @@ func lives(backup []byte, within bounds, later [][]*logpb.Command) (err error) {
 		if i%len(later) != 1 {
 			continue
 		}
-		stage = fmt.Sprintf("snapshot after entry %d", i) // while cooldowns that a report began last
+		stage = fmt.Sprintf("snapshot after entry %d", i) // while cooldowns of the last report last
 		if twin, err = restoredAgain(m); err != nil {
 			return fmt.Errorf("%s: %w", stage, err)
 		}
@@ -138,14 +139,14 @@ func lives(backup []byte, within bounds, later [][]*logpb.Command) (err error) {
 	return nil
 }
 
-// sameHash tells whether two machines have the same state.
+// sameHash reports whether two machines have the same state.
 func sameHash(m, other *Machine) bool {
 	ledger, whole := m.State().Hash()
 	otherLedger, otherWhole := other.State().Hash()
 	return ledger == otherLedger && whole == otherWhole
 }
 
-// writtenAndRestored returns what is restored from a machine's snapshot.
+// writtenAndRestored returns the machine restored from a machine's snapshot.
 func writtenAndRestored(m *Machine) (*Machine, error) {
 	var b bytes.Buffer
 	if err := m.Freeze().WriteSnapshot(&b); err != nil {
@@ -158,7 +159,7 @@ func writtenAndRestored(m *Machine) (*Machine, error) {
 	return restored, err
 }
 
-// restoredAgain does the same, and checks that it is the same state.
+// restoredAgain is writtenAndRestored with a check that the state is equal.
 func restoredAgain(m *Machine) (*Machine, error) {
 	restored, err := writtenAndRestored(m)
 	if err == nil && !sameHash(m, restored) {
@@ -167,7 +168,7 @@ func restoredAgain(m *Machine) (*Machine, error) {
 	return restored, err
 }
 
-// laterCommands are what happens after a restore: something of each kind, on what the state holds.
+// laterCommands are commands after a restore: one of each kind, on the objects of the state.
 func laterCommands(m *Machine) [][]*logpb.Command {
 	l := m.liveOne("rate")
 	first, _, _ := m.queue.waiters.Min()
@@ -208,7 +209,7 @@ func laterCommands(m *Machine) [][]*logpb.Command {
 	}
 }
 
-// TestLaterCommands_AreOfEveryKind: a kind that is added is tried on restored states too.
+// TestLaterCommands_AreOfEveryKind: a new kind must be tried on restored states too.
 func TestLaterCommands_AreOfEveryKind(t *testing.T) {
 	has := map[protoreflect.Name]bool{}
 	for _, commands := range laterCommands(livelier(t)) {
@@ -223,14 +224,14 @@ func TestLaterCommands_AreOfEveryKind(t *testing.T) {
 	}
 }
 
-// recordCases is how many changes are tried with -short, in up to recordsAlike records each.
+// recordCases is how many changes are tried with -short, each in up to recordsAlike records.
 const (
 	recordCases  = 250
 	recordsAlike = 8
 )
 
-// TestEveryRecord_OfBackupsKeepsTheStateSound takes each field of each record of a backup through its range, in one record that has it.
-// With -short it draws some changes of any record, by QUOTAD_SEED or by chance, and says which.
+// TestEveryRecord_OfBackupsKeepsTheStateSound tries all values of each field of each record of a backup, in one record
+// that has it. With -short it draws some changes of any record, by QUOTAD_SEED or at random, and logs which.
 func TestEveryRecord_OfBackupsKeepsTheStateSound(t *testing.T) {
 	m := livelier(t)
 	records, later := recordsOf(m), laterCommands(m)
@@ -258,7 +259,7 @@ func TestEveryRecord_OfBackupsKeepsTheStateSound(t *testing.T) {
 	}
 }
 
-// resealed gives what may be a snapshot the count and checksum of its records, or nearly every change would be told by them.
+// resealed corrects count and checksum of a possible snapshot; otherwise nearly every change would fail there.
 func resealed(data []byte) []byte {
 	at := min(len(data), len(snapshot.Magic)+4)
 	b := bytes.NewBuffer(bytes.Clone(data[:at]))
@@ -288,8 +289,8 @@ func resealed(data []byte) []byte {
 	return b.Bytes()
 }
 
-// FuzzRestore: no bytes make a reader panic, or allocate more than they are worth; and what is restored lives on as its twin does, which
-// was restored from its next snapshot.
+// FuzzRestore: no input makes a reader panic, or allocate much more than its size. A restored machine behaves like its
+// twin restored from its next snapshot.
 func FuzzRestore(f *testing.F) {
 	recorded, err := os.ReadFile(filepath.Join("testdata", "snapshot-v1.bin"))
 	if err != nil {
@@ -314,8 +315,8 @@ func FuzzRestore(f *testing.F) {
 	})
 }
 
-// TestResealed_KeepsARecordedSnapshot: with records as they are the fuzz target restores them, and with a changed checksum as well; what is
-// no longer refused for its checksum is refused for nothing else.
+// TestResealed_KeepsARecordedSnapshot: the fuzz target restores unchanged records, with a changed checksum as well.
+// Nothing else refuses an input that passes the checksum.
 func TestResealed_KeepsARecordedSnapshot(t *testing.T) {
 	m := livelier(t)
 	whole := encodedRecords(t, recordsOf(m))

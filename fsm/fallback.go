@@ -11,11 +11,11 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A quota may name the next one of its fallback chain: what may be used in its place, such as another model's. Calls that
-// allow it are given that one where theirs will be used up too soon, or is refused.
+// A quota may name the next one of its fallback chain, such as another model's quota. Calls that allow it are granted
+// that quota if their own will soon be used up, or is refused.
 
-// instead returns a Reserve of the next quotas of the chains; nil: the chains have ended. All items that have a fallback move
-// on together: requests and tokens are of one model.
+// instead returns a Reserve of the next quotas of the chains; nil: the chains have ended. All items that have a
+// fallback move together, because requests and tokens belong to one model.
 func (m *Machine) instead(req *logpb.Reserve) *logpb.Reserve {
 	items, moved := make([]*logpb.Item, len(req.Items)), false
 	for i, item := range req.Items {
@@ -34,7 +34,7 @@ func (m *Machine) instead(req *logpb.Reserve) *logpb.Reserve {
 	return other
 }
 
-// fallBack tries the next quotas of the chains, and grants the first that can be granted now; nil: none can.
+// fallBack tries the next quotas of the chains, and grants the first that can be granted now; nil: none.
 func (m *Machine) fallBack(req *logpb.Reserve, needs []need) *logpb.Result {
 	if !req.Fallback {
 		return nil
@@ -52,7 +52,7 @@ func (m *Machine) fallBack(req *logpb.Reserve, needs []need) *logpb.Result {
 	return nil
 }
 
-// grantElsewhere grants a Reserve of other quotas than those asked for, if that can be done now.
+// grantElsewhere grants a Reserve of other quotas than those requested, if that is possible now.
 func (m *Machine) grantElsewhere(req, other *logpb.Reserve) *logpb.Result {
 	needs, failure := m.judge.needs(other)
 	if failure != nil {
@@ -81,7 +81,7 @@ func namesTwice(items []*logpb.Item) bool {
 	return false
 }
 
-// checkFallback checks that a definition's fallbacks exist, form no cycle, and are slots where it is.
+// checkFallback checks that a definition's fallbacks exist, form no cycle, and are slots only for slots.
 func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*logpb.Quota, kinds map[string]ledger.Kind) *logpb.Failure {
 	isSlots := kinds[definition.Name] == ledger.KindSlots
 	name := definition.Fallback
@@ -110,7 +110,7 @@ func (m *Machine) checkFallback(definition *logpb.Quota, defined map[string]*log
 	return nil
 }
 
-// standsIn returns the first quota, by number, whose fallback another one is; empty: there is none.
+// standsIn returns the first quota, by number, that has q as its fallback; empty: none.
 func (qs *quotaTable) standsIn(q *quota) (name string) {
 	qs.fallbacks.Ascend(standIn{fallback: q.name}, func(in standIn) bool {
 		if in.fallback == q.name {
@@ -121,7 +121,7 @@ func (qs *quotaTable) standsIn(q *quota) (name string) {
 	return name
 }
 
-// setDefinition gives a quota a definition, and lists it by its fallback; nil: the quota is deleted.
+// setDefinition sets a quota's definition and indexes its fallback; a nil definition: the quota is deleted.
 func (qs *quotaTable) setDefinition(q *quota, definition *logpb.Quota) {
 	if was := q.definition.GetFallback(); was != "" {
 		qs.fallbacks.Delete(standIn{fallback: was, quota: q.number})

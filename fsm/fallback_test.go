@@ -14,7 +14,7 @@ func insteadOf(q *logpb.Quota, fallback string) *logpb.Quota {
 	return q
 }
 
-// TestAFallbackInLineIsTheSameForWhoFollows: the answer of a Reserve that was granted as if it stood in line is its event's as well.
+// TestAFallbackInLineIsTheSameForWhoFollows: a Reserve granted in the queue's order has the same answer in its event.
 func TestAFallbackInLineIsTheSameForWhoFollows(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(with(predicted(hourly("h", 10_000)), func(q *logpb.Quota) { q.Fallback = "other" }), rateOf("other", 100, minute))
@@ -46,7 +46,7 @@ func elsewhere(command *logpb.Command) *logpb.Command {
 	return command
 }
 
-// models are three models with requests and tokens each, and a budget that all of them use.
+// models are three models with requests and tokens each, and a budget that all of them share.
 func models() []*logpb.Quota {
 	return []*logpb.Quota{
 		insteadOf(rateOf("big/r", 10, minute), "mid/r"), insteadOf(rateOf("big/t", 1000, minute), "mid/t"),
@@ -55,7 +55,8 @@ func models() []*logpb.Quota {
 	}
 }
 
-// TestFallback: what is refused is granted of the next quotas of the chain, all of them together, where the caller allows it.
+// TestFallback: a refused Reserve is granted from the next quotas of the chain, all of them together, if the caller
+// allows it.
 func TestFallback(t *testing.T) {
 	call := func(holder string, tokens int64) *logpb.Command {
 		return asks(holder, 0, itemOf("big/r", 1), itemOf("big/t", tokens), itemOf("budget", 1))
@@ -105,12 +106,12 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestFallbackBeforeItIsUsedUp: who allows it is given the next quota while there is still something of its own.
+// TestFallbackBeforeItIsUsedUp: callers that allow it get the next quota while their own still has something.
 func TestFallbackBeforeItIsUsedUp(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(insteadOf(predicted(hourly("h", 10_000)), "other"), hourly("other", 5))
 	for i := range int64(3) {
-		w.provided("a", "h", 820-10*i) // lasts 82 s
+		w.provided("a", "h", 820-10*i) // it lasts 82 s
 		w.sleep(second)
 	}
 	willing := elsewhere(asks("b", 0, itemOf("h", 1)))
@@ -129,8 +130,8 @@ func TestFallbackBeforeItIsUsedUp(t *testing.T) {
 	}
 }
 
-// TestFallbacksMustBePossible: chains that end nowhere, in themselves, or with another kind are refused, and what stands in
-// for another quota is not deleted by mistake.
+// TestFallbacksMustBePossible: chains with an unknown end, a cycle or another kind are refused. A quota that is another
+// one's fallback is not deleted by mistake.
 func TestFallbacksMustBePossible(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), insteadOf(rateOf("a", 1, minute), "b"), rateOf("b", 1, minute))
@@ -150,8 +151,8 @@ func TestFallbacksMustBePossible(t *testing.T) {
 	w.reborn()
 }
 
-// TestARefusalAfterAResume: what its older leases held is available when a restarted holder is told that what it asks for
-// can never be had.
+// TestARefusalAfterAResume: the amounts of its older leases are available when a restarted holder is refused a request
+// that can never be granted.
 func TestARefusalAfterAResume(t *testing.T) {
 	m := newWorld(t)
 	m.quotas(rateOf("q", 5, minute))

@@ -9,8 +9,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestForecast_BehindWaiters: a Reserve that fits and stands behind waiters learns what is predicted of its quotas, when it is refused and
-// when its wait ends. Of a pool that is what is predicted of the member that it would draw on.
+// TestForecast_BehindWaiters: a Reserve that fits and is behind waiters gets the forecast of its quotas, when it is
+// refused and when its wait ends. For a pool that is the forecast of the member that it would draw on.
 func TestForecast_BehindWaiters(t *testing.T) {
 	for _, level := range []uint32{levels.ForecastInLine - 1, levels.ForecastInLine} {
 		for name, quota := range map[string]string{"a quota": "h", "a pool": "pool"} {

@@ -11,7 +11,7 @@ import (
 
 func limitNamed(n int64) func(*logpb.Signal) { return func(s *logpb.Signal) { s.Limit = &n } }
 
-// usedByUs has a rate of 60,000 a minute of which 30,000 were consumed, and a call of 600 at this moment.
+// usedByUs has a rate of 60,000 a minute of which 30,000 are consumed, and a call of 600 at this moment.
 func usedByUs(t tester) (w *world, g *logpb.Granted) {
 	w = newWorld(t)
 	w.quotas(rateOf("r", 60_000, minute))
@@ -31,8 +31,8 @@ func (w *world) told(g *logpb.Granted, cause logpb.Cause, said ...func(*logpb.Si
 
 const okay = logpb.Cause_CAUSE_OK
 
-// TestForeign_IsHeldBackAndFades: the case of the rule: 18,000 used by others hold 21,600 back, half of it half a period later, nothing
-// after one.
+// TestForeign_IsHeldBackAndFades: the documented case: 18,000 used by others hold 21,600 back, half of it half a period
+// later, nothing after one.
 func TestForeign_IsHeldBackAndFades(t *testing.T) {
 	w, g := usedByUs(t)
 	w.told(g, okay, remaining(11_400))
@@ -64,8 +64,8 @@ func TestForeign_IsHeldBackAndFades(t *testing.T) {
 	}
 }
 
-// TestForeign_CallsThatOvertake: what was consumed after the call of a report is not taken for what others use, since the provider may have
-// counted it already: further calls, and what was used beyond an estimate. The call's own use is not counted twice.
+// TestForeign_CallsThatOvertake: amounts consumed after the reporting call do not count as use by others, since the
+// provider may have counted them already: further calls, and overruns. The call's own use is not counted twice.
 func TestForeign_CallsThatOvertake(t *testing.T) {
 	for name, c := range map[string]struct {
 		meanwhile func(w *world, g *logpb.Granted)
@@ -89,7 +89,7 @@ func TestForeign_CallsThatOvertake(t *testing.T) {
 	}
 }
 
-// TestForeign_RefusalsSayWhenItHasFaded: who comes back then is granted, and not a moment before; who waits is served then.
+// TestForeign_RefusalsSayWhenItHasFaded: a retry at that time is granted, and no earlier one; waiters are served then.
 func TestForeign_RefusalsSayWhenItHasFaded(t *testing.T) {
 	w, g := usedByUs(t)
 	w.told(g, okay, remaining(11_400))
@@ -116,7 +116,7 @@ func TestForeign_RefusalsSayWhenItHasFaded(t *testing.T) {
 	}
 }
 
-// TestForeign_WhatIsBelieved: what a report says of others, by what was said and of which operation.
+// TestForeign_WhatIsBelieved: the use by others that reports show, by their content and their operation.
 func TestForeign_WhatIsBelieved(t *testing.T) {
 	for name, c := range map[string]struct {
 		said   func(w *world, g *logpb.Granted)
@@ -144,7 +144,7 @@ func TestForeign_WhatIsBelieved(t *testing.T) {
 			w.told(g, okay, remaining(1<<62), limitNamed(1<<62))
 		}, 0},
 		"an operation that does not count any more": {func(w *world, g *logpb.Granted) {
-			w.at(62*second + 600*millisecond + 2) // what is consumed at 0 counts as consumed at 1 ns
+			w.at(62*second + 600*millisecond + 2) // an amount consumed at 0 counts as consumed at 1 ns
 			w.told(g, okay, remaining(0))
 		}, 0},
 		"the operator reopens it": {func(w *world, g *logpb.Granted) {
@@ -166,8 +166,8 @@ func TestForeign_WhatIsBelieved(t *testing.T) {
 	}
 }
 
-// TestForeign_LowerLimit: a limit below the configured one lowers what is usable for two periods from each report of it; a higher one
-// changes nothing but what is shown.
+// TestForeign_LowerLimit: a limit below the configured one lowers the usable amount for two periods from each report; a
+// higher one is only shown.
 func TestForeign_LowerLimit(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(with(rateOf("r", 60_000, minute), func(q *logpb.Quota) { q.HeadroomPpm = 200_000 }))
@@ -185,7 +185,7 @@ func TestForeign_LowerLimit(t *testing.T) {
 	w.refused(call("b", 24_000), refusedEmpty)
 	w.sleep(30 * second)
 	w.told(g, okay, limitNamed(30_000)) // it lasts from now on
-	w.told(g, okay, limitNamed(45_000)) // which does not raise it
+	w.told(g, okay, limitNamed(45_000)) // does not raise it
 	if v := w.view("r"); v.Usable != 24_000 || v.ObservedLimit != 45_000 || v.ObservedAgo != 0 {
 		t.Fatalf("%d are usable, observed %d", v.Usable, v.ObservedLimit)
 	}
@@ -204,7 +204,7 @@ func TestForeign_LowerLimit(t *testing.T) {
 	}
 }
 
-// TestForeign_FeatureLevel: before the level that knows it, a report tells a rate nothing.
+// TestForeign_FeatureLevel: before levels.Reports, a report teaches a rate nothing.
 func TestForeign_FeatureLevel(t *testing.T) {
 	w, g := usedByUs(t)
 	w.m.featureLevel = levels.Reports - 1
@@ -216,20 +216,20 @@ func TestForeign_FeatureLevel(t *testing.T) {
 	}
 }
 
-// says reports, as a caller of a rate of 60,000, that others use so much.
+// says reports, as a caller of a rate of 60,000, an amount used by others.
 func (w *world) says(caller string, others int64, cause logpb.Cause) {
 	w.t.Helper()
 	g := w.granted(call(caller, 1))
 	w.told(g, cause, remaining(60_000-others-w.view("r").Consumed))
 }
 
-// TestForeign_OneCallersWord: what one caller alone says of others holds a rate back for as long as it could close it, and then not for as
-// long again; another caller who says so too, and a refusal of the provider, make it last.
+// TestForeign_OneCallersWord: the unconfirmed report of one caller holds a rate back for as long as it could close it,
+// and then not for as long again. Another caller's report, or a refusal of the provider, makes it last.
 func TestForeign_OneCallersWord(t *testing.T) {
 	const said = 40_000
 	for name, c := range map[string]struct {
 		also func(w *world, n int)
-		// Others are, by its word, after 4, 7 and 12 minutes at least and at most.
+		// Use by others, according to the reports, after 4, 7 and 12 minutes, at least and at most.
 		least, most [3]int64
 	}{
 		"alone": {func(*world, int) {}, [3]int64{said, 0, said}, [3]int64{said, 0, said}},
@@ -271,8 +271,8 @@ func TestForeign_OneCallersWord(t *testing.T) {
 	}
 }
 
-// TestForeign_ACallerSilencesNobody: reports of one caller that say nothing of others, of operations consumed later than those of an honest
-// caller, do not keep that one from being heard: neither of what remains nor of a lower limit.
+// TestForeign_ACallerSilencesNobody: one caller reports nothing about others, for later operations than an honest
+// caller's. That does not suppress the honest reports, of the remainder or of a lower limit.
 func TestForeign_ACallerSilencesNobody(t *testing.T) {
 	for name, says := range map[string]func(*logpb.Signal){"all remains": remaining(60_000), "the limit alone": limitNamed(60_000)} {
 		w := newWorld(t)
@@ -291,7 +291,7 @@ func TestForeign_ACallerSilencesNobody(t *testing.T) {
 	}
 }
 
-// TestForeign_OneCallersLimit: the same of a lower limit, which then lasts for two periods.
+// TestForeign_OneCallersLimit: the same for a lower limit, which then lasts for two periods.
 func TestForeign_OneCallersLimit(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 60_000, minute))
@@ -316,7 +316,8 @@ func TestForeign_OneCallersLimit(t *testing.T) {
 	}
 }
 
-// TestForeign_AnHourAtMost: one caller's word closes a rate of days for an hour at most, and holds it back or lowers it for as long.
+// TestForeign_AnHourAtMost: one caller's reports close a rate of days for an hour at most, and hold it back or lower it
+// as long.
 func TestForeign_AnHourAtMost(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 60_000, 2*day))

@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// goesOn applies empty entries until nothing of what earlier ones left is left, over restores, and returns how many it took. None does more
-// than most of it, by its results and waiters.
+// goesOn applies empty entries, with restores, until no unfinished work is left, and returns how many it took. No entry
+// frees more than most results and waiters.
 func (w *world) goesOn(t *testing.T, most int) (entries int) {
 	t.Helper()
 	for ; w.m.unfinished(); entries++ {
@@ -33,8 +33,8 @@ func (w *world) goesOn(t *testing.T, most int) (entries int) {
 	return entries
 }
 
-// TestCloseSession_OfManyResultsIsClosedAtOnce: nobody is answered from what it leaves behind, nobody who waits under it is granted anything, and
-// its account is charged with less and less.
+// TestCloseSession_OfManyResultsIsClosedAtOnce: its leftover results answer nobody, its waiters are granted nothing,
+// and the charges of its account fall step by step.
 func TestCloseSession_OfManyResultsIsClosedAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.m.bounds = tight(4)
@@ -62,7 +62,7 @@ func TestCloseSession_OfManyResultsIsClosedAtOnce(t *testing.T) {
 		"a repeat":     numbered(session, 20, 0, withdraw(1<<60)),
 		"a new one":    numbered(session, 31, 0, withdraw(1<<60)),
 	} {
-		w.m.bounds.frees.most = 0 // nothing of it leaves while it is looked at
+		w.m.bounds.frees.most = 0 // nothing of it leaves during these checks
 		if r := w.do(command); r.GetFailure().GetReason() != unknown {
 			t.Errorf("%s: %v", name, r)
 		}
@@ -85,7 +85,7 @@ func TestCloseSession_OfManyResultsIsClosedAtOnce(t *testing.T) {
 	if counts := w.m.State().Counts(); counts.ResultBytes != 0 || counts.Waiting != 0 {
 		t.Errorf("%+v", counts)
 	}
-	// What is remembered of holders, and the lease that was granted, stay charged.
+	// The holders' records and the granted lease stay charged.
 	for _, b := range []accounts.Budget{accounts.Sessions, accounts.Results, accounts.Waiters} {
 		if left := w.m.accounts.UsedOf(b, w.m.clock.Now); left != 0 {
 			t.Errorf("%d of %s are still taken", left, accounts.Names[b])
@@ -93,8 +93,8 @@ func TestCloseSession_OfManyResultsIsClosedAtOnce(t *testing.T) {
 	}
 }
 
-// TestAcknowledge_OfManyResults: what is below the mark answers nobody, what is not answers as before, and a session that has as many requests in
-// flight as it may goes on at once.
+// TestAcknowledge_OfManyResults: results below the mark answer nobody, others answer as before, and a session with the
+// most requests in flight can continue at once.
 func TestAcknowledge_OfManyResults(t *testing.T) {
 	w := newWorld(t)
 	w.m.bounds = tight(4)
@@ -127,7 +127,8 @@ func TestAcknowledge_OfManyResults(t *testing.T) {
 	}
 }
 
-// TestAcknowledge_WhatWaitsGoesOnToWait: also when its session ends before the acknowledged result has left: its client has said that it knows.
+// TestAcknowledge_WhatWaitsGoesOnToWait: even if its session ends before the acknowledged result has left, since its
+// client knows the result.
 func TestAcknowledge_WhatWaitsGoesOnToWait(t *testing.T) {
 	for _, most := range []int{1, 100} {
 		w := newWorld(t)
@@ -148,7 +149,8 @@ func TestAcknowledge_WhatWaitsGoesOnToWait(t *testing.T) {
 	}
 }
 
-// TestDeleteQuota_WithManyWaiters: nobody is granted anything of it, also where another one has its name by then, and each is refused once.
+// TestDeleteQuota_WithManyWaiters: none is granted anything of it, even if another quota has its name by then, and each
+// is refused once.
 func TestDeleteQuota_WithManyWaiters(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		t.Run(fmt.Sprintf("made again %t", again), func(t *testing.T) {
@@ -177,7 +179,7 @@ func TestDeleteQuota_WithManyWaiters(t *testing.T) {
 				t.Fatal(r)
 			}
 			note()
-			// Two of two items are refused, and four are met where something of the other quota comes free.
+			// Two waiters of two items are refused, and four are found when the other quota has something free.
 			if len(w.last.Events) > 10 || w.m.queue.waiters.Len() != 31-6 {
 				t.Fatalf("%d events, %d wait", len(w.last.Events), w.m.queue.waiters.Len())
 			}
@@ -216,7 +218,8 @@ func TestDeleteQuota_WithManyWaiters(t *testing.T) {
 	}
 }
 
-// TestSweep_ForgetsInSteps: meters of a deleted quota, and of one that does not count any more, are shown to nobody, and go in steps.
+// TestSweep_ForgetsInSteps: meters of a deleted quota, and of one that stopped counting, are not shown, and leave in
+// steps.
 func TestSweep_ForgetsInSteps(t *testing.T) {
 	w := newWorld(t)
 	w.m.bounds = tight(5)
@@ -242,7 +245,8 @@ func TestSweep_ForgetsInSteps(t *testing.T) {
 	}
 }
 
-// TestSetTurn_MovesManyWaitersInSteps: however often a holder's virtual time moves while its waiters are moved, in the end all of them stand at it.
+// TestSetTurn_MovesManyWaitersInSteps: however often a holder's virtual time changes during the moves, in the end all
+// its waiters have it.
 func TestSetTurn_MovesManyWaitersInSteps(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("free", 1000, minute))
@@ -263,7 +267,7 @@ func TestSetTurn_MovesManyWaitersInSteps(t *testing.T) {
 	}
 }
 
-// recorded returns what a snapshot has of a session; nil: nothing.
+// recorded returns a session's record in a snapshot; nil: none.
 func (w *world) recorded(session uint64) (found *logpb.SnapshotSession) {
 	w.m.State().requestRecords(func(record *logpb.SnapshotRecord) bool {
 		if s := record.GetSession(); s.GetId() == session {
@@ -274,7 +278,8 @@ func (w *world) recorded(session uint64) (found *logpb.SnapshotSession) {
 	return found
 }
 
-// TestSnapshot_OfAnEndedSession: a replica that is restored while a session's results are still to leave hashes as the others do.
+// TestSnapshot_OfAnEndedSession: a replica restored while a session's results are still to leave hashes as the others
+// do.
 func TestSnapshot_OfAnEndedSession(t *testing.T) {
 	w := newWorld(t)
 	w.m.bounds = tight(4)
@@ -300,8 +305,8 @@ func TestSnapshot_OfAnEndedSession(t *testing.T) {
 	}
 }
 
-// TestRestore_RefusesWhatIsChargedToNoAccount: whatever a damaged snapshot charges to an account that does not exist, it is an error, and no panic
-// of what follows.
+// TestRestore_RefusesWhatIsChargedToNoAccount: a damaged snapshot with a charge to an unknown account is an error, not
+// a later panic.
 func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
 	const nobody = 9
 	result := &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{

@@ -2,15 +2,15 @@ package fsm
 
 import "fmt"
 
-// maxFree is how many objects of a kind are kept to be used again: what usual entries end and grant.
+// maxFree is how many objects of a kind are kept for reuse: as many as usual entries end and grant.
 const maxFree = 4096
 
-// maxFreeRoom bounds for how many records what is used again has room, of which one is used: most leases have no more.
+// maxFreeRoom is the largest capacity of a reused list of records; one record is used. Most leases have no more.
 const maxFreeRoom = 4
 
-// freeList holds the objects of ended leases for reuse by the next ones: what an entry ends, its grants need, and it is still
-// in the processor's caches. They are of the present generation, so no frozen State has them; and nothing else may
-// keep a lease, or a record of its operations, beyond its end.
+// freeList holds the objects of ended leases for the next leases. The grants of an entry need as many as it ends, and
+// those objects are still in the processor's caches. They are of the present generation, so no frozen State shares
+// them. Nothing else may keep a lease, or a record of its operations, beyond its end.
 type freeList struct {
 	// most is how many of a kind are kept.
 	most       int
@@ -18,7 +18,7 @@ type freeList struct {
 	operations []*operations
 }
 
-// lease returns a lease without anything in it.
+// lease returns an empty lease.
 func (s *freeList) lease() *lease {
 	last := len(s.leases) - 1
 	if last < 0 {
@@ -29,7 +29,7 @@ func (s *freeList) lease() *lease {
 	return l
 }
 
-// firstOperation returns the records of a lease, none yet, and an object for the first one; neither has anything in it.
+// firstOperation returns an empty list of a lease's records, and an empty object for the first one.
 func (s *freeList) firstOperation() (*operations, *operation) {
 	last := len(s.operations) - 1
 	if last < 0 {
@@ -44,7 +44,7 @@ func (s *freeList) firstOperation() (*operations, *operation) {
 	return kept, o
 }
 
-// keep keeps what a lease of the present generation consisted of.
+// keep takes back the objects of an ended lease of the present generation.
 func (s *freeList) keep(l *lease, generation uint64) {
 	if !l.MadeIn(generation) {
 		panic(fmt.Sprintf("fsm: lease %d ended, and a frozen state may have it", l.id))

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// goldenList has the checksum of each golden file, and of each row of versions. Lines are only ever added to it, by the commit that adds
-// the file: a file or row with another content is another version's.
+// goldenList has the checksum of each golden file and of each row of versions. Lines are only added, by the commit that
+// adds the file: other content needs another version.
 const goldenList = "testdata/golden.sha256"
 
 var goldenName = regexp.MustCompile(`^(?:(?:history|snapshot)-v\d+(?:-[a-z]+)?\.bin|row-v\d+)$`)
@@ -42,7 +42,7 @@ func goldenMistakes(listed, files map[string]string) (mistakes []string) {
 	return mistakes
 }
 
-// TestGolden_IsNeverRewritten: golden files and rows have the content that they had when they were added, and none is missing.
+// TestGolden_IsNeverRewritten: golden files and rows have their original content, and none is missing.
 func TestGolden_IsNeverRewritten(t *testing.T) {
 	listed, files := map[string]string{}, map[string]string{}
 	list, err := os.ReadFile(goldenList)
@@ -77,7 +77,7 @@ func TestGolden_IsNeverRewritten(t *testing.T) {
 	}
 	for version := 1; version <= EntryVersion; version++ {
 		names := []string{fmt.Sprintf("snapshot-v%d.bin", version), fmt.Sprintf("snapshot-v%d-tasks.bin", version)}
-		if version > 1 { // the entries of the first version were never recorded
+		if version > 1 { // the entries of the first version were not recorded
 			names = append(names, fmt.Sprintf("history-v%d.bin", version))
 		}
 		for _, name := range names {
@@ -88,7 +88,7 @@ func TestGolden_IsNeverRewritten(t *testing.T) {
 	}
 }
 
-// TestGoldenMistakes_NamesEachKind: a rewritten file, a missing one and one that is not listed are told.
+// TestGoldenMistakes_NamesEachKind: a rewritten file, a missing one and an unlisted one are reported.
 func TestGoldenMistakes_NamesEachKind(t *testing.T) {
 	const old = "snapshot-v7.bin"
 	for name, c := range map[string]struct {

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Tests named after what they guard: defects that users of other rate limiters met, named with where they were told.
+// Tests named after what they guard: defects that users of other rate limiters met, with the source of each report.
 
 // TestALateReleaseLeavesTheNewOwnerAlone: a slot that has a new owner is not freed by the old one's release
 // (BerriAI/litellm pull request 36459).
@@ -34,8 +34,8 @@ func TestALateReleaseLeavesTheNewOwnerAlone(t *testing.T) {
 	}
 }
 
-// TestTrafficNeverLengthensALeak: a slot that nobody gives back frees at its time, however many ask for it meanwhile
-// (BerriAI/litellm pull request 28160, redis/redis 4548).
+// TestTrafficNeverLengthensALeak: a slot that is never released becomes free at its time, however many requests come
+// meanwhile (BerriAI/litellm pull request 28160, redis/redis 4548).
 func TestTrafficNeverLengthensALeak(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 2))
@@ -51,7 +51,7 @@ func TestTrafficNeverLengthensALeak(t *testing.T) {
 	w.granted(ask("other", itemOf("s", 2)))
 }
 
-// TestGivingBackWorksAtZeroAndBelow (mailgun/gubernator 156).
+// TestGivingBackWorksAtZeroAndBelow: a returned amount counts at 0 and below (mailgun/gubernator 156).
 func TestGivingBackWorksAtZeroAndBelow(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
@@ -76,7 +76,7 @@ func TestGivingBackWorksAtZeroAndBelow(t *testing.T) {
 	}
 }
 
-// TestANoChangesNothing: whatever is refused or fails leaves the ledger as it was (Portkey-AI/gateway rateLimiter.ts
+// TestANoChangesNothing: a refused or failed command leaves the ledger unchanged (Portkey-AI/gateway rateLimiter.ts
 // empties the bucket on a refusal).
 func TestANoChangesNothing(t *testing.T) {
 	w := newWorld(t)
@@ -139,7 +139,7 @@ func TestANoChangesNothing(t *testing.T) {
 	}
 }
 
-// TestTheStricterOfTwoLimitsBinds, for any pair, in any order, and a refused request takes nothing of the other one
+// TestTheStricterOfTwoLimitsBinds, for any pair, in any order, and a refused request takes nothing of the other quota
 // (Kuadrant/limitador 513).
 func TestTheStricterOfTwoLimitsBinds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -183,7 +183,7 @@ func TestTheStricterOfTwoLimitsBinds(t *testing.T) {
 	})
 }
 
-// TestReadsStayInRange: whatever becomes of a limit, of any kind, or of its parent's, while amounts are held and counted
+// TestReadsStayInRange: however a limit or its parent's changes, for any kind, while amounts are held and counted
 // (Kuadrant/limitador 522).
 func TestReadsStayInRange(t *testing.T) {
 	kinds := map[string]func(name string, limit int64) *logpb.Quota{
@@ -223,8 +223,8 @@ func TestReadsStayInRange(t *testing.T) {
 	}
 }
 
-// TestWallClocksMoveNoLease: a jump of wall clocks by hours, or clocks that stand still, end no lease early or late
-// (etcd-io/etcd 13019).
+// TestWallClocksMoveNoLease: wall clocks that jump by hours, or stand still, end no lease early or late (etcd-io/etcd
+// 13019).
 func TestWallClocksMoveNoLease(t *testing.T) {
 	for name, wrong := range map[string]int64{"an hour ahead": hour, "an hour behind": -hour, "a year ahead": 365 * day} {
 		t.Run(name, func(t *testing.T) {
@@ -249,7 +249,7 @@ func TestWallClocksMoveNoLease(t *testing.T) {
 }
 
 // TestMassExpiryIsBoundedAndInOrder: of 20,000 leases that fall due at once each entry ends no more than its bound, in
-// order, and serves its own commands too (tigerbeetle/tigerbeetle 315).
+// order, and carries out its own commands too (tigerbeetle/tigerbeetle 315).
 func TestMassExpiryIsBoundedAndInOrder(t *testing.T) {
 	const leases = 20_000
 	s := bigState(leases)
@@ -272,7 +272,7 @@ func TestMassExpiryIsBoundedAndInOrder(t *testing.T) {
 		inEntry := 0
 		for i := range applied.Events {
 			e := &applied.Events[i]
-			if e.Kind == effect.EventExpired && e.Lease == leases { // a command met it
+			if e.Kind == effect.EventExpired && e.Lease == leases { // ended by a command
 				ended++
 			} else if e.Kind == effect.EventExpired {
 				if e.Lease <= last {
@@ -295,8 +295,8 @@ func TestMassExpiryIsBoundedAndInOrder(t *testing.T) {
 	}
 }
 
-// TestRedeliveredRequestsHaveOneEffect: any request of a session that comes again, late and out of order, is answered as
-// before and changes nothing (TigerBeetle's documents on reliable submission name it).
+// TestRedeliveredRequestsHaveOneEffect: any repeated request of a session, late and out of order, gets the same answer
+// and changes nothing (named in TigerBeetle's documents on reliable submission).
 func TestRedeliveredRequestsHaveOneEffect(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -315,7 +315,7 @@ func TestRedeliveredRequestsHaveOneEffect(t *testing.T) {
 			w.apply(command)
 			h.learn(w.last)
 			sent, answers = append(sent, command), append(answers, w.last.Results[0])
-			w.apply() // what waits for the passing of time, so that the redelivery alone is seen
+			w.apply() // carries out due work, so that only the redelivery is seen
 			i := rapid.IntRange(0, len(sent)-1).Draw(rt, "again")
 			before, _ := w.m.State().Hash()
 			again := w.do(sent[i])
@@ -329,8 +329,8 @@ func TestRedeliveredRequestsHaveOneEffect(t *testing.T) {
 	})
 }
 
-// TestTreesOfQuotas: a full parent binds its children, also when its limit falls below their sum; a child that goes
-// leaves its parent's count right (BerriAI/litellm's users were told different things by two releases).
+// TestTreesOfQuotas: a full parent limits its children, also when its limit falls below their sum; a removed child
+// leaves its parent's count correct (two releases of BerriAI/litellm differed in this).
 func TestTreesOfQuotas(t *testing.T) {
 	child := func(name string, limit int64) *logpb.Quota {
 		return with(rateOf(name, limit, minute), func(q *logpb.Quota) { q.Parent = "org" })

@@ -10,9 +10,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Hash returns the hash of the ledger (fence, quotas, leases, operations) and of the whole state, time and policy
-// included. Replicas at the same index have the same; a refused command leaves the ledger's as it is. What has ended
-// by the mere passing of time is left out, whether or not a command has met it yet.
+// Hash returns the hash of the ledger (fence, quotas, leases, operations) and of the whole state, including time and
+// policy. Replicas at the same index have equal hashes. A refused command does not change the ledger's. Objects that
+// have ended by the passing of time alone are left out, whether or not a command has removed them yet.
 func (s *State) Hash() (ledger, whole [32]byte) {
 	all, part := sha256.New(), sha256.New()
 	writeRecord(all, &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Head{Head: s.encodeHead()}})

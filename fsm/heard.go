@@ -11,12 +11,12 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// What a provider says is left of a rate, and its limit, as reports bring it (docs/decisions/0034-reports-of-rates.md).
+// This file handles reports of a rate's remainder and limit (docs/decisions/0034-reports-of-rates.md).
 
 // told is a limit that a provider named.
 type told struct {
 	limit, at int64
-	// known: it named one.
+	// known says that the provider named one.
 	known bool
 }
 
@@ -27,9 +27,10 @@ func (m *Machine) recordTold(q *quota, signal *logpb.Signal) {
 	}
 }
 
-// hearRate takes over what a provider said of a rate when it answered an operation: what others use of the key, and a limit below the
-// configured one, to which it returns what is usable then. An operation that may not count any more, or was consumed before another
-// one that its caller reported, says nothing about the present.
+// hearRate applies a provider's statement about a rate, from its answer to an operation: the use of the key by others,
+// and a limit below the configured one, for which it returns the usable amount. It ignores operations that may no
+// longer count, and those consumed before another one that the same caller reported: they say nothing about the
+// present.
 func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Signal) *int64 {
 	if m.featureLevel < levels.Reports || o == nil || o.began == 0 || signal.Remaining == nil && signal.Limit == nil {
 		return nil
@@ -57,7 +58,7 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 	}
 	if signal.Remaining != nil {
 		if signal.Cause != logpb.Cause_CAUSE_OK {
-			amount = 0 // what was refused, the provider did not count
+			amount = 0 // the provider did not count a refused call
 		}
 		others := limit - min(*signal.Remaining, limit) - min(fixed.AddSaturated(ours, amount), limit)
 		if m.featureLevel >= levels.OneWord {
@@ -71,7 +72,7 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 	return capped
 }
 
-// believedLimit returns how far a lower limit that a caller names lowers what is usable.
+// believedLimit returns the usable amount after a caller named a lower limit.
 func (m *Machine) believedLimit(by reporter, q *quota, usable int64, signal *logpb.Signal) int64 {
 	if m.featureLevel < levels.OneWord {
 		return usable
@@ -80,7 +81,7 @@ func (m *Machine) believedLimit(by reporter, q *quota, usable int64, signal *log
 	return q.rule.Usable - q.ledger.Limits.Believe(by.caller, lacking, saysLimited(signal.Cause), m.clock.Now, m.closingBound(q))
 }
 
-// loweredFor returns for how long a report lowers what is usable.
+// loweredFor returns for how long a report lowers the usable amount (nanoseconds).
 func (m *Machine) loweredFor(r *ledger.Rule) int64 {
 	if m.featureLevel < levels.OneWord {
 		return ledger.LowerPeriods * r.Period
@@ -88,9 +89,9 @@ func (m *Machine) loweredFor(r *ledger.Rule) int64 {
 	return min(ledger.LowerPeriods*r.Period, ledger.MaxWindowClosing)
 }
 
-// chargedBy returns what an operation charges to a quota, and what else of us a provider may have counted when it answered: what counted
-// when the operation was consumed, and what was consumed since. Calls overtake each other, and some providers say what remains when they
-// have answered and not when they admitted the call.
+// chargedBy returns the amount that an operation charges to a quota, and our other amounts that the provider may have
+// counted when it answered: those that counted when the operation was consumed, and those consumed since. Calls
+// overtake each other, and some providers compute the remainder when they answer, not when they admit the call.
 func chargedBy(q *quota, o *operation) (ours, amount int64, charged bool) {
 	var own int64
 	var total uint64
@@ -108,12 +109,12 @@ func chargedBy(q *quota, o *operation) (ours, amount int64, charged bool) {
 		}
 	}
 	if q.ledger.Total != 0 {
-		ours = fixed.AddSaturated(ours, max(int64(q.ledger.Total-total)-own, 0)) // below 0: a part was consumed before there was a total
+		ours = fixed.AddSaturated(ours, max(int64(q.ledger.Total-total)-own, 0)) // below 0: a part was consumed before totals were recorded
 	}
 	return ours, amount, charged
 }
 
-// encodeBurn leaves out what nobody was granted.
+// encodeBurn returns nil where nothing was granted.
 func encodeBurn(b *burn) []int64 {
 	if b.of == ([len(b.of)]int64{}) {
 		return nil
@@ -121,7 +122,7 @@ func encodeBurn(b *burn) []int64 {
 	return slices.Clone(b.of[:])
 }
 
-// takeReports enters what a snapshot has of reports and grants of a rate.
+// takeReports restores the reports and grants of a rate from a snapshot.
 func (q *quota) takeReports(encoded *logpb.SnapshotQuota) error {
 	f := &q.ledger.Others
 	var err error

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// What a lease holds, as far as single amounts go.
+// This file changes the single amounts that a lease holds.
 
 // closedWindow is the window of an item that ended with its window or with that of an ancestor.
 const closedWindow = -1
@@ -23,7 +23,7 @@ type heldPart struct {
 	amount int64
 }
 
-// hold enters what a lease holds.
+// hold enters the amounts that a lease holds.
 func (am *amounts) hold(l *lease, req *logpb.Reserve, needs []need) {
 	for _, asked := range req.Items {
 		first := quotaOf(needs, asked.Quota)
@@ -62,7 +62,7 @@ func (am *amounts) eachShare(l *lease, index int, fn func(it *item, q *quota)) {
 	}
 }
 
-// voidClosed ends items of which a share belongs to a window that has closed: what the other shares still hold goes back.
+// voidClosed ends items with a share in a window that has closed, and releases the holdings of their other shares.
 func (am *amounts) voidClosed(l *lease) {
 	for i := 0; i+1 < len(l.items); i++ {
 		if l.items[i].ancestor || !l.items[i+1].ancestor || !am.shareClosed(l, i) {
@@ -80,7 +80,7 @@ func (am *amounts) voidClosed(l *lease) {
 	}
 }
 
-// shareClosed tells whether the window of an item or of an ancestor has closed.
+// shareClosed reports whether the window of an item or of an ancestor has closed.
 func (am *amounts) shareClosed(l *lease, index int) (closed bool) {
 	am.eachShare(l, index, func(it *item, q *quota) {
 		closed = closed || q != nil && it.held > 0 && it.window != closedWindow && it.window != q.ledger.Window
@@ -88,7 +88,7 @@ func (am *amounts) shareClosed(l *lease, index int) (closed bool) {
 	return closed
 }
 
-// closedItems names the quotas of which a lease held something in a window that has closed.
+// closedItems returns the names of quotas of which a lease held something in a window that has closed.
 func (am *amounts) closedItems(l *lease) (closed []string) {
 	for i := range l.items {
 		it := &l.items[i]
@@ -99,7 +99,7 @@ func (am *amounts) closedItems(l *lease) (closed []string) {
 	return closed
 }
 
-// slotsOnly tells whether a lease has nothing that is consumed.
+// slotsOnly reports whether a lease has slots only.
 func (am *amounts) slotsOnly(l *lease) bool {
 	for i := range l.items {
 		if q := am.quotas.editNow(l.items[i].quota); q != nil && q.rule.Kind != ledger.KindSlots {
@@ -109,7 +109,8 @@ func (am *amounts) slotsOnly(l *lease) bool {
 	return true
 }
 
-// heldParts finds what items of a command name within what a lease holds, and appends it; no items: everything but slots.
+// heldParts finds the amounts that a command's items name in a lease's holdings, and appends them; no items: everything
+// but slots.
 func (am *amounts) heldParts(l *lease, items []*logpb.Item, parts []heldPart) ([]heldPart, *logpb.Failure) {
 	if len(items) == 0 {
 		for i := range l.items {
@@ -160,7 +161,7 @@ func (am *amounts) heldPart(l *lease, asked *logpb.Item) (heldPart, *logpb.Failu
 	return heldPart{}, notHeld(asked.Quota, fmt.Sprintf("the lease has no item of %q", asked.Quota))
 }
 
-// needsOf returns what parts of a lease need of each quota: the sum over items, those of descendants included.
+// needsOf returns what parts of a lease need of each quota: the sum over items, including those of descendants.
 func (am *amounts) needsOf(l *lease, parts []heldPart) []need {
 	var needs []need
 	for _, part := range parts {
@@ -179,7 +180,7 @@ func (am *amounts) needsOf(l *lease, parts []heldPart) []need {
 	return needs
 }
 
-// chargesOf returns how many charges an operation has that consumes parts of a lease.
+// chargesOf returns the number of charges of an operation that consumes parts of a lease.
 func (am *amounts) chargesOf(l *lease, parts []heldPart) (charges int) {
 	for _, part := range parts {
 		am.eachShare(l, part.index, func(_ *item, q *quota) {
@@ -191,8 +192,8 @@ func (am *amounts) chargesOf(l *lease, parts []heldPart) (charges int) {
 	return charges
 }
 
-// spendByOf returns the shortest spend-by of all quotas that take part, since all of it is one call, and notes the
-// longest configured transit.
+// spendByOf returns the shortest spend-by of all quotas involved, since all of it is one call. It records the longest
+// configured transit in o.
 func (am *amounts) spendByOf(l *lease, parts []heldPart, o *operation) (spendBy int64, windows bool) {
 	spendBy = ledger.NoSpendBy
 	for _, part := range parts {
@@ -226,8 +227,8 @@ func (am *amounts) grantedItems(l *lease, room *answerItems) []*logpb.GrantedIte
 	return items
 }
 
-// letGo gives back all that a lease holds, now that it ends. It returns what went back, the cost of what its holder did not use, and, with
-// grace, the slots that stay in use for a while.
+// letGo releases a lease's holdings when it ends. It returns the released items, the cost of the unused amounts, and,
+// with grace, the slots that stay in use for a while.
 func (am *amounts) letGo(l *lease, withGrace bool) (returned []*logpb.GrantedItem, unused int64, grace []charge) {
 	for i := range l.items {
 		it := &l.items[i]
@@ -258,7 +259,7 @@ func (am *amounts) letGo(l *lease, withGrace bool) (returned []*logpb.GrantedIte
 	return returned, unused, grace
 }
 
-// charge fills in an operation that consumes parts of what a lease holds.
+// charge fills in an operation that consumes parts of a lease's holdings.
 func (am *amounts) charge(o *operation, l *lease, op, asked uint64, parts []heldPart) {
 	o.lease, o.op, o.fence, o.holder, o.asked, o.beganWall = l.id, op, l.fence, l.holder, asked, am.clock.WallEarly
 	o.account = l.account

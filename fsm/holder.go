@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// virtualTimeUnit is all that a quota lets out, at weight 1, in the store-wide virtual time of weighted fair queueing.
+// virtualTimeUnit is the cost of a whole quota at weight 1, in the store-wide virtual time of weighted fair queueing.
 const virtualTimeUnit = int64(1) << 32
 
 // holderMemory is how long the virtual time of a holder without waiters is kept.
@@ -20,18 +20,20 @@ type holder struct {
 	cow.Made
 	name        string
 	virtualTime uint64
-	// rest is the part of the cost of its grants that is not in virtualTime yet: at least 0, and less than its weight was.
+	// rest is the part of the cost of its grants that is not in virtualTime yet: at least 0, and less than the weight
+	// used.
 	rest int64
 	// seen is when it was last granted something or waited (cluster time); it may lag by a sixteenth of holderMemory.
 	seen int64
 	// waiting counts its Reserves in the queue.
 	waiting int64
-	// account is charged with what is remembered of it, its holder stats and meters included: that of who named it first.
+	// account is charged with its record, including its stats and meters: the account of the caller that named it
+	// first.
 	account uint64
 }
 
-// What is remembered of a holder, in bytes, its places in tables included, besides its name. A list in a meter may have twice the room
-// that it needs.
+// Sizes of a holder's records in bytes, including table entries but not its name. A list in a meter may have twice the
+// room that it needs.
 const (
 	holderSize = 144
 	statsSize  = 144
@@ -41,7 +43,7 @@ const (
 
 func (h *holder) size() int64 { return holderSize + int64(len(h.name)) }
 
-// use returns a holder's record that may be changed.
+// use returns a holder's record for update, and marks it as seen now.
 func (hs *holderTables) use(name string) *holder {
 	h := hs.recent
 	if h == nil || !h.MadeIn(hs.generation) || h.name != name {
@@ -56,7 +58,7 @@ func (hs *holderTables) use(name string) *holder {
 	return h
 }
 
-// edit returns a holder's record that may be changed, a new one where there was none.
+// edit returns a holder's record for update, a new one if there was none.
 func (hs *holderTables) edit(name string) *holder {
 	h, ok := hs.byName.Get(name)
 	if !ok {
@@ -70,7 +72,7 @@ func (hs *holderTables) edit(name string) *holder {
 	return h
 }
 
-// get returns a holder's record, nil where nothing is remembered of it. It must not be changed.
+// get returns a holder's record for reading, nil if there is none.
 func (hs *holderTables) get(name string) *holder {
 	if h := hs.recent; h != nil && h.name == name {
 		return h
@@ -79,17 +81,17 @@ func (hs *holderTables) get(name string) *holder {
 	return h
 }
 
-// knows tells whether anything is remembered of a holder.
+// knows reports whether a holder has a record.
 func (hs *holderTables) knows(name string) bool { return hs.get(name) != nil }
 
-// noHolderLeft refuses what would have too much remembered of holders.
+// noHolderLeft refuses a Reserve that would exceed the budget for holder records.
 func (m *Machine) noHolderLeft(name string, needs []need) *logpb.Refusal {
 	return m.refusalFor(accounts.Holders, m.holders.remembering(name, needs), needs,
 		"use fewer names of holders; one that is not used is forgotten after an hour")
 }
 
-// remembering judges whether what a grant of some needs adds to what is remembered of a holder may be taken. Meters do not count here: a
-// holder without one is served all the same.
+// remembering judges whether a grant may add to a holder's records. Meters do not count here: a holder without one is
+// served all the same.
 func (hs *holderTables) remembering(name string, needs []need) accounts.Verdict {
 	h := hs.get(name)
 	if h == nil {
@@ -103,7 +105,7 @@ func (hs *holderTables) remembering(name string, needs []need) accounts.Verdict 
 	return accounts.MayTake
 }
 
-// mayRemember tells whether something more may be remembered of a holder.
+// mayRemember reports whether another record of a holder may be added.
 func (hs *holderTables) mayRemember(name string) bool {
 	if h := hs.get(name); h != nil {
 		return hs.book.TakingFor(h.account, accounts.Holders, hs.payer.Operator, hs.clock.Now) == accounts.MayTake
@@ -111,8 +113,8 @@ func (hs *holderTables) mayRemember(name string) bool {
 	return hs.book.Taking(hs.payer, accounts.Holders, hs.clock.Now) == accounts.MayTake
 }
 
-// forget forgets holders that have not been seen for long. One that waits or has a lease stays, and one of whose share of a
-// present window something is used.
+// forget drops holders that have not been seen for holderMemory. A holder that waits, has a lease, or uses a share of a
+// present window stays.
 func (hs *holderTables) forget(leases leaseFinder) {
 	for done := 0; done < maxDuePerEntry; done++ {
 		last, ok := hs.seen.Min()
@@ -141,7 +143,7 @@ func classOf(own int32, asked *int32) int32 {
 	return max(own, *asked)
 }
 
-// Match tells whether a name fits a pattern, in which * stands for any run of characters.
+// Match reports whether a name fits a pattern, in which * stands for any run of characters.
 func Match(pattern, name string) bool {
 	head, rest, wild := strings.Cut(pattern, "*")
 	if !wild {
@@ -149,7 +151,7 @@ func Match(pattern, name string) bool {
 	}
 	name, begins := strings.CutPrefix(name, head)
 	last := strings.LastIndexByte(rest, '*')
-	name, ends := strings.CutSuffix(name, rest[last+1:]) // before the parts between, for which the name is looked through
+	name, ends := strings.CutSuffix(name, rest[last+1:]) // cut the end before the search for the parts between
 	if !begins || !ends {
 		return false
 	}
@@ -166,7 +168,7 @@ func Match(pattern, name string) bool {
 	return true
 }
 
-// cost returns what an amount of a quota costs in turns.
+// cost returns the cost of an amount of a quota in virtual time, at weight 1.
 func cost(q *quota, amount int64) int64 {
 	if q.rule.Usable == 0 {
 		return virtualTimeUnit

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestMatch_IsAsTheExpression: a pattern fits the names that the regular expression of its parts fits.
+// TestMatch_IsAsTheExpression: a pattern matches the same names as the equivalent regular expression.
 func TestMatch_IsAsTheExpression(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pattern := rapid.StringMatching(`[ab*]{0,7}`).Draw(t, "pattern")

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// smallBudget is a world with a budget of so many bytes for what is remembered of holders, or for records of operations.
+// smallBudget is a world with budgets in bytes for holders' records and for records of operations.
 func smallBudget(t tester, holders, operations int64, quotas ...*logpb.Quota) *world {
 	w := newWorld(t)
 	w.quotas(quotas...)
@@ -20,8 +20,8 @@ func smallBudget(t tester, holders, operations int64, quotas ...*logpb.Quota) *w
 
 const plentyBytes = 1 << 30
 
-// TestHolders_KnownOnesAreServed: a caller that has made up too many names is refused further ones, those that it used are served, other
-// callers notice nothing, and after an hour there is room again.
+// TestHolders_KnownOnesAreServed: a caller that has made up too many names is refused further ones, and served for
+// those that it used. Other callers are not affected, and after an hour there is room again.
 func TestHolders_KnownOnesAreServed(t *testing.T) {
 	w := smallBudget(t, 10_000, plentyBytes, rateOf("r", 1<<40, minute))
 	one := func(caller string, n int) *logpb.Command {
@@ -45,7 +45,7 @@ func TestHolders_KnownOnesAreServed(t *testing.T) {
 	w.reborn()
 	w.refusedTo("token:a", asks("new", 0, itemOf("r", 1)), "holder_bytes")
 	w.sleep(2 * hour)
-	w.sleep(2 * hour) // those with leases were seen when these ended
+	w.sleep(2 * hour) // holders with leases were seen when these ended
 	if r := w.do(one("token:a", n+1)); r.GetGranted() == nil {
 		t.Fatalf("when the others are forgotten: %v", r)
 	}
@@ -57,7 +57,7 @@ func TestHolders_KnownOnesAreServed(t *testing.T) {
 	}
 }
 
-// TestHolders_WithLeasesAreRemembered: to give back after hours finds the holder and makes nobody new.
+// TestHolders_WithLeasesAreRemembered: a release after hours finds the holder and makes no new record.
 func TestHolders_WithLeasesAreRemembered(t *testing.T) {
 	w := smallBudget(t, plentyBytes, plentyBytes, rateOf("r", 1<<40, minute))
 	w.do(chargedTo("token:a", asks("long", 20*hour, itemOf("r", 1))))
@@ -76,8 +76,8 @@ func TestHolders_WithLeasesAreRemembered(t *testing.T) {
 	}
 }
 
-// TestHolders_TalliesAndMetersAreCharged: what quotas with policies have remembered of a known holder is its caller's too; meters take half
-// of a caller's part at most, and a holder without one is served.
+// TestHolders_TalliesAndMetersAreCharged: stats and meters of a known holder are charged to its caller too. Meters take
+// at most half of a caller's part, and a holder without one is served.
 func TestHolders_TalliesAndMetersAreCharged(t *testing.T) {
 	breaker := func(name string) *logpb.Quota {
 		q := rateOf(name, 1<<40, minute)
@@ -120,8 +120,8 @@ func TestHolders_TalliesAndMetersAreCharged(t *testing.T) {
 	}
 }
 
-// TestOperations_AreCharged: who leaves too many records of operations consumes no more, by a Consume or a Reserve, now or from the
-// queue, while others do; to settle and to release always works, and makes room.
+// TestOperations_AreCharged: a caller with too many records of operations consumes no more, by a Consume or a Reserve,
+// now or from the queue, while others do. Settle and Release always work, and make room.
 func TestOperations_AreCharged(t *testing.T) {
 	w := smallBudget(t, plentyBytes, 30_000, rateOf("r", 1<<40, minute), slotsOf("s", 1))
 	lease := w.do(chargedTo("token:a", asks("a", 0, itemOf("r", 1000)))).GetGranted()
@@ -181,8 +181,8 @@ func TestOperations_AreCharged(t *testing.T) {
 	}
 }
 
-// TestBudgets_LargeLeasesCountAsSeveral: each four items of a lease, the shares of ancestors included, count as one; a change of parents
-// changes as what a waiting Reserve counts.
+// TestBudgets_LargeLeasesCountAsSeveral: every four items of a lease, including the shares of ancestors, count as one.
+// A change of parents changes the weight of a waiting Reserve.
 func TestBudgets_LargeLeasesCountAsSeveral(t *testing.T) {
 	w := newWorld(t)
 	root, child := slotsOf("root", 9), slotsOf("child", 1)

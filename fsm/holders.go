@@ -10,28 +10,29 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// holderTables have what is remembered of holders: their virtual times, what each did with single quotas, and how far these were gone
-// through to forget some. Records that are charged to accounts are made, resized and dropped here alone.
+// holderTables have the records of holders: their virtual times, their stats and meters by quota, and the position of
+// the sweep over these. Only this type makes, resizes and drops records that are charged to accounts.
 type holderTables struct {
 	*moment
 	quotas *quotaTable
-	// book has the accounts that are charged with what is remembered.
+	// book has the accounts that are charged with the records.
 	book   *accounts.Book
 	byName *cow.Map[string, *holder]
-	// seen are all of them, by when they were last seen.
+	// seen are all holders, by when they were last seen.
 	seen  *cow.Set[dueByName]
 	stats *cow.Set[*holderStats]
-	// closed are the holder stats with a closing breaker, open or not.
+	// closed are the holder stats with a breaker that is or was open.
 	closed *cow.Set[quotaHolder]
 	meters *cow.Set[*meter]
 	sweep  sweep
-	// recent is the holder that was changed last, which the next command often names again. It decides nothing.
+	// recent is the holder changed last, which the next command often names again. It is a cache, and never affects
+	// results.
 	recent *holder
 }
 
 // leaseFinder finds leases.
 type leaseFinder interface {
-	// newestLease returns a holder's newest live lease; nil: it has none.
+	// newestLease returns a holder's newest live lease; nil: none.
 	newestLease(holder string) *lease
 }
 
@@ -108,10 +109,10 @@ func (hs *holderTables) takeMeter(encoded *logpb.SnapshotMeter) error {
 	return hs.book.Charge(h.account, accounts.Holders, t.size())
 }
 
-// eachMemory calls fn with each thing that is remembered of a holder, and what it takes.
+// eachMemory calls fn for each record of a holder, with its size in bytes.
 func (hs *holderTables) eachMemory(fn func(h *holder, bytes int64)) {
 	of := func(name string, bytes int64) {
-		if h, known := hs.byName.Get(name); known { // else it is noticed elsewhere
+		if h, known := hs.byName.Get(name); known { // another check reports an unknown holder
 			fn(h, bytes)
 		}
 	}
@@ -129,7 +130,7 @@ func (hs *holderTables) eachMemory(fn func(h *holder, bytes int64)) {
 	})
 }
 
-// verify looks at what is remembered of holders.
+// verify checks the holders' records.
 func (hs *holderTables) verify() error {
 	var errs []error
 	hs.byName.Scan(func(name string, h *holder) bool {

@@ -2,17 +2,17 @@ package fsm
 
 import "github.com/quotad/quotad/fsm/fixed"
 
-// Single holders may have shares in place of the classes: what is kept for a holder is kept against its own class and those
-// below (docs/policy.md).
+// Single holders may have shares instead of the classes. A holder's share is kept from its own class and those below
+// (docs/policy.md).
 
-// shareOf returns so many millionths of usable.
+// shareOf returns ppm millionths of the usable amount.
 func (q *quota) shareOf(ppm int64) int64 { return fixed.MulDivFloor(q.rule.Usable, ppm, fixed.Million) }
 
-// ownShare is a holder's share of a window and what it has used of it.
+// ownShare is a holder's share of a window and its use of it.
 type ownShare struct{ share, used int64 }
 
-// sharesOfOthers returns the shares that are kept from a holder: those of other holders of its class and above. In quiet
-// times nothing is kept for classes above background.
+// sharesOfOthers returns the shares that are kept from a holder: those of other holders of its class and above. In
+// quiet times nothing is kept for classes above background.
 func (rq *request) sharesOfOthers(q *quota, quiet bool) (others []ownShare) {
 	for _, h := range q.rule.Policy.Shares.Holders {
 		own := rq.rules.classOfSharer(h.Holder)
@@ -24,7 +24,7 @@ func (rq *request) sharesOfOthers(q *quota, quiet bool) (others []ownShare) {
 	return others
 }
 
-// keptFor says, for people, for whom something is kept.
+// keptFor names, in a message, the holders or class for which something is kept.
 func (q *quota) keptFor() string {
 	if len(q.rule.Policy.Shares.Holders) > 0 {
 		return "holders with a share"

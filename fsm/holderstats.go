@@ -7,19 +7,20 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 )
 
-// holderStats are the counters of one holder at one quota whose policy needs them.
+// holderStats are the counters of one holder for one quota whose policy needs them.
 type holderStats struct {
 	cow.Made
 	holder string
 	quota  uint32
-	// grants is how often the holder was granted some of it, granted when it was last (cluster time).
+	// grants is how often the holder was granted some of it, granted when that last happened (cluster time).
 	grants, granted int64
 	// failures counts the provider's refusals in a row; closedUntil is when the quota opens for the holder again.
 	failures    int32
 	closedUntil int64
-	// denied is since when the holder has been denied without a grant; 0: it has not. It is recorded for quotas with ageing.
+	// denied is since when the holder has been denied without a grant; 0: it has not. It is recorded for quotas with
+	// ageing.
 	denied int64
-	// member is, of a sticky pool, the quota that the holder drew on last; 0: none.
+	// member, in a sticky pool, is the quota that the holder drew on last; 0: none.
 	member uint32
 }
 
@@ -27,7 +28,7 @@ func lessStats(a, b *holderStats) bool {
 	return cmp.Or(cmp.Compare(a.holder, b.holder), cmp.Compare(a.quota, b.quota)) < 0
 }
 
-// statsOf returns holder stats for reading; the zero value where there are none.
+// statsOf returns holder stats for reading; the zero value if there are none.
 func (hs *holderTables) statsOf(name string, q *quota) holderStats {
 	if t, ok := hs.stats.Get(&holderStats{holder: name, quota: q.number}); ok {
 		return *t
@@ -35,13 +36,13 @@ func (hs *holderTables) statsOf(name string, q *quota) holderStats {
 	return holderStats{}
 }
 
-// hasStats tells whether there are stats of a holder and a quota.
+// hasStats reports whether there are stats of a holder and a quota.
 func (hs *holderTables) hasStats(name string, q *quota) bool {
 	_, ok := hs.stats.Get(&holderStats{holder: name, quota: q.number})
 	return ok
 }
 
-// editStats returns holder stats for update. Their holder is kept at least as long.
+// editStats returns holder stats for update. Their holder's record is kept at least as long.
 func (hs *holderTables) editStats(name string, q *quota) *holderStats {
 	h := hs.use(name)
 	t, ok := hs.stats.Get(&holderStats{holder: name, quota: q.number})
@@ -59,7 +60,7 @@ func (hs *holderTables) editStats(name string, q *quota) *holderStats {
 	return &c
 }
 
-// closeFor closes a quota for the holder of these stats until a time; 0: it is open again.
+// closeFor closes a quota for the holder of these stats until a time; 0: opens it.
 func (hs *holderTables) closeFor(t *holderStats, until int64) {
 	t.closedUntil = until
 	if until == 0 {
@@ -80,13 +81,13 @@ func (hs *holderTables) unlistStats(dropped ...*holderStats) {
 	}
 }
 
-// charge charges the account of a holder, of whom something is remembered, with bytes.
+// charge charges bytes to the account of a holder that has a record.
 func (hs *holderTables) charge(name string, bytes int64) {
 	h, _ := hs.byName.Get(name)
 	hs.book.Add(h.account, accounts.Holders, bytes)
 }
 
-// broken returns up to limit holders, by name, for whom a quota is closed.
+// broken returns up to limit holders, by name, for which a quota is closed.
 func (hs *holderTables) broken(q *quota, now int64, limit int) []string {
 	if q.rule.Policy.Failures == 0 {
 		return nil

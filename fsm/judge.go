@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/fsm/workflow"
 )
 
-// judge works out what a Reserve needs, and what stands in the way of a grant. It brings the quotas that it looks at to the present, and
-// changes nothing else: it grants nothing, and has no table to do so.
+// judge computes what a Reserve needs, and what prevents a grant. It advances the quotas that it reads to the present,
+// and changes nothing else: it grants nothing, and has no table to do so.
 type judge struct {
 	*moment
 	quotas    *quotaTable
@@ -22,14 +22,14 @@ type judge struct {
 	rules     *holderRules
 }
 
-// request is a Reserve that is judged, in the priority that it has now.
+// request is a Reserve under judgment, with its present priority.
 type request struct {
 	*judge
 	req *logpb.Reserve
 	priority
 }
 
-// request returns a Reserve that needs all of this as it is judged now.
+// request returns a Reserve with these needs for judgment at its present priority.
 func (j *judge) request(req *logpb.Reserve, needs []need) request {
 	own, _ := j.rules.of(req.Holder)
 	class := classOf(own, req.Class)
@@ -40,17 +40,17 @@ func (j *judge) request(req *logpb.Reserve, needs []need) request {
 	return request{judge: j, req: req, priority: as}
 }
 
-// requestOf returns the Reserve of a waiter, as it is judged now.
+// requestOf returns the Reserve of a waiter for judgment at its present priority.
 func (j *judge) requestOf(w *waiter) request {
 	return request{judge: j, req: w.req, priority: w.priority}
 }
 
-// needs works out what a Reserve needs, by ascending quota number.
+// needs computes what a Reserve needs, by ascending quota number.
 func (j *judge) needs(req *logpb.Reserve) ([]need, *logpb.Failure) {
 	return j.needsIn(make([]need, 0, len(req.Items)), req)
 }
 
-// needsIn does the same in a list that is empty.
+// needsIn is needs with an empty list to append to.
 func (j *judge) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Failure) {
 	for _, item := range req.Items {
 		q := j.quotas.get(j.quotas.numberOf(item.Quota))
@@ -68,7 +68,7 @@ func (j *judge) needsIn(needs []need, req *logpb.Reserve) ([]need, *logpb.Failur
 	return needs, nil
 }
 
-// addNeed adds what an item needs of a quota, and of its ancestors.
+// addNeed adds what an item needs of a quota and of its ancestors.
 func (j *judge) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *logpb.Failure) {
 	amount := q.rule.Estimate
 	if item.Amount != nil {
@@ -91,7 +91,7 @@ func (j *judge) addNeed(needs []need, q *quota, item *logpb.Item) ([]need, *logp
 	return needs, nil
 }
 
-// reject refuses what can never be granted as things are configured.
+// reject refuses a Reserve that can never be granted under the present configuration.
 func (rq *request) reject(needs []need) *logpb.Refusal {
 	if onPool(needs) {
 		return rq.rejectChoices(needs)
@@ -124,7 +124,7 @@ func (rq *request) rejectByRule(n need, r *ledger.Rule) *logpb.Refusal {
 	return rq.rejectAboveCap(n, r)
 }
 
-// obstacle says what stands in the way of a grant now, nil for nothing. Waiters are not looked at.
+// obstacle returns what prevents a grant now, nil for nothing. It ignores waiters.
 func (rq *request) obstacle(needs []need) *logpb.Refusal {
 	if onPool(needs) {
 		_, refusal := rq.judgeChoices(needs)
@@ -133,14 +133,14 @@ func (rq *request) obstacle(needs []need) *logpb.Refusal {
 	return rq.hindrance(needs).refusal
 }
 
-// hindrance is what stands in the way of a grant, and until when it does; retry times may be spread over what follows.
+// hindrance is what prevents a grant, and until when. Retry times may be spread over a period after that.
 type hindrance struct {
 	refusal *logpb.Refusal
 	// until is 0 where waiting does not help.
 	until int64
 }
 
-// add adds what stands in the way as well, until a time.
+// add adds another reason that prevents a grant until a time.
 func (h *hindrance) add(refusal *logpb.Refusal, until int64) {
 	h.refusal = worse(h.refusal, refusal)
 	if h.until = max(h.until, until); h.refusal.RetryAtNs == 0 {
@@ -148,7 +148,7 @@ func (h *hindrance) add(refusal *logpb.Refusal, until int64) {
 	}
 }
 
-// hindrance says what stands in the way of a grant of needs that are on no pool.
+// hindrance returns what prevents a grant of needs that are not on a pool.
 func (rq *request) hindrance(needs []need) (h hindrance) {
 	if kept := rq.withhold(needs); kept != nil {
 		h.add(kept.refusal, kept.refusal.RetryAtNs)
@@ -184,13 +184,13 @@ func (rq *request) hindrance(needs []need) (h hindrance) {
 	return h
 }
 
-// lacks tells whether a need does not fit now.
+// lacks reports whether a need does not fit now.
 func (rq *request) lacks(n need) bool {
 	there := n.quota.ledger.Available(&n.quota.rule)
 	return there < n.amount || rq.burstWait(n) > 0 || n.quota.heldBack(rq.rank, n.amount, there, rq.clock.Now)
 }
 
-// exhausted makes the refusal of a need that does not fit now.
+// exhausted returns the refusal of a need that does not fit now.
 func (rq *request) exhausted(n need) *logpb.Refusal {
 	g, r := &n.quota.ledger, &n.quota.rule
 	if rq.rank > ledger.ClassCritical && r.Paced() {
@@ -207,7 +207,7 @@ func (rq *request) exhausted(n need) *logpb.Refusal {
 	return rq.refusal(logpb.Reason_REASON_EXHAUSTED, n.quota, fixed.AddSaturated(rq.clock.Now, left), "come back then, or wait in the queue")
 }
 
-// burstWait returns in how long a need that is consumed at once passes the burst.
+// burstWait returns how long until a need that is consumed at once passes the burst.
 func (rq *request) burstWait(n need) int64 {
 	if !rq.req.Consume {
 		return 0
@@ -215,7 +215,7 @@ func (rq *request) burstWait(n need) int64 {
 	return n.quota.burstLeft(rq.moment, n.amount)
 }
 
-// inLine says what keeps a Reserve in the line: what stands in the way, or else those that wait before it.
+// inLine returns what keeps a Reserve in the queue: an obstacle, or else the waiters before it.
 func (rq *request) inLine(needs []need) *logpb.Refusal {
 	drawn := needs
 	var refusal *logpb.Refusal
@@ -236,7 +236,7 @@ func (rq *request) inLine(needs []need) *logpb.Refusal {
 	return refusal
 }
 
-// behind makes the refusal of a Reserve that fits but is behind waiters.
+// behind returns the refusal of a Reserve that fits but is behind waiters.
 func (j *judge) behind(needs []need) *logpb.Refusal {
 	binding := needs[0].quota
 	for _, n := range needs[1:] {
@@ -249,7 +249,7 @@ func (j *judge) behind(needs []need) *logpb.Refusal {
 	return refusal
 }
 
-// certainlyNotBefore returns a time before which needs can certainly not be met, whatever comes back.
+// certainlyNotBefore returns a time before which the needs certainly cannot be met, even if amounts return early.
 func (rq *request) certainlyNotBefore(needs []need) int64 {
 	at := rq.clock.Now
 	if onPool(needs) {
@@ -268,7 +268,7 @@ func (rq *request) certainlyNotBefore(needs []need) int64 {
 			continue
 		}
 		if q.rule.Anchored && (!q.ledger.Known || !q.ledger.Frees(&q.rule)) {
-			continue // a reset that is learned, or confirmed, may free all of it
+			continue // a reset that is learned or confirmed may free all of it
 		}
 		if left, ok := q.ledger.FreesIn(&q.rule, q.rule.At(rq.clock), n.amount, true); ok {
 			at = max(at, fixed.AddSaturated(rq.clock.Now, left))
@@ -277,7 +277,7 @@ func (rq *request) certainlyNotBefore(needs []need) int64 {
 	return at
 }
 
-// refusal makes a refusal.
+// refusal builds a refusal.
 func (j *judge) refusal(reason logpb.Reason, q *quota, retryAt int64, advice string) *logpb.Refusal {
 	zone, _, _ := q.zone(&q.ledger, q.rule.At(j.clock))
 	return &logpb.Refusal{

@@ -10,19 +10,20 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A simulated fleet on a key that somebody else uses too: its provider counts by itself, refuses what is too much, and says with each
-// answer what remains. What it measures is in docs/decisions/0034-reports-of-rates.md.
+// A simulated fleet on a key that others use too: its provider counts on its own, refuses excess calls, and returns the
+// remainder with each answer. The results are in docs/decisions/0034-reports-of-rates.md.
 
-// keyLoad is how a key is used and what its provider says.
+// keyLoad is the use of a key and the behaviour of its provider.
 type keyLoad struct {
-	// others is the part of the limit that somebody else uses, in calls of a hundredth. pulses: all of it in the first half of each period.
+	// others is the part of the limit that others use, in calls of a hundredth. pulses: all of it in the first half of
+	// each period.
 	others float64
 	pulses bool
-	// continuous: the provider has a bucket that fills all the time, not a sliding log.
+	// continuous: the provider has a bucket that refills continuously, not a sliding log.
 	continuous bool
-	// late: the provider says what remains when it has answered, not when it admitted the call.
+	// late: the provider computes the remainder when it has answered, not when it admitted the call.
 	late bool
-	// gateway: all of the fleet is one caller.
+	// gateway: the whole fleet is one caller.
 	gateway bool
 }
 
@@ -32,15 +33,15 @@ type keySim struct {
 	*paceSim
 	log []ledger.Entry
 	sum int64
-	// drawn is what a bucket lacked at a moment.
+	// drawn is the bucket's deficit at drawnAt.
 	drawn, drawnAt int64
-	// calls reached it, refused of them were too much.
+	// calls counts calls that reached it, refused the excess ones.
 	calls, refused int
-	// kept is what was held back when calls began, in all.
+	// kept is the sum of held-back amounts at the beginning of calls.
 	kept float64
 }
 
-// useKey puts a provider behind a simulated fleet.
+// useKey adds a provider to a simulated fleet.
 func (p *paceSim) useKey() {
 	p.key = &keySim{keyLoad: *p.paceLoad.key, paceSim: p}
 	if p.key.others > 0 {
@@ -48,7 +49,7 @@ func (p *paceSim) useKey() {
 	}
 }
 
-// room returns what the provider admits at the present moment.
+// room returns how much the provider admits now.
 func (k *keySim) room() int64 {
 	if k.continuous {
 		return k.usable - max(0, k.drawn-fixed.MulDivFloor(k.usable, k.w.now-k.drawnAt, k.period))
@@ -72,7 +73,7 @@ func (k *keySim) admit(amount int64) bool {
 	return true
 }
 
-// byOthers is a call of somebody else.
+// byOthers is a call of another user of the key.
 func (k *keySim) byOthers() []*logpb.Command {
 	k.admit(k.usable / 100)
 	next := k.w.now + int64(float64(k.period)/100/k.others)
@@ -86,7 +87,7 @@ func (k *keySim) byOthers() []*logpb.Command {
 	return nil
 }
 
-// call sends a call, which reaches the provider a moment later.
+// call sends a call, which reaches the provider shortly after.
 func (k *keySim) call(e simEvent, g *logpb.Granted, use int64) {
 	began := k.w.now
 	k.kept += float64(k.w.m.quotas.named("r").ledger.Others.Kept)
@@ -108,7 +109,7 @@ func (k *keySim) call(e simEvent, g *logpb.Granted, use int64) {
 	}})
 }
 
-// answer reports what the provider said, and settles the call.
+// answer reports the provider's answer, and settles the call.
 func (k *keySim) answer(e simEvent, g *logpb.Granted, use int64, said *logpb.Signal) []*logpb.Command {
 	reported := report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{said}})
 	reported.Caller = "token:" + e.holder
@@ -118,8 +119,8 @@ func (k *keySim) answer(e simEvent, g *logpb.Granted, use int64, said *logpb.Sig
 	return []*logpb.Command{reported, k.command(simEvent{granted: g, amount: use})}
 }
 
-// refusals returns the part of calls that were too much, rest how much was used of what others left, and held what was held back when calls
-// began, of usable, on average; in percent.
+// refusals returns, in percent, the part of calls that were refused, rest the use of the amount that others left. held
+// returns the average amount held back when calls began, relative to usable.
 func (k *keySim) refusals() float64 { return 100 * float64(k.refused) / float64(k.calls) }
 func (k *keySim) rest() float64     { return k.use(0, 1, 2) / (1 - k.others) }
 func (k *keySim) held() float64     { return 100 * k.kept / float64(k.calls) / float64(k.usable) }
@@ -128,19 +129,20 @@ func (k *keySim) String() string {
 	return fmt.Sprintf("%v; %.2f %% refused, %.1f %% of the rest used; %.2f %% held back", k.paceSim, k.refusals(), k.rest(), k.held())
 }
 
-// keyed is a fleet that asks for more than there is, with calls that take up to so long.
+// keyed is a fleet that asks for more than there is, with calls that take up to slowest.
 func keyed(slowest int64) paceLoad {
 	return paceLoad{
 		period: minute, usable: 60_000, critical: .15, lower: 1.2, backlog: 1, amount: 300, slowest: slowest, shares: fleetShares(), periods: 14,
 	}
 }
 
-// TestForeign_InASimulatedFleet: what a fleet gets of a key that others use too. Where nobody does, nothing is held back.
+// TestForeign_InASimulatedFleet: a fleet's grants on a key that others use too. Without others, nothing is held back.
 func TestForeign_InASimulatedFleet(t *testing.T) {
 	for _, c := range []struct {
 		key             keyLoad
 		amount, slowest int64
-		// Bounds, in percent: of calls refused, of the use of what others leave, of the period for waits of critical calls.
+		// Bounds, in percent: of calls refused, of the use of the amount that others leave, of the period for waits of
+		// critical calls.
 		refused, rests, p99 float64
 	}{
 		{keyLoad{}, 300, 3 * second, 0, 95, 5},
@@ -157,7 +159,7 @@ func TestForeign_InASimulatedFleet(t *testing.T) {
 		{keyLoad{continuous: true}, 300, 3 * second, 0, 95, 5},
 		{keyLoad{others: .3, continuous: true}, 300, 3 * second, 1.4, 89, 5},
 		{keyLoad{others: .3, continuous: true}, 300, 20 * second, 1.4, 89, 5},
-		// Between pulses a bucket fills at once what it held back: critical calls wait at the beginning of each.
+		// Between pulses a bucket refills its held-back part at once: critical calls wait at the beginning of each.
 		{keyLoad{others: .3, continuous: true, pulses: true}, 300, 3 * second, 1.4, 89, 12},
 		{keyLoad{others: .3, continuous: true, pulses: true}, 300, 20 * second, 1.4, 89, 12},
 	} {
@@ -168,7 +170,7 @@ func TestForeign_InASimulatedFleet(t *testing.T) {
 			load := keyed(c.slowest)
 			load.key, load.amount = &c.key, c.amount
 			if c.key.gateway {
-				load.periods = 34 // several turns of one caller's word
+				load.periods = 34 // several cycles of one caller's reports
 			}
 			k := runPace(t, load, 1).key
 			t.Log(k)

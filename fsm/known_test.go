@@ -17,7 +17,8 @@ import (
 	"github.com/quotad/quotad/fsm/snapshot"
 )
 
-// populate sets every field of a message and of those in it, of a oneof the chosen one, to something that is not its default.
+// populate sets every field of a message and of its messages to a value other than the default; of a oneof the chosen
+// field.
 func populate(m protoreflect.Message, kind protoreflect.Name, chosen int) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -76,7 +77,7 @@ func kindsOf(m proto.Message) (kinds []protoreflect.Name) {
 	return kinds
 }
 
-// kindsBy returns the names of those that a version knows.
+// kindsBy returns the names of the kinds that a version knows.
 func kindsBy(m proto.Message, version int) (kinds []protoreflect.Name) {
 	fields := m.ProtoReflect().Descriptor().Oneofs().ByName("kind").Fields()
 	for i := range fields.Len() {
@@ -87,7 +88,7 @@ func kindsBy(m proto.Message, version int) (kinds []protoreflect.Name) {
 	return kinds
 }
 
-// hasUnknown tells what protobuf kept apart in a message, or in those in it.
+// hasUnknown reports whether protobuf kept unknown fields in a message, or in its messages.
 func hasUnknown(m protoreflect.Message) bool {
 	found := len(m.GetUnknown()) > 0
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
@@ -105,7 +106,7 @@ func hasUnknown(m protoreflect.Message) bool {
 	return found
 }
 
-// eachMessage calls fn with every message that is in one, itself included.
+// eachMessage calls fn with a message and every message in it.
 func eachMessage(m protoreflect.Message, fn func(protoreflect.Message)) {
 	fn(m)
 	m.Range(func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
@@ -122,10 +123,10 @@ func eachMessage(m protoreflect.Message, fn func(protoreflect.Message)) {
 	})
 }
 
-// unknownField is one that no message has.
+// unknownField is a field that no message has.
 var unknownField = protowire.AppendVarint(protowire.AppendTag(nil, 1999, protowire.VarintType), 1)
 
-// stopsAt applies an entry, and returns with what words the machine stopped; empty: it did not.
+// stopsAt applies an entry, and returns the machine's panic message; empty: no panic.
 func stopsAt(m *Machine, data []byte) (words string) {
 	defer func() {
 		if stopped := recover(); stopped != nil {
@@ -136,7 +137,8 @@ func stopsAt(m *Machine, data []byte) (words string) {
 	return ""
 }
 
-// TestApply_StopsAtUnknownFields: wherever in an entry one is, of every kind of command; without it the same entry does not stop the node.
+// TestApply_StopsAtUnknownFields: anywhere in an entry, for every kind of command; without the field the entry is
+// applied.
 func TestApply_StopsAtUnknownFields(t *testing.T) {
 	for _, kind := range kindsOf(&logpb.Command{}) {
 		for chosen := range 3 {
@@ -165,7 +167,8 @@ func TestApply_StopsAtUnknownFields(t *testing.T) {
 	}
 }
 
-// TestApply_StopsAtUnknownFieldsOfPlainReserves: also where protobuf is not asked first, and where the type on the wire is another one.
+// TestApply_StopsAtUnknownFieldsOfPlainReserves: even if protobuf does not decode them first, or with another wire
+// type.
 func TestApply_StopsAtUnknownFieldsOfPlainReserves(t *testing.T) {
 	command, err := proto.Marshal(reserve(ask("a", itemOf("q", 1))))
 	if err != nil {
@@ -187,7 +190,7 @@ func TestApply_StopsAtUnknownFieldsOfPlainReserves(t *testing.T) {
 	}
 }
 
-// TestApply_NewerVersionGoesFirst: what a newer version of entries has besides does not hide that it is newer.
+// TestApply_NewerVersionGoesFirst: unknown fields of a newer version do not hide that it is newer.
 func TestApply_NewerVersionGoesFirst(t *testing.T) {
 	data, err := proto.Marshal(&logpb.Entry{Version: EntryVersion + 1})
 	if err != nil {
@@ -198,7 +201,7 @@ func TestApply_NewerVersionGoesFirst(t *testing.T) {
 	}
 }
 
-// TestKnownFields_AgreesWithProtobuf: what is found in the encoding is what protobuf keeps apart.
+// TestKnownFields_AgreesWithProtobuf: the check of the encoding finds the same fields as protobuf.
 func TestKnownFields_AgreesWithProtobuf(t *testing.T) {
 	examples := map[*entry.Fields][][]byte{}
 	add := func(k *entry.Fields, m proto.Message) {
@@ -242,7 +245,7 @@ func TestKnownFields_AgreesWithProtobuf(t *testing.T) {
 		if proto.Unmarshal(data, m) != nil {
 			return
 		}
-		// Of a oneof that comes twice protobuf keeps the last, and what was unknown in the one before is gone.
+		// If a oneof occurs twice protobuf keeps the last one, and unknown fields of the first one are lost.
 		if err := k.Check(data); hasUnknown(m.ProtoReflect()) && !errors.Is(err, entry.ErrUnknownField) {
 			rt.Fatalf("%x: %v", data, err)
 		} else if err != nil && !hasUnknown(m.ProtoReflect()) {
@@ -253,8 +256,8 @@ func TestKnownFields_AgreesWithProtobuf(t *testing.T) {
 	})
 }
 
-// TestReadSnapshot_TellsNewerFromDamaged: a record with a field, or of a kind, that is not known is newer where the checksum fits, and
-// damaged where it does not.
+// TestReadSnapshot_TellsNewerFromDamaged: an unknown field or kind of record means newer if the checksum is valid, and
+// damaged if it is not.
 func TestReadSnapshot_TellsNewerFromDamaged(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
@@ -294,7 +297,7 @@ func TestReadSnapshot_TellsNewerFromDamaged(t *testing.T) {
 	}
 }
 
-// encodedRecords returns a snapshot of these records.
+// encodedRecords returns a snapshot of records.
 func encodedRecords(t *testing.T, records []*logpb.SnapshotRecord) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -12,16 +12,16 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// counting is how long a grant of pacedWorld's rate counts at most.
+// counting is the longest time that a grant of pacedWorld's rate counts.
 const counting = 62*second + 600*millisecond
 
-// atLevel lets the state be at a feature level from now on.
+// atLevel sets the feature level of the state.
 func (w *world) atLevel(level uint32) { w.version, w.m.featureLevel = level, level }
 
 // paidUntil returns a rate's pacer.
 func (w *world) paidUntil() int64 { return w.m.quotas.named("r").pacer.paidUntil }
 
-// overrunWorld has a critical call of 600 at 0, which used so much.
+// overrunWorld has a critical call of 600 at 0, with an actual amount.
 func overrunWorld(t tester, level uint32, actual int64) *world {
 	w := pacedWorld(t)
 	w.atLevel(level)
@@ -29,7 +29,7 @@ func overrunWorld(t tester, level uint32, actual int64) *world {
 	return w
 }
 
-// servedFor returns what each class is granted during a period, while critical calls ask.
+// servedFor returns the grants of each class during a period, while critical calls ask.
 func (w *world) servedFor(period int64) (served []string) {
 	most := map[string]int{"crit": 1, "std": 30, "back": 30}
 	for until := w.now + period; w.now < until; w.sleep(1300 * millisecond) {
@@ -42,8 +42,8 @@ func (w *world) servedFor(period int64) (served []string) {
 	return served
 }
 
-// TestPace_AnOverrunIsForgotten: one counting period after an overrun the ledger is empty, and lower classes are served as if nothing had
-// happened, however large it was.
+// TestPace_AnOverrunIsForgotten: one counting period after an overrun, however large, the ledger is empty, and lower
+// classes are served as if it had not happened.
 func TestPace_AnOverrunIsForgotten(t *testing.T) {
 	usual := overrunWorld(t, levels.ShortLead, 600)
 	usual.at(counting)
@@ -65,8 +65,8 @@ func TestPace_AnOverrunIsForgotten(t *testing.T) {
 	}
 }
 
-// TestPace_ALeadFromBefore: a state of a lower level may have a pacer that is hours ahead. Whatever touches it next brings it back, and
-// waiters are served when it lends then.
+// TestPace_ALeadFromBefore: a state of a lower level may have a pacer that is hours ahead. The next change corrects it,
+// and waiters are served when it lends then.
 func TestPace_ALeadFromBefore(t *testing.T) {
 	for name, touch := range map[string]struct {
 		by   func(w *world, held *logpb.Granted)
@@ -115,13 +115,13 @@ func TestPace_ALeadFromBefore(t *testing.T) {
 	}
 }
 
-// aged lets background work of a quota age.
+// aged adds ageing to a quota.
 func aged(q *logpb.Quota) *logpb.Quota {
 	q.Policy.AgeingNs = 5 * minute
 	return q
 }
 
-// TestPace_ALowerLimitKeepsTheLeadBounded: what a rate lent before its limit fell counts for no longer than it did.
+// TestPace_ALowerLimitKeepsTheLeadBounded: amounts that a rate lent before its limit fell count no longer than before.
 func TestPace_ALowerLimitKeepsTheLeadBounded(t *testing.T) {
 	for level, want := range map[uint32]int64{levels.ShortLead - 1: 2 * counting, levels.ShortLead: counting} {
 		w := pacedWorld(t)

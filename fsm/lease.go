@@ -13,40 +13,41 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// lease is amounts of quotas, reserved for a holder until a deadline.
+// lease holds amounts of quotas, reserved for a holder until a deadline.
 type lease struct {
 	cow.Made
 	id, fence uint64
 	holder    string
-	// digest is its holder's.
+	// digest is the digest of its holder's name.
 	digest uint64
-	// class is that in which it was granted.
+	// class is the class in which it was granted.
 	class int32
-	// provisional: it was granted to a waiter that may be gone; the first deadline is short until its holder confirms it.
+	// provisional: it was granted to a waiter that may be gone. The first deadline is short until its holder confirms
+	// it.
 	provisional bool
 	deadline    int64
-	// ttl is the longest length that was asked for.
+	// ttl is the longest length that was requested.
 	ttl int64
-	// operations are those that have a record; nil: it never had one.
+	// operations are those that have a record; nil: none yet.
 	operations *operations
 	// account is charged with it.
 	account uint64
-	// items begin in single, which is all the room that one takes.
+	// items start in single, which avoids an allocation for one item.
 	items  []item
 	single [1]item
 }
 
-// item is what a lease holds of a quota, or, as an ancestor, the share of the last real item that an ancestor of its
-// quota carries.
+// item is the amount that a lease holds of a quota. With ancestor set, it is the share that an ancestor of the last
+// real item's quota carries.
 type item struct {
 	quota    uint32
 	ancestor bool
-	// window is the one to which held belongs; in another one it is void.
+	// window is the window to which held belongs; in any other window it is void.
 	window int64
 	held   int64
 }
 
-// answer is a grant's result. Of one item, the usual case, all of it is made at once.
+// answer is a grant's result, allocated as a whole for one item, the usual case.
 type answer struct {
 	result  logpb.Result
 	kind    logpb.Result_Granted
@@ -54,13 +55,13 @@ type answer struct {
 	items   answerItems
 }
 
-// answerItems begin a list of items with room for one.
+// answerItems is the start of a list of items, with room for one.
 type answerItems struct {
 	list   [1]*logpb.GrantedItem
 	single logpb.GrantedItem
 }
 
-// add appends an item to a list that began in list.
+// add appends an item to a list that started in a.list.
 func (a *answerItems) add(items []*logpb.GrantedItem, quota string, amount, until int64) []*logpb.GrantedItem {
 	next := &a.single
 	if len(items) > 0 {
@@ -70,7 +71,7 @@ func (a *answerItems) add(items []*logpb.GrantedItem, quota string, amount, unti
 	return append(items, next)
 }
 
-// grant makes a lease, with which an account is charged, and returns its Granted in a result. The needs must have been judged.
+// grant makes a lease, charged to an account, and returns its Granted in a result. The needs must have been judged.
 func (m *Machine) grant(rq *request, needs []need, ticket, account uint64) *logpb.Result {
 	req := rq.req
 	m.grants++
@@ -116,7 +117,7 @@ func (m *Machine) grant(rq *request, needs []need, ticket, account uint64) *logp
 // unwantedResult is the result of a grant that nobody reads.
 var unwantedResult = &logpb.Result{}
 
-// answer makes the result of a grant.
+// answer builds the result of a grant.
 func (m *Machine) answer(l *lease, needs []need, ticket uint64) *logpb.Result {
 	a := new(answer)
 	a.result.Kind, a.kind.Granted = &a.kind, &a.granted
@@ -144,7 +145,7 @@ func (m *Machine) emitGranted(l *lease, ticket uint64, result *logpb.Result) {
 	}
 }
 
-// quotaOf returns the quota of a name that is needed.
+// quotaOf returns the needed quota with a name.
 func quotaOf(needs []need, name string) *quota {
 	if len(needs) == 1 {
 		return needs[0].quota
@@ -152,7 +153,7 @@ func quotaOf(needs []need, name string) *quota {
 	return needs[slices.IndexFunc(needs, func(n need) bool { return n.quota.name == name })].quota
 }
 
-// costOf returns the cost of needs in turns: that of the scarcest.
+// costOf returns the cost of needs in virtual time, at weight 1: that of the scarcest.
 func costOf(needs []need) (most int64) {
 	for _, n := range needs {
 		most = max(most, cost(n.quota, n.amount))
@@ -160,7 +161,7 @@ func costOf(needs []need) (most int64) {
 	return most
 }
 
-// itemEnd returns when an item ends (cluster time): at the lease's deadline or when its window closes.
+// itemEnd returns when an item ends (cluster time): at the lease's deadline, or when its window closes.
 func itemEnd(q *quota, it *item, deadline int64, clock Clock) int64 {
 	if left, ok := q.ledger.Closes(&q.rule, q.rule.At(clock)); ok && it.window == q.ledger.Window {
 		return min(deadline, fixed.AddSaturated(clock.Now, left))
@@ -168,7 +169,7 @@ func itemEnd(q *quota, it *item, deadline int64, clock Clock) int64 {
 	return deadline
 }
 
-// heldOf returns what an item still holds; what was held in a window that has closed is void.
+// heldOf returns the amount that an item still holds; holdings in a closed window are void.
 func (it *item) heldOf(q *quota) int64 {
 	if q == nil || it.window != q.ledger.Window {
 		return 0
@@ -176,7 +177,7 @@ func (it *item) heldOf(q *quota) int64 {
 	return it.held
 }
 
-// eachLeaseOf calls fn for a holder's leases, in the order of ids, from the id from on, until it returns false.
+// eachLeaseOf calls fn for a holder's leases in the order of ids, starting at the id from, until it returns false.
 func (s *State) eachLeaseOf(holder string, from uint64, fn func(*lease) bool) {
 	s.leasesOf.Ascend(entry.DigestHolder(holder), from, func(id uint64) bool {
 		l, _ := s.leases.Get(id)
@@ -184,7 +185,7 @@ func (s *State) eachLeaseOf(holder string, from uint64, fn func(*lease) bool) {
 	})
 }
 
-// newestLease returns a holder's newest live lease; nil: it has none.
+// newestLease returns a holder's newest live lease; nil: none.
 func (s *State) newestLease(holder string) (newest *lease) {
 	s.leasesOf.Descend(entry.DigestHolder(holder), func(id uint64) bool {
 		if l, _ := s.leases.Get(id); l.holder == holder {
@@ -198,7 +199,7 @@ func (s *State) newestLease(holder string) (newest *lease) {
 	return newest
 }
 
-// editLease returns a lease that may be changed.
+// editLease returns a lease for update.
 func (m *Machine) editLease(l *lease) *lease {
 	if l.MadeIn(m.generation) {
 		return l
@@ -210,8 +211,8 @@ func (m *Machine) editLease(l *lease) *lease {
 	return &c
 }
 
-// liveLease returns a lease. One past its deadline, or before its holder's resume, ends here, so that who meets it before its expiry was carried out finds
-// what comes after.
+// liveLease returns a lease. One past its deadline, or before its holder's resume, ends here: a command that finds it
+// before it is expired gets the same answer as later.
 func (m *Machine) liveLease(id uint64) (*lease, bool) {
 	l, ok := m.leases.Get(id)
 	if ok && m.gone(l) {
@@ -225,7 +226,7 @@ func (m *Machine) liveLease(id uint64) (*lease, bool) {
 	return l, ok
 }
 
-// lookupLease returns the lease that a command names for update, if its caller may use it, or why the command fails.
+// lookupLease returns, for update, the lease that a command names, if the caller may use it, or why the command fails.
 func (m *Machine) lookupLease(id, fence uint64, by string) (*lease, *logpb.Failure) {
 	if fence > m.fence() {
 		return nil, effect.NeverIssued(fence, m.fence())
@@ -264,7 +265,7 @@ func (m *Machine) setDeadline(l *lease, deadline int64) {
 	m.deadlines.Add(uint64(l.deadline), l.id)
 }
 
-// confirm gives a provisional lease the length that was asked for, now that its holder uses it.
+// confirm gives a provisional lease the requested length, now that its holder uses it.
 func (m *Machine) confirm(l *lease) {
 	if l.provisional {
 		l.provisional = false
@@ -292,7 +293,7 @@ func (m *Machine) grantedAgain(l *lease, granted *logpb.Granted) []*logpb.Grante
 	return items
 }
 
-// renew moves a lease's deadline, never to an earlier time.
+// renew extends a lease; it never shortens it.
 func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 	if command.TtlNs != 0 && (command.TtlNs < minTTL || command.TtlNs > maxTTL) {
 		return effect.Failed(effect.Invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was reserved"))
@@ -310,7 +311,7 @@ func (m *Machine) renew(command *logpb.Renew, by string) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Renewed{Renewed: &logpb.Renewed{DeadlineNs: l.deadline, Closed: m.amounts.closedItems(l)}}}
 }
 
-// release gives held amounts back. Without items everything goes back and the lease ends.
+// release releases held amounts. Without items it releases all and ends the lease.
 func (m *Machine) release(command *logpb.Release, by string) *logpb.Result {
 	l, failure := m.lookupLease(command.Lease, command.Fence, by)
 	if failure != nil {
@@ -348,17 +349,17 @@ func notHeld(quota, message string) *logpb.Failure {
 	return &logpb.Failure{Reason: logpb.Reason_REASON_NOT_HELD, Quota: quota, Message: message, Hint: "name what the lease holds"}
 }
 
-// endLease ends a lease and returns what went back. With grace, slots stay in use for a while: their holder did not
-// give them back itself, and the provider cannot check a fence.
+// endLease ends a lease and returns the released items. With grace, slots stay in use for a while: their holder did not
+// release them itself, and the provider cannot check a fence.
 func (m *Machine) endLease(l *lease, how effect.EventKind, withGrace bool) []*logpb.GrantedItem {
 	m.deadlines.Remove(uint64(l.deadline), l.id)
 	return m.endUnlisted(l, how, withGrace)
 }
 
-// endCost returns what ending a lease takes of an entry's work, but for its records.
+// endCost returns the work of ending a lease, without its records.
 func endCost(l *lease) int { return 1 + len(l.items) }
 
-// endUnlisted ends a lease as endLease does, when its deadline is not listed any more.
+// endUnlisted is endLease for a lease whose deadline is no longer listed.
 func (m *Machine) endUnlisted(l *lease, how effect.EventKind, withGrace bool) []*logpb.GrantedItem {
 	m.bounds.ends.spend(endCost(l))
 	returned, unused, grace := m.amounts.letGo(l, withGrace)
@@ -378,7 +379,7 @@ func (m *Machine) endUnlisted(l *lease, how effect.EventKind, withGrace bool) []
 	return returned
 }
 
-// takenAtOnce is how many leases are taken from those past their deadline to be ended one after the other.
+// takenAtOnce is how many leases past their deadline are taken at once, to be ended one after the other.
 const takenAtOnce = 64
 
 // expireLeases ends leases past their deadline, in the order of deadlines, as many as the entry may.
@@ -392,7 +393,7 @@ func (m *Machine) expireLeases() {
 	}
 }
 
-// expire ends leases whose deadlines are not listed any more. What the entry may not end is listed again.
+// expire ends leases whose deadlines are no longer listed. It lists again those that the entry may not end.
 func (m *Machine) expire(ids []uint64) {
 	for _, id := range ids {
 		l, _ := m.leases.Get(id)
@@ -408,7 +409,7 @@ func (m *Machine) expire(ids []uint64) {
 	}
 }
 
-// revokeLease ends a lease on an operator's word.
+// revokeLease ends a lease at an operator's command.
 func (m *Machine) revokeLease(command *logpb.RevokeLease) *logpb.Result {
 	l, ok := m.liveLease(command.Lease)
 	if !ok {

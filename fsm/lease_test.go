@@ -6,7 +6,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestLeases: how long a lease lasts, what moves its deadline, and what its fence still does afterwards (design 3).
+// TestLeases: the length of a lease, changes of its deadline, and the effects of its fence afterwards (design 3).
 func TestLeases(t *testing.T) {
 	r, s := rateOf("r", 10, minute), slotsOf("s", 2)
 	tell(t, []story{
@@ -95,7 +95,7 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// TestAsking: what can be asked for, in the documented precedence of refusals (design 2 and 6).
+// TestAsking: possible requests, in the documented precedence of refusals (design 2 and 6).
 func TestAsking(t *testing.T) {
 	clamped := with(rateOf("c", 10, minute), func(q *logpb.Quota) { most := int64(4); q.MaxHold = &most })
 	clamping := with(rateOf("k", 9, minute), func(q *logpb.Quota) { q.ClampHold = true })
@@ -109,7 +109,7 @@ func TestAsking(t *testing.T) {
 		{"what can never fit is said before what does not fit now", []*logpb.Quota{rateOf("r", 10, minute)}, []line{
 			{0, asks("a", 0, itemOf("r", 10)), "lease 1: r=10 until 5m0s"},
 			{0, asks("b", 0, itemOf("r", 11)), "NEVER_FITS r"},
-			{0, asks("b", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"}, // a holder may give some back any time
+			{0, asks("b", 0, itemOf("r", 1)), "EXHAUSTED r again at 5s"}, // a holder may release some at any time
 		}},
 		{"headroom is kept, rounded down", []*logpb.Quota{head}, []line{
 			{0, asks("a", 0, itemOf("p", 8)), "NEVER_FITS p"},

@@ -13,7 +13,8 @@ import (
 	"github.com/quotad/quotad/fsm/snapshot"
 )
 
-// numbers are where a request's number could be taken for another one: the ends of its type, and of the signed one of its size.
+// numbers are values at which a request's number could be confused with another: the ends of its type and of the signed
+// one.
 var numbers = []uint64{1, 2, 1<<53 - 1, 1 << 53, 1<<63 - 1, 1 << 63, 1<<63 + 1, math.MaxUint64 - 1, math.MaxUint64}
 
 // opened opens a session and returns its number.
@@ -22,8 +23,8 @@ func (w *world) opened() uint64 {
 	return w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "a"}}}).GetSessionOpened().GetSession()
 }
 
-// TestNoResultOutlivesItsSession_WhateverItsNumber: results go with their session, whether it is closed or expires, and what is left can
-// be restored.
+// TestNoResultOutlivesItsSession_WhateverItsNumber: results leave with their session, whether it is closed or expires,
+// and the rest can be restored.
 func TestNoResultOutlivesItsSession_WhateverItsNumber(t *testing.T) {
 	for name, end := range map[string]func(w *world, session uint64){
 		"closed": func(w *world, session uint64) {
@@ -50,7 +51,7 @@ func TestNoResultOutlivesItsSession_WhateverItsNumber(t *testing.T) {
 			w.reborn()
 			if name == "expired" {
 				w.sleep(50 * minute)
-				w.do(numbered(other, 1, 0, asks("a", 0, itemOf("r", 1)))) // is used still
+				w.do(numbered(other, 1, 0, asks("a", 0, itemOf("r", 1)))) // is still used
 			}
 			end(w, session)
 			counts := w.m.State().Counts()
@@ -71,7 +72,7 @@ func TestNoResultOutlivesItsSession_WhateverItsNumber(t *testing.T) {
 	}
 }
 
-// TestAcknowledge_UpToAnyNumber: what was acknowledged goes, and only that.
+// TestAcknowledge_UpToAnyNumber: acknowledged results leave, and no others.
 func TestAcknowledge_UpToAnyNumber(t *testing.T) {
 	for i, below := range numbers {
 		w := newWorld(t)
@@ -88,7 +89,8 @@ func TestAcknowledge_UpToAnyNumber(t *testing.T) {
 	}
 }
 
-// TestRestore_DropsResultsWithoutASession: snapshots of version 1 may have some; what they took comes free, and they are counted.
+// TestRestore_DropsResultsWithoutASession: snapshots of version 1 may have some; their room is freed, and they are
+// counted.
 func TestRestore_DropsResultsWithoutASession(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1000, minute))
@@ -118,7 +120,7 @@ func TestRestore_DropsResultsWithoutASession(t *testing.T) {
 	}
 }
 
-// snapshotVersioned returns a snapshot as a binary of another version would have written it, without some records.
+// snapshotVersioned returns a snapshot as a build of another version would have written it, without some records.
 func snapshotVersioned(t tester, s *State, version uint32, isGone func(*logpb.SnapshotRecord) bool) []byte {
 	t.Helper()
 	var records []*logpb.SnapshotRecord
@@ -166,7 +168,8 @@ func TestExpireSessions_BoundsTheResultsOfOneEntry(t *testing.T) {
 	}
 }
 
-// TestWaitersFor_FindsThoseOfDescendants: as looking at each waiter would, and no more items than it is to but for the last waiter's.
+// TestWaitersFor_FindsThoseOfDescendants: the same as a check of each waiter, with no more items than allowed before
+// the last waiter.
 func TestWaitersFor_FindsThoseOfDescendants(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("p", 1), under(slotsOf("p/c", 1), "p"), slotsOf("q", 1))

@@ -20,20 +20,22 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Most commands of history-v5.bin are refused, so what their success means is not in its hash. The commands of history-v5-lived.bin
-// succeed: they name leases, operations, attempts, tickets and sessions that were given out a moment before, within limits that leave room.
+// Most commands of history-v5.bin are refused, so its hash does not cover the effects of success. The commands of
+// history-v5-lived.bin succeed: they name recently issued leases, operations, attempts, tickets and sessions, within
+// limits that leave room.
 
 const (
-	// livedTimes is how often each kind of command succeeds in a lived history, and each kind of result occurs, at least.
+	// livedTimes is the least number of successes of each kind of command, and of each kind of result, in a lived
+	// history.
 	livedTimes = 20
-	// livedStride is how many entries lie between two checks of the whole state.
+	// livedStride is the number of entries between two checks of the whole state.
 	livedStride = 50
-	// livedBytes is how long a recorded history is at most.
+	// livedBytes is the largest size of a recorded history.
 	livedBytes = 190_000
 )
 
-// livedEvents are the kinds of events, all of which occur in a lived history, with the version from which on they do. The linter asks for
-// a new kind here.
+// livedEvents are the kinds of events, which all occur in a lived history, with the version that introduces them. The
+// linter requires new kinds here.
 var livedEvents = map[effect.EventKind]int{
 	effect.EventGranted:            OldestEntryVersion,
 	effect.EventRefused:            OldestEntryVersion,
@@ -74,7 +76,7 @@ func livedPath(version int) string {
 	return filepath.Join("testdata", fmt.Sprintf("history-v%d-lived.bin", version))
 }
 
-// livedTally counts what came of a history's commands.
+// livedTally counts the outcomes of a history's commands.
 type livedTally struct {
 	succeeded, results map[protoreflect.Name]int
 	events             map[effect.EventKind]int
@@ -106,7 +108,7 @@ func (c *livedTally) count(commands []*logpb.Command, applied Applied) {
 	}
 }
 
-// missing names what a history of a version has too little of.
+// missing returns the kinds that occur too rarely in a history of a version.
 func (c *livedTally) missing(version int) (missing []string) {
 	for _, kind := range kindsBy(&logpb.Command{}, version) {
 		if n := c.succeeded[kind]; n < livedTimes {
@@ -126,8 +128,8 @@ func (c *livedTally) missing(version int) (missing []string) {
 	return missing
 }
 
-// TestVersionsRiseWithMeaning_OfCommandsThatSucceed: each kind of command that succeeded when a version was recorded has the result, the
-// events and the state that it had.
+// TestVersionsRiseWithMeaning_OfCommandsThatSucceed: each kind of command that succeeded when a version was recorded
+// still has the same result, events and state.
 func TestVersionsRiseWithMeaning_OfCommandsThatSucceed(t *testing.T) {
 	for _, row := range applied(t) {
 		verifyLived(t, row)
@@ -169,7 +171,7 @@ func verifyLived(t *testing.T, row recorded) {
 	}
 }
 
-// nextRecorded reads an entry behind its length; false: the file ends.
+// nextRecorded reads an entry with a length prefix; false: the file ends.
 func nextRecorded(t *testing.T, from *bufio.Reader) ([]byte, bool) {
 	t.Helper()
 	size, err := binary.ReadUvarint(from)
@@ -194,10 +196,10 @@ func hashState(t *testing.T, sum hash.Hash, m *Machine, index uint64) {
 	_, _ = sum.Write(whole[:])
 }
 
-// livedSeeds is how many seeds are drawn for a history that has everything.
+// livedSeeds is the most seeds tried for a complete history.
 const livedSeeds = 100
 
-// livedHistory draws a history in which nothing is missing.
+// livedHistory draws a complete history.
 func livedHistory(t *testing.T) *livedDrawing {
 	t.Helper()
 	for seed := range uint64(livedSeeds) {
@@ -218,7 +220,7 @@ func livedHistory(t *testing.T) *livedDrawing {
 	return nil
 }
 
-// TestRecordLivedHistory writes the lived history of a new version, with -update; one that exists is never written again.
+// TestRecordLivedHistory writes the lived history of a new version, with -update; an existing one is never rewritten.
 func TestRecordLivedHistory(t *testing.T) {
 	if !*update {
 		t.Skip("only with -update, for new versions")

@@ -22,13 +22,13 @@ type livedOperation struct {
 	items            []*logpb.GrantedItem
 }
 
-// livedAttempt is an attempt of a task that is under way.
+// livedAttempt is a running attempt of a task.
 type livedAttempt struct {
 	task  string
 	fence uint64
 }
 
-// livedDrawing draws commands and remembers what the answers name, the latest last.
+// livedDrawing draws commands and remembers the objects that answers name, the latest last.
 type livedDrawing struct {
 	*rand.Rand
 	t          *testing.T
@@ -47,14 +47,15 @@ type livedDrawing struct {
 	spares     []string
 	flows      []string
 	nextOp     uint64
-	// left is what a provider would say is left of a window.
+	// left is the provider's remainder of a window.
 	left  int64
 	seq   map[uint64]uint64
 	named int
 	epoch uint32
-	// doubted: one caller's word delayed a reset; repriced, kept: a rate's rule changed while its pacer was ahead, and its price did, or not.
-	// bounded: an overrun moved a pacer as far ahead as it can be. foreseen: a refusal behind waiters said what is predicted. opensFirst: a
-	// refusal of a pool was about another member than before levels.FirstToOpen.
+	// doubted: one caller's report delayed a reset. repriced, kept: a rate's rule changed while its pacer was ahead,
+	// with or without its price. bounded: an overrun moved a pacer as far ahead as possible. foreseen: a refusal behind
+	// waiters had a forecast. opensFirst: the refusal of a pool was about another member than before
+	// levels.FirstToOpen.
 	doubted, repriced, kept, bounded, foreseen, opensFirst bool
 }
 
@@ -67,7 +68,7 @@ func newLivedDrawing(t *testing.T, seed uint64) *livedDrawing {
 	return d
 }
 
-// round draws each kind of command once, the most usual ones more often, in some order.
+// round draws each kind of command once, the most frequent ones more often, in some order.
 func (d *livedDrawing) round() {
 	often := map[protoreflect.Name]int{
 		"reserve": 7, "consume": 3, "settle": 4, "report": 3, "begin_task": 3, "end_task": 2, "renew_task": 2,
@@ -111,7 +112,7 @@ func (d *livedDrawing) encoded(entry *logpb.Entry) []byte {
 
 func pick[T any](r *rand.Rand, from []T) T { return from[r.IntN(len(from))] }
 
-// latest draws one of the latest; false: there is none.
+// latest draws one of the latest; false: none.
 func latest[T any](r *rand.Rand, from []T) (one T, ok bool) {
 	if ok = len(from) > 0; ok {
 		one = from[len(from)-1-r.IntN(min(len(from), 4))]
@@ -119,7 +120,7 @@ func latest[T any](r *rand.Rand, from []T) (one T, ok bool) {
 	return one, ok
 }
 
-// command draws a command of a kind, and who sends it; nil: there is nothing that it could name.
+// command draws a command of a kind, with its sender; nil: there is no object for it.
 func (d *livedDrawing) command(kind protoreflect.Name) *logpb.Command {
 	draw, ok := map[protoreflect.Name]func() *logpb.Command{
 		"open_session": d.openSession, "close_session": d.closeSession, "reserve": d.reserve, "consume": d.consume, "settle": d.settle,
@@ -196,7 +197,7 @@ func (d *livedDrawing) apply(commands ...*logpb.Command) {
 	}
 }
 
-// learn remembers what a result names, and forgets what its command ended.
+// learn records the objects that a result names, and removes those that its command ended.
 func (d *livedDrawing) learn(c *logpb.Command, result *logpb.Result) {
 	switch r := result.Kind.(type) {
 	case *logpb.Result_Granted:
@@ -246,10 +247,10 @@ func without[T comparable](from []T, one T) []T {
 	return slices.DeleteFunc(from, func(other T) bool { return other == one })
 }
 
-// holder draws a holder, mostly one of those whom the workflow has.
+// holder draws a holder, mostly one of the workflow's.
 func (d *livedDrawing) holder() string { return fmt.Sprintf("h%d", min(d.IntN(8), d.IntN(8))) }
 
-// quota draws a quota, now and then one that will be deleted.
+// quota draws a quota, sometimes one that will be deleted.
 func (d *livedDrawing) quota() string {
 	if spare, ok := latest(d.Rand, d.spares); ok && d.IntN(8) == 0 {
 		return spare
@@ -309,7 +310,7 @@ func (d *livedDrawing) consume() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_Consume{Consume: c}}
 }
 
-// settle draws a Settle of an operation: what was not spent at first, and what was used at the end.
+// settle draws a Settle of an operation: first the unspent part, at the end the actual use.
 func (d *livedDrawing) settle() *logpb.Command {
 	o, ok := latest(d.Rand, d.operations)
 	if !ok || len(o.items) == 0 {
@@ -369,7 +370,7 @@ func (d *livedDrawing) withdraw() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_Withdraw{Withdraw: &logpb.Withdraw{Ticket: ticket}}}
 }
 
-// report draws what a provider said to a call of an operation that is open.
+// report draws a provider's answer to a call of an open operation.
 func (d *livedDrawing) report() *logpb.Command {
 	o, ok := latest(d.Rand, d.operations)
 	if !ok || len(o.items) == 0 {
@@ -460,8 +461,8 @@ func (*livedDrawing) applies(quotas ...*logpb.Quota) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: quotas}}}
 }
 
-// applyQuotas draws a quota that will be deleted with another limit of one of the others, or another workflow beside the one
-// that lasts.
+// applyQuotas draws a quota that will be deleted, together with another limit of one of the others, or a workflow in
+// addition to the lasting one.
 func (d *livedDrawing) applyQuotas() *logpb.Command {
 	d.named++
 	if len(d.flows) == 0 && d.IntN(2) == 0 {
@@ -478,7 +479,7 @@ func (d *livedDrawing) applyQuotas() *logpb.Command {
 		spare.Parent = "org"
 	}
 	changed := pick(d.Rand, livedQuotas(d.Int64N(9)))
-	if tight := d.m.quotas.named("tight"); tight != nil && d.IntN(4) == 0 { // what does not change its price
+	if tight := d.m.quotas.named("tight"); tight != nil && d.IntN(4) == 0 { // a change that keeps its price
 		changed = proto.CloneOf(tight.definition)
 		changed.Policy.AgeingNs += int64(time.Second)
 	}
@@ -530,7 +531,7 @@ func (d *livedDrawing) deleteMember() *logpb.Command {
 	return deleteMember(fmt.Sprintf("n%d", d.IntN(5)))
 }
 
-// found founds the cluster, and later finds that it was: both succeed.
+// found founds the cluster, and later repeats that: both succeed.
 func (*livedDrawing) found() *logpb.Command {
 	return founds("lived")
 }
@@ -540,7 +541,7 @@ func (d *livedDrawing) raiseEpoch() *logpb.Command {
 	return raisesEpoch(d.epoch)
 }
 
-// setLimits draws limits that are never met.
+// setLimits draws limits that are never reached.
 func (d *livedDrawing) setLimits() *logpb.Command {
 	most := func() *int64 { return new(100_000 + d.Int64N(1000)) }
 	return &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{
@@ -562,7 +563,7 @@ func (d *livedDrawing) reopenQuota() *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ReopenQuota{ReopenQuota: &logpb.ReopenQuota{Quota: pick(d.Rand, livedNames)}}}
 }
 
-// resetClock draws a reset of a clock that an entry of its own has just carried ahead.
+// resetClock draws a reset of a clock that its own entry has just carried ahead.
 func (d *livedDrawing) resetClock() *logpb.Command {
 	d.ahead = time.Duration(1+d.IntN(30)) * time.Minute
 	d.apply()

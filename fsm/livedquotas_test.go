@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// livedQuotas have one of each kind and policy; with another variant they have other limits.
+// livedQuotas have one of each kind and policy; each variant has other limits.
 func livedQuotas(variant int64) []*logpb.Quota {
 	rate := func(name string, limit int64, per time.Duration) *logpb.Quota {
 		return &logpb.Quota{

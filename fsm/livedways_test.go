@@ -10,9 +10,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Ways of deciding that leave no kind of command, result or event of their own are looked for in a lived history one by one.
+// A lived history is searched for each decision that has no kind of command, result or event of its own.
 
-// burn reports three calls: each lowers what is left of one window and names the reset of another.
+// burn reports three calls: each lowers the remainder of one window and names the reset of another.
 func (d *livedDrawing) burn() {
 	if d.IntN(4) > 0 {
 		return
@@ -36,7 +36,7 @@ func (d *livedDrawing) burn() {
 	}
 }
 
-// foresee reports that a window will not last, and then asks for a little of it behind one that waits for more.
+// foresee reports that a window will not last, and then asks for a little of it behind a waiter for more.
 func (d *livedDrawing) foresee() {
 	if d.foreseen || d.IntN(8) > 0 {
 		return
@@ -62,12 +62,12 @@ func (d *livedDrawing) foresee() {
 	d.apply(ask(60, 0), ask(90, 5*time.Minute), ask(1, 0))
 }
 
-// error draws by how much a report of a reset is wrong: mostly not at all.
+// error draws the error of a reported reset: mostly none.
 func (d *livedDrawing) error() time.Duration {
 	return pick(d.Rand, []time.Duration{0, 0, 0, 900 * time.Millisecond, -900 * time.Millisecond, 4 * time.Minute, 12 * time.Minute})
 }
 
-// notices records what a command is about to change.
+// notices records the effects that a command is about to have.
 func (d *livedDrawing) notices(c *logpb.Command) {
 	for _, definition := range c.GetApplyQuotas().GetQuotas() {
 		q := d.m.quotas.named(definition.Name)
@@ -79,7 +79,7 @@ func (d *livedDrawing) notices(c *logpb.Command) {
 	}
 }
 
-// everyWay tells whether what has no command or event of its own happened.
+// everyWay reports whether every decision without a command or event of its own occurred.
 func (d *livedDrawing) everyWay() bool {
 	return d.doubted && d.repriced && d.kept && d.bounded && d.foreseen && d.opensFirst
 }

@@ -12,34 +12,34 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// state is State under a name that leaves the method's free.
+// state names State so that the embedded field does not hide the method State.
 type state = State
 
 // Machine is the replicated state machine.
 type Machine struct {
 	*state
-	// digester makes the digests of commands.
+	// digester computes the digests of commands.
 	digester entry.Digester
-	// ending is room for the leases that end together.
+	// ending is scratch space for the leases that end together.
 	ending   []uint64
 	digests  digests
 	freeList freeList
 	decoder  entry.Decoder
-	// raw is the present command's Reserve as its entry has it, where that is plain.
+	// raw is the present command's Reserve as encoded in the entry, if it is plain.
 	raw []byte
-	// wantResult says that somebody reads the result of the present command, or that it is stored.
+	// wantResult says that the result of the present command is read or stored.
 	wantResult bool
 }
 
-// New returns the state at the cluster's birth.
+// New returns the state of a new cluster.
 func New() *Machine {
 	m := &Machine{state: newState(), freeList: freeList{most: maxFree}}
 	m.queue.server = serving{m}
 	return m
 }
 
-// Freeze returns the state as it is now, which never changes again, in constant time. It may be read from any
-// goroutine while Apply goes on.
+// Freeze returns, in constant time, the present state, which never changes again. Any goroutine may read it while Apply
+// continues.
 func (m *Machine) Freeze() *State {
 	m.generation++
 	return m.copy()
@@ -48,14 +48,14 @@ func (m *Machine) Freeze() *State {
 // State returns the live state for reading. It must not be used while Apply runs.
 func (m *Machine) State() *State { return m.state }
 
-// Apply applies one log entry, an encoded logpb.Entry. It panics on an entry that it cannot decode, or of which it does not know the
-// version, a command, or a field: going on would make replicas differ.
+// Apply applies one log entry, an encoded logpb.Entry. It panics on an entry that it cannot decode, and on an unknown
+// version, command or field: to continue would make replicas differ.
 func (m *Machine) Apply(index, term uint64, data []byte) Applied {
 	return m.applyEntry(index, term, data, true)
 }
 
-// Follow applies one log entry as Apply does, on a replica that nobody asked: it comes to the same state and events, and gives
-// no results. Grants, which are most, are not even made, but for those that are kept.
+// Follow applies one log entry as Apply does, on a replica without callers. It reaches the same state and events, and
+// returns no results. Results of grants, the most frequent, are not even built, except those that are stored.
 func (m *Machine) Follow(index, term uint64, data []byte) Applied {
 	applied := m.applyEntry(index, term, data, false)
 	applied.Results = nil
@@ -82,7 +82,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	boundTimes(entry)
 	m.advance(entry)
 	m.runDue()
-	m.bounds.tries.leaveHalf() // a queue that is looked at again and again refuses nobody who does not wait
+	m.bounds.tries.leaveHalf() // so that a queue examined again and again does not refuse requests that do not wait
 	results := make([]*logpb.Result, m.decoder.Commands())
 	for i := range results {
 		command, raw, err := m.decoder.Command(i)
@@ -104,7 +104,7 @@ func (m *Machine) applyEntry(index, term uint64, data []byte, asked bool) Applie
 	return Applied{Index: index, Term: term, Clock: m.clock, Results: results, Events: m.events}
 }
 
-// boundTimes brings what an entry says of time within bounds.
+// boundTimes limits the times of an entry to valid values.
 func boundTimes(entry *logpb.Entry) {
 	entry.StampNs = min(entry.StampNs, fixed.MaxTime)
 	entry.WallEarlyNs, entry.WallLateNs = min(entry.WallEarlyNs, fixed.MaxTime), min(entry.WallLateNs, fixed.MaxTime)
@@ -116,11 +116,12 @@ func (m *Machine) undecodable(err error) {
 
 // advance moves the clock. Cluster time and the earlier view of Unix time never go back.
 //
-// Each sample alone is sound: its earlier time is no later than some honest clock, its later one no earlier. So the earlier view goes to
-// the sample or, where wrong clocks once carried it further, stands still until real time has caught up: to go back would open again
-// what it has opened, and to go on would keep the error forever. The later view may fall to a better sample, but not below the
-// earlier one. Without a sample nobody knows whether the earlier view is ahead, so it stands still, and windows open late if at all;
-// the later view goes on with cluster time, which within one leadership is all the time there was; a new leader begins with a sample.
+// Each sample is sound alone: its earlier time is not after some honest clock, its later one not before. So the earlier
+// view moves to the sample. Where wrong clocks once carried it further, it stands still until real time has caught up:
+// going back would open again what it has opened, and advancing would keep the error. The later view may fall to a
+// better sample, but not below the earlier one. Without a sample the earlier view may already be ahead, so it stands
+// still, and windows open late if at all. The later view then advances with cluster time, which counts all time within
+// one leadership; a new leader begins with a sample.
 func (m *Machine) advance(entry *logpb.Entry) {
 	elapsed := max(entry.StampNs, m.clock.Now) - m.clock.Now
 	m.ticked = m.clock.Now/fixed.Second != (m.clock.Now+elapsed)/fixed.Second
@@ -134,7 +135,7 @@ func (m *Machine) advance(entry *logpb.Entry) {
 	}
 }
 
-// apply carries one command out.
+// apply carries out one command.
 func (m *Machine) apply(command *logpb.Command, from dedup.RequestID) *logpb.Result {
 	switch kind := command.Kind.(type) {
 	case *logpb.Command_OpenSession:
@@ -196,22 +197,23 @@ func (m *Machine) apply(command *logpb.Command, from dedup.RequestID) *logpb.Res
 		m.index, m.term))
 }
 
-// MaxEntryCommands is how many commands an entry may have. What entries of more grant would pile up when it falls due.
+// MaxEntryCommands is how many commands an entry may have. The grants of larger entries would pile up when they fall
+// due.
 const MaxEntryCommands = 2048
 
-// Weight returns as how many of MaxEntryCommands a command counts where an entry is put together: a Reserve as one for each of its items,
-// since each is judged, and where one is a pool also for each member. So what an entry takes to apply is bounded.
+// Weight returns how many of MaxEntryCommands a command counts for: a Reserve one for each item, since each is judged. A
+// pool counts as one item; maxPools and maxPoolItems bound its work. So the time to apply an entry is bounded.
 func Weight(command *logpb.Command) int { return max(1, len(command.GetReserve().GetItems())) }
 
-// maxDuePerEntry bounds how much of what is due one entry carries out; the rest follows with the next ones. Commands
-// that touch something due themselves get the same answer either way.
+// maxDuePerEntry bounds how much due work one entry carries out; the rest follows with the next entries. Commands that
+// touch something due get the same answer either way.
 const maxDuePerEntry = MaxEntryCommands + MaxEntryCommands/4
 
-// maxForgottenPerEntry bounds how many records of ended leases one entry forgets, about: a command may leave two, of what it
-// consumed and of a slot's grace.
+// maxForgottenPerEntry bounds roughly how many records of ended leases one entry drops. A command may leave two: one
+// for what it consumed, one for a slot's grace.
 const maxForgottenPerEntry = 2 * maxDuePerEntry
 
-// runDue carries out what has come due, in the order of time.
+// runDue carries out due work, in the order of time.
 func (m *Machine) runDue() {
 	m.bounds.ends.half(m.records.retireMore)
 	m.bounds.ends.half(m.endResumed)

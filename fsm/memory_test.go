@@ -7,8 +7,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestRemembering: what is remembered of requests, of which outcome, and for how long (design 5); session_test.go has
-// more.
+// TestRemembering: which outcomes of requests are stored, and for how long (design 5); session_test.go has more.
 func TestRemembering(t *testing.T) {
 	r, s := rateOf("r", 10, minute), slotsOf("s", 1)
 	ofX := func() *logpb.Command { return asks("a", 0, itemOf("x", 1)) }
@@ -65,7 +64,7 @@ func TestRemembering(t *testing.T) {
 			{0, opens(), "session 1"},
 			{0, asks("b", 0, itemOf("z", 1)), "lease 1: z=1 until 5m0s"},
 			{0, numbered(1, 1, 0, waits("a", 0, minute, itemOf("z", 2))), "waits as 1 until 1m0s"},
-			{0, numbered(1, 2, 0, waits("a", 0, minute, itemOf("z", 2))), "waits as 3 until 1m0s"}, // being judged in line took one
+			{0, numbered(1, 2, 0, waits("a", 0, minute, itemOf("z", 2))), "waits as 3 until 1m0s"}, // its judgment in the queue took one ticket
 			{0, applyQuotas(slotsOf("z", 1)), "applied"},
 			{0, numbered(1, 1, 0, waits("a", 0, minute, itemOf("z", 2))), "NEVER_FITS z"},
 			{0, numbered(1, 2, 0, waits("a", 0, minute, itemOf("z", 2))), "NEVER_FITS z"},
@@ -82,12 +81,12 @@ func TestRemembering(t *testing.T) {
 			{0, keyedBy("k", waits("a", 0, minute, itemOf("s", 1))), "waits as 1 until 1m0s"},
 			{second, releases(1), "back s=1; ended"},
 			{0, keyedBy("k", waits("a", 0, minute, itemOf("s", 1))), "lease 2: s=1 until 6s"},
-			{20 * second, keyedBy("k", waits("a", 0, minute, itemOf("s", 1))), "lease 2: s=1 until 6s"}, // long ended
+			{20 * second, keyedBy("k", waits("a", 0, minute, itemOf("s", 1))), "lease 2: s=1 until 6s"}, // its lease has ended long ago
 		}},
 	})
 }
 
-// TestASessionInUseLives: an hour is counted from its last request.
+// TestASessionInUseLives: the hour counts from its last request.
 func TestASessionInUseLives(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1000, minute))
@@ -104,7 +103,7 @@ func TestASessionInUseLives(t *testing.T) {
 	w.fails(numbered(1, 8, 0, asks("a", 0, itemOf("r", 1))), logpb.Reason_REASON_UNKNOWN_SESSION)
 }
 
-// TestRequestsInFlightAreBounded: 16,384 in a session, and those that are acknowledged make room at once.
+// TestRequestsInFlightAreBounded: 16,384 in a session, and acknowledged ones make room at once.
 func TestRequestsInFlightAreBounded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1000, minute))
@@ -131,7 +130,7 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// TestWhatIsForgottenCostsNothing: acknowledged results, closed sessions and keys whose life is over leave no bytes.
+// TestWhatIsForgottenCostsNothing: acknowledged results, closed sessions and expired keys leave no bytes.
 func TestWhatIsForgottenCostsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1000, minute))

@@ -12,26 +12,26 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// meter is what one holder did with one quota that is metered, or of which it has a share.
+// meter has the counters of one holder for one quota that is metered, or in which it has a share.
 type meter struct {
 	cow.Made
 	holder string
 	quota  uint32
-	// used is what it holds and has consumed in a window.
+	// used is its held and consumed amount in window.
 	window int64
 	used   ledger.Usage
 	MeterCounts
 }
 
-// maxMeters bounds what is counted of holders that come and go: once there are so many pairs of holder and quota, a new one
-// has a meter only where it has a share.
+// maxMeters bounds the counters of holders that come and go. Once there are so many pairs of holder and quota, a new
+// pair gets a meter only if the holder has a share.
 const maxMeters = 200_000
 
 func lessMeter(a, b *meter) bool {
 	return cmp.Or(strings.Compare(a.holder, b.holder), cmp.Compare(a.quota, b.quota)) < 0
 }
 
-// meterOf returns a holder's meter of a quota, that may be changed; nil: it has none.
+// meterOf returns a holder's meter of a quota for update; nil: none.
 func (hs *holderTables) meterOf(q *quota, name string) *meter {
 	if !q.rule.Policy.Meters(name) {
 		return nil
@@ -57,37 +57,37 @@ func (hs *holderTables) meterOf(q *quota, name string) *meter {
 	return c
 }
 
-// roomForMeter tells whether a holder that something else is remembered of may have one more meter. Meters take half of what its
-// caller may have at most: to count what holders do must not keep others from being served.
+// roomForMeter reports whether a holder with a record may have one more meter. Meters take at most half of the caller's
+// budget: counting must not keep others from being served.
 func (hs *holderTables) roomForMeter(name string) bool {
 	h, known := hs.byName.Get(name)
 	return known && hs.meters.Len() < maxMeters && hs.book.HasLessThan(2, h.account, accounts.Holders, hs.clock.Now)
 }
 
-// mayGrow tells whether one more thing may be listed in a meter.
+// mayGrow reports whether a meter may list one more entry.
 func (hs *holderTables) mayGrow(t *meter) bool {
 	h := hs.get(t.holder)
 	return h != nil && hs.book.HasLessThan(2, h.account, accounts.Holders, hs.clock.Now)
 }
 
-// size returns what a meter takes.
+// size returns the size of a meter in bytes.
 func (t *meter) size() int64 { return meterSize + listedSize*int64(len(t.used.Ends)+len(t.Denials)) }
 
-// resized records that a meter that took so many bytes may take another number now.
+// resized charges the change in size of a meter that took was bytes.
 func (hs *holderTables) resized(t *meter, was int64) {
 	if size := t.size(); size != was {
 		hs.charge(t.holder, size-was)
 	}
 }
 
-// unmeter records that meters were dropped.
+// unmeter releases the charges of dropped meters.
 func (hs *holderTables) unmeter(dropped ...*meter) {
 	for _, t := range dropped {
 		hs.charge(t.holder, -t.size())
 	}
 }
 
-// usedBy returns what a holder holds and has consumed of the present window.
+// usedBy returns a holder's held and consumed amount in the present window.
 func (hs *holderTables) usedBy(q *quota, name string) int64 {
 	t, ok := hs.meters.Get(&meter{holder: name, quota: q.number})
 	if !ok || t.window != q.ledger.Window {
@@ -106,14 +106,14 @@ func (t *meter) answered(cause logpb.Cause) {
 	}
 }
 
-// recordReturned counts what came back of what was consumed.
+// recordReturned counts the part of a consumed amount that returned.
 func (hs *holderTables) recordReturned(q *quota, name string, amount int64) {
 	if t := hs.meterOf(q, name); t != nil {
 		t.Returned = fixed.AddSaturated(t.Returned, amount)
 	}
 }
 
-// recordRefusal counts a refusal at the binding quota.
+// recordRefusal counts a refusal for the quota that it names.
 func (m *Machine) recordRefusal(name string, refusal *logpb.Refusal) {
 	q := m.quotas.named(refusal.Quota)
 	if _, known := m.holders.byName.Get(name); !known || q == nil {
@@ -136,7 +136,7 @@ func (m *Machine) recordRefusal(name string, refusal *logpb.Refusal) {
 	t.Denials[i].Times++
 }
 
-// usesAny tells whether a holder used something of a present window that it has a meter for.
+// usesAny reports whether a holder used something of a present window for which it has a meter.
 func (hs *holderTables) usesAny(name string) (uses bool) {
 	hs.meters.Ascend(&meter{holder: name}, func(t *meter) bool {
 		if t.holder == name && t.used.Amount > 0 {
@@ -148,23 +148,24 @@ func (hs *holderTables) usesAny(name string) (uses bool) {
 	return uses
 }
 
-// UsageFilter chooses meters.
+// UsageFilter selects meters.
 type UsageFilter struct {
-	// Holder and Quota are whose they are, and of which quota. Empty: any.
+	// Holder and Quota are names; empty: any.
 	Holder, Quota string
-	// Shown tells of which holders meters are shown; nil: of all.
+	// Shown reports whether a holder's meters are shown; nil: all.
 	Shown func(holder string) bool
 }
 
-// UsageMark is a place in the order of holders and quotas: a meter is behind it. The zero value is before all.
+// UsageMark is a position in the order of holders and quotas, after a meter. The zero value is before all meters.
 type UsageMark struct {
 	Holder string
 	// Quota is the number of the holder's last quota.
 	Quota uint32
 }
 
-// UsagePage returns up to limit meters in the order of holders and quotas, after a mark. next is where to go on, zero where these are the
-// last: a page ends early, and may be empty, where finding more costs too much. Of the first holder that it shows all leases are counted.
+// UsagePage returns up to limit meters in the order of holders and quotas, after a mark. next is the mark of the next
+// page, zero after the last meter. A page ends early, and may be empty, when finding more costs too much. The leases of
+// the first holder on the page are all counted.
 func (s *State) UsagePage(of UsageFilter, after UsageMark, limit int, at Clock) (views []UsageView, next UsageMark) {
 	p := &reservations{paging: paging{at: at}}
 	from := &meter{holder: max(of.Holder, after.Holder), quota: after.Quota + 1}
@@ -191,7 +192,8 @@ func (s *State) UsagePage(of UsageFilter, after UsageMark, limit int, at Clock) 
 	return views, next
 }
 
-// reservations is a page of meters, with what the last holder has reserved: its leases are looked through once, not for each quota.
+// reservations is a page of meters with the amounts reserved by the last holder, whose leases are read once for all
+// quotas.
 type reservations struct {
 	paging
 	holder string
@@ -205,7 +207,7 @@ type heldIn struct {
 	window int64
 }
 
-// of returns what a holder has reserved of a window of a quota.
+// of returns the amount that a holder has reserved in a window of a quota.
 func (p *reservations) of(s *State, holder string, in heldIn) int64 {
 	if !p.known || p.holder != holder {
 		p.holder, p.known, p.held = holder, true, map[heldIn]int64{}
@@ -222,7 +224,7 @@ func (p *reservations) of(s *State, holder string, in heldIn) int64 {
 	return p.held[in]
 }
 
-// EachMeter calls fn with what each holder did with each quota, in the order of holders.
+// EachMeter calls fn with the counters of each holder and quota, in the order of holders.
 func (s *State) EachMeter(fn func(holder, quota string, counts *MeterCounts)) {
 	s.holders.meters.Scan(func(t *meter) bool {
 		if q, ok := s.quotas.byNumber.Get(t.quota); ok && q.rule.Policy.Meters(t.holder) {
@@ -283,7 +285,7 @@ func decodeMeter(encoded *logpb.SnapshotMeter, generation uint64) *meter {
 	return t
 }
 
-// metered returns a holder's meter, with what is of the present window, that may be changed; nil: it has none.
+// metered returns a holder's meter for update, advanced to the present window; nil: none.
 func (hs *holderTables) metered(q *quota, name string) *meter {
 	t := hs.meterOf(q, name)
 	if t == nil {

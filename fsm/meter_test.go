@@ -22,7 +22,7 @@ func (w *world) usage(holder, quota string) UsageView {
 	return views[0]
 }
 
-// TestMetering: what a holder does is counted, by hand.
+// TestMetering: the counters of holders, computed by hand.
 func TestMetering(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(hourly("h", 100)), hourly("plain", 100), metered(rateOf("r", 10, minute)))
@@ -67,7 +67,7 @@ func TestMetering(t *testing.T) {
 	}
 }
 
-// TestMeteringSwitchedOff: what was counted is forgotten with it, and begins anew when it is switched on again.
+// TestMeteringSwitchedOff: counters are dropped with metering, and start at 0 when it is enabled again.
 func TestMeteringSwitchedOff(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(hourly("h", 100)))
@@ -84,7 +84,8 @@ func TestMeteringSwitchedOff(t *testing.T) {
 	}
 }
 
-// TestMetersAreBounded: holders that come and go fill the table up to its bound; who has a share is counted beyond it.
+// TestMetersAreBounded: holders that come and go fill the table up to its bound; holders with a share are counted
+// beyond it.
 func TestMetersAreBounded(t *testing.T) {
 	m := New()
 	q := &quota{number: 1, definition: hourly("h", 100)}
@@ -131,7 +132,7 @@ func TestUsageByPages(t *testing.T) {
 	}
 }
 
-// TestSharesOfHolders: what is kept for single holders.
+// TestSharesOfHolders: the amounts kept for single holders.
 func TestSharesOfHolders(t *testing.T) {
 	shared := policed(hourly("h", 1000), &logpb.Policy{Shares: &logpb.Shares{Holders: []*logpb.HolderShare{
 		{Holder: "ceo", SharePpm: 300_000}, {Holder: "ralph", SharePpm: 200_000},
@@ -146,14 +147,14 @@ func TestSharesOfHolders(t *testing.T) {
 			{second, asks("std", 0, itemOf("h", 500)), "lease 1: h=500 until 5m1s"},
 			{0, asks("std", 0, itemOf("h", 3)), "SHARE h again at 11.003s"}, // when 298 of 300 and 199 of 200 are kept
 			{0, asks("ralph", 0, itemOf("h", 150)), "lease 2: h=150 until 5m1s"},
-			{0, asks("ralph", 0, itemOf("h", 53)), "SHARE h again at 23.002s"}, // beyond its share it is as anybody
+			{0, asks("ralph", 0, itemOf("h", 53)), "SHARE h again at 23.002s"}, // beyond its share it is treated like any other
 			{0, asks("crit", 0, itemOf("h", 50)), "lease 3: h=50 until 5m1s"},  // of ralph's
 			{0, asks("crit", 0, itemOf("h", 2)), "SHARE h again at 11.003s"},   // the rest is the ceo's
 			{0, asks("ceo", 0, itemOf("h", 300)), "lease 4: h=300 until 5m1s"},
 		}},
 		{"who has a share is of the class that the rules give it now", []*logpb.Quota{shared}, []line{
 			{0, who, "applied"},
-			{second, asks("crit", 0, itemOf("h", 702)), "SHARE h again at 11.003s"}, // the ceo's are kept from critical calls
+			{second, asks("crit", 0, itemOf("h", 702)), "SHARE h again at 11.003s"}, // the ceo's share is kept from critical calls
 			{0, holders(&logpb.HolderRule{Pattern: "ceo", Class: ledger.ClassBackground},
 				&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical}), "applied"},
 			{0, asks("crit", 0, itemOf("h", 702)), "lease 1: h=702 until 5m1s"},
@@ -185,7 +186,7 @@ func TestSharesOfHolders(t *testing.T) {
 	}
 }
 
-// TestUseIsWhatItsRecordsAddUpTo: what a holder is said to have used of a window is the sum over its leases and operations.
+// TestUseIsWhatItsRecordsAddUpTo: a holder's use of a window is the sum over its leases and operations.
 func TestUseIsWhatItsRecordsAddUpTo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -227,7 +228,7 @@ func checkUse(t *rapid.T, w *world, name string) {
 	views, _ := w.m.State().UsagePage(UsageFilter{Holder: name, Quota: ""}, UsageMark{}, 10, w.clock())
 	for _, v := range views {
 		q := w.m.quotas.named(v.Quota)
-		window := q.ledgerAt(w.clock()).Window // which may have closed since a command had to do with the quota
+		window := q.ledgerAt(w.clock()).Window // it may have closed since the last command on the quota
 		var sum int64
 		w.m.leases.Scan(func(_ uint64, l *lease) bool {
 			for i := range l.items {
@@ -245,14 +246,14 @@ func checkUse(t *rapid.T, w *world, name string) {
 			}
 			return true
 		})
-		// An operation whose record has gone is used all the same.
+		// An operation counts as used even if its record is dropped.
 		if v.Used < sum {
 			t.Fatalf("%s used %d of %s, its records say %d", name, v.Used, v.Quota, sum)
 		}
 	}
 }
 
-// TestMeter_OfAFrozenStateStandsStill: also how often its holder was refused.
+// TestMeter_OfAFrozenStateStandsStill: including the refusals of its holder.
 func TestMeter_OfAFrozenStateStandsStill(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(hourly("h", 100)))

@@ -15,12 +15,12 @@ type openCall struct {
 	op     uint64
 	quota  string
 	amount int64
-	use    int64 // what it really spends
+	use    int64 // the amount that it really spends
 	at     int64 // when, in real time
 }
 
-// mixed is a fleet that does everything with its leases: it consumes them in parts, waits, gives back what it did not
-// spend, settles what it used, releases, renews, or forgets all of that.
+// mixed is a fleet that does everything with its leases: it consumes them in parts, waits, returns unspent amounts,
+// settles the actual use, releases, renews, or omits all of that.
 type mixed struct {
 	fleet
 	limit  int64
@@ -31,9 +31,9 @@ type mixed struct {
 	asked  map[uint64]string // quota by ticket
 }
 
-// TestMixedHistoriesNeverExceed: whatever holders do with their leases, and whatever they report, no interval of one period sees more than
-// usable, in a quota and in its parent, of a pool or not, with shares or without; a quota whose limit moves never sees more than the
-// largest it had.
+// TestMixedHistoriesNeverExceed: whatever holders do with their leases and report, no interval of one period sees more
+// than usable. This holds in a quota and in its parent, in a pool or not, with shares or without. A quota whose limit
+// changes never sees more than its largest limit.
 func TestMixedHistoriesNeverExceed(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const period = 10 * second
@@ -82,7 +82,7 @@ func TestMixedHistoriesNeverExceed(t *testing.T) {
 	})
 }
 
-// do carries a command out, and takes over at once what came of it: time stands still meanwhile.
+// do carries out a command, and records its grants at once, in the same moment.
 func (m *mixed) do(command *logpb.Command) *logpb.Result {
 	r := m.w.do(command)
 	m.learnGrants()
@@ -105,7 +105,7 @@ func (m *mixed) reserve() {
 	m.do(reserve(a))
 }
 
-// learnGrants takes over all that the last entry granted.
+// learnGrants records all grants of the last entry.
 func (m *mixed) learnGrants() {
 	take := func(g *logpb.Granted) {
 		if g == nil || m.ops[g.Lease] > 0 {
@@ -125,7 +125,7 @@ func (m *mixed) learnGrants() {
 	}
 }
 
-// begin draws what an operation spends, and when.
+// begin draws the amount that an operation spends, and when.
 func (m *mixed) begin(g *logpb.Granted, op uint64, c *logpb.Consumed) {
 	left := max(c.SpendByNs-m.w.m.State().Clock().Now, 0)
 	amount := c.Items[0].Amount
@@ -161,7 +161,7 @@ func (m *mixed) consumeSome() {
 	}
 }
 
-// settleOne gives back what an operation did not spend, before or after it spent, or tells what it used.
+// settleOne returns the unspent part of an operation, before or after its spend, or settles its actual use.
 func (m *mixed) settleOne() {
 	if len(m.calls) == 0 {
 		return
@@ -172,7 +172,7 @@ func (m *mixed) settleOne() {
 	if rapid.Bool().Draw(m.T, "unspent") && o.amount > o.use {
 		s.Unspent = []*logpb.Item{itemOf(o.quota, rapid.Int64Range(1, o.amount-o.use).Draw(m.T, "back"))}
 	}
-	if m.real >= o.at && rapid.Bool().Draw(m.T, "actual") { // only then it is known
+	if m.real >= o.at && rapid.Bool().Draw(m.T, "actual") { // it is known only then
 		s.Actual = []*logpb.Item{itemOf(o.quota, o.use)}
 		s.Final = true
 	}
@@ -202,7 +202,7 @@ func (m *mixed) endOne() {
 	}
 }
 
-// report says something of what a provider answered: what is left, its limit, or that it refused the call.
+// report reports some of a provider's answer: the remainder, its limit, or a refusal of the call.
 func (m *mixed) report() {
 	if len(m.calls) == 0 {
 		return

@@ -5,8 +5,9 @@ import (
 	"github.com/quotad/quotad/fsm/effect"
 )
 
-// moment is what holds while an entry is applied: its place in the log, the clock, how much more it may do, and what it has brought about.
-// Parts of the state see the moment of their state. A frozen state has that of the last entry before it was frozen.
+// moment is the context in which an entry is applied: its place in the log, the clock, the remaining bounds, and the
+// events so far. The parts of a state share its moment. A frozen state has the moment of the last entry before the
+// freeze.
 type moment struct {
 	index, term uint64
 	clock       Clock
@@ -15,22 +16,22 @@ type moment struct {
 	// generation tells objects that a frozen State may share (older ones) from those that may be changed in place.
 	generation uint64
 	events     []effect.Event
-	// asker tells who asks from others in the same entry: the position of a command, the ticket of a waiter.
+	// asker identifies the requester within the entry: the position of a command, or the ticket of a waiter.
 	asker uint64
-	// ticked tells whether a second of cluster time began with the entry.
+	// ticked says that a second of cluster time began with the entry.
 	ticked bool
 	// commanded says that a command is being carried out.
 	commanded bool
-	// payer is whom the present command is charged to.
+	// payer is charged for the present command.
 	payer accounts.Payer
-	// bounds is how much work an entry carries out.
+	// bounds are the limits of work of the entry.
 	bounds bounds
 }
 
-// maxEventRoom bounds the room for events that is kept for the next entry: more than usual entries need.
+// maxEventRoom is the largest capacity for events that is kept for the next entry: more than usual entries need.
 const maxEventRoom = 1 << 14
 
-// begin begins an entry.
+// begin resets the moment for a new entry.
 func (at *moment) begin() {
 	if clear(at.events); cap(at.events) > maxEventRoom {
 		at.events = nil

@@ -6,20 +6,22 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A holder's waiters are ordered by its virtual time, which each of its grants changes. An entry reorders as many of them as it may, and the
-// entries that follow reorder the rest. Until then some keep their old places: another waiter may be first for a moment, but nobody gets more.
+// A holder's waiters are ordered by its virtual time, which each of its grants changes. An entry reorders as many of
+// them as its bound allows, and later entries reorder the rest. Until then some keep their old places: another waiter
+// may be first for a moment, but no holder gets more.
 //
-// What follows goes round: each entry begins with the holder after the last one that was moved, and goes through the waiters of each once. So
-// a holder whose virtual time moves with every entry takes nothing from those after it.
+// The rest is done in rounds: each entry begins with the holder after the last one that was moved, and visits the
+// waiters of each once. So a holder whose virtual time moves with every entry does not delay the holders after it.
 
-// maxMovedPerEntry bounds how many waiters, by their items, one entry reorders: all that two holders may have waiting for one quota each.
+// maxMovedPerEntry bounds how many waiters, by their items, one entry reorders: all that two holders may have at one
+// quota each.
 const maxMovedPerEntry = 2 * maxWaitersOfHolder
 
-// moving is how far a holder's waiters were reordered by its virtual time.
+// moving is the progress of reordering a holder's waiters.
 type moving struct {
-	// from is the ticket to go on with.
+	// from is the next ticket.
 	from uint64
-	// again: the virtual time has moved since, so that all are gone through once more, when it is the holder's time again.
+	// again: the virtual time has moved since, so all waiters are visited once more in the holder's next round.
 	again bool
 }
 
@@ -34,7 +36,7 @@ func (qu *queue) setVirtualTime(h *holder, virtualTime uint64) {
 	qu.moveWaiters(h.name, at)
 }
 
-// moveMore goes on with moving waiters, in the order of holders from the one after the last: once round, as far as the entry may.
+// moveMore continues moving waiters, one round over the holders from the one after the last, within the entry's bound.
 func (qu *queue) moveMore() {
 	last := qu.movedLast
 	qu.moveTurnsOf(last, "")
@@ -43,7 +45,7 @@ func (qu *queue) moveMore() {
 	}
 }
 
-// moveTurnsOf does so for the holders after one, up to another one (empty: all).
+// moveTurnsOf moves the waiters of the holders between after and upTo (empty: no end).
 func (qu *queue) moveTurnsOf(after, upTo string) {
 	for qu.bounds.moves.left > 0 {
 		name, at, ok := qu.movingAfter(after)
@@ -55,7 +57,7 @@ func (qu *queue) moveTurnsOf(after, upTo string) {
 	}
 }
 
-// movingAfter returns the first holder after one of whom waiters are still to be moved.
+// movingAfter returns the next holder whose waiters are still to be moved.
 func (qu *queue) movingAfter(after string) (name string, at moving, ok bool) {
 	qu.moving.Ascend(after, func(next string, its moving) bool {
 		if next != after {
@@ -66,10 +68,10 @@ func (qu *queue) movingAfter(after string) (name string, at moving, ok bool) {
 	return name, at, ok
 }
 
-// firstTicket is the first ticket that is ever given out.
+// firstTicket is the lowest ticket.
 const firstTicket = 1
 
-// moveWaiters moves waiters of a holder to its virtual time, from a ticket on and as far as the entry may.
+// moveWaiters moves waiters of a holder to its virtual time, from a ticket on, within the entry's bound.
 func (qu *queue) moveWaiters(name string, at moving) {
 	at.from = qu.moveFrom(name, at.from)
 	if at.from == 0 && at.again {
@@ -84,7 +86,7 @@ func (qu *queue) moveWaiters(name string, at moving) {
 	qu.moving.Set(name, at)
 }
 
-// moveFrom does so once, and returns the ticket to go on with; 0: there are no more.
+// moveFrom does one pass, and returns the next ticket; 0: there are no more.
 func (qu *queue) moveFrom(name string, from uint64) (next uint64) {
 	var tickets []uint64
 	cost := 0
@@ -97,7 +99,7 @@ func (qu *queue) moveFrom(name string, from uint64) (next uint64) {
 		cost += w.cost()
 		return true
 	})
-	qu.bounds.moves.spend(max(cost, 1)) // one that waits for nothing any more is looked at too
+	qu.bounds.moves.spend(max(cost, 1)) // a waiter that needs nothing any more costs too
 	h, _ := qu.holders.byName.Get(name)
 	for _, ticket := range tickets {
 		w, _ := qu.waiters.Get(ticket)
@@ -113,13 +115,13 @@ func (qu *queue) moveFrom(name string, from uint64) (next uint64) {
 	return next
 }
 
-// lagsBehind tells whether a waiter may still have an older virtual time than its holder.
+// lagsBehind reports whether a waiter may still have an older virtual time than its holder.
 func (qu *queue) lagsBehind(w *waiter) bool {
 	at, ok := qu.moving.Get(w.req.Holder)
 	return ok && (at.again || w.ticket >= at.from)
 }
 
-// encodeMoving says of which holders some waiters are still to be moved.
+// encodeMoving encodes the holders whose waiters are still to be moved.
 func (qu *queue) encodeMoving(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	qu.moving.Scan(func(name string, at moving) bool {
@@ -129,7 +131,7 @@ func (qu *queue) encodeMoving(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// verifyMoving looks at the holders of whom some waiters are still to be moved.
+// verifyMoving checks the holders whose waiters are still to be moved.
 func (s *State) verifyMoving() (err error) {
 	if s.queue.moving.Len() == 0 && s.queue.movedLast != "" {
 		return fmt.Errorf("waiters of holder %q were moved last, and nobody's are still to be moved", s.queue.movedLast)

@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// apart counts the waiters of a holder that do not stand at its virtual time.
+// apart counts the waiters of a holder that do not have its virtual time.
 func (w *world) apart(name string) (count int) {
 	h, _ := w.m.holders.byName.Get(name)
 	w.m.queue.eachOf(name, func(one *waiter) bool {
@@ -22,8 +22,8 @@ func (w *world) apart(name string) (count int) {
 	return count
 }
 
-// TestMoveTurns_GoesRound: a holder whose virtual time moves several times with each entry, and that has as many waiters as half an entry moves, keeps
-// nobody's waiters from being moved, wherever their names come.
+// TestMoveTurns_GoesRound: one holder's virtual time changes several times with each entry, and its waiters take half
+// an entry's moves. It does not prevent the moves of other holders, whatever their names.
 func TestMoveTurns_GoesRound(t *testing.T) {
 	for _, churns := range []string{"a", "z"} {
 		w := newWorld(t)
@@ -40,7 +40,7 @@ func TestMoveTurns_GoesRound(t *testing.T) {
 			w.now += millisecond
 			w.apply(again, again, again, asks("m", 0, itemOf("free", 1<<30)), asks("n", 0, itemOf("free", 1<<30)))
 		}
-		for range 3 { // of each two are moved
+		for range 3 { // each moves two
 			w.now += millisecond
 			w.reborn()
 			w.apply(again, again, again)
@@ -81,8 +81,8 @@ func TestMoveTurns_ServesInTurn(t *testing.T) {
 	}
 }
 
-// TestMoveTurns_EndsForAll: once no virtual time changes any more, all waiters are moved within one round, however few an entry moves, and
-// across restores.
+// TestMoveTurns_EndsForAll: once virtual times no longer change, all waiters are moved within one round, however few an
+// entry moves, and across restores.
 func TestMoveTurns_EndsForAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestSetLimits_OfEachNode: the state keeps what callers share of each node within its bounds, in snapshots too, where limits that have
-// their defaults are left out: those are the same bytes as before there were such limits.
+// TestSetLimits_OfEachNode: the state keeps the limits of what callers share of each node within bounds, in snapshots
+// too. Default limits are left out there, so the bytes are the same as before these limits existed.
 func TestSetLimits_OfEachNode(t *testing.T) {
 	w := newWorld(t)
 	before := w.m.State().encodeLimits()

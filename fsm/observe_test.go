@@ -38,7 +38,7 @@ func observedQuotas() map[string]*logpb.Quota {
 	}
 }
 
-// enforcing returns a world that goes on from this one with its quota in force.
+// enforcing returns a world that continues from this one with its quota in force.
 func (w *world) enforcing(definition *logpb.Quota) *world {
 	w.t.Helper()
 	restored, err := Restore(bytes.NewReader(snapshotOf(w.t, w.m.Freeze())))
@@ -50,8 +50,8 @@ func (w *world) enforcing(definition *logpb.Quota) *world {
 	return other
 }
 
-// TestWhatIsObservedWouldHaveBeenRefused: whatever the policy and what came before, a grant is counted exactly where the same
-// quota would have refused it in the same state, were it in force.
+// TestWhatIsObservedWouldHaveBeenRefused: whatever the policy and the history, a grant is counted exactly if the same
+// quota in force would have refused it in the same state.
 func TestWhatIsObservedWouldHaveBeenRefused(t *testing.T) {
 	kinds := []string{"calendar", "provider", "rate", "burst", "slots"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -93,9 +93,9 @@ func TestWhatIsObservedWouldHaveBeenRefused(t *testing.T) {
 	})
 }
 
-// TestNobodyIsToldToWaitForWhatObserves: a refusal by the provider closes what only observes for nobody, so its reporter is not
-// told that it is closed: a client that believed it would keep its callers from what is granted, and they would be counted nowhere
-// (seen in envoyproxy/ratelimit 423, whose cached answers were counted otherwise than its own).
+// TestNobodyIsToldToWaitForWhatObserves: a provider's refusal does not close an observing quota, so its reporter does
+// not see it as closed. A client that believed it closed would hold back calls that are granted, and these would not be
+// counted (seen in envoyproxy/ratelimit 423, whose cached answers were counted differently from its own).
 func TestNobodyIsToldToWaitForWhatObserves(t *testing.T) {
 	observing := func(name string) *logpb.Quota {
 		return policed(rateOf(name, 100, minute), &logpb.Policy{Observe: true})

@@ -26,39 +26,40 @@ type operation struct {
 	lease, op uint64
 	fence     uint64
 	holder    string
-	// spendBy and spendByWall (0: no window takes part) are the last moment, in both time bases.
+	// spendBy (cluster time) and spendByWall (Unix time; 0: no window is involved) are the last moment to spend it.
 	spendBy, spendByWall int64
 	transit              int64
-	// beganWall is when it was consumed, by the earlier view of Unix time: its call was answered since then.
+	// beganWall is when it was consumed, by the earlier view of Unix time: its call was answered after that.
 	beganWall int64
 	// began is when it was consumed (cluster time), while its lease lives; 0: before there were reports of rates.
 	began int64
-	// Digests of what was asked, unspent and settled; 0: not yet.
+	// Digests of the requested, unspent and actual amounts; 0: not yet.
 	asked, unspent, actual uint64
 	// account is charged with it: its lease's.
 	account uint64
 	// detached: its lease has ended.
 	detached bool
-	// charges begin in single, which is all the room that one takes.
+	// charges start in single, which avoids an allocation for one charge.
 	charges []charge
 	single  [1]charge
-	// check is when to look again whether a detached record still counts (cluster time).
+	// check is when to check again whether a detached record still counts (cluster time).
 	check int64
 }
 
-// charge is what an operation charged to one quota: an item, the share of an ancestor, or an overrun.
+// charge is the charge of an operation to one quota: an item, the share of an ancestor, or an overrun.
 type charge struct {
 	quota    uint32
 	ancestor bool
 	overrun  bool
 	// class is its lease's.
 	class int8
-	// amount is charged now; consumed was consumed; unspent of it went back.
+	// amount is the amount charged now, consumed the amount consumed, unspent the part of it that was returned.
 	amount, consumed, unspent int64
-	// end is the end under which amount stands in the quota's log.
+	// end is the end under which amount is in the quota's log.
 	end int64
-	// window is the one in which it was consumed, before what had been settled in it by then, or of a rate what counted then: what a
-	// report that names this operation proves. total is what had been consumed of a rate in all.
+	// window is the window in which it was consumed. before is the amount settled in it by then, or for a rate the
+	// amount that counted then: a report that names this operation proves it. total is the total consumption of a rate
+	// by then.
 	window, before int64
 	total          uint64
 }
@@ -66,13 +67,13 @@ type charge struct {
 // operations are the records of a lease's operations.
 type operations struct {
 	cow.Made
-	// doneBelow is the low-water mark: its holder is finished with those below it.
+	// doneBelow is the low-water mark: its holder has finished the operations below it.
 	doneBelow uint64
 	// list is in the order of numbers.
 	list []*operation
 }
 
-// firstOperation is what a lease's first operation takes, made at once.
+// firstOperation combines the objects of a lease's first operation in one allocation.
 type firstOperation struct {
 	operations
 	operation
@@ -87,7 +88,7 @@ func (l *lease) records() []*operation {
 	return l.operations.list
 }
 
-// doneBelow returns the mark below which a lease's holder is finished with its operations.
+// doneBelow returns the low-water mark: the lease's holder has finished the operations below it.
 func (l *lease) doneBelow() uint64 {
 	if l.operations == nil {
 		return 0
@@ -95,7 +96,7 @@ func (l *lease) doneBelow() uint64 {
 	return l.operations.doneBelow
 }
 
-// find returns where an operation's record stands among a lease's, or would. It is mostly the last.
+// find returns where an operation's record is among a lease's, or would be inserted: mostly at the end.
 func (l *lease) find(op uint64) (int, bool) {
 	list := l.records()
 	if last := len(list) - 1; last < 0 || list[last].op < op {
@@ -104,7 +105,7 @@ func (l *lease) find(op uint64) (int, bool) {
 	return slices.BinarySearchFunc(list, op, func(o *operation, op uint64) int { return cmp.Compare(o.op, op) })
 }
 
-// operation returns a record, nil where there is none.
+// operation returns a record, nil if there is none.
 func (l *lease) operation(op uint64) *operation {
 	if i, found := l.find(op); found {
 		return l.operations.list[i]
@@ -112,7 +113,7 @@ func (l *lease) operation(op uint64) *operation {
 	return nil
 }
 
-// editOperations returns the records of a lease that may be changed.
+// editOperations returns a lease's list of records for update.
 func (m *Machine) editOperations(l *lease) *operations {
 	switch {
 	case l.operations == nil:
@@ -125,7 +126,7 @@ func (m *Machine) editOperations(l *lease) *operations {
 	return l.operations
 }
 
-// editOperation returns a record, of a lease that may be changed, that may be changed.
+// editOperation returns a record for update. The lease must be one for update.
 func (m *Machine) editOperation(l *lease, o *operation) *operation {
 	if o.MadeIn(m.generation) {
 		return o
@@ -139,7 +140,7 @@ func (m *Machine) editOperation(l *lease, o *operation) *operation {
 	return &c
 }
 
-// newOperation returns a record to be filled in for a lease that may be changed.
+// newOperation returns an empty record for a lease for update.
 func (m *Machine) newOperation(l *lease) *operation {
 	if l.operations != nil {
 		return &operation{Made: cow.In(m.generation)}
@@ -158,17 +159,18 @@ func (m *Machine) keepRecord(l *lease, o *operation) {
 	m.records.countRecord(o, 1)
 }
 
-// recordSize is what the record of a live lease's operation takes, in bytes, besides its charges, chargeSize what each of these takes.
+// recordSize is the size in bytes of the record of a live lease's operation without charges, chargeSize that of a
+// charge.
 const (
 	recordSize = 232
 	chargeSize = 64
 )
 
-// recordBytes returns what the record of a live lease's operation takes at most, until it is settled: each of its charges may get an
-// overrun beside it, and a Settle is never refused.
+// recordBytes returns the most that the record of a live lease's operation takes until it is settled. Each charge may
+// get an overrun, and a Settle is never refused.
 func recordBytes(charges int) int64 { return recordSize + 2*chargeSize*int64(charges) }
 
-// size returns what the record of a live lease's operation is charged with.
+// size returns the charge for the record of a live lease's operation, in bytes.
 func (o *operation) size() int64 {
 	if o.actual == 0 {
 		return recordBytes(len(o.charges))
@@ -176,7 +178,7 @@ func (o *operation) size() int64 {
 	return recordSize + chargeSize*int64(len(o.charges))
 }
 
-// countRecord charges an account with the record of a live lease's operation, or takes that back.
+// countRecord charges an account for the record of a live lease's operation, or with times -1 releases the charge.
 func (rs *records) countRecord(o *operation, times int64) {
 	rs.count += times
 	rs.book.Add(o.account, accounts.Operations, times*o.size())
@@ -202,7 +204,7 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 		return effect.Failed(failure)
 	}
 	if closed := m.amounts.closedItems(l); len(closed) > 0 && len(command.Items) == 0 {
-		return effect.Failed(itemClosed(closed[0])) // no items are all items, and one of them is gone
+		return effect.Failed(itemClosed(closed[0])) // no items means all items, and one of them is gone
 	}
 	parts, failure := m.amounts.heldParts(l, command.Items, nil)
 	if failure != nil {
@@ -238,8 +240,8 @@ func (m *Machine) consume(command *logpb.Consume, by string) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Consumed{Consumed: m.amounts.consumed(m.charge(l, command.Op, asked, parts))}}
 }
 
-// roomForRecord says why there is no room for the record of one more of a lease's operations; nil: there is, or others that take as
-// much are finished, and so many bytes of these must be freed for it at once.
+// roomForRecord returns why there is no room for another record of a lease; nil: there is. If freeing is not 0, that many
+// bytes of finished operations must be freed for it at once.
 func (m *Machine) roomForRecord(l *lease, parts []heldPart, mark uint64) (freeing int64, full *logpb.Result) {
 	judged := m.takingFor(l.account, accounts.Operations)
 	if judged == accounts.MayTake {
@@ -285,7 +287,7 @@ func noSlots(parts []heldPart) *logpb.Failure {
 	return nil
 }
 
-// consumption says what stands in the way of consuming what a lease holds: a cooldown, a burst that is used up.
+// consumption returns what prevents consuming a lease's holdings: a cooldown, or a burst that is used up.
 func (j *judge) consumption(l *lease, needs []need) *logpb.Refusal {
 	var worst *logpb.Refusal
 	now := j.clock.Now
@@ -314,7 +316,7 @@ func (j *judge) consumption(l *lease, needs []need) *logpb.Refusal {
 	return worst
 }
 
-// consumeAll consumes, as operation 1, what a new lease holds of anything but slots, and says so in its answer (nil: none).
+// consumeAll consumes a new lease's holdings except slots, as operation 1, and records that in its answer (nil: none).
 func (m *Machine) consumeAll(l *lease, granted *logpb.Granted) {
 	var room [4]heldPart
 	parts, _ := m.amounts.heldParts(l, nil, room[:0])
@@ -326,7 +328,7 @@ func (m *Machine) consumeAll(l *lease, granted *logpb.Granted) {
 	}
 }
 
-// charge turns held parts into an operation.
+// charge makes an operation of held parts.
 func (m *Machine) charge(l *lease, op, asked uint64, parts []heldPart) *operation {
 	o := m.newOperation(l)
 	m.amounts.charge(o, l, op, asked, parts)
@@ -351,5 +353,5 @@ func (am *amounts) consumed(o *operation) *logpb.Consumed {
 	return &a.consumed
 }
 
-// maxDetached is how long an ended lease's records are kept at most: for as long as a call may take.
+// maxDetached is the longest time that an ended lease's records are kept: as long as a call may take.
 const maxDetached = fixed.Day

@@ -6,8 +6,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestSpendBys: how long after its Consume an amount may reach the provider, and how much earlier its holder's last take
-// is (design 2).
+// TestSpendBys: how long after its Consume an amount may reach the provider, and how much earlier the holder must start
+// its last call (design 2).
 func TestSpendBys(t *testing.T) {
 	burst := rateOf("q", 60, minute)
 	burst.GetRate().Burst = 2
@@ -52,7 +52,7 @@ func TestSpendBys(t *testing.T) {
 	}
 }
 
-// TestAConsumeAtTheBoundaryIsChargedToBothWindows, one that is spent before it to the older alone.
+// TestAConsumeAtTheBoundaryIsChargedToBothWindows, and one that is spent before it only to the older.
 func TestAConsumeAtTheBoundaryIsChargedToBothWindows(t *testing.T) {
 	for at, want := range map[int64]int64{hour - 30*second: 100, hour - 1500*millisecond: 60} {
 		w := newWorld(t)
@@ -233,8 +233,8 @@ func TestSettlingParts(t *testing.T) {
 	})
 }
 
-// TestExposuresWithoutASettle: where the provider charges at the end, one longest call after the lease's deadline is the
-// last moment at which it may.
+// TestExposuresWithoutASettle: if the provider charges at the end, an exposure lasts until one longest call after the
+// lease's deadline.
 func TestExposuresWithoutASettle(t *testing.T) {
 	atEnd := with(rateOf("d", 10, minute), func(q *logpb.Quota) { q.Charged, q.MaxCallNs = logpb.Charged_CHARGED_DURING, minute })
 	tell(t, []story{
@@ -255,7 +255,7 @@ func TestExposuresWithoutASettle(t *testing.T) {
 	})
 }
 
-// TestParentsShareEachStep: whatever becomes of an amount of a child becomes of its ancestors' share.
+// TestParentsShareEachStep: each step of a child's amount applies to its ancestors' shares.
 func TestParentsShareEachStep(t *testing.T) {
 	under := func(name, parent string) *logpb.Quota {
 		return with(rateOf(name, 100, minute), func(q *logpb.Quota) { q.Parent = parent })

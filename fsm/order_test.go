@@ -14,7 +14,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestAGrantThatMovesOthersWakesWhoIsFirstThen: a grant that moves its holder's other waiters back puts somebody else first.
+// TestAGrantThatMovesOthersWakesWhoIsFirstThen: a grant that moves its holder's other waiters back makes another waiter
+// first.
 func TestAGrantThatMovesOthersWakesWhoIsFirstThen(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 10), slotsOf("x", 1))
@@ -47,7 +48,7 @@ func TestAGrantThatMovesOthersWakesWhoIsFirstThen(t *testing.T) {
 	}
 }
 
-// TestWhatAResumeFreesIsServed: also where the Reserve that resumed is refused.
+// TestWhatAResumeFreesIsServed: even if the Reserve that resumed is refused.
 func TestWhatAResumeFreesIsServed(t *testing.T) {
 	w := newWorld(t)
 	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: 0}))
@@ -77,7 +78,8 @@ func TestWhatAResumeFreesIsServed(t *testing.T) {
 	}
 }
 
-// TestAParkedWaiterSavesNothingUp: a holder that waits for something dead keeps no old virtual time for other quotas.
+// TestAParkedWaiterSavesNothingUp: a holder that waits for an unavailable quota keeps no old virtual time for other
+// quotas.
 func TestAParkedWaiterSavesNothingUp(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("dead", 1), slotsOf("y", 10))
@@ -128,7 +130,7 @@ func TestAParkedWaiterSavesNothingUp(t *testing.T) {
 	}
 }
 
-// TestGivingBackByNameGivesTheTurnBackToo: as giving everything back does.
+// TestGivingBackByNameGivesTheTurnBackToo: a release of named items restores virtual time like a full release.
 func TestGivingBackByNameGivesTheTurnBackToo(t *testing.T) {
 	virtualTime := func(items ...*logpb.Item) uint64 {
 		w := newWorld(t)
@@ -143,7 +145,7 @@ func TestGivingBackByNameGivesTheTurnBackToo(t *testing.T) {
 	}
 }
 
-// TestATurnDoesNotWrap: however much is used.
+// TestATurnDoesNotWrap: virtual time saturates, however much is used.
 func TestATurnDoesNotWrap(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 10, minute))
@@ -163,7 +165,7 @@ func TestATurnDoesNotWrap(t *testing.T) {
 	}
 }
 
-// TestNobodyIsGrantedAfterItsWait: also where so many waits end that they cannot all be ended in one entry.
+// TestNobodyIsGrantedAfterItsWait: even if more waits end than one entry can end.
 func TestNobodyIsGrantedAfterItsWait(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), slotsOf("x", 2000))
@@ -204,7 +206,7 @@ func TestAClosedSessionHasNobodyWaiting(t *testing.T) {
 	}
 }
 
-// TestTheQueueIsAtRest: after each entry of any history nobody waits who could be served.
+// TestTheQueueIsAtRest: after each entry of any history no waiter could be served.
 func TestTheQueueIsAtRest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)

@@ -19,14 +19,14 @@ const (
 	maxNote     = 500
 )
 
-// override is a limit in place of a quota's own for a while. It is never changed in place.
+// override replaces a quota's limit for a while. It is never changed in place.
 type override struct {
 	limit, until int64
 	note         string
 }
 
-// setOverride puts another limit in place of a quota's own, or ends that. As with any change of a limit, leases keep what
-// they hold, and nothing new is granted until what counts is under it.
+// setOverride replaces a quota's limit for a while, or ends an override. As with any change of a limit, leases keep
+// their holdings, and nothing new is granted until the counted amount is below it.
 func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	q := m.quotas.named(command.Quota)
 	if q == nil {
@@ -57,13 +57,13 @@ func (m *Machine) setOverride(command *logpb.SetOverride) *logpb.Result {
 	return effect.Done()
 }
 
-// endOverride gives a quota its own limit back.
+// endOverride restores a quota's own limit.
 func (m *Machine) endOverride(q *quota) {
 	if q.override == nil {
 		return
 	}
 	m.quotas.replaceOverride(q, nil)
-	own, _ := ledger.NewRule(q.definition, m.featureLevel) // it was worked out when it was applied
+	own, _ := ledger.NewRule(q.definition, m.featureLevel) // the definition was checked when it was applied
 	m.quotas.changeRule(q, own)
 	m.emit(effect.Event{Kind: effect.EventOverride, Quota: q.name, Amount: own.Limit})
 }
@@ -77,7 +77,7 @@ func (m *Machine) endOverrides() {
 	}
 }
 
-// rejectByOverride refuses a need, until an override ends, that nothing but the override rules out; nil: none does.
+// rejectByOverride refuses a need that only an override rules out, until the override ends; nil: none does.
 func (rq *request) rejectByOverride(n need) *logpb.Refusal {
 	q := n.quota
 	if q.override == nil {
@@ -94,7 +94,7 @@ func (rq *request) rejectByOverride(n need) *logpb.Refusal {
 	return refusal
 }
 
-// replaceOverride enters an override into the tables; nil: there is none any more.
+// replaceOverride enters an override into the tables; nil removes it.
 func (qs *quotaTable) replaceOverride(q *quota, to *override) {
 	if q.override != nil {
 		qs.overrides.Delete(due{At: q.override.until, ID: uint64(q.number)})
@@ -105,7 +105,7 @@ func (qs *quotaTable) replaceOverride(q *quota, to *override) {
 	}
 }
 
-// changeRule puts another rule in place of a quota's.
+// changeRule replaces a quota's rule.
 func (qs *quotaTable) changeRule(q *quota, to ledger.Rule) {
 	q.ledger.RescaleBurst(&q.rule, &to, qs.clock.Now, qs.exactBurst())
 	q.repace(&to, qs.clock.Now, qs.featureLevel)
@@ -117,7 +117,7 @@ func (qs *quotaTable) changeRule(q *quota, to ledger.Rule) {
 	qs.markDirty(q)
 }
 
-// ruleUnder works a definition out under an override; nil: under none.
+// ruleUnder compiles a definition under an override; nil: under none.
 func ruleUnder(definition *logpb.Quota, over *override, level uint32) (ledger.Rule, *logpb.Failure) {
 	if over == nil {
 		return ledger.NewRule(definition, level)

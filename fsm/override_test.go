@@ -17,7 +17,7 @@ func endsOverride(quota string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: &logpb.SetOverride{Quota: quota}}}
 }
 
-// TestOverride: another limit for a while, and the quota's own after it.
+// TestOverride: another limit for a while, and then the quota's own again.
 func TestOverride(t *testing.T) {
 	r := func() []*logpb.Quota { return []*logpb.Quota{rateOf("r", 10, minute)} }
 	tell(t, []story{
@@ -74,7 +74,7 @@ func TestOverride(t *testing.T) {
 	})
 }
 
-// TestAnOverrideMustBePossible: what could not be a definition cannot be an override, and nothing changes.
+// TestAnOverrideMustBePossible: an override that could not be a definition is refused, and nothing changes.
 func TestAnOverrideMustBePossible(t *testing.T) {
 	w := newWorld(t)
 	burst := rateOf("b", 1000, minute)
@@ -95,7 +95,7 @@ func TestAnOverrideMustBePossible(t *testing.T) {
 	w.fails(applyQuotas(smaller), logpb.Reason_REASON_IMPOSSIBLE_QUOTA)
 }
 
-// TestAnOverrideOutlivesASnapshot: it is state, and ends on time at whoever reads it.
+// TestAnOverrideOutlivesASnapshot: it is state, and ends on time on every replica that reads it.
 func TestAnOverrideOutlivesASnapshot(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))

@@ -14,12 +14,12 @@ func ofToken(id, reach string, command *logpb.Command) *logpb.Command {
 	return command
 }
 
-// closesSession is a command that closes a session.
+// closesSession returns a command that closes a session.
 func closesSession(session uint64) *logpb.Command {
 	return &logpb.Command{Session: session, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}
 }
 
-// ownWorld is a state at a feature level, with a quota that has plenty and one of a single slot.
+// ownWorld is a state at a feature level, with a large quota and one with a single slot.
 func ownWorld(t *testing.T, level uint32) *world {
 	w := newWorld(t)
 	w.version = level
@@ -27,7 +27,7 @@ func ownWorld(t *testing.T, level uint32) *world {
 	return w
 }
 
-// lease returns the lease that a command is granted, by a replica that was restored.
+// lease returns the lease granted by a command, on a restored replica.
 func (w *world) lease(command *logpb.Command) uint64 {
 	w.t.Helper()
 	w.reborn()
@@ -38,8 +38,8 @@ func (w *world) lease(command *logpb.Command) uint64 {
 	return result.GetGranted().Lease
 }
 
-// TestSessions_AreTheirCallers: a token cannot use, acknowledge in or close another token's session, whatever reach both have, and gets the
-// answer of a session that was never opened.
+// TestSessions_AreTheirCallers: a token cannot use, acknowledge in or close another token's session, whatever their
+// reach, and gets the answer for an unknown session.
 func TestSessions_AreTheirCallers(t *testing.T) {
 	w := ownWorld(t, EntryVersion)
 	mine := w.do(ofToken("mine", "*", opens())).GetSessionOpened().Session
@@ -62,7 +62,7 @@ func TestSessions_AreTheirCallers(t *testing.T) {
 	}
 }
 
-// TestSessions_OutliveTheReachOfTheirToken: a token that was given another reach, or another secret, continues its session and its keys.
+// TestSessions_OutliveTheReachOfTheirToken: a token with a changed reach or secret continues its session and its keys.
 func TestSessions_OutliveTheReachOfTheirToken(t *testing.T) {
 	w := ownWorld(t, EntryVersion)
 	session := w.do(ofToken("mine", "a*", opens())).GetSessionOpened().Session
@@ -99,7 +99,8 @@ func TestKeys_AreTheirCallers(t *testing.T) {
 	}
 }
 
-// TestSessions_WithoutTokensAreEverybodys: a caller without a token who comes from another address, as by another node, continues.
+// TestSessions_WithoutTokensAreEverybodys: a caller without a token continues from another address, as through another
+// node.
 func TestSessions_WithoutTokensAreEverybodys(t *testing.T) {
 	w := ownWorld(t, EntryVersion)
 	session := w.do(chargedTo("address:127.0.0.1", opens())).GetSessionOpened().Session
@@ -119,8 +120,8 @@ func TestSessions_WithoutTokensAreEverybodys(t *testing.T) {
 	}
 }
 
-// TestSessions_OfEarlierLevelsAreTheirCallers: before level 9 callers of one reach share sessions and keys. What was made then belongs to
-// the caller that made it once the level has risen, and is not carried out a second time.
+// TestSessions_OfEarlierLevelsAreTheirCallers: before level 9 callers of one reach share sessions and keys. Once the
+// level has risen, these belong to the caller that made them, and are not carried out a second time.
 func TestSessions_OfEarlierLevelsAreTheirCallers(t *testing.T) {
 	for level := uint32(OldestEntryVersion); level < levels.Own; level++ {
 		w := ownWorld(t, level)
@@ -156,7 +157,8 @@ func TestSessions_OfEarlierLevelsAreTheirCallers(t *testing.T) {
 	}
 }
 
-// TestSessions_WithoutAnAccount: what was made before callers had accounts, or where there were too many of them, is told apart by reach.
+// TestSessions_WithoutAnAccount: sessions from before callers had accounts, or from when there were too many, are
+// identified by reach.
 func TestSessions_WithoutAnAccount(t *testing.T) {
 	w := ownWorld(t, EntryVersion)
 	session := w.do(by("a*", opens())).GetSessionOpened().Session

@@ -7,8 +7,8 @@ import (
 	"github.com/quotad/quotad/fsm/entry"
 )
 
-// TestHoldersOfOneDigest: what they have is listed under a digest of their names. None sees or moves what another has whose digest is
-// the same.
+// TestHoldersOfOneDigest: leases and tickets are listed under a digest of the holder's name. No holder sees or changes
+// those of another with the same digest.
 func TestHoldersOfOneDigest(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(slotsOf("s", 4)))

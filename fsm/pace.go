@@ -9,21 +9,23 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Shares of a rate (docs/policy/shares.md, decision 33). While a higher class asks, a reserve stays for it, and its share is
-// lent to lower classes at the pace at which what was used comes back: then a log that is used up returns a little all the time,
-// and not all of it a period after a burst. Every grant pays the pacer, whatever its class; only lower classes wait for it.
+// Shares of a rate (docs/policy/shares.md, decision 33). While a higher class asks, a reserve stays for it. Its share
+// is lent to lower classes at the pace at which used amounts return. So a log that is used up returns a little all the
+// time, and not everything one period after a burst. Every grant pays the pacer, whatever its class; only lower classes
+// wait for it.
 
 const (
-	// leadPart: what is lent is at most a leadPart-th of a period ahead of the pacer.
+	// leadPart: an amount is lent while the pacer is at most a leadPart-th of a period ahead.
 	leadPart = 50
-	// leastReserve and mostReserve: the reserve is the largest call of a higher class, a hundredth of usable at least and a
-	// twentieth at most. What does not return has to be waited for, and what is reserved is not used.
+	// leastReserve and mostReserve bound the reserve, which is the largest call of a higher class: at least a hundredth
+	// of usable, at most a twentieth. Without a reserve a call waits for amounts to return; a reserve is unused
+	// capacity.
 	leastReserve, mostReserve = 100, 20
 )
 
-// pacer is what a rate with shares remembers.
+// pacer is the pacer state of a rate with shares.
 type pacer struct {
-	// paidUntil is when all that was granted will have come back, were it one after the other (cluster time).
+	// paidUntil is when all granted amounts will have returned, if one after the other (cluster time).
 	paidUntil int64
 	// shutUntil: until then, one period from a cooldown's end on, nothing is free for lower classes.
 	shutUntil int64
@@ -31,8 +33,8 @@ type pacer struct {
 	size, sizeOld, era [ledger.ClassBackground]int64
 }
 
-// pay moves the pacer on for what is granted, or was used beyond an estimate. It tells whether the pacer moved back instead: a state from
-// before levels.ShortLead may have it further ahead than it can be.
+// pay advances the pacer for a grant, or for use beyond an estimate. It reports whether the pacer moved back instead: a
+// state from before levels.ShortLead may have it further ahead than allowed.
 func (q *quota) pay(at *moment, amount int64) (earlier bool) {
 	q.recordBurn(at.clock.Now, amount)
 	if !q.rule.Paced() {
@@ -44,7 +46,7 @@ func (q *quota) pay(at *moment, amount int64) (earlier bool) {
 	return q.pacer.paidUntil < was
 }
 
-// repay moves it back for what a hold or what still counts gave back. It may fall behind the present, which earns nothing.
+// repay moves the pacer back for a returned amount. It may fall behind the present, which earns nothing.
 func (q *quota) repay(at *moment, amount int64) {
 	q.recordBurn(at.clock.Now, -amount)
 	if room := q.ledger.Room(&q.rule); q.rule.Paced() && room > 0 {
@@ -53,8 +55,8 @@ func (q *quota) repay(at *moment, amount int64) {
 	}
 }
 
-// boundLead bounds how far the pacer is ahead: nothing that was consumed counts for longer, however much it was. An overrun may be many
-// times what is usable.
+// boundLead bounds the pacer's lead to the longest time that a consumed amount counts. An overrun may be many times the
+// usable amount.
 func (p *pacer) boundLead(r *ledger.Rule, now int64, level uint32) {
 	if level >= levels.ShortLead && r.Paced() {
 		p.paidUntil = min(p.paidUntil, fixed.AddSaturated(now, r.Counting()))
@@ -98,7 +100,7 @@ func (q *quota) recordPacedDemand(rank int32, amount, now int64) {
 	p.size[rank] = max(p.size[rank], amount)
 }
 
-// asksUntil returns until when a class counts as asking; it waits, or it asked not long ago.
+// asksUntil returns until when a class counts as asking: it waits, or asked recently.
 func (q *quota) asksUntil(class int32, now int64) int64 {
 	switch {
 	case class == ledger.ClassCritical && q.ahead.critical > 0, class == ledger.ClassStandard && q.ahead.standard > 0:
@@ -109,7 +111,7 @@ func (q *quota) asksUntil(class int32, now int64) int64 {
 	return fixed.AddSaturated(q.tried[class], max(q.rule.Policy.Shares.Quiet, q.rule.Period))
 }
 
-// sizeAt returns the largest amount that a class asked for in the period of a moment or the one before.
+// sizeAt returns the largest amount that a class asked for in the period era or the one before.
 func (p *pacer) sizeAt(class int32, era int64) int64 {
 	switch p.era[class] {
 	case era:
@@ -120,15 +122,15 @@ func (p *pacer) sizeAt(class int32, era int64) int64 {
 	return 0
 }
 
-// higher is what of a rate is for those classes above one that ask.
+// higher is the part of a rate for the asking classes above one.
 type higher struct {
 	asks           bool
 	share, reserve int64
-	// room is what these are of.
+	// room is the amount that share and reserve are parts of.
 	room int64
 }
 
-// above returns what is for the classes above a rank at a moment, the present or one to come, if nobody asks until then.
+// above returns the part for the classes above a rank at a moment, now or later, if nobody asks until then.
 func (q *quota) above(rank int32, g *ledger.Ledger, now, at int64) (h higher) {
 	var largest int64
 	h.room = g.Room(&q.rule)
@@ -145,13 +147,13 @@ func (q *quota) above(rank int32, g *ledger.Ledger, now, at int64) (h higher) {
 	return h
 }
 
-// reserveFrom returns how much of the reserve an amount has to leave: one that needs more than the rest of the room is granted when all of
-// it is there.
+// reserveFrom returns how much of the reserve an amount has to leave. An amount that needs more than the rest of the
+// room is granted when all of the room is available.
 func (h *higher) reserveFrom(amount int64) int64 {
 	return min(h.reserve, max(h.room-amount, 0))
 }
 
-// heldBack tells whether an amount that fits into what is there is kept from a rank.
+// heldBack reports whether an amount that fits is kept from a rank.
 func (q *quota) heldBack(rank int32, amount, there, now int64) bool {
 	if rank <= ledger.ClassCritical || !q.rule.Paced() {
 		return false
@@ -170,16 +172,16 @@ func (q *quota) heldBack(rank int32, amount, there, now int64) bool {
 	return q.lendsFrom() > now
 }
 
-// lendsFrom is when the next is lent.
+// lendsFrom returns when the next amount is lent.
 func (q *quota) lendsFrom() int64 { return q.pacer.paidUntil - q.rule.Period/leadPart }
 
-// heldBackUntil returns when an amount is granted to a rank next to what is set aside, if nobody asks for anything and nothing is given
-// back until then; never: nobody knows.
+// heldBackUntil returns when an amount is granted to a rank on top of the amount set aside, if nobody asks or returns
+// anything until then; ledger.Never: unknown.
 func (q *quota) heldBackUntil(rank int32, amount, aside, now int64) int64 {
 	steps := []int64{now}
 	for era := now / q.rule.Period; len(steps) < 3; {
 		era++
-		steps = append(steps, era*q.rule.Period) // what was asked for in a period is forgotten after the next
+		steps = append(steps, era*q.rule.Period) // a period's demand is forgotten after the next period
 	}
 	for class := range rank {
 		if until := q.asksUntil(class, now); until > now && until < ledger.Never {
@@ -196,7 +198,7 @@ func (q *quota) heldBackUntil(rank int32, amount, aside, now int64) int64 {
 	return ledger.Never
 }
 
-// grantedFrom returns when an amount is granted next to higher classes and what is set aside, at a moment at the earliest.
+// grantedFrom returns when an amount is granted on top of higher classes and the amount set aside, not before from.
 func (q *quota) grantedFrom(h higher, amount, aside, now, from int64) int64 {
 	taken := fixed.AddSaturated(amount, aside)
 	from = max(from, q.thereFrom(fixed.AddSaturated(taken, h.reserveFrom(amount)), now))
@@ -206,7 +208,7 @@ func (q *quota) grantedFrom(h higher, amount, aside, now, from int64) int64 {
 	return max(from, min(q.lendsFrom(), max(q.pacer.shutUntil, q.thereFrom(fixed.AddSaturated(taken, h.share), now))))
 }
 
-// thereFrom returns when so much is there; never: that is not known.
+// thereFrom returns when an amount is available; ledger.Never: unknown.
 func (q *quota) thereFrom(amount, now int64) int64 {
 	if amount > q.rule.Usable {
 		return ledger.Never
@@ -218,8 +220,8 @@ func (q *quota) thereFrom(amount, now int64) int64 {
 	return fixed.AddSaturated(now, left)
 }
 
-// withholdByPacedCap keeps critical calls of a rate below their cap while lower classes ask. A call that is larger
-// than the cap passes alone.
+// withholdByPacedCap keeps critical calls of a rate below their cap while lower classes ask. A call that is larger than
+// the cap passes alone.
 func (rq *request) withholdByPacedCap(n need) *logpb.Refusal {
 	q, now := n.quota, rq.clock.Now
 	used := &q.ledger.Used[ledger.ClassCritical]
@@ -255,7 +257,8 @@ func (q *quota) lowerAskUntil(now int64) (until int64) {
 	return max(until, now)
 }
 
-// belowCapFrom returns when critical calls have used so little again that an amount is below their cap; never: nobody knows.
+// belowCapFrom returns when critical calls have used so little that an amount is below their cap; ledger.Never:
+// unknown.
 func (q *quota) belowCapFrom(used *ledger.Usage, amount, now int64) int64 {
 	left := used.Amount
 	for _, e := range used.Ends {
@@ -266,7 +269,7 @@ func (q *quota) belowCapFrom(used *ledger.Usage, amount, now int64) int64 {
 	return ledger.Never
 }
 
-// exhaustedPaced makes the refusal of a need of a rate with shares, in a class below critical, that does not fit now.
+// exhaustedPaced returns the refusal of a need below class critical that does not fit into a rate with shares now.
 func (rq *request) exhaustedPaced(n need) *logpb.Refusal {
 	now, burst := rq.clock.Now, rq.burstWait(n)
 	at := n.quota.heldBackUntil(rq.rank, n.amount, 0, now)
@@ -281,7 +284,7 @@ func (rq *request) exhaustedPaced(n need) *logpb.Refusal {
 		"what is left is kept for a higher class, and lent at the pace at which it comes back")
 }
 
-// takes returns the most that one call of a class could be granted of a rate now, if nobody waits.
+// takes returns the largest call of a class that a rate could grant now, if nobody waits.
 func (q *quota) takes(class int32, g *ledger.Ledger, now int64) int64 {
 	there := max(g.Available(&q.rule), 0)
 	if class == ledger.ClassCritical {
@@ -303,7 +306,7 @@ func (q *quota) takes(class int32, g *ledger.Ledger, now int64) int64 {
 	return max(there-max(h.reserve, h.share), 0)
 }
 
-// boundTakes bounds what calls on a child could take by what this quota has for their classes.
+// boundTakes bounds the possible calls on a child by the amounts that this quota has for their classes.
 func (q *quota) boundTakes(uses []ClassUse, g *ledger.Ledger, now int64) {
 	if q.rule.Policy.Observe {
 		return
@@ -317,8 +320,8 @@ func (q *quota) boundTakes(uses []ClassUse, g *ledger.Ledger, now int64) {
 	}
 }
 
-// pacedUses returns what each class has of a rate. What a class uses is known of critical calls alone, whose cap needs it; what is kept for
-// one is its share while it asks.
+// pacedUses returns the part of each class in a rate. Used is known for critical calls only, whose cap needs it. Kept
+// is a class's share while it asks.
 func (q *quota) pacedUses(g *ledger.Ledger, now int64) []ClassUse {
 	uses, room := make([]ClassUse, ledger.Classes), g.Room(&q.rule)
 	for class := range int32(ledger.Classes) {

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// The exact cases of shares on rates: 60,000 a minute, spend-by 2 s, bucket 0.6 s, so a grant counts 62.6 s and 600 move the
-// pacer 0.626 s.
+// Exact cases of shares on rates: 60,000 a minute, spend-by 2 s, bucket 0.6 s. So a grant counts 62.6 s, and 600 move
+// the pacer by 0.626 s.
 
 // pacedWorld has a rate with shares and holders of each class.
 func pacedWorld(t tester) *world {
@@ -26,14 +26,14 @@ func pacedRate(name string, limit, per int64) *logpb.Quota {
 	return policed(rateOf(name, limit, per), &logpb.Policy{Shares: fleetShares()})
 }
 
-// call asks to consume an amount at once.
+// call returns a Reserve that consumes an amount at once.
 func call(holder string, amount int64) *logpb.Reserve {
 	a := ask(holder, itemOf("r", amount))
 	a.Consume = true
 	return a
 }
 
-// take consumes an amount at the present moment as often as it is granted, up to so many times, and returns how often.
+// take consumes an amount now as often as it is granted, up to most times, and returns how often.
 func (w *world) take(holder string, amount int64, most int) (count int) {
 	w.t.Helper()
 	for count < most && w.raw(reserve(call(holder, amount)))[0].GetGranted() != nil {
@@ -43,7 +43,7 @@ func (w *world) take(holder string, amount int64, most int) (count int) {
 	return count
 }
 
-// takes fails unless exactly so many are granted, and one more is refused for a reason, to come back at a moment.
+// takes fails unless exactly count are granted, and one more is refused for a reason, with a retry time.
 func (w *world) takes(holder string, amount int64, count int, reason logpb.Reason, again int64) {
 	w.t.Helper()
 	if got := w.take(holder, amount, count); got != count {
@@ -59,11 +59,11 @@ const (
 	refusedShare = logpb.Reason_REASON_SHARE
 	refusedCap   = logpb.Reason_REASON_CAP
 	refusedEmpty = logpb.Reason_REASON_EXHAUSTED
-	// backAt is when what is consumed at 0 comes back.
+	// backAt is when an amount consumed at 0 returns.
 	backAt = 62*second + 400*millisecond + 1
 )
 
-// at lets a world's time go to a moment.
+// at moves a world's time to a moment.
 func (w *world) at(moment int64) { w.sleep(moment - w.now) }
 
 func TestPace_NobodyAboveAsked(t *testing.T) {
@@ -135,7 +135,7 @@ func TestPace_WhatComesBackRepays(t *testing.T) {
 	if moved := before - paid(w); moved != 208_666_666 {
 		t.Fatalf("200 move it back %d", moved)
 	}
-	// What is used beyond the estimate pays, and what was only held gives its price back.
+	// An overrun pays, and an amount that was only held returns its price.
 	g = w.granted(call("std", 200))
 	before = paid(w)
 	w.do(used(g.Lease, 1, itemOf("r", 800)))
@@ -154,7 +154,7 @@ func TestPace_WhatComesBackRepays(t *testing.T) {
 	if paid(w) != before {
 		t.Fatal("what is held pays again when it is consumed")
 	}
-	// On a rate of a second nothing of a grant counts after two.
+	// On a rate of a second no grant counts longer than two seconds.
 	w = newWorld(t)
 	w.quotas(pacedRate("r", 60_000, second))
 	g = w.granted(call("std", 200))
@@ -181,7 +181,7 @@ func TestPace_ALimitThatChanges(t *testing.T) {
 	if paid() != 6_260*millisecond {
 		t.Errorf("with the whole limit it is %v ahead", time.Duration(paid()))
 	}
-	for i := range 3 { // a price of 1043333.33 ns is rounded up, and so would be the amount that it stands for
+	for i := range 3 { // rounding up a price of 1043333.33 ns would also round the amount
 		again := pacedRate("r", 60_000, minute)
 		again.Policy.AgeingNs = int64(i+1) * minute
 		w.quotas(again)
@@ -209,7 +209,7 @@ func TestPace_UntilHigherClassesAreQuiet(t *testing.T) {
 				w := newWorld(t)
 				w.quotas(pacedRate("r", 60_000, c.period))
 				w.do(criticalAndBackground())
-				w.sleep(second) // 0 is no moment to have asked at
+				w.sleep(second) // an attempt at 0 does not count
 				until := c.until + w.now
 				w.do(reserve(call("crit", attempt)))
 				w.at(until - 1)
@@ -231,7 +231,7 @@ func TestPace_UntilHigherClassesAreQuiet(t *testing.T) {
 	}
 }
 
-// TestPace_WhoWaitsAsks: a call that waits counts as asking for as long as it waits, however long ago it was made.
+// TestPace_WhoWaitsAsks: a waiting call counts as asking for as long as it waits.
 func TestPace_WhoWaitsAsks(t *testing.T) {
 	w := newWorld(t)
 	shares := fleetShares()
@@ -260,7 +260,7 @@ func TestPace_WhoWaitsAsks(t *testing.T) {
 
 func TestPace_TheCapIsForDemand(t *testing.T) {
 	w := pacedWorld(t)
-	w.sleep(second) // 0 is no moment to have asked at
+	w.sleep(second) // an attempt at 0 does not count
 	w.granted(call("std", 600))
 	if got := w.take("crit", 600, 90); got != 90 {
 		t.Fatalf("%d critical calls below the cap", got)
@@ -268,7 +268,7 @@ func TestPace_TheCapIsForDemand(t *testing.T) {
 	if again := w.refused(call("crit", 600), refusedCap).RetryAtNs; again != second+minute {
 		t.Fatalf("to come back at %v", time.Duration(again))
 	}
-	// A waiter behind it is served: a standard one waits for the pacer, and a critical one is passed over.
+	// Waiters behind it are served: a standard one waits for the pacer, and a critical one is passed over.
 	wait := call("crit", 600)
 	wait.WaitNs = 5 * minute
 	if w.do(reserve(wait)).GetWaiting() == nil {
@@ -290,7 +290,7 @@ func TestPace_WhoStandsBehindTheCapIsServed(t *testing.T) {
 	over := call("crit", 600)
 	over.WaitNs = 5 * minute
 	w.do(reserve(over))
-	w.at(57_246*millisecond - 1200*millisecond) // 91 calls have been paid until then
+	w.at(57_246*millisecond - 1200*millisecond) // 91 calls have been paid by then
 	r := w.do(reserve(call("std", 600)))
 	if r.GetGranted() == nil {
 		t.Fatalf("a standard call behind one above the cap: %v", r)
@@ -338,7 +338,7 @@ func TestPace_TheReserve(t *testing.T) {
 	}
 }
 
-// TestPace_AWaiterIsServedToTheMoment: the log is written to when the next is lent, not before, and not again and again.
+// TestPace_AWaiterIsServedToTheMoment: an entry is written when the next amount is lent, not before, and once.
 func TestPace_AWaiterIsServedToTheMoment(t *testing.T) {
 	w := pacedWorld(t)
 	w.granted(call("crit", 600))
@@ -372,8 +372,8 @@ func TestPace_AWaiterIsServedToTheMoment(t *testing.T) {
 	}
 }
 
-// TestPace_ServesNextToWhatIsSetAside: a waiter is served at the moment at which its amount is lent, also where another one, which waits
-// for another quota, keeps a part of the rate for itself.
+// TestPace_ServesNextToWhatIsSetAside: a waiter is served at the moment when its amount is lent, even if another
+// waiter, for another quota, has a part of the rate set aside.
 func TestPace_ServesNextToWhatIsSetAside(t *testing.T) {
 	w := pacedWorld(t)
 	w.quotas(rateOf("s", 1, hour))
@@ -399,7 +399,7 @@ func TestPace_ServesNextToWhatIsSetAside(t *testing.T) {
 	}
 }
 
-// TestPace_AfterACooldown: what came back meanwhile does not go in one moment.
+// TestPace_AfterACooldown: amounts that returned meanwhile are not granted in one moment.
 func TestPace_AfterACooldown(t *testing.T) {
 	w := pacedWorld(t)
 	g := w.granted(call("crit", 600))
@@ -414,9 +414,8 @@ func TestPace_AfterACooldown(t *testing.T) {
 	}
 }
 
-// TestPace_LargeCalls: a call that needs more than the reserve leaves is granted when all is there, and one that
-// ageing puts first needs no
-// reserve.
+// TestPace_LargeCalls: a call that needs more than the reserve leaves is granted when everything is available. One that
+// ageing puts first needs no reserve.
 func TestPace_LargeCalls(t *testing.T) {
 	w := pacedWorld(t)
 	w.granted(call("crit", 600))
@@ -427,7 +426,7 @@ func TestPace_LargeCalls(t *testing.T) {
 	w.granted(call("std", 60_000))
 }
 
-// TestPace_FeatureLevel: before the level that knows them, a rate has no shares, and says so as it always did.
+// TestPace_FeatureLevel: before levels.Rates a rate has no shares, with the old error message.
 func TestPace_FeatureLevel(t *testing.T) {
 	def := pacedRate("r", 10, minute)
 	_, failure := ledger.NewRule(def, levels.Rates-1)
@@ -439,9 +438,9 @@ func TestPace_FeatureLevel(t *testing.T) {
 	}
 }
 
-// BenchmarkPace is what shares on rates add to a Reserve that consumes: entries of 500 on 1,000 rates with and
-// without shares in turn, of which a
-// critical holder has asked of each before, so that each is judged by reserve, free part and pacer.
+// BenchmarkPace measures the cost of shares on rates for a Reserve that consumes: entries of 500 on 1,000 rates, with
+// and without shares in turn. A critical holder has asked for each before, so each is judged by reserve, free part and
+// pacer.
 func BenchmarkPace(b *testing.B) {
 	const entry, quotas = 500, 1000
 	made := func(shares *logpb.Shares) *scale {
@@ -470,8 +469,8 @@ func BenchmarkPace(b *testing.B) {
 	b.ReportMetric(float64(took[1])/float64(took[0]), "ratio")
 }
 
-// BenchmarkQuotaMemory is how many bytes a rate takes that nobody has used, and one of which something was consumed in each bucket of its
-// period (by leases that have ended since, and operations that nobody settled), without shares and with those of a fleet.
+// BenchmarkQuotaMemory measures the bytes of an unused rate, and of one with consumption in each bucket of its period,
+// without shares and with those of a fleet. The leases have ended, and the operations were never settled.
 func BenchmarkQuotaMemory(b *testing.B) {
 	const quotas = 1000
 	for name, shares := range map[string]*logpb.Shares{"without": nil, "with": fleetShares()} {
@@ -504,8 +503,8 @@ func BenchmarkQuotaMemory(b *testing.B) {
 	}
 }
 
-// TestPace_View: a reader sees how far the pacer is ahead, what stays, and what one call of each class could take: as much is granted,
-// and no more.
+// TestPace_View: a reader sees how far the pacer is ahead, what stays, and the largest call of each class: exactly as
+// much is granted.
 func TestPace_View(t *testing.T) {
 	w := pacedWorld(t)
 	takes := func() (takes [ledger.Classes]int64) {
@@ -520,7 +519,7 @@ func TestPace_View(t *testing.T) {
 		t.Fatalf("nobody asked: %v, %+v", got, p)
 	}
 	w.granted(call("crit", 600))
-	if got := takes(); got != [ledger.Classes]int64{59_400, 58_800, 58_800} { // lent: all but the reserve
+	if got := takes(); got != [ledger.Classes]int64{59_400, 58_800, 58_800} { // lent: all except the reserve
 		t.Fatalf("before the pacer is ahead: %v", got)
 	}
 	w.take("std", 600, 10)
@@ -533,7 +532,7 @@ func TestPace_View(t *testing.T) {
 		p.Ahead != 60*626*millisecond || p.LendsIn != 36_360*millisecond || p.Reserve != 600 {
 		t.Fatalf("lent: %v, %+v", got, p)
 	}
-	// The share of who asks is kept; of use, that of critical calls is known.
+	// The share of an asking class is kept; the use of critical calls is known.
 	if uses := w.view("r").Classes; uses[ledger.ClassCritical].Used != 600 || uses[ledger.ClassCritical].Kept != 24_000 ||
 		uses[ledger.ClassStandard].Used != 0 ||
 		uses[ledger.ClassStandard].Kept != 21_000 || uses[ledger.ClassBackground].Kept != 0 || uses[ledger.ClassBackground].Lent != 0 {
@@ -547,8 +546,8 @@ func TestPace_View(t *testing.T) {
 	}
 }
 
-// TestPace_ViewOfWhatIsClosed: no class could take more than the parent has for it, and nothing while a cooldown keeps calls from a rate or
-// its parent.
+// TestPace_ViewOfWhatIsClosed: no class could take more than the parent has for it, and nothing during a cooldown of
+// the rate or its parent.
 func TestPace_ViewOfWhatIsClosed(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(pacedRate("account", 10_000, minute), under(pacedRate("r", 60_000, minute), "account"))

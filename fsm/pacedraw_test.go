@@ -12,12 +12,12 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Loads drawn by chance for the simulated fleet, and a second account of what its calls spend, which knows nothing of the ledger.
+// Random loads for the simulated fleet, and a second account of its spends, independent of the ledger.
 
-// exposure is what a call may spend, at any one moment until it ends: its spend-by, or when it is settled.
+// exposure is the amount that a call may spend at any moment until it ends: its spend-by, or when it is settled.
 type exposure struct{ amount, until int64 }
 
-// exposed is what the calls of a fleet may spend, in the order of their grants.
+// exposed are the exposures of a fleet, in the order of their grants.
 type exposed struct {
 	calls []*exposure
 	live  map[uint64]*exposure
@@ -28,7 +28,7 @@ func (x *exposed) begin(g *logpb.Granted, amount int64) {
 	x.calls, x.live[g.Lease] = append(x.calls, call), call
 }
 
-// settle ends a call, of which so much was used.
+// settle ends a call, with the used amount.
 func (x *exposed) settle(lease uint64, used, now int64) {
 	if call := x.live[lease]; call != nil {
 		call.amount, call.until = used, min(call.until, now)
@@ -36,8 +36,9 @@ func (x *exposed) settle(lease uint64, used, now int64) {
 	}
 }
 
-// most returns the most that calls can spend from a moment on, until now. What holds at every grant, with from a period before it, holds in
-// every interval of one period: the last grant in an interval sees every call that can spend in it.
+// most returns the most that calls can spend from a moment on, until now. If it holds at every grant, with from a
+// period before it, it holds in every interval of one period: the last grant in an interval sees every call that can
+// spend in it.
 func (x *exposed) most(from int64) (sum int64) {
 	for len(x.calls) > 0 && x.calls[0].until < from {
 		x.calls = x.calls[1:]
@@ -50,17 +51,19 @@ func (x *exposed) most(from int64) (sum int64) {
 	return sum
 }
 
-// drawLoad draws a load for which the rule promises short waits: critical calls of 5 to 25 % of usable, lower ones of 1.2 to 5 times
-// usable, each call of at most 1 % of it (docs/decisions/0033-classes-on-rates.md says why larger ones wait). The pattern, of four, says
-// whether estimates are exact, and how long calls take. Estimates that are too high are of at most 5/6 % of usable, as in that record: on a
-// rate of a second most calls are settled too late to return anything, and critical ones count for more than they use.
+// drawLoad draws a load for which the rule promises short waits: critical calls of 5 to 25 % of usable, lower ones of
+// 1.2 to 5 times usable, each call of at most 1 % of it. docs/decisions/0033-classes-on-rates.md says why larger ones
+// wait. One of four patterns decides whether estimates are exact, and how long calls take. Inexact estimates are at
+// most 5/6 % of usable, as in that record. On a rate of a second most calls are settled too late to return anything,
+// and critical ones count for more than they use.
 func drawLoad(random *rand.Rand, pattern uint64, period int64) paceLoad {
 	between := func(from, to float64) float64 { return from + (to-from)*random.Float64() }
 	load := paceLoad{
 		period: period, usable: 60_000, critical: between(.05, .25), lower: 1.2 * math.Pow(5/1.2, random.Float64()),
 		backlog: between(0, 2), amount: 400 + random.Int64N(201), slowest: 2 * second, shares: fleetShares(),
 		periods: warmPeriods + 100,
-		// Calls give up: lines of thousands, each moved by each grant, would take most of the time. There is a line all the same.
+		// Calls withdraw: queues of thousands, each moved by each grant, would take most of the time. There is still a
+		// queue.
 		patience: period / 6,
 	}
 	if pattern&1 != 0 {
@@ -72,8 +75,8 @@ func drawLoad(random *rand.Rand, pattern uint64, period int64) paceLoad {
 	return load
 }
 
-// TestPace_InDrawnFleets: what TestPace_InASimulatedFleet asserts holds for loads drawn by chance, over 100 periods of each length, and no
-// interval of one period sees more than usable. QUOTAD_SEED repeats the loads that a failure names.
+// TestPace_InDrawnFleets: the assertions of TestPace_InASimulatedFleet hold for random loads, over 100 periods of each
+// length. No interval of one period sees more than usable. QUOTAD_SEED repeats the loads that a failure names.
 func TestPace_InDrawnFleets(t *testing.T) {
 	draws, seed := 4, seedOf(t)
 	if testing.Short() || os.Getenv("QUOTAD_SEED") != "" {

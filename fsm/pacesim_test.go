@@ -14,32 +14,32 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A fleet of nine holders on sliding limits, simulated with the state machine itself: each event is an entry, and
-// entries are also written when
-// the state says that something is due. What it measures is in docs/decisions/0033-classes-on-rates.md.
+// A fleet of nine holders on sliding limits, simulated with the state machine itself: each event is an entry, and so is
+// each time at which the state says that something is due. docs/decisions/0033-classes-on-rates.md has the results.
 
-// paceLoad is what a simulated fleet asks for, in parts of usable.
+// paceLoad is the demand of a simulated fleet, in parts of usable.
 type paceLoad struct {
 	period, usable int64
-	// critical asks at random times, lower classes too, three fifths of it standard; backlog is asked at once at the start.
+	// critical asks at random times, and so do lower classes, three fifths of it standard; backlog is asked at once at
+	// the start.
 	critical, lower, backlog float64
-	// amount is what a call asks for; inexact ones use 30 to 90 % of it.
+	// amount is the estimate of a call; inexact ones use 30 to 90 % of it.
 	amount  int64
 	inexact bool
 	// slowest is the longest call.
 	slowest int64
 	shares  *logpb.Shares
 	ramp    int64
-	// second: each call also needs one of as many calls a period as fit. uneven: of three holders of a class one asks
-	// four times out of five.
+	// second: each call also needs one of a second rate, of as many calls a period as fit. uneven: one of three holders
+	// of a class asks four times out of five.
 	second, uneven bool
 	periods        int64
-	// patience is how long a call waits at most; 0: ten minutes, the longest wait.
+	// patience is the longest wait of a call; 0: ten minutes, the maximum.
 	patience int64
-	// at does something once, at a moment, act says what.
+	// at is the time of a single action, act the action.
 	at  int64
 	act func(*paceSim)
-	// key is who else uses the key, and what its provider says; nil: nobody asks it.
+	// key describes other users of the key and the provider's behaviour; nil: it is not simulated.
 	key *keyLoad
 }
 
@@ -49,7 +49,7 @@ type simEvent struct {
 	class      int32
 	holder     string
 	granted    *logpb.Granted
-	// do is something else that happens then.
+	// do is another action at that time.
 	do func() []*logpb.Command
 }
 
@@ -59,7 +59,7 @@ func (h *simEvents) Len() int           { return len(*h) }
 func (h *simEvents) Less(i, j int) bool { return (*h)[i].at < (*h)[j].at }
 func (h *simEvents) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
 
-// Push and Pop are for heap alone; next takes the earliest.
+// Push and Pop are for heap alone; use next.
 func (h *simEvents) Push(e any) {
 	if event, ok := e.(simEvent); ok {
 		*h = append(*h, event)
@@ -71,7 +71,7 @@ func (h *simEvents) Pop() any {
 	return nil
 }
 
-// next takes the earliest event out.
+// next removes and returns the earliest event.
 func (h *simEvents) next() simEvent {
 	first := (*h)[0]
 	heap.Pop(h)
@@ -89,19 +89,19 @@ type paceSim struct {
 	waits   [ledger.Classes][]int64
 	granted map[string]int64
 	used    [ledger.Classes]int64
-	// occupied is what counted, times how long, from the second period on.
+	// occupied is the counted amount times its duration, from the end of the warm-up on.
 	occupied float64
 	entries  int
 	key      *keySim
 }
 
-// warmPeriods is how many periods pass before it is measured: then the burst at the start has spread out.
+// warmPeriods is the number of periods before the measurement: by then the initial burst has spread out.
 const warmPeriods = 4
 
-// warm is from when on it is measured.
+// warm is when the measurement begins.
 func (p *paceSim) warm() int64 { return p.period * warmPeriods }
 
-// mean is what a call uses.
+// mean is the average use of a call.
 func (l *paceLoad) mean() int64 {
 	if l.inexact {
 		return l.amount * 6 / 10
@@ -109,7 +109,7 @@ func (l *paceLoad) mean() int64 {
 	return l.amount
 }
 
-// runPace simulates a load and returns what came of it.
+// runPace simulates a load and returns the finished simulation.
 func runPace(t *testing.T, load paceLoad, seed uint64) *paceSim {
 	t.Helper()
 	p := &paceSim{
@@ -195,7 +195,7 @@ func (p *paceSim) advance(to int64) {
 	p.w.now = to
 }
 
-// holder draws who asks.
+// holder draws the holder of a call.
 func (p *paceSim) holder(class int32) string {
 	number := p.random.IntN(simHolders)
 	if p.uneven && p.random.IntN(5) > 0 {
@@ -204,7 +204,7 @@ func (p *paceSim) holder(class int32) string {
 	return simHolder(class, number)
 }
 
-// simHolders is how many holders of each class there are.
+// simHolders is the number of holders of each class.
 const simHolders = 3
 
 // simHolder is the name of one of them.
@@ -228,7 +228,7 @@ func (p *paceSim) command(e simEvent) *logpb.Command {
 	return reserve(a)
 }
 
-// apply applies an entry and learns from it who was granted something.
+// apply applies an entry and processes its grants.
 func (p *paceSim) apply(events []simEvent, commands []*logpb.Command) {
 	p.entries++
 	for i, r := range p.w.raw(commands...) {
@@ -296,7 +296,7 @@ func (p *paceSim) begin(e simEvent, g *logpb.Granted) {
 
 // percent returns a quantile of a class's waits in percent of the period.
 func (p *paceSim) percent(class int32, quantile float64) float64 {
-	// Who still waits has waited at least so long.
+	// Waiting calls have waited at least this long.
 	waits := slices.Clone(p.waits[class])
 	for _, e := range p.asked {
 		if e.class == class && e.at >= p.warm() {
@@ -310,13 +310,13 @@ func (p *paceSim) percent(class int32, quantile float64) float64 {
 	return 100 * float64(waits[min(int(quantile*float64(len(waits))), len(waits)-1)]) / float64(p.period)
 }
 
-// occupancy returns the time average of what counts, in percent of usable.
+// occupancy returns the time average of the counted amount, in percent of usable.
 func (p *paceSim) occupancy() float64 {
 	return 100 * p.occupied / (float64(p.usable) * float64(p.periods*p.period-p.warm()))
 }
 
-// spread returns by how much the standard holder that was granted the most was granted more than the one with the least, in percent of the
-// latter.
+// spread returns how much more the standard holder with the most was granted than the one with the least, in percent of
+// the latter.
 func (p *paceSim) spread() float64 {
 	var all []int64
 	for n := range simHolders {
@@ -326,10 +326,10 @@ func (p *paceSim) spread() float64 {
 	return 100 * float64(slices.Max(all)-least) / float64(max(least, 1))
 }
 
-// warmed is what could be granted since it is measured.
+// warmed is the amount that could be granted during the measurement.
 func (p *paceSim) warmed() int64 { return p.usable * (p.periods - warmPeriods) }
 
-// use returns what classes really used, in percent of usable.
+// use returns the actual use of classes, in percent of usable.
 func (p *paceSim) use(of ...int32) (sum float64) {
 	for _, class := range of {
 		sum += float64(p.used[class])
@@ -367,7 +367,7 @@ func (l *paceLoad) name() string {
 		l.slowest/second)
 }
 
-// TestPace_InASimulatedFleet: critical calls wait at most a twentieth of the period, and what is there is used,
+// TestPace_InASimulatedFleet: critical calls wait at most a twentieth of the period, and the available amount is used,
 // whatever lower classes ask for.
 func TestPace_InASimulatedFleet(t *testing.T) {
 	for _, period := range []int64{10 * second, minute} {
@@ -396,7 +396,7 @@ func TestPace_InASimulatedFleet(t *testing.T) {
 	}
 }
 
-// TestPace_WhatHappensMeanwhile: what may happen to a quota while its shares are lent. The bounds are by what was measured.
+// TestPace_WhatHappensMeanwhile: changes of a quota while its shares are lent. The bounds come from measurements.
 func TestPace_WhatHappensMeanwhile(t *testing.T) {
 	base := paceLoad{
 		period: minute, usable: 60_000, critical: .25, lower: 1.2, backlog: 1.8, amount: 300, slowest: 2 * second, shares: fleetShares(),
@@ -406,7 +406,7 @@ func TestPace_WhatHappensMeanwhile(t *testing.T) {
 	var closes func(p *paceSim)
 	closes = func(p *paceSim) {
 		l := p.w.m.liveOne("r")
-		if l.holder == "" { // no call is under way, so that none can report
+		if l.holder == "" { // no call is running, so none can report
 			p.at, p.act = p.w.now+second/10, closes
 			return
 		}
@@ -418,8 +418,8 @@ func TestPace_WhatHappensMeanwhile(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change func(*paceLoad)
-		// Bounds, in percent: of the period for waits of critical calls, of usable before a change for what counts, and for the spread
-		// between standard holders that ask alike.
+		// Bounds, in percent: of the period for waits of critical calls, of usable before a change for the counted
+		// amount, and for the spread between standard holders that ask alike.
 		p99, occupancy, spread float64
 	}{
 		"nothing":                     {func(*paceLoad) {}, 5, 98, 2},
@@ -449,7 +449,7 @@ func TestPace_WhatHappensMeanwhile(t *testing.T) {
 			c.change(&load)
 			for _, shares := range []*logpb.Shares{fleetShares(), nil} {
 				if shares == nil && testing.Short() {
-					continue // only to compare with
+					continue // only for comparison
 				}
 				load := load
 				load.shares = shares

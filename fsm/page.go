@@ -8,22 +8,22 @@ import (
 	"github.com/quotad/quotad/fsm/task"
 )
 
-// pageWork bounds what one page of a list costs, whatever it finds: how many records are looked at, with the items and charges of those
-// that are shown. A page that ends by it says where to go on, also where it is empty.
+// pageWork bounds the cost of one page of a list, whatever it finds: the records that it reads, with the items and
+// charges of those shown. A page that reaches the bound names the next position, even if it is empty.
 const pageWork = 8192
 
-// paging is the work of one page.
+// paging counts the work of one page.
 type paging struct {
 	at   Clock
 	work int
-	// ledgers are the quotas' ledgers at that clock, without their lists, each brought there once.
+	// ledgers are the quotas' ledgers at that clock, without their lists, each advanced once.
 	ledgers map[uint32]*ledger.Ledger
 }
 
-// spent tells whether the page has cost what it may.
+// spent reports whether the page has used up its work.
 func (p *paging) spent() bool { return p.work >= pageWork }
 
-// ledgerOf returns how a quota's ledger stands, without its lists.
+// ledgerOf returns a quota's ledger at the page's clock, without its lists.
 func (p *paging) ledgerOf(q *quota) *ledger.Ledger {
 	if known := p.ledgers[q.number]; known != nil {
 		return known
@@ -38,16 +38,16 @@ func (p *paging) ledgerOf(q *quota) *ledger.Ledger {
 	return &g
 }
 
-// LeaseFilter chooses leases.
+// LeaseFilter selects leases.
 type LeaseFilter struct {
-	// Holder and Quota: of this holder, with an item of this quota. Empty: any.
+	// Holder selects a holder's leases, Quota those with an item of a quota. Empty: any.
 	Holder, Quota string
-	// Shown tells of which holders leases are shown; nil: of all.
+	// Shown reports whether a holder's leases are shown; nil: all.
 	Shown func(holder string) bool
 }
 
-// LeasePage returns up to limit live leases by id, above the id after. next is the id to go on after, 0 where these are the last: a page
-// ends early, and may be empty, where finding more costs too much.
+// LeasePage returns up to limit live leases by id, above the id after. next is the value of after for the next page, 0
+// after the last lease. A page ends early, and may be empty, when finding more costs too much.
 func (s *State) LeasePage(of LeaseFilter, after uint64, limit int, at Clock) (views []LeaseView, next uint64) {
 	p := &paging{at: at}
 	last := after
@@ -108,7 +108,7 @@ func (s *State) viewLease(l *lease, p *paging) LeaseView {
 	return v
 }
 
-// addConsumed adds what an operation charged and still counts, by quota.
+// addConsumed adds the charges of an operation that still count, by quota.
 func (s *State) addConsumed(sums []*logpb.GrantedItem, o *operation, p *paging) []*logpb.GrantedItem {
 	for i := range o.charges {
 		c := &o.charges[i]
@@ -130,14 +130,14 @@ func (s *State) addConsumed(sums []*logpb.GrantedItem, o *operation, p *paging) 
 	return sums
 }
 
-// TaskPage returns up to limit tasks by name, above the name after. next is the name to go on after, empty where these are the last: a
-// page ends early, and may be empty, where finding more costs too much.
+// TaskPage returns up to limit tasks by name, above the name after. next is the value of after for the next page, empty
+// after the last task. A page ends early, and may be empty, when finding more costs too much.
 func (s *State) TaskPage(of task.Filter, after string, limit int, at Clock) (views []task.View, next string) {
 	return s.tasks.Page(of, after, limit, pageWork, at.Now)
 }
 
-// Tasks returns up to limit tasks by name, above the name after, of names that start with prefix, of a holder (empty: any)
-// and in a phase (unspecified: any), whatever that costs: for simulations and checks.
+// Tasks returns up to limit tasks by name, above the name after, whatever the cost: for simulations and checks.
+// Filters: the prefix of the name, the holder (empty: any) and the phase (unspecified: any).
 func (s *State) Tasks(prefix, holder string, phase logpb.TaskPhase, after string, limit int, at Clock) []task.View {
 	views, _ := s.tasks.Page(task.Filter{Prefix: prefix, Holder: holder, Phase: phase}, after, limit, math.MaxInt, at.Now)
 	return views

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm/task"
 )
 
-// Leases returns up to limit leases of a holder, with an item of a quota (empty: any), whatever that costs.
+// Leases returns up to limit leases of a holder, with an item of a quota (empty: any), whatever the cost.
 func (s *State) Leases(holder, quota string, after uint64, limit int, at Clock) (views []LeaseView) {
 	for going := true; going && len(views) < limit; going = after != 0 {
 		var page []LeaseView
@@ -18,7 +18,7 @@ func (s *State) Leases(holder, quota string, after uint64, limit int, at Clock) 
 	return views
 }
 
-// crowded is a state with so many leases, meters and tasks of a holder each, and the last ones of another holder.
+// crowded is a state with many leases, meters and tasks of a holder each, and the last ones of another holder.
 func crowded(t *testing.T, many int) *world {
 	w := newWorld(t)
 	w.quotas(metered(hourly("h", 1<<40)))
@@ -92,7 +92,8 @@ func TestPages_BoundTheirWork(t *testing.T) {
 	}
 }
 
-// TestPages_ListEachOnce: whatever the size of a page, each lease and each task is in one of them, and the last one says so.
+// TestPages_ListEachOnce: for any page size each lease and each task is on one page, and the last page says that it is
+// the last.
 func TestPages_ListEachOnce(t *testing.T) {
 	w := crowded(t, 9)
 	state, at := w.m.State(), w.clock()
@@ -128,7 +129,7 @@ func TestPages_ListEachOnce(t *testing.T) {
 	}
 }
 
-// TestLeasePage_CopiesALedgerOnce: what a page of leases allocates does not grow with their operations.
+// TestLeasePage_CopiesALedgerOnce: allocations for a page of leases do not grow with their operations.
 func TestLeasePage_CopiesALedgerOnce(t *testing.T) {
 	allocated := func(operations int) float64 {
 		w := newWorld(t)

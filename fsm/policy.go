@@ -9,25 +9,25 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Policy withholds a need that would fit: from one holder, from a class, for a while
+// A policy withholds a need that would fit: from one holder or from a class, for a while
 // (docs/decisions/0005-policy.md).
 
 const (
-	// longestDelay is how far apart a holder's background calls are where amber ends.
+	// longestDelay is the interval between a holder's background calls at the end of amber.
 	longestDelay = 2 * fixed.Second
-	// redPace is how far apart a holder's standard calls are in red.
+	// redPace is the interval between a holder's standard calls in red.
 	redPace = fixed.Second
 )
 
-// withheld is a need that policy withholds.
+// withheld is a need that a policy withholds.
 type withheld struct {
 	refusal *logpb.Refusal
 	// class says that it is withheld from the whole class, not only from this holder.
 	class bool
 }
 
-// withhold returns what policy withholds now of some needs from a holder in a class; nil: nothing. Of several reasons the
-// refusal has the first in precedence.
+// withhold returns which of a holder's needs policies withhold now; nil: none. Of several reasons the refusal has the
+// first in precedence.
 func (rq *request) withhold(needs []need) *withheld {
 	var all *withheld
 	if refusal := rq.withholdByWorkflow(needs); refusal != nil {
@@ -71,8 +71,9 @@ func (rq *request) withholdNeed(n need) *withheld {
 	return found
 }
 
-// zone returns a window's zone, the share of usable that is left (of strict zones the next smaller one, so that who reaches a
-// threshold is above it), and by how much the thresholds have shrunk (both in millionths). A quota without zones has none.
+// zone returns a window's zone, the share of usable that is left, and the factor by which the thresholds have shrunk
+// (both in millionths). For strict zones the share is one smaller, so that equality counts as below the threshold. A
+// quota without zones has none.
 func (q *quota) zone(g *ledger.Ledger, v ledger.View) (zone logpb.Zone, left, scale int64) {
 	green, amber := q.rule.Policy.Thresholds()
 	if green == 0 {
@@ -138,7 +139,7 @@ func (j *judge) paced(q *quota, t holderStats, delay int64) *logpb.Refusal {
 	return j.refusal(logpb.Reason_REASON_ZONE, q, next, "little is left: calls are spread over the window")
 }
 
-// parked refuses until the shrinking threshold meets what is left, or the window closes.
+// parked refuses until the shrinking threshold reaches the remaining share, or the window closes.
 func (j *judge) parked(q *quota, left, threshold int64, advice string) *logpb.Refusal {
 	wait := unknownRetry
 	if closes, ok := q.ledger.Closes(&q.rule, q.rule.At(j.clock)); ok {
@@ -147,8 +148,8 @@ func (j *judge) parked(q *quota, left, threshold int64, advice string) *logpb.Re
 	return j.refusal(logpb.Reason_REASON_ZONE, q, fixed.AddSaturated(j.clock.Now, wait), advice)
 }
 
-// rampWait returns in how long a quota that reopens lets a need through; 0: now. It is a shortage, as what does not fit is:
-// whoever is first waits for it, and everybody behind.
+// rampWait returns how long until a quota that reopens lets a need through; 0: now. This is a shortage, like an
+// exhausted quota: the first waiter and all behind it wait.
 func (j *judge) rampWait(n need) int64 {
 	q := n.quota
 	if q.reopens(j.clock.Now) == 0 {
@@ -157,7 +158,7 @@ func (j *judge) rampWait(n need) int64 {
 	return max(q.reopened+q.letsThrough(q.ramped, n.amount)-j.clock.Now, 0)
 }
 
-// letsThrough returns how long after its reopening a quota lets an amount through, when so much was granted before.
+// letsThrough returns how long after its reopening a quota lets an amount through, if granted was granted before.
 func (q *quota) letsThrough(granted, amount int64) int64 {
 	if q.rule.Policy.Ramp == 0 {
 		return 0
@@ -169,11 +170,11 @@ func (q *quota) letsThrough(granted, amount int64) int64 {
 	if want <= q.rule.Ramped(0) {
 		return 0
 	}
-	// What it lets through only grows.
+	// Ramped only grows, as FirstMillisecond requires.
 	return fixed.FirstMillisecond(q.rule.Policy.Ramp, func(since int64) bool { return q.rule.Ramped(since) >= want })
 }
 
-// recordGrant remembers a grant for the policies that ask.
+// recordGrant records a grant for the policies that need it.
 func (m *Machine) recordGrant(rq *request, needs []need) {
 	aged := false
 	for _, n := range needs {
@@ -199,7 +200,7 @@ func (m *Machine) recordGrant(rq *request, needs []need) {
 		t.grants++
 		t.granted, t.denied = m.clock.Now, 0
 		if p.Failures > 0 && t.failures >= p.Failures {
-			m.holders.closeFor(t, fixed.AddSaturated(m.clock.Now, p.Closed)) // half open: this is the one that tries
+			m.holders.closeFor(t, fixed.AddSaturated(m.clock.Now, p.Closed)) // half open: this grant is the probe
 		}
 	}
 	if aged {
@@ -207,21 +208,21 @@ func (m *Machine) recordGrant(rq *request, needs []need) {
 	}
 }
 
-// wouldRefuse tells whether a need would be refused if its quota did more than observe.
+// wouldRefuse reports whether a need would be refused if its quota did more than observe.
 func (rq *request) wouldRefuse(n need) bool {
 	r := &n.quota.rule
 	return r.Limit == 0 || r.MaxHold > 0 && n.own > r.MaxHold || n.quota.cooling(rq.clock.Now) || rq.lacks(n) ||
 		rq.rampWait(n) > 0 || r.Policy.Judges() && rq.withholdNeed(n) != nil || rq.rejectAboveCap(n, r) != nil
 }
 
-// recordAnswer remembers how the provider answered a holder.
+// recordAnswer records how the provider answered a holder.
 func (m *Machine) recordAnswer(name string, q *quota, cause logpb.Cause) {
 	p := &q.rule.Policy
 	if t := m.holders.meterOf(q, name); t != nil {
 		t.answered(cause)
 	}
 	if p.Failures == 0 || !m.holders.hasStats(name, q) && !m.holders.mayRemember(name) {
-		return // a runner of tasks may report for any holder, also for one that was never granted anything
+		return // a runner of tasks may report for any holder, even for one without grants
 	}
 	switch {
 	case cause == logpb.Cause_CAUSE_OK:
@@ -247,17 +248,17 @@ func (m *Machine) reopen(q *quota, at int64) {
 	case q.rule.Policy.Ramp > 0:
 		q.reopened, q.ramped, q.rampLease = at, 0, m.lastLease
 	case q.rule.Paced():
-		q.pacer.shutUntil = fixed.AddSaturated(at, q.rule.Period) // else all that came back meanwhile would go in one moment
+		q.pacer.shutUntil = fixed.AddSaturated(at, q.rule.Period) // without this, all that returned meanwhile would be granted in one moment
 	}
 }
 
-// consumesRamp tells whether what a lease consumes of a quota goes through its ramp: what was granted since it reopened has
-// been let through already. Slots are in use from their grant.
+// consumesRamp reports whether a lease's consumption of a quota passes its ramp. A lease granted after the reopening
+// has passed it already. Slots are in use from their grant.
 func (j *judge) consumesRamp(l *lease, q *quota) bool {
 	return l.id <= q.rampLease && q.rule.Kind != ledger.KindSlots && q.reopens(j.clock.Now) > 0
 }
 
-// reopens returns in how long a quota is fully open again after a cooldown; 0: it is.
+// reopens returns how long until a quota is fully open again after a cooldown; 0: it is.
 func (q *quota) reopens(now int64) int64 {
 	if q.reopened == 0 {
 		return 0

@@ -15,7 +15,7 @@ func criticalAndBackground() *logpb.Command {
 	)
 }
 
-// TestQuietTimesAreForTheAgedToo: who has grown old may use everything in quiet times, as any other background work.
+// TestQuietTimesAreForTheAgedToo: an aged holder may use everything in quiet times, like other background work.
 func TestQuietTimesAreForTheAgedToo(t *testing.T) {
 	for _, ageing := range []int64{0, 5 * minute} {
 		w := newWorld(t)
@@ -38,7 +38,8 @@ func TestQuietTimesAreForTheAgedToo(t *testing.T) {
 	}
 }
 
-// TestNoSharesWithoutAReset: while no reset is known an anchored window is a sliding rate: what was used of it long ago counts against no share and no cap.
+// TestNoSharesWithoutAReset: while no reset is known an anchored window is a sliding rate: use of long ago counts
+// against no share and no cap.
 func TestNoSharesWithoutAReset(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(anchored("h", 100), &logpb.Policy{Shares: fleetShares()}))
@@ -55,7 +56,8 @@ func TestNoSharesWithoutAReset(t *testing.T) {
 	}
 }
 
-// TestWhoAsksInVainIsRemembered: a holder that goes on asking grows old, also where that takes longer than holders are remembered.
+// TestWhoAsksInVainIsRemembered: a holder that continues to ask ages, even if that takes longer than holders are
+// remembered.
 func TestWhoAsksInVainIsRemembered(t *testing.T) {
 	for _, ageing := range []int64{30 * minute, 2 * hour} {
 		w := newWorld(t)
@@ -78,7 +80,7 @@ func TestWhoAsksInVainIsRemembered(t *testing.T) {
 	}
 }
 
-// TestSavedUpWhatIsShortByTurns: who is first in line for two quotas is saved up for, whichever of them is short.
+// TestSavedUpWhatIsShortByTurns: the first waiter for two quotas gets a reserve, whichever of them is short.
 func TestSavedUpWhatIsShortByTurns(t *testing.T) {
 	w := newWorld(t)
 	p := func() *logpb.Policy { return &logpb.Policy{AgeingNs: minute} }
@@ -108,7 +110,7 @@ func TestSavedUpWhatIsShortByTurns(t *testing.T) {
 	}
 }
 
-// TestGrantedAtOnceIsNoWait: what is granted at once beside a queue did not wait.
+// TestGrantedAtOnceIsNoWait: a Reserve granted at once despite a queue did not wait.
 func TestGrantedAtOnceIsNoWait(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(rateOf("r", 10, minute)), slotsOf("s", 1))
@@ -120,7 +122,7 @@ func TestGrantedAtOnceIsNoWait(t *testing.T) {
 	}
 }
 
-// TestWhatObservesSendsNobodyElsewhere: a quota that observes grants what was asked for.
+// TestWhatObservesSendsNobodyElsewhere: an observing quota grants the requested quota, not its fallback.
 func TestWhatObservesSendsNobodyElsewhere(t *testing.T) {
 	w := newWorld(t)
 	q := insteadOf(predicted(hourly("h", 10_000)), "other")
@@ -136,7 +138,7 @@ func TestWhatObservesSendsNobodyElsewhere(t *testing.T) {
 	}
 }
 
-// TestRefusedNamesFillNoTables: names that were never granted anything are not remembered.
+// TestRefusedNamesFillNoTables: names that were never granted anything get no records.
 func TestRefusedNamesFillNoTables(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(rateOf("r", 1, hour)))
@@ -149,13 +151,13 @@ func TestRefusedNamesFillNoTables(t *testing.T) {
 	}
 }
 
-// TestAnyForecastMovesOn: a Reserve moves on when any of its quotas should, not only the one that is used up first.
+// TestAnyForecastMovesOn: a Reserve uses the fallback if any of its quotas should, not only the one used up first.
 func TestAnyForecastMovesOn(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(predicted(hourly("x", 10_000)), insteadOf(predicted(hourly("y", 10_000)), "z"), hourly("z", 100))
 	for i := range int64(3) {
-		w.provided("a", "x", 700-10*i) // lasts 70 s
-		w.provided("a", "y", 750-10*i) // lasts 75 s
+		w.provided("a", "x", 700-10*i) // it lasts 70 s
+		w.provided("a", "y", 750-10*i) // it lasts 75 s
 		w.sleep(second)
 	}
 	g := w.do(elsewhere(asks("b", 0, itemOf("x", 1), itemOf("y", 1)))).GetGranted()
@@ -164,8 +166,8 @@ func TestAnyForecastMovesOn(t *testing.T) {
 	}
 }
 
-// TestParkedHoldersComeBackInARamp: thirty that waited for a cooldown's end go one after the other, faster and faster, and the
-// provider sees no second burst (seen in teamclaude 84). Without a ramp all of them go in the same second.
+// TestParkedHoldersComeBackInARamp: thirty that waited for a cooldown's end go one after the other, faster and faster,
+// and the provider sees no second burst (seen in teamclaude 84). Without a ramp all of them go in the same second.
 func TestParkedHoldersComeBackInARamp(t *testing.T) {
 	const parked = 30
 	for _, ramp := range []int64{0, 20 * second} {
@@ -204,9 +206,9 @@ func TestParkedHoldersComeBackInARamp(t *testing.T) {
 	}
 }
 
-// TestBackgroundAloneMakesRoom: where shares are configured and only background work is active, it reaches all that the page
-// promises, and the first standard call after that finds room, if background left any (seen in PostHog pull request 88224, where
-// a reserve that nobody wanted took a third of the window).
+// TestBackgroundAloneMakesRoom: with shares and only background work active, background gets all that the documentation
+// promises. The first standard call after that finds room, if background left any (seen in PostHog pull request 88224,
+// where an unused reserve took a third of the window).
 func TestBackgroundAloneMakesRoom(t *testing.T) {
 	begin := func() *world {
 		w := newWorld(t)
@@ -238,9 +240,9 @@ func TestBackgroundAloneMakesRoom(t *testing.T) {
 	}
 }
 
-// TestWhoOnlyReportsIsCharged: who tells afterwards what a call used is charged for it at once, also below zero, and who tells
-// nothing is seen by what the provider has left (the question of RFC 0021 of Kuadrant/architecture: one that reserves beside one
-// that only reports).
+// TestWhoOnlyReportsIsCharged: a caller that settles afterwards is charged at once, even below zero. A caller that
+// reports nothing shows in the provider's remainder (the question of RFC 0021 of Kuadrant/architecture: reserving next
+// to only reporting).
 func TestWhoOnlyReportsIsCharged(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 100))

@@ -24,13 +24,13 @@ func strict(q *logpb.Quota) *logpb.Quota {
 	return policed(q, &logpb.Policy{Zones: logpb.Zones_ZONES_STRICT})
 }
 
-// emergency marks a Reserve as one.
+// emergency marks a Reserve as an emergency.
 func emergency(command *logpb.Command) *logpb.Command {
 	command.GetReserve().Emergency = true
 	return command
 }
 
-// TestZones: how a window is used up (design 6.4). The world begins at a full hour.
+// TestZones: the zones of a window (design 6.4). The world begins at a full hour.
 func TestZones(t *testing.T) {
 	h := func() *logpb.Quota { return hourly("h", 1000) }
 	who := holders(
@@ -41,7 +41,7 @@ func TestZones(t *testing.T) {
 			{0, who, "applied"},
 			{0, asks("x", 0, itemOf("h", 500)), "lease 1: h=500 until 5m0s"},
 			{0, asks("back", 0, itemOf("h", 175)), "lease 2: h=175 until 5m0s"}, // 500 left before: green
-			{0, asks("std", 0, itemOf("h", 1)), "lease 3: h=1 until 5m0s"},      // 325 left: the first waits for nothing
+			{0, asks("std", 0, itemOf("h", 1)), "lease 3: h=1 until 5m0s"},      // 325 left: the first has no delay
 			{0, asks("std", 0, itemOf("h", 1)), "ZONE h again at 304ms"},        // (0.40 - 0.324) / 0.25 of 2 s, halved
 			{0, asks("back", 0, itemOf("h", 1)), "ZONE h again at 608ms"},
 			{0, asks("crit", 0, itemOf("h", 1)), "lease 4: h=1 until 5m0s"},
@@ -53,7 +53,7 @@ func TestZones(t *testing.T) {
 		{"smooth: in red background waits for the last of the window, standard comes once a second", []*logpb.Quota{smooth(h())}, []line{
 			{0, who, "applied"},
 			{0, asks("x", 0, itemOf("h", 900)), "lease 1: h=900 until 5m0s"},
-			// 0.10 left meet 0.15 x (left / 6 min) when 4 min are left: at 56 min, less the second of skew.
+			// The remaining 0.10 equal 0.15 x (left / 6 min) when 4 min are left: at 56 min, less the second of skew.
 			{0, asks("back", 0, itemOf("h", 1)), "ZONE h again at 55m59s"},
 			{0, asks("std", 0, itemOf("h", 1)), "lease 2: h=1 until 5m0s"},
 			{0, asks("std", 0, itemOf("h", 1)), "ZONE h again at 1s"},
@@ -85,7 +85,7 @@ func TestZones(t *testing.T) {
 			{0, asks("x", 0, itemOf("h", 900), itemOf("s", 1)), "lease 1: h=900 s=1 until 5m0s"},
 			{0, waits("std", 0, minute, itemOf("h", 1), itemOf("s", 1)), "waits as 1 until 1m0s"},
 			{0, waits("back", 0, minute, itemOf("h", 1), itemOf("s", 1)), "waits as 3 until 1m0s"},
-			{0, asks("std", 0, itemOf("h", 1)), "lease 2: h=1 until 5m0s"}, // its pace counts for the one that waits
+			{0, asks("std", 0, itemOf("h", 1)), "lease 2: h=1 until 5m0s"}, // its pace counts for its waiter
 			{0, asks("other", 0, itemOf("h", 1)), "lease 3: h=1 until 5m0s"},
 			{0, releases(1, itemOf("s", 1)), "back s=1"},
 			{0, asks("y", 0, itemOf("h", 1), itemOf("s", 1)), "lease 4: h=1 s=1 until 5m0s"},
@@ -98,7 +98,7 @@ func fleetShares() *logpb.Shares {
 	return &logpb.Shares{CriticalPpm: 400_000, StandardPpm: 350_000, BackgroundPpm: 250_000}
 }
 
-// TestShares: what is kept of a window for whom (design 6.2, 6.3).
+// TestShares: the parts of a window that are kept, and for which class (design 6.2, 6.3).
 func TestShares(t *testing.T) {
 	shared := func() *logpb.Quota { return policed(hourly("h", 1000), &logpb.Policy{Shares: fleetShares()}) }
 	who := holders(
@@ -108,7 +108,7 @@ func TestShares(t *testing.T) {
 		{"standard leaves what critical has not used, less and less", []*logpb.Quota{shared()}, []line{
 			{0, who, "applied"},
 			{second, asks("std", 0, itemOf("h", 600)), "lease 1: h=600 until 5m1s"}, // 400 are critical's
-			{0, asks("std", 0, itemOf("h", 2)), "SHARE h again at 8.004s"},          // when 399 of its 400 are kept at most
+			{0, asks("std", 0, itemOf("h", 2)), "SHARE h again at 8.004s"},          // when at most 399 of its 400 are kept
 			{0, asks("crit", 0, itemOf("h", 100)), "lease 2: h=100 until 5m1s"},     // of its own
 			{0, asks("std", 0, itemOf("h", 1)), "SHARE h again at 14m59.004s"},      // 300 are left, all of them its
 			{30 * minute, asks("std", 0, itemOf("h", 100)), "lease 3: h=100 until 35m1s"},
@@ -117,9 +117,9 @@ func TestShares(t *testing.T) {
 			{0, who, "applied"},
 			{second, asks("std", 0, itemOf("h", 1)), "lease 1: h=1 until 5m1s"}, // there is demand
 			{0, asks("back", hour, itemOf("h", 250)), "lease 2: h=250 until 1h0m1s"},
-			{0, asks("back", 0, itemOf("h", 2)), "SHARE h again at 8.004s"}, // 749 are left, kept are 400 and 349
+			{0, asks("back", 0, itemOf("h", 2)), "SHARE h again at 8.004s"}, // 749 are left; 400 and 349 are kept
 			{30 * minute, asks("std", 0, itemOf("h", 1)), "lease 3: h=1 until 35m1s"},
-			{0, asks("back", 0, itemOf("h", 400)), "SHARE h again at 31m56.004s"}, // half is left, and of 400 and 350 too
+			{0, asks("back", 0, itemOf("h", 400)), "SHARE h again at 31m56.004s"}, // half is left, and half of 400 and 350 too
 			{0, asks("back", 0, itemOf("h", 370)), "lease 4: h=370 until 35m1s"},
 			{0, asks("back", 0, itemOf("h", 79)), "SHARE h again at 35m50.004s"},
 		}},
@@ -166,7 +166,7 @@ func TestAgeing(t *testing.T) {
 			{second, asks("x", hour, itemOf("s", 1), itemOf("r", 1)), "lease 1: s=1 r=1 until 1h0m1s"},
 			{0, waits("back", 0, 10*minute, itemOf("s", 1), itemOf("r", 1)), "waits as 1 until 10m1s"},
 			{minute, waits("std", 0, 10*minute, itemOf("s", 1), itemOf("r", 1)), "waits as 3 until 11m1s"},
-			// Five minutes later both are standard, and of equal virtual times the older ticket goes first.
+			// Five minutes later both are standard, and with equal virtual times the older ticket goes first.
 			{4 * minute, nil, ""},
 			{0, releases(1, itemOf("s", 1)), "back s=1"},
 			{0, withdraw(1), "! UNKNOWN_TICKET"},
@@ -193,7 +193,7 @@ func TestAgeing(t *testing.T) {
 	})
 }
 
-// TestAWaiterThatWasPassedOverIsWokenInTime: an entry is wanted when the pace of the first one lets it through.
+// TestAWaiterThatWasPassedOverIsWokenInTime: an entry is due when the pace lets the first one through.
 func TestAWaiterThatWasPassedOverIsWokenInTime(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(smooth(hourly("h", 1000)))
@@ -260,7 +260,7 @@ func TestBreaker(t *testing.T) {
 	tell(t, []story{{"it opens, lets one try, and closes when that is answered", []*logpb.Quota{r}, []line{
 		{0, call("a"), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 		{0, reports(1, 1, signal("r", full, retryAfter(second))), "reported: r closed until 1s"},
-		{second, reports(1, 1, signal("r", other)), "reported: r"}, // no refusal of the limit: it neither counts nor ends the row
+		{second, reports(1, 1, signal("r", other)), "reported: r"}, // not a refusal for the limit: it neither counts nor ends the series
 		{0, reports(1, 1, signal("r", full, retryAfter(second))), "reported: r closed until 2s"},
 		{second, call("a"), "BREAKER_OPEN r again at 1m1s"},
 		{0, call("b"), "lease 2: r=1 until 5m2s; op 1 spends r=1 by 4s"},
@@ -274,14 +274,14 @@ func TestBreaker(t *testing.T) {
 	}}})
 }
 
-// TestObserve: a quota that observes grants everything and counts what it would have refused (design 2).
+// TestObserve: a quota that observes grants everything and counts the grants that it would have refused (design 2).
 func TestObserve(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(hourly("h", 10), &logpb.Policy{Observe: true, Zones: logpb.Zones_ZONES_STRICT}), rateOf("r", 100, minute))
 	for i, c := range []struct {
 		amount   int64
 		observed int64
-	}{{7, 0}, {2, 0}, {1, 1}, {5, 2}, {50, 3}} { // 30 % are green, 10 % are kept for critical calls, the rest is not there
+	}{{7, 0}, {2, 0}, {1, 1}, {5, 2}, {50, 3}} { // 30 % are green, 10 % are kept for critical calls, the rest is not available
 		if r := w.do(asks("a", 0, itemOf("h", c.amount), itemOf("r", 1))); r.GetGranted() == nil {
 			t.Fatal(say(r))
 		}
@@ -322,7 +322,7 @@ func TestPoliciesThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestTalliesAreForgotten: with their holders, and with their quota.
+// TestTalliesAreForgotten with their holders, and with their quota.
 func TestTalliesAreForgotten(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(smooth(hourly("h", 1000)), smooth(hourly("other", 1000)))
@@ -343,7 +343,8 @@ func TestTalliesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestARampOnlyGrows: what a reopening quota lets through never falls with time, and ends at no more than the rate does.
+// TestARampOnlyGrows: the amount that a reopening quota lets through never falls with time, and ends at no more than
+// the rate.
 func TestARampOnlyGrows(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := ledger.Rule{

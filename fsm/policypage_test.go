@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/ledger"
 )
 
-// timeOf writes a length of time as docs/policy.md does.
+// timeOf formats a duration as docs/policy.md does.
 func timeOf(ns int64) string {
 	for _, unit := range []struct {
 		of   int64
@@ -24,12 +24,12 @@ func timeOf(ns int64) string {
 	return fmt.Sprintf("%d s", ns/second)
 }
 
-// partOf writes millionths as docs/policy.md does.
+// partOf formats millionths as docs/policy.md does.
 func partOf(millionths int64) string {
 	return strconv.FormatFloat(float64(millionths)/fixed.Million, 'f', -1, 64)
 }
 
-// TestThePolicyPageIsTrue: the defaults and bounds that docs/policy.md states are the ones of the state machine, all of them.
+// TestThePolicyPageIsTrue: docs/policy.md states exactly the defaults and bounds of the state machine.
 func TestThePolicyPageIsTrue(t *testing.T) {
 	shares := "0 to 1, together at most 1; not of slots"
 	want := map[string][2]string{
@@ -79,7 +79,7 @@ func TestThePolicyPageIsTrue(t *testing.T) {
 		}
 		delete(want, cells[1])
 	}
-	for knob := range want { // any order will do
+	for knob := range want { // in any order
 		t.Errorf("the page has no %s", knob)
 	}
 }

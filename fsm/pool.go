@@ -15,22 +15,23 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A pool is several quotas of one kind, such as those of several keys, that a Reserve names as one. It counts nothing itself: a Reserve of
-// it is one of its members, chosen when it is granted, and from then on a lease of that member's quota. Who waits for a pool waits for all
-// of its members, and takes the first that has room. docs/decisions/0035-pools.md has the reasons.
+// A pool is several quotas of one kind, such as those of several keys, that a Reserve names as one. A pool counts
+// nothing: when a Reserve is granted, one member is chosen, and the lease is of that member's quota. A waiter for a
+// pool waits for all of its members, and takes the first that has room. docs/decisions/0035-pools.md has the reasons.
 
 const (
-	// maxPools bounds the pools of one Reserve, and maxPoolItems all its items where it names a pool: each is judged for each member.
+	// maxPools bounds the pools of one Reserve, and maxPoolItems all items of a Reserve with a pool: each is judged per
+	// member.
 	maxPools     = 8
 	maxPoolItems = 8
-	// maxRegrouped bounds for how many wait sets one command changes the members of a pool.
+	// maxRegrouped bounds the wait sets for which one command changes the members of a pool.
 	maxRegrouped = 1024
-	// poolShares is how many items a waiting item of a pool counts as, the shares of ancestors included: the most that its members may have,
-	// since these may change while it waits.
+	// poolShares is how many items a waiting item of a pool counts for, including the shares of ancestors. It is the
+	// most that a member may have, because members may change while it waits.
 	poolShares = 1 + maxDepth
 )
 
-// checkMembers checks that a pool's members exist, and are of one kind.
+// checkMembers checks that a pool's members exist and are of one kind.
 func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.Kind) *logpb.Failure {
 	var of ledger.Kind
 	for _, member := range definition.GetPool().GetMembers() {
@@ -58,7 +59,7 @@ func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.
 	return nil
 }
 
-// countWaitSets counts the wait sets of a quota, up to one more than most.
+// countWaitSets counts the wait sets of a quota, up to most+1.
 func (qu *queue) countWaitSets(number uint32, most int) (count int) {
 	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(of quotaWaitSet) bool {
 		if of.quota != number || count > most {
@@ -70,14 +71,14 @@ func (qu *queue) countWaitSets(number uint32, most int) (count int) {
 	return count
 }
 
-// noPool says that something cannot be done with a pool, but with its members' quotas.
+// noPool is the failure of a command that works on quotas but not on pools.
 func noPool(q *quota, message string) *logpb.Failure {
 	failure := effect.Invalid(fmt.Sprintf("pool %q %s", q.name, message), "name its members' quotas instead: quotad quota get lists them")
 	failure.Quota = q.name
 	return failure
 }
 
-// poolOf returns the name of a pool of which a quota is a member, the first by number; empty: there is none.
+// poolOf returns the name of a pool that has a quota as member, the first by number; empty: none.
 func (qs *quotaTable) poolOf(q *quota) (name string) {
 	qs.byNumber.Scan(func(_ uint32, p *quota) bool {
 		if slices.ContainsFunc(p.definition.GetPool().GetMembers(), func(member *logpb.PoolMember) bool { return member.Quota == q.name }) {
@@ -88,19 +89,20 @@ func (qs *quotaTable) poolOf(q *quota) (name string) {
 	return name
 }
 
-// isPool tells whether a quota exists, and is a pool.
+// isPool reports whether a quota exists and is a pool.
 func (qs *quotaTable) isPool(number uint32) bool {
 	q, ok := qs.byNumber.Get(number)
 	return ok && q.rule.Kind == ledger.KindPool
 }
 
-// onPool tells whether some needs are those of a Reserve that names a pool: of all quotas that it may draw on.
+// onPool reports whether the needs are of a Reserve that names a pool. Such needs include all quotas that it may draw
+// on.
 func onPool(needs []need) bool { return slices.ContainsFunc(needs, need.ofPool) }
 
-// ofPool tells whether a need is one of a pool.
+// ofPool reports whether a need is on a pool.
 func (n need) ofPool() bool { return n.quota.rule.Kind == ledger.KindPool }
 
-// choicesOf returns the members on which a Reserve with these needs may draw; none where it names no pool.
+// choicesOf returns the members on which a Reserve with these needs may draw; none if it names no pool.
 func choicesOf(needs []need) []choice {
 	if i := slices.IndexFunc(needs, need.ofPool); i >= 0 {
 		return needs[i].choices
@@ -108,7 +110,7 @@ func choicesOf(needs []need) []choice {
 	return nil
 }
 
-// memberNamed returns a pool's member of a name, nil where it has none.
+// memberNamed returns a pool's member by name, nil if there is none.
 func (q *quota) memberNamed(name string) *logpb.PoolMember {
 	for _, member := range q.definition.GetPool().GetMembers() {
 		if member.Name == name {
@@ -122,13 +124,13 @@ func (q *quota) memberNamed(name string) *logpb.PoolMember {
 type choice struct {
 	member string
 	needs  []need
-	// room is the smallest share of usable that is available of the quotas of the member that are asked for, in millionths.
+	// room is the smallest available share of usable among the member's quotas that are requested, in millionths.
 	room int64
-	// last says that the holder drew on it last, and a sticky pool is asked for.
+	// last says that the pool is sticky and the holder drew on this member last.
 	last bool
 }
 
-// commonMembers returns the names of the members that all pools which a Reserve names have, in the order of the first pool.
+// commonMembers returns the names of the members that all pools of a Reserve share, in the order of the first pool.
 func (j *judge) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 	var names []string
 	var first *quota
@@ -162,8 +164,8 @@ func (j *judge) commonMembers(req *logpb.Reserve) ([]string, *logpb.Failure) {
 	return names, nil
 }
 
-// choices returns the members on which a Reserve of pools may draw, in the order in which they are tried: that on which the holder drew
-// last where a pool is sticky, then those with the most room, and of equal ones the first.
+// choices returns the members on which a Reserve of pools may draw, in the order in which they are tried. In a sticky
+// pool the member that the holder drew on last comes first; then members follow by room, and equal ones in their order.
 func (j *judge) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
 	names, failure := j.commonMembers(req)
 	if failure != nil {
@@ -189,7 +191,7 @@ func (j *judge) choices(req *logpb.Reserve) ([]choice, *logpb.Failure) {
 	return all, nil
 }
 
-// choiceOf works out what a Reserve needs of one member.
+// choiceOf computes what a Reserve needs of one member.
 func (j *judge) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Failure) {
 	c := choice{member: name, room: fixed.Million, needs: make([]need, 0, len(req.Items))}
 	for _, item := range req.Items {
@@ -212,7 +214,7 @@ func (j *judge) choiceOf(req *logpb.Reserve, name string) (choice, *logpb.Failur
 	return c, nil
 }
 
-// room returns the share of usable that is available, in millionths.
+// room returns the available share of usable, in millionths.
 func (q *quota) room() int64 {
 	if q.rule.Usable == 0 {
 		return 0
@@ -220,8 +222,8 @@ func (q *quota) room() int64 {
 	return fixed.MulDivFloor(max(q.ledger.Available(&q.rule), 0), fixed.Million, q.rule.Usable)
 }
 
-// needsOfPools returns what a Reserve of pools may need, by ascending quota number: of each quota the most that any choice needs, and the
-// pools themselves, of which the first has the choices.
+// needsOfPools returns what a Reserve of pools may need, by ascending quota number: of each quota the most that any
+// choice needs, and the pools themselves, of which the first has the choices.
 func (j *judge) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
 	all, failure := j.choices(req)
 	if failure != nil {
@@ -251,7 +253,8 @@ func (j *judge) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
 	return wide, nil
 }
 
-// settleMember returns a Reserve whose pools are replaced by the quotas of the member that it pins; itself where it pins none.
+// settleMember replaces the pools of a Reserve by the quotas of the member that it pins. Without a pin it returns the
+// Reserve.
 func (j *judge) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failure) {
 	if req.Member == "" {
 		return req, nil
@@ -290,7 +293,7 @@ func (j *judge) drawOn(req *logpb.Reserve, name string) *logpb.Reserve {
 	return settled
 }
 
-// nameMembers tells the holder of a grant which members of pools its items are.
+// nameMembers records in a grant which members of pools its items are.
 func nameMembers(req *logpb.Reserve, granted *logpb.Granted) {
 	if req.Member == "" {
 		return
@@ -302,8 +305,8 @@ func nameMembers(req *logpb.Reserve, granted *logpb.Granted) {
 	}
 }
 
-// milder returns what is told of what stands in the way of two members: of the one that opens first, else of the one that allows more.
-// Before levels.FirstToOpen it was the one to come back to first, by a time that is spread.
+// milder returns which of two members' obstacles to report: that of the member that opens first, else of the member
+// that allows more. Before levels.FirstToOpen it compared retry times, which are spread.
 func (j *judge) milder(a, b hindrance) hindrance {
 	usable := func(r *logpb.Refusal) int64 { return j.quotas.named(r.Quota).rule.Usable }
 	opens := func(h hindrance) int64 {
@@ -325,7 +328,7 @@ func (j *judge) milder(a, b hindrance) hindrance {
 	return a
 }
 
-// rejectChoices refuses a Reserve of pools that none of their members can ever grant as things are configured; nil: one can.
+// rejectChoices refuses a Reserve of pools that no member can ever grant under the present configuration; nil: one can.
 func (rq *request) rejectChoices(needs []need) *logpb.Refusal {
 	var mildest hindrance
 	for _, c := range choicesOf(needs) {
@@ -338,7 +341,7 @@ func (rq *request) rejectChoices(needs []need) *logpb.Refusal {
 	return mildest.refusal
 }
 
-// judgeChoice says what stands in the way of a grant of one member now; no refusal: nothing does.
+// judgeChoice returns what prevents a grant of one member now; no refusal: nothing.
 func (rq *request) judgeChoice(c choice) hindrance {
 	if rejected := rq.reject(c.needs); rejected != nil {
 		return hindrance{refusal: rejected, until: rejected.RetryAtNs}
@@ -346,7 +349,7 @@ func (rq *request) judgeChoice(c choice) hindrance {
 	return rq.hindrance(c.needs)
 }
 
-// judgeChoices returns the first member that can be granted now, or what stands in the way of all of them.
+// judgeChoices returns the first member that can be granted now, or what prevents a grant of all members.
 func (rq *request) judgeChoices(needs []need) (free choice, refusal *logpb.Refusal) {
 	var mildest hindrance
 	for _, c := range choicesOf(needs) {
@@ -359,7 +362,7 @@ func (rq *request) judgeChoices(needs []need) (free choice, refusal *logpb.Refus
 	return choice{}, mildest.refusal
 }
 
-// noMemberBefore returns a time before which no member can be granted, whatever comes back.
+// noMemberBefore returns a time before which no member can be granted, even if amounts return early.
 func (rq *request) noMemberBefore(needs []need) (first int64) {
 	first = math.MaxInt64
 	for _, c := range choicesOf(needs) {
@@ -389,8 +392,8 @@ func (m *Machine) grantChoice(rq *request, c choice, ticket, account uint64) *lo
 	return result
 }
 
-// tryChoices grants a waiter for pools the first member that has room. Where none has, all members that are short block those who come
-// after it, and its amounts are set aside at the first one: any of them may serve it first, and it needs only one.
+// tryChoices grants a waiter for pools the first member that has room. If none has, all members that are short block
+// the waiters behind it. Its amounts are set aside at the first member only: any may serve it first, and it needs one.
 func (m *Machine) tryChoices(w *waiter, at uint32, p *pass) tried {
 	all, failure := m.judge.choices(w.req)
 	if failure != nil {
@@ -413,7 +416,7 @@ func (m *Machine) tryChoices(w *waiter, at uint32, p *pass) tried {
 			continue
 		}
 		if p.passOver(&rq, c.needs, at) != 0 {
-			outcome = passedOver // another one of the same wait set may be eligible there
+			outcome = passedOver // another waiter of the wait set may be eligible there
 			continue
 		}
 		lacking := p.shortOf(w, &rq, c.needs, at)
@@ -435,12 +438,13 @@ func (m *Machine) tryChoices(w *waiter, at uint32, p *pass) tried {
 		p.setAside(w, saving.needs, at, short)
 	}
 	if never.refusal != nil {
-		return passedOver // who asks for less may fit where this one never does
+		return passedOver // a waiter with a smaller request may fit where this one never does
 	}
 	return outcome
 }
 
-// askedBy returns the numbers of what a Reserve asks for, in ascending order: pools, and other quotas with their ancestors.
+// askedBy returns the numbers of the quotas that a Reserve requests, in ascending order: pools, and other quotas with
+// their ancestors.
 func (qs *quotaTable) askedBy(req *logpb.Reserve) ([]uint32, error) {
 	var numbers []uint32
 	for _, item := range req.Items {
@@ -453,7 +457,7 @@ func (qs *quotaTable) askedBy(req *logpb.Reserve) ([]uint32, error) {
 	return numbers, nil
 }
 
-// insertAncestors inserts the numbers of a quota and its ancestors that are missing.
+// insertAncestors inserts the missing numbers of a quota and its ancestors.
 func (qs *quotaTable) insertAncestors(numbers []uint32, q *quota) []uint32 {
 	for depth := 0; q != nil && depth <= maxDepth; depth++ {
 		if i, found := slices.BinarySearch(numbers, q.number); !found {
@@ -464,8 +468,8 @@ func (qs *quotaTable) insertAncestors(numbers []uint32, q *quota) []uint32 {
 	return numbers
 }
 
-// drawnOn returns the numbers of all quotas on which something that is asked for may draw: these, and the members of pools with their
-// ancestors.
+// drawnOn returns the numbers of all quotas on which a request may draw: the requested ones, and the members of pools
+// with their ancestors.
 func (qs *quotaTable) drawnOn(asked []uint32) []uint32 {
 	all := asked
 	for _, number := range asked {
@@ -483,7 +487,8 @@ func (qs *quotaTable) drawnOn(asked []uint32) []uint32 {
 	return all
 }
 
-// regroup gives the wait sets of a pool its present members. Who waits in one of which a quota was deleted leaves it, and needs none.
+// regroup gives the wait sets of a pool its present members. It skips a wait set with a deleted quota: its waiters
+// leave.
 func (qu *queue) regroup(p *quota) {
 	var numbers []uint32
 	qu.waitSetsOf.Ascend(quotaWaitSet{quota: p.number}, func(of quotaWaitSet) bool {
@@ -514,7 +519,7 @@ func (qu *queue) regroup(p *quota) {
 	}
 }
 
-// countWaiting counts those who wait in a wait set at one of its quotas, or takes that back.
+// countWaiting adds the waiters of a wait set to one of its quotas, or with times -1 subtracts them.
 func (qu *queue) countWaiting(number uint32, times int64, l *waitSet) {
 	q := qu.quotas.editNow(number)
 	q.waiting += times * l.length
@@ -541,7 +546,7 @@ func (s *State) viewPool(p *quota, at Clock) QuotaView {
 		if open := its.ClosedFor == 0; open == (v.CooldownLeft == 0) {
 			v.AvailableWithParents = max(v.AvailableWithParents, its.AvailableWithParents)
 		} else if open {
-			v.AvailableWithParents = its.AvailableWithParents // only closed ones came before it
+			v.AvailableWithParents = its.AvailableWithParents // all before it are closed
 		}
 		v.CooldownLeft = min(v.CooldownLeft, its.ClosedFor)
 		if v.Circuit == 0 || its.Circuit < v.Circuit {

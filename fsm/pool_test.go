@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// poolOf makes the definition of a pool whose members a, b, c, ... are these quotas.
+// poolOf returns the definition of a pool whose members a, b, c, ... are these quotas.
 func poolOf(name string, quotas ...string) *logpb.Quota {
 	pool := &logpb.Pool{}
 	for i, quota := range quotas {
@@ -29,7 +29,7 @@ func livedPool(rate func(name string, limit int64, per time.Duration) *logpb.Quo
 	return []*logpb.Quota{rate("key/a", 14, 10*time.Second), rate("key/b", 20, 10*time.Second), sticky(poolOf("keys", "key/a", "key/b"))}
 }
 
-// pins asks for one member of pools.
+// pins returns a Reserve that pins a member of pools.
 func pins(holder, member string, items ...*logpb.Item) *logpb.Reserve {
 	r := ask(holder, items...)
 	r.Member = member
@@ -75,7 +75,7 @@ func TestPool_DrawsByShareOfUsable(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("small", 4), slotsOf("large", 10), poolOf("pool", "small", "large"))
 	got := ""
-	for range 14 { // the share that is free decides: 4/4, 3/4 and 10/10, 9/10, ...
+	for range 14 { // the free share decides: 4/4, 3/4 and 10/10, 9/10, ...
 		got += members(w.granted(ask("x", itemOf("pool", 1))))
 	}
 	if got != "abbbabbabbbabb" {
@@ -84,7 +84,7 @@ func TestPool_DrawsByShareOfUsable(t *testing.T) {
 	w.refused(ask("x", itemOf("pool", 1)), logpb.Reason_REASON_EXHAUSTED)
 }
 
-// TestPool_AllPoolsDrawOnOneMember: requests and tokens are of one key, and all comes or nothing.
+// TestPool_AllPoolsDrawOnOneMember: requests and tokens are of one key, all or nothing.
 func TestPool_AllPoolsDrawOnOneMember(t *testing.T) {
 	w := keysWorld(t)
 	w.quotas(slotsOf("streams", 1))
@@ -139,7 +139,7 @@ func waitsFor(holder string, wait int64, items ...*logpb.Item) *logpb.Reserve {
 	return r
 }
 
-// TestPool_NamesThatMeanNothing: what cannot be meant is refused.
+// TestPool_NamesThatMeanNothing: requests without a meaning are refused.
 func TestPool_NamesThatMeanNothing(t *testing.T) {
 	w := keysWorld(t)
 	w.quotas(poolOf("other", "a/tokens"), &logpb.Quota{Name: "far", Rule: &logpb.Quota_Pool{Pool: &logpb.Pool{
@@ -202,7 +202,7 @@ func deletesQuota(name string, force bool) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: name, Force: force}}}
 }
 
-// TestPool_NeedsTheFeatureLevel: entries before version 7 know no pools.
+// TestPool_NeedsTheFeatureLevel: entries before version 7 have no pools.
 func TestPool_NeedsTheFeatureLevel(t *testing.T) {
 	if _, failure := ledger.NewRule(poolOf("p", "q"), levels.Pools-1); failure.GetReason() != logpb.Reason_REASON_IMPOSSIBLE_QUOTA {
 		t.Fatalf("worked out: %v", failure)
@@ -234,7 +234,7 @@ func TestPool_OfFewItems(t *testing.T) {
 	}
 }
 
-// TestPool_NeverFits: what is above every member's usable can never fit, and the advice names the largest that can.
+// TestPool_NeverFits: an amount above every member's usable can never fit, and the advice names the largest that can.
 func TestPool_NeverFits(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("small", 4), slotsOf("large", 10), slotsOf("off", 0), poolOf("pool", "off", "small", "large"))
@@ -248,7 +248,7 @@ func TestPool_NeverFits(t *testing.T) {
 	w.refused(ask("x", itemOf("pool", 1)), logpb.Reason_REASON_SUSPENDED)
 }
 
-// closes reports a cooldown of a quota of a lease.
+// closes reports a cooldown of a quota in a lease.
 func (w *world) closes(g *logpb.Granted, quota string, after int64) {
 	w.t.Helper()
 	r := w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{
@@ -259,7 +259,7 @@ func (w *world) closes(g *logpb.Granted, quota string, after int64) {
 	}
 }
 
-// TestPool_CooldownClosesOneMember: the others go on, and when all are closed a refusal names the first that opens.
+// TestPool_CooldownClosesOneMember: the others continue, and when all are closed a refusal names the first to open.
 func TestPool_CooldownClosesOneMember(t *testing.T) {
 	w := keysWorld(t)
 	draw := func(member string) *logpb.Granted {
@@ -296,14 +296,14 @@ func TestPool_Sticky(t *testing.T) {
 		t.Fatalf("drew on %s", got)
 	}
 	w.granted(pins("z", "a", itemOf("pool", 7)))                            // a is full
-	if got := members(w.granted(ask("x", itemOf("pool", 1)))); got != "b" { // x moves on
+	if got := members(w.granted(ask("x", itemOf("pool", 1)))); got != "b" { // x switches
 		t.Fatalf("drew on %s", got)
 	}
-	w.quotas(sticky(poolOf("pool", "k1"))) // where it drew last is none of the members any more
+	w.quotas(sticky(poolOf("pool", "k1"))) // the member that it drew on last is gone
 	w.refused(ask("x", itemOf("pool", 1)), logpb.Reason_REASON_EXHAUSTED)
 }
 
-// TestPool_MembersHaveParents: a parent that all members share bounds the pool, one of a single member only that one.
+// TestPool_MembersHaveParents: a parent of all members bounds the pool, a parent of one member only that member.
 func TestPool_MembersHaveParents(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("account", 12, minute), under(rateOf("a", 10, minute), "account"), rateOf("b", 10, minute), poolOf("pool", "a", "b"))
@@ -319,7 +319,7 @@ func TestPool_MembersHaveParents(t *testing.T) {
 	}
 }
 
-// TestPool_ShowsWhatOpenMembersHave: what members have that are closed, themselves or by a parent, nobody can have.
+// TestPool_ShowsWhatOpenMembersHave: amounts of members that are closed, themselves or by a parent, are not available.
 func TestPool_ShowsWhatOpenMembersHave(t *testing.T) {
 	for name, c := range map[string]struct {
 		cause             logpb.Cause
@@ -365,7 +365,7 @@ func TestPool_ObserveMode(t *testing.T) {
 	}
 }
 
-// TestPool_LeaseIsOfTheMember: all that comes after the grant names the member's quota.
+// TestPool_LeaseIsOfTheMember: all commands after the grant name the member's quota.
 func TestPool_LeaseIsOfTheMember(t *testing.T) {
 	w := keysWorld(t)
 	g := w.granted(ask("x", itemOf("tokens", 100)))

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor: all that a waiter's pool may draw on is asked for anyway. It is granted the member
-// even so, and not the pool.
+// TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor: a waiter already requests all quotas that its pool may draw on.
+// It is still granted the member, not the pool.
 func TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor(t *testing.T) {
 	for _, consume := range []bool{false, true} {
 		w := newWorld(t)
@@ -32,8 +32,8 @@ func TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestPool_QuotasOfWhoLeavesMayBeGone: those who wait for a deleted pool leave over several entries; its members may be deleted meanwhile,
-// and another pool for which they wait as well may be applied again.
+// TestPool_QuotasOfWhoLeavesMayBeGone: the waiters of a deleted pool leave over several entries. Meanwhile its members
+// may be deleted, and another pool for which they also wait may be applied again.
 func TestPool_QuotasOfWhoLeavesMayBeGone(t *testing.T) {
 	w := newWorld(t)
 	both := func() []*logpb.Quota {
@@ -64,8 +64,8 @@ func TestPool_QuotasOfWhoLeavesMayBeGone(t *testing.T) {
 	}
 }
 
-// TestRefusalsOfWaiters_AreTheSameOnEveryReplica: what a waiter is told depends on nothing that a snapshot leaves out, such as how many
-// commands the entry before had.
+// TestRefusalsOfWaiters_AreTheSameOnEveryReplica: a waiter's refusal depends on nothing that a snapshot leaves out,
+// such as the number of commands in the previous entry.
 func TestRefusalsOfWaiters_AreTheSameOnEveryReplica(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
@@ -98,8 +98,8 @@ func TestRefusalsOfWaiters_AreTheSameOnEveryReplica(t *testing.T) {
 	}
 }
 
-// TestPool_WhoFitsIsNotBlockedByWhoNeverDoes: the first in line waits for a member that is large enough; another member, where it never
-// fits, is there for those behind it.
+// TestPool_WhoFitsIsNotBlockedByWhoNeverDoes: the first waiter waits for a member that is large enough. Waiters behind
+// it may use another member where it never fits.
 func TestPool_WhoFitsIsNotBlockedByWhoNeverDoes(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("large", 4), slotsOf("small", 1), poolOf("pool", "large", "small"))
@@ -111,7 +111,7 @@ func TestPool_WhoFitsIsNotBlockedByWhoNeverDoes(t *testing.T) {
 	}
 }
 
-// TestPool_NewcomersTakeTheirTurn: who comes new to a pool is not before those who have waited for the member that it would get.
+// TestPool_NewcomersTakeTheirTurn: a new request for a pool does not overtake waiters for the member that it would get.
 func TestPool_NewcomersTakeTheirTurn(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("k1", 1), slotsOf("k2", 1), poolOf("pool", "k1", "k2"))

@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestPool_NamesTheMemberThatOpensFirst: whatever the time to come back to, which is spread by who asks and for what, the answer is about
-// the member that opens first. So is that of a task on the pool.
+// TestPool_NamesTheMemberThatOpensFirst: the answer is about the member that opens first, whatever its retry time,
+// which is spread by holder and quota. So is that of a task on the pool.
 func TestPool_NamesTheMemberThatOpensFirst(t *testing.T) {
 	for _, level := range []uint32{levels.FirstToOpen - 1, levels.FirstToOpen} {
 		t.Run(fmt.Sprint("level ", level), func(t *testing.T) {
@@ -42,7 +42,7 @@ func TestPool_NamesTheMemberThatOpensFirst(t *testing.T) {
 
 func consumed(req *logpb.Reserve) { req.Consume = true }
 
-// TestPool_OpensWhenAllOfAMemberDoes: a member opens when the last of what stands in its way is over.
+// TestPool_OpensWhenAllOfAMemberDoes: a member opens when its last obstacle is gone.
 func TestPool_OpensWhenAllOfAMemberDoes(t *testing.T) {
 	w := keysWorld(t)
 	w.atLevel(levels.FirstToOpen)

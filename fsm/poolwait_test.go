@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// queued puts a Reserve into the queue and returns its ticket.
+// queued queues a Reserve and returns its ticket.
 func (w *world) queued(req *logpb.Reserve) uint64 {
 	w.t.Helper()
 	r := w.do(reserve(req))
@@ -17,7 +17,7 @@ func (w *world) queued(req *logpb.Reserve) uint64 {
 	return r.GetWaiting().Ticket
 }
 
-// servedTickets returns what the last entry granted to waiters: ticket by ticket, the members of its items.
+// served returns the last entry's grants to waiters: by ticket, the members of the items.
 func (w *world) served() map[uint64]string {
 	all := map[uint64]string{}
 	for _, e := range w.last.Events {
@@ -28,7 +28,7 @@ func (w *world) served() map[uint64]string {
 	return all
 }
 
-// TestPool_WaitsForTheFirstMember: a request that waits for a pool is served by the first member that opens, whichever that is.
+// TestPool_WaitsForTheFirstMember: a waiter for a pool is served by the first member that opens.
 func TestPool_WaitsForTheFirstMember(t *testing.T) {
 	w := keysWorld(t)
 	w.quotas(rateOf("b/requests", 10, minute))
@@ -55,7 +55,7 @@ func TestPool_WaitsForTheFirstMember(t *testing.T) {
 	}
 }
 
-// TestPool_WaitersAreServedByTime: no command comes, a member's period passes.
+// TestPool_WaitersAreServedByTime: without a command, when a member's period has passed.
 func TestPool_WaitersAreServedByTime(t *testing.T) {
 	w := keysWorld(t)
 	for _, member := range []string{"a", "b"} {
@@ -77,7 +77,7 @@ func TestPool_WaitersAreServedByTime(t *testing.T) {
 	t.Fatal("never served")
 }
 
-// TestPool_ClassesAndTurnsHoldAcrossMembers: what comes free goes to the first in line, on whichever member it is.
+// TestPool_ClassesAndTurnsHoldAcrossMembers: freed amounts go to the first waiter, on any member.
 func TestPool_ClassesAndTurnsHoldAcrossMembers(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("k1", 1), slotsOf("k2", 1), poolOf("pool", "k1", "k2"))
@@ -104,8 +104,8 @@ func TestPool_ClassesAndTurnsHoldAcrossMembers(t *testing.T) {
 	}
 }
 
-// TestPool_FirstWaiterIsNotOvertaken: while the first in line lacks room on every member, nobody behind it takes what comes free there;
-// requests that wait for something else are not held up.
+// TestPool_FirstWaiterIsNotOvertaken: while the first waiter lacks room on every member, no waiter behind it takes
+// freed amounts there. Waiters for other quotas are not delayed.
 func TestPool_FirstWaiterIsNotOvertaken(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("k1", 4), slotsOf("k2", 4), slotsOf("other", 1), poolOf("pool", "k1", "k2"))
@@ -117,7 +117,7 @@ func TestPool_FirstWaiterIsNotOvertaken(t *testing.T) {
 	small := w.queued(waitsFor("z", minute, itemOf("pool", 1)))
 	direct := w.queued(waitsFor("v", minute, itemOf("k2", 1)))
 	w.granted(ask("u", itemOf("other", 1)))
-	for _, i := range []int{0, 1, 3} { // k1, k2, k2: two are free there
+	for _, i := range []int{0, 1, 3} { // k1, k2, k2: two become free on k2
 		w.do(release(&logpb.Release{Lease: held[i].Lease, Fence: held[i].Fence}))
 		w.reborn()
 		if got := w.served(); len(got) != 0 {
@@ -131,7 +131,7 @@ func TestPool_FirstWaiterIsNotOvertaken(t *testing.T) {
 	}
 }
 
-// TestPool_WaitsWithOtherQuotas: all together or nothing, also where what is lacking is no member.
+// TestPool_WaitsWithOtherQuotas: all or nothing, even if the lacking quota is not a member.
 func TestPool_WaitsWithOtherQuotas(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("k1", 1), slotsOf("k2", 1), slotsOf("machine", 1), poolOf("pool", "k1", "k2"))
@@ -146,7 +146,7 @@ func TestPool_WaitsWithOtherQuotas(t *testing.T) {
 	}
 }
 
-// TestPool_MembersChangeWhileSomeWait: who waits is served by a member that joins, and no more by one that left.
+// TestPool_MembersChangeWhileSomeWait: waiters are served by a member that joins, and no longer by one that left.
 func TestPool_MembersChangeWhileSomeWait(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("k1", 1), slotsOf("k2", 1), slotsOf("k3", 1), poolOf("pool", "k1", "k2"))
@@ -168,7 +168,7 @@ func TestPool_MembersChangeWhileSomeWait(t *testing.T) {
 	}
 }
 
-// TestPool_IsDeletedWhileSomeWait: they are refused, and its members go on.
+// TestPool_IsDeletedWhileSomeWait: its waiters are refused, and its members continue.
 func TestPool_IsDeletedWhileSomeWait(t *testing.T) {
 	w := newWorld(t)
 	w.m.bounds = tight(1)

@@ -10,40 +10,41 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Prediction acts before a window is used up: from what the provider said was left, a straight line tells when nothing
-// will be (docs/policy.md). That of a rate is in burn.go.
+// Prediction acts before a window is used up: a straight line through the remainders that the provider reported gives
+// the time of exhaustion (docs/policy.md). The prediction of a rate is in burn.go.
 
 const (
-	// leastFactor is the smallest part of their size that calls are advised to shrink to, in millionths; anyFactor is the
-	// advice where it is not known how long the window lasts.
+	// leastFactor is the smallest advised size of calls, in millionths of their size. anyFactor is the advice where it
+	// is not known how long the window lasts.
 	leastFactor = 100_000
 	anyFactor   = 500_000
 )
 
-// sample is what a provider said was left.
+// sample is a remainder that a provider reported.
 type sample struct {
 	// at is when it was reported (cluster time), wall the earlier view of Unix time then.
 	at, wall, left int64
 }
 
-// stage is how far a quota acts upon its prediction. Each includes those before it.
+// stage is how far a quota acts on its prediction. Each stage includes those before it.
 type stage int32
 
 const (
-	// stageNone: nothing is to be seen.
+	// stageNone: no exhaustion is predicted.
 	stageNone stage = 0
-	// In stage 1 calls are advised to become smaller. stageElsewhere: who allows it is given the next quota of the fallback chain.
+	// In stage 1 calls are advised to become smaller. stageElsewhere: calls that allow it get the next quota of the
+	// fallback chain.
 	stageElsewhere stage = 2
 	// stageParked: background work waits.
 	stageParked stage = 3
-	// stages is into how many parts the time ahead is divided.
+	// stages is the number of parts into which the time ahead is divided.
 	stages = 3
 )
 
-// recordSample takes over what a provider said is left of the present window.
+// recordSample records the reported remainder of the present window.
 //
-// More than before is either a report that was overtaken by another one, or a window that the provider has begun anew. It
-// is the latter where the call was not even consumed when the last report came; otherwise nothing can be learned from it.
+// A remainder that grew means that the report was overtaken by another one, or that the provider began a new window. It
+// is a new window if the call was consumed after the last report. Otherwise the report is ignored.
 func (m *Machine) recordSample(q *quota, o *operation, signal *logpb.Signal) {
 	p := q.rule.Policy.Prediction
 	if p.Samples == 0 || signal.Remaining == nil || reportingCharge(q, o) == nil {
@@ -66,7 +67,7 @@ func (m *Machine) recordSample(q *quota, o *operation, signal *logpb.Signal) {
 	m.foresee(q)
 }
 
-// foresee emits an event where a quota acts further or less far than before.
+// foresee emits an event when a quota's stage changes.
 func (m *Machine) foresee(q *quota) {
 	now, left := q.foresees(&q.ledger, m.clock)
 	if now == q.stage {
@@ -77,13 +78,13 @@ func (m *Machine) foresee(q *quota) {
 	m.quotas.markDirty(q)
 }
 
-// exhaustion returns when nothing will be left (cluster time), by the line of least squares through samples; 0: it does
-// not fall.
+// exhaustion returns when nothing will be left (cluster time), by the line of least squares through samples; 0: the
+// line does not fall.
 func exhaustion(samples []sample) int64 {
 	if len(samples) < ledger.MinSamples {
 		return 0
 	}
-	// x is milliseconds since the first sample, y what was left. The line is y = (a + b x) / d.
+	// x is milliseconds since the first sample, y the remainder. The line is y = (a + b x) / d.
 	var n, sx, sy, sxx, sxy big.Int
 	n.SetInt64(int64(len(samples)))
 	for _, s := range samples {
@@ -106,7 +107,7 @@ func exhaustion(samples []sample) int64 {
 	return fixed.AddSaturated(samples[0].at, max(zero.Int64(), 0)*fixed.Millisecond)
 }
 
-// foresees returns how far a quota acts upon its prediction, and how long what it has will last.
+// foresees returns the stage of a quota's prediction, and how long its amount will last (nanoseconds).
 func (q *quota) foresees(g *ledger.Ledger, at Clock) (s stage, left int64) {
 	if q.rule.Burns() {
 		return q.foreseesBurn(g, at.Now)
@@ -122,7 +123,7 @@ func (q *quota) foresees(g *ledger.Ledger, at Clock) (s stage, left int64) {
 	return stageParked - stage((left-1)*stages/ahead), left
 }
 
-// forecast returns what a quota predicts; nil: nothing.
+// forecast returns the forecast of a quota; nil: none.
 func (q *quota) forecast(g *ledger.Ledger, at Clock) *logpb.Forecast {
 	if q.rule.Burns() {
 		return q.forecastBurn(g, at.Now)
@@ -141,10 +142,10 @@ func (q *quota) forecast(g *ledger.Ledger, at Clock) *logpb.Forecast {
 	return f
 }
 
-// predicts tells whether there is anything that a prediction could rest on.
+// predicts reports whether there is a basis for a prediction.
 func (q *quota) predicts() bool { return q.exhausted != 0 || q.rule.Burns() }
 
-// forecastOf returns the most urgent forecast of some needs; nil: there is none.
+// forecastOf returns the most urgent forecast of some needs; nil: none.
 func (j *judge) forecastOf(needs []need) (most *logpb.Forecast) {
 	for _, n := range needs {
 		if !n.quota.predicts() {
@@ -157,7 +158,7 @@ func (j *judge) forecastOf(needs []need) (most *logpb.Forecast) {
 	return most
 }
 
-// movesOn tells whether one of some needs should be granted of the next quota of its chain.
+// movesOn reports whether one of some needs should be granted from the next quota of its chain.
 func (j *judge) movesOn(needs []need) bool {
 	for _, n := range needs {
 		if n.quota.predicts() && !n.quota.rule.Policy.Observe && n.quota.forecast(&n.quota.ledger, j.clock).GetFallback() != "" {
@@ -170,7 +171,7 @@ func (j *judge) movesOn(needs []need) bool {
 // withholdByForecast parks background work.
 func (rq *request) withholdByForecast(q *quota) *logpb.Refusal {
 	if q.rule.Burns() {
-		return nil // what is used up comes back within a period
+		return nil // used amounts return within a period
 	}
 	s, left := q.foresees(&q.ledger, rq.clock)
 	if s < stageParked || rq.rank != ledger.ClassBackground {
@@ -193,7 +194,7 @@ func (q *quota) circuit(forecast *logpb.Forecast, now int64) Circuit {
 	return CircuitClosed
 }
 
-// takeSamples enters what a snapshot has of the reports of a window.
+// takeSamples restores the samples of a window from a snapshot.
 func (r *restoring) takeSamples(encoded *logpb.SnapshotSamples) error {
 	q, ok := r.m.quotas.byNumber.Get(encoded.Quota)
 	if !ok || len(encoded.Samples) > ledger.MaxSamples {

@@ -17,7 +17,7 @@ func predicted(q *logpb.Quota) *logpb.Quota {
 	return policed(q, &logpb.Policy{Prediction: &logpb.Prediction{}})
 }
 
-// provided consumes one unit at once and reports what the provider says is left.
+// provided consumes one unit at once and reports the provider's remainder.
 func (w *world) provided(holder, quota string, left int64) {
 	w.t.Helper()
 	g := w.granted(with(ask(holder, itemOf(quota, 1)), func(a *logpb.Reserve) { a.Consume = true }))
@@ -43,7 +43,7 @@ func (w *world) view(quota string) QuotaView {
 	return v
 }
 
-// TestExhaustion: the line of least squares, worked out by hand.
+// TestExhaustion: lines of least squares, computed by hand.
 func TestExhaustion(t *testing.T) {
 	at := func(seconds, left int64) sample { return sample{at: seconds * second, left: left} }
 	for name, c := range map[string]struct {
@@ -67,8 +67,8 @@ func TestExhaustion(t *testing.T) {
 	}
 }
 
-// TestStagesOfAPrediction: first advice, then the fallback, then background work is parked; and it ends with the last report
-// that says so, with the window, or when it did not come true.
+// TestStagesOfAPrediction: first advice, then the fallback, then background work is parked. The prediction ends with
+// the last report that supports it, with the window, or when it proves wrong.
 func TestStagesOfAPrediction(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(with(predicted(hourly("h", 10_000)), func(q *logpb.Quota) { q.Fallback = "other" }), hourly("other", 100))
@@ -80,7 +80,7 @@ func TestStagesOfAPrediction(t *testing.T) {
 		t.Fatalf("two reports: %v %v", v.Circuit, v.Forecast)
 	}
 	w.sleep(5 * second)
-	w.provided("a", "h", 1300) // 10 a second: until 140 s
+	w.provided("a", "h", 1300) // 10 a second: exhausted at 140 s
 	if v := w.view("h"); v.Forecast != nil {
 		t.Fatalf("130 s ahead: %v", v.Forecast)
 	}
@@ -91,7 +91,7 @@ func TestStagesOfAPrediction(t *testing.T) {
 	}
 	back := ask("back", itemOf("h", 1))
 	w.granted(back)
-	w.sleep(30 * second) // 80 s
+	w.sleep(30 * second) // at 80 s
 	if f := w.view("h").Forecast; f.GetFallback() != "other" || f.Parks {
 		t.Fatalf("80 s ahead: %v", f)
 	}
@@ -106,18 +106,18 @@ func TestStagesOfAPrediction(t *testing.T) {
 	w.granted(ask("b", itemOf("h", 1)))
 	w.reborn()
 	w.refused(back, logpb.Reason_REASON_PARKED)
-	w.sleep(40 * second) // it did not come true, and nobody said anything since
+	w.sleep(40 * second) // it proved wrong, and there were no reports since
 	w.granted(back)
 }
 
-// TestAPredictionWakesWhoIsParked: a waiter of background work is tried again when the prediction is over, and who stands
-// behind it is served meanwhile.
+// TestAPredictionWakesWhoIsParked: a background waiter is tried again when the prediction is over, and waiters behind
+// it are served meanwhile.
 func TestAPredictionWakesWhoIsParked(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(predicted(hourly("h", 10_000)))
 	w.do(holders(&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground}))
 	for i := range int64(4) {
-		w.provided("a", "h", 130-10*i) // until 13 s
+		w.provided("a", "h", 130-10*i) // exhausted at 13 s
 		w.sleep(second)
 	}
 	var announced []effect.Event
@@ -140,7 +140,7 @@ func TestAPredictionWakesWhoIsParked(t *testing.T) {
 	}
 }
 
-// eventsOf applies all entries so far once more, and returns the events of a kind.
+// eventsOf applies all entries so far to a twin, and returns the events of a kind.
 func (w *world) eventsOf(kind effect.EventKind) (events []effect.Event) {
 	twin := New()
 	for i, entry := range w.entries {
@@ -153,7 +153,7 @@ func (w *world) eventsOf(kind effect.EventKind) (events []effect.Event) {
 	return events
 }
 
-// TestAPredictionBeforeTheReset: what lasts until the window closes is no reason for anything.
+// TestAPredictionBeforeTheReset: a quota that lasts until its window closes has no forecast.
 func TestAPredictionBeforeTheReset(t *testing.T) {
 	w := newWorld(t)
 	w.now = hour - 100*second
@@ -178,7 +178,7 @@ func TestAPredictionBeforeTheReset(t *testing.T) {
 	}
 }
 
-// TestReportsOutOfOrder: a report that another one overtook teaches nothing; a provider that began its window anew does.
+// TestReportsOutOfOrder: an overtaken report teaches nothing; a provider that began a new window does.
 func TestReportsOutOfOrder(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(predicted(hourly("h", 10_000)))
@@ -188,20 +188,20 @@ func TestReportsOutOfOrder(t *testing.T) {
 	first, second1 := atOnce(), atOnce()
 	w.sleep(second)
 	w.reported(second1, "h", 1000)
-	w.reported(first, "h", 1001) // it was on its way for longer
+	w.reported(first, "h", 1001) // it was delayed
 	if v := w.view("h"); v.Samples != 1 {
 		t.Fatalf("%d samples", v.Samples)
 	}
 	w.sleep(second)
 	w.provided("a", "h", 990)
 	w.sleep(second)
-	w.provided("a", "h", 5000) // consumed after all that was reported: the provider began anew
+	w.provided("a", "h", 5000) // consumed after all reported calls: the provider has a new window
 	if v := w.view("h"); v.Samples != 1 || v.Forecast != nil {
 		t.Fatalf("%d samples", v.Samples)
 	}
 }
 
-// TestAPredictionMustBePossible: what cannot work is refused.
+// TestAPredictionMustBePossible: invalid predictions are refused.
 func TestAPredictionMustBePossible(t *testing.T) {
 	w := newWorld(t)
 	for _, q := range []*logpb.Quota{
@@ -214,8 +214,8 @@ func TestAPredictionMustBePossible(t *testing.T) {
 	}
 }
 
-// TestShuffledReportsPredictTheSame: whatever the order in which reports of one burst arrive, the prediction is that of the
-// falling part of them, and never says that a window lasts less than half of what it does.
+// TestShuffledReportsPredictTheSame: for any arrival order of one burst's reports, the prediction is that of their
+// falling part. It never predicts less than half of the actual time left.
 func TestShuffledReportsPredictTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)

@@ -7,7 +7,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestAnswersOfProviders: what closes, for how long, and what goes on meanwhile (design 6.6); report_test.go has more.
+// TestAnswersOfProviders: what closes, for how long, and what continues meanwhile (design 6.6); report_test.go has
+// more.
 func TestAnswersOfProviders(t *testing.T) {
 	const (
 		ok        = logpb.Cause_CAUSE_OK
@@ -83,7 +84,7 @@ func TestAnswersOfProviders(t *testing.T) {
 			{0, used(1, 1, itemOf("h", 20)), "settled"},
 			{0, long("b", itemOf("h", 10)), "lease 2: h=10 until 2h0m0s; op 1 spends h=10 by 1m0s"},
 			{0, long("c", itemOf("h", 30)), "lease 3: h=30 until 2h0m0s; op 1 spends h=30 by 1m0s"},
-			{0, reports(2, 1, signal("h", ok, remaining(40))), "reported: h"}, // 60 consumed and 40: all is accounted for
+			{0, reports(2, 1, signal("h", ok, remaining(40))), "reported: h"}, // 60 consumed and 40: nothing else is used
 			{0, reports(2, 1, signal("h", ok, remaining(39))), "reported: h capped to 69"},
 			{0, asks("d", 0, itemOf("h", 10)), "EXHAUSTED h again at 1h0m1s"},
 			{0, asks("d", 0, itemOf("h", 9)), "lease 4: h=9 until 5m0s"},
@@ -129,7 +130,8 @@ func TestClosingTimesDouble(t *testing.T) {
 	}
 }
 
-// TestWaitersComeBackWhenItReopens: a cooldown ends in an entry of its own accord, told once, and serves who waited.
+// TestWaitersComeBackWhenItReopens: a cooldown ends in an entry without a command, with one event, and its waiters are
+// served.
 func TestWaitersComeBackWhenItReopens(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute))

@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// queue has the waiters: which of them wait for the same quotas, in what order they are served, and when each has waited for long
-// enough. It says which waiter is next; whether that one is granted what it asked for is for its server to say.
+// queue has the waiters: grouped by the quotas that they wait for, in the order of service, and by the ends of their
+// waits. It decides which waiter is next. Its server decides whether that one is granted.
 type queue struct {
 	*moment
 	quotas   *quotaTable
@@ -37,22 +37,22 @@ type queue struct {
 	waitSetOf   *cow.Map[string, uint32]
 	waitSetsOf  *cow.Set[quotaWaitSet]
 
-	// moving has the holders of whom some waiters are still to be moved to their virtual time.
+	// moving has the holders with waiters that are still to be moved to the holder's virtual time.
 	moving *cow.Map[string, moving]
-	// movedLast is the one of them that was the last to have some moved, empty where there is none.
+	// movedLast is the holder in moving whose waiters were moved last; empty: none.
 	movedLast string
-	// lookedFrom is the wait set from which on, downwards, the next ones are looked at for who is first in line; 0: a round begins.
+	// lookedFrom is the wait set, in descending order, where the search for first waiters continues; 0: a round begins.
 	lookedFrom uint32
 
-	// What follows is room to work in: a frozen state has none.
+	// The fields below are scratch space: a frozen state has none.
 
-	// pass is the present one, or the last.
+	// pass is the present pass, or the last one.
 	pass pass
 	// reordered are the quotas whose waiters changed places while waiters were served; the next pass serves them.
 	reordered map[uint32]bool
-	// toWake are the holders whose quotas are marked dirty when all commands are carried out.
+	// toWake are the holders whose quotas are marked dirty after all commands are carried out.
 	toWake btree.Set[string]
-	// toDemote are the holders that were granted something, and whose promoted waiters return to their class.
+	// toDemote are the holders that were granted something and whose promoted waiters return to their class.
 	toDemote btree.Set[string]
 	// wakeupLost says that a pass cleared a wakeup that waiters behind the present one may still need.
 	wakeupLost bool
@@ -60,7 +60,7 @@ type queue struct {
 
 // server serves the waiters of a queue.
 type server interface {
-	// try grants a waiter what it asked for, or ends its wait, or says how the pass continues without it.
+	// try grants a waiter what it requested, or ends its wait, or returns how the pass continues without it.
 	try(w *waiter, head *waitSetHead, p *pass) tried
 }
 
@@ -83,7 +83,7 @@ func (qu *queue) copy() *queue {
 	}
 }
 
-// sharesOf returns how many items the lease of a Reserve has, the shares of ancestors included.
+// sharesOf returns how many items the lease of a Reserve has, including the shares of ancestors.
 func (qs *quotaTable) sharesOf(req *logpb.Reserve) (shares int) {
 	for _, item := range req.Items {
 		q := qs.named(item.Quota)
@@ -98,15 +98,15 @@ func (qs *quotaTable) sharesOf(req *logpb.Reserve) (shares int) {
 	return shares
 }
 
-// gone tells whether a waiter is to leave the queue, whatever comes free.
+// gone reports whether a waiter is about to leave the queue, whatever becomes free.
 func (qu *queue) gone(w *waiter) bool {
 	_, deleted := qu.lostQuota(w)
 	return deleted || qu.requests.Abandoned(w.from)
 }
 
-// serve serves the waiters of dirty quotas in order. For each quota that is short, only the first eligible waiter sets its
-// amounts aside, in all its quotas; later waiters that need that quota are passed over; all others are granted from what is
-// then left.
+// serve serves the waiters of dirty quotas in order. For each quota that is short, only the first eligible waiter sets
+// its amounts aside, in all its quotas. Later waiters that need that quota are passed over. All others are granted from
+// the rest.
 func (qu *queue) serve() {
 	commanded := qu.commanded
 	qu.commanded = false
@@ -123,12 +123,13 @@ func (qu *queue) serve() {
 	qu.commanded = commanded
 }
 
-// maxServedPerEntry bounds how many waiters leave the queue in one entry because something came free: of a full queue they would take
-// the better part of a second. Those behind them follow with the next entries.
+// maxServedPerEntry bounds how many waiters leave the queue in one entry because amounts became free: a full queue
+// would take most of a second. The waiters behind them follow with the next entries.
 const maxServedPerEntry = maxDuePerEntry
 
-// maxTriedPerEntry bounds how much passes look at in one entry that serve nobody. What came free when that was used up is looked at with the
-// next entry, all of it in one pass: so an entry has at most one pass more than this, however many commands it has.
+// maxTriedPerEntry bounds how much the passes of one entry examine without serving anybody. Amounts that become free
+// after that are left to the next entry, all in one pass. So an entry has at most one pass beyond this bound, however
+// many commands it has.
 const maxTriedPerEntry = 1 << 16
 
 // deferDirty leaves the waiters of dirty quotas to the next entry, which is due at once.
@@ -187,15 +188,16 @@ func (qu *queue) servePass() {
 // maxPassedOver bounds how many waiters of one wait set a pass examines when policy withholds something from them.
 const maxPassedOver = 1000
 
-// tried is what a waiter's try came to.
+// tried is the outcome of trying a waiter.
 type tried int
 
 const (
-	// left: the waiter is not in the queue any more.
+	// left: the waiter has left the queue.
 	left tried = 1
 	// waitSetBlocked: the rest of its wait set need not be examined.
 	waitSetBlocked tried = 2
-	// passedOver: the waiter is ineligible, who stands behind it may not be; classPassedOver: so is the rest of its class.
+	// passedOver: the waiter is ineligible, those behind it may be eligible; classPassedOver: the rest of its class is
+	// ineligible too.
 	passedOver      tried = 3
 	classPassedOver tried = 4
 )
@@ -210,7 +212,7 @@ type waitSetHead struct {
 	passed int
 }
 
-// waitSetHeap is wait sets by their first waiters' places; it implements heap.Interface.
+// waitSetHeap orders wait sets by the places of their first waiters; it implements heap.Interface.
 type waitSetHeap []waitSetHead
 
 func (h *waitSetHeap) Len() int           { return len(*h) }
@@ -226,8 +228,8 @@ func (h *waitSetHeap) Pop() any {
 	return nil
 }
 
-// affectedWaitSets returns the wait sets that need a dirty quota, and those that share quotas with them, directly or not: the
-// order among all of these matters.
+// affectedWaitSets returns the wait sets that need a dirty quota, and those that share quotas with them, directly or
+// not: the order among all of these matters.
 func (qu *queue) affectedWaitSets() waitSetHeap {
 	var heads waitSetHeap
 	known := map[uint32]bool{}
@@ -268,7 +270,7 @@ func (qu *queue) affectedWaitSets() waitSetHeap {
 	return heads
 }
 
-// placeFrom returns the first place of a wait set from one on.
+// placeFrom returns the first place of a wait set at or after one.
 func (qu *queue) placeFrom(from place) (first place, ok bool) {
 	qu.order.Ascend(from, func(p place) bool {
 		first, ok = p, p.waitSet == from.waitSet
@@ -277,11 +279,11 @@ func (qu *queue) placeFrom(from place) (first place, ok bool) {
 	return first, ok
 }
 
-// maxWalkedPerEntry bounds how many waiters of steps commands go through to have them tried. Where that is used up, the steps are
-// gone through once, when all commands are carried out, and their waiters are tried with the next entry.
+// maxWalkedPerEntry bounds how many waiters of steps the commands of an entry visit to have them tried. Beyond it, each
+// step is visited once after all commands, and its waiters are tried with the next entry.
 const maxWalkedPerEntry = 2 * maxWaitersOfHolder
 
-// wake has a holder's waiters tried, also when that comes up while waiters are tried.
+// wake marks a holder's waiters to be tried, also during a pass.
 func (qu *queue) wake(name string) {
 	h, ok := qu.holders.byName.Get(name)
 	switch {
@@ -293,8 +295,8 @@ func (qu *queue) wake(name string) {
 	}
 }
 
-// finishWalks goes through the waiters of holders to whom the commands did not come, once for each holder. They are tried with
-// the next entry.
+// finishWalks visits the waiters of holders that the commands could not reach, once for each holder. They are tried
+// with the next entry.
 func (qu *queue) finishWalks() {
 	qu.toDemote.Scan(func(name string) bool {
 		qu.demoteNow(name)
@@ -310,7 +312,7 @@ func (qu *queue) finishWalks() {
 	qu.toDemote.Clear()
 }
 
-// markWaitersOf marks what a holder waits for, and returns how many items that are.
+// markWaitersOf marks the quotas of a holder's waiters, and returns how many items these have.
 func (qu *queue) markWaitersOf(name string) (visited int) {
 	qu.eachOf(name, func(w *waiter) bool {
 		visited += w.cost()

@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestWaiting: who waits, for how long, and how it ends (design 6.5).
+// TestWaiting: which requests wait, for how long, and how a wait ends (design 6.5).
 func TestWaiting(t *testing.T) {
 	s, r := slotsOf("s", 1), rateOf("r", 10, minute)
 	classOf := func(class int32, c *logpb.Command) *logpb.Command {
@@ -70,9 +70,9 @@ func TestWaiting(t *testing.T) {
 		}},
 		{"what cannot be served in time is said at once", []*logpb.Quota{r}, []line{
 			{0, consumesAtOnce("a", itemOf("r", 10)), "lease 1: r=10 until 5m0s; op 1 spends r=10 by 2s"},
-			{3 * second, waits("b", 0, 30*second, itemOf("r", 10)), "waits as 1 until 33s"}, // some may be given back yet
+			{3 * second, waits("b", 0, 30*second, itemOf("r", 10)), "waits as 1 until 33s"}, // some may still be returned
 			{0, withdraw(1), "done"},
-			{0, settle(&logpb.Settle{Lease: 1, Fence: 1, Op: 1, Final: true, DoneBelow: 2}), "settled"}, // and now no more
+			{0, settle(&logpb.Settle{Lease: 1, Fence: 1, Op: 1, Final: true, DoneBelow: 2}), "settled"}, // and now no longer
 			{0, waits("b", 0, 30*second, itemOf("r", 10)), "CANNOT_SERVE_IN_TIME r again at 1m2.400000001s"},
 			{0, waits("b", 0, minute, itemOf("r", 10)), "waits as 2 until 1m3s"},
 			{59*second + 500*millisecond, consumes(2, 1), "op 1 spends r=10 by 1m4.5s"},
@@ -99,7 +99,7 @@ func (w *world) waiting(command *logpb.Command) uint64 {
 	return r.GetWaiting().Ticket
 }
 
-// TestOnlyTheFirstOfAShortQuotaSetsAside: others that need it are passed over; who does not need it is served.
+// TestOnlyTheFirstOfAShortQuotaSetsAside: others that need it are passed over; waiters that do not need it are served.
 func TestOnlyTheFirstOfAShortQuotaSetsAside(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("r", 10, minute), rateOf("x", 10, minute))
@@ -141,8 +141,8 @@ func TestTurnsFollowWeights(t *testing.T) {
 	}
 }
 
-// TestTurnsFollowWeights_WhereAGrantIsASmallPart: what a grant costs is less than the heavy holder's weight, and counts all the same; also
-// over restores.
+// TestTurnsFollowWeights_WhereAGrantIsASmallPart: a grant costs less than the heavy holder's weight, and still counts;
+// also over restores.
 func TestTurnsFollowWeights_WhereAGrantIsASmallPart(t *testing.T) {
 	const usable, grants = 1_000_000_000_000, 1500
 	w := newWorld(t)
@@ -175,7 +175,7 @@ func TestTurnsFollowWeights_WhereAGrantIsASmallPart(t *testing.T) {
 	}
 }
 
-// TestWhoComesBackLateSavedNothingUp: a holder that was away takes its virtual time from now on, not all it missed.
+// TestWhoComesBackLateSavedNothingUp: a holder that was away takes turns from now on, and does not catch up.
 func TestWhoComesBackLateSavedNothingUp(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
@@ -207,7 +207,7 @@ func TestWhoComesBackLateSavedNothingUp(t *testing.T) {
 	}
 }
 
-// TestTheQueueIsBounded: a full queue refuses, and who leaves makes room.
+// TestTheQueueIsBounded: a full queue refuses, and leaving waiters make room.
 func TestTheQueueIsBounded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
@@ -225,15 +225,15 @@ func TestTheQueueIsBounded(t *testing.T) {
 	w.waiting(waits("b", 0, minute, itemOf("s", 1)))
 }
 
-// TestStaggeredWaitersLoseNoWakeup: whatever frees a slot (release, expiry, revocation, a raised limit), the next waiter
-// is served in that very entry.
+// TestStaggeredWaitersLoseNoWakeup: whatever frees a slot (release, expiry, revocation, a raised limit), the next
+// waiter is served in the same entry.
 func TestStaggeredWaitersLoseNoWakeup(t *testing.T) {
 	free := map[string]func(*world){
 		"release": func(w *world) { w.do(releases(1)) },
 		"expiry":  func(w *world) { w.sleep(5*minute + 30*second) },
 		"revocation": func(w *world) {
 			w.do(&logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 1}}})
-			w.sleep(5*minute + 30*second) // its deadline and the grace: its holder may not know
+			w.sleep(5*minute + 30*second) // its deadline and the grace: its holder may not know of it
 		},
 		"a raised limit": func(w *world) { w.quotas(slotsOf("s", 2)) },
 		"resumption": func(w *world) {

@@ -7,14 +7,14 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// quota is a named, limited resource and what counts against it. What every decision looks at stands first, so that it is on few
-// lines of the processor's cache: with a thousand quotas that is what a decision waits for.
+// quota is a named, limited resource with the amounts that count against it. Fields that every decision reads come
+// first, so that they share few cache lines: with a thousand quotas, cache misses dominate a decision.
 type quota struct {
 	cow.Made
 	number uint32
 	// parent is the parent's number, 0 for none; children counts the quotas that name this one.
 	parent, children uint32
-	// scheduled says that it has timers, scheduledAt their times.
+	// scheduled says that it has timers; scheduledAt are their times.
 	scheduled bool
 	// name is its definition's.
 	name       string
@@ -23,10 +23,10 @@ type quota struct {
 	leases, waiting int64
 	// cooldown is the cluster time until which the provider closed it; 0 or past: open.
 	cooldown int64
-	// reopened is when it began to reopen after its last cooldown, exhausted when by its samples nothing will be left (cluster time); 0:
-	// not to be seen.
+	// reopened is when it began to reopen after its last cooldown. exhausted is when, by its samples, nothing will be
+	// left (cluster time). 0: none.
 	reopened, exhausted int64
-	// override is a limit in place of its own; nil: none.
+	// override replaces its limit for a while; nil: none.
 	override *override
 	// servedTo is, by class, the largest virtual time of a grant.
 	servedTo [ledger.Classes]uint64
@@ -35,35 +35,38 @@ type quota struct {
 	ledger      ledger.Ledger
 	rule        ledger.Rule
 	scheduledAt [timerKinds]int64
-	// wakeup is when to serve waiters again that were passed over (cluster time), 0: never; wakeNext says that a command changed the
-	// quota since they were tried, so that the next entry serves them.
+	// wakeup is when to serve waiters again that were passed over (cluster time), 0: never. wakeNext says that a
+	// command changed the quota since they were tried, so that the next entry serves them.
 	wakeup   int64
 	wakeNext bool
 	// attempt counts cooldowns in a row.
 	attempt int32
-	// closer is the caller whose word closed it last, closedSince when that caller's present run of closings began.
+	// closer is the caller whose report closed it last, closedSince when that caller's present series of closings
+	// began.
 	closer      string
 	closedSince int64
-	// ramped is what was let through while it reopens; what leases up to rampLease hold was granted before.
+	// ramped is the amount let through while it reopens; leases up to rampLease were granted before.
 	ramped    int64
 	rampLease uint64
 	// observed counts grants that it would have refused.
 	observed int64
-	// tried is when each class asked for it last; 0: never. It is recorded where shares are, of windows about.
+	// tried is when each class asked for it last; 0: never. It is recorded where there are shares, for windows
+	// approximately.
 	tried [ledger.Classes]int64
-	// samples is what the provider said was left of window sampledIn, never changed in place; stage is how far what they foresee
-	// was acted upon at the last report.
+	// samples are the reported remainders of window sampledIn, never changed in place. stage is the stage of the
+	// prediction at the last report.
 	samples   []sample
 	sampledIn int64
 	stage     stage
-	// first is the ticket that is first in line for it below critical ones, since when; 0: nobody, as far as the wait sets were looked at.
+	// first is the first ticket in line below critical ones, firstSince since when; 0: none, as far as wait sets were
+	// examined.
 	first      uint64
 	firstSince int64
-	// ahead counts who waits for it before others.
+	// ahead counts the waiters that go before others.
 	ahead ahead
-	// pacer is that of a rate with shares.
+	// pacer is used by a rate with shares.
 	pacer pacer
-	// burn is what was granted lately of a rate that is predicted.
+	// burn is the recent grants of a rate with prediction.
 	burn burn
 	// told is the limit that its provider named last.
 	told told
@@ -88,7 +91,7 @@ func (qs *quotaTable) edit(number uint32) *quota {
 	return q
 }
 
-// numberOf returns the number of the quota of a name, 0 where there is none.
+// numberOf returns the number of the quota with a name, 0 if there is none.
 func (qs *quotaTable) numberOf(name string) uint32 {
 	if number := qs.cache.names.Number(name); number != 0 {
 		return number
@@ -100,7 +103,7 @@ func (qs *quotaTable) numberOf(name string) uint32 {
 	return number
 }
 
-// get returns a quota for reading, not brought to the present; nil if it was deleted.
+// get returns a quota for reading, not advanced to the present; nil if it was deleted.
 func (qs *quotaTable) get(number uint32) *quota {
 	if q := qs.cache.find(number, qs.generation); q != nil {
 		return q
@@ -109,7 +112,7 @@ func (qs *quotaTable) get(number uint32) *quota {
 	return q
 }
 
-// editNow returns a quota for update, brought to the present; nil if it was deleted.
+// editNow returns a quota for update, advanced to the present; nil if it was deleted.
 func (qs *quotaTable) editNow(number uint32) *quota {
 	q := qs.edit(number)
 	if q == nil {
@@ -129,7 +132,7 @@ func (qs *quotaTable) editNow(number uint32) *quota {
 	return q
 }
 
-// parent returns a quota's parent for update, brought to the present; nil if it has none.
+// parent returns a quota's parent for update, advanced to the present; nil if it has none.
 func (qs *quotaTable) parent(q *quota) *quota {
 	if q.parent == 0 {
 		return nil
@@ -152,10 +155,10 @@ func (qs *quotaTable) markDirty(q *quota) {
 	}
 }
 
-// cooling tells whether a quota is closed by its provider.
+// cooling reports whether a quota is closed by its provider.
 func (q *quota) cooling(now int64) bool { return q.cooldown > now }
 
-// named returns a quota by name, nil where there is none.
+// named returns a quota by name, nil if there is none.
 func (qs *quotaTable) named(name string) *quota {
 	number, ok := qs.names.Get(name)
 	if !ok {

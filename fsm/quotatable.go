@@ -6,8 +6,9 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 )
 
-// quotaTable has the quotas, each with its rule and ledger. Every change of one begins with edit or editNow, so the table knows which
-// changed: the waiters of dirty ones are served again, and timers say when waiters may be served by time alone.
+// quotaTable has the quotas, each with its rule and ledger. Every change of a quota begins with edit or editNow, so the
+// table knows which ones changed. The waiters of dirty quotas are served again; timers say when time alone may serve
+// waiters.
 type quotaTable struct {
 	*moment
 	byNumber  *cow.Map[uint32, *quota]
@@ -15,14 +16,14 @@ type quotaTable struct {
 	fallbacks *cow.Set[standIn]
 	// last is the newest quota's number.
 	last         uint32
-	timers       *cow.Set[timer]            // of quotas that are waited for
+	timers       *cow.Set[timer]            // of quotas with waiters
 	ageingQuotas *cow.Map[uint32, struct{}] // of these, those with ageing
 	cooldowns    *cow.Set[due]
 	overrides    *cow.Set[due] // quotas, by when their override ends
-	// deleted has the names of quotas that were deleted while some who wait for them are still to be refused.
+	// deleted has the names of deleted quotas with waiters that are still to be refused.
 	deleted *cow.Map[uint32, string]
 
-	// What follows is room to work in: a frozen state has none.
+	// The fields below are scratch space: a frozen state has none.
 
 	cache *cache
 	// dirty are the quotas that may serve waiters again after the present command. Results do not depend on the map's
@@ -32,7 +33,7 @@ type quotaTable struct {
 	unscheduled []uint32
 }
 
-// standIn says that a quota has this one as its fallback.
+// standIn says that fallback is the name of a quota's fallback.
 type standIn struct {
 	fallback string
 	quota    uint32

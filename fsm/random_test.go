@@ -18,7 +18,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// history draws random commands that mostly make sense: they name leases, operations and tickets that exist, or did.
+// history draws random commands that mostly make sense: they name leases, operations and tickets that exist or existed.
 type history struct {
 	*rapid.T
 	leases   []*logpb.Granted
@@ -26,7 +26,7 @@ type history struct {
 	sessions []uint64
 	nextOp   uint64
 	seq      map[uint64]uint64
-	// fences are those of attempts that were begun.
+	// fences are those of begun attempts.
 	fences []uint64
 }
 
@@ -70,7 +70,7 @@ func randomWorldQuotas() []*logpb.Quota {
 	}
 }
 
-// randomWorkflows are of the random holders, some of whom are in both.
+// randomWorkflows have the random holders, some of them in both.
 func randomWorkflows(t *rapid.T) []*logpb.Workflow {
 	all := []*logpb.Workflow{chain("chain", "low-1", "std-1", "boss", "std-2"), graph("rest", after("std-2"), after("std-3"), after("std-1", "std-3", "std-2"))}
 	for _, w := range all {
@@ -145,7 +145,7 @@ func (h *history) reserve() *logpb.Command {
 	return reserve(r)
 }
 
-// someOf returns items of a grant with amounts between 0 and a little above.
+// someOf returns items of a grant with amounts between 0 and slightly too much.
 func (h *history) someOf(items []*logpb.GrantedItem) []*logpb.Item {
 	var some []*logpb.Item
 	for _, it := range items {
@@ -156,7 +156,7 @@ func (h *history) someOf(items []*logpb.GrantedItem) []*logpb.Item {
 	return some
 }
 
-// command draws a command and who is charged with it.
+// command draws a command and its payer.
 func (h *history) command() *logpb.Command {
 	c := h.uncharged()
 	c.Caller = rapid.SampledFrom([]string{"", "token:a", "token:b", "address:192.0.2.1", "address:192.0.2.2"}).Draw(h.T, "caller")
@@ -224,7 +224,7 @@ func (h *history) uncharged() *logpb.Command {
 	return command
 }
 
-// task draws a command about one of three tasks, which live on quotas.
+// task draws a command on one of three tasks, which use quotas.
 func (h *history) task() *logpb.Command {
 	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(h.T, "task")
 	fence := uint64(1)
@@ -271,7 +271,7 @@ func (h *history) signals(items []*logpb.GrantedItem) []*logpb.Signal {
 	return signals
 }
 
-// limits draws limits that are met now and then, or the usual ones.
+// limits draws limits that are sometimes reached, or the usual ones.
 func (h *history) limits() *logpb.Command {
 	bound := func(name string, usual int64) *int64 {
 		return new(rapid.SampledFrom([]int64{2, 8, 40, usual}).Draw(h.T, name))
@@ -304,7 +304,7 @@ func (h *history) admin(lease uint64) *logpb.Command {
 	case 3:
 		all := randomWorldQuotas()
 		for _, q := range all {
-			if q.Name == "minute" { // with another skew the window may have begun by a later view than the present one
+			if q.Name == "minute" { // with another skew the window may have begun by a later view
 				q.GetWindow().SkewNs = rapid.SampledFrom([]int64{200 * millisecond, second, 5 * second}).Draw(h.T, "skew")
 			}
 		}
@@ -336,7 +336,7 @@ func (h *history) admin(lease uint64) *logpb.Command {
 	}}}
 }
 
-// nodes draws one of the commands that nodes give themselves.
+// nodes draws one of the commands that nodes send.
 func (h *history) nodes() *logpb.Command {
 	id := rapid.SampledFrom([]string{"n1", "n2"}).Draw(h.T, "node")
 	switch rapid.IntRange(0, 3).Draw(h.T, "node's") {
@@ -350,7 +350,7 @@ func (h *history) nodes() *logpb.Command {
 	return putMember(id, rapid.SampledFrom([]string{"a:1", "b:1"}).Draw(h.T, "address"))
 }
 
-// learn remembers what results and events name.
+// learn records the objects that results and events name.
 func (h *history) learn(applied Applied) {
 	for _, r := range applied.Results {
 		if g := r.GetGranted(); g != nil {
@@ -373,7 +373,7 @@ func (h *history) learn(applied Applied) {
 	}
 }
 
-// TestRandomHistories_HaveEveryKind: a kind that is added is drawn too.
+// TestRandomHistories_HaveEveryKind: a new kind must be drawn too.
 func TestRandomHistories_HaveEveryKind(t *testing.T) {
 	draws := rapid.Custom(func(rt *rapid.T) *logpb.Command {
 		h := &history{T: rt, seq: map[uint64]uint64{}, tickets: []uint64{1}}
@@ -394,17 +394,18 @@ func TestRandomHistories_HaveEveryKind(t *testing.T) {
 }
 
 // TestRandomHistories drives a machine through random commands, and checks after every entry that all totals are the
-// sums of their parts (in world.apply). At random entries the machine is replaced by one restored from its own
-// snapshot; a twin that never was must give the same results, events and hashes, and one that follows the same but the results. Some of
-// these are restores of a backup: all are fitted into a cluster whose time has gone on, and only the machine is written and read after it.
+// sums of their parts (in world.apply). At random entries a machine restored from its own snapshot replaces it. A twin
+// without restores must give the same results, events and hashes, and a follower the same except results. Some restores
+// are of a backup: all machines are fitted into a cluster whose time has advanced, and only the machine is written and
+// read after that.
 func TestRandomHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w, twin, follower := newWorld(rt), New(), New()
-		follower.freeList.most = 0 // what ended is not used again: nobody may tell
-		// Protobuf decodes the twin's entries: nothing of them is used again for the next command.
+		follower.freeList.most = 0 // ended objects are not reused: the outcome must not differ
+		// Protobuf decodes the twin's entries, so no object is reused for the next command.
 		twin.decoder.Wholly = true
 		for _, m := range []*Machine{w.m, twin, follower} {
-			m.bounds = tight(2) // most of what takes long leaves something to the entries that follow
+			m.bounds = tight(2) // most long work is left to later entries
 		}
 		h := &history{T: rt, seq: map[uint64]uint64{}}
 		step := func(commands ...*logpb.Command) {
@@ -446,10 +447,10 @@ func TestRandomHistories(t *testing.T) {
 	})
 }
 
-// restoredAfter is how long after a backup it is restored.
+// restoredAfter are times between a backup and its restore.
 var restoredAfter = []int64{0, millisecond, second, 4 * second, 15 * second, 2 * minute, hour}
 
-// rebased fits machines into a cluster whose time has gone on so far, and in which some entries were applied since.
+// rebased fits machines into a cluster whose time has advanced, and which has applied some entries since.
 func (w *world) rebased(elapsed int64, machines ...*Machine) {
 	w.now, w.index = w.now+elapsed, w.index+1+uint64(elapsed/second)
 	term, epoch, floor := w.m.State().Term(), w.m.State().Epoch()+1, w.clock()
@@ -458,12 +459,12 @@ func (w *world) rebased(elapsed int64, machines ...*Machine) {
 	}
 }
 
-// checkCeiling checks that a grant left held + consumed within usable, in the quota and in its ancestors. Where nothing was reported in its
-// entry, it left what is held back for others too.
+// checkCeiling checks that a grant left held + consumed within usable, in the quota and in its ancestors. Without a
+// report in its entry, it also left the amount held back for others.
 func checkCeiling(t *rapid.T, w *world, reported bool) {
 	for i, e := range w.last.Events {
 		if e.Kind != effect.EventGranted || i+1 < len(w.last.Events) {
-			continue // what came after it may have charged an overrun or lowered the limit
+			continue // later events may have charged an overrun or lowered the limit
 		}
 		for q := w.m.quotas.named(e.Quota); q != nil; q = w.m.quotas.get(q.parent) {
 			l := q.ledgerAt(w.m.clock)
@@ -520,7 +521,7 @@ func TestSnapshotIsTheSameEitherWay(t *testing.T) {
 	}
 }
 
-// spoil has a decoder decode something else: whoever kept parts of the command before has other ones now.
+// spoil makes a decoder decode something else: parts kept of the previous command change.
 func spoil(d *entry.Decoder) {
 	forgotten := &logpb.Reserve{Holder: "forgotten", Class: new(int32(99))}
 	for range entry.PlainItems {

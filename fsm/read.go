@@ -20,10 +20,10 @@ func (s *State) Term() uint64 { return s.term }
 // FenceCounter returns the newest fence.
 func (s *State) FenceCounter() uint64 { return s.fence() }
 
-// Epoch returns the fence's epoch.
+// Epoch returns the epoch of fences.
 func (s *State) Epoch() uint32 { return s.epoch }
 
-// ClusterID returns the cluster's id; empty before it was founded.
+// ClusterID returns the cluster's id, empty before Found.
 func (s *State) ClusterID() string { return s.clusterID }
 
 // Holders returns the holder rules. They must not be changed.
@@ -39,7 +39,7 @@ func (s *State) Members() []MemberView {
 	return members
 }
 
-// Limits returns the bounds that are part of the state's meaning; all are set.
+// Limits returns the bounds that are part of the replicated state; all are set.
 func (s *State) Limits() *logpb.SetLimits {
 	l := &s.accounts.Limits
 	return &logpb.SetLimits{
@@ -64,7 +64,7 @@ func (s *State) Counts() Counts {
 	}
 }
 
-// LongestWaits returns how long the oldest waiting Reserve of each class has waited (nanoseconds), 0 where nobody waits.
+// LongestWaits returns how long the oldest waiting Reserve of each class has waited (nanoseconds); 0: none waits.
 func (s *State) LongestWaits(at Clock) (longest [ledger.Classes]int64) {
 	s.queue.waiters.Scan(func(_ uint64, w *waiter) bool {
 		longest[w.class] = max(longest[w.class], at.Now-(w.until-w.req.WaitNs))
@@ -73,37 +73,37 @@ func (s *State) LongestWaits(at Clock) (longest [ledger.Classes]int64) {
 	return longest
 }
 
-// Waiting tells whether a ticket stands in the queue.
+// Waiting reports whether a ticket is in the queue.
 func (s *State) Waiting(ticket uint64) bool {
 	w, ok := s.queue.waiters.Get(ticket)
 	return ok && !s.queue.gone(w)
 }
 
-// NextDue returns the cluster time at which an entry should be written, so that something due happens (an expiry, the
-// end of a wait, a cooldown or a baton, a timer of a waiter), and whether anything at all is pending: while it is, some entry is
-// wanted at least every tick, so that little time is lost when the leader is.
+// NextDue returns the cluster time at which an entry should be written because something is due: an expiry, the end of
+// a wait, a cooldown or a baton, or a timer of a waiter. It also returns whether anything is pending. While it is, some
+// entry is wanted at least every tick, so that little time is lost when the leader fails.
 func (s *State) NextDue() (at int64, pending bool) {
 	return s.NextDueBy(func() (Clock, bool) { return s.clock, true })
 }
 
-// NextDueBy is NextDue for a caller with clocks: present returns cluster time and a live sample of Unix time, if there is one. The
-// state's own views may stand still where they are ahead, and say too early when a window opens.
+// NextDueBy is NextDue for a caller with clocks: present returns cluster time and a live sample of Unix time, if there
+// is one. The state's own views may stand still if they are ahead, and then a window seems to open too early.
 func (s *State) NextDueBy(present func() (Clock, bool)) (at int64, pending bool) {
 	at, pending = s.firstDue(), s.Pending()
 	return min(at, s.quotas.nextTimer(present)), pending
 }
 
-// Awaited tells whether a Reserve waits for anything.
+// Awaited reports whether any Reserve waits.
 func (s *State) Awaited() bool { return s.queue.waiters.Len() > 0 }
 
-// Pending tells whether anything changes by the mere passing of cluster time.
+// Pending reports whether the passing of cluster time changes anything.
 func (s *State) Pending() bool {
-	// Records of ended leases are not looked at for their own sake: that can wait for the next entry.
+	// Records of ended leases are not checked for their own sake: they can wait for the next entry.
 	_, _, tasks := s.tasks.NextDue(s.clock.Now)
 	return s.firstDue() != math.MaxInt64 || s.clock.Now < s.amounts.busyUntil || tasks
 }
 
-// firstDue returns the first cluster time at which something is due of its own; the largest int64: nothing is.
+// firstDue returns the first cluster time at which something is due, without timers; the largest int64: nothing is.
 func (s *State) firstDue() int64 {
 	at := int64(math.MaxInt64)
 	for _, first := range []func() (due, bool){s.queue.waitEnds.Min, s.queue.promotions.Min, s.quotas.cooldowns.Min, s.quotas.overrides.Min} {
@@ -158,7 +158,7 @@ func (q *quota) ledgerAt(at Clock) ledger.Ledger {
 	return g
 }
 
-// maxBrokenShown bounds how many holders a quota names whose breaker is open.
+// maxBrokenShown bounds how many holders with an open breaker a quota lists.
 const maxBrokenShown = 100
 
 func (s *State) viewQuota(q *quota, at Clock) QuotaView {
@@ -211,7 +211,7 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 	return v
 }
 
-// closedFor returns for how long a cooldown keeps calls from a quota; 0: none does.
+// closedFor returns for how long a cooldown blocks calls to a quota (nanoseconds); 0: none does.
 func (q *quota) closedFor(now int64) int64 {
 	if q.rule.Policy.Observe {
 		return 0
@@ -219,7 +219,7 @@ func (q *quota) closedFor(now int64) int64 {
 	return max(q.cooldown-now, 0)
 }
 
-// CheckFence tells whether a lease lives and has this fence, and what is left of it (nanoseconds).
+// CheckFence reports whether a lease lives and has this fence, and the time left until its deadline (nanoseconds).
 func (s *State) CheckFence(lease, fence uint64, at Clock) (valid bool, left int64) {
 	l, ok := s.leases.Get(lease)
 	if !ok || l.fence != fence || l.deadline <= at.Now || s.gone(l) {
@@ -228,8 +228,8 @@ func (s *State) CheckFence(lease, fence uint64, at Clock) (valid bool, left int6
 	return true, l.deadline - at.Now
 }
 
-// ItemsOf names the quotas of which a lease has or had something, in the order of its items, and after them their ancestors: those that a
-// report about it may speak of. A lease that has ended has none.
+// ItemsOf returns the names of the quotas that a lease holds or held, in the order of its items, and after them their
+// ancestors: a report about the lease may name these. An ended lease has none.
 func (s *State) ItemsOf(lease uint64) (names []string) {
 	l, ok := s.leases.Get(lease)
 	if !ok {

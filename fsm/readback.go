@@ -8,16 +8,16 @@ import (
 	"slices"
 )
 
-// VerifySnapshot returns what Restore would say of a snapshot, nil where it would take it. It reads the snapshot once, and takes for that
-// time the memory of the state that is in it.
+// VerifySnapshot returns the error of Restore for a snapshot, nil if Restore would accept it. It reads the snapshot
+// once, and temporarily needs the memory of the state in it.
 func VerifySnapshot(r io.Reader) error {
 	_, err := Restore(r)
 	return err
 }
 
-// VerifyWritten returns what is wrong with a snapshot that is to be this state's: the state has to add up, and each byte has to be what
-// WriteSnapshot writes of it. It takes no memory in proportion to the state. That Restore takes what adds up is for tests to show; who has
-// the memory asks VerifySnapshot, too.
+// VerifyWritten checks that a snapshot is of this state: the state must be consistent, and each byte must equal the
+// output of WriteSnapshot. Its memory does not grow with the state. Tests show that Restore accepts each consistent
+// state; callers with enough memory use VerifySnapshot too.
 func (s *State) VerifyWritten(r io.Reader) error {
 	if err := s.Verify(); err != nil {
 		return fmt.Errorf("%w: the state does not add up: %w", ErrCorruptSnapshot, err)
@@ -29,7 +29,7 @@ func (s *State) VerifyWritten(r io.Reader) error {
 	return compared.ended()
 }
 
-// comparing takes what is written and compares it with what is read.
+// comparing is a writer that compares its input with a reader.
 type comparing struct {
 	with io.Reader
 	read []byte
@@ -52,7 +52,7 @@ func (c *comparing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// ended tells whether there is nothing more to read.
+// ended returns an error if there is more to read.
 func (c *comparing) ended() error {
 	switch _, err := io.ReadFull(c.with, make([]byte, 1)); {
 	case err == nil:

@@ -5,23 +5,24 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 )
 
-// records has the records of operations that left their leases: those that are still to be dealt with, as they were, and then, detached and
-// in pages, those that count until they stop. It also counts those that leases have. What is charged by a record is for amounts to say.
+// records has the records of operations that left their leases. Records to be retired are kept unchanged; then those
+// that count are detached, in pages, until they stop counting. It also counts the records within leases. amounts
+// decides the charges of a record.
 type records struct {
 	*moment
 	amounts *amounts
 	// book has the accounts that are charged with records.
 	book *accounts.Book
-	// detached are the records of ended leases, in pages; checks hold when to look at a page again.
+	// detached are the records of ended leases, in pages; checks hold when to check a page again.
 	detached *cow.Set[keptPage]
 	checks   *cow.Set[pageDue]
-	// retiring are the leases with records that are still to leave them; retiredLast is the one of them that was the last to have some
-	// retired, 0 where there is none.
+	// retiring are the leases with records that are still to leave them. retiredLast is the lease among them that was
+	// processed last, 0 for none.
 	retiring    *cow.Map[uint64, *retiring]
 	retiredLast uint64
-	// count is how many records there are, of leases that live and of those that have ended.
+	// count is the number of records, of live and of ended leases.
 	count int64
-	// packing is room for detached records that are packed, looked for one that is looked at.
+	// packing is scratch space for packing records, looked for reading one.
 	packing []byte
 	looked  operation
 }

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkReferenceMemory is what BenchmarkApply is compared with: random changes of records of about a lease's size in a
-// map of the language. It owes nothing to this package, and like a large state it waits for memory.
+// BenchmarkReferenceMemory is the reference for BenchmarkApply: random changes of records of about a lease's size in a
+// Go map. It does not depend on this package, and is bound by memory like a large state.
 func BenchmarkReferenceMemory(b *testing.B) {
 	type record struct {
 		id, fence, deadline uint64

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/fsm/task"
 )
 
-// no is a command that gets a "no": a refusal or a failure.
+// no is a command that gets a refusal or a failure.
 type no struct {
 	name string
 	// before are carried out first, each a pace after the last.
@@ -21,12 +21,13 @@ type no struct {
 	after   int64
 	command *logpb.Command
 	reason  logpb.Reason
-	// inLine: somebody waits, so the command is judged in the order, which takes a ticket; or that it was refused is recorded.
+	// inLine: there are waiters, so the command is judged in the queue, which takes a ticket; or the refusal is
+	// recorded.
 	inLine bool
 }
 
 // refusingWorld has a lease of each condition: 1 consumed (r, full, closed, h), 2 holds r and a slot, 3 holds of the
-// bursty, the suspended and the closed quota; the closed one is closed for 40 s.
+// bursty, the suspended and the closed quota. The closed one is closed for 40 s.
 func refusingWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -48,7 +49,7 @@ func refusingWorld(t *testing.T) *world {
 	return w
 }
 
-// taskNos are the "no" to commands about tasks; attempt 4 of the cluster's fences is the task's first.
+// taskNos are the refusals and failures of commands on tasks; fence 4 of the cluster is the task's first.
 func taskNos() []no {
 	under := []*logpb.Command{begins("t", "x", 0)}
 	ended := append(under, ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_FAILED))
@@ -127,7 +128,7 @@ func by(who string, command *logpb.Command) *logpb.Command {
 	return command
 }
 
-// refusals are the ordinary "no" to a Reserve or Consume.
+// refusals are the ordinary refusals of a Reserve or Consume.
 func refusals() []no {
 	one := func(quota string) *logpb.Command { return asks("x", 0, itemOf("r", 1), itemOf(quota, 1)) }
 	line := []*logpb.Command{waits("first", 0, minute, itemOf("r", 9))}
@@ -197,7 +198,7 @@ func refusals() []no {
 	}
 }
 
-// fallsTo has reports say that so little is left of a quota, and less each time.
+// fallsTo returns reports with a falling remainder of a quota, at last left.
 func fallsTo(quota string, left int64) (commands []*logpb.Command) {
 	for lease := range uint64(3) {
 		commands = append(commands, consumesAtOnce("a", itemOf(quota, 1)), reports(lease+4, 1, signal(quota, logpb.Cause_CAUSE_OK, remaining(left+10*int64(2-lease)))))
@@ -205,7 +206,7 @@ func fallsTo(quota string, left int64) (commands []*logpb.Command) {
 	return commands
 }
 
-// closedOnce has a report close the quota p, which has a policy, for a second.
+// closedOnce returns commands that close the quota p, which has a policy, for a second.
 func closedOnce(p *logpb.Policy) []*logpb.Command {
 	return []*logpb.Command{
 		applyQuotas(policed(rateOf("p", 10, minute), p)), consumesAtOnce("a", itemOf("p", 1)),
@@ -213,7 +214,7 @@ func closedOnce(p *logpb.Policy) []*logpb.Command {
 	}
 }
 
-// failuresOfLeases are what is wrong with commands that name a lease.
+// failuresOfLeases are the failures of commands that name a lease.
 func failuresOfLeases() []no {
 	const closes = hour + 2*second
 	done := []*logpb.Command{consumeCmd(&logpb.Consume{Lease: 2, Fence: 2, Op: 5, Items: []*logpb.Item{itemOf("r", 1)}, DoneBelow: 5})}
@@ -259,7 +260,7 @@ func failuresOfLeases() []no {
 	}
 }
 
-// failures are what is wrong with all other commands.
+// failures are the failures of all other commands.
 func failures() []no {
 	session := []*logpb.Command{opens(), numbered(1, 3, 3, asks("x", 0, itemOf("r", 1)))}
 	few := limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes, l.MaxSessions = proto.Int64(1), proto.Int64(1) })
@@ -294,8 +295,8 @@ func failures() []no {
 	}
 }
 
-// budgetNos are the "no" to callers that have their part, one alone being left half of everything; and to all where nothing is
-// left.
+// budgetNos are the refusals of callers that have used up their part (a single caller gets half), and of all callers
+// when nothing is left.
 func budgetNos() []no {
 	small := func(change func(*logpb.SetLimits)) *logpb.Command { return limitsTo(change) }
 	open, wait := chargedTo("token:x", opens()), chargedTo("token:x", waits("w", 0, minute, itemOf("s", 1)))
@@ -325,20 +326,20 @@ func budgetNos() []no {
 	}
 }
 
-// timeless returns the hashes of the ledger and of the whole state, the log's index left out.
+// timeless returns the hashes of the ledger and of the whole state, without index and term.
 func (w *world) timeless() (ledger, whole [32]byte) {
 	s := *w.m.Freeze()
 	s.index, s.term = 0, 0
 	return s.Hash()
 }
 
-// TestEveryNoLeavesTheStateAlone: each reason there is, and each kind of command that can have it; what waits for a
-// ticket takes one, nothing else changes but the index (seen in Portkey-AI/gateway rateLimiter.ts).
+// TestEveryNoLeavesTheStateAlone: every reason, with each kind of command that can have it. A queued judgment takes a
+// ticket; otherwise only the index changes (seen in Portkey-AI/gateway rateLimiter.ts).
 func TestEveryNoLeavesTheStateAlone(t *testing.T) {
 	met := make(map[logpb.Reason]bool)
 	for _, elsewhere := range []logpb.Reason{
 		logpb.Reason_REASON_UNSPECIFIED,
-		logpb.Reason_REASON_WAIT_EXPIRED, logpb.Reason_REASON_WITHDRAWN, // how a wait ends; no answer to a command
+		logpb.Reason_REASON_WAIT_EXPIRED, logpb.Reason_REASON_WITHDRAWN, // ends of waits, not answers to a command
 		logpb.Reason_REASON_CLOCK_UNSURE, // TestResetClock_NamesWhatIsMissing
 	} {
 		met[elsewhere] = true
@@ -368,7 +369,7 @@ func TestEveryNoLeavesTheStateAlone(t *testing.T) {
 			}
 		})
 	}
-	for number, name := range logpb.Reason_name { // any order will do
+	for number, name := range logpb.Reason_name { // in any order
 		if !met[logpb.Reason(number)] {
 			t.Errorf("no command here gets %s", name)
 		}

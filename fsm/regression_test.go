@@ -14,13 +14,13 @@ import (
 
 // More tests named after what they guard, as in guards_test.go.
 
-// TestReservesOfOneEntryShareTheLimits: any number at once, over two limits of any kind, gets what fits and no more
-// (seen in envoyproxy/ai-gateway 680, BerriAI/litellm 34732).
+// TestReservesOfOneEntryShareTheLimits: any number at once, over two limits of any kind, gets exactly what fits (seen
+// in envoyproxy/ai-gateway 680, BerriAI/litellm 34732).
 func TestReservesOfOneEntryShareTheLimits(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		left := map[string]int64{"a": rapid.Int64Range(1, 30).Draw(rt, "a"), "b": rapid.Int64Range(1, 30).Draw(rt, "b")}
-		for name, limit := range left { // any order will do
+		for name, limit := range left { // in any order
 			w.quotas([]*logpb.Quota{
 				rateOf(name, limit, minute), slotsOf(name, limit), hourly(name, limit),
 			}[rapid.IntRange(0, 2).Draw(rt, "kind of "+name)])
@@ -46,7 +46,7 @@ func TestReservesOfOneEntryShareTheLimits(t *testing.T) {
 				}
 			}
 		}
-		for name, want := range left { // any order will do
+		for name, want := range left { // in any order
 			if got := w.available(name); got != want {
 				rt.Fatalf("%d of %q are available, want %d", got, name, want)
 			}
@@ -54,8 +54,8 @@ func TestReservesOfOneEntryShareTheLimits(t *testing.T) {
 	})
 }
 
-// TestAnOutageLeavesNoWedge: holders that crash in a provider's outage, with all slots in use, leave them to those who
-// wait (seen in BerriAI/litellm 20256).
+// TestAnOutageLeavesNoWedge: holders that crash in a provider's outage, with all slots in use, leave the slots to
+// waiters (seen in BerriAI/litellm 20256).
 func TestAnOutageLeavesNoWedge(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 3), rateOf("r", 1000, minute))
@@ -82,15 +82,15 @@ func TestAnOutageLeavesNoWedge(t *testing.T) {
 	if got := len(w.grantedTickets()); got != 3 {
 		t.Fatalf("%d were granted, want 3", got)
 	}
-	w.sleep(6 * second) // these do not show themselves either; a tenth of five minutes is their grace
+	w.sleep(6 * second) // these do not confirm either; a tenth of five minutes is their grace
 	w.sleep(30 * second)
 	if got := len(w.grantedTickets()); got != 2 || w.m.State().Counts().Waiting != 0 {
 		t.Fatalf("%d were granted, want 2", got)
 	}
 }
 
-// TestAGapLongerThanAWindow: what was used before is not charged to the new window, what comes back of it does not
-// enlarge the new one, and what was acknowledged is still known (seen in Kuadrant/limitador pull requests 288, 291).
+// TestAGapLongerThanAWindow: earlier use is not charged to the new window, its returns do not enlarge it, and
+// acknowledged results are still known (seen in Kuadrant/limitador pull requests 288, 291).
 func TestAGapLongerThanAWindow(t *testing.T) {
 	const gap = 3*hour + 30*minute
 	for name, pass := range map[string]func(w *world){
@@ -128,8 +128,8 @@ func TestAGapLongerThanAWindow(t *testing.T) {
 	}
 }
 
-// TestLeaderChangesNeverLengthenALease: an older stamp moves nothing, and a lease lives while it is told that it does,
-// however many leaders stamp entries (seen in etcd-io/etcd 9888, 15247, 17132, 20273).
+// TestLeaderChangesNeverLengthenALease: an older stamp changes nothing, and a lease lives exactly until the announced
+// deadline, however many leaders stamp entries (seen in etcd-io/etcd 9888, 15247, 17132, 20273).
 func TestLeaderChangesNeverLengthenALease(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -157,7 +157,7 @@ func TestLeaderChangesNeverLengthenALease(t *testing.T) {
 			if clock.Now != newest {
 				rt.Fatalf("it is %d, and was %d", clock.Now, newest)
 			}
-			for lease, deadline := range told { // any order will do
+			for lease, deadline := range told { // in any order
 				valid, left := w.m.State().CheckFence(lease, lease, clock)
 				if valid != (deadline > clock.Now) || left != max(deadline-clock.Now, 0) {
 					rt.Fatalf("lease %d until %d, now %d: %v, %d are left", lease, deadline, clock.Now, valid, left)
@@ -167,8 +167,8 @@ func TestLeaderChangesNeverLengthenALease(t *testing.T) {
 	})
 }
 
-// TestRemainingTimesStayPlausible: whatever wall clocks do, no reader is told a time that is negative or beyond what can
-// be (seen in etcd-io/etcd 13019 and pull request 17642).
+// TestRemainingTimesStayPlausible: whatever wall clocks do, no reader gets a negative time or one above the possible
+// maximum (seen in etcd-io/etcd 13019 and pull request 17642).
 func TestRemainingTimesStayPlausible(t *testing.T) {
 	for name, move := range map[string]func(w *world, step int){
 		"standing still":         func(w *world, _ int) { w.early, w.late = -w.now, -w.now },
@@ -204,8 +204,8 @@ func TestRemainingTimesStayPlausible(t *testing.T) {
 // lateLease is the lease of dueLease.
 const lateLease = maxDuePerEntry + 1
 
-// dueLease returns a world in which lateLease (r=5 of which 3 are operation 1, and a slot) is past its deadline, and as many
-// others that are due before it as an entry ends, so that the next entry does not end it; later: all of them have ended.
+// dueLease returns a world in which lateLease (r=5 of which 3 are operation 1, and a slot) is past its deadline. Before
+// it are as many due leases as an entry ends, so the next entry does not end it. With later, all of them have ended.
 func dueLease(t *testing.T, later bool) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -225,8 +225,8 @@ func dueLease(t *testing.T, later bool) *world {
 	return w
 }
 
-// TestADueLeaseIsGoneBeforeItIsEnded: who names a lease that is due gets the answer, and leaves the state, that there
-// would be had its expiry been carried out (seen in tigerbeetle/tigerbeetle pull request 2000).
+// TestADueLeaseIsGoneBeforeItIsEnded: a command on an expired lease gets the same answer, and leaves the same state, as
+// after its expiry was carried out (seen in tigerbeetle/tigerbeetle pull request 2000).
 func TestADueLeaseIsGoneBeforeItIsEnded(t *testing.T) {
 	for name, command := range map[string]*logpb.Command{
 		"consume":         consumes(lateLease, 2),
@@ -253,7 +253,7 @@ func TestADueLeaseIsGoneBeforeItIsEnded(t *testing.T) {
 			}
 			a, b := before.do(command), after.do(command)
 			if a.GetRefusal() != nil {
-				a.GetRefusal().RetryAtNs, b.GetRefusal().RetryAtNs = 0, 0 // a deadline that passed, or the grace's end
+				a.GetRefusal().RetryAtNs, b.GetRefusal().RetryAtNs = 0, 0 // a deadline that passed, or the end of the grace
 			}
 			if !proto.Equal(a, b) {
 				t.Fatalf("%v, but after the expiry %v", a, b)
@@ -268,7 +268,7 @@ func TestADueLeaseIsGoneBeforeItIsEnded(t *testing.T) {
 	}
 }
 
-// TestTheLaterCooldownWins: of what any holders report, in any order (seen in BerriAI/litellm 40130).
+// TestTheLaterCooldownWins: for reports of any holders, in any order (seen in BerriAI/litellm 40130).
 func TestTheLaterCooldownWins(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -331,7 +331,7 @@ func TestReportsOfImpossibleNumbers(t *testing.T) {
 	}
 }
 
-// TestOneHolderAloneGetsAll: where no policy is configured (seen in BerriAI/litellm pull request 19092).
+// TestOneHolderAloneGetsAll if no policy is configured (seen in BerriAI/litellm pull request 19092).
 func TestOneHolderAloneGetsAll(t *testing.T) {
 	for _, quota := range []*logpb.Quota{rateOf("q", 50, minute), hourly("q", 50), anchored("q", 50), slotsOf("q", 50)} {
 		for _, class := range []int32{ledger.ClassCritical, ledger.ClassStandard, ledger.ClassBackground} {
@@ -348,7 +348,7 @@ func TestOneHolderAloneGetsAll(t *testing.T) {
 	}
 }
 
-// TestAFailedSettleStrandsNothing: what it did not free, a Release frees at once, and else the deadline (seen in
+// TestAFailedSettleStrandsNothing: a Release frees the unsettled rest at once, otherwise the deadline does (seen in
 // BerriAI/litellm 35524).
 func TestAFailedSettleStrandsNothing(t *testing.T) {
 	for name, free := range map[string]func(w *world){
@@ -371,8 +371,8 @@ func TestAFailedSettleStrandsNothing(t *testing.T) {
 	}
 }
 
-// TestClientsThatNeverSayGoodbye: all that 17,000 of them leave behind goes by itself, bounded in each entry (seen in
-// SGrondin/bottleneck 115).
+// TestClientsThatNeverSayGoodbye: all remains of 17,000 clients are removed by time, with a bound for each entry (seen
+// in SGrondin/bottleneck 115).
 func TestClientsThatNeverSayGoodbye(t *testing.T) {
 	const clients = 17_000
 	s := &scale{m: New()}
@@ -409,7 +409,7 @@ func TestClientsThatNeverSayGoodbye(t *testing.T) {
 	}
 }
 
-// settleOf draws a Settle of what a grant consumed at once.
+// settleOf draws a Settle of a grant that consumed at once.
 func (h *history) settleOf(g *logpb.Granted) *logpb.Command {
 	first := g.Consumed.Items[0]
 	s := &logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1}
@@ -422,8 +422,8 @@ func (h *history) settleOf(g *logpb.Granted) *logpb.Command {
 	return settle(s)
 }
 
-// TestRepeatsNeedNoSession: a Consume, a Settle or a Release of all that succeeded has had its effect, whenever it comes
-// again and whatever happened meanwhile (seen in the documents of TigerBeetle on reliable submission).
+// TestRepeatsNeedNoSession: a successful Consume, Settle or full Release has no further effect when it is repeated,
+// whatever happened meanwhile (seen in the documents of TigerBeetle on reliable submission).
 func TestRepeatsNeedNoSession(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
@@ -439,7 +439,7 @@ func TestRepeatsNeedNoSession(t *testing.T) {
 				command = h.settleOf(rapid.SampledFrom(consumed).Draw(rt, "which"))
 			}
 			if command.GetDeleteQuota() != nil {
-				continue // what a deleted quota's items were is not told again
+				continue // the items of a deleted quota are not returned again
 			}
 			r := w.do(command)
 			h.learn(w.last)
@@ -452,7 +452,7 @@ func TestRepeatsNeedNoSession(t *testing.T) {
 			if len(sent) == 0 {
 				continue
 			}
-			w.apply() // what is due is carried out before
+			w.apply() // carries out due work first
 			i := rapid.IntRange(0, len(sent)-1).Draw(rt, "again")
 			before, _ := w.m.State().Hash()
 			again := w.do(sent[i])

@@ -9,16 +9,17 @@ import (
 	"github.com/quotad/quotad/fsm/workflow"
 )
 
-// maxReopenedPerEntry bounds the steps of workflows, and the breakers, that one entry examines because operators reopened quotas.
-// leastReopened is how many a command examines itself when those before it have taken all: a workflow's.
+// maxReopenedPerEntry bounds the steps of workflows, and the breakers, that one entry examines because operators
+// reopened quotas. leastReopened is how many a command examines itself when earlier commands have used up that bound:
+// one workflow's.
 const (
 	maxReopenedPerEntry = 8 * maxDuePerEntry
 	leastReopened       = workflow.MaxSteps
 )
 
-// reopenQuota ends, on an operator's word, what reports closed of a quota: its cooldown, its holders' breakers, a cap of
-// its window. Of a provider-anchored window it confirms the reset that was reported. What the quota's own rule keeps back
-// it keeps.
+// reopenQuota ends, at an operator's command, the closings of a quota by reports: its cooldown, its holders' breakers,
+// a cap of its window. For a provider-anchored window it confirms the reported reset. Limits of the quota's own rule
+// stay.
 func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 	q := m.quotas.named(command.Quota)
 	if q == nil {
@@ -39,10 +40,10 @@ func (m *Machine) reopenQuota(command *logpb.ReopenQuota) *logpb.Result {
 		m.endCooldown(q, m.clock.Now)
 	}
 	if closed {
-		m.reopening.Set(q.number, "") // from the first workflow on, also where that was in progress
+		m.reopening.Set(q.number, "") // from the first workflow on, even if a pass was running
 		m.endLimitsOf(q.number, "", m.bounds.reopens.own(leastReopened))
 	}
-	// Whoever closes it next begins anew.
+	// The next caller that closes it starts a new series.
 	q.closer, q.closedSince, q.attempt = "", 0, 0
 	reopened.Breakers, reopened.More = m.closeBreakers(q)
 	available, known := g.Available(&q.rule), g.Known
@@ -65,8 +66,8 @@ func (m *Machine) endCooldown(q *quota, at int64) {
 	m.quotas.markDirty(q)
 }
 
-// closeBreakers closes the breakers of a quota's holders, so that all of them may call again, and returns how many; more
-// says that there are others, since one entry does no more than this.
+// closeBreakers closes the breakers of a quota's holders, so that all of them may call again, and returns how many.
+// more says that others remain, since one entry has a bound.
 func (m *Machine) closeBreakers(q *quota) (ended int64, more bool) {
 	var names []string
 	most := min(maxDuePerEntry, m.bounds.reopens.own(leastReopened))
@@ -86,7 +87,7 @@ func (m *Machine) closeBreakers(q *quota) (ended int64, more bool) {
 	return int64(len(names)), more
 }
 
-// endLimits goes on with ending limits of quotas that were reopened, in the order of their numbers.
+// endLimits continues to end limits of reopened quotas, in the order of their numbers.
 func (m *Machine) endLimits() {
 	for m.bounds.reopens.left > 0 {
 		number, from, ok := m.reopening.Min()
@@ -97,9 +98,9 @@ func (m *Machine) endLimits() {
 	}
 }
 
-// endLimitsOf ends, on an operator's word, what steps are limited by because a quota was closed: a limit by it or one below it, unless
-// that one is closed still or has not what the step needs. Calm is measured from the last report or refusal, not
-// from the end that the closing would have had. It goes through workflows from one on, and through as many steps as its own.
+// endLimitsOf ends, at an operator's command, the limits of steps by a reopened quota or a descendant of it. A limit
+// stays if its quota is still closed or lacks the amount that the step needs. Calm is measured from the last report or
+// refusal, not from the end that the cooldown would have had. It starts at workflow from, and visits at most own steps.
 func (m *Machine) endLimitsOf(reopened uint32, from string, own int) {
 	restsOn := func(quota string, short workflow.Shortage) bool { return m.restsOn(quota, short, reopened) }
 	steps, next := m.workflows.EndLimits(workflowHost{m}, from, own, m.bounds.reopens.left > 0, restsOn)
@@ -111,8 +112,8 @@ func (m *Machine) endLimitsOf(reopened uint32, from string, own int) {
 	}
 }
 
-// restsOn tells whether a step, which is limited by a quota and was last kept from some amount, is limited by nothing but that a quota was
-// closed, which is open now.
+// restsOn reports whether a step's limit has no reason except that a now open quota was closed. The step is limited by
+// a quota, and short is its last shortage.
 func (m *Machine) restsOn(limited string, short workflow.Shortage, reopened uint32) bool {
 	q := m.quotas.named(limited)
 	if q == nil {
@@ -128,7 +129,7 @@ func (m *Machine) restsOn(limited string, short workflow.Shortage, reopened uint
 	return below
 }
 
-// reopeningRecords are the reopened quotas of which limits are still to be ended.
+// reopeningRecords are the reopened quotas with limits that are still to be ended.
 func (s *State) reopeningRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.reopening.Scan(func(number uint32, from string) bool {
@@ -140,7 +141,7 @@ func (s *State) reopeningRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// verifyReopening looks at the numbers of reopened quotas.
+// verifyReopening checks the numbers of reopened quotas.
 func (s *State) verifyReopening() (err error) {
 	s.reopening.Scan(func(number uint32, _ string) bool {
 		if number == 0 || number > s.quotas.last {

@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestReopenQuota_IsBounded: one entry examines some workflows for limits by a reopened quota, and the entries that follow the others, also
-// after a restore; in the end no limit by it is left.
+// TestReopenQuota_IsBounded: one entry examines some workflows for limits by a reopened quota, and the following
+// entries the others, also after a restore. In the end no limit by it is left.
 func TestReopenQuota_IsBounded(t *testing.T) {
 	const chains = 7
 	w := newWorld(t)
@@ -56,7 +56,8 @@ func TestReopenQuota_IsBounded(t *testing.T) {
 	}
 }
 
-// TestWaits_AreBoundedByItems: what ends, is promoted, or is moved counts by its items, the shares of ancestors included.
+// TestWaits_AreBoundedByItems: ending, promoted and moved waiters count by their items, including the shares of
+// ancestors.
 func TestWaits_AreBoundedByItems(t *testing.T) {
 	const waiting = 20
 	ageing := &logpb.Policy{AgeingNs: minute}
@@ -91,8 +92,8 @@ func TestWaits_AreBoundedByItems(t *testing.T) {
 			for i := range waiting {
 				w.raw(waits(fmt.Sprint("h", i), 0, 10*minute, itemOf("p/a", 1), itemOf("b", 1)))
 			}
-			w.m.bounds.waits.most = 12 // four waiters of three items, of which ends may have the first half
-			w.m.bounds.tries.most = 0  // a pass over the queue ends waits that it meets, too
+			w.m.bounds.waits.most = 12 // four waiters of three items, of which ends may use the first half
+			w.m.bounds.tries.most = 0  // a pass over the queue also ends waits that it finds
 			c.begin(w)
 			for entries, before := 0, 0; c.done(w) < waiting; entries++ {
 				w.raw()

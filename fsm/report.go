@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/fsm/workflow"
 )
 
-// Bounds of what one caller's word can do.
+// Bounds of the effect of one caller's reports.
 const (
 	maxBackoff       = 60 * fixed.Second
 	minClosing       = 5 * fixed.Minute
@@ -22,11 +22,11 @@ const (
 	maxBackoffDouble = 6
 )
 
-// reporter is who says what a provider answered: the caller, whose word is bounded, and the holder for whom it speaks.
+// reporter identifies the source of a report: the caller, whose effect is bounded, and the holder for which it speaks.
 type reporter struct{ caller, holder string }
 
-// reporterOf returns who reports with a command, of a lease or a task of this holder. Where callers are known by their address alone,
-// each holder there is one.
+// reporterOf returns the reporter of a command on a lease or task of this holder. Where callers are known by address
+// only, each holder there counts as a caller.
 func reporterOf(command *logpb.Command, holder string) reporter {
 	caller := cmp.Or(command.Caller, command.By, holder)
 	if command.PerHolder {
@@ -35,8 +35,8 @@ func reporterOf(command *logpb.Command, holder string) reporter {
 	return reporter{caller: caller, holder: holder}
 }
 
-// report takes over what a provider answered. It is believed in the safe direction only: it can close a quota for a
-// bounded time, lower the present window, and teach a provider-anchored window its reset.
+// report applies a provider's answer. It is believed in the safe direction only: it can close a quota for a bounded
+// time, lower the present window, and set the reset of a provider-anchored window.
 func (m *Machine) report(from *logpb.Command) *logpb.Result {
 	command := from.GetReport()
 	l, failure := m.lookupLease(command.Lease, command.Fence, from.By)
@@ -66,7 +66,8 @@ func (m *Machine) report(from *logpb.Command) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Reported{Reported: reported}}
 }
 
-// noReportLeft says that the caller, who reports on a holder's word, has reported too often in this minute; nil: it has not.
+// noReportLeft refuses a report if its caller, reporting for a holder, has used up its reports of this minute; nil: it
+// has not.
 func (m *Machine) noReportLeft(holder string) *logpb.Result {
 	m.payer.Holder = holder
 	return m.accounts.Full(accounts.Reports, m.taking(accounts.Reports),
@@ -98,7 +99,7 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 	return quotas, nil
 }
 
-// takeSignal takes over what was said of one quota, about an operation where there is one.
+// takeSignal applies the answer about one quota, and about an operation if there is one.
 func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
 	reported := &logpb.ReportedQuota{Quota: q.name}
 	if ofTheLimit(signal.Cause) {
@@ -110,7 +111,7 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 			m.recordSample(q, o, signal)
 		case ledger.KindRate:
 			reported.CappedTo = m.hearRate(by, q, o, signal)
-		case ledger.KindSlots, ledger.KindPool: // nothing slides there, or a member's report says it
+		case ledger.KindSlots, ledger.KindPool: // slots have no window or rate; for a pool, the member's report counts
 		}
 	}
 	m.recordAnswer(by.holder, q, signal.Cause)
@@ -132,7 +133,7 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 			continue
 		}
 		limited = max(limited, closed.cooldown)
-		if !closed.rule.Policy.Observe { // else nobody is kept from it, the reporter neither
+		if !closed.rule.Policy.Observe { // an observed quota blocks nobody, not even the reporter
 			reported.CooldownUntilNs = max(reported.CooldownUntilNs, closed.cooldown)
 		}
 	}
@@ -143,7 +144,7 @@ func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.
 	return reported
 }
 
-// saysLimited tells whether an answer says that the caller went over a limit of the provider.
+// saysLimited reports whether an answer says that the caller exceeded a limit of the provider.
 func saysLimited(cause logpb.Cause) bool {
 	switch cause {
 	case logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_ACCOUNT, logpb.Cause_CAUSE_PLAN:
@@ -153,14 +154,14 @@ func saysLimited(cause logpb.Cause) bool {
 	return false
 }
 
-// ofTheLimit tells whether an answer's numbers are those of the quota: an overloaded provider's and a refusal that is no
-// limit's are not.
+// ofTheLimit reports whether an answer's numbers describe the quota. Those of an overloaded provider, or of a refusal
+// for another reason than a limit, do not.
 func ofTheLimit(cause logpb.Cause) bool {
 	return cause != logpb.Cause_CAUSE_NOT_A_LIMIT && cause != logpb.Cause_CAUSE_OVERLOADED
 }
 
-// learnReset teaches a provider-anchored window its reset. A reset further away than one period is not believed. The
-// provider counted from its answer, which it gave at some moment between the operation's Consume and now.
+// learnReset records the reset of a provider-anchored window. It ignores a reset further away than one period. The
+// provider counted from its answer, which it gave between the operation's Consume and now.
 func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.Signal) bool {
 	if o == nil || !q.rule.Anchored || signal.ResetAfterNs == nil || *signal.ResetAfterNs == 0 {
 		return false
@@ -181,9 +182,9 @@ func (m *Machine) learnReset(by reporter, q *quota, o *operation, signal *logpb.
 	return learned
 }
 
-// lowerWindow lowers a window where something else uses the key: reported remaining and everything consumed here do
-// not add up to the limit. What then may count in all is what was settled before the reporting call was consumed, that
-// call, and what remains.
+// lowerWindow lowers a window when other users share the key, so that the reported remainder plus everything consumed
+// here is less than the limit. The new total is the amount settled before the reporting call was consumed, that call,
+// and the remainder.
 func (m *Machine) lowerWindow(by reporter, q *quota, o *operation, signal *logpb.Signal) *int64 {
 	g := &q.ledger
 	c := reportingCharge(q, o)
@@ -199,7 +200,7 @@ func (m *Machine) lowerWindow(by reporter, q *quota, o *operation, signal *logpb
 	return &capped
 }
 
-// reportingCharge returns what the reporting operation charged to a quota in its present window; nil: nothing.
+// reportingCharge returns the charge of the reporting operation to a quota in its present window; nil: none.
 func reportingCharge(q *quota, o *operation) *charge {
 	if o == nil {
 		return nil
@@ -212,8 +213,8 @@ func reportingCharge(q *quota, o *operation) *charge {
 	return nil
 }
 
-// closeQuota closes a quota for all until the provider's time, within what one caller's word can do. Of an old and a
-// new end the later counts.
+// closeQuota closes a quota for all until the provider's time, within the bound of one caller's effect. The later of
+// the old and new ends counts.
 func (m *Machine) closeQuota(q *quota, by reporter, signal *logpb.Signal) {
 	now := m.clock.Now
 	cooling := q.cooling(now)
@@ -231,11 +232,11 @@ func (m *Machine) closeQuota(q *quota, by reporter, signal *logpb.Signal) {
 	m.quotas.cooldowns.Delete(due{At: q.cooldown, ID: uint64(q.number)})
 	q.cooldown = until
 	m.quotas.cooldowns.Set(due{At: until, ID: uint64(q.number)})
-	m.quotas.markDirty(q) // who waits for it keeps nothing from others any more
+	m.quotas.markDirty(q) // its waiters no longer keep amounts from others
 	m.emit(effect.Event{Kind: effect.EventCooldown, Quota: q.name, Holder: by.holder, Duration: until - now})
 }
 
-// closingTime returns how long a provider's answer closes a quota.
+// closingTime returns how long a provider's answer closes a quota (nanoseconds).
 func (m *Machine) closingTime(q *quota, signal *logpb.Signal) int64 {
 	switch {
 	case signal.RetryAfterNs != nil:
@@ -252,8 +253,8 @@ func (m *Machine) closingTime(q *quota, signal *logpb.Signal) int64 {
 	return min(maxBackoff, fixed.Second<<min(q.attempt, maxBackoffDouble))
 }
 
-// closingBound returns for how long one caller's word may close a quota: a window until its reset but for an hour at
-// most, anything else for two periods, at least 5 min and an hour at most.
+// closingBound returns the longest time that one caller's reports may close a quota (nanoseconds): for a window until
+// its reset, else two periods but at least 5 min. It is at most an hour in both cases.
 func (m *Machine) closingBound(q *quota) int64 {
 	if q.rule.Kind == ledger.KindWindow {
 		bound := q.rule.Period

@@ -23,7 +23,7 @@ func reports(lease, op uint64, signals ...*logpb.Signal) *logpb.Command {
 	return report(&logpb.Report{Lease: lease, Fence: lease, Op: op, Signals: signals})
 }
 
-// TestReports: what a provider's answer does, and what it cannot do (design 6.6).
+// TestReports: what a provider's answer changes, and what it cannot (design 6.6).
 func TestReports(t *testing.T) {
 	const (
 		ok        = logpb.Cause_CAUSE_OK

@@ -6,10 +6,11 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// maxFreedPerEntry bounds how many results leave in one entry: about as many come with one, and what was acknowledged late follows.
+// maxFreedPerEntry bounds how many results leave in one entry: about as many as an entry adds; late acknowledgements
+// follow.
 const maxFreedPerEntry = 2 * maxDuePerEntry
 
-// requestHost is the machine as the table of requests needs it.
+// requestHost adapts the machine to the table of requests.
 type requestHost struct{ m *Machine }
 
 // Moment implements dedup.Host.

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Bounds of a Reserve; the API's table refuses the same earlier and with more words.
+// Bounds of a Reserve; the API checks the same bounds earlier, with longer messages.
 const (
 	maxItems       = 64
 	defaultTTL     = 5 * fixed.Minute
@@ -24,18 +24,18 @@ const (
 	budgetRetry    = fixed.Second
 	unknownRetry   = 5 * fixed.Second
 	maxPlacesAhead = 1000
-	// maxWaitersOfHolder bounds the waiting Reserves of one holder: each of its grants moves them all.
+	// maxWaitersOfHolder bounds the waiting Reserves of one holder: each of its grants moves all of them.
 	maxWaitersOfHolder = 4096
 )
 
-// need is what a Reserve needs of one quota: the sum over its items, those of descendants included.
+// need is the amount that a Reserve needs of one quota: the sum over its items, including those of descendants.
 type need struct {
 	quota  *quota
 	amount int64
-	// own is the largest amount of a single item of this very quota: what a hold's clamp judges.
+	// own is the largest amount of a single item of this quota itself; MaxHold limits it.
 	own int64
-	// choices are, of the first pool of a Reserve, the members on which it may draw, in the order in which they were to be tried when the
-	// needs were worked out.
+	// choices, set in the first pool's need, are the members on which the Reserve may draw, in the order of trial when
+	// the needs were computed.
 	choices []choice
 }
 
@@ -63,7 +63,7 @@ func (m *Machine) reserve(req *logpb.Reserve, from dedup.RequestID) *logpb.Resul
 		m.resume(req.Holder)
 		m.queue.serve()
 		needs, _ = m.judge.needs(req)
-		rejected = rq.reject(needs) // says what is available now
+		rejected = rq.reject(needs) // with the present availability
 	}
 	if full := m.noLeaseLeft(needs); full != nil {
 		return m.refuse(req, full)
@@ -92,13 +92,13 @@ func (m *Machine) reserve(req *logpb.Reserve, from dedup.RequestID) *logpb.Resul
 	return result
 }
 
-// noLeaseLeft refuses what would be one lease too many, whatever there is of the quotas.
+// noLeaseLeft refuses a Reserve that would exceed the budget of leases, whatever the quotas have.
 func (m *Machine) noLeaseLeft(needs []need) *logpb.Refusal {
 	return m.refusalFor(accounts.Leases, m.taking(accounts.Leases), needs,
 		"release leases that are not needed, or come back when some have ended")
 }
 
-// noRecordLeft refuses what would consume at once and have one record of an operation too many.
+// noRecordLeft refuses a Reserve that consumes at once and would exceed the budget of operations.
 func (m *Machine) noRecordLeft(req *logpb.Reserve, needs []need) *logpb.Refusal {
 	if !req.Consume {
 		return nil
@@ -106,10 +106,10 @@ func (m *Machine) noRecordLeft(req *logpb.Reserve, needs []need) *logpb.Refusal 
 	return m.refusalFor(accounts.Operations, m.taking(accounts.Operations), needs, settleHint)
 }
 
-// settleHint says how to come back under the budget of operations.
+// settleHint is the advice for a full budget of operations.
 const settleHint = "settle what is consumed and send done_below, or release the lease; what is never settled stays until it stops counting"
 
-// refusalFor makes the refusal of what may not be taken of a budget.
+// refusalFor returns the refusal for a budget that is used up.
 func (m *Machine) refusalFor(b accounts.Budget, judged accounts.Verdict, needs []need, advice string) *logpb.Refusal {
 	if judged == accounts.MayTake {
 		return nil
@@ -124,7 +124,7 @@ func (m *Machine) refusalFor(b accounts.Budget, judged accounts.Verdict, needs [
 	return refusal
 }
 
-// grantNow grants a Reserve, or says what stands in the way.
+// grantNow grants a Reserve, or returns what prevents that.
 func (m *Machine) grantNow(rq *request, needs []need) (*logpb.Result, *logpb.Refusal) {
 	if waitedFor(needs) {
 		return m.grantInLine(rq, needs)
@@ -142,7 +142,7 @@ func (m *Machine) grantNow(rq *request, needs []need) (*logpb.Result, *logpb.Ref
 	return m.grant(rq, needs, 0, m.accounts.Open(m.payer)), nil
 }
 
-// refuseOrWait refuses a Reserve that cannot be granted now, or puts it into the queue.
+// refuseOrWait refuses a Reserve that cannot be granted now, or queues it.
 func (m *Machine) refuseOrWait(rq *request, needs []need, from dedup.RequestID, refusal *logpb.Refusal) *logpb.Result {
 	req := rq.req
 	m.holders.recordStarving(req.Holder, rq.priority, needs)
@@ -154,7 +154,7 @@ func (m *Machine) refuseOrWait(rq *request, needs []need, from dedup.RequestID, 
 	return m.wait(rq, needs, from, refusal)
 }
 
-// grantInLine judges a Reserve whose quotas are waited for: as if it stood in the order now.
+// grantInLine judges a Reserve whose quotas have waiters as if it stood in the queue now.
 func (m *Machine) grantInLine(rq *request, needs []need) (*logpb.Result, *logpb.Refusal) {
 	w := m.queue.enqueue(rq, needs, dedup.RequestID{})
 	for _, n := range needs {
@@ -168,14 +168,14 @@ func (m *Machine) grantInLine(rq *request, needs []need) (*logpb.Result, *logpb.
 	}
 	m.queue.dequeue(w)
 	if m.queue.wakeupLost {
-		m.queue.serve() // whom it stood before was not tried, and would not be again
+		m.queue.serve() // the waiters that it overtook were not tried, and would not be again
 	}
-	clear(m.quotas.dirty) // as before it came
+	clear(m.quotas.dirty) // as before it was queued
 	needs, _ = m.judge.needs(rq.req)
 	return nil, rq.inLine(needs)
 }
 
-// servedAtOnce returns the result of a Reserve that left the queue as soon as it had come.
+// servedAtOnce returns the result of a Reserve that left the queue as soon as it had entered it.
 func (m *Machine) servedAtOnce(req *logpb.Reserve, ticket uint64, since int) *logpb.Result {
 	for i := since; i < len(m.events); i++ {
 		if event := &m.events[i]; event.Ticket == ticket && event.Result != nil {
@@ -189,7 +189,7 @@ func (m *Machine) servedAtOnce(req *logpb.Reserve, ticket uint64, since int) *lo
 	panic(fmt.Sprintf("fsm: ticket %d of holder %q left the queue without a result", ticket, req.Holder))
 }
 
-// wait puts a Reserve into the queue, unless it can be known that it would wait in vain.
+// wait queues a Reserve, unless it would certainly wait in vain.
 func (m *Machine) wait(rq *request, needs []need, from dedup.RequestID, refusal *logpb.Refusal) *logpb.Result {
 	req := rq.req
 	taking := m.taking(accounts.Waiters)
@@ -211,7 +211,7 @@ func (m *Machine) wait(rq *request, needs []need, from dedup.RequestID, refusal 
 	w := m.queue.enqueue(rq, needs, from)
 	for _, n := range needs {
 		if n.quota.rule.Policy.KeepsStats() {
-			m.holders.editStats(req.Holder, n.quota) // its grant will note something there, and is over no budget
+			m.holders.editStats(req.Holder, n.quota) // its grant writes there, without a check of the budget
 		}
 	}
 	if slices.ContainsFunc(needs, func(n need) bool { return n.quota.rule.Timed() || n.quota.rule.Paced() }) {
@@ -223,7 +223,7 @@ func (m *Machine) wait(rq *request, needs []need, from dedup.RequestID, refusal 
 	}}
 }
 
-// checkReserve checks what needs no state.
+// checkReserve validates the fields that need no state.
 func checkReserve(req *logpb.Reserve) *logpb.Failure {
 	switch {
 	case req.Holder == "":
@@ -251,13 +251,13 @@ func checkReserve(req *logpb.Reserve) *logpb.Failure {
 	return nil
 }
 
-// waitedFor tells whether somebody waits for one of the needed quotas.
+// waitedFor reports whether one of the needed quotas has waiters.
 func waitedFor(needs []need) bool {
 	return slices.ContainsFunc(needs, func(n need) bool { return n.quota.waiting > 0 })
 }
 
-// worse returns the refusal that goes first: the lower reason, or of equal ones the later time. Where coming back helps,
-// it is told when nothing of both stands in the way.
+// worse returns the refusal with precedence: the lower reason, or of equal ones the later time. If retrying helps, its
+// retry time is the later of both.
 func worse(a, b *logpb.Refusal) *logpb.Refusal {
 	switch {
 	case a == nil:
@@ -275,7 +275,7 @@ func worse(a, b *logpb.Refusal) *logpb.Refusal {
 	return a
 }
 
-// refuse answers a refusal.
+// refuse builds the answer of a refusal.
 func (m *Machine) refuse(req *logpb.Reserve, refusal *logpb.Refusal) *logpb.Result {
 	m.recordRefusal(req.Holder, refusal)
 	m.emit(effect.Event{Kind: effect.EventRefused, Quota: refusal.Quota, Holder: req.Holder, Reason: refusal.Reason})

@@ -25,7 +25,8 @@ func (w *world) takesAll(holder, quota string) (taken int64, lease uint64) {
 	return amount, granted.Lease
 }
 
-// TestReset_OneCallerFreesOneWindow: whoever says after each batch that the window resets in 5 s gets one window of each hour.
+// TestReset_OneCallerFreesOneWindow: a caller that reports a reset in 5 s after each batch gets one window of each
+// hour.
 func TestReset_OneCallerFreesOneWindow(t *testing.T) {
 	const limit = 5000
 	w := newWorld(t)
@@ -46,7 +47,7 @@ func TestReset_OneCallerFreesOneWindow(t *testing.T) {
 			first += s.amount
 		}
 	}
-	if first > limit || sum > 4*limit { // three hours may touch four windows
+	if first > limit || sum > 4*limit { // three hours touch up to four windows
 		t.Fatalf("one caller got %d of %d in the first hour and %d in three", first, limit, sum)
 	}
 	if most := peak(spends, hour-minute); most > 2*limit {
@@ -54,7 +55,7 @@ func TestReset_OneCallerFreesOneWindow(t *testing.T) {
 	}
 }
 
-// TestReset_OneCallerCannotMoveTheOpening: nor by a reset that would make the present window begin now.
+// TestReset_OneCallerCannotMoveTheOpening: not even by a reset that would make the present window begin now.
 func TestReset_OneCallerCannotMoveTheOpening(t *testing.T) {
 	const limit = 5000
 	w := newWorld(t)
@@ -70,7 +71,7 @@ func TestReset_OneCallerCannotMoveTheOpening(t *testing.T) {
 	}
 }
 
-// TestReset_ASecondCallerFrees: what two callers say of a reset that comes early is believed.
+// TestReset_ASecondCallerFrees: an early reset that two callers report is believed.
 func TestReset_ASecondCallerFrees(t *testing.T) {
 	for name, c := range map[string]struct {
 		first, second string
@@ -101,7 +102,7 @@ func TestReset_ASecondCallerFrees(t *testing.T) {
 	}
 }
 
-// TestReset_AnEarlyOneClosesNothing on one caller's word once a reset was known: leases keep what they hold.
+// TestReset_AnEarlyOneClosesNothing after one caller's report once a reset was known: leases keep their holdings.
 func TestReset_AnEarlyOneClosesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
@@ -125,8 +126,8 @@ func TestReset_AnEarlyOneClosesNothing(t *testing.T) {
 	}
 }
 
-// TestReset_OneCallerClosesOneWindowAPeriod: nor does a dispute with itself, after which the boundary frees nothing, let it close leases
-// again before a period is over.
+// TestReset_OneCallerClosesOneWindowAPeriod: not even a dispute with itself, after which the boundary frees nothing,
+// lets it close leases again before a period is over.
 func TestReset_OneCallerClosesOneWindowAPeriod(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
@@ -145,8 +146,8 @@ func TestReset_OneCallerClosesOneWindowAPeriod(t *testing.T) {
 	}
 }
 
-// TestReset_WideIntervalsFreeNothingSooner: a caller that names each reset as vaguely as it may, and as early as one is believed, gets no
-// more windows for that.
+// TestReset_WideIntervalsFreeNothingSooner: a caller that names each reset with the widest interval, and as early as
+// believable, gets no more windows for that.
 func TestReset_WideIntervalsFreeNothingSooner(t *testing.T) {
 	const limit, hours = 100, 20
 	w := newWorld(t)
@@ -168,14 +169,14 @@ func TestReset_WideIntervalsFreeNothingSooner(t *testing.T) {
 	}
 }
 
-// TestReset_ATrueReportInsideTheBoundary names the next reset: it is learned when the boundary ends, and the hour that was
-// used up is open again.
+// TestReset_ATrueReportInsideTheBoundary names the next reset: it is learned when the boundary ends, and the window
+// that was used up is open again.
 func TestReset_ATrueReportInsideTheBoundary(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
 	w.quotas(anchored("p", 100))
 	w.do(consumesAtOnce("a", itemOf("p", 1)))
-	w.do(reports(1, 1, signal("p", ordinary, resetAfter(hour)))) // resets at 61 min
+	w.do(reports(1, 1, signal("p", ordinary, resetAfter(hour)))) // the reset is at 61 min
 	w.now = 50 * minute
 	if taken, _ := w.takesAll("a", "p"); taken != 99 {
 		t.Fatalf("took %d", taken)
@@ -207,7 +208,7 @@ func TestReset_ATrueReportInsideTheBoundary(t *testing.T) {
 	}
 }
 
-// TestReset_ACapOutlivesABoundaryThatFreesNothing: a report never raises what is given out.
+// TestReset_ACapOutlivesABoundaryThatFreesNothing: a report never raises the granted amount.
 func TestReset_ACapOutlivesABoundaryThatFreesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
@@ -220,8 +221,8 @@ func TestReset_ACapOutlivesABoundaryThatFreesNothing(t *testing.T) {
 	}
 }
 
-// TestReset_NoHistoryOfOneCallerFreesMoreThanTheWindow: whatever resets one caller names, of operations old and new, no hour
-// has more than what two neighbouring windows have, and all hours together one window each.
+// TestReset_NoHistoryOfOneCallerFreesMoreThanTheWindow: whatever resets one caller names, for old and new operations,
+// no hour has more than two neighbouring windows, and all hours together have one window each.
 func TestReset_NoHistoryOfOneCallerFreesMoreThanTheWindow(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const limit = 30
@@ -266,8 +267,8 @@ func TestReset_NoHistoryOfOneCallerFreesMoreThanTheWindow(t *testing.T) {
 	})
 }
 
-// TestReset_OneHonestCallerGetsEachWindow: what a single caller reports truly is enough, from the second window on, also
-// where its calls take long, so that its reports say little about the time of the reset.
+// TestReset_OneHonestCallerGetsEachWindow: a single caller's true reports are enough, from the second window on. This
+// holds even if its calls take long, so that its reports say little about the time of the reset.
 func TestReset_OneHonestCallerGetsEachWindow(t *testing.T) {
 	for name, call := range map[string]int64{"short calls": second, "calls of four minutes": 4 * minute} {
 		t.Run(name, func(t *testing.T) {

@@ -7,13 +7,14 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// toldReset is a report of a call that took so long: at a moment after the quota's first one it names a reset after that.
+// toldReset is a report of a call of length took: at is when it is made, names the reset, both after the quota's first
+// moment.
 type toldReset struct {
 	by              string
 	at, took, names int64
 }
 
-// hear lets callers consume and report, each at its moment.
+// hear makes callers consume and report, each at its moment.
 func (w *world) hear(quota string, first int64, all ...toldReset) {
 	w.t.Helper()
 	for _, r := range all {
@@ -28,8 +29,9 @@ func (w *world) hear(quota string, first int64, all ...toldReset) {
 	}
 }
 
-// TestReset_OneWordAgainstAnotherDelaysIt: a caller that names a later reset than another one delays what that one frees, by an hour or
-// by an eighth of the period at the most, and not at all where a second caller names the first one.
+// TestReset_OneWordAgainstAnotherDelaysIt: a caller that names a later reset than another one delays the effect of the
+// earlier one. The delay is at most an hour or an eighth of the period, and none if a second caller confirms the
+// earlier one.
 func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 	const first = minute
 	honest, liar, another := "honest", "liar", "another"
@@ -97,9 +99,9 @@ func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 	}
 }
 
-// TestReset_ALiarMovesNoEdge: an early reset needs reports of two callers. One of them may lie, and name an edge of the other one's
-// interval, which is wide because that call took long. Nothing is free before the true reset, and what is consumed after it stays
-// consumed, in whatever order they and others report.
+// TestReset_ALiarMovesNoEdge: an early reset needs reports of two callers. One of them may lie, and name an edge of the
+// other one's interval, which is wide because that call took long. Nothing is free before the true reset, and amounts
+// consumed after it stay consumed, in any order of reports.
 func TestReset_ALiarMovesNoEdge(t *testing.T) {
 	const first, reset = minute, 20 * minute
 	honest := toldReset{by: "honest", at: 10 * minute, took: 50 * second, names: reset}

@@ -16,8 +16,9 @@ import (
 	"github.com/quotad/quotad/fsm/snapshot"
 )
 
-// Restore reads a snapshot that WriteSnapshot wrote. It returns ErrNewerSnapshot or ErrCorruptSnapshot, wrapped, for
-// what it cannot take; a state whose totals do not fit its parts is corrupt too (Verify, which takes a fifth of the time).
+// Restore reads a snapshot that WriteSnapshot wrote. It returns ErrNewerSnapshot or ErrCorruptSnapshot, wrapped, for a
+// snapshot that it cannot accept. A state whose totals do not fit its parts is corrupt too (Verify, which takes a fifth
+// of the time).
 func Restore(r io.Reader) (*Machine, error) {
 	restored := &restoring{m: New()}
 	if err := snapshot.Read(r, restored.enter); err != nil {
@@ -36,7 +37,7 @@ func Restore(r io.Reader) (*Machine, error) {
 // DroppedResults returns how many results without a session Restore left out.
 func (m *Machine) DroppedResults() int { return m.requests.Dropped() }
 
-// restoring is a machine that is being restored: its tables fill, record by record, and what follows from them is made at the end (link).
+// restoring is a machine during a restore. Records fill its tables one by one; link derives the rest at the end.
 type restoring struct {
 	m *Machine
 }
@@ -121,7 +122,7 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 	return nil
 }
 
-// takeWaitSet enters a wait set. Where no pools were asked for, what was asked for is not recorded.
+// takeWaitSet enters a wait set. If it has no pools, asked is not recorded: it equals quotas.
 func (r *restoring) takeWaitSet(encoded *logpb.SnapshotWaitSet) {
 	l := &waitSet{
 		Made: cow.In(r.m.generation), number: encoded.Number, asked: encoded.Asked, quotas: encoded.Quotas, pooled: len(encoded.Asked) > 0,
@@ -132,7 +133,7 @@ func (r *restoring) takeWaitSet(encoded *logpb.SnapshotWaitSet) {
 	r.m.queue.enterWaitSet(l)
 }
 
-// takeDemand enters who asked for a quota lately, and who is first in line for it.
+// takeDemand enters the recent demand for a quota, and its first waiter.
 func (r *restoring) takeDemand(encoded *logpb.SnapshotDemand) error {
 	q, ok := r.m.quotas.byNumber.Get(encoded.Quota)
 	if !ok || len(encoded.TriedNs) > ledger.Classes {
@@ -147,7 +148,7 @@ func (r *restoring) takeDemand(encoded *logpb.SnapshotDemand) error {
 	return nil
 }
 
-// takeAsked enters what the higher classes asked for of a rate with shares.
+// takeAsked enters the largest requests of the higher classes of a rate with shares.
 func (q *quota) takeAsked(asked []*logpb.SnapshotAsked) error {
 	if len(asked) > len(q.pacer.size) {
 		return fmt.Errorf("%d classes asked for quota %d", len(asked), q.number)
@@ -184,7 +185,7 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 		Streams:     cmp.Or(head.Limits.GetMaxStreams(), accounts.DefaultMaxStreams),
 		Connections: cmp.Or(head.Limits.GetMaxConnections(), accounts.DefaultMaxConnections),
 	}
-	if ppm := head.Limits.GetOperatorsPpm(); head.Limits != nil && head.Limits.OperatorsPpm != nil { // 0 is a part too
+	if ppm := head.Limits.GetOperatorsPpm(); head.Limits != nil && head.Limits.OperatorsPpm != nil { // 0 is a valid part
 		m.accounts.Limits.OperatorsPPM = ppm
 	}
 	if ppm := head.Limits.GetCallerMinPpm(); head.Limits != nil && head.Limits.CallerMinPpm != nil {
@@ -195,7 +196,7 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 
 func (r *restoring) takeQuota(encoded *logpb.SnapshotQuota) error {
 	m := r.m
-	if encoded.Definition == nil || encoded.Number == 0 || !ledger.ValidName(encoded.Definition.Name) { // number 0 is no parent's
+	if encoded.Definition == nil || encoded.Number == 0 || !ledger.ValidName(encoded.Definition.Name) { // number 0 means no parent
 		return fmt.Errorf("quota %d has no definition, name or number", encoded.Number)
 	}
 	worked, failure := ledger.NewRule(encoded.Definition, m.featureLevel)
@@ -259,7 +260,7 @@ func (r *restoring) takeQuota(encoded *logpb.SnapshotQuota) error {
 	return nil
 }
 
-// takeLog enters what counts of a quota, and what was dropped of it lately.
+// takeLog enters the counted amounts of a quota, and those dropped lately.
 func (r *restoring) takeLog(q *quota, encoded *logpb.SnapshotQuota) error {
 	for _, e := range encoded.Log {
 		q.ledger.Log = append(q.ledger.Log, ledger.Entry{
@@ -277,7 +278,8 @@ func (r *restoring) takeLog(q *quota, encoded *logpb.SnapshotQuota) error {
 	return nil
 }
 
-// untilOf returns when the last exposure of an entry ends. Snapshots before version 3 do not say: it is no later than what is consumed now.
+// untilOf returns when the last exposure of an entry ends. Snapshots before version 3 lack it: it is at most that of an
+// amount consumed now.
 func (r *restoring) untilOf(q *quota, e *logpb.SnapshotEntry) int64 {
 	if q.rule.Kind == ledger.KindWindow && e.UntilNs == 0 {
 		return fixed.AddSaturated(r.m.clock.Now, max(q.rule.SpendBy, q.rule.MaxCall))
@@ -326,7 +328,7 @@ func (r *restoring) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	return nil
 }
 
-// link makes what follows from the records: parents, wait sets.
+// link derives parents and wait sets from the records.
 func (r *restoring) link() error {
 	m := r.m
 	for _, q := range m.quotas.byNumber.Values() {
@@ -360,7 +362,7 @@ func (r *restoring) link() error {
 	return nil
 }
 
-// lineOf returns the numbers of what a restored waiter asked for when it came.
+// lineOf returns the numbers of the quotas that a restored waiter requested when it was queued.
 func (r *restoring) lineOf(w *waiter) ([]uint32, error) {
 	if w.waitSet == 0 {
 		return r.m.quotas.askedBy(w.req)

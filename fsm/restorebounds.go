@@ -8,21 +8,21 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A snapshot may come from anybody who may restore a backup, so its checksum proves nothing. What Restore takes is within the bounds that
-// Apply keeps: else Apply would stop at it on every node, or come to a state that cannot be restored.
+// Anybody who may restore a backup can supply a snapshot, so its checksum proves nothing. Restore accepts only values
+// within the bounds of Apply. Otherwise Apply would panic on every node, or reach a state that cannot be restored.
 
 const (
 	// MaxEpoch is the last epoch of fences: an epoch has 16 bits of a fence.
 	MaxEpoch = 1<<16 - 1
 	// maxGrants bounds the grants of an epoch, which have 48 bits of a fence.
 	maxGrants = 1<<48 - 1
-	// mostNumbered bounds the counters of a backup, such as that of leases, those of 64 bits and those of 32: enough is left for all that
-	// comes after it.
+	// mostNumbered and mostNumbered32 bound the counters of a backup, of 64 and of 32 bits, such as that of leases:
+	// enough numbers stay free for everything later.
 	mostNumbered, mostNumbered32 = 1 << 62, 1 << 31
 )
 
-// RestoreBackup reads a snapshot that may come from anybody, as Restore does. It also refuses one after which the cluster could not number
-// what it makes.
+// RestoreBackup is Restore for a snapshot from an untrusted source. It also refuses a snapshot after which the cluster
+// would run out of numbers.
 func RestoreBackup(r io.Reader) (*Machine, error) {
 	m, err := Restore(r)
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestRestore_KeepsTheBoundsOfApply: a snapshot with a value that no command could have brought about is refused, whatever its checksum
-// says. The last value that Apply can come to is restored.
+// TestRestore_KeepsTheBoundsOfApply: a snapshot with a value that no command could have caused is refused, even with a
+// valid checksum. The largest value that Apply can reach is restored.
 func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 	records := recordsOf(livelier(t))
 	head := func(change func(*logpb.SnapshotHead)) func(*logpb.SnapshotRecord) {
@@ -32,7 +32,7 @@ func TestRestore_KeepsTheBoundsOfApply(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		change func(*logpb.SnapshotRecord)
-		// taken by Restore, by RestoreBackup
+		// accepted by Restore, by RestoreBackup
 		taken, backup bool
 	}{
 		"as it is":               {change: func(*logpb.SnapshotRecord) {}, taken: true, backup: true},
@@ -163,8 +163,9 @@ func TestRestore_TakesAWindowThatBeganByALaterViewThanThePresentOne(t *testing.T
 	}
 }
 
-// TestRestore_NoCallBeganLaterThanNow: the earlier view of Unix time never goes back, so no operation of an honest state began beyond it.
-// One of a backup that says so counts as begun now; a report of it would claim a reset that no snapshot can hold.
+// TestRestore_NoCallBeganLaterThanNow: the earlier view of Unix time never goes back, so no operation of a valid state
+// began after it. One of a backup that did counts as begun now: its report could otherwise claim a reset that no
+// snapshot can hold.
 func TestRestore_NoCallBeganLaterThanNow(t *testing.T) {
 	records := recordsOf(livelier(t))
 	changed := 0

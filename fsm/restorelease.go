@@ -48,7 +48,7 @@ func (r *restoring) takeLease(encoded *logpb.SnapshotLease) error {
 	return nil
 }
 
-// takePage begins a page of detached records, which follow.
+// takePage begins a page of detached records; the records follow.
 func (r *restoring) takePage(encoded *logpb.SnapshotPage) {
 	r.m.records.enterPage(&page{Made: cow.In(r.m.generation), from: operationKey{encoded.Lease, encoded.Op}, check: math.MaxInt64})
 }
@@ -69,10 +69,10 @@ func (r *restoring) takeOperation(encoded *logpb.SnapshotOperation) error {
 		lease: encoded.Lease, op: encoded.Op, fence: encoded.Fence, holder: encoded.Holder,
 		spendBy: encoded.SpendByNs, spendByWall: encoded.SpendByWallNs, transit: encoded.TransitNs,
 		asked: encoded.Asked, unspent: encoded.Unspent, actual: encoded.Actual, detached: encoded.Detached,
-		check: encoded.CheckNs, beganWall: min(max(encoded.BeganWallNs, 0), m.clock.WallEarly), // which never goes back
+		check: encoded.CheckNs, beganWall: min(max(encoded.BeganWallNs, 0), m.clock.WallEarly), // the earlier view never goes back
 		began: encoded.BeganNs, Made: cow.In(m.generation), account: encoded.Account,
 	}
-	if lives { // and one string for all of them
+	if lives { // one string is shared by all of them
 		o.account, o.holder = l.account, l.holder
 	} else if retires {
 		o.account = leaving.account
@@ -102,7 +102,7 @@ func (r *restoring) takeOperation(encoded *logpb.SnapshotOperation) error {
 	return nil
 }
 
-// listLeases lists leases under their holders, in the order of that table: to enter a million as they come took 0.8 s more.
+// listLeases lists leases under their holders, sorted by key: adding a million in the order of ids took 0.8 s longer.
 func (r *restoring) listLeases() {
 	all := make([]rangeset.Run, 0, r.m.leases.Len())
 	r.m.leases.Scan(func(id uint64, l *lease) bool {

@@ -7,24 +7,24 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A resume ends all older leases of a holder at once, however many they are: from then on every command finds them ended. What they hold
-// goes back in steps, since one entry must not take longer than others: as much as an entry may end goes back with the resume itself, and
-// the rest with the entries that follow.
+// A resume ends all older leases of a holder at once: from then on every command finds them ended. Their amounts return
+// in steps, since an entry must not take longer than others. As much as an entry may end returns with the resume
+// itself, and the rest with the following entries.
 
-// maxResumedPerEntry bounds how many leases one entry ends for holders that resume; leastResumed is how many a resume ends itself when
-// those before it have taken all of that.
+// maxResumedPerEntry bounds how many leases one entry ends for holders that resume. leastResumed is how many a resume
+// ends itself when earlier commands have used up that bound.
 const (
 	maxResumedPerEntry = maxDuePerEntry
 	leastResumed       = 16
 )
 
-// resume ends all leases of a holder. Its former life is over, so its slots come free at once.
+// resume ends all leases of a holder. The holder has restarted, so its slots become free at once, without grace.
 func (m *Machine) resume(name string) {
 	m.resumed.Set(name, m.lastLease)
 	m.endResumedOf(name, m.bounds.resumes.own(leastResumed))
 }
 
-// endResumed goes on with what resumes have left, in the order of holders.
+// endResumed continues unfinished resumes, in the order of holders.
 func (m *Machine) endResumed() {
 	for m.bounds.resumes.left > 0 && m.bounds.ends.left > 0 {
 		name, _, ok := m.resumed.Min()
@@ -59,7 +59,7 @@ func (m *Machine) endResumedOf(name string, most int) {
 	m.bounds.resumes.spend(len(ids))
 }
 
-// gone tells whether a lease was ended by its holder's resume, although what it holds has not gone back yet.
+// gone reports whether a lease was ended by its holder's resume, although its amounts have not returned yet.
 func (s *State) gone(l *lease) bool {
 	if s.resumed.Len() == 0 {
 		return false
@@ -68,7 +68,7 @@ func (s *State) gone(l *lease) bool {
 	return l.id <= upTo
 }
 
-// resumeRecords are what resumes have left.
+// resumeRecords are the unfinished resumes.
 func (s *State) resumeRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.resumed.Scan(func(name string, upTo uint64) bool {
@@ -78,7 +78,7 @@ func (s *State) resumeRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// verifyResumed looks at what resumes have left.
+// verifyResumed checks the unfinished resumes.
 func (s *State) verifyResumed() (err error) {
 	s.resumed.Scan(func(name string, upTo uint64) bool {
 		if name == "" || upTo == 0 || upTo > s.lastLease {

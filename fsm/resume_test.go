@@ -8,7 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// resumed returns a world in which a holder had so many leases, of one slot and one request each, and resumed; an entry ends five at most.
+// resumedWorld returns a world in which a holder with many leases, of one slot and one request each, resumed. An entry
+// ends at most five.
 func resumedWorld(t *testing.T, leases int) (*world, []*logpb.Granted) {
 	t.Helper()
 	w := newWorld(t)
@@ -24,7 +25,8 @@ func resumedWorld(t *testing.T, leases int) (*world, []*logpb.Granted) {
 	return w, granted
 }
 
-// TestResume_EndsAllLeasesAtOnce: also those whose amounts go back with later entries; every command and reader finds them ended.
+// TestResume_EndsAllLeasesAtOnce: even those whose amounts return with later entries; every command and reader finds
+// them ended.
 func TestResume_EndsAllLeasesAtOnce(t *testing.T) {
 	w, granted := resumedWorld(t, 40)
 	if left := w.m.leases.Len(); left != 36 {
@@ -65,7 +67,8 @@ func TestResume_EndsAllLeasesAtOnce(t *testing.T) {
 	}
 }
 
-// TestResume_GivesEverythingBackInSteps: with the entries that follow, also over restores and past the leases' deadlines, and without grace.
+// TestResume_GivesEverythingBackInSteps: with the following entries, also over restores and past the leases' deadlines,
+// and without grace.
 func TestResume_GivesEverythingBackInSteps(t *testing.T) {
 	for name, passed := range map[string]int64{"at once": 0, "past the deadlines": hour} {
 		t.Run(name, func(t *testing.T) {
@@ -94,7 +97,7 @@ func TestResume_GivesEverythingBackInSteps(t *testing.T) {
 	}
 }
 
-// TestResume_LeavesNewLeasesAlone: what was granted after it lives, also while older ones are still ended.
+// TestResume_LeavesNewLeasesAlone: leases granted after it live, even while older ones are still being ended.
 func TestResume_LeavesNewLeasesAlone(t *testing.T) {
 	w, _ := resumedWorld(t, 40)
 	g := w.granted(ask("me", itemOf("s", 1)))
@@ -106,7 +109,7 @@ func TestResume_LeavesNewLeasesAlone(t *testing.T) {
 	}
 }
 
-// TestResume_OfManyHoldersGoesOnToTheEnd: resumes in one entry share what it may end, and each ends some.
+// TestResume_OfManyHoldersGoesOnToTheEnd: resumes in one entry share its bound, and each ends some.
 func TestResume_OfManyHoldersGoesOnToTheEnd(t *testing.T) {
 	w := newWorld(t)
 	w.m.bounds.resumes.most = 5
@@ -135,7 +138,7 @@ func TestResume_OfManyHoldersGoesOnToTheEnd(t *testing.T) {
 	}
 }
 
-// BenchmarkResume lets a holder of 400,000 leases resume, and tells how long the longest entry took.
+// BenchmarkResume lets a holder of 400,000 leases resume, and reports the time of the longest entry.
 func BenchmarkResume(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()

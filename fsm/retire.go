@@ -11,32 +11,32 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// When a lease ends, or its holder is finished with operations, their records leave it at once: no command finds them there. What
-// they charged is
-// dealt with in steps, as many as the entry may, and the rest with the entries that follow. Until then a record stays as it is: it
-// counts, its exposure lasts, and its account is charged with it.
+// When a lease ends, or its holder finishes operations, their records leave it at once: no command finds them there.
+// Their charges are processed in steps, as many as the entry may, and the rest with the following entries. Until then a
+// record stays unchanged: it counts, its exposure lasts, and its account is charged with it.
 
-// maxEndedPerEntry bounds what one entry deals with because leases end: their items, the records of their operations and the charges of
-// these. leastEnded is how much of that a command does itself when those before it have taken all.
+// maxEndedPerEntry bounds the items, records and charges that one entry processes because leases end. leastEnded is how
+// much of that a command does itself when earlier commands have used up that bound.
 const (
 	maxEndedPerEntry = 8 * maxDuePerEntry
 	leastEnded       = 32
 )
 
-// retiring is the records that are still to leave a lease, which may live.
+// retiring is the records that are still to leave a lease, live or ended.
 type retiring struct {
 	cow.Made
 	lease uint64
-	// deadline is the lease's when they began to leave.
+	// deadline is the lease's when the records began to leave.
 	deadline int64
-	// doneBelow: operations below it are finished. The others were not when their lease ended, and may get one upward Settle.
+	// doneBelow: operations below it are finished. The others were not when their lease ended, and may get one upward
+	// Settle.
 	doneBelow uint64
 	account   uint64
 	// list is in the order of numbers.
 	list []*operation
 }
 
-// find returns where an operation's record stands, or would.
+// find returns where an operation's record is, or would be inserted.
 func (r *retiring) find(op uint64) (int, bool) {
 	return slices.BinarySearchFunc(r.list, op, func(o *operation, op uint64) int { return cmp.Compare(o.op, op) })
 }
@@ -48,12 +48,12 @@ func (m *Machine) detachRecords(l *lease) {
 		return
 	}
 	if left := m.records.retire(l, list, l.doneBelow(), 0); left {
-		l.operations = nil // its records are not to be used again
+		l.operations = nil // its records must not be reused
 	}
 }
 
-// finishBelow takes over a client's low-water mark: operations below it are finished there. It frees so many bytes of records at once,
-// if there are as many.
+// finishBelow sets a client's low-water mark: operations below it are finished. It frees at least freeing bytes of
+// records at once, if there are as many.
 func (m *Machine) finishBelow(l *lease, mark uint64, freeing int64) {
 	if mark <= l.doneBelow() {
 		return
@@ -63,13 +63,12 @@ func (m *Machine) finishBelow(l *lease, mark uint64, freeing int64) {
 	finished, _ := l.find(mark)
 	m.records.retire(l, kept.list[:finished], mark, freeing)
 	if kept.list = slices.Delete(kept.list, 0, finished); len(kept.list) == 0 {
-		l.operations = &operations{Made: cow.In(m.generation), doneBelow: mark} // without the room of the first
+		l.operations = &operations{Made: cow.In(m.generation), doneBelow: mark} // without the capacity of the first
 	}
 }
 
-// retire deals with records of a lease, those below a mark as finished, as far as the command may, and frees at least so many
-// bytes. It tells
-// whether some are left.
+// retire processes records of a lease, within the command's bound, and frees at least freeing bytes. Records below mark
+// are finished. It reports whether some are left.
 func (rs *records) retire(l *lease, list []*operation, mark uint64, freeing int64) (left bool) {
 	own := rs.bounds.ends.own(leastEnded)
 	if r, ok := rs.retiring.Get(l.id); ok {
@@ -88,7 +87,7 @@ func (rs *records) retire(l *lease, list []*operation, mark uint64, freeing int6
 	return true
 }
 
-// retireUpTo deals with records in their order, up to so much work and until so many bytes are freed, and returns how many.
+// retireUpTo processes records in order, up to the work own, or until freeing bytes are freed, and returns how many.
 func (rs *records) retireUpTo(list []*operation, deadline int64, mark uint64, own int, freeing int64) (count int) {
 	done := 0
 	for _, o := range list {
@@ -105,8 +104,8 @@ func (rs *records) retireUpTo(list []*operation, deadline int64, mark uint64, ow
 	return count
 }
 
-// retireOne deals with a record that leaves its lease. One that is final goes, one that counts is detached, for one upward
-// Settle, until it stops counting. An exposure without an end ends one longest call after the deadline.
+// retireOne processes a record that leaves its lease. A final record is dropped. One that counts is detached until it
+// stops counting, so that it can get one upward Settle. An open exposure ends one longest call after the deadline.
 func (rs *records) retireOne(o *operation, deadline int64, mark uint64) {
 	rs.countRecord(o, -1)
 	if !o.MadeIn(rs.generation) {
@@ -124,9 +123,8 @@ func (rs *records) retireOne(o *operation, deadline int64, mark uint64) {
 	rs.keepDetached(o)
 }
 
-// retireMore goes on with records that are still to leave their leases, in the order of these from the one after the last:
-// once round, as far as the
-// entry may. So a lease that has more of them with every entry takes nothing from those after it.
+// retireMore continues with records that are still to leave, one round over the leases from the one after the last,
+// within the entry's bound. So a lease that adds records with every entry does not delay the leases after it.
 func (rs *records) retireMore() {
 	last := rs.retiredLast
 	rs.retireAfter(last, 0)
@@ -135,7 +133,7 @@ func (rs *records) retireMore() {
 	}
 }
 
-// retireAfter does so for the leases after one, up to another one (0: all).
+// retireAfter processes the leases between after and upTo (0: no end).
 func (rs *records) retireAfter(after, upTo uint64) {
 	for rs.bounds.ends.left > 0 {
 		r := rs.retiringAfter(after)
@@ -147,7 +145,7 @@ func (rs *records) retireAfter(after, upTo uint64) {
 	}
 }
 
-// retiringAfter returns the records that are still to leave the first lease after one; nil: there are none.
+// retiringAfter returns the records that are still to leave the next lease after one; nil: none.
 func (rs *records) retiringAfter(after uint64) (found *retiring) {
 	rs.retiring.Ascend(after+1, func(_ uint64, r *retiring) bool {
 		found = r
@@ -156,7 +154,7 @@ func (rs *records) retiringAfter(after uint64) (found *retiring) {
 	return found
 }
 
-// retireSome deals with some of the records that are still to leave a lease.
+// retireSome processes some of the records that are still to leave a lease.
 func (rs *records) retireSome(r *retiring, own int, freeing int64) {
 	count := rs.retireUpTo(r.list, r.deadline, r.doneBelow, own, freeing)
 	clear(r.list[:count])
@@ -164,7 +162,7 @@ func (rs *records) retireSome(r *retiring, own int, freeing int64) {
 	rs.dropRetired(r)
 }
 
-// dropRetired forgets a lease from which all records have left.
+// dropRetired removes a lease from retiring once all records have left it.
 func (rs *records) dropRetired(r *retiring) {
 	if len(r.list) > 0 {
 		return
@@ -174,7 +172,7 @@ func (rs *records) dropRetired(r *retiring) {
 	}
 }
 
-// editRetiring returns what is still to leave a lease for update.
+// editRetiring returns the records that are still to leave a lease, for update.
 func (rs *records) editRetiring(r *retiring) *retiring {
 	r, copied := cow.Edit(rs.retiring, r.lease, r, rs.generation)
 	if copied {
@@ -183,7 +181,7 @@ func (rs *records) editRetiring(r *retiring) *retiring {
 	return r
 }
 
-// retiringRecord returns the record of an ended lease's operation that is still to be detached; nil: there is none.
+// retiringRecord returns the record of an ended lease's operation that is still to be detached; nil: none.
 func (rs *records) retiringRecord(lease, op uint64) *operation {
 	r, ok := rs.retiring.Get(lease)
 	if !ok || op < r.doneBelow {
@@ -195,7 +193,7 @@ func (rs *records) retiringRecord(lease, op uint64) *operation {
 	return nil
 }
 
-// detachNow detaches a record of an ended lease's operation out of turn, if that is still to be done.
+// detachNow detaches one record of an ended lease at once, if it is still to be detached.
 func (rs *records) detachNow(lease, op uint64) {
 	o := rs.retiringRecord(lease, op)
 	if o == nil {
@@ -209,8 +207,8 @@ func (rs *records) detachNow(lease, op uint64) {
 	rs.dropRetired(r)
 }
 
-// attached goes through the records that are not detached, by lease and number: of leases that live, and those that are still to
-// leave one.
+// attached iterates over the records that are not detached, by lease and number: those within live leases, and those
+// that are still to leave one.
 type attached struct {
 	leases              btree.MapIter[uint64, *lease]
 	retiring            btree.MapIter[uint64, *retiring]
@@ -225,7 +223,7 @@ func (s *State) attached() *attached {
 	return a
 }
 
-// fill finds the next lease with records. What leaves a lease that lives comes before what it keeps.
+// fill finds the next lease with records. Records that leave a live lease come before those that it keeps.
 func (a *attached) fill() {
 	for len(a.list) == 0 && (a.moreLeases || a.moreOut) {
 		if a.moreOut && (!a.moreLeases || a.retiring.Key() <= a.leases.Key()) {
@@ -236,7 +234,7 @@ func (a *attached) fill() {
 	}
 }
 
-// eachBelow calls fn for the records before a key that it has not come to yet, until it returns false.
+// eachBelow calls fn for the remaining records before a key, until fn returns false.
 func (a *attached) eachBelow(key operationKey, fn func(*operation) bool) bool {
 	for len(a.list) > 0 && (operationKey{a.list[0].lease, a.list[0].op}).less(key) {
 		o := a.list[0]
@@ -250,7 +248,7 @@ func (a *attached) eachBelow(key operationKey, fn func(*operation) bool) bool {
 	return true
 }
 
-// encodeRetiring says from which leases records are still to leave.
+// encodeRetiring encodes the leases that records are still to leave.
 func (rs *records) encodeRetiring(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	rs.retiring.Scan(func(_ uint64, r *retiring) bool {
@@ -262,7 +260,7 @@ func (rs *records) encodeRetiring(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// takeRetiring enters a lease from which records are still to leave, which follow.
+// takeRetiring enters a lease that records are still to leave; the records follow.
 func (r *restoring) takeRetiring(encoded *logpb.SnapshotRetiring) error {
 	if encoded.Lease == 0 || encoded.Lease > r.m.lastLease || encoded.DeadlineNs < 0 {
 		return fmt.Errorf("records of lease %d, until %d, which there cannot be", encoded.Lease, encoded.DeadlineNs)
@@ -273,12 +271,12 @@ func (r *restoring) takeRetiring(encoded *logpb.SnapshotRetiring) error {
 	return nil
 }
 
-// retires tells whether a record is one of those that are still to leave their lease, which may live.
+// retires reports whether a record is still to leave its lease; lives says that the lease is live.
 func (r *retiring) retires(op uint64, lives bool) bool {
 	return r != nil && (op < r.doneBelow || !lives)
 }
 
-// verifyRetiring looks at the leases from which records are still to leave: each has some, and one that lives only what is finished.
+// verifyRetiring checks the leases that records are still to leave: each has some, and a live lease only finished ones.
 func (s *State) verifyRetiring() (err error) {
 	if s.records.retiring.Len() == 0 && s.records.retiredLast != 0 || s.records.retiredLast > s.lastLease {
 		return fmt.Errorf("records of lease %d left last, and %d leases have some that are to leave", s.records.retiredLast,

@@ -10,25 +10,25 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// retryWindow is when a class comes back after a cooldown: from and to after its end (nanoseconds).
+// retryWindow is when a class retries after a cooldown: from and to after its end (nanoseconds).
 type retryWindow struct{ from, to int64 }
 
-// retryWindows do not overlap, so that callers that poll come back in the order of their classes, in whatever language. They are those
-// of client/pacing, which a test holds equal.
+// retryWindows do not overlap, so that callers in any language that poll retry in the order of their classes. A test
+// checks that they equal those of client/pacing.
 var retryWindows = [ledger.Classes]retryWindow{
 	{0, 500 * fixed.Millisecond},
 	{500 * fixed.Millisecond, 3500 * fixed.Millisecond},
 	{3500 * fixed.Millisecond, 9500 * fixed.Millisecond},
 }
 
-// RetryWindow returns when a class (0 to 2) comes back after a cooldown, from and to after its end (nanoseconds).
+// RetryWindow returns when a class (0 to 2) retries after a cooldown, from and to after its end (nanoseconds).
 func RetryWindow(class int32) (from, to int64) {
 	return retryWindows[class].from, retryWindows[class].to
 }
 
-// coolingRefusal refuses what a cooldown keeps from everybody. It says when to come back inside the window of the class, spread by
-// who asks, for what, and in which request: so that the calls of one holder do not come together, and nobody is always the last.
-// Where a ramp lets so much through later, at reopens, the window is after that.
+// coolingRefusal refuses a need because of a cooldown. Its retry time lies in the window of the class, spread by
+// holder, quota and request: calls of one holder do not retry together, and no holder is always the last. If a ramp
+// lets the amount through later, at reopens, the window begins then.
 func (j *judge) coolingRefusal(q *quota, holder string, class int32, reopens int64) *logpb.Refusal {
 	refusal := j.refusal(logpb.Reason_REASON_COOLDOWN, q, reopens, "the provider closed it")
 	if j.featureLevel < levels.Reports {
@@ -45,8 +45,8 @@ func (j *judge) coolingRefusal(q *quota, holder string, class int32, reopens int
 	return refusal
 }
 
-// spreadOf returns a number that is the same on every node, and another one for each holder, quota, cooldown and request. A request is
-// named by where its entry has it, one that waits by its ticket.
+// spreadOf returns a number that is equal on every node, and differs by holder, quota, cooldown and request. A request
+// is identified by its entry's index and its position in the entry, a waiter by its ticket instead of the position.
 func (j *judge) spreadOf(holder string, q *quota) uint64 {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(holder))

@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestRetry_LiesInTheWindowOfItsClass: what a cooldown's refusals say, to holders of all classes and to one that polls: inside the window
-// of its class, not all at once, and not always in the same order.
+// TestRetry_LiesInTheWindowOfItsClass: the retry times of a cooldown's refusals, for holders of all classes and for one
+// that polls. They lie in the window of the class, not all together, and not always in the same order.
 func TestRetry_LiesInTheWindowOfItsClass(t *testing.T) {
 	const end = 20 * second
 	w := newWorld(t)
@@ -56,7 +56,7 @@ func TestRetry_LiesInTheWindowOfItsClass(t *testing.T) {
 				t.Fatalf("round %d: %s and %s come back together", round, names[i-1], names[i])
 			}
 		}
-		last[names[3]]++ // of the critical ones
+		last[names[3]]++ // the last of the critical ones
 	}
 	for name, times := range last {
 		if times > 20 {
@@ -65,7 +65,7 @@ func TestRetry_LiesInTheWindowOfItsClass(t *testing.T) {
 	}
 }
 
-// TestRetry_FeatureLevel: before the level that spreads them, all come back at the end of the cooldown.
+// TestRetry_FeatureLevel: before levels.Reports all retry at the end of the cooldown.
 func TestRetry_FeatureLevel(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 60_000, minute))
@@ -77,8 +77,8 @@ func TestRetry_FeatureLevel(t *testing.T) {
 	}
 }
 
-// TestRetry_IsSpreadBehindARamp: where a ramp lets through what is asked later than the cooldown ends, the window of the class begins then,
-// and nobody comes back together with another.
+// TestRetry_IsSpreadBehindARamp: if a ramp lets an amount through later than the cooldown ends, the window of the class
+// begins then, and no two retry together.
 func TestRetry_IsSpreadBehindARamp(t *testing.T) {
 	for _, amount := range []int64{300, 600, 3_000} {
 		w := newWorld(t)

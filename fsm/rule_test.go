@@ -6,7 +6,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestQuotasThatCannotWork are refused with what is wrong, whole, and change nothing.
+// TestQuotasThatCannotWork are refused as a whole, with the reason, and change nothing.
 func TestQuotasThatCannotWork(t *testing.T) {
 	child := func(name, parent string) *logpb.Quota {
 		return with(rateOf(name, 10, minute), func(q *logpb.Quota) { q.Parent = parent })
@@ -51,7 +51,7 @@ func TestQuotasThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestChangingQuotas: a limit changes in place, with leases out; a kind does not; a quota in use is not deleted.
+// TestChangingQuotas: a limit can change while there are leases; a kind cannot; a quota in use is not deleted.
 func TestChangingQuotas(t *testing.T) {
 	remove := func(name string, force bool) *logpb.Command {
 		return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: name, Force: force}}}

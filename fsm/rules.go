@@ -5,11 +5,11 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// holderRules are the operator's rules of which class and weight holders have.
+// holderRules are the operator's rules for the class and weight of holders.
 type holderRules struct {
 	// list is replaced, never changed.
 	list []*logpb.HolderRule
-	// sharers are the classes of holders with shares, as far as they were looked up since rules or quotas changed.
+	// sharers caches the classes of holders with shares since rules or quotas changed.
 	sharers map[string]int32
 }
 
@@ -27,7 +27,8 @@ func (r *holderRules) of(name string) (class, weight int32) {
 	return ledger.ClassStandard, 1
 }
 
-// classOfSharer returns the class of a holder with a share: each judgement asks for all of them, and there may be many rules.
+// classOfSharer returns the class of a holder with a share. It is cached: each judgment needs all, and rules may be
+// many.
 func (r *holderRules) classOfSharer(name string) int32 {
 	class, known := r.sharers[name]
 	if !known {
@@ -37,5 +38,5 @@ func (r *holderRules) classOfSharer(name string) int32 {
 	return class
 }
 
-// forget forgets what was looked up, before rules or quotas change.
+// forget clears the cache, before rules or quotas change.
 func (r *holderRules) forget() { clear(r.sharers) }

@@ -15,10 +15,10 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// sizes are how many live leases the benchmarks of scale begin with.
+// sizes are the numbers of live leases at the start of the scale benchmarks.
 var sizes = []int{10_000, 100_000, 1_000_000}
 
-// bigState returns a machine with so many live leases of one quota, by up to 100,000 holders.
+// bigState returns a machine with many live leases of one quota, by up to 100,000 holders.
 func bigState(leases int) *scale {
 	s := &scale{m: New(), random: rand.New(rand.NewPCG(1, 2)), leases: leases} //nolint:gosec // a benchmark's choices
 	s.pick = s.random.IntN
@@ -42,15 +42,15 @@ type scale struct {
 	now    int64
 	random *rand.Rand
 	leases int
-	// pick draws an index below n: uniformly, or some of them far more often than others.
+	// pick draws an index below n: uniformly, or with a skew.
 	pick func(n int) int
-	// follows: results are nobody's.
+	// follows: nobody reads the results.
 	follows bool
-	// caller is charged with commands; empty: nobody is.
+	// caller is charged for commands; empty: nobody is.
 	caller string
 }
 
-// apply applies an entry and returns how long that took, encoding not included.
+// apply applies an entry and returns how long that took, without encoding.
 func (s *scale) apply(commands ...*logpb.Command) time.Duration {
 	s.index++
 	data, err := proto.Marshal(&logpb.Entry{
@@ -83,14 +83,14 @@ func (s *scale) mix(n int) []*logpb.Command {
 	return commands
 }
 
-// skewed draws small numbers far more often than large ones.
+// skewed makes pick draw small numbers far more often than large ones.
 func (s *scale) skewed() {
 	s.pick = func(n int) int {
 		return int(rand.NewZipf(s.random, 1.2, 10, uint64(n-1)).Uint64())
 	}
 }
 
-// weighed builds a state and returns how many bytes it takes.
+// weighed builds a state and returns its size in bytes.
 func weighed[T any](build func() T) (state T, bytes float64) {
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -101,7 +101,7 @@ func weighed[T any](build func() T) (state T, bytes float64) {
 	return state, float64(after.HeapAlloc) - float64(before.HeapAlloc)
 }
 
-// BenchmarkApply is the cost of a command by the number of live leases, accessed uniformly, and so that few are accessed most.
+// BenchmarkApply measures a command by the number of live leases, with uniform and with skewed access.
 func BenchmarkApply(b *testing.B) {
 	for _, size := range sizes {
 		s, bytes := weighed(func() *scale { return bigState(size) })
@@ -120,8 +120,8 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkSnapshot writes and restores a snapshot of a million leases, and tells for how long commands had to wait
-// while it was written.
+// BenchmarkSnapshot writes and restores a snapshot of a million leases, and reports how long commands had to wait
+// meanwhile.
 func BenchmarkSnapshot(b *testing.B) {
 	s := bigState(sizes[len(sizes)-1])
 	b.ResetTimer()
@@ -164,7 +164,7 @@ func BenchmarkSnapshot(b *testing.B) {
 	}
 }
 
-// BenchmarkMassExpiry lets a million leases fall due at once, and tells how long the entries took that ended them.
+// BenchmarkMassExpiry lets a million leases fall due at once, and reports the time of the entries that ended them.
 func BenchmarkMassExpiry(b *testing.B) {
 	for b.Loop() {
 		s := bigState(sizes[len(sizes)-1])
@@ -180,8 +180,8 @@ func BenchmarkMassExpiry(b *testing.B) {
 	}
 }
 
-// BenchmarkDecide is the cost of a Reserve that consumes, with all that comes of it until its lease has ended, for the replica
-// that answers and for one that follows: entries of 500 on 1,000 quotas, leases of a second, of which 20,000 live.
+// BenchmarkDecide measures a Reserve that consumes, with all its work until its lease has ended, on the replica that
+// answers and on a follower: entries of 500 on 1,000 quotas, leases of a second, of which 20,000 live.
 func BenchmarkDecide(b *testing.B) {
 	b.Run("answers", func(b *testing.B) { decide(b, &scale{m: New()}) })
 	b.Run("follows", func(b *testing.B) { decide(b, &scale{m: New(), follows: true}) })
@@ -189,7 +189,7 @@ func BenchmarkDecide(b *testing.B) {
 	b.Run("charged by holder", func(b *testing.B) { decide(b, &scale{m: New(), caller: "address:192.0.2.1"}) })
 }
 
-// consuming returns Reserves that consume, of as many quotas in turn, for leases of a second.
+// consuming returns Reserves that consume, on several quotas in turn, for leases of a second.
 func consuming(n, quotas int) []*logpb.Command {
 	commands := make([]*logpb.Command, n)
 	for i := range commands {
@@ -226,8 +226,8 @@ func decide(b *testing.B, s *scale) {
 	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/command")
 }
 
-// BenchmarkSession is the cost of a session's request, with all that is remembered of it until it is acknowledged: entries of 250 Reserves
-// that consume, and of the Settles that end their leases.
+// BenchmarkSession measures a session's request, with the storage of its result until the acknowledgement: entries of
+// 250 Reserves that consume, and of the Settles that end their leases.
 func BenchmarkSession(b *testing.B) {
 	b.Run("answers", func(b *testing.B) { inSession(b, &scale{m: New()}) })
 	b.Run("follows", func(b *testing.B) { inSession(b, &scale{m: New(), follows: true}) })

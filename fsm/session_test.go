@@ -6,7 +6,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestSessions: the same request is answered the same, once carried out (design 5).
+// TestSessions: a repeated request gets the same answer, and is carried out once (design 5).
 func TestSessions(t *testing.T) {
 	r := rateOf("r", 10, minute)
 	open := func() *logpb.Command {
@@ -84,7 +84,7 @@ func TestSessions(t *testing.T) {
 	})
 }
 
-// TestSessionTablesAreBounded: a full table refuses new ones and evicts nobody that lives; idle ones expire and make room
+// TestSessionTablesAreBounded: a full table refuses new sessions and evicts no live one; idle ones expire and make room
 // (bottleneck 115: 17,000 clients that never said goodbye).
 func TestSessionTablesAreBounded(t *testing.T) {
 	w := newWorld(t)
@@ -116,7 +116,7 @@ func TestSessionTablesAreBounded(t *testing.T) {
 	}
 	w.sleep(50 * minute)
 	w.do(numbered(2, 1, 0, asks("a", 0, itemOf("r", 1))))
-	w.sleep(20 * minute) // sessions 1 and 3 were idle for more than an hour, as far as it is recorded
+	w.sleep(20 * minute) // sessions 1 and 3 were idle for over an hour, as recorded
 	if left := w.m.State().Counts().Sessions; left != 1 {
 		t.Fatalf("%d sessions are left", left)
 	}
@@ -125,7 +125,8 @@ func TestSessionTablesAreBounded(t *testing.T) {
 	}
 }
 
-// TestSession_LivesAsLongAsItIsSaidTo: a session lives its full time after the last use, even a use just before the recorded time changes.
+// TestSession_LivesAsLongAsItIsSaidTo: a session lives its full time after the last use, even a use just before the
+// recorded time changes.
 func TestSession_LivesAsLongAsItIsSaidTo(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
@@ -136,7 +137,7 @@ func TestSession_LivesAsLongAsItIsSaidTo(t *testing.T) {
 		c.Session, c.Seq = session, seq
 		return c
 	}
-	w.now += hour / 16 // not recorded: it was recorded less than that ago
+	w.now += hour / 16 // not recorded: the last record is not old enough
 	if r := w.do(numbered(1)); r.GetGranted() == nil {
 		t.Fatalf("%v", r)
 	}

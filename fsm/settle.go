@@ -11,15 +11,15 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// settling is a Settle of one operation, which may be changed; settled becomes its answer.
+// settling is the Settle of one operation, for update; settled becomes its answer.
 type settling struct {
 	*amounts
 	o       *operation
 	settled *logpb.Settled
 }
 
-// settle adjusts an operation: what is unspent goes back, once, until the spend-by; what was really used is final,
-// once, and ends the exposure. With the fence of a lease that has ended only an upward actual is taken.
+// settle adjusts an operation. The unspent part returns, once, until the spend-by. The actual use is final, once, and
+// ends the exposure. With the fence of an ended lease only an upward actual is accepted.
 func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 	if len(command.Unspent) == 0 && len(command.Actual) == 0 && !command.Final && !command.Release {
 		return effect.Failed(effect.Invalid("a Settle needs unspent, actual, final or release", ""))
@@ -60,7 +60,7 @@ func (m *Machine) settle(command *logpb.Settle, by string) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_Settled{Settled: st.settled}}
 }
 
-// cost returns what the operation costs in turns: its scarcest quota's.
+// cost returns the cost of the operation in virtual time, at weight 1: that of its scarcest quota.
 func (st *settling) cost() (most int64) {
 	sums := map[uint32]int64{}
 	for i := range st.o.charges {
@@ -74,7 +74,7 @@ func (st *settling) cost() (most int64) {
 	return most
 }
 
-// check checks a Settle of a live lease's operation as a whole, before anything changes.
+// check validates a Settle of a live lease's operation as a whole, before anything changes.
 func (st *settling) check(command *logpb.Settle) *logpb.Failure {
 	if len(command.Unspent) > 0 {
 		digest := entry.DigestItems(command.Unspent)
@@ -100,7 +100,7 @@ func (st *settling) check(command *logpb.Settle) *logpb.Failure {
 	return nil
 }
 
-// pastSpendBy tells whether an operation's spend-by has passed, in either time base.
+// pastSpendBy reports whether an operation's spend-by has passed, in either time base.
 func (st *settling) pastSpendBy() bool {
 	return st.clock.Now > st.o.spendBy || st.o.spendByWall != 0 && st.clock.WallLate > st.o.spendByWall
 }
@@ -113,7 +113,7 @@ func alreadySettled(o *operation, part string) *logpb.Failure {
 	}
 }
 
-// checkParts checks the items of a Settle: unspent names at most what was consumed, actual anything from 0.
+// checkParts validates the items of a Settle: unspent names at most the consumed amounts, actual any amount from 0.
 func (st *settling) checkParts(items []*logpb.Item, unspent bool) *logpb.Failure {
 	for i, asked := range items {
 		for _, other := range items[:i] {
@@ -139,10 +139,10 @@ func (st *settling) checkParts(items []*logpb.Item, unspent bool) *logpb.Failure
 	return nil
 }
 
-// maxCounted bounds what overruns can take a quota's count to: sums of a few such terms still fit.
+// maxCounted bounds the count of a quota with overruns, so that sums of a few such values do not overflow.
 const maxCounted = int64(1) << 60
 
-// overflows tells whether an actual amount would take the count of a quota or an ancestor beyond what can be counted.
+// overflows reports whether an actual amount would raise the count of a quota or an ancestor above maxCounted.
 func (st *settling) overflows(c *charge, actual int64) (beyond bool) {
 	if actual <= c.amount {
 		return false
@@ -153,7 +153,7 @@ func (st *settling) overflows(c *charge, actual int64) (beyond bool) {
 	return beyond
 }
 
-// chargeOf returns an operation's charge for an item, nil where it has none.
+// chargeOf returns an operation's charge for an item, nil if there is none.
 func (st *settling) chargeOf(name string) *charge {
 	for i := range st.o.charges {
 		c := &st.o.charges[i]
@@ -181,7 +181,7 @@ func (st *settling) eachShareOf(first *charge, fn func(c *charge, q *quota)) {
 	}
 }
 
-// unspend gives back what will certainly not be spent. A repeat answers the same.
+// unspend returns amounts that will certainly not be spent. A repeat gets the same answer.
 func (st *settling) unspend(items []*logpb.Item) {
 	if len(items) == 0 {
 		return
@@ -210,7 +210,7 @@ func (st *settling) unspend(items []*logpb.Item) {
 	}
 }
 
-// repayCharge gives back to the pacer and the burst what was not used of a charge.
+// repayCharge returns the unused part of a charge to the pacer and the burst.
 func (q *quota) repayCharge(c *charge, amount int64, at *moment) {
 	if q.ledger.Counts(c.end) {
 		q.repay(at, amount)
@@ -218,7 +218,7 @@ func (q *quota) repayCharge(c *charge, amount int64, at *moment) {
 	q.ledger.Undraw(c.end, amount)
 }
 
-// finish settles what was really used and ends the exposure. A repeat answers the same.
+// finish settles the actual use and ends the exposure. A repeat gets the same answer.
 func (st *settling) finish(items []*logpb.Item) {
 	if st.o.actual != 0 {
 		st.repeatFinish(items)
@@ -250,7 +250,7 @@ func (st *settling) finish(items []*logpb.Item) {
 	st.o.charges = append(st.o.charges, overruns...)
 }
 
-// finishItem settles one item; what goes beyond the estimate is charged by entries of their own, which begin now.
+// finishItem settles one item. Overruns get charges of their own, which begin now.
 func (st *settling) finishItem(own *charge, asked *logpb.Item) []charge {
 	actual := *asked.Amount
 	difference := actual - own.amount
@@ -294,8 +294,8 @@ func (st *settling) repeatFinish(items []*logpb.Item) {
 	}
 }
 
-// settleable returns the record of an ended lease's operation, nil where there is none, or it is due to be forgotten. It must not be
-// changed.
+// settleable returns the record of an ended lease's operation for reading, nil if there is none or it is due to be
+// dropped.
 func (rs *records) settleable(lease, op uint64) *operation {
 	o := rs.retiringRecord(lease, op)
 	switch {
@@ -307,8 +307,8 @@ func (rs *records) settleable(lease, op uint64) *operation {
 	return o
 }
 
-// settleDetached takes an actual that is upward in all its items, once, while the record of an ended lease's operation
-// exists: a stale fence can lower what is available, once, and nothing else.
+// settleDetached accepts an actual that is upward in all its items, once, while the record of an ended lease's
+// operation exists. A stale fence can lower the available amount, once, and nothing else.
 func (m *Machine) settleDetached(command *logpb.Settle, by string, stale *logpb.Failure) *logpb.Result {
 	o := m.records.settleable(command.Lease, command.Op)
 	if o == nil || command.Op == graceOp || o.fence != command.Fence || by != "" && !Match(by, o.holder) ||

@@ -11,7 +11,7 @@ func consumesAtOnce(holder string, items ...*logpb.Item) *logpb.Command {
 	return reserve(&logpb.Reserve{Holder: holder, Items: items, Consume: true})
 }
 
-// TestOperations: a Consume has its number forever (design 3).
+// TestOperations: the number of a Consume identifies it permanently (design 3).
 func TestOperations(t *testing.T) {
 	r := rateOf("r", 100, minute)
 	tell(t, []story{
@@ -53,7 +53,7 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// TestAnOpenOperationsBound: a lease keeps no more than 1,024 open operations, and settled ones make room.
+// TestAnOpenOperationsBound: a lease keeps at most 1,024 open operations, and settled ones make room.
 func TestAnOpenOperationsBound(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1<<20, minute))
@@ -69,7 +69,7 @@ func TestAnOpenOperationsBound(t *testing.T) {
 	}
 }
 
-// TestSettling: what goes back, what comes on top, and how often (design 2, estimates).
+// TestSettling: returned and added amounts, and how often (design 2, estimates).
 func TestSettling(t *testing.T) {
 	r := rateOf("r", 100, minute)
 	most := with(rateOf("m", 100, minute), func(q *logpb.Quota) { q.Settle = logpb.SettleMode_SETTLE_MODE_MAX })
@@ -133,7 +133,7 @@ func TestSettling(t *testing.T) {
 		}},
 		{"where the provider charges at the end, an operation counts from its final settle", []*logpb.Quota{atEnd}, []line{
 			{0, consumesAtOnce("a", itemOf("d", 10)), "lease 1: d=10 until 5m0s; op 1 spends d=10 by 2s"},
-			{4 * minute, consumesAtOnce("b", itemOf("d", 1)), "EXHAUSTED d again at 4m5s"}, // it may be settled any time
+			{4 * minute, consumesAtOnce("b", itemOf("d", 1)), "EXHAUSTED d again at 4m5s"}, // it may be settled at any time
 			{0, settle(&logpb.Settle{Lease: 1, Fence: 1, Op: 1, Final: true}), "settled"},
 			{0, consumesAtOnce("b", itemOf("d", 1)), "EXHAUSTED d again at 5m0.000000001s"},
 			{61 * second, consumesAtOnce("b", itemOf("d", 10)), "lease 2: d=10 until 10m1s; op 1 spends d=10 by 5m3s"},
@@ -141,7 +141,7 @@ func TestSettling(t *testing.T) {
 	})
 }
 
-// TestSettle_AnAncestorCountsNoMoreThanItCan: overruns of its other descendants count for what one more may come to.
+// TestSettle_AnAncestorCountsNoMoreThanItCan: overruns of its other descendants reduce the largest further overrun.
 func TestSettle_AnAncestorCountsNoMoreThanItCan(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("org", 1000, day), under(rateOf("org/a", 1000, day), "org"), under(rateOf("org/b", 1000, day), "org"))

@@ -8,12 +8,13 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Shares keep a part of a window for each class, against lower classes (docs/policy.md). What they are on a rate is in pace.go.
+// Shares keep a part of a window for each class, against lower classes (docs/policy.md). Shares of a rate are in
+// pace.go.
 
-// demandGrain: an attempt is recorded when the one before it is older than such a part of the quiet time.
+// demandGrain: an attempt is recorded if the last recorded one is older than this part of the quiet time.
 const demandGrain = 16
 
-// recordDemand records that somebody asked for needs: what is kept, is kept for somebody.
+// recordDemand records that a class asked for needs, so that its share is kept.
 func recordDemand(needs []need, as priority, now int64) {
 	for _, n := range needs {
 		s, tried := &n.quota.rule.Policy.Shares, n.quota.tried[as.class]
@@ -27,7 +28,7 @@ func recordDemand(needs []need, as priority, now int64) {
 	}
 }
 
-// demanded tells whether a class above one asked for a quota lately.
+// demanded reports whether a class above one asked for a quota recently.
 func (q *quota) demanded(above int32, now int64) bool {
 	for class := range above {
 		if tried := q.tried[class]; tried != 0 && now-tried < q.rule.Policy.Shares.Quiet {
@@ -37,28 +38,29 @@ func (q *quota) demanded(above int32, now int64) bool {
 	return false
 }
 
-// share is a class's share of a window.
+// share returns a class's share of a window.
 func (q *quota) share(class int32) int64 { return q.shareIn(q.rule.Usable, class) }
 
-// shareIn is a class's share of what is usable.
+// shareIn returns a class's share of a usable amount.
 func (q *quota) shareIn(usable int64, class int32) int64 {
 	return fixed.MulDivFloor(usable, q.rule.Policy.Shares.Of[class], fixed.Million)
 }
 
-// kept returns what is kept for a class while so many millionths of the window are left: what it has not used of its
-// share, at most as much of the share as there is left of the window.
+// kept returns the amount kept for a class while left millionths of the window remain: the unused part of its share,
+// and at most left millionths of the share.
 func (q *quota) kept(g *ledger.Ledger, class int32, left int64) int64 {
 	share := q.share(class)
 	return keptOf(share, g.Used[class].Amount, left)
 }
 
-// keptOf returns what is kept of a share.
+// keptOf returns the amount kept of a share.
 func keptOf(share, used, left int64) int64 {
 	return max(min(share-used, fixed.MulDivFloor(share, left, fixed.Million)), 0)
 }
 
-// spared returns how much of a window a holder may not touch with an amount: what is kept for the classes above it, or for
-// holders with a share, and for background work beyond its share the floor, which shrinks over the last part of the window.
+// spared returns how much of a window a holder's amount must leave: the amounts kept for higher classes or for holders
+// with a share. For background work beyond its share it includes the floor, which shrinks over the last part of the
+// window.
 func (rq *request) spared(q *quota, others []ownShare, quiet bool, amount, left int64) (sum int64) {
 	s := &q.rule.Policy.Shares
 	for _, other := range others {
@@ -76,7 +78,7 @@ func (rq *request) spared(q *quota, others []ownShare, quiet bool, amount, left 
 	return sum
 }
 
-// withinShare tells whether an amount is part of what is kept for who asks.
+// withinShare reports whether an amount is within the share of the requesting holder or class.
 func (rq *request) withinShare(q *quota, amount int64) bool {
 	s := &q.rule.Policy.Shares
 	if len(s.Holders) > 0 {
@@ -85,8 +87,8 @@ func (rq *request) withinShare(q *quota, amount int64) bool {
 	return q.ledger.Used[rq.rank].Amount+amount <= q.share(rq.rank)
 }
 
-// withholdByShare keeps what is left of a window for higher classes, or for holders with a share, and critical calls below
-// their cap.
+// withholdByShare keeps the rest of a window for higher classes or for holders with a share, and keeps critical calls
+// below their cap.
 func (rq *request) withholdByShare(n need) *logpb.Refusal {
 	q := n.quota
 	if !q.rule.Policy.Shares.On {
@@ -96,7 +98,7 @@ func (rq *request) withholdByShare(n need) *logpb.Refusal {
 		return rq.withholdByPacedCap(n)
 	}
 	if q.rule.Anchored && !q.ledger.Known {
-		return nil // a sliding rate as long as no reset is known: nothing of it ends with a window
+		return nil // as long as no reset is known it is a sliding rate: nothing of it ends with a window
 	}
 	closes, known := q.ledger.Closes(&q.rule, q.rule.At(rq.clock))
 	if rq.class == ledger.ClassCritical && fixed.AddSaturated(q.ledger.Used[rq.class].Amount, n.amount) > q.rule.Cap() {
@@ -118,11 +120,11 @@ func (rq *request) withholdByShare(n need) *logpb.Refusal {
 		return room >= rq.spared(q, others, quiet, n.amount, part)
 	}
 	if room < 0 || fits(closes) {
-		return nil // what is not there at all is somebody else's refusal
+		return nil // another check refuses an amount that is not available
 	}
 	wait := unknownRetry
 	if known {
-		// What is spared only shrinks.
+		// spared only shrinks, as FirstMillisecond requires.
 		wait = fixed.FirstMillisecond(closes, func(passed int64) bool { return fits(closes - passed) })
 	}
 	return rq.refusal(logpb.Reason_REASON_SHARE, q, fixed.AddSaturated(rq.clock.Now, wait), "what is left is kept for others: "+q.keptFor())
@@ -137,7 +139,7 @@ func (rq *request) rejectAboveCap(n need, r *ledger.Rule) *logpb.Refusal {
 		fmt.Sprintf("critical calls may use %d of a window: ask for less, or in a lower class", r.Cap()))
 }
 
-// classUses returns what each class has of a window; nil: it has no shares.
+// classUses returns the part of each class in a window; nil: it has no shares.
 func (q *quota) classUses(g *ledger.Ledger, at Clock) []ClassUse {
 	if !q.rule.Policy.Shares.On || len(q.rule.Policy.Shares.Holders) > 0 {
 		return nil
@@ -156,7 +158,7 @@ func (q *quota) classUses(g *ledger.Ledger, at Clock) []ClassUse {
 	return uses
 }
 
-// partLeft returns the part of its window that is left, in millionths; all of it where that is not known.
+// partLeft returns the remaining part of a quota's window, in millionths; all of it if the end is not known.
 func (q *quota) partLeft(g *ledger.Ledger, at Clock) int64 {
 	closes, known := g.Closes(&q.rule, q.rule.At(at))
 	if !known {

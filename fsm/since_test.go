@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestSince_EveryFieldIsOfAVersion: an entry of a version has as many fields as were recorded for it, so a new field says since when it is
-// known.
+// TestSince_EveryFieldIsOfAVersion: an entry of a version has as many fields as were recorded for it, so a new field
+// must state the version that introduces it.
 func TestSince_EveryFieldIsOfAVersion(t *testing.T) {
 	fields := map[protoreflect.FullName]uint32{}
 	var add func(of protoreflect.MessageDescriptor)
@@ -29,7 +29,7 @@ func TestSince_EveryFieldIsOfAVersion(t *testing.T) {
 			switch {
 			case field.Kind() == protoreflect.MessageKind:
 				add(field.Message())
-			case field.Kind() == protoreflect.EnumKind: // no value says since when it is known, so that a new one needs a rule for that first
+			case field.Kind() == protoreflect.EnumKind: // enum values state no version, so a new one needs a rule for that first
 				for k := range field.Enum().Values().Len() {
 					fields[field.Enum().Values().Get(k).FullName()] = 0
 				}
@@ -51,7 +51,7 @@ func TestSince_EveryFieldIsOfAVersion(t *testing.T) {
 	}
 }
 
-// TestVersionOf: the lowest version that knows what is set, however deep.
+// TestVersionOf: the lowest version that knows the fields set, at any depth.
 func TestVersionOf(t *testing.T) {
 	pinned := ask("x", itemOf("q", 1))
 	pinned.Member = "a"

@@ -9,10 +9,10 @@ import (
 	"github.com/quotad/quotad/fsm/snapshot"
 )
 
-// ErrNewerSnapshot says that a snapshot was written by a newer version than this one knows.
+// ErrNewerSnapshot means that a snapshot has a newer version than this build knows.
 var ErrNewerSnapshot = snapshot.ErrNewer
 
-// ErrCorruptSnapshot says that a snapshot is damaged or cut off.
+// ErrCorruptSnapshot means that a snapshot is damaged or truncated.
 var ErrCorruptSnapshot = snapshot.ErrCorrupt
 
 // WriteSnapshot writes the state in the form of package snapshot.
@@ -34,7 +34,7 @@ func (s *State) eachRecord(fn func(*logpb.SnapshotRecord) bool) {
 	}
 }
 
-// accountRecords are the accounts; what names them follows.
+// accountRecords are the accounts; the records that refer to them follow.
 func (s *State) accountRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.accounts.ByNumber.Scan(func(_ uint64, a *accounts.Account) bool {
@@ -46,7 +46,7 @@ func (s *State) accountRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// encodePages says where pages of detached records begin: what one entry forgets goes by pages.
+// encodePages encodes where pages of detached records begin, because an entry drops records page by page.
 func (rs *records) encodePages(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	rs.detached.Scan(func(p keptPage) bool {
@@ -88,7 +88,7 @@ func encodeWaitSet(number uint32, l *waitSet) *logpb.SnapshotWaitSet {
 	return encoded
 }
 
-// policyRecords are the holders, what is remembered of them, and the queue.
+// policyRecords are the holders with their stats and meters, and the queue.
 func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.holders.byName.Scan(func(_ string, h *holder) bool {
@@ -151,7 +151,7 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going && s.workflows.Records(fn)
 }
 
-// encodeAsked leaves out what nobody asked for.
+// encodeAsked returns nil where nobody asked.
 func encodeAsked(p *pacer) (asked []*logpb.SnapshotAsked) {
 	if p.size == [ledger.ClassBackground]int64{} && p.sizeOld == p.size {
 		return nil
@@ -252,7 +252,7 @@ func encodeOperation(o *operation) *logpb.SnapshotOperation {
 		TransitNs: o.transit, Asked: o.asked, Unspent: o.unspent, Actual: o.actual, Detached: o.detached, CheckNs: o.check,
 		BeganWallNs: o.beganWall,
 	}
-	if o.detached { // of others their lease says it
+	if o.detached { // for others the lease has the account
 		encoded.Account = o.account
 	} else {
 		encoded.BeganNs = o.began
@@ -267,7 +267,7 @@ func encodeOperation(o *operation) *logpb.SnapshotOperation {
 	return encoded
 }
 
-// encodeUsed leaves out what nobody uses.
+// encodeUsed returns nil where nothing is used.
 func encodeUsed(g *ledger.Ledger) []int64 {
 	if g.UsedByAll() == 0 {
 		return nil
@@ -286,7 +286,7 @@ func encodeUsedEnds(g *ledger.Ledger) (ends []*logpb.SnapshotEnding) {
 	return ends
 }
 
-// encodeServed leaves out what nobody was served.
+// encodeServed returns nil where nothing was served.
 func encodeServed(served [ledger.Classes]uint64) []uint64 {
 	if served == [ledger.Classes]uint64{} {
 		return nil
@@ -311,7 +311,7 @@ func (s *State) encodeLimits() *logpb.SetLimits {
 	return limits
 }
 
-// unlessDefault leaves a limit out that is as it was born: snapshots from before it was one have none either.
+// unlessDefault leaves out a limit with its default value, like snapshots from before it was a limit.
 func unlessDefault(limit, born int64) *int64 {
 	if limit == born {
 		return nil

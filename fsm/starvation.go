@@ -6,24 +6,25 @@ import (
 	"github.com/quotad/quotad/fsm/ledger"
 )
 
-// Ageing also guards against starvation: a large request that is first in line, but never fits because critical calls take all that
-// comes free, goes before these once it has been first for as long as the quota's ageing says.
+// Ageing also guards against starvation. A large request may be first in line and never fit, because critical calls
+// take all that becomes free. It goes before these once it has been first for as long as the quota's ageing says.
 //
-// Who is first is found by going round the wait sets, once a second as far as an entry may look: each wait set offers its first waiter to its quotas,
-// and a quota keeps the one that stands before all others that it was offered. So a round finds who is first, and until the next one nobody takes
-// that place but who stands before it, however many wait sets others make.
+// The first waiter is found by rounds over the wait sets, once a second, within the entry's bound. Each wait set offers
+// its first waiter to its quotas, and a quota keeps the one before all others. So a round finds the first waiter. Until
+// the next round only a waiter before it can replace it, however many wait sets others make.
 
 // rankStarved is the rank of a starved waiter: before critical ones.
 const rankStarved = -1
 
-// maxFirstLooked bounds how many waiters of one wait set are looked at for who is first in line.
+// maxFirstLooked bounds how many waiters of one wait set are examined to find the first in line.
 const maxFirstLooked = 16
 
-// maxLookedPerEntry bounds how many waiters, by their quotas, one entry looks at for who is first in line. All that one caller may have waiting is
-// looked at within some seconds.
+// maxLookedPerEntry bounds how many waiters, by their quotas, one entry examines to find the first in line. All waiters
+// of one caller are examined within some seconds.
 const maxLookedPerEntry = 1 << 15
 
-// ahead counts who waits for a quota before others: critical ones, those that are saved up for, and standard ones.
+// ahead counts waiters for a quota that go before others: critical ones, starved ones with a reserve, and standard
+// ones.
 type ahead struct{ critical, saved, standard int64 }
 
 // add counts waiters of a rank.
@@ -38,9 +39,10 @@ func (a *ahead) add(rank int32, count int64) {
 	}
 }
 
-// reserveForStarved finds, once a second, the first waiter below critical ones for each quota with ageing, and puts it before all others
-// once it has been first for too long: one for each quota at a time. It goes on where it stopped a second ago, and looks at each wait set once at most. New wait sets have higher
-// numbers than all before: on the way down a round meets none of them, so each ends.
+// reserveForStarved finds, once a second, the first waiter below critical ones for each quota with ageing. It puts that
+// waiter before all others once it has been first for too long: one at a time for each quota. It continues where it
+// stopped a second ago, and examines each wait set at most once. New wait sets have the highest numbers, so a
+// descending round meets none of them and ends.
 func (qu *queue) reserveForStarved() {
 	if !qu.ticked || qu.quotas.ageingQuotas.Len() == 0 {
 		return
@@ -51,8 +53,8 @@ func (qu *queue) reserveForStarved() {
 	}
 }
 
-// examineWaitSets looks at wait sets from one on downwards, down to another one that is not looked at any more. It tells whether it came
-// that far.
+// examineWaitSets examines wait sets in descending order, from one down to above, exclusive. It reports whether it
+// finished.
 func (qu *queue) examineWaitSets(from, above uint32) (all bool) {
 	qu.lookedFrom, all = 0, true
 	qu.waitSets.Descend(from, func(number uint32, l *waitSet) bool {
@@ -69,7 +71,7 @@ func (qu *queue) examineWaitSets(from, above uint32) (all bool) {
 	return all
 }
 
-// examineWaitSet offers those quotas of a wait set that age who is first in it.
+// examineWaitSet offers the first waiter of a wait set to each of its quotas with ageing.
 func (qu *queue) examineWaitSet(l *waitSet) {
 	var ageing []uint32
 	for _, number := range l.quotas {
@@ -84,8 +86,8 @@ func (qu *queue) examineWaitSet(l *waitSet) {
 	}
 }
 
-// firstsOf returns, for each of some quotas of a wait set, the first waiter below critical ones that nothing but a shortage keeps waiting, nil where
-// there is none; and how many were looked at.
+// firstsOf returns, for each of some quotas of a wait set, the first waiter below critical ones that only a shortage
+// keeps waiting, nil if there is none. It also returns how many it examined.
 func (qu *queue) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, looked int) {
 	firsts = make([]*waiter, len(numbers))
 	missing := len(numbers)
@@ -107,8 +109,8 @@ func (qu *queue) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, looke
 	return firsts, looked
 }
 
-// offerFirst offers a quota the first waiter of a wait set, nil for none. A waiter that has been first for as long as ageing says goes before
-// critical ones, unless something that it needs is saved up for already.
+// offerFirst offers a quota the first waiter of a wait set, nil for none. A waiter that has been first for as long as
+// ageing says goes before critical ones, unless one of its quotas already has a reserve.
 func (qu *queue) offerFirst(q *quota, l *waitSet, offered *waiter) {
 	first, waits := qu.waiters.Get(q.first)
 	elsewhere := waits && !first.starved && first.waitSet != l.number
@@ -123,7 +125,7 @@ func (qu *queue) offerFirst(q *quota, l *waitSet, offered *waiter) {
 	}
 }
 
-// reservesAlready tells whether something is saved up for already of a wait set's quotas.
+// reservesAlready reports whether one of a wait set's quotas already has a reserve for a starved waiter.
 func (qu *queue) reservesAlready(l *waitSet) bool {
 	return slices.ContainsFunc(l.quotas, func(number uint32) bool {
 		q := qu.quotas.get(number)
@@ -131,8 +133,8 @@ func (qu *queue) reservesAlready(l *waitSet) bool {
 	})
 }
 
-// keptByShortage tells whether a waiter may have what it asks for, were there enough of all that it needs, and whether it lacks something: what
-// is short may change from one of its quotas to another.
+// keptByShortage reports whether policy allows a waiter what it requests, and whether it lacks something. The shortage
+// may move from one of its quotas to another.
 func (qu *queue) keptByShortage(w *waiter) (allowed, lacking bool) {
 	needs, failure := qu.judge.needs(w.req)
 	if failure != nil || qu.gone(w) {
@@ -145,7 +147,7 @@ func (qu *queue) keptByShortage(w *waiter) (allowed, lacking bool) {
 	return rq.keptFrom(needs)
 }
 
-// keptByMembers tells the same of a waiter for pools: it may have one of their members, and lacks something of each that it may have.
+// keptByMembers is keptByShortage for pools: policy allows one of the members, and each allowed one lacks something.
 func (rq *request) keptByMembers(needs []need) (allowed, lacking bool) {
 	lacking = true
 	for _, c := range choicesOf(needs) {
@@ -156,7 +158,7 @@ func (rq *request) keptByMembers(needs []need) (allowed, lacking bool) {
 	return allowed, allowed && lacking
 }
 
-// keptFrom tells the same of what it needs of quotas that are no pools.
+// keptFrom is keptByShortage for needs without pools.
 func (rq *request) keptFrom(needs []need) (allowed, lacking bool) {
 	if rq.withhold(needs) != nil {
 		return false, false

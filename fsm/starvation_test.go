@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// flooded is a world in which critical calls take each slot that comes free, and somebody waits for three at once.
+// flooded is a world in which critical calls take each slot that becomes free, and a waiter needs three at once.
 func flooded(t tester, ageing int64, class int32) (w *world, ticket uint64, turn func()) {
 	w = newWorld(t)
 	w.quotas(policed(slotsOf("s", 4), &logpb.Policy{AgeingNs: ageing}))
@@ -48,7 +48,7 @@ func flooded(t tester, ageing int64, class int32) (w *world, ticket uint64, turn
 	}
 }
 
-// TestSavedUp: who is first in line below critical calls for as long as ageing says goes before them.
+// TestSavedUp: a waiter that has been first below critical calls for as long as ageing says goes before them.
 func TestSavedUp(t *testing.T) {
 	for _, class := range []int32{ledger.ClassStandard, ledger.ClassBackground} {
 		w, ticket, turn := flooded(t, 5*minute, class)
@@ -68,7 +68,7 @@ func TestSavedUp(t *testing.T) {
 	}
 }
 
-// TestNothingIsSavedUpWithoutAgeing: the order of classes is strict.
+// TestNothingIsSavedUpWithoutAgeing: without ageing the order of classes is strict.
 func TestNothingIsSavedUpWithoutAgeing(t *testing.T) {
 	w, ticket, turn := flooded(t, 0, ledger.ClassStandard)
 	for w.now < 9*minute {
@@ -79,7 +79,7 @@ func TestNothingIsSavedUpWithoutAgeing(t *testing.T) {
 	}
 }
 
-// TestOneIsSavedUpForAtATime: a quota is never kept from critical calls for two.
+// TestOneIsSavedUpForAtATime: a quota is kept from critical calls for one waiter at a time.
 func TestOneIsSavedUpForAtATime(t *testing.T) {
 	w, _, turn := flooded(t, minute, ledger.ClassStandard)
 	for range 3 {
@@ -116,7 +116,7 @@ func TestWhoIsWithheldIsNotSavedUpFor(t *testing.T) {
 	w.granted(ask("crit", itemOf("h", 5)))
 }
 
-// TestWaiters_AreServedWhereAgeingIsOn: where ageing is on, each waiter is served, whatever amounts critical calls take.
+// TestWaiters_AreServedWhereAgeingIsOn: with ageing each waiter is served, whatever amounts critical calls take.
 func TestWaiters_AreServedWhereAgeingIsOn(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -143,7 +143,7 @@ func TestWaiters_AreServedWhereAgeingIsOn(t *testing.T) {
 	})
 }
 
-// firstByHand returns who is first in line for a quota below critical ones, found by looking at all who wait.
+// firstByHand returns the first waiter in line for a quota below critical ones, found by a search of all waiters.
 func (w *world) firstByHand(q *quota) (ticket uint64) {
 	var first *waiter
 	looked := map[uint32]int{}
@@ -167,7 +167,8 @@ func (w *world) firstByHand(q *quota) (ticket uint64) {
 	return first.ticket
 }
 
-// TestSaveUp_FindsWhoIsFirst: as little as an entry may look at, after two rounds over the wait sets each quota has found who is first in line for it.
+// TestSaveUp_FindsWhoIsFirst: even with the smallest bound, after two rounds over the wait sets each quota has its
+// first waiter in line.
 func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -189,7 +190,7 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 				}
 			}
 			if len(items) == 0 {
-				items = append(items, itemOf("free", 1)) // its virtual time moves
+				items = append(items, itemOf("free", 1)) // its virtual time changes
 			}
 			w.now += rapid.SampledFrom([]int64{0, millisecond, second}).Draw(t, "sleep")
 			r := w.do(waits(holder, hour, 10*minute, items...))
@@ -204,7 +205,7 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 		for i := range quotas {
 			q := w.m.quotas.named(fmt.Sprint("q", i))
 			if _, waits := w.m.queue.waiters.Get(q.first); !waits && q.waiting == 0 {
-				continue // nobody looks any more
+				continue // nothing searches any more
 			}
 			if first := w.firstByHand(q); first != q.first {
 				t.Fatalf("ticket %d is first in line for %s, and %d was found", first, q.name, q.first)
@@ -213,8 +214,8 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 	})
 }
 
-// TestSaveUp_NewWaitSetsDelayNobody: who is first is found and saved up for within a round, though somebody makes as many new wait sets
-// each second as are looked at, and no second looks at more than it may.
+// TestSaveUp_NewWaitSetsDelayNobody: the first waiter is found and gets its reserve within a round, although each
+// second brings as many new wait sets as are examined. No second examines more than its bound.
 func TestSaveUp_NewWaitSetsDelayNobody(t *testing.T) {
 	w, ticket, turn := flooded(t, minute, ledger.ClassStandard)
 	const others, each = 60, 8
@@ -232,7 +233,7 @@ func TestSaveUp_NewWaitSetsDelayNobody(t *testing.T) {
 	for range 80 {
 		add()
 	}
-	w.m.bounds.looks = bound{most: each * 3} // so many wait sets, of three quotas
+	w.m.bounds.looks = bound{most: each * 3} // that many wait sets, of three quotas
 	for w.now < 3*minute && w.m.State().Waiting(ticket) {
 		from := w.m.queue.lookedFrom
 		turn()

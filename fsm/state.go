@@ -11,9 +11,9 @@ import (
 
 // State is the replicated state. Its exported methods only read.
 //
-// All tables are copy-on-write trees, so that freezing costs the same whatever they hold. Objects in them carry the
-// generation in which they were made; a command that wants to change one of an older generation, which a frozen State
-// may share, replaces it by a copy first (package cow; the edit... methods).
+// All tables are copy-on-write trees, so that freezing takes constant time. Objects in them carry the generation in
+// which they were made. A frozen State may share an object of an older generation: a command that changes it replaces
+// it by a copy first (package cow; the edit... methods).
 type State struct {
 	*moment
 
@@ -32,7 +32,7 @@ type State struct {
 	deadlines *rangeset.Set
 	records   *records
 
-	// holders is what is remembered of holders.
+	// holders are the records of holders.
 	holders   *holderTables
 	judge     *judge
 	queue     *queue
@@ -40,13 +40,13 @@ type State struct {
 	members   *cow.Map[string, string]
 	tasks     *task.Table
 	workflows *workflow.Table
-	// resumed has, by holder, up to which lease its resume ended all, while some of them still hold something.
+	// resumed has, by holder, the last lease that its resume ended, while some of these still hold something.
 	resumed *cow.Map[string, uint64]
-	// reopening has quotas that an operator reopened while limits by them are still to be ended: the workflow to go on with.
+	// reopening has quotas that an operator reopened while limits by them remain, with the workflow to continue at.
 	reopening *cow.Map[uint32, string]
 }
 
-// due says that something that has a number is due at a moment, dueByName that something that has a name is.
+// due is the time at which a numbered object is due, dueByName that of a named one.
 type (
 	due       = cow.Due[uint64]
 	dueByName = cow.Due[string]
@@ -76,7 +76,7 @@ func newState() *State {
 	return s
 }
 
-// connect lets the parts of a state see its moment and each other.
+// connect gives the parts of a state its moment and each other.
 func (s *State) connect() {
 	s.quotas.moment = s.moment
 	s.holders.moment, s.holders.quotas, s.holders.book = s.moment, s.quotas, &s.accounts

@@ -10,23 +10,23 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// line is one line of a story: after so long a pause, a command and what is answered to it, in the words of say. A line
-// without a command only lets time pass.
+// line is one line of a story: a pause, a command, and its answer in the words of say. A line without a command only
+// lets time pass.
 type line struct {
 	after   int64
 	command *logpb.Command
 	answer  string
 }
 
-// story is a named rule and the lines that show it.
+// story is a named rule and the lines that demonstrate it.
 type story struct {
 	name   string
 	quotas []*logpb.Quota
 	lines  []line
 }
 
-// tell runs stories, each in its own world, and each a second time with the state written and read back before every
-// line: a rule that a snapshot forgets is not kept.
+// tell runs stories, each in its own world. It runs each a second time with the state written and read back before
+// every line: a snapshot must keep all that the rule needs.
 func tell(t *testing.T, stories []story) {
 	t.Helper()
 	for _, s := range stories {
@@ -56,7 +56,7 @@ func tell(t *testing.T, stories []story) {
 	}
 }
 
-// say puts a result into a few words. Times are cluster time, since the world began.
+// say describes a result in a few words. Times are cluster time, since the world began.
 func say(r *logpb.Result) string {
 	word := func(reason logpb.Reason) string { return strings.TrimPrefix(reason.String(), "REASON_") }
 	switch kind := r.Kind.(type) {
@@ -66,7 +66,7 @@ func say(r *logpb.Result) string {
 		text := word(kind.Refusal.Reason) + " " + kind.Refusal.Quota
 		at, reopens := kind.Refusal.RetryAtNs, kind.Refusal.ReopensAtNs
 		if _, to := RetryWindow(ledger.ClassStandard); reopens != 0 && at < reopens+to {
-			at = reopens // when to come back after a cooldown has its own test
+			at = reopens // another test covers retry times after a cooldown
 		}
 		if at != 0 {
 			text += " again at " + time.Duration(at).String()
@@ -161,7 +161,7 @@ func sayReported(r *logpb.Reported) string {
 	return "reported: " + strings.Join(parts, ", ")
 }
 
-// The commands of stories, in few words. A fence is that of the n-th grant; stories have one epoch.
+// Commands of stories, in a short form. A fence is that of the n-th grant; stories have one epoch.
 
 func asks(holder string, ttl int64, items ...*logpb.Item) *logpb.Command {
 	return reserve(&logpb.Reserve{Holder: holder, Items: items, TtlNs: ttl})

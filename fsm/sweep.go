@@ -8,14 +8,15 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Holder stats and meters are found by holder. When a quota is deleted, or counts its holders no more, all of them have to be gone through to forget
-// its own: a sweep, as far as an entry may, and on with the entries that follow. Nobody is shown one that is to be forgotten, and nothing is
-// decided by it. Where a quota ceases to count and begins again before the sweep has come by, a holder's counts go on.
+// Holder stats and meters are keyed by holder. When a quota is deleted, or no longer counts its holders, a sweep over
+// all of them drops its own. It works within the entry's bound, and continues with the following entries. Records to be
+// dropped are not shown and decide nothing. If a quota stops counting and starts again before the sweep reaches a
+// holder, that holder's counters continue.
 
-// maxSweptPerEntry bounds how many holder stats and meters one entry looks at: to forget one costs about ten times as much as to look.
+// maxSweptPerEntry bounds how many holder stats and meters one entry examines: a drop costs about ten times as much.
 const maxSweptPerEntry = 8 * maxDuePerEntry
 
-// sweptTable is a table that a sweep goes through.
+// sweptTable is a table that a sweep visits.
 type sweptTable int32
 
 const (
@@ -24,16 +25,16 @@ const (
 	sweepMeters  sweptTable = 2
 )
 
-// sweep is how far holder stats and meters were gone through; the zero value: there is nothing to forget.
+// sweep is the position of the sweep over holder stats and meters; the zero value: there is nothing to drop.
 type sweep struct {
 	table sweptTable
-	// from is where it goes on in its table, by holder first.
+	// from is the next position in its table, by holder first.
 	from quotaHolder
-	// again: another one follows, since more was to be forgotten after it began.
+	// again: another sweep follows, since more is to be dropped than when it began.
 	again bool
 }
 
-// sweepAgain has all holder stats and meters gone through from now on.
+// sweepAgain starts a sweep over all holder stats and meters, or another one after the present one.
 func (hs *holderTables) sweepAgain() {
 	if hs.sweep.table == sweepNothing {
 		hs.sweep.table = sweepStats
@@ -43,7 +44,7 @@ func (hs *holderTables) sweepAgain() {
 	hs.sweepOn()
 }
 
-// sweepOn goes on with the present sweep as far as the entry may.
+// sweepOn continues the present sweep within the entry's bound.
 func (hs *holderTables) sweepOn() {
 	for hs.bounds.sweeps.left > 0 && hs.sweep.table != sweepNothing {
 		var next quotaHolder
@@ -62,8 +63,8 @@ func (hs *holderTables) sweepOn() {
 	}
 }
 
-// sweepTable goes through a table from a place on as far as the entry may, and drops what is forgotten of it. It returns where to go on, if
-// there is more.
+// sweepTable visits a table from a position, within the entry's bound, and drops entries that forgotten accepts. It
+// returns the next position, if there is more.
 func sweepTable[T any](
 	table *cow.Set[T], from T, left *bound, placeOf func(T) quotaHolder, forgotten func(quotaHolder) bool, drop func(T),
 ) (next quotaHolder, more bool) {
@@ -86,7 +87,7 @@ func sweepTable[T any](
 	return next, more
 }
 
-// next goes on to the next table, or to the next sweep.
+// next moves to the next table, or to the next sweep.
 func (w *sweep) next() {
 	switch {
 	case w.table == sweepStats:
@@ -98,13 +99,14 @@ func (w *sweep) next() {
 	}
 }
 
-// isToForget tells whether holder stats or a meter is to be forgotten: its quota was deleted, or counts its holder no more.
+// isToForget reports whether holder stats or a meter is to be dropped: its quota was deleted, or no longer counts its
+// holder.
 func (hs *holderTables) isToForget(table sweptTable, of quotaHolder) bool {
 	q, ok := hs.quotas.byNumber.Get(of.quota)
 	return !ok || table == sweepMeters && !q.rule.Policy.Meters(of.holder)
 }
 
-// comesBy tells whether the present sweep, or the one that follows, will still look at holder stats or a meter.
+// comesBy reports whether the present sweep, or the following one, will still reach holder stats or a meter.
 func (w *sweep) comesBy(table sweptTable, of quotaHolder) bool {
 	behind := cmp.Or(cmp.Compare(of.holder, w.from.holder), cmp.Compare(of.quota, w.from.quota)) < 0
 	return w.table != sweepNothing && (w.again || w.table < table || w.table == table && !behind)
@@ -120,10 +122,10 @@ func (hs *holderTables) dropMeter(t *meter) {
 	hs.unmeter(t)
 }
 
-// place is where a meter stands, as holder stats does.
+// place is the key of a meter, as for holder stats.
 func (t *meter) place() quotaHolder { return quotaHolder{quota: t.quota, holder: t.holder} }
 
-// forgetStats forgets what a holder did, and returns how many holder stats and meters that was.
+// forgetStats drops a holder's stats and meters, and returns how many.
 func (hs *holderTables) forgetStats(name string) int {
 	tallies := cow.DropRun(hs.stats, &holderStats{holder: name}, func(t *holderStats) bool { return t.holder == name })
 	meters := cow.DropRun(hs.meters, &meter{holder: name}, func(t *meter) bool { return t.holder == name })

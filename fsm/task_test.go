@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/fsm/task"
 )
 
-// The commands of stories about tasks. A fence is that of the n-th grant or attempt; stories have one epoch.
+// Commands of stories about tasks. A fence is that of the n-th grant or attempt; stories have one epoch.
 
 func begins(task, holder string, maxFailures int32) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_BeginTask{BeginTask: &logpb.BeginTask{Task: task, Holder: holder, MaxFailures: maxFailures}}}
@@ -42,14 +42,14 @@ func forgets(task string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ForgetTask{ForgetTask: &logpb.ForgetTask{Task: task}}}
 }
 
-// taskFence returns the fence of a task's last attempt, 0 where it was put back since; 1 where there is no task.
+// taskFence returns the fence of a task's last attempt, 0 after a retry, and 1 if there is no task.
 func (m *Machine) taskFence(name string) uint64 {
 	views := m.Tasks(name, "", 0, "", 1, m.clock)
 	if len(views) == 0 || views[0].Name != name {
 		return 1
 	}
 	fence := views[0].Fence
-	m.tasks.Records(func(record *logpb.SnapshotRecord) bool { // of one that has ended, no view says it
+	m.tasks.Records(func(record *logpb.SnapshotRecord) bool { // no view has the fence of an ended one
 		if record.GetTask().Name == name {
 			fence = record.GetTask().Fence
 		}
@@ -66,7 +66,7 @@ const (
 	hasFinished = logpb.TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED
 )
 
-// TestRetryBudgets: how often a task fails, and when its next attempt may begin (design 6.10, scenario S3).
+// TestRetryBudgets: how often a task may fail, and when its next attempt may begin (design 6.10, scenario S3).
 func TestRetryBudgets(t *testing.T) {
 	tell(t, []story{
 		{"shelved at the third failure, 5 and 15 min before the second and third attempt", nil, []line{
@@ -91,7 +91,7 @@ func TestRetryBudgets(t *testing.T) {
 			{0, ends("t", 3, hasFailed), "waiting until 50m0s, 3 of 5 failed"},
 			{30 * minute, begins("t", "x", 0), "attempt 4, fence 4, until 1h0m0s, 3 of 5 failed"},
 			{0, ends("t", 4, hasFailed), "waiting until 1h20m0s, 4 of 5 failed"},
-			{30 * minute, begins("t", "x", 1), "attempt 5, fence 5, until 1h30m0s, 4 of 5 failed"}, // it may fail once more
+			{30 * minute, begins("t", "x", 1), "attempt 5, fence 5, until 1h30m0s, 4 of 5 failed"}, // one more failure is allowed
 			{0, ends("t", 5, hasFailed), "shelved, 5 of 5 failed"},
 		}},
 		{"a plan that is used up is waited for, a saturated provider a minute; neither uses the budget up", nil, []line{
@@ -104,7 +104,7 @@ func TestRetryBudgets(t *testing.T) {
 			{minute, begins("t", "x", 0), "attempt 4, fence 4, until 4h16m0s, 1 of 3 failed"},
 			{0, ends("t", 4, isDone), "done, 1 of 3 failed"},
 			{0, begins("u", "x", 0), "attempt 1, fence 5, until 4h16m0s, 0 of 3 failed"},
-			{0, ends("u", 5, isExhausted), "waiting until 4h36m0s, 0 of 3 failed"}, // nobody knows when: 30 min
+			{0, ends("u", 5, isExhausted), "waiting until 4h36m0s, 0 of 3 failed"}, // the end is unknown: 30 min
 		}},
 		{"limits in a row wait longer and longer, up to half an hour", nil, []line{
 			{0, begins("t", "x", 0), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
@@ -123,12 +123,12 @@ func TestRetryBudgets(t *testing.T) {
 			{0, endsAfter("t", 1, hasFinished, 4*hour, 0), "done, 0 of 3 failed"},
 			{0, begins("t", "x", 0), "done before"},
 			{6 * day, begins("t", "x", 0), "done before"},
-			{day, begins("t", "x", 0), "attempt 1, fence 2, until 168h10m0s, 0 of 3 failed"}, // forgotten after a week
+			{day, begins("t", "x", 0), "attempt 1, fence 2, until 168h10m0s, 0 of 3 failed"}, // dropped after a week
 		}},
 	})
 }
 
-// TestAttempts: only one is under way, and it ends.
+// TestAttempts: only one runs at a time, and it ends.
 func TestAttempts(t *testing.T) {
 	tell(t, []story{
 		{"nothing heard until the deadline is a failure, and a late word changes nothing", nil, []line{
@@ -184,7 +184,7 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// TestTasksLiveOnQuotas: a limit that one attempt met keeps the tasks of others from beginning, within what a report can do.
+// TestTasksLiveOnQuotas: a limit met by one attempt keeps other tasks from beginning, within the bounds of a report.
 func TestTasksLiveOnQuotas(t *testing.T) {
 	plan := &logpb.Quota{Name: "plan", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 100, EveryNs: 5 * hour}}}
 	tell(t, []story{
@@ -216,7 +216,7 @@ func TestTasksLiveOnQuotas(t *testing.T) {
 	})
 }
 
-// TestTasksKeepTimeGoing: an entry is wanted when an attempt is lost, and ticks while a task waits for its time.
+// TestTasksKeepTimeGoing: an entry is due when an attempt is lost, and ticks continue while a task waits for its time.
 func TestTasksKeepTimeGoing(t *testing.T) {
 	w := newWorld(t)
 	due := func(wantPending bool, want int64) {
@@ -238,13 +238,13 @@ func TestTasksKeepTimeGoing(t *testing.T) {
 	due(false, 0)
 	w.do(begins("u", "x", 1))
 	w.do(ends("u", 3, hasFailed))
-	due(false, 0) // nothing happens to what is shelved
+	due(false, 0) // a shelved task needs no entries
 	if c := w.m.State().Counts(); c.Tasks != 2 || c.TasksShelved != 1 {
 		t.Fatalf("%+v", c)
 	}
 }
 
-// taskWorld has a task in each phase, and limits of its own.
+// taskWorld has a task in each phase, and its own limits.
 func taskWorld(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -259,7 +259,7 @@ func taskWorld(t *testing.T) *world {
 	return w
 }
 
-// TestTasksInSnapshots: a state with a task in each phase is written as it is restored.
+// TestTasksInSnapshots: a state with a task in each phase is written as it was restored.
 func TestTasksInSnapshots(t *testing.T) {
 	written := snapshotOf(t, taskWorld(t).m.Freeze())
 	m, err := Restore(bytes.NewReader(written))
@@ -271,7 +271,7 @@ func TestTasksInSnapshots(t *testing.T) {
 	}
 }
 
-// TestGoldenTasks: a snapshot with tasks restores forever, to the same state.
+// TestGoldenTasks: a snapshot with tasks can always be restored, to the same state.
 func TestGoldenTasks(t *testing.T) {
 	path := filepath.Join("testdata", "snapshot-v1-tasks.bin")
 	data, err := os.ReadFile(path)
@@ -290,7 +290,7 @@ func TestGoldenTasks(t *testing.T) {
 	}
 }
 
-// TestTheRetryLoop: ten agents that ask every minute for nine hours, as loops did that burnt millions of tokens: 319
+// TestTheRetryLoop: ten agents ask every minute for nine hours, like the loops that burnt millions of tokens: 319
 // attempts of one task, hundreds of others (scenario S3).
 func TestTheRetryLoop(t *testing.T) {
 	const tasks, minutes = 10, 9 * 60

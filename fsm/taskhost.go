@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm/task"
 )
 
-// taskHost is the machine as tasks see it.
+// taskHost adapts the machine to the table of tasks.
 type taskHost struct{ m *Machine }
 
 var _ task.Host = taskHost{}
@@ -56,7 +56,7 @@ func (h taskHost) Closed(holder string, quotas []string) (worst *logpb.Refusal) 
 	return worst
 }
 
-// closed refuses what lives on a quota that is closed, or has an ancestor that is; of a pool, all of whose members are. No
+// closed refuses work on a quota that is closed or has a closed ancestor; for a pool, all members must be closed. No
 // refusal: it is open.
 func (h taskHost) closed(holder, name string) (worst hindrance) {
 	m := h.m
@@ -84,8 +84,8 @@ func (h taskHost) closed(holder, name string) (worst hindrance) {
 	return worst
 }
 
-// Report implements task.Host. The attempt's fence stands for the lease: its holder showed, under a deadline, that it uses these quotas.
-// It does not show which member of a pool it used.
+// Report implements task.Host. The attempt's fence replaces that of a lease: its holder showed, under a deadline, that
+// it uses these quotas. It does not show which member of a pool it used.
 func (h taskHost) Report(end *logpb.Command, holder string, quotas []string) bool {
 	m := h.m
 	if m.noReportLeft(holder) != nil {

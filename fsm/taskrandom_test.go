@@ -12,30 +12,29 @@ import (
 	"github.com/quotad/quotad/fsm/task"
 )
 
-// runner is somebody who works on tasks, as it sees it: an attempt that it was given stays its own until it has said how
-// that went, however much time has passed.
+// runner works on tasks. It regards its attempt as its own until it has reported the end, however much time has passed.
 type runner struct {
 	task  string
 	fence uint64
-	// deadline is the attempt's as the runner knows it.
+	// deadline is the attempt's, as the runner knows it.
 	deadline int64
 }
 
-// tasksModel counts by what the state answers, and by that alone.
+// tasksModel counts by the state's answers alone.
 type tasksModel struct {
 	*rapid.T
 	w       *world
 	runners []*runner
-	// failures are counted by task since it was made, put back or forgotten; most is what the state said is the most.
+	// failures are counted by task since it was made, retried or forgotten; most is the maximum in the state's answers.
 	failures, most map[string]int32
-	// present is the attempt that may be under way, by task.
+	// present is the attempt that may be running, by task.
 	present map[string]*runner
 }
 
 var taskNames = []string{"one", "two", "three"}
 
-// TestTasksKeepTheirBudget: whatever runners do, and however late, no task fails more often than it may between two words of an
-// operator, only one attempt of it is under way, and a stale word changes nothing.
+// TestTasksKeepTheirBudget: whatever runners do, and however late, no task fails more often than allowed between two
+// commands of an operator. Only one attempt of it runs, and a stale command changes nothing.
 func TestTasksKeepTheirBudget(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &tasksModel{
@@ -67,7 +66,7 @@ func TestTasksKeepTheirBudget(t *testing.T) {
 
 func (m *tasksModel) name() string { return rapid.SampledFrom(taskNames).Draw(m.T, "task") }
 
-// learn counts what ended by itself: attempts whose deadline passed, and tasks that are not known any more.
+// learn counts attempts and tasks that ended by time: attempts whose deadline passed, and dropped tasks.
 func (m *tasksModel) learn() {
 	for _, e := range m.w.last.Events {
 		if e.Kind == effect.EventTaskEnded && e.Outcome == logpb.TaskOutcome_TASK_OUTCOME_LOST {
@@ -119,7 +118,7 @@ func (m *tasksModel) runner() *runner {
 	return rapid.SampledFrom(m.runners).Draw(m.T, "runner")
 }
 
-// end has some runner say how its attempt went. A stale one must change nothing.
+// end makes a runner report the end of its attempt. A stale report must change nothing.
 func (m *tasksModel) end() {
 	r := m.runner()
 	if r == nil {
@@ -161,7 +160,7 @@ func (m *tasksModel) renew() {
 	r.deadline = m.w.do(renewsTask(r.task, r.fence, 0)).GetRenewed().GetDeadlineNs()
 }
 
-// operate has an operator put a task back, or forget it.
+// operate makes an operator retry or forget a task.
 func (m *tasksModel) operate() {
 	task := m.name()
 	if rapid.Bool().Draw(m.T, "retry") {
@@ -187,7 +186,7 @@ func (m *tasksModel) unchanged(before [32]byte) {
 	}
 }
 
-// compare compares what readers see with what was counted.
+// compare compares views with the model.
 func (m *tasksModel) compare() {
 	views := m.w.m.State().Tasks("", "", 0, "", 10, m.w.clock())
 	for _, v := range views {

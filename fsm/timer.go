@@ -7,19 +7,19 @@ import (
 	"github.com/quotad/quotad/fsm/ledger"
 )
 
-// Waiters may become eligible by the mere passing of time. Each quota with waiters has timers, so that an entry serves the quotas
-// whose timers are due, however many others wait.
+// Waiters may become eligible by time alone. Each quota with waiters has timers, so that an entry serves only the
+// quotas whose timers are due, however many others wait.
 
-// timerKind is why a quota has a timer; each kind has its own view of time.
+// timerKind is the reason for a timer; each kind has its own view of time.
 type timerKind int8
 
 const (
-	// touched: a command had to do with it, and what its policy withholds may have changed: with the next entry.
+	// timerNextEntry: a command changed the quota, which may change what its policy withholds; due with the next entry.
 	timerNextEntry timerKind = 0
-	// again: a waiter that was passed over may be given something, in cluster time.
+	// timerWakeup: a waiter that was passed over may become eligible, in cluster time.
 	timerWakeup timerKind = 1
-	// ends: something stops counting, in cluster time, by the earlier view of Unix time, or a window begins to close, by the
-	// later one.
+	// timerCluster, timerEarly and timerLate: something stops counting, in cluster time or by the earlier view of Unix
+	// time, or a window begins to close, by the later view.
 	timerCluster timerKind = 2
 	timerEarly   timerKind = 3
 	timerLate    timerKind = 4
@@ -40,7 +40,7 @@ func lessTimer(a, b timer) bool {
 	return a.at < b.at || a.at == b.at && a.quota < b.quota
 }
 
-// clockFor returns the present by the view of time that a reason goes by.
+// clockFor returns the present by the view of time that a kind of timer uses.
 func clockFor(c Clock, kind timerKind) int64 {
 	switch kind {
 	case timerEarly:
@@ -52,8 +52,8 @@ func clockFor(c Clock, kind timerKind) int64 {
 	return c.Now
 }
 
-// policyRetry is how often to retry waiters from which policy withholds something: some of its inputs change without an event, such
-// as the time since a higher class asked.
+// policyRetry is how often to retry waiters from which policy withholds something: some of its inputs change without an
+// event, such as the time since a higher class asked.
 const policyRetry = fixed.Second
 
 // timers returns the times of a quota's timers, by kind.
@@ -91,7 +91,7 @@ func (qs *quotaTable) markChanged(q *quota) {
 	q.wakeNext = q.wakeNext || qs.commanded && q.rule.Timed()
 }
 
-// rescheduleChanged lists the quotas that were touched by when to look at them.
+// rescheduleChanged sets the timers of the changed quotas.
 func (qs *quotaTable) rescheduleChanged() {
 	for _, number := range qs.unscheduled {
 		if q := qs.get(number); q != nil {
@@ -101,7 +101,7 @@ func (qs *quotaTable) rescheduleChanged() {
 	qs.unscheduled = qs.unscheduled[:0]
 }
 
-// schedule lists a quota by when to look at it; one that is not waited for is not listed.
+// schedule sets the timers of a quota, or removes them if it has no waiters.
 func (qs *quotaTable) schedule(q *quota) {
 	if q.waiting == 0 {
 		q.wakeNext, q.wakeup = false, 0
@@ -130,13 +130,13 @@ func (qs *quotaTable) schedule(q *quota) {
 	q.scheduled, q.scheduledAt = q.waiting > 0, at
 }
 
-// fireTimers brings quotas whose timers are due to the present, and marks them dirty where that is needed.
+// fireTimers advances quotas whose timers are due to the present, and marks them dirty where necessary.
 func (qs *quotaTable) fireTimers() {
 	for kind := range timerKind(timerKinds) {
 		now := clockFor(qs.clock, kind)
 		var due []uint32
 		qs.timers.Ascend(timer{kind: kind, at: ledger.NoTimer}, func(v timer) bool {
-			if v.kind != kind || v.at > now || len(due) == maxDuePerEntry && kind != timerNextEntry { // as many as the last entry touched
+			if v.kind != kind || v.at > now || len(due) == maxDuePerEntry && kind != timerNextEntry { // as many as the last entry changed
 				return false
 			}
 			due = append(due, v.quota)
@@ -160,8 +160,8 @@ func (qs *quotaTable) wakeAt(number uint32, at int64) {
 	}
 }
 
-// nextTimer returns the first cluster time, the present at the earliest, at which a quota that is waited for should be looked at; the
-// largest int64: never, or nobody knows. What was touched waits for the next entry, whatever brings it.
+// nextTimer returns the first cluster time, not before the present, at which a quota with waiters should be checked;
+// the largest int64: never, or unknown. timerNextEntry is left out: the next entry comes for other reasons.
 func (qs *quotaTable) nextTimer(present func() (Clock, bool)) int64 {
 	first := int64(math.MaxInt64)
 	for kind := timerWakeup; kind < timerKinds; kind++ {

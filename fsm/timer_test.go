@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// freeFor returns the tickets of those who would be granted something if everybody who waits were tried now.
+// freeFor returns the tickets that would be granted something if all waiters were tried now.
 func freeFor(t tester, m *Machine) (tickets []uint64) {
 	var snapshot bytes.Buffer
 	if err := m.Freeze().WriteSnapshot(&snapshot); err != nil {
@@ -35,8 +35,8 @@ func freeFor(t tester, m *Machine) (tickets []uint64) {
 	return tickets
 }
 
-// TestNobodyWaitsForWhatIsFree: only those quotas are looked at whose time has come, or that a command had to do with; who waits
-// is granted what he would be if all were looked at with each entry.
+// TestNobodyWaitsForWhatIsFree: only quotas with a due timer or a change by a command are served. Waiters are still
+// granted the same as if all quotas were served with each entry.
 func TestNobodyWaitsForWhatIsFree(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)

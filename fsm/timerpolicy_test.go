@@ -16,8 +16,8 @@ func classedWorld(t *testing.T, quotas ...*logpb.Quota) *world {
 	return w
 }
 
-// TestARefusedCallForgetsNobody: a call that does not wait stands before others for a moment, and is refused; when these are tried
-// again holds still.
+// TestARefusedCallForgetsNobody: a call that does not wait is before others for a moment, and is refused. The timers of
+// the others stay.
 func TestARefusedCallForgetsNobody(t *testing.T) {
 	w := classedWorld(t, slotsOf("p", 10), smooth(hourly("z", 1000)))
 	w.sleep(10 * minute)
@@ -35,7 +35,7 @@ func TestARefusedCallForgetsNobody(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForABurstIsLookedAtInTime: by its refill, also when nobody else waits.
+// TestWhoWaitsForABurstIsLookedAtInTime: at its refill, even without other waiters.
 func TestWhoWaitsForABurstIsLookedAtInTime(t *testing.T) {
 	q := rateOf("r", 600, minute)
 	q.GetRate().Burst = 60
@@ -54,7 +54,7 @@ func TestWhoWaitsForABurstIsLookedAtInTime(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForWhatIsClosedKeepsNothing: also when it is closed while it waits.
+// TestWhoWaitsForWhatIsClosedKeepsNothing: even if its quota is closed while it waits.
 func TestWhoWaitsForWhatIsClosedKeepsNothing(t *testing.T) {
 	w := classedWorld(t, slotsOf("a", 10), hourly("b", 10))
 	w.do(asks("x", 0, itemOf("a", 5)))
@@ -68,7 +68,7 @@ func TestWhoWaitsForWhatIsClosedKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestWhoIsParkedByAForecastKeepsNothing: from when its quota will be used up too soon, which is a matter of time.
+// TestWhoIsParkedByAForecastKeepsNothing: from the time when its quota will be used up too soon, without a command.
 func TestWhoIsParkedByAForecastKeepsNothing(t *testing.T) {
 	w := classedWorld(t, slotsOf("a", 10), policed(hourly("b", 1000), &logpb.Policy{Prediction: &logpb.Prediction{}}))
 	w.do(reserve(&logpb.Reserve{Holder: "x", Items: []*logpb.Item{itemOf("a", 5)}, TtlNs: hour}))
@@ -88,7 +88,7 @@ func TestWhoIsParkedByAForecastKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestWhoIsKeptBackKeepsNothing: a step that waits first in line, from when one downstream of it is limited.
+// TestWhoIsKeptBackKeepsNothing: a first waiter of a step, once a step downstream of it is limited.
 func TestWhoIsKeptBackKeepsNothing(t *testing.T) {
 	w := classedWorld(t, slotsOf("a", 10), hourly("b", 10), hourly("c", 10))
 	w.do(&logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{ReplaceWorkflows: true, Workflows: []*logpb.Workflow{

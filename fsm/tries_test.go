@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestServing_GoesOnWithTheNextEntry: what comes free when an entry has looked at as many waiters as it may is not forgotten, on a replica that
-// was restored neither.
+// TestServing_GoesOnWithTheNextEntry: amounts freed after an entry has used up its tries are not lost, on a restored
+// replica too.
 func TestServing_GoesOnWithTheNextEntry(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 2))
@@ -35,7 +35,8 @@ func TestServing_GoesOnWithTheNextEntry(t *testing.T) {
 	}
 }
 
-// TestPressure_IsToldOnceAnEntry: however often a limit begins and ends within an entry, each step is told once, of the last one.
+// TestPressure_IsToldOnceAnEntry: however often limits begin and end within an entry, each step gets one event, of the
+// last limit.
 func TestPressure_IsToldOnceAnEntry(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 100))
@@ -61,7 +62,7 @@ func TestPressure_IsToldOnceAnEntry(t *testing.T) {
 	}
 }
 
-// TestWalks_AreOncePerHolderAndEntry: steps that were not gone through at once are tried with the next entry.
+// TestWalks_AreOncePerHolderAndEntry: steps that were not visited at once are tried with the next entry.
 func TestWalks_AreOncePerHolderAndEntry(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 100), slotsOf("one", 1))
@@ -82,7 +83,8 @@ func TestWalks_AreOncePerHolderAndEntry(t *testing.T) {
 	}
 }
 
-// TestServing_LeavesCommandsTheirTries: a queue that uses an entry's tries up before its commands refuses nobody who does not wait.
+// TestServing_LeavesCommandsTheirTries: a queue that uses up an entry's tries before its commands does not refuse
+// requests that do not wait.
 func TestServing_LeavesCommandsTheirTries(t *testing.T) {
 	w := newWorld(t)
 	quotas := []*logpb.Quota{slotsOf("s", 2), slotsOf("full", 1)}
@@ -92,10 +94,10 @@ func TestServing_LeavesCommandsTheirTries(t *testing.T) {
 	w.quotas(quotas...)
 	w.do(holders(&logpb.HolderRule{Pattern: "critical", Class: 0, Weight: 1}))
 	w.granted(ask("x", itemOf("full", 1)))
-	for i := range 40 { // each in a wait set of its own
+	for i := range 40 { // each in its own wait set
 		w.waiting(waits(fmt.Sprint("h", i), 0, 10*minute, itemOf("s", 1), itemOf("full", 1), itemOf(fmt.Sprint("own", i), 1)))
 	}
 	w.m.bounds.tries.most = 64
-	w.m.quotas.dirty[w.m.quotas.named("full").number] = true // it is looked at with what is due
+	w.m.quotas.dirty[w.m.quotas.named("full").number] = true // examined with due work
 	w.granted(ask("critical", itemOf("s", 1)))
 }

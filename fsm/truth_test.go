@@ -10,16 +10,16 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// spend is something that reached the provider, in the provider's own time.
+// spend is an amount that reached the provider, in the provider's own time.
 type spend struct{ at, amount int64 }
 
 // fleet draws holders that consume, spend at a random moment until the spend-by, and settle or not. Real time is the
-// test's; the cluster loses some of it at changes of its leader, and its views of Unix time err.
+// test's. The cluster loses some of it at leader changes, and its views of Unix time have errors.
 type fleet struct {
 	*rapid.T
 	w    *world
 	real int64
-	// lost is real time that cluster time does not know of.
+	// lost is real time that cluster time missed.
 	lost     int64
 	maxError int64
 	spends   []spend
@@ -32,14 +32,14 @@ type pendingSpend struct {
 	granted *logpb.Granted
 }
 
-// pass lets real time pass, carrying out the spends that fall due, and draws new clock errors.
+// pass lets real time pass, carries out due spends, and draws new clock errors.
 func (f *fleet) pass(d int64) {
 	f.real += d
 	if rapid.IntRange(0, 60).Draw(f.T, "leader change") == 0 {
 		f.lost += rapid.Int64Range(0, 3*second).Draw(f.T, "lost")
 	}
 	f.w.now = max(f.w.now, f.real-f.lost)
-	// The earlier view may be any amount slow, the later any amount fast; on their other sides they are as good as an
+	// The earlier view may be slow, the later one fast, by any amount; on their other sides they are as good as an
 	// honest clock.
 	f.w.early = f.real - f.w.now + rapid.Int64Range(-5*second, f.maxError).Draw(f.T, "early")
 	f.w.late = f.real - f.w.now + rapid.Int64Range(-f.maxError, 5*second).Draw(f.T, "late")
@@ -65,7 +65,7 @@ func (f *fleet) use(quota string, amount int64, consumeLater bool) *logpb.Grante
 	return granted
 }
 
-// spend draws when an operation reaches the provider: until the spend-by as a holder computes it from the answer.
+// spend draws when an operation reaches the provider: until the spend-by that a holder computes from the answer.
 func (f *fleet) spend(granted *logpb.Granted, consumed *logpb.Consumed, amount int64) {
 	clock := f.w.m.State().Clock()
 	left := consumed.SpendByNs - clock.Now
@@ -77,7 +77,7 @@ func (f *fleet) spend(granted *logpb.Granted, consumed *logpb.Consumed, amount i
 	f.pending = append(f.pending, pendingSpend{at: at, amount: amount, granted: granted})
 }
 
-// settleSome settles operations whose spend lies in the past, as used.
+// settleSome settles operations whose spend is in the past, as used.
 func (f *fleet) settleSome() {
 	f.pending = slices.DeleteFunc(f.pending, func(p pendingSpend) bool {
 		if p.at > f.real || rapid.Bool().Draw(f.T, "later") {
@@ -106,8 +106,8 @@ func peak(spends []spend, period int64) (most int64) {
 	return most
 }
 
-// TestRateNeverExceeds: no interval of one period sees more than usable, at spend time, whatever the schedule. A
-// token bucket of the same capacity fails this within a few tries (TestPlainTokenBucketFails).
+// TestRateNeverExceeds: no interval of one period sees more than usable, at spend time, for any schedule. A token
+// bucket of the same capacity fails this within a few tries (TestPlainTokenBucketFails).
 func TestRateNeverExceeds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		period := rapid.SampledFrom([]int64{second, 10 * second, minute}).Draw(rt, "period")
@@ -143,7 +143,7 @@ func TestBurstNeverExceeds(t *testing.T) {
 	})
 }
 
-// TestCalendarWindowNeverExceeds: no window of the provider sees more than usable, though our clocks and the
+// TestCalendarWindowNeverExceeds: no window of the provider sees more than usable, although our clocks and the
 // provider's err by half the skew each, and minorities of ours by any amount.
 func TestCalendarWindowNeverExceeds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -166,7 +166,7 @@ func TestCalendarWindowNeverExceeds(t *testing.T) {
 	})
 }
 
-// anchoredProvider has a window that starts with the first call after the last one's end, as GitHub's does.
+// anchoredProvider has a window that starts with the first call after the end of the last one, like GitHub's.
 type anchoredProvider struct {
 	start  int64
 	length int64
@@ -178,13 +178,13 @@ func (p *anchoredProvider) call(at, amount int64) (used, resetAfter int64) {
 		p.start, p.used = at, 0
 	}
 	p.used += amount
-	// It reports whole seconds of its clock, rounded either way.
+	// It reports whole seconds of its clock, rounded down.
 	reset := (p.start + p.length) / second * second
 	return p.used, reset - at
 }
 
-// TestAnchoredWindowNeverExceeds: the same for windows that are anchored to the reset that the provider reports, with
-// reports that come late or not at all.
+// TestAnchoredWindowNeverExceeds: the same for windows anchored to the provider's reported reset, with late or missing
+// reports.
 func TestAnchoredWindowNeverExceeds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := &fleet{T: rt, w: newWorld(rt), maxError: 200 * millisecond}
@@ -216,7 +216,7 @@ func TestAnchoredWindowNeverExceeds(t *testing.T) {
 	})
 }
 
-// TestPlainTokenBucketFails shows that the property above has teeth: a bucket of capacity limit that is refilled at
+// TestPlainTokenBucketFails shows that the property above can fail: a bucket of capacity limit that refills at
 // limit/period lets almost twice the limit through one period.
 func TestPlainTokenBucketFails(t *testing.T) {
 	const limit, period = 20, minute
@@ -257,13 +257,13 @@ func TestUtilisation(t *testing.T) {
 	})
 }
 
-// demand asks for one unit at every step and returns how many were granted.
+// demand requests one unit at every step and returns how many were granted.
 func demand(w *world, quota string, length, step int64) (issued int64) {
 	a := ask("h", itemOf(quota, 1))
 	a.Consume, a.TtlNs = true, second
 	for end, n := w.now+length, 0; w.now < end; w.now, n = w.now+step, n+1 {
 		apply := w.raw
-		if n%100 == 0 { // to check thousands of records thousands of times would take a minute
+		if n%100 == 0 { // checking thousands of records thousands of times would take a minute
 			apply = w.apply
 		}
 		if apply(reserve(a))[0].GetGranted() != nil {

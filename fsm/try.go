@@ -9,18 +9,18 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// pass is one pass over the queue: what is set aside of quotas for waiters that are first, and which quotas are short for them, so that
-// waiters behind them are passed over.
+// pass is one pass over the queue. It holds the amounts set aside for the first waiters, and the quotas that are short
+// for them, so that waiters behind them are passed over.
 type pass struct {
 	*judge
 	aside   map[uint32]int64
 	blocked map[uint32]bool
 }
 
-// maxPassRoom bounds the room that is kept from one pass for the next: more quotas than usual passes meet.
+// maxPassRoom bounds the size of maps that is kept from one pass for the next: more quotas than usual passes meet.
 const maxPassRoom = 256
 
-// begin begins a pass.
+// begin resets the pass.
 func (p *pass) begin(j *judge) {
 	if p.judge = j; p.aside == nil || len(p.aside)+len(p.blocked) > maxPassRoom {
 		p.aside, p.blocked = map[uint32]int64{}, map[uint32]bool{}
@@ -31,13 +31,13 @@ func (p *pass) begin(j *judge) {
 
 func (p *pass) isBlocked(number uint32) bool { return p.blocked[number] }
 
-// serving is the machine as the queue sees it.
+// serving adapts the machine to the queue.
 type serving struct{ m *Machine }
 
 // try implements server.
 func (s serving) try(w *waiter, head *waitSetHead, p *pass) tried { return s.m.tryWaiter(w, head, p) }
 
-// tryWaiter grants a waiter what it asked for, or sets its amounts aside where it is eligible.
+// tryWaiter grants a waiter what it requested, or sets its amounts aside if it is eligible.
 func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, p *pass) tried {
 	if m.endGone(w) {
 		return left
@@ -50,7 +50,7 @@ func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, p *pass) tried {
 		return m.tryChoices(w, head.quotas[0], p)
 	}
 	if slices.ContainsFunc(head.quotas, m.judge.closedNow) {
-		return waitSetBlocked // ineligible, as everybody in this wait set: nothing is set aside
+		return waitSetBlocked // ineligible, like every waiter in this wait set: nothing is set aside
 	}
 	needs, failure := m.judge.needs(w.req)
 	if failure != nil {
@@ -75,21 +75,22 @@ func (m *Machine) tryWaiter(w *waiter, head *waitSetHead, p *pass) tried {
 	return waitSetBlocked
 }
 
-// refusalFrom makes the refusal of a waiter whose Reserve means nothing any more.
+// refusalFrom returns the refusal of a waiter whose Reserve is no longer valid.
 func refusalFrom(failure *logpb.Failure) *logpb.Refusal {
 	return &logpb.Refusal{Reason: failure.Reason, Quota: failure.Quota, Advice: failure.Hint}
 }
 
-// closedNow tells whether a provider closed a quota, which does more than observe.
+// closedNow reports whether a provider closed a quota that does more than observe.
 func (j *judge) closedNow(number uint32) bool {
 	q := j.quotas.editNow(number)
 	return q.cooling(j.clock.Now) && !q.rule.Policy.Observe
 }
 
-// passOver says that a waiter is ineligible, whatever there is of its quotas; 0: it is eligible. It is tried again at one of its quotas.
+// passOver returns how to pass over a waiter that is ineligible, whatever its quotas have; 0: it is eligible. It sets
+// when to try the waiter again, at the quota at.
 func (p *pass) passOver(rq *request, needs []need, at uint32) tried {
 	if slices.ContainsFunc(needs, func(n need) bool { return rq.rejectByOverride(n) != nil }) {
-		return passedOver // until the override ends, whatever comes back
+		return passedOver // until the override ends, even if amounts return
 	}
 	kept := rq.withhold(needs)
 	if kept == nil {
@@ -102,9 +103,9 @@ func (p *pass) passOver(rq *request, needs []need, at uint32) tried {
 	return passedOver
 }
 
-// shortOf returns the numbers of the quotas of which there is not enough for a waiter, after what was set aside.
+// shortOf returns the numbers of the quotas that are too short for a waiter after the amounts set aside.
 func (p *pass) shortOf(w *waiter, rq *request, needs []need, at uint32) (short []uint32) {
-	rank := w.place().rank // nothing is kept from one that is saved up for
+	rank := w.place().rank // nothing is kept from a starved waiter with a reserve
 	for _, n := range needs {
 		q := n.quota
 		if q.rule.Policy.Observe {
@@ -126,7 +127,7 @@ func (p *pass) shortOf(w *waiter, rq *request, needs []need, at uint32) (short [
 	return short
 }
 
-// asideFor returns what is set aside of a quota, as far as it decides when to try a waiter again.
+// asideFor returns the amount set aside of a quota, as far as it decides when to try a waiter again.
 func (p *pass) asideFor(q *quota) int64 {
 	if p.featureLevel < levels.Aside {
 		return 0
@@ -134,8 +135,8 @@ func (p *pass) asideFor(q *quota) int64 {
 	return p.aside[q.number]
 }
 
-// setAside sets the amounts of a waiter aside, in all quotas that it needs. Who comes after it is passed over where one of the short ones
-// is needed.
+// setAside sets the amounts of a waiter aside, in all quotas that it needs. Later waiters that need one of the short
+// quotas are passed over.
 func (p *pass) setAside(w *waiter, needs []need, at uint32, short []uint32) {
 	p.workflows.ExtendOffers(w.req.Holder, p.clock.Now)
 	for _, n := range needs {
@@ -149,7 +150,7 @@ func (p *pass) setAside(w *waiter, needs []need, at uint32, short []uint32) {
 	}
 }
 
-// leaveForGrant takes a waiter out of the queue that is granted what it needs.
+// leaveForGrant removes a waiter from the queue before its grant.
 func (m *Machine) leaveForGrant(w *waiter, needs []need) {
 	m.queue.dequeue(w)
 	for _, n := range needs {

@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestWhatIsUsedOfALearnedWindow: what was used long before a window, in a time without a reset, is not used of it.
+// TestWhatIsUsedOfALearnedWindow: use from long before a window, without a known reset, does not count as use of it.
 func TestWhatIsUsedOfALearnedWindow(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		w := newWorld(t)
@@ -38,14 +38,14 @@ func TestWhatIsUsedOfALearnedWindow(t *testing.T) {
 		if used := w.view("p").Classes[ledger.ClassStandard].Used; used != 39 {
 			t.Errorf("their class used %d, want 39", used)
 		}
-		next(20 * minute) // what touches the boundary counts in both windows, and was used in the first
+		next(20 * minute) // use at the boundary counts in both windows, and was of the first
 		if used := w.view("p").Classes[ledger.ClassStandard].Used; used != 0 {
 			t.Errorf("in the next window their class used %d", used)
 		}
 	}
 }
 
-// usedOf adds up what the leases and operations of a state have of a quota's present window, by class and by holder.
+// usedOf sums a state's leases and operations for a quota's present window, by class and by holder.
 func usedOf(s *State, q *quota) (classes [ledger.Classes]int64, holders map[string]int64) {
 	holders = map[string]int64{}
 	s.leases.Scan(func(_ uint64, l *lease) bool {
@@ -69,9 +69,9 @@ func usedOf(s *State, q *quota) (classes [ledger.Classes]int64, holders map[stri
 	return classes, holders
 }
 
-// TestUseIsWhatLeasesAndOperationsSay: whatever happens to a provider's windows, known or not, what classes and holders have
-// used of the present one is what their leases and operations add up to. No record ends: the leases live on, and no client
-// says that it is finished with an operation.
+// TestUseIsWhatLeasesAndOperationsSay: whatever happens to a provider's windows, known or not, the use of the present
+// one by classes and holders is the sum of their leases and operations. No record ends: the leases live on, and no
+// operation is finished.
 func TestUseIsWhatLeasesAndOperationsSay(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)

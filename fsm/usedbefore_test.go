@@ -9,8 +9,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestPace_WhatBeganBeforeThereWereShares: what a critical call holds, or has under way, when its rate gets shares was not counted for its
-// class. It ends, or comes back, and the state is sound at each moment: its snapshots can be restored.
+// TestPace_WhatBeganBeforeThereWereShares: a critical call's held or open amount from before its rate got shares was
+// not counted for its class. It ends, or returns, and the state is consistent at each moment: its snapshots can be
+// restored.
 func TestPace_WhatBeganBeforeThereWereShares(t *testing.T) {
 	for level := levels.Rates; level <= levels.Newest; level++ {
 		for charged, name := range logpb.Charged_name { // in any order
@@ -31,8 +32,8 @@ func TestPace_WhatBeganBeforeThereWereShares(t *testing.T) {
 					restorable(t, w)
 					w.sleep(second)
 				}
-				// What is still open cannot be told from what was not counted, so some of it may leave with that: then the cap is looser
-				// for a period, never tighter.
+				// Open amounts cannot be told from uncounted ones, so some of them may leave with those. The cap is
+				// then looser for a period, never tighter.
 				used, atStart := w.m.quotas.named("r").ledger.Used[0].Amount, logpb.Charged(charged) == logpb.Charged_CHARGED_START
 				if uint32(level) >= levels.Counted && (used > 70 || atStart && used != 70) {
 					t.Errorf("of critical calls %d are counted, 70 were made since there are shares", used)

@@ -10,28 +10,28 @@ import (
 	"github.com/quotad/quotad/fsm/rangeset"
 )
 
-// totals are a quota's sums, recomputed.
+// totals are a quota's recomputed sums.
 type totals struct {
 	held, open, leases, waiting int64
 	ahead                       ahead
 	// byEnd are the amounts in the log, by end.
 	byEnd map[int64]int64
-	// used is by class: what is held and consumed of the present window, as far as its records exist.
+	// used, by class, is the held and consumed amount of the present window, as far as its records exist.
 	used [ledger.Classes]int64
-	// overruns are those in the log, by end; listed is what classes consumed, where they list it by its end, and inHand what they hold or
-	// have open; all as far as records exist.
+	// overruns are those in the log, by end. listed is the consumed amounts that classes list by end. inHand is the
+	// amount that classes hold or have open. All cover only existing records.
 	overruns map[int64]int64
 	listed   map[classEnd]int64
 	inHand   [ledger.Classes]int64
 }
 
-// classEnd is an end of what a class uses.
+// classEnd is an end of a class's used amount.
 type classEnd struct {
 	class int32
 	end   int64
 }
 
-// Verify recomputes all totals from single leases, operations and waiters and returns the differences, nil for none.
+// Verify recomputes all totals from single leases, operations and waiters, and returns the differences, nil for none.
 func (s *State) Verify() error {
 	sums := map[uint32]*totals{}
 	s.quotas.byNumber.Scan(func(number uint32, q *quota) bool {
@@ -44,7 +44,7 @@ func (s *State) Verify() error {
 	errs := append(s.sumLeases(sums), s.sumOperations(sums)...)
 	s.queue.waitSetsOf.Scan(func(ql quotaWaitSet) bool {
 		l, _ := s.queue.waitSets.Get(ql.waitSet)
-		if of := sums[ql.quota]; of != nil { // else it was deleted
+		if of := sums[ql.quota]; of != nil { // deleted quotas have no sums
 			of.waiting += l.length
 		}
 		return true
@@ -62,7 +62,7 @@ func (s *State) Verify() error {
 		s.verifyReopening(), s.verifyRetiring(), s.requests.VerifyFreeing(), s.verifyMoving(), s.verifyDeleted())...)
 }
 
-// sumAhead counts who waits for each quota before others.
+// sumAhead counts the waiters for each quota that go before others.
 func (s *State) sumAhead(sums map[uint32]*totals) {
 	s.queue.waiters.Scan(func(_ uint64, w *waiter) bool {
 		rank := w.place().rank
@@ -109,8 +109,8 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 		s.verifyRangeSets("holders", s.leasesOf, byHolder, func(l *lease) uint64 { return l.digest }))
 }
 
-// scatter spreads a pair of a key and an id over 64 bits (the finalizer of SplitMix64): the sums of two sets of pairs are the same only
-// where the sets are, but for one case in 2^64.
+// scatter spreads a pair of a key and an id over 64 bits (the finalizer of SplitMix64). The sums of two different sets
+// of pairs are equal in one case in 2^64.
 func scatter(key, id uint64) uint64 {
 	x := key*0x9e3779b97f4a7c15 + id
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
@@ -118,8 +118,8 @@ func scatter(key, id uint64) uint64 {
 	return x ^ x>>31
 }
 
-// verifyRangeSets checks that all leases, and nothing else, are listed under their keys. It compares sums: to look a million leases up, in
-// whatever order they are listed, takes five times as long.
+// verifyRangeSets checks that exactly the leases are listed under their keys. It compares sums: looking up a million
+// leases in the order of the list takes five times as long.
 func (s *State) verifyRangeSets(what string, listed *rangeset.Set, want uint64, keyOf func(*lease) uint64) error {
 	var sum uint64
 	count := 0
@@ -136,7 +136,7 @@ func (s *State) verifyRangeSets(what string, listed *rangeset.Set, want uint64, 
 	return s.findMislisted(what, listed, keyOf)
 }
 
-// findMislisted names a lease that is not listed under its key, or what is listed and does not belong there.
+// findMislisted names a lease that is not listed under its key, or a listed entry that does not belong there.
 func (s *State) findMislisted(what string, listed *rangeset.Set, keyOf func(*lease) uint64) (err error) {
 	count, leases, here := 0, s.leases.Iter(), false
 	listed.Tree.Scan(func(at rangeset.Run) bool {
@@ -203,7 +203,7 @@ func (s *State) sumOperations(sums map[uint32]*totals) (errs []error) {
 	return append(errs, s.records.verifyDetached()...)
 }
 
-// add adds a charge of which the exposure ends.
+// add adds a charge whose exposure ends.
 func (t *totals) add(q *quota, c *charge) {
 	t.byEnd[c.end] += c.amount
 	if c.overrun {
@@ -214,8 +214,8 @@ func (t *totals) add(q *quota, c *charge) {
 	}
 }
 
-// verifyDetached checks that pages are found by what they hold, that each is looked at when the first of its detached records is due, and that
-// there is nothing else to look at. That all are in order is checked with the other records.
+// verifyDetached checks that pages are found by their records, that each is checked when its first detached record is
+// due, and that no other checks exist. Another check covers the order of all records.
 func (rs *records) verifyDetached() (errs []error) {
 	rs.detached.Scan(func(p keptPage) bool {
 		check, first, last := int64(math.MaxInt64), keyOf(p.packed), operationKey{}
@@ -264,7 +264,7 @@ func (q *quota) verify(sums *totals) error {
 		last = e.End
 		delete(sums.byEnd, e.End)
 	}
-	for end, amount := range sums.byEnd { // any one will do
+	for end, amount := range sums.byEnd { // in any order: one error is enough
 		if amount != 0 {
 			return fmt.Errorf("%d should count until %d, and does not", amount, end)
 		}
@@ -300,7 +300,7 @@ func (q *quota) verify(sums *totals) error {
 	return nil
 }
 
-// verifyUsed checks what classes have used by the ends of it: it leaves the log with what it is a part of.
+// verifyUsed checks the ends of what classes have used: an amount leaves together with its entry in the log.
 func verifyUsed(g *ledger.Ledger, r *ledger.Rule, sums *totals) error {
 	for class := range g.Used {
 		u := &g.Used[class]
@@ -313,7 +313,7 @@ func verifyUsed(g *ledger.Ledger, r *ledger.Rule, sums *totals) error {
 					sums.listed[classEnd{int32(class), e.End}])
 			}
 		}
-		// Before levels.Counted, what began before a rate had shares was listed without being counted.
+		// Before levels.Counted, amounts from before a rate had shares were listed without being counted.
 		if rest < 0 && !r.Paced() || r.Paced() && rest > sums.inHand[class] {
 			return fmt.Errorf("class %d has used %d, of which no end says when %d ends; it holds %d", class, u.Amount, rest,
 				sums.inHand[class])
@@ -336,7 +336,7 @@ func (s *State) verifyTables() error {
 	return nil
 }
 
-// verifyQueue looks at each waiter's places in the tables of waiters.
+// verifyQueue checks each waiter's entries in the tables of waiters.
 func (s *State) verifyQueue() (err error) {
 	ageing, waiting := 0, map[string]int64{}
 	s.queue.waiters.Scan(func(ticket uint64, w *waiter) bool {
@@ -365,7 +365,7 @@ func (s *State) verifyQueue() (err error) {
 	return err
 }
 
-// verifyTimers looks at when the quotas that are waited for are looked at.
+// verifyTimers checks the timers of quotas with waiters.
 func (s *State) verifyTimers() (err error) {
 	visits, agers := 0, 0
 	s.quotas.byNumber.Scan(func(number uint32, q *quota) bool {
@@ -394,7 +394,7 @@ func (s *State) verifyTimers() (err error) {
 	return err
 }
 
-// verifyUsage looks at what is remembered of holders and quotas, and at overrides.
+// verifyUsage checks holder stats, meters and overrides.
 func (s *State) verifyUsage() (err error) {
 	overridden, used := 0, map[uint32]int64{}
 	s.holders.meters.Scan(func(t *meter) bool {

@@ -8,13 +8,13 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 )
 
-// Each table that finds the objects of another one is looked at from both sides: every object is where it is looked for, and there is
-// nothing else, since there are as many.
+// Each table that indexes another one is checked from both sides: every object is found at its place, and the sizes are
+// equal, so there is nothing else.
 
 // maxReported bounds how many differences of a kind are reported.
 const maxReported = 10
 
-// verifyQuotas looks at the names of quotas, at their parents, and at when they open again.
+// verifyQuotas checks the names of quotas, their parents, and their cooldowns.
 func (s *State) verifyQuotas() error {
 	var errs []error
 	cooling, falling, children := 0, 0, map[uint32]uint32{}
@@ -53,7 +53,7 @@ func (s *State) verifyQuotas() error {
 		cow.Mirrored("cooldowns", cooling, s.quotas.cooldowns.Len()), cow.Mirrored("fallbacks", falling, s.quotas.fallbacks.Len()))...)
 }
 
-// verifyWaitSets looks at wait sets, and that each waiter stands in the one of what it needs.
+// verifyWaitSets checks wait sets, and that each waiter is in the wait set of what it needs.
 func (s *State) verifyWaitSets() error {
 	var errs []error
 	places, lengths, ahead := 0, map[uint32]int64{}, map[uint32]ahead{}
@@ -65,7 +65,7 @@ func (s *State) verifyWaitSets() error {
 		asked, err := s.quotas.askedBy(w.req)
 		l, ok := s.queue.waitSets.Get(w.waitSet)
 		if _, lost := s.queue.lostQuota(w); ok && lost {
-			asked, err = l.asked, nil // its line is for what there was when it came
+			asked, err = l.asked, nil // its wait set has the quotas that existed when it was queued
 		} else if w.shares != s.quotas.sharesOf(w.req) {
 			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.quotas.sharesOf(w.req)))
 		}

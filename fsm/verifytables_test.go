@@ -13,11 +13,11 @@ import (
 	"github.com/quotad/quotad/fsm/rangeset"
 )
 
-// alone are the tables that say something on their own: of what is missing there nothing else tells.
+// alone are tables without redundancy: nothing else shows what is missing there.
 var alone = map[string]bool{"members": true, "meters": true, "tallies": true, "resumed": true, "reopening": true}
 
-// tablesOf returns the tables of a state by name, as things with a method PopMin, and those of runs; also those of its parts, which are
-// pointers to what can be copied.
+// tablesOf returns the tables of a state by name, as values with a method PopMin, and those of runs; also those of its
+// parts, which are pointers to types that can be copied.
 func tablesOf(s *State) map[string]reflect.Value {
 	tables := map[string]reflect.Value{}
 	addTables(tables, "", reflect.ValueOf(s).Elem())
@@ -40,12 +40,12 @@ func addTables(tables map[string]reflect.Value, within string, fields reflect.Va
 	}
 }
 
-// livelier has something in the tables that lively leaves empty, too.
+// livelier also has something in the tables that lively leaves empty.
 func livelier(t tester) *Machine {
 	w := lively(t)
 	w.raw(policedOpen("breaks"), holders(&logpb.HolderRule{Pattern: "boss", Class: 0}, &logpb.HolderRule{Pattern: "low*", Class: 2}))
 	w.quotas(with(slotsOf("falls", 1), func(q *logpb.Quota) { q.Fallback = "slots" }))
-	for range 3 { // the breaker of a holder opens
+	for range 3 { // a holder's breaker opens
 		a := ask("low-2", itemOf("breaks", 1))
 		a.Consume = true
 		g := w.granted(a)
@@ -80,7 +80,7 @@ func livelier(t tester) *Machine {
 	}
 	again := ask("many", itemOf("breaks", 1))
 	again.Resume = true
-	for i := range 3 { // sessions leave results behind, and a quota those who wait for it
+	for i := range 3 { // sessions leave results, and a quota leaves its waiters
 		w.raw(waits("many", 0, minute, itemOf("slots", 1), itemOf("spare", 1)))
 		for seq := range uint64(9) {
 			w.raw(numbered(uint64(i%3+1), 100+seq, 0, withdraw(1<<60)))
@@ -96,7 +96,7 @@ func policedOpen(name string) *logpb.Command {
 	return applyQuotas(policed(rateOf(name, 100, minute), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}}))
 }
 
-// TestVerify_LooksAtEachTableFromBothSides takes the first place out of each table in turn; a table that is new joins by itself.
+// TestVerify_LooksAtEachTableFromBothSides removes the first item of each table in turn; a new table is included.
 func TestVerify_LooksAtEachTableFromBothSides(t *testing.T) {
 	m := livelier(t)
 	if err := m.Verify(); err != nil {
@@ -119,7 +119,7 @@ func TestVerify_LooksAtEachTableFromBothSides(t *testing.T) {
 	}
 }
 
-// verifyOrPanic takes a panic for a finding: of a state that Restore made, no table lacks what another one has in its objects.
+// verifyOrPanic counts a panic as a finding: in a state made by Restore, no table lacks an object of another one.
 func verifyOrPanic(s *State) (err error) {
 	defer func() {
 		if recover() != nil {
@@ -177,7 +177,7 @@ func TestRestore_RefusesWhatDoesNotAddUp(t *testing.T) {
 	}
 }
 
-// voided tells whether what a record counts is of a window that has closed, so that nothing adds up to it.
+// voided reports whether a record's count is of a window that has closed, so that no sum includes it.
 func voided(m *Machine, record *logpb.SnapshotRecord) bool {
 	if o := record.GetOperation(); o != nil {
 		q, ok := m.quotas.byNumber.Get(o.Charges[0].Quota)

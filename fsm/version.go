@@ -7,33 +7,36 @@ import (
 	"github.com/quotad/quotad/fsm/snapshot"
 )
 
-// Versions of what is durable. They rise whenever meaning or form changes: an entry's with every change of what Apply does with a
-// command or of what a command carries, a snapshot's with every change of its records. A test holds a recorded history and golden
-// snapshots against hashes by version, so a change that forgets this fails.
+// Versions of durable formats. They rise whenever meaning or form changes: an entry's with every change of a command's
+// fields or of what Apply does with it, a snapshot's with every change of its records. A test compares a recorded
+// history and golden snapshots with hashes by version, so a forgotten version fails.
 const (
 	// EntryVersion is the highest version of log entries that this build applies.
 	EntryVersion = levels.Newest
-	// OldestEntryVersion is the lowest. Entries before it had another meaning: nodes that apply them differently would differ for good.
+	// OldestEntryVersion is the lowest. Older entries had another meaning, so nodes would apply them differently and
+	// diverge.
 	OldestEntryVersion = levels.Oldest
-	// SnapshotVersion is the highest version of snapshots that this build writes and reads. It reads all before it.
+	// SnapshotVersion is the highest version of snapshots that this build writes and reads. It also reads all older
+	// ones.
 	SnapshotVersion = snapshot.Version
 )
 
-// AnswerDigestVersion is the version of entries from which on a Report has a digest of the answer from which its signals were read.
+// AnswerDigestVersion is the first entry version in which a Report carries a digest of the answer that it was read
+// from.
 const AnswerDigestVersion = 8
 
 const (
-	// oldestSnapshot is the lowest version of snapshots that this build writes, that of states of feature level 5.
+	// oldestSnapshot is the lowest version of snapshots that this build writes, for states of feature level 5.
 	oldestSnapshot = 5
 )
 
-// snapshotVersion returns the version of this state's snapshots: builds that apply its entries, and nothing newer, read them. From
-// oldestSnapshot on snapshots have the number of the feature level.
+// snapshotVersion returns the version of this state's snapshots, which all builds that apply its entries can read. From
+// oldestSnapshot on it equals the feature level.
 func (s *State) snapshotVersion() uint32 {
 	return min(max(s.featureLevel, oldestSnapshot), SnapshotVersion)
 }
 
-// VersionError says that a log entry has a version that this build does not apply.
+// VersionError says that this build does not apply the version of a log entry.
 type VersionError struct {
 	Index   uint64
 	Version uint32
@@ -57,6 +60,6 @@ func CheckVersion(index uint64, version uint32) error {
 	return nil
 }
 
-// FeatureLevel returns the state's feature level: the highest version of an entry that was applied, 0 before the first. A leader raises it
-// when every member can apply the next one; from then on a build that cannot is not let into the cluster.
+// FeatureLevel returns the state's feature level: the highest version of an applied entry, 0 before the first. A leader
+// raises it when every member can apply the next version. From then on the cluster does not admit builds that cannot.
 func (s *State) FeatureLevel() uint32 { return s.featureLevel }

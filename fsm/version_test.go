@@ -25,19 +25,21 @@ import (
 
 var update = flag.Bool("update", false, "record the history and the golden snapshots of new versions")
 
-// recorded is what a build with one pair of versions made of recorded bytes. A row is never changed: where this build comes to
-// another hash, what it does has another meaning, and EntryVersion or SnapshotVersion has to rise and get a row and files of its own.
+// recorded are the results of a build with one pair of versions on recorded bytes. A row is never changed. If this
+// build has another hash, its behaviour has another meaning: EntryVersion or SnapshotVersion must rise and get its own
+// row and files.
 type recorded struct {
 	entries, snapshots int
-	// fields is how many fields, and values of their enums, an entry of that version can have, its commands' included; 0: no build applies it
-	// any more.
+	// fields is how many fields and enum values an entry of that version can have, including its commands'; 0: no build
+	// applies it any more.
 	fields int
-	// history hashes every result and event of testdata/history-v<entries>.bin, and the state after it. Only a build that applies
-	// entries of that version can come to it.
+	// history hashes every result and event of testdata/history-v<entries>.bin, and the state after it. Only a build
+	// that applies entries of that version can compute it.
 	history string
-	// lived does so of testdata/history-v<entries>-lived.bin, in which each kind of command succeeds; versions 2 and 3 have none.
+	// lived is the same for testdata/history-v<entries>-lived.bin, in which each kind of command succeeds; versions 2
+	// and 3 have none.
 	lived string
-	// restored are the state hashes of golden snapshots, as builds that write snapshots of this version restore them.
+	// restored are the state hashes of golden snapshots, as restored by builds that write snapshots of this version.
 	restored map[string]string
 }
 
@@ -155,8 +157,8 @@ func applied(t *testing.T) (rows []recorded) {
 	return rows
 }
 
-// TestVersionsRiseWithMeaning: recorded entries have the results and the state that they had, golden snapshots of every version restore
-// to the state that they did.
+// TestVersionsRiseWithMeaning: recorded entries have their recorded results and states, and golden snapshots of every
+// version restore to their recorded states.
 func TestVersionsRiseWithMeaning(t *testing.T) {
 	row := versions[len(versions)-1]
 	if row.entries != EntryVersion || row.snapshots != SnapshotVersion {
@@ -194,7 +196,7 @@ func TestVersionsRiseWithMeaning(t *testing.T) {
 	}
 }
 
-// historyHash applies the entries of a file, each behind its length, and hashes what they come to.
+// historyHash applies the entries of a file, each with a length prefix, and hashes the results.
 func historyHash(t *testing.T, path string) string {
 	t.Helper()
 	file, err := os.Open(path)
@@ -216,8 +218,9 @@ func historyHash(t *testing.T, path string) string {
 	return hex.EncodeToString(sum.Sum(nil)[:8])
 }
 
-// hashApplied adds an entry's clock, results and events to a hash. Numbers stand for the fields of Go's types, so that a new name for one
-// of them changes nothing. The rows of versions 2 to 4 were made with these names; builds of those versions verify them.
+// hashApplied adds an entry's clock, results and events to a hash. Numbers identify the fields of Go types, so that
+// renaming one changes nothing. The rows of versions 2 to 4 were made with the names; builds of those versions verify
+// them.
 func hashApplied(t *testing.T, sum hash.Hash, applied Applied) {
 	t.Helper()
 	add := func(data []byte) { _, _ = sum.Write(append(binary.AppendUvarint(nil, uint64(len(data))), data...)) }
@@ -238,10 +241,10 @@ func hashApplied(t *testing.T, sum hash.Hash, applied Applied) {
 	}
 }
 
-// clockFields are a clock's, by number from 1 on. Numbers are never used again.
+// clockFields are a clock's fields, by number from 1. Numbers are never reused.
 func clockFields(c Clock) []any { return []any{c.Now, c.WallEarly, c.WallLate, c.Shift} }
 
-// eventFields are an event's but for its result, by number from 1 on. Numbers are never used again.
+// eventFields are an event's fields except its result, by number from 1. Numbers are never reused.
 func eventFields(e effect.Event) []any {
 	return []any{
 		uint64(e.Kind), e.Quota, e.Holder, e.Lease, e.Fence, e.Ticket, e.Amount, uint64(e.Reason), e.Duration, e.Task, uint64(e.Outcome),
@@ -249,7 +252,7 @@ func eventFields(e effect.Event) []any {
 	}
 }
 
-// encodeFields encodes the fields that are set, each behind its number.
+// encodeFields encodes the fields that are set, each after its number.
 func encodeFields(t *testing.T, fields []any) (data []byte) {
 	t.Helper()
 	for i, field := range fields {
@@ -274,7 +277,8 @@ func encodeFields(t *testing.T, fields []any) (data []byte) {
 	return data
 }
 
-// TestHashApplied_CoversEachField: each field of a clock and an event changes the hash of what an entry comes to, a new field too.
+// TestHashApplied_CoversEachField: each field of a clock and an event changes the hash of an entry's outcome, including
+// new fields.
 func TestHashApplied_CoversEachField(t *testing.T) {
 	hashOf := func(applied Applied) string {
 		sum := sha256.New()
@@ -313,10 +317,10 @@ func TestHashApplied_CoversEachField(t *testing.T) {
 	}
 }
 
-// recordedEntries is how many entries a recorded history has.
+// recordedEntries is the number of entries of a recorded history.
 const recordedEntries = 1_500
 
-// TestRecordVersion writes the files of this build's versions, with -update; those that exist are never written again.
+// TestRecordVersion writes the files of this build's versions, with -update; existing ones are never rewritten.
 func TestRecordVersion(t *testing.T) {
 	if !*update {
 		t.Skip("only with -update, for new versions")
@@ -342,7 +346,7 @@ func TestRecordVersion(t *testing.T) {
 	create(fmt.Sprintf("snapshot-v%d-tasks.bin", SnapshotVersion), snapshotOf(t, taskWorld(t).m.Freeze()))
 }
 
-// recordedHistory draws a long history of random commands, as TestRandomHistories does.
+// recordedHistory draws a long history of random commands, like TestRandomHistories.
 func recordedHistory(rt *rapid.T) [][]byte {
 	w, h := newWorld(rt), &history{T: rt, seq: map[uint64]uint64{}}
 	w.apply(applyQuotas(randomWorldQuotas()...), workflows(randomWorkflows(rt)...))

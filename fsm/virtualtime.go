@@ -6,9 +6,10 @@ import (
 	"github.com/quotad/quotad/fsm/fixed"
 )
 
-// entryVirtualTime returns the virtual time at which a holder enters the queue: the highest among the quotas that it needs. For a quota and
-// a class it is the smallest virtual time of a waiter, but at most the largest that was served: a holder that asks for one thing at a
-// time has no waiter when it is served, and must not take over the others' virtual time each time.
+// entryVirtualTime returns the virtual time at which a holder enters the queue: the highest among the quotas that it
+// needs. For a quota and a class it is the smallest virtual time of a waiter, but at most the largest that was served.
+// A holder with one request at a time has no waiter when it is served. It must not take over the others' virtual time
+// each time.
 func (qu *queue) entryVirtualTime(needs []need, rank int32) (entry uint64) {
 	for _, n := range needs {
 		if virtualTime, waits := qu.minVirtualTime(n.quota.number, rank); waits {
@@ -18,10 +19,12 @@ func (qu *queue) entryVirtualTime(needs []need, rank int32) (entry uint64) {
 	return entry
 }
 
-// leastSearched is how many wait sets of a quota are searched for the smallest virtual time when passes have used up the entry's bound.
+// leastSearched is how many wait sets of a quota are searched for the smallest virtual time even if passes have used up
+// the entry's bound.
 const leastSearched = 8
 
-// minVirtualTime returns the smallest virtual time of a class's waiters for a quota. It searches the oldest wait sets, as many as the entry may.
+// minVirtualTime returns the smallest virtual time of a class's waiters for a quota. It searches the oldest wait sets,
+// within the entry's bound.
 func (qu *queue) minVirtualTime(number uint32, rank int32) (virtualTime uint64, ok bool) {
 	most, looked := qu.bounds.tries.part(leastSearched), 0
 	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {

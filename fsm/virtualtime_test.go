@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestStandingInLine: who is passed over, who is not, and what moves the line (design 6.5); queue_test.go has more.
+// TestStandingInLine: which waiters are passed over, and what changes the order (design 6.5); queue_test.go has more.
 func TestStandingInLine(t *testing.T) {
 	r, s := rateOf("r", 10, minute), slotsOf("s", 1)
 	under := with(rateOf("org/a", 10, minute), func(q *logpb.Quota) { q.Parent = "org" })
@@ -74,7 +74,7 @@ func TestStandingInLine(t *testing.T) {
 	})
 }
 
-// TestOneHoldersWaitsKeepTheirOrder, also those of different classes that wait for the same.
+// TestOneHoldersWaitsKeepTheirOrder, even across classes, for the same quota.
 func TestOneHoldersWaitsKeepTheirOrder(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
@@ -97,7 +97,8 @@ func TestOneHoldersWaitsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestWhatWasNotUsedIsNoTurn: who gave all of its virtual time back goes before who used less than it took.
+// TestWhatWasNotUsedIsNoTurn: a holder whose virtual time was restored in full goes before one that used less than it
+// took.
 func TestWhatWasNotUsedIsNoTurn(t *testing.T) {
 	for name, back := range map[string]*logpb.Command{
 		"unspent":  unspends(2, 1, itemOf("r", 40)),
@@ -127,7 +128,7 @@ func TestWhatWasNotUsedIsNoTurn(t *testing.T) {
 	}
 }
 
-// TestARefusalCountsThoseAhead: whose waits for the binding quota come first.
+// TestARefusalCountsThoseAhead: the waiters for the binding quota that come first.
 func TestARefusalCountsThoseAhead(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("r", 10, minute))

@@ -5,13 +5,14 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// maxWaitsPerEntry bounds the items of waiters that leave the queue, or are promoted, in one entry because their time has come.
+// maxWaitsPerEntry bounds the items of waiters that leave the queue or are promoted in one entry because their time has
+// come.
 const maxWaitsPerEntry = 4 * maxDuePerEntry
 
-// cost is what a waiter takes of an entry's work when it leaves or changes its place.
+// cost returns the work of removing or moving a waiter.
 func (w *waiter) cost() int { return max(w.shares, 1) }
 
-// endWaits ends waits that are over.
+// endWaits ends expired waits.
 func (m *Machine) endWaits() {
 	for m.bounds.waits.left > 0 {
 		w, ok := m.queue.takeDue(m.queue.waitEnds)
@@ -24,14 +25,14 @@ func (m *Machine) endWaits() {
 	}
 }
 
-// liveWaiter returns a waiter. One that is to leave the queue, and has not come to it yet, leaves here, so that who meets it before finds
-// what comes after.
+// liveWaiter returns a waiter. A waiter that is about to leave the queue leaves here: a command that finds it earlier
+// gets the same answer as later.
 func (m *Machine) liveWaiter(ticket uint64) (*waiter, bool) {
 	w, ok := m.queue.waiters.Get(ticket)
 	return w, ok && !m.endGone(w)
 }
 
-// endGone takes a waiter out of the queue whose session has ended, or of whose quotas one was deleted; false: it is neither.
+// endGone removes a waiter whose session has ended or one of whose quotas was deleted; false: neither.
 func (m *Machine) endGone(w *waiter) bool {
 	if m.requests.Abandoned(w.from) {
 		m.endWait(w, m.refusalOf(w, logpb.Reason_REASON_WITHDRAWN))
@@ -44,13 +45,13 @@ func (m *Machine) endGone(w *waiter) bool {
 	return deleted
 }
 
-// endWait takes a waiter out of the queue with its final result.
+// endWait removes a waiter from the queue with its final result.
 func (m *Machine) endWait(w *waiter, refusal *logpb.Refusal) {
 	m.recordRefusal(w.req.Holder, refusal)
 	m.finishWait(w, refusal)
 }
 
-// finishWait does so for one of whose refusal the binding quota's meter has been told, or there is none.
+// finishWait is endWait for a refusal that is already counted, or that no meter counts.
 func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 	m.queue.dequeue(w)
 	refusal.BackPressure = m.workflows.Pressure(w.req.Holder, m.clock.Now)
@@ -62,7 +63,7 @@ func (m *Machine) finishWait(w *waiter, refusal *logpb.Refusal) {
 	})
 }
 
-// refusalOf makes a waiter's refusal: for a reason of its own, with what stands in the way now.
+// refusalOf returns a waiter's refusal: the given reason, with the present obstacle.
 func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 	m.asker = w.ticket
 	refusal := &logpb.Refusal{}
@@ -78,7 +79,7 @@ func (m *Machine) refusalOf(w *waiter, reason logpb.Reason) *logpb.Refusal {
 	return refusal
 }
 
-// withdraw takes a waiting Reserve out of the queue.
+// withdraw removes a waiting Reserve from the queue.
 func (m *Machine) withdraw(command *logpb.Withdraw, by string) *logpb.Result {
 	w, ok := m.liveWaiter(command.Ticket)
 	if !ok {

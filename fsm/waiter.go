@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// waiter is a Reserve that waits. Only generation, rank, promoteAt, virtualTime, promotedAt and starved change, and shares with its wait
-// set.
+// waiter is a waiting Reserve. Only generation, rank, promoteAt, virtualTime, promotedAt and starved change, and shares
+// with its wait set.
 type waiter struct {
 	cow.Made
 	ticket uint64
@@ -29,28 +29,29 @@ type waiter struct {
 	waitSet                 uint32
 	until                   int64
 	from                    dedup.RequestID
-	// account is charged with it, and with the lease and the operation that it may become: that of so many items.
+	// account is charged with it, and with the lease and the operation that it may become; shares is its number of
+	// items.
 	account uint64
 	shares  int
 }
 
-// waitSet is all waiters that need the same set of quotas. If one of these quotas is set aside for another waiter, the whole set
-// is blocked: so a pass over the queue examines the heads of wait sets, not every waiter.
+// waitSet is all waiters that need the same set of quotas. If one of these quotas is set aside for another waiter, the
+// whole set is blocked. So a pass over the queue examines the heads of wait sets, not every waiter.
 type waitSet struct {
 	cow.Made
 	number uint32
-	// asked are the numbers of what was asked for in ascending order, ancestors included; quotas are those of what may be drawn on, which are
-	// the same unless pools are asked for.
+	// asked are the numbers of the requested quotas and their ancestors, in ascending order. quotas are those that may
+	// be drawn on: the same, unless pools are requested.
 	asked, quotas []uint32
-	// pooled: pools are asked for, so that a waiter needs one member's quotas, not all. What is asked for may be all that can be drawn on
-	// even so.
+	// pooled: pools are requested, so a waiter needs one member's quotas, not all. asked and quotas may be equal even
+	// then.
 	pooled bool
 	length int64
-	// ahead counts who waits in it before others.
+	// ahead counts its waiters that go before others.
 	ahead ahead
 }
 
-// place is a waiter's place in its wait set. Merged by place, the wait sets give the one order of all waiters.
+// place is a waiter's place in its wait set. Merged by place, the wait sets form the total order of waiters.
 type place struct {
 	waitSet     uint32
 	rank        int32
@@ -78,8 +79,8 @@ func (w *waiter) place() place {
 	return p
 }
 
-// owned says that a holder has a ticket. The holder is a digest of its name, which is smaller and faster to compare. Names may
-// share one, so a walk of the list compares the name too.
+// owned is a holder's ticket. The holder is a digest of its name, which is smaller and faster to compare. Names may
+// share a digest, so a walk over the list compares the name too.
 type owned struct {
 	holder, id uint64
 }
@@ -119,8 +120,8 @@ func (qu *queue) change(w *waiter, change func(*waiter)) {
 	}
 }
 
-// enqueue puts a Reserve into the queue. A holder enters at the virtual time of the waiters it competes with, never below its own: a
-// holder that was away, or waits for other quotas, saves nothing up.
+// enqueue adds a Reserve to the queue. A holder enters at the virtual time of the waiters that it competes with, but
+// not below its own: being away, or waiting for other quotas, gains nothing.
 func (qu *queue) enqueue(rq *request, needs []need, from dedup.RequestID) *waiter {
 	req := rq.req
 	h := qu.holders.use(req.Holder)
@@ -136,7 +137,7 @@ func (qu *queue) enqueue(rq *request, needs []need, from dedup.RequestID) *waite
 		account: qu.book.Open(qu.payer),
 	}
 	if onPool(needs) {
-		asked, _ := qu.quotas.askedBy(req) // its quotas exist: needs are of them
+		asked, _ := qu.quotas.askedBy(req) // its quotas exist, since it has needs
 		qu.insert(w, asked)
 		return w
 	}
@@ -144,14 +145,14 @@ func (qu *queue) enqueue(rq *request, needs []need, from dedup.RequestID) *waite
 	return w
 }
 
-// insert enters a waiter into the tables, in the wait set of what it asks for.
+// insert enters a waiter into the tables, in the wait set of the quotas asked.
 func (qu *queue) insert(w *waiter, asked []uint32) {
 	l := qu.waitSetFor(asked)
 	l.length++
 	l.ahead.add(w.place().rank, 1)
 	w.waitSet = l.number
 	for _, number := range l.quotas {
-		if q := qu.quotas.edit(number); q != nil { // one that was deleted stands in a snapshot's line
+		if q := qu.quotas.edit(number); q != nil { // a snapshot's wait set may have a deleted quota
 			q.waiting++
 			q.ahead.add(w.place().rank, 1)
 			qu.quotas.markChanged(q)
@@ -159,10 +160,10 @@ func (qu *queue) insert(w *waiter, asked []uint32) {
 	}
 	for _, item := range w.req.Items {
 		if q := qu.quotas.named(item.Quota); q != nil {
-			item.Quota = q.name // and not one name for each waiter
+			item.Quota = q.name // shares one string among waiters
 		}
 	}
-	if w.shares == 0 { // a snapshot has what it counted as before a quota of its was deleted
+	if w.shares == 0 { // a snapshot has the count from before one of its quotas was deleted
 		w.shares = qu.quotas.sharesOf(w.req)
 	}
 	qu.charge(w, 1)
@@ -175,7 +176,7 @@ func (qu *queue) insert(w *waiter, asked []uint32) {
 	}
 }
 
-// charge charges a waiter's account with it, or takes that back.
+// charge charges a waiter to its account, or with times -1 releases the charge.
 func (qu *queue) charge(w *waiter, times int64) {
 	weight := accounts.WeightOf(w.shares)
 	qu.book.Add(w.account, accounts.Waiters, times*weight)
@@ -185,12 +186,12 @@ func (qu *queue) charge(w *waiter, times int64) {
 	}
 }
 
-// eachOf calls fn for what a holder waits for, by ticket, until it returns false.
+// eachOf calls fn for a holder's waiters, by ticket, until it returns false.
 func (qu *queue) eachOf(holder string, fn func(*waiter) bool) {
 	qu.eachFrom(holder, 0, fn)
 }
 
-// eachFrom does so from a ticket on.
+// eachFrom is eachOf from a ticket on.
 func (qu *queue) eachFrom(holder string, from uint64, fn func(*waiter) bool) {
 	first := ownedBy(holder, from)
 	qu.waitersOf.Ascend(first, func(o owned) bool {
@@ -202,7 +203,7 @@ func (qu *queue) eachFrom(holder string, from uint64, fn func(*waiter) bool) {
 	})
 }
 
-// dequeue takes a waiter out of the queue. What it kept for itself comes free.
+// dequeue removes a waiter from the queue, which frees the amounts set aside for it.
 func (qu *queue) dequeue(w *waiter) {
 	w, _ = qu.waiters.Delete(w.ticket) // the present one: its virtual time may have changed
 	qu.order.Delete(w.place())
@@ -230,7 +231,7 @@ func (qu *queue) dequeue(w *waiter) {
 	}
 }
 
-// waitSetFor returns the wait set of what is asked for, for update.
+// waitSetFor returns the wait set of the quotas asked, for update.
 func (qu *queue) waitSetFor(asked []uint32) *waitSet {
 	key := waitSetKey(asked)
 	if number, ok := qu.waitSetOf.Get(key); ok {
@@ -259,7 +260,7 @@ func (qu *queue) editWaitSet(number uint32) *waitSet {
 	return l
 }
 
-// takeDue takes the first waiter that is due out of a list; false: none is due.
+// takeDue removes the first due waiter from a list and returns it; false: none is due.
 func (qu *queue) takeDue(list *cow.Set[due]) (*waiter, bool) {
 	for {
 		first, ok := list.Min()

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// sampled applies one entry with its own sample of Unix time; early 0: without one.
+// sampled applies one entry with its own sample of Unix time; early 0: without a sample.
 func (w *world) sampled(early, late int64, commands ...*logpb.Command) []*logpb.Result {
 	w.t.Helper()
 	w.index++
@@ -23,9 +23,9 @@ func (w *world) sampled(early, late int64, commands ...*logpb.Command) []*logpb.
 	return w.last.Results
 }
 
-// TestViews_ComeBack: whatever samples once said, views of Unix time never contradict each other, the earlier one never goes back,
-// and from when samples are sound again: neither view is carried any further ahead, the later one is never behind true time, and as
-// soon as true time has caught up with the earlier view both are where the samples are.
+// TestViews_ComeBack: after any samples, views of Unix time never contradict each other, and the earlier one never goes
+// back. Once samples are sound again, no view is carried further ahead, and the later one is never behind true time.
+// When true time has caught up with the earlier view, both equal the samples.
 func TestViews_ComeBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -76,7 +76,7 @@ func TestViews_ComeBack(t *testing.T) {
 	})
 }
 
-// TestWindows_AreOnTimeAfterAWrongClock: clocks that were 3 s ahead once do not shift windows once they are right.
+// TestWindows_AreOnTimeAfterAWrongClock: clocks that were once 3 s ahead do not shift windows after they are right.
 func TestWindows_AreOnTimeAfterAWrongClock(t *testing.T) {
 	w := newWorld(t)
 	w.early, w.late = 3*second, 3*second
@@ -89,13 +89,14 @@ func TestWindows_AreOnTimeAfterAWrongClock(t *testing.T) {
 	w.granted(ask("b", itemOf("h", 10)))
 }
 
-// TestWindows_OpenOnceAfterAWrongClock: where wrong clocks opened a window early, going right opens it no second time.
+// TestWindows_OpenOnceAfterAWrongClock: a window that wrong clocks opened early does not open again when clocks are
+// right.
 func TestWindows_OpenOnceAfterAWrongClock(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 10))
 	take := &logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("h", 10)}, Consume: true}
 	w.now = hour - minute
-	w.early, w.late = minute+2*second, minute+2*second // past the boundary, says everybody
+	w.early, w.late = minute+2*second, minute+2*second // past the boundary according to all members
 	w.granted(take)
 	for w.early, w.late = 0, 0; w.now <= 2*hour; w.now += 10 * second {
 		w.refused(take, logpb.Reason_REASON_EXHAUSTED)
@@ -104,8 +105,8 @@ func TestWindows_OpenOnceAfterAWrongClock(t *testing.T) {
 	w.granted(take)
 }
 
-// TestNextDue_OfAViewThatStandsStill: what waits for a window is due by the clocks of now. The state's view says that a
-// millisecond is missing, for as long as it stands still; an entry each millisecond would bring it no further.
+// TestNextDue_OfAViewThatStandsStill: a waiter for a window is due by the present clocks. The state's view is a
+// millisecond short for as long as it stands still, and an entry each millisecond would not advance it.
 func TestNextDue_OfAViewThatStandsStill(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 10))

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/workflow"
 )
 
-// chain is a workflow in which each holder comes after the one before it.
+// chain returns a workflow in which each holder comes after the previous one.
 func chain(name string, holders ...string) *logpb.Workflow {
 	w := &logpb.Workflow{Name: name}
 	for i, holder := range holders {
@@ -30,7 +30,7 @@ func graph(name string, steps ...*logpb.WorkflowStep) *logpb.Workflow {
 	return &logpb.Workflow{Name: name, Steps: steps}
 }
 
-// workflows replaces all workflows.
+// workflows returns a command that replaces all workflows.
 func workflows(all ...*logpb.Workflow) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Workflows: all, ReplaceWorkflows: true}}}
 }
@@ -39,7 +39,7 @@ func deletesWorkflow(name string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_DeleteWorkflow{DeleteWorkflow: &logpb.DeleteWorkflow{Workflow: name}}}
 }
 
-// TestWorkflowsThatCannotWork are refused with what is wrong; nothing of the file is applied.
+// TestWorkflowsThatCannotWork are refused with the reason; nothing of the file is applied.
 func TestWorkflowsThatCannotWork(t *testing.T) {
 	many := make([]string, workflow.MaxSteps+1)
 	for i := range many {
@@ -95,7 +95,7 @@ func TestWorkflowsThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestWorkflowsAreReplacedAsAWhole, and kept where a file says nothing of them.
+// TestWorkflowsAreReplacedAsAWhole, and kept if a file does not mention them.
 func TestWorkflowsAreReplacedAsAWhole(t *testing.T) {
 	w := newWorld(t)
 	names := func() string {

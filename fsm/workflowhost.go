@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm/workflow"
 )
 
-// workflowHost answers what workflows ask the machine (workflow.Host).
+// workflowHost adapts the machine to workflows (workflow.Host).
 type workflowHost struct{ m *Machine }
 
 // Now returns cluster time.
@@ -36,10 +36,10 @@ func (hs *holderTables) waitingOf(name string) int64 {
 	return h.waiting
 }
 
-// Wake has a holder's waiters tried.
+// Wake marks a holder's waiters to be tried.
 func (h workflowHost) Wake(holder string) { h.m.queue.wake(holder) }
 
-// Emit emits an event, in the place of an earlier one if it has that.
+// Emit emits an event, or replaces the earlier event at place, which is from 1.
 func (h workflowHost) Emit(event effect.Event, place int) int {
 	if place != 0 {
 		h.m.events[place-1] = event
@@ -49,7 +49,7 @@ func (h workflowHost) Emit(event effect.Event, place int) int {
 	return len(h.m.events)
 }
 
-// Lacks tells whether what was not to be had still is not.
+// Lacks reports whether an earlier shortage still exists.
 func (h workflowHost) Lacks(short workflow.Shortage) bool {
 	m := h.m
 	q := m.quotas.named(short.Quota)
@@ -59,8 +59,8 @@ func (h workflowHost) Lacks(short workflow.Shortage) bool {
 	})
 }
 
-// WaitsForElse tells whether a holder waits for something that a limit by this quota does not keep from it: it needs others,
-// or all it needs is there. Of a long line it looks at the first.
+// WaitsForElse reports whether a holder waits for something that a limit by this quota does not prevent: it needs other
+// quotas, or all that it needs is available. It examines only the first waiters of a long list.
 func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
 	m := h.m
 	out, looked := h.Lacks(workflow.Shortage{Quota: quota, Amount: 1}), 0
@@ -73,7 +73,7 @@ func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
 			return true
 		}
 		if l, _ := m.queue.waitSets.Get(w.waitSet); out && !l.pooled && slices.Contains(l.quotas, number) {
-			return true // a line for the quota itself
+			return true // it waits for the quota itself
 		}
 		needs, failure := m.judge.needs(w.req)
 		found = failure == nil && (amountOf(needs, quota) == 0 || !h.limited(w, needs))
@@ -82,7 +82,7 @@ func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
 	return found
 }
 
-// limited tells whether a limit keeps something of some needs back now.
+// limited reports whether a limit now prevents some of the needs.
 func (h workflowHost) limited(w *waiter, needs []need) bool {
 	rq := h.m.judge.requestOf(w)
 	if onPool(needs) {
@@ -93,7 +93,7 @@ func (h workflowHost) limited(w *waiter, needs []need) bool {
 	})
 }
 
-// withholdByWorkflow keeps a step of a workflow back. What only observes is not withheld.
+// withholdByWorkflow withholds a grant from a step of a workflow, except from quotas that only observe.
 func (rq *request) withholdByWorkflow(needs []need) *logpb.Refusal {
 	kept, ok := rq.workflows.Withhold(rq.req.Holder, rq.clock.Now)
 	if !ok {
@@ -116,12 +116,12 @@ func enforced(needs []need) *quota {
 	return nil
 }
 
-// amountIn returns what tells how much of a quota is needed.
+// amountIn returns a function that returns the needed amount of a quota.
 func amountIn(needs []need) func(quota string) int64 {
 	return func(quota string) int64 { return amountOf(needs, quota) }
 }
 
-// amountOf returns how much of a quota is needed; 0: it is not among the needs.
+// amountOf returns the needed amount of a quota; 0: it is not needed.
 func amountOf(needs []need, name string) int64 {
 	for _, n := range needs {
 		if n.quota.name == name {
@@ -136,8 +136,8 @@ func (s *State) Workflow(name string, at Clock) (workflow.View, bool) {
 	return s.workflows.View(name, at.Now, s.holders.waitingOf)
 }
 
-// Workflows returns up to limit workflows in name order that come after the name after, those with a holder as a step
-// (empty: all).
+// Workflows returns up to limit workflows in name order, after the name after, in which a holder is a step (empty:
+// all).
 func (s *State) Workflows(holder, after string, limit int, at Clock) []workflow.View {
 	return s.workflows.Views(holder, after, limit, at.Now, s.holders.waitingOf)
 }

@@ -30,13 +30,13 @@ type world struct {
 	version uint32
 }
 
-// Lengths of time as stories say them.
+// Durations in the form of stories.
 const (
 	millisecond, second, minute = fixed.Millisecond, fixed.Second, fixed.Minute
 	hour, day                   = fixed.Hour, fixed.Day
 )
 
-// tester is what *testing.T and *rapid.T have in common.
+// tester is the common part of *testing.T and *rapid.T.
 type tester interface {
 	Helper()
 	Fatal(args ...any)
@@ -109,10 +109,10 @@ func (w *world) refused(req *logpb.Reserve, reason logpb.Reason) *logpb.Refusal 
 	return r.GetRefusal()
 }
 
-// fails carries out a command that must fail for a reason, without a trace in the ledger.
+// fails carries out a command that must fail for a reason, without a change of the ledger.
 func (w *world) fails(command *logpb.Command, reason logpb.Reason) *logpb.Failure {
 	w.t.Helper()
-	w.apply() // what is due is carried out before
+	w.apply() // carries out due work first
 	before, _ := w.m.State().Hash()
 	r := w.do(command)
 	if r.GetFailure().GetReason() != reason {

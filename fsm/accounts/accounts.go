@@ -9,45 +9,44 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Budget is something of the state that callers share, and of which each has a part.
+// Budget is a bound on something in the state that callers share. Each caller has a part of it.
 type Budget int
 
-// The budgets.
+// Budgets by number.
 const (
 	Sessions Budget = 0
 	Keys     Budget = 1
 	Results  Budget = 2
 	Waiters  Budget = 3
 	Tasks    Budget = 4
-	// Leases counts live leases, and waiting Reserves as the leases that they may become: so no grant to a waiter is
-	// ever over a budget. Each four items count as one lease.
+	// Leases counts live leases, and waiting Reserves as the leases that they may become, so that a grant to a waiter
+	// never exceeds a budget. Every four items count as one lease.
 	Leases Budget = 5
 	// Reports counts the reports of the present minute of cluster time.
 	Reports Budget = 6
-	// Holders counts the bytes remembered of holders: their virtual times, stats and meters.
+	// Holders counts the bytes of holders' records: their virtual times, stats and meters.
 	Holders Budget = 7
-	// Operations counts the bytes of records of operations, of leases that live and of those that have ended.
+	// Operations counts the bytes of records of operations, of live and of ended leases.
 	Operations Budget = 8
 )
 
-// Budgets is how many there are.
+// Budgets is the number of budgets.
 const Budgets = 9
 
-// Names are the API's.
+// Names are the names in the API.
 var Names = [Budgets]string{
 	"sessions", "keys", "result_bytes", "waiters", "tasks", "leases", "reports", "holder_bytes", "operation_bytes",
 }
 
-// Bounds of accounts. Names of holders cost nothing to make up, and neither do addresses to some: those who come when there
-// are too many accounts share one.
+// Bounds of accounts. Clients can make up any number of holder names, and some any number of addresses. Callers beyond
+// MaxAccounts share one account.
 const (
 	MaxAccounts       = 1 << 16
 	MaxHoldersAccount = 1 << 10
 )
 
-// What budgets are at first, where that is not said elsewhere. All of them together take about 1.6 GB: a lease takes up to 460
-// bytes, a waiting Reserve 850. A sixteenth is kept for operators; a thousandth is what a caller may have of what is
-// nearly full.
+// Default budgets. All together take about 1.6 GB: a lease takes up to 460 bytes, a waiting Reserve 850. A sixteenth is
+// kept for operators. Each caller may have at least a thousandth of a budget that is nearly full.
 const (
 	DefaultMaxKeys      = 100_000
 	DefaultMaxLeases    = 500_000
@@ -63,8 +62,8 @@ const (
 	MaxCallerMinPPM = 100_000
 )
 
-// What callers share of each node, at first and at least and at most. At the least an operator still finds a call and a connection next to
-// callers that have their parts.
+// Defaults, minimums and the maximum of the limits that callers share on each node. At the minimum an operator still
+// finds a call and a connection while callers use all of their parts.
 const (
 	DefaultMaxCalls       = 24_000
 	DefaultMaxStreams     = 4096
@@ -77,20 +76,21 @@ const (
 	MaxOfNode = 1_000_000
 )
 
-// Limits are the bounds that are part of the state's meaning: what there is of each budget, and how long in nanoseconds what is idle is
-// kept.
+// Limits are the bounds that are part of the replicated state: the size of each budget, and how long idle objects are
+// kept (nanoseconds).
 type Limits struct {
 	// SessionIdle, KeyLife and TaskLife are times, the others are budgets.
 	Sessions, ResultBytes, SessionIdle, KeyLife, Waiters, Tasks, TaskLife int64
 	// HolderBytes and OperationBytes are budgets in bytes.
 	Keys, Leases, Reports, HolderBytes, OperationBytes int64
-	// OperatorsPPM is the part of each budget that is kept for operators, callerMinPPM what each caller may have of it.
+	// OperatorsPPM is the part of each budget that is kept for operators, CallerMinPPM the least part of each caller.
 	OperatorsPPM, CallerMinPPM int64
-	// Calls in flight, Streams and Connections are what callers share of each node. The state keeps them and charges nobody with them.
+	// Calls in flight, Streams and Connections are shared on each node. The state keeps these limits and charges nobody
+	// for them.
 	Calls, Streams, Connections int64
 }
 
-// defaultLimits returns those of a cluster that was never told others.
+// defaultLimits returns the limits of a cluster without a SetLimits.
 func defaultLimits() Limits {
 	return Limits{
 		Sessions: 262_144, ResultBytes: 256 << 20, SessionIdle: fixed.Hour, KeyLife: fixed.Day, Waiters: 200_000,
@@ -101,25 +101,26 @@ func defaultLimits() Limits {
 	}
 }
 
-// Account is what one caller has of each budget. Callers that are known by an address only share the address's account, and
-// each of their holders has one of its own within it. An account that has nothing is dropped.
+// Account is one caller's use of each budget. Callers known by an address only share the address's account; each of
+// their holders has an account within it. An empty account is dropped.
 type Account struct {
 	generation uint64
-	// Number is what other tables name it by.
+	// Number is its key in other tables.
 	Number uint64
-	// Parent is the account of the address, of which this is one of a holder's; 0: it is one itself, or a token's.
+	// Parent is the account of the address, for the account of a holder there; 0: the account of an address or of a
+	// token.
 	Parent uint64
 	// Name is the caller's, or the holder's.
 	Name string
-	// children counts the accounts within this one. What they have, this one has.
+	// children counts the accounts within this one. Their use is included in this one's.
 	children int64
-	// Used is what it has of each budget.
+	// Used is its use of each budget.
 	Used [Budgets]int64
-	// Minute is that in which it reported as often as used says.
+	// Minute is the minute of cluster time that Used[Reports] counts.
 	Minute int64
 }
 
-// accountName leads to an account.
+// accountName is the key of an account's name, with its number.
 type accountName struct {
 	parent uint64
 	name   string
@@ -130,16 +131,16 @@ func lessAccountName(a, b accountName) bool {
 	return cmp.Or(cmp.Compare(a.parent, b.parent), cmp.Compare(a.name, b.name)) < 0
 }
 
-// itemsOfOne is how many items, the shares of ancestors included, count as one lease, or one waiting Reserve.
+// itemsOfOne is how many items, including the shares of ancestors, count as one lease or one waiting Reserve.
 const itemsOfOne = 4
 
-// WeightOf returns as how many a lease or a waiting Reserve of some items counts.
+// WeightOf returns how many leases or waiting Reserves some items count as.
 func WeightOf(items int) int64 { return int64(items+itemsOfOne-1) / itemsOfOne }
 
-// empty tells whether nothing keeps an account.
+// empty reports whether an account has no use and no children.
 func (a *Account) empty() bool { return a.children == 0 && a.Used == [Budgets]int64{} }
 
-// has returns what an account, if it exists, has of a budget at a moment.
+// has returns an account's use of a budget at a moment; 0 for nil.
 func (a *Account) has(b Budget, now int64) int64 {
 	if a == nil || b == Reports && a.Minute != now/fixed.Minute {
 		return 0
@@ -147,7 +148,8 @@ func (a *Account) has(b Budget, now int64) int64 {
 	return a.Used[b]
 }
 
-// Book is who has how much of each budget. It is copy-on-write: an account of an older generation may be shared with a copy.
+// Book holds the use of each budget by each account. It is copy-on-write: a copy may share accounts of older
+// generations.
 type Book struct {
 	// generation rises with each copy.
 	generation uint64
@@ -155,22 +157,23 @@ type Book struct {
 	Last uint64
 	// Limits are the cluster's.
 	Limits Limits
-	// ByNumber has all accounts; Names leads to them.
+	// ByNumber has all accounts; Names finds them by name.
 	ByNumber *btree.Map[uint64, *Account]
 	Names    *btree.BTreeG[accountName]
-	// Taken is what all have of each budget, charged to an account or to nobody, but for reports.
+	// Taken is the total use of each budget, charged to an account or to nobody, except Reports.
 	Taken [Budgets]int64
-	// reporters are the accounts that have reports, by the minute; reports counts those of all in reportMinute.
+	// reporters are the accounts with reports, by minute; reports counts all reports of reportMinute.
 	reporters             *btree.BTreeG[reporting]
 	reportMinute, reports int64
-	// Refused counts refusals for budgets since this replica has its state. It decides nothing, and is in no snapshot.
+	// Refused counts refusals for budgets since this replica has its state. It never affects the state, and is not in
+	// snapshots.
 	Refused [Budgets]int64
-	// emptied are accounts that may have nothing any more.
+	// emptied are accounts that may be empty now.
 	emptied []uint64
 	cache   *cache
 }
 
-// reporting says that an account has reports of a minute.
+// reporting is an account with reports of a minute.
 type reporting struct {
 	minute int64
 	number uint64
@@ -199,18 +202,18 @@ func (k *Book) Copy() Book {
 	return c
 }
 
-// Payer is whom a command is charged to.
+// Payer is the caller that a command is charged to.
 type Payer struct {
-	// Caller is the account's name; empty: nobody's.
+	// Caller is the account's name; empty: the command is charged to nobody.
 	Caller string
-	// Holder has an account of its own within a caller's that is perHolder; empty: it is not known.
+	// Holder has its own account within the caller's if perHolder is set; empty: unknown.
 	Holder    string
 	perHolder bool
-	// Operator: what is kept for operators may be taken.
+	// Operator: the operators' part may be used.
 	Operator bool
 }
 
-// PayerOf returns whom a command is charged to.
+// PayerOf returns the payer of a command.
 func PayerOf(command *logpb.Command) Payer {
 	p := Payer{Caller: command.Caller, perHolder: command.PerHolder, Operator: command.Operator}
 	if p.perHolder {
@@ -226,24 +229,24 @@ func PayerOf(command *logpb.Command) Payer {
 	return p
 }
 
-// Of returns all of a budget.
+// Of returns the size of a budget.
 func (l *Limits) Of(b Budget) int64 {
 	return [Budgets]int64{
 		l.Sessions, l.Keys, l.ResultBytes, l.Waiters, l.Tasks, l.Leases, l.Reports, l.HolderBytes, l.OperationBytes,
 	}[b]
 }
 
-// OperatorsPart returns what of a budget is kept for operators.
+// OperatorsPart returns the part of a budget that is kept for operators.
 func (l *Limits) OperatorsPart(b Budget) int64 {
 	return fixed.MulDivFloor(l.Of(b), l.OperatorsPPM, fixed.Million)
 }
 
-// minimum returns what of a budget each caller may have while there is room at all.
+// minimum returns how much of a budget each caller may have while there is room at all.
 func (l *Limits) minimum(b Budget) int64 {
 	return max(1, fixed.MulDivFloor(l.Of(b), l.CallerMinPPM, fixed.Million))
 }
 
-// UsedOf returns what all have of a budget.
+// UsedOf returns the total use of a budget.
 func (k *Book) UsedOf(b Budget, now int64) int64 {
 	if b != Reports {
 		return k.Taken[b]
@@ -254,23 +257,23 @@ func (k *Book) UsedOf(b Budget, now int64) int64 {
 	return 0
 }
 
-// Verdict says whether something may be taken from a budget.
+// Verdict is whether more of a budget may be taken.
 type Verdict int
 
-// The verdicts.
+// Verdicts.
 const (
-	// MayTake: it may.
+	// MayTake: more may be taken.
 	MayTake Verdict = 0
-	// AtBudget: the caller has its part.
+	// AtBudget: the caller has used up its part.
 	AtBudget Verdict = 1
-	// AllTaken: all have theirs, and there is none left but for operators.
+	// AllTaken: the budget is used up, except the operators' part.
 	AllTaken Verdict = 2
 )
 
-// judgeTaking judges whether more of a budget may be taken by whom an account belongs to, within that of its address (both
-// nil: nothing is charged to anybody yet). A caller may have at most half of what the others leave, and each holder at an
-// address half of what is left of that. So a new caller always finds room, and a caller that is alone may use half of the
-// budget. Nothing that was granted is taken back when others come.
+// judgeTaking judges whether the owner of account own, within the account top of its address, may take more of a
+// budget. Both are nil if nothing is charged yet. A caller may have at most half of what the others leave, and each
+// holder at an address half of the rest of that. So a new caller always finds room, and a single caller may use half of
+// the budget. Grants are not revoked when other callers come.
 func (k *Book) judgeTaking(b Budget, top, own *Account, operator bool, now int64) Verdict {
 	open, least, used := k.Limits.Of(b), k.Limits.minimum(b), k.UsedOf(b, now)
 	if !operator {
@@ -287,7 +290,7 @@ func (k *Book) judgeTaking(b Budget, top, own *Account, operator bool, now int64
 	return MayTake
 }
 
-// mostOf returns what an account that belongs to no other may have of the open part of a budget.
+// mostOf returns how much of the open part of a budget a top-level account may have.
 func (k *Book) mostOf(b Budget, top *Account, open, now int64) int64 {
 	others := k.UsedOf(b, now) - top.has(b, now)
 	return max(k.Limits.minimum(b), (open-others)/2)
@@ -302,7 +305,7 @@ func (k *Book) Taking(p Payer, b Budget, now int64) Verdict {
 	return k.judgeTaking(b, top, own, p.Operator, now)
 }
 
-// TakingFor judges whether an account may take more of a budget, on the word of an operator or of anybody.
+// TakingFor judges whether an account may take more of a budget; operator says that an operator asks.
 func (k *Book) TakingFor(number uint64, b Budget, operator bool, now int64) Verdict {
 	own := k.Get(number)
 	if own == nil {
@@ -315,7 +318,7 @@ func (k *Book) TakingFor(number uint64, b Budget, operator bool, now int64) Verd
 	return k.judgeTaking(b, top, own, operator, now)
 }
 
-// HasLessThan tells whether an account has less than a part of what it may have of a budget: half of it, a third, and so on.
+// HasLessThan reports whether an account has less than a part of its limit of a budget: part 2 means half of it.
 func (k *Book) HasLessThan(part int64, number uint64, b Budget, now int64) bool {
 	own := k.Get(number)
 	if own == nil {
@@ -329,7 +332,7 @@ func (k *Book) HasLessThan(part int64, number uint64, b Budget, now int64) bool 
 	return top.Used[b] < k.mostOf(b, top, open, now)/part && k.UsedOf(b, now) < open
 }
 
-// takingUncharged judges whether nobody's command may take more of a budget.
+// takingUncharged judges whether a command without a payer may take more of a budget.
 func (k *Book) takingUncharged(b Budget, now int64) Verdict {
 	if k.UsedOf(b, now) >= k.Limits.Of(b) {
 		return AllTaken
@@ -337,7 +340,7 @@ func (k *Book) takingUncharged(b Budget, now int64) Verdict {
 	return MayTake
 }
 
-// accountsOf returns the account of a payer and, where it is a holder's, that of its address; nil for what does not exist.
+// accountsOf returns the account of a payer and, for a holder, that of its address; nil if they do not exist.
 func (k *Book) accountsOf(p Payer) (top, own *Account) {
 	top = k.FindAccount(0, p.Caller)
 	if top == nil && k.ByNumber.Len() >= MaxAccounts {
@@ -353,20 +356,19 @@ func (k *Book) accountsOf(p Payer) (top, own *Account) {
 	return top, own
 }
 
-// noMoreHolders tells whether further holders at an address are charged to the address alone.
+// noMoreHolders reports whether further holders at an address are charged to the address alone.
 func (k *Book) noMoreHolders(top *Account) bool {
 	return top.children >= MaxHoldersAccount || k.ByNumber.Len() >= MaxAccounts
 }
 
-// Bill charges a payer with some of a budget, and returns the account's number; 0: it was charged to
-// nobody.
+// Bill charges an amount of a budget to a payer, and returns the account's number; 0: charged to nobody.
 func (k *Book) Bill(p Payer, b Budget, amount int64) uint64 {
 	number := k.Open(p)
 	k.Add(number, b, amount)
 	return number
 }
 
-// Open returns the number of a payer's account, which it makes where there is none.
+// Open returns the number of a payer's account, and makes the account if there is none.
 func (k *Book) Open(p Payer) uint64 {
 	if p.Caller == "" {
 		return 0
@@ -390,7 +392,7 @@ func (k *Book) Open(p Payer) uint64 {
 	return own.Number
 }
 
-// Make makes an account that has nothing yet.
+// Make makes an empty account.
 func (k *Book) Make(parent uint64, name string) *Account {
 	k.Last++
 	a := &Account{generation: k.generation, Number: k.Last, Parent: parent, Name: name}
@@ -404,7 +406,7 @@ func (k *Book) enterAccount(a *Account) {
 	k.cache.keep(a)
 }
 
-// Add adds to what is taken of a budget, and to what an account, if any, and the one that it belongs to, has of it.
+// Add adds an amount to the use of a budget: to the total, to an account (0: none), and to its parents.
 func (k *Book) Add(number uint64, b Budget, amount int64) {
 	k.Taken[b] += amount
 	for number != 0 {
@@ -439,7 +441,7 @@ func (k *Book) CountReport(p Payer, now int64) {
 	}
 }
 
-// ForgetReports forgets the reports of minutes that are over.
+// ForgetReports drops the reports of past minutes.
 func (k *Book) ForgetReports(now int64) {
 	for {
 		old, ok := k.reporters.Min()
@@ -455,8 +457,7 @@ func (k *Book) ForgetReports(now int64) {
 	}
 }
 
-// DropEmptied drops the accounts that have nothing any more. While a command is carried out none is dropped: what it takes
-// from an account it may give back to it.
+// DropEmptied drops empty accounts. It must not run during a command, which may return an amount to its account.
 func (k *Book) DropEmptied() {
 	for len(k.emptied) > 0 {
 		number := k.emptied[len(k.emptied)-1]
@@ -478,7 +479,7 @@ func (k *Book) DropEmptied() {
 	}
 }
 
-// FindAccount returns an account by name, nil where there is none.
+// FindAccount returns an account by name, nil if there is none.
 func (k *Book) FindAccount(parent uint64, name string) *Account {
 	cached := k.cache.name(parent, name)
 	if cached.parent == parent && cached.name == name && cached.number != 0 {
@@ -494,7 +495,7 @@ func (k *Book) FindAccount(parent uint64, name string) *Account {
 	return k.Get(found.number)
 }
 
-// Get returns an account, nil where there is none. It must not be changed.
+// Get returns an account, nil if there is none. It must not be changed.
 func (k *Book) Get(number uint64) *Account {
 	if a := k.cache.find(number); a != nil {
 		return a
@@ -503,7 +504,7 @@ func (k *Book) Get(number uint64) *Account {
 	return a
 }
 
-// editAccount returns an account, which must exist, that may be changed.
+// editAccount returns an account, which must exist, for update.
 func (k *Book) editAccount(number uint64) *Account {
 	a := k.Get(number)
 	if a.generation != k.generation {

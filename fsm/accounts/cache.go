@@ -2,17 +2,17 @@ package accounts
 
 import "github.com/quotad/quotad/fsm/entry"
 
-// cached is a power of two: how many accounts are found without a search.
+// cached is how many accounts are found without a search; a power of two.
 const cached = 1 << 10
 
-// cache is what was looked up lately and may be changed. It decides nothing: a miss is looked up.
+// cache holds recently used accounts. It never affects results: after a miss, the tables are searched.
 type cache struct {
 	byNumber [cached]*Account
-	// byName leads to an account that may be gone.
+	// byName may lead to accounts that are dropped.
 	byName [cached]accountName
 }
 
-// find returns an account; nil: look it up.
+// find returns an account; nil: not cached.
 func (r *cache) find(number uint64) *Account {
 	if a := r.byNumber[number%cached]; a != nil && a.Number == number {
 		return a
@@ -20,17 +20,17 @@ func (r *cache) find(number uint64) *Account {
 	return nil
 }
 
-// keep remembers an account as it is now.
+// keep caches an account as it is now.
 func (r *cache) keep(a *Account) { r.byNumber[a.Number%cached] = a }
 
-// forget forgets an account that is dropped.
+// forget removes a dropped account.
 func (r *cache) forget(number uint64) {
 	if r.find(number) != nil {
 		r.byNumber[number%cached] = nil
 	}
 }
 
-// name returns the place where an account's name would be remembered.
+// name returns the slot for an account's name.
 func (r *cache) name(parent uint64, name string) *accountName {
 	return &r.byName[(uint64(entry.HashName(name))+parent)%cached]
 }

@@ -1,6 +1,7 @@
-// Package accounts has what callers share of the state, and who has how much of it: a budget for each thing that requests can fill, with a
-// part for operators, a least part for each caller, and at most half of what others leave for anybody
-// (docs/decisions/0023-caller-budgets.md).
+// Package accounts holds the budgets that callers share, one for each kind of object that requests add to the state,
+// and each caller's use of them. A budget has a part for operators, a minimum for each caller, and allows a caller at
+// most half of what the others leave (docs/decisions/0023-caller-budgets.md).
 //
-// It counts, and knows nothing of what it counts: package fsm charges where something is kept, and gives back where it goes.
+// It counts and does not know the counted objects: package fsm charges an object when it is stored, and releases the
+// charge when it is dropped.
 package accounts

@@ -5,7 +5,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// OverBudget says that the caller has its part of a budget, and counts that.
+// OverBudget returns the failure of a caller that has used up its part of a budget, and counts it.
 func (k *Book) OverBudget(b Budget, hint string) *logpb.Result {
 	k.Refused[b]++
 	return effect.Failed(&logpb.Failure{
@@ -14,7 +14,7 @@ func (k *Book) OverBudget(b Budget, hint string) *logpb.Result {
 	})
 }
 
-// Full says why something may not be taken of a budget, and counts that; nil: it may.
+// Full returns why no more of a budget may be taken, and counts that; nil: more may be taken.
 func (k *Book) Full(b Budget, judged Verdict, hint string) *logpb.Result {
 	switch judged {
 	case AtBudget:

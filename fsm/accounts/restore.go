@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Enter enters an account, without what it has but for its reports.
+// Enter enters an account, with its reports and no other use.
 func (k *Book) Enter(encoded *logpb.SnapshotAccount, now int64) error {
 	a := &Account{generation: k.generation, Number: encoded.Number, Parent: encoded.Parent, Name: encoded.Name, Minute: encoded.Minute}
 	a.Used[Reports] = encoded.Reports
@@ -33,10 +33,10 @@ func (k *Book) Enter(encoded *logpb.SnapshotAccount, now int64) error {
 	return nil
 }
 
-// ChargeOne charges an account, if any, with one more of a budget.
+// ChargeOne charges one of a budget to an account; number 0 means nobody.
 func (k *Book) ChargeOne(number uint64, b Budget) error { return k.Charge(number, b, 1) }
 
-// Charge charges an account, if any, with so much more of a budget.
+// Charge charges an amount of a budget to an account; number 0 means nobody.
 func (k *Book) Charge(number uint64, b Budget, amount int64) error {
 	if number != 0 && k.Get(number) == nil {
 		return fmt.Errorf("something is charged to account %d, which does not exist", number)
@@ -45,7 +45,7 @@ func (k *Book) Charge(number uint64, b Budget, amount int64) error {
 	return nil
 }
 
-// Link counts the reports of the present minute, and drops accounts that have nothing.
+// Link counts the reports of the present minute, and drops empty accounts.
 func (k *Book) Link(now int64) {
 	k.reportMinute, k.reports = now/fixed.Minute, 0
 	k.ByNumber.Scan(func(number uint64, a *Account) bool {
@@ -60,7 +60,7 @@ func (k *Book) Link(now int64) {
 	k.DropEmptied()
 }
 
-// Verify recomputes what each account has from what names it, and looks at each account from its tables.
+// Verify recomputes each account's use from the charged objects, and checks the tables of accounts.
 func (k *Book) Verify(eachCharge func(fn func(number uint64, b Budget, amount int64)), now int64) error {
 	used := map[uint64]*Account{}
 	var taken [Budgets]int64
@@ -73,7 +73,7 @@ func (k *Book) Verify(eachCharge func(fn func(number uint64, b Budget, amount in
 			used[number].Used[b] += amount
 			a, _ := k.ByNumber.Get(number)
 			if a == nil {
-				return // noticed below: nothing has it
+				return // the check below reports it
 			}
 			number = a.Parent
 		}
@@ -116,7 +116,7 @@ func (k *Book) Verify(eachCharge func(fn func(number uint64, b Budget, amount in
 	return err
 }
 
-// verifyAccount checks one account against what names it.
+// verifyAccount checks one account against the recomputed use.
 func (k *Book) verifyAccount(a *Account, used [Budgets]int64, children int64) error {
 	found, _ := k.Names.Get(accountName{parent: a.Parent, name: a.Name})
 	parent, _ := k.ByNumber.Get(a.Parent)

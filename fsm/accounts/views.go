@@ -5,33 +5,33 @@ import (
 	"slices"
 )
 
-// View is something of the state that callers share, as a reader sees it.
+// View is a budget as a reader sees it.
 type View struct {
 	// Name is the API's.
 	Name string
-	// Capacity is all of it, of which OperatorsPart is kept for operators. Minimum is what each caller may have while there
-	// is room at all.
+	// Capacity is the whole budget, of which OperatorsPart is kept for operators. Minimum is how much each caller may
+	// have while there is room at all.
 	Capacity, OperatorsPart, Minimum, Used int64
-	// Callers have some of it; AtBudget of them may not take more now.
+	// Callers have some of it; AtBudget of them may take no more now.
 	Callers, AtBudget int64
-	// Refused is how often a caller was refused for it since this replica has its state.
+	// Refused counts refusals of callers for it since this replica has its state.
 	Refused int64
-	// Top are those that have most of it.
+	// Top are the accounts with the largest use.
 	Top []Use
 }
 
-// Full tells whether nothing is left but for operators.
+// Full reports whether only the operators' part is left.
 func (b *View) Full() bool { return b.Used >= b.Capacity-b.OperatorsPart }
 
-// Use is what one caller has of a budget, and what it may have now.
+// Use is one account's use of a budget, and how much it may have now.
 type Use struct {
-	// Caller is the account's name; a holder's is that of its address and its own, with a blank between.
+	// Caller is the account's name; for a holder, its address and its name, separated by a blank.
 	Caller string
-	// Used is what it has, Most what it may have.
+	// Used is its use, Most its present limit.
 	Used, Most int64
 }
 
-// Totals returns what callers share, without what each of them has.
+// Totals returns the budgets without the accounts.
 func (k *Book) Totals(now int64) []View {
 	views := make([]View, Budgets)
 	for b := range Budget(Budgets) {
@@ -43,7 +43,7 @@ func (k *Book) Totals(now int64) []View {
 	return views
 }
 
-// Views returns what callers share, and of each those who have most of it, up to some. It looks at all accounts, up to 65,536.
+// Views returns the budgets and, for each, the top accounts by use. It reads all accounts, up to 65,536.
 func (k *Book) Views(top int, now int64) []View {
 	views := k.Totals(now)
 	k.ByNumber.Scan(func(_ uint64, a *Account) bool {
@@ -74,7 +74,7 @@ func (k *Book) Views(top int, now int64) []View {
 	return views
 }
 
-// rank enters a caller among those that have most, up to some.
+// rank enters an account among the top ones.
 func (b *View) rank(use Use, top int) {
 	at, _ := slices.BinarySearchFunc(b.Top, use, func(a, b Use) int {
 		return cmp.Or(cmp.Compare(b.Used, a.Used), cmp.Compare(a.Caller, b.Caller))
@@ -85,7 +85,7 @@ func (b *View) rank(use Use, top int) {
 	}
 }
 
-// nameOf returns how an account is shown.
+// nameOf returns the displayed name of an account.
 func nameOf(above, a *Account) string {
 	switch {
 	case a.Name == "":

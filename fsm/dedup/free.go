@@ -5,15 +5,15 @@ import (
 	"github.com/quotad/quotad/fsm/cow"
 )
 
-// A session that ends takes its results with it, and one that acknowledges those below its mark: from then on none of them answers anybody.
-// They leave the table, and what they cost comes back to their account, as many as an entry may free, and the rest with the entries that
-// follow.
+// An ended session drops its results, and a live one those below its acknowledged mark: from then on they answer no
+// request. They leave the table, and their charges are released, in steps: as many as an entry may free, and the rest
+// with the following entries.
 
-// leastFreed is how many results a command frees itself when others have taken all that the entry may free: more than the one that it may
-// leave behind.
+// leastFreed is how many results a command frees itself when others have used up the entry's bound. It is more than the
+// one that the command may store.
 const leastFreed = 4
 
-// Free goes on with what sessions have left, first those that have ended, in the order of their numbers.
+// Free continues to free results, first of ended sessions, in the order of their numbers.
 func (t *Table) Free(host Host) {
 	at := host.Moment()
 	for most := host.Freeable(0); most > 0; most = host.Freeable(0) {
@@ -33,8 +33,8 @@ func (t *Table) Free(host Host) {
 	}
 }
 
-// free drops up to most of the results that are to leave a session, which may be changed, from its first on. What waits under a session
-// that has ended leaves the queue: nobody could learn of a grant any more.
+// free drops up to most of the results that are to leave a session, which must be for update, from the first on.
+// Waiters of an ended session leave the queue: nobody could learn of a grant.
 func (t *Table) free(at *Moment, host Host, s *session, most int) {
 	leaving, more, cost := t.leaving[:0], false, 0
 	t.results.Ascend(sessionResult{session: s.id}, func(r sessionResult) bool {
@@ -64,7 +64,7 @@ func (t *Table) free(at *Moment, host Host, s *session, most int) {
 	t.leaving = leaving
 }
 
-// freeCost returns what a result that leaves takes of an entry's work: with it may leave a waiter.
+// freeCost returns the work of freeing a result, including its waiter.
 func (s *session) freeCost(host Host, r sessionResult) int {
 	if ticket := r.result.GetWaiting().GetTicket(); s.ended && ticket != 0 {
 		return max(host.WaitCost(ticket), 1)
@@ -72,7 +72,7 @@ func (s *session) freeCost(host Host, r sessionResult) int {
 	return 1
 }
 
-// leaves tells whether a result is to leave with a session, or because of its mark.
+// leaves reports whether a result is to leave, because its session has ended or has acknowledged it.
 func (s *session) leaves(r sessionResult) bool {
 	return r.session == s.id && (s.ended || r.seq < s.ackedBelow)
 }
@@ -89,7 +89,7 @@ func (t *Table) recordRemaining(s *session, more bool) {
 	}
 }
 
-// Abandoned tells whether a request's session has ended, so that nobody could learn of what is granted to it later.
+// Abandoned reports whether a request's session has ended, so that nobody could learn of a later grant.
 func (t *Table) Abandoned(from RequestID) bool {
 	if from.Session == 0 || t.ended.Len() == 0 {
 		return false

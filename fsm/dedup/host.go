@@ -5,36 +5,36 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Host is the machine as it is to requests: what carries them out, and where those of them stand that wait.
+// Host is the machine as seen by this package: it carries requests out, and knows the waiting ones.
 type Host interface {
-	// Moment returns what holds while the present command is carried out.
+	// Moment returns the context of the present command.
 	Moment() Moment
-	// Payer returns whom the present command is charged to. Apply may change that: a report's payer is known once its lease is.
+	// Payer returns the payer of the present command. Apply may change it: a report's payer is known once its lease is.
 	Payer() accounts.Payer
-	// Apply carries a command out. Where it waits, its final result is to be stored under from (Table.Complete).
+	// Apply carries out a command. If it waits, its final result is to be stored under from (Table.Complete).
 	Apply(command *logpb.Command, from RequestID) *logpb.Result
-	// Digest returns the digest of the present command: two of the same digest are the same request.
+	// Digest returns the digest of the present command: equal digests mean the same request.
 	Digest(command *logpb.Command) uint64
-	// Freeable returns how much a command may free itself: what the present entry has left for that, and at least a little where others have
-	// used that up; with 0, what it has left.
+	// Freeable returns how much a command may free itself: the rest of the present entry's bound, and at least least if
+	// others have used that up. With 0 it returns that rest.
 	Freeable(least int) int
-	// Freed records that so much was freed.
+	// Freed records work that was done to free results.
 	Freed(cost int)
-	// WaitCost returns what it takes of an entry's work to withdraw the Reserve that waits under a ticket; 0: none does.
+	// WaitCost returns the work of withdrawing the Reserve that waits under a ticket; 0: none does.
 	WaitCost(ticket uint64) int
 	// Withdraw refuses the Reserve that waits under a ticket, if any: nobody could learn of a grant.
 	Withdraw(ticket uint64)
 }
 
-// Moment is what holds while a command is carried out, or what is due.
+// Moment is the context of a command or of due work.
 type Moment struct {
 	// Now is cluster time.
 	Now int64
-	// Generation is that of objects that no frozen state has.
+	// Generation is the present one: no frozen state has its objects.
 	Generation uint64
 	// Level is the highest version of an entry applied.
 	Level uint32
-	// Accounts are charged with what is remembered.
+	// Accounts are charged with sessions, results and keys.
 	Accounts *accounts.Book
 }
 

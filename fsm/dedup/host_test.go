@@ -11,28 +11,30 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// tester is what *testing.T and *rapid.T have in common.
+// tester is the common part of *testing.T and *rapid.T.
 type tester interface {
 	Helper()
 	Fatal(args ...any)
 }
 
-// caller is whom all is charged to.
+// caller is charged for everything.
 const caller = "caller"
 
-// machine stands for the machine: it answers each command with a result of its own, and counts what it carries out.
+// machine is a stub of the machine: it answers each command with a distinct result, and counts the commands that it
+// carries out.
 type machine struct {
 	t      tester
 	table  *Table
 	book   accounts.Book
 	moment Moment
-	// payer is whom the present command is charged to; namesPayer is who that is once it is carried out, empty: it stays so.
+	// payer is the present command's payer; namesPayer replaces it when the command is carried out, unless it is empty.
 	payer      accounts.Payer
 	namesPayer string
 	applied    uint64
-	// waits: what is carried out waits, under a ticket that is the number of the command.
+	// waits: commands wait, under a ticket that is the number of the command.
 	waits bool
-	// left is how much may be freed, waiting what withdrawing the Reserve of a ticket costs, withdrawn those that were.
+	// left is how much may be freed, waiting the cost of withdrawing a ticket's Reserve, withdrawn the withdrawn
+	// tickets.
 	left      int
 	waiting   map[uint64]int
 	withdrawn []uint64
@@ -85,7 +87,7 @@ func (m *machine) Withdraw(ticket uint64) {
 	}
 }
 
-// do gives the table a command, charged to a caller, and checks what it then has.
+// do applies a command to the table, charged to a caller, and verifies the table.
 func (m *machine) do(command *logpb.Command) *logpb.Result {
 	m.t.Helper()
 	m.payer = accounts.PayerOf(command)
@@ -94,7 +96,7 @@ func (m *machine) do(command *logpb.Command) *logpb.Result {
 	return result
 }
 
-// verify checks that the table adds up, with its charges.
+// verify checks that the table and its charges are consistent.
 func (m *machine) verify() {
 	m.t.Helper()
 	m.book.DropEmptied()
@@ -125,7 +127,7 @@ func records(t *Table, keyLife int64) (all []*logpb.SnapshotRecord) {
 	return all
 }
 
-// numbered is a request of a session, about something.
+// numbered is a session's request; about distinguishes contents.
 func numbered(session, seq, acked, about uint64) *logpb.Command {
 	return &logpb.Command{
 		Session: session, Seq: seq, AckedBelow: acked, Caller: caller,
@@ -133,7 +135,7 @@ func numbered(session, seq, acked, about uint64) *logpb.Command {
 	}
 }
 
-// underKey is a request with an idempotency key, about something.
+// underKey is a request with an idempotency key; about distinguishes contents.
 func underKey(key string, about uint64) *logpb.Command {
 	return &logpb.Command{
 		IdempotencyKey: key, Caller: caller, Kind: &logpb.Command_Withdraw{Withdraw: &logpb.Withdraw{Ticket: about}},

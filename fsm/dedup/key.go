@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// applyKeyed carries a request with an idempotency key out, once while the key is remembered.
+// applyKeyed carries out a request with an idempotency key, once while the key is remembered.
 func (t *Table) applyKeyed(host Host, command *logpb.Command) *logpb.Result {
 	at := host.Moment()
 	key, known, isKnown := t.keyOf(&at, command)
@@ -34,7 +34,7 @@ func (t *Table) applyKeyed(host Host, command *logpb.Command) *logpb.Result {
 	return result
 }
 
-// lives tells whether a key's life has not ended.
+// lives reports whether a key's life has not ended.
 func (k *keyResult) lives(at *Moment) bool {
 	return fixed.AddSaturated(k.made, at.Accounts.Limits.KeyLife) > at.Now
 }
@@ -59,7 +59,7 @@ func (t *Table) dropKey(book *accounts.Book, key string, k keyResult) {
 	t.keyEnds.Delete(dueByKey{At: k.made, ID: key})
 }
 
-// ExpireKeys forgets idempotency keys whose life is over, so many at most.
+// ExpireKeys drops up to most idempotency keys whose life is over.
 func (t *Table) ExpireKeys(host Host, most int) {
 	at := host.Moment()
 	isOld := func(d dueByKey) bool { return fixed.AddSaturated(d.At, at.Accounts.Limits.KeyLife) <= at.Now }

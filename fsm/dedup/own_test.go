@@ -6,7 +6,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestIsOwn_WithoutAnAccount: what was made before callers had accounts, or where there were too many of them, is told apart by reach.
+// TestIsOwn_WithoutAnAccount: sessions from before callers had accounts, or from when there were too many, are
+// identified by reach.
 func TestIsOwn_WithoutAnAccount(t *testing.T) {
 	m := newMachine(t)
 	m.book.Make(0, "")

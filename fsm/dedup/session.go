@@ -14,10 +14,10 @@ import (
 // MaxInFlight is how many unacknowledged requests a session may have.
 const MaxInFlight = 16_384
 
-// sessionShare is the part of all results' bytes that one session may have.
+// sessionShare: one session may use a sessionShare-th of the bytes of all results.
 const sessionShare = 8
 
-// applyNumbered carries a session's request out, once.
+// applyNumbered carries out a session's request, once.
 func (t *Table) applyNumbered(host Host, command *logpb.Command) *logpb.Result {
 	at := host.Moment()
 	s, ok := t.sessionOf(&at, command)
@@ -51,7 +51,7 @@ func (t *Table) applyNumbered(host Host, command *logpb.Command) *logpb.Result {
 	return result
 }
 
-// full says why no more results are stored for a session; nil: there is room.
+// full returns why a session may store no more results; nil: there is room.
 func (t *Table) full(at *Moment, host Host, s *session) *logpb.Result {
 	limit := at.Accounts.Limits.ResultBytes
 	if s.kept >= MaxInFlight || s.bytes >= limit/sessionShare || t.bytes >= limit {
@@ -66,7 +66,7 @@ func (t *Table) full(at *Moment, host Host, s *session) *logpb.Result {
 	return nil
 }
 
-// keepResult stores a result of a session, which may be changed.
+// keepResult stores a result of a session for update.
 func (t *Table) keepResult(at *Moment, s *session, r sessionResult) {
 	r.size = sizeOf(r.result)
 	grown := r.size
@@ -84,7 +84,7 @@ func (t *Table) sessionOf(at *Moment, command *logpb.Command) (*session, bool) {
 	return s, ok && isOwn(at, command, s.by, s.account)
 }
 
-// ownerOf returns the session to which results with its number belong, whether it lives or has ended; nil: there is none.
+// ownerOf returns the session, live or ended, with a number; nil: none.
 func (t *Table) ownerOf(id uint64) *session {
 	if s, ok := t.sessions.Get(id); ok {
 		return s
@@ -93,7 +93,7 @@ func (t *Table) ownerOf(id uint64) *session {
 	return s
 }
 
-// Open opens a session for a holder that a caller of some reach names.
+// Open opens a session for a holder; by is the caller's reach.
 func (t *Table) Open(host Host, holder, by string) *logpb.Result {
 	at := host.Moment()
 	switch at.Accounts.Taking(host.Payer(), accounts.Sessions, at.Now) {
@@ -114,7 +114,7 @@ func (t *Table) Open(host Host, holder, by string) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_SessionOpened{SessionOpened: &logpb.SessionOpened{Session: s.id}}}
 }
 
-// Close forgets the session that a command names.
+// Close ends the session that a command names.
 func (t *Table) Close(host Host, command *logpb.Command) *logpb.Result {
 	at := host.Moment()
 	s, ok := t.sessionOf(&at, command)
@@ -125,7 +125,7 @@ func (t *Table) Close(host Host, command *logpb.Command) *logpb.Result {
 	return effect.Done()
 }
 
-// end ends a session, whose number leads nowhere from now on. Up to most of its results leave with it.
+// end ends a session: its number is unknown from now on. Up to most of its results leave with it.
 func (t *Table) end(at *Moment, host Host, s *session, most int) {
 	s = t.edit(s, at.Generation)
 	s.ended = true
@@ -146,7 +146,7 @@ func (t *Table) edit(s *session, generation uint64) *session {
 	return s
 }
 
-// useSession records that a session is used.
+// useSession records a use of a session.
 func (t *Table) useSession(at *Moment, s *session) *session {
 	s = t.edit(s, at.Generation)
 	s.used = at.Now
@@ -156,7 +156,7 @@ func (t *Table) useSession(at *Moment, s *session) *session {
 	return s
 }
 
-// list enters a session that may be changed under when it was last used.
+// list lists a session for update by its last use.
 func (t *Table) list(s *session) {
 	t.use.Delete(due{At: s.listed, ID: s.id})
 	s.listed = s.used
@@ -172,7 +172,7 @@ func (t *Table) acknowledge(at *Moment, host Host, s *session, below uint64) {
 	t.free(at, host, s, host.Freeable(leastFreed))
 }
 
-// ExpireSessions forgets sessions that were idle for too long. It looks at so many at most.
+// ExpireSessions ends sessions that were idle for too long. It examines up to most.
 func (t *Table) ExpireSessions(host Host, most int) {
 	at := host.Moment()
 	for range most {

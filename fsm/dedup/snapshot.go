@@ -11,15 +11,15 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Records calls fn for each session, stored result and idempotency key in a fixed order, until it returns false, and returns whether it
-// never did. A key's record says when its life ends.
+// Records calls fn for each session, stored result and idempotency key in a fixed order, until it returns false. It
+// returns whether it never did. A key's record has the end of its life.
 func (t *Table) Records(keyLife int64, fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	encode := func(_ uint64, s *session) bool {
 		encoded := &logpb.SnapshotSession{
 			Id: s.id, Holder: s.holder, AckedBelow: s.ackedBelow, UsedNs: s.used, By: s.by, Account: s.account, Ended: s.ended,
 		}
-		if !s.ended && s.listed != s.used { // one that has ended is listed no more
+		if !s.ended && s.listed != s.used { // an ended one is not listed
 			encoded.ListedNs = &s.listed
 		}
 		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Session{Session: encoded}})
@@ -50,11 +50,12 @@ func (t *Table) Records(keyLife int64, fn func(*logpb.SnapshotRecord) bool) bool
 	return going
 }
 
-// leftoverVersion is the last version of snapshots that may hold results without a session: there, a session that ended left the
-// results of requests numbered from 2^63 on behind.
+// leftoverVersion is the last version of snapshots that may hold results without a session. In it, an ended session
+// left results of requests numbered from 2^63 on.
 const leftoverVersion = 1
 
-// DropLeftover tells whether a record is a result without a session, of a version of snapshots that left some, and counts it.
+// DropLeftover reports whether a record is a result without a session in a snapshot version that may have some. It
+// counts these.
 func (t *Table) DropLeftover(version uint32, record *logpb.SnapshotRecord) bool {
 	if record.GetResult() == nil || version > leftoverVersion {
 		return false
@@ -93,7 +94,7 @@ func (t *Table) EnterSession(at Moment, encoded *logpb.SnapshotSession) error {
 	return nil
 }
 
-// EnterResult enters a stored result. What its session has ended with, or acknowledged, is still to leave.
+// EnterResult enters a stored result. It marks the session if the result is still to leave.
 func (t *Table) EnterResult(at Moment, names *entry.Names, encoded *logpb.SnapshotResult) error {
 	s := t.ownerOf(encoded.Session)
 	if s == nil || encoded.Result == nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// restored returns a machine with a table of records.
+// restored returns a machine whose table is restored from records.
 func restored(t tester, m *machine, all []*logpb.SnapshotRecord) *machine {
 	t.Helper()
 	r := newMachine(t)
@@ -45,8 +45,8 @@ func (m *machine) enter(record *logpb.SnapshotRecord) error {
 	}
 }
 
-// TestRecords_AreEnteredAsTheyWere: after random requests, what is restored of the records has the same ones and adds up, and both free and
-// expire the same.
+// TestRecords_AreEnteredAsTheyWere: after random requests, a restored table has the same records and is consistent, and
+// both tables free and expire alike.
 func TestRecords_AreEnteredAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMachine(rt)
@@ -55,7 +55,7 @@ func TestRecords_AreEnteredAsTheyWere(t *testing.T) {
 		for range rapid.IntRange(1, 100).Draw(rt, "requests") {
 			session := rapid.SampledFrom(sessions).Draw(rt, "session")
 			seq := rapid.Uint64Range(1, 20).Draw(rt, "seq")
-			acked := rapid.SampledFrom([]uint64{0, 0, 0, 0, 0, 0, 0, seq}).Draw(rt, "acked") // so that at times more is to leave than does at once
+			acked := rapid.SampledFrom([]uint64{0, 0, 0, 0, 0, 0, 0, seq}).Draw(rt, "acked") // sometimes more must leave than can at once
 			m.waits = rapid.Bool().Draw(rt, "waits")
 			switch rapid.IntRange(0, 20).Draw(rt, "request") {
 			case 0:
@@ -101,8 +101,8 @@ func digests(t *Table) (all []uint64) {
 	return all
 }
 
-// TestEnter_RefusesWhatBelongsToNothing: a result without a session, a key without a result, and what is charged to an account that does
-// not exist. Of snapshots of version 1 such a result is left out.
+// TestEnter_RefusesWhatBelongsToNothing: a result without a session, a key without a result, and a charge to an unknown
+// account. In snapshots of version 1 such a result is left out.
 func TestEnter_RefusesWhatBelongsToNothing(t *testing.T) {
 	resultOf := func(session uint64) *logpb.SnapshotRecord {
 		return &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{

@@ -9,40 +9,40 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// resultOverhead is what a stored result costs besides its encoding, roughly; grantSize and itemSize are what a grant and each of its
-// items take there, besides names.
+// resultOverhead is roughly the cost of a stored result beyond its encoding. grantSize and itemSize are the sizes of a
+// grant and of each of its items, without names.
 const (
 	resultOverhead = 256
 	grantSize      = 48
 	itemSize       = 16
 )
 
-// due says that a session is listed at a moment, dueByKey that a key is.
+// due is the time under which a session is listed, dueByKey that of a key.
 type (
 	due      = cow.Due[uint64]
 	dueByKey = cow.Due[string]
 )
 
-// Table has what is remembered of requests. All of it is copied on write.
+// Table holds the remembered requests. All of it is copied on write.
 type Table struct {
 	// Last is the number of the newest session.
 	Last uint64
 
 	sessions *cow.Map[uint64, *session]
-	// use has sessions by when they were last used, or some time before that (session.listed).
+	// use has sessions by their last use, or by some time before it (session.listed).
 	use     *cow.Set[due]
 	results *cow.Set[sessionResult]
 	keys    *cow.Map[string, keyResult]
-	// keyEnds has keys by when their lives began.
+	// keyEnds has keys by the start of their lives.
 	keyEnds *cow.Set[dueByKey]
 	// bytes is the size of all stored results.
 	bytes int64
-	// ended are the sessions that have ended and still have results; acked those that live and have results that are acknowledged.
+	// ended are the ended sessions that still have results; acked the live ones with acknowledged results.
 	ended *cow.Map[uint64, *session]
 	acked *cow.Map[uint64, struct{}]
-	// leaving is room for the results that leave together.
+	// leaving is scratch space for the results that leave together.
 	leaving []sessionResult
-	// dropped counts the results without a session that the snapshot from which it was restored had.
+	// dropped counts the results without a session in the snapshot from which it was restored.
 	dropped int
 }
 
@@ -51,17 +51,17 @@ type session struct {
 	cow.Made
 	id     uint64
 	holder string
-	// by is the reach of who opened it, by which callers without an account are told apart (isOwn).
+	// by is the reach of its opener; it identifies callers without an account (isOwn).
 	by         string
 	ackedBelow uint64
-	// used is when it was last used (cluster time), listed where it stands in Table.use: that may lag by a sixteenth of the
-	// idle limit, so that not each request moves it.
+	// used is when it was last used (cluster time), listed its time in Table.use. listed may lag by a sixteenth of the
+	// idle limit, so that most requests do not move it.
 	used, listed int64
-	// kept counts its stored results, bytes what they cost.
+	// kept counts its stored results, bytes their cost.
 	kept, bytes int64
 	// account is charged with it and with its results.
 	account uint64
-	// ended: nobody can use it any more; what it has kept is still to leave.
+	// ended: nobody can use it any more; its results are still to leave.
 	ended bool
 }
 
@@ -70,7 +70,7 @@ type sessionResult struct {
 	session, seq uint64
 	digest       uint64
 	result       *logpb.Result
-	// size is what it costs.
+	// size is its cost.
 	size int64
 }
 
@@ -82,13 +82,13 @@ func lessSessionResult(a, b sessionResult) bool {
 type keyResult struct {
 	digest uint64
 	result *logpb.Result
-	// size is what it costs, made when its life began (cluster time).
+	// size is its cost, made when its life began (cluster time).
 	size, made int64
 	// account is charged with it.
 	account uint64
 }
 
-// New returns a table that remembers nothing.
+// New returns an empty table.
 func New() *Table {
 	return &Table{
 		sessions: new(cow.Map[uint64, *session]),
@@ -110,23 +110,23 @@ func (t *Table) Copy() *Table {
 	return &c
 }
 
-// Counts are how much is remembered.
+// Counts are the sizes of the table.
 type Counts struct {
-	// Sessions counts those that can be used, Results the stored results of sessions, Keys the idempotency keys.
+	// Sessions counts usable sessions, Results the stored results of sessions, Keys the idempotency keys.
 	Sessions, Results, Keys int
-	// Bytes is what all stored results cost.
+	// Bytes is the cost of all stored results.
 	Bytes int64
 }
 
-// Counts returns how much is remembered.
+// Counts returns the sizes of the table.
 func (t *Table) Counts() Counts {
 	return Counts{Sessions: t.sessions.Len(), Results: t.results.Len(), Keys: t.keys.Len(), Bytes: t.bytes}
 }
 
-// Unfinished tells whether results are still to leave.
+// Unfinished reports whether results are still to leave.
 func (t *Table) Unfinished() bool { return t.ended.Len() > 0 || t.acked.Len() > 0 }
 
-// EachCharge calls fn with each thing that an account is charged with.
+// EachCharge calls fn for each object that an account is charged with.
 func (t *Table) EachCharge(fn func(number uint64, b accounts.Budget, amount int64)) {
 	t.sessions.Scan(func(_ uint64, s *session) bool {
 		fn(s.account, accounts.Sessions, 1)
@@ -145,7 +145,7 @@ func (t *Table) EachCharge(fn func(number uint64, b accounts.Budget, amount int6
 	})
 }
 
-// ApplyOnce carries a command out, or answers it from memory.
+// ApplyOnce carries out a command, or answers it from a stored result.
 func (t *Table) ApplyOnce(host Host, command *logpb.Command) *logpb.Result {
 	switch {
 	case command.GetCloseSession() != nil: // a second one finds it closed
@@ -158,7 +158,7 @@ func (t *Table) ApplyOnce(host Host, command *logpb.Command) *logpb.Result {
 	return host.Apply(command, RequestID{})
 }
 
-// Complete stores the final result of a Reserve that waited under a ticket, where it is still remembered.
+// Complete stores the final result of a Reserve that waited under a ticket, if the request is still remembered.
 func (t *Table) Complete(host Host, from RequestID, ticket uint64, result *logpb.Result) {
 	if from == (RequestID{}) {
 		return
@@ -180,8 +180,8 @@ func reused(message string) *logpb.Result {
 	return effect.Fail(logpb.Reason_REASON_SEQ_REUSED, message, "take a new number or key for a new request")
 }
 
-// sizeOf returns what a stored result costs, roughly. Grants, which are most, are not encoded for it: that would take longer than to
-// take what they grant out of a quota.
+// sizeOf returns the approximate cost of a stored result. It does not encode grants, the most frequent: that would take
+// longer than the grant itself.
 func sizeOf(result *logpb.Result) int64 {
 	g := result.GetGranted()
 	if g == nil || g.Forecast != nil || g.BackPressure != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestGrantsCountRoughlyWhatTheyAre: a stored grant counts, unencoded, between half and twice what it takes encoded.
+// TestGrantsCountRoughlyWhatTheyAre: the cost of a stored grant is between half and twice its encoded size.
 func TestGrantsCountRoughlyWhatTheyAre(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		number := rapid.Int64Range(1, 1<<62)
@@ -41,11 +41,11 @@ func TestGrantsCountRoughlyWhatTheyAre(t *testing.T) {
 	})
 }
 
-// TestApplyOnce_ARepeatIsNotCarriedOut: it is answered as the request was, under its number and under its key; another request is refused
-// there.
+// TestApplyOnce_ARepeatIsNotCarriedOut: a repeat gets the answer of the request, by its number or its key; another
+// request is refused there.
 func TestApplyOnce_ARepeatIsNotCarriedOut(t *testing.T) {
 	m := newMachine(t)
-	m.waits = true // each answer has a ticket of its own
+	m.waits = true // each answer has its own ticket
 	session := m.open()
 	for name, command := range map[string]func(about uint64) *logpb.Command{
 		"a number": func(about uint64) *logpb.Command { return numbered(session, 1, 0, about) },
@@ -71,7 +71,7 @@ func TestApplyOnce_ARepeatIsNotCarriedOut(t *testing.T) {
 	}
 }
 
-// TestApplyOnce_AKeyIsChargedToItsCommandsPayer: also where that is known only once the command is carried out.
+// TestApplyOnce_AKeyIsChargedToItsCommandsPayer: even if the payer is known only after the command is carried out.
 func TestApplyOnce_AKeyIsChargedToItsCommandsPayer(t *testing.T) {
 	m := newMachine(t)
 	m.namesPayer = "named"
@@ -83,8 +83,8 @@ func TestApplyOnce_AKeyIsChargedToItsCommandsPayer(t *testing.T) {
 	})
 }
 
-// TestClose_FreesInSteps: what waits under the session is withdrawn, unless its client has acknowledged it, and no step frees more than an
-// entry may.
+// TestClose_FreesInSteps: the session's waiters are withdrawn, unless their client has acknowledged them, and no step
+// frees more than an entry may.
 func TestClose_FreesInSteps(t *testing.T) {
 	m := newMachine(t)
 	session, other := m.open(), m.open()
@@ -124,8 +124,8 @@ func TestClose_FreesInSteps(t *testing.T) {
 	}
 }
 
-// TestComplete_IsForTheRequestThatWaited: a repeat is answered with the final result, unless its client has acknowledged it, or its key is
-// another ticket's by now.
+// TestComplete_IsForTheRequestThatWaited: a repeat gets the final result, unless its client has acknowledged it, or its
+// key is now another ticket's.
 func TestComplete_IsForTheRequestThatWaited(t *testing.T) {
 	m := newMachine(t)
 	m.waits = true
@@ -143,7 +143,7 @@ func TestComplete_IsForTheRequestThatWaited(t *testing.T) {
 	m.table.Complete(m, key, waits.GetWaiting().Ticket, final)
 	m.table.Complete(m, RequestID{Session: session, Seq: 7}, 7, final)
 	m.table.Complete(m, RequestID{}, 9, final)
-	m.left = 0 // so that two of the six that are acknowledged are still there
+	m.left = 0 // so that two of the six acknowledged ones are still there
 	for name, command := range map[string]*logpb.Command{"a number": numbered(session, 7, 7, 1), "a key": underKey("k", 1)} {
 		if again := m.do(command); !proto.Equal(again, final) {
 			t.Errorf("%s: %v", name, again)
@@ -156,7 +156,7 @@ func TestComplete_IsForTheRequestThatWaited(t *testing.T) {
 	}
 }
 
-// TestCopy_NeverChanges: whatever the table does afterwards, and of each kind, the copy keeps its records.
+// TestCopy_NeverChanges: whatever the table does afterwards, for each kind, the copy keeps its records.
 func TestCopy_NeverChanges(t *testing.T) {
 	m := newMachine(t)
 	m.waits, m.left = true, 0
@@ -188,7 +188,7 @@ func TestCopy_NeverChanges(t *testing.T) {
 	}
 }
 
-// sameRecords tells whether two tables have the same records.
+// sameRecords reports whether two tables have the same records.
 func sameRecords(a, b []*logpb.SnapshotRecord) bool {
 	return slices.EqualFunc(a, b, func(a, b *logpb.SnapshotRecord) bool { return proto.Equal(a, b) })
 }

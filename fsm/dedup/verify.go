@@ -10,7 +10,7 @@ import (
 // maxReported bounds how many differences are reported.
 const maxReported = 10
 
-// Verify looks at sessions, their results, and idempotency keys, and returns what does not add up.
+// Verify checks sessions, their results, and idempotency keys, and returns the inconsistencies.
 func (t *Table) Verify() error {
 	var errs []error
 	kept, bytes := map[uint64]int64{}, map[uint64]int64{}
@@ -52,7 +52,7 @@ func (t *Table) Verify() error {
 		cow.Mirrored("keys by end", t.keys.Len(), t.keyEnds.Len()))...)
 }
 
-// VerifyFreeing looks at what sessions have left: each has some, or it would not be listed.
+// VerifyFreeing checks the sessions with results that are to leave: each has some, or it would not be listed.
 func (t *Table) VerifyFreeing() (err error) {
 	first := func(id uint64) (found sessionResult) {
 		t.results.Ascend(sessionResult{session: id}, func(r sessionResult) bool {

@@ -2,10 +2,10 @@ package effect
 
 import "github.com/quotad/quotad/fsm/logpb"
 
-// EventKind says what happened. The numbers are those of the API's quota.v1.EventKind.
+// EventKind is the kind of an event. The numbers are those of the API's quota.v1.EventKind.
 type EventKind int32
 
-// The kinds of events.
+// Kinds of events.
 const (
 	EventGranted      EventKind = 1
 	EventRefused      EventKind = 2
@@ -37,23 +37,23 @@ const (
 	EventReopenedByOperator EventKind = 40
 )
 
-// Event is something that happened while an entry was applied. Fields that do not concern it are zero.
+// Event is something that happened while an entry was applied. Fields that do not apply are zero.
 type Event struct {
 	Kind   EventKind
 	Quota  string
 	Holder string
 	Lease  uint64
 	Fence  uint64
-	// Ticket is set where a waiting Reserve is concerned.
+	// Ticket is set for a waiting Reserve.
 	Ticket uint64
 	Amount int64
 	Reason logpb.Reason
 	// Duration is nanoseconds.
 	Duration int64
-	// Task is the name of the task that it is about, Outcome how its attempt ended.
+	// Task is the name of the task, Outcome how its attempt ended.
 	Task    string
 	Outcome logpb.TaskOutcome
-	// Workflow and Step are set where a workflow is concerned; Step is the holder that is limited.
+	// Workflow and Step are set for workflows; Step is the limited holder.
 	Workflow, Step string
 	// Result is the final result of a waiting Reserve (EventGranted with a Ticket, EventWaitEnded).
 	Result *logpb.Result

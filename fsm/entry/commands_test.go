@@ -2,7 +2,7 @@ package entry
 
 import "github.com/quotad/quotad/fsm/logpb"
 
-// tester is what *testing.T and *rapid.T have in common.
+// tester is the common part of *testing.T and *rapid.T.
 type tester interface {
 	Helper()
 	Fatal(args ...any)

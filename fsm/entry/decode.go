@@ -7,28 +7,29 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Decoder decodes entries as proto.Unmarshal does, each command when its turn has come. Of the command that comes most, a Reserve that
-// is answered at once, it makes no new objects: those of the one before are used again, so nothing may be kept of such a command but its
-// names. Fields' numbers are those of log.proto; a message with any other field, or one of another kind, is protobuf's to decode.
+// Decoder decodes entries like proto.Unmarshal, and each command only when it is needed. The most frequent command, a
+// Reserve that does not wait, it decodes without new objects: it reuses those of the previous one, so callers may keep
+// only its names. Field numbers are those of log.proto. protobuf decodes a message with any other field, or one of
+// another type.
 type Decoder struct {
-	// Entry is the present entry's, without its commands unless protobuf decoded all of it.
+	// Entry is the present entry, without its commands unless protobuf decoded all of it.
 	Entry logpb.Entry
-	// encoded are its commands, parts of it; nil where protobuf decoded them.
+	// encoded are its commands, as parts of the entry; nil if protobuf decoded them.
 	encoded [][]byte
 	plain   plainReserve
-	// Names are those that were met lately.
+	// Names are recently used names.
 	Names *Names
-	// Wholly has protobuf decode all of each entry. Nobody may tell, and tests see to it.
+	// Wholly makes protobuf decode all of each entry. The result must be the same, which tests check.
 	Wholly bool
 }
 
-// reserveField is the field of a command in which a Reserve is.
+// reserveField is the field of a command for a Reserve.
 const reserveField = 12
 
-// PlainItems is how many items a plain Reserve has at most.
+// PlainItems is the most items of a plain Reserve.
 const PlainItems = 4
 
-// plainReserve is a Reserve that is answered at once, with all that it consists of.
+// plainReserve is a Reserve that does not wait, with all of its objects.
 type plainReserve struct {
 	command logpb.Command
 	kind    logpb.Command_Reserve
@@ -39,8 +40,8 @@ type plainReserve struct {
 	amounts [PlainItems]int64
 }
 
-// Decode decodes what an entry says of itself; its commands follow one by one. What it says of itself is there too where it has fields
-// that are not known.
+// Decode decodes an entry's own fields; Command decodes its commands one by one. The own fields are set even if the
+// entry has unknown fields.
 func (d *Decoder) Decode(data []byte) error {
 	encoded := d.encoded[:0]
 	d.Entry.Reset()
@@ -71,7 +72,7 @@ func (d *Decoder) Decode(data []byte) error {
 		return KnownEntry.Check(data)
 	}
 	if before := d.encoded; len(before) > len(encoded) {
-		clear(before[len(encoded):]) // or they would keep their entry
+		clear(before[len(encoded):]) // or they would keep their entry alive
 	}
 	d.encoded = encoded
 	return nil
@@ -80,7 +81,7 @@ func (d *Decoder) Decode(data []byte) error {
 // Commands returns how many commands the entry has.
 func (d *Decoder) Commands() int { return max(len(d.encoded), len(d.Entry.Commands)) }
 
-// Command decodes one command, which lasts until the next one. Of a plain Reserve it returns the encoded Reserve too.
+// Command decodes one command, valid until the next call. For a plain Reserve it returns the encoded Reserve too.
 func (d *Decoder) Command(i int) (command *logpb.Command, raw []byte, err error) {
 	if d.encoded == nil {
 		return d.Entry.Commands[i], nil, nil
@@ -95,7 +96,7 @@ func (d *Decoder) Command(i int) (command *logpb.Command, raw []byte, err error)
 	return command, nil, KnownCommand.Check(d.encoded[i])
 }
 
-// plainCommand decodes a command that is a plain Reserve, and returns that as it is encoded too; false: it is not one.
+// plainCommand decodes a command that is a plain Reserve, and returns the encoded Reserve too; false: it is not one.
 func (d *Decoder) plainCommand(data []byte) (raw []byte, plain bool) {
 	p := &d.plain
 	p.command.Reset()
@@ -177,18 +178,18 @@ func (d *Decoder) item(item *logpb.Item, amount *int64, data []byte) bool {
 	})
 }
 
-// eachField calls fn with the fields of an encoded message, numbers or parts (never nil), for as long as it returns true. It
-// returns false where fn did, or the message is no such.
+// eachField calls fn with the fields of an encoded message, numbers or parts (never nil), until fn returns false. It
+// returns false if fn did, or if the message is malformed.
 func eachField(data []byte, fn func(field protowire.Number, number uint64, part []byte) bool) bool {
 	for len(data) > 0 {
 		field, kind, size := protowire.Number(data[0]>>3), protowire.Type(data[0]&7), 1
-		if data[0] < 1<<3 || data[0] >= 1<<7 { // not a byte's tag
+		if data[0] < 1<<3 || data[0] >= 1<<7 { // not a tag of one byte
 			if field, kind, size = protowire.ConsumeTag(data); size < 0 {
 				return false
 			}
 		}
 		data = data[size:]
-		var number uint64 // of a part: its length
+		var number uint64 // the length, for a part
 		if len(data) > 0 && data[0] < 1<<7 {
 			number, data = uint64(data[0]), data[1:]
 		} else if number, size = protowire.ConsumeVarint(data); size >= 0 {

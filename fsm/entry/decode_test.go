@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// decodesAlike checks that a decoder comes to what proto.Unmarshal comes to, but that it takes no field that is not known.
+// decodesAlike checks that a decoder has the same result as proto.Unmarshal, except that it refuses unknown fields.
 func decodesAlike(t tester, d *Decoder, data []byte) {
 	t.Helper()
 	want := new(logpb.Entry)
@@ -28,7 +28,7 @@ func decodesAlike(t tester, d *Decoder, data []byte) {
 	}
 }
 
-// decodeAll decodes an entry with all its commands, each of which is spoiled by the next one.
+// decodeAll decodes an entry with all its commands, each of which the next one overwrites.
 func decodeAll(d *Decoder, data []byte) (*logpb.Entry, error) {
 	if err := d.Decode(data); err != nil {
 		return nil, err
@@ -46,7 +46,7 @@ func decodeAll(d *Decoder, data []byte) (*logpb.Entry, error) {
 	return all, nil
 }
 
-// digestsAlike checks that what was asked for has one digest, taken from the entry or encoded anew.
+// digestsAlike checks that a command has the same digest from the entry's bytes and from a new encoding.
 func digestsAlike(t tester, d *Decoder, data []byte) {
 	t.Helper()
 	if d.Decode(data) != nil {
@@ -55,7 +55,7 @@ func digestsAlike(t tester, d *Decoder, data []byte) {
 	for i := range d.Commands() {
 		command, raw, err := d.Command(i)
 		if err != nil {
-			return // no UTF-8
+			return // not UTF-8
 		}
 		if got, want := new(Digester).Command(command, raw), new(Digester).Command(command, nil); got != want {
 			t.Fatalf("%v: %x, encoded anew %x", command, got, want)
@@ -63,7 +63,7 @@ func digestsAlike(t tester, d *Decoder, data []byte) {
 	}
 }
 
-// forget spoils the command that was decoded, as the next one does.
+// forget spoils the decoded command, as the next one does.
 func (d *Decoder) forget() {
 	p := &d.plain
 	p.command.Caller = "forgotten"
@@ -159,7 +159,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestPlainReservesAreDecodedInPlace: entries of plain Reserves with known names take no memory.
+// TestPlainReservesAreDecodedInPlace: decoding plain Reserves with known names does not allocate.
 func TestPlainReservesAreDecodedInPlace(t *testing.T) {
 	plain := ask("a", itemOf("x", 1))
 	plain.Consume, plain.TtlNs, plain.Class = true, fixed.Second, new(int32(1))

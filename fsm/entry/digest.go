@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// DigestHolder returns a digest of a holder's name, one for which nobody makes many names that share it: their holders would pay for
-// each other's walks.
+// DigestHolder returns a digest of a holder's name. Many names with the same digest are infeasible to find: their
+// holders would slow down each other's walks.
 func DigestHolder(name string) uint64 {
 	var room [128]byte
 	digest := sha256.Sum256(append(room[:0], name...))
@@ -36,20 +36,20 @@ func DigestItems(items []*logpb.Item) uint64 {
 	return max(hash.Sum64(), 1)
 }
 
-// Digester works out what commands ask for, in room that it uses again.
+// Digester computes digests of commands, in a buffer that it reuses.
 type Digester struct{ room []byte }
 
-// Command returns a digest of what a command asks for, without its identity: of a plain Reserve as its entry has it (raw), of
-// anything else encoded anew, which is the same for what proto.Marshal wrote, as leaders do. The deterministic encoding of one
-// binary may differ from another's for unknown fields only, and an entry with such fields comes from a newer binary, whose commands
-// this one does not take.
+// Command returns a digest of a command's content, without its identity. For a plain Reserve it uses the encoding in
+// its entry (raw). It encodes anything else again, with the same result as proto.Marshal, which leaders use.
+// Deterministic encodings of two binaries may differ for unknown fields only. An entry with such fields comes from a
+// newer binary, and this binary does not accept its commands.
 func (d *Digester) Command(command *logpb.Command, raw []byte) uint64 {
 	if raw != nil {
 		d.room = protowire.AppendBytes(protowire.AppendTag(d.room[:0], reserveField, protowire.BytesType), raw)
 		return digestBytes(d.room)
 	}
 	kind := command.Kind
-	if r := command.GetReport(); r.GetAnswerDigest() != 0 { // what is read from the same answer later may differ
+	if r := command.GetReport(); r.GetAnswerDigest() != 0 { // signals read from the same answer again may differ
 		kind = &logpb.Command_Report{Report: &logpb.Report{Lease: r.Lease, Fence: r.Fence, Op: r.Op, AnswerDigest: r.AnswerDigest}}
 	}
 	encoded, err := proto.MarshalOptions{Deterministic: true}.MarshalAppend(d.room[:0], &logpb.Command{Kind: kind})

@@ -1,4 +1,4 @@
-// Package entry decodes and encodes log entries (package logpb) as replicas need it: a field or command that this binary does not know is
-// an error, plain Reserves are decoded in place, and names that come often are one string. It also has the digests by which a request that
-// is sent again is known.
+// Package entry decodes and encodes log entries (package logpb) for replicas. An unknown field or command is an error,
+// plain Reserves are decoded in place, and frequent names share one string. It also has the digests that identify a
+// repeated request.
 package entry

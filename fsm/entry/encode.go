@@ -8,11 +8,11 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// commandsField is the field of an entry in which its commands are.
+// commandsField is the field of an entry for its commands.
 const commandsField = 5
 
-// AppendCommand appends a command to an encoded logpb.Entry, byte for byte as proto.Marshal has it there. A Reserve, which most are, it
-// writes itself, with the fields that this binary knows; their numbers are those of log.proto.
+// AppendCommand appends a command to an encoded logpb.Entry, byte for byte as proto.Marshal does. It encodes a Reserve,
+// the most frequent command, itself, with the fields that this binary knows; their numbers are those of log.proto.
 func AppendCommand(entry []byte, command *logpb.Command) ([]byte, error) {
 	if kind, ok := command.GetKind().(*logpb.Command_Reserve); ok && kind != nil && kind.Reserve != nil {
 		e := encoder{field.Appender{B: entry}}

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// encodesAlike checks that commands are encoded one by one as protobuf encodes an entry of them, behind what is there already.
+// encodesAlike checks that encoding commands one by one, after existing bytes, equals protobuf's encoding of the entry.
 func encodesAlike(t tester, commands ...*logpb.Command) {
 	t.Helper()
 	want, wrong := proto.Marshal(&logpb.Entry{Version: 1, Commands: commands})
@@ -51,7 +51,7 @@ func TestAppendCommand(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) { encodesAlike(rt, randomEntry(rt).Commands...) })
 }
 
-// TestAppendCommandKnowsEveryField sets each field of a Reserve's messages alone: one that is new must not be left out.
+// TestAppendCommandKnowsEveryField sets each field of a Reserve's messages alone: a new one must not be left out.
 func TestAppendCommandKnowsEveryField(t *testing.T) {
 	for _, build := range []func() (*logpb.Command, proto.Message){
 		func() (*logpb.Command, proto.Message) { c := reserve(&logpb.Reserve{}); return c, c },
@@ -66,7 +66,7 @@ func TestAppendCommandKnowsEveryField(t *testing.T) {
 		for i := range fields.Len() {
 			field := fields.Get(i)
 			if field.ContainingOneof() != nil && !field.HasOptionalKeyword() {
-				continue // the kinds, of which one is set
+				continue // the kinds, one of which is set
 			}
 			command, message := build()
 			empty, _ := proto.Marshal(command)
@@ -79,7 +79,7 @@ func TestAppendCommandKnowsEveryField(t *testing.T) {
 	}
 }
 
-// setField sets a field to something that is not its default.
+// setField sets a field to a value other than the default.
 func setField(t *testing.T, m protoreflect.Message, field protoreflect.FieldDescriptor) {
 	t.Helper()
 	switch {

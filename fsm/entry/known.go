@@ -10,37 +10,37 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A field that this binary does not know changes what its message means: to leave it out would make replicas differ. protobuf keeps such
-// fields apart and says nothing, so what it decoded is looked at once more, in its encoding, which takes a fraction of the time that
-// reflection does.
+// An unknown field changes the meaning of its message: ignoring it would make replicas differ. protobuf keeps such
+// fields silently. So decoded messages are checked again in their encoding, which takes a fraction of the time of
+// reflection.
 
-// ErrUnknownField says that a message has a field that this binary does not know.
+// ErrUnknownField means that a message has a field that this binary does not know.
 var ErrUnknownField = errors.New("this binary does not know it: upgrade")
 
-// Fields are the fields of a message, by number; a field that is not known is the zero value.
+// Fields are the fields of a message, by number; an unknown field is the zero value.
 type Fields struct {
 	name   protoreflect.FullName
 	fields []knownField
 }
 
-// knownField is how a field is encoded.
+// knownField is the encoding of a field.
 type knownField struct {
-	// wire is its type, packed says that it may come as bytes too.
+	// wire is its type; packed says that it may also be encoded as bytes.
 	wire   protowire.Type
 	packed bool
 	known  bool
-	// message is what it holds; nil: no message.
+	// message are the fields of its message type; nil: not a message.
 	message *Fields
 }
 
-// The fields that this binary knows of an entry, a command and a record of a snapshot.
+// Known fields of an entry, a command and a record of a snapshot.
 var (
 	KnownEntry   = fieldsOf((*logpb.Entry)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*Fields{})
 	KnownCommand = fieldsOf((*logpb.Command)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*Fields{})
 	KnownRecord  = fieldsOf((*logpb.SnapshotRecord)(nil).ProtoReflect().Descriptor(), map[protoreflect.FullName]*Fields{})
 )
 
-// fieldsOf returns the fields of messages of a type; made has those that were worked out before.
+// fieldsOf returns the fields of a message type; made has the types computed before.
 func fieldsOf(of protoreflect.MessageDescriptor, made map[protoreflect.FullName]*Fields) *Fields {
 	if k := made[of.FullName()]; k != nil {
 		return k
@@ -65,7 +65,7 @@ func fieldsOf(of protoreflect.MessageDescriptor, made map[protoreflect.FullName]
 	return k
 }
 
-// wireOf returns how a single value of a kind is encoded.
+// wireOf returns the encoding of a single value of a kind.
 func wireOf(kind protoreflect.Kind) protowire.Type {
 	switch kind {
 	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind, protoreflect.GroupKind:
@@ -80,12 +80,12 @@ func wireOf(kind protoreflect.Kind) protowire.Type {
 	return protowire.VarintType
 }
 
-// Check returns an error where an encoded message, or one in it, has a field that is not known. The message must be one that protobuf
-// decodes.
+// Check returns an error if an encoded message, or one within it, has an unknown field. The message must be one that
+// protobuf decodes.
 func (k *Fields) Check(data []byte) error {
 	for len(data) > 0 {
 		number, wire, n := protowire.Number(data[0]>>3), protowire.Type(data[0]&7), 1
-		if data[0] < 1<<3 || data[0] >= 1<<7 { // not a byte's tag
+		if data[0] < 1<<3 || data[0] >= 1<<7 { // not a tag of one byte
 			if number, wire, n = protowire.ConsumeTag(data); n < 0 {
 				return protowire.ParseError(n)
 			}

@@ -6,20 +6,20 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// NameSets is a power of two: for how many places of two names each are remembered.
+// NameSets is the number of sets of two names each; a power of two.
 const NameSets = 1 << 12
 
-// Names are those that were met lately, so that one that comes often is one string, and the number of its quota is found without
-// a search. They decide nothing.
+// Names caches recently used names, so that a frequent name is one string, and its quota's number is found without a
+// search. It never affects results.
 type Names struct{ sets [NameSets][2]known }
 
-// known is a name, and the number of the quota that has it; 0: it was not asked for, or there is none.
+// known is a name and its quota's number; 0: not looked up, or no such quota.
 type known struct {
 	name   string
 	number uint32
 }
 
-// of returns a name; false: it is no UTF-8.
+// of returns a name; false: it is not UTF-8.
 func (n *Names) of(data []byte) (string, bool) {
 	if k := find(n, data); k != nil {
 		return k.name, true
@@ -30,7 +30,7 @@ func (n *Names) of(data []byte) (string, bool) {
 	return n.enter(string(data)).name, true
 }
 
-// shared returns a name that was met lately as the string that it was then.
+// shared returns the cached string of a name, and caches it if necessary.
 func (n *Names) shared(name string) string {
 	if name == "" {
 		return ""
@@ -41,8 +41,8 @@ func (n *Names) shared(name string) string {
 	return n.enter(name).name
 }
 
-// ShareResult has a decoded result share the names of its quotas with others. A stored result counts for little more than its names, and
-// those of a state that took the results itself are shared.
+// ShareResult makes a decoded result share its quota names with other results. Names are most of a stored result's
+// size, and results that the state produced itself share them.
 func (n *Names) ShareResult(result *logpb.Result) {
 	granted := result.GetGranted()
 	for _, items := range [][]*logpb.GrantedItem{
@@ -59,7 +59,7 @@ func (n *Names) ShareResult(result *logpb.Result) {
 	}
 }
 
-// find returns what is known of a name, nil for nothing.
+// find returns the cached entry of a name, nil if there is none.
 func find[T string | []byte](n *Names, name T) *known {
 	set := &n.sets[HashName(name)%NameSets]
 	for i := range set {
@@ -70,14 +70,14 @@ func find[T string | []byte](n *Names, name T) *known {
 	return nil
 }
 
-// enter enters a name that is not known, in place of the one of its set that has been there for longer.
+// enter caches a name, and evicts the older one of its set.
 func (n *Names) enter(name string) *known {
 	set := &n.sets[HashName(name)%NameSets]
 	set[0], set[1] = known{name: name}, set[0]
 	return &set[0]
 }
 
-// Number returns the number of the quota of a name; 0: it is not known here.
+// Number returns the number of the quota with a name; 0: not cached.
 func (n *Names) Number(name string) uint32 {
 	if k := find(n, name); k != nil {
 		return k.number
@@ -85,7 +85,7 @@ func (n *Names) Number(name string) uint32 {
 	return 0
 }
 
-// Learn remembers the number of the quota of a name.
+// Learn caches the number of the quota with a name.
 func (n *Names) Learn(name string, number uint32) {
 	k := find(n, name)
 	if k == nil {
@@ -94,15 +94,15 @@ func (n *Names) Learn(name string, number uint32) {
 	k.number = number
 }
 
-// Forget forgets the number of a quota that is deleted.
+// Forget removes the number of a deleted quota.
 func (n *Names) Forget(name string) {
 	if k := find(n, name); k != nil {
 		k.number = 0
 	}
 }
 
-// HashName returns a name's place in a table that decides nothing. It takes eight bytes at a time; to multiply by the golden ratio spreads
-// them upwards, and to shift brings them down again.
+// HashName returns a hash of a name for caches, which never affect results. It takes eight bytes at a time. Multiplying
+// by the golden ratio spreads them upwards, and the shift brings them down again.
 func HashName[T string | []byte](name T) uint32 {
 	const golden = 0x9e3779b97f4a7c15
 	hash := uint64(len(name))

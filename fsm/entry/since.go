@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// VersionOf returns the lowest version of entries that knows every field which is set in some commands. A node that applies entries of
-// lower versions only stops at them, so they are not proposed while a member is one.
+// VersionOf returns the lowest version of entries that knows every field set in some commands. A node that applies
+// lower versions only would panic on them, so they are not proposed while the cluster has such a member.
 func VersionOf(commands []*logpb.Command) (version uint32) {
 	version = levels.Oldest
 	for _, command := range commands {
@@ -18,7 +18,7 @@ func VersionOf(commands []*logpb.Command) (version uint32) {
 	return version
 }
 
-// versionOf returns that of a message, 0 where every version knows all of it.
+// versionOf is VersionOf for a message; 0: every version knows all of it.
 func versionOf(message protoreflect.Message) (version uint32) {
 	fields := message.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -40,7 +40,7 @@ func versionOf(message protoreflect.Message) (version uint32) {
 	return version
 }
 
-// SinceOf returns the version from which on a field is known, 0: that is every one.
+// SinceOf returns the first version that knows a field; 0: every version does.
 func SinceOf(field protoreflect.FieldDescriptor) uint32 {
 	since, _ := proto.GetExtension(field.Options(), logpb.E_Since).(uint32)
 	return since

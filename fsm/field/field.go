@@ -1,4 +1,4 @@
-// Package field appends protobuf's fields one by one, for messages that come by the thousand: without the library's reflection.
+// Package field appends protobuf fields one by one, without the library's reflection, for messages in large numbers.
 package field
 
 import (
@@ -7,14 +7,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Appender appends fields to a message. Their numbers are below 16, so that a tag is a byte.
+// Appender appends fields to a message. Their numbers are below 16, so that a tag takes one byte.
 type Appender struct {
 	B []byte
-	// Bad is set by what cannot be written: what was appended is to be thrown away, and the library says why.
+	// Bad is set by a value that cannot be encoded. The caller discards B, and the library's encoder returns the error.
 	Bad bool
 }
 
-// Present appends a number, 0 too: of a field that can be absent 0 is not the same as none.
+// Present appends a number, even 0: in an optional field 0 differs from absent.
 func (a *Appender) Present(field byte, n uint64) {
 	a.B = protowire.AppendVarint(append(a.B, field<<3), n)
 }
@@ -41,13 +41,13 @@ func (a *Appender) Text(field byte, s string) {
 	}
 }
 
-// Open begins a field that is a message and returns where its content begins. Its length is thought to take one byte.
+// Open begins a message field and returns where its content begins. It reserves one byte for the length.
 func (a *Appender) Open(field byte) int {
 	a.B = append(a.B, field<<3|byte(protowire.BytesType), 0)
 	return len(a.B)
 }
 
-// Close ends a field that is a message: what it has is moved where its length takes more than a byte.
+// Close ends a message field. It moves the content if the length takes more than one byte.
 func (a *Appender) Close(at int) {
 	length := uint64(len(a.B) - at)
 	if more := protowire.SizeVarint(length) - 1; more > 0 {

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/fsm/field"
 )
 
-// TestFields holds what is appended against what the library's own functions append, at every size of a number and of a length.
+// TestFields compares appended fields with those of the library's functions, for numbers and lengths of every size.
 func TestFields(t *testing.T) {
 	for _, n := range []uint64{0, 1, 127, 128, 16_383, 16_384, 1<<21 - 1, 1 << 21, math.MaxInt64, math.MaxUint64} {
 		var a field.Appender
@@ -55,7 +55,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestTextThatIsNoText: what is not UTF-8 is no string of a message, and what was appended before and after does not hide it.
+// TestTextThatIsNoText: invalid UTF-8 is an error, whatever is appended before and after it.
 func TestTextThatIsNoText(t *testing.T) {
 	var a field.Appender
 	a.Text(1, "good")

@@ -1,5 +1,5 @@
-// Package fixed is arithmetic on amounts and lengths of time as 64-bit integers, which saturates where it would run over: every replica
-// comes to the same number.
+// Package fixed has saturating arithmetic on amounts and durations as 64-bit integers, so that every replica computes
+// the same number.
 package fixed
 
 import (
@@ -10,7 +10,7 @@ import (
 // MaxAmount is the largest amount that the API accepts: the largest integer that a JSON number represents exactly.
 const MaxAmount = 1<<53 - 1
 
-// Lengths in nanoseconds.
+// Durations in nanoseconds.
 const (
 	Millisecond = int64(1_000_000)
 	Second      = 1000 * Millisecond
@@ -74,8 +74,8 @@ func FloorDiv(a, b int64) int64 {
 	return quotient
 }
 
-// FirstMillisecond returns the first whole millisecond after 0 at which something holds that then holds forever, at most
-// the end, rounded up.
+// FirstMillisecond returns the first whole millisecond after 0 at which holds is true, at most end, rounded up. holds
+// must stay true once it is.
 func FirstMillisecond(end int64, holds func(at int64) bool) int64 {
 	early, late := int64(0), max(RoundUp(end, Millisecond)/Millisecond, 1)
 	for late-early > 1 {
@@ -88,7 +88,7 @@ func FirstMillisecond(end int64, holds func(at int64) bool) int64 {
 	return late * Millisecond
 }
 
-// Million is the whole of what is counted in millionths.
+// Million is the unit of fractions in millionths.
 const Million = 1_000_000
 
 // MaxTime is the latest time of an entry, 146 years after the first: the sum of two such times does not overflow.

@@ -8,7 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// saturated returns a number as an int64, or the end that is nearest to it.
+// saturated returns a number as an int64, or the nearest end of its range.
 func saturated(n *big.Int) int64 {
 	switch {
 	case n.IsInt64():
@@ -19,7 +19,7 @@ func saturated(n *big.Int) int64 {
 	return math.MinInt64
 }
 
-// TestArithmetic_IsThatOfWholeNumbers: whatever the numbers, the result is that of numbers without an end, or the end of int64.
+// TestArithmetic_IsThatOfWholeNumbers: results equal those of unbounded integers, or are the end of int64.
 func TestArithmetic_IsThatOfWholeNumbers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		edge := rapid.SampledFrom([]int64{0, 1, 2, Second, MaxAmount, MaxTime, math.MaxInt64 - 1, math.MaxInt64})

@@ -7,25 +7,26 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// MaxWindowClosing is for how long one caller's word closes or lowers a window at most.
+// MaxWindowClosing is the longest time for which one caller's reports close or lower a window.
 const MaxWindowClosing = fixed.Hour
 
-// Belief is how far what callers say of a rate is believed (docs/decisions/0034-reports-of-rates.md). What one caller alone says holds a
-// rate back for as long as it could close it, and then not for as long again: so one that lies holds it back half of the time at most. What
-// a refusal of the provider or another caller confirms is believed beyond that. A fleet behind one token is one caller: what others use is
-// confirmed by the first refusal that it meets.
+// Belief is how far callers' reports about a rate are believed (docs/decisions/0034-reports-of-rates.md). The
+// unconfirmed reports of one caller hold a rate back for as long as the caller could close it, and then not for as long
+// again. So false reports hold it back half of the time at most. What a refusal of the provider or another caller
+// confirms is believed beyond that. A fleet with one token is one caller: the first refusal that it meets confirms what
+// others use.
 type Belief struct {
-	// teller said something last: so much, at this moment (cluster time).
+	// teller reported last: the amount said at saidAt (cluster time).
 	teller       string
 	said, saidAt int64
-	// firm was confirmed at firmAt.
+	// firm is the amount confirmed at firmAt.
 	firm, firmAt int64
-	// since is when more than that was believed for the first time, of the present turn; 0: it was not.
+	// since is when more than firm was first believed in the present cycle; 0: it was not.
 	since int64
 }
 
-// Believe returns how much is believed of what a caller says is to be held back. Of the provider's refusal all is; bound is how far one
-// caller's word goes.
+// Believe returns how much is believed of an amount that a caller reports to be held back: all if the provider refused.
+// bound is how long one caller's reports hold (nanoseconds).
 func (w *Belief) Believe(caller string, amount int64, refused bool, now, bound int64) int64 {
 	if amount <= 0 {
 		return 0
@@ -56,7 +57,7 @@ func (w *Belief) Believe(caller string, amount int64, refused bool, now, bound i
 	return w.firm
 }
 
-// EncodeBelief leaves out what nobody said.
+// EncodeBelief returns nil if nobody reported.
 func EncodeBelief(w *Belief) *logpb.SnapshotWord {
 	if *w == (Belief{}) {
 		return nil
@@ -64,7 +65,7 @@ func EncodeBelief(w *Belief) *logpb.SnapshotWord {
 	return &logpb.SnapshotWord{Teller: w.teller, Said: w.said, SaidNs: w.saidAt, Firm: w.firm, FirmNs: w.firmAt, SinceNs: w.since}
 }
 
-// TakeBelief enters what a snapshot has of a belief.
+// TakeBelief restores a belief from a snapshot.
 func TakeBelief(encoded *logpb.SnapshotWord) (w Belief, err error) {
 	if encoded == nil {
 		return w, nil

@@ -8,18 +8,18 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A burst is the provider's bucket (the generic cell rate algorithm, ITU-T I.371). Where it charges when a call
-// starts, what was drawn is remembered
-// by when it was consumed for as long as it counts, and Settle takes what was not used out there: so what flowed in meanwhile is not
-// given out twice. Where it charges later, what is open may be charged in any interval, and counts in each until it is settled.
+// A burst is the provider's bucket (the generic cell rate algorithm, ITU-T I.371). If the provider charges when a call
+// starts, draws are recorded by their time of consumption for as long as they count. Settle removes the unused part
+// there, so the refill since then is not granted twice. If it charges later, open amounts may be charged in any
+// interval, and count in each until they are settled.
 
 // draw is an amount drawn from a burst.
 type draw struct {
-	// end is under what it counts in the log; at is when the last of it was consumed.
+	// end is the end under which it counts in the log; at is when the last of it was consumed.
 	end, at, amount int64
 }
 
-// drawn returns the theoretical arrival time after all that was drawn.
+// drawn returns the theoretical arrival time after all draws.
 func (g *Ledger) drawn(r *Rule) int64 {
 	arrival := g.Arrival
 	for _, d := range g.Draws {
@@ -28,8 +28,8 @@ func (g *Ledger) drawn(r *Rule) int64 {
 	return arrival
 }
 
-// BurstLeft returns in how long an amount passes the burst; 0: now. A full burst always passes whole:
-// computed as a time it would stay short of the rounding error.
+// BurstLeft returns how long until an amount passes the burst (nanoseconds); 0: now. A full burst always passes whole:
+// its time would fall short by the rounding error.
 func (g *Ledger) BurstLeft(r *Rule, now, amount int64) int64 {
 	if r.Burst == 0 {
 		return 0
@@ -42,7 +42,7 @@ func (g *Ledger) BurstLeft(r *Rule, now, amount int64) int64 {
 	return max(0, arrival-now-fixed.MulDivFloor(r.Burst, r.Period, r.Usable))
 }
 
-// PassBurst takes an amount out of the burst. Nothing of it can go back.
+// PassBurst draws an amount from the burst that cannot return.
 func (g *Ledger) PassBurst(r *Rule, now, amount int64) {
 	if r.Burst > 0 {
 		g.Arrival = fixed.AddSaturated(max(g.drawn(r), now), fixed.MulDivCeil(amount, r.Period, r.Usable))
@@ -50,7 +50,7 @@ func (g *Ledger) PassBurst(r *Rule, now, amount int64) {
 	}
 }
 
-// Draw takes an amount that counts until an end out of the burst at a moment.
+// Draw draws an amount from the burst at a moment; it counts until end.
 func (g *Ledger) Draw(end, at, amount int64) {
 	i, found := g.findDraw(end)
 	if !found {
@@ -60,7 +60,7 @@ func (g *Ledger) Draw(end, at, amount int64) {
 	g.Draws[i].amount += amount
 }
 
-// Undraw gives back what was not used of an amount.
+// Undraw returns the unused part of an amount to the burst.
 func (g *Ledger) Undraw(end, amount int64) {
 	if i, found := g.findDraw(end); found && end > g.DrawnFrom {
 		if g.Draws[i].amount -= amount; g.Draws[i].amount <= 0 {
@@ -73,8 +73,7 @@ func (g *Ledger) findDraw(end int64) (int, bool) {
 	return slices.BinarySearchFunc(g.Draws, end, func(d draw, end int64) int { return cmp.Compare(d.end, end) })
 }
 
-// advanceBurst draws what nobody settled when its exposure has ended, and forgets when it was that something was
-// drawn which does not count any more.
+// advanceBurst draws unsettled amounts whose exposure has ended, and merges draws that no longer count into Arrival.
 func (g *Ledger) advanceBurst(r *Rule, now int64) {
 	n := 0
 	for n < len(g.Loose) && g.Loose[n].End <= now {
@@ -90,7 +89,7 @@ func (g *Ledger) advanceBurst(r *Rule, now int64) {
 	g.Draws = slices.Delete(g.Draws, 0, n)
 }
 
-// RescaleBurst carries what was drawn from a burst over to another rule. A burst that is new may have been drawn already.
+// RescaleBurst converts draws to another rule. A new burst may have been drawn already.
 func (g *Ledger) RescaleBurst(from, to *Rule, now int64, exact bool) {
 	if exact && to.Burst > 0 && (from.Burst == 0 || to.Usable != from.Usable) {
 		g.DrawnFrom = fixed.RoundUp(fixed.AddSaturated(now, max(from.SpendBy, to.SpendBy)), to.Width)
@@ -106,7 +105,7 @@ func (g *Ledger) RescaleBurst(from, to *Rule, now int64, exact bool) {
 	}
 }
 
-// EncodeDraws leaves out what was not drawn.
+// EncodeDraws encodes the draws.
 func EncodeDraws(g *Ledger) (draws []*logpb.SnapshotDraw) {
 	for _, d := range g.Draws {
 		draws = append(draws, &logpb.SnapshotDraw{EndNs: d.end, AtNs: d.at, Amount: d.amount})
@@ -114,7 +113,7 @@ func EncodeDraws(g *Ledger) (draws []*logpb.SnapshotDraw) {
 	return draws
 }
 
-// EncodeLoose is what nobody settled, by the end of its exposure.
+// EncodeLoose encodes unsettled amounts by the end of their exposure.
 func EncodeLoose(g *Ledger) (loose []*logpb.SnapshotDraw) {
 	for _, e := range g.Loose {
 		loose = append(loose, &logpb.SnapshotDraw{EndNs: e.End, Amount: e.Amount})
@@ -122,7 +121,7 @@ func EncodeLoose(g *Ledger) (loose []*logpb.SnapshotDraw) {
 	return loose
 }
 
-// TakeDraws enters both.
+// TakeDraws restores draws and unsettled amounts.
 func (g *Ledger) TakeDraws(encoded *logpb.SnapshotQuota) {
 	g.DrawnFrom = encoded.DrawnFromNs
 	for _, d := range encoded.Draws {

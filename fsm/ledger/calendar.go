@@ -24,8 +24,8 @@ func calendarSpan(every logpb.Every, length, t int64) Span {
 	return Span{start: start, End: start + length}
 }
 
-// daysFromCivil returns the days from 1970-01-01 to the first of a month. Years are counted from March, so that the
-// leap day is a year's last: the era arithmetic of H. Hinnant, "chrono-Compatible Low-Level Date Algorithms".
+// daysFromCivil returns the days from 1970-01-01 to the first of a month. It counts years from March, so that the leap
+// day is the last of a year: H. Hinnant, "chrono-Compatible Low-Level Date Algorithms".
 func daysFromCivil(year, month int64) int64 {
 	if month <= 2 {
 		year--

@@ -6,10 +6,10 @@ import (
 	"github.com/quotad/quotad/fsm/fixed"
 )
 
-// NoTimer is no time.
+// NoTimer means that there is no time.
 const NoTimer = int64(math.MinInt64)
 
-// Changes returns when something changes by itself, by the earlier and the later view of time; NoTimer: nothing does.
+// Changes returns when time alone changes something, by the earlier and the later view of time; NoTimer: never.
 func (g *Ledger) Changes(r *Rule) (early, late int64) {
 	late = NoTimer
 	first := func(after int64) int64 {

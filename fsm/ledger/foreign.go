@@ -2,37 +2,39 @@ package ledger
 
 import "github.com/quotad/quotad/fsm/fixed"
 
-// What a provider says is left of a rate tells what others use of the key (docs/policy/shares.md, decision 34): what its limit, less what
-// is left and what was consumed here until the report of the call came, does not account for. Six fifths of it are held back, since it was
-// true when the provider answered and is not any more, and it fades over one period unless later reports say it again. A lie holds a
-// rate back for about as long, and no longer.
+// The remainder that a provider reports shows what others use of a rate's key (docs/policy/shares.md, decision 34): the
+// part of the limit that neither the remainder nor our own consumption until the report explains. Six fifths of it are
+// held back, because it was true when the provider answered and may have grown since. It fades over one period unless
+// later reports repeat it. A false report holds a rate back for about as long, and no longer.
 
 const (
-	// keptPart and keptOver: of what others use so much is held back, six fifths.
+	// keptPart and keptOver: six fifths of the use by others is held back.
 	keptPart, keptOver = 6, 5
-	// LowerPeriods is for how many periods a reported limit below the configured one lowers what is usable.
+	// LowerPeriods is for how many periods a reported limit below the configured one lowers the usable amount.
 	LowerPeriods = 2
 )
 
-// Foreign is what others use of a rate, by its provider's word.
+// Foreign is the use of a rate by others, as reported by its provider.
 type Foreign struct {
-	// Amount is what others had used in the period before at (cluster time). 0: nothing is known of others.
+	// Amount is the use by others in the period before At (cluster time). 0: no use by others is known.
 	Amount, At int64
-	// Heard is when the newest operation was consumed of which a report was believed, before levels.Heard, or when an operator ended what was
-	// known. What was consumed before says nothing.
+	// Heard is the time from which operations count: earlier ones say nothing. It is when the newest reported operation
+	// was consumed, before levels.Heard, or when an operator cleared the state.
 	Heard int64
-	// HeardBy is who was believed last since levels.Heard, and of an operation consumed at HeardByAt. Of the same caller an older one says
-	// nothing; another's does, or a caller who reports often and nothing would keep all others from being heard.
+	// HeardBy is the last caller that was believed, since levels.Heard, and HeardByAt when its operation was consumed.
+	// An older operation of the same caller says nothing. Another caller's may: otherwise frequent reports without
+	// content would silence all others.
 	HeardBy string
-	// HeardByAt is that moment.
+	// HeardByAt is cluster time.
 	HeardByAt int64
-	// Seen is the moment for which kept was worked out, the ledger's; kept is what is held back then.
+	// Seen is the ledger's time at which Kept was computed; Kept is the amount held back then.
 	Seen, Kept int64
 	// Word is how far callers are believed.
 	Word Belief
 }
 
-// span is how long what is held back takes to fade: a period, but no longer than one caller's word may close a rate, since levels.OneWord.
+// span returns how long the held-back amount takes to fade: a period. Since levels.OneWord it is at most as long as one
+// caller's reports may close a rate.
 func (f *Foreign) span(r *Rule) int64 {
 	if f.Word.teller == "" {
 		return r.Period
@@ -40,17 +42,17 @@ func (f *Foreign) span(r *Rule) int64 {
 	return min(r.Period, MaxWindowClosing)
 }
 
-// forget forgets what others use.
+// forget clears the use by others.
 func (f *Foreign) forget() {
 	*f = Foreign{Heard: f.Heard, HeardBy: f.HeardBy, HeardByAt: f.HeardByAt, Word: f.Word}
 }
 
-// Stale reports whether a caller's report of an operation that was consumed then says nothing any more.
+// Stale reports whether a caller's report of an operation consumed at began no longer counts.
 func (f *Foreign) Stale(caller string, began int64) bool {
 	return began < f.Heard || caller == f.HeardBy && began < f.HeardByAt
 }
 
-// Advance works out what is held back at a moment.
+// Advance computes the amount held back at a moment.
 func (f *Foreign) Advance(r *Rule, now int64) {
 	if f.Amount == 0 {
 		return
@@ -63,11 +65,11 @@ func (f *Foreign) Advance(r *Rule, now int64) {
 	f.Seen, f.Kept = now, fixed.MulDivCeil(keptPart*f.Amount, max(span-f.steps(r, now), 0), keptOver*span)
 }
 
-// steps returns how far what is held back has faded at a moment: in steps of the log's buckets, so that waiting requests are tried again
-// at steps and not all the time.
+// steps returns how far the held-back amount has faded at a moment, in steps of the log's buckets, so that waiting
+// requests are retried at these steps only.
 func (f *Foreign) steps(r *Rule, now int64) int64 { return (now - f.At) / r.Width * r.Width }
 
-// Left returns what of it has not faded at a moment.
+// Left returns the part of Amount that has not faded at a moment.
 func (f *Foreign) Left(r *Rule, now int64) int64 {
 	span := f.span(r)
 	if f.Amount == 0 || now-f.At >= span {
@@ -76,7 +78,7 @@ func (f *Foreign) Left(r *Rule, now int64) int64 {
 	return f.Amount - fixed.MulDivFloor(f.Amount, now-f.At, span)
 }
 
-// fades returns when less is held back than at the ledger's moment; NoTimer: nothing is.
+// fades returns when the held-back amount next falls; NoTimer: nothing is held back.
 func (f *Foreign) fades(r *Rule) int64 {
 	if f.Amount == 0 {
 		return NoTimer
@@ -84,7 +86,7 @@ func (f *Foreign) fades(r *Rule) int64 {
 	return fixed.AddSaturated(f.At, min(f.steps(r, f.Seen)+r.Width, f.span(r)))
 }
 
-// fallsTo returns when no more than so much is held back.
+// fallsTo returns when at most an amount is held back.
 func (f *Foreign) fallsTo(r *Rule, amount int64) int64 {
 	if amount >= f.Kept {
 		return f.Seen
@@ -94,8 +96,8 @@ func (f *Foreign) fallsTo(r *Rule, amount int64) int64 {
 	return fixed.AddSaturated(f.At, min(passed, span))
 }
 
-// returnsIn returns in how long what is lacking of a rate has come back by itself, while what others use fades and a lowered limit ends;
-// ok is false where what stands in the way has no known end.
+// returnsIn returns how long until a lacking amount of a rate is available again by time alone, while others' use fades
+// and a lowered limit ends. ok is false if the shortage has no known end.
 func (g *Ledger) returnsIn(r *Rule, v View, lacking int64) (left int64, ok bool) {
 	left, ok = g.fadesIn(r, v, lacking)
 	if g.Capped >= r.Usable {
@@ -109,7 +111,7 @@ func (g *Ledger) returnsIn(r *Rule, v View, lacking int64) (left int64, ok bool)
 	return left, ok
 }
 
-// fadesIn does the same under a limit that stays as it is.
+// fadesIn is returnsIn under an unchanged limit.
 func (g *Ledger) fadesIn(r *Rule, v View, lacking int64) (left int64, ok bool) {
 	for i := 0; lacking > 0; i++ {
 		next := Never
@@ -129,7 +131,8 @@ func (g *Ledger) fadesIn(r *Rule, v View, lacking int64) (left int64, ok bool) {
 	return left, true
 }
 
-// LowerRate lowers what is usable of a rate for some periods, and tells whether that is news. Within that time it only falls.
+// LowerRate lowers the usable amount of a rate for some time, and reports whether it fell. Within that time it only
+// falls.
 func (g *Ledger) LowerRate(r *Rule, now, total int64, teller string, during int64) bool {
 	if total > g.Capped || total >= r.Usable {
 		return false
@@ -140,11 +143,11 @@ func (g *Ledger) LowerRate(r *Rule, now, total int64, teller string, during int6
 	return news
 }
 
-// Learn takes over what others use, unless more is known.
+// Learn records use by others, unless more is already known.
 func (f *Foreign) Learn(r *Rule, now, amount int64) {
 	left := f.Left(r, now)
 	if f.Word.teller != "" && amount <= left {
-		return // it goes on fading: who reports often would keep it alive, were it to begin again from what is left
+		return // keep fading: otherwise frequent reports would restart it from the rest and keep it alive
 	}
 	if amount = max(amount, left); amount <= 0 {
 		f.forget()

@@ -10,76 +10,78 @@ import (
 // OpenEnd is the end of an exposure whose end is not known yet.
 const OpenEnd = math.MaxInt64
 
-// Ledger is what counts against one quota.
+// Ledger has the amounts that count against one quota.
 //
-// All three kinds are one rule: an amount counts as long as the end of its exposure is not before a cutoff, and a
+// All three kinds follow one rule: an amount counts as long as the end of its exposure is not before a cutoff, and a
 // grant needs held + open + counted + amount <= usable. For a rate the cutoff is one period ago; for slots it is now;
-// for a window it is the opening of the oldest window that is not surely closed. An amount that touches two windows is
-// in both sums, because its end lies after the second one's opening and it began before the first one closed; and
-// what fits into the older window fits into the newer, whose sum is a part of it.
+// for a window it is the opening of the oldest window that is not surely closed. An amount that touches two windows
+// counts in both: its end lies after the second one's opening, and it began before the first one closed. What fits into
+// the older window fits into the newer, whose sum is a part of it.
 //
 // Invariants: Log is in ascending order of end, without duplicates; Counted is the sum of its amounts; no entry ends
 // before Cutoff; all terms are at least 0.
 type Ledger struct {
-	// Held is reserved and not yet spendable; it belongs to window.
+	// Held is reserved and not yet spendable; it belongs to Window.
 	Held int64
-	// Open was consumed, and the end of its exposure is not known yet.
+	// Open was consumed; the end of its exposure is not known yet.
 	Open int64
-	// Counted was consumed, and the end of its exposure is known.
+	// Counted was consumed; the end of its exposure is known.
 	Counted int64
-	// Log is what is counted, by its end. What ended before Cutoff is dropped.
+	// Log has the counted amounts, by end. Amounts that ended before Cutoff are dropped.
 	Log    []Entry
 	Cutoff int64
 	// Window identifies the window to which held amounts belong. Amounts held in another one are void.
 	Window int64
-	// Capped is the total to which reports lowered this window, or this rate; NoCap for none. It was learned in window CappedIn, and ends
-	// with it, or at CapEnd (the earlier view) if that comes first. CapTeller is the caller whose word it is.
+	// Capped is the total to which reports lowered this window, or this rate; NoCap for none. It was learned in window
+	// CappedIn, and ends with it, or at CapEnd (the earlier view) if that comes first. CapTeller is the caller that
+	// reported it.
 	Capped, CappedIn, CapEnd int64
 	CapTeller                string
-	// Limits is how far the word of lower limits of a rate is believed.
+	// Limits is how far reports of lower limits of a rate are believed.
 	Limits Belief
-	// Settled is what was consumed and finally settled within this window.
+	// Settled is the amount consumed and finally settled within this window.
 	Settled int64
-	// Arrival is the burst's theoretical arrival time before Draws, which are in the order of ends. Loose is what was open when its client
-	// left it, and may be charged until its end.
+	// Arrival is the burst's theoretical arrival time before Draws, which are in the order of ends. Loose are amounts
+	// that were open when their client left, and may be charged until their end.
 	Arrival int64
 	Draws   []draw
 	Loose   []Ending
-	// DrawnFrom: of what ends until then nothing goes back into the burst, since it is not known which of it is among draws.
+	// DrawnFrom: amounts that end until then do not return to the burst, since it is not known which of them are in
+	// Draws.
 	DrawnFrom int64
 
-	// Others is what others use of a rate. Total is what was consumed of it in all from levels.Overtaken on, modulo 2^64.
+	// Others is the use of a rate by others. Total is all its consumption since levels.Overtaken, modulo 2^64.
 	Others Foreign
 	Total  uint64
 
-	// The rest of the windows' state. Boundaries are intervals: they begin when the later view of time reaches
-	// CloseBegin and end when the earlier view reaches CloseEnd. Calendar windows compute them.
+	// The rest of a window's state. Boundaries are intervals: they begin when the later view of time reaches CloseBegin
+	// and end when the earlier view reaches CloseEnd. Calendar windows compute them.
 	Known      bool // provider-anchored: the reset is known
 	Closing    bool // provider-anchored: its boundary has begun
 	Disputed   bool // provider-anchored: reports named different resets
 	CloseBegin int64
 	CloseEnd   int64
-	Opened     int64 // provider-anchored: where the present window opened
-	Anchor           // provider-anchored: what it rests on
-	// Used is what each class holds and has consumed in this window.
+	Opened     int64 // provider-anchored: the opening of the present window
+	Anchor           // provider-anchored: the basis of its reset
+	// Used is the held and consumed amount of each class in this window.
 	Used [Classes]Usage
-	// Past is what was dropped of a window, the oldest first, while less than about a period of cluster time has passed since: where
-	// wrong clocks ended the window too soon, a reset of the clock counts it again.
+	// Past are the amounts dropped from a window, the oldest first, while less than about a period of cluster time has
+	// passed since. If wrong clocks ended the window too soon, a clock reset counts them again.
 	Past []Past
 }
 
-// NoCap says that no report lowered the window.
+// NoCap means that no report lowered the window.
 const NoCap = math.MaxInt64
 
-// Entry is what counts until the same end.
+// Entry is the amounts that count until the same end.
 type Entry struct {
-	// End is that end, Amount all that counts until then.
+	// Amount counts until End.
 	End, Amount int64
-	// Closed is the part of Amount whose operation's record is gone: nothing of it can come back.
+	// Closed is the part of Amount whose operation's record is dropped: it cannot return.
 	Closed int64
 	// Overrun is the part of Amount that was settled on top of an estimate.
 	Overrun int64
-	// Until is when the last of its exposures ends, by cluster time, of a window; 0 elsewhere.
+	// Until is when the last of its exposures ends, by cluster time, for windows; else 0.
 	Until int64
 }
 
@@ -94,8 +96,8 @@ func (g *Ledger) Clone() Ledger {
 	return c
 }
 
-// Advance brings the ledger to a moment: what has ended is dropped, windows roll. rolled says that a window's held
-// amounts became void, learned that a reset which was named inside the last boundary is known now.
+// Advance advances the ledger to a moment: it drops ended amounts and rolls windows. rolled says that a window's held
+// amounts became void. learned says that a reset named inside the last boundary is known now.
 func (g *Ledger) Advance(r *Rule, v View) (rolled, learned bool) {
 	switch {
 	case r.Kind == KindRate:
@@ -123,12 +125,12 @@ func (g *Ledger) Advance(r *Rule, v View) (rolled, learned bool) {
 	return rolled, learned
 }
 
-// roll makes held amounts void and gives the next ones a new window.
+// roll makes held amounts void and starts a new window.
 func (g *Ledger) roll(window int64) {
 	g.Held, g.Window, g.Used = 0, window, [Classes]Usage{}
 }
 
-// dropWindow drops what ended before a window's opening, and with it what was known of the closed window.
+// dropWindow drops amounts that ended before a window's opening, and clears the state of the closed window.
 func (g *Ledger) dropWindow(opening int64) {
 	if opening > g.Cutoff {
 		g.closed()
@@ -136,8 +138,8 @@ func (g *Ledger) dropWindow(opening int64) {
 	g.drop(opening)
 }
 
-// closed forgets what was known of a window that has closed. A cap that was learned since its boundary began is the next
-// one's.
+// closed clears the state of a window that has closed. A cap learned since its boundary began belongs to the next
+// window.
 func (g *Ledger) closed() {
 	g.Settled = 0
 	if g.CappedIn != g.Window {
@@ -147,14 +149,14 @@ func (g *Ledger) closed() {
 
 func (g *Ledger) uncap() { g.Capped, g.CappedIn, g.CapEnd, g.CapTeller = NoCap, 0, 0, "" }
 
-// uncapAt ends a cap whose time is over.
+// uncapAt ends an expired cap.
 func (g *Ledger) uncapAt(early int64) {
 	if g.Capped != NoCap && early >= g.CapEnd {
 		g.uncap()
 	}
 }
 
-// drop drops what ended before a cutoff.
+// drop drops amounts that ended before a cutoff.
 func (g *Ledger) drop(cutoff int64) {
 	if cutoff <= g.Cutoff {
 		return
@@ -172,7 +174,7 @@ func (g *Ledger) drop(cutoff int64) {
 	}
 }
 
-// UsedByAll returns what all classes hold and have consumed in this window.
+// UsedByAll returns the held and consumed amount of all classes in this window.
 func (g *Ledger) UsedByAll() (sum int64) {
 	for class := range g.Used {
 		sum += g.Used[class].Amount
@@ -180,18 +182,19 @@ func (g *Ledger) UsedByAll() (sum int64) {
 	return sum
 }
 
-// Usable returns what may count at most: the rule's usable, lowered by a report.
+// Usable returns the most that may count: the rule's usable amount, or less after a report.
 func (g *Ledger) Usable(r *Rule) int64 { return min(r.Usable, g.Capped) }
 
-// Consumed returns what was consumed and counts.
+// Consumed returns the consumed amounts that count.
 func (g *Ledger) Consumed() int64 { return g.Open + g.Counted }
 
-// Available returns what is neither held nor consumed, nor held back for others; it is below 0 after an overrun or a lowered limit.
+// Available returns the amount that is not held, consumed or held back for others. It is below 0 after an overrun or a
+// lowered limit.
 func (g *Ledger) Available(r *Rule) int64 {
 	return g.Usable(r) - g.Held - g.Open - g.Counted - g.Others.Kept
 }
 
-// Closes returns in how long the window to which holds belong begins to close, by the later view.
+// Closes returns how long until the window to which holds belong begins to close, by the later view (nanoseconds).
 func (g *Ledger) Closes(r *Rule, v View) (left int64, ok bool) {
 	switch {
 	case r.Kind != KindWindow:
@@ -204,7 +207,7 @@ func (g *Ledger) Closes(r *Rule, v View) (left int64, ok bool) {
 	return 0, false
 }
 
-// SpendBy returns the longest spend-by of something consumed now. Just before a boundary it is 1 s, and the amount
+// SpendBy returns the longest spend-by of an amount consumed now. Just before a boundary it is 1 s, and the amount
 // counts in both windows.
 func (g *Ledger) SpendBy(r *Rule, v View) int64 {
 	left, ok := g.Closes(r, v)
@@ -217,8 +220,8 @@ func (g *Ledger) SpendBy(r *Rule, v View) int64 {
 	return min(r.SpendBy, left-1)
 }
 
-// Key returns the end under which an exposure that ends at late stands in the log: rounded up, and for windows no
-// further than the last moment of the last window that it touches.
+// Key returns the log's end for an exposure that ends at late: rounded up, and for windows not after the last moment of
+// the last window that it touches.
 func (g *Ledger) Key(r *Rule, late int64) int64 {
 	switch {
 	case r.Kind == KindWindow && !r.Anchored:
@@ -248,7 +251,7 @@ func (g *Ledger) Add(end, amount, overrun, until int64) {
 	g.Counted += amount
 }
 
-// Take ends the counting of an amount that was added under an end. It does nothing where that has ended by itself.
+// Take stops counting an amount that was added under an end. It does nothing if the amount has ended by time.
 func (g *Ledger) Take(end, amount, overrun int64) {
 	if end == OpenEnd {
 		g.Open -= amount
@@ -266,14 +269,14 @@ func (g *Ledger) Take(end, amount, overrun int64) {
 	}
 }
 
-// Close records that nothing of an amount can come back any more.
+// Close records that an amount can no longer return.
 func (g *Ledger) Close(end, amount int64) {
 	if i, found := g.Find(end); found {
 		g.Log[i].Closed += amount
 	}
 }
 
-// Counts tells whether an amount that was added under an end still counts.
+// Counts reports whether an amount that was added under an end still counts.
 func (g *Ledger) Counts(end int64) bool { return end >= g.Cutoff }
 
 // Overrun returns the overruns that count.
@@ -284,14 +287,14 @@ func (g *Ledger) Overrun() (sum int64) {
 	return sum
 }
 
-// Find returns where an end stands in the log, or would. It is mostly the last.
+// Find returns where an end is in the log, or would be inserted: mostly at the end.
 func (g *Ledger) Find(end int64) (int, bool) {
 	if last := len(g.Log) - 1; last < 0 || g.Log[last].End < end {
 		return len(g.Log), false
 	} else if g.Log[last].End == end {
 		return last, true
 	}
-	from, to := 0, len(g.Log)-1 // by index: slices.BinarySearchFunc copies each entry that it looks at
+	from, to := 0, len(g.Log)-1 // by index: slices.BinarySearchFunc copies each entry that it reads
 	for from < to {
 		if middle := int(uint(from+to) >> 1); g.Log[middle].End < end {
 			from = middle + 1
@@ -302,9 +305,9 @@ func (g *Ledger) Find(end int64) (int, bool) {
 	return from, g.Log[from].End == end
 }
 
-// FreesIn returns in how long enough has ended by itself for an amount to fit, at the earliest. With certain, it
-// counts only amounts that cannot return earlier: except by an operator's action, it will not be sooner. ok is false
-// where what stands in the way (held, open) has no known end.
+// FreesIn returns how long, at the earliest, until enough has ended by time for an amount to fit (nanoseconds). With
+// certain, it counts only amounts that cannot return earlier: only an operator's action can make it sooner. ok is false
+// if the shortage (held, open) has no known end.
 func (g *Ledger) FreesIn(r *Rule, v View, amount int64, certain bool) (left int64, ok bool) {
 	lacking := amount - g.Available(r)
 	if certain {
@@ -338,7 +341,7 @@ func (g *Ledger) FreesIn(r *Rule, v View, amount int64, certain bool) (left int6
 	return 0, false
 }
 
-// uncappedIn returns in how long a report that lowered the window is forgotten.
+// uncappedIn returns how long until a cap of the window ends.
 func (g *Ledger) uncappedIn(r *Rule, v View) (left int64, ok bool) {
 	at := g.CapEnd
 	switch {
@@ -350,7 +353,7 @@ func (g *Ledger) uncappedIn(r *Rule, v View) (left int64, ok bool) {
 	return max(at-v.Early, 1), true
 }
 
-// DropsIn returns in how long an entry with this end stops counting.
+// DropsIn returns how long until an entry with this end stops counting.
 func (g *Ledger) DropsIn(r *Rule, v View, end int64) int64 {
 	var left int64
 	switch {
@@ -366,7 +369,8 @@ func (g *Ledger) DropsIn(r *Rule, v View, end int64) int64 {
 	return max(left, 1)
 }
 
-// cappedFor returns how long a window stays lowered by one caller's word: until it ends, but an hour at most where it is longer.
+// cappedFor returns how long one caller's report keeps a window lowered: until it ends, but at most an hour if it is
+// longer.
 func (r *Rule) cappedFor() int64 {
 	if r.Period > MaxWindowClosing {
 		return MaxWindowClosing
@@ -374,8 +378,8 @@ func (r *Rule) cappedFor() int64 {
 	return r.Period + 4*r.Skew
 }
 
-// Lower lowers the window's total on a caller's word, never below what a report proves and never up. Another caller who
-// says the same lets it last from then on.
+// Lower lowers the window's total after a caller's report, never below the total that the report proves, and never
+// raises it. If another caller reports the same total, the cap lasts its full time from then on.
 func (g *Ledger) Lower(r *Rule, v View, total int64, teller string) bool {
 	total = max(total, 0)
 	if total > g.Capped || total == g.Capped && teller == g.CapTeller {

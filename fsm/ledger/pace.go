@@ -7,28 +7,28 @@ import (
 )
 
 const (
-	// leastRoom: while others use a rate, shares are of what they leave, and of a leastRoom-th of usable at least.
+	// leastRoom: shares are parts of the amount that others leave of a rate, and at least of a leastRoom-th of usable.
 	leastRoom = 10
-	// Never is no moment.
+	// Never means that there is no such time.
 	Never = int64(math.MaxInt64)
 )
 
-// Paced tells whether the rule has shares and slides.
+// Paced reports whether the rule is a rate with shares.
 func (r *Rule) Paced() bool { return r.Kind == KindRate && r.Policy.Shares.On }
 
-// Counting is how long a grant counts at most that is consumed at once.
+// Counting returns the longest time that a grant counts that is consumed at once (nanoseconds).
 func (r *Rule) Counting() int64 { return fixed.AddSaturated(r.Period, r.SpendBy+r.Width) }
 
-// Price is how far an amount moves a pacer.
+// Price returns how far an amount advances a pacer (nanoseconds).
 func (r *Rule) Price(amount, room int64) int64 {
 	if room == 0 {
-		return 0 // only a quota that observes grants of nothing
+		return 0 // only a quota that observes grants amounts of a usable amount of 0
 	}
 	return fixed.MulDivCeil(amount, r.Counting(), room)
 }
 
-// Room returns what shares of a rate are of: what is usable and not held back for others. What comes back at the pace of usable is not
-// there where somebody else uses a part of it.
+// Room returns the amount that shares of a rate are parts of: the usable amount that is not held back for others. The
+// part that others use does not return to us.
 func (g *Ledger) Room(r *Rule) int64 {
 	if g.Total == 0 { // nothing was consumed since levels.Overtaken
 		return r.Usable

@@ -6,22 +6,22 @@ import (
 	"github.com/quotad/quotad/fsm/fixed"
 )
 
-// MaxPast is how many amounts a window remembers that it dropped; beyond that the oldest are taken together.
+// MaxPast is how many dropped amounts a window remembers; beyond that the oldest are merged.
 const MaxPast = 128
 
-// Past is an amount that was dropped, and when the last of its exposures ended by cluster time.
+// Past is an amount that was dropped.
 type Past struct {
-	// Until is that end.
+	// Until is when the last of its exposures ended, by cluster time.
 	Until, Amount int64
 }
 
-// Remember records what is dropped of a window.
+// Remember records a dropped amount of a window.
 func (g *Ledger) Remember(p Past) {
 	if p.Until == 0 || p.Amount == 0 {
 		return
 	}
 	if last := len(g.Past) - 1; last >= 0 && g.Past[last].Until >= p.Until {
-		// One end for both keeps the list in order, and nothing ends too soon.
+		// The later end for both keeps the list in order, and ends nothing too soon.
 		g.Past[last].Amount = fixed.AddSaturated(g.Past[last].Amount, p.Amount)
 		return
 	}
@@ -31,7 +31,7 @@ func (g *Ledger) Remember(p Past) {
 	}
 }
 
-// forgetPast forgets what ended before a moment of cluster time.
+// forgetPast removes amounts that ended before a moment of cluster time.
 func (g *Ledger) forgetPast(before int64) {
 	n := 0
 	for n < len(g.Past) && g.Past[n].Until < before {
@@ -40,7 +40,7 @@ func (g *Ledger) forgetPast(before int64) {
 	g.Past = slices.Delete(g.Past, 0, n)
 }
 
-// Beyond returns the first moment at which everything that a window keeps has ended.
+// Beyond returns the first moment at which everything kept by a window has ended.
 func (g *Ledger) Beyond(r *Rule) int64 {
 	last := max(g.Cutoff, g.Opened, g.Passed, g.Since)
 	if !r.Anchored {
@@ -52,7 +52,8 @@ func (g *Ledger) Beyond(r *Rule) int64 {
 	return fixed.AddSaturated(last, 1+r.settling())
 }
 
-// Restart closes a window and begins another one, at a moment beyond all that it kept; the views moved on by so much.
+// Restart closes a window and begins another one, at a moment beyond all that it kept. moved is how far the views
+// advanced.
 func (g *Ledger) Restart(r *Rule, v View, moved int64) {
 	before := slices.Clone(g.Past)
 	for _, e := range g.Log {
@@ -67,7 +68,7 @@ func (g *Ledger) Restart(r *Rule, v View, moved int64) {
 	g.Cutoff = v.Early - r.settling()
 	g.Known, g.Closing, g.Disputed, g.CloseBegin, g.CloseEnd = false, false, false, 0, 0
 	if r.Anchored {
-		// As if a boundary had just passed: nobody's word alone frees anything for a period.
+		// As if a boundary had just passed: one caller's report alone frees nothing for a period.
 		g.Opened, g.Anchor = g.Cutoff, Anchor{Since: v.Early}
 	}
 	for _, p := range before {
@@ -78,7 +79,7 @@ func (g *Ledger) Restart(r *Rule, v View, moved int64) {
 	}
 }
 
-// recount counts an amount again as far as its exposure may touch a window that is not over; nothing of it can come back.
+// recount counts an amount again if its exposure may touch a window that is not over; the amount cannot return.
 func (g *Ledger) recount(r *Rule, v View, p Past) {
 	end := g.Key(r, fixed.AddSaturated(v.Late, p.Until-v.Now))
 	if end < g.Cutoff {
@@ -92,7 +93,8 @@ func (g *Ledger) recount(r *Rule, v View, p Past) {
 	}
 }
 
-// settling is how long after the end of its exposure an amount counts at least, so that a window that begins now may still count it.
+// settling returns how long an amount counts after the end of its exposure at least, so that a window that begins now
+// may still count it.
 func (r *Rule) settling() int64 {
 	if r.Anchored {
 		return r.slides()

@@ -6,7 +6,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// The zones' thresholds, in millionths of usable. A smooth zone begins at its threshold, a strict one above.
+// Thresholds of zones, in millionths of usable. A smooth zone includes its threshold, a strict one excludes it.
 const (
 	smoothGreen, smoothAmber = 400_000, 150_000
 	strictGreen, strictAmber = 200_000, 50_000
@@ -14,50 +14,50 @@ const (
 	ShrinkPart = 10
 )
 
-// Bounds of definitions.
+// Bounds and defaults of definitions.
 const (
 	MaxRamp         = fixed.Hour
 	MaxAgeing       = fixed.Day
 	DefaultClosed   = 60 * fixed.Second
 	MaxClosed       = fixed.Hour
 	MaxBreakerCount = 1000
-	// rampPart: a quota reopens with one rampPart-th of its rate.
+	// rampPart: a quota reopens with a rampPart-th of its rate.
 	rampPart = 10
 )
 
-// Policy is a definition's policy, worked out. The zero value withholds nothing.
+// Policy is the compiled policy of a definition. The zero value withholds nothing.
 type Policy struct {
-	// Zones pace holders, and then park classes, where little is left.
+	// Zones pace holders, and then park classes, when little is left.
 	Zones logpb.Zones
-	// Failures is after how many refusals in a row the breaker of a holder opens, closed for how long; 0: never.
+	// Failures is the number of refusals in a row that opens a holder's breaker; 0: never.
 	Failures int32
-	// Observe: nothing stands in the way; what would have is counted.
+	// Observe: the quota withholds nothing, and counts the grants that it would have withheld.
 	Observe bool
-	// Metering: what each holder does is counted.
+	// Metering: each holder's use is counted.
 	Metering bool
-	// Ageing is after how long without a grant background work counts as standard; 0: never.
+	// Ageing is how long without a grant makes background work count as standard; 0: never.
 	Ageing int64
 	// Prediction acts before a quota is used up.
 	Prediction Prediction
 	// Shares keep a part for each class.
 	Shares Shares
-	// Closed is for how long a breaker is open.
+	// Closed is how long a breaker stays open.
 	Closed int64
 	// Ramp is how long a quota takes to reopen; 0: no time.
 	Ramp int64
 }
 
-// Judges tells whether the policy withholds anything from anybody.
+// Judges reports whether the policy may withhold anything.
 func (p *Policy) Judges() bool {
 	return p.Zones != logpb.Zones_ZONES_UNSPECIFIED || p.Failures > 0 || p.Shares.On || p.Prediction.on
 }
 
-// KeepsStats tells whether the policy looks at single holders.
+// KeepsStats reports whether the policy needs stats of single holders.
 func (p *Policy) KeepsStats() bool {
 	return p.Zones != logpb.Zones_ZONES_UNSPECIFIED || p.Failures > 0 || p.Ageing > 0
 }
 
-// Thresholds returns where green and amber end; 0: there are no zones.
+// Thresholds returns the lower ends of green and amber; 0: there are no zones.
 func (p *Policy) Thresholds() (green, amber int64) {
 	switch p.Zones {
 	case logpb.Zones_ZONES_SMOOTH:
@@ -69,12 +69,12 @@ func (p *Policy) Thresholds() (green, amber int64) {
 	return 0, 0
 }
 
-// Meters tells whether what a holder does with a quota is counted.
+// Meters reports whether a holder's use of a quota is counted.
 func (p *Policy) Meters(name string) bool {
 	return p.Metering || len(p.Shares.Holders) > 0 && p.Shares.Holder(name) > 0
 }
 
-// newPolicy works a policy out, or says why it cannot work.
+// newPolicy compiles a policy, or returns why it is invalid.
 func newPolicy(def *logpb.Quota, r *Rule, level uint32) (Policy, *logpb.Failure) {
 	given := def.GetPolicy()
 	p := Policy{
@@ -108,7 +108,7 @@ func newPolicy(def *logpb.Quota, r *Rule, level uint32) (Policy, *logpb.Failure)
 	return p, failure
 }
 
-// zonesHint says why a rate or slots have no zones.
+// zonesHint explains why a rate or slots have no zones.
 func zonesHint(kind Kind, level uint32) string {
 	if kind == KindRate && level >= levels.Reports {
 		return "a rate that is used well has little left all the time, and would be red for good: shares order who gets what comes back"
@@ -116,8 +116,8 @@ func zonesHint(kind Kind, level uint32) string {
 	return "the queue paces rates and slots"
 }
 
-// Ramped returns what a reopening quota lets through in its first moments in all, or for slots at once: the rate begins
-// with a tenth and climbs evenly.
+// Ramped returns the amount that a reopening quota lets through in total until since, or for slots at once. The rate
+// begins with a tenth and rises linearly.
 func (r *Rule) Ramped(since int64) int64 {
 	ramp := r.Policy.Ramp
 	if r.Kind == KindSlots {

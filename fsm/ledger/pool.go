@@ -16,7 +16,7 @@ const (
 	maxMemberName = 64
 )
 
-// newPoolRule works the definition of a pool out at a feature level, or says why it cannot work there.
+// newPoolRule compiles the definition of a pool at a feature level, or returns why it is invalid there.
 func newPoolRule(def *logpb.Quota, level uint32) (Rule, *logpb.Failure) {
 	members := def.GetPool().GetMembers()
 	if level < levels.Pools {
@@ -44,10 +44,10 @@ func newPoolRule(def *logpb.Quota, level uint32) (Rule, *logpb.Failure) {
 	return Rule{Kind: KindPool}, nil
 }
 
-// MaxNameLength is that of the name of a quota or a workflow, in bytes.
+// MaxNameLength is the longest name of a quota or a workflow, in bytes.
 const MaxNameLength = 200
 
-// ValidName tells whether a quota or a workflow can have a name.
+// ValidName reports whether a name is valid for a quota or a workflow.
 func ValidName(name string) bool {
 	valid := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-/@:", r)

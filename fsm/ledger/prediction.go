@@ -13,21 +13,21 @@ const (
 	MaxSamples     = 100
 	DefaultAhead   = 120 * fixed.Second
 	MaxAhead       = fixed.Hour
-	// aheadPart: by default a rate looks such a part of its period ahead.
+	// aheadPart: by default a rate looks an aheadPart-th of its period ahead.
 	aheadPart = 5
 )
 
-// Prediction is a definition's prediction, worked out.
+// Prediction is the compiled prediction of a definition.
 type Prediction struct {
-	// on: something is predicted.
+	// on: there is a prediction.
 	on bool
 	// Samples is how many of the last reports of a window count.
 	Samples int
-	// Ahead is how long before the window is used up it is acted upon.
+	// Ahead is how long before exhaustion the quota acts.
 	Ahead int64
 }
 
-// newPrediction works a prediction out, or says why it cannot work.
+// newPrediction compiles a prediction, or returns why it is invalid.
 func newPrediction(def *logpb.Quota, r *Rule, level uint32) (Prediction, *logpb.Failure) {
 	given := def.GetPolicy().GetPrediction()
 	if given == nil {
@@ -55,7 +55,7 @@ func newPrediction(def *logpb.Quota, r *Rule, level uint32) (Prediction, *logpb.
 	return p, nil
 }
 
-// newRatePrediction works out that of a rate, which rests on what is granted and not on reports.
+// newRatePrediction compiles the prediction of a rate, which is based on grants, not on reports.
 func newRatePrediction(def *logpb.Quota, r *Rule) (Prediction, *logpb.Failure) {
 	given := def.GetPolicy().GetPrediction()
 	p := Prediction{on: true, Ahead: given.AheadNs}
@@ -71,5 +71,5 @@ func newRatePrediction(def *logpb.Quota, r *Rule) (Prediction, *logpb.Failure) {
 	return p, nil
 }
 
-// Burns tells whether a rule predicts from what is granted.
+// Burns reports whether a rule predicts from grants.
 func (r *Rule) Burns() bool { return r.Kind == KindRate && r.Policy.Prediction.on }

@@ -5,63 +5,64 @@ import (
 	"github.com/quotad/quotad/fsm/levels"
 )
 
-// A window that is anchored at its provider's reset has two kinds of boundaries. Each makes held amounts void; only one
-// that is believed frees what was consumed before it. A boundary is believed if it comes no earlier than one period after
-// the opening of the present window, or if a second caller, or the operator, names it too. All other amounts leave as those
-// of a sliding rate do, one period after the end of their exposure. So no single caller gets more than one window each
-// period, whatever it reports (docs/consistency.md).
+// A window anchored at its provider's reset has two kinds of boundaries. Each makes held amounts void; only a believed
+// one frees the amounts consumed before it. A boundary is believed if it comes one period after the opening of the
+// present window or later, or if a second caller or the operator names it too. All other amounts leave as in a sliding
+// rate, one period after the end of their exposure. So no single caller gets more than one window each period, whatever
+// it reports (docs/consistency.md).
 
-// Anchor is what a provider-anchored window rests on: what was believed, and on whose word.
+// Anchor is the basis of a provider-anchored window: the believed reset, and its reporter.
 type Anchor struct {
-	// Since is where the last boundary was, as far as anybody said or time proves; at first the quota's first moment. One
-	// caller's word frees nothing before since + one period.
+	// Since is the last boundary, as far as reports or time prove; at first the quota's first moment. One caller's
+	// report frees nothing before Since + one period.
 	Since int64
 	// Passed is where the last boundary began, whether or not it freed anything.
 	Passed int64
-	// Teller is the caller that named the known reset first; confirmed: a second one did too, or the operator.
+	// Teller is the caller that named the known reset first. Confirmed: a second caller or the operator named it too.
 	Teller    string
 	Confirmed bool
-	// Uncut: what ended before the known window's opening counts on, because that opening is not believed.
+	// Uncut: amounts that ended before the known window's opening still count, because that opening is not believed.
 	Uncut bool
-	// Later is the end of a later reset that one caller reported in place of an unconfirmed known one, 0: none. The known one frees at
-	// Later, or maxDoubt after its own end, whichever is first.
+	// Later is the end of a later reset that one caller reported instead of an unconfirmed known one, 0: none. The
+	// known one frees at Later, or maxDoubt after its own end, whichever is first.
 	Later int64
-	// Claim is a reset that was named and is not known yet.
+	// Claim is a named reset that is not known yet.
 	Claim Claim
 }
 
-// Claim is a reset that a caller named: it lies in [begin, end]. The zero value is none.
+// Claim is a reset that a caller named: it lies in [Begin, End]. The zero value is none.
 type Claim struct {
 	Begin, End int64
 	By         string
 	Confirmed  bool
 }
 
-// resetSlack is how much earlier than one period after the last reset the next one may seem to be: boundaries are intervals.
+// resetSlack is how much earlier than one period after the last reset the next one may seem to be: boundaries are
+// intervals.
 func (r *Rule) resetSlack() int64 { return min(4*r.Skew+fixed.Second, r.Period/8) }
 
-// confirmWidth is the widest interval by which a second caller confirms a reset. A report of an old call says little about
-// the time of the reset, and agrees with almost anything.
+// confirmWidth is the widest interval with which a second caller confirms a reset. The report of an old call says
+// little about the time of the reset, and agrees with almost anything.
 func (r *Rule) confirmWidth() int64 {
 	return min(max(8*r.Skew+2*fixed.Second, r.Period/60), r.Period/8)
 }
 
-// maxDoubt is by how much one caller's report of a later reset delays the known one at most.
+// maxDoubt is the longest delay of the known reset by one caller's report of a later one.
 func (r *Rule) maxDoubt() int64 { return min(MaxWindowClosing, r.Period/8) }
 
-// slides is how long after its end an amount counts while no reset is known. A reset that is learned later may reach back
-// a little further than one period: boundaries are intervals.
+// slides is how long after its end an amount counts while no reset is known. A reset learned later may reach back a
+// little further than one period: boundaries are intervals.
 func (r *Rule) slides() int64 { return r.Period + 4*r.Skew + fixed.Second }
 
-// Soonest is the earliest reset that frees something on one caller's word.
+// Soonest returns the earliest reset that frees something after one caller's report.
 func (g *Ledger) Soonest(r *Rule) int64 { return g.Since + r.Period - r.resetSlack() }
 
-// Frees tells whether the known reset will free what was consumed before it.
+// Frees reports whether the known reset will free the amounts consumed before it.
 func (g *Ledger) Frees(r *Rule) bool {
 	return !g.Disputed && (g.Confirmed || g.CloseEnd >= g.Soonest(r))
 }
 
-// ends returns when the known reset is over: at its end, or later where a report names a later reset.
+// ends returns when the known reset is over: at its end, or later if a report names a later reset.
 func (g *Ledger) ends(r *Rule) int64 {
 	return max(g.CloseEnd, min(g.Later, fixed.AddSaturated(g.CloseEnd, r.maxDoubt())))
 }
@@ -87,9 +88,9 @@ func (g *Ledger) advanceAnchored(r *Rule, v View) (rolled, learned bool) {
 	return rolled, learned
 }
 
-// slide drops what ended one period ago, as a sliding rate does. What is dropped so was in a window that is over: a
-// boundary has passed that nobody reported, and the next one is a period away. Without that, each window could be freed
-// twice: by time, and by a report right after.
+// slide drops amounts that ended one period ago, like a sliding rate. A dropped amount was in a window that is over: a
+// boundary has passed without a report, and the next one is a period away. Otherwise each window could be freed twice:
+// by time, and by a report right after.
 func (g *Ledger) slide(r *Rule, cutoff int64) {
 	for _, e := range g.Log {
 		if e.End >= cutoff {
@@ -102,7 +103,7 @@ func (g *Ledger) slide(r *Rule, cutoff int64) {
 	g.drop(max(g.Opened, cutoff))
 }
 
-// pass leaves the known reset behind.
+// pass ends the known reset.
 func (g *Ledger) pass(r *Rule) {
 	g.Passed = max(g.Passed, g.CloseBegin)
 	frees, soonest := g.Frees(r), g.Soonest(r)
@@ -111,7 +112,7 @@ func (g *Ledger) pass(r *Rule) {
 	}
 	if frees {
 		if !g.Confirmed {
-			// An interval that is wide, because the call took long, must not let the next reset come sooner.
+			// A wide interval, of a long call, must not let the next reset come sooner.
 			g.Since = max(g.Since, min(soonest, g.CloseEnd))
 		}
 		g.Opened = max(g.Opened, g.CloseBegin)
@@ -121,9 +122,9 @@ func (g *Ledger) pass(r *Rule) {
 	g.Known, g.Closing, g.Disputed, g.Uncut, g.Confirmed, g.Teller, g.Later = false, false, false, false, false, "", 0
 }
 
-// LearnReset takes over a reset that the provider named to a caller, in an answer that it gave within an interval. It
-// returns true where a reset is known now that was not. Of several reports of one window the reset lies in all of their
-// intervals. level is the state's feature level.
+// LearnReset records a reset that the provider named to a caller, in an answer given within the interval answered. It
+// returns true if a reset became known. Several reports of one reset narrow it to the intersection of their intervals.
+// level is the state's feature level.
 func (g *Ledger) LearnReset(r *Rule, v, answered View, after, resolution int64, by string, level uint32) bool {
 	slack := r.Skew + resolution
 	named := Claim{Begin: answered.Early + after - slack, End: answered.Late + after + slack, By: by}
@@ -140,9 +141,9 @@ func (g *Ledger) LearnReset(r *Rule, v, answered View, after, resolution int64, 
 	return g.believe(r, v)
 }
 
-// join takes over a report of the same reset. A reset that is late enough to be believed on one report lies where both intervals overlap.
-// An earlier one needs two reports, and one of the two callers may lie about its edge: its interval covers both, and no other report
-// moves it.
+// join merges a report of the same reset. A reset that is late enough to be believed on one report lies in the
+// intersection of both intervals. An earlier one needs two reports, and one of the two callers may lie about its edge:
+// its interval covers both, and no other report moves it.
 func (c *Claim) join(r *Rule, named *Claim, soonest int64, level uint32) (confirms bool) {
 	confirms = !c.Confirmed && c.By != named.By && max(c.End-c.Begin, named.End-named.Begin) <= r.confirmWidth()
 	switch {
@@ -155,7 +156,7 @@ func (c *Claim) join(r *Rule, named *Claim, soonest int64, level uint32) (confir
 	return confirms
 }
 
-// agree takes over a report of the known reset. A report of a second caller confirms it and ends the delay by a later one.
+// agree applies a report of the known reset. A second caller's report confirms it and ends the delay by a later one.
 func (g *Ledger) agree(r *Rule, named *Claim, level uint32) {
 	known := Claim{Begin: g.CloseBegin, End: g.CloseEnd, By: g.Teller, Confirmed: g.Confirmed}
 	confirms := known.join(r, named, g.Soonest(r), level)
@@ -170,8 +171,8 @@ func (g *Ledger) agree(r *Rule, named *Claim, level uint32) {
 	}
 }
 
-// contradict takes over a report that names another reset than the known one. Inside the boundary it may be the next one,
-// which is no dispute. What two callers name goes before what one did, and one word against another only delays the reset.
+// contradict applies a report of another reset than the known one. Inside the boundary it may be the next one, which is
+// no dispute. Two callers' reports go before one caller's; one report against another only delays the reset.
 func (g *Ledger) contradict(r *Rule, v View, named *Claim, level uint32) bool {
 	g.enterClaim(r, v, named, level)
 	if g.Closing && named.End >= g.CloseBegin+r.Period-r.resetSlack() {
@@ -191,7 +192,7 @@ func (g *Ledger) contradict(r *Rule, v View, named *Claim, level uint32) bool {
 	return false
 }
 
-// enterClaim keeps a reset that was named, and joins it with what another caller said.
+// enterClaim keeps a named reset, and joins it with another caller's.
 func (g *Ledger) enterClaim(r *Rule, v View, named *Claim, level uint32) {
 	c := &g.Claim
 	stale := c.Begin <= v.Late
@@ -205,8 +206,8 @@ func (g *Ledger) enterClaim(r *Rule, v View, named *Claim, level uint32) {
 	}
 }
 
-// believe makes a claim the known reset, if it may be believed: the first of all, one that comes late enough, or one that
-// two callers name.
+// believe makes a claim the known reset, if it may be believed: the first one, one that comes late enough, or one named
+// by two callers.
 func (g *Ledger) believe(r *Rule, v View) bool {
 	c := &g.Claim
 	if c.Begin <= v.Late {
@@ -229,7 +230,7 @@ func (g *Ledger) know(r *Rule) {
 	g.cut(r)
 }
 
-// cut takes the opening over that the known reset implies: what ended before it is not of this window.
+// cut applies the opening that the known reset implies: amounts that ended before it are not of this window.
 func (g *Ledger) cut(r *Rule) {
 	opening := g.CloseBegin - r.Period
 	switch {
@@ -248,14 +249,14 @@ func (g *Ledger) cut(r *Rule) {
 	}
 }
 
-// Confirm takes the operator's word for what was reported, and frees what a boundary would have freed that has passed. It
-// returns true where something came free.
+// Confirm confirms the reported values for an operator, and frees the amounts that a passed boundary would have freed.
+// It returns true if something became free.
 func (g *Ledger) Confirm(r *Rule, v View) bool {
 	before := g.Available(r)
 	g.uncap()
 	g.Limits = Belief{}
 	if g.Others.Heard != 0 || g.Others.HeardByAt != 0 {
-		g.Others = Foreign{Heard: v.Now} // what was consumed before says nothing any more
+		g.Others = Foreign{Heard: v.Now} // operations consumed before say nothing any more
 	}
 	if r.Kind == KindWindow && r.Anchored {
 		if g.Passed > g.Opened {
@@ -289,8 +290,8 @@ func (g *Ledger) dropsAnchored(r *Rule, end int64) int64 {
 	return max(slid, g.ends(r))
 }
 
-// changesAnchored returns when something of a provider-anchored window changes by itself, by the earlier and the later
-// view of time; NoTimer: nothing does.
+// changesAnchored returns when time alone changes a provider-anchored window, by the earlier and the later view of
+// time; NoTimer: never.
 func (g *Ledger) changesAnchored(r *Rule) (early, late int64) {
 	early, late = NoTimer, NoTimer
 	if g.Known {
@@ -307,7 +308,7 @@ func (g *Ledger) changesAnchored(r *Rule) (early, late int64) {
 	return early, late
 }
 
-// earliest returns the earlier of two times of which NoTimer is none.
+// earliest returns the earlier of two times; a may be NoTimer.
 func earliest(a, b int64) int64 {
 	if a == NoTimer {
 		return b

@@ -8,10 +8,10 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Kind is a quota's kind.
+// Kind is the kind of a quota.
 type Kind uint8
 
-// The kinds of quotas.
+// Kinds of quotas.
 const (
 	KindWindow Kind = 1
 	KindRate   Kind = 2
@@ -19,7 +19,7 @@ const (
 	KindPool   Kind = 4
 )
 
-// Defaults and bounds of definitions; design.md section 2 has the reasons.
+// Defaults and bounds of definitions; section 2 of design.md has the reasons.
 const (
 	defaultSkew          = fixed.Second
 	defaultMaxCall       = 5 * fixed.Minute
@@ -34,48 +34,49 @@ const (
 	NoSpendBy            = math.MaxInt64
 )
 
-// Rule is a definition, worked out: what admission needs, every default filled in.
+// Rule is a compiled definition, with all defaults filled in.
 type Rule struct {
 	// Kind is the quota's.
 	Kind Kind
 	// Anchored windows end at the provider's reported reset.
 	Anchored bool
-	// OpenEnded: the provider charges at the end of a call or meanwhile, so that an exposure lasts until it is settled.
+	// OpenEnded: the provider charges at the end of a call or during it, so an exposure lasts until it is settled.
 	OpenEnded bool
-	// SettleMax: the provider charges the larger of estimate and use, so what was not used does not come back.
+	// SettleMax: the provider charges the larger of estimate and use, so the unused part does not return.
 	SettleMax bool
 	// Every is a calendar window's length.
 	Every logpb.Every
-	// Limit is the configured one, Usable what headroom leaves of it. Period is the rate's period or the window's length; a month counts as
-	// its longest form.
+	// Limit is the configured limit, Usable the part of it without headroom. Period is the rate's period or the
+	// window's length; for a month, its longest form.
 	Limit, Usable, Period int64
-	// Burst is the admission burst: the configured one less what can pile up between consuming and spending. 0: none.
+	// Burst is the admission burst: the configured one, less the amount that can accumulate between consuming and
+	// spending. 0: none.
 	Burst int64
 	// SpendBy is the longest spend-by; NoSpendBy for slots.
 	SpendBy int64
-	// Transit is the configured one; 0: min(1 s, spend-by / 2).
+	// Transit is the configured transit; 0: min(1 s, spend-by / 2).
 	Transit int64
 	// Width is the granularity of the ledger's log.
 	Width int64
 	// MaxHold is the largest hold; 0: none.
 	MaxHold int64
-	// Estimate is what an item without an amount asks for.
+	// Estimate is the amount of an item without one.
 	Estimate int64
-	// Policy is what withholds although it would fit.
+	// Policy may withhold amounts that would fit.
 	Policy Policy
-	// MaxCall is how long a call takes at most whose exposure has no end of its own.
+	// MaxCall is the longest call whose exposure has no end of its own.
 	MaxCall int64
-	// Skew is within how much of its time a window's boundary lies.
+	// Skew bounds the distance of a window's boundary from its time.
 	Skew int64
-	// grace of slots; 0: a tenth of the lease, at least 1 s.
+	// grace is the grace of slots; 0: a tenth of the lease, at least 1 s.
 	grace int64
-	// Shift is that of Clock: calendar windows are computed in Unix time without it.
+	// Shift is Clock.Shift: calendar windows are computed in Unix time without it.
 	Shift int64
 }
 
-// View is a moment in a rule's own time base: cluster time for rates and slots, Unix time, shifted, for windows.
+// View is a moment in a rule's own time base: cluster time for rates and slots, shifted Unix time for windows.
 type View struct {
-	// Early and Late are the views between which the moment lies, Now is cluster time.
+	// Early and Late are the bounds of the moment, Now is cluster time.
 	Early, Late, Now int64
 }
 
@@ -93,7 +94,7 @@ func (r *Rule) span(t int64) Span {
 	return Span{start: s.start + r.Shift, End: s.End + r.Shift}
 }
 
-// GraceOf returns how long after its deadline a slot of a lease of this length is kept.
+// GraceOf returns how long after its deadline a slot of a lease of length ttl is kept.
 func (r *Rule) GraceOf(ttl int64) int64 {
 	if r.grace > 0 {
 		return r.grace
@@ -101,7 +102,7 @@ func (r *Rule) GraceOf(ttl int64) int64 {
 	return max(minGrace, ttl/10)
 }
 
-// NewRule works a definition out at a feature level, or says why it cannot work there.
+// NewRule compiles a definition at a feature level, or returns why it is invalid there.
 func NewRule(def *logpb.Quota, level uint32) (Rule, *logpb.Failure) {
 	if _, pool := def.GetRule().(*logpb.Quota_Pool); pool {
 		return newPoolRule(def, level)
@@ -133,7 +134,7 @@ func NewRule(def *logpb.Quota, level uint32) (Rule, *logpb.Failure) {
 	return r, r.setBurst(def)
 }
 
-// setKind takes over the rule of the provider.
+// setKind sets the fields of the provider's rule.
 func (r *Rule) setKind(def *logpb.Quota) *logpb.Failure {
 	switch provider := def.Rule.(type) {
 	case *logpb.Quota_Window:
@@ -156,7 +157,7 @@ func (r *Rule) setKind(def *logpb.Quota) *logpb.Failure {
 	return nil
 }
 
-// setWindow takes over a window.
+// setWindow sets the fields of a window.
 func (r *Rule) setWindow(def *logpb.Quota, window *logpb.Window) *logpb.Failure {
 	r.Kind, r.Limit, r.Every = KindWindow, window.GetLimit(), window.GetEvery()
 	r.Anchored, r.Skew = window.GetAnchored(), window.GetSkewNs()
@@ -185,7 +186,7 @@ func (r *Rule) setWindow(def *logpb.Quota, window *logpb.Window) *logpb.Failure 
 	return nil
 }
 
-// setBounds takes over hold clamp, estimates and charging.
+// setBounds sets hold clamp, estimates and charging.
 func (r *Rule) setBounds(def *logpb.Quota) *logpb.Failure {
 	if def.MaxHold != nil {
 		if *def.MaxHold < 1 || *def.MaxHold > fixed.MaxAmount {
@@ -214,7 +215,7 @@ func (r *Rule) setBounds(def *logpb.Quota) *logpb.Failure {
 	return nil
 }
 
-// setSpendBy works the spend-by out.
+// setSpendBy computes the spend-by.
 func (r *Rule) setSpendBy(def *logpb.Quota) *logpb.Failure {
 	switch r.Kind {
 	case KindSlots:
@@ -241,8 +242,8 @@ func (r *Rule) setSpendBy(def *logpb.Quota) *logpb.Failure {
 	return nil
 }
 
-// setBurst works the admission burst out: what is consumed in one spend-by may reach the provider together, so that
-// much of the burst is never given out.
+// setBurst computes the admission burst: amounts consumed within one spend-by may reach the provider together, so that
+// much of the burst is never granted.
 func (r *Rule) setBurst(def *logpb.Quota) *logpb.Failure {
 	burst := def.GetRate().GetBurst()
 	if burst == 0 || r.Limit == 0 {
@@ -273,7 +274,7 @@ func (r *Rule) setBurst(def *logpb.Quota) *logpb.Failure {
 	return nil
 }
 
-// Impossible makes the failure of a definition.
+// Impossible returns the failure of an invalid definition.
 func Impossible(def *logpb.Quota, message, hint string) *logpb.Failure {
 	return &logpb.Failure{
 		Reason: logpb.Reason_REASON_IMPOSSIBLE_QUOTA, Quota: def.GetName(),
@@ -281,7 +282,7 @@ func Impossible(def *logpb.Quota, message, hint string) *logpb.Failure {
 	}
 }
 
-// Length returns how long the present window is.
+// Length returns the length of the present window.
 func (r *Rule) Length(g *Ledger) int64 {
 	if r.Anchored {
 		return r.Period
@@ -290,13 +291,14 @@ func (r *Rule) Length(g *Ledger) int64 {
 	return window.End - window.start
 }
 
-// WithholdsNothing tells whether a rate's policy withholds nothing from a class: it does so by its cap and breaker alone.
+// WithholdsNothing reports whether a rate's policy withholds nothing from a class: only its cap and breaker do.
 func (r *Rule) WithholdsNothing(class int32) bool {
 	p := &r.Policy
 	return r.Kind == KindRate && p.Failures == 0 && (!p.Shares.On || class != ClassCritical)
 }
 
-// Timed tells whether waiters may become eligible although nothing of the quota changes. Where shares slide it is known when they do.
+// Timed reports whether waiters may become eligible although nothing of the quota changes. For rates with shares that
+// time is known.
 func (r *Rule) Timed() bool {
 	p := &r.Policy
 	return r.Burst > 0 || p.Ramp > 0 || p.Zones != logpb.Zones_ZONES_UNSPECIFIED || p.Failures > 0 || p.Prediction.on && !r.Burns() ||

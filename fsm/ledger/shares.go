@@ -17,21 +17,21 @@ const (
 	MaxQuiet     = fixed.Day
 )
 
-// Shares is a definition's shares, worked out, in millionths of usable.
+// Shares are the compiled shares of a definition, in millionths of usable.
 type Shares struct {
 	// On: there are shares.
 	On bool
 	// Holders are the shares of single holders; with them, classes have none.
 	Holders []*logpb.HolderShare
-	// Of is each class's share.
+	// Of are the shares by class.
 	Of [Classes]int64
-	// Cap is the most that critical calls may use, Floor what background work leaves beyond its share.
+	// Cap is the most that critical calls may use, Floor the amount that background work leaves beyond its share.
 	Cap, Floor int64
-	// Quiet is how long after the last attempt of a higher class nothing is kept from background work.
+	// Quiet is how long after the last attempt of a higher class something is still kept from background work.
 	Quiet int64
 }
 
-// newShares works shares out, or says why they cannot work.
+// newShares compiles shares, or returns why they are invalid.
 func newShares(def *logpb.Quota, kind Kind, level uint32) (Shares, *logpb.Failure) {
 	given := def.GetPolicy().GetShares()
 	if given == nil {
@@ -82,10 +82,10 @@ func newShares(def *logpb.Quota, kind Kind, level uint32) (Shares, *logpb.Failur
 	return s, nil
 }
 
-// MaxHolderShares bounds how many holders have a share of one quota: each Reserve of it looks at all.
+// MaxHolderShares bounds how many holders have a share of one quota: each Reserve of it reads all of them.
 const MaxHolderShares = 64
 
-// sumOfHolders adds the shares of single holders up, or says what is wrong with them.
+// sumOfHolders adds the shares of single holders, or returns why they are invalid.
 func sumOfHolders(def *logpb.Quota, holders []*logpb.HolderShare) (sum int64, failure *logpb.Failure) {
 	if len(holders) > MaxHolderShares {
 		return 0, Impossible(def, fmt.Sprintf("%d holders have a share", len(holders)),
@@ -109,7 +109,7 @@ func sumOfHolders(def *logpb.Quota, holders []*logpb.HolderShare) (sum int64, fa
 	return sum, nil
 }
 
-// Holder returns the share of one holder, in millionths of usable; 0: it has none.
+// Holder returns the share of one holder, in millionths of usable; 0: none.
 func (s *Shares) Holder(name string) int64 {
 	for _, h := range s.Holders {
 		if h.Holder == name {
@@ -119,5 +119,5 @@ func (s *Shares) Holder(name string) int64 {
 	return 0
 }
 
-// Cap is the most that critical calls may use of a window.
+// Cap returns the most that critical calls may use of a window.
 func (r *Rule) Cap() int64 { return fixed.MulDivFloor(r.Usable, r.Policy.Shares.Cap, fixed.Million) }

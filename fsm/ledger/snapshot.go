@@ -6,8 +6,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TakeWindow enters to which window what is held belongs: of the calendar's one that ends where one does. It may have begun by a later view
-// than the present one.
+// TakeWindow restores the window to which held amounts belong. A calendar window must end where the calendar has an
+// end; it may have begun by a later view than the present one.
 func (g *Ledger) TakeWindow(r *Rule, window int64) error {
 	g.Window = window
 	if r.Kind != KindWindow || r.Anchored || window == 0 {
@@ -19,8 +19,8 @@ func (g *Ledger) TakeWindow(r *Rule, window int64) error {
 	return nil
 }
 
-// TakeResets enters when the window ends: a reset that is known, and what is claimed of one. Each is an interval, or the window would be
-// left before it is entered.
+// TakeResets restores the end of the window: the known reset, and the claimed one. Each must be an interval, or the
+// window would be left before it is entered.
 func (g *Ledger) TakeResets(encoded *logpb.SnapshotQuota) error {
 	g.Known, g.CloseBegin, g.CloseEnd = encoded.Known, encoded.CloseBeginNs, encoded.CloseEndNs
 	g.Anchor = Anchor{
@@ -37,7 +37,7 @@ func (g *Ledger) TakeResets(encoded *logpb.SnapshotQuota) error {
 	return nil
 }
 
-// Check looks at the order of what is used.
+// Check checks the order of the ends.
 func (u *Usage) Check() error {
 	last := Ending{End: -1 << 63}
 	for i, e := range u.Ends {

@@ -7,25 +7,25 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Usage is what a class or a holder holds and has consumed of a window.
+// Usage is the amount that a class or a holder holds and has consumed of a window.
 type Usage struct {
 	// Amount is all of it.
 	Amount int64
-	// Ends is what of it was consumed, by the end of its exposure in ascending order, as long as some may lie before the window:
-	// that was not used of it.
+	// Ends are the consumed amounts by the end of their exposure, in ascending order, as long as some may lie before
+	// the window: those were not used of it.
 	Ends []Ending
 }
 
-// Ending is an amount of which the exposure ends.
+// Ending is an amount whose exposure ends.
 type Ending struct {
-	// End is that of the exposure.
+	// End is the end of the exposure.
 	End, Amount int64
 }
 
-// Clone returns a copy that shares nothing with it.
+// Clone returns a copy that shares nothing with u.
 func (u *Usage) Clone() Usage { return Usage{Amount: u.Amount, Ends: slices.Clone(u.Ends)} }
 
-// Add adds an amount whose exposure ends, or takes one out.
+// Add adds an amount whose exposure ends, or removes a negative one.
 func (u *Usage) Add(end, amount int64, listed bool) {
 	u.Amount = max(u.Amount+amount, 0) // a meter may have begun to count while something was held
 	if listed {
@@ -33,7 +33,8 @@ func (u *Usage) Add(end, amount int64, listed bool) {
 	}
 }
 
-// List lists an amount under an end, or takes one out; what is held, and what was used before there was a list, is not in it.
+// List adds an amount under an end, or removes a negative one. Held amounts, and use from before there was a list, are
+// not in it.
 func (u *Usage) List(end, amount int64) {
 	if end == OpenEnd {
 		return
@@ -50,7 +51,7 @@ func (u *Usage) List(end, amount int64) {
 	}
 }
 
-// Has tells whether an end is listed.
+// Has reports whether an end is listed.
 func (u *Usage) Has(end int64) bool {
 	_, found := u.find(end)
 	return found
@@ -60,7 +61,7 @@ func (u *Usage) find(end int64) (int, bool) {
 	return slices.BinarySearchFunc(u.Ends, end, func(e Ending, end int64) int { return cmp.Compare(e.End, end) })
 }
 
-// Drop takes out what ended before a cutoff.
+// Drop removes amounts that ended before a cutoff.
 func (u *Usage) Drop(cutoff int64) {
 	n := 0
 	for n < len(u.Ends) && u.Ends[n].End < cutoff {
@@ -70,7 +71,7 @@ func (u *Usage) Drop(cutoff int64) {
 	u.Ends = slices.Delete(u.Ends, 0, n)
 }
 
-// Since returns what is left without what ended before a cutoff.
+// Since returns the amount without the part that ended before a cutoff.
 func (u *Usage) Since(cutoff int64) int64 {
 	left := u.Amount
 	for _, e := range u.Ends {
@@ -81,8 +82,9 @@ func (u *Usage) Since(cutoff int64) int64 {
 	return max(left, 0)
 }
 
-// Lists tells whether what is used is listed by its end: some of it may turn out to lie before the window. Where the provider's
-// reset is not known, nobody knows where it begins; and a later view of time that began a calendar window may fall back.
+// Lists reports whether use is listed by its end, because some of it may turn out to lie before the window. Without a
+// known reset of the provider the window's beginning is unknown, and a later view of time that began a calendar window
+// may fall back.
 func (g *Ledger) Lists(r *Rule) bool { return !r.Anchored || !g.Known || g.Closing || g.Uncut }
 
 // Move lists an amount under another end.
@@ -91,15 +93,15 @@ func (u *Usage) Move(from, to, amount int64) {
 	u.List(to, amount)
 }
 
-// TakeBack takes out up to an amount of what is counted under an end, or has no end yet (OpenEnd). On a rate nothing is counted before it
-// has shares, and what began before that is given back later.
+// TakeBack removes up to an amount that is counted under an end, or is open (OpenEnd). A rate counts nothing before it
+// has shares, and use from before may be returned later.
 func (u *Usage) TakeBack(end, amount int64) {
 	taken := u.counted(end, amount)
 	u.Amount -= taken
 	u.List(end, -taken)
 }
 
-// MoveCounted lists up to an amount of what is counted under one end under another one.
+// MoveCounted moves up to an amount that is counted under one end to another one.
 func (u *Usage) MoveCounted(from, to, amount int64) { u.Move(from, to, u.counted(from, amount)) }
 
 // counted returns how much of an amount is counted under an end.
@@ -118,7 +120,7 @@ func (u *Usage) counted(end, amount int64) int64 {
 	return min(amount, max(rest, 0))
 }
 
-// EncodeEnds encodes a list of what is used.
+// EncodeEnds encodes the ends of a usage.
 func EncodeEnds(to []*logpb.SnapshotEnding, class int32, u *Usage) []*logpb.SnapshotEnding {
 	for _, e := range u.Ends {
 		to = append(to, &logpb.SnapshotEnding{Class: class, EndNs: e.End, Amount: e.Amount})

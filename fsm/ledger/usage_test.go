@@ -6,12 +6,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestUsage_LeavesOnlyWhatWasCounted: whatever comes, ends and goes back, counted or not, no end is listed without being counted, and
-// what is counted is never more than what there is.
+// TestUsage_LeavesOnlyWhatWasCounted: whatever is added, ends and returns, counted or not, no end is listed without
+// being counted, and the count never exceeds the existing amount.
 func TestUsage_LeavesOnlyWhatWasCounted(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var u Usage
-		there := map[int64]int64{} // by end, what is there, whether it was counted or not
+		there := map[int64]int64{} // by end, the existing amount, counted or not
 		ends := []int64{OpenEnd, 1, 2, 3}
 		for range rapid.IntRange(1, 40).Draw(rt, "steps") {
 			from, to := rapid.SampledFrom(ends).Draw(rt, "from"), rapid.SampledFrom(ends[1:]).Draw(rt, "to")

@@ -1,5 +1,5 @@
-// Package levels has the feature levels: from which version of log entries on something has the meaning that it has. A state's level is the
-// highest version of an entry that was applied to it, so all replicas change at the same entry.
+// Package levels has the feature levels: the version of log entries that introduces each change of meaning. A state's
+// level is the highest version of an applied entry, so all replicas change at the same entry.
 package levels
 
 const (
@@ -8,43 +8,43 @@ const (
 	// Newest is the highest.
 	Newest = 12
 
-	// Rates is the feature level from which on rates have shares.
+	// Rates is the feature level that introduces shares of rates.
 	Rates = 6
-	// Reports is that from which on rates heed what their provider says is left, are predicted, and cooldowns say when to come back
-	// by class.
+	// Reports: rates follow the remainders that their provider reports, rates have predictions, and cooldowns name
+	// retry times by class.
 	Reports = 7
-	// Pools is the feature level from which on there are pools.
+	// Pools is the feature level that introduces pools.
 	Pools = 7
-	// PoolItems is that from which on a Reserve that names a pool has fewer items.
+	// PoolItems: a Reserve that names a pool may have fewer items.
 	PoolItems = 8
-	// Aside is that from which on a waiter of a rate with shares is tried again when its amount is lent next to what is set aside.
+	// Aside: a waiter of a rate with shares is retried when its amount is lent on top of the amounts set aside.
 	Aside = 8
-	// Overtaken is that from which on what was consumed after a reporting operation is not taken for what others use, and shares of a
-	// rate are of what these leave.
+	// Overtaken: amounts consumed after a reporting operation do not count as use by others, and shares of a rate are
+	// parts of the amount that others leave.
 	Overtaken = 8
-	// OneWord is that from which on one caller's word holds a rate back for a bounded time, and closes it for an hour at most.
+	// OneWord: one caller's reports hold a rate back for a bounded time, and close it for an hour at most.
 	OneWord = 8
-	// Spread is that from which on callers also come back spread where a ramp makes them wait for longer than the cooldown.
+	// Spread: retry times are also spread if a ramp makes callers wait for longer than the cooldown.
 	Spread = 9
-	// Heard is that from which on a report of an operation is stale only next to a later one of the same caller.
+	// Heard: a report of an operation is stale only compared with a later one of the same caller.
 	Heard = 9
-	// Own is that from which on sessions and idempotency keys belong to the caller that made them, not to all of the same reach.
+	// Own: sessions and idempotency keys belong to the caller that made them, not to all callers of the same reach.
 	Own = 9
-	// Resets is that from which on one caller's word neither moves the reset that another one names nor keeps it from freeing for long.
+	// Resets: one caller's report does not move a reset that another caller named, and delays its effect only briefly.
 	Resets = 10
-	// Results is that from which on results of sessions leave the operators' part of their bytes alone.
+	// Results: results of sessions do not use the operators' part of their bytes.
 	Results = 10
-	// Repaced is that from which on a change of a rate's rule that leaves its price alone leaves its pacer alone.
+	// Repaced: a change of a rate's rule that keeps its price keeps its pacer.
 	Repaced = 10
-	// Counted is that from which on what critical calls on a rate give back, or end, leaves their use only as far as it was counted there:
-	// it may have begun before the rate had shares.
+	// Counted: amounts of critical calls on a rate that return or end reduce their use only as far as they were counted
+	// there. The calls may have begun before the rate had shares.
 	Counted = 11
-	// NodeLimits is that from which on limits say what callers share of each node.
+	// NodeLimits: limits include those that callers share on each node.
 	NodeLimits = 11
-	// ShortLead is that from which on a rate's pacer is ahead for no longer than what is consumed counts.
+	// ShortLead: a rate's pacer is ahead at most as long as consumed amounts count.
 	ShortLead = 12
-	// FirstToOpen is that from which on a refusal of a pool is about the member that opens first, not the one to come back to first.
+	// FirstToOpen: the refusal of a pool names the member that opens first, not the one with the first retry time.
 	FirstToOpen = 12
-	// ForecastInLine is that from which on refusals of a Reserve behind waiters say what is predicted.
+	// ForecastInLine: refusals of a Reserve behind waiters carry the forecast.
 	ForecastInLine = 12
 )

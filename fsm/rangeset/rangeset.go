@@ -1,4 +1,5 @@
-// Package rangeset is an ordered, copy-on-write set of pairs of a key and an id, in which ids that follow each other take one place.
+// Package rangeset is an ordered, copy-on-write set of pairs of a key and an id, which stores runs of consecutive ids
+// as one.
 package rangeset
 
 import (
@@ -8,18 +9,18 @@ import (
 	"github.com/tidwall/btree"
 )
 
-// Set is an ordered set of pairs of a key and an id: leases by deadline, and by holder. What one entry grants mostly has ids that follow
-// each other and the same keys, and ends together too. So such a run of ids is one place in the tree, and what comes or goes
-// one by one is put together before it is entered there.
+// Set is an ordered set of pairs of a key and an id: leases by deadline, and by holder. The grants of one entry mostly
+// have consecutive ids and the same keys, and end together too. So a run of ids is one item of the tree, and single
+// changes are collected before they are applied to the tree.
 type Set struct {
-	// Tree has the runs, but for what comes and goes.
+	// Tree has the runs, without the pending changes.
 	Tree *btree.BTreeG[Run]
-	// coming is in the set and not in the tree yet, going in the tree and not in the set any more. Whoever reads has them entered first;
-	// and at the end of an entry there is neither, for between entries many read at once, and none may write.
+	// coming is in the set and not yet in the tree, going in the tree and no longer in the set. Every read applies them
+	// first. At the end of an entry both are empty: between entries many goroutines read at once, and none may write.
 	coming, going Run
 }
 
-// Run is ids that follow each other, from 1 on, all with one key. The zero value is none.
+// Run is consecutive ids, from 1 on, all with one key. The zero value is empty.
 type Run struct {
 	// From and To are the first and the last id.
 	Key, From, To uint64
@@ -34,7 +35,7 @@ func (r *Run) has(key, id uint64) bool {
 	return r.To != 0 && r.Key == key && r.From <= id && id <= r.To
 }
 
-// take makes an id part of a run where it follows, or the run is none.
+// take appends an id to a run if it is the next one, or if the run is empty.
 func (r *Run) take(key, id uint64) bool {
 	if r.To == 0 {
 		*r = Run{Key: key, From: id, To: id}
@@ -47,7 +48,7 @@ func (r *Run) take(key, id uint64) bool {
 	return true
 }
 
-// Add adds an id that is not there.
+// Add adds an id that is not in the set.
 func (r *Set) Add(key, id uint64) {
 	if r.going.has(key, id) || !r.coming.take(key, id) {
 		r.Flush()
@@ -55,7 +56,7 @@ func (r *Set) Add(key, id uint64) {
 	}
 }
 
-// Remove removes an id that is there.
+// Remove removes an id that is in the set.
 func (r *Set) Remove(key, id uint64) {
 	if r.coming.has(key, id) || !r.going.take(key, id) {
 		r.Flush()
@@ -63,7 +64,7 @@ func (r *Set) Remove(key, id uint64) {
 	}
 }
 
-// Flush enters into the tree what came and went.
+// Flush applies the pending changes to the tree.
 func (r *Set) Flush() {
 	if r.going.To != 0 {
 		r.cut(r.going)
@@ -75,7 +76,7 @@ func (r *Set) Flush() {
 	}
 }
 
-// cut takes a run's ids out of the tree, wherever they stand.
+// cut removes a run's ids from the tree, wherever they are.
 func (r *Set) cut(out Run) {
 	for out.From <= out.To {
 		at, found := r.Tree.Delete(out)
@@ -92,7 +93,7 @@ func (r *Set) cut(out Run) {
 	}
 }
 
-// before returns the last run that begins at a key and an id, or before; none: there is no such.
+// before returns the last run that begins at or before a key and an id; the zero value if there is none.
 func (r *Set) before(key, id uint64) (found Run) {
 	r.Tree.Descend(Run{Key: key, From: id}, func(at Run) bool {
 		found = at
@@ -101,14 +102,14 @@ func (r *Set) before(key, id uint64) (found Run) {
 	return found
 }
 
-// has tells whether an id is there.
+// has reports whether an id is in the set.
 func (r *Set) has(key, id uint64) bool {
 	r.Flush()
 	at := r.before(key, id)
 	return at.has(key, id)
 }
 
-// Ascend calls fn for the ids with a key, from one on, until it returns false.
+// Ascend calls fn for the ids with a key, in ascending order from one on, until it returns false.
 func (r *Set) Ascend(key, from uint64, fn func(id uint64) bool) {
 	r.Flush()
 	first := from
@@ -128,7 +129,7 @@ func (r *Set) Ascend(key, from uint64, fn func(id uint64) bool) {
 	})
 }
 
-// Descend calls fn for the ids with a key, from the last one on, until it returns false.
+// Descend calls fn for the ids with a key, in descending order, until it returns false.
 func (r *Set) Descend(key uint64, fn func(id uint64) bool) {
 	r.Flush()
 	r.Tree.Descend(Run{Key: key, From: math.MaxUint64}, func(at Run) bool {
@@ -144,14 +145,14 @@ func (r *Set) Descend(key uint64, fn func(id uint64) bool) {
 	})
 }
 
-// First returns the first key; false: there is nothing.
+// First returns the first key; false: the set is empty.
 func (r *Set) First() (key uint64, ok bool) {
 	r.Flush()
 	first, ok := r.Tree.Min()
 	return first.Key, ok
 }
 
-// TakeUntil removes the first ids, up to most, with keys up to one, and appends them in order.
+// TakeUntil removes up to most of the first ids, with keys up to key, and appends them in order.
 func (r *Set) TakeUntil(ids []uint64, key uint64, most int) []uint64 {
 	r.Flush()
 	for most > 0 {
@@ -172,7 +173,7 @@ func (r *Set) TakeUntil(ids []uint64, key uint64, most int) []uint64 {
 	return ids
 }
 
-// count returns how many ids there are.
+// count returns the number of ids.
 func (r *Set) count() (n int) {
 	r.Flush()
 	r.Tree.Scan(func(at Run) bool {

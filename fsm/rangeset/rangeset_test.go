@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// listed are ids by key, as runs should have them.
+// listed are the expected ids by key.
 type listed map[uint64][]uint64
 
 func (l listed) copy() listed {
@@ -30,7 +30,7 @@ func (l listed) remove(key, id uint64) {
 	}
 }
 
-// check reads all there is in each way there is.
+// check reads a set in every way.
 func (l listed) check(t *rapid.T, r *Set) {
 	sum := 0
 	for key := range uint64(listedKeys) {
@@ -79,7 +79,7 @@ const (
 	listedIDs  = 24
 )
 
-// TestRuns: whatever is added, removed and taken in whatever order, runs have it as single ids would, and copies what they had.
+// TestRuns: after any additions, removals and takes, runs hold the same as single ids would, and copies do not change.
 func TestRuns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, want := New(), listed{}
@@ -108,7 +108,7 @@ func TestRuns(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"add":    func(t *rapid.T) { several(t, add) },
 			"remove": func(t *rapid.T) { several(t, remove) },
-			"move": func(t *rapid.T) { // as a renewal does
+			"move": func(t *rapid.T) { // as in a renewal
 				to := key.Draw(t, "to")
 				several(t, func(key, id uint64) {
 					if slices.Contains(want[key], id) && !slices.Contains(want[to], id) {
@@ -143,7 +143,7 @@ func TestRuns(t *testing.T) {
 	})
 }
 
-// TestARunIsOnePlace: what comes, and goes, one after the other is one place in the tree.
+// TestARunIsOnePlace: ids that are added, or removed, one after the other are one item of the tree.
 func TestARunIsOnePlace(t *testing.T) {
 	r := New()
 	const ids = 100_000

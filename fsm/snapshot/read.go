@@ -17,7 +17,7 @@ import (
 // maxRecordBytes bounds what a reader allocates for one record.
 const maxRecordBytes = 64 << 20
 
-// reader reads records and keeps count and checksum.
+// reader reads records and computes count and checksum.
 type reader struct {
 	from    *bufio.Reader
 	version uint32
@@ -26,8 +26,8 @@ type reader struct {
 	buffer  []byte
 }
 
-// Read calls fn for each record but the trailer, with the snapshot's version, and checks count and checksum. ErrNewer and ErrCorrupt are
-// what it can come to, besides the errors of r and fn.
+// Read calls fn for each record except the trailer, with the snapshot's version, and checks count and checksum. It
+// returns ErrNewer, ErrCorrupt, and the errors of r and fn.
 func Read(r io.Reader, fn func(version uint32, record *logpb.SnapshotRecord) error) error {
 	in := &reader{from: bufio.NewReaderSize(r, 1<<16)}
 	if err := in.header(); err != nil {
@@ -42,7 +42,7 @@ func Read(r io.Reader, fn func(version uint32, record *logpb.SnapshotRecord) err
 			if unknown == nil {
 				unknown = err
 			}
-			continue // up to the trailer: only a snapshot whose checksum fits is newer, and not damaged
+			continue // up to the trailer: only a snapshot with a valid checksum is newer, not damaged
 		case err != nil:
 			return err
 		}
@@ -118,7 +118,7 @@ func (r *reader) record() (*logpb.SnapshotRecord, error) {
 	return record, nil
 }
 
-// fill reads size bytes into the buffer, growing it as they come: a wrong length allocates no more than there is.
+// fill reads size bytes into the buffer, growing it as they arrive: a wrong length allocates no more than there is.
 func (r *reader) fill(size int) error {
 	const step = 1 << 20
 	r.buffer = r.buffer[:0]

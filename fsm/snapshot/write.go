@@ -1,5 +1,5 @@
-// Package snapshot writes and reads the form of snapshots and backups: magic and version, then records with their length before them, the
-// last of which has their count and the checksum of everything before it. What the records say is package fsm's.
+// Package snapshot writes and reads the format of snapshots and backups: magic and version, then records with length
+// prefixes. The last record has their count and the checksum of everything before it. Package fsm defines the records.
 package snapshot
 
 import (
@@ -17,21 +17,20 @@ import (
 const (
 	// Magic starts every snapshot; the version follows it, big-endian.
 	Magic = "QUOTAD-SNAP\n"
-	// Version is the highest version of snapshots that this build writes and reads. It reads all before it.
+	// Version is the highest version of snapshots that this build writes and reads. It also reads all older ones.
 	Version = 12
 )
 
-// ErrNewer says that a snapshot was written by a newer version than this one knows: it has a higher version, or fields that are not known
-// here.
+// ErrNewer means that a newer build wrote a snapshot: it has a higher version, or unknown fields.
 var ErrNewer = errors.New("the snapshot is newer than this binary knows: upgrade it")
 
-// ErrCorrupt says that a snapshot is damaged or cut off.
+// ErrCorrupt means that a snapshot is damaged or truncated.
 var ErrCorrupt = errors.New("the snapshot is damaged")
 
-// castagnoli is the polynomial of the checksum.
+// castagnoli is the table of the checksum's polynomial.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Writer writes records and keeps count and checksum.
+// Writer writes records and computes count and checksum.
 type Writer struct {
 	to      *bufio.Writer
 	sum     uint32
@@ -40,14 +39,14 @@ type Writer struct {
 	err     error
 }
 
-// NewWriter begins a snapshot of a version. What goes wrong is said by Finish.
+// NewWriter begins a snapshot of a version. Finish returns any error.
 func NewWriter(to io.Writer, version uint32) *Writer {
 	w := &Writer{to: bufio.NewWriterSize(to, 1<<16)}
 	w.raw(binary.BigEndian.AppendUint32([]byte(Magic), version))
 	return w
 }
 
-// Record writes a record, and tells whether to go on.
+// Record writes a record, and reports whether to continue.
 func (w *Writer) Record(record *logpb.SnapshotRecord) bool {
 	if w.err != nil {
 		return false
@@ -66,7 +65,7 @@ func (w *Writer) raw(data []byte) {
 	}
 }
 
-// Finish writes the trailer, and everything out.
+// Finish writes the trailer and flushes.
 func (w *Writer) Finish() error {
 	w.Record(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Trailer{
 		Trailer: &logpb.SnapshotTrailer{Records: w.records, Crc32C: w.sum},

@@ -10,24 +10,24 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// How long a task waits after an attempt that did not finish it.
+// Delays of a task after an attempt that did not finish it.
 const (
 	firstRetry  = 5 * fixed.Minute
 	secondRetry = 15 * fixed.Minute
 	laterRetry  = 30 * fixed.Minute
 
-	// saturatedWait and planWait stand for what the provider did not say.
+	// saturatedWait and planWait are used if the provider named no time.
 	saturatedWait = fixed.Minute
 	planWait      = 30 * fixed.Minute
-	// Of several limits in a row each waits at least twice as long as the one before, from the second on: an agent that
-	// meets one as soon as it starts costs its prompt each time, whatever the provider says.
+	// From the second limit in a row on, each waits at least twice as long as the one before. An agent that meets a
+	// limit as soon as it starts pays for its prompt each time, whatever the provider says.
 	firstLimitFloor = fixed.Minute
 	lastLimitFloor  = 30 * fixed.Minute
 	maxLimitDouble  = 5
 )
 
-// Begin begins a task's next attempt, or says why not. Only one is under way at a time, and it has a deadline, so that
-// one whose runner is gone ends as well.
+// Begin begins a task's next attempt, or returns why it cannot. A task has one attempt at a time, and each has a
+// deadline, so that the attempt of a runner that is gone ends as well.
 func (ts *Table) Begin(h Host, req *logpb.BeginTask, by string) *logpb.Result {
 	if failure := checkBegin(h, req); failure != nil {
 		return effect.Failed(failure)
@@ -71,7 +71,7 @@ func (ts *Table) Begin(h Host, req *logpb.BeginTask, by string) *logpb.Result {
 	return begun(t, t.attempts)
 }
 
-// noneLeft says why there is no room for a task; nil: there is.
+// noneLeft returns why there is no room for a task; nil: there is.
 func (ts *Table) noneLeft(h Host) *logpb.Result {
 	const hint = "forget those that are shelved and not wanted any more; done ones go by themselves"
 	switch h.Book().Taking(h.Payer(), accounts.Tasks, h.Now()) {
@@ -92,8 +92,8 @@ func begun(t *task, attempt int64) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_TaskBegun{TaskBegun: b}}
 }
 
-// notNow says why a task's next attempt cannot begin now; nil: it can. The task itself comes first: of one that is shelved
-// no quota's reopening is worth waiting for.
+// notNow returns why a task's next attempt cannot begin now; nil: it can. The task's own state comes first: a shelved
+// task gains nothing from waiting for a quota to reopen.
 func notNow(h Host, t *task, req *logpb.BeginTask) *logpb.Refusal {
 	switch {
 	case t == nil:
@@ -131,7 +131,7 @@ func (ts *Table) attempt(h Host, name string, fence uint64, by string) (*task, *
 	return t, failure
 }
 
-// Renew moves an attempt's deadline, never to an earlier time.
+// Renew extends an attempt; it never shortens it.
 func (ts *Table) Renew(h Host, command *logpb.RenewTask, by string) *logpb.Result {
 	if command.TtlNs != 0 && (command.TtlNs < minTTL || command.TtlNs > maxTTL) {
 		return effect.Failed(effect.Invalid("the ttl is not within 1 s to 24 h", "leave it out for the length that was begun with"))
@@ -156,7 +156,7 @@ func endedBefore(t *task) *logpb.Result {
 		"its first end counts")
 }
 
-// End takes over how an attempt ended. Told again, it answers again; told otherwise, it fails.
+// End records how an attempt ended. A repeat gets the same answer; another outcome fails.
 func (ts *Table) End(h Host, from *logpb.Command) *logpb.Result {
 	command := from.GetEndTask()
 	if failure := checkEnd(command); failure != nil {
@@ -171,7 +171,8 @@ func (ts *Table) End(h Host, from *logpb.Command) *logpb.Result {
 	case t.phase != logpb.TaskPhase_TASK_PHASE_IN_FLIGHT:
 		return endedBefore(t)
 	}
-	// How an attempt ended counts even where no report is taken any more: what gives back fails for no budget.
+	// The outcome counts even if no more reports are accepted: a command that releases something does not fail for a
+	// budget.
 	leftOut := command.Report != logpb.Cause_CAUSE_UNSPECIFIED && !h.Report(from, t.holder, t.quotas)
 	t.outcome, t.ended, t.detail = command.Outcome, h.Now(), command.Detail
 	switch command.Outcome {
@@ -203,7 +204,7 @@ func checkEnd(command *logpb.EndTask) *logpb.Failure {
 	return nil
 }
 
-// ended tells where a task stands after its last attempt.
+// ended returns the state of a task after its last attempt.
 func ended(t *task) *logpb.Result {
 	e := &logpb.TaskEnded{Phase: t.phase, Failures: t.failures, MaxFailures: t.maxFailures}
 	if t.phase == logpb.TaskPhase_TASK_PHASE_WAITING {
@@ -212,15 +213,15 @@ func ended(t *task) *logpb.Result {
 	return &logpb.Result{Kind: &logpb.Result_TaskEnded{TaskEnded: e}}
 }
 
-// lose ends an attempt of which nothing was heard until its deadline. It counts as a failure, since a runner that
-// crashes at each start must not do so forever.
+// lose ends an attempt at its deadline, without news of its runner. It counts as a failure, so that a runner that
+// crashes at each start stops.
 func (ts *Table) lose(h Host, t *task) {
 	t.outcome, t.ended, t.detail = logpb.TaskOutcome_TASK_OUTCOME_LOST, t.at, "nothing was heard of its runner until the deadline"
 	ts.countFailure(t)
 	emitEnded(h, t)
 }
 
-// countFailure uses up one failure of a task's budget, as of when its attempt ended.
+// countFailure uses up one failure of a task's budget, at the time when its attempt ended.
 func (ts *Table) countFailure(t *task) {
 	t.failures++
 	t.limited = 0
@@ -238,7 +239,7 @@ func emitEnded(h Host, t *task) {
 	}
 }
 
-// retryDelay returns how long after its n-th failure a task's next attempt may begin.
+// retryDelay returns the delay after the n-th failure before a task's next attempt.
 func retryDelay(failures int32) int64 {
 	switch failures {
 	case 1:

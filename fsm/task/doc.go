@@ -1,5 +1,6 @@
-// Package task has pieces of work with a retry budget. The budget is kept in the state, and not with who works on a task, so that neither a
-// restart nor a second runner gets a fresh one: an attempt at a time, a deadline for each, and a wait after one that did not finish.
+// Package task has pieces of work with a retry budget. The state keeps the budget, not the runner of a task, so neither
+// a restart nor a second runner resets it. A task has one attempt at a time, a deadline for each, and a delay after one
+// that did not finish it.
 //
-// It decides what becomes of tasks, and charges accounts with them. What else it needs of the state machine is Host.
+// It manages tasks, and charges accounts for them. Host is what it needs of the rest of the state machine.
 package task

@@ -6,7 +6,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Host is the rest of the state machine, as tasks see it while a command, or what is due, is carried out.
+// Host is the rest of the state machine, as seen by tasks during a command or due work.
 type Host interface {
 	// Now returns cluster time.
 	Now() int64
@@ -14,21 +14,21 @@ type Host interface {
 	FenceCounter() uint64
 	// NextFence issues the next fence.
 	NextFence() uint64
-	// Book returns what callers have of each budget.
+	// Book returns the use of the budgets.
 	Book() *accounts.Book
-	// Payer returns whom the present command is charged to.
+	// Payer returns the payer of the present command.
 	Payer() accounts.Payer
-	// OverBudget records and says that the payer has its part of a budget.
+	// OverBudget counts and returns the failure of a payer that has used up its part of a budget.
 	OverBudget(b accounts.Budget, hint string) *logpb.Result
-	// Covers tells whether a caller that may act for the holders of a pattern may act for this one.
+	// Covers reports whether a caller that may act for the holders of a pattern may act for this one.
 	Covers(pattern, holder string) bool
-	// QuotaName returns a quota's name as the state has it, so that who keeps it keeps no copy, or why there is no such quota.
+	// QuotaName returns a quota's name as the string of the state, to avoid copies, or why there is no such quota.
 	QuotaName(name string) (own string, failure *logpb.Failure)
-	// Closed refuses a holder work that lives on quotas of which one is closed; nil: all of them, which must exist, are open.
+	// Closed refuses a holder's work if one of its quotas is closed; nil: all of them, which must exist, are open.
 	Closed(holder string, quotas []string) *logpb.Refusal
-	// Report takes over what the provider said to an attempt that ends with a command, for each quota that its task lives on, within the
-	// bounds of a Report; false: its caller has reported too often in this minute, and nothing was taken over.
+	// Report applies what the provider told an attempt that ends with a command, for each quota of its task, within the
+	// bounds of a Report. It returns false, without effect, if the caller has used up its reports of this minute.
 	Report(end *logpb.Command, holder string, quotas []string) bool
-	// Emit says that something happened.
+	// Emit emits an event.
 	Emit(event effect.Event)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Records calls fn for the record of every task, by name, until it returns false, and tells whether it never did.
+// Records calls fn for the record of every task, by name, until it returns false. It reports whether it never did.
 func (ts *Table) Records(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	ts.byName.Scan(func(_ string, t *task) bool {
@@ -23,7 +23,7 @@ func (ts *Table) Records(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-// Enter enters a task of a snapshot, and charges its account with it.
+// Enter enters a task from a snapshot, and charges its account for it.
 func (ts *Table) Enter(h Host, encoded *logpb.SnapshotTask) error {
 	t := &task{
 		Made: cow.In(ts.generation), name: encoded.Name, holder: encoded.Holder, quotas: ownNames(h, encoded.Quotas), phase: encoded.Phase,
@@ -41,7 +41,7 @@ func (ts *Table) Enter(h Host, encoded *logpb.SnapshotTask) error {
 	return t.check()
 }
 
-// check says what cannot be of a task.
+// check returns the inconsistency of a task, if any.
 func (t *task) check() error {
 	spent := t.failures >= t.maxFailures
 	switch {
@@ -58,8 +58,8 @@ func (t *task) check() error {
 	return nil
 }
 
-// Verify checks each task, that each stands in the tree of its phase, under its time, and that no attempt has a fence above the
-// newest one.
+// Verify checks each task, that each is in the tree of its phase under its time, and that no attempt has a fence above
+// the newest one.
 func (ts *Table) Verify(newest uint64) error {
 	var errs []error
 	listed := 0

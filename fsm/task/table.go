@@ -6,16 +6,17 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Table has all tasks. It is copied on write: a task of an older generation may be shared with a copy.
+// Table has all tasks. It is copied on write: a copy may share tasks of older generations.
 type Table struct {
 	// generation rises with each copy.
 	generation uint64
 	byName     *cow.Map[string, *task]
-	// underWay are attempts by deadline, resting what waits or is done, by since when; what is shelved is in neither.
+	// underWay are running attempts by deadline, resting waiting and done tasks by since when; shelved tasks are in
+	// neither.
 	underWay, resting *cow.Set[dueByName]
 }
 
-// dueByName says that something is due of the task of a name.
+// dueByName is the time at which a named task is due.
 type dueByName = cow.Due[string]
 
 // New returns a table without tasks.
@@ -29,8 +30,8 @@ func (ts *Table) Copy() *Table {
 	return &Table{generation: ts.generation, byName: ts.byName.Copy(), underWay: ts.underWay.Copy(), resting: ts.resting.Copy()}
 }
 
-// tree returns the tree in which a task stands by its time: attempts by their deadline; what waits for somebody, or is
-// done, by since when that is so. What is shelved stands in none: nothing of it is ever due.
+// tree returns the tree that lists a task by its time: running attempts by deadline; waiting and done tasks by since
+// when. Shelved tasks are in none: they are never due.
 func (ts *Table) tree(phase logpb.TaskPhase) *cow.Set[dueByName] {
 	switch phase {
 	case logpb.TaskPhase_TASK_PHASE_IN_FLIGHT:
@@ -42,13 +43,13 @@ func (ts *Table) tree(phase logpb.TaskPhase) *cow.Set[dueByName] {
 	return nil
 }
 
-// edit returns a task that may be changed.
+// edit returns a task for update.
 func (ts *Table) edit(t *task) *task {
 	t, _ = cow.Edit(ts.byName, t.name, t, ts.generation)
 	return t
 }
 
-// move puts a task into a phase, with its time.
+// move moves a task to a phase, with its time.
 func (ts *Table) move(t *task, phase logpb.TaskPhase, at int64) {
 	ts.unlist(t)
 	t.phase, t.at = phase, at
@@ -67,22 +68,21 @@ func (ts *Table) unlist(t *task) {
 	}
 }
 
-// NextDue returns when an attempt is lost, if one is under way, and whether somebody waits for the time of a next one: a
-// time that a leader does not let pass would make that wait longer.
+// NextDue returns when a running attempt is lost, if there is one, and whether some task waits for its next attempt:
+// lost time would extend that wait.
 func (ts *Table) NextDue(now int64) (at int64, due, pending bool) {
 	first, due := ts.underWay.Min()
 	last, rests := ts.resting.Max()
 	return first.At, due, rests && last.At > now
 }
 
-// Counts returns how many tasks there are, of how many an attempt is under way, and how many are shelved: those that
-// stand in no tree of times.
+// Counts returns the number of tasks, of those with a running attempt, and of shelved ones, which are in no tree.
 func (ts *Table) Counts() (all, underWay, shelved int64) {
 	all, underWay = int64(ts.byName.Len()), int64(ts.underWay.Len())
 	return all, underWay, all - underWay - int64(ts.resting.Len())
 }
 
-// EachCharge calls fn with each thing that an account is charged with.
+// EachCharge calls fn for each object that an account is charged with.
 func (ts *Table) EachCharge(fn func(number uint64, b accounts.Budget, amount int64)) {
 	ts.byName.Scan(func(_ string, t *task) bool {
 		fn(t.account, accounts.Tasks, 1)

@@ -11,13 +11,14 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Bounds and defaults of tasks. The API's table refuses the same earlier and with more words.
+// Bounds and defaults of tasks. The API checks the same bounds earlier, with longer messages.
 const (
-	// MaxName and MaxDetail are bytes of a task's name and of what its runner says of an end; MaxQuotas is how many quotas a task lives on.
+	// MaxName and MaxDetail bound a task's name and its runner's detail of an end, in bytes; MaxQuotas bounds a task's
+	// quotas.
 	MaxName   = 128
 	MaxDetail = 300
 	MaxQuotas = 16
-	// DefaultTTL is how long an attempt lives without a renewal, where its runner does not say.
+	// DefaultTTL is how long an attempt lives without a renewal, if its runner names no time.
 	DefaultTTL = 10 * fixed.Minute
 
 	minTTL             = fixed.Second
@@ -27,20 +28,21 @@ const (
 	defaultMaxFailures = 3
 )
 
-// task is a piece of work with a retry budget. The budget is kept here, and not with who works on it, so that neither a
-// restart nor a second runner gets a fresh one.
+// task is a piece of work with a retry budget. The state keeps the budget, not the runner, so neither a restart nor a
+// second runner resets it.
 type task struct {
 	cow.Made
 	name, holder string
-	// quotas are the names of those that it lives on; one may not exist any more. The slice is replaced, never changed.
+	// quotas are the names of its quotas; some may not exist any more. The slice is replaced, never changed.
 	quotas []string
-	// phase is where it stands; a task that is ready is one that waits for a time that has come.
+	// phase is its phase; a ready task is a waiting one whose time has come.
 	phase logpb.TaskPhase
-	// at is the deadline of the attempt that is under way, when the next one may begin, or since when it is shelved or done.
+	// at is the deadline of the running attempt, when the next one may begin, or since when the task is shelved or
+	// done.
 	at int64
-	// failures are counted since it was made or put back; limited counts limits in a row.
+	// failures are counted since it was made or retried; limited counts limits in a row.
 	maxFailures, failures, limited int32
-	// attempts counts those that were begun; fence is the last one's, 0 where there is none since it was put back.
+	// attempts counts begun attempts; fence is the last one's, 0 if there is none since a retry.
 	attempts int64
 	fence    uint64
 	// ttl is how long the last attempt lives without a renewal.
@@ -49,11 +51,11 @@ type task struct {
 	outcome logpb.TaskOutcome
 	ended   int64
 	detail  string
-	// account is charged with it: that of who began it first.
+	// account is charged with it: that of the caller that began it first.
 	account uint64
 }
 
-// ownNames returns names of quotas as the state has them, so that tasks share these strings and keep no copies.
+// ownNames returns names of quotas as strings of the state, so that tasks share them instead of copies.
 func ownNames(h Host, names []string) []string {
 	own := make([]string, len(names))
 	for i, name := range names {
@@ -65,8 +67,8 @@ func ownNames(h Host, names []string) []string {
 	return own
 }
 
-// find returns a task that may be changed, nil where there is none, or why the caller may not touch it. An attempt past
-// its deadline is lost here, so that who meets it before that was carried out finds what comes after.
+// find returns a task for update, nil if there is none, or why the caller may not use it. It ends an attempt past its
+// deadline as lost, so that a command that finds it early gets the same answer as later.
 func (ts *Table) find(h Host, name, by string) (*task, *logpb.Failure) {
 	t, ok := ts.byName.Get(name)
 	if !ok {
@@ -95,8 +97,8 @@ func (ts *Table) LoseAttempts(h Host, most int) {
 	}
 }
 
-// ForgetOld forgets tasks that are done, and those that nobody has begun, for long enough, up to most. What is shelved stays
-// until somebody has seen it.
+// ForgetOld drops up to most tasks that have been done or waiting for the task life. Shelved tasks stay until somebody
+// has seen them.
 func (ts *Table) ForgetOld(h Host, most int) {
 	book, now := h.Book(), h.Now()
 	isOld := func(d dueByName) bool { return fixed.AddSaturated(d.At, book.Limits.TaskLife) <= now }
@@ -106,7 +108,7 @@ func (ts *Table) ForgetOld(h Host, most int) {
 	}
 }
 
-// Retry gives a task a fresh budget and lets it begin at once. An attempt that is under way goes on under it.
+// Retry gives a task a full budget and lets it begin at once. A running attempt continues under the new budget.
 func (ts *Table) Retry(h Host, command *logpb.RetryTask, by string) *logpb.Result {
 	t, failure := ts.known(h, command.Task, by)
 	if failure != nil {
@@ -121,7 +123,7 @@ func (ts *Table) Retry(h Host, command *logpb.RetryTask, by string) *logpb.Resul
 	return effect.Done()
 }
 
-// Forget removes a task. The fence of an attempt that is under way is no longer valid.
+// Forget removes a task. The fence of a running attempt becomes invalid.
 func (ts *Table) Forget(h Host, command *logpb.ForgetTask, by string) *logpb.Result {
 	t, failure := ts.known(h, command.Task, by)
 	if failure != nil {
@@ -144,7 +146,7 @@ func (ts *Table) known(h Host, name, by string) (*task, *logpb.Failure) {
 	return t, failure
 }
 
-// checkBegin checks what a BeginTask asks for.
+// checkBegin validates a BeginTask.
 func checkBegin(h Host, req *logpb.BeginTask) *logpb.Failure {
 	switch {
 	case req.Task == "" || len(req.Task) > MaxName:

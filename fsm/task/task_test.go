@@ -16,7 +16,7 @@ const (
 	hasFailed = logpb.TaskOutcome_TASK_OUTCOME_FAILED
 )
 
-// world is a table of tasks with a host that has a clock and a counter of fences, no quotas, and room for everything.
+// world is a table of tasks with a host that has a clock, a counter of fences, no quotas, and unlimited budgets.
 type world struct {
 	*Table
 	now    int64
@@ -46,7 +46,7 @@ func (w *world) QuotaName(name string) (string, *logpb.Failure) {
 
 func (w *world) Report(*logpb.Command, string, []string) bool { return true }
 
-// due carries out what is due.
+// due carries out due work.
 func (w *world) due() {
 	w.LoseAttempts(w, 100)
 	w.ForgetOld(w, 100)
@@ -69,7 +69,7 @@ func (w *world) end(t *testing.T, name string, fence uint64, outcome logpb.TaskO
 	}
 }
 
-// TestEvents: what a watcher hears.
+// TestEvents: the events of a watcher.
 func TestEvents(t *testing.T) {
 	w := newWorld()
 	for i, step := range []struct {
@@ -145,7 +145,7 @@ func TestTasksAsReadersSeeThem(t *testing.T) {
 	}
 }
 
-// TestCopy_StaysAsItWas: what a reader has of tasks does not change with them.
+// TestCopy_StaysAsItWas: a reader's copy does not change with the tasks.
 func TestCopy_StaysAsItWas(t *testing.T) {
 	w := newWorld()
 	fence := w.begin(t, "t", 3)
@@ -165,7 +165,7 @@ func TestCopy_StaysAsItWas(t *testing.T) {
 	}
 }
 
-// TestImpossibleTasksAreDamage: a snapshot whose tasks cannot be is refused.
+// TestImpossibleTasksAreDamage: a snapshot with an inconsistent task is refused.
 func TestImpossibleTasksAreDamage(t *testing.T) {
 	fine := func() *logpb.SnapshotTask {
 		return &logpb.SnapshotTask{Name: "t", Holder: "x", Phase: logpb.TaskPhase_TASK_PHASE_WAITING, MaxFailures: 3, Attempts: 1, TtlNs: 1}

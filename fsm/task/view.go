@@ -11,39 +11,39 @@ type View struct {
 	Name, Holder string
 	Quotas       []string
 	Phase        logpb.TaskPhase
-	// Failures are counted since it was made or put back; at MaxFailures it is shelved. Limited counts limits in a row.
+	// Failures are counted since it was made or retried; at MaxFailures it is shelved. Limited counts limits in a row.
 	Failures, MaxFailures, Limited int32
-	// Attempts counts those that were begun.
+	// Attempts counts begun attempts.
 	Attempts int64
-	// Fence and Left are those of the attempt that is under way.
+	// Fence and Left are those of the running attempt.
 	Fence uint64
 	Left  int64
-	// RetryIn is when the next attempt may begin; 0 where it may now, or never by itself.
+	// RetryIn is how long until the next attempt may begin; 0: now, or never without an operator.
 	RetryIn int64
-	// Outcome and Detail are those of the last attempt that ended, EndedAgo is since when.
+	// Outcome and Detail are those of the last ended attempt; EndedAgo is how long ago it ended.
 	Outcome  logpb.TaskOutcome
 	Detail   string
 	EndedAgo int64
 }
 
-// Filter chooses tasks.
+// Filter selects tasks.
 type Filter struct {
-	// Prefix is what names start with, Holder whose they are. Empty: any.
+	// Prefix is a prefix of names, Holder a holder's name. Empty: any.
 	Prefix, Holder string
-	// Phase is the one that they are in; unspecified: any.
+	// Phase is a phase; unspecified: any.
 	Phase logpb.TaskPhase
-	// Shown tells of which holders tasks are shown; nil: of all.
+	// Shown reports whether a holder's tasks are shown; nil: all.
 	Shown func(holder string) bool
 }
 
-// matches tells whether a task is one of those.
+// matches reports whether a task passes the filter, without the prefix.
 func (of *Filter) matches(v *View) bool {
 	return (of.Holder == "" || of.Holder == v.Holder) && (of.Phase == logpb.TaskPhase_TASK_PHASE_UNSPECIFIED || of.Phase == v.Phase) &&
 		(of.Shown == nil || of.Shown(v.Holder))
 }
 
-// Page returns up to limit tasks by name, above the name after. next is the name to go on after, empty where these are the last: a
-// page ends early, and may be empty, where finding more costs more than most, in records that are looked at and quotas that are shown.
+// Page returns up to limit tasks by name, above the name after. next is the value of after for the next page, empty
+// after the last task. A page ends early, and may be empty, once it costs most: records read and quotas shown.
 func (ts *Table) Page(of Filter, after string, limit, most int, now int64) (views []View, next string) {
 	work, last := 0, after
 	ts.byName.Ascend(max(of.Prefix, after), func(name string, t *task) bool {

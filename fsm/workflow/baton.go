@@ -9,24 +9,26 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// While a workflow goes one at a time, only the step that has the baton may be granted something. A baton is offered to the
-// next step in workflow order that wants it, and taken by its first lease; it ends with the last of its leases, or at its
-// deadline, which none of them outlives. Then the baton goes on from the step after it, so that each has one per round.
+// While a workflow is sequential, only the step with the baton may be granted something. The baton is offered to the
+// next step in workflow order that wants it, and taken by that step's first lease. It ends with the last of the step's
+// leases, or at its deadline, which bounds theirs. Then it continues at the following step, so that each step gets one
+// per round.
 
 // offer is how long an offered baton waits to be taken. A step that was denied something within that time wants one.
 const offer = 10 * fixed.Second
 
-// baton is the right of one step to be granted something. The zero value: nobody has it.
+// baton is the right of one step to be granted something. The zero value: no step has it.
 type baton struct {
 	// at is the step's place in workflow order.
 	at int
-	// after is the newest fence when it began: its leases have higher ones. fence is that of its first lease, 0 until then.
+	// after is the newest fence when it began: leases under it have higher ones. fence is that of its first lease, 0
+	// until then.
 	after, fence    uint64
 	began, deadline int64
 }
 
-// takeBaton binds a lease that is being granted to the baton of its holder, and returns the latest deadline of the lease. Quotas
-// that only observe need none.
+// takeBaton binds a lease that is being granted to the baton of its holder, and returns the latest deadline of the
+// lease. Quotas that only observe need no baton.
 func (w *workflow) takeBaton(h Host, at int, fence uint64, enforced bool) (end int64) {
 	now := h.Now()
 	free := w.baton.deadline <= now
@@ -51,7 +53,7 @@ func (w *workflow) emitBaton(h Host) {
 	}, 0)
 }
 
-// passBaton offers the baton to the next step that wants it. If none does, the first to ask takes it.
+// passBaton offers the baton to the next step that wants it. If none does, the first step that asks takes it.
 func (t *Table) passBaton(h Host, w *workflow) {
 	w.baton = baton{}
 	if at, ok := t.nextForBaton(h, w); ok {
@@ -68,9 +70,10 @@ func (w *workflow) offerBaton(at int, after uint64, now int64) {
 	w.owed = w.owed.without(at)
 }
 
-// nextForBaton returns the next step to offer the baton to: in workflow order from the present one, among steps that want it.
-// One that stands back in a workflow before this one could not make use of it: it is passed over, and comes first as soon as
-// it can. A step of several workflows so takes their batons in the order of their names, and no two wait for each other.
+// nextForBaton returns the next step to offer the baton to, in workflow order from the present one. It considers steps
+// that want it. A step that waits for the baton of an earlier workflow could not use it: it is passed over, and comes
+// first as soon as it can. So a step of several workflows takes their batons in the order of their names, and no two
+// steps wait for each other.
 func (t *Table) nextForBaton(h Host, w *workflow) (next int, ok bool) {
 	for at := range w.steps {
 		if w.owed.has(at) && t.wantsBaton(h, w, at) && !t.waitsForEarlierBaton(w, at, h.Now()) {
@@ -91,7 +94,7 @@ func (t *Table) nextForBaton(h Host, w *workflow) (next int, ok bool) {
 	return 0, false
 }
 
-// wantsBaton tells whether a step has waiters, or was denied something lately, and no limit stops it now.
+// wantsBaton reports whether a step has waiters or was denied something recently, and no limit stops it now.
 func (t *Table) wantsBaton(h Host, w *workflow, at int) bool {
 	s := &w.steps[at]
 	lately := func(when int64) bool { return when != 0 && h.Now()-when < offer }
@@ -101,19 +104,19 @@ func (t *Table) wantsBaton(h Host, w *workflow, at int) bool {
 	return h.Waiting(w.holders[at]) > 0 && (s.until <= h.Now() || h.WaitsForElse(w.holders[at], s.quota))
 }
 
-// waitsForEarlierBaton tells whether a step waits for the baton of a workflow whose name sorts before this one.
+// waitsForEarlierBaton reports whether a step waits for the baton of a workflow whose name sorts before this one.
 func (t *Table) waitsForEarlierBaton(w *workflow, at int, now int64) bool {
 	return slices.ContainsFunc(t.stepsIn(w.holders[at]), func(of stepOf) bool {
 		return of.workflow < w.definition.Name && t.get(of).waits(of.at, now)
 	})
 }
 
-// waits tells whether another step than this one has the baton.
+// waits reports whether another step than at has the baton.
 func (w *workflow) waits(at int, now int64) bool {
 	return w.sequential && w.baton.deadline > now && w.baton.at != at
 }
 
-// expireBaton passes on a baton whose deadline has passed, unless it is an offer that still holds.
+// expireBaton passes on a baton whose deadline has passed, unless it is an offer that is still kept.
 func (t *Table) expireBaton(h Host, w *workflow) {
 	if w.baton.deadline != 0 && w.baton.fence == 0 && t.wantsBaton(h, w, w.baton.at) {
 		if until := t.offerHeldUntil(h, w); until > h.Now() {
@@ -124,8 +127,9 @@ func (t *Table) expireBaton(h Host, w *workflow) {
 	t.passBaton(h, w)
 }
 
-// offerHeldUntil returns until when an offer is kept for a step of several workflows: while it stands back in one after this one
-// and asks there, since it gets the baton there within a round, and from then on as long as any offer.
+// offerHeldUntil returns until when an offer is kept for a step of several workflows. It is kept while the step waits
+// and asks in a later workflow, because it gets that baton within a round. From then on it is kept as long as any
+// offer.
 func (t *Table) offerHeldUntil(h Host, w *workflow) (until int64) {
 	for _, of := range t.stepsIn(w.holders[w.baton.at]) {
 		other := t.get(of)
@@ -135,15 +139,15 @@ func (t *Table) offerHeldUntil(h Host, w *workflow) (until int64) {
 			until = max(until, fixed.AddSaturated(other.changed, offer))
 		case other.baton.at == of.at:
 			until = max(until, fixed.AddSaturated(other.baton.began, offer))
-		case other.baton.deadline >= w.baton.deadline && t.wantsBaton(h, other, of.at): // one that has come as well is passed on after this
+		case other.baton.deadline >= w.baton.deadline && t.wantsBaton(h, other, of.at): // an offer in both is passed on after this one
 			until = max(until, fixed.AddSaturated(h.Now(), offer))
 		}
 	}
 	return until
 }
 
-// ExtendOffers keeps the batons offered to a waiter that is first where something is short: it saves up, for one baton at most
-// since it has them all.
+// ExtendOffers keeps the batons offered to the first waiter of a short quota: it has amounts set aside. The limit is
+// the time of one baton, since the holder has all of them together.
 func (t *Table) ExtendOffers(holder string, now int64) {
 	offered, began := t.offersTo(holder, now)
 	for _, of := range offered {
@@ -166,7 +170,7 @@ func (t *Table) offersTo(holder string, now int64) (offered []stepOf, began int6
 	return offered, began
 }
 
-// RecordRequest records that a holder is denied something that no limit keeps from it: where one at a time goes, it wants a baton.
+// RecordRequest records a denial that no limit caused: in a sequential workflow the holder wants a baton.
 func (t *Table) RecordRequest(holder string, reason logpb.Reason, now int64) {
 	if reason <= logpb.Reason_REASON_EXHAUSTED {
 		return
@@ -178,7 +182,7 @@ func (t *Table) RecordRequest(holder string, reason logpb.Reason, now int64) {
 	}
 }
 
-// underBaton tells whether a step's lease was granted under a workflow's present baton.
+// underBaton reports whether a step's lease was granted under a workflow's present baton.
 func (w *workflow) underBaton(at int, fence uint64) bool {
 	return w.sequential && w.baton.fence != 0 && w.baton.at == at && fence > w.baton.after
 }
@@ -194,7 +198,8 @@ func (t *Table) BatonEnd(holder string, fence uint64) int64 {
 	return end
 }
 
-// RecordEnd passes the baton on when the last lease of its holder has ended. A holder's newest lease has its highest fence.
+// RecordEnd passes the baton on when the last lease of its holder has ended. A holder's newest lease has its highest
+// fence.
 func (t *Table) RecordEnd(h Host, holder string, fence uint64) {
 	for _, of := range t.stepsIn(holder) {
 		if w := t.get(of); w.underBaton(of.at, fence) && h.NewestFence(holder) <= w.baton.after {

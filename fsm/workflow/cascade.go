@@ -11,20 +11,20 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// The cascade keeps a chain of holders from running into a limit one after the other (docs/workflows.md). A step is
+// The cascade keeps the holders of a chain from hitting a limit one after the other (docs/workflows.md). A step is
 // limited when the provider refuses its call, or the store denies it something for COOLDOWN or EXHAUSTED. While a
-// workflow goes in parallel, the steps upstream of a limited one are kept back; when too many are limited, one at a time
-// goes, by batons (baton.go).
+// workflow is parallel, the steps upstream of a limited one are paused. When too many steps are limited, it becomes
+// sequential, with a baton (baton.go).
 
 const (
-	// longestLimit bounds for how long one denial makes a step count as limited.
+	// longestLimit bounds how long one denial makes a step count as limited.
 	longestLimit = fixed.Hour
-	// headStart is how long those upstream are kept back after a limit, so that the limited one goes first.
+	// headStart is how long upstream steps are paused after a limit, so that the limited one goes first.
 	headStart = 5 * fixed.Second
 )
 
-// RecordDenial records for its workflows why a holder is denied what it needs: by a limit, or by something that would not stand
-// first if there were one. amountOf returns how much of a quota it needs, 0 for nothing.
+// RecordDenial records for its workflows why a request of a holder is denied: by a limit, or by a reason that a limit
+// would precede. amountOf returns how much of a quota it needs, 0 for nothing.
 func (t *Table) RecordDenial(h Host, holder string, refusal *logpb.Refusal, amountOf func(quota string) int64) {
 	switch {
 	case refusal.Reason == logpb.Reason_REASON_COOLDOWN, refusal.Reason == logpb.Reason_REASON_EXHAUSTED:
@@ -56,7 +56,7 @@ func (t *Table) RecordLimit(h Host, name string, by Shortage, until int64, reaso
 		for i := range w.steps {
 			if !w.sequential && w.upstream[of.at].has(i) && pressing&w.downstream[i] == 0 {
 				w.steps[i].paused = max(now, 1)
-				h.Wake(w.holders[i]) // who waits keeps nothing from others any more
+				h.Wake(w.holders[i]) // its waiters no longer keep amounts from others
 			}
 		}
 		if told <= 0 || s.until-now > 2*told {
@@ -69,8 +69,8 @@ func (t *Table) RecordLimit(h Host, name string, by Shortage, until int64, reaso
 	}
 }
 
-// tellPressure tells the steps up- and downstream of a limited one, and itself. A step is told once in an entry, by what came last:
-// however often limits begin and end in it, its events are no more than steps.
+// tellPressure notifies a limited step and the steps up- and downstream of it. Each step gets one event in an entry,
+// the last one: however often limits begin and end, there are at most as many events as steps.
 func (t *Table) tellPressure(h Host, w *workflow, at int, reason logpb.Reason) {
 	told := t.told[w.definition.Name]
 	if told == nil {
@@ -90,7 +90,7 @@ func (t *Table) tellPressure(h Host, w *workflow, at int, reason logpb.Reason) {
 	}
 }
 
-// limitedLately counts the steps that were limited within the workflow's time, and since it last changed.
+// limitedLately counts the steps that were limited within the workflow's time, and since its mode last changed.
 func (w *workflow) limitedLately(now int64) (count int) {
 	for i := range w.steps {
 		if at := w.steps[i].limited; at != 0 && at >= w.changed && now-at <= w.within {
@@ -100,7 +100,7 @@ func (w *workflow) limitedLately(now int64) (count int) {
 	return count
 }
 
-// pressing returns the steps that keep those upstream of them back.
+// pressing returns the steps that pause the steps upstream of them.
 func (w *workflow) pressing(now int64) (set stepSet) {
 	for i := range w.steps {
 		if until := w.steps[i].until; until != 0 && fixed.AddSaturated(until, headStart) > now {
@@ -110,7 +110,7 @@ func (w *workflow) pressing(now int64) (set stepSet) {
 	return set
 }
 
-// keptBackUntil returns until when a step is kept back because one downstream of it is limited; 0 or past: it is not.
+// keptBackUntil returns until when a step is paused because one downstream of it is limited; 0 or past: it is not.
 func (w *workflow) keptBackUntil(at int) (until int64) {
 	if w.sequential || w.steps[at].paused == 0 {
 		return 0
@@ -123,16 +123,16 @@ func (w *workflow) keptBackUntil(at int) (until int64) {
 	return min(until, fixed.AddSaturated(w.steps[at].paused, w.pauseTime))
 }
 
-// Withheld says why back-pressure withholds something from a step.
+// Withheld is why back-pressure withholds something from a step.
 type Withheld struct {
 	Reason logpb.Reason
-	// Until is when to come back (cluster time).
+	// Until is when to retry (cluster time).
 	Until  int64
 	Advice string
 }
 
-// Withhold keeps a step back, when another has the baton, or one downstream of it is limited; false: it may go. Quotas that only observe
-// are not its concern.
+// Withhold withholds grants from a step if another step has the baton, or one downstream of it is limited; false: it
+// does not. The caller handles quotas that only observe.
 func (t *Table) Withhold(holder string, now int64) (Withheld, bool) {
 	for _, of := range t.stepsIn(holder) {
 		w := t.get(of)
@@ -152,9 +152,9 @@ func (t *Table) Withhold(holder string, now int64) (Withheld, bool) {
 	return Withheld{}, false
 }
 
-// RecordGrant records that a holder is granted a lease: it is not limited any more by what it needs, and where one at a time
-// goes, it has the baton. enforced says that some of the needed quotas do more than observe, amountOf how much it needs of one.
-// The lease must end no later than at the end that this returns, which is that of the baton.
+// RecordGrant records that a holder is granted a lease. What it needs no longer limits it, and in a sequential workflow
+// it has the baton. enforced says that some of the needed quotas do more than observe; amountOf returns how much it
+// needs of one. The lease must end no later than the returned end, which is that of the baton.
 func (t *Table) RecordGrant(h Host, holder string, fence uint64, enforced bool, amountOf func(quota string) int64) (end int64) {
 	end = math.MaxInt64
 	for _, of := range t.stepsIn(holder) {
@@ -180,10 +180,10 @@ func (t *Table) RecordGrant(h Host, holder string, fence uint64, enforced bool, 
 	return end
 }
 
-// EndLimits ends limits that are over before their time: over says so of a limit by a quota, and of what it kept from the step last.
-// Calm is measured from the last report or refusal, not from the end that the limit would have had. It begins with the workflow from and
-// goes through workflows that have at most so many steps together, and with first through one in any case. It returns how many steps
-// these have, and the workflow to go on with; empty: none is left.
+// EndLimits ends limits early: over reports whether to end a limit by a quota, given the step's last shortage. Calm is
+// measured from the last report or refusal, not from the end that the limit would have had. It visits workflows from
+// the name from on, with up to most steps together; with first, it visits one workflow in any case. It returns their
+// steps, and the next workflow; empty: none is left.
 func (t *Table) EndLimits(
 	h Host, from string, most int, first bool, over func(quota string, short Shortage) bool,
 ) (steps int, next string) {
@@ -213,7 +213,7 @@ func (t *Table) EndLimits(
 	return steps, next
 }
 
-// calmDown deals with a workflow of which limits have ended before their time.
+// calmDown updates a workflow after limits ended early.
 func (t *Table) calmDown(h Host, w *workflow) {
 	if w.sequential && w.calmAt() <= h.Now() {
 		t.goParallel(h, w)
@@ -222,7 +222,7 @@ func (t *Table) calmDown(h Host, w *workflow) {
 	t.schedule(w, h.Now())
 }
 
-// goSequential lets one at a time go from now on.
+// goSequential makes a workflow sequential.
 func (t *Table) goSequential(h Host, w *workflow) {
 	w.sequential, w.changed, w.next = true, h.Now(), 0
 	for i := range w.steps {
@@ -232,7 +232,7 @@ func (t *Table) goSequential(h Host, w *workflow) {
 	t.passBaton(h, w)
 }
 
-// goParallel lets all go again.
+// goParallel makes a workflow parallel again.
 func (t *Table) goParallel(h Host, w *workflow) {
 	w.sequential, w.changed, w.baton = false, h.Now(), baton{}
 	for i := range w.steps {
@@ -242,7 +242,7 @@ func (t *Table) goParallel(h Host, w *workflow) {
 	w.wake(h)
 }
 
-// calmAt returns when a workflow is calm: nobody is limited, and nobody was for a while.
+// calmAt returns when a workflow is calm: no step is limited, and none was for a while.
 func (w *workflow) calmAt() int64 {
 	last := w.last
 	for i := range w.steps {
@@ -251,13 +251,13 @@ func (w *workflow) calmAt() int64 {
 	return fixed.AddSaturated(last, w.calmTime)
 }
 
-// FirstReview returns when to look at a workflow next; false: nothing is pending in any.
+// FirstReview returns when to review a workflow next; false: nothing is pending in any.
 func (t *Table) FirstReview() (at int64, pending bool) {
 	first, ok := t.reviews.Min()
 	return first.At, ok
 }
 
-// Review carries out what is due in workflows, in so many at most: the end of a limit, a pause or a baton, and calm.
+// Review carries out due work in up to most workflows: the end of a limit, a pause or a baton, and calm.
 func (t *Table) Review(h Host, most int) {
 	for _, d := range cow.TakeDue(t.reviews, most, func(d review) bool { return d.At <= h.Now() }) {
 		w := t.edit(d.ID)
@@ -273,7 +273,7 @@ func (t *Table) Review(h Host, most int) {
 	}
 }
 
-// schedule records when to look at a workflow again, and forgets what is over.
+// schedule sets when to review a workflow again, and clears expired limits and pauses.
 func (t *Table) schedule(w *workflow, now int64) {
 	next := int64(math.MaxInt64)
 	later := func(at int64) {
@@ -313,7 +313,7 @@ func (t *Table) schedule(w *workflow, now int64) {
 	t.list(w, next)
 }
 
-// list lists a workflow by when to look at it again; 0: never.
+// list lists a workflow by its next review; 0: never.
 func (t *Table) list(w *workflow, next int64) {
 	if next == w.due {
 		return
@@ -325,7 +325,7 @@ func (t *Table) list(w *workflow, next int64) {
 	}
 }
 
-// Pressure tells a holder how its workflow stands; of several, one that goes one at a time. nil: nothing in it is
+// Pressure returns the state of a holder's workflow for its answers; of several, a sequential one. nil: no step is
 // limited.
 func (t *Table) Pressure(holder string, now int64) (found *logpb.BackPressure) {
 	for _, of := range t.stepsIn(holder) {
@@ -336,7 +336,7 @@ func (t *Table) Pressure(holder string, now int64) (found *logpb.BackPressure) {
 	return found
 }
 
-// pressureOn tells one step how its workflow stands: of the limited steps, with the one that concerns it most.
+// pressureOn returns the state of a workflow for one of its steps, with the limited step that concerns it most.
 func (w *workflow) pressureOn(at int, now int64) *logpb.BackPressure {
 	pressing := w.pressing(now)
 	if pressing == 0 && !w.sequential {
@@ -355,7 +355,7 @@ func (w *workflow) pressureOn(at int, now int64) *logpb.BackPressure {
 	return p
 }
 
-// side says where a step stands as seen from a limited one.
+// side returns the position of a step relative to a limited one.
 func (w *workflow) side(at, limited int) logpb.Side {
 	switch {
 	case w.upstream[limited].has(at):

@@ -11,16 +11,16 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// A workflow is a graph of holders without a cycle. cascade.go has what it does (docs/workflows.md).
+// A workflow is a graph of holders without a cycle. cascade.go has its effects (docs/workflows.md).
 
 // Bounds and defaults of workflows.
 const (
 	maxWorkflows = 1000
-	// MaxSteps is how many steps a workflow has at most: as many as a stepSet holds.
+	// MaxSteps is the most steps of a workflow: as many as a stepSet holds.
 	MaxSteps, minSteps = 64, 2
-	// MaxOfHolder is of how many workflows a holder can be a step.
+	// MaxOfHolder is the most workflows in which a holder is a step.
 	MaxOfHolder = 8
-	// MaxHolder is how long the name of a step's holder can be, in bytes.
+	// MaxHolder is the longest name of a step's holder, in bytes.
 	MaxHolder        = 128
 	defaultThreshold = 3
 	defaultWithin    = 30 * fixed.Second
@@ -40,23 +40,23 @@ func (s stepSet) with(i int) stepSet { return s | 1<<i }
 
 func (s stepSet) without(i int) stepSet { return s &^ (1 << i) }
 
-// Plan is a definition, worked out; it never changes.
+// Plan is a compiled definition; it never changes.
 type Plan struct {
 	definition *logpb.Workflow
-	// holders are the steps in workflow order: each after those whose work it takes over, and as in the definition
-	// otherwise.
+	// holders are the steps in workflow order: each after the steps whose work it takes over, and otherwise as in the
+	// definition.
 	holders []string
-	// upstream has, by place, all that come before a step, directly or not; downstream all that come after it.
+	// upstream has, by place, all steps before a step, directly or not; downstream all steps after it.
 	upstream, downstream []stepSet
-	// threshold is how many must be limited within a time, so that one at a time goes.
+	// threshold is how many steps must be limited within a time to make the workflow sequential.
 	threshold int
 	within    int64
-	// calmTime is how long nobody must be limited until all go again; batonTime the longest baton; pauseTime the longest that
-	// a step is kept back without a grant.
+	// calmTime is how long no step may be limited before the workflow is parallel again, batonTime the longest baton,
+	// pauseTime the longest pause of a step without a grant.
 	calmTime, batonTime, pauseTime int64
 }
 
-// newPlan works a definition out, or says why it cannot work.
+// newPlan compiles a definition, or returns why it is invalid.
 func newPlan(def *logpb.Workflow) (*Plan, *logpb.Failure) {
 	if failure := checkSteps(def); failure != nil {
 		return nil, failure
@@ -90,7 +90,7 @@ func newPlan(def *logpb.Workflow) (*Plan, *logpb.Failure) {
 	return p, p.arrange()
 }
 
-// checkSteps checks a definition's names.
+// checkSteps validates a definition's names.
 func checkSteps(def *logpb.Workflow) *logpb.Failure {
 	switch {
 	case !ledger.ValidName(def.Name):
@@ -126,8 +126,8 @@ func checkSteps(def *logpb.Workflow) *logpb.Failure {
 	return nil
 }
 
-// arrange puts the steps into workflow order: of those whose predecessors all have their place, the first in the
-// definition comes next.
+// arrange puts the steps into workflow order: the next step is the first in the definition whose predecessors all have
+// a place.
 func (p *Plan) arrange() *logpb.Failure {
 	steps := p.definition.Steps
 	for len(p.holders) < len(steps) {
@@ -165,7 +165,7 @@ func (p *Plan) missing(step *logpb.WorkflowStep) []string {
 	return names
 }
 
-// cycle names one of the cycles among the steps that cannot be placed: each of them comes after another of them.
+// cycle describes a cycle among the steps that cannot be placed: each of them comes after another of them.
 func (p *Plan) cycle() string {
 	steps := map[string]*logpb.WorkflowStep{}
 	var path []string
@@ -186,7 +186,7 @@ func (p *Plan) cycle() string {
 	}
 }
 
-// Check works definitions out and checks them against each other.
+// Check compiles definitions and checks them against each other.
 func Check(definitions []*logpb.Workflow) ([]*Plan, *logpb.Failure) {
 	if len(definitions) > maxWorkflows {
 		return nil, effect.Invalid(fmt.Sprintf("%d workflows are more than %d", len(definitions), maxWorkflows), "")

@@ -10,7 +10,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// chain is a workflow in which each holder comes after the one before it.
+// chain returns a workflow in which each holder comes after the previous one.
 func chain(name string, holders ...string) *logpb.Workflow {
 	w := &logpb.Workflow{Name: name}
 	for i, holder := range holders {
@@ -31,7 +31,7 @@ func graph(name string, steps ...*logpb.WorkflowStep) *logpb.Workflow {
 	return &logpb.Workflow{Name: name, Steps: steps}
 }
 
-// TestWorkflowOrder: each step after those whose work it takes over, and as it is written otherwise.
+// TestWorkflowOrder: each step after the steps whose work it takes over, and otherwise as in the definition.
 func TestWorkflowOrder(t *testing.T) {
 	for _, c := range []struct {
 		workflow *logpb.Workflow
@@ -52,8 +52,8 @@ func TestWorkflowOrder(t *testing.T) {
 	}
 }
 
-// TestPlansAreTopological: whatever graph is drawn, it is refused for a cycle that is one, or every step stands after its
-// predecessors, and up- and downstream are each other's mirror and the transitive closure.
+// TestPlansAreTopological: a random graph is refused for an existing cycle, or every step comes after its predecessors.
+// Upstream and downstream mirror each other, and are the transitive closure.
 func TestPlansAreTopological(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(2, 12).Draw(rt, "steps")

@@ -7,7 +7,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Records calls fn for the records of all workflows in a snapshot, until it returns false, and tells whether it did not.
+// Records calls fn for the records of all workflows in a snapshot, until it returns false, and reports whether it did
+// not.
 func (t *Table) Records(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	t.workflows.Scan(func(_ string, w *workflow) bool {
@@ -36,7 +37,7 @@ func (w *workflow) encode() *logpb.SnapshotWorkflow {
 	return encoded
 }
 
-// Restore enters a workflow and how it stands, from its record.
+// Restore enters a workflow with its state from its record.
 func (t *Table) Restore(encoded *logpb.SnapshotWorkflow, now int64) error {
 	if encoded.Definition == nil {
 		return fmt.Errorf("a workflow without a definition")
@@ -70,7 +71,8 @@ func (t *Table) Restore(encoded *logpb.SnapshotWorkflow, now int64) error {
 		t.schedule(w, now)
 		return nil
 	}
-	// It does not follow from the rest: Rebase moves time on, and what has come due by then is still to be carried out.
+	// The review does not follow from the rest: Rebase advances time, and work that became due is still to be carried
+	// out.
 	t.list(w, *encoded.ReviewNs)
 	return nil
 }

@@ -1,5 +1,6 @@
-// Package workflow keeps the steps of a workflow from running into a limit one after the other: it says whom a limit keeps back, who has
-// the baton while one at a time goes, and what holders hear of that. A step is a holder; what it is granted, the machine decides.
+// Package workflow keeps the steps of a workflow from hitting a limit one after the other. It decides which steps a
+// limit pauses, which step of a sequential workflow has the baton, and what holders learn about it. A step is a holder;
+// the machine decides its grants.
 package workflow
 
 import (
@@ -14,78 +15,80 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// Host is what workflows need of the machine. All of it is asked about holders that are steps only.
+// Host is what workflows need of the machine. It is asked only about holders that are steps.
 type Host interface {
 	// Now returns cluster time.
 	Now() int64
 	// Fence returns the newest fence.
 	Fence() uint64
-	// NewestFence returns the fence of a holder's newest lease, if it lives; 0: it does not.
+	// NewestFence returns the fence of a holder's newest lease; 0: the lease has ended, or there is none.
 	NewestFence(holder string) uint64
 	// Waiting returns how many Reserves of a holder wait.
 	Waiting(holder string) int64
-	// WaitsForElse tells whether a holder waits for something that a limit by this quota does not keep from it.
+	// WaitsForElse reports whether a holder waits for something that a limit by this quota does not prevent.
 	WaitsForElse(holder, quota string) bool
-	// Lacks tells whether what was not to be had still is not.
+	// Lacks reports whether a shortage still exists.
 	Lacks(short Shortage) bool
-	// Wake has a holder's waiters tried, also when that comes up while waiters are tried.
+	// Wake marks a holder's waiters to be tried, also during a pass.
 	Wake(holder string)
-	// Emit emits an event and returns its place among those of the entry, from 1 on. It takes the place of an earlier one; 0: it comes last.
+	// Emit emits an event and returns its place among those of the entry, from 1. It replaces the event at place; 0:
+	// none.
 	Emit(event effect.Event, place int) int
 }
 
-// Shortage is an amount of a quota that was not to be had.
+// Shortage is an amount of a quota that was not available.
 type Shortage struct {
 	Quota  string
 	Amount int64
 }
 
-// Table has all workflows, and how they stand.
+// Table has all workflows with their states.
 type Table struct {
 	workflows *cow.Map[string, *workflow]
-	// stepsOf are the places in workflows of each holder that has one; the slices are replaced, never changed.
+	// stepsOf are the places in workflows by holder; the slices are replaced, never changed.
 	stepsOf *cow.Map[string, []stepOf]
-	// reviews hold when to look at a workflow again.
+	// reviews hold when to review a workflow again.
 	reviews *cow.Set[review]
 	// generation tells workflows that a copy may share (older ones) from those that may be changed in place.
 	generation uint64
-	// told are the places, from 1 on, of the present entry's events that tell the steps of a workflow of a limit.
+	// told are the places, from 1, of the present entry's events that notify the steps of a workflow of a limit.
 	told map[string]*[MaxSteps]int
 }
 
-// review says when to look at a workflow again.
+// review is when to review a workflow again.
 type review = cow.Due[string]
 
-// workflow is a workflow and how it stands.
+// workflow is a workflow with its state.
 type workflow struct {
 	cow.Made
 	*Plan
 	// steps are in workflow order.
 	steps []step
-	// sequential: one at a time goes. changed is since when it is so, or not.
+	// sequential: one step at a time is granted something. changed is when the mode changed last.
 	sequential bool
 	changed    int64
-	// last is a moment at which a step was limited, the last one but for those that are limited still.
+	// last is when a step was last limited, apart from limits that still last.
 	last  int64
 	baton baton
-	// next is the place from which the baton goes on; owed are the steps that were passed over, and have one before others.
+	// next is the place at which the baton continues; owed are the steps that were passed over, which come first.
 	next int
 	owed stepSet
-	// due is when to look at it again; 0: nothing is pending.
+	// due is when to review it again; 0: nothing is pending.
 	due int64
 }
 
-// step is how one step of a workflow stands. Times are cluster time.
+// step is the state of one step of a workflow. Times are cluster time.
 type step struct {
-	// limited is when it was limited last, 0 never; until is until when it is, as far as known, 0 for not; quota is by which.
+	// limited is when it was limited last, 0: never. until is the known end of its limit, 0: none. quota is the
+	// limiting quota.
 	limited, until int64
 	quota          string
-	// short is what a limit kept from it last; zero: it was granted something since.
+	// short is its last shortage by a limit; zero: it was granted something since.
 	short Shortage
-	// asked is when it was last denied, while one at a time goes, what no limit keeps from it; 0: it was granted something
-	// since.
+	// asked is when it was last denied, in a sequential workflow, something that no limit prevents; 0: it was granted
+	// something since.
 	asked int64
-	// paused is since when it is kept back without a grant; 0: it is not.
+	// paused is since when it is paused without a grant; 0: it is not.
 	paused int64
 }
 
@@ -112,10 +115,10 @@ func (t *Table) Copy() *Table {
 	}
 }
 
-// BeginEntry begins an entry of the log: nobody was told anything with it.
+// BeginEntry begins a log entry: no step is notified in it yet.
 func (t *Table) BeginEntry() { clear(t.told) }
 
-// stepsIn returns a holder's places in workflows, by the workflows' names. Without workflows it costs one look.
+// stepsIn returns a holder's places in workflows, by the workflows' names. Without workflows it costs one check.
 func (t *Table) stepsIn(holder string) []stepOf {
 	if t.stepsOf.Len() == 0 {
 		return nil
@@ -130,7 +133,7 @@ func (t *Table) get(of stepOf) *workflow {
 	return w
 }
 
-// edit returns a workflow that may be changed.
+// edit returns a workflow for update.
 func (t *Table) edit(name string) *workflow {
 	w, _ := t.workflows.Get(name)
 	w, copied := cow.Edit(t.workflows, name, w, t.generation)
@@ -140,7 +143,7 @@ func (t *Table) edit(name string) *workflow {
 	return w
 }
 
-// Replace puts these in the place of all workflows. One that is defined as before goes on as it stands.
+// Replace replaces all workflows. One with the same definition keeps its state.
 func (t *Table) Replace(h Host, plans []*Plan) {
 	same := map[string]bool{}
 	for _, p := range plans {
@@ -159,7 +162,7 @@ func (t *Table) Replace(h Host, plans []*Plan) {
 	}
 }
 
-// Delete deletes a workflow on an operator's word.
+// Delete deletes a workflow at an operator's command.
 func (t *Table) Delete(h Host, name string) *logpb.Result {
 	w, ok := t.workflows.Get(name)
 	if !ok {
@@ -171,7 +174,7 @@ func (t *Table) Delete(h Host, name string) *logpb.Result {
 
 // add enters a workflow into the tables.
 func (t *Table) add(w *workflow) {
-	delete(t.told, w.definition.Name) // its steps may be others than those of the one before it
+	delete(t.told, w.definition.Name) // its steps may differ from those of its predecessor
 	name := w.definition.Name
 	t.workflows.Set(name, w)
 	for at, holder := range w.holders {
@@ -181,7 +184,7 @@ func (t *Table) add(w *workflow) {
 	}
 }
 
-// drop takes a workflow out of the tables; who was kept back is tried.
+// drop removes a workflow from the tables and wakes its waiters.
 func (t *Table) drop(h Host, w *workflow) {
 	name := w.definition.Name
 	w.wake(h)
@@ -201,7 +204,7 @@ func (t *Table) drop(h Host, w *workflow) {
 	}
 }
 
-// wake has the waiters of all steps of a workflow tried.
+// wake wakes the waiters of all steps of a workflow.
 func (w *workflow) wake(h Host) {
 	for _, name := range w.holders {
 		h.Wake(name)

@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// fakeHost is a machine that answers what a test says.
+// fakeHost is a machine with the answers of a test.
 type fakeHost struct {
 	now     int64
 	fence   uint64
@@ -70,7 +70,7 @@ func sameRecords(a, b []*logpb.SnapshotWorkflow) bool {
 	return slices.EqualFunc(a, b, func(a, b *logpb.SnapshotWorkflow) bool { return proto.Equal(a, b) })
 }
 
-// sequential returns a table of which a workflow goes one at a time, with a baton that was taken, and its host.
+// sequential returns a table with a sequential workflow whose baton was taken, and its host.
 func sequential(t *testing.T) (*Table, *fakeHost) {
 	t.Helper()
 	h := &fakeHost{now: fixed.Hour, fence: 4, leases: map[string]uint64{"b": 5}, waiting: map[string]int64{"b": 1}, lacks: true}
@@ -87,7 +87,7 @@ func sequential(t *testing.T) (*Table, *fakeHost) {
 	return table, h
 }
 
-// TestCopy_NeverChanges: whatever happens to one of a table and its copy, the other stays.
+// TestCopy_NeverChanges: a change of a table or of its copy does not change the other.
 func TestCopy_NeverChanges(t *testing.T) {
 	for name, change := range map[string]func(*Table, *fakeHost){
 		"a limit":    func(t *Table, h *fakeHost) { t.limit(h, "d") },
@@ -122,7 +122,7 @@ func TestCopy_NeverChanges(t *testing.T) {
 	}
 }
 
-// TestRestore_IsTheSameTable, and refuses what lies outside of a workflow.
+// TestRestore_IsTheSameTable, and refuses values outside of the workflow.
 func TestRestore_IsTheSameTable(t *testing.T) {
 	table, h := sequential(t)
 	restored := New()
@@ -154,7 +154,7 @@ func TestRestore_IsTheSameTable(t *testing.T) {
 	}
 }
 
-// TestReplace_LeavesNothingBehind of workflows that are not defined any more.
+// TestReplace_LeavesNothingBehind of workflows that are no longer defined.
 func TestReplace_LeavesNothingBehind(t *testing.T) {
 	table, h := sequential(t)
 	h.events, h.woken = nil, nil
@@ -195,7 +195,7 @@ func TestRecordLimit_TellsAStepOnceAnEntry(t *testing.T) {
 	}
 }
 
-// TestEndLimits_GoesOnWhereItWas: as many steps as it may, and the first workflow whatever it has.
+// TestEndLimits_GoesOnWhereItWas: as many steps as allowed, and the first workflow in any case.
 func TestEndLimits_GoesOnWhereItWas(t *testing.T) {
 	h := &fakeHost{now: fixed.Hour}
 	table := defined(t, h, chain("one", "a", "b", "c"), chain("two", "d", "e"), chain("x", "f", "g"))

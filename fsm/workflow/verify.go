@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Verify looks at the places of holders in workflows, and at when to look at workflows again. No baton is newer than the newest fence.
+// Verify checks the places of holders in workflows, and the reviews. No baton may have a fence above the newest one.
 func (t *Table) Verify(newest uint64) error {
 	return errors.Join(t.verifySizes(), t.verifySteps(newest))
 }
@@ -34,7 +34,7 @@ func (t *Table) verifySizes() error {
 	return nil
 }
 
-// verifySteps looks at the place of each step.
+// verifySteps checks the place of each step.
 func (t *Table) verifySteps(newest uint64) (err error) {
 	t.workflows.Scan(func(name string, w *workflow) bool {
 		for at, holder := range w.holders {

@@ -7,7 +7,7 @@ import (
 // BatonView is a baton as a reader sees it.
 type BatonView struct {
 	Holder string
-	// Fence is that of its first lease; 0: it was offered, and not taken yet.
+	// Fence is that of its first lease; 0: it is offered and not taken yet.
 	Fence uint64
 	// Left is nanoseconds.
 	Left int64
@@ -16,10 +16,10 @@ type BatonView struct {
 // StepView is a step of a workflow as a reader sees it. Times are nanoseconds.
 type StepView struct {
 	Holder string
-	// LimitedAgo is how long ago it was limited last, -1 for never; LimitedFor is for how long it is still, 0 for not.
+	// LimitedAgo is how long ago it was limited last, -1: never; LimitedFor is how long its limit still lasts, 0: none.
 	LimitedAgo, LimitedFor int64
 	Quota                  string
-	// PausedFor is for how long it is kept back still at most, 0 for not.
+	// PausedFor is how long it stays paused at most, 0: it is not.
 	PausedFor int64
 	Waiting   int64
 }
@@ -28,17 +28,17 @@ type StepView struct {
 type View struct {
 	Definition *logpb.Workflow
 	Sequential bool
-	// StateFor is how long it has been so (nanoseconds).
+	// StateFor is how long the mode has lasted (nanoseconds).
 	StateFor int64
-	// CalmIn is nanoseconds until all go again, if nobody is limited until then; 0 where all do.
+	// CalmIn is nanoseconds until the workflow is parallel again, if no step is limited until then; 0: it is parallel.
 	CalmIn int64
-	// Baton is nil where nobody has it.
+	// Baton is nil if no step has it.
 	Baton *BatonView
 	// Steps are in workflow order.
 	Steps []StepView
 }
 
-// View returns one workflow as it stands at a moment; waiting tells how many Reserves of a holder wait.
+// View returns one workflow as it stands at a moment; waiting returns how many Reserves of a holder wait.
 func (t *Table) View(name string, now int64, waiting func(holder string) int64) (View, bool) {
 	w, ok := t.workflows.Get(name)
 	if !ok {
@@ -47,8 +47,7 @@ func (t *Table) View(name string, now int64, waiting func(holder string) int64) 
 	return w.view(now, waiting), true
 }
 
-// Views returns up to limit workflows in name order that come after the name after, those with a holder as a step
-// (empty: all).
+// Views returns up to limit workflows in name order, after the name after, in which a holder is a step (empty: all).
 func (t *Table) Views(holder, after string, limit int, now int64, waiting func(holder string) int64) []View {
 	var views []View
 	if holder != "" {
