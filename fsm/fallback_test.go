@@ -130,8 +130,8 @@ func TestFallbackBeforeItIsUsedUp(t *testing.T) {
 	}
 }
 
-// TestFallbacksMustBePossible: chains with an unknown end, a cycle or another kind are refused. A quota that is another
-// one's fallback is not deleted by mistake.
+// TestFallbacksMustBePossible: chains with an unknown end, a cycle or two kinds are refused. A quota that is the
+// fallback of some other quota is not deleted by mistake.
 func TestFallbacksMustBePossible(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), insteadOf(rateOf("a", 1, minute), "b"), rateOf("b", 1, minute))

@@ -49,7 +49,7 @@ type simEvent struct {
 	class      int32
 	holder     string
 	granted    *logpb.Granted
-	// do is another action at that time.
+	// do is one more action at that time.
 	do func() []*logpb.Command
 }
 

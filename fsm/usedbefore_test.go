@@ -32,7 +32,7 @@ func TestPace_WhatBeganBeforeThereWereShares(t *testing.T) {
 					restorable(t, w)
 					w.sleep(second)
 				}
-				// Open amounts cannot be told from uncounted ones, so some of them may leave with those. The cap is
+				// Open amounts cannot be distinguished from uncounted ones, so some of them may leave with those. The cap is
 				// then looser for a period, never tighter.
 				used, atStart := w.m.quotas.named("r").ledger.Used[0].Amount, logpb.Charged(charged) == logpb.Charged_CHARGED_START
 				if uint32(level) >= levels.Counted && (used > 70 || atStart && used != 70) {

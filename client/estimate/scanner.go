@@ -224,7 +224,7 @@ func (h *handler) TextEnd() {
 	h.endSchema()
 }
 
-// mostMembers bounds the top-level members that are told apart, mostName the length of their names: no API has as many, or names as
+// mostMembers bounds the top-level members that are distinguished, mostName the length of their names: no API has as many, or names as
 // long.
 const mostMembers, mostName = 256, 64
 

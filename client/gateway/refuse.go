@@ -126,7 +126,7 @@ func (c *call) wrongRequest(err *client.RequestError) dialect.Refusal {
 	return refusal
 }
 
-// finalAfter is the Retry-After above which clients are told not to retry.
+// finalAfter is the Retry-After above which a refusal asks clients not to retry.
 const finalAfter = time.Minute
 
 // quotaRefusal converts the cluster's refusal to the provider's form.

@@ -23,8 +23,8 @@ func textOf(span sdktrace.ReadOnlySpan) map[string]string {
 	return out
 }
 
-// TestTelemetry_SpansOfCalls: a call of a model is a span in its caller's trace, and its wait is a child of that. Others have the wait alone.
-// The header of the trace reaches the provider as it came.
+// TestTelemetry_SpansOfCalls: a call to a model is a span in its caller's trace, and its wait is a child of that span. Other calls have the
+// wait alone. The traceparent header reaches the provider unchanged.
 func TestTelemetry_SpansOfCalls(t *testing.T) {
 	const (
 		traced = "4bf92f3577b34da6a3ce929d0e0e4736"

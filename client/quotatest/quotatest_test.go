@@ -136,7 +136,7 @@ func TestCluster_URLServesOtherPrograms(t *testing.T) {
 	}
 }
 
-// Each piece of Go on the page occurs in a file that is compiled and run.
+// Each piece of Go code of the page occurs in a file that is compiled and run.
 func TestPage_ShowsCodeThatRuns(t *testing.T) {
 	page, err := os.ReadFile("../../docs/test-your-code.md")
 	if err != nil {

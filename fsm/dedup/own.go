@@ -6,7 +6,7 @@ import (
 )
 
 // Sessions and idempotency keys belong to the caller that made them: its token, even if the token's reach has changed.
-// Without tokens callers cannot be told apart: a client that switches to another node may have another address there,
+// Without tokens callers are indistinguishable: a client that switches to another node may have another address there,
 // so all of them count as one (docs/decisions/0038-own-sessions.md).
 
 // isOwn reports whether an object belongs to the caller of the present command: by is its maker's reach, number its

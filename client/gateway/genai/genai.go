@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/quotad/quotad/client/usage"
+	"github.com/quotad/quotad/rpc/signals"
 )
 
 // Recorder records calls. A nil one records nothing. It is safe for concurrent use.
@@ -177,10 +178,9 @@ func (s *Span) measure(outcome Outcome, took time.Duration) {
 	if outcome.First > 0 {
 		s.recorder.first.Record(ctx, outcome.First.Seconds(), metric.WithAttributes(common...))
 	}
-	if outcome.Said.Input.Known {
-		s.recorder.tokens.Record(ctx, outcome.Said.Input.N, metric.WithAttributes(common...), metric.WithAttributes(keyTokenType.String(tokenInput)))
-	}
-	if outcome.Said.Output.Known {
-		s.recorder.tokens.Record(ctx, outcome.Said.Output.N, metric.WithAttributes(common...), metric.WithAttributes(keyTokenType.String(tokenOutput)))
+	for kind, count := range map[string]signals.Count{tokenInput: outcome.Said.Input, tokenOutput: outcome.Said.Output} {
+		if count.Known {
+			s.recorder.tokens.Record(ctx, count.N, metric.WithAttributes(common...), metric.WithAttributes(keyTokenType.String(kind)))
+		}
 	}
 }

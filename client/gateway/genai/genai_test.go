@@ -31,8 +31,9 @@ type recorded struct {
 func newRecorded(t *testing.T) recorded {
 	t.Helper()
 	r := recorded{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
+	traces, meters := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans)), sdkmetric.NewMeterProvider(sdkmetric.WithReader(r.reader))
 	var err error
-	r.Recorder, err = genai.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans)), sdkmetric.NewMeterProvider(sdkmetric.WithReader(r.reader)))
+	r.Recorder, err = genai.New(traces, meters)
 	if err != nil {
 		t.Fatal(err)
 	}

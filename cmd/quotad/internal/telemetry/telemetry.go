@@ -1,5 +1,5 @@
-// Package telemetry sends spans and measurements by OTLP, as the environment says. It is off until OTEL_EXPORTER_OTLP_ENDPOINT, or its form
-// for traces or metrics alone, is set. The exporters read the other variables of OpenTelemetry themselves: headers, certificates, time-outs,
+// Package telemetry sends spans and measurements by OTLP, configured by the environment. It is off until OTEL_EXPORTER_OTLP_ENDPOINT is set,
+// or its form for traces or metrics alone. The exporters read the other variables of OpenTelemetry: headers, certificates, time-outs,
 // sampling, intervals (https://opentelemetry.io/docs/specs/otel/protocol/exporter/).
 package telemetry
 

@@ -131,8 +131,9 @@ func TestStart_SendsToTheCollectorOfTheEnvironment(t *testing.T) {
 			if c.spans == 0 {
 				return
 			}
-			if sink.resource["service.name"] != "quotad-gateway" || sink.resource["service.version"] != "1.2.3" || sink.resource["service.instance.id"] == "" {
-				t.Errorf("they come from %v", sink.resource)
+			from := sink.resource
+			if from["service.name"] != "quotad-gateway" || from["service.version"] != "1.2.3" || from["service.instance.id"] == "" {
+				t.Errorf("they come from %v", from)
 			}
 			if c.env["OTEL_EXPORTER_OTLP_HEADERS"] != "" && sink.headers.Get("X-Team") != "bridge" {
 				t.Errorf("sent with %v", sink.headers)
