@@ -1,6 +1,6 @@
-// Command prose checks English text: Markdown files below the working directory, string literals of Go code (help, errors, log lines,
-// settings), YAML files, JSON schemas, comments of .proto files, and the help of the Makefile. It enforces the rules of docs/style.md that
-// a program can check: the phrases of that page's table and, in Markdown, the length of lines. It does not read Go comments yet.
+// Command prose checks English text: Markdown files below the working directory, comments and string literals (help, errors, log lines,
+// settings) of Go code, YAML files, JSON schemas, comments of .proto files, and the help of the Makefile. It enforces the rules of
+// docs/style.md that a program can check: the phrases of that page's table and, in Markdown, the length of lines.
 package main
 
 import (
@@ -82,7 +82,7 @@ func check(root fs.FS) ([]string, error) {
 		switch {
 		case path.Ext(name) == ".md":
 			find = inMarkdown
-		case path.Ext(name) == ".go" && !strings.HasSuffix(name, "_test.go"):
+		case path.Ext(name) == ".go":
 			find = inGo
 		default:
 			of, ok := texts[kind(name)]
@@ -199,7 +199,7 @@ func mayBreak(line string) bool {
 	return strings.Contains(trimmed[:min(len(trimmed), widest)], " ")
 }
 
-// inGo checks the string literals of a file, unless it is generated.
+// inGo checks the comments of a file and, except in tests, its string literals. Generated files are left out.
 func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, name, text, parser.ParseComments)
@@ -207,6 +207,13 @@ func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
 		return nil, err
 	}
 	var problems []string
+	for _, group := range file.Comments {
+		first := files.Position(group.Pos()).Line
+		problems = append(problems, find(name, proseOf(group, files), first, phrases)...)
+	}
+	if strings.HasSuffix(name, "_test.go") {
+		return problems, nil
+	}
 	ast.Inspect(file, func(node ast.Node) bool {
 		literal, ok := node.(*ast.BasicLit)
 		if !ok || literal.Kind != token.STRING {
@@ -220,6 +227,26 @@ func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
 	})
 	return problems, nil
 }
+
+// proseOf returns the text of a group of comments, each line of it on a line of its own. Directives and quotations are left out.
+func proseOf(group *ast.CommentGroup, files *token.FileSet) string {
+	var prose strings.Builder
+	line := files.Position(group.Pos()).Line
+	for _, comment := range group.List {
+		for ; line < files.Position(comment.Pos()).Line; line++ {
+			prose.WriteByte('\n')
+		}
+		text := comment.Text[len("//"):] // or the opening of a comment of several lines
+		if !directive.MatchString(comment.Text) {
+			prose.WriteString(code.ReplaceAllString(text, ""))
+		}
+		line += strings.Count(text, "\n")
+	}
+	return prose.String()
+}
+
+// directive matches comments for tools, such as //go:embed and //nolint:lll.
+var directive = regexp.MustCompile(`^//[a-z]+:`)
 
 // lines says which part of a line is prose: the first group of the pattern.
 type lines struct{ prose *regexp.Regexp }
