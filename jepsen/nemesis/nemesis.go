@@ -102,8 +102,9 @@ type Env struct {
 	// Data returns the path of a node's data directory for the suite.
 	Data func(node string) string
 
-	// attacked says that there was an attack of full size.
-	attacked atomic.Bool
+	// fullAttacks counts the attacks of full size; exhausted: one of them exhausted the budgets that only such an attack can exhaust.
+	fullAttacks atomic.Int32
+	exhausted   atomic.Bool
 	// turns choose the next kind of file to damage.
 	turns turns
 }
