@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -68,6 +69,9 @@ func brief(err error) string {
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		return op.Err.Error()
+	}
+	if untrusted, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return untrusted.Error()
 	}
 	if failed, ok := errors.AsType[*connect.Error](err); ok {
 		return failed.Message()

@@ -31,8 +31,8 @@
 // A client that no node has ever answered suspects its addresses: if connections to all of them fail, calls fail within a second with
 // an error that names them ([Client.Ping] and [Client.Ready] check this explicitly). Once a node has answered, calls wait for the
 // cluster until their deadline. If the leader is unreachable from here, as through a tunnel or a load balancer, another node forwards.
-// All clients of a process share one or two HTTP/2 connections to each node. Nodes with TLS have https URLs, or [WithTLS] names the CA
-// of their certificates.
+// All clients of a process, whatever their tokens, share one or two HTTP/2 connections to each node. Nodes with TLS have https URLs, or
+// [WithTLS] names the CA of their certificates.
 //
 // Every call returns within its context's deadline; without one, within the call timeout ([WithCallTimeout]) plus its
 // wait in the cluster's queue. While the cluster is away, amounts consumed before may be spent until their spend-by.

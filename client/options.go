@@ -101,7 +101,7 @@ func WithToken(token string) Option {
 
 // WithTLS sets the TLS configuration for nodes: RootCAs if a CA of your own signed their certificates, Certificates for mutual TLS.
 // Addresses without a scheme are then reached by https. The default is http for these, and the system's CAs for https URLs. Clients with
-// the same configuration share connections. It must not be changed afterwards.
+// the same *tls.Config share connections until they are closed. Do not change it afterwards.
 func WithTLS(config *tls.Config) Option {
 	return func(s *settings) error {
 		if config == nil {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,7 +17,7 @@ import (
 const (
 	// nodeConns is the most connections to one node; connCalls is how many calls share one before the next is opened: a little less
 	// than a node allows.
-	nodeConns = 4
+	nodeConns = 16
 	connCalls = 900
 	// probeWait bounds the first exchange with a node, secureWait that with TLS. oldLife is how long the result that a node speaks only
 	// HTTP/1.1 is valid.
@@ -32,10 +33,11 @@ const (
 // Without TLS there is no protocol negotiation, and a proxy on the path may speak only HTTP/1.1, so the first request to each host
 // probes it.
 type reacher struct {
-	// shared are transports for HTTP/2, each with one connection to each node. The reacher chooses one with room: by itself,
-	// http.Transport opens dozens of connections when many calls start at once.
-	shared [nodeConns]*http.Transport
-	// old speaks HTTP/1.1, over one connection for each call in flight.
+	// plain are transports for HTTP/2 in clear text and secure those with TLS, each with one connection to each node. The reacher chooses
+	// one with room: by itself, http.Transport opens dozens of connections when many calls start at once. No transport has both: it finds
+	// its HTTP/2 connections by host and port alone, so a request to an https URL could travel in clear text.
+	plain, secure [nodeConns]*http.Transport
+	// old speaks HTTP/1.1, over one connection for each call in flight. With TLS it takes what is negotiated.
 	old *http.Transport
 
 	ctx   context.Context
@@ -83,9 +85,13 @@ func useReacher(settings *tls.Config) (r *reacher, done func()) {
 	shared.users++
 	return shared.reacher, func() {
 		reachers.mu.Lock()
-		defer reachers.mu.Unlock()
-		if shared.users--; shared.users == 0 {
+		shared.users--
+		last := shared.users == 0
+		if last {
 			delete(reachers.all, settings)
+		}
+		reachers.mu.Unlock() // closing connections takes a while
+		if last {
 			shared.Close()
 		}
 	}
@@ -94,21 +100,37 @@ func useReacher(settings *tls.Config) (r *reacher, done func()) {
 func newReacher(settings *tls.Config) *reacher {
 	transport := func(set func(*http.Protocols)) *http.Transport {
 		t := &http.Transport{
-			Protocols: new(http.Protocols), MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: 10 * time.Second,
+			Protocols: new(http.Protocols), MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: secureWait,
+			HTTP2: &http.HTTP2Config{StrictMaxConcurrentRequests: true, SendPingTimeout: quiet, PingTimeout: quiet},
+			// A dial continues without its call and holds the place of the one connection.
+			DialContext:     (&net.Dialer{Timeout: secureWait, KeepAlive: 30 * time.Second}).DialContext,
 			TLSClientConfig: settings.Clone(), // to which a transport adds its protocols
 		}
 		set(t.Protocols)
 		return t
 	}
+	shared := func(set func(*http.Protocols)) *http.Transport {
+		t := transport(set)
+		t.MaxConnsPerHost = 1
+		return t
+	}
 	r := &reacher{hosts: map[host]*spoken{}}
 	r.ctx, r.close = context.WithCancel(context.Background())
-	for i := range r.shared {
-		r.shared[i] = transport(func(p *http.Protocols) { p.SetHTTP2(true); p.SetUnencryptedHTTP2(true) })
-		r.shared[i].MaxConnsPerHost = 1
-		r.shared[i].HTTP2 = &http.HTTP2Config{StrictMaxConcurrentRequests: true, SendPingTimeout: quiet, PingTimeout: quiet}
+	for i := range nodeConns {
+		r.plain[i] = shared(func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) })
+		r.secure[i] = shared(func(p *http.Protocols) { p.SetHTTP2(true) })
 	}
-	r.old = transport(func(p *http.Protocols) { p.SetHTTP1(true) })
+	r.old = transport(func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
+	r.old.HTTP2.StrictMaxConcurrentRequests = false
 	return r
+}
+
+// shared returns the transports for HTTP/2 of a scheme.
+func (r *reacher) shared(scheme string) *[nodeConns]*http.Transport {
+	if scheme == "https" {
+		return &r.secure
+	}
+	return &r.plain
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -118,7 +140,8 @@ func (r *reacher) RoundTrip(request *http.Request) (*http.Response, error) {
 		// A call that ends before there is a connection sent nothing.
 		trace.GetConn(request.URL.Host)
 	}
-	s, err := r.speaks(ctx, host{request.URL.Scheme, request.URL.Host})
+	at := host{request.URL.Scheme, request.URL.Host}
+	s, err := r.speaks(ctx, at)
 	if err != nil {
 		if request.Body != nil {
 			_ = request.Body.Close()
@@ -129,13 +152,31 @@ func (r *reacher) RoundTrip(request *http.Request) (*http.Response, error) {
 		return r.old.RoundTrip(request)
 	}
 	way := s.way()
-	response, err := r.shared[way].RoundTrip(request)
+	response, err := r.shared(at.scheme)[way].RoundTrip(request)
+	if refusedProtocol(err) || err == nil && response.ProtoMajor < 2 {
+		r.forget(at, s)
+	}
 	if err != nil {
 		s.calls[way].Add(-1)
 		return nil, err
 	}
 	response.Body = &callBody{ReadCloser: response.Body, calls: &s.calls[way]}
 	return response, nil
+}
+
+// refusedProtocol reports whether a handshake failed by an alert, such as that the server no longer speaks HTTP/2.
+func refusedProtocol(err error) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op == "remote error"
+}
+
+// forget has the next request probe a host again.
+func (r *reacher) forget(at host, s *spoken) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.hosts[at] == s {
+		delete(r.hosts, at)
+	}
 }
 
 // way returns the first connection with room, or else the one with the fewest calls.
@@ -169,7 +210,7 @@ func (b *callBody) Close() error {
 // Close closes idle connections.
 func (r *reacher) Close() {
 	r.close()
-	for _, t := range append(r.shared[:], r.old) {
+	for _, t := range slices.Concat(r.plain[:], r.secure[:], []*http.Transport{r.old}) {
 		t.CloseIdleConnections()
 	}
 }
@@ -222,7 +263,7 @@ func (r *reacher) probe(at host, s *spoken) {
 		s.err = err
 		return
 	}
-	response, err := r.shared[0].RoundTrip(request)
+	response, err := r.shared(at.scheme)[0].RoundTrip(request)
 	_, dialed := errors.AsType[*net.OpError](err)
 	switch {
 	case err == nil:
@@ -232,7 +273,7 @@ func (r *reacher) probe(at host, s *spoken) {
 	case ctx.Err() != nil:
 		// Nothing but the probe was sent.
 		s.err = &net.OpError{Op: "dial", Net: "tcp", Err: errNoAnswer}
-	case dialed && !connected.Load():
+	case dialed && !connected.Load(), errors.As(err, new(*tls.CertificateVerificationError)):
 		s.err = err
 	default:
 		s.until = time.Now().Add(oldLife)

@@ -182,15 +182,21 @@ func TestClient_SharesConnections(t *testing.T) {
 func TestClient_ClosesSharedConnectionsWithItsLastUser(t *testing.T) {
 	cluster := full()
 	server, _ := prepare(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
-	var closed atomic.Int64
+	var opened atomic.Int64
 	count := server.Config.ConnState
 	server.Config.ConnState = func(conn net.Conn, state http.ConnState) {
-		if state == http.StateClosed {
-			closed.Add(1)
+		if state == http.StateNew {
+			opened.Add(1)
 		}
 		count(conn, state)
 	}
 	trust := startSecure(server)
+	inUse := func() int {
+		reachers.mu.Lock()
+		defer reachers.mu.Unlock()
+		return len(reachers.all)
+	}
+	before := inUse()
 	made := func() *Client {
 		c, err := New([]string{server.Listener.Addr().String()}, WithHolder("picard"), trust)
 		if err != nil {
@@ -207,13 +213,67 @@ func TestClient_ClosesSharedConnectionsWithItsLastUser(t *testing.T) {
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := second.Limiter("t/core", MaxBatch(1)).Wait(within(t, 10*time.Second)); err != nil || closed.Load() > 0 {
-		t.Errorf("after the first client closed: %v, %d connections closed", err, closed.Load())
+	if err := second.Limiter("t/core", MaxBatch(1)).Wait(within(t, 10*time.Second)); err != nil || opened.Load() != 1 || inUse() != before+1 {
+		t.Errorf("after the first client closed: %v, %d connections were opened, %d reachers", err, opened.Load(), inUse()-before)
 	}
 	if err := second.Close(); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the connection is closed", func() bool { return closed.Load() > 0 })
+	if n := inUse(); n != before {
+		t.Errorf("%d reachers are left", n-before)
+	}
+}
+
+// TestClient_SendsNothingInClearTextToASecureNode: a connection in clear text is not used for an https URL of the same host and port, by
+// any client of the process.
+func TestClient_SendsNothingInClearTextToASecureNode(t *testing.T) {
+	cluster := full()
+	server, _ := listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true); p.SetUnencryptedHTTP2(true) })
+	address := server.Listener.Addr().String()
+	plain, err := New([]string{address}, WithHolder("picard"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = plain.Close() }()
+	if _, err := plain.Quota(within(t, 10*time.Second), "t/core"); err != nil {
+		t.Fatal(err)
+	}
+	before := cluster.Asked(0)
+	secure, err := New([]string{"https://" + address}, WithHolder("picard"), WithToken("made-up"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = secure.Close() }()
+	if _, err := secure.Quota(within(t, 5*time.Second), "t/core"); err == nil || cluster.Asked(0) != before {
+		t.Errorf("%v, and the node was asked %d times", err, cluster.Asked(0)-before)
+	}
+}
+
+// TestClient_FollowsAChangeOfProtocol: a node or a load balancer comes back without HTTP/2.
+func TestClient_FollowsAChangeOfProtocol(t *testing.T) {
+	cluster := full()
+	first, _, trust := listenSecure(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
+	address := first.Listener.Addr().String()
+	c, err := New([]string{address}, WithHolder("picard"), trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if _, err := c.Quota(within(t, 10*time.Second), "t/core"); err != nil {
+		t.Fatal(err)
+	}
+	certificates := first.TLS.Certificates
+	first.Close()
+	second, _ := prepare(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
+	_ = second.Listener.Close()
+	if second.Listener, err = net.Listen("tcp", address); err != nil {
+		t.Fatal(err)
+	}
+	second.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: certificates}
+	second.StartTLS()
+	if _, err := c.Quota(within(t, 10*time.Second), "t/core"); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestClient_SpeaksHTTP1WhereNothingElseIsSpoken(t *testing.T) {

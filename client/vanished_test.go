@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,7 +43,7 @@ func TestReacher_EndsWhereTheNodeVanishes(t *testing.T) {
 				server.Protocols.SetUnencryptedHTTP2(true)
 				url, serve := "http://node/", server.Serve
 				r := newReacher(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool})
-				for _, shared := range r.shared {
+				for _, shared := range slices.Concat(r.plain[:], r.secure[:]) {
 					shared.DialContext = network.Dial
 				}
 				if c.secure {

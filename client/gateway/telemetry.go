@@ -31,7 +31,7 @@ func (c *call) traced(r *http.Request) *http.Request {
 	}
 	label := ""
 	if c.model != "" {
-		label = c.modelLabel()
+		label = c.modelLabel() // callers could make any number of others
 	}
 	ctx, span := c.gateway.options.Recorder.Begin(r.Context(), genai.Request{
 		Operation: operationName(c.op, c.path), Provider: genai.ProviderOf(c.upstream.dialect), Model: c.model, Label: label,
@@ -47,7 +47,8 @@ func operationName(op dialect.Operation, escaped string) string {
 	switch {
 	case op.Operation == estimate.Embed:
 		return genai.OperationEmbeddings
-	case op.Dialect == dialect.Gemini, strings.Contains(folded, "/images/"), strings.Contains(folded, "/audio/"):
+	case op.Dialect == dialect.Gemini, strings.Contains(folded, "/images/"), strings.Contains(folded, "/audio/"),
+		strings.Contains(folded, "/videos"):
 		return genai.OperationContent
 	case path.Base(folded) == "completions" && !strings.HasSuffix(folded, "/chat/completions"), path.Base(folded) == "complete":
 		return genai.OperationCompletion

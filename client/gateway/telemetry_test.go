@@ -111,7 +111,7 @@ func TestTelemetry_SpansOfCalls(t *testing.T) {
 	if got := textOf(waits[2]); got["quotad.reason"] != "EXHAUSTED" || got["quotad.quota"] != "openai/gpt-5/requests" {
 		t.Errorf("the refused wait says %v", got)
 	}
-	if got := textOf(waits[0]); got["quotad.holder"] != "picard" {
+	if got := textOf(waits[0]); got["quotad.holder"] != "picard@node-7" {
 		t.Errorf("the holder is %q", got["quotad.holder"])
 	}
 	if got := textOf(waits[3]); got["quotad.quota"] != "github/core" {

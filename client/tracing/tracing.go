@@ -48,7 +48,7 @@ func Wait(ctx context.Context, tracer trace.Tracer, request client.ReserveReques
 		quotas = append(quotas, item.Quota)
 	}
 	_, span := tracer.Start(ctx, SpanName, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(
-		KeyHolder.String(request.Holder), KeyQuota.String(strings.Join(quotas, " ")),
+		KeyHolder.String(clean(request.Holder)), KeyQuota.String(clean(strings.Join(quotas, " "))),
 	))
 	if request.Class != client.ClassDefault {
 		span.SetAttributes(KeyClass.String(request.Class.String()))
@@ -60,10 +60,19 @@ func Wait(ctx context.Context, tracer trace.Tracer, request client.ReserveReques
 			return
 		}
 		if refusal, ok := errors.AsType[*client.RefusalError](err); ok {
-			span.SetAttributes(KeyReason.String(refusal.Reason.String()), KeyQuota.String(refusal.Quota), KeyZone.String(refusal.Zone.String()))
+			span.SetAttributes(KeyReason.String(refusal.Reason.String()), KeyQuota.String(clean(refusal.Quota)),
+				KeyZone.String(refusal.Zone.String()))
 		}
 		if err != nil {
-			span.SetStatus(codes.Error, err.Error())
+			span.SetStatus(codes.Error, clean(err.Error()))
 		}
 	}
+}
+
+// mostText is the most bytes of a text in a span.
+const mostText = 1024
+
+// clean makes text fit for a span: exporters drop a whole batch for text that is not UTF-8.
+func clean(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), mostText)], "\uFFFD")
 }

@@ -2,8 +2,10 @@ package tracing_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -46,6 +48,25 @@ func TestHooks(t *testing.T) {
 			if got[key] != value {
 				t.Errorf("span %d: %s is %q, want %q", i, key, got[key], value)
 			}
+		}
+	}
+}
+
+// TestWait_SurvivesAnyText: callers of a gateway name quotas as they like. An exporter loses a whole batch for text that is not UTF-8.
+func TestWait_SurvivesAnyText(t *testing.T) {
+	recorder := tracetest.NewSpanRecorder()
+	tracer := sdk.NewTracerProvider(sdk.WithSpanProcessor(recorder)).Tracer("test")
+	bad := strings.Repeat("\xff", 1<<16)
+	end := tracing.Wait(t.Context(), tracer, client.ReserveRequest{Holder: bad, Items: []client.Item{{Quota: bad, Amount: 1}}})
+	end(nil, &client.RefusalError{Reason: client.ReasonExhausted, Quota: bad})
+	span := recorder.Ended()[0]
+	texts := []string{span.Status().Description}
+	for _, a := range span.Attributes() {
+		texts = append(texts, a.Value.AsString())
+	}
+	for _, text := range texts {
+		if !utf8.ValidString(text) || len(text) > 4<<10 {
+			t.Errorf("%d bytes, valid %v", len(text), utf8.ValidString(text))
 		}
 	}
 }

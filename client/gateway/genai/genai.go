@@ -94,8 +94,7 @@ func (r *Recorder) Begin(ctx context.Context, request Request) (context.Context,
 	if r == nil {
 		return ctx, nil
 	}
-	// Callers write the model's name. Exporters refuse a whole batch for text that is not UTF-8.
-	request.Model = strings.ToValidUTF8(request.Model, "\uFFFD")
+	request.Model = clean(request.Model) // callers write it
 	name := request.Operation
 	attributes := []attribute.KeyValue{keyOperation.String(request.Operation), keyProvider.String(request.Provider)}
 	if request.Model != "" {
@@ -132,7 +131,7 @@ func (s *Span) End(outcome Outcome) {
 	if s == nil {
 		return
 	}
-	outcome.Error = strings.ToValidUTF8(outcome.Error, "\uFFFD")
+	outcome.Error = clean(outcome.Error)
 	ended := time.Now()
 	s.describe(outcome)
 	s.span.End(trace.WithTimestamp(ended))
@@ -143,7 +142,7 @@ func (s *Span) describe(outcome Outcome) {
 	said := outcome.Said
 	for key, text := range map[attribute.Key]string{keyResponseModel: said.Model, keyResponseID: said.ID} {
 		if text != "" {
-			s.span.SetAttributes(key.String(strings.ToValidUTF8(text, "\uFFFD")))
+			s.span.SetAttributes(key.String(clean(text)))
 		}
 	}
 	for _, of := range usageKeys(said.Usage) {
@@ -183,4 +182,12 @@ func (s *Span) measure(outcome Outcome, took time.Duration) {
 			s.recorder.tokens.Record(ctx, count.N, metric.WithAttributes(common...), metric.WithAttributes(keyTokenType.String(kind)))
 		}
 	}
+}
+
+// mostText is the most bytes of a text in a span.
+const mostText = 256
+
+// clean makes text of callers and providers fit for a span: exporters drop a whole batch for text that is not UTF-8.
+func clean(text string) string {
+	return strings.ToValidUTF8(text[:min(len(text), mostText)], "\uFFFD")
 }

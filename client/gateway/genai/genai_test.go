@@ -31,7 +31,8 @@ type recorded struct {
 func newRecorded(t *testing.T) recorded {
 	t.Helper()
 	r := recorded{spans: tracetest.NewSpanRecorder(), reader: sdkmetric.NewManualReader()}
-	traces, meters := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans)), sdkmetric.NewMeterProvider(sdkmetric.WithReader(r.reader))
+	traces := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r.spans))
+	meters := sdkmetric.NewMeterProvider(sdkmetric.WithReader(r.reader))
 	var err error
 	r.Recorder, err = genai.New(traces, meters)
 	if err != nil {
@@ -104,13 +105,13 @@ func TestSpan_SaysWhatConventionsName(t *testing.T) {
 	ctx := r.Continue(t.Context(), http.Header{"Traceparent": {"00-" + parent + "-00f067aa0ba902b7-01"}})
 	asked := request()
 	ctx, span := r.Begin(ctx, asked)
-	if !trace.SpanContextFromContext(ctx).IsValid() {
-		t.Error("what the call waits for has no parent")
-	}
 	span.End(genai.Outcome{Code: 200, First: 250 * time.Millisecond, Said: usage.Said{
 		Usage: usage.Usage{Input: known(300), Cached: known(200), Output: known(40)}, ID: "msg_1", Model: "claude-opus-4-20250514",
 	}})
 	ended, got := r.attributes(t)
+	if trace.SpanContextFromContext(ctx).SpanID() != ended.SpanContext().SpanID() {
+		t.Error("the span is not the parent of the call's waits")
+	}
 	if ended.Name() != "chat claude-opus-4" || ended.SpanKind() != trace.SpanKindClient || ended.Status().Code != codes.Unset {
 		t.Errorf("%s, %v, %v", ended.Name(), ended.SpanKind(), ended.Status())
 	}
@@ -194,7 +195,7 @@ func TestRecorder_NilRecordsNothing(t *testing.T) {
 func TestProviderOf_NamesEachDialect(t *testing.T) {
 	for of, want := range map[dialect.Name]string{
 		dialect.Anthropic: "anthropic", dialect.Azure: "azure.ai.openai", dialect.Bedrock: "aws.bedrock", dialect.Codex: "openai",
-		dialect.Gemini: "gcp.gemini", dialect.Generic: "generic", dialect.OpenAI: "openai",
+		dialect.Gemini: "gcp.gemini", dialect.Generic: "generic", dialect.GitHub: "github", dialect.OpenAI: "openai",
 	} {
 		if got := genai.ProviderOf(of); got != want {
 			t.Errorf("%s is %s, want %s", of, got, want)

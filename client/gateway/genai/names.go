@@ -70,8 +70,9 @@ func ProviderOf(d dialect.Name) string {
 		return "gcp.gemini"
 	case dialect.OpenAI, dialect.Codex:
 		return "openai"
+	default:
+		return string(d)
 	}
-	return string(d)
 }
 
 // usageKey is an attribute that counts tokens.

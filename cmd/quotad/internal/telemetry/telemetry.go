@@ -1,5 +1,5 @@
-// Package telemetry sends spans and measurements by OTLP, configured by the environment. It is off until OTEL_EXPORTER_OTLP_ENDPOINT is set,
-// or its form for traces or metrics alone. The exporters read the other variables of OpenTelemetry: headers, certificates, time-outs,
+// Package telemetry sends spans and measurements by OTLP, configured by the environment. It is off until OTEL_EXPORTER_OTLP_ENDPOINT is
+// set, or its form for traces or metrics alone. The exporters read the other variables of OpenTelemetry: headers, certificates, timeouts,
 // sampling, intervals (https://opentelemetry.io/docs/specs/otel/protocol/exporter/).
 package telemetry
 
@@ -9,10 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
@@ -47,11 +50,41 @@ func (p *Providers) Stop() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopWithin)
 	defer cancel()
-	var all error
-	for _, stop := range p.stop {
-		all = errors.Join(all, stop(ctx))
+	failed := make([]error, len(p.stop))
+	var stopping sync.WaitGroup
+	for i, stop := range p.stop {
+		stopping.Go(func() { failed[i] = stop(ctx) })
 	}
-	return all
+	stopping.Wait()
+	return errors.Join(failed...)
+}
+
+// failures logs what OpenTelemetry could not do, one line a minute: a collector that is away fails each batch.
+type failures struct {
+	logger *slog.Logger
+	now    func() time.Time
+
+	mu     sync.Mutex
+	logged time.Time
+	others int
+}
+
+const (
+	failuresEvery = time.Minute
+	mostFailure   = 512 // bytes: a collector's answer is part of the error
+)
+
+// Handle implements otel.ErrorHandler.
+func (f *failures) Handle(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if now := f.now(); f.logged.IsZero() || now.Sub(f.logged) >= failuresEvery {
+		text := err.Error()
+		f.logger.Warn("could not send telemetry", "error", text[:min(len(text), mostFailure)], "not_logged", f.others)
+		f.logged, f.others = now, 0
+		return
+	}
+	f.others++
 }
 
 // A signal is one kind of telemetry, by the name that variables have for it.
@@ -81,9 +114,10 @@ func Start(ctx context.Context, env Environment, service, version string, logger
 		attribute.String("service.instance.id", rand.Text()), // tells apart what several processes of a host measure
 	), resource.WithFromEnv())
 	if err != nil {
-		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, fmt.Errorf("cannot describe this process (OTEL_RESOURCE_ATTRIBUTES): %w", err)
 	}
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { logger.Warn("could not send telemetry", "error", err) }))
+	otel.SetLogger(logr.Discard()) // it would print malformed headers, which may be secrets
+	otel.SetErrorHandler(&failures{logger: logger, now: time.Now})
 	p := &Providers{Traces: notrace.NewTracerProvider(), Meters: nometric.NewMeterProvider()}
 	if withTraces {
 		exporter, err := otlptracehttp.New(ctx)
@@ -119,8 +153,12 @@ func (s signal) on(env Environment) (bool, error) {
 	} else if exporter != "" && exporter != "otlp" {
 		return false, fmt.Errorf("%s is %q; only otlp and none are supported", name, exporter)
 	}
-	if _, endpoint := first("OTEL_EXPORTER_OTLP_"+string(s)+"_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"); endpoint == "" {
+	name, endpoint := first("OTEL_EXPORTER_OTLP_"+string(s)+"_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+	if endpoint == "" {
 		return false, nil
+	}
+	if u, err := url.Parse(endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return false, fmt.Errorf("%s is not an http or https URL, such as http://127.0.0.1:4318", name) // its value may have credentials
 	}
 	name, protocol := first("OTEL_EXPORTER_OTLP_"+string(s)+"_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 	if !slices.Contains([]string{"", "http/protobuf"}, protocol) {

@@ -175,6 +175,13 @@ func TestStart_NamesVariableThatIsWrong(t *testing.T) {
 			t.Errorf("%s=%s: %v, %v", variable, value, p, err)
 		}
 	}
+	for _, endpoint := range []string{"127.0.0.1:4318", "localhost:4318", "grpc://127.0.0.1:4317", "http://"} {
+		const variable = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
+		p, err := telemetry.Start(t.Context(), environment(map[string]string{variable: endpoint}), "s", "v", slog.New(slog.DiscardHandler))
+		if p != nil || err == nil || !strings.Contains(err.Error(), variable) {
+			t.Errorf("%s: %v, %v", endpoint, p, err)
+		}
+	}
 }
 
 func environment(all ...map[string]string) telemetry.Environment {
