@@ -326,6 +326,24 @@ func TestKeptEventsAreBounded(t *testing.T) {
 	}
 }
 
+// TestWatch_ResumesAtAnyKeptIndex: a watcher that was away for long reads all events that are kept, also of a ring of the default size.
+func TestWatch_ResumesAtAnyKeptIndex(t *testing.T) {
+	entries := uint64(DefaultConfig().EventEntries)
+	h := newHub(int(entries))
+	for index := uint64(1); index <= entries; index++ {
+		h.publish(&fsm.Applied{Index: index, Term: 1, Events: []effect.Event{{Kind: effect.EventGranted}}})
+	}
+	s, err := (&Node{hub: h}).Watch(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for index := uint64(1); index <= entries; index++ {
+		if at, _, err := s.Next(t.Context()); err != nil || at.Index != index {
+			t.Fatalf("index %d: %d, %v", index, at.Index, err)
+		}
+	}
+}
+
 // TestWatchersAtDifferentEntries: each watcher gets its own entry's events, whichever entries were unpacked before.
 func TestWatchersAtDifferentEntries(t *testing.T) {
 	h := newHub(64)

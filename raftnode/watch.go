@@ -18,9 +18,6 @@ const (
 	quietBookmarks = 10
 )
 
-// maxBehind is how many entries a watcher may be behind before it is cut off. The ring bounds it as well.
-const maxBehind = 16_384
-
 // maxPacked bounds the bytes of all kept events except those of the last entry, in addition to the bound on entries: a full batch has
 // thousands of events, of 30 to 100 bytes each if names are short.
 const maxPacked = 32 << 20
@@ -173,7 +170,7 @@ func (s *Subscription) Next(ctx context.Context) (Position, []effect.Event, erro
 			s.h.mu.Unlock()
 			return Position{}, nil, &CompactedError{Oldest: oldest}
 		}
-		if s.sequence < s.h.first || s.h.next-s.sequence > maxBehind {
+		if s.sequence < s.h.first {
 			s.h.mu.Unlock()
 			return Position{}, nil, ErrSlowWatcher
 		}
