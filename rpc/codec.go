@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"bytes"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -106,7 +105,7 @@ func (jsonCodec) Unmarshal(data []byte, message any) error {
 	if !ok {
 		return errNotProto
 	}
-	if most := partsOf(m.ProtoReflect().Descriptor()); bytes.Count(data, []byte("{")) > most {
+	if most := partsOf(m.ProtoReflect().Descriptor()); objects(data) > most {
 		markMalformed(m, partsError(most))
 		return nil
 	}
@@ -127,6 +126,22 @@ func (jsonCodec) Unmarshal(data []byte, message any) error {
 	}
 	markMalformed(m, err)
 	return nil
+}
+
+// objects returns how many objects JSON has. Braces in strings are text: a Report carries the answer of a provider.
+func objects(data []byte) (n int) {
+	inString := false
+	for i := 0; i < len(data); i++ {
+		switch c := data[i]; {
+		case c == '"':
+			inString = !inString
+		case c == '\\' && inString:
+			i++
+		case c == '{' && !inString:
+			n++
+		}
+	}
+	return n
 }
 
 // codecs are the handlers' codecs and compression. unpacked has decompressed the requests before.

@@ -252,12 +252,11 @@ type connection struct {
 	owner string
 	// let is set once a caller has been admitted.
 	let bool
-	// serving counts the requests being served; while it is 0 the connection is in two lists. yielding is set where all its requests wait
-	// for their refusal.
-	serving          int
-	yielding         bool
-	inIdle, inIdleOf *list.Element
-	idleSince        time.Time
+	// serving counts the requests being served, except the refusals: those that wait only to be refused. While serving is 0 the connection
+	// is in two lists.
+	serving, refusals int
+	inIdle, inIdleOf  *list.Element
+	idleSince         time.Time
 }
 
 // joinLocked moves a connection to a pool. It makes room by closing connections that have been idle for at least idleFor.
@@ -310,7 +309,7 @@ func (c *connection) restLocked() {
 		of = list.New()
 		c.pool.idleOf[c.owner] = of
 	}
-	if c.yielding { // the first to be closed, without a new connection's time for its first request
+	if c.refusals > 0 { // the first to be closed, without a new connection's time for its first request
 		c.inIdle, c.inIdleOf, c.idleSince = c.pool.idle.PushFront(c), of.PushFront(c), time.Time{}
 		return
 	}
@@ -341,7 +340,6 @@ func (c *connection) serve() (done func()) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.serving--
-		c.yielding = false
 		c.restLocked()
 	}
 }
@@ -353,12 +351,13 @@ func (c *connection) yield() (resume func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.serving--
-	c.yielding = c.serving == 0
+	c.refusals++
 	c.restLocked()
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.serving++
+		c.refusals--
 		c.stirLocked()
 	}
 }

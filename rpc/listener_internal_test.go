@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"time"
 )
@@ -209,17 +210,26 @@ func TestListener_RefusedOnesMakeRoom(t *testing.T) {
 	all[0].yield()
 	all[1].yield()()
 	all[2].yield()
-	here, there := net.Pipe()
-	t.Cleanup(func() { _, _ = here.Close(), there.Close() })
-	l.mu.Lock()
-	refused := l.joinLocked(&connection{Conn: here, listener: l}, &l.strangers, all[0].owner, false, l.settleIn)
-	l.mu.Unlock()
-	if refused != nil {
-		t.Errorf("a new connection: %v", refused)
-	}
-	for i, c := range all {
-		if want := i != 2; open(c) != want {
-			t.Errorf("connection %d is open: %t", i, !want)
+	join := func(closed ...int) {
+		here, there := net.Pipe()
+		t.Cleanup(func() { _, _ = here.Close(), there.Close() })
+		l.mu.Lock()
+		refused := l.joinLocked(&connection{Conn: here, listener: l}, &l.strangers, all[0].owner, false, l.settleIn)
+		l.mu.Unlock()
+		if refused != nil {
+			t.Errorf("a new connection: %v", refused)
+		}
+		for i, c := range all {
+			if want := !slices.Contains(closed, i); open(c) != want {
+				t.Errorf("connection %d is open: %t", i, !want)
+			}
 		}
 	}
+	join(2)
+	answered := all[3].serve() // and one of two refusals is written
+	resume := all[3].yield()
+	all[3].yield()
+	resume()
+	answered()
+	join(2, 3)
 }

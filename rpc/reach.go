@@ -238,6 +238,9 @@ func (r *reach) record(address string, failure *unreachableError) (dropped int, 
 	defer r.mu.Unlock()
 	same, failed := r.address == address, r.failure != nil
 	r.address, r.at, r.failure = address, time.Now(), failure
+	if !same || failure == nil {
+		r.dropped = 0 // they were of a different outage
+	}
 	switch {
 	case failure == nil:
 		return 0, same && failed

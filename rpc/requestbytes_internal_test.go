@@ -5,10 +5,12 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -235,5 +237,23 @@ func TestCodec_BoundsParts(t *testing.T) {
 	reserve := &quotav1.ReserveRequest{}
 	if err := (jsonCodec{"json"}).Unmarshal([]byte(`{"items":[`+string(repeated([]byte("{},"), 20_000))+`{}]}`), reserve); err != nil || malformed(reserve) == nil {
 		t.Errorf("empty items as JSON: %v", err)
+	}
+}
+
+// TestCodec_CountsNoBracesInStrings: a Report carries the beginning of a provider's answer, which may be a long list in JSON.
+func TestCodec_CountsNoBracesInStrings(t *testing.T) {
+	answer := `[` + strings.Repeat(`{"a":"\\"},`, mostParts) + `{}]`
+	body, err := json.Marshal(map[string]any{"answer": map[string]any{"status": 429, "body": answer}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	request := &quotav1.ReportRequest{}
+	if err := (jsonCodec{"json"}).Unmarshal(body, request); err != nil || malformed(request) != nil {
+		t.Errorf("%v, %v", err, malformed(request))
+	}
+	for text, want := range map[string]int{`{`: 1, `{"{":"\"{"}{`: 2, `"\\"{`: 1, `"\\\"{"{`: 1, `"`: 0, `"\`: 0} {
+		if got := objects([]byte(text)); got != want {
+			t.Errorf("%s has %d objects, want %d", text, got, want)
+		}
 	}
 }

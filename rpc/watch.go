@@ -132,7 +132,7 @@ func (w *watching) gather(on bool) {
 func wanted(e *effect.Event, req *quotav1.WatchRequest, who *caller) bool {
 	return (req.QuotaPrefix == "" || strings.HasPrefix(e.Quota, req.QuotaPrefix)) &&
 		(req.Holder == "" || e.Holder == req.Holder) &&
-		(e.Holder == "" || who.mayActFor(e.Holder) == nil)
+		(e.Holder == "" || who.covers(e.Holder))
 }
 
 func apiEvent(e *effect.Event) *quotav1.Event {
