@@ -68,6 +68,7 @@ func (g *Gateway) saveLearnt() {
 		return // a gateway that only explains calls must not overwrite another one's file
 	}
 	if err := writeLearnt(path, g.learner.Learnt()); err != nil {
+		g.learnt.Store(true) // the next save tries again
 		g.logger.Warn("could not write the state file: learned estimates are lost at a restart", "path", path, "error", err)
 	}
 }
@@ -82,7 +83,7 @@ func writeLearnt(path string, learnt []estimate.Learnt) error {
 		return err
 	}
 	_, err = file.Write(data)
-	if err = errors.Join(err, file.Close()); err == nil {
+	if err = errors.Join(err, file.Sync(), file.Close()); err == nil { // synced first: else a power cut could leave an empty file
 		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -278,10 +279,17 @@ func counts(said usage.Said, asked int64) []any {
 	return out
 }
 
-// cut truncates a caller's text for the log and for messages.
+// cut truncates a caller's text for the log and for messages, at the end of a character.
 func cut(text string) string {
-	if len(text) > 128 {
-		return text[:128]
+	if len(text) <= maxShown {
+		return text
 	}
-	return text
+	end := maxShown
+	for end > maxShown-utf8.UTFMax && !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end]
 }
+
+// maxShown is the most bytes of a caller's text that are shown.
+const maxShown = 128
