@@ -198,6 +198,21 @@ func TestCodec_DropsUnknownFields(t *testing.T) {
 	if err := (binaryCodec{wire.Codec{DiscardUnknown: true}}).Unmarshal(data, got); err != nil || !proto.Equal(got, want) {
 		t.Errorf("%v, %v", got, err)
 	}
+	// Below the top alone, where parts of a Batch are read by the library.
+	request = &quotav1.BatchRequest{Commands: []*quotav1.Command{
+		{Kind: &quotav1.Command_Settle{Settle: &quotav1.SettleRequest{Lease: 1}}},
+		{Kind: &quotav1.Command_Reserve{Reserve: &quotav1.ReserveRequest{RequestId: &quotav1.RequestId{IdempotencyKey: "k"}}}},
+	}}
+	want = proto.CloneOf(request)
+	request.Commands[0].GetSettle().ProtoReflect().SetUnknown(unknown)
+	request.Commands[1].GetReserve().RequestId.ProtoReflect().SetUnknown(unknown)
+	if data, err = proto.Marshal(request); err != nil {
+		t.Fatal(err)
+	}
+	got = &quotav1.BatchRequest{}
+	if err := (binaryCodec{wire.Codec{DiscardUnknown: true}}).Unmarshal(data, got); err != nil || !proto.Equal(got, want) {
+		t.Errorf("below the top: %v, %v", got, err)
+	}
 }
 
 // TestCodec_BoundsParts: a request with so many messages that decoding takes many times its bytes is refused before it is decoded. One

@@ -80,6 +80,8 @@ func count(b []byte, field byte) (n int) {
 type recent struct {
 	holder    string
 	durations [durationKinds]parsed
+	// discardUnknown is the codec's.
+	discardUnknown bool
 }
 
 // parsed is a duration and the bytes that it was read from.
@@ -110,18 +112,18 @@ type reserving struct {
 	items   [1]*quotav1.Item
 }
 
-func parseRequest(b []byte, m *quotav1.BatchRequest) bool {
+func parseRequest(b []byte, m *quotav1.BatchRequest, discardUnknown bool) bool {
 	if n := count(b, 1<<3|sized); n > 0 {
 		m.Commands = make([]*quotav1.Command, 0, n)
 	}
-	var lately recent
+	lately := recent{discardUnknown: discardUnknown}
 	for len(b) > 0 {
 		tag, _, content, rest := next(b)
 		if tag != 1<<3|sized {
 			return false
 		}
 		c := parseCommand(content, &lately)
-		if c == nil && !parseOther(content, &c) {
+		if c == nil && !parseOther(content, &c, &lately) {
 			return false
 		}
 		m.Commands = append(m.Commands, c)
@@ -148,7 +150,7 @@ func parseReserve(b []byte, c *reserving, lately *recent) bool {
 	return each(b, func(tag byte, value uint64, content []byte) bool {
 		switch tag {
 		case 1<<3 | sized:
-			return parseOther(content, &m.RequestId)
+			return parseOther(content, &m.RequestId, lately)
 		case 2<<3 | sized:
 			ok := parseText(content, &lately.holder)
 			m.Holder = lately.holder
@@ -214,21 +216,21 @@ type granting struct {
 	items     [2][1]*quotav1.GrantedItem
 }
 
-func parseResponse(b []byte, m *quotav1.BatchResponse) bool {
+func parseResponse(b []byte, m *quotav1.BatchResponse, discardUnknown bool) bool {
 	if n := count(b, 2<<3|sized); n > 0 {
 		m.Results = make([]*quotav1.CommandResult, 0, n)
 	}
-	var lately recent
+	lately := recent{discardUnknown: discardUnknown}
 	for len(b) > 0 {
 		tag, _, content, rest := next(b)
 		switch tag {
 		case 1<<3 | sized:
-			if !parseOther(content, &m.Meta) {
+			if !parseOther(content, &m.Meta, &lately) {
 				return false
 			}
 		case 2<<3 | sized:
 			r := parseResult(content, &lately)
-			if r == nil && !parseOther(content, &r) {
+			if r == nil && !parseOther(content, &r, &lately) {
 				return false
 			}
 			m.Results = append(m.Results, r)
@@ -277,9 +279,9 @@ func parseLease(b []byte, g *granting, lately *recent) bool {
 		case 7<<3 | sized:
 			return lately.duration(askedTTL, content, &m.AskedTtl)
 		case 12<<3 | sized:
-			return parseOther(content, &m.Forecast)
+			return parseOther(content, &m.Forecast, lately)
 		case 14<<3 | sized:
-			return parseOther(content, &m.BackPressure)
+			return parseOther(content, &m.BackPressure, lately)
 		default:
 			return false
 		}
@@ -389,10 +391,10 @@ func parseDuration(b []byte, m *durationpb.Duration) bool {
 func parseOther[T any, M interface {
 	*T
 	proto.Message
-}](b []byte, to *M) bool {
+}](b []byte, to *M, lately *recent) bool {
 	if *to != nil {
 		return false
 	}
 	*to = new(T)
-	return proto.Unmarshal(b, *to) == nil
+	return proto.UnmarshalOptions{DiscardUnknown: lately.discardUnknown}.Unmarshal(b, *to) == nil
 }

@@ -63,10 +63,10 @@ func (c Codec) Unmarshal(data []byte, message any) error {
 	switch m := message.(type) {
 	case *quotav1.BatchRequest:
 		m.Reset()
-		ok = parseRequest(data, m)
+		ok = parseRequest(data, m, c.DiscardUnknown)
 	case *quotav1.BatchResponse:
 		m.Reset()
-		ok = parseResponse(data, m)
+		ok = parseResponse(data, m, c.DiscardUnknown)
 	default:
 		ok = false
 	}
