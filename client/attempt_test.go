@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-func TestEveryErrorHasOneOfThreeOutcomes(t *testing.T) {
+func TestOutcome_OfEveryError(t *testing.T) {
 	detailed := func(code connect.Code, info *quotav1.ErrorInfo) error {
 		err := connect.NewError(code, errors.New("x"))
 		detail, detailErr := connect.NewErrorDetail(info)

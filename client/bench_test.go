@@ -58,7 +58,7 @@ func BenchmarkAllow(b *testing.B) {
 	})
 }
 
-func TestAllowDoesNotAllocate(t *testing.T) {
+func TestAllow_DoesNotAllocate(t *testing.T) {
 	l := atHand()
 	if got := testing.AllocsPerRun(1_000, func() { l.Allow() }); got != 0 {
 		t.Errorf("%v allocations", got)

@@ -14,7 +14,7 @@ import (
 )
 
 // Regression: a string that cannot be encoded was retried indefinitely, and with it its whole batch.
-func TestAStringThatIsNotUTF8StopsNobodyElse(t *testing.T) {
+func TestBatch_InvalidUTF8StopsNoOtherCall(t *testing.T) {
 	const bad = "t/\xff"
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		ctx := within(t, time.Minute)
@@ -64,7 +64,7 @@ func (r refusing) Do(request *http.Request) (*http.Response, error) {
 
 // Regression: a Reserve that may have been granted was reported as without effect, once a retry met a proxy without a
 // backend or a rotated token.
-func TestARefusalAtTheDoorDoesNotEndADoubt(t *testing.T) {
+func TestReserve_ProxyRefusalKeepsOutcomeUnknown(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			cluster, next := full(), &atomic.Int64{}
@@ -99,7 +99,7 @@ func TestARefusalAtTheDoorDoesNotEndADoubt(t *testing.T) {
 }
 
 // Regression: a partial Release was carried out twice after its answer and session were lost.
-func TestAPartialReleaseIsCarriedOutOnce(t *testing.T) {
+func TestRelease_OfPartRunsOnce(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 10), TTL: time.Hour})
 		if err != nil {
@@ -116,8 +116,8 @@ func TestAPartialReleaseIsCarriedOutOnce(t *testing.T) {
 	})
 }
 
-// TestExpiredSession_RepeatsWhatIsSafeToRepeat: a Renew whose answer and session were lost is repeated under a new session.
-func TestExpiredSession_RepeatsWhatIsSafeToRepeat(t *testing.T) {
+// TestExpiredSession_RepeatsSafeRequests: a Renew whose answer and session were lost is repeated under a new session.
+func TestExpiredSession_RepeatsSafeRequests(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 10), TTL: time.Hour})
 		if err != nil {
@@ -135,7 +135,7 @@ func TestExpiredSession_RepeatsWhatIsSafeToRepeat(t *testing.T) {
 
 // Regression: after a Consume of unknown outcome the client reported its operation as unfinished indefinitely, so the
 // cluster kept the records of all later operations.
-func TestAnUnknownConsumeDoesNotHoldUpTheOperationsAfterIt(t *testing.T) {
+func TestConsume_UnknownOutcomeDoesNotStopLowWater(t *testing.T) {
 	for name, fault := range map[string]fakequota.Fault{"not carried out": fakequota.Silent, "carried out": fakequota.Mute} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			ctx := context.Background()

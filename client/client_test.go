@@ -12,7 +12,7 @@ import (
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
 
-func TestLifeOfALease(t *testing.T) {
+func TestLease_FromReserveToRelease(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		ctx := context.Background()
 		lease, err := c.Reserve(ctx, ReserveRequest{Items: one("t/core", 10), TTL: time.Minute})
@@ -52,7 +52,7 @@ func TestLifeOfALease(t *testing.T) {
 	})
 }
 
-func TestRefusalIsTyped(t *testing.T) {
+func TestRefusalError_HasReasonAndQuota(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		_, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 2_000)})
 		var refusal *RefusalError
@@ -67,7 +67,7 @@ func TestRefusalIsTyped(t *testing.T) {
 	})
 }
 
-func TestOneRedirectFindsTheLeader(t *testing.T) {
+func TestClient_FindsLeaderByOneRedirect(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Lead(2)
 		for range 5 {
@@ -81,7 +81,7 @@ func TestOneRedirectFindsTheLeader(t *testing.T) {
 	})
 }
 
-func TestTwoNodesThatPointAtEachOtherEndInAnError(t *testing.T) {
+func TestClient_RedirectLoopEndsInError(t *testing.T) {
 	virtual(t, 2, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Lead(-1)
 		_, err := c.Reserve(within(t, time.Second), ReserveRequest{Items: one("t/core", 1)})
@@ -91,7 +91,7 @@ func TestTwoNodesThatPointAtEachOtherEndInAnError(t *testing.T) {
 	})
 }
 
-func TestALeaderThatFallsSilentIsReplacedQuickly(t *testing.T) {
+func TestClient_LeavesSilentLeaderQuickly(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		if _, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)}); err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestALeaderThatFallsSilentIsReplacedQuickly(t *testing.T) {
 	})
 }
 
-func TestAnAnswerThatGotLostIsAskedForAgainUnderTheSameNumber(t *testing.T) {
+func TestClient_RepeatsLostRequestUnderSameNumber(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Break(0, fakequota.Mute)
 		time.AfterFunc(3*time.Second, func() { cluster.Break(0, fakequota.Healthy) })
@@ -157,7 +157,7 @@ func TestSession_AcknowledgesNoRequestInFlight(t *testing.T) {
 	})
 }
 
-func TestConcurrentCallsTravelTogether(t *testing.T) {
+func TestBatch_ConcurrentCallsShareOne(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		var wg sync.WaitGroup
 		hold := make(chan struct{})
@@ -184,7 +184,7 @@ func TestConcurrentCallsTravelTogether(t *testing.T) {
 	})
 }
 
-func TestABatchIsBoundedInBytes(t *testing.T) {
+func TestBatch_IsBoundedInBytes(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		var items []Item
 		for i := range 64 {
@@ -216,7 +216,7 @@ func TestABatchIsBoundedInBytes(t *testing.T) {
 	})
 }
 
-func TestExpiredSessions(t *testing.T) {
+func TestSession_Expires(t *testing.T) {
 	t.Run("a request that was not sent before goes to a new session", func(t *testing.T) {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
@@ -257,9 +257,9 @@ func TestExpiredSessions(t *testing.T) {
 	})
 }
 
-// TestBudgets_AreToldAtOnce: a caller whose budget is full receives that error at once, by name, and not that the cluster is away. It
+// TestBudgets_AreReportedAtOnce: a caller whose budget is full receives that error at once, by name, and not that the cluster is away. It
 // can still release its lease.
-func TestBudgets_AreToldAtOnce(t *testing.T) {
+func TestBudgets_AreReportedAtOnce(t *testing.T) {
 	t.Run("no session", func(t *testing.T) {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			cluster.Break(0, fakequota.Spent)
@@ -295,9 +295,9 @@ func TestBudgets_AreToldAtOnce(t *testing.T) {
 	})
 }
 
-// TestAFullDisk: a caller learns at once that no new lease is granted, unless an earlier attempt may have been carried
-// out: nobody would hold its lease.
-func TestAFullDisk(t *testing.T) {
+// TestFullDisk_NewRequestsFailUnlessInDoubt: a caller learns at once that no new lease is granted, unless an earlier attempt may have been
+// carried out: nobody would hold its lease.
+func TestFullDisk_NewRequestsFailUnlessInDoubt(t *testing.T) {
 	t.Run("without doubt", func(t *testing.T) {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1)})
@@ -334,7 +334,7 @@ func TestAFullDisk(t *testing.T) {
 	})
 }
 
-func TestAReserveThatWaits(t *testing.T) {
+func TestReserve_WaitsAcrossLeaderChange(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			cluster.Set("t/core", fakequota.Quota{Usable: 10})
@@ -357,7 +357,7 @@ func TestAReserveThatWaits(t *testing.T) {
 	}
 }
 
-func TestACallerThatLeavesTheQueueIsWithdrawn(t *testing.T) {
+func TestReserve_CancelledWaitIsWithdrawn(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 10})
 		_, err := c.Reserve(within(t, 3*time.Second), ReserveRequest{Items: one("t/core", 5), Wait: time.Minute})
@@ -374,7 +374,7 @@ func TestACallerThatLeavesTheQueueIsWithdrawn(t *testing.T) {
 	})
 }
 
-func TestWhatACallerThatLeftGetsGoesBack(t *testing.T) {
+func TestReserve_LateGrantOfCancelledCallIsReturned(t *testing.T) {
 	for _, consume := range []bool{false, true} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			cluster.AfterBatch(0, func() {
@@ -398,7 +398,7 @@ func TestWhatACallerThatLeftGetsGoesBack(t *testing.T) {
 }
 
 // Regression: callers of a limiter whose cluster was gone hung indefinitely, and their requests accumulated.
-func TestClusterGoneEveryCallReturnsWithinItsOwnDeadline(t *testing.T) {
+func TestClient_ClusterGoneCallsKeepDeadlines(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 10), TTL: time.Hour, Consume: true})
 		if err != nil {
@@ -452,7 +452,7 @@ func TestClusterGoneEveryCallReturnsWithinItsOwnDeadline(t *testing.T) {
 	})
 }
 
-func TestCloseEndsCallsInProgress(t *testing.T) {
+func TestClose_EndsCallsInProgress(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 10})
 		ended := make(chan error, 1)
@@ -480,7 +480,7 @@ func TestCloseEndsCallsInProgress(t *testing.T) {
 	})
 }
 
-func TestOneMalformedCommandDoesNotTakeTheOthersWithIt(t *testing.T) {
+func TestBatch_MalformedCommandFailsAlone(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		var wg sync.WaitGroup
 		for i := range 20 {
@@ -499,7 +499,7 @@ func TestOneMalformedCommandDoesNotTakeTheOthersWithIt(t *testing.T) {
 	})
 }
 
-func TestNewRefusesBadSettings(t *testing.T) {
+func TestNew_RefusesBadSettings(t *testing.T) {
 	for name, f := range map[string]func() (*Client, error){
 		"no address":  func() (*Client, error) { return New(nil) },
 		"not a port":  func() (*Client, error) { return New([]string{"localhost"}) },
@@ -516,8 +516,8 @@ func TestNewRefusesBadSettings(t *testing.T) {
 	}
 }
 
-// TestASecondPipelineIsAsLargeAsTheFirst: with one command in flight the next leaves at once; with many in flight, a few wait for them.
-func TestASecondPipelineIsAsLargeAsTheFirst(t *testing.T) {
+// TestBatch_SecondPipelineIsAsLargeAsFirst: with one command in flight the next leaves at once; with many in flight, a few wait for them.
+func TestBatch_SecondPipelineIsAsLargeAsFirst(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		var wg sync.WaitGroup
 		hold := make(chan struct{})

@@ -11,7 +11,7 @@ import (
 )
 
 // Regression: Close iterated over the map that a limiter's own Close deletes from, which crashes the process.
-func TestAClientAndItsLimitersMayBeClosedAtTheSameTime(t *testing.T) {
+func TestClose_ConcurrentWithLimiters(t *testing.T) {
 	for range 20 {
 		c := connected(t, full())
 		var limiters []*Limiter
@@ -28,7 +28,7 @@ func TestAClientAndItsLimitersMayBeClosedAtTheSameTime(t *testing.T) {
 }
 
 // Regression: a body closed during Client.Close started goroutines that Close did not wait for, or panicked.
-func TestABodyMayBeClosedWhileTheClientIs(t *testing.T) {
+func TestClose_ConcurrentWithBodies(t *testing.T) {
 	for range 20 {
 		c := connected(t, full())
 		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) { return respond(200, nil, "x"), nil }), Match(core))
@@ -54,7 +54,7 @@ func TestABodyMayBeClosedWhileTheClientIs(t *testing.T) {
 }
 
 // Units that a batch still had when its client was closed are counted as forfeited, though no node can be asked.
-func TestAfterCloseWhatCannotGoBackIsForfeited(t *testing.T) {
+func TestClose_CountsForfeitedUnits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := connected(t, full(), WithCloseTimeout(time.Second))
 		limiter := atWork(t, c)

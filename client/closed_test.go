@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestLease_TellsThatAnItemClosed: by the next renewal, by the answer to a Consume, and when the lease ends.
-func TestLease_TellsThatAnItemClosed(t *testing.T) {
+// TestLease_ReportsClosedItem: by the next renewal, by the answer to a Consume, and when the lease ends.
+func TestLease_ReportsClosedItem(t *testing.T) {
 	reserved := func(t *testing.T, cluster *fakequota.Cluster, c *Client) *Lease {
 		t.Helper()
 		cluster.Set("t/rate", fakequota.Quota{Usable: 100, Available: 100})

@@ -148,7 +148,7 @@ func TestErrors_ReadWell(t *testing.T) {
 }
 
 // Regression: Allow always returned false for a misspelt quota, without a reason anywhere.
-func TestLimiter_SaysWhyItCanTakeNothing(t *testing.T) {
+func TestLimiter_NamesWhyNothingIsTaken(t *testing.T) {
 	var log bytes.Buffer
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/slots", fakequota.Quota{Usable: 2, Available: 2, Slots: true})

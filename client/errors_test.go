@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestAnUnknownOutcomeIsNotTakenForNone: the last of several attempts was not accepted, but an earlier one may have been carried out. A
+// TestUnknownOutcomeError_HidesNotAccepted: the last of several attempts was not accepted, but an earlier one may have been carried out. A
 // caller that looks for a *NotAcceptedError, to send the request elsewhere, must not find one; the reasons stay.
-func TestAnUnknownOutcomeIsNotTakenForNone(t *testing.T) {
+func TestUnknownOutcomeError_HidesNotAccepted(t *testing.T) {
 	last := &NotAcceptedError{Reason: ReasonNoLeader, Err: context.DeadlineExceeded}
 	for name, err := range map[string]error{
 		"itself":  last,

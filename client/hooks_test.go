@@ -83,7 +83,7 @@ func TestHooks(t *testing.T) {
 }
 
 // A refusal in a provider's own form parses as a refusal in that provider's dialect.
-func TestAnswerRefusals(t *testing.T) {
+func TestAnswerRefusals_InFormOfProvider(t *testing.T) {
 	for _, tt := range []struct {
 		option TransportOption
 		url    string

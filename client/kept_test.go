@@ -111,8 +111,8 @@ func TestLimiter_WithoutKeepLeasesBatchesEndTheirs(t *testing.T) {
 	})
 }
 
-// TestClient_LearnsACooldownOfAnother: the units at hand return at once, and none are taken before the quota opens.
-func TestClient_LearnsACooldownOfAnother(t *testing.T) {
+// TestClient_LearnsCooldownOfOthers: the units at hand return at once, and none are taken before the quota opens.
+func TestClient_LearnsCooldownOfOthers(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
 		takeFromBatches(t, limiter, 40)

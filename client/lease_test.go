@@ -16,7 +16,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-func TestDeadline(t *testing.T) {
+func TestStamp_Deadline(t *testing.T) {
 	sent := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
 		name                    string
@@ -40,7 +40,7 @@ func TestDeadline(t *testing.T) {
 }
 
 // However long an answer travels and is served, the local deadline is not after the node's.
-func TestTheDeadlineHereIsNeverAfterTheNodes(t *testing.T) {
+func TestStamp_DeadlineNeverAfterNodes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		span := rapid.Int64Range(0, int64(time.Hour))
 		there, served, back := time.Duration(span.Draw(t, "there")), time.Duration(span.Draw(t, "served")), time.Duration(span.Draw(t, "back"))
@@ -54,7 +54,7 @@ func TestTheDeadlineHereIsNeverAfterTheNodes(t *testing.T) {
 	})
 }
 
-func TestALeaseThatIsKeptAliveOutlivesItsDeadline(t *testing.T) {
+func TestKeepAlive_OutlivesDeadline(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		var leases []*Lease
 		for range 20 {
@@ -107,7 +107,7 @@ func TestRenew_AnOlderAnswerChangesNothing(t *testing.T) {
 	})
 }
 
-func TestALeaseEnds(t *testing.T) {
+func TestLease_Ends(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end  func(*fakequota.Cluster, *Lease)
 		want error
@@ -142,7 +142,7 @@ func TestALeaseEnds(t *testing.T) {
 	}
 }
 
-func TestAContextOfALeaseHasItsDeadline(t *testing.T) {
+func TestLeaseContext_HasItsDeadline(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1), TTL: time.Minute})
 		if err != nil {
@@ -181,9 +181,9 @@ func TestDo(t *testing.T) {
 	})
 }
 
-// TestALeaseThatIsOverWhenItArrives: the first answer was lost, and a repeat arrives after the lease's end. f must not run with it:
+// TestDo_SkipsLeaseThatArrivesExpired: the first answer was lost, and a repeat arrives after the lease's end. f must not run with it:
 // another holder may have the amount by now. (Found by the fault suite: mix processes, seed 506, four calls in three slots.)
-func TestALeaseThatIsOverWhenItArrives(t *testing.T) {
+func TestDo_SkipsLeaseThatArrivesExpired(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lost := func() {
 			cluster.Break(0, fakequota.Mute)
@@ -211,7 +211,7 @@ func TestALeaseThatIsOverWhenItArrives(t *testing.T) {
 	})
 }
 
-func TestOperationsAreFinishedFromBelow(t *testing.T) {
+func TestLease_LowWaterFollowsFinishedOperations(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		ctx := context.Background()
 		lease, err := c.Reserve(ctx, ReserveRequest{Items: one("t/core", 10)})
@@ -238,7 +238,7 @@ func TestOperationsAreFinishedFromBelow(t *testing.T) {
 }
 
 // Requests of a session finish in any order, and its low-water mark is always the lowest unfinished number.
-func TestSessionLowWater(t *testing.T) {
+func TestSession_LowWaterIsLowestUnfinished(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 200).Draw(t, "n")
 		order := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)).Perm(n)
@@ -264,7 +264,7 @@ func TestSessionLowWater(t *testing.T) {
 	})
 }
 
-func TestOneThatWaitsForLongDoesNotStopTheOthers(t *testing.T) {
+func TestSession_LongWaitDoesNotStopOthers(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/empty", fakequota.Quota{Usable: 10})
 		ctx, cancel := context.WithCancel(context.Background())
@@ -292,7 +292,7 @@ func TestOneThatWaitsForLongDoesNotStopTheOthers(t *testing.T) {
 	})
 }
 
-func TestReasonsReadWell(t *testing.T) {
+func TestRefusalError_Text(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
 		want string

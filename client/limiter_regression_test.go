@@ -31,7 +31,7 @@ func atWork(t *testing.T, c *Client, options ...LimiterOption) *Limiter {
 
 // Regression: a take that lost its batch between reading the deadline and subtracting was undone in the following batch, so that units
 // were spent that nobody had consumed.
-func TestABatchNeverGrowsByASwap(t *testing.T) {
+func TestLimiter_UndoneTakeGrowsNoOtherBatch(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := atWork(t, c)
 		// The take has read the deadline of a batch that ends now.
@@ -73,7 +73,7 @@ func (s slow) Do(request *http.Request) (*http.Response, error) {
 
 // Regression: a caller that left counted as an absent cluster, so that limiters that fail open passed thousands of uncounted calls
 // while the cluster was healthy.
-func TestACallerThatGivesUpOpensNothing(t *testing.T) {
+func TestFailOpen_CancelledCallOpensNothing(t *testing.T) {
 	for name, leave := range map[string]func(*testing.T) context.Context{
 		"cancelled": func(*testing.T) context.Context {
 			ctx, cancel := context.WithCancel(context.Background())
@@ -104,7 +104,7 @@ func TestACallerThatGivesUpOpensNothing(t *testing.T) {
 	}
 }
 
-func TestACallerThatGivesUpIsNoRefusalOfTheOthers(t *testing.T) {
+func TestLimiter_CancelledWaitRefusesNoOther(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 10})
 		limiter := c.Limiter("t/core")
@@ -122,7 +122,7 @@ func TestACallerThatGivesUpIsNoRefusalOfTheOthers(t *testing.T) {
 }
 
 // A limiter that fails open lets a caller pass that no node answered by its deadline, even the first caller.
-func TestNodesThatSayNothingAreAway(t *testing.T) {
+func TestFailOpen_SilentNodesAreAway(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Break(0, fakequota.Silent)
 		limiter := c.Limiter("t/core", FailOpen())
@@ -133,7 +133,7 @@ func TestNodesThatSayNothingAreAway(t *testing.T) {
 }
 
 // Regression: a batch in flight while the client learnt of a cooldown was spent during the cooldown.
-func TestABatchThatArrivesInACooldownGoesBack(t *testing.T) {
+func TestLimiter_BatchArrivingInCooldownIsReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster := full()
 		c := connected(t, cluster, WithHTTPClient(slow{Cluster: cluster, back: 60 * time.Millisecond}))
@@ -158,7 +158,7 @@ func TestABatchThatArrivesInACooldownGoesBack(t *testing.T) {
 }
 
 // Regression: Reserve did not check the wall clock.
-func TestABatchFromBeforeASleepIsNotReservedFrom(t *testing.T) {
+func TestTryTake_IgnoresBatchFromBeforeSleep(t *testing.T) {
 	var slept atomic.Int64
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := atWork(t, c)
@@ -171,7 +171,7 @@ func TestABatchFromBeforeASleepIsNotReservedFrom(t *testing.T) {
 }
 
 // Regression: when units arrived too late to be spent, Wait asked for more at full speed and without end.
-func TestAWaitForUnitsThatArriveTooLateEnds(t *testing.T) {
+func TestWait_FailsForUnitsThatArriveTooLate(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 1_000, Available: 1_000, SpendBy: 90 * time.Millisecond, Transit: 45 * time.Millisecond})
 		limiter := c.Limiter("t/core")
@@ -194,7 +194,7 @@ func TestAWaitForUnitsThatArriveTooLateEnds(t *testing.T) {
 }
 
 // Regression: a Wait in the cluster's queue continued for ten minutes after the cluster had gone away.
-func TestAWaitDoesNotOutliveTheCluster(t *testing.T) {
+func TestWait_EndsWhenClusterIsGone(t *testing.T) {
 	for name, fault := range map[string]fakequota.Fault{"refusing": fakequota.Refusing, "silent": fakequota.Silent} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			cluster.Set("t/core", fakequota.Quota{Usable: 10})
@@ -209,7 +209,7 @@ func TestAWaitDoesNotOutliveTheCluster(t *testing.T) {
 }
 
 // A Wait waits for a healthy cluster, however long its queue is.
-func TestAWaitOutlivesItsLongPolls(t *testing.T) {
+func TestWait_OutlivesItsLongPolls(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 10})
 		time.AfterFunc(5*time.Minute, func() { cluster.Add("t/core", 1) })
@@ -223,7 +223,7 @@ func TestAWaitOutlivesItsLongPolls(t *testing.T) {
 }
 
 // Regression: a Wait that paused before asking again ignored Close of its limiter and of its client.
-func TestAPauseEndsWithClose(t *testing.T) {
+func TestWait_PauseEndsWithClose(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			limiter := c.Limiter("t/core")
@@ -245,7 +245,7 @@ func TestAPauseEndsWithClose(t *testing.T) {
 }
 
 // Regression: a Reserve of any size fetched a batch of that size, which drained the quota for nothing.
-func TestAReserveBeyondABatchFetchesNothing(t *testing.T) {
+func TestTryTakeN_BeyondBatchFetchesNothing(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 1 << 50, Available: 1 << 50})
 		for n, limiter := range map[int]*Limiter{2: c.Limiter("t/core", MaxBatch(1)), mostUnits + 1: c.Limiter("t/core"), -1: c.Limiter("t/core")} {

@@ -18,7 +18,7 @@ import (
 // taken returns how many of t/core's 1,000 units are taken.
 func taken(cluster *fakequota.Cluster) int64 { return 1_000 - cluster.Available("t/core") }
 
-func TestASingleTakeHasNoBatch(t *testing.T) {
+func TestLimiter_SingleTakeFetchesNoBatch(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
 		if got := limiter.State(); got != NoLease {
@@ -39,7 +39,7 @@ func TestASingleTakeHasNoBatch(t *testing.T) {
 	})
 }
 
-func TestABatchIsSpentWithoutAskingAndWhatIsLeftGoesBack(t *testing.T) {
+func TestLimiter_SpendsBatchLocallyAndReturnsRest(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
 		for range 100 {
@@ -72,7 +72,7 @@ func TestABatchIsSpentWithoutAskingAndWhatIsLeftGoesBack(t *testing.T) {
 	})
 }
 
-func TestABatchThatIsNotHalfSpentIsNotRenewed(t *testing.T) {
+func TestLimiter_RenewsNoBatchBeforeHalfSpent(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
 		for range 20 {
@@ -87,7 +87,7 @@ func TestABatchThatIsNotHalfSpentIsNotRenewed(t *testing.T) {
 	})
 }
 
-func TestABatchIsNoMoreThanItsShare(t *testing.T) {
+func TestLimiter_BatchIsWithinItsShare(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 1_000, Available: 1_000})
 		limiter := c.Limiter("t/core", Holders(50))
@@ -133,7 +133,7 @@ func TestClose_ReturnsUnspentAmounts(t *testing.T) {
 	})
 }
 
-func TestACooldownStopsSpendingAndGivesBack(t *testing.T) {
+func TestLimiter_CooldownStopsSpendingAndReturns(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
 		for range 40 {
@@ -169,7 +169,7 @@ func TestACooldownStopsSpendingAndGivesBack(t *testing.T) {
 	})
 }
 
-func TestEdgeValues(t *testing.T) {
+func TestLimiter_EdgeValues(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
 		for range 30 {
@@ -269,7 +269,7 @@ func TestReservation_CancelAddsToNoOtherBatch(t *testing.T) {
 	})
 }
 
-func TestWaitersAreServedInTheClustersOrderWhenItIsExhausted(t *testing.T) {
+func TestWait_ServesInClusterOrderWhenExhausted(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 10})
 		limiter := c.Limiter("t/core")
@@ -303,7 +303,7 @@ func TestWaitersAreServedInTheClustersOrderWhenItIsExhausted(t *testing.T) {
 }
 
 // Regression: fail closed applied to Reserve only; other calls passed while the cluster was away.
-func TestFailClosedCoversReserveRenewConsumeAndSettle(t *testing.T) {
+func TestFailClosed_CoversEveryCall(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
 		open := c.Limiter("t/core", FailOpen())
@@ -351,7 +351,7 @@ func TestFailClosedCoversReserveRenewConsumeAndSettle(t *testing.T) {
 }
 
 // Regression: a missing estimate held nothing at all, and a failed settle kept its hold permanently.
-func TestNoEstimateTakesTheDefaultAndAFailedSettleStillReleases(t *testing.T) {
+func TestLimiter_DefaultEstimateAndFailedReturn(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.LimiterOf([]Item{{Quota: "t/core"}})
 		if err := limiter.Wait(context.Background()); err != nil || taken(cluster) != 1 {
@@ -374,7 +374,7 @@ func TestNoEstimateTakesTheDefaultAndAFailedSettleStillReleases(t *testing.T) {
 	})
 }
 
-func TestALimiterRefusesSlotsAndUnknownQuotas(t *testing.T) {
+func TestLimiter_RefusesSlotsAndUnknownQuotas(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/slots", fakequota.Quota{Usable: 5, Available: 5, Slots: true})
 		if err := c.Limiter("t/slots").Wait(context.Background()); !errors.Is(err, ErrSlots) {
@@ -389,7 +389,7 @@ func TestALimiterRefusesSlotsAndUnknownQuotas(t *testing.T) {
 	})
 }
 
-func TestABatchIsNotSpentAfterAMachineSlept(t *testing.T) {
+func TestLimiter_SpendsNoBatchAfterSleep(t *testing.T) {
 	var slept atomic.Int64
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1))
@@ -461,7 +461,7 @@ func TestConservation(t *testing.T) {
 	})
 }
 
-func TestTakesFromManyGoroutinesNeverExceedWhatWasConsumed(t *testing.T) {
+func TestLimiter_ConcurrentTakesNeverExceedConsumed(t *testing.T) {
 	cluster := fakequota.New(1)
 	cluster.Set("t/core", fakequota.Quota{Usable: 100_000, Available: 20_000, SpendBy: 200 * time.Millisecond, Transit: 20 * time.Millisecond})
 	c := connected(t, cluster)
@@ -521,7 +521,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-func TestMaxBatchOfOneAsksEachTime(t *testing.T) {
+func TestMaxBatch_OfOneAsksEachTime(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core", Holders(1), MaxBatch(1), LimiterClass(Background))
 		for range 20 {
@@ -556,8 +556,8 @@ func TestAllow_ARefusalAnswersTheNextTakeToo(t *testing.T) {
 	})
 }
 
-// TestABatchGoesBackInTheQuotasUnits: if a unit of the limiter is several units of a quota, all of them return.
-func TestABatchGoesBackInTheQuotasUnits(t *testing.T) {
+// TestLimiter_ReturnsBatchInQuotaUnits: if a unit of the limiter is several units of a quota, all of them return.
+func TestLimiter_ReturnsBatchInQuotaUnits(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := c.LimiterOf(one("t/core", 3), Holders(1))
 		for range 40 {

@@ -13,7 +13,7 @@ import (
 )
 
 // The quotas that a call draws on for GitHub's secondary limits, in addition to its primary one.
-func TestGitHubSecondary(t *testing.T) {
+func TestMatchGitHubSecondary(t *testing.T) {
 	post := func(method, path, body string) *http.Request {
 		r := httptest.NewRequest(method, "https://host.example"+path, strings.NewReader(body))
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(body)), nil }

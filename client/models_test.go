@@ -71,7 +71,7 @@ data: {"type":"message_delta","usage":{"output_tokens":77}}
 `
 
 // Anthropic states the output so far at the start of a stream. A stream that breaks off must not be settled by it.
-func TestAnthropicIsSettledByAStreamReadToItsEnd(t *testing.T) {
+func TestAnthropic_SettlesOnlyByWholeStream(t *testing.T) {
 	for _, whole := range []bool{true, false} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			for _, name := range []string{"requests", "input-tokens", "output-tokens"} {
@@ -142,7 +142,7 @@ func TestBedrock_SettlesTheOutputOfClaude4Fivefold(t *testing.T) {
 }
 
 // Without an option a Transport detects the dialect, and each kind of refusal becomes its cause.
-func TestRefusalsBecomeCauses(t *testing.T) {
+func TestTransport_RefusalsBecomeCauses(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status int
 		header http.Header
@@ -178,7 +178,7 @@ func TestRefusalsBecomeCauses(t *testing.T) {
 	}
 }
 
-func TestValuesThatCannotBeReadAreCounted(t *testing.T) {
+func TestTransport_CountsMalformedValues(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		base, _ := answers(func(*http.Request) *http.Response {
 			return respond(200, http.Header{"X-Ratelimit-Remaining": {"soon", "-5"}}, "")

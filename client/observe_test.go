@@ -18,7 +18,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-func TestOpenAITokensAreEstimatedAndSettledByUsage(t *testing.T) {
+func TestOpenAI_EstimatesAndSettlesTokens(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("openai/gpt-5/requests", fakequota.Quota{Usable: 100, Available: 100})
 		cluster.Set("openai/gpt-5/tokens", fakequota.Quota{Usable: 10_000, Available: 10_000})
@@ -46,7 +46,7 @@ func TestOpenAITokensAreEstimatedAndSettledByUsage(t *testing.T) {
 	})
 }
 
-func TestUsageIsFoundHoweverTheBodyIsCut(t *testing.T) {
+func TestUsageScanner_FindsUsageInAnyPieces(t *testing.T) {
 	body := "data: {\"usage\":null,\"total_tokens\":\"x\"}\n\ndata: {\"usage\":{\"total_tokens\":12}}\n\ndata: {\"usage\":{\"total_tokens\": 4096}}\n\ndata: [DONE]\n"
 	for size := 1; size <= len(body); size++ {
 		u := scanFor("total_tokens")
@@ -115,7 +115,7 @@ func FuzzUsage(f *testing.F) {
 	})
 }
 
-func TestABodyThatFailsReadsToTheSamePlace(t *testing.T) {
+func TestTransport_BrokenBodyReadsToSamePlace(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		broken := errors.New("broken")
 		base := roundTrip(func(*http.Request) (*http.Response, error) {
@@ -244,8 +244,8 @@ func TestReserve_SendsEveryField(t *testing.T) {
 	})
 }
 
-// TestReportAnswer_SendsWhatCanBeRead: all lines of a header, no cookies, and a body truncated and converted to UTF-8.
-func TestReportAnswer_SendsWhatCanBeRead(t *testing.T) {
+// TestReportAnswer_SendsReadableParts: all lines of a header, no cookies, and a body truncated and converted to UTF-8.
+func TestReportAnswer_SendsReadableParts(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		lease, err := c.Reserve(t.Context(), ReserveRequest{Items: one("t/core", 1), Consume: true})
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-func TestRetryWindows_SetWhenAClassComesBack(t *testing.T) {
+func TestRetryWindows_ByClass(t *testing.T) {
 	const cooldown = 5 * time.Second
 	own := RetryWindows(RetryWindow{From: 0, To: 0}, RetryWindow{From: 20 * time.Second, To: 21 * time.Second}, RetryWindow{From: 40 * time.Second, To: 41 * time.Second})
 	for _, tt := range []struct {
@@ -86,7 +86,7 @@ func TestWithToken_IdentifiesTheCaller(t *testing.T) {
 	}
 }
 
-func TestWithLogger_TellsThatALimitWasNotAcknowledged(t *testing.T) {
+func TestWithLogger_LogsUnacknowledgedLimit(t *testing.T) {
 	var lines bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&lines, nil))
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {

@@ -117,7 +117,7 @@ func TestTransport_LearnsWhatCallsUse(t *testing.T) {
 	})
 }
 
-func TestTransport_GivesTokensOfRefusedCallsBack(t *testing.T) {
+func TestTransport_ReturnsTokensOfRefusedCalls(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		plenty(cluster, 10_000, "openai/m/requests", "openai/m/tokens")
 		base, _ := answers(func(*http.Request) *http.Response {

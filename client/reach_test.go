@@ -276,7 +276,7 @@ func TestClient_FollowsAChangeOfProtocol(t *testing.T) {
 	}
 }
 
-func TestClient_SpeaksHTTP1WhereNothingElseIsSpoken(t *testing.T) {
+func TestClient_FallsBackToHTTP1(t *testing.T) {
 	for _, secure := range []bool{false, true} {
 		cluster := full()
 		options := []Option{WithHolder("picard")}
@@ -360,7 +360,7 @@ func TestClient_ConnectsAgain(t *testing.T) {
 }
 
 // A request sent over a shared connection without an answer may have been carried out, in any protocol.
-func TestClient_DoubtsWhatWasSent(t *testing.T) {
+func TestClient_SentCallMayHaveRun(t *testing.T) {
 	for name, set := range map[string]func(*http.Protocols){
 		"HTTP/2":   func(p *http.Protocols) { p.SetHTTP1(true); p.SetUnencryptedHTTP2(true) },
 		"HTTP/1.1": func(p *http.Protocols) { p.SetHTTP1(true) },

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestLifeOfAnAttempt: it is kept alive until its outcome is reported.
-func TestLifeOfAnAttempt(t *testing.T) {
+// TestAttempt_IsKeptAliveUntilItEnds: it is kept alive until its outcome is reported.
+func TestAttempt_IsKeptAliveUntilItEnds(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		ctx := context.Background()
 		a, err := c.BeginTask(ctx, TaskRequest{Task: "t", TTL: 10 * time.Second, Quotas: []string{"t/core"}})
@@ -47,8 +47,8 @@ func TestLifeOfAnAttempt(t *testing.T) {
 	})
 }
 
-// TestTasksThatNeedNoAttempt: done and shelved ones.
-func TestTasksThatNeedNoAttempt(t *testing.T) {
+// TestBeginTask_RefusesDoneAndShelved: done and shelved ones.
+func TestBeginTask_RefusesDoneAndShelved(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 		ctx := context.Background()
 		for _, outcome := range []Outcome{OutcomeFinishedThenLimited, OutcomeFailed} {
@@ -69,8 +69,8 @@ func TestTasksThatNeedNoAttempt(t *testing.T) {
 	})
 }
 
-// TestAnAttemptIsLost: by the cluster's answer to the next renewal, by the clock while the cluster is away, and with the client.
-func TestAnAttemptIsLost(t *testing.T) {
+// TestAttempt_IsLost: by the cluster's answer to the next renewal, by the clock while the cluster is away, and with the client.
+func TestAttempt_IsLost(t *testing.T) {
 	begin := func(t *testing.T, c *Client) *Attempt {
 		t.Helper()
 		a, err := c.BeginTask(context.Background(), TaskRequest{Task: "t", TTL: 10 * time.Second})
@@ -128,8 +128,8 @@ func TestAnAttemptIsLost(t *testing.T) {
 	})
 }
 
-// TestALostAnswerBeginsNoSecondAttempt: nor does the first one count as abandoned.
-func TestALostAnswerBeginsNoSecondAttempt(t *testing.T) {
+// TestBeginTask_LostAnswerBeginsNoSecondAttempt: nor does the first one count as abandoned.
+func TestBeginTask_LostAnswerBeginsNoSecondAttempt(t *testing.T) {
 	virtual(t, 3, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		if _, err := c.BeginTask(context.Background(), TaskRequest{Task: "s"}); err != nil { // opens the session
 			t.Fatal(err)
@@ -158,8 +158,8 @@ func TestALostAnswerBeginsNoSecondAttempt(t *testing.T) {
 	})
 }
 
-// TestAnIdleClientBeginsAgain: after hours of idling its session has expired, and nothing was begun under it.
-func TestAnIdleClientBeginsAgain(t *testing.T) {
+// TestBeginTask_AfterExpiredSession: after hours of idling its session has expired, and nothing was begun under it.
+func TestBeginTask_AfterExpiredSession(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		for _, task := range []string{"t", "u"} {
 			a, err := c.BeginTask(context.Background(), TaskRequest{Task: task})
@@ -177,8 +177,8 @@ func TestAnIdleClientBeginsAgain(t *testing.T) {
 	})
 }
 
-// TestNobodyBeginsWithoutACluster: the error says that nothing happened.
-func TestNobodyBeginsWithoutACluster(t *testing.T) {
+// TestBeginTask_FailsWithoutCluster: the error says that nothing happened.
+func TestBeginTask_FailsWithoutCluster(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Break(0, fakequota.Refusing)
 		_, err := c.BeginTask(context.Background(), TaskRequest{Task: "t"})

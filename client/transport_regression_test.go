@@ -34,7 +34,7 @@ func (s stalled) Write(p []byte) (int, error) {
 
 // Regression: over HTTP/2 a call cancelled while its headers were being written was returned as unspent, although the provider received
 // it.
-func TestACallThatIsGivenUpWhileItIsWrittenIsSpent(t *testing.T) {
+func TestTransport_CallCancelledWhileWrittenIsCharged(t *testing.T) {
 	cluster := full()
 	c := connected(t, cluster)
 	defer func() { _ = c.Close() }()
@@ -102,7 +102,7 @@ func streams() (http.RoundTripper, **http.Request) {
 }
 
 // Regression: a stream continued after its slot was lost, while the slot's next holder already used it.
-func TestAStreamEndsWithItsSlot(t *testing.T) {
+func TestTransport_StreamEndsWithItsSlot(t *testing.T) {
 	both := []Item{{Quota: "t/core", Amount: 1}, {Quota: "t/streams", Amount: 1}}
 	for _, tt := range []struct {
 		name  string
@@ -136,7 +136,7 @@ func TestAStreamEndsWithItsSlot(t *testing.T) {
 }
 
 // Regression: a slot was kept alive for at most ten minutes, even while its stream was being read.
-func TestASlotIsKeptAsLongAsItsStreamIsRead(t *testing.T) {
+func TestTransport_KeepsSlotWhileStreamIsRead(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/streams", fakequota.Quota{Usable: 1, Available: 1, Slots: true})
 		base, call := streams()
@@ -166,7 +166,7 @@ func TestASlotIsKeptAsLongAsItsStreamIsRead(t *testing.T) {
 }
 
 // A call whose slot is lost before there is an answer fails with that reason.
-func TestACallThatLosesItsSlotSaysWhy(t *testing.T) {
+func TestTransport_LostSlotNamesReason(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/streams", fakequota.Quota{Usable: 1, Available: 1, Slots: true})
 		base := roundTrip(func(r *http.Request) (*http.Response, error) {
@@ -186,7 +186,7 @@ func TestACallThatLosesItsSlotSaysWhy(t *testing.T) {
 }
 
 // Regression: a refused call waited two seconds for an absent cluster to take its report, whatever the caller's deadline.
-func TestAReportDoesNotOutliveTheCallersDeadline(t *testing.T) {
+func TestReport_KeepsCallersDeadline(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) {
 			cluster.Break(0, fakequota.Silent)
@@ -211,7 +211,7 @@ func TestAReportDoesNotOutliveTheCallersDeadline(t *testing.T) {
 }
 
 // Regression: a count above the cluster's maximum made it reject the whole report, and the cooldown in it was lost.
-func TestAnAbsurdCountIsLeftOutOfTheReport(t *testing.T) {
+func TestReport_OmitsAbsurdCounts(t *testing.T) {
 	header := http.Header{"X-Ratelimit-Limit": {"999999999999999999"}, "X-Ratelimit-Remaining": {"9007199254740992"}, "Retry-After": {"30"}}
 	report := NewTransport(nil, nil).signalsFor(Call{Items: one("t/core", 1)}, signals.Generic.Observe(time.Now(), 429, header, nil), true)
 	if len(report) != 1 || report[0].Limit != nil || report[0].Remaining != nil || report[0].RetryAfter == nil || *report[0].RetryAfter != 30*time.Second {
@@ -233,7 +233,7 @@ func (w watched) AfterFunc(func()) func() bool {
 }
 
 // Regression: the context of a call without a body stayed registered with the caller's context for the lifetime of that one.
-func TestACallWithoutABodyLeavesNothingBehind(t *testing.T) {
+func TestTransport_BodylessCallLeavesNoContext(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: http.StatusNotModified, Header: http.Header{}, Body: http.NoBody}, nil
@@ -273,7 +273,7 @@ func (e endless) Close() error {
 }
 
 // Regression: a data race.
-func TestABodyMayBeClosedWhileItIsRead(t *testing.T) {
+func TestTransport_BodyClosedWhileRead(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) {
 			response := respond(200, nil, "")
@@ -317,7 +317,7 @@ func (o open) Close() error {
 }
 
 // Regression: the body for a retry stayed open if the caller left before the retry.
-func TestTheBodyOfARetryThatDoesNotComeIsClosed(t *testing.T) {
+func TestTransport_ClosesBodyOfAbandonedRetry(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		base, _ := answers(tooMany("5"))
 		var count atomic.Int64
@@ -344,7 +344,7 @@ func TestTheBodyOfARetryThatDoesNotComeIsClosed(t *testing.T) {
 }
 
 // Regression: a panic.
-func TestARefusalWithoutABodyIsRetried(t *testing.T) {
+func TestTransport_RetriesRefusalWithoutBody(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		base, asked := answers(func(*http.Request) *http.Response { return &http.Response{StatusCode: http.StatusTooManyRequests} }, ok)
 		response, err := NewTransport(c, base, Match(core)).RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))

@@ -72,7 +72,7 @@ func full() *fakequota.Cluster {
 	return cluster
 }
 
-func TestEachCallAsksAndSettles(t *testing.T) {
+func TestTransport_ReservesAndSettlesEachCall(t *testing.T) {
 	cluster := full()
 	server, transport, client := provider(t, cluster, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "hello")
@@ -94,7 +94,7 @@ func TestEachCallAsksAndSettles(t *testing.T) {
 	}
 }
 
-func TestARefusalSendsNothing(t *testing.T) {
+func TestTransport_RefusalSendsNothing(t *testing.T) {
 	cluster := full()
 	cluster.Set("t/core", fakequota.Quota{Usable: 10})
 	var served atomic.Int64
@@ -106,7 +106,7 @@ func TestARefusalSendsNothing(t *testing.T) {
 	}
 }
 
-func TestARedirectAsksAgain(t *testing.T) {
+func TestTransport_RedirectReservesAgain(t *testing.T) {
 	cluster := full()
 	server, transport, client := provider(t, cluster, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" {
@@ -160,7 +160,7 @@ func closing(t *testing.T) (address string, reads *atomic.Int64) {
 	return "http://" + listener.Addr().String(), reads
 }
 
-func TestEveryWriteHasAnAllowanceWhenNetHTTPRepeatsARequest(t *testing.T) {
+func TestTransport_ReservesEachRepeatOfNetHTTP(t *testing.T) {
 	for _, method := range []string{http.MethodGet, http.MethodPut} {
 		t.Run(method, func(t *testing.T) {
 			cluster := full()
@@ -191,7 +191,7 @@ func TestEveryWriteHasAnAllowanceWhenNetHTTPRepeatsARequest(t *testing.T) {
 	}
 }
 
-func TestARepeatWithoutAnAllowanceIsNotWritten(t *testing.T) {
+func TestTransport_WritesNoRepeatWithoutAllowance(t *testing.T) {
 	cluster := fakequota.New(1)
 	cluster.Set("t/core", fakequota.Quota{Usable: 2, Available: 2})
 	address, reads := closing(t)
@@ -208,7 +208,7 @@ func TestARepeatWithoutAnAllowanceIsNotWritten(t *testing.T) {
 	}
 }
 
-func TestABaseThatWritesTwiceIsSettledAsAnOverrun(t *testing.T) {
+func TestTransport_SecondWriteIsAnOverrun(t *testing.T) {
 	cluster := full()
 	c := connected(t, cluster)
 	defer func() { _ = c.Close() }()
@@ -226,7 +226,7 @@ func TestABaseThatWritesTwiceIsSettledAsAnOverrun(t *testing.T) {
 	eventually(t, "the overrun is charged", func() bool { return taken(cluster) == 2 })
 }
 
-func TestAnAttemptThatWasNeverWrittenGoesBack(t *testing.T) {
+func TestTransport_ReturnsUnwrittenAttempt(t *testing.T) {
 	cluster := full()
 	c := connected(t, cluster)
 	defer func() { _ = c.Close() }()
@@ -237,7 +237,7 @@ func TestAnAttemptThatWasNeverWrittenGoesBack(t *testing.T) {
 	eventually(t, "the unit is back", func() bool { return taken(cluster) == 0 && cluster.Leases() == 0 })
 }
 
-func TestALeaseIsHeldUntilTheBodyIsClosed(t *testing.T) {
+func TestTransport_HoldsLeaseUntilBodyIsClosed(t *testing.T) {
 	cluster := full()
 	more := make(chan struct{})
 	server, _, client := provider(t, cluster, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -288,7 +288,7 @@ func tooMany(after string) func(*http.Request) *http.Response {
 	}
 }
 
-func TestA429IsRetriedInTheWindowOfItsClass(t *testing.T) {
+func TestTransport_Retries429InWindowOfClass(t *testing.T) {
 	for _, tt := range []struct {
 		class    Class
 		from, to time.Duration
@@ -310,7 +310,7 @@ func TestA429IsRetriedInTheWindowOfItsClass(t *testing.T) {
 	}
 }
 
-func TestA429ThatIsPassedThroughIsWholeAndSaysWhenToComeBack(t *testing.T) {
+func TestTransport_Passed429IsWholeWithRetryAfter(t *testing.T) {
 	once := func(b io.Reader) io.Reader { return struct{ io.Reader }{b} }
 	for name, tt := range map[string]struct {
 		after   string
@@ -360,7 +360,7 @@ func TestA429ThatIsPassedThroughIsWholeAndSaysWhenToComeBack(t *testing.T) {
 	}
 }
 
-func TestUnpaidIsNotRetriedAndHasNoTimeToComeBack(t *testing.T) {
+func TestTransport_UnpaidIsNotRetried(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		base, asked := answers(func(*http.Request) *http.Response {
 			return respond(429, nil, `{"error":{"type":"insufficient_quota","code":null}}`)
@@ -379,7 +379,7 @@ func TestUnpaidIsNotRetriedAndHasNoTimeToComeBack(t *testing.T) {
 	})
 }
 
-func TestWhatGitHubSaysIsReported(t *testing.T) {
+func TestTransport_ReportsGitHubCounts(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("github/core", fakequota.Quota{Usable: 5_000, Available: 5_000})
 		counts := http.Header{}
@@ -428,7 +428,7 @@ func TestWhatGitHubSaysIsReported(t *testing.T) {
 }
 
 // Regression: headers of an unauthorised call, or of another resource, closed the wrong quota.
-func TestCountsOfAnotherResourceAreNotReported(t *testing.T) {
+func TestTransport_ReportsNoCountsOfOtherResource(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("github/core", fakequota.Quota{Usable: 5_000, Available: 5_000})
 		base, _ := answers(func(*http.Request) *http.Response {
@@ -455,7 +455,7 @@ func traceOf(r *http.Request) *httptrace.ClientTrace {
 	return httptrace.ContextClientTrace(r.Context())
 }
 
-func TestAnAllowanceThatGotTooOldWhileConnectingIsReplaced(t *testing.T) {
+func TestTransport_ReplacesAllowanceThatAgedWhileConnecting(t *testing.T) {
 	cluster := fakequota.New(1)
 	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 10, SpendBy: 300 * time.Millisecond, Transit: 100 * time.Millisecond})
 	c := connected(t, cluster)
@@ -483,9 +483,9 @@ func TestAnAllowanceThatGotTooOldWhileConnectingIsReplaced(t *testing.T) {
 	}
 }
 
-// TestAnAllowanceThatComesTooLateIsNotSpent: if the cluster's answer takes longer than the allowance may be spent, nothing is written.
+// TestTransport_SpendsNoLateAllowance: if the cluster's answer takes longer than the allowance may be spent, nothing is written.
 // (Found by the fault suite: mix default, seed 3, a leader whose disk was slow.)
-func TestAnAllowanceThatComesTooLateIsNotSpent(t *testing.T) {
+func TestTransport_SpendsNoLateAllowance(t *testing.T) {
 	cluster := fakequota.New(1)
 	cluster.Set("t/core", fakequota.Quota{Usable: 10, Available: 10, SpendBy: time.Nanosecond, Transit: time.Nanosecond})
 	c := connected(t, cluster)
@@ -506,7 +506,7 @@ func TestAnAllowanceThatComesTooLateIsNotSpent(t *testing.T) {
 	eventually(t, "all leases have ended", func() bool { return cluster.Leases() == 0 })
 }
 
-func TestHTTP2IsGovernedAsWell(t *testing.T) {
+func TestTransport_GovernsHTTP2(t *testing.T) {
 	cluster := full()
 	c := connected(t, cluster)
 	defer func() { _ = c.Close() }()

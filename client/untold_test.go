@@ -14,9 +14,9 @@ import (
 
 var errLost = errors.New("the answer was lost")
 
-// TestTransport_ABaseThatTellsNothingHasWritten: if a base without httptrace loses the answer, the provider may have counted the call.
+// TestTransport_BaseWithoutTraceHasWritten: if a base without httptrace loses the answer, the provider may have counted the call.
 // If the base reports that it found no connection, or was never called, the amounts are returned.
-func TestTransport_ABaseThatTellsNothingHasWritten(t *testing.T) {
+func TestTransport_BaseWithoutTraceHasWritten(t *testing.T) {
 	var served atomic.Int64
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)

@@ -293,9 +293,9 @@ func TestKeyLife_AppliesToStoredKeys(t *testing.T) {
 	}
 }
 
-// TestResults_OfOneCallerFillNobodyElses: a caller that acknowledges nothing, in any number of sessions, takes no other
+// TestResults_OfOneCallerLeaveRoomForOthers: a caller that acknowledges nothing, in any number of sessions, takes no other
 // caller's room for results.
-func TestResults_OfOneCallerFillNobodyElses(t *testing.T) {
+func TestResults_OfOneCallerLeaveRoomForOthers(t *testing.T) {
 	w := sharedWorld(t)
 	w.do(limitsTo(func(l *logpb.SetLimits) { l.MaxResultBytes = proto.Int64(160_000) }))
 	for session := uint64(1); session <= 12; session++ {

@@ -8,10 +8,10 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestWhoAgedStandsBehindThoseItJoins: aged background work counts as standard, and must not come before standard work
+// TestAgeing_PromotedQueueBehindEarlierRequests: aged background work counts as standard, and must not come before standard work
 // that asked earlier. Otherwise, where standard work itself waits longer than the ageing, it would wait longer than
 // background work, call for call.
-func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
+func TestAgeing_PromotedQueueBehindEarlierRequests(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(slotsOf("s", 1), &logpb.Policy{AgeingNs: 5 * minute}))
 	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: ledger.ClassBackground}))
@@ -49,9 +49,9 @@ func TestWhoAgedStandsBehindThoseItJoins(t *testing.T) {
 	}
 }
 
-// TestAHolderGrowsOldOnce: after a grant none of a holder's Reserves counts as standard, until the holder was refused
+// TestAgeing_GrantDemotesOtherRequestsOfHolder: after a grant none of a holder's Reserves counts as standard, until the holder was refused
 // for as long again.
-func TestAHolderGrowsOldOnce(t *testing.T) {
+func TestAgeing_GrantDemotesOtherRequestsOfHolder(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(slotsOf("s", 1), &logpb.Policy{AgeingNs: 5 * minute}))
 	w.do(holders(&logpb.HolderRule{Pattern: "back", Class: ledger.ClassBackground}))
@@ -83,9 +83,9 @@ func TestAHolderGrowsOldOnce(t *testing.T) {
 	}
 }
 
-// TestWhatElseAHolderWaitsForStaysOld: a grant of one quota does not change a Reserve of the same holder that has been
+// TestAgeing_GrantOfOneQuotaDemotesNoOther: a grant of one quota does not change a Reserve of the same holder that has been
 // refused another quota for as long, not even within the entry.
-func TestWhatElseAHolderWaitsForStaysOld(t *testing.T) {
+func TestAgeing_GrantOfOneQuotaDemotesNoOther(t *testing.T) {
 	w := newWorld(t)
 	ages := &logpb.Policy{AgeingNs: 5 * minute}
 	w.quotas(policed(slotsOf("a", 1), ages), policed(slotsOf("b", 1), ages))
@@ -110,9 +110,9 @@ func TestWhatElseAHolderWaitsForStaysOld(t *testing.T) {
 	}
 }
 
-// TestAGrantInAHigherClassKeepsAHolderYoung: a holder that was granted something as standard has not starved. Its
+// TestAgeing_GrantInHigherClassRestartsAgeing: a holder that was granted something as standard has not starved. Its
 // background requests do not age by the time before the grant.
-func TestAGrantInAHigherClassKeepsAHolderYoung(t *testing.T) {
+func TestAgeing_GrantInHigherClassRestartsAgeing(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(hourly("w", 100), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, AgeingNs: 5 * minute}))
 	w.granted(with(ask("x", itemOf("w", 90)), func(a *logpb.Reserve) { a.TtlNs = hour })) // red: background waits

@@ -13,8 +13,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestRetryAfterIsThatOfAllThatStandsInTheWay: of a cooldown and an exhausted quota the later retry time counts.
-func TestRetryAfterIsThatOfAllThatStandsInTheWay(t *testing.T) {
+// TestRetryAt_IsLatestOfAllQuotas: of a cooldown and an exhausted quota the later retry time counts.
+func TestRetryAt_IsLatestOfAllQuotas(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("a", 10, minute), rateOf("b", 10, hour))
 	x := ask("me", itemOf("a", 1), itemOf("b", 10))
@@ -30,8 +30,8 @@ func TestRetryAfterIsThatOfAllThatStandsInTheWay(t *testing.T) {
 	}
 }
 
-// TestRetryAfterOfACappedWindow: the retry time is the end of the window's boundary.
-func TestRetryAfterOfACappedWindow(t *testing.T) {
+// TestRetryAt_OfCappedWindowIsItsEnd: the retry time is the end of the window's boundary.
+func TestRetryAt_OfCappedWindowIsItsEnd(t *testing.T) {
 	w := newWorld(t)
 	w.now = 10 * minute
 	w.quotas(hourly("q", 100))
@@ -50,8 +50,8 @@ func TestRetryAfterOfACappedWindow(t *testing.T) {
 	}
 }
 
-// TestRetryAfterOfADisputedReset: the retry time is when its amounts stop counting.
-func TestRetryAfterOfADisputedReset(t *testing.T) {
+// TestRetryAt_WithDisputedResetIsExact: the retry time is when its amounts stop counting.
+func TestRetryAt_WithDisputedResetIsExact(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(anchored("q", 10))
 	a := ask("me", itemOf("q", 10))
@@ -72,9 +72,9 @@ func TestRetryAfterOfADisputedReset(t *testing.T) {
 	}
 }
 
-// TestWhoComesBackWhenToldIsServed: a retry at the given time is served if no other holder asks and nothing is held, in
+// TestRetryAt_GrantsInAnyHistory: a retry at the given time is served if no other holder asks and nothing is held, in
 // any history.
-func TestWhoComesBackWhenToldIsServed(t *testing.T) {
+func TestRetryAt_GrantsInAnyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		w.now = 10 * minute
@@ -115,8 +115,8 @@ func TestWhoComesBackWhenToldIsServed(t *testing.T) {
 	})
 }
 
-// TestNothingIsCertainWhileAResetIsUnknown: a reset that is learned may free everything.
-func TestNothingIsCertainWhileAResetIsUnknown(t *testing.T) {
+// TestReserve_MayWaitWhileResetIsUnknown: a reset that is learned may free everything.
+func TestReserve_MayWaitWhileResetIsUnknown(t *testing.T) {
 	w := newWorld(t)
 	w.now = 10 * minute
 	w.quotas(anchored("q", 10))
@@ -140,8 +140,8 @@ func TestNothingIsCertainWhileAResetIsUnknown(t *testing.T) {
 	}
 }
 
-// TestAReportSaysWhatItClosed: an account's limit closes the root.
-func TestAReportSaysWhatItClosed(t *testing.T) {
+// TestReport_ShowsCooldownOfRoot: an account's limit closes the root.
+func TestReport_ShowsCooldownOfRoot(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("org", 10, minute), under(rateOf("org/a", 10, minute), "org"))
 	a := ask("me", itemOf("org/a", 1))
@@ -156,8 +156,8 @@ func TestAReportSaysWhatItClosed(t *testing.T) {
 	}
 }
 
-// TestARefusedConsumeChangesNothing: it does not finish operations below its low-water mark either.
-func TestARefusedConsumeChangesNothing(t *testing.T) {
+// TestConsume_RefusedChangesNothing: it does not finish operations below its low-water mark either.
+func TestConsume_RefusedChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 10, minute))
 	g := w.granted(ask("me", itemOf("q", 6)))
@@ -176,8 +176,8 @@ func TestARefusedConsumeChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAKeyThatExpiredInAWaitIsFree: the waiter's result does not replace another request's.
-func TestAKeyThatExpiredInAWaitIsFree(t *testing.T) {
+// TestIdempotencyKey_ExpiresDuringWait: the waiter's result does not replace another request's.
+func TestIdempotencyKey_ExpiresDuringWait(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), slotsOf("x", 5))
 	w.do(&logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{KeyLifeNs: new(second)}}})
@@ -198,8 +198,8 @@ func TestAKeyThatExpiredInAWaitIsFree(t *testing.T) {
 	}
 }
 
-// TestClosingIsNotAnsweredFromMemory: one key closes two sessions.
-func TestClosingIsNotAnsweredFromMemory(t *testing.T) {
+// TestCloseSession_IgnoresIdempotencyKey: one key closes two sessions.
+func TestCloseSession_IgnoresIdempotencyKey(t *testing.T) {
 	w := newWorld(t)
 	open := func() uint64 {
 		return w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{}}}).GetSessionOpened().Session
@@ -213,8 +213,8 @@ func TestClosingIsNotAnsweredFromMemory(t *testing.T) {
 	}
 }
 
-// TestOneSessionDoesNotFillTheResults: one session never acknowledges anything, and others continue.
-func TestOneSessionDoesNotFillTheResults(t *testing.T) {
+// TestResults_OfOneSessionLeaveRoomForOthers: one session never acknowledges anything, and others continue.
+func TestResults_OfOneSessionLeaveRoomForOthers(t *testing.T) {
 	w := newWorld(t)
 	var items []*logpb.Item
 	for i := range 64 {
@@ -243,8 +243,8 @@ func TestOneSessionDoesNotFillTheResults(t *testing.T) {
 	}
 }
 
-// TestFrozenStatesStandStillInAnyHistory: each is written again at the end, and is equal.
-func TestFrozenStatesStandStillInAnyHistory(t *testing.T) {
+// TestFreeze_NeverChangesInAnyHistory: each is written again at the end, and is equal.
+func TestFreeze_NeverChangesInAnyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		h := &history{T: rt, seq: map[uint64]uint64{}}
@@ -275,8 +275,8 @@ func TestFrozenStatesStandStillInAnyHistory(t *testing.T) {
 	})
 }
 
-// TestARestoreReusesNoNumber: numbers issued since the backup identify nothing after the restore.
-func TestARestoreReusesNoNumber(t *testing.T) {
+// TestRestore_ReusesNoNumber: numbers issued since the backup identify nothing after the restore.
+func TestRestore_ReusesNoNumber(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute), slotsOf("s", 1))
 	w.granted(ask("a", itemOf("s", 1)))
@@ -304,9 +304,9 @@ func TestARestoreReusesNoNumber(t *testing.T) {
 	}
 }
 
-// TestALeaseThatIsDueIsMetAsIfItHadEnded: a resume keeps the grace of an expired lease's slot, and an overrun gets the
+// TestDueLease_IsTreatedAsEnded: a resume keeps the grace of an expired lease's slot, and an overrun gets the
 // same answer before and after the expiry is carried out.
-func TestALeaseThatIsDueIsMetAsIfItHadEnded(t *testing.T) {
+func TestDueLease_IsTreatedAsEnded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("r", 1<<40, minute))
 	for range maxDuePerEntry {
@@ -327,9 +327,9 @@ func TestALeaseThatIsDueIsMetAsIfItHadEnded(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoLimitTeachesNothing: a 401, or an overloaded provider, may carry another limit's numbers (PostHog
+// TestReport_OfNonLimitErrorChangesNoLimit: a 401, or an overloaded provider, may carry another limit's numbers (PostHog
 // limiter.py).
-func TestWhatIsNoLimitTeachesNothing(t *testing.T) {
+func TestReport_OfNonLimitErrorChangesNoLimit(t *testing.T) {
 	for _, cause := range []logpb.Cause{logpb.Cause_CAUSE_NOT_A_LIMIT, logpb.Cause_CAUSE_OVERLOADED} {
 		w := newWorld(t)
 		w.quotas(anchored("p", 5000))
@@ -340,8 +340,8 @@ func TestWhatIsNoLimitTeachesNothing(t *testing.T) {
 	}
 }
 
-// TestAResumeThatCannotBeServedEndsNothing: a rejected Reserve with resume leaves the holder's leases.
-func TestAResumeThatCannotBeServedEndsNothing(t *testing.T) {
+// TestResume_ThatNeverFitsEndsNoLease: a rejected Reserve with resume leaves the holder's leases.
+func TestResume_ThatNeverFitsEndsNoLease(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
 	g := w.granted(ask("a", itemOf("r", 5)))

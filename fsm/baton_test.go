@@ -7,9 +7,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestALimitTakesNoTurnForSomethingElse: one quota limits a step for long, while the other steps use every baton. The
+// TestBaton_LimitedStepGetsItForOtherQuotas: one quota limits a step for long, while the other steps use every baton. The
 // step gets batons for needs that are not limited, and for the limited one once the limit is over.
-func TestALimitTakesNoTurnForSomethingElse(t *testing.T) {
+func TestBaton_LimitedStepGetsItForOtherQuotas(t *testing.T) {
 	low := with(chain("trio", "a", "b", "c"), func(w *logpb.Workflow) { w.Threshold = 1 })
 	quotas := []*logpb.Quota{rateOf("r", 10, hour), rateOf("s", 1000, minute)}
 	then := func(lines ...line) []line {
@@ -61,8 +61,8 @@ func TestALimitTakesNoTurnForSomethingElse(t *testing.T) {
 	})
 }
 
-// TestASharedHolderNeedsBothTurns: it takes them in the order of the workflows' names, and others continue meanwhile.
-func TestASharedHolderNeedsBothTurns(t *testing.T) {
+// TestBaton_HolderOfTwoWorkflowsNeedsBoth: it takes them in the order of the workflows' names, and others continue meanwhile.
+func TestBaton_HolderOfTwoWorkflowsNeedsBoth(t *testing.T) {
 	low := func(w *logpb.Workflow) *logpb.Workflow {
 		w.Threshold, w.CalmNs = 1, hour
 		return w
@@ -132,10 +132,10 @@ func TestASharedHolderNeedsBothTurns(t *testing.T) {
 	}...)}})
 }
 
-// TestAnOfferIsNotKeptInVain: a step may wait in one workflow for a quota that limits it in another, which therefore
+// TestBaton_OfferLapsesIfLimitedElsewhere: a step may wait in one workflow for a quota that limits it in another, which therefore
 // never offers it a baton. It does not keep the first one's. Limits belong to each workflow, and a changed one has
 // none.
-func TestAnOfferIsNotKeptInVain(t *testing.T) {
+func TestBaton_OfferLapsesIfLimitedElsewhere(t *testing.T) {
 	low := func(w *logpb.Workflow) *logpb.Workflow {
 		w.Threshold, w.CalmNs = 1, hour
 		return w

@@ -21,10 +21,10 @@ func breakFor(w *world, holder, quota string) {
 	}}})
 }
 
-// TestBrokenHolders: a quota names the holders for which it is closed, in order, and none of another quota; so does a
+// TestBreaker_ListsBrokenHolders: a quota names the holders for which it is closed, in order, and none of another quota; so does a
 // restored state. A holder dropped with a quota is not named by the next quota. Each entry is verified against the
 // holder stats.
-func TestBrokenHolders(t *testing.T) {
+func TestBreaker_ListsBrokenHolders(t *testing.T) {
 	w := newWorld(t)
 	breaking := func(name string) *logpb.Quota {
 		return policed(rateOf(name, 1000, minute), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1, ClosedNs: hour}})
@@ -61,9 +61,9 @@ func TestBrokenHolders(t *testing.T) {
 	named(w.m.State(), "p")
 }
 
-// TestABreakerThatIsTakenAway: a quota without a breaker closes for nobody, whatever holders it was closed for before
+// TestBreaker_RemovalReopensQuota: a quota without a breaker closes for nobody, whatever holders it was closed for before
 // and whatever other policy it has.
-func TestABreakerThatIsTakenAway(t *testing.T) {
+func TestBreaker_RemovalReopensQuota(t *testing.T) {
 	w := newWorld(t)
 	const zones = logpb.Zones_ZONES_SMOOTH
 	w.quotas(policed(hourly("q", 1000), &logpb.Policy{Zones: zones, Breaker: &logpb.Breaker{Failures: 1, ClosedNs: hour}}))

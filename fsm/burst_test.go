@@ -13,9 +13,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestABurstIsNotPolled: an entry is written when something can happen, not twenty times a second while a Reserve waits
+// TestBurst_WakesNoEntryBeforeRefill: an entry is written when something can happen, not twenty times a second while a Reserve waits
 // for a quota with a burst. The next amount of it is available in 45 s.
-func TestABurstIsNotPolled(t *testing.T) {
+func TestBurst_WakesNoEntryBeforeRefill(t *testing.T) {
 	w := newWorld(t)
 	q := rateOf("r", 80, hour)
 	q.GetRate().Burst = 4
@@ -36,9 +36,9 @@ func TestABurstIsNotPolled(t *testing.T) {
 	}
 }
 
-// TestABurstIsGivenOutWhole: an amount as large as may be consumed at once is granted as soon as nothing of the burst
+// TestBurst_GrantsWholeBurstAtOnce: an amount as large as may be consumed at once is granted as soon as nothing of the burst
 // is drawn. This holds for any rate, even if a unit takes a fraction of a nanosecond.
-func TestABurstIsGivenOutWhole(t *testing.T) {
+func TestBurst_GrantsWholeBurstAtOnce(t *testing.T) {
 	for _, c := range []struct{ limit, per, burst, most int64 }{
 		{60, minute, 4, 2}, {37, minute, 5, 3}, {7, minute, 2, 1}, {3, second, 2, 1}, {11, hour, 2, 1}, {999_983, minute, 100_000, 66_667},
 	} {
@@ -63,9 +63,9 @@ func TestABurstIsGivenOutWhole(t *testing.T) {
 	}
 }
 
-// TestBurstAgainstExactNumbers: no interval sees more than the burst and the refill, computed exactly. Each wait has a
+// TestBurst_MatchesExactArithmetic: no interval sees more than the burst and the refill, computed exactly. Each wait has a
 // reason, and a retry at the given time passes.
-func TestBurstAgainstExactNumbers(t *testing.T) {
+func TestBurst_MatchesExactArithmetic(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := &ledger.Rule{
 			Period: rapid.Int64Range(1, 1000).Draw(t, "period"), Usable: rapid.Int64Range(1, 1000).Draw(t, "usable"),
@@ -170,10 +170,10 @@ func chargedBeyond(rt *rapid.T, charged logpb.Charged, level uint32) int64 {
 	return exceeds(charges, burst, usable, minute)
 }
 
-// TestBurstNeverExceeds_WhateverIsCharged: no interval is charged more than the burst and the refill, whether the
+// TestBurst_NeverExceedsWhateverIsCharged: no interval is charged more than the burst and the refill, whether the
 // provider charges the actual use at the start of a call or at its end. In the second case a bucket that is full again
 // is not granted again while the first charge is still to come.
-func TestBurstNeverExceeds_WhateverIsCharged(t *testing.T) {
+func TestBurst_NeverExceedsWhateverIsCharged(t *testing.T) {
 	for _, charged := range []logpb.Charged{logpb.Charged_CHARGED_START, logpb.Charged_CHARGED_END, logpb.Charged_CHARGED_DURING} {
 		t.Run(charged.String(), func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
@@ -185,9 +185,9 @@ func TestBurstNeverExceeds_WhateverIsCharged(t *testing.T) {
 	}
 }
 
-// TestBurstExceeds_ByTheRuleBefore: the same calls exceed the burst by the rule before levels.Rates, which did not know
+// TestBurst_ExceedsByFormerRule: the same calls exceed the burst by the rule before levels.Rates, which did not know
 // when open amounts will be charged. So these draws detect a wrong rule.
-func TestBurstExceeds_ByTheRuleBefore(t *testing.T) {
+func TestBurst_ExceedsByFormerRule(t *testing.T) {
 	const tries = 100
 	wrong := 0
 	for seed := range tries {
@@ -202,9 +202,9 @@ func TestBurstExceeds_ByTheRuleBefore(t *testing.T) {
 	}
 }
 
-// TestBurst_WhatIsNotUsedGoesBack: a burst of 1,000 at 100 a second. 500 are drawn at 0, of which 100 are used, and 900
+// TestBurst_UnusedReturns: a burst of 1,000 at 100 a second. 500 are drawn at 0, of which 100 are used, and 900
 // at 4.0 s. When the first is settled at 4.1 s, 110 pass. The bucket was full meanwhile, so 410 do not.
-func TestBurst_WhatIsNotUsedGoesBack(t *testing.T) {
+func TestBurst_UnusedReturns(t *testing.T) {
 	r := &ledger.Rule{Period: minute, Usable: 6000, Burst: 1000, Width: 600 * millisecond}
 	var g ledger.Ledger
 	g.Draw(1200*millisecond, 0, 500)
@@ -247,9 +247,9 @@ func TestBurst_UseWithInexactEstimates(t *testing.T) {
 	}
 }
 
-// TestBurst_WhatIsChargedLaterCountsUntilThen: a call of 900 that is charged after 12 s leaves 100 of a burst of 1,000,
+// TestBurst_LateChargeCountsUntilThen: a call of 900 that is charged after 12 s leaves 100 of a burst of 1,000,
 // though the bucket is full again after 9 s; also if its client leaves without a report.
-func TestBurst_WhatIsChargedLaterCountsUntilThen(t *testing.T) {
+func TestBurst_LateChargeCountsUntilThen(t *testing.T) {
 	for _, charged := range []logpb.Charged{logpb.Charged_CHARGED_END, logpb.Charged_CHARGED_DURING} {
 		def := rateOf("r", 6000, minute)
 		def.GetRate().Burst, def.Charged, def.MaxCallNs, def.SpendByNs = 1000, charged, 20*second, second

@@ -10,17 +10,17 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestQuotasThatShareAPlace: recently used quotas are found without a search, in one slot for many numbers, and in a
+// TestQuotaCache_KeepsCollidingQuotasApart: recently used quotas are found without a search, in one slot for many numbers, and in a
 // set of two for many names. Quotas that share one do not interfere, a frozen state keeps its quotas, and a deleted
 // quota is gone.
-func TestQuotasThatShareAPlace(t *testing.T) {
+func TestQuotaCache_KeepsCollidingQuotasApart(t *testing.T) {
 	name := func(i int) string { return fmt.Sprintf("q%04d", i) }
 	t.Run("of numbers", func(t *testing.T) { sharePlace(t, name(0), name(cachedQuotas)) })
 	t.Run("of names", func(t *testing.T) { sharePlace(t, ofOnePlace(t, 3, entry.NameSets)...) })
 }
 
-// TestNamesSpread: names that differ in a few characters are spread over the sets, whatever their length.
-func TestNamesSpread(t *testing.T) {
+// TestQuotaCache_SpreadsNames: names that differ in a few characters are spread over the sets, whatever their length.
+func TestQuotaCache_SpreadsNames(t *testing.T) {
 	for length := 3; length <= 34; length++ {
 		for _, last := range []bool{true, false} { // where they differ
 			places := map[uint32]bool{}
@@ -53,8 +53,8 @@ func ofOnePlace(t *testing.T, count int, size uint32) []string {
 	return nil
 }
 
-// TestHoldersThatShareAPlace: their leases are listed under their own names.
-func TestHoldersThatShareAPlace(t *testing.T) {
+// TestHolderCache_KeepsCollidingHoldersApart: their leases are listed under their own names.
+func TestHolderCache_KeepsCollidingHoldersApart(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute))
 	holders := ofOnePlace(t, 2, cachedHolders)

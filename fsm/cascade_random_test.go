@@ -139,10 +139,10 @@ func (c *cascading) act() {
 	}
 }
 
-// TestCascadeOverPolicies: with zones, shares, ageing, ramps, breakers and cooldowns, at most one member of a
+// TestRandomCascades_UnderPolicies: with zones, shares, ageing, ramps, breakers and cooldowns, at most one member of a
 // sequential workflow has leases. Totals are the sums of their parts, and nothing exceeds usable. Afterwards each
 // member that continues to ask is served again and again: none is blocked permanently.
-func TestCascadeOverPolicies(t *testing.T) {
+func TestRandomCascades_UnderPolicies(t *testing.T) {
 	switched := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		c := newCascading(rt)

@@ -73,9 +73,9 @@ func TestReopen_EndsTheLimitsOfSteps(t *testing.T) {
 	})
 }
 
-// TestUpstreamPauses: holders upstream of a limited one are paused until that one was served, or had the time to be
+// TestWorkflow_PausesUpstreamOfLimited: holders upstream of a limited one are paused until that one was served, or had the time to be
 // (design 6.9).
-func TestUpstreamPauses(t *testing.T) {
+func TestWorkflow_PausesUpstreamOfLimited(t *testing.T) {
 	quotas := []*logpb.Quota{rateOf("r", 100, minute), rateOf("s", 100, minute)}
 	begins := []line{
 		{0, workflows(releaseChain()), "applied"},
@@ -165,9 +165,9 @@ func limitThree() []line {
 	}
 }
 
-// TestOneAtATime: three steps are limited within 30 s, and the workflow is sequential, in workflow order, until calm
+// TestWorkflow_RunsOneStepAtATime: three steps are limited within 30 s, and the workflow is sequential, in workflow order, until calm
 // (design 6.9).
-func TestOneAtATime(t *testing.T) {
+func TestWorkflow_RunsOneStepAtATime(t *testing.T) {
 	quotas := []*logpb.Quota{rateOf("r", 1000, minute), rateOf("s", 1000, minute)}
 	then := func(lines ...line) []line { return append(limitThree(), lines...) }
 	tell(t, []story{
@@ -303,8 +303,8 @@ func sayEvent(e *effect.Event) string {
 	return strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s %v", word, e.Holder, e.Step, e.Quota, time.Duration(e.Duration))), " ")
 }
 
-// TestTheChainHears: which holders are notified of what, and when: those up- and downstream before their next call.
-func TestTheChainHears(t *testing.T) {
+// TestWorkflow_NotifiesNeighbours: which holders are notified of what, and when: those up- and downstream before their next call.
+func TestWorkflow_NotifiesNeighbours(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute), rateOf("s", 100, minute))
 	w.do(workflows(releaseChain()))
@@ -362,9 +362,9 @@ func TestTheChainHears(t *testing.T) {
 	heard("calm", "parallel 0s")
 }
 
-// TestNoSecondWave: the whole chain waits for a quota that the provider closed. When it reopens, the workflow is
+// TestWorkflow_ReopensWithoutSecondBurst: the whole chain waits for a quota that the provider closed. When it reopens, the workflow is
 // sequential, and an entry is due in time for each step, although there are no calls.
-func TestNoSecondWave(t *testing.T) {
+func TestWorkflow_ReopensWithoutSecondBurst(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute))
 	w.do(workflows(releaseChain()))
@@ -405,8 +405,8 @@ func TestNoSecondWave(t *testing.T) {
 	}
 }
 
-// TestViewsOfWorkflows: the operator's view.
-func TestViewsOfWorkflows(t *testing.T) {
+// TestWorkflowView: the operator's view.
+func TestWorkflowView(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute), rateOf("s", 100, minute))
 	w.now = second
@@ -450,9 +450,9 @@ func TestViewsOfWorkflows(t *testing.T) {
 	}
 }
 
-// TestARestoreCarriesOutWhatCameDue: the first entry after a restore carries out the work of workflows that became due
+// TestWorkflow_RestoreRunsDueTimers: the first entry after a restore carries out the work of workflows that became due
 // since the backup.
-func TestARestoreCarriesOutWhatCameDue(t *testing.T) {
+func TestWorkflow_RestoreRunsDueTimers(t *testing.T) {
 	begins := func(t *testing.T) *world {
 		w := newWorld(t)
 		w.quotas(rateOf("r", 100, minute), rateOf("s", 100, minute))
@@ -491,8 +491,8 @@ func TestARestoreCarriesOutWhatCameDue(t *testing.T) {
 	})
 }
 
-// TestWithoutWorkflowsNothingIsPending: disabled workflows cost nothing.
-func TestWithoutWorkflowsNothingIsPending(t *testing.T) {
+// TestWorkflow_ParallelKeepsLogIdle: disabled workflows cost nothing.
+func TestWorkflow_ParallelKeepsLogIdle(t *testing.T) {
 	w := newWorld(t)
 	w.do(workflows(releaseChain()))
 	if _, pending := w.m.State().NextDue(); pending {
@@ -508,9 +508,9 @@ func TestWithoutWorkflowsNothingIsPending(t *testing.T) {
 	}
 }
 
-// TestAnOfferDoesNotWaitForWhoIsLimited: a step with the offered baton that waits in another workflow keeps the offer
+// TestBaton_OfferSkipsLimitedStep: a step with the offered baton that waits in another workflow keeps the offer
 // only while it can take it. It once kept it permanently when it became limited meanwhile, and all others were blocked.
-func TestAnOfferDoesNotWaitForWhoIsLimited(t *testing.T) {
+func TestBaton_OfferSkipsLimitedStep(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("plain", 1000, 10*second), rateOf("gate", 10, minute), hourly("h", 5))
 	turns := func(wf *logpb.Workflow, turn int64) *logpb.Workflow {
@@ -546,8 +546,8 @@ func TestAnOfferDoesNotWaitForWhoIsLimited(t *testing.T) {
 	}
 }
 
-// TestLacking_LooksAtAncestors: a shortage of a quota is one of its descendants.
-func TestLacking_LooksAtAncestors(t *testing.T) {
+// TestLacking_CoversAncestors: a shortage of a quota is one of its descendants.
+func TestLacking_CoversAncestors(t *testing.T) {
 	for name, c := range map[string]struct {
 		first *logpb.Command
 		want  bool

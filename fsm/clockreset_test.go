@@ -100,8 +100,8 @@ func TestResetClock_CountsInThePresentWindow(t *testing.T) {
 	}
 }
 
-// TestResetClock_NamesWhatIsMissing: without a trusted time, or if the clock is right, nothing changes.
-func TestResetClock_NamesWhatIsMissing(t *testing.T) {
+// TestResetClock_NamesMissingCondition: without a trusted time, or if the clock is right, nothing changes.
+func TestResetClock_NamesMissingCondition(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		ahead       int64
@@ -133,9 +133,9 @@ func TestResetClock_NamesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestResetClock_EndsWhatIsHeld of a window, and no other items of its leases. Consumed amounts can be settled, and
+// TestResetClock_EndsHeldAmounts: those of a window, and no other items of its leases. Consumed amounts can be settled, and
 // return nothing.
-func TestResetClock_EndsWhatIsHeld(t *testing.T) {
+func TestResetClock_EndsHeldAmounts(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 10), slotsOf("s", 5))
 	held := w.granted(ask("a", itemOf("h", 4), itemOf("s", 1)))
@@ -210,8 +210,8 @@ func TestResetClock_KeepsACap(t *testing.T) {
 	}
 }
 
-// TestResetClock_ServesWhoWaits: waiters for a window are granted the amounts that the reset frees.
-func TestResetClock_ServesWhoWaits(t *testing.T) {
+// TestResetClock_ServesWaiters: waiters for a window are granted the amounts that the reset frees.
+func TestResetClock_ServesWaiters(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 10))
 	w.do(consumesAtOnce("a", itemOf("h", 10)))

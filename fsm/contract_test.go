@@ -20,8 +20,8 @@ import (
 	"github.com/quotad/quotad/fsm/snapshot"
 )
 
-// TestOnlyDeterministicImports keeps clocks, randomness, locks and I/O out: only listed imports are allowed.
-func TestOnlyDeterministicImports(t *testing.T) {
+// TestImports_AreDeterministic keeps clocks, randomness, locks and I/O out: only listed imports are allowed.
+func TestImports_AreDeterministic(t *testing.T) {
 	allowed := map[string]bool{
 		"bufio": true, "bytes": true, "cmp": true, "container/heap": true, "crypto/sha256": true, "encoding/binary": true, "errors": true, "fmt": true, "hash": true,
 		"hash/crc32": true, "hash/fnv": true, "io": true, "math": true, "math/big": true, "math/bits": true, "slices": true, "strings": true,
@@ -50,8 +50,8 @@ func TestOnlyDeterministicImports(t *testing.T) {
 	})
 }
 
-// TestMapsAreRangedOverKnowingly requires a comment at every loop over a map: why its order does not matter.
-func TestMapsAreRangedOverKnowingly(t *testing.T) {
+// TestMapLoops_SayWhyOrderIsIrrelevant requires a comment at every loop over a map: why its order does not matter.
+func TestMapLoops_SayWhyOrderIsIrrelevant(t *testing.T) {
 	for _, sources := range folders(t) {
 		rangesKnowingly(t, sources)
 	}
@@ -135,8 +135,8 @@ func eachSource(t *testing.T, fn func(*token.FileSet, *ast.File)) {
 	}
 }
 
-// TestWhatIsNotUnderstoodStopsTheNode: to continue would make replicas differ.
-func TestWhatIsNotUnderstoodStopsTheNode(t *testing.T) {
+// TestApply_PanicsOnUnknownEntry: to continue would make replicas differ.
+func TestApply_PanicsOnUnknownEntry(t *testing.T) {
 	newer, err := proto.Marshal(&logpb.Entry{Version: EntryVersion + 1})
 	if err != nil {
 		t.Fatal(err)
@@ -162,8 +162,8 @@ func TestWhatIsNotUnderstoodStopsTheNode(t *testing.T) {
 	}
 }
 
-// TestKindsKeepTheirNumbers: they are written to disk.
-func TestKindsKeepTheirNumbers(t *testing.T) {
+// TestCommandKinds_KeepFieldNumbers: they are written to disk.
+func TestCommandKinds_KeepFieldNumbers(t *testing.T) {
 	want := map[string]int32{
 		"open_session": 10, "close_session": 11, "reserve": 12, "consume": 13, "settle": 14, "release": 15, "renew": 16,
 		"withdraw": 17, "report": 18, "begin_task": 20, "renew_task": 21, "end_task": 22, "retry_task": 23, "forget_task": 24,
@@ -219,8 +219,8 @@ func richWorld(t *testing.T) *world {
 	return w
 }
 
-// TestGoldenSnapshot: a snapshot of version 1 can always be restored, to the same state.
-func TestGoldenSnapshot(t *testing.T) {
+// TestRestore_GoldenSnapshot: a snapshot of version 1 can always be restored, to the same state.
+func TestRestore_GoldenSnapshot(t *testing.T) {
 	path := filepath.Join("testdata", "snapshot-v1.bin")
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -242,9 +242,9 @@ func TestGoldenSnapshot(t *testing.T) {
 	}
 }
 
-// TestDamagedSnapshots: a snapshot that is cut off anywhere, or has any byte changed, is refused as damaged; a newer
+// TestRestore_RefusesDamagedSnapshots: a snapshot that is cut off anywhere, or has any byte changed, is refused as damaged; a newer
 // one has its own error. Compared with its state, any incomplete one is refused.
-func TestDamagedSnapshots(t *testing.T) {
+func TestRestore_RefusesDamagedSnapshots(t *testing.T) {
 	var buffer bytes.Buffer
 	state := richWorld(t).m.Freeze()
 	if err := state.WriteSnapshot(&buffer); err != nil {
@@ -295,8 +295,8 @@ func compare(state *State, written []byte) error {
 	return compared.ended()
 }
 
-// TestVerifyWritten_LooksAtTheState: an exact copy of an inconsistent state is refused.
-func TestVerifyWritten_LooksAtTheState(t *testing.T) {
+// TestVerifyWritten_ChecksState: an exact copy of an inconsistent state is refused.
+func TestVerifyWritten_ChecksState(t *testing.T) {
 	w := richWorld(t)
 	w.m.lastLease--
 	var written bytes.Buffer
@@ -344,8 +344,8 @@ func TestFrozenStateStandsStill(t *testing.T) {
 	}
 }
 
-// TestHostileValues: the API's checks are not the only guard.
-func TestHostileValues(t *testing.T) {
+// TestApply_SurvivesHostileValues: the API's checks are not the only guard.
+func TestApply_SurvivesHostileValues(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 100, minute), slotsOf("s", 1))
 	g := w.granted(ask("me", itemOf("q", 5)))

@@ -54,8 +54,8 @@ func TestCooldown_OneCallerClosesForAnHour(t *testing.T) {
 	})
 }
 
-// TestReopen_EndsWhatReportsClosed: cooldown, breaker and cap, once, with events; and the next report counts again.
-func TestReopen_EndsWhatReportsClosed(t *testing.T) {
+// TestReopen_EndsClosuresByReports: cooldown, breaker and cap, once, with events; and the next report counts again.
+func TestReopen_EndsClosuresByReports(t *testing.T) {
 	const exhausted = logpb.Cause_CAUSE_EXHAUSTED
 	w := newWorld(t)
 	w.now = minute
@@ -176,9 +176,9 @@ func TestRenew_NamesTheItemsThatClosed(t *testing.T) {
 	}
 }
 
-// TestCap_OneCallersWordLastsAnHour: the remainder reported by one caller lowers a long window for an hour at most.
+// TestCap_OfOneCallerLastsAnHour: the remainder reported by one caller lowers a long window for an hour at most.
 // Another caller's report extends it from then on, and so does the same one's after the cap has ended.
-func TestCap_OneCallersWordLastsAnHour(t *testing.T) {
+func TestCap_OfOneCallerLastsAnHour(t *testing.T) {
 	for name, isAnchored := range map[string]bool{"calendar": false, "anchored": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

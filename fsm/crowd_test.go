@@ -198,9 +198,9 @@ func TestCrowd(t *testing.T) {
 	}
 }
 
-// TestServing_GoesOnWithTheNextEntries: one entry serves a bounded number of waiters. The others follow in order with
+// TestServing_ContinuesInNextEntries: one entry serves a bounded number of waiters. The others follow in order with
 // empty entries, across restores.
-func TestServing_GoesOnWithTheNextEntries(t *testing.T) {
+func TestServing_ContinuesInNextEntries(t *testing.T) {
 	w := newWorld(t)
 	w.m.bounds.serves.most = 4
 	w.quotas(slotsOf("s", 1), slotsOf("other", 1))

@@ -75,8 +75,8 @@ func TestDeadlines(t *testing.T) {
 	})
 }
 
-// TestItemsHaveTheirOwnEnds: a window's item ends when the window's boundary begins, if that is before the deadline.
-func TestItemsHaveTheirOwnEnds(t *testing.T) {
+// TestLease_EachItemHasItsOwnEnd: a window's item ends when the window's boundary begins, if that is before the deadline.
+func TestLease_EachItemHasItsOwnEnd(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute), hourly("h", 10), anchored("p", 10))
 	for ttl, want := range map[int64][]int64{
@@ -92,8 +92,8 @@ func TestItemsHaveTheirOwnEnds(t *testing.T) {
 	}
 }
 
-// TestRefusalsHaveAPrecedence: of two obstacles, in any order, the refusal has the reason with precedence.
-func TestRefusalsHaveAPrecedence(t *testing.T) {
+// TestRefusal_PrecedenceOfReasons: of two obstacles, in any order, the refusal has the reason with precedence.
+func TestRefusal_PrecedenceOfReasons(t *testing.T) {
 	conditions := []struct {
 		item   *logpb.Item
 		reason logpb.Reason
@@ -116,8 +116,8 @@ func TestRefusalsHaveAPrecedence(t *testing.T) {
 	}
 }
 
-// TestExpiryIsInTheOrderOfDeadlines, not in that of leases.
-func TestExpiryIsInTheOrderOfDeadlines(t *testing.T) {
+// TestExpiry_InOrderOfDeadlines: not in that of leases.
+func TestExpiry_InOrderOfDeadlines(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
 	for _, ttl := range []int64{30 * second, 10 * second, 20 * second, 10 * second} {
@@ -136,8 +136,8 @@ func TestExpiryIsInTheOrderOfDeadlines(t *testing.T) {
 	}
 }
 
-// TestARaisedEpoch keeps leases alive with their fences, and every later fence is above all earlier ones.
-func TestARaisedEpoch(t *testing.T) {
+// TestRaiseEpoch keeps leases alive with their fences, and every later fence is above all earlier ones.
+func TestRaiseEpoch(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
 	w.granted(ask("a", itemOf("r", 1)))
@@ -168,9 +168,9 @@ func TestARaisedEpoch(t *testing.T) {
 	}
 }
 
-// TestAWaitersFirstDeadline: five seconds to confirm, unless its lease is shorter or already consumed. A confirmation
+// TestProvisional_DeadlineUntilConfirmed: five seconds to confirm, unless its lease is shorter or already consumed. A confirmation
 // gives the lease the requested length.
-func TestAWaitersFirstDeadline(t *testing.T) {
+func TestProvisional_DeadlineUntilConfirmed(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		ttl         int64

@@ -75,9 +75,9 @@ func (want shownOrphans) check(rt *rapid.T, s *State) {
 	}
 }
 
-// TestOrphansAreAsTheyWereKept: records are kept, replaced and dropped in any order. Each detached record is found
+// TestDetached_MatchesModel: records are kept, replaced and dropped in any order. Each detached record is found
 // unchanged, all are in order, pages are within their size and checked in time, and frozen states do not change.
-func TestOrphansAreAsTheyWereKept(t *testing.T) {
+func TestDetached_MatchesModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w, want := newWorld(rt), shownOrphans{}
 		w.apply(applyQuotas(rateOf("q", 10, minute), slotsOf("s", 1)))
@@ -127,8 +127,8 @@ func TestOrphansAreAsTheyWereKept(t *testing.T) {
 	})
 }
 
-// TestPagesFill: detached records in order fill their pages, and in any other order at least a third of them.
-func TestPagesFill(t *testing.T) {
+// TestDetached_PagesFill: detached records in order fill their pages, and in any other order at least a third of them.
+func TestDetached_PagesFill(t *testing.T) {
 	for name, c := range map[string]struct {
 		lease func(i int) uint64
 		part  float64
@@ -152,8 +152,8 @@ func TestPagesFill(t *testing.T) {
 	}
 }
 
-// TestAFrozenMarkStays: a low-water mark stays when its lease's records are copied.
-func TestAFrozenMarkStays(t *testing.T) {
+// TestDetached_FrozenLowWaterMarkStays: a low-water mark stays when its lease's records are copied.
+func TestDetached_FrozenLowWaterMarkStays(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
 	g := w.apply(asks("a", 0, itemOf("q", 5)))[0].GetGranted()
@@ -173,9 +173,9 @@ func TestAFrozenMarkStays(t *testing.T) {
 	}
 }
 
-// TestARestoredReplicaForgetsTheSame: when more detached records are due than one entry drops, a restored replica drops
+// TestDetached_RestoredReplicaForgetsTheSame: when more detached records are due than one entry drops, a restored replica drops
 // the same ones as the others. A due one is gone for every command, dropped or not.
-func TestARestoredReplicaForgetsTheSame(t *testing.T) {
+func TestDetached_RestoredReplicaForgetsTheSame(t *testing.T) {
 	for stride := 1; stride <= 7; stride += 2 {
 		w := newWorld(t)
 		w.apply(applyQuotas(rateOf("q", 1<<40, hour)))
@@ -213,8 +213,8 @@ func TestARestoredReplicaForgetsTheSame(t *testing.T) {
 	}
 }
 
-// TestALaterMomentTakesMore: a full page is split if the next check time takes a byte more in each of its records.
-func TestALaterMomentTakesMore(t *testing.T) {
+// TestDetached_PageSplitsWhenTimesGrow: a full page is split if the next check time takes a byte more in each of its records.
+func TestDetached_PageSplitsWhenTimesGrow(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
 	for i := range 10_000 {
@@ -237,9 +237,9 @@ func TestALaterMomentTakesMore(t *testing.T) {
 	}
 }
 
-// TestPagesOfFewAreJoined: when most detached records of all pages are dropped, the rest is joined in order, and is
+// TestDetached_SparsePagesAreMerged: when most detached records of all pages are dropped, the rest is joined in order, and is
 // found.
-func TestPagesOfFewAreJoined(t *testing.T) {
+func TestDetached_SparsePagesAreMerged(t *testing.T) {
 	m := New()
 	const all, thinned = 30_000, 100
 	for i := range all {
@@ -275,8 +275,8 @@ func TestPagesOfFewAreJoined(t *testing.T) {
 	}
 }
 
-// TestManyOrphansInManyEntries: due records leave in portions, in which each checked page counts too.
-func TestManyOrphansInManyEntries(t *testing.T) {
+// TestDetached_ExpiryIsBoundedPerEntry: due records leave in portions, in which each checked page counts too.
+func TestDetached_ExpiryIsBoundedPerEntry(t *testing.T) {
 	m := New()
 	const all = 5 * maxForgottenPerEntry
 	for i := range all {
@@ -295,9 +295,9 @@ func TestManyOrphansInManyEntries(t *testing.T) {
 	}
 }
 
-// TestFullEntriesDoNotPileUp: entries with the most commands, each leaving a lease and two detached records, end as
+// TestExpiry_KeepsUpWithFullEntries: entries with the most commands, each leaving a lease and two detached records, end as
 // much as falls due meanwhile.
-func TestFullEntriesDoNotPileUp(t *testing.T) {
+func TestExpiry_KeepsUpWithFullEntries(t *testing.T) {
 	const step = second / 4
 	s := &scale{m: New(), follows: true}
 	s.apply(applyQuotas(slotsOf("slots", 1<<40), rateOf("rate", 1<<40, 2*second)))
@@ -324,8 +324,8 @@ func TestFullEntriesDoNotPileUp(t *testing.T) {
 	}
 }
 
-// TestAnOperationIsALeasesOrAnOrphan: a snapshot in which it is both, or neither, is refused.
-func TestAnOperationIsALeasesOrAnOrphan(t *testing.T) {
+// TestRestore_RefusesOperationBothLiveAndDetached: a snapshot in which it is both, or neither, is refused.
+func TestRestore_RefusesOperationBothLiveAndDetached(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(rateOf("q", 10, minute)))
 	live := w.apply(asks("a", 0, itemOf("q", 5)))[0].GetGranted().Lease
@@ -336,8 +336,8 @@ func TestAnOperationIsALeasesOrAnOrphan(t *testing.T) {
 	}
 }
 
-// TestALeaseThatThereCannotBe: ids start at 1, and times at 0.
-func TestALeaseThatThereCannotBe(t *testing.T) {
+// TestRestore_RefusesImpossibleLeases: ids start at 1, and times at 0.
+func TestRestore_RefusesImpossibleLeases(t *testing.T) {
 	for _, l := range []*logpb.SnapshotLease{{Id: 0, DeadlineNs: 1}, {Id: 1, DeadlineNs: -1}} {
 		if err := (&restoring{m: New()}).takeLease(l); err == nil {
 			t.Errorf("taken: %v", l)

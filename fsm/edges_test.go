@@ -12,9 +12,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestNothingIsConsumedAfterAParentsWindowClosed: an amount held in a closed window of a parent is void, even if its
+// TestConsume_VoidAfterParentWindowClosed: an amount held in a closed window of a parent is void, even if its
 // own quota has no window.
-func TestNothingIsConsumedAfterAParentsWindowClosed(t *testing.T) {
+func TestConsume_VoidAfterParentWindowClosed(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("budget", 10), under(rateOf("budget/rpm", 10, minute), "budget"))
 	w.now = hour - 60*second
@@ -31,8 +31,8 @@ func TestNothingIsConsumedAfterAParentsWindowClosed(t *testing.T) {
 	}
 }
 
-// TestAParentMayRollASecondEarlier: windows of one length with different skews close at different moments.
-func TestAParentMayRollASecondEarlier(t *testing.T) {
+// TestWindow_ParentWithOtherSkewClosesFirst: windows of one length with different skews close at different moments.
+func TestWindow_ParentWithOtherSkewClosesFirst(t *testing.T) {
 	w := newWorld(t)
 	p := hourly("p", 10)
 	p.GetWindow().SkewNs = 5 * second
@@ -51,9 +51,9 @@ func TestAParentMayRollASecondEarlier(t *testing.T) {
 	}
 }
 
-// TestAClosedItemsSharesComeBack: when an item's window has closed, its ancestors' shares return as soon as its lease
+// TestWindow_ClosedItemReturnsAncestorShares: when an item's window has closed, its ancestors' shares return as soon as its lease
 // is used.
-func TestAClosedItemsSharesComeBack(t *testing.T) {
+func TestWindow_ClosedItemReturnsAncestorShares(t *testing.T) {
 	w := newWorld(t)
 	p := &logpb.Quota{Name: "p", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 10, Every: logpb.Every_EVERY_DAY}}}
 	w.quotas(p, under(hourly("p/c", 10), "p"))
@@ -68,9 +68,9 @@ func TestAClosedItemsSharesComeBack(t *testing.T) {
 	}
 }
 
-// TestWhatIsAcceptedCanBeRestored: a moved quota takes its descendants along, and no tree exceeds the depth allowed in
+// TestApplyQuotas_AcceptsOnlyRestorableTrees: a moved quota takes its descendants along, and no tree exceeds the depth allowed in
 // snapshots.
-func TestWhatIsAcceptedCanBeRestored(t *testing.T) {
+func TestApplyQuotas_AcceptsOnlyRestorableTrees(t *testing.T) {
 	w := newWorld(t)
 	for _, c := range []string{"a", "b"} {
 		for i := range 8 {
@@ -90,8 +90,8 @@ func TestWhatIsAcceptedCanBeRestored(t *testing.T) {
 	}
 }
 
-// TestABurstIsJudgedOverAllItems: several children draw on one parent's burst together.
-func TestABurstIsJudgedOverAllItems(t *testing.T) {
+// TestBurst_OfParentCoversAllItems: several children draw on one parent's burst together.
+func TestBurst_OfParentCoversAllItems(t *testing.T) {
 	w := newWorld(t)
 	p := rateOf("p", 60, minute)
 	p.GetRate().Burst = 10
@@ -103,8 +103,8 @@ func TestABurstIsJudgedOverAllItems(t *testing.T) {
 	}
 }
 
-// TestABurstOutlivesAChangeOfItsLimit: drawn amounts stay drawn.
-func TestABurstOutlivesAChangeOfItsLimit(t *testing.T) {
+// TestBurst_SurvivesLimitChange: drawn amounts stay drawn.
+func TestBurst_SurvivesLimitChange(t *testing.T) {
 	w := newWorld(t)
 	def := func(limit int64) *logpb.Quota {
 		q := rateOf("q", limit, minute)
@@ -133,8 +133,8 @@ func TestABurstOutlivesAChangeOfItsLimit(t *testing.T) {
 	}
 }
 
-// TestAnExposureDoesNotEndBeforeItsSpendBy: even if the lease and the longest call are short.
-func TestAnExposureDoesNotEndBeforeItsSpendBy(t *testing.T) {
+// TestExposure_LastsUntilSpendBy: even if the lease and the longest call are short.
+func TestExposure_LastsUntilSpendBy(t *testing.T) {
 	w := newWorld(t)
 	q := rateOf("q", 10, minute)
 	q.Charged, q.MaxCallNs, q.SpendByNs = logpb.Charged_CHARGED_END, second, 30*second
@@ -151,8 +151,8 @@ func TestAnExposureDoesNotEndBeforeItsSpendBy(t *testing.T) {
 	}
 }
 
-// TestOverrunsDoNotOverflow: excessive actual amounts are refused before sums wrap.
-func TestOverrunsDoNotOverflow(t *testing.T) {
+// TestSettle_OverrunsDoNotOverflow: excessive actual amounts are refused before sums wrap.
+func TestSettle_OverrunsDoNotOverflow(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 2000, hour))
 	for range 2 {
@@ -174,8 +174,8 @@ func TestOverrunsDoNotOverflow(t *testing.T) {
 	}
 }
 
-// TestAChangedSkewMovesNoCount: an exhausted window does not count in the next one.
-func TestAChangedSkewMovesNoCount(t *testing.T) {
+// TestWindow_SkewChangeMovesNoUsage: an exhausted window does not count in the next one.
+func TestWindow_SkewChangeMovesNoUsage(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("q", 10))
 	a := ask("me", itemOf("q", 10))
@@ -191,8 +191,8 @@ func TestAChangedSkewMovesNoCount(t *testing.T) {
 	}
 }
 
-// TestACapWithoutAResetEnds: after one period, if the end of the window is unknown.
-func TestACapWithoutAResetEnds(t *testing.T) {
+// TestCap_WithoutResetEndsAfterOnePeriod: after one period, if the end of the window is unknown.
+func TestCap_WithoutResetEndsAfterOnePeriod(t *testing.T) {
 	for name, signal := range map[string]*logpb.Signal{
 		"limit 0":     {Quota: "q", Cause: logpb.Cause_CAUSE_OK, Limit: proto.Int64(0)},
 		"remaining 0": {Quota: "q", Cause: logpb.Cause_CAUSE_OK, Remaining: proto.Int64(0)},
@@ -215,8 +215,8 @@ func TestACapWithoutAResetEnds(t *testing.T) {
 	}
 }
 
-// TestAReportedLimitAloneLowersNothing: only the remainder proves that something else uses the key.
-func TestAReportedLimitAloneLowersNothing(t *testing.T) {
+// TestReport_LimitWithoutGapSetsNoCap: only the remainder proves that something else uses the key.
+func TestReport_LimitWithoutGapSetsNoCap(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("q", 100))
 	a := ask("me", itemOf("q", 1))
@@ -230,8 +230,8 @@ func TestAReportedLimitAloneLowersNothing(t *testing.T) {
 	}
 }
 
-// TestACapOfANewWindowIsKept: even if it was learned within the boundary.
-func TestACapOfANewWindowIsKept(t *testing.T) {
+// TestCap_LearnedWithinBoundaryIsKept: even if it was learned within the boundary.
+func TestCap_LearnedWithinBoundaryIsKept(t *testing.T) {
 	w := newWorld(t)
 	w.now = 10 * minute
 	w.quotas(hourly("q", 100))
@@ -249,8 +249,8 @@ func TestACapOfANewWindowIsKept(t *testing.T) {
 	}
 }
 
-// TestALateReportMovesNoReset: the provider counted from its answer, not from the arrival of the report.
-func TestALateReportMovesNoReset(t *testing.T) {
+// TestReport_LateMovesNoReset: the provider counted from its answer, not from the arrival of the report.
+func TestReport_LateMovesNoReset(t *testing.T) {
 	w := newWorld(t)
 	q := anchored("q", 30)
 	q.GetWindow().Every, q.GetWindow().EveryNs = 0, 2*minute
@@ -277,8 +277,8 @@ func TestALateReportMovesNoReset(t *testing.T) {
 	}
 }
 
-// TestARevokedSlotIsKeptUntilItsDeadline: its holder may not know of the revocation.
-func TestARevokedSlotIsKeptUntilItsDeadline(t *testing.T) {
+// TestRevoke_KeepsSlotUntilDeadline: its holder may not know of the revocation.
+func TestRevoke_KeepsSlotUntilDeadline(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	a := ask("me", itemOf("s", 1))
@@ -291,8 +291,8 @@ func TestARevokedSlotIsKeptUntilItsDeadline(t *testing.T) {
 	}
 }
 
-// TestGraceFollowsTheLongestLength of a lease that was renewed for longer.
-func TestGraceFollowsTheLongestLength(t *testing.T) {
+// TestGrace_FollowsLongestTTL: also that of a lease that was renewed for longer.
+func TestGrace_FollowsLongestTTL(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	a := ask("me", itemOf("s", 1))
@@ -305,8 +305,8 @@ func TestGraceFollowsTheLongestLength(t *testing.T) {
 	}
 }
 
-// TestAnOverdueLeaseIsGoneForAll: revoking an expired lease that is not ended yet finds nothing.
-func TestAnOverdueLeaseIsGoneForAll(t *testing.T) {
+// TestRevoke_OfDueLeaseFindsNothing: revoking an expired lease that is not ended yet finds nothing.
+func TestRevoke_OfDueLeaseFindsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 100_000, minute))
 	for range 1100 {
@@ -321,8 +321,8 @@ func TestAnOverdueLeaseIsGoneForAll(t *testing.T) {
 	}
 }
 
-// TestAnIdleClusterHasNothingPending: records of ended leases are kept for a day at most and need no entries.
-func TestAnIdleClusterHasNothingPending(t *testing.T) {
+// TestNextDue_IdleClusterHasNone: records of ended leases are kept for a day at most and need no entries.
+func TestNextDue_IdleClusterHasNone(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(&logpb.Quota{Name: "m", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 100_000, Every: logpb.Every_EVERY_MONTH}}})
 	for range 1000 {

@@ -208,8 +208,8 @@ func TestEnds_LeaveRecordsAsIfAtOnce(t *testing.T) {
 	}
 }
 
-// TestEnds_GoOnAfterARestore: unfinished work is part of snapshots, so restored replicas continue it in the same way.
-func TestEnds_GoOnAfterARestore(t *testing.T) {
+// TestEnds_ContinueAfterRestore: unfinished work is part of snapshots, so restored replicas continue it in the same way.
+func TestEnds_ContinueAfterRestore(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		most := rapid.IntRange(0, 7).Draw(rt, "most")
 		w, g := recordsWithin(rt, most)
@@ -252,9 +252,9 @@ func TestEnds_GoOnAfterARestore(t *testing.T) {
 	})
 }
 
-// TestConsume_FreesWhatItTakesAtItsBudget: a caller at its budget that finishes operations gets no more of it than
+// TestConsume_AtBudgetTakesOnlyWhatItFrees: a caller at its budget that finishes operations gets no more of it than
 // these used, even if the entry has processed as many records as it may.
-func TestConsume_FreesWhatItTakesAtItsBudget(t *testing.T) {
+func TestConsume_AtBudgetTakesOnlyWhatItFrees(t *testing.T) {
 	w := newWorld(t)
 	w.raw(applyQuotas(rateOf("r", 1<<40, hour)))
 	g := w.raw(reserve(ask("h", itemOf("r", 2000))))[0].GetGranted()

@@ -482,7 +482,7 @@ func everyField(t *testing.T, level uint32, part int, partly bool) {
 	}
 }
 
-// TestEveryField_OfAnEntrysTimeKeepsTheStateSound does the same with an entry's own fields.
+// TestEveryField_OfAnEntrysTimeKeepsTheStateSound: the same with an entry's own fields.
 func TestEveryField_OfAnEntrysTimeKeepsTheStateSound(t *testing.T) {
 	seed := seedOf(t)
 	t.Logf("QUOTAD_SEED=%d", seed)

@@ -14,8 +14,8 @@ func insteadOf(q *logpb.Quota, fallback string) *logpb.Quota {
 	return q
 }
 
-// TestAFallbackInLineIsTheSameForWhoFollows: a Reserve granted in the queue's order has the same answer in its event.
-func TestAFallbackInLineIsTheSameForWhoFollows(t *testing.T) {
+// TestFallback_FollowerSeesSameGrant: a Reserve granted in the queue's order has the same answer in its event.
+func TestFallback_FollowerSeesSameGrant(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(with(predicted(hourly("h", 10_000)), func(q *logpb.Quota) { q.Fallback = "other" }), rateOf("other", 100, minute))
 	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: ledger.ClassCritical}))
@@ -106,8 +106,8 @@ func TestFallback(t *testing.T) {
 	}
 }
 
-// TestFallbackBeforeItIsUsedUp: callers that allow it get the next quota while their own still has something.
-func TestFallbackBeforeItIsUsedUp(t *testing.T) {
+// TestFallback_OnForecast: callers that allow it get the next quota while their own still has something.
+func TestFallback_OnForecast(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(insteadOf(predicted(hourly("h", 10_000)), "other"), hourly("other", 5))
 	for i := range int64(3) {
@@ -130,9 +130,9 @@ func TestFallbackBeforeItIsUsedUp(t *testing.T) {
 	}
 }
 
-// TestFallbacksMustBePossible: chains with an unknown end, a cycle or two kinds are refused. A quota that is the
+// TestFallback_RefusesImpossibleChains: chains with an unknown end, a cycle or two kinds are refused. A quota that is the
 // fallback of some other quota is not deleted by mistake.
-func TestFallbacksMustBePossible(t *testing.T) {
+func TestFallback_RefusesImpossibleChains(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), insteadOf(rateOf("a", 1, minute), "b"), rateOf("b", 1, minute))
 	for name, q := range map[string]*logpb.Quota{
@@ -151,9 +151,9 @@ func TestFallbacksMustBePossible(t *testing.T) {
 	w.reborn()
 }
 
-// TestARefusalAfterAResume: the amounts of its older leases are available when a restarted holder is refused a request
+// TestResume_NeverFitsShowsFreedAmount: the amounts of its older leases are available when a restarted holder is refused a request
 // that can never be granted.
-func TestARefusalAfterAResume(t *testing.T) {
+func TestResume_NeverFitsShowsFreedAmount(t *testing.T) {
 	m := newWorld(t)
 	m.quotas(rateOf("q", 5, minute))
 	m.do(asks("h", 0, itemOf("q", 5)))

@@ -89,8 +89,8 @@ func TestForeign_CallsThatOvertake(t *testing.T) {
 	}
 }
 
-// TestForeign_RefusalsSayWhenItHasFaded: a retry at that time is granted, and no earlier one; waiters are served then.
-func TestForeign_RefusalsSayWhenItHasFaded(t *testing.T) {
+// TestForeign_RetryAtIsWhenFaded: a retry at that time is granted, and no earlier one; waiters are served then.
+func TestForeign_RetryAtIsWhenFaded(t *testing.T) {
 	w, g := usedByUs(t)
 	w.told(g, okay, remaining(11_400))
 	if r := w.refused(call("c", 7_801), refusedEmpty); r.RetryAtNs != 600*millisecond {
@@ -116,8 +116,8 @@ func TestForeign_RefusalsSayWhenItHasFaded(t *testing.T) {
 	}
 }
 
-// TestForeign_WhatIsBelieved: the use by others that reports show, by their content and their operation.
-func TestForeign_WhatIsBelieved(t *testing.T) {
+// TestForeign_BelievedReports: the use by others that reports show, by their content and their operation.
+func TestForeign_BelievedReports(t *testing.T) {
 	for name, c := range map[string]struct {
 		said   func(w *world, g *logpb.Granted)
 		others int64
@@ -223,9 +223,9 @@ func (w *world) says(caller string, others int64, cause logpb.Cause) {
 	w.told(g, cause, remaining(60_000-others-w.view("r").Consumed))
 }
 
-// TestForeign_OneCallersWord: the unconfirmed report of one caller holds a rate back for as long as it could close it,
+// TestForeign_ReportsOfOneCaller: the unconfirmed report of one caller holds a rate back for as long as it could close it,
 // and then not for as long again. Another caller's report, or a refusal of the provider, makes it last.
-func TestForeign_OneCallersWord(t *testing.T) {
+func TestForeign_ReportsOfOneCaller(t *testing.T) {
 	const said = 40_000
 	for name, c := range map[string]struct {
 		also func(w *world, n int)
@@ -271,9 +271,9 @@ func TestForeign_OneCallersWord(t *testing.T) {
 	}
 }
 
-// TestForeign_ACallerSilencesNobody: one caller reports nothing about others, for later operations than an honest
+// TestForeign_CallerHidesNoOtherReport: one caller reports nothing about others, for later operations than an honest
 // caller's. That does not suppress the honest reports, of the remainder or of a lower limit.
-func TestForeign_ACallerSilencesNobody(t *testing.T) {
+func TestForeign_CallerHidesNoOtherReport(t *testing.T) {
 	for name, says := range map[string]func(*logpb.Signal){"all remains": remaining(60_000), "the limit alone": limitNamed(60_000)} {
 		w := newWorld(t)
 		w.quotas(rateOf("r", 60_000, minute))
@@ -291,8 +291,8 @@ func TestForeign_ACallerSilencesNobody(t *testing.T) {
 	}
 }
 
-// TestForeign_OneCallersLimit: the same for a lower limit, which then lasts for two periods.
-func TestForeign_OneCallersLimit(t *testing.T) {
+// TestForeign_LimitOfOneCaller: the same for a lower limit, which then lasts for two periods.
+func TestForeign_LimitOfOneCaller(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 60_000, minute))
 	usable := func(minutes int64, callers ...string) int64 {

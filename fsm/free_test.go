@@ -127,9 +127,9 @@ func TestAcknowledge_OfManyResults(t *testing.T) {
 	}
 }
 
-// TestAcknowledge_WhatWaitsGoesOnToWait: even if its session ends before the acknowledged result has left, since its
+// TestAcknowledge_WaitingReserveKeepsWaiting: even if its session ends before the acknowledged result has left, since its
 // client knows the result.
-func TestAcknowledge_WhatWaitsGoesOnToWait(t *testing.T) {
+func TestAcknowledge_WaitingReserveKeepsWaiting(t *testing.T) {
 	for _, most := range []int{1, 100} {
 		w := newWorld(t)
 		w.m.bounds = tight(most)
@@ -245,9 +245,9 @@ func TestSweep_ForgetsInSteps(t *testing.T) {
 	}
 }
 
-// TestSetTurn_MovesManyWaitersInSteps: however often a holder's virtual time changes during the moves, in the end all
+// TestMoveTurns_MovesManyWaitersInSteps: however often a holder's virtual time changes during the moves, in the end all
 // its waiters have it.
-func TestSetTurn_MovesManyWaitersInSteps(t *testing.T) {
+func TestMoveTurns_MovesManyWaitersInSteps(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("free", 1000, minute))
 	w.granted(ask("first", itemOf("s", 1)))
@@ -305,9 +305,9 @@ func TestSnapshot_OfAnEndedSession(t *testing.T) {
 	}
 }
 
-// TestRestore_RefusesWhatIsChargedToNoAccount: a damaged snapshot with a charge to an unknown account is an error, not
+// TestRestore_RefusesChargesToNoAccount: a damaged snapshot with a charge to an unknown account is an error, not
 // a later panic.
-func TestRestore_RefusesWhatIsChargedToNoAccount(t *testing.T) {
+func TestRestore_RefusesChargesToNoAccount(t *testing.T) {
 	const nobody = 9
 	result := &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{Result: &logpb.SnapshotResult{
 		Session: 1, Seq: 1,

@@ -7,7 +7,7 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-func TestLifeOfALease(t *testing.T) {
+func TestLease_FromReserveToRelease(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("t/core", 10, minute))
 	g := w.granted(ask("me", itemOf("t/core", 7)))
@@ -40,7 +40,7 @@ func TestLifeOfALease(t *testing.T) {
 	}
 }
 
-func TestReserveWithConsumeIsOneCommit(t *testing.T) {
+func TestReserve_ConsumesInSameEntry(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute), slotsOf("s", 2), hourly("h", 100))
 	a := ask("me", itemOf("r", 1), itemOf("s", 1), itemOf("h", 1))
@@ -55,7 +55,7 @@ func TestReserveWithConsumeIsOneCommit(t *testing.T) {
 	w.granted(a)
 }
 
-func TestSlotsFreeAtDeadlinePlusGrace(t *testing.T) {
+func TestSlots_FreeAtDeadlinePlusGrace(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	a := ask("me", itemOf("s", 1))
@@ -69,7 +69,7 @@ func TestSlotsFreeAtDeadlinePlusGrace(t *testing.T) {
 	w.granted(a)
 }
 
-func TestWaitersAreServedInOrder(t *testing.T) {
+func TestQueue_ServesByClass(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: 0}, &logpb.HolderRule{Pattern: "low*", Class: 2}))

@@ -13,9 +13,9 @@ import (
 
 // Tests named after what they guard: defects that users of other rate limiters met, with the source of each report.
 
-// TestALateReleaseLeavesTheNewOwnerAlone: a slot that has a new owner is not freed by the old one's release
+// TestRelease_LateLeavesNewOwnerAlone: a slot that has a new owner is not freed by the old one's release
 // (BerriAI/litellm pull request 36459).
-func TestALateReleaseLeavesTheNewOwnerAlone(t *testing.T) {
+func TestRelease_LateLeavesNewOwnerAlone(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	old := w.granted(&logpb.Reserve{Holder: "old", Items: []*logpb.Item{itemOf("s", 1)}, TtlNs: 10 * second})
@@ -34,9 +34,9 @@ func TestALateReleaseLeavesTheNewOwnerAlone(t *testing.T) {
 	}
 }
 
-// TestTrafficNeverLengthensALeak: a slot that is never released becomes free at its time, however many requests come
+// TestSlots_LeakedFreeOnTimeUnderTraffic: a slot that is never released becomes free at its time, however many requests come
 // meanwhile (BerriAI/litellm pull request 28160, redis/redis 4548).
-func TestTrafficNeverLengthensALeak(t *testing.T) {
+func TestSlots_LeakedFreeOnTimeUnderTraffic(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 2))
 	w.granted(&logpb.Reserve{Holder: "crashed", Items: []*logpb.Item{itemOf("s", 1)}, TtlNs: 100 * second})
@@ -51,8 +51,8 @@ func TestTrafficNeverLengthensALeak(t *testing.T) {
 	w.granted(ask("other", itemOf("s", 2)))
 }
 
-// TestGivingBackWorksAtZeroAndBelow: a returned amount counts at 0 and below (mailgun/gubernator 156).
-func TestGivingBackWorksAtZeroAndBelow(t *testing.T) {
+// TestSettle_ReturnsAtZeroAndBelow: a returned amount counts at 0 and below (mailgun/gubernator 156).
+func TestSettle_ReturnsAtZeroAndBelow(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
 	w.do(consumesAtOnce("a", itemOf("r", 6)))
@@ -76,9 +76,9 @@ func TestGivingBackWorksAtZeroAndBelow(t *testing.T) {
 	}
 }
 
-// TestANoChangesNothing: a refused or failed command leaves the ledger unchanged (Portkey-AI/gateway rateLimiter.ts
+// TestRefusal_ChangesNothing: a refused or failed command leaves the ledger unchanged (Portkey-AI/gateway rateLimiter.ts
 // empties the bucket on a refusal).
-func TestANoChangesNothing(t *testing.T) {
+func TestRefusal_ChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute), rateOf("full", 1, minute), rateOf("zero", 0, minute), rateOf("closed", 10, minute), slotsOf("s", 1),
 		with(rateOf("clamped", 10, minute), func(q *logpb.Quota) { q.ClampHold = true }))
@@ -139,9 +139,9 @@ func TestANoChangesNothing(t *testing.T) {
 	}
 }
 
-// TestTheStricterOfTwoLimitsBinds, for any pair, in any order, and a refused request takes nothing of the other quota
+// TestReserve_StricterLimitBinds: for any pair, in any order, and a refused request takes nothing of the other quota
 // (Kuadrant/limitador 513).
-func TestTheStricterOfTwoLimitsBinds(t *testing.T) {
+func TestReserve_StricterLimitBinds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		limits := map[string]int64{"a": rapid.Int64Range(1, 20).Draw(rt, "a"), "b": rapid.Int64Range(1, 20).Draw(rt, "b")}
@@ -183,9 +183,9 @@ func TestTheStricterOfTwoLimitsBinds(t *testing.T) {
 	})
 }
 
-// TestReadsStayInRange: however a limit or its parent's changes, for any kind, while amounts are held and counted
+// TestViews_StayInRange: however a limit or its parent's changes, for any kind, while amounts are held and counted
 // (Kuadrant/limitador 522).
-func TestReadsStayInRange(t *testing.T) {
+func TestViews_StayInRange(t *testing.T) {
 	kinds := map[string]func(name string, limit int64) *logpb.Quota{
 		"rate": func(name string, limit int64) *logpb.Quota { return rateOf(name, limit, minute) }, "slots": slotsOf, "window": hourly,
 	}
@@ -223,9 +223,9 @@ func TestReadsStayInRange(t *testing.T) {
 	}
 }
 
-// TestWallClocksMoveNoLease: wall clocks that jump by hours, or stand still, end no lease early or late (etcd-io/etcd
+// TestWallClock_MovesNoLease: wall clocks that jump by hours, or stand still, end no lease early or late (etcd-io/etcd
 // 13019).
-func TestWallClocksMoveNoLease(t *testing.T) {
+func TestWallClock_MovesNoLease(t *testing.T) {
 	for name, wrong := range map[string]int64{"an hour ahead": hour, "an hour behind": -hour, "a year ahead": 365 * day} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -248,9 +248,9 @@ func TestWallClocksMoveNoLease(t *testing.T) {
 	}
 }
 
-// TestMassExpiryIsBoundedAndInOrder: of 20,000 leases that fall due at once each entry ends no more than its bound, in
+// TestExpiry_OfManyIsBoundedAndOrdered: of 20,000 leases that fall due at once each entry ends no more than its bound, in
 // order, and carries out its own commands too (tigerbeetle/tigerbeetle 315).
-func TestMassExpiryIsBoundedAndInOrder(t *testing.T) {
+func TestExpiry_OfManyIsBoundedAndOrdered(t *testing.T) {
 	const leases = 20_000
 	s := bigState(leases)
 	s.apply(applyQuotas(rateOf("other", 1<<40, minute)))
@@ -295,9 +295,9 @@ func TestMassExpiryIsBoundedAndInOrder(t *testing.T) {
 	}
 }
 
-// TestRedeliveredRequestsHaveOneEffect: any repeated request of a session, late and out of order, gets the same answer
+// TestSession_RedeliveryHasOneEffect: any repeated request of a session, late and out of order, gets the same answer
 // and changes nothing (named in TigerBeetle's documents on reliable submission).
-func TestRedeliveredRequestsHaveOneEffect(t *testing.T) {
+func TestSession_RedeliveryHasOneEffect(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		h := &history{T: rt, seq: map[uint64]uint64{}}
@@ -329,9 +329,9 @@ func TestRedeliveredRequestsHaveOneEffect(t *testing.T) {
 	})
 }
 
-// TestTreesOfQuotas: a full parent limits its children, also when its limit falls below their sum; a removed child
+// TestParent_BindsChildren: a full parent limits its children, also when its limit falls below their sum; a removed child
 // leaves its parent's count correct (two releases of BerriAI/litellm differed in this).
-func TestTreesOfQuotas(t *testing.T) {
+func TestParent_BindsChildren(t *testing.T) {
 	child := func(name string, limit int64) *logpb.Quota {
 		return with(rateOf(name, limit, minute), func(q *logpb.Quota) { q.Parent = "org" })
 	}

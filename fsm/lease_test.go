@@ -6,8 +6,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestLeases: the length of a lease, changes of its deadline, and the effects of its fence afterwards (design 3).
-func TestLeases(t *testing.T) {
+// TestLease: the length of a lease, changes of its deadline, and the effects of its fence afterwards (design 3).
+func TestLease(t *testing.T) {
 	r, s := rateOf("r", 10, minute), slotsOf("s", 2)
 	tell(t, []story{
 		{"five minutes where no length is asked", []*logpb.Quota{r}, []line{
@@ -95,8 +95,8 @@ func TestLeases(t *testing.T) {
 	})
 }
 
-// TestAsking: possible requests, in the documented precedence of refusals (design 2 and 6).
-func TestAsking(t *testing.T) {
+// TestReserve: possible requests, in the documented precedence of refusals (design 2 and 6).
+func TestReserve(t *testing.T) {
 	clamped := with(rateOf("c", 10, minute), func(q *logpb.Quota) { most := int64(4); q.MaxHold = &most })
 	clamping := with(rateOf("k", 9, minute), func(q *logpb.Quota) { q.ClampHold = true })
 	estimated := with(rateOf("e", 10, minute), func(q *logpb.Quota) { q.DefaultEstimate = 3 })

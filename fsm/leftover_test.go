@@ -23,9 +23,9 @@ func (w *world) opened() uint64 {
 	return w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "a"}}}).GetSessionOpened().GetSession()
 }
 
-// TestNoResultOutlivesItsSession_WhateverItsNumber: results leave with their session, whether it is closed or expires,
+// TestResults_EndWithTheirSession: results leave with their session, whether it is closed or expires,
 // and the rest can be restored.
-func TestNoResultOutlivesItsSession_WhateverItsNumber(t *testing.T) {
+func TestResults_EndWithTheirSession(t *testing.T) {
 	for name, end := range map[string]func(w *world, session uint64){
 		"closed": func(w *world, session uint64) {
 			w.do(&logpb.Command{Session: session, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}})

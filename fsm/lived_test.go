@@ -128,9 +128,9 @@ func (c *livedTally) missing(version int) (missing []string) {
 	return missing
 }
 
-// TestVersionsRiseWithMeaning_OfCommandsThatSucceed: each kind of command that succeeded when a version was recorded
+// TestVersions_RiseWithSuccessfulCommands: each kind of command that succeeded when a version was recorded
 // still has the same result, events and state.
-func TestVersionsRiseWithMeaning_OfCommandsThatSucceed(t *testing.T) {
+func TestVersions_RiseWithSuccessfulCommands(t *testing.T) {
 	for _, row := range applied(t) {
 		verifyLived(t, row)
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestRemembering: which outcomes of requests are stored, and for how long (design 5); session_test.go has more.
-func TestRemembering(t *testing.T) {
+// TestDedup: which outcomes of requests are stored, and for how long (design 5); session_test.go has more.
+func TestDedup(t *testing.T) {
 	r, s := rateOf("r", 10, minute), slotsOf("s", 1)
 	ofX := func() *logpb.Command { return asks("a", 0, itemOf("x", 1)) }
 	tell(t, []story{
@@ -86,8 +86,8 @@ func TestRemembering(t *testing.T) {
 	})
 }
 
-// TestASessionInUseLives: the hour counts from its last request.
-func TestASessionInUseLives(t *testing.T) {
+// TestSession_InUseStaysOpen: the hour counts from its last request.
+func TestSession_InUseStaysOpen(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1000, minute))
 	w.do(opens())
@@ -103,8 +103,8 @@ func TestASessionInUseLives(t *testing.T) {
 	w.fails(numbered(1, 8, 0, asks("a", 0, itemOf("r", 1))), logpb.Reason_REASON_UNKNOWN_SESSION)
 }
 
-// TestRequestsInFlightAreBounded: 16,384 in a session, and acknowledged ones make room at once.
-func TestRequestsInFlightAreBounded(t *testing.T) {
+// TestSession_BoundsRequestsInFlight: 16,384 in a session, and acknowledged ones make room at once.
+func TestSession_BoundsRequestsInFlight(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1000, minute))
 	w.do(opens())
@@ -130,8 +130,8 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// TestWhatIsForgottenCostsNothing: acknowledged results, closed sessions and expired keys leave no bytes.
-func TestWhatIsForgottenCostsNothing(t *testing.T) {
+// TestResults_ForgottenFreeTheirBytes: acknowledged results, closed sessions and expired keys leave no bytes.
+func TestResults_ForgottenFreeTheirBytes(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1000, minute))
 	w.do(limitsTo(func(l *logpb.SetLimits) { l.KeyLifeNs = new(10 * minute) }))

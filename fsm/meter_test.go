@@ -67,8 +67,8 @@ func TestMetering(t *testing.T) {
 	}
 }
 
-// TestMeteringSwitchedOff: counters are dropped with metering, and start at 0 when it is enabled again.
-func TestMeteringSwitchedOff(t *testing.T) {
+// TestMetering_OffForgetsUsage: counters are dropped with metering, and start at 0 when it is enabled again.
+func TestMetering_OffForgetsUsage(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(hourly("h", 100)))
 	g := w.granted(ask("a", itemOf("h", 50)))
@@ -84,9 +84,9 @@ func TestMeteringSwitchedOff(t *testing.T) {
 	}
 }
 
-// TestMetersAreBounded: holders that come and go fill the table up to its bound; holders with a share are counted
+// TestMeters_AreBounded: holders that come and go fill the table up to its bound; holders with a share are counted
 // beyond it.
-func TestMetersAreBounded(t *testing.T) {
+func TestMeters_AreBounded(t *testing.T) {
 	m := New()
 	q := &quota{number: 1, definition: hourly("h", 100)}
 	q.rule, _ = ledger.NewRule(policed(hourly("h", 100), &logpb.Policy{
@@ -101,8 +101,8 @@ func TestMetersAreBounded(t *testing.T) {
 	}
 }
 
-// TestUsageByPages: every row is listed once, whatever the size of a page.
-func TestUsageByPages(t *testing.T) {
+// TestUsagePage_ListsEachRowOnce: every row is listed once, whatever the size of a page.
+func TestUsagePage_ListsEachRowOnce(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(hourly("h", 100)), metered(rateOf("r", 100, minute)))
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
@@ -132,8 +132,8 @@ func TestUsageByPages(t *testing.T) {
 	}
 }
 
-// TestSharesOfHolders: the amounts kept for single holders.
-func TestSharesOfHolders(t *testing.T) {
+// TestShares_OfSingleHolders: the amounts kept for single holders.
+func TestShares_OfSingleHolders(t *testing.T) {
 	shared := policed(hourly("h", 1000), &logpb.Policy{Shares: &logpb.Shares{Holders: []*logpb.HolderShare{
 		{Holder: "ceo", SharePpm: 300_000}, {Holder: "ralph", SharePpm: 200_000},
 	}}})
@@ -186,8 +186,8 @@ func TestSharesOfHolders(t *testing.T) {
 	}
 }
 
-// TestUseIsWhatItsRecordsAddUpTo: a holder's use of a window is the sum over its leases and operations.
-func TestUseIsWhatItsRecordsAddUpTo(t *testing.T) {
+// TestUsage_OfHolderIsSumOfRecords: a holder's use of a window is the sum over its leases and operations.
+func TestUsage_OfHolderIsSumOfRecords(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		w.quotas(metered(hourly("h", 1000)), under(metered(hourly("child", 500)), "h"))
@@ -253,8 +253,8 @@ func checkUse(t *rapid.T, w *world, name string) {
 	}
 }
 
-// TestMeter_OfAFrozenStateStandsStill: including the refusals of its holder.
-func TestMeter_OfAFrozenStateStandsStill(t *testing.T) {
+// TestMeter_OfFrozenStateNeverChanges: including the refusals of its holder.
+func TestMeter_OfFrozenStateNeverChanges(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(hourly("h", 100)))
 	w.granted(ask("a", itemOf("h", 30)))

@@ -31,10 +31,10 @@ type mixed struct {
 	asked  map[uint64]string // quota by ticket
 }
 
-// TestMixedHistoriesNeverExceed: whatever holders do with their leases and report, no interval of one period sees more
+// TestMixedHistories_NeverExceed: whatever holders do with their leases and report, no interval of one period sees more
 // than usable. This holds in a quota and in its parent, in a pool or not, with shares or without. A quota whose limit
 // changes never sees more than its largest limit.
-func TestMixedHistoriesNeverExceed(t *testing.T) {
+func TestMixedHistories_NeverExceed(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const period = 10 * second
 		m := &mixed{

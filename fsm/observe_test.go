@@ -50,9 +50,9 @@ func (w *world) enforcing(definition *logpb.Quota) *world {
 	return other
 }
 
-// TestWhatIsObservedWouldHaveBeenRefused: whatever the policy and the history, a grant is counted exactly if the same
+// TestObserve_CountsWhatWouldBeRefused: whatever the policy and the history, a grant is counted exactly if the same
 // quota in force would have refused it in the same state.
-func TestWhatIsObservedWouldHaveBeenRefused(t *testing.T) {
+func TestObserve_CountsWhatWouldBeRefused(t *testing.T) {
 	kinds := []string{"calendar", "provider", "rate", "burst", "slots"}
 	rapid.Check(t, func(t *rapid.T) {
 		inForce := observedQuotas()[rapid.SampledFrom(kinds).Draw(t, "kind")]
@@ -93,10 +93,10 @@ func TestWhatIsObservedWouldHaveBeenRefused(t *testing.T) {
 	})
 }
 
-// TestNobodyIsToldToWaitForWhatObserves: a provider's refusal does not close an observing quota, so its reporter does
+// TestObserve_ReportShowsNoCooldown: a provider's refusal does not close an observing quota, so its reporter does
 // not see it as closed. A client that believed it closed would hold back calls that are granted, and these would not be
 // counted (seen in envoyproxy/ratelimit 423, whose cached answers were counted differently from its own).
-func TestNobodyIsToldToWaitForWhatObserves(t *testing.T) {
+func TestObserve_ReportShowsNoCooldown(t *testing.T) {
 	observing := func(name string) *logpb.Quota {
 		return policed(rateOf(name, 100, minute), &logpb.Policy{Observe: true})
 	}

@@ -6,9 +6,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestSpendBys: how long after its Consume an amount may reach the provider, and how much earlier the holder must start
+// TestSpendBy: how long after its Consume an amount may reach the provider, and how much earlier the holder must start
 // its last call (design 2).
-func TestSpendBys(t *testing.T) {
+func TestSpendBy(t *testing.T) {
 	burst := rateOf("q", 60, minute)
 	burst.GetRate().Burst = 2
 	daily := hourly("q", 100)
@@ -52,8 +52,8 @@ func TestSpendBys(t *testing.T) {
 	}
 }
 
-// TestAConsumeAtTheBoundaryIsChargedToBothWindows, and one that is spent before it only to the older.
-func TestAConsumeAtTheBoundaryIsChargedToBothWindows(t *testing.T) {
+// TestConsume_AtBoundaryChargesBothWindows: one that is spent before it only to the older.
+func TestConsume_AtBoundaryChargesBothWindows(t *testing.T) {
 	for at, want := range map[int64]int64{hour - 30*second: 100, hour - 1500*millisecond: 60} {
 		w := newWorld(t)
 		w.quotas(hourly("h", 100))
@@ -71,8 +71,8 @@ func TestAConsumeAtTheBoundaryIsChargedToBothWindows(t *testing.T) {
 	}
 }
 
-// TestConsuming: parts, marks, bursts (design 2 and 3); settle_test.go has more.
-func TestConsuming(t *testing.T) {
+// TestConsume: parts, marks, bursts (design 2 and 3); settle_test.go has more.
+func TestConsume(t *testing.T) {
 	r, q, s := rateOf("r", 10, minute), rateOf("q", 10, minute), slotsOf("s", 1)
 	burst := rateOf("b", 60, minute)
 	burst.GetRate().Burst = 10
@@ -136,8 +136,8 @@ func TestConsuming(t *testing.T) {
 	})
 }
 
-// TestSettlingParts: unspent, actual and final in their combinations (design 2, estimates); settle_test.go has more.
-func TestSettlingParts(t *testing.T) {
+// TestSettle_Parts: unspent, actual and final in their combinations (design 2, estimates); settle_test.go has more.
+func TestSettle_Parts(t *testing.T) {
 	r, q := rateOf("r", 100, minute), rateOf("q", 100, minute)
 	most := with(rateOf("m", 100, minute), func(q *logpb.Quota) { q.Settle = logpb.SettleMode_SETTLE_MODE_MAX })
 	first := line{0, consumesAtOnce("a", itemOf("r", 100)), "lease 1: r=100 until 5m0s; op 1 spends r=100 by 2s"}
@@ -233,9 +233,9 @@ func TestSettlingParts(t *testing.T) {
 	})
 }
 
-// TestExposuresWithoutASettle: if the provider charges at the end, an exposure lasts until one longest call after the
+// TestExposure_WithoutSettleEnds: if the provider charges at the end, an exposure lasts until one longest call after the
 // lease's deadline.
-func TestExposuresWithoutASettle(t *testing.T) {
+func TestExposure_WithoutSettleEnds(t *testing.T) {
 	atEnd := with(rateOf("d", 10, minute), func(q *logpb.Quota) { q.Charged, q.MaxCallNs = logpb.Charged_CHARGED_DURING, minute })
 	tell(t, []story{
 		{"a crashed holder", []*logpb.Quota{atEnd}, []line{
@@ -255,8 +255,8 @@ func TestExposuresWithoutASettle(t *testing.T) {
 	})
 }
 
-// TestParentsShareEachStep: each step of a child's amount applies to its ancestors' shares.
-func TestParentsShareEachStep(t *testing.T) {
+// TestParent_SharesEachStep: each step of a child's amount applies to its ancestors' shares.
+func TestParent_SharesEachStep(t *testing.T) {
 	under := func(name, parent string) *logpb.Quota {
 		return with(rateOf(name, 100, minute), func(q *logpb.Quota) { q.Parent = parent })
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestAGrantThatMovesOthersWakesWhoIsFirstThen: a grant that moves its holder's other waiters back makes another waiter
+// TestQueue_GrantWakesNewFirst: a grant that moves its holder's other waiters back makes another waiter
 // first.
-func TestAGrantThatMovesOthersWakesWhoIsFirstThen(t *testing.T) {
+func TestQueue_GrantWakesNewFirst(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 10), slotsOf("x", 1))
 	hold := func(name, q string, n int64) *logpb.Granted {
@@ -48,8 +48,8 @@ func TestAGrantThatMovesOthersWakesWhoIsFirstThen(t *testing.T) {
 	}
 }
 
-// TestWhatAResumeFreesIsServed: even if the Reserve that resumed is refused.
-func TestWhatAResumeFreesIsServed(t *testing.T) {
+// TestResume_ServesWaitersOfFreedAmounts: even if the Reserve that resumed is refused.
+func TestResume_ServesWaitersOfFreedAmounts(t *testing.T) {
 	w := newWorld(t)
 	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: 0}))
 	w.quotas(slotsOf("s", 1), slotsOf("x", 1))
@@ -78,9 +78,9 @@ func TestWhatAResumeFreesIsServed(t *testing.T) {
 	}
 }
 
-// TestAParkedWaiterSavesNothingUp: a holder that waits for an unavailable quota keeps no old virtual time for other
+// TestVirtualTime_ParkedWaiterSavesNone: a holder that waits for an unavailable quota keeps no old virtual time for other
 // quotas.
-func TestAParkedWaiterSavesNothingUp(t *testing.T) {
+func TestVirtualTime_ParkedWaiterSavesNone(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("dead", 1), slotsOf("y", 10))
 	d := ask("z", itemOf("dead", 1))
@@ -130,8 +130,8 @@ func TestAParkedWaiterSavesNothingUp(t *testing.T) {
 	}
 }
 
-// TestGivingBackByNameGivesTheTurnBackToo: a release of named items restores virtual time like a full release.
-func TestGivingBackByNameGivesTheTurnBackToo(t *testing.T) {
+// TestVirtualTime_ReleaseByItemReturnsIt: a release of named items restores virtual time like a full release.
+func TestVirtualTime_ReleaseByItemReturnsIt(t *testing.T) {
 	virtualTime := func(items ...*logpb.Item) uint64 {
 		w := newWorld(t)
 		w.quotas(rateOf("q", 10, minute))
@@ -145,8 +145,8 @@ func TestGivingBackByNameGivesTheTurnBackToo(t *testing.T) {
 	}
 }
 
-// TestATurnDoesNotWrap: virtual time saturates, however much is used.
-func TestATurnDoesNotWrap(t *testing.T) {
+// TestVirtualTime_DoesNotWrap: virtual time saturates, however much is used.
+func TestVirtualTime_DoesNotWrap(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 10, minute))
 	var last uint64
@@ -165,8 +165,8 @@ func TestATurnDoesNotWrap(t *testing.T) {
 	}
 }
 
-// TestNobodyIsGrantedAfterItsWait: even if more waits end than one entry can end.
-func TestNobodyIsGrantedAfterItsWait(t *testing.T) {
+// TestQueue_GrantsNoneAfterTheirWait: even if more waits end than one entry can end.
+func TestQueue_GrantsNoneAfterTheirWait(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), slotsOf("x", 2000))
 	g := w.granted(ask("z", itemOf("s", 1)))
@@ -184,8 +184,8 @@ func TestNobodyIsGrantedAfterItsWait(t *testing.T) {
 	}
 }
 
-// TestAClosedSessionHasNobodyWaiting: nobody could learn of the grant.
-func TestAClosedSessionHasNobodyWaiting(t *testing.T) {
+// TestCloseSession_EndsItsWaits: nobody could learn of the grant.
+func TestCloseSession_EndsItsWaits(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("q", 10, minute))
 	id := w.do(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{}}}).GetSessionOpened().Session
@@ -206,8 +206,8 @@ func TestAClosedSessionHasNobodyWaiting(t *testing.T) {
 	}
 }
 
-// TestTheQueueIsAtRest: after each entry of any history no waiter could be served.
-func TestTheQueueIsAtRest(t *testing.T) {
+// TestQueue_LeavesNoServableWaiter: after each entry of any history no waiter could be served.
+func TestQueue_LeavesNoServableWaiter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		h := &history{T: rt, seq: map[uint64]uint64{}}

@@ -74,8 +74,8 @@ func TestOverride(t *testing.T) {
 	})
 }
 
-// TestAnOverrideMustBePossible: an override that could not be a definition is refused, and nothing changes.
-func TestAnOverrideMustBePossible(t *testing.T) {
+// TestOverride_RefusesImpossible: an override that could not be a definition is refused, and nothing changes.
+func TestOverride_RefusesImpossible(t *testing.T) {
 	w := newWorld(t)
 	burst := rateOf("b", 1000, minute)
 	burst.GetRate().Burst = 100
@@ -95,8 +95,8 @@ func TestAnOverrideMustBePossible(t *testing.T) {
 	w.fails(applyQuotas(smaller), logpb.Reason_REASON_IMPOSSIBLE_QUOTA)
 }
 
-// TestAnOverrideOutlivesASnapshot: it is state, and ends on time on every replica that reads it.
-func TestAnOverrideOutlivesASnapshot(t *testing.T) {
+// TestOverride_SurvivesSnapshot: it is state, and ends on time on every replica that reads it.
+func TestOverride_SurvivesSnapshot(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 10, minute))
 	w.do(overrides("r", 3, minute))

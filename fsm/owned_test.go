@@ -7,9 +7,9 @@ import (
 	"github.com/quotad/quotad/fsm/entry"
 )
 
-// TestHoldersOfOneDigest: leases and tickets are listed under a digest of the holder's name. No holder sees or changes
+// TestHolders_OfOneDigestStayApart: leases and tickets are listed under a digest of the holder's name. No holder sees or changes
 // those of another with the same digest.
-func TestHoldersOfOneDigest(t *testing.T) {
+func TestHolders_OfOneDigestStayApart(t *testing.T) {
 	w := newWorld(t)
 	w.apply(applyQuotas(slotsOf("s", 4)))
 	leases, tickets := map[string][]uint64{}, map[string][]uint64{}

@@ -66,7 +66,7 @@ const (
 // at moves a world's time to a moment.
 func (w *world) at(moment int64) { w.sleep(moment - w.now) }
 
-func TestPace_NobodyAboveAsked(t *testing.T) {
+func TestPace_WithoutHigherDemand(t *testing.T) {
 	w := pacedWorld(t)
 	w.takes("std", 600, 100, refusedEmpty, backAt)
 }
@@ -123,7 +123,7 @@ func TestPace_CriticalCallsMoveItToo(t *testing.T) {
 	}
 }
 
-func TestPace_WhatComesBackRepays(t *testing.T) {
+func TestPace_ReturnedAmountsRepay(t *testing.T) {
 	paid := func(w *world) int64 { return w.m.quotas.named("r").pacer.paidUntil }
 	w := pacedWorld(t)
 	g := w.granted(call("std", 200))
@@ -231,8 +231,8 @@ func TestPace_UntilHigherClassesAreQuiet(t *testing.T) {
 	}
 }
 
-// TestPace_WhoWaitsAsks: a waiting call counts as asking for as long as it waits.
-func TestPace_WhoWaitsAsks(t *testing.T) {
+// TestPace_WaitingCountsAsDemand: a waiting call counts as asking for as long as it waits.
+func TestPace_WaitingCountsAsDemand(t *testing.T) {
 	w := newWorld(t)
 	shares := fleetShares()
 	shares.QuietNs = minute
@@ -283,7 +283,7 @@ func TestPace_TheCapIsForDemand(t *testing.T) {
 	w.granted(call("crit", 600))
 }
 
-func TestPace_WhoStandsBehindTheCapIsServed(t *testing.T) {
+func TestPace_WaiterBehindCapIsServed(t *testing.T) {
 	w := pacedWorld(t)
 	w.granted(call("std", 600))
 	w.take("crit", 600, 90)
@@ -372,9 +372,9 @@ func TestPace_AWaiterIsServedToTheMoment(t *testing.T) {
 	}
 }
 
-// TestPace_ServesNextToWhatIsSetAside: a waiter is served at the moment when its amount is lent, even if another
+// TestPace_ServesNextToReservedPart: a waiter is served at the moment when its amount is lent, even if another
 // waiter, for another quota, has a part of the rate set aside.
-func TestPace_ServesNextToWhatIsSetAside(t *testing.T) {
+func TestPace_ServesNextToReservedPart(t *testing.T) {
 	w := pacedWorld(t)
 	w.quotas(rateOf("s", 1, hour))
 	w.granted(ask("other", itemOf("s", 1)))
@@ -546,9 +546,9 @@ func TestPace_View(t *testing.T) {
 	}
 }
 
-// TestPace_ViewOfWhatIsClosed: no class could take more than the parent has for it, and nothing during a cooldown of
+// TestPace_ViewOfClosedRate: no class could take more than the parent has for it, and nothing during a cooldown of
 // the rate or its parent.
-func TestPace_ViewOfWhatIsClosed(t *testing.T) {
+func TestPace_ViewOfClosedRate(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(pacedRate("account", 10_000, minute), under(pacedRate("r", 60_000, minute), "account"))
 	w.do(criticalAndBackground())

@@ -396,8 +396,8 @@ func TestPace_InASimulatedFleet(t *testing.T) {
 	}
 }
 
-// TestPace_WhatHappensMeanwhile: changes of a quota while its shares are lent. The bounds come from measurements.
-func TestPace_WhatHappensMeanwhile(t *testing.T) {
+// TestPace_EventsWhileLent: changes of a quota while its shares are lent. The bounds come from measurements.
+func TestPace_EventsWhileLent(t *testing.T) {
 	base := paceLoad{
 		period: minute, usable: 60_000, critical: .25, lower: 1.2, backlog: 1.8, amount: 300, slowest: 2 * second, shares: fleetShares(),
 		periods: 14,

@@ -15,8 +15,8 @@ func criticalAndBackground() *logpb.Command {
 	)
 }
 
-// TestQuietTimesAreForTheAgedToo: an aged holder may use everything in quiet times, like other background work.
-func TestQuietTimesAreForTheAgedToo(t *testing.T) {
+// TestAgeing_PromotedUseQuietTimes: an aged holder may use everything in quiet times, like other background work.
+func TestAgeing_PromotedUseQuietTimes(t *testing.T) {
 	for _, ageing := range []int64{0, 5 * minute} {
 		w := newWorld(t)
 		w.quotas(policed(hourly("h", 1000), &logpb.Policy{Shares: fleetShares(), AgeingNs: ageing}))
@@ -38,9 +38,9 @@ func TestQuietTimesAreForTheAgedToo(t *testing.T) {
 	}
 }
 
-// TestNoSharesWithoutAReset: while no reset is known an anchored window is a sliding rate: use of long ago counts
+// TestShares_OffWithoutKnownReset: while no reset is known an anchored window is a sliding rate: use of long ago counts
 // against no share and no cap.
-func TestNoSharesWithoutAReset(t *testing.T) {
+func TestShares_OffWithoutKnownReset(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(anchored("h", 100), &logpb.Policy{Shares: fleetShares()}))
 	w.do(criticalAndBackground())
@@ -56,9 +56,9 @@ func TestNoSharesWithoutAReset(t *testing.T) {
 	}
 }
 
-// TestWhoAsksInVainIsRemembered: a holder that continues to ask ages, even if that takes longer than holders are
+// TestAgeing_RemembersRefusedHolder: a holder that continues to ask ages, even if that takes longer than holders are
 // remembered.
-func TestWhoAsksInVainIsRemembered(t *testing.T) {
+func TestAgeing_RemembersRefusedHolder(t *testing.T) {
 	for _, ageing := range []int64{30 * minute, 2 * hour} {
 		w := newWorld(t)
 		daily := hourly("d", 100)
@@ -80,8 +80,8 @@ func TestWhoAsksInVainIsRemembered(t *testing.T) {
 	}
 }
 
-// TestSavedUpWhatIsShortByTurns: the first waiter for two quotas gets a reserve, whichever of them is short.
-func TestSavedUpWhatIsShortByTurns(t *testing.T) {
+// TestStarvation_TwoShortQuotasAreReserved: the first waiter for two quotas gets a reserve, whichever of them is short.
+func TestStarvation_TwoShortQuotasAreReserved(t *testing.T) {
 	w := newWorld(t)
 	p := func() *logpb.Policy { return &logpb.Policy{AgeingNs: minute} }
 	w.quotas(policed(slotsOf("a", 1), p()), policed(slotsOf("b", 1), p()))
@@ -110,8 +110,8 @@ func TestSavedUpWhatIsShortByTurns(t *testing.T) {
 	}
 }
 
-// TestGrantedAtOnceIsNoWait: a Reserve granted at once despite a queue did not wait.
-func TestGrantedAtOnceIsNoWait(t *testing.T) {
+// TestMetering_ImmediateGrantIsNoWait: a Reserve granted at once despite a queue did not wait.
+func TestMetering_ImmediateGrantIsNoWait(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(rateOf("r", 10, minute)), slotsOf("s", 1))
 	w.granted(ask("x", itemOf("s", 1)))
@@ -122,8 +122,8 @@ func TestGrantedAtOnceIsNoWait(t *testing.T) {
 	}
 }
 
-// TestWhatObservesSendsNobodyElsewhere: an observing quota grants the requested quota, not its fallback.
-func TestWhatObservesSendsNobodyElsewhere(t *testing.T) {
+// TestObserve_CausesNoFallback: an observing quota grants the requested quota, not its fallback.
+func TestObserve_CausesNoFallback(t *testing.T) {
 	w := newWorld(t)
 	q := insteadOf(predicted(hourly("h", 10_000)), "other")
 	q.Policy.Observe = true
@@ -138,8 +138,8 @@ func TestWhatObservesSendsNobodyElsewhere(t *testing.T) {
 	}
 }
 
-// TestRefusedNamesFillNoTables: names that were never granted anything get no records.
-func TestRefusedNamesFillNoTables(t *testing.T) {
+// TestHolders_RefusedNamesAreNotStored: names that were never granted anything get no records.
+func TestHolders_RefusedNamesAreNotStored(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(metered(rateOf("r", 1, hour)))
 	w.granted(ask("x", itemOf("r", 1)))
@@ -151,8 +151,8 @@ func TestRefusedNamesFillNoTables(t *testing.T) {
 	}
 }
 
-// TestAnyForecastMovesOn: a Reserve uses the fallback if any of its quotas should, not only the one used up first.
-func TestAnyForecastMovesOn(t *testing.T) {
+// TestFallback_OnAnyForecast: a Reserve uses the fallback if any of its quotas should, not only the one used up first.
+func TestFallback_OnAnyForecast(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(predicted(hourly("x", 10_000)), insteadOf(predicted(hourly("y", 10_000)), "z"), hourly("z", 100))
 	for i := range int64(3) {
@@ -166,9 +166,9 @@ func TestAnyForecastMovesOn(t *testing.T) {
 	}
 }
 
-// TestParkedHoldersComeBackInARamp: thirty that waited for a cooldown's end go one after the other, faster and faster,
+// TestRamp_SpreadsParkedHolders: thirty that waited for a cooldown's end go one after the other, faster and faster,
 // and the provider sees no second burst (seen in teamclaude 84). Without a ramp all of them go in the same second.
-func TestParkedHoldersComeBackInARamp(t *testing.T) {
+func TestRamp_SpreadsParkedHolders(t *testing.T) {
 	const parked = 30
 	for _, ramp := range []int64{0, 20 * second} {
 		w := newWorld(t)
@@ -206,10 +206,10 @@ func TestParkedHoldersComeBackInARamp(t *testing.T) {
 	}
 }
 
-// TestBackgroundAloneMakesRoom: with shares and only background work active, background gets all that the documentation
+// TestShares_BackgroundAloneLeavesRoom: with shares and only background work active, background gets all that the documentation
 // promises. The first standard call after that finds room, if background left any (seen in PostHog pull request 88224,
 // where an unused reserve took a third of the window).
-func TestBackgroundAloneMakesRoom(t *testing.T) {
+func TestShares_BackgroundAloneLeavesRoom(t *testing.T) {
 	begin := func() *world {
 		w := newWorld(t)
 		w.quotas(policed(hourly("h", 1000), &logpb.Policy{Shares: fleetShares()}))
@@ -240,10 +240,10 @@ func TestBackgroundAloneMakesRoom(t *testing.T) {
 	}
 }
 
-// TestWhoOnlyReportsIsCharged: a caller that settles afterwards is charged at once, even below zero. A caller that
+// TestReport_ChargesUsageAtOnce: a caller that settles afterwards is charged at once, even below zero. A caller that
 // reports nothing shows in the provider's remainder (the question of RFC 0021 of Kuadrant/architecture: reserving next
 // to only reporting).
-func TestWhoOnlyReportsIsCharged(t *testing.T) {
+func TestReport_ChargesUsageAtOnce(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(hourly("h", 100))
 	w.do(consumesAtOnce("reserves", itemOf("h", 50)))

@@ -193,8 +193,8 @@ func TestAgeing(t *testing.T) {
 	})
 }
 
-// TestAWaiterThatWasPassedOverIsWokenInTime: an entry is due when the pace lets the first one through.
-func TestAWaiterThatWasPassedOverIsWokenInTime(t *testing.T) {
+// TestZones_PassedOverWaiterWakesInTime: an entry is due when the pace lets the first one through.
+func TestZones_PassedOverWaiterWakesInTime(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(smooth(hourly("h", 1000)))
 	w.do(asks("x", 0, itemOf("h", 900)))
@@ -295,8 +295,8 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// TestPoliciesThatCannotWork are refused when they are applied.
-func TestPoliciesThatCannotWork(t *testing.T) {
+// TestApplyQuotas_RefusesImpossiblePolicies: policies that cannot work are refused when they are applied.
+func TestApplyQuotas_RefusesImpossiblePolicies(t *testing.T) {
 	for name, q := range map[string]*logpb.Quota{
 		"zones of a rate":      smooth(rateOf("q", 1, minute)),
 		"zones of slots":       strict(slotsOf("q", 1)),
@@ -322,8 +322,8 @@ func TestPoliciesThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestTalliesAreForgotten with their holders, and with their quota.
-func TestTalliesAreForgotten(t *testing.T) {
+// TestHolderStats_GoWithHolderAndQuota: statistics end with their holders, and with their quota.
+func TestHolderStats_GoWithHolderAndQuota(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(smooth(hourly("h", 1000)), smooth(hourly("other", 1000)))
 	for _, name := range []string{"a", "b", "c"} {
@@ -343,9 +343,9 @@ func TestTalliesAreForgotten(t *testing.T) {
 	}
 }
 
-// TestARampOnlyGrows: the amount that a reopening quota lets through never falls with time, and ends at no more than
+// TestRamp_NeverFalls: the amount that a reopening quota lets through never falls with time, and ends at no more than
 // the rate.
-func TestARampOnlyGrows(t *testing.T) {
+func TestRamp_NeverFalls(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := ledger.Rule{
 			Kind: ledger.KindRate, Usable: rapid.Int64Range(1, fixed.MaxAmount).Draw(rt, "usable"),

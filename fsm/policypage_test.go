@@ -29,8 +29,8 @@ func partOf(millionths int64) string {
 	return strconv.FormatFloat(float64(millionths)/fixed.Million, 'f', -1, 64)
 }
 
-// TestThePolicyPageIsTrue: docs/policy.md states exactly the defaults and bounds of the state machine.
-func TestThePolicyPageIsTrue(t *testing.T) {
+// TestPolicyPage_MatchesCode: docs/policy.md states exactly the defaults and bounds of the state machine.
+func TestPolicyPage_MatchesCode(t *testing.T) {
 	shares := "0 to 1, together at most 1; not of slots"
 	want := map[string][2]string{
 		"zones":             {"off", "smooth, strict; windows only"},

@@ -11,9 +11,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor: a waiter already requests all quotas that its pool may draw on.
+// TestPool_MembersMayBeAncestorsOfOtherItems: a waiter already requests all quotas that its pool may draw on.
 // It is still granted the member, not the pool.
-func TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor(t *testing.T) {
+func TestPool_MembersMayBeAncestorsOfOtherItems(t *testing.T) {
 	for _, consume := range []bool{false, true} {
 		w := newWorld(t)
 		w.quotas(rateOf("m", 10, minute), under(rateOf("m/child", 10, minute), "m"), poolOf("pool", "m"))
@@ -32,9 +32,9 @@ func TestPool_MembersMayBeAncestorsOfWhatElseIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestPool_QuotasOfWhoLeavesMayBeGone: the waiters of a deleted pool leave over several entries. Meanwhile its members
+// TestPool_WaitersLeaveAfterMembersAreDeleted: the waiters of a deleted pool leave over several entries. Meanwhile its members
 // may be deleted, and another pool for which they also wait may be applied again.
-func TestPool_QuotasOfWhoLeavesMayBeGone(t *testing.T) {
+func TestPool_WaitersLeaveAfterMembersAreDeleted(t *testing.T) {
 	w := newWorld(t)
 	both := func() []*logpb.Quota {
 		return []*logpb.Quota{poolOf("first", "a1", "a2"), poolOf("second", "b1", "b2")}
@@ -98,9 +98,9 @@ func TestRefusalsOfWaiters_AreTheSameOnEveryReplica(t *testing.T) {
 	}
 }
 
-// TestPool_WhoFitsIsNotBlockedByWhoNeverDoes: the first waiter waits for a member that is large enough. Waiters behind
+// TestPool_FittingWaiterPassesOneThatNeverFits: the first waiter waits for a member that is large enough. Waiters behind
 // it may use another member where it never fits.
-func TestPool_WhoFitsIsNotBlockedByWhoNeverDoes(t *testing.T) {
+func TestPool_FittingWaiterPassesOneThatNeverFits(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("large", 4), slotsOf("small", 1), poolOf("pool", "large", "small"))
 	w.granted(pins("y", "a", itemOf("pool", 2)))
@@ -111,8 +111,8 @@ func TestPool_WhoFitsIsNotBlockedByWhoNeverDoes(t *testing.T) {
 	}
 }
 
-// TestPool_NewcomersTakeTheirTurn: a new request for a pool does not overtake waiters for the member that it would get.
-func TestPool_NewcomersTakeTheirTurn(t *testing.T) {
+// TestPool_NewcomersQueueBehind: a new request for a pool does not overtake waiters for the member that it would get.
+func TestPool_NewcomersQueueBehind(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("k1", 1), slotsOf("k2", 1), poolOf("pool", "k1", "k2"))
 	w.granted(pins("z", "b", itemOf("pool", 1)))

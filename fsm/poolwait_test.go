@@ -77,8 +77,8 @@ func TestPool_WaitersAreServedByTime(t *testing.T) {
 	t.Fatal("never served")
 }
 
-// TestPool_ClassesAndTurnsHoldAcrossMembers: freed amounts go to the first waiter, on any member.
-func TestPool_ClassesAndTurnsHoldAcrossMembers(t *testing.T) {
+// TestPool_OrderHoldsAcrossMembers: freed amounts go to the first waiter, on any member.
+func TestPool_OrderHoldsAcrossMembers(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("k1", 1), slotsOf("k2", 1), poolOf("pool", "k1", "k2"))
 	w.do(holders(&logpb.HolderRule{Pattern: "boss", Class: 0}, &logpb.HolderRule{Pattern: "low*", Class: 2}))
@@ -190,8 +190,8 @@ func TestPool_IsDeletedWhileSomeWait(t *testing.T) {
 	}
 }
 
-// TestPool_WaitThatIsInVain: a wait that would end before any member opens is refused at once.
-func TestPool_WaitThatIsInVain(t *testing.T) {
+// TestPool_RefusesWaitThatCannotBeServed: a wait that would end before any member opens is refused at once.
+func TestPool_RefusesWaitThatCannotBeServed(t *testing.T) {
 	w := keysWorld(t)
 	for member, closed := range map[string]int64{"a": 40 * second, "b": 30 * second} {
 		r := pins("y", member, itemOf("requests", 1))

@@ -43,8 +43,8 @@ func (w *world) view(quota string) QuotaView {
 	return v
 }
 
-// TestExhaustion: lines of least squares, computed by hand.
-func TestExhaustion(t *testing.T) {
+// TestExhaustion_ByLeastSquares: lines of least squares, computed by hand.
+func TestExhaustion_ByLeastSquares(t *testing.T) {
 	at := func(seconds, left int64) sample { return sample{at: seconds * second, left: left} }
 	for name, c := range map[string]struct {
 		samples []sample
@@ -67,9 +67,9 @@ func TestExhaustion(t *testing.T) {
 	}
 }
 
-// TestStagesOfAPrediction: first advice, then the fallback, then background work is parked. The prediction ends with
+// TestPrediction_Stages: first advice, then the fallback, then background work is parked. The prediction ends with
 // the last report that supports it, with the window, or when it proves wrong.
-func TestStagesOfAPrediction(t *testing.T) {
+func TestPrediction_Stages(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(with(predicted(hourly("h", 10_000)), func(q *logpb.Quota) { q.Fallback = "other" }), hourly("other", 100))
 	w.do(holders(&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground}))
@@ -110,9 +110,9 @@ func TestStagesOfAPrediction(t *testing.T) {
 	w.granted(back)
 }
 
-// TestAPredictionWakesWhoIsParked: a background waiter is tried again when the prediction is over, and waiters behind
+// TestPrediction_EndWakesParkedWaiters: a background waiter is tried again when the prediction is over, and waiters behind
 // it are served meanwhile.
-func TestAPredictionWakesWhoIsParked(t *testing.T) {
+func TestPrediction_EndWakesParkedWaiters(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(predicted(hourly("h", 10_000)))
 	w.do(holders(&logpb.HolderRule{Pattern: "back*", Class: ledger.ClassBackground}))
@@ -153,8 +153,8 @@ func (w *world) eventsOf(kind effect.EventKind) (events []effect.Event) {
 	return events
 }
 
-// TestAPredictionBeforeTheReset: a quota that lasts until its window closes has no forecast.
-func TestAPredictionBeforeTheReset(t *testing.T) {
+// TestPrediction_IgnoresExhaustionAfterReset: a quota that lasts until its window closes has no forecast.
+func TestPrediction_IgnoresExhaustionAfterReset(t *testing.T) {
 	w := newWorld(t)
 	w.now = hour - 100*second
 	w.quotas(predicted(hourly("h", 10_000)))
@@ -178,8 +178,8 @@ func TestAPredictionBeforeTheReset(t *testing.T) {
 	}
 }
 
-// TestReportsOutOfOrder: an overtaken report teaches nothing; a provider that began a new window does.
-func TestReportsOutOfOrder(t *testing.T) {
+// TestPrediction_IgnoresOvertakenReports: an overtaken report teaches nothing; a provider that began a new window does.
+func TestPrediction_IgnoresOvertakenReports(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(predicted(hourly("h", 10_000)))
 	atOnce := func() *logpb.Granted {
@@ -201,8 +201,8 @@ func TestReportsOutOfOrder(t *testing.T) {
 	}
 }
 
-// TestAPredictionMustBePossible: invalid predictions are refused.
-func TestAPredictionMustBePossible(t *testing.T) {
+// TestPrediction_RefusesImpossible: invalid predictions are refused.
+func TestPrediction_RefusesImpossible(t *testing.T) {
 	w := newWorld(t)
 	for _, q := range []*logpb.Quota{
 		policed(rateOf("q", 10, minute), &logpb.Policy{Prediction: &logpb.Prediction{Samples: 10}}), predicted(slotsOf("q", 10)),
@@ -214,9 +214,9 @@ func TestAPredictionMustBePossible(t *testing.T) {
 	}
 }
 
-// TestShuffledReportsPredictTheSame: for any arrival order of one burst's reports, the prediction is that of their
+// TestPrediction_IgnoresOrderOfReports: for any arrival order of one burst's reports, the prediction is that of their
 // falling part. It never predicts less than half of the actual time left.
-func TestShuffledReportsPredictTheSame(t *testing.T) {
+func TestPrediction_IgnoresOrderOfReports(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		w.quotas(policed(hourly("h", 1_000_000), &logpb.Policy{Prediction: &logpb.Prediction{AheadNs: hour}}))

@@ -7,9 +7,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestAnswersOfProviders: what closes, for how long, and what continues meanwhile (design 6.6); report_test.go has
+// TestReport_ProviderAnswers: what closes, for how long, and what continues meanwhile (design 6.6); report_test.go has
 // more.
-func TestAnswersOfProviders(t *testing.T) {
+func TestReport_ProviderAnswers(t *testing.T) {
 	const (
 		ok        = logpb.Cause_CAUSE_OK
 		saturated = logpb.Cause_CAUSE_SATURATED
@@ -108,8 +108,8 @@ func TestAnswersOfProviders(t *testing.T) {
 	})
 }
 
-// TestClosingTimesDouble, from 2 s to a minute, with each attempt in a row.
-func TestClosingTimesDouble(t *testing.T) {
+// TestCooldown_Doubles: from 2 s to a minute, with each attempt in a row.
+func TestCooldown_Doubles(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1000, minute))
 	w.do(reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("r", 1)}, Consume: true, TtlNs: day}))
@@ -130,9 +130,9 @@ func TestClosingTimesDouble(t *testing.T) {
 	}
 }
 
-// TestWaitersComeBackWhenItReopens: a cooldown ends in an entry without a command, with one event, and its waiters are
+// TestCooldown_EndServesWaiters: a cooldown ends in an entry without a command, with one event, and its waiters are
 // served.
-func TestWaitersComeBackWhenItReopens(t *testing.T) {
+func TestCooldown_EndServesWaiters(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 100, minute))
 	w.do(consumesAtOnce("a", itemOf("r", 1)))

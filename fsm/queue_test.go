@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestWaiting: which requests wait, for how long, and how a wait ends (design 6.5).
-func TestWaiting(t *testing.T) {
+// TestQueue_Waits: which requests wait, for how long, and how a wait ends (design 6.5).
+func TestQueue_Waits(t *testing.T) {
 	s, r := slotsOf("s", 1), rateOf("r", 10, minute)
 	classOf := func(class int32, c *logpb.Command) *logpb.Command {
 		c.GetReserve().Class = &class
@@ -99,8 +99,8 @@ func (w *world) waiting(command *logpb.Command) uint64 {
 	return r.GetWaiting().Ticket
 }
 
-// TestOnlyTheFirstOfAShortQuotaSetsAside: others that need it are passed over; waiters that do not need it are served.
-func TestOnlyTheFirstOfAShortQuotaSetsAside(t *testing.T) {
+// TestQueue_OnlyFirstOfShortQuotaReserves: others that need it are passed over; waiters that do not need it are served.
+func TestQueue_OnlyFirstOfShortQuotaReserves(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("r", 10, minute), rateOf("x", 10, minute))
 	w.granted(ask("holds", itemOf("s", 1)))
@@ -115,8 +115,8 @@ func TestOnlyTheFirstOfAShortQuotaSetsAside(t *testing.T) {
 	}
 }
 
-// TestTurnsFollowWeights: of two holders of one class that always wait, one of weight 3 gets three times as much.
-func TestTurnsFollowWeights(t *testing.T) {
+// TestVirtualTime_FollowsWeights: of two holders of one class that always wait, one of weight 3 gets three times as much.
+func TestVirtualTime_FollowsWeights(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	w.do(holders(&logpb.HolderRule{Pattern: "heavy", Class: 1, Weight: 3}, &logpb.HolderRule{Pattern: "light", Class: 1, Weight: 1}))
@@ -141,9 +141,9 @@ func TestTurnsFollowWeights(t *testing.T) {
 	}
 }
 
-// TestTurnsFollowWeights_WhereAGrantIsASmallPart: a grant costs less than the heavy holder's weight, and still counts;
+// TestVirtualTime_FollowsWeightsWithSmallGrants: a grant costs less than the heavy holder's weight, and still counts;
 // also over restores.
-func TestTurnsFollowWeights_WhereAGrantIsASmallPart(t *testing.T) {
+func TestVirtualTime_FollowsWeightsWithSmallGrants(t *testing.T) {
 	const usable, grants = 1_000_000_000_000, 1500
 	w := newWorld(t)
 	w.quotas(slotsOf("s", usable))
@@ -175,8 +175,8 @@ func TestTurnsFollowWeights_WhereAGrantIsASmallPart(t *testing.T) {
 	}
 }
 
-// TestWhoComesBackLateSavedNothingUp: a holder that was away takes turns from now on, and does not catch up.
-func TestWhoComesBackLateSavedNothingUp(t *testing.T) {
+// TestVirtualTime_AbsentHolderSavesNone: a holder that was away takes turns from now on, and does not catch up.
+func TestVirtualTime_AbsentHolderSavesNone(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	w.granted(ask("busy", itemOf("s", 1)))
@@ -207,8 +207,8 @@ func TestWhoComesBackLateSavedNothingUp(t *testing.T) {
 	}
 }
 
-// TestTheQueueIsBounded: a full queue refuses, and leaving waiters make room.
-func TestTheQueueIsBounded(t *testing.T) {
+// TestQueue_IsBounded: a full queue refuses, and leaving waiters make room.
+func TestQueue_IsBounded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	most := int64(3)
@@ -225,9 +225,9 @@ func TestTheQueueIsBounded(t *testing.T) {
 	w.waiting(waits("b", 0, minute, itemOf("s", 1)))
 }
 
-// TestStaggeredWaitersLoseNoWakeup: whatever frees a slot (release, expiry, revocation, a raised limit), the next
+// TestQueue_EachFreedSlotWakesNext: whatever frees a slot (release, expiry, revocation, a raised limit), the next
 // waiter is served in the same entry.
-func TestStaggeredWaitersLoseNoWakeup(t *testing.T) {
+func TestQueue_EachFreedSlotWakesNext(t *testing.T) {
 	free := map[string]func(*world){
 		"release": func(w *world) { w.do(releases(1)) },
 		"expiry":  func(w *world) { w.sleep(5*minute + 30*second) },

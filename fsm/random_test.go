@@ -504,7 +504,7 @@ func sameApplied(t *rapid.T, a, b Applied) {
 	}
 }
 
-func TestSnapshotIsTheSameEitherWay(t *testing.T) {
+func TestSnapshot_SameAfterRestore(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(randomWorldQuotas()...)
 	w.granted(ask("me", itemOf("rate", 3), itemOf("slots", 1)))

@@ -333,14 +333,14 @@ func (w *world) timeless() (ledger, whole [32]byte) {
 	return s.Hash()
 }
 
-// TestEveryNoLeavesTheStateAlone: every reason, with each kind of command that can have it. A queued judgment takes a
+// TestRefusal_OfEachReasonChangesNothing: every reason, with each kind of command that can have it. A queued judgment takes a
 // ticket; otherwise only the index changes (seen in Portkey-AI/gateway rateLimiter.ts).
-func TestEveryNoLeavesTheStateAlone(t *testing.T) {
+func TestRefusal_OfEachReasonChangesNothing(t *testing.T) {
 	met := make(map[logpb.Reason]bool)
 	for _, elsewhere := range []logpb.Reason{
 		logpb.Reason_REASON_UNSPECIFIED,
 		logpb.Reason_REASON_WAIT_EXPIRED, logpb.Reason_REASON_WITHDRAWN, // ends of waits, not answers to a command
-		logpb.Reason_REASON_CLOCK_UNSURE, // TestResetClock_NamesWhatIsMissing
+		logpb.Reason_REASON_CLOCK_UNSURE, // TestResetClock_NamesMissingCondition
 	} {
 		met[elsewhere] = true
 	}

@@ -14,9 +14,9 @@ import (
 
 // More tests named after what they guard, as in guards_test.go.
 
-// TestReservesOfOneEntryShareTheLimits: any number at once, over two limits of any kind, gets exactly what fits (seen
+// TestReserve_ManyInOneEntryShareLimits: any number at once, over two limits of any kind, gets exactly what fits (seen
 // in envoyproxy/ai-gateway 680, BerriAI/litellm 34732).
-func TestReservesOfOneEntryShareTheLimits(t *testing.T) {
+func TestReserve_ManyInOneEntryShareLimits(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		left := map[string]int64{"a": rapid.Int64Range(1, 30).Draw(rt, "a"), "b": rapid.Int64Range(1, 30).Draw(rt, "b")}
@@ -54,9 +54,9 @@ func TestReservesOfOneEntryShareTheLimits(t *testing.T) {
 	})
 }
 
-// TestAnOutageLeavesNoWedge: holders that crash in a provider's outage, with all slots in use, leave the slots to
+// TestSlots_OfCrashedHoldersReachWaiters: holders that crash in a provider's outage, with all slots in use, leave the slots to
 // waiters (seen in BerriAI/litellm 20256).
-func TestAnOutageLeavesNoWedge(t *testing.T) {
+func TestSlots_OfCrashedHoldersReachWaiters(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 3), rateOf("r", 1000, minute))
 	for lease := uint64(1); lease <= 3; lease++ {
@@ -89,9 +89,9 @@ func TestAnOutageLeavesNoWedge(t *testing.T) {
 	}
 }
 
-// TestAGapLongerThanAWindow: earlier use is not charged to the new window, its returns do not enlarge it, and
+// TestWindow_GapLongerThanWindow: earlier use is not charged to the new window, its returns do not enlarge it, and
 // acknowledged results are still known (seen in Kuadrant/limitador pull requests 288, 291).
-func TestAGapLongerThanAWindow(t *testing.T) {
+func TestWindow_GapLongerThanWindow(t *testing.T) {
 	const gap = 3*hour + 30*minute
 	for name, pass := range map[string]func(w *world){
 		"nobody asked anything":    func(w *world) { w.now += gap },
@@ -128,9 +128,9 @@ func TestAGapLongerThanAWindow(t *testing.T) {
 	}
 }
 
-// TestLeaderChangesNeverLengthenALease: an older stamp changes nothing, and a lease lives exactly until the announced
+// TestLease_NotLengthenedByLeaderChanges: an older stamp changes nothing, and a lease lives exactly until the announced
 // deadline, however many leaders stamp entries (seen in etcd-io/etcd 9888, 15247, 17132, 20273).
-func TestLeaderChangesNeverLengthenALease(t *testing.T) {
+func TestLease_NotLengthenedByLeaderChanges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		w.quotas(rateOf("r", 1000, minute))
@@ -167,9 +167,9 @@ func TestLeaderChangesNeverLengthenALease(t *testing.T) {
 	})
 }
 
-// TestRemainingTimesStayPlausible: whatever wall clocks do, no reader gets a negative time or one above the possible
+// TestViews_RemainingTimesStayPlausible: whatever wall clocks do, no reader gets a negative time or one above the possible
 // maximum (seen in etcd-io/etcd 13019 and pull request 17642).
-func TestRemainingTimesStayPlausible(t *testing.T) {
+func TestViews_RemainingTimesStayPlausible(t *testing.T) {
 	for name, move := range map[string]func(w *world, step int){
 		"standing still":         func(w *world, _ int) { w.early, w.late = -w.now, -w.now },
 		"an hour to and fro":     func(w *world, step int) { w.early, w.late = hour*int64(step%3-1), hour*int64(step%3-1) },
@@ -225,9 +225,9 @@ func dueLease(t *testing.T, later bool) *world {
 	return w
 }
 
-// TestADueLeaseIsGoneBeforeItIsEnded: a command on an expired lease gets the same answer, and leaves the same state, as
+// TestDueLease_AnswersAsAfterExpiry: a command on an expired lease gets the same answer, and leaves the same state, as
 // after its expiry was carried out (seen in tigerbeetle/tigerbeetle pull request 2000).
-func TestADueLeaseIsGoneBeforeItIsEnded(t *testing.T) {
+func TestDueLease_AnswersAsAfterExpiry(t *testing.T) {
 	for name, command := range map[string]*logpb.Command{
 		"consume":         consumes(lateLease, 2),
 		"consume again":   consumes(lateLease, 1, itemOf("r", 3)),
@@ -268,8 +268,8 @@ func TestADueLeaseIsGoneBeforeItIsEnded(t *testing.T) {
 	}
 }
 
-// TestTheLaterCooldownWins: for reports of any holders, in any order (seen in BerriAI/litellm 40130).
-func TestTheLaterCooldownWins(t *testing.T) {
+// TestCooldown_LatestReportWins: for reports of any holders, in any order (seen in BerriAI/litellm 40130).
+func TestCooldown_LatestReportWins(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		w.quotas(rateOf("r", 1000, minute))
@@ -294,9 +294,9 @@ func TestTheLaterCooldownWins(t *testing.T) {
 	})
 }
 
-// TestReportsOfImpossibleNumbers: they raise nothing, close nothing for longer than one holder may, and teach nothing
+// TestReport_IgnoresImpossibleNumbers: they raise nothing, close nothing for longer than one holder may, and teach nothing
 // (seen in PostHog's limiter.py, which learnt limits from junk headers).
-func TestReportsOfImpossibleNumbers(t *testing.T) {
+func TestReport_IgnoresImpossibleNumbers(t *testing.T) {
 	const most = math.MaxInt64
 	for name, s := range map[string]*logpb.Signal{
 		"remaining": {Cause: logpb.Cause_CAUSE_OK, Remaining: proto.Int64(most)},
@@ -331,8 +331,8 @@ func TestReportsOfImpossibleNumbers(t *testing.T) {
 	}
 }
 
-// TestOneHolderAloneGetsAll if no policy is configured (seen in BerriAI/litellm pull request 19092).
-func TestOneHolderAloneGetsAll(t *testing.T) {
+// TestReserve_SingleHolderGetsAll: if no policy is configured (seen in BerriAI/litellm pull request 19092).
+func TestReserve_SingleHolderGetsAll(t *testing.T) {
 	for _, quota := range []*logpb.Quota{rateOf("q", 50, minute), hourly("q", 50), anchored("q", 50), slotsOf("q", 50)} {
 		for _, class := range []int32{ledger.ClassCritical, ledger.ClassStandard, ledger.ClassBackground} {
 			t.Run(fmt.Sprintf("%T, class %d", quota.Rule, class), func(t *testing.T) {
@@ -348,9 +348,9 @@ func TestOneHolderAloneGetsAll(t *testing.T) {
 	}
 }
 
-// TestAFailedSettleStrandsNothing: a Release frees the unsettled rest at once, otherwise the deadline does (seen in
+// TestSettle_FailedStrandsNothing: a Release frees the unsettled rest at once, otherwise the deadline does (seen in
 // BerriAI/litellm 35524).
-func TestAFailedSettleStrandsNothing(t *testing.T) {
+func TestSettle_FailedStrandsNothing(t *testing.T) {
 	for name, free := range map[string]func(w *world){
 		"released":  func(w *world) { w.do(releases(1)) },
 		"forgotten": func(w *world) { w.sleep(5*minute + 30*second) },
@@ -371,9 +371,9 @@ func TestAFailedSettleStrandsNothing(t *testing.T) {
 	}
 }
 
-// TestClientsThatNeverSayGoodbye: all remains of 17,000 clients are removed by time, with a bound for each entry (seen
+// TestExpiry_OfAbandonedClients: all remains of 17,000 clients are removed by time, with a bound for each entry (seen
 // in SGrondin/bottleneck 115).
-func TestClientsThatNeverSayGoodbye(t *testing.T) {
+func TestExpiry_OfAbandonedClients(t *testing.T) {
 	const clients = 17_000
 	s := &scale{m: New()}
 	s.apply(applyQuotas(rateOf("r", 1<<40, minute)))
@@ -422,9 +422,9 @@ func (h *history) settleOf(g *logpb.Granted) *logpb.Command {
 	return settle(s)
 }
 
-// TestRepeatsNeedNoSession: a successful Consume, Settle or full Release has no further effect when it is repeated,
+// TestRepeats_WithoutSessionHaveOneEffect: a successful Consume, Settle or full Release has no further effect when it is repeated,
 // whatever happened meanwhile (seen in the documents of TigerBeetle on reliable submission).
-func TestRepeatsNeedNoSession(t *testing.T) {
+func TestRepeats_WithoutSessionHaveOneEffect(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		h := &history{T: rt, seq: map[uint64]uint64{}}

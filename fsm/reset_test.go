@@ -102,7 +102,7 @@ func TestReset_ASecondCallerFrees(t *testing.T) {
 	}
 }
 
-// TestReset_AnEarlyOneClosesNothing after one caller's report once a reset was known: leases keep their holdings.
+// TestReset_AnEarlyOneClosesNothing: after one caller's report once a reset was known: leases keep their holdings.
 func TestReset_AnEarlyOneClosesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute

@@ -29,10 +29,10 @@ func (w *world) hear(quota string, first int64, all ...toldReset) {
 	}
 }
 
-// TestReset_OneWordAgainstAnotherDelaysIt: a caller that names a later reset than another one delays the effect of the
+// TestReset_ContradictingReportDelaysIt: a caller that names a later reset than another one delays the effect of the
 // earlier one. The delay is at most an hour or an eighth of the period, and none if a second caller confirms the
 // earlier one.
-func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
+func TestReset_ContradictingReportDelaysIt(t *testing.T) {
 	const first = minute
 	honest, liar, another := "honest", "liar", "another"
 	for name, c := range map[string]struct {
@@ -99,10 +99,10 @@ func TestReset_OneWordAgainstAnotherDelaysIt(t *testing.T) {
 	}
 }
 
-// TestReset_ALiarMovesNoEdge: an early reset needs reports of two callers. One of them may lie, and name an edge of the
+// TestReset_FalseReportMovesNoEdge: an early reset needs reports of two callers. One of them may lie, and name an edge of the
 // other one's interval, which is wide because that call took long. Nothing is free before the true reset, and amounts
 // consumed after it stay consumed, in any order of reports.
-func TestReset_ALiarMovesNoEdge(t *testing.T) {
+func TestReset_FalseReportMovesNoEdge(t *testing.T) {
 	const first, reset = minute, 20 * minute
 	honest := toldReset{by: "honest", at: 10 * minute, took: 50 * second, names: reset}
 	third := toldReset{by: "third", at: 15 * minute, names: reset}

@@ -67,9 +67,9 @@ func TestResume_EndsAllLeasesAtOnce(t *testing.T) {
 	}
 }
 
-// TestResume_GivesEverythingBackInSteps: with the following entries, also over restores and past the leases' deadlines,
+// TestResume_ReleasesInSteps: with the following entries, also over restores and past the leases' deadlines,
 // and without grace.
-func TestResume_GivesEverythingBackInSteps(t *testing.T) {
+func TestResume_ReleasesInSteps(t *testing.T) {
 	for name, passed := range map[string]int64{"at once": 0, "past the deadlines": hour} {
 		t.Run(name, func(t *testing.T) {
 			w, _ := resumedWorld(t, 40)
@@ -109,8 +109,8 @@ func TestResume_LeavesNewLeasesAlone(t *testing.T) {
 	}
 }
 
-// TestResume_OfManyHoldersGoesOnToTheEnd: resumes in one entry share its bound, and each ends some.
-func TestResume_OfManyHoldersGoesOnToTheEnd(t *testing.T) {
+// TestResume_OfManyHoldersFinishes: resumes in one entry share its bound, and each ends some.
+func TestResume_OfManyHoldersFinishes(t *testing.T) {
 	w := newWorld(t)
 	w.m.bounds.resumes.most = 5
 	w.quotas(slotsOf("s", 1000))

@@ -6,8 +6,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestQuotasThatCannotWork are refused as a whole, with the reason, and change nothing.
-func TestQuotasThatCannotWork(t *testing.T) {
+// TestApplyQuotas_RefusesImpossibleQuotas: they are refused as a whole, with the reason, and change nothing.
+func TestApplyQuotas_RefusesImpossibleQuotas(t *testing.T) {
 	child := func(name, parent string) *logpb.Quota {
 		return with(rateOf(name, 10, minute), func(q *logpb.Quota) { q.Parent = parent })
 	}
@@ -51,8 +51,8 @@ func TestQuotasThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestChangingQuotas: a limit can change while there are leases; a kind cannot; a quota in use is not deleted.
-func TestChangingQuotas(t *testing.T) {
+// TestApplyQuotas_Changes: a limit can change while there are leases; a kind cannot; a quota in use is not deleted.
+func TestApplyQuotas_Changes(t *testing.T) {
 	remove := func(name string, force bool) *logpb.Command {
 		return &logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: name, Force: force}}}
 	}

@@ -84,9 +84,9 @@ func TestSessions(t *testing.T) {
 	})
 }
 
-// TestSessionTablesAreBounded: a full table refuses new sessions and evicts no live one; idle ones expire and make room
+// TestSessions_AreBounded: a full table refuses new sessions and evicts no live one; idle ones expire and make room
 // (bottleneck 115: 17,000 clients that never said goodbye).
-func TestSessionTablesAreBounded(t *testing.T) {
+func TestSessions_AreBounded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1<<30, minute))
 	three, bytes, idle := int64(3), int64(8000), hour
@@ -125,9 +125,9 @@ func TestSessionTablesAreBounded(t *testing.T) {
 	}
 }
 
-// TestSession_LivesAsLongAsItIsSaidTo: a session lives its full time after the last use, even a use just before the
+// TestSession_LivesItsFullTime: a session lives its full time after the last use, even a use just before the
 // recorded time changes.
-func TestSession_LivesAsLongAsItIsSaidTo(t *testing.T) {
+func TestSession_LivesItsFullTime(t *testing.T) {
 	w := newWorld(t)
 	w.now = minute
 	w.quotas(rateOf("r", 1000, minute))

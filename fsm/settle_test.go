@@ -53,8 +53,8 @@ func TestOperations(t *testing.T) {
 	})
 }
 
-// TestAnOpenOperationsBound: a lease keeps at most 1,024 open operations, and settled ones make room.
-func TestAnOpenOperationsBound(t *testing.T) {
+// TestOperations_OpenAreBounded: a lease keeps at most 1,024 open operations, and settled ones make room.
+func TestOperations_OpenAreBounded(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 1<<20, minute))
 	g := w.granted(ask("a", itemOf("r", 5000)))
@@ -69,8 +69,8 @@ func TestAnOpenOperationsBound(t *testing.T) {
 	}
 }
 
-// TestSettling: returned and added amounts, and how often (design 2, estimates).
-func TestSettling(t *testing.T) {
+// TestSettle: returned and added amounts, and how often (design 2, estimates).
+func TestSettle(t *testing.T) {
 	r := rateOf("r", 100, minute)
 	most := with(rateOf("m", 100, minute), func(q *logpb.Quota) { q.Settle = logpb.SettleMode_SETTLE_MODE_MAX })
 	atEnd := with(rateOf("d", 10, minute), func(q *logpb.Quota) { q.Charged, q.MaxCallNs = logpb.Charged_CHARGED_END, minute })

@@ -51,8 +51,8 @@ func TestSince_EveryFieldIsOfAVersion(t *testing.T) {
 	}
 }
 
-// TestVersionOf: the lowest version that knows the fields set, at any depth.
-func TestVersionOf(t *testing.T) {
+// TestVersionOf_IsLowestThatKnowsFields: the lowest version that knows the fields set, at any depth.
+func TestVersionOf_IsLowestThatKnowsFields(t *testing.T) {
 	pinned := ask("x", itemOf("q", 1))
 	pinned.Member = "a"
 	for name, c := range map[string]struct {

@@ -48,8 +48,8 @@ func flooded(t tester, ageing int64, class int32) (w *world, ticket uint64, turn
 	}
 }
 
-// TestSavedUp: a waiter that has been first below critical calls for as long as ageing says goes before them.
-func TestSavedUp(t *testing.T) {
+// TestStarvation_ReservesForFirstInLine: a waiter that has been first below critical calls for as long as ageing says goes before them.
+func TestStarvation_ReservesForFirstInLine(t *testing.T) {
 	for _, class := range []int32{ledger.ClassStandard, ledger.ClassBackground} {
 		w, ticket, turn := flooded(t, 5*minute, class)
 		for w.now < 5*minute {
@@ -68,8 +68,8 @@ func TestSavedUp(t *testing.T) {
 	}
 }
 
-// TestNothingIsSavedUpWithoutAgeing: without ageing the order of classes is strict.
-func TestNothingIsSavedUpWithoutAgeing(t *testing.T) {
+// TestStarvation_ReservesNothingWithoutAgeing: without ageing the order of classes is strict.
+func TestStarvation_ReservesNothingWithoutAgeing(t *testing.T) {
 	w, ticket, turn := flooded(t, 0, ledger.ClassStandard)
 	for w.now < 9*minute {
 		turn()
@@ -79,8 +79,8 @@ func TestNothingIsSavedUpWithoutAgeing(t *testing.T) {
 	}
 }
 
-// TestOneIsSavedUpForAtATime: a quota is kept from critical calls for one waiter at a time.
-func TestOneIsSavedUpForAtATime(t *testing.T) {
+// TestStarvation_ReservesForOneAtATime: a quota is kept from critical calls for one waiter at a time.
+func TestStarvation_ReservesForOneAtATime(t *testing.T) {
 	w, _, turn := flooded(t, minute, ledger.ClassStandard)
 	for range 3 {
 		w.waiting(waits("big", 0, 10*minute, itemOf("s", 4)))
@@ -100,8 +100,8 @@ func TestOneIsSavedUpForAtATime(t *testing.T) {
 	}
 }
 
-// TestWhoIsWithheldIsNotSavedUpFor: policy keeps it waiting, not a shortage.
-func TestWhoIsWithheldIsNotSavedUpFor(t *testing.T) {
+// TestStarvation_ReservesNothingForWithheld: policy keeps it waiting, not a shortage.
+func TestStarvation_ReservesNothingForWithheld(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(policed(hourly("h", 100), &logpb.Policy{AgeingNs: minute, Zones: logpb.Zones_ZONES_STRICT}))
 	w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical}))
@@ -167,9 +167,9 @@ func (w *world) firstByHand(q *quota) (ticket uint64) {
 	return first.ticket
 }
 
-// TestSaveUp_FindsWhoIsFirst: even with the smallest bound, after two rounds over the wait sets each quota has its
+// TestStarvation_FindsFirstInLine: even with the smallest bound, after two rounds over the wait sets each quota has its
 // first waiter in line.
-func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
+func TestStarvation_FindsFirstInLine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		const quotas = 4
@@ -214,9 +214,9 @@ func TestSaveUp_FindsWhoIsFirst(t *testing.T) {
 	})
 }
 
-// TestSaveUp_NewWaitSetsDelayNobody: the first waiter is found and gets its reserve within a round, although each
+// TestStarvation_NewWaitSetsDelayNobody: the first waiter is found and gets its reserve within a round, although each
 // second brings as many new wait sets as are examined. No second examines more than its bound.
-func TestSaveUp_NewWaitSetsDelayNobody(t *testing.T) {
+func TestStarvation_NewWaitSetsDelayNobody(t *testing.T) {
 	w, ticket, turn := flooded(t, minute, ledger.ClassStandard)
 	const others, each = 60, 8
 	for i := range others {

@@ -66,8 +66,8 @@ const (
 	hasFinished = logpb.TaskOutcome_TASK_OUTCOME_FINISHED_THEN_LIMITED
 )
 
-// TestRetryBudgets: how often a task may fail, and when its next attempt may begin (design 6.10, scenario S3).
-func TestRetryBudgets(t *testing.T) {
+// TestTask_RetryBudget: how often a task may fail, and when its next attempt may begin (design 6.10, scenario S3).
+func TestTask_RetryBudget(t *testing.T) {
 	tell(t, []story{
 		{"shelved at the third failure, 5 and 15 min before the second and third attempt", nil, []line{
 			{0, begins("t", "x", 0), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
@@ -128,8 +128,8 @@ func TestRetryBudgets(t *testing.T) {
 	})
 }
 
-// TestAttempts: only one runs at a time, and it ends.
-func TestAttempts(t *testing.T) {
+// TestTask_Attempts: only one runs at a time, and it ends.
+func TestTask_Attempts(t *testing.T) {
 	tell(t, []story{
 		{"nothing heard until the deadline is a failure, and a late word changes nothing", nil, []line{
 			{0, begins("t", "x", 0), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
@@ -184,8 +184,8 @@ func TestAttempts(t *testing.T) {
 	})
 }
 
-// TestTasksLiveOnQuotas: a limit met by one attempt keeps other tasks from beginning, within the bounds of a report.
-func TestTasksLiveOnQuotas(t *testing.T) {
+// TestTask_WaitsForItsQuotas: a limit met by one attempt keeps other tasks from beginning, within the bounds of a report.
+func TestTask_WaitsForItsQuotas(t *testing.T) {
 	plan := &logpb.Quota{Name: "plan", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 100, EveryNs: 5 * hour}}}
 	tell(t, []story{
 		{"exhausted until its time, for all that live on it", []*logpb.Quota{plan, rateOf("rpm", 10, minute)}, []line{
@@ -216,8 +216,8 @@ func TestTasksLiveOnQuotas(t *testing.T) {
 	})
 }
 
-// TestTasksKeepTimeGoing: an entry is due when an attempt is lost, and ticks continue while a task waits for its time.
-func TestTasksKeepTimeGoing(t *testing.T) {
+// TestNextDue_WithTasks: an entry is due when an attempt is lost, and ticks continue while a task waits for its time.
+func TestNextDue_WithTasks(t *testing.T) {
 	w := newWorld(t)
 	due := func(wantPending bool, want int64) {
 		t.Helper()
@@ -259,8 +259,8 @@ func taskWorld(t *testing.T) *world {
 	return w
 }
 
-// TestTasksInSnapshots: a state with a task in each phase is written as it was restored.
-func TestTasksInSnapshots(t *testing.T) {
+// TestSnapshot_KeepsTasks: a state with a task in each phase is written as it was restored.
+func TestSnapshot_KeepsTasks(t *testing.T) {
 	written := snapshotOf(t, taskWorld(t).m.Freeze())
 	m, err := Restore(bytes.NewReader(written))
 	if err != nil {
@@ -271,8 +271,8 @@ func TestTasksInSnapshots(t *testing.T) {
 	}
 }
 
-// TestGoldenTasks: a snapshot with tasks can always be restored, to the same state.
-func TestGoldenTasks(t *testing.T) {
+// TestRestore_GoldenTasks: a snapshot with tasks can always be restored, to the same state.
+func TestRestore_GoldenTasks(t *testing.T) {
 	path := filepath.Join("testdata", "snapshot-v1-tasks.bin")
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -290,9 +290,9 @@ func TestGoldenTasks(t *testing.T) {
 	}
 }
 
-// TestTheRetryLoop: ten agents ask every minute for nine hours, like the loops that burnt millions of tokens: 319
+// TestTask_BudgetStopsRetryLoop: ten agents ask every minute for nine hours, like the loops that burnt millions of tokens: 319
 // attempts of one task, hundreds of others (scenario S3).
-func TestTheRetryLoop(t *testing.T) {
+func TestTask_BudgetStopsRetryLoop(t *testing.T) {
 	const tasks, minutes = 10, 9 * 60
 	plan := &logpb.Quota{Name: "plan", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 100, EveryNs: 5 * hour}}}
 	for _, c := range []struct {

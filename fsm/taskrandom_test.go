@@ -33,9 +33,9 @@ type tasksModel struct {
 
 var taskNames = []string{"one", "two", "three"}
 
-// TestTasksKeepTheirBudget: whatever runners do, and however late, no task fails more often than allowed between two
+// TestTask_KeepsBudgetInAnyHistory: whatever runners do, and however late, no task fails more often than allowed between two
 // commands of an operator. Only one attempt of it runs, and a stale command changes nothing.
-func TestTasksKeepTheirBudget(t *testing.T) {
+func TestTask_KeepsBudgetInAnyHistory(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := &tasksModel{
 			T: rt, w: newWorld(rt), failures: map[string]int32{}, most: map[string]int32{}, present: map[string]*runner{},

@@ -35,9 +35,9 @@ func freeFor(t tester, m *Machine) (tickets []uint64) {
 	return tickets
 }
 
-// TestNobodyWaitsForWhatIsFree: only quotas with a due timer or a change by a command are served. Waiters are still
+// TestTimers_LeaveNoServableWaiter: only quotas with a due timer or a change by a command are served. Waiters are still
 // granted the same as if all quotas were served with each entry.
-func TestNobodyWaitsForWhatIsFree(t *testing.T) {
+func TestTimers_LeaveNoServableWaiter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		plain := randomWorldQuotas()

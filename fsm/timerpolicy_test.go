@@ -16,9 +16,9 @@ func classedWorld(t *testing.T, quotas ...*logpb.Quota) *world {
 	return w
 }
 
-// TestARefusedCallForgetsNobody: a call that does not wait is before others for a moment, and is refused. The timers of
+// TestTimers_RefusedCallLosesNoWakeup: a call that does not wait is before others for a moment, and is refused. The timers of
 // the others stay.
-func TestARefusedCallForgetsNobody(t *testing.T) {
+func TestTimers_RefusedCallLosesNoWakeup(t *testing.T) {
 	w := classedWorld(t, slotsOf("p", 10), smooth(hourly("z", 1000)))
 	w.sleep(10 * minute)
 	w.do(consumesAtOnce("x", itemOf("z", 900)))
@@ -35,8 +35,8 @@ func TestARefusedCallForgetsNobody(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForABurstIsLookedAtInTime: at its refill, even without other waiters.
-func TestWhoWaitsForABurstIsLookedAtInTime(t *testing.T) {
+// TestTimers_BurstRefillWakesWaiter: at its refill, even without other waiters.
+func TestTimers_BurstRefillWakesWaiter(t *testing.T) {
 	q := rateOf("r", 600, minute)
 	q.GetRate().Burst = 60
 	w := classedWorld(t, q)
@@ -54,8 +54,8 @@ func TestWhoWaitsForABurstIsLookedAtInTime(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsForWhatIsClosedKeepsNothing: even if its quota is closed while it waits.
-func TestWhoWaitsForWhatIsClosedKeepsNothing(t *testing.T) {
+// TestQueue_WaiterOfClosedQuotaReservesNothing: even if its quota is closed while it waits.
+func TestQueue_WaiterOfClosedQuotaReservesNothing(t *testing.T) {
 	w := classedWorld(t, slotsOf("a", 10), hourly("b", 10))
 	w.do(asks("x", 0, itemOf("a", 5)))
 	g := w.do(consumesAtOnce("x", itemOf("b", 10))).GetGranted()
@@ -68,8 +68,8 @@ func TestWhoWaitsForWhatIsClosedKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestWhoIsParkedByAForecastKeepsNothing: from the time when its quota will be used up too soon, without a command.
-func TestWhoIsParkedByAForecastKeepsNothing(t *testing.T) {
+// TestQueue_ParkedByForecastReservesNothing: from the time when its quota will be used up too soon, without a command.
+func TestQueue_ParkedByForecastReservesNothing(t *testing.T) {
 	w := classedWorld(t, slotsOf("a", 10), policed(hourly("b", 1000), &logpb.Policy{Prediction: &logpb.Prediction{}}))
 	w.do(reserve(&logpb.Reserve{Holder: "x", Items: []*logpb.Item{itemOf("a", 5)}, TtlNs: hour}))
 	for i := range 4 {
@@ -88,8 +88,8 @@ func TestWhoIsParkedByAForecastKeepsNothing(t *testing.T) {
 	}
 }
 
-// TestWhoIsKeptBackKeepsNothing: a first waiter of a step, once a step downstream of it is limited.
-func TestWhoIsKeptBackKeepsNothing(t *testing.T) {
+// TestQueue_KeptBackStepReservesNothing: a first waiter of a step, once a step downstream of it is limited.
+func TestQueue_KeptBackStepReservesNothing(t *testing.T) {
 	w := classedWorld(t, slotsOf("a", 10), hourly("b", 10), hourly("c", 10))
 	w.do(&logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{ReplaceWorkflows: true, Workflows: []*logpb.Workflow{
 		{Name: "w", Steps: []*logpb.WorkflowStep{{Holder: "up"}, {Holder: "down", After: []string{"up"}}, {Holder: "end", After: []string{"down"}}}},

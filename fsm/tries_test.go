@@ -8,9 +8,9 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestServing_GoesOnWithTheNextEntry: amounts freed after an entry has used up its tries are not lost, on a restored
+// TestServing_ContinuesInNextEntry: amounts freed after an entry has used up its tries are not lost, on a restored
 // replica too.
-func TestServing_GoesOnWithTheNextEntry(t *testing.T) {
+func TestServing_ContinuesInNextEntry(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 2))
 	first, second := w.granted(ask("x", itemOf("s", 1))), w.granted(ask("y", itemOf("s", 1)))
@@ -35,9 +35,9 @@ func TestServing_GoesOnWithTheNextEntry(t *testing.T) {
 	}
 }
 
-// TestPressure_IsToldOnceAnEntry: however often limits begin and end within an entry, each step gets one event, of the
+// TestPressure_IsReportedOncePerEntry: however often limits begin and end within an entry, each step gets one event, of the
 // last limit.
-func TestPressure_IsToldOnceAnEntry(t *testing.T) {
+func TestPressure_IsReportedOncePerEntry(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 100))
 	w.do(workflows(releaseChain()))

@@ -106,9 +106,9 @@ func peak(spends []spend, period int64) (most int64) {
 	return most
 }
 
-// TestRateNeverExceeds: no interval of one period sees more than usable, at spend time, for any schedule. A token
-// bucket of the same capacity fails this within a few tries (TestPlainTokenBucketFails).
-func TestRateNeverExceeds(t *testing.T) {
+// TestRate_NeverExceeds: no interval of one period sees more than usable, at spend time, for any schedule. A token
+// bucket of the same capacity fails this within a few tries (TestPeak_CatchesPlainTokenBucket).
+func TestRate_NeverExceeds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		period := rapid.SampledFrom([]int64{second, 10 * second, minute}).Draw(rt, "period")
 		f := &fleet{T: rt, w: newWorld(rt)}
@@ -124,8 +124,8 @@ func TestRateNeverExceeds(t *testing.T) {
 	})
 }
 
-// TestBurstNeverExceeds: additionally no interval d sees more than burst + d*usable/period.
-func TestBurstNeverExceeds(t *testing.T) {
+// TestBurst_NeverExceeds: additionally no interval d sees more than burst + d*usable/period.
+func TestBurst_NeverExceeds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := &fleet{T: rt, w: newWorld(rt)}
 		q := rateOf("r", 60, minute)
@@ -143,9 +143,9 @@ func TestBurstNeverExceeds(t *testing.T) {
 	})
 }
 
-// TestCalendarWindowNeverExceeds: no window of the provider sees more than usable, although our clocks and the
+// TestCalendarWindow_NeverExceeds: no window of the provider sees more than usable, although our clocks and the
 // provider's err by half the skew each, and minorities of ours by any amount.
-func TestCalendarWindowNeverExceeds(t *testing.T) {
+func TestCalendarWindow_NeverExceeds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		length := rapid.SampledFrom([]int64{minute, 10 * minute}).Draw(rt, "length")
 		f := &fleet{T: rt, w: newWorld(rt), maxError: 500 * millisecond}
@@ -183,9 +183,9 @@ func (p *anchoredProvider) call(at, amount int64) (used, resetAfter int64) {
 	return p.used, reset - at
 }
 
-// TestAnchoredWindowNeverExceeds: the same for windows anchored to the provider's reported reset, with late or missing
+// TestAnchoredWindow_NeverExceeds: the same for windows anchored to the provider's reported reset, with late or missing
 // reports.
-func TestAnchoredWindowNeverExceeds(t *testing.T) {
+func TestAnchoredWindow_NeverExceeds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := &fleet{T: rt, w: newWorld(rt), maxError: 200 * millisecond}
 		q := anchored("q", 30)
@@ -216,9 +216,9 @@ func TestAnchoredWindowNeverExceeds(t *testing.T) {
 	})
 }
 
-// TestPlainTokenBucketFails shows that the property above can fail: a bucket of capacity limit that refills at
+// TestPeak_CatchesPlainTokenBucket shows that the property above can fail: a bucket of capacity limit that refills at
 // limit/period lets almost twice the limit through one period.
-func TestPlainTokenBucketFails(t *testing.T) {
+func TestPeak_CatchesPlainTokenBucket(t *testing.T) {
 	const limit, period = 20, minute
 	tokens, last := int64(limit)*period, int64(0)
 	var spends []spend

@@ -10,8 +10,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestWhatIsUsedOfALearnedWindow: use from long before a window, without a known reset, does not count as use of it.
-func TestWhatIsUsedOfALearnedWindow(t *testing.T) {
+// TestUsage_OfLearnedWindowIgnoresEarlierUse: use from long before a window, without a known reset, does not count as use of it.
+func TestUsage_OfLearnedWindowIgnoresEarlierUse(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		w := newWorld(t)
 		next := func(d int64) {
@@ -69,10 +69,10 @@ func usedOf(s *State, q *quota) (classes [ledger.Classes]int64, holders map[stri
 	return classes, holders
 }
 
-// TestUseIsWhatLeasesAndOperationsSay: whatever happens to a provider's windows, known or not, the use of the present
+// TestUsage_IsSumOfLeasesAndOperations: whatever happens to a provider's windows, known or not, the use of the present
 // one by classes and holders is the sum of their leases and operations. No record ends: the leases live on, and no
 // operation is finished.
-func TestUseIsWhatLeasesAndOperationsSay(t *testing.T) {
+func TestUsage_IsSumOfLeasesAndOperations(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		during := anchored("during", 10_000)

@@ -9,10 +9,10 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestPace_WhatBeganBeforeThereWereShares: a critical call's held or open amount from before its rate got shares was
+// TestPace_UsageFromBeforeShares: a critical call's held or open amount from before its rate got shares was
 // not counted for its class. It ends, or returns, and the state is consistent at each moment: its snapshots can be
 // restored.
-func TestPace_WhatBeganBeforeThereWereShares(t *testing.T) {
+func TestPace_UsageFromBeforeShares(t *testing.T) {
 	for level := levels.Rates; level <= levels.Newest; level++ {
 		for charged, name := range logpb.Charged_name { // in any order
 			t.Run(fmt.Sprintf("level %d, %s", level, name), func(t *testing.T) {

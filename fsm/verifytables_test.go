@@ -96,8 +96,8 @@ func policedOpen(name string) *logpb.Command {
 	return applyQuotas(policed(rateOf(name, 100, minute), &logpb.Policy{Breaker: &logpb.Breaker{Failures: 3}}))
 }
 
-// TestVerify_LooksAtEachTableFromBothSides removes the first item of each table in turn; a new table is included.
-func TestVerify_LooksAtEachTableFromBothSides(t *testing.T) {
+// TestVerify_ChecksEachTableFromBothSides removes the first item of each table in turn; a new table is included.
+func TestVerify_ChecksEachTableFromBothSides(t *testing.T) {
 	m := livelier(t)
 	if err := m.Verify(); err != nil {
 		t.Fatal(err)
@@ -129,8 +129,8 @@ func verifyOrPanic(s *State) (err error) {
 	return s.Verify()
 }
 
-// TestRestore_RefusesWhatDoesNotAddUp changes each total of a snapshot by one.
-func TestRestore_RefusesWhatDoesNotAddUp(t *testing.T) {
+// TestRestore_RefusesWrongTotals changes each total of a snapshot by one.
+func TestRestore_RefusesWrongTotals(t *testing.T) {
 	m := livelier(t)
 	var records []*logpb.SnapshotRecord
 	m.Freeze().eachRecord(func(record *logpb.SnapshotRecord) bool {

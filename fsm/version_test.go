@@ -157,9 +157,9 @@ func applied(t *testing.T) (rows []recorded) {
 	return rows
 }
 
-// TestVersionsRiseWithMeaning: recorded entries have their recorded results and states, and golden snapshots of every
+// TestVersions_RiseWithMeaning: recorded entries have their recorded results and states, and golden snapshots of every
 // version restore to their recorded states.
-func TestVersionsRiseWithMeaning(t *testing.T) {
+func TestVersions_RiseWithMeaning(t *testing.T) {
 	row := versions[len(versions)-1]
 	if row.entries != EntryVersion || row.snapshots != SnapshotVersion {
 		t.Fatalf("there is no row for entries of version %d and snapshots of version %d", EntryVersion, SnapshotVersion)

@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestStandingInLine: which waiters are passed over, and what changes the order (design 6.5); queue_test.go has more.
-func TestStandingInLine(t *testing.T) {
+// TestQueue_Order: which waiters are passed over, and what changes the order (design 6.5); queue_test.go has more.
+func TestQueue_Order(t *testing.T) {
 	r, s := rateOf("r", 10, minute), slotsOf("s", 1)
 	under := with(rateOf("org/a", 10, minute), func(q *logpb.Quota) { q.Parent = "org" })
 	resuming := reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("s", 1)}, WaitNs: minute, Resume: true})
@@ -74,8 +74,8 @@ func TestStandingInLine(t *testing.T) {
 	})
 }
 
-// TestOneHoldersWaitsKeepTheirOrder, even across classes, for the same quota.
-func TestOneHoldersWaitsKeepTheirOrder(t *testing.T) {
+// TestQueue_KeepsOrderWithinHolder: even across classes, for the same quota.
+func TestQueue_KeepsOrderWithinHolder(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1))
 	w.granted(ask("first", itemOf("s", 1)))
@@ -97,9 +97,9 @@ func TestOneHoldersWaitsKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// TestWhatWasNotUsedIsNoTurn: a holder whose virtual time was restored in full goes before one that used less than it
+// TestVirtualTime_ReturnsUnused: a holder whose virtual time was restored in full goes before one that used less than it
 // took.
-func TestWhatWasNotUsedIsNoTurn(t *testing.T) {
+func TestVirtualTime_ReturnsUnused(t *testing.T) {
 	for name, back := range map[string]*logpb.Command{
 		"unspent":  unspends(2, 1, itemOf("r", 40)),
 		"actual":   used(2, 1, itemOf("r", 0)),
@@ -128,8 +128,8 @@ func TestWhatWasNotUsedIsNoTurn(t *testing.T) {
 	}
 }
 
-// TestARefusalCountsThoseAhead: the waiters for the binding quota that come first.
-func TestARefusalCountsThoseAhead(t *testing.T) {
+// TestRefusal_CountsRequestsAhead: the waiters for the binding quota that come first.
+func TestRefusal_CountsRequestsAhead(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("r", 10, minute))
 	w.granted(ask("first", itemOf("s", 1)))

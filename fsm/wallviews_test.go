@@ -23,10 +23,10 @@ func (w *world) sampled(early, late int64, commands ...*logpb.Command) []*logpb.
 	return w.last.Results
 }
 
-// TestViews_ComeBack: after any samples, views of Unix time never contradict each other, and the earlier one never goes
+// TestViews_Recover: after any samples, views of Unix time never contradict each other, and the earlier one never goes
 // back. Once samples are sound again, no view is carried further ahead, and the later one is never behind true time.
 // When true time has caught up with the earlier view, both equal the samples.
-func TestViews_ComeBack(t *testing.T) {
+func TestViews_Recover(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		wall := epochStart // true time; cluster time runs with it

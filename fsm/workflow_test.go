@@ -39,8 +39,8 @@ func deletesWorkflow(name string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_DeleteWorkflow{DeleteWorkflow: &logpb.DeleteWorkflow{Workflow: name}}}
 }
 
-// TestWorkflowsThatCannotWork are refused with the reason; nothing of the file is applied.
-func TestWorkflowsThatCannotWork(t *testing.T) {
+// TestApplyQuotas_RefusesImpossibleWorkflows: with the reason; nothing of the file is applied.
+func TestApplyQuotas_RefusesImpossibleWorkflows(t *testing.T) {
 	many := make([]string, workflow.MaxSteps+1)
 	for i := range many {
 		many[i] = fmt.Sprintf("h%d", i)
@@ -95,8 +95,8 @@ func TestWorkflowsThatCannotWork(t *testing.T) {
 	}
 }
 
-// TestWorkflowsAreReplacedAsAWhole, and kept if a file does not mention them.
-func TestWorkflowsAreReplacedAsAWhole(t *testing.T) {
+// TestWorkflows_AreReplacedAsAWhole: and kept if a file does not mention them.
+func TestWorkflows_AreReplacedAsAWhole(t *testing.T) {
 	w := newWorld(t)
 	names := func() string {
 		var names []string
@@ -128,8 +128,8 @@ func TestWorkflowsAreReplacedAsAWhole(t *testing.T) {
 	w.fails(deletesWorkflow("c"), logpb.Reason_REASON_UNKNOWN_WORKFLOW)
 }
 
-// TestListsOfWorkflows: by page, and those of one holder.
-func TestListsOfWorkflows(t *testing.T) {
+// TestWorkflows_ListByPageAndHolder: by page, and those of one holder.
+func TestWorkflows_ListByPageAndHolder(t *testing.T) {
 	w := newWorld(t)
 	w.do(workflows(chain("a", "x", "y"), chain("b", "y", "z"), chain("c", "x", "z")))
 	for _, c := range []struct {

@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/jepsen/nemesis"
 )
 
-// TestTLSIsDrawnFromTheSeed: a run that must rotate certificates has TLS, one that may rotate them has it by its seed, and no other has.
-func TestTLSIsDrawnFromTheSeed(t *testing.T) {
+// TestPlan_DrawsTLSFromSeed: a run that must rotate certificates has TLS, one that may rotate them has it by its seed, and no other has.
+func TestPlan_DrawsTLSFromSeed(t *testing.T) {
 	for name, want := range map[string]struct{ with, without bool }{
 		"edge": {with: true}, "default": {with: true, without: true}, "short": {without: true}, "none": {without: true},
 	} {
@@ -28,8 +28,8 @@ func TestTLSIsDrawnFromTheSeed(t *testing.T) {
 	}
 }
 
-// TestComplete_TakesWhatIsPinned: flags for TLS and the store override the seed and the mix.
-func TestComplete_TakesWhatIsPinned(t *testing.T) {
+// TestComplete_KeepsPinnedFlags: flags for TLS and the store override the seed and the mix.
+func TestComplete_KeepsPinnedFlags(t *testing.T) {
 	there := filepath.Join(t.TempDir(), "quotad")
 	if err := os.WriteFile(there, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -25,9 +25,9 @@ type pastFuture struct{ err error }
 
 func (f pastFuture) Error() error { return f.err }
 
-// TestAnEntryAnswersItsOwnCalls: whatever entries are applied while others are in flight, and in any order, an entry's calls get its
+// TestProposer_EntryAnswersItsOwnCalls: whatever entries are applied while others are in flight, and in any order, an entry's calls get its
 // results, no others, and once. Its slot is free again afterwards.
-func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
+func TestProposer_EntryAnswersItsOwnCalls(t *testing.T) {
 	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
 	p := newProposer(n, n.config, n.metrics, n.closing, n.done)
 	var calls []*call
@@ -75,9 +75,9 @@ func TestAnEntryAnswersItsOwnCalls(t *testing.T) {
 	poll(t, "none is awaited", func() bool { return p.inFlight.Load() == 0 })
 }
 
-// TestAnEntryIsAsProtobufWritesIt: an entry joined from separately encoded parts equals the library's encoding of the whole, and parts know
+// TestProposer_EncodesAsProtobuf: an entry joined from separately encoded parts equals the library's encoding of the whole, and parts know
 // their sizes.
-func TestAnEntryIsAsProtobufWritesIt(t *testing.T) {
+func TestProposer_EncodesAsProtobuf(t *testing.T) {
 	var all []*logpb.Command
 	var joined []byte
 	for size := range 5 {
@@ -111,8 +111,8 @@ func TestAnEntryIsAsProtobufWritesIt(t *testing.T) {
 	}
 }
 
-// TestAFailedPartGivesItsRoomBack: once the first part of a call has failed, the queued rest occupies no room in the queue.
-func TestAFailedPartGivesItsRoomBack(t *testing.T) {
+// TestProposer_FailedPartFreesItsRoom: once the first part of a call has failed, the queued rest occupies no room in the queue.
+func TestProposer_FailedPartFreesItsRoom(t *testing.T) {
 	n := openOne(t, oneAtATime)
 	p := newProposer(n, n.config, n.metrics, n.closing, n.done)
 	c := &call{results: make([]*logpb.Result, 6), left: 6, finished: make(chan struct{})}

@@ -28,9 +28,9 @@ func daily(name string) *logpb.Command {
 	}}}}}
 }
 
-// TestViews_ComeBackOnNodes: 3 s of wrong clocks on all nodes are corrected by 3 s of right ones. Calendar windows end on time, on the node
+// TestViews_RecoverOnNodes: 3 s of wrong clocks on all nodes are corrected by 3 s of right ones. Calendar windows end on time, on the node
 // that led meanwhile and after a restart of all nodes.
-func TestViews_ComeBackOnNodes(t *testing.T) {
+func TestViews_RecoverOnNodes(t *testing.T) {
 	c := newCluster(t, 3)
 	const wrong = 3 * time.Second
 	c.setClocks(wrong)
@@ -170,8 +170,8 @@ func TestClocks_WithANodeDown(t *testing.T) {
 	}
 }
 
-// TestViews_EveryNodeTells: while the state's view of the time of day is ahead of all clocks, every node fails a check.
-func TestViews_EveryNodeTells(t *testing.T) {
+// TestViews_EveryNodeReports: while the state's view of the time of day is ahead of all clocks, every node fails a check.
+func TestViews_EveryNodeReports(t *testing.T) {
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	c.setClocks(8 * time.Second)
 	c.propose(daily("d"))

@@ -46,8 +46,8 @@ func (c *cluster) hashesAgree() {
 	})
 }
 
-// TestFarBehindNodeGetsASnapshot: a node whose missing entries were trimmed gets a snapshot and reaches the same state.
-func TestFarBehindNodeGetsASnapshot(t *testing.T) {
+// TestSnapshot_ReachesFarBehindNode: a node whose missing entries were trimmed gets a snapshot and reaches the same state.
+func TestSnapshot_ReachesFarBehindNode(t *testing.T) {
 	c := newCluster(t, 3, func(conf *raftnode.Config) {
 		conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = 20, 10, 50*time.Millisecond
 	})
@@ -71,8 +71,8 @@ func TestFarBehindNodeGetsASnapshot(t *testing.T) {
 	c.hashesAgree()
 }
 
-// TestFormation: which disks may form a cluster, and which may not return.
-func TestFormation(t *testing.T) {
+// TestFormation_OfEachDisk: which disks may form a cluster, and which may not return.
+func TestFormation_OfEachDisk(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	id := c.id(c.leader())
@@ -116,8 +116,8 @@ func TestFormation(t *testing.T) {
 	})
 }
 
-// TestMembers: a learner joins and is promoted. A removed member stops with ErrRemoved, also after a restart.
-func TestMembers(t *testing.T) {
+// TestMembers_JoinPromoteAndRemove: a learner joins and is promoted. A removed member stops with ErrRemoved, also after a restart.
+func TestMembers_JoinPromoteAndRemove(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	joining := c.configs[0]
@@ -172,8 +172,8 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// TestFullDiskStillTakesWhatFrees: new grants are refused; releases continue.
-func TestFullDiskStillTakesWhatFrees(t *testing.T) {
+// TestFullDisk_TakesOnlyReleases: new grants are refused; releases continue.
+func TestFullDisk_TakesOnlyReleases(t *testing.T) {
 	free, log := make(chan int64, 1), new(lines)
 	free <- 1 << 40
 	c := newCluster(t, 1, func(conf *raftnode.Config) {
@@ -229,8 +229,8 @@ func TestFullDiskStillTakesWhatFrees(t *testing.T) {
 	}
 }
 
-// TestBackupAndRestore: a restore raises the epoch, so that no fence from before is issued again.
-func TestBackupAndRestore(t *testing.T) {
+// TestRestore_RaisesEpoch: a restore raises the epoch, so that no fence from before is issued again.
+func TestRestore_RaisesEpoch(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 100))
 	old := c.propose(reserve("q", 1)).GetGranted()
@@ -279,8 +279,8 @@ func isCompacted(err error) bool {
 	return ok
 }
 
-// TestABackupOfAnotherCluster: such a backup is refused, unless the caller allows it explicitly.
-func TestABackupOfAnotherCluster(t *testing.T) {
+// TestRestore_RefusesBackupOfOtherCluster: such a backup is refused, unless the caller allows it explicitly.
+func TestRestore_RefusesBackupOfOtherCluster(t *testing.T) {
 	c, other := newCluster(t, 1), newCluster(t, 1)
 	c.propose(rate("here", 10))
 	other.propose(rate("there", 10))
@@ -304,8 +304,8 @@ func TestABackupOfAnotherCluster(t *testing.T) {
 	c.propose(reserve("there", 1))
 }
 
-// TestANewClusterSaysForWhomItWaits: log and status name all missing peers at once.
-func TestANewClusterSaysForWhomItWaits(t *testing.T) {
+// TestFormation_NamesMissingMembers: log and status name all missing peers at once.
+func TestFormation_NamesMissingMembers(t *testing.T) {
 	c, log := newCluster(t, 1), new(lines)
 	alone := c.configs[0]
 	addresses := freeAddresses(t, 3)
@@ -336,8 +336,8 @@ func TestANewClusterSaysForWhomItWaits(t *testing.T) {
 	}
 }
 
-// TestDamagedDataIsRefused: a node does not fall back to an older state.
-func TestDamagedDataIsRefused(t *testing.T) {
+// TestOpen_RefusesDamagedData: a node does not fall back to an older state.
+func TestOpen_RefusesDamagedData(t *testing.T) {
 	c := newCluster(t, 1, func(conf *raftnode.Config) {
 		conf.SnapshotThreshold, conf.TrailingLogs, conf.SnapshotInterval = 10, 5, 30*time.Millisecond
 	})
@@ -374,8 +374,8 @@ func TestDamagedDataIsRefused(t *testing.T) {
 	}
 }
 
-// TestWatchResumes: a resumed watch misses no event from its index on. If the index is no longer kept, Watch returns a *CompactedError.
-func TestWatchResumes(t *testing.T) {
+// TestWatch_Resumes: a resumed watch misses no event from its index on. If the index is no longer kept, Watch returns a *CompactedError.
+func TestWatch_Resumes(t *testing.T) {
 	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.EventEntries = 32 })
 	c.propose(rate("q", 1000))
 	n := c.nodes[0]

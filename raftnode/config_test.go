@@ -8,7 +8,7 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-func TestConfigValidate(t *testing.T) {
+func TestConfig_Validate(t *testing.T) {
 	valid := func() Config {
 		c := DefaultConfig()
 		c.ID, c.DataDir, c.RaftAddress = "n1", "data", "127.0.0.1:7400"

@@ -11,9 +11,9 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// TestALogThatDisagreesWithASnapshotIsCut: a follower whose log ends with uncommitted entries that conflict with the leader's snapshot
+// TestSnapshot_CutsDisagreeingLog: a follower whose log ends with uncommitted entries that conflict with the leader's snapshot
 // stops. After a restart it continues from the snapshot. Logs without a conflict are kept.
-func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
+func TestSnapshot_CutsDisagreeingLog(t *testing.T) {
 	for name, c := range map[string]struct {
 		index, term uint64
 		last        uint64
@@ -57,8 +57,8 @@ func TestALogThatDisagreesWithASnapshotIsCut(t *testing.T) {
 	}
 }
 
-// TestAConflictIsCutAtTheStartToo: the node had ended before it cut its log.
-func TestAConflictIsCutAtTheStartToo(t *testing.T) {
+// TestStart_CutsDisagreeingLog: the node had ended before it cut its log.
+func TestStart_CutsDisagreeingLog(t *testing.T) {
 	n := openWithSnapshot(t)
 	conf := n.config.Config
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -87,9 +87,9 @@ func TestAConflictIsCutAtTheStartToo(t *testing.T) {
 	}
 }
 
-// TestARestoreThatNobodyElseHasEndsTheNode: a leader was lost while it restored a backup. It has the snapshot, at an index that the next
+// TestRestore_UncommittedEndsNode: a leader was lost while it restored a backup. It has the snapshot, at an index that the next
 // leader gave to another entry. Applying later entries to the restored state would make replicas diverge.
-func TestARestoreThatNobodyElseHasEndsTheNode(t *testing.T) {
+func TestRestore_UncommittedEndsNode(t *testing.T) {
 	n := openOne(t)
 	index, term := n.raft.LastIndex()+1, n.raft.CurrentTerm()
 	sink, err := n.snapshots.Create(raft.SnapshotVersionMax, index, term, raft.Configuration{}, 0, n.transport)

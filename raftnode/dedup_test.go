@@ -13,9 +13,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// TestOneDeadMemberDoesNotFloodTheLog: raft reports an unresponsive member four times a second. One line per member in half a minute is
-// enough.
-func TestOneDeadMemberDoesNotFloodTheLog(t *testing.T) {
+// TestDedupLogger_DeadMemberIsLoggedRarely: raft reports an unresponsive member four times a second. One line per member in half a minute
+// is enough.
+func TestDedupLogger_DeadMemberIsLoggedRarely(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		var stopping atomic.Bool
@@ -37,8 +37,8 @@ func TestOneDeadMemberDoesNotFloodTheLog(t *testing.T) {
 	})
 }
 
-// TestSayingsAreBounded: ever new names neither occupy unbounded memory nor fill the log.
-func TestSayingsAreBounded(t *testing.T) {
+// TestLoggedLines_AreBounded: ever new names neither occupy unbounded memory nor fill the log.
+func TestLoggedLines_AreBounded(t *testing.T) {
 	s := new(LoggedLines)
 	said := 0
 	for i := range 10 * maxSayings {

@@ -11,9 +11,9 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// TestANodeThatManyCallStops: a new node asks its callers whether it may take part. A sequence of callers that do not answer must not keep
-// it from stopping.
-func TestANodeThatManyCallStops(t *testing.T) {
+// TestStop_DuringManyUnansweredCalls: a new node asks its callers whether it may take part. A sequence of callers that do not answer must
+// not keep it from stopping.
+func TestStop_DuringManyUnansweredCalls(t *testing.T) {
 	conf := raftnode.DefaultConfig()
 	conf.ID, conf.RaftAddress, conf.DataDir = "n3", freeAddress(t), t.TempDir()
 	n, err := raftnode.Open(conf)

@@ -15,10 +15,10 @@ type ended struct{ err error }
 
 func (e ended) Error() error { return e.err }
 
-// TestAHandoverComesAfterTheQuestionOfTheLast: a failed attempt may have left its request with a follower's replication. The next one waits
+// TestHandover_WaitsForFormerRequest: a failed attempt may have left its request with a follower's replication. The next one waits
 // until that request must have been read, however many callers ask. (hashicorp/raft issue 696; found by the simulation with membership
 // changes, which was left with a blocked goroutine.)
-func TestAHandoverComesAfterTheQuestionOfTheLast(t *testing.T) {
+func TestHandover_WaitsForFormerRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, began := newHandover(), time.Now()
 		late := errors.New("leadership transfer timeout")

@@ -201,9 +201,9 @@ func TestIdentity_AFormerMemberIsRefused(t *testing.T) {
 	eventually(t, "a former member is not, though the list names it", func() bool { return !answers() })
 }
 
-// TestIdentity_WhoIsRefusedLearnsWhy: a node whose certificate the others do not trust has begun to write when they reject it. It must get
+// TestIdentity_RefusedNodeLearnsWhy: a node whose certificate the others do not trust has begun to write when they reject it. It must get
 // the alert: an operator who sees only "broken pipe" would suspect the network.
-func TestIdentity_WhoIsRefusedLearnsWhy(t *testing.T) {
+func TestIdentity_RefusedNodeLearnsWhy(t *testing.T) {
 	ours, theirs := newAuthority(t), newAuthority(t)
 	said := new(lines)
 	c := newCluster(t, 1, func(conf *raftnode.Config) {
@@ -315,9 +315,9 @@ func (l *lines) count(level, what string) (n int) {
 	return n
 }
 
-// TestIdentity_AWrongCertificateIsLoggedOnceInAWhile: nodes retry again and again while one has another node's certificate. Each side logs
+// TestIdentity_WrongCertificateIsLoggedRarely: nodes retry again and again while one has another node's certificate. Each side logs
 // it once in a while, and the rest at debug level.
-func TestIdentity_AWrongCertificateIsLoggedOnceInAWhile(t *testing.T) {
+func TestIdentity_WrongCertificateIsLoggedRarely(t *testing.T) {
 	ca, began := newAuthority(t), time.Now()
 	addresses, err := loopback.Free(2)
 	if err != nil {

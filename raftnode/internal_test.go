@@ -56,9 +56,9 @@ func TestWallViews(t *testing.T) {
 	}
 }
 
-// TestEveryErrorOfRaftHasAnOutcome: each error with which raft can answer a proposal means either certainly not accepted, or possibly
+// TestOutcome_OfEveryRaftError: each error with which raft can answer a proposal means either certainly not accepted, or possibly
 // applied.
-func TestEveryErrorOfRaftHasAnOutcome(t *testing.T) {
+func TestOutcome_OfEveryRaftError(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
 	conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
@@ -94,8 +94,8 @@ func TestEveryErrorOfRaftHasAnOutcome(t *testing.T) {
 	}
 }
 
-// TestHeartbeatsTakeTheMainLoop: raft's asynchronous path for heartbeats lets logs diverge (hashicorp/raft issue 695).
-func TestHeartbeatsTakeTheMainLoop(t *testing.T) {
+// TestTransport_HeartbeatsTakeMainLoop: raft's asynchronous path for heartbeats lets logs diverge (hashicorp/raft issue 695).
+func TestTransport_HeartbeatsTakeMainLoop(t *testing.T) {
 	port, err := peer.Listen(peer.Config{Network: peer.NewTCP(""), Address: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
@@ -135,8 +135,8 @@ type fakeClock struct{ wall, monotonic int64 }
 func (c *fakeClock) Wall() int64      { return c.wall }
 func (c *fakeClock) Monotonic() int64 { return c.monotonic }
 
-// TestAFailedWriteEndsTheNode: after a failed write, data in memory cannot be trusted.
-func TestAFailedWriteEndsTheNode(t *testing.T) {
+// TestWrite_FailureEndsNode: after a failed write, data in memory cannot be trusted.
+func TestWrite_FailureEndsNode(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
 	conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
@@ -187,9 +187,9 @@ func failingTerms(t *testing.T) (log *logstore.Log, terms *termless, failed <-ch
 	}), terms, met
 }
 
-// TestATermThatCannotBeWrittenEndsTheNode: the node ends in order, before raft panics, on start and while it runs. (Found by the fault
+// TestTerm_FailedWriteEndsNode: the node ends in order, before raft panics, on start and while it runs. (Found by the fault
 // suite: mix disks, seed 1001.)
-func TestATermThatCannotBeWrittenEndsTheNode(t *testing.T) {
+func TestTerm_FailedWriteEndsNode(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress = "n", t.TempDir(), "127.0.0.1:0"
 	conf.Peers = []Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}
@@ -229,9 +229,9 @@ func TestATermThatCannotBeWrittenEndsTheNode(t *testing.T) {
 	}
 }
 
-// TestASnapshotEndsWatchers: a snapshot replaces entries, so a watcher of the node would miss their events. It gets a *CompactedError,
+// TestWatch_EndsAtSnapshot: a snapshot replaces entries, so a watcher of the node would miss their events. It gets a *CompactedError,
 // whether it had seen everything before or waited for a later index. (Found by the fault suite: mix failover, seed 2.)
-func TestASnapshotEndsWatchers(t *testing.T) {
+func TestWatch_EndsAtSnapshot(t *testing.T) {
 	h := newHub(64)
 	entry := func(index uint64) {
 		h.publish(&fsm.Applied{Index: index, Term: 1, Events: []effect.Event{{Kind: effect.EventGranted}}})
@@ -262,9 +262,9 @@ func TestASnapshotEndsWatchers(t *testing.T) {
 	}
 }
 
-// TestABookmarkAfterASnapshotIsOfTheSnapshot: without later events, the bookmark has the snapshot's position. It used to have that of the
+// TestBookmark_AfterSnapshotIsOfSnapshot: without later events, the bookmark has the snapshot's position. It used to have that of the
 // entry before, which a restore had undone. (Found by the fault suite: mix edge, five nodes, seed 9003.)
-func TestABookmarkAfterASnapshotIsOfTheSnapshot(t *testing.T) {
+func TestBookmark_AfterSnapshotIsOfSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHub(64)
 		h.publish(&fsm.Applied{Index: 5, Term: 1, Clock: fsm.Clock{Now: 50}, Events: []effect.Event{{Kind: effect.EventGranted}}})
@@ -280,8 +280,8 @@ func TestABookmarkAfterASnapshotIsOfTheSnapshot(t *testing.T) {
 	})
 }
 
-// TestKeptEventsAreBounded: by bytes, not only by the number of entries. A watcher that is too far behind gets an error.
-func TestKeptEventsAreBounded(t *testing.T) {
+// TestHub_BoundsKeptEvents: by bytes, not only by the number of entries. A watcher that is too far behind gets an error.
+func TestHub_BoundsKeptEvents(t *testing.T) {
 	h := newHub(64)
 	h.mostBytes = 64 << 10
 	n := &Node{hub: h}
@@ -344,8 +344,8 @@ func TestWatch_ResumesAtAnyKeptIndex(t *testing.T) {
 	}
 }
 
-// TestWatchersAtDifferentEntries: each watcher gets its own entry's events, whichever entries were unpacked before.
-func TestWatchersAtDifferentEntries(t *testing.T) {
+// TestWatch_AtDifferentEntries: each watcher gets its own entry's events, whichever entries were unpacked before.
+func TestWatch_AtDifferentEntries(t *testing.T) {
 	h := newHub(64)
 	n := &Node{hub: h}
 	for index := uint64(1); index <= 4; index++ {
@@ -372,9 +372,9 @@ func TestWatchersAtDifferentEntries(t *testing.T) {
 	}
 }
 
-// TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt: a learner that has seen itself in a configuration may get an older snapshot with an
+// TestMembership_OlderSnapshotRemovesNobody: a learner that has seen itself in a configuration may get an older snapshot with an
 // older configuration. (Found by the fault suite: mix default, seed 11, a node that was replaced.)
-func TestASnapshotFromBeforeANodeWasAddedDoesNotRemoveIt(t *testing.T) {
+func TestMembership_OlderSnapshotRemovesNobody(t *testing.T) {
 	type look struct {
 		index          uint64
 		found, removed bool
@@ -443,8 +443,8 @@ func TestChangeOfMembers_IsRefusedAfterAnother(t *testing.T) {
 	}
 }
 
-// TestReadersOfAnOlderTermAreToldSo: readers in a probe round that a new term replaces get a refusal.
-func TestReadersOfAnOlderTermAreToldSo(t *testing.T) {
+// TestProbes_ReadersOfOlderTermFail: readers in a probe round that a new term replaces get a refusal.
+func TestProbes_ReadersOfOlderTermFail(t *testing.T) {
 	n := openOne(t)
 	p := &probes{running: true} // a round is running, so that the next one waits
 	older := make(chan error, 1)

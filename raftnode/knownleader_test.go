@@ -8,10 +8,10 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestACandidateHearsNobody: a node is asked to take over, and another one is elected in the same term. Raft names that leader but leaves
-// the node a candidate. It still names it after the leader is gone, and the node would never ask the others whether it was removed. (Found
-// by the simulation, seed 71000, once in 13 runs.)
-func TestACandidateHearsNobody(t *testing.T) {
+// TestKnownLeader_IsNoneForCandidate: a node is asked to take over, and another one is elected in the same term. Raft names that leader but
+// leaves the node a candidate. It still names it after the leader is gone, and the node would never ask the others whether it was removed.
+// (Found by the simulation, seed 71000, once in 13 runs.)
+func TestKnownLeader_IsNoneForCandidate(t *testing.T) {
 	conf, store := raft.DefaultConfig(), raft.NewInmemStore()
 	conf.LocalID, conf.LogOutput = "a", io.Discard
 	conf.HeartbeatTimeout, conf.ElectionTimeout = time.Minute, time.Minute // no timeout changes its state

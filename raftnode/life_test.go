@@ -27,10 +27,10 @@ func reserveFor(quota string, ttl time.Duration) *logpb.Command {
 	return command
 }
 
-// TestTimeNeverRunsBack: five leaders, one node with a wall clock an hour ahead and one an hour behind. Cluster time in the log only
-// increases, and the remaining time of a lease only decreases. (A leader's own view may be ahead of the log by at most a tick, which its
-// successor does not know.)
-func TestTimeNeverRunsBack(t *testing.T) {
+// TestClusterTime_NeverRunsBack: five leaders, one node with a wall clock an hour ahead and one an hour behind. Cluster time in the log
+// only increases, and the remaining time of a lease only decreases. (A leader's own view may be ahead of the log by at most a tick, which
+// its successor does not know.)
+func TestClusterTime_NeverRunsBack(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
 	ahead, behind := time.Hour, -time.Hour
@@ -67,8 +67,8 @@ func TestTimeNeverRunsBack(t *testing.T) {
 	}
 }
 
-// TestALeaseEndsWithoutTraffic: without any calls the log gets an entry that ends the lease.
-func TestALeaseEndsWithoutTraffic(t *testing.T) {
+// TestLease_EndsWithoutTraffic: without any calls the log gets an entry that ends the lease.
+func TestLease_EndsWithoutTraffic(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 1000))
 	if c.propose(reserveFor("q", time.Second)).GetGranted() == nil {
@@ -81,9 +81,9 @@ func TestALeaseEndsWithoutTraffic(t *testing.T) {
 	})
 }
 
-// TestAFollowerReadsWhatItHas: a follower serves stale reads at once, with its own position. It refuses linearizable reads and names the
+// TestRead_AtFollowerIsStaleOnly: a follower serves stale reads at once, with its own position. It refuses linearizable reads and names the
 // leader.
-func TestAFollowerReadsWhatItHas(t *testing.T) {
+func TestRead_AtFollowerIsStaleOnly(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
 	for _, n := range c.nodes {
@@ -114,9 +114,9 @@ func TestAFollowerReadsWhatItHas(t *testing.T) {
 	})
 }
 
-// TestALeaderWithoutAMajorityAnswersNothingNew: it answers neither linearizable reads nor commands. For a command accepted before it
+// TestLeader_WithoutMajorityAnswersNothingNew: it answers neither linearizable reads nor commands. For a command accepted before it
 // reports an unknown outcome.
-func TestALeaderWithoutAMajorityAnswersNothingNew(t *testing.T) {
+func TestLeader_WithoutMajorityAnswersNothingNew(t *testing.T) {
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.ApplyTimeout = 2 * time.Second })
 	c.propose(rate("q", 1000))
 	leader := c.leader()
@@ -141,8 +141,8 @@ func TestALeaderWithoutAMajorityAnswersNothingNew(t *testing.T) {
 	}
 }
 
-// TestCloseHandsLeadershipOver: the next term has a leader without an election timeout.
-func TestCloseHandsLeadershipOver(t *testing.T) {
+// TestClose_TransfersLeadership: the next term has a leader without an election timeout.
+func TestClose_TransfersLeadership(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
 	eventually(t, "it is handed over, not lost and elected", func() bool { // the term rises by one, unless leadership moved just before
@@ -155,8 +155,8 @@ func TestCloseHandsLeadershipOver(t *testing.T) {
 	})
 }
 
-// TestStrangersOnThePeerPort: invalid input of any kind gets the connection closed, and the cluster continues.
-func TestStrangersOnThePeerPort(t *testing.T) {
+// TestPeerPort_ClosesStrangersConnections: invalid input of any kind gets the connection closed, and the cluster continues.
+func TestPeerPort_ClosesStrangersConnections(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
 	junk := make([]byte, 64<<10)
@@ -245,9 +245,9 @@ func TestMetrics(t *testing.T) {
 	})
 }
 
-// TestWatchersThatFallBehind: a slow reader gets an error, and so does a watch from an index no longer kept. A watch from a kept index
+// TestWatch_SlowWatchersAreEnded: a slow reader gets an error, and so does a watch from an index no longer kept. A watch from a kept index
 // misses nothing.
-func TestWatchersThatFallBehind(t *testing.T) {
+func TestWatch_SlowWatchersAreEnded(t *testing.T) {
 	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.EventEntries = 16 })
 	c.propose(rate("q", 1000))
 	n := c.nodes[0]
@@ -287,8 +287,8 @@ func TestWatchersThatFallBehind(t *testing.T) {
 	}
 }
 
-// TestBookmarks: a watcher without events gets the log's position, and an error when the node stops.
-func TestBookmarks(t *testing.T) {
+// TestBookmarks_FollowLogUntilStop: a watcher without events gets the log's position, and an error when the node stops.
+func TestBookmarks_FollowLogUntilStop(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 1000))
 	n := c.nodes[0]

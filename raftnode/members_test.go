@@ -15,9 +15,9 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// TestAddLearnerRefusesWhatCannotJoin: a refusal leaves nothing behind: neither the changed address of a member nor a learner that never
+// TestAddLearner_RefusesWhatCannotJoin: a refusal leaves nothing behind: neither the changed address of a member nor a learner that never
 // joins.
-func TestAddLearnerRefusesWhatCannotJoin(t *testing.T) {
+func TestAddLearner_RefusesWhatCannotJoin(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	other := newCluster(t, 1)
@@ -62,8 +62,8 @@ func TestAddLearnerRefusesWhatCannotJoin(t *testing.T) {
 	}
 }
 
-// TestLeadershipGoesToNobodyWhoCannotHaveIt: a transfer to an unresponsive voter is refused at once, and the leader continues.
-func TestLeadershipGoesToNobodyWhoCannotHaveIt(t *testing.T) {
+// TestTransferLeadership_RefusesDeadVoter: a transfer to an unresponsive voter is refused at once, and the leader continues.
+func TestTransferLeadership_RefusesDeadVoter(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	dead := (c.leader() + 1) % 3
@@ -94,8 +94,8 @@ func TestLeadershipGoesToNobodyWhoCannotHaveIt(t *testing.T) {
 	}
 }
 
-// TestAMemberWhoseAddressChanged: the member itself and the others report it.
-func TestAMemberWhoseAddressChanged(t *testing.T) {
+// TestMembers_ChangedAddressIsReported: the member itself and the others report it.
+func TestMembers_ChangedAddressIsReported(t *testing.T) {
 	var log lines
 	c := newCluster(t, 3, func(conf *raftnode.Config) {
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})

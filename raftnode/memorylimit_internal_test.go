@@ -6,9 +6,9 @@ import (
 	"testing/fstest"
 )
 
-// TestMemoryLimitOf: the smallest limit applies: of the process's control group, of those around it, or of the machine, in both versions of
-// control groups. Unreadable or non-numeric limits are ignored.
-func TestMemoryLimitOf(t *testing.T) {
+// TestMemoryLimitOf_IsSmallest: the smallest limit applies: of the process's control group, of those around it, or of the machine, in both
+// versions of control groups. Unreadable or non-numeric limits are ignored.
+func TestMemoryLimitOf_IsSmallest(t *testing.T) {
 	const gib = 1 << 30
 	machine := map[string]string{"proc/meminfo": "MemTotal:        8388608 kB\nMemFree: 1 kB\n"}
 	for name, c := range map[string]struct {

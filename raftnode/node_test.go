@@ -257,7 +257,7 @@ func reserve(quota string, amount int64) *logpb.Command {
 	}}}
 }
 
-func TestThreeNodesKeepWhatWasAcknowledged(t *testing.T) {
+func TestThreeNodes_KeepAcknowledged(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
 	session := c.propose(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{}}}).GetSessionOpened().GetSession()
@@ -293,9 +293,9 @@ func TestThreeNodesKeepWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// TestFounding_ComesBeforeAllElse: a node that leads and accepts commands has given the cluster its id. A backup without the id could be
+// TestFounding_PrecedesCommands: a node that leads and accepts commands has given the cluster its id. A backup without the id could be
 // restored into any cluster.
-func TestFounding_ComesBeforeAllElse(t *testing.T) {
+func TestFounding_PrecedesCommands(t *testing.T) {
 	n := newCluster(t, 1).nodes[0]
 	for leads := false; !leads; runtime.Gosched() {
 		_, _, leads = n.Leader()
@@ -308,7 +308,7 @@ func TestFounding_ComesBeforeAllElse(t *testing.T) {
 	}
 }
 
-func TestIdleClusterWritesNothing(t *testing.T) {
+func TestIdle_ClusterWritesNothing(t *testing.T) {
 	c := newCluster(t, 1)
 	c.propose(rate("q", 10))
 	n := c.nodes[0]

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/fsm/effect"
 )
 
-// TestPackedEvents: unpacked events equal the packed ones in every field except the final result, whichever fields are zero.
-func TestPackedEvents(t *testing.T) {
+// TestPacked_EventsRoundTrip: unpacked events equal the packed ones in every field except the final result, whichever fields are zero.
+func TestPacked_EventsRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		given := make([]effect.Event, rapid.IntRange(0, 5).Draw(t, "count"))
 		var p packed

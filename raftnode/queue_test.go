@@ -91,8 +91,8 @@ func causeOf(err error) NotAcceptedCause {
 
 func oneAtATime(c *Config) { c.EntriesInFlight, c.MaxEntryCommands = 1, 4 }
 
-// TestAFullQueueStillTakesWhatFrees: no command is accepted beyond the queue's bound; those that take quota stop at seven eighths of it.
-func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
+// TestQueue_FullTakesOnlyReleases: no command is accepted beyond the queue's bound; those that take quota stop at seven eighths of it.
+func TestQueue_FullTakesOnlyReleases(t *testing.T) {
 	n := openOne(t, oneAtATime, func(c *Config) { c.MaxQueueCommands = 16 })
 	if _, _, err := n.Propose(t.Context(), slots(100)); err != nil {
 		t.Fatal(err)
@@ -136,8 +136,8 @@ func TestAFullQueueStillTakesWhatFrees(t *testing.T) {
 	}
 }
 
-// TestTheQueueIsBoundedInBytes: a command beyond the queue's bytes is refused, and so is any command above half an entry.
-func TestTheQueueIsBoundedInBytes(t *testing.T) {
+// TestQueue_IsBoundedInBytes: a command beyond the queue's bytes is refused, and so is any command above half an entry.
+func TestQueue_IsBoundedInBytes(t *testing.T) {
 	n := openOne(t, oneAtATime, func(c *Config) { c.MaxEntryBytes, c.MaxQueueBytes = 8<<10, 8<<10 })
 	operators := 0
 	fat := func(size int) *logpb.Command { // each by an operator of its own, so that no caller's part matters
@@ -172,9 +172,9 @@ func TestTheQueueIsBoundedInBytes(t *testing.T) {
 	}
 }
 
-// TestACancelledCall: a queued call is cancelled and leaves no trace. The outcome of one in flight is unknown, unless it was made with
-// ProposeThrough.
-func TestACancelledCall(t *testing.T) {
+// TestPropose_CancelledCall: a queued call is cancelled and leaves no trace. The outcome of one in flight is unknown, unless it was made
+// with ProposeThrough.
+func TestPropose_CancelledCall(t *testing.T) {
 	for through, propose := range map[bool]func(*Node, context.Context, ...*logpb.Command) ([]*logpb.Result, Position, error){
 		false: (*Node).Propose, true: (*Node).ProposeThrough,
 	} {
@@ -225,8 +225,8 @@ func TestACancelledCall(t *testing.T) {
 	}
 }
 
-// TestACallMaySpanEntries: results come by position, whichever entries the commands were in, also with other calls in between.
-func TestACallMaySpanEntries(t *testing.T) {
+// TestPropose_CallSpansEntries: results come by position, whichever entries the commands were in, also with other calls in between.
+func TestPropose_CallSpansEntries(t *testing.T) {
 	n := openOne(t, oneAtATime)
 	if _, _, err := n.Propose(t.Context(), slots(1_000_000)); err != nil {
 		t.Fatal(err)
@@ -260,9 +260,9 @@ func TestACallMaySpanEntries(t *testing.T) {
 	}
 }
 
-// TestAnEntryIsBoundedByItems: a Reserve counts as one command per item, in an entry and in the charge to its line. A Reserve with more
-// items than an entry holds gets an entry of its own.
-func TestAnEntryIsBoundedByItems(t *testing.T) {
+// TestProposer_EntryIsBoundedByItems: a Reserve counts as one command per item, in an entry and in the charge to its line. A Reserve with
+// more items than an entry holds gets an entry of its own.
+func TestProposer_EntryIsBoundedByItems(t *testing.T) {
 	n := openOne(t)
 	n.config.MaxEntryCommands = 4
 	for _, c := range []struct{ items, entries []int }{
@@ -310,9 +310,9 @@ func TestAnEntryIsBoundedByItems(t *testing.T) {
 	}
 }
 
-// TestAFailedPartDoesNotShiftTheRest: after the first part of a call failed, the entry with the rest of it still gives the later calls
+// TestProposer_FailedPartShiftsNoResults: after the first part of a call failed, the entry with the rest of it still gives the later calls
 // their own results.
-func TestAFailedPartDoesNotShiftTheRest(t *testing.T) {
+func TestProposer_FailedPartShiftsNoResults(t *testing.T) {
 	p := &proposer{}
 	result := func(session uint64) *logpb.Result {
 		return &logpb.Result{Kind: &logpb.Result_SessionOpened{SessionOpened: &logpb.SessionOpened{Session: session}}}
@@ -336,8 +336,8 @@ func TestAFailedPartDoesNotShiftTheRest(t *testing.T) {
 	}
 }
 
-// TestAStalledDiskEndsTheNode: a leader that cannot write must make room for another one.
-func TestAStalledDiskEndsTheNode(t *testing.T) {
+// TestStalledDisk_EndsNode: a leader that cannot write must make room for another one.
+func TestStalledDisk_EndsNode(t *testing.T) {
 	stuck := newStuckAppend()
 	n := openOne(t, func(c *Config) { c.StallLimit, c.Append = 500*time.Millisecond, stuck.append })
 	defer close(stuck.release)
@@ -349,9 +349,9 @@ func TestAStalledDiskEndsTheNode(t *testing.T) {
 	}
 }
 
-// TestALeaderThatStallsIsReplacedBeforeItsDiskAnswers: raft's heartbeats continue while its log is stuck. A node that stops must end them,
+// TestStalledDisk_LeaderIsReplacedBeforeDiskAnswers: raft's heartbeats continue while its log is stuck. A node that stops must end them,
 // or its followers wait until its disk answers.
-func TestALeaderThatStallsIsReplacedBeforeItsDiskAnswers(t *testing.T) {
+func TestStalledDisk_LeaderIsReplacedBeforeDiskAnswers(t *testing.T) {
 	nodes := openThree(t)
 	leads := func() *Node {
 		for _, n := range nodes {
@@ -408,8 +408,8 @@ func openThree(t *testing.T) []*Node {
 	return nodes
 }
 
-// TestReadsShareProbes: reads that arrive while a probe round runs share the next round.
-func TestReadsShareProbes(t *testing.T) {
+// TestProbes_AreSharedByReads: reads that arrive while a probe round runs share the next round.
+func TestProbes_AreSharedByReads(t *testing.T) {
 	n := openOne(t)
 	term := n.leading.Load().term
 	n.probes.mu.Lock()
@@ -440,8 +440,8 @@ func TestReadsShareProbes(t *testing.T) {
 	}
 }
 
-// TestAProbeOfAnotherTermIsRefused: the state of a leader of an earlier term may be stale.
-func TestAProbeOfAnotherTermIsRefused(t *testing.T) {
+// TestProbes_RefuseOtherTerm: the state of a leader of an earlier term may be stale.
+func TestProbes_RefuseOtherTerm(t *testing.T) {
 	n := openOne(t)
 	term := n.leading.Load().term
 	if !n.holdsTerm(term) {
@@ -457,8 +457,8 @@ func TestAProbeOfAnotherTermIsRefused(t *testing.T) {
 	}
 }
 
-// TestEntriesInFlightAreBounded: no more than EntriesInFlight entries are in flight.
-func TestEntriesInFlightAreBounded(t *testing.T) {
+// TestEntriesInFlight_IsBound: no more than EntriesInFlight entries are in flight.
+func TestEntriesInFlight_IsBound(t *testing.T) {
 	n := openOne(t, func(c *Config) { c.EntriesInFlight = 3 })
 	blocked, open := block(n)
 	errs := make(chan error, 20)
@@ -480,9 +480,9 @@ func TestEntriesInFlightAreBounded(t *testing.T) {
 	}
 }
 
-// TestACallThatIsAcceptedInPartIsUnknown: one of several entries of a call was not accepted. The call had no effect only if that entry held
+// TestPropose_PartlyAcceptedIsUnknown: one of several entries of a call was not accepted. The call had no effect only if that entry held
 // all of it. Otherwise errors.As must not find a *NotAcceptedError.
-func TestACallThatIsAcceptedInPartIsUnknown(t *testing.T) {
+func TestPropose_PartlyAcceptedIsUnknown(t *testing.T) {
 	for _, tt := range []struct {
 		from, to int
 		unknown  bool
@@ -504,8 +504,8 @@ type pausedClock struct {
 
 func (c *pausedClock) Monotonic() int64 { return c.Clock.Monotonic() + c.paused.Load() }
 
-// TestAPauseIsNoStall: after a pause, a process finds a write that seems longer than StallLimit, and continues.
-func TestAPauseIsNoStall(t *testing.T) {
+// TestStalledDisk_PauseIsNoStall: after a pause, a process finds a write that seems longer than StallLimit, and continues.
+func TestStalledDisk_PauseIsNoStall(t *testing.T) {
 	stuck, clock := newStuckAppend(), &pausedClock{Clock: NewSystemClock()}
 	n := openOne(t, func(c *Config) { c.StallLimit, c.Append, c.Clock = 2*time.Second, stuck.append, clock })
 	stuck.armed <- nil
@@ -525,9 +525,9 @@ func TestAPauseIsNoStall(t *testing.T) {
 	}
 }
 
-// TestCallersShareTheQueue: one caller's commands take half of what others leave of the queue, in number and in bytes. Others still find
+// TestQueue_IsSharedByCallers: one caller's commands take half of what others leave of the queue, in number and in bytes. Others still find
 // room, and an operator does when all that is used.
-func TestCallersShareTheQueue(t *testing.T) {
+func TestQueue_IsSharedByCallers(t *testing.T) {
 	for name, test := range map[string]struct {
 		set    func(*Config)
 		holder string

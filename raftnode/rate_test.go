@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestRateMeter: a clock with a wrong rate is detected within a minute. A clock that is set, jitters or stands still for a while is not
-// reported.
-func TestRateMeter(t *testing.T) {
+// TestRateMeter_FindsWrongClock: a clock with a wrong rate is detected within a minute. A clock that is set, jitters or stands still for a
+// while is not reported.
+func TestRateMeter_FindsWrongClock(t *testing.T) {
 	const second = int64(time.Second)
 	random := rand.New(rand.NewPCG(1, 2))
 	for name, c := range map[string]struct {

@@ -12,9 +12,9 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// TestASnapshotThatANodeIsBeyondIsNotInstalled: such a snapshot is answered without raft. Other snapshots, and later calls on the same
+// TestInstallSnapshot_SkipsOlderThanState: such a snapshot is answered without raft. Other snapshots, and later calls on the same
 // connection, reach raft.
-func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
+func TestInstallSnapshot_SkipsOlderThanState(t *testing.T) {
 	const state = "what the snapshot holds"
 	open := func() *raft.NetworkTransport {
 		inner, err := raft.NewTCPTransport("127.0.0.1:0", nil, 1, 5*time.Second, io.Discard)
@@ -86,9 +86,9 @@ func TestASnapshotThatANodeIsBeyondIsNotInstalled(t *testing.T) {
 	}
 }
 
-// TestWhatANodeIsBeyond: once raft runs, a node is beyond a snapshot that its own snapshots or log cover in the same term. Raft itself
-// refuses snapshots of an older leader.
-func TestWhatANodeIsBeyond(t *testing.T) {
+// TestHasAllOf_SnapshotsAndLog: once raft runs, a node is beyond a snapshot that its own snapshots or log cover in the same term. Raft
+// itself refuses snapshots of an older leader.
+func TestHasAllOf_SnapshotsAndLog(t *testing.T) {
 	c := DefaultConfig()
 	c.ID, c.DataDir, c.RaftAddress, c.APIAddress = "n1", t.TempDir(), "127.0.0.1:0", "127.0.0.1:1"
 	const term = 3

@@ -12,9 +12,9 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestRestore_KnowsWhatCameOfIt: if leadership is lost during a restore, either nothing was done, or the cluster has the restored state
+// TestRestore_KnowsItsOutcome: if leadership is lost during a restore, either nothing was done, or the cluster has the restored state
 // under any leader.
-func TestRestore_KnowsWhatCameOfIt(t *testing.T) {
+func TestRestore_KnowsItsOutcome(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1_000_000))
 	backup := c.backup()

@@ -12,9 +12,9 @@ import (
 	"github.com/quotad/quotad/fsm"
 )
 
-// TestOutcomeOfRestore_AnothersSnapshotProvesNothing: a snapshot after a restore may come from a leader that lacks the restore and restored
+// TestOutcomeOfRestore_OtherSnapshotProvesNothing: a snapshot after a restore may come from a leader that lacks the restore and restored
 // another backup under the same epoch. Only the restored state with a later entry proves that the restore is kept.
-func TestOutcomeOfRestore_AnothersSnapshotProvesNothing(t *testing.T) {
+func TestOutcomeOfRestore_OtherSnapshotProvesNothing(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.LogStore = "n0", t.TempDir(), "127.0.0.1:0", UnderTest
 	conf.Peers = []Peer{{ID: "n0", RaftAddress: "127.0.0.1:0"}}

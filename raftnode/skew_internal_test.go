@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// TestMedian_TellsTheWrongClock: however many voters answer, a clock that is an hour off is outside of the others' median. A right one is
+// TestMedian_FindsWrongClock: however many voters answer, a clock that is an hour off is outside of the others' median. A right one is
 // inside while most of the others are right.
-func TestMedian_TellsTheWrongClock(t *testing.T) {
+func TestMedian_FindsWrongClock(t *testing.T) {
 	const now, wrong = int64(1000 * time.Hour), int64(time.Hour)
 	for name, c := range map[string]struct {
 		own    int64

@@ -55,9 +55,9 @@ func checkOf(n *Node, name string) Check {
 	return Check{}
 }
 
-// TestASnapshotThatCannotBeReadBackTrimsNothing: the node keeps its log and the previous snapshot, reports it, and continues. The next good
+// TestSnapshot_UnreadableTrimsNothing: the node keeps its log and the previous snapshot, reports it, and continues. The next good
 // snapshot clears the alarm.
-func TestASnapshotThatCannotBeReadBackTrimsNothing(t *testing.T) {
+func TestSnapshot_UnreadableTrimsNothing(t *testing.T) {
 	for name, c := range map[string]struct {
 		restoreUpTo, limit int64
 		compared           bool
@@ -154,9 +154,9 @@ func (s *gatedSink) Close() error {
 	return s.SnapshotSink.Close()
 }
 
-// TestASnapshotThatARestoreOvertakesIsNotTheLast: raft took the older snapshot for its last. The leader then had no term for the entry of
+// TestSnapshot_OvertakenByRestoreIsNotLast: raft took the older snapshot for its last. The leader then had no term for the entry of
 // the restore, and installed the snapshot on each follower again and again: nothing was committed for 37 s, until it was killed.
-func TestASnapshotThatARestoreOvertakesIsNotTheLast(t *testing.T) {
+func TestSnapshot_OvertakenByRestoreIsNotLast(t *testing.T) {
 	n := openOne(t, func(c *Config) { c.TrailingLogs = 5 })
 	if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {
 		t.Fatal(err)

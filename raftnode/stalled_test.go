@@ -10,10 +10,10 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestALeaderThatWakesEndsNoRenewedLease: a leader whose disk stalls is replaced. Its successor renews the lease of its last answer, beyond
-// the time at which the old leader would have ended it once its disk answers. The old leader does not confirm what it had not answered yet,
-// and returns with the others' state (etcd-io/etcd 15247, 12528).
-func TestALeaderThatWakesEndsNoRenewedLease(t *testing.T) {
+// TestStalledDisk_WakingLeaderEndsNoRenewedLease: a leader whose disk stalls is replaced. Its successor renews the lease of its last
+// answer, beyond the time at which the old leader would have ended it once its disk answers. The old leader does not confirm what it had
+// not answered yet, and returns with the others' state (etcd-io/etcd 15247, 12528).
+func TestStalledDisk_WakingLeaderEndsNoRenewedLease(t *testing.T) {
 	nodes := openThree(t)
 	propose := func(command *logpb.Command) *logpb.Result {
 		t.Helper()

@@ -31,10 +31,10 @@ func (c *cluster) killLeader() {
 	c.start(dead)
 }
 
-// TestARetryBudgetOutlivesItsLeaders: a task fails three times and is shelved. Its second and third attempt begin 5 and 15 minutes after
+// TestTask_BudgetSurvivesLeaders: a task fails three times and is shelved. Its second and third attempt begin 5 and 15 minutes after
 // the previous failure. A leader dies in each attempt and in each pause, and all nodes in the end. While the task waits, time runs a
 // thousand times as fast.
-func TestARetryBudgetOutlivesItsLeaders(t *testing.T) {
+func TestTask_BudgetSurvivesLeaders(t *testing.T) {
 	c := newCluster(t, 3)
 	keys := 0
 	once := func(command *logpb.Command) *logpb.Result {

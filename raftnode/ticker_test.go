@@ -9,9 +9,9 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// TestExpiriesShareEntries: leases that expire one after the other, and for which no request waits, do not get an entry each. At most one
-// entry in a twentieth of a tick is written for them, by the leader's own time.
-func TestExpiriesShareEntries(t *testing.T) {
+// TestTicker_ExpiriesShareEntries: leases that expire one after the other, and for which no request waits, do not get an entry each. At
+// most one entry in a twentieth of a tick is written for them, by the leader's own time.
+func TestTicker_ExpiriesShareEntries(t *testing.T) {
 	const leases, apart = 150, 7 * time.Millisecond
 	var empty, ended int
 	var firstEmpty, last int64
@@ -50,8 +50,8 @@ func TestExpiriesShareEntries(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsIsServedWhenItIsDue: an expiry for which a request waits is not delayed.
-func TestWhoWaitsIsServedWhenItIsDue(t *testing.T) {
+// TestTicker_ServesWaiterWhenDue: an expiry for which a request waits is not delayed.
+func TestTicker_ServesWaiterWhenDue(t *testing.T) {
 	c := newCluster(t, 1, func(conf *raftnode.Config) { conf.Tick = time.Hour }) // a twentieth of which is long
 	n := c.nodes[0]
 	c.propose(rate("q", 1))

@@ -113,8 +113,8 @@ func TestQueue_OperatorsDoNotWaitForCallers(t *testing.T) {
 	}
 }
 
-// TestQueue_ACallWaitsForNobodysQueue: a caller with one command is in the next entry, however much another caller has queued.
-func TestQueue_ACallWaitsForNobodysQueue(t *testing.T) {
+// TestQueue_SingleCallPassesLongQueues: a caller with one command is in the next entry, however much another caller has queued.
+func TestQueue_SingleCallPassesLongQueues(t *testing.T) {
 	entries := behindAQueue(t, append(manyRenews("busy", 1000), renewBy("modest")))
 	if !slices.Contains(entries[0], "modest") {
 		t.Errorf("the next entries are of %q", entries[:3])

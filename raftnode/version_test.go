@@ -19,8 +19,8 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestVersions_AreTold: a node's status has its own build, those of the members, and the feature level that entries raised.
-func TestVersions_AreTold(t *testing.T) {
+// TestVersions_AreReported: a node's status has its own build, those of the members, and the feature level that entries raised.
+func TestVersions_AreReported(t *testing.T) {
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.Build.Version = "build-of-" + conf.ID })
 	c.propose(rate("q", 10))
 	eventually(t, "all builds in the leader's status", func() bool {

@@ -8,9 +8,9 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestLearnKey_StrangersTakeNobodysPlace: while a member is asked for its key, a stranger whose calls claim to come through that member
+// TestLearnKey_StrangersLeaveRoom: while a member is asked for its key, a stranger whose calls claim to come through that member
 // cannot take all the room in which calls wait for the answer. Calls that do come through it are charged to their callers.
-func TestLearnKey_StrangersTakeNobodysPlace(t *testing.T) {
+func TestLearnKey_StrangersLeaveRoom(t *testing.T) {
 	n, key := &Node{}, newMemberKey()
 	const stranger, member = "address:192.0.2.66", "address:192.0.2.1"
 	key.asking.Lock() // the member is asked

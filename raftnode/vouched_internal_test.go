@@ -10,9 +10,9 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestAdmitMember_AnothersWordIsGoodForAWhile: a node for which a member vouched may have been removed since. After ten seconds, or under
+// TestAdmitMember_VouchingExpires: a node for which a member vouched may have been removed since. After ten seconds, or under
 // another configuration, the members are asked again. If none vouches for it any more, the cached answer changes.
-func TestAdmitMember_AnothersWordIsGoodForAWhile(t *testing.T) {
+func TestAdmitMember_VouchingExpires(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.LogStore = "n0", t.TempDir(), "127.0.0.1:0", UnderTest
 	conf.Peers = []Peer{{ID: "n0", RaftAddress: "127.0.0.1:0"}}
@@ -49,9 +49,9 @@ func TestAdmitMember_AnothersWordIsGoodForAWhile(t *testing.T) {
 	}
 }
 
-// TestVouched: the answer that a caller is a member holds for a while, the opposite one for a shorter time, both only under the
-// configuration of that time. Otherwise each connection of a caller with a certificate would cost each member a question.
-func TestVouched(t *testing.T) {
+// TestVouched_AnswerExpires: the answer that a caller is a member holds for a while, the opposite one for a shorter time, both only under
+// the configuration of that time. Otherwise each connection of a caller with a certificate would cost each member a question.
+func TestVouched_AnswerExpires(t *testing.T) {
 	const second = time.Second
 	for _, tc := range []struct {
 		member bool

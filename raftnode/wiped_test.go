@@ -37,9 +37,9 @@ func (c *cluster) endsWiped(i int) {
 	c.nodes[i] = nil
 }
 
-// TestAWipedVoterDoesNotElect: two of three hold the acknowledged entries, and one of the two loses its disk. With the third, which has
+// TestWipedVoter_DoesNotElect: two of three hold the acknowledged entries, and one of the two loses its disk. With the third, which has
 // none of them, it would form a majority without them. Neither its list nor `join` lets it take part, even if one of its peers is dead.
-func TestAWipedVoterDoesNotElect(t *testing.T) {
+func TestWipedVoter_DoesNotElect(t *testing.T) {
 	for name, join := range map[string]bool{"with its list": false, "that joins": true} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, 3)
@@ -66,8 +66,8 @@ func TestAWipedVoterDoesNotElect(t *testing.T) {
 	}
 }
 
-// TestAWipedNodeThatWasAddedDoesNotComeBack: an old log entry in which it was a learner does not make it one now.
-func TestAWipedNodeThatWasAddedDoesNotComeBack(t *testing.T) {
+// TestWipedLearner_DoesNotReturn: an old log entry in which it was a learner does not make it one now.
+func TestWipedLearner_DoesNotReturn(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	joining := c.configs[0]

@@ -12,9 +12,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestAWriteThatFailsAnswersAll: raft took entries for committed before this node's write of the first of them failed. None is applied,
+// TestWrite_FailureAnswersAllCalls: raft took entries for committed before this node's write of the first of them failed. None is applied,
 // each of their calls gets an unknown outcome, and no snapshot is made.
-func TestAWriteThatFailsAnswersAll(t *testing.T) {
+func TestWrite_FailureAnswersAllCalls(t *testing.T) {
 	writing, outcome, broken := make(chan struct{}, 1), make(chan error), errors.New("input/output error")
 	var armed atomic.Bool
 	n := openOne(t, func(c *Config) {
@@ -58,8 +58,9 @@ func TestAWriteThatFailsAnswersAll(t *testing.T) {
 	}
 }
 
-// TestATermHidesNoStall: a leader's append hangs, and it writes a newer term meanwhile. It ends as any node with a stalled disk.
-func TestATermHidesNoStall(t *testing.T) {
+// TestStalledDisk_WrittenTermHidesNoStall: a leader's append hangs, and it writes a newer term meanwhile. It ends as any node with a
+// stalled disk.
+func TestStalledDisk_WrittenTermHidesNoStall(t *testing.T) {
 	stuck := newStuckAppend()
 	n := openOne(t, func(c *Config) { c.StallLimit, c.Append = 400*time.Millisecond, stuck.append })
 	stuck.armed <- nil
@@ -77,8 +78,8 @@ func TestATermHidesNoStall(t *testing.T) {
 	<-written
 }
 
-// TestAnEndUnderWayThatDisagreesWithASnapshotIsCut: like one that is on disk already.
-func TestAnEndUnderWayThatDisagreesWithASnapshotIsCut(t *testing.T) {
+// TestSnapshot_CutsDisagreeingEntryInFlight: like one that is on disk already.
+func TestSnapshot_CutsDisagreeingEntryInFlight(t *testing.T) {
 	n := openOne(t)
 	stuck, open := hold(t, n)
 	go func() { _, _, _ = n.Propose(context.Background(), slots(1)) }()
@@ -121,10 +122,10 @@ func hold(t *testing.T, n *Node) (stuck <-chan struct{}, open func()) {
 	return reached, open
 }
 
-// TestNothingComesOfWhatALeaderHasNotWritten: both followers have an entry that their leader is still writing. Raft takes it for committed,
+// TestLeader_UnwrittenEntryHasNoEffect: both followers have an entry that their leader is still writing. Raft takes it for committed,
 // but no caller is answered, and the leader's next entry does not announce it to a follower. Once the leader's disk answers, everything
 // continues.
-func TestNothingComesOfWhatALeaderHasNotWritten(t *testing.T) {
+func TestLeader_UnwrittenEntryHasNoEffect(t *testing.T) {
 	nodes := openThree(t)
 	proposeTo(t, nodes, slots(2))
 	leader := leaderOf(t, nodes)

@@ -33,8 +33,8 @@ func TestOperates_TakesLikeAnyOther(t *testing.T) {
 	}
 }
 
-// TestRefuseInTurn_GivesItsPlaceBack: refusals one after the other, however many, do not end the caller's connection.
-func TestRefuseInTurn_GivesItsPlaceBack(t *testing.T) {
+// TestRefuseInTurn_ReleasesItsPlace: refusals one after the other, however many, do not end the caller's connection.
+func TestRefuseInTurn_ReleasesItsPlace(t *testing.T) {
 	b := newPortBudgets(DefaultMaxConnections, 16, 16)
 	s := &Server{errors: connect.NewErrorWriter(codecs())}
 	for n := range 2 * b.refusals.View().Capacity {

@@ -15,8 +15,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestAudited_IsWhatOperatorsMayDo: each call that needs an operator's verb has a line in the log, except reads; no other call has one.
-func TestAudited_IsWhatOperatorsMayDo(t *testing.T) {
+// TestAudited_CoversOperatorCalls: each call that needs an operator's verb has a line in the log, except reads; no other call has one.
+func TestAudited_CoversOperatorCalls(t *testing.T) {
 	want := maps.Clone(ofOperators)
 	for _, looks := range []string{quotav1connect.AdminServiceGetStateHashProcedure, quotav1connect.AdminServiceDumpLogProcedure} {
 		if !want[looks] {

@@ -57,9 +57,9 @@ func oneToken(t *testing.T, id string, verbs ...rpc.Verb) (secret string, tokens
 	return secret, tokens
 }
 
-// TestTheLogSaysWhoDidWhat: an operator's call leaves one line on each node that it passes, with the token that allowed it and the
+// TestAudit_LogsTokenAndOutcome: an operator's call leaves one line on each node that it passes, with the token that allowed it and the
 // outcome. A read leaves none.
-func TestTheLogSaysWhoDidWhat(t *testing.T) {
+func TestAudit_LogsTokenAndOutcome(t *testing.T) {
 	t.Parallel()
 	secret, tokens := oneToken(t, "op", rpc.VerbAdminQuota, rpc.VerbRead)
 	log := new(lines)

@@ -20,9 +20,9 @@ func ledgerHash(t *testing.T, n *testNode) string {
 	return res.Ledger
 }
 
-// TestBadInputIsRefusedAndChangesNothing sends malformed, hostile and extreme requests, as curl would. Each has its own reason and
+// TestBadInput_IsRefusedAndChangesNothing sends malformed, hostile and extreme requests, as curl would. Each has its own reason and
 // status, and the ledger stays as it is.
-func TestBadInputIsRefusedAndChangesNothing(t *testing.T) {
+func TestBadInput_IsRefusedAndChangesNothing(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)

@@ -9,8 +9,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestCounted: a request within a second gets the last count. A failed count is repeated, and so is an older one.
-func TestCounted(t *testing.T) {
+// TestCounted_OnceASecond: a request within a second gets the last count. A failed count is repeated, and so is an older one.
+func TestCounted_OnceASecond(t *testing.T) {
 	var c counted[int]
 	times := 0
 	count := func() (int, error) {
@@ -32,8 +32,8 @@ func TestCounted(t *testing.T) {
 	}
 }
 
-// TestNodeBudgetsAreCountedOnceASecond: a table of callers is not sorted for each request.
-func TestNodeBudgetsAreCountedOnceASecond(t *testing.T) {
+// TestCountNodeBudgets_OnceASecond: a table of callers is not sorted for each request.
+func TestCountNodeBudgets_OnceASecond(t *testing.T) {
 	s := &Server{}
 	s.nodeCounts.value, s.nodeCounts.at = []*quotav1.Budget{{Name: "calls", Used: 7}}, time.Now().Add(time.Hour)
 	if all := s.countNodeBudgets(); len(all) != 1 || all[0].Used != 7 { // there is no node to count

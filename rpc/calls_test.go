@@ -28,9 +28,9 @@ func procedures(t *testing.T) map[string]string {
 	return paths
 }
 
-// TestCallsAreToldApart: a call's verb decides what the call needs room for, and which port serves it. A call in none of the lists would
-// count as a holder's that finds no room on a full node, or as an operator's that is not admitted.
-func TestCallsAreToldApart(t *testing.T) {
+// TestCallLists_FollowVerbs: a call's verb decides what the call needs room for, and which port serves it. A call in none of the lists
+// would count as a holder's that finds no room on a full node, or as an operator's that is not admitted.
+func TestCallLists_FollowVerbs(t *testing.T) {
 	// Sessions neither take quota nor concern a lease. An operator's shell needs them too.
 	sessions := map[string]bool{"OpenSession": true, "CloseSession": true}
 	// These find room like calls about held amounts, although their verb is not a holder's, or they concern no lease.

@@ -15,9 +15,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestAFullDiskIsNoAnswer: a grant that a full disk keeps from the log is not accepted. That is not a refusal: a refusal is final, and an
+// TestFullDisk_IsNoAnswer: a grant that a full disk keeps from the log is not accepted. That is not a refusal: a refusal is final, and an
 // earlier attempt of the same request may have taken effect. Calls that free quota still work, in a Batch too.
-func TestAFullDiskIsNoAnswer(t *testing.T) {
+func TestFullDisk_IsNoAnswer(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	n.kill()
 	var free atomic.Int64

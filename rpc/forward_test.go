@@ -17,8 +17,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestACallIsHandedOnOnce: a call that another node forwarded, or that asks not to be forwarded, gets the name of the leader instead.
-func TestACallIsHandedOnOnce(t *testing.T) {
+// TestForward_Once: a call that another node forwarded, or that asks not to be forwarded, gets the name of the leader instead.
+func TestForward_Once(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -45,8 +45,8 @@ func TestACallIsHandedOnOnce(t *testing.T) {
 	})
 }
 
-// TestNoLeaderIsSaidInTime: a caller with a short deadline learns before it that nothing happened.
-func TestNoLeaderIsSaidInTime(t *testing.T) {
+// TestNoLeader_IsAnsweredInTime: a caller with a short deadline learns before it that nothing happened.
+func TestNoLeader_IsAnsweredInTime(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	for _, n := range nodes[1:] {
@@ -62,8 +62,8 @@ func TestNoLeaderIsSaidInTime(t *testing.T) {
 	}
 }
 
-// TestHandedOnErrorsAreTheLeaders: status, reason, hint and headers of an answer do not depend on the node that is called.
-func TestHandedOnErrorsAreTheLeaders(t *testing.T) {
+// TestForward_ReturnsErrorsOfLeader: status, reason, hint and headers of an answer do not depend on the node that is called.
+func TestForward_ReturnsErrorsOfLeader(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -83,8 +83,8 @@ func TestHandedOnErrorsAreTheLeaders(t *testing.T) {
 	}
 }
 
-// TestARefusalAs429 carries Retry-After in seconds, rounded up, and in milliseconds, at every node; other answers do not.
-func TestARefusalAs429(t *testing.T) {
+// TestRefusal_As429: it carries Retry-After in seconds, rounded up, and in milliseconds, at every node; other answers do not.
+func TestRefusal_As429(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -114,9 +114,9 @@ func TestARefusalAs429(t *testing.T) {
 	}
 }
 
-// TestACallerNoticesNoLostLeader: the next leader answers a read through a node whose leader is gone. If the election takes longer than a
+// TestForward_HidesLostLeader: the next leader answers a read through a node whose leader is gone. If the election takes longer than a
 // call is held, the caller learns so no sooner than that, and asks again.
-func TestACallerNoticesNoLostLeader(t *testing.T) {
+func TestForward_HidesLostLeader(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	leader, follower := leaderAndFollower(t, nodes)
@@ -139,8 +139,8 @@ func TestACallerNoticesNoLostLeader(t *testing.T) {
 	t.Fatal("the two others elected no leader")
 }
 
-// TestTheCallersDeadlineTravels: a forwarded wait ends at its caller's deadline, and leaves the queue.
-func TestTheCallersDeadlineTravels(t *testing.T) {
+// TestForward_KeepsDeadline: a forwarded wait ends at its caller's deadline, and leaves the queue.
+func TestForward_KeepsDeadline(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, _ := oneSlot(t, nodes)

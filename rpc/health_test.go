@@ -58,9 +58,9 @@ func TestHealthWatchers_HearOfChanges(t *testing.T) {
 	ended.Wait()
 }
 
-// TestReady_TellsWhereCallersAreFailed: a node without a majority, which answers every caller that no leader is known, is unready. One
+// TestReady_FailsWhileCallersFail: a node without a majority, which answers every caller that no leader is known, is unready. One
 // whose callers are refused for their input is ready.
-func TestReady_TellsWhereCallersAreFailed(t *testing.T) {
+func TestReady_FailsWhileCallersFail(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("it takes ten seconds until callers count as failed")

@@ -65,9 +65,9 @@ func later(n int, c *logpb.Command) []*logpb.Command {
 	return append(slices.Repeat([]*logpb.Command{storyQuotas()}, n), c)
 }
 
-// TestHint_TranslatesWhatTheStateMachineSays: each text is what a caller gets for a result of the state machine. A text that changes
+// TestHint_TranslatesStateMachineTexts: each text is what a caller gets for a result of the state machine. A text that changes
 // there is noticed here.
-func TestHint_TranslatesWhatTheStateMachineSays(t *testing.T) {
+func TestHint_TranslatesStateMachineTexts(t *testing.T) {
 	end := func(fence uint64) *logpb.Command {
 		return &logpb.Command{Kind: &logpb.Command_EndTask{EndTask: &logpb.EndTask{
 			Task: "t", Fence: fence, Outcome: logpb.TaskOutcome_TASK_OUTCOME_FAILED,

@@ -46,8 +46,8 @@ func bombOf(t *testing.T, mebibytes int) []byte {
 	return bytes.Repeat(zipped(t, make([]byte, 1<<20)), mebibytes)
 }
 
-// TestBodiesThatCannotBeRead: whatever the body, the answer is a typed error in the caller's protocol.
-func TestBodiesThatCannotBeRead(t *testing.T) {
+// TestBodies_UnreadableAreTypedErrors: whatever the body, the answer is a typed error in the caller's protocol.
+func TestBodies_UnreadableAreTypedErrors(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	good := []byte(`{"holder":"a","items":[{"quota":"nowhere"}]}`)
 	for name, c := range map[string]struct {
@@ -96,9 +96,9 @@ func h2c(t *testing.T) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// TestSlowBodiesAreCutOff: a body that does not arrive ends with a typed error over both versions of HTTP, within the server's time for
+// TestBodies_SlowAreCutOff: a body that does not arrive ends with a typed error over both versions of HTTP, within the server's time for
 // it.
-func TestSlowBodiesAreCutOff(t *testing.T) {
+func TestBodies_SlowAreCutOff(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpc.Config) { c.ReadBody = 100 * time.Millisecond })[0]
 	h1 := &http.Client{Transport: &http.Transport{}}
 	t.Cleanup(h1.CloseIdleConnections)
@@ -127,8 +127,8 @@ func TestSlowBodiesAreCutOff(t *testing.T) {
 	}
 }
 
-// TestCutOffBody: a caller that disconnects in the middle of its body changes nothing, and the server continues.
-func TestCutOffBody(t *testing.T) {
+// TestBodies_CutOffChangesNothing: a caller that disconnects in the middle of its body changes nothing, and the server continues.
+func TestBodies_CutOffChangesNothing(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
@@ -157,8 +157,8 @@ func TestCutOffBody(t *testing.T) {
 	}
 }
 
-// TestStreamsOutliveTheTimeouts: a stream and a wait last longer than any of the timeouts for headers, bodies and idle connections.
-func TestStreamsOutliveTheTimeouts(t *testing.T) {
+// TestStreams_OutliveTimeouts: a stream and a wait last longer than any of the timeouts for headers, bodies and idle connections.
+func TestStreams_OutliveTimeouts(t *testing.T) {
 	const short = 100 * time.Millisecond
 	n := newNodes(t, 1, func(c *rpc.Config) { c.ReadBody = short })[0]
 	server := rpc.NewHTTPServer(n.server.Handler(), nil, hclog.NewNullLogger())

@@ -38,10 +38,10 @@ func longLease(t *testing.T, n *testNode) *quotav1.Lease {
 	return granted.GetLease()
 }
 
-// TestTheLargestAnswer: a Batch that names 64 quotas with names of 200 bytes in each result is answered, where a caller may have that
-// much memory. If the answer were too large, the Batch would have taken effect and its caller would not know what it did. A third of the
-// largest Batch shows how large the whole would be.
-func TestTheLargestAnswer(t *testing.T) {
+// TestBatch_LargestAnswerFits: a Batch that names 64 quotas with names of 200 bytes in each result is answered, where a caller may have
+// that much memory. If the answer were too large, the Batch would have taken effect and its caller would not know what it did. A third of
+// the largest Batch shows how large the whole would be.
+func TestBatch_LargestAnswerFits(t *testing.T) {
 	const quotas, commands, most = 64, 1400, 4096
 	n := newNodes(t, 1, func(c *rpc.Config) { c.RequestBytes = 2 << 30 })[0]
 	granted := longLease(t, n)

@@ -35,9 +35,9 @@ func listenFor(t *testing.T, settleIn time.Duration) *Listener {
 	return l
 }
 
-// TestListener_ABurstKeepsNobodyWaiting: of many connections that one address opens at once the first ones stay, because the client is
+// TestListener_BurstDelaysNoOtherAddress: of many connections that one address opens at once the first ones stay, because the client is
 // about to use one of them. Those without room wait, and a connection of another address overtakes them.
-func TestListener_ABurstKeepsNobodyWaiting(t *testing.T) {
+func TestListener_BurstDelaysNoOtherAddress(t *testing.T) {
 	l := listenFor(t, time.Hour) // silence makes no room
 	var first []net.Conn
 	for range 5 { // half of what is free
@@ -138,8 +138,8 @@ func TestListener_ClosesThoseThatWait(t *testing.T) {
 	}
 }
 
-// TestListener_ThoseSentAwayMayComeAgain: a connection that waited without success no longer counts as waiting.
-func TestListener_ThoseSentAwayMayComeAgain(t *testing.T) {
+// TestListener_DroppedConnectionsFreeTheirPart: a connection that waited without success no longer counts as waiting.
+func TestListener_DroppedConnectionsFreeTheirPart(t *testing.T) {
 	l := listenFor(t, time.Hour)
 	for range 5 {
 		dialFrom(t, "127.0.0.1", l)

@@ -28,10 +28,10 @@ func onceOf() (commands, kills int64) {
 	return 10_000, 5
 }
 
-// TestEachCommandIsAppliedOnce: sixteen callers send thousands of commands of every kind that takes or returns quota, to any node, while
+// TestCommands_AreAppliedOnce: sixteen callers send thousands of commands of every kind that takes or returns quota, to any node, while
 // leaders die. Each is sent until its outcome is known, and then once more to another node. Both answers are the same, and the ledger
 // counts each command once.
-func TestEachCommandIsAppliedOnce(t *testing.T) {
+func TestCommands_AreAppliedOnce(t *testing.T) {
 	nodes := newNodes(t, 3)
 	// Returned amounts must arrive by the spend-by, however long the nodes take.
 	const quotas = `{"quotas":[{"name":"w","rate":{"limit":1000000000,"per":"86400s"},"spendBy":"3600s"},

@@ -14,9 +14,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestOutcomes_RedWhereMostCallersAreFailed: health turns red once calls of most callers have failed for failedFor, however many calls
+// TestOutcomes_RedWhileMostCallersFail: health turns red once calls of most callers have failed for failedFor, however many calls
 // one of them makes.
-func TestOutcomes_RedWhereMostCallersAreFailed(t *testing.T) {
+func TestOutcomes_RedWhileMostCallersFail(t *testing.T) {
 	type calls struct {
 		caller         string
 		served, failed int
@@ -77,8 +77,8 @@ func TestOutcomes_CountSoMany(t *testing.T) {
 	}
 }
 
-// TestRecordOutcome_NotWhatCallersBringAbout: outcomes that a caller can cause at will say nothing about a node's health.
-func TestRecordOutcome_NotWhatCallersBringAbout(t *testing.T) {
+// TestRecordOutcome_IgnoresErrorsOfCallers: outcomes that a caller can cause at will say nothing about a node's health.
+func TestRecordOutcome_IgnoresErrorsOfCallers(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	as := func(ctx context.Context, header ...string) context.Context {
@@ -135,8 +135,8 @@ func TestRecordOutcome_NotWhatCallersBringAbout(t *testing.T) {
 	}
 }
 
-// TestHandedOn_KeepsTheStatus: a request that is too large for the leader gets 413 through a follower too, so that it is not sent again.
-func TestHandedOn_KeepsTheStatus(t *testing.T) {
+// TestForward_KeepsStatus: a request that is too large for the leader gets 413 through a follower too, so that it is not sent again.
+func TestForward_KeepsStatus(t *testing.T) {
 	for _, reason := range []quotav1.Reason{
 		quotav1.Reason_REASON_TOO_LARGE, quotav1.Reason_REASON_CALLER_BUDGET, quotav1.Reason_REASON_INVALID,
 	} {

@@ -14,8 +14,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestOverrideOverTheWire: an override changes the limit for a time, is shown, is refused where it cannot work, and ends.
-func TestOverrideOverTheWire(t *testing.T) {
+// TestSetOverride_OverTheAPI: an override changes the limit for a time, is shown, is refused where it cannot work, and ends.
+func TestSetOverride_OverTheAPI(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	admin := quotav1connect.NewAdminServiceClient(h2c(t), n.url)
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
@@ -56,8 +56,8 @@ func TestOverrideOverTheWire(t *testing.T) {
 	}
 }
 
-// TestLimitsOverTheWire: the bounds of the state are shown and changed.
-func TestLimitsOverTheWire(t *testing.T) {
+// TestSetLimits_OverTheAPI: the bounds of the state are shown and changed.
+func TestSetLimits_OverTheAPI(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	admin := quotav1connect.NewAdminServiceClient(h2c(t), n.url)
 	res, err := admin.SetLimits(t.Context(), &quotav1.SetLimitsRequest{Limits: &quotav1.Limits{SessionIdle: durationpb.New(90 * time.Second)}})
@@ -81,9 +81,9 @@ const applyChain = `{"quotas":[
 	{"name":"big","rate":{"limit":"1","per":"3600s"},"fallback":"small","policy":{"metering":true}},
 	{"name":"small","window":{"limit":"1000","every":"month"},"policy":{"metering":true,"prediction":{"samples":3}}}]}`
 
-// TestFallbackAndForecastOverTheWire: answers name the fallback and carry the forecast. The usage of holders is listed, and exported to
-// Prometheus.
-func TestFallbackAndForecastOverTheWire(t *testing.T) {
+// TestReserve_FallbackAndForecastOverTheAPI: answers name the fallback and carry the forecast. The usage of holders is listed, and exported
+// to Prometheus.
+func TestReserve_FallbackAndForecastOverTheAPI(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyChain); status != http.StatusOK {

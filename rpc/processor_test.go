@@ -23,9 +23,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestProcessor_HoldsWhoCallsMost: on a busy node, a caller with many calls at once leaves another caller, and the operator, nearly as
+// TestProcessor_LimitsBusiestCaller: on a busy node, a caller with many calls at once leaves another caller, and the operator, nearly as
 // many as it gets itself.
-func TestProcessor_HoldsWhoCallsMost(t *testing.T) {
+func TestProcessor_LimitsBusiestCaller(t *testing.T) {
 	n, secrets := guarded(t, rpc.AlwaysBusy)
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
@@ -162,8 +162,8 @@ func fetch(t *testing.T, client *http.Client, url string) (status int, body stri
 	return res.StatusCode, string(all), err
 }
 
-// TestWatch_SendsWhatItGathered: events that are gathered for one write are sent even if no event that the caller wants follows.
-func TestWatch_SendsWhatItGathered(t *testing.T) {
+// TestWatch_SendsGatheredEvents: events that are gathered for one write are sent even if no event that the caller wants follows.
+func TestWatch_SendsGatheredEvents(t *testing.T) {
 	for name, change := range map[string][]func(*rpc.Config){"idle": nil, "busy": {rpc.AlwaysBusy}} { // in any order
 		t.Run(name, func(t *testing.T) {
 			n := newNodes(t, 1, change...)[0]

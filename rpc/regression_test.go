@@ -16,9 +16,9 @@ import (
 
 // Tests named after the defects that they guard against: users of other rate limiters met them, and reported them where named.
 
-// TestThreeNodesAtOnceGrantTheLimitOnce: callers spread over all nodes share one limit, instead of a limit at each node (maximhq/bifrost
+// TestReserve_AtThreeNodesGrantsLimitOnce: callers spread over all nodes share one limit, instead of a limit at each node (maximhq/bifrost
 // 3547, BerriAI/litellm 40291). Without a policy they can use all of it (BerriAI/litellm 19092).
-func TestThreeNodesAtOnceGrantTheLimitOnce(t *testing.T) {
+func TestReserve_AtThreeNodesGrantsLimitOnce(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	const limit = 100
@@ -32,9 +32,9 @@ func TestThreeNodesAtOnceGrantTheLimitOnce(t *testing.T) {
 	}
 }
 
-// TestTwoBottlenecksBindTogether: concurrent requests for two quotas get no more than either has left. A refused request takes nothing of
-// the other quota (envoyproxy/ai-gateway 680, BerriAI/litellm 34732).
-func TestTwoBottlenecksBindTogether(t *testing.T) {
+// TestReserve_TwoBottlenecksBindTogether: concurrent requests for two quotas get no more than either has left. A refused request takes
+// nothing of the other quota (envoyproxy/ai-gateway 680, BerriAI/litellm 34732).
+func TestReserve_TwoBottlenecksBindTogether(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	const quotas = `{"quotas":[{"name":"wide","window":{"limit":100,"every":"month"}},{"name":"narrow","window":{"limit":20,"every":"month"}}]}`

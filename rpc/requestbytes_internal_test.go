@@ -140,9 +140,9 @@ func TestUnpacked_IsBounded(t *testing.T) {
 	}
 }
 
-// TestRequestBytes_AreGivenBack: in whatever order a call requires, uses and returns memory, it has what it uses, and none is left at the
+// TestRequestBytes_AreReleased: in whatever order a call requires, uses and returns memory, it has what it uses, and none is left at the
 // end.
-func TestRequestBytes_AreGivenBack(t *testing.T) {
+func TestRequestBytes_AreReleased(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from := newRequestBytes(1 << 20)
 		rooms := []*requestBytes{roomIn(from), roomIn(from), roomIn(from)}

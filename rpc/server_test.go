@@ -307,7 +307,7 @@ func send(t *testing.T, client *http.Client, req *http.Request) (head *http.Resp
 
 const applyCore = `{"quotas":[{"name":"t/core","rate":{"limit":10,"per":"60s"}}]}`
 
-func TestCurlAtAnyNode(t *testing.T) {
+func TestCurl_AtAnyNode(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != 200 {
@@ -330,7 +330,7 @@ func TestCurlAtAnyNode(t *testing.T) {
 	}
 }
 
-func TestGRPCAndConnectClients(t *testing.T) {
+func TestClients_GRPCAndConnect(t *testing.T) {
 	nodes := newNodes(t, 1)
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)

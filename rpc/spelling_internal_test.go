@@ -30,8 +30,8 @@ func TestSpell_Table(t *testing.T) {
 	}
 }
 
-// TestSpell_KeepsWhatIsWrong: only durations and names are rewritten. Other errors are left for protobuf to refuse.
-func TestSpell_KeepsWhatIsWrong(t *testing.T) {
+// TestSpell_KeepsInvalidValues: only durations and names are rewritten. Other errors are left for protobuf to refuse.
+func TestSpell_KeepsInvalidValues(t *testing.T) {
 	for _, in := range []string{
 		`{"ttl":"5m"} {"holder":"b"}`, `{"ttl":"5m"}]`, `{"ttl":"5m","holder":`,
 		`{"ttl":"5m","holder":"a","holder":"b"}`, `{"ttl":"5m","itmes":[]}`, `["5m"]`,

@@ -35,8 +35,8 @@ func reserveAs(t *testing.T, n *testNode, holder string) *quotav1.ReserveRespons
 	return res
 }
 
-// TestWatchTellsWhatHappens: every node sends events in every protocol, once, in order, filtered; and again from an index on.
-func TestWatchTellsWhatHappens(t *testing.T) {
+// TestWatch_ShowsEachEventOnce: every node sends events in every protocol, once, in order, filtered; and again from an index on.
+func TestWatch_ShowsEachEventOnce(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -86,9 +86,9 @@ func nextEvent(t *testing.T, stream *connect.ServerStreamForClient[quotav1.Watch
 	return nil, nil
 }
 
-// TestManyEventsOfOneIndex: they arrive in several responses, each below a client's limit, and all but the last say that there is more. A
-// caller that asks for the index again receives all of them again.
-func TestManyEventsOfOneIndex(t *testing.T) {
+// TestWatch_SplitsManyEventsOfOneIndex: they arrive in several responses, each below a client's limit, and all but the last say that there
+// is more. A caller that asks for the index again receives all of them again.
+func TestWatch_SplitsManyEventsOfOneIndex(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
 	const leases, most = 2000, 1024
@@ -142,8 +142,8 @@ func TestManyEventsOfOneIndex(t *testing.T) {
 	}
 }
 
-// TestWatchEndsTyped: a watch ends with a typed error when its node drains.
-func TestWatchEndsTyped(t *testing.T) {
+// TestWatch_EndsTypedOnDrain: a watch ends with a typed error when its node drains.
+func TestWatch_EndsTypedOnDrain(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)
 	stream, err := api.Watch(t.Context(), &quotav1.WatchRequest{})
@@ -164,8 +164,8 @@ func TestWatchEndsTyped(t *testing.T) {
 	_ = stream.Close()
 }
 
-// TestAWatcherThatDoesNotReadEnds: its call ends after a time, and the node can drain.
-func TestAWatcherThatDoesNotReadEnds(t *testing.T) {
+// TestWatch_EndsUnreadStream: its call ends after a time, and the node can drain.
+func TestWatch_EndsUnreadStream(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpc.Config) { c.WriteAnswer = 50 * time.Millisecond })[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
 		`{"quotas":[{"name":"t/core","slots":{"limit":1000000}}]}`); status != http.StatusOK {
@@ -206,9 +206,9 @@ func TestAWatcherThatDoesNotReadEnds(t *testing.T) {
 	})
 }
 
-// TestBackupAndRestoreOverTheAPI: a backup holds what was acknowledged. A restore brings it back under a new epoch: grants made since are
+// TestRestore_OverTheAPI: a backup holds what was acknowledged. A restore brings it back under a new epoch: grants made since are
 // dead, and their fences are never issued again. Both need the leader. A damaged backup is refused, and changes nothing.
-func TestBackupAndRestoreOverTheAPI(t *testing.T) {
+func TestRestore_OverTheAPI(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	_, follower := leaderAndFollower(t, nodes) // if leadership moves, it still serves
@@ -275,8 +275,8 @@ func TestBackupAndRestoreOverTheAPI(t *testing.T) {
 	}
 }
 
-// TestARestoreOfAnotherClustersBackup: it needs an explicit flag, which the first chunk carries.
-func TestARestoreOfAnotherClustersBackup(t *testing.T) {
+// TestRestore_OfOtherClusterNeedsFlag: it needs an explicit flag, which the first chunk carries.
+func TestRestore_OfOtherClusterNeedsFlag(t *testing.T) {
 	here, there := newNodes(t, 1)[0], newNodes(t, 1)[0]
 	if status, body := post(t, there.url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)

@@ -20,8 +20,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestLooksCanBeGets: each call without side effects answers a GET, at any node; other calls do not.
-func TestLooksCanBeGets(t *testing.T) {
+// TestReads_AnswerGET: each call without side effects answers a GET, at any node; other calls do not.
+func TestReads_AnswerGET(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyCore); status != http.StatusOK {
@@ -62,8 +62,8 @@ func TestLooksCanBeGets(t *testing.T) {
 	}
 }
 
-// TestStaleLooksStayAtTheirNode: stale reads need no leader.
-func TestStaleLooksStayAtTheirNode(t *testing.T) {
+// TestReads_StaleStayAtTheirNode: stale reads need no leader.
+func TestReads_StaleStayAtTheirNode(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	for _, n := range nodes {
@@ -75,9 +75,9 @@ func TestStaleLooksStayAtTheirNode(t *testing.T) {
 	}
 }
 
-// TestHealthWithAndWithoutALeader: a process without a majority is alive, but not ready. Each check has a name by which it can be left
+// TestHealth_WithAndWithoutLeader: a process without a majority is alive, but not ready. Each check has a name by which it can be left
 // out.
-func TestHealthWithAndWithoutALeader(t *testing.T) {
+func TestHealth_WithAndWithoutLeader(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	for _, n := range nodes {
@@ -113,8 +113,8 @@ func TestHealthWithAndWithoutALeader(t *testing.T) {
 	}
 }
 
-// TestHealthOfGRPC: load balancers can use gRPC's own health protocol.
-func TestHealthOfGRPC(t *testing.T) {
+// TestHealth_OfGRPC: load balancers can use gRPC's own health protocol.
+func TestHealth_OfGRPC(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	client := grpchealth.NewClient(h2c(t), n.url, connect.WithGRPC())
 	ask := func(service string) (grpchealth.Status, error) {
@@ -170,8 +170,8 @@ func TestReflection(t *testing.T) {
 	}
 }
 
-// TestMetricsSayWhatWasCalled: calls count whatever their outcome, under names of procedures only.
-func TestMetricsSayWhatWasCalled(t *testing.T) {
+// TestMetrics_CountProcedures: calls count whatever their outcome, under names of procedures only.
+func TestMetrics_CountProcedures(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	for _, body := range []string{`{`, `{"holder":"a","items":[{"quota":"nowhere"}]}`} {
 		_, _ = post(t, n.url, reservePath, body)
@@ -194,8 +194,8 @@ func TestMetricsSayWhatWasCalled(t *testing.T) {
 	}
 }
 
-// TestFaultsAreForTestingOnly: a process that was not started for testing refuses the calls of fault suites.
-func TestFaultsAreForTestingOnly(t *testing.T) {
+// TestFaults_NeedTestingMode: a process that was not started for testing refuses the calls of fault suites.
+func TestFaults_NeedTestingMode(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	n.kill()
 	n.config.Testing = false

@@ -144,8 +144,8 @@ func TestTake_Table(t *testing.T) {
 	}
 }
 
-// TestTake_SaysWhatItTook: the answer names the pool's member whose key the call is for, and has the forecast, as a refusal does.
-func TestTake_SaysWhatItTook(t *testing.T) {
+// TestTake_NamesMemberAndForecast: the answer names the pool's member whose key the call is for, and has the forecast, as a refusal does.
+func TestTake_NamesMemberAndForecast(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[`+
 		`{"name":"k","rate":{"limit":600,"per":"60s"},"policy":{"prediction":{}}},`+
@@ -176,9 +176,9 @@ func TestTake_SaysWhatItTook(t *testing.T) {
 	}
 }
 
-// TestTake_ReleasesWhatItCannotTake: a node that does not know yet that a quota has slots is granted some, and releases them: its caller
+// TestTake_ReleasesSlots: a node that does not know yet that a quota has slots is granted some, and releases them: its caller
 // would not.
-func TestTake_ReleasesWhatItCannotTake(t *testing.T) {
+func TestTake_ReleasesSlots(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
 		`{"quotas":[{"name":"s","slots":{"limit":1}},{"name":"r","rate":{"limit":1,"per":"60s"}}]}`); status != http.StatusOK {

@@ -18,8 +18,8 @@ import (
 
 const taskPath = "/quota.v1.TaskService/"
 
-// TestTasksAtAnyNode: a task is begun at one node, renewed and ended at the others, and seen by all.
-func TestTasksAtAnyNode(t *testing.T) {
+// TestTasks_AtAnyNode: a task is begun at one node, renewed and ended at the others, and seen by all.
+func TestTasks_AtAnyNode(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis := make([]quotav1connect.TaskServiceClient, len(nodes))
@@ -76,8 +76,8 @@ func TestTasksAtAnyNode(t *testing.T) {
 	}
 }
 
-// TestWhatATaskRequestMustBe: the error names the invalid field.
-func TestWhatATaskRequestMustBe(t *testing.T) {
+// TestValidate_TaskRequests: the error names the invalid field.
+func TestValidate_TaskRequests(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	for _, c := range []struct{ call, body, field string }{
 		{"BeginTask", `{"holder":"h"}`, "task"},
@@ -110,8 +110,8 @@ func TestWhatATaskRequestMustBe(t *testing.T) {
 	}
 }
 
-// TestTokensAndTasks: a token acts for the tasks of its holders and sees no others. It closes quotas only with the verb report.
-func TestTokensAndTasks(t *testing.T) {
+// TestTokens_CoverTasks: a token acts for the tasks of its holders and sees no others. It closes quotas only with the verb report.
+func TestTokens_CoverTasks(t *testing.T) {
 	path, secrets := tokenFile(t) // all for ralph*
 	both, entry, err := rpc.NewToken("both", "picard*", "standard", []rpc.Verb{rpc.VerbUse, rpc.VerbReport, rpc.VerbRead, rpc.VerbAdminQuota})
 	if err != nil {
@@ -177,8 +177,8 @@ func TestTokensAndTasks(t *testing.T) {
 	}
 }
 
-// TestTasksArePaged: tasks are listed in pages, and counted in metrics.
-func TestTasksArePaged(t *testing.T) {
+// TestListTasks_Pages: tasks are listed in pages, and counted in metrics.
+func TestListTasks_Pages(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	api := quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url, persistent)
 	for _, task := range []string{"c", "a", "b"} {

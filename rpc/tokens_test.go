@@ -58,8 +58,8 @@ func tokenFile(t *testing.T) (path string, secrets map[rpc.Verb]string) {
 	return path, secrets
 }
 
-// TestTokensAllowWhatTheySay makes every unary call with every token and with none.
-func TestTokensAllowWhatTheySay(t *testing.T) {
+// TestTokens_AllowTheirVerbs makes every unary call with every token and with none.
+func TestTokens_AllowTheirVerbs(t *testing.T) {
 	path, secrets := tokenFile(t)
 	tokens, err := rpc.LoadTokens(path)
 	if err != nil {
@@ -116,8 +116,8 @@ func TestTokensAllowWhatTheySay(t *testing.T) {
 	}
 }
 
-// TestTokensCoverHolders: a token acts for the holders of its pattern, in no higher class than its own.
-func TestTokensCoverHolders(t *testing.T) {
+// TestTokens_CoverHolders: a token acts for the holders of its pattern, in no higher class than its own.
+func TestTokens_CoverHolders(t *testing.T) {
 	path, secrets := tokenFile(t)
 	tokens, err := rpc.LoadTokens(path)
 	if err != nil {
@@ -140,8 +140,8 @@ func TestTokensCoverHolders(t *testing.T) {
 	}
 }
 
-// TestEachCommandOfABatchNeedsItsVerb: a token that may only report can report in a Batch too, and do nothing else.
-func TestEachCommandOfABatchNeedsItsVerb(t *testing.T) {
+// TestBatch_EachCommandNeedsItsVerb: a token that may only report can report in a Batch too, and do nothing else.
+func TestBatch_EachCommandNeedsItsVerb(t *testing.T) {
 	path, secrets := tokenFile(t)
 	tokens, err := rpc.LoadTokens(path)
 	if err != nil {
@@ -211,8 +211,8 @@ func holderTokens(t *testing.T, holders ...string) (*rpc.Tokens, map[string]stri
 	return tokens, secrets
 }
 
-// TestSessionsAreTheirOpeners: no other token can use, number or close a session, or open one for a foreign holder.
-func TestSessionsAreTheirOpeners(t *testing.T) {
+// TestSessions_BelongToTheirOpeners: no other token can use, number or close a session, or open one for a foreign holder.
+func TestSessions_BelongToTheirOpeners(t *testing.T) {
 	tokens, secrets := holderTokens(t, "ralph", "picard")
 	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
 	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)
@@ -240,8 +240,8 @@ func TestSessionsAreTheirOpeners(t *testing.T) {
 	}
 }
 
-// TestTokenFileMistakes: each mistake is an error, and nothing panics.
-func TestTokenFileMistakes(t *testing.T) {
+// TestLoadTokens_RefusesMistakes: each mistake is an error, and nothing panics.
+func TestLoadTokens_RefusesMistakes(t *testing.T) {
 	for name, text := range map[string]string{
 		"an empty entry": "tokens: [null]\n", "an unknown key": "tokens: [{id: a, hash: b}]\n",
 		"a short hash": "tokens: [{id: a, sha256: ab, holder: '*', verbs: [use]}]\n", "no list": "tokens: 7\n",
@@ -256,9 +256,9 @@ func TestTokenFileMistakes(t *testing.T) {
 	}
 }
 
-// TestListLeases_PagesOfWhatATokenCovers: every lease that the caller may see is on one of the pages, however many of others are between
+// TestListLeases_PagesLeasesOfToken: every lease that the caller may see is on one of the pages, however many of others are between
 // them.
-func TestListLeases_PagesOfWhatATokenCovers(t *testing.T) {
+func TestListLeases_PagesLeasesOfToken(t *testing.T) {
 	secret, entry, err := rpc.NewToken("mine", "mine-*", "standard", []rpc.Verb{rpc.VerbUse, rpc.VerbRead})
 	if err != nil {
 		t.Fatal(err)

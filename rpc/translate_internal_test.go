@@ -149,8 +149,8 @@ func TestAnswers_CarryEveryField(t *testing.T) {
 // metaFields are those of a Meta, which only a call sets.
 var metaFields = missing((&quotav1.Meta{}).ProtoReflect())
 
-// TestLease_EachItemSaysItsOwnEnd: items of one lease may end at different times, and none after its lease.
-func TestLease_EachItemSaysItsOwnEnd(t *testing.T) {
+// TestLease_EachItemHasItsOwnEnd: items of one lease may end at different times, and none after its lease.
+func TestLease_EachItemHasItsOwnEnd(t *testing.T) {
 	item := func(quota string, until int64) *logpb.GrantedItem {
 		return &logpb.GrantedItem{Quota: quota, Amount: 1, UntilNs: until}
 	}

@@ -135,9 +135,9 @@ func TestAnswers_UnreadOfOneCallerLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestBatch_TooLargeAnAnswerIsNotCarriedOut: a Batch whose answer takes more memory than its caller may have is refused as too large
+// TestBatch_TooLargeAnswerRunsNothing: a Batch whose answer takes more memory than its caller may have is refused as too large
 // before any command runs, however short it is. Smaller ones are served.
-func TestBatch_TooLargeAnAnswerIsNotCarriedOut(t *testing.T) {
+func TestBatch_TooLargeAnswerRunsNothing(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpc.Config) { c.RequestBytes = 64 << 20 })[0]
 	granted := longLease(t, n)
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)

@@ -23,9 +23,9 @@ func reserveOneOf(holder string) *quotav1.Command {
 	}}}
 }
 
-// TestManyHoldersShareASeries: beyond 500 pairs of holder and quota, the rest are counted in one series without a holder. No holder's
-// name, however plausible, can clash with it.
-func TestManyHoldersShareASeries(t *testing.T) {
+// TestMetrics_ManyHoldersShareASeries: beyond 500 pairs of holder and quota, the rest are counted in one series without a holder. No
+// holder's name, however plausible, can clash with it.
+func TestMetrics_ManyHoldersShareASeries(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyMetered); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
@@ -65,8 +65,8 @@ func TestManyHoldersShareASeries(t *testing.T) {
 	}
 }
 
-// TestUsageIsForWhoMaySeeIt: a token shows the usage of holders that it may act for, and pages skip the others.
-func TestUsageIsForWhoMaySeeIt(t *testing.T) {
+// TestUsage_ShowsHoldersOfToken: a token shows the usage of holders that it may act for, and pages skip the others.
+func TestUsage_ShowsHoldersOfToken(t *testing.T) {
 	tokens, secrets := holderTokens(t, "picard", "ralph")
 	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
 	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyMetered, "Authorization", "Bearer "+secrets["ralph"]); status != http.StatusOK {

@@ -109,9 +109,9 @@ func leaderAndFollower(t *testing.T, nodes []*testNode) (leader, follower int) {
 	return leader, follower
 }
 
-// TestAWaitEndsWhenQuotaComesFree: a wait is granted at the leader and through a node that forwards it. A lease with slots has the
+// TestWait_EndsWhenQuotaIsFree: a wait is granted at the leader and through a node that forwards it. A lease with slots has the
 // requested length.
-func TestAWaitEndsWhenQuotaComesFree(t *testing.T) {
+func TestWait_EndsWhenQuotaIsFree(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, held := oneSlot(t, nodes)
@@ -131,9 +131,9 @@ func TestAWaitEndsWhenQuotaComesFree(t *testing.T) {
 	}
 }
 
-// TestACallerThatGoesAwayLeavesTheQueue: a caller that disconnects leaves the queue, at the leader and through another node, unless the
+// TestWait_CancelledLeavesQueue: a caller that disconnects leaves the queue, at the leader and through another node, unless the
 // cluster loses its leader meanwhile.
-func TestACallerThatGoesAwayLeavesTheQueue(t *testing.T) {
+func TestWait_CancelledLeavesQueue(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, _ := oneSlot(t, nodes)
@@ -156,10 +156,10 @@ func TestACallerThatGoesAwayLeavesTheQueue(t *testing.T) {
 	}
 }
 
-// TestACallerThatGoesAwayMeanwhile: it disconnects while the entry with its Reserve is applied, before the node learns the result.
+// TestReserve_CancelledWhileApplied: it disconnects while the entry with its Reserve is applied, before the node learns the result.
 // Without a request id nothing of it is left, and it counts as not accepted only if it had no other effect. With a request id its result
 // is kept.
-func TestACallerThatGoesAwayMeanwhile(t *testing.T) {
+func TestReserve_CancelledWhileApplied(t *testing.T) {
 	n := newNodes(t, 1)[0]
 	var leave context.CancelFunc
 	n.kill()
@@ -216,9 +216,9 @@ func reserveHere(ctx context.Context, n *testNode, ask string) (status int, body
 	return answer.Code, answer.Body.String()
 }
 
-// TestACallerWithARequestIDMayComeBack: its place stays, and any node returns the outcome under the same id. A Withdraw removes it from
+// TestWait_WithRequestIDSurvivesCancel: its place stays, and any node returns the outcome under the same id. A Withdraw removes it from
 // the queue.
-func TestACallerWithARequestIDMayComeBack(t *testing.T) {
+func TestWait_WithRequestIDSurvivesCancel(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, held := oneSlot(t, nodes)
@@ -258,9 +258,9 @@ func TestACallerWithARequestIDMayComeBack(t *testing.T) {
 	}
 }
 
-// TestDrainEndsWaitsTyped: a wait without a request id leaves the queue and was not accepted. One with an id keeps its place, and
+// TestDrain_EndsWaitsTyped: a wait without a request id leaves the queue and was not accepted. One with an id keeps its place, and
 // continues elsewhere. Other callers of the stopping node notice nothing.
-func TestDrainEndsWaitsTyped(t *testing.T) {
+func TestDrain_EndsWaitsTyped(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, held := oneSlot(t, nodes)
@@ -307,8 +307,8 @@ func TestDrainEndsWaitsTyped(t *testing.T) {
 	}
 }
 
-// TestWaitsLeaveRoomForWhatFrees: however many calls wait, a Release finds room.
-func TestWaitsLeaveRoomForWhatFrees(t *testing.T) {
+// TestWait_LeavesRoomForReleases: however many calls wait, a Release finds room.
+func TestWait_LeavesRoomForReleases(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpcConfig) { c.MaxInFlight = 16 })
 	apis, held := oneSlot(t, n)
 	ctx, leave := context.WithCancel(t.Context())
@@ -362,9 +362,9 @@ func get(t *testing.T, url string, headers ...string) (int, string) {
 	return head.StatusCode, body
 }
 
-// TestForwardedWaitOutlivesNoDrainOfItsNode: when the node that forwarded a wait drains, the wait ends with a typed error and leaves the
+// TestDrain_EndsForwardedWaits: when the node that forwarded a wait drains, the wait ends with a typed error and leaves the
 // queue at the leader.
-func TestForwardedWaitOutlivesNoDrainOfItsNode(t *testing.T) {
+func TestDrain_EndsForwardedWaits(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	apis, _ := oneSlot(t, nodes)
@@ -381,8 +381,8 @@ func TestForwardedWaitOutlivesNoDrainOfItsNode(t *testing.T) {
 	eventually(t, "an empty queue", func() bool { return waiting(t, apis[leader]) == 0 })
 }
 
-// TestALeaderThatNobodyCanFollowStopsInTime: no node can take its leadership, and it does not wait for one.
-func TestALeaderThatNobodyCanFollowStopsInTime(t *testing.T) {
+// TestStop_LeaderWithoutSuccessorStopsInTime: no node can take its leadership, and it does not wait for one.
+func TestStop_LeaderWithoutSuccessorStopsInTime(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	leader, _ := leaderAndFollower(t, nodes)
@@ -402,9 +402,9 @@ func TestALeaderThatNobodyCanFollowStopsInTime(t *testing.T) {
 	}
 }
 
-// TestAWaitThatLostItsNodeIsUnknown: a node that stops leading between a waiter's grant and its answer asks for the result under the
+// TestWait_LostLeadershipIsUnknown: a node that stops leading between a waiter's grant and its answer asks for the result under the
 // request's id, and is not accepted. But the Reserve was accepted before, and may have been granted.
-func TestAWaitThatLostItsNodeIsUnknown(t *testing.T) {
+func TestWait_LostLeadershipIsUnknown(t *testing.T) {
 	t.Parallel()
 	for _, n := range newNodes(t, 3) {
 		if _, _, self := n.node.Leader(); self {

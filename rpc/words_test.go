@@ -14,8 +14,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestWordsOfLogAndAPIAgree: enumerations are converted by number, so each number must mean the same on both sides.
-func TestWordsOfLogAndAPIAgree(t *testing.T) {
+// TestEnums_OfLogAndAPIAgree: enumerations are converted by number, so each number must mean the same on both sides.
+func TestEnums_OfLogAndAPIAgree(t *testing.T) {
 	for name, c := range map[string]struct{ log, api protoreflect.EnumDescriptor }{
 		"reasons": {logpb.Reason(0).Descriptor(), quotav1.Reason(0).Descriptor()},
 		"causes":  {logpb.Cause(0).Descriptor(), quotav1.Cause(0).Descriptor()},
@@ -58,8 +58,8 @@ func TestWordsOfLogAndAPIAgree(t *testing.T) {
 	}
 }
 
-// TestEveryErrorHasACode: reasons from 100 on are errors and travel with a code; refusals are answers and have none.
-func TestEveryErrorHasACode(t *testing.T) {
+// TestCodes_CoverEachError: reasons from 100 on are errors and travel with a code; refusals are answers and have none.
+func TestCodes_CoverEachError(t *testing.T) {
 	for number, name := range quotav1.Reason_name {
 		if _, coded := codes[quotav1.Reason(number)]; coded != (number >= 100) {
 			t.Errorf("%s (%d) has a code: %v", name, number, coded)
@@ -67,8 +67,8 @@ func TestEveryErrorHasACode(t *testing.T) {
 	}
 }
 
-// TestNoLeaderSaysWhetherThereIsOne: an error whose hint is to ask the leader must name the leader.
-func TestNoLeaderSaysWhetherThereIsOne(t *testing.T) {
+// TestNoLeader_NamesKnownLeader: an error whose hint is to ask the leader must name the leader.
+func TestNoLeader_NamesKnownLeader(t *testing.T) {
 	for leader, want := range map[string]string{"": "no leader is known", "n2": "this node does not lead"} {
 		err := notAcceptedError(&raftnode.NotAcceptedError{Cause: raftnode.NotLeader, Leader: leader})
 		info := infoOf(err)
@@ -79,8 +79,8 @@ func TestNoLeaderSaysWhetherThereIsOne(t *testing.T) {
 	}
 }
 
-// TestEveryRequestHasARule: each type of request has a rule in the table.
-func TestEveryRequestHasARule(t *testing.T) {
+// TestRules_CoverEachRequest: each type of request has a rule in the table.
+func TestRules_CoverEachRequest(t *testing.T) {
 	requests := map[protoreflect.Name]bool{"RestoreRequest": true} // chunks of a backup, which the state machine checks
 	for _, file := range []protoreflect.FileDescriptor{quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto, quotav1.File_quota_v1_task_proto} {
 		methods := file.Services().Get(0).Methods()

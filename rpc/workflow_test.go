@@ -17,8 +17,8 @@ import (
 const applyRelease = `{"workflows":[{"name":"release","threshold":2,"within":"20s","calm":"30s","batonTime":"40s","pause":"50s","steps":[
 	{"holder":"triage"},{"holder":"build","after":["triage"]},{"holder":"deploy","after":["build"]}]}],"replaceWorkflows":true}`
 
-// TestWorkflowsOverTheAPI: an applied workflow is read back. Answers, reads and events at any node show what holds a holder back.
-func TestWorkflowsOverTheAPI(t *testing.T) {
+// TestWorkflows_OverTheAPI: an applied workflow is read back. Answers, reads and events at any node show what holds a holder back.
+func TestWorkflows_OverTheAPI(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
 	apply := `{"quotas":[{"name":"models","rate":{"limit":10,"per":"60s"}},{"name":"other","slots":{"limit":9}}],` + applyRelease[1:]

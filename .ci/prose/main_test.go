@@ -111,8 +111,8 @@ func TestCheck_FindsPhrasesAndLongLines(t *testing.T) {
 	}
 }
 
-// TestCheck_NamesWhatIsUncheckedAndGone: a stale line of the list would hide a later file of that name.
-func TestCheck_NamesWhatIsUncheckedAndGone(t *testing.T) {
+// TestCheck_NamesMissingUncheckedFiles: a stale line of the list would hide a later file of that name.
+func TestCheck_NamesMissingUncheckedFiles(t *testing.T) {
 	got, err := check(fstest.MapFS{stylePage: {Data: []byte(style)}, uncheckedList: {Data: []byte("# why\ngone\n")}})
 	if want := uncheckedList + ": gone is not there: remove the line"; err != nil || !slices.Equal(got, []string{want}) {
 		t.Errorf("got %q, %v; want %q", got, err, want)

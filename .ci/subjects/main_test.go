@@ -38,8 +38,8 @@ func TestCheck_WantsAreaVerbAndObject(t *testing.T) {
 	}
 }
 
-// TestCheckSince_LooksAtNewCommits: earlier commits do not count, and an unknown commit is an error.
-func TestCheckSince_LooksAtNewCommits(t *testing.T) {
+// TestCheckSince_ChecksOnlyNewCommits: earlier commits do not count, and an unknown commit is an error.
+func TestCheckSince_ChecksOnlyNewCommits(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, value := range map[string]string{
 		"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.org", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@example.org",

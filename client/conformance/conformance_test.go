@@ -45,7 +45,7 @@ func python(t *testing.T, args ...string) []string {
 	return append([]string{path}, args...)
 }
 
-func TestGoClient(t *testing.T) {
+func TestGoClient_Conforms(t *testing.T) {
 	t.Setenv(asDriver, "1")
 	self, err := os.Executable()
 	if err != nil {
@@ -54,7 +54,7 @@ func TestGoClient(t *testing.T) {
 	try(t, []string{self})
 }
 
-func TestPythonDriver(t *testing.T) { try(t, python(t, "driver.py")) }
+func TestPythonDriver_Conforms(t *testing.T) { try(t, python(t, "driver.py")) }
 
 func try(t *testing.T, command []string) {
 	t.Helper()
@@ -72,7 +72,7 @@ func try(t *testing.T, command []string) {
 }
 
 // Each defect of a client is found by its case.
-func TestBrokenDriversAreCaught(t *testing.T) {
+func TestCases_CatchBrokenDrivers(t *testing.T) {
 	k := start(t)
 	for _, c := range cases() {
 		if len(defects[c.name]) == 0 {

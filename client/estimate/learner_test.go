@@ -137,7 +137,7 @@ func TestLearner_RemembersEarlierAnswers(t *testing.T) {
 	}
 }
 
-func TestLearner_KeepsWhatItLearnt(t *testing.T) {
+func TestLearner_RestoresEstimates(t *testing.T) {
 	before, after := estimate.NewLearner(nil), estimate.NewLearner(nil)
 	for i := range int64(250) {
 		before.Learn(picard, request(t, ""), estimate.Said{Input: 100 + i, Output: i})

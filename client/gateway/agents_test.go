@@ -73,7 +73,7 @@ func TestA10_CopilotNeverSeesALimitThatPasses(t *testing.T) {
 	}
 }
 
-func TestA9_GeminiIsAnsweredBeforeItsClientGivesUp(t *testing.T) {
+func TestA9_GeminiIsAnsweredBeforeItsClientTimesOut(t *testing.T) {
 	form := forms["gemini"]
 	c := startCluster(t, ratePer(form.quota, 1, 90*time.Second))
 	p := startProvider(t, speak(200, `{"usageMetadata":{"promptTokenCount":8,"candidatesTokenCount":3}}`))
@@ -207,7 +207,7 @@ func TestA30_NothingSecretIsShown(t *testing.T) {
 	}
 }
 
-func TestUpstreamAway_IsSaidInItsForm(t *testing.T) {
+func TestUpstreamAway_AnswersInItsForm(t *testing.T) {
 	f := messages(t, events(nil, messageEvents...), nil)
 	f.provider.Close()
 	got := f.do(http.MethodPost, "/anthropic/v1/messages", messageBody)

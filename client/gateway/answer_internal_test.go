@@ -21,8 +21,8 @@ func (b silentBody) Read([]byte) (int, error) {
 
 func (silentBody) Close() error { return nil }
 
-// TestAnswer_SaysWhyItEnded: a silent provider, a lost slot and a leaving client are distinct ends of a call.
-func TestAnswer_SaysWhyItEnded(t *testing.T) {
+// TestAnswer_NamesCauseOfEnd: a silent provider, a lost slot and a leaving client are distinct ends of a call.
+func TestAnswer_NamesCauseOfEnd(t *testing.T) {
 	for want, end := range map[string]func(client, slot context.CancelCauseFunc){
 		"gone":   func(gone, _ context.CancelCauseFunc) { gone(nil) },
 		"lost":   func(_, slot context.CancelCauseFunc) { slot(client.ErrLeaseExpired) },

@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/client"
 )
 
-// TestAwayRefusal_SaysItOnce: one sentence, without the client's own prefixes.
-func TestAwayRefusal_SaysItOnce(t *testing.T) {
+// TestAwayRefusal_IsOneSentence: one sentence, without the client's own prefixes.
+func TestAwayRefusal_IsOneSentence(t *testing.T) {
 	c := &call{gateway: &Gateway{cluster: &nodes{addresses: []string{"a:1", "b:2"}}}}
 	for _, of := range []struct {
 		err  error

@@ -78,8 +78,8 @@ func (b *bubble) metric(line string) (value int) {
 	return value
 }
 
-// TestBatch_CallsAreTakenOutOfOne: most calls ask nobody, each class has its own batch, and unspent units are returned.
-func TestBatch_CallsAreTakenOutOfOne(t *testing.T) {
+// TestBatch_ServesManyCalls: most calls ask nobody, each class has its own batch, and unspent units are returned.
+func TestBatch_ServesManyCalls(t *testing.T) {
 	inBatches(t, speak(200, `{}`), func(t *testing.T, b *bubble) {
 		const each = 60
 		for _, class := range []string{"critical", "standard", "background"} {
@@ -198,8 +198,8 @@ func TestBatch_ASlowAnswerStillReports(t *testing.T) {
 	}
 }
 
-// TestBatch_WhatWasNotSentGoesBack: amounts of calls that may have been sent do not.
-func TestBatch_WhatWasNotSentGoesBack(t *testing.T) {
+// TestBatch_ReturnsUnsent: amounts of calls that may have been sent do not.
+func TestBatch_ReturnsUnsent(t *testing.T) {
 	breaks := false
 	answers := func(w http.ResponseWriter, r *http.Request) {
 		if breaks {
@@ -234,8 +234,8 @@ func TestBatch_WhatWasNotSentGoesBack(t *testing.T) {
 	}
 }
 
-// TestBatch_WhatIsSentTwiceCountsTwice: net/http repeats a GET whose connection broke.
-func TestBatch_WhatIsSentTwiceCountsTwice(t *testing.T) {
+// TestBatch_CountsRepeatedSends: net/http repeats a GET whose connection broke.
+func TestBatch_CountsRepeatedSends(t *testing.T) {
 	url, read := startDying(t)
 	c := startCluster(t, rate("github/core", 100))
 	github := config.Upstream{Dialect: "github", Base: url, Plain: true, Batch: true}
@@ -361,8 +361,8 @@ func TestBatch_ALateAnswerEndsTheWait(t *testing.T) {
 	})
 }
 
-// TestBatch_IsNotTakenOfWhatCallsHoldOrCorrect: such calls ask the cluster, and explain and the status say why.
-func TestBatch_IsNotTakenOfWhatCallsHoldOrCorrect(t *testing.T) {
+// TestBatch_NotForHeldOrCorrectedAmounts: such calls ask the cluster, and explain and the status say why.
+func TestBatch_NotForHeldOrCorrectedAmounts(t *testing.T) {
 	actual, later := quotatest.Rate("github/core", 100, 10*time.Minute), quotatest.Rate("github/core", 100, 10*time.Minute)
 	actual.Settle, later.Charged = quotav1.SettleMode_SETTLE_MODE_ACTUAL, quotav1.Charged_CHARGED_END
 	for why, quota := range map[string]*quotav1.Quota{

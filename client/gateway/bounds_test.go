@@ -530,8 +530,8 @@ func (s *slidingMinute) within(began time.Time, length time.Duration) (admitted,
 	return admitted, s.refused
 }
 
-// TestClose_SavesWhatWasLearntBeforeItSettles: a supervisor may kill a gateway that tries to settle while its cluster is away.
-func TestClose_SavesWhatWasLearntBeforeItSettles(t *testing.T) {
+// TestClose_SavesEstimatesBeforeItSettles: a supervisor may kill a gateway that tries to settle while its cluster is away.
+func TestClose_SavesEstimatesBeforeItSettles(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "learnt.json")
 	var nodes *links
 	with := setting{

@@ -135,8 +135,8 @@ func TestCost_IsAskedAheadByTheEstimate(t *testing.T) {
 	}
 }
 
-// TestCost_SpentBudgetIsSaidAsItsProviderDoes: agents stop at a budget, instead of retrying for hours.
-func TestCost_SpentBudgetIsSaidAsItsProviderDoes(t *testing.T) {
+// TestCost_SpentBudgetAnswersAsProvider: agents stop at a budget, instead of retrying for hours.
+func TestCost_SpentBudgetAnswersAsProvider(t *testing.T) {
 	c := startCluster(t)
 	p := startProvider(t, speak(200, `{}`))
 	says := map[string][]string{

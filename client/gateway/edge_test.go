@@ -45,8 +45,8 @@ func frame(event, payload string) string {
 	return out.String()
 }
 
-// TestBody_WhatStandsTwiceIsRefused: another reader might use the other model, which nothing governs.
-func TestBody_WhatStandsTwiceIsRefused(t *testing.T) {
+// TestBody_RefusesRepeatedKeys: another reader might use the other model, which nothing governs.
+func TestBody_RefusesRepeatedKeys(t *testing.T) {
 	c := startCluster(t, tokens("openai/small/tokens", 100_000))
 	p := startProvider(t, speak(200, `{}`))
 	f := startGateway(t, c, p, configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")}), gateway.Options{})
@@ -59,9 +59,9 @@ func TestBody_WhatStandsTwiceIsRefused(t *testing.T) {
 	}
 }
 
-// TestSend_WhatArrivedTooLateIsNotSent: a connection that takes longer than the spend-by is closed unused, and the gateway asks for
+// TestSend_ReplacesLateAllowance: a connection that takes longer than the spend-by is closed unused, and the gateway asks for
 // another allowance.
-func TestSend_WhatArrivedTooLateIsNotSent(t *testing.T) {
+func TestSend_ReplacesLateAllowance(t *testing.T) {
 	quota := rate("openai/gpt-5/requests", 10)
 	quota.SpendBy, quota.Transit = durationpb.New(2*time.Second), durationpb.New(time.Second)
 	c := startCluster(t, quota)

@@ -62,7 +62,7 @@ func TestFallback_IsForTheCallsThatItNames(t *testing.T) {
 	f.cluster.consumed("openai/gpt-5-mini/requests", 0)
 }
 
-func TestState_KeepsWhatWasLearntOverARestart(t *testing.T) {
+func TestState_SurvivesRestart(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 1000), tokens("openai/gpt-5/tokens", 10_000_000))
 	p := startProvider(t, speak(200, `{"object":"response","usage":{"input_tokens":10,"output_tokens":777}}`))
 	conf := configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")})

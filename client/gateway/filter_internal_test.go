@@ -110,7 +110,7 @@ func TestLinks_OfOtherOriginsStay(t *testing.T) {
 	}
 }
 
-func TestEncodings_AreReducedToWhatCanBeRead(t *testing.T) {
+func TestEncodings_AreReducedToReadable(t *testing.T) {
 	for accepted, want := range map[string]string{
 		"br, gzip, zstd": "gzip", "br": "identity", "": "identity", "gzip;q=0": "identity", "*": "gzip", "GZIP; q=0.5": "gzip",
 	} {

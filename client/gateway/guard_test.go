@@ -101,9 +101,9 @@ func TestA29_HostileRequestsAreRefusedAndNothingIsSent(t *testing.T) {
 	}
 }
 
-// TestMethod_WhatShowsKeysOrHidesAnotherMethodIsRefused: a call is governed by its method, so nothing may tell the provider a different
+// TestMethod_RefusesTraceAndOverrides: a call is governed by its method, so nothing may tell the provider a different
 // one.
-func TestMethod_WhatShowsKeysOrHidesAnotherMethodIsRefused(t *testing.T) {
+func TestMethod_RefusesTraceAndOverrides(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100))
 	p := startProvider(t, func(w http.ResponseWriter, r *http.Request) {
 		_ = r.Header.Write(w) // as TRACE does
@@ -146,7 +146,7 @@ func TestMethod_WhatShowsKeysOrHidesAnotherMethodIsRefused(t *testing.T) {
 	}
 }
 
-func TestHead_IsLookedAtOnEveryRequestOfAConnection(t *testing.T) {
+func TestHead_IsCheckedOnEachRequest(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
 	address := f.listen()
 	connection, err := net.Dial("tcp", address)

@@ -58,8 +58,8 @@ func TestPatience_AStreamMayBeSilent(t *testing.T) {
 	}
 }
 
-// TestIsAway: only a cluster that does not answer lets calls pass ungoverned. One that refuses, or has no room, answers.
-func TestIsAway(t *testing.T) {
+// TestIsAway_OnlyWithoutAnswer: only a cluster that does not answer lets calls pass ungoverned. One that refuses, or has no room, answers.
+func TestIsAway_OnlyWithoutAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		err  error
 		away bool

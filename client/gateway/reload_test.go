@@ -53,9 +53,9 @@ func injecting(t *testing.T, p *provider) config.Upstream {
 	return u
 }
 
-// TestReload_InjectsNothingForWhomTheOpenListenersLetIn: the listeners stay until a restart, so a configuration with others is checked
+// TestReload_IsJudgedByOpenListeners: the listeners stay until a restart, so a configuration with others is checked
 // against the open ones.
-func TestReload_InjectsNothingForWhomTheOpenListenersLetIn(t *testing.T) {
+func TestReload_IsJudgedByOpenListeners(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100))
 	p := startProvider(t, speak(200, chatAnswer))
 	socket := filepath.Join(t.TempDir(), "gateway.sock")
@@ -225,9 +225,9 @@ func TestReload_KeepsWhichKeyMadeAnAnswer(t *testing.T) {
 	}
 }
 
-// TestReload_SaysWhatNeedsARestart: adding or removing the token file is refused, and the machine's name stays: the cluster's token and
-// the batches are for the old one. The number of seats changes.
-func TestReload_SaysWhatNeedsARestart(t *testing.T) {
+// TestReload_NamesChangesThatNeedRestart: adding or removing the token file is refused, and the machine's name stays: the cluster's token
+// and the batches are for the old one. The number of seats changes.
+func TestReload_NamesChangesThatNeedRestart(t *testing.T) {
 	c := startCluster(t, rate("openai/gpt-5/requests", 100))
 	p := startProvider(t, speak(200, chatAnswer))
 	conf := configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")})

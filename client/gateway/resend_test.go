@@ -58,9 +58,9 @@ func startDying(tb testing.TB) (url string, read func() []received) {
 	}
 }
 
-// TestSend_WhatWasReadIsNotSentAgain: the provider has read the request when the connection breaks, so it may have carried it out. Only
+// TestSend_RepeatsNoRequestThatWasRead: the provider has read the request when the connection breaks, so it may have carried it out. Only
 // the client can know whether to repeat it. A GET without a body changes nothing: it is repeated, and each write counts.
-func TestSend_WhatWasReadIsNotSentAgain(t *testing.T) {
+func TestSend_RepeatsNoRequestThatWasRead(t *testing.T) {
 	t.Parallel() // mostly waiting
 	const body = `{"model":"gpt-5","messages":[]}`
 	for name, ask := range map[string]struct {

@@ -64,7 +64,7 @@ func TestSecure_AmbiguousRequestsAreRefusedAsInClearText(t *testing.T) {
 	}
 }
 
-func TestSecure_ServesBothVersionsAndTellsOthersWhatItSpeaks(t *testing.T) {
+func TestSecure_ServesBothVersions(t *testing.T) {
 	f := openAI(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Location", "http://"+r.Host+"/v1/next")
 		speak(200, chatAnswer)(w, r)

@@ -130,8 +130,8 @@ func TestStatus_ShowsEveryQuotaThatCallsDrawOn(t *testing.T) {
 	}
 }
 
-// TestStatus_SaysWhyCallsAreRefused: an upstream without quotas and an away cluster are not shown as open.
-func TestStatus_SaysWhyCallsAreRefused(t *testing.T) {
+// TestStatus_NamesCauseOfRefusals: an upstream without quotas and an away cluster are not shown as open.
+func TestStatus_NamesCauseOfRefusals(t *testing.T) {
 	with := setting{dialects: []string{"gemini", "openai"}, quotas: []*quotav1.Quota{rate("openai/m/requests", 10)}, answer: speak(200, `{}`)}
 	with.change = func(c *config.Config) {
 		openai := c.Upstreams["openai"]

@@ -76,7 +76,7 @@ func TestTake_AllowsRefusesAndKnowsQuotas(t *testing.T) {
 	}
 }
 
-func TestTake_SaysWhenTheCallOfABatchMustBeMade(t *testing.T) {
+func TestTake_NamesSpendByOfBatch(t *testing.T) {
 	quota := rate("t/brief", 100)
 	quota.SpendBy, quota.Transit = durationpb.New(10*time.Second), durationpb.New(8*time.Second)
 	c := startCluster(t, quota)
@@ -97,9 +97,9 @@ func TestTake_SaysWhenTheCallOfABatchMustBeMade(t *testing.T) {
 	}
 }
 
-// TestOwnRoutes_SayWhatIsPredicted: a take, from a batch or alone, has the cluster's forecast. A refusal also has it in a header, for
+// TestOwnRoutes_ShowForecast: a take, from a batch or alone, has the cluster's forecast. A refusal also has it in a header, for
 // callers that get the provider's form.
-func TestOwnRoutes_SayWhatIsPredicted(t *testing.T) {
+func TestOwnRoutes_ShowForecast(t *testing.T) {
 	quota := rate("openai/gpt-5/requests", 600)
 	quota.Policy = &quotav1.Policy{Prediction: &quotav1.Prediction{}}
 	c := startCluster(t, quota)
@@ -132,7 +132,7 @@ func TestOwnRoutes_SayWhatIsPredicted(t *testing.T) {
 	}
 }
 
-func TestTake_IsSettledByWhatWasUsed(t *testing.T) {
+func TestTake_IsSettledByUsage(t *testing.T) {
 	f := tier(t)
 	got := f.do(http.MethodPost, "/take", `{"quota":"t/tokens","amount":900,"settle":true}`)
 	var said struct{ ID string }
@@ -149,8 +149,8 @@ func TestTake_IsSettledByWhatWasUsed(t *testing.T) {
 	}
 }
 
-// TestOwnRoutes_RefuseWhatTheyDoNotKnow: the error names a misspelt name, and the rest of the request takes, holds or settles nothing.
-func TestOwnRoutes_RefuseWhatTheyDoNotKnow(t *testing.T) {
+// TestOwnRoutes_RefuseUnknownNames: the error names a misspelt name, and the rest of the request takes, holds or settles nothing.
+func TestOwnRoutes_RefuseUnknownNames(t *testing.T) {
 	f := tier(t)
 	kept := f.do(http.MethodPost, "/take", `{"quota":"t/tokens","amount":900,"settle":true}`)
 	var take struct{ ID string }

@@ -102,7 +102,7 @@ func TestReport_OfATakeThatWaitsForItsSettlement(t *testing.T) {
 	}
 }
 
-func TestReport_OfSuccessesIsSentOnceInAWhile(t *testing.T) {
+func TestReport_OfSuccessesIsSentRarely(t *testing.T) {
 	f := reporter(t)
 	const counts = `{"status":200,"headers":{"x-ratelimit-limit":"100","x-ratelimit-remaining":"60","x-ratelimit-resource":"core"}}`
 	sent := 0
@@ -117,7 +117,7 @@ func TestReport_OfSuccessesIsSentOnceInAWhile(t *testing.T) {
 	}
 }
 
-func TestReport_SaysWhatIsWrong(t *testing.T) {
+func TestReport_NamesMistake(t *testing.T) {
 	f := reporter(t)
 	for name, want := range map[string]struct {
 		path, body string

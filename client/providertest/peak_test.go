@@ -44,7 +44,7 @@ func TestPeakWindow(t *testing.T) {
 }
 
 // The two pointers find the same peak as an exhaustive search.
-func TestPeakAgainstTryingAll(t *testing.T) {
+func TestPeak_MatchesBruteForce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var records []Record
 		for _, ms := range rapid.SliceOfN(rapid.Int64Range(0, 5_000), 0, 60).Draw(t, "at") {
@@ -69,7 +69,7 @@ func TestPeakAgainstTryingAll(t *testing.T) {
 
 // For any requests at any times, no interval of a period admits more than a sliding limit, and no bucket more than twice its size. A
 // caller that waits as long as wait says is admitted.
-func TestMetersKeepTheirLimits(t *testing.T) {
+func TestMeter_KeepsLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		kind := rapid.SampledFrom([]Algorithm{Sliding, Bucket}).Draw(t, "kind")
 		limit := rapid.Int64Range(1, 40).Draw(t, "limit")

@@ -67,7 +67,7 @@ func expect(t *testing.T, w *httptest.ResponseRecorder, status int, headers map[
 	}
 }
 
-func TestGitHubPrimaryWindow(t *testing.T) {
+func TestGitHub_PrimaryWindow(t *testing.T) {
 	clock := newHandClock()
 	p := New(Config{Now: clock.Now, GitHub: GitHub{Core: 2}})
 	reset := strconv.FormatInt(clock.Now().Unix()+3600, 10)
@@ -92,7 +92,7 @@ func TestGitHubPrimaryWindow(t *testing.T) {
 	expect(t, get(p, "k"), 200, map[string]string{"X-Ratelimit-Used": "1", "X-Ratelimit-Reset": strconv.FormatInt(clock.Now().Unix()+3600, 10)})
 }
 
-func TestGitHubScaledHour(t *testing.T) {
+func TestGitHub_ScaledHour(t *testing.T) {
 	clock := newHandClock()
 	p := New(Config{Now: clock.Now, Scale: 60, GitHub: GitHub{Core: 1, Status: http.StatusTooManyRequests}})
 	expect(t, get(p, "k"), 200, map[string]string{"X-Ratelimit-Reset": strconv.FormatInt(clock.Now().Unix()+60, 10)})
@@ -101,7 +101,7 @@ func TestGitHubScaledHour(t *testing.T) {
 	expect(t, get(p, "k"), 200, nil)
 }
 
-func TestGitHubResourcesAreApart(t *testing.T) {
+func TestGitHub_ResourcesAreSeparate(t *testing.T) {
 	p := New(Config{Now: newHandClock().Now, GitHub: GitHub{Core: 1, Search: 1, CodeSearch: 1, GraphQL: 1}})
 	for path, resource := range map[string]string{"/repos/a/b": "core", "/search/issues": "search", "/search/code": "code_search"} {
 		expect(t, send(p, "GET", path, "k", ""), 200, map[string]string{"X-Ratelimit-Resource": resource})
@@ -126,7 +126,7 @@ func TestGitHubResourcesAreApart(t *testing.T) {
 	}
 }
 
-func TestGitHubSecondaryLimits(t *testing.T) {
+func TestGitHub_SecondaryLimits(t *testing.T) {
 	post := func(p *Provider) *httptest.ResponseRecorder {
 		return send(p, "POST", "/repos/a/b/issues", "k", `{"title":"x"}`)
 	}
@@ -167,13 +167,13 @@ func TestGitHubSecondaryLimits(t *testing.T) {
 	}
 }
 
-func TestGitHubSecondaryWithoutRetryAfter(t *testing.T) {
+func TestGitHub_SecondaryWithoutRetryAfter(t *testing.T) {
 	p := New(Config{Now: newHandClock().Now, GitHub: GitHub{Points: 1, OmitRetryAfter: true, SecondaryStatus: http.StatusTooManyRequests}})
 	get(p, "k")
 	expect(t, get(p, "k"), 429, map[string]string{"Retry-After": ""})
 }
 
-func TestGitHubConcurrent(t *testing.T) {
+func TestGitHub_LimitsConcurrentRequests(t *testing.T) {
 	s := serve(t, Config{GitHub: GitHub{Concurrent: 3, Latency: time.Hour}})
 	for range 3 {
 		go func() {
@@ -198,7 +198,7 @@ func completion(tokens int) string {
 	return `{"model":"gpt-5","messages":[{"role":"user","content":"hi"}],"max_tokens":` + strconv.Itoa(tokens) + `}`
 }
 
-func TestOpenAISlidingRequests(t *testing.T) {
+func TestOpenAI_SlidingRequests(t *testing.T) {
 	clock := newHandClock()
 	p := New(Config{Now: clock.Now, OpenAI: OpenAI{Requests: 2, RefusedFree: true}})
 	ask := func() *httptest.ResponseRecorder {
@@ -228,7 +228,7 @@ func TestOpenAISlidingRequests(t *testing.T) {
 	expect(t, ask(), 429, nil)
 }
 
-func TestOpenAITokens(t *testing.T) {
+func TestOpenAI_Tokens(t *testing.T) {
 	clock := newHandClock()
 	p := New(Config{Now: clock.Now, OpenAI: OpenAI{Tokens: 10_000}})
 	ask := func(tokens int) *httptest.ResponseRecorder {
@@ -250,7 +250,7 @@ func TestOpenAITokens(t *testing.T) {
 }
 
 // Requests that OpenAI refuses count as well, so a caller that retries at once stays locked out.
-func TestOpenAIRefusedRequestsCount(t *testing.T) {
+func TestOpenAI_CountsRefusedRequests(t *testing.T) {
 	clock := newHandClock()
 	p := New(Config{Now: clock.Now, OpenAI: OpenAI{Requests: 1}})
 	ask := func() int { return send(p, "POST", "/v1/chat/completions", "k", completion(1)).Code }
@@ -266,7 +266,7 @@ func TestOpenAIRefusedRequestsCount(t *testing.T) {
 	}
 }
 
-func TestOpenAIBucketRefillsEvenly(t *testing.T) {
+func TestOpenAI_BucketRefillsEvenly(t *testing.T) {
 	clock := newHandClock()
 	p := New(Config{Now: clock.Now, OpenAI: OpenAI{Requests: 60, Algorithm: Bucket, RefusedFree: true}})
 	ask := func() *httptest.ResponseRecorder { return send(p, "POST", "/v1/responses", "k", completion(1)) }
@@ -281,7 +281,7 @@ func TestOpenAIBucketRefillsEvenly(t *testing.T) {
 	expect(t, ask(), 200, map[string]string{"X-Ratelimit-Remaining-Requests": "59", "X-Ratelimit-Reset-Requests": "1s"})
 }
 
-func TestOpenAIStream(t *testing.T) {
+func TestOpenAI_StreamEndsWithUsage(t *testing.T) {
 	p := New(Config{})
 	w := send(p, "POST", "/v1/chat/completions", "k", `{"model":"m","messages":[],"max_tokens":10,"stream":true}`)
 	expect(t, w, 200, map[string]string{"Content-Type": "text/event-stream"})
@@ -290,7 +290,7 @@ func TestOpenAIStream(t *testing.T) {
 	}
 }
 
-func TestUnlimited(t *testing.T) {
+func TestUnlimited_RefusesNothing(t *testing.T) {
 	for _, algorithm := range []Algorithm{Sliding, Bucket} {
 		p := New(Config{
 			GitHub: GitHub{Core: Unlimited, Points: Unlimited, Content: Unlimited, ContentHour: Unlimited, Concurrent: Unlimited},
@@ -303,7 +303,7 @@ func TestUnlimited(t *testing.T) {
 	}
 }
 
-func TestWrongRequests(t *testing.T) {
+func TestProvider_RefusesWrongRequests(t *testing.T) {
 	p := New(Config{})
 	for name, c := range map[string]struct {
 		method, path, key, body string
@@ -328,7 +328,7 @@ func TestWrongRequests(t *testing.T) {
 	}
 }
 
-func TestFaults(t *testing.T) {
+func TestFaults_AreInjected(t *testing.T) {
 	s := serve(t, Config{})
 	s.Inject(Fault{Key: "k", Path: "/repos", Times: 2, Status: 429, RetryAfter: 1500 * time.Millisecond, Body: "no"})
 	s.Inject(Fault{Key: "another"})
@@ -352,7 +352,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-func TestControl(t *testing.T) {
+func TestControl_ConfiguresProvider(t *testing.T) {
 	s := serve(t, Config{})
 	for body, want := range map[string]int{
 		`{"status":429,"times":1}`: 204, `{"status":42}`: 400, `{"sttus":429}`: 400, `{`: 400,
@@ -389,7 +389,7 @@ func TestControl(t *testing.T) {
 	}
 }
 
-func TestRecordsTellRetriesAndHolders(t *testing.T) {
+func TestRecords_ShowRetriesAndHolders(t *testing.T) {
 	clock := newHandClock()
 	p := New(Config{Now: clock.Now, MaxRecords: 3})
 	for _, holder := range []string{"picard", "picard", "ralph", "riker"} {
@@ -413,7 +413,7 @@ func TestRecordsTellRetriesAndHolders(t *testing.T) {
 }
 
 // With any number of callers, each key gets exactly its limit.
-func TestConcurrentCallersShareTheLimitExactly(t *testing.T) {
+func TestProvider_ConcurrentCallersGetExactLimit(t *testing.T) {
 	s := serve(t, Config{
 		GitHub: GitHub{Core: 50, Concurrent: Unlimited, Points: Unlimited}, OpenAI: OpenAI{Requests: 30, RefusedFree: true},
 	})

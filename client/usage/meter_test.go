@@ -63,7 +63,7 @@ func TestMeter_CountsTextOfStreamsCutOff(t *testing.T) {
 	}
 }
 
-func TestMeter_TellsFailures(t *testing.T) {
+func TestMeter_FindsFailures(t *testing.T) {
 	got := find(t, "Messages overloaded").Failure
 	if got == nil || got.Type != "overloaded_error" || got.Message != "Overloaded" {
 		t.Errorf("%+v, want an overloaded_error", got)

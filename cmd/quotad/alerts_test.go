@@ -9,8 +9,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// TestAlertsNameMetricsThatExist: the code exports each metric that docs/alerts.yaml queries.
-func TestAlertsNameMetricsThatExist(t *testing.T) {
+// TestAlerts_NameExistingMetrics: the code exports each metric that docs/alerts.yaml queries.
+func TestAlerts_NameExistingMetrics(t *testing.T) {
 	text, err := os.ReadFile("../../docs/alerts.yaml")
 	if err != nil {
 		t.Fatal(err)

@@ -306,9 +306,9 @@ func TestSameOutput(t *testing.T) {
 	}
 }
 
-// TestSettingsReference: the reference of the settings in docs/operations.md equals the table of package config, row by
+// TestSettingsReference_MatchesConfig: the reference of the settings in docs/operations.md equals the table of package config, row by
 // row.
-func TestSettingsReference(t *testing.T) {
+func TestSettingsReference_MatchesConfig(t *testing.T) {
 	const path, begin, end = "../../docs/operations.md", "<!-- settings -->\n", "<!-- end of settings -->"
 	page, err := os.ReadFile(path)
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestEveryLessonIsGuarded: each row of docs/lessons.md names a test and its folder, and each defect of another project
+// TestLessons_NameTestsAndSources: each row of docs/lessons.md names a test and its folder, and each defect of another project
 // cites its source. .ci/links checks that the tests exist.
-func TestEveryLessonIsGuarded(t *testing.T) {
+func TestLessons_NameTestsAndSources(t *testing.T) {
 	page, err := os.ReadFile("../../docs/lessons.md")
 	if err != nil {
 		t.Fatal(err)

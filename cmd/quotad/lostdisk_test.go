@@ -161,7 +161,7 @@ func (n *diskNode) grants() (granted int, fences []string) {
 
 // Two of three nodes lose only their raft.db; identity and snapshots stay. If they could vote, they would grant the whole
 // limit again under the same fences: 800 of 400, and the fences 1 to 20 twice.
-func TestNodesThatLostTheirLogDoNotGrantAgain(t *testing.T) {
+func TestLostLog_NodesGrantNothingTwice(t *testing.T) {
 	for _, store := range []struct{ name, file string }{{"boltdb", "raft.db"}, {"wal", "wal"}} {
 		t.Run(store.name, func(t *testing.T) {
 			nodes := diskNodes(t, 3, "--log-store", store.name)
@@ -202,7 +202,7 @@ func TestNodesThatLostTheirLogDoNotGrantAgain(t *testing.T) {
 
 // A node that lost any one part of its data directory does not start, and says which part it lost and what to do. With the
 // part restored, it starts.
-func TestANodeThatLostAPartOfItsDiskRefusesToStart(t *testing.T) {
+func TestStart_RefusesHalfLostDisk(t *testing.T) {
 	for _, store := range []string{"boltdb", "wal"} {
 		t.Run(store, func(t *testing.T) {
 			n := diskNodes(t, 1, "--log-store", store, "--raft-snapshot-entries", "16", "--raft-snapshot-interval", "50ms")[0]

@@ -33,9 +33,9 @@ func knobs(t *testing.T, path string) map[string][]string {
 	return rows
 }
 
-// TestPolicyPages: each mechanism's page states its knobs as docs/policy.md does, every knob has its page, and every page
-// has its picture. A test of fsm compares defaults and bounds in docs/policy.md with the code.
-func TestPolicyPages(t *testing.T) {
+// TestPolicyPages_MatchPolicyReference: each mechanism's page states its knobs as docs/policy.md does, every knob has its page, and every
+// page has its picture. A test of fsm compares defaults and bounds in docs/policy.md with the code.
+func TestPolicyPages_MatchPolicyReference(t *testing.T) {
 	all := knobs(t, "../../docs/policy.md")
 	if len(all) < 15 {
 		t.Fatalf("%d knobs: is the form of the page another one?", len(all))
@@ -66,8 +66,8 @@ func TestPolicyPages(t *testing.T) {
 	}
 }
 
-// TestTheFleetProfileIsAsThePageSays: the values of profile fleet are those of docs/policy.md.
-func TestTheFleetProfileIsAsThePageSays(t *testing.T) {
+// TestFleetProfile_MatchesPage: the values of profile fleet are those of docs/policy.md.
+func TestFleetProfile_MatchesPage(t *testing.T) {
 	file, err := quotafile.Parse("f", []byte("quotas: [{name: q, window: {limit: 100, every: hour}, policy: {profile: fleet}}]"))
 	if err != nil {
 		t.Fatal(err)

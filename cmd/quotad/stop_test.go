@@ -84,8 +84,8 @@ func waitFor(t *testing.T, said *sayings, fine func() bool) {
 	}
 }
 
-// TestStuckCallDoesNotHoldUpTheEnd: one call that hangs does not keep a node from an orderly end.
-func TestStuckCallDoesNotHoldUpTheEnd(t *testing.T) {
+// TestStop_StuckCallDoesNotDelayIt: one call that hangs does not keep a node from an orderly end.
+func TestStop_StuckCallDoesNotDelayIt(t *testing.T) {
 	node, said, ended := startStuck(t)
 	if err := node.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -100,8 +100,8 @@ func TestStuckCallDoesNotHoldUpTheEnd(t *testing.T) {
 	}
 }
 
-// TestSecondSignalEndsAtOnce: the second signal ends a node at once, whatever it still waits for.
-func TestSecondSignalEndsAtOnce(t *testing.T) {
+// TestStop_SecondSignalEndsAtOnce: the second signal ends a node at once, whatever it still waits for.
+func TestStop_SecondSignalEndsAtOnce(t *testing.T) {
 	node, said, ended := startStuck(t)
 	if err := node.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

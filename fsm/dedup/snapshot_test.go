@@ -45,9 +45,9 @@ func (m *machine) enter(record *logpb.SnapshotRecord) error {
 	}
 }
 
-// TestRecords_AreEnteredAsTheyWere: after random requests, a restored table has the same records and is consistent, and
+// TestRecords_RoundTrip: after random requests, a restored table has the same records and is consistent, and
 // both tables free and expire alike.
-func TestRecords_AreEnteredAsTheyWere(t *testing.T) {
+func TestRecords_RoundTrip(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMachine(rt)
 		m.left = 0
@@ -101,9 +101,9 @@ func digests(t *Table) (all []uint64) {
 	return all
 }
 
-// TestEnter_RefusesWhatBelongsToNothing: a result without a session, a key without a result, and a charge to an unknown
+// TestEnter_RefusesUnownedRecords: a result without a session, a key without a result, and a charge to an unknown
 // account. In snapshots of version 1 such a result is left out.
-func TestEnter_RefusesWhatBelongsToNothing(t *testing.T) {
+func TestEnter_RefusesUnownedRecords(t *testing.T) {
 	resultOf := func(session uint64) *logpb.SnapshotRecord {
 		return &logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Result{
 			Result: &logpb.SnapshotResult{Session: session, Seq: 1, Result: effect.Done()},

@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestGrantsCountRoughlyWhatTheyAre: the cost of a stored grant is between half and twice its encoded size.
-func TestGrantsCountRoughlyWhatTheyAre(t *testing.T) {
+// TestCost_OfGrantIsNearItsEncodedSize: the cost of a stored grant is between half and twice its encoded size.
+func TestCost_OfGrantIsNearItsEncodedSize(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		number := rapid.Int64Range(1, 1<<62)
 		items := func(label string) (items []*logpb.GrantedItem) {

@@ -111,8 +111,8 @@ func randomEntry(t *rapid.T) *logpb.Entry {
 	return entry
 }
 
-// TestDecode decodes random entries one after the other, some of them damaged.
-func TestDecode(t *testing.T) {
+// TestDecode_MatchesProtobuf decodes random entries one after the other, some of them damaged.
+func TestDecode_MatchesProtobuf(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := &Decoder{Names: new(Names)}
 		for range rapid.IntRange(1, 5).Draw(rt, "entries") {
@@ -159,8 +159,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestPlainReservesAreDecodedInPlace: decoding plain Reserves with known names does not allocate.
-func TestPlainReservesAreDecodedInPlace(t *testing.T) {
+// TestDecode_PlainReservesAllocateNothing: decoding plain Reserves with known names does not allocate.
+func TestDecode_PlainReservesAllocateNothing(t *testing.T) {
 	plain := ask("a", itemOf("x", 1))
 	plain.Consume, plain.TtlNs, plain.Class = true, fixed.Second, new(int32(1))
 	data, err := proto.Marshal(&logpb.Entry{Version: 1, StampNs: 5, Commands: []*logpb.Command{reserve(plain), reserve(plain)}})

@@ -51,8 +51,8 @@ func TestAppendCommand(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) { encodesAlike(rt, randomEntry(rt).Commands...) })
 }
 
-// TestAppendCommandKnowsEveryField sets each field of a Reserve's messages alone: a new one must not be left out.
-func TestAppendCommandKnowsEveryField(t *testing.T) {
+// TestAppendCommand_KnowsEveryField sets each field of a Reserve's messages alone: a new one must not be left out.
+func TestAppendCommand_KnowsEveryField(t *testing.T) {
 	for _, build := range []func() (*logpb.Command, proto.Message){
 		func() (*logpb.Command, proto.Message) { c := reserve(&logpb.Reserve{}); return c, c },
 		func() (*logpb.Command, proto.Message) { r := &logpb.Reserve{}; return reserve(r), r },

@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/fsm/field"
 )
 
-// TestFields compares appended fields with those of the library's functions, for numbers and lengths of every size.
-func TestFields(t *testing.T) {
+// TestAppender_MatchesProtowire compares appended fields with those of the library's functions, for numbers and lengths of every size.
+func TestAppender_MatchesProtowire(t *testing.T) {
 	for _, n := range []uint64{0, 1, 127, 128, 16_383, 16_384, 1<<21 - 1, 1 << 21, math.MaxInt64, math.MaxUint64} {
 		var a field.Appender
 		a.Present(1, n)
@@ -55,8 +55,8 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// TestTextThatIsNoText: invalid UTF-8 is an error, whatever is appended before and after it.
-func TestTextThatIsNoText(t *testing.T) {
+// TestAppender_MarksInvalidUTF8: invalid UTF-8 is an error, whatever is appended before and after it.
+func TestAppender_MarksInvalidUTF8(t *testing.T) {
 	var a field.Appender
 	a.Text(1, "good")
 	a.Text(1, "\xff")

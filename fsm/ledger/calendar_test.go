@@ -8,8 +8,8 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// TestCalendar: hours and days of Unix time, months of the Gregorian calendar in UTC, from 1970 to 2200.
-func TestCalendar(t *testing.T) {
+// TestCalendarSpan: hours and days of Unix time, months of the Gregorian calendar in UTC, from 1970 to 2200.
+func TestCalendarSpan(t *testing.T) {
 	for moment := time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC); moment.Year() <= 2200; moment = moment.AddDate(0, 0, 1).Add(7 * time.Hour) {
 		month := time.Date(moment.Year(), moment.Month(), 1, 0, 0, 0, 0, time.UTC)
 		today := time.Date(moment.Year(), moment.Month(), moment.Day(), 0, 0, 0, 0, time.UTC)

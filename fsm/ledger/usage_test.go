@@ -6,9 +6,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestUsage_LeavesOnlyWhatWasCounted: whatever is added, ends and returns, counted or not, no end is listed without
+// TestUsage_ListsOnlyCountedEnds: whatever is added, ends and returns, counted or not, no end is listed without
 // being counted, and the count never exceeds the existing amount.
-func TestUsage_LeavesOnlyWhatWasCounted(t *testing.T) {
+func TestUsage_ListsOnlyCountedEnds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var u Usage
 		there := map[int64]int64{} // by end, the existing amount, counted or not

@@ -79,8 +79,8 @@ const (
 	listedIDs  = 24
 )
 
-// TestRuns: after any additions, removals and takes, runs hold the same as single ids would, and copies do not change.
-func TestRuns(t *testing.T) {
+// TestSet_MatchesModel: after any additions, removals and takes, runs hold the same as single ids would, and copies do not change.
+func TestSet_MatchesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, want := New(), listed{}
 		var copies []*Set
@@ -143,8 +143,8 @@ func TestRuns(t *testing.T) {
 	})
 }
 
-// TestARunIsOnePlace: ids that are added, or removed, one after the other are one item of the tree.
-func TestARunIsOnePlace(t *testing.T) {
+// TestSet_ConsecutiveIDsTakeOneNode: ids that are added, or removed, one after the other are one item of the tree.
+func TestSet_ConsecutiveIDsTakeOneNode(t *testing.T) {
 	r := New()
 	const ids = 100_000
 	for id := range uint64(ids) {

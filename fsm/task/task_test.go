@@ -69,8 +69,8 @@ func (w *world) end(t *testing.T, name string, fence uint64, outcome logpb.TaskO
 	}
 }
 
-// TestEvents: the events of a watcher.
-func TestEvents(t *testing.T) {
+// TestEvents_OfEachStep: the events of a watcher.
+func TestEvents_OfEachStep(t *testing.T) {
 	w := newWorld()
 	for i, step := range []struct {
 		do   func()
@@ -104,8 +104,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestTasksAsReadersSeeThem: phases, times and pages.
-func TestTasksAsReadersSeeThem(t *testing.T) {
+// TestView_PhasesTimesAndPages: phases, times and pages.
+func TestView_PhasesTimesAndPages(t *testing.T) {
 	w := newWorld()
 	for i, name := range []string{"a/done", "a/shelved", "b/under", "b/waits"} {
 		w.begin(t, name, 1+int32(i)/2)
@@ -165,8 +165,8 @@ func TestCopy_StaysAsItWas(t *testing.T) {
 	}
 }
 
-// TestImpossibleTasksAreDamage: a snapshot with an inconsistent task is refused.
-func TestImpossibleTasksAreDamage(t *testing.T) {
+// TestEnter_RefusesImpossibleTasks: a snapshot with an inconsistent task is refused.
+func TestEnter_RefusesImpossibleTasks(t *testing.T) {
 	fine := func() *logpb.SnapshotTask {
 		return &logpb.SnapshotTask{Name: "t", Holder: "x", Phase: logpb.TaskPhase_TASK_PHASE_WAITING, MaxFailures: 3, Attempts: 1, TtlNs: 1}
 	}

@@ -31,8 +31,8 @@ func graph(name string, steps ...*logpb.WorkflowStep) *logpb.Workflow {
 	return &logpb.Workflow{Name: name, Steps: steps}
 }
 
-// TestWorkflowOrder: each step after the steps whose work it takes over, and otherwise as in the definition.
-func TestWorkflowOrder(t *testing.T) {
+// TestPlan_OrderOfSteps: each step after the steps whose work it takes over, and otherwise as in the definition.
+func TestPlan_OrderOfSteps(t *testing.T) {
 	for _, c := range []struct {
 		workflow *logpb.Workflow
 		order    string
@@ -52,9 +52,9 @@ func TestWorkflowOrder(t *testing.T) {
 	}
 }
 
-// TestPlansAreTopological: a random graph is refused for an existing cycle, or every step comes after its predecessors.
+// TestPlan_IsTopological: a random graph is refused for an existing cycle, or every step comes after its predecessors.
 // Upstream and downstream mirror each other, and are the transitive closure.
-func TestPlansAreTopological(t *testing.T) {
+func TestPlan_IsTopological(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(2, 12).Draw(rt, "steps")
 		name := func(i int) string { return string(rune('a' + i)) }

@@ -122,7 +122,7 @@ func TestCopy_NeverChanges(t *testing.T) {
 	}
 }
 
-// TestRestore_IsTheSameTable, and refuses values outside of the workflow.
+// TestRestore_IsTheSameTable: it also refuses values outside of the workflow.
 func TestRestore_IsTheSameTable(t *testing.T) {
 	table, h := sequential(t)
 	restored := New()
@@ -154,7 +154,7 @@ func TestRestore_IsTheSameTable(t *testing.T) {
 	}
 }
 
-// TestReplace_LeavesNothingBehind of workflows that are no longer defined.
+// TestReplace_LeavesNothingBehind: of workflows that are no longer defined.
 func TestReplace_LeavesNothingBehind(t *testing.T) {
 	table, h := sequential(t)
 	h.events, h.woken = nil, nil
@@ -170,8 +170,8 @@ func TestReplace_LeavesNothingBehind(t *testing.T) {
 	}
 }
 
-// TestRecordLimit_TellsAStepOnceAnEntry, of the last limit.
-func TestRecordLimit_TellsAStepOnceAnEntry(t *testing.T) {
+// TestRecordLimit_ReportsStepOncePerEntry: with the last limit.
+func TestRecordLimit_ReportsStepOncePerEntry(t *testing.T) {
 	h := &fakeHost{now: fixed.Hour}
 	table := defined(t, h, chain("one", "a", "b", "c"))
 	told := func() (count int) {
@@ -195,8 +195,8 @@ func TestRecordLimit_TellsAStepOnceAnEntry(t *testing.T) {
 	}
 }
 
-// TestEndLimits_GoesOnWhereItWas: as many steps as allowed, and the first workflow in any case.
-func TestEndLimits_GoesOnWhereItWas(t *testing.T) {
+// TestEndLimits_ContinuesWhereItStopped: as many steps as allowed, and the first workflow in any case.
+func TestEndLimits_ContinuesWhereItStopped(t *testing.T) {
 	h := &fakeHost{now: fixed.Hour}
 	table := defined(t, h, chain("one", "a", "b", "c"), chain("two", "d", "e"), chain("x", "f", "g"))
 	for _, c := range []struct {

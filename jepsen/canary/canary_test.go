@@ -11,8 +11,8 @@ import (
 
 const secret = "qtd_canary_3Qm5ZqJ9yWn0Yw8b2u7d"
 
-// TestLookFindsTheSecretWhereverItIs: at the beginning of a file, at its end, and across two pieces of a read.
-func TestLookFindsTheSecretWhereverItIs(t *testing.T) {
+// TestLook_FindsSecretAnywhere: at the beginning of a file, at its end, and across two pieces of a read.
+func TestLook_FindsSecretAnywhere(t *testing.T) {
 	run := t.TempDir()
 	write := func(name string, data []byte) {
 		t.Helper()
@@ -42,7 +42,7 @@ func TestLookFindsTheSecretWhereverItIs(t *testing.T) {
 	}
 }
 
-func TestCarry(t *testing.T) {
+func TestCarry_AddsSecretToCall(t *testing.T) {
 	var heard string
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { heard = r.Header.Get("Authorization") }))
 	defer server.Close()

@@ -87,8 +87,9 @@ func (r *rotated) reload(id string) error {
 	return nil
 }
 
-// TestFinish: Finish completes a rotation that was cut off at any step, its own steps included, and at no step is a node refused.
-func TestFinish(t *testing.T) {
+// TestFinish_CompletesAnyRotation: Finish completes a rotation that was cut off at any step, its own steps included, and at no step is a
+// node refused.
+func TestFinish_CompletesAnyRotation(t *testing.T) {
 	for cut := range 9 {
 		t.Run(fmt.Sprintf("cut off after %d reloads", cut), func(t *testing.T) {
 			r := newRotated(t)

@@ -104,7 +104,7 @@ func failed(result *Result) []string {
 	return names
 }
 
-func TestAGoodRunPasses(t *testing.T) {
+func TestRunSimulated_PassesGoodRun(t *testing.T) {
 	result := RunSimulated(good(t))
 	for _, v := range result.Verdicts {
 		if v.Outcome != Pass {
@@ -113,8 +113,8 @@ func TestAGoodRunPasses(t *testing.T) {
 	}
 }
 
-// TestEachFlawIsFound: after one change to a good run, the checker that guards the changed part fails.
-func TestEachFlawIsFound(t *testing.T) {
+// TestRunSimulated_FindsEachFlaw: after one change to a good run, the checker that guards the changed part fails.
+func TestRunSimulated_FindsEachFlaw(t *testing.T) {
 	for name, c := range map[string]struct {
 		caught string
 		spoil  func(s *Simulated)
@@ -239,9 +239,9 @@ func newRun(dir history.Dir) *run {
 	return &run{dir: dir, facts: &history.Facts{}, verdicts: map[string]*Verdict{}}
 }
 
-// TestSavedHistoryOfLateAllowances: the provider's log of a run whose client sent calls although their allowances had arrived too late (mix
+// TestProvider_FailsLateAllowances: the provider's log of a run whose client sent calls although their allowances had arrived too late (mix
 // default, seed 3): 306 in five seconds.
-func TestSavedHistoryOfLateAllowances(t *testing.T) {
+func TestProvider_FailsLateAllowances(t *testing.T) {
 	r := newRun(folderOf(t, "testdata/late-allowances/spends.jsonl", "spends.jsonl"))
 	r.provider(r.spends())
 	if v := r.verdict("provider-rate", ""); v.Outcome != Fail || v.Count != 6 || r.stats.ProviderPeak != 306 {
@@ -249,7 +249,7 @@ func TestSavedHistoryOfLateAllowances(t *testing.T) {
 	}
 }
 
-func TestProviderSlots(t *testing.T) {
+func TestProvider_CountsSlots(t *testing.T) {
 	for name, c := range map[string]struct {
 		calls int
 		want  Outcome
@@ -274,8 +274,8 @@ func TestProviderSlots(t *testing.T) {
 	}
 }
 
-// TestWatchStreams: which gaps a stream may have, and which not.
-func TestWatchStreams(t *testing.T) {
+// TestWatch_Streams: which gaps a stream may have, and which not.
+func TestWatch_Streams(t *testing.T) {
 	event := func(lease uint64) effect.Event { return effect.Event{Kind: effect.EventExpired, Lease: lease} }
 	rep := &replayed{happened: map[uint64][]effect.Event{3: {event(1)}, 5: {event(2), event(3)}, 9: {event(4)}}}
 	told := func(index uint64, leases ...uint64) *quotav1.WatchResponse {
@@ -333,8 +333,8 @@ func TestWatchStreams(t *testing.T) {
 	}
 }
 
-// TestLinearHistories: possible and impossible histories of a few slots, with expiry and unknown outcomes.
-func TestLinearHistories(t *testing.T) {
+// TestLinear_Histories: possible and impossible histories of a few slots, with expiry and unknown outcomes.
+func TestLinear_Histories(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	ttl := int64(workload.LinearTTL)
 	reserve := func(call int64, told string, lease uint64) porcupine.Operation {
@@ -370,7 +370,7 @@ func TestLinearHistories(t *testing.T) {
 	}
 }
 
-func TestServiceIsMissed(t *testing.T) {
+func TestService_FindsOutage(t *testing.T) {
 	second := int64(time.Second)
 	answered := func(at int64, class quotav1.Class) *call {
 		return &call{
@@ -412,8 +412,8 @@ func TestServiceIsMissed(t *testing.T) {
 	}
 }
 
-// TestResourcesThatAreKept: the checker finds a process that keeps goroutines, descriptors or memory after the workload.
-func TestResourcesThatAreKept(t *testing.T) {
+// TestResources_FindLeaks: the checker finds a process that keeps goroutines, descriptors or memory after the workload.
+func TestResources_FindLeaks(t *testing.T) {
 	fresh := []history.Usage{{Node: "n1", Goroutines: 30, Descriptors: 25, Heap: 8 << 20}, {Node: "n2", Goroutines: 28, Descriptors: 24, Heap: 7 << 20}}
 	for name, c := range map[string]struct {
 		usage history.Usage
@@ -436,8 +436,8 @@ func TestResourcesThatAreKept(t *testing.T) {
 	}
 }
 
-// TestASecretThatIsTold: the checker finds the token in a node's log; it does not judge a run without a token.
-func TestASecretThatIsTold(t *testing.T) {
+// TestSecrets_FindsTokenInLog: the checker finds the token in a node's log; it does not judge a run without a token.
+func TestSecrets_FindsTokenInLog(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
@@ -470,9 +470,9 @@ func TestASecretThatIsTold(t *testing.T) {
 	}
 }
 
-// TestARunWithoutFaultsIsSteady: the checker finds an election without a cause, and an unknown outcome. A call that a client canceled after
-// another node's answer does not count.
-func TestARunWithoutFaultsIsSteady(t *testing.T) {
+// TestSteady_FindsUncausedFaults: the checker finds an election without a cause, and an unknown outcome. A call that a client canceled
+// after another node's answer does not count.
+func TestSteady_FindsUncausedFaults(t *testing.T) {
 	ended := func(request string, sent, returned int64, err *history.Error) *call {
 		return &call{Call: &history.Call{Client: "c", Procedure: "Batch", Request: []byte(request), Sent: sent, Returned: returned, Error: err}}
 	}

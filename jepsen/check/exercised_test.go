@@ -36,8 +36,8 @@ func missingIn(spoil func(r *run, judged *model.Stats)) []string {
 	return r.verdict("exercised", "").Examples
 }
 
-// TestExercisedTellsWhatIsMissing: the checker reports nothing for a complete run, and each missing part by name.
-func TestExercisedTellsWhatIsMissing(t *testing.T) {
+// TestExercised_NamesMissingParts: the checker reports nothing for a complete run, and each missing part by name.
+func TestExercised_NamesMissingParts(t *testing.T) {
 	lacks := func(spoil func(r *run)) []string { return missingIn(func(r *run, _ *model.Stats) { spoil(r) }) }
 	whole := lacks(func(*run) {})
 	for name, c := range map[string]struct {

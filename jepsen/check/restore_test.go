@@ -114,8 +114,8 @@ func backupOf(t *testing.T, machine *fsm.Machine) *fsm.Machine {
 	return copied
 }
 
-// TestARestoreIsACut: only what a restore took back may be missing.
-func TestARestoreIsACut(t *testing.T) {
+// TestRestore_CutsHistory: only what a restore took back may be missing.
+func TestRestore_CutsHistory(t *testing.T) {
 	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
 	if names := failed(RunSimulated(restored(t))); slices.ContainsFunc(names, func(name string) bool { return slices.Contains(about, name) }) {
 		t.Fatalf("a run with a restore that is well fails %v", names)
@@ -143,8 +143,8 @@ func TestARestoreIsACut(t *testing.T) {
 	}
 }
 
-// TestARestoreAfterAReset: a restore takes back a reset of the clock too, in the state and in the books, but no time.
-func TestARestoreAfterAReset(t *testing.T) {
+// TestRestore_AfterClockReset: a restore takes back a reset of the clock too, in the state and in the books, but no time.
+func TestRestore_AfterClockReset(t *testing.T) {
 	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
 	if names := failed(RunSimulated(restoredRun(t, true))); slices.ContainsFunc(names, func(name string) bool {
 		return slices.Contains(about,
@@ -168,9 +168,9 @@ func TestARestoreAfterAReset(t *testing.T) {
 	}
 }
 
-// TestARestoreWithoutAnAnswer: if the outcome of a restore is unknown, the nodes' logs show the restore, and its epoch is unknown. The
+// TestRestore_WithoutAnswer: if the outcome of a restore is unknown, the nodes' logs show the restore, and its epoch is unknown. The
 // checkers judge as after any other restore, and find a restore that the logs do not show.
-func TestARestoreWithoutAnAnswer(t *testing.T) {
+func TestRestore_WithoutAnswer(t *testing.T) {
 	about := []string{"agreement", "replay", "rules", "answers", "once", "refusals", "real-time", "converged", "watch"}
 	s := restored(t)
 	s.Restores[0].Epoch = 0
@@ -184,8 +184,8 @@ func TestARestoreWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestFencesOfBeforeARestore: the model accepts no use and no second grant of a fence from before a restore.
-func TestFencesOfBeforeARestore(t *testing.T) {
+// TestRestore_FencesFromBeforeFreeNothing: the model accepts no use and no second grant of a fence from before a restore.
+func TestRestore_FencesFromBeforeFreeNothing(t *testing.T) {
 	lines := restored(t).Applied["n1"]
 	for name, c := range map[string]struct {
 		line  int

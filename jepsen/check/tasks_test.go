@@ -50,8 +50,8 @@ func endedTask(phase quotav1.TaskPhase, failures int32) *quotav1.EndTaskResponse
 	return &quotav1.EndTaskResponse{Phase: phase, Failures: failures, MaxFailures: 2}
 }
 
-// TestTasksAsSeen: valid and invalid views of a task's budget and attempts.
-func TestTasksAsSeen(t *testing.T) {
+// TestTasks_Observed: valid and invalid views of a task's budget and attempts.
+func TestTasks_Observed(t *testing.T) {
 	const waiting, shelved, second = quotav1.TaskPhase_TASK_PHASE_WAITING, quotav1.TaskPhase_TASK_PHASE_SHELVED, time.Second
 	retry, forget := &quotav1.RetryTaskRequest{Task: "t"}, &quotav1.ForgetTaskRequest{Task: "t"}
 	once := func() *ofTask { // attempt 1 fails
@@ -94,8 +94,8 @@ func TestTasksAsSeen(t *testing.T) {
 	}
 }
 
-// TestSavedHistoriesOfTasks: the clients' view of one task each, in builds with a planted defect.
-func TestSavedHistoriesOfTasks(t *testing.T) {
+// TestTasks_FailSavedHistories: the clients' view of one task each, in builds with a planted defect.
+func TestTasks_FailSavedHistories(t *testing.T) {
 	for _, name := range []string{"two-attempts", "task-budget-forgotten"} {
 		r := newRun(history.Dir("testdata/" + name))
 		if err := r.load(); err != nil {

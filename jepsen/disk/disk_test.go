@@ -168,7 +168,7 @@ func readLast(t *testing.T, path string) (uint64, error) {
 	return strconv.ParseUint(strings.TrimSpace(string(out)), 10, 64)
 }
 
-func TestWhatWasSyncedSurvivesAPowerCut(t *testing.T) {
+func TestPowerCut_KeepsSyncedData(t *testing.T) {
 	r := seed(t)
 	d, path := mount(t)
 	for round := range 12 {
@@ -186,7 +186,7 @@ func TestWhatWasSyncedSurvivesAPowerCut(t *testing.T) {
 }
 
 // A writer that does not sync loses acknowledged data, which shows that power cuts take effect.
-func TestWhatWasNotSyncedIsLost(t *testing.T) {
+func TestPowerCut_LosesUnsyncedData(t *testing.T) {
 	r := seed(t)
 	d, path := mount(t)
 	writeUntil(t, path, 3)
@@ -204,7 +204,7 @@ func TestWhatWasNotSyncedIsLost(t *testing.T) {
 	t.Error("ten power cuts took nothing from a writer that does not sync")
 }
 
-func TestFaultsHit(t *testing.T) {
+func TestFaults_Hit(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*Disk)
 		hurt func(Counters) uint64
@@ -229,7 +229,7 @@ func TestFaultsHit(t *testing.T) {
 }
 
 // Heal releases a delayed sync: the end of the fault in a run's history is its real end.
-func TestASlowSyncEndsWithItsFault(t *testing.T) {
+func TestSlowSync_EndsWithItsFault(t *testing.T) {
 	d, path := mount(t)
 	writeUntil(t, path, 1)
 	d.SlowSync(time.Hour)
@@ -247,7 +247,7 @@ func TestASlowSyncEndsWithItsFault(t *testing.T) {
 	}
 }
 
-func TestAFailedSyncIsNotMadeGoodByTheNext(t *testing.T) {
+func TestFailSync_NextSyncRepairsNothing(t *testing.T) {
 	d, path := mount(t)
 	writeUntil(t, path, 1)
 	d.mu.Lock()
@@ -281,7 +281,7 @@ func TestAFailedSyncIsNotMadeGoodByTheNext(t *testing.T) {
 }
 
 // Data that is written again and synced after a failed sync is durable: only data that was not written again is lost.
-func TestWhatIsWrittenAgainAfterAFailedSyncIsDurable(t *testing.T) {
+func TestFailSync_RewrittenDataIsDurable(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f")
 	if err := os.WriteFile(path, []byte("abcdefgh"), 0o600); err != nil {
 		t.Fatal(err)
@@ -317,7 +317,7 @@ func TestWhatIsWrittenAgainAfterAFailedSyncIsDurable(t *testing.T) {
 
 // A store that continues after a failed sync keeps acknowledged data: bbolt never builds on the data of that sync. So a node whose disk
 // failed may be started again unchanged.
-func TestAStoreThatIsUsedOnAfterAFailedSyncSurvivesAPowerCut(t *testing.T) {
+func TestFailSync_StoreSurvivesPowerCut(t *testing.T) {
 	r := seed(t)
 	d, path := mount(t)
 	for round := range 6 {

@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestARecordTellsWhoEndedACall: the record distinguishes a canceled call from one that timed out.
-func TestARecordTellsWhoEndedACall(t *testing.T) {
+// TestRecord_TellsCancellationFromTimeout: the record distinguishes a canceled call from one that timed out.
+func TestRecord_TellsCancellationFromTimeout(t *testing.T) {
 	silent := roundTrip(func(req *http.Request) (*http.Response, error) {
 		<-req.Context().Done()
 		return nil, req.Context().Err()

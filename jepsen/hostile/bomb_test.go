@@ -18,8 +18,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestBombs: the bombs that a node accepts are valid messages within its bounds, and small before they are unpacked.
-func TestBombs(t *testing.T) {
+// TestBombs_AreValidMessages: the bombs that a node accepts are valid messages within its bounds, and small before they are unpacked.
+func TestBombs_AreValidMessages(t *testing.T) {
 	carried := 0
 	unpacked := map[*byte]bool{} // some are the same message
 	for _, bomb := range bombs() {

@@ -130,9 +130,9 @@ func lowered(c *capped) {
 	c.now += sec
 }
 
-// TestCapsOverResets: a cap lasts as long as a single caller's report counts. A reset of the clock, with or without a restore before it,
-// moves its end with the views and does not extend it.
-func TestCapsOverResets(t *testing.T) {
+// TestCaps_OverClockResets: a cap lasts as long as a single caller's report counts. A reset of the clock, with or without a restore before
+// it, moves its end with the views and does not extend it.
+func TestCaps_OverClockResets(t *testing.T) {
 	for name, play := range map[string]func(c *capped){
 		"a clock reset": func(c *capped) {
 			c.ahead = 4500 * mil

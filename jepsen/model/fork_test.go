@@ -6,8 +6,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAForkHasBooksOfItsOwn: a judge and its fork judge the same entries in the same way. Shared books would count each entry twice.
-func TestAForkHasBooksOfItsOwn(t *testing.T) {
+// TestFork_IsIndependent: a judge and its fork judge the same entries in the same way. Shared books would count each entry twice.
+func TestFork_IsIndependent(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		d := newDrive(fromRapid{rt}, rapid.Bool().Draw(rt, "policies"))
 		d.found()

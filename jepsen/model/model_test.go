@@ -110,7 +110,7 @@ func play(t *testing.T, spoil func(index uint64, entry *logpb.Entry, applied *fs
 	return all, judge.Stats()
 }
 
-func TestTheStoryIsAllowed(t *testing.T) {
+func TestStory_IsAllowed(t *testing.T) {
 	violations, stats := play(t, func(uint64, *logpb.Entry, *fsm.Applied) {})
 	for _, v := range violations {
 		t.Errorf("%+v", v)
@@ -123,8 +123,8 @@ func TestTheStoryIsAllowed(t *testing.T) {
 
 func granted(applied *fsm.Applied) *logpb.Granted { return applied.Results[0].GetGranted() }
 
-// TestEachLieIsFound: the judge finds each change to one entry of the story.
-func TestEachLieIsFound(t *testing.T) {
+// TestStory_EachLieIsFound: the judge finds each change to one entry of the story.
+func TestStory_EachLieIsFound(t *testing.T) {
 	type lie struct {
 		rule  string
 		index uint64
@@ -204,8 +204,8 @@ func serve(a *fsm.Applied, ticket uint64) fsm.Applied {
 	return served
 }
 
-// TestAWaitThatDoesNotEnd: the waiters are not served, and their time passes.
-func TestAWaitThatDoesNotEnd(t *testing.T) {
+// TestStory_EndlessWaitIsFound: the waiters are not served, and their time passes.
+func TestStory_EndlessWaitIsFound(t *testing.T) {
 	violations, _ := play(t, func(index uint64, entry *logpb.Entry, applied *fsm.Applied) {
 		if index >= 14 { // as if nothing happened for six seconds
 			entry.StampNs += int64(6 * time.Second)

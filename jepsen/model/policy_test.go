@@ -103,7 +103,7 @@ func playPolicies(t *testing.T, spoil func(index uint64, entry *logpb.Entry, app
 	return all, judge.Stats()
 }
 
-func TestThePolicyStoryIsAllowed(t *testing.T) {
+func TestPolicyStory_IsAllowed(t *testing.T) {
 	violations, stats := playPolicies(t, func(uint64, *logpb.Entry, *fsm.Applied) {})
 	for _, v := range violations {
 		t.Errorf("%+v", v)
@@ -116,8 +116,8 @@ func TestThePolicyStoryIsAllowed(t *testing.T) {
 	}
 }
 
-// TestEachLieAboutPoliciesIsFound: the judge finds each deviation: a rule that the machine did not have, or a changed outcome.
-func TestEachLieAboutPoliciesIsFound(t *testing.T) {
+// TestPolicyStory_EachLieIsFound: the judge finds each deviation: a rule that the machine did not have, or a changed outcome.
+func TestPolicyStory_EachLieIsFound(t *testing.T) {
 	type spoil = func(entry *logpb.Entry, applied *fsm.Applied)
 	with := func(quota int, policy *logpb.Policy) spoil {
 		return func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetApplyQuotas().Quotas[quota].Policy = policy }

@@ -55,7 +55,7 @@ func playPool(t *testing.T, spoil func(index uint64, applied *fsm.Applied)) (all
 	return all
 }
 
-func TestThePoolStoryIsAllowed(t *testing.T) {
+func TestPoolStory_IsAllowed(t *testing.T) {
 	served := false
 	violations := playPool(t, func(index uint64, applied *fsm.Applied) {
 		for _, e := range applied.Events {
@@ -67,8 +67,8 @@ func TestThePoolStoryIsAllowed(t *testing.T) {
 	}
 }
 
-// TestEachLieOfAPoolIsFound: the judge finds each change to one entry of the story.
-func TestEachLieOfAPoolIsFound(t *testing.T) {
+// TestPoolStory_EachLieIsFound: the judge finds each change to one entry of the story.
+func TestPoolStory_EachLieIsFound(t *testing.T) {
 	for name, lie := range map[string]struct {
 		rule  string
 		index uint64

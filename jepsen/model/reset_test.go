@@ -70,8 +70,9 @@ func used(lease uint64) *logpb.Command {
 
 func isLearned(a *fsm.Applied) { a.Results[0].GetReported().Quotas[0].ResetLearned = true }
 
-// TestResetsAreJudged: the model allows what one caller's report, a second one's and an operator's command free, and finds any excess.
-func TestResetsAreJudged(t *testing.T) {
+// TestClockResets_AreJudged: the model allows what one caller's report, a second one's and an operator's command free, and finds any
+// excess.
+func TestClockResets_AreJudged(t *testing.T) {
 	grants := func(lease uint64, amount int64) func(*fsm.Applied) {
 		return func(a *fsm.Applied) {
 			a.Results[0] = &logpb.Result{Kind: &logpb.Result_Granted{Granted: &logpb.Granted{

@@ -2,8 +2,8 @@ package nemesis
 
 import "testing"
 
-// TestRefusesDisk_TellsHowABuildEnded: a build on a disk that it does not fit has to end by itself, with an error that says so.
-func TestRefusesDisk_TellsHowABuildEnded(t *testing.T) {
+// TestRefusesDisk_FindsHowBuildEnded: a build on a disk that it does not fit has to end by itself, with an error that says so.
+func TestRefusesDisk_FindsHowBuildEnded(t *testing.T) {
 	const words = "quotad: /d: this build does not fit the cluster: log entry 7 has version 3; this build applies versions 2 to 2: upgrade it"
 	for name, c := range map[string]struct {
 		code int

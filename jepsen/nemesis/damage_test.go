@@ -11,8 +11,8 @@ import (
 	"github.com/quotad/quotad/jepsen/disk"
 )
 
-// TestRefused_TellsDamageByCodeAndWords: a node that lost a part of its disk must end with this exit code and this reason.
-func TestRefused_TellsDamageByCodeAndWords(t *testing.T) {
+// TestRefused_FindsDamageByCodeAndText: a node that lost a part of its disk must end with this exit code and this reason.
+func TestRefused_FindsDamageByCodeAndText(t *testing.T) {
 	const lost, damaged = "quotad: /d: node: missing: " + lostWords, "quotad: /d: " + damagedWords + ": node"
 	for name, c := range map[string]struct {
 		ends    []string
@@ -46,8 +46,8 @@ func TestRefused_TellsDamageByCodeAndWords(t *testing.T) {
 	}
 }
 
-// TestLose_TakesAndGivesBack: a lost part is restored unchanged, and the fault knows which parts a node needs.
-func TestLose_TakesAndGivesBack(t *testing.T) {
+// TestLose_TakesAndReturns: a lost part is restored unchanged, and the fault knows which parts a node needs.
+func TestLose_TakesAndReturns(t *testing.T) {
 	for _, empty := range []bool{false, true} {
 		at, kept := t.TempDir(), t.TempDir()
 		dir := filepath.Join(at, "data")
@@ -98,8 +98,8 @@ func TestLose_TakesAndGivesBack(t *testing.T) {
 	}
 }
 
-// TestPartsOf_NamesWhatIsNeeded: the log's last file is needed and, once there is one, the snapshots; older files are not.
-func TestPartsOf_NamesWhatIsNeeded(t *testing.T) {
+// TestPartsOf_NamesNeededFiles: the log's last file is needed and, once there is one, the snapshots; older files are not.
+func TestPartsOf_NamesNeededFiles(t *testing.T) {
 	dir := t.TempDir()
 	write := func(place string) {
 		path := filepath.Join(dir, filepath.FromSlash(place))

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// TestEachFaultComesOnce: a mix with Each injects every fault once before random ones, and only a run of sufficient length must have had
-// all.
-func TestEachFaultComesOnce(t *testing.T) {
+// TestMix_EachFaultComesOnce: a mix with Each injects every fault once before random ones, and only a run of sufficient length must have
+// had all.
+func TestMix_EachFaultComesOnce(t *testing.T) {
 	mix, err := Mix{Name: "none"}.Only("kill-leader", "hostile-caller", "clock-ahead-once")
 	if err != nil {
 		t.Fatal(err)
@@ -35,8 +35,8 @@ func TestEachFaultComesOnce(t *testing.T) {
 	}
 }
 
-// TestMixesNameFaults: each mix has steps.
-func TestMixesNameFaults(t *testing.T) {
+// TestMixes_HaveSteps: each mix has steps.
+func TestMixes_HaveSteps(t *testing.T) {
 	for _, mix := range Mixes() {
 		if steps := mix.steps(rand.New(rand.NewPCG(1, 2))); len(steps) == 0 && mix.Name != "none" {
 			t.Errorf("%s has no steps", mix.Name)

@@ -123,7 +123,7 @@ func echo(t *testing.T, conn net.Conn, line string, within time.Duration) bool {
 	}
 }
 
-func TestACutKeepsWhatIsSentInOneDirectionBack(t *testing.T) {
+func TestCut_HoldsOneDirection(t *testing.T) {
 	kinds(t, func(t *testing.T, o Options) {
 		n, a, _, address := open(t, o)
 		conn := dial(t, a, address)
@@ -155,7 +155,7 @@ func TestACutKeepsWhatIsSentInOneDirectionBack(t *testing.T) {
 	})
 }
 
-func TestLossDropsSome(t *testing.T) {
+func TestLoss_DropsSome(t *testing.T) {
 	n, a, _, address := open(t, Options{Kind: Namespaces})
 	if err := n.Loss("a", "b", 30); err != nil {
 		t.Fatal(err)
@@ -175,9 +175,9 @@ func TestLossDropsSome(t *testing.T) {
 	}
 }
 
-// TestDelayHoldsUp: data on a delayed link never arrives early. A late arrival on a busy machine proves nothing;
-// TestDelayIsBoundedAndKeepsOrder tests the bounds exactly.
-func TestDelayHoldsUp(t *testing.T) {
+// TestDelay_HoldsUp: data on a delayed link never arrives early. A late arrival on a busy machine proves nothing;
+// TestDelay_IsBoundedAndKeepsOrder tests the bounds exactly.
+func TestDelay_HoldsUp(t *testing.T) {
 	n, a, _, address := open(t, Options{Kind: Namespaces, Proxied: true})
 	conn := dial(t, a, address)
 	round := func() time.Duration {
@@ -209,9 +209,9 @@ func TestDelayHoldsUp(t *testing.T) {
 	}
 }
 
-// TestDelayIsBoundedAndKeepsOrder: a delayed link delivers each piece between the shortest and the longest delay after it was sent, and in
+// TestDelay_IsBoundedAndKeepsOrder: a delayed link delivers each piece between the shortest and the longest delay after it was sent, and in
 // the order of sending, whatever the jitter is. In virtual time, so exactly.
-func TestDelayIsBoundedAndKeepsOrder(t *testing.T) {
+func TestDelay_IsBoundedAndKeepsOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const mean, jitter, pause, pieces = 100 * time.Millisecond, 90 * time.Millisecond, 10 * time.Millisecond, 40
 		l := (&proxies{links: map[Link]*link{}}).link(Link{"a", "b"})
@@ -251,7 +251,7 @@ func TestDelayIsBoundedAndKeepsOrder(t *testing.T) {
 	})
 }
 
-func TestAStreamIsResetHalfWay(t *testing.T) {
+func TestResetAfter_EndsStreamMidway(t *testing.T) {
 	n, a, _, address := open(t, Options{Kind: Namespaces, Proxied: true})
 	conn := dial(t, a, address)
 	if !echo(t, conn, "x", patience) {
@@ -271,7 +271,7 @@ func TestAStreamIsResetHalfWay(t *testing.T) {
 	}
 }
 
-func TestRateBoundsWhatLeaves(t *testing.T) {
+func TestRate_BoundsTraffic(t *testing.T) {
 	n, a, _, address := open(t, Options{Kind: Namespaces})
 	send := func() time.Duration {
 		conn := dial(t, a, address)
@@ -295,7 +295,7 @@ func TestRateBoundsWhatLeaves(t *testing.T) {
 	}
 }
 
-func TestAProcessStartsOnItsHost(t *testing.T) {
+func TestStart_RunsProcessOnItsHost(t *testing.T) {
 	n, a, b, _ := open(t, Options{Kind: Namespaces})
 	_ = n
 	listener, err := b.Listen(7001)

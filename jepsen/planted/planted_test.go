@@ -34,8 +34,8 @@ func missingTests(t *testing.T, defect Defect) (missing []string) {
 	return slices.DeleteFunc(slices.Clone(defect.Caught), func(test string) bool { return slices.Contains(found, test) })
 }
 
-// TestEveryDefectFitsItsPlace: an edit that no longer matches the code fails here, not in a nightly run.
-func TestEveryDefectFitsItsPlace(t *testing.T) {
+// TestDefects_FitTheirPlaces: an edit that no longer matches the code fails here, not in a nightly run.
+func TestDefects_FitTheirPlaces(t *testing.T) {
 	all, err := All()
 	if err != nil {
 		t.Fatal(err)
@@ -53,8 +53,8 @@ func TestEveryDefectFitsItsPlace(t *testing.T) {
 	}
 }
 
-// TestADefectThatDoesNotFitIsAnError: each case also has an edit that fits, so that it is refused for its own reason.
-func TestADefectThatDoesNotFitIsAnError(t *testing.T) {
+// TestParse_RefusesUnfitDefects: each case also has an edit that fits, so that it is refused for its own reason.
+func TestParse_RefusesUnfitDefects(t *testing.T) {
 	const fits = "-- go.mod --\n<<<<\nmodule github.com/quotad/quotad\n====\n>>>>\n"
 	const run, tests = "mix: c\nlength: 1s\n", "tests: ./a\n"
 	for name, c := range map[string]struct {

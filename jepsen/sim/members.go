@@ -156,7 +156,7 @@ func (o *operator) expel(id string) bool {
 }
 
 // replace replaces a voter whose disk is lost by the next one on its host. It loses no disk while a voter lacks the last change: see
-// TestAVoterThatLacksAPromotionIsNeededForGood.
+// TestPromote_VoterLackingItBlocksElection.
 func (o *operator) replace(id string) bool {
 	if eventually(5*time.Second, o.informed) != nil {
 		return true

@@ -42,9 +42,9 @@ func withLearner(t *testing.T, fn func(t *testing.T, w *world, leader, learner s
 	})
 }
 
-// TestAPromotionIsAcknowledgedOnceItIsCommitted: a leader that is cut off from the other voters has the promotion in its log. A second
+// TestPromote_AcknowledgedOnceCommitted: a leader that is cut off from the other voters has the promotion in its log. A second
 // request must not be acknowledged, since the other voters know nothing of it.
-func TestAPromotionIsAcknowledgedOnceItIsCommitted(t *testing.T) {
+func TestPromote_AcknowledgedOnceCommitted(t *testing.T) {
 	withLearner(t, func(t *testing.T, w *world, old, learner string, others []string) {
 		for _, other := range others {
 			w.cut(other, true, true)
@@ -64,11 +64,11 @@ func TestAPromotionIsAcknowledgedOnceItIsCommitted(t *testing.T) {
 	})
 }
 
-// TestAVoterThatLacksAPromotionIsNeededForGood: raft's voters refuse a candidate that they do not know as a voter. If one voter lacks a
+// TestPromote_VoterLackingItBlocksElection: raft's voters refuse a candidate that they do not know as a voter. If one voter lacks a
 // promotion, another one the entries after it, and the leader is away, no node can be elected although three of four run. The promoted node
 // has the longest log, and the first voter refuses it. The block ends when the leader returns. If this test fails, raft has changed, and an
 // operator need not wait for all voters before a disk may be lost (docs/operations.md).
-func TestAVoterThatLacksAPromotionIsNeededForGood(t *testing.T) {
+func TestPromote_VoterLackingItBlocksElection(t *testing.T) {
 	withLearner(t, func(t *testing.T, w *world, old, learner string, others []string) {
 		w.cut(others[0], true, true)
 		node := w.node(old)

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestAFollowerGoesOnAfterASnapshot: the answer to the first entries after a snapshot gets lost, and the leader sends them again. The
-// follower has them, but of the preceding entry it has only the term and index in the snapshot.
-func TestAFollowerGoesOnAfterASnapshot(t *testing.T) {
+// TestSnapshot_FollowerContinuesAfterLostAnswer: the answer to the first entries after a snapshot gets lost, and the leader sends them
+// again. The follower has them, but of the preceding entry it has only the term and index in the snapshot.
+func TestSnapshot_FollowerContinuesAfterLostAnswer(t *testing.T) {
 	for range 5 { // a leader that takes another snapshot in time hides the defect
 		dir := folder(t)
 		synctest.Test(t, func(t *testing.T) { losesTheAnswer(t, dir) })

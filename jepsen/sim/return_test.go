@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// TestANodeThatComesBackCountsAtOnce: raft waits up to ten seconds before it contacts a follower again that was away for long, and
+// TestReturn_NodeCountsAtOnce: raft waits up to ten seconds before it contacts a follower again that was away for long, and
 // meanwhile that follower counts towards no majority. (Found by the fault suite: mix default, seed 22: three seconds without service when
 // the other follower paused.)
-func TestANodeThatComesBackCountsAtOnce(t *testing.T) {
+func TestReturn_NodeCountsAtOnce(t *testing.T) {
 	dir := folder(t)
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(plan{nodes: 3, heartbeat: 350 * time.Millisecond, threshold: 10_000}, rand.New(rand.NewPCG(1, 1)), dir)
@@ -55,8 +55,8 @@ func TestANodeThatComesBackCountsAtOnce(t *testing.T) {
 	})
 }
 
-// TestAFailoverDoesNotWaitForWhoIsCutOff: a new leader needs the wall clocks of a majority, not that of the old leader, which is cut off.
-func TestAFailoverDoesNotWaitForWhoIsCutOff(t *testing.T) {
+// TestFailover_DoesNotWaitForCutOffNode: a new leader needs the wall clocks of a majority, not that of the old leader, which is cut off.
+func TestFailover_DoesNotWaitForCutOffNode(t *testing.T) {
 	for seed := range uint64(5) {
 		dir := folder(t)
 		synctest.Test(t, func(t *testing.T) {

@@ -119,9 +119,9 @@ func TestBudget_Adds(t *testing.T) {
 	})
 }
 
-// TestResize: callers keep what they have, and those other than operators get nothing more until it fits. An operator gets the kept amount
-// at once, also under the name of a caller that has too much.
-func TestResize(t *testing.T) {
+// TestResize_KeepsWhatCallersHave: callers keep what they have, and those other than operators get nothing more until it fits. An operator
+// gets the kept amount at once, also under the name of a caller that has too much.
+func TestResize_KeepsWhatCallersHave(t *testing.T) {
 	b := budget.New("calls", 24_000, 1_500, 64)
 	if n, full := taken(b, "hostile", false); n != 11_250 || !full.Own {
 		t.Fatalf("the hostile caller has %d, then %v", n, full)

@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestClosedFile_DamageIsTold: closed files of the log are checked as well as the last one. Every flipped bit and every truncation is
+// TestClosedFile_DamageIsFound: closed files of the log are checked as well as the last one. Every flipped bit and every truncation is
 // detected, at the latest when the entry is read.
-func TestClosedFile_DamageIsTold(t *testing.T) {
+func TestClosedFile_DamageIsFound(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

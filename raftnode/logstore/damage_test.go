@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
-// TestANodeWithADamagedLogDoesNotStart: the error names the damaged entry.
-func TestANodeWithADamagedLogDoesNotStart(t *testing.T) {
+// TestStart_RefusesDamagedLog: the error names the damaged entry.
+func TestStart_RefusesDamagedLog(t *testing.T) {
 	n, conf := openOne(t)
 	propose := func() {
 		if _, _, err := n.Propose(t.Context(), &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: "x", ApiAddress: "a:1"}}}); err != nil {
@@ -42,10 +42,10 @@ func TestANodeWithADamagedLogDoesNotStart(t *testing.T) {
 	}
 }
 
-// TestASnapshotThatWasBeingRemovedIsNoDamage: a power cut during the removal of an old snapshot leaves its folder, with or without its
+// TestStart_CompletesRemovalOfSnapshot: a power cut during the removal of an old snapshot leaves its folder, with or without its
 // state. The node starts and removes the rest. If the newest snapshot lacks its description, the node does not start. (Found by the fault
 // suite: mix power-cuts, seed 1301.)
-func TestASnapshotThatWasBeingRemovedIsNoDamage(t *testing.T) {
+func TestStart_CompletesRemovalOfSnapshot(t *testing.T) {
 	n, conf := openWithSnapshot(t)
 	n.Kill()
 	folder := filepath.Join(conf.DataDir, "snapshots")
@@ -98,10 +98,10 @@ func TestASnapshotThatWasBeingRemovedIsNoDamage(t *testing.T) {
 	}
 }
 
-// TestASnapshotThatWasNotReadBackIsNotReliedOn: the process ended between writing a snapshot and reading it back. If that snapshot cannot
+// TestStart_SkipsUnverifiedDamagedSnapshot: the process ended between writing a snapshot and reading it back. If that snapshot cannot
 // be restored, the node starts from the state before it, which it still has. If a snapshot was read back and damaged later, it counts as
 // damage.
-func TestASnapshotThatWasNotReadBackIsNotReliedOn(t *testing.T) {
+func TestStart_SkipsUnverifiedDamagedSnapshot(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s, func(c *raftnode.Config) { c.TrailingLogs = 1000 })
 		all, _, err := logstore.ListSnapshots(conf.DataDir)
@@ -125,9 +125,9 @@ func TestASnapshotThatWasNotReadBackIsNotReliedOn(t *testing.T) {
 	})
 }
 
-// TestASnapshotThatTheLogNeedsStays: if the log does not reach back to the state before it, an unreadable snapshot is damage and is not
-// removed: without it entries would be missing.
-func TestASnapshotThatTheLogNeedsStays(t *testing.T) {
+// TestStart_KeepsDamagedSnapshotThatLogNeeds: if the log does not reach back to the state before it, an unreadable snapshot is damage and
+// is not removed: without it entries would be missing.
+func TestStart_KeepsDamagedSnapshotThatLogNeeds(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s, func(c *raftnode.Config) { c.TrailingLogs = 1000 })
 		all, _, err := logstore.ListSnapshots(conf.DataDir)

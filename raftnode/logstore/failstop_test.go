@@ -12,9 +12,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestCuttingTheLogLeavesNoHole: at whichever point the process ends while a long range is deleted, the rest is contiguous. The log's
+// TestDeleteRange_LeavesNoHole: at whichever point the process ends while a long range is deleted, the rest is contiguous. The log's
 // beginning is deleted from the front, its end from the back.
-func TestCuttingTheLogLeavesNoHole(t *testing.T) {
+func TestDeleteRange_LeavesNoHole(t *testing.T) {
 	const entries = 3*2048 + 100
 	for name, c := range map[string]struct {
 		first, last uint64
@@ -110,10 +110,10 @@ func openLog(t *testing.T, dir string) *failStop {
 	return &failStop{store: store, fatal: func(error) {}, monotonic: monotonic, crash: func(string) {}}
 }
 
-// TestADamagedEntryIsNotRead: after any flipped bit of a stored entry, a read is refused or returns what was written.
-func TestADamagedEntryIsNotRead(t *testing.T) {
+// TestLog_RefusesDamagedEntry: after any flipped bit of a stored entry, a read is refused or returns what was written.
+func TestLog_RefusesDamagedEntry(t *testing.T) {
 	if UnderTest != Bolt {
-		t.Skip("of a file of a write-ahead log all bits are flipped in TestADamagedWALIsNotRead")
+		t.Skip("of a file of a write-ahead log all bits are flipped in TestWAL_RefusesDamage")
 	}
 	dir := t.TempDir()
 	written := raft.Log{Index: 7, Term: 3, Type: raft.LogCommand, Data: []byte("a command of some length")}
@@ -163,8 +163,8 @@ func TestADamagedEntryIsNotRead(t *testing.T) {
 	}
 }
 
-// TestADamagedEntryOnTheWireIsNotStored: an entry carries the checksum that its leader stored.
-func TestADamagedEntryOnTheWireIsNotStored(t *testing.T) {
+// TestLog_StoresNoEntryDamagedInTransit: an entry carries the checksum that its leader stored.
+func TestLog_StoresNoEntryDamagedInTransit(t *testing.T) {
 	leader, follower := openLog(t, t.TempDir()), openLog(t, t.TempDir())
 	defer func() { _, _ = leader.store.Close(), follower.store.Close() }()
 	follower.fatal = func(err error) { t.Errorf("it stopped: %v", err) }

@@ -131,10 +131,10 @@ func flipsOr(most, short int) int {
 	return most
 }
 
-// TestEachFlippedBitIsTold: flips bits of every file of a stopped node's data directory, and truncates the files. The node starts with the
+// TestFlippedBits_AreFound: flips bits of every file of a stopped node's data directory, and truncates the files. The node starts with the
 // same state, or refuses and names the file and the way out. It never panics and never forgets what its witness knows. QUOTAD_FLIPS is how
 // many offsets of a file to try; the default is a sample, 1000000 is all.
-func TestEachFlippedBitIsTold(t *testing.T) {
+func TestFlippedBits_AreFound(t *testing.T) {
 	most := flipsOr(96, 3)
 	random := logstore.FlipSeed(t)
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {

@@ -111,9 +111,9 @@ func TestMigrate(t *testing.T) {
 	})
 }
 
-// TestMigrateInterrupted: before the copy is renamed the node starts from the old store. Afterwards it does not start, and another Migrate
+// TestMigrate_Interrupted: before the copy is renamed the node starts from the old store. Afterwards it does not start, and another Migrate
 // finishes the move.
-func TestMigrateInterrupted(t *testing.T) {
+func TestMigrate_Interrupted(t *testing.T) {
 	bothStores(t, func(t *testing.T, from Kind) {
 		to := other(from)
 		t.Run("half a copy", func(t *testing.T) {
@@ -157,8 +157,8 @@ func TestMigrateInterrupted(t *testing.T) {
 	})
 }
 
-// TestMigrateRefuses: a damaged directory, one in use, or one that is not a node's is refused and stays unchanged.
-func TestMigrateRefuses(t *testing.T) {
+// TestMigrate_RefusesDamagedOrUsedStore: a damaged directory, one in use, or one that is not a node's is refused and stays unchanged.
+func TestMigrate_RefusesDamagedOrUsedStore(t *testing.T) {
 	bothStores(t, func(t *testing.T, from Kind) {
 		if err := Migrate(t.TempDir(), other(from)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("an empty folder: %v", err)
@@ -182,8 +182,8 @@ func TestMigrateRefuses(t *testing.T) {
 	})
 }
 
-// TestMigratePassesOverAGap: a log that continued after a leader's snapshot may have older entries before a gap.
-func TestMigratePassesOverAGap(t *testing.T) {
+// TestMigrate_DropsEntriesBeforeGap: a log that continued after a leader's snapshot may have older entries before a gap.
+func TestMigrate_DropsEntriesBeforeGap(t *testing.T) {
 	dir := t.TempDir()
 	log := openRaw(t, dir, Bolt)
 	if err := errors.Join(log.StoreLogs(entries(t, 1, 1, 10)), log.StoreLogs(entries(t, 2, 51, 60)), log.Close()); err != nil {

@@ -49,9 +49,9 @@ func (l *slowLog) Close() error {
 
 func (*slowLog) CutAtOnce() uint64 { return unbounded }
 
-// TestALeaderHasWhatItWrites: raft sees a leader's commands while they are being written, and commands that arrive meanwhile are written
-// together. Followers, entries on which raft itself acts, and cuts of the log wait until the commands are on disk.
-func TestALeaderHasWhatItWrites(t *testing.T) {
+// TestLog_LeaderReadsUnwrittenEntries: raft sees a leader's commands while they are being written, and commands that arrive meanwhile are
+// written together. Followers, entries on which raft itself acts, and cuts of the log wait until the commands are on disk.
+func TestLog_LeaderReadsUnwrittenEntries(t *testing.T) {
 	for name, ask := range map[string]func(l *Log, leads *atomic.Bool) error{
 		"the state machine": func(l *Log, _ *atomic.Bool) error {
 			l.await(3)
@@ -119,8 +119,8 @@ func TestALeaderHasWhatItWrites(t *testing.T) {
 	}
 }
 
-// TestWhatFailsIsNeverApplied: a failed write ends the node. The entry stays not durable, and all waits for it end.
-func TestWhatFailsIsNeverApplied(t *testing.T) {
+// TestLog_FailedWriteIsNeverApplied: a failed write ends the node. The entry stays not durable, and all waits for it end.
+func TestLog_FailedWriteIsNeverApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk, broken := &slowLog{writes: make(chan error)}, errors.New("input/output error")
 		var ended error
@@ -153,9 +153,9 @@ func TestWhatFailsIsNeverApplied(t *testing.T) {
 	})
 }
 
-// TestWhatIsNotNextWaits: raft's Restore skips an index. The entry after the gap waits for the entries before it, and a read of the gap
-// returns no other entry.
-func TestWhatIsNotNextWaits(t *testing.T) {
+// TestLog_EntryBehindGapWaits: raft's Restore skips an index. The entry after the gap waits for the entries before it, and a read of the
+// gap returns no other entry.
+func TestLog_EntryBehindGapWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &slowLog{writes: make(chan error)}
 		l := New(disk, Options{Fatal: func(err error) { t.Error(err) }, Leads: func() bool { return true }, Monotonic: monotonic})
@@ -176,8 +176,8 @@ func TestWhatIsNotNextWaits(t *testing.T) {
 	})
 }
 
-// TestFilesAreClosedWhenAllIsWritten: Close waits for every write, also for those without a waiting caller.
-func TestFilesAreClosedWhenAllIsWritten(t *testing.T) {
+// TestClose_WaitsForWrites: Close waits for every write, also for those without a waiting caller.
+func TestClose_WaitsForWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		disk := &slowLog{writes: make(chan error)}
 		l := New(disk, Options{Fatal: func(err error) { t.Error(err) }, Leads: func() bool { return true }, Monotonic: monotonic})

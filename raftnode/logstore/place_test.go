@@ -10,9 +10,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// TestDamage_SaysWhereAndWhatToDo: an error about a damaged log names an existing file, the place in it, and advice, also when Migrate
+// TestDamage_NamesPlaceAndRemedy: an error about a damaged log names an existing file, the place in it, and advice, also when Migrate
 // reads the log.
-func TestDamage_SaysWhereAndWhatToDo(t *testing.T) {
+func TestDamage_NamesPlaceAndRemedy(t *testing.T) {
 	for name, c := range map[string]struct {
 		place string
 		spoil func(t *testing.T, dir string, log Store)

@@ -31,9 +31,9 @@ func openMemory(t interface{ Errorf(string, ...any) }, leads func() bool) (*Log,
 	return New(disk, Options{Fatal: func(err error) { t.Errorf("%v", err) }, Leads: leads, Monotonic: monotonic}), disk
 }
 
-// TestTheNewestEntriesAreNotReadBack: a follower reads entries on commit, a leader the entry before the next one, both from memory. Older
+// TestRecent_EntriesNeedNoRead: a follower reads entries on commit, a leader the entry before the next one, both from memory. Older
 // entries are read from the store. The cache is bounded in number and size.
-func TestTheNewestEntriesAreNotReadBack(t *testing.T) {
+func TestRecent_EntriesNeedNoRead(t *testing.T) {
 	for _, leads := range []bool{false, true} {
 		l, disk := openMemory(t, func() bool { return leads })
 		var got raft.Log
@@ -61,8 +61,8 @@ func TestTheNewestEntriesAreNotReadBack(t *testing.T) {
 	}
 }
 
-// TestWhatIsKeptIsWhatTheDiskHas: whatever raft does with its log, a read through the cache returns what the disk would.
-func TestWhatIsKeptIsWhatTheDiskHas(t *testing.T) {
+// TestRecent_MatchesDisk: whatever raft does with its log, a read through the cache returns what the disk would.
+func TestRecent_MatchesDisk(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		leads := false
 		l, disk := openMemory(t, func() bool { return leads })

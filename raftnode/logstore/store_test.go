@@ -60,8 +60,8 @@ func entries(t *testing.T, term, first, last uint64) []*raft.Log {
 	return logs
 }
 
-// TestTheOtherStoreIsNotStartedEmpty: a node with another store configured refuses the data directory and leaves it unchanged.
-func TestTheOtherStoreIsNotStartedEmpty(t *testing.T) {
+// TestOpenStore_RefusesOtherKind: a node with another store configured refuses the data directory and leaves it unchanged.
+func TestOpenStore_RefusesOtherKind(t *testing.T) {
 	bothStores(t, func(t *testing.T, s Kind) {
 		dir := t.TempDir()
 		log := openRaw(t, dir, s)
@@ -84,8 +84,8 @@ func TestTheOtherStoreIsNotStartedEmpty(t *testing.T) {
 	})
 }
 
-// TestAStoreHasOneOwner: a second process gets an error after a bounded wait.
-func TestAStoreHasOneOwner(t *testing.T) {
+// TestOpenStore_HasOneOwner: a second process gets an error after a bounded wait.
+func TestOpenStore_HasOneOwner(t *testing.T) {
 	bothStores(t, func(t *testing.T, s Kind) {
 		dir := t.TempDir()
 		log := openRaw(t, dir, s)
@@ -99,8 +99,8 @@ func TestAStoreHasOneOwner(t *testing.T) {
 	})
 }
 
-// TestLookingChangesNothing: opening for reading leaves the files unchanged.
-func TestLookingChangesNothing(t *testing.T) {
+// TestOpenOffline_ChangesNothing: opening for reading leaves the files unchanged.
+func TestOpenOffline_ChangesNothing(t *testing.T) {
 	bothStores(t, func(t *testing.T, s Kind) {
 		dir := t.TempDir()
 		log := openRaw(t, dir, s)

@@ -35,9 +35,9 @@ func copied(t *testing.T, conf raftnode.Config) raftnode.Config {
 	return conf
 }
 
-// TestValues_FlippedBitIsTold: a flipped bit may make a term or a vote look newer. Only the checksum detects that: bbolt has none, and the
+// TestValues_FlippedBitIsFound: a flipped bit may make a term or a vote look newer. Only the checksum detects that: bbolt has none, and the
 // witness detects only older values.
-func TestValues_FlippedBitIsTold(t *testing.T) {
+func TestValues_FlippedBitIsFound(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s)
 		for _, key := range [][]byte{logstore.KeyTerm, logstore.KeyVoteTerm, logstore.KeyVote} {
@@ -57,8 +57,8 @@ func TestValues_FlippedBitIsTold(t *testing.T) {
 	})
 }
 
-// TestSmallFiles_FlippedBitIsTold: each small file is compared with its checksum in the witness.
-func TestSmallFiles_FlippedBitIsTold(t *testing.T) {
+// TestSmallFiles_FlippedBitIsFound: each small file is compared with its checksum in the witness.
+func TestSmallFiles_FlippedBitIsFound(t *testing.T) {
 	conf := stopped(t, logstore.UnderTest)
 	flipped := 0
 	for _, name := range logstore.PartNames {
@@ -79,8 +79,8 @@ func TestSmallFiles_FlippedBitIsTold(t *testing.T) {
 	}
 }
 
-// TestWitness_KnowsHowFarTheLogCame: a log that ends too early, in the same term and otherwise intact, lost acknowledged entries.
-func TestWitness_KnowsHowFarTheLogCame(t *testing.T) {
+// TestWitness_KnowsEndOfLog: a log that ends too early, in the same term and otherwise intact, lost acknowledged entries.
+func TestWitness_KnowsEndOfLog(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		n, conf := openOne(t, func(c *raftnode.Config) { c.LogStore = s })
 		if _, _, err := n.Propose(t.Context(), slots(1000)); err != nil {

@@ -116,9 +116,9 @@ func intactUpTo(t *testing.T, log raft.LogStore) (last uint64, err error) {
 	return last, nil
 }
 
-// TestADamagedWALIsNotRead: after any flipped bit of a file, the damage is reported, or reads return what was written. In the last append a
+// TestWAL_RefusesDamage: after any flipped bit of a file, the damage is reported, or reads return what was written. In the last append a
 // flipped bit looks like a torn write, so that append is dropped.
-func TestADamagedWALIsNotRead(t *testing.T) {
+func TestWAL_RefusesDamage(t *testing.T) {
 	onceForBoth(t)
 	dir := t.TempDir()
 	path, ends := threeAppends(t, dir)
@@ -158,8 +158,8 @@ func TestADamagedWALIsNotRead(t *testing.T) {
 	}
 }
 
-// TestATornAppendIsDropped: any sectors of the last append may be missing or wrong. All appends before it stay, and the log continues.
-func TestATornAppendIsDropped(t *testing.T) {
+// TestWAL_DropsTornAppend: any sectors of the last append may be missing or wrong. All appends before it stay, and the log continues.
+func TestWAL_DropsTornAppend(t *testing.T) {
 	onceForBoth(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	rounds := 60
@@ -211,9 +211,9 @@ func TestATornAppendIsDropped(t *testing.T) {
 	}
 }
 
-// TestAFullFileIsFollowed: the process ends with a full file, before the next one is listed, or when it is listed but not created. raft-wal
-// alone would refuse every later append.
-func TestAFullFileIsFollowed(t *testing.T) {
+// TestWAL_ContinuesAfterFullFile: the process ends with a full file, before the next one is listed, or when it is listed but not created.
+// raft-wal alone would refuse every later append.
+func TestWAL_ContinuesAfterFullFile(t *testing.T) {
 	large := func(first uint64) []*raft.Log {
 		logs := make([]*raft.Log, 18)
 		for i := range logs {
@@ -302,8 +302,8 @@ func TestAFullFileIsFollowed(t *testing.T) {
 	}
 }
 
-// TestTheLogGoesOnBehindASnapshot: after a leader's snapshot the entries before it are cut off; without one a gap is damage.
-func TestTheLogGoesOnBehindASnapshot(t *testing.T) {
+// TestWAL_ContinuesBehindSnapshot: after a leader's snapshot the entries before it are cut off; without one a gap is damage.
+func TestWAL_ContinuesBehindSnapshot(t *testing.T) {
 	dir := t.TempDir()
 	log := openRaw(t, dir, WAL)
 	defer func() { _ = log.Close() }()
@@ -327,9 +327,9 @@ func TestTheLogGoesOnBehindASnapshot(t *testing.T) {
 	}
 }
 
-// TestRaftTakesBothStoresForTheSame: for a monotonic store raft would clear the whole log after a snapshot from a leader, including
+// TestStore_IsNotMonotonic: for a monotonic store raft would clear the whole log after a snapshot from a leader, including
 // acknowledged entries beyond it.
-func TestRaftTakesBothStoresForTheSame(t *testing.T) {
+func TestStore_IsNotMonotonic(t *testing.T) {
 	bothStores(t, func(t *testing.T, s Kind) {
 		log := openRaw(t, t.TempDir(), s)
 		defer func() { _ = log.Close() }()
@@ -340,8 +340,8 @@ func TestRaftTakesBothStoresForTheSame(t *testing.T) {
 	})
 }
 
-// TestAFileThatCannotBeMadeEndsTheNode: the node ends at once, with the reason. Here the disk is full when the log needs its next file.
-func TestAFileThatCannotBeMadeEndsTheNode(t *testing.T) {
+// TestWAL_FailedNewFileEndsNode: the node ends at once, with the reason. Here the disk is full when the log needs its next file.
+func TestWAL_FailedNewFileEndsNode(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=24m"); err != nil {
 		t.Skipf("no file system of a given size can be made here: %v", err)

@@ -40,9 +40,9 @@ func reopens(t *testing.T, conf raftnode.Config) error {
 	return err
 }
 
-// TestADiskWithAMissingPartIsRefused: if any file or folder is removed, emptied or replaced by an older one, the node does not start. It
+// TestStart_RefusesDiskWithMissingPart: if any file or folder is removed, emptied or replaced by an older one, the node does not start. It
 // reports that its disk is no longer complete, and changes nothing.
-func TestADiskWithAMissingPartIsRefused(t *testing.T) {
+func TestStart_RefusesDiskWithMissingPart(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		whole, older := stopped(t, s), t.TempDir()
 		if err := reopens(t, whole); err != nil {
@@ -137,8 +137,8 @@ func copyPart(to, from, name string) error {
 	return os.WriteFile(filepath.Join(to, name), data, 0o600)
 }
 
-// TestADiskFromBeforeGetsItsWitness: a complete disk of a version without a witness gets one; an incomplete one is refused.
-func TestADiskFromBeforeGetsItsWitness(t *testing.T) {
+// TestStart_AddsWitnessToOldDisk: a complete disk of a version without a witness gets one; an incomplete one is refused.
+func TestStart_AddsWitnessToOldDisk(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s)
 		log := logstore.OpenRaw(t, conf.DataDir, s)
@@ -187,8 +187,8 @@ func TestADiskFromBeforeGetsItsWitness(t *testing.T) {
 	})
 }
 
-// TestTheWitness_KnowsEverySmallFile: the witness has the checksum of each existing small file, so that every change is detected.
-func TestTheWitness_KnowsEverySmallFile(t *testing.T) {
+// TestWitness_KnowsEverySmallFile: the witness has the checksum of each existing small file, so that every change is detected.
+func TestWitness_KnowsEverySmallFile(t *testing.T) {
 	conf := stopped(t, logstore.UnderTest)
 	w, _, err := logstore.ReadWitness(conf.DataDir)
 	if err != nil {
@@ -209,8 +209,8 @@ func TestTheWitness_KnowsEverySmallFile(t *testing.T) {
 	}
 }
 
-// TestTheWitness_KnowsTheSnapshotsDescription: a valid description that differs from the written one is damage.
-func TestTheWitness_KnowsTheSnapshotsDescription(t *testing.T) {
+// TestWitness_KnowsSnapshotDescription: a valid description that differs from the written one is damage.
+func TestWitness_KnowsSnapshotDescription(t *testing.T) {
 	conf := stopped(t, logstore.UnderTest)
 	all, _, err := logstore.ListSnapshots(conf.DataDir)
 	if err != nil || len(all) == 0 {
@@ -229,9 +229,9 @@ func TestTheWitness_KnowsTheSnapshotsDescription(t *testing.T) {
 	}
 }
 
-// TestAVoteIsInTheWitnessFirst: if the process ends between the writes to the store and to the witness, the disk starts. Once the vote was
+// TestWitness_HasVoteFirst: if the process ends between the writes to the store and to the witness, the disk starts. Once the vote was
 // sent, a store without it is refused.
-func TestAVoteIsInTheWitnessFirst(t *testing.T) {
+func TestWitness_HasVoteFirst(t *testing.T) {
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s)
 		spoilt := func(change func(values *logstore.Stable) error) error {

@@ -27,8 +27,8 @@ func rewitness(t *testing.T, dir string, change func(w *witness)) {
 	}
 }
 
-// TestAnInterruptedWitnessIsWhole: after a torn write the other slot counts, and a damaged slot is written again.
-func TestAnInterruptedWitnessIsWhole(t *testing.T) {
+// TestWitness_SurvivesTornWrite: after a torn write the other slot counts, and a damaged slot is written again.
+func TestWitness_SurvivesTornWrite(t *testing.T) {
 	dir := t.TempDir()
 	w := &witness{term: 1}
 	if err := createWitness(dir, w); err != nil {
@@ -57,8 +57,8 @@ func TestAnInterruptedWitnessIsWhole(t *testing.T) {
 	}
 }
 
-// TestTheWitness_ForgetsWhatIsCutOff: it also drops recorded entries that it has not written yet.
-func TestTheWitness_ForgetsWhatIsCutOff(t *testing.T) {
+// TestWitness_ForgetsTruncatedEntries: it also drops recorded entries that it has not written yet.
+func TestWitness_ForgetsTruncatedEntries(t *testing.T) {
 	dir := t.TempDir()
 	w := new(witness)
 	if err := createWitness(dir, w); err != nil {
@@ -77,8 +77,8 @@ func TestTheWitness_ForgetsWhatIsCutOff(t *testing.T) {
 	}
 }
 
-// TestTheWitnessIsAtMostAThousandEntriesBehind: after 1,000 entries it is written without waiting for the delay.
-func TestTheWitnessIsAtMostAThousandEntriesBehind(t *testing.T) {
+// TestWitness_IsAtMost1000EntriesBehind: after 1,000 entries it is written without waiting for the delay.
+func TestWitness_IsAtMost1000EntriesBehind(t *testing.T) {
 	dir := t.TempDir()
 	w := new(witness)
 	if err := createWitness(dir, w); err != nil {
@@ -106,9 +106,9 @@ func TestTheWitnessIsAtMostAThousandEntriesBehind(t *testing.T) {
 	}
 }
 
-// TestTheWitnessFollowsTheLog: it follows within 1,000 entries or a second, and no append waits for it. It never claims entries cut off
+// TestWitness_FollowsLog: it follows within 1,000 entries or a second, and no append waits for it. It never claims entries cut off
 // from the log's end, wherever the process ends.
-func TestTheWitnessFollowsTheLog(t *testing.T) {
+func TestWitness_FollowsLog(t *testing.T) {
 	dir := t.TempDir()
 	l := openDisk(t, dir)
 	if err := errors.Join(l.SetUint64(keyTerm, 2), l.SetUint64(keyVoteTerm, 2), l.Set(keyVote, []byte("n"))); err != nil {

@@ -85,8 +85,8 @@ func TestFree_OtherProcess(t *testing.T) {
 	}
 }
 
-// TestFreeGivesUp: asks for more ports than exist.
-func TestFreeGivesUp(t *testing.T) {
+// TestFree_RefusesMoreThanThereAre: asks for more ports than exist.
+func TestFree_RefusesMoreThanThereAre(t *testing.T) {
 	if addresses, err := loopback.Free(16_000); err == nil {
 		t.Errorf("%d addresses", len(addresses))
 	}

@@ -29,8 +29,8 @@ type hostName string
 func (hostName) Network() string  { return "test" }
 func (h hostName) String() string { return string(h) + ":1" }
 
-// TestCallers_NobodyTakesAnothersPlace: a caller with too many connections loses its own oldest one.
-func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
+// TestCallers_EachLosesItsOwnOldest: a caller with too many connections loses its own oldest one.
+func TestCallers_EachLosesItsOwnOldest(t *testing.T) {
 	c := newSlots()
 	enter := func(host string) (*fromHost, *incoming) {
 		conn := &fromHost{host: host}
@@ -77,9 +77,9 @@ func TestCallers_NobodyTakesAnothersPlace(t *testing.T) {
 	}
 }
 
-// TestHandle_AnotherClusterTakesNoMembersPlace: refused connections close none of a member's, though they name that member, as from a node
+// TestHandle_OtherClusterTakesNoMembersPlace: refused connections close none of a member's, though they name that member, as from a node
 // of the same name in another cluster.
-func TestHandle_AnotherClusterTakesNoMembersPlace(t *testing.T) {
+func TestHandle_OtherClusterTakesNoMembersPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := askingPort(nil)
 		p.config.Local.Knows = func(string) bool { return true }

@@ -11,7 +11,7 @@ import (
 	"github.com/quotad/quotad/raftnode/record"
 )
 
-func TestARecordIsReadAsItWasWritten(t *testing.T) {
+func TestRecord_RoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	file, err := record.Create(filepath.Join(dir, "n1"))
 	if err != nil {
@@ -60,7 +60,7 @@ func cutOff(t *testing.T, dir string) {
 	}
 }
 
-func TestADigestTellsEachDifference(t *testing.T) {
+func TestDigest_DiffersForEachField(t *testing.T) {
 	base := func() *fsm.Applied {
 		return &fsm.Applied{
 			Index: 9, Results: []*logpb.Result{{Kind: &logpb.Result_Done{Done: &logpb.Done{}}}},

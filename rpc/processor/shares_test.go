@@ -183,9 +183,9 @@ func busyWith(t *testing.T) *Shares {
 	})
 }
 
-// TestShares_PausesLetNobodyLoose: a node is busy with the work of others. A caller whose calls all wait for their turn, and strangers
+// TestShares_PausesGainNothing: a node is busy with the work of others. A caller whose calls all wait for their turn, and strangers
 // that call seldom for a moment, have no more than the level gives them.
-func TestShares_PausesLetNobodyLoose(t *testing.T) {
+func TestShares_PausesGainNothing(t *testing.T) {
 	const length = 30 * time.Second
 	for _, tc := range []struct {
 		name     string
@@ -237,8 +237,8 @@ func TestShares_PausesLetNobodyLoose(t *testing.T) {
 	}
 }
 
-// TestShares_StrangersAreNobodysMeasure: the calls of strangers do not raise what a caller may make.
-func TestShares_StrangersAreNobodysMeasure(t *testing.T) {
+// TestShares_StrangersSetNoMeasure: the calls of strangers do not raise what a caller may make.
+func TestShares_StrangersSetNoMeasure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := busyWith(t)
 		for range 100 {
@@ -258,8 +258,8 @@ func TestShares_StrangersAreNobodysMeasure(t *testing.T) {
 	})
 }
 
-// TestShares_HealthChecksAreNoCompany: a few of them make no caller wait; many make themselves wait.
-func TestShares_HealthChecksAreNoCompany(t *testing.T) {
+// TestShares_FewHealthChecksDelayNobody: a few of them make no caller wait; many make themselves wait.
+func TestShares_FewHealthChecksDelayNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		busy, checks := &closedLoop{name: "token:a", atOnce: 50}, &closedLoop{name: strangers, callType: Unknown, atOnce: 1, think: time.Second}
 		calls(t, 5, 0, busy, checks)
@@ -274,8 +274,8 @@ func TestShares_HealthChecksAreNoCompany(t *testing.T) {
 	})
 }
 
-// TestShares_WhatIsHeldFindsItsTurn: a caller that has used up its part with calls that take more can still release.
-func TestShares_WhatIsHeldFindsItsTurn(t *testing.T) {
+// TestShares_FullCallerCanStillRelease: a caller that has used up its part with calls that take more can still release.
+func TestShares_FullCallerCanStillRelease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		taking := &closedLoop{name: "token:a", atOnce: 500}
 		giving := &closedLoop{name: "token:a", callType: Holding, atOnce: 1, think: 100 * time.Millisecond}
@@ -364,8 +364,8 @@ func TestShares_WaitEndsWithItsContext(t *testing.T) {
 	})
 }
 
-// TestReadClocks: the machine's clocks advance.
-func TestReadClocks(t *testing.T) {
+// TestReadClocks_NeverRunBack: the machine's clocks advance.
+func TestReadClocks_NeverRunBack(t *testing.T) {
 	before := ReadClocks()
 	for began := time.Now(); time.Since(began) < 30*time.Millisecond; { // it takes processor time
 	}

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestObserve_CountsFromTheAnswersOwnDate: an agent whose clock is 20 minutes ahead, or behind, finds the same reset and the same wait as
+// TestObserve_CountsFromDateOfAnswer: an agent whose clock is 20 minutes ahead, or behind, finds the same reset and the same wait as
 // all others. Without a Date, neither a reset nor a wait that is a moment is known.
-func TestObserve_CountsFromTheAnswersOwnDate(t *testing.T) {
+func TestObserve_CountsFromDateOfAnswer(t *testing.T) {
 	sent := time.Date(2026, 1, 1, 10, 0, 0, 0, time.UTC)
 	dated := func(pairs ...string) http.Header {
 		h := headers(pairs...)

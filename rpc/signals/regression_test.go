@@ -6,7 +6,7 @@ import (
 )
 
 // Bugs of others: what junk in headers did to limiters that believed it.
-func TestJunkInHeadersIsNoLimit(t *testing.T) {
+func TestObserve_JunkIsNoLimit(t *testing.T) {
 	for name, values := range map[string][2]string{
 		"booleans":     {"true", "false"},
 		"negatives":    {"-5000", "-1"},
@@ -32,7 +32,7 @@ func TestJunkInHeadersIsNoLimit(t *testing.T) {
 }
 
 // Bugs of others: a wait that is only in the body was not found, and became a guess.
-func TestWaitsThatStandInTheBodyAlone(t *testing.T) {
+func TestObserve_WaitsInBodyAlone(t *testing.T) {
 	for name, tt := range map[string]struct {
 		dialect Dialect
 		body    string

@@ -44,7 +44,7 @@ func refusal(t *testing.T, info *quotav1.ErrorInfo) string {
 	return fmt.Sprintf(`{"code":"resource_exhausted","message":"refused","details":[{"type":"quota.v1.ErrorInfo","value":%q}]}`, base64.RawStdEncoding.EncodeToString(raw))
 }
 
-func TestMoreResponseVectors(t *testing.T) {
+func TestResponse_MoreVectors(t *testing.T) {
 	waits := func(s Signal, d time.Duration) Signal {
 		s.RetryAfter = span(d)
 		return s
@@ -209,7 +209,7 @@ func statusMessage(delay time.Duration) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(status, 3, protowire.BytesType), detail)
 }
 
-func TestCountsOfTheStandardFields(t *testing.T) {
+func TestObserve_CountsOfStandardFields(t *testing.T) {
 	fifty := Signal{Class: OK, Scope: ScopeResource, Resource: "default", Limit: known(100), Remaining: known(50), Exact: true, RefillIn: span(30 * time.Second), Window: span(time.Minute), Rule: "ietf/counts"}
 	policy := func(limit int64, window time.Duration, rule, name string) Signal {
 		return Signal{Class: OK, Scope: ScopeResource, Resource: name, Limit: known(limit), Window: span(window), Rule: rule}
@@ -250,7 +250,7 @@ func TestCountsOfTheStandardFields(t *testing.T) {
 }
 
 // One status has at least four meanings, and 403 has three: none must be taken for another.
-func TestOneStatusManyMeanings(t *testing.T) {
+func TestResponse_OneStatusManyMeanings(t *testing.T) {
 	github := func(remaining string) http.Header {
 		return headers("X-Github-Request-Id", "1", "X-Ratelimit-Limit", "5000", "X-Ratelimit-Remaining", remaining, "X-Ratelimit-Reset", "1767229200")
 	}
@@ -283,7 +283,7 @@ func TestOneStatusManyMeanings(t *testing.T) {
 	}
 }
 
-func TestDialectsByName(t *testing.T) {
+func TestDialectNamed_FindsEach(t *testing.T) {
 	for _, d := range Dialects() {
 		if got, err := DialectNamed(d.Name()); err != nil || got.Name() != d.Name() {
 			t.Errorf("%s: %s, %v", d.Name(), got.Name(), err)
@@ -295,7 +295,7 @@ func TestDialectsByName(t *testing.T) {
 	}
 }
 
-func TestAutoKnowsWhoSpeaks(t *testing.T) {
+func TestAuto_FindsDialect(t *testing.T) {
 	for _, tt := range []struct {
 		want   Dialect
 		status int
@@ -324,7 +324,7 @@ func TestAutoKnowsWhoSpeaks(t *testing.T) {
 	}
 }
 
-func TestWhoNeedsTheBody(t *testing.T) {
+func TestNeedsBody_ByDialect(t *testing.T) {
 	for _, tt := range []struct {
 		dialect Dialect
 		status  int

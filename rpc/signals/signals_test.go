@@ -20,7 +20,7 @@ func headers(pairs ...string) http.Header {
 	return h
 }
 
-func TestHeaderVectors(t *testing.T) {
+func TestObserve_HeaderVectors(t *testing.T) {
 	tests := []struct {
 		name    string
 		dialect Dialect
@@ -100,7 +100,7 @@ func TestHeaderVectors(t *testing.T) {
 	}
 }
 
-func TestUnreadableHeadersAreLeftOutAndCounted(t *testing.T) {
+func TestObserve_CountsMalformedHeaders(t *testing.T) {
 	for name, value := range map[string]string{
 		"letters": "abc", "empty": "", "float": "1e999", "negative": "-5", "boolean": "true", "overflow": "99999999999999999999",
 		"comma in the wrong place": "3,00", "hexadecimal": "0x10", "space inside": "1 0", "not ASCII": "٣",
@@ -145,7 +145,7 @@ func TestUnreadableHeadersAreLeftOutAndCounted(t *testing.T) {
 	})
 }
 
-func TestRetryAfterVectors(t *testing.T) {
+func TestObserve_RetryAfterVectors(t *testing.T) {
 	tests := []struct {
 		name    string
 		header  http.Header
@@ -280,7 +280,7 @@ func TestResponseVectors(t *testing.T) {
 	})
 }
 
-func TestOrdinaryAnswersWithoutHeadersSayNothing(t *testing.T) {
+func TestObserve_NothingWithoutHeaders(t *testing.T) {
 	for _, dialect := range append(Dialects(), Dialect{}) {
 		if got := dialect.Observe(received, 200, nil, []byte(`{"error":{"code":"rate_limit_exceeded"}}`)); len(got) != 0 {
 			t.Errorf("%s: got %+v", dialect.Name(), got)

@@ -21,7 +21,7 @@ func clamped(m Message) Message {
 	return m
 }
 
-func TestTextVectors(t *testing.T) {
+func TestMatch_TextVectors(t *testing.T) {
 	const openai = "Rate limit reached for gpt-4 in organization org-x on tokens_usage_based per min: Limit 10000, Used 8782, Requested 8172. Please try again in "
 	warning := said("claude-code/event-warning", OK, ScopePlan, "", Span{})
 	warning.UsedShare = known(910_000)
@@ -136,7 +136,7 @@ func TestTextVectors(t *testing.T) {
 	}
 }
 
-func TestTalkAboutLimitsDoesNotMatch(t *testing.T) {
+func TestMatch_IgnoresTalkAboutLimits(t *testing.T) {
 	for id, text := range map[string]string{
 		"M33":                     `Done: the banner now shows "You've hit your session limit".`,
 		"M34":                     "Implemented rate limit middleware, 429 tests pass.",
@@ -164,7 +164,7 @@ func TestTalkAboutLimitsDoesNotMatch(t *testing.T) {
 	}
 }
 
-func TestWhatStandsBeforeAMessageIsTakenOff(t *testing.T) {
+func TestMatch_StripsPrefixes(t *testing.T) {
 	const text = "You've hit your session limit · resets 3:45pm"
 	for name, line := range map[string]string{
 		"colours":           "\x1b[1;31m" + text + "\x1b[0m\r\n",
@@ -186,7 +186,7 @@ func TestWhatStandsBeforeAMessageIsTakenOff(t *testing.T) {
 	}
 }
 
-func TestBroadPhrasesAreOnlyLikely(t *testing.T) {
+func TestMatch_BroadPhrasesAreOnlyLikely(t *testing.T) {
 	for _, line := range []string{"Error: rate limit exceeded", "429 Too Many Requests", "quota exceeded"} {
 		if got, ok := BuiltinTexts().Match(line, received); !ok || got.Confidence != Likely {
 			t.Errorf("%s: got %+v, %v", line, got, ok)
@@ -194,7 +194,7 @@ func TestBroadPhrasesAreOnlyLikely(t *testing.T) {
 	}
 }
 
-func TestMoments(t *testing.T) {
+func TestMoment(t *testing.T) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestMoments(t *testing.T) {
 	}
 }
 
-func TestSpokenLengths(t *testing.T) {
+func TestSpoken(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"41.724s": 41724 * time.Millisecond, "6m0s. Visit": 6 * time.Minute, "900.2ms.": 900200 * time.Microsecond, "2 minutes": 2 * time.Minute,
 		"58 hours.": 58 * time.Hour, "587 hours 33 minutes before": 587*time.Hour + 33*time.Minute, "1 day, 2 hours and 5 min": 26*time.Hour + 5*time.Minute,
@@ -266,7 +266,7 @@ const ownRule = `rules:
     examples: [No tokens left, "no tokens left, back in 5 min"]
 `
 
-func TestOwnRules(t *testing.T) {
+func TestWith_AddsOwnRules(t *testing.T) {
 	file := strings.Replace(ownRule, "[No tokens left, ", "[", 1)
 	texts, err := BuiltinTexts().With([]byte(file))
 	if err != nil {
@@ -291,7 +291,7 @@ func TestOwnRules(t *testing.T) {
 	}
 }
 
-func TestFilesWithMistakes(t *testing.T) {
+func TestWith_RefusesMistakes(t *testing.T) {
 	good := strings.Replace(ownRule, "[No tokens left, ", "[", 1)
 	for name, tt := range map[string]struct {
 		file    string
@@ -345,7 +345,7 @@ func TestFilesWithMistakes(t *testing.T) {
 	}
 }
 
-func TestBuiltinRulesFitTheirExamplesFirst(t *testing.T) {
+func TestBuiltinTexts_FitTheirExamplesFirst(t *testing.T) {
 	var file struct {
 		Rules []struct {
 			ID       string   `yaml:"id"`

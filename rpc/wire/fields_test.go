@@ -117,9 +117,9 @@ func targets() map[string]func() target {
 	}
 }
 
-// TestEveryField: each field of the messages that wire encodes itself survives, next to the usual ones and alone, and so do unknown
-// fields. A field that the schema gets later and append.go does not know fails here.
-func TestEveryField(t *testing.T) {
+// TestCodec_CarriesEveryField: each field of the messages that wire encodes itself survives, next to the usual ones and alone, and so do
+// unknown fields. A field that the schema gets later and append.go does not know fails here.
+func TestCodec_CarriesEveryField(t *testing.T) {
 	for name, draw := range targets() {
 		t.Run(name, func(t *testing.T) {
 			fields := draw().message.ProtoReflect().Descriptor().Fields()
@@ -163,9 +163,9 @@ func getsThrough(t *testing.T, m proto.Message) {
 	}
 }
 
-// TestReadInPlace: usual commands and results are read into one allocation each. A field in them that goes through the library takes
-// more, as does one that the schema gets later and parse.go does not know.
-func TestReadInPlace(t *testing.T) {
+// TestUnmarshal_UsualNeedsFewAllocations: usual commands and results are read into one allocation each. A field in them that goes through
+// the library takes more, as does one that the schema gets later and parse.go does not know.
+func TestUnmarshal_UsualNeedsFewAllocations(t *testing.T) {
 	const n = 100
 	request, response := usualRequest(n), usualResponse(n)
 	for i := range n {
@@ -194,8 +194,8 @@ func TestReadInPlace(t *testing.T) {
 	}
 }
 
-// TestWrittenByHand: usual commands and results do not go through the library, which records the size of what it writes.
-func TestWrittenByHand(t *testing.T) {
+// TestMarshal_UsualAvoidsLibrary: usual commands and results do not go through the library, which records the size of what it writes.
+func TestMarshal_UsualAvoidsLibrary(t *testing.T) {
 	request, response := usualRequest(1), usualResponse(1)
 	to := make([]byte, 0, 1_000)
 	for _, test := range []struct{ batch, within proto.Message }{
@@ -214,8 +214,8 @@ func TestWrittenByHand(t *testing.T) {
 	}
 }
 
-// TestNoMoreThanSent: many small fields take not much more memory than the library takes for them.
-func TestNoMoreThanSent(t *testing.T) {
+// TestUnmarshal_MemoryIsNearLibrarys: many small fields take not much more memory than the library takes for them.
+func TestUnmarshal_MemoryIsNearLibrarys(t *testing.T) {
 	const many = 20_000
 	request, response := new(quotav1.BatchRequest), new(quotav1.BatchResponse)
 	for _, test := range []struct {

@@ -102,8 +102,8 @@ func (d drawer) holes(m proto.Message) {
 	}
 }
 
-// TestRandom writes random batches and reads them, some of them damaged, as the library does.
-func TestRandom(t *testing.T) {
+// TestCodec_RandomMatchesLibrary writes random batches and reads them, some of them damaged, as the library does.
+func TestCodec_RandomMatchesLibrary(t *testing.T) {
 	for _, m := range usual(0) {
 		t.Run(m.name, func(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {

@@ -203,8 +203,9 @@ func (p place) within(content []byte) []byte {
 	return content
 }
 
-// TestOddFields reads odd fields in each message: alone, before the usual content, and after it. It also reads the usual content twice.
-func TestOddFields(t *testing.T) {
+// TestUnmarshal_OddFieldsMatchLibrary reads odd fields in each message: alone, before the usual content, and after it. It also reads the
+// usual content twice.
+func TestUnmarshal_OddFieldsMatchLibrary(t *testing.T) {
 	for _, p := range places() {
 		t.Run(p.name, func(t *testing.T) {
 			parsesAlike(t, p.empty, p.within(slices.Concat(p.usual, p.usual)))
@@ -217,8 +218,8 @@ func TestOddFields(t *testing.T) {
 	}
 }
 
-// TestOrder reads the fields of each message from the last to the first, which is as valid.
-func TestOrder(t *testing.T) {
+// TestUnmarshal_AnyOrderOfFields reads the fields of each message from the last to the first, which is as valid.
+func TestUnmarshal_AnyOrderOfFields(t *testing.T) {
 	for _, p := range places() {
 		t.Run(p.name, func(t *testing.T) {
 			var back []byte
@@ -232,8 +233,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestDamage reads usual batches that end too early or have a wrong byte.
-func TestDamage(t *testing.T) {
+// TestUnmarshal_DamagedMatchesLibrary reads usual batches that end too early or have a wrong byte.
+func TestUnmarshal_DamagedMatchesLibrary(t *testing.T) {
 	for _, m := range usual(2) {
 		data, err := proto.Marshal(m.message)
 		if err != nil {
@@ -250,16 +251,16 @@ func TestDamage(t *testing.T) {
 	}
 }
 
-// TestHolders reads a batch of commands of several holders, and of none: each command has its own.
-func TestHolders(t *testing.T) {
+// TestUnmarshal_EachCommandHasItsHolder reads a batch of commands of several holders, and of none: each command has its own.
+func TestUnmarshal_EachCommandHasItsHolder(t *testing.T) {
 	command := func(holder string) []byte { return sized(1, sized(1, sized(2, []byte(holder)))) }
 	same, none := command("a"), sized(1, sized(1))
 	parsesAlike(t, new(quotav1.BatchRequest), slices.Concat(same, command("b"), none, same, command(""), none, same))
 	parsesAlike(t, new(quotav1.BatchRequest), slices.Concat(same, command(bad), same))
 }
 
-// TestKeptOfMany: an application that keeps one lease keeps no other part of the batch in memory.
-func TestKeptOfMany(t *testing.T) {
+// TestUnmarshal_KeptLeaseKeepsNothingElse: an application that keeps one lease keeps no other part of the batch in memory.
+func TestUnmarshal_KeptLeaseKeepsNothingElse(t *testing.T) {
 	data, err := proto.Marshal(usualResponse(3))
 	if err != nil {
 		t.Fatal(err)
@@ -279,8 +280,8 @@ func TestKeptOfMany(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// TestNoMessage: a value that is not a message is an error, and a nil message is an empty one.
-func TestNoMessage(t *testing.T) {
+// TestCodec_RefusesNonMessages: a value that is not a message is an error, and a nil message is an empty one.
+func TestCodec_RefusesNonMessages(t *testing.T) {
 	for _, nothing := range []any{nil, 5, "text", struct{}{}} {
 		if _, err := (wire.Codec{}).Marshal(nothing); err == nil {
 			t.Errorf("Marshal took %v", nothing)
@@ -307,8 +308,8 @@ func TestNoMessage(t *testing.T) {
 	}
 }
 
-// TestOtherMessages: messages of other types go through the library.
-func TestOtherMessages(t *testing.T) {
+// TestCodec_PassesOtherTypesToLibrary: messages of other types go through the library.
+func TestCodec_PassesOtherTypesToLibrary(t *testing.T) {
 	want := usualRequest(1).Commands[0].GetReserve()
 	data, err := wire.Codec{}.MarshalAppend(nil, want)
 	if err != nil {
@@ -323,8 +324,8 @@ func TestOtherMessages(t *testing.T) {
 	}
 }
 
-// TestAppendOddRequests appends commands that nobody sends on purpose: with nil where a value is usual, and with bad text.
-func TestAppendOddRequests(t *testing.T) {
+// TestMarshalAppend_OddRequests appends commands that nobody sends on purpose: with nil where a value is usual, and with bad text.
+func TestMarshalAppend_OddRequests(t *testing.T) {
 	list := []*quotav1.Command{
 		nil,
 		{},
@@ -353,8 +354,8 @@ func TestAppendOddRequests(t *testing.T) {
 	}
 }
 
-// TestAppendOddResponses is the same for results.
-func TestAppendOddResponses(t *testing.T) {
+// TestMarshalAppend_OddResponses is the same for results.
+func TestMarshalAppend_OddResponses(t *testing.T) {
 	none := []*quotav1.GrantedItem{nil, {}, nil}
 	responses := []*quotav1.ReserveResponse{
 		nil,
@@ -422,8 +423,9 @@ func fewDurations() []*durationpb.Duration {
 	return few
 }
 
-// TestSharedDurations: results that share durations are written as the library writes them, whatever the lengths around them.
-func TestSharedDurations(t *testing.T) {
+// TestMarshal_SharedDurationsMatchLibrary: results that share durations are written as the library writes them, whatever the lengths around
+// them.
+func TestMarshal_SharedDurationsMatchLibrary(t *testing.T) {
 	shared := fewDurations()
 	shared[6].ProtoReflect().SetUnknown(protowire.AppendString(protowire.AppendTag(nil, 9, protowire.BytesType), strings.Repeat("x", 200)))
 	response := durationResults(shared)
@@ -440,8 +442,8 @@ func TestSharedDurations(t *testing.T) {
 	}
 }
 
-// TestDurationsAreReadOnce: a duration equal to the one before is read as the same object, and any other is its own.
-func TestDurationsAreReadOnce(t *testing.T) {
+// TestUnmarshal_SharesEqualDurations: a duration equal to the one before is read as the same object, and any other is its own.
+func TestUnmarshal_SharesEqualDurations(t *testing.T) {
 	written := durationResults(fewDurations())
 	data, err := proto.Marshal(written)
 	if err != nil {

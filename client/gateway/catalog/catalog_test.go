@@ -18,7 +18,7 @@ func status(name, parent string, limit int64) *quotav1.QuotaStatus {
 	}}
 }
 
-func TestCanonical_DropsWhatIsNotTheModel(t *testing.T) {
+func TestCanonical_KeepsModelOnly(t *testing.T) {
 	for model, want := range map[string]string{
 		"gpt-5-2025-08-07": "gpt-5", "gpt-5-latest": "gpt-5", "claude-opus-4-20250929": "claude-opus-4",
 		"claude-opus-4-5[1m]":                          "claude-opus-4-5",
@@ -63,9 +63,9 @@ func TestFind_TakesTheFirstThatExists(t *testing.T) {
 	}
 }
 
-// TestMost: estimates are cut to the most that the cluster can grant, by burst, clamp, the cap of critical calls, ancestors and
-// members.
-func TestMost(t *testing.T) {
+// TestMost_IsWhatClusterGrants: estimates are cut to the most that the cluster can grant, by burst, clamp, the cap of critical calls,
+// ancestors and members.
+func TestMost_IsWhatClusterGrants(t *testing.T) {
 	rate := func(name string, limit, burst int64, change func(*quotav1.Quota)) *quotav1.QuotaStatus {
 		of := &quotav1.Rate{Limit: limit, Per: durationpb.New(time.Minute), Burst: burst}
 		q := &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Rate{Rate: of}}

@@ -17,7 +17,7 @@ import (
 
 var names = []Name{Anthropic, Azure, Bedrock, Codex, Gemini, Generic, GitHub, OpenAI}
 
-func TestOperation_SaysWhatACallDoes(t *testing.T) {
+func TestOperation_OfEachCall(t *testing.T) {
 	for path, want := range map[string]struct {
 		dialect   Name
 		generates bool

@@ -209,7 +209,7 @@ func TestSeats_AreFewAndStable(t *testing.T) {
 	})
 }
 
-func TestPatience_IsBelowWhatClientsStand(t *testing.T) {
+func TestPatience_IsBelowClientTimeouts(t *testing.T) {
 	for agent, want := range map[string]time.Duration{
 		"claude-cli/2.1 (external)": 4 * time.Minute, "codex_cli_rs/0.1": 4 * time.Minute, "GeminiCLI/0.3": 40 * time.Second, "curl/7.88.1": 0,
 		"octokit-rest.js/22": 2 * time.Minute, "": 0,

@@ -19,7 +19,7 @@ func file(t *testing.T, content string, mode os.FileMode) string {
 	return path
 }
 
-func TestRead_TakesOneLineThatOthersCannotRead(t *testing.T) {
+func TestRead_NeedsPrivateSingleLine(t *testing.T) {
 	t.Setenv("QUOTAD_TEST_KEY", " made-up ")
 	credentials := filepath.Dir(file(t, "made-up", 0o644))
 	t.Setenv("CREDENTIALS_DIRECTORY", credentials)
@@ -51,7 +51,7 @@ func TestRead_TakesOneLineThatOthersCannotRead(t *testing.T) {
 	}
 }
 
-func TestFor_TakesTheFirstThatIsMeant(t *testing.T) {
+func TestFor_TakesFirstMatch(t *testing.T) {
 	from := config.Source{File: file(t, "x", 0o600)}
 	set, err := Load(config.Upstream{Quotas: "openai", Pool: []string{"a", "b"}, Keys: []config.Key{
 		{Name: "prod", From: from, For: config.Selector{Class: config.Critical}, Quotas: "openai-prod"},

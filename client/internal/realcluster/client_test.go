@@ -16,7 +16,7 @@ import (
 
 func one(quota string, n int64) []client.Item { return []client.Item{{Quota: quota, Amount: n}} }
 
-func TestLifeOfALease(t *testing.T) {
+func TestLease_FromReserveToRelease(t *testing.T) {
 	cluster := start(t, 3)
 	cluster.apply(rate("t/core", 100, time.Minute))
 	c := cluster.client(client.WithHolder("picard"))
@@ -68,7 +68,7 @@ func TestLifeOfALease(t *testing.T) {
 }
 
 // Every Reserve is carried out once, even though the leader stops meanwhile.
-func TestExactlyOnceAcrossALeaderThatStops(t *testing.T) {
+func TestReserve_OnceAcrossLeaderStop(t *testing.T) {
 	cluster := start(t, 3)
 	cluster.apply(rate("t/core", 1_000_000, time.Hour))
 	c := cluster.client()
@@ -95,7 +95,7 @@ func TestExactlyOnceAcrossALeaderThatStops(t *testing.T) {
 	}
 }
 
-func TestAReserveKeepsItsPlaceInTheQueueWhenTheLeaderStops(t *testing.T) {
+func TestReserve_KeepsQueuePlaceAcrossLeaderStop(t *testing.T) {
 	cluster := start(t, 3)
 	cluster.apply(slots("t/streams", 1))
 	c := cluster.client()
@@ -126,7 +126,7 @@ func TestAReserveKeepsItsPlaceInTheQueueWhenTheLeaderStops(t *testing.T) {
 	}
 }
 
-func TestACallerThatLeavesIsWithdrawn(t *testing.T) {
+func TestReserve_CancelledWaitIsWithdrawn(t *testing.T) {
 	cluster := start(t, 1)
 	cluster.apply(slots("t/streams", 1))
 	c := cluster.client()
@@ -145,7 +145,7 @@ func TestACallerThatLeavesIsWithdrawn(t *testing.T) {
 }
 
 // A limiter uses a sliding limit fully, and no period sees more than the usable amount.
-func TestALimiterKeepsASlidingLimit(t *testing.T) {
+func TestLimiter_KeepsSlidingLimit(t *testing.T) {
 	const limit, period = 100, 2 * time.Second
 	cluster := start(t, 3)
 	quota := rate("t/core", limit, period)
@@ -179,7 +179,7 @@ func TestALimiterKeepsASlidingLimit(t *testing.T) {
 	t.Logf("%d takes in 7 s of a limit of %d per %v", len(takes), limit, period)
 }
 
-func TestTransportHoldsASlotWhileTheBodyIsOpen(t *testing.T) {
+func TestTransport_HoldsSlotWhileBodyIsOpen(t *testing.T) {
 	cluster := start(t, 1)
 	cluster.apply(slots("t/streams", 1), rate("t/core", 100, time.Minute))
 	c := cluster.client()
@@ -210,7 +210,7 @@ func TestTransportHoldsASlotWhileTheBodyIsOpen(t *testing.T) {
 	}
 }
 
-func TestA429ClosesTheQuotaForTheFleetAndIsRetriedAfterIt(t *testing.T) {
+func TestTransport_429ClosesQuotaForFleet(t *testing.T) {
 	cluster := start(t, 3)
 	cluster.apply(rate("t/core", 1_000, time.Minute))
 	var served atomic.Int64

@@ -18,7 +18,7 @@ import (
 
 // A fleet calls as fast as its quota allows. A provider that independently enforces GitHub's primary limit refuses none of its calls,
 // over the end of a window and while the leader stops.
-func TestAFleetNeverMeetsGitHubsLimit(t *testing.T) {
+func TestFleet_NeverMeetsGitHubLimit(t *testing.T) {
 	// The provider's hour lasts 10 s.
 	const scale, limit, hour, runs = 360, 200, 10 * time.Second, 22 * time.Second
 	provider, err := providertest.NewServer(providertest.Config{Scale: scale, GitHub: providertest.GitHub{

@@ -33,8 +33,8 @@ func free(t *testing.T, c *client.Client) func() bool {
 	}
 }
 
-// TestAStreamThatDiesFreesItsSlotOnce: cancelled by its caller, or cut off by the provider (BerriAI/litellm 27955, codex-lb 2470).
-func TestAStreamThatDiesFreesItsSlotOnce(t *testing.T) {
+// TestTransport_DeadStreamFreesSlotOnce: cancelled by its caller, or cut off by the provider (BerriAI/litellm 27955, codex-lb 2470).
+func TestTransport_DeadStreamFreesSlotOnce(t *testing.T) {
 	cluster := start(t, 1)
 	cluster.apply(slots("t/streams", 2))
 	c := cluster.client()
@@ -73,9 +73,9 @@ func TestAStreamThatDiesFreesItsSlotOnce(t *testing.T) {
 	}
 }
 
-// TestBadGatewaysWedgeNothing: while the provider fails, failing calls occupy all slots; afterwards every slot is free again
+// TestTransport_BadGatewaysWedgeNothing: while the provider fails, failing calls occupy all slots; afterwards every slot is free again
 // (BerriAI/litellm 20256).
-func TestBadGatewaysWedgeNothing(t *testing.T) {
+func TestTransport_BadGatewaysWedgeNothing(t *testing.T) {
 	cluster := start(t, 1)
 	cluster.apply(slots("t/streams", 2))
 	c := cluster.client()
@@ -125,9 +125,9 @@ func TestBadGatewaysWedgeNothing(t *testing.T) {
 	}
 }
 
-// TestWhatObservesPausesNoLimiter: a provider's refusal of a quota that only observes delays no caller of this client; refusals that
+// TestObserve_PausesNoLimiter: a provider's refusal of a quota that only observes delays no caller of this client; refusals that
 // enforcement would have made are counted (envoyproxy/ratelimit 423).
-func TestWhatObservesPausesNoLimiter(t *testing.T) {
+func TestObserve_PausesNoLimiter(t *testing.T) {
 	cluster := start(t, 1)
 	observing := rate("t/core", 1_000, time.Minute)
 	observing.Policy = &quotav1.Policy{Observe: true}

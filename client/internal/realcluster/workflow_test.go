@@ -10,8 +10,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestBackPressureReachesTheChain: a holder learns from answers that a holder downstream of it is limited, before it is limited itself.
-func TestBackPressureReachesTheChain(t *testing.T) {
+// TestWorkflow_BackPressureReachesUpstream: a holder learns from answers that a holder downstream of it is limited, before it is limited
+// itself.
+func TestWorkflow_BackPressureReachesUpstream(t *testing.T) {
 	cluster := start(t, 1)
 	cluster.apply(rate("models", 10, time.Minute), slots("other", 9))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)

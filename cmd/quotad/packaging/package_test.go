@@ -29,9 +29,9 @@ const (
 	unitPath   = "/usr/lib/systemd/system/quotad.service"
 )
 
-// TestPackage_InstallsWhatANodeNeeds: the files are in their places, the configuration survives an upgrade, and no script
+// TestPackage_InstallsFilesOfNode: the files are in their places, the configuration survives an upgrade, and no script
 // starts a node.
-func TestPackage_InstallsWhatANodeNeeds(t *testing.T) {
+func TestPackage_InstallsFilesOfNode(t *testing.T) {
 	d := unpack(t)
 	for path, mode := range map[string]os.FileMode{
 		binaryPath: 0o755, configPath: 0o644, unitPath: 0o644, "/usr/lib/sysusers.d/quotad.conf": 0o644,

@@ -131,9 +131,9 @@ func wantStatic(t *testing.T, path string) {
 	}
 }
 
-// TestRelease_ListsWhatEachBinaryIsMadeOf: the bill of materials of each binary lists the modules that the toolchain
+// TestRelease_ListsModulesOfEachBinary: the bill of materials of each binary lists the modules that the toolchain
 // recorded in it.
-func TestRelease_ListsWhatEachBinaryIsMadeOf(t *testing.T) {
+func TestRelease_ListsModulesOfEachBinary(t *testing.T) {
 	dir := released(t)
 	for _, name := range binaries(t, dir) {
 		info, err := buildinfo.ReadFile(filepath.Join(dir, name))

@@ -30,8 +30,8 @@ func verify(t *testing.T, dir string, issued *Issued, host string, usage x509.Ex
 	return pair.Leaf, err
 }
 
-// TestAuthority_SignsForWhatWasAsked checks the subject, usage and lifetime of certificates.
-func TestAuthority_SignsForWhatWasAsked(t *testing.T) {
+// TestAuthority_SignsAsRequested checks the subject, usage and lifetime of certificates.
+func TestAuthority_SignsAsRequested(t *testing.T) {
 	dir, now := filepath.Join(t.TempDir(), "certs"), time.Now()
 	if _, err := Init(dir, "a CA", false, now); err != nil {
 		t.Fatal(err)
@@ -84,8 +84,8 @@ func TestAuthority_SignsForWhatWasAsked(t *testing.T) {
 	}
 }
 
-// TestAuthority_RefusesWhatIsUnsafe: unsafe requests fail with a typed error and write nothing.
-func TestAuthority_RefusesWhatIsUnsafe(t *testing.T) {
+// TestAuthority_RefusesUnsafe: unsafe requests fail with a typed error and write nothing.
+func TestAuthority_RefusesUnsafe(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	if _, err := Open(dir, false); !isMistake(err) {
 		t.Errorf("a directory without a CA: %v", err)

@@ -109,8 +109,8 @@ func TestCommand_StopsWhenAsked(t *testing.T) {
 	}
 }
 
-// TestCommand_EndsAsAShellSays: exit codes are those of a shell, and the command gets the given streams and environment.
-func TestCommand_EndsAsAShellSays(t *testing.T) {
+// TestCommand_ExitCodeIsThatOfShell: exit codes are those of a shell, and the command gets the given streams and environment.
+func TestCommand_ExitCodeIsThatOfShell(t *testing.T) {
 	for script, want := range map[string]int{"exit 0": 0, "exit 42": 42, "kill -KILL $$": 137, "kill -TERM $$": 143} {
 		state, err := (&Command{Args: []string{"sh", "-c", script}}).Run(t.Context())
 		if err != nil {
@@ -130,9 +130,9 @@ func TestCommand_EndsAsAShellSays(t *testing.T) {
 	}
 }
 
-// TestCommand_SaysWhyItDidNotStart: the errors distinguish a program that cannot run from one that does not exist, and a
+// TestCommand_NamesStartFailure: the errors distinguish a program that cannot run from one that does not exist, and a
 // command whose parent was interrupted does not start.
-func TestCommand_SaysWhyItDidNotStart(t *testing.T) {
+func TestCommand_NamesStartFailure(t *testing.T) {
 	dir := t.TempDir()
 	plain, broken := filepath.Join(dir, "plain"), filepath.Join(dir, "broken")
 	for path, mode := range map[string]os.FileMode{plain: 0o600, broken: 0o700} {

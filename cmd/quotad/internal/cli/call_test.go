@@ -89,7 +89,7 @@ func fakeCluster(t *testing.T, fakes ...*fakeNode) *cluster {
 	return c
 }
 
-func TestCallGoesOnOnlyWhereItIsSafe(t *testing.T) {
+func TestCall_RetriesOnlyWhereSafe(t *testing.T) {
 	notAccepted := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
 	unknown := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_OUTCOME})
 	lostAnswer := connect.NewError(connect.CodeUnavailable, errors.New("cut off"))
@@ -229,8 +229,8 @@ func TestCall_RemovesOnce(t *testing.T) {
 	}
 }
 
-// TestCallWaitsForALeader: call waits for an election and tries all nodes again until one leads.
-func TestCallWaitsForALeader(t *testing.T) {
+// TestCall_WaitsForLeader: call waits for an election and tries all nodes again until one leads.
+func TestCall_WaitsForLeader(t *testing.T) {
 	none := func() error {
 		return typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
 	}
@@ -244,8 +244,8 @@ func TestCallWaitsForALeader(t *testing.T) {
 	}
 }
 
-// TestCallKeepsTheMostTellingAnswer: a later cut-off attempt or an unreachable node does not hide an earlier answer.
-func TestCallKeepsTheMostTellingAnswer(t *testing.T) {
+// TestCall_KeepsMostSpecificError: a later cut-off attempt or an unreachable node does not hide an earlier answer.
+func TestCall_KeepsMostSpecificError(t *testing.T) {
 	none := typed(connect.CodeUnavailable, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_NO_LEADER, NotAccepted: true})
 	lostAnswer := connect.NewError(connect.CodeUnavailable, errors.New("cut off"))
 	dead := func() node {
@@ -302,8 +302,8 @@ func TestCallKeepsTheMostTellingAnswer(t *testing.T) {
 	})
 }
 
-// TestExitCodes lists all codes of the API with their exit codes, so that a new code needs a decision.
-func TestExitCodes(t *testing.T) {
+// TestExitCodes_CoverEachAPICode lists all codes of the API with their exit codes, so that a new code needs a decision.
+func TestExitCodes_CoverEachAPICode(t *testing.T) {
 	for code, want := range map[connect.Code]ExitCode{
 		connect.CodeCanceled: ExitFailure, connect.CodeUnknown: ExitFailure, connect.CodeInvalidArgument: ExitUsage,
 		connect.CodeDeadlineExceeded: ExitUnknown, connect.CodeNotFound: ExitNotFound, connect.CodeAlreadyExists: ExitRefused,
@@ -321,8 +321,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestErrorsAreVisible: a node's error text cannot send control sequences to the reader's terminal.
-func TestErrorsAreVisible(t *testing.T) {
+// TestFailure_PrintsNoControlCharacters: a node's error text cannot send control sequences to the reader's terminal.
+func TestFailure_PrintsNoControlCharacters(t *testing.T) {
 	var out strings.Builder
 	f := &failure{message: "bad\x1b[2J name", hint: "\x1b]0;title\a", info: &quotav1.ErrorInfo{Quota: "a\x1b[31m"}}
 	f.print(&out, formatTable)
@@ -331,8 +331,8 @@ func TestErrorsAreVisible(t *testing.T) {
 	}
 }
 
-// TestRootCause_IsTheSystemsOwnWord: the text for a failed connection repeats neither its address nor a code of the API.
-func TestRootCause_IsTheSystemsOwnWord(t *testing.T) {
+// TestRootCause_IsTheSystemsError: the text for a failed connection repeats neither its address nor a code of the API.
+func TestRootCause_IsTheSystemsError(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Net: "tcp", Addr: &net.TCPAddr{Port: 1}, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 	unknown := &net.DNSError{Err: "no such host", Name: "none.example"}
 	for _, test := range []struct {

@@ -69,8 +69,8 @@ func TestRemoveMember_IsSafeToRepeat(t *testing.T) {
 	}
 }
 
-// TestIsRight distinguishes a clock that needs no reset from one that could not be reset.
-func TestIsRight(t *testing.T) {
+// TestIsRight_OnlyForClockNotAhead distinguishes a clock that needs no reset from one that could not be reset.
+func TestIsRight_OnlyForClockNotAhead(t *testing.T) {
 	for _, c := range []struct {
 		reason quotav1.Reason
 		want   bool

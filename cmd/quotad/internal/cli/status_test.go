@@ -9,8 +9,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestStatusSaysWhoseViewItIs: status names the node whose view it shows, and what that view lacks.
-func TestStatusSaysWhoseViewItIs(t *testing.T) {
+// TestStatus_NamesAnsweringNode: status names the node whose view it shows, and what that view lacks.
+func TestStatus_NamesAnsweringNode(t *testing.T) {
 	members := []*quotav1.Member{
 		{Id: "n1", Voter: true, LastContact: durationpb.New(0), MatchIndex: 9}, {Id: "n2", Voter: true},
 	}

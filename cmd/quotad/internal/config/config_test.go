@@ -31,7 +31,7 @@ func sourceOf(loaded *Loaded, key string) string {
 	return "no such key"
 }
 
-func TestPrecedence(t *testing.T) {
+func TestLoad_PrecedenceOfLayers(t *testing.T) {
 	path := write(t, "log:\n  level: warn\n  format: json\ndata_dir: /file\nnode_id: file\n")
 	loaded, err := Load(Input{
 		File:    path,
@@ -55,8 +55,8 @@ func TestPrecedence(t *testing.T) {
 	}
 }
 
-// TestEverySettingInEveryLayer: every layer accepts every setting, under the name that the table gives it.
-func TestEverySettingInEveryLayer(t *testing.T) {
+// TestLoad_EverySettingInEveryLayer: every layer accepts every setting, under the name that the table gives it.
+func TestLoad_EverySettingInEveryLayer(t *testing.T) {
 	samples := map[string]string{
 		"name": "n1", "path": "/x", "host:port": "10.0.0.1:99", "duration": "2s", "count": "512", "size": "1GiB", "true, false": "true",
 		"lan, wan": "wan", "boltdb, wal": "wal", "text, json": "json", "trace, debug, info, warn, error": "debug",
@@ -116,7 +116,7 @@ func TestRaftTLSNames_AreParsed(t *testing.T) {
 	}
 }
 
-func TestThreeNodes(t *testing.T) {
+func TestLoad_ThreeNodes(t *testing.T) {
 	path := write(t, `node_id: n2
 peers:
   - {id: n1, raft: 10.0.0.1:7451, api: 10.0.0.1:7450}
@@ -237,7 +237,7 @@ func TestInsecurities_NeedTheirOwnKey(t *testing.T) {
 	}
 }
 
-func TestVariablesOfKubernetesAreNotOurs(t *testing.T) {
+func TestLoad_IgnoresKubernetesVariables(t *testing.T) {
 	environ := []string{
 		"QUOTAD_SERVICE_HOST=10.0.0.1", "QUOTAD_SERVICE_PORT_API=7450", "QUOTAD_PORT=tcp://10.0.0.1:7450",
 		"QUOTAD_PORT_7450_TCP_ADDR=10.0.0.1",
@@ -247,7 +247,7 @@ func TestVariablesOfKubernetesAreNotOurs(t *testing.T) {
 	}
 }
 
-func TestMissingFile(t *testing.T) {
+func TestLoad_MissingFile(t *testing.T) {
 	if _, err := Load(Input{File: filepath.Join(t.TempDir(), "none.yaml")}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}

@@ -38,8 +38,8 @@ func load(dir string, flags map[string]string) func() (*config.Loaded, error) {
 	return func() (*config.Loaded, error) { return config.Load(config.Input{Flags: all}) }
 }
 
-// TestRunTellsSystemdAndLeavesNothing: a node reports its start and stop to systemd, and leaves nothing behind.
-func TestRunTellsSystemdAndLeavesNothing(t *testing.T) {
+// TestRun_NotifiesSystemdAndLeavesNothing: a node reports its start and stop to systemd, and leaves nothing behind.
+func TestRun_NotifiesSystemdAndLeavesNothing(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	listener, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
@@ -92,7 +92,7 @@ func TestRunTellsSystemdAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestStartRefuses(t *testing.T) {
+func TestStart_RefusesBadSettings(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags map[string]string
 		open  bool
@@ -139,7 +139,7 @@ func TestMemoryLimit_WarnsWhereTheBudgetsDoNotFit(t *testing.T) {
 	}
 }
 
-func TestMeasureSyncCleansUp(t *testing.T) {
+func TestMeasureSync_LeavesNothingBehind(t *testing.T) {
 	dir := t.TempDir()
 	median, err := measureSync(dir)
 	if err != nil || median <= 0 {

@@ -150,8 +150,8 @@ func says(t *testing.T, found string, texts ...string) {
 	}
 }
 
-// TestExamine_TellsEachTrouble: each layer's failure comes with a hint, and each passed check is reported as ok.
-func TestExamine_TellsEachTrouble(t *testing.T) {
+// TestExamine_ReportsEachTrouble: each layer's failure comes with a hint, and each passed check is reported as ok.
+func TestExamine_ReportsEachTrouble(t *testing.T) {
 	good := serve(t, healthy())
 	says(t, examine(t, nil, time.Now, nil, good.URL), ": ok: this machine and the node agree",
 		"ok: quotad 0.1.0, node n1 (leader) of cluster c1",
@@ -197,9 +197,9 @@ func TestExamine_TellsEachTrouble(t *testing.T) {
 	says(t, examine(t, nil, time.Now, nil, gone.URL, good.URL), ": failed: cannot be reached", "leader: ok")
 }
 
-// TestExamine_TellsWhatIsFull: a cluster without room for a session still commits requests. Doctor names what is full, as a
+// TestExamine_ReportsFullTables: a cluster without room for a session still commits requests. Doctor names what is full, as a
 // warning.
-func TestExamine_TellsWhatIsFull(t *testing.T) {
+func TestExamine_ReportsFullTables(t *testing.T) {
 	for name, c := range map[string]struct {
 		full *quotav1.ErrorInfo
 		says string
@@ -226,8 +226,8 @@ func TestExamine_TellsWhatIsFull(t *testing.T) {
 	}
 }
 
-// TestExamine_TellsTroubleOfTLS: the message says which side causes a TLS failure.
-func TestExamine_TellsTroubleOfTLS(t *testing.T) {
+// TestExamine_ReportsTroubleOfTLS: the message says which side causes a TLS failure.
+func TestExamine_ReportsTroubleOfTLS(t *testing.T) {
 	secure := httptest.NewTLSServer(healthy().handler())
 	defer secure.Close()
 	plain := serve(t, healthy())

@@ -123,8 +123,8 @@ func TestFollower_ReadsEachEventOnce(t *testing.T) {
 	})
 }
 
-// TestFollower_TellsOfALostConnection: the follower resumes after a cut within one index, and reports it.
-func TestFollower_TellsOfALostConnection(t *testing.T) {
+// TestFollower_ReportsLostConnection: the follower resumes after a cut within one index, and reports it.
+func TestFollower_ReportsLostConnection(t *testing.T) {
 	got, resumed := read(t, &log{events: []int{1, 5, 1}, most: 2, cuts: []int{2}}, 1)
 	if strings.Join(got, " ") != "1/0 2/0 2/1 2/2 2/3 2/4 3/0" || resumed != 1 {
 		t.Errorf("it read %v, resumed %d times", got, resumed)

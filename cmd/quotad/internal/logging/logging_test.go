@@ -26,7 +26,7 @@ func (g *gate) Write(p []byte) (int, error) {
 	return g.got.Write(p)
 }
 
-func TestBlockedReaderStopsNobody(t *testing.T) {
+func TestAsyncWriter_BlockedReaderStopsNobody(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
 	w := NewAsyncWriter(g)
 	logger := New(w, "info", "text")
@@ -45,7 +45,7 @@ func TestBlockedReaderStopsNobody(t *testing.T) {
 	}
 }
 
-func TestCloseGivesUp(t *testing.T) {
+func TestAsyncWriter_CloseStopsWaiting(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
 	w := NewAsyncWriter(g)
 	_, _ = w.Write([]byte("stuck\n"))
@@ -56,7 +56,7 @@ func TestCloseGivesUp(t *testing.T) {
 	w.Close(nil)
 }
 
-func TestLongLinesAreCut(t *testing.T) {
+func TestAsyncWriter_CutsLongLines(t *testing.T) {
 	g := &gate{open: make(chan struct{})}
 	close(g.open)
 	w := NewAsyncWriter(g)
@@ -67,7 +67,7 @@ func TestLongLinesAreCut(t *testing.T) {
 	}
 }
 
-func TestLevelsAndJSON(t *testing.T) {
+func TestNew_LevelsAndJSON(t *testing.T) {
 	var out bytes.Buffer
 	logger := New(&out, "warn", "json")
 	logger.Info("quiet")

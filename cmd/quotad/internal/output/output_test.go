@@ -26,7 +26,7 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestNothingSteersTheTerminal(t *testing.T) {
+func TestVisible_PassesNoControlCharacters(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := string(rapid.SliceOf(rapid.Byte()).Draw(t, "text"))
 		for _, r := range Visible(text) {
@@ -43,7 +43,7 @@ func TestNothingSteersTheTerminal(t *testing.T) {
 	}
 }
 
-func TestJSONIsStableAndWhole(t *testing.T) {
+func TestJSON_IsStableAndWhole(t *testing.T) {
 	message := &quotav1.QuotaStatus{Usable: 5000, Definition: &quotav1.Quota{Name: "a"}}
 	var first strings.Builder
 	if err := JSON(&first, message); err != nil {

@@ -36,7 +36,7 @@ func render(t *testing.T, p *Preset, tier string) *quotafile.File {
 	return file
 }
 
-func TestEveryTierRenders(t *testing.T) {
+func TestRender_EveryTier(t *testing.T) {
 	for _, p := range All() {
 		for _, tier := range append(slices.Sorted(maps.Keys(p.Tiers)), "") {
 			if tier == "" && len(p.Tiers) > 0 {
@@ -86,9 +86,9 @@ func TestPrefix_NamesQuotasOfAnotherUpstream(t *testing.T) {
 	}
 }
 
-// TestFiguresHaveTheirSource: each figure names its source and a day; unpublished parameters, and only these, have
+// TestFigures_NameTheirSource: each figure names its source and a day; unpublished parameters, and only these, have
 // headroom.
-func TestFiguresHaveTheirSource(t *testing.T) {
+func TestFigures_NameTheirSource(t *testing.T) {
 	url := regexp.MustCompile(`[a-z]+\.[a-z]+/`)
 	for _, p := range All() {
 		sources := map[string][2]string{"": {p.Source, p.Date}}
@@ -118,7 +118,7 @@ func TestFiguresHaveTheirSource(t *testing.T) {
 	}
 }
 
-func TestGitHubsKinds(t *testing.T) {
+func TestRender_GitHubKinds(t *testing.T) {
 	p, tier, err := Find("github")
 	if err != nil || tier != "user" {
 		t.Fatal(tier, err)
@@ -143,8 +143,8 @@ func TestGitHubsKinds(t *testing.T) {
 	}
 }
 
-// TestRatesHaveShares: critical calls do not wait a period of a provider's sliding limit because of other calls' bursts.
-func TestRatesHaveShares(t *testing.T) {
+// TestRates_HaveShares: critical calls do not wait a period of a provider's sliding limit because of other calls' bursts.
+func TestRates_HaveShares(t *testing.T) {
 	for _, p := range All() {
 		for _, tier := range append(slices.Sorted(maps.Keys(p.Tiers)), "") {
 			if tier == "" && len(p.Tiers) > 0 {
@@ -159,7 +159,7 @@ func TestRatesHaveShares(t *testing.T) {
 	}
 }
 
-func TestHeadroomIsTakenFromWhatIsNotPublished(t *testing.T) {
+func TestHeadroom_OnlyOfUnpublishedFigures(t *testing.T) {
 	for name, want := range map[string]float64{
 		"gemini": 0.35, "bedrock": 0.35, "azure": 0, "copilot": 0.35, "openai:tier2": 0, "anthropic:build": 0,
 	} {
@@ -207,7 +207,7 @@ func TestRender_MarksAssumptions(t *testing.T) {
 	}
 }
 
-func TestPublishedFiguresNeedNotBeGiven(t *testing.T) {
+func TestRender_PublishedFiguresAreOptional(t *testing.T) {
 	p, tier, err := Find("anthropic:start")
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +227,7 @@ func TestPublishedFiguresNeedNotBeGiven(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsSaidWithAWayOut(t *testing.T) {
+func TestErrors_NameCauseAndRemedy(t *testing.T) {
 	for name, tt := range map[string]struct {
 		preset        string
 		set           map[string]string

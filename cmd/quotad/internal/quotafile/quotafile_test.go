@@ -40,7 +40,7 @@ func samples(t *testing.T, folder string, fn func(t *testing.T, path string, dat
 	}
 }
 
-func TestAcceptedSamplesSurviveWriting(t *testing.T) {
+func TestParse_AcceptedSamplesSurviveWriting(t *testing.T) {
 	samples(t, "accept", func(t *testing.T, path string, data []byte) {
 		file, err := Parse(path, data)
 		if err != nil {
@@ -69,9 +69,9 @@ func requireSameWhenWritten(t interface {
 	}
 }
 
-// TestRefusedSamplesSayWhereAndWhy: each refused sample has its problems in a golden file: file, line, key and suggestion
+// TestParse_RefusedSamplesNamePlaceAndCause: each refused sample has its problems in a golden file: file, line, key and suggestion
 // are promised.
-func TestRefusedSamplesSayWhereAndWhy(t *testing.T) {
+func TestParse_RefusedSamplesNamePlaceAndCause(t *testing.T) {
 	for _, folder := range []string{"reject", "meaning"} {
 		samples(t, folder, func(t *testing.T, path string, data []byte) {
 			_, err := Parse(filepath.Base(path), data)
@@ -95,8 +95,8 @@ func TestRefusedSamplesSayWhereAndWhy(t *testing.T) {
 	}
 }
 
-// TestSchemaAgrees: the schema, which editors use, and the parser accept the same forms.
-func TestSchemaAgrees(t *testing.T) {
+// TestSchema_AgreesWithParser: the schema, which editors use, and the parser accept the same forms.
+func TestSchema_AgreesWithParser(t *testing.T) {
 	data, err := os.ReadFile("../../../../docs/quotas.schema.json")
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestSchemaAgrees(t *testing.T) {
 	})
 }
 
-func TestTranslation(t *testing.T) {
+func TestParse_Translation(t *testing.T) {
 	data, err := os.ReadFile("testdata/accept/full.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -176,8 +176,8 @@ func TestTranslation(t *testing.T) {
 	}
 }
 
-// TestProfiles: a profile has its documented settings, and explicit settings override them.
-func TestProfiles(t *testing.T) {
+// TestParse_Profiles: a profile has its documented settings, and explicit settings override them.
+func TestParse_Profiles(t *testing.T) {
 	file, err := Parse("f", []byte(`quotas:
   - {name: hourly, window: {limit: 100, every: hour}, policy: {profile: fleet, ramp: 2m}}
   - {name: tokens, rate: {limit: 100, per: 1m}, policy: {profile: fleet}, clamp_hold: false}
@@ -215,8 +215,8 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
-// TestAnyQuotaSurvivesWriting: `get -o yaml` writes any quota of the API so that `apply` reads the same.
-func TestAnyQuotaSurvivesWriting(t *testing.T) {
+// TestWrite_AnyQuotaSurvives: `get -o yaml` writes any quota of the API so that `apply` reads the same.
+func TestWrite_AnyQuotaSurvives(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		file := &File{Quotas: []*quotav1.Quota{drawQuota(t)}}
 		if rapid.Bool().Draw(t, "workflows") {
@@ -318,7 +318,7 @@ func drawQuota(t *rapid.T) *quotav1.Quota {
 	return quota
 }
 
-func TestTooManyQuotas(t *testing.T) {
+func TestParse_RefusesTooManyQuotas(t *testing.T) {
 	one := "- {name: a, slots: {limit: 1}}\n"
 	if _, err := Parse("many.yaml", []byte("quotas:\n"+strings.Repeat(one, MaxQuotas+1))); err == nil {
 		t.Error("accepted more quotas than a request may carry")

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestDurations(t *testing.T) {
+func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"500ms": 500 * time.Millisecond, "1h30m": 90 * time.Minute, "7d": 7 * day, "1d12h": 36 * time.Hour, "0s": 0,
 	} {
@@ -43,7 +43,7 @@ func TestDurations(t *testing.T) {
 	}
 }
 
-func TestDurationsSurviveWriting(t *testing.T) {
+func TestFormatDuration_SurvivesParsing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		length := time.Duration(rapid.Int64Range(0, 1<<62).Draw(t, "nanoseconds"))
 		if got, err := ParseDuration(FormatDuration(length)); err != nil || got != length {
@@ -52,7 +52,7 @@ func TestDurationsSurviveWriting(t *testing.T) {
 	})
 }
 
-func TestManyProblemsAreCut(t *testing.T) {
+func TestProblems_AreCut(t *testing.T) {
 	doc, err := Parse("f", []byte("{"+strings.Repeat("z: 1, ", 100)+"}"))
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestManyProblemsAreCut(t *testing.T) {
 	}
 }
 
-func TestTooLarge(t *testing.T) {
+func TestParse_RefusesTooLarge(t *testing.T) {
 	if _, err := Parse("f", make([]byte, MaxSize+1)); err == nil {
 		t.Error("accepted")
 	}

@@ -25,7 +25,7 @@ func TestNearest(t *testing.T) {
 	}
 }
 
-func TestDistanceIsAMetricForOneEdit(t *testing.T) {
+func TestDistance_OfOneEditIsOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		word := rapid.StringMatching(`[a-z]{1,20}`).Draw(t, "word")
 		at := rapid.IntRange(0, len(word)-1).Draw(t, "at")

@@ -48,8 +48,8 @@ func said(code int, pattern string, lines ...string) client.Ending {
 	return verdict(code, fmt.Sprintf("exit code %d", code), l.heard())
 }
 
-// TestVerdicts: exit codes, messages about limits and the done pattern determine the outcome.
-func TestVerdicts(t *testing.T) {
+// TestVerdict_OfExitCodesAndMessages: exit codes, messages about limits and the done pattern determine the outcome.
+func TestVerdict_OfExitCodesAndMessages(t *testing.T) {
 	const done = "^TASK_COMPLETE$"
 	work := strings.Split(strings.Repeat("work,", 30), ",")[:25]
 	for _, c := range []struct {
@@ -94,8 +94,8 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// TestAWaitCountsFromItsLine: the time that has passed since the message is subtracted from the wait.
-func TestAWaitCountsFromItsLine(t *testing.T) {
+// TestListener_WaitCountsFromItsLine: the time that has passed since the message is subtracted from the wait.
+func TestListener_WaitCountsFromItsLine(t *testing.T) {
 	now := newYear
 	l := &listener{texts: signals.BuiltinTexts(), now: func() time.Time { return now }}
 	l.hearOut([]byte(soon))
@@ -120,8 +120,8 @@ func (w *failingWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestTeePassesEverythingThrough: output in any pieces is relayed unchanged, and split into the right lines.
-func TestTeePassesEverythingThrough(t *testing.T) {
+// TestTee_PassesEverything: output in any pieces is relayed unchanged, and split into the right lines.
+func TestTee_PassesEverything(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		text := rapid.SliceOfN(rapid.SampledFrom([]byte("ab \r\n\x1b\xff")), 0, 200).Draw(rt, "text")
 		var out bytes.Buffer
@@ -147,8 +147,8 @@ func TestTeePassesEverythingThrough(t *testing.T) {
 	})
 }
 
-// TestALongLineIsBounded: only its beginning is read, its memory is bounded, and all of it is relayed.
-func TestALongLineIsBounded(t *testing.T) {
+// TestTee_BoundsLongLines: only its beginning is read, its memory is bounded, and all of it is relayed.
+func TestTee_BoundsLongLines(t *testing.T) {
 	var seen []int
 	out := new(bytes.Buffer)
 	through := &tee{to: out, each: func(line []byte) { seen = append(seen, len(line)) }}
@@ -167,8 +167,8 @@ func TestALongLineIsBounded(t *testing.T) {
 	}
 }
 
-// TestAReaderThatGoesAwayIsTold: if the reader goes away, the write error reaches the child.
-func TestAReaderThatGoesAwayIsTold(t *testing.T) {
+// TestTee_ReportsFailedWriter: if the reader goes away, the write error reaches the child.
+func TestTee_ReportsFailedWriter(t *testing.T) {
 	through := &tee{to: &failingWriter{left: 3}, each: func([]byte) {}}
 	if n, err := through.Write([]byte("four")); n != 3 || err == nil {
 		t.Errorf("%d %v", n, err)

@@ -65,8 +65,8 @@ func TestTop_ShowsACluster(t *testing.T) {
 	}
 }
 
-// TestTop_SaysWhatIsNotKnown: the picture invents nothing if no node answers or there is no leader.
-func TestTop_SaysWhatIsNotKnown(t *testing.T) {
+// TestTop_ShowsUnknownAsUnknown: the picture invents nothing if no node answers or there is no leader.
+func TestTop_ShowsUnknownAsUnknown(t *testing.T) {
 	nobody := strings.Join(Top(Cluster{IDs: []string{"127.0.0.1:1"}, Nodes: []string{Down}, Leader: -1}, nil, noon), "\n")
 	if !strings.Contains(nobody, "no node answers: 127.0.0.1:1") {
 		t.Errorf("nobody answers:\n%s", nobody)

@@ -26,9 +26,9 @@ func stalls(started time.Time) Work {
 	}}
 }
 
-// TestAStallShowsInEveryCallOfAnOpenLoop: a stall of one second in ten affects a tenth of the calls, which a closed loop
+// TestOpenLoop_StallDelaysEachCall: a stall of one second in ten affects a tenth of the calls, which a closed loop
 // hides.
-func TestAStallShowsInEveryCallOfAnOpenLoop(t *testing.T) {
+func TestOpenLoop_StallDelaysEachCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 1))
 		open, err := openLoop(t.Context(), stalls(time.Now()), 200, 10*time.Second, random)
@@ -57,9 +57,9 @@ func TestAStallShowsInEveryCallOfAnOpenLoop(t *testing.T) {
 	})
 }
 
-// TestWhoCannotKeepUpIsCutOff: if a system cannot keep up, unanswered calls are counted, with the time that they had
+// TestOpenLoop_CountsUnansweredCalls: if a system cannot keep up, unanswered calls are counted, with the time that they had
 // waited.
-func TestWhoCannotKeepUpIsCutOff(t *testing.T) {
+func TestOpenLoop_CountsUnansweredCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turn := make(chan struct{}, 1)
 		w := Work{Callers: 1, Do: func(ctx context.Context, _, _ int) error { // ten calls a second
@@ -92,8 +92,8 @@ func TestWhoCannotKeepUpIsCutOff(t *testing.T) {
 	})
 }
 
-// TestALoopEndsWithAnError: both loops return the error of a call.
-func TestALoopEndsWithAnError(t *testing.T) {
+// TestLoops_EndWithErrorOfCall: both loops return the error of a call.
+func TestLoops_EndWithErrorOfCall(t *testing.T) {
 	broken := errors.New("broken")
 	var calls atomic.Int64
 	w := Work{Callers: 3, Do: func(context.Context, int, int) error {
@@ -111,8 +111,8 @@ func TestALoopEndsWithAnError(t *testing.T) {
 	}
 }
 
-// TestSyncsAreCounted: the counter counts syncs, also those of other threads, and nothing else.
-func TestSyncsAreCounted(t *testing.T) {
+// TestMeter_CountsSyncs: the counter counts syncs, also those of other threads, and nothing else.
+func TestMeter_CountsSyncs(t *testing.T) {
 	m, err := newMeter([]int{os.Getpid()})
 	if err != nil {
 		t.Fatal(err)
@@ -175,8 +175,8 @@ func half(r Run) Run {
 	return r
 }
 
-// TestSummaries: a summary has medians of the rounds and costs per decision, and separates open loops from closed ones.
-func TestSummaries(t *testing.T) {
+// TestSummarize_MediansAndCosts: a summary has medians of the rounds and costs per decision, and separates open loops from closed ones.
+func TestSummarize_MediansAndCosts(t *testing.T) {
 	ms := time.Millisecond
 	r := &Results{
 		Systems: []SystemInfo{{Name: "a", Version: "1"}},

@@ -18,8 +18,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestQuotasAreTheProvidersLimits: the cluster's quotas equal the provider's limits, for the hours of the demo.
-func TestQuotasAreTheProvidersLimits(t *testing.T) {
+// TestQuotas_MatchProviderLimits: the cluster's quotas equal the provider's limits, for the hours of the demo.
+func TestQuotas_MatchProviderLimits(t *testing.T) {
 	file, err := quotafile.Parse("quotas.yaml", quotasYAML)
 	if err != nil {
 		t.Fatal(err)
@@ -59,8 +59,8 @@ func TestQuotasAreTheProvidersLimits(t *testing.T) {
 	}
 }
 
-// TestDemandExceedsTheLimits: with demand below the limits the demo would show nothing.
-func TestDemandExceedsTheLimits(t *testing.T) {
+// TestDemand_ExceedsLimits: with demand below the limits the demo would show nothing.
+func TestDemand_ExceedsLimits(t *testing.T) {
 	requests, completions := 0.0, 0.0
 	for _, r := range roles {
 		requests += float64(r.Reads+r.Writes) / r.Every.Seconds() * hour.Seconds()
@@ -141,7 +141,7 @@ func TestWaves(t *testing.T) {
 	}
 }
 
-func TestWindowsUsedLeavesOutTheOneThatJustBegan(t *testing.T) {
+func TestWindowsUsed_LeavesOutNewestWindow(t *testing.T) {
 	records := slices.Concat(
 		seen(own, github, providertest.Admitted, 60, 0, 1, 2), seen(own, github, providertest.LimitPrimary, 60, 3),
 		seen(own, github, providertest.Admitted, 120, 60_000), seen(own, github, providertest.Admitted, 180, 119_000, 119_001),
@@ -154,7 +154,7 @@ func TestWindowsUsedLeavesOutTheOneThatJustBegan(t *testing.T) {
 	}
 }
 
-func TestHoursUsedLeavesOutTheOneThatJustBegan(t *testing.T) {
+func TestHoursUsed_LeavesOutNewestHour(t *testing.T) {
 	records := seen(own, openai, providertest.Admitted, 0, 1_000, 2_000, 60_999, 61_000, 100_000)
 	for seconds, want := range map[int]float64{10: 0.75, 89: 0.75, 90: 0.625} {
 		if got := hoursUsed(records, 4, time.Duration(seconds)*time.Second); got != want {
@@ -178,8 +178,8 @@ func good() *report {
 	return &report{Killed: "n1", Restarted: true, Fleets: []fleetReport{newFleetReport(governed, hour, records, tally.all())}}
 }
 
-// TestVerdict: the verdict finds every broken promise.
-func TestVerdict(t *testing.T) {
+// TestVerdict_FindsEachFailure: the verdict finds every broken promise.
+func TestVerdict_FindsEachFailure(t *testing.T) {
 	fleet := func(change func(f *fleetReport)) func(r *report) { return func(r *report) { change(&r.Fleets[0]) } }
 	for name, c := range map[string]struct {
 		change func(r *report)
@@ -212,8 +212,8 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// TestVerdictIsNotOnTheFleetOnItsOwn: the table shows the fleet on its own backoff, but the verdict ignores it.
-func TestVerdictIsNotOnTheFleetOnItsOwn(t *testing.T) {
+// TestVerdict_IgnoresFleetWithoutQuotad: the table shows the fleet on its own backoff, but the verdict ignores it.
+func TestVerdict_IgnoresFleetWithoutQuotad(t *testing.T) {
 	r := good()
 	r.Fleets = append(r.Fleets, newFleetReport(own, hour, seen(own, github, providertest.LimitPrimary, 60, 1), newTally().all()))
 	r.judge(true)
@@ -228,7 +228,7 @@ func TestVerdictIsNotOnTheFleetOnItsOwn(t *testing.T) {
 	}
 }
 
-func TestVerdictTellsWhatTheClusterWentThrough(t *testing.T) {
+func TestVerdict_ShowsEventsOfCluster(t *testing.T) {
 	r := good()
 	r.judge(true)
 	for _, c := range []struct {
@@ -251,7 +251,7 @@ func TestVerdictTellsWhatTheClusterWentThrough(t *testing.T) {
 	}
 }
 
-func TestFleetReportCountsItsOwnKeyOnly(t *testing.T) {
+func TestFleetReport_CountsOwnKeyOnly(t *testing.T) {
 	records := slices.Concat(seen(own, github, providertest.LimitPrimary, 60, 1, 2), seen(governed, github, providertest.Admitted, 60, 3, 4, 5))
 	records[4].Repeat = true
 	f := newFleetReport(governed, hour, records, newTally().all())
@@ -260,7 +260,7 @@ func TestFleetReportCountsItsOwnKeyOnly(t *testing.T) {
 	}
 }
 
-func TestOwnBackoff(t *testing.T) {
+func TestBackoff_OfOwnCallerIsBounded(t *testing.T) {
 	c := &ownCaller{dice: newDice(1, "x")}
 	for try := 1; try <= mostTries; try++ {
 		if d := c.backoff(try, http.Header{}); d < 0 || d > lastBackoff {
@@ -275,7 +275,7 @@ func TestOwnBackoff(t *testing.T) {
 	}
 }
 
-func TestFolder(t *testing.T) {
+func TestOpenFolder_IsExclusiveAndEmptied(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "demo")
 	f, err := openFolder(dir)
 	if err != nil {
@@ -323,8 +323,8 @@ func TestDemo_ShowsClusterAndFleets(t *testing.T) {
 	}
 }
 
-// TestDemo_SaysWhenItIsTooShortToCompare: a run in which the limits have little effect says that it compares nothing.
-func TestDemo_SaysWhenItIsTooShortToCompare(t *testing.T) {
+// TestDemo_ReportsTooShortRun: a run in which the limits have little effect says that it compares nothing.
+func TestDemo_ReportsTooShortRun(t *testing.T) {
 	for _, c := range []struct {
 		fleet    string
 		duration time.Duration

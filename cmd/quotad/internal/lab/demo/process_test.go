@@ -138,8 +138,9 @@ func (r *running) gone(t *testing.T) {
 	}
 }
 
-// TestDemoThroughQuotad is the main case, shortened: nine agents, a killed leader, no refusal, and nothing left behind.
-func TestDemoThroughQuotad(t *testing.T) {
+// TestDemo_SurvivesKilledLeaderWithoutRefusal is the main case, shortened: nine agents, a killed leader, no refusal, and nothing left
+// behind.
+func TestDemo_SurvivesKilledLeaderWithoutRefusal(t *testing.T) {
 	r := start(t, "--duration", "16s", "--seed", "11")
 	if code := r.wait(t); code != 0 {
 		t.Fatalf("exit code %d", code)
@@ -192,7 +193,7 @@ func TestDemoThroughQuotad(t *testing.T) {
 	}
 }
 
-func TestDemoStopsOnInterrupt(t *testing.T) {
+func TestDemo_StopsOnInterrupt(t *testing.T) {
 	r := start(t, "--duration", "5m")
 	if err := r.cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
@@ -203,7 +204,7 @@ func TestDemoStopsOnInterrupt(t *testing.T) {
 	r.gone(t)
 }
 
-func TestNoProcessOutlivesAKilledDemo(t *testing.T) {
+func TestDemo_KilledLeavesNoProcess(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux ends the nodes of a demo that is killed")
 	}
@@ -215,8 +216,8 @@ func TestNoProcessOutlivesAKilledDemo(t *testing.T) {
 	r.gone(t)
 }
 
-// TestWrongUse: wrong usage has its own exit code, and creates no folder.
-func TestWrongUse(t *testing.T) {
+// TestDemo_RefusesWrongFlags: wrong usage has its own exit code, and creates no folder.
+func TestDemo_RefusesWrongFlags(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "demo")
 	for name, args := range map[string][]string{
 		"fleet": {"--fleet", "none"}, "no fleet": {"--fleet", ""}, "too short": {"--duration", "1s"}, "too long": {"--duration", "1h"},

@@ -155,8 +155,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestSchema: the schema, which editors use, and the parser accept the same forms.
-func TestSchema(t *testing.T) {
+// TestSchema_AgreesWithParser: the schema, which editors use, and the parser accept the same forms.
+func TestSchema_AgreesWithParser(t *testing.T) {
 	data, err := os.ReadFile("../../../../../docs/fleet.schema.json")
 	if err != nil {
 		t.Fatal(err)

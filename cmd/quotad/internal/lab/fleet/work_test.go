@@ -54,7 +54,7 @@ expect:
   chain: {complete: true, sequential: 1, kept_back: 2, alone_wave: 21}
 `
 
-func TestParseWork(t *testing.T) {
+func TestParse_Work(t *testing.T) {
 	f, err := Parse("fleet.yaml", []byte(works))
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +91,7 @@ func TestParseWork(t *testing.T) {
 	}
 }
 
-func TestMistakesInWork(t *testing.T) {
+func TestMistakes_InWork(t *testing.T) {
 	for _, c := range []struct{ replace, by, want string }{
 		{"follows: [triage]", "follows: [triag]", `"triag", which the agent "review" follows, is no agent, or several`},
 		{"follows: [triage]", "follows: [review]", "the agents follow each other in a cycle"},

@@ -35,9 +35,9 @@ func play(t *testing.T, f *fleet.Fleet, side sim.Side) *live.Outcome {
 	return o
 }
 
-// TestSixWritersWhoseLeaderIsKilled: with real nodes whose leader is killed, a real provider and real clients, all work
+// TestRun_SixWritersWithKilledLeader: with real nodes whose leader is killed, a real provider and real clients, all work
 // gets done, and the provider never sees more than its limit.
-func TestSixWritersWhoseLeaderIsKilled(t *testing.T) {
+func TestRun_SixWritersWithKilledLeader(t *testing.T) {
 	f := writers(t)
 	o := play(t, f, sim.Governed)
 	writes := o.Quotas[0]
@@ -58,8 +58,8 @@ func TestSixWritersWhoseLeaderIsKilled(t *testing.T) {
 	}
 }
 
-// TestSixWritersAlone: the same provider refuses calls without quotad, so a run without refusals is meaningful.
-func TestSixWritersAlone(t *testing.T) {
+// TestRun_SixWritersAloneAreRefused: the same provider refuses calls without quotad, so a run without refusals is meaningful.
+func TestRun_SixWritersAloneAreRefused(t *testing.T) {
 	f := writers(t)
 	for _, a := range f.Agents {
 		a.Calls, a.Parallel = 4, 4 // 24 concurrent calls
@@ -75,9 +75,9 @@ func TestSixWritersAlone(t *testing.T) {
 	}
 }
 
-// TestEveryKindOfQuota: calls on quotas of every kind use less than estimated. The client's settlements and reports leave
+// TestRun_EveryKindOfQuota: calls on quotas of every kind use less than estimated. The client's settlements and reports leave
 // room for the remaining calls.
-func TestEveryKindOfQuota(t *testing.T) {
+func TestRun_EveryKindOfQuota(t *testing.T) {
 	f, err := fleet.Parse("kinds", []byte(`
 for: 5m
 quotas:
@@ -107,8 +107,8 @@ agents:
 	}
 }
 
-// TestNotInRealTime: Run rejects a fleet that it cannot run at once.
-func TestNotInRealTime(t *testing.T) {
+// TestRun_RefusesAgentThatHolds: Run rejects a fleet that it cannot run at once.
+func TestRun_RefusesAgentThatHolds(t *testing.T) {
 	f := writers(t)
 	f.Agents[0].Hold = 3
 	if _, err := live.Run(t.Context(), f, sim.Alone, live.Setting{}); err == nil {

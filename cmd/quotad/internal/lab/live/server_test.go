@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/rpc/signals"
 )
 
-// TestServerSpeaksAsGitHub: the client recognises the provider's answers as GitHub's.
-func TestServerSpeaksAsGitHub(t *testing.T) {
+// TestServer_SpeaksAsGitHub: the client recognises the provider's answers as GitHub's.
+func TestServer_SpeaksAsGitHub(t *testing.T) {
 	began := time.Now()
 	hour := int64(time.Hour)
 	p := provider.New([]*provider.Meter{

@@ -30,9 +30,9 @@ func newCluster(t *testing.T) *Cluster {
 	return c
 }
 
-// TestClusterIsNotReadyWithoutANode: a cluster is not ready without all of its nodes. If another process has the address of
+// TestCluster_NotReadyWithoutNode: a cluster is not ready without all of its nodes. If another process has the address of
 // one, the start fails.
-func TestClusterIsNotReadyWithoutANode(t *testing.T) {
+func TestCluster_NotReadyWithoutNode(t *testing.T) {
 	c := newCluster(t)
 	taken, err := net.Listen("tcp", c.Nodes[2].api)
 	if err != nil {
@@ -94,7 +94,7 @@ func TestCluster_RestartsAStoppedNode(t *testing.T) {
 	}
 }
 
-func TestClusterGivesUpOnANodeThatEndsAgainAndAgain(t *testing.T) {
+func TestCluster_StopsRestartingFailingNode(t *testing.T) {
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestLineReader(t *testing.T) {
+func TestLineReader_PassesWholeLines(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		lines := rapid.SliceOf(rapid.StringMatching(`[a-z]{0,20}`)).Draw(t, "lines")
 		text := strings.Join(append(lines, ""), "\n")

@@ -42,8 +42,8 @@ func TestFits_AreTheSmallestThatFit(t *testing.T) {
 	t.Logf("%d overloaded quotas were judged", seen)
 }
 
-// TestReport_SaysWhatWouldFit: the report says which changes make a fleet fit, and which classes cancelled calls.
-func TestReport_SaysWhatWouldFit(t *testing.T) {
+// TestReport_NamesFittingLimits: the report says which changes make a fleet fit, and which classes cancelled calls.
+func TestReport_NamesFittingLimits(t *testing.T) {
 	for _, c := range []struct{ name, fleet, want string }{
 		{
 			"overloaded",

@@ -16,9 +16,9 @@ func fails(check func(fail func(string, ...any))) string {
 	return strings.Join(wrong, "\n")
 }
 
-// TestWorkflowsThatGoWrong: judgeWorkflows reports an overtaken step, and a call during another step's baton, without any
+// TestJudgeWorkflows_ReportsWrongOrder: judgeWorkflows reports an overtaken step, and a call during another step's baton, without any
 // expectation.
-func TestWorkflowsThatGoWrong(t *testing.T) {
+func TestJudgeWorkflows_ReportsWrongOrder(t *testing.T) {
 	for want, w := range map[string]sim.WorkflowResult{"": {Parallel: true}, "overtook": {Overtook: 1}, "another step's turn": {Together: 1}} {
 		got := fails(func(fail func(string, ...any)) {
 			judgeWorkflows(&sim.Result{Workflows: []sim.WorkflowResult{w}}, fail)
@@ -29,9 +29,9 @@ func TestWorkflowsThatGoWrong(t *testing.T) {
 	}
 }
 
-// TestBudgetsThatAreNotKept: judgeBudgets reports a cluster that forgets budgets, does not list a shelved task, or ignores
+// TestJudgeBudgets_ReportsBrokenBudgets: judgeBudgets reports a cluster that forgets budgets, does not list a shelved task, or ignores
 // the provider's time.
-func TestBudgetsThatAreNotKept(t *testing.T) {
+func TestJudgeBudgets_ReportsBrokenBudgets(t *testing.T) {
 	f, err := fleet.Parse("fleet.yaml", []byte(`
 for: 10h
 quotas: [{name: tokens, rate: {limit: 1000, per: 1m}}]

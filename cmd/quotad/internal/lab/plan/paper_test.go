@@ -26,8 +26,8 @@ func judged(t *testing.T, text string) *Paper {
 	return p
 }
 
-// TestDemand compares demands with values computed by hand.
-func TestDemand(t *testing.T) {
+// TestDemand_MatchesHandArithmetic compares demands with values computed by hand.
+func TestDemand_MatchesHandArithmetic(t *testing.T) {
 	const minute, settled = "quotas: [{name: q, rate: {limit: 1000, per: 1m}}]", "quotas: [{name: q, settle: %s, rate: {limit: 1000, per: 1m}}]"
 	for _, c := range []struct {
 		name, quotas, agents string
@@ -79,8 +79,8 @@ func TestDemand(t *testing.T) {
 	}
 }
 
-// TestPeakIsABound: if a fleet is refused nothing, no period sees more than the computed peak.
-func TestPeakIsABound(t *testing.T) {
+// TestPeak_IsUpperBound: if a fleet is refused nothing, no period sees more than the computed peak.
+func TestPeak_IsUpperBound(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
 		f.Provider = fleet.Provider{Limits: map[string]fleet.Limit{}}
@@ -108,8 +108,8 @@ func TestPeakIsABound(t *testing.T) {
 	})
 }
 
-// TestWhoWaits: the analysis promises no wait only if nothing can delay a call.
-func TestWhoWaits(t *testing.T) {
+// TestWorstWait_ByClass: the analysis promises no wait only if nothing can delay a call.
+func TestWorstWait_ByClass(t *testing.T) {
 	const agents = `
 agents:
   - {name: a, class: critical, every: 20m, use: {q: 1}}

@@ -13,10 +13,10 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// TestNoFleetIsRefused: for any fleet, no limit refuses a call that quotad granted, no call arrives late, and no client's
+// TestRandomFleets_AreNeverRefused: for any fleet, no limit refuses a call that quotad granted, no call arrives late, and no client's
 // command is an error. Retry budgets are kept, and workflows run in order. Fleets have every kind of quota, policies,
 // holds, batches, crashes, cuts, outages, and leaders that are killed.
-func TestNoFleetIsRefused(t *testing.T) {
+func TestRandomFleets_AreNeverRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := drawFleet(t)
 		r, err := sim.Run(t.Context(), f, sim.Governed, rapid.Uint64Range(1, 1000).Draw(t, "seed"))

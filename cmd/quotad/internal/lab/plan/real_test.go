@@ -41,8 +41,8 @@ func TestShorten(t *testing.T) {
 	}
 }
 
-// TestRealRunsThatProveNothing: a run fails if a planned event did not happen, or if an event was not recorded.
-func TestRealRunsThatProveNothing(t *testing.T) {
+// TestRealScenario_FailsIfItProvesNothing: a run fails if a planned event did not happen, or if an event was not recorded.
+func TestRealScenario_FailsIfItProvesNothing(t *testing.T) {
 	all, err := readScenarios([]string{filepath.Join(scenarioFolder, "s9-s4-six-analysts.yaml")})
 	if err != nil {
 		t.Fatal(err)
@@ -79,8 +79,8 @@ func TestRealRunsThatProveNothing(t *testing.T) {
 	}
 }
 
-// TestRealSectionIsNotStale: the page's section of runs in real time was made from the current files.
-func TestRealSectionIsNotStale(t *testing.T) {
+// TestRealSection_IsNotStale: the page's section of runs in real time was made from the current files.
+func TestRealSection_IsNotStale(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(scenarioFolder, "..", "scenarios.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
 )
 
-// TestARunCanBeEnded: a cancelled run ends at once on both sides, however much of it remains.
-func TestARunCanBeEnded(t *testing.T) {
+// TestRun_CanBeCancelled: a cancelled run ends at once on both sides, however much of it remains.
+func TestRun_CanBeCancelled(t *testing.T) {
 	f, err := fleet.Parse("fleet.yaml", []byte(`for: 366d
 quotas: [{name: q, rate: {limit: 1000, per: 1s}}]
 agents: [{name: a, count: 100, every: 10ms, overlap: 1000, use: {q: 1}}]
@@ -49,8 +49,8 @@ func BenchmarkManyKinds(b *testing.B) {
 	}
 }
 
-// TestWorstHasNoTasksOfOneSeed: the worst of several seeds does not show the tasks and workflows of the first one.
-func TestWorstHasNoTasksOfOneSeed(t *testing.T) {
+// TestWorstOf_DropsTasksOfSingleSeeds: the worst of several seeds does not show the tasks and workflows of the first one.
+func TestWorstOf_DropsTasksOfSingleSeeds(t *testing.T) {
 	seed := func(attempts int64) Runs {
 		r := &sim.Result{Tasks: []sim.TaskResult{{Attempts: attempts}}, Workflows: []sim.WorkflowResult{{Workflow: "w"}}}
 		return Runs{Alone: r, Governed: r}

@@ -53,8 +53,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestSameSeedSameResult: the same seed gives the same result, byte for byte; another seed gives a different one.
-func TestSameSeedSameResult(t *testing.T) {
+// TestRun_SameSeedSameResult: the same seed gives the same result, byte for byte; another seed gives a different one.
+func TestRun_SameSeedSameResult(t *testing.T) {
 	for _, name := range []string{"s9-s2-six-writers", "s3-retry-loop", "s7-cascade"} {
 		f, err := fleet.Read(filepath.Join(scenarioFolder, name+".yaml"))
 		if err != nil {
@@ -81,9 +81,9 @@ func TestSameSeedSameResult(t *testing.T) {
 	}
 }
 
-// TestWhatScenariosExpectCanFail: the files' expectations can fail. After one change to a file, its run fails an
+// TestScenario_ExpectationsCanFail: the files' expectations can fail. After one change to a file, its run fails an
 // expectation.
-func TestWhatScenariosExpectCanFail(t *testing.T) {
+func TestScenario_ExpectationsCanFail(t *testing.T) {
 	t.Parallel()
 	const steps = `      - {holder: triage}
       - {holder: architecture, after: [triage]}
@@ -137,8 +137,8 @@ func TestWhatScenariosExpectCanFail(t *testing.T) {
 	}
 }
 
-// TestPageIsNotStale: the page's table of the first seed, and the plots, equal the command's present output.
-func TestPageIsNotStale(t *testing.T) {
+// TestPage_IsNotStale: the page's table of the first seed, and the plots, equal the command's present output.
+func TestPage_IsNotStale(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(scenarioFolder, "..", "scenarios.md"))
 	if err != nil {
 		t.Fatal(err)

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestOthers: others' use counts against the limit and reduces the remaining amount that answers report. It is not an
+// TestOthers_CountButAreNoAttempts: others' use counts against the limit and reduces the remaining amount that answers report. It is not an
 // attempt, and not part of the fleet's use.
-func TestOthers(t *testing.T) {
+func TestOthers_CountButAreNoAttempts(t *testing.T) {
 	m := NewMeter(Rule{Quota: "tokens", Kind: Sliding, Limit: 10, Period: time.Second, Tells: true}, 0, 10*sec, 10)
 	p := New([]*Meter{m}, nil, false)
 	m.Others(100*ms, 6)

@@ -30,8 +30,8 @@ func run(t *testing.T, p *Provider, attempts []attempt) {
 	}
 }
 
-// TestSliding: if five were taken within a second, the sixth waits until the first ones are a second old.
-func TestSliding(t *testing.T) {
+// TestSliding_WaitsForOldestToLeave: if five were taken within a second, the sixth waits until the first ones are a second old.
+func TestSliding_WaitsForOldestToLeave(t *testing.T) {
 	m := NewMeter(Rule{Quota: "writes", Kind: Sliding, Limit: 5, Period: time.Second}, 0, 10*sec, 10)
 	run(t, New([]*Meter{m}, nil, false), []attempt{
 		{at: 100 * ms, n: 2},
@@ -52,8 +52,8 @@ func TestSliding(t *testing.T) {
 	}
 }
 
-// TestBurst: with a burst of 3 at one a second, three pass at once, then one for each second.
-func TestBurst(t *testing.T) {
+// TestBurst_RefillsOnePerSecond: with a burst of 3 at one a second, three pass at once, then one for each second.
+func TestBurst_RefillsOnePerSecond(t *testing.T) {
 	m := NewMeter(Rule{Kind: Sliding, Limit: 60, Period: time.Minute, Burst: 3}, 0, 100*sec, 10)
 	run(t, New([]*Meter{m}, nil, false), []attempt{
 		{at: 0, n: 3},
@@ -110,8 +110,8 @@ func TestSlots(t *testing.T) {
 	}
 }
 
-// TestOneCallOnSeveralLimits: a call that one limit refuses counts against none, and outages count separately.
-func TestOneCallOnSeveralLimits(t *testing.T) {
+// TestArrive_RefusedByOneLimitCountsInNone: a call that one limit refuses counts against none, and outages count separately.
+func TestArrive_RefusedByOneLimitCountsInNone(t *testing.T) {
 	requests := NewMeter(Rule{Kind: Sliding, Limit: 10, Period: time.Minute}, 0, 100*sec, 10)
 	tokens := NewMeter(Rule{Kind: Sliding, Limit: 100, Period: time.Minute}, 0, 100*sec, 10)
 	p := New([]*Meter{requests, tokens}, []Outage{{Limit: 1, From: 30 * sec, To: 40 * sec}}, false)
@@ -130,8 +130,8 @@ func TestOneCallOnSeveralLimits(t *testing.T) {
 	}
 }
 
-// TestWave: a wave consists of attempts after an outage: refused ones before do not count.
-func TestWave(t *testing.T) {
+// TestWave_CountsCallsAfterOutage: a wave consists of attempts after an outage: refused ones before do not count.
+func TestWave_CountsCallsAfterOutage(t *testing.T) {
 	m := NewMeter(Rule{Kind: Sliding, Limit: 10, Period: time.Minute}, 0, 1000*sec, 10)
 	p := New([]*Meter{m}, []Outage{{From: 30 * sec, To: 40 * sec, Says: "try again in {left}", Means: "saturated"}}, false)
 	call := func(at, n int64) Answer { return p.Arrive(at, []Amount{{N: n}}) }
@@ -153,9 +153,9 @@ func TestWave(t *testing.T) {
 	}
 }
 
-// TestSlidingAgainstARecount: for any calls, no period of a sliding limit admits more than the limit, by an independent
+// TestSliding_MatchesRecount: for any calls, no period of a sliding limit admits more than the limit, by an independent
 // recount. A refused call would not have fitted, and a call that waits for the given time is served.
-func TestSlidingAgainstARecount(t *testing.T) {
+func TestSliding_MatchesRecount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.Int64Range(1, 20).Draw(t, "limit")
 		m := NewMeter(Rule{Kind: Sliding, Limit: limit, Period: time.Second}, 0, 100*sec, 10)

@@ -23,9 +23,9 @@ func watched() (c *chain, makes func(step string, granted int64) *call) {
 	}
 }
 
-// TestOvertaking: a step upstream of a limited one, at any distance, overtakes it with a call granted before it. That ends
+// TestChain_CountsOvertaking: a step upstream of a limited one, at any distance, overtakes it with a call granted before it. That ends
 // with the limit, or when the limited step is granted a call.
-func TestOvertaking(t *testing.T) {
+func TestChain_CountsOvertaking(t *testing.T) {
 	c, call := watched()
 	c.limited("deploy", 10*second, 60*second)
 	for _, step := range []struct {
@@ -53,9 +53,9 @@ func TestOvertaking(t *testing.T) {
 	}
 }
 
-// TestTogether: while a workflow runs one step at a time, concurrent calls of two steps are counted, except those granted
-// before.
-func TestTogether(t *testing.T) {
+// TestChain_CountsConcurrentSteps: while a workflow runs one step at a time, concurrent calls of two steps are counted, except those
+// granted before.
+func TestChain_CountsConcurrentSteps(t *testing.T) {
 	c, call := watched()
 	tell := func(at int64, kind effect.EventKind) {
 		c.world.now = at

@@ -35,9 +35,9 @@ agents:
     cuts: [{at: 60s, for: 2m}]
 `
 
-// TestAnAttemptThatIsCutOff: a runner that cannot reach the cluster until its attempt's deadline stops its tool. The
+// TestTask_CutOffAttemptIsLost: a runner that cannot reach the cluster until its attempt's deadline stops its tool. The
 // attempt is lost, and the next one begins five minutes after the deadline.
-func TestAnAttemptThatIsCutOff(t *testing.T) {
+func TestTask_CutOffAttemptIsLost(t *testing.T) {
 	task := run(t, Governed, cutOff).Tasks[0]
 	if task.Phase != PhaseDone || task.Attempts != 2 || task.Failures != 1 || task.Log[0].Outcome != fleet.Lost {
 		t.Fatalf("%+v", task)
@@ -62,9 +62,9 @@ agents:
     crashes: [{at: 20s, for: 5s}, {at: 6m40s, for: 5s}, {at: 22m40s, for: 5s}]
 `
 
-// TestAttemptsThatDie: a machine that restarts during each attempt uses the budget up, whichever node leads meanwhile. The
+// TestTask_DyingAttemptsUseBudget: a machine that restarts during each attempt uses the budget up, whichever node leads meanwhile. The
 // agent continues with its next task. Alone it would try indefinitely.
-func TestAttemptsThatDie(t *testing.T) {
+func TestTask_DyingAttemptsUseBudget(t *testing.T) {
 	r := run(t, Governed, dying)
 	first, second := r.Tasks[0], r.Tasks[1]
 	if first.Phase != PhaseShelved || first.Listed != PhaseShelved || first.Attempts != 3 || first.Failures != 3 {
@@ -88,9 +88,9 @@ agents:
   - {name: last, follows: [both], use: {tokens: 1}}
 `
 
-// TestHandingOn: an agent that follows two others waits for both. All tasks reach the end of the chain, and tasks that a
-// crash interrupted are repeated.
-func TestHandingOn(t *testing.T) {
+// TestTasks_FollowersWaitForAllInputs: an agent that follows two others waits for both. All tasks reach the end of the chain, and tasks
+// that a crash interrupted are repeated.
+func TestTasks_FollowersWaitForAllInputs(t *testing.T) {
 	for _, side := range []Side{Alone, Governed} {
 		r := run(t, side, handing)
 		var done []int64

@@ -10,9 +10,9 @@ import (
 
 const second = int64(time.Second)
 
-// TestUseOfARate: ten calls a period of 10 s, wanted from 0 to 40 s, with 2 s from a grant to a call's end. The ideal
+// TestUse_OfRate: ten calls a period of 10 s, wanted from 0 to 40 s, with 2 s from a grant to a call's end. The ideal
 // counts 10 x 10/12 at any time. Calls at 0, 12, 24 and 36 s are exactly that, except at the edges.
-func TestUseOfARate(t *testing.T) {
+func TestUse_OfRate(t *testing.T) {
 	m := provider.NewMeter(provider.Rule{Kind: provider.Sliding, Limit: 10, Period: 10 * time.Second}, 0, 100*second, 10)
 	p := provider.New([]*provider.Meter{m}, nil, false)
 	for _, at := range []int64{0, 12, 24, 36} {
@@ -30,8 +30,8 @@ func TestUseOfARate(t *testing.T) {
 	}
 }
 
-// TestUseOfAWindow: a window is measured by its use at its end, if there is demand then.
-func TestUseOfAWindow(t *testing.T) {
+// TestUse_OfWindow: a window is measured by its use at its end, if there is demand then.
+func TestUse_OfWindow(t *testing.T) {
 	m := provider.NewMeter(provider.Rule{Kind: provider.Calendar, Limit: 10, Period: 100 * time.Second}, 0, 1000*second, 10)
 	p := provider.New([]*provider.Meter{m}, nil, false)
 	for _, call := range []struct{ at, n int64 }{{5, 4}, {105, 9}, {205, 10}, {305, 3}} {
@@ -77,8 +77,8 @@ func TestJainAndQuantile(t *testing.T) {
 	}
 }
 
-// TestACallOnItsWayWaitsNoMore: a call in flight when the run ends has waited until it was sent, on both sides.
-func TestACallOnItsWayWaitsNoMore(t *testing.T) {
+// TestWaits_EndWhenCallIsSent: a call in flight when the run ends has waited until it was sent, on both sides.
+func TestWaits_EndWhenCallIsSent(t *testing.T) {
 	f, err := fleet.Parse("fleet.yaml", []byte(`for: 1m
 quotas: [{name: q, rate: {limit: 10, per: 1m}}]
 agents: [{name: a, use: {q: 1}, latency: 1h}]
@@ -97,9 +97,9 @@ agents: [{name: a, use: {q: 1}, latency: 1h}]
 	}
 }
 
-// TestAnUnservableCallWaitsToTheEnd: a call that can never be granted and has no limit to its patience waits for the rest
+// TestWaits_OfUnservableCallLastToTheEnd: a call that can never be granted and has no limit to its patience waits for the rest
 // of the run.
-func TestAnUnservableCallWaitsToTheEnd(t *testing.T) {
+func TestWaits_OfUnservableCallLastToTheEnd(t *testing.T) {
 	f, err := fleet.Parse("fleet.yaml", []byte(`for: 10m
 quotas: [{name: q, rate: {limit: 10, per: 1m}}]
 agents: [{name: a, start: 4m, tasks: 1, use: {q: 11}, patience: forever}]
@@ -116,9 +116,9 @@ agents: [{name: a, start: 4m, tasks: 1, use: {q: 11}, patience: forever}]
 	}
 }
 
-// TestWhatTheClusterIsAskedFor: the number of commands is counted. A call needs two if each asks, a fraction of one from
+// TestCommands_AreCounted: the number of commands is counted. A call needs two if each asks, a fraction of one from
 // batches, and none alone.
-func TestWhatTheClusterIsAskedFor(t *testing.T) {
+func TestCommands_AreCounted(t *testing.T) {
 	for _, c := range []struct {
 		side        Side
 		batch       string

@@ -51,8 +51,8 @@ func results(t *testing.T) *bench.Results {
 	return r
 }
 
-// TestThePageIsWritten: the report goes between the page's marks, identically each time, with the plots next to the page.
-func TestThePageIsWritten(t *testing.T) {
+// TestWritePage_IsRepeatable: the report goes between the page's marks, identically each time, with the plots next to the page.
+func TestWritePage_IsRepeatable(t *testing.T) {
 	dir := t.TempDir()
 	page := filepath.Join(dir, "page.md")
 	if err := os.WriteFile(page, []byte("before\n"+beginMark+"\nold\n"+endMark+"\nafter\n"), 0o600); err != nil {
@@ -94,8 +94,8 @@ func TestThePageIsWritten(t *testing.T) {
 	}
 }
 
-// TestTheTableOfScaling: the numbers of agents follow from half of the measured rate.
-func TestTheTableOfScaling(t *testing.T) {
+// TestWriteScaling_TableOfAgents: the numbers of agents follow from half of the measured rate.
+func TestWriteScaling_TableOfAgents(t *testing.T) {
 	r := results(t)
 	r.Runs = append(r.Runs,
 		result(t, "quotad", bench.Spread256, 1, 0, 20_000, 4000), result(t, "quotad", bench.Agents64, 1, bench.AgentRate, 3000, 1))
@@ -110,8 +110,8 @@ func TestTheTableOfScaling(t *testing.T) {
 	}
 }
 
-// TestThePagesOfTheDocumentationHaveMarks: the report has a place in each page that it writes.
-func TestThePagesOfTheDocumentationHaveMarks(t *testing.T) {
+// TestPages_HaveMarks: the report has a place in each page that it writes.
+func TestPages_HaveMarks(t *testing.T) {
 	for _, page := range []string{defaultPage, defaultScaling} {
 		text, err := os.ReadFile(filepath.Join("../../../../../..", page))
 		if err != nil {
@@ -124,8 +124,8 @@ func TestThePagesOfTheDocumentationHaveMarks(t *testing.T) {
 	}
 }
 
-// TestAPageWithoutMarksIsLeftAlone: a page without marks is an error and stays unchanged.
-func TestAPageWithoutMarksIsLeftAlone(t *testing.T) {
+// TestWritePage_RefusesPageWithoutMarks: a page without marks is an error and stays unchanged.
+func TestWritePage_RefusesPageWithoutMarks(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.md")
 	if err := os.WriteFile(page, []byte("text\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -138,8 +138,8 @@ func TestAPageWithoutMarksIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestImproperRunsAreNotPublished: the figures of a trial run or of a busy machine never reach the documentation.
-func TestImproperRunsAreNotPublished(t *testing.T) {
+// TestProper_RefusesTrialRunsAndBusyMachines: the figures of a trial run or of a busy machine never reach the documentation.
+func TestProper_RefusesTrialRunsAndBusyMachines(t *testing.T) {
 	for name, c := range map[string]struct {
 		rounds        int
 		seconds, load float64
@@ -154,8 +154,8 @@ func TestImproperRunsAreNotPublished(t *testing.T) {
 	}
 }
 
-// TestNothingMeasuredIsNoPlot: without measurements there is no plot and no crash.
-func TestNothingMeasuredIsNoPlot(t *testing.T) {
+// TestPlots_OfNothingMeasuredAreNotDrawn: without measurements there is no plot and no crash.
+func TestPlots_OfNothingMeasuredAreNotDrawn(t *testing.T) {
 	for _, draw := range []func(*bench.Results, string) (bool, error){drawRates, drawLatencies} {
 		path := filepath.Join(t.TempDir(), "plot.svg")
 		if drawn, err := draw(&bench.Results{Systems: []bench.SystemInfo{{Name: "quotad"}}}, path); drawn || err != nil {
@@ -219,8 +219,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestWhatIsWatchedExists: the watched benchmarks are in the sources.
-func TestWhatIsWatchedExists(t *testing.T) {
+// TestWatched_BenchmarksExist: the watched benchmarks are in the sources.
+func TestWatched_BenchmarksExist(t *testing.T) {
 	const root = "../../../../../.."
 	for _, c := range watched {
 		files, err := filepath.Glob(filepath.Join(root, c.pkg, "*_test.go"))
@@ -246,8 +246,8 @@ func TestWhatIsWatchedExists(t *testing.T) {
 	}
 }
 
-// TestSystemsAreChosenByName: names select systems, and the error for an unknown name lists the known ones.
-func TestSystemsAreChosenByName(t *testing.T) {
+// TestChoose_SystemsByName: names select systems, and the error for an unknown name lists the known ones.
+func TestChoose_SystemsByName(t *testing.T) {
 	if all, err := choose("q", nil); err != nil || len(all) != 6 {
 		t.Errorf("%d, %v", len(all), err)
 	}
