@@ -14,7 +14,7 @@ import (
 )
 
 // alone are tables without redundancy: nothing else shows what is missing there.
-var alone = map[string]bool{"members": true, "meters": true, "tallies": true, "resumed": true, "reopening": true}
+var alone = map[string]bool{"members": true, "resumed": true, "reopening": true}
 
 // tablesOf returns the tables of a state by name, as values with a method PopMin, and those of runs; also those of its
 // parts, which are pointers to types that can be copied.

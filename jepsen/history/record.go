@@ -34,10 +34,10 @@ func (r *Recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 		return r.Next.RoundTrip(req)
 	}
 	body, err := io.ReadAll(req.Body)
+	_ = req.Body.Close()
 	if err != nil {
 		return nil, err
 	}
-	_ = req.Body.Close()
 	sent := req.Clone(req.Context())
 	sent.Body = io.NopCloser(bytes.NewReader(body))
 	sent.GetBody = nil // if net/http repeated a call, two calls would be one line

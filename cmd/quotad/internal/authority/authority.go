@@ -173,8 +173,7 @@ func (a *Authority) issue(name string, template *x509.Certificate) (*Issued, err
 	return a.write(template, key, name+".pem", name+"-key.pem")
 }
 
-// write signs a certificate and writes its key and then the certificate. Without force it writes neither if one of them
-// exists.
+// write signs a certificate, and writes it and its key; neither, if one of them cannot be written. Without force it writes neither if one of them exists.
 func (a *Authority) write(template *x509.Certificate, key *ecdsa.PrivateKey, certFile, keyFile string) (*Issued, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -195,28 +194,58 @@ func (a *Authority) write(template *x509.Certificate, key *ecdsa.PrivateKey, cer
 			return nil, &MistakeError{Message: path + " already exists", Hint: "--force replaces it"}
 		}
 	}
-	if err := writeFile(issued.KeyFile, "PRIVATE KEY", keyDER, a.force); err != nil {
-		return nil, err
-	}
-	return issued, writeFile(issued.CertFile, "CERTIFICATE", der, a.force)
+	return issued, writePair([2]pemFile{{issued.KeyFile, "PRIVATE KEY", keyDER}, {issued.CertFile, "CERTIFICATE", der}}, a.force)
 }
 
-// writeFile writes a file that only its owner can read. It follows no link, and replaces a file only with force.
-func writeFile(path, kind string, der []byte, force bool) (err error) {
-	target := path
+// pemFile is a file to write.
+type pemFile struct {
+	path, kind string
+	der        []byte
+}
+
+// writePair writes two files that belong together, or neither: with force both are complete before one replaces an older file.
+func writePair(pair [2]pemFile, force bool) (err error) {
+	suffix := ""
 	if force {
-		target = path + ".new"
-		if err := os.Remove(target); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		suffix = ".new"
+	}
+	var written []string
+	defer func() {
+		for _, path := range written {
+			if err != nil {
+				_ = os.Remove(path)
+			}
+		}
+	}()
+	for _, file := range pair {
+		path := file.path + suffix
+		if force { // a former attempt may have left it
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		if err := writeFile(path, file); err != nil {
+			return err
+		}
+		written = append(written, path)
+	}
+	for i := 0; force && i < len(pair); i++ {
+		if err := os.Rename(pair[i].path+suffix, pair[i].path); err != nil {
 			return err
 		}
 	}
-	file, err := os.OpenFile(target, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	return nil
+}
+
+// writeFile writes a new file that only its owner can read. It follows no link.
+func writeFile(path string, content pemFile) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(pem.Encode(file, &pem.Block{Type: kind, Bytes: der}), file.Sync(), file.Close())
-	if err == nil && force {
-		return os.Rename(target, path)
+	err = errors.Join(pem.Encode(file, &pem.Block{Type: content.kind, Bytes: content.der}), file.Sync(), file.Close())
+	if err != nil {
+		_ = os.Remove(path)
 	}
 	return err
 }

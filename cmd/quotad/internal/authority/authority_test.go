@@ -149,6 +149,33 @@ func TestAuthority_RefusesUnsafe(t *testing.T) {
 	}
 }
 
+// TestAuthority_ReplacesPairsWhole: if the certificate cannot be written, the old pair stays as it was.
+func TestAuthority_ReplacesPairsWhole(t *testing.T) {
+	dir, now := filepath.Join(t.TempDir(), "certs"), time.Now()
+	if _, err := Init(dir, "quotad", false, now); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := Open(dir, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ca.Client("ops", now); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "ops.pem.new", "in the way"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ca.Client("ops", now); err == nil {
+		t.Fatal("the certificate was written")
+	}
+	if _, err := tls.LoadX509KeyPair(filepath.Join(dir, "ops.pem"), filepath.Join(dir, "ops-key.pem")); err != nil {
+		t.Errorf("the pair: %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "ops-key.pem.new")); err == nil {
+		t.Error("the new key is left")
+	}
+}
+
 func isMistake(err error) bool {
 	_, ok := errors.AsType[*MistakeError](err)
 	return ok
