@@ -65,7 +65,7 @@ func call[Answer any](ctx context.Context, c *cluster, again repeat, patience ti
 				return new(Answer), nil
 			}
 			if !mayRepeat(err, again) {
-				if tries.open != nil && wasNotAccepted(err) {
+				if tries.open != nil && again != withRoom && wasNotAccepted(err) {
 					err = tries.open // this refusal says nothing of the attempt that may have been applied
 				}
 				return nil, settled(err, again)

@@ -144,16 +144,21 @@ func TestCall_KeepsAnUnknownOutcome(t *testing.T) {
 	})
 	gone := typed(connect.CodeNotFound, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_QUOTA})
 	for name, c := range map[string]struct {
-		then error
-		code ExitCode
+		again repeat
+		then  error
+		code  ExitCode
+		room  bool
 	}{
-		"a token that one node does not know": {denied, ExitUnknown}, "no room": {full, ExitUnknown}, "an answer": {gone, ExitNotFound},
+		"a token that one node does not know": {withID, denied, ExitUnknown, false},
+		"no room":                             {withID, full, ExitUnknown, false},
+		"an answer":                           {withID, gone, ExitNotFound, false},
+		"a session that may have been opened": {withRoom, full, ExitUnavailable, true},
 	} {
-		_, err := call(t.Context(), fakeCluster(t, &fakeNode{errors: []error{unknown}}, &fakeNode{always: c.then}), withID, 0,
+		_, err := call(t.Context(), fakeCluster(t, &fakeNode{errors: []error{unknown}}, &fakeNode{always: c.then}), c.again, 0,
 			func(ctx context.Context, n node) (*quotav1.DeleteQuotaResponse, error) {
 				return n.admin.DeleteQuota(ctx, &quotav1.DeleteQuotaRequest{Name: "a"})
 			})
-		if err == nil || describe(t.Context(), err).code != c.code || lacksRoom(err) {
+		if err == nil || describe(t.Context(), err).code != c.code || lacksRoom(err) != c.room {
 			t.Errorf("%s: exit code %d, want %d (%v)", name, describe(t.Context(), err).code, c.code, err)
 		}
 	}

@@ -307,7 +307,7 @@ func holderCall[Request, Answer any, A protoAnswer[Answer]](
 // on a budget that may be full: if the cluster has no room for the session or the request's result, sendOnce sends the
 // request without an id. A Settle, and a Release of a whole lease, remain safe to repeat: the lease, its fence and the
 // operation's number identify them. A Release of items or a Report is then not sent again after an attempt that may have
-// been applied.
+// been applied. After an attempt with an id that may have been applied, nothing is sent without one.
 func sendOnce[Request, Answer any](ctx context.Context, c *cluster, request *Request, once requestIdentity[Request],
 	send func(context.Context, node, *Request) (*Answer, error),
 ) (*Answer, error) {
