@@ -25,9 +25,8 @@ func TestConsume_VoidAfterParentWindowClosed(t *testing.T) {
 	w.granted(a) // the new hour is fully used
 	r := w.raw(consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1}))[0]
 	v, _ := w.m.State().Quota("budget", w.clock())
-	t.Logf("%v\nheld %d consumed %d available %d verify %v", r, v.Held, v.Consumed, v.Available, w.m.State().Verify())
-	if r.GetConsumed() != nil && v.Consumed > 10 {
-		t.Fatalf("the new hour has %d consumed, usable is 10; held is %d", v.Consumed, v.Held)
+	if r.GetFailure().GetReason() != logpb.Reason_REASON_ITEM_CLOSED || v.Consumed != 10 || v.Held != 0 {
+		t.Fatalf("%v; the new hour has %d consumed and %d held, usable is 10", r, v.Consumed, v.Held)
 	}
 }
 
@@ -46,8 +45,8 @@ func TestWindow_ParentWithOtherSkewClosesFirst(t *testing.T) {
 	r := w.raw(consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1}))[0]
 	r2 := w.raw(consumeCmd(&logpb.Consume{Lease: g2.Lease, Fence: g2.Fence, Op: 1}))[0]
 	v, _ := w.m.State().Quota("p", w.clock())
-	if r.GetConsumed() != nil && r2.GetConsumed() != nil && v.Consumed > 10 {
-		t.Fatalf("p has %d consumed, usable 10, held %d: %v", v.Consumed, v.Held, w.m.State().Verify())
+	if r.GetFailure().GetReason() != logpb.Reason_REASON_ITEM_CLOSED || r2.GetConsumed() == nil || v.Consumed != 10 {
+		t.Fatalf("%v, then %v; p has %d consumed, usable 10, held %d", r, r2, v.Consumed, v.Held)
 	}
 }
 
@@ -81,10 +80,13 @@ func TestApplyQuotas_AcceptsOnlyRestorableTrees(t *testing.T) {
 			w.quotas(q)
 		}
 	}
-	r := w.do(applyQuotas(under(rateOf("a0", 10, minute), "b7")))
-	t.Logf("%v", r)
+	if r := w.do(applyQuotas(under(rateOf("a0", 10, minute), "b7"))); r.GetFailure() == nil {
+		t.Errorf("a tree of 16 quotas was accepted: %v", r)
+	}
 	var b bytes.Buffer
-	_ = w.m.Freeze().WriteSnapshot(&b)
+	if err := w.m.Freeze().WriteSnapshot(&b); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := Restore(&b); err != nil {
 		t.Fatalf("accepted, and now: %v", err)
 	}
@@ -144,11 +146,12 @@ func TestExposure_LastsUntilSpendBy(t *testing.T) {
 	g := w.granted(a)
 	w.sleep(second)
 	w.now = 2*second + minute + second
-	second := w.do(reserve(a)).GetGranted()
-	if second != nil && second.Consumed.SpendByNs > 0 {
+	if w.do(reserve(a)).GetGranted() != nil {
 		t.Fatalf("granted 10 at %v; the first 10 may be spent until %v: 20 within one period",
 			time.Duration(w.now), time.Duration(g.Consumed.SpendByNs))
 	}
+	w.now = g.Consumed.SpendByNs + second + minute + 2*second // the longest call after the last moment to begin it, and a period
+	w.granted(a)
 }
 
 // TestSettle_OverrunsDoNotOverflow: excessive actual amounts are refused before sums wrap.
@@ -160,11 +163,20 @@ func TestSettle_OverrunsDoNotOverflow(t *testing.T) {
 		for op := uint64(1); op <= 1000; op++ {
 			w.raw(consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: op, Items: []*logpb.Item{itemOf("q", 1)}}))
 		}
-		defer func(g *logpb.Granted) {}(g)
 	}
+	accepted, refused := 0, 0
+	defer func() {
+		if accepted == 0 || refused == 0 {
+			t.Errorf("%d settlements were accepted and %d refused", accepted, refused)
+		}
+	}()
 	for l := uint64(1); l <= 2; l++ {
 		for op := uint64(1); op <= 1000; op++ {
-			w.raw(settle(&logpb.Settle{Lease: l, Fence: l, Op: op, Actual: []*logpb.Item{itemOf("q", fixed.MaxAmount)}}))
+			if w.raw(settle(&logpb.Settle{Lease: l, Fence: l, Op: op, Actual: []*logpb.Item{itemOf("q", fixed.MaxAmount)}}))[0].GetFailure() != nil {
+				refused++
+			} else {
+				accepted++
+			}
 			v, _ := w.m.State().Quota("q", w.clock())
 			if v.Available > 2000 {
 				r := w.raw(reserve(ask("me", itemOf("q", 2000))))[0]
@@ -272,8 +284,8 @@ func TestReport_LateMovesNoReset(t *testing.T) {
 	a := take(29)
 	w.now = 143 * second
 	b := take(30)
-	if a != nil && b != nil {
-		t.Fatal("one window of the provider [121 s, 241 s) saw 59, usable is 30")
+	if a == nil || b != nil {
+		t.Fatalf("one window of the provider [121 s, 241 s): %v and %v were granted, usable is 30", a, b)
 	}
 }
 
@@ -316,8 +328,8 @@ func TestRevoke_OfDueLeaseFindsNothing(t *testing.T) {
 	}
 	w.now = 2 * second
 	r := w.raw(renew(&logpb.Renew{Lease: 1100, Fence: 1100}), &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 1100}}})
-	if r[0].GetFailure() != nil && r[1].GetFailure() == nil {
-		t.Fatalf("%v, but %v", r[0], r[1])
+	if r[0].GetFailure() == nil || r[1].GetFailure() == nil {
+		t.Fatalf("%v, and %v", r[0], r[1])
 	}
 }
 
