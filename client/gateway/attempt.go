@@ -266,7 +266,7 @@ func peek(response *http.Response, reads signals.Dialect) []byte {
 
 // discard reads the rest of a short body, so that its connection can be reused, and closes it.
 func discard(body io.ReadCloser) {
-	if answer, ok := body.(*answerBody); ok {
+	if answer, ok := body.(*answerBody); ok && answer.head == nil { // what was found silent before is not waited for again
 		answer.peek(signals.MaxBody)
 	}
 	_ = body.Close()

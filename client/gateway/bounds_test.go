@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -553,6 +554,31 @@ func TestClose_SavesEstimatesBeforeItSettles(t *testing.T) {
 		b.until("what was learnt is saved", time.Second, func() bool { _, err := os.Stat(state); return err == nil })
 		if took := <-closed; took < time.Second {
 			t.Errorf("nothing was to be settled: it took %v", took)
+		}
+	})
+}
+
+// TestA24_OpenBodyOfARefusalIsWaitedForOnce: the beginning of a refusal is waited for 2 s, and the retry takes its second from then on.
+func TestA24_OpenBodyOfARefusalIsWaitedForOnce(t *testing.T) {
+	var calls atomic.Int64
+	with := setting{
+		dialects: []string{"openai"}, quotas: []*quotav1.Quota{quotatest.Rate("openai/gpt-5/requests", 1000, time.Minute)},
+		answer: func(w http.ResponseWriter, r *http.Request) {
+			if calls.Add(1) > 1 {
+				speak(200, chatAnswer)(w, r)
+				return
+			}
+			w.Header().Set("Retry-After", "1")
+			speak(429, `{"error":{"message":"Rate limit reached. Please try again in 1s.",`)(w, r)
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		},
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		asked := time.Now()
+		got := b.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`, "X-Quotad-Class", "critical")
+		if took := time.Since(asked); got.status != 200 || took > 4500*time.Millisecond {
+			t.Errorf("got %d after %v: %s", got.status, took, got.body)
 		}
 	})
 }
