@@ -130,9 +130,13 @@ func (n *Node) reportSpace(low bool, free int64) {
 // mebibytes formats a size in the unit of the settings.
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// checkRepeatedly calls look at intervals of StallLimit/checksPerStall until it returns false or the node stops.
+// checkAtLeastEvery bounds the interval of checks: a large StallLimit must not delay the notice of a full disk.
+const checkAtLeastEvery = 250 * time.Millisecond
+
+// checkRepeatedly calls look at intervals of StallLimit/checksPerStall, and at least every checkAtLeastEvery, until it returns false or the
+// node stops.
 func (n *Node) checkRepeatedly(look func() bool) {
-	ticker := time.NewTicker(n.config.StallLimit / checksPerStall)
+	ticker := time.NewTicker(min(n.config.StallLimit/checksPerStall, checkAtLeastEvery))
 	defer ticker.Stop()
 	for {
 		select {
