@@ -73,7 +73,8 @@ build: ## build bin/quotad
 # What computes and does nothing else: the state machine, fleets in virtual time, the model of the rules, and clusters in virtual time. The
 # race detector takes most of their time (fsm: 27 s without it, 190 s with it) and sees one goroutine, in clusters those that the other
 # packages' nodes have too. So they run without it here, but for the tests that share something between goroutines, and with it in
-# test-long; and the state machine runs with it in the nodes of all other packages' tests.
+# test-long; and the state machine runs with it in the nodes of all other packages' tests. They run beside the others, which mostly wait, and
+# yield to them.
 COMPUTING := /(fsm|lab/plan|jepsen/model|jepsen/sim)$$
 SHARING   := TestFrozenStateStandsStill|TestScenarios/s3-retry-loop
 
@@ -94,12 +95,13 @@ test: ## all quick tests, with the race detector where it matters (minutes)
 	computing="$$(grep -E '$(COMPUTING)' <<<"$$all" | xargs || true)"; \
 	waiting="$$(grep -E '$(WAITING)' <<<"$$all" | sort -r | xargs || true)"; \
 	others="$$(grep -vE '$(COMPUTING)|$(WAITING)' <<<"$$all" | xargs || true)"; \
-	go_test() { $(GO) test -short -timeout 15m "$$@" || failed=1; }; \
+	first=; go_test() { $$first $(GO) test -short -timeout 15m "$$@" || failed=1; }; \
 	if [ -n "$$computing" ]; then \
-		go_test $(TESTFLAGS) $$computing; \
-		go_test -race $(TESTFLAGS) -run '$(SHARING)' $$computing; \
+		( first=nice; go_test -p 1 $(TESTFLAGS) $$computing; go_test -p 1 -race $(TESTFLAGS) -run '$(SHARING)' $$computing; \
+			[ -z "$${failed:-}" ] ) > bin/test/computing.out & beside=$$!; \
 	fi; \
 	if [ -n "$$waiting$$others" ]; then go_test -race -p 3 $(TESTFLAGS) $$waiting $$others; fi; \
+	if [ -n "$$computing" ]; then wait $$beside || failed=1; cat bin/test/computing.out; fi; \
 	[ -z "$${failed:-}" ]
 
 .PHONY: test-long

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,9 +45,12 @@ func newCluster(t *testing.T, size int, change ...func(*raftnode.Config)) *clust
 		c.start(i)
 	}
 	t.Cleanup(func() {
+		// All at once: the last one of a cluster would wait for a successor.
+		var stopping sync.WaitGroup
 		for i := range c.nodes {
-			c.stop(i)
+			stopping.Go(func() { c.stop(i) })
 		}
+		stopping.Wait()
 	})
 	return c
 }

@@ -52,9 +52,15 @@ func tokensFor(t *testing.T, verbs map[string][]rpc.Verb) (*rpc.Tokens, map[stri
 // guarded starts a node with tokens for two callers and an operator, and little room.
 func guarded(t *testing.T, change func(*rpc.Config)) (n *testNode, secrets map[string]string) {
 	t.Helper()
+	return guardedElecting(t, 20*time.Millisecond, change)
+}
+
+// guardedElecting is guarded with another time for elections, for a node that gets company.
+func guardedElecting(t *testing.T, elections time.Duration, change func(*rpc.Config)) (n *testNode, secrets map[string]string) {
+	t.Helper()
 	use := []rpc.Verb{rpc.VerbUse, rpc.VerbRead, rpc.VerbReport}
 	tokens, secrets := tokensFor(t, map[string][]rpc.Verb{"hostile": use, "other": use, "operator": {rpc.VerbRead, rpc.VerbAdminQuota, rpc.VerbAdminCluster}})
-	n = newNodes(t, 1, func(c *rpc.Config) {
+	n = newElectingNodes(t, 1, elections, func(c *rpc.Config) {
 		c.Tokens = tokens
 		change(c)
 	})[0]
@@ -88,7 +94,7 @@ func apisAs(t *testing.T, url, secret string) (quotav1connect.QuotaServiceClient
 // TestCalls_OfOneCallerLeaveRoom: a caller with as many waiting calls as it can get learns which budget is used up. Others are served,
 // and so is the operator while all others together take what they can.
 func TestCalls_OfOneCallerLeaveRoom(t *testing.T) {
-	n, secrets := guarded(t, func(c *rpc.Config) { c.MaxInFlight = 64 })
+	n, secrets := guardedElecting(t, time.Second, func(c *rpc.Config) { c.MaxInFlight = 64 })
 	hostile, _ := apisAs(t, n.url, secrets["hostile"])
 	other, _ := apisAs(t, n.url, secrets["other"])
 	_, operator := apisAs(t, n.url, secrets["operator"])

@@ -179,6 +179,7 @@ func keepsUsing(t *testing.T, api quotav1connect.QuotaServiceClient, lease *quot
 // TestFullMemory_AFollowerHoldsNoWaits: a follower with little memory left forwards a Reserve without its wait. One with an id keeps its
 // place in the queue; one without is refused at once. A take does not count as granted meanwhile.
 func TestFullMemory_AFollowerHoldsNoWaits(t *testing.T) {
+	t.Parallel() // mostly waiting
 	nodes := newNodes(t, 3)
 	follower := nodes[2]
 	follower.kill()

@@ -58,6 +58,7 @@ var (
 
 // TestFollowLimits_AtEveryNode: all nodes follow limits that were set at one of them, also a node that starts later.
 func TestFollowLimits_AtEveryNode(t *testing.T) {
+	t.Parallel() // mostly waiting
 	nodes := newNodes(t, 3)
 	var admins []quotav1connect.AdminServiceClient
 	for _, n := range nodes {

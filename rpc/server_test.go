@@ -69,8 +69,19 @@ func (n *testNode) again(t *testing.T) {
 	n.open(t, listener)
 }
 
-// newNodes starts a cluster of nodes in this process.
+// newNodes starts a cluster of nodes in this process. The load of other tests must not change the leader; a node alone loses an election to
+// nobody, and holds it at once.
 func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
+	t.Helper()
+	elections := time.Second
+	if size == 1 {
+		elections = 20 * time.Millisecond
+	}
+	return newElectingNodes(t, size, elections, change...)
+}
+
+// newElectingNodes is newNodes with another time for elections.
+func newElectingNodes(t *testing.T, size int, elections time.Duration, change ...func(*rpc.Config)) []*testNode {
 	t.Helper()
 	peers := make([]raftnode.Peer, size)
 	listeners := make([]net.Listener, size)
@@ -86,17 +97,14 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		listeners[i] = listener
 		peers[i] = raftnode.Peer{ID: fmt.Sprintf("n%d", i), RaftAddress: address, APIAddress: listener.Addr().String()}
 	}
-	nodes := make([]*testNode, size)
+	nodes, unpaid := make([]*testNode, size), make([]*nobodysCommands, size)
 	for i := range nodes {
 		conf := raftnode.DefaultConfig()
 		conf.ID, conf.RaftAddress, conf.APIAddress = peers[i].ID, peers[i].RaftAddress, peers[i].APIAddress
 		conf.DataDir, conf.Peers, conf.Testing = t.TempDir(), peers, true
-		// Long timeouts: the load of other tests must neither stop a node nor change the leader.
-		conf.ApplyTimeout, conf.StallLimit = time.Minute, 30*time.Second
-		if size > 1 {
-			conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = time.Second, time.Second, 900*time.Millisecond
-		}
-		var nobodys nobodysCommands
+		conf.ApplyTimeout, conf.StallLimit = time.Minute, 30*time.Second // the load of other tests must not stop a node
+		conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = elections, elections, elections*9/10
+		nobodys := &nobodysCommands{}
 		conf.Applied = nobodys.record
 		n := &testNode{config: conf, api: rpc.Config{Version: "test", WriteAnswer: 5 * time.Minute}, url: "http://" + peers[i].APIAddress}
 		rpc.NeverBusy(&n.api) // the load of other tests delays nobody
@@ -105,17 +113,19 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		}
 		n.open(t, listeners[i])
 		nodes[i] = n
-		t.Cleanup(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			_ = n.server.Drain(ctx)
-			_ = n.http.Close()
-			if err := n.node.Close(ctx); err != nil {
-				t.Error(err)
-			}
-			nobodys.check(t)
-		})
+		unpaid[i] = nobodys
 	}
+	t.Cleanup(func() {
+		// All at once: the last one of a cluster would wait for a successor.
+		var stopping sync.WaitGroup
+		for _, n := range nodes {
+			stopping.Go(func() { n.close(t) })
+		}
+		stopping.Wait()
+		for _, commands := range unpaid {
+			commands.check(t)
+		}
+	})
 	eventually(t, "a leader that every node knows", func() bool {
 		for _, n := range nodes {
 			if id, address, _ := n.node.Leader(); id == "" || address == "" {
@@ -130,6 +140,17 @@ func newNodes(t *testing.T, size int, change ...func(*rpc.Config)) []*testNode {
 		return false
 	})
 	return nodes
+}
+
+// close ends a node: its API first, and then the rest.
+func (n *testNode) close(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_ = n.server.Drain(ctx)
+	_ = n.http.Close()
+	if err := n.node.Close(ctx); err != nil {
+		t.Error(err)
+	}
 }
 
 // nobodysCommands are the kinds of commands that passed through the API and are charged to no caller. There must be none: every node of

@@ -15,6 +15,7 @@ import (
 // TestSpendIn_CountsTimeWithoutALeader: cluster time stands still while nobody leads, and a provider's window does not. A window's
 // operation that is asked for again after an election has less time to be spent, by all the time that has passed.
 func TestSpendIn_CountsTimeWithoutALeader(t *testing.T) {
+	t.Parallel() // mostly waiting
 	nodes := newNodes(t, 3)
 	const quotas = `{"quotas":[{"name":"w","window":{"limit":100,"every":"day"}}]}`
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", quotas); status != http.StatusOK {

@@ -48,6 +48,7 @@ const asJSON = "application/json"
 
 // TestTake_AtAnyNode: 200 is the permission to call, 429 says when to retry, and a report of the answer closes the quota.
 func TestTake_AtAnyNode(t *testing.T) {
+	t.Parallel() // mostly waiting
 	nodes := newNodes(t, 3)
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", applyTwo); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)

@@ -84,6 +84,8 @@ func startCluster(tb testing.TB, quotas ...*quotav1.Quota) *cluster {
 	}
 	peer := raftnode.Peer{ID: "n0", RaftAddress: addresses[0], APIAddress: addresses[1]}
 	c := &cluster{tb: tb, config: raftnode.DefaultConfig()}
+	// A node alone loses an election to nobody: it need not wait for others.
+	c.config.HeartbeatTimeout, c.config.ElectionTimeout, c.config.LeaderLease = 20*time.Millisecond, 20*time.Millisecond, 10*time.Millisecond
 	c.config.ID, c.config.RaftAddress, c.config.APIAddress = peer.ID, peer.RaftAddress, peer.APIAddress
 	c.config.DataDir, c.config.Peers = tb.TempDir(), []raftnode.Peer{peer}
 	c.start()

@@ -162,8 +162,10 @@ func (n *diskNode) grants() (granted int, fences []string) {
 // Two of three nodes lose only their raft.db; identity and snapshots stay. If they could vote, they would grant the whole
 // limit again under the same fences: 800 of 400, and the fences 1 to 20 twice.
 func TestLostLog_NodesGrantNothingTwice(t *testing.T) {
+	t.Parallel() // mostly waiting
 	for _, store := range []struct{ name, file string }{{"boltdb", "raft.db"}, {"wal", "wal"}} {
 		t.Run(store.name, func(t *testing.T) {
+			t.Parallel()
 			nodes := diskNodes(t, 3, "--log-store", store.name)
 			for _, n := range nodes {
 				n.start(t)
@@ -203,8 +205,10 @@ func TestLostLog_NodesGrantNothingTwice(t *testing.T) {
 // A node that lost any one part of its data directory does not start, and says which part it lost and what to do. With the
 // part restored, it starts.
 func TestStart_RefusesHalfLostDisk(t *testing.T) {
+	t.Parallel() // mostly waiting
 	for _, store := range []string{"boltdb", "wal"} {
 		t.Run(store, func(t *testing.T) {
+			t.Parallel()
 			n := diskNodes(t, 1, "--log-store", store, "--raft-snapshot-entries", "16", "--raft-snapshot-interval", "50ms")[0]
 			n.start(t)
 			n.applies(t)

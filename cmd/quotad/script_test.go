@@ -33,6 +33,7 @@ func TestMain(m *testing.M) {
 // user or a script sees: output, exit codes, files, signals. They inject no faults of disk or network. Scripts that compare
 // amounts avoid calendar windows, whose amounts return when the hour ends.
 func TestScripts(t *testing.T) {
+	t.Parallel() // mostly waiting
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		UpdateScripts:       *updateScripts,

@@ -86,6 +86,7 @@ func waitFor(t *testing.T, said *sayings, fine func() bool) {
 
 // TestStop_StuckCallDoesNotDelayIt: one call that hangs does not keep a node from an orderly end.
 func TestStop_StuckCallDoesNotDelayIt(t *testing.T) {
+	t.Parallel() // mostly waiting
 	node, said, ended := startStuck(t)
 	if err := node.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -102,6 +103,7 @@ func TestStop_StuckCallDoesNotDelayIt(t *testing.T) {
 
 // TestStop_SecondSignalEndsAtOnce: the second signal ends a node at once, whatever it still waits for.
 func TestStop_SecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel() // mostly waiting
 	node, said, ended := startStuck(t)
 	if err := node.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

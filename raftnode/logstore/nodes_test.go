@@ -20,6 +20,7 @@ func openOne(t *testing.T, change ...func(*raftnode.Config)) (*raftnode.Node, ra
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.Testing = "n", t.TempDir(), "127.0.0.1:0", true
 	conf.Peers, conf.LogStore = []raftnode.Peer{{ID: "n", RaftAddress: "127.0.0.1:0"}}, logstore.UnderTest
 	conf.ApplyTimeout, conf.StallLimit = time.Minute, 30*time.Second // other tests that load the machine must not end a node
+	conf.HeartbeatTimeout, conf.ElectionTimeout, conf.LeaderLease = 20*time.Millisecond, 20*time.Millisecond, 10*time.Millisecond
 	for _, fn := range change {
 		fn(&conf)
 	}
