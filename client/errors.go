@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ErrClosed: the client was closed.
+// ErrClosed says that the client was closed.
 var ErrClosed = errors.New("quotad: the client is closed")
 
 // ErrLeaseExpired is the cause of a lease that ended at its deadline.
@@ -17,14 +17,14 @@ var ErrLeaseExpired = errors.New("quotad: the lease's deadline has passed")
 // ErrLeaseReleased is the cause of a lease that ended because its holder released it.
 var ErrLeaseReleased = errors.New("quotad: the lease was released")
 
-// ErrClusterAway: no node accepted the request in time. It wraps the last reason.
+// ErrClusterAway says that no node accepted the request in time. It wraps the last reason.
 var ErrClusterAway = errors.New("quotad: the cluster is away")
 
-// ErrSlots: a limiter was given a quota of kind slots. A slot is in use as long as it is held, so it needs a lease: see Client.Reserve
+// ErrSlots says that a limiter was given a quota of kind slots. A slot is in use as long as it is held, so it needs a lease: see Client.Reserve
 // and Do.
 var ErrSlots = errors.New("quotad: a limiter cannot use quotas of kind slots; use Reserve")
 
-// ErrLate: each grant was past its last take when it arrived, since the cluster takes longer to answer than the quota's spend-by
+// ErrLate says that each grant was past its last take when it arrived, since the cluster takes longer to answer than the quota's spend-by
 // allows. Nothing was sent to the provider.
 var ErrLate = errors.New("quotad: grants arrive after their spend-by: the cluster is slow, or the quota's spend_by is too short")
 

@@ -14,7 +14,7 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// ErrTaskDone: the task is done and needs no further attempt.
+// ErrTaskDone says that the task is done and needs no further attempt.
 var ErrTaskDone = errors.New("quotad: the task is done")
 
 // ErrAttemptEnded is the cause of an attempt whose outcome was reported with End.

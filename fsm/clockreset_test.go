@@ -26,7 +26,7 @@ func (w *world) wrongBy(by int64, commands ...*logpb.Command) []*logpb.Result {
 	return w.apply(commands...)
 }
 
-// resets resets the clock, which must succeed.
+// resets has the clock reset, which must succeed.
 func (w *world) resets() *logpb.ClockReset {
 	w.t.Helper()
 	r := w.do(resetClock())

@@ -156,7 +156,7 @@ func recordsWithin(t tester, ends int) (w *world, g *logpb.Granted) {
 	return w, g
 }
 
-// settles settles the actual amount of r of one operation.
+// settles returns a command that settles the actual amount of r of one operation.
 func settles(g *logpb.Granted, op uint64, amount int64) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{
 		Lease: g.Lease, Fence: g.Fence, Op: op, Actual: []*logpb.Item{itemOf("r", amount)},

@@ -59,7 +59,7 @@ func recordsOf(m *Machine) (records []*logpb.SnapshotRecord) {
 	return records
 }
 
-// alterations returns the possible changes of the records, each change in at most most records.
+// alterations returns the possible changes of the records, each change in up to most records.
 func alterations(records []*logpb.SnapshotRecord, most int) (all []altered) {
 	times := map[string]int{}
 	for i, record := range records {

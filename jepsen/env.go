@@ -176,6 +176,7 @@ type links struct{ network *network.Network }
 
 func (l links) Cut(from, to string) error      { return l.network.Cut(hostOf(from), hostOf(to)) }
 func (l links) HealLink(from, to string) error { return l.network.HealLink(hostOf(from), hostOf(to)) }
+
 func (l links) Loss(from, to string, percent int) error {
 	return l.network.Loss(hostOf(from), hostOf(to), percent)
 }

@@ -199,7 +199,7 @@ const (
 // shortened returns the beginning of a value, for an error.
 func shortened(value []byte) string { return beginning(string(value), maxShown) }
 
-// beginning returns at most most bytes of a text, and marks where more were cut off.
+// beginning returns up to most bytes of a text, and marks where more were cut off.
 func beginning(text string, most int) string {
 	if len(text) <= most {
 		return text

@@ -223,7 +223,7 @@ func startProvider(tb testing.TB, answer http.HandlerFunc) *provider {
 	return p
 }
 
-// records records each request before it is answered.
+// records keeps each request before it is answered.
 func (p *provider) records(answer http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)

@@ -54,6 +54,7 @@ type Status struct {
 	Refusals []PastRefusal `json:"refusals"`
 }
 
+// UpstreamStatus is one upstream.
 type UpstreamStatus struct {
 	Name    string `json:"name"`
 	Dialect string `json:"dialect"`

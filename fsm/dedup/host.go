@@ -15,7 +15,7 @@ type Host interface {
 	Apply(command *logpb.Command, from RequestID) *logpb.Result
 	// Digest returns the digest of the present command: equal digests mean the same request.
 	Digest(command *logpb.Command) uint64
-	// Freeable returns how much a command may free itself: the rest of the present entry's bound, and at least least if
+	// Freeable returns how much a command may free itself: the rest of the present entry's bound, and no less than least if
 	// others have used that up. With 0 it returns that rest.
 	Freeable(least int) int
 	// Freed records work that was done to free results.

@@ -10,41 +10,42 @@ const (
 
 	// Rates is the feature level that introduces shares of rates.
 	Rates = 6
-	// Reports: rates follow the remainders that their provider reports, rates have predictions, and cooldowns name
-	// retry times by class.
+	// Reports is the level at which rates follow the remainders that their provider reports, rates have predictions, and
+	// cooldowns name retry times by class.
 	Reports = 7
 	// Pools is the feature level that introduces pools.
 	Pools = 7
-	// PoolItems: a Reserve that names a pool may have fewer items.
+	// PoolItems is the level at which a Reserve that names a pool may have fewer items.
 	PoolItems = 8
-	// Aside: a waiter of a rate with shares is retried when its amount is lent on top of the amounts set aside.
+	// Aside is the level at which a waiter of a rate with shares is retried when its amount is lent on top of the amounts set aside.
 	Aside = 8
-	// Overtaken: amounts consumed after a reporting operation do not count as use by others, and shares of a rate are
-	// parts of the amount that others leave.
+	// Overtaken is the level at which amounts consumed after a reporting operation do not count as use by others, and shares
+	// of a rate are parts of the amount that others leave.
 	Overtaken = 8
-	// OneWord: one caller's reports hold a rate back for a bounded time, and close it for an hour at most.
+	// OneWord is the level at which one caller's reports hold a rate back for a bounded time, and close it for an hour at most.
 	OneWord = 8
-	// Spread: retry times are also spread if a ramp makes callers wait for longer than the cooldown.
+	// Spread is the level at which retry times are also spread if a ramp makes callers wait for longer than the cooldown.
 	Spread = 9
-	// Heard: a report of an operation is stale only compared with a later one of the same caller.
+	// Heard is the level at which a report of an operation is stale only compared with a later one of the same caller.
 	Heard = 9
-	// Own: sessions and idempotency keys belong to the caller that made them, not to all callers of the same reach.
+	// Own is the level at which sessions and idempotency keys belong to the caller that made them, not to all callers of the same reach.
 	Own = 9
-	// Resets: one caller's report does not move a reset that another caller named, and delays its effect only briefly.
+	// Resets is the level at which one caller's report does not move a reset that another caller named, and delays its effect
+	// only briefly.
 	Resets = 10
-	// Results: results of sessions do not use the operators' part of their bytes.
+	// Results is the level at which results of sessions do not use the operators' part of their bytes.
 	Results = 10
-	// Repaced: a change of a rate's rule that keeps its price keeps its pacer.
+	// Repaced is the level at which a change of a rate's rule that keeps its price keeps its pacer.
 	Repaced = 10
-	// Counted: amounts of critical calls on a rate that return or end reduce their use only as far as they were counted
-	// there. The calls may have begun before the rate had shares.
+	// Counted is the level at which amounts of critical calls on a rate that return or end reduce their use only as far as they
+	// were counted there. The calls may have begun before the rate had shares.
 	Counted = 11
-	// NodeLimits: limits include those that callers share on each node.
+	// NodeLimits is the level at which limits include those that callers share on each node.
 	NodeLimits = 11
-	// ShortLead: a rate's pacer is ahead at most as long as consumed amounts count.
+	// ShortLead is the level at which a rate's pacer is ahead at most as long as consumed amounts count.
 	ShortLead = 12
-	// FirstToOpen: the refusal of a pool names the member that opens first, not the one with the first retry time.
+	// FirstToOpen is the level at which the refusal of a pool names the member that opens first, not the one with the first retry time.
 	FirstToOpen = 12
-	// ForecastInLine: refusals of a Reserve behind waiters carry the forecast.
+	// ForecastInLine is the level at which refusals of a Reserve behind waiters carry the forecast.
 	ForecastInLine = 12
 )

@@ -10,6 +10,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -169,7 +170,7 @@ func (s *Span) measure(outcome Outcome, took time.Duration) {
 	if s.request.Label != "" {
 		common = append(common, keyRequestModel.String(s.request.Label))
 	}
-	ended := common[:len(common):len(common)]
+	ended := slices.Clip(common)
 	if outcome.Error != "" {
 		ended = append(ended, keyError.String(outcome.Error))
 	}

@@ -19,7 +19,7 @@ func Encoding(header http.Header) string {
 	return encoding
 }
 
-// Start returns the decompressed beginning of a body, at most most bytes. A truncated body is decompressed as far as possible. nil: its
+// Start returns the decompressed beginning of a body, up to most bytes. A truncated body is decompressed as far as possible. nil: its
 // encoding is not gzip.
 func Start(header http.Header, start []byte, most int64) []byte {
 	switch Encoding(header) {
