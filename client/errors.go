@@ -20,8 +20,8 @@ var ErrLeaseReleased = errors.New("quotad: the lease was released")
 // ErrClusterAway says that no node accepted the request in time. It wraps the last reason.
 var ErrClusterAway = errors.New("quotad: the cluster is away")
 
-// ErrSlots says that a limiter was given a quota of kind slots. A slot is in use as long as it is held, so it needs a lease: see Client.Reserve
-// and Do.
+// ErrSlots says that a limiter was given a quota of kind slots. A slot is in use as long as it is held, so it needs a lease: see
+// Client.Reserve and Do.
 var ErrSlots = errors.New("quotad: a limiter cannot use quotas of kind slots; use Reserve")
 
 // ErrLate says that each grant was past its last take when it arrived, since the cluster takes longer to answer than the quota's spend-by

@@ -173,7 +173,8 @@ func (a *Authority) issue(name string, template *x509.Certificate) (*Issued, err
 	return a.write(template, key, name+".pem", name+"-key.pem")
 }
 
-// write signs a certificate, and writes it and its key; neither, if one of them cannot be written. Without force it writes neither if one of them exists.
+// write signs a certificate, and writes it and its key; neither, if one of them cannot be written. Without force it writes
+// neither if one of them exists.
 func (a *Authority) write(template *x509.Certificate, key *ecdsa.PrivateKey, certFile, keyFile string) (*Issued, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
