@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http/httptrace"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -161,10 +162,9 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	order, led := c.nodes.order()
-	r := &racing[T]{
-		ctx: ctx, client: c, patience: p, send: send, results: make(chan attempt[T], 2*maxNodes+1),
-		asked: map[*node]bool{}, hints: map[*node]*node{},
-	}
+	// Nothing is allocated for nodes that are not asked: thousands of calls may wait in here.
+	r := &racing[T]{ctx: ctx, client: c, patience: p, send: send, results: make(chan attempt[T]), over: make(chan struct{})}
+	defer close(r.over)
 	wait := p.others
 	if led {
 		wait = p.leader
@@ -214,20 +214,27 @@ type racing[T any] struct {
 	client   *Client
 	patience patience
 	send     sender[T]
-	results  chan attempt[T]
-	running  int
-	asked    map[*node]bool
-	// hints has the hinting node of each hinted leader.
+	// results takes the ends of attempts until the race is over.
+	results chan attempt[T]
+	over    chan struct{}
+	running int
+	asked   []*node
+	// hints has the hinting node of each hinted leader; nil: there was none.
 	hints map[*node]*node
 }
 
 func (r *racing[T]) ask(n *node) {
-	if n == nil || r.asked[n] {
+	if n == nil || slices.Contains(r.asked, n) {
 		return
 	}
-	r.asked[n] = true
+	r.asked = append(r.asked, n)
 	r.running++
-	r.client.tasks.Go(func() { r.results <- try(r.ctx, n, r.patience.each, r.send) })
+	r.client.tasks.Go(func() {
+		select {
+		case r.results <- try(r.ctx, n, r.patience.each, r.send):
+		case <-r.over:
+		}
+	})
 }
 
 // follow asks the leader that a failed attempt hints at, and reports whether it did. If that leader cannot be reached, it asks the
@@ -241,11 +248,14 @@ func (r *racing[T]) follow(a attempt[T]) bool {
 	if hinted == nil || a.node.relay == nil {
 		return false
 	}
-	if r.asked[hinted] {
+	if slices.Contains(r.asked, hinted) {
 		if !hinted.reachable() {
 			r.ask(a.node.relay)
 		}
 		return false
+	}
+	if r.hints == nil {
+		r.hints = map[*node]*node{}
 	}
 	r.hints[hinted] = a.node.relay
 	r.client.counters.redirects.Add(1)

@@ -81,7 +81,9 @@ func (c *headConn) wrong() string {
 	if !c.whole {
 		return "a request must wait for the answer to the previous one"
 	}
-	return wrongHead(c.head)
+	wrong := wrongHead(c.head)
+	c.head = nil // the call may wait for minutes
+	return wrong
 }
 
 // wrongHead returns what is ambiguous in a head; empty: nothing.
