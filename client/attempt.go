@@ -54,7 +54,7 @@ func classify(err error) (outcome, error) {
 		// A proxy or another server answered, not quotad: it carried nothing out, and never will.
 		return answered, &RequestError{
 			Reason: ReasonInvalid, Message: failed.Message(), Hint: "check that this is the API address of a quotad node",
-			door: true,
+			beforeApply: true,
 		}
 	default:
 		// Other codes may come from anything on the path, before or after the request was carried out.
@@ -100,7 +100,7 @@ func classifyInfo(info *quotav1.ErrorInfo, message string) (outcome, error) {
 	default:
 		return answered, &RequestError{
 			Reason: reason, Message: withoutPlace(message), Hint: info.GetHint(), Quota: info.GetQuota(), Field: withoutPlace(info.GetField()),
-			FenceCounter: info.GetFenceCounter(), door: info.GetNotAccepted(),
+			FenceCounter: info.GetFenceCounter(), beforeApply: info.GetNotAccepted(),
 		}
 	}
 }
@@ -162,50 +162,20 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	order, led := c.nodes.order()
-	// Nothing is allocated for nodes that are not asked: thousands of calls may wait in here.
-	r := &racing[T]{ctx: ctx, client: c, patience: p, send: send, results: make(chan attempt[T]), over: make(chan struct{})}
-	defer close(r.over)
 	wait := p.others
 	if led {
 		wait = p.leader
 	}
-	r.ask(order[0])
-	order = order[1:]
-	hedge := time.NewTimer(wait)
-	defer hedge.Stop()
-	detour := time.NewTimer(time.Hour)
-	defer detour.Stop()
-	for r.running > 0 {
-		select {
-		case a := <-r.results:
-			r.running--
-			if a.err == nil {
-				c.nodes.lead(a.node)
-			}
-			if a.outcome == answered || errors.Is(a.err, ReasonOverloaded) || noRoom(a.err) || errors.Is(a.err, ReasonCallerBudget) {
-				// A leader without room is still the leader: no other node accepts the command.
-				return a, doubt || r.running > 0
-			}
-			doubt = doubt || a.outcome == unknown
-			if last.outcome != unknown {
-				last = a
-			}
-			if r.follow(a) {
-				detour.Reset(c.prompt().leader)
-				continue
-			}
-		case <-detour.C:
-			r.forward()
-			continue
-		case <-hedge.C:
-			hedge.Reset(p.others)
-		}
-		if len(order) > 0 {
-			r.ask(order[0])
-			order = order[1:]
+	r := &racing[T]{ctx: ctx, client: c, patience: p, send: send, order: order}
+	if wait >= p.each {
+		// This attempt ends before another node is asked. It needs neither goroutine nor timers: thousands of calls may wait in it.
+		r.asked, r.order = append(r.asked, order[0]), order[1:]
+		if r.ended(try(ctx, order[0], p.each, send)) {
+			return r.last, r.doubt
 		}
 	}
-	return last, doubt
+	r.run(wait)
+	return r.last, r.doubt
 }
 
 // racing is the state of one race.
@@ -214,6 +184,8 @@ type racing[T any] struct {
 	client   *Client
 	patience patience
 	send     sender[T]
+	// order are the nodes to ask next.
+	order []*node
 	// results takes the ends of attempts until the race is over.
 	results chan attempt[T]
 	over    chan struct{}
@@ -221,6 +193,67 @@ type racing[T any] struct {
 	asked   []*node
 	// hints has the hinting node of each hinted leader; nil: there was none.
 	hints map[*node]*node
+	// last and doubt are the race's results so far.
+	last  attempt[T]
+	doubt bool
+}
+
+// run asks nodes, the second one after wait, until one answers or all have failed.
+func (r *racing[T]) run(wait time.Duration) {
+	r.results, r.over = make(chan attempt[T]), make(chan struct{})
+	defer close(r.over)
+	hedge := time.NewTimer(wait)
+	defer hedge.Stop()
+	detour := time.NewTimer(time.Hour)
+	defer detour.Stop()
+	if len(r.asked) > 0 && r.follow(r.last) {
+		detour.Reset(r.client.prompt().leader)
+	} else {
+		r.askNext()
+	}
+	for r.running > 0 {
+		select {
+		case a := <-r.results:
+			r.running--
+			if r.ended(a) {
+				return
+			}
+			if r.follow(a) {
+				detour.Reset(r.client.prompt().leader)
+				continue
+			}
+		case <-detour.C:
+			r.forward()
+			continue
+		case <-hedge.C:
+			hedge.Reset(r.patience.others)
+		}
+		r.askNext()
+	}
+}
+
+// ended records the end of an attempt, and reports whether it ends the race.
+func (r *racing[T]) ended(a attempt[T]) bool {
+	if a.err == nil {
+		r.client.nodes.lead(a.node)
+	}
+	if a.outcome == answered || errors.Is(a.err, ReasonOverloaded) || noRoom(a.err) || errors.Is(a.err, ReasonCallerBudget) {
+		// A leader without room is still the leader: no other node accepts the command.
+		r.last, r.doubt = a, r.doubt || r.running > 0
+		return true
+	}
+	r.doubt = r.doubt || a.outcome == unknown
+	if r.last.outcome != unknown {
+		r.last = a
+	}
+	return false
+}
+
+func (r *racing[T]) askNext() {
+	if len(r.order) > 0 {
+		r.ask(r.order[0])
+		r.order = r.order[1:]
+	}
 }
 
 func (r *racing[T]) ask(n *node) {

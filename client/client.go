@@ -12,6 +12,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/quotad/quotad/client/internal/connpool"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -19,12 +20,12 @@ import (
 // holder name it uses.
 type Client struct {
 	settings
-	nodes    *nodes
-	sessions *sessions
-	queue    *queue
-	keeper   *keeper
-	closures *closures
-	counters counters
+	nodes     *nodes
+	sessions  *sessions
+	queue     *queue
+	keeper    *keeper
+	cooldowns *cooldowns
+	counters  counters
 
 	// ctx ends when the client is closed.
 	ctx    context.Context
@@ -55,8 +56,8 @@ func New(addresses []string, options ...Option) (*Client, error) {
 		return nil, errors.New("quotad: WithTLS and WithHTTPClient exclude each other: set up TLS in the HTTP client")
 	}
 	if s.http == nil {
-		var own *reacher
-		own, s.leave = useReacher(s.tls)
+		var own *connpool.Pool
+		own, s.leave = connpool.Acquire(s.tls)
 		// A quotad node never redirects; a server that does is not one.
 		s.http = &http.Client{Transport: own, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	}
@@ -67,7 +68,10 @@ func New(addresses []string, options ...Option) (*Client, error) {
 		}
 		return nil, err
 	}
-	c := &Client{settings: s, nodes: known, sessions: newSessions(), closures: newClosures(), limiters: map[*Limiter]struct{}{}, over: make(chan struct{})}
+	c := &Client{
+		settings: s, nodes: known, sessions: newSessions(), cooldowns: newCooldowns(), limiters: map[*Limiter]struct{}{},
+		over: make(chan struct{}),
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.queue = &queue{client: c}
 	c.keeper = newKeeper(c)
@@ -146,10 +150,10 @@ func (c *Client) begin(ctx context.Context, extra time.Duration) (context.Contex
 	c.calls.Add(1)
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(c.ctx, func() { cancel(ErrClosed) })
-	met := c.introduce(cancel)
+	stopTimers := c.failIfUnreached(cancel)
 	release := func() {
 		stop()
-		met()
+		stopTimers()
 		cancel(nil)
 		c.calls.Done()
 	}

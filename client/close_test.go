@@ -60,7 +60,7 @@ func TestClose_CountsForfeitedUnits(t *testing.T) {
 		limiter := atWork(t, c)
 		left := limiter.Stats().Left
 		c.queue.close()
-		limiter.giveBack()
+		limiter.releaseBatches()
 		synctest.Wait()
 		if got := limiter.Stats().Forfeited; got != uint64(left) {
 			t.Errorf("%d forfeited of %d", got, left)

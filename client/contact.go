@@ -13,6 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/quotad/quotad/client/internal/connpool"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -60,7 +61,7 @@ func brief(err error) string {
 	var named *net.DNSError
 	var number syscall.Errno
 	switch {
-	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, errNoAnswer), os.IsTimeout(err):
+	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, connpool.ErrNoAnswer), os.IsTimeout(err):
 		return "no answer"
 	case errors.As(err, &named):
 		return named.Err
@@ -104,19 +105,19 @@ func (n *nodes) unreachable() (refused bool, err error) {
 	return refused, e
 }
 
-// introduce cancels a call of a client that has never reached a node, since its endpoints are probably wrong. The returned function
-// stops the timers.
-func (c *Client) introduce(cancel context.CancelCauseFunc) (stop func()) {
+// failIfUnreached cancels a call if no node has answered this client in time, nor ever before, since its endpoints are probably wrong. The
+// returned function stops the timers.
+func (c *Client) failIfUnreached(cancel context.CancelCauseFunc) (stop func()) {
 	if c.nodes.met.Load() {
 		return func() {}
 	}
-	give := func(always bool) {
+	fail := func(always bool) {
 		if refused, err := c.nodes.unreachable(); !c.nodes.met.Load() && (always || refused) {
 			cancel(err)
 		}
 	}
-	first := time.AfterFunc(firstContact, func() { give(false) })
-	second := time.AfterFunc(silentContact, func() { give(true) })
+	first := time.AfterFunc(firstContact, func() { fail(false) })
+	second := time.AfterFunc(silentContact, func() { fail(true) })
 	return func() { first.Stop(); second.Stop() }
 }
 

@@ -143,8 +143,8 @@ type RequestError struct {
 	// FenceCounter is the cluster's present fence, with ReasonStaleFence and ReasonNeverIssued.
 	FenceCounter uint64
 
-	// door: rejected before the replicated state saw it, so earlier attempts may still have had an effect.
-	door bool
+	// beforeApply: rejected before the state machine applied it, so earlier attempts may still have had an effect.
+	beforeApply bool
 	// local: the request could not be sent at all.
 	local bool
 }

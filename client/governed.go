@@ -59,7 +59,8 @@ type governed struct {
 	refusal error
 	severed bool
 	settled bool
-	// unused: the provider refused the call, so it used no tokens.
+	// status is the answer's status. unused: the provider refused the call, so it used no tokens.
+	status int
 	unused bool
 	// called: the base has the request. told: the base supports httptrace, so a request that it handed to no connection was not
 	// written. A base without httptrace may have written any request that it received.
@@ -423,7 +424,7 @@ func (g *governed) observe(response *http.Response) *limit {
 	verdict, _ := signals.Verdict(said)
 	limited := verdict.Class.Limited()
 	if limited {
-		g.refusedWith(body)
+		g.learnRefusal(body)
 	}
 	report := t.signalsFor(g.call, said, limited)
 	a := g.last()
@@ -438,10 +439,11 @@ func (g *governed) observe(response *http.Response) *limit {
 		return nil
 	}
 	cooldown := g.cooldown(a.lease, number, report, verdict)
-	if a.lease.Member() != "" {
-		return &limit{verdict: verdict} // the cluster knows which member is closed: another one may serve the call now
+	l := &limit{verdict: verdict, reopens: t.settings.delay(cooldown, a.lease.Class())}
+	if a.lease.Member() == "" { // of a pool the cluster knows which member is closed: another one may serve the call now
+		l.delay = l.reopens
 	}
-	return &limit{verdict: verdict, delay: t.settings.delay(cooldown, a.lease.Class())}
+	return l
 }
 
 // reportTimeout bounds how long a refused call waits to learn the cluster's cooldown.

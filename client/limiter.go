@@ -141,7 +141,7 @@ func (c *Client) LimiterOf(unit []Item, options ...LimiterOption) *Limiter {
 		c.limiters[l] = struct{}{}
 	}
 	c.mu.Unlock()
-	c.closures.register(l, l.unit)
+	c.cooldowns.register(l, l.unit)
 	return l
 }
 
@@ -296,8 +296,8 @@ func (t *Taken) FromBatch() bool { return t.ok && t.lease != nil && t.single == 
 // to the limiter, which ends it: see KeepLeases.
 func (t *Taken) Lease() *Lease { return t.lease }
 
-// Heard returns when the cluster last confirmed the lease of the units; the zero time: they are not counted.
-func (t *Taken) Heard() time.Time {
+// ConfirmedAt returns when the cluster last confirmed the lease of the units; the zero time: they are not counted.
+func (t *Taken) ConfirmedAt() time.Time {
 	if t.lease == nil {
 		return time.Time{}
 	}
@@ -364,7 +364,7 @@ func (l *Limiter) TryTakeN(n int) *Taken {
 	}
 	l.demand.Add(time.Duration(now), int64(n), l.known.life)
 	l.fetchLocked(max(l.sizeLocked(int64(n)), int64(n)))
-	delay := l.client.closures.left(l.unit)
+	delay := l.client.cooldowns.left(l.unit)
 	return &Taken{limiter: l, delay: max(delay, time.Duration(l.refusedUntil-now), shortestBackoff)}
 }
 
@@ -405,11 +405,11 @@ func (l *Limiter) Close() {
 	l.client.mu.Lock()
 	delete(l.client.limiters, l)
 	l.client.mu.Unlock()
-	l.client.closures.unregister(l, l.unit)
+	l.client.cooldowns.unregister(l, l.unit)
 	l.mu.Lock()
 	members := l.known.members
 	l.mu.Unlock()
-	l.client.closures.unregister(l, members)
+	l.client.cooldowns.unregister(l, members)
 }
 
 func (l *Limiter) endLocked() {
@@ -431,7 +431,7 @@ func (l *Limiter) shut(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	l.giveBack()
+	l.releaseBatches()
 }
 
 // LimiterStats are a limiter's counters since it was made, in units except where noted.

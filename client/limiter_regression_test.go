@@ -35,7 +35,7 @@ func TestLimiter_UndoneTakeGrowsNoOtherBatch(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		limiter := atWork(t, c)
 		// The take has read the deadline of a batch that ends now.
-		limiter.giveBack()
+		limiter.releaseBatches()
 		n := int64(7)
 		word := limiter.word.Add(-uint64(n))
 		for limiter.State() != Live {
@@ -149,7 +149,7 @@ func TestLimiter_BatchArrivingInCooldownIsReturned(t *testing.T) {
 		if taken(cluster) != 51 {
 			t.Fatal("the batch is not on its way")
 		}
-		c.closures.learn("t/core", time.Minute)
+		c.cooldowns.learn("t/core", time.Minute)
 		pass(200 * time.Millisecond)
 		if limiter.Allow() || taken(cluster) != 1 || limiter.Stats().Returned != 50 {
 			t.Errorf("taken %d, %+v", taken(cluster), limiter.Stats())
@@ -188,7 +188,7 @@ func TestWait_FailsForUnitsThatArriveTooLate(t *testing.T) {
 		}
 		pass(5 * time.Second)
 		if taken(cluster) != 0 {
-			t.Errorf("%d were not given back", taken(cluster))
+			t.Errorf("%d were not returned", taken(cluster))
 		}
 	})
 }

@@ -445,7 +445,7 @@ func TestConservation(t *testing.T) {
 				case 5:
 					pass(300 * time.Millisecond)
 				case 6:
-					limiter.giveBack()
+					limiter.releaseBatches()
 				}
 			}
 			pass(5 * time.Second)
@@ -567,7 +567,7 @@ func TestLimiter_ReturnsBatchInQuotaUnits(t *testing.T) {
 		}
 		synctest.Wait()
 		if limiter.Stats().Left == 0 {
-			t.Fatal("nothing is left to give back")
+			t.Fatal("nothing is left to return")
 		}
 		limiter.Close()
 		synctest.Wait()

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quotad/quotad/client/internal/ahead"
 	"github.com/quotad/quotad/client/internal/unpack"
 	"github.com/quotad/quotad/client/usage"
 	"github.com/quotad/quotad/rpc/signals"
@@ -16,14 +17,16 @@ import (
 // reportEvery is the shortest interval between reports of a quota's ordinary counts.
 const reportEvery = time.Second
 
+// peekWithin bounds the wait for the beginning of an error's body.
+const peekWithin = 2 * time.Second
+
 // peek returns the beginning of an error's body, decompressed; the caller still reads the whole body as it came. A GraphQL answer
 // states a refusal in its body, under status 200.
 func peek(response *http.Response, dialect signals.Dialect) []byte {
 	if response.Body == nil || response.StatusCode == http.StatusSwitchingProtocols || !dialect.NeedsBody(response.StatusCode, response.Header) {
 		return nil
 	}
-	start, err := io.ReadAll(io.LimitReader(response.Body, signals.MaxBody))
-	rest := response.Body
+	start, rest, err := ahead.Read(response.Body, signals.MaxBody, peekWithin)
 	unread := io.MultiReader(bytes.NewReader(start), rest)
 	if err != nil {
 		// The caller gets the same error at the same offset.
@@ -142,8 +145,16 @@ func causeOf(s signals.Signal) Cause {
 
 // govern ties the end of the call to the end of its body.
 func (g *governed) govern(response *http.Response) {
+	g.status = response.StatusCode
+	if g.status >= http.StatusBadRequest && g.status < http.StatusInternalServerError {
+		g.unused = true
+	}
 	if response.Body == nil || response.Body == http.NoBody {
-		g.settle(nil)
+		used := map[string]int64{}
+		if len(g.call.Parts) > 0 {
+			g.addStatedUse(usage.Said{}, true, used)
+		}
+		g.settle(g.items(used))
 		// Nobody closes an empty body, so cancel here: the caller's context would keep this one alive.
 		g.cancel(nil)
 		return
@@ -219,16 +230,21 @@ func (b *settlingBody) end(whole bool) {
 	if b.meter != nil {
 		b.meter.End()
 		said := b.meter.Said()
-		b.governed.brokeOff(said)
-		b.governed.measured(said, whole, used)
+		b.governed.reportCutOff(said)
+		// Some clients close a stream once it announced its end.
+		b.governed.addStatedUse(said, whole || said.Last, used)
 	}
-	var actual []Item
-	for _, item := range b.governed.call.Items {
+	b.governed.settle(b.governed.items(used))
+}
+
+// items returns the used amounts of the call's quotas, as far as they are known.
+func (g *governed) items(used map[string]int64) (actual []Item) {
+	for _, item := range g.call.Items {
 		if n, ok := used[item.Quota]; ok {
 			actual = append(actual, Item{Quota: item.Quota, Amount: n})
 		}
 	}
-	b.governed.settle(actual)
+	return actual
 }
 
 // counted returns the use by quota, from the fields of Call.Usage.

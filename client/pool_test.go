@@ -2,6 +2,7 @@ package client_test
 
 import (
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,30 @@ func TestTransport_OfAPoolTriesTheNextMember(t *testing.T) {
 		if q, err := c.Quota(t.Context(), name); err != nil || (q.CooldownLeft > 0) != closed {
 			t.Errorf("%s: cooldown %v left, %v", name, q.CooldownLeft, err)
 		}
+	}
+}
+
+// TestTransport_OfAPoolPassesWhenToComeBack: once no member is left, the caller learns when to call again.
+func TestTransport_OfAPoolPassesWhenToComeBack(t *testing.T) {
+	cluster := quotatest.New(t, quotatest.Rate("p/a", 10, time.Minute),
+		&quotav1.Quota{Name: "p/requests", Rule: &quotav1.Quota_Pool{Pool: &quotav1.Pool{Members: []*quotav1.PoolMember{
+			{Name: "a", Quota: "p/a"},
+		}}}})
+	transport := client.NewTransport(cluster.Client(), &keyed{limited: map[string]bool{"": true}}, client.Retries(0),
+		client.Match(func(*http.Request) client.Call {
+			return client.Call{Items: []client.Item{{Quota: "p/requests", Amount: 1}}}
+		}))
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://provider.example/", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if after, _ := strconv.Atoi(response.Header.Get("Retry-After")); response.StatusCode != http.StatusTooManyRequests || after < 30 {
+		t.Errorf("status %d, Retry-After %q", response.StatusCode, response.Header.Get("Retry-After"))
 	}
 }
 

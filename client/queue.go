@@ -347,7 +347,7 @@ func (c *Client) decide(cmd *command, result *quotav1.CommandResult, at stamp) b
 		err = &UnknownOutcomeError{Reason: ReasonUnknownSession, Err: err}
 		c.counters.unknown.Add(1)
 	}
-	if wrong, ok := errors.AsType[*RequestError](err); ok && wrong.door && cmd.doubt {
+	if wrong, ok := errors.AsType[*RequestError](err); ok && wrong.beforeApply && cmd.doubt {
 		err = c.inDoubt(wrong)
 	}
 	c.sessions.finish(cmd)

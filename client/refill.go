@@ -104,8 +104,8 @@ func (l *Limiter) readFacts(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.client.closures.unregister(l, l.known.members)
-	l.client.closures.register(l, members)
+	l.client.cooldowns.unregister(l, l.known.members)
+	l.client.cooldowns.register(l, members)
 	l.known.members = members
 	l.known.at, l.known.unit, l.known.share = max(l.now(), 1), unit, share
 	l.known.perSecond, l.known.burst = perSecond, burst
@@ -331,7 +331,7 @@ func (l *Limiter) allowSlow(n int64) *Taken {
 		return l.passUncountedLocked(l.refusal, n)
 	}
 	l.mu.Unlock()
-	if l.client.closures.left(l.unit) > 0 {
+	if l.client.cooldowns.left(l.unit) > 0 {
 		return nil
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), allowTimeout, ErrClusterAway)

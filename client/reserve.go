@@ -122,7 +122,7 @@ func (c *Client) reserveMessage(request ReserveRequest, wait time.Duration) *quo
 func (c *Client) refused(r *quotav1.Refusal) error {
 	refusal := refusalOf(r)
 	if refusal.Reason == ReasonCooldown {
-		c.closures.learn(refusal.Quota, cmp.Or(refusal.ReopensIn, refusal.RetryAfter)) // older nodes send only RetryAfter
+		c.cooldowns.learn(refusal.Quota, cmp.Or(refusal.ReopensIn, refusal.RetryAfter)) // older nodes send only RetryAfter
 	}
 	c.hooks.refusal(refusal)
 	return refusal
@@ -148,7 +148,7 @@ func (c *Client) await(ctx context.Context, cmd *command, waiting *quotav1.Waiti
 			c.sessions.finish(cmd)
 			return a.value, stamp{sent: a.sent, received: a.received, servedIn: durationOf(a.value.GetMeta().GetServedIn(), 0)}, nil
 		case a.outcome == answered && a.err != nil:
-			if wrong, ok := errors.AsType[*RequestError](a.err); ok && wrong.door {
+			if wrong, ok := errors.AsType[*RequestError](a.err); ok && wrong.beforeApply {
 				// The Reserve is still in the queue.
 				c.withdraw(cmd, waiting.GetTicket())
 				return nil, stamp{}, c.inDoubt(wrong)
@@ -257,7 +257,7 @@ func (c *Client) report(ctx context.Context, lease *Lease, op uint64, report *qu
 func (c *Client) reported(response *quotav1.ReportResponse) []Reported {
 	out := reportedOf(response.GetQuotas())
 	for _, quota := range out {
-		c.closures.learn(quota.Quota, quota.CooldownLeft)
+		c.cooldowns.learn(quota.Quota, quota.CooldownLeft)
 	}
 	c.hooks.cooldown(out)
 	return out

@@ -63,7 +63,7 @@ func (l *Limiter) lookLocked(now int64) {
 	l.lastWall, l.lastMono = wall, now
 	l.looked.Store(now)
 	if ahead > sleepTolerance {
-		l.giveBackLocked()
+		l.releaseBatchesLocked()
 	}
 }
 
@@ -147,7 +147,7 @@ func (l *Limiter) adoptLocked(op *Operation, units int64) {
 	l.stats.Consumed += uint64(units)
 	l.hadBatch = true
 	// A cooldown learnt while the answer was in flight applies to this batch, too.
-	if l.closed || op.Left() == 0 || l.client.closures.left(op.items) > 0 {
+	if l.closed || op.Left() == 0 || l.client.cooldowns.left(op.items) > 0 {
 		l.settleLocked(b, units)
 		return
 	}
@@ -177,8 +177,8 @@ func (l *Limiter) expire(b *batch) {
 	l.stateLocked()
 }
 
-// giveBackOf ends the batches of a closed quota and settles their rest. With a pool, a batch may be of another member.
-func (l *Limiter) giveBackOf(quota string) {
+// releaseBatchesOf ends the batches of a closed quota and settles their rest. With a pool, a batch may be of another member.
+func (l *Limiter) releaseBatchesOf(quota string) {
 	of := func(b *batch) bool {
 		return b != nil && slices.ContainsFunc(b.op.items, func(item Item) bool { return item.Quota == quota })
 	}
@@ -195,14 +195,14 @@ func (l *Limiter) giveBackOf(quota string) {
 	l.stateLocked()
 }
 
-// giveBack ends both batches and settles their rest as unspent.
-func (l *Limiter) giveBack() {
+// releaseBatches ends both batches and settles their rest as unspent.
+func (l *Limiter) releaseBatches() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.giveBackLocked()
+	l.releaseBatchesLocked()
 }
 
-func (l *Limiter) giveBackLocked() {
+func (l *Limiter) releaseBatchesLocked() {
 	l.settleLocked(l.closeLocked())
 	if b := l.next; b != nil {
 		l.next = nil

@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
@@ -40,6 +41,35 @@ func TestTaken_Left(t *testing.T) {
 		}
 		if pass(left); first.Left() != 0 {
 			t.Errorf("%v are left of a batch that is over", first.Left())
+		}
+	})
+}
+
+// TestTaken_ConfirmedAt: each answer about the lease counts from when its request was sent; a take of 0 units has no lease.
+func TestTaken_ConfirmedAt(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
+		limiter := c.Limiter("t/core", MaxBatch(1))
+		if at := limiter.AllowTake(0).ConfirmedAt(); !at.IsZero() {
+			t.Errorf("a take that is not counted was confirmed at %v", at)
+		}
+		began := time.Now()
+		taken, err := limiter.WaitTake(context.Background(), 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := taken.ConfirmedAt(); at.Before(began) || at.After(time.Now()) {
+			t.Errorf("confirmed at %v, want at least %v", at, began)
+		}
+		pass(time.Second)
+		if at, now := taken.ConfirmedAt(), time.Now(); now.Sub(at) < time.Second {
+			t.Errorf("confirmed at %v without an answer since %v", at, began)
+		}
+		began = time.Now()
+		if err := taken.Lease().Renew(context.Background(), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if at := taken.ConfirmedAt(); at.Before(began) {
+			t.Errorf("confirmed at %v, before the renewal at %v", at, began)
 		}
 	})
 }

@@ -187,8 +187,8 @@ func (a *Attempt) Fence() uint64 { return a.fence }
 // Failures returns the task's failures before this attempt, and the number at which it is shelved.
 func (a *Attempt) Failures() (failed, most int) { return a.failures, a.maxFailures }
 
-// Over returns a channel that is closed when the attempt has ended or is lost.
-func (a *Attempt) Over() <-chan struct{} { return a.ctx.Done() }
+// Done returns a channel that is closed when the attempt has ended or is lost.
+func (a *Attempt) Done() <-chan struct{} { return a.ctx.Done() }
 
 // Err returns why the attempt is over: ErrAttemptEnded, ErrAttemptExpired, ErrClosed, or a *RequestError, such as one with
 // ReasonStaleFence; nil while it runs.
@@ -323,7 +323,7 @@ func insist[T any](ctx context.Context, c *Client, send sender[T]) (attempt[T], 
 		a, doubt := race(ctx, c, c.prompt(), send)
 		inDoubt = inDoubt || doubt || a.outcome == unknown
 		switch wrong, isWrong := errors.AsType[*RequestError](a.err); {
-		case a.outcome == answered && isWrong && (wrong.door || wrong.Reason == ReasonUnknownSession) && inDoubt:
+		case a.outcome == answered && isWrong && (wrong.beforeApply || wrong.Reason == ReasonUnknownSession) && inDoubt:
 			return a, c.inDoubt(wrong)
 		case a.outcome == answered:
 			c.note(nil)

@@ -83,7 +83,7 @@ func TestAttempt_IsLost(t *testing.T) {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			a := begin(t, c)
 			cluster.ForgetTask("t")
-			<-a.Over()
+			<-a.Done()
 			if !errors.Is(a.Err(), ReasonStaleFence) {
 				t.Errorf("%v", a.Err())
 			}
@@ -97,7 +97,7 @@ func TestAttempt_IsLost(t *testing.T) {
 			began := time.Now()
 			a := begin(t, c)
 			cluster.Break(0, fakequota.Silent)
-			<-a.Over()
+			<-a.Done()
 			if took := time.Since(began); !errors.Is(a.Err(), ErrAttemptExpired) || took > 10*time.Second || took < 9*time.Second {
 				t.Errorf("%v after %v", a.Err(), took)
 			}
@@ -120,7 +120,7 @@ func TestAttempt_IsLost(t *testing.T) {
 		virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 			a := begin(t, c)
 			_ = c.Close()
-			<-a.Over()
+			<-a.Done()
 			if !errors.Is(a.Err(), ErrClosed) {
 				t.Errorf("%v", a.Err())
 			}

@@ -238,8 +238,8 @@ func (t *Transport) carry(request *http.Request, call Call) (*http.Response, err
 // limit is the limit that refused a response.
 type limit struct {
 	verdict signals.Signal
-	// delay is the time until this caller's retry.
-	delay time.Duration
+	// delay is the time until this caller's retry, reopens until it may use the same quota again.
+	delay, reopens time.Duration
 }
 
 // mark sets in the response when to retry, and that an earlier retry is useless.
@@ -254,7 +254,7 @@ func (l limit) mark(response *http.Response) {
 	if l.verdict.Class == signals.Billing {
 		return
 	}
-	delay := min(max(l.delay, 0), signals.MaxWait)
+	delay := min(max(l.reopens, 0), signals.MaxWait)
 	response.Header.Set("Retry-After", strconv.FormatInt(int64(math.Ceil(delay.Seconds())), 10))
 	response.Header.Set("Retry-After-Ms", strconv.FormatInt(delay.Milliseconds(), 10))
 }

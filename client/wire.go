@@ -146,7 +146,7 @@ func reportedOf(quotas []*quotav1.ReportedQuota) []Reported {
 	out := make([]Reported, len(quotas))
 	for i, q := range quotas {
 		out[i] = Reported{
-			Quota: q.GetQuota(), CooldownLeft: durationOf(q.GetCooldownLeft(), 0), Attempt: int(q.GetAttempt()), ResetLearned: q.GetResetLearned(),
+			Quota: q.GetQuota(), CooldownLeft: durationOf(q.GetCooldownLeft(), 0), Cooldowns: int(q.GetAttempt()), ResetLearned: q.GetResetLearned(),
 		}
 	}
 	return out

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/client/gateway/config"
+	"github.com/quotad/quotad/client/internal/ahead"
 	"github.com/quotad/quotad/client/usage"
 	"github.com/quotad/quotad/rpc/signals"
 )
@@ -74,7 +75,7 @@ const peekWithin = 2 * time.Second
 
 // peek reads up to n bytes ahead.
 func (b *answerBody) peek(n int64) []byte {
-	start, rest, err := readAhead(b.body, n, peekWithin)
+	start, rest, err := ahead.Read(b.body, n, peekWithin)
 	b.head, b.body, b.failed = bytes.NewReader(start), rest, err
 	return start
 }
@@ -257,10 +258,9 @@ func (c *call) learned(b *answerBody, said usage.Said, ended string) {
 	if said.Failure == nil || b.status >= http.StatusBadRequest {
 		return
 	}
-	status := http.StatusTooManyRequests
-	switch said.Failure.Type {
-	case "overloaded_error", "serviceUnavailableException", "internalServerException", "server_error":
-		status = http.StatusServiceUnavailable
+	status := said.Failure.Status()
+	if status == http.StatusInternalServerError {
+		return // no limit
 	}
 	seen := c.op.Signals().ObserveAnswer(time.Now(), status, b.header, said.Failure.Body)
 	if verdict, refused := signals.Verdict(seen); refused && verdict.Class != signals.NotALimit {

@@ -54,6 +54,9 @@ func (sender) RoundTrip(request *http.Request) (*http.Response, error) {
 			if (once || late) && c.replayable(request) {
 				continue
 			}
+			if errors.Is(err, errUnsent) {
+				c.unspend()
+			}
 			return nil, err
 		}
 		again, delay := c.observe(response, granted, try)

@@ -93,7 +93,7 @@ func (c *call) acquireAhead(ctx context.Context, d draw, until time.Time) (*gran
 		if err != nil {
 			return nil, err
 		}
-		granted.away = c.gateway.awaySince(taken.Heard())
+		granted.away = c.gateway.awaySince(taken.ConfirmedAt())
 		if granted.live() {
 			c.record(func(o *outcome) { o.batch = batchHolder(c.caller.Class, c.state.machine) })
 			if taken.FromBatch() {

@@ -3,6 +3,9 @@ package gateway_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -70,4 +73,20 @@ func TestA15_UnknownModelIsRefusedUntilItHasAQuota(t *testing.T) {
 	eventually(t, "the model is known", func() bool {
 		return f.do(http.MethodPost, "/openai/v1/chat/completions", body).status == 200
 	})
+}
+
+// TestCluster_BehindAProxyForHTTP1: a proxy on the path to the nodes may speak only HTTP/1.1.
+func TestCluster_BehindAProxyForHTTP1(t *testing.T) {
+	c := startCluster(t, rate("openai/gpt-5/requests", 100), tokens("openai/gpt-5/tokens", 100_000))
+	p := startProvider(t, speak(200, chatAnswer))
+	front := httptest.NewServer(httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: c.config.APIAddress}))
+	t.Cleanup(front.Close)
+	conf := configOf(c, map[string]config.Upstream{"openai": upstreamOf(p, "openai")})
+	conf.Cluster.Nodes = []string{strings.TrimPrefix(front.URL, "http://")}
+	f := startGateway(t, c, p, conf, gateway.Options{})
+	got := f.do(http.MethodPost, "/openai/v1/chat/completions", `{"model":"gpt-5","messages":[]}`)
+	if ready := f.do(http.MethodGet, "/readyz", ""); got.status != 200 || got.body != chatAnswer || ready.status != 200 {
+		t.Fatalf("got %d %s; /readyz answers %d %s", got.status, got.body, ready.status, ready.body)
+	}
+	eventually(t, "the call is settled", func() bool { return c.quota("openai/gpt-5/requests").Consumed == 1 })
 }

@@ -394,6 +394,25 @@ func TestA21_LimitWithinAStreamClosesTheQuota(t *testing.T) {
 	}
 }
 
+// TestA21_ErrorWithinAStreamClosesNothing: an error of the provider, or of the call, is no limit, although the status was a success.
+func TestA21_ErrorWithinAStreamClosesNothing(t *testing.T) {
+	for name, failed := range map[string]string{
+		"of the provider": "event: response.failed\ndata: {\"type\":\"response.failed\",\"response\":{\"usage\":null,\"error\":{\"code\":" +
+			"\"server_error\",\"message\":\"The server had an error\"}}}\n\n",
+		"of the call": "event: error\ndata: {\"type\":\"error\",\"code\":\"invalid_prompt\",\"message\":\"no\"}\n\n",
+	} {
+		f := openAI(t, events(nil, failed), nil)
+		got := f.do(http.MethodPost, "/openai/v1/responses", `{"model":"gpt-5","stream":true,"input":"x"}`)
+		if got.status != 200 || got.body != failed {
+			t.Fatalf("%s: got %d %q", name, got.status, got.body)
+		}
+		eventually(t, "the call is settled", func() bool { return f.cluster.quota("openai/gpt-5/tokens").Leases == 0 })
+		if q := f.cluster.quota("openai/gpt-5/requests"); q.CooldownLeft != 0 {
+			t.Errorf("%s: a cooldown of %v", name, q.CooldownLeft)
+		}
+	}
+}
+
 func TestA21_OverloadWithinAStreamClosesNothing(t *testing.T) {
 	const failed = "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n"
 	f := messages(t, events(nil, messageEvents[0], failed), nil)

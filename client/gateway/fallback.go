@@ -86,6 +86,9 @@ func (c *call) fallBack(ctx context.Context, model string) *grant {
 		if _, refused := c.addDraws(); !refused && len(c.draws) > 0 && c.checkPools() == nil {
 			if granted, err := c.acquire(ctx, 0); err == nil {
 				c.insteadOf, c.path, c.body = own, path, &body{data: data}
+				if !c.injected && c.asksUsage() { // the other model's quotas may need it
+					c.injectUsage()
+				}
 				return granted
 			}
 		}

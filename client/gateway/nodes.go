@@ -18,6 +18,7 @@ import (
 	"github.com/quotad/quotad/client"
 	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/gateway/keys"
+	"github.com/quotad/quotad/client/internal/connpool"
 	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
@@ -29,33 +30,22 @@ const awayAfter = 5 * time.Second
 type nodes struct {
 	addresses []string
 	token     string
-	transport *http.Transport
 	http      *http.Client
+	// leave closes idle connections.
+	leave func()
 	// tls is the CA of the configuration; nil: the system's.
 	tls *tls.Config
 	// dialed: a custom function makes connections, for the client as well.
 	dialed bool
 }
 
-// Bounds for connecting to a node, and for its silence before a ping.
-const (
-	nodeDial  = 2 * time.Second
-	nodeQuiet = 2 * time.Second
-)
+// nodeQuiet is a node's silence before a ping.
+const nodeQuiet = 2 * time.Second
 
+// newNodes prepares the access. dial, if not nil, makes the connections; otherwise they are those of the process's clients.
 func newNodes(conf config.Cluster, dial func(context.Context, string, string) (net.Conn, error)) (*nodes, error) {
-	n := &nodes{addresses: conf.Nodes, dialed: dial != nil, transport: &http.Transport{
-		DialContext: dial, MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: nodeQuiet, PingTimeout: nodeQuiet},
-	}}
-	if !n.dialed {
-		n.transport.DialContext = (&net.Dialer{Timeout: nodeDial, KeepAlive: 30 * time.Second}).DialContext
-	}
-	// Waiting calls share one or two HTTP/2 connections, in plaintext without TLS.
-	n.transport.Protocols = new(http.Protocols)
+	n := &nodes{addresses: conf.Nodes, dialed: dial != nil}
 	secure := conf.CA != "" || strings.HasPrefix(conf.Nodes[0], "https://")
-	n.transport.Protocols.SetUnencryptedHTTP2(!secure)
-	n.transport.Protocols.SetHTTP2(secure)
 	if conf.CA != "" {
 		pem, err := os.ReadFile(conf.CA)
 		if err != nil {
@@ -66,7 +56,6 @@ func newNodes(conf config.Cluster, dial func(context.Context, string, string) (n
 			return nil, fmt.Errorf("cluster.ca: %s holds no PEM certificate", conf.CA)
 		}
 		n.tls = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-		n.transport.TLSClientConfig = n.tls.Clone()
 	}
 	if secure {
 		for i, address := range conf.Nodes {
@@ -83,7 +72,18 @@ func newNodes(conf config.Cluster, dial func(context.Context, string, string) (n
 		}
 		n.token = token
 	}
-	n.http = &http.Client{Transport: n.transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	n.http = &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if dial == nil {
+		n.http.Transport, n.leave = connpool.Acquire(n.tls)
+		return n, nil
+	}
+	own := &http.Transport{
+		DialContext: dial, MaxIdleConnsPerHost: 4, IdleConnTimeout: 90 * time.Second, Protocols: new(http.Protocols),
+		HTTP2: &http.HTTP2Config{SendPingTimeout: nodeQuiet, PingTimeout: nodeQuiet}, TLSClientConfig: n.tls.Clone(),
+	}
+	own.Protocols.SetUnencryptedHTTP2(!secure)
+	own.Protocols.SetHTTP2(secure)
+	n.http.Transport, n.leave = own, own.CloseIdleConnections
 	return n, nil
 }
 
@@ -145,4 +145,4 @@ func (n *nodes) listFrom(ctx context.Context, from quotav1connect.QuotaServiceCl
 	}
 }
 
-func (n *nodes) close() { n.transport.CloseIdleConnections() }
+func (n *nodes) close() { n.leave() }

@@ -106,7 +106,9 @@ func (f *failOpen) correct(outage int, key spentKey, by int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if now, known := f.spent[key]; known && outage == f.outage {
-		f.spent[key] = max(now+by, 0)
+		if f.spent[key] = max(now+by, 0); f.spent[key] == 0 {
+			delete(f.spent, key) // otherwise a unit of it would be charged
+		}
 	}
 }
 
@@ -168,8 +170,8 @@ func (g *Gateway) listedAt(asked time.Time) {
 }
 
 // awaySince reports whether the cluster is away, as far as known, given its last answer about a lease.
-func (g *Gateway) awaySince(heard time.Time) bool {
-	return g.away.Load() && heard.UnixNano() <= g.awayAt.Load()
+func (g *Gateway) awaySince(confirmed time.Time) bool {
+	return g.away.Load() && confirmed.UnixNano() <= g.awayAt.Load()
 }
 
 // hasNoRoom reports whether the cluster answered that it has no room for the request, for this caller or for all.
@@ -203,6 +205,13 @@ func (c *call) passOpen() bool {
 	c.ungoverned, c.spent = "fail_open", c.spends()
 	c.outage = c.upstream.open.spend(c.spent)
 	return true
+}
+
+// unspend takes back the amounts of a call that passed without the cluster and then reached no provider.
+func (c *call) unspend() {
+	for key, amount := range c.spent {
+		c.upstream.open.correct(c.outage, key, -amount)
+	}
 }
 
 // clusterBack charges the amounts spent without the cluster: each quota with one unit, and with the rest as an overrun.

@@ -203,7 +203,7 @@ func (s *apiSender) ask(request *http.Request, address string) (*http.Response, 
 	attempt.Header = onceOnly(attempt.Header)
 	body := s.call.body()
 	attempt.Body, attempt.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
-	return s.gateway.cluster.transport.RoundTrip(attempt)
+	return s.gateway.cluster.http.Transport.RoundTrip(attempt)
 }
 
 // apiOutcome is the outcome of a call according to an answer.

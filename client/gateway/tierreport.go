@@ -191,7 +191,7 @@ func (c *call) tell(w http.ResponseWriter, r *http.Request, granted *grant, answ
 	}
 	quotas := make([]reportedQuota, len(reported))
 	for i, quota := range reported {
-		quotas[i] = reportedQuota{Quota: quota.Quota, Attempt: quota.Attempt, ResetLearned: quota.ResetLearned}
+		quotas[i] = reportedQuota{Quota: quota.Quota, Attempt: quota.Cooldowns, ResetLearned: quota.ResetLearned}
 		if quota.CooldownLeft > 0 {
 			quotas[i].CooldownLeft = quota.CooldownLeft.String()
 		}

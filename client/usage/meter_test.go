@@ -63,6 +63,41 @@ func TestMeter_CountsTextOfStreamsCutOff(t *testing.T) {
 	}
 }
 
+// TestFailure_StatusOfEachKind: only errors that name a limit or an overload count as one; others say nothing about a quota.
+func TestFailure_StatusOfEachKind(t *testing.T) {
+	for status, failures := range map[int][]usage.Failure{
+		429: {
+			{Code: "rate_limit_exceeded"},
+			{Type: "tokens", Code: "rate_limit_exceeded"},
+			{Type: "insufficient_quota"},
+			{Type: "rate_limit_error"},
+			{Type: "RESOURCE_EXHAUSTED", Code: "429"},
+			{Type: "throttlingException"},
+			{Code: "429"},
+		},
+		503: {
+			{Type: "overloaded_error"}, {Code: "server_is_overloaded"}, {Type: "UNAVAILABLE", Code: "503"}, {Type: "serviceUnavailableException"},
+		},
+		500: {
+			{Type: "api_error"},
+			{Code: "server_error"},
+			{Type: "server_error"},
+			{Type: "invalid_request_error", Code: "invalid_prompt"},
+			{Code: "502"},
+			{Type: "modelStreamErrorException"},
+			{Type: "validationException"},
+			{Type: "internalServerException"},
+			{},
+		},
+	} {
+		for _, f := range failures {
+			if got := f.Status(); got != status {
+				t.Errorf("%+v: status %d, want %d", f, got, status)
+			}
+		}
+	}
+}
+
 func TestMeter_FindsFailures(t *testing.T) {
 	got := find(t, "Messages overloaded").Failure
 	if got == nil || got.Type != "overloaded_error" || got.Message != "Overloaded" {

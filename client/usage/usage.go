@@ -1,6 +1,11 @@
 package usage
 
-import "github.com/quotad/quotad/rpc/signals"
+import (
+	"net/http"
+	"strings"
+
+	"github.com/quotad/quotad/rpc/signals"
+)
 
 // MaxCount is the largest count that is accepted; larger ones are capped.
 const MaxCount = 1 << 40
@@ -48,4 +53,34 @@ type Failure struct {
 	Type, Code, Message string
 	// Body is the error in the form of a refusal's body, for package signals; at most signals.MaxBody bytes.
 	Body []byte
+}
+
+// limitNames and overloadNames are the providers' names of errors for limits and for overloads, without case and underscores. All other
+// errors are of the call or of the provider, and say nothing about a quota. Sources: OpenAI's and Anthropic's pages on errors, the codes of
+// google.rpc, the exceptions of Bedrock's ConverseStream, and statuses, which OpenRouter sends as codes.
+var (
+	limitNames = map[string]bool{
+		"ratelimitexceeded": true, "ratelimiterror": true, "ratelimitreached": true, "insufficientquota": true, "slowdown": true,
+		"usagelimitreached": true, "billingerror": true, "resourceexhausted": true, "throttlingexception": true, "toomanyrequests": true,
+		"429": true,
+	}
+	overloadNames = map[string]bool{
+		"overloadederror": true, "serverisoverloaded": true, "serviceunavailableerror": true, "unavailable": true,
+		"serviceunavailableexception": true, "503": true, "529": true,
+	}
+)
+
+// Status returns the HTTP status of a refusal for the same reason: 429 for a limit, 503 for an overload of the provider, and 500 for all
+// else.
+func (f *Failure) Status() int {
+	for _, name := range []string{f.Code, f.Type} {
+		name = strings.ReplaceAll(strings.ToLower(name), "_", "")
+		switch {
+		case limitNames[name]:
+			return http.StatusTooManyRequests
+		case overloadNames[name]:
+			return http.StatusServiceUnavailable
+		}
+	}
+	return http.StatusInternalServerError
 }

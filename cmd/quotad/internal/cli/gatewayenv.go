@@ -86,7 +86,7 @@ Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 		Args: arguments("TOOL..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			u, err := url.Parse(at)
-			if err != nil || u.Host == "" {
+			if err != nil || u.Host == "" || strings.ContainsAny(at, shellSpecial) {
 				return usagef(cmd, "such as "+defaultGateway, "--url %q is not a URL", at)
 			}
 			if socket == "" {
@@ -94,7 +94,7 @@ Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 			}
 			values := map[string]string{"URL": strings.TrimRight(at, "/"), "G": strings.TrimRight(at, "/"), "Holder": holder, "Socket": socket}
 			if holder != "" {
-				values["G"] += "/as/" + url.PathEscape(holder)
+				values["G"] += "/as/" + escapeHolder(holder)
 			}
 			for _, tool := range args {
 				text, known := toolSettings[tool]
@@ -133,6 +133,24 @@ func toolNames() []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// shellSpecial are the characters that mean something to a shell in an unquoted word.
+const shellSpecial = " \t\n\"'`$&|;<>()*?#~!\\{}"
+
+// escapeHolder escapes all of a name but letters, digits and a few signs: the path stands unquoted in a shell, and ~ would separate a
+// class.
+func escapeHolder(name string) string {
+	var out strings.Builder
+	for _, b := range []byte(name) {
+		switch {
+		case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9', strings.IndexByte("-._@:", b) >= 0:
+			out.WriteByte(b)
+		default:
+			fmt.Fprintf(&out, "%%%02X", b)
+		}
+	}
+	return out.String()
 }
 
 // shellQuote quotes a text as one word of a shell.

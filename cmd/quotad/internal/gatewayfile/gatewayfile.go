@@ -103,9 +103,17 @@ func each(values map[string]*yaml.Node, keys map[string]func(*yaml.Node)) {
 	}
 }
 
-// path reads the path of a file. A relative path starts at the configuration's folder.
+// path reads the path of a file. A relative path starts at the configuration's folder, and ~/ is the user's.
 func (r *reader) path(n *yaml.Node, what string) string {
 	path := os.ExpandEnv(r.Text(n, what))
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			r.Fail(n, "name the folder", "%s: %v", what, err)
+			return ""
+		}
+		return filepath.Join(home, rest)
+	}
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}

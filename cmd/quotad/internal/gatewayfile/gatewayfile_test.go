@@ -56,11 +56,12 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 // TestParse_FilesAreRelativeToItsFolder: a service has another working directory than a shell.
 func TestParse_FilesAreRelativeToItsFolder(t *testing.T) {
 	t.Setenv("QUOTAD_TEST_SECRETS", "/run/secrets")
+	t.Setenv("HOME", "/home/picard")
 	const text = `
 listen: {tcp: ["127.0.0.1:7452"], tls: {cert: gw.pem, key: "$QUOTAD_TEST_SECRETS/gw-key.pem"}}
 cluster: {nodes: [a:1], token: {file: token}, ca: ../ca.pem}
 tokens: tokens.yaml
-state: learnt.json
+state: ~/learnt.json
 upstreams: {openai: {}}
 `
 	c, err := Parse("/etc/quotad/gateway.yaml", []byte(text))
@@ -69,7 +70,7 @@ upstreams: {openai: {}}
 	}
 	for got, want := range map[string]string{
 		c.Listen.Cert: "/etc/quotad/gw.pem", c.Listen.Key: "/run/secrets/gw-key.pem", c.Cluster.Token.File: "/etc/quotad/token",
-		c.Cluster.CA: "/etc/ca.pem", c.Tokens: "/etc/quotad/tokens.yaml", c.State: "/etc/quotad/learnt.json",
+		c.Cluster.CA: "/etc/ca.pem", c.Tokens: "/etc/quotad/tokens.yaml", c.State: "/home/picard/learnt.json",
 	} {
 		if got != want {
 			t.Errorf("%s, want %s", got, want)

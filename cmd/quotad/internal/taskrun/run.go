@@ -194,7 +194,7 @@ func (r *Runner) attempt(ctx context.Context, attempt *client.Attempt) (Result, 
 	result := Result{Attempt: attempt.Number()}
 	hears := &listener{texts: r.Texts, done: r.Done, now: time.Now}
 	out, errs := &tee{to: r.Out, each: hears.hearOut}, &tee{to: r.Err, each: hears.hearErr}
-	command := child.Command{Args: r.Args, In: r.In, Out: out, Err: errs, Stop: attempt.Over()}
+	command := child.Command{Args: r.Args, In: r.In, Out: out, Err: errs, Stop: attempt.Done()}
 	state, err := command.Run(context.WithoutCancel(ctx)) // an attempt that has begun runs to its end, which is then reported
 	out.end()
 	errs.end()

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// closures records the cooldowns of quotas that this client has learnt of, and notifies the limiters that spend them.
-type closures struct {
+// cooldowns records the cooldowns of quotas that this client has learnt of, and notifies the limiters that spend them.
+type cooldowns struct {
 	mu      sync.Mutex
 	until   map[string]time.Time
 	spender map[string]map[*Limiter]struct{}
 }
 
-func newClosures() *closures {
-	return &closures{until: map[string]time.Time{}, spender: map[string]map[*Limiter]struct{}{}}
+func newCooldowns() *cooldowns {
+	return &cooldowns{until: map[string]time.Time{}, spender: map[string]map[*Limiter]struct{}{}}
 }
 
 // learn records that a quota is closed for a while, and makes its limiters return their units.
-func (s *closures) learn(quota string, left time.Duration) {
+func (s *cooldowns) learn(quota string, left time.Duration) {
 	if left <= 0 {
 		return
 	}
@@ -39,16 +39,16 @@ func (s *closures) learn(quota string, left time.Duration) {
 	}
 	s.mu.Unlock()
 	for _, limiter := range spenders {
-		limiter.giveBackOf(quota)
+		limiter.releaseBatchesOf(quota)
 	}
 }
 
 // LearnCooldown tells the client that a quota is closed for the time left, as another client of the same program has learnt. Its
 // limiters return their units of the quota.
-func (c *Client) LearnCooldown(quota string, left time.Duration) { c.closures.learn(quota, left) }
+func (c *Client) LearnCooldown(quota string, left time.Duration) { c.cooldowns.learn(quota, left) }
 
 // left returns for how long any of the items' quotas stay closed; 0 if none is.
-func (s *closures) left(items []Item) time.Duration {
+func (s *cooldowns) left(items []Item) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var most time.Duration
@@ -61,7 +61,7 @@ func (s *closures) left(items []Item) time.Duration {
 }
 
 // register adds a limiter to the spenders of its quotas.
-func (s *closures) register(l *Limiter, items []Item) {
+func (s *cooldowns) register(l *Limiter, items []Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, item := range items {
@@ -73,7 +73,7 @@ func (s *closures) register(l *Limiter, items []Item) {
 }
 
 // unregister removes a limiter.
-func (s *closures) unregister(l *Limiter, items []Item) {
+func (s *cooldowns) unregister(l *Limiter, items []Item) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, item := range items {

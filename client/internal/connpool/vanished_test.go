@@ -1,4 +1,4 @@
-package client
+package connpool
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 	"github.com/quotad/quotad/raftnode/loopback/deadpeer"
 )
 
-// TestReacher_EndsWhereTheNodeVanishes: a call at a node that vanishes, without closing its connections, fails by a ping timeout, with
+// TestPool_EndsWhereTheNodeVanishes: a call at a node that vanishes, without closing its connections, fails by a ping timeout, with
 // and without TLS. A call at a slow node that answers pings continues.
-func TestReacher_EndsWhereTheNodeVanishes(t *testing.T) {
+func TestPool_EndsWhereTheNodeVanishes(t *testing.T) {
 	pki := httptest.NewUnstartedServer(nil)
 	pki.EnableHTTP2 = true
 	pki.StartTLS()
@@ -42,8 +42,8 @@ func TestReacher_EndsWhereTheNodeVanishes(t *testing.T) {
 				server.Protocols.SetHTTP2(true)
 				server.Protocols.SetUnencryptedHTTP2(true)
 				url, serve := "http://node/", server.Serve
-				r := newReacher(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool})
-				for _, shared := range slices.Concat(r.plain[:], r.secure[:]) {
+				conns := newPool(&tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool})
+				for _, shared := range slices.Concat(conns.plain[:], conns.secure[:]) {
 					shared.DialContext = network.Dial
 				}
 				if c.secure {
@@ -52,7 +52,7 @@ func TestReacher_EndsWhereTheNodeVanishes(t *testing.T) {
 				}
 				go func() { _ = serve(network) }()
 				defer func() { _ = server.Close() }()
-				defer r.Close()
+				defer conns.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, http.NoBody)
@@ -61,7 +61,7 @@ func TestReacher_EndsWhereTheNodeVanishes(t *testing.T) {
 				}
 				ended := make(chan error)
 				go func() {
-					response, err := r.RoundTrip(request)
+					response, err := conns.RoundTrip(request)
 					if err == nil {
 						_ = response.Body.Close()
 					}

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/client/internal/connpool"
 	"github.com/quotad/quotad/client/internal/fakequota"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -104,7 +105,7 @@ func prepare(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols)
 		w.WriteHeader(response.StatusCode)
 		_, _ = io.Copy(w, response.Body)
 	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that find out what is spoken
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that determine the protocol
 	server.Config.Protocols = new(http.Protocols)
 	set(server.Config.Protocols)
 	server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 1_000}
@@ -191,11 +192,7 @@ func TestClient_ClosesSharedConnectionsWithItsLastUser(t *testing.T) {
 		count(conn, state)
 	}
 	trust := startSecure(server)
-	inUse := func() int {
-		reachers.mu.Lock()
-		defer reachers.mu.Unlock()
-		return len(reachers.all)
-	}
+	inUse := connpool.InUse
 	before := inUse()
 	made := func() *Client {
 		c, err := New([]string{server.Listener.Addr().String()}, WithHolder("picard"), trust)
@@ -214,13 +211,13 @@ func TestClient_ClosesSharedConnectionsWithItsLastUser(t *testing.T) {
 		t.Error(err)
 	}
 	if err := second.Limiter("t/core", MaxBatch(1)).Wait(within(t, 10*time.Second)); err != nil || opened.Load() != 1 || inUse() != before+1 {
-		t.Errorf("after the first client closed: %v, %d connections were opened, %d reachers", err, opened.Load(), inUse()-before)
+		t.Errorf("after the first client closed: %v, %d connections were opened, %d pools", err, opened.Load(), inUse()-before)
 	}
 	if err := second.Close(); err != nil {
 		t.Error(err)
 	}
 	if n := inUse(); n != before {
-		t.Errorf("%d reachers are left", n-before)
+		t.Errorf("%d pools are left", n-before)
 	}
 }
 

@@ -8,14 +8,14 @@ import (
 	"github.com/quotad/quotad/client/internal/fakequota"
 )
 
-// TestClosures_TheLaterEndCounts: learning of a second does not open a quota that is closed for a minute.
-func TestClosures_TheLaterEndCounts(t *testing.T) {
+// TestCooldowns_TheLaterEndCounts: learning of a second does not open a quota that is closed for a minute.
+func TestCooldowns_TheLaterEndCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		closed := newClosures()
-		closed.learn("t/core", time.Minute)
-		closed.learn("t/core", time.Second)
+		known := newCooldowns()
+		known.learn("t/core", time.Minute)
+		known.learn("t/core", time.Second)
 		pass(10 * time.Second)
-		if left := closed.left(one("t/core", 1)); left != 50*time.Second {
+		if left := known.left(one("t/core", 1)); left != 50*time.Second {
 			t.Errorf("closed for %v more", left)
 		}
 	})
@@ -25,7 +25,7 @@ func TestClosures_TheLaterEndCounts(t *testing.T) {
 func TestReservation_DelayLastsAsLongAsACooldown(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {
 		limiter := c.Limiter("t/core")
-		c.closures.learn("t/core", time.Minute)
+		c.cooldowns.learn("t/core", time.Minute)
 		if r := limiter.TryTake(); r.OK() || r.Delay() != time.Minute {
 			t.Errorf("OK %v, ask again in %v", r.OK(), r.Delay())
 		}

@@ -1,4 +1,4 @@
-package gateway
+package ahead
 
 import (
 	"bytes"
@@ -14,8 +14,8 @@ import (
 // TestReadAhead_ChangesNothingOfABody: the bytes read ahead and the rest make up the body, for any sizes of pieces and any end.
 func TestReadAhead_ChangesNothingOfABody(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		data := rapid.SliceOfN(rapid.Byte(), 0, 3*aheadPiece).Draw(t, "body")
-		most := rapid.Int64Range(0, 4*aheadPiece).Draw(t, "most")
+		data := rapid.SliceOfN(rapid.Byte(), 0, 3*pieceSize).Draw(t, "body")
+		most := rapid.Int64Range(0, 4*pieceSize).Draw(t, "most")
 		ends := rapid.SampledFrom([]error{io.EOF, io.ErrUnexpectedEOF}).Draw(t, "end")
 		// With a time of 0, the goroutine and the reader interleave in any order.
 		within := rapid.SampledFrom([]time.Duration{0, time.Minute}).Draw(t, "within")
@@ -23,7 +23,7 @@ func TestReadAhead_ChangesNothingOfABody(t *testing.T) {
 		if rapid.Bool().Draw(t, "halves") {
 			pieces = iotest.HalfReader(pieces)
 		}
-		start, rest, err := readAhead(io.NopCloser(pieces), most, within)
+		start, rest, err := Read(io.NopCloser(pieces), most, within)
 		if int64(len(start)) > most {
 			t.Fatalf("%d bytes were read ahead, and %d asked for", len(start), most)
 		}
@@ -42,7 +42,7 @@ func TestReadAhead_ChangesNothingOfABody(t *testing.T) {
 func TestReadAhead_CloseEndsAReadThatWaits(t *testing.T) {
 	from, to := io.Pipe()
 	defer func() { _ = to.Close() }()
-	start, rest, err := readAhead(from, 10, time.Millisecond)
+	start, rest, err := Read(from, 10, time.Millisecond)
 	if len(start) != 0 || err != nil {
 		t.Fatalf("%q, %v", start, err)
 	}

@@ -13,7 +13,7 @@ import (
 
 // TestReasons_HaveTheNamesOfTheAPI: ReasonStaleFence is REASON_STALE_FENCE, so that nobody has to learn a second name.
 func TestReasons_HaveTheNamesOfTheAPI(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "words.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "reasons.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,5 @@
-package gateway
+// Package ahead reads the beginning of a body without waiting for the rest of it.
+package ahead
 
 import (
 	"errors"
@@ -7,11 +8,11 @@ import (
 	"time"
 )
 
-// aheadPiece is the size of one read ahead, in bytes.
-const aheadPiece = 4 << 10
+// pieceSize is the size of one read, in bytes.
+const pieceSize = 4 << 10
 
-// aheadBody is a body whose beginning another goroutine may still be reading.
-type aheadBody struct {
+// rest is a body whose beginning another goroutine may still be reading.
+type rest struct {
 	io.ReadCloser
 	// pieces delivers the goroutine's reads; it is closed at the end of the beginning.
 	pieces chan piece
@@ -27,10 +28,10 @@ type piece struct {
 	err  error
 }
 
-// readAhead reads up to most bytes of a body, for at most within, and returns them with the rest of the body. It returns the body's
+// Read reads up to most bytes of a body, for at most within, and returns them with the rest of the body. It returns the body's
 // error; nil: the body has ended, or there is a rest.
-func readAhead(body io.ReadCloser, most int64, within time.Duration) (start []byte, rest io.ReadCloser, err error) {
-	ahead := &aheadBody{ReadCloser: body, pieces: make(chan piece), closed: make(chan struct{})}
+func Read(body io.ReadCloser, most int64, within time.Duration) (start []byte, then io.ReadCloser, err error) {
+	ahead := &rest{ReadCloser: body, pieces: make(chan piece), closed: make(chan struct{})}
 	go ahead.fetch(most)
 	timer := time.NewTimer(within)
 	defer timer.Stop()
@@ -51,10 +52,10 @@ func readAhead(body io.ReadCloser, most int64, within time.Duration) (start []by
 }
 
 // fetch reads the beginning.
-func (a *aheadBody) fetch(most int64) {
+func (a *rest) fetch(most int64) {
 	defer close(a.pieces)
 	for most > 0 {
-		data := make([]byte, min(most, aheadPiece))
+		data := make([]byte, min(most, pieceSize))
 		n, err := a.ReadCloser.Read(data)
 		most -= int64(n)
 		select {
@@ -69,7 +70,7 @@ func (a *aheadBody) fetch(most int64) {
 }
 
 // Read implements io.Reader.
-func (a *aheadBody) Read(p []byte) (int, error) {
+func (a *rest) Read(p []byte) (int, error) {
 	for len(a.left) == 0 {
 		if a.failed != nil {
 			return 0, a.failed
@@ -90,7 +91,7 @@ func (a *aheadBody) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer. It ends a blocked Read.
-func (a *aheadBody) Close() error {
+func (a *rest) Close() error {
 	a.once.Do(func() { close(a.closed) })
 	return a.ReadCloser.Close()
 }

@@ -1,4 +1,5 @@
-package client
+// Package connpool sends requests to nodes over few connections, which all clients of the process share.
+package connpool
 
 import (
 	"context"
@@ -12,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
 const (
@@ -29,11 +32,11 @@ const (
 	quiet = 2 * time.Second
 )
 
-// reacher sends requests to nodes over HTTP/2, so that waiting calls share connections. It is the default http.RoundTripper of clients.
+// Pool sends requests to nodes over HTTP/2, so that waiting calls share connections. It is the default http.RoundTripper of clients.
 // Without TLS there is no protocol negotiation, and a proxy on the path may speak only HTTP/1.1, so the first request to each host
 // probes it.
-type reacher struct {
-	// plain are transports for HTTP/2 in clear text and secure those with TLS, each with one connection to each node. The reacher chooses
+type Pool struct {
+	// plain are transports for HTTP/2 in clear text and secure those with TLS, each with one connection to each node. The pool chooses
 	// one with room: by itself, http.Transport opens dozens of connections when many calls start at once. No transport has both: it finds
 	// its HTTP/2 connections by host and port alone, so a request to an https URL could travel in clear text.
 	plain, secure [nodeConns]*http.Transport
@@ -44,60 +47,69 @@ type reacher struct {
 	close context.CancelFunc
 
 	mu    sync.Mutex
-	hosts map[host]*spoken
+	hosts map[host]*hostState
 }
 
 // host is where a node is reached.
 type host struct{ scheme, address string }
 
-// spoken is a host's protocol. known is closed once it is determined.
-type spoken struct {
+// hostState is a host's protocol, and the use of the connections to it.
+type hostState struct {
 	// calls counts the calls in flight on each connection.
 	calls [nodeConns]atomic.Int64
+	// known is closed once the protocol is determined, or its probe has failed.
 	known chan struct{}
 	http2 bool
 	err   error
 	until time.Time
 }
 
-// reachers are shared by all clients of the process with the same TLS configuration: many clients, each with its own holder, need no more
+// pools are shared by all clients of the process with the same TLS configuration: many clients, each with its own holder, need no more
 // connections than one.
-var reachers = struct {
+var pools = struct {
 	mu  sync.Mutex
-	all map[*tls.Config]*sharedReacher
-}{all: map[*tls.Config]*sharedReacher{}}
+	all map[*tls.Config]*sharedPool
+}{all: map[*tls.Config]*sharedPool{}}
 
-// sharedReacher is a reacher that some clients use.
-type sharedReacher struct {
-	*reacher
+// sharedPool is a Pool that some clients use.
+type sharedPool struct {
+	*Pool
 	users int
 }
 
-// useReacher returns the process's reacher for a TLS configuration (nil: the default), and a function to call when the client closes.
-func useReacher(settings *tls.Config) (r *reacher, done func()) {
-	reachers.mu.Lock()
-	defer reachers.mu.Unlock()
-	shared := reachers.all[settings]
+// Acquire returns the process's Pool for a TLS configuration (nil: the default), and a function to call when the client
+// closes.
+func Acquire(settings *tls.Config) (p *Pool, release func()) {
+	pools.mu.Lock()
+	defer pools.mu.Unlock()
+	shared := pools.all[settings]
 	if shared == nil {
-		shared = &sharedReacher{reacher: newReacher(settings)}
-		reachers.all[settings] = shared
+		shared = &sharedPool{Pool: newPool(settings)}
+		pools.all[settings] = shared
 	}
 	shared.users++
-	return shared.reacher, func() {
-		reachers.mu.Lock()
+	return shared.Pool, func() {
+		pools.mu.Lock()
 		shared.users--
 		last := shared.users == 0
 		if last {
-			delete(reachers.all, settings)
+			delete(pools.all, settings)
 		}
-		reachers.mu.Unlock() // closing connections takes a while
+		pools.mu.Unlock() // closing connections takes a while
 		if last {
 			shared.Close()
 		}
 	}
 }
 
-func newReacher(settings *tls.Config) *reacher {
+// InUse returns the number of pools that clients use.
+func InUse() int {
+	pools.mu.Lock()
+	defer pools.mu.Unlock()
+	return len(pools.all)
+}
+
+func newPool(settings *tls.Config) *Pool {
 	transport := func(set func(*http.Protocols)) *http.Transport {
 		t := &http.Transport{
 			Protocols: new(http.Protocols), MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second, TLSHandshakeTimeout: secureWait,
@@ -114,34 +126,34 @@ func newReacher(settings *tls.Config) *reacher {
 		t.MaxConnsPerHost = 1
 		return t
 	}
-	r := &reacher{hosts: map[host]*spoken{}}
-	r.ctx, r.close = context.WithCancel(context.Background())
+	pool := &Pool{hosts: map[host]*hostState{}}
+	pool.ctx, pool.close = context.WithCancel(context.Background())
 	for i := range nodeConns {
-		r.plain[i] = shared(func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) })
-		r.secure[i] = shared(func(p *http.Protocols) { p.SetHTTP2(true) })
+		pool.plain[i] = shared(func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) })
+		pool.secure[i] = shared(func(p *http.Protocols) { p.SetHTTP2(true) })
 	}
-	r.old = transport(func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
-	r.old.HTTP2.StrictMaxConcurrentRequests = false
-	return r
+	pool.old = transport(func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(true) })
+	pool.old.HTTP2.StrictMaxConcurrentRequests = false
+	return pool
 }
 
 // shared returns the transports for HTTP/2 of a scheme.
-func (r *reacher) shared(scheme string) *[nodeConns]*http.Transport {
+func (p *Pool) shared(scheme string) *[nodeConns]*http.Transport {
 	if scheme == "https" {
-		return &r.secure
+		return &p.secure
 	}
-	return &r.plain
+	return &p.plain
 }
 
 // RoundTrip implements http.RoundTripper.
-func (r *reacher) RoundTrip(request *http.Request) (*http.Response, error) {
+func (p *Pool) RoundTrip(request *http.Request) (*http.Response, error) {
 	ctx := request.Context()
 	if trace := httptrace.ContextClientTrace(ctx); trace != nil && trace.GetConn != nil {
 		// A call that ends before there is a connection sent nothing.
 		trace.GetConn(request.URL.Host)
 	}
 	at := host{request.URL.Scheme, request.URL.Host}
-	s, err := r.speaks(ctx, at)
+	s, err := p.detect(ctx, at)
 	if err != nil {
 		if request.Body != nil {
 			_ = request.Body.Close()
@@ -149,18 +161,18 @@ func (r *reacher) RoundTrip(request *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if !s.http2 {
-		return r.old.RoundTrip(request)
+		return p.old.RoundTrip(request)
 	}
-	way := s.way()
-	response, err := r.shared(at.scheme)[way].RoundTrip(request)
+	conn := s.pick(waiting[request.URL.Path])
+	response, err := p.shared(at.scheme)[conn].RoundTrip(request)
 	if refusedProtocol(err) || err == nil && response.ProtoMajor < 2 {
-		r.forget(at, s)
+		p.forget(at, s)
 	}
 	if err != nil {
-		s.calls[way].Add(-1)
+		s.calls[conn].Add(-1)
 		return nil, err
 	}
-	response.Body = &callBody{ReadCloser: response.Body, calls: &s.calls[way]}
+	response.Body = &callBody{ReadCloser: response.Body, calls: &s.calls[conn]}
 	return response, nil
 }
 
@@ -170,19 +182,27 @@ func refusedProtocol(err error) bool {
 	return ok && op.Op == "remote error"
 }
 
-// forget has the next request probe a host again.
-func (r *reacher) forget(at host, s *spoken) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.hosts[at] == s {
-		delete(r.hosts, at)
+// forget makes the next request probe a host again.
+func (p *Pool) forget(at host, s *hostState) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.hosts[at] == s {
+		delete(p.hosts, at)
 	}
 }
 
-// way returns the first connection with room, or else the one with the fewest calls.
-func (s *spoken) way() int {
-	best := 0
-	for i := range s.calls {
+// waiting are the calls that nodes may answer late. They leave the first connection to the others: a balancer on the path may carry fewer
+// calls on a connection than a node, and a renewal must not wait for a call that waits for a quota.
+var waiting = map[string]bool{quotav1connect.QuotaServiceReserveProcedure: true, quotav1connect.QuotaServiceWatchProcedure: true}
+
+// pick counts a call on the first connection with room, or else on the one with the fewest calls, and returns its index.
+func (s *hostState) pick(waits bool) int {
+	first := 0
+	if waits {
+		first = 1
+	}
+	best := first
+	for i := first; i < len(s.calls); i++ {
 		if n := s.calls[i].Load(); n < connCalls {
 			best = i
 			break
@@ -208,23 +228,23 @@ func (b *callBody) Close() error {
 }
 
 // Close closes idle connections.
-func (r *reacher) Close() {
-	r.close()
-	for _, t := range slices.Concat(r.plain[:], r.secure[:], []*http.Transport{r.old}) {
+func (p *Pool) Close() {
+	p.close()
+	for _, t := range slices.Concat(p.plain[:], p.secure[:], []*http.Transport{p.old}) {
 		t.CloseIdleConnections()
 	}
 }
 
-// speaks returns a host's protocol. The first caller starts the probe, and others wait for it.
-func (r *reacher) speaks(ctx context.Context, at host) (*spoken, error) {
-	r.mu.Lock()
-	s, ok := r.hosts[at]
-	if !ok || s.over() {
-		s = &spoken{known: make(chan struct{})}
-		r.hosts[at] = s
-		go r.probe(at, s)
+// detect returns a host's state once its protocol is known. The first caller starts the probe, and others wait for it.
+func (p *Pool) detect(ctx context.Context, at host) (*hostState, error) {
+	p.mu.Lock()
+	s, ok := p.hosts[at]
+	if !ok || s.stale() {
+		s = &hostState{known: make(chan struct{})}
+		p.hosts[at] = s
+		go p.probe(at, s)
 	}
-	r.mu.Unlock()
+	p.mu.Unlock()
 	select {
 	case <-s.known:
 		return s, s.err
@@ -233,8 +253,8 @@ func (r *reacher) speaks(ctx context.Context, at host) (*spoken, error) {
 	}
 }
 
-// over reports whether to probe again.
-func (s *spoken) over() bool {
+// stale reports whether to probe again.
+func (s *hostState) stale() bool {
 	select {
 	case <-s.known:
 		return s.err != nil || !s.http2 && time.Now().After(s.until)
@@ -244,13 +264,13 @@ func (s *spoken) over() bool {
 }
 
 // probe determines a host's protocol by a request that changes nothing. Any answer will do.
-func (r *reacher) probe(at host, s *spoken) {
+func (p *Pool) probe(at host, s *hostState) {
 	defer close(s.known)
 	most := probeWait
 	if at.scheme == "https" {
 		most = secureWait
 	}
-	ctx, cancel := context.WithTimeout(r.ctx, most)
+	ctx, cancel := context.WithTimeout(p.ctx, most)
 	defer cancel()
 	var connected atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
@@ -263,7 +283,7 @@ func (r *reacher) probe(at host, s *spoken) {
 		s.err = err
 		return
 	}
-	response, err := r.shared(at.scheme)[0].RoundTrip(request)
+	response, err := p.shared(at.scheme)[0].RoundTrip(request)
 	_, dialed := errors.AsType[*net.OpError](err)
 	switch {
 	case err == nil:
@@ -272,7 +292,7 @@ func (r *reacher) probe(at host, s *spoken) {
 		s.http2, s.until = response.ProtoMajor == 2, time.Now().Add(oldLife)
 	case ctx.Err() != nil:
 		// Nothing but the probe was sent.
-		s.err = &net.OpError{Op: "dial", Net: "tcp", Err: errNoAnswer}
+		s.err = &net.OpError{Op: "dial", Net: "tcp", Err: ErrNoAnswer}
 	case dialed && !connected.Load(), errors.As(err, new(*tls.CertificateVerificationError)):
 		s.err = err
 	default:
@@ -280,4 +300,5 @@ func (r *reacher) probe(at host, s *spoken) {
 	}
 }
 
-var errNoAnswer = errors.New("no answer")
+// ErrNoAnswer is why a probe failed that a silent host did not answer.
+var ErrNoAnswer = errors.New("no answer")
