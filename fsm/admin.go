@@ -184,6 +184,34 @@ func (m *Machine) checkAncestors(definition *logpb.Quota, parents map[string]str
 	return nil
 }
 
+// checkMembers checks that a pool's members exist and are of one kind.
+func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.Kind) *logpb.Failure {
+	var of ledger.Kind
+	for _, member := range definition.GetPool().GetMembers() {
+		its, defined := kinds[member.Quota]
+		if q := m.quotas.named(member.Quota); !defined && q != nil {
+			its, defined = q.rule.Kind, true
+		}
+		switch {
+		case !defined:
+			return ledger.Impossible(definition, fmt.Sprintf("its member %q, quota %q, does not exist", member.Name, member.Quota),
+				"define it in the same file")
+		case its == ledger.KindPool:
+			return ledger.Impossible(definition, fmt.Sprintf("its member %q, quota %q, is a pool", member.Name, member.Quota),
+				"name that pool's members")
+		case of != 0 && its != of:
+			return ledger.Impossible(definition, fmt.Sprintf("its member %q is of another kind than those before it", member.Name),
+				"windows, rates, or slots, not several")
+		}
+		of = its
+	}
+	p := m.quotas.named(definition.Name)
+	if p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.queue.countWaitSets(p.number, maxRegrouped) > maxRegrouped {
+		return quotaInUse(p, "is waited for in too many combinations with other quotas", "change it when fewer requests wait")
+	}
+	return nil
+}
+
 func checkName(name string) *logpb.Failure {
 	if !ledger.ValidName(name) {
 		return effect.Invalid(fmt.Sprintf("%q is no name for a quota", name), "letters, digits and . _ - / @ :, such as github/core")

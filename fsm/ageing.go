@@ -67,8 +67,8 @@ func (qu *queue) promote() {
 // promoted waiter that enters there goes behind older tickets of the same virtual time, and before waiters whose
 // holders were granted more.
 func (qu *queue) standardVirtualTime(w *waiter) (first uint64) {
-	l, _ := qu.waitSets.Get(w.waitSet)
-	for _, number := range l.quotas {
+	ws, _ := qu.waitSets.Get(w.waitSet)
+	for _, number := range ws.quotas {
 		if virtualTime, waits := qu.minVirtualTime(number, ledger.ClassStandard); waits {
 			first = max(first, virtualTime)
 		}

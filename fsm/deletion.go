@@ -64,8 +64,8 @@ func (qu *queue) lostQuota(w *waiter) (name string, lost bool) {
 	if qu.quotas.deleted.Len() == 0 {
 		return "", false
 	}
-	l, _ := qu.waitSets.Get(w.waitSet)
-	for _, number := range l.quotas {
+	ws, _ := qu.waitSets.Get(w.waitSet)
+	for _, number := range ws.quotas {
 		if name, lost = qu.quotas.deleted.Get(number); lost {
 			return name, true
 		}
@@ -83,12 +83,12 @@ func (qs *quotaTable) wasDeleted(number uint32) bool {
 // have up to most items; only the last waiter may exceed that.
 func (qu *queue) waitersFor(number uint32, most int) (waiting []*waiter, more bool) {
 	cost := 0
-	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
-		if ql.quota != number {
+	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(pair quotaWaitSet) bool {
+		if pair.quota != number {
 			return false
 		}
-		qu.order.Ascend(place{waitSet: ql.waitSet, rank: rankStarved}, func(p place) bool {
-			if p.waitSet != ql.waitSet {
+		qu.order.Ascend(place{waitSet: pair.waitSet, rank: rankStarved}, func(p place) bool {
+			if p.waitSet != pair.waitSet {
 				return false
 			}
 			if more = cost >= most; !more {

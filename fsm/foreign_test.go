@@ -211,7 +211,7 @@ func TestForeign_FeatureLevel(t *testing.T) {
 	q := w.m.quotas.editNow(w.m.quotas.numberOf("r"))
 	l, _ := w.m.leases.Get(g.Lease)
 	w.m.takeSignal(reporter{}, l.operation(1), q, signal("r", okay, remaining(0), limitNamed(1)))
-	if q.ledger.Others != (ledger.Foreign{}) || q.told.known || q.ledger.Capped != ledger.NoCap {
+	if q.ledger.Others != (ledger.Foreign{}) || q.providerLimit.known || q.ledger.Capped != ledger.NoCap {
 		t.Fatalf("it learned %+v", q.ledger.Others)
 	}
 }

@@ -107,8 +107,8 @@ func (qu *queue) moveFrom(name string, from uint64) (next uint64) {
 			continue
 		}
 		qu.change(w, func(moved *waiter) { moved.virtualTime = h.virtualTime })
-		l, _ := qu.waitSets.Get(w.waitSet)
-		for _, number := range l.quotas {
+		ws, _ := qu.waitSets.Get(w.waitSet)
+		for _, number := range ws.quotas {
 			qu.reordered[number] = true
 		}
 	}

@@ -123,7 +123,7 @@ func TestSessions_WithoutTokensAreEverybodys(t *testing.T) {
 // TestSessions_OfEarlierLevelsAreTheirCallers: before level 9 callers of one reach share sessions and keys. Once the
 // level has risen, these belong to the caller that made them, and are not carried out a second time.
 func TestSessions_OfEarlierLevelsAreTheirCallers(t *testing.T) {
-	for level := uint32(OldestEntryVersion); level < levels.Own; level++ {
+	for level := uint32(OldestEntryVersion); level < levels.OwnSessions; level++ {
 		w := ownWorld(t, level)
 		session := w.do(ofToken("mine", "*", opens())).GetSessionOpened().Session
 		numberedOne, keyed := numbered(session, 1, 0, asks("a", 0, itemOf("r", 1))), keyedBy("k", asks("a", 0, itemOf("r", 1)))
@@ -136,7 +136,7 @@ func TestSessions_OfEarlierLevelsAreTheirCallers(t *testing.T) {
 		if w.do(ofToken("mine", "*", queued)).GetWaiting() == nil {
 			t.Fatal("it does not wait")
 		}
-		w.version = levels.Own
+		w.version = levels.OwnSessions
 		w.fails(ofToken("other", "*", numberedOne), logpb.Reason_REASON_UNKNOWN_SESSION)
 		w.fails(ofToken("other", "*", closesSession(session)), logpb.Reason_REASON_UNKNOWN_SESSION)
 		if w.lease(ofToken("other", "*", keyed)) == second {

@@ -24,52 +24,10 @@ const (
 	// member.
 	maxPools     = 8
 	maxPoolItems = 8
-	// maxRegrouped bounds the wait sets for which one command changes the members of a pool.
-	maxRegrouped = 1024
 	// poolShares is how many items a waiting item of a pool counts for, including the shares of ancestors. It is the
 	// most that a member may have, because members may change while it waits.
 	poolShares = 1 + maxDepth
 )
-
-// checkMembers checks that a pool's members exist and are of one kind.
-func (m *Machine) checkMembers(definition *logpb.Quota, kinds map[string]ledger.Kind) *logpb.Failure {
-	var of ledger.Kind
-	for _, member := range definition.GetPool().GetMembers() {
-		its, defined := kinds[member.Quota]
-		if q := m.quotas.named(member.Quota); !defined && q != nil {
-			its, defined = q.rule.Kind, true
-		}
-		switch {
-		case !defined:
-			return ledger.Impossible(definition, fmt.Sprintf("its member %q, quota %q, does not exist", member.Name, member.Quota),
-				"define it in the same file")
-		case its == ledger.KindPool:
-			return ledger.Impossible(definition, fmt.Sprintf("its member %q, quota %q, is a pool", member.Name, member.Quota),
-				"name that pool's members")
-		case of != 0 && its != of:
-			return ledger.Impossible(definition, fmt.Sprintf("its member %q is of another kind than those before it", member.Name),
-				"windows, rates, or slots, not several")
-		}
-		of = its
-	}
-	p := m.quotas.named(definition.Name)
-	if p != nil && p.waiting > 0 && !proto.Equal(p.definition, definition) && m.queue.countWaitSets(p.number, maxRegrouped) > maxRegrouped {
-		return quotaInUse(p, "is waited for in too many combinations with other quotas", "change it when fewer requests wait")
-	}
-	return nil
-}
-
-// countWaitSets counts the wait sets of a quota, up to most+1.
-func (qu *queue) countWaitSets(number uint32, most int) (count int) {
-	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(of quotaWaitSet) bool {
-		if of.quota != number || count > most {
-			return false
-		}
-		count++
-		return true
-	})
-	return count
-}
 
 // noPool is the failure of a command that works on quotas but not on pools.
 func noPool(q *quota, message string) *logpb.Failure {
@@ -253,9 +211,9 @@ func (j *judge) needsOfPools(req *logpb.Reserve) ([]need, *logpb.Failure) {
 	return wide, nil
 }
 
-// settleMember replaces the pools of a Reserve by the quotas of the member that it pins. Without a pin it returns the
+// resolveMember replaces the pools of a Reserve by the quotas of the member that it pins. Without a pin it returns the
 // Reserve.
-func (j *judge) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failure) {
+func (j *judge) resolveMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failure) {
 	if req.Member == "" {
 		return req, nil
 	}
@@ -283,14 +241,14 @@ func (j *judge) settleMember(req *logpb.Reserve) (*logpb.Reserve, *logpb.Failure
 
 // drawOn returns a Reserve of one member's quotas instead of its pools.
 func (j *judge) drawOn(req *logpb.Reserve, name string) *logpb.Reserve {
-	settled := proto.CloneOf(req)
-	settled.Member = name
-	for _, item := range settled.Items {
+	resolved := proto.CloneOf(req)
+	resolved.Member = name
+	for _, item := range resolved.Items {
 		if p := j.quotas.named(item.Quota); p.rule.Kind == ledger.KindPool {
 			item.Pool, item.Quota = p.name, p.memberNamed(name).Quota
 		}
 	}
-	return settled
+	return resolved
 }
 
 // nameMembers records in a grant which members of pools its items are.
@@ -377,9 +335,9 @@ func (rq *request) noMemberBefore(needs []need) (first int64) {
 func (m *Machine) grantChoice(rq *request, c choice, ticket, account uint64) *logpb.Result {
 	req := rq.req
 	virtualTime := m.holders.use(req.Holder).virtualTime
-	settled := m.judge.drawOn(req, c.member)
-	result := m.grant(&request{judge: rq.judge, req: settled, priority: rq.priority}, c.needs, ticket, account)
-	for _, item := range settled.Items {
+	resolved := m.judge.drawOn(req, c.member)
+	result := m.grant(&request{judge: rq.judge, req: resolved, priority: rq.priority}, c.needs, ticket, account)
+	for _, item := range resolved.Items {
 		if item.Pool == "" {
 			continue
 		}
@@ -485,74 +443,4 @@ func (qs *quotaTable) drawnOn(asked []uint32) []uint32 {
 		}
 	}
 	return all
-}
-
-// regroup gives the wait sets of a pool its present members. It skips a wait set with a deleted quota: its waiters
-// leave.
-func (qu *queue) regroup(p *quota) {
-	var numbers []uint32
-	qu.waitSetsOf.Ascend(quotaWaitSet{quota: p.number}, func(of quotaWaitSet) bool {
-		if of.quota == p.number {
-			numbers = append(numbers, of.waitSet)
-		}
-		return of.quota == p.number
-	})
-	for _, number := range numbers {
-		l := qu.editWaitSet(number)
-		if slices.ContainsFunc(l.quotas, qu.quotas.wasDeleted) {
-			continue
-		}
-		now := qu.quotas.drawnOn(l.asked)
-		for _, left := range l.quotas {
-			if _, stays := slices.BinarySearch(now, left); !stays {
-				qu.waitSetsOf.Delete(quotaWaitSet{quota: left, waitSet: number})
-				qu.countWaiting(left, -1, l)
-			}
-		}
-		for _, joined := range now {
-			if _, stood := slices.BinarySearch(l.quotas, joined); !stood {
-				qu.waitSetsOf.Set(quotaWaitSet{quota: joined, waitSet: number})
-				qu.countWaiting(joined, 1, l)
-			}
-		}
-		l.quotas = now
-	}
-}
-
-// countWaiting adds the waiters of a wait set to one of its quotas, or with times -1 subtracts them.
-func (qu *queue) countWaiting(number uint32, times int64, l *waitSet) {
-	q := qu.quotas.editNow(number)
-	q.waiting += times * l.length
-	q.ahead.critical += times * l.ahead.critical
-	q.ahead.saved += times * l.ahead.saved
-	q.ahead.standard += times * l.ahead.standard
-	qu.quotas.markChanged(q)
-	qu.quotas.markDirty(q)
-}
-
-// viewPool returns a pool as it stands at a clock.
-func (s *State) viewPool(p *quota, at Clock) QuotaView {
-	v := QuotaView{
-		Definition: p.definition, WindowLeft: -1, CappedTo: -1, ObservedLimit: -1, Waiting: p.waiting, AvailableWithParents: math.MinInt64,
-		CooldownLeft: math.MaxInt64,
-	}
-	for _, member := range p.definition.GetPool().Members {
-		its := s.viewQuota(s.quotas.named(member.Quota), at)
-		v.Members = append(v.Members, PoolMemberView{Name: member.Name, Quota: its})
-		v.Usable, v.Held = fixed.AddSaturated(v.Usable, its.Usable), fixed.AddSaturated(v.Held, its.Held)
-		v.Consumed = fixed.AddSaturated(v.Consumed, its.Consumed)
-		v.Available, v.Overrun = fixed.AddSaturated(v.Available, its.Available), fixed.AddSaturated(v.Overrun, its.Overrun)
-		v.Leases += its.Leases
-		if open := its.ClosedFor == 0; open == (v.CooldownLeft == 0) {
-			v.AvailableWithParents = max(v.AvailableWithParents, its.AvailableWithParents)
-		} else if open {
-			v.AvailableWithParents = its.AvailableWithParents // all before it are closed
-		}
-		v.CooldownLeft = min(v.CooldownLeft, its.ClosedFor)
-		if v.Circuit == 0 || its.Circuit < v.Circuit {
-			v.Circuit = its.Circuit
-		}
-	}
-	v.ClosedFor = v.CooldownLeft
-	return v
 }

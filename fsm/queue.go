@@ -250,19 +250,19 @@ func (qu *queue) affectedWaitSets() waitSetHeap {
 			qu.wakeupLost = qu.wakeupLost || q.wakeNext || q.wakeup > qu.clock.Now
 			q.wakeup, q.wakeNext = 0, false
 		}
-		qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
-			if ql.quota != number {
+		qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(pair quotaWaitSet) bool {
+			if pair.quota != number {
 				return false
 			}
-			if !known[ql.waitSet] {
-				known[ql.waitSet] = true
-				l, _ := qu.waitSets.Get(ql.waitSet)
-				from := place{waitSet: l.number, rank: rankStarved}
+			if !known[pair.waitSet] {
+				known[pair.waitSet] = true
+				ws, _ := qu.waitSets.Get(pair.waitSet)
+				from := place{waitSet: ws.number, rank: rankStarved}
 				if next, ok := qu.placeFrom(from); ok {
-					heads = append(heads, waitSetHead{number: l.number, quotas: l.quotas, pooled: l.pooled, next: next, from: from})
+					heads = append(heads, waitSetHead{number: ws.number, quotas: ws.quotas, pooled: ws.pooled, next: next, from: from})
 				}
-				open = append(open, l.quotas...)
-				qu.bounds.tries.spend(len(l.quotas))
+				open = append(open, ws.quotas...)
+				qu.bounds.tries.spend(len(ws.quotas))
 			}
 			return true
 		})
@@ -316,11 +316,69 @@ func (qu *queue) finishWalks() {
 func (qu *queue) markWaitersOf(name string) (visited int) {
 	qu.eachOf(name, func(w *waiter) bool {
 		visited += w.cost()
-		l, _ := qu.waitSets.Get(w.waitSet)
-		for _, number := range l.quotas {
+		ws, _ := qu.waitSets.Get(w.waitSet)
+		for _, number := range ws.quotas {
 			qu.quotas.dirty[number], qu.reordered[number] = true, true
 		}
 		return true
 	})
 	return visited
+}
+
+// maxRegrouped bounds the wait sets for which one command changes the members of a pool.
+const maxRegrouped = 1024
+
+// countWaitSets counts the wait sets of a quota, up to most+1.
+func (qu *queue) countWaitSets(number uint32, most int) (count int) {
+	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(of quotaWaitSet) bool {
+		if of.quota != number || count > most {
+			return false
+		}
+		count++
+		return true
+	})
+	return count
+}
+
+// regroup gives the wait sets of a pool its present members. It skips a wait set with a deleted quota: its waiters
+// leave.
+func (qu *queue) regroup(p *quota) {
+	var numbers []uint32
+	qu.waitSetsOf.Ascend(quotaWaitSet{quota: p.number}, func(of quotaWaitSet) bool {
+		if of.quota == p.number {
+			numbers = append(numbers, of.waitSet)
+		}
+		return of.quota == p.number
+	})
+	for _, number := range numbers {
+		ws := qu.editWaitSet(number)
+		if slices.ContainsFunc(ws.quotas, qu.quotas.wasDeleted) {
+			continue
+		}
+		now := qu.quotas.drawnOn(ws.asked)
+		for _, left := range ws.quotas {
+			if _, stays := slices.BinarySearch(now, left); !stays {
+				qu.waitSetsOf.Delete(quotaWaitSet{quota: left, waitSet: number})
+				qu.countWaiting(left, -1, ws)
+			}
+		}
+		for _, joined := range now {
+			if _, stood := slices.BinarySearch(ws.quotas, joined); !stood {
+				qu.waitSetsOf.Set(quotaWaitSet{quota: joined, waitSet: number})
+				qu.countWaiting(joined, 1, ws)
+			}
+		}
+		ws.quotas = now
+	}
+}
+
+// countWaiting adds the waiters of a wait set to one of its quotas, or with times -1 subtracts them.
+func (qu *queue) countWaiting(number uint32, times int64, ws *waitSet) {
+	q := qu.quotas.editNow(number)
+	q.waiting += times * ws.length
+	q.ahead.critical += times * ws.ahead.critical
+	q.ahead.saved += times * ws.ahead.saved
+	q.ahead.standard += times * ws.ahead.standard
+	qu.quotas.markChanged(q)
+	qu.quotas.markDirty(q)
 }

@@ -68,8 +68,8 @@ type quota struct {
 	pacer pacer
 	// burn is the recent grants of a rate with prediction.
 	burn burn
-	// told is the limit that its provider named last.
-	told told
+	// providerLimit is the limit that its provider named last.
+	providerLimit providerLimit
 }
 
 // edit returns a quota for update; nil if it was deleted.

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/quotad/quotad/fsm/fixed"
 	"github.com/quotad/quotad/fsm/ledger"
 	"github.com/quotad/quotad/fsm/logpb"
 )
@@ -189,8 +190,8 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 		v.Override = &OverrideView{Limit: over.limit, Left: max(over.until-at.Now, 0), Note: over.note}
 	}
 	v.ObservedLimit = -1
-	if q.told.known {
-		v.ObservedLimit, v.ObservedAgo = q.told.limit, max(at.Now-q.told.at, 0)
+	if q.providerLimit.known {
+		v.ObservedLimit, v.ObservedAgo = q.providerLimit.limit, max(at.Now-q.providerLimit.at, 0)
 	}
 	v.Others, v.KeptForOthers = g.Others.Left(&q.rule, at.Now), g.Others.Kept
 	v.Pacer = q.viewPacer(&g, at.Now)
@@ -208,6 +209,33 @@ func (s *State) viewQuota(q *quota, at Clock) QuotaView {
 			v.Classes[i].Takes = 0
 		}
 	}
+	return v
+}
+
+// viewPool returns a pool as it stands at a clock.
+func (s *State) viewPool(p *quota, at Clock) QuotaView {
+	v := QuotaView{
+		Definition: p.definition, WindowLeft: -1, CappedTo: -1, ObservedLimit: -1, Waiting: p.waiting, AvailableWithParents: math.MinInt64,
+		CooldownLeft: math.MaxInt64,
+	}
+	for _, member := range p.definition.GetPool().Members {
+		its := s.viewQuota(s.quotas.named(member.Quota), at)
+		v.Members = append(v.Members, PoolMemberView{Name: member.Name, Quota: its})
+		v.Usable, v.Held = fixed.AddSaturated(v.Usable, its.Usable), fixed.AddSaturated(v.Held, its.Held)
+		v.Consumed = fixed.AddSaturated(v.Consumed, its.Consumed)
+		v.Available, v.Overrun = fixed.AddSaturated(v.Available, its.Available), fixed.AddSaturated(v.Overrun, its.Overrun)
+		v.Leases += its.Leases
+		if open := its.ClosedFor == 0; open == (v.CooldownLeft == 0) {
+			v.AvailableWithParents = max(v.AvailableWithParents, its.AvailableWithParents)
+		} else if open {
+			v.AvailableWithParents = its.AvailableWithParents // all before it are closed
+		}
+		v.CooldownLeft = min(v.CooldownLeft, its.ClosedFor)
+		if v.Circuit == 0 || its.Circuit < v.Circuit {
+			v.Circuit = its.Circuit
+		}
+	}
+	v.ClosedFor = v.CooldownLeft
 	return v
 }
 

@@ -103,14 +103,14 @@ func (m *Machine) signalled(l *lease, signals []*logpb.Signal) ([]*quota, *logpb
 func (m *Machine) takeSignal(by reporter, o *operation, q *quota, signal *logpb.Signal) *logpb.ReportedQuota {
 	reported := &logpb.ReportedQuota{Quota: q.name}
 	if ofTheLimit(signal.Cause) {
-		m.recordTold(q, signal)
+		m.recordProviderLimit(q, signal)
 		switch q.rule.Kind {
 		case ledger.KindWindow:
 			reported.ResetLearned = m.learnReset(by, q, o, signal)
 			reported.CappedTo = m.lowerWindow(by, q, o, signal)
 			m.recordSample(q, o, signal)
 		case ledger.KindRate:
-			reported.CappedTo = m.hearRate(by, q, o, signal)
+			reported.CappedTo = m.learnRate(by, q, o, signal)
 		case ledger.KindSlots, ledger.KindPool: // slots have no window or rate; for a pool, the member's report counts
 		}
 	}
@@ -264,7 +264,7 @@ func (m *Machine) closingBound(q *quota) int64 {
 		return min(bound, ledger.MaxWindowClosing)
 	}
 	bound := max(closingPeriods*q.rule.Period, minClosing)
-	if m.featureLevel < levels.OneWord {
+	if m.featureLevel < levels.SingleReporter {
 		return bound
 	}
 	return min(bound, ledger.MaxWindowClosing)

@@ -44,7 +44,7 @@ func (m *Machine) reserve(req *logpb.Reserve, from dedup.RequestID) *logpb.Resul
 	if failure := checkReserve(req); failure != nil {
 		return effect.Failed(failure)
 	}
-	req, failure := m.judge.settleMember(req)
+	req, failure := m.judge.resolveMember(req)
 	if failure != nil {
 		return effect.Failed(failure)
 	}

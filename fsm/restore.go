@@ -124,13 +124,13 @@ func (r *restoring) take(record *logpb.SnapshotRecord) error {
 
 // takeWaitSet enters a wait set. If it has no pools, asked is not recorded: it equals quotas.
 func (r *restoring) takeWaitSet(encoded *logpb.SnapshotWaitSet) {
-	l := &waitSet{
+	ws := &waitSet{
 		Made: cow.In(r.m.generation), number: encoded.Number, asked: encoded.Asked, quotas: encoded.Quotas, pooled: len(encoded.Asked) > 0,
 	}
-	if !l.pooled {
-		l.asked = l.quotas
+	if !ws.pooled {
+		ws.asked = ws.quotas
 	}
-	r.m.queue.enterWaitSet(l)
+	r.m.queue.enterWaitSet(ws)
 }
 
 // takeDemand enters the recent demand for a quota, and its first waiter.
@@ -231,7 +231,7 @@ func (r *restoring) takeQuota(encoded *logpb.SnapshotQuota) error {
 			return fmt.Errorf("quota %d is neither a window nor a rate, and a report lowered it", encoded.Number)
 		}
 		q.ledger.Capped, q.ledger.CappedIn = *encoded.Cap, encoded.CapWindow
-		q.ledger.CapEnd, q.ledger.CapTeller = encoded.CapEndNs, encoded.CapTeller
+		q.ledger.CapEnd, q.ledger.CappedBy = encoded.CapEndNs, encoded.CapTeller
 	}
 	if len(encoded.Served) > ledger.Classes {
 		return fmt.Errorf("quota %d has virtual times of %d classes", encoded.Number, len(encoded.Served))
@@ -349,7 +349,7 @@ func (r *restoring) link() error {
 	}
 	r.listLeases()
 	for _, w := range m.queue.waiters.Values() {
-		numbers, err := r.lineOf(w)
+		numbers, err := r.askedBy(w)
 		if err != nil {
 			return err
 		}
@@ -362,14 +362,14 @@ func (r *restoring) link() error {
 	return nil
 }
 
-// lineOf returns the numbers of the quotas that a restored waiter requested when it was queued.
-func (r *restoring) lineOf(w *waiter) ([]uint32, error) {
+// askedBy returns the numbers of the quotas that a restored waiter requested when it was queued.
+func (r *restoring) askedBy(w *waiter) ([]uint32, error) {
 	if w.waitSet == 0 {
 		return r.m.quotas.askedBy(w.req)
 	}
-	l, ok := r.m.queue.waitSets.Get(w.waitSet)
+	ws, ok := r.m.queue.waitSets.Get(w.waitSet)
 	if !ok {
 		return nil, fmt.Errorf("ticket %d stands in wait set %d, which does not exist", w.ticket, w.waitSet)
 	}
-	return l.asked, nil
+	return ws.asked, nil
 }

@@ -80,10 +80,10 @@ func (s *State) ledgerRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	return going
 }
 
-func encodeWaitSet(number uint32, l *waitSet) *logpb.SnapshotWaitSet {
-	encoded := &logpb.SnapshotWaitSet{Number: number, Quotas: l.quotas}
-	if l.pooled {
-		encoded.Asked = l.asked
+func encodeWaitSet(number uint32, ws *waitSet) *logpb.SnapshotWaitSet {
+	encoded := &logpb.SnapshotWaitSet{Number: number, Quotas: ws.quotas}
+	if ws.pooled {
+		encoded.Asked = ws.asked
 	}
 	return encoded
 }
@@ -129,8 +129,8 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 		})
 	}
 	if going {
-		s.queue.waitSets.Scan(func(number uint32, l *waitSet) bool {
-			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_WaitSet{WaitSet: encodeWaitSet(number, l)}})
+		s.queue.waitSets.Scan(func(number uint32, ws *waitSet) bool {
+			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_WaitSet{WaitSet: encodeWaitSet(number, ws)}})
 			return going
 		})
 	}
@@ -205,19 +205,19 @@ func encodeQuota(q *quota, g *ledger.Ledger) *logpb.SnapshotQuota {
 		ReopenedNs: q.reopened, Ramped: q.ramped, RampLease: q.rampLease, Observed: q.observed, Used: encodeUsed(g), UsedEnds: encodeUsedEnds(g),
 		PaidUntilNs: q.pacer.paidUntil, ShutUntilNs: q.pacer.shutUntil, Draws: ledger.EncodeDraws(g), Loose: ledger.EncodeLoose(g),
 		DrawnFromNs: g.DrawnFrom,
-		Foreign:     g.Others.Amount, ForeignAtNs: g.Others.At, ForeignSeenNs: g.Others.Seen, HeardNs: g.Others.Heard,
-		HeardBy: g.Others.HeardBy, HeardByNs: g.Others.HeardByAt,
+		Foreign:     g.Others.Amount, ForeignAtNs: g.Others.At, ForeignSeenNs: g.Others.Seen, HeardNs: g.Others.CountsFrom,
+		HeardBy: g.Others.LastCaller, HeardByNs: g.Others.LastBegan,
 		Burnt: encodeBurn(&q.burn), BurntLast: q.burn.last, Total: g.Total,
-		OthersWord: ledger.EncodeBelief(&g.Others.Word), LimitWord: ledger.EncodeBelief(&g.Limits),
+		OthersWord: ledger.EncodeTrust(&g.Others.Trust), LimitWord: ledger.EncodeTrust(&g.LimitTrust),
 	}
-	if q.told.known {
-		encoded.ToldLimit, encoded.ToldNs = new(q.told.limit), q.told.at
+	if q.providerLimit.known {
+		encoded.ToldLimit, encoded.ToldNs = new(q.providerLimit.limit), q.providerLimit.at
 	}
 	if g.Capped != ledger.NoCap {
 		capped := g.Capped
-		encoded.Cap, encoded.CapWindow, encoded.CapEndNs, encoded.CapTeller = &capped, g.CappedIn, g.CapEnd, g.CapTeller
+		encoded.Cap, encoded.CapWindow, encoded.CapEndNs, encoded.CapTeller = &capped, g.CappedIn, g.CapEnd, g.CappedBy
 	}
-	encoded.SinceNs, encoded.PassedNs, encoded.Teller, encoded.Confirmed, encoded.Uncut = g.Since, g.Passed, g.Teller, g.Confirmed, g.Uncut
+	encoded.SinceNs, encoded.PassedNs, encoded.Teller, encoded.Confirmed, encoded.Uncut = g.Since, g.Passed, g.NamedBy, g.Confirmed, g.Uncut
 	if c := g.Claim; c != (ledger.Claim{}) {
 		encoded.Claim = &logpb.SnapshotClaim{BeginNs: c.Begin, EndNs: c.End, Caller: c.By, Confirmed: c.Confirmed}
 	}

@@ -57,7 +57,7 @@ func (qu *queue) reserveForStarved() {
 // finished.
 func (qu *queue) examineWaitSets(from, above uint32) (all bool) {
 	qu.lookedFrom, all = 0, true
-	qu.waitSets.Descend(from, func(number uint32, l *waitSet) bool {
+	qu.waitSets.Descend(from, func(number uint32, ws *waitSet) bool {
 		switch {
 		case number <= above:
 			return false
@@ -65,34 +65,34 @@ func (qu *queue) examineWaitSets(from, above uint32) (all bool) {
 			qu.lookedFrom, all = number, false
 			return false
 		}
-		qu.examineWaitSet(l)
+		qu.examineWaitSet(ws)
 		return true
 	})
 	return all
 }
 
 // examineWaitSet offers the first waiter of a wait set to each of its quotas with ageing.
-func (qu *queue) examineWaitSet(l *waitSet) {
+func (qu *queue) examineWaitSet(ws *waitSet) {
 	var ageing []uint32
-	for _, number := range l.quotas {
+	for _, number := range ws.quotas {
 		if q := qu.quotas.get(number); q != nil && q.rule.Policy.Ageing > 0 {
 			ageing = append(ageing, number)
 		}
 	}
-	firsts, looked := qu.firstsOf(l, ageing)
-	qu.bounds.looks.spend(len(l.quotas) * max(looked, 1))
+	firsts, looked := qu.firstsOf(ws, ageing)
+	qu.bounds.looks.spend(len(ws.quotas) * max(looked, 1))
 	for i, number := range ageing {
-		qu.offerFirst(qu.quotas.editNow(number), l, firsts[i])
+		qu.offerFirst(qu.quotas.editNow(number), ws, firsts[i])
 	}
 }
 
 // firstsOf returns, for each of some quotas of a wait set, the first waiter below critical ones that only a shortage
 // keeps waiting, nil if there is none. It also returns how many it examined.
-func (qu *queue) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, looked int) {
+func (qu *queue) firstsOf(ws *waitSet, numbers []uint32) (firsts []*waiter, looked int) {
 	firsts = make([]*waiter, len(numbers))
 	missing := len(numbers)
-	qu.order.Ascend(place{waitSet: l.number, rank: ledger.ClassStandard}, func(p place) bool {
-		if p.waitSet != l.number || looked == maxFirstLooked || missing == 0 {
+	qu.order.Ascend(place{waitSet: ws.number, rank: ledger.ClassStandard}, func(p place) bool {
+		if p.waitSet != ws.number || looked == maxFirstLooked || missing == 0 {
 			return false
 		}
 		looked++
@@ -111,23 +111,23 @@ func (qu *queue) firstsOf(l *waitSet, numbers []uint32) (firsts []*waiter, looke
 
 // offerFirst offers a quota the first waiter of a wait set, nil for none. A waiter that has been first for as long as
 // ageing says goes before critical ones, unless one of its quotas already has a reserve.
-func (qu *queue) offerFirst(q *quota, l *waitSet, offered *waiter) {
+func (qu *queue) offerFirst(q *quota, ws *waitSet, offered *waiter) {
 	first, waits := qu.waiters.Get(q.first)
-	elsewhere := waits && !first.starved && first.waitSet != l.number
+	elsewhere := waits && !first.starved && first.waitSet != ws.number
 	switch {
 	case elsewhere && (offered == nil || before(first.place(), offered.place())):
 	case offered == nil:
 		q.first, q.firstSince = 0, 0
 	case offered.ticket != q.first:
 		q.first, q.firstSince = offered.ticket, qu.clock.Now
-	case qu.clock.Now-q.firstSince >= q.rule.Policy.Ageing && !qu.reservesAlready(l):
+	case qu.clock.Now-q.firstSince >= q.rule.Policy.Ageing && !qu.reservesAlready(ws):
 		qu.change(offered, func(saved *waiter) { saved.starved = true })
 	}
 }
 
 // reservesAlready reports whether one of a wait set's quotas already has a reserve for a starved waiter.
-func (qu *queue) reservesAlready(l *waitSet) bool {
-	return slices.ContainsFunc(l.quotas, func(number uint32) bool {
+func (qu *queue) reservesAlready(ws *waitSet) bool {
+	return slices.ContainsFunc(ws.quotas, func(number uint32) bool {
 		q := qu.quotas.get(number)
 		return q != nil && q.ahead.saved > 0
 	})

@@ -149,8 +149,8 @@ func (w *world) firstByHand(q *quota) (ticket uint64) {
 	looked := map[uint32]int{}
 	w.m.queue.order.Scan(func(p place) bool {
 		one, _ := w.m.queue.waiters.Get(p.ticket)
-		l, _ := w.m.queue.waitSets.Get(one.waitSet)
-		if p.rank < ledger.ClassStandard || !slices.Contains(l.quotas, q.number) {
+		ws, _ := w.m.queue.waitSets.Get(one.waitSet)
+		if p.rank < ledger.ClassStandard || !slices.Contains(ws.quotas, q.number) {
 			return true
 		}
 		looked[one.waitSet]++

@@ -129,7 +129,7 @@ func (p *pass) shortOf(w *waiter, rq *request, needs []need, at uint32) (short [
 
 // asideFor returns the amount set aside of a quota, as far as it decides when to try a waiter again.
 func (p *pass) asideFor(q *quota) int64 {
-	if p.featureLevel < levels.Aside {
+	if p.featureLevel < levels.RetriesCountSetAside {
 		return 0
 	}
 	return p.aside[q.number]

@@ -42,10 +42,10 @@ func (s *State) Verify() error {
 		return true
 	})
 	errs := append(s.sumLeases(sums), s.sumOperations(sums)...)
-	s.queue.waitSetsOf.Scan(func(ql quotaWaitSet) bool {
-		l, _ := s.queue.waitSets.Get(ql.waitSet)
-		if of := sums[ql.quota]; of != nil { // deleted quotas have no sums
-			of.waiting += l.length
+	s.queue.waitSetsOf.Scan(func(pair quotaWaitSet) bool {
+		ws, _ := s.queue.waitSets.Get(pair.waitSet)
+		if of := sums[pair.quota]; of != nil { // deleted quotas have no sums
+			of.waiting += ws.length
 		}
 		return true
 	})
@@ -69,8 +69,8 @@ func (s *State) sumAhead(sums map[uint32]*totals) {
 		if rank > ledger.ClassStandard {
 			return true
 		}
-		if l, ok := s.queue.waitSets.Get(w.waitSet); ok {
-			for _, number := range l.quotas {
+		if ws, ok := s.queue.waitSets.Get(w.waitSet); ok {
+			for _, number := range ws.quotas {
 				if of := sums[number]; of != nil {
 					of.ahead.add(rank, 1)
 				}
@@ -325,8 +325,8 @@ func verifyUsed(g *ledger.Ledger, r *ledger.Rule, sums *totals) error {
 // verifyTables compares the sizes of tables that mirror each other.
 func (s *State) verifyTables() error {
 	var length int64
-	s.queue.waitSets.Scan(func(_ uint32, l *waitSet) bool {
-		length += l.length
+	s.queue.waitSets.Scan(func(_ uint32, ws *waitSet) bool {
+		length += ws.length
 		return true
 	})
 	waiters := s.queue.waiters.Len()

@@ -63,14 +63,14 @@ func (s *State) verifyWaitSets() error {
 		counts.add(w.place().rank, 1)
 		ahead[w.waitSet] = counts
 		asked, err := s.quotas.askedBy(w.req)
-		l, ok := s.queue.waitSets.Get(w.waitSet)
+		ws, ok := s.queue.waitSets.Get(w.waitSet)
 		if _, lost := s.queue.lostQuota(w); ok && lost {
-			asked, err = l.asked, nil // its wait set has the quotas that existed when it was queued
+			asked, err = ws.asked, nil // its wait set has the quotas that existed when it was queued
 		} else if w.shares != s.quotas.sharesOf(w.req) {
 			errs = append(errs, fmt.Errorf("ticket %d counts as %d items, it asks for %d", ticket, w.shares, s.quotas.sharesOf(w.req)))
 		}
 		h, known := s.holders.byName.Get(w.req.Holder)
-		if err != nil || !ok || !slices.Equal(asked, l.asked) || !known || h.virtualTime != w.virtualTime && !s.queue.lagsBehind(w) ||
+		if err != nil || !ok || !slices.Equal(asked, ws.asked) || !known || h.virtualTime != w.virtualTime && !s.queue.lagsBehind(w) ||
 			w.ticket != ticket || ticket > s.queue.lastTicket {
 			errs = append(errs, fmt.Errorf(
 				"ticket %d of holder %q stands in a wait set for other quotas, or its virtual time differs from its holder's",
@@ -78,17 +78,17 @@ func (s *State) verifyWaitSets() error {
 		}
 		return len(errs) < maxReported
 	})
-	s.queue.waitSets.Scan(func(number uint32, l *waitSet) bool {
-		listed, _ := s.queue.waitSetOf.Get(waitSetKey(l.asked))
-		if listed != number || l.number != number || number > s.queue.lastWaitSet || l.length != lengths[number] || l.length == 0 {
-			errs = append(errs, fmt.Errorf("wait set %d has %d waiters, counted %d, and is found as %d", number, lengths[number], l.length, listed))
+	s.queue.waitSets.Scan(func(number uint32, ws *waitSet) bool {
+		listed, _ := s.queue.waitSetOf.Get(waitSetKey(ws.asked))
+		if listed != number || ws.number != number || number > s.queue.lastWaitSet || ws.length != lengths[number] || ws.length == 0 {
+			errs = append(errs, fmt.Errorf("wait set %d has %d waiters, counted %d, and is found as %d", number, lengths[number], ws.length, listed))
 		}
-		if drawn := s.quotas.drawnOn(l.asked); !slices.ContainsFunc(l.quotas, s.quotas.wasDeleted) && !slices.Equal(drawn, l.quotas) ||
-			l.ahead != ahead[number] || !l.pooled && slices.ContainsFunc(l.asked, s.quotas.isPool) {
+		if drawn := s.quotas.drawnOn(ws.asked); !slices.ContainsFunc(ws.quotas, s.quotas.wasDeleted) && !slices.Equal(drawn, ws.quotas) ||
+			ws.ahead != ahead[number] || !ws.pooled && slices.ContainsFunc(ws.asked, s.quotas.isPool) {
 			errs = append(errs, fmt.Errorf("wait set %d is for quotas %v, of which %v are drawn on; %+v wait ahead of others, counted %+v", number,
-				l.quotas, drawn, ahead[number], l.ahead))
+				ws.quotas, drawn, ahead[number], ws.ahead))
 		}
-		for _, of := range l.quotas {
+		for _, of := range ws.quotas {
 			if places++; !cow.Has(s.queue.waitSetsOf, quotaWaitSet{quota: of, waitSet: number}) {
 				errs = append(errs, fmt.Errorf("wait set %d is not listed under quota %d", number, of))
 			}

@@ -27,13 +27,13 @@ const leastSearched = 8
 // within the entry's bound.
 func (qu *queue) minVirtualTime(number uint32, rank int32) (virtualTime uint64, ok bool) {
 	most, looked := qu.bounds.tries.part(leastSearched), 0
-	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(ql quotaWaitSet) bool {
-		if ql.quota != number || looked == most {
+	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(pair quotaWaitSet) bool {
+		if pair.quota != number || looked == most {
 			return false
 		}
 		looked++
-		qu.order.Ascend(place{waitSet: ql.waitSet, rank: rank}, func(p place) bool {
-			if p.waitSet == ql.waitSet && p.rank == rank && (!ok || p.virtualTime < virtualTime) {
+		qu.order.Ascend(place{waitSet: pair.waitSet, rank: rank}, func(p place) bool {
+			if p.waitSet == pair.waitSet && p.rank == rank && (!ok || p.virtualTime < virtualTime) {
 				virtualTime, ok = p.virtualTime, true
 			}
 			return false

@@ -108,10 +108,10 @@ func (qu *queue) change(w *waiter, change func(*waiter)) {
 	qu.order.Delete(w.place())
 	qu.waiters.Set(changed.ticket, &changed)
 	qu.order.Set(changed.place())
-	l := qu.editWaitSet(changed.waitSet)
-	l.ahead.add(w.place().rank, -1)
-	l.ahead.add(changed.place().rank, 1)
-	for _, number := range l.quotas {
+	ws := qu.editWaitSet(changed.waitSet)
+	ws.ahead.add(w.place().rank, -1)
+	ws.ahead.add(changed.place().rank, 1)
+	for _, number := range ws.quotas {
 		if q := qu.quotas.editNow(number); q != nil {
 			q.ahead.add(w.place().rank, -1)
 			q.ahead.add(changed.place().rank, 1)
@@ -147,11 +147,11 @@ func (qu *queue) enqueue(rq *request, needs []need, from dedup.RequestID) *waite
 
 // insert enters a waiter into the tables, in the wait set of the quotas asked.
 func (qu *queue) insert(w *waiter, asked []uint32) {
-	l := qu.waitSetFor(asked)
-	l.length++
-	l.ahead.add(w.place().rank, 1)
-	w.waitSet = l.number
-	for _, number := range l.quotas {
+	ws := qu.waitSetFor(asked)
+	ws.length++
+	ws.ahead.add(w.place().rank, 1)
+	w.waitSet = ws.number
+	for _, number := range ws.quotas {
 		if q := qu.quotas.edit(number); q != nil { // a snapshot's wait set may have a deleted quota
 			q.waiting++
 			q.ahead.add(w.place().rank, 1)
@@ -212,21 +212,21 @@ func (qu *queue) dequeue(w *waiter) {
 	qu.promotions.Delete(due{At: w.promoteAt, ID: w.ticket})
 	qu.charge(w, -1)
 	qu.holders.use(w.req.Holder).waiting--
-	l := qu.editWaitSet(w.waitSet)
-	l.length--
-	l.ahead.add(w.place().rank, -1)
-	for _, number := range l.quotas {
+	ws := qu.editWaitSet(w.waitSet)
+	ws.length--
+	ws.ahead.add(w.place().rank, -1)
+	for _, number := range ws.quotas {
 		if q := qu.quotas.editNow(number); q != nil {
 			q.waiting--
 			q.ahead.add(w.place().rank, -1)
 			qu.quotas.markDirty(q)
 		}
 	}
-	if l.length == 0 {
-		qu.waitSets.Delete(l.number)
-		qu.waitSetOf.Delete(waitSetKey(l.asked))
-		for _, number := range l.quotas {
-			qu.waitSetsOf.Delete(quotaWaitSet{quota: number, waitSet: l.number})
+	if ws.length == 0 {
+		qu.waitSets.Delete(ws.number)
+		qu.waitSetOf.Delete(waitSetKey(ws.asked))
+		for _, number := range ws.quotas {
+			qu.waitSetsOf.Delete(quotaWaitSet{quota: number, waitSet: ws.number})
 		}
 	}
 }
@@ -238,26 +238,26 @@ func (qu *queue) waitSetFor(asked []uint32) *waitSet {
 		return qu.editWaitSet(number)
 	}
 	qu.lastWaitSet++
-	l := &waitSet{
+	ws := &waitSet{
 		Made: cow.In(qu.generation), number: qu.lastWaitSet, asked: asked, quotas: qu.quotas.drawnOn(asked),
 		pooled: slices.ContainsFunc(asked, qu.quotas.isPool),
 	}
-	qu.enterWaitSet(l)
-	return l
+	qu.enterWaitSet(ws)
+	return ws
 }
 
-func (qu *queue) enterWaitSet(l *waitSet) {
-	qu.waitSets.Set(l.number, l)
-	qu.waitSetOf.Set(waitSetKey(l.asked), l.number)
-	for _, number := range l.quotas {
-		qu.waitSetsOf.Set(quotaWaitSet{quota: number, waitSet: l.number})
+func (qu *queue) enterWaitSet(ws *waitSet) {
+	qu.waitSets.Set(ws.number, ws)
+	qu.waitSetOf.Set(waitSetKey(ws.asked), ws.number)
+	for _, number := range ws.quotas {
+		qu.waitSetsOf.Set(quotaWaitSet{quota: number, waitSet: ws.number})
 	}
 }
 
 func (qu *queue) editWaitSet(number uint32) *waitSet {
-	l, _ := qu.waitSets.Get(number)
-	l, _ = cow.Edit(qu.waitSets, number, l, qu.generation)
-	return l
+	ws, _ := qu.waitSets.Get(number)
+	ws, _ = cow.Edit(qu.waitSets, number, ws, qu.generation)
+	return ws
 }
 
 // takeDue removes the first due waiter from a list and returns it; false: none is due.

@@ -72,7 +72,7 @@ func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
 		if m.queue.gone(w) {
 			return true
 		}
-		if l, _ := m.queue.waitSets.Get(w.waitSet); out && !l.pooled && slices.Contains(l.quotas, number) {
+		if ws, _ := m.queue.waitSets.Get(w.waitSet); out && !ws.pooled && slices.Contains(ws.quotas, number) {
 			return true // it waits for the quota itself
 		}
 		needs, failure := m.judge.needs(w.req)

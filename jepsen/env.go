@@ -221,7 +221,7 @@ func (d faultyDisk) Injected() int64 {
 
 func mixesCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "mixes", Short: "List what can be broken", Args: cobra.NoArgs,
+		Use: "mixes", Short: "List the mixes of faults", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, mix := range nemesis.Mixes() {
 				cmd.Printf("%-10s %s\n", mix.Name, strings.Join(mix.Faults, " "))

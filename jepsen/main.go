@@ -1,4 +1,4 @@
-// Command jepsen breaks a cluster of real quotad processes and judges whether its promises held. jepsen/README.md explains its output;
+// Command jepsen runs a cluster of real quotad processes under faults and checks its promises. jepsen/README.md explains its output;
 // docs/decisions/0004-fault-suite.md explains its design.
 package main
 
@@ -33,7 +33,7 @@ var errFailed = errors.New("the run did not pass")
 
 func command() *cobra.Command {
 	root := &cobra.Command{
-		Use: "jepsen", Short: "Break a cluster of real processes and judge what became of its promises",
+		Use: "jepsen", Short: "Run a cluster of real processes under faults and check its promises",
 		SilenceUsage: true, SilenceErrors: true,
 	}
 	root.AddCommand(runCommand(), judgeCommand(), plantedCommand(), workerCommand(), hostileCommand(), mixesCommand(), tableCommand())
@@ -49,7 +49,7 @@ func runCommand() *cobra.Command {
 func newRunCommand() (*cobra.Command, *plan) {
 	p := new(plan)
 	cmd := &cobra.Command{
-		Use: "run", Short: "Run a cluster, break it for a while, and judge the run", Args: cobra.NoArgs,
+		Use: "run", Short: "Run a cluster under faults and judge the run", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p.tlsPinned = cmd.Flags().Changed("tls")
 			if err := p.complete(); err != nil {
@@ -63,30 +63,30 @@ func newRunCommand() (*cobra.Command, *plan) {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&p.builds.New, "binary", "bin/quotad", "the quotad under test")
-	flags.StringVar(&p.builds.Previous, "previous", "", "the quotad before it, with which the nodes begin; mix upgrade needs it")
-	flags.StringVar(&p.builds.Unfit, "unfit", "", "a quotad that applies other log entries; mix upgrade needs it")
-	flags.StringVar(&p.mixName, "mix", "default", "what is broken; see jepsen mixes")
-	flags.StringSliceVar(&p.faults, "faults", nil, "faults to inject instead of the mix's, each of which the run must have had")
-	flags.DurationVar(&p.length, "time", p.length, "how long things are broken (default 10m)")
-	flags.Uint64Var(&p.seed, "seed", 0, "makes the plan of faults and the workload; 0 draws one")
-	flags.IntVar(&p.nodes, "nodes", 3, "how many nodes")
-	flags.StringVar(&p.network, "network", "", "namespaces or loopback; empty: namespaces where they are allowed")
-	flags.BoolVar(&p.proxied, "proxied", false, "links go through proxies, which delay streams and cut them while they run")
+	flags.StringVar(&p.builds.New, "binary", "bin/quotad", "path of the quotad under test")
+	flags.StringVar(&p.builds.Previous, "previous", "", "path of the previous quotad, with which the nodes start; required by mix upgrade")
+	flags.StringVar(&p.builds.Unfit, "unfit", "", "path of a quotad that applies other log entries; required by mix upgrade")
+	flags.StringVar(&p.mixName, "mix", "default", "mix of faults; jepsen mixes lists them")
+	flags.StringSliceVar(&p.faults, "faults", nil, "faults to inject instead of those of the mix; each must occur")
+	flags.DurationVar(&p.length, "time", p.length, "duration of the faults (default 10m)")
+	flags.Uint64Var(&p.seed, "seed", 0, "seed of faults and workload; 0: random")
+	flags.IntVar(&p.nodes, "nodes", 3, "number of nodes")
+	flags.StringVar(&p.network, "network", "", "network of the nodes: namespaces or loopback; empty: namespaces where they are allowed")
+	flags.BoolVar(&p.proxied, "proxied", false, "run links through proxies that delay streams and cut them")
 	flags.BoolVar(&p.tls, "tls", false,
-		"nodes speak TLS on both ports, or with =false do not; without it the seed says so in runs that may rotate certificates")
-	flags.StringVar(&p.store, "store", "", "log store of the nodes, boltdb or wal; empty: quotad's default, or QUOTAD_LOG_STORE")
-	flags.BoolVar(&p.plainDisks, "plain-disks", false, "no file system of the suite under the nodes")
-	flags.StringVar(&p.folder, "dir", "bin/jepsen", "where runs are kept")
-	flags.StringVar(&p.summary, "summary", "", "file to which a line per run is added")
-	flags.Float64Var(&p.load, "load", 1, "how much the workload asks, as a factor")
+		"use TLS on both ports of the nodes; without the flag the seed decides in runs that may rotate certificates")
+	flags.StringVar(&p.store, "store", "", "log store of the nodes: boltdb or wal; empty: QUOTAD_LOG_STORE, else the default of quotad")
+	flags.BoolVar(&p.plainDisks, "plain-disks", false, "use plain disks, without injected disk faults")
+	flags.StringVar(&p.folder, "dir", "bin/jepsen", "folder for runs")
+	flags.StringVar(&p.summary, "summary", "", "file to append a line to for each run")
+	flags.Float64Var(&p.load, "load", 1, "factor on the load of the workload")
 	flags.StringVar(&p.defect, "defect", "", "name of the planted defect in the binary, for the report")
 	return cmd, p
 }
 
 func tableCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "table SUMMARY...", Short: "Put the runs of summary files into a table (Markdown)", Args: cobra.MinimumNArgs(1),
+		Use: "table SUMMARY...", Short: "Print the runs of summary files as a table (Markdown)", Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var lines []*report.Line
 			for _, path := range args {
@@ -108,7 +108,7 @@ func judgeCommand() *cobra.Command {
 		Use: "judge DIR", Short: "Judge a run again", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return judge(cmd, history.Dir(args[0]), summary) },
 	}
-	cmd.Flags().StringVar(&summary, "summary", "", "file to which a line is added")
+	cmd.Flags().StringVar(&summary, "summary", "", "file to append a line to")
 	return cmd
 }
 
@@ -137,14 +137,14 @@ func judge(cmd *cobra.Command, dir history.Dir, summary string) error {
 
 func workerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "worker", Short: "Be a process of the workload; the spec comes from standard input", Hidden: true, Args: cobra.NoArgs,
+		Use: "worker", Short: "Run a process of the workload, with the spec from standard input", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return workload.Run(cmd.InOrStdin()) },
 	}
 }
 
 func hostileCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "hostile", Short: "Be a hostile caller; the spec comes from standard input, whose end ends it", Hidden: true, Args: cobra.NoArgs,
+		Use: "hostile", Short: "Run a hostile caller, with the spec from standard input, until that ends", Hidden: true, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return hostile.Run(cmd.InOrStdin(), cmd.OutOrStdout()) },
 	}
 }

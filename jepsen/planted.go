@@ -26,11 +26,16 @@ func plantedCommand() *cobra.Command {
 	var tries int
 	var simulated, tested bool
 	cmd := &cobra.Command{
-		Use: "planted [NAME...]", Short: "Build quotad with known defects and see that each is caught by the checker that must",
+		Use: "planted [NAME...]", Short: "Build quotad with known defects and check that the named checkers or tests catch each",
 		RunE: func(cmd *cobra.Command, names []string) error {
 			all, err := planted.All()
 			if err != nil {
 				return err
+			}
+			for _, name := range names {
+				if !slices.ContainsFunc(all, func(defect planted.Defect) bool { return defect.Name == name }) {
+					return fmt.Errorf("no planted defect has the name %q; jepsen/planted/defects has them", name)
+				}
 			}
 			missed := 0
 			for _, defect := range all {
@@ -59,11 +64,11 @@ func plantedCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&root, "root", ".", "the module's folder")
-	cmd.Flags().StringVar(&folder, "dir", "bin/planted", "where the builds and runs go")
-	cmd.Flags().IntVar(&tries, "tries", 3, "how many runs a defect may take")
-	cmd.Flags().BoolVar(&simulated, "sim", false, "in the simulation, those that it shows")
-	cmd.Flags().BoolVar(&tested, "tests", false, "by quick tests, those that they show")
+	cmd.Flags().StringVar(&root, "root", ".", "folder of the module")
+	cmd.Flags().StringVar(&folder, "dir", "bin/planted", "folder for builds and runs")
+	cmd.Flags().IntVar(&tries, "tries", 3, "largest number of runs for a defect")
+	cmd.Flags().BoolVar(&simulated, "sim", false, "run only defects that the simulation shows, in the simulation")
+	cmd.Flags().BoolVar(&tested, "tests", false, "run only defects that quick tests show, with these tests")
 	cmd.MarkFlagsMutuallyExclusive("sim", "tests")
 	return cmd
 }

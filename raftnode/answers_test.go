@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
@@ -50,17 +51,17 @@ func TestProposer_EntryAnswersItsOwnCalls(t *testing.T) {
 		return which
 	}
 	result := &fsm.Applied{Index: 7, Results: []*logpb.Result{{}}}
-	p.applied(bytes.Clone(flights[0].data), result)
-	p.applied(nil, result)
+	p.applied(bytes.Clone(flights[0].data), result, 0)
+	p.applied(nil, result, 0)
 	if got := answered(); len(got) != 0 {
 		t.Fatalf("entries of others answered %v", got)
 	}
-	p.applied(flights[1].data, result)
+	p.applied(flights[1].data, result, 0)
 	if got := answered(); len(got) != 1 || got[0] != 1 || calls[1].err != nil || calls[1].at.Index != 7 || calls[1].results[0] != result.Results[0] {
 		t.Fatalf("the second entry answered %v: %+v", got, calls[1])
 	}
 	p.failed(flights[1], pastFuture{raft.ErrLeadershipLost})
-	p.applied(flights[1].data, result)
+	p.applied(flights[1].data, result, 0)
 	if calls[1].err != nil || len(p.flights) != 2 || len(p.slots) != 2 {
 		t.Fatalf("after it had landed: %v, %d entries in flight, %d slots taken", calls[1].err, len(p.flights), len(p.slots))
 	}
@@ -108,6 +109,50 @@ func TestProposer_EncodesAsProtobuf(t *testing.T) {
 	}
 	if !bytes.Equal(joined, want) {
 		t.Errorf("%x\nprotobuf has\n%x", joined, want)
+	}
+}
+
+// TestProposer_SlowEntriesGetSmaller: after an entry that was slow to apply the next ones have fewer commands, until entries are fast
+// again. Slow entries of few commands, as on a busy machine, change nothing.
+func TestProposer_SlowEntriesGetSmaller(t *testing.T) {
+	n := openOne(t)
+	p := newProposer(n, n.config, n.metrics, n.closing, n.done)
+	some := func(commands int) *call {
+		c := &call{results: make([]*logpb.Result, commands), left: commands, finished: make(chan struct{})}
+		for range commands {
+			c.commands = append(c.commands, take(1))
+		}
+		return c
+	}
+	for i, entry := range []struct {
+		commands int
+		took     time.Duration
+		most     int
+	}{
+		{2048, 190 * time.Millisecond, 2048},
+		{2048, 900 * time.Millisecond, 1024},
+		{1024, 450 * time.Millisecond, 512},
+		{512, 225 * time.Millisecond, 256},
+		{256, 110 * time.Millisecond, 256},
+		{64, 5 * time.Second, 256},
+		{100, time.Millisecond, 256},
+		{256, 49 * time.Millisecond, 512},
+		{512, time.Millisecond, 1024},
+		{1024, time.Millisecond, 2048},
+		{2048, time.Millisecond, 2048},
+		{100, time.Second, 64},
+	} {
+		p.pace([]part{{call: some(entry.commands), to: entry.commands}}, int64(entry.took))
+		if p.most != entry.most {
+			t.Fatalf("after entry %d, of %d commands in %v, the next has at most %d, wanted %d", i, entry.commands, entry.took, p.most, entry.most)
+		}
+	}
+	c := some(100)
+	if err := errors.Join(c.encode(1<<20), p.enqueue(c)); err != nil {
+		t.Fatal(err)
+	}
+	if parts := p.take(); len(parts) != 1 || parts[0].to != 64 {
+		t.Errorf("the next entry has %+v", parts)
 	}
 }
 

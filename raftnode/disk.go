@@ -32,52 +32,52 @@ func (n *Node) watchStall() {
 	})
 }
 
-// roomless decides what a node does about a low disk. A leader first transfers leadership to a node with free space: a leader that refuses
+// lowDisk decides what a node does about a low disk. A leader first transfers leadership to a node with free space: a leader that refuses
 // grants refuses them to the whole fleet. A follower grants nothing itself, so it does nothing until it is elected.
-type roomless struct {
+type lowDisk struct {
 	// lead is the leadership to which attempts belongs: how often this node began to transfer it.
 	lead     *leadership
 	attempts int
 }
 
-// look processes one check: whether the disk is low, the present leadership (nil: none), and whether a transfer is running. It returns
+// check processes one check: whether the disk is low, the present leadership (nil: none), and whether a transfer is running. It returns
 // whether to begin another transfer, and whether to refuse grants, which starts once the first transfer of this leadership has ended.
-func (r *roomless) look(low bool, lead *leadership, leaving bool) (leave, refuse bool) {
-	if !low || lead != r.lead {
-		r.lead, r.attempts = lead, 0
+func (d *lowDisk) check(low bool, lead *leadership, transferring bool) (transfer, refuse bool) {
+	if !low || lead != d.lead {
+		d.lead, d.attempts = lead, 0
 	}
 	if !low || lead == nil {
 		return false, false
 	}
-	if !leaving {
-		r.attempts++
+	if !transferring {
+		d.attempts++
 	}
-	return !leaving, r.attempts > 1
+	return !transferring, d.attempts > 1
 }
 
 // watchSpace refuses grants when the disk is nearly full and no other node can lead, and ends the node before the disk is full.
 func (n *Node) watchSpace() {
-	var r roomless
+	var d lowDisk
 	n.checkRepeatedly(func() bool {
 		free, err := n.config.Free(n.config.DataDir)
 		if err != nil {
 			return true
 		}
 		low := n.config.FreeLow > 0 && free < n.config.FreeLow
-		if low != n.lacksRoom.Swap(low) {
+		if low != n.diskLow.Swap(low) {
 			n.reportSpace(low, free)
 		}
-		leave, refuse := r.look(low, n.leading.Load(), n.leaving.Load())
-		if refuse && !n.diskLow.Swap(refuse) {
+		transfer, refuse := d.check(low, n.leading.Load(), n.transferring.Load())
+		if refuse && !n.diskRefusesGrants.Swap(refuse) {
 			n.logger.Warn("new grants are refused: the leader's disk is nearly full, and no other node can lead; free some space",
 				"data_dir", n.config.DataDir)
 		}
-		n.diskLow.Store(refuse)
-		if leave {
-			n.leaving.Store(true)
+		n.diskRefusesGrants.Store(refuse)
+		if transfer {
+			n.transferring.Store(true)
 			n.wg.Go(func() {
-				defer n.leaving.Store(false)
-				n.leaveForRoom()
+				defer n.transferring.Store(false)
+				n.transferForSpace()
 			})
 		}
 		if n.config.FreeStop > 0 && free < n.config.FreeStop {
@@ -89,9 +89,9 @@ func (n *Node) watchSpace() {
 	})
 }
 
-// leaveForRoom transfers leadership to a voter that answers, has caught up and has free disk space: among these to the one with the longest
-// log.
-func (n *Node) leaveForRoom() {
+// transferForSpace transfers leadership to a voter that answers, has caught up and has free disk space: among these to the one with the
+// longest log.
+func (n *Node) transferForSpace() {
 	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
 	voters, _ := n.voters()

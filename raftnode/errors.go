@@ -35,21 +35,33 @@ type NotAcceptedCause int
 
 // The causes.
 const (
-	NotLeader  NotAcceptedCause = 1  // this node does not lead
-	NotReady   NotAcceptedCause = 2  // it leads, but has no barrier yet, runs a transfer or restore, or did not take the call in time
-	QueueFull  NotAcceptedCause = 3  // the proposer's queue is full, for all or for this caller
-	Stopping   NotAcceptedCause = 4  // the node is stopping
-	DiskFull   NotAcceptedCause = 5  // the disk is nearly full and the command would grant
-	Canceled   NotAcceptedCause = 6  // the caller's context ended while the command was still queued
-	TooLarge   NotAcceptedCause = 7  // a command is larger than half of MaxEntryBytes
-	MemoryFull NotAcceptedCause = 9  // memory is nearly used up and the command would take more
-	OldMember  NotAcceptedCause = 10 // a member runs a build that does not know these commands and would stop at them
-	NotAMember NotAcceptedCause = 8  // a member operation names an unknown or unfit member
+	NotLeader  NotAcceptedCause = 1 // this node does not lead
+	NotReady   NotAcceptedCause = 2 // it leads, but has no barrier yet, runs a transfer or restore, or did not take the call in time
+	QueueFull  NotAcceptedCause = 3 // the proposer's queue is full, for all or for this caller
+	Stopping   NotAcceptedCause = 4 // the node is stopping
+	DiskFull   NotAcceptedCause = 5 // the disk is nearly full and the command would grant
+	Canceled   NotAcceptedCause = 6 // the caller's context ended while the command was still queued
+	TooLarge   NotAcceptedCause = 7 // a command is larger than half of MaxEntryBytes
+	MemoryFull NotAcceptedCause = 8 // memory is nearly used up and the command would take more
+	OldMember  NotAcceptedCause = 9 // a member runs a build that does not know these commands and would stop at them
 )
+
+// causes are the texts of the causes.
+var causes = map[NotAcceptedCause]string{
+	NotLeader: "not the leader", NotReady: "the leader is not ready", QueueFull: "the queue is full", Stopping: "the node is stopping",
+	DiskFull: "the disk is nearly full", Canceled: "canceled", TooLarge: "too large", MemoryFull: "memory is nearly used up",
+	OldMember: "a member runs an older build",
+}
+
+// String returns the cause in words.
+func (c NotAcceptedCause) String() string { return causes[c] }
 
 // Error implements error.
 func (e *NotAcceptedError) Error() string {
-	return fmt.Sprintf("not accepted: cause %d, leader %q", e.Cause, e.Leader)
+	if e.Leader == "" {
+		return "not accepted: " + e.Cause.String()
+	}
+	return fmt.Sprintf("not accepted: %v (the leader is %s)", e.Cause, e.Leader)
 }
 
 // UnknownError says that the commands may or may not be applied. It is safe to repeat them only under the same request id.

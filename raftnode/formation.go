@@ -123,7 +123,7 @@ func (n *Node) wasAdmitted() bool {
 func (n *Node) answerPeer(caller string, request peer.Request) peer.Reply {
 	reply := peer.Reply{
 		Node: n.config.ID, Term: n.raft.CurrentTerm(), Wall: n.config.Clock.Wall(), List: n.config.list, Nonce: n.config.nonce,
-		Last: n.raft.LastIndex(), Build: n.ownBuild(), Room: !n.lacksRoom.Load(), API: n.config.APIAddress,
+		Last: n.raft.LastIndex(), Build: n.ownBuild(), Room: !n.diskLow.Load(), API: n.config.APIAddress,
 	}
 	if id := n.cluster.Load(); id != nil {
 		reply.Cluster = *id
@@ -178,6 +178,14 @@ const (
 	formationGrace   = 3 * time.Second
 	formationWarning = 30 * time.Second
 )
+
+// whyStopping returns, as the end of a sentence, the error with which the node stops.
+func (n *Node) whyStopping() string {
+	if err := n.Err(); err != nil {
+		return ": " + err.Error()
+	}
+	return ""
+}
 
 // whyNoLeader returns, as the end of a sentence, what a node without a leader waits for, or that its peers cannot reach it.
 func (n *Node) whyNoLeader() string {

@@ -63,7 +63,7 @@ func TestClusterTime_NeverRunsBack(t *testing.T) {
 			c.start(leader)
 			continue
 		}
-		c.handOver(leader, "")
+		c.transferLeadership(leader, "")
 	}
 }
 

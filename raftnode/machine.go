@@ -25,7 +25,9 @@ func (m machine) Apply(log *raft.Log) any {
 	if n.proposer.inFlight.Load() > 0 || recorded {
 		apply = n.machine.Apply
 	}
+	began := n.config.Clock.Monotonic()
 	applied := apply(log.Index, log.Term, log.Data)
+	took := n.config.Clock.Monotonic() - began
 	if recorded {
 		n.config.Applied(&applied, log.Data, func() [32]byte {
 			ledger, _ := n.machine.State().Hash()
@@ -49,7 +51,7 @@ func (m machine) Apply(log *raft.Log) any {
 	if sooner {
 		n.kickTicker()
 	}
-	n.proposer.applied(log.Data, &applied) // takes proposer.mu, which must not be taken under n.mu
+	n.proposer.applied(log.Data, &applied, took) // takes proposer.mu, which must not be taken under n.mu
 	n.config.crash.pass("after-apply")
 	return nil
 }

@@ -197,7 +197,7 @@ func (n *Node) TransferLeadership(ctx context.Context, id string) (string, error
 			return n.raft.LeadershipTransferToServer(servers[i].ID, servers[i].Address), nil
 		}
 	}
-	switch err := n.handover.attempt(ctx, begin, n.await); {
+	switch err := n.transfers.attempt(ctx, begin, n.await); {
 	case unfit != nil:
 		return "", unfit
 	case err != nil && errors.Is(err, ctx.Err()):

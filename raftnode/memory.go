@@ -53,8 +53,8 @@ func (n *Node) MemoryFull() bool { return n.memoryFull.Load() }
 func (n *Node) reportMemory(full bool, used int64) {
 	what := []any{"in_use", mebibytes(used), "mark", mebibytes(n.memoryMark)}
 	if full {
-		n.logger.Warn("memory is nearly used up: while this node leads, new grants and sessions are refused, else no call waits at it: "+
-			"give it more memory",
+		n.logger.Warn("memory is nearly used up: a leader refuses new grants and sessions, a follower holds no waiting calls; give the process "+
+			"more memory",
 			what...)
 		return
 	}

@@ -53,7 +53,7 @@ type Node struct {
 	appliedIndex atomic.Uint64
 	cluster      atomic.Pointer[string]
 	configured   configurations
-	handover     *handover
+	transfers    *transfers
 	// unreadable says why the newest snapshot could not be read back; nil: it could.
 	unreadable atomic.Pointer[string]
 	// leading is set while this node leads and its barrier is applied.
@@ -64,10 +64,9 @@ type Node struct {
 	// restores counts the snapshots that replaced the state, changed under mu.
 	restores atomic.Uint64
 	stopping atomic.Bool
-	// diskLow is set while grants are refused because the disk is low.
-	diskLow atomic.Bool
-	// lacksRoom is set while the disk is low, leaving while this node therefore transfers leadership.
-	lacksRoom, leaving atomic.Bool
+	// diskLow is set while the disk is low, transferring while this node therefore transfers leadership, and diskRefusesGrants while it
+	// therefore refuses grants.
+	diskLow, transferring, diskRefusesGrants atomic.Bool
 	// skew is the deviation of this node's wall clock from the voters', viewAhead how far the state's earlier view of Unix time is ahead of
 	// their clocks. Both are in nanoseconds.
 	skew, viewAhead atomic.Int64
@@ -141,7 +140,8 @@ func Open(config Config) (*Node, error) {
 	}
 	n := &Node{
 		config: nodeConfig{Config: config, list: config.listHash()}, logger: config.Logger,
-		machine: fsm.New(), tickets: newTickets(), hub: newHub(config.EventEntries), samples: newSamples(), handover: newHandover(), voucher: newVoucher(),
+		machine: fsm.New(), tickets: newTickets(), hub: newHub(config.EventEntries),
+		samples: newSamples(), transfers: newTransfers(), voucher: newVoucher(),
 		vouched: vouched{of: map[string]vouch{}}, configured: configurations{learned: make(chan struct{}, 1)},
 		tickKick: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
 	}

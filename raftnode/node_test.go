@@ -211,8 +211,8 @@ func (c *cluster) remove(id string) {
 	})
 }
 
-// handOver makes a node transfer leadership to another one; "" means any. The node may have lost leadership already.
-func (c *cluster) handOver(from int, to string) {
+// transferLeadership makes a node transfer leadership to another one; "" means any. The node may have lost leadership already.
+func (c *cluster) transferLeadership(from int, to string) {
 	c.t.Helper()
 	eventually(c.t, "another node leads", func() bool {
 		if c.leader() == from {

@@ -69,7 +69,7 @@ func (n *Node) accepts(commands []*logpb.Command) error {
 	if n.leading.Load() == nil {
 		return n.notAccepted(n.whyNotLeading())
 	}
-	if n.diskLow.Load() && takes(commands) {
+	if n.diskRefusesGrants.Load() && takes(commands) {
 		return n.notAccepted(DiskFull)
 	}
 	if n.memoryFull.Load() && grows(commands) {

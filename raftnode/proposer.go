@@ -58,6 +58,8 @@ type proposer struct {
 	slots chan struct{}
 	// flights are the entries in flight. Each occupies one of the slots.
 	flights []*flight
+	// most is the most commands of the next entry, as fsm.Weight counts them: see pace.
+	most int
 }
 
 // queueRoom has the budgets of the proposer's queue that callers share.
@@ -93,7 +95,7 @@ func newProposer(h host, config nodeConfig, m *metrics, closing, done <-chan str
 		host: h, config: config, metrics: m, closing: closing, done: done,
 		queue: newCallQueue(config.MaxEntryCommands, config.MaxEntryBytes),
 		room:  newQueueRoom(config.MaxQueueCommands, config.MaxQueueBytes),
-		wake:  make(chan struct{}, 1), slots: make(chan struct{}, config.EntriesInFlight),
+		wake:  make(chan struct{}, 1), slots: make(chan struct{}, config.EntriesInFlight), most: config.MaxEntryCommands,
 	}
 }
 
@@ -281,9 +283,9 @@ func (p *proposer) take() (parts []part) {
 	commands, bytes := 0, 0
 	for c := p.queue.head(); c != nil; c = p.queue.head() {
 		from, before := c.next, commands
-		for c.next < len(c.commands) && commands < p.config.MaxEntryCommands {
+		for c.next < len(c.commands) && commands < p.most {
 			size, weight := len(c.span(c.next, c.next+1)), fsm.Weight(c.commands[c.next])
-			if commands > 0 && (commands+weight > p.config.MaxEntryCommands || bytes+size > p.config.MaxEntryBytes) {
+			if commands > 0 && (commands+weight > p.most || bytes+size > p.config.MaxEntryBytes) {
 				break
 			}
 			commands += weight
@@ -330,13 +332,44 @@ func (p *proposer) send(lead *leadership, parts []part) {
 	go p.failed(f, p.host.replicate(data))
 }
 
+const (
+	// slowEntry is how long an entry may take to be applied before the next ones get fewer commands: the node answers nothing meanwhile.
+	slowEntry = int64(200 * time.Millisecond)
+	// leastEntry is the fewest commands to which entries shrink: a busy machine is slow with few commands too.
+	leastEntry = 64
+)
+
+// pace adapts the size of entries to the time that the last one took. Most commands weigh about the same, but not all: a Consume of a whole
+// lease of 64 items counts as one command and does the work of 64.
+func (p *proposer) pace(parts []part, took int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if took < slowEntry && p.most == p.config.MaxEntryCommands {
+		return
+	}
+	weight := 0
+	for _, part := range parts {
+		for _, command := range part.call.commands[part.from:part.to] {
+			weight += fsm.Weight(command)
+		}
+	}
+	switch {
+	case took > slowEntry && weight > leastEntry:
+		p.most = max(min(p.most, weight/2), leastEntry)
+	case took < slowEntry/4 && weight > p.most/2:
+		p.most = min(2*p.most, p.config.MaxEntryCommands)
+	}
+}
+
 // applied answers the calls of an entry that was just applied, if this proposer sent it. It recognizes the entry by the address of its
-// data, which raft passes on unchanged. Waiting for raft's future instead would wake two more goroutines for each entry.
-func (p *proposer) applied(data []byte, applied *fsm.Applied) {
+// data, which raft passes on unchanged. Waiting for raft's future instead would wake two more goroutines for each entry. took is how long
+// the state machine took.
+func (p *proposer) applied(data []byte, applied *fsm.Applied, took int64) {
 	f := p.land(func(f *flight) bool { return len(data) > 0 && &f.data[0] == &data[0] })
 	if f == nil {
 		return
 	}
+	p.pace(f.parts, took)
 	p.metrics.commit.Observe(float64(p.config.Clock.Monotonic()-f.started) / 1e9)
 	p.config.crash.pass("before-answer")
 	p.finish(f.parts, applied, nil)

@@ -3,36 +3,37 @@ package raftnode
 import "github.com/quotad/quotad/fsm/logpb"
 
 // callQueue orders the calls that wait for an entry. Operators' commands and the node's own go first, in order of arrival. Other calls
-// stand in one line per caller, and the lines are served in turn. If a turn takes more than its share, as a long call does, the line's next
-// turns pay for it. So while two callers wait, neither gets more than two shares and one call ahead of the other.
+// stand in one line per caller. The lines are served by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995), in the variant
+// that lets a line overdraw its deficit: if a call is longer than the rest of the deficit, the line's next turns pay for it. So while two
+// callers wait, neither gets more than two quanta and one call ahead of the other.
 type callQueue struct {
 	front line
-	// lines are the lines of callers with queued calls, by caller. turn is the line whose turn it is, in a ring. free are lines for reuse.
-	lines map[string]*line
-	turn  *line
-	free  *line
-	calls int
-	// share is what one turn takes, least the cost of the smallest command, both in bytes of an entry.
-	share, least int
+	// lines are the lines of callers with queued calls, by caller. current is the line whose turn it is, in a ring. free are lines for reuse.
+	lines   map[string]*line
+	current *line
+	free    *line
+	calls   int
+	// quantum is what a turn adds to a line's deficit, least the cost of the smallest command, both in bytes of an entry.
+	quantum, least int
 }
 
 // line is a list of calls in order of arrival.
 type line struct {
 	caller      string
 	first, last *call
-	// credit is what the present turn may still take, in bytes; below 0 the next turns pay it off.
-	credit int
+	// deficit is the deficit counter: what the line may still take in its turn, in bytes. Below 0 the next turns pay it off.
+	deficit int
 	// next and previous are the neighbours in the ring; for a free line, next is the next free line.
 	next, previous *line
 }
 
-// turnsPerEntry is the number of turns for which an entry has room.
-const turnsPerEntry = 32
+// quantaPerEntry is the number of quanta for which an entry has room.
+const quantaPerEntry = 32
 
 // newCallQueue makes the queue for entries with the given bounds of commands and bytes.
 func newCallQueue(entryCommands, entryBytes int) callQueue {
 	least := max(1, entryBytes/entryCommands)
-	return callQueue{lines: map[string]*line{}, share: max(least, entryBytes/turnsPerEntry), least: least}
+	return callQueue{lines: map[string]*line{}, quantum: max(least, entryBytes/quantaPerEntry), least: least}
 }
 
 // goesFirst tells whether a call is an operator's work on the store, which does not wait for callers. What an operator's token requests for
@@ -68,7 +69,7 @@ func (q *callQueue) push(c *call) {
 	q.calls++
 }
 
-// lineOf returns a caller's line. The turn of a new line comes last.
+// lineOf returns a caller's line. A new line is the last in the round.
 func (q *callQueue) lineOf(caller string) *line {
 	if l := q.lines[caller]; l != nil {
 		return l
@@ -79,33 +80,33 @@ func (q *callQueue) lineOf(caller string) *line {
 	} else {
 		q.free = l.next
 	}
-	*l = line{caller: caller, credit: q.share}
+	*l = line{caller: caller, deficit: q.quantum}
 	q.lines[caller] = l
-	if q.turn == nil {
-		l.next, l.previous, q.turn = l, l, l
+	if q.current == nil {
+		l.next, l.previous, q.current = l, l, l
 		return l
 	}
-	l.next, l.previous = q.turn, q.turn.previous
+	l.next, l.previous = q.current, q.current.previous
 	l.previous.next, l.next.previous = l, l
 	return l
 }
 
 // head returns the call to serve next; nil: the queue is empty.
 func (q *callQueue) head() *call {
-	if q.front.first != nil || q.turn == nil {
+	if q.front.first != nil || q.current == nil {
 		return q.front.first
 	}
-	for q.turn.credit <= 0 {
-		q.turn.credit += q.share
-		q.turn = q.turn.next
+	for q.current.deficit <= 0 {
+		q.current.deficit += q.quantum
+		q.current = q.current.next
 	}
-	return q.turn.first
+	return q.current.first
 }
 
 // charge charges a call's line for commands that were put into an entry. commands is their weight.
 func (q *callQueue) charge(c *call, commands, bytes int) {
 	if c.line != &q.front {
-		c.line.credit -= max(commands*q.least, bytes)
+		c.line.deficit -= max(commands*q.least, bytes)
 	}
 }
 
@@ -136,11 +137,11 @@ func (q *callQueue) remove(c *call) bool {
 // drop removes an empty line.
 func (q *callQueue) drop(l *line) {
 	delete(q.lines, l.caller)
-	if q.turn == l {
-		q.turn = l.next
+	if q.current == l {
+		q.current = l.next
 	}
-	if q.turn == l {
-		q.turn = nil
+	if q.current == l {
+		q.current = nil
 	}
 	l.previous.next, l.next.previous = l.next, l.previous
 	*l = line{next: q.free}

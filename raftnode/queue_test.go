@@ -285,22 +285,22 @@ func TestProposer_EntryIsBoundedByItems(t *testing.T) {
 		}
 		const least = 1 << 10 // above the size of a command
 		p := &proposer{
-			config: n.config, metrics: n.metrics, room: newQueueRoom(1000, 1<<20),
+			config: n.config, metrics: n.metrics, room: newQueueRoom(1000, 1<<20), most: n.config.MaxEntryCommands,
 			queue: newCallQueue(n.config.MaxEntryCommands, n.config.MaxEntryCommands*least),
 		}
 		p.queue.push(asked)
-		const credit = 1 << 40 // so that no turn ends
+		const deficit = 1 << 40 // so that no turn ends
 		line := asked.line
 		var entries []int
 		for next := 0; next < len(c.items); next = asked.next {
-			line.credit = credit
+			line.deficit = deficit
 			p.take()
 			weight := 0
 			for _, items := range c.items[next:asked.next] {
 				weight += items
 			}
 			entries = append(entries, weight)
-			if charged := credit - line.credit; asked.next < len(c.items) && charged != weight*least { // an empty line is dropped
+			if charged := deficit - line.deficit; asked.next < len(c.items) && charged != weight*least { // an empty line is dropped
 				t.Errorf("Reserves of %v items: an entry of %d is charged %d bytes, wanted %d", c.items, weight, charged, weight*least)
 			}
 		}

@@ -41,16 +41,18 @@ func (n *Node) openSnapshots() (*checkedSnapshots, error) {
 }
 
 // verifyNew reads back a snapshot that was just written and removes it if it cannot be restored. of is the state written, nil for a
-// snapshot from the leader.
+// snapshot from the leader: raft restores that one next, which verifies it again.
 func (n *Node) verifyNew(id string, of *fsm.State) error {
 	path := filepath.Join(n.config.DataDir, "snapshots", id)
 	file, err := logstore.ReadSnapshot(path)
 	switch {
 	case err != nil:
-	case of != nil && !n.mayRestore(file.Size):
+	case n.mayRestore(file.Size):
+		err = file.Verify()
+	case of != nil:
 		err = file.VerifyBy(of.VerifyWritten)
 	default:
-		err = file.Verify()
+		err = file.VerifySum()
 	}
 	if err == nil {
 		return nil
@@ -66,7 +68,8 @@ func (n *Node) verifyNew(id string, of *fsm.State) error {
 const restoredTimes = 20
 
 // mayRestore reports whether this node has the memory to restore a snapshot of a size next to its own state: only that proves that a
-// restart can. Otherwise the snapshot is only compared with the state, which must be consistent.
+// restart can. Otherwise the node's own snapshot is only compared with the state, which must be consistent, and one from the leader with
+// its checksum.
 func (n *Node) mayRestore(size int64) bool {
 	if n.memoryMark == 0 {
 		return size <= n.config.restoreUpTo

@@ -3,11 +3,15 @@ package raftnode
 import (
 	"bytes"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quotad/quotad/fsm"
 	"github.com/quotad/quotad/raftnode/logstore"
 )
 
@@ -122,6 +126,48 @@ func unreadableTrimsNothing(t *testing.T, restoreUpTo, limit int64, compared boo
 	}
 	if last := n.Status(); last.FirstIndex <= before.FirstIndex || last.SnapshotIndex <= before.SnapshotIndex {
 		t.Errorf("nothing was trimmed: %+v", last)
+	}
+}
+
+// TestVerifyNew_OfTheLeaderFitsTheMemory: without memory for a second state, a snapshot from the leader is checked by its checksum alone.
+func TestVerifyNew_OfTheLeaderFitsTheMemory(t *testing.T) {
+	const limit = 1 << 30
+	var used atomic.Int64
+	n := openOne(t, func(c *Config) {
+		c.MemoryLimit, c.Memory = limit, func() (int64, error) { return used.Load(), nil }
+	})
+	index := uint64(100)
+	write := func() (id string) {
+		store, err := raft.NewFileSnapshotStoreWithLogger(n.config.DataDir, 10, n.logger)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index++
+		sink, err := store.Create(raft.SnapshotVersionMax, index, 1, raft.Configuration{}, 1, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := sink.Write([]byte("this is no state")); err != nil {
+			t.Fatal(err)
+		}
+		if err := sink.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return sink.ID()
+	}
+	if err := n.verifyNew(write(), nil); !errors.Is(err, fsm.ErrCorruptSnapshot) {
+		t.Errorf("with memory for a second state: %v", err)
+	}
+	used.Store(limit/100*MemoryMark - restoredTimes)
+	if err := n.verifyNew(write(), nil); err != nil {
+		t.Errorf("without: %v", err)
+	}
+	flipped := write()
+	if err := os.WriteFile(filepath.Join(n.config.DataDir, "snapshots", flipped, "state.bin"), []byte("this is nO state"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.verifyNew(flipped, nil); err == nil || !strings.Contains(err.Error(), "checksum mismatch") {
+		t.Errorf("a flipped bit: %v", err)
 	}
 }
 

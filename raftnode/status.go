@@ -190,18 +190,18 @@ func (n *Node) checks(s Status) []Check {
 	recorded, misaddressed := n.misaddressed()
 	skew, viewAhead := time.Duration(n.skew.Load()), time.Duration(n.viewAhead.Load())
 	return []Check{
-		check("running", !n.isDone() && !n.stopping.Load(), "the node is stopping: %v", n.Err()),
+		check("running", !n.isDone() && !n.stopping.Load(), "the node is stopping%s", n.whyStopping()),
 		check("leader", s.Leader != "", "no leader is known%s", n.whyNoLeader()),
 		check("applied", lag < 1000, "%d committed entries are not applied yet", lag),
 		check("disk", stalled < n.config.StallLimit/2, "a write to the log has been stuck for %v: check the disk",
 			stalled.Round(time.Millisecond)),
 		check("snapshot", unreadable == nil, "%s", valueOf(unreadable)),
-		check("space", !n.lacksRoom.Load(),
+		check("space", !n.diskLow.Load(),
 			"less than disk.refuse_below (%s) is free for %s: free some space; if this node leads and no other can, new grants are refused",
 			mebibytes(n.config.FreeLow), n.config.DataDir),
 		check("memory", !n.memoryFull.Load(),
-			"more than %d%% of memory.limit is in use (mark %s): new grants are refused if this node leads, else it holds no waits; "+
-				"give the process more memory",
+			"more than %d%% of memory.limit is in use (mark %s): a leader refuses new grants and sessions, a follower holds no waiting "+
+				"calls; give the process more memory",
 			MemoryMark, mebibytes(n.memoryMark)),
 		check("address", !misaddressed, "the members know this node's API at %s, but it advertises %s: the leader records the change within "+
 			"seconds, unless another member has that address; then correct api.advertise", recorded, n.config.APIAddress),

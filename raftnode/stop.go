@@ -39,7 +39,7 @@ func (n *Node) Err() error {
 func (n *Node) Close(ctx context.Context) error {
 	n.closeOnce.Do(func() {
 		n.stopping.Store(true)
-		n.handOver(ctx)
+		n.transferOnStop(ctx)
 		close(n.closing)
 		n.doneOnce.Do(func() {
 			_ = n.port.Close()

@@ -154,10 +154,10 @@ func TestQueue_AnEmptyCallerIsNotTheNode(t *testing.T) {
 }
 
 // TestQueue_IsFair: calls of any size arrive, are cancelled and leave in any order. Each leaves once: a caller's in their order, those of
-// front before all others. While two callers wait, neither gets more than two shares and one call ahead of the other.
+// front before all others. While two callers wait, neither gets more than two quanta and one call ahead of the other.
 func TestQueue_IsFair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		q := newCallQueue(64, 64*100) // a share is 200 bytes
+		q := newCallQueue(64, 64*100) // a quantum is 200 bytes
 		names := []string{"a", "b", "c", "d"}
 		waiting := map[string][]*call{}
 		// ahead is how much more one caller of a pair got than the other since both have waited.
@@ -181,8 +181,8 @@ func TestQueue_IsFair(t *testing.T) {
 					case ahead[pair] == 0:
 						ahead[pair] = 0
 					}
-					if got := ahead[pair]; got > 2*q.share+longest || got < -2*q.share-longest {
-						t.Fatalf("%s is %d ahead of %s: a share is %d, the longest call %d", one, got, other, q.share, longest)
+					if got := ahead[pair]; got > 2*q.quantum+longest || got < -2*q.quantum-longest {
+						t.Fatalf("%s is %d ahead of %s: the quantum is %d, the longest call %d", one, got, other, q.quantum, longest)
 					}
 				}
 			}

@@ -43,8 +43,8 @@ var takesMore = map[string]bool{
 	quotav1connect.TaskServiceBeginTaskProcedure: true,
 }
 
-// operates tells whether a call may use the part of the budgets that is kept for operators.
-func operates(who *caller, procedure string) bool {
+// mayUseOperatorsPart tells whether a call may use the part of the budgets that is kept for operators.
+func mayUseOperatorsPart(who *caller, procedure string) bool {
 	if who.id == "" {
 		return ofOperators[procedure]
 	}
@@ -106,7 +106,8 @@ func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next ht
 // roomOf starts a call's account of request bytes, at zero.
 func (s *Server) roomOf(known *request, procedure string) *requestBytes {
 	return &requestBytes{
-		from: s.requestBytes, account: known.budget, operator: operates(known.who, procedure), refused: s.overBudget, turn: known.turn,
+		from: s.requestBytes, account: known.budget, operator: mayUseOperatorsPart(known.who, procedure),
+		refused: s.overBudget, turn: known.turn,
 	}
 }
 
@@ -126,13 +127,17 @@ func (s *Server) admit(b *portBudgets, procedure string, stream bool, r *http.Re
 		return nil, s.turnOfAddress(b, r), nil, err
 	}
 	known := requestOf(ctx)
-	operator := operates(known.who, procedure)
+	operator := mayUseOperatorsPart(known.who, procedure)
 	known.turn = s.turnOf(known.budget, procedure, operator, stream)
 	if s.refusing.Load() && procedure != quotav1connect.AdminServiceGetStatusProcedure {
 		return nil, known.turn, nil, stoppingError()
 	}
-	if c := connectionOf(ctx); c != nil {
-		if refused := c.letIn(known.budget, operator); refused != nil {
+	if c := connectionOf(ctx); c != nil && !c.isAdmitted() {
+		account, always := known.budget, operator
+		if _, member := s.vouched(ctx, r.Header, r.RemoteAddr); member != "" { // it carries the calls of many callers
+			account, always = memberAccount+member, true
+		}
+		if refused := c.admit(account, always); refused != nil {
 			return nil, known.turn, nil, s.overBudget(refused)
 		}
 	}

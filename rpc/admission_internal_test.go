@@ -13,8 +13,9 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
-// TestOperates_TakesLikeAnyOther: an operator's token uses the part that is kept for operators, but not for calls that take quota.
-func TestOperates_TakesLikeAnyOther(t *testing.T) {
+// TestMayUseOperatorsPart_NotToTakeQuota: an operator's token uses the part that is kept for operators, but not for calls that take
+// quota.
+func TestMayUseOperatorsPart_NotToTakeQuota(t *testing.T) {
 	operator := &caller{id: "ops", verbs: verbs}
 	user := &caller{id: "user", verbs: []Verb{VerbUse, VerbRead, VerbReport}}
 	for procedure, want := range map[string]struct{ operator, user, nobody bool }{
@@ -27,7 +28,8 @@ func TestOperates_TakesLikeAnyOther(t *testing.T) {
 		quotav1connect.AdminServiceReopenQuotaProcedure:  {true, false, true},
 		quotav1connect.AdminServiceRemoveMemberProcedure: {true, false, true},
 	} {
-		if a, b, c := operates(operator, procedure), operates(user, procedure), operates(anybody, procedure); a != want.operator || b != want.user || c != want.nobody {
+		a, b, c := mayUseOperatorsPart(operator, procedure), mayUseOperatorsPart(user, procedure), mayUseOperatorsPart(anybody, procedure)
+		if a != want.operator || b != want.user || c != want.nobody {
 			t.Errorf("%s: an operator's token %t, a user's %t, none where there are no tokens %t", procedure, a, b, c)
 		}
 	}

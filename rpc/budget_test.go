@@ -88,6 +88,38 @@ func TestCallers_KeepTheirAddressThroughAFollower(t *testing.T) {
 	}
 }
 
+// TestConnections_OfFollowersAreTheirOwn: a connection over which a follower forwards is the follower's, not that of the caller whose call
+// comes first: it carries the calls of all. A stranger that names a member has a connection of its own.
+func TestConnections_OfFollowersAreTheirOwn(t *testing.T) {
+	t.Parallel()
+	path, secrets := tokenFile(t)
+	tokens, err := rpc.LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tokens := range map[string]*rpc.Tokens{"tokens": tokens, "no tokens": nil} {
+		nodes := newNodes(t, 3, func(c *rpc.Config) { c.Tokens = tokens })
+		leader, follower := leaderAndFollower(t, nodes)
+		id, port := nodes[follower].node.ID(), nodes[leader].api.Listener
+		token := []string{"Authorization", "Bearer " + secrets[rpc.VerbRead]}
+		read := func(url string, headers ...string) {
+			t.Helper()
+			head, answer := postBy(t, from(t, "127.0.0.5"), url+"/quota.v1.QuotaService/ListQuotas", "{}", append(headers, token...)...)
+			if head.StatusCode != http.StatusOK {
+				t.Fatal(name, head.Status, answer)
+			}
+		}
+		read(nodes[leader].url, rpc.HeaderForwarded, id, rpc.HeaderCaller, strings.Repeat("A", 43)+" token:")
+		if rpc.HasConnections(port, "member:"+id) {
+			t.Errorf("%s: a stranger's word was believed", name)
+		}
+		read(nodes[follower].url)
+		if !rpc.HasConnections(port, "member:"+id) {
+			t.Errorf("%s: the follower's connection is not its own", name)
+		}
+	}
+}
+
 // TestCallers_AreTheirTokens: a token is one caller, whatever its address and holders, at every node.
 func TestCallers_AreTheirTokens(t *testing.T) {
 	t.Parallel()

@@ -138,9 +138,11 @@ func forward[Req, Res proto.Message](
 			info.RequestHeader().Set(name, value)
 		}
 	}
-	if r.who.sharesAddress() { // the leader identifies a token itself
-		info.RequestHeader().Set(HeaderCaller, s.node.Vouch(r.who.account)+" "+r.who.account)
+	statement := tokenAccount // the leader identifies the token itself
+	if r.who.sharesAddress() {
+		statement = r.who.account
 	}
+	info.RequestHeader().Set(HeaderCaller, s.node.Vouch(statement)+" "+statement)
 	s.metrics.forwarded.Inc()
 	r.turn.ChargeForward()
 	there, release := s.followers.follow(ctx, id)
@@ -166,7 +168,7 @@ func forward[Req, Res proto.Message](
 	case isNotLeader(err):
 		return res, false, nil
 	case infoOf(err) != nil:
-		return res, true, handedOn(err)
+		return res, true, forwardedError(err)
 	}
 	var connectErr *connect.Error
 	if errors.As(err, &connectErr) && connect.IsWireError(err) && connectErr.Code() != connect.CodeUnavailable {
@@ -175,8 +177,8 @@ func forward[Req, Res proto.Message](
 	return res, true, nodeError(&raftnode.UnknownError{Err: errors.New("the leader did not answer")})
 }
 
-// handedOn converts an error of the leader to one of this node. It sets headers again, because forwarding does not copy them.
-func handedOn(err error) error {
+// forwardedError converts an error of the leader to one of this node. It sets headers again, because forwarding does not copy them.
+func forwardedError(err error) error {
 	info := infoOf(err)
 	again := connect.NewError(connect.CodeOf(err), errors.New(messageOf(err)))
 	if detail, detailErr := connect.NewErrorDetail(info); detailErr == nil {

@@ -8,10 +8,11 @@ import (
 	"strings"
 )
 
-// Prefixes of account names, by kind of caller.
+// Prefixes of account names, by kind of caller. Members have accounts only for their connections.
 const (
 	tokenAccount   = "token:"
 	addressAccount = "address:"
+	memberAccount  = "member:"
 )
 
 // budget returns the name of the account that pays for a caller: its token's, else its address's. Within an address's account
@@ -21,9 +22,9 @@ func (c *caller) budget() string { return c.account }
 // sharesAddress tells whether only the address identifies the caller; many holders may share it.
 func (c *caller) sharesAddress() bool { return strings.HasPrefix(c.account, addressAccount) }
 
-// operates tells whether a call with a verb is an operator's, which may use the part kept for operators. With tokens, the token decides
-// for all calls. Without tokens every caller may make every call, so the verb decides.
-func (c *caller) operates(verb Verb) bool {
+// actsAsOperator tells whether a command with a verb counts as an operator's. With tokens, the token decides for all commands. Without
+// tokens every caller may make every call, so the verb decides.
+func (c *caller) actsAsOperator(verb Verb) bool {
 	if c.id == "" {
 		return isOperators(verb)
 	}
@@ -45,12 +46,23 @@ func (c *caller) at(account string) *caller {
 // callerAddress returns the account of the address from which a call came. Of a forwarded call it is the address that the forwarding node
 // vouches for; a header that no member vouches for is ignored.
 func (s *Server) callerAddress(ctx context.Context, header http.Header, peer string) string {
-	from := accountOfAddress(peer)
-	if proof, account, ok := strings.Cut(header.Get(HeaderCaller), " "); ok && isAddressAccount(account) &&
-		s.node.VouchedBy(ctx, from, header.Get(HeaderForwarded), account, proof) {
-		return account
+	if statement, by := s.vouched(ctx, header, peer); by != "" && isAddressAccount(statement) {
+		return statement
 	}
-	return from
+	return accountOfAddress(peer)
+}
+
+// vouched returns the forwarding node's statement about a call and that node's id; no id: it is no member's.
+func (s *Server) vouched(ctx context.Context, header http.Header, peer string) (statement, by string) {
+	proof, statement, ok := strings.Cut(header.Get(HeaderCaller), " ")
+	id := header.Get(HeaderForwarded)
+	if !ok || statement != tokenAccount && !isAddressAccount(statement) {
+		return "", ""
+	}
+	if !s.node.VouchedBy(ctx, accountOfAddress(peer), id, statement, proof) {
+		return "", ""
+	}
+	return statement, id
 }
 
 // maxAddressAccount bounds the name of an address's account, in bytes; every valid one is shorter.

@@ -21,8 +21,8 @@ func TestAccountOfAddress_IsAMachines(t *testing.T) {
 	}
 }
 
-// TestOperates_ByTokenOrByCall: a token is an operator's by its verbs; without tokens, the call decides.
-func TestOperates_ByTokenOrByCall(t *testing.T) {
+// TestActsAsOperator_ByTokenOrByCall: a token is an operator's by its verbs; without tokens, the call decides.
+func TestActsAsOperator_ByTokenOrByCall(t *testing.T) {
 	user := &caller{id: "agent", verbs: []Verb{VerbUse, VerbReport, VerbRead}}
 	operator := &caller{id: "ops", verbs: []Verb{VerbUse, VerbAdminQuota}}
 	nobody := anybody.at("address:192.0.2.1")
@@ -43,7 +43,7 @@ func TestOperates_ByTokenOrByCall(t *testing.T) {
 		{nobody, VerbAdminCluster, true},
 		{nobody, VerbDebug, true},
 	} {
-		if got := c.who.operates(c.verb); got != c.want {
+		if got := c.who.actsAsOperator(c.verb); got != c.want {
 			t.Errorf("%q with %q: %t", c.who.id, c.verb, got)
 		}
 	}

@@ -27,20 +27,20 @@ const DefaultMaxConnections = accounts.DefaultMaxConnections
 // them, does not lose that one, and no other address waits for them.
 type Listener struct {
 	net.Listener
-	// settleIn is how long a connection may take for its first or next request before it makes room for others. A new connection waits for
+	// idleGrace is how long a connection may take for its first or next request before it makes room for others. A new connection waits for
 	// room as long.
-	settleIn time.Duration
-	// accepted passes admitted connections to Accept; done is closed with the listener.
+	idleGrace time.Duration
+	// accepted passes connections that have room to Accept; done is closed with the listener.
 	accepted chan accepted
 	done     chan struct{}
 	close    func() error
 
 	mu                 sync.Mutex
 	strangers, callers connectionPool
-	// waiting are the new connections without room, oldest first; waits bounds them per address. ushering is set while usher runs.
+	// waiting are the new connections without room, oldest first; waits bounds them per address. joining is set while joinWaiting runs.
 	waiting          *list.List
 	waits            *budget.Budget
-	ushering         bool
+	joining          bool
 	evicted, refused float64
 }
 
@@ -68,19 +68,19 @@ func Listen(address string, most int) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := newListener(listener, most, settleIn)
+	l := newListener(listener, most, idleGrace)
 	go l.take()
 	return l, nil
 }
 
-// settleIn is long compared with a client's time until its first request, so that each of many that connect at once gets there. It is
+// idleGrace is long compared with a client's time until its first request, so that each of many that connect at once gets there. It is
 // short compared with the patience of a health check.
-const settleIn = time.Second
+const idleGrace = time.Second
 
-func newListener(listener net.Listener, most int, settleIn time.Duration) *Listener {
+func newListener(listener net.Listener, most int, idleGrace time.Duration) *Listener {
 	named := func() *budget.Budget { return budget.New("connections", 0, 0, 0) }
 	l := &Listener{
-		Listener: listener, settleIn: settleIn, accepted: make(chan accepted), done: make(chan struct{}),
+		Listener: listener, idleGrace: idleGrace, accepted: make(chan accepted), done: make(chan struct{}),
 		strangers: newConnectionPool(named()), callers: newConnectionPool(named()), waiting: list.New(), waits: named(),
 	}
 	l.resize(int64(most))
@@ -119,8 +119,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 // Close implements net.Listener. New connections that still wait for room are closed.
 func (l *Listener) Close() error { return l.close() }
 
-// hand passes a connection or an error to Accept. It returns false, and closes the connection, if the listener is closed.
-func (l *Listener) hand(a accepted) bool {
+// deliver passes a connection or an error to Accept. It returns false, and closes the connection, if the listener is closed.
+func (l *Listener) deliver(a accepted) bool {
 	select {
 	case l.accepted <- a:
 		return true
@@ -137,7 +137,7 @@ func (l *Listener) take() {
 	for {
 		conn, err := l.Listener.Accept()
 		if err != nil {
-			if !l.hand(accepted{err: err}) { // http.Server pauses after a temporary error
+			if !l.deliver(accepted{err: err}) { // http.Server pauses after a temporary error
 				return
 			}
 			continue
@@ -146,7 +146,7 @@ func (l *Listener) take() {
 		joined, waits := l.enter(c)
 		switch {
 		case joined:
-			if !l.hand(accepted{conn: c}) {
+			if !l.deliver(accepted{conn: c}) {
 				return
 			}
 		case !waits:
@@ -155,11 +155,11 @@ func (l *Listener) take() {
 	}
 }
 
-// enter admits a new connection, or queues it to wait for room.
+// enter adds a new connection to the strangers, or queues it to wait for room.
 func (l *Listener) enter(c *connection) (joined, waits bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.waits.Has(c.owner) && l.joinLocked(c, &l.strangers, c.owner, false, l.settleIn) == nil {
+	if !l.waits.Has(c.owner) && l.joinLocked(c, &l.strangers, c.owner, false, l.idleGrace) == nil {
 		return true, false
 	}
 	if l.waits.Take(c.owner, 1, false) != nil {
@@ -170,10 +170,10 @@ func (l *Listener) enter(c *connection) (joined, waits bool) {
 		l.refused++
 		return false, false
 	}
-	l.waiting.PushBack(waiter{c, time.Now().Add(l.settleIn)})
-	if !l.ushering {
-		l.ushering = true
-		go l.usher()
+	l.waiting.PushBack(waiter{c, time.Now().Add(l.idleGrace)})
+	if !l.joining {
+		l.joining = true
+		go l.joinWaiting()
 	}
 	return false, true
 }
@@ -184,15 +184,16 @@ type waiter struct {
 	until time.Time
 }
 
-// usher admits waiting connections as room appears, and closes those that waited until their deadline. It ends when none waits.
-func (l *Listener) usher() {
+// joinWaiting adds waiting connections to the strangers as room appears, and closes those that waited until their deadline. It ends when
+// none waits.
+func (l *Listener) joinWaiting() {
 	const steps = 50
-	look := time.NewTicker(l.settleIn / steps)
+	look := time.NewTicker(l.idleGrace / steps)
 	defer look.Stop()
 	for {
-		joined, left := l.seat(time.Now())
+		joined, left := l.tryWaiting(time.Now())
 		for _, c := range joined {
-			l.hand(accepted{conn: c})
+			l.deliver(accepted{conn: c})
 		}
 		if left == 0 {
 			return
@@ -204,8 +205,9 @@ func (l *Listener) usher() {
 	}
 }
 
-// seat tries all waiting connections once. It closes those past their deadline without room, and all of them if the listener is closed.
-func (l *Listener) seat(now time.Time) (joined []*connection, left int) {
+// tryWaiting tries all waiting connections once. It closes those past their deadline without room, and all of them if the listener is
+// closed.
+func (l *Listener) tryWaiting(now time.Time) (joined []*connection, left int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var next *list.Element
@@ -218,7 +220,7 @@ func (l *Listener) seat(now time.Time) (joined []*connection, left int) {
 		switch {
 		case l.closed():
 			_ = w.c.Conn.Close()
-		case l.joinLocked(w.c, &l.strangers, w.c.owner, false, l.settleIn) == nil:
+		case l.joinLocked(w.c, &l.strangers, w.c.owner, false, l.idleGrace) == nil:
 			joined = append(joined, w.c)
 		case now.Before(w.until):
 			continue
@@ -229,7 +231,7 @@ func (l *Listener) seat(now time.Time) (joined []*connection, left int) {
 		l.waiting.Remove(e)
 		l.waits.Give(w.c.owner, 1)
 	}
-	l.ushering = l.waiting.Len() > 0
+	l.joining = l.waiting.Len() > 0
 	return joined, l.waiting.Len()
 }
 
@@ -250,8 +252,8 @@ type connection struct {
 	// The listener's lock guards all fields below. pool is nil before the connection joins one and after it ends.
 	pool  *connectionPool
 	owner string
-	// let is set once a caller has been admitted.
-	let bool
+	// admitted is set once a caller has been admitted.
+	admitted bool
 	// serving counts the requests being served, except the refusals: those that wait only to be refused. While serving is 0 the connection
 	// is in two lists.
 	serving, refusals int
@@ -279,7 +281,7 @@ func (l *Listener) joinLocked(c *connection, to *connectionPool, owner string, o
 	}
 	c.leaveLocked()
 	c.pool, c.owner = to, owner
-	c.restLocked()
+	c.markIdleLocked()
 	return nil
 }
 
@@ -294,13 +296,13 @@ func (c *connection) leaveLocked() {
 	if c.pool == nil {
 		return
 	}
-	c.stirLocked()
+	c.markBusyLocked()
 	c.pool.shares.Give(c.owner, 1)
 	c.pool = nil
 }
 
-// restLocked adds a connection to the lists of idle ones if no request on it is being served.
-func (c *connection) restLocked() {
+// markIdleLocked adds a connection to the lists of idle ones if no request on it is being served.
+func (c *connection) markIdleLocked() {
 	if c.pool == nil || c.serving > 0 || c.inIdle != nil {
 		return
 	}
@@ -309,15 +311,15 @@ func (c *connection) restLocked() {
 		of = list.New()
 		c.pool.idleOf[c.owner] = of
 	}
-	if c.refusals > 0 { // the first to be closed, without a new connection's time for its first request
+	if c.refusals > 0 { // the first to be closed, without the grace of a new connection
 		c.inIdle, c.inIdleOf, c.idleSince = c.pool.idle.PushFront(c), of.PushFront(c), time.Time{}
 		return
 	}
 	c.inIdle, c.inIdleOf, c.idleSince = c.pool.idle.PushBack(c), of.PushBack(c), time.Now()
 }
 
-// stirLocked removes a connection from the lists of idle ones.
-func (c *connection) stirLocked() {
+// markBusyLocked removes a connection from the lists of idle ones.
+func (c *connection) markBusyLocked() {
 	if c.inIdle == nil {
 		return
 	}
@@ -335,12 +337,12 @@ func (c *connection) serve() (done func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c.serving++
-	c.stirLocked()
+	c.markBusyLocked()
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.serving--
-		c.restLocked()
+		c.markIdleLocked()
 	}
 }
 
@@ -352,25 +354,32 @@ func (c *connection) yield() (resume func()) {
 	defer l.mu.Unlock()
 	c.serving--
 	c.refusals++
-	c.restLocked()
+	c.markIdleLocked()
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		c.serving++
 		c.refusals--
-		c.stirLocked()
+		c.markBusyLocked()
 	}
 }
 
-// letIn moves a connection to the pool of callers, under the first caller admitted on it.
-func (c *connection) letIn(key string, operator bool) *budget.FullError {
+// isAdmitted reports whether a caller has been admitted on the connection.
+func (c *connection) isAdmitted() bool {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
-	if c.let || c.pool == nil {
+	return c.admitted
+}
+
+// admit moves a connection to the pool of callers, under the first caller admitted on it, or the member whose calls it carries.
+func (c *connection) admit(key string, operator bool) *budget.FullError {
+	c.listener.mu.Lock()
+	defer c.listener.mu.Unlock()
+	if c.admitted || c.pool == nil {
 		return nil
 	}
 	refused := c.listener.joinLocked(c, &c.listener.callers, key, operator, 0)
-	c.let = refused == nil
+	c.admitted = refused == nil
 	return refused
 }
 

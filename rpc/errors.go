@@ -124,10 +124,10 @@ func failed(f *logpb.Failure) *connect.Error {
 		Reason: quotav1.Reason(f.Reason), Hint: hintFor(f.Reason, f.Hint), Quota: f.Quota, FenceCounter: f.FenceCounter, Budget: f.Budget,
 	}
 	if !ofBudget(info.Reason) {
-		return newError(f.Message, info)
+		return newError(messageFor(f), info)
 	}
 	info.RetryAfter = durationpb.New(retryBudget)
-	err := newError(f.Message, info)
+	err := newError(messageFor(f), info)
 	setRetryAfter(err.Meta(), retryBudget)
 	return err
 }
@@ -212,7 +212,9 @@ func notAcceptedError(e *raftnode.NotAcceptedError) *connect.Error {
 		message, info.Hint = "no leader is known", "retry in a moment; quotad status shows which nodes do not answer"
 	}
 	switch e.Cause {
-	case raftnode.NotLeader, raftnode.NotReady, raftnode.NotAMember:
+	case raftnode.NotLeader:
+	case raftnode.NotReady:
+		message, info.Hint = "the leader is not ready: it was just elected, or a restore or a transfer is running", "retry in a moment"
 	case raftnode.QueueFull:
 		info.Reason, info.Hint, message = quotav1.Reason_REASON_OVERLOADED, "send fewer requests at the same time, or retry later",
 			"the leader's queue is full"

@@ -69,3 +69,10 @@ func Routes(s *Server) map[string]RouteLimits {
 	}
 	return all
 }
+
+// HasConnections tells whether a listener has connections of an account.
+func HasConnections(l *Listener, account string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.callers.shares.Has(account)
+}

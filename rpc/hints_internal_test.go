@@ -65,6 +65,40 @@ func later(n int, c *logpb.Command) []*logpb.Command {
 	return append(slices.Repeat([]*logpb.Command{storyQuotas()}, n), c)
 }
 
+// TestMessage_TranslatesStateMachineTexts: as TestHint_TranslatesStateMachineTexts, for messages.
+func TestMessage_TranslatesStateMachineTexts(t *testing.T) {
+	apply := func(quotas []*logpb.Quota, workflows ...*logpb.Workflow) *logpb.Command {
+		return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{
+			Quotas: quotas, ReplaceWorkflows: len(workflows) > 0, Workflows: workflows,
+		}}}
+	}
+	slots := &logpb.Quota_Slots{Slots: &logpb.Slots{Limit: 9}}
+	for want, commands := range map[string][]*logpb.Command{
+		`quota "s/child": it and its ancestor "w" must both be slots, or neither`: {
+			storyQuotas(), apply([]*logpb.Quota{{Name: "s/child", Parent: "w", Rule: slots}}),
+		},
+		`workflow "duo": baton_time must be 1 s to 3600 s`: {
+			apply(nil, &logpb.Workflow{Name: "duo", BatonTimeNs: -1, Steps: []*logpb.WorkflowStep{
+				{Holder: "a"}, {Holder: "b", After: []string{"a"}},
+			}}),
+		},
+		`"s" has slots, which are held and never consumed`: {
+			storyQuotas(), storyReserve("h", "s", false),
+			{Kind: &logpb.Command_Consume{Consume: &logpb.Consume{
+				Lease: 1, Fence: 1, Op: 1, Items: []*logpb.Item{{Quota: "s", Amount: new(int64(1))}},
+			}}},
+		},
+	} {
+		s, last := story{machine: fsm.New()}, &logpb.Result{}
+		for _, c := range commands {
+			last = s.do(t, c)
+		}
+		if f := last.GetFailure(); f == nil || failed(f).Message() != want {
+			t.Errorf("got %v, want %q", last, want)
+		}
+	}
+}
+
 // TestHint_TranslatesStateMachineTexts: each text is what a caller gets for a result of the state machine. A text that changes
 // there is noticed here.
 func TestHint_TranslatesStateMachineTexts(t *testing.T) {

@@ -22,14 +22,14 @@ func dialFrom(t *testing.T, from string, to *Listener) net.Conn {
 	return c
 }
 
-// listenFor makes a listener for 50 connections, ten of them strangers'. A silent connection makes room after settleIn.
-func listenFor(t *testing.T, settleIn time.Duration) *Listener {
+// listenFor makes a listener for 50 connections, ten of them strangers'. A silent connection makes room after idleGrace.
+func listenFor(t *testing.T, idleGrace time.Duration) *Listener {
 	t.Helper()
 	tcp, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newListener(tcp, 50, settleIn)
+	l := newListener(tcp, 50, idleGrace)
 	go l.take()
 	t.Cleanup(func() { _ = l.Close() })
 	return l
@@ -69,7 +69,7 @@ func TestListener_BurstDelaysNoOtherAddress(t *testing.T) {
 	}
 	// Released room goes to waiting connections. Next to the other address, half of nine is free.
 	_, _ = first[0].Close(), first[1].Close()
-	if joined, left := l.seat(time.Now()); len(joined) != 1 || left != 4 {
+	if joined, left := l.tryWaiting(time.Now()); len(joined) != 1 || left != 4 {
 		t.Errorf("%d joined, %d wait", len(joined), left)
 	}
 	// One more than may wait takes the place of the oldest silent one.
@@ -155,7 +155,7 @@ func TestListener_DroppedConnectionsFreeTheirPart(t *testing.T) {
 	if waiting := l.waiters(); waiting != 1 {
 		t.Fatalf("%d wait", waiting)
 	}
-	if joined, left := l.seat(time.Now().Add(2 * time.Hour)); len(joined) != 0 || left != 0 {
+	if joined, left := l.tryWaiting(time.Now().Add(2 * time.Hour)); len(joined) != 0 || left != 0 {
 		t.Fatalf("%d joined, %d wait", len(joined), left)
 	}
 	if used, callers := l.waits.InUse(); used != 0 || callers != 0 {
@@ -214,7 +214,7 @@ func TestListener_RefusedOnesMakeRoom(t *testing.T) {
 		here, there := net.Pipe()
 		t.Cleanup(func() { _, _ = here.Close(), there.Close() })
 		l.mu.Lock()
-		refused := l.joinLocked(&connection{Conn: here, listener: l}, &l.strangers, all[0].owner, false, l.settleIn)
+		refused := l.joinLocked(&connection{Conn: here, listener: l}, &l.strangers, all[0].owner, false, l.idleGrace)
 		l.mu.Unlock()
 		if refused != nil {
 			t.Errorf("a new connection: %v", refused)

@@ -63,7 +63,7 @@ func TestListener_Resized(t *testing.T) {
 	for l.waiters() == 0 {
 		<-time.After(time.Millisecond)
 	}
-	if _, left := l.seat(time.Now()); left != 1 {
+	if _, left := l.tryWaiting(time.Now()); left != 1 {
 		t.Errorf("a new one finds room among four of two")
 	}
 	for _, c := range first {

@@ -116,7 +116,7 @@ func (s *Server) recordOutcome(ctx context.Context, procedure string, err error,
 	switch {
 	case s.isDraining():
 		return // a node that stops reports that itself
-	case operates(r.who, procedure):
+	case mayUseOperatorsPart(r.who, procedure):
 		return // an operator who inspects a failing node must not make it look good
 	case r.header.Get(HeaderForwarded) != "" && err != nil:
 		return // the node that the caller called counts it

@@ -144,12 +144,12 @@ func TestForward_KeepsStatus(t *testing.T) {
 		if reason == quotav1.Reason_REASON_TOO_LARGE {
 			want = "413"
 		}
-		handed := connectError(t, handedOn(newError("no", &quotav1.ErrorInfo{Reason: reason, NotAccepted: true})))
-		if got := handed.Meta().Get(statusHeader); got != want {
+		forwarded := connectError(t, forwardedError(newError("no", &quotav1.ErrorInfo{Reason: reason, NotAccepted: true})))
+		if got := forwarded.Meta().Get(statusHeader); got != want {
 			t.Errorf("%v: status %q, want %q", reason, got, want)
 		}
-		if infoOf(handed).GetReason() != reason {
-			t.Errorf("%v became %v", reason, infoOf(handed).GetReason())
+		if infoOf(forwarded).GetReason() != reason {
+			t.Errorf("%v became %v", reason, infoOf(forwarded).GetReason())
 		}
 	}
 }

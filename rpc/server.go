@@ -204,17 +204,17 @@ func (s *Server) Drain(ctx context.Context) error {
 	s.startDrain()
 	err := s.waits.wait(ctx)
 	if s.node.LeadsOthers() && err == nil {
-		s.handOver(ctx)
+		s.transferLeadership(ctx)
 	}
 	s.refusing.Store(true)
 	return s.running.wait(ctx)
 }
 
-// handOverWithin bounds how long a stopping node waits for another leader; perhaps no node can lead.
-const handOverWithin = 2 * time.Second
+// transferWithin bounds how long a stopping node waits for another leader; perhaps no node can lead.
+const transferWithin = 2 * time.Second
 
-func (s *Server) handOver(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, handOverWithin)
+func (s *Server) transferLeadership(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, transferWithin)
 	defer cancel()
 	to, err := s.node.TransferLeadership(ctx, "")
 	if err != nil {

@@ -23,7 +23,7 @@ func identified(command *logpb.Command, id *quotav1.RequestId, who *caller) *log
 		command.IdempotencyKey = id.IdempotencyKey
 	}
 	command.By, command.Caller, command.PerHolder = who.pattern, who.budget(), who.sharesAddress()
-	command.Operator = who.operates(verbOf(command))
+	command.Operator = who.actsAsOperator(verbOf(command))
 	return command
 }
 

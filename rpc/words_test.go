@@ -69,6 +69,10 @@ func TestCodes_CoverEachError(t *testing.T) {
 
 // TestNoLeader_NamesKnownLeader: an error whose hint is to ask the leader must name the leader.
 func TestNoLeader_NamesKnownLeader(t *testing.T) {
+	ready := notAcceptedError(&raftnode.NotAcceptedError{Cause: raftnode.NotReady, Leader: "n1"})
+	if info := infoOf(ready); !strings.Contains(ready.Message(), "not ready") || strings.Contains(info.Hint, "the leader") {
+		t.Errorf("a leader that is not ready: %v, hint %q", ready, info.Hint)
+	}
 	for leader, want := range map[string]string{"": "no leader is known", "n2": "this node does not lead"} {
 		err := notAcceptedError(&raftnode.NotAcceptedError{Cause: raftnode.NotLeader, Leader: leader})
 		info := infoOf(err)

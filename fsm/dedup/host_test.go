@@ -43,7 +43,7 @@ type machine struct {
 func newMachine(t tester) *machine {
 	t.Helper()
 	m := &machine{t: t, table: New(), book: accounts.New(), left: 1 << 20, waiting: map[uint64]int{}}
-	m.moment = Moment{Generation: 1, Level: levels.Own, Accounts: &m.book}
+	m.moment = Moment{Generation: 1, Level: levels.OwnSessions, Accounts: &m.book}
 	return m
 }
 

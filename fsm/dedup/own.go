@@ -12,7 +12,7 @@ import (
 // isOwn reports whether an object belongs to the caller of the present command: by is its maker's reach, number its
 // account.
 func isOwn(at *Moment, command *logpb.Command, by string, number uint64) bool {
-	if at.Level < levels.Own || by == "" || command.By == "" {
+	if at.Level < levels.OwnSessions || by == "" || command.By == "" {
 		return by == command.By
 	}
 	a := at.Accounts.Get(number)
@@ -24,7 +24,7 @@ func isOwn(at *Moment, command *logpb.Command, by string, number uint64) bool {
 
 // keyName returns the full name of a command's idempotency key.
 func keyName(at *Moment, command *logpb.Command) string {
-	if at.Level < levels.Own || command.By == "" || command.Caller == "" {
+	if at.Level < levels.OwnSessions || command.By == "" || command.Caller == "" {
 		return sharedKey(command)
 	}
 	return command.Caller + "\x00" + command.IdempotencyKey // no reach looks like a caller's name

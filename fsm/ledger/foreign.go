@@ -18,25 +18,25 @@ const (
 type Foreign struct {
 	// Amount is the use by others in the period before At (cluster time). 0: no use by others is known.
 	Amount, At int64
-	// Heard is the time from which operations count: earlier ones say nothing. It is when the newest reported operation
-	// was consumed, before levels.Heard, or when an operator cleared the state.
-	Heard int64
-	// HeardBy is the last caller that was believed, since levels.Heard, and HeardByAt when its operation was consumed.
-	// An older operation of the same caller says nothing. Another caller's may: otherwise frequent reports without
-	// content would silence all others.
-	HeardBy string
-	// HeardByAt is cluster time.
-	HeardByAt int64
+	// CountsFrom is the time from which operations count: earlier ones say nothing. It is when the newest reported
+	// operation was consumed, before levels.ReportsPerCaller, or when an operator cleared the state.
+	CountsFrom int64
+	// LastCaller is the caller of the last report that counted, since levels.ReportsPerCaller, and LastBegan when its
+	// operation was consumed. An older operation of the same caller says nothing. Another caller's may: otherwise
+	// frequent reports without content would silence all others.
+	LastCaller string
+	// LastBegan is cluster time.
+	LastBegan int64
 	// Seen is the ledger's time at which Kept was computed; Kept is the amount held back then.
 	Seen, Kept int64
-	// Word is how far callers are believed.
-	Word Belief
+	// Trust is how far callers' reports are trusted.
+	Trust Trust
 }
 
-// span returns how long the held-back amount takes to fade: a period. Since levels.OneWord it is at most as long as one
-// caller's reports may close a rate.
+// span returns how long the held-back amount takes to fade: a period. Since levels.SingleReporter it is at most as long
+// as one caller's reports may close a rate.
 func (f *Foreign) span(r *Rule) int64 {
-	if f.Word.teller == "" {
+	if f.Trust.caller == "" {
 		return r.Period
 	}
 	return min(r.Period, MaxWindowClosing)
@@ -44,12 +44,12 @@ func (f *Foreign) span(r *Rule) int64 {
 
 // forget clears the use by others.
 func (f *Foreign) forget() {
-	*f = Foreign{Heard: f.Heard, HeardBy: f.HeardBy, HeardByAt: f.HeardByAt, Word: f.Word}
+	*f = Foreign{CountsFrom: f.CountsFrom, LastCaller: f.LastCaller, LastBegan: f.LastBegan, Trust: f.Trust}
 }
 
 // Stale reports whether a caller's report of an operation consumed at began no longer counts.
 func (f *Foreign) Stale(caller string, began int64) bool {
-	return began < f.Heard || caller == f.HeardBy && began < f.HeardByAt
+	return began < f.CountsFrom || caller == f.LastCaller && began < f.LastBegan
 }
 
 // Advance computes the amount held back at a moment.
@@ -133,12 +133,12 @@ func (g *Ledger) fadesIn(r *Rule, v View, lacking int64) (left int64, ok bool) {
 
 // LowerRate lowers the usable amount of a rate for some time, and reports whether it fell. Within that time it only
 // falls.
-func (g *Ledger) LowerRate(r *Rule, now, total int64, teller string, during int64) bool {
+func (g *Ledger) LowerRate(r *Rule, now, total int64, caller string, during int64) bool {
 	if total > g.Capped || total >= r.Usable {
 		return false
 	}
 	news := total < g.Capped
-	g.Capped, g.CapTeller = total, teller
+	g.Capped, g.CappedBy = total, caller
 	g.CapEnd = fixed.AddSaturated(now, during)
 	return news
 }
@@ -146,7 +146,7 @@ func (g *Ledger) LowerRate(r *Rule, now, total int64, teller string, during int6
 // Learn records use by others, unless more is already known.
 func (f *Foreign) Learn(r *Rule, now, amount int64) {
 	left := f.Left(r, now)
-	if f.Word.teller != "" && amount <= left {
+	if f.Trust.caller != "" && amount <= left {
 		return // keep fading: otherwise frequent reports would restart it from the rest and keep it alive
 	}
 	if amount = max(amount, left); amount <= 0 {

@@ -33,12 +33,12 @@ type Ledger struct {
 	// Window identifies the window to which held amounts belong. Amounts held in another one are void.
 	Window int64
 	// Capped is the total to which reports lowered this window, or this rate; NoCap for none. It was learned in window
-	// CappedIn, and ends with it, or at CapEnd (the earlier view) if that comes first. CapTeller is the caller that
+	// CappedIn, and ends with it, or at CapEnd (the earlier view) if that comes first. CappedBy is the caller that
 	// reported it.
 	Capped, CappedIn, CapEnd int64
-	CapTeller                string
-	// Limits is how far reports of lower limits of a rate are believed.
-	Limits Belief
+	CappedBy                 string
+	// LimitTrust is how far reports of lower limits of a rate are trusted.
+	LimitTrust Trust
 	// Settled is the amount consumed and finally settled within this window.
 	Settled int64
 	// Arrival is the burst's theoretical arrival time before Draws, which are in the order of ends. Loose are amounts
@@ -147,7 +147,7 @@ func (g *Ledger) closed() {
 	}
 }
 
-func (g *Ledger) uncap() { g.Capped, g.CappedIn, g.CapEnd, g.CapTeller = NoCap, 0, 0, "" }
+func (g *Ledger) uncap() { g.Capped, g.CappedIn, g.CapEnd, g.CappedBy = NoCap, 0, 0, "" }
 
 // uncapAt ends an expired cap.
 func (g *Ledger) uncapAt(early int64) {
@@ -380,13 +380,13 @@ func (r *Rule) cappedFor() int64 {
 
 // Lower lowers the window's total after a caller's report, never below the total that the report proves, and never
 // raises it. If another caller reports the same total, the cap lasts its full time from then on.
-func (g *Ledger) Lower(r *Rule, v View, total int64, teller string) bool {
+func (g *Ledger) Lower(r *Rule, v View, total int64, caller string) bool {
 	total = max(total, 0)
-	if total > g.Capped || total == g.Capped && teller == g.CapTeller {
+	if total > g.Capped || total == g.Capped && caller == g.CappedBy {
 		return false
 	}
-	if teller != g.CapTeller {
-		g.CapTeller, g.CapEnd = teller, fixed.AddSaturated(v.Late, r.cappedFor())
+	if caller != g.CappedBy {
+		g.CappedBy, g.CapEnd = caller, fixed.AddSaturated(v.Late, r.cappedFor())
 	}
 	g.Capped, g.CappedIn = total, g.Window
 	return true

@@ -18,8 +18,8 @@ type Anchor struct {
 	Since int64
 	// Passed is where the last boundary began, whether or not it freed anything.
 	Passed int64
-	// Teller is the caller that named the known reset first. Confirmed: a second caller or the operator named it too.
-	Teller    string
+	// NamedBy is the caller that named the known reset first. Confirmed: a second caller or the operator named it too.
+	NamedBy   string
 	Confirmed bool
 	// Uncut: amounts that ended before the known window's opening still count, because that opening is not believed.
 	Uncut bool
@@ -119,7 +119,7 @@ func (g *Ledger) pass(r *Rule) {
 		g.closed()
 		g.drop(g.Opened)
 	}
-	g.Known, g.Closing, g.Disputed, g.Uncut, g.Confirmed, g.Teller, g.Later = false, false, false, false, false, "", 0
+	g.Known, g.Closing, g.Disputed, g.Uncut, g.Confirmed, g.NamedBy, g.Later = false, false, false, false, false, "", 0
 }
 
 // LearnReset records a reset that the provider named to a caller, in an answer given within the interval answered. It
@@ -158,7 +158,7 @@ func (c *Claim) join(r *Rule, named *Claim, soonest int64, level uint32) (confir
 
 // agree applies a report of the known reset. A second caller's report confirms it and ends the delay by a later one.
 func (g *Ledger) agree(r *Rule, named *Claim, level uint32) {
-	known := Claim{Begin: g.CloseBegin, End: g.CloseEnd, By: g.Teller, Confirmed: g.Confirmed}
+	known := Claim{Begin: g.CloseBegin, End: g.CloseEnd, By: g.NamedBy, Confirmed: g.Confirmed}
 	confirms := known.join(r, named, g.Soonest(r), level)
 	if !g.Closing {
 		g.CloseBegin = known.Begin
@@ -226,7 +226,7 @@ func (g *Ledger) know(r *Rule) {
 	c := g.Claim
 	g.Claim = Claim{}
 	g.Known, g.Closing, g.Disputed, g.Uncut, g.Later = true, false, false, true, 0
-	g.CloseBegin, g.CloseEnd, g.Teller, g.Confirmed = c.Begin, c.End, c.By, c.Confirmed
+	g.CloseBegin, g.CloseEnd, g.NamedBy, g.Confirmed = c.Begin, c.End, c.By, c.Confirmed
 	g.cut(r)
 }
 
@@ -254,9 +254,9 @@ func (g *Ledger) cut(r *Rule) {
 func (g *Ledger) Confirm(r *Rule, v View) bool {
 	before := g.Available(r)
 	g.uncap()
-	g.Limits = Belief{}
-	if g.Others.Heard != 0 || g.Others.HeardByAt != 0 {
-		g.Others = Foreign{Heard: v.Now} // operations consumed before say nothing any more
+	g.LimitTrust = Trust{}
+	if g.Others.CountsFrom != 0 || g.Others.LastBegan != 0 {
+		g.Others = Foreign{CountsFrom: v.Now} // operations consumed before say nothing any more
 	}
 	if r.Kind == KindWindow && r.Anchored {
 		if g.Passed > g.Opened {

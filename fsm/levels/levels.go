@@ -17,19 +17,21 @@ const (
 	Pools = 7
 	// PoolItems is the level at which a Reserve that names a pool may have fewer items.
 	PoolItems = 8
-	// Aside is the level at which a waiter of a rate with shares is retried when its amount is lent on top of the amounts set aside.
-	Aside = 8
+	// RetriesCountSetAside is the level at which a waiter of a rate with shares is retried when its amount is lent on top of the
+	// amounts set aside.
+	RetriesCountSetAside = 8
 	// Overtaken is the level at which amounts consumed after a reporting operation do not count as use by others, and shares
 	// of a rate are parts of the amount that others leave.
 	Overtaken = 8
-	// OneWord is the level at which one caller's reports hold a rate back for a bounded time, and close it for an hour at most.
-	OneWord = 8
+	// SingleReporter is the level at which one caller's reports hold a rate back for a bounded time, and close it for an hour at most.
+	SingleReporter = 8
 	// Spread is the level at which retry times are also spread if a ramp makes callers wait for longer than the cooldown.
 	Spread = 9
-	// Heard is the level at which a report of an operation is stale only compared with a later one of the same caller.
-	Heard = 9
-	// Own is the level at which sessions and idempotency keys belong to the caller that made them, not to all callers of the same reach.
-	Own = 9
+	// ReportsPerCaller is the level at which a report of an operation is stale only compared with a later one of the same caller.
+	ReportsPerCaller = 9
+	// OwnSessions is the level at which sessions and idempotency keys belong to the caller that made them, not to all callers of the same
+	// reach.
+	OwnSessions = 9
 	// Resets is the level at which one caller's report does not move a reset that another caller named, and delays its effect
 	// only briefly.
 	Resets = 10

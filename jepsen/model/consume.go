@@ -35,7 +35,7 @@ func (j *Judge) consume(asked *logpb.Consume, result *logpb.Result) {
 	j.doneBelow(l, asked.DoneBelow)
 	if l.tentative {
 		l.tentative = false
-		until := min(j.clock.Now+l.ttl, j.turnEnd(l))
+		until := min(j.clock.Now+l.ttl, j.batonEnd(l))
 		l.soonest = max(l.deadline, j.perhapsUntil(l, until))
 		l.deadline = max(l.deadline, until)
 		j.due.add(l.deadline, l.id)
@@ -272,6 +272,15 @@ func (j *Judge) settle(asked *logpb.Settle, settled *logpb.Settled) {
 	if settled.Released {
 		j.end(l, false)
 	}
+}
+
+// settledBefore tells whether the real use of an operation was settled by an earlier command. Then the same Settle charges nothing.
+func (j *Judge) settledBefore(asked *logpb.Settle) bool {
+	l := j.leases[asked.Lease]
+	if l == nil {
+		l = j.ended[asked.Lease]
+	}
+	return l != nil && l.ops[asked.Op] != nil && l.ops[asked.Op].didActual
 }
 
 // inTime says whether an operation may still be spent, by either clock.

@@ -14,10 +14,10 @@ const (
 	levelReports = 7
 	// levelOvertaken is the first at which consumption after the operation of a report does not count as use by others.
 	levelOvertaken = 8
-	// levelOneWord is the first at which a single caller's report holds a rate back only for a bounded time.
-	levelOneWord = 8
-	// levelHeard is the first at which a report is stale only after a later one of the same caller.
-	levelHeard = 9
+	// levelSingleReporter is the first at which a single caller's report holds a rate back only for a bounded time.
+	levelSingleReporter = 8
+	// levelReportsPerCaller is the first at which a report is stale only after a later one of the same caller.
+	levelReportsPerCaller = 9
 	// lowerPeriods is for how many periods a lower limit lowers a rate.
 	lowerPeriods = 2
 )
@@ -26,16 +26,16 @@ const (
 type others struct {
 	// most is the upper bound reported at mostAt, or its faded rest; least is the lower bound of leastAt.
 	most, mostAt, least, leastAt int64
-	// heard is the time of the latest consume that was reported before levelHeard, or of an operator's reopening; heardBy are the latest since
-	// then, by reporting caller.
-	heard   int64
-	heardBy map[string]int64
+	// countsFrom is the time of the latest consume that was reported before levelReportsPerCaller, or of an operator's reopening; lastBegan
+	// are the latest since then, by reporting caller.
+	countsFrom int64
+	lastBegan  map[string]int64
 	// lowered is until when a lower limit may lower the rate.
 	lowered int64
-	// early: there was a report before levelOneWord.
+	// early: there was a report before levelSingleReporter.
 	early bool
-	// alone is the only caller that has reported since levelOneWord, without refusals: first at from, and at sure with more than rounding
-	// explains. many: other callers reported, or a call was refused.
+	// alone is the only caller that has reported since levelSingleReporter, without refusals: first at from, and at sure with more than
+	// rounding explains. many: other callers reported, or a call was refused.
 	alone      string
 	from, sure int64
 	many       bool
@@ -97,14 +97,14 @@ func (j *Judge) hear(q *quota, o *operation, caller string, signal *logpb.Signal
 	if first == nil || signal.Limit == nil && signal.Remaining == nil {
 		return
 	}
-	believed := first.told && first.began >= max(of.heard, of.heardBy[caller]) && now-first.began <= q.rule.period
-	if j.level < levelHeard {
-		of.heard = max(of.heard, first.began)
-	} else if first.began > of.heardBy[caller] {
-		if of.heardBy == nil {
-			of.heardBy = map[string]int64{}
+	believed := first.told && first.began >= max(of.countsFrom, of.lastBegan[caller]) && now-first.began <= q.rule.period
+	if j.level < levelReportsPerCaller {
+		of.countsFrom = max(of.countsFrom, first.began)
+	} else if first.began > of.lastBegan[caller] {
+		if of.lastBegan == nil {
+			of.lastBegan = map[string]int64{}
 		}
-		of.heardBy[caller] = first.began
+		of.lastBegan[caller] = first.began
 	}
 	if signal.Remaining == nil {
 		return
@@ -132,7 +132,7 @@ func (j *Judge) hear(q *quota, o *operation, caller string, signal *logpb.Signal
 // could close the rate, and then ignored for as long. Between these both are possible, since rounding decides when it began.
 func (j *Judge) heeds(q *quota, caller string, signal *logpb.Signal, most int64, surely bool) (may, must bool) {
 	now, of, bound := j.clock.Now, &q.others, j.closingBound(q)
-	if j.level < levelOneWord {
+	if j.level < levelSingleReporter {
 		of.early = true
 		return true, true
 	}
@@ -154,7 +154,7 @@ func (j *Judge) heeds(q *quota, caller string, signal *logpb.Signal, most int64,
 
 // loweredFor is for how long a report lowers a rate.
 func (j *Judge) loweredFor(q *quota) int64 {
-	if j.level < levelOneWord {
+	if j.level < levelSingleReporter {
 		return lowerPeriods * q.rule.period
 	}
 	return min(lowerPeriods*q.rule.period, longestClosing)
@@ -192,7 +192,7 @@ func (j *Judge) lowerRate(q *quota, o *operation, lower bool, signal *logpb.Sign
 	switch {
 	case o == nil || !lower:
 		j.violate("cap", "%s is lowered to %d by a report of %v", q.name, total, signal)
-	case total < named || total > named && j.level < levelOneWord: // a single caller's report may be believed in part
+	case total < named || total > named && j.level < levelSingleReporter: // a single caller's report may be believed in part
 		j.violate("cap", "%s is lowered to %d by a limit of %d", q.name, total, *signal.Limit)
 	case total >= q.allowed():
 		j.violate("cap", "%s is lowered to %d, it had %d", q.name, total, q.allowed())

@@ -477,7 +477,7 @@ func (j *Judge) renew(asked *logpb.Renew, renewed *logpb.Renewed) {
 		ttl = l.ttl
 	}
 	l.ttl, l.tentative = max(l.ttl, ttl), false
-	until := min(j.clock.Now+ttl, j.turnEnd(l))
+	until := min(j.clock.Now+ttl, j.batonEnd(l))
 	want, soonest := max(l.deadline, until), max(cmp.Or(l.soonest, l.deadline), j.perhapsUntil(l, until))
 	if renewed.DeadlineNs != want && renewed.DeadlineNs != soonest {
 		j.violate("deadline", "lease %d is renewed until %d, not %d", l.id, renewed.DeadlineNs, want)

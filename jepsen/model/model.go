@@ -219,7 +219,7 @@ type entry struct {
 	dropped map[string]bool
 	// perhaps are batons of which these books cannot tell whether they ended before this entry's commands, as the workflow became calm, or
 	// with a command that changed the workflow.
-	perhaps []turn
+	perhaps []baton
 	// defined are the definitions that events have reported.
 	defined    map[definedBy]bool
 	violations []Violation

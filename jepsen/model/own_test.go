@@ -32,7 +32,7 @@ func TestSessions_BelongToTheirCallers(t *testing.T) {
 	}
 	unknown, reused := failure(logpb.Reason_REASON_UNKNOWN_SESSION), failure(logpb.Reason_REASON_SEQ_REUSED)
 	done := &logpb.Result{Kind: &logpb.Result_Done{Done: &logpb.Done{}}}
-	const before, since = levelOwn - 1, levelOwn
+	const before, since = levelOwnSessions - 1, levelOwnSessions
 	for name, story := range map[string][]ownLine{
 		"before, callers of one reach share": {
 			{version: before, caller: "a", kind: opens},

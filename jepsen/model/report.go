@@ -145,7 +145,7 @@ func (j *Judge) closingBound(q *quota) int64 {
 		return min(plus(max(q.rule.period, left), 2*q.rule.skew+2*second), longestClosing)
 	}
 	bound := max(closingPeriods*q.rule.period, leastClosing)
-	if j.level < levelOneWord {
+	if j.level < levelSingleReporter {
 		return bound
 	}
 	return min(bound, longestClosing)

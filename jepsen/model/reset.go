@@ -238,7 +238,7 @@ func (j *Judge) reopen(command *logpb.ReopenQuota, reopened *logpb.QuotaReopened
 	}
 	q.closedUntil, q.closer, q.closerSince, q.cap = 0, "", 0, reportedCap{}
 	o := &q.others
-	o.least, o.heard, o.alone, o.from, o.sure, o.many = 0, j.clock.Now, "", 0, 0, false
+	o.least, o.countsFrom, o.alone, o.from, o.sure, o.many = 0, j.clock.Now, "", 0, 0, false
 	j.unlimit(q)
 	for _, u := range q.usages {
 		if u.closedUntil != 0 {

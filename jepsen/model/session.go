@@ -23,8 +23,8 @@ func defaultLimits() limits {
 	}
 }
 
-// levelOwn is the first version of entries at which sessions and idempotency keys belong to a caller, not to all of the same reach.
-const levelOwn = 9
+// levelOwnSessions is the first version of entries at which sessions and idempotency keys belong to a caller, not to all of the same reach.
+const levelOwnSessions = 9
 
 // owner is the caller that opened a session, or used an idempotency key.
 type owner struct{ by, caller string }
@@ -33,7 +33,7 @@ func ownerOf(command *logpb.Command) owner { return owner{by: command.By, caller
 
 // mayUse says whether a command's caller may use an owner's session or key. A caller without a token is known by its reach alone.
 func (j *Judge) mayUse(command *logpb.Command, of owner) bool {
-	if j.level < levelOwn || of.by == "" || command.By == "" || of.caller == "" {
+	if j.level < levelOwnSessions || of.by == "" || command.By == "" || of.caller == "" {
 		return of.by == command.By
 	}
 	return of.caller == command.Caller
@@ -246,10 +246,10 @@ func (j *Judge) keyed(command *logpb.Command, result *logpb.Result) (fresh bool)
 	return true
 }
 
-// keyName returns the name of a command's idempotency key in the books: each caller has its own keys; before levelOwn, each reach.
+// keyName returns the name of a command's idempotency key in the books: each caller has its own keys; before levelOwnSessions, each reach.
 func (j *Judge) keyName(command *logpb.Command) string {
 	of := ownerOf(command)
-	if j.level < levelOwn || of.by == "" {
+	if j.level < levelOwnSessions || of.by == "" {
 		of.caller = ""
 	} else if of.caller != "" {
 		of.by = ""
@@ -257,7 +257,7 @@ func (j *Judge) keyName(command *logpb.Command) string {
 	return of.by + "\x00" + of.caller + "\x00" + command.IdempotencyKey
 }
 
-// keyOf returns the answer to a command's idempotency key. Its caller may have used the key before levelOwn.
+// keyOf returns the answer to a command's idempotency key. Its caller may have used the key before levelOwnSessions.
 func (j *Judge) keyOf(command *logpb.Command) *answer {
 	for _, name := range []string{j.keyName(command), command.By + "\x00\x00" + command.IdempotencyKey} {
 		known := j.keys[name]

@@ -88,7 +88,7 @@ func (j *Judge) silent() bool {
 				return false
 			}
 		case *logpb.Result_Settled:
-			if k.Settled.Released || len(k.Settled.Overrun) > 0 {
+			if k.Settled.Released || len(k.Settled.Overrun) > 0 && !j.settledBefore(e.commands[e.next].GetSettle()) {
 				return false
 			}
 		case *logpb.Result_TaskBegun:

@@ -23,15 +23,15 @@ const (
 type workflow struct {
 	definition *logpb.Workflow
 	// above holds, by step, all steps that come before it.
-	above                      map[string]map[string]bool
-	threshold                  int
-	within, calm, turns, pause int64
+	above                          map[string]map[string]bool
+	threshold                      int
+	within, calm, batonTime, pause int64
 
 	steps      map[string]*member
 	sequential bool
 	changed    int64
-	// turn is the present baton; the zero value: no step has it.
-	turn turn
+	// baton is the present baton; the zero value: no step has it.
+	baton baton
 }
 
 // member is the state of a step.
@@ -45,8 +45,8 @@ type member struct {
 	kept int64
 }
 
-// turn is the baton: the right of one step to be granted something.
-type turn struct {
+// baton is the right of one step to be granted something.
+type baton struct {
 	holder string
 	// after is the newest fence at its beginning, taken says that it was accepted; until is its end, for an offer the earliest one.
 	after uint64
@@ -65,7 +65,7 @@ func newWorkflow(definition *logpb.Workflow, now int64) *workflow {
 	w := &workflow{
 		definition: definition, above: map[string]map[string]bool{}, threshold: int(definition.Threshold), steps: map[string]*member{}, changed: now,
 		within: orElse(definition.WithinNs, 30*second), calm: orElse(definition.CalmNs, minute),
-		turns: orElse(definition.BatonTimeNs, 5*minute), pause: orElse(definition.PauseNs, 5*minute),
+		batonTime: orElse(definition.BatonTimeNs, 5*minute), pause: orElse(definition.PauseNs, 5*minute),
 	}
 	if w.threshold == 0 {
 		w.threshold = min(3, len(definition.Steps))
@@ -181,8 +181,8 @@ func (j *Judge) keptBack(holder string, needs []need) (name, detail string) {
 		s := w.steps[holder]
 		switch {
 		case s == nil:
-		case w.sequential && (w.turn.holder != holder || w.turn.until <= now || !w.turn.taken):
-			return "turn", sprint("%s is granted something at %d in workflow %s, the turn is %+v", holder, now, of, w.turn)
+		case w.sequential && (w.baton.holder != holder || w.baton.until <= now || !w.baton.taken):
+			return "turn", sprint("%s is granted something at %d in workflow %s, the turn is %+v", holder, now, of, w.baton)
 		case !w.sequential && s.kept != 0 && s.kept+w.pause > now && w.pressing(holder, now) != "":
 			return "back-pressure", sprint("%s is granted something at %d in workflow %s, and is kept back since %d for %s", holder, now, of, s.kept, w.pressing(holder, now))
 		}
@@ -198,8 +198,8 @@ func (j *Judge) noteStep(holder string, needs []need) (latest int64) {
 		if s == nil {
 			continue
 		}
-		if w.sequential && w.turn.holder == holder && w.turn.taken {
-			latest = min(latest, w.turn.until)
+		if w.sequential && w.baton.holder == holder && w.baton.taken {
+			latest = min(latest, w.baton.until)
 		}
 		if s.kept != 0 {
 			s.kept = max(j.clock.Now, 1)
@@ -221,12 +221,12 @@ func (w *workflow) pressing(holder string, now int64) string {
 	return ""
 }
 
-// turnEnd returns the latest possible deadline of a lease: the end of the baton under which it was granted.
-func (j *Judge) turnEnd(l *lease) (latest int64) {
+// batonEnd returns the latest possible deadline of a lease: the end of the baton under which it was granted.
+func (j *Judge) batonEnd(l *lease) (latest int64) {
 	latest = never
 	for _, w := range j.workflows {
-		if w.sequential && w.turn.taken && w.turn.holder == l.holder && l.fence > w.turn.after {
-			latest = min(latest, w.turn.until)
+		if w.sequential && w.baton.taken && w.baton.holder == l.holder && l.fence > w.baton.after {
+			latest = min(latest, w.baton.until)
 		}
 	}
 	return latest
@@ -245,13 +245,13 @@ func (j *Judge) perhapsUntil(l *lease, deadline int64) int64 {
 // busy says whether a step has the baton: it is still offered, or a lease that was granted under it lives.
 func (j *Judge) busy(w *workflow) bool {
 	switch {
-	case w.turn.holder == "" || w.turn.until <= j.clock.Now:
+	case w.baton.holder == "" || w.baton.until <= j.clock.Now:
 		return false
-	case !w.turn.taken:
+	case !w.baton.taken:
 		return true
 	}
 	for _, l := range j.leases {
-		if l.holder == w.turn.holder && l.fence > w.turn.after && l.deadline > j.clock.Now {
+		if l.holder == w.baton.holder && l.fence > w.baton.after && l.deadline > j.clock.Now {
 			return true
 		}
 	}
@@ -273,14 +273,14 @@ func (j *Judge) happenWorkflow(event *effect.Event) {
 	}
 	switch event.Kind {
 	case effect.EventBaton:
-		j.happenTurn(w, event)
+		j.happenBaton(w, event)
 	case effect.EventSequential:
 		j.stats.Sequentials++
 		if w.sequential {
 			j.violate("sequential", "workflow %s goes one at a time twice", event.Workflow)
 		}
 		j.entry.began[w] = w.changed
-		w.sequential, w.turn = true, turn{}
+		w.sequential, w.baton = true, baton{}
 		for _, s := range w.steps {
 			s.kept = 0
 		}
@@ -292,7 +292,7 @@ func (j *Judge) happenWorkflow(event *effect.Event) {
 			}
 			s.until, s.quotas, s.kept = 0, nil, 0
 		}
-		w.sequential, w.turn, w.changed = false, turn{}, j.clock.Now
+		w.sequential, w.baton, w.changed = false, baton{}, j.clock.Now
 	default:
 		if w.steps[event.Step] == nil {
 			j.violate("unexplained", "%+v, and there is no such step", *event)
@@ -319,7 +319,7 @@ func (j *Judge) droppedNow(name string) bool {
 		return false
 	}
 	if w.isCalm(j.clock.Now) {
-		j.entry.perhaps = append(j.entry.perhaps, w.turn) // it may go parallel by itself, before all commands, or be dropped by this one
+		j.entry.perhaps = append(j.entry.perhaps, w.baton) // it may go parallel by itself, before all commands, or be dropped by this one
 		return false
 	}
 	j.carryOut(k + 1)
@@ -336,22 +336,23 @@ func (w *workflow) isCalm(now int64) bool {
 	return true
 }
 
-// happenTurn handles the offer of a baton, or its beginning.
-func (j *Judge) happenTurn(w *workflow, event *effect.Event) {
+// happenBaton handles the offer of a baton, or its beginning.
+func (j *Judge) happenBaton(w *workflow, event *effect.Event) {
 	j.stats.Turns++
 	taken := event.Fence != 0
-	next := turn{holder: event.Holder, after: j.lastFence, taken: taken, until: plus(j.clock.Now, event.Duration)}
+	next := baton{holder: event.Holder, after: j.lastFence, taken: taken, until: plus(j.clock.Now, event.Duration)}
 	switch {
 	case !w.sequential:
 		j.violate("turn", "%s has a turn in workflow %s, and all go", event.Holder, w.definition.Name)
-	case event.Duration > w.turns && taken || event.Duration <= 0:
-		j.violate("turn", "the turn of %s in workflow %s is %d long, the longest is %d", event.Holder, w.definition.Name, event.Duration, w.turns)
-	case taken && !w.turn.taken && w.turn.holder == event.Holder: // the step takes the offered baton
-		next.after = w.turn.after
+	case event.Duration > w.batonTime && taken || event.Duration <= 0:
+		j.violate("turn", "the turn of %s in workflow %s is %d long, the longest is %d",
+			event.Holder, w.definition.Name, event.Duration, w.batonTime)
+	case taken && !w.baton.taken && w.baton.holder == event.Holder: // the step takes the offered baton
+		next.after = w.baton.after
 	case j.busy(w):
-		j.violate("turn", "%s has a turn in workflow %s, and %s has it: %+v", event.Holder, w.definition.Name, w.turn.holder, w.turn)
+		j.violate("turn", "%s has a turn in workflow %s, and %s has it: %+v", event.Holder, w.definition.Name, w.baton.holder, w.baton)
 	}
-	w.turn = next
+	w.baton = next
 }
 
 // oneAtATime judges, at the end of the entry, whether workflows run one step at a time for a reason, and whether all that must do.
@@ -389,7 +390,7 @@ func (j *Judge) standsBack(holder string, reason logpb.Reason) bool {
 		if w.steps[holder] == nil {
 			continue
 		}
-		if reason == logpb.Reason_REASON_SEQUENTIAL && w.sequential && w.turn.holder != "" && w.turn.holder != holder {
+		if reason == logpb.Reason_REASON_SEQUENTIAL && w.sequential && w.baton.holder != "" && w.baton.holder != holder {
 			return true
 		}
 		for below, s := range w.steps {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"time"
 )
 
 // Raft's transport reads MessagePack from a connection and allocates as much memory as the sender claims. A framed connection parses along
@@ -273,7 +274,13 @@ type framedConn struct {
 	net.Conn
 	reader *bufio.Reader
 	frames frames
+	// timed: the connection has a deadline of snapshotStall.
+	timed bool
 }
+
+// snapshotStall is how long a snapshot may take for its next bytes. Raft reads it on its main goroutine: until it is read or has failed,
+// the node neither votes nor follows another leader. So one behind a sender that fell silent would keep the others from a majority.
+const snapshotStall = 3 * time.Second
 
 func newFramedConn(conn net.Conn, reader io.Reader, replies bool, maxEntry int) *framedConn {
 	return &framedConn{Conn: conn, reader: bufio.NewReaderSize(reader, frameBuffer), frames: frames{replies: replies, maxEntry: maxEntry}}
@@ -283,6 +290,9 @@ func newFramedConn(conn net.Conn, reader io.Reader, replies bool, maxEntry int) 
 func (c *framedConn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
+	}
+	if err := c.setDeadline(); err != nil {
+		return 0, err
 	}
 	if _, err := c.reader.Peek(1); err != nil {
 		return 0, err
@@ -298,4 +308,17 @@ func (c *framedConn) Read(b []byte) (int, error) {
 	copy(b, ready[:n])
 	_, err = c.reader.Discard(n)
 	return n, err
+}
+
+// setDeadline bounds the wait for the next bytes of a snapshot. Between messages, a connection may be silent for any time.
+func (c *framedConn) setDeadline() error {
+	switch {
+	case c.frames.raw > 0:
+		c.timed = true
+		return c.SetReadDeadline(time.Now().Add(snapshotStall))
+	case c.timed:
+		c.timed = false
+		return c.SetReadDeadline(time.Time{})
+	}
+	return nil
 }

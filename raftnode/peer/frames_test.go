@@ -6,8 +6,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -143,6 +145,82 @@ func serveFramed(server *raft.NetworkTransport, got chan<- any, done <-chan stru
 			}
 		}
 	}
+}
+
+// pipeStream is raft's stream layer with one connection, the end of a pipe.
+type pipeStream struct {
+	net.Conn
+	closed chan struct{}
+}
+
+// Accept implements net.Listener.
+func (s pipeStream) Accept() (net.Conn, error) {
+	<-s.closed
+	return nil, net.ErrClosed
+}
+
+// Close implements net.Listener.
+func (s pipeStream) Close() error {
+	close(s.closed)
+	return nil
+}
+
+// Addr implements net.Listener.
+func (s pipeStream) Addr() net.Addr { return s.LocalAddr() }
+
+// Dial implements raft.StreamLayer.
+func (s pipeStream) Dial(raft.ServerAddress, time.Duration) (net.Conn, error) { return s.Conn, nil }
+
+// TestFramedConn_EndsAStalledSnapshot: a snapshot of which no more bytes come fails, so that the node can vote again. One that is slow does
+// not fail, and neither does a connection that is silent after it.
+func TestFramedConn_EndsAStalledSnapshot(t *testing.T) {
+	for name, c := range map[string]struct {
+		pause time.Duration
+		ends  time.Duration // after the beginning
+	}{
+		"slow, then silent": {pause: snapshotStall - time.Millisecond, ends: time.Hour}, "stalled": {pause: time.Hour, ends: snapshotStall},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				here, there := net.Pipe()
+				client := raft.NewNetworkTransport(pipeStream{Conn: here, closed: make(chan struct{})}, 1, 0, io.Discard)
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					slow := &slowReader{pause: c.pause, left: 1 << 20} // raft sends pieces of 256 KiB
+					snapshot := &raft.InstallSnapshotRequest{SnapshotVersion: 1, Size: slow.left}
+					_ = client.InstallSnapshot("n1", "n1", snapshot, new(raft.InstallSnapshotResponse), slow)
+				}()
+				conn, began := newFramedConn(there, there, false, 1<<20), time.Now()
+				defer time.AfterFunc(time.Hour, func() { _ = there.Close() }).Stop()
+				_, err := io.Copy(io.Discard, conn)
+				if took := time.Since(began); took != c.ends || (c.ends < time.Hour) != errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("it ended after %v: %v", took, err)
+				}
+				_ = there.Close()
+				_ = here.Close()
+				_ = client.Close()
+				<-sent
+			})
+		})
+	}
+}
+
+// slowReader is a reader that pauses before each read.
+type slowReader struct {
+	pause time.Duration
+	left  int64
+}
+
+// Read implements io.Reader.
+func (r *slowReader) Read(p []byte) (int, error) {
+	if r.left == 0 {
+		return 0, io.EOF
+	}
+	<-time.After(r.pause)
+	n := min(int64(len(p)), r.left)
+	r.left -= n
+	return int(n), nil
 }
 
 // TestFrames_Refuse: each of these would take memory that no message of its kind needs, or hide where the next message begins.

@@ -2,13 +2,14 @@ package peer
 
 import (
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 )
 
 // Bounds on incoming connections.
 const (
-	// maxStrangers bounds the connections in handshake and preface, maxStrangersPerHost those of one host.
+	// maxStrangers bounds the connections in handshake and preface from hosts of no member, maxStrangersPerHost those from one host.
 	maxStrangers        = 64
 	maxStrangersPerHost = 16
 	// maxPerMember bounds the connections of one member, separately for raft, which uses up to five, and for questions: many are asked at once
@@ -27,6 +28,9 @@ type connSlots struct {
 	// strangers and each list in members are ordered oldest first. The keys of members are protocol and node id; guests have an empty id.
 	strangers []*incoming
 	members   map[string][]*incoming
+	// hosts has the host of each member's last admitted connection. A member in its handshake is a stranger; it loses its place to
+	// others from its own host only.
+	hosts map[string]string
 }
 
 // incoming is one accepted connection.
@@ -38,33 +42,65 @@ type incoming struct {
 	admitted bool
 }
 
-func newSlots() *connSlots { return &connSlots{members: map[string][]*incoming{}} }
+func newSlots() *connSlots {
+	return &connSlots{members: map[string][]*incoming{}, hosts: map[string]string{}}
+}
+
+// wholeNetwork is the length in bits of the prefix that tells IPv6 networks apart: a machine can use any address in its network.
+const wholeNetwork = 64
+
+// hostOf returns the host of an address: an IPv4 address, or the network of an IPv6 address.
+func hostOf(address string) string {
+	parsed, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return address
+	}
+	host := parsed.Addr().Unmap().WithZone("")
+	if network, err := host.Prefix(wholeNetwork); err == nil && host.Is6() {
+		return network.String()
+	}
+	return host.String()
+}
 
 // enter registers a stranger. In a full pool it closes the oldest stranger of the same host, or else of the host with the most.
 func (c *connSlots) enter(conn net.Conn) *incoming {
-	in := &incoming{conn: conn, host: conn.RemoteAddr().String()}
-	if host, _, err := net.SplitHostPort(in.host); err == nil {
-		in.host = host
-	}
+	in := &incoming{conn: conn, host: hostOf(conn.RemoteAddr().String())}
 	c.mu.Lock()
 	of := map[string]int{}
-	most := in.host
 	for _, s := range c.strangers {
-		if of[s.host]++; of[s.host] > of[most] {
-			most = s.host
-		}
+		of[s.host]++
 	}
 	var gone *incoming
-	switch {
-	case of[in.host] >= maxStrangersPerHost:
+	if of[in.host] >= maxStrangersPerHost {
 		gone = c.oldest(in.host)
-	case len(c.strangers) >= maxStrangers:
-		gone = c.oldest(most)
+	} else if !c.ofMember(in.host) {
+		most, all := in.host, 0
+		for host, n := range of {
+			if c.ofMember(host) {
+				continue
+			}
+			if all += n; n > of[most] {
+				most = host
+			}
+		}
+		if all >= maxStrangers {
+			gone = c.oldest(most)
+		}
 	}
 	c.strangers = append(c.strangers, in)
 	c.mu.Unlock()
 	closeIncoming(gone)
 	return in
+}
+
+// ofMember reports whether a member's last connection came from a host.
+func (c *connSlots) ofMember(host string) bool {
+	for _, known := range c.hosts {
+		if known == host {
+			return true
+		}
+	}
+	return false
 }
 
 // oldest removes and returns the oldest stranger of a host.
@@ -88,6 +124,9 @@ func (c *connSlots) admit(in *incoming, protocol, node string, member bool) {
 	var gone *incoming
 	c.mu.Lock()
 	c.strangers = without(c.strangers, in)
+	if member {
+		c.hosts[node] = in.host
+	}
 	in.key, in.admitted = key, true
 	if all := c.members[key]; len(all) >= most {
 		gone = all[0]

@@ -58,7 +58,7 @@ func TestCallers_EachLosesItsOwnOldest(t *testing.T) {
 		t.Error("the oldest question of a member with too many is still open")
 	}
 	asks, guests := len(c.members[ProtocolPeer+"/n1"]), len(c.members[ProtocolRaft+"/"])
-	if len(c.strangers) > maxStrangers || asks > maxPerMember || guests > maxGuests {
+	if len(c.strangers) > maxStrangers+maxStrangersPerHost || asks > maxPerMember || guests > maxGuests {
 		t.Errorf("%d strangers, %d of a member, %d guests", len(c.strangers), asks, guests)
 	}
 	newest, in := enter("10.0.0.1")
@@ -74,6 +74,44 @@ func TestCallers_EachLosesItsOwnOldest(t *testing.T) {
 	}
 	if len(c.members) > 0 {
 		t.Errorf("%d lists are left", len(c.members))
+	}
+}
+
+// TestStrangers_LeaveMembersTheirHandshake: no number of strangers from other hosts, nor of addresses in one IPv6 network, closes the
+// connection of a member whose handshake takes long.
+func TestStrangers_LeaveMembersTheirHandshake(t *testing.T) {
+	for _, host := range []string{"10.0.0.1", "[2001:db8:0:1::1]"} {
+		c := newSlots()
+		enter := func(host string) (*fromHost, *incoming) {
+			conn := &fromHost{host: host}
+			return conn, c.enter(conn)
+		}
+		_, earlier := enter(host)
+		c.admit(earlier, ProtocolRaft, "n1", true)
+		c.leave(earlier)
+		handshake, _ := enter(host)
+		for i := range 10 * maxStrangers {
+			enter(fmt.Sprintf("10.1.%d.%d", i/250, i%250))
+			enter(fmt.Sprintf("[2001:db8:0:2::%x]", i))
+		}
+		if handshake.closed {
+			t.Errorf("%s: strangers closed a member's connection in its handshake", host)
+		}
+		network := 0
+		for _, in := range c.strangers {
+			if in.host == hostOf("[2001:db8:0:2::1]:1") {
+				network++
+			}
+		}
+		if len(c.strangers) > maxStrangers+1 || network > maxStrangersPerHost {
+			t.Errorf("%s: %d strangers, %d of one network", host, len(c.strangers), network)
+		}
+		for range maxStrangersPerHost {
+			enter(host)
+		}
+		if !handshake.closed {
+			t.Errorf("%s: strangers from the member's own host have no bound", host)
+		}
 	}
 }
 

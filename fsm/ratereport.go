@@ -13,25 +13,25 @@ import (
 
 // This file handles reports of a rate's remainder and limit (docs/decisions/0034-reports-of-rates.md).
 
-// told is a limit that a provider named.
-type told struct {
+// providerLimit is a limit that a provider named.
+type providerLimit struct {
 	limit, at int64
 	// known says that the provider named one.
 	known bool
 }
 
-// recordTold remembers the limit that a provider named last, to show it next to the configured one.
-func (m *Machine) recordTold(q *quota, signal *logpb.Signal) {
+// recordProviderLimit remembers the limit that a provider named last, to show it next to the configured one.
+func (m *Machine) recordProviderLimit(q *quota, signal *logpb.Signal) {
 	if m.featureLevel >= levels.Reports && signal.Limit != nil {
-		q.told = told{limit: *signal.Limit, at: m.clock.Now, known: true}
+		q.providerLimit = providerLimit{limit: *signal.Limit, at: m.clock.Now, known: true}
 	}
 }
 
-// hearRate applies a provider's statement about a rate, from its answer to an operation: the use of the key by others,
+// learnRate applies a provider's statement about a rate, from its answer to an operation: the use of the key by others,
 // and a limit below the configured one, for which it returns the usable amount. It ignores operations that may no
 // longer count, and those consumed before another one that the same caller reported: they say nothing about the
 // present.
-func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Signal) *int64 {
+func (m *Machine) learnRate(by reporter, q *quota, o *operation, signal *logpb.Signal) *int64 {
 	if m.featureLevel < levels.Reports || o == nil || o.began == 0 || signal.Remaining == nil && signal.Limit == nil {
 		return nil
 	}
@@ -40,17 +40,17 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 	if !charged || g.Others.Stale(by.caller, o.began) || now-o.began > r.Counting() {
 		return nil
 	}
-	if m.featureLevel < levels.Heard {
-		g.Others.Heard = o.began
+	if m.featureLevel < levels.ReportsPerCaller {
+		g.Others.CountsFrom = o.began
 	} else {
-		g.Others.HeardBy, g.Others.HeardByAt = by.caller, o.began
+		g.Others.LastCaller, g.Others.LastBegan = by.caller, o.began
 	}
 	available, limit := g.Available(r), r.Limit
 	var capped *int64
 	if signal.Limit != nil && *signal.Limit < limit {
 		limit = *signal.Limit
 		usable := fixed.MulDivFloor(limit, fixed.Million-int64(q.definition.HeadroomPpm), fixed.Million)
-		usable = m.believedLimit(by, q, usable, signal)
+		usable = m.trustedLimit(by, q, usable, signal)
 		if g.LowerRate(r, now, usable, by.caller, m.loweredFor(r)) {
 			m.emit(effect.Event{Kind: effect.EventCapped, Quota: q.name, Amount: usable})
 			capped = &usable
@@ -61,8 +61,8 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 			amount = 0 // the provider did not count a refused call
 		}
 		others := limit - min(*signal.Remaining, limit) - min(fixed.AddSaturated(ours, amount), limit)
-		if m.featureLevel >= levels.OneWord {
-			others = g.Others.Word.Believe(by.caller, others, saysLimited(signal.Cause), now, m.closingBound(q))
+		if m.featureLevel >= levels.SingleReporter {
+			others = g.Others.Trust.Accept(by.caller, others, saysLimited(signal.Cause), now, m.closingBound(q))
 		}
 		g.Others.Learn(r, now, others)
 	}
@@ -72,18 +72,18 @@ func (m *Machine) hearRate(by reporter, q *quota, o *operation, signal *logpb.Si
 	return capped
 }
 
-// believedLimit returns the usable amount after a caller named a lower limit.
-func (m *Machine) believedLimit(by reporter, q *quota, usable int64, signal *logpb.Signal) int64 {
-	if m.featureLevel < levels.OneWord {
+// trustedLimit returns the usable amount after a caller named a lower limit.
+func (m *Machine) trustedLimit(by reporter, q *quota, usable int64, signal *logpb.Signal) int64 {
+	if m.featureLevel < levels.SingleReporter {
 		return usable
 	}
 	lacking := q.rule.Usable - usable
-	return q.rule.Usable - q.ledger.Limits.Believe(by.caller, lacking, saysLimited(signal.Cause), m.clock.Now, m.closingBound(q))
+	return q.rule.Usable - q.ledger.LimitTrust.Accept(by.caller, lacking, saysLimited(signal.Cause), m.clock.Now, m.closingBound(q))
 }
 
 // loweredFor returns for how long a report lowers the usable amount (nanoseconds).
 func (m *Machine) loweredFor(r *ledger.Rule) int64 {
-	if m.featureLevel < levels.OneWord {
+	if m.featureLevel < levels.SingleReporter {
 		return ledger.LowerPeriods * r.Period
 	}
 	return min(ledger.LowerPeriods*r.Period, ledger.MaxWindowClosing)
@@ -126,16 +126,16 @@ func encodeBurn(b *burn) []int64 {
 func (q *quota) takeReports(encoded *logpb.SnapshotQuota) error {
 	f := &q.ledger.Others
 	var err error
-	if f.Word, err = ledger.TakeBelief(encoded.OthersWord); err != nil {
+	if f.Trust, err = ledger.TakeTrust(encoded.OthersWord); err != nil {
 		return fmt.Errorf("quota %d: of others %w", encoded.Number, err)
 	}
-	if q.ledger.Limits, err = ledger.TakeBelief(encoded.LimitWord); err != nil {
+	if q.ledger.LimitTrust, err = ledger.TakeTrust(encoded.LimitWord); err != nil {
 		return fmt.Errorf("quota %d: of its limit %w", encoded.Number, err)
 	}
-	f.Amount, f.At, f.Heard = encoded.Foreign, encoded.ForeignAtNs, encoded.HeardNs
-	f.HeardBy, f.HeardByAt = encoded.HeardBy, encoded.HeardByNs
+	f.Amount, f.At, f.CountsFrom = encoded.Foreign, encoded.ForeignAtNs, encoded.HeardNs
+	f.LastCaller, f.LastBegan = encoded.HeardBy, encoded.HeardByNs
 	switch {
-	case f.Amount < 0 || f.Amount > fixed.MaxAmount || f.At < 0 || f.Heard < 0 || f.HeardByAt < 0 || encoded.ForeignSeenNs < f.At:
+	case f.Amount < 0 || f.Amount > fixed.MaxAmount || f.At < 0 || f.CountsFrom < 0 || f.LastBegan < 0 || encoded.ForeignSeenNs < f.At:
 		return fmt.Errorf("quota %d: others used %d of it at %d", encoded.Number, f.Amount, f.At)
 	case f.Amount != 0 && (q.rule.Kind != ledger.KindRate || encoded.ForeignSeenNs-f.At >= q.rule.Period):
 		return fmt.Errorf("quota %d is no rate, and others use it, or did longer than a period ago", encoded.Number)
@@ -146,7 +146,7 @@ func (q *quota) takeReports(encoded *logpb.SnapshotQuota) error {
 	copy(q.burn.of[:], encoded.Burnt)
 	q.burn.last = encoded.BurntLast
 	if encoded.ToldLimit != nil {
-		q.told = told{limit: *encoded.ToldLimit, at: encoded.ToldNs, known: true}
+		q.providerLimit = providerLimit{limit: *encoded.ToldLimit, at: encoded.ToldNs, known: true}
 	}
 	return nil
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// handover transfers leadership with raft, one attempt at a time.
+// transfers runs transfers of leadership with raft, one attempt at a time.
 //
 // A transfer that timed out leaves its request with the replication to the chosen follower, which reads it when its call in flight has
 // ended. A second transfer before that would block indefinitely on leaving its own request (hashicorp/raft issue 696), and block every
 // call of this leader. So the next attempt waits until that call has ended for certain.
-type handover struct {
+type transfers struct {
 	// busy has a token of the running attempt.
 	busy chan struct{}
 	// failed is when the last failed attempt ended.
@@ -23,21 +23,21 @@ type handover struct {
 // longestBackoff is the longest pause of raft's replication between failed calls (10 ms, doubled ten times). It reads no request meanwhile.
 const longestBackoff = 10 * time.Millisecond << 10
 
-// handoverPause is longer than the longest pause plus one call (transportTimeout).
-const handoverPause = longestBackoff + transportTimeout + time.Second
+// transferPause is longer than the longest pause plus one call (transportTimeout).
+const transferPause = longestBackoff + transportTimeout + time.Second
 
-func newHandover() *handover { return &handover{busy: make(chan struct{}, 1)} }
+func newTransfers() *transfers { return &transfers{busy: make(chan struct{}, 1)} }
 
 // attempt runs one transfer as soon as it may. It returns ctx's error if ctx ends first, and begin's error if begin fails.
-func (h *handover) attempt(ctx context.Context, begin func() (raft.Future, error), wait func(raft.Future) error) error {
+func (t *transfers) attempt(ctx context.Context, begin func() (raft.Future, error), wait func(raft.Future) error) error {
 	select {
-	case h.busy <- struct{}{}:
+	case t.busy <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-h.busy }()
+	defer func() { <-t.busy }()
 	select {
-	case <-time.After(time.Until(h.failed.Add(handoverPause))):
+	case <-time.After(time.Until(t.failed.Add(transferPause))):
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -46,13 +46,13 @@ func (h *handover) attempt(ctx context.Context, begin func() (raft.Future, error
 		return err
 	}
 	if err = wait(future); err != nil {
-		h.failed = time.Now()
+		t.failed = time.Now()
 	}
 	return err
 }
 
-// handOver transfers leadership to another voter before this node stops, within two election timeouts.
-func (n *Node) handOver(ctx context.Context) {
+// transferOnStop transfers leadership to another voter before this node stops, within two election timeouts.
+func (n *Node) transferOnStop(ctx context.Context) {
 	if n.isDone() || !n.LeadsOthers() {
 		return
 	}
@@ -68,7 +68,7 @@ func (n *Node) handOver(ctx context.Context) {
 			return ctx.Err()
 		}
 	}
-	err := n.handover.attempt(ctx, func() (raft.Future, error) { return n.raft.LeadershipTransfer(), nil }, wait)
+	err := n.transfers.attempt(ctx, func() (raft.Future, error) { return n.raft.LeadershipTransfer(), nil }, wait)
 	if err != nil && !errors.Is(err, ctx.Err()) {
 		n.logger.Info("could not transfer leadership", "error", err)
 	}

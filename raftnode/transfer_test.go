@@ -15,16 +15,16 @@ type ended struct{ err error }
 
 func (e ended) Error() error { return e.err }
 
-// TestHandover_WaitsForFormerRequest: a failed attempt may have left its request with a follower's replication. The next one waits
+// TestTransfers_WaitForFormerRequest: a failed attempt may have left its request with a follower's replication. The next one waits
 // until that request must have been read, however many callers ask. (hashicorp/raft issue 696; found by the simulation with membership
 // changes, which was left with a blocked goroutine.)
-func TestHandover_WaitsForFormerRequest(t *testing.T) {
+func TestTransfers_WaitForFormerRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, began := newHandover(), time.Now()
+		transfers, began := newTransfers(), time.Now()
 		late := errors.New("leadership transfer timeout")
 		var at []time.Duration
 		attempt := func(ctx context.Context, err error) error {
-			return h.attempt(ctx, func() (raft.Future, error) {
+			return transfers.attempt(ctx, func() (raft.Future, error) {
 				at = append(at, time.Since(began))
 				return ended{err}, nil
 			}, func(future raft.Future) error { return future.Error() })
@@ -35,7 +35,7 @@ func TestHandover_WaitsForFormerRequest(t *testing.T) {
 		if err := attempt(t.Context(), late); !errors.Is(err, late) {
 			t.Error(err)
 		}
-		short, cancel := context.WithTimeout(t.Context(), handoverPause-time.Millisecond)
+		short, cancel := context.WithTimeout(t.Context(), transferPause-time.Millisecond)
 		defer cancel()
 		if err := attempt(short, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("too early: %v", err)
@@ -45,11 +45,11 @@ func TestHandover_WaitsForFormerRequest(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if want := []time.Duration{0, 0, handoverPause, 2 * handoverPause}; len(at) != 4 || at[2] != want[2] || at[3] != want[3] {
+		if want := []time.Duration{0, 0, transferPause, 2 * transferPause}; len(at) != 4 || at[2] != want[2] || at[3] != want[3] {
 			t.Errorf("attempts at %v, want %v", at, want)
 		}
-		if handoverPause <= transportTimeout {
-			t.Errorf("%v is not longer than a call, %v", handoverPause, transportTimeout)
+		if transferPause <= transportTimeout {
+			t.Errorf("%v is not longer than a call, %v", transferPause, transportTimeout)
 		}
 	})
 }
