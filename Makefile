@@ -72,7 +72,7 @@ build: ## build bin/quotad
 
 # What computes and does nothing else: the state machine, fleets in virtual time, the model of the rules, and clusters in virtual time. The
 # race detector takes most of their time (fsm: 27 s without it, 190 s with it) and sees one goroutine, in clusters those that the other
-# packages' nodes have too. So they run without it here, but for the tests that share something between goroutines, and with it in
+# packages' nodes have too. So they run without it here, except the tests that share something between goroutines, and with it in
 # test-long; and the state machine runs with it in the nodes of all other packages' tests. They run beside the others, which mostly wait, and
 # yield to them.
 COMPUTING := /(fsm|lab/plan|jepsen/model|jepsen/sim)$$
@@ -344,7 +344,7 @@ release-check: release ## build the release twice, and see that both are the sam
 	diff $(RELEASE)/SHA256SUMS bin/release-again/SHA256SUMS
 	@echo "both builds are the same"
 
-# What the fault suite is told besides; JEPSENFLAGS='--seed 3 --proxied' runs a seed again.
+# Further flags of the fault suite; JEPSENFLAGS='--seed 3 --proxied' runs a seed again.
 JEPSENFLAGS ?=
 JEPSEN_DIR  := bin/jepsen
 
