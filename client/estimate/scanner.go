@@ -56,7 +56,7 @@ type Scanner struct {
 	request Request
 	// depth is the number of open values; frames are the outermost of them, up to maxFrames.
 	depth  int
-	frames [maxFrames]frame
+	frames []frame
 
 	// object: the body is an object, as in all known APIs.
 	object  bool
@@ -168,6 +168,9 @@ func (h *handler) frame() *frame {
 
 // Open implements jsonscan.Handler.
 func (h *handler) Open(array bool) {
+	if h.depth < maxFrames && h.depth == len(h.frames) {
+		h.frames = append(h.frames, frame{}) // before there are pointers to the others
+	}
 	outer := h.frame()
 	h.depth++
 	if f := h.frame(); f != nil {

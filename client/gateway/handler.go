@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/quotad/quotad/client/gateway/dialect"
@@ -187,7 +188,25 @@ var proxy = &httputil.ReverseProxy{
 	ModifyResponse: modifyAnswer,
 	ErrorHandler:   answerError,
 	ErrorLog:       discardLog,
+	BufferPool:     &copyBuffers{},
 }
+
+// copyBuffers are the buffers through which answers pass.
+type copyBuffers struct{ pool sync.Pool }
+
+// copySize is the size of a buffer, that of io.Copy.
+const copySize = 32 << 10
+
+// Get implements httputil.BufferPool.
+func (b *copyBuffers) Get() []byte {
+	if buffer, ok := b.pool.Get().(*[copySize]byte); ok {
+		return buffer[:]
+	}
+	return make([]byte, copySize)
+}
+
+// Put implements httputil.BufferPool.
+func (b *copyBuffers) Put(buffer []byte) { b.pool.Put((*[copySize]byte)(buffer)) }
 
 // rewrite addresses a request to its upstream. It adds and removes a fixed list of fields.
 func rewrite(p *httputil.ProxyRequest) {

@@ -6,6 +6,7 @@ import (
 	"math/big"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -55,6 +56,8 @@ func (q Quota) Has(member string) bool {
 // Catalog has the cluster's quotas as last listed.
 type Catalog struct {
 	quotas atomic.Pointer[map[string]Quota]
+	// known has the parts of the models that were asked for since the list was set, by the beginning of their quotas' names.
+	known atomic.Pointer[sync.Map]
 }
 
 // Set replaces the list.
@@ -70,6 +73,7 @@ func (c *Catalog) Set(list []*quotav1.QuotaStatus) {
 		}
 	}
 	c.quotas.Store(&quotas)
+	c.known.Store(new(sync.Map))
 }
 
 // likeMembers returns a pool with its members' properties, and the sum of their available amounts.
@@ -282,8 +286,24 @@ func (c *Catalog) Find(rules []config.Model, upstream, prefix, model string) Tar
 }
 
 // parts returns the quotas of a model by part. It omits a quota that is an ancestor of another one: naming both would charge it twice.
-// For pools, their first members decide.
+// For pools, their first members decide. Calls share the result.
 func (c *Catalog) parts(base string) map[string]Quota {
+	known := c.known.Load()
+	if known == nil {
+		return nil
+	}
+	stored, _ := known.Load(base)
+	if parts, ok := stored.(map[string]Quota); ok {
+		return parts
+	}
+	parts := c.findParts(base)
+	if len(parts) > 0 { // so callers' names of models do not fill the memory
+		known.Store(base, parts)
+	}
+	return parts
+}
+
+func (c *Catalog) findParts(base string) map[string]Quota {
 	parts := map[string]Quota{}
 	for _, part := range config.Parts {
 		if q, ok := c.Get(base + "/" + part); ok {
