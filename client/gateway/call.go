@@ -65,6 +65,8 @@ type call struct {
 	// nil: use that of the granted pool member.
 	keys []*keys.Key
 	key  *keys.Key
+	// incoming is the body as it arrives over HTTP/1; nil: it has none, or comes over HTTP/2.
+	incoming *patientBody
 	// injected: the gateway added a request for usage that the client did not make.
 	injected bool
 	draws    []draw

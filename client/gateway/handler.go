@@ -24,16 +24,21 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
 	patient := newPatientWriter(w, slowClient)
 	defer patient.begin()
 	w = patient
+	var incoming *patientBody
 	if r.Body != nil && r.Body != http.NoBody {
 		// Use a copy: the server checks its own request's body for whether the client still waits for 100 Continue.
 		r = r.WithContext(r.Context())
-		r.Body = patientBody{r.Body, patient.control, slowBody}
+		incoming = &patientBody{ReadCloser: r.Body, control: patient.control, patience: slowBody}
+		r.Body = incoming
 	}
 	r = g.traced(r)
 	s := g.state.Load()
 	c := &call{
 		gateway: g, state: s, id: newID(), began: time.Now(), header: r.Header, query: r.URL.RawQuery, scheme: "http",
 		clientHost: r.Host,
+	}
+	if r.ProtoMajor == 1 {
+		c.incoming = incoming
 	}
 	if r.TLS != nil || connectionOf(r.Context()).secure {
 		c.scheme = "https"

@@ -1,9 +1,11 @@
 package gateway
 
 import (
+	"errors"
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -58,13 +60,19 @@ type patientBody struct {
 	io.ReadCloser
 	control  *http.ResponseController
 	patience time.Duration
+	// ended: the body was read to its end.
+	ended atomic.Bool
 }
 
 // Read implements io.Reader.
-func (b patientBody) Read(p []byte) (int, error) {
+func (b *patientBody) Read(p []byte) (int, error) {
 	_ = b.control.SetReadDeadline(time.Now().Add(b.patience))
 	defer func() { _ = b.control.SetReadDeadline(time.Time{}) }()
-	return b.ReadCloser.Read(p)
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.ended.Store(true)
+	}
+	return n, err
 }
 
 // wrongTokens counts wrong tokens by peer, so that no peer can try many.

@@ -26,7 +26,7 @@ func TestPatience_AStreamMayBeSilent(t *testing.T) {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			patient := newPatientWriter(w, patience)
 			defer patient.begin()
-			body := patientBody{r.Body, patient.control, patience}
+			body := &patientBody{ReadCloser: r.Body, control: patient.control, patience: patience}
 			if _, err := io.ReadFull(body, make([]byte, 5)); err != nil {
 				t.Errorf("HTTP/%d: the request's body: %v", protocol, err)
 			}

@@ -186,9 +186,14 @@ func (s *Server) Serve(ctx context.Context) error {
 			_ = server.Close()
 		}
 	}
-	_ = s.gateway.Drained(drain)
+	ending, end := context.WithTimeout(context.WithoutCancel(ctx), abortedWithin)
+	defer end()
+	_ = s.gateway.Drained(ending) // aborted calls settle what they hold
 	return err
 }
+
+// abortedWithin is how long calls may take to end after their connections were closed.
+const abortedWithin = 5 * time.Second
 
 func (s *Server) close() {
 	for _, listener := range s.listeners {
