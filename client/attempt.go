@@ -173,6 +173,7 @@ func race[T any](ctx context.Context, c *Client, p patience, send sender[T]) (la
 		if r.ended(try(ctx, order[0], p.each, send)) {
 			return r.last, r.doubt
 		}
+		wait = max(wait-time.Since(r.last.sent), p.others)
 	}
 	r.run(wait)
 	return r.last, r.doubt
