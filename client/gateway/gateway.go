@@ -120,6 +120,7 @@ func New(conf config.Config, options Options) (*Gateway, error) {
 	// A token for the holders of this machine covers this name.
 	g.client, err = g.cluster.client("gateway@"+built.machine, g.logger, g.batches.hooks())
 	if err != nil {
+		g.cluster.close()
 		return nil, err
 	}
 	for _, warning := range Warnings(conf) {
@@ -144,8 +145,11 @@ func Check(conf config.Config, options Options) error {
 		return err
 	}
 	built.retire()
-	_, nodes := newNodes(conf.Cluster, nil)
-	return errors.Join(nodes, (&Server{}).loadCertificate(conf.Listen))
+	nodes, err := newNodes(conf.Cluster, nil)
+	if err == nil {
+		nodes.close()
+	}
+	return errors.Join(err, (&Server{}).loadCertificate(conf.Listen))
 }
 
 // Reload adopts a new configuration, entirely or not at all. Listeners, the cluster, its token and the machine's name stay unchanged
