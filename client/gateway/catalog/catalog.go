@@ -55,15 +55,20 @@ func (q Quota) Has(member string) bool {
 
 // Catalog has the cluster's quotas as last listed.
 type Catalog struct {
-	quotas atomic.Pointer[map[string]Quota]
-	// known has the parts of the models that were asked for since the list was set, by the beginning of their quotas' names.
-	known atomic.Pointer[sync.Map]
+	list atomic.Pointer[list]
+}
+
+// list is what one listing said; both parts change together.
+type list struct {
+	quotas map[string]Quota
+	// parts has the parts of the models that were asked for so far, by the beginning of their quotas' names.
+	parts sync.Map
 }
 
 // Set replaces the list.
-func (c *Catalog) Set(list []*quotav1.QuotaStatus) {
-	quotas := make(map[string]Quota, len(list))
-	for _, status := range list {
+func (c *Catalog) Set(all []*quotav1.QuotaStatus) {
+	quotas := make(map[string]Quota, len(all))
+	for _, status := range all {
 		q := quotaOf(status)
 		quotas[q.Name] = q
 	}
@@ -72,8 +77,7 @@ func (c *Catalog) Set(list []*quotav1.QuotaStatus) {
 			quotas[name] = likeMembers(q, quotas)
 		}
 	}
-	c.quotas.Store(&quotas)
-	c.known.Store(new(sync.Map))
+	c.list.Store(&list{quotas: quotas})
 }
 
 // likeMembers returns a pool with its members' properties, and the sum of their available amounts.
@@ -207,15 +211,19 @@ func (c *Catalog) Most(name string, class config.Class) int64 {
 }
 
 // Loaded reports whether the list was ever read.
-func (c *Catalog) Loaded() bool { return c.quotas.Load() != nil }
+func (c *Catalog) Loaded() bool { return c.list.Load() != nil }
+
+// quotas returns the quotas by name; empty: the list was never read.
+func (c *Catalog) quotas() map[string]Quota {
+	if known := c.list.Load(); known != nil {
+		return known.quotas
+	}
+	return nil
+}
 
 // Get returns a quota.
 func (c *Catalog) Get(name string) (Quota, bool) {
-	quotas := c.quotas.Load()
-	if quotas == nil {
-		return Quota{}, false
-	}
-	q, ok := (*quotas)[name]
+	q, ok := c.quotas()[name]
 	return q, ok
 }
 
@@ -288,17 +296,17 @@ func (c *Catalog) Find(rules []config.Model, upstream, prefix, model string) Tar
 // parts returns the quotas of a model by part. It omits a quota that is an ancestor of another one: naming both would charge it twice.
 // For pools, their first members decide. Calls share the result.
 func (c *Catalog) parts(base string) map[string]Quota {
-	known := c.known.Load()
+	known := c.list.Load()
 	if known == nil {
 		return nil
 	}
-	stored, _ := known.Load(base)
+	stored, _ := known.parts.Load(base)
 	if parts, ok := stored.(map[string]Quota); ok {
 		return parts
 	}
 	parts := c.findParts(base)
 	if len(parts) > 0 { // so callers' names of models do not fill the memory
-		known.Store(base, parts)
+		known.parts.Store(base, parts)
 	}
 	return parts
 }
@@ -335,11 +343,9 @@ func (c *Catalog) first(q Quota) Quota {
 // Pools returns the pools below a prefix, by name.
 func (c *Catalog) Pools(prefix string) []Quota {
 	var out []Quota
-	if quotas := c.quotas.Load(); quotas != nil {
-		for name, q := range *quotas {
-			if len(q.Members) > 0 && strings.HasPrefix(name, prefix+"/") {
-				out = append(out, q)
-			}
+	for name, q := range c.quotas() {
+		if len(q.Members) > 0 && strings.HasPrefix(name, prefix+"/") {
+			out = append(out, q)
 		}
 	}
 	slices.SortFunc(out, func(a, b Quota) int { return strings.Compare(a.Name, b.Name) })
@@ -349,11 +355,7 @@ func (c *Catalog) Pools(prefix string) []Quota {
 // Models returns the models below a prefix that have quotas, by name.
 func (c *Catalog) Models(prefix string) []string {
 	var out []string
-	quotas := c.quotas.Load()
-	if quotas == nil {
-		return nil
-	}
-	for name := range *quotas {
+	for name := range c.quotas() {
 		rest, below := strings.CutPrefix(name, prefix+"/")
 		at := strings.LastIndexByte(rest, '/')
 		if below && at > 0 && slices.Contains(config.Parts, rest[at+1:]) && !slices.Contains(out, rest[:at]) {

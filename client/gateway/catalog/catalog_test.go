@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"runtime"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -147,4 +149,21 @@ func FuzzCanonical(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestCatalog_IsLoadedAsAWhole: once the list counts as read, each model of it is found. A call that finds none is refused for good.
+func TestCatalog_IsLoadedAsAWhole(t *testing.T) {
+	list := []*quotav1.QuotaStatus{status("openai/gpt-5/requests", "", 10)}
+	for range 5_000 {
+		c := new(Catalog)
+		var setting sync.WaitGroup
+		setting.Go(func() { c.Set(list) })
+		for !c.Loaded() {
+			runtime.Gosched()
+		}
+		if !c.Find(nil, "openai", "openai", "gpt-5").Has() {
+			t.Fatal("the list is read, and its model is unknown")
+		}
+		setting.Wait()
+	}
 }
