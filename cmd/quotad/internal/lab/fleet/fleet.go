@@ -161,9 +161,12 @@ type Absence struct{ At, For time.Duration }
 // Use is what one call draws on a quota.
 type Use struct {
 	Quota string
-	// Estimate is the reserved amount, Actual the amount that the call really uses; the zero Range: the estimate.
+	// Estimate is the reserved amount, Actual the amount that the call really uses; the zero Range: the estimate. With Tokens,
+	// Estimate is the largest amount that a call may reserve, and Actual follows from Tokens.
 	Estimate int64
 	Actual   Range
+	// Tokens makes each call reserve what the client's estimator says; nil: it reserves Estimate.
+	Tokens *Tokens
 }
 
 // Range is a range of integers, both ends included.

@@ -102,6 +102,13 @@ func TestMistakes(t *testing.T) {
 		{"  binding: requests\n", "", "utilisation needs binding"},
 		{"crashes: [{at: 2m}]", "cuts: [{at: 2m}]", "a cut has no for"},
 		{"name: report", "name: feed-1", "fleet.yaml:27: two agents are called"},
+		{"estimate: 500, actual: 200-480", "estimate: 500, input: 200-480", "both an estimate and tokens"},
+		{"estimate: 500, actual: 200-480", "actual: 500, output: 200-480", "both an estimate and tokens"},
+		{"estimate: 500, actual: 200-480", "input: 0", "input must be from 1 to 1073741824 tokens"},
+		{"estimate: 500, actual: 200-480", "output: 100-2000, max_output: 1000", "output must be at most max_output"},
+		{"estimate: 500, actual: 200-480", "input: 100, max_output: 1000", "max_output needs output"},
+		{"estimate: 500, actual: 200-480", "actual: 200-480", "the use of tokens has no estimate"},
+		{"{requests: 1, tokens: {estimate: 500, actual: 200-480}}", "{tokens: {input: 100}}\n    batch: true", "which reserve equal amounts"},
 		// A call occupies its slots as long as it lasts.
 		{"rate: {limit: 30000, per: 1m}", "slots: {limit: 30000}", "actual of tokens: slots are not settled"},
 		// Others are simulated only for rates.
@@ -147,6 +154,7 @@ func TestMistakes(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(whole))
 	f.Add([]byte(works))
+	f.Add([]byte(modelled))
 	f.Add([]byte("agents: [{name: a, use: {q: 1}, cron: '@every 1ns'}]\nquotas: [{name: q, slots: {limit: 1}}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if fleet, err := Parse("fleet.yaml", data); err == nil && (len(fleet.Agents) == 0 || len(fleet.Quotas) == 0) {
@@ -169,7 +177,7 @@ func TestSchema_AgreesWithParser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	texts := map[string]string{"the whole": whole, "the works": works}
+	texts := map[string]string{"the whole": whole, "the works": works, "tokens": modelled}
 	files, err := filepath.Glob("../../../../../docs/scenarios/*.yaml")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scenarios: %v", err)
@@ -210,6 +218,9 @@ func TestSchema_AgreesWithParser(t *testing.T) {
 		{"    use: {requests: 1}\n", "    use: {}\n"},
 		{"name: report", `name: "re*"`},
 		{"utilisation: 0.95", "utilisation: -1"},
+		{"estimate: 500, actual: 200-480", "estimate: 500, input: 200-480"},
+		{"estimate: 500, actual: 200-480", "input: 100, max_output: 1000"},
+		{"estimate: 500, actual: 200-480", "max_output: 1000"},
 	} {
 		text := strings.Replace(whole, mistake.replace, mistake.by, 1)
 		if text != whole && accepts(text) == nil {

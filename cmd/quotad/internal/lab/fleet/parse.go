@@ -37,7 +37,7 @@ var (
 		"name", "count", "class", "weight", "use", "start", "every", "cron", "jitter", "tasks", "overlap", "follows", "calls",
 		"parallel", "think", "latency", "patience", "hold", "hold_ttl", "batch", "retry", "crashes", "cuts",
 	}
-	useKeys     = []string{"estimate", "actual"}
+	useKeys     = []string{"estimate", "actual", "input", "output", "max_output"}
 	absenceKeys = []string{"at", "for"}
 )
 
@@ -56,7 +56,7 @@ func Parse(name string, data []byte) (*Fleet, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &parser{doc: doc, slots: map[string]bool{}, rates: map[string]bool{}}
+	p := &parser{doc: doc, slots: map[string]bool{}, rates: map[string]bool{}, estimates: map[string]int64{}, ceilings: map[string]int64{}}
 	fleet := p.fleet()
 	if err := doc.Err(); err != nil {
 		return nil, err
@@ -70,9 +70,11 @@ type parser struct {
 	// quotas are the names of the file's quotas; limits are those that are not pools.
 	quotas, limits []string
 	// slots has the quotas that are slots.
-	slots  map[string]bool
-	rates  map[string]bool
-	agents []string
+	slots map[string]bool
+	rates map[string]bool
+	// estimates are the quotas' default estimates, ceilings what one call can get of them.
+	estimates, ceilings map[string]int64
+	agents              []string
 	// later are checks that need the whole file.
 	later []func(*Fleet)
 }
@@ -108,6 +110,7 @@ func (p *parser) fleet() *Fleet {
 	for _, quota := range f.Quotas {
 		p.quotas = append(p.quotas, quota.Name)
 		p.slots[quota.Name], p.rates[quota.Name] = quota.GetSlots() != nil, quota.GetRate() != nil
+		p.estimates[quota.Name], p.ceilings[quota.Name] = quota.DefaultEstimate, f.ceiling(quota)
 		if quota.GetPool() == nil {
 			p.limits = append(p.limits, quota.Name)
 		}

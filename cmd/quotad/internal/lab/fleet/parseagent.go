@@ -9,6 +9,7 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -61,6 +62,9 @@ func (p *parser) agent(n *yaml.Node) *Agent {
 	if (a.Batch || a.Hold > 0) && slices.ContainsFunc(a.Uses, func(u Use) bool { return p.slots[u.Quota] }) {
 		p.doc.Fail(n, "a slot belongs to one call while it runs", "the agent %q uses slots, which cannot be had ahead with hold or batch", a.Name)
 	}
+	if (a.Batch || a.Hold > 0) && slices.ContainsFunc(a.Uses, func(u Use) bool { return u.Tokens != nil }) {
+		p.doc.Fail(n, "give an estimate of one call", "the agent %q has calls ahead, which reserve equal amounts, but gives tokens", a.Name)
+	}
 	if a.Batch && a.Hold > 0 {
 		p.doc.Fail(n, "", "the agent %q has both batch and hold; one excludes the other", a.Name)
 	}
@@ -103,24 +107,69 @@ func (p *parser) uses(v *yaml.Node, what string) (all []Use) {
 		}
 		use := Use{Quota: quota}
 		if one.Kind == yaml.MappingNode {
-			parts := p.doc.Mapping(one, quota, useKeys...)
-			if e, ok := parts["estimate"]; ok {
-				use.Estimate = p.doc.Int(e, "estimate", 1, quotafile.MaxAmount)
-			} else {
-				p.doc.Fail(one, "such as {estimate: 500, actual: 200-480}", "the use of %s has no estimate", quota)
-			}
-			if e, ok := parts["actual"]; ok {
-				use.Actual = p.amounts(e, "actual")
-				if p.slots[quota] {
-					p.doc.Fail(e, "a call has its slots until it ends", "actual of %s: slots are not settled", quota)
-				}
-			}
+			p.parts(one, &use)
 		} else {
 			use.Estimate = p.doc.Int(one, quota, 1, quotafile.MaxAmount)
 		}
 		all = append(all, use)
 	}
 	return all
+}
+
+// parts reads the use of a quota that calls draw on by different amounts.
+func (p *parser) parts(n *yaml.Node, use *Use) {
+	values := p.doc.Mapping(n, use.Quota, useKeys...)
+	if e, ok := values["estimate"]; ok {
+		use.Estimate = p.doc.Int(e, "estimate", 1, quotafile.MaxAmount)
+	}
+	if e, ok := values["actual"]; ok {
+		use.Actual = p.amounts(e, "actual")
+	}
+	use.Tokens = p.tokens(n, values, use.Quota)
+	switch {
+	case use.Tokens != nil && (use.Estimate > 0 || use.Actual != (Range{})):
+		p.doc.Fail(n, "give either", "the use of %s has both an estimate and tokens, of which estimates are made", use.Quota)
+	case use.Tokens != nil:
+		use.Estimate = use.Tokens.most()
+		use.Actual = Range{Least: use.Tokens.Input.Least + use.Tokens.Output.Least, Most: use.Tokens.Input.Most + use.Tokens.Output.Most}
+	case values["estimate"] == nil:
+		p.doc.Fail(n, "such as {estimate: 500, actual: 200-480}, or {input: 500-2000, output: 100-900}",
+			"the use of %s has no estimate", use.Quota)
+	}
+	if p.slots[use.Quota] && use.Actual != (Range{}) {
+		p.doc.Fail(n, "a call has its slots until it ends", "actual of %s: slots are not settled", use.Quota)
+	}
+}
+
+// tokens reads what the calls of a model use; nil: n says nothing of that.
+func (p *parser) tokens(n *yaml.Node, values map[string]*yaml.Node, quota string) *Tokens {
+	t := &Tokens{Otherwise: p.estimates[quota], Ceiling: p.ceilings[quota]}
+	for _, side := range []struct {
+		key string
+		to  *Range
+	}{{"input", &t.Input}, {"output", &t.Output}} {
+		v, ok := values[side.key]
+		if !ok {
+			continue
+		}
+		if *side.to = p.amounts(v, side.key); side.to.Most < 1 || side.to.Most > estimate.MaxCount {
+			p.doc.Fail(v, "such as 500, or 200-480", "%s must be from 1 to %d tokens at the most", side.key, estimate.MaxCount)
+		}
+	}
+	bound, bounded := values["max_output"]
+	if bounded {
+		t.MaxOutput = p.doc.Int(bound, "max_output", 1, estimate.MaxCount)
+	}
+	switch {
+	case t.Output == (Range{}) && bounded:
+		p.doc.Fail(n, "such as {output: 100-900, max_output: 4000}", "max_output needs output")
+	case bounded && t.Output.Most > t.MaxOutput:
+		p.doc.Fail(bound, "providers end an answer at max_output", "output must be at most max_output")
+	}
+	if t.Input == (Range{}) && t.Output == (Range{}) {
+		return nil
+	}
+	return t
 }
 
 // times reads the agent's schedule and the duration of its calls.

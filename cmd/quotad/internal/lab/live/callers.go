@@ -76,7 +76,7 @@ func outgoing(r *http.Request) *sim.Outgoing {
 func (c *callers) match(r *http.Request) client.Call {
 	out := outgoing(r)
 	call := client.Call{Resources: map[string]string{}, Usage: map[string]string{}}
-	for _, use := range out.Agent.Uses {
+	for _, use := range out.Uses {
 		call.Items = append(call.Items, client.Item{Quota: use.Quota, Amount: use.Estimate})
 		for i, m := range c.server.provider.Meters() {
 			if m.Rule().Quota != use.Quota {

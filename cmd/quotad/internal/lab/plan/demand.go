@@ -84,12 +84,7 @@ func (d *demands) of(kind *fleet.Agent, q *quotav1.Quota) draws {
 // long as none is closed.
 func (d *demands) amounts(kind *fleet.Agent, q *quotav1.Quota) (mean, high, most float64) {
 	for _, use := range kind.Uses {
-		estimate := float64(use.Estimate)
-		middle, highest := estimate, estimate
-		if use.Actual != (fleet.Range{}) {
-			middle = (float64(use.Actual.Least) + float64(use.Actual.Most)) / 2
-			highest = math.Max(estimate, float64(use.Actual.Most))
-		}
+		highest := float64(max(use.Estimate, use.Actual.Most))
 		names := []string{use.Quota}
 		if members := d.fleet.Members(use.Quota); len(members) > 0 {
 			names = names[:0]
@@ -99,9 +94,9 @@ func (d *demands) amounts(kind *fleet.Agent, q *quotav1.Quota) (mean, high, most
 		}
 		part, drawsOn := 1/float64(len(names)), false
 		for _, name := range names {
-			counted := middle
-			if use.Actual != (fleet.Range{}) && d.quotas[name].Settle == quotav1.SettleMode_SETTLE_MODE_MAX {
-				counted = math.Max(estimate, middle)
+			counted := use.Mean()
+			if d.quotas[name].Settle == quotav1.SettleMode_SETTLE_MODE_MAX {
+				counted = use.Kept()
 			}
 			for drawn := d.quotas[name]; drawn != nil; drawn = d.quotas[drawn.Parent] {
 				if drawn == q {

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/quotad/quotad/cmd/quotad/internal/lab/sim"
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -81,7 +81,7 @@ func smallestLimit(definition *quotav1.Quota, need int64) int64 {
 	for least+1 < most {
 		middle := least + (most-least)/2
 		setLimit(q, middle)
-		if sim.Usable(q) >= need {
+		if fleet.Usable(q) >= need {
 			most = middle
 		} else {
 			least = middle

@@ -139,7 +139,7 @@ func IdealFinish(f *fleet.Fleet, r *sim.Result) time.Duration {
 		if period == 0 {
 			continue
 		}
-		usable := float64(sim.Usable(q))
+		usable := float64(fleet.Usable(q))
 		longest = math.Max(longest, float64(r.Quotas[i].Total)/usable*(period+lag))
 	}
 	for _, kind := range f.Agents {

@@ -117,7 +117,7 @@ func OnPaper(f *fleet.Fleet) (*Paper, error) {
 
 // judgeQuota compares demand and limit.
 func judgeQuota(wanted *demands, q *quotav1.Quota) PaperQuota {
-	one := PaperQuota{Quota: q.Name, Rule: ruleText(q), Usable: sim.Usable(q), Period: periodOf(q), definition: q}
+	one := PaperQuota{Quota: q.Name, Rule: ruleText(q), Usable: fleet.Usable(q), Period: periodOf(q), definition: q}
 	peak, scheduled := 0.0, 0.0
 	for _, word := range sim.Classes {
 		class, _ := quotafile.ParseClass(word)

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/quotad/quotad/client/estimate"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 	"github.com/quotad/quotad/rpc/quotav1"
@@ -32,6 +33,8 @@ type agent struct {
 	life    int
 	dead    bool
 	running int
+	// learner estimates the calls of this life.
+	learner *estimate.Learner
 	// begun counts tasks; left is the number of unfinished tasks, if their number is limited.
 	begun, left int
 	nextEvery   int64
@@ -57,8 +60,9 @@ type call struct {
 	// asked is when the agent wanted it, granted when quotad granted it, sent when it was last sent.
 	asked, granted, sent int64
 	tries                int
-	// actual is the real amount, by use.
+	// actual is the real amount, by use; asks are the requests that were estimated, nil for uses with a given estimate.
 	actual []int64
+	asks   []*ask
 	// member is the pool member on which it draws; empty: none. drawn are its uses at that member, charged is what the
 	// provider counts.
 	member  string
@@ -120,6 +124,7 @@ func (a *agent) cutOff(cut bool) {
 
 // born gives the agent the state of a new process.
 func (a *agent) born() {
+	a.learner = estimate.NewLearner(nil) // of what it remembers, only answers that are continued have an age
 	a.caller = a.newCaller(a)
 	a.runner, _ = a.caller.(runner)
 }
@@ -248,7 +253,7 @@ func (a *agent) nextCall(t *task) {
 
 // want starts a call.
 func (a *agent) want(c *call) {
-	c.actual = a.draw(c)
+	a.draw(c)
 	if c.wants = a.anyLimit(c); len(a.membersOf(c.uses)) == 0 {
 		c.draws("")
 	}
@@ -263,7 +268,9 @@ func (a *agent) finished(c *call, ok bool) {
 		return
 	}
 	a.book.ended(c, ok)
-	if !ok {
+	if ok {
+		a.learn(c)
+	} else {
 		c.task.failed = true
 	}
 	a.goOn(c)

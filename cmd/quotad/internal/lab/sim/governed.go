@@ -79,7 +79,7 @@ func (g *governed) ask(c *call, refusals int) {
 		return
 	}
 	items := g.items
-	if c.load {
+	if c.load || c.asks != nil {
 		items = itemsFor(c.uses, 1)
 	}
 	reserve := &logpb.Reserve{Holder: g.name, Items: items, Consume: true, WaitNs: max(min(c.patienceLeft(), maxWait), 0)}

@@ -43,6 +43,8 @@ type Outside interface {
 type Outgoing struct {
 	Holder string
 	Agent  *fleet.Agent
+	// Uses are the amounts to reserve.
+	Uses []fleet.Use
 	// Charged is the amount that the provider counts, Actual the real amount by use; Work is the provider's processing
 	// time.
 	Charged []provider.Amount
@@ -142,7 +144,7 @@ func (l *Live) tell(happened func()) {
 // outgoing prepares a call for the Outside.
 func (l *Live) outgoing(c *call) *Outgoing {
 	out := &Outgoing{
-		Holder: c.agent.name, Agent: c.agent.kind, Charged: c.charged, Actual: c.actual,
+		Holder: c.agent.name, Agent: c.agent.kind, Uses: c.uses, Charged: c.charged, Actual: c.actual,
 		Work: time.Duration(c.agent.dice.span(c.agent.kind.Latency)), live: l, call: c,
 	}
 	if c.agent.kind.Patience != fleet.Forever {

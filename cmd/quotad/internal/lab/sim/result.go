@@ -1,13 +1,12 @@
 package sim
 
 import (
-	"math"
 	"slices"
 	"time"
 
+	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/provider"
 	"github.com/quotad/quotad/fsm/logpb"
-	"github.com/quotad/quotad/rpc/quotav1"
 )
 
 // Result is the result of a run. Durations are nanoseconds in JSON. Refused and Quotas are the provider's counts, not the
@@ -228,7 +227,7 @@ func (b *book) quotaResult(i int, latency time.Duration) QuotaResult {
 // wholeCalls returns the part of a quota's usable amount that whole calls can use, if all calls draw the same amount.
 func (w *world) wholeCalls(i int) int64 {
 	q := w.quotas[i]
-	usable := Usable(q)
+	usable := fleet.Usable(q)
 	amount := int64(0)
 	for _, kind := range w.fleet.Agents {
 		uses := kind.Uses
@@ -239,7 +238,7 @@ func (w *world) wholeCalls(i int) int64 {
 			if !w.fleet.On(use, q.Name) {
 				continue
 			}
-			if amount != 0 && amount != use.Estimate {
+			if use.Tokens != nil || amount != 0 && amount != use.Estimate {
 				return usable
 			}
 			amount = use.Estimate
@@ -249,14 +248,6 @@ func (w *world) wholeCalls(i int) int64 {
 		return usable
 	}
 	return usable / amount * amount
-}
-
-// Usable returns the part of a quota's limit that quotad grants: floor(limit x (1 - headroom)).
-func Usable(q *quotav1.Quota) int64 {
-	limit := max(q.GetWindow().GetLimit(), q.GetRate().GetLimit(), q.GetSlots().GetLimit())
-	const million = 1_000_000
-	part := million - int64(math.Round(q.Headroom*million))
-	return limit/million*part + limit%million*part/million
 }
 
 func reasonWords(counts map[logpb.Reason]int64) map[string]int64 {

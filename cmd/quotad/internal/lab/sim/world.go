@@ -296,18 +296,6 @@ func WindowLength(every string) time.Duration {
 	return length
 }
 
-// draw draws the real amounts of a call.
-func (w *world) draw(c *call) (actual []int64) {
-	actual = make([]int64, len(c.uses))
-	for i, use := range c.uses {
-		actual[i] = use.Estimate
-		if use.Actual != (fleet.Range{}) {
-			actual[i] = c.agent.dice.amount(use.Actual)
-		}
-	}
-	return actual
-}
-
 // charge returns the amounts that the provider counts for a call with these uses, on their limits and the ancestors. None
 // of the uses is a pool.
 func (w *world) charge(c *call, uses []fleet.Use) (charged []provider.Amount) {
