@@ -207,10 +207,13 @@ func TestClient_ClosesSharedConnectionsWithItsLastUser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if n := opened.Load(); n != 2 { // the first one asked how many calls a connection carries
+		t.Errorf("two clients opened %d connections, want 2", n)
+	}
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := second.Limiter("t/core", MaxBatch(1)).Wait(within(t, 10*time.Second)); err != nil || opened.Load() != 1 || inUse() != before+1 {
+	if err := second.Limiter("t/core", MaxBatch(1)).Wait(within(t, 10*time.Second)); err != nil || opened.Load() != 2 || inUse() != before+1 {
 		t.Errorf("after the first client closed: %v, %d connections were opened, %d pools", err, opened.Load(), inUse()-before)
 	}
 	if err := second.Close(); err != nil {

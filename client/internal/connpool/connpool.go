@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,8 +19,8 @@ import (
 )
 
 const (
-	// nodeConns is the most connections to one node; connCalls is how many calls share one before the next is opened: a little less
-	// than a node allows.
+	// nodeConns is the most connections to one node; connCalls is how many calls share one at the most before the next is opened: a little
+	// less than a node allows.
 	nodeConns = 16
 	connCalls = 900
 	// probeWait bounds the first exchange with a node, secureWait that with TLS. oldLife is how long the result that a node speaks only
@@ -60,6 +61,9 @@ type hostState struct {
 	// known is closed once the protocol is determined, or its probe has failed.
 	known chan struct{}
 	http2 bool
+	// most is how many calls a connection carries: a balancer on the path may carry fewer than a node. A Transport must not learn it by more
+	// calls: it counts those that wait for a place as if they had one, and then lets almost none through.
+	most  int64
 	err   error
 	until time.Time
 }
@@ -203,7 +207,7 @@ func (s *hostState) pick(waits bool) int {
 	}
 	best := first
 	for i := first; i < len(s.calls); i++ {
-		if n := s.calls[i].Load(); n < connCalls {
+		if n := s.calls[i].Load(); n < s.most {
 			best = i
 			break
 		} else if n < s.calls[best].Load() {
@@ -266,11 +270,11 @@ func (s *hostState) stale() bool {
 // probe determines a host's protocol by a request that changes nothing. Any answer will do.
 func (p *Pool) probe(at host, s *hostState) {
 	defer close(s.known)
-	most := probeWait
+	wait := probeWait
 	if at.scheme == "https" {
-		most = secureWait
+		wait = secureWait
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, most)
+	ctx, cancel := context.WithTimeout(p.ctx, wait)
 	defer cancel()
 	var connected atomic.Bool
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
@@ -278,18 +282,11 @@ func (p *Pool) probe(at host, s *hostState) {
 			connected.Store(true)
 		}
 	}})
-	request, err := http.NewRequestWithContext(traced, http.MethodHead, at.scheme+"://"+at.address+"/livez", http.NoBody)
-	if err != nil {
-		s.err = err
-		return
-	}
-	response, err := p.shared(at.scheme)[0].RoundTrip(request)
+	http2, most, err := p.ask(traced, at)
 	_, dialed := errors.AsType[*net.OpError](err)
 	switch {
 	case err == nil:
-		_ = response.Body.Close()
-		// A TLS server that negotiates no protocol is asked in HTTP/1.1, whatever was offered.
-		s.http2, s.until = response.ProtoMajor == 2, time.Now().Add(oldLife)
+		s.http2, s.most, s.until = http2, min(most, connCalls), time.Now().Add(oldLife)
 	case ctx.Err() != nil:
 		// Nothing but the probe was sent.
 		s.err = &net.OpError{Op: "dial", Net: "tcp", Err: ErrNoAnswer}
@@ -298,6 +295,32 @@ func (p *Pool) probe(at host, s *hostState) {
 	default:
 		s.until = time.Now().Add(oldLife)
 	}
+}
+
+// ask sends a request to a host on a connection of its own. It returns whether the answer came by HTTP/2, and how many calls a connection
+// carries.
+func (p *Pool) ask(ctx context.Context, at host) (http2 bool, most int64, err error) {
+	address := at.address
+	if u := (url.URL{Host: address}); u.Port() == "" {
+		address = net.JoinHostPort(u.Hostname(), at.scheme) // a name of a port as well
+	}
+	conn, err := p.shared(at.scheme)[0].NewClientConn(ctx, at.scheme, address)
+	if err != nil {
+		return false, 0, err
+	}
+	defer func() { _ = conn.Close() }()
+	request, err := http.NewRequestWithContext(ctx, http.MethodHead, at.scheme+"://"+at.address+"/livez", http.NoBody)
+	if err != nil {
+		return false, 0, err
+	}
+	response, err := conn.RoundTrip(request)
+	if err != nil {
+		return false, 0, err
+	}
+	// The answer came after the server's settings. The request may still count.
+	most = int64(conn.Available() + conn.InFlight())
+	// A TLS server that negotiates no protocol is asked in HTTP/1.1, whatever was offered.
+	return response.ProtoMajor == 2, most, response.Body.Close()
 }
 
 // ErrNoAnswer is why a probe failed that a silent host did not answer.
