@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -20,10 +21,15 @@ import (
 
 	"github.com/quotad/quotad/client/gateway/dialect"
 	"github.com/quotad/quotad/rpc/quotav1"
+	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
 // maxAPI is the largest forwarded request of the cluster's API, in bytes: the API's own bound.
 const maxAPI = 4 << 20
+
+// lent are the services whose calls get the gateway's token: those of callers, not those of operators. Whatever verbs the token has, no
+// local process operates the cluster by it.
+var lent = map[string]bool{quotav1connect.QuotaServiceName: true, quotav1connect.TaskServiceName: true}
 
 // serveAPI forwards a call of quota.v1.* to the cluster unchanged, except that a command without a request id gets one. A caller's own
 // token goes with it. If this gateway requires no tokens, it adds its own token, which covers only the holders of this machine.
@@ -32,6 +38,12 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 	nothing := r.Header.Get("Authorization") == ""
 	if g.options.Tokens != nil && nothing {
 		c.refuse(w, dialect.Refusal{Status: http.StatusUnauthorized, Message: "quotad: send a token of the cluster as Authorization: Bearer"})
+		return
+	}
+	lends := g.options.Tokens == nil && nothing && g.cluster.token != ""
+	if service := strings.TrimPrefix(path.Dir(r.URL.Path), "/"); lends && !lent[service] {
+		c.refuse(w, dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: " + service +
+			" is for operators: call a node, or send a token of your own as Authorization: Bearer"})
 		return
 	}
 	keep := accountant{gateway: g, most: c.state.config.Limits.Memory}
@@ -48,7 +60,7 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 	passes := httputil.ReverseProxy{
 		FlushInterval: -1, ErrorLog: discardLog, Transport: &apiSender{gateway: g, call: readAPICall(r, body.Bytes())},
 		Rewrite: func(p *httputil.ProxyRequest) {
-			if g.options.Tokens == nil && nothing && g.cluster.token != "" {
+			if lends {
 				p.Out.Header.Set("Authorization", "Bearer "+g.cluster.token)
 			}
 		},

@@ -80,6 +80,46 @@ func TestAPI_NeverLendsTheGatewaysTokenWhereCallersNeedTheirOwn(t *testing.T) {
 	}
 }
 
+// TestAPI_LendsItsTokenToNoOperator: a local process without a token of its own cannot operate the cluster by the gateway's, however it
+// spells the path.
+func TestAPI_LendsItsTokenToNoOperator(t *testing.T) {
+	for call, want := range map[string]string{
+		"/quota.v1.QuotaService/GetQuota":                                   "200",
+		"/quota.v1.TaskService/GetTask":                                     "200",
+		"/quota.v1.AdminService/GetStatus":                                  "403",
+		"/quota.v1.%41dminService/GetStatus":                                "403",
+		"/quota.v1.QuotaService/../quota.v1.AdminService/GetStatus":         "400",
+		"/quota.v1.QuotaService/%2e%2e/quota.v1.AdminService/GetStatus":     "400",
+		"/quota.v1.QuotaService/..%2fquota.v1.AdminService/GetStatus":       "400",
+		"/quota.v1.LaterService/Anything":                                   "403",
+		"/quota.v1.AdminService/GetStatus\nAuthorization: Bearer qtd_ops_x": "200",
+	} {
+		t.Run(call, func(t *testing.T) {
+			var reached atomic.Int64
+			address := startAPI(t, func(w http.ResponseWriter, r *http.Request) {
+				if strings.Contains(r.URL.Path, "AdminService") && r.Header.Get("Authorization") != "Bearer qtd_ops_x" {
+					reached.Add(1)
+				}
+				speak(200, `{}`)(w, r)
+			})
+			f := startUnready(t, nil, nil, config.Config{
+				Machine: "node-7", Listen: config.Listen{TCP: []string{"127.0.0.1:0"}},
+				Cluster:   config.Cluster{Nodes: []string{address}, Token: &config.Source{File: secret(t, "token", "qtd_gw_made-up")}},
+				Upstreams: map[string]config.Upstream{"openai": {Base: "http://127.0.0.1:1", Plain: true}},
+			}, gateway.Options{})
+			target, header, _ := strings.Cut(call, "\n")
+			if header != "" {
+				header += "\r\n"
+			}
+			got := strings.Join(raw(t, "tcp", strings.TrimPrefix(f.url, "http://"), "POST "+target+" HTTP/1.1\r\n"+
+				"Host: localhost\r\nContent-Type: application/json\r\n"+header+"Content-Length: 2\r\n\r\n{}", 1), "")
+			if got != want || reached.Load() != 0 {
+				t.Errorf("got %s, want %s; %d calls of operators at the node", got, want, reached.Load())
+			}
+		})
+	}
+}
+
 // lost makes the first answer of a procedure get lost, and counts the calls that arrive.
 func (c *cluster) lost(procedure string) (arrived *atomic.Int64) {
 	arrived = &atomic.Int64{}
