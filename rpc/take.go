@@ -215,12 +215,17 @@ func takeRequest(r *http.Request, known *request) (*quotav1.ReserveRequest, erro
 	return req, nil
 }
 
-// holderOf names a caller without a holder: by its token, or else by its address.
+// holderOf names a caller without a holder: by its token, or else by its address. A token whose id its pattern does not cover acts for
+// the pattern with the id for each *, as at a gateway.
 func holderOf(known *request, address string) string {
-	if known.who.id != "" {
-		return known.who.id
+	switch who := known.who; {
+	case who.id == "":
+		return "take@" + strings.TrimPrefix(accountOfAddress(address), addressAccount)
+	case who.covers(who.id):
+		return who.id
+	default:
+		return strings.ReplaceAll(who.pattern, "*", who.id)
 	}
-	return "take@" + strings.TrimPrefix(accountOfAddress(address), addressAccount)
 }
 
 // setText sets a field from a word of a query, read as in JSON.

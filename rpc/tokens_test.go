@@ -256,6 +256,30 @@ func TestLoadTokens_RefusesMistakes(t *testing.T) {
 	}
 }
 
+// TestTokens_Expire: a token is valid until its not_after.
+func TestTokens_Expire(t *testing.T) {
+	secret, entry, err := rpc.NewToken("ci", "ci-*", "standard", []rpc.Verb{rpc.VerbUse})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "tokens.yaml")
+	for ends, valid := range map[string]bool{
+		"": true, ", not_after: 2199-12-31T00:00:00Z": true, ", not_after: 2026-01-31T00:00:00Z": false, ", not_after: 2026-01-31": false,
+	} {
+		text := fmt.Sprintf("tokens:\n- {id: ci, sha256: %s, holder: 'ci-*', verbs: [use]%s}\n", entry.SHA256, ends)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		tokens, err := rpc.LoadTokens(path)
+		if err != nil {
+			t.Fatalf("%s: %v", ends, err)
+		}
+		if _, known := tokens.Find(secret); known != valid {
+			t.Errorf("%q: the token is valid: %v, want %v", ends, known, valid)
+		}
+	}
+}
+
 // TestListLeases_PagesLeasesOfToken: every lease that the caller may see is on one of the pages, however many of others are between
 // them.
 func TestListLeases_PagesLeasesOfToken(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v4"
@@ -28,69 +29,83 @@ var (
 )
 
 func (a *App) tokenNew() *cobra.Command {
-	var id, holder, class string
+	var asked rpc.Token
+	var lasts string
 	var verbs []string
 	cmd := &cobra.Command{
 		Use:   "new --holder PATTERN",
-		Short: "Mint a token and its stanza for the tokens_file",
-		Long: `Mint a token. The secret is printed once and stored nowhere: give it to its holder. Add the stanza to the nodes'
+		Short: "Mint a token and its entry for the tokens_file",
+		Long: `Mint a token. The secret is printed once and stored nowhere: give it to its holder. Add the entry to the nodes'
 tokens_file; it has only a hash. Send the nodes SIGHUP to reload the file.
 
 Verbs: use (reserve, consume, settle, renew, release), report, read, admin-quota (apply, delete, revoke, tasks), admin-cluster
 (members, backup, restore), debug.`,
 		Example: `  quotad token new --holder 'ralph@*' --max-class standard
+  quotad token new --holder 'ci@*' --for 90d
   quotad token new --id operator --holder '*' --max-class critical --verbs read,admin-quota,admin-cluster -o json`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.mint(cmd, id, holder, class, verbs)
+			for _, verb := range verbs {
+				if !slices.Contains(tokenVerbs, verb) {
+					return usagef(cmd, suggest.Hint(verb, tokenVerbs), "--verbs: %q is not one of %s", verb, strings.Join(tokenVerbs, ", "))
+				}
+				asked.Verbs = append(asked.Verbs, rpc.Verb(verb))
+			}
+			length, err := durationFlag(cmd, "for", lasts)
+			if err != nil {
+				return err
+			}
+			if length != nil {
+				asked.NotAfter = time.Now().Add(length.AsDuration()).UTC().Truncate(time.Second)
+			}
+			return a.mint(cmd, asked)
 		},
 	}
-	cmd.Flags().StringVar(&id, "id", "", "public name of the token (default: random)")
-	cmd.Flags().StringVar(&holder, "holder", "", "pattern of the holders that it may act for; * matches any characters")
-	cmd.Flags().StringVar(&class, "max-class", "standard", "highest class that it may use: critical, standard, background")
+	cmd.Flags().StringVar(&asked.ID, "id", "", "public name of the token (default: random)")
+	cmd.Flags().StringVar(&asked.Holder, "holder", "", "pattern of the holders that it may act for; * matches any characters")
+	cmd.Flags().StringVar(&asked.MaxClass, "max-class", "standard", "highest class that it may use: critical, standard, background")
 	cmd.Flags().StringSliceVar(&verbs, "verbs", holderVerbs, "verbs that it allows")
+	cmd.Flags().StringVar(&lasts, "for", "", "how long it is valid, such as 90d (default: until its entry is removed)")
 	return a.outputFlag(cmd)
 }
 
-func (a *App) mint(cmd *cobra.Command, id, holder, class string, verbs []string) error {
-	if holder == "" {
+// mint makes a token with the fields that were asked for, and prints it.
+func (a *App) mint(cmd *cobra.Command, asked rpc.Token) error {
+	if asked.Holder == "" {
 		return usagef(cmd, "--holder '*' allows every holder", "--holder is missing")
 	}
-	allowed := make([]rpc.Verb, len(verbs))
-	for i, verb := range verbs {
-		if !slices.Contains(tokenVerbs, verb) {
-			return usagef(cmd, suggest.Hint(verb, tokenVerbs), "--verbs: %q is not one of %s", verb, strings.Join(tokenVerbs, ", "))
-		}
-		allowed[i] = rpc.Verb(verb)
-	}
-	if id == "" {
+	if asked.ID == "" {
 		const short = 10
-		id = strings.ToLower(rand.Text()[:short])
+		asked.ID = strings.ToLower(rand.Text()[:short])
 	}
-	secret, entry, err := rpc.NewToken(id, holder, class, allowed)
+	secret, token, err := rpc.NewToken(asked.ID, asked.Holder, asked.MaxClass, asked.Verbs)
 	if err != nil {
 		return usagef(cmd, "", "%w", err)
 	}
-	if a.format == formatJSON {
-		return output.Value(a.Out, map[string]any{
-			"token": secret, "id": entry.ID, "sha256": entry.SHA256, "holder": entry.Holder, "max_class": entry.MaxClass,
-			"verbs": entry.Verbs,
-		})
+	entry := tokenEntry{ID: token.ID, SHA256: token.SHA256, Holder: token.Holder, MaxClass: token.MaxClass, Verbs: token.Verbs}
+	if !asked.NotAfter.IsZero() {
+		entry.NotAfter = &asked.NotAfter
 	}
-	stanza, err := yaml.Dump(map[string]any{"tokens": []tokenStanza{{entry.ID, entry.SHA256, entry.Holder, entry.MaxClass, entry.Verbs}}},
-		yaml.WithIndent(2), yaml.WithCompactSeqIndent(false))
+	if a.format == formatJSON {
+		return output.Value(a.Out, struct {
+			Token string `json:"token"`
+			tokenEntry
+		}{secret, entry})
+	}
+	lines, err := yaml.Dump(map[string]any{"tokens": []tokenEntry{entry}}, yaml.WithIndent(2), yaml.WithCompactSeqIndent(false))
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.Out, "token (shown once): %s\n\n# for the tokens_file:\n%s", secret, stanza)
+	_, err = fmt.Fprintf(a.Out, "token (shown once): %s\n\n# for the tokens_file:\n%s", secret, lines)
 	return err
 }
 
-// tokenStanza is an entry of the tokens_file without optional fields.
-type tokenStanza struct {
-	ID       string     `yaml:"id"`
-	SHA256   string     `yaml:"sha256"`
-	Holder   string     `yaml:"holder"`
-	MaxClass string     `yaml:"max_class"`
-	Verbs    []rpc.Verb `yaml:"verbs,flow"`
+// tokenEntry is an entry of the tokens_file.
+type tokenEntry struct {
+	ID       string     `yaml:"id" json:"id"`
+	SHA256   string     `yaml:"sha256" json:"sha256"`
+	Holder   string     `yaml:"holder" json:"holder"`
+	MaxClass string     `yaml:"max_class" json:"max_class"`
+	Verbs    []rpc.Verb `yaml:"verbs,flow" json:"verbs"`
+	NotAfter *time.Time `yaml:"not_after,omitempty" json:"not_after,omitempty"`
 }

@@ -38,6 +38,9 @@ without use in a present window is forgotten.`,
 			if a.format == formatJSON {
 				return output.JSON(a.Out, all)
 			}
+			if len(all.Usage) == 0 {
+				_, _ = fmt.Fprintln(a.Err, "nothing is metered; policy: {metering: true} of a quota switches it on")
+			}
 			return printUsage(a, all)
 		},
 	}

@@ -94,7 +94,7 @@ func (f *Fleet) ceiling(quota *quotav1.Quota) (most int64) {
 // usableAlong returns the least that is usable of a quota and its ancestors.
 func (f *Fleet) usableAlong(quota *quotav1.Quota) int64 {
 	least := Usable(quota)
-	for range f.Quotas { // not for ever where a quota is its own ancestor
+	for range f.Quotas { // a bound, since a quota may be its own ancestor
 		if quota = f.quota(quota.Parent); quota == nil {
 			break
 		}
