@@ -58,6 +58,27 @@ func TestHealthWatchers_HearOfChanges(t *testing.T) {
 	ended.Wait()
 }
 
+// TestMetrics_HaveTheChecks: metrics have each check that /readyz has, with its result.
+func TestMetrics_HaveTheChecks(t *testing.T) {
+	t.Parallel()
+	nodes := newNodes(t, 2)
+	left := nodes[0]
+	shows := func(ready string, metric ...string) func() bool {
+		return func() bool {
+			_, checks := get(t, left.url+"/readyz")
+			_, metrics := get(t, left.url+"/metrics")
+			shown := strings.Count(metrics, "\nquotad_check{") == strings.Count(checks, "\n")
+			for _, m := range metric {
+				shown = shown && strings.Contains(metrics, "\n"+m+"\n")
+			}
+			return shown && strings.Contains(checks, ready)
+		}
+	}
+	eventually(t, "all checks pass", shows("[+]leader ok", `quotad_check{check="leader"} 1`, `quotad_check{check="space"} 1`))
+	nodes[1].kill()
+	eventually(t, "the check leader fails", shows("[-]leader failed", `quotad_check{check="leader"} 0`, `quotad_check{check="space"} 1`))
+}
+
 // TestReady_FailsWhileCallersFail: a node without a majority, which answers every caller that no leader is known, is unready. One
 // whose callers are refused for their input is ready.
 func TestReady_FailsWhileCallersFail(t *testing.T) {

@@ -133,6 +133,25 @@ func (c stateCounts) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
+var checkDesc = prometheus.NewDesc("quotad_check", "Health checks of this node, as of /readyz: 1 ok, 0 failed.", []string{"check"}, nil)
+
+// checkResults exports the health checks, so that an alert covers them all.
+type checkResults struct{ s *Server }
+
+// Describe implements prometheus.Collector.
+func (checkResults) Describe(to chan<- *prometheus.Desc) { to <- checkDesc }
+
+// Collect implements prometheus.Collector.
+func (c checkResults) Collect(to chan<- prometheus.Metric) {
+	for _, check := range c.s.checks() {
+		ok := 0.0
+		if check.OK {
+			ok = 1
+		}
+		to <- prometheus.MustNewConstMetric(checkDesc, prometheus.GaugeValue, ok, check.Name)
+	}
+}
+
 var (
 	portBudgetUsedDesc = prometheus.NewDesc("quotad_api_budget_used",
 		"Used part of a budget of this node.", []string{"budget"}, nil)

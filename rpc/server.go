@@ -153,7 +153,7 @@ func New(config Config) (*Server, error) {
 		s.metrics.overspent.WithLabelValues(b.Name(), "caller")
 		s.metrics.overspent.WithLabelValues(b.Name(), "full")
 	}
-	config.Registry.MustRegister(stateCounts{config.Node}, budgetCounts(budgets))
+	config.Registry.MustRegister(stateCounts{config.Node}, budgetCounts(budgets), checkResults{s})
 	return s, nil
 }
 
