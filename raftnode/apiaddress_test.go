@@ -20,6 +20,7 @@ func knownAt(n *raftnode.Node, id string) string {
 // TestAPIAddress_FollowsTheNode: after a follower restarts with another API address, every node knows that address, though the follower
 // never led. An address of another member is not recorded: the node fails a check until it has one of its own.
 func TestAPIAddress_FollowsTheNode(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	moved := (c.leader() + 1) % 3
 	taken := c.configs[(moved+1)%3].APIAddress

@@ -88,6 +88,7 @@ func failing(n *raftnode.Node, name string) string {
 
 // TestClocks_EveryNodeMeasuresItself: a node whose clock is an hour off reports that, and the others do not.
 func TestClocks_EveryNodeMeasuresItself(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	leader := c.leader()
 	for i, offset := range []time.Duration{time.Hour, -time.Hour, time.Hour} {
@@ -114,6 +115,7 @@ func TestClocks_EveryNodeMeasuresItself(t *testing.T) {
 
 // TestClocks_OfTwoNodes: each of two nodes reports that the clocks differ.
 func TestClocks_OfTwoNodes(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 2, (*raftnode.Config).SampleOften)
 	c.leader()
 	for wrong := range c.nodes {
@@ -137,6 +139,7 @@ func TestClocks_OfTwoNodes(t *testing.T) {
 // TestClocks_WithANodeDown: if a bare majority answers, no clock is outside of the views. Whichever of two nodes has a clock that is an
 // hour off, both report that the clocks differ, and the clock is not reset.
 func TestClocks_WithANodeDown(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	down := (c.leader() + 1) % 3
 	c.stop(down)
@@ -201,6 +204,7 @@ func TestViews_EveryNodeReports(t *testing.T) {
 // TestResetClock_OnNodes: the clocks of all nodes were a year ahead once. A reset corrects the views on every node, and they stay correct
 // under a new leader and after a restart of all nodes.
 func TestResetClock_OnNodes(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3, (*raftnode.Config).SampleOften)
 	c.propose(daily("d"))
 	c.propose(reserve("d", 1))

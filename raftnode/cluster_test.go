@@ -73,6 +73,7 @@ func TestSnapshot_ReachesFarBehindNode(t *testing.T) {
 
 // TestFormation_OfEachDisk: which disks may form a cluster, and which may not return.
 func TestFormation_OfEachDisk(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	id := c.id(c.leader())
@@ -118,6 +119,7 @@ func TestFormation_OfEachDisk(t *testing.T) {
 
 // TestMembers_JoinPromoteAndRemove: a learner joins and is promoted. A removed member stops with ErrRemoved, also after a restart.
 func TestMembers_JoinPromoteAndRemove(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	joining := c.configs[0]
@@ -306,6 +308,7 @@ func TestRestore_RefusesBackupOfOtherCluster(t *testing.T) {
 
 // TestFormation_NamesMissingMembers: log and status name all missing peers at once.
 func TestFormation_NamesMissingMembers(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c, log := newCluster(t, 1), new(lines)
 	alone := c.configs[0]
 	addresses := freeAddresses(t, 3)

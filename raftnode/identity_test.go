@@ -140,6 +140,7 @@ func (a *authority) spoken(address, certificate, claims, protocol, cluster, mess
 
 // TestIdentity_ACertificateActsForItsNodeOnly: this holds for both ends of a connection; raft connections also need a member.
 func TestIdentity_ACertificateActsForItsNodeOnly(t *testing.T) {
+	t.Parallel() // mostly waiting
 	ca := newAuthority(t)
 	names := map[string]string{"n0": "n0", "n1": "quotad:///n1", "n2": "spiffe://example.org/two"}
 	c := newCluster(t, 3, func(conf *raftnode.Config) {

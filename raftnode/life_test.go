@@ -31,6 +31,7 @@ func reserveFor(quota string, ttl time.Duration) *logpb.Command {
 // only increases, and the remaining time of a lease only decreases. (A leader's own view may be ahead of the log by at most a tick, which
 // its successor does not know.)
 func TestClusterTime_NeverRunsBack(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
 	ahead, behind := time.Hour, -time.Hour
@@ -69,6 +70,7 @@ func TestClusterTime_NeverRunsBack(t *testing.T) {
 
 // TestLease_EndsWithoutTraffic: without any calls the log gets an entry that ends the lease.
 func TestLease_EndsWithoutTraffic(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 1)
 	c.propose(rate("q", 1000))
 	if c.propose(reserveFor("q", time.Second)).GetGranted() == nil {
@@ -117,6 +119,7 @@ func TestRead_AtFollowerIsStaleOnly(t *testing.T) {
 // TestLeader_WithoutMajorityAnswersNothingNew: it answers neither linearizable reads nor commands. For a command accepted before it
 // reports an unknown outcome.
 func TestLeader_WithoutMajorityAnswersNothingNew(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.ApplyTimeout = 2 * time.Second })
 	c.propose(rate("q", 1000))
 	leader := c.leader()
@@ -143,6 +146,7 @@ func TestLeader_WithoutMajorityAnswersNothingNew(t *testing.T) {
 
 // TestClose_TransfersLeadership: the next term has a leader without an election timeout.
 func TestClose_TransfersLeadership(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
 	eventually(t, "it is handed over, not lost and elected", func() bool { // the term rises by one, unless leadership moved just before

@@ -18,6 +18,7 @@ import (
 // TestAddLearner_RefusesWhatCannotJoin: a refusal leaves nothing behind: neither the changed address of a member nor a learner that never
 // joins.
 func TestAddLearner_RefusesWhatCannotJoin(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	other := newCluster(t, 1)
@@ -64,6 +65,7 @@ func TestAddLearner_RefusesWhatCannotJoin(t *testing.T) {
 
 // TestTransferLeadership_RefusesDeadVoter: a transfer to an unresponsive voter is refused at once, and the leader continues.
 func TestTransferLeadership_RefusesDeadVoter(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	dead := (c.leader() + 1) % 3
@@ -96,6 +98,7 @@ func TestTransferLeadership_RefusesDeadVoter(t *testing.T) {
 
 // TestMembers_ChangedAddressIsReported: the member itself and the others report it.
 func TestMembers_ChangedAddressIsReported(t *testing.T) {
+	t.Parallel() // mostly waiting
 	var log lines
 	c := newCluster(t, 3, func(conf *raftnode.Config) {
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: &log})

@@ -262,6 +262,7 @@ func reserve(quota string, amount int64) *logpb.Command {
 }
 
 func TestThreeNodes_KeepAcknowledged(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
 	session := c.propose(&logpb.Command{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{}}}).GetSessionOpened().GetSession()
@@ -313,6 +314,7 @@ func TestFounding_PrecedesCommands(t *testing.T) {
 }
 
 func TestIdle_ClusterWritesNothing(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 1)
 	c.propose(rate("q", 10))
 	n := c.nodes[0]

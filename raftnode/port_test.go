@@ -19,8 +19,13 @@ import (
 // TestPeerPort_StrangersDoNotStopElections: any number of silent connections to the port for peers takes no member's slot. With TLS they
 // never begin their handshake.
 func TestPeerPort_StrangersDoNotStopElections(t *testing.T) {
-	t.Run("without TLS", func(t *testing.T) { strangersDoNotStopElections(t, newCluster(t, 3)) })
+	t.Parallel() // mostly waiting
+	t.Run("without TLS", func(t *testing.T) {
+		t.Parallel()
+		strangersDoNotStopElections(t, newCluster(t, 3))
+	})
 	t.Run("with TLS", func(t *testing.T) {
+		t.Parallel()
 		ca := newAuthority(t)
 		strangersDoNotStopElections(t, newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) }))
 	})

@@ -65,6 +65,7 @@ func TestRestore_KnowsItsOutcome(t *testing.T) {
 // TestRestore_RefusesALevelThatAMemberDoesNotKnow: a snapshot of a newer feature level would stop members whose build cannot read it. Once
 // all members have the newer build, the same backup is restored.
 func TestRestore_RefusesALevelThatAMemberDoesNotKnow(t *testing.T) {
+	t.Parallel() // mostly waiting
 	newer := newCluster(t, 1)
 	newer.propose(rate("newer", 10))
 	backup := newer.backup()

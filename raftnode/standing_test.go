@@ -15,6 +15,7 @@ func (standing) Monotonic() int64 { return 1 }
 // TestLeaderClock_StartsAtTheState: with standing clocks, a change of leader does not advance cluster time. Each new leader begins exactly
 // at the state's time: it adds neither an election timeout nor any other time that only it knows of.
 func TestLeaderClock_StartsAtTheState(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3, func(conf *raftnode.Config) { conf.Clock = standing{} })
 	c.propose(rate("q", 1000))
 	if c.propose(reserve("q", 1)).GetGranted() == nil {

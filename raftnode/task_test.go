@@ -35,6 +35,7 @@ func (c *cluster) killLeader() {
 // the previous failure. A leader dies in each attempt and in each pause, and all nodes in the end. While the task waits, time runs a
 // thousand times as fast.
 func TestTask_BudgetSurvivesLeaders(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	keys := 0
 	once := func(command *logpb.Command) *logpb.Result {

@@ -40,8 +40,10 @@ func (c *cluster) endsWiped(i int) {
 // TestWipedVoter_DoesNotElect: two of three hold the acknowledged entries, and one of the two loses its disk. With the third, which has
 // none of them, it would form a majority without them. Neither its list nor `join` lets it take part, even if one of its peers is dead.
 func TestWipedVoter_DoesNotElect(t *testing.T) {
+	t.Parallel() // mostly waiting
 	for name, join := range map[string]bool{"with its list": false, "that joins": true} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := newCluster(t, 3)
 			c.propose(rate("q", 1000))
 			leader := c.leader()
@@ -68,6 +70,7 @@ func TestWipedVoter_DoesNotElect(t *testing.T) {
 
 // TestWipedLearner_DoesNotReturn: an old log entry in which it was a learner does not make it one now.
 func TestWipedLearner_DoesNotReturn(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	joining := c.configs[0]
@@ -95,6 +98,7 @@ func TestWipedLearner_DoesNotReturn(t *testing.T) {
 // TestJoined_WithoutAPartIsRefused: an added node has another small file than the nodes that formed the cluster. It needs that file and all
 // other parts of its disk as they do.
 func TestJoined_WithoutAPartIsRefused(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	joining := c.configs[0]
