@@ -29,7 +29,11 @@ func TestClose_ConcurrentWithLimiters(t *testing.T) {
 
 // Regression: a body closed during Client.Close started goroutines that Close did not wait for, or panicked.
 func TestClose_ConcurrentWithBodies(t *testing.T) {
-	for range 20 {
+	rounds := 20
+	if testing.Short() {
+		rounds = 5
+	}
+	for range rounds {
 		c := connected(t, full())
 		transport := NewTransport(c, roundTrip(func(*http.Request) (*http.Response, error) { return respond(200, nil, "x"), nil }), Match(core))
 		var bodies []io.Closer

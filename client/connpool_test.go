@@ -123,9 +123,12 @@ func prepare(t *testing.T, cluster *fakequota.Cluster, set func(*http.Protocols)
 }
 
 // TestClient_SharesConnections: calls that wait share connections, also those of several clients, and with TLS. So many calls at once find
-// no connection yet.
+// no connection yet, and are too many for one.
 func TestClient_SharesConnections(t *testing.T) {
-	const waiters = 1_500
+	waiters, streams := 1_500, 1_000
+	if testing.Short() {
+		waiters, streams = 300, 200
+	}
 	for name, c := range map[string]struct {
 		clients int
 		secure  bool
@@ -135,17 +138,15 @@ func TestClient_SharesConnections(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := fakequota.New(1)
-			cluster.Set("t/core", fakequota.Quota{Usable: waiters})
+			cluster.Set("t/core", fakequota.Quota{Usable: int64(waiters)})
 			both := func(p *http.Protocols) { p.SetHTTP1(true); p.SetHTTP2(c.secure); p.SetUnencryptedHTTP2(!c.secure) }
 			options := []Option{WithHolder("picard")}
-			var server *httptest.Server
-			var most *atomic.Int64
+			server, most := prepare(t, cluster, both)
+			server.Config.HTTP2.MaxConcurrentStreams = streams
 			if c.secure {
-				var trust Option
-				server, most, trust = listenSecure(t, cluster, both)
-				options = append(options, trust)
+				options = append(options, startSecure(server))
 			} else {
-				server, most = listen(t, cluster, both)
+				server.Start()
 			}
 			clients := make([]*Client, c.clients)
 			for i := range clients {
@@ -170,7 +171,7 @@ func TestClient_SharesConnections(t *testing.T) {
 				})
 			}
 			eventually(t, "all wait", func() bool { return cluster.Waiting() == waiters })
-			cluster.Add("t/core", waiters)
+			cluster.Add("t/core", int64(waiters))
 			calls.Wait()
 			if failed.Load() > 0 || most.Load() > 4 {
 				t.Errorf("%d of %d calls failed, over %d connections, want 0 over at most 4", failed.Load(), waiters, most.Load())

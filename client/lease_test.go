@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -274,11 +275,17 @@ func TestSession_LongWaitDoesNotStopOthers(t *testing.T) {
 			ended <- err
 		}()
 		synctest.Wait()
-		for range sessionSpan + 100 {
-			if _, err := c.Quota(ctx, "t/core"); err != nil {
-				t.Fatal(err)
+		for range sessionSpan/100 + 1 {
+			var calls sync.WaitGroup
+			for range 100 { // at once: they share a request
+				calls.Go(func() {
+					if _, err := c.Reserve(ctx, ReserveRequest{Items: one("t/core", 5_000)}); !errors.Is(err, ReasonNeverFits) {
+						t.Error(err)
+					}
+				})
 			}
-			if _, err := c.Reserve(ctx, ReserveRequest{Items: one("t/core", 5_000)}); !errors.Is(err, ReasonNeverFits) {
+			calls.Wait()
+			if _, err := c.Quota(ctx, "t/core"); err != nil {
 				t.Fatal(err)
 			}
 		}
