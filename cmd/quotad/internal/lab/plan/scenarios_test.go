@@ -6,7 +6,9 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/lab/fleet"
@@ -27,6 +29,35 @@ func scenarioFiles(t *testing.T) []string {
 	return files
 }
 
+// runsOf returns the runs of seeds 1 to count of a scenario. Seed 1, which two tests need, is run once: TestRun_SameSeedSameResult says why
+// that is enough. Nothing may change the runs.
+func runsOf(t *testing.T, path string, f *fleet.Fleet, count int) []Runs {
+	t.Helper()
+	firstRuns.Lock()
+	if firstRuns.of == nil {
+		firstRuns.of = map[string]func() ([]Runs, error){}
+	}
+	if firstRuns.of[path] == nil {
+		firstRuns.of[path] = sync.OnceValues(func() ([]Runs, error) { return RunSeeds(t.Context(), f, 1, 1) })
+	}
+	first := firstRuns.of[path]
+	firstRuns.Unlock()
+	runs, err := first()
+	if err != nil {
+		t.Fatal(err)
+	}
+	others, err := RunSeeds(t.Context(), f, 2, count-1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat(runs, others)
+}
+
+var firstRuns struct {
+	sync.Mutex
+	of map[string]func() ([]Runs, error)
+}
+
 // TestScenarios: every scenario meets its file's expectations, for some seeds.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
@@ -40,11 +71,7 @@ func TestScenarios(t *testing.T) {
 			if f.Expect == nil {
 				t.Fatal("nothing is expected")
 			}
-			runs, err := RunSeeds(t.Context(), f, 1, *seeds)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, run := range runs {
+			for _, run := range runsOf(t, path, f, *seeds) {
 				for _, wrong := range run.Wrong {
 					t.Errorf("seed %d: %s", run.Seed, wrong)
 				}
@@ -148,9 +175,7 @@ func TestPage_IsNotStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range all {
-		if s.runs, err = RunSeeds(t.Context(), s.fleet, 1, 1); err != nil {
-			t.Fatal(err)
-		}
+		s.runs = runsOf(t, s.path, s.fleet, 1)
 		var want bytes.Buffer
 		if err := Plot(&want, s.fleet, s.runs[0].Alone, s.runs[0].Governed); err != nil {
 			t.Fatal(err)
