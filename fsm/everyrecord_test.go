@@ -226,7 +226,7 @@ func TestLaterCommands_AreOfEveryKind(t *testing.T) {
 
 // recordCases is how many changes are tried with -short, each in up to recordsAlike records.
 const (
-	recordCases  = 250
+	recordCases  = 100
 	recordsAlike = 8
 )
 
