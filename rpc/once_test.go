@@ -23,7 +23,7 @@ const onceWorkers = 16
 // onceOf returns how many commands to send, and how many leaders to kill meanwhile.
 func onceOf() (commands, kills int64) {
 	if testing.Short() {
-		return 1_600, 2
+		return 800, 2
 	}
 	return 10_000, 5
 }
