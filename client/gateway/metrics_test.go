@@ -32,6 +32,7 @@ func (f *fixture) sample(tb testing.TB, name string) (value float64, ok bool) {
 // TestMetrics_OverheadLeavesOutQueueAndProvider: a call's time in the queue, at its provider, or waiting for the end of a provider's
 // limit is not overhead.
 func TestMetrics_OverheadLeavesOutQueueAndProvider(t *testing.T) {
+	t.Parallel()        // mostly waiting
 	const outside = 1.0 // seconds: each call below takes longer than that
 	c := startCluster(t, rate("openai/slow/requests", 100), ratePer("openai/queued/requests", 1, 2*time.Second),
 		rate("openai/limited/requests", 100))

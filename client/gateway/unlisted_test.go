@@ -164,6 +164,7 @@ func (h held) Write(p []byte) (int, error) {
 // TestA13_SilentNodesAreAwayToo: silent nodes count as away like nodes that refuse connections, on every path to them, and calls pass
 // again once the nodes answer.
 func TestA13_SilentNodesAreAwayToo(t *testing.T) {
+	t.Parallel() // mostly waiting
 	c := startCluster(t, rate("openai/gpt-5/requests", 1000), rate("t/core", 1000))
 	p := startProvider(t, speak(200, chatAnswer))
 	way := startSluice(t, c.config.APIAddress)
