@@ -192,8 +192,12 @@ func (f *filling) String() string {
 }
 
 // flood lets each user fill one budget after the other until the budget refuses it by name. Then each user tries again and
-// again.
+// again: as fast as it is answered, or with -short a hundred times a second at most.
 func (n *guardedNodes) flood(t *testing.T, users int, lease *quotav1.Lease) *hostile {
+	var pause time.Duration
+	if testing.Short() {
+		pause = 10 * time.Millisecond
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	h := &hostile{stop: cancel}
 	for user := range users {
@@ -208,6 +212,7 @@ func (n *guardedNodes) flood(t *testing.T, users int, lease *quotav1.Lease) *hos
 			for f.note("", ""); ctx.Err() == nil; f.rounds.Add(1) {
 				for _, take := range takings() {
 					take.one(ctx, g)
+					<-time.After(pause)
 				}
 			}
 		})
@@ -295,9 +300,9 @@ func (n *guardedNodes) checkFull(t *testing.T, users int) {
 // In-flight calls are the subject of rpc's TestCalls_OfOneCallerLeaveRoom: a node ends a call whose body does not arrive
 // within 10 s.
 func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
-	users := 10
+	users, streams := 10, 4096 // every event of the callers is sent on every stream
 	if testing.Short() {
-		users = 3
+		users, streams = 3, 512
 	}
 	n := startGuarded(t, users+2)
 	ctx := t.Context()
@@ -312,7 +317,7 @@ func TestOperators_WorkWhileCallersFillEverything(t *testing.T) {
 	// exceeds that of its keys.
 	n.run(t, "limits", "--max-sessions", "80", "--max-keys", "160", "--max-tasks", "80", "--max-leases", "500", "--max-waiters", "80",
 		"--max-reports", "80", "--max-result-bytes", "100000", "--max-holder-bytes", "10000", "--max-operation-bytes", "15000",
-		"--caller-min", "0.01")
+		"--caller-min", "0.01", "--max-streams", strconv.Itoa(streams))
 	granted := func(quota string) *quotav1.Lease {
 		res, err := n.operator.quota.Reserve(ctx, &quotav1.ReserveRequest{
 			Holder: "ops", Items: []*quotav1.Item{{Quota: quota}}, Consume: quota == "plenty", Ttl: durationpb.New(time.Hour),
