@@ -74,7 +74,7 @@ build: ## build bin/quotad
 # race detector takes most of their time (fsm: 27 s without it, 190 s with it) and sees one goroutine, in clusters those that the other
 # packages' nodes have too. So they run without it here, except the tests that share something between goroutines, and with it in
 # test-long; and the state machine runs with it in the nodes of all other packages' tests. They run beside the others, which mostly wait, and
-# yield to them.
+# yield to them; two at a time, so that they leave no processor idle once the others have ended.
 COMPUTING := /(fsm|lab/plan|jepsen/model|jepsen/sim)$$
 SHARING   := TestFrozenStateStandsStill|TestScenarios/s3-retry-loop
 
@@ -84,8 +84,9 @@ WAITING := /(rpc|raftnode|raftnode/logstore|cmd/quotad|client/gateway)$$
 # What runs the commands of sessions and documents; their nodes are built with the race detector.
 TEST_COMMAND := bin/test/quotad
 
-# Three packages at a time, also on two processors: many tests wait for time to pass. A program that was built with the race detector waits
-# a second at its end for other threads' reports, if it is not told otherwise.
+# Three packages at a time, also on two processors, and six parallel tests in each: many wait for time to pass, and Go would run one for
+# each processor. A program that was built with the race detector waits a second at its end for other threads' reports, if it is not told
+# otherwise.
 .PHONY: test
 test: export GORACE ?= atexit_sleep_ms=50
 test: export QUOTAD_TEST_COMMAND ?= $(abspath $(TEST_COMMAND))
@@ -97,10 +98,10 @@ test: ## all quick tests, with the race detector where it matters (minutes)
 	others="$$(grep -vE '$(COMPUTING)|$(WAITING)' <<<"$$all" | xargs || true)"; \
 	first=; go_test() { $$first $(GO) test -short -timeout 15m "$$@" || failed=1; }; \
 	if [ -n "$$computing" ]; then \
-		( first=nice; go_test -p 1 $(TESTFLAGS) $$computing; go_test -p 1 -race $(TESTFLAGS) -run '$(SHARING)' $$computing; \
+		( first=nice; go_test -p 2 $(TESTFLAGS) $$computing; go_test -p 1 -race $(TESTFLAGS) -run '$(SHARING)' $$computing; \
 			[ -z "$${failed:-}" ] ) > bin/test/computing.out & beside=$$!; \
 	fi; \
-	if [ -n "$$waiting$$others" ]; then go_test -race -p 3 $(TESTFLAGS) $$waiting $$others; fi; \
+	if [ -n "$$waiting$$others" ]; then go_test -race -p 3 -parallel 6 $(TESTFLAGS) $$waiting $$others; fi; \
 	if [ -n "$$computing" ]; then wait $$beside || failed=1; cat bin/test/computing.out; fi; \
 	[ -z "$${failed:-}" ]
 
