@@ -135,7 +135,7 @@ func flipsOr(most, short int) int {
 // same state, or refuses and names the file and the way out. It never panics and never forgets what its witness knows. QUOTAD_FLIPS is how
 // many offsets of a file to try; the default is a sample, 1000000 is all.
 func TestFlippedBits_AreFound(t *testing.T) {
-	most := flipsOr(96, 3)
+	most := flipsOr(96, 2)
 	random := logstore.FlipSeed(t)
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		conf := stopped(t, s)

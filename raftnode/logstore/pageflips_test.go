@@ -14,7 +14,7 @@ import (
 // of its content is, or the content is the same. QUOTAD_FLIPS=1000000 tries every bit; the default is a sample.
 func TestPageFlips_AreFound(t *testing.T) {
 	random := logstore.FlipSeed(t)
-	most := flipsOr(400, 40)
+	most := flipsOr(400, 20)
 	logstore.BothStores(t, func(t *testing.T, s logstore.Kind) {
 		n, conf := openOne(t, func(c *raftnode.Config) { c.LogStore = s }) // without a snapshot, so that every entry counts
 		for range 40 {
