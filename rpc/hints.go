@@ -34,6 +34,12 @@ var hints = map[logpb.Reason]*strings.Replacer{ //nolint:exhaustive // other tex
 	),
 }
 
+// advice has other wordings for advice of every reason.
+var advice = strings.NewReplacer(
+	"come back then", "retry at that time",
+	"what is left is kept for others", "the rest is kept for other callers",
+)
+
 var forgetTasks = strings.NewReplacer(
 	"forget those that are shelved and not wanted any more; done ones go by themselves",
 	"forget shelved tasks that are no longer needed; done tasks are forgotten after 7 days by default",
@@ -53,7 +59,7 @@ func messageFor(f *logpb.Failure) string { return messages.Replace(f.Message) }
 // hintFor returns a hint of the state machine in its wording for callers.
 func hintFor(reason logpb.Reason, text string) string {
 	if replacer, ok := hints[reason]; ok {
-		return replacer.Replace(text)
+		text = replacer.Replace(text)
 	}
-	return text
+	return advice.Replace(text)
 }

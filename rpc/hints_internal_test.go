@@ -56,6 +56,21 @@ func storyReserve(holder, quota string, consume bool) *logpb.Command {
 	}}}
 }
 
+// storyLarge reserves all of the window but one unit.
+func storyLarge() *logpb.Command {
+	return &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
+		Holder: "a", Items: []*logpb.Item{{Quota: "w", Amount: new(int64(8))}},
+	}}}
+}
+
+// storyShares is a window that is kept for critical calls.
+func storyShares() *logpb.Command {
+	kept := &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 900_000}}
+	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{
+		{Name: "w", Rule: &logpb.Quota_Window{Window: &logpb.Window{Limit: 9, EveryNs: int64(time.Hour)}}, Policy: kept},
+	}}}}
+}
+
 func storyBegin(task string) *logpb.Command {
 	return &logpb.Command{Kind: &logpb.Command_BeginTask{BeginTask: &logpb.BeginTask{Task: task, Holder: "h", MaxFailures: 1}}}
 }
@@ -154,6 +169,16 @@ func TestHint_TranslatesStateMachineTexts(t *testing.T) {
 				storyReserve("b", "s", false),
 			},
 			logpb.Reason_REASON_SEQUENTIAL, `workflow "duo" runs one step at a time, and "a" has the baton: wait in the queue`,
+		},
+		{
+			"a rate that is used up", "",
+			[]*logpb.Command{storyQuotas(), storyReserve("a", "r", true), storyReserve("b", "r", true)},
+			logpb.Reason_REASON_EXHAUSTED, "retry at that time, or wait in the queue",
+		},
+		{
+			"what other holders keep", "",
+			[]*logpb.Command{storyShares(), storyLarge()},
+			logpb.Reason_REASON_SHARE, "the rest is kept for other callers: a higher class",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
