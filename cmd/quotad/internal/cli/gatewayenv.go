@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -16,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quotad/quotad/client/gateway"
+	"github.com/quotad/quotad/cmd/quotad/internal/gatewayfile"
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
 	"github.com/quotad/quotad/cmd/quotad/internal/suggest"
 )
@@ -23,9 +27,53 @@ import (
 // defaultGateway is the address of a gateway unless a flag names another.
 const defaultGateway = "http://127.0.0.1:7452"
 
+// reach is how commands reach a gateway: by its URL, or over its socket. What no flag names is as the gateway's configuration says.
+type reach struct{ config, url, socket string }
+
+// flags adds the flags of a command that reaches a gateway.
+func (r *reach) flags(cmd *cobra.Command, socket string) {
+	cmd.Flags().StringVar(&r.config, "config", "", "the gateway's configuration, which has its address (env QUOTAD_GATEWAY_CONFIG, "+
+		"default ~/.config/quotad/gateway.yaml if that exists)")
+	cmd.Flags().StringVar(&r.url, "url", "", "the gateway's URL (default: as in its configuration, or "+defaultGateway+")")
+	cmd.Flags().StringVar(&r.socket, "socket", "", socket)
+	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
+}
+
+// complete sets what no flag named. A gateway without a TCP address leaves the URL empty.
+func (a *App) complete(r *reach) error {
+	if r.url != "" || r.socket != "" && r.config == "" {
+		return nil
+	}
+	conf, err := gatewayfile.Load(a.gatewayPath(r.config))
+	if r.config == "" && errors.Is(err, fs.ErrNotExist) {
+		r.url = defaultGateway
+		return nil
+	}
+	if err != nil {
+		return gatewayError(err)
+	}
+	listen := conf.Complete().Listen
+	r.socket = cmp.Or(r.socket, listen.Unix)
+	if len(listen.TCP) == 0 {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(listen.TCP[0])
+	if err != nil {
+		return gatewayError(fmt.Errorf("listen.tcp: %w", err))
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	scheme := "http"
+	if listen.Cert != "" {
+		scheme = "https"
+	}
+	r.url = scheme + "://" + net.JoinHostPort(host, port)
+	return nil
+}
+
 // toolSettings are the shell lines that point a tool at a gateway. .URL is the gateway's URL. .G is the same with the
 // holder in the path, for tools that cannot send headers. .Holder is the holder's name, and .Socket the gateway's socket.
-// docs/gateway.md cites the sources.
 var toolSettings = map[string]string{
 	"claude": `export ANTHROPIC_BASE_URL={{.URL}}/anthropic
 {{if .Holder}}export ANTHROPIC_CUSTOM_HEADERS={{quote (printf "X-Quotad-Holder: %s" .Holder)}}
@@ -72,7 +120,8 @@ export ANTHROPIC_API_BASE={{.G}}/anthropic
 }
 
 func (a *App) gatewayEnv() *cobra.Command {
-	var holder, at, socket string
+	var to reach
+	var holder string
 	var write bool
 	cmd := &cobra.Command{
 		Use:   "env TOOL...",
@@ -85,14 +134,16 @@ Tools: ` + strings.Join(toolNames(), ", ") + `.`,
   quotad gateway env codex gh --write`,
 		Args: arguments("TOOL..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := a.complete(&to); err != nil {
+				return err
+			}
+			at := cmp.Or(to.url, defaultGateway)
 			u, err := url.Parse(at)
 			if err != nil || u.Host == "" || strings.ContainsAny(at, shellSpecial) {
 				return usagef(cmd, "such as "+defaultGateway, "--url %q is not a URL", at)
 			}
-			if socket == "" {
-				socket = a.gatewaySocket()
-			}
-			values := map[string]string{"URL": strings.TrimRight(at, "/"), "G": strings.TrimRight(at, "/"), "Holder": holder, "Socket": socket}
+			at = strings.TrimRight(at, "/")
+			values := map[string]string{"URL": at, "G": at, "Holder": holder, "Socket": cmp.Or(to.socket, a.gatewaySocket())}
 			if holder != "" {
 				values["G"] += "/as/" + escapeHolder(holder)
 			}
@@ -119,8 +170,7 @@ Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 		},
 	}
 	cmd.Flags().StringVar(&holder, "holder", "", "name of the holder (default: the gateway names the tool's session)")
-	cmd.Flags().StringVar(&at, "url", defaultGateway, "the gateway's URL")
-	cmd.Flags().StringVar(&socket, "socket", "", "the gateway's socket, for gh (default: the one that exists of "+
+	to.flags(cmd, "the gateway's socket, for gh (default: as in its configuration, or the one that exists of "+
 		"$XDG_RUNTIME_DIR/quotad/gateway.sock and /run/quotad/gateway.sock)")
 	cmd.Flags().BoolVar(&write, "write", false, "write the settings of codex and gh to their own files")
 	return cmd
@@ -157,7 +207,8 @@ func escapeHolder(name string) string {
 func shellQuote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 func (a *App) gatewayStatus() *cobra.Command {
-	var at, socket, tokenFile, caFile string
+	var to reach
+	var tokenFile, caFile string
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show a gateway's upstreams, queue, batches, seats, keys and last refusals",
@@ -172,13 +223,18 @@ func (a *App) gatewayStatus() *cobra.Command {
 				return err
 			}
 			defer transport.CloseIdleConnections()
-			if socket != "" {
-				if cmd.Flags().Changed("url") {
-					return usagef(cmd, "", "--socket and --url exclude each other")
-				}
+			if to.socket != "" && to.url != "" {
+				return usagef(cmd, "", "--socket and --url exclude each other")
+			}
+			bySocket := to.socket != ""
+			if err := a.complete(&to); err != nil {
+				return err
+			}
+			at := to.url
+			if bySocket || at == "" {
 				at = "http://localhost"
 				transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
-					return (&net.Dialer{Timeout: defaultTimeout}).DialContext(ctx, "unix", socket)
+					return (&net.Dialer{Timeout: defaultTimeout}).DialContext(ctx, "unix", to.socket)
 				}
 			}
 			token := ""
@@ -197,8 +253,7 @@ func (a *App) gatewayStatus() *cobra.Command {
 			return printGatewayStatus(a.Out, status)
 		},
 	}
-	cmd.Flags().StringVar(&at, "url", defaultGateway, "the gateway's URL")
-	cmd.Flags().StringVar(&socket, "socket", "", "the gateway's socket, instead of its URL")
+	to.flags(cmd, "the gateway's socket, instead of its URL")
 	cmd.Flags().StringVar(&tokenFile, "token-file", "", "file with a token of the gateway that has the verb read")
 	cmd.Flags().StringVar(&caFile, "ca-file", "", "CA bundle that signed the gateway's certificate (PEM)")
 	return a.outputFlag(cmd)

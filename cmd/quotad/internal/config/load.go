@@ -17,7 +17,7 @@ import (
 // ClientVariables are the environment variables that quotad's commands read in addition to the settings.
 var ClientVariables = []string{
 	EnvPrefix + "CONFIG", EnvPrefix + "SERVER", EnvPrefix + "TOKEN_FILE", EnvPrefix + "CA_FILE",
-	EnvPrefix + "CERT_FILE", EnvPrefix + "KEY_FILE", EnvPrefix + "TIMEOUT", EnvPrefix + "OUTPUT",
+	EnvPrefix + "CERT_FILE", EnvPrefix + "KEY_FILE", EnvPrefix + "TIMEOUT", EnvPrefix + "OUTPUT", EnvPrefix + "GATEWAY_CONFIG",
 	// The lease of a command that "quotad run" started.
 	EnvPrefix + "LEASE", EnvPrefix + "FENCE",
 }

@@ -172,7 +172,7 @@ func (r *reader) top(n *yaml.Node) (c config.Config) {
 func (r *reader) listen(n *yaml.Node) (l config.Listen) {
 	each(r.Mapping(n, "listen", "tcp", "unix", "tls", "insecure"), map[string]func(*yaml.Node){
 		"tcp":      func(n *yaml.Node) { l.TCP = r.texts(n, "listen.tcp") },
-		"unix":     func(n *yaml.Node) { l.Unix = os.ExpandEnv(r.Text(n, "listen.unix")) },
+		"unix":     func(n *yaml.Node) { l.Unix = r.path(n, "listen.unix") },
 		"insecure": func(n *yaml.Node) { l.Insecure = r.Bool(n, "listen.insecure") },
 		"tls": func(n *yaml.Node) {
 			each(r.Mapping(n, "listen.tls", "cert", "key"), map[string]func(*yaml.Node){
