@@ -278,25 +278,32 @@ func TestClient_FollowsAChangeOfProtocol(t *testing.T) {
 }
 
 func TestClient_FallsBackToHTTP1(t *testing.T) {
-	for _, secure := range []bool{false, true} {
-		cluster := full()
-		options := []Option{WithHolder("picard")}
-		var server *httptest.Server
-		if secure {
-			var trust Option
-			server, _, trust = listenSecure(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
-			options = append(options, trust)
-		} else {
-			server, _ = listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
-		}
-		c, err := New([]string{server.Listener.Addr().String()}, options...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Limiter("t/core").Wait(within(t, 10*time.Second)); err != nil {
-			t.Errorf("with TLS %v: %v", secure, err)
-		}
-		_ = c.Close()
+	for name, c := range map[string]struct{ secure, silent bool }{
+		"in clear text": {}, "with TLS": {secure: true}, "with TLS, without a word on protocols": {secure: true, silent: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cluster := full()
+			options := []Option{WithHolder("picard")}
+			var server *httptest.Server
+			if c.secure {
+				var trust Option
+				server, _, trust = listenSecure(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
+				options = append(options, trust)
+			} else {
+				server, _ = listen(t, cluster, func(p *http.Protocols) { p.SetHTTP1(true) })
+			}
+			if c.silent {
+				server.TLS.NextProtos = nil
+			}
+			client, err := New([]string{server.Listener.Addr().String()}, options...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := client.Limiter("t/core").Wait(within(t, 10*time.Second)); err != nil {
+				t.Error(err)
+			}
+			_ = client.Close()
+		})
 	}
 }
 

@@ -23,8 +23,8 @@ const (
 	// less than a node allows.
 	nodeConns = 16
 	connCalls = 900
-	// probeWait bounds the first exchange with a node, secureWait that with TLS. oldLife is how long the result that a node speaks only
-	// HTTP/1.1 is valid.
+	// probeWait bounds the first exchange with a node, secureWait that with TLS. oldLife is how long it is valid that a node speaks only
+	// HTTP/1.1, or how many calls its connections carry.
 	probeWait  = time.Second
 	secureWait = 3 * time.Second
 	oldLife    = time.Minute
@@ -63,8 +63,9 @@ type hostState struct {
 	http2 bool
 	// most is how many calls a connection carries: a balancer on the path may carry fewer than a node. A Transport must not learn it by more
 	// calls: it counts those that wait for a place as if they had one, and then lets almost none through.
-	most  int64
-	err   error
+	most atomic.Int64
+	err  error
+	// until is when to probe again, or for HTTP/2 to ask for most again. The pool's mutex guards it once the probe has ended.
 	until time.Time
 }
 
@@ -205,9 +206,9 @@ func (s *hostState) pick(waits bool) int {
 	if waits {
 		first = 1
 	}
-	best := first
+	best, most := first, s.most.Load()
 	for i := first; i < len(s.calls); i++ {
-		if n := s.calls[i].Load(); n < s.most {
+		if n := s.calls[i].Load(); n < most {
 			best = i
 			break
 		} else if n < s.calls[best].Load() {
@@ -247,6 +248,9 @@ func (p *Pool) detect(ctx context.Context, at host) (*hostState, error) {
 		s = &hostState{known: make(chan struct{})}
 		p.hosts[at] = s
 		go p.probe(at, s)
+	} else if s.dated() {
+		s.until = time.Now().Add(oldLife)
+		go p.measure(at, s)
 	}
 	p.mu.Unlock()
 	select {
@@ -264,6 +268,25 @@ func (s *hostState) stale() bool {
 		return s.err != nil || !s.http2 && time.Now().After(s.until)
 	default:
 		return false
+	}
+}
+
+// dated reports whether to ask again how many calls a connection carries: another balancer may be on the path by now.
+func (s *hostState) dated() bool {
+	select {
+	case <-s.known:
+		return s.err == nil && s.http2 && time.Now().After(s.until)
+	default:
+		return false
+	}
+}
+
+// measure asks how many calls a connection to a host carries.
+func (p *Pool) measure(at host, s *hostState) {
+	ctx, cancel := context.WithTimeout(p.ctx, secureWait)
+	defer cancel()
+	if http2, most, err := p.ask(ctx, at); err == nil && http2 {
+		s.most.Store(min(most, connCalls))
 	}
 }
 
@@ -286,7 +309,8 @@ func (p *Pool) probe(at host, s *hostState) {
 	_, dialed := errors.AsType[*net.OpError](err)
 	switch {
 	case err == nil:
-		s.http2, s.most, s.until = http2, min(most, connCalls), time.Now().Add(oldLife)
+		s.http2, s.until = http2, time.Now().Add(oldLife)
+		s.most.Store(min(most, connCalls))
 	case ctx.Err() != nil:
 		// Nothing but the probe was sent.
 		s.err = &net.OpError{Op: "dial", Net: "tcp", Err: ErrNoAnswer}
@@ -300,25 +324,30 @@ func (p *Pool) probe(at host, s *hostState) {
 // ask sends a request to a host on a connection of its own. It returns whether the answer came by HTTP/2, and how many calls a connection
 // carries.
 func (p *Pool) ask(ctx context.Context, at host) (http2 bool, most int64, err error) {
+	request := (&http.Request{
+		Method: http.MethodHead, URL: &url.URL{Scheme: at.scheme, Host: at.address, Path: "/livez"}, Host: at.address, Header: http.Header{},
+	}).WithContext(ctx)
 	address := at.address
-	if u := (url.URL{Host: address}); u.Port() == "" {
-		address = net.JoinHostPort(u.Hostname(), at.scheme) // a name of a port as well
+	if request.URL.Port() == "" {
+		address = net.JoinHostPort(request.URL.Hostname(), at.scheme) // a name of a port as well
 	}
-	conn, err := p.shared(at.scheme)[0].NewClientConn(ctx, at.scheme, address)
+	// A Transport does not count connections that belong to nobody, but counts down where one in HTTP/1.1 ends, and panics below zero.
+	transport := p.shared(at.scheme)[0].Clone()
+	transport.MaxConnsPerHost = 0
+	conn, err := transport.NewClientConn(ctx, at.scheme, address)
 	if err != nil {
 		return false, 0, err
 	}
 	defer func() { _ = conn.Close() }()
-	request, err := http.NewRequestWithContext(ctx, http.MethodHead, at.scheme+"://"+at.address+"/livez", http.NoBody)
-	if err != nil {
-		return false, 0, err
-	}
 	response, err := conn.RoundTrip(request)
 	if err != nil {
 		return false, 0, err
 	}
-	// The answer came after the server's settings. The request may still count.
-	most = int64(conn.Available() + conn.InFlight())
+	// The answer came after the server's settings. The request may still count. A server that ends the connection carries nothing on this
+	// one, which shows nothing about others.
+	if most = int64(conn.Available() + conn.InFlight()); conn.Err() != nil || most < 1 {
+		most = connCalls
+	}
 	// A TLS server that negotiates no protocol is asked in HTTP/1.1, whatever was offered.
 	return response.ProtoMajor == 2, most, response.Body.Close()
 }

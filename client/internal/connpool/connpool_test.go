@@ -129,3 +129,46 @@ func TestPool_CallsTakeFurtherConnections(t *testing.T) {
 		})
 	}
 }
+
+// TestPool_AsksAgainWhatAConnectionCarries: a host may get another balancer. An answer that ends its connection shows nothing.
+func TestPool_AsksAgainWhatAConnectionCarries(t *testing.T) {
+	for name, c := range map[string]struct {
+		ends bool
+		want int64
+	}{"a balancer": {want: 100}, "a server that ends its connections": {ends: true, want: connCalls}} {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if c.ends {
+					w.Header().Set("Connection", "close")
+				}
+			}))
+			server.Config.Protocols = new(http.Protocols)
+			server.Config.Protocols.SetUnencryptedHTTP2(true)
+			server.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 100}
+			server.Start()
+			defer server.Close()
+			pool := newPool(nil)
+			defer pool.Close()
+			at := host{"http", strings.TrimPrefix(server.URL, "http://")}
+			s, err := pool.detect(t.Context(), at)
+			if err != nil || s.most.Load() != c.want {
+				t.Fatalf("%v: a connection carries %d, want %d", err, s.most.Load(), c.want)
+			}
+			pool.mu.Lock()
+			s.until = time.Now().Add(-time.Second)
+			pool.mu.Unlock()
+			s.most.Store(1)
+			late := time.After(time.Minute)
+			for s.most.Load() != c.want {
+				if _, err := pool.detect(t.Context(), at); err != nil {
+					t.Fatal(err)
+				}
+				select {
+				case <-late:
+					t.Fatalf("a connection still carries %d", s.most.Load())
+				case <-time.After(time.Millisecond):
+				}
+			}
+		})
+	}
+}
