@@ -27,9 +27,16 @@ import (
 // maxAPI is the largest forwarded request of the cluster's API, in bytes: the API's own bound.
 const maxAPI = 4 << 20
 
-// lent are the services whose calls get the gateway's token: those of callers, not those of operators. Whatever verbs the token has, no
+// lends reports whether a call gets the gateway's token: callers' calls do, and operators' calls do not. Whatever verbs the token has, no
 // local process operates the cluster by it.
-var lent = map[string]bool{quotav1connect.QuotaServiceName: true, quotav1connect.TaskServiceName: true}
+func lends(procedure string) bool {
+	switch procedure {
+	case quotav1connect.TaskServiceRetryTaskProcedure, quotav1connect.TaskServiceForgetTaskProcedure:
+		return false
+	}
+	service := strings.TrimPrefix(path.Dir(procedure), "/")
+	return service == quotav1connect.QuotaServiceName || service == quotav1connect.TaskServiceName
+}
 
 // serveAPI forwards a call of quota.v1.* to the cluster unchanged, except that a command without a request id gets one. A caller's own
 // token goes with it. If this gateway requires no tokens, it adds its own token, which covers only the holders of this machine.
@@ -40,9 +47,9 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 		c.refuse(w, dialect.Refusal{Status: http.StatusUnauthorized, Message: "quotad: send a token of the cluster as Authorization: Bearer"})
 		return
 	}
-	lends := g.options.Tokens == nil && nothing && g.cluster.token != ""
-	if service := strings.TrimPrefix(path.Dir(r.URL.Path), "/"); lends && !lent[service] {
-		c.refuse(w, dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: " + service +
+	adds := g.options.Tokens == nil && nothing && g.cluster.token != ""
+	if adds && !lends(r.URL.Path) {
+		c.refuse(w, dialect.Refusal{Status: http.StatusForbidden, Message: "quotad: " + strings.TrimPrefix(r.URL.Path, "/quota.v1.") +
 			" is for operators: call a node, or send a token of your own as Authorization: Bearer"})
 		return
 	}
@@ -60,7 +67,7 @@ func (g *Gateway) serveAPI(w http.ResponseWriter, r *http.Request, c *call) {
 	passes := httputil.ReverseProxy{
 		FlushInterval: -1, ErrorLog: discardLog, Transport: &apiSender{gateway: g, call: readAPICall(r, body.Bytes())},
 		Rewrite: func(p *httputil.ProxyRequest) {
-			if lends {
+			if adds {
 				p.Out.Header.Set("Authorization", "Bearer "+g.cluster.token)
 			}
 		},

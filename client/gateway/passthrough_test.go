@@ -86,6 +86,8 @@ func TestAPI_LendsItsTokenToNoOperator(t *testing.T) {
 	for call, want := range map[string]string{
 		"/quota.v1.QuotaService/GetQuota":                                   "200",
 		"/quota.v1.TaskService/GetTask":                                     "200",
+		"/quota.v1.TaskService/RetryTask":                                   "403",
+		"/quota.v1.TaskService/ForgetTask":                                  "403",
 		"/quota.v1.AdminService/GetStatus":                                  "403",
 		"/quota.v1.%41dminService/GetStatus":                                "403",
 		"/quota.v1.QuotaService/../quota.v1.AdminService/GetStatus":         "400",
