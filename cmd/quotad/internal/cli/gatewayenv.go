@@ -11,6 +11,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"text/template"
@@ -39,21 +41,36 @@ func (r *reach) flags(cmd *cobra.Command, socket string) {
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 }
 
-// complete sets what no flag named. A gateway without a TCP address leaves the URL empty.
-func (a *App) complete(r *reach) error {
-	if r.url != "" || r.socket != "" && r.config == "" {
+// complete sets what no flag named. A gateway without a TCP address leaves the URL empty. Without --config, a file that cannot be read
+// counts as none: it may need variables that only the gateway's service has.
+func (a *App) complete(cmd *cobra.Command, r *reach) error {
+	switch {
+	case r.config != "" && r.url != "":
+		return usagef(cmd, "", "--config and --url exclude each other")
+	case r.url != "":
+		r.socket = cmp.Or(r.socket, a.gatewaySocket())
 		return nil
 	}
-	conf, err := gatewayfile.Load(a.gatewayPath(r.config))
-	if r.config == "" && errors.Is(err, fs.ErrNotExist) {
-		r.url = defaultGateway
-		return nil
-	}
+	path, err := filepath.Abs(a.gatewayPath(r.config))
 	if err != nil {
+		return err
+	}
+	conf, err := gatewayfile.Load(path)
+	if err != nil && r.config != "" {
 		return gatewayError(err)
 	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		_, _ = fmt.Fprintf(a.Err, "%s cannot be read, so %s is assumed: %v\n", path, defaultGateway, err)
+	}
+	if err != nil {
+		r.url, r.socket = defaultGateway, cmp.Or(r.socket, a.gatewaySocket())
+		return nil
+	}
 	listen := conf.Complete().Listen
-	r.socket = cmp.Or(r.socket, listen.Unix)
+	if _, err := os.Stat(listen.Unix); err == nil || r.config != "" {
+		r.socket = cmp.Or(r.socket, listen.Unix)
+	}
+	r.socket = cmp.Or(r.socket, a.gatewaySocket())
 	if len(listen.TCP) == 0 {
 		return nil
 	}
@@ -134,7 +151,7 @@ Tools: ` + strings.Join(toolNames(), ", ") + `.`,
   quotad gateway env codex gh --write`,
 		Args: arguments("TOOL..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := a.complete(&to); err != nil {
+			if err := a.complete(cmd, &to); err != nil {
 				return err
 			}
 			at := cmp.Or(to.url, defaultGateway)
@@ -143,7 +160,7 @@ Tools: ` + strings.Join(toolNames(), ", ") + `.`,
 				return usagef(cmd, "such as "+defaultGateway, "--url %q is not a URL", at)
 			}
 			at = strings.TrimRight(at, "/")
-			values := map[string]string{"URL": at, "G": at, "Holder": holder, "Socket": cmp.Or(to.socket, a.gatewaySocket())}
+			values := map[string]string{"URL": at, "G": at, "Holder": holder, "Socket": to.socket}
 			if holder != "" {
 				values["G"] += "/as/" + escapeHolder(holder)
 			}
@@ -227,7 +244,7 @@ func (a *App) gatewayStatus() *cobra.Command {
 				return usagef(cmd, "", "--socket and --url exclude each other")
 			}
 			bySocket := to.socket != ""
-			if err := a.complete(&to); err != nil {
+			if err := a.complete(cmd, &to); err != nil {
 				return err
 			}
 			at := to.url

@@ -56,7 +56,10 @@ Verbs: use (reserve, consume, settle, renew, release), report, read, admin-quota
 				return err
 			}
 			if length != nil {
-				asked.NotAfter = time.Now().Add(length.AsDuration()).UTC().Truncate(time.Second)
+				if length.AsDuration() < time.Second {
+					return usagef(cmd, "such as 90d", "--for %q is less than a second", lasts)
+				}
+				asked.NotAfter = time.Now().Add(length.AsDuration() + time.Second).UTC().Truncate(time.Second)
 			}
 			return a.mint(cmd, asked)
 		},

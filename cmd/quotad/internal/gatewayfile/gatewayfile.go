@@ -114,7 +114,7 @@ func (r *reader) path(n *yaml.Node, what string) string {
 		}
 		return filepath.Join(home, rest)
 	}
-	if path == "" || filepath.IsAbs(path) {
+	if path == "" || filepath.IsAbs(path) || strings.HasPrefix(path, "@") { // an abstract socket of Linux
 		return path
 	}
 	return filepath.Join(r.dir, path)
