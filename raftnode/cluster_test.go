@@ -73,7 +73,6 @@ func TestSnapshot_ReachesFarBehindNode(t *testing.T) {
 
 // TestFormation_OfEachDisk: which disks may form a cluster, and which may not return.
 func TestFormation_OfEachDisk(t *testing.T) {
-	t.Parallel() // mostly waiting
 	c := newCluster(t, 3)
 	c.propose(rate("q", 10))
 	id := c.id(c.leader())

@@ -135,7 +135,8 @@ func (c stateCounts) Collect(to chan<- prometheus.Metric) {
 
 var checkDesc = prometheus.NewDesc("quotad_check", "Health checks of this node, as of /readyz: 1 ok, 0 failed.", []string{"check"}, nil)
 
-// checkResults exports the health checks, so that an alert covers them all.
+// checkResults exports the health checks, so that an alert covers them all. Like /readyz it shares one check a second, which may ask the
+// leader for up to a second.
 type checkResults struct{ s *Server }
 
 // Describe implements prometheus.Collector.
