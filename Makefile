@@ -84,7 +84,7 @@ WAITING := /(rpc|raftnode|raftnode/logstore|cmd/quotad|client/gateway)$$
 # What runs the commands of sessions and documents; their nodes are built with the race detector.
 TEST_COMMAND := bin/test/quotad
 
-# Three packages at a time, also on two processors, and six parallel tests in each: many wait for time to pass, and Go would run one for
+# Three packages at a time, also on two processors, and four parallel tests in each: many wait for time to pass, and Go would run one for
 # each processor. A program that was built with the race detector waits a second at its end for other threads' reports, if it is not told
 # otherwise.
 .PHONY: test
@@ -101,7 +101,7 @@ test: ## all quick tests, with the race detector where it matters (minutes)
 		( first=nice; go_test -p 2 $(TESTFLAGS) $$computing; go_test -p 1 -race $(TESTFLAGS) -run '$(SHARING)' $$computing; \
 			[ -z "$${failed:-}" ] ) > bin/test/computing.out & beside=$$!; \
 	fi; \
-	if [ -n "$$waiting$$others" ]; then go_test -race -p 3 -parallel 6 $(TESTFLAGS) $$waiting $$others; fi; \
+	if [ -n "$$waiting$$others" ]; then go_test -race -p 3 -parallel 4 $(TESTFLAGS) $$waiting $$others; fi; \
 	if [ -n "$$computing" ]; then wait $$beside || failed=1; cat bin/test/computing.out; fi; \
 	[ -z "$${failed:-}" ]
 
