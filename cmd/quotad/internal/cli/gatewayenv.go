@@ -41,8 +41,20 @@ func (r *reach) flags(cmd *cobra.Command, socket string) {
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 }
 
-// complete sets what no flag named. A gateway without a TCP address leaves the URL empty. Without --config, a file that cannot be read
-// counts as none: it may need variables that only the gateway's service has.
+// assume sets the defaults where the configuration cannot be read. Without --config that is no error: the file may need variables that only
+// the gateway's service has.
+func (a *App) assume(r *reach, path string, failed error) error {
+	if r.config != "" {
+		return gatewayError(failed)
+	}
+	if !errors.Is(failed, fs.ErrNotExist) {
+		_, _ = fmt.Fprintf(a.Err, "%s cannot be read, so %s is assumed: %v\n", path, defaultGateway, failed)
+	}
+	r.url, r.socket = defaultGateway, cmp.Or(r.socket, a.gatewaySocket())
+	return nil
+}
+
+// complete sets what no flag named. A gateway without a TCP address leaves the URL empty.
 func (a *App) complete(cmd *cobra.Command, r *reach) error {
 	switch {
 	case r.config != "" && r.url != "":
@@ -56,15 +68,8 @@ func (a *App) complete(cmd *cobra.Command, r *reach) error {
 		return err
 	}
 	conf, err := gatewayfile.Load(path)
-	if err != nil && r.config != "" {
-		return gatewayError(err)
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		_, _ = fmt.Fprintf(a.Err, "%s cannot be read, so %s is assumed: %v\n", path, defaultGateway, err)
-	}
 	if err != nil {
-		r.url, r.socket = defaultGateway, cmp.Or(r.socket, a.gatewaySocket())
-		return nil
+		return a.assume(r, path, err)
 	}
 	listen := conf.Complete().Listen
 	if _, err := os.Stat(listen.Unix); err == nil || r.config != "" {
