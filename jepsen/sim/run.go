@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -112,7 +113,9 @@ type world struct {
 	resting time.Time
 	// told is the index up to which each watcher has seen all events.
 	told map[string]uint64
-	out  Outcome
+	// settling: nothing more happens, so watchers read as fast as they can.
+	settling atomic.Bool
+	out      Outcome
 }
 
 // Run runs a seed in the present bubble, with files below a folder.
@@ -373,6 +376,8 @@ func (w *world) settle(o *operator) {
 		return
 	}
 	w.noteMembers(o)
+	// A slow watcher can be minutes behind, which says nothing about the nodes.
+	w.settling.Store(true)
 	if eventually(30*time.Second, func() bool { return w.allTold(w.result.Final[0].Index) }) != nil {
 		w.stuck("a watcher was not told of everything within 30 s")
 	}

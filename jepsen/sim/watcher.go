@@ -61,7 +61,7 @@ func (v *watcher) follow(ctx context.Context, node *raftnode.Node) {
 		seen.Watcher, seen.Stream, seen.From, seen.Index = v.name, v.stream, from, at.Index
 		v.next = at.Index + 1
 		v.w.saw(seen)
-		if slow {
+		if slow && !v.w.settling.Load() {
 			time.Sleep(time.Duration(v.rand.IntN(100)) * time.Millisecond)
 		}
 	}
