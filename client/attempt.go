@@ -50,7 +50,8 @@ func classify(err error) (outcome, error) {
 		return unknown, &UnknownOutcomeError{Err: err}
 	}
 	switch failed.Code() {
-	case connect.CodeInvalidArgument, connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied, connect.CodeNotFound:
+	case connect.CodeInvalidArgument, connect.CodeUnimplemented, connect.CodeUnauthenticated, connect.CodePermissionDenied,
+		connect.CodeNotFound:
 		// A proxy or another server answered, not quotad: it carried nothing out, and never will.
 		return answered, &RequestError{
 			Reason: ReasonInvalid, Message: failed.Message(), Hint: "check that this is the API address of a quotad node",

@@ -54,9 +54,11 @@ func TestOutcome_OfEveryError(t *testing.T) {
 		{"stopping", reason(ReasonStopping), notAccepted},
 		{"disk full", reason(ReasonDiskFull), notAccepted},
 		{"too many in flight", reason(ReasonTooManyInFlight), notAccepted},
-		{"no room for a result", detailed(connect.CodeResourceExhausted, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "result_bytes"}), notAccepted},
+		{"no room for a result", detailed(connect.CodeResourceExhausted,
+			&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "result_bytes"}), notAccepted},
 		{"too many calls", reason(ReasonCallerBudget), notAccepted},
-		{"too many sessions", detailed(connect.CodeResourceExhausted, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "sessions"}), answered},
+		{"too many sessions", detailed(connect.CodeResourceExhausted,
+			&quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET, Budget: "sessions"}), answered},
 		{"unknown outcome", reason(ReasonUnknownOutcome), unknown},
 		{"internal", reason(ReasonInternal), unknown},
 		{"no reason", reason(0), unknown},
@@ -74,7 +76,10 @@ func TestOutcome_OfEveryError(t *testing.T) {
 			var refused *NotAcceptedError
 			var doubt *UnknownOutcomeError
 			var wrong *RequestError
-			typed := map[outcome]bool{answered: errors.As(err, &wrong) || errors.As(err, &refused) && refused.final || err == nil, notAccepted: errors.As(err, &refused), unknown: errors.As(err, &doubt)}
+			typed := map[outcome]bool{
+				answered: errors.As(err, &wrong) || errors.As(err, &refused) && refused.final || err == nil, notAccepted: errors.As(err, &refused),
+				unknown: errors.As(err, &doubt),
+			}
 			if !typed[got] {
 				t.Errorf("outcome %d has the type %T", got, err)
 			}

@@ -27,7 +27,8 @@ func forecastOf(f *quotav1.Forecast) *Forecast {
 		return nil
 	}
 	return &Forecast{
-		Quota: f.GetQuota(), ExhaustedIn: durationOf(f.GetExhaustedIn(), 0), Smaller: f.GetSmaller(), Fallback: f.GetFallback(), Parks: f.GetParks(),
+		Quota: f.GetQuota(), ExhaustedIn: durationOf(f.GetExhaustedIn(), 0), Smaller: f.GetSmaller(), Fallback: f.GetFallback(),
+		Parks: f.GetParks(),
 	}
 }
 

@@ -56,7 +56,8 @@ func newLease(c *Client, granted *quotav1.Lease, at stamp) *Lease {
 		client: c, id: granted.GetId(), fence: granted.GetFence(), class: Class(granted.GetClass()), items: grantedOf(granted.GetItems()),
 		instead: standIns(granted.GetItems()), forecast: forecastOf(granted.GetForecast()),
 		ttl:      max(durationOf(granted.GetAskedTtl(), 0), left),
-		pressure: backPressureOf(granted.GetBackPressure()), nextOp: 1, doneBelow: 1, settled: map[uint64]struct{}{}, dead: make(chan struct{}), itemClosed: make(chan struct{}), deaths: map[int]func(error){},
+		pressure: backPressureOf(granted.GetBackPressure()), nextOp: 1, doneBelow: 1, settled: map[uint64]struct{}{}, dead: make(chan struct{}),
+		itemClosed: make(chan struct{}), deaths: map[int]func(error){},
 	}
 	for _, item := range granted.GetItems() {
 		l.member = cmp.Or(l.member, item.GetMember())

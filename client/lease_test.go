@@ -118,8 +118,10 @@ func TestLease_Ends(t *testing.T) {
 		"when a command meets it dead": {
 			func(c *fakequota.Cluster, l *Lease) { c.Revoke(); _ = l.Renew(context.Background(), 0) }, ReasonStaleFence,
 		},
-		"when its renewal fails":                {func(c *fakequota.Cluster, l *Lease) { l.KeepAlive(); c.Revoke() }, ReasonStaleFence},
-		"when the cluster is away for too long": {func(c *fakequota.Cluster, l *Lease) { l.KeepAlive(); c.Break(0, fakequota.Silent) }, ErrLeaseExpired},
+		"when its renewal fails": {func(c *fakequota.Cluster, l *Lease) { l.KeepAlive(); c.Revoke() }, ReasonStaleFence},
+		"when the cluster is away for too long": {
+			func(c *fakequota.Cluster, l *Lease) { l.KeepAlive(); c.Break(0, fakequota.Silent) }, ErrLeaseExpired,
+		},
 	} {
 		virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 			lease, err := c.Reserve(context.Background(), ReserveRequest{Items: one("t/core", 1), TTL: time.Minute})
@@ -316,7 +318,8 @@ func TestRefusalError_Text(t *testing.T) {
 			t.Errorf("got %q, want %q", got, tt.want)
 		}
 	}
-	if got := fmt.Sprint(Critical, Background, ClassDefault, Red, ZoneNone, Live, ClusterAway); got != "critical background default red none live cluster-away" {
+	if got := fmt.Sprint(Critical, Background, ClassDefault, Red, ZoneNone, Live,
+		ClusterAway); got != "critical background default red none live cluster-away" {
 		t.Error(got)
 	}
 }

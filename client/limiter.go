@@ -128,7 +128,10 @@ func (c *Client) Limiter(quota string, options ...LimiterOption) *Limiter {
 // LimiterOf returns a limiter of several quotas together: each unit takes the amounts of all items, or none. An amount of 0 is the
 // quota's default estimate.
 func (c *Client) LimiterOf(unit []Item, options ...LimiterOption) *Limiter {
-	l := &Limiter{client: c, unit: append([]Item(nil), unit...), learning: make(chan struct{}, 1), over: make(chan struct{}), settings: limiterSettings{class: c.class, maxBatch: mostUnits}}
+	l := &Limiter{
+		client: c, unit: append([]Item(nil), unit...), learning: make(chan struct{}, 1), over: make(chan struct{}),
+		settings: limiterSettings{class: c.class, maxBatch: mostUnits},
+	}
 	for _, option := range options {
 		option(&l.settings)
 	}

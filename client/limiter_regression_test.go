@@ -248,7 +248,9 @@ func TestWait_PauseEndsWithClose(t *testing.T) {
 func TestTryTakeN_BeyondBatchFetchesNothing(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 		cluster.Set("t/core", fakequota.Quota{Usable: 1 << 50, Available: 1 << 50})
-		for n, limiter := range map[int]*Limiter{2: c.Limiter("t/core", MaxBatch(1)), mostUnits + 1: c.Limiter("t/core"), -1: c.Limiter("t/core")} {
+		for n, limiter := range map[int]*Limiter{
+			2: c.Limiter("t/core", MaxBatch(1)), mostUnits + 1: c.Limiter("t/core"), -1: c.Limiter("t/core"),
+		} {
 			r := limiter.TryTakeN(n)
 			synctest.Wait()
 			if r.OK() || r.Delay() != math.MaxInt64 || cluster.Executed("reserve") != 0 {

@@ -451,7 +451,8 @@ func TestConservation(t *testing.T) {
 			pass(5 * time.Second)
 			synctest.Wait()
 			stats := limiter.Stats()
-			if int64(stats.Spent+stats.Forfeited) < allowed || stats.Spent != uint64(allowed) || stats.Consumed != stats.Spent+stats.Returned+stats.Forfeited {
+			if int64(stats.Spent+stats.Forfeited) < allowed || stats.Spent != uint64(allowed) ||
+				stats.Consumed != stats.Spent+stats.Returned+stats.Forfeited {
 				rt.Errorf("allowed %d, stats %+v", allowed, stats)
 			}
 			if got := taken(cluster); got != int64(stats.Consumed-stats.Returned) {

@@ -46,7 +46,10 @@ func TestMatchGitHubSecondary(t *testing.T) {
 		{"deletes", get(http.MethodDelete, "/repos/o/r"), []Item{core, slot, rest(5)}},
 		{"at an Enterprise server", get(http.MethodGet, "/api/v3/repos/o/r"), []Item{core, slot, rest(1)}},
 		{"queries", post(http.MethodPost, "/graphql", `{"query":"query { viewer { login } }"}`), []Item{graphql, slot, graph(1)}},
-		{"mutates", post(http.MethodPost, "/graphql", `{"query":"fragment f on X { y }\nmutation M { x }"}`), []Item{graphql, slot, graph(5), content}},
+		{
+			"mutates", post(http.MethodPost, "/graphql", `{"query":"fragment f on X { y }\nmutation M { x }"}`),
+			[]Item{graphql, slot, graph(5), content},
+		},
 		{"a query by its id", post(http.MethodPost, "/graphql", `{"id":"7"}`), []Item{graphql, slot, graph(5), content}},
 		{"no JSON", post(http.MethodPost, "/graphql", `mutation`), []Item{graphql, slot, graph(5), content}},
 		{"a body that is gone", broken, []Item{graphql, slot, graph(5), content}},

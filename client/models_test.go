@@ -63,7 +63,8 @@ func TestMatchersOfModels(t *testing.T) {
 }
 
 const claudeStream = `event: message_start
-data: {"type":"message_start","message":{"usage":{"input_tokens":30,"cache_creation_input_tokens":12,"cache_read_input_tokens":5000,"output_tokens":1}}}
+data: {"type":"message_start","message":{"usage":{"input_tokens":30,"cache_creation_input_tokens":12,` +
+	`"cache_read_input_tokens":5000,"output_tokens":1}}}
 
 event: message_delta
 data: {"type":"message_delta","usage":{"output_tokens":77}}
@@ -79,7 +80,8 @@ func TestAnthropic_SettlesOnlyByWholeStream(t *testing.T) {
 			}
 			base, _ := answers(func(*http.Request) *http.Response { return respond(200, nil, claudeStream) })
 			client := &http.Client{Transport: NewTransport(c, base, Anthropic())}
-			response, err := client.Post("https://api.anthropic.com/v1/messages", "application/json", strings.NewReader(`{"model":"m","max_tokens":500}`))
+			response, err := client.Post("https://api.anthropic.com/v1/messages", "application/json",
+				strings.NewReader(`{"model":"m","max_tokens":500}`))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -150,17 +152,32 @@ func TestTransport_RefusalsBecomeCauses(t *testing.T) {
 		cause  quotav1.Cause
 		wait   time.Duration
 	}{
-		"too fast":          {429, http.Header{"Anthropic-Organization-Id": {"x"}, "Retry-After": {"120"}}, `{}`, quotav1.Cause_CAUSE_SATURATED, 2 * time.Minute},
-		"a plan's window":   {429, http.Header{"Anthropic-Ratelimit-Unified-Status": {"rejected"}, "Retry-After": {"200000"}}, `{}`, quotav1.Cause_CAUSE_EXHAUSTED, 200000 * time.Second},
-		"the whole account": {429, http.Header{"Openai-Version": {"x"}, "Retry-After": {"120"}}, `{"error":{"code":"slow_down"}}`, quotav1.Cause_CAUSE_ACCOUNT, 2 * time.Minute},
-		"not paid":          {429, nil, `{"error":{"type":"insufficient_quota"}}`, quotav1.Cause_CAUSE_PLAN, 0},
-		"no quota":          {429, nil, `{"error":{"status":"RESOURCE_EXHAUSTED","message":"limit: 0, model: x"}}`, quotav1.Cause_CAUSE_PLAN, 0},
-		"overloaded":        {529, http.Header{"Anthropic-Organization-Id": {"x"}, "Retry-After": {"9"}}, `{}`, quotav1.Cause_CAUSE_OVERLOADED, 9 * time.Second},
+		"too fast": {
+			429, http.Header{"Anthropic-Organization-Id": {"x"}, "Retry-After": {"120"}}, `{}`, quotav1.Cause_CAUSE_SATURATED, 2 * time.Minute,
+		},
+		"a plan's window": {
+			429,
+			http.Header{"Anthropic-Ratelimit-Unified-Status": {"rejected"}, "Retry-After": {"200000"}},
+			`{}`, quotav1.Cause_CAUSE_EXHAUSTED,
+			200000 * time.Second,
+		},
+		"the whole account": {
+			429,
+			http.Header{"Openai-Version": {"x"}, "Retry-After": {"120"}},
+			`{"error":{"code":"slow_down"}}`, quotav1.Cause_CAUSE_ACCOUNT,
+			2 * time.Minute,
+		},
+		"not paid": {429, nil, `{"error":{"type":"insufficient_quota"}}`, quotav1.Cause_CAUSE_PLAN, 0},
+		"no quota": {429, nil, `{"error":{"status":"RESOURCE_EXHAUSTED","message":"limit: 0, model: x"}}`, quotav1.Cause_CAUSE_PLAN, 0},
+		"overloaded": {
+			529, http.Header{"Anthropic-Organization-Id": {"x"}, "Retry-After": {"9"}}, `{}`, quotav1.Cause_CAUSE_OVERLOADED, 9 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 				base, _ := answers(func(*http.Request) *http.Response { return respond(tt.status, tt.header, tt.body) })
-				response, err := NewTransport(c, base, Match(core), Retries(0)).RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+				response, err := NewTransport(c, base, Match(core),
+					Retries(0)).RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
 				if err != nil {
 					t.Fatal(err)
 				}

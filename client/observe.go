@@ -23,7 +23,8 @@ const peekWithin = 2 * time.Second
 // peek returns the beginning of an error's body, decompressed; the caller still reads the whole body as it came. A GraphQL answer
 // states a refusal in its body, under status 200.
 func peek(response *http.Response, dialect signals.Dialect) []byte {
-	if response.Body == nil || response.StatusCode == http.StatusSwitchingProtocols || !dialect.NeedsBody(response.StatusCode, response.Header) {
+	if response.Body == nil || response.StatusCode == http.StatusSwitchingProtocols ||
+		!dialect.NeedsBody(response.StatusCode, response.Header) {
 		return nil
 	}
 	start, rest, err := ahead.Read(response.Body, signals.MaxBody, peekWithin)

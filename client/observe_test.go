@@ -47,7 +47,8 @@ func TestOpenAI_EstimatesAndSettlesTokens(t *testing.T) {
 }
 
 func TestUsageScanner_FindsUsageInAnyPieces(t *testing.T) {
-	body := "data: {\"usage\":null,\"total_tokens\":\"x\"}\n\ndata: {\"usage\":{\"total_tokens\":12}}\n\ndata: {\"usage\":{\"total_tokens\": 4096}}\n\ndata: [DONE]\n"
+	body := "data: {\"usage\":null,\"total_tokens\":\"x\"}\n\ndata: {\"usage\":{\"total_tokens\":12}}\n\ndata: " +
+		"{\"usage\":{\"total_tokens\": 4096}}\n\ndata: [DONE]\n"
 	for size := 1; size <= len(body); size++ {
 		u := scanFor("total_tokens")
 		for rest := body; rest != ""; {
@@ -222,7 +223,9 @@ func TestReport_ThatNothingIsLeftIsNotPutOff(t *testing.T) {
 // TestReport_ARefusalKeepsItsTime: counts and a refusal of one quota become one signal, with the Retry-After.
 func TestReport_ARefusalKeepsItsTime(t *testing.T) {
 	n, wait := int64(7), time.Minute
-	got := merged([]Signal{{Quota: "q", Cause: CauseOK, Remaining: &n}, {Quota: "other", Cause: CauseOK}, {Quota: "q", Cause: CauseSaturated, RetryAfter: &wait}})
+	got := merged([]Signal{
+		{Quota: "q", Cause: CauseOK, Remaining: &n}, {Quota: "other", Cause: CauseOK}, {Quota: "q", Cause: CauseSaturated, RetryAfter: &wait},
+	})
 	if len(got) != 2 || got[0].Cause != CauseSaturated || got[0].RetryAfter != &wait || got[0].Remaining != &n {
 		t.Errorf("%+v", got)
 	}

@@ -18,7 +18,8 @@ import (
 
 func TestRetryWindows_ByClass(t *testing.T) {
 	const cooldown = 5 * time.Second
-	own := RetryWindows(RetryWindow{From: 0, To: 0}, RetryWindow{From: 20 * time.Second, To: 21 * time.Second}, RetryWindow{From: 40 * time.Second, To: 41 * time.Second})
+	own := RetryWindows(RetryWindow{From: 0, To: 0}, RetryWindow{From: 20 * time.Second, To: 21 * time.Second},
+		RetryWindow{From: 40 * time.Second, To: 41 * time.Second})
 	for _, tt := range []struct {
 		class Class
 		from  time.Duration
@@ -53,7 +54,8 @@ func TestWithAttemptTimeout_BoundsEachAttempt(t *testing.T) {
 			cluster.Break(0, fakequota.Silent)
 			began := time.Now()
 			_, err := c.Quota(t.Context(), "t/core")
-			if asked := cluster.Asked(0); !errors.Is(err, ErrClusterAway) || asked < tt.least || asked > 2*tt.least+1 || time.Since(began) > time.Second {
+			if asked := cluster.Asked(0); !errors.Is(err, ErrClusterAway) || asked < tt.least || asked > 2*tt.least+1 ||
+				time.Since(began) > time.Second {
 				t.Errorf("attempts of %v: asked %d times in %v: %v", tt.timeout, asked, time.Since(began), err)
 			}
 		}, WithAttemptTimeout(tt.timeout), WithCallTimeout(time.Second))

@@ -271,7 +271,9 @@ func (l *Limiter) consume(ctx context.Context, units int64, wait, ttl time.Durat
 		items[i].Amount *= units
 	}
 	sent := time.Now()
-	lease, err := l.client.Reserve(ctx, ReserveRequest{Items: items, Consume: true, Class: l.settings.class, Wait: wait, TTL: min(ttl, 24*time.Hour)})
+	lease, err := l.client.Reserve(ctx, ReserveRequest{
+		Items: items, Consume: true, Class: l.settings.class, Wait: wait, TTL: min(ttl, 24*time.Hour),
+	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.triedAt = l.now()

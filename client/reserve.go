@@ -193,7 +193,9 @@ func (c *Client) returnOrphan(cmd *command) {
 		return
 	}
 	c.counters.returned.Add(1)
-	release := newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.GetId(), Fence: lease.GetFence()}}})
+	release := newCommand(&quotav1.Command{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{
+		Lease: lease.GetId(), Fence: lease.GetFence(),
+	}}})
 	op := lease.GetOperation()
 	if op == nil {
 		c.send(orphanLife, release)

@@ -210,7 +210,8 @@ func (a *Attempt) End(ctx context.Context, how Ending) (Ended, error) {
 	}
 	defer done()
 	message := &quotav1.EndTaskRequest{
-		Task: a.task, Fence: a.fence, Outcome: quotav1.TaskOutcome(how.Outcome), Detail: cut(strings.ToValidUTF8(how.Detail, "?"), maxDetail), Report: quotav1.Cause(how.Report),
+		Task: a.task, Fence: a.fence, Outcome: quotav1.TaskOutcome(how.Outcome), Detail: cut(strings.ToValidUTF8(how.Detail, "?"), maxDetail),
+		Report: quotav1.Cause(how.Report),
 	}
 	if how.Wait != nil {
 		message.Wait = durationpb.New(min(max(*how.Wait, 0), maxTaskWait))

@@ -267,7 +267,8 @@ func (s *transportSettings) delay(cooldown time.Duration, class Class) time.Dura
 // replay returns the request for a retry, if one is possible: the provider did not forbid it, the wait is within its bound and the
 // caller's deadline, and the body can be read again.
 func (t *Transport) replay(request *http.Request, response *http.Response, l limit, tries int) (*http.Request, bool) {
-	if l.verdict.Class == signals.Billing || l.verdict.NoRetry || tries >= t.settings.retries || l.delay > t.settings.retryWait || response.StatusCode < 400 {
+	if l.verdict.Class == signals.Billing || l.verdict.NoRetry || tries >= t.settings.retries || l.delay > t.settings.retryWait ||
+		response.StatusCode < 400 {
 		return nil, false
 	}
 	if end, ok := request.Context().Deadline(); ok && time.Until(end) <= l.delay {

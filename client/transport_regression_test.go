@@ -214,7 +214,8 @@ func TestReport_KeepsCallersDeadline(t *testing.T) {
 func TestReport_OmitsAbsurdCounts(t *testing.T) {
 	header := http.Header{"X-Ratelimit-Limit": {"999999999999999999"}, "X-Ratelimit-Remaining": {"9007199254740992"}, "Retry-After": {"30"}}
 	report := NewTransport(nil, nil).signalsFor(Call{Items: one("t/core", 1)}, signals.Generic.Observe(time.Now(), 429, header, nil), true)
-	if len(report) != 1 || report[0].Limit != nil || report[0].Remaining != nil || report[0].RetryAfter == nil || *report[0].RetryAfter != 30*time.Second {
+	if len(report) != 1 || report[0].Limit != nil || report[0].Remaining != nil || report[0].RetryAfter == nil ||
+		*report[0].RetryAfter != 30*time.Second {
 		t.Errorf("reported %+v", report)
 	}
 }

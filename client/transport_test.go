@@ -38,7 +38,9 @@ func respond(status int, header http.Header, body string) *http.Response {
 }
 
 // provider starts an HTTP server as the provider, and returns a governed client of it.
-func provider(t *testing.T, cluster *fakequota.Cluster, handler http.Handler, options ...TransportOption) (*httptest.Server, *Transport, *http.Client) {
+func provider(
+	t *testing.T, cluster *fakequota.Cluster, handler http.Handler, options ...TransportOption,
+) (*httptest.Server, *Transport, *http.Client) {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
@@ -292,7 +294,11 @@ func TestTransport_Retries429InWindowOfClass(t *testing.T) {
 	for _, tt := range []struct {
 		class    Class
 		from, to time.Duration
-	}{{Critical, 0, 500 * time.Millisecond}, {Standard, 500 * time.Millisecond, 3500 * time.Millisecond}, {Background, 3500 * time.Millisecond, 9500 * time.Millisecond}} {
+	}{
+		{Critical, 0, 500 * time.Millisecond},
+		{Standard, 500 * time.Millisecond, 3500 * time.Millisecond},
+		{Background, 3500 * time.Millisecond, 9500 * time.Millisecond},
+	} {
 		for range 20 {
 			virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
 				base, asked := answers(tooMany("20"), ok)
@@ -349,7 +355,8 @@ func TestTransport_Passed429IsWholeWithRetryAfter(t *testing.T) {
 			}
 			body, _ := io.ReadAll(response.Body)
 			_ = response.Body.Close()
-			if response.StatusCode != http.StatusTooManyRequests || string(body) != "the whole body" || len(*asked) != 1 || response.Request != request {
+			if response.StatusCode != http.StatusTooManyRequests || string(body) != "the whole body" || len(*asked) != 1 ||
+				response.Request != request {
 				t.Errorf("%s: status %d, body %q, asked %d times", name, response.StatusCode, body, len(*asked))
 			}
 			said, _ := signals.Verdict(signals.Generic.Observe(time.Now(), 429, response.Header, nil))
@@ -365,7 +372,8 @@ func TestTransport_UnpaidIsNotRetried(t *testing.T) {
 		base, asked := answers(func(*http.Request) *http.Response {
 			return respond(429, nil, `{"error":{"type":"insufficient_quota","code":null}}`)
 		})
-		response, err := NewTransport(c, base, Match(core), Speak(signals.OpenAI)).RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
+		response, err := NewTransport(c, base, Match(core),
+			Speak(signals.OpenAI)).RoundTrip(httptest.NewRequest(http.MethodGet, "http://provider.example", nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -418,7 +426,8 @@ func TestTransport_ReportsGitHubCounts(t *testing.T) {
 		}
 		_ = response.Body.Close()
 		synctest.Wait()
-		if reports = cluster.Reports(); len(reports) != 2 || reports[1].GetSignals()[0].ResetAfter != nil || reports[1].GetSignals()[0].GetRemaining() != 4_200 {
+		if reports = cluster.Reports(); len(reports) != 2 || reports[1].GetSignals()[0].ResetAfter != nil ||
+			reports[1].GetSignals()[0].GetRemaining() != 4_200 {
 			t.Errorf("reported %v", reports)
 		}
 		if cluster.Leases() != 0 {

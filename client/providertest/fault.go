@@ -85,7 +85,8 @@ func (x *exchange) unauthorized() {
 		x.rejected(http.StatusUnauthorized, openaiError("You didn't provide an API key.", "invalid_request_error", "missing_api_key"))
 		return
 	}
-	x.rejected(http.StatusUnauthorized, `{"message":"Requires authentication","documentation_url":"https://docs.github.com/rest","status":"401"}`)
+	x.rejected(http.StatusUnauthorized,
+		`{"message":"Requires authentication","documentation_url":"https://docs.github.com/rest","status":"401"}`)
 }
 
 // rejected answers and records an invalid request.

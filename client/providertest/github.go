@@ -203,8 +203,10 @@ func (x *exchange) githubPrimary(call githubCall, status int) {
 		x.answer(status, `{"errors":[{"type":"RATE_LIMITED","message":"API rate limit exceeded for user ID 1."}]}`)
 		return
 	}
-	x.answer(status, `{"message":"API rate limit exceeded for user ID 1. If you reach out to GitHub Support for help, please include the request ID and timestamp.",`+
-		`"documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api","status":"`+strconv.Itoa(status)+`"}`)
+	x.answer(status,
+		`{"message":"API rate limit exceeded for user ID 1. If you reach out to GitHub Support for help, please include the request ID and `+
+			`timestamp.",`+
+			`"documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api","status":"`+strconv.Itoa(status)+`"}`)
 }
 
 func (x *exchange) githubSecondary(status int, wait time.Duration) {
@@ -212,7 +214,8 @@ func (x *exchange) githubSecondary(status int, wait time.Duration) {
 		x.w.Header().Set("Retry-After", wholeSeconds(wait))
 	}
 	x.answer(status, `{"message":"You have exceeded a secondary rate limit. Please wait a few minutes before you try again.",`+
-		`"documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api#about-secondary-rate-limits","status":"`+strconv.Itoa(status)+`"}`)
+		`"documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api#about-secondary-rate-limits",`+
+		`"status":"`+strconv.Itoa(status)+`"}`)
 }
 
 // rateLimit serves GET /rate_limit, which is free.

@@ -70,7 +70,8 @@ func (x *exchange) serveOpenAI() {
 		x.rejected(http.StatusNotFound, openaiError("Unknown request URL.", "invalid_request_error", "unknown_url"))
 		return
 	case err != nil || x.r.Method != http.MethodPost || call.Model == "":
-		x.rejected(http.StatusBadRequest, openaiError("We could not parse the JSON body of your request.", "invalid_request_error", "invalid_body"))
+		x.rejected(http.StatusBadRequest, openaiError("We could not parse the JSON body of your request.", "invalid_request_error",
+			"invalid_body"))
 		return
 	}
 
@@ -159,7 +160,8 @@ func (x *exchange) openaiRefuse(call openaiCall, r openaiRefusal) {
 	if r.tooLarge {
 		x.w.Header().Set("X-Should-Retry", "false")
 		x.answer(http.StatusTooManyRequests, openaiError(fmt.Sprintf("Request too large for %s in organization org-test on %s: %s "+
-			"The input or output tokens must be reduced in order to run successfully.", call.Model, r.unit, counts), r.family, "rate_limit_exceeded"))
+			"The input or output tokens must be reduced in order to run successfully.", call.Model, r.unit, counts), r.family,
+			"rate_limit_exceeded"))
 		return
 	}
 	wait := max(r.wait, time.Millisecond)

@@ -37,7 +37,13 @@ func TestPeak(t *testing.T) {
 }
 
 func TestPeakWindow(t *testing.T) {
-	records := []Record{{Resource: "core", Window: 1}, {Resource: "core", Window: 2}, {Resource: "core", Window: 2}, {Resource: "search", Window: 2}, {Resource: "core"}}
+	records := []Record{
+		{Resource: "core", Window: 1},
+		{Resource: "core", Window: 2},
+		{Resource: "core", Window: 2},
+		{Resource: "search", Window: 2},
+		{Resource: "core"},
+	}
 	if got := PeakWindow(records, "core", Each); got != 2 {
 		t.Errorf("%d", got)
 	}

@@ -89,7 +89,9 @@ func TestGitHub_PrimaryWindow(t *testing.T) {
 	expect(t, get(p, "k"), 403, nil)
 	clock.pass(time.Millisecond)
 	clock.pass(10 * time.Minute)
-	expect(t, get(p, "k"), 200, map[string]string{"X-Ratelimit-Used": "1", "X-Ratelimit-Reset": strconv.FormatInt(clock.Now().Unix()+3600, 10)})
+	expect(t, get(p, "k"), 200, map[string]string{
+		"X-Ratelimit-Used": "1", "X-Ratelimit-Reset": strconv.FormatInt(clock.Now().Unix()+3600, 10),
+	})
 }
 
 func TestGitHub_ScaledHour(t *testing.T) {
@@ -397,7 +399,8 @@ func TestRecords_ShowRetriesAndHolders(t *testing.T) {
 		clock.pass(time.Second)
 	}
 	records := p.Records()
-	if len(records) != 3 || records[0].Repeat || !records[1].Repeat || records[2].Repeat || records[2].Holder != "ralph" || records[2].At != 2*time.Second {
+	if len(records) != 3 || records[0].Repeat || !records[1].Repeat || records[2].Repeat || records[2].Holder != "ralph" ||
+		records[2].At != 2*time.Second {
 		t.Errorf("records: %+v", records)
 	}
 	if totals := p.Totals()[0]; totals.Arrived != 4 || totals.Repeats != 1 {

@@ -333,11 +333,13 @@ func (n *Node) Batch(_ context.Context, request *quotav1.BatchRequest) (*quotav1
 			continue
 		}
 		if reserve := command.GetReserve(); n.fault == Spent && reserve != nil {
-			response.Results = append(response.Results, &quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: &quotav1.ReserveResponse{
-				Outcome: &quotav1.ReserveResponse_Refusal{Refusal: &quotav1.Refusal{
-					Reason: quotav1.Reason_REASON_CALLER_BUDGET, Quota: reserve.GetItems()[0].GetQuota(), Budget: "leases", RetryAfter: durationpb.New(time.Second),
-				}},
-			}}})
+			response.Results = append(response.Results,
+				&quotav1.CommandResult{Kind: &quotav1.CommandResult_Reserve{Reserve: &quotav1.ReserveResponse{
+					Outcome: &quotav1.ReserveResponse_Refusal{Refusal: &quotav1.Refusal{
+						Reason: quotav1.Reason_REASON_CALLER_BUDGET, Quota: reserve.GetItems()[0].GetQuota(), Budget: "leases",
+						RetryAfter: durationpb.New(time.Second),
+					}},
+				}}})
 			continue
 		}
 		response.Results = append(response.Results, n.cluster.state.run(command))
@@ -412,7 +414,9 @@ func (n *Node) GetQuota(_ context.Context, request *quotav1.GetQuotaRequest) (*q
 	if q == nil {
 		return nil, detailed(connect.CodeNotFound, &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_UNKNOWN_QUOTA, Quota: request.GetName()})
 	}
-	status := &quotav1.QuotaStatus{Definition: &quotav1.Quota{Name: request.GetName()}, Usable: q.Usable, Available: q.Available, Leases: q.Leases}
+	status := &quotav1.QuotaStatus{
+		Definition: &quotav1.Quota{Name: request.GetName()}, Usable: q.Usable, Available: q.Available, Leases: q.Leases,
+	}
 	if q.Leases == 0 {
 		status.Leases = int64(len(n.cluster.state.leases))
 	}

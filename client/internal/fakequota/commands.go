@@ -79,7 +79,9 @@ func (s *state) runConsume(request *quotav1.ConsumeRequest) *quotav1.CommandResu
 		}
 	}
 	op := s.consume(l, request.GetOp(), request.GetItems())
-	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Consume{Consume: &quotav1.ConsumeResponse{Outcome: &quotav1.ConsumeResponse_Operation{Operation: op}}}}
+	return &quotav1.CommandResult{
+		Kind: &quotav1.CommandResult_Consume{Consume: &quotav1.ConsumeResponse{Outcome: &quotav1.ConsumeResponse_Operation{Operation: op}}},
+	}
 }
 
 func (s *state) runSettle(request *quotav1.SettleRequest) *quotav1.CommandResult {
@@ -159,7 +161,9 @@ func (s *state) runRenew(request *quotav1.RenewRequest) *quotav1.CommandResult {
 		ttl = request.GetTtl().AsDuration()
 	}
 	l.deadline = time.Now().Add(ttl)
-	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Renew{Renew: &quotav1.RenewResponse{ExpiresIn: durationpb.New(ttl), Closed: l.closed}}}
+	return &quotav1.CommandResult{Kind: &quotav1.CommandResult_Renew{Renew: &quotav1.RenewResponse{
+		ExpiresIn: durationpb.New(ttl), Closed: l.closed,
+	}}}
 }
 
 func (s *state) runWithdraw(request *quotav1.WithdrawRequest) *quotav1.CommandResult {

@@ -83,7 +83,8 @@ type state struct {
 
 func newState() *state {
 	return &state{
-		quotas: map[string]*Quota{}, leases: map[uint64]*lease{}, sessions: map[uint64]bool{}, acked: map[uint64]uint64{}, answers: map[key]*quotav1.CommandResult{},
+		quotas: map[string]*Quota{}, leases: map[uint64]*lease{}, sessions: map[uint64]bool{}, acked: map[uint64]uint64{},
+		answers:  map[key]*quotav1.CommandResult{},
 		executed: map[string]int{}, tasks: map[string]*task{}, begun: map[key]*quotav1.BeginTaskResponse{},
 	}
 }
@@ -162,7 +163,9 @@ func (s *state) reserve(request *quotav1.ReserveRequest, k key) *quotav1.Command
 func (s *state) judge(request *quotav1.ReserveRequest, k key) *quotav1.ReserveResponse {
 	refusal := s.refuse(request)
 	if refusal == nil && len(s.waiters) > 0 {
-		refusal = &quotav1.Refusal{Reason: quotav1.Reason_REASON_BEHIND_WAITERS, Quota: request.GetItems()[0].GetQuota(), RetryAfter: durationpb.New(time.Second)}
+		refusal = &quotav1.Refusal{
+			Reason: quotav1.Reason_REASON_BEHIND_WAITERS, Quota: request.GetItems()[0].GetQuota(), RetryAfter: durationpb.New(time.Second),
+		}
 	}
 	switch {
 	case s.refusedFor > 0:
@@ -175,9 +178,13 @@ func (s *state) judge(request *quotav1.ReserveRequest, k key) *quotav1.ReserveRe
 	case request.GetWait().AsDuration() == 0, refusal.GetRetryAfter() == nil:
 		return &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Refusal{Refusal: refusal}}
 	}
-	w := &waiter{ticket: s.next(), request: request, until: time.Now().Add(request.GetWait().AsDuration()), done: make(chan struct{}), numbered: k}
+	w := &waiter{
+		ticket: s.next(), request: request, until: time.Now().Add(request.GetWait().AsDuration()), done: make(chan struct{}), numbered: k,
+	}
 	s.waiters = append(s.waiters, w)
-	return &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Waiting{Waiting: &quotav1.Waiting{Ticket: w.ticket, EndsIn: left(w.until)}}}
+	return &quotav1.ReserveResponse{Outcome: &quotav1.ReserveResponse_Waiting{Waiting: &quotav1.Waiting{
+		Ticket: w.ticket, EndsIn: left(w.until),
+	}}}
 }
 
 // refuse returns why a request cannot be granted now; nil: it can.
@@ -214,11 +221,15 @@ func (s *state) grant(request *quotav1.ReserveRequest) *quotav1.ReserveResponse 
 	}
 	l := &lease{id: s.next(), held: map[string]int64{}, ops: map[uint64]*operation{}, ttl: ttl, deadline: time.Now().Add(ttl)}
 	l.fence = l.id
-	granted := &quotav1.Lease{Id: l.id, Fence: l.fence, ExpiresIn: durationpb.New(ttl), AskedTtl: durationpb.New(ttl), Class: request.GetClass()}
+	granted := &quotav1.Lease{
+		Id: l.id, Fence: l.fence, ExpiresIn: durationpb.New(ttl), AskedTtl: durationpb.New(ttl), Class: request.GetClass(),
+	}
 	for _, item := range request.GetItems() {
 		s.quotas[item.GetQuota()].Available -= amount(item)
 		l.held[item.GetQuota()] += amount(item)
-		granted.Items = append(granted.Items, &quotav1.GrantedItem{Quota: item.GetQuota(), Amount: amount(item), ExpiresIn: granted.GetExpiresIn()})
+		granted.Items = append(granted.Items, &quotav1.GrantedItem{
+			Quota: item.GetQuota(), Amount: amount(item), ExpiresIn: granted.GetExpiresIn(),
+		})
 	}
 	s.leases[l.id] = l
 	if request.GetConsume() {

@@ -32,7 +32,8 @@ func TestLease_FromReserveToRelease(t *testing.T) {
 	if _, err := op.Settle(ctx, client.Settlement{Unspent: one("t/core", 1)}); err != nil {
 		t.Fatal(err)
 	}
-	if settled, err := op.Settle(ctx, client.Settlement{Actual: one("t/core", 5)}); err != nil || len(settled.Overrun) != 1 || settled.Overrun[0].Amount != 2 {
+	if settled, err := op.Settle(ctx, client.Settlement{Actual: one("t/core", 5)}); err != nil || len(settled.Overrun) != 1 ||
+		settled.Overrun[0].Amount != 2 {
 		t.Fatalf("settled %+v, %v", settled, err)
 	}
 	if err := lease.Renew(ctx, 2*time.Minute); err != nil || lease.Left() < 110*time.Second {
@@ -135,7 +136,9 @@ func TestReserve_CancelledWaitIsWithdrawn(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := c.Reserve(ctx, client.ReserveRequest{Items: one("t/streams", 1), Wait: time.Minute}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Reserve(ctx, client.ReserveRequest{
+		Items: one("t/streams", 1), Wait: time.Minute,
+	}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "nobody waits", func() bool {

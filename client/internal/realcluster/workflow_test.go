@@ -17,7 +17,9 @@ func TestWorkflow_BackPressureReachesUpstream(t *testing.T) {
 	cluster.apply(rate("models", 10, time.Minute), slots("other", 9))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	steps := []*quotav1.WorkflowStep{{Holder: "triage"}, {Holder: "build", After: []string{"triage"}}, {Holder: "deploy", After: []string{"build"}}}
+	steps := []*quotav1.WorkflowStep{
+		{Holder: "triage"}, {Holder: "build", After: []string{"triage"}}, {Holder: "deploy", After: []string{"build"}},
+	}
 	_, err := cluster.admin().ApplyQuotas(ctx, &quotav1.ApplyQuotasRequest{
 		Workflows: []*quotav1.Workflow{{Name: "release", Steps: steps}}, ReplaceWorkflows: true,
 	})
@@ -38,7 +40,8 @@ func TestWorkflow_BackPressureReachesUpstream(t *testing.T) {
 	if _, err := ask("triage", "other", 1); !errors.Is(err, client.ReasonBackPressure) || !errors.As(err, &refusal) {
 		t.Fatalf("%v", err)
 	}
-	if p := refusal.BackPressure; p.Workflow != "release" || p.Sequential || p.Step != "build" || p.Quota != "models" || p.Side != client.Upstream || p.LimitedFor <= 0 {
+	if p := refusal.BackPressure; p.Workflow != "release" || p.Sequential || p.Step != "build" || p.Quota != "models" ||
+		p.Side != client.Upstream || p.LimitedFor <= 0 {
 		t.Errorf("%+v", p)
 	}
 	if lease, err := ask("deploy", "other", 1); err != nil || lease.BackPressure() == nil || lease.BackPressure().Side != client.Downstream {

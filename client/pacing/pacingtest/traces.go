@@ -84,7 +84,9 @@ var Traces = []Trace{
 		Want: "1:1/0 2:1/0 3:1/1 4:1/3 7:1/6 12:1/12 22:1/23 40:1/44 41:1/0 42:1/1 43:1/3 46:1/6 51:1/12 61:1/23 79:1/43",
 	},
 	{
-		Name: "a pace that slows down", Usable: 60_000, Paces: []Pace{{100, 10 * time.Millisecond}, {20, 200 * time.Millisecond}, {6, 900 * time.Millisecond}},
+		Name: "a pace that slows down", Usable: 60_000, Paces: []Pace{
+			{100, 10 * time.Millisecond}, {20, 200 * time.Millisecond}, {6, 900 * time.Millisecond},
+		},
 		Want: "1:1/0 2:1/0 3:1/1 4:1/3 7:1/6 12:1/12 22:1/22 39:1/38 69:1/61 104:1/40 109:1/17 114:1/10 119:1/7 121:1/3 123:1/1 125:1/0 126:1/0",
 	},
 }
