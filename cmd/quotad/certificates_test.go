@@ -38,7 +38,9 @@ func scriptCertificates(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // scriptCertificate makes one pair for loopback.
-func scriptCertificate(ts *testscript.TestScript, dir, certFile, keyFile string, names []string, ca *x509.Certificate, caKey *ecdsa.PrivateKey) {
+func scriptCertificate(
+	ts *testscript.TestScript, dir, certFile, keyFile string, names []string, ca *x509.Certificate, caKey *ecdsa.PrivateKey,
+) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	ts.Check(err)
 	leaf := &x509.Certificate{

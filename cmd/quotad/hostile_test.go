@@ -279,7 +279,8 @@ func (n *guardedNodes) checkFull(t *testing.T, users int) {
 	}
 	refused := n.refusals(t)
 	for _, b := range status.Budgets {
-		t.Logf("%-16s %7d of %7d are used, %2d callers have some, %2d their part, refused %d times", b.Name, b.Used, b.Capacity, b.Callers, b.CallersAtBudget, refused[b.Name])
+		t.Logf("%-16s %7d of %7d are used, %2d callers have some, %2d their part, refused %d times", b.Name, b.Used, b.Capacity, b.Callers,
+			b.CallersAtBudget, refused[b.Name])
 		if !taken[b.Name] {
 			t.Errorf("%s: nobody fills it", b.Name)
 		}

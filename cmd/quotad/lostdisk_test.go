@@ -142,7 +142,9 @@ func (n *diskNode) applies(t *testing.T) {
 }
 
 func (n *diskNode) tryToApply() bool {
-	return n.call("AdminService/ApplyQuotas", map[string]any{"quotas": []any{map[string]any{"name": "q", "slots": map[string]any{"limit": 400}}}}) != nil
+	return n.call("AdminService/ApplyQuotas", map[string]any{"quotas": []any{map[string]any{
+		"name": "q", "slots": map[string]any{"limit": 400},
+	}}}) != nil
 }
 
 // grants reserves 20 times 20, and returns the granted amount and the fences.

@@ -75,13 +75,16 @@ func TestFleetProfile_MatchesPage(t *testing.T) {
 	policy := file.Quotas[0].Policy
 	number := func(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 	fleet := map[string]string{
-		"`zones`": "`" + strings.ToLower(strings.TrimPrefix(policy.Zones.String(), "ZONES_")) + "`", "`shares.critical`": number(policy.Shares.Critical),
+		"`zones`":           "`" + strings.ToLower(strings.TrimPrefix(policy.Zones.String(), "ZONES_")) + "`",
+		"`shares.critical`": number(policy.Shares.Critical),
 		"`shares.standard`": number(policy.Shares.Standard), "`shares.background`": number(policy.Shares.Background),
 		"`ageing`": number(policy.Ageing.AsDuration().Minutes()) + " min", "`ramp`": number(policy.Ramp.AsDuration().Minutes()) + " min",
-		"`breaker.failures`": strconv.Itoa(int(policy.Breaker.Failures)), "`breaker.closed`": number(policy.Breaker.Closed.AsDuration().Minutes()) + " min",
-		"`metering`": map[bool]string{true: "yes", false: "no"}[policy.Metering],
+		"`breaker.failures`": strconv.Itoa(int(policy.Breaker.Failures)),
+		"`breaker.closed`":   number(policy.Breaker.Closed.AsDuration().Minutes()) + " min",
+		"`metering`":         map[bool]string{true: "yes", false: "no"}[policy.Metering],
 	}
-	if policy.Shares.Cap != 0 || policy.Shares.Floor != nil || policy.Shares.Quiet != nil || policy.Prediction.Samples != 0 || policy.Prediction.Ahead != nil {
+	if policy.Shares.Cap != 0 || policy.Shares.Floor != nil || policy.Shares.Quiet != nil || policy.Prediction.Samples != 0 ||
+		policy.Prediction.Ahead != nil {
 		t.Error("the profile has other values than the defaults that the page names for it")
 	}
 	if policy.Observe || policy.Shares.Holders != nil || file.Quotas[0].Fallback != "" {

@@ -183,7 +183,9 @@ func lookPath(ts *testscript.TestScript, variable, program string) (string, erro
 
 // environment is the environment of the scripts' processes: it contains none of the machine's own settings.
 func environment(ts *testscript.TestScript) []string {
-	names := []string{"PATH", "HOME", "TMPDIR", "WORK", "GOCOVERDIR", "GORACE", "QUOTAD_CONFIG", "QUOTAD_SERVER", "QUOTAD_LOG_LEVEL", "QUOTAD_TOKEN_FILE"}
+	names := []string{
+		"PATH", "HOME", "TMPDIR", "WORK", "GOCOVERDIR", "GORACE", "QUOTAD_CONFIG", "QUOTAD_SERVER", "QUOTAD_LOG_LEVEL", "QUOTAD_TOKEN_FILE",
+	}
 	var all []string
 	for _, name := range names {
 		if value := ts.Getenv(name); value != "" {

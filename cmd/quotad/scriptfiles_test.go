@@ -72,6 +72,7 @@ func scriptTokenFile(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		content += stanza
 	}
-	content += fmt.Sprintf("  - {id: %s, sha256: %s, holder: '*', max_class: critical, verbs: [use, read, admin-quota, admin-cluster]}\n", args[2], args[3])
+	content += fmt.Sprintf("  - {id: %s, sha256: %s, holder: '*', max_class: critical, verbs: [use, read, admin-quota, admin-cluster]}\n",
+		args[2], args[3])
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(content), 0o600))
 }

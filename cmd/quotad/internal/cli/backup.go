@@ -201,7 +201,9 @@ The command verifies the file before it sends anything. It refuses a backup of a
 			if err != nil {
 				return err
 			}
-			answer, err := call(cmd.Context(), c, ifNotAccepted, transferPatience, func(ctx context.Context, n node) (*quotav1.RestoreResponse, error) {
+			answer, err := call(cmd.Context(), c, ifNotAccepted, transferPatience, func(
+				ctx context.Context, n node,
+			) (*quotav1.RestoreResponse, error) {
 				return send(ctx, n, path, fromOther)
 			})
 			if err != nil {

@@ -256,7 +256,8 @@ func settled(err error, again repeat) error {
 	if !errors.As(err, &rpc) || neverSent(err) {
 		return err
 	}
-	if info := infoOf(rpc); info != nil && (again != reads || info.Reason != quotav1.Reason_REASON_UNKNOWN_OUTCOME) || info == nil && !lost(rpc) {
+	if info := infoOf(rpc); info != nil && (again != reads || info.Reason != quotav1.Reason_REASON_UNKNOWN_OUTCOME) ||
+		info == nil && !lost(rpc) {
 		return err
 	}
 	if again == reads {

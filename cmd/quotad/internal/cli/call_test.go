@@ -272,7 +272,9 @@ func TestCall_KeepsMostSpecificError(t *testing.T) {
 		"the same, with an id":                             {again: withID, first: none, code: ExitUnavailable, words: "from the node"},
 		"the same, of a read":                              {again: reads, first: none, code: ExitUnavailable, words: "from the node"},
 		"it may have happened at first":                    {again: withID, first: lostAnswer, then: none, code: ExitUnknown, words: "cut off"},
-		"a read whose answer was lost at first":            {again: reads, first: lostAnswer, then: none, code: ExitUnavailable, words: "from the node"},
+		"a read whose answer was lost at first": {
+			again: reads, first: lostAnswer, then: none, code: ExitUnavailable, words: "from the node",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fake := &fakeNode{errors: []error{c.first}, always: c.then, hangs: c.then == nil}

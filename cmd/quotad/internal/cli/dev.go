@@ -80,7 +80,8 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 		Load: func() (*config.Loaded, error) {
 			in := config.Input{Flags: map[string]string{
 				"data-dir": filepath.Join(dir, "data"), "api-listen": f.listen, "raft-listen": raftAddress[0],
-				"api-insecure": strconv.FormatBool(f.insecure), "node-id": "dev", "log-level": f.level, "disk-refuse-below": "0B", "disk-stop-below": "0B",
+				"api-insecure": strconv.FormatBool(f.insecure), "node-id": "dev", "log-level": f.level, "disk-refuse-below": "0B",
+				"disk-stop-below": "0B",
 			}}
 			if host, port, err := net.SplitHostPort(f.listen); err == nil && (host == "" || net.ParseIP(host).IsUnspecified()) {
 				in.Flags["api-advertise"] = net.JoinHostPort("127.0.0.1", port) // no other node learns of this one

@@ -192,7 +192,8 @@ func refused(refusal *quotav1.Refusal) error {
 	}
 	if refusal.Budget != "" {
 		return &failure{
-			code: ExitRefused, info: info, hint: refusal.Advice, message: "refused: " + reasonWord(refusal.Reason) + ", whatever there is of " + refusal.Quota,
+			code: ExitRefused, info: info, hint: refusal.Advice,
+			message: "refused: " + reasonWord(refusal.Reason) + ", whatever there is of " + refusal.Quota,
 		}
 	}
 	return &failure{

@@ -93,7 +93,8 @@ func (a *App) printMessages(texts *signals.Texts, now time.Time) error {
 		if m.Clamped {
 			wait += " (cut)"
 		}
-		table.Add(strconv.Itoa(number), m.Rule, m.Class.String(), m.Scope.String(), map[signals.Confidence]string{signals.Sure: "yes", signals.Likely: "likely"}[m.Confidence], wait)
+		table.Add(strconv.Itoa(number), m.Rule, m.Class.String(), m.Scope.String(),
+			map[signals.Confidence]string{signals.Sure: "yes", signals.Likely: "likely"}[m.Confidence], wait)
 	}
 	if err := lines.Err(); err != nil {
 		return err

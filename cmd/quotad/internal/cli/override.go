@@ -75,7 +75,8 @@ func (a *App) overrideQuota(cmd *cobra.Command, request *quotav1.OverrideQuotaRe
 		_, err = fmt.Fprintln(a.Out, "ended the override of", output.Visible(request.Name))
 		return err
 	}
-	_, err = fmt.Fprintf(a.Out, "%s has a limit of %d for %s\n", output.Visible(request.Name), *request.Limit, strictyaml.FormatDuration(request.Duration.AsDuration()))
+	_, err = fmt.Fprintf(a.Out, "%s has a limit of %d for %s\n", output.Visible(request.Name), *request.Limit,
+		strictyaml.FormatDuration(request.Duration.AsDuration()))
 	return err
 }
 
@@ -102,7 +103,8 @@ func forecastText(quota *quotav1.QuotaStatus) string {
 	}
 	text := fmt.Sprintf("used up in %s %s", output.Duration(durationpb.New(f.ExhaustedIn.AsDuration().Round(time.Second))), by)
 	if quota.WindowClosesIn != nil {
-		text += fmt.Sprintf(", %s before the reset", output.Duration(durationpb.New((quota.WindowClosesIn.AsDuration() - f.ExhaustedIn.AsDuration()).Round(time.Second))))
+		text += fmt.Sprintf(", %s before the reset",
+			output.Duration(durationpb.New((quota.WindowClosesIn.AsDuration() - f.ExhaustedIn.AsDuration()).Round(time.Second))))
 	}
 	text += fmt.Sprintf(": calls should shrink to %.0f %%", 100*f.Smaller)
 	if f.Fallback != "" {

@@ -221,7 +221,8 @@ func (a *App) printMembers(status *quotav1.GetStatusResponse) error {
 		if member.LastContact == nil && status.Role == "leader" {
 			contact = "no answer" // a leader contacts all members; other nodes have no such data
 		}
-		table.Add(member.Id, role, member.RaftAddress, output.Or(member.ApiAddress), contact, index, output.Or(member.Version), levels(member.OldestLevel, member.NewestLevel))
+		table.Add(member.Id, role, member.RaftAddress, output.Or(member.ApiAddress), contact, index, output.Or(member.Version),
+			levels(member.OldestLevel, member.NewestLevel))
 	}
 	_, _ = fmt.Fprintln(a.Out)
 	return table.Write(a.Out)

@@ -153,7 +153,9 @@ func (a *App) taskForget() *cobra.Command {
 }
 
 // taskWord sends an operator's command about a task and prints its success.
-func taskWord[Answer any, A protoAnswer[Answer]](a *App, cmd *cobra.Command, again repeat, did, task string, ask func(context.Context, node) (*Answer, error)) error {
+func taskWord[Answer any, A protoAnswer[Answer]](
+	a *App, cmd *cobra.Command, again repeat, did, task string, ask func(context.Context, node) (*Answer, error),
+) error {
 	c, err := a.connect(cmd)
 	if err != nil {
 		return err

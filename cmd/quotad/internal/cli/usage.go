@@ -69,7 +69,8 @@ func listUsage(ctx context.Context, c *cluster, request *quotav1.ListUsageReques
 
 func printUsage(a *App, all *quotav1.ListUsageResponse) error {
 	table := output.Table{Header: []string{
-		"HOLDER", "CLASS", "QUOTA", "RESERVED", "USED", "SHARE", "LENT", "BORROWED", "CONSUMED", "ANSWERED", "LIMITED", "WAITS", "WAITED", "REFUSED",
+		"HOLDER", "CLASS", "QUOTA", "RESERVED", "USED", "SHARE", "LENT", "BORROWED", "CONSUMED", "ANSWERED", "LIMITED", "WAITS", "WAITED",
+		"REFUSED",
 	}}
 	for _, u := range all.Usage {
 		used := "-"

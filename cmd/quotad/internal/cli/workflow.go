@@ -77,7 +77,8 @@ func (a *App) printWorkflow(workflow *quotav1.WorkflowStatus) error {
 		after[step.Holder] = step.After
 	}
 	for _, step := range workflow.Steps {
-		steps.Add(step.Holder, output.Or(strings.Join(after[step.Holder], " ")), output.Duration(step.LimitedAgo), output.Duration(step.LimitedFor),
+		steps.Add(step.Holder, output.Or(strings.Join(after[step.Holder], " ")), output.Duration(step.LimitedAgo),
+			output.Duration(step.LimitedFor),
 			output.Or(step.Quota), output.Duration(step.PausedFor), output.Int(step.Waiting))
 	}
 	return steps.Write(a.Out)

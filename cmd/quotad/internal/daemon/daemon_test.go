@@ -98,11 +98,13 @@ func TestStart_RefusesBadSettings(t *testing.T) {
 		open  bool
 		want  string
 	}{
-		"tokens that are not there":      {flags: map[string]string{"tokens-file": "none.yaml"}, want: "none.yaml"},
-		"certificates that do not load":  {flags: map[string]string{"api-tls-cert": "none.pem", "api-tls-key": "none.pem"}, want: "none.pem"},
-		"quotas that are not there":      {flags: map[string]string{"quotas-file": "none.yaml"}, want: "none.yaml"},
-		"an address that is not its own": {flags: map[string]string{"api-listen": "203.0.113.1:7450", "api-insecure": "true"}, want: "api.listen"},
-		"a directory open to all":        {open: true, want: "other users can write it"},
+		"tokens that are not there":     {flags: map[string]string{"tokens-file": "none.yaml"}, want: "none.yaml"},
+		"certificates that do not load": {flags: map[string]string{"api-tls-cert": "none.pem", "api-tls-key": "none.pem"}, want: "none.pem"},
+		"quotas that are not there":     {flags: map[string]string{"quotas-file": "none.yaml"}, want: "none.yaml"},
+		"an address that is not its own": {
+			flags: map[string]string{"api-listen": "203.0.113.1:7450", "api-insecure": "true"}, want: "api.listen",
+		},
+		"a directory open to all": {open: true, want: "other users can write it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()

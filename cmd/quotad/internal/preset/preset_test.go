@@ -14,7 +14,9 @@ import (
 )
 
 // given are values for every parameter for which some preset has no figure.
-var given = map[string]string{"model": "m-1.5", "deployment": "prod", "rpm": "60", "tpm": "90000", "itpm": "50000", "otpm": "10000", "rpd": "1000"}
+var given = map[string]string{
+	"model": "m-1.5", "deployment": "prod", "rpm": "60", "tpm": "90000", "itpm": "50000", "otpm": "10000", "rpd": "1000",
+}
 
 // render renders a preset with those of the given values that it uses.
 func render(t *testing.T, p *Preset, tier string) *quotafile.File {
@@ -136,7 +138,9 @@ func TestRender_GitHubKinds(t *testing.T) {
 	if got := quotas["github/concurrent"].GetSlots().GetLimit(); got != 100 {
 		t.Errorf("%d at once", got)
 	}
-	for name, limit := range map[string]int64{"github/points": 900, "github/graphql-points": 2000, "github/content": 80, "github/content-per-hour": 500} {
+	for name, limit := range map[string]int64{
+		"github/points": 900, "github/graphql-points": 2000, "github/content": 80, "github/content-per-hour": 500,
+	} {
 		if got := quotas[name].GetRate().GetLimit(); got != limit {
 			t.Errorf("%s: %d", name, got)
 		}
@@ -216,13 +220,16 @@ func TestRender_PublishedFiguresAreOptional(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"limit: 500000", "Input tokens per minute, as published.", "Source: platform.claude.com/docs/en/api/rate-limits", "2026-10-17"} {
+	for _, want := range []string{
+		"limit: 500000", "Input tokens per minute, as published.", "Source: platform.claude.com/docs/en/api/rate-limits", "2026-10-17",
+	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("without %q:\n%s", want, text)
 		}
 	}
 	text, err = p.Render(tier, map[string]string{"model": "claude-fable-5", "itpm": "750000"})
-	if err != nil || !strings.Contains(string(text), "limit: 750000") || !strings.Contains(string(text), "Input tokens per minute, as given.") {
+	if err != nil || !strings.Contains(string(text), "limit: 750000") ||
+		!strings.Contains(string(text), "Input tokens per minute, as given.") {
 		t.Errorf("%v\n%s", err, text)
 	}
 }
@@ -233,13 +240,15 @@ func TestErrors_NameCauseAndRemedy(t *testing.T) {
 		set           map[string]string
 		message, hint string
 	}{
-		"no such preset":     {"gihub", nil, `no preset "gihub"`, `did you mean "github"?`},
-		"nothing like it":    {"zzzzzz", nil, "no preset", "known: anthropic, azure"},
-		"no tier":            {"openai", nil, "needs a tier", "openai:tier1"},
-		"no such tier":       {"openai:tier6", nil, `no tier "tier6"`, "did you mean"},
-		"no tiers":           {"gemini:free", nil, "has no tiers", "use gemini without a tier"},
-		"figures missing":    {"openai:tier1", nil, "needs --set rpm=... (requests per minute)", "platform.openai.com"},
-		"another model":      {"anthropic:start", map[string]string{"model": "x"}, "--set itpm=... (input tokens per minute), --set otpm", "platform.claude.com"},
+		"no such preset":  {"gihub", nil, `no preset "gihub"`, `did you mean "github"?`},
+		"nothing like it": {"zzzzzz", nil, "no preset", "known: anthropic, azure"},
+		"no tier":         {"openai", nil, "needs a tier", "openai:tier1"},
+		"no such tier":    {"openai:tier6", nil, `no tier "tier6"`, "did you mean"},
+		"no tiers":        {"gemini:free", nil, "has no tiers", "use gemini without a tier"},
+		"figures missing": {"openai:tier1", nil, "needs --set rpm=... (requests per minute)", "platform.openai.com"},
+		"another model": {
+			"anthropic:start", map[string]string{"model": "x"}, "--set itpm=... (input tokens per minute), --set otpm", "platform.claude.com",
+		},
 		"no such parameter":  {"openai:tier1", map[string]string{"rpn": "1"}, `no parameter "rpn"`, `did you mean "rpm"?`},
 		"no number":          {"openai:tier1", map[string]string{"rpm": "many"}, `rpm cannot be "many"`, "whole number"},
 		"too small":          {"azure", map[string]string{"rpm": "5"}, `rpm cannot be "5"`, "from 6"},

@@ -196,7 +196,10 @@ func TestParse_Profiles(t *testing.T) {
 		policy *quotav1.Policy
 		clamp  bool
 	}{
-		{&quotav1.Policy{Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(2 * time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing, Prediction: foresight, Metering: true}, true},
+		{&quotav1.Policy{
+			Zones: quotav1.Zones_ZONES_SMOOTH, Ramp: durationpb.New(2 * time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing,
+			Prediction: foresight, Metering: true,
+		}, true},
 		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Shares: shares, Ageing: ageing, Metering: true}, false},
 		{&quotav1.Policy{Ramp: durationpb.New(time.Minute), Breaker: breaker, Ageing: ageing, Metering: true}, false},
 		{&quotav1.Policy{
@@ -269,7 +272,9 @@ func drawQuota(t *rapid.T) *quotav1.Quota {
 		quota.Policy = &quotav1.Policy{Zones: quotav1.Zones(rapid.IntRange(0, 2).Draw(t, "zones")), Observe: rapid.Bool().Draw(t, "observe")}
 		if rapid.Bool().Draw(t, "shared") {
 			part := func(label string) float64 { return float64(rapid.IntRange(0, 1_000_000).Draw(t, label)) / 1_000_000 }
-			quota.Policy.Shares = &quotav1.Shares{Critical: part("critical"), Standard: part("standard"), Background: part("background"), Cap: part("cap")}
+			quota.Policy.Shares = &quotav1.Shares{
+				Critical: part("critical"), Standard: part("standard"), Background: part("background"), Cap: part("cap"),
+			}
 			if rapid.Bool().Draw(t, "of holders") {
 				quota.Policy.Shares.Holders = map[string]float64{
 					"ralph@node-7": part("of ralph"), rapid.StringMatching(`[A-Za-z][ -~ä]{0,20}`).Draw(t, "holder"): part("of a holder"),

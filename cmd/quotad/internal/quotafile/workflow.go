@@ -107,7 +107,8 @@ func (p *parser) stepName(n *yaml.Node, what string) string {
 	name := p.doc.Text(n, what)
 	odd := func(r rune) bool { return r == '*' || unicode.IsSpace(r) || unicode.IsControl(r) }
 	if name == "" || len(name) > maxHolder || strings.ContainsFunc(name, odd) {
-		p.doc.Fail(n, "steps are exact names; several may stand after the same ones", "%s must be a holder's name of 1 to %d bytes", what, maxHolder)
+		p.doc.Fail(n, "steps are exact names; several may stand after the same ones", "%s must be a holder's name of 1 to %d bytes", what,
+			maxHolder)
 	}
 	return name
 }

@@ -23,8 +23,9 @@ const (
 	overload  = "API Error: Repeated 529 Overloaded errors. The API is at capacity"
 	unpaid    = "Credit balance is too low"
 	spendings = "spend limit reached (daily; resets 2026-01-02 00:00 UTC)"
-	soon      = "Rate limit reached for gpt-4 in organization org-x on tokens per min: Limit 10, Used 8, Requested 9. Please try again in 41.724s."
-	talk      = `Done: the banner now shows "You've hit your session limit".`
+	soon      = "Rate limit reached for gpt-4 in organization org-x on tokens per min: Limit 10, Used 8, Requested 9. Please try again in " +
+		"41.724s."
+	talk = `Done: the banner now shows "You've hit your session limit".`
 )
 
 var newYear = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -65,19 +66,39 @@ func TestVerdict_OfExitCodesAndMessages(t *testing.T) {
 		{"ended with 1", 1, "", []string{"hello"}, client.OutcomeFailed, -1, 0},
 		{"said nothing at all", 1, "", nil, client.OutcomeFailed, -1, 0},
 		{"a plan is used up", 1, "", []string{plan}, client.OutcomePlanExhausted, 15*time.Hour + 45*time.Minute, client.CauseExhausted},
-		{"a plan is used up, and the tool ends with 0", 0, "", []string{plan}, client.OutcomePlanExhausted, 15*time.Hour + 45*time.Minute, client.CauseExhausted},
-		{"on standard error", 1, "", []string{"2>" + plan, "bye"}, client.OutcomePlanExhausted, 15*time.Hour + 45*time.Minute, client.CauseExhausted},
+		{
+			"a plan is used up, and the tool ends with 0", 0, "",
+			[]string{plan},
+			client.OutcomePlanExhausted, 15*time.Hour + 45*time.Minute,
+			client.CauseExhausted,
+		},
+		{
+			"on standard error", 1, "",
+			[]string{"2>" + plan, "bye"},
+			client.OutcomePlanExhausted, 15*time.Hour + 45*time.Minute,
+			client.CauseExhausted,
+		},
 		{"throttled", 1, "", []string{throttle}, client.OutcomeSaturated, -1, client.CauseSaturated},
 		{"throttled with a time", 1, "", []string{soon}, client.OutcomeSaturated, 41724 * time.Millisecond, client.CauseSaturated},
 		{"overloaded", 1, "", []string{overload}, client.OutcomeSaturated, -1, client.CauseOverloaded},
 		{"throttled, and got over it", 0, "", []string{throttle, "done"}, client.OutcomeDone, -1, 0},
 		{"throttled long ago, and then it crashed", 1, "", append([]string{throttle}, work...), client.OutcomeFailed, -1, 0},
-		{"the last of two limits", 1, "", []string{throttle, plan}, client.OutcomePlanExhausted, 15*time.Hour + 45*time.Minute, client.CauseExhausted},
+		{
+			"the last of two limits", 1, "",
+			[]string{throttle, plan},
+			client.OutcomePlanExhausted, 15*time.Hour + 45*time.Minute,
+			client.CauseExhausted,
+		},
 		{"not paid", 1, "", []string{unpaid}, client.OutcomeFailed, -1, client.CausePlan},
 		{"not paid until tomorrow", 1, "", []string{spendings}, client.OutcomePlanExhausted, 24 * time.Hour, client.CausePlan},
 		{"talk about limits", 1, "", []string{talk}, client.OutcomeFailed, -1, 0},
 		{"finished", 0, done, []string{"TASK_COMPLETE"}, client.OutcomeDone, -1, 0},
-		{"finished, then limited", 1, done, []string{"TASK_COMPLETE", plan}, client.OutcomeFinishedThenLimited, 15*time.Hour + 45*time.Minute, client.CauseExhausted},
+		{
+			"finished, then limited", 1, done,
+			[]string{"TASK_COMPLETE", plan},
+			client.OutcomeFinishedThenLimited, 15*time.Hour + 45*time.Minute,
+			client.CauseExhausted,
+		},
 		{"limited, then finished", 0, done, []string{throttle, "TASK_COMPLETE"}, client.OutcomeDone, -1, 0},
 		{"finished, then crashed", 1, done, []string{"TASK_COMPLETE"}, client.OutcomeFailed, -1, 0},
 		{"not finished", 0, done, []string{"I will print TASK_COMPLETE"}, client.OutcomeFailed, -1, 0},

@@ -162,7 +162,9 @@ func run(system, work string, round int, offered, perSecond float64, latencies .
 	}
 	syncs := int64(2 * len(latencies))
 	made := Run{
-		load:   load{calls: int64(len(latencies)), took: time.Duration(float64(len(latencies)) / perSecond * float64(time.Second)), latency: r.merged()},
+		load: load{
+			calls: int64(len(latencies)), took: time.Duration(float64(len(latencies)) / perSecond * float64(time.Second)), latency: r.merged(),
+		},
 		System: system, Work: work, Round: round, Callers: 1, Batch: 1,
 		Cost: Cost{CPUSeconds: 0.5, WriteBytes: uint64(300 * len(latencies)), Syncs: &syncs},
 	}

@@ -163,7 +163,9 @@ func (q *quotad) Works() []Work {
 		return q.reserveMany(ctx, batchLength)
 	}}, Work{Name: Leased256, Callers: 256, Do: func(ctx context.Context, _, _ int) error {
 		return q.limiter.Wait(ctx)
-	}}, Work{Name: Agents64, Callers: agentCount, Rates: []float64{AgentRate}, Quick: true, Do: func(ctx context.Context, caller, _ int) error {
+	}}, Work{Name: Agents64, Callers: agentCount, Rates: []float64{AgentRate}, Quick: true, Do: func(
+		ctx context.Context, caller, _ int,
+	) error {
 		return q.agents[caller].Wait(ctx)
 	}})
 }

@@ -28,7 +28,7 @@ type provider struct {
 }
 
 func newProvider(url, key, holder string) *provider {
-	base := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck,forcetypeassert // it is one unless somebody replaced it, and here nobody does
+	base := http.DefaultTransport.(*http.Transport).Clone() //nolint:errcheck,forcetypeassert // nobody replaces it here
 	base.Proxy = nil
 	base.MaxIdleConnsPerHost = 16
 	return &provider{url: url, key: key, holder: holder, base: base}

@@ -252,7 +252,8 @@ func TestVerdict_ShowsEventsOfCluster(t *testing.T) {
 }
 
 func TestFleetReport_CountsOwnKeyOnly(t *testing.T) {
-	records := slices.Concat(seen(own, github, providertest.LimitPrimary, 60, 1, 2), seen(governed, github, providertest.Admitted, 60, 3, 4, 5))
+	records := slices.Concat(seen(own, github, providertest.LimitPrimary, 60, 1, 2),
+		seen(governed, github, providertest.Admitted, 60, 3, 4, 5))
 	records[4].Repeat = true
 	f := newFleetReport(governed, hour, records, newTally().all())
 	if f.Requests.Arrived != 3 || f.Requests.limited() != 0 || f.Requests.Peak != 3 || f.Retries < 0.33 || f.Retries > 0.34 {
@@ -313,7 +314,9 @@ func TestDemo_ShowsClusterAndFleets(t *testing.T) {
 	d := &demo{options: options{Fleet: "both", Duration: time.Minute}, tallies: map[mode]*tally{own: newTally(), governed: newTally()}}
 	s := scene{agents: d.tallies, cluster: &view.Cluster{IDs: []string{"n1", "n2"}, Nodes: []string{"leader", "down"}, Leader: 0, Term: 3}}
 	picture := strings.Join(d.frame(s, time.Second, []string{"0:01 a note"}), "\n")
-	for _, want := range []string{"0:01 of 1:00", "n1 LEADER (term 3)   n2 down", "architect", "own backoff", "through quotad", "0:01 a note"} {
+	for _, want := range []string{
+		"0:01 of 1:00", "n1 LEADER (term 3)   n2 down", "architect", "own backoff", "through quotad", "0:01 a note",
+	} {
 		if !strings.Contains(picture, want) {
 			t.Errorf("the picture lacks %q:\n%s", want, picture)
 		}

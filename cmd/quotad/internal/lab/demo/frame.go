@@ -12,7 +12,8 @@ import (
 // frame returns the live picture, line by line.
 func (d *demo) frame(s scene, passed time.Duration, notes []string) []string {
 	var out strings.Builder
-	fmt.Fprintf(&out, "quotad demo   %s of %s   an hour of the provider lasts %s   seed %d\n\n", view.Clock(passed), view.Clock(d.options.Duration), hour, d.options.Seed)
+	fmt.Fprintf(&out, "quotad demo   %s of %s   an hour of the provider lasts %s   seed %d\n\n", view.Clock(passed),
+		view.Clock(d.options.Duration), hour, d.options.Seed)
 	if s.cluster != nil {
 		out.WriteString(s.cluster.Line() + "\n\n")
 		out.WriteString(s.cluster.QuotaTable() + "\n")
@@ -51,7 +52,8 @@ func (d *demo) agentTable(s scene) string {
 // providerLine describes the provider's counts of a fleet.
 func providerLine(s scene, m mode) string {
 	requests, completions := s.totals[m][api("github")], s.totals[m][api("openai")]
-	return fmt.Sprintf("answered %d, refused %d (403: %d, 429: %d); requests %d of %d, new hour in %.0f s; completions %d of %d, tokens %d of %d",
+	return fmt.Sprintf("answered %d, refused %d (403: %d, 429: %d); requests %d of %d, new hour in %.0f s; completions %d of %d, tokens "+
+		"%d of %d",
 		requests.Admitted+completions.Admitted, requests.Limited+completions.Limited, requests.Limited403+completions.Limited403,
 		requests.Limited429+completions.Limited429, requests.Used, requestLimit, requests.ResetIn.Seconds(),
 		min(completions.Used, completionLimit), completionLimit, completions.UsedTokens, tokenLimit)
@@ -65,7 +67,8 @@ func (d *demo) plain(s scene, passed time.Duration) []string {
 		if s.cluster.Leader >= 0 {
 			leader = s.cluster.IDs[s.cluster.Leader]
 		}
-		parts := []string{fmt.Sprintf("%s cluster: leader %s, leases %d, waiting %d", view.Clock(passed), leader, s.cluster.Leases, s.cluster.Waiting)}
+		parts := []string{fmt.Sprintf("%s cluster: leader %s, leases %d, waiting %d", view.Clock(passed), leader, s.cluster.Leases,
+			s.cluster.Waiting)}
 		for _, q := range s.cluster.Quotas {
 			parts = append(parts, fmt.Sprintf("%s %d of %d left", q.GetDefinition().GetName(), q.GetAvailable(), q.GetUsable()))
 		}

@@ -164,7 +164,8 @@ func TestDemo_SurvivesKilledLeaderWithoutRefusal(t *testing.T) {
 	if err := json.Unmarshal(data, &report); err != nil {
 		t.Fatal(err)
 	}
-	if !report.OK || report.Seed != 11 || report.Killed == "" || !report.Restarted || len(report.Fleets) != 1 || len(report.Fleets[0].Agents) != 9 {
+	if !report.OK || report.Seed != 11 || report.Killed == "" || !report.Restarted || len(report.Fleets) != 1 ||
+		len(report.Fleets[0].Agents) != 9 {
 		t.Errorf("report: %+v", report)
 	}
 	file, err := os.Open(filepath.Join(r.dir, "provider-requests.jsonl"))
@@ -186,7 +187,9 @@ func TestDemo_SurvivesKilledLeaderWithoutRefusal(t *testing.T) {
 	if len(holders) != 9 || int64(len(records)) < report.Fleets[0].Requests.Arrived {
 		t.Errorf("who called: %v", holders)
 	}
-	for _, want := range []string{"THROUGH QUOTAD", "is killed (SIGKILL)", "is started again", "Through quotad no call was refused", "Seed: 11"} {
+	for _, want := range []string{
+		"THROUGH QUOTAD", "is killed (SIGKILL)", "is started again", "Through quotad no call was refused", "Seed: 11",
+	} {
 		if !strings.Contains(r.said.String(), want) {
 			t.Errorf("it did not say %q", want)
 		}

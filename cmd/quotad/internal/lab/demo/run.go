@@ -88,7 +88,9 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	// The demo ends even if a part hangs.
 	ctx, cancel := context.WithTimeoutCause(ctx, o.Duration+2*local.StartTimeout, errors.New("the demo hangs"))
 	defer cancel()
-	d := &demo{options: o, screen: view.NewScreen(out), agents: make(map[mode][]*local.Child), tallies: make(map[mode]*tally), began: time.Now()}
+	d := &demo{
+		options: o, screen: view.NewScreen(out), agents: make(map[mode][]*local.Child), tallies: make(map[mode]*tally), began: time.Now(),
+	}
 	d.nursery = local.NewNursery(o.Binary, filepath.Join(o.Dir, "logs"))
 	defer d.nursery.Close(5 * time.Second)
 	defer d.screen.End()

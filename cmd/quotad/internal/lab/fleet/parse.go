@@ -312,7 +312,8 @@ func (p *parser) span(n *yaml.Node, what string, most time.Duration) Span {
 		last, errLast = 0, nil
 	}
 	if n.Kind != yaml.ScalarNode || err != nil || errLast != nil || least < 0 || last < least || last > most {
-		p.doc.Fail(n, "such as 200ms, or 100ms-2s", "%s must be a length of time or a range of them, at most %s", what, strictyaml.FormatDuration(most))
+		p.doc.Fail(n, "such as 200ms, or 100ms-2s", "%s must be a length of time or a range of them, at most %s", what,
+			strictyaml.FormatDuration(most))
 		return Span{}
 	}
 	return Span{Least: least, Most: last}

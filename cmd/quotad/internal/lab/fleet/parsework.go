@@ -75,7 +75,8 @@ func (p *parser) retry(n *yaml.Node, a *Agent) *Retry {
 		}
 	}
 	if a.Batch || a.Hold > 0 {
-		p.doc.Fail(n, "a tool that works on a task asks for each call", "the agent %q has both retry and batch or hold; one excludes the other", a.Name)
+		p.doc.Fail(n, "a tool that works on a task asks for each call", "the agent %q has both retry and batch or hold; one excludes the other",
+			a.Name)
 	}
 	return r
 }

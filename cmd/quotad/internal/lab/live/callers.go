@@ -155,7 +155,8 @@ func (c *callers) post(ctx context.Context, through *http.Client, out *sim.Outgo
 	if err != nil {
 		return said, err
 	}
-	request, err := http.NewRequestWithContext(context.WithValue(ctx, outgoingKey{}, out), http.MethodPost, c.server.url, bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(context.WithValue(ctx, outgoingKey{}, out), http.MethodPost, c.server.url,
+		bytes.NewReader(body))
 	if err != nil {
 		return said, err
 	}

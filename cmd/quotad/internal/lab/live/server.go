@@ -193,7 +193,9 @@ func (s *server) answer(w http.ResponseWriter, o order, said provider.Answer) {
 		_ = json.NewEncoder(w).Encode(body) // fails only if the caller has left
 	case said.Exhausted && !said.Outage:
 		w.WriteHeader(http.StatusForbidden)
-		fmt.Fprint(w, `{"message":"API rate limit exceeded for user ID 1.","documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api"}`)
+		fmt.Fprint(w,
+			`{"message":"API rate limit exceeded for user ID `+
+				`1.","documentation_url":"https://docs.github.com/rest/overview/rate-limits-for-the-rest-api"}`)
 	default:
 		if said.RetryAfter > 0 {
 			header.Set("Retry-After", strconv.FormatInt(int64(said.RetryAfter/time.Second), 10))

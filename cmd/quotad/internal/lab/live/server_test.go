@@ -46,7 +46,8 @@ func TestServer_SpeaksAsGitHub(t *testing.T) {
 		{`{`, 400, signals.NotALimit, false, ""},
 	} {
 		response, body := post(t, s.url, `{"amounts":`+c.amounts+`}`)
-		if response.StatusCode != c.status || !strings.Contains(body, c.body) || (response.Header.Get(outageHeader) != "") != (c.amounts == down) {
+		if response.StatusCode != c.status || !strings.Contains(body, c.body) ||
+			(response.Header.Get(outageHeader) != "") != (c.amounts == down) {
 			t.Errorf("%d: %d %s %v", i, response.StatusCode, body, response.Header)
 		}
 		heard := signals.GitHub.Observe(time.Now(), response.StatusCode, response.Header, []byte(body))

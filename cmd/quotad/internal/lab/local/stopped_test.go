@@ -146,8 +146,11 @@ func TestForward_OutlivesAMajority(t *testing.T) {
 	}
 	leader, others := startedWith(t)
 	waited, changed, looked := forwarded(t, others[0], func() { leader.stop(t); others[1].stop(t) })
-	for what, call := range map[string]<-chan error{"the call that waits": waited, "the call that changes": changed, "the call that looks": looked} {
-		if err := ends(t, what, call); reasonOf(err) != quotav1.Reason_REASON_UNKNOWN_OUTCOME && reasonOf(err) != quotav1.Reason_REASON_NO_LEADER {
+	for what, call := range map[string]<-chan error{
+		"the call that waits": waited, "the call that changes": changed, "the call that looks": looked,
+	} {
+		if err := ends(t, what, call); reasonOf(err) != quotav1.Reason_REASON_UNKNOWN_OUTCOME &&
+			reasonOf(err) != quotav1.Reason_REASON_NO_LEADER {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -133,13 +133,16 @@ func (o *checkOptions) run(ctx context.Context, files []string, out io.Writer) e
 // comparison is one table of all scenarios on both sides, with the worst figure of each one's runs.
 func comparison(all []*scenario, of func(*scenario) []Runs) *output.Table {
 	table := &output.Table{Header: []string{
-		"SCENARIO", "SIDE", "REFUSED", "PEAK OF LIMIT", "RETRIES", "FINISHED", "OF IDEAL", "P99 CRITICAL", "STANDARD", "BACKGROUND", "GIVEN UP", "FAIR",
+		"SCENARIO", "SIDE", "REFUSED", "PEAK OF LIMIT", "RETRIES", "FINISHED", "OF IDEAL", "P99 CRITICAL", "STANDARD", "BACKGROUND", "GIVEN UP",
+		"FAIR",
 	}}
 	for _, s := range all {
 		runs := worstOf(s.onBinding(of(s)))
 		name := s.name
 		for _, r := range []*sim.Result{runs.Alone, runs.Governed} {
-			row := []string{name, string(r.Side), refusedText(r), peakText(s.fleet, r), shareOfAttempts(r), finishText(s.fleet, r), idealText(s.fleet, r)}
+			row := []string{
+				name, string(r.Side), refusedText(r), peakText(s.fleet, r), shareOfAttempts(r), finishText(s.fleet, r), idealText(s.fleet, r),
+			}
 			for i := range r.Classes {
 				row = append(row, classText(&r.Classes[i]))
 			}

@@ -28,7 +28,8 @@ func judged(t *testing.T, text string) *Paper {
 
 // TestDemand_MatchesHandArithmetic compares demands with values computed by hand.
 func TestDemand_MatchesHandArithmetic(t *testing.T) {
-	const minute, settled = "quotas: [{name: q, rate: {limit: 1000, per: 1m}}]", "quotas: [{name: q, settle: %s, rate: {limit: 1000, per: 1m}}]"
+	const minute, settled = "quotas: [{name: q, rate: {limit: 1000, per: 1m}}]",
+		"quotas: [{name: q, settle: %s, rate: {limit: 1000, per: 1m}}]"
 	for _, c := range []struct {
 		name, quotas, agents string
 		mean                 float64
@@ -44,13 +45,20 @@ func TestDemand_MatchesHandArithmetic(t *testing.T) {
 		// A follower makes as many tasks as it receives, not as many as it could.
 		{
 			"handed on", minute,
-			"[{name: a, every: 1m, latency: 1s, use: {q: 1}}, {name: b, follows: [a], calls: 2, latency: 1s, use: {q: 10}}, {name: c, follows: [b, a], latency: 30s, use: {q: 100}}]",
+			"[{name: a, every: 1m, latency: 1s, use: {q: 1}}, {name: b, follows: [a], calls: 2, latency: 1s, use: {q: 10}}, {name: c, follows: " +
+				"[b, a], latency: 30s, use: {q: 100}}]",
 			121, 2 + 610 + 300, Fits,
 		},
-		{"handed on without a clock", minute, "[{name: a, latency: 1m, use: {q: 1}}, {name: b, follows: [a], latency: 1s, use: {q: 1}}]", 2, 2 + 61, Fits},
+		{
+			"handed on without a clock", minute, "[{name: a, latency: 1m, use: {q: 1}}, {name: b, follows: [a], latency: 1s, use: {q: 1}}]", 2,
+			2 + 61, Fits,
+		},
 		// The estimate is taken at first, and the actual amount counts in the end.
 		{"gives back", minute, "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 400, 1200, Queues},
-		{"keeps", fmt.Sprintf(settled, "max"), "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 800, 1200, Queues},
+		{
+			"keeps", fmt.Sprintf(settled, "max"), "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 400, actual: 100-300}}}]", 800, 1200,
+			Queues,
+		},
 		{"overruns", minute, "[{name: a, every: 30s, latency: 1s, use: {q: {estimate: 100, actual: 100-300}}}]", 400, 900, Fits},
 		// Each of a pool's two members gets half of the calls, and their parent gets all.
 		{
@@ -66,9 +74,16 @@ func TestDemand_MatchesHandArithmetic(t *testing.T) {
 		},
 		// A crontab's total, and its densest interval.
 		{"each minute for a year", "for: 366d\n" + minute, `[{name: a, cron: "* * * * *", latency: 1s, use: {q: 1}}]`, 1, 2, Fits},
-		{"around the hour", "begins: 2026-01-05T08:30:00Z\nfor: 1h\nquotas: [{name: q, rate: {limit: 10, per: 5m}}]", `[{name: a, cron: "0,30,58,59 * * * *", latency: 1s, use: {q: 1}}]`, 4. / 12, 3, Fits},
+		{
+			"around the hour", "begins: 2026-01-05T08:30:00Z\nfor: 1h\nquotas: [{name: q, rate: {limit: 10, per: 5m}}]",
+			`[{name: a, cron: "0,30,58,59 * * * *", latency: 1s, use: {q: 1}}]`, 4. / 12, 3, Fits,
+		},
 		{"never", minute, `[{name: a, cron: "0 0 30 2 *", latency: 1s, use: {q: 1}}]`, 0, 0, Fits},
-		{"more than can be counted", minute, "[{name: a, count: 10000, overlap: 1000, parallel: 1000, calls: 1000, latency: 1ms, use: {q: 9007199254740991}}]", 10000. * 1000 * 1000 * 60000 * 9007199254740991, 1 << 62, Saturated},
+		{
+			"more than can be counted", minute,
+			"[{name: a, count: 10000, overlap: 1000, parallel: 1000, calls: 1000, latency: 1ms, use: {q: 9007199254740991}}]",
+			10000. * 1000 * 1000 * 60000 * 9007199254740991, 1 << 62, Saturated,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := judged(t, c.quotas+"\nagents: "+c.agents).Quotas[0]

@@ -31,12 +31,15 @@ const style = `<style>
 .paper{fill:#ffffff}.ink{fill:#1f2328}.soft{fill:#59636e}.axis{stroke:#59636e;stroke-width:1}.grid{stroke:#d1d9e0;stroke-width:.6}
 .limit{stroke:#1f2328;stroke-width:1.4;stroke-dasharray:6 4;fill:none}
 .alone{stroke:#d55e00;stroke-width:1.3;fill:none}.quotad{stroke:#0072b2;stroke-width:1.8;fill:none}
-.critical{stroke:#0072b2;fill:none;stroke-width:1.8}.standard{stroke:#009e73;fill:none;stroke-width:1.8}.background{stroke:#aa4499;fill:none;stroke-width:1.8}
+.critical{stroke:#0072b2;fill:none;stroke-width:1.8}.standard{stroke:#009e73;fill:none;stroke-width:1.8}` +
+	`.background{stroke:#aa4499;fill:none;stroke-width:1.8}
 .dash{stroke-dasharray:3 3;stroke-width:1.2}
 .green{fill:#2da44e}.amber{fill:#e3a008}.red{fill:#cf222e}
-text{font-family:system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;font-size:12px}.title{font-size:15px;font-weight:600}.small{font-size:11px}
+text{font-family:system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;font-size:12px}` +
+	`.title{font-size:15px;font-weight:600}.small{font-size:11px}
 @media (prefers-color-scheme:dark){.paper{fill:#0d1117}.ink{fill:#e6edf3}.soft{fill:#9198a1}.axis{stroke:#9198a1}.grid{stroke:#30363d}
-.limit{stroke:#e6edf3}.alone{stroke:#ff8c42}.quotad{stroke:#58b4ff}.critical{stroke:#58b4ff}.standard{stroke:#3fcf9b}.background{stroke:#e58ad8}}
+.limit{stroke:#e6edf3}.alone{stroke:#ff8c42}.quotad{stroke:#58b4ff}.critical{stroke:#58b4ff}.standard{stroke:#3fcf9b}` +
+	`.background{stroke:#e58ad8}}
 </style>
 `
 
@@ -214,7 +217,8 @@ func (d *drawing) waits(top float64, f *fleet.Fleet, alone, governed *sim.Result
 		return left + (right-left)*math.Max(math.Log(math.Max(float64(wait), 1)/float64(least)), 0)/span
 	}
 	for _, tick := range []time.Duration{
-		10 * time.Millisecond, 100 * time.Millisecond, time.Second, 10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 10 * time.Hour, 100 * time.Hour,
+		10 * time.Millisecond, 100 * time.Millisecond, time.Second, 10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 10 * time.Hour,
+		100 * time.Hour,
 	} {
 		if tick <= most {
 			d.line("grid", x(int64(tick)), top, x(int64(tick)), bottom)
@@ -267,7 +271,8 @@ func niceCeil(v float64) float64 {
 func niceStep(length time.Duration) time.Duration {
 	for _, step := range []time.Duration{
 		100 * time.Millisecond, time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second, time.Minute, 2 * time.Minute, 5 * time.Minute,
-		10 * time.Minute, 15 * time.Minute, 20 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour,
+		10 * time.Minute, 15 * time.Minute, 20 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour, 12 * time.Hour,
+		24 * time.Hour,
 		7 * 24 * time.Hour, 30 * 24 * time.Hour,
 	} {
 		if length <= 8*step {

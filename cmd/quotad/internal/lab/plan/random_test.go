@@ -77,7 +77,8 @@ func drawOutages(t *rapid.T, f *fleet.Fleet) {
 	for range rapid.IntRange(1, 2).Draw(t, "outages") {
 		o := rapid.SampledFrom(said).Draw(t, "said")
 		o.Quota = rapid.SampledFrom(f.Quotas).Draw(t, "quota").Name
-		o.At, o.For = time.Duration(rapid.IntRange(1, 400).Draw(t, "at"))*time.Second, time.Duration(rapid.IntRange(1, 120).Draw(t, "for"))*time.Second
+		o.At, o.For = time.Duration(rapid.IntRange(1, 400).Draw(t, "at"))*time.Second,
+			time.Duration(rapid.IntRange(1, 120).Draw(t, "for"))*time.Second
 		f.Provider.Outages = append(f.Provider.Outages, o)
 	}
 }
@@ -115,7 +116,9 @@ func drawQuota(t *rapid.T, name string) *quotav1.Quota {
 	default:
 		anchor := rapid.SampledFrom([]quotav1.Anchor{quotav1.Anchor_ANCHOR_CALENDAR, quotav1.Anchor_ANCHOR_PROVIDER}).Draw(t, "anchor")
 		q.Rule = &quotav1.Quota_Window{Window: &quotav1.Window{Limit: 4 * limit, Every: "2m0s", Anchor: anchor}}
-		policy.Zones = rapid.SampledFrom([]quotav1.Zones{quotav1.Zones_ZONES_UNSPECIFIED, quotav1.Zones_ZONES_SMOOTH, quotav1.Zones_ZONES_STRICT}).Draw(t, "zones")
+		policy.Zones = rapid.SampledFrom([]quotav1.Zones{
+			quotav1.Zones_ZONES_UNSPECIFIED, quotav1.Zones_ZONES_SMOOTH, quotav1.Zones_ZONES_STRICT,
+		}).Draw(t, "zones")
 		if rapid.Bool().Draw(t, "shares") {
 			policy.Shares = &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25}
 		}

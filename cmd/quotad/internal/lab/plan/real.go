@@ -251,7 +251,10 @@ func realTable(all []*realScenario) *output.Table {
 
 // processTable has the figures that only runs in real time have.
 func processTable(all []*realScenario) *output.Table {
-	table := &output.Table{Header: []string{"SCENARIO", "CALLS SERVED", "P50 CRITICAL", "STANDARD", "BACKGROUND", "LONGEST WAY", "IDEAL FINISH", "LEADER KILLED AT", "ANOTHER LED AFTER"}}
+	table := &output.Table{Header: []string{
+		"SCENARIO", "CALLS SERVED", "P50 CRITICAL", "STANDARD", "BACKGROUND", "LONGEST WAY", "IDEAL FINISH", "LEADER KILLED AT",
+		"ANOTHER LED AFTER",
+	}}
 	for _, s := range all {
 		row := []string{s.name, output.Int(s.governed.Served)}
 		for _, c := range s.governed.ClassesOf(s.fleet.Draws(s.fleet.Expect.Binding)) {

@@ -30,7 +30,8 @@ func writeReal(path string, all []*realScenario, day time.Time) error {
 		return err
 	}
 	text := fmt.Sprintf("%s\nOne run of each, all at once, on %s, on a shared machine with %d processors.\n\n%sThrough quotad:\n\n%s",
-		mark, day.UTC().Format(time.DateOnly), runtime.NumCPU(), markdown([]*output.Table{realTable(all)}), markdown([]*output.Table{processTable(all)}))
+		mark, day.UTC().Format(time.DateOnly), runtime.NumCPU(), markdown([]*output.Table{realTable(all)}),
+		markdown([]*output.Table{processTable(all)}))
 	made, err := between(string(page), realBegin, realEnd, text)
 	if err != nil {
 		return err

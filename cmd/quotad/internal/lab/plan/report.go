@@ -74,7 +74,9 @@ func (r *Report) writeFits(w io.Writer) {
 }
 
 func (r *Report) writePaper(w io.Writer) error {
-	table := output.Table{Header: []string{"QUOTA", "RULE", "USABLE", "MEAN", "PEAK", "VERDICT", "CLASS", "SHARE", "WANTS", "GETS", "WORST WAIT"}}
+	table := output.Table{Header: []string{
+		"QUOTA", "RULE", "USABLE", "MEAN", "PEAK", "VERDICT", "CLASS", "SHARE", "WANTS", "GETS", "WORST WAIT",
+	}}
 	for i := range r.Paper.Quotas {
 		q := &r.Paper.Quotas[i]
 		verdict := string(q.Verdict)
@@ -233,7 +235,10 @@ func waitText(d time.Duration) string {
 
 // worstOf returns the worst value of all seeds for each figure.
 func worstOf(all []Runs) Runs {
-	worst := Runs{Alone: worstSide(all, func(r *Runs) *sim.Result { return r.Alone }), Governed: worstSide(all, func(r *Runs) *sim.Result { return r.Governed })}
+	worst := Runs{
+		Alone:    worstSide(all, func(r *Runs) *sim.Result { return r.Alone }),
+		Governed: worstSide(all, func(r *Runs) *sim.Result { return r.Governed }),
+	}
 	return worst
 }
 

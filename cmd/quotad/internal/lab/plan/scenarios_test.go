@@ -120,7 +120,10 @@ func TestScenario_ExpectationsCanFail(t *testing.T) {
 `
 	for _, c := range []struct{ file, replace, by, want string }{
 		// The limit differs from the one that the file expects.
-		{"s3-retry-loop", "You've hit your usage limit. Upgrade", "Request rejected (429). Upgrade", "was taken for saturated; it was plan_exhausted"},
+		{
+			"s3-retry-loop", "You've hit your usage limit. Upgrade", "Request rejected (429). Upgrade",
+			"was taken for saturated; it was plan_exhausted",
+		},
 		{"s3-retry-loop", "Rate limit reached for gpt-5", "Something went wrong with gpt-5", "was taken for failed; it was saturated"},
 		{"s3-retry-loop", "finished: true, says", "says", "was taken for plan_exhausted; it was finished_then_limited"},
 		// Budgets and delays differ.

@@ -79,7 +79,9 @@ func overBudget(r *sim.Result) (count int64) {
 
 // taskTable shows the results of tasks with retry budgets.
 func taskTable(all []*scenario, runs func(*scenario) []Runs) *output.Table {
-	table := &output.Table{Header: []string{"TASKS OF", "SIDE", "DONE", "SHELVED", "OPEN", "ATTEMPTS", "OF ONE", "FAILURES OF ONE", "OVER BUDGET", "BURNT"}}
+	table := &output.Table{Header: []string{
+		"TASKS OF", "SIDE", "DONE", "SHELVED", "OPEN", "ATTEMPTS", "OF ONE", "FAILURES OF ONE", "OVER BUDGET", "BURNT",
+	}}
 	for _, s := range all {
 		if len(s.runs[0].Governed.Tasks) == 0 {
 			continue
@@ -113,7 +115,9 @@ func mostBurnt(s *scenario) (quota string) {
 
 // workflowTable shows the results of workflows.
 func workflowTable(all []*scenario, runs func(*scenario) []Runs) *output.Table {
-	table := &output.Table{Header: []string{"WORKFLOWS OF", "SIDE", "FINISHED", "PEAK AFTER OUTAGES", "LIMITED", "KEPT BACK", "ONE AT A TIME", "FOR", "TURNS", "OVERTOOK", "TOGETHER"}}
+	table := &output.Table{Header: []string{
+		"WORKFLOWS OF", "SIDE", "FINISHED", "PEAK AFTER OUTAGES", "LIMITED", "KEPT BACK", "ONE AT A TIME", "FOR", "TURNS", "OVERTOOK", "TOGETHER",
+	}}
 	for _, s := range all {
 		if len(s.fleet.Workflows) == 0 {
 			continue

@@ -246,7 +246,9 @@ func (w *world) buildProvider() {
 	}
 	var outages []provider.Outage
 	for _, o := range w.fleet.Provider.Outages {
-		outages = append(outages, provider.Outage{Limit: w.limits[o.Quota], From: int64(o.At), To: int64(o.At + o.For), Says: o.Says, Means: string(o.Means)})
+		outages = append(outages, provider.Outage{
+			Limit: w.limits[o.Quota], From: int64(o.At), To: int64(o.At + o.For), Says: o.Says, Means: string(o.Means),
+		})
 	}
 	w.provider = provider.New(meters, outages, w.fleet.Provider.Silent)
 }

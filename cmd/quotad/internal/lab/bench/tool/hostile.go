@@ -278,7 +278,9 @@ func (c *guarded) operator() *http.Client {
 }
 
 // role starts this program again, on one processor, to play a role. wait returns its output.
-func (c *guarded) role(ctx context.Context, processor int, name, token string, length, warm time.Duration) (wait func() ([]byte, error), err error) {
+func (c *guarded) role(
+	ctx context.Context, processor int, name, token string, length, warm time.Duration,
+) (wait func() ([]byte, error), err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -503,7 +505,9 @@ func playOthers(ctx context.Context, nodes, tokens []string, length, warm time.D
 	work := func(c *client.Client) {
 		for time.Now().Before(until) && ctx.Err() == nil {
 			at := time.Now()
-			_, err := c.Reserve(ctx, client.ReserveRequest{Items: []client.Item{{Quota: bench.QuotaName(-1), Amount: 1}}, Consume: true, TTL: time.Second})
+			_, err := c.Reserve(ctx, client.ReserveRequest{
+				Items: []client.Item{{Quota: bench.QuotaName(-1), Amount: 1}}, Consume: true, TTL: time.Second,
+			})
 			took := time.Since(at)
 			mu.Lock()
 			switch {

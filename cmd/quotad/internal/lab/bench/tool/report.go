@@ -74,8 +74,15 @@ func writePage(path string, r *bench.Results) error {
 		file, says string
 		draw       func(r *bench.Results, path string) (drawn bool, err error)
 	}{
-		{"performance-rates.svg", "Decisions per second in closed loops; the dot is the median, the line spans the slowest to the fastest round", drawRates},
-		{"performance-latencies.svg", "Latency by percentile of 64 callers on 1,000 quotas at the same arrival rate, all rounds together (the table above has medians of the rounds)", drawLatencies},
+		{
+			"performance-rates.svg", "Decisions per second in closed loops; the dot is the median, the line spans the slowest to the fastest round",
+			drawRates,
+		},
+		{
+			"performance-latencies.svg",
+			"Latency by percentile of 64 callers on 1,000 quotas at the same arrival rate, all rounds together (the table above has medians of " +
+				"the rounds)", drawLatencies,
+		},
 	}
 	return replaceMarked(path, func(out *bytes.Buffer) error {
 		writeTables(out, r)
@@ -191,7 +198,8 @@ func goalsTable(out *bytes.Buffer, r *bench.Results) {
 }
 
 func ratesTable(out *bytes.Buffer, r *bench.Results) {
-	out.WriteString("## Decisions per second\n\nClosed loops: each caller waits for its answer. Medians of the rounds, in brackets the slowest and the fastest.\n\n")
+	out.WriteString("## Decisions per second\n\nClosed loops: each caller waits for its answer. Medians of the rounds, in brackets the " +
+		"slowest and the fastest.\n\n")
 	var rows [][]string
 	for _, work := range r.Works() {
 		row := []string{work}
@@ -209,7 +217,8 @@ func ratesTable(out *bytes.Buffer, r *bench.Results) {
 
 // latencyTable shows p50, p99 and p99.9 of closed and open loops.
 func latencyTable(out *bytes.Buffer, r *bench.Results) {
-	out.WriteString("## Latency\n\np50 / p99 / p99.9 of a call. Open: calls arrive at random times at the given rate, whether or not earlier ones were\n" +
+	out.WriteString("## Latency\n\np50 / p99 / p99.9 of a call. Open: calls arrive at random times at the given rate, whether or not " +
+		"earlier ones were\n" +
 		"answered, and latency counts from the time at which each should have begun. A system that cannot keep up is stopped after\n" +
 		"twice the time.\n\n")
 	var rows [][]string
@@ -250,7 +259,8 @@ func loopName(offered float64) string {
 }
 
 func costTable(out *bytes.Buffer, r *bench.Results) {
-	out.WriteString("## What a decision costs\n\nProcessor seconds per million decisions (all servers; + the callers), bytes written to disk and syncs (fsync and\n" +
+	out.WriteString("## What a decision costs\n\nProcessor seconds per million decisions (all servers; + the callers), bytes written to " +
+		"disk and syncs (fsync and\n" +
 		"fdatasync, counted by kernel tracepoints) per decision, all nodes together.\n\n")
 	var rows [][]string
 	for _, work := range r.Works() {
@@ -271,7 +281,8 @@ func localTable(out *bytes.Buffer, r *bench.Results) {
 	if len(r.Local) == 0 {
 		return
 	}
-	out.WriteString("## A local take\n\nTime per take, and allocations; medians. quotad's limiter meanwhile fetches its batches from a cluster of three.\n\n")
+	out.WriteString("## A local take\n\nTime per take, and allocations; medians. quotad's limiter meanwhile fetches its batches from a " +
+		"cluster of three.\n\n")
 	var rows [][]string
 	var names []string
 	seen := map[string]bool{}

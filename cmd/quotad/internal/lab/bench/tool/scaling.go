@@ -20,8 +20,9 @@ func writeScaling(out *bytes.Buffer, r *bench.Results) {
 		return
 	}
 	room := single.PerSecond / 2
-	fmt.Fprintf(out, "At half of the %s decisions a second that 256 callers on 1,000 quotas reached (callers, three nodes and their disk share %d\n"+
-		"cores), one cluster has room for so many agents:\n\n", rounded(single.PerSecond), r.Machine.Cores)
+	fmt.Fprintf(out,
+		"At half of the %s decisions a second that 256 callers on 1,000 quotas reached (callers, three nodes and their disk share %d\n"+
+			"cores), one cluster has room for so many agents:\n\n", rounded(single.PerSecond), r.Machine.Cores)
 	header := []string{"calls a second of each"}
 	for _, length := range batchLengths {
 		if length == 1 {
@@ -44,9 +45,11 @@ func writeScaling(out *bytes.Buffer, r *bench.Results) {
 	if !measured || !compared {
 		return
 	}
-	fmt.Fprintf(out, "What leasing saves, measured: 64 agents that take %s a second from batches of their own, sized by demand, cost %.3g s of\n"+
-		"processor time of all nodes for a million takes, and %s syncs for each take; as many callers that ask for each of %s\n"+
-		"decisions a second cost %s s and %s (%.0f and %.0f times as much).\n\n",
-		rounded(leased.PerSecond), leased.CPU, bench.Syncs(leased.Syncs), rounded(asking.PerSecond), rounded(asking.CPU), bench.Syncs(asking.Syncs),
+	fmt.Fprintf(out,
+		"What leasing saves, measured: 64 agents that take %s a second from batches of their own, sized by demand, cost %.3g s of\n"+
+			"processor time of all nodes for a million takes, and %s syncs for each take; as many callers that ask for each of %s\n"+
+			"decisions a second cost %s s and %s (%.0f and %.0f times as much).\n\n",
+		rounded(leased.PerSecond), leased.CPU, bench.Syncs(leased.Syncs), rounded(asking.PerSecond), rounded(asking.CPU),
+		bench.Syncs(asking.Syncs),
 		asking.CPU/leased.CPU, asking.Syncs/leased.Syncs)
 }

@@ -30,14 +30,19 @@ func result(t *testing.T, system, work string, round int, offered, perSecond flo
 	}
 	return bench.Run{
 		System: system, Work: work, Round: round, Callers: 64, Batch: 1, Offered: offered, Decisions: 200, PerSecond: perSecond,
-		Latency: bench.Latency{P50: microseconds, P90: microseconds, P99: microseconds, P999: microseconds, Max: microseconds, Histogram: string(encoded)},
-		Cost:    bench.Cost{CPUSeconds: 1, WriteBytes: 200},
+		Latency: bench.Latency{
+			P50: microseconds, P90: microseconds, P99: microseconds, P999: microseconds, Max: microseconds, Histogram: string(encoded),
+		},
+		Cost: bench.Cost{CPUSeconds: 1, WriteBytes: 200},
 	}
 }
 
 func results(t *testing.T) *bench.Results {
 	t.Helper()
-	r := &bench.Results{Command: "bin/bench run --dir /somewhere --rounds 2 --results=/else/where", Rounds: 2, Seconds: 4, Systems: []bench.SystemInfo{{Name: "quotad", Version: "q 1"}, {Name: "etcd", Version: "e 1"}, {Name: "etcd, plain put", Version: "e 1"}}}
+	r := &bench.Results{
+		Command: "bin/bench run --dir /somewhere --rounds 2 --results=/else/where", Rounds: 2, Seconds: 4,
+		Systems: []bench.SystemInfo{{Name: "quotad", Version: "q 1"}, {Name: "etcd", Version: "e 1"}, {Name: "etcd, plain put", Version: "e 1"}},
+	}
 	for round := 1; round <= 2; round++ {
 		r.Runs = append(r.Runs,
 			result(t, "quotad", bench.OneCaller, round, 0, 500, 2000), result(t, "quotad", bench.Hot64, round, 0, 16_000, 4000),
@@ -102,7 +107,8 @@ func TestWriteScaling_TableOfAgents(t *testing.T) {
 	var out bytes.Buffer
 	writeScaling(&out, r)
 	for _, want := range []string{
-		"At half of the 20,000 decisions a second", "| 0.1 | 100,000 | 1,000,000 |", "| 10 | 1,000 | 10,000 | 100,000 |", "64 agents that take 3,000 a second",
+		"At half of the 20,000 decisions a second", "| 0.1 | 100,000 | 1,000,000 |", "| 10 | 1,000 | 10,000 | 100,000 |",
+		"64 agents that take 3,000 a second",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, out.String())
@@ -166,7 +172,8 @@ func TestPlots_OfNothingMeasuredAreNotDrawn(t *testing.T) {
 
 // printed is the output of go test for a benchmark that takes twice the time of its reference.
 func printed(name, reference string) string {
-	return "goos: linux\npkg: example\n" + name + "-2 \t 1000\t 200.0 ns/op\t 350.0 ns/command\n" + reference + "-2 \t 1000\t 100.0 ns/op\nPASS\n"
+	return "goos: linux\npkg: example\n" + name + "-2 \t 1000\t 200.0 ns/op\t 350.0 ns/command\n" + reference +
+		"-2 \t 1000\t 100.0 ns/op\nPASS\n"
 }
 
 // TestCheck: check reports a ratio that grew. It does not report an unchanged ratio, nor a slower machine.
