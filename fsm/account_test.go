@@ -301,12 +301,14 @@ func TestResults_OfOneCallerLeaveRoomForOthers(t *testing.T) {
 	for session := uint64(1); session <= 12; session++ {
 		w.raw(chargedTo("token:hostile", opens()))
 		for seq := uint64(1); seq < 1000; seq++ {
-			if w.raw(chargedTo("token:hostile", numbered(session, seq, 0, withdraw(1<<40))))[0].GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET {
+			if w.raw(chargedTo("token:hostile", numbered(session, seq, 0,
+				withdraw(1<<40))))[0].GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET {
 				break
 			}
 		}
 	}
-	if r := w.raw(chargedTo("token:hostile", numbered(12, 5000, 0, withdraw(1<<40))))[0]; r.GetFailure().GetReason() != logpb.Reason_REASON_CALLER_BUDGET {
+	if r := w.raw(chargedTo("token:hostile", numbered(12, 5000, 0,
+		withdraw(1<<40))))[0]; r.GetFailure().GetReason() != logpb.Reason_REASON_CALLER_BUDGET {
 		t.Fatalf("the hostile caller is not stopped: %v", r)
 	}
 	session := w.do(chargedTo("token:good", opens())).GetSessionOpened().GetSession()
@@ -316,7 +318,8 @@ func TestResults_OfOneCallerLeaveRoomForOthers(t *testing.T) {
 		}
 	}
 	// What it acknowledges is available to it again.
-	if r := w.raw(chargedTo("token:hostile", numbered(1, 6000, 6000, withdraw(1<<40))))[0]; r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET {
+	if r := w.raw(chargedTo("token:hostile", numbered(1, 6000, 6000,
+		withdraw(1<<40))))[0]; r.GetFailure().GetReason() != logpb.Reason_REASON_UNKNOWN_TICKET {
 		t.Fatalf("after an acknowledgement: %v", r)
 	}
 }
@@ -331,7 +334,8 @@ func TestResults_OfOneAddressLeaveRoomForOthers(t *testing.T) {
 		open := chargedTo(address, opens())
 		open.GetOpenSession().Holder = fmt.Sprint("h", n)
 		session := w.do(open).GetSessionOpened().GetSession()
-		for seq := uint64(1); w.raw(chargedTo(address, numbered(session, seq, 0, withdraw(1<<40))))[0].GetFailure().GetReason() == logpb.Reason_REASON_UNKNOWN_TICKET; {
+		for seq := uint64(1); w.raw(chargedTo(address, numbered(session, seq, 0,
+			withdraw(1<<40))))[0].GetFailure().GetReason() == logpb.Reason_REASON_UNKNOWN_TICKET; {
 			seq++
 		}
 	}
@@ -434,7 +438,8 @@ func TestRestore_RefusesAccountsThatCannotBe(t *testing.T) {
 		}
 	}
 	for name, again := range map[string]*logpb.SnapshotAccount{
-		"the same number": {Number: 1, Name: "y"}, "the same name": {Number: 3, Name: "x"}, "a child of a child": {Number: 4, Parent: 2, Name: "z"},
+		"the same number": {Number: 1, Name: "y"}, "the same name": {Number: 3, Name: "x"},
+		"a child of a child": {Number: 4, Parent: 2, Name: "z"},
 	} {
 		if restored.take(accountRecord(again)) == nil {
 			t.Errorf("%s: was taken", name)

@@ -123,7 +123,8 @@ func (m *Machine) checkQuotas(definitions []*logpb.Quota) ([]ledger.Rule, *logpb
 			continue
 		}
 		if m.quotas.editNow(q.number).inUse() {
-			return nil, quotaInUse(q, "has leases, waiters or counted amounts: it cannot move to another parent", "wait until nothing of it is held or counts")
+			return nil, quotaInUse(q, "has leases, waiters or counted amounts: it cannot move to another parent",
+				"wait until nothing of it is held or counts")
 		}
 		moved = moved || q.children > 0
 	}

@@ -80,12 +80,15 @@ func TestBaton_HolderOfTwoWorkflowsNeedsBoth(t *testing.T) {
 			{0, asks(other, 0, itemOf("s", 1)), "lease 3: s=1 until 5m5s"},
 		}, then...)
 	}
-	tell(t, []story{{"while it stands back in the first, others have the second", quotas, begin(low(chain("two", "x", "shared", "c")), "x", []line{
-		{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
-		{0, asks("c", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
-		{0, releases(3), "back s=1; ended"},
-		{0, asks("c", 0, itemOf("s", 1)), "lease 4: s=1 until 5m5s"},
-	}...)}, {"and it keeps the first while it waits for the second", quotas, begin(low(chain("two", "shared", "b")), "b", []line{
+	tell(t, []story{{
+		"while it stands back in the first, others have the second", quotas,
+		begin(low(chain("two", "x", "shared", "c")), "x", []line{
+			{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
+			{0, asks("c", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+			{0, releases(3), "back s=1; ended"},
+			{0, asks("c", 0, itemOf("s", 1)), "lease 4: s=1 until 5m5s"},
+		}...),
+	}, {"and it keeps the first while it waits for the second", quotas, begin(low(chain("two", "shared", "b")), "b", []line{
 		{0, waits("shared", 0, 10*minute, itemOf("s", 1)), "waits as 1 until 10m5s"},
 		{0, releases(2), "back s=1; ended"},                                  // the baton of one is offered to it
 		{minute, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m6s"}, // and kept, while it waits in two
@@ -122,14 +125,17 @@ func TestBaton_HolderOfTwoWorkflowsNeedsBoth(t *testing.T) {
 		{second / 2, releases(3), "back s=1; ended"}, // the baton of two is offered until 24.5 s
 		{second, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.5s"},
 		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.5s"},
-	}...)}, {"or soon after all go again there", quotas, begin(with(low(chain("two", "x", "shared")), func(w *logpb.Workflow) { w.CalmNs = 9*second + second/2 }), "x", []line{
-		{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
-		{0, releases(2), "back s=1; ended"}, // the baton of one is offered until 15 s
-		{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
-		{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
-		{second + second/2, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.5s"},
-		{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.5s"},
-	}...)}})
+	}...)}, {
+		"or soon after all go again there", quotas,
+		begin(with(low(chain("two", "x", "shared")), func(w *logpb.Workflow) { w.CalmNs = 9*second + second/2 }), "x", []line{
+			{0, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 6s"},
+			{0, releases(2), "back s=1; ended"}, // the baton of one is offered until 15 s
+			{9 * second, asks("shared", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
+			{0, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 15s"},
+			{second + second/2, asks("a", 0, itemOf("s", 1)), "SEQUENTIAL s again at 16.5s"},
+			{0, asks("shared", 0, itemOf("s", 1)), "lease 4: s=1 until 5m15.5s"},
+		}...),
+	}})
 }
 
 // TestBaton_OfferLapsesIfLimitedElsewhere: a step may wait in one workflow for a quota that limits it in another, which therefore

@@ -103,7 +103,8 @@ func BenchmarkLongestEntry(b *testing.B) {
 			for i := range MaxEntryCommands {
 				w.raw(applyQuotas(rateOf(fmt.Sprint("q", i), 1, minute)))
 				lease := w.raw(consumesAtOnce(lastStep, itemOf(fmt.Sprint("q", i), 1)))[0].GetGranted().GetLease()
-				commands = append(commands, reports(lease, 1, signal(fmt.Sprint("q", i), logpb.Cause_CAUSE_SATURATED, retryAfter(int64(i)*10*millisecond))))
+				commands = append(commands, reports(lease, 1, signal(fmt.Sprint("q", i), logpb.Cause_CAUSE_SATURATED,
+					retryAfter(int64(i)*10*millisecond))))
 			}
 			return commands
 		},
@@ -117,7 +118,8 @@ func BenchmarkLongestEntry(b *testing.B) {
 		// Each grant demotes its holder's promoted background waiters.
 		"GrantsOfAHolderThatAges": func(w *world) (commands []*logpb.Command) {
 			ageing := &logpb.Policy{AgeingNs: minute}
-			w.raw(applyQuotas(policed(slotsOf("a", 1), ageing), policed(slotsOf("b", 1<<40), ageing)), holders(&logpb.HolderRule{Pattern: "h", Class: 2}))
+			w.raw(applyQuotas(policed(slotsOf("a", 1), ageing), policed(slotsOf("b", 1<<40), ageing)),
+				holders(&logpb.HolderRule{Pattern: "h", Class: 2}))
 			w.raw(reserve(ask("first", itemOf("a", 1))))
 			for range maxWaitersOfHolder / 1024 {
 				several := make([]*logpb.Command, 1024)

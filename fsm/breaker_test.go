@@ -17,7 +17,9 @@ func breakFor(w *world, holder, quota string) {
 	a.Consume = true
 	lease := w.granted(a)
 	w.do(&logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{
-		Lease: lease.Lease, Fence: lease.Fence, Op: 1, Signals: []*logpb.Signal{{Quota: quota, Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(second)}},
+		Lease: lease.Lease, Fence: lease.Fence, Op: 1, Signals: []*logpb.Signal{{
+			Quota: quota, Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(second),
+		}},
 	}}})
 }
 

@@ -75,7 +75,8 @@ func brimWorld() *scale {
 		metered.Policy = &logpb.Policy{Metering: true}
 		moving := anchored(brimQuota("moving", n), 1<<50)
 		moving.Policy = &logpb.Policy{Metering: true}
-		quotas = append(quotas, rateOf(brimQuota("plenty", n), 1<<50, day), rateOf(brimQuota("brief", n), 1<<50, minute), none, tallied, metered, moving)
+		quotas = append(quotas, rateOf(brimQuota("plenty", n), 1<<50, day), rateOf(brimQuota("brief", n), 1<<50, minute), none, tallied, metered,
+			moving)
 		for level := range maxDepth {
 			q := rateOf(brimQuota(fmt.Sprint("deep", level), n), 1<<50, day)
 			if level > 0 {
@@ -87,7 +88,8 @@ func brimWorld() *scale {
 	}
 	s.apply(applyQuotas(quotas...), limitsTo(func(l *logpb.SetLimits) {
 		for _, bound := range []**int64{
-			&l.MaxSessions, &l.MaxKeys, &l.MaxResultBytes, &l.MaxWaiters, &l.MaxTasks, &l.MaxLeases, &l.MaxReports, &l.MaxHolderBytes, &l.MaxOperationBytes,
+			&l.MaxSessions, &l.MaxKeys, &l.MaxResultBytes, &l.MaxWaiters, &l.MaxTasks, &l.MaxLeases, &l.MaxReports, &l.MaxHolderBytes,
+			&l.MaxOperationBytes,
 		} {
 			*bound = proto.Int64(1 << 40)
 		}

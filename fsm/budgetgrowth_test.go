@@ -35,7 +35,9 @@ func TestConsume_FinishingALittleMakesNoRoomForMuch(t *testing.T) {
 		}
 	}
 	t.Logf("limit %d: at the budget with %d, now %d", limit, had, w.m.accounts.Taken[accounts.Operations])
-	r := w.do(chargedTo("token:b", consumeCmd(&logpb.Consume{Lease: other.Lease, Fence: other.Fence, Op: 1, Items: []*logpb.Item{itemOf("q0", 1)}})))
+	r := w.do(chargedTo("token:b", consumeCmd(&logpb.Consume{
+		Lease: other.Lease, Fence: other.Fence, Op: 1, Items: []*logpb.Item{itemOf("q0", 1)},
+	})))
 	t.Log("another caller's Consume:", r)
 	r2 := w.do(chargedTo("token:c", consumesAtOnce("c", itemOf("q0", 1))))
 	t.Log("another caller's Reserve:", r2.GetRefusal().GetReason(), r2.GetRefusal().GetAdvice())
@@ -57,7 +59,9 @@ func TestSettle_OverrunsWereChargedAhead(t *testing.T) {
 	w := smallBudget(t, plentyBytes, limit, quotas...)
 	lease := w.do(chargedTo("token:a", asks("a", 0, items...))).GetGranted()
 	op := uint64(1)
-	for ; w.raw(chargedTo("token:a", consumeCmd(&logpb.Consume{Lease: lease.Lease, Fence: lease.Fence, Op: op, Items: ones})))[0].GetConsumed() != nil; op++ {
+	for ; w.raw(chargedTo("token:a", consumeCmd(&logpb.Consume{
+		Lease: lease.Lease, Fence: lease.Fence, Op: op, Items: ones,
+	})))[0].GetConsumed() != nil; op++ {
 	}
 	had := w.m.accounts.Taken[accounts.Operations]
 	for i := uint64(1); i < op; i++ {
@@ -86,11 +90,13 @@ func TestReports_OfTasksKeepToTheBudget(t *testing.T) {
 	}
 	had := w.m.accounts.Taken[accounts.Holders]
 	for i := range n {
-		w.raw(chargedTo("token:a", with(begins(fmt.Sprint("t", i), fmt.Sprint("h", i), 0), func(c *logpb.Command) { c.GetBeginTask().Quotas = names })))
+		w.raw(chargedTo("token:a", with(begins(fmt.Sprint("t", i), fmt.Sprint("h", i), 0),
+			func(c *logpb.Command) { c.GetBeginTask().Quotas = names })))
 	}
 	for i := range n {
 		task := fmt.Sprint("t", i)
-		r := w.raw(chargedTo("token:a", endsAfter(task, w.m.taskFence(task), logpb.TaskOutcome_TASK_OUTCOME_SATURATED, second, logpb.Cause_CAUSE_SATURATED)))[0]
+		r := w.raw(chargedTo("token:a", endsAfter(task, w.m.taskFence(task), logpb.TaskOutcome_TASK_OUTCOME_SATURATED, second,
+			logpb.Cause_CAUSE_SATURATED)))[0]
 		if i == 0 {
 			t.Log(r)
 		}

@@ -43,7 +43,9 @@ type cascading struct {
 func newCascading(t *rapid.T) *cascading {
 	c := &cascading{T: t, w: newWorld(t), members: []string{"a", "b", "c", "d", "x"}, since: map[string]uint64{}, granted: map[string]int{}}
 	c.do(applyQuotas(
-		policed(rateOf("r", 20, 10*second), &logpb.Policy{RampNs: 10 * second, AgeingNs: 20 * second, Breaker: &logpb.Breaker{Failures: 3, ClosedNs: 10 * second}}),
+		policed(rateOf("r", 20, 10*second), &logpb.Policy{
+			RampNs: 10 * second, AgeingNs: 20 * second, Breaker: &logpb.Breaker{Failures: 3, ClosedNs: 10 * second},
+		}),
 		policed(hourly("h", 2000), &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, Shares: fleetShares()}),
 		slotsOf("s", 2), rateOf("plain", 50, 10*second), rateOf("small", 3, 10*second),
 	))
@@ -91,7 +93,8 @@ func (c *cascading) check() {
 		}
 		var live []string
 		for _, step := range v.Steps {
-			if slices.ContainsFunc(state.Leases(step.Holder, "", 0, 1000, state.Clock()), func(l LeaseView) bool { return sequential && l.Fence > since }) {
+			if slices.ContainsFunc(state.Leases(step.Holder, "", 0, 1000, state.Clock()),
+				func(l LeaseView) bool { return sequential && l.Fence > since }) {
 				live = append(live, step.Holder)
 			}
 		}

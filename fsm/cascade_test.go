@@ -135,15 +135,21 @@ func TestWorkflow_PausesUpstreamOfLimited(t *testing.T) {
 			{10 * second, waits("implementation", 0, minute, itemOf("r", 1)), "waits as 1 until 1m10s"},
 			{0, asks("triage", 0, itemOf("s", 1)), "BACK_PRESSURE s again at 20s"},
 		}},
-		{"an answer that is no limit does not, and another denial is none", []*logpb.Quota{rateOf("r", 100, minute), strict(hourly("h", 10))}, []line{
-			{0, workflows(releaseChain()), "applied"},
-			{0, asks("outsider", 0, itemOf("h", 9)), "lease 1: h=9 until 5m0s"},
-			{0, consumesAtOnce("implementation", itemOf("r", 1)), "lease 2: r=1 until 5m0s; op 1 spends r=1 by 2s"},
-			{0, reports(2, 1, signal("r", logpb.Cause_CAUSE_OVERLOADED)), "reported: r"},
-			{0, asks("implementation", 0, itemOf("h", 1)), "ZONE h again at 56m59.0018s"},
-			{0, asks("triage", 0, itemOf("r", 1)), "lease 3: r=1 until 5m0s"},
-		}},
-		{"what only observes is not withheld", []*logpb.Quota{rateOf("r", 100, minute), policed(rateOf("s", 1, minute), &logpb.Policy{Observe: true})}, []line{
+		{
+			"an answer that is no limit does not, and another denial is none",
+			[]*logpb.Quota{rateOf("r", 100, minute), strict(hourly("h", 10))},
+			[]line{
+				{0, workflows(releaseChain()), "applied"},
+				{0, asks("outsider", 0, itemOf("h", 9)), "lease 1: h=9 until 5m0s"},
+				{0, consumesAtOnce("implementation", itemOf("r", 1)), "lease 2: r=1 until 5m0s; op 1 spends r=1 by 2s"},
+				{0, reports(2, 1, signal("r", logpb.Cause_CAUSE_OVERLOADED)), "reported: r"},
+				{0, asks("implementation", 0, itemOf("h", 1)), "ZONE h again at 56m59.0018s"},
+				{0, asks("triage", 0, itemOf("r", 1)), "lease 3: r=1 until 5m0s"},
+			},
+		},
+		{"what only observes is not withheld", []*logpb.Quota{
+			rateOf("r", 100, minute), policed(rateOf("s", 1, minute), &logpb.Policy{Observe: true}),
+		}, []line{
 			{0, workflows(releaseChain()), "applied"},
 			{0, consumesAtOnce("implementation", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
 			{second, limitedBy(1, "r", 20*second), "reported: r closed until 21s"},
@@ -260,13 +266,16 @@ func TestWorkflow_RunsOneStepAtATime(t *testing.T) {
 			{0, asks("deployment", 0, itemOf("s", 1)), "lease 4: s=1 until 6m10s"},
 			{0, asks("announcement", 0, itemOf("s", 1)), "SEQUENTIAL s again at 1m11s"},
 		}},
-		{"what only observes needs no turn, and takes none", append(slices.Clone(quotas), policed(rateOf("o", 1, minute), &logpb.Policy{Observe: true})), then([]line{
-			{second, asks("announcement", 0, itemOf("o", 1)), "lease 2: o=1 until 5m1s"},
-			{0, asks("deployment", 0, itemOf("s", 1)), "lease 3: s=1 until 5m1s"},
-			{0, asks("announcement", hour, itemOf("o", 1)), "lease 4: o=1 until 1h0m1s"},
-			{0, releases(3), "back s=1; ended"},
-			{0, asks("triage", 0, itemOf("s", 1)), "lease 5: s=1 until 5m1s"},
-		}...)},
+		{
+			"what only observes needs no turn, and takes none",
+			append(slices.Clone(quotas), policed(rateOf("o", 1, minute), &logpb.Policy{Observe: true})), then([]line{
+				{second, asks("announcement", 0, itemOf("o", 1)), "lease 2: o=1 until 5m1s"},
+				{0, asks("deployment", 0, itemOf("s", 1)), "lease 3: s=1 until 5m1s"},
+				{0, asks("announcement", hour, itemOf("o", 1)), "lease 4: o=1 until 1h0m1s"},
+				{0, releases(3), "back s=1; ended"},
+				{0, asks("triage", 0, itemOf("s", 1)), "lease 5: s=1 until 5m1s"},
+			}...),
+		},
 		{"an operator's word ends it", quotas, then([]line{
 			{second, asks("deployment", 0, itemOf("s", 1)), "lease 2: s=1 until 5m1s"},
 			{0, waits("triage", 0, minute, itemOf("s", 1)), "waits as 1 until 1m1s"},
@@ -338,7 +347,8 @@ func TestWorkflow_NotifiesNeighbours(t *testing.T) {
 		if g := r.GetGranted(); g != nil {
 			p = g.BackPressure
 		}
-		if p.GetStep() != "implementation" || p.Quota != "r" || p.Side != side || p.UntilNs != 20*second || p.Sequential || p.Workflow != "release" {
+		if p.GetStep() != "implementation" || p.Quota != "r" || p.Side != side || p.UntilNs != 20*second || p.Sequential ||
+			p.Workflow != "release" {
 			t.Errorf("%s: %v", holder, r)
 		}
 	}
@@ -373,7 +383,9 @@ func TestWorkflow_ReopensWithoutSecondBurst(t *testing.T) {
 	stages := []string{"announcement", "deployment", "implementation", "architecture", "triage"}
 	for _, name := range stages {
 		w.now += second
-		if r := w.do(reserve(&logpb.Reserve{Holder: name, Items: []*logpb.Item{itemOf("r", 1)}, WaitNs: 10 * minute, TtlNs: 2 * second})); r.GetWaiting() == nil {
+		if r := w.do(reserve(&logpb.Reserve{
+			Holder: name, Items: []*logpb.Item{itemOf("r", 1)}, WaitNs: 10 * minute, TtlNs: 2 * second,
+		})); r.GetWaiting() == nil {
 			t.Fatalf("%s: %s", name, say(r))
 		}
 	}
@@ -520,7 +532,9 @@ func TestBaton_OfferSkipsLimitedStep(t *testing.T) {
 	w.do(workflows(turns(chain("one", "a", "b"), 3*second), turns(chain("two", "b", "x"), minute)))
 	for _, name := range []string{"a", "x"} { // each is limited for a moment: both workflows become sequential
 		g := w.granted(with(ask(name, itemOf("gate", 1)), func(r *logpb.Reserve) { r.Consume = true }))
-		w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{signal("gate", logpb.Cause_CAUSE_SATURATED, retryAfter(second))}}))
+		w.do(report(&logpb.Report{
+			Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: []*logpb.Signal{signal("gate", logpb.Cause_CAUSE_SATURATED, retryAfter(second))},
+		}))
 		w.do(release(&logpb.Release{Lease: g.Lease, Fence: g.Fence}))
 		w.sleep(2 * second)
 	}

@@ -66,7 +66,11 @@ func TestResetClock_CountsInThePresentWindow(t *testing.T) {
 		{"what ended before the present window", []func(*world){take(9), jump(year), pass(hour + 2*minute)}, 10},
 		{"what ended in the hour before, and not in this one", []func(*world){take(5), pass(hour + 2*minute), take(2), jump(year), take(1)}, 7},
 		{"what a window of the wrong time had in the hour before", []func(*world){jump(year), take(9), pass(hour + 2*minute)}, 10},
-		{"what may reach the provider in the present one", []func(*world){pass(hour - 1500*millisecond), take(3), jump(year), pass(40 * second)}, 7},
+		{
+			"what may reach the provider in the present one",
+			[]func(*world){pass(hour - 1500*millisecond), take(3), jump(year), pass(40 * second)},
+			7,
+		},
 		{"where the wrong hour begins elsewhere", []func(*world){take(1), jump(day + 17*minute), take(2), pass(10 * minute)}, 7},
 		{"after a reset, again", []func(*world){take(1), jump(year), take(1), func(w *world) { w.resets() }, take(1), jump(day), take(1)}, 6},
 	} {
@@ -152,7 +156,9 @@ func TestResetClock_EndsHeldAmounts(t *testing.T) {
 			t.Fatalf("what was held before is consumed: %v", r)
 		}
 	}
-	if r := w.do(&logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{Lease: held.Lease, Fence: held.Fence}}}); r.GetRenewed() == nil {
+	if r := w.do(&logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{
+		Lease: held.Lease, Fence: held.Fence,
+	}}}); r.GetRenewed() == nil {
 		t.Fatalf("the lease ended: %v", r)
 	}
 	for _, l := range []*logpb.Granted{taken, late} {

@@ -23,7 +23,8 @@ import (
 // TestImports_AreDeterministic keeps clocks, randomness, locks and I/O out: only listed imports are allowed.
 func TestImports_AreDeterministic(t *testing.T) {
 	allowed := map[string]bool{
-		"bufio": true, "bytes": true, "cmp": true, "container/heap": true, "crypto/sha256": true, "encoding/binary": true, "errors": true, "fmt": true, "hash": true,
+		"bufio": true, "bytes": true, "cmp": true, "container/heap": true, "crypto/sha256": true, "encoding/binary": true, "errors": true,
+		"fmt": true, "hash": true,
 		"hash/crc32": true, "hash/fnv": true, "io": true, "math": true, "math/big": true, "math/bits": true, "slices": true, "strings": true,
 		"unicode/utf8": true, "github.com/tidwall/btree": true,
 		"google.golang.org/protobuf/encoding/protowire": true, "google.golang.org/protobuf/proto": true,
@@ -254,7 +255,8 @@ func TestRestore_RefusesDamagedSnapshots(t *testing.T) {
 	if err := state.VerifyWritten(bytes.NewReader(whole)); err != nil {
 		t.Fatal(err)
 	}
-	for name, other := range map[string][]byte{"cut off": whole[:len(whole)-1], "longer": append(bytes.Clone(whole), 0), "empty": nil} { // in any order
+	// in any order
+	for name, other := range map[string][]byte{"cut off": whole[:len(whole)-1], "longer": append(bytes.Clone(whole), 0), "empty": nil} {
 		if err := state.VerifyWritten(bytes.NewReader(other)); !errors.Is(err, ErrCorruptSnapshot) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -364,36 +366,52 @@ func TestApply_SurvivesHostileValues(t *testing.T) {
 		command *logpb.Command
 		reason  logpb.Reason
 	}{
-		"no amount":             {reserve(ask("me", itemOf("q", 0))), logpb.Reason_REASON_INVALID},
-		"negative amount":       {reserve(ask("me", itemOf("q", -1))), logpb.Reason_REASON_INVALID},
-		"2^53":                  {reserve(ask("me", itemOf("q", 1<<53))), logpb.Reason_REASON_INVALID},
-		"largest int64":         {reserve(ask("me", itemOf("q", math.MaxInt64))), logpb.Reason_REASON_INVALID},
-		"10,000 items":          {reserve(many), logpb.Reason_REASON_INVALID},
-		"no items":              {reserve(ask("me")), logpb.Reason_REASON_INVALID},
-		"an item twice":         {reserve(ask("me", itemOf("q", 1), itemOf("q", 1))), logpb.Reason_REASON_INVALID},
-		"no holder":             {reserve(ask("", itemOf("q", 1))), logpb.Reason_REASON_INVALID},
-		"wait for ever":         {reserve(waits), logpb.Reason_REASON_INVALID},
-		"negative ttl":          {reserve(ttl), logpb.Reason_REASON_INVALID},
-		"class above all":       {reserve(class), logpb.Reason_REASON_INVALID},
-		"unknown quota":         {reserve(ask("me", itemOf("nowhere", 1))), logpb.Reason_REASON_UNKNOWN_QUOTA},
-		"operation 0":           {consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence}), logpb.Reason_REASON_INVALID},
-		"more than is held":     {consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1, Items: []*logpb.Item{itemOf("q", 6)}}), logpb.Reason_REASON_NOT_HELD},
-		"another's quota":       {consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1, Items: []*logpb.Item{itemOf("s", 1)}}), logpb.Reason_REASON_NOT_HELD},
+		"no amount":       {reserve(ask("me", itemOf("q", 0))), logpb.Reason_REASON_INVALID},
+		"negative amount": {reserve(ask("me", itemOf("q", -1))), logpb.Reason_REASON_INVALID},
+		"2^53":            {reserve(ask("me", itemOf("q", 1<<53))), logpb.Reason_REASON_INVALID},
+		"largest int64":   {reserve(ask("me", itemOf("q", math.MaxInt64))), logpb.Reason_REASON_INVALID},
+		"10,000 items":    {reserve(many), logpb.Reason_REASON_INVALID},
+		"no items":        {reserve(ask("me")), logpb.Reason_REASON_INVALID},
+		"an item twice":   {reserve(ask("me", itemOf("q", 1), itemOf("q", 1))), logpb.Reason_REASON_INVALID},
+		"no holder":       {reserve(ask("", itemOf("q", 1))), logpb.Reason_REASON_INVALID},
+		"wait for ever":   {reserve(waits), logpb.Reason_REASON_INVALID},
+		"negative ttl":    {reserve(ttl), logpb.Reason_REASON_INVALID},
+		"class above all": {reserve(class), logpb.Reason_REASON_INVALID},
+		"unknown quota":   {reserve(ask("me", itemOf("nowhere", 1))), logpb.Reason_REASON_UNKNOWN_QUOTA},
+		"operation 0":     {consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence}), logpb.Reason_REASON_INVALID},
+		"more than is held": {
+			consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1, Items: []*logpb.Item{itemOf("q", 6)}}), logpb.Reason_REASON_NOT_HELD,
+		},
+		"another's quota": {
+			consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1, Items: []*logpb.Item{itemOf("s", 1)}}), logpb.Reason_REASON_NOT_HELD,
+		},
 		"no such operation":     {settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 9, Final: true}), logpb.Reason_REASON_STALE_OPERATION},
 		"an empty settle":       {settle(&logpb.Settle{Lease: g.Lease, Fence: g.Fence, Op: 1}), logpb.Reason_REASON_INVALID},
 		"another fence":         {release(&logpb.Release{Lease: g.Lease, Fence: 0}), logpb.Reason_REASON_STALE_FENCE},
 		"a fence of the future": {release(&logpb.Release{Lease: g.Lease, Fence: math.MaxUint64}), logpb.Reason_REASON_NEVER_ISSUED},
 		"no such lease":         {release(&logpb.Release{Lease: 99, Fence: g.Fence}), logpb.Reason_REASON_STALE_FENCE},
 		"no such ticket":        {withdraw(7), logpb.Reason_REASON_UNKNOWN_TICKET},
-		"a negative signal":     {report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: negative}), logpb.Reason_REASON_STALE_OPERATION},
-		"no such session":       {&logpb.Command{Session: 9, Seq: 1, Kind: reserve(ask("me", itemOf("q", 1))).Kind}, logpb.Reason_REASON_UNKNOWN_SESSION},
-		"a quota's own parent":  {applyQuotas(&logpb.Quota{Name: "x", Parent: "x", Rule: rateOf("x", 1, minute).Rule}), logpb.Reason_REASON_IMPOSSIBLE_QUOTA},
-		"no parent":             {applyQuotas(&logpb.Quota{Name: "x", Parent: "y", Rule: rateOf("x", 1, minute).Rule}), logpb.Reason_REASON_IMPOSSIBLE_QUOTA},
-		"no rule":               {applyQuotas(&logpb.Quota{Name: "x"}), logpb.Reason_REASON_IMPOSSIBLE_QUOTA},
-		"another kind":          {applyQuotas(slotsOf("q", 1)), logpb.Reason_REASON_KIND_CHANGE},
-		"a quota in use":        {&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: "q"}}}, logpb.Reason_REASON_QUOTA_IN_USE},
-		"no such quota":         {&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: "x"}}}, logpb.Reason_REASON_UNKNOWN_QUOTA},
-		"the same epoch":        {raisesEpoch(0), logpb.Reason_REASON_EPOCH_NOT_RAISED},
+		"a negative signal": {
+			report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 1, Signals: negative}), logpb.Reason_REASON_STALE_OPERATION,
+		},
+		"no such session": {
+			&logpb.Command{Session: 9, Seq: 1, Kind: reserve(ask("me", itemOf("q", 1))).Kind}, logpb.Reason_REASON_UNKNOWN_SESSION,
+		},
+		"a quota's own parent": {
+			applyQuotas(&logpb.Quota{Name: "x", Parent: "x", Rule: rateOf("x", 1, minute).Rule}), logpb.Reason_REASON_IMPOSSIBLE_QUOTA,
+		},
+		"no parent": {
+			applyQuotas(&logpb.Quota{Name: "x", Parent: "y", Rule: rateOf("x", 1, minute).Rule}), logpb.Reason_REASON_IMPOSSIBLE_QUOTA,
+		},
+		"no rule":      {applyQuotas(&logpb.Quota{Name: "x"}), logpb.Reason_REASON_IMPOSSIBLE_QUOTA},
+		"another kind": {applyQuotas(slotsOf("q", 1)), logpb.Reason_REASON_KIND_CHANGE},
+		"a quota in use": {
+			&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: "q"}}}, logpb.Reason_REASON_QUOTA_IN_USE,
+		},
+		"no such quota": {
+			&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: "x"}}}, logpb.Reason_REASON_UNKNOWN_QUOTA,
+		},
+		"the same epoch": {raisesEpoch(0), logpb.Reason_REASON_EPOCH_NOT_RAISED},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w.t = t

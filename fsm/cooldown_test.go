@@ -22,7 +22,9 @@ func TestCooldown_OneCallerClosesForAnHour(t *testing.T) {
 	long := func(holder string) *logpb.Command {
 		return reserve(&logpb.Reserve{Holder: holder, Items: []*logpb.Item{itemOf("m", 1)}, Consume: true, TtlNs: 10 * hour})
 	}
-	for _, cause := range []logpb.Cause{logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_PLAN, logpb.Cause_CAUSE_ACCOUNT} {
+	for _, cause := range []logpb.Cause{
+		logpb.Cause_CAUSE_EXHAUSTED, logpb.Cause_CAUSE_SATURATED, logpb.Cause_CAUSE_PLAN, logpb.Cause_CAUSE_ACCOUNT,
+	} {
 		for _, change := range []func(*logpb.Signal){retryAfter(5 * day), retryAfter(1 << 62)} {
 			tell(t, []story{{"closed by one caller: " + cause.String(), []*logpb.Quota{month}, []line{
 				{0, long("a"), "lease 1: m=1 until 10h0m0s; op 1 spends m=1 by 1m0s"},
@@ -156,7 +158,10 @@ func TestConsume_AllOfALeaseOfWhichAWindowClosed(t *testing.T) {
 			{hour + 2*second, consumes(1, 2), "op 2 spends r=5 by 1h0m4s"},
 		}},
 		{"a parent's window counts as the item's", []*logpb.Quota{r, h, under(rateOf("h/child", 50, minute), "h")}, []line{
-			{0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("h/child", 5), itemOf("r", 5)}, TtlNs: 3 * hour}), "lease 1: h/child=5 r=5 until 3h0m0s"},
+			{
+				0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("h/child", 5), itemOf("r", 5)}, TtlNs: 3 * hour}),
+				"lease 1: h/child=5 r=5 until 3h0m0s",
+			},
 			{hour + 2*second, consumes(1, 1), "! ITEM_CLOSED"},
 		}},
 	})

@@ -108,7 +108,9 @@ func (qu *queue) waitersFor(number uint32, most int) (waiting []*waiter, more bo
 func (s *State) deletedRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	s.quotas.deleted.Scan(func(number uint32, name string) bool {
-		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_DeletedQuota{DeletedQuota: &logpb.SnapshotDeletedQuota{Number: number, Name: name}}})
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_DeletedQuota{DeletedQuota: &logpb.SnapshotDeletedQuota{
+			Number: number, Name: name,
+		}}})
 		return going
 	})
 	if going && s.holders.sweep.table != sweepNothing {

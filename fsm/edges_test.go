@@ -299,7 +299,8 @@ func TestRevoke_KeepsSlotUntilDeadline(t *testing.T) {
 	w.do(&logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: g.Lease}}})
 	w.sleep(61 * second)
 	if w.do(reserve(a)).GetGranted() != nil {
-		t.Fatalf("granted again at %v; its holder was last told that it may use the slot until %v", time.Duration(w.now), time.Duration(g.DeadlineNs))
+		t.Fatalf("granted again at %v; its holder was last told that it may use the slot until %v", time.Duration(w.now),
+			time.Duration(g.DeadlineNs))
 	}
 }
 
@@ -327,7 +328,8 @@ func TestRevoke_OfDueLeaseFindsNothing(t *testing.T) {
 		w.raw(reserve(a))
 	}
 	w.now = 2 * second
-	r := w.raw(renew(&logpb.Renew{Lease: 1100, Fence: 1100}), &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 1100}}})
+	r := w.raw(renew(&logpb.Renew{Lease: 1100, Fence: 1100}),
+		&logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 1100}}})
 	if r[0].GetFailure() == nil || r[1].GetFailure() == nil {
 		t.Fatalf("%v, and %v", r[0], r[1])
 	}

@@ -40,7 +40,9 @@ func livelyAt(t tester, level uint32) *world {
 		}
 	}
 	w.raw(applyQuotas(definitions...), applyQuotas(&logpb.Quota{Name: "spare", Rule: slotsOf("spare", 5).Rule}))
-	chained := []*logpb.Workflow{chain("chain", "low-1", "std-1", "boss", "std-2"), graph("rest", after("std-2"), after("std-3"), after("std-1", "std-3", "std-2"))}
+	chained := []*logpb.Workflow{
+		chain("chain", "low-1", "std-1", "boss", "std-2"), graph("rest", after("std-2"), after("std-3"), after("std-1", "std-3", "std-2")),
+	}
 	w.raw(workflows(chained...))
 	w.raw(holders(&logpb.HolderRule{Pattern: "boss", Class: 0, Weight: 3}, &logpb.HolderRule{Pattern: "low*", Class: 2}),
 		putMember("n1", "a:1"),
@@ -63,7 +65,9 @@ func livelyAt(t tester, level uint32) *world {
 		w.raw(beginsOn(fmt.Sprintf("t%d", i), "rate"))
 	}
 	w.raw(endsAfter("t1", w.m.taskFence("t1"), logpb.TaskOutcome_TASK_OUTCOME_FAILED, 0, 0), forgets("t2"))
-	w.raw(&logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: &logpb.SetOverride{Quota: "burst", Limit: new(int64(30)), ForNs: minute}}})
+	w.raw(&logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: &logpb.SetOverride{
+		Quota: "burst", Limit: new(int64(30)), ForNs: minute,
+	}}})
 	l := w.m.liveOne("rate")
 	w.raw(report(&logpb.Report{Lease: l.id, Fence: l.fence, Op: 1, Signals: []*logpb.Signal{
 		{Quota: "anchored", Cause: logpb.Cause_CAUSE_OK, Remaining: new(int64(20)), ResetAfterNs: new(hour / 2), ResetResolutionNs: second},
@@ -160,7 +164,8 @@ func fill(m *Machine, to protoreflect.Message, kind protoreflect.Name, chosen in
 			continue
 		}
 		value, ok := sensible(m, field)
-		if !ok || off && (field.Kind() == protoreflect.BoolKind || field.Kind() == protoreflect.EnumKind || field.ContainingMessage().Name() == "Quota" && field.Name() != "name") {
+		if !ok || off && (field.Kind() == protoreflect.BoolKind || field.Kind() == protoreflect.EnumKind ||
+			field.ContainingMessage().Name() == "Quota" && field.Name() != "name") {
 			continue
 		}
 		set(to, field, valueOf(field, value))
@@ -238,7 +243,8 @@ func extremes(field protoreflect.FieldDescriptor) (values []any) {
 		}
 	case protoreflect.Uint64Kind:
 		values = []any{
-			uint64(0), uint64(1), uint64(2), uint64(5), uint64(1<<48 - 1), uint64(1 << 48), uint64(1<<53 - 1), uint64(1 << 53), uint64(1<<63 - 1), uint64(1 << 63),
+			uint64(0), uint64(1), uint64(2), uint64(5), uint64(1<<48 - 1), uint64(1 << 48), uint64(1<<53 - 1), uint64(1 << 53), uint64(1<<63 - 1),
+			uint64(1 << 63),
 			uint64(1<<63 + 1), uint64(math.MaxUint64 - 1), uint64(math.MaxUint64),
 		}
 	default:
@@ -494,7 +500,8 @@ func TestEveryField_OfAnEntrysTimeKeepsTheStateSound(t *testing.T) {
 		snapshot := livelySnapshot(t, levelOf(seed+uint64(i)))
 		for i, value := range extremes(field) {
 			m := restoredFrom(t, snapshot, [...]bounds{newBounds(), tight(1)}[i%2])
-			entry := next(m, second, reserve(ask("std-1", itemOf("rate", 1))), beginsOn("t9", "rate"), keyedBy("k8", waits("std-2", 0, minute, itemOf("slots", 1))))
+			entry := next(m, second, reserve(ask("std-1", itemOf("rate", 1))), beginsOn("t9", "rate"),
+				keyedBy("k8", waits("std-2", 0, minute, itemOf("slots", 1))))
 			entry.ProtoReflect().Set(field, valueOf(field, value))
 			what := fmt.Sprintf("%s = %v", field.Name(), value)
 			try(t, m, entry, what)

@@ -91,7 +91,9 @@ func TestFallback(t *testing.T) {
 			{0, asks("x", 0, itemOf("big/t", 1000)), "lease 3: big/t=1000 until 5m0s"},
 			{0, elsewhere(waits("b", 0, minute, itemOf("big/t", 1))), "waits as 1 until 1m0s"},
 		}},
-		{"two items that would become one do not move", []*logpb.Quota{insteadOf(rateOf("a", 1, minute), "c"), insteadOf(rateOf("b", 1, minute), "c"), rateOf("c", 10, minute)}, []line{
+		{"two items that would become one do not move", []*logpb.Quota{
+			insteadOf(rateOf("a", 1, minute), "c"), insteadOf(rateOf("b", 1, minute), "c"), rateOf("c", 10, minute),
+		}, []line{
 			{0, asks("x", 0, itemOf("a", 1)), "lease 1: a=1 until 5m0s"},
 			{0, elsewhere(asks("y", 0, itemOf("a", 1), itemOf("b", 1))), "EXHAUSTED a again at 5s"},
 			{0, elsewhere(asks("y", 0, itemOf("a", 1))), "lease 2: c=1 until 5m0s"},

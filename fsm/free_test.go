@@ -321,8 +321,10 @@ func TestRestore_RefusesChargesToNoAccount(t *testing.T) {
 		"a detached operation": {Kind: &logpb.SnapshotRecord_Operation{
 			Operation: &logpb.SnapshotOperation{Lease: 1, Op: 1, Detached: true, Account: nobody},
 		}},
-		"a holder":           {Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "h", Account: nobody}}},
-		"a waiter":           {Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{Ticket: 1, Reserve: ask("waits"), Account: nobody}}},
+		"a holder": {Kind: &logpb.SnapshotRecord_Holder{Holder: &logpb.SnapshotHolder{Name: "h", Account: nobody}}},
+		"a waiter": {Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
+			Ticket: 1, Reserve: ask("waits"), Account: nobody,
+		}}},
 		"a task":             {Kind: &logpb.SnapshotRecord_Task{Task: &logpb.SnapshotTask{Name: "t", Account: nobody}}},
 		"a caller's account": {Kind: &logpb.SnapshotRecord_Account{Account: &logpb.SnapshotAccount{Number: 1, Name: "a", Parent: nobody}}},
 	} {

@@ -122,9 +122,10 @@ func TestRefusal_ChangesNothing(t *testing.T) {
 		"delete what is in use": {Kind: &logpb.Command_DeleteQuota{
 			DeleteQuota: &logpb.DeleteQuota{Quota: "r"},
 		}},
-		"revoke nothing":        {Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 99}}},
-		"an epoch not raised":   {Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{}}},
-		"a check, not a change": {Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{rateOf("r", 99, minute)}, DryRun: true}}},
+		"revoke nothing":      {Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 99}}},
+		"an epoch not raised": {Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{}}},
+		"a check, not a change": {Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Quotas: []*logpb.Quota{rateOf("r", 99,
+			minute)}, DryRun: true}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, _ := w.m.State().Hash()
@@ -349,7 +350,9 @@ func TestParent_BindsChildren(t *testing.T) {
 	w.do(releases(a.Lease))
 	w.refused(ask("c", itemOf("org/a", 11)), logpb.Reason_REASON_EXHAUSTED)
 	c := w.granted(ask("c", itemOf("org/a", 10)))
-	if r := w.do(&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{Quota: "org/b", Force: true}}}); r.GetQuotasApplied() == nil {
+	if r := w.do(&logpb.Command{Kind: &logpb.Command_DeleteQuota{DeleteQuota: &logpb.DeleteQuota{
+		Quota: "org/b", Force: true,
+	}}}); r.GetQuotasApplied() == nil {
 		t.Fatalf("%v", r)
 	}
 	if got := w.available("org"); got != 0 {

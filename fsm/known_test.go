@@ -24,7 +24,8 @@ func populate(m protoreflect.Message, kind protoreflect.Name, chosen int) {
 	for i := range fields.Len() {
 		field := fields.Get(i)
 		if of := field.ContainingOneof(); of != nil && !of.IsSynthetic() {
-			if string(of.Name()) == "kind" && field.Name() != kind || string(of.Name()) != "kind" && chosen%of.Fields().Len() != field.Index()-of.Fields().Get(0).Index() {
+			if string(of.Name()) == "kind" && field.Name() != kind ||
+				string(of.Name()) != "kind" && chosen%of.Fields().Len() != field.Index()-of.Fields().Get(0).Index() {
 				continue
 			}
 		}
@@ -159,7 +160,8 @@ func TestApply_StopsAtUnknownFields(t *testing.T) {
 					t.Fatal(err)
 				}
 				m.SetUnknown(nil)
-				if words := stopsAt(New(), data); !strings.Contains(words, "field 1999 of "+string(m.Descriptor().FullName())) || !strings.Contains(words, "upgrade") {
+				if words := stopsAt(New(), data); !strings.Contains(words, "field 1999 of "+string(m.Descriptor().FullName())) ||
+					!strings.Contains(words, "upgrade") {
 					t.Errorf("%s, with an unknown field in %s: stopped with %q", kind, m.Descriptor().FullName(), words)
 				}
 			})

@@ -69,7 +69,10 @@ func TestLease(t *testing.T) {
 		{"resuming ends one's older leases first, and nobody else's", []*logpb.Quota{r, s}, []line{
 			{0, asks("a", 0, itemOf("r", 6), itemOf("s", 1)), "lease 1: r=6 s=1 until 5m0s"},
 			{0, asks("b", 0, itemOf("r", 2), itemOf("s", 1)), "lease 2: r=2 s=1 until 5m0s"},
-			{0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("r", 8), itemOf("s", 1)}, Resume: true}), "lease 3: r=8 s=1 until 5m0s"},
+			{
+				0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("r", 8), itemOf("s", 1)}, Resume: true}),
+				"lease 3: r=8 s=1 until 5m0s",
+			},
 			{0, renews(1, 0), "! STALE_FENCE"},
 			{0, renews(2, 0), "until 5m0s"},
 		}},
@@ -137,7 +140,10 @@ func TestReserve(t *testing.T) {
 			{0, asks("b", 0, itemOf("r", 6)), "lease 2: r=6 until 5m0s"},
 		}},
 		{"a retry after what was said is granted where nobody else asked", []*logpb.Quota{rateOf("r", 10, minute)}, []line{
-			{0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("r", 10)}, Consume: true}), "lease 1: r=10 until 5m0s; op 1 spends r=10 by 2s"},
+			{
+				0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("r", 10)}, Consume: true}),
+				"lease 1: r=10 until 5m0s; op 1 spends r=10 by 2s",
+			},
 			{second, asks("b", 0, itemOf("r", 10)), "EXHAUSTED r again at 1m2.400000001s"}, // spend-by, period, bucket
 			{61*second + 400*millisecond, asks("b", 0, itemOf("r", 10)), "EXHAUSTED r again at 1m2.400000001s"},
 			{1, asks("b", 0, itemOf("r", 10)), "lease 2: r=10 until 6m2.400000001s"},

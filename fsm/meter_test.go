@@ -37,7 +37,9 @@ func TestMetering(t *testing.T) {
 	w.waiting(waits("a", 0, minute, itemOf("r", 9)))
 	w.sleep(30 * second)
 	w.do(consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 2, Items: []*logpb.Item{itemOf("h", 1)}}))
-	w.do(report(&logpb.Report{Lease: g.Lease, Fence: g.Fence, Op: 2, Signals: []*logpb.Signal{signal("h", logpb.Cause_CAUSE_SATURATED, retryAfter(second))}}))
+	w.do(report(&logpb.Report{
+		Lease: g.Lease, Fence: g.Fence, Op: 2, Signals: []*logpb.Signal{signal("h", logpb.Cause_CAUSE_SATURATED, retryAfter(second))},
+	}))
 	w.reborn()
 
 	h := w.usage("a", "h")
@@ -45,7 +47,8 @@ func TestMetering(t *testing.T) {
 		h.Answered != 1 || h.Limited != 1 || h.Share != 0 || h.Class != ledger.ClassStandard {
 		t.Errorf("h: %+v", h)
 	}
-	if len(h.Denials) != 2 || h.Denials[0] != (Denial{logpb.Reason_REASON_NEVER_FITS, 1}) || h.Denials[1] != (Denial{logpb.Reason_REASON_EXHAUSTED, 2}) {
+	if len(h.Denials) != 2 || h.Denials[0] != (Denial{logpb.Reason_REASON_NEVER_FITS, 1}) ||
+		h.Denials[1] != (Denial{logpb.Reason_REASON_EXHAUSTED, 2}) {
 		t.Errorf("denials: %v", h.Denials)
 	}
 	w.sleep(31 * second)

@@ -54,7 +54,8 @@ func TestMixedHistories_NeverExceed(t *testing.T) {
 		m.w.do(criticalAndBackground())
 		largest := int64(20)
 		for range rapid.IntRange(1, 150).Draw(rt, "steps") {
-			m.pass(rapid.SampledFrom([]int64{0, 0, 20 * millisecond, 300 * millisecond, 4 * second, period - 300*millisecond, period}).Draw(rt, "pass"))
+			m.pass(rapid.SampledFrom([]int64{0, 0, 20 * millisecond, 300 * millisecond, 4 * second, period - 300*millisecond, period}).Draw(rt,
+				"pass"))
 			switch rapid.IntRange(0, 11).Draw(rt, "what") {
 			case 0, 1, 2:
 				m.reserve()

@@ -125,7 +125,9 @@ func (qu *queue) lagsBehind(w *waiter) bool {
 func (qu *queue) encodeMoving(fn func(*logpb.SnapshotRecord) bool) bool {
 	going := true
 	qu.moving.Scan(func(name string, at moving) bool {
-		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Moving{Moving: &logpb.SnapshotMoving{Holder: name, From: at.from, Again: at.again}}})
+		going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Moving{Moving: &logpb.SnapshotMoving{
+			Holder: name, From: at.from, Again: at.again,
+		}}})
 		return going
 	})
 	return going

@@ -30,7 +30,12 @@ func TestSpendBy(t *testing.T) {
 		{"as configured", []*logpb.Quota{with(rateOf("q", 100, minute), func(q *logpb.Quota) {
 			q.SpendByNs, q.TransitNs = 10*second, 3*second
 		})}, 0, 10 * second, 3 * second},
-		{"of several the shortest", []*logpb.Quota{hourly("q", 100), rateOf("p", 100, second), slotsOf("s", 1)}, 0, 250 * millisecond, 125 * millisecond},
+		{
+			"of several the shortest",
+			[]*logpb.Quota{hourly("q", 100), rateOf("p", 100, second), slotsOf("s", 1)},
+			0, 250 * millisecond,
+			125 * millisecond,
+		},
 		{"in any order", []*logpb.Quota{rateOf("q", 100, second), hourly("p", 100)}, 0, 250 * millisecond, 125 * millisecond},
 		{"and the longest transit", []*logpb.Quota{
 			hourly("q", 100), with(rateOf("p", 100, minute), func(q *logpb.Quota) { q.TransitNs = 1500 * millisecond }),
@@ -207,7 +212,10 @@ func TestSettle_Parts(t *testing.T) {
 			{0, asks("b", 0, itemOf("m", 20)), "lease 2: m=20 until 5m0s"},
 		}},
 		{"an overrun is charged to the window in which it is told", []*logpb.Quota{hourly("h", 100)}, []line{
-			{0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("h", 40)}, Consume: true, TtlNs: day}), "lease 1: h=40 until 24h0m0s; op 1 spends h=40 by 1m0s"},
+			{
+				0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("h", 40)}, Consume: true, TtlNs: day}),
+				"lease 1: h=40 until 24h0m0s; op 1 spends h=40 by 1m0s",
+			},
 			{hour + 2*second, used(1, 1, itemOf("h", 60)), "settled; over h=20"},
 			{0, asks("b", 0, itemOf("h", 81)), "EXHAUSTED h again at 2h0m1s"},
 			{0, asks("b", 0, itemOf("h", 80)), "lease 2: h=80 until 1h5m2s"},
@@ -239,7 +247,10 @@ func TestExposure_WithoutSettleEnds(t *testing.T) {
 	atEnd := with(rateOf("d", 10, minute), func(q *logpb.Quota) { q.Charged, q.MaxCallNs = logpb.Charged_CHARGED_DURING, minute })
 	tell(t, []story{
 		{"a crashed holder", []*logpb.Quota{atEnd}, []line{
-			{0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("d", 10)}, Consume: true, TtlNs: 30 * second}), "lease 1: d=10 until 30s; op 1 spends d=10 by 2s"},
+			{
+				0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("d", 10)}, Consume: true, TtlNs: 30 * second}),
+				"lease 1: d=10 until 30s; op 1 spends d=10 by 2s",
+			},
 			{30 * second, nil, ""},
 			{2 * minute, asks("b", 0, itemOf("d", 1)), "EXHAUSTED d again at 2m30.000000001s"},
 			{1, asks("b", 0, itemOf("d", 10)), "lease 2: d=10 until 7m30.000000001s"},

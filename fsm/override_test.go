@@ -84,7 +84,8 @@ func TestOverride_RefusesImpossible(t *testing.T) {
 	w.fails(overrides("b", -1, minute), logpb.Reason_REASON_IMPOSSIBLE_QUOTA)
 	w.fails(overrides("b", 1, second-1), logpb.Reason_REASON_INVALID)
 	w.fails(overrides("b", 1, 32*day), logpb.Reason_REASON_INVALID)
-	w.fails(with(overrides("b", 1, minute), func(c *logpb.Command) { c.GetSetOverride().Note = strings.Repeat("x", 501) }), logpb.Reason_REASON_INVALID)
+	w.fails(with(overrides("b", 1, minute), func(c *logpb.Command) { c.GetSetOverride().Note = strings.Repeat("x", 501) }),
+		logpb.Reason_REASON_INVALID)
 	w.fails(overrides("b", 1_000_000, minute), logpb.Reason_REASON_IMPOSSIBLE_QUOTA) // its burst would be too small
 	if r := w.do(endsOverride("b")); r.GetDone() == nil {
 		t.Fatalf("ending none: %v", r)

@@ -225,16 +225,20 @@ func TestRamp(t *testing.T) {
 			{8 * second, asks("b", 0, itemOf("r", 40)), "REOPENING r again at 21.62s"},
 			{10 * second, asks("b", 0, itemOf("r", 500)), "lease 4: r=500 until 5m30s"},
 		}},
-		{"what was held before goes through it when it is consumed, what was granted since does not", []*logpb.Quota{policed(rateOf("r", 600, minute), ramp)}, []line{
-			{0, consumesAtOnce("a", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
-			{0, asks("b", 0, itemOf("r", 100)), "lease 2: r=100 until 5m0s"}, // the last one before it reopens
-			{0, reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(10*second))), "reported: r closed until 10s"},
-			{10 * second, consumes(2, 1, itemOf("r", 1)), "op 1 spends r=1 by 12s"},
-			{0, consumes(2, 2, itemOf("r", 99)), "REOPENING r again at 28.977s"},
-			{5 * second, asks("c", 0, itemOf("r", 5)), "lease 3: r=5 until 5m15s"},
-			{0, consumes(3, 1, itemOf("r", 5)), "op 1 spends r=5 by 17s"},
-			{0, asks("c", 0, itemOf("r", 5)), "REOPENING r again at 15.115s"},
-		}},
+		{
+			"what was held before goes through it when it is consumed, what was granted since does not",
+			[]*logpb.Quota{policed(rateOf("r", 600, minute), ramp)},
+			[]line{
+				{0, consumesAtOnce("a", itemOf("r", 1)), "lease 1: r=1 until 5m0s; op 1 spends r=1 by 2s"},
+				{0, asks("b", 0, itemOf("r", 100)), "lease 2: r=100 until 5m0s"}, // the last one before it reopens
+				{0, reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED, retryAfter(10*second))), "reported: r closed until 10s"},
+				{10 * second, consumes(2, 1, itemOf("r", 1)), "op 1 spends r=1 by 12s"},
+				{0, consumes(2, 2, itemOf("r", 99)), "REOPENING r again at 28.977s"},
+				{5 * second, asks("c", 0, itemOf("r", 5)), "lease 3: r=5 until 5m15s"},
+				{0, consumes(3, 1, itemOf("r", 5)), "op 1 spends r=5 by 17s"},
+				{0, asks("c", 0, itemOf("r", 5)), "REOPENING r again at 15.115s"},
+			},
+		},
 		{"slots climb from a tenth", []*logpb.Quota{policed(slotsOf("s", 20), ramp)}, []line{
 			{0, asks("a", 0, itemOf("s", 1)), "lease 1: s=1 until 5m0s"},
 			{0, reports(1, 0, signal("s", logpb.Cause_CAUSE_SATURATED, retryAfter(10*second))), "reported: s closed until 10s"},

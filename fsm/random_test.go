@@ -72,7 +72,9 @@ func randomWorldQuotas() []*logpb.Quota {
 
 // randomWorkflows have the random holders, some of them in both.
 func randomWorkflows(t *rapid.T) []*logpb.Workflow {
-	all := []*logpb.Workflow{chain("chain", "low-1", "std-1", "boss", "std-2"), graph("rest", after("std-2"), after("std-3"), after("std-1", "std-3", "std-2"))}
+	all := []*logpb.Workflow{
+		chain("chain", "low-1", "std-1", "boss", "std-2"), graph("rest", after("std-2"), after("std-3"), after("std-1", "std-3", "std-2")),
+	}
 	for _, w := range all {
 		w.Threshold = rapid.Int32Range(1, 3).Draw(t, "threshold")
 		w.BatonTimeNs, w.CalmNs, w.PauseNs = 3*second, rapid.SampledFrom([]int64{5 * second, minute}).Draw(t, "calm"), 4*second

@@ -68,24 +68,45 @@ func taskNos() []no {
 		{name: "begin on a closed quota", command: on("closed"), reason: logpb.Reason_REASON_COOLDOWN},
 		{name: "begin on a suspended quota", command: on("zero"), reason: logpb.Reason_REASON_SUSPENDED},
 		{name: "begin on no quota", command: on("nowhere"), reason: logpb.Reason_REASON_UNKNOWN_QUOTA},
-		{name: "begin another attempt", command: with(begins("t", "x", 0), func(c *logpb.Command) { c.GetBeginTask().Attempt = 2 }), reason: logpb.Reason_REASON_STALE_ATTEMPT},
+		{
+			name: "begin another attempt", command: with(begins("t", "x", 0), func(c *logpb.Command) { c.GetBeginTask().Attempt = 2 }),
+			reason: logpb.Reason_REASON_STALE_ATTEMPT,
+		},
 		{name: "one task too many", before: full, command: begins("u", "x", 0), reason: logpb.Reason_REASON_TASKS_FULL},
 		{name: "a task without a name", command: begins("", "x", 0), reason: logpb.Reason_REASON_INVALID},
 		{name: "a task without a holder", command: begins("t", "", 0), reason: logpb.Reason_REASON_INVALID},
 		{name: "a hundred and one failures", command: begins("t", "x", 101), reason: logpb.Reason_REASON_INVALID},
-		{name: "a foreign task", before: under, command: by("y*", ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE)), reason: logpb.Reason_REASON_FOREIGN_TASK},
+		{
+			name: "a foreign task", before: under, command: by("y*", ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE)),
+			reason: logpb.Reason_REASON_FOREIGN_TASK,
+		},
 		{name: "put a foreign task back", before: under, command: by("y*", retries("t")), reason: logpb.Reason_REASON_FOREIGN_TASK},
-		{name: "end with another's fence", before: under, command: ends("t", 3, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_STALE_FENCE},
-		{name: "end with a fence of the future", before: under, command: ends("t", 5, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_NEVER_ISSUED},
-		{name: "end otherwise", before: ended, command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_STALE_ATTEMPT},
+		{
+			name: "end with another's fence", before: under, command: ends("t", 3, logpb.TaskOutcome_TASK_OUTCOME_DONE),
+			reason: logpb.Reason_REASON_STALE_FENCE,
+		},
+		{
+			name: "end with a fence of the future", before: under, command: ends("t", 5, logpb.TaskOutcome_TASK_OUTCOME_DONE),
+			reason: logpb.Reason_REASON_NEVER_ISSUED,
+		},
+		{
+			name: "end otherwise", before: ended, command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE),
+			reason: logpb.Reason_REASON_STALE_ATTEMPT,
+		},
 		{name: "end without an outcome", before: under, command: ends("t", 4, 0), reason: logpb.Reason_REASON_INVALID},
 		{name: "end as lost", before: under, command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_LOST), reason: logpb.Reason_REASON_INVALID},
 		{
 			name: "end after the deadline", before: under, after: task.DefaultTTL,
 			command: ends("t", 4, logpb.TaskOutcome_TASK_OUTCOME_DONE), reason: logpb.Reason_REASON_STALE_FENCE,
 		},
-		{name: "a wait below 0", before: under, command: ended2(func(e *logpb.EndTask) { e.WaitNs = proto.Int64(-1) }), reason: logpb.Reason_REASON_INVALID},
-		{name: "a long detail", before: under, command: ended2(func(e *logpb.EndTask) { e.Detail = strings.Repeat("x", 301) }), reason: logpb.Reason_REASON_INVALID},
+		{
+			name: "a wait below 0", before: under, command: ended2(func(e *logpb.EndTask) { e.WaitNs = proto.Int64(-1) }),
+			reason: logpb.Reason_REASON_INVALID,
+		},
+		{
+			name: "a long detail", before: under, command: ended2(func(e *logpb.EndTask) { e.Detail = strings.Repeat("x", 301) }),
+			reason: logpb.Reason_REASON_INVALID,
+		},
 		{name: "an unknown cause", before: under, command: ended2(func(e *logpb.EndTask) { e.Report = 8 }), reason: logpb.Reason_REASON_INVALID},
 		{name: "renew what has ended", before: ended, command: renewsTask("t", 4, 0), reason: logpb.Reason_REASON_STALE_ATTEMPT},
 		{name: "renew nothing", command: renewsTask("t", 3, 0), reason: logpb.Reason_REASON_STALE_FENCE},
@@ -148,9 +169,15 @@ func refusals() []no {
 			command: consumes(3, 2, itemOf("b", 7)), reason: logpb.Reason_REASON_EXHAUSTED,
 		},
 		{name: "more than one burst", command: consumes(3, 1, itemOf("b", 20)), reason: logpb.Reason_REASON_NEVER_FITS},
-		{name: "behind one who waits", before: line, command: asks("x", 0, itemOf("r", 1)), reason: logpb.Reason_REASON_BEHIND_WAITERS, inLine: true},
 		{
-			name: "too late", before: []*logpb.Command{consumesAtOnce("x", itemOf("c", 5)), consumesAtOnce("x", itemOf("c", 5)), used(4, 1, itemOf("c", 5)), releases(4), used(5, 1, itemOf("c", 5)), releases(5)},
+			name: "behind one who waits", before: line, command: asks("x", 0, itemOf("r", 1)), reason: logpb.Reason_REASON_BEHIND_WAITERS,
+			inLine: true,
+		},
+		{
+			name: "too late", before: []*logpb.Command{
+				consumesAtOnce("x", itemOf("c", 5)), consumesAtOnce("x", itemOf("c", 5)), used(4, 1, itemOf("c", 5)), releases(4),
+				used(5, 1, itemOf("c", 5)), releases(5),
+			},
 			command: waits("x", 0, second, itemOf("c", 5)), reason: logpb.Reason_REASON_CANNOT_SERVE_IN_TIME,
 		},
 		{
@@ -162,7 +189,8 @@ func refusals() []no {
 			command: asks("x", 0, itemOf("z", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_ZONE,
 		},
 		{
-			name: "it is kept for a higher class", before: []*logpb.Command{applyQuotas(policed(hourly("k", 100), &logpb.Policy{Shares: fleetShares()})), asks("a", 0, itemOf("k", 55))},
+			name: "it is kept for a higher class", before: []*logpb.Command{applyQuotas(policed(hourly("k", 100),
+				&logpb.Policy{Shares: fleetShares()})), asks("a", 0, itemOf("k", 55))},
 			command: asks("x", 0, itemOf("k", 7), itemOf("r", 1)), reason: logpb.Reason_REASON_SHARE, inLine: true,
 		},
 		{
@@ -183,11 +211,13 @@ func refusals() []no {
 			command: asks("x", 0, itemOf("p", 5), itemOf("r", 1)), reason: logpb.Reason_REASON_REOPENING,
 		},
 		{
-			name: "the provider refused this one too often", before: closedOnce(&logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}}), after: 2 * second,
+			name: "the provider refused this one too often", before: closedOnce(&logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}}),
+			after:   2 * second,
 			command: asks("a", 0, itemOf("p", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_BREAKER_OPEN,
 		},
 		{
-			name: "it is another's turn", before: append([]*logpb.Command{workflows(with(chain("w", "x", "a"), func(w *logpb.Workflow) { w.Threshold = 1 }))},
+			name: "it is another's turn", before: append([]*logpb.Command{workflows(with(chain("w", "x", "a"),
+				func(w *logpb.Workflow) { w.Threshold = 1 }))},
 				append(closedOnce(nil), asks("a", 0, itemOf("r", 1)))...),
 			command: asks("x", 0, itemOf("r", 1)), reason: logpb.Reason_REASON_SEQUENTIAL, inLine: true,
 		},
@@ -201,7 +231,8 @@ func refusals() []no {
 // fallsTo returns reports with a falling remainder of a quota, at last left.
 func fallsTo(quota string, left int64) (commands []*logpb.Command) {
 	for lease := range uint64(3) {
-		commands = append(commands, consumesAtOnce("a", itemOf(quota, 1)), reports(lease+4, 1, signal(quota, logpb.Cause_CAUSE_OK, remaining(left+10*int64(2-lease)))))
+		commands = append(commands, consumesAtOnce("a", itemOf(quota, 1)),
+			reports(lease+4, 1, signal(quota, logpb.Cause_CAUSE_OK, remaining(left+10*int64(2-lease)))))
 	}
 	return commands
 }
@@ -230,25 +261,52 @@ func failuresOfLeases() []no {
 		{name: "slots to consume", command: consumes(2, 1, itemOf("s", 1)), reason: logpb.Reason_REASON_INVALID},
 		{name: "an item twice", command: consumes(2, 1, itemOf("r", 1), itemOf("r", 1)), reason: logpb.Reason_REASON_INVALID},
 		{name: "no cause", command: reports(1, 1, signal("r", 0)), reason: logpb.Reason_REASON_INVALID},
-		{name: "consume, another's fence", command: consumeCmd(&logpb.Consume{Lease: 2, Fence: 3, Op: 1}), reason: logpb.Reason_REASON_STALE_FENCE},
-		{name: "settle, another's fence", command: settle(&logpb.Settle{Lease: 1, Fence: 2, Op: 1, Actual: []*logpb.Item{itemOf("r", 9)}}), reason: logpb.Reason_REASON_STALE_FENCE},
+		{
+			name: "consume, another's fence", command: consumeCmd(&logpb.Consume{Lease: 2, Fence: 3, Op: 1}),
+			reason: logpb.Reason_REASON_STALE_FENCE,
+		},
+		{
+			name: "settle, another's fence", command: settle(&logpb.Settle{Lease: 1, Fence: 2, Op: 1, Actual: []*logpb.Item{itemOf("r", 9)}}),
+			reason: logpb.Reason_REASON_STALE_FENCE,
+		},
 		{name: "release, another's fence", command: release(&logpb.Release{Lease: 2, Fence: 1}), reason: logpb.Reason_REASON_STALE_FENCE},
 		{name: "renew, no such lease", command: renew(&logpb.Renew{Lease: 9, Fence: 1}), reason: logpb.Reason_REASON_STALE_FENCE},
-		{name: "report, a dead lease", before: []*logpb.Command{releases(1)}, command: reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED)), reason: logpb.Reason_REASON_STALE_FENCE},
-		{name: "settle, a dead lease, downwards", before: []*logpb.Command{releases(1)}, command: used(1, 1, itemOf("r", 1)), reason: logpb.Reason_REASON_STALE_FENCE},
-		{name: "settle, a dead lease, up and down", before: []*logpb.Command{releases(1)}, command: used(1, 1, itemOf("r", 9), itemOf("h", 0)), reason: logpb.Reason_REASON_STALE_FENCE},
+		{
+			name: "report, a dead lease", before: []*logpb.Command{releases(1)}, command: reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED)),
+			reason: logpb.Reason_REASON_STALE_FENCE,
+		},
+		{
+			name: "settle, a dead lease, downwards", before: []*logpb.Command{releases(1)}, command: used(1, 1, itemOf("r", 1)),
+			reason: logpb.Reason_REASON_STALE_FENCE,
+		},
+		{
+			name: "settle, a dead lease, up and down", before: []*logpb.Command{releases(1)}, command: used(1, 1, itemOf("r", 9), itemOf("h", 0)),
+			reason: logpb.Reason_REASON_STALE_FENCE,
+		},
 		{name: "a fence of the future", command: releases(4), reason: logpb.Reason_REASON_NEVER_ISSUED},
 		{name: "consume below the mark", before: done, command: consumes(2, 4, itemOf("r", 1)), reason: logpb.Reason_REASON_STALE_OPERATION},
 		{name: "settle what never was", command: used(2, 1, itemOf("r", 1)), reason: logpb.Reason_REASON_STALE_OPERATION},
-		{name: "report what never was", command: reports(2, 1, signal("r", logpb.Cause_CAUSE_SATURATED)), reason: logpb.Reason_REASON_STALE_OPERATION},
+		{
+			name: "report what never was", command: reports(2, 1, signal("r", logpb.Cause_CAUSE_SATURATED)),
+			reason: logpb.Reason_REASON_STALE_OPERATION,
+		},
 		{name: "a number for two things", before: done, command: consumes(2, 5, itemOf("r", 2)), reason: logpb.Reason_REASON_OPERATION_REUSED},
-		{name: "too many operations", before: many, command: consumes(5, 5000, itemOf("big", 1)), reason: logpb.Reason_REASON_TOO_MANY_OPERATIONS},
-		{name: "consume of a closed window", after: closes, command: consumes(3, 1, itemOf("b", 1), itemOf("h", 1)), reason: logpb.Reason_REASON_ITEM_CLOSED},
-		{name: "release of a closed window", after: closes, command: releases(3, itemOf("b", 1), itemOf("h", 1)), reason: logpb.Reason_REASON_ITEM_CLOSED},
+		{
+			name: "too many operations", before: many, command: consumes(5, 5000, itemOf("big", 1)), reason: logpb.Reason_REASON_TOO_MANY_OPERATIONS,
+		},
+		{
+			name: "consume of a closed window", after: closes, command: consumes(3, 1, itemOf("b", 1), itemOf("h", 1)),
+			reason: logpb.Reason_REASON_ITEM_CLOSED,
+		},
+		{
+			name: "release of a closed window", after: closes, command: releases(3, itemOf("b", 1), itemOf("h", 1)),
+			reason: logpb.Reason_REASON_ITEM_CLOSED,
+		},
 		{name: "consume too much of one of two", command: consumes(3, 1, itemOf("b", 1), itemOf("h", 2)), reason: logpb.Reason_REASON_NOT_HELD},
 		{name: "release too much of one of two", command: releases(2, itemOf("s", 1), itemOf("r", 4)), reason: logpb.Reason_REASON_NOT_HELD},
 		{name: "unspend too much of one of two", command: unspends(1, 1, itemOf("h", 1), itemOf("r", 3)), reason: logpb.Reason_REASON_NOT_HELD},
-		{name: "report one that is not held", command: reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED), signal("s", logpb.Cause_CAUSE_SATURATED)), reason: logpb.Reason_REASON_NOT_HELD},
+		{name: "report one that is not held", command: reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED),
+			signal("s", logpb.Cause_CAUSE_SATURATED)), reason: logpb.Reason_REASON_NOT_HELD},
 		{name: "another actual", before: final, command: used(1, 1, itemOf("r", 2)), reason: logpb.Reason_REASON_ALREADY_SETTLED},
 		{name: "unspent after the actual", before: final, command: unspends(1, 1, itemOf("r", 1)), reason: logpb.Reason_REASON_ALREADY_SETTLED},
 		{name: "unspent too late, the actual with it", after: 2*second + 1, command: settle(&logpb.Settle{
@@ -256,7 +314,10 @@ func failuresOfLeases() []no {
 		}), reason: logpb.Reason_REASON_PAST_SPEND_BY},
 		{name: "consume a foreign one", command: by("x*", consumes(2, 1)), reason: logpb.Reason_REASON_FOREIGN_LEASE},
 		{name: "settle a foreign one", command: by("x*", used(1, 1, itemOf("r", 1))), reason: logpb.Reason_REASON_FOREIGN_LEASE},
-		{name: "report of a foreign one", command: by("x*", reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED))), reason: logpb.Reason_REASON_FOREIGN_LEASE},
+		{
+			name: "report of a foreign one", command: by("x*", reports(1, 1, signal("r", logpb.Cause_CAUSE_SATURATED))),
+			reason: logpb.Reason_REASON_FOREIGN_LEASE,
+		},
 	}
 }
 
@@ -267,29 +328,65 @@ func failures() []no {
 	return []no{
 		{name: "an unknown quota", command: asks("x", 0, itemOf("r", 1), itemOf("nowhere", 1)), reason: logpb.Reason_REASON_UNKNOWN_QUOTA},
 		{name: "delete an unknown quota", command: deletes("nowhere"), reason: logpb.Reason_REASON_UNKNOWN_QUOTA},
-		{name: "a limit of the state below 1", command: limitsTo(func(l *logpb.SetLimits) { l.MaxWaiters = proto.Int64(0) }), reason: logpb.Reason_REASON_INVALID},
+		{
+			name: "a limit of the state below 1", command: limitsTo(func(l *logpb.SetLimits) { l.MaxWaiters = proto.Int64(0) }),
+			reason: logpb.Reason_REASON_INVALID,
+		},
 		{name: "a rule without a class", command: holders(&logpb.HolderRule{Pattern: "x", Class: 3}), reason: logpb.Reason_REASON_INVALID},
 		{name: "request 0", before: session, command: numbered(1, 0, 0, asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_INVALID},
 		{name: "an unknown session", command: numbered(9, 1, 0, asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_UNKNOWN_SESSION},
-		{name: "another's session", before: session, command: by("x", numbered(1, 4, 0, asks("x", 0, itemOf("r", 1)))), reason: logpb.Reason_REASON_UNKNOWN_SESSION},
-		{name: "close an unknown session", command: &logpb.Command{Session: 9, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}, reason: logpb.Reason_REASON_UNKNOWN_SESSION},
-		{name: "below what was acknowledged", before: session, command: numbered(1, 2, 0, asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_SEQ_TOO_OLD},
-		{name: "a request's number for another", before: session, command: numbered(1, 3, 0, asks("x", 0, itemOf("r", 2))), reason: logpb.Reason_REASON_SEQ_REUSED},
-		{name: "a key for another request", before: []*logpb.Command{keyedBy("k", asks("x", 0, itemOf("r", 1)))}, command: keyedBy("k", releases(1)), reason: logpb.Reason_REASON_SEQ_REUSED},
+		{
+			name: "another's session", before: session, command: by("x", numbered(1, 4, 0, asks("x", 0, itemOf("r", 1)))),
+			reason: logpb.Reason_REASON_UNKNOWN_SESSION,
+		},
+		{name: "close an unknown session", command: &logpb.Command{
+			Session: 9, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}},
+		}, reason: logpb.Reason_REASON_UNKNOWN_SESSION},
+		{
+			name: "below what was acknowledged", before: session, command: numbered(1, 2, 0, asks("x", 0, itemOf("r", 1))),
+			reason: logpb.Reason_REASON_SEQ_TOO_OLD,
+		},
+		{
+			name: "a request's number for another", before: session, command: numbered(1, 3, 0, asks("x", 0, itemOf("r", 2))),
+			reason: logpb.Reason_REASON_SEQ_REUSED,
+		},
+		{
+			name: "a key for another request", before: []*logpb.Command{keyedBy("k", asks("x", 0, itemOf("r", 1)))},
+			command: keyedBy("k", releases(1)), reason: logpb.Reason_REASON_SEQ_REUSED,
+		},
 		{name: "one session too many", before: append(session, few), command: opens(), reason: logpb.Reason_REASON_SESSIONS_FULL},
-		{name: "one key too many", before: append(session, few), command: keyedBy("k", asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_SESSIONS_FULL},
-		{name: "one result too many", before: append(session, few), command: numbered(1, 4, 0, asks("x", 0, itemOf("r", 1))), reason: logpb.Reason_REASON_TOO_MANY_IN_FLIGHT},
+		{
+			name: "one key too many", before: append(session, few), command: keyedBy("k", asks("x", 0, itemOf("r", 1))),
+			reason: logpb.Reason_REASON_SESSIONS_FULL,
+		},
+		{
+			name: "one result too many", before: append(session, few), command: numbered(1, 4, 0, asks("x", 0, itemOf("r", 1))),
+			reason: logpb.Reason_REASON_TOO_MANY_IN_FLIGHT,
+		},
 		{name: "withdraw nobody", command: withdraw(7), reason: logpb.Reason_REASON_UNKNOWN_TICKET},
 		{
 			name: "withdraw another", before: []*logpb.Command{waits("w", 0, minute, itemOf("s", 1))},
 			command: by("x", withdraw(1)), reason: logpb.Reason_REASON_FOREIGN_LEASE,
 		},
 		{name: "delete what counts", command: deletes("full"), reason: logpb.Reason_REASON_QUOTA_IN_USE},
-		{name: "another kind, and a good one", command: applyQuotas(rateOf("r", 99, minute), slotsOf("h", 1)), reason: logpb.Reason_REASON_KIND_CHANGE},
-		{name: "one that cannot work, and a good one", command: applyQuotas(rateOf("r", 99, minute), rateOf("x", 1, 0)), reason: logpb.Reason_REASON_IMPOSSIBLE_QUOTA},
-		{name: "a workflow that cannot work, and a good one", command: workflows(chain("fine", "a", "b"), graph("w", after("a", "b"), after("b", "a"))), reason: logpb.Reason_REASON_IMPOSSIBLE_WORKFLOW},
+		{
+			name: "another kind, and a good one", command: applyQuotas(rateOf("r", 99, minute), slotsOf("h", 1)),
+			reason: logpb.Reason_REASON_KIND_CHANGE,
+		},
+		{
+			name: "one that cannot work, and a good one", command: applyQuotas(rateOf("r", 99, minute), rateOf("x", 1, 0)),
+			reason: logpb.Reason_REASON_IMPOSSIBLE_QUOTA,
+		},
+		{
+			name:    "a workflow that cannot work, and a good one",
+			command: workflows(chain("fine", "a", "b"), graph("w", after("a", "b"), after("b", "a"))),
+			reason:  logpb.Reason_REASON_IMPOSSIBLE_WORKFLOW,
+		},
 		{name: "delete an unknown workflow", command: deletesWorkflow("w"), reason: logpb.Reason_REASON_UNKNOWN_WORKFLOW},
-		{name: "revoke nothing", command: &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 9}}}, reason: logpb.Reason_REASON_UNKNOWN_LEASE},
+		{
+			name: "revoke nothing", command: &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: 9}}},
+			reason: logpb.Reason_REASON_UNKNOWN_LEASE,
+		},
 		{name: "an epoch not raised", command: raisesEpoch(0), reason: logpb.Reason_REASON_EPOCH_NOT_RAISED},
 		{name: "another cluster", before: []*logpb.Command{founds("one")}, command: founds("two"), reason: logpb.Reason_REASON_FOREIGN_CLUSTER},
 	}
@@ -314,15 +411,24 @@ func budgetNos() []no {
 		{name: "a caller's session too many", before: []*logpb.Command{few, open}, command: open, reason: mine},
 		{name: "a caller's lease too many", before: []*logpb.Command{few, lease}, command: lease, reason: mine},
 		{name: "a caller's lease too many by its waits", before: []*logpb.Command{few, wait}, command: lease, reason: mine},
-		{name: "a lease too many for all", before: []*logpb.Command{small(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(3) })}, command: lease, reason: full},
-		{name: "a caller's wait too many", before: []*logpb.Command{few, wait, small(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(50) })}, command: wait, reason: mine, inLine: true},
+		{
+			name: "a lease too many for all", before: []*logpb.Command{small(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(3) })},
+			command: lease, reason: full,
+		},
+		{
+			name: "a caller's wait too many", before: []*logpb.Command{few, wait, small(func(l *logpb.SetLimits) { l.MaxLeases = proto.Int64(50) })},
+			command: wait, reason: mine, inLine: true,
+		},
 		{name: "a caller's task too many", before: []*logpb.Command{few, task("t")}, command: task("u"), reason: mine},
 		{name: "a caller's report too many", before: []*logpb.Command{few, report}, command: report, reason: mine},
 		{name: "a report too many for all", before: []*logpb.Command{
 			few, small(func(l *logpb.SetLimits) { l.MaxReports = proto.Int64(1) }), report,
 		}, command: chargedTo("token:y", reports(1, 1, signal("r", logpb.Cause_CAUSE_OK))), reason: full},
 		{name: "a clock that is right", command: resetClock(), reason: logpb.Reason_REASON_CLOCK_NOT_AHEAD},
-		{name: "a caller's key too many", before: []*logpb.Command{few, chargedTo("token:x", keyedBy("a", opens()))}, command: key("b"), reason: mine},
+		{
+			name: "a caller's key too many", before: []*logpb.Command{few, chargedTo("token:x", keyedBy("a", opens()))}, command: key("b"),
+			reason: mine,
+		},
 	}
 }
 

@@ -446,7 +446,8 @@ func TestRepeats_WithoutSessionHaveOneEffect(t *testing.T) {
 			if g := r.GetGranted(); g.GetConsumed() != nil {
 				consumed = append(consumed, g)
 			}
-			if command.Session == 0 && (r.GetConsumed() != nil || r.GetSettled() != nil || r.GetReleased().GetEnded()) && command.GetRevokeLease() == nil {
+			if command.Session == 0 && (r.GetConsumed() != nil || r.GetSettled() != nil || r.GetReleased().GetEnded()) &&
+				command.GetRevokeLease() == nil {
 				sent, answers = append(sent, command), append(answers, r)
 			}
 			if len(sent) == 0 {

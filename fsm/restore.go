@@ -321,7 +321,8 @@ func (r *restoring) takeWaiter(encoded *logpb.SnapshotWaiter) error {
 	}
 	r.m.queue.waiters.Set(encoded.Ticket, &waiter{
 		Made: cow.In(r.m.generation), ticket: encoded.Ticket, req: encoded.Reserve,
-		priority: priority{class: encoded.Class, rank: encoded.Rank}, starved: encoded.Saved, promotedAt: encoded.Floor, promoteAt: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
+		priority: priority{class: encoded.Class, rank: encoded.Rank}, starved: encoded.Saved, promotedAt: encoded.Floor,
+		promoteAt: encoded.AgesNs, virtualTime: virtualTime, until: encoded.UntilNs,
 		from:    dedup.RequestID{Session: encoded.Session, Seq: encoded.Seq, Key: encoded.Key},
 		account: encoded.Account, waitSet: encoded.WaitSet, shares: int(encoded.Shares),
 	})

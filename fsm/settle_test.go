@@ -64,7 +64,9 @@ func TestOperations_OpenAreBounded(t *testing.T) {
 		}
 	}
 	w.fails(consumes(g.Lease, 1025, itemOf("r", 1)), logpb.Reason_REASON_TOO_MANY_OPERATIONS)
-	if r := w.do(consumeCmd(&logpb.Consume{Lease: g.Lease, Fence: g.Fence, Op: 1025, Items: []*logpb.Item{itemOf("r", 1)}, DoneBelow: 100})); r.GetConsumed() == nil {
+	if r := w.do(consumeCmd(&logpb.Consume{
+		Lease: g.Lease, Fence: g.Fence, Op: 1025, Items: []*logpb.Item{itemOf("r", 1)}, DoneBelow: 100,
+	})); r.GetConsumed() == nil {
 		t.Fatalf("after 99 were done with: %v", r)
 	}
 }
@@ -113,7 +115,10 @@ func TestSettle(t *testing.T) {
 			{0, consumesAtOnce("b", itemOf("r", 40)), "lease 2: r=40 until 6m3s; op 1 spends r=40 by 1m5s"},
 		}},
 		{"a dead fence may still tell an overrun, once, and gets nothing back", []*logpb.Quota{r}, []line{
-			{0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("r", 60)}, Consume: true, TtlNs: 10 * second}), "lease 1: r=60 until 10s; op 1 spends r=60 by 2s"},
+			{
+				0, reserve(&logpb.Reserve{Holder: "a", Items: []*logpb.Item{itemOf("r", 60)}, Consume: true, TtlNs: 10 * second}),
+				"lease 1: r=60 until 10s; op 1 spends r=60 by 2s",
+			},
 			{20 * second, used(1, 1, itemOf("r", 50)), "! STALE_FENCE"},
 			{0, unspends(1, 1, itemOf("r", 1)), "! STALE_FENCE"},
 			{0, used(1, 1, itemOf("r", 70)), "settled; over r=10"},

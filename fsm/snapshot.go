@@ -141,7 +141,8 @@ func (s *State) policyRecords(fn func(*logpb.SnapshotRecord) bool) bool {
 				virtualTime = &w.virtualTime
 			}
 			going = fn(&logpb.SnapshotRecord{Kind: &logpb.SnapshotRecord_Waiter{Waiter: &logpb.SnapshotWaiter{
-				Ticket: w.ticket, Reserve: w.req, Class: w.class, Rank: w.rank, AgesNs: w.promoteAt, UntilNs: w.until, Saved: w.starved, Floor: w.promotedAt,
+				Ticket: w.ticket, Reserve: w.req, Class: w.class, Rank: w.rank, AgesNs: w.promoteAt, UntilNs: w.until, Saved: w.starved,
+				Floor:   w.promotedAt,
 				Session: w.from.Session, Seq: w.from.Seq, Key: w.from.Key, Account: w.account,
 				WaitSet: w.waitSet, VirtualTime: virtualTime, Shares: uint32(w.shares),
 			}}})

@@ -153,7 +153,9 @@ func TestTask_Attempts(t *testing.T) {
 			{0, begins("t", "x", 0), "attempt 2, fence 2, until 10m0s, 0 of 3 failed"},
 		}},
 		{"who names the attempt begins no other one", nil, []line{
-			{0, with(begins("t", "x", 0), func(c *logpb.Command) { c.GetBeginTask().Attempt = 1 }), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
+			{
+				0, with(begins("t", "x", 0), func(c *logpb.Command) { c.GetBeginTask().Attempt = 1 }), "attempt 1, fence 1, until 10m0s, 0 of 3 failed",
+			},
 			{0, ends("t", 1, hasFailed), "waiting until 5m0s, 1 of 3 failed"},
 			{5 * minute, with(begins("t", "x", 0), func(c *logpb.Command) { c.GetBeginTask().Attempt = 1 }), "! STALE_ATTEMPT"},
 		}},
@@ -202,12 +204,16 @@ func TestTask_WaitsForItsQuotas(t *testing.T) {
 			{0, endsAfter("t", 1, isExhausted, day, logpb.Cause_CAUSE_EXHAUSTED), "waiting until 24h0m0s, 0 of 3 failed"},
 			{0, beginsOn("u", "rpm"), "COOLDOWN rpm again at 5m0s"},
 		}},
-		{"an ancestor that is closed closes it too; a task's own state comes first", []*logpb.Quota{rateOf("org", 10, minute), under(rateOf("org/a", 5, minute), "org")}, []line{
-			{0, beginsOn("t", "org/a"), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
-			{0, endsAfter("t", 1, isSaturated, minute, logpb.Cause_CAUSE_ACCOUNT), "waiting until 1m0s, 0 of 3 failed"},
-			{0, beginsOn("t", "org/a"), "TASK_LATER  again at 1m0s"},
-			{0, beginsOn("u", "org/a"), "COOLDOWN org again at 1m0s"},
-		}},
+		{
+			"an ancestor that is closed closes it too; a task's own state comes first",
+			[]*logpb.Quota{rateOf("org", 10, minute), under(rateOf("org/a", 5, minute), "org")},
+			[]line{
+				{0, beginsOn("t", "org/a"), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
+				{0, endsAfter("t", 1, isSaturated, minute, logpb.Cause_CAUSE_ACCOUNT), "waiting until 1m0s, 0 of 3 failed"},
+				{0, beginsOn("t", "org/a"), "TASK_LATER  again at 1m0s"},
+				{0, beginsOn("u", "org/a"), "COOLDOWN org again at 1m0s"},
+			},
+		},
 		{"without a report no quota is told", []*logpb.Quota{rateOf("rpm", 10, minute)}, []line{
 			{0, beginsOn("t", "rpm"), "attempt 1, fence 1, until 10m0s, 0 of 3 failed"},
 			{0, endsAfter("t", 1, isSaturated, minute, 0), "waiting until 1m0s, 0 of 3 failed"},
@@ -305,7 +311,12 @@ func TestTask_BudgetStopsRetryLoop(t *testing.T) {
 	}{
 		{"each attempt fails: three of each task", nil, hasFailed, 0, 3 * tasks, tasks},
 		{"out of usage, nobody knows until when: one in half an hour", nil, isExhausted, 0, 18 * tasks, 0},
-		{"out of usage, and the quota is known: one for all of them in each hour, as long as one caller closes it", []string{"plan"}, isExhausted, logpb.Cause_CAUSE_EXHAUSTED, 9, 0},
+		{
+			"out of usage, and the quota is known: one for all of them in each hour, as long as one caller closes it",
+			[]string{"plan"},
+			isExhausted,
+			logpb.Cause_CAUSE_EXHAUSTED, 9, 0,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)

@@ -45,7 +45,9 @@ func TestTimers_BurstRefillWakesWaiter(t *testing.T) {
 			break
 		}
 	}
-	if r := w.do(reserve(&logpb.Reserve{Holder: "y", Items: []*logpb.Item{itemOf("r", 1)}, Consume: true, WaitNs: minute})); r.GetWaiting() == nil {
+	if r := w.do(reserve(&logpb.Reserve{
+		Holder: "y", Items: []*logpb.Item{itemOf("r", 1)}, Consume: true, WaitNs: minute,
+	})); r.GetWaiting() == nil {
 		t.Fatal(r)
 	}
 	at, _ := w.m.State().NextDue()
@@ -92,7 +94,9 @@ func TestQueue_ParkedByForecastReservesNothing(t *testing.T) {
 func TestQueue_KeptBackStepReservesNothing(t *testing.T) {
 	w := classedWorld(t, slotsOf("a", 10), hourly("b", 10), hourly("c", 10))
 	w.do(&logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{ReplaceWorkflows: true, Workflows: []*logpb.Workflow{
-		{Name: "w", Steps: []*logpb.WorkflowStep{{Holder: "up"}, {Holder: "down", After: []string{"up"}}, {Holder: "end", After: []string{"down"}}}},
+		{Name: "w", Steps: []*logpb.WorkflowStep{
+			{Holder: "up"}, {Holder: "down", After: []string{"up"}}, {Holder: "end", After: []string{"down"}},
+		}},
 	}}}})
 	w.sleep(10 * minute)
 	w.do(asks("x", 0, itemOf("a", 5)))

@@ -20,7 +20,8 @@ func TestUsage_OfLearnedWindowIgnoresEarlierUse(t *testing.T) {
 			}
 		}
 		shares := &logpb.Shares{Holders: []*logpb.HolderShare{{Holder: "a", SharePpm: 300_000}}}
-		w.quotas(policed(anchored("q", 1000), &logpb.Policy{Shares: shares, Metering: true}), policed(anchored("p", 1000), &logpb.Policy{Shares: fleetShares()}))
+		w.quotas(policed(anchored("q", 1000), &logpb.Policy{Shares: shares, Metering: true}),
+			policed(anchored("p", 1000), &logpb.Policy{Shares: fleetShares()}))
 		w.do(consumesAtOnce("a", itemOf("q", 500), itemOf("p", 500)))
 		next(30 * minute)
 		w.do(consumesAtOnce("a", itemOf("q", 30), itemOf("p", 30)))
@@ -93,7 +94,8 @@ func TestUsage_IsSumOfLeasesAndOperations(t *testing.T) {
 			of := rapid.SampledFrom(names).Draw(rt, "quota")
 			switch kind {
 			case 0:
-				r := w.do(asks(rapid.SampledFrom([]string{"crit", "std", "back"}).Draw(rt, "holder"), day, itemOf("start", amount.Draw(rt, "n")), itemOf("during", amount.Draw(rt, "n"))))
+				r := w.do(asks(rapid.SampledFrom([]string{"crit", "std", "back"}).Draw(rt, "holder"), day, itemOf("start", amount.Draw(rt, "n")),
+					itemOf("during", amount.Draw(rt, "n"))))
 				if g := r.GetGranted(); g != nil {
 					leases = append(leases, g.Lease)
 				}

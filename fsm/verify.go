@@ -92,7 +92,8 @@ func (s *State) sumLeases(sums map[uint32]*totals) (errs []error) {
 		byDeadline += scatter(uint64(l.deadline), id)
 		byHolder += scatter(l.digest, id)
 		if l.id != id || id > s.lastLease || l.fence > s.fence() || l.digest != digest {
-			errs = append(errs, fmt.Errorf("lease %d (%d) has a number or fence %d that was not given out, or another holder's digest", id, l.id, l.fence))
+			errs = append(errs, fmt.Errorf("lease %d (%d) has a number or fence %d that was not given out, or another holder's digest", id, l.id,
+				l.fence))
 		}
 		for i := range l.items {
 			if q, ok := s.quotas.byNumber.Get(l.items[i].quota); ok {

@@ -29,7 +29,8 @@ func (s *State) verifyQuotas() error {
 		parent, _ := s.quotas.names.Get(q.definition.Parent)
 		if q.number != number || named != number || q.name != q.definition.Name || number == 0 || number > s.quotas.last ||
 			q.parent != parent || q.children != children[number] {
-			errs = append(errs, fmt.Errorf("quota %d (%q) is not what its name, its number or its parent says: %d children, counted %d", number, q.name, children[number], q.children))
+			errs = append(errs, fmt.Errorf("quota %d (%q) is not what its name, its number or its parent says: %d children, counted %d", number,
+				q.name, children[number], q.children))
 		}
 		if fallback := q.definition.Fallback; fallback != "" {
 			if falling++; !cow.Has(s.quotas.fallbacks, standIn{fallback: fallback, quota: number}) {

@@ -185,7 +185,8 @@ func TestVersions_RiseWithMeaning(t *testing.T) {
 		}
 		_, whole := m.State().Hash()
 		if got := hex.EncodeToString(whole[:8]); got != row.restored[filepath.Base(path)] {
-			t.Errorf("%s restores to %s, not to %s: raise SnapshotVersion and add a golden file for it", path, got, row.restored[filepath.Base(path)])
+			t.Errorf("%s restores to %s, not to %s: raise SnapshotVersion and add a golden file for it", path, got,
+				row.restored[filepath.Base(path)])
 		}
 		if version := binary.BigEndian.Uint32(data[len(snapshot.Magic):]); version < OldestEntryVersion {
 			continue

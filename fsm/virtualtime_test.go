@@ -84,7 +84,8 @@ func TestQueue_KeepsOrderWithinHolder(t *testing.T) {
 		Class: new(ledger.ClassBackground),
 	}))
 	want := []uint64{
-		w.waiting(waits("a", 0, minute, itemOf("s", 1))), w.waiting(waits("a", 0, minute, itemOf("s", 1))), w.waiting(waits("a", 0, minute, itemOf("s", 1))), low,
+		w.waiting(waits("a", 0, minute, itemOf("s", 1))), w.waiting(waits("a", 0, minute, itemOf("s", 1))),
+		w.waiting(waits("a", 0, minute, itemOf("s", 1))), low,
 	}
 	var got []uint64
 	for lease := uint64(1); lease <= 4; lease++ {
@@ -134,7 +135,8 @@ func TestRefusal_CountsRequestsAhead(t *testing.T) {
 	w.quotas(slotsOf("s", 1), rateOf("r", 10, minute))
 	w.granted(ask("first", itemOf("s", 1)))
 	for n := range int64(4) {
-		if r := w.refused(ask("x", itemOf("s", 1), itemOf("r", 1)), logpb.Reason_REASON_EXHAUSTED); r.Ahead != n || r.Quota != "s" || r.Available != 0 {
+		if r := w.refused(ask("x", itemOf("s", 1), itemOf("r", 1)), logpb.Reason_REASON_EXHAUSTED); r.Ahead != n || r.Quota != "s" ||
+			r.Available != 0 {
 			t.Fatalf("%d wait: %v", n, r)
 		}
 		w.waiting(waits("b", 0, minute, itemOf("s", 1)))

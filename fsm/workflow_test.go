@@ -64,7 +64,9 @@ func TestApplyQuotas_RefusesImpossibleWorkflows(t *testing.T) {
 		"a cycle upstream of the first": {[]*logpb.Workflow{
 			graph("w", after("a", "b"), after("b", "c"), after("c", "b")),
 		}, "a cycle: b -> c -> b"},
-		"an unknown step":       {[]*logpb.Workflow{graph("w", after("a"), after("b", "nobody"))}, `"b" comes after "nobody", which is no step of it`},
+		"an unknown step": {
+			[]*logpb.Workflow{graph("w", after("a"), after("b", "nobody"))}, `"b" comes after "nobody", which is no step of it`,
+		},
 		"a step twice":          {[]*logpb.Workflow{graph("w", after("a"), after("b", "a"), after("a"))}, `step "a" stands twice`},
 		"a predecessor twice":   {[]*logpb.Workflow{graph("w", after("a"), after("b", "a", "a"))}, `step "b" comes after "a" twice`},
 		"a pattern":             {[]*logpb.Workflow{chain("w", "a", "b*")}, `step "b*" is a pattern`},

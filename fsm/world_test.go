@@ -135,7 +135,9 @@ func (w *world) available(name string) int64 {
 
 func (w *world) clock() Clock {
 	c := w.m.State().Clock()
-	return Clock{Now: w.now, WallEarly: c.Shifted(epochStart + w.now + w.early), WallLate: c.Shifted(epochStart + w.now + w.late), Shift: c.Shift}
+	return Clock{
+		Now: w.now, WallEarly: c.Shifted(epochStart + w.now + w.early), WallLate: c.Shifted(epochStart + w.now + w.late), Shift: c.Shift,
+	}
 }
 
 // reborn replaces the machine by one restored from its own snapshot.

@@ -144,7 +144,8 @@ func FuzzDecode(f *testing.F) {
 	waits.WaitNs = fixed.Second
 	f.Add(encode(reserve(plain)), encode(reserve(ask("b"))))
 	f.Add(encode(reserve(waits), reserve(plain)), encode())
-	f.Add(encode(&logpb.Command{Session: 1, Seq: 2, AckedBelow: 1, By: "a*", Kind: reserve(plain).Kind}), encode(renew(&logpb.Renew{Lease: 1})))
+	f.Add(encode(&logpb.Command{Session: 1, Seq: 2, AckedBelow: 1, By: "a*", Kind: reserve(plain).Kind}),
+		encode(renew(&logpb.Renew{Lease: 1})))
 	twice, err := proto.Marshal(reserve(plain))
 	if err != nil {
 		f.Fatal(err)
