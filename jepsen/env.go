@@ -148,7 +148,9 @@ func (w *worker) Resume() error { return w.cmd.Process.Signal(syscall.SIGCONT) }
 
 // env is the part of the run that the nemesis may break.
 func (s *stage) env() *nemesis.Env {
-	e := &nemesis.Env{Cluster: s.cluster, Links: links{s.network}, Trouble: s.provider.Trouble, Dial: s.operator.DialContext, Hostile: s.hostile}
+	e := &nemesis.Env{
+		Cluster: s.cluster, Links: links{s.network}, Trouble: s.provider.Trouble, Dial: s.operator.DialContext, Hostile: s.hostile,
+	}
 	e.Attack, e.Builds = s.attack, s.plan.builds
 	if s.gateway != nil {
 		e.Gateway, e.CutStreams, e.Cut = s.gateway, s.provider.CutStreams, s.provider.Cut

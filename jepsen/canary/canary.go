@@ -38,7 +38,8 @@ func New(ctx context.Context, binary, run string) (secret, tokens string, err er
 		return "", "", err
 	}
 	tokens = filepath.Join(dir, tokensFile)
-	return secret, tokens, errors.Join(os.WriteFile(tokens, []byte(entry), 0o600), os.WriteFile(filepath.Join(dir, secretFile), []byte(secret), 0o600))
+	return secret, tokens, errors.Join(os.WriteFile(tokens, []byte(entry), 0o600),
+		os.WriteFile(filepath.Join(dir, secretFile), []byte(secret), 0o600))
 }
 
 // Another mints a token that allows less, and adds it to the nodes' token file. It is no canary.
@@ -58,7 +59,8 @@ func Another(ctx context.Context, binary, run, id, verbs string) (secret string,
 
 // mint mints a token by the binary. entry is its text for a tokens file.
 func mint(ctx context.Context, binary, id, verbs string) (secret, entry string, err error) {
-	said, err := exec.CommandContext(ctx, binary, "token", "new", "--id", id, "--holder", "*", "--max-class", "critical", "--verbs", verbs).Output()
+	said, err := exec.CommandContext(ctx, binary, "token", "new", "--id", id, "--holder", "*", "--max-class", "critical", "--verbs",
+		verbs).Output()
 	if err != nil {
 		return "", "", fmt.Errorf("mint a token: %w", err)
 	}

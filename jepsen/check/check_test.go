@@ -32,7 +32,9 @@ func good(t *testing.T) *Simulated {
 		{Kind: &logpb.Command_OpenSession{OpenSession: &logpb.OpenSession{Holder: "h"}}},
 	}
 	for seq := uint64(1); seq <= 20; seq++ {
-		ask := &logpb.Reserve{Holder: "h", Items: []*logpb.Item{{Quota: "q", Amount: proto.Int64(1)}}, TtlNs: int64(time.Second), Class: new(int32(seq % 3))}
+		ask := &logpb.Reserve{
+			Holder: "h", Items: []*logpb.Item{{Quota: "q", Amount: proto.Int64(1)}}, TtlNs: int64(time.Second), Class: new(int32(seq % 3)),
+		}
 		commands = append(commands, &logpb.Command{Session: 1, Seq: seq, Kind: &logpb.Command_Reserve{Reserve: ask}})
 	}
 	for seq := uint64(21); seq <= 22; seq++ {
@@ -79,7 +81,8 @@ func good(t *testing.T) *Simulated {
 	}
 	view, _ := machine.State().Quota("slot", machine.State().Clock())
 	s.Calls = append(s.Calls, SimulatedCall{
-		Client: "c", Node: "n1", Sent: int64(time.Minute), Returned: int64(time.Minute) + 1, Term: 1, Index: uint64(len(commands)), Now: view.Held,
+		Client: "c", Node: "n1", Sent: int64(time.Minute), Returned: int64(time.Minute) + 1, Term: 1, Index: uint64(len(commands)),
+		Now: view.Held,
 		Shown: &quotav1.GetQuotaResponse{Quota: &quotav1.QuotaStatus{
 			Definition: &quotav1.Quota{Name: "slot"}, Usable: view.Usable, Held: view.Held, Leases: view.Leases, Waiting: view.Waiting,
 			Consumed: view.Consumed, Available: view.Available,
@@ -89,7 +92,9 @@ func good(t *testing.T) *Simulated {
 	s.Members, s.Told = []Member{{"n3", false}, {"n1", true}, {"n2", true}}, map[string][]Member{}
 	for _, node := range []string{"n1", "n2", "n3"} {
 		s.Told[node] = []Member{{"n1", true}, {"n2", true}, {"n3", false}}
-		s.Final = append(s.Final, history.Final{Node: node, Index: uint64(len(commands)), Ledger: fmt.Sprintf("%x", ledger), Whole: fmt.Sprintf("%x", whole)})
+		s.Final = append(s.Final, history.Final{
+			Node: node, Index: uint64(len(commands)), Ledger: fmt.Sprintf("%x", ledger), Whole: fmt.Sprintf("%x", whole),
+		})
 	}
 	return s
 }
@@ -119,25 +124,31 @@ func TestRunSimulated_FindsEachFlaw(t *testing.T) {
 		caught string
 		spoil  func(s *Simulated)
 	}{
-		"another entry on one node":          {"agreement", func(s *Simulated) { line(s, "n2", 5).Payload = s.Applied["n2"][6].Payload }},
-		"another outcome on one node":        {"agreement", func(s *Simulated) { line(s, "n3", 5).Outcome = "00" }},
-		"another term on one node":           {"agreement", func(s *Simulated) { line(s, "n3", 5).Term = 2 }},
-		"a term that falls":                  {"agreement", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Term = 2 }) }},
-		"an outcome nobody can come to":      {"replay", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Outcome = "00" }) }},
-		"an entry that got lost":             {"answers", func(s *Simulated) { drop(s, 9) }},
-		"an answer from elsewhere":           {"answers", func(s *Simulated) { s.Calls[7].Index = 9 }},
-		"an answer of another term":          {"answers", func(s *Simulated) { s.Calls[7].Term = 2 }},
-		"another's answer":                   {"answers", func(s *Simulated) { s.Calls[7].Result = s.Calls[8].Result }},
-		"more time left than there is":       {"answers", func(s *Simulated) { later(s.Calls[7].Result) }},
-		"a refusal that was carried out":     {"refusals", func(s *Simulated) { s.Calls[7].Index, s.Calls[7].NotAccepted = 0, true }},
-		"a command that nobody sent":         {"invited", func(s *Simulated) { s.Calls = slices.Delete(s.Calls, 7, 8) }},
-		"an effect before its cause":         {"real-time", func(s *Simulated) { s.Calls[7].Sent += int64(time.Second); s.Calls[7].Returned += int64(time.Second) }},
+		"another entry on one node":      {"agreement", func(s *Simulated) { line(s, "n2", 5).Payload = s.Applied["n2"][6].Payload }},
+		"another outcome on one node":    {"agreement", func(s *Simulated) { line(s, "n3", 5).Outcome = "00" }},
+		"another term on one node":       {"agreement", func(s *Simulated) { line(s, "n3", 5).Term = 2 }},
+		"a term that falls":              {"agreement", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Term = 2 }) }},
+		"an outcome nobody can come to":  {"replay", func(s *Simulated) { each(s, 9, func(l *record.Line) { l.Outcome = "00" }) }},
+		"an entry that got lost":         {"answers", func(s *Simulated) { drop(s, 9) }},
+		"an answer from elsewhere":       {"answers", func(s *Simulated) { s.Calls[7].Index = 9 }},
+		"an answer of another term":      {"answers", func(s *Simulated) { s.Calls[7].Term = 2 }},
+		"another's answer":               {"answers", func(s *Simulated) { s.Calls[7].Result = s.Calls[8].Result }},
+		"more time left than there is":   {"answers", func(s *Simulated) { later(s.Calls[7].Result) }},
+		"a refusal that was carried out": {"refusals", func(s *Simulated) { s.Calls[7].Index, s.Calls[7].NotAccepted = 0, true }},
+		"a command that nobody sent":     {"invited", func(s *Simulated) { s.Calls = slices.Delete(s.Calls, 7, 8) }},
+		"an effect before its cause": {
+			"real-time", func(s *Simulated) { s.Calls[7].Sent += int64(time.Second); s.Calls[7].Returned += int64(time.Second) },
+		},
 		"another lease for the same request": {"once", func(s *Simulated) { again(s).Result.GetGranted().Lease++ }},
 		"the end of another's wait":          {"answers", func(s *Simulated) { s.Calls[waits].Result = s.Calls[waits-1].Result }},
-		"the end of a wait before it":        {"answers", func(s *Simulated) { s.Calls[waits].Index--; s.Calls[waits].Now -= int64(100 * time.Millisecond) }},
-		"a wait that ends unheard":           {"answers", func(s *Simulated) { s.Calls[waits].Result = refusedBy(logpb.Reason_REASON_WAIT_EXPIRED) }},
-		"a read of what is not":              {"reads", func(s *Simulated) { s.Calls[waits+4].Shown = proto.CloneOf(shownHeld) }},
-		"two attempts at a time":             {"tasks", func(s *Simulated) { s.Calls = append(s.Calls, begunBeside(s.Calls[waits+2])) }},
+		"the end of a wait before it": {
+			"answers", func(s *Simulated) { s.Calls[waits].Index--; s.Calls[waits].Now -= int64(100 * time.Millisecond) },
+		},
+		"a wait that ends unheard": {
+			"answers", func(s *Simulated) { s.Calls[waits].Result = refusedBy(logpb.Reason_REASON_WAIT_EXPIRED) },
+		},
+		"a read of what is not":  {"reads", func(s *Simulated) { s.Calls[waits+4].Shown = proto.CloneOf(shownHeld) }},
+		"two attempts at a time": {"tasks", func(s *Simulated) { s.Calls = append(s.Calls, begunBeside(s.Calls[waits+2])) }},
 		"a task that is done begins": {"tasks", func(s *Simulated) {
 			beside := begunBeside(s.Calls[waits+2])
 			beside.Sent, beside.Returned = s.Calls[waits+3].Returned+1, s.Calls[waits+3].Returned+2
@@ -177,7 +188,9 @@ func again(s *Simulated) *SimulatedCall {
 }
 
 // shownHeld is a read that shows a held slot, which is free at the end.
-var shownHeld = &quotav1.GetQuotaResponse{Quota: &quotav1.QuotaStatus{Definition: &quotav1.Quota{Name: "slot"}, Usable: 1, Held: 1, Leases: 7}}
+var shownHeld = &quotav1.GetQuotaResponse{Quota: &quotav1.QuotaStatus{
+	Definition: &quotav1.Quota{Name: "slot"}, Usable: 1, Held: 1, Leases: 7,
+}}
 
 // begunBeside is a second attempt of a task, concurrent with a first one, under a request of its own.
 func begunBeside(first SimulatedCall) SimulatedCall {
@@ -338,13 +351,22 @@ func TestLinear_Histories(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	ttl := int64(workload.LinearTTL)
 	reserve := func(call int64, told string, lease uint64) porcupine.Operation {
-		return porcupine.Operation{Input: linearAsked{what: "reserve", call: call, ret: call + ms, least: workload.LinearTTL * 99 / 100}, Call: call, Return: call + ms, Output: linearTold{what: told, lease: lease}}
+		return porcupine.Operation{
+			Input: linearAsked{what: "reserve", call: call, ret: call + ms, least: workload.LinearTTL * 99 / 100}, Call: call, Return: call + ms,
+			Output: linearTold{what: told, lease: lease},
+		}
 	}
 	release := func(call int64, lease uint64, told string) porcupine.Operation {
-		return porcupine.Operation{Input: linearAsked{what: "release", lease: lease, call: call, ret: call + ms}, Call: call, Return: call + ms, Output: linearTold{what: told}}
+		return porcupine.Operation{
+			Input: linearAsked{what: "release", lease: lease, call: call, ret: call + ms}, Call: call, Return: call + ms,
+			Output: linearTold{what: told},
+		}
 	}
 	look := func(call, free int64) porcupine.Operation {
-		return porcupine.Operation{Input: linearAsked{what: "look", call: call, ret: call + ms}, Call: call, Return: call + ms, Output: linearTold{what: "sees", free: free}}
+		return porcupine.Operation{
+			Input: linearAsked{what: "look", call: call, ret: call + ms}, Call: call, Return: call + ms,
+			Output: linearTold{what: "sees", free: free},
+		}
 	}
 	three := []porcupine.Operation{reserve(0, "granted", 1), reserve(2*ms, "granted", 2), reserve(4*ms, "granted", 3)}
 	for name, c := range map[string]struct {
@@ -362,7 +384,10 @@ func TestLinear_Histories(t *testing.T) {
 		"dead, its slot in grace":    {[]porcupine.Operation{release(ttl+10*ms, 1, "stale"), look(ttl+12*ms, 0)}, true},
 		"dead too early":             {[]porcupine.Operation{release(ttl/2, 1, "stale")}, false},
 		"alive for ever":             {[]porcupine.Operation{look(int64(2*time.Minute), 0)}, false},
-		"an open outcome":            {[]porcupine.Operation{{Input: linearAsked{what: "release", lease: 1, call: 6 * ms, ret: 1 << 62}, Call: 6 * ms, Return: 1 << 62, Output: linearTold{what: "unknown"}}, look(8*ms, 1)}, true},
+		"an open outcome": {[]porcupine.Operation{{
+			Input: linearAsked{what: "release", lease: 1, call: 6 * ms, ret: 1 << 62}, Call: 6 * ms, Return: 1 << 62,
+			Output: linearTold{what: "unknown"},
+		}, look(8*ms, 1)}, true},
 	} {
 		if got := porcupine.CheckOperations(linearModel().ToModel(), slices.Concat(three, c.more)); got != c.want {
 			t.Errorf("%s: linearizable %v", name, got)
@@ -379,14 +404,20 @@ func TestService_FindsOutage(t *testing.T) {
 		}
 	}
 	all := func(at int64) []*call {
-		return []*call{answered(at, quotav1.Class_CLASS_CRITICAL), answered(at+1, quotav1.Class_CLASS_STANDARD), answered(at+2, quotav1.Class_CLASS_BACKGROUND)}
+		return []*call{
+			answered(at, quotav1.Class_CLASS_CRITICAL), answered(at+1, quotav1.Class_CLASS_STANDARD), answered(at+2, quotav1.Class_CLASS_BACKGROUND),
+		}
 	}
 	for name, c := range map[string]struct {
 		calls  []*call
 		faults []*history.Fault
 		want   Outcome
 	}{
-		"served": {slices.Concat(all(0), all(11*second), all(14*second)), []*history.Fault{{Kind: "kill-all", Unavailable: true, Began: second, Ended: 9 * second}}, ""},
+		"served": {
+			slices.Concat(all(0), all(11*second), all(14*second)),
+			[]*history.Fault{{Kind: "kill-all", Unavailable: true, Began: second, Ended: 9 * second}},
+			"",
+		},
 		"a hole": {slices.Concat(all(0), all(11*second)), []*history.Fault{{Kind: "kill-leader", Began: second, Ended: 9 * second}}, Fail},
 		"two of three away at a time": {slices.Concat(all(0), all(8*second), all(11*second), all(14*second)), []*history.Fault{
 			{Kind: "kill-leader", Targets: []string{"n1"}, Began: second, Ended: 6 * second},
@@ -414,7 +445,9 @@ func TestService_FindsOutage(t *testing.T) {
 
 // TestResources_FindLeaks: the checker finds a process that keeps goroutines, descriptors or memory after the workload.
 func TestResources_FindLeaks(t *testing.T) {
-	fresh := []history.Usage{{Node: "n1", Goroutines: 30, Descriptors: 25, Heap: 8 << 20}, {Node: "n2", Goroutines: 28, Descriptors: 24, Heap: 7 << 20}}
+	fresh := []history.Usage{
+		{Node: "n1", Goroutines: 30, Descriptors: 25, Heap: 8 << 20}, {Node: "n2", Goroutines: 28, Descriptors: 24, Heap: 7 << 20},
+	}
 	for name, c := range map[string]struct {
 		usage history.Usage
 		want  Outcome
@@ -489,7 +522,9 @@ func TestSteady_FindsUncausedFaults(t *testing.T) {
 		"a lost answer":               {1, []*call{ended("a", 10, 99, &history.Error{Text: "timeout"})}, Fail},
 		"cut off at the end":          {1, []*call{ended("a", 10, end+1, canceled)}, Pass},
 		"given up for another answer": {1, []*call{slow, ended("a", 30, 40, nil)}, Pass},
-		"given up for a refusal":      {1, []*call{slow, ended("a", 30, 40, &history.Error{Reason: int32(quotav1.Reason_REASON_STALE_FENCE)})}, Pass},
+		"given up for a refusal": {
+			1, []*call{slow, ended("a", 30, 40, &history.Error{Reason: int32(quotav1.Reason_REASON_STALE_FENCE)})}, Pass,
+		},
 		"never connected, and given up": {1, []*call{
 			ended("a", 10, 40, &history.Error{Text: "operation was canceled", Canceled: true, NotSent: true}), ended("a", 30, 40, nil),
 		}, Pass},
@@ -498,8 +533,10 @@ func TestSteady_FindsUncausedFaults(t *testing.T) {
 		"given up as the answer came":    {1, []*call{ended("a", 10, 40, canceled), ended("a", 5, 9, nil)}, Pass},
 		"given up long after the answer": {1, []*call{ended("a", 10, 10+afterthought, canceled), ended("a", 5, 9, nil)}, Fail},
 		"given up for another request's": {1, []*call{slow, ended("b", 30, 40, nil)}, Fail},
-		"given up for nobody's answer":   {1, []*call{slow, ended("a", 30, 40, &history.Error{Reason: int32(quotav1.Reason_REASON_NO_LEADER), NotAccepted: true})}, Fail},
-		"out of time beside an answer":   {1, []*call{ended("a", 10, 40, &history.Error{Text: "deadline"}), ended("a", 30, 40, nil)}, Fail},
+		"given up for nobody's answer": {1, []*call{
+			slow, ended("a", 30, 40, &history.Error{Reason: int32(quotav1.Reason_REASON_NO_LEADER), NotAccepted: true}),
+		}, Fail},
+		"out of time beside an answer": {1, []*call{ended("a", 10, 40, &history.Error{Text: "deadline"}), ended("a", 30, 40, nil)}, Fail},
 	} {
 		r := newRun("")
 		r.facts = &history.Facts{Mix: quiet, Ended: end}

@@ -55,7 +55,9 @@ type Stats struct {
 
 // exercised checks that the run covered enough for its verdicts to mean something.
 func (r *run) exercised(rep *replayed) {
-	v := r.verdict("exercised", "The run met what it is about: faults hit open calls, leaders changed, a snapshot was installed, leases and sessions expired, dead fences came back, tasks were shelved, each policy had a part.")
+	v := r.verdict("exercised",
+		"The run met what it is about: faults hit open calls, leaders changed, a snapshot was installed, leases and sessions expired, dead "+
+			"fences came back, tasks were shelved, each policy had a part.")
 	r.stats.Judged = rep.judge
 	v.Looked = len(r.faults)
 	for _, c := range r.calls {

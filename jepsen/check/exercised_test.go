@@ -44,15 +44,26 @@ func TestExercised_NamesMissingParts(t *testing.T) {
 		spoil func(r *run)
 		want  string
 	}{
-		"a fault that was never drawn":   {func(r *run) { r.faults = nil }, "the fault hostile-caller was asked for and never injected"},
-		"a fault that could not be done": {func(r *run) { r.faults[0].Failed = "no" }, "the fault hostile-caller was asked for and never injected"},
-		"no policy at work":              {func(r *run) { r.calls[0].Returned = 9 }, "no call of the profile policy was answered while the fault hostile-caller lasted"},
-		"no workflow at work":            {func(r *run) { r.calls[1].Sent = 21 }, "no call of the profile chain was answered while the fault hostile-caller lasted"},
-		"no task at work":                {func(r *run) { r.calls[2].Error = &history.Error{} }, "no call of the profile tasks was answered while the fault hostile-caller lasted"},
-		"a budget was never full":        {func(r *run) { delete(r.faults[0].Refused, "leases") }, "no hostile caller was refused more leases"},
-		"nobody left":                    {func(r *run) { r.calls[3].Error.Canceled = false }, "no caller went away before the answer to a request without an id"},
+		"a fault that was never drawn": {func(r *run) { r.faults = nil }, "the fault hostile-caller was asked for and never injected"},
+		"a fault that could not be done": {
+			func(r *run) { r.faults[0].Failed = "no" }, "the fault hostile-caller was asked for and never injected",
+		},
+		"no policy at work": {
+			func(r *run) { r.calls[0].Returned = 9 }, "no call of the profile policy was answered while the fault hostile-caller lasted",
+		},
+		"no workflow at work": {
+			func(r *run) { r.calls[1].Sent = 21 }, "no call of the profile chain was answered while the fault hostile-caller lasted",
+		},
+		"no task at work": {
+			func(r *run) { r.calls[2].Error = &history.Error{} }, "no call of the profile tasks was answered while the fault hostile-caller lasted",
+		},
+		"a budget was never full": {func(r *run) { delete(r.faults[0].Refused, "leases") }, "no hostile caller was refused more leases"},
+		"nobody left": {
+			func(r *run) { r.calls[3].Error.Canceled = false }, "no caller went away before the answer to a request without an id",
+		},
 		"who left can ask again": {
-			func(r *run) { r.calls[3].request = &quotav1.ReserveRequest{RequestId: &quotav1.RequestId{}} }, "no caller went away before the answer to a request without an id",
+			func(r *run) { r.calls[3].request = &quotav1.ReserveRequest{RequestId: &quotav1.RequestId{}} },
+			"no caller went away before the answer to a request without an id",
 		},
 	} {
 		if slices.Contains(whole, c.want) {

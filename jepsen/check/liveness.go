@@ -24,7 +24,8 @@ func (c *call) success() bool { return c.Error == nil && !c.read() }
 
 // liveness judges the times at which calls succeeded.
 func (r *run) liveness() {
-	v := r.verdict("service", "With a majority that is well, calls succeed again within 5 s; after the last fault every class is granted something within 10 s.")
+	v := r.verdict("service",
+		"With a majority that is well, calls succeed again within 5 s; after the last fault every class is granted something within 10 s.")
 	var ends []int64
 	for _, c := range r.calls {
 		if c.success() {

@@ -55,7 +55,8 @@ type linearTold struct {
 
 // porcupine searches the short histories of single quotas for a linear order. It does not use the log: it checks the checkers that do.
 func (r *run) porcupine() {
-	v := r.verdict("linearizable", "Each short history of one quota, reads included, has a linear order (searched by porcupine, from the clients' view alone).")
+	v := r.verdict("linearizable",
+		"Each short history of one quota, reads included, has a linear order (searched by porcupine, from the clients' view alone).")
 	histories := r.linearHistories(func(c *call) bool { return r.lost(c.highest()) == 0 },
 		func(c *call) bool { return undated(c, r.restores, nil) })
 	for number, restore := range r.restores {
@@ -90,7 +91,8 @@ func (r *run) porcupine() {
 	r.stats.Searched, r.stats.NotSearched = v.Looked, abandoned
 	if abandoned > v.Looked {
 		v.Outcome = cmp.Or(v.Outcome, Inconclusive)
-		v.Examples = append(v.Examples, fmt.Sprintf("%d histories of %d have too many open outcomes or took too long", abandoned, abandoned+v.Looked))
+		v.Examples = append(v.Examples, fmt.Sprintf("%d histories of %d have too many open outcomes or took too long", abandoned,
+			abandoned+v.Looked))
 	}
 }
 

@@ -90,7 +90,8 @@ func taskSeen(failures, most int32, attempts int64, fence uint64, outcome, phase
 	if phase == int32(quotav1.TaskPhase_TASK_PHASE_READY) {
 		phase = int32(quotav1.TaskPhase_TASK_PHASE_WAITING)
 	}
-	return fmt.Sprintf("%v, %d of %d failures, %d attempts, fence %d, %v", quotav1.TaskPhase(phase), failures, most, attempts, fence, quotav1.TaskOutcome(outcome))
+	return fmt.Sprintf("%v, %d of %d failures, %d attempts, fence %d, %v", quotav1.TaskPhase(phase), failures, most, attempts, fence,
+		quotav1.TaskOutcome(outcome))
 }
 
 // reads compares the results of reads with the replayed state at their index.
@@ -115,8 +116,10 @@ func (r *run) reads(rep *replayed) {
 				view.Held, view.Leases, view.Waiting, view.Usable)
 		}
 		// Windows advance with Unix time, also without an entry. So do fading amounts at a restore, whose time no entry carries.
-		if status.Definition.GetWindow() == nil && !r.restoredAt(answer.Meta.Index) && (view.Consumed != status.Consumed || view.Available != status.Available) {
-			v.violate("GetQuota by %s at index %d shows %s with consumed %d, available %d; the log has %d, %d: it looked at a time that no entry carries",
+		if status.Definition.GetWindow() == nil && !r.restoredAt(answer.Meta.Index) &&
+			(view.Consumed != status.Consumed || view.Available != status.Available) {
+			v.violate("GetQuota by %s at index %d shows %s with consumed %d, available %d; the log has %d, %d: it looked at a time that no "+
+				"entry carries",
 				c.Client, answer.Meta.Index, status.Definition.Name, status.Consumed, status.Available, view.Consumed, view.Available)
 		}
 	}

@@ -31,7 +31,8 @@ func Settled(usage *history.Usage, fresh []history.Usage) bool {
 
 // resources checks that nodes release the resources that the workload and the faults took.
 func (r *run) resources() {
-	v := r.verdict("resources", "When the workload has ended, each process is back at the goroutines, descriptors and memory that it began with.")
+	v := r.verdict("resources",
+		"When the workload has ended, each process is back at the goroutines, descriptors and memory that it began with.")
 	for i := range r.facts.Final {
 		usage := &r.facts.Final[i].Usage
 		if usage.Node == "" {

@@ -32,7 +32,11 @@ func restored(t *testing.T) *Simulated {
 // is of before. A calendar window is charged too.
 func restoredRun(t *testing.T, reset bool) *Simulated {
 	t.Helper()
-	s := &Simulated{Applied: map[string][]*record.Line{}, Restores: []*history.Restore{{Backup: backupAt, Index: restoredAt, Epoch: 1, Began: 560e6, Ended: 640e6}}}
+	s := &Simulated{
+		Applied: map[string][]*record.Line{}, Restores: []*history.Restore{{
+			Backup: backupAt, Index: restoredAt, Epoch: 1, Began: 560e6, Ended: 640e6,
+		}},
+	}
 	machine := fsm.New()
 	var backup *fsm.Machine
 	items := []*logpb.Item{{Quota: "q", Amount: proto.Int64(1)}}
@@ -62,7 +66,8 @@ func restoredRun(t *testing.T, reset bool) *Simulated {
 		applied := machine.Apply(index, 1, payload)
 		s.Applied["n1"] = append(s.Applied["n1"], &record.Line{Index: index, Term: 1, Payload: payload, Outcome: record.Digest(&applied)})
 		s.Calls = append(s.Calls, SimulatedCall{
-			Client: "c", Node: "n1", Sent: at - 1_000_000, Returned: at + 1_000_000, Command: command, Result: applied.Results[0], Term: 1, Index: index, Now: at,
+			Client: "c", Node: "n1", Sent: at - 1_000_000, Returned: at + 1_000_000, Command: command, Result: applied.Results[0], Term: 1,
+			Index: index, Now: at,
 		})
 		if len(applied.Events) > 0 {
 			seen := SimulatedSeen{Watcher: "w", Stream: 1, From: 1, Index: index, Events: slices.Clone(applied.Events)}
@@ -227,7 +232,8 @@ func TestRestore_FencesFromBeforeFreeNothing(t *testing.T) {
 		applied := after.machine.Apply(line.Index, line.Term, line.Payload)
 		c.spoil(&applied)
 		broken := after.judge.Entry(parsed, &applied)
-		if c.want == "" && len(broken) > 0 || c.want != "" && !slices.ContainsFunc(broken, func(v model.Violation) bool { return v.Name == c.want }) {
+		if c.want == "" && len(broken) > 0 || c.want != "" &&
+			!slices.ContainsFunc(broken, func(v model.Violation) bool { return v.Name == c.want }) {
 			t.Errorf("%s: %+v, want %q", name, broken, c.want)
 		}
 	}

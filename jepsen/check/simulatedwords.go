@@ -57,7 +57,8 @@ func simulatedReserved(result *logpb.Result, now int64) proto.Message {
 	switch k := result.Kind.(type) {
 	case *logpb.Result_Granted:
 		lease := &quotav1.Lease{
-			Id: k.Granted.Lease, Fence: k.Granted.Fence, Class: quotav1.Class(k.Granted.Class + 1), ExpiresIn: durationpb.New(until(k.Granted.DeadlineNs, now)),
+			Id: k.Granted.Lease, Fence: k.Granted.Fence, Class: quotav1.Class(k.Granted.Class + 1),
+			ExpiresIn: durationpb.New(until(k.Granted.DeadlineNs, now)),
 		}
 		for _, item := range k.Granted.Items {
 			lease.Items = append(lease.Items, &quotav1.GrantedItem{Quota: item.Quota, Amount: item.Amount})

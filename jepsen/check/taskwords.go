@@ -22,12 +22,14 @@ func logAskedOfTask(command *logpb.Command) string {
 	switch k := command.Kind.(type) {
 	case *logpb.Command_BeginTask:
 		b := k.BeginTask
-		return fmt.Sprintf("begin %s for %s on %q, %d failures, %v, attempt %d", b.Task, b.Holder, b.Quotas, b.MaxFailures, time.Duration(b.TtlNs), b.Attempt)
+		return fmt.Sprintf("begin %s for %s on %q, %d failures, %v, attempt %d", b.Task, b.Holder, b.Quotas, b.MaxFailures,
+			time.Duration(b.TtlNs), b.Attempt)
 	case *logpb.Command_RenewTask:
 		return fmt.Sprintf("renew task %s/%d, %v", k.RenewTask.Task, k.RenewTask.Fence, time.Duration(k.RenewTask.TtlNs))
 	case *logpb.Command_EndTask:
 		e := k.EndTask
-		return fmt.Sprintf("end task %s/%d: %v, wait %s, %q, report %v", e.Task, e.Fence, quotav1.TaskOutcome(e.Outcome), optional(e.WaitNs), e.Detail, quotav1.Cause(e.Report))
+		return fmt.Sprintf("end task %s/%d: %v, wait %s, %q, report %v", e.Task, e.Fence, quotav1.TaskOutcome(e.Outcome), optional(e.WaitNs),
+			e.Detail, quotav1.Cause(e.Report))
 	case *logpb.Command_RetryTask:
 		return "put back " + k.RetryTask.Task
 	case *logpb.Command_ForgetTask:
@@ -39,7 +41,8 @@ func logAskedOfTask(command *logpb.Command) string {
 func apiAskedOfTask(request any) string {
 	switch r := request.(type) {
 	case *quotav1.BeginTaskRequest:
-		return fmt.Sprintf("begin %s for %s on %q, %d failures, %v, attempt %d", r.Task, r.Holder, r.Quotas, r.MaxFailures, r.Ttl.AsDuration(), r.Attempt)
+		return fmt.Sprintf("begin %s for %s on %q, %d failures, %v, attempt %d", r.Task, r.Holder, r.Quotas, r.MaxFailures, r.Ttl.AsDuration(),
+			r.Attempt)
 	case *quotav1.RenewTaskRequest:
 		return fmt.Sprintf("renew task %s/%d, %v", r.Task, r.Fence, r.Ttl.AsDuration())
 	case *quotav1.EndTaskRequest:

@@ -14,7 +14,9 @@ import (
 
 // watches checks that each stream reports all events between its beginning and its end: in order, complete, once each, and as in the log.
 func (r *run) watches(rep *replayed) {
-	v := r.verdict("watch", "A watch stream tells every event of every index from where it began, in order, once; it resumes where it ended or says that this is gone.")
+	v := r.verdict("watch",
+		"A watch stream tells every event of every index from where it began, in order, once; it resumes where it ended or says that this is "+
+			"gone.")
 	indices := make([]uint64, 0, len(rep.happened))
 	for index := range rep.happened {
 		indices = append(indices, index)
@@ -28,7 +30,9 @@ func (r *run) watches(rep *replayed) {
 	err := r.eachSeen(func(watcher string, stream int, from uint64, message *quotav1.WatchResponse) {
 		k := key{watcher, stream}
 		if streams[k] == nil {
-			streams[k] = &follower{v: v, rep: rep, restores: r.restores, indices: indices, name: fmt.Sprintf("%s, stream %d", watcher, stream), from: from}
+			streams[k] = &follower{
+				v: v, rep: rep, restores: r.restores, indices: indices, name: fmt.Sprintf("%s, stream %d", watcher, stream), from: from,
+			}
 		}
 		if message != nil {
 			streams[k].next(message)

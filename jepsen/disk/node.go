@@ -53,7 +53,9 @@ func (n *node) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, s
 }
 
 // Create implements fs.NodeCreater.
-func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+func (n *node) Create(
+	ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut,
+) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
 	inode, inner, fuseFlags, errno := n.LoopbackNode.Create(ctx, name, flags&^uint32(syscall.O_APPEND), mode, out)
 	if errno != 0 {
 		return nil, nil, 0, errno
@@ -134,7 +136,9 @@ func (n *node) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 }
 
 // CopyFileRange implements fs.NodeCopyFileRanger: it fails, since a copy would bypass the record of unsynced data.
-func (n *node) CopyFileRange(context.Context, fs.FileHandle, uint64, *fs.Inode, fs.FileHandle, uint64, uint64, uint64) (uint32, syscall.Errno) {
+func (n *node) CopyFileRange(
+	context.Context, fs.FileHandle, uint64, *fs.Inode, fs.FileHandle, uint64, uint64, uint64,
+) (uint32, syscall.Errno) {
 	return 0, syscall.ENOTSUP
 }
 

@@ -249,7 +249,8 @@ func (a *Caller) connect(ctx context.Context) (net.Conn, error) {
 func (a *Caller) wait(ctx context.Context, n int) {
 	a.onOne(ctx, perConnection, func(quota quotav1connect.QuotaServiceClient, number int) {
 		res, err := quota.Reserve(ctx, &quotav1.ReserveRequest{
-			Holder: fmt.Sprintf("hostile-%d-%d", n, number), Items: []*quotav1.Item{{Quota: quotaName, Amount: new(int64(quotaSlots))}}, Wait: durationpb.New(held),
+			Holder: fmt.Sprintf("hostile-%d-%d", n, number), Items: []*quotav1.Item{{Quota: quotaName, Amount: new(int64(quotaSlots))}},
+			Wait: durationpb.New(held),
 		})
 		a.told(err)
 		if budget := res.GetRefusal().GetBudget(); budget != "" {
@@ -498,7 +499,8 @@ const dialers = 16
 
 // prefaces are what strangers send to the port between nodes: nothing, noise, another protocol, and the beginning of TLS before they close.
 var prefaces = []string{
-	"", "\x00\x00\x00\x00", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "quotad\xff\xff\xff\xff\xff\xff", strings.Repeat("\xff", 4096),
+	"", "\x00\x00\x00\x00", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "quotad\xff\xff\xff\xff\xff\xff",
+	strings.Repeat("\xff", 4096),
 }
 
 // raft connects to the port between nodes without a certificate: some stay silent, others send an invalid preface, or make a handshake
@@ -536,7 +538,8 @@ func (a *Caller) slow(ctx context.Context, _ int) {
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	_, err = io.WriteString(conn, "POST /quota.v1.QuotaService/Reserve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
+	_, err = io.WriteString(conn,
+		"POST /quota.v1.QuotaService/Reserve HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n")
 	for err == nil && ctx.Err() == nil {
 		pause(ctx, 100*time.Millisecond)
 		_, err = io.WriteString(conn, " ")

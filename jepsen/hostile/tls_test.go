@@ -59,7 +59,10 @@ func TestAttack_ReachesBudgetsOverTLS(t *testing.T) {
 	}
 	for only, most := range map[string]int64{"fill": 16, "watch": 2} {
 		connections.Store(0)
-		c := &Caller{Name: "n", Address: server.Listener.Addr().String(), Bundle: bundle, Dial: (&net.Dialer{}).DialContext, Streams: 2 * perConnection, Only: only}
+		c := &Caller{
+			Name: "n", Address: server.Listener.Addr().String(), Bundle: bundle, Dial: (&net.Dialer{}).DialContext, Streams: 2 * perConnection,
+			Only: only,
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		go func() {
 			defer cancel()

@@ -26,7 +26,8 @@ func processors() (idle, all uint64) {
 		return 0, 0
 	}
 	var of [8]uint64 // user, nice, system, idle, iowait, irq, softirq, steal
-	if _, err := fmt.Sscanf(string(data), "cpu %d %d %d %d %d %d %d %d", &of[0], &of[1], &of[2], &of[3], &of[4], &of[5], &of[6], &of[7]); err != nil {
+	if _, err := fmt.Sscanf(string(data), "cpu %d %d %d %d %d %d %d %d", &of[0], &of[1], &of[2], &of[3], &of[4], &of[5], &of[6],
+		&of[7]); err != nil {
 		return 0, 0
 	}
 	for _, ticks := range of {

@@ -65,7 +65,8 @@ func (j *Judge) consumedAgain(l *lease, o *operation, asked *logpb.Consume, cons
 			items = append(items, &logpb.GrantedItem{Quota: p.quota.name, Amount: p.consumed})
 		}
 	}
-	if !sameItems(items, consumed.Items) || consumed.SpendByNs != o.spendBy || consumed.SpendByWallNs != o.spendByWall || consumed.Op != o.number {
+	if !sameItems(items, consumed.Items) || consumed.SpendByNs != o.spendBy || consumed.SpendByWallNs != o.spendByWall ||
+		consumed.Op != o.number {
 		j.violate("once", "operation %d of lease %d consumed %v until %d, now the answer is %v", o.number, l.id, items, o.spendBy, consumed)
 	}
 	j.doneBelow(l, asked.DoneBelow)

@@ -139,7 +139,8 @@ func (j *Judge) grant(ask *logpb.Reserve, granted *logpb.Granted, class int32, w
 	j.stats.Granted++
 	j.entry.made[granted.Lease] = granted
 	if granted.Lease <= j.lastLease || granted.Fence <= j.lastFence {
-		j.violate("fence-order", "lease %d with fence %d comes after lease %d with fence %d", granted.Lease, granted.Fence, j.lastLease, j.lastFence)
+		j.violate("fence-order", "lease %d with fence %d comes after lease %d with fence %d", granted.Lease, granted.Fence, j.lastLease,
+			j.lastFence)
 	}
 	j.lastFence, j.lastLease = max(j.lastFence, granted.Fence), max(j.lastLease, granted.Lease)
 	var items []*logpb.Item
@@ -256,7 +257,8 @@ func (j *Judge) wanting(ask *logpb.Reserve, needs []need, class int32) (name, de
 			if q.rule.kind == slotsKind && q.held <= q.allowed()-n.amount {
 				name = "grace"
 			}
-			return name, sprint("%s has %d held and %d counted, and %d more are granted; usable are %d", q.name, q.held, q.surely.sum, n.amount, q.allowed())
+			return name, sprint("%s has %d held and %d counted, and %d more are granted; usable are %d", q.name, q.held, q.surely.sum, n.amount,
+				q.allowed())
 		case ask.Consume && q.rule.burst > 0 && n.amount > q.rule.burst:
 			return "burst", sprint("%d of %s can never be consumed at once, its burst is %d", n.amount, q.name, q.rule.burst)
 		case ask.Consume && !q.mayDraw(j.clock.Now, &charge{amount: n.amount, began: j.clock.Now}):

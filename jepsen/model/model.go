@@ -314,10 +314,12 @@ func (j *Judge) views(parsed *logpb.Entry, clock fsm.Clock) (early, late int64) 
 		return early, late // judged with the command
 	}
 	if clock.WallEarly != early {
-		j.violate("clock", "the earlier view of Unix time goes from %d to %d, the sample is %d", j.clock.WallEarly, clock.WallEarly, parsed.WallEarlyNs)
+		j.violate("clock", "the earlier view of Unix time goes from %d to %d, the sample is %d", j.clock.WallEarly, clock.WallEarly,
+			parsed.WallEarlyNs)
 	}
 	if clock.WallLate != late {
-		j.violate("clock", "the later view of Unix time goes from %d to %d, the sample is %d", j.clock.WallLate, clock.WallLate, parsed.WallLateNs)
+		j.violate("clock", "the later view of Unix time goes from %d to %d, the sample is %d", j.clock.WallLate, clock.WallLate,
+			parsed.WallLateNs)
 	}
 	return early, late
 }

@@ -61,9 +61,13 @@ func story() []step {
 		// 4: the same request again
 		{ms, numbered(1, reserve("h", "org/a", 4, int64(time.Minute), consumes))},
 		// 5
-		{ms, &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{Lease: 2, Fence: 2, Op: 1, Unspent: []*logpb.Item{{Quota: "org/a", Amount: proto.Int64(1)}}}}}},
+		{ms, &logpb.Command{Kind: &logpb.Command_Settle{Settle: &logpb.Settle{
+			Lease: 2, Fence: 2, Op: 1, Unspent: []*logpb.Item{{Quota: "org/a", Amount: proto.Int64(1)}},
+		}}}},
 		// 6: closed
-		{ms, &logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{Lease: 2, Fence: 2, Op: 1, Signals: []*logpb.Signal{{Quota: "org/a", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(300 * ms)}}}}}},
+		{ms, &logpb.Command{Kind: &logpb.Command_Report{Report: &logpb.Report{
+			Lease: 2, Fence: 2, Op: 1, Signals: []*logpb.Signal{{Quota: "org/a", Cause: logpb.Cause_CAUSE_SATURATED, RetryAfterNs: new(300 * ms)}},
+		}}}},
 		// 7: refused
 		{ms, reserve("h", "org/a", 1, int64(time.Minute))},
 		// 8: lease 3
@@ -115,7 +119,10 @@ func TestStory_IsAllowed(t *testing.T) {
 	for _, v := range violations {
 		t.Errorf("%+v", v)
 	}
-	want := Stats{Granted: 5, Refused: 1, Failed: 1, Consumed: 1, Settled: 1, Released: 1, Expired: 2, DeadFences: 1, Repeated: 1, Waited: 2, WaitsGranted: 1, Cooldowns: 1, Most: 100}
+	want := Stats{
+		Granted: 5, Refused: 1, Failed: 1, Consumed: 1, Settled: 1, Released: 1, Expired: 2, DeadFences: 1, Repeated: 1, Waited: 2,
+		WaitsGranted: 1, Cooldowns: 1, Most: 100,
+	}
 	if stats != want {
 		t.Errorf("the story has\n%+v, wanted\n%+v", stats, want)
 	}
@@ -195,7 +202,8 @@ func TestStory_EachLieIsFound(t *testing.T) {
 func serve(a *fsm.Applied, ticket uint64) fsm.Applied {
 	served := *a
 	granted := &logpb.Granted{
-		Lease: 5, Fence: 5, Ticket: ticket, Class: 2, Items: []*logpb.GrantedItem{{Quota: "s", Amount: 1}}, DeadlineNs: 1 << 60, AskedTtlNs: int64(time.Second),
+		Lease: 5, Fence: 5, Ticket: ticket, Class: 2, Items: []*logpb.GrantedItem{{Quota: "s", Amount: 1}}, DeadlineNs: 1 << 60,
+		AskedTtlNs: int64(time.Second),
 	}
 	served.Events = []effect.Event{{
 		Kind: effect.EventGranted, Quota: "s", Lease: 5, Fence: 5, Ticket: ticket, Amount: 1,

@@ -85,10 +85,12 @@ func (j *Judge) policies(ask *logpb.Reserve, class, rank int32, n need) (name, d
 		return "", ""
 	}
 	if u := j.usageOf(ask.Holder, q); policy.Breaker != nil && u.closedUntil > j.clock.Now {
-		return "breaker", sprint("%s is closed for %s until %d, the provider refused it %d times in a row", q.name, ask.Holder, u.closedUntil, u.refusals)
+		return "breaker", sprint("%s is closed for %s until %d, the provider refused it %d times in a row", q.name, ask.Holder, u.closedUntil,
+			u.refusals)
 	}
 	if let, ramped := q.letsThrough(j.clock.Now); ramped && q.inRamp()+n.amount > let {
-		return "ramp", sprint("%s began to reopen at %d, let %d through and may have let through %d, and %d more are granted", q.name, q.reopened, q.inRamp(), let, n.amount)
+		return "ramp", sprint("%s began to reopen at %d, let %d through and may have let through %d, and %d more are granted", q.name, q.reopened,
+			q.inRamp(), let, n.amount)
 	}
 	if why := j.zoned(ask, rank, q); why != "" {
 		return "zone", why

@@ -84,7 +84,8 @@ func (d *drive) ofPolicy() *logpb.Command {
 	switch d.intn(12, "of policy") {
 	case 0, 1, 2, 3:
 		begin := &logpb.BeginTask{
-			Task: name, Holder: pick(d, allHolders, "runner"), MaxFailures: int32(d.intn(4, "failures")), TtlNs: pick(d, []int64{0, sec, 4 * sec}, "ttl"),
+			Task: name, Holder: pick(d, allHolders, "runner"), MaxFailures: int32(d.intn(4, "failures")),
+			TtlNs: pick(d, []int64{0, sec, 4 * sec}, "ttl"),
 		}
 		if d.oneIn(2, "on a quota") {
 			begin.Quotas = []string{pick(d, d.names, "its quota")}
@@ -94,7 +95,9 @@ func (d *drive) ofPolicy() *logpb.Command {
 		}
 		return d.identified(&logpb.Command{Kind: &logpb.Command_BeginTask{BeginTask: begin}})
 	case 4:
-		return &logpb.Command{Kind: &logpb.Command_RenewTask{RenewTask: &logpb.RenewTask{Task: attempt.Task, Fence: attempt.Fence, TtlNs: pick(d, []int64{0, 2 * sec}, "ttl")}}}
+		return &logpb.Command{Kind: &logpb.Command_RenewTask{RenewTask: &logpb.RenewTask{
+			Task: attempt.Task, Fence: attempt.Fence, TtlNs: pick(d, []int64{0, 2 * sec}, "ttl"),
+		}}}
 	case 5, 6, 7:
 		attempt.Outcome = logpb.TaskOutcome(d.intn(6, "outcome"))
 		if d.oneIn(2, "wait") {
@@ -125,9 +128,11 @@ func (d *drive) seldom(task string) *logpb.Command {
 	case 0:
 		return &logpb.Command{Kind: &logpb.Command_ForgetTask{ForgetTask: &logpb.ForgetTask{Task: task}}}
 	case 1:
-		return &logpb.Command{Kind: &logpb.Command_DeleteWorkflow{DeleteWorkflow: &logpb.DeleteWorkflow{Workflow: pick(d, []string{"a", "b"}, "workflow")}}}
+		return &logpb.Command{Kind: &logpb.Command_DeleteWorkflow{DeleteWorkflow: &logpb.DeleteWorkflow{Workflow: pick(d, []string{"a", "b"},
+			"workflow")}}}
 	case 2:
-		return &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{TaskLifeNs: new(pick(d, []int64{5 * sec, 3600 * sec}, "task life"))}}}
+		return &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{TaskLifeNs: new(pick(d, []int64{5 * sec, 3600 * sec},
+			"task life"))}}}
 	}
 	return &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{
 		Workflows: workflowsOf()[d.intn(2, "from"):], ReplaceWorkflows: true, DryRun: d.oneIn(3, "dry"),

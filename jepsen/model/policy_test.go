@@ -48,7 +48,9 @@ func policyStory() []step {
 		}}}}},
 		{400 * ms, reserve("limited", "plain", 50, sec, consumes)},
 		// 10: an override, which ends with 11
-		{ms, &logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: &logpb.SetOverride{Quota: "plain", Limit: new(int64(50)), ForNs: 2 * sec}}}},
+		{ms, &logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: &logpb.SetOverride{
+			Quota: "plain", Limit: new(int64(50)), ForNs: 2 * sec,
+		}}}},
 		{3 * sec, nothing()},
 		// 12: attempt 1 (fence 8) fails, reported twice; 15: it is too early
 		{ms, beginTask(1)},
@@ -65,7 +67,9 @@ func policyStory() []step {
 		{ms, endTask(10, finished)},
 		{ms, beginTask(0)},
 		// 23: a workflow runs one step at a time from 25: its step is limited, and another takes the baton with 26
-		{ms, &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{Workflows: []*logpb.Workflow{workflow}, ReplaceWorkflows: true}}}},
+		{ms, &logpb.Command{Kind: &logpb.Command_ApplyQuotas{ApplyQuotas: &logpb.ApplyQuotas{
+			Workflows: []*logpb.Workflow{workflow}, ReplaceWorkflows: true,
+		}}}},
 		{ms, reserve("z", "plain", 100, sec, consumes)},
 		{ms, reserve("a", "plain", 1, sec)},
 		{ms, reserve("b", "seats", 1, 10*sec)},
@@ -88,7 +92,9 @@ func playPolicies(t *testing.T, spoil func(index uint64, entry *logpb.Entry, app
 	at := int64(time.Second)
 	for i, s := range policyStory() {
 		at += s.after
-		entry := &logpb.Entry{Version: fsm.EntryVersion, StampNs: at, WallEarlyNs: birth + at, WallLateNs: birth + at, Commands: []*logpb.Command{s.command}}
+		entry := &logpb.Entry{
+			Version: fsm.EntryVersion, StampNs: at, WallEarlyNs: birth + at, WallLateNs: birth + at, Commands: []*logpb.Command{s.command},
+		}
 		payload, err := proto.Marshal(entry)
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +116,8 @@ func TestPolicyStory_IsAllowed(t *testing.T) {
 	}
 	want := [...]int{3, 1, 1, 1, 1, 1, 1, 1, 1}
 	if got := [...]int{
-		stats.Attempts, stats.Lost, stats.Shelved, stats.PutBack, stats.Overrides, stats.OverridesEnded, stats.Sequentials, stats.Parallels, stats.Withheld,
+		stats.Attempts, stats.Lost, stats.Shelved, stats.PutBack, stats.Overrides, stats.OverridesEnded, stats.Sequentials, stats.Parallels,
+		stats.Withheld,
 	}; got != want {
 		t.Errorf("the story has %v, wanted %v: %+v", got, want, stats)
 	}
@@ -136,43 +143,67 @@ func TestPolicyStory_EachLieIsFound(t *testing.T) {
 		spoilt, found uint64
 		tell          spoil
 	}{
-		"calls that should be spread out are granted":   {"zone", 1, 4, with(0, &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH})},
-		"background work goes on in red":                {"zone", 1, 6, with(0, &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, AgeingNs: minute})},
+		"calls that should be spread out are granted": {"zone", 1, 4, with(0, &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH})},
+		"background work goes on in red": {
+			"zone", 1, 6, with(0, &logpb.Policy{Zones: logpb.Zones_ZONES_SMOOTH, AgeingNs: minute}),
+		},
 		"what is kept for critical calls is granted":    {"share", 1, 2, with(0, &logpb.Policy{Shares: &logpb.Shares{CriticalPpm: 500_000}})},
 		"a breaker does not open":                       {"breaker", 1, 8, with(1, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})},
 		"a holder goes on although its breaker is open": {"breaker", 1, 9, with(1, &logpb.Policy{Breaker: &logpb.Breaker{Failures: 1}})},
 		"a quota reopens at once":                       {"ramp", 1, 9, with(1, &logpb.Policy{RampNs: 10 * sec})},
-		"an override ends too early":                    {"unexplained", 10, 11, func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetSetOverride().ForNs = 10 * sec }},
-		"the end of an override is not told":            {"override", 11, 11, without(effect.EventOverride)},
-		"another limit is put in its place":             {"override", 10, 10, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Amount = 60 }},
-		"a failure is not counted":                      {"task-budget", 13, 13, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Failures = 0 }},
-		"a failure that was told is forgotten":          {"task-budget", 14, 14, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Failures = 0 }},
-		"a new attempt has a fresh budget":              {"task-budget", 16, 16, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskBegun().Failures = 0 }},
-		"a task waits for less than it should":          {"task-budget", 13, 13, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().NextNs -= sec }},
+		"an override ends too early": {
+			"unexplained", 10, 11, func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetSetOverride().ForNs = 10 * sec },
+		},
+		"the end of an override is not told": {"override", 11, 11, without(effect.EventOverride)},
+		"another limit is put in its place":  {"override", 10, 10, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Amount = 60 }},
+		"a failure is not counted": {
+			"task-budget", 13, 13, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Failures = 0 },
+		},
+		"a failure that was told is forgotten": {
+			"task-budget", 14, 14, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Failures = 0 },
+		},
+		"a new attempt has a fresh budget": {
+			"task-budget", 16, 16, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskBegun().Failures = 0 },
+		},
+		"a task waits for less than it should": {
+			"task-budget", 13, 13, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().NextNs -= sec },
+		},
 		"an attempt begins too early": {"task-attempt", 15, 15, func(_ *logpb.Entry, a *fsm.Applied) {
-			a.Results[0] = &logpb.Result{Kind: &logpb.Result_TaskBegun{TaskBegun: &logpb.TaskBegun{Attempt: 2, Fence: 9, DeadlineNs: 1 << 60, Failures: 1, MaxFailures: 2}}}
+			a.Results[0] = &logpb.Result{Kind: &logpb.Result_TaskBegun{TaskBegun: &logpb.TaskBegun{
+				Attempt: 2, Fence: 9, DeadlineNs: 1 << 60, Failures: 1, MaxFailures: 2,
+			}}}
 			a.Events = []effect.Event{{Kind: effect.EventTaskBegun, Task: "t", Fence: 9, Amount: 2}}
 		}},
 		"an attempt has an old fence": {"fence-order", 16, 16, func(_ *logpb.Entry, a *fsm.Applied) {
 			a.Results[0].GetTaskBegun().Fence = 8
 			a.Events[0].Fence = 8
 		}},
-		"an attempt does not end":              {"late-expiry", 17, 17, without(effect.EventTaskEnded)},
-		"a task is not shelved":                {"task-budget", 17, 17, without(effect.EventTaskShelved)},
-		"a task is shelved twice":              {"task-budget", 17, 17, func(_ *logpb.Entry, a *fsm.Applied) { a.Events = append(a.Events, a.Events[1]) }},
-		"an attempt ends twice":                {"task-attempt", 17, 17, func(_ *logpb.Entry, a *fsm.Applied) { a.Events = append(a.Events, a.Events[0]) }},
-		"a finished task is to be begun again": {"task-budget", 21, 21, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Phase = waitingTask }},
-		"a dead attempt ends":                  {"dead-fence", 21, 21, func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetEndTask().Fence = 9 }},
-		"one at a time does not go":            {"sequential", 25, 25, without(effect.EventSequential)},
-		"one at a time goes without a reason":  {"sequential", 23, 25, workflows(func(a *logpb.ApplyQuotas) { a.Workflows[0].Threshold = 2 })},
-		"a lease outlives its turn":            {"deadline", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { granted(a).DeadlineNs += sec }},
-		"it is another's turn":                 {"turn", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Holder = "a" }},
+		"an attempt does not end": {"late-expiry", 17, 17, without(effect.EventTaskEnded)},
+		"a task is not shelved":   {"task-budget", 17, 17, without(effect.EventTaskShelved)},
+		"a task is shelved twice": {
+			"task-budget", 17, 17, func(_ *logpb.Entry, a *fsm.Applied) { a.Events = append(a.Events, a.Events[1]) },
+		},
+		"an attempt ends twice": {
+			"task-attempt", 17, 17, func(_ *logpb.Entry, a *fsm.Applied) { a.Events = append(a.Events, a.Events[0]) },
+		},
+		"a finished task is to be begun again": {
+			"task-budget", 21, 21, func(_ *logpb.Entry, a *fsm.Applied) { a.Results[0].GetTaskEnded().Phase = waitingTask },
+		},
+		"a dead attempt ends": {
+			"dead-fence", 21, 21, func(e *logpb.Entry, _ *fsm.Applied) { e.Commands[0].GetEndTask().Fence = 9 },
+		},
+		"one at a time does not go":           {"sequential", 25, 25, without(effect.EventSequential)},
+		"one at a time goes without a reason": {"sequential", 23, 25, workflows(func(a *logpb.ApplyQuotas) { a.Workflows[0].Threshold = 2 })},
+		"a lease outlives its turn":           {"deadline", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { granted(a).DeadlineNs += sec }},
+		"it is another's turn":                {"turn", 26, 26, func(_ *logpb.Entry, a *fsm.Applied) { a.Events[0].Holder = "a" }},
 		"a second turn": {"turn", 27, 27, func(_ *logpb.Entry, a *fsm.Applied) {
 			a.Events = append([]effect.Event{{Kind: effect.EventBaton, Workflow: "w", Holder: "a", Fence: 99, Duration: sec}}, a.Events...)
 		}},
 		"all go again too early": {"sequential", 23, 29, workflows(func(a *logpb.ApplyQuotas) { a.Workflows[0].CalmNs = 10 * minute })},
 		"who is kept back is granted something": {"back-pressure", 23, 32, workflows(func(a *logpb.ApplyQuotas) {
-			a.Workflows = append(a.Workflows, &logpb.Workflow{Name: "v", Threshold: 2, Steps: []*logpb.WorkflowStep{{Holder: "c"}, {Holder: "d", After: []string{"c"}}}})
+			a.Workflows = append(a.Workflows, &logpb.Workflow{
+				Name: "v", Threshold: 2, Steps: []*logpb.WorkflowStep{{Holder: "c"}, {Holder: "d", After: []string{"c"}}},
+			})
 		})},
 	} {
 		t.Run(name, func(t *testing.T) {

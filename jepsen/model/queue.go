@@ -194,7 +194,8 @@ func (j *Judge) order(holder string, needs []need, granted *logpb.Granted) {
 	}
 	for _, n := range needs {
 		for _, l := range j.lanesOf[n.quota] {
-			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas, func(q *quota) bool { return !needed[q] || q.definition.GetPolicy() != nil || j.overridden[q] }) {
+			if l.quotas[0] != n.quota || slices.ContainsFunc(l.quotas,
+				func(q *quota) bool { return !needed[q] || q.definition.GetPolicy() != nil || j.overridden[q] }) {
 				continue // met at another quota, or may lack something else, or overtaken for a policy or an override
 			}
 			for class := range granted.Class {

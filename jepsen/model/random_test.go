@@ -378,7 +378,8 @@ func (d *drive) admin(lease uint64) *logpb.Command {
 		return &logpb.Command{Kind: &logpb.Command_RaiseEpoch{RaiseEpoch: &logpb.RaiseEpoch{Epoch: uint32(d.intn(6, "epoch"))}}}
 	case 7:
 		return &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: &logpb.SetLimits{
-			SessionIdleNs: new(pick(d, []int64{20 * sec, 3600 * sec}, "idle")), MaxWaiters: new(d.between(3, 100, "waiters")), KeyLifeNs: new(pick(d, []int64{5 * sec, 100 * sec}, "key life")),
+			SessionIdleNs: new(pick(d, []int64{20 * sec, 3600 * sec}, "idle")), MaxWaiters: new(d.between(3, 100, "waiters")),
+			KeyLifeNs: new(pick(d, []int64{5 * sec, 100 * sec}, "key life")),
 			MaxLeases: new(d.between(20, 1000, "leases")), OperatorsPpm: new(pick(d, []int64{0, 62_500, 500_000}, "operators")),
 		}}}
 	}
@@ -410,7 +411,9 @@ func (d *drive) command() *logpb.Command {
 	case 14, 15:
 		return &logpb.Command{Kind: &logpb.Command_Release{Release: &logpb.Release{Lease: g.Lease, Fence: fence, Items: d.some(g.Items)}}}
 	case 16:
-		return &logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{Lease: g.Lease, Fence: fence, TtlNs: pick(d, []int64{0, sec, 30 * sec}, "renewed")}}}
+		return &logpb.Command{Kind: &logpb.Command_Renew{Renew: &logpb.Renew{
+			Lease: g.Lease, Fence: fence, TtlNs: pick(d, []int64{0, sec, 30 * sec}, "renewed"),
+		}}}
 	case 17:
 		if len(d.tickets) > 0 {
 			ticket := d.tickets[len(d.tickets)-1-min(d.intn(8, "ticket"), len(d.tickets)-1)]
@@ -515,7 +518,8 @@ func (d *drive) audit() error {
 		}
 	}
 	if counts := d.machine.State().Counts(); int(counts.Leases) != len(d.judge.leases) || int(counts.Waiting) != len(d.judge.waiting) {
-		return fmt.Errorf("%d leases, %d waiting, the model has %d and %d", counts.Leases, counts.Waiting, len(d.judge.leases), len(d.judge.waiting))
+		return fmt.Errorf("%d leases, %d waiting, the model has %d and %d", counts.Leases, counts.Waiting, len(d.judge.leases),
+			len(d.judge.waiting))
 	}
 	return nil
 }

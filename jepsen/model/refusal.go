@@ -319,7 +319,8 @@ func (j *Judge) isTrueOf(l *lease, command *logpb.Command, failure *logpb.Failur
 	case logpb.Reason_REASON_NOT_HELD:
 		return j.notHeld(l, o, command), true
 	case logpb.Reason_REASON_ALREADY_SETTLED:
-		unspent := len(settle.GetUnspent()) > 0 && o != nil && (o.didUnspent && !sameAsked(o.unspent, settle.Unspent) || !o.didUnspent && o.didActual)
+		unspent := len(settle.GetUnspent()) > 0 && o != nil &&
+			(o.didUnspent && !sameAsked(o.unspent, settle.Unspent) || !o.didUnspent && o.didActual)
 		return unspent || o != nil && o.didActual && !sameAsked(o.actual, settle.GetActual()), true
 	case logpb.Reason_REASON_PAST_SPEND_BY:
 		return o != nil && !j.inTime(o) && !o.didUnspent && len(settle.GetUnspent()) > 0, true

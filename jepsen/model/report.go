@@ -67,7 +67,8 @@ func (j *Judge) lower(caller string, q *quota, o *operation, signal *logpb.Signa
 	switch {
 	case o == nil || signal.Remaining == nil || total < *signal.Remaining:
 		j.violate("cap", "%s is lowered to %d by a report of %v", q.name, total, signal)
-	case total >= q.rule.usable, q.cap.is && q.cap.window == q.window && (total > q.cap.total || total == q.cap.total && caller == q.cap.caller):
+	case total >= q.rule.usable, q.cap.is && q.cap.window == q.window &&
+		(total > q.cap.total || total == q.cap.total && caller == q.cap.caller):
 		j.violate("cap", "%s is lowered to %d, it had %d", q.name, total, q.allowed())
 	case !q.rule.anchored && *signal.Remaining >= limit-q.surely.sum:
 		j.violate("cap", "%s is lowered to %d, %d remain and %d were consumed here of %d", q.name, total, *signal.Remaining, q.surely.sum, limit)
@@ -161,7 +162,8 @@ func (j *Judge) cooldown(event *effect.Event) {
 	j.stats.Cooldowns++
 	until := plus(j.clock.Now, event.Duration)
 	if until < q.closedUntil || until > plus(q.closerSince, j.closingBound(q)) && until > q.closedUntil {
-		j.violate("cooldown", "%s is closed until %d for %s, it was until %d by %s since %d", q.name, until, event.Holder, q.closedUntil, q.closer, q.closerSince)
+		j.violate("cooldown", "%s is closed until %d for %s, it was until %d by %s since %d", q.name, until, event.Holder, q.closedUntil,
+			q.closer, q.closerSince)
 	}
 	q.closedUntil = max(until, q.closedUntil)
 }

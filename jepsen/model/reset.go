@@ -77,7 +77,8 @@ func (j *Judge) learn(caller string, q *quota, o *operation, signal *logpb.Signa
 	}
 	j.stats.Resets++
 	if !r.known || was.known && !r.sure {
-		j.violate("reset", "a reset of %s between %d and %d is believed on the word of %s; the last one was at %d", q.name, said.begin, said.end, caller, r.since)
+		j.violate("reset", "a reset of %s between %d and %d is believed on the word of %s; the last one was at %d", q.name, said.begin, said.end,
+			caller, r.since)
 		// These books follow the state.
 		q.know(said)
 	}

@@ -120,7 +120,9 @@ func TestClockResets_AreJudged(t *testing.T) {
 			l.do(0, tellsReset(1, 10*sec), isLearned)
 		}, "reset"},
 		"a window that has closed is left out": {func(l *teller) {
-			l.do(0, &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{Holder: "a", Items: []*logpb.Item{item1("r", 1), item1("p", 1)}, TtlNs: 600 * sec}}}, nil)
+			l.do(0, &logpb.Command{Kind: &logpb.Command_Reserve{Reserve: &logpb.Reserve{
+				Holder: "a", Items: []*logpb.Item{item1("r", 1), item1("p", 1)}, TtlNs: 600 * sec,
+			}}}, nil)
 			l.do(0, spends("a", item1("p", 1)), nil)
 			l.do(0, tellsReset(2, 10*sec), nil)
 			l.do(11*sec, spends("a", item1("p", 1)), nil)

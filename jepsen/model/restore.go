@@ -8,7 +8,9 @@ import "github.com/quotad/quotad/fsm"
 func (j *Judge) Restored(backup *Judge, epoch uint32) (next *Judge, broken *Violation) {
 	next = backup
 	if counter := uint64(epoch) << 48; counter <= max(j.lastFence, backup.lastFence) {
-		broken = &Violation{Promise: promises["fence-order"], Name: "fence-order", Index: j.entry.index, Command: -1, Detail: "a restore does not raise the epoch"}
+		broken = &Violation{
+			Promise: promises["fence-order"], Name: "fence-order", Index: j.entry.index, Command: -1, Detail: "a restore does not raise the epoch",
+		}
 	}
 	above := uint64(epoch) << 40
 	next.lastFence = max(j.lastFence, backup.lastFence, uint64(epoch)<<48)

@@ -344,7 +344,8 @@ func (j *Judge) open(all int64) int64 {
 
 func (j *Judge) newAnswer(command *logpb.Command, result *logpb.Result) *answer {
 	return &answer{
-		asked: j.digest(&logpb.Command{Kind: command.Kind}), told: j.digest(result), ticket: result.GetWaiting().GetTicket(), index: j.entry.index,
+		asked: j.digest(&logpb.Command{Kind: command.Kind}), told: j.digest(result), ticket: result.GetWaiting().GetTicket(),
+		index: j.entry.index,
 	}
 }
 

@@ -16,7 +16,10 @@ func TestAtBudget_WeighsWhereTheCountDoesNotTell(t *testing.T) {
 		want         bool
 		weighs       int
 	}{
-		{bound: 5, count: 5, want: true}, {bound: 5, count: 6, want: true}, {bound: 7, count: 5, want: true, weighs: 1}, {bound: 8, count: 5, weighs: 1},
+		{bound: 5, count: 5, want: true},
+		{bound: 5, count: 6, want: true},
+		{bound: 7, count: 5, want: true, weighs: 1},
+		{bound: 8, count: 5, weighs: 1},
 	} {
 		weighed = 0
 		if got := weighAtLeast(c.bound, c.count, weigh); got != c.want || weighed != c.weighs {

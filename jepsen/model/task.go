@@ -63,7 +63,8 @@ func (j *Judge) rest(t *task, phase logpb.TaskPhase, at int64) {
 
 // forgetTasks forgets the tasks whose life is over.
 func (j *Judge) forgetTasks() {
-	for first, ok := j.taskRest.first(j.clock.Now); ok && plus(first.at, j.entry.taskLife) <= j.clock.Now; first, ok = j.taskRest.first(j.clock.Now) {
+	for first, ok := j.taskRest.first(j.clock.Now); ok &&
+		plus(first.at, j.entry.taskLife) <= j.clock.Now; first, ok = j.taskRest.first(j.clock.Now) {
 		j.taskRest.take()
 		if t := j.taskNamed[first.id]; j.tasks[t.name] == t && t.at == first.at && j.isForgotten(t) {
 			delete(j.tasks, t.name)
@@ -103,7 +104,8 @@ func (j *Judge) begin(t *task, asked *logpb.BeginTask, begun *logpb.TaskBegun) {
 		j.tasks[t.name], j.taskNamed[t.number] = t, t
 	}
 	if t.phase != waitingTask || t.at > j.clock.Now {
-		j.violate("task-attempt", "attempt %d of task %q begins at %d, and it is in phase %v until %d", begun.Attempt, t.name, j.clock.Now, t.phase, t.at)
+		j.violate("task-attempt", "attempt %d of task %q begins at %d, and it is in phase %v until %d", begun.Attempt, t.name, j.clock.Now,
+			t.phase, t.at)
 	}
 	for _, name := range asked.Quotas {
 		for _, q := range j.quotas[name].path() {
@@ -121,16 +123,19 @@ func (j *Judge) begin(t *task, asked *logpb.BeginTask, begun *logpb.TaskBegun) {
 	}
 	t.attempts++
 	if begun.Attempt != t.attempts || asked.Attempt != 0 && asked.Attempt != begun.Attempt {
-		j.violate("task-attempt", "attempt %d of task %q begins, %d was asked for, and it is the one numbered %d", begun.Attempt, t.name, asked.Attempt, t.attempts)
+		j.violate("task-attempt", "attempt %d of task %q begins, %d was asked for, and it is the one numbered %d", begun.Attempt, t.name,
+			asked.Attempt, t.attempts)
 	}
 	if begun.Failures != t.failures || begun.MaxFailures != t.most {
-		j.violate("task-budget", "attempt %d of task %q begins with %d of %d failures, it had %d of %d", begun.Attempt, t.name, begun.Failures, begun.MaxFailures, t.failures, t.most)
+		j.violate("task-budget", "attempt %d of task %q begins with %d of %d failures, it had %d of %d", begun.Attempt, t.name, begun.Failures,
+			begun.MaxFailures, t.failures, t.most)
 	}
 	if begun.Fence <= j.lastFence {
 		j.violate("fence-order", "attempt %d of task %q has fence %d, and there was fence %d", begun.Attempt, t.name, begun.Fence, j.lastFence)
 	}
 	if begun.DeadlineNs != j.clock.Now+t.ttl {
-		j.violate("task-attempt", "attempt %d of task %q ends at %d, it is %d and it lives for %d", begun.Attempt, t.name, begun.DeadlineNs, j.clock.Now, t.ttl)
+		j.violate("task-attempt", "attempt %d of task %q ends at %d, it is %d and it lives for %d", begun.Attempt, t.name, begun.DeadlineNs,
+			j.clock.Now, t.ttl)
 	}
 	j.lastFence = max(j.lastFence, begun.Fence)
 	t.fence, t.phase, t.at = begun.Fence, taskUnderWay, begun.DeadlineNs
@@ -207,7 +212,8 @@ func (j *Judge) endTask(command *logpb.Command, ended *logpb.TaskEnded) {
 	if t.phase == waitingTask {
 		want.NextNs = t.at
 	}
-	if ended.GetPhase() != want.Phase || ended.GetFailures() != want.Failures || ended.GetMaxFailures() != want.MaxFailures || ended.GetNextNs() != want.NextNs {
+	if ended.GetPhase() != want.Phase || ended.GetFailures() != want.Failures || ended.GetMaxFailures() != want.MaxFailures ||
+		ended.GetNextNs() != want.NextNs {
 		j.violate("task-budget", "task %q ended as %v: the result should be %v, and is %v", t.name, asked.Outcome, want, ended)
 	}
 }

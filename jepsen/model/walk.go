@@ -280,7 +280,8 @@ func (j *Judge) happenGranted(event *effect.Event) {
 	}
 	made := e.made[event.Lease]
 	n := e.items[event.Lease] - 1
-	if made == nil || made.Fence != event.Fence || n >= len(made.Items) || made.Items[n].Quota != event.Quota || made.Items[n].Amount != event.Amount {
+	if made == nil || made.Fence != event.Fence || n >= len(made.Items) || made.Items[n].Quota != event.Quota ||
+		made.Items[n].Amount != event.Amount {
 		j.violate("unexplained", "the event of lease %d, fence %d, with %d of %s for %s fits no grant",
 			event.Lease, event.Fence, event.Amount, event.Quota, event.Holder)
 	}

@@ -63,8 +63,9 @@ func orElse(given, otherwise int64) int64 {
 
 func newWorkflow(definition *logpb.Workflow, now int64) *workflow {
 	w := &workflow{
-		definition: definition, above: map[string]map[string]bool{}, threshold: int(definition.Threshold), steps: map[string]*member{}, changed: now,
-		within: orElse(definition.WithinNs, 30*second), calm: orElse(definition.CalmNs, minute),
+		definition: definition, above: map[string]map[string]bool{}, threshold: int(definition.Threshold), steps: map[string]*member{},
+		changed: now,
+		within:  orElse(definition.WithinNs, 30*second), calm: orElse(definition.CalmNs, minute),
 		batonTime: orElse(definition.BatonTimeNs, 5*minute), pause: orElse(definition.PauseNs, 5*minute),
 	}
 	if w.threshold == 0 {
@@ -155,7 +156,8 @@ func (j *Judge) denied(holder string, reason logpb.Reason, quota string, retryAt
 	switch reason {
 	case logpb.Reason_REASON_EXHAUSTED, logpb.Reason_REASON_COOLDOWN:
 		j.limited(holder, quota, retryAt)
-	case logpb.Reason_REASON_QUEUE_FULL, logpb.Reason_REASON_CANNOT_SERVE_IN_TIME, logpb.Reason_REASON_CALLER_BUDGET, logpb.Reason_REASON_BUDGET_FULL:
+	case logpb.Reason_REASON_QUEUE_FULL, logpb.Reason_REASON_CANNOT_SERVE_IN_TIME, logpb.Reason_REASON_CALLER_BUDGET,
+		logpb.Reason_REASON_BUDGET_FULL:
 		for _, w := range j.workflows {
 			if s := w.steps[holder]; s != nil {
 				s.perhaps, s.until = max(j.clock.Now, 1), min(s.until, j.clock.Now)
@@ -184,7 +186,8 @@ func (j *Judge) keptBack(holder string, needs []need) (name, detail string) {
 		case w.sequential && (w.baton.holder != holder || w.baton.until <= now || !w.baton.taken):
 			return "turn", sprint("%s is granted something at %d in workflow %s, the turn is %+v", holder, now, of, w.baton)
 		case !w.sequential && s.kept != 0 && s.kept+w.pause > now && w.pressing(holder, now) != "":
-			return "back-pressure", sprint("%s is granted something at %d in workflow %s, and is kept back since %d for %s", holder, now, of, s.kept, w.pressing(holder, now))
+			return "back-pressure", sprint("%s is granted something at %d in workflow %s, and is kept back since %d for %s", holder, now, of, s.kept,
+				w.pressing(holder, now))
 		}
 	}
 	return "", ""

@@ -28,7 +28,9 @@ const endsWithin = 20 * time.Second
 // stoppedLeader stops the leader with SIGSTOP while calls without a deadline are in flight through the other nodes: each must end
 // nevertheless.
 func stoppedLeader() Fault {
-	return Fault{Name: "stopped-leader-with-forwarded-calls", do: func(ctx context.Context, e *Env, _ *rand.Rand, hold func(context.Context)) (hit, error) {
+	return Fault{Name: "stopped-leader-with-forwarded-calls", do: func(
+		ctx context.Context, e *Env, _ *rand.Rand, hold func(context.Context),
+	) (hit, error) {
 		leader, others, err := e.leader(ctx)
 		if err != nil {
 			return hit{}, err

@@ -28,7 +28,9 @@ func between(a, b []*cluster.Node) []link {
 
 // partition drops all packets on the links that which chooses, and heals them.
 func partition(name string, unavailable bool, which func(ctx context.Context, e *Env, r *rand.Rand) ([]link, error)) Fault {
-	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+	return Fault{Name: name, Unavailable: unavailable, do: func(
+		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
+	) (hit, error) {
 		links, err := which(ctx, e, r)
 		if err != nil {
 			return hit{}, err
@@ -197,7 +199,9 @@ func loss(percent int) Fault {
 
 // slowLink bounds the bandwidth from a node.
 func slowLink(bytesPerSecond int64) Fault {
-	return Fault{Name: "slow-link", Unavailable: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+	return Fault{Name: "slow-link", Unavailable: true, do: func(
+		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
+	) (hit, error) {
 		nodes, err := theLeader(ctx, e, r)
 		if err == nil && r.IntN(2) == 0 {
 			nodes, err = aFollower(ctx, e, r)
@@ -213,7 +217,9 @@ func slowLink(bytesPerSecond int64) Fault {
 
 // delay delays all streams between nodes.
 func delay(mean, jitter time.Duration) Fault {
-	return Fault{Name: "delay", Unavailable: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+	return Fault{Name: "delay", Unavailable: true, do: func(
+		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
+	) (hit, error) {
 		links, err := everyone(ctx, e, r)
 		for _, l := range links {
 			err = errors.Join(err, e.Links.Delay(l.from, l.to, mean, jitter))

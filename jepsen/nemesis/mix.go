@@ -25,7 +25,8 @@ type Mix struct {
 // Faults are all faults.
 func Faults() []Fault {
 	return []Fault{
-		kill("kill-leader", theLeader, false), kill("kill-follower", aFollower, false), kill("kill-majority", aMajority, true), kill("kill-all", all, true),
+		kill("kill-leader", theLeader, false), kill("kill-follower", aFollower, false), kill("kill-majority", aMajority, true),
+		kill("kill-all", all, true),
 		crashLoop(), crashAt(), storm(), starve(),
 		pause("pause-leader", theLeader, false), pause("pause-follower", aFollower, false), pause("pause-all", all, true),
 		stop("stop-leader", theLeader), stop("stop-follower", aFollower), rolling(), transfer(), pauseWorker(),
@@ -203,8 +204,11 @@ func Mixes() []Mix {
 		return m
 	}
 	return []Mix{
-		mix("default", join(processes, links, clocks, orders, disks, proxied, []string{"provider-trouble", "stopped-leader-with-forwarded-calls", "hostile-caller", Rotation, "restore-while-working"}), slices.Concat(pairs, diskPairs)),
-		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil), mix("clocks", join(clocks, []string{"kill-leader"}), nil),
+		mix("default", join(processes, links, clocks, orders, disks, proxied,
+			[]string{"provider-trouble", "stopped-leader-with-forwarded-calls", "hostile-caller", Rotation, "restore-while-working"}),
+			slices.Concat(pairs, diskPairs)),
+		mix("processes", processes, pairs[:1]), mix("links", join(links, proxied), nil),
+		mix("clocks", join(clocks, []string{"kill-leader"}), nil),
 		mix("disks", disks, diskPairs), mix("members", join(orders, []string{"kill-leader", "partition-follower"}), nil),
 		mix("failover", []string{"kill-leader", "partition-leader", "pause-leader"}, nil),
 		each(mix("damaged-disks", []string{"bit-flips", "cut-files", "half-lost-disk"}, nil)),

@@ -47,7 +47,9 @@ func all(_ context.Context, e *Env, _ *rand.Rand) ([]*cluster.Node, error) {
 
 // kill kills nodes with SIGKILL and starts them again.
 func kill(name string, whom choose, unavailable bool) Fault {
-	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+	return Fault{Name: name, Unavailable: unavailable, do: func(
+		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
+	) (hit, error) {
 		nodes, err := whom(ctx, e, r)
 		if err != nil {
 			return hit{}, err
@@ -107,7 +109,9 @@ func crashLoop() Fault {
 
 // storm kills each leader as soon as it leads.
 func storm() Fault {
-	return Fault{Name: "kill-storm", Unavailable: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+	return Fault{Name: "kill-storm", Unavailable: true, do: func(
+		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
+	) (hit, error) {
 		loop, stop := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		killed := map[string]int{}
@@ -182,7 +186,9 @@ func wait(ctx context.Context, length time.Duration) {
 
 // pause stops nodes with SIGSTOP and continues them.
 func pause(name string, whom choose, unavailable bool) Fault {
-	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+	return Fault{Name: name, Unavailable: unavailable, do: func(
+		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
+	) (hit, error) {
 		nodes, err := whom(ctx, e, r)
 		if err != nil {
 			return hit{}, err
@@ -264,12 +270,15 @@ func rolling() Fault {
 
 // crashPoints are the points in the code at which a node can kill itself.
 var crashPoints = []string{
-	"before-apply", "after-apply", "before-store", "after-store", "in-delete-range", "before-witness", "after-vote", "in-restore", "in-snapshot", "before-answer",
+	"before-apply", "after-apply", "before-store", "after-store", "in-delete-range", "before-witness", "after-vote", "in-restore",
+	"in-snapshot", "before-answer",
 }
 
 // crashAt makes a node kill itself at a point in the code.
 func crashAt() Fault {
-	return Fault{Name: "crash-point", Ends: true, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+	return Fault{Name: "crash-point", Ends: true, do: func(
+		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
+	) (hit, error) {
 		nodes, err := theLeader(ctx, e, r)
 		if err == nil && r.IntN(2) == 0 {
 			nodes, err = aFollower(ctx, e, r)

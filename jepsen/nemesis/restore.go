@@ -28,7 +28,9 @@ const restoreWithin = 30 * time.Second
 // restoreWorking takes a backup while calls run, and restores it while they run. A runbook stops the holders first; without that nothing
 // may break either: the epoch of the fences rises, and grants from in between are void.
 func restoreWorking() Fault {
-	return Fault{Name: "restore-while-working", do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (h hit, err error) {
+	return Fault{Name: "restore-while-working", do: func(
+		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
+	) (h hit, err error) {
 		leader, _, err := e.leader(ctx)
 		if err != nil {
 			return h, err

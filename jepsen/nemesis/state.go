@@ -254,7 +254,9 @@ func onDisk(name string, ends bool, whom choose, do func(d Disk, r *rand.Rand)) 
 
 // powerCut kills nodes and drops the unsynced data of their disks.
 func powerCut(name string, whom choose, unavailable bool) Fault {
-	return Fault{Name: name, Unavailable: unavailable, do: func(ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context)) (hit, error) {
+	return Fault{Name: name, Unavailable: unavailable, do: func(
+		ctx context.Context, e *Env, r *rand.Rand, hold func(context.Context),
+	) (hit, error) {
 		if e.Disk == nil {
 			return hit{}, errNoDisks
 		}

@@ -92,8 +92,10 @@ func (d *drawing) bars(title string, good, bad []int) {
 	scale := plotHeight / float64(top)
 	for i := range good {
 		g, b := float64(good[i])*scale, float64(bad[i])*scale
-		fmt.Fprintf(d, `<rect class="good" x="%.1f" y="%.1f" width="%.1f" height="%.1f"/>`, d.x(float64(i)), d.y+plotHeight-g, max(d.second*0.9, 0.5), g)
-		fmt.Fprintf(d, `<rect class="bad" x="%.1f" y="%.1f" width="%.1f" height="%.1f"/>`, d.x(float64(i)), d.y+plotHeight-g-b, max(d.second*0.9, 0.5), b)
+		fmt.Fprintf(d, `<rect class="good" x="%.1f" y="%.1f" width="%.1f" height="%.1f"/>`, d.x(float64(i)), d.y+plotHeight-g,
+			max(d.second*0.9, 0.5), g)
+		fmt.Fprintf(d, `<rect class="bad" x="%.1f" y="%.1f" width="%.1f" height="%.1f"/>`, d.x(float64(i)), d.y+plotHeight-g-b,
+			max(d.second*0.9, 0.5), b)
 	}
 	d.scale(title, float64(top))
 }
@@ -131,7 +133,8 @@ func (d *drawing) leaders(all []check.Leadership, seconds float64) {
 			end = all[i+1].Second
 		}
 		fmt.Fprintf(d, `<rect class="leader l%s" x="%.1f" y="%.1f" width="%.1f" height="%.1f"><title>term %d: %s</title></rect>`,
-			template.HTMLEscapeString(strings.Map(digit, l.Node)), d.x(l.Second), d.y, max((end-l.Second)*d.second, 1), lane, l.Term, template.HTMLEscapeString(l.Node))
+			template.HTMLEscapeString(strings.Map(digit, l.Node)), d.x(l.Second), d.y, max((end-l.Second)*d.second, 1), lane, l.Term,
+			template.HTMLEscapeString(l.Node))
 	}
 	d.label(left, d.y+lane+14, "leader (point at it for its term)")
 	d.y += lane + gutter

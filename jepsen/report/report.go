@@ -28,7 +28,9 @@ func Print(w io.Writer, result *check.Result) {
 		}
 	}
 	s := &result.Stats
-	fmt.Fprintf(&b, "%d calls, %d answered, %d unknown; %d entries, %d terms, %d snapshots installed, %d leases expired, %d dead fences; provider's peak %d\n",
+	fmt.Fprintf(&b,
+		"%d calls, %d answered, %d unknown; %d entries, %d terms, %d snapshots installed, %d leases expired, %d dead fences; provider's peak "+
+			"%d\n",
 		s.Calls, s.Answered, s.Unknown, s.Entries, s.Terms, s.Installed, s.Expired, s.Stale, s.ProviderPeak)
 	for _, kind := range slices.Sorted(maps.Keys(s.Drawn)) {
 		fmt.Fprintf(&b, "%-36s drawn %3d times, injected %3d, while calls were in flight %3d\n",
@@ -36,7 +38,8 @@ func Print(w io.Writer, result *check.Result) {
 	}
 	fmt.Fprintf(&b, "%d callers went away before the answer to a request without an id\n", s.Gone)
 	for _, row := range Outages(s.Outages) {
-		fmt.Fprintf(&b, "%-22s %3d times  without service: median %6.2f s  p99 %6.2f s  longest %6.2f s\n", row.Kind, row.Times, row.Median, row.P99, row.Longest)
+		fmt.Fprintf(&b, "%-22s %3d times  without service: median %6.2f s  p99 %6.2f s  longest %6.2f s\n", row.Kind, row.Times, row.Median,
+			row.P99, row.Longest)
 	}
 	fmt.Fprintf(&b, "recovery after the last fault: %.2f s\n%s\n", s.Recovery, strings.ToUpper(string(result.Outcome())))
 	_, _ = io.WriteString(w, b.String())
@@ -96,7 +99,8 @@ func hosts(nodes []string) int {
 // Summarize adds a line about a run to a file.
 func Summarize(path string, result *check.Result) error {
 	line := Line{
-		Start: result.Facts.Start, Seed: result.Facts.Seed, Mix: result.Facts.Mix, Nodes: len(result.Facts.Nodes), Hosts: hosts(result.Facts.Nodes), Network: result.Facts.Network,
+		Start: result.Facts.Start, Seed: result.Facts.Seed, Mix: result.Facts.Mix, Nodes: len(result.Facts.Nodes),
+		Hosts: hosts(result.Facts.Nodes), Network: result.Facts.Network,
 		Disk: result.Facts.Disk, Defect: result.Facts.Defect, Seconds: float64(result.Facts.Ended-result.Facts.Began) / 1e9,
 		Outcome: result.Outcome(), Checks: map[string]check.Outcome{}, Stats: result.Stats,
 	}

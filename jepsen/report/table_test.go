@@ -15,7 +15,9 @@ func TestTable(t *testing.T) {
 	for i, nodes := range [][]string{{"n1", "n2", "n3"}, {"n1", "n2", "n3", "n3.1"}, {"n1", "n2", "n3", "n4", "n5"}} {
 		result := &check.Result{
 			Facts: &history.Facts{Mix: "links", Network: "namespaces", Nodes: nodes, Ended: 60e9},
-			Stats: check.Stats{Calls: 10, Entries: 5, Faults: map[string]int{"kill-leader": 2}, Outages: map[string][]float64{"kill-leader": {float64(i), 0.5}}},
+			Stats: check.Stats{
+				Calls: 10, Entries: 5, Faults: map[string]int{"kill-leader": 2}, Outages: map[string][]float64{"kill-leader": {float64(i), 0.5}},
+			},
 		}
 		if i == 1 {
 			result.Verdicts = []*check.Verdict{{Checker: "service", Outcome: check.Fail}}

@@ -155,7 +155,9 @@ func (c *client) use(ctx context.Context, lease *logpb.Granted) {
 	case 1:
 		command.Kind = &logpb.Command_Release{Release: &logpb.Release{Lease: lease.Lease, Fence: lease.Fence}}
 	case 2:
-		command.Kind = &logpb.Command_Settle{Settle: &logpb.Settle{Lease: lease.Lease, Fence: lease.Fence, Op: 1 + c.rand.Uint64N(c.nextOp), Final: true}}
+		command.Kind = &logpb.Command_Settle{Settle: &logpb.Settle{
+			Lease: lease.Lease, Fence: lease.Fence, Op: 1 + c.rand.Uint64N(c.nextOp), Final: true,
+		}}
 	default:
 		c.nextOp++
 		var items []*logpb.Item

@@ -52,7 +52,8 @@ func (c *client) wait(ctx context.Context) {
 	case 0, 1: // it takes its ticket, and returns later
 		c.takePlace(ctx, command)
 	case 2: // it leaves while it waits, and returns
-		if result := c.attempt(ctx, command, c.w.leader(), manner{block: true, within: -time.Duration(c.rand.Int64N(ask.WaitNs))}); result == nil {
+		if result := c.attempt(ctx, command, c.w.leader(),
+			manner{block: true, within: -time.Duration(c.rand.Int64N(ask.WaitNs))}); result == nil {
 			c.keep(c.do(ctx, command))
 		} else {
 			c.keep(result)
@@ -81,6 +82,7 @@ func (c *client) takePlace(ctx context.Context, command *logpb.Command) {
 
 // leaveSession closes the session, which ends the waits in it.
 func (c *client) leaveSession(ctx context.Context) {
-	c.attempt(ctx, &logpb.Command{Session: c.session, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}, c.w.leader(), prompt)
+	c.attempt(ctx, &logpb.Command{Session: c.session, Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}, c.w.leader(),
+		prompt)
 	c.session = 0
 }

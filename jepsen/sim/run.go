@@ -81,7 +81,8 @@ func drawPlan(r *rand.Rand) plan {
 		runners: 1 + r.IntN(3), rests: r.IntN(4) == 0, watchers: 1 + r.IntN(2), events: []int{16, 300, 65_536}[r.IntN(3)],
 		heartbeat: []time.Duration{60 * time.Millisecond, 150 * time.Millisecond, 350 * time.Millisecond}[r.IntN(3)],
 		threshold: []uint64{20, 60, 200}[r.IntN(3)],
-		crash:     1 + weight(), cut: 1 + weight(), flap: weight(), slow: weight(), reset: weight(), clock: weight(), transfer: weight(), all: r.IntN(2),
+		crash:     1 + weight(), cut: 1 + weight(), flap: weight(), slow: weight(), reset: weight(), clock: weight(), transfer: weight(),
+		all: r.IntN(2),
 	}
 	if r.IntN(4) == 0 {
 		p.nodes = 5

@@ -105,7 +105,8 @@ func (s *totals) add(o *Outcome) {
 	s.waited += stats.Judged.Waited
 	s.waitsGranted += stats.Judged.WaitsGranted
 	s.waitsEnded += stats.Judged.WaitsEnded
-	if stats.Terms < 2 || stats.Expired == 0 || stats.Calls == stats.Answered || stats.Judged.WaitsGranted == 0 || stats.Judged.WaitsEnded == 0 {
+	if stats.Terms < 2 || stats.Expired == 0 || stats.Calls == stats.Answered || stats.Judged.WaitsGranted == 0 ||
+		stats.Judged.WaitsEnded == 0 {
 		s.weak++
 	}
 }

@@ -43,23 +43,27 @@ var profiles = map[string]func(context.Context, *worker, int){
 	// hot: all on one quota and its children, small amounts, much in flight, sometimes repeated.
 	"hot": raw(habits{
 		quotas: []string{"hot", "tree/a", "tree/b"}, items: 2, amount: 3, ttlMin: time.Second, ttlMax: 6 * time.Second, consume: 50,
-		bare: 10, gone: 30, twice: 10, late: 10, reserve: 40, consumeLease: 15, settle: 15, renew: 5, release: 15, abandon: 5, stale: 8, report: 2, read: 15,
+		bare: 10, gone: 30, twice: 10, late: 10, reserve: 40, consumeLease: 15, settle: 15, renew: 5, release: 15, abandon: 5, stale: 8,
+		report: 2, read: 15,
 		most: 6, limited: 30,
 	}),
 	// many: composite requests over many quotas, and batches.
 	"many": raw(habits{
 		quotas: Many(), items: 4, amount: 5, ttlMin: time.Second, ttlMax: 20 * time.Second, consume: 30, bare: 5, twice: 5, late: 5,
-		reserve: 30, consumeLease: 15, settle: 15, renew: 5, release: 10, abandon: 5, stale: 5, report: 5, read: 10, batch: 10, most: 12, limited: 30,
+		reserve: 30, consumeLease: 15, settle: 15, renew: 5, release: 10, abandon: 5, stale: 5, report: 5, read: 10, batch: 10, most: 12,
+		limited: 30,
 	}),
 	// queue: demand above the limit, in three classes; they wait.
 	"queue": raw(habits{
 		quotas: []string{"queue"}, items: 1, amount: 3, ttlMin: 2 * time.Second, ttlMax: 5 * time.Second, consume: 80, wait: 80,
-		bare: 15, gone: 70, waitMax: 4 * time.Second, withdraw: 15, twice: 5, late: 5, reserve: 60, settle: 20, release: 20, abandon: 5, read: 5, most: 3,
+		bare: 15, gone: 70, waitMax: 4 * time.Second, withdraw: 15, twice: 5, late: 5, reserve: 60, settle: 20, release: 20, abandon: 5, read: 5,
+		most: 3,
 	}),
 	// slots: few at once, with grace.
 	"slots": raw(habits{
-		quotas: []string{"slots"}, items: 1, amount: 1, ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 100, wait: 50, waitMax: 3 * time.Second,
-		bare: 15, gone: 70, twice: 5, late: 5, reserve: 50, settle: 20, renew: 20, release: 30, abandon: 10, stale: 10, read: 5, most: 1,
+		quotas: []string{"slots"}, items: 1, amount: 1, ttlMin: time.Second, ttlMax: 3 * time.Second, consume: 100, wait: 50,
+		waitMax: 3 * time.Second,
+		bare:    15, gone: 70, twice: 5, late: 5, reserve: 50, settle: 20, renew: 20, release: 30, abandon: 10, stale: 10, read: 5, most: 1,
 	}),
 	// renewers: many leases of equal length that are always close to their deadline.
 	"renewers": raw(habits{
@@ -87,8 +91,10 @@ var profiles = map[string]func(context.Context, *worker, int){
 	}),
 	// chain: the steps of a workflow, which want more than the limit.
 	"chain": raw(habits{
-		quotas: []string{"chain"}, items: 1, amount: 3, ttlMin: time.Second, ttlMax: 6 * time.Second, consume: 60, wait: 40, waitMax: 4 * time.Second,
-		withdraw: 5, twice: 5, late: 5, reserve: 50, settle: 10, renew: 10, release: 30, abandon: 5, stale: 5, read: 5, report: 5, most: 2, limited: 20, workflow: "chain",
+		quotas: []string{"chain"}, items: 1, amount: 3, ttlMin: time.Second, ttlMax: 6 * time.Second, consume: 60, wait: 40,
+		waitMax:  4 * time.Second,
+		withdraw: 5, twice: 5, late: 5, reserve: 50, settle: 10, renew: 10, release: 30, abandon: 5, stale: 5, read: 5, report: 5, most: 2,
+		limited: 20, workflow: "chain",
 	}),
 	"tasks":    tasks,
 	"linear":   linear,
