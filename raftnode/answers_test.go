@@ -57,7 +57,8 @@ func TestProposer_EntryAnswersItsOwnCalls(t *testing.T) {
 		t.Fatalf("entries of others answered %v", got)
 	}
 	p.applied(flights[1].data, result, 0)
-	if got := answered(); len(got) != 1 || got[0] != 1 || calls[1].err != nil || calls[1].at.Index != 7 || calls[1].results[0] != result.Results[0] {
+	if got := answered(); len(got) != 1 || got[0] != 1 || calls[1].err != nil || calls[1].at.Index != 7 ||
+		calls[1].results[0] != result.Results[0] {
 		t.Fatalf("the second entry answered %v: %+v", got, calls[1])
 	}
 	p.failed(flights[1], pastFuture{raft.ErrLeadershipLost})

@@ -257,7 +257,8 @@ func TestRestore_RaisesEpoch(t *testing.T) {
 	for i, n := range c.nodes {
 		_, _, at, err := n.Frozen(t.Context(), raftnode.Stale)
 		if err != nil || at.Index <= before || at.Term < term {
-			t.Errorf("n%d shows the restored state as of index %d, term %d (%v); it was restored after index %d, term %d", i, at.Index, at.Term, err, before, term)
+			t.Errorf("n%d shows the restored state as of index %d, term %d (%v); it was restored after index %d, term %d", i, at.Index, at.Term, err,
+				before, term)
 		}
 		if _, err := n.Watch(before); !isCompacted(err) {
 			t.Errorf("n%d has a stream go on at index %d, which the restore took back: %v", i, before, err)

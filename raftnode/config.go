@@ -113,8 +113,9 @@ type Config struct {
 // DefaultConfig returns the defaults, for nodes on one local network.
 func DefaultConfig() Config {
 	return Config{
-		LogStore: logstore.Bolt, HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond, LeaderLease: 200 * time.Millisecond,
-		Tick: time.Second, ApplyTimeout: 10 * time.Second,
+		LogStore: logstore.Bolt, HeartbeatTimeout: 300 * time.Millisecond, ElectionTimeout: 300 * time.Millisecond,
+		LeaderLease: 200 * time.Millisecond,
+		Tick:        time.Second, ApplyTimeout: 10 * time.Second,
 		MaxEntryCommands: fsm.MaxEntryCommands, MaxEntryBytes: 1 << 20, MaxQueueCommands: 32_768, MaxQueueBytes: 32 << 20, EntriesInFlight: 2,
 		SnapshotThreshold: 8192, TrailingLogs: 8192, SnapshotInterval: 15 * time.Second, SnapshotsRetained: 3,
 		FreeLow: 256 << 20, FreeStop: 32 << 20, StallLimit: 2 * time.Second, EventEntries: 65_536,

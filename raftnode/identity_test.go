@@ -106,7 +106,8 @@ func (a *authority) talk(address, certificate, claims, protocol, cluster string)
 		return nil, err
 	}
 	hello, err := json.Marshal(map[string]any{
-		"magic": "quotad-peer/2", "protocol": protocol, "node": claims, "cluster": cluster, "oldest": fsm.OldestEntryVersion, "newest": fsm.EntryVersion,
+		"magic": "quotad-peer/2", "protocol": protocol, "node": claims, "cluster": cluster, "oldest": fsm.OldestEntryVersion,
+		"newest": fsm.EntryVersion,
 	})
 	if err == nil {
 		_, err = conn.Write(append(hello, '\n'))
@@ -300,7 +301,8 @@ func TestCheckIdentity(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = raftnode.CheckIdentity(leaf, c.node, c.cluster, mapped)
-		if foreign, ok := errors.AsType[*raftnode.ForeignIdentityError](err); c.good != (err == nil) || !c.good && (!ok || foreign.Node != c.node) {
+		if foreign, ok := errors.AsType[*raftnode.ForeignIdentityError](err); c.good != (err == nil) ||
+			!c.good && (!ok || foreign.Node != c.node) {
 			t.Errorf("%s for %s in %q: %v", c.name, c.node, c.cluster, err)
 		}
 	}

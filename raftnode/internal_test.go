@@ -470,8 +470,14 @@ func TestProbes_ReadersOfOlderTermFail(t *testing.T) {
 // TestAtLeast_LaterIsNeverEarlier: if the state's earlier view is ahead of the present views, the later view is raised to it.
 func TestAtLeast_LaterIsNeverEarlier(t *testing.T) {
 	for _, c := range []struct{ present, state, want fsm.Clock }{
-		{fsm.Clock{Now: 3, WallEarly: 5, WallLate: 6}, fsm.Clock{Now: 2, WallEarly: 4, WallLate: 9}, fsm.Clock{Now: 3, WallEarly: 5, WallLate: 6}},
-		{fsm.Clock{Now: 1, WallEarly: 5, WallLate: 6}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 20}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 10}},
+		{
+			fsm.Clock{Now: 3, WallEarly: 5, WallLate: 6}, fsm.Clock{Now: 2, WallEarly: 4, WallLate: 9}, fsm.Clock{Now: 3, WallEarly: 5, WallLate: 6},
+		},
+		{
+			fsm.Clock{Now: 1, WallEarly: 5, WallLate: 6},
+			fsm.Clock{Now: 2, WallEarly: 10, WallLate: 20},
+			fsm.Clock{Now: 2, WallEarly: 10, WallLate: 10},
+		},
 		{fsm.Clock{Now: 1}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 20}, fsm.Clock{Now: 2, WallEarly: 10, WallLate: 10}},
 	} {
 		if got := atLeast(c.present, c.state); got != c.want {

@@ -38,7 +38,8 @@ func TestKnownLeader_IsNoneForCandidate(t *testing.T) {
 		t.Fatal("it asks for something else than a vote")
 	}
 	var taken raft.AppendEntriesResponse
-	if err := other.AppendEntries("a", "a", &raft.AppendEntriesRequest{RPCHeader: from, Term: asked.Term}, &taken); err != nil || !taken.Success {
+	if err := other.AppendEntries("a", "a", &raft.AppendEntriesRequest{RPCHeader: from, Term: asked.Term}, &taken); err != nil ||
+		!taken.Success {
 		t.Fatalf("%+v, %v", taken, err)
 	}
 	_, named := node.LeaderWithID()

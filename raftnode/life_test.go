@@ -130,7 +130,8 @@ func TestLeader_WithoutMajorityAnswersNothingNew(t *testing.T) {
 		}
 	}
 	n := c.nodes[leader]
-	if err := n.Read(t.Context(), raftnode.Linearizable, func(*fsm.State, fsm.Clock, raftnode.Position) { t.Error("read without a majority") }); err == nil {
+	if err := n.Read(t.Context(), raftnode.Linearizable,
+		func(*fsm.State, fsm.Clock, raftnode.Position) { t.Error("read without a majority") }); err == nil {
 		t.Error("read without a majority")
 	}
 	_, _, err := n.Propose(t.Context(), reserve("q", 1))
@@ -231,7 +232,8 @@ func TestMetrics(t *testing.T) {
 		}
 		raft, store, silent, answers := false, false, false, false
 		for _, family := range families {
-			if name := family.GetName(); strings.HasPrefix(name, "raft_net_") || strings.HasPrefix(name, "raft_rpc_appendEntries") || name == "raft_fsm_enqueue" {
+			if name := family.GetName(); strings.HasPrefix(name, "raft_net_") || strings.HasPrefix(name, "raft_rpc_appendEntries") ||
+				name == "raft_fsm_enqueue" {
 				t.Errorf("%s is made, which takes time for each entry", name)
 			}
 			raft = raft || strings.HasPrefix(family.GetName(), "raft_state_leader")

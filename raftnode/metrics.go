@@ -61,7 +61,8 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		Namespace: "quotad", Name: "snapshot_unreadable_total", Help: "Snapshots that could not be read back.",
 	})
 	if registerer != nil {
-		registerer.MustRegister(m.queued, m.skew, m.viewAhead, m.memory, m.memoryMark, m.batch, m.commit, m.fsync, m.probes, m.unreadable, m.unreadableTotal)
+		registerer.MustRegister(m.queued, m.skew, m.viewAhead, m.memory, m.memoryMark, m.batch, m.commit, m.fsync, m.probes, m.unreadable,
+			m.unreadableTotal)
 		bridgeRaft(registerer)
 	}
 	return m

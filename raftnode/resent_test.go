@@ -94,7 +94,8 @@ func TestHasAllOf_SnapshotsAndLog(t *testing.T) {
 	const term = 3
 	c.LogStore = UnderTest
 	before := openDisk(t, c.DataDir, c.ID)
-	if err := errors.Join(before.WritePart(logstore.JoinedFile, "1"), before.SetUint64([]byte("CurrentTerm"), term), before.Close()); err != nil {
+	if err := errors.Join(before.WritePart(logstore.JoinedFile, "1"), before.SetUint64([]byte("CurrentTerm"), term),
+		before.Close()); err != nil {
 		t.Fatal(err)
 	}
 	n, err := Open(c)

@@ -103,7 +103,8 @@ func unreadableTrimsNothing(t *testing.T, restoreUpTo, limit int64, compared boo
 	}
 	after := n.Status()
 	if after.FirstIndex != before.FirstIndex || after.SnapshotIndex != before.SnapshotIndex {
-		t.Errorf("the log begins at %d, after %d; the snapshot is %d, after %d", after.FirstIndex, before.FirstIndex, after.SnapshotIndex, before.SnapshotIndex)
+		t.Errorf("the log begins at %d, after %d; the snapshot is %d, after %d", after.FirstIndex, before.FirstIndex, after.SnapshotIndex,
+			before.SnapshotIndex)
 	}
 	all, _, err := logstore.ListSnapshots(n.config.DataDir)
 	if err != nil || len(all) != 1 || all[0].Index != before.SnapshotIndex {

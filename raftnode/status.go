@@ -207,8 +207,9 @@ func (n *Node) checks(s Status) []Check {
 			"seconds, unless another member has that address; then correct api.advertise", recorded, n.config.APIAddress),
 		check("clock", skew < mostSkew && skew > -mostSkew, "the wall clock differs by %v from the clocks of the other nodes that "+
 			"answer: correct the wrong one", skew.Round(time.Millisecond)),
-		check("views", viewAhead < mostAhead, "clocks of a majority were wrong: the cluster's view of the time of day is %v ahead of the members' clocks. "+
-			"Calendar windows wait until real time has caught up. If that takes too long, correct the clocks and run: quotad clock reset",
+		check("views", viewAhead < mostAhead,
+			"clocks of a majority were wrong: the cluster's view of the time of day is %v ahead of the members' clocks. "+
+				"Calendar windows wait until real time has caught up. If that takes too long, correct the clocks and run: quotad clock reset",
 			viewAhead.Round(time.Millisecond)),
 	}
 }

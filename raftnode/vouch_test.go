@@ -12,7 +12,8 @@ func TestVouchedBy_BelievesMembersOnly(t *testing.T) {
 	teller, judge := c.nodes[0], c.nodes[1]
 	id := teller.ID()
 	proof := teller.Vouch(statement)
-	eventually(t, "a member's own proof is believed", func() bool { return judge.VouchedBy(t.Context(), "address:192.0.2.9", id, statement, proof) })
+	eventually(t, "a member's own proof is believed",
+		func() bool { return judge.VouchedBy(t.Context(), "address:192.0.2.9", id, statement, proof) })
 	for name, wrong := range map[string][3]string{
 		"another statement": {id, "address:192.0.2.2", proof},
 		"another member":    {judge.ID(), statement, proof},

@@ -210,7 +210,8 @@ func (p *boltPages) branch(id uint64, data []byte, count int, low, high []byte, 
 		next, children[i] = end, child{key: key, id: binary.NativeEndian.Uint64(data[at+8:])}
 	}
 	for i, c := range children {
-		if i > 0 && bytes.Compare(children[i-1].key, c.key) >= 0 || i > 0 && bytes.Compare(c.key, low) < 0 || high != nil && bytes.Compare(c.key, high) >= 0 {
+		if i > 0 && bytes.Compare(children[i-1].key, c.key) >= 0 || i > 0 && bytes.Compare(c.key, low) < 0 ||
+			high != nil && bytes.Compare(c.key, high) >= 0 {
 			return p.damaged(id, "keys are not in order")
 		}
 		from, to := c.key, high
@@ -246,7 +247,8 @@ func (p *boltPages) leaf(id uint64, data []byte, count int, low, high []byte, to
 			return err
 		}
 		next = end
-		if len(key) == 0 || i > 0 && bytes.Compare(before, key) >= 0 || bytes.Compare(key, low) < 0 || high != nil && bytes.Compare(key, high) >= 0 {
+		if len(key) == 0 || i > 0 && bytes.Compare(before, key) >= 0 || bytes.Compare(key, low) < 0 ||
+			high != nil && bytes.Compare(key, high) >= 0 {
 			return p.damaged(id, "keys are not in order")
 		}
 		before = key

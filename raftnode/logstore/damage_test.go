@@ -16,7 +16,9 @@ import (
 func TestStart_RefusesDamagedLog(t *testing.T) {
 	n, conf := openOne(t)
 	propose := func() {
-		if _, _, err := n.Propose(t.Context(), &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{Id: "x", ApiAddress: "a:1"}}}); err != nil {
+		if _, _, err := n.Propose(t.Context(), &logpb.Command{Kind: &logpb.Command_PutMember{PutMember: &logpb.PutMember{
+			Id: "x", ApiAddress: "a:1",
+		}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -4,7 +4,8 @@
 // It promises:
 //
 //   - Synced data is read back as it was written, or refused: every entry, value, list and page carries a checksum that is verified.
-//   - A disk that lost a part of itself, or went back to an older state, is refused (ErrWiped); damage names file, place and advice (ErrDamaged).
+//   - A disk that lost a part of itself, or went back to an older state, is refused (ErrWiped);
+//     damage names file, place and advice (ErrDamaged).
 //   - The first failed write ends the node. A node applies, answers and tells followers only what it has on disk.
 //   - Reading a stopped node's directory (OpenOffline) changes no file. Migrate can be interrupted at any point, and called again.
 //

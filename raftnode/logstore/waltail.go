@@ -105,7 +105,8 @@ func checkSealed(dir string, info *types.SegmentInfo, next uint64) error {
 		return damaged(tail.end, "%v", err)
 	case tail.index != info.IndexStart || info.SealTime.IsZero():
 		return damaged(tail.end, "incomplete: its index is at %d, not at %d", tail.index, info.IndexStart)
-	case info.MaxIndex < info.MinIndex || info.MinIndex < info.BaseIndex || info.BaseIndex+tail.entries <= info.MaxIndex || next != info.MaxIndex+1:
+	case info.MaxIndex < info.MinIndex || info.MinIndex < info.BaseIndex || info.BaseIndex+tail.entries <= info.MaxIndex ||
+		next != info.MaxIndex+1:
 		return damaged(tail.end, "its %d entries differ from the listed %d to %d; the next is %d", tail.entries, info.MinIndex, info.MaxIndex,
 			next)
 	}

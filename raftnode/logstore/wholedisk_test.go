@@ -153,7 +153,8 @@ func TestStart_AddsWitnessToOldDisk(t *testing.T) {
 		} else {
 			err = log.Set(logstore.KeyWitness, nil)
 		}
-		err = errors.Join(err, errTerm, errVote, log.SetUint64(logstore.KeyTerm, term), log.SetUint64(logstore.KeyVoteTerm, term), log.Set(logstore.KeyVote, vote), log.Close(),
+		err = errors.Join(err, errTerm, errVote, log.SetUint64(logstore.KeyTerm, term), log.SetUint64(logstore.KeyVoteTerm, term),
+			log.Set(logstore.KeyVote, vote), log.Close(),
 			os.Remove(filepath.Join(conf.DataDir, logstore.WitnessFile)))
 		if err != nil {
 			t.Fatal(err)
@@ -262,10 +263,12 @@ func TestWitness_HasVoteFirst(t *testing.T) {
 			"a newer vote": {func(v *logstore.Stable) error {
 				return errors.Join(v.SetNumber(logstore.KeyVoteTerm, voteTerm+1), v.SetValue(logstore.KeyVote, []byte("x")))
 			}, false},
-			"an older term":              {func(v *logstore.Stable) error { return v.SetNumber(logstore.KeyTerm, term-1) }, true},
-			"an older vote":              {func(v *logstore.Stable) error { return v.SetNumber(logstore.KeyVoteTerm, voteTerm-1) }, true},
-			"another vote in that term":  {func(v *logstore.Stable) error { return v.SetValue(logstore.KeyVote, []byte("another")) }, true},
-			"another directory's nonce":  {func(v *logstore.Stable) error { return v.SetValue(logstore.KeyWitness, []byte(logstore.NewNonce())) }, true},
+			"an older term":             {func(v *logstore.Stable) error { return v.SetNumber(logstore.KeyTerm, term-1) }, true},
+			"an older vote":             {func(v *logstore.Stable) error { return v.SetNumber(logstore.KeyVoteTerm, voteTerm-1) }, true},
+			"another vote in that term": {func(v *logstore.Stable) error { return v.SetValue(logstore.KeyVote, []byte("another")) }, true},
+			"another directory's nonce": {
+				func(v *logstore.Stable) error { return v.SetValue(logstore.KeyWitness, []byte(logstore.NewNonce())) }, true,
+			},
 			"a term without a checksum":  {func(v *logstore.Stable) error { return v.SetPlain(logstore.KeyTerm, term) }, true},
 			"nothing but another number": {func(v *logstore.Stable) error { return v.SetNumber([]byte("Other"), 1) }, false},
 		} {

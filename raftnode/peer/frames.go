@@ -118,7 +118,10 @@ func (f *frames) feed(b []byte) (int, error) {
 
 // begin starts a message and returns the length of its kind, in bytes.
 func (f *frames) begin(first byte) (int, error) {
-	*f = frames{replies: f.replies, maxEntry: f.maxEntry, open: f.open[:0], key: f.key[:0], inside: true, kind: kindReply, left: maxSmallMessage, size: -1}
+	*f = frames{
+		replies: f.replies, maxEntry: f.maxEntry, open: f.open[:0], key: f.key[:0], inside: true, kind: kindReply, left: maxSmallMessage,
+		size: -1,
+	}
 	if f.replies {
 		return 0, nil
 	}

@@ -81,13 +81,16 @@ func TestFrames_FollowRaftsOwnMessages(t *testing.T) {
 				for i := range logs {
 					data := make([]byte, size/(1+i*round))
 					data[0], data[len(data)-1] = byte(i), byte(round)
-					logs[i] = &raft.Log{Index: 1<<40 + uint64(i), Term: 7, Data: data, AppendedAt: time.Now(), Extensions: []byte{1}} //nolint:gosec // small
+					logs[i] = &raft.Log{
+						Index: 1<<40 + uint64(i), Term: 7, Data: data, AppendedAt: time.Now(), Extensions: []byte{1}, //nolint:gosec // small
+					}
 				}
 				entries := &raft.AppendEntriesRequest{RPCHeader: header, Term: 1 << 33, Entries: logs}
 				if err := client.AppendEntries("n1", to, entries, new(raft.AppendEntriesResponse)); err != nil {
 					t.Fatal(err)
 				}
-				if have, ok := (<-got).(*raft.AppendEntriesRequest); !ok || len(have.Entries) != len(logs) || !bytes.Equal(have.Entries[1].Data, logs[1].Data) {
+				if have, ok := (<-got).(*raft.AppendEntriesRequest); !ok || len(have.Entries) != len(logs) ||
+					!bytes.Equal(have.Entries[1].Data, logs[1].Data) {
 					t.Fatal("other entries came")
 				}
 				vote := new(raft.RequestVoteResponse)
@@ -95,7 +98,8 @@ func TestFrames_FollowRaftsOwnMessages(t *testing.T) {
 					t.Fatal(err)
 				}
 				<-got
-				if err := client.RequestPreVote("n1", to, &raft.RequestPreVoteRequest{RPCHeader: header}, new(raft.RequestPreVoteResponse)); err != nil {
+				if err := client.RequestPreVote("n1", to, &raft.RequestPreVoteRequest{RPCHeader: header},
+					new(raft.RequestPreVoteResponse)); err != nil {
 					t.Fatal(err)
 				}
 				<-got
@@ -277,7 +281,10 @@ func TestFrames_AnyBytesInAnyPieces(t *testing.T) {
 	for range cases {
 		message := make([]byte, 1+random.IntN(60))
 		for i := range message {
-			message[i] = []byte{0, 1, 2, 3, 4, 0x81, 0x82, 0x91, 0xa4, 'S', 'i', 'z', 'e', 0xc0, 0xc4, 0xcc, 0xda, byte(random.UintN(256))}[random.IntN(18)] //nolint:gosec // below 256
+			pieces := []byte{
+				0, 1, 2, 3, 4, 0x81, 0x82, 0x91, 0xa4, 'S', 'i', 'z', 'e', 0xc0, 0xc4, 0xcc, 0xda, byte(random.UintN(256)), //nolint:gosec // below 256
+			}
+			message[i] = pieces[random.IntN(len(pieces))]
 		}
 		ends := func(piece int) (all []int, failed bool) {
 			f := frames{maxEntry: 1 << 10}
