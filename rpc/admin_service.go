@@ -26,7 +26,9 @@ type adminService struct{ *Server }
 
 // ApplyQuotas implements AdminService.
 func (s *adminService) ApplyQuotas(ctx context.Context, req *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error) {
-	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.ApplyQuotasRequest) (*quotav1.ApplyQuotasResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(
+		ctx context.Context, r *request, req *quotav1.ApplyQuotasRequest,
+	) (*quotav1.ApplyQuotasResponse, error) {
 		result, at, err := s.propose(ctx, identified(applyQuotasCommand(req), req.RequestId, r.who))
 		if err != nil {
 			return nil, err
@@ -64,7 +66,9 @@ func ApplyQuotasCommand(req *quotav1.ApplyQuotasRequest) (*logpb.Command, error)
 
 // DeleteQuota implements AdminService.
 func (s *adminService) DeleteQuota(ctx context.Context, req *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error) {
-	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.DeleteQuotaRequest) (*quotav1.DeleteQuotaResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(
+		ctx context.Context, r *request, req *quotav1.DeleteQuotaRequest,
+	) (*quotav1.DeleteQuotaResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_DeleteQuota{
 			DeleteQuota: &logpb.DeleteQuota{Quota: req.Name, Force: req.Force},
 		}}
@@ -78,7 +82,9 @@ func (s *adminService) DeleteQuota(ctx context.Context, req *quotav1.DeleteQuota
 
 // OverrideQuota implements AdminService.
 func (s *adminService) OverrideQuota(ctx context.Context, req *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error) {
-	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.OverrideQuotaRequest) (*quotav1.OverrideQuotaResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(
+		ctx context.Context, r *request, req *quotav1.OverrideQuotaRequest,
+	) (*quotav1.OverrideQuotaResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_SetOverride{SetOverride: &logpb.SetOverride{
 			Quota: req.Name, Limit: req.Limit, ForNs: nanos(req.Duration), Note: req.Note,
 		}}}
@@ -92,7 +98,9 @@ func (s *adminService) OverrideQuota(ctx context.Context, req *quotav1.OverrideQ
 
 // ReopenQuota implements AdminService.
 func (s *adminService) ReopenQuota(ctx context.Context, req *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error) {
-	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.ReopenQuotaRequest) (*quotav1.ReopenQuotaResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(
+		ctx context.Context, r *request, req *quotav1.ReopenQuotaRequest,
+	) (*quotav1.ReopenQuotaResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_ReopenQuota{ReopenQuota: &logpb.ReopenQuota{Quota: req.Name}}}
 		result, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
 		if err != nil {
@@ -114,7 +122,9 @@ func (s *adminService) ReopenQuota(ctx context.Context, req *quotav1.ReopenQuota
 
 // ResetClock implements AdminService.
 func (s *adminService) ResetClock(ctx context.Context, req *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error) {
-	return call(ctx, s.Server, VerbAdminCluster, req, func(ctx context.Context, r *request, req *quotav1.ResetClockRequest) (*quotav1.ResetClockResponse, error) {
+	return call(ctx, s.Server, VerbAdminCluster, req, func(
+		ctx context.Context, r *request, req *quotav1.ResetClockRequest,
+	) (*quotav1.ResetClockResponse, error) {
 		if err := s.node.CheckClocks(); err != nil {
 			return nil, nodeError(err)
 		}
@@ -132,7 +142,9 @@ func (s *adminService) ResetClock(ctx context.Context, req *quotav1.ResetClockRe
 
 // DeleteWorkflow implements AdminService.
 func (s *adminService) DeleteWorkflow(ctx context.Context, req *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {
-	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.DeleteWorkflowRequest) (*quotav1.DeleteWorkflowResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(
+		ctx context.Context, r *request, req *quotav1.DeleteWorkflowRequest,
+	) (*quotav1.DeleteWorkflowResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_DeleteWorkflow{DeleteWorkflow: &logpb.DeleteWorkflow{Workflow: req.Name}}}
 		_, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
 		if err != nil {
@@ -144,7 +156,9 @@ func (s *adminService) DeleteWorkflow(ctx context.Context, req *quotav1.DeleteWo
 
 // ListHolderRules implements AdminService.
 func (s *adminService) ListHolderRules(ctx context.Context, req *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListHolderRulesRequest) (*quotav1.ListHolderRulesResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, req *quotav1.ListHolderRulesRequest,
+	) (*quotav1.ListHolderRulesResponse, error) {
 		res := &quotav1.ListHolderRulesResponse{}
 		err := s.node.Read(ctx, readMode(req.Read), func(state *fsm.State, _ fsm.Clock, at raftnode.Position) {
 			res.Meta = s.meta(r, at)
@@ -160,7 +174,9 @@ func (s *adminService) ListHolderRules(ctx context.Context, req *quotav1.ListHol
 
 // RevokeLease implements AdminService.
 func (s *adminService) RevokeLease(ctx context.Context, req *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error) {
-	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.RevokeLeaseRequest) (*quotav1.RevokeLeaseResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(
+		ctx context.Context, r *request, req *quotav1.RevokeLeaseRequest,
+	) (*quotav1.RevokeLeaseResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_RevokeLease{RevokeLease: &logpb.RevokeLease{Lease: req.Lease}}}
 		result, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
 		if err != nil {
@@ -172,7 +188,9 @@ func (s *adminService) RevokeLease(ctx context.Context, req *quotav1.RevokeLease
 
 // GetStatus implements AdminService. It needs no leader.
 func (s *adminService) GetStatus(ctx context.Context, req *quotav1.GetStatusRequest) (*quotav1.GetStatusResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, _ *quotav1.GetStatusRequest) (*quotav1.GetStatusResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, _ *quotav1.GetStatusRequest,
+	) (*quotav1.GetStatusResponse, error) {
 		status := s.node.Status()
 		res := &quotav1.GetStatusResponse{
 			ClusterId: status.ClusterID, Node: status.ID, Role: status.Role, Leader: status.Leader,
@@ -212,7 +230,9 @@ func (s *adminService) GetStatus(ctx context.Context, req *quotav1.GetStatusRequ
 
 // SetLimits implements AdminService.
 func (s *adminService) SetLimits(ctx context.Context, req *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error) {
-	return call(ctx, s.Server, VerbAdminCluster, req, func(ctx context.Context, r *request, req *quotav1.SetLimitsRequest) (*quotav1.SetLimitsResponse, error) {
+	return call(ctx, s.Server, VerbAdminCluster, req, func(
+		ctx context.Context, r *request, req *quotav1.SetLimitsRequest,
+	) (*quotav1.SetLimitsResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_SetLimits{SetLimits: logLimits(req.Limits)}}
 		_, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
 		if err != nil {
@@ -227,7 +247,9 @@ func (s *adminService) SetLimits(ctx context.Context, req *quotav1.SetLimitsRequ
 
 // AddMember implements AdminService.
 func (s *adminService) AddMember(ctx context.Context, req *quotav1.AddMemberRequest) (*quotav1.AddMemberResponse, error) {
-	return call(ctx, s.Server, VerbAdminCluster, req, func(ctx context.Context, r *request, req *quotav1.AddMemberRequest) (*quotav1.AddMemberResponse, error) {
+	return call(ctx, s.Server, VerbAdminCluster, req, func(
+		ctx context.Context, r *request, req *quotav1.AddMemberRequest,
+	) (*quotav1.AddMemberResponse, error) {
 		if err := s.node.AddLearner(ctx, req.Id, req.RaftAddress, req.ApiAddress); err != nil {
 			return nil, err
 		}
@@ -237,7 +259,9 @@ func (s *adminService) AddMember(ctx context.Context, req *quotav1.AddMemberRequ
 
 // PromoteMember implements AdminService.
 func (s *adminService) PromoteMember(ctx context.Context, req *quotav1.PromoteMemberRequest) (*quotav1.PromoteMemberResponse, error) {
-	return call(ctx, s.Server, VerbAdminCluster, req, func(ctx context.Context, r *request, req *quotav1.PromoteMemberRequest) (*quotav1.PromoteMemberResponse, error) {
+	return call(ctx, s.Server, VerbAdminCluster, req, func(
+		ctx context.Context, r *request, req *quotav1.PromoteMemberRequest,
+	) (*quotav1.PromoteMemberResponse, error) {
 		if err := s.node.Promote(ctx, req.Id); err != nil {
 			return nil, err
 		}
@@ -247,7 +271,9 @@ func (s *adminService) PromoteMember(ctx context.Context, req *quotav1.PromoteMe
 
 // RemoveMember implements AdminService.
 func (s *adminService) RemoveMember(ctx context.Context, req *quotav1.RemoveMemberRequest) (*quotav1.RemoveMemberResponse, error) {
-	return call(ctx, s.Server, VerbAdminCluster, req, func(ctx context.Context, r *request, req *quotav1.RemoveMemberRequest) (*quotav1.RemoveMemberResponse, error) {
+	return call(ctx, s.Server, VerbAdminCluster, req, func(
+		ctx context.Context, r *request, req *quotav1.RemoveMemberRequest,
+	) (*quotav1.RemoveMemberResponse, error) {
 		if err := s.node.Remove(ctx, req.Id, req.Force); err != nil {
 			return nil, err
 		}
@@ -256,8 +282,12 @@ func (s *adminService) RemoveMember(ctx context.Context, req *quotav1.RemoveMemb
 }
 
 // TransferLeadership implements AdminService.
-func (s *adminService) TransferLeadership(ctx context.Context, req *quotav1.TransferLeadershipRequest) (*quotav1.TransferLeadershipResponse, error) {
-	return call(ctx, s.Server, VerbAdminCluster, req, func(ctx context.Context, _ *request, req *quotav1.TransferLeadershipRequest) (*quotav1.TransferLeadershipResponse, error) {
+func (s *adminService) TransferLeadership(
+	ctx context.Context, req *quotav1.TransferLeadershipRequest,
+) (*quotav1.TransferLeadershipResponse, error) {
+	return call(ctx, s.Server, VerbAdminCluster, req, func(
+		ctx context.Context, _ *request, req *quotav1.TransferLeadershipRequest,
+	) (*quotav1.TransferLeadershipResponse, error) {
 		to, err := s.node.TransferLeadership(ctx, req.Id)
 		if err != nil {
 			return nil, err
@@ -310,7 +340,9 @@ func (c chunks) Write(b []byte) (int, error) {
 }
 
 // Restore implements AdminService.
-func (s *adminService) Restore(ctx context.Context, stream *connect.ClientStream[quotav1.RestoreRequest]) (*quotav1.RestoreResponse, error) {
+func (s *adminService) Restore(
+	ctx context.Context, stream *connect.ClientStream[quotav1.RestoreRequest],
+) (*quotav1.RestoreResponse, error) {
 	r := requestOf(ctx)
 	if err := r.who.may(VerbAdminCluster); err != nil {
 		return nil, err
@@ -367,7 +399,9 @@ func (c *chunkReader) Read(p []byte) (int, error) {
 
 // GetStateHash implements AdminService.
 func (s *adminService) GetStateHash(ctx context.Context, req *quotav1.GetStateHashRequest) (*quotav1.GetStateHashResponse, error) {
-	return call(ctx, s.Server, VerbDebug, req, func(ctx context.Context, _ *request, req *quotav1.GetStateHashRequest) (*quotav1.GetStateHashResponse, error) {
+	return call(ctx, s.Server, VerbDebug, req, func(
+		ctx context.Context, _ *request, req *quotav1.GetStateHashRequest,
+	) (*quotav1.GetStateHashResponse, error) {
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
 		index, ledger, whole, err := s.node.StateHash(ctx, req.AtLeastIndex)
@@ -379,7 +413,9 @@ func (s *adminService) GetStateHash(ctx context.Context, req *quotav1.GetStateHa
 }
 
 // DumpLog implements AdminService.
-func (s *adminService) DumpLog(ctx context.Context, req *quotav1.DumpLogRequest, stream *connect.ServerStream[quotav1.DumpLogResponse]) error {
+func (s *adminService) DumpLog(
+	ctx context.Context, req *quotav1.DumpLogRequest, stream *connect.ServerStream[quotav1.DumpLogResponse],
+) error {
 	if err := requestOf(ctx).who.may(VerbDebug); err != nil {
 		return err
 	}
@@ -406,7 +442,9 @@ func (s *adminService) DumpLog(ctx context.Context, req *quotav1.DumpLogRequest,
 
 // SetFault implements AdminService.
 func (s *adminService) SetFault(ctx context.Context, req *quotav1.SetFaultRequest) (*quotav1.SetFaultResponse, error) {
-	return call(ctx, s.Server, VerbDebug, req, func(_ context.Context, _ *request, req *quotav1.SetFaultRequest) (*quotav1.SetFaultResponse, error) {
+	return call(ctx, s.Server, VerbDebug, req, func(
+		_ context.Context, _ *request, req *quotav1.SetFaultRequest,
+	) (*quotav1.SetFaultResponse, error) {
 		var offset *time.Duration
 		if req.WallOffset != nil {
 			d := req.WallOffset.AsDuration()

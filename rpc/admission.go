@@ -28,7 +28,8 @@ var ofHolding = map[string]bool{
 var ofOperators = map[string]bool{
 	quotav1connect.AdminServiceApplyQuotasProcedure: true, quotav1connect.AdminServiceDeleteQuotaProcedure: true,
 	quotav1connect.AdminServiceDeleteWorkflowProcedure: true, quotav1connect.AdminServiceRevokeLeaseProcedure: true,
-	quotav1connect.AdminServiceReopenQuotaProcedure: true, quotav1connect.AdminServiceResetClockProcedure: true, quotav1connect.AdminServiceOverrideQuotaProcedure: true, quotav1connect.AdminServiceSetLimitsProcedure: true,
+	quotav1connect.AdminServiceReopenQuotaProcedure: true, quotav1connect.AdminServiceResetClockProcedure: true,
+	quotav1connect.AdminServiceOverrideQuotaProcedure: true, quotav1connect.AdminServiceSetLimitsProcedure: true,
 	quotav1connect.AdminServiceAddMemberProcedure: true, quotav1connect.AdminServicePromoteMemberProcedure: true,
 	quotav1connect.AdminServiceRemoveMemberProcedure: true, quotav1connect.AdminServiceTransferLeadershipProcedure: true,
 	quotav1connect.AdminServiceBackupProcedure: true, quotav1connect.AdminServiceRestoreProcedure: true,

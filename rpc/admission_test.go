@@ -59,12 +59,15 @@ func guarded(t *testing.T, change func(*rpc.Config)) (n *testNode, secrets map[s
 func guardedElecting(t *testing.T, elections time.Duration, change func(*rpc.Config)) (n *testNode, secrets map[string]string) {
 	t.Helper()
 	use := []rpc.Verb{rpc.VerbUse, rpc.VerbRead, rpc.VerbReport}
-	tokens, secrets := tokensFor(t, map[string][]rpc.Verb{"hostile": use, "other": use, "operator": {rpc.VerbRead, rpc.VerbAdminQuota, rpc.VerbAdminCluster}})
+	tokens, secrets := tokensFor(t, map[string][]rpc.Verb{
+		"hostile": use, "other": use, "operator": {rpc.VerbRead, rpc.VerbAdminQuota, rpc.VerbAdminCluster},
+	})
 	n = newElectingNodes(t, 1, elections, func(c *rpc.Config) {
 		c.Tokens = tokens
 		change(c)
 	})[0]
-	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"s","slots":{"limit":1}},{"name":"t/core","rate":{"limit":1000,"per":"60s"}}]}`,
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+		`{"quotas":[{"name":"s","slots":{"limit":1}},{"name":"t/core","rate":{"limit":1000,"per":"60s"}}]}`,
 		"Authorization", "Bearer "+secrets["operator"]); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
@@ -100,7 +103,8 @@ func TestCalls_OfOneCallerLeaveRoom(t *testing.T) {
 	_, operator := apisAs(t, n.url, secrets["operator"])
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if res, err := hostile.Reserve(ctx, &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "s"}}}); err != nil || res.GetLease() == nil {
+	if res, err := hostile.Reserve(ctx, &quotav1.ReserveRequest{Holder: "h", Items: []*quotav1.Item{{Quota: "s"}}}); err != nil ||
+		res.GetLease() == nil {
 		t.Fatalf("%v %v", res, err)
 	}
 	flood := func(api quotav1connect.QuotaServiceClient) <-chan error {
@@ -124,7 +128,8 @@ func TestCalls_OfOneCallerLeaveRoom(t *testing.T) {
 			t.Fatalf("beyond its part: %v", info)
 		}
 	}
-	if res, err := other.Reserve(ctx, &quotav1.ReserveRequest{Holder: "o", Items: []*quotav1.Item{{Quota: "t/core"}}}); err != nil || res.GetLease() == nil {
+	if res, err := other.Reserve(ctx, &quotav1.ReserveRequest{Holder: "o", Items: []*quotav1.Item{{Quota: "t/core"}}}); err != nil ||
+		res.GetLease() == nil {
 		t.Errorf("another caller: %v %v", res, err)
 	}
 	_ = flood(other)
@@ -276,7 +281,8 @@ func TestStreams_OfOneCallerLeaveRoom(t *testing.T) {
 			t.Errorf("a stream of %s: %v", name, err)
 		}
 	}
-	if status, body := post(t, n.url, reservePath, `{"holder":"h","items":[{"quota":"t/core"}]}`, "Authorization", "Bearer "+secrets["hostile"]); status != http.StatusOK {
+	if status, body := post(t, n.url, reservePath, `{"holder":"h","items":[{"quota":"t/core"}]}`, "Authorization",
+		"Bearer "+secrets["hostile"]); status != http.StatusOK {
 		t.Errorf("a call of the same caller: %d %s", status, body)
 	}
 }

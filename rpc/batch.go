@@ -118,7 +118,8 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 		commands, positions = append(commands, command), append(positions, i)
 	}
 	results, at, err := s.node.Propose(ctx, commands...)
-	if notAccepted := (*raftnode.NotAcceptedError)(nil); errors.As(err, &notAccepted) && (notAccepted.Cause == raftnode.DiskFull || notAccepted.Cause == raftnode.MemoryFull) {
+	if notAccepted := (*raftnode.NotAcceptedError)(nil); errors.As(err, &notAccepted) &&
+		(notAccepted.Cause == raftnode.DiskFull || notAccepted.Cause == raftnode.MemoryFull) {
 		commands, positions = withoutReserves(res, commands, positions, err)
 		results, at, err = s.node.Propose(ctx, commands...)
 	}

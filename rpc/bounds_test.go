@@ -13,21 +13,26 @@ import (
 )
 
 // given are the numbers that the cluster assigns: a caller that invents one finds nothing under it, however large it is.
-var given = map[protoreflect.Name]bool{"session": true, "lease": true, "fence": true, "ticket": true, "from_index": true, "at_least_index": true, "to_index": true}
+var given = map[protoreflect.Name]bool{
+	"session": true, "lease": true, "fence": true, "ticket": true, "from_index": true, "at_least_index": true, "to_index": true,
+}
 
 // filled are valid requests, by type, with all messages that have numbers in them.
 var filled = map[protoreflect.Name]string{
 	"CloseSessionRequest": `{"session":1}`,
 	"ReserveRequest":      `{"requestId":{"session":1,"seq":2,"ackedBelow":1},"holder":"a","items":[{"quota":"q","amount":1}]}`,
 	"ConsumeRequest":      `{"requestId":{"session":1,"seq":2},"lease":1,"fence":1,"op":1,"items":[{"quota":"q","amount":1}]}`,
-	"SettleRequest":       `{"requestId":{"session":1,"seq":2},"lease":1,"fence":1,"op":1,"unspent":[{"quota":"q","amount":1}],"actual":[{"quota":"q","amount":1}]}`,
-	"ReleaseRequest":      `{"requestId":{"session":1,"seq":2},"lease":1,"fence":1,"items":[{"quota":"q","amount":1}]}`,
-	"RenewRequest":        `{"requestId":{"session":1,"seq":2},"lease":1,"fence":1}`,
-	"WithdrawRequest":     `{"requestId":{"session":1,"seq":2},"ticket":1}`,
-	"ReportRequest":       `{"requestId":{"session":1,"seq":2},"lease":1,"fence":1,"op":1,"signals":[{"quota":"q","cause":"CAUSE_OK","limit":1,"remaining":1}]}`,
-	"WatchRequest":        `{}`,
-	"CheckFenceRequest":   `{"lease":1,"fence":1}`,
-	"ApplyQuotasRequest": `{"requestId":{"session":1,"seq":2},"quotas":[{"name":"w","window":{"limit":1,"every":"hour"},"maxHold":1,"defaultEstimate":1},` +
+	"SettleRequest": `{"requestId":{"session":1,"seq":2},"lease":1,"fence":1,"op":1,"unspent":[{"quota":"q","amount":1}],` +
+		`"actual":[{"quota":"q","amount":1}]}`,
+	"ReleaseRequest":  `{"requestId":{"session":1,"seq":2},"lease":1,"fence":1,"items":[{"quota":"q","amount":1}]}`,
+	"RenewRequest":    `{"requestId":{"session":1,"seq":2},"lease":1,"fence":1}`,
+	"WithdrawRequest": `{"requestId":{"session":1,"seq":2},"ticket":1}`,
+	"ReportRequest": `{"requestId":{"session":1,"seq":2},"lease":1,"fence":1,"op":1,` +
+		`"signals":[{"quota":"q","cause":"CAUSE_OK","limit":1,"remaining":1}]}`,
+	"WatchRequest":      `{}`,
+	"CheckFenceRequest": `{"lease":1,"fence":1}`,
+	"ApplyQuotasRequest": `{"requestId":{"session":1,"seq":2},"quotas":[{"name":"w","window":{"limit":1,"every":"hour"},` +
+		`"maxHold":1,"defaultEstimate":1},` +
 		`{"name":"r","rate":{"limit":1,"per":"60s","burst":1}},{"name":"s","slots":{"limit":1}}]}`,
 	"BeginTaskRequest":      `{"requestId":{"session":1,"seq":2},"task":"t","holder":"a"}`,
 	"EndTaskRequest":        `{"requestId":{"session":1,"seq":2},"task":"t","fence":1,"outcome":"TASK_OUTCOME_DONE"}`,
@@ -89,7 +94,9 @@ func outOfBounds(field protoreflect.FieldDescriptor) []protoreflect.Value {
 			protoreflect.ValueOfUint64(math.MaxUint64), protoreflect.ValueOfUint64(1 << 63), protoreflect.ValueOfUint64(maxAmount + 1),
 		}
 	}
-	return []protoreflect.Value{protoreflect.ValueOfInt64(math.MaxInt64), protoreflect.ValueOfInt64(math.MinInt64), protoreflect.ValueOfInt64(maxAmount + 1)}
+	return []protoreflect.Value{
+		protoreflect.ValueOfInt64(math.MaxInt64), protoreflect.ValueOfInt64(math.MinInt64), protoreflect.ValueOfInt64(maxAmount + 1),
+	}
 }
 
 // counts tells whether a field is a number of 64 bits that a caller chooses.

@@ -130,7 +130,8 @@ func TestCallers_AreTheirTokens(t *testing.T) {
 	}
 	nodes := newNodes(t, 3, func(c *rpc.Config) { c.Tokens = tokens })
 	leader, follower := leaderAndFollower(t, nodes)
-	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore, "Authorization", "Bearer "+secrets[rpc.VerbAdminQuota]); status != http.StatusOK {
+	if status, body := post(t, nodes[leader].url, "/quota.v1.AdminService/ApplyQuotas", applyCore, "Authorization",
+		"Bearer "+secrets[rpc.VerbAdminQuota]); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	for i, n := range []int{leader, follower, follower} {
@@ -175,7 +176,8 @@ func TestBudgets_AreNamedAlikeAtEveryNode(t *testing.T) {
 			t.Errorf("a refusal as an error: %d %s", status, answer)
 		}
 		status, answer = post(t, nodes[n].url, "/quota.v1.QuotaService/OpenSession", open)
-		if status != http.StatusTooManyRequests || !strings.Contains(answer, `"budget":"sessions"`) || !strings.Contains(answer, `"retryAfter":"1s"`) {
+		if status != http.StatusTooManyRequests || !strings.Contains(answer, `"budget":"sessions"`) ||
+			!strings.Contains(answer, `"retryAfter":"1s"`) {
 			t.Errorf("an error: %d %s", status, answer)
 		}
 		refused, _ := postBy(t, http.DefaultClient, nodes[n].url+"/quota.v1.QuotaService/OpenSession", open)

@@ -300,7 +300,8 @@ func (l *leaders) at(address string) leader {
 	}
 	base := "http://" + address
 	made := leader{
-		quotav1connect.NewQuotaServiceClient(l.http, base), quotav1connect.NewAdminServiceClient(l.http, base), quotav1connect.NewTaskServiceClient(l.http, base),
+		quotav1connect.NewQuotaServiceClient(l.http, base), quotav1connect.NewAdminServiceClient(l.http, base),
+		quotav1connect.NewTaskServiceClient(l.http, base),
 	}
 	l.of[address] = made
 	return made

@@ -147,7 +147,8 @@ func objects(data []byte) (n int) {
 // codecs are the handlers' codecs and compression. unpacked has decompressed the requests before.
 func codecs() connect.HandlerOption {
 	return connect.WithHandlerOptions(
-		connect.WithCodec(binaryCodec{wire.Codec{DiscardUnknown: true}}), connect.WithCodec(jsonCodec{"json"}), connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
+		connect.WithCodec(binaryCodec{wire.Codec{DiscardUnknown: true}}), connect.WithCodec(jsonCodec{"json"}),
+		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
 		connect.WithCompression(gzipName,
 			func() connect.Decompressor { return &gzip.Reader{} },
 			func() connect.Compressor { return gzip.NewWriter(io.Discard) },

@@ -29,7 +29,8 @@ func TestFullDisk_IsNoAnswer(t *testing.T) {
 		_, _, self := n.node.Leader()
 		return self
 	})
-	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"q","rate":{"limit":10,"per":"60s"}}]}`); status != http.StatusOK {
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+		`{"quotas":[{"name":"q","rate":{"limit":10,"per":"60s"}}]}`); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	asked := &quotav1.ReserveRequest{
@@ -45,7 +46,8 @@ func TestFullDisk_IsNoAnswer(t *testing.T) {
 		return err != nil
 	})
 	info := infoOf(err)
-	if connect.CodeOf(err) != connect.CodeUnavailable || info.Reason != quotav1.Reason_REASON_DISK_FULL || !info.NotAccepted || info.RetryAfter.AsDuration() <= 0 {
+	if connect.CodeOf(err) != connect.CodeUnavailable || info.Reason != quotav1.Reason_REASON_DISK_FULL || !info.NotAccepted ||
+		info.RetryAfter.AsDuration() <= 0 {
 		t.Errorf("%v: %v", err, info)
 	}
 	lease := granted.GetLease()
@@ -62,13 +64,17 @@ func TestFullDisk_IsNoAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []quotav1.Reason{2: quotav1.Reason_REASON_DISK_FULL, 5: quotav1.Reason_REASON_DISK_FULL, 0: quotav1.Reason_REASON_INVALID, 3: quotav1.Reason_REASON_INVALID, 6: 0} {
+	for i, want := range []quotav1.Reason{
+		2: quotav1.Reason_REASON_DISK_FULL, 5: quotav1.Reason_REASON_DISK_FULL, 0: quotav1.Reason_REASON_INVALID,
+		3: quotav1.Reason_REASON_INVALID, 6: 0,
+	} {
 		failed := batch.Results[i].GetError()
 		if failed.GetInfo().GetReason() != want || want == quotav1.Reason_REASON_DISK_FULL && !failed.Info.NotAccepted {
 			t.Errorf("command %d: %v, want %v", i, batch.Results[i], want)
 		}
 	}
-	if batch.Results[1].GetRenew() == nil || batch.Results[4].GetConsume() == nil || batch.Results[6].GetRelease() == nil || batch.Meta.Index == 0 {
+	if batch.Results[1].GetRenew() == nil || batch.Results[4].GetConsume() == nil || batch.Results[6].GetRelease() == nil ||
+		batch.Meta.Index == 0 {
 		t.Errorf("what gives back or keeps: %v", batch)
 	}
 	free.Store(1 << 40)
@@ -121,10 +127,12 @@ func TestFullMemory_IsNoAnswer(t *testing.T) {
 		return err != nil
 	})
 	info := infoOf(err)
-	if connect.CodeOf(err) != connect.CodeUnavailable || info.Reason != quotav1.Reason_REASON_MEMORY_FULL || !info.NotAccepted || info.RetryAfter.AsDuration() <= 0 {
+	if connect.CodeOf(err) != connect.CodeUnavailable || info.Reason != quotav1.Reason_REASON_MEMORY_FULL || !info.NotAccepted ||
+		info.RetryAfter.AsDuration() <= 0 {
 		t.Errorf("%v: %v", err, info)
 	}
-	if _, err := api.OpenSession(t.Context(), &quotav1.OpenSessionRequest{Holder: "h"}); reasonOf(t, err) != quotav1.Reason_REASON_MEMORY_FULL {
+	if _, err := api.OpenSession(t.Context(), &quotav1.OpenSessionRequest{Holder: "h"}); reasonOf(t,
+		err) != quotav1.Reason_REASON_MEMORY_FULL {
 		t.Errorf("a session: %v", err)
 	}
 	waits := &quotav1.ReserveRequest{Holder: "h", Items: asked.Items, Wait: durationpb.New(time.Minute)}
@@ -147,7 +155,8 @@ func TestFullMemory_IsNoAnswer(t *testing.T) {
 		{Kind: &quotav1.Command_Reserve{Reserve: asked}},
 		{Kind: &quotav1.Command_Release{Release: &quotav1.ReleaseRequest{Lease: lease.Id, Fence: lease.Fence}}},
 	}})
-	if err != nil || batch.Results[0].GetError().GetInfo().GetReason() != quotav1.Reason_REASON_MEMORY_FULL || batch.Results[1].GetRelease() == nil {
+	if err != nil || batch.Results[0].GetError().GetInfo().GetReason() != quotav1.Reason_REASON_MEMORY_FULL ||
+		batch.Results[1].GetRelease() == nil {
 		t.Errorf("%v %v", batch, err)
 	}
 	if status, body := apply(); status != http.StatusOK {

@@ -109,7 +109,8 @@ func TestRefusal_As429(t *testing.T) {
 		}
 	}
 	// A refused Consume answers in the same way.
-	if status, body := post(t, nodes[0].url, reservePath, all, rpc.HeaderRefusalStatus, "200"); status != http.StatusOK || !strings.Contains(body, "refusal") {
+	if status, body := post(t, nodes[0].url, reservePath, all, rpc.HeaderRefusalStatus, "200"); status != http.StatusOK ||
+		!strings.Contains(body, "refusal") {
 		t.Errorf("%d %s", status, body)
 	}
 }

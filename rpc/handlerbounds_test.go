@@ -135,7 +135,9 @@ func TestBombs_WithoutAToken(t *testing.T) {
 func TestRoutes_AreBounded(t *testing.T) {
 	n := newNodes(t, 1, func(c *rpc.Config) { c.ReadBody = 100 * time.Millisecond })[0]
 	routes := rpc.Routes(n.server)
-	for _, file := range []protoreflect.FileDescriptor{quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto, quotav1.File_quota_v1_task_proto} {
+	for _, file := range []protoreflect.FileDescriptor{
+		quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto, quotav1.File_quota_v1_task_proto,
+	} {
 		for i := range file.Services().Len() {
 			service := file.Services().Get(i)
 			for j := range service.Methods().Len() {
@@ -227,13 +229,15 @@ func TestPages_TakeNoBody(t *testing.T) {
 	for _, client := range clients(t) {
 		for _, path := range []string{"/livez", "/metrics"} {
 			for method, want := range map[string]int{
-				http.MethodGet: http.StatusOK, http.MethodHead: http.StatusOK, http.MethodPost: http.StatusMethodNotAllowed, http.MethodDelete: http.StatusMethodNotAllowed,
+				http.MethodGet: http.StatusOK, http.MethodHead: http.StatusOK, http.MethodPost: http.StatusMethodNotAllowed,
+				http.MethodDelete: http.StatusMethodNotAllowed,
 			} { // in any order
 				if got := sendForm(t, client, method, n.url+path, form{}, false, nil); got != want {
 					t.Errorf("%s %s: %d", method, path, got)
 				}
 			}
-			if got := sendForm(t, client, http.MethodGet, n.url+path, form{}, false, strings.NewReader("x")); got != http.StatusRequestEntityTooLarge {
+			if got := sendForm(t, client, http.MethodGet, n.url+path, form{}, false,
+				strings.NewReader("x")); got != http.StatusRequestEntityTooLarge {
 				t.Errorf("GET %s with a body: %d", path, got)
 			}
 		}

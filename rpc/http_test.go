@@ -139,7 +139,8 @@ func TestBodies_CutOffChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	body := `{"holder":"a","items":[{"quota":"t/core"}]}`
-	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", reservePath, len(body)+1, body)
+	fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", reservePath,
+		len(body)+1, body)
 	if half, ok := conn.(*net.TCPConn); !ok || half.CloseWrite() != nil {
 		t.Fatal("the connection cannot be closed by half")
 	}
@@ -264,7 +265,8 @@ func TestConnections_OfOneCallerLeaveRoom(t *testing.T) {
 	watch := func(name string) error {
 		transport := &http.Transport{} // a connection of its own
 		t.Cleanup(transport.CloseIdleConnections)
-		api := quotav1connect.NewQuotaServiceClient(&http.Client{Transport: withToken{transport, secrets[name]}}, "http://"+listener.Addr().String())
+		api := quotav1connect.NewQuotaServiceClient(&http.Client{Transport: withToken{transport, secrets[name]}},
+			"http://"+listener.Addr().String())
 		return watches(t, api, granted.Meta.Index)
 	}
 	held := 0

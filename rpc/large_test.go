@@ -24,10 +24,13 @@ func longLease(t *testing.T, n *testNode) *quotav1.Lease {
 	var items []*quotav1.Item
 	for i := range quotas {
 		name := fmt.Sprintf("%s%02d", strings.Repeat("q", 198), i)
-		definitions = append(definitions, &quotav1.Quota{Name: name, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: 1 << 40, Per: durationpb.New(time.Hour)}}})
+		definitions = append(definitions, &quotav1.Quota{
+			Name: name, Rule: &quotav1.Quota_Rate{Rate: &quotav1.Rate{Limit: 1 << 40, Per: durationpb.New(time.Hour)}},
+		})
 		items = append(items, &quotav1.Item{Quota: name, Amount: new(int64(1) << 39)})
 	}
-	if _, err := quotav1connect.NewAdminServiceClient(h2c(t), n.url).ApplyQuotas(t.Context(), &quotav1.ApplyQuotasRequest{Quotas: definitions}); err != nil {
+	if _, err := quotav1connect.NewAdminServiceClient(h2c(t), n.url).ApplyQuotas(t.Context(),
+		&quotav1.ApplyQuotasRequest{Quotas: definitions}); err != nil {
 		t.Fatal(err)
 	}
 	api := quotav1connect.NewQuotaServiceClient(h2c(t), n.url)

@@ -69,7 +69,8 @@ func newMetrics(registerer prometheus.Registerer, usage prometheus.Collector) *m
 		}, []string{"budget", "room"}),
 		quotas: map[string]bool{},
 	}
-	registerer.MustRegister(m.overspent, usage, m.calls, m.seconds, m.refusals, m.inFlight, m.waiting, m.forwarded, m.forwardFailures, m.panics)
+	registerer.MustRegister(m.overspent, usage, m.calls, m.seconds, m.refusals, m.inFlight, m.waiting, m.forwarded, m.forwardFailures,
+		m.panics)
 	return m
 }
 

@@ -91,7 +91,8 @@ func TestOps_WatchersLeaveRoom(t *testing.T) {
 		protocols.SetUnencryptedHTTP2(true)
 		transport := &http.Transport{Protocols: protocols, DialContext: dialer.DialContext}
 		t.Cleanup(transport.CloseIdleConnections)
-		stream, err := connect.NewClient[emptypb.Empty, emptypb.Empty](&http.Client{Transport: transport}, url+"/grpc.health.v1.Health/Watch", connect.WithGRPC()).
+		stream, err := connect.NewClient[emptypb.Empty, emptypb.Empty](&http.Client{Transport: transport}, url+"/grpc.health.v1.Health/Watch",
+			connect.WithGRPC()).
 			CallServerStream(ctx, connect.NewRequest(&emptypb.Empty{}))
 		if err != nil {
 			t.Fatal(err)

@@ -112,7 +112,10 @@ func TestRecordOutcome_IgnoresErrorsOfCallers(t *testing.T) {
 		{"bad input", as(t.Context()), reserve, invalid("holder", "is empty", "name it"), true, false},
 		{"bytes that are no message", as(t.Context()), reserve, connect.NewError(connect.CodeInvalidArgument, errors.New("bad")), true, false},
 		{"a budget", as(t.Context()), reserve, newError("full", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_CALLER_BUDGET}), true, false},
-		{"more at once than fits", as(t.Context()), reserve, newError("full", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_OVERLOADED}), true, false},
+		{
+			"more at once than fits", as(t.Context()), reserve, newError("full", &quotav1.ErrorInfo{Reason: quotav1.Reason_REASON_OVERLOADED}), true,
+			false,
+		},
 		{"a caller that went away", as(gone), reserve, unknown, false, false},
 		{"a call that may not be forwarded", as(t.Context(), HeaderNoForward), reserve, noLeader, false, false},
 		{"a call of the Go client that failed inside", as(t.Context(), HeaderNoForward), reserve, nodeError(errors.New("broken")), true, true},

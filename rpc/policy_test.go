@@ -23,7 +23,9 @@ func TestSetOverride_OverTheAPI(t *testing.T) {
 		t.Fatalf("%d %s", status, body)
 	}
 	limit := int64(3)
-	if _, err := admin.OverrideQuota(t.Context(), &quotav1.OverrideQuotaRequest{Name: "t/core", Limit: &limit, Duration: durationpb.New(time.Hour), Note: "tonight"}); err != nil {
+	if _, err := admin.OverrideQuota(t.Context(), &quotav1.OverrideQuotaRequest{
+		Name: "t/core", Limit: &limit, Duration: durationpb.New(time.Hour), Note: "tonight",
+	}); err != nil {
 		t.Fatal(err)
 	}
 	seen := func() *quotav1.QuotaStatus {
@@ -33,7 +35,8 @@ func TestSetOverride_OverTheAPI(t *testing.T) {
 		}
 		return res.Quota
 	}
-	if q := seen(); q.Usable != 3 || q.Override.GetLimit() != 3 || q.Override.Note != "tonight" || q.Override.Left.AsDuration() <= 59*time.Minute {
+	if q := seen(); q.Usable != 3 || q.Override.GetLimit() != 3 || q.Override.Note != "tonight" ||
+		q.Override.Left.AsDuration() <= 59*time.Minute {
 		t.Fatalf("%v", q)
 	}
 	for body, want := range map[string]string{
@@ -44,7 +47,8 @@ func TestSetOverride_OverTheAPI(t *testing.T) {
 		`{"name":"","limit":"3","duration":"60s"}`:            "name",
 		`{"name":"t/core","limit":"3","duration":"9999999s"}`: "31 days",
 	} {
-		if status, answer := post(t, n.url, "/quota.v1.AdminService/OverrideQuota", body); status == http.StatusOK || !strings.Contains(answer, want) {
+		if status, answer := post(t, n.url, "/quota.v1.AdminService/OverrideQuota", body); status == http.StatusOK ||
+			!strings.Contains(answer, want) {
 			t.Errorf("%s: %d %s", body, status, answer)
 		}
 	}
@@ -113,9 +117,12 @@ func TestReserve_FallbackAndForecastOverTheAPI(t *testing.T) {
 	for left := int64(300); forecast == nil && time.Now().Before(deadline); left -= 20 {
 		lease := ask("small", false).GetLease()
 		forecast = lease.GetForecast()
-		if _, err := api.Report(t.Context(), &quotav1.ReportRequest{Lease: lease.GetId(), Fence: lease.GetFence(), Op: 1, Signals: []*quotav1.Signal{
-			{Quota: "small", Cause: quotav1.Cause_CAUSE_OK, Remaining: new(max(left, 1))},
-		}}); err != nil {
+		if _, err := api.Report(t.Context(), &quotav1.ReportRequest{
+			Lease: lease.GetId(), Fence: lease.GetFence(), Op: 1,
+			Signals: []*quotav1.Signal{
+				{Quota: "small", Cause: quotav1.Cause_CAUSE_OK, Remaining: new(max(left, 1))},
+			},
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -151,7 +158,8 @@ func TestReserve_FallbackAndForecastOverTheAPI(t *testing.T) {
 			t.Errorf("no %s", want)
 		}
 	}
-	if status, answer := post(t, n.url, "/quota.v1.QuotaService/ListUsage", `{"pageToken":"x"}`); status != http.StatusBadRequest || !strings.Contains(answer, "page_token") {
+	if status, answer := post(t, n.url, "/quota.v1.QuotaService/ListUsage", `{"pageToken":"x"}`); status != http.StatusBadRequest ||
+		!strings.Contains(answer, "page_token") {
 		t.Errorf("%d %s", status, answer)
 	}
 }

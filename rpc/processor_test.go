@@ -138,7 +138,8 @@ func TestOps_HealthWhileStrangersFlood(t *testing.T) {
 				t.Errorf("%s: %d %.200s", url, status, body)
 			}
 		}
-		if status, body := get(t, n.url+"/metrics", "Authorization", "Bearer "+secrets["operator"]); strings.Contains(body, `"budget":"processor"`) {
+		if status, body := get(t, n.url+"/metrics", "Authorization", "Bearer "+secrets["operator"]); strings.Contains(body,
+			`"budget":"processor"`) {
 			t.Errorf("an operator's metrics: %d %.200s", status, body)
 		}
 		<-pace.C
@@ -177,13 +178,15 @@ func TestWatch_SendsGatheredEvents(t *testing.T) {
 				if i >= wanted {
 					holder = "b"
 				}
-				if status, body := post(t, n.url, reservePath, fmt.Sprintf(`{"holder":%q,"items":[{"quota":"t/many"}]}`, holder)); status != http.StatusOK {
+				if status, body := post(t, n.url, reservePath, fmt.Sprintf(`{"holder":%q,"items":[{"quota":"t/many"}]}`,
+					holder)); status != http.StatusOK {
 					t.Fatalf("%d %s", status, body)
 				}
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			stream, err := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url).Watch(ctx, &quotav1.WatchRequest{FromIndex: oldest(t, n), Holder: "a"})
+			stream, err := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url).Watch(ctx,
+				&quotav1.WatchRequest{FromIndex: oldest(t, n), Holder: "a"})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -37,7 +37,9 @@ func single(results []*logpb.Result, at raftnode.Position, err error) (*logpb.Re
 
 // OpenSession implements QuotaService.
 func (s *quotaService) OpenSession(ctx context.Context, req *quotav1.OpenSessionRequest) (*quotav1.OpenSessionResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.OpenSessionRequest) (*quotav1.OpenSessionResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(
+		ctx context.Context, r *request, req *quotav1.OpenSessionRequest,
+	) (*quotav1.OpenSessionResponse, error) {
 		if req.Holder != "" {
 			if err := r.who.mayActFor(req.Holder); err != nil {
 				return nil, err
@@ -55,7 +57,9 @@ func (s *quotaService) OpenSession(ctx context.Context, req *quotav1.OpenSession
 
 // CloseSession implements QuotaService.
 func (s *quotaService) CloseSession(ctx context.Context, req *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.CloseSessionRequest) (*quotav1.CloseSessionResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(
+		ctx context.Context, r *request, req *quotav1.CloseSessionRequest,
+	) (*quotav1.CloseSessionResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_CloseSession{CloseSession: &logpb.CloseSession{}}}
 		_, at, err := s.propose(ctx, identified(command, &quotav1.RequestId{Session: req.Session}, r.who))
 		if err != nil {
@@ -140,7 +144,9 @@ func refusalError(refusal *quotav1.Refusal) error {
 
 // Consume implements QuotaService.
 func (s *quotaService) Consume(ctx context.Context, req *quotav1.ConsumeRequest) (*quotav1.ConsumeResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.ConsumeRequest) (*quotav1.ConsumeResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(
+		ctx context.Context, r *request, req *quotav1.ConsumeRequest,
+	) (*quotav1.ConsumeResponse, error) {
 		result, at, err := s.propose(ctx, consumeCommand(req, r.who))
 		if err != nil {
 			return nil, err
@@ -167,7 +173,9 @@ func (s *Server) consumed(result *logpb.Result, meta *quotav1.Meta, clock fsm.Cl
 
 // Settle implements QuotaService.
 func (s *quotaService) Settle(ctx context.Context, req *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.SettleRequest) (*quotav1.SettleResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(
+		ctx context.Context, r *request, req *quotav1.SettleRequest,
+	) (*quotav1.SettleResponse, error) {
 		result, at, err := s.propose(ctx, settleCommand(req, r.who))
 		if err != nil {
 			return nil, err
@@ -185,7 +193,9 @@ func settled(result *logpb.Result, meta *quotav1.Meta) *quotav1.SettleResponse {
 
 // Release implements QuotaService.
 func (s *quotaService) Release(ctx context.Context, req *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.ReleaseRequest) (*quotav1.ReleaseResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(
+		ctx context.Context, r *request, req *quotav1.ReleaseRequest,
+	) (*quotav1.ReleaseResponse, error) {
 		result, at, err := s.propose(ctx, releaseCommand(req, r.who))
 		if err != nil {
 			return nil, err
@@ -211,12 +221,16 @@ func (s *quotaService) Renew(ctx context.Context, req *quotav1.RenewRequest) (*q
 }
 
 func renewed(result *logpb.Result, meta *quotav1.Meta, clock fsm.Clock) *quotav1.RenewResponse {
-	return &quotav1.RenewResponse{Meta: meta, ExpiresIn: left(result.GetRenewed().GetDeadlineNs(), clock.Now), Closed: result.GetRenewed().GetClosed()}
+	return &quotav1.RenewResponse{
+		Meta: meta, ExpiresIn: left(result.GetRenewed().GetDeadlineNs(), clock.Now), Closed: result.GetRenewed().GetClosed(),
+	}
 }
 
 // Withdraw implements QuotaService.
 func (s *quotaService) Withdraw(ctx context.Context, req *quotav1.WithdrawRequest) (*quotav1.WithdrawResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.WithdrawRequest) (*quotav1.WithdrawResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(
+		ctx context.Context, r *request, req *quotav1.WithdrawRequest,
+	) (*quotav1.WithdrawResponse, error) {
 		_, at, err := s.propose(ctx, withdrawCommand(req, r.who))
 		if err != nil {
 			return nil, err
@@ -227,7 +241,9 @@ func (s *quotaService) Withdraw(ctx context.Context, req *quotav1.WithdrawReques
 
 // Report implements QuotaService.
 func (s *quotaService) Report(ctx context.Context, req *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
-	return call(ctx, s.Server, VerbReport, req, func(ctx context.Context, r *request, req *quotav1.ReportRequest) (*quotav1.ReportResponse, error) {
+	return call(ctx, s.Server, VerbReport, req, func(
+		ctx context.Context, r *request, req *quotav1.ReportRequest,
+	) (*quotav1.ReportResponse, error) {
 		command, read, err := s.readReport(ctx, req, r.who)
 		if err != nil {
 			return nil, err
@@ -249,7 +265,9 @@ func reported(result *logpb.Result, read []*quotav1.Signal, clock fsm.Clock) *qu
 
 // GetQuota implements QuotaService.
 func (s *quotaService) GetQuota(ctx context.Context, req *quotav1.GetQuotaRequest) (*quotav1.GetQuotaResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.GetQuotaRequest) (*quotav1.GetQuotaResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, req *quotav1.GetQuotaRequest,
+	) (*quotav1.GetQuotaResponse, error) {
 		res := &quotav1.GetQuotaResponse{}
 		err := s.node.Read(ctx, readMode(req.Read), func(state *fsm.State, clock fsm.Clock, at raftnode.Position) {
 			res.Meta = s.meta(r, at)
@@ -268,7 +286,9 @@ func (s *quotaService) GetQuota(ctx context.Context, req *quotav1.GetQuotaReques
 
 // ListQuotas implements QuotaService.
 func (s *quotaService) ListQuotas(ctx context.Context, req *quotav1.ListQuotasRequest) (*quotav1.ListQuotasResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListQuotasRequest) (*quotav1.ListQuotasResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, req *quotav1.ListQuotasRequest,
+	) (*quotav1.ListQuotasResponse, error) {
 		state, clock, at, err := s.node.Frozen(ctx, readMode(req.Read))
 		if err != nil {
 			return nil, err
@@ -286,7 +306,9 @@ func (s *quotaService) ListQuotas(ctx context.Context, req *quotav1.ListQuotasRe
 
 // ListLeases implements QuotaService.
 func (s *quotaService) ListLeases(ctx context.Context, req *quotav1.ListLeasesRequest) (*quotav1.ListLeasesResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListLeasesRequest) (*quotav1.ListLeasesResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, req *quotav1.ListLeasesRequest,
+	) (*quotav1.ListLeasesResponse, error) {
 		if req.Holder != "" {
 			if err := r.who.mayActFor(req.Holder); err != nil {
 				return nil, err
@@ -302,7 +324,9 @@ func (s *quotaService) ListLeases(ctx context.Context, req *quotav1.ListLeasesRe
 
 // GetWorkflow implements QuotaService.
 func (s *quotaService) GetWorkflow(ctx context.Context, req *quotav1.GetWorkflowRequest) (*quotav1.GetWorkflowResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.GetWorkflowRequest) (*quotav1.GetWorkflowResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, req *quotav1.GetWorkflowRequest,
+	) (*quotav1.GetWorkflowResponse, error) {
 		res := &quotav1.GetWorkflowResponse{}
 		err := s.node.Read(ctx, readMode(req.Read), func(state *fsm.State, clock fsm.Clock, at raftnode.Position) {
 			res.Meta = s.meta(r, at)
@@ -321,7 +345,9 @@ func (s *quotaService) GetWorkflow(ctx context.Context, req *quotav1.GetWorkflow
 
 // ListWorkflows implements QuotaService.
 func (s *quotaService) ListWorkflows(ctx context.Context, req *quotav1.ListWorkflowsRequest) (*quotav1.ListWorkflowsResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListWorkflowsRequest) (*quotav1.ListWorkflowsResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, req *quotav1.ListWorkflowsRequest,
+	) (*quotav1.ListWorkflowsResponse, error) {
 		state, clock, at, err := s.node.Frozen(ctx, readMode(req.Read))
 		if err != nil {
 			return nil, err
@@ -339,7 +365,9 @@ func (s *quotaService) ListWorkflows(ctx context.Context, req *quotav1.ListWorkf
 
 // CheckFence implements QuotaService.
 func (s *quotaService) CheckFence(ctx context.Context, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.CheckFenceRequest) (*quotav1.CheckFenceResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, req *quotav1.CheckFenceRequest,
+	) (*quotav1.CheckFenceResponse, error) {
 		res := &quotav1.CheckFenceResponse{}
 		present := s.node.Clock()
 		err := s.node.Read(ctx, raftnode.Linearizable, func(state *fsm.State, clock fsm.Clock, at raftnode.Position) {
@@ -362,7 +390,9 @@ func readMode(mode quotav1.ReadMode) raftnode.ReadMode {
 }
 
 // unlessStale keeps a stale read on the called node.
-func unlessStale[Req, Res any](mode quotav1.ReadMode, remote func(leader, context.Context, Req) (Res, error)) func(leader, context.Context, Req) (Res, error) {
+func unlessStale[Req, Res any](
+	mode quotav1.ReadMode, remote func(leader, context.Context, Req) (Res, error),
+) func(leader, context.Context, Req) (Res, error) {
 	if mode == quotav1.ReadMode_READ_MODE_STALE {
 		return nil
 	}
@@ -371,7 +401,9 @@ func unlessStale[Req, Res any](mode quotav1.ReadMode, remote func(leader, contex
 
 // ListUsage implements QuotaService. A page token is the last row's quota number and holder.
 func (s *quotaService) ListUsage(ctx context.Context, req *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListUsageRequest) (*quotav1.ListUsageResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, req *quotav1.ListUsageRequest,
+	) (*quotav1.ListUsageResponse, error) {
 		if req.Holder != "" {
 			if err := r.who.mayActFor(req.Holder); err != nil {
 				return nil, err

@@ -266,7 +266,8 @@ func (s *Server) notReached(id, address string, err error) *unreachableError {
 		failure = &unreachableError{message: address + " did not answer in time", hint: "start the node, or correct its api.advertise", err: err}
 	}
 	if dropped, log := s.reach.record(address, failure); log {
-		s.logger.Warn("calls cannot be forwarded to the leader", "leader", id, "reason", failure.message, "do", failure.hint, "not_logged", dropped)
+		s.logger.Warn("calls cannot be forwarded to the leader", "leader", id, "reason", failure.message, "do", failure.hint, "not_logged",
+			dropped)
 	}
 	return failure
 }

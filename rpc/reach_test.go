@@ -22,7 +22,8 @@ func serveForDial(t *testing.T, conf *tls.Config) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }), conf, hclog.NewNullLogger())
+	server := NewHTTPServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) }), conf,
+		hclog.NewNullLogger())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

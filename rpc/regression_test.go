@@ -37,7 +37,8 @@ func TestReserve_AtThreeNodesGrantsLimitOnce(t *testing.T) {
 func TestReserve_TwoBottlenecksBindTogether(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
-	const quotas = `{"quotas":[{"name":"wide","window":{"limit":100,"every":"month"}},{"name":"narrow","window":{"limit":20,"every":"month"}}]}`
+	const quotas = `{"quotas":[{"name":"wide","window":{"limit":100,"every":"month"}},` +
+		`{"name":"narrow","window":{"limit":20,"every":"month"}}]}`
 	if status, body := post(t, nodes[0].url, "/quota.v1.AdminService/ApplyQuotas", quotas); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}

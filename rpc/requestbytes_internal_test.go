@@ -62,7 +62,9 @@ func packedRequests(t *testing.T, message []byte) map[string]*http.Request {
 		r.Header.Set(header, "gzip")
 		all[contentType] = r
 	}
-	query := url.Values{"message": {base64.RawURLEncoding.EncodeToString(zipped)}, "base64": {"1"}, "compression": {"gzip"}, "encoding": {"proto"}}
+	query := url.Values{
+		"message": {base64.RawURLEncoding.EncodeToString(zipped)}, "base64": {"1"}, "compression": {"gzip"}, "encoding": {"proto"},
+	}
 	all["GET"] = httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/?"+query.Encode(), nil)
 	return all
 }
@@ -250,7 +252,8 @@ func TestCodec_BoundsParts(t *testing.T) {
 		}
 	}
 	reserve := &quotav1.ReserveRequest{}
-	if err := (jsonCodec{"json"}).Unmarshal([]byte(`{"items":[`+string(repeated([]byte("{},"), 20_000))+`{}]}`), reserve); err != nil || malformed(reserve) == nil {
+	if err := (jsonCodec{"json"}).Unmarshal([]byte(`{"items":[`+string(repeated([]byte("{},"), 20_000))+`{}]}`), reserve); err != nil ||
+		malformed(reserve) == nil {
 		t.Errorf("empty items as JSON: %v", err)
 	}
 }

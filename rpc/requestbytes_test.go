@@ -36,7 +36,8 @@ func TestBombs_OfAKnownCaller(t *testing.T) {
 			}
 		}
 	}
-	query := "/quota.v1.QuotaService/ListQuotas?connect=v1&encoding=proto&base64=1&compression=gzip&message=" + base64.RawURLEncoding.EncodeToString(bomb)
+	query := "/quota.v1.QuotaService/ListQuotas?connect=v1&encoding=proto&base64=1&compression=gzip&message=" +
+		base64.RawURLEncoding.EncodeToString(bomb)
 	before := allocated()
 	for range rounds {
 		if status := sendForm(t, client, http.MethodGet, n.url+query, form{}, false, nil); status != http.StatusRequestEntityTooLarge {
@@ -62,7 +63,8 @@ func TestPacked_IsServed(t *testing.T) {
 			if f.contentType == "application/connect+proto" {
 				continue // for streams only
 			}
-			if status := sendForm(t, client, http.MethodPost, n.url+path, f, true, strings.NewReader(string(f.body(message, true)))); status != http.StatusOK {
+			if status := sendForm(t, client, http.MethodPost, n.url+path, f, true,
+				strings.NewReader(string(f.body(message, true)))); status != http.StatusOK {
 				t.Errorf("%s: %d", f.contentType, status)
 			}
 		}
@@ -123,13 +125,16 @@ func TestRequestBytes_OfOneCallerLeaveRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	status, body := refused.StatusCode, string(answer)
-	if status != http.StatusTooManyRequests || !strings.Contains(body, `"budget":"request_bytes"`) || !strings.Contains(body, `"notAccepted":true`) {
+	if status != http.StatusTooManyRequests || !strings.Contains(body, `"budget":"request_bytes"`) ||
+		!strings.Contains(body, `"notAccepted":true`) {
 		t.Errorf("beyond its part: %d %s", status, body)
 	}
-	if status, body := post(t, n.url, reservePath, `{"holder":"o","items":[{"quota":"t/core"}]}`, "Authorization", "Bearer "+secrets["other"]); status != http.StatusOK {
+	if status, body := post(t, n.url, reservePath, `{"holder":"o","items":[{"quota":"t/core"}]}`, "Authorization",
+		"Bearer "+secrets["other"]); status != http.StatusOK {
 		t.Errorf("another caller: %d %s", status, body)
 	}
-	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"s","slots":{"limit":1}}]}`+strings.Repeat(" ", 256<<10),
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas",
+		`{"quotas":[{"name":"s","slots":{"limit":1}}]}`+strings.Repeat(" ", 256<<10),
 		"Authorization", "Bearer "+secrets["operator"]); status != http.StatusOK {
 		t.Errorf("the operator: %d %s", status, body)
 	}

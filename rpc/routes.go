@@ -122,8 +122,14 @@ func bare(most int) []connect.HandlerOption {
 func (s *Server) healthRoutes(b *portBudgets) []route {
 	path, health := grpchealth.NewHandler(grpcHealth{s}, bare(maxHealthBody)...)
 	return []route{
-		{pattern: path + "Check", handler: s.judged(b, b.health, health), limits: limits{methods: procedureMethods, body: maxHealthBody, whole: healthWithin}},
-		{pattern: path + "Watch", handler: s.visited(b, b.watchers, s.untilDrained(health)), limits: limits{methods: procedureMethods, body: maxHealthBody}},
+		{
+			pattern: path + "Check", handler: s.judged(b, b.health, health),
+			limits: limits{methods: procedureMethods, body: maxHealthBody, whole: healthWithin},
+		},
+		{
+			pattern: path + "Watch", handler: s.visited(b, b.watchers, s.untilDrained(health)),
+			limits: limits{methods: procedureMethods, body: maxHealthBody},
+		},
 	}
 }
 

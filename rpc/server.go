@@ -130,7 +130,8 @@ func New(config Config) (*Server, error) {
 	}
 	dialer := &apiDialer{tls: config.PeerTLS, trust: config.PeerTrust}
 	s := &Server{
-		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry, newUsageCollector(config.Node)), started: time.Now(),
+		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry, newUsageCollector(config.Node)),
+		started: time.Now(),
 		leaders: &leaders{dialer: dialer, http: &http.Client{Transport: peerTransport(dialer)}, of: map[string]leader{}},
 	}
 	s.followers = newFollowers(func() string {

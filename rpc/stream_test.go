@@ -53,7 +53,8 @@ func TestWatch_ShowsEachEventOnce(t *testing.T) {
 		reserveAs(t, nodes[0], "somebody-else")
 		granted := reserveAs(t, nodes[0], holder)
 		event, at := nextEvent(t, stream)
-		if event.Kind != quotav1.EventKind_EVENT_KIND_GRANTED || event.Holder != holder || event.Lease != granted.GetLease().Id || at.Index != granted.Meta.Index {
+		if event.Kind != quotav1.EventKind_EVENT_KIND_GRANTED || event.Holder != holder || event.Lease != granted.GetLease().Id ||
+			at.Index != granted.Meta.Index {
 			t.Errorf("%v at %v, want the grant of %v at %v", event, at, granted.GetLease(), granted.Meta)
 		}
 		again, err := api.Watch(ctx, &quotav1.WatchRequest{Holder: holder, FromIndex: at.Index})
@@ -181,7 +182,8 @@ func TestWatch_EndsUnreadStream(t *testing.T) {
 	}
 	message := []byte(`{}`)
 	body := append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
-	head := fmt.Sprintf("POST /quota.v1.QuotaService/Watch HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: %d\r\n\r\n", len(body))
+	head := fmt.Sprintf("POST /quota.v1.QuotaService/Watch HTTP/1.1\r\nHost: x\r\nContent-Type: "+
+		"application/connect+json\r\nContent-Length: %d\r\n\r\n", len(body))
 	if _, err := conn.Write(append([]byte(head), body...)); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,8 @@ func TestReads_AnswerGET(t *testing.T) {
 	}
 	looks := 0
 	for _, service := range []protoreflect.ServiceDescriptor{
-		quotav1.File_quota_v1_quota_proto.Services().Get(0), quotav1.File_quota_v1_admin_proto.Services().Get(0), quotav1.File_quota_v1_task_proto.Services().Get(0),
+		quotav1.File_quota_v1_quota_proto.Services().Get(0), quotav1.File_quota_v1_admin_proto.Services().Get(0),
+		quotav1.File_quota_v1_task_proto.Services().Get(0),
 	} {
 		for i := range service.Methods().Len() {
 			method := service.Methods().Get(i)
@@ -159,7 +160,9 @@ func TestReflection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []protoreflect.FullName{quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, quotav1connect.TaskServiceName, "grpc.health.v1.Health"} {
+	for _, want := range []protoreflect.FullName{
+		quotav1connect.QuotaServiceName, quotav1connect.AdminServiceName, quotav1connect.TaskServiceName, "grpc.health.v1.Health",
+	} {
 		if !slices.Contains(names, want) {
 			t.Errorf("%v has no %s", names, want)
 		}

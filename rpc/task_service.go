@@ -17,7 +17,9 @@ type taskService struct{ *Server }
 
 // BeginTask implements TaskService.
 func (s *taskService) BeginTask(ctx context.Context, req *quotav1.BeginTaskRequest) (*quotav1.BeginTaskResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.BeginTaskRequest) (*quotav1.BeginTaskResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(
+		ctx context.Context, r *request, req *quotav1.BeginTaskRequest,
+	) (*quotav1.BeginTaskResponse, error) {
 		if err := r.who.mayActFor(req.Holder); err != nil {
 			return nil, err
 		}
@@ -55,7 +57,9 @@ func (s *Server) begun(result *logpb.Result) *quotav1.BeginTaskResponse {
 
 // RenewTask implements TaskService.
 func (s *taskService) RenewTask(ctx context.Context, req *quotav1.RenewTaskRequest) (*quotav1.RenewTaskResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.RenewTaskRequest) (*quotav1.RenewTaskResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(
+		ctx context.Context, r *request, req *quotav1.RenewTaskRequest,
+	) (*quotav1.RenewTaskResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_RenewTask{
 			RenewTask: &logpb.RenewTask{Task: req.Task, Fence: req.Fence, TtlNs: nanos(req.Ttl)},
 		}}
@@ -69,7 +73,9 @@ func (s *taskService) RenewTask(ctx context.Context, req *quotav1.RenewTaskReque
 
 // EndTask implements TaskService. Its cause for the quotas is a report, and needs that verb too.
 func (s *taskService) EndTask(ctx context.Context, req *quotav1.EndTaskRequest) (*quotav1.EndTaskResponse, error) {
-	return call(ctx, s.Server, VerbUse, req, func(ctx context.Context, r *request, req *quotav1.EndTaskRequest) (*quotav1.EndTaskResponse, error) {
+	return call(ctx, s.Server, VerbUse, req, func(
+		ctx context.Context, r *request, req *quotav1.EndTaskRequest,
+	) (*quotav1.EndTaskResponse, error) {
 		if req.Report != quotav1.Cause_CAUSE_UNSPECIFIED {
 			if err := r.who.may(VerbReport); err != nil {
 				return nil, err
@@ -97,7 +103,9 @@ func (s *taskService) EndTask(ctx context.Context, req *quotav1.EndTaskRequest) 
 
 // RetryTask implements TaskService.
 func (s *taskService) RetryTask(ctx context.Context, req *quotav1.RetryTaskRequest) (*quotav1.RetryTaskResponse, error) {
-	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.RetryTaskRequest) (*quotav1.RetryTaskResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(
+		ctx context.Context, r *request, req *quotav1.RetryTaskRequest,
+	) (*quotav1.RetryTaskResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_RetryTask{RetryTask: &logpb.RetryTask{Task: req.Task}}}
 		_, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
 		if err != nil {
@@ -109,7 +117,9 @@ func (s *taskService) RetryTask(ctx context.Context, req *quotav1.RetryTaskReque
 
 // ForgetTask implements TaskService.
 func (s *taskService) ForgetTask(ctx context.Context, req *quotav1.ForgetTaskRequest) (*quotav1.ForgetTaskResponse, error) {
-	return call(ctx, s.Server, VerbAdminQuota, req, func(ctx context.Context, r *request, req *quotav1.ForgetTaskRequest) (*quotav1.ForgetTaskResponse, error) {
+	return call(ctx, s.Server, VerbAdminQuota, req, func(
+		ctx context.Context, r *request, req *quotav1.ForgetTaskRequest,
+	) (*quotav1.ForgetTaskResponse, error) {
 		command := &logpb.Command{Kind: &logpb.Command_ForgetTask{ForgetTask: &logpb.ForgetTask{Task: req.Task}}}
 		_, at, err := s.propose(ctx, identified(command, req.RequestId, r.who))
 		if err != nil {
@@ -121,7 +131,9 @@ func (s *taskService) ForgetTask(ctx context.Context, req *quotav1.ForgetTaskReq
 
 // ListTasks implements TaskService.
 func (s *taskService) ListTasks(ctx context.Context, req *quotav1.ListTasksRequest) (*quotav1.ListTasksResponse, error) {
-	return call(ctx, s.Server, VerbRead, req, func(ctx context.Context, r *request, req *quotav1.ListTasksRequest) (*quotav1.ListTasksResponse, error) {
+	return call(ctx, s.Server, VerbRead, req, func(
+		ctx context.Context, r *request, req *quotav1.ListTasksRequest,
+	) (*quotav1.ListTasksResponse, error) {
 		state, clock, at, err := s.node.Frozen(ctx, readMode(req.Read))
 		if err != nil {
 			return nil, err

@@ -47,12 +47,14 @@ func TestTasks_AtAnyNode(t *testing.T) {
 	ended, err := apis[2].EndTask(t.Context(), &quotav1.EndTaskRequest{
 		Task: "t", Fence: fence, Outcome: quotav1.TaskOutcome_TASK_OUTCOME_FAILED, Detail: "exit code 1",
 	})
-	if err != nil || ended.Phase != quotav1.TaskPhase_TASK_PHASE_WAITING || ended.Failures != 1 || ended.RetryAfter.AsDuration().Minutes() < 4 {
+	if err != nil || ended.Phase != quotav1.TaskPhase_TASK_PHASE_WAITING || ended.Failures != 1 ||
+		ended.RetryAfter.AsDuration().Minutes() < 4 {
 		t.Fatalf("%v %v", ended, err)
 	}
 	for _, api := range apis {
 		list, err := api.ListTasks(t.Context(), &quotav1.ListTasksRequest{})
-		if err != nil || len(list.Tasks) != 1 || list.Tasks[0].Detail != "exit code 1" || list.Tasks[0].Phase != quotav1.TaskPhase_TASK_PHASE_WAITING {
+		if err != nil || len(list.Tasks) != 1 || list.Tasks[0].Detail != "exit code 1" ||
+			list.Tasks[0].Phase != quotav1.TaskPhase_TASK_PHASE_WAITING {
 			t.Fatalf("%v %v", list, err)
 		}
 	}
@@ -130,19 +132,22 @@ func TestTokens_CoverTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
-	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore, "Authorization", "Bearer "+both); status != http.StatusOK {
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore, "Authorization",
+		"Bearer "+both); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	api := quotav1connect.NewTaskServiceClient(http.DefaultClient, n.url, persistent)
 	ralph, picard := bearer(t, secrets[rpc.VerbUse]), bearer(t, both)
-	if _, err := api.BeginTask(ralph, &quotav1.BeginTaskRequest{Task: "t", Holder: "picard"}); reasonOf(t, err) != quotav1.Reason_REASON_NOT_ALLOWED {
+	if _, err := api.BeginTask(ralph, &quotav1.BeginTaskRequest{Task: "t", Holder: "picard"}); reasonOf(t,
+		err) != quotav1.Reason_REASON_NOT_ALLOWED {
 		t.Errorf("for a foreign holder: %v", err)
 	}
 	begun, err := api.BeginTask(ralph, &quotav1.BeginTaskRequest{Task: "t", Holder: "ralph", Quotas: []string{"t/core"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := api.BeginTask(picard, &quotav1.BeginTaskRequest{Task: "t", Holder: "picard"}); reasonOf(t, err) != quotav1.Reason_REASON_FOREIGN_TASK {
+	if _, err := api.BeginTask(picard, &quotav1.BeginTaskRequest{Task: "t", Holder: "picard"}); reasonOf(t,
+		err) != quotav1.Reason_REASON_FOREIGN_TASK {
 		t.Errorf("a foreign task: %v", err)
 	}
 	if _, err := api.RetryTask(picard, &quotav1.RetryTaskRequest{Task: "t"}); reasonOf(t, err) != quotav1.Reason_REASON_FOREIGN_TASK {

@@ -25,12 +25,15 @@ var verbOf = map[string]rpc.Verb{
 	"OpenSession": rpc.VerbUse, "CloseSession": rpc.VerbUse, "Reserve": rpc.VerbUse, "Consume": rpc.VerbUse,
 	"Settle": rpc.VerbUse, "Release": rpc.VerbUse, "Renew": rpc.VerbUse, "Withdraw": rpc.VerbUse, "Batch": "",
 	"Report": rpc.VerbReport, "Watch": rpc.VerbRead, "GetQuota": rpc.VerbRead, "ListQuotas": rpc.VerbRead,
-	"ListLeases": rpc.VerbRead, "CheckFence": rpc.VerbRead, "GetStatus": rpc.VerbRead, "GetWorkflow": rpc.VerbRead, "ListWorkflows": rpc.VerbRead,
-	"ListHolderRules": rpc.VerbRead, "ApplyQuotas": rpc.VerbAdminQuota, "DeleteQuota": rpc.VerbAdminQuota, "DeleteWorkflow": rpc.VerbAdminQuota,
-	"RevokeLease": rpc.VerbAdminQuota,
-	"AddMember":   rpc.VerbAdminCluster, "PromoteMember": rpc.VerbAdminCluster, "RemoveMember": rpc.VerbAdminCluster,
+	"ListLeases": rpc.VerbRead, "CheckFence": rpc.VerbRead, "GetStatus": rpc.VerbRead, "GetWorkflow": rpc.VerbRead,
+	"ListWorkflows":   rpc.VerbRead,
+	"ListHolderRules": rpc.VerbRead, "ApplyQuotas": rpc.VerbAdminQuota, "DeleteQuota": rpc.VerbAdminQuota,
+	"DeleteWorkflow": rpc.VerbAdminQuota,
+	"RevokeLease":    rpc.VerbAdminQuota,
+	"AddMember":      rpc.VerbAdminCluster, "PromoteMember": rpc.VerbAdminCluster, "RemoveMember": rpc.VerbAdminCluster,
 	"TransferLeadership": rpc.VerbAdminCluster, "Backup": rpc.VerbAdminCluster, "Restore": rpc.VerbAdminCluster,
-	"OverrideQuota": rpc.VerbAdminQuota, "ReopenQuota": rpc.VerbAdminQuota, "ResetClock": rpc.VerbAdminCluster, "SetLimits": rpc.VerbAdminCluster, "ListUsage": rpc.VerbRead,
+	"OverrideQuota": rpc.VerbAdminQuota, "ReopenQuota": rpc.VerbAdminQuota, "ResetClock": rpc.VerbAdminCluster,
+	"SetLimits": rpc.VerbAdminCluster, "ListUsage": rpc.VerbRead,
 	"BeginTask": rpc.VerbUse, "RenewTask": rpc.VerbUse, "EndTask": rpc.VerbUse, "ListTasks": rpc.VerbRead,
 	"RetryTask": rpc.VerbAdminQuota, "ForgetTask": rpc.VerbAdminQuota,
 	"GetStateHash": rpc.VerbDebug, "DumpLog": rpc.VerbDebug, "SetFault": rpc.VerbDebug,
@@ -74,7 +77,8 @@ func TestTokens_AllowTheirVerbs(t *testing.T) {
 	bodies := ""
 	calls := 0
 	for service, file := range map[string]protoreflect.FileDescriptor{
-		"QuotaService": quotav1.File_quota_v1_quota_proto, "AdminService": quotav1.File_quota_v1_admin_proto, "TaskService": quotav1.File_quota_v1_task_proto,
+		"QuotaService": quotav1.File_quota_v1_quota_proto, "AdminService": quotav1.File_quota_v1_admin_proto,
+		"TaskService": quotav1.File_quota_v1_task_proto,
 	} { // in any order
 		methods := file.Services().Get(0).Methods()
 		for i := range methods.Len() {
@@ -292,7 +296,8 @@ func TestListLeases_PagesLeasesOfToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
-	text := fmt.Sprintf("tokens:\n- {id: mine, sha256: %s, holder: 'mine-*', verbs: [use, read]}\n- {id: all, sha256: %s, holder: '*', verbs: [use, admin-quota]}\n",
+	text := fmt.Sprintf("tokens:\n- {id: mine, sha256: %s, holder: 'mine-*', verbs: [use, read]}\n- {id: all, sha256: %s, holder: '*', "+
+		"verbs: [use, admin-quota]}\n",
 		entry.SHA256, everything.SHA256)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -302,7 +307,8 @@ func TestListLeases_PagesLeasesOfToken(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
-	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"t/core","rate":{"limit":100,"per":"60s"}}]}`, "Authorization", "Bearer "+all); status != http.StatusOK {
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", `{"quotas":[{"name":"t/core","rate":{"limit":100,"per":"60s"}}]}`,
+		"Authorization", "Bearer "+all); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	api, _ := apisAs(t, n.url, all)
@@ -312,7 +318,8 @@ func TestListLeases_PagesLeasesOfToken(t *testing.T) {
 		if mine {
 			want, holder = want+1, fmt.Sprint("mine-", i)
 		}
-		if res, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: holder, Items: []*quotav1.Item{{Quota: "t/core"}}}); err != nil || res.GetLease() == nil {
+		if res, err := api.Reserve(t.Context(), &quotav1.ReserveRequest{Holder: holder, Items: []*quotav1.Item{{Quota: "t/core"}}}); err != nil ||
+			res.GetLease() == nil {
 			t.Fatalf("%v %v", res, err)
 		}
 	}

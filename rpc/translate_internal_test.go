@@ -129,14 +129,20 @@ func TestAnswers_CarryEveryField(t *testing.T) {
 		answer proto.Message
 		but    []string
 	}{
-		"a grant":           {leaseResponse(granted, clock, nil), []string{"ReserveResponse.meta"}},
-		"a grant of many":   {leaseResponse(granted, clock, new(durations)), []string{"ReserveResponse.meta"}},
-		"an operation":      {apiOperation(granted.Consumed, clock), nil},
-		"a refusal":         {apiRefusal(populated(&logpb.Refusal{}), clock), nil},
-		"a reported quota":  {apiReported(populated(&logpb.Reported{}), clock)[0], nil},
-		"a settled one":     {settled(&logpb.Result{Kind: &logpb.Result_Settled{Settled: populated(&logpb.Settled{})}}, &quotav1.Meta{}), metaFields},
-		"a released one":    {released(&logpb.Result{Kind: &logpb.Result_Released{Released: populated(&logpb.Released{})}}, &quotav1.Meta{}), metaFields},
-		"a renewed one":     {renewed(&logpb.Result{Kind: &logpb.Result_Renewed{Renewed: populated(&logpb.Renewed{})}}, &quotav1.Meta{}, clock), metaFields},
+		"a grant":          {leaseResponse(granted, clock, nil), []string{"ReserveResponse.meta"}},
+		"a grant of many":  {leaseResponse(granted, clock, new(durations)), []string{"ReserveResponse.meta"}},
+		"an operation":     {apiOperation(granted.Consumed, clock), nil},
+		"a refusal":        {apiRefusal(populated(&logpb.Refusal{}), clock), nil},
+		"a reported quota": {apiReported(populated(&logpb.Reported{}), clock)[0], nil},
+		"a settled one": {
+			settled(&logpb.Result{Kind: &logpb.Result_Settled{Settled: populated(&logpb.Settled{})}}, &quotav1.Meta{}), metaFields,
+		},
+		"a released one": {
+			released(&logpb.Result{Kind: &logpb.Result_Released{Released: populated(&logpb.Released{})}}, &quotav1.Meta{}), metaFields,
+		},
+		"a renewed one": {
+			renewed(&logpb.Result{Kind: &logpb.Result_Renewed{Renewed: populated(&logpb.Renewed{})}}, &quotav1.Meta{}, clock), metaFields,
+		},
 		"a failure's error": {infoOf(failed(populated(&logpb.Failure{}))), notOfFailures},
 	} {
 		names := slices.DeleteFunc(missing(c.answer.ProtoReflect()), func(name string) bool { return slices.Contains(c.but, name) })

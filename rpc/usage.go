@@ -41,7 +41,8 @@ type usageCollector struct {
 
 func newUsageCollector(node *raftnode.Node) *usageCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("quotad_holder_"+name, help+" The same at every node: take the maximum.", append([]string{"holder", "quota"}, labels...), nil)
+		return prometheus.NewDesc("quotad_holder_"+name, help+" The same at every node: take the maximum.",
+			append([]string{"holder", "quota"}, labels...), nil)
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("quotad_"+name, help+" The same at every node: take the maximum.", labels, nil)
@@ -210,7 +211,8 @@ func (c *usageCollector) workflows(state *fsm.State, clock fsm.Clock, to chan<- 
 				paused++
 			}
 		}
-		for desc, value := range map[*prometheus.Desc]float64{c.sequential: sequential, c.limitedSteps: limited, c.keptBack: paused} { // in any order
+		// in any order
+		for desc, value := range map[*prometheus.Desc]float64{c.sequential: sequential, c.limitedSteps: limited, c.keptBack: paused} {
 			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, v.Definition.Name)
 		}
 	}

@@ -69,7 +69,8 @@ func TestMetrics_ManyHoldersShareASeries(t *testing.T) {
 func TestUsage_ShowsHoldersOfToken(t *testing.T) {
 	tokens, secrets := holderTokens(t, "picard", "ralph")
 	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
-	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyMetered, "Authorization", "Bearer "+secrets["ralph"]); status != http.StatusOK {
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyMetered, "Authorization",
+		"Bearer "+secrets["ralph"]); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
 	api := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url)

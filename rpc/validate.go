@@ -174,8 +174,9 @@ var rules = tableOf(
 			return
 		}
 		for name, limit := range map[string]*int64{
-			"limits.max_sessions": l.MaxSessions, "limits.max_result_bytes": l.MaxResultBytes, "limits.max_waiters": l.MaxWaiters, "limits.max_tasks": l.MaxTasks,
-			"limits.max_keys": l.MaxKeys, "limits.max_leases": l.MaxLeases, "limits.max_reports": l.MaxReports,
+			"limits.max_sessions": l.MaxSessions, "limits.max_result_bytes": l.MaxResultBytes, "limits.max_waiters": l.MaxWaiters,
+			"limits.max_tasks": l.MaxTasks,
+			"limits.max_keys":  l.MaxKeys, "limits.max_leases": l.MaxLeases, "limits.max_reports": l.MaxReports,
 			"limits.max_holder_bytes": l.MaxHolderBytes, "limits.max_operation_bytes": l.MaxOperationBytes,
 		} { // any first error will do
 			c.check(limit == nil || *limit > 0 && *limit <= maxAmount, name, "must be 1 to 2^53-1", "")

@@ -289,7 +289,8 @@ func TestDrain_EndsWaitsTyped(t *testing.T) {
 	if _, err := apis[leader].GetQuota(t.Context(), &quotav1.GetQuotaRequest{Name: "s"}); reasonOf(t, err) != quotav1.Reason_REASON_STOPPING {
 		t.Errorf("a new call at a node that stops: %v", err)
 	}
-	if _, err := quotav1connect.NewAdminServiceClient(http.DefaultClient, nodes[leader].url).GetStatus(t.Context(), &quotav1.GetStatusRequest{}); err != nil {
+	if _, err := quotav1connect.NewAdminServiceClient(http.DefaultClient, nodes[leader].url).GetStatus(t.Context(),
+		&quotav1.GetStatusRequest{}); err != nil {
 		t.Errorf("its status: %v", err)
 	}
 	if status, _ := get(t, nodes[leader].url+"/readyz"); status != http.StatusServiceUnavailable {

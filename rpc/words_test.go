@@ -86,7 +86,9 @@ func TestNoLeader_NamesKnownLeader(t *testing.T) {
 // TestRules_CoverEachRequest: each type of request has a rule in the table.
 func TestRules_CoverEachRequest(t *testing.T) {
 	requests := map[protoreflect.Name]bool{"RestoreRequest": true} // chunks of a backup, which the state machine checks
-	for _, file := range []protoreflect.FileDescriptor{quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto, quotav1.File_quota_v1_task_proto} {
+	for _, file := range []protoreflect.FileDescriptor{
+		quotav1.File_quota_v1_quota_proto, quotav1.File_quota_v1_admin_proto, quotav1.File_quota_v1_task_proto,
+	} {
 		methods := file.Services().Get(0).Methods()
 		for i := range methods.Len() {
 			name := methods.Get(i).Input().Name()

@@ -60,20 +60,24 @@ func TestWorkflows_OverTheAPI(t *testing.T) {
 		}
 	}
 	reserve("somebody", "models", 10)
-	if r := reserve("build", "models", 1).GetRefusal(); r.GetReason() != quotav1.Reason_REASON_EXHAUSTED || r.BackPressure.GetSide() != quotav1.Side_SIDE_SELF {
+	if r := reserve("build", "models", 1).GetRefusal(); r.GetReason() != quotav1.Reason_REASON_EXHAUSTED ||
+		r.BackPressure.GetSide() != quotav1.Side_SIDE_SELF {
 		t.Fatalf("%v", r)
 	}
 	if event, _ := nextEvent(t, stream); event.Kind != quotav1.EventKind_EVENT_KIND_BACK_PRESSURE || event.Workflow != "release" ||
 		event.Step != "build" || event.Quota != "models" || event.Duration.GetSeconds() < 50 || event.Reason != quotav1.Reason_REASON_EXHAUSTED {
 		t.Errorf("the event: %v", event)
 	}
-	if r := reserve("triage", "other", 1).GetRefusal(); r.GetReason() != quotav1.Reason_REASON_BACK_PRESSURE || r.RetryAfter.GetSeconds() < 40 ||
-		r.BackPressure.GetStep() != "build" || r.BackPressure.State != quotav1.WorkflowState_WORKFLOW_STATE_PARALLEL || r.BackPressure.LimitedFor.GetSeconds() < 50 {
+	if r := reserve("triage", "other", 1).GetRefusal(); r.GetReason() != quotav1.Reason_REASON_BACK_PRESSURE ||
+		r.RetryAfter.GetSeconds() < 40 ||
+		r.BackPressure.GetStep() != "build" || r.BackPressure.State != quotav1.WorkflowState_WORKFLOW_STATE_PARALLEL ||
+		r.BackPressure.LimitedFor.GetSeconds() < 50 {
 		t.Errorf("upstream: %v", r)
 	}
 	gauges(0, 1, 1)
 	w := show()
-	if w.State != quotav1.WorkflowState_WORKFLOW_STATE_PARALLEL || w.CalmIn != nil || w.Steps[0].PausedFor == nil || w.Steps[1].LimitedFor == nil ||
+	if w.State != quotav1.WorkflowState_WORKFLOW_STATE_PARALLEL || w.CalmIn != nil || w.Steps[0].PausedFor == nil ||
+		w.Steps[1].LimitedFor == nil ||
 		w.Steps[1].LimitedAgo == nil || w.Steps[2].LimitedAgo != nil {
 		t.Errorf("%v", w)
 	}
@@ -93,7 +97,8 @@ func TestWorkflows_OverTheAPI(t *testing.T) {
 		t.Errorf("%v", w)
 	}
 	listed, err := api.ListWorkflows(t.Context(), &quotav1.ListWorkflowsRequest{Holder: "build"})
-	if err != nil || len(listed.Workflows) != 1 || !proto.Equal(listed.Workflows[0].Definition, w.Definition) || w.Definition.Pause.GetSeconds() != 50 || len(w.Definition.Steps) != 3 {
+	if err != nil || len(listed.Workflows) != 1 || !proto.Equal(listed.Workflows[0].Definition, w.Definition) ||
+		w.Definition.Pause.GetSeconds() != 50 || len(w.Definition.Steps) != 3 {
 		t.Errorf("%v %v", listed, err)
 	}
 	gauges(1, 2, 0)

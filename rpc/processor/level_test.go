@@ -99,7 +99,8 @@ func TestLevel_NeverStarves(t *testing.T) {
 			top := second + rapid.Float64Range(0, 1e5).Draw(t, "more")
 			s := window(top, second, top+second, rapid.IntRange(0, 10).Draw(t, "callers"))
 			s.used = time.Duration(rapid.Int64Range(0, int64(time.Second)).Draw(t, "used"))
-			s.idle, s.time = rapid.Float64Range(0, 1).Draw(t, "idle"), time.Duration(rapid.Int64Range(int64(judgeEvery), int64(time.Hour)).Draw(t, "time"))
+			s.idle, s.time = rapid.Float64Range(0, 1).Draw(t, "idle"),
+				time.Duration(rapid.Int64Range(int64(judgeEvery), int64(time.Hour)).Draw(t, "time"))
 			l.judge(s)
 			if l.cost < cheapest.Seconds() || l.cost > dearest.Seconds() {
 				t.Fatalf("a call costs %v s", l.cost)

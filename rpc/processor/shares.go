@@ -75,7 +75,9 @@ type Shares struct {
 // New makes shares of the processors whose clocks read returns. others returns how many have work here in addition to the callers. Once
 // until ends, nobody has to wait any more.
 func New(until context.Context, others func() int, read func() Clocks) *Shares {
-	return &Shares{until: until, others: others, read: read, callers: map[string]*caller{}, level: newLevel(), seen: sample{since: time.Now(), at: read()}}
+	return &Shares{
+		until: until, others: others, read: read, callers: map[string]*caller{}, level: newLevel(), seen: sample{since: time.Now(), at: read()},
+	}
 }
 
 // caller is one caller's account.

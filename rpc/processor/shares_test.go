@@ -170,7 +170,8 @@ func TestShares_LeaveOneAlone(t *testing.T) {
 		follower := &closedLoop{name: "token:a", atOnce: 50}
 		calls(t, 10, 1, follower)
 		if alone.longest > 0 || follower.longest == 0 || follower.served < alone.served*7/10 {
-			t.Errorf("alone: %d served, and one waited for %v; beside a leader's log: %d and %v", alone.served, alone.longest, follower.served, follower.longest)
+			t.Errorf("alone: %d served, and one waited for %v; beside a leader's log: %d and %v", alone.served, alone.longest, follower.served,
+				follower.longest)
 		}
 	})
 }
@@ -269,7 +270,8 @@ func TestShares_FewHealthChecksDelayNobody(t *testing.T) {
 		known, flood := few("token:a"), &closedLoop{name: strangers, callType: Unknown, atOnce: 500}
 		calls(t, 20, 0, append(known, flood)...)
 		if usual := alone(t, 20); known[0].longest > 0 || known[0].served < usual*6/10 || flood.longest == 0 {
-			t.Errorf("a caller waited for %v and had %d of %d served; the flood waited for %v", known[0].longest, known[0].served, usual, flood.longest)
+			t.Errorf("a caller waited for %v and had %d of %d served; the flood waited for %v", known[0].longest, known[0].served, usual,
+				flood.longest)
 		}
 	})
 }
@@ -281,7 +283,8 @@ func TestShares_FullCallerCanStillRelease(t *testing.T) {
 		giving := &closedLoop{name: "token:a", callType: Holding, atOnce: 1, think: 100 * time.Millisecond}
 		calls(t, 10, 0, append(few("token:b"), taking, giving)...)
 		if taking.longest == 0 || giving.refused > 0 || giving.longest > 0 || giving.served < 70 {
-			t.Errorf("one waited for %v; of %d that give back %d were refused, and one waited for %v", taking.longest, giving.served, giving.refused, giving.longest)
+			t.Errorf("one waited for %v; of %d that give back %d were refused, and one waited for %v", taking.longest, giving.served, giving.refused,
+				giving.longest)
 		}
 	})
 }

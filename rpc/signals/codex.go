@@ -12,7 +12,9 @@ import (
 var Codex = Dialect{name: "codex", observe: observeCodex}
 
 // codexWindow matches a header's name: the family of limits, and the window.
-var codexWindow = regexp.MustCompile(`^X-(Codex(?:-[A-Za-z0-9]{1,32}){0,4}?)-(Primary|Secondary)-(?:Used-Percent|Window-Minutes|Reset-At|Reset-After-Seconds)$`)
+var codexWindow = regexp.MustCompile(
+	`^X-(Codex(?:-[A-Za-z0-9]{1,32}){0,4}?)-(Primary|Secondary)-(?:Used-Percent|Window-Minutes|Reset-At|Reset-After-Seconds)$`,
+)
 
 func observeCodex(r *response) []Signal {
 	windows := codexWindows(r)

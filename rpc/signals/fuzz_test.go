@@ -11,16 +11,20 @@ import (
 func fuzzDialect(f *testing.F, dialect Dialect, names ...string) {
 	f.Helper()
 	values := []string{
-		"0", "-1", "5000", "30,000", "1e400", "NaN", "9223372036854775807", "99999999999999999999", "1767225660000", "6m0s", "2562047h47m16.854775807s",
-		"2026-01-01T00:00:30Z", "0001-01-01T00:00:00Z", "42.5", `"default";r=50;t=30`, `10, 10;w=1;name="per-ip", 1000;w=3600`, "limit=100, remaining=50, reset=5",
+		"0", "-1", "5000", "30,000", "1e400", "NaN", "9223372036854775807", "99999999999999999999", "1767225660000", "6m0s",
+		"2562047h47m16.854775807s",
+		"2026-01-01T00:00:30Z", "0001-01-01T00:00:00Z", "42.5", `"default";r=50;t=30`, `10, 10;w=1;name="per-ip", 1000;w=3600`,
+		"limit=100, remaining=50, reset=5",
 		"Fri, 31 Dec 9999 23:59:59 GMT", "rejected", "true", "", "CAgaLgopdHlwZS5nb29nbGVhcGlzLmNvbS9nb29nbGUucnBjLlJldHJ5SW5mbxIBCg",
 	}
 	bodies := []string{
 		``, `{`, `null`, `[]`, `{"error":{"code":"rate_limit_exceeded","message":"Limit 10, Used 8, Requested 7. Please try again in 6m0s"}}`,
 		`{"message":"You have exceeded a secondary rate limit"}`, `{"error":{"type":"usage_limit_reached","resets_at":1767243600}}`,
 		`{"type":"error","error":{"type":"rate_limit_error","details":{"error_code":"enforced_spend_limit_reached"}}}`,
-		gemini("Please retry in 10h17m5.7s.", perMinute, perDay, fmt.Sprintf(retryInfo, "56s")), `{"__type":"a#ThrottlingException","message":"Too many tokens"}`,
-		`{"code":"resource_exhausted","details":[{"type":"quota.v1.ErrorInfo","value":"QgIIDA"}]}`, "data: {\"type\":\"response.failed\",\"response\":{\"error\":{}}}",
+		gemini("Please retry in 10h17m5.7s.", perMinute, perDay, fmt.Sprintf(retryInfo, "56s")),
+		`{"__type":"a#ThrottlingException","message":"Too many tokens"}`,
+		`{"code":"resource_exhausted","details":[{"type":"quota.v1.ErrorInfo","value":"QgIIDA"}]}`,
+		"data: {\"type\":\"response.failed\",\"response\":{\"error\":{}}}",
 		`{"type":"x#quota-exceeded","violated-policies":["daily"]}`,
 	}
 	for i, value := range values {
@@ -42,7 +46,8 @@ func fuzzDialect(f *testing.F, dialect Dialect, names ...string) {
 }
 
 func FuzzGitHub(f *testing.F) {
-	fuzzDialect(f, GitHub, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset", "X-Ratelimit-Resource", "Retry-After", "Retry-After-Ms", "Date")
+	fuzzDialect(f, GitHub, "X-Ratelimit-Limit", "X-Ratelimit-Remaining", "X-Ratelimit-Used", "X-Ratelimit-Reset", "X-Ratelimit-Resource",
+		"Retry-After", "Retry-After-Ms", "Date")
 }
 
 func FuzzOpenAI(f *testing.F) {
@@ -54,12 +59,15 @@ func FuzzAzure(f *testing.F) {
 }
 
 func FuzzCodex(f *testing.F) {
-	fuzzDialect(f, Codex, "X-Codex-Primary-Used-Percent", "X-Codex-Primary-Window-Minutes", "X-Codex-Secondary-Reset-At", "X-Codex-A-Primary-Reset-After-Seconds", "X-Codex-Active-Limit")
+	fuzzDialect(f, Codex, "X-Codex-Primary-Used-Percent", "X-Codex-Primary-Window-Minutes", "X-Codex-Secondary-Reset-At",
+		"X-Codex-A-Primary-Reset-After-Seconds", "X-Codex-Active-Limit")
 }
 
 func FuzzAnthropic(f *testing.F) {
-	fuzzDialect(f, Anthropic, "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Input-Tokens-Reset", "Anthropic-Priority-Output-Tokens-Remaining",
-		"Anthropic-Ratelimit-Unified-Status", "Anthropic-Ratelimit-Unified-Reset", "Anthropic-Ratelimit-Unified-5h-Utilization", "Anthropic-Ratelimit-Unified-7d_opus-Reset")
+	fuzzDialect(f, Anthropic, "Anthropic-Ratelimit-Requests-Limit", "Anthropic-Ratelimit-Input-Tokens-Reset",
+		"Anthropic-Priority-Output-Tokens-Remaining",
+		"Anthropic-Ratelimit-Unified-Status", "Anthropic-Ratelimit-Unified-Reset", "Anthropic-Ratelimit-Unified-5h-Utilization",
+		"Anthropic-Ratelimit-Unified-7d_opus-Reset")
 }
 
 func FuzzGemini(f *testing.F) { fuzzDialect(f, Gemini, "Retry-After", "Retry-After-Ms") }
@@ -67,10 +75,12 @@ func FuzzGemini(f *testing.F) { fuzzDialect(f, Gemini, "Retry-After", "Retry-Aft
 func FuzzBedrock(f *testing.F) { fuzzDialect(f, Bedrock, "X-Amzn-Errortype", "Retry-After") }
 
 func FuzzGeneric(f *testing.F) {
-	fuzzDialect(f, Generic, "Ratelimit", "Ratelimit-Policy", "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", "X-Ratelimit-Limit", "X-Ratelimit-Remaining",
+	fuzzDialect(f, Generic, "Ratelimit", "Ratelimit-Policy", "Ratelimit-Limit", "Ratelimit-Remaining", "Ratelimit-Reset", "X-Ratelimit-Limit",
+		"X-Ratelimit-Remaining",
 		"X-Ratelimit-Reset", "X-Envoy-Ratelimited", "Content-Type", "Grpc-Status", "Grpc-Status-Details-Bin", "Age")
 }
 
 func FuzzAuto(f *testing.F) {
-	fuzzDialect(f, Auto, "X-Github-Request-Id", "Anthropic-Ratelimit-Requests-Limit", "X-Codex-Active-Limit", "Apim-Request-Id", "Openai-Version", "X-Amzn-Requestid")
+	fuzzDialect(f, Auto, "X-Github-Request-Id", "Anthropic-Ratelimit-Requests-Limit", "X-Codex-Active-Limit", "Apim-Request-Id",
+		"Openai-Version", "X-Amzn-Requestid")
 }

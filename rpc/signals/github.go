@@ -80,7 +80,9 @@ func githubVerdict(r *response, counts Signal) (verdict Signal, merged bool) {
 			return githubExhausted(counts, asked, "github/primary"), true
 		}
 		if asked.said || githubSecondary(r.body) || r.status == http.StatusTooManyRequests {
-			return asked.or(waitFor(githubSecondaryWait)).on(Signal{Class: Throttled, Scope: ScopeKey, NoRetry: r.noRetry(), Rule: "github/secondary"}), false
+			return asked.or(waitFor(githubSecondaryWait)).on(Signal{
+				Class: Throttled, Scope: ScopeKey, NoRetry: r.noRetry(), Rule: "github/secondary",
+			}), false
 		}
 		return Signal{Class: NotALimit, Rule: "github/forbidden"}, false
 	case r.status == http.StatusOK && githubGraphQLLimited(r.body):

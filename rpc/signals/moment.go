@@ -10,7 +10,8 @@ import (
 // momentForm matches a time of day, with or without a weekday or a date before it and a zone after it.
 var momentForm = regexp.MustCompile(`(?i)^(?:on\s+)?` +
 	`(?:(?P<weekday>mon|tue|wed|thu|fri|sat|sun)[a-z]*,?\s+(?:at\s+)?)?` +
-	`(?:(?:(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?(?:,?\s+(?P<year>[0-9]{4}))?` +
+	`(?:(?:(?P<month>jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?\s+(?P<day>[0-9]{1,2})(?:st|nd|rd|th)?` +
+	`(?:,?\s+(?P<year>[0-9]{4}))?` +
 	`|(?P<iso>[0-9]{4}-[0-9]{2}-[0-9]{2}))(?:\s+at\s+|,\s*|\s+|T))?` +
 	`(?P<hour>[0-9]{1,2})(?::(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}))?)?(?:\s*(?P<half>am|pm)\b)?` +
 	`(?:\s*\((?P<zone>[A-Za-z0-9_+/-]+)\)|\s*(?P<letters>(?-i:[A-Z]{1,5}))\b|(?P<offset>[+-][0-9]{2}:[0-9]{2}))?`)

@@ -18,7 +18,8 @@ func TestObserve_JunkIsNoLimit(t *testing.T) {
 		"quotes":       {`"5000"`, `"0"`},
 	} {
 		for _, dialect := range []Dialect{GitHub, Generic} {
-			got := dialect.Observe(received, 200, headers("X-Ratelimit-Limit", values[0], "X-Ratelimit-Remaining", values[1], "X-Ratelimit-Resource", "core"), nil)
+			got := dialect.Observe(received, 200, headers("X-Ratelimit-Limit", values[0], "X-Ratelimit-Remaining", values[1], "X-Ratelimit-Resource",
+				"core"), nil)
 			for _, s := range got {
 				if s.Class != OK || s.Limit.Known || s.Remaining.Known {
 					t.Errorf("%s: %s believes %+v", name, dialect.Name(), s)
@@ -26,7 +27,8 @@ func TestObserve_JunkIsNoLimit(t *testing.T) {
 			}
 		}
 	}
-	if got := GitHub.Observe(received, 200, headers("X-Ratelimit-Limit", "5000", "X-Ratelimit-Resource", "../core\r\n"), nil); got[0].Resource != "" {
+	if got := GitHub.Observe(received, 200, headers("X-Ratelimit-Limit", "5000", "X-Ratelimit-Resource", "../core\r\n"),
+		nil); got[0].Resource != "" {
 		t.Errorf("a resource of %q", got[0].Resource)
 	}
 }
@@ -38,12 +40,14 @@ func TestObserve_WaitsInBodyAlone(t *testing.T) {
 		body    string
 		want    time.Duration
 	}{
-		"RetryInfo":            {Gemini, gemini("", `{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"56s"}`), 56 * time.Second},
-		"RetryInfo, by anyone": {Generic, gemini("", `{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"56s"}`), 56 * time.Second},
-		"a number of seconds":  {OpenAI, `{"error":{"message":"Rate limit reached. Please try again in 20s. Visit ..."}}`, 20 * time.Second},
-		"hours and minutes":    {Gemini, gemini("Please retry in 4m5.5s."), 245500 * time.Millisecond},
-		"an epoch":             {Codex, `{"error":{"type":"usage_limit_reached","resets_at":1767225660}}`, time.Minute},
-		"seconds from now":     {Codex, `{"error":{"type":"usage_limit_reached","resets_in_seconds":61}}`, 61 * time.Second},
+		"RetryInfo": {Gemini, gemini("", `{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"56s"}`), 56 * time.Second},
+		"RetryInfo, by anyone": {
+			Generic, gemini("", `{"@type":"type.googleapis.com/google.rpc.RetryInfo","retryDelay":"56s"}`), 56 * time.Second,
+		},
+		"a number of seconds": {OpenAI, `{"error":{"message":"Rate limit reached. Please try again in 20s. Visit ..."}}`, 20 * time.Second},
+		"hours and minutes":   {Gemini, gemini("Please retry in 4m5.5s."), 245500 * time.Millisecond},
+		"an epoch":            {Codex, `{"error":{"type":"usage_limit_reached","resets_at":1767225660}}`, time.Minute},
+		"seconds from now":    {Codex, `{"error":{"type":"usage_limit_reached","resets_in_seconds":61}}`, 61 * time.Second},
 	} {
 		got, _ := Verdict(tt.dialect.Observe(received, 429, nil, []byte(tt.body)))
 		if got.RetryAfter != span(tt.want) {

@@ -30,7 +30,10 @@ func TestObserve_HeaderVectors(t *testing.T) {
 		{"H01 limit", GitHub, headers("x-ratelimit-limit", "5000"), Signal{Scope: ScopeResource, Limit: known(5000)}},
 		{"H02 nothing left", GitHub, headers("x-ratelimit-remaining", "0"), Signal{Scope: ScopeResource, Remaining: known(0), Exact: true}},
 		{"H03 used", GitHub, headers("x-ratelimit-used", "5000"), Signal{Scope: ScopeResource, Used: known(5000)}},
-		{"H04 reset", GitHub, headers("x-ratelimit-reset", "1767229200"), Signal{Scope: ScopeResource, ResetIn: span(time.Hour), ResetResolution: time.Second}},
+		{
+			"H04 reset", GitHub, headers("x-ratelimit-reset", "1767229200"),
+			Signal{Scope: ScopeResource, ResetIn: span(time.Hour), ResetResolution: time.Second},
+		},
 		{
 			"H05 reset in the past makes remaining stale", GitHub, headers("x-ratelimit-reset", "1767225599", "x-ratelimit-remaining", "7"),
 			Signal{Scope: ScopeResource, ResetIn: span(0), ResetResolution: time.Second},
@@ -39,33 +42,81 @@ func TestObserve_HeaderVectors(t *testing.T) {
 			"H06 resource", GitHub, headers("x-ratelimit-resource", "code_search", "x-ratelimit-limit", "10"),
 			Signal{Scope: ScopeResource, Resource: "code_search", Limit: known(10)},
 		},
-		{"H07 token limit", OpenAI, headers("x-ratelimit-limit-tokens", "150000"), Signal{Scope: ScopeResource, Resource: "tokens", Limit: known(150000)}},
-		{"H08 commas", OpenAI, headers("x-ratelimit-limit-tokens", "30,000"), Signal{Scope: ScopeResource, Resource: "tokens", Limit: known(30000)}},
-		{"H09 refill", OpenAI, headers("x-ratelimit-reset-requests", "1s"), Signal{Scope: ScopeResource, Resource: "requests", RefillIn: span(time.Second)}},
-		{"H10 refill", OpenAI, headers("x-ratelimit-reset-tokens", "6m0s"), Signal{Scope: ScopeResource, Resource: "tokens", RefillIn: span(6 * time.Minute)}},
-		{"H11 refill", OpenAI, headers("x-ratelimit-reset-tokens", "12ms"), Signal{Scope: ScopeResource, Resource: "tokens", RefillIn: span(12 * time.Millisecond)}},
-		{"H12 project", OpenAI, headers("x-ratelimit-reset-project-tokens", "1m"), Signal{Scope: ScopeResource, Resource: "project-tokens", RefillIn: span(time.Minute)}},
+		{
+			"H07 token limit", OpenAI, headers("x-ratelimit-limit-tokens", "150000"),
+			Signal{Scope: ScopeResource, Resource: "tokens", Limit: known(150000)},
+		},
+		{
+			"H08 commas", OpenAI, headers("x-ratelimit-limit-tokens", "30,000"),
+			Signal{Scope: ScopeResource, Resource: "tokens", Limit: known(30000)},
+		},
+		{
+			"H09 refill", OpenAI, headers("x-ratelimit-reset-requests", "1s"),
+			Signal{Scope: ScopeResource, Resource: "requests", RefillIn: span(time.Second)},
+		},
+		{
+			"H10 refill", OpenAI, headers("x-ratelimit-reset-tokens", "6m0s"),
+			Signal{Scope: ScopeResource, Resource: "tokens", RefillIn: span(6 * time.Minute)},
+		},
+		{
+			"H11 refill", OpenAI, headers("x-ratelimit-reset-tokens", "12ms"),
+			Signal{Scope: ScopeResource, Resource: "tokens", RefillIn: span(12 * time.Millisecond)},
+		},
+		{
+			"H12 project", OpenAI, headers("x-ratelimit-reset-project-tokens", "1m"),
+			Signal{Scope: ScopeResource, Resource: "project-tokens", RefillIn: span(time.Minute)},
+		},
 		{
 			"H13 fraction", OpenAI, headers("x-ratelimit-reset-requests", "2m59.56s"),
 			Signal{Scope: ScopeResource, Resource: "requests", RefillIn: span(179560 * time.Millisecond)},
 		},
-		{"H14 plain seconds", Azure, headers("x-ratelimit-reset-tokens", "60"), Signal{Scope: ScopeResource, Resource: "tokens", RefillIn: span(time.Minute)}},
-		{"H15 unknown beside a limit", Azure, headers("x-ratelimit-limit-tokens", "10", "x-ratelimit-remaining-tokens", "-1"), Signal{Scope: ScopeResource, Resource: "tokens", Limit: known(10)}},
-		{"H17 requests are exact", Anthropic, headers("anthropic-ratelimit-requests-remaining", "999"), Signal{Scope: ScopeResource, Resource: "requests", Remaining: known(999), Exact: true}},
-		{"H18 tokens are rounded", Anthropic, headers("anthropic-ratelimit-input-tokens-remaining", "80000"), Signal{Scope: ScopeResource, Resource: "input-tokens", Remaining: known(80000)}},
-		{"H19 full at", Anthropic, headers("anthropic-ratelimit-output-tokens-reset", "2026-01-01T00:00:30Z"), Signal{Scope: ScopeResource, Resource: "output-tokens", RefillIn: span(30 * time.Second)}},
-		{"H20 full already", Anthropic, headers("anthropic-ratelimit-input-tokens-reset", "2025-12-31T23:59:59Z"), Signal{Scope: ScopeResource, Resource: "input-tokens", RefillIn: span(0)}},
-		{"H21 priority", Anthropic, headers("anthropic-priority-output-tokens-reset", "2025-01-12T23:12:21Z"), Signal{Scope: ScopeResource, Resource: "priority-output-tokens", RefillIn: span(0)}},
+		{
+			"H14 plain seconds", Azure, headers("x-ratelimit-reset-tokens", "60"),
+			Signal{Scope: ScopeResource, Resource: "tokens", RefillIn: span(time.Minute)},
+		},
+		{
+			"H15 unknown beside a limit", Azure, headers("x-ratelimit-limit-tokens", "10", "x-ratelimit-remaining-tokens", "-1"),
+			Signal{Scope: ScopeResource, Resource: "tokens", Limit: known(10)},
+		},
+		{
+			"H17 requests are exact", Anthropic, headers("anthropic-ratelimit-requests-remaining", "999"),
+			Signal{Scope: ScopeResource, Resource: "requests", Remaining: known(999), Exact: true},
+		},
+		{
+			"H18 tokens are rounded", Anthropic, headers("anthropic-ratelimit-input-tokens-remaining", "80000"),
+			Signal{Scope: ScopeResource, Resource: "input-tokens", Remaining: known(80000)},
+		},
+		{
+			"H19 full at", Anthropic, headers("anthropic-ratelimit-output-tokens-reset", "2026-01-01T00:00:30Z"),
+			Signal{Scope: ScopeResource, Resource: "output-tokens", RefillIn: span(30 * time.Second)},
+		},
+		{
+			"H20 full already", Anthropic, headers("anthropic-ratelimit-input-tokens-reset", "2025-12-31T23:59:59Z"),
+			Signal{Scope: ScopeResource, Resource: "input-tokens", RefillIn: span(0)},
+		},
+		{
+			"H21 priority", Anthropic, headers("anthropic-priority-output-tokens-reset", "2025-01-12T23:12:21Z"),
+			Signal{Scope: ScopeResource, Resource: "priority-output-tokens", RefillIn: span(0)},
+		},
 		{
 			"H23 share of a plan", Anthropic, headers("anthropic-ratelimit-unified-5h-utilization", "0.42"),
 			Signal{Scope: ScopePlan, Resource: "5h", Window: span(5 * time.Hour), UsedShare: known(420_000)},
 		},
 		{
 			"H24 end of a plan's window", Anthropic, headers("anthropic-ratelimit-unified-5h-reset", "1776649200"),
-			Signal{Scope: ScopePlan, Resource: "5h", Window: span(5 * time.Hour), ResetIn: span(1776649200*time.Second - 1767225600*time.Second), ResetResolution: time.Second},
+			Signal{
+				Scope: ScopePlan, Resource: "5h", Window: span(5 * time.Hour), ResetIn: span(1776649200*time.Second - 1767225600*time.Second),
+				ResetResolution: time.Second,
+			},
 		},
-		{"H25 percent", Codex, headers("x-codex-primary-used-percent", "42.5"), Signal{Scope: ScopePlan, Resource: "codex/primary", UsedShare: known(425_000)}},
-		{"H26 minutes", Codex, headers("x-codex-primary-window-minutes", "300"), Signal{Scope: ScopePlan, Resource: "codex/primary", Window: span(5 * time.Hour)}},
+		{
+			"H25 percent", Codex, headers("x-codex-primary-used-percent", "42.5"),
+			Signal{Scope: ScopePlan, Resource: "codex/primary", UsedShare: known(425_000)},
+		},
+		{
+			"H26 minutes", Codex, headers("x-codex-primary-window-minutes", "300"),
+			Signal{Scope: ScopePlan, Resource: "codex/primary", Window: span(5 * time.Hour)},
+		},
 		{
 			"H27 window in the past", Codex, headers("x-codex-secondary-reset-at", "1704069000", "x-codex-secondary-used-percent", "80"),
 			Signal{Scope: ScopePlan, Resource: "codex/secondary", ResetIn: span(0), ResetResolution: time.Second},
@@ -79,10 +130,14 @@ func TestObserve_HeaderVectors(t *testing.T) {
 			Signal{Scope: ScopePlan, Resource: "codex_bengalfox/primary", UsedShare: known(1_000_000)},
 		},
 		{"H30 small number", Generic, headers("x-ratelimit-reset", "30"), Signal{ResetIn: span(30 * time.Second), ResetResolution: time.Second}},
-		{"H31 milliseconds", Generic, headers("x-ratelimit-reset", "1767225660000"), Signal{ResetIn: span(time.Minute), ResetResolution: time.Second}},
+		{
+			"H31 milliseconds", Generic, headers("x-ratelimit-reset", "1767225660000"),
+			Signal{ResetIn: span(time.Minute), ResetResolution: time.Second},
+		},
 		{
 			"H34 duplicates: the smaller remaining, the later reset", GitHub,
-			headers("x-ratelimit-remaining", "5", "x-ratelimit-remaining", "0", "x-ratelimit-reset", "1767225700", "x-ratelimit-reset", "1767229200"),
+			headers("x-ratelimit-remaining", "5", "x-ratelimit-remaining", "0", "x-ratelimit-reset", "1767225700", "x-ratelimit-reset",
+				"1767229200"),
 			Signal{Scope: ScopeResource, Remaining: known(0), Exact: true, ResetIn: span(time.Hour), ResetResolution: time.Second},
 		},
 	}
@@ -114,7 +169,8 @@ func TestObserve_CountsMalformedHeaders(t *testing.T) {
 		})
 	}
 	t.Run("H32 a date in words", func(t *testing.T) {
-		got := Generic.Observe(received, 200, headers("x-ratelimit-reset", "Tue Feb 16 2021 09:02:42 GMT+0100 (Central European Standard Time)"), nil)
+		got := Generic.Observe(received, 200, headers("x-ratelimit-reset", "Tue Feb 16 2021 09:02:42 GMT+0100 (Central European Standard Time)"),
+			nil)
 		if len(got) != 1 || got[0].ResetIn.Known || got[0].Malformed != 1 {
 			t.Errorf("got %+v", got)
 		}
@@ -178,7 +234,8 @@ func TestObserve_RetryAfterVectors(t *testing.T) {
 		})
 	}
 	t.Run("R09", func(t *testing.T) {
-		got, _ := Verdict(GitHub.Observe(received, 403, headers("Retry-After", ""), []byte(`{"message":"You have exceeded a secondary rate limit."}`)))
+		got, _ := Verdict(GitHub.Observe(received, 403, headers("Retry-After", ""),
+			[]byte(`{"message":"You have exceeded a secondary rate limit."}`)))
 		if got.Class != Throttled || got.RetryAfter != span(time.Minute) {
 			t.Errorf("got %+v", got)
 		}
@@ -195,11 +252,16 @@ func TestObserve_RetryAfterVectors(t *testing.T) {
 
 func TestResponseVectors(t *testing.T) {
 	const limited = `{"error":{"message":"Rate limit reached for gpt-4 in organization org-x on tokens_usage_based per min: ` +
-		`Limit 10000, Used 8782, Requested 8172. Please try again in 41.724s. Visit somewhere.","type":"tokens_usage_based","code":"rate_limit_exceeded"}}`
+		`Limit 10000, Used 8782, Requested 8172. Please try again in 41.724s. Visit ` +
+		`somewhere.","type":"tokens_usage_based","code":"rate_limit_exceeded"}}`
 	github := func(remaining string, more ...string) http.Header {
-		return headers(append([]string{"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", remaining, "X-RateLimit-Reset", "1767229200", "X-RateLimit-Resource", "core"}, more...)...)
+		return headers(append([]string{
+			"X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", remaining, "X-RateLimit-Reset", "1767229200", "X-RateLimit-Resource", "core",
+		}, more...)...)
 	}
-	core := Signal{Scope: ScopeResource, Resource: "core", Limit: known(5000), ResetIn: span(time.Hour), ResetResolution: time.Second, Exact: true}
+	core := Signal{
+		Scope: ScopeResource, Resource: "core", Limit: known(5000), ResetIn: span(time.Hour), ResetResolution: time.Second, Exact: true,
+	}
 	tests := []struct {
 		name    string
 		dialect Dialect
@@ -215,18 +277,28 @@ func TestResponseVectors(t *testing.T) {
 			return s
 		}()},
 		{
-			"S02", GitHub, 429, github("4800", "Retry-After", "60"), `{"documentation_url":"https://docs.github.com/x#about-secondary-rate-limits"}`, 2,
+			"S02", GitHub, 429, github("4800", "Retry-After", "60"), `{"documentation_url":"https://docs.github.com/x#about-secondary-rate-limits"}`,
+			2,
 			Signal{Class: Throttled, Scope: ScopeKey, RetryAfter: span(time.Minute), Rule: "github/secondary"},
 		},
 		{
-			"S03", GitHub, 403, github("4800"), `{"message":"You have exceeded a secondary rate limit. Please wait a few minutes before you try again."}`, 2,
+			"S03", GitHub, 403, github("4800"),
+			`{"message":"You have exceeded a secondary rate limit. Please wait a few minutes before you try again."}`, 2,
 			Signal{Class: Throttled, Scope: ScopeKey, RetryAfter: span(time.Minute), Rule: "github/secondary"},
 		},
-		{"S04", GitHub, 403, github("4990"), `{"message":"Resource not accessible by integration"}`, 2, Signal{Class: NotALimit, Rule: "github/forbidden"}},
-		{"S05", GitHub, 200, headers("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1767229200"), `{"data":null,"errors":[{"type":"RATE_LIMITED"}]}`, 1, Signal{
-			Class: Exhausted, Scope: ScopeResource, Resource: "graphql", Remaining: known(0), ResetIn: span(time.Hour), ResetResolution: time.Second,
-			RetryAfter: span(time.Hour + time.Second), Exact: true, Rule: "github/graphql",
-		}},
+		{
+			"S04", GitHub, 403, github("4990"), `{"message":"Resource not accessible by integration"}`, 2,
+			Signal{Class: NotALimit, Rule: "github/forbidden"},
+		},
+		{
+			"S05", GitHub, 200, headers("X-RateLimit-Remaining", "0", "X-RateLimit-Reset", "1767229200"),
+			`{"data":null,"errors":[{"type":"RATE_LIMITED"}]}`, 1,
+			Signal{
+				Class: Exhausted, Scope: ScopeResource, Resource: "graphql", Remaining: known(0), ResetIn: span(time.Hour),
+				ResetResolution: time.Second,
+				RetryAfter:      span(time.Hour + time.Second), Exact: true, Rule: "github/graphql",
+			},
+		},
 		{
 			"S06", GitHub, 403, github("4800"), `{"message":"You have triggered an abuse detection mechanism. Please wait."}`, 2,
 			Signal{Class: Throttled, Scope: ScopeKey, RetryAfter: span(time.Minute), Rule: "github/secondary"},
@@ -247,19 +319,37 @@ func TestResponseVectors(t *testing.T) {
 			"S10", OpenAI, 429, headers("Retry-After", "1"), `{"error":{"type":"insufficient_quota","code":null}}`, 1,
 			Signal{Class: Billing, Scope: ScopeOrg, NoRetry: true, Rule: "openai/insufficient_quota"},
 		},
-		{"S11", OpenAI, 503, nil, `{"error":{"code":"server_is_overloaded"}}`, 1, Signal{Class: Overloaded, Scope: ScopeProvider, Rule: "openai/overloaded"}},
+		{
+			"S11", OpenAI, 503, nil, `{"error":{"code":"server_is_overloaded"}}`, 1,
+			Signal{Class: Overloaded, Scope: ScopeProvider, Rule: "openai/overloaded"},
+		},
 		{
 			"S12", OpenAI, 200, nil, "event: response.created\ndata: {\"type\":\"response.created\"}\n\nevent: response.failed\ndata: " +
-				`{"type":"response.failed","response":{"error":{"code":"rate_limit_exceeded","message":"... Please try again in 11.054s."}}}` + "\n\n", 1,
+				`{"type":"response.failed","response":{"error":{"code":"rate_limit_exceeded","message":"... Please try again in 11.054s."}}}` + "\n\n",
+			1,
 			Signal{Class: Throttled, RetryAfter: span(11054 * time.Millisecond), Rule: "openai/rate_limit"},
 		},
 		{"S37", Generic, 429, nil, "", 1, Signal{Class: Throttled, Rule: "generic/429"}},
-		{"S38", Generic, 503, headers("Retry-After", "5"), "", 1, Signal{Class: Overloaded, Scope: ScopeProvider, RetryAfter: span(5 * time.Second), Rule: "generic/unavailable"}},
-		{"401 with a limit of 60 is another key's", GitHub, 401, headers("X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "0"), "", 1, Signal{Class: NotALimit, Rule: "github/unauthorized"}},
-		{"a wait in words", OpenAI, 429, nil, `{"error":{"code":"rate_limit_exceeded","message":"on requests per min (RPM): Limit: 3. Please try again in 20 seconds."}}`, 1, Signal{
-			Class: Throttled, Scope: ScopeResource, Resource: "requests", Limit: known(3), RetryAfter: span(20 * time.Second), Rule: "openai/rate_limit",
-		}},
-		{"a wait with minutes", OpenAI, 429, nil, `{"error":{"message":"Please try again in 6m0s."}}`, 1, Signal{Class: Throttled, RetryAfter: span(6 * time.Minute), Rule: "openai/rate_limit"}},
+		{
+			"S38", Generic, 503, headers("Retry-After", "5"), "", 1,
+			Signal{Class: Overloaded, Scope: ScopeProvider, RetryAfter: span(5 * time.Second), Rule: "generic/unavailable"},
+		},
+		{
+			"401 with a limit of 60 is another key's", GitHub, 401, headers("X-RateLimit-Limit", "60", "X-RateLimit-Remaining", "0"), "", 1,
+			Signal{Class: NotALimit, Rule: "github/unauthorized"},
+		},
+		{
+			"a wait in words", OpenAI, 429, nil,
+			`{"error":{"code":"rate_limit_exceeded","message":"on requests per min (RPM): Limit: 3. Please try again in 20 seconds."}}`, 1,
+			Signal{
+				Class: Throttled, Scope: ScopeResource, Resource: "requests", Limit: known(3), RetryAfter: span(20 * time.Second),
+				Rule: "openai/rate_limit",
+			},
+		},
+		{
+			"a wait with minutes", OpenAI, 429, nil, `{"error":{"message":"Please try again in 6m0s."}}`, 1,
+			Signal{Class: Throttled, RetryAfter: span(6 * time.Minute), Rule: "openai/rate_limit"},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -22,42 +22,75 @@ func clamped(m Message) Message {
 }
 
 func TestMatch_TextVectors(t *testing.T) {
-	const openai = "Rate limit reached for gpt-4 in organization org-x on tokens_usage_based per min: Limit 10000, Used 8782, Requested 8172. Please try again in "
+	const openai = "Rate limit reached for gpt-4 in organization org-x on tokens_usage_based per min: Limit 10000, Used 8782, Requested " +
+		"8172. Please try again in "
 	warning := said("claude-code/event-warning", OK, ScopePlan, "", Span{})
 	warning.UsedShare = known(910_000)
 	tests := []struct {
 		id, text string
 		want     Message
 	}{
-		{"M01", "You've hit your session limit · resets 3:45pm", said("claude-code/plan", Exhausted, ScopePlan, "session", span(56700*time.Second))},
-		{"M02", "You've hit your session limit · resets 10:10pm (Europe/Moscow)", said("claude-code/plan", Exhausted, ScopePlan, "session", span(69000*time.Second))},
-		{"M03", "You've hit your weekly limit · resets Mon 12:00am", said("claude-code/plan", Exhausted, ScopePlan, "weekly", span(345600*time.Second))},
-		{"M04", "You've hit your weekly limit · resets Aug 29 at 11am (America/Los_Angeles)", clamped(said("claude-code/plan", Exhausted, ScopePlan, "weekly", span(8*day)))},
-		{"M05", "You've hit your weekly limit · resets Jul 7, 2pm (Europe/Berlin)", clamped(said("claude-code/plan", Exhausted, ScopePlan, "weekly", span(8*day)))},
-		{"M06", "You've hit your Opus limit · resets 3:45pm", said("claude-code/model-plan", Exhausted, ScopeModel, "opus", span(56700*time.Second))},
+		{
+			"M01", "You've hit your session limit · resets 3:45pm",
+			said("claude-code/plan", Exhausted, ScopePlan, "session", span(56700*time.Second)),
+		},
+		{
+			"M02", "You've hit your session limit · resets 10:10pm (Europe/Moscow)",
+			said("claude-code/plan", Exhausted, ScopePlan, "session", span(69000*time.Second)),
+		},
+		{
+			"M03", "You've hit your weekly limit · resets Mon 12:00am",
+			said("claude-code/plan", Exhausted, ScopePlan, "weekly", span(345600*time.Second)),
+		},
+		{
+			"M04", "You've hit your weekly limit · resets Aug 29 at 11am (America/Los_Angeles)",
+			clamped(said("claude-code/plan", Exhausted, ScopePlan, "weekly", span(8*day))),
+		},
+		{
+			"M05", "You've hit your weekly limit · resets Jul 7, 2pm (Europe/Berlin)",
+			clamped(said("claude-code/plan", Exhausted, ScopePlan, "weekly", span(8*day))),
+		},
+		{
+			"M06", "You've hit your Opus limit · resets 3:45pm",
+			said("claude-code/model-plan", Exhausted, ScopeModel, "opus", span(56700*time.Second)),
+		},
 		{"M07", "Claude AI usage limit reached|1767240000", said("claude-code/plan-old", Exhausted, ScopePlan, "", span(14400*time.Second))},
-		{"M08", "Claude usage limit reached. Your limit will reset at 1pm (Etc/GMT+5)", said("claude-code/plan-old", Exhausted, ScopePlan, "", span(64800*time.Second))},
+		{
+			"M08", "Claude usage limit reached. Your limit will reset at 1pm (Etc/GMT+5)",
+			said("claude-code/plan-old", Exhausted, ScopePlan, "", span(64800*time.Second)),
+		},
 		{"M09", "5-hour limit reached ∙ resets 5am", said("claude-code/window-old", Exhausted, ScopePlan, "5-hour", span(18000*time.Second))},
-		{"M10", "API Error: Server is temporarily limiting requests (not your usage limit) · Rate limited", said("claude-code/busy", Throttled, ScopeKey, "", Span{})},
+		{
+			"M10", "API Error: Server is temporarily limiting requests (not your usage limit) · Rate limited",
+			said("claude-code/busy", Throttled, ScopeKey, "", Span{}),
+		},
 		{
 			"M11", "API Error: Request rejected (429) · this may be a temporary capacity issue. If it persists, check https://status.claude.com.",
 			said("claude-code/429", Throttled, ScopeKey, "", Span{}),
 		},
-		{"M12", "API Error: Repeated 529 Overloaded errors. The API is at capacity ...", said("claude-code/529", Overloaded, ScopeProvider, "", Span{})},
+		{
+			"M12", "API Error: Repeated 529 Overloaded errors. The API is at capacity ...",
+			said("claude-code/529", Overloaded, ScopeProvider, "", Span{}),
+		},
 		{"M13", "Credit balance is too low", said("claude-code/credit", Billing, ScopeOrg, "", Span{})},
 		{"M14", "spend limit reached (daily; resets 2026-01-02 00:00 UTC)", said("claude-code/spend", Billing, ScopeOrg, "", span(day))},
 		{
 			"M15", "You've hit your usage limit. Upgrade to Pro (https://...), visit https://... to purchase more credits or try again at 8:40 PM.",
 			said("codex/plan", Exhausted, ScopePlan, "", span(74400*time.Second)),
 		},
-		{"M16", "You've hit your usage limit. Try again at Jul 22nd, 2026 10:42 AM.", clamped(said("codex/plan", Exhausted, ScopePlan, "", span(8*day)))},
+		{
+			"M16", "You've hit your usage limit. Try again at Jul 22nd, 2026 10:42 AM.",
+			clamped(said("codex/plan", Exhausted, ScopePlan, "", span(8*day))),
+		},
 		{"M17", "You've hit your usage limit. Try again later.", said("codex/plan", Exhausted, ScopePlan, "", Span{})},
 		{"M18", "Quota exceeded. Check your plan and billing details.", said("codex/credits", Billing, ScopeOrg, "", Span{})},
 		{"M19", openai + "41.724s.", said("openai/rate-limit", Throttled, ScopeResource, "tokens", span(41724*time.Millisecond))},
 		{"M20", openai + "6m0s.", said("openai/rate-limit", Throttled, ScopeResource, "tokens", span(6*time.Minute))},
 		{"M21", "exceeded retry limit, last status: 429 Too Many Requests, request id: abc", said("codex/429", Throttled, ScopeKey, "", Span{})},
 		{
-			"M22", "Sorry, you've hit a rate limit that restricts the number of Copilot model requests you can make within a specific time period. Please try again in 58 hours.",
+			"M22",
+			"Sorry, you've hit a rate limit that restricts the number of Copilot model requests you can make within a specific time period. " +
+				"Please try again in 58 hours.",
 			said("copilot/plan", Exhausted, ScopePlan, "", span(208800*time.Second)),
 		},
 		{
@@ -69,20 +102,32 @@ func TestMatch_TextVectors(t *testing.T) {
 			said("copilot/global", Throttled, ScopeKey, "global", span(6*time.Second)),
 		},
 		{
-			"M25", "You've reached your weekly rate limit. Please wait for your limit to reset on April 20, 2026 at 2:00 AM or switch to auto model to continue.",
+			"M25",
+			"You've reached your weekly rate limit. Please wait for your limit to reset on April 20, 2026 at 2:00 AM or switch to auto model to " +
+				"continue.",
 			clamped(said("copilot/weekly", Exhausted, ScopePlan, "weekly", span(8*day))),
 		},
-		{"M26", "Sorry, your request was rate-limited. Please wait 587 hours 33 minutes before trying again.", clamped(said("copilot/throttled", Throttled, ScopeKey, "", span(MaxWait)))},
+		{
+			"M26", "Sorry, your request was rate-limited. Please wait 587 hours 33 minutes before trying again.",
+			clamped(said("copilot/throttled", Throttled, ScopeKey, "", span(MaxWait))),
+		},
 		{"M27", `{"message":"rate limit exceeded","code":"rate_limited"}`, said("copilot/object", Throttled, ScopeKey, "", Span{})},
-		{"M28", "RESOURCE_EXHAUSTED (code 429): Individual quota reached. ... Resets in 87h35m9s.", said("gemini-cli/plan", Exhausted, ScopePlan, "", span(315309*time.Second))},
-		{"M29", "You have exhausted your capacity on this model. Your quota will reset after 10m.", said("gemini-cli/model", Exhausted, ScopeModel, "", span(10*time.Minute))},
+		{
+			"M28", "RESOURCE_EXHAUSTED (code 429): Individual quota reached. ... Resets in 87h35m9s.",
+			said("gemini-cli/plan", Exhausted, ScopePlan, "", span(315309*time.Second)),
+		},
+		{
+			"M29", "You have exhausted your capacity on this model. Your quota will reset after 10m.",
+			said("gemini-cli/model", Exhausted, ScopeModel, "", span(10*time.Minute)),
+		},
 		{
 			"M30", `{"type":"rate_limit_event","rate_limit_info":{"status":"rejected","resetsAt":1767240000,"rateLimitType":"five_hour"}}`,
 			said("claude-code/event-rejected", Exhausted, ScopePlan, "five_hour", span(14400*time.Second)),
 		},
 		{"M31", `{"type":"rate_limit_event","rate_limit_info":{"status":"allowed_warning","utilization":0.91}}`, warning},
 		{
-			"M32", `{"type":"system","subtype":"api_retry","attempt":2,"max_retries":10,"retry_delay_ms":4000,"error_status":429,"error":"rate_limit"}`,
+			"M32",
+			`{"type":"system","subtype":"api_retry","attempt":2,"max_retries":10,"retry_delay_ms":4000,"error_status":429,"error":"rate_limit"}`,
 			said("claude-code/retry-429", Throttled, ScopeKey, "", span(4*time.Second)),
 		},
 		{
@@ -119,12 +164,30 @@ func TestMatch_TextVectors(t *testing.T) {
 			said("github/secondary", Throttled, ScopeKey, "", Span{}),
 		},
 		{"a billing period", "You have exhausted your plan for this billing period.", said("any/plan-period", Exhausted, ScopePlan, "", Span{})},
-		{"without a word", "You've hit your limit · resets 2am (Asia/Shanghai)", said("claude-code/plan", Exhausted, ScopePlan, "", span(18*time.Hour))},
-		{"a length of time", "You've hit your usage limit. Try again in 2 days 3 hours.", said("codex/plan", Exhausted, ScopePlan, "", span(51*time.Hour))},
-		{"a result's text", `{"type":"result","is_error":true,"result":"You've hit your weekly limit · resets Mon 12:00am\nmore"}`, said("claude-code/plan", Exhausted, ScopePlan, "weekly", span(4*day))},
-		{"a result's status", `{"type":"result","is_error":true,"api_error_status":429,"result":"no words that we know"}`, said("claude-code/result-429", Throttled, ScopeKey, "", Span{})},
-		{"a time that cannot be read", "You've hit your session limit · resets soon", said("claude-code/plan", Exhausted, ScopePlan, "session", Span{})},
-		{"a zone that cannot be known", "You've hit your session limit · resets 3:45pm PST", said("claude-code/plan", Exhausted, ScopePlan, "session", Span{})},
+		{
+			"without a word", "You've hit your limit · resets 2am (Asia/Shanghai)",
+			said("claude-code/plan", Exhausted, ScopePlan, "", span(18*time.Hour)),
+		},
+		{
+			"a length of time", "You've hit your usage limit. Try again in 2 days 3 hours.",
+			said("codex/plan", Exhausted, ScopePlan, "", span(51*time.Hour)),
+		},
+		{
+			"a result's text", `{"type":"result","is_error":true,"result":"You've hit your weekly limit · resets Mon 12:00am\nmore"}`,
+			said("claude-code/plan", Exhausted, ScopePlan, "weekly", span(4*day)),
+		},
+		{
+			"a result's status", `{"type":"result","is_error":true,"api_error_status":429,"result":"no words that we know"}`,
+			said("claude-code/result-429", Throttled, ScopeKey, "", Span{}),
+		},
+		{
+			"a time that cannot be read", "You've hit your session limit · resets soon",
+			said("claude-code/plan", Exhausted, ScopePlan, "session", Span{}),
+		},
+		{
+			"a zone that cannot be known", "You've hit your session limit · resets 3:45pm PST",
+			said("claude-code/plan", Exhausted, ScopePlan, "session", Span{}),
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.id, func(t *testing.T) {
@@ -241,8 +304,10 @@ func TestMoment(t *testing.T) {
 func TestSpoken(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"41.724s": 41724 * time.Millisecond, "6m0s. Visit": 6 * time.Minute, "900.2ms.": 900200 * time.Microsecond, "2 minutes": 2 * time.Minute,
-		"58 hours.": 58 * time.Hour, "587 hours 33 minutes before": 587*time.Hour + 33*time.Minute, "1 day, 2 hours and 5 min": 26*time.Hour + 5*time.Minute,
-		"10h17m5.723541104s.": 10*time.Hour + 17*time.Minute + 5723541104, "3 s 2 h": 3 * time.Second, "5s, 7 s": 5 * time.Second, "37 SECONDS": 37 * time.Second,
+		"58 hours.": 58 * time.Hour, "587 hours 33 minutes before": 587*time.Hour + 33*time.Minute,
+		"1 day, 2 hours and 5 min": 26*time.Hour + 5*time.Minute,
+		"10h17m5.723541104s.":      10*time.Hour + 17*time.Minute + 5723541104, "3 s 2 h": 3 * time.Second, "5s, 7 s": 5 * time.Second,
+		"37 SECONDS":                37 * time.Second,
 		"99999999999999999999 days": maxSpan, "0s": 0, "1d": day, "2 secs": 2 * time.Second,
 	} {
 		if got, ok := spoken(text); !ok || got != want {
@@ -286,7 +351,8 @@ func TestWith_AddsOwnRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := replaced.Match("no tokens left, back in 5 minutes", received); got.Class != Throttled || len(replaced.rules) != len(texts.rules) {
+	if got, _ := replaced.Match("no tokens left, back in 5 minutes", received); got.Class != Throttled ||
+		len(replaced.rules) != len(texts.rules) {
 		t.Errorf("a rule with the same id does not replace the older one: %+v", got)
 	}
 }
@@ -317,10 +383,13 @@ func TestWith_RefusesMistakes(t *testing.T) {
 		"neither pattern nor object":   {strings.Replace(good, "    pattern:", "    patern:", 1), 2, "needs either"},
 		"a key twice":                  {good + "    scope: org\n", 9, "duplicate key"},
 		"a list for a rule":            {"rules: [[]]", 1, "must be a mapping"},
-		"an object without fields":     {strings.Replace(good, "pattern: no tokens left, back in (?P<for>.+)", "object: {}", 1), 7, "at least one field"},
-		"an object's unknown part":     {strings.Replace(good, "pattern: no tokens left, back in (?P<for>.+)", "object: {a: b}\n    fields: {until: x}", 1), 8, "unknown key"},
-		"no examples":                  {strings.Replace(good, "[\"no", "[] # ", 1), 2, "needs a list of 1 to"},
-		"too large":                    {strings.Repeat("#", maxRuleFile+1), 0, "the maximum is"},
+		"an object without fields": {
+			strings.Replace(good, "pattern: no tokens left, back in (?P<for>.+)", "object: {}", 1), 7, "at least one field",
+		},
+		"an object's unknown part": {strings.Replace(good, "pattern: no tokens left, back in (?P<for>.+)",
+			"object: {a: b}\n    fields: {until: x}", 1), 8, "unknown key"},
+		"no examples": {strings.Replace(good, "[\"no", "[] # ", 1), 2, "needs a list of 1 to"},
+		"too large":   {strings.Repeat("#", maxRuleFile+1), 0, "the maximum is"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			texts, err := BuiltinTexts().With([]byte(tt.file))
@@ -393,7 +462,8 @@ func FuzzMatch(f *testing.F) {
 		if m.Class == Exhausted {
 			most = MaxPlanWait
 		}
-		if m.Rule == "" || m.Class == 0 || m.Confidence == 0 || m.Wait.D < 0 || m.Wait.D > most || (!m.Wait.Known && (m.Wait.D != 0 || m.Clamped)) {
+		if m.Rule == "" || m.Class == 0 || m.Confidence == 0 || m.Wait.D < 0 || m.Wait.D > most ||
+			(!m.Wait.Known && (m.Wait.D != 0 || m.Clamped)) {
 			t.Fatalf("impossible message %+v", m)
 		}
 		if (m.Wait.Known || m.UsedShare.Known) && !strings.ContainsAny(line, "0123456789") {
