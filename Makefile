@@ -147,7 +147,7 @@ test-flips: ## flip every bit of the log stores' pages in use, and open each (ho
 all: lint check-generate test test-wal test-ci ## lint, check-generate and test: what must pass before a commit
 
 .PHONY: lint
-lint: lint-layout lint-go lint-windows lint-errors lint-schema lint-docs lint-subjects lint-lines ## code style, import rules, layout, schemas and their compatibility, links and English of docs, subjects of commits
+lint: lint-layout lint-go lint-windows lint-errors lint-schema lint-docs lint-subjects ## code style, import rules, layout, schemas and their compatibility, links and English of docs, subjects of commits
 
 .PHONY: lint-go
 lint-go: $(GOLANGCI_LINT)
@@ -209,12 +209,6 @@ lint-layout: # fail if the top level has another file or directory
 	for name in $$top; do \
 		case " $(LAYOUT) " in *" $$name "*) ;; *) echo "lint-layout: what is $$name for, at the top level?" >&2; exit 1 ;; esac; \
 	done
-
-# Older lines are as long as they were: whoever changes one breaks it.
-.PHONY: lint-lines
-lint-lines: $(GOLANGCI_LINT)
-	@$(call need_commit,$(SINCE),since which lines are checked)
-	$(GOLANGCI_LINT) run --enable-only lll --new-from-rev $(SINCE) $(PACKAGES) ./.ci/count ./.ci/links ./.ci/prose ./.ci/subjects
 
 .PHONY: format
 format: $(GOLANGCI_LINT) ## format the code

@@ -106,7 +106,8 @@ func check(root fs.FS) ([]string, error) {
 			}
 		}
 		for _, named := range pages[from].tests {
-			if folder, name := path.Split(named.target); !slices.ContainsFunc(tests[name], func(in string) bool { return strings.HasPrefix(in, folder) }) {
+			if folder, name := path.Split(named.target); !slices.ContainsFunc(tests[name],
+				func(in string) bool { return strings.HasPrefix(in, folder) }) {
 				problems = append(problems, fmt.Sprintf("%s:%d: %s: no such test", from, named.line, named.target))
 			}
 		}

@@ -22,7 +22,10 @@ func TestCheck(t *testing.T) {
 		{name: "a heading in code", text: "```\n# A\n```\n[x](#a)", want: []string{"README.md:4: #a: no such heading"}},
 		{name: "the same heading twice", text: "# A\n# A\n[x](#a-1)"},
 		{name: "tests", text: "TestThere, `FuzzThere`, Testing, TestGone", want: []string{"README.md:1: TestGone: no such test"}},
-		{name: "tests of a folder", text: "| `a` TestThere, FuzzThere; `b` TestThere | TestThere |", want: []string{"README.md:1: b/TestThere: no such test"}},
+		{
+			name: "tests of a folder", text: "| `a` TestThere, FuzzThere; `b` TestThere | TestThere |",
+			want: []string{"README.md:1: b/TestThere: no such test"},
+		},
 		{name: "a map of a folder", design: "`a.go` and `b_linux.go`, `x/c.go`"},
 		{name: "a file that the map lacks", design: "`a.go`", want: []string{"a/DESIGN.md: does not say what b_linux.go is for"}},
 		{name: "a file that only the map has", design: "`a.go`, `b_linux.go`, `c.go`", want: []string{"a/DESIGN.md: c.go: no such file"}},
