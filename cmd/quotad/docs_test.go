@@ -97,6 +97,35 @@ func TestDocuments_GoProgramsBuild(t *testing.T) {
 	}
 }
 
+var (
+	retryingCurl = regexp.MustCompile(`curl -\S+ [^|;\n]*--retry\b`)
+	failingCurl  = regexp.MustCompile(`^curl -[a-zA-Z]*f`)
+)
+
+// TestDocuments_RetriesPrintOneAnswer: a curl that retries has -f. Without it curl prints the body of each failed attempt too, such as the
+// 503 of a node that is not ready yet.
+func TestDocuments_RetriesPrintOneAnswer(t *testing.T) {
+	t.Parallel()
+	found := 0
+	for _, path := range documents(t) {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, command := range consoleCommands(string(text)) {
+			for _, curl := range retryingCurl.FindAllString(command.text, -1) {
+				found++
+				if !failingCurl.MatchString(curl) {
+					t.Errorf("%s:%d: write curl -f: %s", path, command.line, curl)
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no curl that retries was found")
+	}
+}
+
 // consoleCommand is one command of a document, with the output that the page shows.
 type consoleCommand struct {
 	line int
