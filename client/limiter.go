@@ -213,6 +213,15 @@ func (l *Limiter) WaitTake(ctx context.Context, n int) (*Taken, error) {
 	return l.waitSlow(ctx, int64(n))
 }
 
+// TakeAtHand takes n units, at least 1, that the limiter has consumed ahead. nil: it has not so many; the cluster was not asked, and
+// WaitTake asks it.
+func (l *Limiter) TakeAtHand(n int) *Taken {
+	if n < 1 {
+		return nil
+	}
+	return l.takeAtHand(int64(n))
+}
+
 // takeAtHand takes units of the current batch, or of the next one; nil: neither has enough.
 func (l *Limiter) takeAtHand(n int64) *Taken {
 	l.mu.Lock()

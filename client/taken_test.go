@@ -45,6 +45,39 @@ func TestTaken_Left(t *testing.T) {
 	})
 }
 
+// TestTakeAtHand_AsksNobody: it takes what was consumed ahead, all or nothing, and otherwise leaves everything as it was.
+func TestTakeAtHand_AsksNobody(t *testing.T) {
+	virtual(t, 1, func(t *testing.T, cluster *fakequota.Cluster, c *Client) {
+		limiter := c.Limiter("t/core", Holders(1))
+		if taken := limiter.TakeAtHand(1); taken != nil {
+			t.Errorf("took %v of nothing", taken)
+		}
+		if synctest.Wait(); cluster.Asked(0) != 0 || limiter.Stats().Batches != 0 {
+			t.Error("it asked the cluster")
+		}
+		for range 30 {
+			_ = limiter.Wait(context.Background())
+		}
+		synctest.Wait()
+		left := limiter.Stats().Left
+		if left < 3 {
+			t.Fatalf("%d units are at hand", left)
+		}
+		for _, n := range []int{0, -1, int(left) + 1} {
+			if taken := limiter.TakeAtHand(n); taken != nil || limiter.Stats().Left != left {
+				t.Errorf("%d: took %v", n, taken)
+			}
+		}
+		taken := limiter.TakeAtHand(2)
+		if taken == nil || !taken.OK() || taken.Left() <= 0 || limiter.Stats().Left != left-2 {
+			t.Fatalf("2 of %d: %v, %d are left", left, taken, limiter.Stats().Left)
+		}
+		if taken.Cancel(); limiter.Stats().Left != left {
+			t.Errorf("%d are left after the return of 2", limiter.Stats().Left)
+		}
+	})
+}
+
 // TestTaken_ConfirmedAt: each answer about the lease counts from when its request was sent; a take of 0 units has no lease.
 func TestTaken_ConfirmedAt(t *testing.T) {
 	virtual(t, 1, func(t *testing.T, _ *fakequota.Cluster, c *Client) {

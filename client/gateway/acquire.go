@@ -22,8 +22,9 @@ type grant struct {
 	away  bool
 	// key is the key to send the attempt with: for a pool, that of the granted member. nil: the caller's own credential passes.
 	key *keys.Key
-	// reports counts this attempt's reports in flight: they name the lease, so they precede the settlement.
-	reports sync.WaitGroup
+	// reports counts this attempt's reports in flight: they name the lease, so they precede the settlement. reported: there was one.
+	reports  sync.WaitGroup
+	reported bool
 }
 
 // maxLate is how many allowances in a row may be too old when they arrive.
@@ -44,10 +45,6 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (granted *grant,
 		g.waiting.remove(c)
 		c.record(func(o *outcome) { o.waited += time.Since(began) })
 	}()
-	// The wait ends when the gateway stops as well; an allowance granted meanwhile is returned.
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(g.ctx, func() { cancel(errStopping) })()
 	if d, why, ok := c.batchOf(); ok {
 		if granted, err := c.acquireAhead(ctx, d, until); granted != nil || err != nil {
 			return granted, err
@@ -55,7 +52,17 @@ func (c *call) acquire(ctx context.Context, wait time.Duration) (granted *grant,
 	} else if why != "" {
 		g.warnUnbatched(c, why)
 	}
+	// The wait ends when the gateway stops as well; an allowance granted meanwhile is returned.
+	ctx, stop := g.untilStopped(ctx)
+	defer stop()
 	return c.reserve(ctx, until)
+}
+
+// untilStopped returns a context that also ends when the gateway stops, with errStopping.
+func (g *Gateway) untilStopped(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(g.ctx, func() { cancel(errStopping) })
+	return ctx, func() { stop(); cancel(nil) }
 }
 
 // reserve makes a Reserve for this call alone.

@@ -79,9 +79,8 @@ func (c *call) wasOutside(since time.Time) {
 
 // pause waits for the call's retry. It ends early when the client leaves or the gateway stops.
 func (c *call) pause(ctx context.Context, d time.Duration) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	defer context.AfterFunc(c.gateway.ctx, func() { cancel(errStopping) })()
+	ctx, stop := c.gateway.untilStopped(ctx)
+	defer stop()
 	return sleep(ctx, d)
 }
 

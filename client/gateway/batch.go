@@ -117,6 +117,15 @@ func (c *call) takeAhead(ctx context.Context, d draw, until time.Time) (*client.
 	if err != nil {
 		return nil, err
 	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if taken := limiter.TakeAtHand(int(d.amount)); taken != nil {
+		return taken, nil
+	}
+	// The wait ends when the gateway stops as well.
+	ctx, stop := c.gateway.untilStopped(ctx)
+	defer stop()
 	if !time.Now().Before(until) {
 		return limiter.AllowTake(int(d.amount)), nil
 	}
@@ -160,10 +169,14 @@ func (p *grant) settleTaken(s settlement) {
 		return
 	}
 	g, d := p.call.gateway, p.call.draws[0]
-	g.tasks.Go(func() {
-		p.reports.Wait()
+	if p.reported {
+		g.tasks.Go(func() {
+			p.reports.Wait()
+			p.taken.Done()
+		})
+	} else {
 		p.taken.Done()
-	})
+	}
 	if extra := s.actual[d.quota.Name] - d.amount; extra > 0 {
 		holder := batchHolder(p.call.caller.Class, p.call.state.machine)
 		p.call.upstream.charge(g, p.call.state, map[spentKey]int64{{holder: holder, quota: p.quota(d.quota.Name), part: d.part}: extra})

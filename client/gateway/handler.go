@@ -21,7 +21,7 @@ func (g *Gateway) Handler() http.Handler { return http.HandlerFunc(g.serve) }
 func newID() string { return "qgw_" + rand.Text() }
 
 func (g *Gateway) serve(w http.ResponseWriter, r *http.Request) {
-	patient := newPatientWriter(w, slowClient)
+	patient := newPatientWriter(w, r, slowClient)
 	defer patient.begin()
 	w = patient
 	var incoming *patientBody
@@ -175,6 +175,10 @@ func (g *Gateway) serveCall(w http.ResponseWriter, r *http.Request, c *call) {
 		return
 	}
 	proxy.ServeHTTP(newFinalWriter(w, r), r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
+	if r.ProtoMajor == 1 {
+		// The end of a short answer leaves before the call is logged. Over HTTP/2 this would be a frame more.
+		_ = http.NewResponseController(w).Flush()
+	}
 }
 
 // provenCaller reports whether a caller may use injected keys: it presented a token, it used the unix socket, whose file mode controls
@@ -184,17 +188,21 @@ func (g *Gateway) provenCaller(r *http.Request, c *call) bool {
 	return g.options.Tokens != nil || c.state.config.Trust || connectionOf(r.Context()).unix
 }
 
-// proxy forwards calls. It removes hop-by-hop headers, flushes every write, passes trailers and 1xx answers, and breaks the client's
-// connection when the provider's breaks.
+// proxy forwards calls. It removes hop-by-hop headers, passes trailers and 1xx answers, and breaks the client's connection when the
+// provider's breaks. It flushes each write of an answer of unknown length or of a stream of events at once, of others after flushWithin.
 var proxy = &httputil.ReverseProxy{
 	Rewrite:        rewrite,
 	Transport:      sender{},
-	FlushInterval:  -1,
+	FlushInterval:  flushWithin,
 	ModifyResponse: modifyAnswer,
 	ErrorHandler:   answerError,
 	ErrorLog:       discardLog,
 	BufferPool:     &copyBuffers{},
 }
+
+// flushWithin is how long the beginning of an answer of known length waits for the rest. A short answer is complete by then, so that its
+// status line and its body leave in one write.
+const flushWithin = time.Millisecond
 
 // copyBuffers are the buffers through which answers pass.
 type copyBuffers struct{ pool sync.Pool }

@@ -18,17 +18,25 @@ const (
 	slowUpstream = 10 * time.Minute
 )
 
-// patientWriter gives each write to a client its own deadline. Between writes there is none: HTTP/2 would reset a stream on which the
-// provider is silent.
+// renewals is how often within its patience a deadline is set anew at most, over HTTP/1: one for each write would cost more than a short
+// write itself. So the patience is up to one part in renewals shorter there.
+const renewals = 60
+
+// patientWriter bounds how long a client may accept no byte. Over HTTP/2 each write has its own deadline, with none between writes: it
+// would reset a stream on which the provider is silent. Over HTTP/1 a deadline that passes between writes has no effect.
 type patientWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController
 	patience time.Duration
+	// between: deadlines have an effect between writes.
+	between bool
+	renewed time.Time
 }
 
-// newPatientWriter returns a writer for an answer. It clears the deadline that the previous answer on the connection left.
-func newPatientWriter(w http.ResponseWriter, patience time.Duration) *patientWriter {
-	patient := &patientWriter{w, http.NewResponseController(w), patience}
+// newPatientWriter returns a writer for an answer. It replaces the deadline that the previous answer on the connection left.
+func newPatientWriter(w http.ResponseWriter, r *http.Request, patience time.Duration) *patientWriter {
+	patient := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w), patience: patience, between: r.ProtoMajor != 1}
+	patient.begin()
 	patient.lift()
 	return patient
 }
@@ -51,11 +59,20 @@ func (w *patientWriter) FlushError() error {
 func (w *patientWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // begin sets the deadline of a write; called last, that of the server's writes after the handler.
-func (w *patientWriter) begin() { _ = w.control.SetWriteDeadline(time.Now().Add(w.patience)) }
+func (w *patientWriter) begin() {
+	if now := time.Now(); w.between || now.Sub(w.renewed) > w.patience/renewals {
+		w.renewed = now
+		_ = w.control.SetWriteDeadline(now.Add(w.patience))
+	}
+}
 
-func (w *patientWriter) lift() { _ = w.control.SetWriteDeadline(time.Time{}) }
+func (w *patientWriter) lift() {
+	if w.between {
+		_ = w.control.SetWriteDeadline(time.Time{})
+	}
+}
 
-// patientBody gives each read of a request's body its own deadline.
+// patientBody bounds how long a request's body may be silent.
 type patientBody struct {
 	io.ReadCloser
 	control  *http.ResponseController

@@ -24,7 +24,7 @@ func TestPatience_AStreamMayBeSilent(t *testing.T) {
 	const patience = 300 * time.Millisecond
 	for _, protocol := range []int{1, 2} {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			patient := newPatientWriter(w, patience)
+			patient := newPatientWriter(w, r, patience)
 			defer patient.begin()
 			body := &patientBody{ReadCloser: r.Body, control: patient.control, patience: patience}
 			if _, err := io.ReadFull(body, make([]byte, 5)); err != nil {

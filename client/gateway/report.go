@@ -55,6 +55,7 @@ func (c *call) report(granted *grant, said []signals.Signal, verdict signals.Sig
 		return otherwise
 	}
 	done := make(chan time.Duration, 1)
+	granted.reported = true
 	granted.reports.Add(1)
 	c.gateway.tasks.Go(func() {
 		defer granted.reports.Done()
