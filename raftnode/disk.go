@@ -11,23 +11,40 @@ import (
 // checksPerStall is how often to check the log's disk within StallLimit.
 const checksPerStall = 8
 
-// watchStall ends the node when one write takes too long. Every check meanwhile must have seen that write: after a pause of the process a
-// write looks long too, though its disk is healthy.
+// stallWatch measures how long one write takes, in time during which the process ran. After a pause, or on a machine without a free
+// processor, a write looks long too, though its disk is healthy: the process cannot see its end.
+type stallWatch struct {
+	// every is the time between two checks. A check that comes after more than twice that time is late, and counts nothing.
+	every, limit time.Duration
+	// at is when the last check ran, since when the write began that it saw (nanoseconds of the monotonic clock).
+	at, since int64
+	// ran is for how long checks on schedule have seen that write.
+	ran time.Duration
+}
+
+// check processes one check: the time, and when the oldest write in flight began, if any is. It returns whether that write is stuck.
+func (w *stallWatch) check(now, since int64, writing bool) (stuck bool) {
+	passed := time.Duration(now - w.at)
+	w.at = now
+	if !writing || since != w.since {
+		w.since, w.ran = since, 0
+		return false
+	}
+	if passed <= 2*w.every {
+		w.ran += passed
+	}
+	return w.ran > w.limit
+}
+
+// watchStall ends the node when one write takes too long.
 func (n *Node) watchStall() {
-	var last int64
-	looks := 0
+	w := &stallWatch{every: n.checkEvery(), limit: n.config.StallLimit, at: n.config.Clock.Monotonic()}
 	n.checkRepeatedly(func() bool {
 		since, writing := n.log.OldestWrite()
-		if !writing || since != last {
-			last, looks = since, 0
+		if !w.check(n.config.Clock.Monotonic(), since, writing) {
 			return true
 		}
-		looks++
-		stalled := n.log.StalledFor()
-		if looks < checksPerStall || stalled <= n.config.StallLimit {
-			return true
-		}
-		n.fail(fmt.Errorf("a write to the log has been stuck for %v: check the disk", stalled.Round(time.Millisecond)))
+		n.fail(fmt.Errorf("a write to the log has been stuck for %v: check the disk", n.log.StalledFor().Round(time.Millisecond)))
 		return false
 	})
 }
@@ -133,10 +150,14 @@ func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f MiB", float64(byte
 // checkAtLeastEvery bounds the interval of checks: a large StallLimit must not delay the notice of a full disk.
 const checkAtLeastEvery = 250 * time.Millisecond
 
-// checkRepeatedly calls look at intervals of StallLimit/checksPerStall, and at least every checkAtLeastEvery, until it returns false or the
-// node stops.
+// checkEvery returns the time between two checks.
+func (n *Node) checkEvery() time.Duration {
+	return min(n.config.StallLimit/checksPerStall, checkAtLeastEvery)
+}
+
+// checkRepeatedly calls look at intervals of checkEvery until it returns false or the node stops.
 func (n *Node) checkRepeatedly(look func() bool) {
-	ticker := time.NewTicker(min(n.config.StallLimit/checksPerStall, checkAtLeastEvery))
+	ticker := time.NewTicker(n.checkEvery())
 	defer ticker.Stop()
 	for {
 		select {
