@@ -16,13 +16,17 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// schemaOf maps each version of the API to the hash of its schema.
-var schemaOf = map[int]string{
-	5: "e1ca6f7f3d8234a7",
+// schemas has a row for each version of the API since 4, oldest first: the hash of its schema. The list only grows: a row that was released
+// is never edited.
+var schemas = []struct {
+	version int
+	hash    string
+}{
+	{4, "e6db0496f0923a84"},
+	{5, "e1ca6f7f3d8234a7"},
 }
 
-// TestAPIVersion_RisesWithTheSchema: a changed schema needs a decision. If a call changes its meaning, or refuses what it accepted, the
-// version rises and gets the new hash. If something is only added, the version keeps its number and gets the new hash.
+// TestAPIVersion_RisesWithTheSchema: another schema needs another version, with a row of its own.
 func TestAPIVersion_RisesWithTheSchema(t *testing.T) {
 	var files []protoreflect.FileDescriptor
 	protoregistry.GlobalFiles.RangeFilesByPackage(quotav1.File_quota_v1_quota_proto.Package(), func(file protoreflect.FileDescriptor) bool {
@@ -38,7 +42,17 @@ func TestAPIVersion_RisesWithTheSchema(t *testing.T) {
 		}
 		_, _ = sum.Write(encoded)
 	}
-	if got := hex.EncodeToString(sum.Sum(nil)[:8]); got != schemaOf[rpc.APIVersion] {
-		t.Errorf("the schema of API version %d (%d files) has the hash %s, not %s", rpc.APIVersion, len(files), got, schemaOf[rpc.APIVersion])
+	last := schemas[len(schemas)-1]
+	if got := hex.EncodeToString(sum.Sum(nil)[:8]); got != last.hash {
+		t.Errorf("the schema (%d files) has the hash %s, version %d has %s: raise rpc.APIVersion and add the row {%d, %q}",
+			len(files), got, last.version, last.hash, last.version+1, got)
+	}
+	if last.version != rpc.APIVersion {
+		t.Errorf("the last row is of version %d, the API has version %d", last.version, rpc.APIVersion)
+	}
+	for i, row := range schemas[1:] {
+		if row.version != schemas[i].version+1 || row.hash == schemas[i].hash {
+			t.Errorf("the row %+v follows %+v", row, schemas[i])
+		}
 	}
 }

@@ -21,7 +21,8 @@ import (
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
-// APIVersion is the version of what the API's calls mean. It rises when a call changes its meaning, or refuses what it accepted before.
+// APIVersion is the version of the API. It rises whenever its schema changes, when a call changes its meaning, and when a call refuses what
+// it accepted before.
 const APIVersion = 5
 
 // Config configures a Server.
