@@ -270,8 +270,8 @@ bench-peers-report: bench-tool ## write the results of bench-peers into docs/per
 	bin/quotad-bench report --results $(BENCH_RESULTS)
 
 .PHONY: bench-check
-bench-check: bench-tool ## say which benchmarks became slower, compared with references of the same run
-	bin/quotad-bench check $(BENCHFLAGS)
+bench-check: bench-tool ## say which benchmarks became slower than the stored ratios (AGAINST_DIR=DIR: than in another checkout, run in turn)
+	bin/quotad-bench check $(if $(AGAINST_DIR),--against $(AGAINST_DIR)) $(BENCHFLAGS)
 
 .PHONY: bench-hostile
 bench-hostile: build bench-tool ## measure what others notice of a hostile caller (two processors)

@@ -58,7 +58,7 @@ type baseline struct {
 }
 
 func checkCommand() *cobra.Command {
-	var path, benchtime, root string
+	var path, benchtime, root, against string
 	var rounds int
 	var update bool
 	cmd := &cobra.Command{
@@ -66,21 +66,31 @@ func checkCommand() *cobra.Command {
 		Short: "Run the watched benchmarks and find slower ones",
 		Long: `Run Go benchmarks in several rounds, each next to a reference that is independent of quotad. Compare the median of the rounds'
 ratios with the stored one. A ratio that grew by more than its slack, and is above all rounds of the stored one, is a failure.
-The result has no meaning on a machine that does other work.`,
+The result has no meaning on a machine that does other work.
+
+With --against DIR, run the benchmarks of another checkout in turn with these, and compare with its medians instead: other
+work on the machine then slows both down.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ratios, err := measureRatios(cmd.Context(), watched, rounds, goBenchmarks(root, benchtime))
+			runs := []runner{goBenchmarks(root, benchtime)}
+			if against != "" {
+				runs = append(runs, goBenchmarks(against, benchtime))
+			}
+			ratios, err := measureRatios(cmd.Context(), watched, rounds, runs...)
 			if err != nil {
 				return err
 			}
 			if update {
-				return writeBaselines(path, ratios)
+				return writeBaselines(path, ratios[0])
+			}
+			if against != "" {
+				return judge(cmd.OutOrStdout(), watched, mediansOnly(ratios[1]), ratios[0], "faster")
 			}
 			stored, err := readBaselines(path)
 			if err != nil {
 				return err
 			}
-			return judge(cmd.OutOrStdout(), watched, stored, ratios)
+			return judge(cmd.OutOrStdout(), watched, stored, ratios[0], "faster: make a new baseline")
 		},
 	}
 	cmd.Flags().StringVar(&path, "baselines", "cmd/quotad/internal/lab/bench/tool/baselines.json", "the stored ratios")
@@ -88,6 +98,8 @@ The result has no meaning on a machine that does other work.`,
 	cmd.Flags().StringVar(&benchtime, "benchtime", "1s", "how long each benchmark runs in each round")
 	cmd.Flags().IntVar(&rounds, "rounds", 7, "how many rounds")
 	cmd.Flags().BoolVar(&update, "update", false, "store the ratios instead of comparing them")
+	cmd.Flags().StringVar(&against, "against", "", "another checkout of quotad to compare with, instead of the stored ratios")
+	cmd.MarkFlagsMutuallyExclusive("update", "against")
 	return cmd
 }
 
@@ -102,7 +114,7 @@ func goBenchmarks(root, benchtime string) runner {
 		cmd.Stderr = os.Stderr
 		out, err := cmd.Output()
 		if err != nil {
-			return nil, fmt.Errorf("go test %s: %w\n%s", pkg, err, out)
+			return nil, fmt.Errorf("go test %s in %s: %w\n%s", pkg, root, err, out)
 		}
 		return out, nil
 	}
@@ -122,37 +134,80 @@ func pattern(pkg string) string {
 	return strings.Join(names, "|")
 }
 
-// measureRatios runs all packages once in each round, and returns the median and the extremes of each ratio.
-func measureRatios(ctx context.Context, all []comparison, rounds int, run runner) (map[string]baseline, error) {
+// measureRatios runs all packages once in each round, with each runner in turn, and returns the median and the extremes of each ratio for
+// each runner. Every other round begins with the last runner: so none always runs on a machine that the other one has warmed.
+func measureRatios(ctx context.Context, all []comparison, rounds int, runs ...runner) ([]map[string]baseline, error) {
 	if rounds < 1 {
 		return nil, errors.New("there must be at least one round")
 	}
-	ratios := map[string][]float64{}
+	ratios := make([]map[string][]float64, len(runs))
+	for i := range ratios {
+		ratios[i] = map[string][]float64{}
+	}
 	for round := range rounds {
-		measured := map[string]map[string]float64{}
-		for _, c := range all {
-			if measured[c.pkg] == nil {
-				_, _ = fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, c.pkg)
-				out, err := run(ctx, c.pkg)
-				if err != nil {
-					return nil, err
+		for _, pkg := range packagesOf(all) {
+			_, _ = fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, pkg)
+			for turn := range runs {
+				which := turn
+				if round%2 == 1 {
+					which = len(runs) - 1 - turn
 				}
-				if measured[c.pkg], err = parse(out); err != nil {
+				if err := measureOnce(ctx, all, pkg, runs[which], ratios[which]); err != nil {
 					return nil, err
 				}
 			}
-			ratio, err := c.ratio(measured[c.pkg])
-			if err != nil {
-				return nil, err
-			}
-			ratios[c.key()] = append(ratios[c.key()], ratio)
 		}
 	}
-	medians := map[string]baseline{}
-	for key, values := range ratios {
-		medians[key] = baseline{Ratio: round3(bench.Median(values)), Least: round3(slices.Min(values)), Most: round3(slices.Max(values))}
+	medians := make([]map[string]baseline, len(runs))
+	for i := range medians {
+		medians[i] = map[string]baseline{}
+		for key, values := range ratios[i] {
+			medians[i][key] = baseline{Ratio: round3(bench.Median(values)), Least: round3(slices.Min(values)), Most: round3(slices.Max(values))}
+		}
 	}
 	return medians, nil
+}
+
+// mediansOnly drops the extremes: what changes from round to round also changes the other tree's.
+func mediansOnly(of map[string]baseline) map[string]baseline {
+	out := map[string]baseline{}
+	for key, b := range of {
+		out[key] = baseline{Ratio: b.Ratio, Least: b.Ratio, Most: b.Ratio}
+	}
+	return out
+}
+
+// packagesOf returns the packages of comparisons, each once, in their order.
+func packagesOf(all []comparison) (packages []string) {
+	for _, c := range all {
+		if !slices.Contains(packages, c.pkg) {
+			packages = append(packages, c.pkg)
+		}
+	}
+	return packages
+}
+
+// measureOnce runs a package once and adds its ratios.
+func measureOnce(ctx context.Context, all []comparison, pkg string, run runner, ratios map[string][]float64) error {
+	out, err := run(ctx, pkg)
+	if err != nil {
+		return err
+	}
+	measured, err := parse(out)
+	if err != nil {
+		return err
+	}
+	for _, c := range all {
+		if c.pkg != pkg {
+			continue
+		}
+		ratio, err := c.ratio(measured)
+		if err != nil {
+			return err
+		}
+		ratios[c.key()] = append(ratios[c.key()], ratio)
+	}
+	return nil
 }
 
 // round3 rounds to four significant digits: more would be noise in a stored file.
@@ -222,8 +277,8 @@ func writeBaselines(path string, ratios map[string]baseline) error {
 
 // judge prints all ratios. It fails if one grew by more than its slack and beyond the baseline's rounds, or has no
 // baseline. The same build, measured twice within an hour, had medians of 78 and 91 for a ratio whose rounds lay between 62
-// and 99.
-func judge(out io.Writer, all []comparison, stored, now map[string]baseline) error {
+// and 99. faster is what to say about one that shrank as much.
+func judge(out io.Writer, all []comparison, stored, now map[string]baseline, faster string) error {
 	rows := tabwriter.NewWriter(out, 0, 4, 2, ' ', 0)
 	_, _ = fmt.Fprintln(rows, "BENCHMARK\tREFERENCE\tBASELINE\tNOW\tCHANGE\t")
 	var slower []string
@@ -247,7 +302,7 @@ func judge(out io.Writer, all []comparison, stored, now map[string]baseline) err
 		case change > c.slack:
 			verdict = "within what the baseline's rounds differ by"
 		case change < -c.slack && is.Ratio < was.Least:
-			verdict = "faster: make a new baseline"
+			verdict = faster
 		}
 		_, _ = fmt.Fprintf(rows, "%s\t%s\t%.4g\t%.4g\t%+.1f %%\t%s\n", c.name, beside, was.Ratio, is.Ratio, 100*change, verdict)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -187,10 +188,11 @@ func TestCheck(t *testing.T) {
 		}
 		return []byte(printed("BenchmarkWork/size=10", "BenchmarkReference")), nil
 	}
-	now, err := measureRatios(t.Context(), all, 3, measure)
+	ratios, err := measureRatios(t.Context(), all, 3, measure)
 	if err != nil {
 		t.Fatal(err)
 	}
+	now := ratios[0]
 	if got := now[all[0].key()].Ratio; got != 2 {
 		t.Errorf("ratio %v", got)
 	}
@@ -217,12 +219,52 @@ func TestCheck(t *testing.T) {
 		}
 		stored[all[0].key()] = baseline{Ratio: c.was, Least: c.was, Most: c.most}
 		var out bytes.Buffer
-		if err := judge(&out, all, stored, now); (err != nil) != c.fails {
+		if err := judge(&out, all, stored, now, ""); (err != nil) != c.fails {
 			t.Errorf("%s: %v\n%s", name, err, out.String())
 		}
 	}
 	if _, err := measureRatios(t.Context(), []comparison{{"./a", "Gone", "sec/op", "Reference", "sec/op", 0.1}}, 1, measure); err == nil {
 		t.Error("a benchmark that is gone was not missed")
+	}
+}
+
+// TestCheck_AgainstAnotherTree: rounds run in turn, and each tree has its own ratios: noise of the machine that moves both is no difference.
+func TestCheck_AgainstAnotherTree(t *testing.T) {
+	all := []comparison{
+		{"./a", "Work", "sec/op", "", "", 0.1}, {"./a", "Other", "sec/op", "", "", 0.1}, {"./b", "Work", "sec/op", "", "", 0.1},
+	}
+	var order []string
+	tree := func(name string, work float64) runner {
+		return func(_ context.Context, pkg string) ([]byte, error) {
+			order = append(order, name+pkg)
+			noise := float64(1 + (len(order)-1)/4) // a round is slower than the one before, for both
+			return fmt.Appendf(nil, "pkg: x\nBenchmarkWork-2 1 %f ns/op\nBenchmarkOther-2 1 %f ns/op\nPASS\n", work*noise, 100*noise), nil
+		}
+	}
+	for name, c := range map[string]struct {
+		now, other float64
+		slower     string
+	}{
+		"the same": {100, 100, ""}, "slower": {150, 100, "2 of 3 became slower: Work, Work"}, "faster": {100, 150, ""},
+	} {
+		order = nil
+		ratios, err := measureRatios(t.Context(), all, 3, tree("now ", c.now), tree("other ", c.other))
+		if err != nil {
+			t.Fatal(err)
+		}
+		inTurn := []string{"now ./a", "other ./a", "now ./b", "other ./b", "other ./a", "now ./a", "other ./b", "now ./b"}
+		if !slices.Equal(order, append(inTurn, inTurn[:4]...)) {
+			t.Errorf("%s: %v", name, order)
+		}
+		var out bytes.Buffer
+		err = judge(&out, all, mediansOnly(ratios[1]), ratios[0], "faster")
+		if text := fmt.Sprint(err); c.slower != "" && text != c.slower || c.slower == "" && err != nil {
+			t.Errorf("%s: %v\n%s", name, err, out.String())
+		}
+	}
+	broken := func(context.Context, string) ([]byte, error) { return nil, errors.New("does not build") }
+	if _, err := measureRatios(t.Context(), all, 1, tree("now ", 1), broken); err == nil {
+		t.Error("a tree that does not build was not missed")
 	}
 }
 
