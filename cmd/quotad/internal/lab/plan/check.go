@@ -219,20 +219,21 @@ func fairText(r *sim.Result) string {
 	return fmt.Sprintf("%.2f", least)
 }
 
-// The marks around the generated parts of a page.
-const (
-	firstBegin, firstEnd = "<!-- first seed -->\n", "<!-- end of first seed -->"
-	worstBegin, worstEnd = "<!-- all seeds -->\n", "<!-- end of all seeds -->"
-)
+// The marks around the generated part of a page.
+const worstBegin, worstEnd = "<!-- all seeds -->\n", "<!-- end of all seeds -->"
 
-// writePage regenerates the tables of a page, and the plots next to the files.
+// writePage regenerates the tables of a page, and next to the files the tables and plots of the first seed.
 func (o *checkOptions) writePage(all []*scenario) error {
 	page, err := os.ReadFile(o.write)
 	if err != nil {
 		return err
 	}
-	text, err := pageOf(string(page), all, o.seed, o.seeds)
+	text, err := pageOf(string(page), all, o.seeds)
 	if err != nil {
+		return err
+	}
+	first := filepath.Join(filepath.Dir(all[0].path), firstTables)
+	if err := os.WriteFile(first, []byte(markdown(tables(all, firstSeed))), 0o644); err != nil { //nolint:gosec // a table is for everybody
 		return err
 	}
 	for _, s := range all {
@@ -246,14 +247,12 @@ func (o *checkOptions) writePage(all []*scenario) error {
 // plotPath is the path of a file's plot.
 func plotPath(path string) string { return strings.TrimSuffix(path, ".yaml") + ".svg" }
 
+// firstTables is the file of the first seed's tables.
+const firstTables = "first-seed.txt"
+
 // pageOf returns a page with its tables regenerated.
-func pageOf(page string, all []*scenario, seed uint64, seeds int) (string, error) {
-	first := fmt.Sprintf("\nSeed %d.\n\n%s", seed, markdown(tables(all, firstSeed)))
+func pageOf(page string, all []*scenario, seeds int) (string, error) {
 	worst := fmt.Sprintf("\nThe worst of %d seeds, figure by figure.\n\n%s", seeds, markdown(tables(all, allSeeds)))
-	page, err := between(page, firstBegin, firstEnd, first)
-	if err != nil {
-		return "", err
-	}
 	return between(page, worstBegin, worstEnd, worst)
 }
 
