@@ -18,7 +18,7 @@ const (
 	slowUpstream = 10 * time.Minute
 )
 
-// renewals is how often within its patience a deadline is set anew at most, over HTTP/1: one for each write would cost more than a short
+// renewals is how often within its patience a deadline is moved at most, over HTTP/1: one for each write would cost more than a short
 // write itself. So the patience is up to one part in renewals shorter there.
 const renewals = 60
 
