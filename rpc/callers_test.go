@@ -260,6 +260,9 @@ func TestErrors_InOnePlace(t *testing.T) {
 		"a watch from nowhere": {
 			method: "GET", path: "/watch?from_index=-1", status: 400, reason: "INVALID", outcome: "NOT_ACCEPTED", field: "from_index",
 		},
+		"a watch of two holders": {
+			method: "GET", path: "/watch?holder=a&holder=b", status: 400, reason: "INVALID", outcome: "NOT_ACCEPTED", field: "holder",
+		},
 		"a watch of more": {method: "GET", path: "/watch?quota=x", status: 400, reason: "INVALID", outcome: "NOT_ACCEPTED"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -266,15 +266,20 @@ func (s *Server) reportPlain(r *http.Request) (proto.Message, error) {
 	return (&quotaService{s}).Report(r.Context(), req)
 }
 
-// queryOf parses a query, which may have only these names.
+// queryOf parses a query, which may have only these names, each at most once.
 func queryOf(r *http.Request, names ...string) (url.Values, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, invalid("query", "cannot be parsed", "such as ?"+names[0]+"=...")
 	}
-	for name := range query {
-		if !slices.Contains(names, name) {
+	for name, values := range query {
+		switch {
+		case !slices.Contains(names, name):
 			return nil, invalid(strconv.Quote(shortened([]byte(name))), "is unknown", strings.Join(names, ", ")+" are allowed")
+		case len(values) > 1 && name == "quota":
+			return nil, invalid(name, "is repeated", `name several as JSON: {"items":[{"quota":"github/core","amount":1}]}`)
+		case len(values) > 1:
+			return nil, invalid(name, "is repeated", "give it once")
 		}
 	}
 	return query, nil

@@ -96,7 +96,8 @@ func TestTake_Table(t *testing.T) {
 		path, body string
 		headers    []string
 		status     int
-		field      string
+		// field is what the error names, hint a part of its hint.
+		field, hint string
 	}{
 		"two at once": {
 			path: "/take", body: `{"items":[{"quota":"o/m/requests"},{"quota":"o/m/tokens","amount":5}],"holder":"picard","class":"background"}`,
@@ -106,14 +107,20 @@ func TestTake_Table(t *testing.T) {
 		"no quota":              {path: "/take", status: 400, field: "quota"},
 		"half a unit":           {path: "/take?quota=t/core&amount=0.5", status: 400, field: "amount"},
 		"a word of no meaning":  {path: "/take?quota=t/core&amounts=5", status: 400, field: `"amounts"`},
-		"no such class":         {path: "/take?quota=t/core&class=urgent", status: 400, field: "class"},
-		"no length of time":     {path: "/take?quota=t/core&wait=30", status: 400, field: "wait"},
-		"an hour":               {path: "/take?quota=t/core&wait=1h", status: 400, field: "wait"},
-		"slots":                 {path: "/take?quota=s", status: 400, field: "items[0].quota"},
-		"a pool of slots":       {path: "/take?quota=p", status: 400, field: "items[0].quota"},
-		"a pool of rates":       {path: "/take?quota=rates", status: 200},
-		"nobody's quota":        {path: "/take?quota=nowhere", status: 404},
-		"more than there is":    {path: "/take?quota=t/core&amount=11", status: 429},
+		"two quotas": {
+			path: "/take?quota=o/m/requests&quota=o/m/tokens", status: 400, field: "quota", hint: `{"items":[{"quota":"github/core","amount":1}]}`,
+		},
+		"one quota twice":    {path: "/take?quota=t/core&quota=t/core", status: 400, field: "quota", hint: "items"},
+		"two amounts":        {path: "/take?quota=t/core&amount=1&amount=2", status: 400, field: "amount", hint: "once"},
+		"two holders":        {path: "/take?quota=t/core&holder=&holder=picard", status: 400, field: "holder", hint: "once"},
+		"no such class":      {path: "/take?quota=t/core&class=urgent", status: 400, field: "class"},
+		"no length of time":  {path: "/take?quota=t/core&wait=30", status: 400, field: "wait"},
+		"an hour":            {path: "/take?quota=t/core&wait=1h", status: 400, field: "wait"},
+		"slots":              {path: "/take?quota=s", status: 400, field: "items[0].quota"},
+		"a pool of slots":    {path: "/take?quota=p", status: 400, field: "items[0].quota"},
+		"a pool of rates":    {path: "/take?quota=rates", status: 200},
+		"nobody's quota":     {path: "/take?quota=nowhere", status: 404},
+		"more than there is": {path: "/take?quota=t/core&amount=11", status: 429},
 		"a form": {
 			path: "/take?quota=t/core", body: "a=b", headers: []string{"Content-Type", "application/x-www-form-urlencoded"}, status: 400,
 			field: "content-type",
@@ -124,6 +131,10 @@ func TestTake_Table(t *testing.T) {
 		"a report of nothing": {path: "/report?lease=1&fence=1", status: 400, field: "answer.status"},
 		"a report of no take": {
 			path: "/report", body: `{"status":429}`, headers: []string{"Content-Type", asJSON}, status: 400, field: "lease",
+		},
+		"a report of two": {
+			path: "/report?lease=1&lease=2&fence=1", body: `{"status":429}`, headers: []string{"Content-Type", asJSON}, status: 400, field: "lease",
+			hint: "once",
 		},
 		"a number that is none": {
 			path: "/report?lease=x&fence=1", body: `{"status":429}`, headers: []string{"Content-Type", asJSON}, status: 400, field: "lease",
@@ -140,6 +151,9 @@ func TestTake_Table(t *testing.T) {
 			}
 			if status != http.StatusOK && (at(answer, "error", "reason") == nil || c.field != "" && at(answer, "error", "field") != c.field) {
 				t.Errorf("%s, want field %s", body, c.field)
+			}
+			if hint, _ := at(answer, "error", "hint").(string); !strings.Contains(hint, c.hint) {
+				t.Errorf("the hint is %q, want %q", hint, c.hint)
 			}
 		})
 	}

@@ -29,10 +29,18 @@ func readQuery(r *http.Request, known []string, several ...string) (url.Values, 
 		case name != "key" && !slices.Contains(known, name):
 			return nil, fmt.Errorf("the query parameter %s is unknown; known: %s", identity.Quote(name), strings.Join(append(known, "key"), ", "))
 		case len(values) > 1 && !slices.Contains(several, name):
-			return nil, fmt.Errorf("the query repeats %s", name)
+			return nil, fmt.Errorf("the query repeats %s%s", name, severalAsJSON(name))
 		}
 	}
 	return query, nil
+}
+
+// severalAsJSON says how to name several quotas; empty for other names.
+func severalAsJSON(name string) string {
+	if name == "quota" {
+		return `: name several as {"items":[{"quota":"t/core","amount":1}]}`
+	}
+	return ""
 }
 
 // errNoBody: a request has no body.
