@@ -48,7 +48,7 @@ func policies() []*quotav1.Quota {
 	hour.Fallback, predicted.Fallback = "policy/spare", "policy/spare"
 	return []*quotav1.Quota{
 		rate("policy/spare", 30, 2*time.Second, nil), hour, predicted,
-		window("policy/strict", 60, &quotav1.Policy{Zones: quotav1.Zones_ZONES_STRICT}),
+		window("policy/strict", 30, &quotav1.Policy{Zones: quotav1.Zones_ZONES_STRICT}),
 		rate("policy/rate", 40, 3*time.Second, &quotav1.Policy{
 			Ramp: seconds(3), Breaker: breaker, Ageing: seconds(3), Metering: true, Prediction: &quotav1.Prediction{},
 			Shares: &quotav1.Shares{Critical: 0.4, Standard: 0.35, Background: 0.25, Quiet: seconds(4)},
