@@ -202,9 +202,12 @@ func (c *call) refuse(w http.ResponseWriter, r dialect.Refusal) {
 		c.record(func(o *outcome) { o.code, o.end = statusGone, endGone })
 		return
 	}
-	if c.incoming != nil && !c.incoming.ended.Load() {
+	switch {
+	case c.incoming != nil && !c.incoming.ended.Load():
 		// The server would read the rest of the body before it answers, for as long as the client is silent.
 		w.Header().Set("Connection", "close")
+	case c.gateway.stopping.Load():
+		w.Header().Set("Connection", "close") // the next one may reach another gateway
 	}
 	r.RequestID = c.id
 	said := c.op.Dialect

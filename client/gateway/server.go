@@ -165,8 +165,8 @@ func (s *Server) Addresses() []string {
 	return out
 }
 
-// Serve serves until ctx ends. Then it admits no further calls, answers waiting ones with 503, lets running ones continue for at most
-// limits.drain, and returns nil.
+// Serve serves until ctx ends. Then it refuses new and waiting calls with 503, lets running ones continue for at most limits.drain, and
+// returns nil. The addresses stay open as long, so that callers read a refusal instead of failing to connect.
 func (s *Server) Serve(ctx context.Context) error {
 	failed := make(chan error, len(s.servers))
 	for i, server := range s.servers {
@@ -180,6 +180,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	s.gateway.Stop()
 	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.gateway.state.Load().config.Limits.Drain)
 	defer cancel()
+	_ = s.gateway.Drained(drain) // Shutdown reports calls in flight
 	for _, server := range s.servers {
 		if late := server.Shutdown(drain); late != nil {
 			s.gateway.logger.Warn("aborted calls in flight", "error", late)

@@ -127,8 +127,8 @@ func (b *bubble) asked(model string, since *time.Time) chan ending {
 	return out
 }
 
-// TestServe_DrainsWithinItsBound: when the server ends, calls in flight finish within limits.drain, later ones are aborted, waiting ones
-// are refused, and no connection is accepted.
+// TestServe_DrainsWithinItsBound: when the server ends, calls in flight finish within limits.drain, later ones are aborted, and waiting
+// ones are refused. Meanwhile the port stays open: new calls are refused in the provider's form, and /readyz says 503.
 func TestServe_DrainsWithinItsBound(t *testing.T) {
 	const drain = 20 * time.Second
 	with := setting{
@@ -167,23 +167,43 @@ func TestServe_DrainsWithinItsBound(t *testing.T) {
 		if got := <-queued; got.status != http.StatusServiceUnavailable || got.after > time.Second {
 			t.Errorf("the waiting call: %+v", got)
 		}
-		within, stop := context.WithTimeout(t.Context(), time.Second)
-		defer stop()
-		if _, err := b.clients.dial(within, "tcp", "gateway"); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("a new connection: %v", err)
-		}
+		refusedWhileStopping(t, b)
 		if got := <-short; got.status != 200 || got.err != nil || got.after > drain {
 			t.Errorf("the short call: %+v", got)
 		}
+		refusedWhileStopping(t, b)
 		if got := <-long; got.err == nil || got.after < drain || got.after > drain+time.Second {
 			t.Errorf("the long call: %+v", got)
 		}
 		if err := <-ended; err != nil || time.Since(began) > drain+time.Second {
 			t.Errorf("the server ended with %v after %v", err, time.Since(began))
 		}
+		if _, err := b.clients.dial(t.Context(), "tcp", "gateway"); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("a connection after the end: %v", err)
+		}
 		b.consumed("openai/short/requests", 1)
 		b.consumed("openai/long/requests", 1)
 	})
+}
+
+// refusedWhileStopping checks the answers on new connections to a stopping gateway. Each closes its connection, since the next one may
+// reach another gateway.
+func refusedWhileStopping(t *testing.T, b *bubble) {
+	t.Helper()
+	if got := b.do(http.MethodGet, "/readyz", ""); got.status != http.StatusServiceUnavailable || got.body != "stopping\n" {
+		t.Errorf("/readyz: %+v", got)
+	}
+	connection := b.send(http.MethodPost, "/openai/v1/responses", `{"model":"short","input":"x"}`)
+	defer func() { _ = connection.Close() }()
+	got, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(got.Body)
+	if err != nil || got.StatusCode != http.StatusServiceUnavailable || got.Header.Get("Retry-After") != "1" || !got.Close ||
+		!strings.Contains(got.Header.Get("X-Quotad-Refusal"), "STOPPING") || !strings.Contains(string(body), `"type":"server_error"`) {
+		t.Errorf("a new call: %+v, %s, %v", got, body, err)
+	}
 }
 
 // TestAnswer_MustBeAcceptedWithinAMinute: a client that takes no byte of its answer for 60 s is cut off, and its call is settled like
