@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quotad/quotad/client/gateway/config"
 	"github.com/quotad/quotad/client/quotatest"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
@@ -138,6 +139,95 @@ func TestMetrics_MeasureWaitsTokensAndEstimates(t *testing.T) {
 			of("estimates_cut_total", `model="small",upstream="openai"`):                1,
 			of("client_retries_total", `upstream="openai"`):                             1,
 		})
+	})
+}
+
+// TestMetrics_GaugesFollowCalls: calls in flight, waiting ones, taken seats, and whether the cluster is away.
+func TestMetrics_GaugesFollowCalls(t *testing.T) {
+	var release chan struct{} // created in the bubble
+	with := setting{
+		dialects: []string{"anthropic"}, quotas: []*quotav1.Quota{quotatest.Slots("anthropic/m/streams", 1)},
+		answer: func(w http.ResponseWriter, r *http.Request) {
+			<-release
+			speak(200, messageAnswer)(w, r)
+		},
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		release = make(chan struct{})
+		gauges := func(flight, waiting, seats, away float64) {
+			t.Helper()
+			b.compare(map[string]float64{
+				"quotad_gateway_open_streams": flight, "quotad_gateway_waiting": waiting, "quotad_gateway_seats_used": seats,
+				"quotad_gateway_cluster_away": away,
+			})
+		}
+		gauges(0, 0, 0, 0)
+		answers := make(chan int, 2)
+		ask := func(session string) {
+			answers <- b.do(http.MethodPost, forms["anthropic"].path, forms["anthropic"].body, "X-Claude-Code-Session-Id", session).status
+		}
+		go ask("a")
+		b.until("a call is sent", time.Second, func() bool { return len(b.provider.seen()) == 1 })
+		go ask("b")
+		b.until("a call waits", time.Second, func() bool { return b.cluster.Quota("anthropic/m/streams").Waiting == 1 })
+		gauges(2, 1, 2, 0)
+		close(release)
+		for range 2 {
+			if status := <-answers; status != 200 {
+				t.Errorf("got %d", status)
+			}
+		}
+		gauges(0, 0, 2, 0)
+		b.nodes.cut(true)
+		ask("a")
+		gauges(0, 0, 2, 1)
+		b.nodes.cut(false)
+		b.after(31 * time.Minute)
+		ask("c")
+		gauges(0, 0, 1, 0)
+	})
+}
+
+// TestLog_HasOneLineForACall: with its caller, its times, its use and its end, and no content.
+func TestLog_HasOneLineForACall(t *testing.T) {
+	with := setting{
+		dialects: []string{"anthropic"}, quotas: []*quotav1.Quota{settledByUse("anthropic/claude-opus-4/input-tokens", 100_000)},
+		answer: func(w http.ResponseWriter, r *http.Request) {
+			<-time.After(2 * time.Second)
+			speak(200, messageAnswer)(w, r)
+		},
+		change: func(conf *config.Config) {
+			u := conf.Upstreams["anthropic"]
+			u.Auth, u.Keys = "inject", []config.Key{{Name: "prod", From: config.Source{File: secret(t, "key", "sk-made-up")}}}
+			conf.Upstreams["anthropic"], conf.Trust = u, true
+		},
+	}
+	inBubble(t, with, func(t *testing.T, b *bubble) {
+		got := b.do(http.MethodPost, "/anthropic/v1/messages", `{"model":"claude-opus-4-20250929","max_tokens":10,"messages":"`+
+			strings.Repeat("word", 100)+`"}`, "User-Agent", "claude-cli/2.1.0 (external, cli)", "X-Claude-Code-Session-Id", "9f3c",
+			"X-Claude-Code-Agent-Id", "sub-1", "X-Quotad-Class", "background")
+		b.until("the call is logged", time.Second, func() bool { return strings.Contains(b.log.String(), "msg=call") })
+		var lines []string
+		for line := range strings.Lines(b.log.String()) {
+			if strings.Contains(line, "msg=call") {
+				lines = append(lines, " "+strings.TrimSpace(line)+" ")
+			}
+		}
+		if len(lines) != 1 {
+			t.Fatalf("the lines are %q", lines)
+		}
+		for _, field := range []string{
+			"level=INFO", "upstream=anthropic", "model=claude-opus-4", "holder=claude-1@node-7", "session=9f3c", "agent=sub-1", "class=background",
+			"key=prod", "wait=0s", "first=2s", "took=2s", "code=200", "in=25805", "cached=21408", "out=178", "asked=100", "end=complete",
+			"retries=0", "id=" + got.header.Get("X-Quotad-Request-Id"),
+		} {
+			if !strings.Contains(lines[0], " "+field+" ") {
+				t.Errorf("the line has no %s: %s", field, lines[0])
+			}
+		}
+		if strings.Contains(b.log.String(), "wordword") {
+			t.Error("the log has content")
+		}
 	})
 }
 

@@ -2,6 +2,7 @@ package gateway_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -62,6 +63,20 @@ func TestStatus_ShowsUpstreamsQueueSessionsModelsAndRefusals(t *testing.T) {
 		!strings.Contains(page.header.Get("Content-Security-Policy"), "default-src 'none'") {
 		t.Errorf("the page could load or run something: %v", page.header)
 	}
+}
+
+// TestStatus_KeepsTheLastRefusals: fifty of them, the newest first.
+func TestStatus_KeepsTheLastRefusals(t *testing.T) {
+	inBubble(t, setting{dialects: []string{"openai"}, answer: speak(200, `{}`)}, func(t *testing.T, b *bubble) {
+		for i := range 60 {
+			b.do(http.MethodPost, "/openai/v1/responses", fmt.Sprintf(`{"model":"gpt-%d","input":"x"}`, i))
+			b.after(time.Second)
+		}
+		kept := b.gateway.Status().Refusals
+		if len(kept) != 50 || !strings.Contains(kept[0].Message, `"gpt-59"`) || !strings.Contains(kept[49].Message, `"gpt-10"`) {
+			t.Errorf("%d refusals are kept: %+v", len(kept), kept)
+		}
+	})
 }
 
 // TestStatus_ShowsEveryQuotaThatCallsDrawOn: and which are closed, for each kind of upstream.
