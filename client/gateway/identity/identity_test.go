@@ -298,6 +298,25 @@ func FuzzResolve(f *testing.F) {
 	})
 }
 
+// TestSeats_ListIsInOrder: of tools and numbers, so that a page that is read again shows each seat where it was.
+func TestSeats_ListIsInOrder(t *testing.T) {
+	seats, now := NewSeats(3), time.Now()
+	var want []string
+	for _, tool := range []string{"aider", "claude", "codex", "copilot", "gemini", "gh"} {
+		for i, session := range []string{"b", "a"} {
+			seats.Take(tool, session, now)
+			want = append(want, fmt.Sprint(tool, i+1, session))
+		}
+	}
+	var got []string
+	for _, seat := range seats.List(now) {
+		got = append(got, fmt.Sprint(seat.Tool, seat.Number, seat.Session))
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the seats are %q, want %q", got, want)
+	}
+}
+
 // TestSeats_Resize: sessions of removed seats take other seats, and all others keep theirs.
 func TestSeats_Resize(t *testing.T) {
 	seats, now := NewSeats(3), time.Now()

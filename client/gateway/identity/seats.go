@@ -1,6 +1,8 @@
 package identity
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -90,13 +92,13 @@ type Seat struct {
 	Silent        time.Duration
 }
 
-// List returns the seats taken at now.
+// List returns the seats taken at now, by tool and number.
 func (s *Seats) List(now time.Time) []Seat {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Seat
-	for name, t := range s.tools {
-		for i, taken := range t.seats {
+	for _, name := range slices.Sorted(maps.Keys(s.tools)) {
+		for i, taken := range s.tools[name].seats {
 			if silent := now.Sub(taken.last); silent < seatIdle {
 				out = append(out, Seat{Tool: name, Session: taken.session, Number: i + 1, Silent: silent})
 			}
