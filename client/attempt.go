@@ -312,16 +312,16 @@ func try[T any](ctx context.Context, n *node, limit time.Duration, send sender[T
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	// Without a connection nothing was sent. A transport without httptrace calls neither hook.
-	var told, connected atomic.Bool
+	var reported, connected atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GetConn: func(string) { told.Store(true) }, GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+		GetConn: func(string) { reported.Store(true) }, GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})
 	a := attempt[T]{node: n, sent: time.Now()}
 	a.value, a.err = send(ctx, n)
 	a.received = time.Now()
 	failed := a.err
 	a.outcome, a.err = classify(failed)
-	if a.outcome == unknown && told.Load() && !connected.Load() {
+	if a.outcome == unknown && reported.Load() && !connected.Load() {
 		a.outcome, a.err = notAccepted, &NotAcceptedError{Err: failed}
 	}
 	if a.err == nil || spoke(failed) {

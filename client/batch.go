@@ -44,7 +44,7 @@ type store struct {
 	// Every take reads these; writes are rare. deadline is until when units may be taken, looked when the wall clock
 	// was last read, both in nanoseconds since base. low is the number of units left at which to consider the next
 	// batch.
-	deadline, low, looked atomic.Int64
+	deadline, low, checked atomic.Int64
 
 	_    [64]byte
 	word atomic.Uint64
@@ -58,9 +58,9 @@ const (
 	// mostUnits bounds one take and one batch, so that any number of concurrent failed takes cannot borrow from the
 	// generation.
 	mostUnits = pacing.MostUnits
-	// lookEvery is how often a take reads the wall clock: the monotonic one stops while a machine sleeps. Reading it
+	// checkEvery is how often a take reads the wall clock: the monotonic one stops while a machine sleeps. Reading it
 	// each time would double the cost of a take.
-	lookEvery = int64(10 * time.Millisecond)
+	checkEvery = int64(10 * time.Millisecond)
 )
 
 func packed(generation uint64, units int64) uint64 {

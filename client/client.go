@@ -116,11 +116,11 @@ func (c *Client) Close() error {
 
 // flush waits until no command is queued or in flight.
 func (c *Client) flush(ctx context.Context) error {
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
 	for !c.queue.idle() {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return errors.New("quotad: closed before all unspent amounts were returned")
 		}

@@ -33,9 +33,9 @@ func unused(t *testing.T) string {
 
 func TestClient_NamesAWrongEndpoint(t *testing.T) {
 	nobody := unused(t)
-	stranger := httptest.NewServer(http.NotFoundHandler())
-	defer stranger.Close()
-	elsewhere := strings.TrimPrefix(stranger.URL, "http://")
+	foreign := httptest.NewServer(http.NotFoundHandler())
+	defer foreign.Close()
+	elsewhere := strings.TrimPrefix(foreign.URL, "http://")
 	for _, tt := range []struct {
 		name, address, want string
 	}{

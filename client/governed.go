@@ -64,7 +64,7 @@ type governed struct {
 	unused bool
 	// called: the base has the request. told: the base supports httptrace, so a request that it handed to no connection was not
 	// written. A base without httptrace may have written any request that it received.
-	called, told bool
+	called, reported bool
 	// reporting: a report is in flight. It names the lease, so the commands that end the lease are parked until the report has arrived.
 	reporting bool
 	parked    []*command
@@ -203,7 +203,7 @@ func (g *governed) last() *allowance {
 // getConn runs before the base looks for a connection. It shows that the base supports httptrace.
 func (g *governed) getConn(string) {
 	g.mu.Lock()
-	g.told = true
+	g.reported = true
 	g.mu.Unlock()
 }
 
@@ -212,7 +212,7 @@ func (g *governed) getConn(string) {
 func (g *governed) bodyRead() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.told && g.refusal == nil {
+	if g.reported && g.refusal == nil {
 		g.allowances[len(g.allowances)-1].handed = true
 	}
 }
@@ -221,7 +221,7 @@ func (g *governed) bodyRead() {
 func (g *governed) wroteRequest(info httptrace.WroteRequestInfo) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.told = true
+	g.reported = true
 	if a := g.allowances[len(g.allowances)-1]; !g.severed && info.Err == nil && !a.written {
 		a.written = true
 		g.transport.written.Add(1)
@@ -268,7 +268,7 @@ const maxAsked = 3
 func (g *governed) ready(a *allowance) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.told = true
+	g.reported = true
 	if a.written || !a.live() {
 		return false
 	}
@@ -389,7 +389,7 @@ func (g *governed) settlement(a *allowance, used []Item, surplus int64) *command
 		return a.lease.release()
 	}
 	s := Settlement{Final: true, Release: true}
-	switch untold := g.called && !g.told; {
+	switch untold := g.called && !g.reported; {
 	case !untold && !a.handed && !a.written && time.Now().Before(op.SpendBy()):
 		s = Settlement{Unspent: op.Items(), Release: true}
 	case surplus > 0:

@@ -20,11 +20,11 @@ import (
 
 func TestHooks(t *testing.T) {
 	var mu sync.Mutex
-	var told []string
+	var reported []string
 	tell := func(format string, args ...any) {
 		mu.Lock()
 		defer mu.Unlock()
-		told = append(told, fmt.Sprintf(format, args...))
+		reported = append(reported, fmt.Sprintf(format, args...))
 	}
 	hooks := Hooks{
 		Wait: func(_ context.Context, request ReserveRequest) func(*Lease, error) {
@@ -51,10 +51,10 @@ func TestHooks(t *testing.T) {
 			"waits picard [{t/core 1}]", "waited true false",
 		}
 		mu.Lock()
-		if !slices.Equal(told, want) {
-			t.Errorf("told %q, want %q", told, want)
+		if !slices.Equal(reported, want) {
+			t.Errorf("told %q, want %q", reported, want)
 		}
-		told = nil
+		reported = nil
 		mu.Unlock()
 
 		cluster.Set("t/empty", fakequota.Quota{Usable: 10})
@@ -62,8 +62,8 @@ func TestHooks(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		mu.Lock()
-		if want := []string{"waits worf [{t/empty 1}]", "refused EXHAUSTED", "waited false true"}; !slices.Equal(told, want) {
-			t.Errorf("told %q, want %q", told, want)
+		if want := []string{"waits worf [{t/empty 1}]", "refused EXHAUSTED", "waited false true"}; !slices.Equal(reported, want) {
+			t.Errorf("told %q, want %q", reported, want)
 		}
 		mu.Unlock()
 
@@ -75,8 +75,8 @@ func TestHooks(t *testing.T) {
 		}
 		synctest.Wait()
 		mu.Lock()
-		if !slices.Contains(told, "batch t/core true") {
-			t.Errorf("told %q, want a batch", told)
+		if !slices.Contains(reported, "batch t/core true") {
+			t.Errorf("told %q, want a batch", reported)
 		}
 		mu.Unlock()
 	}, WithHooks(Hooks{}), WithHooks(hooks))

@@ -223,12 +223,12 @@ const longestNap = time.Second
 // watchLocked starts the timer that notices the end of the lease.
 func (l *Lease) watchLocked() {
 	if l.watch == nil && l.cause == nil {
-		l.watch = time.AfterFunc(min(l.leftLocked(), longestNap), l.look)
+		l.watch = time.AfterFunc(min(l.leftLocked(), longestNap), l.poll)
 	}
 }
 
-// look ends the lease if its deadline has passed, and otherwise reschedules itself.
-func (l *Lease) look() {
+// poll ends the lease if its deadline has passed, and otherwise reschedules itself.
+func (l *Lease) poll() {
 	l.mu.Lock()
 	left := l.leftLocked()
 	if left > 0 {

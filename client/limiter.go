@@ -227,7 +227,7 @@ func (l *Limiter) takeAtHand(n int64) *Taken {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	l.lookLocked(now)
+	l.checkLocked(now)
 	if !l.takeLocked(n, now) {
 		return nil
 	}

@@ -39,7 +39,7 @@ func TestLimiter_RefillsAtASlowPaceToo(t *testing.T) {
 		}
 		synctest.Wait()
 		for limiter.Stats().Left > 1 {
-			pass(2 * time.Duration(lookEvery))
+			pass(2 * time.Duration(checkEvery))
 			before := limiter.Stats()
 			if !limiter.Allow() {
 				t.Fatal("refused")

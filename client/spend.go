@@ -9,7 +9,7 @@ import (
 // take takes units from the current batch, without a lock if there are enough.
 func (l *Limiter) take(n int64) bool {
 	now := l.now()
-	if now >= l.deadline.Load() || now-l.looked.Load() >= lookEvery || n > mostUnits {
+	if now >= l.deadline.Load() || now-l.checked.Load() >= checkEvery || n > mostUnits {
 		return l.takeSlow(n)
 	}
 	word := l.word.Add(-uint64(n))
@@ -41,7 +41,7 @@ func (l *Limiter) takeSlow(n int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	l.lookLocked(now)
+	l.checkLocked(now)
 	if !l.takeLocked(n, now) {
 		return false
 	}
@@ -53,15 +53,15 @@ func (l *Limiter) takeSlow(n int64) bool {
 // its clock was set; in both cases the batch is no longer valid.
 const sleepTolerance = 50 * time.Millisecond
 
-// lookLocked compares the clocks.
-func (l *Limiter) lookLocked(now int64) {
-	if now-l.looked.Load() < lookEvery {
+// checkLocked compares the clocks.
+func (l *Limiter) checkLocked(now int64) {
+	if now-l.checked.Load() < checkEvery {
 		return
 	}
 	wall := l.client.wall().Round(0)
 	ahead := wall.Sub(l.lastWall) - time.Duration(now-l.lastMono)
 	l.lastWall, l.lastMono = wall, now
-	l.looked.Store(now)
+	l.checked.Store(now)
 	if ahead > sleepTolerance {
 		l.releaseBatchesLocked()
 	}

@@ -37,9 +37,9 @@ func TestAttempt_IsKeptAliveUntilItEnds(t *testing.T) {
 		if err != nil || ended.Done || ended.Shelved || ended.RetryAfter != wait || !errors.Is(a.Err(), ErrAttemptEnded) {
 			t.Errorf("%+v, %v, %v", ended, err, a.Err())
 		}
-		_, told, _ := cluster.Task("t")
-		if len(told.GetDetail()) != 300 || told.GetReport() != quotav1.Cause_CAUSE_EXHAUSTED || told.GetWait().AsDuration() != wait {
-			t.Errorf("%v", told)
+		_, reported, _ := cluster.Task("t")
+		if len(reported.GetDetail()) != 300 || reported.GetReport() != quotav1.Cause_CAUSE_EXHAUSTED || reported.GetWait().AsDuration() != wait {
+			t.Errorf("%v", reported)
 		}
 		if _, err := a.End(ctx, Ending{Outcome: OutcomePlanExhausted, Wait: &wait}); err != nil {
 			t.Errorf("told again: %v", err)

@@ -57,11 +57,11 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
-	look := time.NewTicker(2 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
 	for !holds() {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-deadline.C:
 			t.Fatalf("never: %s", what)
 		}

@@ -61,8 +61,8 @@ type bounds struct {
 	reopens bound
 	// refusals are waiters, by their items, that leave because one of their quotas was deleted.
 	refusals bound
-	// looks are waiters, by their quotas, examined to find the first in line.
-	looks bound
+	// scans are waiters, by their quotas, examined to find the first in line.
+	scans bound
 	// moves are waiters, by their items, that are reordered because their holder's virtual time changed.
 	moves bound
 	// sweeps are holder stats and meters examined because a quota no longer counts some of them.
@@ -72,7 +72,7 @@ type bounds struct {
 func newBounds() bounds {
 	return bounds{
 		ends: bound{most: maxEndedPerEntry}, resumes: bound{most: maxResumedPerEntry}, serves: bound{most: maxServedPerEntry},
-		tries: bound{most: maxTriedPerEntry}, looks: bound{most: maxLookedPerEntry},
+		tries: bound{most: maxTriedPerEntry}, scans: bound{most: maxScannedPerEntry},
 		waits: bound{most: maxWaitsPerEntry}, reopens: bound{most: maxReopenedPerEntry}, walks: bound{most: maxWalkedPerEntry},
 		frees:    bound{most: maxFreedPerEntry},
 		refusals: bound{most: maxRefusedPerEntry}, moves: bound{most: maxMovedPerEntry}, sweeps: bound{most: maxSweptPerEntry},
@@ -82,7 +82,7 @@ func newBounds() bounds {
 // begin resets all bounds for a new entry.
 func (b *bounds) begin() {
 	for _, one := range []*bound{
-		&b.ends, &b.waits, &b.reopens, &b.resumes, &b.serves, &b.tries, &b.looks, &b.walks, &b.frees, &b.refusals, &b.moves, &b.sweeps,
+		&b.ends, &b.waits, &b.reopens, &b.resumes, &b.serves, &b.tries, &b.scans, &b.walks, &b.frees, &b.refusals, &b.moves, &b.sweeps,
 	} {
 		one.begin()
 	}

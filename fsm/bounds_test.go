@@ -345,7 +345,7 @@ func limitsAndGrants(w *world) (commands []*logpb.Command) {
 func tight(most int) bounds {
 	one := bound{most: most, left: most}
 	return bounds{
-		ends: one, waits: one, reopens: one, resumes: one, serves: one, tries: one, looks: one, walks: one, frees: one, refusals: one,
+		ends: one, waits: one, reopens: one, resumes: one, serves: one, tries: one, scans: one, walks: one, frees: one, refusals: one,
 		moves: one, sweeps: one,
 	}
 }

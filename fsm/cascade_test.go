@@ -525,11 +525,11 @@ func TestWorkflow_ParallelKeepsLogIdle(t *testing.T) {
 func TestBaton_OfferSkipsLimitedStep(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("plain", 1000, 10*second), rateOf("gate", 10, minute), hourly("h", 5))
-	turns := func(wf *logpb.Workflow, turn int64) *logpb.Workflow {
-		wf.Threshold, wf.CalmNs, wf.BatonTimeNs = 1, hour, turn
+	times := func(wf *logpb.Workflow, round int64) *logpb.Workflow {
+		wf.Threshold, wf.CalmNs, wf.BatonTimeNs = 1, hour, round
 		return wf
 	}
-	w.do(workflows(turns(chain("one", "a", "b"), 3*second), turns(chain("two", "b", "x"), minute)))
+	w.do(workflows(times(chain("one", "a", "b"), 3*second), times(chain("two", "b", "x"), minute)))
 	for _, name := range []string{"a", "x"} { // each is limited for a moment: both workflows become sequential
 		g := w.granted(with(ask(name, itemOf("gate", 1)), func(r *logpb.Reserve) { r.Consume = true }))
 		w.do(report(&logpb.Report{

@@ -141,8 +141,8 @@ func (rs *records) chargedFor(packed []byte) int64 {
 	if len(packed) == 0 {
 		return 0
 	}
-	unpackDue(packed, &rs.looked)
-	return orphanBytes(&rs.looked, packed)
+	unpackDue(packed, &rs.scanned)
+	return orphanBytes(&rs.scanned, packed)
 }
 
 // editPage returns, for update, the page for a detached record that is entered.
@@ -199,8 +199,8 @@ func (rs *records) pageWith(from operationKey, packed []byte) *page {
 		p.last = keyOf(packed)
 		var first []byte
 		first, packed = cut(packed)
-		unpackDue(first, &rs.looked)
-		p.check = min(p.check, rs.looked.check)
+		unpackDue(first, &rs.scanned)
+		p.check = min(p.check, rs.scanned.check)
 	}
 	return p
 }
@@ -221,7 +221,7 @@ func (rs *records) expire() {
 func (rs *records) expirePage(p *page) (forgotten int) {
 	rs.dropPage(p)
 	kept := rs.packing[:0]
-	o := &rs.looked
+	o := &rs.scanned
 	var bill runBill
 	for rest := p.packed; len(rest) > 0; {
 		var packed []byte

@@ -377,7 +377,7 @@ func BenchmarkOrphans(b *testing.B) {
 // TestSettle_AfterTheLeaseChargesItsHolder: an overrun costs its holder as much virtual time when it is settled with a
 // stale fence.
 func TestSettle_AfterTheLeaseChargesItsHolder(t *testing.T) {
-	turns := map[bool]uint64{}
+	times := map[bool]uint64{}
 	for _, ended := range []bool{false, true} {
 		w := newWorld(t)
 		w.quotas(rateOf("r", 100, minute))
@@ -389,9 +389,9 @@ func TestSettle_AfterTheLeaseChargesItsHolder(t *testing.T) {
 			t.Fatal(r)
 		}
 		h, _ := w.m.holders.byName.Get("a")
-		turns[ended] = h.virtualTime
+		times[ended] = h.virtualTime
 	}
-	if turns[true] != turns[false] || turns[true] == 0 {
-		t.Errorf("it moves by %d, and by %d after the lease", turns[false], turns[true])
+	if times[true] != times[false] || times[true] == 0 {
+		t.Errorf("it moves by %d, and by %d after the lease", times[false], times[true])
 	}
 }

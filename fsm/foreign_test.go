@@ -19,8 +19,8 @@ func usedByUs(t tester) (w *world, g *logpb.Granted) {
 	return w, w.granted(call("b", 600))
 }
 
-// told reports on a call of r.
-func (w *world) told(g *logpb.Granted, cause logpb.Cause, said ...func(*logpb.Signal)) *logpb.ReportedQuota {
+// reported reports on a call of r.
+func (w *world) sendReport(g *logpb.Granted, cause logpb.Cause, said ...func(*logpb.Signal)) *logpb.ReportedQuota {
 	w.t.Helper()
 	r := w.do(reports(g.Lease, 1, signal("r", cause, said...)))
 	if len(r.GetReported().GetQuotas()) != 1 {
@@ -35,7 +35,7 @@ const okay = logpb.Cause_CAUSE_OK
 // later, nothing after one.
 func TestForeign_IsHeldBackAndFades(t *testing.T) {
 	w, g := usedByUs(t)
-	w.told(g, okay, remaining(11_400))
+	w.sendReport(g, okay, remaining(11_400))
 	older := w.granted(call("c", 1))
 	if got := w.available("r"); got != 7_800-1 {
 		t.Fatalf("%d are available", got)
@@ -49,12 +49,12 @@ func TestForeign_IsHeldBackAndFades(t *testing.T) {
 		t.Fatalf("%d are available half a period later", got)
 	}
 	newer := w.granted(call("c", 1))
-	w.told(newer, okay, remaining(60_000))
+	w.sendReport(newer, okay, remaining(60_000))
 	if v := w.view("r"); v.Others != 9_000 {
 		t.Fatalf("others use %d by a newer report that shows less", v.Others)
 	}
 	available := w.available("r")
-	w.told(older, okay, remaining(0))
+	w.sendReport(older, okay, remaining(0))
 	if got := w.available("r"); got != available {
 		t.Fatalf("a report of an older operation changed what is available from %d to %d", available, got)
 	}
@@ -82,7 +82,7 @@ func TestForeign_CallsThatOvertake(t *testing.T) {
 		w, g := usedByUs(t)
 		c.meanwhile(w, g)
 		w.reborn()
-		w.told(g, okay, remaining(11_400))
+		w.sendReport(g, okay, remaining(11_400))
 		if v := w.view("r"); v.Others != c.others {
 			t.Errorf("%s: others use %d, not %d", name, v.Others, c.others)
 		}
@@ -92,7 +92,7 @@ func TestForeign_CallsThatOvertake(t *testing.T) {
 // TestForeign_RetryAtIsWhenFaded: a retry at that time is granted, and no earlier one; waiters are served then.
 func TestForeign_RetryAtIsWhenFaded(t *testing.T) {
 	w, g := usedByUs(t)
-	w.told(g, okay, remaining(11_400))
+	w.sendReport(g, okay, remaining(11_400))
 	if r := w.refused(call("c", 7_801), refusedEmpty); r.RetryAtNs != 600*millisecond {
 		t.Fatalf("one more comes back at %v", time.Duration(r.RetryAtNs))
 	}
@@ -122,36 +122,36 @@ func TestForeign_BelievedReports(t *testing.T) {
 		said   func(w *world, g *logpb.Granted)
 		others int64
 	}{
-		"more remains than is not used here": {func(w *world, g *logpb.Granted) { w.told(g, okay, remaining(29_400)) }, 0},
-		"one less remains":                   {func(w *world, g *logpb.Granted) { w.told(g, okay, remaining(29_399)) }, 1},
+		"more remains than is not used here": {func(w *world, g *logpb.Granted) { w.sendReport(g, okay, remaining(29_400)) }, 0},
+		"one less remains":                   {func(w *world, g *logpb.Granted) { w.sendReport(g, okay, remaining(29_399)) }, 1},
 		"a refused call was not counted": {func(w *world, g *logpb.Granted) {
-			w.told(g, logpb.Cause_CAUSE_SATURATED, remaining(11_400))
+			w.sendReport(g, logpb.Cause_CAUSE_SATURATED, remaining(11_400))
 		}, 18_600},
 		"what was really used counts": {func(w *world, g *logpb.Granted) {
 			w.do(used(g.Lease, 1, itemOf("r", 100)))
-			w.told(g, okay, remaining(11_400))
+			w.sendReport(g, okay, remaining(11_400))
 		}, 18_500},
 		"an overrun too": {func(w *world, g *logpb.Granted) {
 			w.do(used(g.Lease, 1, itemOf("r", 1_600)))
-			w.told(g, okay, remaining(11_400))
+			w.sendReport(g, okay, remaining(11_400))
 		}, 17_000},
-		"a lower limit": {func(w *world, g *logpb.Granted) { w.told(g, okay, remaining(11_400), limitNamed(50_000)) }, 8_000},
-		"a higher one":  {func(w *world, g *logpb.Granted) { w.told(g, okay, remaining(11_400), limitNamed(90_000)) }, 18_000},
+		"a lower limit": {func(w *world, g *logpb.Granted) { w.sendReport(g, okay, remaining(11_400), limitNamed(50_000)) }, 8_000},
+		"a higher one":  {func(w *world, g *logpb.Granted) { w.sendReport(g, okay, remaining(11_400), limitNamed(90_000)) }, 18_000},
 		"the provider's own trouble": {func(w *world, g *logpb.Granted) {
-			w.told(g, logpb.Cause_CAUSE_OVERLOADED, remaining(0))
+			w.sendReport(g, logpb.Cause_CAUSE_OVERLOADED, remaining(0))
 		}, 0},
 		"nothing remains, at the largest numbers": {func(w *world, g *logpb.Granted) {
-			w.told(g, okay, remaining(1<<62), limitNamed(1<<62))
+			w.sendReport(g, okay, remaining(1<<62), limitNamed(1<<62))
 		}, 0},
 		"an operation that does not count any more": {func(w *world, g *logpb.Granted) {
 			w.at(62*second + 600*millisecond + 2) // an amount consumed at 0 counts as consumed at 1 ns
-			w.told(g, okay, remaining(0))
+			w.sendReport(g, okay, remaining(0))
 		}, 0},
 		"the operator reopens it": {func(w *world, g *logpb.Granted) {
-			w.told(g, okay, remaining(11_400))
+			w.sendReport(g, okay, remaining(11_400))
 			w.sleep(second)
 			w.do(reopens("r"))
-			w.told(g, okay, remaining(11_400))
+			w.sendReport(g, okay, remaining(11_400))
 		}, 0},
 	} {
 		w, g := usedByUs(t)
@@ -173,19 +173,19 @@ func TestForeign_LowerLimit(t *testing.T) {
 	w.quotas(with(rateOf("r", 60_000, minute), func(q *logpb.Quota) { q.HeadroomPpm = 200_000 }))
 	usable := func() int64 { return w.view("r").Usable }
 	g := w.granted(call("a", 600))
-	if told := w.told(g, okay, limitNamed(90_000)); told.CappedTo != nil || usable() != 48_000 {
-		t.Fatalf("a higher limit: %v, %d usable", told, usable())
+	if reported := w.sendReport(g, okay, limitNamed(90_000)); reported.CappedTo != nil || usable() != 48_000 {
+		t.Fatalf("a higher limit: %v, %d usable", reported, usable())
 	}
 	if v := w.view("r"); v.ObservedLimit != 90_000 || v.CappedTo != -1 {
 		t.Fatalf("observed are %d, capped to %d", v.ObservedLimit, v.CappedTo)
 	}
-	if told := w.told(g, okay, limitNamed(30_000)); told.GetCappedTo() != 24_000 || usable() != 24_000 {
-		t.Fatalf("half of it: %v, %d usable", told, usable())
+	if reported := w.sendReport(g, okay, limitNamed(30_000)); reported.GetCappedTo() != 24_000 || usable() != 24_000 {
+		t.Fatalf("half of it: %v, %d usable", reported, usable())
 	}
 	w.refused(call("b", 24_000), refusedEmpty)
 	w.sleep(30 * second)
-	w.told(g, okay, limitNamed(30_000)) // it lasts from now on
-	w.told(g, okay, limitNamed(45_000)) // does not raise it
+	w.sendReport(g, okay, limitNamed(30_000)) // it lasts from now on
+	w.sendReport(g, okay, limitNamed(45_000)) // does not raise it
 	if v := w.view("r"); v.Usable != 24_000 || v.ObservedLimit != 45_000 || v.ObservedAgo != 0 {
 		t.Fatalf("%d are usable, observed %d", v.Usable, v.ObservedLimit)
 	}
@@ -220,7 +220,7 @@ func TestForeign_FeatureLevel(t *testing.T) {
 func (w *world) says(caller string, others int64, cause logpb.Cause) {
 	w.t.Helper()
 	g := w.granted(call(caller, 1))
-	w.told(g, cause, remaining(60_000-others-w.view("r").Consumed))
+	w.sendReport(g, cause, remaining(60_000-others-w.view("r").Consumed))
 }
 
 // TestForeign_ReportsOfOneCaller: the unconfirmed report of one caller holds a rate back for as long as it could close it,
@@ -280,9 +280,9 @@ func TestForeign_CallerHidesNoOtherReport(t *testing.T) {
 		for range 20 {
 			honest := w.granted(call("a", 100))
 			w.sleep(500 * millisecond)
-			w.told(w.granted(call("b", 1)), okay, says)
+			w.sendReport(w.granted(call("b", 1)), okay, says)
 			w.sleep(500 * millisecond)
-			w.told(honest, okay, remaining(10_000), limitNamed(50_000))
+			w.sendReport(honest, okay, remaining(10_000), limitNamed(50_000))
 		}
 		w.reborn()
 		if v := w.view("r"); v.Others < 30_000 || v.CappedTo != 50_000 {
@@ -300,7 +300,7 @@ func TestForeign_LimitOfOneCaller(t *testing.T) {
 		for end := w.now + minutes*minute; w.now < end; {
 			w.sleep(30 * second)
 			for _, caller := range callers {
-				w.told(w.granted(call(caller, 1)), okay, limitNamed(30_000))
+				w.sendReport(w.granted(call(caller, 1)), okay, limitNamed(30_000))
 			}
 		}
 		return w.view("r").Usable
@@ -322,9 +322,9 @@ func TestForeign_AnHourAtMost(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(rateOf("r", 60_000, 2*day))
 	first, then, last := w.granted(call("a", 1)), w.granted(call("a", 1)), w.granted(call("a", 1))
-	w.told(first, okay, remaining(20_000))
-	w.told(then, okay, limitNamed(30_000))
-	w.told(last, logpb.Cause_CAUSE_SATURATED, retryAfter(2*day))
+	w.sendReport(first, okay, remaining(20_000))
+	w.sendReport(then, okay, limitNamed(30_000))
+	w.sendReport(last, logpb.Cause_CAUSE_SATURATED, retryAfter(2*day))
 	if v := w.view("r"); v.CooldownLeft != hour || v.Others == 0 || v.Usable != 30_000 {
 		t.Fatalf("it is closed for %v, others use %d, usable are %d", time.Duration(v.CooldownLeft), v.Others, v.Usable)
 	}

@@ -245,9 +245,9 @@ func TestSweep_ForgetsInSteps(t *testing.T) {
 	}
 }
 
-// TestMoveTurns_MovesManyWaitersInSteps: however often a holder's virtual time changes during the moves, in the end all
+// TestMoveWaiters_MovesManyInSteps: however often a holder's virtual time changes during the moves, in the end all
 // its waiters have it.
-func TestMoveTurns_MovesManyWaitersInSteps(t *testing.T) {
+func TestMoveWaiters_MovesManyInSteps(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), rateOf("free", 1000, minute))
 	w.granted(ask("first", itemOf("s", 1)))

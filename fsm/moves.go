@@ -39,14 +39,14 @@ func (qu *queue) setVirtualTime(h *holder, virtualTime uint64) {
 // moveMore continues moving waiters, one round over the holders from the one after the last, within the entry's bound.
 func (qu *queue) moveMore() {
 	last := qu.movedLast
-	qu.moveTurnsOf(last, "")
+	qu.moveWaitersOf(last, "")
 	if last != "" {
-		qu.moveTurnsOf("", last)
+		qu.moveWaitersOf("", last)
 	}
 }
 
-// moveTurnsOf moves the waiters of the holders between after and upTo (empty: no end).
-func (qu *queue) moveTurnsOf(after, upTo string) {
+// moveWaitersOf moves the waiters of the holders between after and upTo (empty: no end).
+func (qu *queue) moveWaitersOf(after, upTo string) {
 	for qu.bounds.moves.left > 0 {
 		name, at, ok := qu.movingAfter(after)
 		if !ok || upTo != "" && name > upTo {

@@ -22,9 +22,9 @@ func (w *world) apart(name string) (count int) {
 	return count
 }
 
-// TestMoveTurns_GoesRound: one holder's virtual time changes several times with each entry, and its waiters take half
+// TestMoveWaiters_GoesRound: one holder's virtual time changes several times with each entry, and its waiters take half
 // an entry's moves. It does not prevent the moves of other holders, whatever their names.
-func TestMoveTurns_GoesRound(t *testing.T) {
+func TestMoveWaiters_GoesRound(t *testing.T) {
 	for _, churns := range []string{"a", "z"} {
 		w := newWorld(t)
 		w.quotas(slotsOf("s", 1), rateOf("free", 1<<40, minute))
@@ -51,8 +51,8 @@ func TestMoveTurns_GoesRound(t *testing.T) {
 	}
 }
 
-// TestMoveTurns_ServesInTurn: two holders are served in turn, also while a third one's virtual time moves with each entry.
-func TestMoveTurns_ServesInTurn(t *testing.T) {
+// TestMoveWaiters_ServesHoldersAlternately: two holders are served in turn, also while a third one's virtual time moves with each entry.
+func TestMoveWaiters_ServesHoldersAlternately(t *testing.T) {
 	w := newWorld(t)
 	w.quotas(slotsOf("s", 1), slotsOf("never", 1), rateOf("free", 1<<40, minute))
 	w.granted(ask("first", itemOf("never", 1)))
@@ -81,9 +81,9 @@ func TestMoveTurns_ServesInTurn(t *testing.T) {
 	}
 }
 
-// TestMoveTurns_EndsForAll: once virtual times no longer change, all waiters are moved within one round, however few an
+// TestMoveWaiters_EndsForAll: once virtual times no longer change, all waiters are moved within one round, however few an
 // entry moves, and across restores.
-func TestMoveTurns_EndsForAll(t *testing.T) {
+func TestMoveWaiters_EndsForAll(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
 		w.quotas(slotsOf("s", 1), rateOf("free", 1<<40, minute))

@@ -60,15 +60,15 @@ func TestHolders_OfOneDigestStayApart(t *testing.T) {
 			t.Errorf("the newest lease of %s is %v", holder, newest)
 		}
 	}
-	turns := func(holder string) (turns []uint64) {
+	times := func(holder string) (times []uint64) {
 		for _, ticket := range tickets[holder] {
 			waiting, _ := w.m.queue.waiters.Get(ticket)
-			turns = append(turns, waiting.virtualTime)
+			times = append(times, waiting.virtualTime)
 		}
-		return turns
+		return times
 	}
-	before := turns("a")
+	before := times("a")
 	w.m.queue.setVirtualTime(w.m.holders.use("b"), 1<<40)
-	same("turns of a", turns("a"), before)
-	same("turns of b", turns("b"), []uint64{1 << 40, 1 << 40})
+	same("turns of a", times("a"), before)
+	same("turns of b", times("b"), []uint64{1 << 40, 1 << 40})
 }

@@ -43,9 +43,9 @@ func crowded(t *testing.T, many int) *world {
 func TestPages_BoundTheirWork(t *testing.T) {
 	w := crowded(t, 3*pageWork)
 	state, at := w.m.State(), w.clock()
-	looked := 0
+	scanned := 0
 	shown := func(holder string) bool {
-		looked++
+		scanned++
 		return holder == "few"
 	}
 	var lease uint64
@@ -76,10 +76,10 @@ func TestPages_BoundTheirWork(t *testing.T) {
 		found, pages, last := 0, 0, false
 		for !last {
 			var got int
-			looked = 0
+			scanned = 0
 			got, last = page()
-			if looked > pageWork {
-				t.Fatalf("%s: a page looked at %d", name, looked)
+			if scanned > pageWork {
+				t.Fatalf("%s: a page looked at %d", name, scanned)
 			}
 			found += got
 			if pages++; pages > 10 {

@@ -41,8 +41,8 @@ type queue struct {
 	moving *cow.Map[string, moving]
 	// movedLast is the holder in moving whose waiters were moved last; empty: none.
 	movedLast string
-	// lookedFrom is the wait set, in descending order, where the search for first waiters continues; 0: a round begins.
-	lookedFrom uint32
+	// scannedFrom is the wait set, in descending order, where the search for first waiters continues; 0: a round begins.
+	scannedFrom uint32
 
 	// The fields below are scratch space: a frozen state has none.
 
@@ -79,7 +79,7 @@ func (qu *queue) copy() *queue {
 		lastTicket: qu.lastTicket, waiters: qu.waiters.Copy(), order: qu.order.Copy(), waitersOf: qu.waitersOf.Copy(),
 		waitEnds: qu.waitEnds.Copy(), promotions: qu.promotions.Copy(),
 		lastWaitSet: qu.lastWaitSet, waitSets: qu.waitSets.Copy(), waitSetOf: qu.waitSetOf.Copy(), waitSetsOf: qu.waitSetsOf.Copy(),
-		moving: qu.moving.Copy(), movedLast: qu.movedLast, lookedFrom: qu.lookedFrom,
+		moving: qu.moving.Copy(), movedLast: qu.movedLast, scannedFrom: qu.scannedFrom,
 	}
 }
 

@@ -24,7 +24,7 @@ type records struct {
 	count int64
 	// packing is scratch space for packing records, looked for reading one.
 	packing []byte
-	looked  operation
+	scanned operation
 }
 
 func newRecords() *records {

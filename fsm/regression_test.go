@@ -134,7 +134,7 @@ func TestLease_NotLengthenedByLeaderChanges(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(rt)
 		w.quotas(rateOf("r", 1000, minute))
-		told := map[uint64]int64{} // deadlines by lease
+		reported := map[uint64]int64{} // deadlines by lease
 		var newest int64
 		for range rapid.IntRange(1, 60).Draw(rt, "entries") {
 			w.now = max(0, w.now+rapid.Int64Range(-10*second, 10*second).Draw(rt, "stamp"))
@@ -144,11 +144,11 @@ func TestLease_NotLengthenedByLeaderChanges(t *testing.T) {
 				g := w.granted(&logpb.Reserve{
 					Holder: "a", Items: []*logpb.Item{itemOf("r", 1)}, TtlNs: rapid.Int64Range(second, 30*second).Draw(rt, "ttl"),
 				})
-				told[g.Lease] = g.DeadlineNs
+				reported[g.Lease] = g.DeadlineNs
 			case 1:
 				lease := rapid.Uint64Range(1, w.m.lastLease+1).Draw(rt, "lease")
 				if renewed := w.do(renews(lease, 20*second)).GetRenewed(); renewed != nil {
-					told[lease] = renewed.DeadlineNs
+					reported[lease] = renewed.DeadlineNs
 				}
 			default:
 				w.apply()
@@ -157,7 +157,7 @@ func TestLease_NotLengthenedByLeaderChanges(t *testing.T) {
 			if clock.Now != newest {
 				rt.Fatalf("it is %d, and was %d", clock.Now, newest)
 			}
-			for lease, deadline := range told { // in any order
+			for lease, deadline := range reported { // in any order
 				valid, left := w.m.State().CheckFence(lease, lease, clock)
 				if valid != (deadline > clock.Now) || left != max(deadline-clock.Now, 0) {
 					rt.Fatalf("lease %d until %d, now %d: %v, %d are left", lease, deadline, clock.Now, valid, left)

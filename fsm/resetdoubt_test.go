@@ -7,15 +7,15 @@ import (
 	"github.com/quotad/quotad/fsm/logpb"
 )
 
-// toldReset is a report of a call of length took: at is when it is made, names the reset, both after the quota's first
+// reportedReset is a report of a call of length took: at is when it is made, names the reset, both after the quota's first
 // moment.
-type toldReset struct {
+type reportedReset struct {
 	by              string
 	at, took, names int64
 }
 
 // hear makes callers consume and report, each at its moment.
-func (w *world) hear(quota string, first int64, all ...toldReset) {
+func (w *world) hear(quota string, first int64, all ...reportedReset) {
 	w.t.Helper()
 	for _, r := range all {
 		w.sleep(max(first+r.at-r.took-w.now, 0))
@@ -36,39 +36,39 @@ func TestReset_ContradictingReportDelaysIt(t *testing.T) {
 	const first = minute
 	honest, liar, another := "honest", "liar", "another"
 	for name, c := range map[string]struct {
-		period int64
-		told   []toldReset
-		late   int64
+		period   int64
+		reported []reportedReset
+		late     int64
 	}{
-		"nobody doubts": {hour, []toldReset{{by: honest, at: 10 * minute, names: hour}}, 0},
+		"nobody doubts": {hour, []reportedReset{{by: honest, at: 10 * minute, names: hour}}, 0},
 		"one does": {
 			hour,
-			[]toldReset{{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 79 * minute}},
+			[]reportedReset{{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 79 * minute}},
 			hour / 8,
 		},
-		"one does by little": {hour, []toldReset{
+		"one does by little": {hour, []reportedReset{
 			{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: hour + 5*minute},
 		}, 5 * minute},
-		"one does, of a day": {day, []toldReset{{by: honest, at: hour, names: day}, {by: liar, at: 12 * hour, names: 35 * hour}}, hour},
-		"one does again and again": {hour, []toldReset{
+		"one does, of a day": {day, []reportedReset{{by: honest, at: hour, names: day}, {by: liar, at: 12 * hour, names: 35 * hour}}, hour},
+		"one does again and again": {hour, []reportedReset{
 			{by: honest, at: 10 * minute, names: hour},
 			{by: liar, at: 20 * minute, names: 70 * minute},
 			{by: liar, at: 40 * minute, names: 90 * minute},
 			{by: liar, at: 59 * minute, names: 105 * minute},
 		}, hour / 8},
-		"one names an earlier one": {hour, []toldReset{
+		"one names an earlier one": {hour, []reportedReset{
 			{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 40 * minute},
 		}, 0},
-		"the caller itself does": {hour, []toldReset{
+		"the caller itself does": {hour, []reportedReset{
 			{by: honest, at: 10 * minute, names: hour}, {by: honest, at: 20 * minute, names: 79 * minute},
 		}, hour / 8},
-		"a second caller names the first one": {hour, []toldReset{
+		"a second caller names the first one": {hour, []reportedReset{
 			{by: honest, at: 10 * minute, names: hour}, {by: liar, at: 20 * minute, names: 79 * minute}, {by: another, at: 30 * minute, names: hour},
 		}, 0},
-		"a second caller named the first one before": {hour, []toldReset{
+		"a second caller named the first one before": {hour, []reportedReset{
 			{by: honest, at: 10 * minute, names: hour}, {by: another, at: 20 * minute, names: hour}, {by: liar, at: 30 * minute, names: 79 * minute},
 		}, 0},
-		"the liar is first": {hour, []toldReset{
+		"the liar is first": {hour, []reportedReset{
 			{by: liar, at: 10 * minute, names: 65 * minute}, {by: honest, at: 20 * minute, names: hour}, {by: another, at: 30 * minute, names: hour},
 		}, 0},
 	} {
@@ -80,7 +80,7 @@ func TestReset_ContradictingReportDelaysIt(t *testing.T) {
 				q.GetWindow().Every = logpb.Every_EVERY_DAY
 			}
 			w.quotas(q)
-			w.hear("p", first, c.told...)
+			w.hear("p", first, c.reported...)
 			w.do(consumesAtOnce(honest, itemOf("p", w.available("p")))) // all of it, just before the end
 			w.sleep(first + c.period - 10*second - w.now)
 			if free := w.available("p"); free != 0 {
@@ -104,11 +104,11 @@ func TestReset_ContradictingReportDelaysIt(t *testing.T) {
 // consumed after it stay consumed, in any order of reports.
 func TestReset_FalseReportMovesNoEdge(t *testing.T) {
 	const first, reset = minute, 20 * minute
-	honest := toldReset{by: "honest", at: 10 * minute, took: 50 * second, names: reset}
-	third := toldReset{by: "third", at: 15 * minute, names: reset}
+	honest := reportedReset{by: "honest", at: 10 * minute, took: 50 * second, names: reset}
+	third := reportedReset{by: "third", at: 15 * minute, names: reset}
 	for name, edge := range map[string]int64{"the left edge": -49 * second, "the right edge": 2 * second} {
-		liar := func(at int64) toldReset { return toldReset{by: "liar", at: at, names: reset + edge} }
-		for order, told := range map[string][]toldReset{
+		liar := func(at int64) reportedReset { return reportedReset{by: "liar", at: at, names: reset + edge} }
+		for order, reported := range map[string][]reportedReset{
 			"honest, liar":               {honest, liar(12 * minute)},
 			"liar, honest":               {liar(8 * minute), honest},
 			"honest, liar, liar":         {honest, liar(12 * minute), liar(13 * minute)},
@@ -122,7 +122,7 @@ func TestReset_FalseReportMovesNoEdge(t *testing.T) {
 				w := newWorld(t)
 				w.now = first
 				w.quotas(anchored("p", 100))
-				w.hear("p", first, told...)
+				w.hear("p", first, reported...)
 				w.do(consumesAtOnce("honest", itemOf("p", w.available("p")-10)))
 				for w.now < first+reset-second/2 {
 					w.sleep(min(5*second, first+reset-second/2-w.now))

@@ -170,7 +170,7 @@ func (r *restoring) takeHead(head *logpb.SnapshotHead) error {
 	m.lastLease, m.queue.lastTicket, m.requests.Last = head.LastLease, head.LastTicket, head.LastSession
 	m.quotas.last, m.amounts.busyUntil, m.accounts.Last = head.LastQuota, head.BusyUntilNs, head.LastAccount
 	m.queue.lastWaitSet = head.LastWaitSet
-	m.queue.movedLast, m.queue.lookedFrom, m.records.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
+	m.queue.movedLast, m.queue.scannedFrom, m.records.retiredLast = head.MovedLast, head.LookedFrom, head.RetiredLast
 	m.accounts.Limits = accounts.Limits{
 		Sessions: head.Limits.GetMaxSessions(), ResultBytes: head.Limits.GetMaxResultBytes(),
 		SessionIdle: head.Limits.GetSessionIdleNs(), KeyLife: head.Limits.GetKeyLifeNs(), Waiters: head.Limits.GetMaxWaiters(),

@@ -23,7 +23,7 @@ func TestRetry_LiesInTheWindowOfItsClass(t *testing.T) {
 		held[name] = w.granted(ask(name, itemOf("r", 1))).Lease
 	}
 	g := w.granted(call("teller", 1))
-	w.told(g, logpb.Cause_CAUSE_SATURATED, retryAfter(end))
+	w.sendReport(g, logpb.Cause_CAUSE_SATURATED, retryAfter(end))
 	last := map[string]int{}
 	for round := range 30 {
 		times := map[string]int64{}
@@ -85,7 +85,7 @@ func TestRetry_IsSpreadBehindARamp(t *testing.T) {
 		w.quotas(policed(rateOf("r", 60_000, minute), &logpb.Policy{Shares: fleetShares(), RampNs: minute}))
 		w.do(holders(&logpb.HolderRule{Pattern: "c*", Class: ledger.ClassCritical},
 			&logpb.HolderRule{Pattern: "b*", Class: ledger.ClassBackground}))
-		w.told(w.granted(call("teller", amount)), logpb.Cause_CAUSE_SATURATED, retryAfter(20*second))
+		w.sendReport(w.granted(call("teller", amount)), logpb.Cause_CAUSE_SATURATED, retryAfter(20*second))
 		q := w.m.quotas.editNow(w.m.quotas.numberOf("r"))
 		reopens := q.cooldown + q.letsThrough(0, amount)
 		times := map[int64]string{}

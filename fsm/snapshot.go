@@ -193,7 +193,7 @@ func (s *State) encodeHead() *logpb.SnapshotHead {
 		LastSession: s.requests.Last, LastQuota: s.quotas.last, BusyUntilNs: s.amounts.busyUntil,
 		Limits: s.encodeLimits(), Level: s.featureLevel, LastAccount: s.accounts.Last,
 		LastWaitSet: s.queue.lastWaitSet, WallShiftNs: s.clock.Shift,
-		MovedLast: s.queue.movedLast, LookedFrom: s.queue.lookedFrom, RetiredLast: s.records.retiredLast,
+		MovedLast: s.queue.movedLast, LookedFrom: s.queue.scannedFrom, RetiredLast: s.records.retiredLast,
 	}
 }
 

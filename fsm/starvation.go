@@ -16,12 +16,12 @@ import (
 // rankStarved is the rank of a starved waiter: before critical ones.
 const rankStarved = -1
 
-// maxFirstLooked bounds how many waiters of one wait set are examined to find the first in line.
-const maxFirstLooked = 16
+// maxFirstScanned bounds how many waiters of one wait set are examined to find the first in line.
+const maxFirstScanned = 16
 
-// maxLookedPerEntry bounds how many waiters, by their quotas, one entry examines to find the first in line. All waiters
+// maxScannedPerEntry bounds how many waiters, by their quotas, one entry examines to find the first in line. All waiters
 // of one caller are examined within some seconds.
-const maxLookedPerEntry = 1 << 15
+const maxScannedPerEntry = 1 << 15
 
 // ahead counts waiters for a quota that go before others: critical ones, starved ones with a reserve, and standard
 // ones.
@@ -47,7 +47,7 @@ func (qu *queue) reserveForStarved() {
 	if !qu.ticked || qu.quotas.ageingQuotas.Len() == 0 {
 		return
 	}
-	from := qu.lookedFrom
+	from := qu.scannedFrom
 	if qu.examineWaitSets(from, 0) {
 		qu.examineWaitSets(qu.lastWaitSet, from)
 	}
@@ -56,13 +56,13 @@ func (qu *queue) reserveForStarved() {
 // examineWaitSets examines wait sets in descending order, from one down to above, exclusive. It reports whether it
 // finished.
 func (qu *queue) examineWaitSets(from, above uint32) (all bool) {
-	qu.lookedFrom, all = 0, true
+	qu.scannedFrom, all = 0, true
 	qu.waitSets.Descend(from, func(number uint32, ws *waitSet) bool {
 		switch {
 		case number <= above:
 			return false
-		case qu.bounds.looks.left == 0:
-			qu.lookedFrom, all = number, false
+		case qu.bounds.scans.left == 0:
+			qu.scannedFrom, all = number, false
 			return false
 		}
 		qu.examineWaitSet(ws)
@@ -79,8 +79,8 @@ func (qu *queue) examineWaitSet(ws *waitSet) {
 			ageing = append(ageing, number)
 		}
 	}
-	firsts, looked := qu.firstsOf(ws, ageing)
-	qu.bounds.looks.spend(len(ws.quotas) * max(looked, 1))
+	firsts, scanned := qu.firstsOf(ws, ageing)
+	qu.bounds.scans.spend(len(ws.quotas) * max(scanned, 1))
 	for i, number := range ageing {
 		qu.offerFirst(qu.quotas.editNow(number), ws, firsts[i])
 	}
@@ -88,14 +88,14 @@ func (qu *queue) examineWaitSet(ws *waitSet) {
 
 // firstsOf returns, for each of some quotas of a wait set, the first waiter below critical ones that only a shortage
 // keeps waiting, nil if there is none. It also returns how many it examined.
-func (qu *queue) firstsOf(ws *waitSet, numbers []uint32) (firsts []*waiter, looked int) {
+func (qu *queue) firstsOf(ws *waitSet, numbers []uint32) (firsts []*waiter, scanned int) {
 	firsts = make([]*waiter, len(numbers))
 	missing := len(numbers)
 	qu.order.Ascend(place{waitSet: ws.number, rank: ledger.ClassStandard}, func(p place) bool {
-		if p.waitSet != ws.number || looked == maxFirstLooked || missing == 0 {
+		if p.waitSet != ws.number || scanned == maxFirstScanned || missing == 0 {
 			return false
 		}
-		looked++
+		scanned++
 		w, _ := qu.waiters.Get(p.ticket)
 		allowed, lacking := qu.keptByShortage(w)
 		for i, number := range numbers {
@@ -106,7 +106,7 @@ func (qu *queue) firstsOf(ws *waitSet, numbers []uint32) (firsts []*waiter, look
 		}
 		return true
 	})
-	return firsts, looked
+	return firsts, scanned
 }
 
 // offerFirst offers a quota the first waiter of a wait set, nil for none. A waiter that has been first for as long as

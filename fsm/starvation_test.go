@@ -12,7 +12,7 @@ import (
 )
 
 // flooded is a world in which critical calls take each slot that becomes free, and a waiter needs three at once.
-func flooded(t tester, ageing int64, class int32) (w *world, ticket uint64, turn func()) {
+func flooded(t tester, ageing int64, class int32) (w *world, ticket uint64, round func()) {
 	w = newWorld(t)
 	w.quotas(policed(slotsOf("s", 4), &logpb.Policy{AgeingNs: ageing}))
 	w.do(holders(&logpb.HolderRule{Pattern: "crit*", Class: ledger.ClassCritical}, &logpb.HolderRule{Pattern: "big", Class: class}))
@@ -51,16 +51,16 @@ func flooded(t tester, ageing int64, class int32) (w *world, ticket uint64, turn
 // TestStarvation_ReservesForFirstInLine: a waiter that has been first below critical calls for as long as ageing says goes before them.
 func TestStarvation_ReservesForFirstInLine(t *testing.T) {
 	for _, class := range []int32{ledger.ClassStandard, ledger.ClassBackground} {
-		w, ticket, turn := flooded(t, 5*minute, class)
+		w, ticket, round := flooded(t, 5*minute, class)
 		for w.now < 5*minute {
-			turn()
+			round()
 			if !w.m.State().Waiting(ticket) {
 				t.Fatalf("class %d: served at %d s, before critical calls", class, w.now/second)
 			}
 		}
 		w.reborn()
 		for range 8 {
-			turn()
+			round()
 		}
 		if w.m.State().Waiting(ticket) {
 			t.Fatalf("class %d: it still waits at %d s", class, w.now/second)
@@ -70,9 +70,9 @@ func TestStarvation_ReservesForFirstInLine(t *testing.T) {
 
 // TestStarvation_ReservesNothingWithoutAgeing: without ageing the order of classes is strict.
 func TestStarvation_ReservesNothingWithoutAgeing(t *testing.T) {
-	w, ticket, turn := flooded(t, 0, ledger.ClassStandard)
+	w, ticket, round := flooded(t, 0, ledger.ClassStandard)
 	for w.now < 9*minute {
-		turn()
+		round()
 	}
 	if !w.m.State().Waiting(ticket) {
 		t.Fatal("it was served before critical calls")
@@ -81,12 +81,12 @@ func TestStarvation_ReservesNothingWithoutAgeing(t *testing.T) {
 
 // TestStarvation_ReservesForOneAtATime: a quota is kept from critical calls for one waiter at a time.
 func TestStarvation_ReservesForOneAtATime(t *testing.T) {
-	w, _, turn := flooded(t, minute, ledger.ClassStandard)
+	w, _, round := flooded(t, minute, ledger.ClassStandard)
 	for range 3 {
 		w.waiting(waits("big", 0, 10*minute, itemOf("s", 4)))
 	}
 	for w.now < 8*minute {
-		turn()
+		round()
 		saved := 0
 		w.m.queue.waiters.Scan(func(_ uint64, waiting *waiter) bool {
 			if waiting.starved {
@@ -146,17 +146,17 @@ func TestWaiters_AreServedWhereAgeingIsOn(t *testing.T) {
 // firstByHand returns the first waiter in line for a quota below critical ones, found by a search of all waiters.
 func (w *world) firstByHand(q *quota) (ticket uint64) {
 	var first *waiter
-	looked := map[uint32]int{}
+	scanned := map[uint32]int{}
 	w.m.queue.order.Scan(func(p place) bool {
 		one, _ := w.m.queue.waiters.Get(p.ticket)
 		ws, _ := w.m.queue.waitSets.Get(one.waitSet)
 		if p.rank < ledger.ClassStandard || !slices.Contains(ws.quotas, q.number) {
 			return true
 		}
-		looked[one.waitSet]++
+		scanned[one.waitSet]++
 		allowed, lacking := w.m.queue.keptByShortage(one)
 		lacking = lacking || w.m.quotas.get(q.number).ahead.critical > 0
-		if looked[one.waitSet] <= maxFirstLooked && allowed && lacking && (first == nil || before(p, first.place())) {
+		if scanned[one.waitSet] <= maxFirstScanned && allowed && lacking && (first == nil || before(p, first.place())) {
 			first = one
 		}
 		return true
@@ -180,7 +180,7 @@ func TestStarvation_FindsFirstInLine(t *testing.T) {
 		w.quotas(slotsOf("free", 1000))
 		w.do(holders(&logpb.HolderRule{Pattern: "h0", Class: ledger.ClassCritical},
 			&logpb.HolderRule{Pattern: "h1", Class: ledger.ClassBackground}))
-		w.m.bounds.looks = bound{most: rapid.IntRange(1, 40).Draw(t, "most")}
+		w.m.bounds.scans = bound{most: rapid.IntRange(1, 40).Draw(t, "most")}
 		for range rapid.IntRange(1, 25).Draw(t, "steps") {
 			holder := fmt.Sprint("h", rapid.IntRange(0, 4).Draw(t, "who"))
 			var items []*logpb.Item
@@ -217,7 +217,7 @@ func TestStarvation_FindsFirstInLine(t *testing.T) {
 // TestStarvation_NewWaitSetsDelayNobody: the first waiter is found and gets its reserve within a round, although each
 // second brings as many new wait sets as are examined. No second examines more than its bound.
 func TestStarvation_NewWaitSetsDelayNobody(t *testing.T) {
-	w, ticket, turn := flooded(t, minute, ledger.ClassStandard)
+	w, ticket, round := flooded(t, minute, ledger.ClassStandard)
 	const others, each = 60, 8
 	for i := range others {
 		w.quotas(slotsOf(fmt.Sprint("o", i), 1))
@@ -233,16 +233,16 @@ func TestStarvation_NewWaitSetsDelayNobody(t *testing.T) {
 	for range 80 {
 		add()
 	}
-	w.m.bounds.looks = bound{most: each * 3} // that many wait sets, of three quotas
+	w.m.bounds.scans = bound{most: each * 3} // that many wait sets, of three quotas
 	for w.now < 3*minute && w.m.State().Waiting(ticket) {
-		from := w.m.queue.lookedFrom
-		turn()
+		from := w.m.queue.scannedFrom
+		round()
 		for range each {
 			w.do(withdraw(waiting[0]))
 			waiting = waiting[1:]
 			add()
 		}
-		if to := w.m.queue.lookedFrom; from > 0 && to > 0 && to < from {
+		if to := w.m.queue.scannedFrom; from > 0 && to > 0 && to < from {
 			passed := 0
 			w.m.queue.waitSets.Ascend(to+1, func(number uint32, _ *waitSet) bool {
 				passed++

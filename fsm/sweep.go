@@ -69,13 +69,13 @@ func sweepTable[T any](
 	table *cow.Set[T], from T, left *bound, placeOf func(T) quotaHolder, forgotten func(quotaHolder) bool, drop func(T),
 ) (next quotaHolder, more bool) {
 	var leaving []T
-	looked := 0
+	scanned := 0
 	table.Ascend(from, func(t T) bool {
-		if more = looked == left.left; more {
+		if more = scanned == left.left; more {
 			next = placeOf(t)
 			return false
 		}
-		if looked++; forgotten(placeOf(t)) {
+		if scanned++; forgotten(placeOf(t)) {
 			leaving = append(leaving, t)
 		}
 		return true
@@ -83,7 +83,7 @@ func sweepTable[T any](
 	for _, t := range leaving {
 		drop(t)
 	}
-	left.spend(looked)
+	left.spend(scanned)
 	return next, more
 }
 

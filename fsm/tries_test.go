@@ -47,18 +47,18 @@ func TestPressure_IsReportedOncePerEntry(t *testing.T) {
 		commands = append(commands, asks("deployment", 0, itemOf("s", 90)), asks("deployment", 0, itemOf("s", 1)))
 	}
 	w.apply(append(commands, asks("implementation", 0, itemOf("s", 90)))...)
-	told := map[string]string{}
+	reported := map[string]string{}
 	for _, event := range w.last.Events {
 		if event.Kind != effect.EventBackPressure {
 			continue
 		}
-		if step, twice := told[event.Holder]; twice {
+		if step, twice := reported[event.Holder]; twice {
 			t.Errorf("%q is told of %q and of %q", event.Holder, step, event.Step)
 		}
-		told[event.Holder] = event.Step
+		reported[event.Holder] = event.Step
 	}
-	if len(told) != 5 || told["triage"] != "implementation" || told["deployment"] != "implementation" {
-		t.Errorf("told: %v, want all steps, of the limit of implementation", told)
+	if len(reported) != 5 || reported["triage"] != "implementation" || reported["deployment"] != "implementation" {
+		t.Errorf("told: %v, want all steps, of the limit of implementation", reported)
 	}
 }
 

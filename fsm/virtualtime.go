@@ -26,12 +26,12 @@ const leastSearched = 8
 // minVirtualTime returns the smallest virtual time of a class's waiters for a quota. It searches the oldest wait sets,
 // within the entry's bound.
 func (qu *queue) minVirtualTime(number uint32, rank int32) (virtualTime uint64, ok bool) {
-	most, looked := qu.bounds.tries.part(leastSearched), 0
+	most, scanned := qu.bounds.tries.part(leastSearched), 0
 	qu.waitSetsOf.Ascend(quotaWaitSet{quota: number}, func(pair quotaWaitSet) bool {
-		if pair.quota != number || looked == most {
+		if pair.quota != number || scanned == most {
 			return false
 		}
-		looked++
+		scanned++
 		qu.order.Ascend(place{waitSet: pair.waitSet, rank: rank}, func(p place) bool {
 			if p.waitSet == pair.waitSet && p.rank == rank && (!ok || p.virtualTime < virtualTime) {
 				virtualTime, ok = p.virtualTime, true
@@ -40,7 +40,7 @@ func (qu *queue) minVirtualTime(number uint32, rank int32) (virtualTime uint64, 
 		})
 		return true
 	})
-	qu.bounds.tries.spend(looked)
+	qu.bounds.tries.spend(scanned)
 	return virtualTime, ok
 }
 

@@ -63,10 +63,10 @@ func (h workflowHost) Lacks(short workflow.Shortage) bool {
 // quotas, or all that it needs is available. It examines only the first waiters of a long list.
 func (h workflowHost) WaitsForElse(holder, quota string) (found bool) {
 	m := h.m
-	out, looked := h.Lacks(workflow.Shortage{Quota: quota, Amount: 1}), 0
+	out, scanned := h.Lacks(workflow.Shortage{Quota: quota, Amount: 1}), 0
 	number, _ := m.quotas.names.Get(quota)
 	m.queue.eachOf(holder, func(w *waiter) bool {
-		if looked++; looked > maxPassedOver {
+		if scanned++; scanned > maxPassedOver {
 			return false
 		}
 		if m.queue.gone(w) {

@@ -85,7 +85,7 @@ func (s *stage) attack(spec *hostile.Spec) (end func() (*hostile.Report, error),
 	if err != nil {
 		return nil, err
 	}
-	spec.LocalIP = s.stranger.ListenIP()
+	spec.LocalIP = s.anonymous.ListenIP()
 	cmd := exec.Command(self, "hostile") //nolint:noctx // its input's end ends it
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	input, err := cmd.StdinPipe()
@@ -99,7 +99,7 @@ func (s *stage) attack(spec *hostile.Spec) (end func() (*hostile.Report, error),
 	defer func() { _ = log.Close() }() // the process has its own descriptor
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, log
-	if err := s.stranger.Start(cmd); err != nil {
+	if err := s.anonymous.Start(cmd); err != nil {
 		return nil, err
 	}
 	end = func() (*hostile.Report, error) {

@@ -237,8 +237,8 @@ func (s *stage) held(ctx context.Context) (map[string]int64, error) {
 	return held, nil
 }
 
-// lookAtGateway ends the gateway in order, and records what its quotas still hold after its leases had time to expire.
-func (s *stage) lookAtGateway(ctx context.Context) error {
+// observeGateway ends the gateway in order, and records what its quotas still hold after its leases had time to expire.
+func (s *stage) observeGateway(ctx context.Context) error {
 	if s.gateway == nil {
 		return nil
 	}

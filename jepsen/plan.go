@@ -125,12 +125,12 @@ type stage struct {
 	network  *network.Network
 	hosts    []*network.Host
 	operator *network.Host
-	// stranger is the host of hostile callers, and of builds that ask to be added.
-	stranger *network.Host
-	disks    map[string]*disk.Disk
-	cluster  *cluster.Cluster
-	provider *workload.Provider
-	workers  []*worker
+	// anonymous is the host of hostile callers, and of builds that ask to be added.
+	anonymous *network.Host
+	disks     map[string]*disk.Disk
+	cluster   *cluster.Cluster
+	provider  *workload.Provider
+	workers   []*worker
 	// gateway is the process through which programs of one machine call a model; nil: the mix needs none.
 	gateway      *gateway
 	gatewayToken string
@@ -193,7 +193,7 @@ func (s *stage) open(ctx context.Context) error {
 		}
 		s.hosts = append(s.hosts, host)
 	}
-	if s.stranger, err = s.network.AddHost("stranger", cluster.Ports()...); err != nil {
+	if s.anonymous, err = s.network.AddHost("stranger", cluster.Ports()...); err != nil {
 		return err
 	}
 	if err := s.mount(); err != nil {
@@ -273,7 +273,7 @@ func (s *stage) startCluster(ctx context.Context) error {
 	}
 	s.cluster = cluster.New(cluster.Config{
 		Secret: s.secret, Certificates: s.certificates, Binary: cmp.Or(s.plan.builds.Previous, s.plan.builds.New),
-		Hosts: hosts, Operator: s.operator, Guest: s.stranger, History: s.dir, RestartAfter: time.Second,
+		Hosts: hosts, Operator: s.operator, Guest: s.anonymous, History: s.dir, RestartAfter: time.Second,
 		Data: func(node string) string { return filepath.Join(s.data(hostOf(node)), "d-"+node) },
 		Flags: append([]string{
 			"--raft-snapshot-entries", "400", "--raft-snapshot-interval", "2s", "--raft-trailing-entries", "300",
@@ -378,7 +378,7 @@ func (s *stage) play(ctx context.Context) error {
 		w.stop()
 	}
 	s.facts.Ended = history.Now()
-	return s.look(ctx)
+	return s.observe(ctx)
 }
 
 // afterwards is how long the workload continues after everything is healed: longer than recovery may take.
@@ -402,13 +402,13 @@ func (s *stage) fitting() nemesis.Mix {
 	return mix
 }
 
-// look records the state of all nodes once they show one index and have released their callers' resources.
-func (s *stage) look(ctx context.Context) error {
+// observe records the state of all nodes once they show one index and have released their callers' resources.
+func (s *stage) observe(ctx context.Context) error {
 	for _, node := range s.cluster.Nodes() {
 		s.facts.Nodes = append(s.facts.Nodes, node.ID)
 	}
 	s.facts.Exits = s.cluster.Exits()
-	if err := s.lookAtGateway(ctx); err != nil {
+	if err := s.observeGateway(ctx); err != nil {
 		return err
 	}
 	s.converge(ctx)

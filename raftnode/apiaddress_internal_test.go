@@ -10,7 +10,7 @@ import (
 // the state.
 func TestAPIAddresses_Changed(t *testing.T) {
 	recorded := map[string]string{"a": "h:1", "b": "h:2", "c": "h:3"}
-	for name, c := range map[string]struct{ told, want map[string]string }{
+	for name, c := range map[string]struct{ reported, want map[string]string }{
 		"nothing is known":           {nil, nil},
 		"nothing changed":            {map[string]string{"a": "h:1", "b": "h:2"}, nil},
 		"one changed":                {map[string]string{"a": "h:9", "b": "h:2"}, map[string]string{"a": "h:9"}},
@@ -23,7 +23,7 @@ func TestAPIAddresses_Changed(t *testing.T) {
 		"none":                       {map[string]string{"a": ""}, nil},
 	} {
 		var known apiAddresses
-		for node, address := range c.told {
+		for node, address := range c.reported {
 			known.learn(node, address)
 		}
 		got := map[string]string{}

@@ -12,8 +12,8 @@ import (
 )
 
 // dedupLogger is a logger for raft and the port for peers. They repeat the same line several times a second while a member does not answer
-// or a stranger calls. dedupLogger logs each line once in a while, with the number of repetitions; the rest goes to debug. Once the node
-// stops, errors go to debug too: raft's transport reports its closed connections as errors.
+// or an anonymous caller calls. dedupLogger logs each line once in a while, with the number of repetitions; the rest goes to debug. Once
+// the node stops, errors go to debug too: raft's transport reports its closed connections as errors.
 type dedupLogger struct {
 	hclog.Logger
 	stopping *atomic.Bool
@@ -24,7 +24,7 @@ type dedupLogger struct {
 const repeatAfter = 30 * time.Second
 
 // maxSayings bounds the number of different lines remembered. Beyond it, lines that differ only in their subject count as the same: a
-// stranger chooses its own name.
+// anonymous caller chooses its own name.
 const maxSayings = 256
 
 // LoggedLines remembers recently logged lines. The zero value is ready to use.
@@ -79,7 +79,7 @@ func whom(args []any) string {
 }
 
 // Due tells whether a message about a subject may be logged again, and how often it was suppressed before. The messages must be few; the
-// subjects may be chosen by strangers.
+// subjects may be chosen by anonymous callers.
 func (s *LoggedLines) Due(message, of string, now time.Time) (kept int, due bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,7 +42,7 @@ func TestLoggedLines_AreBounded(t *testing.T) {
 	s := new(LoggedLines)
 	said := 0
 	for i := range 10 * maxSayings {
-		if _, due := s.Due("a stranger", fmt.Sprint(i), time.Unix(0, 0)); due {
+		if _, due := s.Due("an anonymous caller", fmt.Sprint(i), time.Unix(0, 0)); due {
 			said++
 		}
 	}
@@ -50,13 +50,13 @@ func TestLoggedLines_AreBounded(t *testing.T) {
 		t.Errorf("%d are remembered, %d said", len(s.all), said)
 	}
 	if _, due := s.Due("something else", "n2", time.Unix(0, 0)); !due {
-		t.Error("strangers' names hide something else")
+		t.Error("anonymous callers' names hide something else")
 	}
 	later := time.Unix(0, 0).Add(repeatAfter)
-	if kept, due := s.Due("a stranger", "0", later); !due || kept != 0 {
+	if kept, due := s.Due("an anonymous caller", "0", later); !due || kept != 0 {
 		t.Errorf("kept back %d times, said %v", kept, due)
 	}
-	if _, due := s.Due("a stranger", "new", later); !due {
+	if _, due := s.Due("an anonymous caller", "new", later); !due {
 		t.Error("what was said long ago takes the room of a new name")
 	}
 }

@@ -156,7 +156,7 @@ func (n *Node) checkEvery() time.Duration {
 }
 
 // checkRepeatedly calls look at intervals of checkEvery until it returns false or the node stops.
-func (n *Node) checkRepeatedly(look func() bool) {
+func (n *Node) checkRepeatedly(inspect func() bool) {
 	ticker := time.NewTicker(n.checkEvery())
 	defer ticker.Stop()
 	for {
@@ -167,7 +167,7 @@ func (n *Node) checkRepeatedly(look func() bool) {
 		case <-n.done:
 			return
 		}
-		if !look() {
+		if !inspect() {
 			return
 		}
 	}

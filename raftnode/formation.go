@@ -128,8 +128,8 @@ func (n *Node) answerPeer(caller string, request peer.Request) peer.Reply {
 	if id := n.cluster.Load(); id != nil {
 		reply.Cluster = *id
 	}
-	if request.Kind == "key" && n.knownMember(caller) { // with this key a node vouches for callers' addresses
-		reply.Key = n.voucher.own
+	if request.Kind == "key" && n.knownMember(caller) { // with this key a node attests callers' addresses
+		reply.Key = n.attester.own
 	}
 	if request.Kind == "hello" {
 		reply.Empty = n.raft.LastIndex() == 0

@@ -102,39 +102,40 @@ func (n *Node) nodeAt(address string) string {
 // errNoMember says that a caller is not a member as far as this node and the answering members know.
 var errNoMember = errors.New("the peer is not a member of this cluster")
 
-// vouchedFor is how long the answer that a caller is a member holds: the caller may be removed meanwhile. The answer that it is not a
+// confirmedFor is how long the answer that a caller is a member holds: the caller may be removed meanwhile. The answer that it is not a
 // member holds for refusedFor, since it may be added at any moment. Without this cache, each connection of a caller with a certificate of
 // the CA would cost each member a question. A new configuration on this node ends both.
 const (
-	vouchedFor = 10 * time.Second
-	refusedFor = time.Second
+	confirmedFor = 10 * time.Second
+	refusedFor   = time.Second
 )
 
-// maxVouched bounds the answers remembered: no honest cluster has as many nodes that others do not know.
-const maxVouched = 256
+// maxConfirmations bounds the answers remembered: no honest cluster has as many nodes that others do not know.
+const maxConfirmations = 256
 
-// vouched caches the other members' answers about callers, and asks about each caller once at a time.
-type vouched struct {
+// confirmations caches the other members' answers about callers, and asks about each caller once at a time.
+type confirmations struct {
 	mu     sync.Mutex
-	of     map[string]vouch
+	of     map[string]confirmation
 	asking singleflight.Group
 }
 
-// vouch is the other members' answer about a caller. configuration is the index of this node's newest committed configuration at that time.
-type vouch struct {
+// confirmation is the other members' answer about a caller. configuration is the index of this node's newest
+// committed configuration at that time.
+type confirmation struct {
 	at            time.Time
 	configuration uint64
 	member        bool
 }
 
 // said returns the cached answer about a caller under a configuration, and whether it still holds.
-func (v *vouched) said(node string, configuration uint64) (member, good bool) {
+func (v *confirmations) said(node string, configuration uint64) (member, good bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	word, given := v.of[node]
 	goodFor := refusedFor
 	if word.member {
-		goodFor = vouchedFor
+		goodFor = confirmedFor
 	}
 	if !given || word.configuration != configuration || time.Since(word.at) >= goodFor {
 		delete(v.of, node)
@@ -144,10 +145,10 @@ func (v *vouched) said(node string, configuration uint64) (member, good bool) {
 }
 
 // keep caches an answer.
-func (v *vouched) keep(node string, word vouch) {
+func (v *confirmations) keep(node string, word confirmation) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if len(v.of) >= maxVouched {
+	if len(v.of) >= maxConfirmations {
 		clear(v.of) // the members are asked again
 	}
 	v.of[node] = word
@@ -168,11 +169,11 @@ func (n *Node) admitMember(caller peer.Preface) error {
 		return nil // it waits to be added, and admitDisk asks the caller
 	}
 	known, _ := n.configured.newest()
-	member, good := n.vouched.said(caller.Node, known)
+	member, good := n.confirmations.said(caller.Node, known)
 	if !good {
-		asked, _, _ := n.vouched.asking.Do(caller.Node, func() (any, error) {
-			said := n.othersVouch(servers, caller.Node, known)
-			n.vouched.keep(caller.Node, vouch{at: time.Now(), configuration: known, member: said})
+		asked, _, _ := n.confirmations.asking.Do(caller.Node, func() (any, error) {
+			said := n.othersConfirm(servers, caller.Node, known)
+			n.confirmations.keep(caller.Node, confirmation{at: time.Now(), configuration: known, member: said})
 			return said, nil
 		})
 		member = asked == true
@@ -183,9 +184,9 @@ func (n *Node) admitMember(caller peer.Preface) error {
 	return nil
 }
 
-// othersVouch asks all other members at once whether a node is a member. It ignores members with an older configuration than this node's:
+// othersConfirm asks all other members at once whether a node is a member. It ignores members with an older configuration than this node's:
 // they may not know of its removal.
-func (n *Node) othersVouch(servers []raft.Server, node string, known uint64) bool {
+func (n *Node) othersConfirm(servers []raft.Server, node string, known uint64) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), peer.Timeout)
 	defer cancel()
 	answers := make(chan bool, len(servers))

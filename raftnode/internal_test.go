@@ -375,17 +375,17 @@ func TestWatch_AtDifferentEntries(t *testing.T) {
 // TestMembership_OlderSnapshotRemovesNobody: a learner that has seen itself in a configuration may get an older snapshot with an
 // older configuration. (Found by the fault suite: mix default, seed 11, a node that was replaced.)
 func TestMembership_OlderSnapshotRemovesNobody(t *testing.T) {
-	type look struct {
+	type inspect struct {
 		index          uint64
 		found, removed bool
 	}
-	for name, looks := range map[string][]look{
+	for name, checks := range map[string][]inspect{
 		"an older snapshot": {{90, false, false}, {110, true, false}, {90, false, false}, {110, true, false}},
 		"removed":           {{110, true, false}, {110, true, false}, {130, false, true}},
 		"never a member":    {{90, false, false}, {130, false, false}},
 	} {
 		m := membership{}
-		for i, l := range looks {
+		for i, l := range checks {
 			if got := m.removed(l.index, l.found); got != l.removed {
 				t.Errorf("%s, look %d: removed %v", name, i, got)
 			}

@@ -160,8 +160,8 @@ func TestClose_TransfersLeadership(t *testing.T) {
 	})
 }
 
-// TestPeerPort_ClosesStrangersConnections: invalid input of any kind gets the connection closed, and the cluster continues.
-func TestPeerPort_ClosesStrangersConnections(t *testing.T) {
+// TestPeerPort_ClosesAnonymousConnections: invalid input of any kind gets the connection closed, and the cluster continues.
+func TestPeerPort_ClosesAnonymousConnections(t *testing.T) {
 	c := newCluster(t, 3)
 	c.propose(rate("q", 1000))
 	junk := make([]byte, 64<<10)

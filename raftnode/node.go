@@ -39,7 +39,7 @@ type Node struct {
 	metrics   *metrics
 	samples   *samples
 	probes    probes
-	voucher   *voucher
+	attester  *attester
 	crash     *crashPoints
 	faulty    *FaultyClock
 
@@ -83,9 +83,9 @@ type Node struct {
 	memoryFull atomic.Bool
 	memoryMark int64
 	// admitted is set once this disk may take part: see admitDisk. admitting is set while that is being determined.
-	admitted  atomic.Bool
-	admitting atomic.Bool
-	vouched   vouched
+	admitted      atomic.Bool
+	admitting     atomic.Bool
+	confirmations confirmations
 	// unformed says why the cluster cannot be formed yet; nil: not tried yet, or formed.
 	unformed atomic.Pointer[string]
 	// suspicious is set while a transfer of leadership is being watched.
@@ -141,8 +141,8 @@ func Open(config Config) (*Node, error) {
 	n := &Node{
 		config: nodeConfig{Config: config, list: config.listHash()}, logger: config.Logger,
 		machine: fsm.New(), tickets: newTickets(), hub: newHub(config.EventEntries),
-		samples: newSamples(), transfers: newTransfers(), voucher: newVoucher(),
-		vouched: vouched{of: map[string]vouch{}}, configured: configurations{learned: make(chan struct{}, 1)},
+		samples: newSamples(), transfers: newTransfers(), attester: newAttester(),
+		confirmations: confirmations{of: map[string]confirmation{}}, configured: configurations{learned: make(chan struct{}, 1)},
 		tickKick: make(chan struct{}, 1), closing: make(chan struct{}), done: make(chan struct{}),
 	}
 	if len(config.Peers) == 0 {

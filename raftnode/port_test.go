@@ -16,22 +16,22 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// TestPeerPort_StrangersDoNotStopElections: any number of silent connections to the port for peers takes no member's slot. With TLS they
-// never begin their handshake.
-func TestPeerPort_StrangersDoNotStopElections(t *testing.T) {
+// TestPeerPort_AnonymousCallersDoNotStopElections: any number of silent connections to the port for peers takes no member's slot.
+// With TLS they never begin their handshake.
+func TestPeerPort_AnonymousCallersDoNotStopElections(t *testing.T) {
 	t.Parallel() // mostly waiting
 	t.Run("without TLS", func(t *testing.T) {
 		t.Parallel()
-		strangersDoNotStopElections(t, newCluster(t, 3))
+		anonymousCallersDoNotStopElections(t, newCluster(t, 3))
 	})
 	t.Run("with TLS", func(t *testing.T) {
 		t.Parallel()
 		ca := newAuthority(t)
-		strangersDoNotStopElections(t, newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) }))
+		anonymousCallersDoNotStopElections(t, newCluster(t, 3, func(conf *raftnode.Config) { conf.PeerTLS = ca.settings(conf.ID) }))
 	})
 }
 
-func strangersDoNotStopElections(t *testing.T, c *cluster) {
+func anonymousCallersDoNotStopElections(t *testing.T, c *cluster) {
 	c.propose(rate("q", 1000))
 	ctx, cancel := context.WithCancel(t.Context())
 	var flood sync.WaitGroup

@@ -512,12 +512,12 @@ func TestStalledDisk_PauseIsNoStall(t *testing.T) {
 	go func() { _, _, _ = n.Propose(context.Background(), slots(1)) }()
 	<-stuck.reached
 	clock.paused.Add(int64(time.Hour))
-	looked := time.NewTimer(3 * n.config.StallLimit / checksPerStall)
-	defer looked.Stop()
+	checked := time.NewTimer(3 * n.config.StallLimit / checksPerStall)
+	defer checked.Stop()
 	select {
 	case <-n.Done():
 		t.Fatal(n.Err())
-	case <-looked.C:
+	case <-checked.C:
 	}
 	close(stuck.release)
 	if _, _, err := n.Propose(t.Context(), slots(1)); err != nil {

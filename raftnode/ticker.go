@@ -92,12 +92,12 @@ func (n *Node) PassTime(ctx context.Context) (now, due int64, err error) {
 		return 0, 0, n.notAccepted(n.whyNotLeading())
 	}
 	want := lead.clock.now()
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
+	inspect := time.NewTicker(time.Millisecond)
+	defer inspect.Stop()
 	for {
 		n.proposer.requestTime()
 		select {
-		case <-look.C:
+		case <-inspect.C:
 		case <-lead.lost:
 			return 0, 0, n.notAccepted(NotLeader)
 		case <-ctx.Done():

@@ -107,12 +107,12 @@ func (r *heartbeats) add(id raft.ServerID) {
 	r.changed = make(chan struct{})
 }
 
-// lookAgain is how often await checks whether it is still needed.
-const lookAgain = 100 * time.Millisecond
+// pollEvery is how often await checks whether it is still needed.
+const pollEvery = 100 * time.Millisecond
 
 // await waits until a follower has answered a heartbeat after the count before, or this node no longer leads it in that term.
 func (r *heartbeats) await(id raft.ServerID, before, term uint64) {
-	timer := time.NewTicker(lookAgain)
+	timer := time.NewTicker(pollEvery)
 	defer timer.Stop()
 	for r.leads(term, id) {
 		r.mu.Lock()

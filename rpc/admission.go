@@ -74,16 +74,16 @@ func (b *portBudgets) enter(key, procedure string, operator, stream bool) (leave
 // a caller without a token, or with too much in flight, costs the node no unpacking or decoding.
 func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, turn, leave, err := s.admit(b, procedure, stream, r)
-		defer turn.Leave()
+		ctx, share, leave, err := s.admit(b, procedure, stream, r)
+		defer share.Leave()
 		if err != nil {
 			s.metrics.call(procedure, err, 0)
-			s.refuseInTurn(b, turn, w, r, err)
+			s.refuseQueued(b, share, w, r, err)
 			return
 		}
 		defer leave()
-		if err := turn.Wait(ctx); err != nil {
-			err = s.outOfTurn(err)
+		if err := share.Wait(ctx); err != nil {
+			err = s.refusedShare(err)
 			s.metrics.call(procedure, err, 0)
 			_ = s.errors.Write(w, r, err)
 			return
@@ -91,7 +91,7 @@ func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next ht
 		known := requestOf(ctx)
 		known.room = s.roomOf(known, procedure)
 		defer known.room.giveBack()
-		known.answer = charge(turn, known.room, w, r)
+		known.answer = charge(share, known.room, w, r)
 		plain, err := s.receive(known.room, procedure, r)
 		if err != nil {
 			s.metrics.call(procedure, err, 0)
@@ -108,7 +108,7 @@ func (s *Server) admitted(b *portBudgets, procedure string, stream bool, next ht
 func (s *Server) roomOf(known *request, procedure string) *requestBytes {
 	return &requestBytes{
 		from: s.requestBytes, account: known.budget, operator: mayUseOperatorsPart(known.who, procedure),
-		refused: s.overBudget, turn: known.turn,
+		refused: s.overBudget, share: known.share,
 	}
 }
 
@@ -125,32 +125,32 @@ func (s *Server) receive(room *requestBytes, procedure string, r *http.Request) 
 func (s *Server) admit(b *portBudgets, procedure string, stream bool, r *http.Request) (context.Context, *processor.Call, func(), error) {
 	ctx, err := s.identify(r.Context(), r.Header, r.RemoteAddr)
 	if err != nil {
-		return nil, s.turnOfAddress(b, r), nil, err
+		return nil, s.shareOfAddress(b, r), nil, err
 	}
 	known := requestOf(ctx)
 	operator := mayUseOperatorsPart(known.who, procedure)
-	known.turn = s.turnOf(known.budget, procedure, operator, stream)
+	known.share = s.shareOf(known.budget, procedure, operator, stream)
 	if s.refusing.Load() && procedure != quotav1connect.AdminServiceGetStatusProcedure {
-		return nil, known.turn, nil, stoppingError()
+		return nil, known.share, nil, stoppingError()
 	}
 	if c := connectionOf(ctx); c != nil && !c.isAdmitted() {
 		account, always := known.budget, operator
-		if _, member := s.vouched(ctx, r.Header, r.RemoteAddr); member != "" { // it carries the calls of many callers
+		if _, member := s.attested(ctx, r.Header, r.RemoteAddr); member != "" { // it carries the calls of many callers
 			account, always = memberAccount+member, true
 		}
 		if refused := c.admit(account, always); refused != nil {
-			return nil, known.turn, nil, s.overBudget(refused)
+			return nil, known.share, nil, s.overBudget(refused)
 		}
 	}
 	leave, refused := b.enter(known.budget, procedure, operator, stream)
 	if refused != nil {
-		return nil, known.turn, nil, s.overBudget(refused)
+		return nil, known.share, nil, s.overBudget(refused)
 	}
-	return ctx, known.turn, leave, nil
+	return ctx, known.share, leave, nil
 }
 
-// turnOf starts a caller's use of the processor. Operators never wait for a turn.
-func (s *Server) turnOf(account, procedure string, operator, stream bool) *processor.Call {
+// shareOf starts a caller's use of the processor. Operators never wait for a turn.
+func (s *Server) shareOf(account, procedure string, operator, stream bool) *processor.Call {
 	switch {
 	case operator:
 		return s.shares.EnterOperator()
@@ -162,24 +162,24 @@ func (s *Server) turnOf(account, procedure string, operator, stream bool) *proce
 	return s.shares.Enter(account, processor.Taking)
 }
 
-// turnOfAddress starts the use of the processor for a caller without a known token. At the operators' port such callers do not share
+// shareOfAddress starts the use of the processor for a caller without a known token. At the operators' port such callers do not share
 // turns with those of the API port.
-func (s *Server) turnOfAddress(b *portBudgets, r *http.Request) *processor.Call {
-	if b.ownTurns {
+func (s *Server) shareOfAddress(b *portBudgets, r *http.Request) *processor.Call {
+	if b.ownShares {
 		return nil
 	}
 	if s.config.Tokens != nil {
-		return s.shares.EnterStranger()
+		return s.shares.EnterAnonymous()
 	}
 	return s.shares.Enter(accountOfAddress(r.RemoteAddr), processor.Taking)
 }
 
 // charge charges what a call reads and writes to its caller; room, if not nil, is charged for reads too. It returns the writer of the
 // answer.
-func charge(turn *processor.Call, room *requestBytes, w http.ResponseWriter, r *http.Request) *answerWriter {
+func charge(share *processor.Call, room *requestBytes, w http.ResponseWriter, r *http.Request) *answerWriter {
 	answer, _ := w.(*answerWriter)
 	if answer != nil {
-		answer.turn = turn
+		answer.share = share
 	}
 	if body, ok := r.Body.(*boundedBody); ok {
 		body.room, body.declared = room, r.ContentLength
@@ -187,8 +187,8 @@ func charge(turn *processor.Call, room *requestBytes, w http.ResponseWriter, r *
 	return answer
 }
 
-// outOfTurn counts a call that did not get its turn, and makes its error.
-func (s *Server) outOfTurn(err error) error {
+// refusedShare counts a call that did not get its turn, and makes its error.
+func (s *Server) refusedShare(err error) error {
 	busy, ok := errors.AsType[*processor.BusyError](err)
 	if !ok {
 		return apiError(&raftnode.NotAcceptedError{Cause: raftnode.Canceled})
@@ -200,35 +200,35 @@ func (s *Server) outOfTurn(err error) error {
 	})
 }
 
-// refuseInTurn refuses a request when it is its caller's turn: a caller that repeats a refused request at once waits as long as for a
+// refuseQueued refuses a request when it is its caller's turn: a caller that repeats a refused request at once waits as long as for a
 // served one. Where too many refusals wait already, the answer closes the connection.
-func (s *Server) refuseInTurn(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request, err error) {
-	s.awaitRefusal(b, turn, w, r)
+func (s *Server) refuseQueued(b *portBudgets, share *processor.Call, w http.ResponseWriter, r *http.Request, err error) {
+	s.awaitRefusal(b, share, w, r)
 	_ = s.errors.Write(w, r, err)
 }
 
 // awaitRefusal waits for the turn of a refusal. Meanwhile the connection may be closed for a new one.
-func (s *Server) awaitRefusal(b *portBudgets, turn *processor.Call, w http.ResponseWriter, r *http.Request) {
+func (s *Server) awaitRefusal(b *portBudgets, share *processor.Call, w http.ResponseWriter, r *http.Request) {
 	if c := connectionOf(r.Context()); c != nil {
 		defer c.yield()()
 	}
 	key := accountOfAddress(r.RemoteAddr)
 	if full := b.refusals.Take(key, 1, false); full == nil {
-		_ = turn.Wait(r.Context()) // the request is refused in any case
+		_ = share.Wait(r.Context()) // the request is refused in any case
 		b.refusals.Give(key, 1)
 	} else {
 		w.Header().Set("Connection", "close")
 	}
 }
 
-// turnOfVisit starts the use of the processor for a request that needs no token. An operator's token gives it an operator's turn.
-func (s *Server) turnOfVisit(b *portBudgets, r *http.Request) *processor.Call {
+// shareOfVisit starts the use of the processor for a request that needs no token. An operator's token gives it an operator's turn.
+func (s *Server) shareOfVisit(b *portBudgets, r *http.Request) *processor.Call {
 	if header := r.Header.Get("Authorization"); header != "" && s.config.Tokens != nil {
 		if who, err := s.config.Tokens.identify(header); err == nil && slices.ContainsFunc(who.verbs, isOperators) {
 			return s.shares.EnterOperator()
 		}
 	}
-	return s.turnOfAddress(b, r)
+	return s.shareOfAddress(b, r)
 }
 
 // judged serves health and metrics: bounded in total and per address, but without turns. The answers are computed at most once a second,
@@ -237,9 +237,9 @@ func (s *Server) judged(b *portBudgets, from *budget.Budget, next http.Handler) 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := accountOfAddress(r.RemoteAddr)
 		if refused := from.Take(key, 1, false); refused != nil {
-			turn := s.turnOfVisit(b, r)
-			defer turn.Leave()
-			s.refuseInTurn(b, turn, w, r, s.overBudget(refused))
+			share := s.shareOfVisit(b, r)
+			defer share.Leave()
+			s.refuseQueued(b, share, w, r, s.overBudget(refused))
 			return
 		}
 		defer from.Give(key, 1)
@@ -251,18 +251,18 @@ func (s *Server) judged(b *portBudgets, from *budget.Budget, next http.Handler) 
 func (s *Server) visited(b *portBudgets, from *budget.Budget, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key := accountOfAddress(r.RemoteAddr)
-		turn := s.turnOfVisit(b, r)
-		defer turn.Leave()
+		share := s.shareOfVisit(b, r)
+		defer share.Leave()
 		if refused := from.Take(key, 1, false); refused != nil {
-			s.refuseInTurn(b, turn, w, r, s.overBudget(refused))
+			s.refuseQueued(b, share, w, r, s.overBudget(refused))
 			return
 		}
 		defer from.Give(key, 1)
-		if err := turn.Wait(r.Context()); err != nil {
-			_ = s.errors.Write(w, r, s.outOfTurn(err))
+		if err := share.Wait(r.Context()); err != nil {
+			_ = s.errors.Write(w, r, s.refusedShare(err))
 			return
 		}
-		charge(turn, nil, w, r)
+		charge(share, nil, w, r)
 		next.ServeHTTP(w, r)
 	})
 }

@@ -35,13 +35,13 @@ func TestMayUseOperatorsPart_NotToTakeQuota(t *testing.T) {
 	}
 }
 
-// TestRefuseInTurn_ReleasesItsPlace: refusals one after the other, however many, do not end the caller's connection.
-func TestRefuseInTurn_ReleasesItsPlace(t *testing.T) {
+// TestRefuseQueued_ReleasesItsPlace: refusals one after the other, however many, do not end the caller's connection.
+func TestRefuseQueued_ReleasesItsPlace(t *testing.T) {
 	b := newPortBudgets(DefaultMaxConnections, 16, 16)
 	s := &Server{errors: connect.NewErrorWriter(codecs())}
 	for n := range 2 * b.refusals.View().Capacity {
 		w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader("{}"))
-		s.refuseInTurn(b, nil, w, r, stoppingError())
+		s.refuseQueued(b, nil, w, r, stoppingError())
 		if w.Header().Get("Connection") == "close" {
 			t.Fatalf("refusal %d ends the connection", n)
 		}
@@ -51,34 +51,36 @@ func TestRefuseInTurn_ReleasesItsPlace(t *testing.T) {
 	}
 }
 
-// TestPortBudgets_LeaveStrangersRoom: requests of strangers that may hold a connection each hold at most half of their connections.
-func TestPortBudgets_LeaveStrangersRoom(t *testing.T) {
+// TestPortBudgets_LeaveAnonymousCallersRoom: requests of anonymous callers that may hold a connection each hold at most half of their
+// connections.
+func TestPortBudgets_LeaveAnonymousCallersRoom(t *testing.T) {
 	for _, connections := range []int{DefaultMaxConnections, DefaultMaxOpsConnections} {
 		b := newPortBudgets(int64(connections), 16, 16)
 		held := int64(0)
 		for _, each := range []*budget.Budget{b.visits, b.watchers, b.scrapes, b.refusals} {
 			held += each.View().Capacity
 		}
-		if held > strangersOf(int64(connections))/2 {
-			t.Errorf("strangers hold %d of their %d connections", held, strangersOf(int64(connections)))
+		if held > anonymousOf(int64(connections))/2 {
+			t.Errorf("anonymous callers hold %d of their %d connections", held, anonymousOf(int64(connections)))
 		}
 	}
 }
 
-// TestAdmit_StrangersAtTheOperatorsPort: they share no turns with strangers at the API port, so their refusals wait for nobody.
-func TestAdmit_StrangersAtTheOperatorsPort(t *testing.T) {
+// TestAdmit_AnonymousCallersAtTheOperatorsPort: they share no turns with anonymous callers at the API port, so their refusals wait for
+// nobody.
+func TestAdmit_AnonymousCallersAtTheOperatorsPort(t *testing.T) {
 	shares := processor.New(t.Context(), func() int { return 0 }, processor.ReadClocks)
 	tokens := new(Tokens)
 	tokens.byID.Store(&map[string]*Token{})
 	s := &Server{config: Config{Tokens: tokens}, shares: shares}
 	for _, ops := range []bool{false, true} {
 		b := newPortBudgets(DefaultMaxConnections, 16, 16)
-		b.ownTurns = ops
+		b.ownShares = ops
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
-		_, turn, _, err := s.admit(b, quotav1connect.QuotaServiceReserveProcedure, false, r)
-		if err == nil || (turn == nil) != ops {
-			t.Errorf("at the operators' port %t: %v, %v", ops, turn, err)
+		_, share, _, err := s.admit(b, quotav1connect.QuotaServiceReserveProcedure, false, r)
+		if err == nil || (share == nil) != ops {
+			t.Errorf("at the operators' port %t: %v, %v", ops, share, err)
 		}
-		turn.Leave()
+		share.Leave()
 	}
 }

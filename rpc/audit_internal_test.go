@@ -18,11 +18,11 @@ import (
 // TestAudited_CoversOperatorCalls: each call that needs an operator's verb has a line in the log, except reads; no other call has one.
 func TestAudited_CoversOperatorCalls(t *testing.T) {
 	want := maps.Clone(ofOperators)
-	for _, looks := range []string{quotav1connect.AdminServiceGetStateHashProcedure, quotav1connect.AdminServiceDumpLogProcedure} {
-		if !want[looks] {
-			t.Errorf("%s is no operator's call any more", looks)
+	for _, reads := range []string{quotav1connect.AdminServiceGetStateHashProcedure, quotav1connect.AdminServiceDumpLogProcedure} {
+		if !want[reads] {
+			t.Errorf("%s is no operator's call any more", reads)
 		}
-		delete(want, looks)
+		delete(want, reads)
 	}
 	for procedure := range want {
 		if !audited[procedure] {

@@ -52,7 +52,7 @@ func from(t *testing.T, address string) *http.Client {
 }
 
 // TestCallers_KeepTheirAddressThroughAFollower: a call that a follower forwards is charged to the address that it came from. Neither the
-// leader nor the follower believes what a stranger writes into the follower's header.
+// leader nor the follower believes what an anonymous caller writes into the follower's header.
 func TestCallers_KeepTheirAddressThroughAFollower(t *testing.T) {
 	t.Parallel()
 	nodes := newNodes(t, 3)
@@ -83,13 +83,13 @@ func TestCallers_KeepTheirAddressThroughAFollower(t *testing.T) {
 	}
 	for caller := range callers {
 		if strings.Contains(caller, "192.0.2.1") {
-			t.Errorf("a stranger's word was believed: %v", callers)
+			t.Errorf("an anonymous caller's header was believed: %v", callers)
 		}
 	}
 }
 
 // TestConnections_OfFollowersAreTheirOwn: a connection over which a follower forwards is the follower's, not that of the caller whose call
-// comes first: it carries the calls of all. A stranger that names a member has a connection of its own.
+// comes first: it carries the calls of all. An anonymous caller that names a member has a connection of its own.
 func TestConnections_OfFollowersAreTheirOwn(t *testing.T) {
 	t.Parallel()
 	path, secrets := tokenFile(t)
@@ -111,7 +111,7 @@ func TestConnections_OfFollowersAreTheirOwn(t *testing.T) {
 		}
 		read(nodes[leader].url, rpc.HeaderForwarded, id, rpc.HeaderCaller, strings.Repeat("A", 43)+" token:")
 		if rpc.HasConnections(port, "member:"+id) {
-			t.Errorf("%s: a stranger's word was believed", name)
+			t.Errorf("%s: an anonymous caller's header was believed", name)
 		}
 		read(nodes[follower].url)
 		if !rpc.HasConnections(port, "member:"+id) {

@@ -20,8 +20,8 @@ type portBudgets struct {
 	// Requests that need no token. health, lives (/livez) and scrapes (/metrics): their answers are computed at most once a second and wait
 	// for no turn. watchers: requests that watch health. visits: all others.
 	visits, health, lives, scrapes, watchers *budget.Budget
-	// ownTurns is set at the operators' port, which waits for no turn of the API port's callers.
-	ownTurns bool
+	// ownShares is set at the operators' port, which waits for no turn of the API port's callers.
+	ownShares bool
 	// refusals: refused requests that wait for their turn.
 	refusals *budget.Budget
 }
@@ -38,11 +38,11 @@ func newPortBudgets(connections, calls, streams int64) *portBudgets {
 }
 
 // resize sets the budgets of a port that takes this many connections. Visits, watchers, scrapes and refusals may each occupy a connection
-// of a stranger, a caller without a known token. Together they occupy at most half of the strangers' connections. Answers to health and
-// liveness are short and occupy none.
+// of an anonymous caller, a caller without a known token. Together they occupy at most half of the anonymous callers' connections.
+// Answers to health and liveness are short and occupy none.
 func (b *portBudgets) resize(connections, calls, streams int64) {
-	strangers := strangersOf(connections)
-	visits, watchers, refusals, health := strangers/8, strangers*3/16, strangers/8, strangers/4
+	anonymous := anonymousOf(connections)
+	visits, watchers, refusals, health := anonymous/8, anonymous*3/16, anonymous/8, anonymous/4
 	part := func(whole, parts int64) int64 { return max(1, whole/parts) }
 	smallest := func(whole, most int64) int64 { return max(1, min(most, whole/16)) }
 	b.calls.Resize(calls-part(calls, 16), part(calls, 16), smallest(calls, 64))
@@ -51,7 +51,7 @@ func (b *portBudgets) resize(connections, calls, streams int64) {
 	b.visits.Resize(visits, 0, smallest(visits, 16))
 	b.health.Resize(health, 0, smallest(health, 16))
 	b.lives.Resize(health, 0, smallest(health, 16))
-	b.scrapes.Resize(part(strangers, 16), 0, smallest(health, 16))
+	b.scrapes.Resize(part(anonymous, 16), 0, smallest(health, 16))
 	b.refusals.Resize(refusals, 0, smallest(refusals, 64))
 	b.watchers.Resize(watchers, 0, smallest(watchers, 16))
 }

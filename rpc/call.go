@@ -41,8 +41,8 @@ type request struct {
 	header   http.Header
 	// budget names the account that pays for the call.
 	budget string
-	// turn is the call's use of the processor; nil in calls within this process.
-	turn *processor.Call
+	// share is the call's use of the processor; nil in calls within this process.
+	share *processor.Call
 	// answer is the writer of the answer; nil where turn is nil.
 	answer *answerWriter
 	// room is the request's part of the budget of request bytes; nil in calls within this process.
@@ -142,9 +142,9 @@ func forward[Req, Res proto.Message](
 	if r.who.sharesAddress() {
 		statement = r.who.account
 	}
-	info.RequestHeader().Set(HeaderCaller, s.node.Vouch(statement)+" "+statement)
+	info.RequestHeader().Set(HeaderCaller, s.node.Attest(statement)+" "+statement)
 	s.metrics.forwarded.Inc()
-	r.turn.ChargeForward()
+	r.share.ChargeForward()
 	there, release := s.followers.follow(ctx, id)
 	defer release()
 	res, err = remote(s.leaders.at(address), there, req)

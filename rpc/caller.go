@@ -44,22 +44,22 @@ func (c *caller) at(account string) *caller {
 }
 
 // callerAddress returns the account of the address from which a call came. Of a forwarded call it is the address that the forwarding node
-// vouches for; a header that no member vouches for is ignored.
+// attests; a header that no member attests is ignored.
 func (s *Server) callerAddress(ctx context.Context, header http.Header, peer string) string {
-	if statement, by := s.vouched(ctx, header, peer); by != "" && isAddressAccount(statement) {
+	if statement, by := s.attested(ctx, header, peer); by != "" && isAddressAccount(statement) {
 		return statement
 	}
 	return accountOfAddress(peer)
 }
 
-// vouched returns the forwarding node's statement about a call and that node's id; no id: it is no member's.
-func (s *Server) vouched(ctx context.Context, header http.Header, peer string) (statement, by string) {
+// attested returns the forwarding node's statement about a call and that node's id; no id: it is no member's.
+func (s *Server) attested(ctx context.Context, header http.Header, peer string) (statement, by string) {
 	proof, statement, ok := strings.Cut(header.Get(HeaderCaller), " ")
 	id := header.Get(HeaderForwarded)
 	if !ok || statement != tokenAccount && !isAddressAccount(statement) {
 		return "", ""
 	}
-	if !s.node.VouchedBy(ctx, accountOfAddress(peer), id, statement, proof) {
+	if !s.node.AttestedBy(ctx, accountOfAddress(peer), id, statement, proof) {
 		return "", ""
 	}
 	return statement, id

@@ -117,8 +117,8 @@ func TestReport_Answer(t *testing.T) {
 				if results, _ := at(fields(t, body), "results").([]any); len(results) == 1 {
 					got = at(results[0], "report", "signals")
 				}
-				if told := signalsTold(got); status != http.StatusOK || told != c.want {
-					t.Errorf("%s: %d %q, want %q: %s", path, status, told, c.want, body)
+				if sent := signalsReported(got); status != http.StatusOK || sent != c.want {
+					t.Errorf("%s: %d %q, want %q: %s", path, status, sent, c.want, body)
 				}
 			}
 			if c.closed == "" {
@@ -132,10 +132,10 @@ func TestReport_Answer(t *testing.T) {
 	}
 }
 
-// signalsTold formats signals in short.
-func signalsTold(list any) string {
+// signalsReported formats signals in short.
+func signalsReported(list any) string {
 	all, _ := list.([]any)
-	var told []string
+	var sent []string
 	for _, s := range all {
 		text := fmt.Sprint(at(s, "quota"), " ", strings.TrimPrefix(fmt.Sprint(at(s, "cause")), "CAUSE_"))
 		for _, name := range []string{"remaining", "retryAfter"} {
@@ -145,9 +145,9 @@ func signalsTold(list any) string {
 				text += " -"
 			}
 		}
-		told = append(told, text)
+		sent = append(sent, text)
 	}
-	return strings.Join(told, "; ")
+	return strings.Join(sent, "; ")
 }
 
 // TestReport_AnswerSentAgain: a report of the same answer under the same id is the same request, even if nothing can be read from it any

@@ -17,8 +17,10 @@ import (
 // DefaultMaxConnections is the default for how many connections the API port takes at once.
 const DefaultMaxConnections = accounts.DefaultMaxConnections
 
-// Listener bounds the connections of a port. A connection is a stranger until a caller is admitted on it, by a token where there are
-// tokens. Strangers have a fifth of the room, shared by address; the others have the rest, shared by caller. Where there is no room, the
+// Listener bounds the connections of a port. A connection is an anonymous caller until a caller is admitted on it, by a token where there
+// are
+// tokens. Anonymous callers have a fifth of the room, shared by address; the others have the rest, shared by caller. Where there is no
+// room, the
 // connection that has been idle for longest is closed. It is one of the same address or caller if that has used up its part, and any one
 // otherwise. A connection is idle while no request on it is being served, even if part of one has arrived. Connections whose requests all
 // wait for their refusal are closed first.
@@ -36,7 +38,7 @@ type Listener struct {
 	close    func() error
 
 	mu                 sync.Mutex
-	strangers, callers connectionPool
+	anonymous, callers connectionPool
 	// waiting are the new connections without room, oldest first; waits bounds them per address. joining is set while joinWaiting runs.
 	waiting          *list.List
 	waits            *budget.Budget
@@ -81,7 +83,7 @@ func newListener(listener net.Listener, most int, idleGrace time.Duration) *List
 	named := func() *budget.Budget { return budget.New("connections", 0, 0, 0) }
 	l := &Listener{
 		Listener: listener, idleGrace: idleGrace, accepted: make(chan accepted), done: make(chan struct{}),
-		strangers: newConnectionPool(named()), callers: newConnectionPool(named()), waiting: list.New(), waits: named(),
+		anonymous: newConnectionPool(named()), callers: newConnectionPool(named()), waiting: list.New(), waits: named(),
 	}
 	l.resize(int64(most))
 	l.close = sync.OnceValue(func() error {
@@ -96,15 +98,15 @@ func newListener(listener net.Listener, most int, idleGrace time.Duration) *List
 func (l *Listener) resize(most int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	strangers := strangersOf(most)
-	callers := max(1, most-strangers)
-	l.strangers.shares.Resize(strangers, 0, max(1, min(16, strangers/16)))
+	anonymous := anonymousOf(most)
+	callers := max(1, most-anonymous)
+	l.anonymous.shares.Resize(anonymous, 0, max(1, min(16, anonymous/16)))
 	l.callers.shares.Resize(callers, max(1, callers/8), max(1, min(16, callers/16)))
-	l.waits.Resize(strangers, 0, max(1, min(16, strangers/16)))
+	l.waits.Resize(anonymous, 0, max(1, min(16, anonymous/16)))
 }
 
-// strangersOf returns how many of a port's connections strangers may have.
-func strangersOf(most int64) int64 { return max(1, most/5) }
+// anonymousOf returns how many of a port's connections anonymous callers may have.
+func anonymousOf(most int64) int64 { return max(1, most/5) }
 
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) {
@@ -155,16 +157,16 @@ func (l *Listener) take() {
 	}
 }
 
-// enter adds a new connection to the strangers, or queues it to wait for room.
+// enter adds a new connection to the anonymous callers, or queues it to wait for room.
 func (l *Listener) enter(c *connection) (joined, waits bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.waits.Has(c.owner) && l.joinLocked(c, &l.strangers, c.owner, false, l.idleGrace) == nil {
+	if !l.waits.Has(c.owner) && l.joinLocked(c, &l.anonymous, c.owner, false, l.idleGrace) == nil {
 		return true, false
 	}
 	if l.waits.Take(c.owner, 1, false) != nil {
 		// More than a client opens for itself: among so many, a health check gets in only if a silent connection has no right to stay.
-		if l.joinLocked(c, &l.strangers, c.owner, false, 0) == nil {
+		if l.joinLocked(c, &l.anonymous, c.owner, false, 0) == nil {
 			return true, false
 		}
 		l.refused++
@@ -184,12 +186,12 @@ type waiter struct {
 	until time.Time
 }
 
-// joinWaiting adds waiting connections to the strangers as room appears, and closes those that waited until their deadline. It ends when
-// none waits.
+// joinWaiting adds waiting connections to the anonymous callers as room appears, and closes those that waited until their deadline. It
+// ends when none waits.
 func (l *Listener) joinWaiting() {
 	const steps = 50
-	look := time.NewTicker(l.idleGrace / steps)
-	defer look.Stop()
+	poll := time.NewTicker(l.idleGrace / steps)
+	defer poll.Stop()
 	for {
 		joined, left := l.tryWaiting(time.Now())
 		for _, c := range joined {
@@ -199,7 +201,7 @@ func (l *Listener) joinWaiting() {
 			return
 		}
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-l.done:
 		}
 	}
@@ -220,7 +222,7 @@ func (l *Listener) tryWaiting(now time.Time) (joined []*connection, left int) {
 		switch {
 		case l.closed():
 			_ = w.c.Conn.Close()
-		case l.joinLocked(w.c, &l.strangers, w.c.owner, false, l.idleGrace) == nil:
+		case l.joinLocked(w.c, &l.anonymous, w.c.owner, false, l.idleGrace) == nil:
 			joined = append(joined, w.c)
 		case now.Before(w.until):
 			continue
@@ -428,9 +430,9 @@ func (l *Listener) Collect(to chan<- prometheus.Metric) {
 	l.mu.Lock()
 	evicted, refused := l.evicted, l.refused
 	l.mu.Unlock()
-	strangers, _ := l.strangers.shares.InUse()
+	anonymous, _ := l.anonymous.shares.InUse()
 	callers, _ := l.callers.shares.InUse()
-	to <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(strangers), "strangers")
+	to <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(anonymous), "strangers")
 	to <- prometheus.MustNewConstMetric(connectionsDesc, prometheus.GaugeValue, float64(callers), "callers")
 	to <- prometheus.MustNewConstMetric(connectionsEndedDesc, prometheus.CounterValue, evicted, "idle")
 	to <- prometheus.MustNewConstMetric(connectionsEndedDesc, prometheus.CounterValue, refused, "new")

@@ -76,7 +76,7 @@ func (s *Server) watchEvents(w http.ResponseWriter, r *http.Request, known *requ
 	if err := events.flush(); err != nil {
 		return err
 	}
-	err = s.tell(r.Context(), &watching{r: known, send: events.send, told: time.Now()}, req, subscription)
+	err = s.tell(r.Context(), &watching{r: known, send: events.send, sent: time.Now()}, req, subscription)
 	if info := infoOf(err); info != nil {
 		events.add("", eventEnded, info)
 		_ = events.flush() // the caller may be gone

@@ -77,7 +77,7 @@ func (h *health) checks(s *Server) []raftnode.Check {
 	if last, known := h.known(); known {
 		return last
 	}
-	defer h.looked()
+	defer h.observed()
 	checks := append(s.node.Checks(), s.forwardingCheck(), s.answersCheck(time.Now()))
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -96,7 +96,7 @@ func (h *health) known() (last []raftnode.Check, known bool) {
 	return nil, false
 }
 
-func (h *health) looked() {
+func (h *health) observed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.looking = false

@@ -137,8 +137,8 @@ type answerWriter struct {
 	// body is the body of an HTTP/1 request; nil if it has none.
 	body  *watchedBody
 	begun bool
-	// turn, if set, is charged for what is written.
-	turn *processor.Call
+	// share, if set, is charged for what is written.
+	share *processor.Call
 	// gathering buffers writes until a later Flush.
 	gathering bool
 	// contentType is the request's. failed says that the next write is the body of an error in JSON.
@@ -176,8 +176,8 @@ func (w *answerWriter) Write(b []byte) (int, error) {
 		w.failed = false
 		b = explain(b)
 	}
-	if w.turn != nil {
-		w.turn.ChargeWritten(len(b))
+	if w.share != nil {
+		w.share.ChargeWritten(len(b))
 	}
 	if _, err := w.ResponseWriter.Write(b); err != nil {
 		return 0, err

@@ -277,7 +277,7 @@ func TestConnections_OfOneCallerLeaveRoom(t *testing.T) {
 			t.Fatalf("beyond its part: %v", err)
 		}
 	}
-	if held != 21 { // half of the part that is neither strangers' nor the operators'
+	if held != 21 { // half of the part that is neither anonymous callers' nor the operators'
 		t.Errorf("%d connections of one caller", held)
 	}
 	for _, name := range []string{"other", "operator"} {
@@ -287,8 +287,8 @@ func TestConnections_OfOneCallerLeaveRoom(t *testing.T) {
 	}
 }
 
-// TestNewHTTPServer_StrangersDoNotFillTheLog: however many handshakes of an address fail, the server logs that once per interval.
-func TestNewHTTPServer_StrangersDoNotFillTheLog(t *testing.T) {
+// TestNewHTTPServer_AnonymousCallersDoNotFillTheLog: however many handshakes of an address fail, the server logs that once per interval.
+func TestNewHTTPServer_AnonymousCallersDoNotFillTheLog(t *testing.T) {
 	t.Parallel()
 	secured := httptest.NewTLSServer(http.NotFoundHandler())
 	defer secured.Close()

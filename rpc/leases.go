@@ -19,8 +19,8 @@ func (s *Server) listLeases(
 	filter := fsm.LeaseFilter{Holder: req.Holder, Quota: req.Quota, Shown: r.who.covers}
 	views, next := state.LeasePage(filter, after, pageSize(req.PageSize), clock)
 	res.Leases = pageOf(views, func(v *fsm.LeaseView) *quotav1.LeaseStatus { return apiLeaseStatus(v, clock, present) })
-	if told := len(res.Leases); told < len(views) {
-		next = views[told-1].ID
+	if sent := len(res.Leases); sent < len(views) {
+		next = views[sent-1].ID
 	}
 	if next != 0 {
 		res.NextPageToken = strconv.FormatUint(next, 10)

@@ -22,7 +22,7 @@ func dialFrom(t *testing.T, from string, to *Listener) net.Conn {
 	return c
 }
 
-// listenFor makes a listener for 50 connections, ten of them strangers'. A silent connection makes room after idleGrace.
+// listenFor makes a listener for 50 connections, ten of them anonymous callers'. A silent connection makes room after idleGrace.
 func listenFor(t *testing.T, idleGrace time.Duration) *Listener {
 	t.Helper()
 	tcp, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
@@ -214,7 +214,7 @@ func TestListener_RefusedOnesMakeRoom(t *testing.T) {
 		here, there := net.Pipe()
 		t.Cleanup(func() { _, _ = here.Close(), there.Close() })
 		l.mu.Lock()
-		refused := l.joinLocked(&connection{Conn: here, listener: l}, &l.strangers, all[0].owner, false, l.idleGrace)
+		refused := l.joinLocked(&connection{Conn: here, listener: l}, &l.anonymous, all[0].owner, false, l.idleGrace)
 		l.mu.Unlock()
 		if refused != nil {
 			t.Errorf("a new connection: %v", refused)

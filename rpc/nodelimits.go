@@ -23,15 +23,15 @@ type nodeLimits struct{ calls, streams, connections int64 }
 // FollowLimits applies the limits in this node's state to the budgets of the API port, and to its Listener if there is one, until ctx
 // ends. The operators' port has budgets of its own, which do not change.
 func (s *Server) FollowLimits(ctx context.Context) {
-	look := time.NewTicker(followEvery)
-	defer look.Stop()
+	poll := time.NewTicker(followEvery)
+	defer poll.Stop()
 	for {
 		_ = s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) { // fails once ctx has ended
 			l := state.Limits()
 			s.resize(nodeLimits{l.GetMaxCalls(), l.GetMaxStreams(), l.GetMaxConnections()})
 		})
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return
 		}

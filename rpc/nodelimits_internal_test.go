@@ -53,7 +53,7 @@ func TestListener_Resized(t *testing.T) {
 		}
 		first = append(first, c)
 	}
-	l.resize(10) // two of them strangers'
+	l.resize(10) // two of them anonymous callers'
 	dialFrom(t, "127.0.0.3", l)
 	joined := make(chan net.Conn, 1)
 	go func() {
@@ -105,9 +105,9 @@ func TestServer_ResizesWithinOpenFiles(t *testing.T) {
 		for range 2 { // it warns once
 			s.resize(nodeLimits{calls: 1000, streams: 100, connections: c.limit})
 		}
-		callers, strangers := l.callers.shares.View().Capacity, l.strangers.shares.View().Capacity
-		if got := callers + strangers; got != c.want || s.budgets.visits.View().Capacity != max(1, strangers/8) {
-			t.Errorf("%s: %d connections, %d of strangers, who have %+v", name, got, strangers, s.budgets.visits.View())
+		callers, anonymous := l.callers.shares.View().Capacity, l.anonymous.shares.View().Capacity
+		if got := callers + anonymous; got != c.want || s.budgets.visits.View().Capacity != max(1, anonymous/8) {
+			t.Errorf("%s: %d connections, %d of anonymous callers, who have %+v", name, got, anonymous, s.budgets.visits.View())
 		}
 		if warned := strings.Count(log.String(), "[WARN]"); warned > 1 || (warned == 1) != c.warns {
 			t.Errorf("%s: %d warnings: %s", name, warned, log.String())

@@ -50,7 +50,7 @@ func capacitiesOf(t *testing.T, admin quotav1connect.AdminServiceClient) capacit
 }
 
 // The lowest limits, and the sizes that their budgets show: a sixteenth of the calls is for calls about held amounts, a fifth of the
-// connections for strangers.
+// connections for anonymous callers.
 var (
 	lowest      = &quotav1.Limits{MaxCalls: new(int64(64)), MaxStreams: new(int64(16)), MaxConnections: new(int64(64))}
 	lowestSizes = capacities{60, 16, 52}

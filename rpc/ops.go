@@ -53,7 +53,7 @@ func (s *Server) opsRoutes(b *portBudgets, profiles bool) (all []route) {
 // newOpsBudgets makes the budgets of the operators' port.
 func newOpsBudgets() *portBudgets {
 	b := newPortBudgets(DefaultMaxOpsConnections, maxOpsCalls, maxOpsStreams)
-	b.ownTurns = true
+	b.ownShares = true
 	return b
 }
 

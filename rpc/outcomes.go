@@ -41,7 +41,7 @@ type outcomes struct {
 func (o *outcomes) record(account string, failed bool, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.turnLocked(now)
+	o.evaluateLocked(now)
 	balance, counted := o.by[account]
 	if !counted && len(o.by) >= maxCounted {
 		return
@@ -57,8 +57,8 @@ func (o *outcomes) record(account string, failed bool, now time.Time) {
 	o.by[account] = balance
 }
 
-// turnLocked evaluates and clears the counts once outcomesEvery has passed.
-func (o *outcomes) turnLocked(now time.Time) {
+// evaluateLocked evaluates and clears the counts once outcomesEvery has passed.
+func (o *outcomes) evaluateLocked(now time.Time) {
 	if now.Sub(o.from) < outcomesEvery {
 		return
 	}
@@ -89,7 +89,7 @@ func (o *outcomes) turnLocked(now time.Time) {
 func (o *outcomes) failing(now time.Time) time.Duration {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.turnLocked(now)
+	o.evaluateLocked(now)
 	if o.since.IsZero() {
 		return 0
 	}

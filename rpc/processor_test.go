@@ -78,29 +78,29 @@ func TestProcessor_LimitsBusiestCaller(t *testing.T) {
 	}
 }
 
-// TestOps_HealthWhileStrangersFlood: a call that would wait too long for its turn is refused after a while, with the time for a retry.
+// TestOps_HealthDuringAnonymousFlood: a call that would wait too long for its turn is refused after a while, with the time for a retry.
 // Meanwhile both ports answer health and metrics to everybody.
-func TestOps_HealthWhileStrangersFlood(t *testing.T) {
+func TestOps_HealthDuringAnonymousFlood(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
 	n, secrets := guarded(t, rpc.AlwaysBusy)
 	ops := httptest.NewServer(n.server.OpsHandler(false))
 	t.Cleanup(ops.Close)
 	_, operator := apisAs(t, n.url, secrets["operator"])
-	look := func() {
+	poll := func() {
 		if _, err := operator.GetStatus(t.Context(), &quotav1.GetStatusRequest{}); err != nil {
 			t.Error(err)
 		}
 	}
-	look()
+	poll()
 	var refused atomic.Int64
 	var wg sync.WaitGroup
 	// Many calls on few connections flood the processors. An address with many connections would lose some of them.
 	flood := func() {
-		strangers := h2c(t)
+		anonymous := h2c(t)
 		for range 200 {
 			wg.Go(func() {
 				for refused.Load() == 0 && t.Context().Err() == nil {
-					status, body, err := fetch(t, strangers, n.url+"/elsewhere")
+					status, body, err := fetch(t, anonymous, n.url+"/elsewhere")
 					if err != nil {
 						t.Error(err)
 						return
@@ -129,7 +129,7 @@ func TestOps_HealthWhileStrangersFlood(t *testing.T) {
 			refused.Add(1) // ends the others
 			t.Error("none was refused")
 		}
-		look()
+		poll()
 		for _, url := range []string{
 			n.url + "/livez", n.url + "/readyz", n.url + "/metrics", ops.URL + "/livez", ops.URL + "/readyz",
 			ops.URL + "/metrics",

@@ -297,8 +297,8 @@ func (s *quotaService) ListQuotas(ctx context.Context, req *quotav1.ListQuotasRe
 		views := state.Quotas(req.Prefix, req.PageToken, size, clock)
 		res := &quotav1.ListQuotasResponse{Meta: s.meta(r, at)}
 		res.Quotas = pageOf(views, func(v *fsm.QuotaView) *quotav1.QuotaStatus { return apiQuotaStatus(v, clock) })
-		if told := len(res.Quotas); told == size || told < len(views) {
-			res.NextPageToken = views[told-1].Definition.Name
+		if sent := len(res.Quotas); sent == size || sent < len(views) {
+			res.NextPageToken = views[sent-1].Definition.Name
 		}
 		return res, nil
 	}, unlessStale(req.Read, leader.ListQuotas))
@@ -356,8 +356,8 @@ func (s *quotaService) ListWorkflows(ctx context.Context, req *quotav1.ListWorkf
 		views := state.Workflows(req.Holder, req.PageToken, size, clock)
 		res := &quotav1.ListWorkflowsResponse{Meta: s.meta(r, at)}
 		res.Workflows = pageOf(views, apiWorkflowStatus)
-		if told := len(res.Workflows); told == size || told < len(views) {
-			res.NextPageToken = views[told-1].Definition.Name
+		if sent := len(res.Workflows); sent == size || sent < len(views) {
+			res.NextPageToken = views[sent-1].Definition.Name
 		}
 		return res, nil
 	}, unlessStale(req.Read, leader.ListWorkflows))

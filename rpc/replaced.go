@@ -11,8 +11,8 @@ import (
 var errLeaderReplaced = errors.New("the leader changed, and the old leader did not answer the call")
 
 const (
-	// lookForLeader is how often to check for a new leader, while calls are forwarded.
-	lookForLeader = 50 * time.Millisecond
+	// pollLeader is how often to check for a new leader, while calls are forwarded.
+	pollLeader = 50 * time.Millisecond
 	// replacedGrace is how long a replaced leader may take to answer the calls that it has. After a transfer of leadership it is about to
 	// answer; a stopped one never does.
 	replacedGrace = 250 * time.Millisecond
@@ -61,7 +61,7 @@ func (f *followers) add(leader string, call *context.CancelCauseFunc) {
 	f.of[leader].calls[call] = struct{}{}
 	if !f.looking {
 		f.looking = true
-		go f.look()
+		go f.poll()
 	}
 }
 
@@ -75,9 +75,9 @@ func (f *followers) remove(leader string, call *context.CancelCauseFunc) {
 	}
 }
 
-// look checks for a new leader for as long as there are calls.
-func (f *followers) look() {
-	ticker := time.NewTicker(lookForLeader)
+// poll checks for a new leader for as long as there are calls.
+func (f *followers) poll() {
+	ticker := time.NewTicker(pollLeader)
 	defer ticker.Stop()
 	for range ticker.C {
 		if !f.endReplaced(f.leader(), time.Now()) {

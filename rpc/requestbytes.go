@@ -72,8 +72,8 @@ type requestBytes struct {
 	operator bool
 	// refused makes the error of a refusal.
 	refused func(*budget.FullError) error
-	// turn is charged for what is read.
-	turn *processor.Call
+	// share is charged for what is read.
+	share *processor.Call
 
 	mu sync.Mutex // a handler may read a stream in another goroutine
 	// has is the memory that was taken, used the part of it that was needed.
@@ -100,7 +100,7 @@ func (b *requestBytes) use(n int) {
 	b.mu.Lock()
 	b.used += int64(n) * perByte
 	b.mu.Unlock()
-	b.turn.ChargeRead(n)
+	b.share.ChargeRead(n)
 }
 
 // reserve takes room for an answer of n bytes before the call does anything. A request and answer without room even for a caller that is

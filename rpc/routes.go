@@ -222,11 +222,11 @@ func (s *Server) bounded(b *portBudgets, to route) http.Handler {
 
 // refuse answers with a status alone, when it is the caller's turn, and does not wait for the rest of a body.
 func (s *Server) refuse(b *portBudgets, w http.ResponseWriter, r *http.Request, status int) {
-	turn := s.turnOfVisit(b, r)
-	defer turn.Leave()
+	share := s.shareOfVisit(b, r)
+	defer share.Leave()
 	if hasBody(r) && r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
 	}
-	s.awaitRefusal(b, turn, w, r)
+	s.awaitRefusal(b, share, w, r)
 	http.Error(w, http.StatusText(status), status)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/quotad/quotad/raftnode"
 )
 
-// serverLog is the log of an HTTP server. Strangers that connect can make the server log lines, such as that a handshake failed, and
-// could fill the disk. So each kind of line is logged once in an interval for each address; the rest is debug.
+// serverLog is the log of an HTTP server. Anonymous callers that connect can make the server log lines, such as that a handshake failed,
+// and could fill the disk. So each kind of line is logged once in an interval for each address; the rest is debug.
 type serverLog struct {
 	logger hclog.Logger
 	said   raftnode.LoggedLines

@@ -33,7 +33,7 @@ func TestReads_AnswerGET(t *testing.T) {
 	messages := map[string]string{
 		"GetQuota": `{"name":"t/core"}`, "GetWorkflow": `{"name":"release"}`, "CheckFence": `{"lease":"1","fence":"1"}`,
 	}
-	looks := 0
+	reads := 0
 	for _, service := range []protoreflect.ServiceDescriptor{
 		quotav1.File_quota_v1_quota_proto.Services().Get(0), quotav1.File_quota_v1_admin_proto.Services().Get(0),
 		quotav1.File_quota_v1_task_proto.Services().Get(0),
@@ -41,7 +41,7 @@ func TestReads_AnswerGET(t *testing.T) {
 		for i := range service.Methods().Len() {
 			method := service.Methods().Get(i)
 			options, _ := method.Options().(*descriptorpb.MethodOptions)
-			look := options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
+			poll := options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS
 			message := messages[string(method.Name())]
 			if message == "" {
 				message = "{}"
@@ -49,17 +49,17 @@ func TestReads_AnswerGET(t *testing.T) {
 			path := "/" + string(service.FullName()) + "/" + string(method.Name())
 			for _, n := range nodes {
 				status, body := get(t, n.url+path+"?connect=v1&encoding=json&message="+url.QueryEscape(message))
-				if look != (status == http.StatusOK) {
+				if poll != (status == http.StatusOK) {
 					t.Errorf("GET %s at %s: %d %s", path, n.node.ID(), status, body)
 				}
 			}
-			if look {
-				looks++
+			if poll {
+				reads++
 			}
 		}
 	}
-	if looks < 7 {
-		t.Errorf("%d calls are looks", looks)
+	if reads < 7 {
+		t.Errorf("%d calls are looks", reads)
 	}
 }
 

@@ -150,8 +150,8 @@ func listTasks(state *fsm.State, clock fsm.Clock, who *caller, req *quotav1.List
 		Prefix: req.Prefix, Holder: req.Holder, Phase: logpb.TaskPhase(req.Phase), Shown: who.covers,
 	}, req.PageToken, pageSize(req.PageSize), clock)
 	page = pageOf(views, apiTask)
-	if told := len(page); told < len(views) {
-		next = views[told-1].Name
+	if sent := len(page); sent < len(views) {
+		next = views[sent-1].Name
 	}
 	return page, next
 }

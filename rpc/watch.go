@@ -18,9 +18,9 @@ import (
 // bookmarkEvery is how often a watcher learns the position in the log while no event matches its filter.
 const bookmarkEvery = time.Second
 
-// maxEventsTold bounds the events of one response, whatever their number in an entry and the length of their names: 1,024 of up to 700
+// maxEventsSent bounds the events of one response, whatever their number in an entry and the length of their names: 1,024 of up to 700
 // bytes are below 1 MiB.
-const maxEventsTold = 1024
+const maxEventsSent = 1024
 
 // Watch implements QuotaService. Any node serves it, from what it has applied.
 func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, stream *connect.ServerStream[quotav1.WatchResponse]) error {
@@ -39,7 +39,7 @@ func (s *quotaService) Watch(ctx context.Context, req *quotav1.WatchRequest, str
 	if err := stream.Send(nil); err != nil { // headers: the subscription exists
 		return err
 	}
-	w := watching{r: r, send: stream.Send, told: time.Now()}
+	w := watching{r: r, send: stream.Send, sent: time.Now()}
 	return s.tell(ctx, &w, req, subscription)
 }
 
@@ -60,7 +60,7 @@ func (s *Server) tell(ctx context.Context, w *watching, req *quotav1.WatchReques
 			if !wanted(&events[i], req, w.r.who) {
 				continue
 			}
-			if len(res.Events) == maxEventsTold {
+			if len(res.Events) == maxEventsSent {
 				res.More = true
 				if err := w.send(res); err != nil {
 					return err
@@ -72,13 +72,13 @@ func (s *Server) tell(ctx context.Context, w *watching, req *quotav1.WatchReques
 			}
 			res.Events = append(res.Events, apiEvent(&events[i]))
 		}
-		if len(events) > 0 && len(res.Events) == 0 && time.Since(w.told) < bookmarkEvery {
+		if len(events) > 0 && len(res.Events) == 0 && time.Since(w.sent) < bookmarkEvery {
 			continue
 		}
 		if err := w.send(res); err != nil {
 			return err
 		}
-		w.told = time.Now()
+		w.sent = time.Now()
 	}
 }
 
@@ -87,8 +87,8 @@ type watching struct {
 	r *request
 	// send sends one response.
 	send func(*quotav1.WatchResponse) error
-	// told is when the last response was sent.
-	told time.Time
+	// sent is when the last response was sent.
+	sent time.Time
 	// gathered is how many entries' events were taken together.
 	gathered int
 }
@@ -107,7 +107,7 @@ func (w *watching) next(ctx context.Context, from *raftnode.Subscription) (raftn
 	w.gathered = 0
 	at, events, err := from.Next(ctx)
 	for err == nil {
-		err = w.r.turn.Wait(ctx)
+		err = w.r.share.Wait(ctx)
 		if _, busy := errors.AsType[*processor.BusyError](err); !busy {
 			break
 		}

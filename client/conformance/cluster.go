@@ -182,11 +182,11 @@ func (c *cluster) admin() (quotav1connect.AdminServiceClient, error) {
 func eventually(what string, holds func() bool) error {
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
 	for !holds() {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-deadline.C:
 			return fmt.Errorf("it did not come about within a minute that %s", what)
 		}

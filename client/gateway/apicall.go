@@ -29,7 +29,7 @@ type apiCall struct {
 	// data is the body as received.
 	data []byte
 	// repeats: it may be sent again even if an attempt may have been carried out. looks: it is a read.
-	repeats, looks bool
+	repeats, reads bool
 	// prompt: it never waits, so a node that does not answer it is unresponsive.
 	prompt bool
 	// numbers: it is a command without a request id, and may get one. packed: its body is protobuf, otherwise JSON.
@@ -60,7 +60,7 @@ func readAPICall(r *http.Request, body []byte) *apiCall {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	c.packed = kind == "application/proto"
 	if r.Method == http.MethodGet {
-		c.repeats, c.looks, c.prompt = true, true, true // the cluster serves only reads by GET
+		c.repeats, c.reads, c.prompt = true, true, true // the cluster serves only reads by GET
 		return c
 	}
 	if !c.packed && kind != "application/json" || r.Header.Get("Content-Encoding") != "" {
@@ -68,7 +68,7 @@ func readAPICall(r *http.Request, body []byte) *apiCall {
 	}
 	procedure := strings.TrimPrefix(r.URL.Path, "/quota.v1.")
 	if name := path.Base(procedure); strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || name == "CheckFence" {
-		c.repeats, c.looks, c.prompt = true, true, true
+		c.repeats, c.reads, c.prompt = true, true, true
 		return c
 	}
 	without, known := apiCommands[procedure]

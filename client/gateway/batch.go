@@ -144,11 +144,11 @@ func (c *call) takeAhead(ctx context.Context, d draw, until time.Time) (*client.
 // unlessAway ends a wait when the cluster turns out to be away: the wait is meant for quota only.
 func unlessAway(ctx context.Context, asks *client.Client) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	var look *time.Timer
+	var poll *time.Timer
 	var mu sync.Mutex // held until look is set
 	mu.Lock()
 	defer mu.Unlock()
-	look = time.AfterFunc(awayAfter, func() {
+	poll = time.AfterFunc(awayAfter, func() {
 		mu.Lock()
 		defer mu.Unlock()
 		// An attempt takes a moment to fail, and an election is shorter than this.
@@ -156,9 +156,9 @@ func unlessAway(ctx context.Context, asks *client.Client) (context.Context, func
 			cancel(client.ErrClusterAway)
 			return
 		}
-		look.Reset(time.Second)
+		poll.Reset(time.Second)
 	})
-	return ctx, func() { look.Stop(); cancel(nil) }
+	return ctx, func() { poll.Stop(); cancel(nil) }
 }
 
 // settleTaken ends an attempt with an amount from a batch. If it was not sent, the amount returns to the batch. If it was sent, the

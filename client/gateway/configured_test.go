@@ -390,11 +390,11 @@ func TestListen_BeyondLoopbackTakesTokensOverTLS(t *testing.T) {
 	if n := len(p.seen()); n != 1 {
 		t.Errorf("the provider saw %d calls, want 1", n)
 	}
-	stranger := trusting.Clone()
-	stranger.RootCAs = x509.NewCertPool()
+	unknownCaller := trusting.Clone()
+	unknownCaller.RootCAs = x509.NewCertPool()
 	old := trusting.Clone()
 	old.MinVersion, old.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
-	for name, config := range map[string]*tls.Config{"another authority": stranger, "TLS 1.1": old} {
+	for name, config := range map[string]*tls.Config{"another authority": unknownCaller, "TLS 1.1": old} {
 		if status, err := ask(config, "gateway.example", "qtd_red_x"); err == nil {
 			t.Errorf("%s: got %d", name, status)
 		}

@@ -259,13 +259,13 @@ const keysEvery = 5 * time.Second
 
 // keepKeys rereads keys whose files have changed.
 func (g *Gateway) keepKeys() {
-	look := time.NewTicker(keysEvery)
-	defer look.Stop()
+	poll := time.NewTicker(keysEvery)
+	defer poll.Stop()
 	for {
 		select {
 		case <-g.ctx.Done():
 			return
-		case <-look.C:
+		case <-poll.C:
 			g.RefreshKeys()
 		}
 	}
@@ -352,11 +352,11 @@ func (g *Gateway) Stop() {
 
 // Drained waits until no call is in flight, or ctx ends.
 func (g *Gateway) Drained(ctx context.Context) error {
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
 	for g.calls.Load() > 0 {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-ctx.Done():
 			return fmt.Errorf("gateway: %d calls were still in flight: %w", g.calls.Load(), ctx.Err())
 		}

@@ -82,7 +82,7 @@ func TestIsAway_OnlyWithoutAnswer(t *testing.T) {
 			t.Errorf("%s: away is %t", name, got)
 		}
 		refusal, _ := (&call{gateway: &Gateway{cluster: &nodes{}}}).refusalOf(c.err)
-		if told := refusal.Reason == "CLUSTER_AWAY"; told != c.away {
+		if reported := refusal.Reason == "CLUSTER_AWAY"; reported != c.away {
 			t.Errorf("%s: told %+v", name, refusal)
 		}
 	}

@@ -177,7 +177,7 @@ func (s *apiSender) askAll(request *http.Request) (undecided *http.Response, dec
 			failed = errors.Join(failed, err)
 		default:
 			failed = err
-			if !s.call.looks {
+			if !s.call.reads {
 				s.doubt, failed = true, &upstreamError{err: err, sent: true}
 			}
 			if !s.call.repeats || request.Context().Err() != nil {

@@ -182,13 +182,13 @@ func TestAPI_OpensAnotherSession(t *testing.T) {
 	const reserve = `{"holder":"x@node-7","items":[{"quota":"t/core"}],"consume":true}`
 	var session atomic.Pointer[string]
 	numbered := regexp.MustCompile(`"session":"(\d+)"`)
-	looks := func(_, body string) bool {
+	reads := func(_, body string) bool {
 		if found := numbered.FindStringSubmatch(body); found != nil {
 			session.Store(&found[1])
 		}
 		return false
 	}
-	f.cluster.loses.Store(&looks)
+	f.cluster.loses.Store(&reads)
 	for range 2 {
 		if got := f.do(http.MethodPost, "/quota.v1.QuotaService/Reserve", reserve); got.status != 200 || session.Load() == nil {
 			t.Fatalf("got %d %s, with a request id: %v", got.status, got.body, session.Load() != nil)

@@ -95,7 +95,7 @@ func withoutQuery(err error) string {
 func (c *call) awayRefusal(err error) dialect.Refusal {
 	nodes := strings.Join(c.gateway.cluster.addresses, ", ")
 	why := fmt.Sprintf("quotad: no quotad node answered in time (%s)", nodes)
-	if reason, told := errors.AsType[client.Reason](err); told {
+	if reason, reported := errors.AsType[client.Reason](err); reported {
 		why = fmt.Sprintf("quotad: the cluster (%s) did not serve the call: %s", nodes, reason)
 	}
 	if unreachable, ok := errors.AsType[*client.UnreachableError](err); ok {

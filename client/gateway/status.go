@@ -346,7 +346,7 @@ func size(n int64) string {
 
 // serveStatus serves the status as a page, or as JSON.
 func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
-	if may, wrong := g.mayLook(r); !may {
+	if may, wrong := g.mayRead(r); !may {
 		if wrong && g.wrong.tooMany(hostOf(r.RemoteAddr)) {
 			c.refuse(w, tooManyWrong)
 			return
@@ -369,8 +369,8 @@ func (g *Gateway) serveStatus(w http.ResponseWriter, r *http.Request, c *call) {
 	}
 }
 
-// mayLook reports whether a caller may see the status; wrong: it presented an unknown token.
-func (g *Gateway) mayLook(r *http.Request) (may, wrong bool) {
+// mayRead reports whether a caller may see the status; wrong: it presented an unknown token.
+func (g *Gateway) mayRead(r *http.Request) (may, wrong bool) {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if connectionOf(r.Context()).unix || err == nil && config.IsLoopback(host) {
 		return true, false

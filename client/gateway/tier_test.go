@@ -274,7 +274,7 @@ func TestAPI_IsPassedToTheCluster(t *testing.T) {
 	f.cluster.consumed("t/core", 7)
 }
 
-func TestStatus_ShowsNoSecretsAndIsNotForStrangers(t *testing.T) {
+func TestStatus_ShowsNoSecretsAndNeedsAToken(t *testing.T) {
 	f := openAI(t, speak(200, chatAnswer), nil)
 	f.do(http.MethodPost, forms["openai"].path, `{"model":"gpt-6","input":"the prompt"}`, "Authorization", "Bearer sk-made-up")
 	for _, format := range []string{"", "?format=json"} {
@@ -351,8 +351,8 @@ func TestOwnRoutes_AreCallsInFlight(t *testing.T) {
 	eventually(t, "the slot is free", func() bool { return c.quota("t/slots").Available == 2 })
 }
 
-// TestOwnRoutes_ReadNothingOfStrangers: a client that waits for 100 Continue shows whether its body was requested.
-func TestOwnRoutes_ReadNothingOfStrangers(t *testing.T) {
+// TestOwnRoutes_ReadNothingOfUnknownCallers: a client that waits for 100 Continue shows whether its body was requested.
+func TestOwnRoutes_ReadNothingOfUnknownCallers(t *testing.T) {
 	conf := configOf(startCluster(t), map[string]config.Upstream{"openai": {}})
 	conf.Tokens = "tokens.yaml"
 	f := startGateway(t, nil, nil, conf, gateway.Options{Tokens: someTokens{"qtd_red_x": {ID: "red", Pattern: "*"}}})

@@ -127,14 +127,14 @@ func (c *Cluster) serve() error {
 	}
 	deadline := time.NewTimer(within)
 	defer deadline.Stop()
-	look := time.NewTicker(time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
 	for {
 		if _, _, leads := c.node.Leader(); leads {
 			return nil
 		}
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-deadline.C:
 			return errors.New("quotatest: the node does not lead after 30 s")
 		}

@@ -23,8 +23,8 @@ import (
 // sample does something with a client and returns the result as text. pass advances time.
 type sample func(ctx context.Context, c *client.Client, pass func(time.Duration)) string
 
-// told describes an error by the parts that programs can inspect.
-func told(err error) string {
+// reported describes an error by the parts that programs can inspect.
+func reported(err error) string {
 	if err == nil {
 		return "ok"
 	}
@@ -43,56 +43,56 @@ func samples() map[string]sample {
 		"a lease lives": func(ctx context.Context, c *client.Client, _ func(time.Duration)) string {
 			lease, err := c.Reserve(ctx, client.ReserveRequest{Items: one("life", 10), TTL: time.Minute})
 			if err != nil {
-				return told(err)
+				return reported(err)
 			}
 			op, err := lease.Consume(ctx, client.Item{Quota: "life", Amount: 4})
 			if err != nil {
-				return told(err)
+				return reported(err)
 			}
 			settled, err := op.Settle(ctx, client.Settlement{Actual: one("life", 5)})
 			if err != nil {
-				return told(err)
+				return reported(err)
 			}
 			returned, err := lease.Release(ctx)
 			_, after := lease.Consume(ctx)
-			return fmt.Sprint(settled.Overrun, returned, told(err), "; ", told(after))
+			return fmt.Sprint(settled.Overrun, returned, reported(err), "; ", reported(after))
 		},
 		"it is used up": func(ctx context.Context, c *client.Client, _ func(time.Duration)) string {
 			_, first := c.Reserve(ctx, client.ReserveRequest{Items: one("short", 4), Consume: true})
 			_, second := c.Reserve(ctx, client.ReserveRequest{Items: one("short", 2)})
 			_, never := c.Reserve(ctx, client.ReserveRequest{Items: one("short", 6), Wait: time.Minute})
-			return fmt.Sprint(told(first), "; ", told(second), "; ", told(never))
+			return fmt.Sprint(reported(first), "; ", reported(second), "; ", reported(never))
 		},
 		"the request is wrong": func(ctx context.Context, c *client.Client, _ func(time.Duration)) string {
 			_, unknown := c.Reserve(ctx, client.ReserveRequest{Items: one("nowhere", 1)})
 			_, negative := c.Reserve(ctx, client.ReserveRequest{Items: one("life", -1)})
-			return told(unknown) + "; " + told(negative)
+			return reported(unknown) + "; " + reported(negative)
 		},
 		"a provider refuses": func(ctx context.Context, c *client.Client, _ func(time.Duration)) string {
 			lease, err := c.Reserve(ctx, client.ReserveRequest{Items: one("closed", 1), Consume: true})
 			if err != nil {
-				return told(err)
+				return reported(err)
 			}
 			wait := time.Minute
 			_, err = lease.Operation().Report(ctx, client.Signal{Quota: "closed", Cause: client.CauseSaturated, RetryAfter: &wait})
 			_, after := c.Reserve(ctx, client.ReserveRequest{Items: one("closed", 1)})
-			return told(err) + "; " + told(after)
+			return reported(err) + "; " + reported(after)
 		},
 		"a slot comes back": func(ctx context.Context, c *client.Client, pass func(time.Duration)) string {
 			lease, err := c.Reserve(ctx, client.ReserveRequest{Items: one("streams", 1), TTL: time.Second})
 			if err != nil {
-				return told(err)
+				return reported(err)
 			}
 			_, second := c.Reserve(ctx, client.ReserveRequest{Items: one("streams", 1)})
 			pass(3 * time.Second)
 			_, third := c.Reserve(ctx, client.ReserveRequest{Items: one("streams", 1), Wait: time.Minute})
-			return fmt.Sprint(told(second), "; ", told(lease.Renew(ctx, 0)), "; ", told(third))
+			return fmt.Sprint(reported(second), "; ", reported(lease.Renew(ctx, 0)), "; ", reported(third))
 		},
 		"a period passes": func(ctx context.Context, c *client.Client, pass func(time.Duration)) string {
 			_, first := c.Reserve(ctx, client.ReserveRequest{Items: one("second", 3), Consume: true})
 			pass(3 * time.Second)
 			_, second := c.Reserve(ctx, client.ReserveRequest{Items: one("second", 3), Consume: true, Wait: time.Minute})
-			return told(first) + "; " + told(second)
+			return reported(first) + "; " + reported(second)
 		},
 	}
 }

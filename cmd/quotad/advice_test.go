@@ -114,11 +114,11 @@ func waitUntil(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
 	defer deadline.Stop()
-	look := time.NewTicker(poll)
-	defer look.Stop()
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
 	for !holds() {
 		select {
-		case <-look.C:
+		case <-ticker.C:
 		case <-deadline.C:
 			t.Fatalf("never: %s", what)
 		}

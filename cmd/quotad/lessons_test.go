@@ -15,7 +15,7 @@ func TestLessons_NameTestsAndSources(t *testing.T) {
 		t.Fatal(err)
 	}
 	guard := regexp.MustCompile("`[a-z/]+` (Test|Fuzz)[A-Z]")
-	told := regexp.MustCompile(`\(.+\)$`)
+	reported := regexp.MustCompile(`\(.+\)$`)
 	rows, source := 0, false
 	for i, line := range strings.Split(string(page), "\n") {
 		cells := strings.Split(line, " | ")
@@ -30,7 +30,7 @@ func TestLessons_NameTestsAndSources(t *testing.T) {
 			if !guard.MatchString(cells[2]) {
 				t.Errorf("line %d names no test: %s", i+1, cells[2])
 			}
-			if source && !told.MatchString(cells[0]) {
+			if source && !reported.MatchString(cells[0]) {
 				t.Errorf("line %d does not say where it was told: %s", i+1, cells[0])
 			}
 		}

@@ -139,7 +139,7 @@ func scriptPorts(ts *testscript.TestScript, neg bool, args []string) {
 func scriptStart(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, "start NAME PROGRAM ARG...")
 	name := args[0]
-	path, err := lookPath(ts, startPath, args[1])
+	path, err := valueAt(ts, startPath, args[1])
 	ts.Check(err)
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir = ts.MkAbs(".")
@@ -170,8 +170,8 @@ func scriptStart(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// lookPath finds a program in the folders that a variable of the script lists.
-func lookPath(ts *testscript.TestScript, variable, program string) (string, error) {
+// valueAt finds a program in the folders that a variable of the script lists.
+func valueAt(ts *testscript.TestScript, variable, program string) (string, error) {
 	for _, dir := range filepath.SplitList(ts.Getenv(variable)) {
 		path := dir + "/" + program
 		if info, err := os.Stat(path); err == nil && !info.IsDir() && info.Mode()&0o111 != 0 {
@@ -283,7 +283,7 @@ func scriptUntil(ts *testscript.TestScript, neg bool, args []string) {
 	need(ts, neg, args, 2, "until PATTERN PROGRAM ARG...")
 	pattern := regexp.MustCompile(args[0])
 	eventually(ts, fmt.Sprintf("%v does not print %s", args[1:], args[0]), func() (bool, string) {
-		path, err := lookPath(ts, "PATH", args[1])
+		path, err := valueAt(ts, "PATH", args[1])
 		ts.Check(err)
 		cmd := exec.Command(path, args[2:]...)
 		cmd.Dir, cmd.Env = ts.MkAbs("."), environment(ts)

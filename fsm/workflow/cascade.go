@@ -48,7 +48,7 @@ func (t *Table) RecordLimit(h Host, name string, by Shortage, until int64, reaso
 	for _, of := range t.stepsIn(name) {
 		w := t.edit(of.workflow)
 		s := &w.steps[of.at]
-		told, pressing := s.until-now, w.pressing(now)
+		reported, pressing := s.until-now, w.pressing(now)
 		s.limited, s.short, w.last = max(now, 1), by, now
 		if by.Quota == s.quota || until > s.until {
 			s.until, s.quota = until, by.Quota
@@ -59,7 +59,7 @@ func (t *Table) RecordLimit(h Host, name string, by Shortage, until int64, reaso
 				h.Wake(w.holders[i]) // its waiters no longer keep amounts from others
 			}
 		}
-		if told <= 0 || s.until-now > 2*told {
+		if reported <= 0 || s.until-now > 2*reported {
 			t.tellPressure(h, w, of.at, reason)
 		}
 		if !w.sequential && w.limitedLately(now) >= w.threshold {
@@ -72,10 +72,10 @@ func (t *Table) RecordLimit(h Host, name string, by Shortage, until int64, reaso
 // tellPressure notifies a limited step and the steps up- and downstream of it. Each step gets one event in an entry,
 // the last one: however often limits begin and end, there are at most as many events as steps.
 func (t *Table) tellPressure(h Host, w *workflow, at int, reason logpb.Reason) {
-	told := t.told[w.definition.Name]
-	if told == nil {
-		told = &[MaxSteps]int{}
-		t.told[w.definition.Name] = told
+	reported := t.reported[w.definition.Name]
+	if reported == nil {
+		reported = &[MaxSteps]int{}
+		t.reported[w.definition.Name] = reported
 	}
 	concerned := (w.upstream[at] | w.downstream[at]).with(at)
 	for i, name := range w.holders {
@@ -86,7 +86,7 @@ func (t *Table) tellPressure(h Host, w *workflow, at int, reason logpb.Reason) {
 			Kind: effect.EventBackPressure, Quota: w.steps[at].quota, Holder: name, Reason: reason, Duration: w.steps[at].until - h.Now(),
 			Workflow: w.definition.Name, Step: w.holders[at],
 		}
-		told[i] = h.Emit(event, told[i])
+		reported[i] = h.Emit(event, reported[i])
 	}
 }
 

@@ -51,8 +51,8 @@ type Table struct {
 	reviews *cow.Set[review]
 	// generation tells workflows that a copy may share (older ones) from those that may be changed in place.
 	generation uint64
-	// told are the places, from 1, of the present entry's events that notify the steps of a workflow of a limit.
-	told map[string]*[MaxSteps]int
+	// reported are the places, from 1, of the present entry's events that notify the steps of a workflow of a limit.
+	reported map[string]*[MaxSteps]int
 }
 
 // review is when to review a workflow again.
@@ -102,7 +102,7 @@ type stepOf struct {
 func New() *Table {
 	return &Table{
 		workflows: new(cow.Map[string, *workflow]), stepsOf: new(cow.Map[string, []stepOf]), reviews: cow.NewDues[string](),
-		told: map[string]*[MaxSteps]int{},
+		reported: map[string]*[MaxSteps]int{},
 	}
 }
 
@@ -111,12 +111,12 @@ func (t *Table) Copy() *Table {
 	t.generation++
 	return &Table{
 		workflows: t.workflows.Copy(), stepsOf: t.stepsOf.Copy(), reviews: t.reviews.Copy(), generation: t.generation,
-		told: map[string]*[MaxSteps]int{},
+		reported: map[string]*[MaxSteps]int{},
 	}
 }
 
 // BeginEntry begins a log entry: no step is notified in it yet.
-func (t *Table) BeginEntry() { clear(t.told) }
+func (t *Table) BeginEntry() { clear(t.reported) }
 
 // stepsIn returns a holder's places in workflows, by the workflows' names. Without workflows it costs one check.
 func (t *Table) stepsIn(holder string) []stepOf {
@@ -174,7 +174,7 @@ func (t *Table) Delete(h Host, name string) *logpb.Result {
 
 // add enters a workflow into the tables.
 func (t *Table) add(w *workflow) {
-	delete(t.told, w.definition.Name) // its steps may differ from those of its predecessor
+	delete(t.reported, w.definition.Name) // its steps may differ from those of its predecessor
 	name := w.definition.Name
 	t.workflows.Set(name, w)
 	for at, holder := range w.holders {

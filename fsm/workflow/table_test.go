@@ -174,7 +174,7 @@ func TestReplace_LeavesNothingBehind(t *testing.T) {
 func TestRecordLimit_ReportsStepOncePerEntry(t *testing.T) {
 	h := &fakeHost{now: fixed.Hour}
 	table := defined(t, h, chain("one", "a", "b", "c"))
-	told := func() (count int) {
+	reported := func() (count int) {
 		for _, e := range h.events {
 			if e.Kind == effect.EventBackPressure {
 				count++
@@ -184,14 +184,14 @@ func TestRecordLimit_ReportsStepOncePerEntry(t *testing.T) {
 	}
 	table.limit(h, "b")
 	table.limit(h, "c")
-	if told() != 3 || h.events[0].Step != "c" {
+	if reported() != 3 || h.events[0].Step != "c" {
 		t.Errorf("%+v", h.events)
 	}
 	table.BeginEntry()
 	h.events = nil
 	table.limit(h, "a")
-	if told() != 3 {
-		t.Errorf("%d events with the next entry", told())
+	if reported() != 3 {
+		t.Errorf("%d events with the next entry", reported())
 	}
 }
 

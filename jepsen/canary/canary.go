@@ -94,9 +94,9 @@ func (c *Carry) CloseIdleConnections() {
 	}
 }
 
-// Look searches all files of a run's folder, the nodes' disks among them, for the secret. It returns the files that hold it, and how many
+// Scan searches all files of a run's folder, the nodes' disks among them, for the secret. It returns the files that hold it, and how many
 // files it read: 0 if the run had no secret.
-func Look(run string) (found []string, looked int, err error) {
+func Scan(run string) (found []string, scanned int, err error) {
 	secret, err := os.ReadFile(filepath.Join(run, folder, secretFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, 0, nil
@@ -117,14 +117,14 @@ func Look(run string) (found []string, looked int, err error) {
 		case !entry.Type().IsRegular():
 			return nil
 		}
-		looked++
+		scanned++
 		has, err := contains(path, []byte(unforeseeable))
 		if has {
 			found = append(found, path)
 		}
 		return err
 	})
-	return found, looked, err
+	return found, scanned, err
 }
 
 // contains says whether a file contains a word.

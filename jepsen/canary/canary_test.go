@@ -11,8 +11,8 @@ import (
 
 const secret = "qtd_canary_3Qm5ZqJ9yWn0Yw8b2u7d"
 
-// TestLook_FindsSecretAnywhere: at the beginning of a file, at its end, and across two pieces of a read.
-func TestLook_FindsSecretAnywhere(t *testing.T) {
+// TestScan_FindsSecretAnywhere: at the beginning of a file, at its end, and across two pieces of a read.
+func TestScan_FindsSecretAnywhere(t *testing.T) {
 	run := t.TempDir()
 	write := func(name string, data []byte) {
 		t.Helper()
@@ -31,13 +31,13 @@ func TestLook_FindsSecretAnywhere(t *testing.T) {
 	for _, at := range []int{0, 1<<20 - 3, 1<<20 - len(word) + 1, 2<<20 - 2*len(word), len(filler)} {
 		spoiled := filepath.Join("data", "raft.db")
 		write(spoiled, append(append(append([]byte(nil), filler[:at]...), word...), filler[at:]...))
-		found, looked, err := Look(run)
-		if err != nil || looked != 2 || len(found) != 1 || found[0] != filepath.Join(run, spoiled) {
-			t.Errorf("at %d: %v, %d files, %v", at, found, looked, err)
+		found, scanned, err := Scan(run)
+		if err != nil || scanned != 2 || len(found) != 1 || found[0] != filepath.Join(run, spoiled) {
+			t.Errorf("at %d: %v, %d files, %v", at, found, scanned, err)
 		}
 	}
 	write("data/raft.db", nil)
-	if found, _, err := Look(run); err != nil || len(found) > 0 {
+	if found, _, err := Scan(run); err != nil || len(found) > 0 {
 		t.Errorf("%v %v", found, err)
 	}
 }

@@ -27,10 +27,10 @@ type part struct {
 	id    requestID
 	// identified says whether id is set.
 	identified bool
-	// told is the answer, "" if there is none; left is its remaining time; meta names its node, term and index.
-	told string
-	left time.Duration
-	meta *quotav1.Meta
+	// replied is the answer, "" if there is none; left is its remaining time; meta names its node, term and index.
+	replied string
+	left    time.Duration
+	meta    *quotav1.Meta
 	// served bounds the time from the stamp of the entry to the answer.
 	served time.Duration
 	// reason is that of a command that failed inside a Batch, or of the whole call.
@@ -59,7 +59,7 @@ func decode(line *history.Call) (*call, error) {
 	case line.Error != nil:
 		p.reason = quotav1.Reason(line.Error.Reason)
 	default:
-		p.told, p.left, p.meta = apiTold(response)
+		p.replied, p.left, p.meta = apiAnswer(response)
 	}
 	c.parts = []part{p}
 	return c.timed(), nil
@@ -95,7 +95,7 @@ func batchParts(batch *quotav1.BatchRequest, response proto.Message) []part {
 			parts[i].reason = failed.Info.GetReason()
 			continue
 		}
-		parts[i].told, parts[i].left, _ = apiTold(inner(results[i]))
+		parts[i].replied, parts[i].left, _ = apiAnswer(inner(results[i]))
 		parts[i].meta = answer.Meta // results have none of their own
 	}
 	return parts
@@ -124,7 +124,7 @@ func (c *call) read() bool {
 func (r *run) answers(rep *replayed) {
 	v := r.verdict("answers", "Each answer is the one that the log has for this command, at the term and index that it names.")
 	once := r.verdict("once", "A request is carried out once, and all its answers are the same.")
-	first := map[told]string{}
+	first := map[replied]string{}
 	for _, c := range r.calls {
 		if c.read() {
 			continue
@@ -134,7 +134,7 @@ func (r *run) answers(rep *replayed) {
 			if p.meta == nil {
 				continue
 			}
-			v.Looked++
+			v.Checked++
 			if why := rep.matches(p); why != "" {
 				v.violate("%s by %s at %d: %s", c.Procedure, c.Client, c.Sent, why)
 			}
@@ -148,24 +148,24 @@ func (r *run) answers(rep *replayed) {
 }
 
 // sameAgain compares the constant parts of two answers to one request.
-func (r *run) sameAgain(v *Verdict, first map[told]string, c *call, p *part) {
+func (r *run) sameAgain(v *Verdict, first map[replied]string, c *call, p *part) {
 	if !p.identified {
 		return
 	}
-	v.Looked++
+	v.Checked++
 	essence := lasting(c)
 	if essence == "" {
 		return
 	}
-	key := told{p.id, r.lost(p.meta.Index)}
-	if told, ok := first[key]; ok && told != essence {
-		v.violate("%v of %s got %q, and another time %q", p.id, c.Client, told, essence)
+	key := replied{p.id, r.lost(p.meta.Index)}
+	if replied, ok := first[key]; ok && replied != essence {
+		v.violate("%v of %s got %q, and another time %q", p.id, c.Client, replied, essence)
 	}
 	first[key] = essence
 }
 
-// told identifies a request within one history: the part that a restore took back is a history of its own, numbered by the restore.
-type told struct {
+// replied identifies a request within one history: the part that a restore took back is a history of its own, numbered by the restore.
+type replied struct {
 	id   requestID
 	lost int
 }
@@ -187,25 +187,25 @@ func (rep *replayed) matches(p *part) string {
 		if !same(p, &o) {
 			continue
 		}
-		told, left := logTold(o.result, o.now)
-		if told == p.told && p.fits(left) && o.now == nanos(p.meta.ClusterTime) {
+		replied, left := logAnswer(o.result, o.now)
+		if replied == p.replied && p.fits(left) && o.now == nanos(p.meta.ClusterTime) {
 			return ""
 		}
-		found = append(found, fmt.Sprintf("%q, %v left at %d", told, left, o.now))
+		found = append(found, fmt.Sprintf("%q, %v left at %d", replied, left, o.now))
 	}
 	for _, end := range rep.endedAt[p.meta.Index] {
 		end.command = rep.asked[end.ticket]
 		if end.command == nil || !same(p, &end.occurrence) {
 			continue
 		}
-		told, left := logTold(end.result, end.now)
-		if told == p.told && p.fits(left) {
+		replied, left := logAnswer(end.result, end.now)
+		if replied == p.replied && p.fits(left) {
 			return ""
 		}
-		found = append(found, fmt.Sprintf("%q, %v left (end of ticket %d)", told, left, end.ticket))
+		found = append(found, fmt.Sprintf("%q, %v left (end of ticket %d)", replied, left, end.ticket))
 	}
 	return fmt.Sprintf("asked %q, got %q with %v left at index %d, time %d; the log has %v",
-		p.asked, p.told, p.left, p.meta.Index, nanos(p.meta.ClusterTime), found)
+		p.asked, p.replied, p.left, p.meta.Index, nanos(p.meta.ClusterTime), found)
 }
 
 // same says whether a command of the log is the one that a client sent.
@@ -247,7 +247,7 @@ func (r *run) unanswered(rep *replayed) {
 			if !p.identified {
 				continue
 			}
-			v.Looked++
+			v.Checked++
 			refused := c.Error != nil && c.Error.NotAccepted
 			if refused {
 				accepted[p.id] += 0
@@ -317,7 +317,7 @@ func (r *run) uninvited(rep *replayed) {
 			continue
 		}
 		for _, o := range places {
-			v.Looked++
+			v.Checked++
 			if asked := logAsked(o.command); !sent[id][asked] {
 				v.violate("index %d: %v, %q, was sent by nobody", o.index, id, asked)
 			}
@@ -345,7 +345,7 @@ func (r *run) uninvitedReserves(rep *replayed, v *Verdict) {
 			if reserve == nil || identified || unwritten(reserve.Holder) {
 				continue
 			}
-			v.Looked++
+			v.Checked++
 			logged[logAsked(o.command)]++
 		}
 	}

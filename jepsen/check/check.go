@@ -33,8 +33,8 @@ type Verdict struct {
 	Outcome  Outcome  `json:"outcome"`
 	Count    int      `json:"count"`
 	Examples []string `json:"examples,omitempty"`
-	// Looked counts the items checked: with 0 a pass means nothing.
-	Looked int `json:"looked"`
+	// Checked counts the items checked: with 0 a pass means nothing.
+	Checked int `json:"looked"`
 }
 
 // violate adds a violation.
@@ -50,7 +50,7 @@ func (v *Verdict) violate(format string, args ...any) {
 func (v *Verdict) done() {
 	if v.Outcome == "" {
 		v.Outcome = Pass
-		if v.Looked == 0 {
+		if v.Checked == 0 {
 			v.Outcome = Inconclusive
 			v.Examples = append(v.Examples, "there was nothing to look at")
 		}

@@ -89,9 +89,9 @@ func good(t *testing.T) *Simulated {
 		}},
 	})
 	ledger, whole := machine.State().Hash()
-	s.Members, s.Told = []Member{{"n3", false}, {"n1", true}, {"n2", true}}, map[string][]Member{}
+	s.Members, s.Watched = []Member{{"n3", false}, {"n1", true}, {"n2", true}}, map[string][]Member{}
 	for _, node := range []string{"n1", "n2", "n3"} {
-		s.Told[node] = []Member{{"n1", true}, {"n2", true}, {"n3", false}}
+		s.Watched[node] = []Member{{"n1", true}, {"n2", true}, {"n3", false}}
 		s.Final = append(s.Final, history.Final{
 			Node: node, Index: uint64(len(commands)), Ledger: fmt.Sprintf("%x", ledger), Whole: fmt.Sprintf("%x", whole),
 		})
@@ -160,9 +160,9 @@ func TestRunSimulated_FindsEachFlaw(t *testing.T) {
 		"two leaders":                      {"one-leader", func(s *Simulated) { s.Calls[7].Node = "n2" }},
 		"time that runs too fast":          {"cluster-time", func(s *Simulated) { hurry(s) }},
 		"a node that differs at the end":   {"converged", func(s *Simulated) { s.Final[1].Whole = "00" }},
-		"a vote that one does not know of": {"members", func(s *Simulated) { s.Told["n2"][2].Votes = true }},
-		"a member that one does not have":  {"members", func(s *Simulated) { s.Told["n3"] = s.Told["n3"][1:] }},
-		"a member that is not there":       {"members", func(s *Simulated) { delete(s.Told, "n3") }},
+		"a vote that one does not know of": {"members", func(s *Simulated) { s.Watched["n2"][2].Votes = true }},
+		"a member that one does not have":  {"members", func(s *Simulated) { s.Watched["n3"] = s.Watched["n3"][1:] }},
+		"a member that is not there":       {"members", func(s *Simulated) { delete(s.Watched, "n3") }},
 		"a node that ended":                {"members", func(s *Simulated) { s.Ended = []string{"n2: removed"} }},
 		"a node that is silent":            {"converged", func(s *Simulated) { s.Final[1].Error = "away" }},
 	} {
@@ -291,7 +291,7 @@ func TestProvider_CountsSlots(t *testing.T) {
 func TestWatch_Streams(t *testing.T) {
 	event := func(lease uint64) effect.Event { return effect.Event{Kind: effect.EventExpired, Lease: lease} }
 	rep := &replayed{happened: map[uint64][]effect.Event{3: {event(1)}, 5: {event(2), event(3)}, 9: {event(4)}}}
-	told := func(index uint64, leases ...uint64) *quotav1.WatchResponse {
+	replied := func(index uint64, leases ...uint64) *quotav1.WatchResponse {
 		message := &quotav1.WatchResponse{Meta: &quotav1.Meta{Index: index}}
 		for _, lease := range leases {
 			e := event(lease)
@@ -300,7 +300,7 @@ func TestWatch_Streams(t *testing.T) {
 		return message
 	}
 	partly := func(index uint64, leases ...uint64) *quotav1.WatchResponse {
-		message := told(index, leases...)
+		message := replied(index, leases...)
 		message.More = true
 		return message
 	}
@@ -309,32 +309,32 @@ func TestWatch_Streams(t *testing.T) {
 		messages []*quotav1.WatchResponse
 		want     Outcome
 	}{
-		"all":                  {1, []*quotav1.WatchResponse{told(3, 1), told(5, 2, 3), told(7), told(9, 4)}, ""},
-		"from now on":          {0, []*quotav1.WatchResponse{told(5, 2, 3), told(9, 4)}, ""},
-		"a hole":               {1, []*quotav1.WatchResponse{told(3, 1), told(9, 4)}, Fail},
-		"a hole at first":      {2, []*quotav1.WatchResponse{told(5, 2, 3)}, Fail},
-		"hidden by a mark":     {1, []*quotav1.WatchResponse{told(3, 1), told(7), told(9, 4)}, Fail},
-		"twice":                {1, []*quotav1.WatchResponse{told(3, 1), told(3, 1)}, Fail},
-		"backwards":            {1, []*quotav1.WatchResponse{told(3, 1), told(5, 2, 3), told(3, 1)}, Fail},
-		"half of an index":     {1, []*quotav1.WatchResponse{told(3, 1), told(5, 2)}, Fail},
-		"another order":        {1, []*quotav1.WatchResponse{told(3, 1), told(5, 3, 2)}, Fail},
-		"another lease":        {1, []*quotav1.WatchResponse{told(3, 7)}, Fail},
-		"in parts":             {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), told(5, 3), told(9, 4)}, ""},
-		"a part, cut off":      {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2)}, ""},
-		"from now on, a part":  {0, []*quotav1.WatchResponse{partly(5, 2), told(5, 3)}, ""},
-		"a part twice":         {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), partly(5, 2)}, Fail},
-		"no second part":       {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), told(9, 4)}, Fail},
-		"a mark for a part":    {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), told(5)}, Fail},
-		"more than there is":   {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2, 3)}, Fail},
-		"too much in a part":   {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2, 3, 4, 5)}, Fail},
-		"an empty part":        {1, []*quotav1.WatchResponse{told(3, 1), partly(5), told(5, 2, 3)}, Fail},
-		"after the whole":      {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), told(5, 3), told(5, 3)}, Fail},
-		"a part of the past":   {1, []*quotav1.WatchResponse{told(3, 1), told(5, 2, 3), partly(3, 1)}, Fail},
-		"a part of the same":   {1, []*quotav1.WatchResponse{told(3, 1), told(5, 2, 3), partly(5, 2)}, Fail},
-		"a part after a hole":  {1, []*quotav1.WatchResponse{told(3, 1), partly(9, 4)}, Fail},
-		"a part of another":    {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 7)}, Fail},
-		"the end of another":   {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), told(5, 7)}, Fail},
-		"less than there were": {1, []*quotav1.WatchResponse{told(3, 1), partly(5, 2), told(7)}, Fail},
+		"all":                  {1, []*quotav1.WatchResponse{replied(3, 1), replied(5, 2, 3), replied(7), replied(9, 4)}, ""},
+		"from now on":          {0, []*quotav1.WatchResponse{replied(5, 2, 3), replied(9, 4)}, ""},
+		"a hole":               {1, []*quotav1.WatchResponse{replied(3, 1), replied(9, 4)}, Fail},
+		"a hole at first":      {2, []*quotav1.WatchResponse{replied(5, 2, 3)}, Fail},
+		"hidden by a mark":     {1, []*quotav1.WatchResponse{replied(3, 1), replied(7), replied(9, 4)}, Fail},
+		"twice":                {1, []*quotav1.WatchResponse{replied(3, 1), replied(3, 1)}, Fail},
+		"backwards":            {1, []*quotav1.WatchResponse{replied(3, 1), replied(5, 2, 3), replied(3, 1)}, Fail},
+		"half of an index":     {1, []*quotav1.WatchResponse{replied(3, 1), replied(5, 2)}, Fail},
+		"another order":        {1, []*quotav1.WatchResponse{replied(3, 1), replied(5, 3, 2)}, Fail},
+		"another lease":        {1, []*quotav1.WatchResponse{replied(3, 7)}, Fail},
+		"in parts":             {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2), replied(5, 3), replied(9, 4)}, ""},
+		"a part, cut off":      {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2)}, ""},
+		"from now on, a part":  {0, []*quotav1.WatchResponse{partly(5, 2), replied(5, 3)}, ""},
+		"a part twice":         {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2), partly(5, 2)}, Fail},
+		"no second part":       {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2), replied(9, 4)}, Fail},
+		"a mark for a part":    {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2), replied(5)}, Fail},
+		"more than there is":   {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2, 3)}, Fail},
+		"too much in a part":   {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2, 3, 4, 5)}, Fail},
+		"an empty part":        {1, []*quotav1.WatchResponse{replied(3, 1), partly(5), replied(5, 2, 3)}, Fail},
+		"after the whole":      {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2), replied(5, 3), replied(5, 3)}, Fail},
+		"a part of the past":   {1, []*quotav1.WatchResponse{replied(3, 1), replied(5, 2, 3), partly(3, 1)}, Fail},
+		"a part of the same":   {1, []*quotav1.WatchResponse{replied(3, 1), replied(5, 2, 3), partly(5, 2)}, Fail},
+		"a part after a hole":  {1, []*quotav1.WatchResponse{replied(3, 1), partly(9, 4)}, Fail},
+		"a part of another":    {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 7)}, Fail},
+		"the end of another":   {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2), replied(5, 7)}, Fail},
+		"less than there were": {1, []*quotav1.WatchResponse{replied(3, 1), partly(5, 2), replied(7)}, Fail},
 	} {
 		f := &follower{v: &Verdict{}, rep: rep, indices: []uint64{3, 5, 9}, from: c.from}
 		for _, message := range c.messages {
@@ -350,22 +350,22 @@ func TestWatch_Streams(t *testing.T) {
 func TestLinear_Histories(t *testing.T) {
 	const ms = int64(time.Millisecond)
 	ttl := int64(workload.LinearTTL)
-	reserve := func(call int64, told string, lease uint64) porcupine.Operation {
+	reserve := func(call int64, replied string, lease uint64) porcupine.Operation {
 		return porcupine.Operation{
 			Input: linearAsked{what: "reserve", call: call, ret: call + ms, least: workload.LinearTTL * 99 / 100}, Call: call, Return: call + ms,
-			Output: linearTold{what: told, lease: lease},
+			Output: linearAnswer{what: replied, lease: lease},
 		}
 	}
-	release := func(call int64, lease uint64, told string) porcupine.Operation {
+	release := func(call int64, lease uint64, replied string) porcupine.Operation {
 		return porcupine.Operation{
 			Input: linearAsked{what: "release", lease: lease, call: call, ret: call + ms}, Call: call, Return: call + ms,
-			Output: linearTold{what: told},
+			Output: linearAnswer{what: replied},
 		}
 	}
-	look := func(call, free int64) porcupine.Operation {
+	read := func(call, free int64) porcupine.Operation {
 		return porcupine.Operation{
 			Input: linearAsked{what: "look", call: call, ret: call + ms}, Call: call, Return: call + ms,
-			Output: linearTold{what: "sees", free: free},
+			Output: linearAnswer{what: "sees", free: free},
 		}
 	}
 	three := []porcupine.Operation{reserve(0, "granted", 1), reserve(2*ms, "granted", 2), reserve(4*ms, "granted", 3)}
@@ -373,21 +373,21 @@ func TestLinear_Histories(t *testing.T) {
 		more []porcupine.Operation
 		want bool
 	}{
-		"full":                       {[]porcupine.Operation{reserve(6*ms, "refused", 0), look(8*ms, 0)}, true},
+		"full":                       {[]porcupine.Operation{reserve(6*ms, "refused", 0), read(8*ms, 0)}, true},
 		"a fourth":                   {[]porcupine.Operation{reserve(6*ms, "granted", 4)}, false},
-		"given back":                 {[]porcupine.Operation{release(6*ms, 2, "released"), look(8*ms, 1), reserve(10*ms, "granted", 4)}, true},
+		"given back":                 {[]porcupine.Operation{release(6*ms, 2, "released"), read(8*ms, 1), reserve(10*ms, "granted", 4)}, true},
 		"given back twice":           {[]porcupine.Operation{release(6*ms, 2, "released"), release(8*ms, 2, "released")}, false},
-		"a stale read":               {[]porcupine.Operation{release(6*ms, 2, "released"), look(8*ms, 0)}, false},
+		"a stale read":               {[]porcupine.Operation{release(6*ms, 2, "released"), read(8*ms, 0)}, false},
 		"refused though one is free": {[]porcupine.Operation{release(6*ms, 2, "released"), reserve(8*ms, "refused", 0)}, false},
 		"one ended by itself":        {[]porcupine.Operation{reserve(ttl+10*ms, "granted", 4)}, true},
 		"one ended too early":        {[]porcupine.Operation{reserve(ttl/2, "granted", 4)}, false},
-		"dead, its slot in grace":    {[]porcupine.Operation{release(ttl+10*ms, 1, "stale"), look(ttl+12*ms, 0)}, true},
+		"dead, its slot in grace":    {[]porcupine.Operation{release(ttl+10*ms, 1, "stale"), read(ttl+12*ms, 0)}, true},
 		"dead too early":             {[]porcupine.Operation{release(ttl/2, 1, "stale")}, false},
-		"alive for ever":             {[]porcupine.Operation{look(int64(2*time.Minute), 0)}, false},
+		"alive for ever":             {[]porcupine.Operation{read(int64(2*time.Minute), 0)}, false},
 		"an open outcome": {[]porcupine.Operation{{
 			Input: linearAsked{what: "release", lease: 1, call: 6 * ms, ret: 1 << 62}, Call: 6 * ms, Return: 1 << 62,
-			Output: linearTold{what: "unknown"},
-		}, look(8*ms, 1)}, true},
+			Output: linearAnswer{what: "unknown"},
+		}, read(8*ms, 1)}, true},
 	} {
 		if got := porcupine.CheckOperations(linearModel().ToModel(), slices.Concat(three, c.more)); got != c.want {
 			t.Errorf("%s: linearizable %v", name, got)

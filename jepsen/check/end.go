@@ -15,7 +15,7 @@ import (
 func (r *run) finalStates(rep *replayed) {
 	v := r.verdict("converged", "After the last fault all nodes have one state: that of the log.")
 	for _, final := range r.facts.Final {
-		v.Looked++
+		v.Checked++
 		if final.Error != "" {
 			v.violate("%s did not tell its state at the end: %s", final.Node, final.Error)
 			continue
@@ -46,7 +46,7 @@ func (r *run) processes() {
 		v.violate("the processes' logs are missing (%v)", err)
 	}
 	for _, path := range paths {
-		v.Looked++
+		v.Checked++
 		if err := grep(path, func(number int, line string) {
 			v.violate("%s:%d: %s", filepath.Base(path), number, line)
 		}); err != nil {

@@ -59,7 +59,7 @@ func (r *run) exercised(rep *replayed) {
 		"The run met what it is about: faults hit open calls, leaders changed, a snapshot was installed, leases and sessions expired, dead "+
 			"fences came back, tasks were shelved, each policy had a part.")
 	r.stats.Judged = rep.judge
-	v.Looked = len(r.faults)
+	v.Checked = len(r.faults)
 	for _, c := range r.calls {
 		if c.open() {
 			r.stats.Unknown++
@@ -96,7 +96,7 @@ func (r *run) exercised(rep *replayed) {
 	r.policies(lacking)
 	r.gatewayExercised(lacking)
 	if r.facts.Mix == quiet {
-		v.Looked = r.stats.Answered
+		v.Checked = r.stats.Answered
 		r.steady()
 		return
 	}
@@ -227,7 +227,7 @@ func (r *run) policies(lacking func(missing bool, what string)) {
 	lacking(judged.Kept == 0 && r.facts.Ended-r.facts.Began >= int64(keptWithin), "nothing of a rate with shares was kept for a higher class")
 	lacking(judged.Instead == 0, "no fallback was granted")
 	lacking(judged.Pooled == 0 && r.facts.Mix != upgrade, "no member of a pool was granted")
-	lacking(judged.Turns == 0 || judged.Parallels == 0, "no workflow went one at a time and back")
+	lacking(judged.Batons == 0 || judged.Parallels == 0, "no workflow went one at a time and back")
 }
 
 // keptWithin is the length from which on a run must have kept something of a rate for a higher class. That happens about four times a
@@ -247,7 +247,7 @@ const upgrade = "upgrade"
 // off at its end, and calls that a client canceled or left, such as after another node's answer.
 func (r *run) steady() {
 	v := r.verdict("steady", "Without faults nobody is elected, and no outcome is unknown.")
-	v.Looked = r.stats.Answered
+	v.Checked = r.stats.Answered
 	if r.stats.Terms != 1 {
 		v.violate("%d terms", r.stats.Terms)
 	}

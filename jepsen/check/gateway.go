@@ -28,7 +28,7 @@ func (r *run) gateway(spends []*history.Spend) {
 	v := r.verdict("gateway",
 		"Through a gateway each call ends in time and reaches the provider once, unless that refused it for a limit; no broken answer "+
 			"looks whole; a replaced key is used no more; service comes back after each fault; nothing stays held.")
-	v.Looked = len(r.asked)
+	v.Checked = len(r.asked)
 	arrivals := map[string][]*history.Spend{}
 	for _, s := range spends {
 		arrivals[s.ID] = append(arrivals[s.ID], s)

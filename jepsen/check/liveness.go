@@ -33,7 +33,7 @@ func (r *run) liveness() {
 		}
 	}
 	slices.Sort(ends)
-	v.Looked = len(ends)
+	v.Checked = len(ends)
 	r.stats.Answered = len(ends)
 	for i := 1; i < len(ends); i++ {
 		gap := time.Duration(ends[i] - ends[i-1])
@@ -185,7 +185,7 @@ func (r *run) recovery(v *Verdict) {
 	}
 	for _, class := range [...]quotav1.Class{quotav1.Class_CLASS_CRITICAL, quotav1.Class_CLASS_STANDARD, quotav1.Class_CLASS_BACKGROUND} {
 		at, ok := first[class]
-		v.Looked++
+		v.Checked++
 		if !ok {
 			v.violate("%v was granted nothing after the last fault", class)
 			continue

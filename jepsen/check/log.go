@@ -29,7 +29,7 @@ func (r *run) agreement() {
 	for _, node := range r.facts.Nodes {
 		var last uint64
 		err := r.records(node, func(line *record.Line) error {
-			v.Looked++
+			v.Checked++
 			r.stats.Applied++
 			first := merged[line.Index]
 			if first == nil {
@@ -152,14 +152,14 @@ func (r *run) replay() *replayed {
 		line := &r.log[i].Line
 		for ; len(restores) > 0 && restores[0].Index < line.Index; restores = restores[1:] {
 			t = t.after(restores[0], backups, v, rules)
-			rep.views.look(reads[restores[0].Index], t.machine, &fsm.Applied{Index: restores[0].Index, Clock: t.machine.State().Clock()})
+			rep.views.read(reads[restores[0].Index], t.machine, &fsm.Applied{Index: restores[0].Index, Clock: t.machine.State().Clock()})
 		}
 		parsed, applied, broken, err := t.apply(line)
 		if err != nil {
 			v.violate("index %d: the entry cannot be decoded: %v", line.Index, err)
 			break
 		}
-		v.Looked++
+		v.Checked++
 		if got := record.Digest(&applied); got != line.Outcome {
 			v.violate("index %d: the outcome is %.8s, the nodes had %.8s", line.Index, got, line.Outcome)
 		}
@@ -169,7 +169,7 @@ func (r *run) replay() *replayed {
 				v.violate("index %d: the ledger's hash is %.8s, the nodes had %.8s", line.Index, got, line.Ledger)
 			}
 		}
-		rules.Looked++
+		rules.Checked++
 		for _, violation := range broken {
 			rules.violate("%s at index %d, command %d: %s", violation.Name, violation.Index, violation.Command, violation.Detail)
 		}
@@ -178,7 +178,7 @@ func (r *run) replay() *replayed {
 			sum, _ := t.machine.State().Hash()
 			rep.ledgers[line.Index] = hex.EncodeToString(sum[:])
 		}
-		rep.views.look(reads[line.Index], t.machine, &applied)
+		rep.views.read(reads[line.Index], t.machine, &applied)
 		for _, restore := range restores {
 			if restore.Backup != line.Index {
 				continue

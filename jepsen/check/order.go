@@ -50,7 +50,7 @@ func (r *run) realTime() {
 			at++
 		}
 		if index := c.lowest(); index != 0 {
-			v.Looked++
+			v.Checked++
 			if index < newest {
 				v.violate("%s by %s (index %d, sent %d) began %.3f ms after %s by %s was answered with index %d",
 					c.Procedure, c.Client, index, c.Sent, float64(c.Sent-witness.Returned)/1e6, witness.Procedure, witness.Client, newest)
@@ -72,7 +72,7 @@ func (r *run) leaders() {
 			if meta == nil || meta.Term == 0 {
 				continue
 			}
-			v.Looked++
+			v.Checked++
 			if known, ok := leader[meta.Term]; ok && known != meta.Node {
 				v.violate("term %d was led by %s and by %s", meta.Term, known, meta.Node)
 			}
@@ -100,7 +100,7 @@ func waited(c *call) bool {
 func (r *run) clusterTime() {
 	v := r.verdict("cluster-time", "Cluster time never runs faster than time (1 % of drift aside), under every leader.")
 	if r.hurried() {
-		v.Looked++ // the runs of that fault check the bounds of the rate guard instead
+		v.Checked++ // the runs of that fault check the bounds of the rate guard instead
 		return
 	}
 	type point struct{ now, sent, returned int64 }
@@ -116,7 +116,7 @@ func (r *run) clusterTime() {
 	const slack = 50_000_000
 	var best point
 	for i, p := range points {
-		v.Looked++
+		v.Checked++
 		if i > 0 {
 			elapsed := p.returned - best.sent
 			if p.now-best.now > elapsed+elapsed/100+slack {

@@ -25,7 +25,7 @@ func (r *run) others() {
 				return
 			}
 			seen[c] = true
-			v.Looked++
+			v.Checked++
 			if c.Sent < attack.Began {
 				return // it may have been refused before
 			}

@@ -38,7 +38,7 @@ const unknownLease = math.MaxUint64
 // usedSlots is the state of one quota, in ascending order.
 type usedSlots [workload.LinearSlots]slot
 
-// linearAsked is an operation's input, linearTold its output.
+// linearAsked is an operation's input, linearAnswer its output.
 type linearAsked struct {
 	what      string // reserve, release, look
 	lease     uint64
@@ -47,7 +47,7 @@ type linearAsked struct {
 	least time.Duration
 }
 
-type linearTold struct {
+type linearAnswer struct {
 	what  string // granted, refused, released, stale, sees, unknown
 	lease uint64
 	free  int64
@@ -79,7 +79,7 @@ func (r *run) porcupine() {
 		result, info := porcupine.CheckOperationsVerbose(model, operations, searchFor)
 		switch result {
 		case porcupine.Ok:
-			v.Looked++
+			v.Checked++
 		case porcupine.Unknown:
 			abandoned++
 		case porcupine.Illegal:
@@ -88,11 +88,11 @@ func (r *run) porcupine() {
 			v.violate("%s: %d operations have no linear order; picture: %s (%v)", name, len(operations), filepath.Base(picture), err)
 		}
 	}
-	r.stats.Searched, r.stats.NotSearched = v.Looked, abandoned
-	if abandoned > v.Looked {
+	r.stats.Searched, r.stats.NotSearched = v.Checked, abandoned
+	if abandoned > v.Checked {
 		v.Outcome = cmp.Or(v.Outcome, Inconclusive)
 		v.Examples = append(v.Examples, fmt.Sprintf("%d histories of %d have too many open outcomes or took too long", abandoned,
-			abandoned+v.Looked))
+			abandoned+v.Checked))
 	}
 }
 
@@ -109,7 +109,7 @@ func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
 func unknown(operations []porcupine.Operation) int {
 	count := 0
 	for i := range operations {
-		if told, ok := operations[i].Output.(linearTold); ok && told.what == "unknown" {
+		if replied, ok := operations[i].Output.(linearAnswer); ok && replied.what == "unknown" {
 			count++
 		}
 	}
@@ -118,9 +118,9 @@ func unknown(operations []porcupine.Operation) int {
 
 // pending is a request with all its attempts.
 type pending struct {
-	quota string
-	asked linearAsked
-	told  linearTold
+	quota   string
+	asked   linearAsked
+	replied linearAnswer
 }
 
 // undated says whether an answer may be of a state outside a history: an error names no index, so only its times say whether it is from
@@ -144,25 +144,25 @@ func (p *pending) learn(c *call, quotaOf map[uint64]string, open bool) {
 	default:
 		return
 	}
-	if p.told.what != "unknown" || open {
+	if p.replied.what != "unknown" || open {
 		return
 	}
 	switch answer := c.response.(type) {
 	case *quotav1.ReserveResponse:
 		p.asked.ret = c.Returned
-		p.told = linearTold{what: "refused"}
+		p.replied = linearAnswer{what: "refused"}
 		if lease := answer.GetLease(); lease != nil {
-			p.told = linearTold{what: "granted", lease: lease.Id}
+			p.replied = linearAnswer{what: "granted", lease: lease.Id}
 			quotaOf[lease.Id] = p.quota
 		}
 	case *quotav1.ReleaseResponse:
 		p.asked.ret = c.Returned
-		p.told = linearTold{what: "released"}
+		p.replied = linearAnswer{what: "released"}
 	default:
 		switch quotav1.Reason(c.Error.Reason) {
 		case quotav1.Reason_REASON_STALE_FENCE, quotav1.Reason_REASON_NEVER_ISSUED:
 			p.asked.ret = c.Returned
-			p.told = linearTold{what: "stale"}
+			p.replied = linearAnswer{what: "stale"}
 		default: // another outcome leaves it unknown
 		}
 	}
@@ -176,12 +176,12 @@ func (r *run) linearHistories(counts, open func(*call) bool) map[string][]porcup
 	quotaOf := map[uint64]string{}
 	histories := map[string][]porcupine.Operation{}
 	clients := map[string]int{}
-	add := func(client, quota string, asked linearAsked, told linearTold) {
+	add := func(client, quota string, asked linearAsked, replied linearAnswer) {
 		if _, ok := clients[client]; !ok {
 			clients[client] = len(clients)
 		}
 		histories[quota] = append(histories[quota], porcupine.Operation{
-			ClientId: clients[client], Input: asked, Call: asked.call, Output: told, Return: asked.ret,
+			ClientId: clients[client], Input: asked, Call: asked.call, Output: replied, Return: asked.ret,
 		})
 	}
 	by := map[requestID]string{}
@@ -201,7 +201,7 @@ func (r *run) linearHistories(counts, open func(*call) bool) map[string][]porcup
 		}
 		if answer, ok := c.response.(*quotav1.GetQuotaResponse); ok && answer != nil {
 			add(c.Client, answer.Quota.Definition.Name, linearAsked{what: "look", call: c.Sent, ret: c.Returned},
-				linearTold{what: "sees", free: answer.Quota.Available})
+				linearAnswer{what: "sees", free: answer.Quota.Available})
 			continue
 		}
 		if c.read() || !c.parts[0].identified {
@@ -210,14 +210,14 @@ func (r *run) linearHistories(counts, open func(*call) bool) map[string][]porcup
 		id := c.parts[0].id
 		p := requests[id]
 		if p == nil {
-			p = &pending{asked: linearAsked{call: c.Sent, ret: math.MaxInt64, least: least}, told: linearTold{what: "unknown"}}
+			p = &pending{asked: linearAsked{call: c.Sent, ret: math.MaxInt64, least: least}, replied: linearAnswer{what: "unknown"}}
 			requests[id], by[id] = p, c.Client
 		}
 		p.learn(c, quotaOf, open(c))
 	}
 	for id, p := range requests {
 		if p.quota != "" && p.asked.what != "" {
-			add(by[id], p.quota, p.asked, p.told)
+			add(by[id], p.quota, p.asked, p.replied)
 		}
 	}
 	return histories
@@ -237,10 +237,10 @@ func linearModel() *porcupine.NondeterministicModel {
 	return &porcupine.NondeterministicModel{
 		Init: func() []any { return []any{usedSlots{}} },
 		Step: func(state, input, output any) []any {
-			before, asked, told := linear(state, input, output)
+			before, asked, replied := linear(state, input, output)
 			var next []any
 			for _, met := range expire(before, asked) {
-				for _, after := range step(met, asked, told) {
+				for _, after := range step(met, asked, replied) {
 					if !slices.Contains(next, any(after)) {
 						next = append(next, after)
 					}
@@ -249,22 +249,22 @@ func linearModel() *porcupine.NondeterministicModel {
 			return next
 		},
 		DescribeOperation: func(input, output any) string {
-			_, asked, told := linear(usedSlots{}, input, output)
-			return fmt.Sprintf("%s %d: %s %d %d", asked.what, asked.lease, told.what, told.lease, told.free)
+			_, asked, replied := linear(usedSlots{}, input, output)
+			return fmt.Sprintf("%s %d: %s %d %d", asked.what, asked.lease, replied.what, replied.lease, replied.free)
 		},
 		DescribeState: func(state any) string { return fmt.Sprint(state) },
 	}
 }
 
 // linear gives porcupine's values their types.
-func linear(state, input, output any) (usedSlots, linearAsked, linearTold) {
+func linear(state, input, output any) (usedSlots, linearAsked, linearAnswer) {
 	before, ok1 := state.(usedSlots)
 	asked, ok2 := input.(linearAsked)
-	told, ok3 := output.(linearTold)
+	replied, ok3 := output.(linearAnswer)
 	if !ok1 || !ok2 || !ok3 {
 		panic(fmt.Sprintf("check: %T, %T, %T are not of the model", state, input, output))
 	}
-	return before, asked, told
+	return before, asked, replied
 }
 
 // expire returns the states in which an operation may find a quota.
@@ -286,7 +286,7 @@ func expire(state usedSlots, asked linearAsked) []usedSlots {
 }
 
 // step returns the states in which an operation may leave a quota; none: it is impossible.
-func step(state usedSlots, asked linearAsked, told linearTold) []usedSlots {
+func step(state usedSlots, asked linearAsked, replied linearAnswer) []usedSlots {
 	free := 0
 	for _, s := range state {
 		if s.lease == 0 {
@@ -295,21 +295,21 @@ func step(state usedSlots, asked linearAsked, told linearTold) []usedSlots {
 	}
 	at := slices.IndexFunc(state[:], func(s slot) bool { return s.lease != 0 && s.lease == asked.lease })
 	switch {
-	case told.what == "sees":
-		return when(int64(free) == told.free, state)
-	case told.what == "refused":
+	case replied.what == "sees":
+		return when(int64(free) == replied.free, state)
+	case replied.what == "refused":
 		return when(free == 0, state)
-	case told.what == "granted" && free > 0:
-		return []usedSlots{state.with(told.lease, asked)}
-	case told.what == "released" && at >= 0:
+	case replied.what == "granted" && free > 0:
+		return []usedSlots{state.with(replied.lease, asked)}
+	case replied.what == "released" && at >= 0:
 		return []usedSlots{state.without(at)}
-	case told.what == "stale": // its slot may still count, by its grace
+	case replied.what == "stale": // its slot may still count, by its grace
 		return when(at < 0 || asked.ret >= state[at].early, state)
-	case told.what == "unknown" && asked.what == "reserve" && free > 0:
+	case replied.what == "unknown" && asked.what == "reserve" && free > 0:
 		return []usedSlots{state, state.with(unknownLease, asked)}
-	case told.what == "unknown" && asked.what == "release" && at >= 0:
+	case replied.what == "unknown" && asked.what == "release" && at >= 0:
 		return []usedSlots{state, state.without(at)}
-	case told.what == "unknown":
+	case replied.what == "unknown":
 		return []usedSlots{state}
 	}
 	return nil

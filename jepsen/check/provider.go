@@ -31,7 +31,7 @@ func (r *run) rateVerdict() *Verdict {
 func (r *run) provider(spends map[string][]*history.Spend) {
 	v := r.rateVerdict()
 	if r.hurried() {
-		v.Looked = len(spends[workload.ProviderRate])
+		v.Checked = len(spends[workload.ProviderRate])
 		v.Examples = append(v.Examples, "not judged: a leader's clock ran wrong by more than the promise allows for")
 		return
 	}
@@ -42,7 +42,7 @@ func (r *run) provider(spends map[string][]*history.Spend) {
 // rate checks one limit, and returns the highest sum of a period.
 func (r *run) rate(v *Verdict, quota string, spends map[string][]*history.Spend, limit int64, period time.Duration) (peak int64) {
 	calls := spends[quota]
-	v.Looked += len(calls)
+	v.Checked += len(calls)
 	var sum int64
 	first := 0
 	for i, s := range calls {
@@ -87,7 +87,7 @@ func (r *run) slots(spends map[string][]*history.Spend) {
 
 // atOnce checks one limit. A call whose agent left counts until then: the provider may notice later.
 func (r *run) atOnce(v *Verdict, calls []*history.Spend, limit int) {
-	v.Looked += len(calls)
+	v.Checked += len(calls)
 	type edge struct {
 		at    int64
 		begin bool

@@ -56,8 +56,8 @@ func (r *run) readsByIndex() map[uint64]*shown {
 	return wanted
 }
 
-// look keeps the expected results of reads at this entry.
-func (v *views) look(s *shown, machine *fsm.Machine, applied *fsm.Applied) {
+// read keeps the expected results of reads at this entry.
+func (v *views) read(s *shown, machine *fsm.Machine, applied *fsm.Applied) {
 	if s == nil {
 		return
 	}
@@ -103,7 +103,7 @@ func (r *run) reads(rep *replayed) {
 		if !ok || answer == nil {
 			continue
 		}
-		v.Looked++
+		v.Checked++
 		status := answer.Quota
 		view := rep.views.quotas[viewKey{answer.Meta.Index, status.Definition.Name}]
 		if view == nil {
@@ -132,10 +132,10 @@ func (r *run) restoredAt(index uint64) bool {
 
 // readsOfTasks compares reads of tasks and workflows in the same way.
 func (r *run) readsOfTasks(rep *replayed, v *Verdict) {
-	compare := func(c *call, what, name, told, want string) {
-		v.Looked++
-		if told != want {
-			v.violate("%s by %s shows %s %s as %q; the log has %q", c.Procedure, c.Client, what, name, told, want)
+	compare := func(c *call, what, name, replied, want string) {
+		v.Checked++
+		if replied != want {
+			v.violate("%s by %s shows %s %s as %q; the log has %q", c.Procedure, c.Client, what, name, replied, want)
 		}
 	}
 	for _, c := range r.calls {
@@ -145,13 +145,13 @@ func (r *run) readsOfTasks(rep *replayed, v *Verdict) {
 		switch answer := c.response.(type) {
 		case *quotav1.ListTasksResponse:
 			for _, t := range answer.Tasks {
-				told := taskSeen(t.Failures, t.MaxFailures, t.Attempts, t.Fence, int32(t.Outcome), int32(t.Phase))
-				compare(c, "task", t.Task, told, rep.views.tasks[viewKey{answer.Meta.Index, t.Task}])
+				replied := taskSeen(t.Failures, t.MaxFailures, t.Attempts, t.Fence, int32(t.Outcome), int32(t.Phase))
+				compare(c, "task", t.Task, replied, rep.views.tasks[viewKey{answer.Meta.Index, t.Task}])
 			}
 		case *quotav1.GetWorkflowResponse:
 			w := answer.Workflow
-			told := workflowSeen(w.State == quotav1.WorkflowState_WORKFLOW_STATE_SEQUENTIAL)
-			compare(c, "workflow", w.Definition.Name, told, rep.views.workflows[viewKey{answer.Meta.Index, w.Definition.Name}])
+			replied := workflowSeen(w.State == quotav1.WorkflowState_WORKFLOW_STATE_SEQUENTIAL)
+			compare(c, "workflow", w.Definition.Name, replied, rep.views.workflows[viewKey{answer.Meta.Index, w.Definition.Name}])
 		}
 	}
 }

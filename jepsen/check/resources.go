@@ -39,7 +39,7 @@ func (r *run) resources() {
 			v.violate("%s did not tell what it uses", r.facts.Final[i].Node)
 			continue
 		}
-		v.Looked++
+		v.Checked++
 		if !Settled(usage, r.facts.Fresh) {
 			v.violate("%+v, before the workload: %+v", *usage, r.facts.Fresh)
 		}
@@ -49,11 +49,11 @@ func (r *run) resources() {
 // secrets checks that the token that all calls carried is in no log, record, snapshot or data folder.
 func (r *run) secrets() {
 	v := r.verdict("secrets", "The token that all calls carry is in no log, record, snapshot or data folder.")
-	found, looked, err := canary.Look(string(r.dir))
+	found, scanned, err := canary.Scan(string(r.dir))
 	if err != nil {
 		v.violate("%v", err)
 	}
-	v.Looked = looked
+	v.Checked = scanned
 	for _, path := range found {
 		relative, _ := filepath.Rel(string(r.dir), path)
 		v.violate("it is in %s", relative)

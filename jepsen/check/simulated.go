@@ -26,7 +26,7 @@ type Simulated struct {
 	Seen []SimulatedSeen
 	// Members are the members after all acknowledged changes, Told the members as each of them reports them at the end.
 	Members []Member
-	Told    map[string][]Member
+	Watched map[string][]Member
 	// Ended are nodes that ended by themselves without having been removed, with the reason.
 	Ended []string
 	// Final are the states of the nodes at the end.
@@ -74,9 +74,9 @@ func (r *run) members() {
 	v := r.verdict("members", "A change of membership that was acknowledged stays; only who was removed ends.")
 	want := slices.SortedFunc(slices.Values(r.simulated.Members), byID)
 	for _, member := range want {
-		v.Looked++
-		if told := slices.SortedFunc(slices.Values(r.simulated.Told[member.ID]), byID); !slices.Equal(told, want) {
-			v.violate("%s tells of the members %v, acknowledged are %v", member.ID, told, want)
+		v.Checked++
+		if replied := slices.SortedFunc(slices.Values(r.simulated.Watched[member.ID]), byID); !slices.Equal(replied, want) {
+			v.violate("%s tells of the members %v, acknowledged are %v", member.ID, replied, want)
 		}
 	}
 	for _, end := range r.simulated.Ended {
@@ -137,7 +137,7 @@ func (s *SimulatedCall) call() *call {
 	} else {
 		p.meta = s.meta()
 		if s.Result != nil {
-			p.told, p.left = logTold(s.Result, s.Now)
+			p.replied, p.left = logAnswer(s.Result, s.Now)
 			c.response = simulatedResponse(s.Command, s.Result, s.Now)
 		}
 		if failure := s.Result.GetFailure(); failure != nil {

@@ -48,7 +48,7 @@ func (r *run) tasks() {
 	v := r.verdict("tasks", "A task fails no more often than it may, its count never goes back, none begins that is shelved or done, "+
 		"and one attempt runs at a time (by what the clients saw).")
 	for _, t := range r.seenTasks() {
-		v.Looked += len(t.counts)
+		v.Checked += len(t.counts)
 		t.judgeCounts(v)
 		t.judgeClosed(v)
 		if !r.hurried() {
@@ -175,18 +175,18 @@ func (t *seenTask) begin(at span, sent int64, answer *quotav1.BeginTaskResponse)
 	if answer.GetDone() || answer.GetRefusal().GetReason() == quotav1.Reason_REASON_TASK_SHELVED {
 		t.closed = append(t.closed, seenCount{span: at})
 	}
-	told := answer.GetAttempt()
-	if told == nil {
+	replied := answer.GetAttempt()
+	if replied == nil {
 		return
 	}
-	t.count(at, told.Failures, told.MaxFailures)
-	a := t.attempts[told.Fence]
+	t.count(at, replied.Failures, replied.MaxFailures)
+	a := t.attempts[replied.Fence]
 	if a == nil {
-		a = &seenAttempt{fence: told.Fence, begun: at, ended: math.MaxInt64}
-		t.attempts[told.Fence] = a
+		a = &seenAttempt{fence: replied.Fence, begun: at, ended: math.MaxInt64}
+		t.attempts[replied.Fence] = a
 	}
 	a.begun.to = min(a.begun.to, at.to)
-	a.alive = max(a.alive, sent+drifted(told.ExpiresIn.AsDuration()))
+	a.alive = max(a.alive, sent+drifted(replied.ExpiresIn.AsDuration()))
 }
 
 // drifted is the shortest time that a duration of the cluster's clock takes by other clocks.

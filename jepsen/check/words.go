@@ -155,8 +155,8 @@ func apiAsked(request any) string {
 // until is the remaining time until a moment, as an answer at time now states it.
 func until(moment, now int64) time.Duration { return time.Duration(max(moment-now, 0)) }
 
-// logTold is the text of a result in the log, with the time left of it at a cluster time; 0 for results without one.
-func logTold(result *logpb.Result, now int64) (told string, left time.Duration) {
+// logAnswer is the text of a result in the log, with the time left of it at a cluster time; 0 for results without one.
+func logAnswer(result *logpb.Result, now int64) (replied string, left time.Duration) {
 	switch k := result.Kind.(type) {
 	case *logpb.Result_Failure:
 		return "error " + quotav1.Reason(k.Failure.Reason).String(), 0
@@ -167,11 +167,11 @@ func logTold(result *logpb.Result, now int64) (told string, left time.Duration) 
 		return fmt.Sprintf("waits as %d", k.Waiting.Ticket), until(k.Waiting.UntilNs, now)
 	case *logpb.Result_Granted:
 		g := k.Granted
-		told := fmt.Sprintf("granted %d/%d %s in class %d", g.Lease, g.Fence, logGranted(g.Items), g.Class)
+		replied := fmt.Sprintf("granted %d/%d %s in class %d", g.Lease, g.Fence, logGranted(g.Items), g.Class)
 		if g.Consumed != nil {
-			told += fmt.Sprintf(", consumed as %d %s", g.Consumed.Op, logGranted(g.Consumed.Items))
+			replied += fmt.Sprintf(", consumed as %d %s", g.Consumed.Op, logGranted(g.Consumed.Items))
 		}
-		return told, until(g.DeadlineNs, now)
+		return replied, until(g.DeadlineNs, now)
 	case *logpb.Result_Consumed:
 		return fmt.Sprintf("consumed as %d %s", k.Consumed.Op, logGranted(k.Consumed.Items)), 0
 	case *logpb.Result_Settled:
@@ -193,13 +193,13 @@ func logTold(result *logpb.Result, now int64) (told string, left time.Duration) 
 		}
 		return fmt.Sprintf("reported %v", words), 0
 	case *logpb.Result_TaskBegun, *logpb.Result_TaskEnded:
-		return logToldOfTask(result, now)
+		return logAnswerOfTask(result, now)
 	}
 	return "done", 0
 }
 
-// apiTold is the text of an answer, with its remaining time and its Meta.
-func apiTold(response any) (told string, left time.Duration, meta *quotav1.Meta) {
+// apiAnswer is the text of an answer, with its remaining time and its Meta.
+func apiAnswer(response any) (replied string, left time.Duration, meta *quotav1.Meta) {
 	switch r := response.(type) {
 	case *quotav1.OpenSessionResponse:
 		return fmt.Sprintf("session %d", r.Session), 0, r.Meta
@@ -228,7 +228,7 @@ func apiTold(response any) (told string, left time.Duration, meta *quotav1.Meta)
 	case *quotav1.RevokeLeaseResponse:
 		return fmt.Sprintf("released %s, ended true", apiAmounts(r.Returned)), 0, r.Meta
 	case *quotav1.BeginTaskResponse, *quotav1.RenewTaskResponse, *quotav1.EndTaskResponse:
-		return apiToldOfTask(r)
+		return apiAnswerOfTask(r)
 	case interface{ GetMeta() *quotav1.Meta }:
 		return "done", 0, r.GetMeta()
 	}
@@ -243,11 +243,12 @@ func apiReserved(r *quotav1.ReserveResponse) string {
 		return fmt.Sprintf("waits as %d", waiting.Ticket)
 	}
 	lease := r.GetLease()
-	told := fmt.Sprintf("granted %d/%d %s in class %d", lease.GetId(), lease.GetFence(), apiGranted(lease.GetItems()), int(lease.GetClass())-1)
+	replied := fmt.Sprintf("granted %d/%d %s in class %d", lease.GetId(), lease.GetFence(), apiGranted(lease.GetItems()),
+		int(lease.GetClass())-1)
 	if op := lease.GetOperation(); op != nil {
-		told += fmt.Sprintf(", consumed as %d %s", op.Op, apiGranted(op.Items))
+		replied += fmt.Sprintf(", consumed as %d %s", op.Op, apiGranted(op.Items))
 	}
-	return told
+	return replied
 }
 
 // reservedLeft is the remaining time of a lease or a wait.

@@ -129,7 +129,7 @@ func (f *filler) batch(ctx context.Context, size int, command func() *quotav1.Co
 		request.Commands = append(request.Commands, command())
 	}
 	response, err := f.quota.Batch(ctx, request)
-	f.told(err)
+	f.reported(err)
 	for _, result := range response.GetResults() {
 		info := result.GetError().GetInfo()
 		switch info.GetReason() {
@@ -153,7 +153,7 @@ func (f *filler) batch(ctx context.Context, size int, command func() *quotav1.Co
 func (f *filler) numbered(ctx context.Context) *quotav1.RequestId {
 	if f.session == 0 {
 		res, err := f.quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: holder})
-		f.told(err)
+		f.reported(err)
 		if f.session = res.GetSession(); f.session == 0 {
 			return nil
 		}
@@ -230,7 +230,7 @@ func (f *filler) holds(ctx context.Context) bool {
 	request := reserves(holder, time.Minute, rateName)
 	request.Consume = true
 	res, err := f.quota.Reserve(ctx, request)
-	f.told(err)
+	f.reported(err)
 	f.lease = res.GetLease()
 	return f.lease != nil
 }
@@ -270,7 +270,7 @@ func (f *filler) each(do func(name string) error) (budgets []string) {
 		name := f.another()
 		working.Go(func() {
 			err := do(name)
-			f.told(err)
+			f.reported(err)
 			if err == nil {
 				return
 			}

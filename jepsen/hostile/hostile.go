@@ -1,5 +1,5 @@
-// Package hostile is a caller that takes all that it can get, with a token that may use, report and read, and strangers without a token. A
-// cluster must bear both without effect on others.
+// Package hostile is a caller that takes all that it can get, with a token that may use, report and read, and anonymous callers without a
+// token. A cluster must bear both without effect on others.
 package hostile
 
 import (
@@ -59,7 +59,7 @@ type Caller struct {
 	Ops string
 	// Silent and Streams are the numbers of concurrent silent connections and streams; 0: someSilent and someStreams.
 	Silent, Streams int
-	// Watchers is the number of concurrent health streams of strangers; 0: someStreams.
+	// Watchers is the number of concurrent health streams of anonymous callers; 0: someStreams.
 	Watchers int
 	// Bombers is the number of concurrent bombs; 0: one.
 	Bombers int
@@ -70,10 +70,10 @@ type Caller struct {
 	// all of them.
 	Only string
 
-	// api sends the token, stranger does not.
-	api, stranger  *http.Client
+	// api sends the token, anonymous does not.
+	api, anonymous *http.Client
 	calls, refused atomic.Int64
-	strangers      atomic.Int64
+	anonymousCalls atomic.Int64
 	// mostSilent is the most silent connections open at once, mostStreams and mostWatchers are the most streams requested at once.
 	mostSilent, mostStreams, mostWatchers atomic.Int64
 
@@ -100,7 +100,7 @@ func (a *Caller) Attack(ctx context.Context) (calls, refused int64) {
 	}
 	defer plain.CloseIdleConnections()
 	defer short.CloseIdleConnections()
-	a.stranger = &http.Client{Transport: plain}
+	a.anonymous = &http.Client{Transport: plain}
 	a.api = a.client(short)
 	var working, filled sync.WaitGroup
 	begin := func(name string, workers int, work func(context.Context, int)) {
@@ -169,7 +169,7 @@ func (a *Caller) onOne(ctx context.Context, calls int, do func(quota quotav1conn
 	defer transport.CloseIdleConnections()
 	quota := quotav1connect.NewQuotaServiceClient(a.client(transport), a.url())
 	_, err := quota.OpenSession(ctx, &quotav1.OpenSessionRequest{Holder: history.Unrecorded + a.Name})
-	a.told(err)
+	a.reported(err)
 	var working sync.WaitGroup
 	for number := range calls {
 		working.Go(func() { do(quota, number) })
@@ -188,7 +188,7 @@ func pause(ctx context.Context, length time.Duration) {
 	}
 }
 
-func (a *Caller) told(err error) {
+func (a *Caller) reported(err error) {
 	a.calls.Add(1)
 	if err == nil {
 		return
@@ -237,7 +237,7 @@ func (a *Caller) url() string {
 	return "http://" + a.Address
 }
 
-// connect connects as a stranger, with TLS if the node uses it.
+// connect connects as an anonymous caller, with TLS if the node uses it.
 func (a *Caller) connect(ctx context.Context) (net.Conn, error) {
 	if a.Bundle != "" {
 		return certs.Secured(a.Dial, a.Bundle)(ctx, "tcp", a.Address)
@@ -252,7 +252,7 @@ func (a *Caller) wait(ctx context.Context, n int) {
 			Holder: fmt.Sprintf("hostile-%d-%d", n, number), Items: []*quotav1.Item{{Quota: quotaName, Amount: new(int64(quotaSlots))}},
 			Wait: durationpb.New(held),
 		})
-		a.told(err)
+		a.reported(err)
 		if budget := res.GetRefusal().GetBudget(); budget != "" {
 			a.refusedFor(budget)
 		}
@@ -273,7 +273,7 @@ func (a *Caller) watch(ctx context.Context, _ int) {
 			a.onOne(ctx, min(left, perConnection), func(quota quotav1connect.QuotaServiceClient, _ int) {
 				for ctx.Err() == nil {
 					raise(&a.mostStreams, open.Add(1))
-					a.told(watchOnce(ctx, quota))
+					a.reported(watchOnce(ctx, quota))
 					open.Add(-1)
 					pause(ctx, held)
 				}
@@ -295,7 +295,7 @@ func watchOnce(ctx context.Context, quota quotav1connect.QuotaServiceClient) err
 	return stream.Err()
 }
 
-// health makes strangers watch a node's health on many streams.
+// health makes anonymous callers watch a node's health on many streams.
 func (a *Caller) health(ctx context.Context, _ int) {
 	ctx, cancel := context.WithTimeout(ctx, a.hold(a.Watchers))
 	defer cancel()
@@ -312,7 +312,7 @@ func (a *Caller) health(ctx context.Context, _ int) {
 				watching.Go(func() {
 					for ctx.Err() == nil {
 						raise(&a.mostWatchers, open.Add(1))
-						a.told(watchHealth(ctx, client))
+						a.reported(watchHealth(ctx, client))
 						open.Add(-1)
 						pause(ctx, held)
 					}
@@ -449,7 +449,7 @@ func (a *Caller) bomb(ctx context.Context, n int) {
 	if err != nil {
 		return
 	}
-	client := a.stranger
+	client := a.anonymous
 	if bomb.carry {
 		client = a.api
 	}
@@ -463,7 +463,7 @@ func (a *Caller) bomb(ctx context.Context, n int) {
 			a.refused.Add(1)
 		}
 	}
-	a.told(err)
+	a.reported(err)
 }
 
 // silent holds connections on which nothing is ever sent. The node may close any of them.
@@ -497,7 +497,8 @@ func (a *Caller) silent(ctx context.Context, _ int) {
 // dialers is the number of concurrent dials.
 const dialers = 16
 
-// prefaces are what strangers send to the port between nodes: nothing, noise, another protocol, and the beginning of TLS before they close.
+// prefaces are what anonymous callers send to the port between nodes: nothing, noise, another protocol, and the beginning of TLS before
+// they close.
 var prefaces = []string{
 	"", "\x00\x00\x00\x00", "GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "quotad\xff\xff\xff\xff\xff\xff",
 	strings.Repeat("\xff", 4096),
@@ -518,7 +519,7 @@ func (a *Caller) raft(ctx context.Context, _ int) {
 		}
 		conns = append(conns, conn)
 		_, _ = io.WriteString(conn, prefaces[i%len(prefaces)]) // a connection that was cut off by then is refused
-		a.strangers.Add(1)
+		a.anonymousCalls.Add(1)
 	}
 	if a.Bundle != "" {
 		if conn, err := certs.Secured(a.Dial, a.Bundle)(ctx, "tcp", a.Raft); err == nil {

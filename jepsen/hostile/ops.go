@@ -31,27 +31,27 @@ func (a *Caller) beginAtOps(ctx context.Context, working *sync.WaitGroup) {
 	working.Go(func() { a.ops.Attack(ctx) })
 }
 
-// pages are the pages that a stranger may request from a node.
+// pages are the pages that an anonymous caller may request from a node.
 var pages = []string{"/livez", "/readyz", "/healthz", "/metrics", "/"}
 
-// read requests the status of a node, with the token and as a stranger.
+// read requests the status of a node, with the token and as an anonymous caller.
 func (a *Caller) read(ctx context.Context, n int) {
 	admin := quotav1connect.NewAdminServiceClient(a.api, a.url())
 	quota := quotav1connect.NewQuotaServiceClient(a.api, a.url())
 	_, err := admin.GetStatus(ctx, &quotav1.GetStatusRequest{})
-	a.told(err)
+	a.reported(err)
 	_, err = quota.ListQuotas(ctx, &quotav1.ListQuotasRequest{PageSize: 1000})
-	a.told(err)
+	a.reported(err)
 	_, err = admin.SetLimits(ctx, &quotav1.SetLimitsRequest{Limits: &quotav1.Limits{}}) // the token does not allow it
-	a.told(err)
+	a.reported(err)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, a.url()+pages[n%len(pages)], http.NoBody)
 	if err != nil {
 		return
 	}
-	response, err := a.stranger.Do(request)
+	response, err := a.anonymous.Do(request)
 	if err == nil {
 		_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
 		_ = response.Body.Close()
 	}
-	a.told(err)
+	a.reported(err)
 }

@@ -45,8 +45,8 @@ type Report struct {
 	Reasons map[string]int64 `json:"reasons"`
 	// Budgets counts the refusals that name a budget, by its name.
 	Budgets map[string]int64 `json:"budgets"`
-	// Strangers counts the connections to the port between nodes.
-	Strangers int64 `json:"strangers"`
+	// Anonymous counts the connections to the port between nodes.
+	Anonymous int64 `json:"strangers"`
 	// Silent is the most silent connections open at once, Streams the most streams requested at once.
 	Silent  int64 `json:"silent"`
 	Streams int64 `json:"streams"`
@@ -65,7 +65,7 @@ func Run(in io.Reader, out io.Writer) error {
 	if err := decoder.Decode(&spec); err != nil {
 		return fmt.Errorf("the attack's spec: %w", err)
 	}
-	files, err := asStranger()
+	files, err := asAnonymous()
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *Spec) attack(ctx context.Context) *Report {
 }
 
 func (r *Report) add(other *Report) {
-	r.Calls, r.Refused, r.Strangers = r.Calls+other.Calls, r.Refused+other.Refused, r.Strangers+other.Strangers
+	r.Calls, r.Refused, r.Anonymous = r.Calls+other.Calls, r.Refused+other.Refused, r.Anonymous+other.Anonymous
 	r.Silent, r.Streams, r.Watchers = r.Silent+other.Silent, r.Streams+other.Streams, r.Watchers+other.Watchers
 	for reason, count := range other.Reasons {
 		r.Reasons[reason] += count
@@ -126,8 +126,8 @@ func newReport() *Report { return &Report{Reasons: map[string]int64{}, Budgets: 
 // niceness is the priority of the process: it stands for another machine, and must not take this one's processors from the nodes.
 const niceness = 10
 
-// asStranger lowers the process's priority and raises its limit of open files as far as the machine allows.
-func asStranger() (files uint64, err error) {
+// asAnonymous lowers the process's priority and raises its limit of open files as far as the machine allows.
+func asAnonymous() (files uint64, err error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, err
@@ -153,7 +153,7 @@ func (a *Caller) report() *Report {
 	return &Report{
 		Ops:   ops,
 		Calls: a.calls.Load(), Refused: a.refused.Load(), Reasons: maps.Clone(a.reasons), Budgets: maps.Clone(a.budgets),
-		Strangers: a.strangers.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
+		Anonymous: a.anonymousCalls.Load(), Silent: a.mostSilent.Load(), Streams: a.mostStreams.Load(),
 		Watchers: a.mostWatchers.Load(),
 	}
 }

@@ -73,7 +73,7 @@ type charge struct {
 	began       int64 // when it was consumed (cluster time)
 	// before and beforeLeast bound the sum that counted when it was consumed; told: a report of it may tell something about a rate.
 	before, beforeLeast int64
-	told                bool
+	answered            bool
 	// total is the rate's whole consumption up to then; counted: since levelOvertaken.
 	total   int64
 	counted bool

@@ -33,8 +33,8 @@ func (j *Judge) consume(asked *logpb.Consume, result *logpb.Result) {
 	}
 	j.cooled(l, asked.Items)
 	j.doneBelow(l, asked.DoneBelow)
-	if l.tentative {
-		l.tentative = false
+	if l.provisional {
+		l.provisional = false
 		until := min(j.clock.Now+l.ttl, j.batonEnd(l))
 		l.soonest = max(l.deadline, j.perhapsUntil(l, until))
 		l.deadline = max(l.deadline, until)
@@ -172,7 +172,7 @@ func (j *Judge) chargePart(it *item, amount int64, o *operation) *part {
 			end = never
 		}
 		c := &charge{
-			amount: amount, end: end, latest: end, before: q.perhaps.sum, beforeLeast: q.surely.sum, told: j.level >= levelReports,
+			amount: amount, end: end, latest: end, before: q.perhaps.sum, beforeLeast: q.surely.sum, answered: j.level >= levelReports,
 			total: q.total, class: o.class,
 		}
 		c.counted = j.consumes(q, amount)

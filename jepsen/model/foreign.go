@@ -97,7 +97,7 @@ func (j *Judge) hear(q *quota, o *operation, caller string, signal *logpb.Signal
 	if first == nil || signal.Limit == nil && signal.Remaining == nil {
 		return
 	}
-	believed := first.told && first.began >= max(of.countsFrom, of.lastBegan[caller]) && now-first.began <= q.rule.period
+	believed := first.answered && first.began >= max(of.countsFrom, of.lastBegan[caller]) && now-first.began <= q.rule.period
 	if j.level < levelReportsPerCaller {
 		of.countsFrom = max(of.countsFrom, first.began)
 	} else if first.began > of.lastBegan[caller] {

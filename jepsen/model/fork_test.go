@@ -18,12 +18,12 @@ func TestFork_IsIndependent(t *testing.T) {
 		for range rapid.IntRange(1, 50).Draw(rt, "entries after") {
 			violations := append(d.step(), fork.Entry(d.entries[len(d.entries)-1], &d.last)...)
 			if len(violations) > 0 {
-				rt.Fatalf("%+v\n%s", violations[0], d.told(60))
+				rt.Fatalf("%+v\n%s", violations[0], d.answered(60))
 			}
 			for name, judge := range map[string]*Judge{"origin": origin, "fork": fork} {
 				d.judge = judge
 				if err := d.audit(); err != nil {
-					rt.Fatalf("the %s: %v\n%s", name, err, d.told(60))
+					rt.Fatalf("the %s: %v\n%s", name, err, d.answered(60))
 				}
 			}
 			d.judge = origin

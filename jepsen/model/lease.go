@@ -19,11 +19,11 @@ type lease struct {
 	soonest int64
 	// ttl is the longest requested length.
 	ttl int64
-	// tentative says that its first Consume or Renew gives it its full length.
-	tentative bool
-	items     []*item
-	doneBelow uint64
-	ops       map[uint64]*operation
+	// provisional says that its first Consume or Renew gives it its full length.
+	provisional bool
+	items       []*item
+	doneBelow   uint64
+	ops         map[uint64]*operation
 }
 
 // item is the amount that a lease holds of a quota, and with it of the quota's ancestors.
@@ -166,9 +166,9 @@ func (j *Judge) grant(ask *logpb.Reserve, granted *logpb.Granted, class int32, w
 	if l.ttl == 0 {
 		l.ttl = defaultTTL
 	}
-	l.tentative = waited && !ask.Consume && l.ttl > firstTTL
+	l.provisional = waited && !ask.Consume && l.ttl > firstTTL
 	length := l.ttl
-	if l.tentative {
+	if l.provisional {
 		length = firstTTL
 	}
 	latest := min(j.clock.Now+length, j.noteStep(ask.Holder, needs))
@@ -478,7 +478,7 @@ func (j *Judge) renew(asked *logpb.Renew, renewed *logpb.Renewed) {
 	if ttl == 0 {
 		ttl = l.ttl
 	}
-	l.ttl, l.tentative = max(l.ttl, ttl), false
+	l.ttl, l.provisional = max(l.ttl, ttl), false
 	until := min(j.clock.Now+ttl, j.batonEnd(l))
 	want, soonest := max(l.deadline, until), max(cmp.Or(l.soonest, l.deadline), j.perhapsUntil(l, until))
 	if renewed.DeadlineNs != want && renewed.DeadlineNs != soonest {

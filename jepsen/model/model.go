@@ -134,7 +134,7 @@ type Stats struct {
 	// Sequentials and Parallels count the changes of workflows to one step at a time and back, Turns the events of batons.
 	Sequentials int `json:"sequentials"`
 	Parallels   int `json:"parallels"`
-	Turns       int `json:"turns"`
+	Batons      int `json:"turns"`
 	// Restores counts the restores of backups.
 	Restores int `json:"restores"`
 	// Unjudged counts the refusals and failures that the model cannot judge.

@@ -241,9 +241,9 @@ func (j *Judge) mayBeSaved(w *waiter) bool {
 }
 
 // final keeps how a wait ended: repeated requests get this answer from now on.
-func (w *waiter) final(told uint64) {
+func (w *waiter) final(answered uint64) {
 	if w.answer != nil && w.answer.ticket == w.ticket {
-		w.answer.told, w.answer.ticket = told, 0
+		w.answer.answered, w.answer.ticket = answered, 0
 	}
 }
 

@@ -524,8 +524,8 @@ func (d *drive) audit() error {
 	return nil
 }
 
-// told formats the last entries.
-func (d *drive) told(most int) string {
+// answered formats the last entries.
+func (d *drive) answered(most int) string {
 	var b bytes.Buffer
 	for i := max(0, len(d.entries)-most); i < len(d.entries); i++ {
 		e := d.entries[i]
@@ -544,10 +544,10 @@ func checkRandom(t *testing.T, withPolicy bool) {
 		d := newDrive(fromRapid{rt}, withPolicy)
 		check := func(violations []Violation) {
 			if len(violations) > 0 {
-				rt.Fatalf("%+v\n%s", violations[0], d.told(60))
+				rt.Fatalf("%+v\n%s", violations[0], d.answered(60))
 			}
 			if err := d.audit(); err != nil {
-				rt.Fatalf("%v\n%s", err, d.told(60))
+				rt.Fatalf("%v\n%s", err, d.answered(60))
 			}
 		}
 		check(d.found())
@@ -583,7 +583,7 @@ func checkLong(t *testing.T, withPolicy bool) (sum Stats) {
 			}
 		}
 		if len(violations) > 0 {
-			t.Fatalf("seed %d: %+v\n%s", seed, violations[0], d.told(40))
+			t.Fatalf("seed %d: %+v\n%s", seed, violations[0], d.answered(40))
 		}
 		stats := d.judge.Stats()
 		t.Logf("seed %d: %+v", seed, stats)

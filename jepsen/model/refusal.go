@@ -41,7 +41,7 @@ func (j *Judge) judgeWaiting(k int, event *effect.Event) {
 }
 
 // available judges the available amount of a refusal: usable without the sum that leases hold and operations have counted.
-func (j *Judge) available(q *quota, told int64) {
+func (j *Judge) available(q *quota, answered int64) {
 	q.advance(j.clock)
 	if q.rule.anchored || q.cap.is || j.clock.Now < q.others.lowered {
 		return
@@ -50,8 +50,8 @@ func (j *Judge) available(q *quota, told int64) {
 	if q.rule.kind == rateKind {
 		least, most = least-q.keptAtMost(j.clock.Now), most-q.keptAtLeast(j.clock.Now)
 	}
-	if told < least || told > most {
-		j.violate("conservation", "of %s %d should be available, or down to %d by rounding, and %d are", q.name, most, least, told)
+	if answered < least || answered > most {
+		j.violate("conservation", "of %s %d should be available, or down to %d by rounding, and %d are", q.name, most, least, answered)
 	}
 }
 

@@ -51,7 +51,7 @@ type session struct {
 
 // answer is a numbered request and its answer, as digests.
 type answer struct {
-	asked, told uint64
+	asked, answered uint64
 	// ticket is the one of its wait; 0: its answer is final.
 	ticket uint64
 	index  uint64
@@ -344,7 +344,7 @@ func (j *Judge) open(all int64) int64 {
 
 func (j *Judge) newAnswer(command *logpb.Command, result *logpb.Result) *answer {
 	return &answer{
-		asked: j.digest(&logpb.Command{Kind: command.Kind}), told: j.digest(result), ticket: result.GetWaiting().GetTicket(),
+		asked: j.digest(&logpb.Command{Kind: command.Kind}), answered: j.digest(result), ticket: result.GetWaiting().GetTicket(),
 		index: j.entry.index,
 	}
 }
@@ -371,9 +371,9 @@ func (j *Judge) again(known *answer, command *logpb.Command, result *logpb.Resul
 		}
 		return
 	}
-	told := j.digest(result)
+	answered := j.digest(result)
 	final, ended := j.entry.finals[known.ticket]
-	if told != known.told && (!ended || known.ticket == 0 || told != final) {
+	if answered != known.answered && (!ended || known.ticket == 0 || answered != final) {
 		j.violate("once", "request %d of session %d, key %q, of entry %d is answered otherwise than then: %v",
 			command.Seq, command.Session, command.IdempotencyKey, known.index, result)
 	}

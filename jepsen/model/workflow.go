@@ -341,7 +341,7 @@ func (w *workflow) isCalm(now int64) bool {
 
 // happenBaton handles the offer of a baton, or its beginning.
 func (j *Judge) happenBaton(w *workflow, event *effect.Event) {
-	j.stats.Turns++
+	j.stats.Batons++
 	taken := event.Fence != 0
 	next := baton{holder: event.Holder, after: j.lastFence, taken: taken, until: plus(j.clock.Now, event.Duration)}
 	switch {

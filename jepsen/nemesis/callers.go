@@ -158,12 +158,12 @@ func hostileCaller() Fault {
 		if h.full && !slices.ContainsFunc(hostile.Crowded(), func(budget string) bool { return report.Budgets[budget] == 0 }) {
 			e.exhausted.Store(true)
 		}
-		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, by name %v, errors %v, %d strangers at the Raft port, "+
+		h.seen = fmt.Sprintf("%d calls, %d refused for a budget, by name %v, errors %v, %d anonymous callers at the Raft port, "+
 			"%d silent connections and %d streams of %d and %d at once, %d watchers of health, %d files; %s%s",
-			report.Calls, report.Refused, report.Budgets, report.Reasons, report.Strangers, report.Silent, report.Streams, spec.Silent, spec.Streams,
+			report.Calls, report.Refused, report.Budgets, report.Reasons, report.Anonymous, report.Silent, report.Streams, spec.Silent, spec.Streams,
 			report.Watchers, report.Files, ofOps(report.Ops), seen)
 		missedOps := !h.full && (report.Ops == nil || report.Ops.Calls == 0 || report.Ops.Silent == 0)
-		if err == nil && (report.Refused == 0 || report.Strangers == 0 || missedOps) {
+		if err == nil && (report.Refused == 0 || report.Anonymous == 0 || missedOps) {
 			err = errNotSeen
 		}
 		return h, err
@@ -258,8 +258,8 @@ func (l *life) String() string {
 // livesWithin is how long /livez may take: the patience of a service supervisor, and the delay of a busy machine.
 const livesWithin = 10 * time.Second
 
-// watchLife requests /livez of each node's port in turn, each time on a new connection of a stranger. A node that does not answer within
-// livesWithin has broken a promise, unless it is down at the end of that time: another fault may be the cause.
+// watchLife requests /livez of each node's port in turn, each time on a new connection of an anonymous caller. A node that does not
+// answer within livesWithin has broken a promise, unless it is down at the end of that time: another fault may be the cause.
 func (e *Env) watchLife(ctx context.Context, nodes []*cluster.Node, at port) (l life) {
 	transport := &http.Transport{DialContext: e.Dial, DisableKeepAlives: true}
 	if bundle := e.bundle(); bundle != "" {

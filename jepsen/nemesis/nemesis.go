@@ -105,8 +105,8 @@ type Env struct {
 	// fullAttacks counts the attacks of full size; exhausted: one of them exhausted the budgets that only such an attack can exhaust.
 	fullAttacks atomic.Int32
 	exhausted   atomic.Bool
-	// turns choose the next kind of file to damage.
-	turns turns
+	// damageOrder chooses the next kind of file to damage.
+	damageOrder damageOrder
 }
 
 // Fault is a fault that can be injected into a cluster.

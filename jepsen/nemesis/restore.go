@@ -73,7 +73,7 @@ func restoreWorking() Fault {
 		last := h.restores[len(h.restores)-1]
 		last.Epoch = done.Epoch
 		h.seen = fmt.Sprintf("index %d restored at %d, epoch %d, attempt %d", index, last.Index, last.Epoch, attempts)
-		return h, e.lookBack(ctx, lost, last)
+		return h, e.checkBack(ctx, lost, last)
 	}}
 }
 
@@ -194,9 +194,9 @@ func (l *lostThings) reserve(ctx context.Context, seq uint64) (*quotav1.Lease, e
 	return answer.GetLease(), err
 }
 
-// lookBack checks that everything that a restore took back is void: the fence frees and renews nothing, and the session is unknown. New
+// checkBack checks that everything that a restore took back is void: the fence frees and renews nothing, and the session is unknown. New
 // fences are higher, in the epoch that the restore returned.
-func (e *Env) lookBack(ctx context.Context, lost lostThings, restore *history.Restore) error {
+func (e *Env) checkBack(ctx context.Context, lost lostThings, restore *history.Restore) error {
 	reason := func(err error) quotav1.Reason {
 		if err == nil {
 			return quotav1.Reason_REASON_UNSPECIFIED

@@ -28,7 +28,7 @@ func rot(name string, end func(*cluster.Node) error, damage func(path string, r 
 		if err := end(node); err != nil {
 			return h, errors.Join(err, node.Start())
 		}
-		path, kind, err := e.turns.file(name, e.Data(node.ID), r)
+		path, kind, err := e.damageOrder.file(name, e.Data(node.ID), r)
 		if err != nil {
 			return h, err
 		}
@@ -76,14 +76,14 @@ func stopped(node *cluster.Node) error {
 	return nil
 }
 
-// turns are the next kinds of files to damage, by fault.
-type turns struct {
+// damageOrder has the next kinds of files to damage, by fault.
+type damageOrder struct {
 	mu   sync.Mutex
 	next map[string]int
 }
 
 // file returns a file of the kind whose turn it is, or of the next kind that has files.
-func (t *turns) file(fault, dir string, r *rand.Rand) (path, kind string, err error) {
+func (t *damageOrder) file(fault, dir string, r *rand.Rand) (path, kind string, err error) {
 	files, err := filesByKind(dir)
 	if err != nil {
 		return "", "", err

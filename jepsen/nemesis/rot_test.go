@@ -24,14 +24,14 @@ func dataOf(t *testing.T, places ...string) string {
 	return dir
 }
 
-// TestTurns_EachKindOfFile: each fault damages all kinds equally often, however many files a kind has, and skips a kind without files.
-func TestTurns_EachKindOfFile(t *testing.T) {
+// TestRotation_EachKindOfFile: each fault damages all kinds equally often, however many files a kind has, and skips a kind without files.
+func TestRotation_EachKindOfFile(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // no secret
 	dir := dataOf(t, "wal/wal-meta.db", "wal/1-0.wal", "wal/70-1.wal", "snapshots/2-60-1/meta.json", "snapshots/2-60-1/state.bin", "witness",
 		"node", "formed")
-	all := new(turns)
+	all := new(damageOrder)
 	for _, fault := range []string{"a", "b"} {
 		times := map[string]int{}
 		for range 3 * len(history.FileKinds) {

@@ -18,7 +18,7 @@ import (
 func Print(w io.Writer, result *check.Result) {
 	var b strings.Builder
 	for _, v := range result.Verdicts {
-		fmt.Fprintf(&b, "%-15s %-13s %9d looked at", v.Checker, v.Outcome, v.Looked)
+		fmt.Fprintf(&b, "%-15s %-13s %9d looked at", v.Checker, v.Outcome, v.Checked)
 		if v.Count > 0 {
 			fmt.Fprintf(&b, ", %d violations", v.Count)
 		}

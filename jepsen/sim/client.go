@@ -66,7 +66,7 @@ func (c *client) draw(ctx context.Context) {
 	at := c.rand.IntN(100)
 	switch {
 	case at < 12:
-		c.look(ctx, []string{"root/a", "root/b", "wide", "slots"})
+		c.readQuotas(ctx, []string{"root/a", "root/b", "wide", "slots"})
 	case at < 20:
 		c.repeat(ctx)
 	case at < 30 && len(c.dead) > 0:
@@ -270,8 +270,8 @@ func await(ctx context.Context, node *raftnode.Node, command *logpb.Command, tic
 	return nil, position, &raftnode.UnknownError{Err: errors.New("the request was accepted, and its end is not known here")}
 }
 
-// look reads a quota at any node, which leaves no trace in the log.
-func (c *client) look(ctx context.Context, quotas []string) {
+// readQuotas reads a quota at any node, which leaves no trace in the log.
+func (c *client) readQuotas(ctx context.Context, quotas []string) {
 	name := quotas[c.rand.IntN(len(quotas))]
 	c.read(ctx, func(state *fsm.State, clock fsm.Clock) proto.Message {
 		view, ok := state.Quota(name, clock)

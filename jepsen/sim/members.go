@@ -282,11 +282,11 @@ func (w *world) noteMembers(o *operator) {
 	for _, id := range o.learners {
 		w.result.Members = append(w.result.Members, check.Member{ID: id})
 	}
-	w.result.Told = map[string][]check.Member{}
+	w.result.Watched = map[string][]check.Member{}
 	for _, id := range w.all() {
 		if node := w.node(id); node != nil {
 			for _, m := range node.Status().Members {
-				w.result.Told[id] = append(w.result.Told[id], check.Member{ID: m.ID, Votes: m.Voter})
+				w.result.Watched[id] = append(w.result.Watched[id], check.Member{ID: m.ID, Votes: m.Voter})
 			}
 		}
 	}

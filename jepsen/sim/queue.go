@@ -18,7 +18,7 @@ func (c *client) stand(ctx context.Context) {
 	at := c.rand.IntN(100)
 	switch {
 	case at < 8:
-		c.look(ctx, queued)
+		c.readQuotas(ctx, queued)
 	case at < 14:
 		c.repeat(ctx)
 	case at < 18 && len(c.dead) > 0:

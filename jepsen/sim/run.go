@@ -112,8 +112,8 @@ type world struct {
 	result       *check.Simulated
 	// resting is until when clients rest.
 	resting time.Time
-	// told is the index up to which each watcher has seen all events.
-	told map[string]uint64
+	// watched is the index up to which each watcher has seen all events.
+	watched map[string]uint64
 	// settling: nothing more happens, so watchers read as fast as they can.
 	settling atomic.Bool
 	out      Outcome
@@ -150,7 +150,7 @@ func newWorld(p plan, r *rand.Rand, dir string) *world {
 		plan: p, rand: r, dir: dir, mesh: newMesh(rand.New(rand.NewPCG(own, 0x52))), began: time.Now(), //nolint:gosec // no secret
 		disk: map[string]*disk{}, disks: rand.New(rand.NewPCG(own, 0x55)), //nolint:gosec // no secret
 		nodes: map[string]*raftnode.Node{}, result: &check.Simulated{Applied: map[string][]*record.Line{}},
-		told: map[string]uint64{}, starts: make(chan struct{}, 1), out: Outcome{Faults: map[string]int{}},
+		watched: map[string]uint64{}, starts: make(chan struct{}, 1), out: Outcome{Faults: map[string]int{}},
 	}
 	for i := range p.nodes {
 		w.ids = append(w.ids, address(i))
@@ -379,7 +379,7 @@ func (w *world) settle(o *operator) {
 	w.noteMembers(o)
 	// A slow watcher can be minutes behind, which says nothing about the nodes.
 	w.settling.Store(true)
-	if eventually(30*time.Second, func() bool { return w.allTold(w.result.Final[0].Index) }) != nil {
+	if eventually(30*time.Second, func() bool { return w.allWatched(w.result.Final[0].Index) }) != nil {
 		w.stuck("a watcher was not told of everything within 30 s")
 	}
 }

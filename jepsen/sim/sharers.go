@@ -28,7 +28,7 @@ func (c *client) share(ctx context.Context) {
 	at := c.rand.IntN(100)
 	switch {
 	case at < 5:
-		c.look(ctx, []string{shared})
+		c.readQuotas(ctx, []string{shared})
 	case at < 10:
 		c.repeat(ctx)
 	case at < 30 && len(c.leases) > 0:

@@ -71,7 +71,7 @@ func TestSeeds(t *testing.T) {
 // totals are the sums over all seeds.
 type totals struct {
 	calls, answered, unknown, terms, installed, changed, expired, deadFences, repeated, waited, waitsGranted, waitsEnded, streams int
-	sessionsEnded, attempts, lost, shelved, putBack, sequentials, parallels, turns, lent, kept                                    int
+	sessionsEnded, attempts, lost, shelved, putBack, sequentials, parallels, batons, lent, kept                                   int
 	// weak counts seeds without a leader change, an expiry, an unknown outcome or a wait of each end.
 	weak int
 }
@@ -99,7 +99,7 @@ func (s *totals) add(o *Outcome) {
 	s.putBack += judged.PutBack
 	s.sequentials += judged.Sequentials
 	s.parallels += judged.Parallels
-	s.turns += judged.Turns
+	s.batons += judged.Batons
 	s.lent += judged.Lent
 	s.kept += judged.Kept
 	s.waited += stats.Judged.Waited

@@ -51,7 +51,7 @@ func (v *watcher) follow(ctx context.Context, node *raftnode.Node) {
 		v.stream++
 	}
 	enough, slow := v.rand.IntN(400), v.rand.IntN(4) == 0
-	for told := 0; err == nil && told < enough; told++ {
+	for watched := 0; err == nil && watched < enough; watched++ {
 		var seen check.SimulatedSeen
 		var at raftnode.Position
 		at, seen.Events, err = subscription.Next(ctx)
@@ -75,15 +75,15 @@ func (w *world) saw(seen check.SimulatedSeen) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.result.Seen = append(w.result.Seen, seen)
-	w.told[seen.Watcher] = max(w.told[seen.Watcher], seen.Index)
+	w.watched[seen.Watcher] = max(w.watched[seen.Watcher], seen.Index)
 }
 
-// allTold says whether every watcher has seen all events up to an index.
-func (w *world) allTold(index uint64) bool {
+// allWatched says whether every watcher has seen all events up to an index.
+func (w *world) allWatched(index uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for number := range w.plan.watchers {
-		if w.told[fmt.Sprintf("watcher-%d", number)] < index {
+		if w.watched[fmt.Sprintf("watcher-%d", number)] < index {
 			return false
 		}
 	}

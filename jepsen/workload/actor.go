@@ -81,7 +81,7 @@ func (a *actor) act(ctx context.Context) {
 		weight int
 		do     func(context.Context)
 	}
-	choices := []choice{{a.read, a.look}, {a.batch, a.several}}
+	choices := []choice{{a.read, a.readQuotas}, {a.batch, a.several}}
 	if len(a.leases) < a.most {
 		choices = append(choices, choice{a.reserve, a.ask})
 	}
@@ -376,8 +376,8 @@ func (a *actor) reportOn(ctx context.Context, lease *held) {
 	a.ended(lease, err)
 }
 
-// look reads, which leaves no trace in the log, but in the history.
-func (a *actor) look(ctx context.Context) {
+// readQuotas reads, which leaves no trace in the log, but in the history.
+func (a *actor) readQuotas(ctx context.Context) {
 	a.at = a.rand.IntN(len(a.services))
 	if len(a.leases) > 0 && a.chance(30) {
 		lease := a.leases[a.rand.IntN(len(a.leases))]

@@ -265,7 +265,7 @@ func (s *SnapshotFile) VerifySum() error {
 }
 
 // VerifyBy is Verify with another check of the content.
-func (s *SnapshotFile) VerifyBy(look func(io.Reader) error) error {
+func (s *SnapshotFile) VerifyBy(check func(io.Reader) error) error {
 	file, err := os.Open(s.Path)
 	if err != nil {
 		return s.damaged(err.Error(), err)
@@ -274,7 +274,7 @@ func (s *SnapshotFile) VerifyBy(look func(io.Reader) error) error {
 	if info, err := file.Stat(); err != nil || info.Size() != s.Size {
 		return s.damaged(fmt.Sprintf("not %d bytes long, as meta.json says", s.Size), nil)
 	}
-	if err := look(bufio.NewReaderSize(file, 1<<20)); err != nil {
+	if err := check(bufio.NewReaderSize(file, 1<<20)); err != nil {
 		return s.damaged(err.Error(), err)
 	}
 	return nil

@@ -46,18 +46,18 @@ func TestDamage_NamesPlaceAndRemedy(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				told(t, dir, c.place, offline.Verify())
+				reported(t, dir, c.place, offline.Verify())
 				if err := offline.Close(); err != nil {
 					t.Fatal(err)
 				}
-				told(t, dir, c.place, Migrate(dir, other(kind)))
+				reported(t, dir, c.place, Migrate(dir, other(kind)))
 			})
 		})
 	}
 }
 
-// told checks the error for a damaged directory.
-func told(t *testing.T, dir, place string, err error) {
+// reported checks the error for a damaged directory.
+func reported(t *testing.T, dir, place string, err error) {
 	t.Helper()
 	var damage *DamageError
 	if !errors.As(err, &damage) {

@@ -87,8 +87,8 @@ func TestWALMeta_ALostListIsDamage(t *testing.T) {
 						last, _ := log.LastIndex()
 						t.Fatalf("bit %d, read only %v: it opens and ends at %d: %v", bit, readOnly, last, log.Close())
 					}
-					var told *DamageError
-					if !errors.As(err, &told) || told.File != filepath.Join("wal", walMetaFile) {
+					var reported *DamageError
+					if !errors.As(err, &reported) || reported.File != filepath.Join("wal", walMetaFile) {
 						t.Errorf("bit %d, read only %v: %v", bit, readOnly, err)
 					}
 					if treeOf(t, dir) != damaged {

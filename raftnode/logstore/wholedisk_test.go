@@ -273,7 +273,8 @@ func TestWitness_HasVoteFirst(t *testing.T) {
 			"nothing but another number": {func(v *logstore.Stable) error { return v.SetNumber([]byte("Other"), 1) }, false},
 		} {
 			err := spoilt(c.change)
-			if told := errors.Is(err, logstore.ErrWiped) || errors.Is(err, logstore.ErrDamaged); told != c.refused || !told && err != nil {
+			if reported := errors.Is(err, logstore.ErrWiped) || errors.Is(err, logstore.ErrDamaged); reported != c.refused ||
+				!reported && err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 		}

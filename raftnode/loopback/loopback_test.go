@@ -67,21 +67,21 @@ func TestFree_OtherProcess(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	told := 0
+	reported := 0
 	for lines := bufio.NewScanner(strings.NewReader(string(out))); lines.Scan(); {
 		fields := strings.Fields(lines.Text())
 		if len(fields) == 0 || fields[0] != "ports" {
 			continue
 		}
 		for _, address := range fields[1:] {
-			told++
+			reported++
 			if seen[address] {
 				t.Errorf("%s is given to two processes", address)
 			}
 		}
 	}
-	if told != each {
-		t.Errorf("the other process was given %d ports", told)
+	if reported != each {
+		t.Errorf("the other process was given %d ports", reported)
 	}
 }
 

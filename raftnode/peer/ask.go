@@ -45,7 +45,7 @@ type Reply struct {
 	Learner uint64 `json:"learner,omitempty"`
 	// FormedWith are the nonces with which this node formed the cluster. It is set only if the caller's nonce is among them.
 	FormedWith []string `json:"formedWith,omitempty"`
-	// Key, for key, is the node's key for the calls that it forwards (voucher).
+	// Key, for key, is the node's key for the calls that it forwards (attester).
 	Key []byte `json:"key,omitempty"`
 	// API is the node's API address, from its own settings.
 	API string `json:"api,omitempty"`

@@ -33,7 +33,7 @@ const (
 	// Timeout bounds a question, including the dial.
 	Timeout = 2 * time.Second
 
-	prefaceTimeout = 3 * time.Second // bounds a stranger's handshake and first line
+	prefaceTimeout = 3 * time.Second // bounds an anonymous caller's handshake and first line
 	maxPreface     = 1024
 	maxMessage     = 64 << 10
 )
@@ -94,7 +94,7 @@ type Config struct {
 	Local    Local
 }
 
-// Port listens for peers, dispatches connections by protocol, and limits strangers. It is raft's StreamLayer.
+// Port listens for peers, dispatches connections by protocol, and limits anonymous callers. It is raft's StreamLayer.
 type Port struct {
 	config   Config
 	listener net.Listener

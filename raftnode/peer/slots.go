@@ -9,9 +9,9 @@ import (
 
 // Bounds on incoming connections.
 const (
-	// maxStrangers bounds the connections in handshake and preface from hosts of no member, maxStrangersPerHost those from one host.
-	maxStrangers        = 64
-	maxStrangersPerHost = 16
+	// maxAnonymous bounds the connections in handshake and preface from hosts of no member, maxAnonymousPerHost those from one host.
+	maxAnonymous        = 64
+	maxAnonymousPerHost = 16
 	// maxPerMember bounds the connections of one member, separately for raft, which uses up to five, and for questions: many are asked at once
 	// and must not take raft's slots.
 	maxPerMember = 32
@@ -20,15 +20,16 @@ const (
 	maxGuests = 32
 )
 
-// connSlots bounds incoming connections. Strangers share one pool, and each member has slots of its own, so that no caller takes another's.
+// connSlots bounds incoming connections. Anonymous callers share one pool, and each member has slots of its own, so that no caller takes
+// another's.
 // In a full pool a new connection replaces the oldest. So a peer whose connections were cut off silently can connect again, and silent
 // connections are the first to go.
 type connSlots struct {
 	mu sync.Mutex
-	// strangers and each list in members are ordered oldest first. The keys of members are protocol and node id; guests have an empty id.
-	strangers []*incoming
+	// anonymous and each list in members are ordered oldest first. The keys of members are protocol and node id; guests have an empty id.
+	anonymous []*incoming
 	members   map[string][]*incoming
-	// hosts has the host of each member's last admitted connection. A member in its handshake is a stranger; it loses its place to
+	// hosts has the host of each member's last admitted connection. A member in its handshake is an anonymous caller; it loses its place to
 	// others from its own host only.
 	hosts map[string]string
 }
@@ -62,16 +63,17 @@ func hostOf(address string) string {
 	return host.String()
 }
 
-// enter registers a stranger. In a full pool it closes the oldest stranger of the same host, or else of the host with the most.
+// enter registers an anonymous caller. In a full pool it closes the oldest anonymous caller of the same host, or else of the host with
+// the most.
 func (c *connSlots) enter(conn net.Conn) *incoming {
 	in := &incoming{conn: conn, host: hostOf(conn.RemoteAddr().String())}
 	c.mu.Lock()
 	of := map[string]int{}
-	for _, s := range c.strangers {
+	for _, s := range c.anonymous {
 		of[s.host]++
 	}
 	var gone *incoming
-	if of[in.host] >= maxStrangersPerHost {
+	if of[in.host] >= maxAnonymousPerHost {
 		gone = c.oldest(in.host)
 	} else if !c.ofMember(in.host) {
 		most, all := in.host, 0
@@ -83,11 +85,11 @@ func (c *connSlots) enter(conn net.Conn) *incoming {
 				most = host
 			}
 		}
-		if all >= maxStrangers {
+		if all >= maxAnonymous {
 			gone = c.oldest(most)
 		}
 	}
-	c.strangers = append(c.strangers, in)
+	c.anonymous = append(c.anonymous, in)
 	c.mu.Unlock()
 	closeIncoming(gone)
 	return in
@@ -103,18 +105,18 @@ func (c *connSlots) ofMember(host string) bool {
 	return false
 }
 
-// oldest removes and returns the oldest stranger of a host.
+// oldest removes and returns the oldest anonymous caller of a host.
 func (c *connSlots) oldest(host string) *incoming {
-	i := slices.IndexFunc(c.strangers, func(s *incoming) bool { return s.host == host })
+	i := slices.IndexFunc(c.anonymous, func(s *incoming) bool { return s.host == host })
 	if i < 0 {
 		return nil
 	}
-	gone := c.strangers[i]
-	c.strangers = slices.Delete(c.strangers, i, i+1)
+	gone := c.anonymous[i]
+	c.anonymous = slices.Delete(c.anonymous, i, i+1)
 	return gone
 }
 
-// admit moves a connection from the strangers to a member's slots, or to those of guests.
+// admit moves a connection from the anonymous callers to a member's slots, or to those of guests.
 func (c *connSlots) admit(in *incoming, protocol, node string, member bool) {
 	most := maxPerMember
 	if !member {
@@ -123,7 +125,7 @@ func (c *connSlots) admit(in *incoming, protocol, node string, member bool) {
 	key := protocol + "/" + node
 	var gone *incoming
 	c.mu.Lock()
-	c.strangers = without(c.strangers, in)
+	c.anonymous = without(c.anonymous, in)
 	if member {
 		c.hosts[node] = in.host
 	}
@@ -142,7 +144,7 @@ func (c *connSlots) leave(in *incoming) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !in.admitted {
-		c.strangers = without(c.strangers, in)
+		c.anonymous = without(c.anonymous, in)
 		return
 	}
 	if c.members[in.key] = without(c.members[in.key], in); len(c.members[in.key]) == 0 {

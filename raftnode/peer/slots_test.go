@@ -45,21 +45,21 @@ func TestCallers_EachLosesItsOwnOldest(t *testing.T) {
 	first := member(ProtocolPeer, "n1", true)
 	quiet, _ := enter("10.0.0.9")
 	for i := range 200 {
-		enter("10.0.0.1")                                    // silent strangers at a member's host
-		enter(fmt.Sprintf("10.0.1.%d", i%(maxStrangers/16))) // and at some other hosts
+		enter("10.0.0.1")                                    // silent anonymous callers at a member's host
+		enter(fmt.Sprintf("10.0.1.%d", i%(maxAnonymous/16))) // and at some other hosts
 		member(ProtocolPeer, "n1", true)
 		member(ProtocolRaft, fmt.Sprint("made up ", i), false)
 	}
 	if raft.closed || other.closed || quiet.closed {
-		t.Errorf("another's connections took those of raft (%v, %v), or a stranger's of another host (%v)", raft.closed, other.closed,
+		t.Errorf("another's connections took those of raft (%v, %v), or an anonymous caller's of another host (%v)", raft.closed, other.closed,
 			quiet.closed)
 	}
 	if !first.closed {
 		t.Error("the oldest question of a member with too many is still open")
 	}
 	asks, guests := len(c.members[ProtocolPeer+"/n1"]), len(c.members[ProtocolRaft+"/"])
-	if len(c.strangers) > maxStrangers+maxStrangersPerHost || asks > maxPerMember || guests > maxGuests {
-		t.Errorf("%d strangers, %d of a member, %d guests", len(c.strangers), asks, guests)
+	if len(c.anonymous) > maxAnonymous+maxAnonymousPerHost || asks > maxPerMember || guests > maxGuests {
+		t.Errorf("%d anonymous callers, %d of a member, %d guests", len(c.anonymous), asks, guests)
 	}
 	newest, in := enter("10.0.0.1")
 	if newest.closed {
@@ -77,9 +77,9 @@ func TestCallers_EachLosesItsOwnOldest(t *testing.T) {
 	}
 }
 
-// TestStrangers_LeaveMembersTheirHandshake: no number of strangers from other hosts, nor of addresses in one IPv6 network, closes the
-// connection of a member whose handshake takes long.
-func TestStrangers_LeaveMembersTheirHandshake(t *testing.T) {
+// TestAnonymous_LeaveMembersTheirHandshake: no number of anonymous callers from other hosts, nor of addresses in one IPv6 network, closes
+// the connection of a member whose handshake takes long.
+func TestAnonymous_LeaveMembersTheirHandshake(t *testing.T) {
 	for _, host := range []string{"10.0.0.1", "[2001:db8:0:1::1]"} {
 		c := newSlots()
 		enter := func(host string) (*fromHost, *incoming) {
@@ -90,27 +90,27 @@ func TestStrangers_LeaveMembersTheirHandshake(t *testing.T) {
 		c.admit(earlier, ProtocolRaft, "n1", true)
 		c.leave(earlier)
 		handshake, _ := enter(host)
-		for i := range 10 * maxStrangers {
+		for i := range 10 * maxAnonymous {
 			enter(fmt.Sprintf("10.1.%d.%d", i/250, i%250))
 			enter(fmt.Sprintf("[2001:db8:0:2::%x]", i))
 		}
 		if handshake.closed {
-			t.Errorf("%s: strangers closed a member's connection in its handshake", host)
+			t.Errorf("%s: anonymous callers closed a member's connection in its handshake", host)
 		}
 		network := 0
-		for _, in := range c.strangers {
+		for _, in := range c.anonymous {
 			if in.host == hostOf("[2001:db8:0:2::1]:1") {
 				network++
 			}
 		}
-		if len(c.strangers) > maxStrangers+1 || network > maxStrangersPerHost {
-			t.Errorf("%s: %d strangers, %d of one network", host, len(c.strangers), network)
+		if len(c.anonymous) > maxAnonymous+1 || network > maxAnonymousPerHost {
+			t.Errorf("%s: %d anonymous callers, %d of one network", host, len(c.anonymous), network)
 		}
-		for range maxStrangersPerHost {
+		for range maxAnonymousPerHost {
 			enter(host)
 		}
 		if !handshake.closed {
-			t.Errorf("%s: strangers from the member's own host have no bound", host)
+			t.Errorf("%s: anonymous callers from the member's own host have no bound", host)
 		}
 	}
 }

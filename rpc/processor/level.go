@@ -51,8 +51,8 @@ type seen struct {
 	idle float64
 	// callers is how many called, or have other work here.
 	callers int
-	// charged is the sum of all callers' charges, top the largest one, and second the second-largest of known callers: strangers are no
-	// measure for others.
+	// charged is the sum of all callers' charges, top the largest one, and second the second-largest of known callers: anonymous callers are
+	// no measure for others.
 	charged, top, second float64
 	// waited is set if a call had to wait for its turn, or a caller has made calls in advance.
 	waited bool

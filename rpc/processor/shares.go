@@ -122,11 +122,11 @@ const (
 // partOf is how much of a caller's part each type of call has.
 var partOf = [callTypes]float64{Taking: 1, Holding: 0.25, Streaming: 0.1, Unknown: 0.1}
 
-// strangers is the name of all unknown callers. Together they have what one caller has in that type. With fewer than strangersCount calls
+// anonymous is the name of all unknown callers. Together they have what one caller has in that type. With fewer than anonymousCount calls
 // in judgeEvery, such as a few health checks, nobody waits for their sake.
 const (
-	strangers      = ""
-	strangersCount = 4
+	anonymous      = ""
+	anonymousCount = 4
 )
 
 // Call is one call in flight. A nil one is free: it never waits and is charged to nobody.
@@ -140,7 +140,7 @@ type Call struct {
 func (s *Shares) Enter(name string, callType CallType) *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.look()
+	s.observe()
 	of := s.callers[name]
 	if of == nil {
 		of = &caller{at: time.Now()}
@@ -153,14 +153,14 @@ func (s *Shares) Enter(name string, callType CallType) *Call {
 	return &Call{shares: s, of: of, callType: callType}
 }
 
-// EnterStranger starts a call of an unknown caller.
-func (s *Shares) EnterStranger() *Call { return s.Enter(strangers, Unknown) }
+// EnterAnonymous starts a call of an unknown caller.
+func (s *Shares) EnterAnonymous() *Call { return s.Enter(anonymous, Unknown) }
 
 // EnterOperator starts a call of an operator, which is free. Others may have to wait for its sake.
 func (s *Shares) EnterOperator() *Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.look()
+	s.observe()
 	s.operated = time.Now()
 	return nil
 }
@@ -205,7 +205,7 @@ func (c *Call) take() (wait time.Duration, refused error) {
 	}
 	c.shares.mu.Lock()
 	defer c.shares.mu.Unlock()
-	c.shares.look()
+	c.shares.observe()
 	c.shares.refill(c.of)
 	if short := -c.of.has[c.callType]; short > 0 {
 		wait = c.shares.level.takes(short / partOf[c.callType])
@@ -292,8 +292,8 @@ func (c Clocks) idle(until Clocks, passed time.Duration) float64 {
 	return max(idle, 0)
 }
 
-// look sets the level once judgeEvery has passed. Only calls do that: without calls there is nothing to divide.
-func (s *Shares) look() {
+// observe sets the level once judgeEvery has passed. Only calls do that: without calls there is nothing to divide.
+func (s *Shares) observe() {
 	if time.Since(s.seen.since) >= judgeEvery {
 		s.judge()
 	}
@@ -316,7 +316,7 @@ func (s *Shares) judge() {
 		s.refill(of) // at the old level
 		seen.charged += of.charged
 		seen.top = max(seen.top, of.charged)
-		if name != strangers {
+		if name != anonymous {
 			known = append(known, of.charged)
 		}
 		// A caller that has made calls in advance has called: all of its calls may be waiting for their turn now.
@@ -324,7 +324,7 @@ func (s *Shares) judge() {
 		seen.waited = seen.waited || ahead
 		if ahead || next.since.Sub(of.called) < quietAfter {
 			called = true
-			if name != strangers || ahead || of.charged >= strangersCount {
+			if name != anonymous || ahead || of.charged >= anonymousCount {
 				seen.callers++
 			}
 		} else if of.calls == 0 {
@@ -362,7 +362,7 @@ func (s *Shares) InUse() (used int64, callers int) {
 func (s *Shares) View() budget.View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.look()
+	s.observe()
 	v := budget.View{Name: Name, Capacity: int64(s.level.capacity()), Minimum: int64(s.level.lowest())}
 	most := int64(math.MaxInt64)
 	if !math.IsInf(s.level.perSecond, 1) {
@@ -372,7 +372,7 @@ func (s *Shares) View() budget.View {
 		if of.perSecond < 1 {
 			continue
 		}
-		if name == strangers {
+		if name == anonymous {
 			name = "strangers"
 		}
 		v.Used += int64(of.perSecond)

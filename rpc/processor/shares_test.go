@@ -184,7 +184,7 @@ func busyWith(t *testing.T) *Shares {
 	})
 }
 
-// TestShares_PausesGainNothing: a node is busy with the work of others. A caller whose calls all wait for their turn, and strangers
+// TestShares_PausesGainNothing: a node is busy with the work of others. A caller whose calls all wait for their turn, and anonymous callers
 // that call seldom for a moment, have no more than the level gives them.
 func TestShares_PausesGainNothing(t *testing.T) {
 	const length = 30 * time.Second
@@ -197,7 +197,7 @@ func TestShares_PausesGainNothing(t *testing.T) {
 	}{
 		{"streams that all wait", "token:hostile", Streaming, 100, 64 << 10},
 		{"calls that all wait", "token:hostile", Taking, 100, 1 << 20},
-		{"strangers who come one by one", strangers, Unknown, 1, 0},
+		{"anonymous callers who come one by one", anonymous, Unknown, 1, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -238,12 +238,12 @@ func TestShares_PausesGainNothing(t *testing.T) {
 	}
 }
 
-// TestShares_StrangersSetNoMeasure: the calls of strangers do not raise what a caller may make.
-func TestShares_StrangersSetNoMeasure(t *testing.T) {
+// TestShares_AnonymousCallersSetNoMeasure: the calls of anonymous callers do not raise what a caller may make.
+func TestShares_AnonymousCallersSetNoMeasure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := busyWith(t)
 		for range 100 {
-			for name, callType := range map[string]CallType{"token:hostile": Taking, strangers: Unknown} { // in any order
+			for name, callType := range map[string]CallType{"token:hostile": Taking, anonymous: Unknown} { // in any order
 				call := s.Enter(name, callType)
 				_, _ = call.take()
 				call.charge(1000)
@@ -262,12 +262,12 @@ func TestShares_StrangersSetNoMeasure(t *testing.T) {
 // TestShares_FewHealthChecksDelayNobody: a few of them make no caller wait; many make themselves wait.
 func TestShares_FewHealthChecksDelayNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		busy, checks := &closedLoop{name: "token:a", atOnce: 50}, &closedLoop{name: strangers, callType: Unknown, atOnce: 1, think: time.Second}
+		busy, checks := &closedLoop{name: "token:a", atOnce: 50}, &closedLoop{name: anonymous, callType: Unknown, atOnce: 1, think: time.Second}
 		calls(t, 5, 0, busy, checks)
 		if busy.longest > 0 || checks.longest > 0 {
 			t.Errorf("a caller waited for %v, a check for %v", busy.longest, checks.longest)
 		}
-		known, flood := few("token:a"), &closedLoop{name: strangers, callType: Unknown, atOnce: 500}
+		known, flood := few("token:a"), &closedLoop{name: anonymous, callType: Unknown, atOnce: 500}
 		calls(t, 20, 0, append(known, flood)...)
 		if usual := alone(t, 20); known[0].longest > 0 || known[0].served < usual*6/10 || flood.longest == 0 {
 			t.Errorf("a caller waited for %v and had %d of %d served; the flood waited for %v", known[0].longest, known[0].served, usual,

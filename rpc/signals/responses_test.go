@@ -346,8 +346,8 @@ func TestResponse_OneStatusManyMeanings(t *testing.T) {
 		{"403 too fast", 403, github("4935"), `{"message":"You have exceeded a secondary rate limit"}`, Throttled},
 		{"403 used up", 403, github("0"), `{"message":"API rate limit exceeded"}`, Exhausted},
 		{"403 not allowed", 403, github("4935"), `{"message":"Resource not accessible by integration"}`, NotALimit},
-		{"401 of a stranger", 401, headers("X-Ratelimit-Limit", "60", "X-Ratelimit-Remaining", "0"), ``, NotALimit},
-		{"401 of a stranger at GitHub", 401, github("0"), ``, NotALimit},
+		{"401 of an anonymous caller", 401, headers("X-Ratelimit-Limit", "60", "X-Ratelimit-Remaining", "0"), ``, NotALimit},
+		{"401 of an anonymous caller at GitHub", 401, github("0"), ``, NotALimit},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, ok := Verdict(Auto.Observe(received, tt.status, tt.header, []byte(tt.body)))

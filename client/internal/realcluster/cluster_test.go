@@ -159,11 +159,11 @@ func eventually(tb testing.TB, what string, holds func() bool) {
 	tb.Helper()
 	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
 	for !holds() {
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-deadline.C:
 			tb.Fatalf("never: %s", what)
 		}

@@ -137,11 +137,11 @@ func execStart(t *testing.T, d *deb) []string {
 func TestPackage_CommandOfTheUnitServes(t *testing.T) {
 	d := unpack(t)
 	socket := filepath.Join(t.TempDir(), "notify")
-	told, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	reported, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = told.Close() }()
+	defer func() { _ = reported.Close() }()
 	api, raft := freeAddress(t), freeAddress(t)
 	words := append(execStart(t, d), "--data-dir", filepath.Join(t.TempDir(), "data"), "--api-listen", api, "--raft-listen", raft)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -155,11 +155,11 @@ func TestPackage_CommandOfTheUnitServes(t *testing.T) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- node.Wait() }()
-	if err := told.SetReadDeadline(time.Now().Add(patience)); err != nil {
+	if err := reported.SetReadDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
 	message := make([]byte, 4096)
-	size, err := told.Read(message)
+	size, err := reported.Read(message)
 	if err != nil || !strings.Contains(string(message[:size]), "READY=1") {
 		t.Fatalf("systemd is told %q, %v; the node says:\n%s", message[:size], err, said)
 	}

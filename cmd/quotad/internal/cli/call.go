@@ -50,7 +50,7 @@ func call[Answer any](ctx context.Context, c *cluster, again repeat, patience ti
 	ctx, cancel := context.WithTimeout(ctx, c.timeout+patience)
 	defer cancel()
 	deadline := time.Now().Add(c.timeout)
-	tries := tries{again: again, told: make([]error, len(c.nodes))}
+	tries := tries{again: again, reported: make([]error, len(c.nodes))}
 	for {
 		for i, n := range c.nodes {
 			left := time.Until(deadline)
@@ -101,9 +101,9 @@ func telling(err error) int {
 // tries collects the outcomes of a call's attempts.
 type tries struct {
 	again repeat
-	// told holds each node's most telling error; open is the error of the newest attempt that may have changed something.
-	told []error
-	open error
+	// reported holds each node's most telling error; open is the error of the newest attempt that may have changed something.
+	reported []error
+	open     error
 }
 
 func (t *tries) add(node int, err error) {
@@ -113,13 +113,13 @@ func (t *tries) add(node int, err error) {
 			t.open = err
 		}
 	}
-	if telling(err) >= telling(t.told[node]) {
-		t.told[node] = err
+	if telling(err) >= telling(t.reported[node]) {
+		t.reported[node] = err
 	}
 }
 
 func (t *tries) best() (best int) {
-	for _, err := range t.told {
+	for _, err := range t.reported {
 		best = max(best, telling(err))
 	}
 	return best
@@ -133,7 +133,7 @@ func (t *tries) failure(c *cluster) error {
 	}
 	best := t.best()
 	if best >= answered {
-		return settled(t.told[slices.IndexFunc(t.told, func(err error) bool { return telling(err) == best })], t.again)
+		return settled(t.reported[slices.IndexFunc(t.reported, func(err error) bool { return telling(err) == best })], t.again)
 	}
 	message, hint := "no answer", "try again, or ask another node with --server"
 	if best == unreached {
@@ -141,7 +141,7 @@ func (t *tries) failure(c *cluster) error {
 	}
 	lines := make([]error, len(c.nodes))
 	for i, n := range c.nodes {
-		cause := t.told[i]
+		cause := t.reported[i]
 		if telling(cause) == unreached {
 			cause = rootCause(cause)
 		}

@@ -29,8 +29,8 @@ what to do. The exit code is 0 if no check failed (warnings may be there), and 1
 	return a.clientFlags(cmd)
 }
 
-// lookTimeout bounds each check: ten of them should not take a minute where nothing answers.
-const lookTimeout = 3 * time.Second
+// observeTimeout bounds each check: ten of them should not take a minute where nothing answers.
+const observeTimeout = 3 * time.Second
 
 func (a *App) doctor(cmd *cobra.Command, quotas []string) error {
 	flags, timeout, err := a.readConnection(cmd)
@@ -46,7 +46,7 @@ func (a *App) doctor(cmd *cobra.Command, quotas []string) error {
 		return err
 	}
 	defer transport.CloseIdleConnections()
-	examined := &doctor.Client{Transport: transport, Quotas: quotas, Timeout: min(timeout, lookTimeout), Now: time.Now}
+	examined := &doctor.Client{Transport: transport, Quotas: quotas, Timeout: min(timeout, observeTimeout), Now: time.Now}
 	for _, n := range made.nodes {
 		base, err := baseURL(cmd, strings.TrimSpace(n.address), flags.caFile != "")
 		if err != nil {

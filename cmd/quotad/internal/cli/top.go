@@ -83,9 +83,9 @@ type top struct {
 	leaderAddress string
 }
 
-// look queries the named nodes, and the leader that they report.
-func (t *top) look(ctx context.Context) view.Cluster {
-	seen := view.Look(ctx, t.nodes(), t.prefix)
+// observe queries the named nodes, and the leader that they report.
+func (t *top) observe(ctx context.Context) view.Cluster {
+	seen := view.Observe(ctx, t.nodes(), t.prefix)
 	address := seen.Status.GetLeaderAddress()
 	if seen.Leader >= 0 || address == "" || address == t.leaderAddress {
 		return seen
@@ -98,7 +98,7 @@ func (t *top) look(ctx context.Context) view.Cluster {
 	flags.servers = []string{address}
 	if found, err := newCluster(t.cmd, flags, timeout); err == nil {
 		t.leader = &found.nodes[0]
-		if through := view.Look(ctx, t.nodes(), t.prefix); through.Leader >= 0 {
+		if through := view.Observe(ctx, t.nodes(), t.prefix); through.Leader >= 0 {
 			return through
 		}
 	}
@@ -121,7 +121,7 @@ func (t *top) nodes() []view.Node {
 func (t *top) once(ctx context.Context) error {
 	until := time.Now().Add(t.cluster.timeout)
 	for {
-		seen := t.look(ctx)
+		seen := t.observe(ctx)
 		if seen.Status != nil && (seen.Quotas != nil || seen.Status.GetQuotas() == 0 || t.prefix != "") || time.Now().After(until) {
 			if seen.Status == nil {
 				_, err := getStatus(ctx, &cluster{nodes: t.cluster.nodes, timeout: shortest})
@@ -152,7 +152,7 @@ func (t *top) live(ctx context.Context, every time.Duration) error {
 	defer screen.End()
 	began := time.Now()
 	for {
-		seen := t.look(ctx)
+		seen := t.observe(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}

@@ -182,9 +182,9 @@ func TestExamine_ReportsEachTrouble(t *testing.T) {
 	says(t, examine(t, nil, time.Now, nil, serve(t, alone).URL), ": warning: leader: none", "leader: failed: no leader is known",
 		"requests: failed: a request cannot be committed: no leader is known")
 
-	stranger, follower := healthy(), healthy()
-	stranger.status.ClusterId = "c2"
-	says(t, examine(t, nil, time.Now, nil, good.URL, serve(t, stranger).URL), "cluster: failed: ")
+	outsider, follower := healthy(), healthy()
+	outsider.status.ClusterId = "c2"
+	says(t, examine(t, nil, time.Now, nil, good.URL, serve(t, outsider).URL), "cluster: failed: ")
 	follower.status.Node, follower.status.Role, follower.status.LeaderAddress = "n2", "follower", strings.TrimPrefix(gone.URL, "http://")
 	says(t, examine(t, nil, time.Now, nil, serve(t, follower).URL), "leader: warning: n1 leads at ",
 		"cannot be reached from here (connection refused)")

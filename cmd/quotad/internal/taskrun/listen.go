@@ -100,13 +100,13 @@ type limit struct {
 	wait    *time.Duration
 }
 
-// maxTold is the part of a line that is reported to the cluster, in bytes.
-const maxTold = 200
+// maxReported is the part of a line that is reported to the cluster, in bytes.
+const maxReported = 200
 
 // colours matches a terminal's escape sequences.
 var colours = regexp.MustCompile(`\x1b\[[0-9;?]*[ -/]*[@-~]`)
 
-// tidy makes a line fit for a table: it drops control characters, and all beyond maxTold bytes.
+// tidy makes a line fit for a table: it drops control characters, and all beyond maxReported bytes.
 func tidy(line string) string {
 	line = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -115,5 +115,5 @@ func tidy(line string) string {
 		return r
 	}, strings.ToValidUTF8(colours.ReplaceAllString(line, ""), ""))
 	line = strings.TrimSpace(line)
-	return strings.ToValidUTF8(line[:min(len(line), maxTold)], "")
+	return strings.ToValidUTF8(line[:min(len(line), maxReported)], "")
 }

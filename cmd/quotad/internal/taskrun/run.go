@@ -87,9 +87,9 @@ func (r *Runner) Run(ctx context.Context) (Result, error) {
 }
 
 const (
-	// lookAgain is the longest pause before another request for a task with an attempt in flight: it may end long before
+	// pollEvery is the longest pause before another request for a task with an attempt in flight: it may end long before
 	// its deadline.
-	lookAgain = 15 * time.Second
+	pollEvery = 15 * time.Second
 	// refillPoll is the interval of requests for amounts that return bit by bit.
 	refillPoll = 2 * time.Second
 	// shortestWait bounds the rate of requests for an attempt that may begin at any moment.
@@ -99,7 +99,7 @@ const (
 // begin begins an attempt, as soon as one may begin within Wait.
 func (r *Runner) begin(ctx context.Context) (*client.Attempt, error) {
 	until := time.Now().Add(r.Wait)
-	told := false
+	reported := false
 	for {
 		attempt, err := r.ask(ctx)
 		refusal, refused := errors.AsType[*client.RefusalError](err)
@@ -108,14 +108,14 @@ func (r *Runner) begin(ctx context.Context) (*client.Attempt, error) {
 		}
 		left, pause := time.Until(until), refusal.RetryAfter
 		if refusal.Reason == client.ReasonTaskInFlight || refusal.Reason == client.ReasonExhausted {
-			pause = min(pause, lookAgain, max(left, 0))
+			pause = min(pause, pollEvery, max(left, 0))
 		}
 		if left <= 0 || pause > left {
 			return nil, err
 		}
-		if !told {
+		if !reported {
 			r.Tell("task %s: %s; waiting up to %v", r.Request.Task, Why(refusal), r.Wait)
-			told = true
+			reported = true
 		}
 		pause = max(pause, shortestWait)
 		if !sleep(ctx, pause+rand.N(shortestWait)) {

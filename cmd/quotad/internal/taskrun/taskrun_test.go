@@ -203,7 +203,7 @@ func FuzzTidy(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		got := tidy(line)
-		if len(got) > maxTold || !utf8.ValidString(got) || strings.ContainsAny(got, "\x1b\r\n\u202e") {
+		if len(got) > maxReported || !utf8.ValidString(got) || strings.ContainsAny(got, "\x1b\r\n\u202e") {
 			t.Fatalf("%q", got)
 		}
 		_ = said(1, "x", line, "2>"+line)

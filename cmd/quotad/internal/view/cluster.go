@@ -43,19 +43,19 @@ type Cluster struct {
 // Down is the role of a node that does not answer.
 const Down = "down"
 
-// LookTimeout bounds each request to a node.
-const LookTimeout = 400 * time.Millisecond
+// ObserveTimeout bounds each request to a node.
+const ObserveTimeout = 400 * time.Millisecond
 
-// Look queries the status of all nodes, and the quotas whose names start with the prefix. If several nodes believe that
+// Observe queries the status of all nodes, and the quotas whose names start with the prefix. If several nodes believe that
 // they lead, the one with the highest term counts.
-func Look(ctx context.Context, nodes []Node, prefix string) Cluster {
+func Observe(ctx context.Context, nodes []Node, prefix string) Cluster {
 	v := Cluster{IDs: make([]string, len(nodes)), Nodes: make([]string, len(nodes)), Leader: -1}
 	answers := make([]*quotav1.GetStatusResponse, len(nodes))
 	var all sync.WaitGroup
 	for i, n := range nodes {
 		v.IDs[i] = n.ID
 		all.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, LookTimeout)
+			ctx, cancel := context.WithTimeout(ctx, ObserveTimeout)
 			defer cancel()
 			answers[i], _ = n.Admin.GetStatus(ctx, &quotav1.GetStatusRequest{}) // no answer: down
 		})
@@ -75,14 +75,14 @@ func Look(ctx context.Context, nodes []Node, prefix string) Cluster {
 			v.Leases, v.Waiting, v.Status = status.GetLeases(), status.GetWaiting(), status
 		}
 	}
-	v.Quotas = lookAtQuotas(ctx, nodes, v, prefix)
+	v.Quotas = observeQuotas(ctx, nodes, v, prefix)
 	return v
 }
 
-// lookAtQuotas reads the leader's applied state. If the leader is not among the nodes, it queries another node, which
+// observeQuotas reads the leader's applied state. If the leader is not among the nodes, it queries another node, which
 // forwards to the leader.
-func lookAtQuotas(ctx context.Context, nodes []Node, v Cluster, prefix string) []*quotav1.QuotaStatus {
-	ctx, cancel := context.WithTimeout(ctx, LookTimeout)
+func observeQuotas(ctx context.Context, nodes []Node, v Cluster, prefix string) []*quotav1.QuotaStatus {
+	ctx, cancel := context.WithTimeout(ctx, ObserveTimeout)
 	defer cancel()
 	request := &quotav1.ListQuotasRequest{Prefix: prefix, Read: quotav1.ReadMode_READ_MODE_STALE}
 	from := v.Leader

@@ -61,15 +61,15 @@ func TestOpenLoop_StallDelaysEachCall(t *testing.T) {
 // waited.
 func TestOpenLoop_CountsUnansweredCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turn := make(chan struct{}, 1)
+		token := make(chan struct{}, 1)
 		w := Work{Callers: 1, Do: func(ctx context.Context, _, _ int) error { // ten calls a second
 			select {
-			case turn <- struct{}{}:
+			case token <- struct{}{}:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
 			<-time.After(100 * time.Millisecond)
-			<-turn
+			<-token
 			return nil
 		}}
 		started := time.Now()

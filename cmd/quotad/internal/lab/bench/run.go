@@ -79,7 +79,7 @@ func (p *Plan) Run(ctx context.Context) (_ *Results, err error) {
 	}
 	for round := range p.Rounds {
 		for _, s := range p.Systems {
-			if err := p.turn(ctx, s, dir, round, r); err != nil {
+			if err := p.token(ctx, s, dir, round, r); err != nil {
 				return nil, fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
@@ -94,8 +94,8 @@ func orHere(dir string) string {
 	return dir
 }
 
-// turn measures one system in a round.
-func (p *Plan) turn(ctx context.Context, s System, dir string, round int, into *Results) (err error) {
+// token measures one system in a round.
+func (p *Plan) token(ctx context.Context, s System, dir string, round int, into *Results) (err error) {
 	below, err := os.MkdirTemp(dir, "turn-")
 	if err != nil {
 		return err

@@ -230,8 +230,8 @@ func (d *demo) play(ctx context.Context) error {
 	if d.options.Kill && d.cluster != nil {
 		accident.Go(func() { trouble = d.accident(playing) })
 	}
-	look := time.NewTicker(500 * time.Millisecond)
-	defer look.Stop()
+	poll := time.NewTicker(500 * time.Millisecond)
+	defer poll.Stop()
 	for playing.Err() == nil {
 		if err := d.revive(); err != nil {
 			end()
@@ -240,7 +240,7 @@ func (d *demo) play(ctx context.Context) error {
 		}
 		d.show(d.watch(playing), time.Since(d.began))
 		select {
-		case <-look.C:
+		case <-poll.C:
 		case <-playing.Done():
 		}
 	}

@@ -18,18 +18,18 @@ type scene struct {
 // watch reads the state of cluster and provider.
 func (d *demo) watch(ctx context.Context) scene {
 	s := scene{agents: d.tallies}
-	var looks sync.WaitGroup
+	var polls sync.WaitGroup
 	if d.cluster != nil {
-		looks.Go(func() {
-			seen := d.cluster.Look(ctx)
+		polls.Go(func() {
+			seen := d.cluster.Observe(ctx)
 			s.cluster = &seen
 		})
 	}
-	looks.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, 2*view.LookTimeout)
+	polls.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, 2*view.ObserveTimeout)
 		defer cancel()
 		s.totals, _ = d.referee.totals(ctx) // the next scene tries again
 	})
-	looks.Wait()
+	polls.Wait()
 	return s
 }

@@ -41,7 +41,7 @@ func (c Cron) Next(after time.Time) (time.Time, bool) {
 
 // Within returns up to most moments in [from, from+length), as durations since from. looked is the part of length that it
 // covers.
-func (c Cron) Within(from time.Time, length time.Duration, most int) (moments []time.Duration, looked time.Duration) {
+func (c Cron) Within(from time.Time, length time.Duration, most int) (moments []time.Duration, searched time.Duration) {
 	for at := from.Add(-time.Nanosecond); ; {
 		next, ok := c.Next(at)
 		after := next.Sub(from)

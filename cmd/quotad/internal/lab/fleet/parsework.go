@@ -15,7 +15,7 @@ const (
 	defaultFailures = 3
 	mostFailures    = 100
 	defaultTaskTTL  = 10 * time.Minute
-	mostTold        = 16
+	mostReported    = 16
 	mostSaid        = 300
 )
 
@@ -62,8 +62,8 @@ func (p *parser) retry(n *yaml.Node, a *Agent) *Retry {
 		for _, element := range p.doc.Sequence(v, "quotas") {
 			r.Quotas = append(r.Quotas, p.doc.Choice(element, "quotas", p.limits...))
 		}
-		if distinct := slices.Compact(slices.Sorted(slices.Values(r.Quotas))); len(distinct) < len(r.Quotas) || len(distinct) > mostTold {
-			p.doc.Fail(v, "", "quotas names one twice, or more than %d", mostTold)
+		if distinct := slices.Compact(slices.Sorted(slices.Values(r.Quotas))); len(distinct) < len(r.Quotas) || len(distinct) > mostReported {
+			p.doc.Fail(v, "", "quotas names one twice, or more than %d", mostReported)
 		}
 	}
 	if v, ok := values["load"]; ok {

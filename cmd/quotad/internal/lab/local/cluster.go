@@ -151,7 +151,7 @@ func (c *Cluster) Ready(ctx context.Context, quotas *quotav1.ApplyQuotasRequest)
 			attempt, end := context.WithTimeout(ctx, 5*time.Second)
 			_, err := n.admin.ApplyQuotas(attempt, quotas)
 			end()
-			if err == nil && !slices.Contains(c.Look(ctx).Nodes, view.Down) {
+			if err == nil && !slices.Contains(c.Observe(ctx).Nodes, view.Down) {
 				return nil
 			}
 			if connect.CodeOf(err) == connect.CodeInvalidArgument {
@@ -159,22 +159,22 @@ func (c *Cluster) Ready(ctx context.Context, quotas *quotav1.ApplyQuotasRequest)
 			}
 			last = err
 		}
-		if !pause(ctx, lookAgain) {
+		if !pause(ctx, pollEvery) {
 			return fmt.Errorf("the cluster did not come up: %w", errors.Join(context.Cause(ctx), last))
 		}
 	}
 }
 
-// lookAgain is the interval between two polls.
-const lookAgain = 50 * time.Millisecond
+// pollEvery is the interval between two polls.
+const pollEvery = 50 * time.Millisecond
 
 // Leader returns the leader, waiting for one without a time limit; false: the context ended first.
 func (c *Cluster) Leader(ctx context.Context) (*Node, bool) {
 	for {
-		if v := c.Look(ctx); v.Leader >= 0 {
+		if v := c.Observe(ctx); v.Leader >= 0 {
 			return c.Nodes[v.Leader], true
 		}
-		if !pause(ctx, lookAgain) {
+		if !pause(ctx, pollEvery) {
 			return nil, false
 		}
 	}
@@ -191,13 +191,13 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Look reads the status of all nodes.
-func (c *Cluster) Look(ctx context.Context) view.Cluster {
+// Observe reads the status of all nodes.
+func (c *Cluster) Observe(ctx context.Context) view.Cluster {
 	nodes := make([]view.Node, len(c.Nodes))
 	for i, n := range c.Nodes {
 		nodes[i] = view.Node{ID: n.ID, Admin: n.admin, Quota: n.quota}
 	}
-	return view.Look(ctx, nodes, "")
+	return view.Observe(ctx, nodes, "")
 }
 
 // PIDs returns the process ids of the running nodes.

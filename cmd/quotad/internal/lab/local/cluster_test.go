@@ -84,7 +84,7 @@ func TestCluster_RestartsAStoppedNode(t *testing.T) {
 	}
 	deadline := time.Now().Add(StartTimeout)
 	for {
-		v := c.Look(t.Context())
+		v := c.Observe(t.Context())
 		if v.Leader >= 0 && v.Nodes[0] != "down" && v.Nodes[1] != "down" && len(v.Quotas) == 1 {
 			return
 		}

@@ -58,7 +58,7 @@ func startedWith(t *testing.T) (leader *Node, others []*Node) {
 
 // forwarded makes calls through a follower, before and after stop: one that waits, one that changes state and one that
 // reads.
-func forwarded(t *testing.T, through *Node, stop func()) (waited, changed, looked <-chan error) {
+func forwarded(t *testing.T, through *Node, stop func()) (waited, changed, read <-chan error) {
 	t.Helper()
 	call := func(do func(context.Context) error) <-chan error {
 		ended := make(chan error, 1)
@@ -85,11 +85,11 @@ func forwarded(t *testing.T, through *Node, stop func()) (waited, changed, looke
 		_, err := through.quota.Reserve(ctx, &quotav1.ReserveRequest{Holder: "c", Items: []*quotav1.Item{{Quota: "calls"}}})
 		return err
 	})
-	looked = call(func(ctx context.Context) error {
+	read = call(func(ctx context.Context) error {
 		_, err := through.quota.GetQuota(ctx, &quotav1.GetQuotaRequest{Name: "calls"})
 		return err
 	})
-	return waited, changed, looked
+	return waited, changed, read
 }
 
 // ends waits a minute for the end of a call, about a tenth of the longest deadline of a call.
@@ -126,8 +126,8 @@ func reasonOf(err error) quotav1.Reason {
 // leads. Calls that may have been executed end with an unknown outcome; reads are sent again.
 func TestForward_OutlivesAStoppedLeader(t *testing.T) {
 	leader, others := startedWith(t)
-	waited, changed, looked := forwarded(t, others[0], func() { leader.stop(t) })
-	if err := ends(t, "the call that looks", looked); err != nil {
+	waited, changed, read := forwarded(t, others[0], func() { leader.stop(t) })
+	if err := ends(t, "the call that looks", read); err != nil {
 		t.Errorf("the call that looks: %v", err)
 	}
 	if err := ends(t, "the call that waits", waited); reasonOf(err) != quotav1.Reason_REASON_UNKNOWN_OUTCOME {
@@ -145,9 +145,9 @@ func TestForward_OutlivesAMajority(t *testing.T) {
 		t.Skip("pings take ten seconds to find a stopped node")
 	}
 	leader, others := startedWith(t)
-	waited, changed, looked := forwarded(t, others[0], func() { leader.stop(t); others[1].stop(t) })
+	waited, changed, read := forwarded(t, others[0], func() { leader.stop(t); others[1].stop(t) })
 	for what, call := range map[string]<-chan error{
-		"the call that waits": waited, "the call that changes": changed, "the call that looks": looked,
+		"the call that waits": waited, "the call that changes": changed, "the call that looks": read,
 	} {
 		if err := ends(t, what, call); reasonOf(err) != quotav1.Reason_REASON_UNKNOWN_OUTCOME &&
 			reasonOf(err) != quotav1.Reason_REASON_NO_LEADER {

@@ -44,8 +44,8 @@ type work struct {
 // moments are the first moments of a crontab, as durations since the run began. looked is the part of the run that they
 // cover.
 type moments struct {
-	at     []time.Duration
-	looked time.Duration
+	at       []time.Duration
+	searched time.Duration
 }
 
 func newDemands(f *fleet.Fleet) *demands {
@@ -142,7 +142,7 @@ func (d *demands) begun(kind *fleet.Agent) (tasks float64, byClock bool) {
 		return float64((length-1)/kind.Every + 1), true
 	case kind.Scheduled():
 		m := d.momentsOf(kind.Cron)
-		return float64(len(m.at)) * float64(length) / math.Max(float64(m.looked), 1), true
+		return float64(len(m.at)) * float64(length) / math.Max(float64(m.searched), 1), true
 	}
 	tasks = math.Inf(1)
 	for _, name := range kind.Follows {
@@ -158,7 +158,7 @@ const mostMoments = 10_000
 func (d *demands) momentsOf(c fleet.Cron) moments {
 	known, ok := d.moments[c.String()]
 	if !ok {
-		known.at, known.looked = c.Within(d.fleet.Begins, d.fleet.For, mostMoments)
+		known.at, known.searched = c.Within(d.fleet.Begins, d.fleet.For, mostMoments)
 		d.moments[c.String()] = known
 	}
 	return known

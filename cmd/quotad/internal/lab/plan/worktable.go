@@ -175,7 +175,7 @@ func workflowFigures(results []*sim.Result) []string {
 		output.Int(least(results, sum(func(w *sim.WorkflowResult) int64 { return w.KeptBack }))),
 		output.Int(least(results, sum(func(w *sim.WorkflowResult) int64 { return w.Sequential }))),
 		waitText(time.Duration(length)),
-		output.Int(least(results, sum(func(w *sim.WorkflowResult) int64 { return w.Turns }))),
+		output.Int(least(results, sum(func(w *sim.WorkflowResult) int64 { return w.Batons }))),
 		output.Int(most(results, sum(func(w *sim.WorkflowResult) int64 { return w.Overtook }))),
 		output.Int(most(results, sum(func(w *sim.WorkflowResult) int64 { return w.Together }))),
 	}

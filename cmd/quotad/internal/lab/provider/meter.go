@@ -99,8 +99,8 @@ func (m *Meter) Total() int64 { return m.total }
 // Windows returns the windows that saw calls.
 func (m *Meter) Windows() []Window { return m.windows }
 
-// Look records the present count, so that parts of a run without arrivals have a peak too.
-func (m *Meter) Look(now int64) {
+// Observe records the present count, so that parts of a run without arrivals have a peak too.
+func (m *Meter) Observe(now int64) {
 	if m.rule.Kind == Slots {
 		m.notePeak(now, m.inFlight)
 		return

@@ -45,8 +45,8 @@ func (a *alone) again(c *call, nth int) {
 // next begins a task's next attempt: no permission is needed.
 func (a *alone) next(j *job) { j.begin(0) }
 
-// told begins a task again if its tool ended with a code other than 0, however often that has happened.
-func (a *alone) told(t *attempt, _ []string, code int) {
+// received begins a task again if its tool ended with a code other than 0, however often that has happened.
+func (a *alone) received(t *attempt, _ []string, code int) {
 	if code == 0 {
 		t.outcome = fleet.Done
 		t.job.close(fleet.Done)
@@ -57,10 +57,10 @@ func (a *alone) told(t *attempt, _ []string, code int) {
 }
 
 // backoff returns the pause before a call is sent again.
-func (a *alone) backoff(nth int, told time.Duration) int64 {
+func (a *alone) backoff(nth int, reported time.Duration) int64 {
 	setting := &a.fleet.Alone
-	if setting.Obeys && told > 0 && told <= longestObeyed {
-		return int64(told)
+	if setting.Obeys && reported > 0 && reported <= longestObeyed {
+		return int64(reported)
 	}
 	wait := min(int64(setting.First)<<min(nth, 30), int64(setting.Most))
 	if wait <= 0 {

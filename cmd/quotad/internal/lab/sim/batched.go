@@ -51,7 +51,7 @@ func (b *batched) call(c *call) {
 		b.anticipateIfLow()
 		return
 	}
-	if b.lookUpShare(); b.share >= 1 {
+	if b.readShare(); b.share >= 1 {
 		b.demand.Add(time.Duration(b.now), 1, b.life)
 	}
 	b.fetch(b.size())
@@ -107,7 +107,7 @@ func (b *batched) advance() bool {
 
 // size returns the size that a batch should have now.
 func (b *batched) size() int64 {
-	b.lookUpShare()
+	b.readShare()
 	atHand := int64(0)
 	if b.current != nil {
 		atHand = b.current.left
@@ -115,8 +115,8 @@ func (b *batched) size() int64 {
 	return pacing.Batch(b.demand.Units(time.Duration(b.now), b.life), b.share, atHand, pacing.MostUnits, 1)
 }
 
-// lookUpShare updates share if it is old: the number of calls that this agent may have ahead, the minimum over all quotas.
-func (b *batched) lookUpShare() {
+// readShare updates share if it is old: the number of calls that this agent may have ahead, the minimum over all quotas.
+func (b *batched) readShare() {
 	if b.now-b.shareAt < int64(pacing.FactsAge) {
 		return
 	}

@@ -225,8 +225,8 @@ func (b *book) close(quota string, length int64) {
 	b.closed[i] = append(b.closed[i], stretch{from: b.w.now, to: until})
 }
 
-// lookAtQuotas records the quotas' zones and held amounts, in the middle of one part of the run.
-func (b *book) lookAtQuotas(part int) {
+// readQuotas records the quotas' zones and held amounts, in the middle of one part of the run.
+func (b *book) readQuotas(part int) {
 	for i, q := range b.w.quotas {
 		if view, ok := b.w.cluster.machine.State().Quota(q.Name, b.w.cluster.present()); ok {
 			b.zones[i][part], b.held[i][part] = view.Zone, view.Held

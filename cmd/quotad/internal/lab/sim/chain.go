@@ -38,7 +38,7 @@ type WorkflowResult struct {
 	// taken. Parallel: at the end, all steps run together.
 	Sequential int64         `json:"sequential"`
 	InSequence time.Duration `json:"inSequence"`
-	Turns      int64         `json:"turns"`
+	Batons     int64         `json:"turns"`
 	Parallel   bool          `json:"parallel"`
 	// Overtook counts calls that were granted upstream of a step refused by the provider, before that step was granted one.
 	// Together counts calls of a step while another step called although only one may.
@@ -81,7 +81,7 @@ func (c *chain) hear(event effect.Event) {
 		}
 	case effect.EventBaton:
 		if event.Workflow == c.result.Workflow && event.Fence != 0 {
-			c.result.Turns++
+			c.result.Batons++
 		}
 	case effect.EventSequential:
 		if event.Workflow == c.result.Workflow {

@@ -81,7 +81,7 @@ func TestChain_CountsConcurrentSteps(t *testing.T) {
 	c.hear(effect.Event{Kind: effect.EventWaiting, Holder: "triage", Reason: logpb.Reason_REASON_BACK_PRESSURE})
 	c.hear(effect.Event{Kind: effect.EventWaiting, Holder: "somebody", Reason: logpb.Reason_REASON_BACK_PRESSURE})
 	c.hear(effect.Event{Kind: effect.EventBaton, Holder: "triage", Workflow: "release", Fence: 7})
-	if got := c.end(); got.Together != 1 || !got.Parallel || got.InSequence != 10e9 || got.KeptBack != 1 || got.Turns != 1 {
+	if got := c.end(); got.Together != 1 || !got.Parallel || got.InSequence != 10e9 || got.KeptBack != 1 || got.Batons != 1 {
 		t.Errorf("in the end: %+v", got)
 	}
 }

@@ -143,7 +143,7 @@ func (c *cluster) write(requests []*request) {
 		c.flight = c.flight[1:]
 		c.apply(e)
 		c.propose()
-		c.look()
+		c.observe()
 	})
 }
 
@@ -195,8 +195,8 @@ func (c *cluster) reply(r *request, result *logpb.Result) {
 	})
 }
 
-// look schedules the next check for due timers: when the first timer is due, and every tick while anything is pending.
-func (c *cluster) look() {
+// observe schedules the next check for due timers: when the first timer is due, and every tick while anything is pending.
+func (c *cluster) observe() {
 	if !c.leading {
 		return
 	}
@@ -227,7 +227,7 @@ func (c *cluster) ticked(at int64) {
 		c.write(nil)
 		return
 	}
-	c.look()
+	c.observe()
 }
 
 // kill ends the leader. The first of the entries in flight may survive it, without an answer. A new leader follows after a
@@ -273,7 +273,7 @@ func (c *cluster) lead(survivors []*entry) {
 			c.in(c.dice.below(reconnect), func() { c.send(r) })
 		}
 	}
-	c.look()
+	c.observe()
 }
 
 // restore continues with the state of a snapshot: the new leader may be a node that was restarted.

@@ -48,8 +48,8 @@ type attempt struct {
 // runner begins attempts of a job, when permitted, and processes their ends.
 type runner interface {
 	next(j *job)
-	// told processes a tool's last output and its exit code.
-	told(t *attempt, lines []string, code int)
+	// reported processes a tool's last output and its exit code.
+	received(t *attempt, lines []string, code int)
 }
 
 // alive returns a function that does nothing once the present process has died.
@@ -111,11 +111,11 @@ func (t *attempt) ended(calls *task) {
 	}
 	t.finished = t.finished && !j.worked
 	j.worked = j.worked || t.finished
-	j.runner.told(t, lines, code)
+	j.runner.received(t, lines, code)
 }
 
-// toldUntil returns the end of the limit that ended an attempt; 0: no limit, or no known end.
-func (t *attempt) toldUntil() int64 {
+// reportedUntil returns the end of the limit that ended an attempt; 0: no limit, or no known end.
+func (t *attempt) reportedUntil() int64 {
 	if t.means == fleet.Saturated || t.means == fleet.PlanExhausted {
 		return t.met.Until
 	}

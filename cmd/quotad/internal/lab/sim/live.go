@@ -20,9 +20,9 @@ type Live struct {
 	outside Outside
 	began   time.Time
 
-	// told carries events of other goroutines; over is closed when nobody receives them any more.
-	told chan func()
-	over chan struct{}
+	// reported carries events of other goroutines; over is closed when nobody receives them any more.
+	reported chan func()
+	over     chan struct{}
 	// elsewhere are the goroutines that Run started; errand starts one of them.
 	elsewhere sync.WaitGroup
 	errand    func(func(context.Context) error)
@@ -72,7 +72,7 @@ func NewLive(f *fleet.Fleet, side Side, seed uint64, outside Outside) (*Live, er
 	now.Begins = began
 	l := &Live{
 		world: newWorld(&now, seed), side: side, seed: seed, outside: outside, began: began,
-		told: make(chan func()), over: make(chan struct{}),
+		reported: make(chan func()), over: make(chan struct{}),
 	}
 	l.transmit, l.newCaller = l.send, func(a *agent) caller { return &alone{agent: a} }
 	if side == Governed {
@@ -117,7 +117,7 @@ func (l *Live) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case happened := <-l.told:
+		case happened := <-l.reported:
 			l.now = l.elapsed()
 			happened()
 		case <-wake.C:
@@ -136,7 +136,7 @@ func (l *Live) Result() *Result { return l.book.result(l.side, l.seed) }
 // tell sends an event to the run, unless the run is over.
 func (l *Live) tell(happened func()) {
 	select {
-	case l.told <- happened:
+	case l.reported <- happened:
 	case <-l.over:
 	}
 }

@@ -311,20 +311,20 @@ func (u *use) measure(m *provider.Meter) (part float64, measured time.Duration) 
 	}
 	// The count at a time shows the use only if there was demand throughout the period before. So measurement begins a
 	// whole period after the demand does.
-	var looked []stretch
+	var inspected []stretch
 	for _, s := range without(u.wanting, u.closed) {
 		if s.from+period < s.to {
-			looked = append(looked, stretch{from: s.from + period, to: s.to})
+			inspected = append(inspected, stretch{from: s.from + period, to: s.to})
 		}
 	}
 	var length int64
-	for _, s := range looked {
+	for _, s := range inspected {
 		length += s.to - s.from
 	}
 	if length < period {
 		return 0, 0 // less than a period proves nothing
 	}
-	ideal *= 1 - u.meanHeld(looked)/float64(u.whole)
+	ideal *= 1 - u.meanHeld(inspected)/float64(u.whole)
 	var ours, others []provider.Entry
 	for _, e := range m.Admitted() {
 		if e.Others {
@@ -334,15 +334,15 @@ func (u *use) measure(m *provider.Meter) (part float64, measured time.Duration) 
 		}
 	}
 	// The fleet cannot use what others use.
-	ideal *= 1 - occupied(others, period, looked)/float64(length)/float64(u.rule.Limit)
-	return occupied(ours, period, looked) / float64(length) / ideal, time.Duration(length)
+	ideal *= 1 - occupied(others, period, inspected)/float64(length)/float64(u.rule.Limit)
+	return occupied(ours, period, inspected) / float64(length) / ideal, time.Duration(length)
 }
 
 // meanHeld returns the mean of the amounts held in the middle of the parts that some stretches touch.
-func (u *use) meanHeld(looked []stretch) float64 {
+func (u *use) meanHeld(inspected []stretch) float64 {
 	sum, count := int64(0), 0
 	for i, held := range u.held {
-		if middle := int64(i)*u.part + u.part/2; touched(looked, stretch{from: middle, to: middle + 1}) {
+		if middle := int64(i)*u.part + u.part/2; touched(inspected, stretch{from: middle, to: middle + 1}) {
 			sum += held
 			count++
 		}
@@ -351,14 +351,14 @@ func (u *use) meanHeld(looked []stretch) float64 {
 }
 
 // occupied returns the integral, over some stretches, of the amount that counts in a sliding period.
-func occupied(admitted []provider.Entry, period int64, looked []stretch) (sum float64) {
+func occupied(admitted []provider.Entry, period int64, inspected []stretch) (sum float64) {
 	first := 0
 	for _, e := range admitted {
-		for first < len(looked) && looked[first].to <= e.At {
+		for first < len(inspected) && inspected[first].to <= e.At {
 			first++
 		}
-		for i := first; i < len(looked) && looked[i].from < e.At+period; i++ {
-			overlap := min(looked[i].to, e.At+period) - max(looked[i].from, e.At)
+		for i := first; i < len(inspected) && inspected[i].from < e.At+period; i++ {
+			overlap := min(inspected[i].to, e.At+period) - max(inspected[i].from, e.At)
 			sum += float64(e.N) * float64(overlap)
 		}
 	}

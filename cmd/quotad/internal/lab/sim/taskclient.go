@@ -13,7 +13,7 @@ import (
 
 // The same as in `quotad task run`.
 const (
-	lookAgain    = int64(15 * time.Second)
+	pollEvery    = int64(15 * time.Second)
 	shortestWait = int64(200 * time.Millisecond)
 )
 
@@ -47,7 +47,7 @@ func (g *governed) next(j *job) {
 			g.book.refusedBy(refusal)
 			pause := refusal.RetryAtNs - a.clock.Now
 			if refusal.Reason == logpb.Reason_REASON_TASK_IN_FLIGHT {
-				pause = min(pause, lookAgain) // the attempt in flight may end long before its deadline
+				pause = min(pause, pollEvery) // the attempt in flight may end long before its deadline
 			}
 			g.askIn(j, pause)
 		case refusal != nil: // suspended, for an unknown time
@@ -85,8 +85,8 @@ func (g *governed) keep(t *attempt) {
 	}))
 }
 
-// told classifies the end of an attempt by its tool's output, and reports it to the cluster.
-func (g *governed) told(t *attempt, lines []string, code int) {
+// received classifies the end of an attempt by its tool's output, and reports it to the cluster.
+func (g *governed) received(t *attempt, lines []string, code int) {
 	now := time.Unix(0, g.fleet.Begins.UnixNano()+g.now).UTC()
 	how := taskrun.Judge(signals.BuiltinTexts(), completed, lines, code, now)
 	if t.outcome = outcomes[how.Outcome]; t.stopped {

@@ -108,7 +108,7 @@ func (j *job) result() TaskResult {
 			r.Failures++
 		}
 		r.Log = append(r.Log, AttemptResult{
-			Begun: time.Duration(t.begun), End: time.Duration(t.end), Outcome: t.outcome, Means: t.means, Until: time.Duration(t.toldUntil()),
+			Begun: time.Duration(t.begun), End: time.Duration(t.end), Outcome: t.outcome, Means: t.means, Until: time.Duration(t.reportedUntil()),
 		})
 		if t.finished || t.open {
 			continue

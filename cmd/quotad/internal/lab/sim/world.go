@@ -86,8 +86,8 @@ func (w *world) populate(seed uint64) {
 // allDone reports whether all tasks are done.
 func (w *world) allDone() bool { return w.unfinished == 0 && !w.endless }
 
-// lookEvery is the number of events between two checks of the context.
-const lookEvery = 4096
+// checkEvery is the number of events between two checks of the context.
+const checkEvery = 4096
 
 // Run runs a fleet on one side. It returns an error if the quotas cannot be applied, and the context's cause if that ends
 // the run.
@@ -108,7 +108,7 @@ func Run(ctx context.Context, f *fleet.Fleet, side Side, seed uint64) (*Result, 
 			length = w.now
 			break
 		}
-		if events%lookEvery == 0 && ctx.Err() != nil {
+		if events%checkEvery == 0 && ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 	}
@@ -157,7 +157,7 @@ func (w *world) arrange(seed uint64) {
 	for i := range int64(Parts) {
 		w.at(i*part, func() {
 			for _, m := range w.provider.Meters() {
-				m.Look(w.now)
+				m.Observe(w.now)
 			}
 		})
 	}
@@ -168,7 +168,7 @@ func (w *world) arrange(seed uint64) {
 		w.at(int64(at), w.cluster.kill)
 	}
 	for i := range int64(Parts) {
-		w.at(i*part+part/2, func() { w.book.lookAtQuotas(int(i)) })
+		w.at(i*part+part/2, func() { w.book.readQuotas(int(i)) })
 	}
 }
 

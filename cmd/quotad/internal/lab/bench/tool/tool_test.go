@@ -228,7 +228,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestCheck_AgainstAnotherTree: rounds run in turn, and each tree has its own ratios: noise of the machine that moves both is no difference.
+// TestCheck_AgainstAnotherTree: rounds run in turn, and each tree has its own ratios: noise of the machine that moves both is
+// no difference.
 func TestCheck_AgainstAnotherTree(t *testing.T) {
 	all := []comparison{
 		{"./a", "Work", "sec/op", "", "", 0.1}, {"./a", "Other", "sec/op", "", "", 0.1}, {"./b", "Work", "sec/op", "", "", 0.1},

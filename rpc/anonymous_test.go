@@ -14,10 +14,10 @@ import (
 	"github.com/quotad/quotad/rpc"
 )
 
-// TestConnections_RefusedStrangersLeaveRoom: strangers of many addresses, each on a connection of its own, wait for their refusals at a
-// busy node. Meanwhile a new connection is served.
-func TestConnections_RefusedStrangersLeaveRoom(t *testing.T) {
-	const room, attackers = 100, 20 // a fifth of the room is strangers'
+// TestConnections_RefusedAnonymousCallersLeaveRoom: anonymous callers of many addresses, each on a connection of its own, wait for their
+// refusals at a busy node. Meanwhile a new connection is served.
+func TestConnections_RefusedAnonymousCallersLeaveRoom(t *testing.T) {
+	const room, attackers = 100, 20 // a fifth of the room is anonymous callers'
 	n, _ := guarded(t, rpc.AlwaysBusy)
 	listener, err := rpc.Listen("127.0.0.1:0", room)
 	if err != nil {
@@ -44,7 +44,7 @@ func TestConnections_RefusedStrangersLeaveRoom(t *testing.T) {
 	for range 5 {
 		fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 		if status := sendForm(t, fresh, http.MethodGet, "http://"+address+"/livez", form{}, false, nil); status != http.StatusOK {
-			t.Fatalf("among refused strangers: %d", status)
+			t.Fatalf("among refused anonymous callers: %d", status)
 		}
 	}
 }

@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// keyRetry is the shortest interval between questions to a member for its key: a stranger that names the member cannot cause more.
+	// keyRetry is the shortest interval between questions to a member for its key: an anonymous caller that names the member cannot cause
+	// more.
 	keyRetry = time.Second
 	// keyTimeout bounds a question for a key.
 	keyTimeout = 500 * time.Millisecond
 )
 
-// voucher makes and checks proofs of members' statements about calls that they forward. Each node has a random key for its lifetime.
+// attester makes and checks proofs of members' statements about calls that they forward. Each node has a random key for its lifetime.
 // Members learn it from each other over the peer port, which gives it to members only.
-type voucher struct {
+type attester struct {
 	own []byte
 
 	mu      sync.Mutex
@@ -43,10 +44,10 @@ type memberKey struct {
 	key []byte
 }
 
-func newVoucher() *voucher {
+func newAttester() *attester {
 	own := make([]byte, sha256.Size)
 	_, _ = rand.Read(own)
-	return &voucher{own: own, members: map[string]*memberKey{}}
+	return &attester{own: own, members: map[string]*memberKey{}}
 }
 
 // proofOf returns a statement's proof under a key.
@@ -56,37 +57,37 @@ func proofOf(key []byte, statement string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// Vouch returns a proof, for the other members, of this node's statement about a call that it forwards.
-func (n *Node) Vouch(statement string) string { return proofOf(n.voucher.own, statement) }
+// Attest returns a proof, for the other members, of this node's statement about a call that it forwards.
+func (n *Node) Attest(statement string) string { return proofOf(n.attester.own, statement) }
 
-// VouchedBy tells whether a member of the cluster made a statement. If the member's key is unknown, or changed by a restart, it asks the
+// AttestedBy tells whether a member of the cluster made a statement. If the member's key is unknown, or changed by a restart, it asks the
 // member. from is the address of the call: calls of one address cannot take the room in which those of others wait for the answer.
-func (n *Node) VouchedBy(ctx context.Context, from, id, statement, proof string) bool {
+func (n *Node) AttestedBy(ctx context.Context, from, id, statement, proof string) bool {
 	if id == n.config.ID {
-		return hmac.Equal([]byte(n.Vouch(statement)), []byte(proof))
+		return hmac.Equal([]byte(n.Attest(statement)), []byte(proof))
 	}
 	address, isMember := n.memberAddress(id)
 	if !isMember { // it may be a former member with a known key
-		n.voucher.forget(id)
+		n.attester.forget(id)
 		return false
 	}
-	known := n.voucher.member(id)
+	known := n.attester.member(id)
 	if known != nil && known.proves(statement, proof) {
 		return true
 	}
 	if known == nil {
-		known = n.voucher.enter(id)
+		known = n.attester.enter(id)
 	}
 	return n.learnKey(ctx, known, from, id, address) && known.proves(statement, proof)
 }
 
-func (v *voucher) member(id string) *memberKey {
+func (v *attester) member(id string) *memberKey {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.members[id]
 }
 
-func (v *voucher) enter(id string) *memberKey {
+func (v *attester) enter(id string) *memberKey {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.members[id] == nil {
@@ -95,7 +96,7 @@ func (v *voucher) enter(id string) *memberKey {
 	return v.members[id]
 }
 
-func (v *voucher) forget(id string) {
+func (v *attester) forget(id string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.members, id)

@@ -8,18 +8,18 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestLearnKey_StrangersLeaveRoom: while a member is asked for its key, a stranger whose calls claim to come through that member
-// cannot take all the room in which calls wait for the answer. Calls that do come through it are charged to their callers.
-func TestLearnKey_StrangersLeaveRoom(t *testing.T) {
+// TestLearnKey_AnonymousCallersLeaveRoom: while a member is asked for its key, an anonymous caller whose calls claim to come through that
+// member cannot take all the room in which calls wait for the answer. Calls that do come through it are charged to their callers.
+func TestLearnKey_AnonymousCallersLeaveRoom(t *testing.T) {
 	n, key := &Node{}, newMemberKey()
-	const stranger, member = "address:192.0.2.66", "address:192.0.2.1"
+	const anonymous, member = "address:192.0.2.66", "address:192.0.2.1"
 	key.asking.Lock() // the member is asked
 	var waiting sync.WaitGroup
 	var turnedAway sync.WaitGroup
 	turnedAway.Add(2*maxKeyWaiters - maxKeyWaiters/2)
 	for range 2 * maxKeyWaiters {
 		waiting.Go(func() {
-			if !n.learnKey(t.Context(), key, stranger, "n1", "127.0.0.1:1") {
+			if !n.learnKey(t.Context(), key, anonymous, "n1", "127.0.0.1:1") {
 				turnedAway.Done()
 			}
 		})
@@ -46,7 +46,7 @@ func TestLearnKey_StrangersLeaveRoom(t *testing.T) {
 	waiting.Wait()
 }
 
-// TestAnswerPeer_KeyIsForMembers: with a node's key a caller can charge calls to any address, so strangers do not get it.
+// TestAnswerPeer_KeyIsForMembers: with a node's key a caller can charge calls to any address, so anonymous callers do not get it.
 func TestAnswerPeer_KeyIsForMembers(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.LogStore = "n0", t.TempDir(), "127.0.0.1:0", UnderTest
@@ -59,9 +59,9 @@ func TestAnswerPeer_KeyIsForMembers(t *testing.T) {
 	if reply := n.answerPeer("n1", peer.Request{Kind: "key"}); len(reply.Key) == 0 {
 		t.Error("a member did not get the key")
 	}
-	for _, stranger := range []string{"", "n9"} {
-		if reply := n.answerPeer(stranger, peer.Request{Kind: "key", Node: "n1"}); len(reply.Key) != 0 {
-			t.Errorf("%q got the key", stranger)
+	for _, anonymous := range []string{"", "n9"} {
+		if reply := n.answerPeer(anonymous, peer.Request{Kind: "key", Node: "n1"}); len(reply.Key) != 0 {
+			t.Errorf("%q got the key", anonymous)
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/quotad/quotad/raftnode/peer"
 )
 
-// TestAdmitMember_VouchingExpires: a node for which a member vouched may have been removed since. After ten seconds, or under
-// another configuration, the members are asked again. If none vouches for it any more, the cached answer changes.
-func TestAdmitMember_VouchingExpires(t *testing.T) {
+// TestAdmitMember_ConfirmationExpires: a node that a member confirmed may have been removed since. After ten seconds, or under
+// another configuration, the members are asked again. If none confirms it any more, the cached answer changes.
+func TestAdmitMember_ConfirmationExpires(t *testing.T) {
 	conf := DefaultConfig()
 	conf.ID, conf.DataDir, conf.RaftAddress, conf.LogStore = "n0", t.TempDir(), "127.0.0.1:0", UnderTest
 	conf.Peers = []Peer{{ID: "n0", RaftAddress: "127.0.0.1:0"}}
@@ -36,22 +36,22 @@ func TestAdmitMember_VouchingExpires(t *testing.T) {
 		trusted bool
 		under   uint64
 	}{{0, true, known}, {9 * second, true, known}, {10 * second, false, known}, {time.Hour, false, known}, {0, false, known + 1}} {
-		n.vouched.of["n5"] = vouch{at: time.Now().Add(-tc.ago), configuration: tc.under, member: true}
+		n.confirmations.of["n5"] = confirmation{at: time.Now().Add(-tc.ago), configuration: tc.under, member: true}
 		if err := n.admitMember(peer.Preface{Node: "n5"}); (err == nil) != tc.trusted || err != nil && !errors.Is(err, errNoMember) {
 			t.Errorf("a word of %v ago: %v", tc.ago, err)
 		}
-		if word := n.vouched.of["n5"]; word.member != tc.trusted {
+		if word := n.confirmations.of["n5"]; word.member != tc.trusted {
 			t.Errorf("a word of %v ago is kept: %v", tc.ago, word.member)
 		}
 	}
 	if err := n.admitMember(peer.Preface{Node: "n6"}); !errors.Is(err, errNoMember) {
-		t.Errorf("one that nobody vouched for: %v", err)
+		t.Errorf("one that nobody confirmed: %v", err)
 	}
 }
 
-// TestVouched_AnswerExpires: the answer that a caller is a member holds for a while, the opposite one for a shorter time, both only under
+// TestConfirmations_Expire: the answer that a caller is a member holds for a while, the opposite one for a shorter time, both only under
 // the configuration of that time. Otherwise each connection of a caller with a certificate would cost each member a question.
-func TestVouched_AnswerExpires(t *testing.T) {
+func TestConfirmations_Expire(t *testing.T) {
 	const second = time.Second
 	for _, tc := range []struct {
 		member bool
@@ -68,8 +68,8 @@ func TestVouched_AnswerExpires(t *testing.T) {
 		{false, second, 7, false},
 		{false, 0, 6, false},
 	} {
-		v := vouched{of: map[string]vouch{}}
-		v.keep("n5", vouch{at: time.Now().Add(-tc.ago), configuration: 7, member: tc.member})
+		v := confirmations{of: map[string]confirmation{}}
+		v.keep("n5", confirmation{at: time.Now().Add(-tc.ago), configuration: 7, member: tc.member})
 		if member, good := v.said("n5", tc.under); good != tc.good || member != (tc.good && tc.member) {
 			t.Errorf("%+v: member %v, good %v", tc, member, good)
 		}
@@ -79,12 +79,12 @@ func TestVouched_AnswerExpires(t *testing.T) {
 	}
 }
 
-// TestVouched_IsBounded: a caller with certificates for many names cannot exhaust memory.
-func TestVouched_IsBounded(t *testing.T) {
-	v := vouched{of: map[string]vouch{}}
-	for i := range 10 * maxVouched {
-		v.keep(fmt.Sprint("n", i), vouch{at: time.Now(), configuration: 1})
-		if len(v.of) > maxVouched {
+// TestConfirmations_AreBounded: a caller with certificates for many names cannot exhaust memory.
+func TestConfirmations_AreBounded(t *testing.T) {
+	v := confirmations{of: map[string]confirmation{}}
+	for i := range 10 * maxConfirmations {
+		v.keep(fmt.Sprint("n", i), confirmation{at: time.Now(), configuration: 1})
+		if len(v.of) > maxConfirmations {
 			t.Fatalf("%d words are kept", len(v.of))
 		}
 	}
