@@ -1,6 +1,7 @@
 // Command prose checks English text: Markdown files below the working directory, comments and string literals (help, errors, log lines,
 // settings) of Go code, YAML files, JSON schemas, comments of .proto files, and the help of the Makefile. It enforces the rules of
-// docs/style.md that a program can check: the phrases of that page's table and, in Markdown, the length of lines.
+// docs/style.md that a program can check: the phrases of that page's table, the words of its table of identifiers in the names that Go code
+// declares and, in Markdown, the length of lines.
 package main
 
 import (
@@ -25,6 +26,9 @@ const (
 	stylePage = "docs/style.md"
 	tableHead = "<!-- phrases -->"
 	tableTail = "<!-- end of phrases -->"
+	// namesHead and namesTail enclose the page's table of words that no declared identifier has as a part.
+	namesHead = "<!-- identifiers -->"
+	namesTail = "<!-- end of identifiers -->"
 	// widest is the most characters of a Markdown line. Tables, code and links may be longer: they cannot be broken.
 	widest = 120
 )
@@ -55,9 +59,17 @@ func check(root fs.FS) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	phrases, err := readPhrases(string(style))
+	phrases, err := readTable(string(style), tableHead, tableTail)
 	if err != nil {
 		return nil, err
+	}
+	words, err := readTable(string(style), namesHead, namesTail)
+	if err != nil {
+		return nil, err
+	}
+	forbidden := map[string]string{}
+	for _, w := range words {
+		forbidden[w.text] = w.instead
 	}
 	unchecked, err := readUnchecked(root)
 	if err != nil {
@@ -83,7 +95,9 @@ func check(root fs.FS) ([]string, error) {
 		case path.Ext(name) == ".md":
 			find = inMarkdown
 		case path.Ext(name) == ".go":
-			find = inGo
+			find = func(name string, text []byte, phrases []phrase) ([]string, error) {
+				return inGo(name, text, phrases, forbidden)
+			}
 		default:
 			of, ok := texts[kind(name)]
 			if !ok {
@@ -108,12 +122,12 @@ func isHidden(folder string) bool { return folder != "." && strings.HasPrefix(pa
 // cell is a phrase in a table's cell.
 var cell = regexp.MustCompile("`([^`]+)`")
 
-// readPhrases reads the table of the style page: forbidden phrases in the first column, the replacement in the second.
-func readPhrases(page string) ([]phrase, error) {
-	_, rest, found := strings.Cut(page, tableHead)
-	table, _, closed := strings.Cut(rest, tableTail)
+// readTable reads a table of the style page: what is forbidden in the first column, the replacement in the second.
+func readTable(page, head, tail string) ([]phrase, error) {
+	_, rest, found := strings.Cut(page, head)
+	table, _, closed := strings.Cut(rest, tail)
 	if !found || !closed {
-		return nil, fmt.Errorf("%s has no table between %s and %s", stylePage, tableHead, tableTail)
+		return nil, fmt.Errorf("%s has no table between %s and %s", stylePage, head, tail)
 	}
 	var phrases []phrase
 	for line := range strings.Lines(table) {
@@ -132,7 +146,7 @@ func readPhrases(page string) ([]phrase, error) {
 		}
 	}
 	if len(phrases) == 0 {
-		return nil, errors.New("the table of phrases is empty")
+		return nil, fmt.Errorf("the table between %s and %s is empty", head, tail)
 	}
 	return phrases, nil
 }
@@ -199,8 +213,8 @@ func mayBreak(line string) bool {
 	return strings.Contains(trimmed[:min(len(trimmed), widest)], " ")
 }
 
-// inGo checks the comments of a file and, except in tests, its string literals. Generated files are left out.
-func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
+// inGo checks the comments and declared names of a file and, except in tests, its string literals. Generated files are left out.
+func inGo(name string, text []byte, phrases []phrase, forbidden map[string]string) ([]string, error) {
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, name, text, parser.ParseComments)
 	if err != nil || ast.IsGenerated(file) {
@@ -211,12 +225,17 @@ func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
 		first := files.Position(group.Pos()).Line
 		problems = append(problems, find(name, proseOf(group, files), first, phrases)...)
 	}
-	if strings.HasSuffix(name, "_test.go") {
-		return problems, nil
-	}
 	ast.Inspect(file, func(node ast.Node) bool {
+		for _, ident := range declared(node) {
+			for _, part := range namePart.FindAllString(ident.Name, -1) {
+				if instead, found := forbidden[strings.ToLower(part)]; found {
+					at := files.Position(ident.Pos()).Line
+					problems = append(problems, fmt.Sprintf("%s:%d: the name %s: write %s", name, at, ident.Name, instead))
+				}
+			}
+		}
 		literal, ok := node.(*ast.BasicLit)
-		if !ok || literal.Kind != token.STRING {
+		if !ok || literal.Kind != token.STRING || strings.HasSuffix(name, "_test.go") {
 			return true
 		}
 		// A single word is a name: a key, a column, a part of a path.
@@ -226,6 +245,42 @@ func inGo(name string, text []byte, phrases []phrase) ([]string, error) {
 		return true
 	})
 	return problems, nil
+}
+
+// namePart matches a word of a name in mixed case: max and Waiters of maxWaiters.
+var namePart = regexp.MustCompile(`[A-Z]?[a-z0-9]+|[A-Z]+`)
+
+// declared returns the names that a node declares. A name that is only used belongs to its declaration, perhaps another module's.
+func declared(node ast.Node) (names []*ast.Ident) {
+	switch node := node.(type) {
+	case *ast.FuncDecl:
+		return []*ast.Ident{node.Name}
+	case *ast.TypeSpec:
+		return []*ast.Ident{node.Name}
+	case *ast.ValueSpec:
+		return node.Names
+	case *ast.Field:
+		return node.Names
+	case *ast.RangeStmt:
+		if node.Tok == token.DEFINE {
+			names = appendIdents(names, node.Key, node.Value)
+		}
+	case *ast.AssignStmt:
+		if node.Tok == token.DEFINE {
+			names = appendIdents(names, node.Lhs...)
+		}
+	}
+	return names
+}
+
+// appendIdents appends those of some expressions that are names.
+func appendIdents(names []*ast.Ident, of ...ast.Expr) []*ast.Ident {
+	for _, expression := range of {
+		if ident, ok := expression.(*ast.Ident); ok {
+			names = append(names, ident)
+		}
+	}
+	return names
 }
 
 // proseOf returns the text of a group of comments, each line of it on a line of its own. Directives and quotations are left out.

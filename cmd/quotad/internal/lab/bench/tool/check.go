@@ -147,10 +147,10 @@ func measureRatios(ctx context.Context, all []comparison, rounds int, runs ...ru
 	for round := range rounds {
 		for _, pkg := range packagesOf(all) {
 			_, _ = fmt.Fprintf(os.Stderr, "round %d of %d: %s\n", round+1, rounds, pkg)
-			for turn := range runs {
-				which := turn
+			for nth := range runs {
+				which := nth
 				if round%2 == 1 {
-					which = len(runs) - 1 - turn
+					which = len(runs) - 1 - nth
 				}
 				if err := measureOnce(ctx, all, pkg, runs[which], ratios[which]); err != nil {
 					return nil, err

@@ -253,8 +253,8 @@ func TestCheck_AgainstAnotherTree(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inTurn := []string{"now ./a", "other ./a", "now ./b", "other ./b", "other ./a", "now ./a", "other ./b", "now ./b"}
-		if !slices.Equal(order, append(inTurn, inTurn[:4]...)) {
+		alternating := []string{"now ./a", "other ./a", "now ./b", "other ./b", "other ./a", "now ./a", "other ./b", "now ./b"}
+		if !slices.Equal(order, append(alternating, alternating[:4]...)) {
 			t.Errorf("%s: %v", name, order)
 		}
 		var out bytes.Buffer
