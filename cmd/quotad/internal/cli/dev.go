@@ -23,7 +23,9 @@ var sampleQuotas []byte
 // devFlags are the options of dev.
 type devFlags struct {
 	quotas, listen, level string
-	testing, insecure     bool
+	// gateway is the address of the gateway; empty: there is none.
+	gateway           string
+	testing, insecure bool
 }
 
 func (a *App) devCommand() *cobra.Command {
@@ -32,8 +34,11 @@ func (a *App) devCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "Run one node with throw-away data and sample quotas",
 		Long: `Run one node with sample quotas (or those of -f). Its data is in a temporary directory that is removed at the end. Stop
-it with Ctrl-C.`,
+it with Ctrl-C.
+
+With --gateway it also runs a gateway, which needs no file: tools keep their keys and logins, and only their base URL changes.`,
 		Example: `  quotad dev
+  quotad dev --gateway
   quotad dev -f quotas.yaml --listen 127.0.0.1:0`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -42,6 +47,8 @@ it with Ctrl-C.`,
 	}
 	cmd.Flags().StringVarP(&f.quotas, "file", "f", "", "quotas.yaml to apply instead of the sample")
 	cmd.Flags().StringVar(&f.listen, "listen", defaultServer, "address of the API; port 0 takes a free one")
+	cmd.Flags().StringVar(&f.gateway, "gateway", "", "address of a gateway for Claude Code, Codex, gh and every SDK")
+	cmd.Flags().Lookup("gateway").NoOptDefVal = devGatewayAddress
 	cmd.Flags().StringVar(&f.level, "log-level", "warn", "lowest level to log: trace, debug, info, warn, error")
 	cmd.Flags().BoolVar(&f.testing, "testing", false, "enable test-only endpoints")
 	cmd.Flags().BoolVar(&f.insecure, "insecure", false, "allow --listen beyond loopback, in clear text and without tokens")
@@ -74,8 +81,10 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(cmd.Context())
+	// The node ends after the gateway, whose calls settle at it.
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(cmd.Context()))
 	defer cancel(nil)
+	alone := context.AfterFunc(cmd.Context(), func() { cancel(nil) })
 	err = daemon.Run(ctx, daemon.Options{
 		Load: func() (*config.Loaded, error) {
 			in := config.Input{Flags: map[string]string{
@@ -98,6 +107,9 @@ func (a *App) dev(cmd *cobra.Command, f devFlags) (err error) {
 				return
 			}
 			a.welcome(address, dir, file)
+			if f.gateway != "" && alone() {
+				go func() { cancel(a.devGateway(cmd.Context(), f, reachable(address))) }()
+			}
 		},
 	})
 	if cause := context.Cause(ctx); err == nil && cmd.Context().Err() == nil {
@@ -112,13 +124,8 @@ func (a *App) welcome(address, dir string, file *quotafile.File) {
 	if len(file.Quotas) > 0 {
 		name = file.Quotas[0].Name
 	}
-	server := ""
-	if address != defaultServer {
-		server = " --server " + address
-	}
-	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host).IsUnspecified() {
-		address = net.JoinHostPort("127.0.0.1", port)
-	}
+	server := serverFlag(address)
+	address = reachable(address)
 	_, _ = fmt.Fprintf(a.Out, `quotad dev: one node on http://%[1]s, data in %[2]s (removed at the end). Ctrl-C stops it.
 
 Try, in another terminal:
@@ -129,4 +136,20 @@ Try, in another terminal:
 
   quotad quota list%[4]s
 `, address, dir, name, server)
+}
+
+// reachable returns an address at which this machine reaches a listener.
+func reachable(address string) string {
+	if host, port, err := net.SplitHostPort(address); err == nil && net.ParseIP(host).IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return address
+}
+
+// serverFlag returns the flag with which commands reach a node; empty: they reach it without.
+func serverFlag(address string) string {
+	if address == defaultServer {
+		return ""
+	}
+	return " --server " + address
 }
