@@ -165,8 +165,8 @@ const (
 	// The member is unfit for this change, or has not caught up yet; or a member runs a build that does not support the
 	// request, as during an upgrade (failed_precondition).
 	Reason_REASON_UNFIT_MEMBER Reason = 160
-	// The caller's deadline passed, or the caller disconnected, before the call was accepted or while its Reserve waited,
-	// which was then withdrawn (deadline_exceeded). Not accepted: safe to send again.
+	// The caller's deadline passed, or the caller disconnected (deadline_exceeded). Before the call was accepted, or while its
+	// Reserve waited, which was then withdrawn: not accepted, safe to send again. Otherwise outcome says that it is unknown.
 	Reason_REASON_CANCELED Reason = 161
 	// The leader's disk is nearly full: new grants are refused, releases still work (unavailable). Not accepted: safe to
 	// send again, later.
@@ -4672,7 +4672,7 @@ type WatchResponse struct {
 	// Term, index, time and node of the answer. Unless more is set, all events up to meta.index have been sent: resume
 	// from meta.index + 1.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// The events of that index, in their order, up to 8,192 of them.
+	// The events of that index, in their order, up to 1,024 of them.
 	Events []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
 	// The next response has more events of the same index. To resume before it has arrived, start from meta.index.
 	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
