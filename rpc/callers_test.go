@@ -240,6 +240,7 @@ func TestErrors_InOnePlace(t *testing.T) {
 			path: service + "Reserve", contentType: "application/x-www-form-urlencoded", body: `{}`,
 			status: 415, reason: "INVALID", outcome: "NOT_ACCEPTED", field: "content-type",
 		},
+		"a call that does not exist": {path: service + "Reserv", body: `{}`, status: 404, reason: "INVALID", outcome: "NOT_ACCEPTED"},
 		"a stream as a call": {
 			path: service + "Watch", body: `{}`, status: 415, reason: "INVALID", outcome: "NOT_ACCEPTED", field: "content-type",
 		},

@@ -62,6 +62,26 @@ func infoOfCode(code string) *quotav1.ErrorInfo {
 	return info
 }
 
+// serveUnknown answers a path that the port does not serve: a call in JSON gets the form of every error.
+func serveUnknown(w http.ResponseWriter, r *http.Request) {
+	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); strings.TrimSpace(kind) != jsonType {
+		http.NotFound(w, r)
+		return
+	}
+	info := &quotav1.ErrorInfo{
+		Reason: quotav1.Reason_REASON_INVALID, Hint: "docs/api.md lists the calls, such as /quota.v1.QuotaService/Reserve", NotAccepted: true,
+	}
+	info.Outcome = outcomeOf(info)
+	body, err := json.Marshal(plainError{Code: "unimplemented", Message: "path: there is no such call here", Error: infoJSON(info)})
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", jsonType)
+	w.WriteHeader(http.StatusNotFound)
+	_, _ = w.Write(append(body, '\n'))
+}
+
 func infoJSON(info *quotav1.ErrorInfo) json.RawMessage {
 	text, err := protojson.Marshal(info)
 	if err != nil {

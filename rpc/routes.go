@@ -84,7 +84,7 @@ func (s *Server) routesOf(b *portBudgets) []route {
 			pattern: watchPath, handler: s.admitted(b, quotav1connect.QuotaServiceWatchProcedure, true, http.HandlerFunc(s.serveWatch)),
 			limits: limits{methods: []string{http.MethodGet}},
 		},
-		route{pattern: "/", handler: s.visited(b, b.visits, http.HandlerFunc(http.NotFound)), limits: limits{whole: healthWithin}},
+		route{pattern: "/", handler: s.visited(b, b.visits, http.HandlerFunc(serveUnknown)), limits: limits{whole: healthWithin}},
 	)
 }
 
