@@ -131,6 +131,7 @@ func (s *quotaService) batch(ctx context.Context, r *request, req *quotav1.Batch
 	for n, result := range results {
 		i := positions[n]
 		res.Results[i] = s.batchResult(req.Commands[i], result, clock, shared)
+		r.who.noteClass(req.Commands[i].GetReserve().GetClass(), res.Results[i].GetReserve().GetRefusal())
 		if report := res.Results[i].GetReport(); report != nil {
 			report.Signals = read[i]
 		}

@@ -100,6 +100,7 @@ func (s *quotaService) reserve(ctx context.Context, r *request, req *quotav1.Res
 		return nil, &raftnode.UnknownError{Err: ctx.Err()}
 	}
 	res := s.reserved(result, s.meta(r, at), s.node.Clock(), nil)
+	r.who.noteClass(req.Class, res.GetRefusal())
 	if refusal := res.GetRefusal(); refusal != nil && r.header.Get(HeaderRefusalStatus) == "429" {
 		return nil, refusalError(refusal)
 	}

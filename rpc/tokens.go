@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -100,6 +101,16 @@ func (t *Tokens) Reload() error {
 	}
 	t.byID.Store(&byID)
 	return nil
+}
+
+// List returns the entries by id, without anything secret in them.
+func (t *Tokens) List() []Token {
+	byID := *t.byID.Load()
+	list := make([]Token, 0, len(byID))
+	for _, id := range slices.Sorted(maps.Keys(byID)) {
+		list = append(list, *byID[id])
+	}
+	return list
 }
 
 // Len returns how many tokens there are.
@@ -226,4 +237,19 @@ func (c *caller) classFor(asked quotav1.Class) (class int32, ok bool) {
 		return c.ceiling, c.ceiling > 0
 	}
 	return max(int32(asked)-1, c.ceiling), true
+}
+
+// noteClass says in a refusal's advice that the caller's token lowered the class that was asked for. Otherwise nobody notices.
+func (c *caller) noteClass(asked quotav1.Class, refusal *quotav1.Refusal) {
+	if refusal == nil || asked == quotav1.Class_CLASS_UNSPECIFIED || int32(asked)-1 >= c.ceiling {
+		return
+	}
+	word := func(class quotav1.Class) string {
+		return strings.ToLower(strings.TrimPrefix(class.String(), "CLASS_"))
+	}
+	note := fmt.Sprintf("your token lowers the class %s to %s", word(asked), word(quotav1.Class(c.ceiling+1)))
+	if refusal.Advice != "" {
+		note = refusal.Advice + "; " + note
+	}
+	refusal.Advice = note
 }

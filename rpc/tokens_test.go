@@ -144,6 +144,44 @@ func TestTokens_CoverHolders(t *testing.T) {
 	}
 }
 
+// TestTokens_SayThatTheyLowerClasses: a caller learns from a refusal that it counted as a lower class than it asked for.
+func TestTokens_SayThatTheyLowerClasses(t *testing.T) {
+	path, secrets := tokenFile(t)
+	tokens, err := rpc.LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNodes(t, 1, func(c *rpc.Config) { c.Tokens = tokens })[0]
+	if status, body := post(t, n.url, "/quota.v1.AdminService/ApplyQuotas", applyCore,
+		"Authorization", "Bearer "+secrets[rpc.VerbAdminQuota]); status != http.StatusOK {
+		t.Fatalf("%d %s", status, body)
+	}
+	service, use := quotav1connect.NewQuotaServiceClient(http.DefaultClient, n.url), bearer(t, secrets[rpc.VerbUse])
+	never := int64(1) << 50
+	for class, want := range map[quotav1.Class]bool{
+		quotav1.Class_CLASS_CRITICAL: true, quotav1.Class_CLASS_STANDARD: false, quotav1.Class_CLASS_UNSPECIFIED: false,
+	} {
+		request := &quotav1.ReserveRequest{Holder: "ralph@1", Class: class, Items: []*quotav1.Item{{Quota: "t/core", Amount: &never}}}
+		alone, err := service.Reserve(use, request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		batch, err := service.Batch(use, &quotav1.BatchRequest{
+			Commands: []*quotav1.Command{{Kind: &quotav1.Command_Reserve{Reserve: request}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for call, refusal := range map[string]*quotav1.Refusal{
+			"Reserve": alone.GetRefusal(), "Batch": batch.Results[0].GetReserve().GetRefusal(),
+		} {
+			if said := strings.Contains(refusal.GetAdvice(), "your token lowers the class critical to standard"); refusal == nil || said != want {
+				t.Errorf("%s as %v: %v", call, class, refusal)
+			}
+		}
+	}
+}
+
 // TestBatch_EachCommandNeedsItsVerb: a token that may only report can report in a Batch too, and do nothing else.
 func TestBatch_EachCommandNeedsItsVerb(t *testing.T) {
 	path, secrets := tokenFile(t)
