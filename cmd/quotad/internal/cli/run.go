@@ -158,11 +158,13 @@ func runError(err error) error {
 	wrong, isWrong := errors.AsType[*client.RequestError](err)
 	switch {
 	case refused:
+		text := fmt.Sprintf("refused: %s of %s, %d available", refusal.Reason, refusal.Quota, refusal.Available)
 		hint := cmp.Or(refusal.Advice, "wait longer with --wait")
-		if refusal.RetryAfter >= 0 {
-			hint = cmp.Or(refusal.Advice, "try again in "+roughly(refusal.RetryAfter)+", or wait with --wait")
+		if refusal.RetryAfter >= 0 { // the advice speaks of that time, and of the queue
+			text += ", retry after " + roughly(refusal.RetryAfter)
+			hint += "; --wait waits in the queue"
 		}
-		return fail(ExitNotGranted, hint, "refused: %s of %s, %d available", refusal.Reason, refusal.Quota, refusal.Available)
+		return fail(ExitNotGranted, hint, "%s", text)
 	case errors.As(err, new(*child.NotStartedError)), errors.As(err, new(*child.MissingError)):
 		return notStarted(err)
 	case isWrong:
