@@ -71,6 +71,21 @@ promote it. Use an id that no node of this cluster ever had; quotad does not che
 	return a.clientFlags(cmd)
 }
 
+// catchUp is how long a new node may take to receive the state and the log.
+type catchUp struct{ text string }
+
+func (f *catchUp) register(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.text, "catch-up", "10m", "how long to wait until the new node has caught up")
+}
+
+func (f *catchUp) read(cmd *cobra.Command) (time.Duration, error) {
+	length, err := durationFlag(cmd, "catch-up", f.text)
+	if err != nil {
+		return 0, err
+	}
+	return length.AsDuration(), nil
+}
+
 func addMember(ctx context.Context, c *cluster, id string, at addresses) error {
 	request := &quotav1.AddMemberRequest{Id: id, RaftAddress: at.raft, ApiAddress: at.api}
 	_, err := call(ctx, c, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.AddMemberResponse, error) {
@@ -80,38 +95,61 @@ func addMember(ctx context.Context, c *cluster, id string, at addresses) error {
 }
 
 func (a *App) memberPromote() *cobra.Command {
+	var wait catchUp
 	cmd := &cobra.Command{
 		Use:     "promote ID",
 		Short:   "Promote a learner to a voter after it has caught up",
-		Long:    `Promote a learner to a voter. Wait, up to --timeout, until it has caught up.`,
-		Example: `  quotad member promote n4 --timeout 5m`,
+		Long:    `Promote a learner to a voter. Wait, up to --catch-up, until it has caught up, and print its progress.`,
+		Example: `  quotad member promote n4 --catch-up 1h`,
 		Args:    arguments("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			bound, err := wait.read(cmd)
+			if err != nil {
+				return err
+			}
 			c, err := a.connect(cmd)
 			if err != nil {
 				return err
 			}
-			if err := promoteWhenReady(cmd.Context(), c, args[0]); err != nil {
+			if err := promoteWhenReady(cmd.Context(), c, args[0], bound, a.progress); err != nil {
 				return err
 			}
 			return a.done("%s votes", args[0])
 		},
 	}
+	wait.register(cmd)
 	return a.clientFlags(cmd)
 }
 
-// promoteWhenReady tries until the learner has caught up or the timeout passes. It does not wait for a member that does not
-// exist.
-func promoteWhenReady(ctx context.Context, c *cluster, id string) error {
-	deadline := time.Now().Add(c.timeout)
-	for {
+// progress prints what a command with several steps does.
+func (a *App) progress(format string, values ...any) {
+	_, _ = fmt.Fprintln(a.Err, output.Visible(fmt.Sprintf(format, values...)))
+}
+
+// betweenProgress is the time between two lines about a node that catches up, and the longest between two attempts: nodes log each one.
+const betweenProgress = 2 * time.Second
+
+// promoteWhenReady tries until the learner has caught up or the bound passes, and prints why it waits. It does not wait for a member
+// that does not exist.
+func promoteWhenReady(ctx context.Context, c *cluster, id string, bound time.Duration, progress func(string, ...any)) error {
+	deadline := time.Now().Add(bound)
+	var printed time.Time
+	pause := pauseBetweenRounds
+	for last := ""; ; pause = min(2*pause, betweenProgress) {
 		_, err := call(ctx, c, ifNotAccepted, 0, func(ctx context.Context, n node) (*quotav1.PromoteMemberResponse, error) {
 			return n.admin.PromoteMember(ctx, &quotav1.PromoteMemberRequest{Id: id})
 		})
 		if !unfit(err) {
 			return absent(id, err)
 		}
-		if time.Now().After(deadline) || !sleep(ctx, pauseBetweenRounds) {
+		if time.Now().After(deadline) {
+			return err
+		}
+		if now := reasonText(err); now != last && time.Since(printed) >= betweenProgress {
+			progress("%s", now)
+			last, printed = now, time.Now()
+		}
+		if !sleep(ctx, pause) {
 			return err
 		}
 	}
@@ -121,6 +159,14 @@ func promoteWhenReady(ctx context.Context, c *cluster, id string) error {
 func unfit(err error) bool {
 	var rpc *connect.Error
 	return errors.As(err, &rpc) && (rpc.Code() == connect.CodeFailedPrecondition || rpc.Code() == connect.CodeInvalidArgument)
+}
+
+// reasonText returns a node's message of a refusal.
+func reasonText(refusal error) string {
+	if rpc, ok := errors.AsType[*connect.Error](refusal); ok {
+		return rpc.Message()
+	}
+	return refusal.Error()
 }
 
 // absent replaces a refusal for an unknown member by noMember, and returns other errors unchanged.
@@ -172,14 +218,15 @@ func removeMember(ctx context.Context, c *cluster, id string, force bool) error 
 
 func (a *App) memberReplace() *cobra.Command {
 	var at addresses
+	var wait catchUp
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "replace OLD NEW --raft HOST:PORT --api HOST:PORT",
 		Short: "Replace a dead node: add the new one, let it catch up, promote it, remove the old one",
 		Long: `Replace a node without ever having fewer voters than before: add the new one as a learner, wait until it has caught up,
 promote it, then remove the old one. The new node must be running, with "join: true" and an empty data directory. If the
-command is interrupted, run it again: it skips completed steps.`,
-		Example: `  quotad member replace n2 n4 --raft 10.0.0.4:7451 --api 10.0.0.4:7450 --timeout 5m`,
+command is interrupted, or --catch-up is too short, run it again: it skips completed steps.`,
+		Example: `  quotad member replace n2 n4 --raft 10.0.0.4:7451 --api 10.0.0.4:7450`,
 		Args:    arguments("OLD", "NEW"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := at.check(cmd); err != nil {
@@ -188,19 +235,32 @@ command is interrupted, run it again: it skips completed steps.`,
 			if args[0] == args[1] {
 				return usagef(cmd, "choose a new id: a node that returns empty must not vote under its old one", "OLD and NEW are the same")
 			}
+			bound, err := wait.read(cmd)
+			if err != nil {
+				return err
+			}
 			c, err := a.connect(cmd)
 			if err != nil {
 				return err
 			}
-			return a.replaceMember(cmd.Context(), c, args[0], args[1], at, force)
+			return a.replaceMember(cmd.Context(), c, replacement{args[0], args[1], at, bound, force})
 		},
 	}
 	at.register(cmd)
+	wait.register(cmd)
 	cmd.Flags().BoolVar(&force, "force", false, "remove the old one even if the remaining nodes that answer would be no majority")
 	return a.clientFlags(cmd)
 }
 
-func (a *App) replaceMember(ctx context.Context, c *cluster, old, fresh string, at addresses, force bool) error {
+// replacement is what to replace, and how.
+type replacement struct {
+	old, fresh string
+	at         addresses
+	catchUp    time.Duration
+	force      bool
+}
+
+func (a *App) replaceMember(ctx context.Context, c *cluster, r replacement) error {
 	status, err := getStatus(ctx, c)
 	if err != nil {
 		return err
@@ -209,31 +269,28 @@ func (a *App) replaceMember(ctx context.Context, c *cluster, old, fresh string, 
 	for _, member := range status.Members {
 		members[member.Id] = member
 	}
-	if members[old] == nil && members[fresh] == nil {
-		return noMember(old)
+	if members[r.old] == nil && members[r.fresh] == nil {
+		return noMember(r.old)
 	}
-	step := func(format string, values ...any) {
-		_, _ = fmt.Fprintln(a.Err, output.Visible(fmt.Sprintf(format, values...)))
-	}
-	if members[fresh] == nil {
-		step("adding %s as a learner", fresh)
-		if err := addMember(ctx, c, fresh, at); err != nil {
+	if members[r.fresh] == nil {
+		a.progress("adding %s as a learner", r.fresh)
+		if err := addMember(ctx, c, r.fresh, r.at); err != nil {
 			return err
 		}
 	}
-	if members[fresh] == nil || !members[fresh].Voter {
-		step("waiting until %s has caught up, then promoting it", fresh)
-		if err := promoteWhenReady(ctx, c, fresh); err != nil {
+	if members[r.fresh] == nil || !members[r.fresh].Voter {
+		a.progress("waiting until %s has caught up, then promoting it", r.fresh)
+		if err := promoteWhenReady(ctx, c, r.fresh, r.catchUp, a.progress); err != nil {
 			return err
 		}
 	}
-	if members[old] != nil {
-		step("removing %s", old)
-		if err := removeMember(ctx, c, old, force); err != nil {
+	if members[r.old] != nil {
+		a.progress("removing %s", r.old)
+		if err := removeMember(ctx, c, r.old, r.force); err != nil {
 			return err
 		}
 	}
-	return a.done("replaced %s with %s", old, fresh)
+	return a.done("replaced %s with %s", r.old, r.fresh)
 }
 
 func (a *App) memberTransfer() *cobra.Command {

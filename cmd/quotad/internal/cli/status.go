@@ -24,7 +24,7 @@ func (a *App) statusCommand() *cobra.Command {
 With --check it prints one line, and exits with 0 if the node is healthy and knows a leader, with 1 otherwise, also if no
 node answers. Use it for a container's HEALTHCHECK.
 
-With --check --cluster it asks every member, prints one line for each, and exits with 0 if all of them are healthy and
+With --check --cluster it asks every member, prints one line with its role for each, and exits with 0 if all of them are healthy and
 follow the same leader, with 1 otherwise. Use it to probe the whole cluster.`,
 		Example: `  quotad status
   quotad status --server 10.0.0.2:7450 --check
@@ -93,10 +93,10 @@ func (a *App) checkCluster(cmd *cobra.Command, known *quotav1.GetStatusResponse)
 	asked.Wait()
 	failed := 0
 	for i, member := range known.Members {
-		verdict := "healthy"
+		verdict := "healthy: " + roleOf(member)
 		if len(wrong[i]) > 0 {
 			failed++
-			verdict = "not healthy: " + strings.Join(wrong[i], "; ")
+			verdict = "not healthy: " + strings.Join(append([]string{roleOf(member)}, wrong[i]...), "; ")
 		}
 		if _, err := fmt.Fprintf(a.Out, "%s is %s\n", output.Visible(member.Id), output.Visible(verdict)); err != nil {
 			return err
@@ -203,16 +203,20 @@ func levels(oldest, newest uint32) string {
 	return fmt.Sprintf("%d to %d", oldest, newest)
 }
 
+// roleOf returns a member's role.
+func roleOf(member *quotav1.Member) string {
+	switch {
+	case member.Leader:
+		return "leader"
+	case member.Voter:
+		return "voter"
+	}
+	return "learner"
+}
+
 func (a *App) printMembers(status *quotav1.GetStatusResponse) error {
 	table := output.Table{Header: []string{"MEMBER", "ROLE", "RAFT", "API", "LAST CONTACT", "INDEX", "VERSION", "LEVELS"}}
 	for _, member := range status.Members {
-		role := "learner"
-		switch {
-		case member.Leader:
-			role = "leader"
-		case member.Voter:
-			role = "voter"
-		}
 		index := output.Dash
 		if member.MatchIndex > 0 {
 			index = output.Int(member.MatchIndex)
@@ -221,7 +225,7 @@ func (a *App) printMembers(status *quotav1.GetStatusResponse) error {
 		if member.LastContact == nil && status.Role == "leader" {
 			contact = "no answer" // a leader contacts all members; other nodes have no such data
 		}
-		table.Add(member.Id, role, member.RaftAddress, output.Or(member.ApiAddress), contact, index, output.Or(member.Version),
+		table.Add(member.Id, roleOf(member), member.RaftAddress, output.Or(member.ApiAddress), contact, index, output.Or(member.Version),
 			levels(member.OldestLevel, member.NewestLevel))
 	}
 	_, _ = fmt.Fprintln(a.Out)

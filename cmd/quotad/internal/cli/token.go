@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"slices"
@@ -16,7 +17,7 @@ import (
 )
 
 func (a *App) tokenCommand() *cobra.Command {
-	return group("token", "Mint tokens for a tokens_file", a.tokenNew())
+	return group("token", "Mint tokens for a tokens_file, and list its entries", a.tokenNew(), a.tokenList())
 }
 
 // tokenVerbs are the verbs that a token can allow; holderVerbs are the default for holders.
@@ -39,7 +40,9 @@ func (a *App) tokenNew() *cobra.Command {
 tokens_file; it has only a hash. Send the nodes SIGHUP to reload the file.
 
 Verbs: use (reserve, consume, settle, renew, release), report, read, admin-quota (apply, delete, revoke, tasks), admin-cluster
-(members, backup, restore), debug.`,
+(members, backup, restore), debug.
+
+Calls above --max-class are not refused: they run as that class.`,
 		Example: `  quotad token new --holder 'ralph@*' --max-class standard
   quotad token new --holder 'ci@*' --for 90d
   quotad token new --id operator --holder '*' --max-class critical --verbs read,admin-quota,admin-cluster -o json`,
@@ -61,12 +64,18 @@ Verbs: use (reserve, consume, settle, renew, release), report, read, admin-quota
 				}
 				asked.NotAfter = time.Now().Add(length.AsDuration() + time.Second).UTC().Truncate(time.Second)
 			}
-			return a.mint(cmd, asked)
+			if err := a.mint(cmd, asked); err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("max-class") && slices.Contains(asked.Verbs, rpc.VerbUse) {
+				a.progress("critical calls with this token run as standard: --max-class critical would allow them")
+			}
+			return nil
 		},
 	}
 	cmd.Flags().StringVar(&asked.ID, "id", "", "public name of the token (default: random)")
 	cmd.Flags().StringVar(&asked.Holder, "holder", "", "pattern of the holders that it may act for; * matches any characters")
-	cmd.Flags().StringVar(&asked.MaxClass, "max-class", "standard", "highest class that it may use: critical, standard, background")
+	cmd.Flags().StringVar(&asked.MaxClass, "max-class", "standard", "highest class of its calls: critical, standard, background")
 	cmd.Flags().StringSliceVar(&verbs, "verbs", holderVerbs, "verbs that it allows")
 	cmd.Flags().StringVar(&lasts, "for", "", "how long it is valid, such as 90d (default: until its entry is removed)")
 	return a.outputFlag(cmd)
@@ -101,6 +110,61 @@ func (a *App) mint(cmd *cobra.Command, asked rpc.Token) error {
 	}
 	_, err = fmt.Fprintf(a.Out, "token (shown once): %s\n\n# for the tokens_file:\n%s", secret, lines)
 	return err
+}
+
+func (a *App) tokenList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list FILE",
+		Short: "List the entries of a tokens_file",
+		Long: `List the entries of a tokens_file: ids, holders, classes, verbs and expiry. It reads the file, and asks no node: a node has
+the entries of its last start or SIGHUP.`,
+		Example: `  quotad token list /etc/quotad/tokens.yaml`,
+		Args:    arguments("FILE"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			tokens, err := rpc.LoadTokens(args[0])
+			if err != nil {
+				return fail(ExitFailure, "", "%w", err)
+			}
+			return a.printTokens(tokens.List(), time.Now())
+		},
+	}
+	return a.outputFlag(cmd)
+}
+
+// listedToken is a line about a token, without its hash.
+type listedToken struct {
+	ID       string     `json:"id"`
+	Holder   string     `json:"holder"`
+	MaxClass string     `json:"max_class"`
+	Verbs    []rpc.Verb `json:"verbs"`
+	NotAfter *time.Time `json:"not_after,omitempty"`
+	Expired  bool       `json:"expired"`
+}
+
+func (a *App) printTokens(tokens []rpc.Token, now time.Time) error {
+	listed := make([]listedToken, len(tokens))
+	table := output.Table{Header: []string{"TOKEN", "HOLDERS", "MAX CLASS", "VERBS", "EXPIRES"}}
+	for i, token := range tokens {
+		line := listedToken{ID: token.ID, Holder: token.Holder, MaxClass: cmp.Or(token.MaxClass, "standard"), Verbs: token.Verbs}
+		expires := "never"
+		if !token.NotAfter.IsZero() {
+			line.NotAfter, line.Expired = &token.NotAfter, now.After(token.NotAfter)
+			expires = token.NotAfter.UTC().Format(time.RFC3339)
+		}
+		if line.Expired {
+			expires += " (expired)"
+		}
+		listed[i] = line
+		words := make([]string, len(token.Verbs))
+		for j, verb := range token.Verbs {
+			words[j] = string(verb)
+		}
+		table.Add(line.ID, line.Holder, line.MaxClass, strings.Join(words, ","), expires)
+	}
+	if a.format == formatJSON {
+		return output.Value(a.Out, map[string]any{"tokens": listed})
+	}
+	return table.Write(a.Out)
 }
 
 // tokenEntry is an entry of the tokens_file.
