@@ -64,7 +64,8 @@ type guardedNodes struct {
 	operatorToken string
 }
 
-func startGuarded(t *testing.T, users int) *guardedNodes {
+// startGuarded starts the nodes, with further arguments of quotad serve.
+func startGuarded(t *testing.T, users int, args ...string) *guardedNodes {
 	t.Helper()
 	const size = 3
 	free, err := loopback.Free(3 * size)
@@ -101,8 +102,10 @@ func startGuarded(t *testing.T, users int) *guardedNodes {
 	}
 	said := make([]*sayings, size)
 	for i := range size {
-		said[i] = n.serve(t, "--node-id", fmt.Sprintf("n%d", i+1), "--data-dir", fmt.Sprintf("d%d", i+1), "--raft-listen", raft[i],
-			"--api-listen", n.addresses[i], "--ops-listen", n.ops[i], "--ops-pprof", "--peers", strings.Join(peers, ","))
+		said[i] = n.serve(t, append([]string{
+			"--node-id", fmt.Sprintf("n%d", i+1), "--data-dir", fmt.Sprintf("d%d", i+1), "--raft-listen", raft[i],
+			"--api-listen", n.addresses[i], "--ops-listen", n.ops[i], "--ops-pprof", "--peers", strings.Join(peers, ","),
+		}, args...)...)
 	}
 	for i := range size {
 		waitFor(t, said[i], func() bool { code, _ := fetch("http://" + n.addresses[i] + "/readyz"); return code == http.StatusOK })
@@ -149,6 +152,14 @@ func (n *guardedNodes) serve(t *testing.T, args ...string) *sayings {
 func (n *guardedNodes) run(t *testing.T, args ...string) string {
 	t.Helper()
 	return n.fails(t, 0, args...)
+}
+
+// answers runs an operator's command, which must succeed, however busy the machine is.
+func (n *guardedNodes) answers(t *testing.T, args ...string) {
+	t.Helper()
+	if printed, err := n.quotad(append(args, "--timeout", patience.String())...).CombinedOutput(); err != nil {
+		t.Errorf("quotad %s: %v\n%s", strings.Join(args, " "), err, printed)
+	}
 }
 
 // fails runs a command that must end with a given exit code.
