@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -146,7 +147,7 @@ func (a *App) goClient(cmd *cobra.Command, holder string, options ...client.Opti
 func (a *App) readConnection(cmd *cobra.Command) (connectionFlags, time.Duration, error) {
 	flags := a.connection
 	if err := config.CheckEnvironment(a.Environ); err != nil {
-		return flags, 0, err
+		return flags, 0, usagef(cmd, "", "%w", err)
 	}
 	for _, fallback := range []struct {
 		field    *string
@@ -221,6 +222,9 @@ func baseURL(cmd *cobra.Command, server string, secure bool) (string, error) {
 	parsed, err := url.Parse(full)
 	if err != nil || parsed.Host == "" || parsed.Port() == "" || parsed.Scheme != "http" && parsed.Scheme != "https" {
 		return "", usagef(cmd, "such as 10.0.0.1:7450 or https://quota.example:7450", "--server %q is not host:port or a URL with a port", server)
+	}
+	if port, err := strconv.Atoi(parsed.Port()); err != nil || port < 1 || port > 65_535 {
+		return "", usagef(cmd, "a node's default port is 7450", "--server %q: the port is not within 1 to 65535", server)
 	}
 	return strings.TrimSuffix(full, "/"), nil
 }

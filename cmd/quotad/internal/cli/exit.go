@@ -59,8 +59,9 @@ func exitCodesTopic() *cobra.Command {
 
     0  done
     1  failed for a reason without a code of its own; status --check: not healthy, or no answer
-    2  wrong usage: a flag, an argument, a file or a field of the request
-    3  not found: a quota, lease, member or file
+    2  wrong usage: a flag, an argument, a file or a field of the request; a wrong configuration of a node or gateway, also
+       one that names a file that does not exist
+    3  not found: a quota, lease, member, or a file that the command works on
     4  refused: not granted (reserve, consume), a stale fence, a quota in use, too late to return an amount; serve: the disk
        is incomplete, damaged, or has an uncommitted restore, or the node was removed from its cluster
     5  unavailable: nothing happened, the same command is safe to repeat (no node answers, no leader, overloaded)
@@ -114,7 +115,12 @@ func describe(ctx context.Context, err error) *failure {
 		}
 	case errors.As(err, &rpc):
 		return describeRPC(rpc)
-	case errors.As(err, &problems), errors.As(err, &wrongConfig):
+	case !errors.As(err, &wrongUsage) && errors.As(err, &wrongConfig):
+		return &failure{
+			code: ExitUsage, message: err.Error(),
+			hint: "\"quotad serve --help\" explains the settings; \"quotad config check\" with the same ones shows every mistake",
+		}
+	case errors.As(err, &problems):
 		return &failure{code: ExitUsage, message: err.Error()}
 	case errors.As(err, &wrongUsage) && errors.Is(err, os.ErrNotExist):
 		return &failure{code: ExitNotFound, message: err.Error()}

@@ -148,26 +148,31 @@ func (p *process) start(registry *prometheus.Registry) (net.Listener, error) {
 	return listener, nil
 }
 
-// loadFiles reads certificates, tokens and the quotas file.
+// loadFiles reads certificates, tokens and the quotas file. A file that cannot be used is a mistake of the configuration.
 func (p *process) loadFiles() error {
 	var err error
 	if p.apiCertificates, err = loadCertificates(p.config.API.TLS); err != nil {
-		return err
+		return mistake("api.tls_cert", err)
 	}
 	if p.raftCertificates, err = loadCertificates(p.config.Raft.TLS); err != nil {
-		return err
+		return mistake("raft.tls_cert", err)
 	}
 	if p.config.TokensFile != "" {
 		if p.tokens, err = rpc.LoadTokens(p.config.TokensFile); err != nil {
-			return err
+			return mistake("tokens_file", err)
 		}
 	}
 	if p.config.QuotasFile != "" && p.options.Quotas == nil {
 		if p.options.Quotas, err = quotafile.Read(p.config.QuotasFile); err != nil {
-			return err
+			return mistake("quotas_file", err)
 		}
 	}
 	return nil
+}
+
+// mistake is an error of one setting.
+func mistake(setting string, err error) error {
+	return &config.Error{Mistakes: []error{fmt.Errorf("%s: %w", setting, err)}}
 }
 
 // open starts the Raft node and the API in front of it.
