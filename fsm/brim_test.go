@@ -392,6 +392,9 @@ func TestBudgets_AllFullFitTheMemoryOfANode(t *testing.T) {
 	l := newState().accounts.Limits
 	var all float64
 	for b := range accounts.Budget(accounts.Budgets) {
+		if stated := float64(accounts.MemoryOf(b, 1000)) / 1000; most[b] > stated {
+			t.Errorf("%s: a unit takes %.2f bytes, and counts as %.2f", accounts.Names[b], most[b], stated)
+		}
 		full := most[b] * float64(l.Of(b))
 		if b == accounts.Leases { // waiting ones are among them
 			full = most[b] * float64(l.Leases-l.Waiters)

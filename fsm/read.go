@@ -53,6 +53,9 @@ func (s *State) Limits() *logpb.SetLimits {
 	}
 }
 
+// FullMemory returns the memory that the state takes with every budget full, in bytes.
+func (s *State) FullMemory() int64 { return s.accounts.Limits.Memory() }
+
 // Counts returns the sizes of the state's tables.
 func (s *State) Counts() Counts {
 	requests := s.requests.Counts()

@@ -76,3 +76,9 @@ func HasConnections(l *Listener, account string) bool {
 	defer l.mu.Unlock()
 	return l.callers.shares.Has(account)
 }
+
+// CallBytes and StreamBytes are what a node's plan has for one call and one stream.
+const (
+	CallBytes   = callBytes
+	StreamBytes = streamBytes
+)

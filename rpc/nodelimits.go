@@ -28,13 +28,48 @@ func (s *Server) FollowLimits(ctx context.Context) {
 	for {
 		_ = s.node.Read(ctx, raftnode.Stale, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) { // fails once ctx has ended
 			l := state.Limits()
-			s.resize(nodeLimits{l.GetMaxCalls(), l.GetMaxStreams(), l.GetMaxConnections()})
+			if state.Counts().Quotas > 0 { // an empty cluster grants nothing, and its first leader may lower its budgets
+				s.compareState(state.FullMemory())
+			}
+			s.resize(s.unlessSet(nodeLimits{l.GetMaxCalls(), l.GetMaxStreams(), l.GetMaxConnections()}))
 		})
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// unlessSet replaces the limits that have their default values by those of this node's memory.
+func (s *Server) unlessSet(l nodeLimits) nodeLimits {
+	plan := s.plan
+	for _, of := range []struct {
+		limit              *int64
+		byDefault, planned int64
+	}{
+		{&l.calls, accounts.DefaultMaxCalls, plan.Calls},
+		{&l.streams, accounts.DefaultMaxStreams, plan.Streams},
+		{&l.connections, accounts.DefaultMaxConnections, plan.Connections},
+	} {
+		if *of.limit == of.byDefault {
+			*of.limit = of.planned
+		}
+	}
+	return l
+}
+
+// compareState warns, once for each change, if the state's budgets together take more memory than this node has for them. Only
+// FollowLimits calls it.
+func (s *Server) compareState(full int64) {
+	if full == s.comparedState {
+		return
+	}
+	s.comparedState = full
+	if full > s.plan.State {
+		s.logger.Warn("little memory: the budgets of the state need more than this node has for them; once callers fill them, new grants are "+
+			"refused (MEMORY_FULL): give the process more memory, or lower the budgets (quotad limits)",
+			"budgets", fmt.Sprintf("%d MB", full/1e6), "has", fmt.Sprintf("%d MB", s.plan.State/1e6))
 	}
 }
 

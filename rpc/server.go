@@ -50,7 +50,10 @@ type Config struct {
 	// OpenFiles is how many files the process may have open: FollowLimits keeps some for other uses than connections to this port. Default:
 	// any.
 	OpenFiles int64
-	// RequestBytes is how much memory requests may take while they are read and served. Default: DefaultRequestBytes.
+	// Memory is the memory limit of the process in bytes, by which FollowLimits sizes what the state's limits leave at their defaults
+	// (PlanMemory). Default: no limit.
+	Memory int64
+	// RequestBytes is how much memory requests may take while they are read and served. Default: as PlanMemory says.
 	RequestBytes int64
 	// ReadBody is how long the body of a call may take to arrive; for Restore, each piece of it. Default 10 s.
 	ReadBody time.Duration
@@ -84,7 +87,10 @@ type Server struct {
 	budgets *portBudgets
 	// followed are the limits that FollowLimits applied last.
 	followed nodeLimits
-	errors   *connect.ErrorWriter
+	// plan divides this node's memory; comparedState is what the state's budgets took when compareState looked last, in bytes.
+	plan          MemoryPlan
+	comparedState int64
+	errors        *connect.ErrorWriter
 	// callers is what callers use of the state's budgets, nodeCounts of this node's.
 	callers    counted[[]accounts.View]
 	nodeCounts counted[[]*quotav1.Budget]
@@ -117,8 +123,9 @@ func New(config Config) (*Server, error) {
 	if config.MaxStreams == 0 {
 		config.MaxStreams = accounts.DefaultMaxStreams
 	}
+	plan := PlanMemory(config.Memory)
 	if config.RequestBytes == 0 {
-		config.RequestBytes = DefaultRequestBytes
+		config.RequestBytes = plan.RequestBytes
 	}
 	if config.ReadBody == 0 {
 		config.ReadBody = defaultReadBody
@@ -131,8 +138,8 @@ func New(config Config) (*Server, error) {
 	}
 	dialer := &apiDialer{tls: config.PeerTLS, trust: config.PeerTrust}
 	s := &Server{
-		node: config.Node, config: config, logger: config.Logger, metrics: newMetrics(config.Registry, newUsageCollector(config.Node)),
-		started: time.Now(),
+		node: config.Node, config: config, plan: plan, logger: config.Logger, started: time.Now(),
+		metrics: newMetrics(config.Registry, newUsageCollector(config.Node)),
 		leaders: &leaders{dialer: dialer, http: &http.Client{Transport: peerTransport(dialer)}, of: map[string]leader{}},
 	}
 	s.followers = newFollowers(func() string {

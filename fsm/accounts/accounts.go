@@ -90,8 +90,8 @@ type Limits struct {
 	Calls, Streams, Connections int64
 }
 
-// defaultLimits returns the limits of a cluster without a SetLimits.
-func defaultLimits() Limits {
+// DefaultLimits returns the limits of a cluster without a SetLimits.
+func DefaultLimits() Limits {
 	return Limits{
 		Sessions: 262_144, ResultBytes: 256 << 20, SessionIdle: fixed.Hour, KeyLife: fixed.Day, Waiters: 200_000,
 		Tasks: DefaultMaxTasks, TaskLife: DefaultTaskLife, Keys: DefaultMaxKeys, Leases: DefaultMaxLeases,
@@ -187,7 +187,7 @@ func lessReporting(a, b reporting) bool {
 func New() Book {
 	tree := btree.Options{NoLocks: true}
 	return Book{
-		generation: 1, Limits: defaultLimits(), ByNumber: new(btree.Map[uint64, *Account]),
+		generation: 1, Limits: DefaultLimits(), ByNumber: new(btree.Map[uint64, *Account]),
 		Names:     btree.NewBTreeGOptions(lessAccountName, tree),
 		reporters: btree.NewBTreeGOptions(lessReporting, tree),
 		cache:     new(cache),

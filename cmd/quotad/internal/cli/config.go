@@ -77,8 +77,9 @@ func (a *App) configCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Check the configuration and print each value with its source",
 		Long: `Check the configuration as "quotad serve" reads it, from the same flags, environment and file, and print each effective
-value with its source. The check includes tokens_file, quotas_file and certificates; it verifies each certificate as the
-other nodes do. If something is wrong, it prints every mistake with file and line, and exits with 2. It starts nothing.`,
+value with its source, and what a node derives from its memory limit. The check includes tokens_file, quotas_file and
+certificates; it verifies each certificate as the other nodes do. If something is wrong, it prints every mistake with file
+and line, and exits with 2. It starts nothing.`,
 		Example: `  quotad config check --config /etc/quotad/quotad.yaml
   quotad config check --config quotad.yaml -o json`,
 		Args: arguments(),
@@ -118,10 +119,14 @@ func checkFiles(c config.Config) error {
 }
 
 func (a *App) printConfig(loaded *config.Loaded) error {
+	derived, source := planned(loaded.Config)
 	if a.format == formatJSON {
 		values := map[string]map[string]string{}
 		for _, value := range loaded.Values {
 			values[value.Setting.Key] = map[string]string{"value": value.Text, "source": value.Source}
+		}
+		for _, value := range derived {
+			values[value[0]] = map[string]string{"value": value[1], "source": source}
 		}
 		return output.Value(a.Out, values)
 	}
@@ -129,5 +134,29 @@ func (a *App) printConfig(loaded *config.Loaded) error {
 	for _, value := range loaded.Values {
 		table.Add(value.Setting.Key, output.Or(strings.TrimSpace(value.Text)), value.Source)
 	}
+	for _, value := range derived {
+		table.Add(value[0], value[1], source)
+	}
 	return table.Write(a.Out)
+}
+
+// planned returns what a node derives from its memory limit, as names and values, and where they come from. The state's budgets are those
+// of a cluster that the node founds.
+func planned(c config.Config) (values [][2]string, source string) {
+	limit, err := daemon.MemoryLimit(c)
+	source = fmt.Sprintf("memory of %d MiB", limit>>20)
+	if err != nil || limit == 0 {
+		source = "no memory limit"
+	}
+	plan := rpc.PlanMemory(limit)
+	for _, derived := range []struct {
+		name  string
+		value int64
+	}{
+		{"state_bytes", plan.State}, {"request_bytes", plan.RequestBytes},
+		{"max_calls", plan.Calls}, {"max_streams", plan.Streams}, {"max_connections", plan.Connections},
+	} {
+		values = append(values, [2]string{derived.name, output.Int(derived.value)})
+	}
+	return values, source
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/quotad/quotad/cmd/quotad/internal/output"
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/rpc/quotav1"
 )
 
@@ -20,9 +21,10 @@ func (a *App) limitsCommand() *cobra.Command {
 		Short: "Show or change the budgets that callers share: sessions, leases, the queue and more",
 		Long: `Show the budgets that callers share and the largest users of each, or change the given bounds. The first table is about
 the replicated state; the second is about calls and streams at the node that answers. --max-calls, --max-streams and
---max-connections are limits of each node, which nodes apply within 2 s. A lower bound ends nothing that exists: it
-refuses new entries; idle connections end for new ones. A shorter life of sessions counts from their last use; a shorter
-life of idempotency keys also applies to existing keys.
+--max-connections are limits of each node, which nodes apply within 2 s; a node with little memory lowers their defaults
+(quotad config check). A lower bound ends nothing that exists: it refuses new entries; idle connections end for new
+ones. A shorter life of sessions counts from their last use; a shorter life of idempotency keys also applies to existing
+keys.
 
 A caller is a token, or an address without tokens. It can take more of a budget while it has less than half of what other
 callers and the operators' part leave, so every new caller finds room. --caller-min is a part that each caller can always
@@ -145,9 +147,20 @@ func (a *App) limits(cmd *cobra.Command, to *quotav1.Limits, change bool) error 
 	table.Add("max operation bytes", output.Int(now.GetMaxOperationBytes()))
 	table.Add("operators part", fmt.Sprint(now.GetOperatorsPart()))
 	table.Add("caller min", fmt.Sprint(now.GetCallerMin()))
-	table.Add("max calls", output.Int(now.GetMaxCalls())+" at each node")
-	table.Add("max streams", output.Int(now.GetMaxStreams())+" at each node")
-	table.Add("max connections", output.Int(now.GetMaxConnections())+" at each node")
+	for _, of := range []struct {
+		name           string
+		now, byDefault int64
+	}{
+		{"max calls", now.GetMaxCalls(), accounts.DefaultMaxCalls},
+		{"max streams", now.GetMaxStreams(), accounts.DefaultMaxStreams},
+		{"max connections", now.GetMaxConnections(), accounts.DefaultMaxConnections},
+	} {
+		text := output.Int(of.now) + " at each node"
+		if of.now == of.byDefault {
+			text += ", fewer with little memory"
+		}
+		table.Add(of.name, text)
+	}
 	if err := table.Write(a.Out); err != nil || change {
 		return err
 	}

@@ -68,6 +68,8 @@ type process struct {
 	ops         *http.Server
 	opsListener net.Listener
 	tokens      *rpc.Tokens
+	// memory is the memory limit in bytes; 0: none.
+	memory int64
 	// callers are the open TLS connections of both ports of the API.
 	callers links.Set
 	// apiCertificates and raftCertificates are nil if TLS is off.
@@ -186,7 +188,7 @@ func (p *process) open(registry *prometheus.Registry, listener *rpc.Listener) er
 	}
 	p.api, err = rpc.New(rpc.Config{
 		Node: p.node, Tokens: p.tokens, Registry: registry, Listener: listener, Logger: p.logger.Named("api"), Version: p.options.Version,
-		PeerTLS: p.apiCertificates.apiClient(), PeerTrust: trust(p.config.API.TLS), RequestBytes: requestBytes(settings.MemoryLimit),
+		PeerTLS: p.apiCertificates.apiClient(), PeerTrust: trust(p.config.API.TLS), Memory: settings.MemoryLimit,
 		OpenFiles: p.openFiles(),
 	})
 	if err != nil {
@@ -238,7 +240,8 @@ func (p *process) nodeConfig(registry *prometheus.Registry, apiAddress string) (
 	c.HeartbeatTimeout, c.ElectionTimeout = p.config.Times.Heartbeat, p.config.Times.Election
 	c.LeaderLease = p.config.Times.Lease
 	c.FreeLow, c.FreeStop = watermark(p.config.Disk.RefuseBelow), watermark(p.config.Disk.StopBelow)
-	c.MemoryLimit = p.memoryLimit()
+	p.memory = p.memoryLimit()
+	c.MemoryLimit = p.memory
 	c.SnapshotThreshold, c.TrailingLogs = p.config.Snapshots.Entries, p.config.Snapshots.Trailing
 	c.SnapshotInterval = p.config.Snapshots.Interval
 	if p.config.TestingRecord != "" {
@@ -264,41 +267,27 @@ func watermark(bytes int64) int64 {
 // raftnode.MemoryMark, so that garbage alone never stops grants.
 const collectAbove = 80
 
-// leastMemory is the minimum limit, in bytes, at which a state with all budgets full fits. With less, a node stops granting
-// before its callers reach their parts.
-const leastMemory = 2 << 30
+// MemoryLimit returns the memory limit in bytes that a configuration gives a process of this system; 0: none.
+func MemoryLimit(c config.Config) (int64, error) {
+	if c.MemoryLimit != 0 {
+		return max(c.MemoryLimit, 0), nil
+	}
+	return raftnode.SystemMemoryLimit()
+}
 
 // memoryLimit returns the memory limit of this process, 0 for none, and sets the collector's limit accordingly.
 func (p *process) memoryLimit() int64 {
-	limit := p.config.MemoryLimit
+	limit, err := MemoryLimit(p.config)
+	if err != nil {
+		p.logger.Warn("unknown memory limit: grants continue at any memory use; set memory.limit", "error", err)
+	}
 	if limit == 0 {
-		var err error
-		if limit, err = raftnode.SystemMemoryLimit(); err != nil {
-			p.logger.Warn("unknown memory limit: grants continue at any memory use; set memory.limit", "error", err)
-			return 0
-		}
-	}
-	if limit < 0 {
 		return 0
-	}
-	if limit < leastMemory {
-		p.logger.Warn("little memory: full budgets need a limit of 2 GiB; with less, callers can use up the memory and new grants are refused: "+
-			"give the process more, or lower the budgets (quotad limits)", "limit", fmt.Sprintf("%d MiB", limit>>20))
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 100 * collectAbove)
 	}
 	return limit
-}
-
-// requestBytes is the part of a memory limit for requests: a sixteenth, which fits below raftnode.MemoryMark next to the
-// state's budgets, and always enough for one of the longest requests.
-func requestBytes(limit int64) int64 {
-	const least, most = 64 << 20, 512 << 20
-	if limit <= 0 {
-		return rpc.DefaultRequestBytes
-	}
-	return min(max(limit/16, least), most)
 }
 
 // openFiles returns the process's limit of open files, 0 if unknown or unlimited.

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -19,8 +18,7 @@ import (
 
 	"github.com/quotad/quotad/cmd/quotad/internal/config"
 	"github.com/quotad/quotad/cmd/quotad/internal/quotafile"
-
-	"github.com/quotad/quotad/raftnode"
+	"github.com/quotad/quotad/fsm/accounts"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -125,18 +123,21 @@ func TestStart_RefusesBadSettings(t *testing.T) {
 	}
 }
 
-// TestMemoryLimit_WarnsWhereTheBudgetsDoNotFit: with less memory than the default budgets need, callers can stop all
-// grants, each within its part.
-func TestMemoryLimit_WarnsWhereTheBudgetsDoNotFit(t *testing.T) {
+// TestFirstLimits_FitTheMemory: an empty cluster gets lower budgets where the default ones do not fit the node's memory.
+func TestFirstLimits_FitTheMemory(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "off") // leave the limit of the test process unchanged
-	for limit, warned := range map[int64]bool{1 << 30: true, 2<<30 - 1: true, 2 << 30: false, 8 << 30: false, -1: false} {
-		var log bytes.Buffer
-		p := &process{config: config.Config{MemoryLimit: limit}, logger: hclog.New(&hclog.LoggerOptions{Output: &log})}
-		if got := p.memoryLimit(); got != max(limit, 0) {
-			t.Errorf("a limit of %d counts as %d", limit, got)
+	for limit, lowered := range map[int64]bool{256 << 20: true, 1 << 30: true, 2 << 30: true, 8 << 30: false, -1: false} {
+		p := &process{config: config.Config{MemoryLimit: limit}, logger: hclog.NewNullLogger()}
+		if p.memory = p.memoryLimit(); p.memory != max(limit, 0) {
+			t.Errorf("a limit of %d counts as %d", limit, p.memory)
 		}
-		if got := strings.Contains(log.String(), "little memory"); got != warned {
-			t.Errorf("a limit of %d: %s", limit, log.String())
+		got := p.firstLimits()
+		if (got != nil) != lowered {
+			t.Errorf("a limit of %d: %v", limit, got)
+		}
+		if byDefault := accounts.DefaultLimits(); got != nil && (got.GetMaxLeases() >= byDefault.Leases || got.GetMaxLeases() < 1000 ||
+			got.MaxReports != nil || got.MaxCalls != nil) {
+			t.Errorf("a limit of %d: %v", limit, got)
 		}
 	}
 }
@@ -153,20 +154,5 @@ func TestMeasureSync_LeavesNothingBehind(t *testing.T) {
 	}
 	if _, err := measureSync(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
-	}
-}
-
-// TestRequestBytes_FitBelowTheMark: next to a full state (docs/operations.md) requests stay below the mark, and one of the
-// longest fits.
-func TestRequestBytes_FitBelowTheMark(t *testing.T) {
-	const fullState, longest = 1_600_000_000, 8 * 4 << 20
-	for _, limit := range []int64{-1, 0, 256 << 20, 1 << 30, 2 << 30, 64 << 30} {
-		got := requestBytes(limit)
-		if got < 2*longest {
-			t.Errorf("%d of a limit of %d", got, limit)
-		}
-		if limit >= 2<<30 && got+fullState > limit/100*raftnode.MemoryMark {
-			t.Errorf("%d of a limit of %d: above the mark next to a full state", got, limit)
-		}
 	}
 }

@@ -9,29 +9,32 @@ import (
 	"time"
 
 	"github.com/quotad/quotad/fsm"
+	"github.com/quotad/quotad/fsm/accounts"
 	"github.com/quotad/quotad/raftnode"
 	"github.com/quotad/quotad/rpc"
+	"github.com/quotad/quotad/rpc/quotav1"
 	"github.com/quotad/quotad/rpc/quotav1/quotav1connect"
 )
 
 // quotasRetry is how often to check for a leader until the first quotas are applied.
 const quotasRetry = 100 * time.Millisecond
 
-// settleIn applies the configured quotas and then calls Ready.
+// settleIn prepares an empty cluster and then calls Ready.
 func (p *process) settleIn(ctx context.Context, apiAddress string) {
-	err := p.applyQuotasOnce(ctx)
+	err := p.prepareOnce(ctx)
 	if err != nil {
-		p.logger.Error("cannot apply the quotas file", "error", err)
+		p.logger.Error("cannot apply the quotas file or the first limits", "error", err)
 	}
 	if p.options.Ready != nil && ctx.Err() == nil {
 		p.options.Ready(apiAddress, err)
 	}
 }
 
-// applyQuotasOnce applies the configured quotas if the cluster has none. Only the leader does so; a follower leaves it to
-// the leader's own file.
-func (p *process) applyQuotasOnce(ctx context.Context) error {
-	if p.options.Quotas == nil {
+// prepareOnce applies the configured quotas, and limits that fit this node's memory, if the cluster has no quotas. Only the leader does
+// so; a follower leaves it to the leader's own settings.
+func (p *process) prepareOnce(ctx context.Context) error {
+	limits := p.firstLimits()
+	if p.options.Quotas == nil && limits == nil {
 		return nil
 	}
 	ticker := time.NewTicker(quotasRetry)
@@ -49,30 +52,51 @@ func (p *process) applyQuotasOnce(ctx context.Context) error {
 		if !self {
 			continue
 		}
-		has, err := p.countQuotas(ctx)
-		if err == nil && has == 0 {
-			err = p.applyQuotas(ctx)
-		}
+		err := p.prepare(ctx, limits)
 		if _, ok := errors.AsType[*raftnode.NotAcceptedError](err); !ok {
 			return err
 		}
 	}
 }
 
-func (p *process) countQuotas(ctx context.Context) (count int64, err error) {
-	err = p.node.Read(ctx, raftnode.Linearizable, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
-		count = state.Counts().Quotas
-	})
-	return count, err
+// firstLimits returns the limits of an empty cluster that fit this node's memory; nil: the default ones do.
+func (p *process) firstLimits() *quotav1.Limits {
+	plan := rpc.PlanMemory(p.memory)
+	if plan.State >= accounts.DefaultMemory {
+		return nil
+	}
+	l := accounts.LimitsFor(plan.State)
+	return &quotav1.Limits{
+		MaxSessions: &l.Sessions, MaxKeys: &l.Keys, MaxResultBytes: &l.ResultBytes, MaxWaiters: &l.Waiters, MaxTasks: &l.Tasks,
+		MaxLeases: &l.Leases, MaxHolderBytes: &l.HolderBytes, MaxOperationBytes: &l.OperationBytes,
+	}
 }
 
-// applyQuotas sends the quotas through the API with its checks, as the operator of this process: without a token.
-func (p *process) applyQuotas(ctx context.Context) error {
+// prepare applies limits and quotas once.
+func (p *process) prepare(ctx context.Context, limits *quotav1.Limits) error {
+	var empty, changed bool
+	err := p.node.Read(ctx, raftnode.Linearizable, func(state *fsm.State, _ fsm.Clock, _ raftnode.Position) {
+		byDefault := accounts.DefaultLimits()
+		empty, changed = state.Counts().Quotas == 0, state.FullMemory() != byDefault.Memory()
+	})
+	if err != nil || !empty {
+		return err
+	}
+	// The calls go through the API with its checks, as those of this process's operator: without a token.
 	trusted, err := rpc.New(rpc.Config{Node: p.node, Logger: p.logger.Named("quotas"), Version: p.options.Version})
 	if err != nil {
 		return err
 	}
 	client := quotav1connect.NewAdminServiceClient(&http.Client{Transport: inProcess{trusted.Handler()}}, "http://in-process")
+	if limits != nil && !changed {
+		if _, err := client.SetLimits(ctx, &quotav1.SetLimitsRequest{Limits: limits}); err != nil {
+			return err
+		}
+		p.logger.Info("lowered the budgets of an empty cluster to fit this node's memory; quotad limits shows and changes them")
+	}
+	if p.options.Quotas == nil {
+		return nil
+	}
 	answer, err := client.ApplyQuotas(ctx, p.options.Quotas.Request())
 	if err != nil {
 		return err
